@@ -1,0 +1,207 @@
+"""Every error that the library raises on purpose, in one tree.
+
+    OoctrainError
+    +-- ConfigError (ValueError)      a wrong argument, budget, name or option
+    |   +-- ShapeError                shapes or dtypes that do not fit an operation
+    +-- Infeasible                    no schedule of this planner fits the budget (carries the minimum)
+    +-- DoesNotFit                    planned, but the allocator's reserved peak is over the budget
+    +-- ScheduleError                 a schedule breaks a rule of the verifier (.rule, .index)
+    +-- PlanMismatch                  a plan made for another trace, granule or device
+    +-- OutOfDeviceMemory (MemoryError)  the arena has no room for a request
+    +-- InvalidFree                   double free, foreign free, free after close
+    +-- TransferError                 a copy engine failed
+    +-- DriverError                   a memory or device call failed (.call, .code)
+    |   +-- VmmUnavailable            virtual addressing is not to be had on this machine
+    +-- DataFormatError               a data file is broken (.path, .offset)
+    +-- CheckpointError               a checkpoint is broken, foreign or cannot be written
+    +-- TrainingStopped               the run ended early: NaN loss, interrupt (.step)
+    +-- AutogradError                 wrong use of the tape: second backward, no graph, in-place write
+
+Each message has up to four lines: code and what; where; the numbers; the likely fix. `ooctrain explain
+CODE` shows the smallest bad example of a code. Read next: `units.py`, then `trace.py`.
+"""
+
+from __future__ import annotations
+
+
+class OoctrainError(Exception):
+    """Base of all library errors.
+
+    Args:
+        what: one sentence that says what is wrong.
+        code: stable code such as "OOC-101"; `ooctrain explain CODE` tells more.
+        where: step, function, variable or device concerned.
+        numbers: the figures that decide (already formatted with `units`).
+        fix: what most likely mends it.
+    """
+
+    default_code = "OOC-000"
+
+    def __init__(
+        self, what: str, *, code: str | None = None, where: str = "", numbers: str = "", fix: str = ""
+    ):
+        self.what, self.where, self.numbers, self.fix = what, where, numbers, fix
+        self.code = code or self.default_code
+        super().__init__(what)
+
+    def __str__(self) -> str:
+        lines = [f"[{self.code}] {self.what}"]
+        lines += [f"  {label}: {text}" for label, text in self._details() if text]
+        return "\n".join(lines)
+
+    def _details(self) -> list[tuple[str, str]]:
+        return [("where", self.where), ("numbers", self.numbers), ("likely fix", self.fix)]
+
+    def __reduce__(self):
+        # Keyword-only arguments do not survive the default pickling of exceptions.
+        return _rebuild, (type(self), self.args, self.__dict__)
+
+
+def _rebuild(cls: type[OoctrainError], args: tuple, state: dict) -> OoctrainError:
+    error = cls.__new__(cls)
+    error.args = args
+    error.__dict__.update(state)
+    return error
+
+
+class ConfigError(OoctrainError, ValueError):
+    """A wrong argument, budget, name or option."""
+
+    default_code = "OOC-100"
+
+
+class ShapeError(ConfigError):
+    """Shapes or dtypes that do not fit an operation."""
+
+    default_code = "OOC-110"
+
+
+class Infeasible(OoctrainError):
+    """No schedule of this planner fits the budget.
+
+    Attributes:
+        minimum_bytes: the same planner succeeds at exactly this budget.
+        witness_call: name of the call that needs it.
+    """
+
+    default_code = "OOC-120"
+
+    def __init__(self, what: str, *, minimum_bytes: int, witness_call: str = "", **details: str):
+        super().__init__(what, **details)
+        self.minimum_bytes, self.witness_call = minimum_bytes, witness_call
+
+
+class DoesNotFit(OoctrainError):
+    """The plan fits, but the allocator's reserved peak (fragmentation included) does not.
+
+    Attributes:
+        reserved_bytes: the reserved peak that the replay found.
+        budget_bytes: the budget it had to stay under.
+    """
+
+    default_code = "OOC-121"
+
+    def __init__(self, what: str, *, reserved_bytes: int, budget_bytes: int, **details: str):
+        super().__init__(what, **details)
+        self.reserved_bytes, self.budget_bytes = reserved_bytes, budget_bytes
+
+
+class ScheduleError(OoctrainError):
+    """A schedule breaks a rule of the verifier.
+
+    Attributes:
+        rule: stable rule code, for example "R203".
+        index: position of the offending instruction in the list, or None for a rule on the whole.
+    """
+
+    default_code = "OOC-200"
+
+    def __init__(self, what: str, *, rule: str, index: int | None = None, **details: str):
+        super().__init__(what, code=rule, **details)
+        self.rule, self.index = rule, index
+
+
+class PlanMismatch(OoctrainError):
+    """A plan made for another trace, granule, allocator or device."""
+
+    default_code = "OOC-210"
+
+
+class OutOfDeviceMemory(OoctrainError, MemoryError):
+    """The arena has no room for a request; the allocator's state is as before."""
+
+    default_code = "OOC-130"
+
+
+class InvalidFree(OoctrainError):
+    """Double free, foreign free, or free after close."""
+
+    default_code = "OOC-131"
+
+
+class TransferError(OoctrainError):
+    """A copy engine failed."""
+
+    default_code = "OOC-140"
+
+
+class DriverError(OoctrainError):
+    """A memory or device call failed.
+
+    Attributes:
+        call: name of the call, for example "mmap" or "cuMemMap".
+        status: the number that it returned.
+    """
+
+    default_code = "OOC-150"
+
+    def __init__(self, what: str, *, call: str, status: int = 0, **details: str):
+        super().__init__(what, **details)
+        self.call, self.status = call, status
+
+
+class VmmUnavailable(DriverError):
+    """Virtual addressing is not to be had on this machine."""
+
+    default_code = "OOC-151"
+
+
+class DataFormatError(OoctrainError):
+    """A data file is broken.
+
+    Attributes:
+        path: the file.
+        offset: byte where it goes wrong, if known.
+    """
+
+    default_code = "OOC-300"
+
+    def __init__(self, what: str, *, path: str, offset: int | None = None, **details: str):
+        super().__init__(what, **details)
+        self.path, self.offset = path, offset
+
+
+class CheckpointError(OoctrainError):
+    """A checkpoint is broken, foreign or cannot be written."""
+
+    default_code = "OOC-310"
+
+
+class TrainingStopped(OoctrainError):
+    """The run ended early: NaN loss, interrupt. The last checkpoint is kept.
+
+    Attributes:
+        step: number of the step that was not finished.
+    """
+
+    default_code = "OOC-320"
+
+    def __init__(self, what: str, *, step: int, **details: str):
+        super().__init__(what, **details)
+        self.step = step
+
+
+class AutogradError(OoctrainError):
+    """Wrong use of the tape: second backward, no graph, in-place write on a saved value."""
+
+    default_code = "OOC-400"

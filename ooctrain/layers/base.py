@@ -1,0 +1,140 @@
+"""What an operation is: shape rule, reference, kernel per device, gradient rule, cost.
+
+In: shapes (`Spec`) and arrays. Out: shapes, arrays, and for the tape the calls of the backward pass. The
+one idea: an `Op` is a frozen value without state that describes ONE pure call; the calls of its backward
+pass are Ops of their own, recorded on the same tape by `vjp`. What backward needs is therefore visible:
+it is what those calls read. Layouts: shapes are logical, (N, C, H, W) and (K, C, R, S); `reference` works
+on logical arrays of any float type; `cpu` gets physical arrays, C-contiguous float32, where every 4-d
+variable lies channels-last (`physical_shape`): activations NHWC, weights KRSC. Read next: `relu.py`, the
+smallest op, then `conv2d.py`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from ooctrain.trace import ITEM_BYTES
+
+if TYPE_CHECKING:
+    from ooctrain.autograd import Tape, Tensor
+
+Scalars = Mapping[str, float | int]
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """Shape and element type of an array that may not exist yet."""
+
+    shape: tuple[int, ...]
+    dtype: str = "float32"
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Size in bytes."""
+        return self.size * ITEM_BYTES[self.dtype]
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Which input rows (or columns) an output row reads, for ops that can be tiled in H and W.
+
+    Output index o reads inputs [o * stride - pad_lo, o * stride - pad_lo + (kernel - 1) * dilation + 1).
+    Pointwise ops have kernel 1, stride 1, no padding.
+    """
+
+    kernel: int = 1
+    stride: int = 1
+    dilation: int = 1
+    pad_lo: int = 0
+    pad_hi: int = 0
+
+
+class Op:
+    """One pure operation. Subclasses are frozen, slotted dataclasses; their fields are the attributes.
+
+    A subclass gives `infer`, `reference` and `cpu`; where it is differentiable, `vjp`; where it is not
+    free of scratch, `workspace_bytes`; and its cost where bytes moved is not the whole of it.
+    """
+
+    __slots__ = ()
+    name: ClassVar[str] = "op"
+    pure: ClassVar[bool] = True
+    #: names of the step scalars that the op reads ("lr", "step", "seed"): never attributes of a call
+    scalar_names: ClassVar[tuple[str, ...]] = ()
+
+    def infer(self, *ins: Spec) -> tuple[Spec, ...]:
+        """Shapes of the outputs. Raises ShapeError in words that name the op and the shapes."""
+        raise TypeError(f"{type(self).__name__} lacks infer()")
+
+    def reference(self, *arrays: np.ndarray, scalars: Scalars) -> tuple[np.ndarray, ...]:
+        """The definition in NumPy, on logical arrays; keeps the float type it is given."""
+        raise TypeError(f"{type(self).__name__} lacks reference()")
+
+    def cpu(
+        self, pool: Any, ins: Sequence[np.ndarray], outs: Sequence[np.ndarray], workspace: np.ndarray,
+        scalars: Scalars,
+    ) -> None:  # fmt: skip
+        """Writes `outs` from `ins` on the cpu device.
+
+        Args:
+            pool: `layers.kernels.cpu.pool.ThreadPool`.
+            ins, outs: physical arrays. An output may lie on the storage of an input that the call
+                reuses (see `reusable`); all other outputs are distinct and hold garbage before.
+            workspace: uint8, exactly `workspace_bytes(...)`; kernels allocate nothing.
+            scalars: the step scalars.
+        """
+        raise TypeError(f"{type(self).__name__} lacks cpu()")
+
+    def vjp(
+        self, tape: Tape, ins: Sequence[Tensor], outs: Sequence[Tensor], grads: Sequence[Tensor | None]
+    ) -> Sequence[Tensor | None]:
+        """Records the backward calls; returns for each input its gradient, or None."""
+        raise TypeError(f"{type(self).__name__} has no gradient")
+
+    def workspace_bytes(self, ins: Sequence[Spec], outs: Sequence[Spec], threads: int) -> int:
+        """Scratch of `cpu` in bytes, known from shapes and the number of threads."""
+        return 0
+
+    def flops(self, ins: Sequence[Spec], outs: Sequence[Spec]) -> int:
+        """Floating point operations, a multiply-add counted as two."""
+        return sum(spec.size for spec in outs)
+
+    def bytes_moved(self, ins: Sequence[Spec], outs: Sequence[Spec]) -> int:
+        """Bytes read and written."""
+        return sum(spec.nbytes for spec in ins) + sum(spec.nbytes for spec in outs)
+
+    def reusable(self) -> Mapping[int, int]:
+        """{output index: input index} where the output may overwrite that input in place."""
+        return {}
+
+    def window(self) -> tuple[Window, Window] | None:
+        """The tile rule in H and W for ops that work on local windows; None where tiling is not exact."""
+        return None
+
+
+def physical_shape(shape: Sequence[int]) -> tuple[int, ...]:
+    """Shape in memory: 4-d variables lie channels-last."""
+    if len(shape) == 4:
+        n, c, h, w = shape
+        return (n, h, w, c)
+    return tuple(shape)
+
+
+def to_physical(array: np.ndarray) -> np.ndarray:
+    """Logical to physical layout, contiguous (a copy unless it already lies so)."""
+    return np.ascontiguousarray(array.transpose(0, 2, 3, 1) if array.ndim == 4 else array)
+
+
+def to_logical(array: np.ndarray) -> np.ndarray:
+    """Physical array as a logical view (no copy)."""
+    return array.transpose(0, 3, 1, 2) if array.ndim == 4 else array

@@ -1,0 +1,57 @@
+"""How every CPU kernel is compiled: serial, nogil, eager signature, cached on disk.
+
+In: a Python range kernel `f(args..., lo, hi, thread)`. Out: its compiled form. The one idea: Numba's own
+disk cache does not notice that a callee in another file has changed, so the cache folder is named by the
+hash of *all* kernel sources, the Numba version and the CPU: a changed source can never serve a stale
+binary. Kernels run under `pool.ThreadPool`, which hands out the ranges. Read next: `pool.py`, `simd.py`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
+
+import llvmlite.binding
+import numba
+
+_ROOM = Path(__file__).parent
+
+
+def source_hash(folder: Path = _ROOM) -> str:
+    """Hash of every kernel source in `folder`, of the Numba version and of this CPU's name and features."""
+    digest = hashlib.sha1(usedforsecurity=False)
+    for path in sorted(folder.rglob("*.py")):
+        digest.update(path.relative_to(folder).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+    features = llvmlite.binding.get_host_cpu_features().flatten()
+    target = f"{numba.__version__} {llvmlite.binding.get_host_cpu_name()} {features}"
+    overrides = os.environ.get("NUMBA_CPU_NAME", ""), os.environ.get("NUMBA_CPU_FEATURES", "")
+    digest.update(repr((target, overrides)).encode())
+    return digest.hexdigest()[:16]
+
+
+@lru_cache(maxsize=1)
+def cache_folder() -> Path:
+    """`$OOCTRAIN_CACHE` or `~/.cache/ooctrain`, below it one folder for each state of the sources."""
+    base = os.environ.get("OOCTRAIN_CACHE") or Path.home() / ".cache" / "ooctrain"
+    return Path(base) / f"kernels-{source_hash()}"
+
+
+def kernel(signature: str) -> Callable[[Callable], Callable]:
+    """Decorator for a range kernel: compiled at import for exactly `signature`, cached, without the GIL.
+
+    Only module-level functions may be decorated: Numba cannot cache closures.
+    """
+
+    def compile_kernel(function: Callable) -> Callable:
+        # Numba reads the folder when the decorator runs, and only from its own global setting.
+        before = numba.config.CACHE_DIR
+        numba.config.CACHE_DIR = str(cache_folder())
+        try:
+            return numba.njit(signature, nogil=True, cache=True, boundscheck=False)(function)
+        finally:
+            numba.config.CACHE_DIR = before
+
+    return compile_kernel

@@ -1,0 +1,293 @@
+"""A training step as data: variables, calls in order, and what carries over to the next step.
+
+In: nothing but shapes (a trace needs no memory). Out: `Trace`, which planners, verifier, simulator and
+executor read. The one idea: a training step is a straight-line list of pure calls over variables that
+are written once. `trace.calls` is the papers' *function sequence*, `trace.variable_sequence()` their
+*variable sequence* (paper 000, section 3). Read next: `cost.py`, then `sched/schedule.py`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from types import MappingProxyType
+from typing import Any, Literal
+
+from ooctrain.errors import ConfigError
+
+Kind = Literal["input", "param", "state", "activation", "stat", "grad", "wgrad", "aux"]
+Phase = Literal["forward", "loss", "backward", "update"]
+KINDS = ("input", "param", "state", "activation", "stat", "grad", "wgrad", "aux")
+PHASES = ("forward", "loss", "backward", "update")
+ITEM_BYTES = {"float32": 4, "float64": 8, "int64": 8, "int32": 4, "uint8": 1, "bool": 1}
+_NOTHING: Mapping[int, int] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """One value of the step: written by exactly one call, or there before the first.
+
+    Args:
+        id: its index in `Trace.variables`.
+        name: readable and unique, for example "layer1.0.conv1.out".
+        shape: logical shape, (N, C, H, W) for images, (K, C, R, S) for convolution weights.
+        dtype: NumPy's name of the element type.
+        nbytes: its size in bytes, before any rounding by an allocator.
+        kind: "input" (comes from the host each step), "param" and "state" (persist over steps),
+            "activation", "stat" (batch statistics), "grad" (of an activation), "wgrad" (of a
+            parameter), "aux" (loss, pooling indices and the like).
+    """
+
+    id: int
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    nbytes: int
+    kind: Kind
+
+    @property
+    def persistent(self) -> bool:
+        """Whether it lives on from step to step (parameters, optimizer slots, running statistics)."""
+        return self.kind in ("param", "state")
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call of an operation. It never changes what it reads, except by `reuse`.
+
+    Args:
+        id: its index in `Trace.calls`.
+        name: readable and unique, for example "layer1.0.conv1.fwd".
+        op: the operation (`layers.base.Op`); the list's laws never look inside.
+        ins: ids of the variables read; repetitions are allowed.
+        outs: ids of the variables written.
+        workspace_bytes: scratch while it runs, for the device and threads of the trace.
+        reuse: {out: in}: the output takes over the input's storage, whose old value is gone.
+        pure: may run again; updates of parameters and running statistics may not.
+        phase: "forward", "loss", "backward" or "update".
+        forward_of: for a backward call, the id of the forward call that it differentiates.
+        duration_ns: a fixed time where the trace carries its own (`oc.chain`); else the cost model's.
+    """
+
+    id: int
+    name: str
+    op: Any
+    ins: tuple[int, ...]
+    outs: tuple[int, ...]
+    workspace_bytes: int = 0
+    reuse: Mapping[int, int] = field(default_factory=lambda: _NOTHING)
+    pure: bool = True
+    phase: Phase = "forward"
+    forward_of: int | None = None
+    duration_ns: int | None = None
+
+    def touched(self) -> tuple[int, ...]:
+        """Its distinct variables, inputs first, in order of first appearance."""
+        return tuple(dict.fromkeys(self.ins + self.outs))
+
+
+@dataclass(frozen=True)
+class Trace:
+    """The step: `calls` in execution order over `variables`.
+
+    Args:
+        variables, calls: with `variables[i].id == i` and `calls[i].id == i`.
+        carries: {new: old}: `new` is the next step's `old` (a parameter after its update).
+        outputs: {name: variable}: values that the executor can hand out: "loss", and "grad:<param>"
+            for the final gradient of each parameter.
+    """
+
+    variables: tuple[Variable, ...]
+    calls: tuple[Call, ...]
+    carries: Mapping[int, int] = field(default_factory=lambda: _NOTHING)
+    outputs: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+
+    @cached_property
+    def producer(self) -> tuple[int | None, ...]:
+        """For each variable the id of the call that writes it; None for what is there before."""
+        producer: list[int | None] = [None] * len(self.variables)
+        for call in self.calls:
+            for out in call.outs:
+                producer[out] = call.id
+        return tuple(producer)
+
+    @cached_property
+    def readers(self) -> tuple[tuple[int, ...], ...]:
+        """For each variable the ids of the calls that read it, ascending."""
+        readers: list[list[int]] = [[] for _ in self.variables]
+        for call in self.calls:
+            for variable in dict.fromkeys(call.ins):
+                readers[variable].append(call.id)
+        return tuple(map(tuple, readers))
+
+    @cached_property
+    def uses(self) -> tuple[tuple[int, ...], ...]:
+        """For each variable the ids of the calls that write or read it, ascending."""
+        return tuple(
+            (() if self.producer[v] is None else (self.producer[v],)) + self.readers[v]
+            for v in range(len(self.variables))
+        )
+
+    @cached_property
+    def initial(self) -> tuple[int, ...]:
+        """Variables that no call writes: parameters, states and inputs."""
+        return tuple(v for v, call in enumerate(self.producer) if call is None)
+
+    @cached_property
+    def carried_from(self) -> Mapping[int, int]:
+        """{old: new}, the other direction of `carries`."""
+        return {old: new for new, old in self.carries.items()}
+
+    @cached_property
+    def end_variables(self) -> Mapping[int, int]:
+        """{initial variable: the variable that stands for it after the step} for those that persist."""
+        return {
+            v: self.carried_from.get(v, v) for v in self.initial if self.variables[v].persistent
+        }
+
+    @cached_property
+    def variable_by_name(self) -> Mapping[str, Variable]:
+        """Look-up of a variable by its name."""
+        return {variable.name: variable for variable in self.variables}
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Hash of all that decides a plan: shapes, order, workspaces, reuse, operations."""
+        digest = hashlib.sha256()
+        for v in self.variables:
+            digest.update(f"{v.name}|{v.shape}|{v.dtype}|{v.nbytes}|{v.kind}\n".encode())
+        for c in self.calls:
+            head = f"{c.name}|{c.op!r}|{c.ins}|{c.outs}|{c.workspace_bytes}|{sorted(c.reuse.items())}"
+            digest.update(f"{head}|{c.pure}|{c.phase}|{c.duration_ns}\n".encode())
+        digest.update(repr(sorted(self.carries.items())).encode())
+        return digest.hexdigest()[:32]
+
+    def variable_sequence(self) -> tuple[int, ...]:
+        """Paper 000's variable sequence: the distinct variables of each call, call after call."""
+        return tuple(variable for call in self.calls for variable in call.touched())
+
+    def check(self) -> None:
+        """Walks every invariant of a trace. Time O(calls + variables).
+
+        Raises:
+            ConfigError: the first one that is broken, with the names concerned.
+        """
+        _check_ids(self)
+        _check_order(self)
+        _check_reuse(self)
+        _check_carries(self)
+
+    def __repr__(self) -> str:
+        return f"Trace({len(self.calls)} calls, {len(self.variables)} variables, {self.fingerprint[:8]})"
+
+
+class TraceBuilder:
+    """Collects variables and calls in order, hands out ids and unique names, builds a checked `Trace`."""
+
+    def __init__(self) -> None:
+        self.variables: list[Variable] = []
+        self.calls: list[Call] = []
+        self.carries: dict[int, int] = {}
+        self.outputs: dict[str, int] = {}
+        self._names: dict[str, int] = {}
+
+    def variable(
+        self, name: str, shape: tuple[int, ...], dtype: str = "float32", kind: Kind = "activation",
+        nbytes: int | None = None,
+    ) -> int:  # fmt: skip
+        """Adds a variable and returns its id; a name that is taken gets a suffix "#2", "#3", ..."""
+        size = math.prod(shape) * ITEM_BYTES[dtype] if nbytes is None else nbytes
+        self.variables.append(
+            Variable(len(self.variables), self._unique(name), tuple(shape), dtype, size, kind)
+        )
+        return len(self.variables) - 1
+
+    def call(
+        self, name: str, op: Any, ins: tuple[int, ...], outs: tuple[int, ...], *, workspace_bytes: int = 0,
+        reuse: Mapping[int, int] | None = None, pure: bool = True, phase: Phase = "forward",
+        forward_of: int | None = None, duration_ns: int | None = None,
+    ) -> int:  # fmt: skip
+        """Adds a call and returns its id."""
+        shared = MappingProxyType(dict(reuse)) if reuse else _NOTHING
+        self.calls.append(
+            Call(len(self.calls), self._unique(name), op, tuple(ins), tuple(outs), workspace_bytes,
+                 shared, pure, phase, forward_of, duration_ns)
+        )  # fmt: skip
+        return len(self.calls) - 1
+
+    def build(self) -> Trace:
+        """The finished trace, checked.
+
+        Raises:
+            ConfigError: an invariant is broken.
+        """
+        trace = Trace(
+            tuple(self.variables),
+            tuple(self.calls),
+            MappingProxyType(dict(self.carries)),
+            MappingProxyType(dict(self.outputs)),
+        )
+        trace.check()
+        return trace
+
+    def _unique(self, name: str) -> str:
+        self._names[name] = self._names.get(name, 0) + 1
+        return name if self._names[name] == 1 else self._unique(f"{name}#{self._names[name]}")
+
+
+def _broken(what: str, **details: str) -> ConfigError:
+    return ConfigError(f"broken trace: {what}", code="OOC-103", **details)
+
+
+def _check_ids(trace: Trace) -> None:
+    for kind, items in (("variable", trace.variables), ("call", trace.calls)):
+        if [item.id for item in items] != list(range(len(items))):
+            raise _broken(f"{kind} ids are not 0, 1, 2, ...")
+        if len({item.name for item in items}) != len(items):
+            raise _broken(f"two {kind}s have the same name")
+    for variable in trace.variables:
+        if variable.kind not in KINDS or variable.nbytes < 0:
+            raise _broken(f"variable {variable.name!r} has kind {variable.kind!r}, {variable.nbytes} bytes")
+
+
+def _check_order(trace: Trace) -> None:
+    known = set(trace.initial)
+    for call in trace.calls:
+        if call.phase not in PHASES or call.workspace_bytes < 0:
+            raise _broken(f"call {call.name!r} has phase {call.phase!r}, workspace {call.workspace_bytes}")
+        for variable in call.ins:
+            if variable not in known:
+                raise _broken(f"{call.name!r} reads {trace.variables[variable].name!r} before it is written")
+        for out in call.outs:
+            if out in known:
+                raise _broken(f"{trace.variables[out].name!r} is written twice", where=call.name)
+            known.add(out)
+    for variable in trace.initial:
+        if trace.variables[variable].kind not in ("param", "state", "input"):
+            raise _broken(f"{trace.variables[variable].name!r} is never written and is not an input")
+
+
+def _check_reuse(trace: Trace) -> None:
+    for call in trace.calls:
+        if len(set(call.reuse.values())) != len(call.reuse):
+            raise _broken(f"{call.name!r} reuses one input twice")
+        for out, source in call.reuse.items():
+            if out not in call.outs or source not in call.ins:
+                raise _broken(f"{call.name!r} reuses what it does not read or write")
+            if trace.variables[out].nbytes != trace.variables[source].nbytes:
+                raise _broken(f"{call.name!r} reuses a storage of another size")
+            if trace.readers[source][-1] > call.id:
+                raise _broken(f"{call.name!r} overwrites {trace.variables[source].name!r}, read later")
+
+
+def _check_carries(trace: Trace) -> None:
+    for new, old in trace.carries.items():
+        a, b = trace.variables[new], trace.variables[old]
+        if trace.producer[new] is None or trace.producer[old] is not None or a.nbytes != b.nbytes:
+            raise _broken(f"{a.name!r} cannot carry over to {b.name!r}")
+    for name, variable in trace.outputs.items():
+        if not 0 <= variable < len(trace.variables):
+            raise _broken(f"output {name!r} names no variable")

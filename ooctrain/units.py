@@ -1,0 +1,115 @@
+"""Bytes and times: the one place that reads and prints them.
+
+In: "512MiB", "8GB", "25%", 4096. Out: "1.50 GiB", "312 us". Binary units are powers of 1024, decimal
+ones powers of 1000, as IEC 80000-13 has it; nothing is guessed. Read next: `trace.py`.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+import re
+from dataclasses import dataclass
+
+from ooctrain.errors import ConfigError
+
+KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
+_UNITS = {
+    "b": 1, "": 1,
+    "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
+    "kib": KIB, "mib": MIB, "gib": GIB, "tib": 1 << 40,
+}  # fmt: skip
+_SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*", re.ASCII)
+MAX_BYTES = 1 << 62
+
+
+@dataclass(frozen=True, slots=True)
+class Percent:
+    """A budget as a share f: minimum + f (peak - minimum), resolved on a trace (DESIGN section 8)."""
+
+    fraction: float
+
+
+def parse_bytes(text: str | int, *, what: str = "size") -> int:
+    """Bytes of "512MiB", "8GB" or 4096.
+
+    Raises:
+        ConfigError: not a whole, positive number of bytes below 2**62, or an unknown unit.
+    """
+    if isinstance(text, str):
+        return _checked_bytes(_parse_size_text(text, what), text, what)
+    try:
+        number = operator.index(text)
+    except TypeError:
+        number = None
+    if number is None or isinstance(text, bool):
+        raise ConfigError(
+            f"{what} {text!r} is not a whole number of bytes",
+            code="OOC-101",
+            fix='give bytes, or text such as "512MiB" or "8GB"',
+        )
+    return _checked_bytes(number, text, what)
+
+
+def parse_budget(text: str | int) -> int | Percent:
+    """A budget: bytes, "512MiB", "8GB", or a percentage "25%" as `Percent`.
+
+    Raises:
+        ConfigError: neither; or a percentage outside 0 to 100.
+    """
+    if isinstance(text, str) and text.strip().endswith("%"):
+        number = text.strip()[:-1].strip()
+        if not re.fullmatch(r"[0-9]+(\.[0-9]+)?", number, re.ASCII) or float(number) > 100:
+            raise ConfigError(
+                f"budget {text!r} is not a percentage from 0% to 100%",
+                code="OOC-101",
+                fix='for example "25%": a quarter of the way from the least possible to the in-core peak',
+            )
+        return Percent(float(number) / 100)
+    return parse_bytes(text, what="budget")
+
+
+def format_bytes(size_bytes: float) -> str:
+    """Binary units with three significant digits: 1610612736 -> "1.50 GiB"."""
+    sign, size = ("-" if size_bytes < 0 else ""), abs(size_bytes)
+    if size < KIB:
+        return f"{sign}{size:.0f} B"
+    exponent = min(4, int(math.log(size, KIB) + 1e-9))
+    value = size / KIB**exponent
+    digits = 2 if value < 10 else 1 if value < 100 else 0
+    return f"{sign}{value:.{digits}f} {('B', 'KiB', 'MiB', 'GiB', 'TiB')[exponent]}"
+
+
+def format_us(time_us: float) -> str:
+    """Microseconds for reading: 312 -> "312 us", 15300 -> "15.3 ms", 2.5e6 -> "2.50 s"."""
+    for limit, divisor, unit in ((1e3, 1, "us"), (1e6, 1e3, "ms")):
+        if abs(time_us) < limit:
+            value = time_us / divisor
+            digits = 0 if divisor == 1 and value >= 10 else 1
+            return f"{value:.{digits}f} {unit}"
+    return f"{time_us / 1e6:.2f} s"
+
+
+def _parse_size_text(text: str, what: str) -> float:
+    match = _SIZE.fullmatch(text)
+    unit = match.group(2).lower() if match else None
+    if match is None or unit not in _UNITS:
+        raise ConfigError(
+            f"{what} {text!r} is not a size",
+            code="OOC-101",
+            fix='bytes or a number with B, KB, MB, GB, KiB, MiB, GiB: "512MiB" is 2**29, "8GB" is 8e9',
+        )
+    number = match.group(1)
+    exact = int(number) * _UNITS[unit] if "." not in number else float(number) * _UNITS[unit]
+    return math.floor(exact)
+
+
+def _checked_bytes(number: float, text: object, what: str) -> int:
+    if not 0 < number < MAX_BYTES:
+        raise ConfigError(
+            f"{what} {text!r} must be positive and below 2**62 bytes",
+            code="OOC-102",
+            numbers=f"{number} bytes",
+            fix="`ooctrain plan MODEL` prints the smallest budget that fits",
+        )
+    return int(number)
