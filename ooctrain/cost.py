@@ -1,0 +1,117 @@
+"""How long calls and transfers take on a machine: roofline, or a measured profile, chosen explicitly.
+
+In: a trace and a `Machine`. Out: integer nanoseconds, so that simulators can be compared exactly. The one
+idea: a call lasts as long as the slower of its arithmetic and its memory traffic; a transfer lasts
+latency + ceil(bytes / bandwidth). Sources: roofline (Williams et al. 2009); transfers as in paper 002,
+section 3. Machine presets, each with its source, are in `machines.py`. Read next: `sched/simulate.py`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from ooctrain.errors import ConfigError
+from ooctrain.layers.base import Spec
+from ooctrain.trace import Call, Trace
+
+Link = Literal["shared", "duplex"]
+MINIMUM_CALL_NS = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """A device, its memory and its link to the host.
+
+    Args:
+        name: for tables.
+        flops_per_us: arithmetic it really reaches, in operations per microsecond.
+        memory_bytes_per_us: device memory bandwidth.
+        link_bytes_per_us: bandwidth of the link, for each direction unless given apart below.
+        link: "shared": one transfer at a time (paper 002's assumption A); "duplex": one a direction.
+        latency_us: of every transfer.
+        device_bytes: device memory.
+        link_out_bytes_per_us, link_in_bytes_per_us: bandwidth of device to host, host to device.
+        host_bytes: host memory for swapped variables; None: not limited.
+        interference: how much slower calls are while a copy runs (1.0: not at all). On the cpu device a
+            copy takes processor time.
+        call_overhead_us: least duration of a call (launch).
+        profile: measured durations by `profile_key`, in us; where given it replaces the roofline.
+    """
+
+    name: str
+    flops_per_us: float
+    memory_bytes_per_us: float
+    link_bytes_per_us: float
+    link: Link = "shared"
+    latency_us: float = 0.0
+    device_bytes: int = 1 << 34
+    link_out_bytes_per_us: float | None = None
+    link_in_bytes_per_us: float | None = None
+    host_bytes: int | None = None
+    interference: float = 1.0
+    call_overhead_us: float = 0.0
+    profile: Mapping[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.link not in ("shared", "duplex"):
+            raise ConfigError(f"link {self.link!r} is neither 'shared' nor 'duplex'", code="OOC-105")
+        rates = (self.flops_per_us, self.memory_bytes_per_us, self.out_bytes_per_us, self.in_bytes_per_us)
+        if not all(math.isfinite(rate) and rate > 0 for rate in rates):
+            raise ConfigError(f"machine {self.name!r} has a rate that is not positive", code="OOC-105")
+        if self.latency_us < 0 or self.interference < 1:
+            raise ConfigError(
+                f"machine {self.name!r}: latency must be >= 0, interference >= 1", code="OOC-105"
+            )
+
+    @property
+    def out_bytes_per_us(self) -> float:
+        """Bandwidth from device to host."""
+        return self.link_out_bytes_per_us or self.link_bytes_per_us
+
+    @property
+    def in_bytes_per_us(self) -> float:
+        """Bandwidth from host to device."""
+        return self.link_in_bytes_per_us or self.link_bytes_per_us
+
+    def transfer_ns(self, size_bytes: int, direction: Literal["out", "in"]) -> int:
+        """Duration of one transfer: latency + ceil(bytes / bandwidth)."""
+        rate = self.out_bytes_per_us if direction == "out" else self.in_bytes_per_us
+        return round(self.latency_us * 1000) + ceil_div_rate(size_bytes * 1000, rate)
+
+
+def ceil_div_rate(amount: int, rate: float) -> int:
+    """ceil(amount / rate), exact where the rate is a whole number."""
+    return -(-amount // int(rate)) if rate == int(rate) else math.ceil(amount / rate)
+
+
+def specs_of(trace: Trace, ids: tuple[int, ...]) -> list[Spec]:
+    """Shapes of variables, as operations want them."""
+    return [Spec(trace.variables[v].shape, trace.variables[v].dtype) for v in ids]
+
+
+def profile_key(call: Call, trace: Trace) -> str:
+    """What two calls must share to last equally long: operation, attributes and shapes."""
+    shapes = ",".join("x".join(map(str, trace.variables[v].shape)) for v in call.ins + call.outs)
+    return f"{call.op!r}({shapes})"
+
+
+def call_ns(call: Call, trace: Trace, machine: Machine) -> int:
+    """Duration of one call: its own (`oc.chain`), the profile's, or the roofline's."""
+    if call.duration_ns is not None:
+        return call.duration_ns
+    if machine.profile:
+        measured_us = machine.profile.get(profile_key(call, trace))
+        if measured_us is not None:
+            return max(1, round(measured_us * 1000))
+    ins, outs = specs_of(trace, call.ins), specs_of(trace, call.outs)
+    arithmetic = ceil_div_rate(call.op.flops(ins, outs) * 1000, machine.flops_per_us)
+    traffic = ceil_div_rate(call.op.bytes_moved(ins, outs) * 1000, machine.memory_bytes_per_us)
+    return max(arithmetic, traffic, round(machine.call_overhead_us * 1000), MINIMUM_CALL_NS)
+
+
+def call_durations_ns(trace: Trace, machine: Machine) -> list[int]:
+    """`call_ns` of every call."""
+    return [call_ns(call, trace, machine) for call in trace.calls]

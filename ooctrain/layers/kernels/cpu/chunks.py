@@ -1,0 +1,40 @@
+"""How the work of a kernel is cut into chunks: by shapes alone, never by the number of threads.
+
+In: extents. Out: how many items one call of a range kernel takes. The one idea: chunk borders are part
+of the definition of a reduction (each chunk has its own partial sum, combined in chunk order), so they
+must not depend on threads, on load or on the machine: that is what makes 1, 2 and 3 threads give the same
+bits. A chunk is long enough to be worth its dispatch (about 5 us) and a problem that fits in one chunk
+runs inline. No Numba here: sizes of workspaces are needed at trace time. Read next: `workspace.py`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+#: Elements below which a problem is one chunk, run inline by the caller.
+SMALL_ELEMENTS = 1 << 16
+#: Upper bound of the number of chunks of any one kernel call.
+MOST_CHUNKS = 32
+#: Chunk borders are multiples of this many elements, so that vectors are cut only at the very end.
+ALIGN_ELEMENTS = 1 << 10
+
+
+def element_chunk(elements: int) -> int:
+    """Elements per chunk of an elementwise kernel."""
+    chunk = max(SMALL_ELEMENTS, -(-elements // MOST_CHUNKS))
+    return -(-chunk // ALIGN_ELEMENTS) * ALIGN_ELEMENTS
+
+
+def row_chunk(rows: int, row_elements: int) -> int:
+    """Rows per chunk of a kernel over rows of `row_elements` elements each."""
+    return max(-(-SMALL_ELEMENTS // max(row_elements, 1)), -(-rows // MOST_CHUNKS))
+
+
+def chunk_count(items: int, chunk: int) -> int:
+    """Number of chunks, the last one perhaps shorter."""
+    return -(-items // chunk)
+
+
+def flat(array: np.ndarray) -> np.ndarray:
+    """A 1-d view of a C-contiguous array. Raises ValueError where only a copy could be flat."""
+    return array.reshape(-1, copy=False)

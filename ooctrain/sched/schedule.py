@@ -1,0 +1,277 @@
+"""The list: instructions in issue order, and the plan that wraps them. Pure data, JSON both ways.
+
+In: a planner's decisions. Out: `Schedule`, read by verifier, simulator, executor and report alike. The
+one idea: correctness and memory are decided by the order of the list alone, speed by the three streams
+it runs on: C (Run), D (SwapOut, device to host), H (SwapIn, host to device). What each instruction
+claims, releases and waits for is fixed in `docs/schedule.md`; `ledger.py` is that table as code. Read
+next: `ledger.py`, `verify.py`, `simulate.py`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ooctrain.errors import ConfigError, PlanMismatch
+from ooctrain.trace import Trace
+
+FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Granule:
+    """How an allocator rounds.
+
+    Args:
+        size_bytes: every grant is a multiple of it.
+        ranges: whether parts of a variable can come and go on their own; if not, whole variables only.
+    """
+
+    size_bytes: int = 1
+    ranges: bool = True
+
+    def granted(self, size_bytes: int) -> int:
+        """`size_bytes` rounded up to whole granules."""
+        return -(-size_bytes // self.size_bytes) * self.size_bytes
+
+
+BYTES = Granule()
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Runs a call (again). `keep`: the outputs that stay; the others are scratch until End. None: all."""
+
+    call: int
+    keep: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """Releases workspace and scratch outputs of the last Run; implied before the next Run."""
+
+    call: int
+
+
+@dataclass(frozen=True, slots=True)
+class SwapOut:
+    """Copies bytes [lo, hi) of a variable to the host. It stays on the device until Free."""
+
+    var: int
+    lo: int
+    hi: int
+
+
+@dataclass(frozen=True, slots=True)
+class SwapIn:
+    """Claims bytes [lo, hi) of a variable on the device and fills them from the host copy."""
+
+    var: int
+    lo: int
+    hi: int
+
+
+@dataclass(frozen=True, slots=True)
+class Free:
+    """Gives bytes [lo, hi) back once their listed readers, writers and copies are done."""
+
+    var: int
+    lo: int
+    hi: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """Everything after waits for everything before."""
+
+
+Instruction = Run | End | SwapOut | SwapIn | Free | Fence
+Range = tuple[int, int, int]  # (variable, lo, hi)
+_KINDS: Mapping[str, type] = {
+    "run": Run, "end": End, "out": SwapOut, "in": SwapIn, "free": Free, "fence": Fence,
+}  # fmt: skip
+_NAMES = {kind: name for name, kind in _KINDS.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """A list of instructions with its starting point.
+
+    Args:
+        instructions: in issue order.
+        start_device: ranges (variable, lo, hi) on the device before the step.
+        start_host: ranges with a valid host copy before the step.
+        granule: what the device ledger rounds with.
+    """
+
+    instructions: tuple[Instruction, ...]
+    start_device: tuple[Range, ...] = ()
+    start_host: tuple[Range, ...] = ()
+    granule: Granule = BYTES
+
+    def __len__(self) -> int:
+        return len(self.instructions)
+
+    def __iter__(self) -> Iterator[Instruction]:
+        return iter(self.instructions)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain lists and numbers; `from_json` gives back an equal schedule."""
+        return {
+            "granule": {"size_bytes": self.granule.size_bytes, "ranges": self.granule.ranges},
+            "start_device": [list(r) for r in self.start_device],
+            "start_host": [list(r) for r in self.start_host],
+            "instructions": [_instruction_to_json(i) for i in self.instructions],
+        }
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> Schedule:
+        """Raises ConfigError where the data is not a schedule."""
+        try:
+            return Schedule(
+                tuple(_instruction_from_json(row) for row in data["instructions"]),
+                tuple((int(v), int(lo), int(hi)) for v, lo, hi in data["start_device"]),
+                tuple((int(v), int(lo), int(hi)) for v, lo, hi in data["start_host"]),
+                Granule(int(data["granule"]["size_bytes"]), bool(data["granule"]["ranges"])),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise ConfigError(f"not a schedule: {error!r}", code="OOC-104") from error
+
+    def describe(self, index: int, trace: Trace) -> str:
+        """Instruction `index` in words: "SwapOut layer1.0.conv1.out [0, 65536)"."""
+        return describe_instruction(self.instructions[index], trace)
+
+
+@dataclass(frozen=True, slots=True)
+class LowerBound:
+    """A makespan that no schedule of a stated class can beat.
+
+    Args:
+        makespan_us: the bound.
+        kind: what it covers: "compute", "proposition 3", "per-call link", "lp", ...
+    """
+
+    makespan_us: float
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A schedule with the trace it is for and what the planner claims of it (the verifier recomputes).
+
+    Args:
+        trace: the (rewritten) trace that the schedule runs.
+        rewrites: names of the rewrites that made it from the original, in order, such as "fuse".
+        schedule: the list.
+        makespan_us, peak_bytes, host_peak_bytes: claimed, simulated on the planner's machine.
+        lower_bound: what the makespan can be measured against, or None.
+        notes: {word: value}: what the planner wants to say (planner, seed, evaluations, chosen variant).
+    """
+
+    trace: Trace
+    rewrites: tuple[str, ...]
+    schedule: Schedule
+    makespan_us: float
+    peak_bytes: int
+    host_peak_bytes: int
+    lower_bound: LowerBound | None = None
+    notes: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """The plan file: everything but the trace, of which it carries the fingerprint."""
+        bound = self.lower_bound
+        return {
+            "version": FORMAT_VERSION,
+            "trace_fingerprint": self.trace.fingerprint,
+            "rewrites": list(self.rewrites),
+            "schedule": self.schedule.to_json(),
+            "makespan_us": self.makespan_us,
+            "peak_bytes": self.peak_bytes,
+            "host_peak_bytes": self.host_peak_bytes,
+            "lower_bound": bound and {"makespan_us": bound.makespan_us, "kind": bound.kind},
+            "notes": dict(self.notes),
+        }
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any], trace: Trace) -> Plan:
+        """A plan file read back for the (rewritten) trace that it was made for.
+
+        Raises:
+            ConfigError: not a plan file, or of a version this library does not know.
+            PlanMismatch: made for another trace.
+        """
+        if not isinstance(data, Mapping) or data.get("version") != FORMAT_VERSION:
+            raise ConfigError("not a plan file of version 1", code="OOC-104")
+        if data.get("trace_fingerprint") != trace.fingerprint:
+            raise PlanMismatch(
+                "this plan was made for another trace",
+                numbers=f"plan {data.get('trace_fingerprint')}, trace {trace.fingerprint}",
+                fix="trace with the same model, batch, optimizer, threads and rewrites, or plan again",
+            )
+        try:
+            bound = data["lower_bound"] and LowerBound(**data["lower_bound"])
+            return Plan(
+                trace, tuple(data["rewrites"]), Schedule.from_json(data["schedule"]), data["makespan_us"],
+                data["peak_bytes"], data["host_peak_bytes"], bound, dict(data["notes"]),
+            )  # fmt: skip
+        except (KeyError, TypeError) as error:
+            raise ConfigError(f"broken plan file: {error!r}", code="OOC-104") from error
+
+    def save(self, path: str) -> None:
+        """Writes the plan file."""
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump(self.to_json(), file)
+
+
+def default_start(trace: Trace) -> tuple[tuple[Range, ...], tuple[Range, ...]]:
+    """(device, host) ranges before a step unless a planner says otherwise.
+
+    Persistent variables stand on the device only, inputs on the host (DESIGN: `Schedule.start`).
+    """
+    device, host = [], []
+    for variable in trace.initial:
+        size = trace.variables[variable].nbytes
+        (device if trace.variables[variable].persistent else host).append((variable, 0, size))
+    return tuple(device), tuple(host)
+
+
+def whole(trace: Trace, variable: int) -> Range:
+    """The range of a whole variable."""
+    return (variable, 0, trace.variables[variable].nbytes)
+
+
+def describe_instruction(instruction: Instruction, trace: Trace) -> str:
+    """An instruction in words, with the names of its call or variable."""
+    match instruction:
+        case Run(call, keep):
+            names = ", ".join(trace.variables[v].name for v in keep or ())
+            return f"Run {trace.calls[call].name}" + ("" if keep is None else f" keep {names or 'nothing'}")
+        case End(call):
+            return f"End {trace.calls[call].name}"
+        case Fence():
+            return "Fence"
+        case SwapOut(var, lo, hi) | SwapIn(var, lo, hi) | Free(var, lo, hi):
+            return f"{type(instruction).__name__} {trace.variables[var].name} [{lo}, {hi})"
+
+
+def _instruction_to_json(instruction: Instruction) -> list:
+    row: list = [_NAMES[type(instruction)]]
+    match instruction:
+        case Run(call, keep):
+            return [*row, call, keep if keep is None else list(keep)]
+        case End(call):
+            return [*row, call]
+        case SwapOut(var, lo, hi) | SwapIn(var, lo, hi) | Free(var, lo, hi):
+            return [*row, var, lo, hi]
+    return row
+
+
+def _instruction_from_json(row: Sequence) -> Instruction:
+    name, *fields = row
+    kind = _KINDS[name]
+    if kind is Run:
+        call, keep = fields
+        return Run(int(call), keep if keep is None else tuple(int(v) for v in keep))
+    return kind(*(int(field) for field in fields))
