@@ -18,6 +18,8 @@ import llvmlite.binding
 import numba
 
 _ROOM = Path(__file__).parent
+# Each of these changes the machine code that the same source gives.
+_TARGET_VARIABLES = ("NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES", "NUMBA_OPT", "OOCTRAIN_SIMD")
 
 
 def source_hash(folder: Path = _ROOM) -> str:
@@ -27,7 +29,7 @@ def source_hash(folder: Path = _ROOM) -> str:
         digest.update(path.relative_to(folder).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
     features = llvmlite.binding.get_host_cpu_features().flatten()
     target = f"{numba.__version__} {llvmlite.binding.get_host_cpu_name()} {features}"
-    overrides = os.environ.get("NUMBA_CPU_NAME", ""), os.environ.get("NUMBA_CPU_FEATURES", "")
+    overrides = [os.environ.get(name, "") for name in _TARGET_VARIABLES]
     digest.update(repr((target, overrides)).encode())
     return digest.hexdigest()[:16]
 
