@@ -1,0 +1,67 @@
+# Everything by one word. Each target makes its own virtual environment when it is missing, or when
+# pyproject.toml has changed since; afterwards all of them work without a network.
+PYTHON ?= python3
+JOBS ?= 2
+PYTEST = $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
+BIN = .venv/bin
+DOCS_BIN = .venv-docs/bin
+PEERS_BIN = .venv-peers/bin
+# A stamp is named by the content of pyproject.toml, so a fresh checkout of the same file stays valid.
+STAMP := $(shell $(PYTHON) -c "import hashlib; print(hashlib.sha256(open('pyproject.toml', 'rb').read()).hexdigest()[:12])")
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-all bench lint gpu docs clean
+.DELETE_ON_ERROR:
+
+help:
+	@echo "make demo      train a ResNet-18 on handwritten digits in a quarter of the memory"
+	@echo "make test      the quick tests (under 10 minutes on 2 cores, compilation included)"
+	@echo "make test-all  every test, comparison with torch included where it can be installed"
+	@echo "make bench     benchmarks, against torch where it can be installed"
+	@echo "make lint      ruff and mypy"
+	@echo "make gpu       the tests that need a GPU, under PYTHON as it is installed"
+	@echo "make docs      the documentation as HTML"
+	@echo "make clean     removes the virtual environments and caches of this folder"
+
+demo: .venv/$(STAMP).stamp
+	$(BIN)/ooctrain train resnet18 --data digits --batch 256 --budget 25% --epochs 1 --verify
+
+test: .venv/$(STAMP).stamp
+	$(PYTEST) -m "not slow and not gpu" tests
+
+test-all: .venv-peers/$(STAMP).stamp
+	$(PEERS_BIN)/python -m pytest -n $(JOBS) --dist worksteal tests
+
+bench: .venv-peers/$(STAMP).stamp
+	$(PEERS_BIN)/python -m benchmarks
+
+lint: .venv/$(STAMP).stamp
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+# Runs under the machine's own Python, with what is installed there: nothing is fetched.
+gpu:
+	PYTHONPATH=. $(PYTHON) -m pytest -m gpu tests
+
+docs: .venv-docs/$(STAMP).stamp
+	$(DOCS_BIN)/python -m sphinx -W -b html docs docs/_build/html
+
+.venv/$(STAMP).stamp:
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --editable ".[dev]"
+	touch $@
+
+.venv-peers/$(STAMP).stamp:
+	$(PYTHON) -m venv .venv-peers
+	$(PEERS_BIN)/python -m pip install --quiet --editable ".[dev,data]"
+	$(PEERS_BIN)/python -m pip install --quiet torch || echo "torch cannot be installed here: what compares with it is skipped"
+	touch $@
+
+.venv-docs/$(STAMP).stamp:
+	$(PYTHON) -m venv .venv-docs
+	$(DOCS_BIN)/python -m pip install --quiet --editable ".[docs]"
+	touch $@
+
+clean:
+	rm -rf .venv .venv-peers .venv-docs .pytest_cache .hypothesis .mypy_cache .ruff_cache build dist

@@ -1,0 +1,57 @@
+"""What every test stands on: one Hypothesis profile, seeds, skips with their reason, no user state.
+
+Compiled kernels stay in the user's own cache between runs (`layers/kernels/cpu/jit.py`), so that only the
+first run compiles; a saved calibration of this machine is hidden, so that tests see the presets.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+# Compilation on first use breaks any deadline; a CI run must not depend on luck.
+settings.register_profile(
+    "default",
+    deadline=None,
+    derandomize=bool(os.environ.get("CI")),
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+settings.load_profile("default")
+
+
+def pytest_configure() -> None:
+    """Hides the calibration of this machine, in this process and in those that tests start."""
+    os.environ["OOCTRAIN_CALIBRATION"] = os.devnull
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skips what this machine cannot run, and says why."""
+    reasons = {"gpu": _no_gpu_reason(), "peers": _no_torch_reason()}
+    for item in items:
+        for marker, reason in reasons.items():
+            if reason and marker in item.keywords:
+                item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.fixture(scope="session")
+def repository() -> Path:
+    """The folder that holds pyproject.toml."""
+    return Path(__file__).resolve().parent.parent
+
+
+def _no_gpu_reason() -> str:
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return "no CUDA driver (libcuda.so.1) on this machine"
+    status = driver.cuInit(0)
+    return "" if status == 0 else f"cuInit failed with status {status}: no usable CUDA device"
+
+
+def _no_torch_reason() -> str:
+    return "" if importlib.util.find_spec("torch") else "torch is not installed"
