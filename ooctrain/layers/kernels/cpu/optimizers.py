@@ -1,0 +1,159 @@
+"""Optimizer updates, each one fused pass: SGD with momentum, Adam and AdamW, and gradient clipping.
+
+In: a parameter, its gradient, its slots. Out: their next values, which may lie on the same storage. The
+one idea: an update reads and writes each array once, and reads its step scalars as arguments, so that a
+changed learning rate needs no new trace. Source: torch.optim (whose order of operations is kept);
+Kingma and Ba 2015; Loshchilov and Hutter 2019. Read next: `layout.py`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from ooctrain.layers.kernels.cpu.chunks import chunk_count, element_chunk, flat
+from ooctrain.layers.kernels.cpu.jit import kernel
+from ooctrain.layers.kernels.cpu.pool import ThreadPool
+
+Array = np.ndarray
+ONE = np.float32(1)
+
+
+@kernel("void(f4[::1], f4[::1], f4[::1], f4, f4, i8, i8, i8)")
+def _sgd_plain(w, g, w_out, lr, weight_decay, lo, hi, thread):
+    w, g, w_out = w[lo:hi], g[lo:hi], w_out[lo:hi]
+    for i in range(w.size):
+        w_out[i] = w[i] - lr * (g[i] + weight_decay * w[i])
+
+
+@kernel("void(f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], f4, f4, f4, f4, b1, i8, i8, i8)")
+def _sgd(w, g, m, w_out, m_out, lr, momentum, undamped, weight_decay, nesterov, lo, hi, thread):
+    w, g, m, w_out, m_out = w[lo:hi], g[lo:hi], m[lo:hi], w_out[lo:hi], m_out[lo:hi]
+    for i in range(w.size):
+        d = g[i] + weight_decay * w[i]
+        v = momentum * m[i] + undamped * d
+        step = d + momentum * v if nesterov else v
+        w_out[i] = w[i] - lr * step
+        m_out[i] = v
+
+
+@kernel(
+    "void(f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], f4, f4, f4, f4, f4, f4, f4, i8, i8, i8)"
+)
+def _adam(
+    w, g, m, v, w_out, m_out, v_out, step_size, beta1, beta2, eps, root_correction, decay, shrink, lo, hi, thread
+):  # fmt: skip
+    w, g, m, v = w[lo:hi], g[lo:hi], m[lo:hi], v[lo:hi]
+    w_out, m_out, v_out = w_out[lo:hi], m_out[lo:hi], v_out[lo:hi]
+    for i in range(w.size):
+        d = g[i] + decay * w[i]
+        first = m[i] + (d - m[i]) * (ONE - beta1)
+        second = v[i] * beta2 + (ONE - beta2) * d * d
+        root = np.float32(math.sqrt(second)) * root_correction + eps
+        w_out[i] = w[i] * shrink - step_size * first / root
+        m_out[i] = first
+        v_out[i] = second
+
+
+@kernel("void(f4[::1], f8[::1], i8, i8, i8, i8)")
+def _squares(g, partials, chunk, lo, hi, thread):
+    total = 0.0
+    for i in range(lo, hi):
+        total += np.float64(g[i]) * np.float64(g[i])
+    partials[lo // chunk] = total
+
+
+@kernel("f8(f8[::1], i8)")
+def _sum_partials(partials, chunks):
+    total = 0.0
+    for chunk in range(chunks):
+        total += partials[chunk]
+    return total
+
+
+def sgd(
+    pool: ThreadPool,
+    w: Array,
+    g: Array,
+    m: Array | None,
+    w_out: Array,
+    m_out: Array | None,
+    lr: float,
+    momentum: float = 0.0,
+    dampening: float = 0.0,
+    weight_decay: float = 0.0,
+    nesterov: bool = False,
+) -> None:
+    """One step of torch's SGD: d = g + weight_decay * w; m = momentum * m + (1 - dampening) * d;
+    w -= lr * m (Nesterov: lr * (d + momentum * m)).
+
+    Args:
+        w, g: parameter and gradient.
+        m: momentum buffer, zeros before the first step (torch's first step takes m = d, which is the same
+            for dampening 0); None with momentum 0.
+        w_out, m_out: next values; may be `w` and `m`.
+    """
+    lr32, decay32 = np.float32(lr), np.float32(weight_decay)
+    chunk = element_chunk(w.size)
+    if m is None or m_out is None:
+        pool.run(_sgd_plain, w.size, chunk, flat(w), flat(g), flat(w_out), lr32, decay32)
+        return
+    factors = lr32, np.float32(momentum), np.float32(1.0 - dampening), decay32, nesterov
+    pool.run(_sgd, w.size, chunk, flat(w), flat(g), flat(m), flat(w_out), flat(m_out), *factors)
+
+
+def adam(
+    pool: ThreadPool,
+    w: Array,
+    g: Array,
+    m: Array,
+    v: Array,
+    w_out: Array,
+    m_out: Array,
+    v_out: Array,
+    lr: float,
+    beta1: float = 0.9,
+    beta2: float = 0.999,
+    eps: float = 1e-8,
+    weight_decay: float = 0.0,
+    step: int = 1,
+    decoupled: bool = False,
+) -> None:
+    """One step of torch's Adam, or of AdamW where `decoupled`.
+
+    Args:
+        w, g: parameter and gradient.
+        m, v: first and second moment, zeros before step 1.
+        w_out, m_out, v_out: next values; may be the inputs.
+        step: 1 for the first step.
+        decoupled: weight decay shrinks w by lr * weight_decay instead of joining the gradient.
+    """
+    step_size = lr / (1.0 - beta1**step)
+    root_correction = 1.0 / math.sqrt(1.0 - beta2**step)
+    decay, shrink = (0.0, 1.0 - lr * weight_decay) if decoupled else (weight_decay, 1.0)
+    factors = (step_size, beta1, beta2, eps, root_correction, decay, shrink)
+    arrays = (flat(a) for a in (w, g, m, v, w_out, m_out, v_out))
+    pool.run(_adam, w.size, element_chunk(w.size), *arrays, *map(np.float32, factors))
+
+
+def sum_of_squares(pool: ThreadPool, g: Array, workspace: Array) -> float:
+    """Sum of g^2 in float64, in fixed order.
+
+    Args:
+        workspace: uint8, `reduction_workspace_bytes(g.size)`.
+    """
+    chunk, partials = element_chunk(g.size), workspace[: workspace.size // 8 * 8].view(np.float64)
+    pool.run(_squares, g.size, chunk, flat(g), partials, chunk)
+    return _sum_partials(partials, chunk_count(g.size, chunk))
+
+
+def clip_scale(squares: Sequence[float], max_norm: float) -> float:
+    """Factor for all gradients that brings their common norm to at most `max_norm`, as in torch.
+
+    Args:
+        squares: `sum_of_squares` of each gradient, in the order of the parameters.
+    """
+    norm = math.sqrt(math.fsum(squares))
+    return min(1.0, max_norm / (norm + 1e-6))

@@ -1,0 +1,199 @@
+"""Max and average pooling on NHWC, fixed windows and adaptive ones, and their gradients.
+
+In: x (N, H, W, C). Out: y (N, OH, OW, C), for max pooling also where in its window the maximum sat (one
+byte, r * S + s). The one idea: gradients *gather*: each input cell sums the windows that cover it, in
+ascending order, so no two threads write the same cell and the order of a sum is fixed. Padding is
+(top, bottom, left, right): a tile of an image passes zero on the sides where it was cut and the real
+padding where the image ends; since its halo is data, the cells that lie outside the tile are exactly the
+cells outside the image, so an average divides by the same count as in the untiled image. Read next:
+`losses.py`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ooctrain.layers.kernels.cpu.chunks import flat, row_chunk
+from ooctrain.layers.kernels.cpu.jit import kernel
+from ooctrain.layers.kernels.cpu.pool import ThreadPool
+
+Array = np.ndarray
+Pair = tuple[int, int]
+Sides = tuple[int, int, int, int]
+ZERO = np.float32(0)
+LOWEST = np.float32(-np.inf)
+
+
+@kernel("void(f4[:,:,:,::1], f4[:,:,:,::1], u1[:,:,:,::1], i8, i8, i8, i8, i8, i8, i8, i8, i8)")
+def _max_pool(x, y, index, kh, kw, sh, sw, top, left, lo, hi, thread):
+    """Items are output rows (n, oh). Window [h0, h1) x [w0, w1) is clipped to the image."""
+    height, width, channels = x.shape[1], x.shape[2], x.shape[3]
+    for item in range(lo, hi):
+        n, oh = item // y.shape[1], item % y.shape[1]
+        r0, r1 = max(0, top - oh * sh), min(kh, height + top - oh * sh)
+        for ow in range(y.shape[2]):
+            s0, s1 = max(0, left - ow * sw), min(kw, width + left - ow * sw)
+            for c in range(channels):
+                best, where = LOWEST, r0 * kw + s0
+                for r in range(r0, r1):
+                    for s in range(s0, s1):
+                        v = x[n, oh * sh - top + r, ow * sw - left + s, c]
+                        # As in torch: the first maximum wins, and NaN beats everything.
+                        if v > best or v != v:
+                            best, where = v, r * kw + s
+                y[n, oh, ow, c] = best
+                index[n, oh, ow, c] = where
+
+
+@kernel("void(f4[:,:,:,::1], u1[:,:,:,::1], f4[:,:,:,::1], i8, i8, i8, i8, i8, i8, i8, i8, i8)")
+def _max_pool_grad(dy, index, dx, kh, kw, sh, sw, top, left, lo, hi, thread):
+    """Items are input rows (n, h); window oh covers h when oh * sh <= h + top < oh * sh + kh."""
+    height, width, channels = dx.shape[1], dx.shape[2], dx.shape[3]
+    for item in range(lo, hi):
+        n, h = item // height, item % height
+        oh0 = max(0, (h + top - kh + sh) // sh)
+        oh1 = min(dy.shape[1], (h + top) // sh + 1)
+        for w in range(width):
+            ow0 = max(0, (w + left - kw + sw) // sw)
+            ow1 = min(dy.shape[2], (w + left) // sw + 1)
+            for c in range(channels):
+                total = ZERO
+                for oh in range(oh0, oh1):
+                    for ow in range(ow0, ow1):
+                        if index[n, oh, ow, c] == (h + top - oh * sh) * kw + w + left - ow * sw:
+                            total += dy[n, oh, ow, c]
+                dx[n, h, w, c] = total
+
+
+@kernel("void(f4[:,:,:,::1], f4[:,:,:,::1], i8, i8, i8, i8, i8, i8, i8, i8, i8, i8)")
+def _avg_pool(x, y, kh, kw, sh, sw, top, left, divisor, lo, hi, thread):
+    """kh = 0 means adaptive windows; divisor = 0 means the number of cells inside the image."""
+    height, width, channels = x.shape[1], x.shape[2], x.shape[3]
+    rows, columns = y.shape[1], y.shape[2]
+    for item in range(lo, hi):
+        n, oh = item // rows, item % rows
+        if kh == 0:
+            h0, h1 = oh * height // rows, -(-(oh + 1) * height // rows)
+        else:
+            h0, h1 = max(0, oh * sh - top), min(height, oh * sh - top + kh)
+        for ow in range(columns):
+            if kh == 0:
+                w0, w1 = ow * width // columns, -(-(ow + 1) * width // columns)
+            else:
+                w0, w1 = max(0, ow * sw - left), min(width, ow * sw - left + kw)
+            cells = np.float32(divisor if divisor > 0 else (h1 - h0) * (w1 - w0))
+            for c in range(channels):
+                total = ZERO
+                for h in range(h0, h1):
+                    for w in range(w0, w1):
+                        total += x[n, h, w, c]
+                y[n, oh, ow, c] = total / cells
+
+
+@kernel("void(f4[:,:,:,::1], f4[:,:,:,::1], i8, i8, i8, i8, i8, i8, i8, i8, i8, i8)")
+def _avg_pool_grad(dy, dx, kh, kw, sh, sw, top, left, divisor, lo, hi, thread):
+    height, width, channels = dx.shape[1], dx.shape[2], dx.shape[3]
+    rows, columns = dy.shape[1], dy.shape[2]
+    for item in range(lo, hi):
+        n, h = item // height, item % height
+        if kh == 0:
+            oh0, oh1 = h * rows // height, -(-(h + 1) * rows // height)
+        else:
+            oh0, oh1 = max(0, (h + top - kh + sh) // sh), min(rows, (h + top) // sh + 1)
+        for w in range(width):
+            if kh == 0:
+                ow0, ow1 = w * columns // width, -(-(w + 1) * columns // width)
+            else:
+                ow0, ow1 = max(0, (w + left - kw + sw) // sw), min(columns, (w + left) // sw + 1)
+            for c in range(channels):
+                total = ZERO
+                for oh in range(oh0, oh1):
+                    if kh == 0:
+                        tall = -(-(oh + 1) * height // rows) - oh * height // rows
+                    else:
+                        tall = min(height, oh * sh - top + kh) - max(0, oh * sh - top)
+                    for ow in range(ow0, ow1):
+                        if kh == 0:
+                            wide = -(-(ow + 1) * width // columns) - ow * width // columns
+                        else:
+                            wide = min(width, ow * sw - left + kw) - max(0, ow * sw - left)
+                        cells = np.float32(divisor if divisor > 0 else tall * wide)
+                        total += dy[n, oh, ow, c] / cells
+                dx[n, h, w, c] = total
+
+
+def max_pool(
+    pool: ThreadPool, x: Array, y: Array, index: Array, kernel: Pair, stride: Pair, padding: Sides
+) -> None:
+    """y = maximum of each window; index = its position r * kernel_w + s in the window.
+
+    Args:
+        x: (N, H, W, C).
+        y: (N, OH, OW, C), OH = (H + top + bottom - kh) // sh + 1.
+        index: uint8, shape of y; so a window has at most 256 cells.
+        kernel, stride: (h, w).
+        padding: (top, bottom, left, right), each less than the kernel; padded cells never win.
+    """
+    items = y.shape[0] * y.shape[1]
+    window = (*kernel, *stride, padding[0], padding[2])
+    pool.run(_max_pool, items, _row_chunk_of(y, items), x, y, index, *window)
+
+
+def max_pool_grad(
+    pool: ThreadPool, dy: Array, index: Array, dx: Array, kernel: Pair, stride: Pair, padding: Sides
+) -> None:
+    """dx = for each input cell the sum of dy over the windows whose maximum it was."""
+    items = dx.shape[0] * dx.shape[1]
+    window = (*kernel, *stride, padding[0], padding[2])
+    pool.run(_max_pool_grad, items, _row_chunk_of(dx, items), dy, index, dx, *window)
+
+
+def avg_pool(
+    pool: ThreadPool,
+    x: Array,
+    y: Array,
+    kernel: Pair,
+    stride: Pair,
+    padding: Sides,
+    count_include_pad: bool = True,
+) -> None:
+    """y = sum of each window / number of its cells, those of the padding counted or not.
+
+    Args: as `max_pool`; `count_include_pad` as in torch.
+    """
+    items = y.shape[0] * y.shape[1]
+    divisor = kernel[0] * kernel[1] if count_include_pad else 0
+    window = (*kernel, *stride, padding[0], padding[2], divisor)
+    pool.run(_avg_pool, items, _row_chunk_of(y, items), x, y, *window)
+
+
+def avg_pool_grad(
+    pool: ThreadPool,
+    dy: Array,
+    dx: Array,
+    kernel: Pair,
+    stride: Pair,
+    padding: Sides,
+    count_include_pad: bool = True,
+) -> None:
+    """dx = for each input cell the sum of dy / cells over the windows that cover it."""
+    items = dx.shape[0] * dx.shape[1]
+    divisor = kernel[0] * kernel[1] if count_include_pad else 0
+    window = (*kernel, *stride, padding[0], padding[2], divisor)
+    pool.run(_avg_pool_grad, items, _row_chunk_of(dx, items), dy, dx, *window)
+
+
+def adaptive_avg_pool(pool: ThreadPool, x: Array, y: Array) -> None:
+    """y = averages over OH x OW windows [floor(o * H / OH), ceil((o + 1) * H / OH)), as in torch."""
+    items = y.shape[0] * y.shape[1]
+    pool.run(_avg_pool, items, _row_chunk_of(x, items), x, y, 0, 0, 0, 0, 0, 0, 0)
+
+
+def adaptive_avg_pool_grad(pool: ThreadPool, dy: Array, dx: Array) -> None:
+    """dx = for each input cell the sum of dy / cells over the adaptive windows that cover it."""
+    items = dx.shape[0] * dx.shape[1]
+    pool.run(_avg_pool_grad, items, _row_chunk_of(dx, items), dy, dx, 0, 0, 0, 0, 0, 0, 0)
+
+
+def _row_chunk_of(array: Array, items: int) -> int:
+    return row_chunk(items, array.size // items)

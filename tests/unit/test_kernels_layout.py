@@ -1,0 +1,150 @@
+"""Layout kernels, dropout and the stream copy: exact against NumPy indexing."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ooctrain.layers.kernels.cpu import copy, dropout, layout
+from ooctrain.layers.kernels.cpu.pool import ThreadPool
+
+SHAPE = (2, 9, 11, 17)
+BLOCKS = [  # offsets and extents (n, h, w, c)
+    ((0, 0, 0, 0), (2, 9, 11, 17)),
+    ((1, 2, 3, 0), (1, 5, 4, 17)),
+    ((0, 4, 0, 0), (2, 5, 11, 17)),
+    ((0, 1, 2, 3), (2, 3, 4, 5)),
+    ((1, 8, 10, 16), (1, 1, 1, 1)),
+    ((0, 0, 0, 1), (2, 9, 11, 16)),
+]
+
+
+@pytest.fixture(scope="module")
+def pools():
+    made = [ThreadPool(1), ThreadPool(3, shuffle_seed=5)]
+    yield made
+    for pool in made:
+        pool.close()
+
+
+def normal(shape, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape, dtype=np.float32)
+
+
+def poisoned(shape):
+    return np.full(shape, np.nan, np.float32)
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+def test_slice_and_inserts(pools, block):
+    at, extent = block
+    region = tuple(slice(a, a + e) for a, e in zip(at, extent, strict=True))
+    x, src = normal(SHAPE), normal(extent, 1)
+    for pool in pools:
+        y = poisoned(extent)
+        layout.slice_nhwc(pool, x, y, *at)
+        np.testing.assert_array_equal(y, x[region])
+        expected, dst = x.copy(), x.copy()
+        expected[region] = src
+        layout.insert_nhwc(pool, src, dst, *at)
+        np.testing.assert_array_equal(dst, expected)
+        expected[region] += src
+        layout.insert_add_nhwc(pool, src, dst, *at)
+        np.testing.assert_array_equal(dst, expected)
+
+
+def test_a_large_insert_in_many_chunks(pools):
+    src, dst = normal((3, 64, 64, 24)), poisoned((3, 64, 64, 40))
+    layout.insert_nhwc(pools[1], src, dst, 0, 0, 0, 16)
+    np.testing.assert_array_equal(dst[..., 16:], src)
+    assert np.isnan(dst[..., :16]).all()
+
+
+@pytest.mark.parametrize("sides", [(0, 0, 0, 0), (1, 1, 1, 1), (0, 2, 3, 0), (4, 0, 0, 5)])
+@pytest.mark.parametrize("channels", [1, 3, 17, 64])
+def test_pad(pools, sides, channels):
+    x = normal((2, 5, 6, channels))
+    top, bottom, left, right = sides
+    expected = np.pad(x, ((0, 0), (top, bottom), (left, right), (0, 0)), constant_values=2.5)
+    for pool in pools:
+        y = poisoned(expected.shape)
+        layout.pad_nhwc(pool, x, y, *sides, value=2.5)
+        np.testing.assert_array_equal(y, expected)
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1, 1), (2, 3, 32, 32), (2, 17, 9, 11), (1, 100, 1, 70), (3, 64, 40, 40)])
+def test_layout_changes(pools, shape):
+    x = normal(shape)
+    n, c, h, w = shape
+    for pool in pools:
+        there, back = poisoned((n, h, w, c)), poisoned(shape)
+        layout.nchw_to_nhwc(pool, x, there)
+        np.testing.assert_array_equal(there, x.transpose(0, 2, 3, 1))
+        layout.nhwc_to_nchw(pool, there, back)
+        np.testing.assert_array_equal(back, x)
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (1, 50), (50, 1), (16, 32), (300, 517), (4, 30, 20)])
+def test_transpose(pools, shape):
+    x = normal(shape)
+    for pool in pools:
+        y = poisoned((*shape[:-2], shape[-1], shape[-2]))
+        layout.transpose(pool, x, y)
+        np.testing.assert_array_equal(y, np.swapaxes(x, -1, -2))
+
+
+@pytest.mark.parametrize("p", [0.0, 0.3, 0.5, 1.0])
+def test_dropout_keeps_the_right_share_and_scales_it(pools, p):
+    x, y = np.ones((4, 30, 40, 17), np.float32), poisoned((4, 30, 40, 17))
+    dropout.dropout(pools[0], x, y, p, seed=1, step=2, call=3)
+    kept = y != 0
+    assert abs(kept.mean() - (1 - p)) < 0.005
+    np.testing.assert_allclose(y[kept], 1 / (1 - p) if p < 1 else 1)
+
+
+def test_dropout_is_a_pure_function_of_its_key(pools):
+    x = np.ones((2, 40, 40, 30), np.float32)
+
+    def mask(pool, *key):
+        y = poisoned(x.shape)
+        dropout.dropout(pool, x, y, 0.5, *key)
+        return y
+
+    first = mask(pools[0], 1, 2, 3)
+    assert mask(pools[1], 1, 2, 3).tobytes() == first.tobytes()
+    for other in ((2, 2, 3), (1, 3, 3), (1, 2, 4), (3, 2, 1), (-1, 2, 3)):
+        assert abs((mask(pools[0], *other) == first).mean() - 0.5) < 0.01
+    # Neighbours in each axis are independent: they agree half the time.
+    for axis in range(1, 4):
+        a, b = np.delete(first, 0, axis), np.delete(first, -1, axis)
+        assert abs((a == b).mean() - 0.5) < 0.01
+
+
+def test_a_tile_draws_the_mask_of_the_whole(pools):
+    x = normal((2, 12, 10, 17))
+    whole = poisoned(x.shape)
+    dropout.dropout(pools[0], x, whole, 0.4, 5, 6, 7)
+    part = np.ascontiguousarray(x[1:, 3:9, 2:10, 4:])
+    tile = poisoned(part.shape)
+    dropout.dropout(pools[1], part, tile, 0.4, 5, 6, 7, offset=(1, 4, 3, 2), full=(2, 17, 12, 10))
+    assert tile.tobytes() == whole[1:, 3:9, 2:10, 4:].tobytes()
+
+
+def test_dropout_of_rows_in_place(pools):
+    x = normal((6, 100))
+    y, in_place = poisoned(x.shape), x.copy()
+    dropout.dropout(pools[0], x, y, 0.5, 1, 1, 1)
+    dropout.dropout(pools[0], in_place, in_place, 0.5, 1, 1, 1)
+    assert in_place.tobytes() == y.tobytes()
+    assert 0.3 < (y == 0).mean() < 0.7
+
+
+@pytest.mark.parametrize("length", [0, 1, 63, 64, 65, 1000, 100_003])
+@pytest.mark.parametrize(("to", "start"), [(0, 0), (1, 0), (0, 3), (13, 50)])
+def test_stream_copy_copies_exactly_its_bytes(length, to, start):
+    source = np.random.default_rng(length).integers(0, 255, length + 64, dtype=np.uint8)
+    target = np.full(length + 128, 255, np.uint8)
+    copy.stream_copy(target[to : to + length], source[start : start + length])
+    np.testing.assert_array_equal(target[to : to + length], source[start : start + length])
+    assert (target[:to] == 255).all()
+    assert (target[to + length :] == 255).all()

@@ -1,0 +1,94 @@
+"""Optimizer kernels against the formulas in float64 over several steps; clipping in fixed order."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from ooctrain.layers.kernels.cpu import optimizers
+from ooctrain.layers.kernels.cpu import workspace as ws
+from ooctrain.layers.kernels.cpu.pool import ThreadPool
+
+SIZES = [1, 17, 1000, 150_001]
+
+
+@pytest.fixture(scope="module")
+def pools():
+    made = [ThreadPool(1), ThreadPool(3, shuffle_seed=5)]
+    yield made
+    for pool in made:
+        pool.close()
+
+
+def poisoned(size):
+    return np.full(size, np.nan, np.float32)
+
+
+def gradients(size, steps=3):
+    rng = np.random.default_rng(size)
+    return [rng.standard_normal(size, dtype=np.float32) for _ in range(steps + 1)]
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize(
+    ("momentum", "dampening", "decay", "nesterov"),
+    [(0, 0, 0, False), (0, 0, 0.1, False), (0.9, 0, 0.1, False), (0.9, 0, 0.1, True), (0.8, 0.3, 0, False)],
+)
+def test_sgd(pools, size, momentum, dampening, decay, nesterov):
+    start, *steps = gradients(size)
+    for pool in pools:
+        exact, buffer = start.astype(np.float64), np.zeros(size)
+        w, m = start.copy(), np.zeros(size, np.float32) if momentum else None
+        for g in steps:
+            d = g + decay * exact
+            buffer = momentum * buffer + (1 - dampening) * d
+            direction = d + momentum * buffer if nesterov else buffer if momentum else d
+            exact = exact - 0.1 * direction
+            options = dict(momentum=momentum, dampening=dampening, weight_decay=decay, nesterov=nesterov)
+            w_out, m_out = poisoned(size), poisoned(size) if momentum else None
+            optimizers.sgd(pool, w, g, m, w_out, m_out, 0.1, **options)
+            optimizers.sgd(pool, w, g, m, w, m, 0.1, **options)
+            assert w.tobytes() == w_out.tobytes(), "in place and apart differ"
+            if momentum:
+                assert m.tobytes() == m_out.tobytes()
+        np.testing.assert_allclose(w, exact, rtol=2e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize(("decay", "decoupled"), [(0, False), (0.1, False), (0.1, True)])
+def test_adam(pools, size, decay, decoupled):
+    start, *steps = gradients(size)
+    for pool in pools:
+        exact, first, second = start.astype(np.float64), np.zeros(size), np.zeros(size)
+        w, m, v = start.copy(), np.zeros(size, np.float32), np.zeros(size, np.float32)
+        for step, g in zip(itertools.count(1), steps, strict=False):
+            d = g.astype(np.float64)
+            if decoupled:
+                exact = exact * (1 - 0.01 * decay)
+            else:
+                d = d + decay * exact
+            first, second = 0.9 * first + 0.1 * d, 0.999 * second + 0.001 * d * d
+            root = np.sqrt(second / (1 - 0.999**step)) + 1e-8
+            exact = exact - 0.01 * first / (1 - 0.9**step) / root
+            outs = poisoned(size), poisoned(size), poisoned(size)
+            options = dict(weight_decay=decay, step=step, decoupled=decoupled)
+            optimizers.adam(pool, w, g, m, v, *outs, 0.01, **options)
+            optimizers.adam(pool, w, g, m, v, w, m, v, 0.01, **options)
+            assert [a.tobytes() for a in (w, m, v)] == [a.tobytes() for a in outs]
+        np.testing.assert_allclose(w, exact, rtol=1e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_sum_of_squares_has_one_value_for_any_threads(pools, size):
+    g = gradients(size)[0]
+    scratch = np.full(ws.reduction_workspace_bytes(size), 255, np.uint8)
+    values = {optimizers.sum_of_squares(pool, g, scratch) for pool in pools}
+    assert len(values) == 1
+    np.testing.assert_allclose(values.pop(), (g.astype(np.float64) ** 2).sum(), rtol=1e-6)
+
+
+def test_clip_scale():
+    assert optimizers.clip_scale([0.25, 0.0], 1.0) == 1.0
+    assert optimizers.clip_scale([9.0, 16.0], 1.0) == pytest.approx(0.2, rel=1e-6)
