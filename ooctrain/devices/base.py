@@ -1,0 +1,147 @@
+"""What the executor asks of a device: memory, streams, copies, launches.
+
+In: nothing; this file is all interface. Out: the Protocols that `cpu.py` fulfils. The one idea: the
+executor walks one list in one way for every device, so a device is only what differs: where the
+bytes are, how a piece of work is queued behind others, how a kernel is started and how bytes are
+moved. Times and counters: a stream counts its finished pieces, and a wait is one count for each
+stream (`streams.py`), which a GPU device turns into events. Read next: `cpu.py`, then
+`executor.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import numpy as np
+
+from ooctrain.devices.streams import Event, Span, Waits
+from ooctrain.errors import ConfigError
+
+Link = Literal["shared", "duplex"]
+FRESH_POISON = 0xFF  # NaN in every float type, -1 in the integers
+FREED_POISON = 0x7F  # 3.4e38 in float32: what max() and ReLU would swallow as NaN shows itself
+
+
+@dataclass(frozen=True, slots=True)
+class Debug:
+    """How to run for finding bugs; results must be the same bits in every mode.
+
+    Args:
+        poison: byte that fresh and freed memory is filled with (`FRESH_POISON`, `FREED_POISON`);
+            None: memory is left as it is.
+        synchronous: wait for each instruction before the next is issued.
+        delay_us: longest random delay before each piece of work; 0: none.
+        delay_seed: of the delays.
+        check_ledger: compare the ledger with the allocator's granted bytes at each instruction.
+    """
+
+    poison: int | None = None
+    synchronous: bool = False
+    delay_us: float = 0.0
+    delay_seed: int = 0
+    check_ledger: bool = False
+
+    def __post_init__(self) -> None:
+        if self.poison is not None and not 0 <= self.poison <= 255:
+            raise ConfigError(f"poison {self.poison!r} is not a byte", code="OOC-100")
+        if self.delay_us < 0:
+            raise ConfigError(f"a delay of {self.delay_us} us is negative", code="OOC-100")
+
+
+class Memory(Protocol):
+    """The device's physical memory: `size_bytes` of it, addressed by offsets from 0."""
+
+    size_bytes: int
+    ranges: bool
+
+    def linear(self) -> int:
+        """Address at which all of it appears as one piece."""
+
+
+class VirtualMemory(Memory, Protocol):
+    """Memory whose pieces can be mapped into reserved address ranges (`ranges` is True)."""
+
+    def reserve(self, size_bytes: int) -> int:
+        """Address of a fresh range that nothing is mapped into."""
+
+    def map(self, address: int, offset: int, size_bytes: int) -> None:
+        """Makes physical [offset, offset + size_bytes) appear at `address`."""
+
+    def unmap(self, address: int, size_bytes: int) -> None:
+        """Takes a mapping away; the address stays reserved."""
+
+    def release(self, address: int) -> None:
+        """Gives a reservation back."""
+
+
+class StreamSet(Protocol):
+    """The device's streams: 0 computes, 1 copies out, the last copies in (1 too on a shared
+    link)."""
+
+    count: int
+
+    def submit(self, stream: int, waits: Waits, work: Callable[[], object], tag: int = -1) -> int:
+        """Queues a piece of work behind `waits`; returns its number in its stream."""
+
+    def event(self, waits: Waits) -> Event:
+        """The event that these counts are reached."""
+
+    def advance(self, at_most: int) -> None:
+        """Lets compute work go on until at most `at_most` pieces are queued."""
+
+    def synchronize(self) -> None:
+        """Waits for all work. Raises what the first failing piece raised."""
+
+    def restart(self) -> list[Span]:
+        """Counts from 0 again, all work being done; hands out what was measured."""
+
+    def abandon(self, reason: BaseException) -> None:
+        """Skips the work that has not begun, and waits for what has."""
+
+
+class Device(Protocol):
+    """A device that the executor can run a schedule on."""
+
+    name: str
+    link: Link
+    debug: Debug
+
+    @property
+    def memory(self) -> Memory:
+        """The arena."""
+
+    @property
+    def streams(self) -> StreamSet:
+        """Compute, copy out, copy in."""
+
+    def view(self, address: int, shape: tuple[int, ...], dtype: str) -> Any:
+        """The array at a device address, as kernels want it."""
+
+    def launch(
+        self, op: Any, ins: Sequence[Any], outs: Sequence[Any], workspace: Any,
+        scalars: Mapping[str, float | int],
+    ) -> None:  # fmt: skip
+        """Runs one operation; called by the compute stream's work."""
+
+    def copy_out(self, address: int, host_offset: int, size_bytes: int) -> None:
+        """Copies device bytes to the host slab; called by the copy-out stream's work."""
+
+    def copy_in(self, address: int, host_offset: int, size_bytes: int) -> None:
+        """Copies host slab bytes to the device; called by the copy-in stream's work."""
+
+    def fill(self, address: int, size_bytes: int, byte: int) -> None:
+        """Fills device memory with a byte."""
+
+    def read(self, address: int, size_bytes: int) -> np.ndarray:
+        """A copy of device bytes as a uint8 array; called while no work is running on them."""
+
+    def write(self, address: int, data: np.ndarray) -> None:
+        """Writes uint8 data to the device; called while no work is running on it."""
+
+    def host(self, offset: int, size_bytes: int) -> np.ndarray:
+        """Bytes of the host slab, as a view."""
+
+    def close(self) -> None:
+        """Gives everything back."""

@@ -1,0 +1,50 @@
+"""A copy engine: moves bytes in one long call, at a set bandwidth.
+
+In: addresses and sizes. Out: copied bytes, no sooner than the link would deliver them. The one
+idea: the engine keeps a clock of its own that advances by latency + bytes / bandwidth for each
+copy; it sleeps until its clock, and what a sleep took too long is taken off the next copy that was
+waiting already, so that the mean bandwidth is exact although single sleeps are not. Source: DESIGN
+of the machine model, transfer = latency + bytes / bandwidth (paper 002, section 3). Read next:
+`cpu.py`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+CopyBytes = Callable[[int, int, int], object]  # (target address, source address, bytes)
+_BACK_TO_BACK_NS = 200_000  # a copy that starts this soon after the last one was waiting for it
+
+
+class CopyEngine:
+    """One direction of the link (or both, where they share it). Used by one thread.
+
+    Args:
+        copy_bytes: the copying itself, without the GIL.
+        latency_us: of every copy.
+    """
+
+    def __init__(self, copy_bytes: CopyBytes, latency_us: float = 0.0):
+        self._copy_bytes = copy_bytes
+        self._latency_ns = round(latency_us * 1000)
+        self._free_at_ns = 0
+
+    def copy(
+        self, target: int, source: int, size_bytes: int, bytes_per_us: float | None = None
+    ) -> None:
+        """Copies, then stays busy until a link of `bytes_per_us` would be done (None: at once)."""
+        now_ns = time.perf_counter_ns()
+        self._copy_bytes(target, source, size_bytes)
+        if bytes_per_us is None and not self._latency_ns:
+            return
+        late_ns = now_ns - self._free_at_ns
+        start_ns = self._free_at_ns if 0 <= late_ns < _BACK_TO_BACK_NS else now_ns
+        wire_ns = 0 if bytes_per_us is None else round(size_bytes * 1000 / bytes_per_us)
+        self._free_at_ns = start_ns + self._latency_ns + wire_ns
+        _sleep_until(self._free_at_ns)
+
+
+def _sleep_until(deadline_ns: int) -> None:
+    while (left_ns := deadline_ns - time.perf_counter_ns()) > 0:
+        time.sleep(left_ns / 1e9)

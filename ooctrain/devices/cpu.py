@@ -1,0 +1,151 @@
+"""The cpu device: an accelerator made of CPU cores, with memory of its own, streams and a link.
+
+In: a budget, the planned host extent, a link. Out: a `Device` whose arena is exactly the budget and
+whose copies take the time that the link would. The one idea: nothing is simulated. All data moves
+between two real memories, at addresses that are really unmapped, on threads that really race; only
+the link's slowness is imposed. Source: DESIGN section 6. Read next: `../executor.py`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ooctrain.devices.base import Debug, Link
+from ooctrain.devices.copy_engine import CopyBytes, CopyEngine
+from ooctrain.devices.host_vm import (
+    Arena,
+    VirtualArena,
+    bytes_at,
+    check_memory,
+    open_arena,
+    why_no_virtual_memory,
+)
+from ooctrain.devices.streams import Streams
+from ooctrain.errors import ConfigError
+from ooctrain.layers.kernels.cpu.pool import ThreadPool
+
+
+class CpuDevice:
+    """CPU cores as an accelerator.
+
+    Args:
+        budget_bytes: size of the arena, rounded down to whole pages.
+        host_bytes: size of the host slab: exactly the extent that the schedule's host slots need.
+        threads: workers of the compute stream, the walker counted among them.
+        link: "duplex": the directions are independent; "shared": one copy at a time.
+        link_out_bytes_per_us, link_in_bytes_per_us: bandwidth; None: as fast as the cores copy.
+        latency_us: of every copy.
+        debug: poison, synchronous mode, delays.
+        probe: says why there is no virtual memory (a test hides it so); empty text where there is.
+        copy_bytes: (target, source, bytes) of the copy engines; None: the non-temporal kernel.
+        shuffle_seed: if given, kernels draw their chunks in random order.
+
+    Raises:
+        ConfigError: budget or host slab larger than free memory, or a rate that is not positive.
+        DriverError: the system refused memory.
+    """
+
+    name = "cpu"
+
+    def __init__(
+        self, budget_bytes: int, host_bytes: int = 0, threads: int = 1, link: Link = "duplex",
+        link_out_bytes_per_us: float | None = None, link_in_bytes_per_us: float | None = None,
+        latency_us: float = 0.0, debug: Debug | None = None, *,
+        probe: Callable[[], str] = why_no_virtual_memory, copy_bytes: CopyBytes | None = None,
+        shuffle_seed: int | None = None,
+    ):  # fmt: skip
+        _check_link(link, link_out_bytes_per_us, link_in_bytes_per_us, latency_us, threads)
+        check_memory(budget_bytes + host_bytes, "the arena and the host slab")
+        self.link: Link = link
+        self.debug = debug or Debug()
+        self._out_rate, self._in_rate = link_out_bytes_per_us, link_in_bytes_per_us
+        self.host_bytes = host_bytes
+        self.memory: Arena | VirtualArena = open_arena(budget_bytes, probe)
+        self._slab = np.empty(host_bytes, np.uint8)
+        self._slab_address = self._slab.ctypes.data
+        move = copy_bytes or _copy_kernel()
+        self._out_engine = CopyEngine(move, latency_us)
+        self._in_engine = CopyEngine(move, latency_us) if link == "duplex" else self._out_engine
+        self._pool = ThreadPool(threads, shuffle_seed=shuffle_seed)
+        self.streams = Streams(2 if link == "duplex" else 1, _jitter(self.debug))
+
+    def view(self, address: int, shape: tuple[int, ...], dtype: str) -> np.ndarray:
+        """The array at a device address. It does not keep the mapping alive."""
+        size = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
+        return bytes_at(address, size).view(dtype).reshape(shape)
+
+    def launch(
+        self, op: Any, ins: Sequence[np.ndarray], outs: Sequence[np.ndarray],
+        workspace: np.ndarray, scalars: Mapping[str, float | int],
+    ) -> None:  # fmt: skip
+        """Runs one operation on the pool, on the calling thread and its helpers."""
+        op.cpu(self._pool, ins, outs, workspace, scalars)
+
+    def copy_out(self, address: int, host_offset: int, size_bytes: int) -> None:
+        """Copies device bytes to the host slab."""
+        self._out_engine.copy(self._slab_address + host_offset, address, size_bytes, self._out_rate)
+
+    def copy_in(self, address: int, host_offset: int, size_bytes: int) -> None:
+        """Copies host slab bytes to the device."""
+        self._in_engine.copy(address, self._slab_address + host_offset, size_bytes, self._in_rate)
+
+    def fill(self, address: int, size_bytes: int, byte: int) -> None:
+        """Fills device memory with a byte."""
+        ctypes.memset(address, byte, size_bytes)
+
+    def read(self, address: int, size_bytes: int) -> np.ndarray:
+        """A copy of device bytes."""
+        return bytes_at(address, size_bytes).copy()
+
+    def write(self, address: int, data: np.ndarray) -> None:
+        """Writes uint8 data to the device."""
+        bytes_at(address, data.size)[:] = data
+
+    def host(self, offset: int, size_bytes: int) -> np.ndarray:
+        """Bytes of the host slab, as a view."""
+        return self._slab[offset : offset + size_bytes]
+
+    def close(self) -> None:
+        """Ends the threads and gives the memory back."""
+        self.streams.close()
+        self._pool.close()
+        self.memory.close()
+        self._slab = np.empty(0, np.uint8)
+
+
+def _copy_kernel() -> CopyBytes:
+    """The kernels' non-temporal copy; imported here since it loads the compiler."""
+    from ooctrain.layers.kernels.cpu.copy import stream_copy
+
+    def copy_bytes(target: int, source: int, size_bytes: int) -> None:
+        stream_copy(bytes_at(target, size_bytes), bytes_at(source, size_bytes))
+
+    return copy_bytes
+
+
+def _jitter(debug: Debug) -> Callable[[int], None] | None:
+    """Random delays, drawn for each stream from a generator of its own, so that runs repeat."""
+    if not debug.delay_us:
+        return None
+    draw = [random.Random(f"{debug.delay_seed}:{stream}") for stream in range(3)]
+    return lambda stream: time.sleep(draw[stream].random() * debug.delay_us / 1e6)
+
+
+def _check_link(
+    link: str, out_rate: float | None, in_rate: float | None, latency_us: float, threads: int
+) -> None:
+    if link not in ("duplex", "shared"):
+        raise ConfigError(f"link {link!r} is neither 'shared' nor 'duplex'", code="OOC-105")
+    if any(rate is not None and not rate > 0 for rate in (out_rate, in_rate)) or latency_us < 0:
+        raise ConfigError(
+            "a link's bandwidth must be positive and its latency not negative", code="OOC-105",
+            numbers=f"out {out_rate}, in {in_rate} bytes/us, latency {latency_us} us",
+        )  # fmt: skip
+    if threads < 1:
+        raise ConfigError(f"{threads} threads cannot work", code="OOC-100")

@@ -1,0 +1,316 @@
+"""The arena of the cpu device: virtual memory from memfd and mmap, or a plain buffer without it.
+
+In: a budget in bytes. Out: an `Arena` whose bytes can be mapped, chunk by chunk, into reserved
+address ranges, as a GPU driver's virtual memory management does it. The one idea: a memfd is the
+physical memory (its blocks are what the budget buys), an inaccessible reservation is the address
+range, and mapping is mmap(MAP_SHARED | MAP_FIXED) of one onto the other. An unmapped page is
+covered by an inaccessible mapping and never given back by munmap, since anybody's next mmap would
+land in the hole. Source: paper 000, section 3.3 (virtual addressing), with CUDA's calls replaced by
+Linux's. Read next: `alloc/virtual.py`.
+"""
+
+from __future__ import annotations
+
+import bisect
+import ctypes
+import mmap
+import os
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from ooctrain.errors import ConfigError, DriverError, VmmUnavailable
+from ooctrain.units import format_bytes
+
+PAGE_BYTES = mmap.PAGESIZE
+# Linux's numbers; Python's mmap module leaves some of them out on other systems and versions.
+_PROT_NONE, _PROT_READ_WRITE = 0, 3
+_MAP_SHARED, _MAP_PRIVATE, _MAP_FIXED, _MAP_ANONYMOUS = 0x01, 0x02, 0x10, 0x20
+_MAP_NORESERVE, _MAP_POPULATE = 0x4000, 0x8000
+_MADV_DONTFORK = 10
+_RESERVED = _MAP_PRIVATE | _MAP_ANONYMOUS | _MAP_NORESERVE
+_BLOCK_BYTES = 512  # what st_blocks counts in
+_DEFAULT_MAX_MAPS = 65530
+_SPARE_MAPS = 4096  # for Python, NumPy, compiled kernels and threads
+
+
+class _Bytes:
+    """Lets NumPy make an array over a raw address."""
+
+    __slots__ = ("__array_interface__",)
+
+    def __init__(self, address: int, size_bytes: int):
+        self.__array_interface__ = {
+            "shape": (size_bytes,), "typestr": "|u1", "data": (address, False), "version": 3,
+        }  # fmt: skip
+
+
+def bytes_at(address: int, size_bytes: int) -> np.ndarray:
+    """The uint8 array over [address, address + size_bytes). It does not keep the memory alive."""
+    return np.asarray(_Bytes(address, size_bytes))
+
+
+class Arena:
+    """Memory of a fixed size that is mapped once, as a whole: no virtual addressing.
+
+    Args:
+        size_bytes: exactly what is taken from the machine (whole pages).
+    """
+
+    ranges = False
+
+    def __init__(self, size_bytes: int):
+        self.size_bytes = size_bytes
+        self._buffer: mmap.mmap | None = mmap.mmap(-1, size_bytes)
+        self._address = np.frombuffer(self._buffer, np.uint8).ctypes.data
+
+    def linear(self) -> int:
+        """Address of the whole arena as one piece."""
+        return self._address
+
+    def used_bytes(self) -> int:
+        """Bytes of the machine's memory that the arena may hold."""
+        return self.size_bytes
+
+    def close(self) -> None:
+        """Gives the memory back; arrays over it must not be used any more."""
+        self._buffer = None
+
+
+class VirtualArena:
+    """A memfd of a fixed size, and reservations of address ranges to map its bytes into.
+
+    Every byte is allocated at once: a memfd never says that memory is short, a process that writes
+    to it is killed instead. Offsets and sizes are multiples of `PAGE_BYTES`.
+
+    Args:
+        size_bytes: size of the memfd, whole pages.
+
+    Raises:
+        DriverError: a system call failed; it names the call and the errno.
+    """
+
+    ranges = True
+
+    def __init__(self, size_bytes: int):
+        self._libc = _libc()
+        self.size_bytes = size_bytes
+        self._bases: list[int] = []
+        self._sizes: dict[int, int] = {}
+        self._linear: int | None = None
+        self.map_calls = self.unmap_calls = 0
+        self._file: int | None = os.memfd_create("ooctrain-arena", os.MFD_CLOEXEC)
+        try:
+            os.ftruncate(self._file, size_bytes)
+            os.posix_fallocate(self._file, 0, size_bytes)
+        except OSError as error:
+            os.close(self._file)
+            raise DriverError(
+                f"no {format_bytes(size_bytes)} of memory for the arena: {error.strerror}",
+                call="posix_fallocate", status=error.errno or 0, fix="give a smaller --budget",
+            ) from error  # fmt: skip
+
+    def linear(self) -> int:
+        """Address of the whole arena as one piece, mapped on first use."""
+        if self._linear is None:
+            self._linear = self.reserve(self.size_bytes)
+            self.map(self._linear, 0, self.size_bytes)
+        return self._linear
+
+    def reserve(self, size_bytes: int) -> int:
+        """Address of a fresh inaccessible range. Costs address space and one system call, no
+        memory."""
+        address = self._mmap(None, size_bytes, _PROT_NONE, _RESERVED, -1, 0)
+        self._madvise(address, size_bytes)
+        bisect.insort(self._bases, address)
+        self._sizes[address] = size_bytes
+        return address
+
+    def map(self, address: int, offset: int, size_bytes: int) -> None:
+        """Makes [offset, offset + size_bytes) of the arena appear at `address`, inside a
+        reservation.
+
+        Cost: one system call and the page table entries, about 2 us per 64 KiB.
+        """
+        self._inside(address, size_bytes)
+        if not 0 <= offset <= self.size_bytes - size_bytes:
+            raise DriverError(f"offset {offset} lies outside the arena", call="mmap")
+        if self._file is None:
+            raise DriverError("the arena is closed", call="mmap")
+        flags = _MAP_SHARED | _MAP_FIXED | _MAP_POPULATE
+        self._mmap(address, size_bytes, _PROT_READ_WRITE, flags, self._file, offset)
+        # A shared mapping is shared with a forked child too: it would write into our tensors.
+        self._madvise(address, size_bytes)
+        self.map_calls += 1
+
+    def unmap(self, address: int, size_bytes: int) -> None:
+        """Makes a part of a reservation inaccessible again; it stays reserved."""
+        self._inside(address, size_bytes)
+        self._mmap(address, size_bytes, _PROT_NONE, _RESERVED | _MAP_FIXED, -1, 0)
+        self.unmap_calls += 1
+
+    def release(self, address: int) -> None:
+        """Gives a whole reservation back to the system, mapped or not."""
+        size_bytes = self._sizes.pop(address, None)
+        if size_bytes is None:
+            raise DriverError(f"address {address:#x} is not a reservation", call="munmap")
+        self._bases.remove(address)
+        if self._libc.munmap(address, size_bytes):
+            raise _failed("munmap")
+
+    def used_bytes(self) -> int:
+        """Bytes of the machine's memory that the memfd holds, as the kernel counts them."""
+        return 0 if self._file is None else os.fstat(self._file).st_blocks * _BLOCK_BYTES
+
+    def close(self) -> None:
+        """Releases every reservation and the memory; arrays over it must not be used any more."""
+        for address in list(self._bases):
+            self.release(address)
+        if self._file is not None:
+            os.close(self._file)
+        self._file = self._linear = None
+
+    def _inside(self, address: int, size_bytes: int) -> None:
+        # MAP_FIXED destroys whatever lies there, so it must lie in a live reservation of ours.
+        index = bisect.bisect_right(self._bases, address) - 1
+        base = self._bases[index] if index >= 0 else 0
+        if index < 0 or size_bytes <= 0 or address + size_bytes > base + self._sizes[base]:
+            raise DriverError(
+                f"[{address:#x}, +{size_bytes}) does not lie within one reservation", call="mmap"
+            )
+
+    def _mmap(
+        self, address: int | None, size_bytes: int, protection: int, flags: int, file: int,
+        offset: int,
+    ) -> int:  # fmt: skip
+        result = self._libc.mmap(address, size_bytes, protection, flags, file, offset)
+        if result == ctypes.c_void_p(-1).value:
+            raise _failed("mmap")
+        return result
+
+    def _madvise(self, address: int, size_bytes: int) -> None:
+        if self._libc.madvise(address, size_bytes, _MADV_DONTFORK):
+            raise _failed("madvise")
+
+
+def why_no_virtual_memory() -> str:
+    """Why memfd and mmap cannot be used here; empty where they can."""
+    if not sys.platform.startswith("linux"):
+        return f"memfd is a call of Linux, and this is {sys.platform}"
+    if not hasattr(os, "memfd_create"):
+        return "this Python has no os.memfd_create"
+    return ""
+
+
+def open_arena(
+    size_bytes: int, probe: Callable[[], str] = why_no_virtual_memory, *, virtual: bool = True
+) -> Arena | VirtualArena:
+    """An arena of `size_bytes` rounded down to whole pages; plain where virtual memory is not to be
+    had.
+
+    Args:
+        size_bytes: the budget.
+        probe: says why there is no virtual memory; empty text where there is.
+        virtual: False asks for the plain arena.
+
+    Raises:
+        ConfigError: less than a page, or more than this machine has free.
+        DriverError: the system refused.
+    """
+    whole_pages = size_bytes // PAGE_BYTES * PAGE_BYTES
+    if whole_pages <= 0:
+        raise ConfigError(
+            f"an arena of {size_bytes} bytes is less than a page", code="OOC-102",
+            numbers=f"page {PAGE_BYTES} bytes", fix="`ooctrain plan MODEL` prints the smallest one",
+        )  # fmt: skip
+    check_memory(whole_pages, "the arena")
+    return VirtualArena(whole_pages) if virtual and not probe() else Arena(whole_pages)
+
+
+def check_memory(size_bytes: int, what: str, available_bytes: int | None = None) -> None:
+    """Raises ConfigError if this machine or this process's control group has less memory free."""
+    available = available_memory_bytes() if available_bytes is None else available_bytes
+    if available is not None and size_bytes > available:
+        raise ConfigError(
+            f"{what} wants more memory than this machine has free",
+            code="OOC-106",
+            numbers=f"wanted {format_bytes(size_bytes)}, free {format_bytes(available)}",
+            fix="give a smaller --budget or --host-budget, or a smaller --batch",
+        )
+
+
+def available_memory_bytes(root: Path = Path("/")) -> int | None:
+    """Free memory by /proc/meminfo and the control group's limit; None where neither can be
+    read."""
+    limits = [_meminfo_available(root), _cgroup_available(root)]
+    known = [limit for limit in limits if limit is not None]
+    return min(known) if known else None
+
+
+def max_mapped_chunks(root: Path = Path("/")) -> int:
+    """How many chunks may be mapped apart from each other: half of vm.max_map_count, less a
+    reserve.
+
+    Between two mapped chunks there may be an inaccessible gap, which counts as a mapping too.
+    """
+    text = _read(root / "proc/sys/vm/max_map_count")
+    limit = int(text) if text and text.strip().isdigit() else _DEFAULT_MAX_MAPS
+    return max(1, (limit - _SPARE_MAPS) // 2)
+
+
+def _meminfo_available(root: Path) -> int | None:
+    for line in (_read(root / "proc/meminfo") or "").splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    return None
+
+
+def _cgroup_available(root: Path) -> int | None:
+    """Version 2 of the control groups, then version 1."""
+    group = root / "sys/fs/cgroup"
+    for limit_file, usage_file in (
+        ("memory.max", "memory.current"),
+        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
+    ):
+        limit, usage = _read(group / limit_file), _read(group / usage_file)
+        if limit and usage and limit.strip().isdigit() and usage.strip().isdigit():
+            return max(0, int(limit) - int(usage))
+    return None
+
+
+def _read(path: Path) -> str | None:
+    try:
+        return path.read_text(encoding="ascii")
+    except OSError:
+        return None
+
+
+_SIGNATURES: Mapping[str, tuple[type, tuple[type, ...]]] = {
+    "mmap": (
+        ctypes.c_void_p,
+        (ctypes.c_void_p, ctypes.c_size_t, *3 * (ctypes.c_int,), ctypes.c_int64),
+    ),
+    "munmap": (ctypes.c_int, (ctypes.c_void_p, ctypes.c_size_t)),
+    "madvise": (ctypes.c_int, (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)),
+}
+
+
+def _libc() -> ctypes.CDLL:
+    reason = why_no_virtual_memory()
+    if reason:
+        raise VmmUnavailable(
+            "virtual addressing is not to be had", call="memfd_create", numbers=reason,
+            fix="use --allocator best-fit",
+        )  # fmt: skip
+    library = ctypes.CDLL(None, use_errno=True)
+    for name, (result, arguments) in _SIGNATURES.items():
+        function = getattr(library, name)
+        function.restype, function.argtypes = result, arguments
+    return library
+
+
+def _failed(call: str) -> DriverError:
+    number = ctypes.get_errno()
+    return DriverError(f"{call} failed: {os.strerror(number)}", call=call, status=number)
