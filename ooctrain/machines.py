@@ -1,0 +1,252 @@
+"""Machines by name, each with its source, and the saved calibration of this one.
+
+In: a name, a `Machine`, or None. Out: a `Machine`. The one idea: nothing is ever measured
+implicitly; a machine is a set of numbers that somebody has written down. Rates are in bytes and
+operations per microsecond, so 1e3 is 1 GB/s, and 1e6 is 1 TFLOP/s. Arithmetic and memory rates are
+what a training step reaches, about 0.53 of the peak on the V100 (8.4 of 15.7 TFLOP/s, 900 GB/s, 5
+us per launch) and the same share of the peak elsewhere. Device memory follows the makers, whose "16
+GB" are 2**34 bytes; host memory and links are as the papers print them. Papers: 000 NNL scheduling,
+001 TFLMS hybrid, 002 optimal re-materialization and offloading, 003 segmented fused tiling, 004
+Split-CNN. Read next: `cost.py`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from ooctrain.cost import Machine
+from ooctrain.errors import ConfigError
+from ooctrain.units import GIB
+
+CALIBRATION_VERSION = 1
+GB = 10**9
+#: Copies take processor time on the cpu device: notes say 1.1 to 1.4 times on two cores.
+CPU_INTERFERENCE = 1.2
+
+
+def _v100(name: str, **rest: Any) -> Machine:
+    return Machine(name, 8.4e6, 900e3, call_overhead_us=5.0, **rest)
+
+
+def v100_16gb_nvlink() -> Machine:
+    """Paper 000, section 5: POWER9, 594 GB host memory, V100 of 16 GB, NVLink taken as 50 GB/s each
+        way."""
+    return _v100(
+        "v100-16gb-nvlink",
+        link_bytes_per_us=50e3,
+        link="duplex",
+        device_bytes=16 * GIB,
+        host_bytes=594 * GB,
+    )
+
+
+def v100_32gb_nvlink() -> Machine:
+    """Paper 001, section 4.1: AC922, 512 GB host memory, V100 of 32 GB, NVLink 2.0 with 75 GB/s
+        each way."""
+    return _v100(
+        "v100-32gb-nvlink",
+        link_bytes_per_us=75e3,
+        link="duplex",
+        device_bytes=32 * GIB,
+        host_bytes=512 * GB,
+    )
+
+
+def v100_pcie() -> Machine:
+    """Paper 002, section 5: V100-PCIE with 15.75 GB, 12.2 GB/s measured, one transfer at a time."""
+    return _v100(
+        "v100-pcie",
+        link_bytes_per_us=12.2e3,
+        link="shared",
+        device_bytes=int(15.75 * GIB),
+    )
+
+
+def p100_nvlink() -> Machine:
+    """Paper 004, section 5: S822LC, P100 of 16 GB, NVLink 1.0 with 34.1 GB/s measured.
+
+    Peak of the P100 (SXM2 data sheet): 10.6 TFLOP/s, 732 GB/s.
+    """
+    return Machine(
+        "p100-nvlink",
+        5.6e6,
+        732e3,
+        link_bytes_per_us=34.1e3,
+        link="duplex",
+        device_bytes=16 * GIB,
+        call_overhead_us=5.0,
+    )
+
+
+def rtx2080ti() -> Machine:
+    """Paper 003, section 5: 2080 Ti of 11 GiB, 128 GiB host memory.
+
+    Peak of the card (data sheet): 13.4 TFLOP/s, 616 GB/s; PCIe 3.0 x16 as measured in paper 002.
+    """
+    return Machine(
+        "rtx2080ti",
+        7.2e6,
+        616e3,
+        link_bytes_per_us=12.2e3,
+        link="duplex",
+        device_bytes=11 * GIB,
+        host_bytes=128 * GIB,
+        call_overhead_us=5.0,
+    )
+
+
+def a100_pcie() -> Machine:
+    """Paper 003, section 5: A100 of 40 GiB, 384 GiB host memory.
+
+    Peak of the card (data sheet): 19.5 TFLOP/s in float32, 1555 GB/s; PCIe 4.0 x16 taken as twice
+    12.2 GB/s.
+    """
+    return Machine(
+        "a100-pcie",
+        10.4e6,
+        1555e3,
+        link_bytes_per_us=24.4e3,
+        link="duplex",
+        device_bytes=40 * GIB,
+        host_bytes=384 * GIB,
+        call_overhead_us=5.0,
+    )
+
+
+def h200_pcie() -> Machine:
+    """Data sheet of the H200: 67 TFLOP/s in float32, 4.8 TB/s, 141 GB; PCIe 5.0 x16 taken as 50
+        GB/s.
+
+    Nobody has measured these for this library yet: `ooctrain calibrate` is for the machine at hand.
+    """
+    return Machine(
+        "h200-pcie",
+        36e6,
+        4800e3,
+        link_bytes_per_us=50e3,
+        link="duplex",
+        device_bytes=141 * GB,
+        call_overhead_us=5.0,
+    )
+
+
+def cpu_generic() -> Machine:
+    """The cpu device on two ordinary cores: 150 GFLOP/s, 20 GB/s, copy engines of 2 GB/s each
+        way."""
+    return Machine(
+        "cpu-generic",
+        150e3,
+        20e3,
+        link_bytes_per_us=2e3,
+        link="duplex",
+        device_bytes=8 * GIB,
+        interference=CPU_INTERFERENCE,
+        call_overhead_us=20.0,
+    )
+
+
+PRESETS: Mapping[str, Machine] = MappingProxyType(
+    {
+        preset.name: preset
+        for preset in (
+            v100_16gb_nvlink(),
+            v100_32gb_nvlink(),
+            v100_pcie(),
+            p100_nvlink(),
+            rtx2080ti(),
+            a100_pcie(),
+            h200_pcie(),
+            cpu_generic(),
+        )
+    }
+)
+ALIASES: Mapping[str, str] = MappingProxyType({"v100-nvlink": "v100-32gb-nvlink"})
+DEFAULT = "cpu-generic"
+
+
+def machine(which: str | Machine | None = None) -> Machine:
+    """The machine meant by a name, itself, or None.
+
+    Args:
+        which: a preset's name or alias, the path of a calibration file (ends in ".json"), a
+            `Machine`, or None for the saved calibration, and where there is none "cpu-generic".
+
+    Raises:
+        ConfigError: an unknown name, or a calibration file that is none.
+    """
+    if isinstance(which, Machine):
+        return which
+    if which is None:
+        path = calibration_path()
+        return load_calibration(path) if path.is_file() else PRESETS[DEFAULT]
+    if which.endswith(".json"):
+        return load_calibration(Path(which))
+    name = ALIASES.get(which, which)
+    if name not in PRESETS:
+        raise _unknown(which)
+    return PRESETS[name]
+
+
+def cache_base() -> Path:
+    """`$OOCTRAIN_CACHE` or `~/.cache/ooctrain`: where kernels and the calibration are kept."""
+    return Path(os.environ.get("OOCTRAIN_CACHE") or Path.home() / ".cache" / "ooctrain")
+
+
+def calibration_path() -> Path:
+    """`$OOCTRAIN_CALIBRATION`, or calibration.json in the cache folder."""
+    return Path(os.environ.get("OOCTRAIN_CALIBRATION") or cache_base() / "calibration.json")
+
+
+def save_calibration(measured: Machine, path: Path) -> None:
+    """Writes a machine as JSON, its folder included."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    data = {**asdict(measured), "profile": dict(measured.profile)}
+    text = json.dumps({"version": CALIBRATION_VERSION, "machine": data}, indent=1)
+    path.write_text(text + "\n", encoding="utf-8")
+
+
+def load_calibration(path: Path) -> Machine:
+    """A machine from a calibration file.
+
+    Raises:
+        ConfigError: the file is missing, broken, or of another version.
+    """
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        if data["version"] != CALIBRATION_VERSION:
+            raise ValueError(f"version {data['version']}, not {CALIBRATION_VERSION}")
+        return Machine(**data["machine"])
+    except (OSError, KeyError, TypeError, ValueError) as error:
+        raise ConfigError(
+            f"{path} is not a calibration of this library: {error}",
+            code="OOC-105",
+            fix="measure again with `ooctrain calibrate`, or name a preset with --machine",
+        ) from error
+
+
+def with_link(base: Machine, bandwidth_bytes_per_us: float) -> Machine:
+    """The same machine with another link bandwidth in both directions."""
+    return replace(
+        base,
+        link_bytes_per_us=bandwidth_bytes_per_us,
+        link_out_bytes_per_us=None,
+        link_in_bytes_per_us=None,
+    )
+
+
+def _unknown(name: str) -> ConfigError:
+    names = sorted([*PRESETS, *ALIASES])
+    near = difflib.get_close_matches(name, names, n=1)
+    return ConfigError(
+        f"no machine is called {name!r}",
+        code="OOC-105",
+        numbers=f"known: {', '.join(names)}",
+        fix=f"did you mean {near[0]!r}?" if near else "give one of these, or a calibration file",
+    )
