@@ -1,0 +1,128 @@
+"""What a data set is: a length and numbered samples, as in PyTorch, plus whole batches by index.
+
+In: arrays or files. Out: float32 images (C, H, W) with integer labels. The one idea: a batch is
+taken by its indices in one call, so that a data set may decode, scale or repeat channels once a
+batch instead of once a sample. Read next: `loader.py`, then `digits.py`, the smallest data set.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+
+from ooctrain.errors import ConfigError
+
+Batch = tuple[np.ndarray, np.ndarray]
+
+
+@runtime_checkable
+class Dataset(Protocol):
+    """Numbered samples."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int) -> tuple[np.ndarray, int]:
+        """Sample `index`: image (C, H, W) float32 and its label."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What a model must fit: channels, height, width and number of classes."""
+
+    channels: int
+    height: int
+    width: int
+    classes: int
+
+
+class ImageDataset:
+    """Images in one array, scaled when a batch is taken.
+
+    Args:
+        images: (N, C, H, W) uint8 or float32; C is 1 or the number of channels wanted.
+        labels: (N,) integers.
+        channels: a single channel is repeated to this many.
+        classes: number of classes.
+        mean, std: one per channel of `images` (or one for all): the batch is (pixels - mean) / std.
+    """
+
+    def __init__(
+        self,
+        images: np.ndarray,
+        labels: np.ndarray,
+        *,
+        channels: int,
+        classes: int,
+        mean: tuple[float, ...] = (0.0,),
+        std: tuple[float, ...] = (1.0,),
+    ):
+        if images.ndim != 4 or len(images) != len(labels) or images.shape[1] not in (1, channels):
+            raise ConfigError(
+                f"images {images.shape} and labels {labels.shape} do not make data of "
+                f"{channels} channels"
+            )
+        self.images, self.labels = images, np.asarray(labels, np.int64)
+        self.shape = Shape(channels, images.shape[2], images.shape[3], classes)
+        self._mean = np.asarray(mean, np.float32)[None, :, None, None]
+        self._std = np.asarray(std, np.float32)[None, :, None, None]
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, index: int) -> tuple[np.ndarray, int]:
+        images, labels = self.take(np.array([index]))
+        return images[0], int(labels[0])
+
+    def take(self, indices: np.ndarray) -> Batch:
+        """The samples `indices` as (images (n, C, H, W) float32, labels (n,) int64)."""
+        scaled = (self.images[indices].astype(np.float32) - self._mean) / self._std
+        if scaled.shape[1] != self.shape.channels:
+            scaled = np.repeat(scaled, self.shape.channels, axis=1)
+        return np.ascontiguousarray(scaled), self.labels[indices]
+
+
+def take(dataset: Dataset, indices: np.ndarray) -> Batch:
+    """A batch of any data set: by its own `take`, or sample by sample."""
+    if hasattr(dataset, "take"):
+        return dataset.take(indices)
+    images, labels = zip(*(dataset[int(i)] for i in indices), strict=True)
+    return np.stack(images).astype(np.float32, copy=False), np.asarray(labels, np.int64)
+
+
+def permutation(count: int, *key: int) -> np.ndarray:
+    """A random order of `range(count)` that depends on the key alone, in every NumPy version.
+
+    Sorting raw random words keeps to what NumPy promises to keep (NEP 19: the bit generators'
+    streams, not the methods of `Generator`). Time O(n log n).
+    """
+    words = np.random.Philox(np.random.SeedSequence(key)).random_raw(count)
+    return np.argsort(words, kind="stable")
+
+
+def resize(images: np.ndarray, height: int, width: int) -> np.ndarray:
+    """Bilinear resizing with half-pixel centres of (N, C, H, W) to (N, C, height, width), float32.
+
+    Enlarging only: reducing this way would leave pixels out.
+    """
+    if height < images.shape[2] or width < images.shape[3]:
+        raise ConfigError(
+            f"images of {images.shape[2]} x {images.shape[3]} cannot shrink to {height} x {width}",
+            fix="choose a larger --image-size",
+        )
+    rows = _interpolation(images.shape[2], height)
+    columns = _interpolation(images.shape[3], width)
+    return np.ascontiguousarray(rows @ images.astype(np.float32) @ columns.T)
+
+
+def _interpolation(old: int, new: int) -> np.ndarray:
+    """(new, old) matrix whose row o weighs the two old pixels around the centre of new pixel o."""
+    centre = np.clip((np.arange(new) + 0.5) * old / new - 0.5, 0, old - 1)
+    lower = np.floor(centre).astype(int)
+    upper, share = np.minimum(lower + 1, old - 1), (centre - lower).astype(np.float32)
+    matrix = np.zeros((new, old), np.float32)
+    matrix[np.arange(new), lower] += 1 - share
+    matrix[np.arange(new), upper] += share
+    return matrix

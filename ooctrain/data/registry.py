@@ -1,0 +1,119 @@
+"""Data sets by name, as `--data` has them: "digits", "cifar10:path=DIR", "synthetic:samples=512".
+
+In: a text. Out: a data set. A file or folder may be given short: "mnist:DIR". Read next:
+`loader.py`.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from ooctrain.data.cifar10 import cifar10
+from ooctrain.data.dataset import Dataset, Shape
+from ooctrain.data.digits import digits
+from ooctrain.data.folder import image_folder
+from ooctrain.data.mnist import mnist
+from ooctrain.data.synthetic import synthetic
+from ooctrain.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A data set that can be named.
+
+    Args:
+        load: makes it from keyword arguments, of which `train` and `image_size` are always given.
+        image_size: the usual one.
+        numbers: names of its whole-number parameters.
+        needs_path: whether it reads a folder (passed as `root`).
+    """
+
+    load: Callable[..., Dataset]
+    image_size: int
+    numbers: tuple[str, ...] = ()
+    needs_path: bool = False
+
+
+SOURCES: Mapping[str, Source] = MappingProxyType(
+    {
+        "digits": Source(digits, 32, ("channels",)),
+        "cifar10": Source(cifar10, 32, needs_path=True),
+        "mnist": Source(mnist, 28, ("channels",), needs_path=True),
+        "folder": Source(image_folder, 224, needs_path=True),
+        "synthetic": Source(synthetic, 32, ("channels", "classes", "samples", "seed")),
+    }
+)
+
+
+def load(text: str, *, train: bool = True, image_size: int | None = None) -> Dataset:
+    """The data set that a text names.
+
+    Args:
+        text: name, then after a colon its parameters: "synthetic:classes=4,samples=256",
+            "cifar10:DIR".
+        train: the training or the test part.
+        image_size: height and width; None: the usual one of this data set.
+
+    Raises:
+        ConfigError: an unknown name or parameter, or no path where one is needed.
+        DataFormatError: the files are broken.
+    """
+    name, _, rest = text.partition(":")
+    source = _find(name)
+    options = _parse_options(name, source, rest)
+    return source.load(train=train, image_size=image_size or source.image_size, **options)
+
+
+def shape_of(dataset: Dataset) -> Shape:
+    """Channels, extents and classes of a data set; looks at the first sample of a foreign one."""
+    shape = getattr(dataset, "shape", None)
+    if isinstance(shape, Shape):
+        return shape
+    channels, height, width = dataset[0][0].shape
+    classes = 1 + max(int(dataset[i][1]) for i in range(len(dataset)))
+    return Shape(channels, height, width, classes)
+
+
+def _find(name: str) -> Source:
+    if name not in SOURCES:
+        near = difflib.get_close_matches(name, SOURCES, n=1)
+        raise ConfigError(
+            f"no data set is called {name!r}",
+            code="OOC-106",
+            numbers=f"known: {', '.join(SOURCES)}",
+            fix=f"did you mean {near[0]!r}?" if near else "give one of these",
+        )
+    return SOURCES[name]
+
+
+def _parse_options(name: str, source: Source, rest: str) -> dict[str, str | int]:
+    options: dict[str, str | int] = {}
+    for item in rest.split(",") if rest else []:
+        key, equals, value = item.partition("=")
+        if source.needs_path and (not equals or key == "path"):
+            options["root"] = value if equals else item
+        elif key in source.numbers and value.isdecimal():
+            options[key] = int(value)
+        else:
+            raise ConfigError(
+                f"data set {name!r} does not know {item!r}",
+                code="OOC-106",
+                numbers=f"whole numbers: {', '.join(source.numbers) or 'none'}",
+                fix=f"for example --data {_example(name, source)}",
+            )
+    if source.needs_path and not options.get("root"):
+        raise ConfigError(
+            f"data set {name!r} needs the folder of its files",
+            code="OOC-106",
+            fix=f"for example --data {_example(name, source)}",
+        )
+    return options
+
+
+def _example(name: str, source: Source) -> str:
+    if source.needs_path:
+        return f"{name}:path=DIR"
+    return f"{name}:{source.numbers[-1]}=3"

@@ -1,0 +1,76 @@
+"""Images made from numbers: as many, as large and of as many classes as asked, and learnable.
+
+In: a seed. Out: for each class a fixed coarse pattern, in each sample covered with noise. The one
+idea: sample i depends on (seed, i) alone, so nothing is stored and any order gives the same images.
+Read next: `registry.py`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ooctrain.data.dataset import Batch, Shape, resize
+from ooctrain.errors import ConfigError
+
+COARSE = 4
+NOISE = 0.5
+TEST_OFFSET = 1 << 40
+
+
+class Synthetic:
+    """Noisy patterns.
+
+    Args:
+        samples: how many.
+        shape: channels, extents and classes.
+        seed: of patterns and noise.
+        first: number of the first sample (the test part starts far behind the training part).
+    """
+
+    def __init__(self, samples: int, shape: Shape, seed: int = 0, first: int = 0):
+        if samples < 1 or min(shape.channels, shape.height, shape.width, shape.classes) < 1:
+            raise ConfigError(f"synthetic data of {samples} samples and shape {shape} is empty")
+        self.samples, self.shape, self.seed, self.first = samples, shape, seed, first
+        self._patterns = [self._pattern(label) for label in range(shape.classes)]
+
+    def __len__(self) -> int:
+        return self.samples
+
+    def __getitem__(self, index: int) -> tuple[np.ndarray, int]:
+        if not 0 <= index < self.samples:
+            raise IndexError(index)
+        number, label = self.first + index, index % self.shape.classes
+        size = (self.shape.channels, self.shape.height, self.shape.width)
+        noise = _uniform(size, self.seed, 1, number)
+        return resize_pattern(self._patterns[label], size) + np.float32(NOISE) * noise, label
+
+    def take(self, indices: np.ndarray) -> Batch:
+        """The samples `indices` as (images (n, C, H, W) float32, labels (n,) int64)."""
+        images, labels = zip(*(self[int(i)] for i in indices), strict=True)
+        return np.stack(images), np.asarray(labels, np.int64)
+
+    def _pattern(self, label: int) -> np.ndarray:
+        rows, columns = min(COARSE, self.shape.height), min(COARSE, self.shape.width)
+        coarse = (self.shape.channels, rows, columns)
+        return _uniform(coarse, self.seed, 0, label)
+
+
+def synthetic(
+    train: bool = True, image_size: int = 32, channels: int = 3, classes: int = 10,
+    samples: int = 1024, seed: int = 0,
+) -> Synthetic:  # fmt: skip
+    """Noisy patterns; the test part has a quarter of the samples and other noise."""
+    shape = Shape(channels, image_size, image_size, classes)
+    count = samples if train else max(1, samples // 4)
+    return Synthetic(count, shape, seed, 0 if train else TEST_OFFSET)
+
+
+def resize_pattern(pattern: np.ndarray, size: tuple[int, int, int]) -> np.ndarray:
+    """A coarse pattern enlarged to (C, H, W)."""
+    return resize(pattern[None], size[1], size[2])[0]
+
+
+def _uniform(size: tuple[int, ...], *key: int) -> np.ndarray:
+    """Uniform float32 in [-1, 1) that depend on the key alone, in every NumPy version."""
+    words = np.random.Philox(np.random.SeedSequence(key)).random_raw(int(np.prod(size)))
+    return ((words >> np.uint64(40)).astype(np.float32) * np.float32(2.0**-23) - 1).reshape(size)
