@@ -21,6 +21,7 @@ import os
 
 import llvmlite.binding
 import numba
+import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
@@ -46,6 +47,7 @@ ISA = choose_isa(os.environ.get("OOCTRAIN_SIMD", ""))
 VL = _WIDTHS[ISA]
 
 I1, I32, I64, F32 = ir.IntType(1), ir.IntType(32), ir.IntType(64), ir.FloatType()
+F0 = np.float32(0.0)
 VECTOR = ir.VectorType(F32, VL)
 _LANES = ir.VectorType(I32, VL)
 _MASK = ir.VectorType(I1, VL)

@@ -1,0 +1,67 @@
+"""Which algorithm a convolution uses and how much scratch memory each of its three parts needs.
+
+In: a `ConvShape`. Out: a name and byte counts, exact, for a number of threads. The one idea: both follow from
+the shape alone, never from the machine's load or its instruction set, so they are known when a step is traced
+and kernels allocate nothing. Pure Python: no Numba is imported here. Read next: `direct_plan.py`,
+`conv2d.py`.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from ooctrain.errors import ConfigError
+from ooctrain.layers.kernels.conv_shape import ConvShape
+from ooctrain.layers.kernels.cpu import direct_plan, im2col_plan
+
+Algorithm = Literal["direct", "winograd2", "winograd4", "im2col"]
+Part = Literal["forward", "grad_input", "grad_weight"]
+ALGORITHMS: tuple[Algorithm, ...] = ("direct", "winograd2", "winograd4", "im2col")
+
+
+def choose_algorithm(shape: ConvShape, requested: str = "auto") -> Algorithm:
+    """The algorithm for `shape`; a request that does not apply to it falls back to "direct".
+
+    Args:
+        shape: the convolution.
+        requested: "auto" or one of ALGORITHMS.
+
+    Raises:
+        ConfigError: an unknown name.
+    """
+    if requested not in (*ALGORITHMS, "auto"):
+        raise ConfigError(
+            f"unknown convolution algorithm {requested!r}", fix=f"one of auto, {', '.join(ALGORITHMS)}"
+        )
+    if requested == "im2col":
+        return "im2col"
+    return "direct"
+
+
+def workspace_bytes(shape: ConvShape, algorithm: str, part: str, threads: int) -> int:
+    """Bytes of all scratch memory of one call: tables, packed weights, windows, partial sums.
+
+    Args:
+        shape: the convolution.
+        algorithm: as `choose_algorithm` returned it.
+        part: "forward", "grad_input" or "grad_weight".
+        threads: size of the pool that will run it.
+    """
+    if algorithm == "im2col":
+        return 4 * im2col_plan.plan(shape, part, threads).size_floats
+    planners = {
+        "forward": direct_plan.plan_forward,
+        "grad_input": direct_plan.plan_grad_input,
+        "grad_weight": direct_plan.plan_grad_weight,
+    }
+    return 4 * planners[part](shape, threads).size_floats
+
+
+def linear_shape(rows: int, inputs: int, outputs: int) -> ConvShape:
+    """A linear layer is a 1x1 convolution on 1x1 images: the same memory layouts, the same products."""
+    return ConvShape(n=rows, c=inputs, h=1, w=1, k=outputs, r=1, s=1)
+
+
+def linear_workspace_bytes(rows: int, inputs: int, outputs: int, part: str, threads: int) -> int:
+    """`workspace_bytes` of the products of a linear layer: x (rows, inputs), w (outputs, inputs)."""
+    return workspace_bytes(linear_shape(rows, inputs, outputs), "direct", part, threads)

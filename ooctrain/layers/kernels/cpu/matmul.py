@@ -1,0 +1,45 @@
+"""The three products of a linear layer on the CPU.
+
+In: x (N, I), w (O, I), bias (O,) or None, all C-contiguous float32; a workspace of exactly
+`conv_plan.linear_workspace_bytes`. Out: y (N, O), dx (N, I) or dw (O, I), every element written. The one
+idea: a linear layer is a 1x1 convolution on N images of one pixel, with the very same memory layout, so the
+direct kernels serve it: they read x in place and, with few rows, pack each panel of weights just before
+its use. Read next: `conv_direct.py`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ooctrain.layers.kernels.cpu import conv_direct
+from ooctrain.layers.kernels.cpu.conv_plan import linear_shape
+from ooctrain.layers.kernels.cpu.pool import ThreadPool
+
+
+def forward(
+    pool: ThreadPool,
+    x: np.ndarray,
+    w: np.ndarray,
+    bias: np.ndarray | None,
+    y: np.ndarray,
+    workspace: np.ndarray,
+) -> None:
+    """y = x w^T + bias."""
+    shape = linear_shape(*x.shape, w.shape[0])
+    conv_direct.forward(pool, shape, x, w, bias, y, workspace)
+
+
+def grad_input(
+    pool: ThreadPool, dy: np.ndarray, w: np.ndarray, dx: np.ndarray, workspace: np.ndarray
+) -> None:
+    """dx = dy w."""
+    shape = linear_shape(*dx.shape, w.shape[0])
+    conv_direct.grad_input(pool, shape, dy, w, dx, workspace)
+
+
+def grad_weight(
+    pool: ThreadPool, x: np.ndarray, dy: np.ndarray, dw: np.ndarray, workspace: np.ndarray
+) -> None:
+    """dw = dy^T x."""
+    shape = linear_shape(*x.shape, dw.shape[0])
+    conv_direct.grad_weight(pool, shape, x, dy, dw, workspace)

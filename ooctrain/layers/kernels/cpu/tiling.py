@@ -1,0 +1,30 @@
+"""Numbers and small sums that plans and kernels share; pure Python, independent of the instruction set.
+
+In: sizes. Out: sizes. The one idea: memory layouts (panels of 32 columns, rows of tables) are the same for
+every instruction set, so that a plan made on one machine tells the workspace of any other with as many
+threads. Read next: `conv_plan.py`.
+"""
+
+from __future__ import annotations
+
+PANEL = 32  # columns of packed weights that lie side by side: two AVX-512 or four AVX2 vectors
+ROWS = 12  # the most rows that a register tile of any instruction set has
+ALIGNMENT = 16  # floats; 64 bytes, a cache line
+
+
+def ceil_div(a: int, b: int) -> int:
+    return -(-a // b)
+
+
+def aligned(floats: int) -> int:
+    """The next multiple of a cache line, in floats."""
+    return ceil_div(floats, ALIGNMENT) * ALIGNMENT
+
+
+def place(*sizes_floats: int) -> tuple[int, ...]:
+    """Offsets of regions laid one after another on cache lines, and at the end their total size."""
+    offsets, total = [], 0
+    for size in sizes_floats:
+        offsets.append(total)
+        total += aligned(size)
+    return (*offsets, total)

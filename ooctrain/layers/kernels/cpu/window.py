@@ -1,0 +1,77 @@
+"""Copying a rectangle of images into scratch memory, with zeros outside the image; and packing weights.
+
+In: NHWC images or KRSC weights. Out: windows with their padding written out, panels of PANEL columns. The one
+idea: once the zeros of the padding lie in memory, no multiplying loop needs a test; the copy is a small share
+of the work and stays in the cache. Read next: `conv_direct.py`.
+"""
+
+from __future__ import annotations
+
+import numba
+
+from ooctrain.layers.kernels.cpu.simd import F0, VL, vload, vload_part, vsplat, vstore, vstore_part, vtranspose
+from ooctrain.layers.kernels.cpu.tiling import PANEL
+
+
+@numba.njit
+def fill_zero(target, start, count):
+    """target[start : start + count] = 0."""
+    zero = vsplat(F0)
+    end = start + count - VL
+    i = start
+    while i <= end:
+        vstore(target, i, zero)
+        i += VL
+    if i < start + count:
+        vstore_part(target, i, zero, start + count - i)
+
+
+@numba.njit
+def copy_run(source, source_start, target, start, count):
+    """target[start : start + count] = source[source_start : source_start + count]."""
+    i = 0
+    while i <= count - VL:
+        vstore(target, start + i, vload(source, source_start + i))
+        i += VL
+    if i < count:
+        vstore_part(target, start + i, vload_part(source, source_start + i, count - i), count - i)
+
+
+@numba.njit
+def copy_window(source, image, height, width, channels, top, left, target, start, window_h, window_w):
+    """Rows top.. and columns left.. (may be outside) of one NHWC image to target[start:], dense."""
+    before = min(window_w, max(0, -left))
+    inside = max(0, min(width, left + window_w) - max(0, left))
+    after = window_w - before - inside
+    for row in range(window_h):
+        y, place = top + row, start + row * window_w * channels
+        if y < 0 or y >= height or inside == 0:
+            fill_zero(target, place, window_w * channels)
+            continue
+        fill_zero(target, place, before * channels)
+        origin = ((image * height + y) * width + max(0, left)) * channels
+        copy_run(source, origin, target, place + before * channels, inside * channels)
+        fill_zero(target, place + (before + inside) * channels, after * channels)
+
+
+@numba.njit
+def pack_transposed(w, start, rows, row_length, target, place):
+    """target[place + i * PANEL + j] = w[start + j * row_length + i]: `rows` filters side by side, else zeros."""
+    if rows < PANEL:
+        fill_zero(target, place, row_length * PANEL)
+    whole_rows, whole_length = rows - rows % VL, row_length - row_length % VL
+    for j in range(0, whole_rows, VL):
+        for i in range(0, whole_length, VL):
+            vtranspose(w, start + j * row_length + i, row_length, target, place + i * PANEL + j, PANEL)
+    for j in range(rows):
+        for i in range(whole_length if j < whole_rows else 0, row_length):
+            target[place + i * PANEL + j] = w[start + j * row_length + i]
+
+
+@numba.njit
+def pack_columns(w, start, rows, row_length, columns, target, place):
+    """target[place + i * PANEL + j] = w[start + i * row_length + j] for j < columns (at most PANEL), else 0."""
+    for i in range(rows):
+        if columns < PANEL:
+            fill_zero(target, place + i * PANEL, PANEL)
+        copy_run(w, start + i * row_length, target, place + i * PANEL, columns)
