@@ -1,0 +1,120 @@
+"""Halo algebra: which inputs a tile of outputs reads, exact at the borders of the image.
+
+In: spans of output rows (or columns) and the windows of a chain of layers. Out: the input spans, clipped to
+the true tensor, with the padding that was clipped away. The one idea: carry intervals [lo, hi), not sizes,
+and pad a tile only where the true tensor ends. Nothing outside the image is ever computed, so no layer needs
+a mask (uniform halo tiles would: a convolution of padding gives its bias, not zero). Source: paper 003,
+sections 2.3 and 4.3, table 4; corrected there, since the extent of s * T + (k - s) holds for every stride
+(docs/errata.md). H and W are independent, so everything here is one-dimensional. Read next: `rules.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ooctrain.layers.base import Window
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Rows (or columns) lo, lo + 1, ..., hi - 1."""
+
+    lo: int
+    hi: int
+
+    @property
+    def extent(self) -> int:
+        """How many there are; never negative."""
+        return max(self.hi - self.lo, 0)
+
+    def __str__(self) -> str:
+        return f"{self.lo}:{self.hi}"
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """What one layer of a tile reads along one axis.
+
+    Args:
+        inside: the rows that exist.
+        pad_lo, pad_hi: how many rows before and after them lie outside the tensor.
+    """
+
+    inside: Span
+    pad_lo: int
+    pad_hi: int
+
+
+def reach(window: Window) -> int:
+    """Rows from the first to the last one that a single output reads."""
+    return (window.kernel - 1) * window.dilation + 1
+
+
+def out_extent(extent: int, window: Window) -> int:
+    """Number of outputs over an input of `extent` rows."""
+    return (extent + window.pad_lo + window.pad_hi - reach(window)) // window.stride + 1
+
+
+def read_span(outputs: Span, window: Window, extent: int) -> Read:
+    """The rows that outputs [lo, hi) read: [lo*s - p, (hi-1)*s - p + reach), clipped to [0, extent)."""
+    first = outputs.lo * window.stride - window.pad_lo
+    stop = (outputs.hi - 1) * window.stride - window.pad_lo + reach(window)
+    inside = Span(max(first, 0), min(stop, extent))
+    return Read(inside, inside.lo - first, stop - inside.hi)
+
+
+def extents(windows: Sequence[Window], extent: int) -> tuple[int, ...]:
+    """Extent of the input of each layer of a chain, and of its output as the last entry."""
+    found = [extent]
+    for window in windows:
+        found.append(out_extent(found[-1], window))
+    return tuple(found)
+
+
+def chain_reads(outputs: Span, windows: Sequence[Window], extent: int) -> tuple[Read, ...]:
+    """What each layer of a chain reads so that the last one can write `outputs`.
+
+    Args:
+        outputs: of the last layer.
+        windows: of the layers, first one first.
+        extent: of the input of the first layer.
+
+    Returns:
+        One `Read` per layer; `result[i + 1].inside` is exactly what layer i has to write.
+
+    Cost: O(layers).
+    """
+    reads: list[Read] = []
+    for window, size in zip(reversed(windows), reversed(extents(windows, extent)[:-1]), strict=True):
+        reads.append(read_span(outputs, window, size))
+        outputs = reads[-1].inside
+    return tuple(reversed(reads))
+
+
+def split_evenly(extent: int, parts: int) -> tuple[Span, ...]:
+    """[0, extent) as `parts` spans whose extents differ by one at most; fewer where there are fewer rows."""
+    count = min(parts, extent)
+    edges = [extent * i // count for i in range(count + 1)]
+    return tuple(Span(lo, hi) for lo, hi in zip(edges, edges[1:], strict=False))
+
+
+def tile_spans(windows: Sequence[Window], extent: int, parts: int) -> tuple[Span, ...]:
+    """Output spans of a chain's tiles, `parts` of them or fewer.
+
+    A span of which some layer would read padding alone (a 1 x 1 convolution with padding has such rows) is
+    joined with its neighbour: an operation on no rows at all is no operation.
+    """
+    joined: list[Span] = []
+    for span in split_evenly(extents(windows, extent)[-1], parts):
+        if joined and not (_reads_something(joined[-1], windows, extent)):
+            span = Span(joined.pop().lo, span.hi)
+        joined.append(span)
+    while len(joined) > 1 and not _reads_something(joined[-1], windows, extent):
+        last = joined.pop()
+        joined.append(Span(joined.pop().lo, last.hi))
+    return tuple(joined)
+
+
+def _reads_something(span: Span, windows: Sequence[Window], extent: int) -> bool:
+    return all(read.inside.extent for read in chain_reads(span, windows, extent))
