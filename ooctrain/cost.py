@@ -1,9 +1,11 @@
-"""How long calls and transfers take on a machine: roofline, or a measured profile, chosen explicitly.
+"""How long calls and transfers take on a machine: roofline, or a measured profile.
 
-In: a trace and a `Machine`. Out: integer nanoseconds, so that simulators can be compared exactly. The one
-idea: a call lasts as long as the slower of its arithmetic and its memory traffic; a transfer lasts
-latency + ceil(bytes / bandwidth). Sources: roofline (Williams et al. 2009); transfers as in paper 002,
-section 3. Machine presets, each with its source, are in `machines.py`. Read next: `sched/simulate.py`.
+In: a trace and a `Machine`. Out: integer nanoseconds, so that simulators can be compared exactly.
+The one idea: a call lasts as long as the slower of its arithmetic and its memory traffic; a
+transfer lasts latency + ceil(bytes / bandwidth). Nothing is measured implicitly: a profile is part
+of the machine or absent. Sources: roofline (Williams et al. 2009); transfers as in paper 002,
+section 3. Machine presets, each with its source, are in `machines.py`. Read next:
+`sched/simulate.py`.
 """
 
 from __future__ import annotations
@@ -30,13 +32,14 @@ class Machine:
         flops_per_us: arithmetic it really reaches, in operations per microsecond.
         memory_bytes_per_us: device memory bandwidth.
         link_bytes_per_us: bandwidth of the link, for each direction unless given apart below.
-        link: "shared": one transfer at a time (paper 002's assumption A); "duplex": one a direction.
+        link: "shared": one transfer at a time (paper 002's assumption A); "duplex": one a
+            direction.
         latency_us: of every transfer.
         device_bytes: device memory.
         link_out_bytes_per_us, link_in_bytes_per_us: bandwidth of device to host, host to device.
         host_bytes: host memory for swapped variables; None: not limited.
-        interference: how much slower calls are while a copy runs (1.0: not at all). On the cpu device a
-            copy takes processor time.
+        interference: how much slower calls are while a copy runs (1.0: not at all). On the cpu
+            device a copy takes processor time.
         call_overhead_us: least duration of a call (launch).
         profile: measured durations by `profile_key`, in us; where given it replaces the roofline.
     """
@@ -57,10 +60,19 @@ class Machine:
 
     def __post_init__(self) -> None:
         if self.link not in ("shared", "duplex"):
-            raise ConfigError(f"link {self.link!r} is neither 'shared' nor 'duplex'", code="OOC-105")
-        rates = (self.flops_per_us, self.memory_bytes_per_us, self.out_bytes_per_us, self.in_bytes_per_us)
+            raise ConfigError(
+                f"link {self.link!r} is neither 'shared' nor 'duplex'", code="OOC-105"
+            )
+        rates = (
+            self.flops_per_us,
+            self.memory_bytes_per_us,
+            self.out_bytes_per_us,
+            self.in_bytes_per_us,
+        )
         if not all(math.isfinite(rate) and rate > 0 for rate in rates):
-            raise ConfigError(f"machine {self.name!r} has a rate that is not positive", code="OOC-105")
+            raise ConfigError(
+                f"machine {self.name!r} has a rate that is not positive", code="OOC-105"
+            )
         if self.latency_us < 0 or self.interference < 1:
             raise ConfigError(
                 f"machine {self.name!r}: latency must be >= 0, interference >= 1", code="OOC-105"

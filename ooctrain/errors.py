@@ -1,24 +1,25 @@
 """Every error that the library raises on purpose, in one tree.
 
     OoctrainError
-    +-- ConfigError (ValueError)      a wrong argument, budget, name or option
-    |   +-- ShapeError                shapes or dtypes that do not fit an operation
-    +-- Infeasible                    no schedule of this planner fits the budget (carries the minimum)
-    +-- DoesNotFit                    planned, but the allocator's reserved peak is over the budget
-    +-- ScheduleError                 a schedule breaks a rule of the verifier (.rule, .index)
-    +-- PlanMismatch                  a plan made for another trace, granule or device
+    +-- ConfigError (ValueError)         a wrong argument, budget, name or option
+    |   +-- ShapeError                   shapes or dtypes that do not fit an operation
+    +-- Infeasible                       no schedule of this planner fits (carries the minimum)
+    +-- DoesNotFit                       planned, but the allocator's reserved peak is too high
+    +-- ScheduleError                    a schedule breaks a verifier's rule (.rule, .index)
+    +-- PlanMismatch                     a plan made for another trace, granule or device
     +-- OutOfDeviceMemory (MemoryError)  the arena has no room for a request
-    +-- InvalidFree                   double free, foreign free, free after close
-    +-- TransferError                 a copy engine failed
-    +-- DriverError                   a memory or device call failed (.call, .code)
-    |   +-- VmmUnavailable            virtual addressing is not to be had on this machine
-    +-- DataFormatError               a data file is broken (.path, .offset)
-    +-- CheckpointError               a checkpoint is broken, foreign or cannot be written
-    +-- TrainingStopped               the run ended early: NaN loss, interrupt (.step)
-    +-- AutogradError                 wrong use of the tape: second backward, no graph, in-place write
+    +-- InvalidFree                      double free, foreign free, free after close
+    +-- TransferError                    a copy engine failed
+    +-- DriverError                      a memory or device call failed (.call, .status)
+    |   +-- VmmUnavailable               virtual addressing is not to be had on this machine
+    +-- DataFormatError                  a data file is broken (.path, .offset)
+    +-- CheckpointError                  a checkpoint is broken, foreign or cannot be written
+    +-- TrainingStopped                  the run ended early: NaN loss, interrupt (.step)
+    +-- AutogradError                    second backward, no graph, in-place write on a saved value
 
-Each message has up to four lines: code and what; where; the numbers; the likely fix. `ooctrain explain
-CODE` shows the smallest bad example of a code. Read next: `units.py`, then `trace.py`.
+Each message has up to four lines: code and what; where; the numbers; the likely fix.
+`ooctrain explain CODE` shows the smallest bad example of a code. Read next: `units.py`, then
+`trace.py`.
 """
 
 from __future__ import annotations
@@ -38,7 +39,13 @@ class OoctrainError(Exception):
     default_code = "OOC-000"
 
     def __init__(
-        self, what: str, *, code: str | None = None, where: str = "", numbers: str = "", fix: str = ""
+        self,
+        what: str,
+        *,
+        code: str | None = None,
+        where: str = "",
+        numbers: str = "",
+        fix: str = "",
     ):
         self.what, self.where, self.numbers, self.fix = what, where, numbers, fix
         self.code = code or self.default_code

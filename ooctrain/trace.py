@@ -1,9 +1,10 @@
 """A training step as data: variables, calls in order, and what carries over to the next step.
 
-In: nothing but shapes (a trace needs no memory). Out: `Trace`, which planners, verifier, simulator and
-executor read. The one idea: a training step is a straight-line list of pure calls over variables that
-are written once. `trace.calls` is the papers' *function sequence*, `trace.variable_sequence()` their
-*variable sequence* (paper 000, section 3). Read next: `cost.py`, then `sched/schedule.py`.
+In: nothing but shapes (a trace needs no memory). Out: `Trace`, which planners, verifier, simulator
+and executor read. The one idea: a training step is a straight-line list of pure calls over
+variables that are written once. `trace.calls` is the papers' *function sequence*,
+`trace.variable_sequence()` their *variable sequence* (paper 000, section 3). Read next: `cost.py`,
+then `sched/schedule.py`.
 """
 
 from __future__ import annotations
@@ -50,7 +51,9 @@ class Variable:
 
     @property
     def persistent(self) -> bool:
-        """Whether it lives on from step to step (parameters, optimizer slots, running statistics)."""
+        """Whether it lives on from step to step (parameters, optimizer slots, running
+        statistics).
+        """
         return self.kind in ("param", "state")
 
 
@@ -69,7 +72,8 @@ class Call:
         pure: may run again; updates of parameters and running statistics may not.
         phase: "forward", "loss", "backward" or "update".
         forward_of: for a backward call, the id of the forward call that it differentiates.
-        duration_ns: a fixed time where the trace carries its own (`oc.chain`); else the cost model's.
+        duration_ns: a fixed time where the trace carries its own (`oc.chain`); else the cost
+            model's.
     """
 
     id: int
@@ -143,7 +147,9 @@ class Trace:
 
     @cached_property
     def end_variables(self) -> Mapping[int, int]:
-        """{initial variable: the variable that stands for it after the step} for those that persist."""
+        """{initial variable: the variable that stands for it after the step} for those that
+        persist.
+        """
         return {
             v: self.carried_from.get(v, v) for v in self.initial if self.variables[v].persistent
         }
@@ -160,7 +166,9 @@ class Trace:
         for v in self.variables:
             digest.update(f"{v.name}|{v.shape}|{v.dtype}|{v.nbytes}|{v.kind}\n".encode())
         for c in self.calls:
-            head = f"{c.name}|{c.op!r}|{c.ins}|{c.outs}|{c.workspace_bytes}|{sorted(c.reuse.items())}"
+            head = (
+                f"{c.name}|{c.op!r}|{c.ins}|{c.outs}|{c.workspace_bytes}|{sorted(c.reuse.items())}"
+            )
             digest.update(f"{head}|{c.pure}|{c.phase}|{c.duration_ns}\n".encode())
         digest.update(repr(sorted(self.carries.items())).encode())
         return digest.hexdigest()[:32]
@@ -181,11 +189,14 @@ class Trace:
         _check_carries(self)
 
     def __repr__(self) -> str:
-        return f"Trace({len(self.calls)} calls, {len(self.variables)} variables, {self.fingerprint[:8]})"
+        counts = f"{len(self.calls)} calls, {len(self.variables)} variables"
+        return f"Trace({counts}, {self.fingerprint[:8]})"
 
 
 class TraceBuilder:
-    """Collects variables and calls in order, hands out ids and unique names, builds a checked `Trace`."""
+    """Collects variables and calls in order, hands out ids and unique names, builds a checked
+    `Trace`.
+    """
 
     def __init__(self) -> None:
         self.variables: list[Variable] = []
@@ -206,7 +217,8 @@ class TraceBuilder:
         return len(self.variables) - 1
 
     def call(
-        self, name: str, op: Any, ins: tuple[int, ...], outs: tuple[int, ...], *, workspace_bytes: int = 0,
+        self, name: str, op: Any, ins: tuple[int, ...], outs: tuple[int, ...], *,
+        workspace_bytes: int = 0,
         reuse: Mapping[int, int] | None = None, pure: bool = True, phase: Phase = "forward",
         forward_of: int | None = None, duration_ns: int | None = None,
     ) -> int:  # fmt: skip
@@ -250,24 +262,32 @@ def _check_ids(trace: Trace) -> None:
             raise _broken(f"two {kind}s have the same name")
     for variable in trace.variables:
         if variable.kind not in KINDS or variable.nbytes < 0:
-            raise _broken(f"variable {variable.name!r} has kind {variable.kind!r}, {variable.nbytes} bytes")
+            raise _broken(
+                f"variable {variable.name!r} has kind {variable.kind!r}, {variable.nbytes} bytes"
+            )
 
 
 def _check_order(trace: Trace) -> None:
     known = set(trace.initial)
     for call in trace.calls:
         if call.phase not in PHASES or call.workspace_bytes < 0:
-            raise _broken(f"call {call.name!r} has phase {call.phase!r}, workspace {call.workspace_bytes}")
+            raise _broken(
+                f"call {call.name!r} has phase {call.phase!r}, workspace {call.workspace_bytes}"
+            )
         for variable in call.ins:
             if variable not in known:
-                raise _broken(f"{call.name!r} reads {trace.variables[variable].name!r} before it is written")
+                raise _broken(
+                    f"{call.name!r} reads {trace.variables[variable].name!r} before it is written"
+                )
         for out in call.outs:
             if out in known:
                 raise _broken(f"{trace.variables[out].name!r} is written twice", where=call.name)
             known.add(out)
     for variable in trace.initial:
         if trace.variables[variable].kind not in ("param", "state", "input"):
-            raise _broken(f"{trace.variables[variable].name!r} is never written and is not an input")
+            raise _broken(
+                f"{trace.variables[variable].name!r} is never written and is not an input"
+            )
 
 
 def _check_reuse(trace: Trace) -> None:
@@ -280,7 +300,9 @@ def _check_reuse(trace: Trace) -> None:
             if trace.variables[out].nbytes != trace.variables[source].nbytes:
                 raise _broken(f"{call.name!r} reuses a storage of another size")
             if trace.readers[source][-1] > call.id:
-                raise _broken(f"{call.name!r} overwrites {trace.variables[source].name!r}, read later")
+                raise _broken(
+                    f"{call.name!r} overwrites {trace.variables[source].name!r}, read later"
+                )
 
 
 def _check_carries(trace: Trace) -> None:

@@ -1,7 +1,7 @@
 """Bytes and times: the one place that reads and prints them.
 
-In: "512MiB", "8GB", "25%", 4096. Out: "1.50 GiB", "312 us". Binary units are powers of 1024, decimal
-ones powers of 1000, as IEC 80000-13 has it; nothing is guessed. Read next: `trace.py`.
+In: "512MiB", "8GB", "25%", 4096. Out: "1.50 GiB", "312 us". Binary units are powers of 1024,
+decimal ones powers of 1000, as IEC 80000-13 has it; nothing is guessed. Read next: `trace.py`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ MAX_BYTES = 1 << 62
 
 @dataclass(frozen=True, slots=True)
 class Percent:
-    """A budget as a share f: minimum + f (peak - minimum), resolved on a trace (DESIGN section 8)."""
+    """A budget as a share f: minimum + f (peak - minimum), resolved on a trace (DESIGN section
+    8).
+    """
 
     fraction: float
 
@@ -63,7 +65,7 @@ def parse_budget(text: str | int) -> int | Percent:
             raise ConfigError(
                 f"budget {text!r} is not a percentage from 0% to 100%",
                 code="OOC-101",
-                fix='for example "25%": a quarter of the way from the least possible to the in-core peak',
+                fix='for example "25%": a quarter of the way from the least to the in-core peak',
             )
         return Percent(float(number) / 100)
     return parse_bytes(text, what="budget")
@@ -97,7 +99,7 @@ def _parse_size_text(text: str, what: str) -> float:
         raise ConfigError(
             f"{what} {text!r} is not a size",
             code="OOC-101",
-            fix='bytes or a number with B, KB, MB, GB, KiB, MiB, GiB: "512MiB" is 2**29, "8GB" is 8e9',
+            fix='bytes, or a number with a unit: "512MiB" is 2**29, "8GB" is 8e9',
         )
     number = match.group(1)
     exact = int(number) * _UNITS[unit] if "." not in number else float(number) * _UNITS[unit]

@@ -1,12 +1,12 @@
 """What an operation is: shape rule, reference, kernel per device, gradient rule, cost.
 
-In: shapes (`Spec`) and arrays. Out: shapes, arrays, and for the tape the calls of the backward pass. The
-one idea: an `Op` is a frozen value without state that describes ONE pure call; the calls of its backward
-pass are Ops of their own, recorded on the same tape by `vjp`. What backward needs is therefore visible:
-it is what those calls read. Layouts: shapes are logical, (N, C, H, W) and (K, C, R, S); `reference` works
-on logical arrays of any float type; `cpu` gets physical arrays, C-contiguous float32, where every 4-d
-variable lies channels-last (`physical_shape`): activations NHWC, weights KRSC. Read next: `relu.py`, the
-smallest op, then `conv2d.py`.
+In: shapes (`Spec`) and arrays. Out: shapes, arrays, and for the tape the calls of the backward
+pass. The one idea: an `Op` is a frozen value without state that describes ONE pure call; the calls
+of its backward pass are Ops of their own, recorded on the same tape by `vjp`. What backward needs
+is therefore visible: it is what those calls read. Layouts: shapes are logical, (N, C, H, W) and (K,
+C, R, S); `reference` works on logical arrays of any float type; `cpu` gets physical arrays,
+C-contiguous float32, where every 4-d variable lies channels-last (`physical_shape`): activations
+NHWC, weights KRSC. Read next: `relu.py`, the smallest op, then `conv2d.py`.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class Spec:
 class Window:
     """Which input rows (or columns) an output row reads, for ops that can be tiled in H and W.
 
-    Output index o reads inputs [o * stride - pad_lo, o * stride - pad_lo + (kernel - 1) * dilation + 1).
-    Pointwise ops have kernel 1, stride 1, no padding.
+    Output index o reads inputs [o * stride - pad_lo, o * stride - pad_lo + (kernel - 1) * dilation
+    + 1). Pointwise ops have kernel 1, stride 1, no padding.
     """
 
     kernel: int = 1
@@ -60,16 +60,17 @@ class Window:
 
 
 class Op:
-    """One pure operation. Subclasses are frozen, slotted dataclasses; their fields are the attributes.
+    """One pure operation. Subclasses are frozen, slotted dataclasses; their fields are the
+    attributes.
 
-    A subclass gives `infer`, `reference` and `cpu`; where it is differentiable, `vjp`; where it is not
-    free of scratch, `workspace_bytes`; and its cost where bytes moved is not the whole of it.
+    A subclass gives `infer`, `reference` and `cpu`; where it is differentiable, `vjp`; where it is
+    not free of scratch, `workspace_bytes`; and its cost where bytes moved is not the whole of it.
     """
 
     __slots__ = ()
     name: ClassVar[str] = "op"
     pure: ClassVar[bool] = True
-    #: names of the step scalars that the op reads ("lr", "step", "seed"): never attributes of a call
+    #: step scalars that the op reads ("lr", "step", "seed"); they are never attributes of a call
     scalar_names: ClassVar[tuple[str, ...]] = ()
 
     def infer(self, *ins: Spec) -> tuple[Spec, ...]:
@@ -81,8 +82,8 @@ class Op:
         raise TypeError(f"{type(self).__name__} lacks reference()")
 
     def cpu(
-        self, pool: Any, ins: Sequence[np.ndarray], outs: Sequence[np.ndarray], workspace: np.ndarray,
-        scalars: Scalars,
+        self, pool: Any, ins: Sequence[np.ndarray], outs: Sequence[np.ndarray],
+        workspace: np.ndarray, scalars: Scalars,
     ) -> None:  # fmt: skip
         """Writes `outs` from `ins` on the cpu device.
 
@@ -96,7 +97,11 @@ class Op:
         raise TypeError(f"{type(self).__name__} lacks cpu()")
 
     def vjp(
-        self, tape: Tape, ins: Sequence[Tensor], outs: Sequence[Tensor], grads: Sequence[Tensor | None]
+        self,
+        tape: Tape,
+        ins: Sequence[Tensor],
+        outs: Sequence[Tensor],
+        grads: Sequence[Tensor | None],
     ) -> Sequence[Tensor | None]:
         """Records the backward calls; returns for each input its gradient, or None."""
         raise TypeError(f"{type(self).__name__} has no gradient")
@@ -118,7 +123,9 @@ class Op:
         return {}
 
     def window(self) -> tuple[Window, Window] | None:
-        """The tile rule in H and W for ops that work on local windows; None where tiling is not exact."""
+        """The tile rule in H and W for ops that work on local windows; None where tiling is not
+        exact.
+        """
         return None
 
 

@@ -1,10 +1,10 @@
 """The list: instructions in issue order, and the plan that wraps them. Pure data, JSON both ways.
 
-In: a planner's decisions. Out: `Schedule`, read by verifier, simulator, executor and report alike. The
-one idea: correctness and memory are decided by the order of the list alone, speed by the three streams
-it runs on: C (Run), D (SwapOut, device to host), H (SwapIn, host to device). What each instruction
-claims, releases and waits for is fixed in `docs/schedule.md`; `ledger.py` is that table as code. Read
-next: `ledger.py`, `verify.py`, `simulate.py`.
+In: a planner's decisions. Out: `Schedule`, read by verifier, simulator, executor and report alike.
+The one idea: correctness and memory are decided by the order of the list alone, speed by the three
+streams it runs on: C (Run), D (SwapOut, device to host), H (SwapIn, host to device). What each
+instruction claims, releases and waits for is fixed in `docs/schedule.md`; `ledger.py` is that table
+as code. Read next: `ledger.py`, `verify.py`, `simulate.py`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ class Granule:
 
     Args:
         size_bytes: every grant is a multiple of it.
-        ranges: whether parts of a variable can come and go on their own; if not, whole variables only.
+        ranges: whether parts of a variable can come and go on their own; if not, whole variables
+            only.
     """
 
     size_bytes: int = 1
@@ -42,7 +43,9 @@ BYTES = Granule()
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Runs a call (again). `keep`: the outputs that stay; the others are scratch until End. None: all."""
+    """Runs a call (again). `keep`: the outputs that stay; the others are scratch until End. None:
+    all.
+    """
 
     call: int
     keep: tuple[int, ...] | None = None
@@ -159,7 +162,8 @@ class LowerBound:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A schedule with the trace it is for and what the planner claims of it (the verifier recomputes).
+    """A schedule with the trace it is for and what the planner claims of it (the verifier
+    recomputes).
 
     Args:
         trace: the (rewritten) trace that the schedule runs.
@@ -167,7 +171,8 @@ class Plan:
         schedule: the list.
         makespan_us, peak_bytes, host_peak_bytes: claimed, simulated on the planner's machine.
         lower_bound: what the makespan can be measured against, or None.
-        notes: {word: value}: what the planner wants to say (planner, seed, evaluations, chosen variant).
+        notes: {word: value}: what the planner wants to say (planner, seed, evaluations, chosen
+            variant).
     """
 
     trace: Trace
@@ -208,13 +213,13 @@ class Plan:
             raise PlanMismatch(
                 "this plan was made for another trace",
                 numbers=f"plan {data.get('trace_fingerprint')}, trace {trace.fingerprint}",
-                fix="trace with the same model, batch, optimizer, threads and rewrites, or plan again",
+                fix="trace with the same model, batch, optimizer and threads, or plan again",
             )
         try:
             bound = data["lower_bound"] and LowerBound(**data["lower_bound"])
             return Plan(
-                trace, tuple(data["rewrites"]), Schedule.from_json(data["schedule"]), data["makespan_us"],
-                data["peak_bytes"], data["host_peak_bytes"], bound, dict(data["notes"]),
+                trace, tuple(data["rewrites"]), Schedule.from_json(data["schedule"]),
+                data["makespan_us"], data["peak_bytes"], data["host_peak_bytes"], bound, dict(data["notes"]),
             )  # fmt: skip
         except (KeyError, TypeError) as error:
             raise ConfigError(f"broken plan file: {error!r}", code="OOC-104") from error
@@ -247,7 +252,9 @@ def describe_instruction(instruction: Instruction, trace: Trace) -> str:
     match instruction:
         case Run(call, keep):
             names = ", ".join(trace.variables[v].name for v in keep or ())
-            return f"Run {trace.calls[call].name}" + ("" if keep is None else f" keep {names or 'nothing'}")
+            return f"Run {trace.calls[call].name}" + (
+                "" if keep is None else f" keep {names or 'nothing'}"
+            )
         case End(call):
             return f"End {trace.calls[call].name}"
         case Fence():

@@ -1,0 +1,132 @@
+"""ooctrain: out-of-core CNN training, the reference implementation.
+
+    model = oc.models.build("resnet18", num_classes=10, stem="cifar")
+    trace = oc.trace(model, (256, 3, 32, 32))
+    plan = oc.plan(trace, "25%", planner="window")
+    oc.verify(plan, trace, "25%")
+
+A training step is a straight-line list (`trace`, `plan`); it is proved (`verify`), timed
+(`simulate`) and run (`execute`, `Trainer`). Names are loaded on first use, so that planning never
+waits for kernels to load. Read next: `trace.py`, `sched/schedule.py`, `executor.py`;
+docs/architecture.md is the map.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import ooctrain.trace
+
+__version__ = "0.1.0"
+
+# The first import of a submodule binds its name here. `oc.trace` is the function, so the name is
+# freed again; `from ooctrain.trace import Trace` keeps working, and no later import binds it anew.
+del ooctrain.trace
+
+#: {public name: module that defines it}; a module of the package where both are equal
+_HOME = {
+    "Granule": "ooctrain.sched.schedule",
+    "Infeasible": "ooctrain.errors",
+    "LowerBound": "ooctrain.sched.schedule",
+    "Machine": "ooctrain.cost",
+    "OoctrainError": "ooctrain.errors",
+    "Op": "ooctrain.layers.user",
+    "Plan": "ooctrain.sched.schedule",
+    "Schedule": "ooctrain.sched.schedule",
+    "ScheduleError": "ooctrain.errors",
+    "Tensor": "ooctrain.autograd",
+    "Timeline": "ooctrain.sched.timeline",
+    "Trace": "ooctrain.trace",
+    "Trainer": "ooctrain.train",
+    "allocators": "ooctrain.alloc.registry",
+    "chain": "ooctrain.chain",
+    "execute": "ooctrain.api",
+    "load_plan": "ooctrain.api",
+    "lower_bound": "ooctrain.api",
+    "machine": "ooctrain.machines",
+    "manual_seed": "ooctrain.autograd",
+    "no_grad": "ooctrain.autograd",
+    "plan": "ooctrain.api",
+    "planners": "ooctrain.sched.registry",
+    "simulate": "ooctrain.sched.simulate",
+    "tensor": "ooctrain.autograd",
+    "tile": "ooctrain.tile",
+    "trace": "ooctrain.tracing",
+    "verify": "ooctrain.api",
+}
+_MODULES = ("data", "errors", "functional", "models", "nn", "optim", "testing", "utils")
+
+__all__ = [
+    "Granule",
+    "Infeasible",
+    "LowerBound",
+    "Machine",
+    "OoctrainError",
+    "Op",
+    "Plan",
+    "Schedule",
+    "ScheduleError",
+    "Tensor",
+    "Timeline",
+    "Trace",
+    "Trainer",
+    "__version__",
+    "allocators",
+    "chain",
+    "data",
+    "errors",
+    "execute",
+    "functional",
+    "load_plan",
+    "lower_bound",
+    "machine",
+    "manual_seed",
+    "models",
+    "nn",
+    "no_grad",
+    "optim",
+    "plan",
+    "planners",
+    "simulate",
+    "tensor",
+    "testing",
+    "tile",
+    "trace",
+    "utils",
+    "verify",
+]
+
+if TYPE_CHECKING:
+    from ooctrain import data, errors, functional, models, nn, optim, testing, utils
+    from ooctrain.alloc.registry import allocators
+    from ooctrain.api import execute, load_plan, lower_bound, plan, verify
+    from ooctrain.autograd import Tensor, manual_seed, no_grad, tensor
+    from ooctrain.chain import chain
+    from ooctrain.cost import Machine
+    from ooctrain.errors import Infeasible, OoctrainError, ScheduleError
+    from ooctrain.layers.user import Op
+    from ooctrain.machines import machine
+    from ooctrain.sched.registry import planners
+    from ooctrain.sched.schedule import Granule, LowerBound, Plan, Schedule
+    from ooctrain.sched.simulate import simulate
+    from ooctrain.sched.timeline import Timeline
+    from ooctrain.tile import tile
+    from ooctrain.trace import Trace
+    from ooctrain.tracing import trace
+    from ooctrain.train import Trainer
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        value = getattr(import_module(_HOME[name]), name)
+    elif name in _MODULES:
+        value = import_module(f"ooctrain.{name}")
+    else:
+        raise AttributeError(f"module 'ooctrain' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return list(__all__)

@@ -1,0 +1,162 @@
+"""The short names: plan, verify, lower_bound, execute, as users call them.
+
+In: traces, budgets in words ("25%"), names of planners, machines and allocators. Out: plans and
+runs. The one idea: this room only resolves words into objects and composes the rooms below; every
+decision is made elsewhere. Read next: `train.py`, which composes the same pieces over many steps.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ooctrain.cost import Machine
+from ooctrain.machines import machine as find_machine
+from ooctrain.rewrite import apply_rewrites
+from ooctrain.sched import bounds, verify as laws
+from ooctrain.sched.base import Planner
+from ooctrain.sched.budget import resolve_budget
+from ooctrain.sched.registry import get_planner
+from ooctrain.sched.schedule import BYTES, Granule, LowerBound, Plan, Schedule
+from ooctrain.sched.timeline import Timeline
+from ooctrain.trace import Trace
+
+if TYPE_CHECKING:
+    from ooctrain.module import Module
+
+DEFAULT_REWRITES = ("fuse", "share_storage")
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What one executed step gave.
+
+    Args:
+        loss: the step's loss.
+        gradients: {parameter name: its final gradient, logical layout}.
+        state: {name: value after the step} of parameters, buffers and optimizer slots.
+        timeline: measured.
+    """
+
+    loss: float
+    gradients: Mapping[str, np.ndarray]
+    state: Mapping[str, np.ndarray]
+    timeline: Timeline
+
+
+def plan(
+    trace: Trace, budget: int | str, planner: str | Planner = "auto",
+    machine: str | Machine | None = None, granule: Granule = BYTES, time_limit_s: float | None = 2,
+    *, host_budget: int | str | None = None, seed: int = 0,
+    rewrites: Sequence[str] = DEFAULT_REWRITES,
+) -> Plan:  # fmt: skip
+    """Rewrites the trace, plans it within a budget, and verifies what the planner returned.
+
+    Args:
+        trace: a step as `oc.trace` or `oc.chain` gives it.
+        budget: device bytes, "512MiB", "8GB" or "25%" (DESIGN: minimum + share of peak - minimum).
+        planner: name with parameters ("window:size=2"), "file.py:Class", or a planner object.
+        machine: name, `Machine`, or None for the saved calibration or "cpu-generic".
+        granule: how the allocator rounds; `BYTES` is the pure model.
+        time_limit_s: cuts searching planners short.
+        host_budget: host memory for swapped variables; None: the machine's.
+        seed: of planners that draw random numbers.
+        rewrites: names of rewrites, applied in order.
+
+    Returns:
+        A verified `Plan` whose `.trace` is the rewritten trace.
+
+    Raises:
+        Infeasible: the planner finds no schedule; it carries the planner's minimum.
+        ScheduleError: the planner returned an illegal schedule.
+        ConfigError: an unknown name or a budget that is none.
+    """
+    where = find_machine(machine)
+    rewritten = apply_rewrites(trace, rewrites)
+    budget_bytes = resolve_budget(rewritten, budget, granule)
+    host_bytes = (
+        where.host_bytes if host_budget is None else resolve_budget(rewritten, host_budget, granule)
+    )
+    chosen = get_planner(planner) if isinstance(planner, str) else planner
+    result = chosen.plan(
+        rewritten, budget_bytes, where, granule=granule, host_budget_bytes=host_bytes, seed=seed,
+        time_limit_s=time_limit_s,
+    )  # fmt: skip
+    named = Plan(
+        result.trace, (*rewrites, *result.rewrites), result.schedule, result.makespan_us,
+        result.peak_bytes, result.host_peak_bytes, result.lower_bound,
+        {"planner": chosen.name, **result.notes},
+    )  # fmt: skip
+    laws.verify(named, trace, budget_bytes, where, host_budget_bytes=host_bytes)
+    return named
+
+
+def verify(
+    plan: Plan | Schedule,
+    original_trace: Trace,
+    budget: int | str,
+    machine: str | Machine | None = None,
+) -> None:
+    """Proves a plan (or a bare schedule) legal within the budget.
+
+    Raises:
+        ScheduleError: with `.rule` and `.index` of the first breach.
+    """
+    if isinstance(plan, Plan):
+        base, granule = plan.trace, plan.schedule.granule
+    else:
+        base, granule = original_trace, plan.granule
+    where = None if machine is None else find_machine(machine)
+    laws.verify(plan, original_trace, resolve_budget(base, budget, granule), where)
+
+
+def lower_bound(
+    trace: Trace, budget: int | str, machine: str | Machine | None = None, recompute: bool = True
+) -> LowerBound:
+    """A makespan that no schedule within the budget can beat (`sched/bounds.py` says of which
+    class).
+    """
+    return bounds.lower_bound(
+        trace, resolve_budget(trace, budget, BYTES), find_machine(machine), recompute
+    )
+
+
+def load_plan(path: str, trace: Trace) -> Plan:
+    """Reads a plan file for the trace that it was made for (before rewriting).
+
+    Raises:
+        PlanMismatch: it belongs to another trace.
+        ConfigError: not a plan file.
+    """
+    with open(path, encoding="utf-8") as file:
+        data = json.load(file)
+    return Plan.from_json(data, apply_rewrites(trace, data.get("rewrites", ())))
+
+
+def execute(
+    plan: Plan, model: Module, batch: tuple[np.ndarray, np.ndarray], device: str = "cpu",
+    allocator: str = "va", *, scalars: Mapping[str, float] | None = None, **options: Any,
+) -> Run:  # fmt: skip
+    """Runs one step of a plan from the model's present values, and changes nothing of the model.
+
+    Args:
+        plan: made for this model and batch shape.
+        model: gives parameters and buffers; optimizer slots start at zero.
+        batch: (x, y), logical layout.
+        device: "cpu".
+        allocator: name with parameters, such as "va:chunk=1MiB".
+        scalars: step scalars; default {"lr": 0.01, "step": 0, "seed": 0}.
+        options: of the device: threads, link_bandwidth, poison, delays, ...
+            (`devices.cpu.CpuDevice`).
+
+    Raises:
+        DoesNotFit: the allocator's reserved peak exceeds the plan's budget.
+        PlanMismatch: the plan is for another granule, shape or model.
+    """
+    from ooctrain.session import execute_once
+
+    return execute_once(plan, model, batch, device, allocator, scalars, options)

@@ -1,0 +1,74 @@
+"""What the tutorials share: pauses, predictions, exercises and pictures.
+
+Each tutorial runs whole (`python tutorials/00_tour.py`), cell by cell in an editor that knows the
+percent format, or paused (`python tutorials/00_tour.py --step`). `predict` is called before an
+experiment with the reader's guess; `reveal` then prints how far off it was. Nothing is graded here:
+the asserts at the end of a tutorial are about the library, the exercises about the reader.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+PICTURES = Path(__file__).parent / "pictures"
+
+
+class Lesson:
+    """One run of a tutorial.
+
+    Args:
+        title: printed first.
+        arguments: the command line, without the program's name.
+        ask: how a paused run waits for the reader.
+    """
+
+    def __init__(
+        self, title: str, arguments: list[str] | None = None, ask: Callable[[str], str] = input
+    ):
+        words = sys.argv[1:] if arguments is None else arguments
+        self.paused = "--step" in words
+        self._ask, self._guesses = ask, {}
+        print(f"=== {title} ===")
+
+    def cell(self, text: str) -> None:
+        """Marks the beginning of a cell: prints its one-line summary and, with --step, waits for
+        Enter.
+        """
+        print(f"\n--- {text}")
+        if self.paused:
+            self._ask("    [Enter] ")
+
+    def predict(self, what: str, guess: float) -> None:
+        """Notes a guess before an experiment. Change the number in the script to your own."""
+        self._guesses[what] = guess
+        print(f"    prediction: {what} = {guess:g}")
+
+    def reveal(self, what: str, measured: float) -> float:
+        """Prints what was measured and how far off the prediction was; returns the error as a
+        share.
+        """
+        guess = self._guesses.pop(what)
+        error = abs(guess - measured) / abs(measured) if measured else abs(guess)
+        print(f"    measured:   {what} = {measured:g}   (the prediction was {error:.0%} off)")
+        return error
+
+    def exercise(self, question: str, check: Callable[[object], bool], answer: object) -> bool:
+        """States an exercise and checks `answer` (None: not tried yet); returns whether it is
+        right.
+        """
+        if answer is None:
+            print(f"    exercise: {question}  (put your answer into the script)")
+            return False
+        right = check(answer)
+        print(f"    exercise: {question}  -> {answer!r} is {'right' if right else 'not right yet'}")
+        return right
+
+    def picture(self, name: str, svg: str) -> Path:
+        """Writes an SVG picture beside the tutorials and says where."""
+        PICTURES.mkdir(exist_ok=True)
+        path = PICTURES / name
+        path.write_text(svg, encoding="utf-8")
+        print(f"    picture: {path.relative_to(PICTURES.parent.parent)}")
+        return path
