@@ -1,0 +1,273 @@
+"""The table of `docs/schedule.md` as code: what each instruction claims, releases and waits for.
+
+In: a trace and a schedule. Out: one `Issued` per instruction: bytes claimed and released, both ledgers,
+and the instructions that it may not start before. The one idea: each stream works in list order, so
+"wait for all of these" is always "wait for the latest of them on each stream": at most three indices,
+even for "every release listed before". Verifier, simulator and executor all read this one table; the
+planners keep their own books, and `testing/interpreter.py` derives the same laws anew, byte by byte,
+so that a mistake here cannot hide. Source: DESIGN section 4. Read next: `verify.py`, `simulate.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from ooctrain.sched.host import host_life, slot_of
+from ooctrain.sched.schedule import (
+    End,
+    Fence,
+    Free,
+    Instruction,
+    Run,
+    Schedule,
+    SwapIn,
+    SwapOut,
+)  # fmt: skip
+from ooctrain.sched.spans import Spans
+from ooctrain.trace import Trace
+
+Stream = Literal["C", "D", "H", ""]
+C, D, H = 0, 1, 2
+#: By stream C, D, H: the latest instruction to wait for; -1 stands for none.
+Waits = tuple[int, int, int]
+NONE: Waits = (-1, -1, -1)
+
+
+@dataclass(frozen=True, slots=True)
+class Issued:
+    """One instruction with what the table says of it.
+
+    Args:
+        index: its position in the list; for an implied End the position of the Run before which it
+            happens (at the very end: the length of the list).
+        instruction: the instruction.
+        stream: "C", "D", "H", or "" for what runs nowhere (End, Free, Fence).
+        claim_bytes, release_bytes: change of the device ledger at issue, in granted bytes.
+        ledger_bytes: the device ledger after it.
+        host_claim_bytes, host_release_bytes: change of the host ledger, the claim first.
+        host_ledger_bytes: the host ledger after the claim and before the release.
+        waits: indices of listed instructions that must be done first, at most one a stream. Besides
+            these it waits for its stream's previous. For Free and End: what it gives back is released
+            when these are done.
+        implied: an End that the list does not spell out.
+    """
+
+    index: int
+    instruction: Instruction
+    stream: Stream
+    claim_bytes: int
+    release_bytes: int
+    ledger_bytes: int
+    host_claim_bytes: int
+    host_release_bytes: int
+    host_ledger_bytes: int
+    waits: tuple[int, ...]
+    implied: bool = False
+
+
+def walk(trace: Trace, schedule: Schedule) -> list[Issued]:
+    """The whole list through the table, implied Ends included, each at its place.
+
+    The schedule must be legal (`verify`); of an illegal one the numbers mean nothing.
+    Cost: O(instructions), times the chunks of the variable concerned.
+    """
+    ledger = Ledger(trace, schedule)
+    issued: list[Issued] = []
+    for index, instruction in enumerate(schedule.instructions):
+        issued += ledger.issue(index, instruction)
+    return issued + ledger.close()
+
+
+def start_bytes(schedule: Schedule) -> tuple[int, int]:
+    """(device, host) ledger before the first instruction."""
+    device = sum(schedule.granule.granted(hi - lo) for _, lo, hi in schedule.start_device)
+    return device, sum(hi - lo for _, lo, hi in schedule.start_host)
+
+
+def peaks(issued: Sequence[Issued], schedule: Schedule) -> tuple[int, int]:
+    """(device, host) peak bytes: the largest ledger values, the start included."""
+    device, host = start_bytes(schedule)
+    return (
+        max([device, *(i.ledger_bytes for i in issued)]),
+        max([host, *(i.host_ledger_bytes for i in issued)]),
+    )
+
+
+class Ledger:
+    """Walks a list: residency, host copies, both ledgers, and who waits for whom.
+
+    Attributes:
+        device: for each variable its resident ranges; the value is (the Run that wrote it, the latest
+            SwapOut that read it, the SwapIn that filled it), each an index or -1.
+        host: for each variable its valid host copies; the value is the SwapOut's index, -1: start.
+        ledger_bytes, host_ledger_bytes: both ledgers now.
+        open_call: the call whose Run is not ended yet, or None.
+    """
+
+    def __init__(self, trace: Trace, schedule: Schedule):
+        self.trace, self.granule = trace, schedule.granule
+        variables = range(len(trace.variables))
+        self.device: list[Spans[Waits]] = [Spans() for _ in variables]
+        self.host: list[Spans[int]] = [Spans() for _ in variables]
+        self.ledger_bytes, self.host_ledger_bytes = start_bytes(schedule)
+        self.open_call: int | None = None
+        self._open_bytes, self._open_index = 0, -1
+        self._last_run = [-1 for _ in variables]  # the latest Run that read it, or wrote it to keep
+        self._last_in = [-1 for _ in variables]  # the latest SwapIn of any part of it
+        self._mate = {**trace.carries, **trace.carried_from}  # the other tenant of its host slot
+        self._slot_reads: dict[int, Spans[int]] = {}  # by slot and range: the latest SwapIn from it
+        self._host_life = host_life(trace, schedule)
+        self._issued = list(NONE)  # by stream: the latest instruction
+        self._fence = list(NONE)
+        self._released = list(NONE)  # when these are done, so is every release listed so far
+        self._host_released = list(NONE)
+        self._length = len(schedule.instructions)
+        for variable, lo, hi in schedule.start_device:
+            self.device[variable].put(lo, hi, NONE)
+        for variable, lo, hi in schedule.start_host:
+            self.host[variable].put(lo, hi, -1)
+
+    def missing(self, variable: int) -> list[tuple[int, int]]:
+        """The ranges of a variable that are not resident."""
+        return self.device[variable].gaps(0, self.trace.variables[variable].nbytes)
+
+    def issue(self, index: int, instruction: Instruction) -> list[Issued]:
+        """Takes the next instruction of the list; before a Run an implied End comes first."""
+        match instruction:
+            case Run():
+                return [*self._implied_end(index), self._run(index, instruction)]
+            case SwapIn():
+                return [self._swap_in(index, instruction)]
+            case SwapOut():
+                return [self._swap_out(index, instruction)]
+            case Free():
+                return [self._free(index, instruction)]
+            case End():
+                return [self._end(index, instruction)]
+            case Fence():
+                self._fence = list(self._issued)
+                return [self._record(index, instruction, "", self._fence)]
+
+    def close(self) -> list[Issued]:
+        """The End that the end of the list implies, if the last Run has none."""
+        return self._implied_end(self._length)
+
+    def _implied_end(self, index: int) -> list[Issued]:
+        if self.open_call is None:
+            return []
+        return [self._end(index, End(self.open_call), implied=True)]
+
+    def _run(self, index: int, run: Run) -> Issued:
+        call, granted = self.trace.calls[run.call], self.granule.granted
+        kept = call.outs if run.keep is None else run.keep
+        waits = self._fence.copy()
+        for variable in call.ins:
+            # The latest SwapIn of a variable stands for all of them: stream H works in order.
+            waits[H] = max(waits[H], self._last_in[variable])
+            self._last_run[variable] = index
+        claim = self._open_bytes = granted(call.workspace_bytes)
+        for out in call.outs:
+            size = self.trace.variables[out].nbytes
+            if out in call.reuse:
+                self._take_over(call.reuse[out], waits)
+            else:
+                claim += granted(size)
+            if out in kept:
+                self.device[out].put(0, size, (index, -1, -1))
+                self._last_run[out], self._last_in[out] = index, -1
+            else:
+                self._open_bytes += granted(size)
+        if claim:
+            _raise_to(waits, self._released)
+        self.ledger_bytes += claim
+        self.open_call, self._open_index = run.call, index
+        self._issued[C] = index
+        return self._record(index, run, "C", waits, claim=claim)
+
+    def _take_over(self, source: int, waits: list[int]) -> None:
+        """An output moves into the storage of `source`, once the listed copies of it are done."""
+        size = self.trace.variables[source].nbytes
+        for _, _, (_, swap_out, _) in self.device[source].over(0, size):
+            waits[D] = max(waits[D], swap_out)
+        self.device[source].drop(0, size)
+
+    def _end(self, index: int, end: End, *, implied: bool = False) -> Issued:
+        waits, released = self._fence.copy(), self._open_bytes
+        waits[C] = max(waits[C], self._open_index)
+        self.ledger_bytes -= released
+        self.open_call, self._open_bytes = None, 0
+        _raise_to(self._released, waits)
+        return self._record(index, end, "", waits, release=released, implied=implied)
+
+    def _swap_in(self, index: int, swap: SwapIn) -> Issued:
+        waits = self._fence.copy()
+        for _, _, swap_out in self.host[swap.var].over(swap.lo, swap.hi):
+            waits[D] = max(waits[D], swap_out)
+        _raise_to(waits, self._released)
+        self.device[swap.var].put(swap.lo, swap.hi, (-1, -1, index))
+        self._last_in[swap.var] = self._issued[H] = index
+        self._reads_of_slot(swap.var).put(swap.lo, swap.hi, index)
+        claim = self.granule.granted(swap.hi - swap.lo)
+        self.ledger_bytes += claim
+        return self._record(index, swap, "H", waits, claim=claim)
+
+    def _swap_out(self, index: int, swap: SwapOut) -> Issued:
+        waits, spans = self._fence.copy(), self.device[swap.var]
+        for lo, hi, (run, _, swap_in) in spans.over(swap.lo, swap.hi):
+            waits[C], waits[H] = max(waits[C], run), max(waits[H], swap_in)
+            spans.put(lo, hi, (run, index, swap_in))
+        for _, _, swap_in in self._reads_of_slot(swap.var).over(swap.lo, swap.hi):
+            # Whoever still reads this host range must be done before it is written again.
+            waits[H] = max(waits[H], swap_in)
+        if index in self._host_life.claims:
+            _raise_to(waits, self._host_released)
+        self.host[swap.var].put(swap.lo, swap.hi, index)
+        if swap.var in self._mate:
+            self.host[self._mate[swap.var]].drop(swap.lo, swap.hi)
+        self._issued[D] = index
+        return self._record(index, swap, "D", waits)
+
+    def _free(self, index: int, free: Free) -> Issued:
+        # A Run touches whole variables, so the variable's latest one stands for the range's. Where the
+        # range came in after that Run, its SwapIn has waited for the release that waited for the Run.
+        waits = self._fence.copy()
+        waits[C] = max(waits[C], self._last_run[free.var])
+        for _, _, (_, swap_out, swap_in) in self.device[free.var].over(free.lo, free.hi):
+            waits[D], waits[H] = max(waits[D], swap_out), max(waits[H], swap_in)
+        self.device[free.var].drop(free.lo, free.hi)
+        released = self.granule.granted(free.hi - free.lo)
+        self.ledger_bytes -= released
+        _raise_to(self._released, waits)
+        return self._record(index, free, "", waits, release=released)
+
+    def _reads_of_slot(self, variable: int) -> Spans[int]:
+        return self._slot_reads.setdefault(slot_of(self.trace, variable), Spans())
+
+    def _record(
+        self, index: int, instruction: Instruction, stream: Stream, waits: Sequence[int], *,
+        claim: int = 0, release: int = 0, implied: bool = False,
+    ) -> Issued:  # fmt: skip
+        """The finished row; applies the host ledger, which only copies change."""
+        host_claim = host_release = 0
+        if stream == "D" or stream == "H":
+            host_claim = self._host_life.claims.get(index, 0)
+            host_release = self._host_life.releases.get(index, 0)
+            if host_release:
+                lane = D if stream == "D" else H
+                self._host_released[lane] = index
+        self.host_ledger_bytes += host_claim
+        row = Issued(
+            index, instruction, stream, claim, release, self.ledger_bytes, host_claim, host_release,
+            self.host_ledger_bytes, tuple(w for w in waits if w >= 0), implied,
+        )  # fmt: skip
+        self.host_ledger_bytes -= host_release
+        return row
+
+
+def _raise_to(waits: list[int], others: Sequence[int]) -> None:
+    """Waits for the others too."""
+    for lane, other in enumerate(others):
+        if other > waits[lane]:
+            waits[lane] = other

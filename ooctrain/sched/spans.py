@@ -1,0 +1,102 @@
+"""Byte ranges with a value: the small sorted map behind residency, host copies and host slots.
+
+In: ranges [lo, hi) of one variable. Out: which of them are covered, by what, and where the gaps are. The
+one idea: a sorted list of disjoint (lo, hi, value); neighbours with equal values melt together, so a
+variable that moves as a whole is one entry and a chunked one has as many entries as differ. Read next:
+`ledger.py`.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from operator import itemgetter
+from typing import Generic, TypeVar
+
+Value = TypeVar("Value")
+_LO = itemgetter(0)
+
+
+class Spans(Generic[Value]):
+    """Disjoint ranges, each with a value. Cost of every method: O(entries of this variable)."""
+
+    __slots__ = ("items",)
+
+    def __init__(self) -> None:
+        self.items: list[tuple[int, int, Value]] = []
+
+    def over(self, lo: int, hi: int) -> list[tuple[int, int, Value]]:
+        """The entries within [lo, hi), clipped to it, ascending."""
+        items = self.items
+        if len(items) == 1 and items[0][0] == lo and items[0][1] == hi:
+            return items[:]
+        found = []
+        for position in range(self._first(lo), len(items)):
+            start, stop, value = items[position]
+            if start >= hi:
+                break
+            found.append((max(start, lo), min(stop, hi), value))
+        return found
+
+    def gaps(self, lo: int, hi: int) -> list[tuple[int, int]]:
+        """The parts of [lo, hi) that no entry covers, ascending."""
+        gaps = []
+        for start, stop, _ in self.over(lo, hi):
+            if lo < start:
+                gaps.append((lo, start))
+            lo = stop
+        if lo < hi:
+            gaps.append((lo, hi))
+        return gaps
+
+    def drop(self, lo: int, hi: int) -> None:
+        """Uncovers [lo, hi)."""
+        items = self.items
+        if lo >= hi or not items:
+            return
+        start = stop = self._first(lo)
+        rest = []
+        while stop < len(items) and items[stop][0] < hi:
+            a, b, value = items[stop]
+            if a < lo:
+                rest.append((a, lo, value))
+            if b > hi:
+                rest.append((hi, b, value))
+            stop += 1
+        items[start:stop] = rest
+
+    def put(self, lo: int, hi: int, value: Value) -> None:
+        """Covers [lo, hi) with `value`, whatever was there before."""
+        if lo >= hi:
+            return
+        self.drop(lo, hi)
+        items = self.items
+        start = stop = self._first(lo)
+        if start > 0 and items[start - 1][1] == lo and items[start - 1][2] == value:
+            start -= 1
+            lo = items[start][0]
+        if stop < len(items) and items[stop][0] == hi and items[stop][2] == value:
+            hi = items[stop][1]
+            stop += 1
+        items[start:stop] = [(lo, hi, value)]
+
+    def ranges(self) -> list[tuple[int, int]]:
+        """What is covered, values aside, with touching ranges joined."""
+        joined: list[tuple[int, int]] = []
+        for lo, hi, _ in self.items:
+            if joined and joined[-1][1] == lo:
+                joined[-1] = (joined[-1][0], hi)
+            else:
+                joined.append((lo, hi))
+        return joined
+
+    def _first(self, lo: int) -> int:
+        """Position of the first entry that ends after `lo`."""
+        position = bisect_right(self.items, lo, key=_LO)
+        if position and self.items[position - 1][1] > lo:
+            return position - 1
+        return position
+
+
+def total(ranges: list[tuple[int, int]]) -> int:
+    """Bytes in a list of disjoint ranges."""
+    return sum(hi - lo for lo, hi in ranges)

@@ -1,0 +1,119 @@
+"""When everything happened: the result of a simulation, and of a measured step alike.
+
+In: events in integer nanoseconds and the two ledgers' peaks. Out: `Timeline`, read by reports, tests and
+people. The one idea: predicted and measured steps are the same kind of data, so that they can be laid
+over each other. Read next: `simulate.py`, then `report/`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from itertools import accumulate
+from typing import Any
+
+from ooctrain.sched.ledger import Stream
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One instruction on its stream.
+
+    Args:
+        stream: "C" (calls), "D" (device to host) or "H" (host to device).
+        name: the call's or the variable's name.
+        start_us, end_us: from the beginning of the step.
+        index: position of the instruction in the list.
+    """
+
+    stream: Stream
+    name: str
+    start_us: float
+    end_us: float
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """One step in time.
+
+    Args:
+        makespan_us: end of the last instruction.
+        peak_bytes, host_peak_bytes: largest values of the ledgers (simulated) or held (measured).
+        bytes_out, bytes_in: copied to the host, to the device.
+        compute_us: time in which a call runs.
+        recompute_us: the part of it in calls that ran before in this step.
+        stall_us: makespan less compute: time in which no call runs.
+        events: by start time.
+        ledger: (time_us, bytes on the device from then on), ascending; begins at time 0.
+    """
+
+    makespan_us: float
+    peak_bytes: int
+    host_peak_bytes: int
+    bytes_out: int
+    bytes_in: int
+    compute_us: float
+    recompute_us: float
+    stall_us: float
+    events: tuple[Event, ...] = ()
+    ledger: tuple[tuple[float, int], ...] = ()
+
+    def busy_us(self, stream: Stream) -> float:
+        """Time in which a stream works."""
+        return sum(event.end_us - event.start_us for event in self.events if event.stream == stream)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain numbers and lists, for files and pictures."""
+        return asdict(self)
+
+
+def ledger_curve(
+    start_bytes: int, changes_ns: Iterable[tuple[int, int]]
+) -> tuple[tuple[float, int], ...]:
+    """(time_us, bytes) steps of what is held over time.
+
+    Args:
+        start_bytes: held before the step.
+        changes_ns: (time in ns, change in bytes), in any order; at one time releases come first.
+    """
+    changes = sorted(changes_ns)
+    held = accumulate((change for _, change in changes), initial=start_bytes)
+    curve: list[tuple[float, int]] = []
+    for time_ns, value in zip([0, *(time for time, _ in changes)], held, strict=True):
+        if curve and curve[-1][0] == time_ns / 1000:
+            curve.pop()
+        curve.append((time_ns / 1000, value))
+    return tuple(curve)
+
+
+def make_timeline(
+    events: Sequence[Event], *, rerun: frozenset[int], bytes_out: int, bytes_in: int, peak_bytes: int,
+    host_peak_bytes: int, ledger: tuple[tuple[float, int], ...] = (), makespan_us: float | None = None,
+) -> Timeline:  # fmt: skip
+    """A timeline with its sums worked out.
+
+    Args:
+        events: in any order.
+        rerun: list positions of Runs that repeat a call.
+        makespan_us: the end, where it is later than the last event's.
+    """
+    # Summed in whole nanoseconds, so that equal steps give equal sums.
+    calls = [event for event in events if event.stream == "C"]
+    length_ns = {e.index: round(e.end_us * 1000) - round(e.start_us * 1000) for e in calls}
+    compute_ns = sum(length_ns.values())
+    end_us = (
+        max((event.end_us for event in events), default=0.0) if makespan_us is None else makespan_us
+    )
+    return Timeline(
+        makespan_us=end_us,
+        peak_bytes=peak_bytes,
+        host_peak_bytes=host_peak_bytes,
+        bytes_out=bytes_out,
+        bytes_in=bytes_in,
+        compute_us=compute_ns / 1000,
+        recompute_us=sum(length_ns[index] for index in rerun if index in length_ns) / 1000,
+        stall_us=(round(end_us * 1000) - compute_ns) / 1000,
+        events=tuple(sorted(events, key=lambda event: (event.start_us, event.index))),
+        ledger=ledger,
+    )

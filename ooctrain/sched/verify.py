@@ -1,0 +1,166 @@
+"""The verifier: proves that a list trains the network right and stays within its budget.
+
+In: a plan (or a bare schedule), the original trace, a budget. Out: nothing, or a `ScheduleError` for the
+first rule broken, with names, numbers and the likely fix. The one idea: every planner is distrusted; the
+list is walked once and each instruction must pass its rules (`rules.py`) before it is issued. The books
+are `ledger.py`'s, which no planner uses. Source: DESIGN section 4. Read next: `simulate.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ooctrain.cost import Machine
+from ooctrain.errors import ScheduleError
+from ooctrain.sched.budget import resolve_budget
+from ooctrain.sched.ledger import Issued, Ledger, peaks
+from ooctrain.sched.rules import (
+    AT_END,
+    AT_START,
+    BEFORE,
+    CLAIMS,
+    RULES,
+    Problem,
+    Recomputed,
+    Rule,
+    State,
+)  # fmt: skip
+from ooctrain.sched.schedule import Instruction, Plan, Run, Schedule, describe_instruction
+from ooctrain.sched.simulate import time_issued
+from ooctrain.trace import Trace
+from ooctrain.units import Percent
+
+__all__ = ["RULES", "Rule", "verify"]
+
+Rewrite = Callable[[Trace], Trace]
+#: Rewrites before which a percentage is resolved (DESIGN section 8).
+_BEFORE_TILES = ("fuse", "share_storage")
+
+
+def verify(
+    plan: Plan | Schedule,
+    trace: Trace,
+    budget: int | str | Percent | None,
+    machine: Machine | None = None,
+    *,
+    host_budget_bytes: int | None = None,
+    rewrites: Mapping[str, Rewrite] | None = None,
+) -> None:
+    """Walks a list through all rules.
+
+    Args:
+        plan: a plan, which meets every rule; or a bare schedule for `trace` as it is, which has made no
+            claims and no rewrites, and skips those rules.
+        trace: the original trace, before the plan's rewrites.
+        budget: of the device: bytes, "512MiB", "25%"; None: not limited.
+        machine: what the plan is for; None: its makespan is not recomputed.
+        host_budget_bytes: None: the machine's host memory, if there is a machine and it has a limit.
+        rewrites: {name: function}; None: those of `ooctrain.rewrite`.
+
+    Raises:
+        ScheduleError: the first rule broken, with `.rule` and `.index`.
+        ConfigError: the budget is not one.
+
+    Cost: O(instructions), times the chunks of the variables concerned.
+    """
+    host_limit = host_budget_bytes
+    if host_limit is None and machine is not None:
+        host_limit = machine.host_bytes
+    if isinstance(plan, Schedule):
+        limit = None if budget is None else resolve_budget(trace, budget, plan.granule)
+        _check_list(plan, trace, limit, host_limit)
+        return
+    resolved_on = _check_rewrites(plan, trace, rewrites)
+    limit = None if budget is None else resolve_budget(resolved_on, budget, plan.schedule.granule)
+    issued = _check_list(plan.schedule, plan.trace, limit, host_limit)
+    _check_claims(plan, issued, machine)
+
+
+def _check_rewrites(plan: Plan, trace: Trace, rewrites: Mapping[str, Rewrite] | None) -> Trace:
+    """R6; returns the trace on which a percentage is resolved."""
+    if plan.rewrites and rewrites is None:
+        from ooctrain.rewrite import REWRITES
+
+        rewrites = REWRITES
+    _ask("R601", None, "", plan, rewrites or {})
+    resolved_on = trace
+    for position, name in enumerate(plan.rewrites):
+        trace = (rewrites or {})[name](trace)
+        if all(earlier in _BEFORE_TILES for earlier in plan.rewrites[: position + 1]):
+            resolved_on = trace
+    _ask("R602", None, "", plan, trace)
+    return resolved_on
+
+
+def _check_list(
+    schedule: Schedule, trace: Trace, budget_bytes: int | None, host_budget_bytes: int | None
+) -> list[Issued]:
+    """R1 to R4, in list order; returns the list as walked."""
+    nothing = Ledger(trace, Schedule((), granule=schedule.granule))
+    ran = [0] * len(trace.calls)
+    state = State(trace, schedule, nothing, budget_bytes, host_budget_bytes, ran)
+    for code in AT_START:
+        _ask(code, None, "before the step", state)
+    state.ledger = Ledger(trace, schedule)
+    _check_budgets(state, None, "before the step", state.ledger.host_ledger_bytes)
+    issued: list[Issued] = []
+    for index, instruction in enumerate(schedule.instructions):
+        issued += _step(state, index, instruction)
+    issued += state.ledger.close()
+    for code in AT_END:
+        _ask(code, None, "at the end of the step", state)
+    return issued
+
+
+def _step(state: State, index: int, instruction: Instruction) -> list[Issued]:
+    """Asks the rules about one instruction and issues it."""
+    for code in BEFORE[type(instruction)]:
+        problem = RULES[code].check(state, index, instruction)
+        if problem is not None:
+            _fail(code, index, _where(state, index, instruction), problem)
+    rows = state.ledger.issue(index, instruction)
+    if isinstance(instruction, Run):
+        state.ran[instruction.call] += 1
+        state.next_call = max(state.next_call, instruction.call + 1)
+    _check_budgets(state, index, instruction, rows[-1].host_ledger_bytes)
+    return rows
+
+
+def _check_budgets(state: State, index: int | None, at: Instruction | str, host_bytes: int) -> None:
+    """R3 after an instruction, or at the start."""
+    for code, arguments in (("R301", ()), ("R302", (host_bytes,)), ("R303", ())):
+        problem = RULES[code].check(state, index, *arguments)
+        if problem is not None:
+            where = at if isinstance(at, str) else _where(state, index, at)
+            _fail(code, index, where, problem)
+
+
+def _check_claims(plan: Plan, issued: list[Issued], machine: Machine | None) -> None:
+    """R5: everything that the plan claims, worked out again."""
+    device, host = peaks(issued, plan.schedule)
+    makespan = None
+    if machine is not None:
+        makespan = time_issued(issued, plan.schedule, plan.trace, machine).makespan_us
+    again = Recomputed(plan, device, host, makespan)
+    for code in CLAIMS:
+        _ask(code, None, "the plan's claims", again)
+
+
+def _ask(code: str, index: int | None, where: str, *arguments: Any) -> None:
+    problem = RULES[code].check(*arguments)
+    if problem is not None:
+        _fail(code, index, where, problem)
+
+
+def _fail(code: str, index: int | None, where: str, problem: Problem) -> None:
+    raise ScheduleError(
+        problem.what, rule=code, index=index, where=where, numbers=problem.numbers, fix=problem.fix
+    )
+
+
+def _where(state: State, index: int | None, instruction: Instruction) -> str:
+    try:
+        return f"instruction {index}: {describe_instruction(instruction, state.trace)}"
+    except IndexError:
+        return f"instruction {index}: {instruction}"
