@@ -1,0 +1,95 @@
+"""Paper 002's chains as traces: `oc.chain(x, y, u_forward, u_backward, extra_forward,
+extra_backward)`.
+
+In: sizes and times of a chain of stages. Out: a `Trace` that carries its own durations, so that
+every planner, the simulator and the bounds work on the paper's instances. The one idea: stage F_i
+reads x_i and writes x_{i+1}; B_i reads x_i, x_{i+1}, y_{i+1} and writes y_i. Source: paper 002,
+section 3.1 (which counts stages from 0 to L in its formulas, from 1 in its text: we follow the
+formulas). Read next: `sched/bounds.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ooctrain.errors import ConfigError
+from ooctrain.layers.base import Op, Spec
+from ooctrain.trace import Trace, TraceBuilder
+
+NS_PER_US = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Stage(Op):
+    """A stage without arithmetic: it has sizes and a time, and cannot be executed."""
+
+    def flops(self, ins: Sequence[Spec], outs: Sequence[Spec]) -> int:
+        """None: the call carries its own time."""
+        return 0
+
+
+def chain(
+    x: Sequence[int], y: Sequence[int], u_forward: Sequence[float], u_backward: Sequence[float],
+    extra_forward: Sequence[int], extra_backward: Sequence[int],
+) -> Trace:  # fmt: skip
+    """A chain of paper 002 as a trace of 2 L + 3 calls: F_0 .. F_L, loss, B_L .. B_0.
+
+    x_0 is on the device before the step and without a host copy, as in the paper (kind "state": it
+    must be there again at the end, where nothing else is, so that this costs nothing). The loss
+    takes no time and no workspace; it turns x_{L+1} into y_{L+1}, so that y_{L+1} is absent while
+    the forward stages run.
+
+    Args:
+        x: sizes |x_0| .. |x_{L+1}| in bytes: L + 2 entries.
+        y: sizes |y_0| .. |y_{L+1}| in bytes: L + 2 entries.
+        u_forward, u_backward: times of F_i and B_i in us, i = 0 .. L: L + 1 entries.
+        extra_forward, extra_backward: temporary bytes ex_i^F and ex_i^B: L + 1 entries.
+
+    Raises:
+        ConfigError: lengths that do not fit together, or negative entries.
+    """
+    _check_chain(x, y, u_forward, u_backward, extra_forward, extra_backward)
+    stages = len(u_forward)
+    builder = TraceBuilder()
+    values = [
+        _value(builder, f"x{i}", size, "state" if i == 0 else "activation")
+        for i, size in enumerate(x)
+    ]
+    gradients = [_value(builder, f"y{i}", size, "grad") for i, size in enumerate(y)]
+    forward = [
+        builder.call(
+            f"F{i}", Stage(), (values[i],), (values[i + 1],),
+            workspace_bytes=int(extra_forward[i]), duration_ns=round(u_forward[i] * NS_PER_US),
+        )
+        for i in range(stages)
+    ]  # fmt: skip
+    builder.call("loss", Stage(), (values[-1],), (gradients[-1],), phase="loss", duration_ns=0)
+    for i in reversed(range(stages)):
+        builder.call(
+            f"B{i}", Stage(), (values[i], values[i + 1], gradients[i + 1]), (gradients[i],),
+            workspace_bytes=int(extra_backward[i]), phase="backward", forward_of=forward[i],
+            duration_ns=round(u_backward[i] * NS_PER_US),
+        )  # fmt: skip
+    return builder.build()
+
+
+def _value(builder: TraceBuilder, name: str, size_bytes: int, kind: str) -> int:
+    return builder.variable(name, (int(size_bytes),), "uint8", kind)  # type: ignore[arg-type]
+
+
+def _check_chain(x: Sequence, y: Sequence, *per_stage: Sequence) -> None:
+    stages = len(per_stage[0])
+    if (
+        stages < 1
+        or len(x) != stages + 1
+        or len(y) != stages + 1
+        or {len(p) for p in per_stage} != {stages}
+    ):
+        raise ConfigError(
+            "a chain of L + 1 stages has L + 2 sizes x and y, and L + 1 times and extras",
+            code="OOC-103",
+            numbers=f"{len(x)} x, {len(y)} y, times and extras: {[len(p) for p in per_stage]}",
+        )
+    if any(entry < 0 for row in (x, y, *per_stage) for entry in row):
+        raise ConfigError("sizes and times of a chain are not negative", code="OOC-103")

@@ -1,0 +1,277 @@
+"""What every planner is, and the bookkeeping that list-writing planners share.
+
+In: a trace and a start. Out: legal lists, and plans that state what the simulator finds. The one
+idea: a planner decides *what* moves *when*; `ListWriter` keeps the books (who is resident, which
+host copies are valid, how many granted bytes are claimed), so that a planner's file shows only its
+algorithm. Sources: DESIGN sections 4 and 5; the storages are paper 004's tensor storage objects.
+Read next: `keep_all.py`, `naive.py`, then `window.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, Protocol
+
+from ooctrain.cost import Machine
+from ooctrain.errors import Infeasible
+from ooctrain.sched.schedule import (
+    BYTES,
+    End,
+    Fence,
+    Free,
+    Granule,
+    Instruction,
+    Plan,
+    Run,
+    Schedule,
+    SwapIn,
+    SwapOut,
+    whole,
+)
+from ooctrain.trace import Call, Trace
+from ooctrain.units import format_bytes
+
+#: `Infeasible.minimum_bytes` where no device budget makes up for the host memory that lacks
+HOST_LACKS = 0
+
+
+class Planner(Protocol):
+    """Turns a trace and a budget into a plan. A pure function of its arguments."""
+
+    @property
+    def name(self) -> str:
+        """Its name in tables and messages."""
+        ...
+
+    def plan(
+        self, trace: Trace, budget_bytes: int, machine: Machine, *, granule: Granule = BYTES,
+        host_budget_bytes: int | None = None, seed: int = 0, time_limit_s: float | None = None,
+    ) -> Plan:  # fmt: skip
+        """A plan whose ledger stays within the budget.
+
+        Args:
+            trace: the (rewritten) step.
+            budget_bytes: of everything on the device, in granted bytes.
+            machine: what decisions and the claimed makespan stand on.
+            granule: how the allocator rounds, and whether parts of variables may move.
+            host_budget_bytes: of host copies; None: unlimited.
+            seed: of planners that draw random numbers.
+            time_limit_s: only cuts a search short, and the plan's notes then say so.
+
+        Raises:
+            Infeasible: with the least budget at which this same planner succeeds.
+        """
+        ...
+
+
+def storages(trace: Trace) -> tuple[int, ...]:
+    """For each variable the first variable on its storage: itself, unless its call reuses an input.
+
+    A chain of in-place calls is one storage; paper 004 calls it a tensor storage object. Cost:
+    O(calls).
+    """
+    root = list(range(len(trace.variables)))
+    for call in trace.calls:
+        for out, source in call.reuse.items():
+            root[out] = root[source]
+    return tuple(root)
+
+
+def call_need_bytes(call: Call, trace: Trace, granule: Granule) -> int:
+    """Granted bytes that a call needs by itself: distinct storages of what it touches, and
+    workspace.
+    """
+    variables = (v for v in call.touched() if v not in call.reuse)
+    touched = sum(granule.granted(trace.variables[v].nbytes) for v in variables)
+    return touched + granule.granted(call.workspace_bytes)
+
+
+def last_uses(trace: Trace) -> list[int]:
+    """For each variable the last call that touches it: -1 if none, a call past the end if it
+    persists.
+    """
+    last = [uses[-1] if uses else -1 for uses in trace.uses]
+    for variable in trace.end_variables.values():
+        last[variable] = len(trace.calls)
+    return last
+
+
+class ListWriter:
+    """Writes a list instruction by instruction and keeps its books; variables move as a whole.
+
+    Args:
+        trace: what the list runs.
+        granule: how the ledger rounds.
+        device: variables that are on the device before the step.
+        host: variables with a valid host copy before the step.
+
+    Attributes:
+        resident: variables on the device at this point of the list.
+        hosted: variables with a valid host copy, already made or listed.
+        ledger_bytes, peak_bytes: granted bytes now, and the most so far.
+        peak_call: name of the call at which the peak was reached.
+    """
+
+    def __init__(
+        self, trace: Trace, granule: Granule, device: Collection[int], host: Collection[int]
+    ):
+        self.trace, self.granule = trace, granule
+        self.device_start, self.host_start = tuple(sorted(device)), tuple(sorted(host))
+        self.resident, self.hosted = set(device), set(host)
+        self.last_use = last_uses(trace)
+        self.ledger_bytes = self.peak_bytes = sum(map(self.granted, device))
+        self.peak_call = ""
+        self._instructions: list[Instruction | None] = []
+        self._swap_out_at: dict[int, int] = {}
+        self._running = ""
+
+    def granted(self, variable: int) -> int:
+        """Bytes that the allocator grants for a variable."""
+        return self.granule.granted(self.trace.variables[variable].nbytes)
+
+    def run(self, call_id: int) -> None:
+        """Lists a call and its End; all its outputs stay."""
+        call = self.trace.calls[call_id]
+        self._running = call.name
+        workspace = self.granule.granted(call.workspace_bytes)
+        fresh = sum(self.granted(out) for out in call.outs if out not in call.reuse)
+        self._claim(fresh + workspace)
+        self._instructions += [Run(call_id), End(call_id)]
+        self.ledger_bytes -= workspace
+        self.resident.difference_update(call.reuse.values())
+        self.resident.update(call.outs)
+
+    def swap_in(self, variable: int) -> None:
+        """Lists the way back of a variable; nothing happens if it is on the device."""
+        if variable not in self.resident:
+            self._claim(self.granted(variable))
+            self.resident.add(variable)
+            self._move(SwapIn, variable)
+
+    def swap_out(self, variable: int) -> None:
+        """Lists the copy to the host; nothing happens if the host has a valid one."""
+        if variable in self.hosted:
+            return
+        self._move(SwapOut, variable)
+        self._swap_out_at[variable] = len(self._instructions) - 1
+        self.hosted.add(variable)
+        self.hosted.discard(self.trace.carries.get(variable, -1))  # both share one host slot
+
+    def cancel_swap_out(self, variable: int) -> None:
+        """Takes a listed copy to the host back off the list; nothing happens if there is none."""
+        position = self._swap_out_at.pop(variable, None)
+        if position is not None:
+            if self.trace.variables[variable].nbytes:
+                self._instructions[position] = None
+            self.hosted.discard(variable)
+
+    def free(self, variable: int) -> None:
+        """Lists the release of a resident variable."""
+        self._move(Free, variable)
+        self.resident.remove(variable)
+        self._swap_out_at.pop(variable, None)
+        self.ledger_bytes -= self.granted(variable)
+
+    def fence(self) -> None:
+        """Lists a fence."""
+        self._instructions.append(Fence())
+
+    def is_dead(self, variable: int, call_id: int) -> bool:
+        """Whether nobody needs a variable after a call, the next step included."""
+        return self.last_use[variable] <= call_id
+
+    def free_dead(self, call_id: int) -> None:
+        """Frees what a call was the last to touch."""
+        for variable in self.trace.calls[call_id].touched():
+            if variable in self.resident and self.is_dead(variable, call_id):
+                self.free(variable)
+
+    def finish(self) -> Schedule:
+        """Brings the start about again, under the trace's carries, and returns the schedule."""
+        end = {start: self.trace.end_variables.get(start, start) for start in self.trace.initial}
+        stays = {end[variable] for variable in self.device_start}
+        for variable in self.host_start:
+            if self.trace.variables[variable].persistent:
+                self.swap_out(end[variable])
+        for variable in sorted(self.resident - stays):
+            self.free(variable)
+        for variable in sorted(stays - self.resident):
+            self.swap_in(variable)
+        return Schedule(
+            tuple(i for i in self._instructions if i is not None),
+            tuple(whole(self.trace, v) for v in self.device_start),
+            tuple(whole(self.trace, v) for v in self.host_start),
+            self.granule,
+        )
+
+    def _move(self, kind: type[SwapIn] | type[SwapOut] | type[Free], variable: int) -> None:
+        # A variable without bytes has no range that could move.
+        if self.trace.variables[variable].nbytes:
+            self._instructions.append(kind(*whole(self.trace, variable)))
+
+    def _claim(self, size_bytes: int) -> None:
+        self.ledger_bytes += size_bytes
+        if self.ledger_bytes > self.peak_bytes:
+            self.peak_bytes, self.peak_call = self.ledger_bytes, self._running
+
+
+def make_plan(
+    schedule: Schedule, trace: Trace, machine: Machine, notes: Mapping[str, Any] | None = None
+) -> Plan:
+    """A plan that claims of the schedule what the simulator finds."""
+    from ooctrain.sched.simulate import simulate
+
+    timeline = simulate(schedule, trace, machine)
+    return Plan(
+        trace, (), schedule, timeline.makespan_us, timeline.peak_bytes, timeline.host_peak_bytes,
+        notes=dict(notes or {}),
+    )  # fmt: skip
+
+
+def infeasible(
+    planner: str, budget_bytes: int, minimum_bytes: int, witness_call: str
+) -> Infeasible:
+    """The error of a planner whose least budget is above the given one."""
+    return Infeasible(
+        f"planner {planner!r} finds no schedule within the budget",
+        minimum_bytes=minimum_bytes,
+        witness_call=witness_call,
+        where=f"call {witness_call}" if witness_call else "",
+        numbers=f"budget {format_bytes(budget_bytes)} ({budget_bytes} bytes), "
+        f"least {format_bytes(minimum_bytes)} ({minimum_bytes} bytes)",
+        fix=f"a budget of {minimum_bytes} bytes, a smaller batch, or another planner",
+    )
+
+
+def check_host(planner: str, plan: Plan, host_budget_bytes: int | None) -> None:
+    """Raises Infeasible where a plan's host copies exceed the host budget.
+
+    Its `minimum_bytes` is `HOST_LACKS`: no device budget makes up for it.
+    """
+    if host_budget_bytes is not None and plan.host_peak_bytes > host_budget_bytes:
+        raise Infeasible(
+            f"planner {planner!r} needs more host memory than its budget",
+            minimum_bytes=HOST_LACKS,
+            numbers=f"host budget {format_bytes(host_budget_bytes)} ({host_budget_bytes} bytes), "
+            f"needed {format_bytes(plan.host_peak_bytes)} ({plan.host_peak_bytes} bytes)",
+            fix="a larger host budget, or a planner that swaps less",
+        )
+
+
+def smallest_budget(feasible: Callable[[int], bool], low: int, high: int) -> int:
+    """The least budget in [low, high] that a planner manages, by bisection.
+
+    Args:
+        feasible: whether it manages a budget; true at `high`.
+        low, high: bytes.
+
+    Returns:
+        A budget that is feasible, while the one a byte below is not (or is under `low`).
+    """
+    while low < high:
+        middle = (low + high) // 2
+        if feasible(middle):
+            high = middle
+        else:
+            low = middle + 1
+    return high

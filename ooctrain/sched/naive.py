@@ -1,0 +1,56 @@
+"""naive: layer-wise swapping with a full stop after every instruction group.
+
+In: a trace. Out: a list that fits wherever any list fits that runs each call once, as slow as can
+be. The one idea: before a call its inputs come in, after it everything leaves, and nothing
+overlaps: In*, Fence, Run, Fence, Out*, Free*, Fence. Parameters are no exception: every variable
+rests on the host between calls and between steps. Source: what the authors of paper 000 do in their
+first step, before there is a schedule (notes on nnabla's swap_in_out_scheduler). Read next:
+`window.py`.
+"""
+
+from __future__ import annotations
+
+from ooctrain.cost import Machine
+from ooctrain.sched.base import ListWriter, call_need_bytes, check_host, infeasible, make_plan
+from ooctrain.sched.schedule import BYTES, Granule, Plan
+from ooctrain.trace import Call, Trace
+
+
+class Naive:
+    """Synchronous swapping, feasible down to the largest need of a single call. Cost: O(calls +
+    variables).
+    """
+
+    name = "naive"
+
+    def plan(
+        self, trace: Trace, budget_bytes: int, machine: Machine, *, granule: Granule = BYTES,
+        host_budget_bytes: int | None = None, seed: int = 0, time_limit_s: float | None = None,
+    ) -> Plan:  # fmt: skip
+        """See `Planner`. The minimum is the largest need of a single call."""
+        largest, witness = max(
+            ((call_need_bytes(call, trace, granule), call.name) for call in trace.calls),
+            default=(0, ""),
+        )
+        if largest > budget_bytes:
+            raise infeasible(self.name, budget_bytes, largest, witness)
+        writer = ListWriter(trace, granule, device=(), host=trace.initial)
+        for call in trace.calls:
+            _write_call(writer, call)
+        plan = make_plan(writer.finish(), trace, machine)
+        check_host(self.name, plan, host_budget_bytes)
+        return plan
+
+
+def _write_call(writer: ListWriter, call: Call) -> None:
+    for variable in dict.fromkeys(call.ins):
+        writer.swap_in(variable)
+    writer.fence()
+    writer.run(call.id)
+    writer.fence()
+    for variable in call.touched():
+        if variable in writer.resident:
+            if not writer.is_dead(variable, call.id):
+                writer.swap_out(variable)
+            writer.free(variable)
+    writer.fence()

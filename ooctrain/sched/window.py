@@ -1,0 +1,357 @@
+"""window: paper 000's scheduling, as its authors' code does it.
+
+In: a trace, a budget, and one number, the window. Out: a list that swaps ahead of the calls. The
+one idea: walk the calls with a window over the variable sequence that starts at the current call.
+Variables that enter the window are swapped in, as far as the budget goes; a variable that a call
+used and that does not come again within the window is swapped out, but its bytes are waited for
+only when something needs them, oldest first; if it comes again before that, its swap-out is
+cancelled.
+
+Sources: paper 000, section 3; the authors' nnabla, src/nbla/lms/swap_in_out_scheduler.cpp. Where
+paper and code differ we follow the code: a variable counts once per window, and where a call does
+not fit beside what was prefetched for later ones, those prefetches are forbidden until then and the
+walk starts again. We depart from the code in two points. What has a valid host copy leaves without
+a transfer. Parameters and optimizer slots may stay on the device where that is faster
+(`persistent="auto"` tries both). Read next: `auto.py`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from ooctrain.cost import Machine
+from ooctrain.errors import ConfigError
+from ooctrain.sched.base import (
+    HOST_LACKS,
+    ListWriter,
+    infeasible,
+    last_uses,
+    make_plan,
+    smallest_budget,
+    storages,
+)
+from ooctrain.sched.schedule import BYTES, Granule, Plan
+from ooctrain.trace import Call, Trace
+
+Count = Literal["unique", "occurrence"]
+Place = Literal["auto", "device", "host"]
+AUTHORS_SIZE = 1.5  # "according to ResNet50 experiment" (nnabla's lms.pyx)
+PAPER_SIZE = 1.0  # paper 000 states none; without cancelling no more can be promised
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Paper 000's planner.
+
+    Args:
+        size: the window as a multiple of the budget; None: 1.5 as in the authors' code, 1 for
+            `count="occurrence"`.
+        count: "unique": each variable once per window, with cancel and restart (the authors' code);
+            "occurrence": each time it occurs, without cancel (paper 000 as printed).
+        persistent: where parameters and optimizer slots rest: "host" (as the authors: they swap
+            like all others), "device" (they never move), "auto" (the faster of the two that fit).
+
+    Cost: O(calls + variables) for each walk; a restart walks again.
+    """
+
+    size: float | None = None
+    count: Count = "unique"
+    persistent: Place = "auto"
+
+    def __post_init__(self) -> None:
+        if self.count not in get_args(Count) or self.persistent not in get_args(Place):
+            raise ConfigError(
+                f"window: count={self.count!r}, persistent={self.persistent!r}",
+                code="OOC-105",
+                fix='count is "unique" or "occurrence"; persistent is "auto", "device" or "host"',
+            )
+        if self.size is not None and not self.size > 0:
+            raise ConfigError(f"window: size={self.size} is not positive", code="OOC-105")
+
+    @property
+    def name(self) -> str:
+        """The planner's name in tables."""
+        return "window"
+
+    def plan(
+        self, trace: Trace, budget_bytes: int, machine: Machine, *, granule: Granule = BYTES,
+        host_budget_bytes: int | None = None, seed: int = 0, time_limit_s: float | None = None,
+    ) -> Plan:  # fmt: skip
+        """See `Planner`. The minimum of `count="unique"` is the largest need of a single call."""
+        plans = self._plans(trace, budget_bytes, machine, granule)
+        host_limit = math.inf if host_budget_bytes is None else host_budget_bytes
+        fitting = [plan for plan in plans if plan.host_peak_bytes <= host_limit]
+        if fitting:
+            return min(fitting, key=lambda plan: plan.makespan_us)
+        minimum, witness = self._largest_need(trace, granule)
+        if plans or self.count == "occurrence":
+            low = max(minimum, budget_bytes + 1)
+            minimum = self._least_by_bisection(trace, low, machine, granule, host_limit)
+        raise infeasible(self.name, budget_bytes, minimum, witness)
+
+    def _plans(
+        self, trace: Trace, budget_bytes: int, machine: Machine, granule: Granule
+    ) -> list[Plan]:
+        """A plan for each place where persistent variables may rest, as far as the budget goes."""
+        notes = {"window": self._size, "count": self.count}
+        plans = []
+        for place in self._places:
+            sequence = _Sequence(trace, granule, pin_persistent=place == "device")
+            writer = sequence.walk(budget_bytes, self._size, self.count)
+            if writer is not None:
+                schedule = writer.finish()
+                plans.append(make_plan(schedule, trace, machine, {**notes, "persistent": place}))
+        return plans
+
+    def _largest_need(self, trace: Trace, granule: Granule) -> tuple[int, str]:
+        needs = [
+            _Sequence(trace, granule, place == "device").largest_need() for place in self._places
+        ]
+        return min(needs)
+
+    def _least_by_bisection(
+        self, trace: Trace, low: int, machine: Machine, granule: Granule, host_limit: float
+    ) -> int:
+        def feasible(budget_bytes: int) -> bool:
+            plans = self._plans(trace, budget_bytes, machine, granule)
+            return any(plan.host_peak_bytes <= host_limit for plan in plans)
+
+        # With every occurrence within window and budget, nothing ever leaves.
+        most = sum(granule.granted(trace.variables[v].nbytes) for v in trace.variable_sequence())
+        most += max((granule.granted(call.workspace_bytes) for call in trace.calls), default=0)
+        high = max(low, math.ceil(most * max(1.0, 1 / self._size)))
+        return smallest_budget(feasible, low, high) if feasible(high) else HOST_LACKS
+
+    @property
+    def _places(self) -> tuple[Place, ...]:
+        return ("device", "host") if self.persistent == "auto" else (self.persistent,)
+
+    @property
+    def _size(self) -> float:
+        if self.size is not None:
+            return self.size
+        return AUTHORS_SIZE if self.count == "unique" else PAPER_SIZE
+
+
+class _Sequence:
+    """The variable sequence of a trace, storage by storage, without what is pinned to the device.
+
+    Attributes:
+        order: (call, storage) in order of use; `starts[k]` is where call k's part begins.
+        pinned: storages that never leave the device.
+    """
+
+    def __init__(self, trace: Trace, granule: Granule, pin_persistent: bool):
+        self.trace, self.granule = trace, granule
+        self.storage = storages(trace)
+        self.size_bytes = [granule.granted(variable.nbytes) for variable in trace.variables]
+        self.last_use = _last_uses_of_storages(trace, self.storage)
+        lasting = trace.end_variables.items() if pin_persistent else ()
+        self.pinned = {self.storage[v] for pair in lasting for v in pair}
+        self.order: list[tuple[int, int]] = []
+        self.starts = [0]
+        for call in trace.calls:
+            self.order += [
+                (call.id, root) for root in self.touched(call) if root not in self.pinned
+            ]
+            self.starts.append(len(self.order))
+
+    def touched(self, call: Call) -> list[int]:
+        """The distinct storages of a call."""
+        return list(dict.fromkeys(self.storage[v] for v in call.touched()))
+
+    def fresh_pinned(self, call: Call) -> list[int]:
+        """Pinned storages that a call is the first to write."""
+        return [v for v in call.outs if self.storage[v] == v and v in self.pinned]
+
+    def start(self) -> ListWriter:
+        """A writer at the start: pinned variables on the device, all others on the host."""
+        device = [v for v in self.trace.initial if v in self.pinned]
+        host = [v for v in self.trace.initial if v not in self.pinned]
+        return ListWriter(self.trace, self.granule, device, host)
+
+    def largest_need(self) -> tuple[int, str]:
+        """(bytes, call): the most that a call needs together with what is pinned at that time."""
+        pinned = {v for v in self.trace.initial if v in self.pinned}
+        needs = [(sum(self.size_bytes[v] for v in pinned), "the start")]
+        for call in self.trace.calls:
+            pinned.update(self.fresh_pinned(call))
+            own = set(self.touched(call)) | pinned
+            workspace = self.granule.granted(call.workspace_bytes)
+            needs.append((sum(self.size_bytes[v] for v in own) + workspace, call.name))
+            pinned -= {v for v in pinned if self.last_use[v] <= call.id}
+        return max(needs, key=lambda need: need[0])
+
+    def walk(self, budget_bytes: int, size: float, count: Count) -> ListWriter | None:
+        """The list within the budget, or None. Each restart forbids at least one prefetch more."""
+        if self.largest_need()[0] > budget_bytes:
+            return None
+        not_before = [0] * len(self.order)
+        while True:
+            walk = _Walk(self, budget_bytes, size, count, not_before)
+            if walk.reaches_the_end():
+                return walk.writer
+            if count == "occurrence" or not walk.forbid_prefetches():
+                return None
+
+
+def _last_uses_of_storages(trace: Trace, storage: tuple[int, ...]) -> list[int]:
+    last = [-1] * len(storage)
+    for variable, use in enumerate(last_uses(trace)):
+        last[storage[variable]] = max(last[storage[variable]], use)
+    return last
+
+
+class _Walk:
+    """One walk of the window over the calls.
+
+    A storage is absent (not written yet, or on the host only), reserved (in the window, its memory
+    claimed only when its call writes it), present, or leaving (swapped out, its bytes not yet
+    waited for).
+
+    Attributes:
+        head: first position of the sequence that is not in the window yet.
+        in_window: for each storage, how often it occurs in the window.
+        leaving: storages that are leaving, oldest first.
+    """
+
+    def __init__(
+        self,
+        sequence: _Sequence,
+        budget_bytes: int,
+        size: float,
+        count: Count,
+        not_before: list[int],
+    ):
+        self.sequence, self.budget_bytes, self.not_before = sequence, budget_bytes, not_before
+        self.counts_each = count == "occurrence"
+        self.writer = sequence.start()
+        self.present_bytes, self.leaving_bytes, self.window_bytes = self.writer.ledger_bytes, 0, 0
+        self.most_in_window = size * (budget_bytes - self.present_bytes)
+        self.head = 0
+        self.in_window = [0] * len(sequence.storage)
+        self.leaving: dict[int, None] = {}
+        self.present: set[int] = set()
+        self.reserved: set[int] = set()
+        self.version = list(range(len(sequence.storage)))  # of each storage, the variable it holds
+        self.stuck_at, self.missing_bytes = -1, 0
+
+    def reaches_the_end(self) -> bool:
+        """Walks all calls; False where one does not fit beside what was prefetched."""
+        return all(self._step(call) for call in self.sequence.trace.calls)
+
+    def _step(self, call: Call) -> bool:
+        self._fill_window(call.id)
+        written = [root for root in self.sequence.touched(call) if root in self.reserved]
+        written_bytes = sum(
+            self.sequence.size_bytes[v] for v in written + self.sequence.fresh_pinned(call)
+        )
+        workspace_bytes = self.sequence.granule.granted(call.workspace_bytes)
+        if not self._make_room(written_bytes + workspace_bytes):
+            self.stuck_at = call.id
+            self.missing_bytes = (
+                self.present_bytes + written_bytes + workspace_bytes - self.budget_bytes
+            )
+            return False
+        self.present_bytes += written_bytes
+        self.reserved.difference_update(written)
+        self.present.update(written)
+        self.writer.run(call.id)
+        for out in call.outs:
+            self.version[self.sequence.storage[out]] = out
+        self._leave(call)
+        return True
+
+    def _fill_window(self, call_id: int) -> None:
+        """Step (a) of paper 000's figure 2; a call's own variables enter even if the window is too
+        small.
+        """
+        order, size_bytes = self.sequence.order, self.sequence.size_bytes
+        while self.head < len(order) and self.not_before[self.head] <= call_id:
+            user, root = order[self.head]
+            entering = self.in_window[root] == 0
+            counted = size_bytes[root] if entering or self.counts_each else 0
+            if user > call_id and self.window_bytes + counted > self.most_in_window:
+                break
+            if entering and not self._enter(root):
+                break
+            self.window_bytes += counted
+            self.in_window[root] += 1
+            self.head += 1
+
+    def _enter(self, root: int) -> bool:
+        """Brings a storage into the window if the budget allows."""
+        size, variable = self.sequence.size_bytes[root], self.version[root]
+        if self.present_bytes + size > self.budget_bytes:
+            return False
+        if root in self.leaving:
+            del self.leaving[root]
+            self.leaving_bytes -= size
+            self.writer.cancel_swap_out(variable)
+        elif variable in self.writer.hosted:
+            if not self._make_room(size):
+                return False
+            self.writer.swap_in(variable)
+        else:
+            self.reserved.add(root)
+            return True
+        self.present.add(root)
+        self.present_bytes += size
+        return True
+
+    def _make_room(self, size_bytes: int) -> bool:
+        """Step (b): waits for swap-outs, oldest first, until so many bytes are free."""
+        while self.present_bytes + self.leaving_bytes + size_bytes > self.budget_bytes:
+            if not self.leaving:
+                return False
+            oldest = next(iter(self.leaving))
+            del self.leaving[oldest]
+            self.leaving_bytes -= self.sequence.size_bytes[oldest]
+            self.writer.free(self.version[oldest])
+        return True
+
+    def _leave(self, call: Call) -> None:
+        """Step (c): what the call used and is not in the window again is freed or swapped out."""
+        sequence = self.sequence
+        for _, root in sequence.order[sequence.starts[call.id] : sequence.starts[call.id + 1]]:
+            self.in_window[root] -= 1
+            if self.counts_each or self.in_window[root] == 0:
+                self.window_bytes -= sequence.size_bytes[root]
+            if self.in_window[root] == 0:
+                self._part_with(root, call.id)
+        for root in sequence.touched(call):
+            if root in sequence.pinned and sequence.last_use[root] <= call.id:
+                self.writer.free(self.version[root])
+                self.present_bytes -= sequence.size_bytes[root]
+
+    def _part_with(self, root: int, call_id: int) -> None:
+        size = self.sequence.size_bytes[root]
+        self.present.remove(root)
+        self.present_bytes -= size
+        if self.sequence.last_use[root] <= call_id:
+            self.writer.free(self.version[root])
+        else:
+            self.writer.swap_out(self.version[root])
+            self.leaving[root] = None
+            self.leaving_bytes += size
+
+    def forbid_prefetches(self) -> bool:
+        """Takes entries off the window's head until the stuck call fits; they must wait for it to
+        pass.
+
+        Returns:
+            Whether the call fits without them.
+        """
+        occurrences = list(self.in_window)
+        first_of_others = self.sequence.starts[self.stuck_at + 1]
+        for position in range(self.head - 1, first_of_others - 1, -1):
+            root = self.sequence.order[position][1]
+            self.not_before[position] = self.stuck_at + 1
+            occurrences[root] -= 1
+            if occurrences[root] == 0 and root in self.present:
+                self.missing_bytes -= self.sequence.size_bytes[root]
+            if self.missing_bytes <= 0:
+                return True
+        return False

@@ -1,0 +1,174 @@
+"""Plug-ins named in text: "window:size=2,count=occurrence", "my_file.py:MyPlanner",
+"va:chunk=1MiB".
+
+In: what a user typed and the table of what is there. Out: an object made with the given parameters.
+The one idea: planners and allocators are named the same way, so the grammar lives here once:
+NAME[:KEY=VALUE,...] or FILE.py:CLASS[:KEY=VALUE,...]; a name may also come from another package's
+entry point. Read next: `sched/registry.py`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib.util
+import inspect
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+from ooctrain.errors import ConfigError
+from ooctrain.units import parse_bytes
+
+_WHOLE = re.compile(r"[+-]?[0-9]+")
+_SIZE = re.compile(r"[0-9]+(\.[0-9]+)?[ ]*[kmgt]?i?b", re.IGNORECASE)
+_WORDS: Mapping[str, Any] = {"true": True, "false": False, "none": None}
+
+
+@dataclass(frozen=True, slots=True)
+class PluginSpec:
+    """A plug-in as named in text.
+
+    Args:
+        name: of the plug-in, or of the class where `file` is given.
+        options: {parameter: value}; values are whole numbers, floats, bytes ("1MiB"), true, false,
+            none or words.
+        file: path of a Python file, or "".
+    """
+
+    name: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    file: str = ""
+
+
+def parse_spec(text: str) -> PluginSpec:
+    """Reads NAME[:KEY=VALUE,...] or FILE.py:CLASS[:KEY=VALUE,...].
+
+    Raises:
+        ConfigError: neither.
+    """
+    file, separator, rest = text.strip().partition(".py:")
+    name, _, options = (rest if separator else text.strip()).partition(":")
+    if not name:
+        raise ConfigError(
+            f"{text!r} names nothing",
+            code="OOC-106",
+            fix='such as "window:size=2" or "my_file.py:MyPlanner"',
+        )
+    return PluginSpec(name, _parse_options(options, text), f"{file}.py" if separator else "")
+
+
+def parse_value(text: str) -> Any:
+    """A parameter's value: "3" -> 3, "1.5" -> 1.5, "1MiB" -> 1048576, "true" -> True, else the
+    word.
+    """
+    if text.lower() in _WORDS:
+        return _WORDS[text.lower()]
+    if _WHOLE.fullmatch(text):
+        return int(text)
+    if _SIZE.fullmatch(text):
+        return parse_bytes(text)
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def resolve(text: str, known: Mapping[str, Callable[..., Any]], *, group: str, what: str) -> Any:
+    """Makes the plug-in that a text names.
+
+    Args:
+        text: what the user typed.
+        known: {name: class or function that takes the parameters by keyword}.
+        group: entry-point group of other packages' plug-ins.
+        what: "planner" or "allocator", for messages.
+
+    Raises:
+        ConfigError: unknown name (the nearest ones are suggested), file, class or parameter.
+    """
+    spec = parse_spec(text)
+    if spec.file:
+        factory = load_from_file(spec.file, spec.name)
+    elif spec.name in known:
+        factory = known[spec.name]
+    else:
+        factory = _load_entry_point(spec.name, group) or _raise_unknown(
+            spec.name, known, group, what
+        )
+    _check_options(factory, spec, what)
+    return factory(**spec.options)
+
+
+def names(known: Iterable[str], group: str) -> tuple[str, ...]:
+    """All names that `resolve` knows, sorted: our own and those of other packages."""
+    return tuple(sorted({*known, *(entry.name for entry in entry_points(group=group))}))
+
+
+def load_from_file(path: str, name: str) -> Callable[..., Any]:
+    """The class (or function) `name` of a Python file, which is executed.
+
+    Raises:
+        ConfigError: no such file, or no such name in it.
+    """
+    where = Path(path)
+    specification = importlib.util.spec_from_file_location(where.stem, where)
+    if not where.is_file() or specification is None or specification.loader is None:
+        raise ConfigError(f"there is no Python file {path!r}", code="OOC-106")
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    if not hasattr(module, name):
+        near = _nearest(name, [word for word in vars(module) if not word.startswith("_")])
+        raise ConfigError(f"{path!r} defines no {name!r}", code="OOC-106", fix=near)
+    return getattr(module, name)
+
+
+def _parse_options(text: str, whole: str) -> dict[str, Any]:
+    options = {}
+    for item in filter(None, text.split(",")):
+        key, separator, value = item.partition("=")
+        if not separator or not key.strip().isidentifier() or not value.strip():
+            raise ConfigError(
+                f"{item!r} in {whole!r} is not key=value",
+                code="OOC-106",
+                fix='such as "window:size=2"',
+            )
+        options[key.strip()] = parse_value(value.strip())
+    return options
+
+
+def _load_entry_point(name: str, group: str) -> Callable[..., Any] | None:
+    for entry in entry_points(group=group, name=name):
+        return entry.load()
+    return None
+
+
+def _raise_unknown(name: str, known: Iterable[str], group: str, what: str) -> Callable[..., Any]:
+    choices = names(known, group)
+    raise ConfigError(
+        f"unknown {what} {name!r}",
+        code="OOC-106",
+        numbers=f"known: {', '.join(choices)}",
+        fix=_nearest(name, choices)
+        or f"one of the known names, or file.py:Class for your own {what}",
+    )
+
+
+def _check_options(factory: Callable[..., Any], spec: PluginSpec, what: str) -> None:
+    accepted = inspect.signature(factory).parameters
+    if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in accepted.values()):
+        return
+    for option in spec.options:
+        if option not in accepted:
+            raise ConfigError(
+                f"{what} {spec.name!r} has no parameter {option!r}",
+                code="OOC-106",
+                numbers=f"parameters: {', '.join(accepted) or 'none'}",
+                fix=_nearest(option, accepted),
+            )
+
+
+def _nearest(word: str, choices: Iterable[str]) -> str:
+    near = difflib.get_close_matches(word, list(choices), n=2, cutoff=0.5)
+    return f"did you mean {' or '.join(repr(choice) for choice in near)}?" if near else ""
