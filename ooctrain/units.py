@@ -32,6 +32,27 @@ class Percent:
     fraction: float
 
 
+@dataclass(frozen=True, slots=True)
+class Granule:
+    """How an allocator rounds.
+
+    Args:
+        size_bytes: every grant is a multiple of it.
+        ranges: whether parts of a variable can come and go on their own; if not, whole variables
+            only.
+    """
+
+    size_bytes: int = 1
+    ranges: bool = True
+
+    def granted(self, size_bytes: int) -> int:
+        """`size_bytes` rounded up to whole granules."""
+        return -(-size_bytes // self.size_bytes) * self.size_bytes
+
+
+BYTES = Granule()
+
+
 def parse_bytes(text: str | int, *, what: str = "size") -> int:
     """Bytes of "512MiB", "8GB" or 4096.
 

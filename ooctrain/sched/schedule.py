@@ -16,29 +16,9 @@ from typing import Any
 
 from ooctrain.errors import ConfigError, PlanMismatch
 from ooctrain.trace import Trace
+from ooctrain.units import BYTES, Granule
 
 FORMAT_VERSION = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Granule:
-    """How an allocator rounds.
-
-    Args:
-        size_bytes: every grant is a multiple of it.
-        ranges: whether parts of a variable can come and go on their own; if not, whole variables
-            only.
-    """
-
-    size_bytes: int = 1
-    ranges: bool = True
-
-    def granted(self, size_bytes: int) -> int:
-        """`size_bytes` rounded up to whole granules."""
-        return -(-size_bytes // self.size_bytes) * self.size_bytes
-
-
-BYTES = Granule()
 
 
 @dataclass(frozen=True, slots=True)
