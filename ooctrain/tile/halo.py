@@ -1,15 +1,17 @@
 """Halo algebra: which inputs a tile of outputs reads, exact at the borders of the image.
 
-In: spans of output rows (or columns) and the windows of a chain of layers. Out: the input spans, clipped to
-the true tensor, with the padding that was clipped away. The one idea: carry intervals [lo, hi), not sizes,
-and pad a tile only where the true tensor ends. Nothing outside the image is ever computed, so no layer needs
-a mask (uniform halo tiles would: a convolution of padding gives its bias, not zero). Source: paper 003,
-sections 2.3 and 4.3, table 4; corrected there, since the extent of s * T + (k - s) holds for every stride
-(docs/errata.md). H and W are independent, so everything here is one-dimensional. Read next: `rules.py`.
+In: spans of output rows (or columns) and the windows of a chain of layers. Out: the input spans,
+clipped to the true tensor, with the padding that was clipped away. The one idea: carry intervals
+[lo, hi), not sizes, and pad a tile only where the true tensor ends. Nothing outside the image is
+ever computed, so no layer needs a mask (uniform halo tiles would: a convolution of padding gives
+its bias, not zero). Source: paper 003, sections 2.3 and 4.3, table 4; corrected there, since the
+extent of s * T + (k - s) holds for every stride (docs/errata.md). H and W are independent, so
+everything here is one-dimensional. Read next: `rules.py`.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -57,7 +59,9 @@ def out_extent(extent: int, window: Window) -> int:
 
 
 def read_span(outputs: Span, window: Window, extent: int) -> Read:
-    """The rows that outputs [lo, hi) read: [lo*s - p, (hi-1)*s - p + reach), clipped to [0, extent)."""
+    """The rows that outputs [lo, hi) read: [lo*s - p, (hi-1)*s - p + reach), clipped to [0,
+    extent).
+    """
     first = outputs.lo * window.stride - window.pad_lo
     stop = (outputs.hi - 1) * window.stride - window.pad_lo + reach(window)
     inside = Span(max(first, 0), min(stop, extent))
@@ -86,23 +90,28 @@ def chain_reads(outputs: Span, windows: Sequence[Window], extent: int) -> tuple[
     Cost: O(layers).
     """
     reads: list[Read] = []
-    for window, size in zip(reversed(windows), reversed(extents(windows, extent)[:-1]), strict=True):
+    for window, size in zip(
+        reversed(windows), reversed(extents(windows, extent)[:-1]), strict=True
+    ):
         reads.append(read_span(outputs, window, size))
         outputs = reads[-1].inside
     return tuple(reversed(reads))
 
 
 def split_evenly(extent: int, parts: int) -> tuple[Span, ...]:
-    """[0, extent) as `parts` spans whose extents differ by one at most; fewer where there are fewer rows."""
+    """[0, extent) as `parts` spans whose extents differ by one at most; fewer where there are fewer
+    rows.
+    """
     count = min(parts, extent)
     edges = [extent * i // count for i in range(count + 1)]
-    return tuple(Span(lo, hi) for lo, hi in zip(edges, edges[1:], strict=False))
+    return tuple(Span(lo, hi) for lo, hi in itertools.pairwise(edges))
 
 
 def tile_spans(windows: Sequence[Window], extent: int, parts: int) -> tuple[Span, ...]:
     """Output spans of a chain's tiles, `parts` of them or fewer.
 
-    A span of which some layer would read padding alone (a 1 x 1 convolution with padding has such rows) is
+    A span of which some layer would read padding alone (a 1 x 1 convolution with padding has such
+    rows) is
     joined with its neighbour: an operation on no rows at all is no operation.
     """
     joined: list[Span] = []

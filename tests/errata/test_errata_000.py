@@ -1,9 +1,11 @@
-"""Errata of paper 000 (window scheduling, virtual addressing): what is printed is run and seen to fail.
+"""Errata of paper 000 (window scheduling, virtual addressing): what is printed is run and seen to
+fail.
 
-In: function sequences of a few variables. Out: verdicts. The one idea: section 3 leaves four things open or
-wrong (what the window counts, window against budget, what happens when a function does not fit, which edges
-LMS swaps); each test runs the printed rule on the smallest case where it matters. Source: paper 000, sections 2,
-3, 5; the corrected rules are those of the authors' code. The table is docs/errata.md.
+In: function sequences of a few variables. Out: verdicts. The one idea: section 3 leaves four things
+open or wrong (what the window counts, window against budget, what happens when a function does not
+fit, which edges LMS swaps); each test runs the printed rule on the smallest case where it matters.
+Source: paper 000, sections 2, 3, 5; the corrected rules are those of the authors' code. The table
+is docs/errata.md.
 """
 
 from __future__ import annotations
@@ -14,15 +16,20 @@ import pytest
 
 
 def test_000_window_sum() -> None:
-    """The printed sum over v[l:r] counts a variable at each occurrence; a byte can be fetched only once."""
+    """The printed sum over v[l:r] counts a variable at each occurrence; a byte can be fetched only
+    once.
+    """
     sizes = {"w": 8, "a": 1, "b": 1, "c": 1}
     functions = [("a", "w"), ("b", "w"), ("c", "w")]
     assert _reach(functions, sizes, window=11, unique=False) == 1  # as printed: 9 + 9 > 11
-    assert _reach(functions, sizes, window=11, unique=True) == 3  # 8 + 1 + 1 + 1 bytes are all there is
+    # 8 + 1 + 1 + 1 bytes are all there is.
+    assert _reach(functions, sizes, window=11, unique=True) == 3
     assert sum(sizes.values()) == 11
 
 
-def _reach(functions: Sequence[Sequence[str]], sizes: dict[str, int], window: int, unique: bool) -> int:
+def _reach(
+    functions: Sequence[Sequence[str]], sizes: dict[str, int], window: int, unique: bool
+) -> int:
     """How many functions, from the first, lie wholly in the window."""
     counted: list[str] = []
     for index, variables in enumerate(functions):
@@ -33,14 +40,17 @@ def _reach(functions: Sequence[Sequence[str]], sizes: dict[str, int], window: in
 
 
 def test_000_window_and_budget() -> None:
-    """The text has one number; a window equal to the budget cannot look past an output that is not there yet."""
+    """The text has one number; a window equal to the budget cannot look past an output that is not
+    there yet.
+    """
     sizes = {"in": 2, "out": 6, "next": 2}
     budget = 8
     outputs = {"out"}
     functions = [("in", "out"), ("next",)]
     window_is_budget = _reach(functions, sizes, window=budget, unique=True)
     window_is_more = _reach(functions, sizes, window=budget * 3 // 2, unique=True)
-    # Outputs fill the window before they take memory: 'next' fits on the device while f_0 has not run ...
+    # Outputs fill the window before they take memory: 'next' fits on the device while f_0 has not
+    # run ...
     resident_before_f0 = sum(sizes[v] for v in ("in", "next") if v not in outputs)
     assert resident_before_f0 <= budget
     # ... but only the wider window, 1.5 times the budget in the authors' code, sees it.
@@ -49,17 +59,23 @@ def test_000_window_and_budget() -> None:
 
 
 def test_000_function_that_does_not_fit() -> None:
-    """Prefetching for later functions may leave no room for the current one; the print has no way out."""
+    """Prefetching for later functions may leave no room for the current one; the print has no way
+    out.
+    """
     sizes = {"x0": 2, "x1": 4, "y0": 4, "y1": 1}
     functions = [(("x0",), ("y0",)), (("x1",), ("y1",))]
-    assert _runs(functions, sizes, budget=7, cancel=False) == 0  # x0 and x1 came in, y0 finds one byte
+    # X0 and x1 came in, y0 finds one byte.
+    assert _runs(functions, sizes, budget=7, cancel=False) == 0
     assert _runs(functions, sizes, budget=7, cancel=True) == 2  # x1's prefetch is taken back
     largest_need = 6
     assert largest_need <= 7
 
 
 def _runs(
-    functions: Sequence[tuple[tuple[str, ...], tuple[str, ...]]], sizes: dict[str, int], budget: int, cancel: bool
+    functions: Sequence[tuple[tuple[str, ...], tuple[str, ...]]],
+    sizes: dict[str, int],
+    budget: int,
+    cancel: bool,
 ) -> int:
     """Runs (inputs, outputs) in order with an endless window; returns how many functions ran."""
     resident: set[str] = set()
@@ -79,8 +95,11 @@ def _runs(
 
 @pytest.mark.parametrize(("rule", "saved_bytes"), [("printed", 0), ("corrected", 90)])
 def test_000_lms_threshold(rule: str, saved_bytes: int) -> None:
-    """LMS is quoted as swapping where d <= threshold: that moves what is read at once and keeps what waits."""
-    edges = {"conv1.out": (90, 12), "relu5.out": (10, 1)}  # size in bytes, distance to the next reader
+    """LMS is quoted as swapping where d <= threshold: that moves what is read at once and keeps
+    what waits.
+    """
+    # Size in bytes, distance to the next reader.
+    edges = {"conv1.out": (90, 12), "relu5.out": (10, 1)}
     threshold = 5
     chosen = {
         name
@@ -92,7 +111,7 @@ def test_000_lms_threshold(rule: str, saved_bytes: int) -> None:
 
 
 def test_000_wait_blocks_only_claims() -> None:
-    """ "Waits for the Swap-out right before f_i": compute need not wait where f_i claims nothing."""
+    """Waiting for a Swap-out right before f_i: compute need not wait where f_i claims nothing."""
     swap_out_ends, before, in_place = 10, 3, 2
     host_waits = max(swap_out_ends, before) + in_place
     only_claims_wait = before + in_place
@@ -104,4 +123,4 @@ def test_000_batch_1444_and_ratio() -> None:
     largest_with_addressing, largest_without = 1440, 928
     assert round(largest_with_addressing / largest_without, 2) == 1.55
     assert round(1444 / largest_without, 1) == 1.6
-    assert 1444 != largest_with_addressing
+    assert largest_with_addressing != 1444

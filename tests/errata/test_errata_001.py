@@ -1,13 +1,14 @@
-"""Errata of paper 001 (swapping and recomputation hybrid): its statements are run on its own tables.
+"""Errata of paper 001 (swapping and recomputation hybrid): its statements are run on its own
+tables.
 
-In: tables 1 and 2 as printed. Out: verdicts. The one idea: numbers of different graphs are not comparable, and
-sentences about a table can be checked against the table. Source: paper 001, sections 3.1, 4.4, tables 1 and 2.
-The table of errata is docs/errata.md.
+In: tables 1 and 2 as printed. Out: verdicts. The one idea: numbers of different graphs are not
+comparable, and sentences about a table can be checked against the table. Source: paper 001,
+sections 3.1, 4.4, tables 1 and 2. The table of errata is docs/errata.md.
 """
 
 from __future__ import annotations
 
-#: table 1, Keras ResNet50: image size -> (swapout_threshold, swapin_ahead), data swapping then hybrid
+#: table 1, ResNet50: image size -> (swapout_threshold, swapin_ahead), data swapping, hybrid
 RESNET50 = {
     4500: ((593, 49), (593, 68)),
     5000: ((529, 30), (529, 34)),
@@ -27,7 +28,9 @@ def levels(edges: dict[str, tuple[str, ...]]) -> dict[str, int]:
 
 
 def test_001_levels_of_edited_graph() -> None:
-    """Editing for recomputation renumbers the levels: thresholds before and after do not mean the same."""
+    """Editing for recomputation renumbers the levels: thresholds before and after do not mean the
+    same.
+    """
     plain = {"conv": (), "relu": ("conv",), "loss": ("relu",), "relu.bwd": ("loss", "relu")}
     plain["conv.bwd"] = ("relu.bwd", "conv")
     edited = {"conv": (), "relu": ("conv",), "loss": ("relu",), "relu.again": ("conv", "loss")}
@@ -40,7 +43,9 @@ def test_001_levels_of_edited_graph() -> None:
 
 
 def test_001_swapin_ahead_grows() -> None:
-    """Section 4.4: with recomputation swapin_ahead could be made larger. At 5500 pixels it is smaller."""
+    """Section 4.4: with recomputation swapin_ahead could be made larger. At 5500 pixels it is
+    smaller.
+    """
     grown = {size: hybrid[1] >= swap[1] for size, (swap, hybrid) in RESNET50.items()}
     assert not all(grown.values())
     assert [size for size, yes in grown.items() if not yes] == [5500]

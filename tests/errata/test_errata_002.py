@@ -1,9 +1,11 @@
-"""Errata of paper 002 (optimal offloading of a chain): each printed formula is run and seen to fail.
+"""Errata of paper 002 (optimal offloading of a chain): each printed formula is run and seen to
+fail.
 
-In: chains of at most four activations, small integers, bandwidth 1 byte per time unit. Out: verdicts. The one
-idea: on such chains the truth is found without any formula, by walking every schedule in unit time steps
-(`Search`); a printed formula that disagrees with it is wrong, the corrected one must agree. Source: paper 002,
-sections 3 and 5. The table of all errata is docs/errata.md; the id of an erratum is part of its test's name.
+In: chains of at most four activations, small integers, bandwidth 1 byte per time unit. Out:
+verdicts. The one idea: on such chains the truth is found without any formula, by walking every
+schedule in unit time steps (`Search`); a printed formula that disagrees with it is wrong, the
+corrected one must agree. Source: paper 002, sections 3 and 5. The table of all errata is
+docs/errata.md; the id of an erratum is part of its test's name.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ import pytest
 
 @dataclass(frozen=True)
 class Chain:
-    """Paper 002's chain: x has L + 2 sizes (x_0 .. x_{L+1}), y too, all others have L + 1 entries."""
+    """Paper 002's chain: x and y have L + 2 sizes (x_0 .. x_{L+1}), all others L + 1 entries."""
 
     x: tuple[int, ...]
     y: tuple[int, ...]
@@ -39,20 +41,24 @@ class Chain:
         return sum(self.time_f) + sum(self.time_b)
 
 
-# ---------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
+# -------
 # The truth: every schedule in unit time steps.
-# ---------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
+# -------
 
 
 class Search:
     """Shortest schedule of a chain for fixed offloading decisions, one byte per time unit.
 
-    A state is (operations done, time left of the one that runs, bytes sent and bytes fetched per offloaded
-    activation). Sent bytes are released at once and transfers may pause (Problem 2); `ordered` sends in order
-    of increasing index and fetches in order of decreasing index.
+    A state is (operations done, time left of the one that runs, bytes sent and bytes fetched per
+    offloaded activation). Sent bytes are released at once and transfers may pause (Problem 2);
+    `ordered` sends in order of increasing index and fetches in order of decreasing index.
     """
 
-    def __init__(self, chain: Chain, memory: int, offloaded: tuple[int, ...], ordered: bool) -> None:
+    def __init__(
+        self, chain: Chain, memory: int, offloaded: tuple[int, ...], ordered: bool
+    ) -> None:
         self.chain, self.memory, self.offloaded, self.ordered = chain, memory, offloaded, ordered
 
     def makespan(self) -> float:
@@ -100,9 +106,9 @@ class Search:
             absent = [k for k in range(len(sizes)) if fetched[k] < sizes[k]]
             back = [k for k in back if k == absent[-1] and not unsent]
         for k in out:
-            yield sent[:k] + (sent[k] + 1,) + sent[k + 1 :], fetched
+            yield (*sent[:k], sent[k] + 1, *sent[k + 1 :]), fetched
         for k in back:
-            yield sent, fetched[:k] + (fetched[k] + 1,) + fetched[k + 1 :]
+            yield sent, (*fetched[:k], fetched[k] + 1, *fetched[k + 1 :])
 
     def _duration(self, done: int) -> int:
         last = self.chain.last
@@ -139,9 +145,11 @@ class Search:
         return used
 
 
-# ---------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
+# -------
 # The formulas of section 5.2, corrected; a test replaces one of them by what is printed.
-# ---------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
+# -------
 
 
 def positive(delta: float) -> float:
@@ -164,8 +172,10 @@ class Formulas:
 RIGHT = Formulas()
 
 
-def formula_makespan(chain: Chain, memory: int, offloaded: tuple[int, ...], f: Formulas = RIGHT) -> float:
-    """Makespan of the ordered no-wait schedule by equations (1) to (10); infinity where infeasible."""
+def formula_makespan(
+    chain: Chain, memory: int, offloaded: tuple[int, ...], f: Formulas = RIGHT
+) -> float:
+    """Makespan of the ordered no-wait schedule by equations (1) to (10); inf where infeasible."""
     m_f, d_f, d_b, idle = float(chain.x[0]), 0.0, 0.0, 0.0
     for i in range(chain.last + 1):
         m_b = chain.y[i] + f.delta_in_memory(d_b) + m_f - f.delta_in_memory(d_f)
@@ -188,7 +198,9 @@ def formula_makespan(chain: Chain, memory: int, offloaded: tuple[int, ...], f: F
     return chain.compute + idle + _idle_between(chain, memory, m_f, d_f, d_b, f)
 
 
-def _idle_between(chain: Chain, memory: int, m_f: float, d_f: float, d_b: float, f: Formulas) -> float:
+def _idle_between(
+    chain: Chain, memory: int, m_f: float, d_f: float, d_b: float, f: Formulas
+) -> float:
     """epsilon_G, section 5.2.2."""
     last = chain.last
     if d_f > 0 and d_b > 0:
@@ -222,9 +234,11 @@ def random_chain(rng: random.Random, last: int) -> Chain:
     )  # fmt: skip
 
 
-# ---------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
+# -------
 # The errata.
-# ---------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
+# -------
 
 
 def test_corrected_formulas_equal_the_search_on_random_chains() -> None:
@@ -257,11 +271,15 @@ def peak_bytes(chain: Chain) -> int:
 
 
 def test_002_bandwidth_unit() -> None:
-    """Assumption (B) prints B|x_i| for the time of a transfer; B is bytes per time, so it is |x_i| / B."""
+    """Assumption (B) prints B|x_i| for the time of a transfer; B is bytes per time, so it is |x_i|
+    / B.
+    """
     bandwidth = 3
     # x_0 must leave before F_0 may write x_1, and nothing takes time but the two transfers of x_0.
     sizes_bytes = (18, 3, 18)
-    in_units_of_b = Chain(tuple(b // bandwidth for b in sizes_bytes), *[(0,) * n for n in (3, 2, 2, 2, 2)])
+    in_units_of_b = Chain(
+        tuple(b // bandwidth for b in sizes_bytes), *[(0,) * n for n in (3, 2, 2, 2, 2)]
+    )
     truth = Search(in_units_of_b, 7, (0,), ordered=True).makespan()
     assert 2 * sizes_bytes[0] / bandwidth == truth == 12
     assert 2 * bandwidth * sizes_bytes[0] != truth
@@ -270,18 +288,24 @@ def test_002_bandwidth_unit() -> None:
 
 
 def test_002_no_wait() -> None:
-    """Fixed decisions and order of transfers, everything as early as possible: the step never ends."""
-    # x_0 leaves during F_0. While F_1, which is small, runs, x_0 fits again, and F_2's output then does not.
+    """Fixed decisions and order of transfers, all as early as possible: the step never ends."""
+    # x_0 leaves during F_0. While F_1, which is small, runs, x_0 fits again, and F_2's output then
+    # does not.
     chain = Chain((4, 1, 1, 4), (0, 0, 0, 0), (4, 4, 1), (1, 1, 1), (0, 0, 0), (0, 0, 0))
     memory = 6
     assert Search(chain, memory, (0,), ordered=True).makespan() < math.inf
     assert _greedy_makespan(chain, memory, (0,), prefetch_after=0) == math.inf
-    # In one total order of operations and transfers (here: fetch after F_2) no-wait is well defined.
+    # In one total order of operations and transfers (here: fetch after F_2) no-wait is well
+    # defined.
     assert _greedy_makespan(chain, memory, (0,), prefetch_after=3) < math.inf
 
 
-def _greedy_makespan(chain: Chain, memory: int, offloaded: tuple[int, ...], prefetch_after: int) -> float:
-    """Every action starts as early as it can; fetches not before operation `prefetch_after` has started."""
+def _greedy_makespan(
+    chain: Chain, memory: int, offloaded: tuple[int, ...], prefetch_after: int
+) -> float:
+    """Every action starts as early as it can; fetches not before operation `prefetch_after` has
+    started.
+    """
     search = Search(chain, memory, offloaded, ordered=True)
     state = (0, 0, (0,) * len(offloaded), (0,) * len(offloaded))
     for time in range(1000):
@@ -336,7 +360,9 @@ def test_002_lemma_3() -> None:
         ),
     ],
 )  # fmt: skip
-def test_002_printed_formula(printed: Formulas, chain: Chain, memory: int, offloaded: tuple[int, ...]) -> None:
+def test_002_printed_formula(
+    printed: Formulas, chain: Chain, memory: int, offloaded: tuple[int, ...]
+) -> None:
     truth = Search(chain, memory, offloaded, ordered=True).makespan()
     assert truth < math.inf
     assert formula_makespan(chain, memory, offloaded) == truth
@@ -347,7 +373,8 @@ def test_002_eq_9_bound_direction() -> None:
     """The constraints on epsilon_G are lower bounds (">="), the text calls them upper bounds."""
     chain, memory = Chain((2, 2, 2), (0, 2, 1), (1, 0), (0, 1), (1, 0), (1, 1)), 8
     idle = Search(chain, memory, (0,), ordered=True).makespan() - chain.compute
-    # At the end of F_1: 6 bytes of x, one of which has left; B_1 adds y_2, y_1 and one byte of its own.
+    # At the end of F_1: 6 bytes of x, one of which has left; B_1 adds y_2, y_1 and one byte of its
+    # own.
     need = chain.extra_b[1] + chain.y[1] + chain.y[2]
     constraint = need + (sum(chain.x) - 1) - memory
     assert idle >= constraint > 0
@@ -381,7 +408,9 @@ def test_002_slots_rounding() -> None:
     memory = 40
     truth = formula_makespan(chain, memory, (0,))
     down = formula_makespan(chain, memory, (0,), replace(RIGHT, sent=lambda b: b // slot * slot))
-    up = formula_makespan(chain, memory, (0,), replace(RIGHT, sent=lambda b: math.ceil(b / slot) * slot))
+    up = formula_makespan(
+        chain, memory, (0,), replace(RIGHT, sent=lambda b: math.ceil(b / slot) * slot)
+    )
     assert down >= truth  # a promise that a schedule can keep
     assert up < truth  # F_1 would start before there is room
 
@@ -403,7 +432,9 @@ def test_002_three_partition_start() -> None:
 
 @pytest.mark.parametrize(("shift", "expected"), [(1, 4), (2, 2)])
 def test_002_three_partition_off_by_one(shift: int, expected: int) -> None:
-    """With |x_{3m+2k+1}| = V (as printed) T = 2m is impossible; with |x_{3m+2k+2}| = V it is reached."""
+    """With |x_{3m+2k+1}| = V (as printed) T = 2m is impossible; with |x_{3m+2k+2}| = V it is
+    reached.
+    """
     u, capacity = (1, 1, 1), 3  # m = 1, one time unit of the paper = V units here, bandwidth 1
     sizes = u + tuple(capacity if i == 3 + shift else 0 for i in range(3, 7))
     time_f = (0, 0, 0, capacity, 0, 0)
@@ -411,7 +442,9 @@ def test_002_three_partition_off_by_one(shift: int, expected: int) -> None:
     assert WholeSearch(sizes, time_f, time_b, memory=capacity).makespan() == expected * capacity
 
 
-@pytest.mark.parametrize(("u", "capacity", "solvable"), [((3, 3, 4, 3, 3, 4), 10, True), ((4, 4, 4, 4, 4, 6), 13, False)])
+@pytest.mark.parametrize(
+    ("u", "capacity", "solvable"), [((3, 3, 4, 3, 3, 4), 10, True), ((4, 4, 4, 4, 4, 6), 13, False)]
+)
 def test_002_three_partition_off_by_one_corrected_reduction(
     u: tuple[int, ...], capacity: int, solvable: bool
 ) -> None:
@@ -424,10 +457,12 @@ def test_002_three_partition_off_by_one_corrected_reduction(
 
 
 class WholeSearch:
-    """Shortest schedule of Problem 1 with every |y_i| = 0: whole activations, one transfer at a time.
+    """Shortest schedule of Problem 1 with every |y_i| = 0: whole activations, one transfer at a
+    time.
 
-    Memory is released when a transfer has ended and claimed when it begins. A state is (operations done, time
-    left, sets of activations on the host and on the device again, transfer under way and its time left).
+    Memory is released when a transfer has ended and claimed when it begins. A state is (operations
+    done, time left, sets of activations on the host and on the device again, transfer under way and
+    its time left).
     """
 
     def __init__(self, x: tuple[int, ...], time_f: tuple, time_b: tuple, memory: int) -> None:
@@ -455,7 +490,7 @@ class WholeSearch:
         done, left, out, back, moving, moving_left = state
         if left == 0 and done < len(self.times) and self._fits(state, running=True):
             reads = self._reads(done)
-            if not any(i in out and i not in back or i == moving for i in reads):
+            if not any((i in out and i not in back) or i == moving for i in reads):
                 after = (done + 1, 0) if self.times[done] == 0 else (done, self.times[done])
                 yield (*after, out, back, moving, moving_left)
         if moving is None:

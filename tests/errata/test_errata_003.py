@@ -1,9 +1,10 @@
-"""Errata of paper 003 (segmented fused-tiled execution): the listings and tables are run as printed.
+"""Errata of paper 003 (segmented fused-tiled execution): the listings and tables are run as
+printed.
 
-In: graphs of a few operators, tiny arrays. Out: verdicts. The one idea: each listing is written out in Python,
-with the printed line and the corrected one side by side; the printed one raises, loops or gives a wrong size.
-Source: paper 003, sections 4.1 to 4.3, listings 1 to 4, tables 3 and 4. What the library does instead is
-`ooctrain/tile/halo.py`. The table of errata is docs/errata.md.
+In: graphs of a few operators, tiny arrays. Out: verdicts. The one idea: each listing is written out
+in Python, with the printed line and the corrected one side by side; the printed one raises, loops
+or gives a wrong size. Source: paper 003, sections 4.1 to 4.3, listings 1 to 4, tables 3 and 4. What
+the library does instead is `ooctrain/tile/halo.py`. The table of errata is docs/errata.md.
 """
 
 from __future__ import annotations
@@ -20,9 +21,11 @@ import pytest
 from ooctrain.layers.base import Window
 from ooctrain.tile.halo import Span, read_span
 
-# ---------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
+# -------
 # Listing 1 (data structures) and listing 2 (connections)
-# ---------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
+# -------
 
 
 @dataclass(eq=False)
@@ -53,7 +56,8 @@ class Node:
 @pytest.mark.parametrize("printed", [True, False])
 def test_003_listing_2_map_order(printed: bool) -> None:
     """Line 11 reads (inpDimId, iterId) from a map that was filled as {iterId: inpDimId}."""
-    # A convolution: iteration space [B, C, K, H, W]; the input has B, C, H, W, the output B, K, H, W.
+    # A convolution: iteration space [B, C, K, H, W]; the input has B, C, H, W, the output B, K, H,
+    # W.
     inp_to_iter, iter_to_out = [0, 1, 3, 4], {0: 0, 2: 1, 3: 2, 4: 3}
     iter_to_inp = {iteration: dim for dim, iteration in enumerate(inp_to_iter)}
     pairs = [(k, v) if printed else (v, k) for k, v in iter_to_inp.items()]
@@ -63,9 +67,11 @@ def test_003_listing_2_map_order(printed: bool) -> None:
     assert (connected == right) is not printed
 
 
-# ---------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
+# -------
 # Listing 3: partition into segments
-# ---------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
+# -------
 
 SIZES = [90, 90, 20, 10]  # bytes of the outputs of a chain of four operators
 CAPACITY = 50
@@ -76,7 +82,9 @@ def must_tile(sizes: Sequence[int], capacity: int, printed: bool) -> list[bool]:
     return [size < capacity if printed else size > capacity for size in sizes]
 
 
-def segments(sizes: Sequence[int], capacity: int, stuck: bool, inclusive: bool) -> list[tuple[int, int]]:
+def segments(
+    sizes: Sequence[int], capacity: int, stuck: bool, inclusive: bool
+) -> list[tuple[int, int]]:
     """Lines 5 to 17 for a chain, as (start, end); a step limit stands for "for ever"."""
     tiled, found, i, end = must_tile(sizes, capacity, printed=False), [], 0, 0
     for _ in range(100):
@@ -108,7 +116,7 @@ def test_003_listing_3_endless() -> None:
 
 
 def test_003_listing_3_end() -> None:
-    """[start, end) leaves out the first operator whose output fits, so the checkpoint does not fit."""
+    """[start, end) leaves out the first operator whose output fits; the checkpoint does not."""
     checkpoint = {
         inclusive: SIZES[segments(SIZES, CAPACITY, stuck=False, inclusive=inclusive)[0][1] - 1]
         for inclusive in (False, True)
@@ -118,41 +126,52 @@ def test_003_listing_3_end() -> None:
 
 
 def test_003_listing_3_gradient() -> None:
-    """An output that fits alone does not fit beside the input and the gradient that its backward reads."""
+    """An output that fits alone does not fit beside the input and the gradient that its backward
+    reads.
+    """
     assert must_tile([40], CAPACITY, printed=False) == [False]
     assert must_tile([40 + 40 + 40], CAPACITY, printed=False) == [True]
     assert prod([1, 10]) * 4 == 40  # and the printed product counts elements, the capacity bytes
 
 
 def test_003_listing_3_condition() -> None:
-    """Line 32 prints `!len(a) != len(b)`, which compares a truth value with a number, and indexes by i."""
+    """Line 32 prints `!len(a) != len(b)`, which compares a truth value with a number, and indexes
+    by i.
+    """
     connections, out_edges = [(0, 2)], [object()]
     printed_says_broken = (not len(connections)) != len(out_edges)
     assert printed_says_broken  # one connection for one output edge: nothing is broken
-    assert not len(connections) != len(out_edges)
+    assert len(connections) == len(out_edges)
     connection = {("in", 0): [("out", 0)], ("in", 2): [("out", 2)]}
-    for i, dim in itertools.product([0], [0, 2]):  # the walk starts at i and goes on with other dims
+    # The walk starts at i and goes on with other dims.
+    for i, dim in itertools.product([0], [0, 2]):
         printed, corrected = connection[("in", i)], connection[("in", dim)]
         assert (printed == corrected) is (dim == i)
 
 
 def test_003_listing_3_entering_edges() -> None:
-    """Only the input edges of the first operator are walked; a skip that enters later is never looked at."""
+    """Only the input edges of the first operator are walked; a skip that enters later is never
+    looked at.
+    """
     entering = {"x -> conv1": True, "statistics -> scale": False}  # may its rows be tiled?
     first_only = ["x -> conv1"]
     assert all(entering[edge] for edge in first_only)
     assert not all(entering.values())
 
 
-# ---------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
+# -------
 # Listing 4: tile sizes
-# ---------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
+# -------
 
 FIXES = ("out_to_out", "scale", "edge", "ready")
 
 
 def chain_of_two(window: tuple[int, int]) -> tuple[Node, Node, Edge]:
-    """Two operators over (H, W), both with size = scale * tile + delta; returns them and the first input."""
+    """Two operators over (H, W), both with size = scale * tile + delta; returns them and the first
+    input.
+    """
     first, second = Node(0, [0, 0], [8, 8]), Node(1, [0, 0], [8, 8])
     scale, delta = window
     entering = Edge([0, 0], None, first, [0, 1], {0: 0, 1: 1}, [delta] * 2, [scale] * 2)
@@ -181,7 +200,8 @@ def compute_tile_size(leaf: Node, tiles: int, fixes: Sequence[str]) -> None:
                 if "scale" in fixes:
                     edge.size[i] = node.iter_space[iteration] * edge.scale[i] + edge.delta[i]
                 else:
-                    edge.size[i] = node.iter_space[iteration] * edge.scale + edge.delta  # lines 21-23
+                    # Lines 21-23.
+                    edge.size[i] = node.iter_space[iteration] * edge.scale + edge.delta
                 if edge.source is not None and "edge" not in fixes:
                     edge.source.out_edges[i].size = list(edge.size)  # line 24: i is a dimension
             if edge.source is not None:
@@ -219,7 +239,7 @@ def test_003_listing_4_scale_index() -> None:
 
 
 def test_003_listing_4_union_of_intervals() -> None:
-    """Two readers with different windows: the larger size is not enough where the origins differ."""
+    """Two readers with different windows: the larger size is too small if the origins differ."""
     tile = Span(4, 8)
     reads = [read_span(tile, Window(kernel=3, pad_lo=p, pad_hi=2 - p), extent=32) for p in (0, 2)]
     sizes = [r.inside.extent for r in reads]
@@ -228,26 +248,34 @@ def test_003_listing_4_union_of_intervals() -> None:
     assert union.extent == 8 > max(sizes)
 
 
-# ---------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
+# -------
 # Tables 3 and 4: extents
-# ---------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
+# -------
 
 
 def rows_read(tile: Span, window: Window) -> int:
-    """Counted, not computed: how many distinct input rows the outputs of a tile read, far from borders."""
+    """Counted, not computed: how many distinct input rows the outputs of a tile read, far from
+    borders.
+    """
     reach = (window.kernel - 1) * window.dilation + 1
     rows = {o * window.stride + r for o in range(tile.lo, tile.hi) for r in range(reach)}
     return max(rows) - min(rows) + 1
 
 
 def test_003_table_4_stride() -> None:
-    """A convolution is printed with sigma = 1, delta = 2f: right for stride 1 and odd kernels only."""
+    """A convolution is printed with sigma = 1, delta = 2f: right for stride 1, odd kernels."""
     right = wrong = 0
     for kernel, stride, size in itertools.product(range(1, 8), range(1, 4), range(1, 9)):
         window = Window(kernel, stride)
         truth = rows_read(Span(10, 10 + size), window)
         printed = size + 2 * ((kernel - 1) // 2)
-        assert stride * size + (kernel - stride) == truth == read_span(Span(10, 10 + size), window, 999).inside.extent
+        assert (
+            stride * size + (kernel - stride)
+            == truth
+            == read_span(Span(10, 10 + size), window, 999).inside.extent
+        )
         right += printed == truth
         wrong += printed != truth
         if stride == 1 and kernel % 2:
@@ -256,15 +284,20 @@ def test_003_table_4_stride() -> None:
 
 
 def test_003_table_4_pool_delta() -> None:
-    """A max pool is printed with extent T * p, delta 0; a pool 3 x 3 with stride 2 has delta k - s = 1."""
+    """A max pool is printed with extent T * p, delta 0; a pool 3 x 3 with stride 2 has delta k - s
+    = 1.
+    """
     window = Window(kernel=3, stride=2, pad_lo=1, pad_hi=1)
     assert rows_read(Span(4, 8), window) == 2 * 4 + 1
     assert read_span(Span(4, 8), window, 99).inside.extent == 2 * 4 + 1
-    assert rows_read(Span(4, 8), Window(kernel=2, stride=2)) == 2 * 4  # the case that the table has in mind
+    # The case that the table has in mind.
+    assert rows_read(Span(4, 8), Window(kernel=2, stride=2)) == 2 * 4
 
 
 def test_003_max_pool_padding() -> None:
-    """Filling a tile with zeros is right for a convolution; the neutral element of a maximum is -inf."""
+    """Filling a tile with zeros is right for a convolution; the neutral element of a maximum is
+    -inf.
+    """
     rows = np.array([-3.0, -1.0, -2.0])
     padded = {fill: np.array([fill, *rows, fill]) for fill in (0.0, -np.inf)}
     pooled = {fill: [a[i : i + 3].max() for i in range(3)] for fill, a in padded.items()}
@@ -273,12 +306,15 @@ def test_003_max_pool_padding() -> None:
 
 
 def test_003_padding_of_intermediate_layers() -> None:
-    """Uniform halo tiles run on past the image: the second layer then reads a convolution of padding, not zeros."""
+    """Uniform halo tiles run on past the image: the second layer then reads a convolution of
+    padding, not zeros.
+    """
     rng = np.random.default_rng(0)
     image, w1, w2, bias = rng.integers(-3, 4, 8), rng.integers(-3, 4, 3), rng.integers(-3, 4, 3), 5
     conv = lambda x, w, b: np.convolve(x, w[::-1], "valid") + b  # noqa: E731
     truth = conv(np.pad(conv(np.pad(image, 1), w1, bias), 1), w2, 0)
-    uniform = conv(conv(np.pad(image, 2), w1, bias), w2, 0)  # one halo of 2 f, no padding between the layers
+    # One halo of 2 f, no padding between the layers.
+    uniform = conv(conv(np.pad(image, 2), w1, bias), w2, 0)
     assert np.array_equal(uniform[1:-1], truth[1:-1])
     assert uniform[0] != truth[0]
     # Clipped to the true tensor and padded only by what was clipped, layer by layer:
@@ -290,24 +326,31 @@ def test_003_padding_of_intermediate_layers() -> None:
 
 
 def test_003_batch_norm_is_not_compatible() -> None:
-    """Darknet has batch norm: with batch statistics a tile is not a function of its slice of the input."""
+    """Darknet has batch norm: with batch statistics a tile is not a function of its slice of the
+    input.
+    """
     x = np.random.default_rng(0).standard_normal(64)
     norm = lambda a: (a - a.mean()) / a.std()  # noqa: E731
     assert not np.allclose(np.concatenate([norm(x[:32]), norm(x[32:])]), norm(x))
-    # Split into a reduction, which ends a segment, and an element-wise part, which may start one, it is exact.
+    # Split into a reduction, which ends a segment, and an element-wise part, which may start one,
+    # it is exact.
     mean, std = x.mean(), x.std()
     assert np.array_equal(np.concatenate([(x[:32] - mean) / std, (x[32:] - mean) / std]), norm(x))
 
 
 def test_003_random_chains_of_spans() -> None:
-    """The corrected rule, applied layer by layer, covers exactly what the outputs read, for random chains."""
+    """The corrected rule, applied layer by layer, covers exactly what the outputs read, for random
+    chains.
+    """
     rng = random.Random(0)
     for _ in range(200):
         windows, extents = [], [rng.randint(8, 24)]
         for _ in range(rng.randint(1, 4)):
             k, d = rng.randint(1, 3), rng.randint(1, 2)
             reach = (k - 1) * d + 1
-            window = Window(k, rng.randint(1, 3), d, rng.randint(0, reach - 1), rng.randint(0, reach - 1))
+            window = Window(
+                k, rng.randint(1, 3), d, rng.randint(0, reach - 1), rng.randint(0, reach - 1)
+            )
             out = (extents[-1] + window.pad_lo + window.pad_hi - reach) // window.stride + 1
             if out < 1:
                 break

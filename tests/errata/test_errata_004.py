@@ -1,12 +1,14 @@
 """Errata of paper 004 (Split-CNN and HMMS): the formulas and algorithm 1 are run as printed.
 
-In: splits of one dimension, lists of operations with times and sizes. Out: verdicts. The one idea: a split is
-right when its parts have the sizes that were asked for; an offload plan is right when it frees no byte that is
-still on the link. Source: paper 004, sections 3.1, 3.3, 4.2, 4.3, algorithm 1. The table is docs/errata.md.
+In: splits of one dimension, lists of operations with times and sizes. Out: verdicts. The one idea:
+a split is right when its parts have the sizes that were asked for; an offload plan is right when it
+frees no byte that is still on the link. Source: paper 004, sections 3.1, 3.3, 4.2, 4.3, algorithm
+1. The table is docs/errata.md.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 from collections.abc import Iterator, Sequence
@@ -15,9 +17,11 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-# ---------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
+# -------
 # Section 3: splitting
-# ---------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
+# -------
 
 
 @dataclass(frozen=True)
@@ -50,7 +54,7 @@ def random_splits(count: int, seed: int) -> Iterator[Split]:
         if outputs_total < 3 * parts:
             continue
         cuts = sorted(rng.sample(range(2, outputs_total - 1), parts - 1))
-        if any(b - a < 2 for a, b in zip(cuts, cuts[1:], strict=False)):
+        if any(b - a < 2 for a, b in itertools.pairwise(cuts)):
             continue
         inputs = [rng.randint(max(o * s - p_b, 1), (o - 1) * s + k - p_b) for o in cuts]
         if inputs != sorted(set(inputs)) or inputs[-1] >= width:
@@ -68,16 +72,22 @@ def part_sizes(split: Split, printed: bool) -> list[int]:
     for i, (lo, o) in enumerate(zip(split.inputs, split.outputs, strict=True)):
         begin = lo + split.p_b - (o - 1 if printed else o) * split.s if i else split.p_b
         last = i == len(split.inputs) - 1
-        end = split.p_e if last else (ends_out[i] - 1) * split.s + split.k - (ends_in[i] + split.p_b)
+        end = (
+            split.p_e if last else (ends_out[i] - 1) * split.s + split.k - (ends_in[i] + split.p_b)
+        )
         sizes.append((ends_in[i] - lo + begin + end - split.k) // split.s + 1)
     return sizes
 
 
 def test_004_padding_begin() -> None:
-    """p_{i,b} = I_i + p_b - (O_i - 1) s makes every part but the first one output too wide; O_i s is right."""
+    """p_{i,b} = I_i + p_b - (O_i - 1) s makes every part but the first one output too wide; O_i s
+    is right.
+    """
     right = printed_right = 0
     for split in random_splits(1000, seed=1):
-        wanted = [b - a for a, b in zip(split.outputs, (*split.outputs[1:], split.out_width), strict=True)]
+        wanted = [
+            b - a for a, b in zip(split.outputs, (*split.outputs[1:], split.out_width), strict=True)
+        ]
         assert part_sizes(split, printed=False) == wanted
         right += 1
         printed_right += part_sizes(split, printed=True) == wanted
@@ -85,12 +95,16 @@ def test_004_padding_begin() -> None:
 
 
 def test_004_boundary_index() -> None:
-    """The text calls O_i the current patch and O_{i+1} the next; (1) and (2) are right between O_i - 1 and O_i."""
+    """The text calls O_i the current patch and O_{i+1} the next; (1) and (2) are right between O_i
+    - 1 and O_i.
+    """
     k, s, p_b, first_output = 3, 1, 1, 4
     window = lambda o: range(o * s - p_b, o * s - p_b + k)  # noqa: E731
     lower, upper = first_output * s - p_b, (first_output - 1) * s + k - p_b
-    assert lower == window(first_output).start  # first element of the window of the first output of part i
-    assert upper == window(first_output - 1).stop  # right after the window of the last output of part i - 1
+    # First element of the window of the first output of part i.
+    assert lower == window(first_output).start
+    # Right after the window of the last output of part i - 1.
+    assert upper == window(first_output - 1).stop
     next_first_output = 8  # O_{i+1}, as the text says
     assert lower != window(next_first_output).start
 
@@ -112,13 +126,17 @@ def test_004_stochastic_empty_range() -> None:
     assert 0 < nearest < width  # the corrected rule: the nearest boundary where the range is empty
 
 
-# ---------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
+# -------
 # Section 4: storage, offload planning
-# ---------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
+# -------
 
 
 def test_004_shared_error_storage() -> None:
-    """All error terms of a sum are equal, and may share storage, until one of them is written in place."""
+    """All error terms of a sum are equal, and may share storage, until one of them is written in
+    place.
+    """
     error, mask = np.array([1.0, 2.0]), np.array([0.0, 1.0])
     left = right = error.copy()
     left *= mask  # an in-place ReLU backward on one branch
@@ -130,14 +148,19 @@ def test_004_shared_error_storage() -> None:
 
 @dataclass(frozen=True)
 class Operation:
-    """A forward operation: its time, and the storage objects that it reads, first one "the" input."""
+    """A forward operation: its time, and what it reads; the first is "the" input."""
 
     time: int
     reads: tuple[str, ...]
 
 
 def offload_plan(
-    operations: Sequence[Operation], sizes: dict[str, int], bandwidth: int, *, clamp: bool, last_reader: bool
+    operations: Sequence[Operation],
+    sizes: dict[str, int],
+    bandwidth: int,
+    *,
+    clamp: bool,
+    last_reader: bool,
 ) -> list[tuple[int, str]]:
     """Algorithm 1: (operation after which it is freed, storage), in order."""
     balance, waiting, plan = 0, [], []
@@ -158,8 +181,12 @@ def offload_plan(
     return plan
 
 
-def stall(operations: Sequence[Operation], sizes: dict[str, int], plan: Sequence[tuple[int, str]]) -> int:
-    """Time that compute waits for the link (bandwidth 1); an offload starts with the operation that reads it."""
+def stall(
+    operations: Sequence[Operation], sizes: dict[str, int], plan: Sequence[tuple[int, str]]
+) -> int:
+    """Time that compute waits for the link (bandwidth 1); an offload starts with the operation that
+    reads it.
+    """
     clock = link = stalled = 0
     done: dict[str, int] = {}
     for index, operation in enumerate(operations):
@@ -176,14 +203,18 @@ def stall(operations: Sequence[Operation], sizes: dict[str, int], plan: Sequence
 
 @pytest.mark.parametrize(("clamp", "expected"), [(False, 49), (True, 0)])
 def test_004_balance_clamp(clamp: bool, expected: int) -> None:
-    """Link time that passes while nothing is in flight cannot be used later; as printed it is banked."""
+    """Link time that passes while nothing is in flight cannot be used later; as printed it is
+    banked.
+    """
     operations = [Operation(100, ()), Operation(1, ("a",)), Operation(60, ()), Operation(1, ())]
     plan = offload_plan(operations, {"a": 50}, 1, clamp=clamp, last_reader=True)
     assert stall(operations, {"a": 50}, plan) == expected
 
 
 def test_004_no_budget() -> None:
-    """Algorithm 1 knows no budget: on a slow link all is freed at the last operation, and nothing is saved."""
+    """Algorithm 1 knows no budget: on a slow link all is freed at the last operation, and nothing
+    is saved.
+    """
     names = [f"x{i}" for i in range(6)]
     operations = [Operation(1, (name,)) for name in names]
     sizes = dict.fromkeys(names, 10)
@@ -200,7 +231,9 @@ def test_004_no_budget() -> None:
     assert min(peaks.values()) < 60
 
 
-def _peak(operations: Sequence[Operation], sizes: dict[str, int], plan: Sequence[tuple[int, str]]) -> int:
+def _peak(
+    operations: Sequence[Operation], sizes: dict[str, int], plan: Sequence[tuple[int, str]]
+) -> int:
     """Largest number of bytes at once; each operation's input appears with it."""
     used = peak = 0
     for index, operation in enumerate(operations):
@@ -212,7 +245,9 @@ def _peak(operations: Sequence[Operation], sizes: dict[str, int], plan: Sequence
 
 @pytest.mark.parametrize("last_reader", [False, True])
 def test_004_input_with_several_readers(last_reader: bool) -> None:
-    """A skip is read twice: as printed its storage is offloaded twice and freed before the second read."""
+    """A skip is read twice: as printed its storage is offloaded twice and freed before the second
+    read.
+    """
     operations = [Operation(50, ("skip",)), Operation(50, ("a",)), Operation(50, ("b", "skip"))]
     plan = offload_plan(operations, {"skip": 10, "a": 10}, 1, clamp=True, last_reader=last_reader)
     freed_after = [index for index, name in plan if name == "skip"]

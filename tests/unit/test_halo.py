@@ -56,7 +56,9 @@ windows = st.builds(
 
 
 @given(windows, st.integers(1, 40), st.data())
-def test_read_span_is_what_the_outputs_touch(window: Window, extent: int, data: st.DataObject) -> None:
+def test_read_span_is_what_the_outputs_touch(
+    window: Window, extent: int, data: st.DataObject
+) -> None:
     count = out_extent(extent, window)
     if count < 1:
         return
