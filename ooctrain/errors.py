@@ -65,7 +65,8 @@ class OoctrainError(Exception):
 
 
 def _rebuild(cls: type[OoctrainError], args: tuple, state: dict) -> OoctrainError:
-    error = cls.__new__(cls)
+    # Not cls.__new__: where that is MemoryError's, it refuses to make subclasses.
+    error = Exception.__new__(cls)
     error.args = args
     error.__dict__.update(state)
     return error

@@ -1,0 +1,301 @@
+"""Checkpoints: arrays and a run's state in one safetensors file that is whole or absent.
+
+In: named arrays and a `RunState`. Out: a file, and both again. The one idea: the new file is
+written beside the old one, flushed to the disk, and only then takes its name; a process killed at
+any moment leaves the last whole checkpoint under that name. A SHA-256 over names, shapes, bytes and
+state catches what the disk spoils later, and the previous files ("run.safetensors.1", ...) stand
+in. Source of the format: the safetensors specification (8 bytes length, JSON header, raw bytes).
+Never a pickle, which runs code. Read next: `train.py`, which decides what a run's state is.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import secrets
+import warnings
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ooctrain.errors import CheckpointError
+from ooctrain.units import format_bytes
+
+FORMAT_VERSION = 1
+KEEP = 2
+STATE_KEY, CHECKSUM_KEY = "ooctrain", "sha256"
+_DTYPE_NAMES = {
+    "float32": "F32", "float64": "F64", "int64": "I64", "int32": "I32", "uint8": "U8",
+    "bool": "BOOL",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class RunState:
+    """Where a run stands, apart from its arrays.
+
+    Args:
+        step: steps done.
+        epoch: epochs done.
+        seed: of weights, dropout and data order.
+        data: the loader's state (epoch and position).
+        schedule: the learning-rate schedule's state.
+        config: what must be the same to go on with the same bits (model, batch, optimizer, ...).
+        history: what the run wants to remember (losses).
+    """
+
+    step: int
+    epoch: int = 0
+    seed: int = 0
+    data: Mapping[str, int] = field(default_factory=dict)
+    schedule: Mapping[str, Any] = field(default_factory=dict)
+    config: Mapping[str, Any] = field(default_factory=dict)
+    history: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A file's content. `path` is the file that was read, perhaps a previous one."""
+
+    arrays: Mapping[str, np.ndarray]
+    run: RunState
+    path: Path
+
+
+def save(
+    path: str | Path, arrays: Mapping[str, np.ndarray], run: RunState, *, keep: int = KEEP
+) -> None:
+    """Writes a checkpoint; a file of that name becomes the previous one.
+
+    Args:
+        path: the file, ".safetensors" by custom.
+        arrays: C-contiguous or not; written in the order of their names.
+        run: the state.
+        keep: files kept in all, the new one included.
+
+    Raises:
+        CheckpointError: it cannot be written; the last checkpoint is as it was.
+    """
+    target = Path(path)
+    ordered = {name: np.asarray(arrays[name], order="C") for name in sorted(arrays)}
+    state = json.dumps({"version": FORMAT_VERSION, **asdict(run)}, sort_keys=True, allow_nan=False)
+    metadata = {STATE_KEY: state, CHECKSUM_KEY: _checksum(ordered, state)}
+    temporary = target.with_name(f"{target.name}.tmp.{os.getpid()}.{secrets.token_hex(4)}")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        _write(temporary, _header(ordered, metadata), ordered.values())
+        _keep_previous(target, keep)
+        os.replace(temporary, target)
+        _sync_folder(target.parent)
+    except OSError as error:
+        raise _cannot_write(target, ordered, error) from error
+    finally:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+
+
+def load(path: str | Path) -> Checkpoint:
+    """Reads a checkpoint, or where it is broken the newest whole one before it, with a warning.
+
+    Raises:
+        CheckpointError: there is none, none is whole, or it comes from a newer version.
+    """
+    target = Path(path)
+    first_error: CheckpointError | None = None
+    for candidate in (target, *previous_files(target)):
+        try:
+            checkpoint = read(candidate)
+        except CheckpointError as error:
+            if error.code == "OOC-312":
+                raise
+            first_error = first_error or error
+            continue
+        if first_error:
+            warnings.warn(
+                f"{target} cannot be used ({first_error.what}); going on from {candidate}, step "
+                f"{checkpoint.run.step}",
+                stacklevel=2,
+            )
+        return checkpoint
+    assert first_error is not None
+    raise first_error
+
+
+def read(path: str | Path) -> Checkpoint:
+    """Reads exactly this file.
+
+    Raises:
+        CheckpointError: missing, truncated, altered, foreign, or of a newer version (OOC-312).
+    """
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(str(path), "np") as file:
+            metadata = file.metadata() or {}
+            arrays = {name: file.get_tensor(name) for name in sorted(file.keys())}
+    except FileNotFoundError as error:
+        raise CheckpointError(f"there is no checkpoint {path}", code="OOC-311") from error
+    except (OSError, SafetensorError, ValueError, KeyError, TypeError, OverflowError) as error:
+        raise _broken(path, str(error)) from error
+    run = _parse_state(path, metadata)
+    if metadata.get(CHECKSUM_KEY) != _checksum(arrays, metadata[STATE_KEY]):
+        raise _broken(path, "its checksum does not match its content")
+    return Checkpoint(arrays, run, Path(path))
+
+
+def previous_files(path: Path) -> list[Path]:
+    """The previous checkpoints of a file, newest first: "run.safetensors.1", "run.safetensors.2",
+    ..."""
+    found = {
+        int(other.suffix[1:]): other
+        for other in path.parent.glob(f"{_escaped(path.name)}.*")
+        if other.suffix[1:].isdecimal() and other.stem == path.name
+    }
+    return [found[number] for number in sorted(found)]
+
+
+def check_arrays(checkpoint: Checkpoint, expected: Mapping[str, np.ndarray]) -> None:
+    """Raises CheckpointError, naming the first array that is missing, foreign, or of another
+    shape."""
+    for name in sorted({*expected, *checkpoint.arrays}):
+        if name not in checkpoint.arrays:
+            raise _foreign(checkpoint, f"it lacks {name!r}")
+        if name not in expected:
+            raise _foreign(checkpoint, f"it holds {name!r}, which this model does not have")
+        have, want = checkpoint.arrays[name], expected[name]
+        if have.shape != want.shape or have.dtype != want.dtype:
+            raise _foreign(
+                checkpoint,
+                f"{name!r} is {have.dtype}{have.shape}, the model's {want.dtype}{want.shape}",
+            )
+
+
+def check_config(checkpoint: Checkpoint, expected: Mapping[str, Any]) -> None:
+    """Raises CheckpointError, naming the first setting that differs from the run that was saved."""
+    saved = checkpoint.run.config
+    for key in sorted({*expected, *saved}):
+        if saved.get(key) != expected.get(key):
+            raise CheckpointError(
+                f"{checkpoint.path} was saved with another {key}",
+                code="OOC-313",
+                numbers=f"saved {saved.get(key)!r}, now {expected.get(key)!r}",
+                fix="resume with the settings of the run that was saved",
+            )
+
+
+def _header(arrays: Mapping[str, np.ndarray], metadata: Mapping[str, str]) -> bytes:
+    header: dict[str, Any] = {"__metadata__": metadata}
+    offset = 0
+    for name, array in arrays.items():
+        header[name] = {
+            "dtype": _DTYPE_NAMES[array.dtype.name],
+            "shape": list(array.shape),
+            "data_offsets": [offset, offset + array.nbytes],
+        }
+        offset += array.nbytes
+    text = json.dumps(header, separators=(",", ":")).encode()
+    padded = text + b" " * (-len(text) % 8)  # the bytes that follow are aligned to 8
+    return len(padded).to_bytes(8, "little") + padded
+
+
+def _write(path: Path, header: bytes, arrays: Iterable[np.ndarray]) -> None:
+    # The mode is the umask's, as for any other file of the user.
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(header)
+        for array in arrays:
+            file.write(array.reshape(-1).view(np.uint8).data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _keep_previous(target: Path, keep: int) -> None:
+    for old in reversed(previous_files(target)):
+        number = int(old.suffix[1:]) + 1
+        if number < keep:
+            os.replace(old, target.with_name(f"{target.name}.{number}"))
+        else:
+            old.unlink()
+    if keep > 1 and target.exists():
+        # A second name for the same file: at no moment is there no file called `target`.
+        try:
+            os.link(target, target.with_name(f"{target.name}.1"))
+        except OSError:
+            os.replace(target, target.with_name(f"{target.name}.1"))
+
+
+def _sync_folder(folder: Path) -> None:
+    """Makes the new name itself durable; not every system lets a folder be opened."""
+    with suppress(PermissionError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _checksum(arrays: Mapping[str, np.ndarray], state: str) -> str:
+    digest = hashlib.sha256(state.encode())
+    for name, array in arrays.items():
+        digest.update(f"\n{name}|{array.dtype.name}|{array.shape}|".encode())
+        digest.update(array.reshape(-1).view(np.uint8).data)
+    return digest.hexdigest()
+
+
+def _parse_state(path: str | Path, metadata: Mapping[str, str]) -> RunState:
+    if STATE_KEY not in metadata:
+        raise CheckpointError(
+            f"{path} is a safetensors file, but no checkpoint of this library",
+            fix="weights alone are loaded with `model.load_state_dict`",
+        )
+    try:
+        state = json.loads(metadata[STATE_KEY])
+        version = state.pop("version")
+        if version > FORMAT_VERSION:
+            raise CheckpointError(
+                f"{path} was written by a newer version of this library",
+                code="OOC-312",
+                numbers=f"format {version}, this library knows {FORMAT_VERSION}",
+                fix="update ooctrain",
+            )
+        return RunState(**state)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise _broken(path, f"its state cannot be read: {error}") from error
+
+
+def _escaped(name: str) -> str:
+    return "".join(f"[{c}]" if c in "*?[" else c for c in name)
+
+
+def _broken(path: str | Path, why: str) -> CheckpointError:
+    return CheckpointError(
+        f"checkpoint {path} is broken: {why}", fix="the previous one, if there is one, is beside it"
+    )
+
+
+def _foreign(checkpoint: Checkpoint, why: str) -> CheckpointError:
+    return CheckpointError(
+        f"{checkpoint.path} belongs to another model: {why}",
+        code="OOC-313",
+        fix="resume with the model, number of classes and optimizer of the run that was saved",
+    )
+
+
+def _cannot_write(
+    target: Path, arrays: Mapping[str, np.ndarray], error: OSError
+) -> CheckpointError:
+    size = sum(array.nbytes for array in arrays.values())
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+    what = "the disk is full" if full else error.strerror or str(error)
+    return CheckpointError(
+        f"checkpoint {target} cannot be written: {what}; the last one is kept",
+        code="OOC-314",
+        numbers=f"{format_bytes(size)} needed, previous files included while it is written",
+        fix="free some space, or save elsewhere with --checkpoint" if full else "",
+    )

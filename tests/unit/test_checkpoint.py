@@ -1,0 +1,230 @@
+"""Checkpoints: whole or absent, checked to the bit, with the previous one as a stand-in."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ooctrain.checkpoint import (
+    RunState,
+    check_arrays,
+    check_config,
+    load,
+    previous_files,
+    read,
+    save,
+)
+from ooctrain.errors import CheckpointError
+
+RUN = RunState(
+    step=12, epoch=2, seed=7, data={"epoch": 2, "position": 3}, schedule={"last": 0.1},
+    config={"model": "resnet18"}, history={"losses": [2.5, 1.25]},
+)  # fmt: skip
+
+
+def arrays(scale: float = 1.0) -> dict[str, np.ndarray]:
+    return {
+        "model/conv.weight": np.arange(24, dtype=np.float32).reshape(2, 3, 2, 2) * scale,
+        "model/steps": np.array(5, np.int64),
+        "optimizer/empty": np.zeros((0, 3), np.float32),
+        "optimizer/transposed": np.arange(6, dtype=np.float32).reshape(2, 3).T,
+    }
+
+
+def assert_same(have, want):
+    assert sorted(have) == sorted(want)
+    for name, array in want.items():
+        assert have[name].dtype == array.dtype
+        assert have[name].shape == array.shape
+        assert have[name].tobytes() == array.tobytes()
+
+
+def test_arrays_and_state_come_back_as_they_were(tmp_path):
+    path = tmp_path / "new" / "run.safetensors"
+    save(path, arrays(), RUN)
+    checkpoint = load(path)
+    assert_same(checkpoint.arrays, arrays())
+    assert checkpoint.run == RUN
+    assert os.listdir(path.parent) == ["run.safetensors"]
+
+
+def test_other_readers_of_safetensors_can_read_it(tmp_path):
+    from safetensors.numpy import load_file
+
+    save(tmp_path / "a.safetensors", arrays(), RUN)
+    assert_same(load_file(tmp_path / "a.safetensors"), arrays())
+
+
+def test_the_file_has_the_mode_of_any_new_file(tmp_path):
+    save(tmp_path / "a", arrays(), RUN)
+    (tmp_path / "b").touch()
+    assert (tmp_path / "a").stat().st_mode == (tmp_path / "b").stat().st_mode
+
+
+def test_the_last_files_are_kept_and_no_more(tmp_path):
+    path = tmp_path / "run.safetensors"
+    for step in range(5):
+        save(path, arrays(), RunState(step), keep=3)
+    assert [p.name for p in previous_files(path)] == ["run.safetensors.1", "run.safetensors.2"]
+    assert [read(p).run.step for p in (path, *previous_files(path))] == [4, 3, 2]
+    save(path, arrays(), RunState(5), keep=1)
+    assert os.listdir(tmp_path) == ["run.safetensors"]
+
+
+def test_every_single_flipped_bit_is_noticed(tmp_path):
+    path = tmp_path / "run.safetensors"
+    save(path, {"w": np.ones(2, np.float32)}, RunState(1), keep=1)
+    whole = path.read_bytes()
+    for position in range(len(whole)):
+        for bit in range(8):
+            altered = bytearray(whole)
+            altered[position] ^= 1 << bit
+            path.write_bytes(altered)
+            with pytest.raises(CheckpointError):
+                read(path)
+
+
+def test_every_truncation_and_appendix_is_noticed(tmp_path):
+    path = tmp_path / "run.safetensors"
+    save(path, {"w": np.ones(2, np.float32)}, RunState(1), keep=1)
+    whole = path.read_bytes()
+    for length in range(len(whole)):
+        path.write_bytes(whole[:length])
+        with pytest.raises(CheckpointError):
+            read(path)
+    path.write_bytes(whole + b"\0")
+    with pytest.raises(CheckpointError):
+        read(path)
+
+
+@given(st.binary(max_size=200))
+def test_rubbish_is_a_checkpoint_error(tmp_path_factory, rubbish):
+    path = tmp_path_factory.mktemp("rubbish") / "x.safetensors"
+    path.write_bytes(rubbish)
+    with pytest.raises(CheckpointError):
+        read(path)
+
+
+def test_the_previous_file_stands_in_for_a_broken_one_and_both_are_named(tmp_path):
+    path = tmp_path / "run.safetensors"
+    save(path, arrays(), RunState(1))
+    save(path, arrays(2.0), RunState(2))
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.warns(
+        UserWarning, match=r"run\.safetensors cannot be used.*run\.safetensors\.1, step 1"
+    ):
+        checkpoint = load(path)
+    assert_same(checkpoint.arrays, arrays())
+    assert checkpoint.run.step == 1
+
+
+def test_no_checkpoint_at_all(tmp_path):
+    with pytest.raises(CheckpointError, match="there is no checkpoint") as caught:
+        load(tmp_path / "none")
+    assert caught.value.code == "OOC-311"
+
+
+def test_a_newer_version_is_not_replaced_by_an_older_file(tmp_path):
+    path = tmp_path / "run.safetensors"
+    save(path, {}, RunState(1))
+    save(path, {}, RunState(2))
+    raw = path.read_bytes()
+    length = int.from_bytes(raw[:8], "little")
+    header = json.loads(raw[8 : 8 + length])
+    state = json.loads(header["__metadata__"]["ooctrain"])
+    header["__metadata__"]["ooctrain"] = json.dumps({**state, "version": 99})
+    text = json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text)
+    with pytest.raises(CheckpointError, match="newer version"):
+        load(path)
+
+
+def test_weights_alone_are_not_a_checkpoint(tmp_path):
+    from safetensors.numpy import save_file
+
+    save_file({"w": np.ones(3, np.float32)}, tmp_path / "weights.safetensors")
+    with pytest.raises(CheckpointError, match="no checkpoint of this library"):
+        read(tmp_path / "weights.safetensors")
+
+
+def test_a_foreign_model_is_told_by_its_first_wrong_array(tmp_path):
+    save(tmp_path / "a", arrays(), RUN)
+    checkpoint = load(tmp_path / "a")
+    check_arrays(checkpoint, arrays())
+    wrong = {**arrays(), "model/conv.weight": np.zeros((4, 3, 2, 2), np.float32)}
+    with pytest.raises(CheckpointError, match=r"'model/conv.weight' is float32\(2, 3, 2, 2\)"):
+        check_arrays(checkpoint, wrong)
+    with pytest.raises(CheckpointError, match="lacks 'model/aaa'"):
+        check_arrays(checkpoint, {**arrays(), "model/aaa": np.zeros(1)})
+    fewer = {name: array for name, array in arrays().items() if name != "model/steps"}
+    with pytest.raises(CheckpointError, match="holds 'model/steps'"):
+        check_arrays(checkpoint, fewer)
+
+
+def test_other_settings_are_told_by_name(tmp_path):
+    save(tmp_path / "a", {}, RUN)
+    check_config(load(tmp_path / "a"), {"model": "resnet18"})
+    with pytest.raises(CheckpointError, match="another model"):
+        check_config(load(tmp_path / "a"), {"model": "vgg11"})
+
+
+def test_a_full_disk_is_one_clear_line_and_keeps_the_last_checkpoint(tmp_path):
+    path = tmp_path / "run.safetensors"
+    save(path, arrays(), RUN)
+    large = {"w": np.zeros(1 << 16, np.float32)}
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    # A limit on the size of files fails writes half way, as a full disk does.
+    old_handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 14, before[1]))
+    try:
+        with pytest.raises(
+            CheckpointError, match="the disk is full; the last one is kept"
+        ) as caught:
+            save(path, large, RunState(99))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, old_handler)
+    assert caught.value.code == "OOC-314"
+    assert load(path).run == RUN
+    assert os.listdir(tmp_path) == ["run.safetensors"]
+
+
+def test_a_folder_that_may_not_be_written_is_an_error_not_a_crash(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CheckpointError, match="cannot be written"):
+        save(tmp_path / "file" / "run", {}, RUN)
+
+
+def test_a_writer_killed_at_any_moment_leaves_a_whole_file(tmp_path):
+    path = tmp_path / "run.safetensors"
+    script = textwrap.dedent(
+        f"""
+        import numpy as np
+        from ooctrain.checkpoint import RunState, save
+        step = 0
+        while True:
+            step += 1
+            save({str(path)!r}, {{"w": np.full(300_000, step, np.float32)}}, RunState(step))
+        """
+    )
+    delays = np.random.default_rng(0).uniform(0.0, 0.05, 12)
+    for delay in delays:
+        writer = subprocess.Popen([sys.executable, "-c", script])
+        while not path.exists():
+            time.sleep(0.005)
+        time.sleep(0.25 + delay)  # the interpreter has started, and some files have been written
+        writer.send_signal(signal.SIGKILL)
+        writer.wait()
+        checkpoint = read(path)
+        assert (checkpoint.arrays["w"] == checkpoint.run.step).all()

@@ -1,0 +1,93 @@
+"""Machine presets hold the numbers of their sources; calibrations come back as they were saved."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from ooctrain.cost import Machine
+from ooctrain.errors import ConfigError
+from ooctrain.machines import (
+    ALIASES,
+    PRESETS,
+    load_calibration,
+    machine,
+    save_calibration,
+    with_link,
+)
+
+GIB = 1 << 30
+#: (device bytes, host bytes, bytes per us in each direction, link) as the papers print them
+PRINTED = {
+    "v100-16gb-nvlink": (16 * GIB, 594 * 10**9, 50e3, "duplex"),
+    "v100-32gb-nvlink": (32 * GIB, 512 * 10**9, 75e3, "duplex"),
+    "v100-pcie": (int(15.75 * GIB), None, 12.2e3, "shared"),
+    "p100-nvlink": (16 * GIB, None, 34.1e3, "duplex"),
+    "rtx2080ti": (11 * GIB, 128 * GIB, None, "duplex"),
+    "a100-pcie": (40 * GIB, 384 * GIB, None, "duplex"),
+}
+
+
+@pytest.mark.parametrize("name", PRINTED)
+def test_presets_hold_the_papers_numbers(name):
+    device_bytes, host_bytes, rate, link = PRINTED[name]
+    preset = machine(name)
+    assert (preset.device_bytes, preset.host_bytes, preset.link) == (device_bytes, host_bytes, link)
+    assert rate is None or preset.out_bytes_per_us == preset.in_bytes_per_us == rate
+
+
+def test_every_preset_is_called_by_its_name_and_aliases_exist():
+    assert all(machine(name).name == name for name in PRESETS)
+    assert machine("v100-nvlink") is machine("v100-32gb-nvlink")
+    assert set(ALIASES.values()) <= set(PRESETS)
+
+
+def test_a_machine_stands_for_itself():
+    own = Machine("own", 1.0, 1.0, 1.0)
+    assert machine(own) is own
+
+
+def test_an_unknown_name_suggests_the_nearest():
+    with pytest.raises(ConfigError, match="v100-pci") as caught:
+        machine("v100-pci")
+    assert "v100-pcie" in caught.value.fix
+
+
+def test_none_is_the_saved_calibration_else_the_generic_preset(tmp_path, monkeypatch):
+    path = tmp_path / "folder" / "calibration.json"
+    monkeypatch.setenv("OOCTRAIN_CALIBRATION", str(path))
+    assert machine(None).name == "cpu-generic"
+    measured = Machine("this", 2e5, 3e4, 1e3, interference=1.3, profile={"Relu()(1x2,1x2)": 3.5})
+    save_calibration(measured, path)
+    assert machine(None) == measured
+    assert machine(str(path)) == measured
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", '{"version": 99, "machine": {}}', '{"version": 1}',
+             '{"version": 1, "machine": {"name": "x"}}', '{"version": 1, "machine": {"bogus": 1}}'],
+)  # fmt: skip
+def test_a_broken_calibration_is_named(tmp_path, text):
+    path = tmp_path / "calibration.json"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match="calibration"):
+        load_calibration(path)
+
+
+def test_a_calibration_with_a_rate_of_zero_is_refused(tmp_path):
+    path = tmp_path / "calibration.json"
+    save_calibration(machine("cpu-generic"), path)
+    data = json.loads(path.read_text())
+    data["machine"]["flops_per_us"] = 0
+    path.write_text(json.dumps(data))
+    with pytest.raises(ConfigError, match="not positive"):
+        load_calibration(path)
+
+
+def test_another_link_replaces_both_directions():
+    asymmetric = Machine(
+        "a", 1e5, 1e4, 1e3, link_out_bytes_per_us=500.0, link_in_bytes_per_us=700.0
+    )
+    assert with_link(asymmetric, 250.0).out_bytes_per_us == 250.0
+    assert with_link(asymmetric, 250.0).in_bytes_per_us == 250.0
