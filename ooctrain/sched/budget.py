@@ -1,8 +1,8 @@
 """What a budget means: the least a trace needs, the most it can use, and percentages in between.
 
-In: a trace and "25%", "512MiB" or bytes. Out: bytes. The one idea: 0% is the least that any order of
-whole calls needs, 100% is the peak without any eviction; both in granted bytes. Source: DESIGN section 8.
-Read next: `schedule.py`.
+In: a trace and "25%", "512MiB" or bytes. Out: bytes. The one idea: 0% is the least that any order
+of whole calls needs, 100% is the peak without any eviction; both in granted bytes. Source: DESIGN
+section 8. Read next: `schedule.py`.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ def trace_minimum_bytes(trace: Trace, granule: Granule = BYTES) -> int:
 def trace_peak_bytes(trace: Trace, granule: Granule = BYTES) -> int:
     """Persistent bytes + the largest live set without any eviction. Cost: O(uses).
 
-    A storage lives from the first call that touches it to the last; persistent ones from the start, and
-    what stands for them after the step to the end.
+    A storage lives from the first call that touches it to the last; persistent ones from the start,
+    and what stands for them after the step to the end.
     """
     storage, sizes = storages(trace, granule)
     last = {storage[v]: call.id for call in trace.calls for v in call.touched()}
@@ -68,9 +68,9 @@ def trace_peak_bytes(trace: Trace, granule: Granule = BYTES) -> int:
 
 
 def storages(trace: Trace, granule: Granule = BYTES) -> tuple[list[int], list[int]]:
-    """(storage of each variable, granted bytes by storage): outputs that reuse an input share its storage.
+    """(storage of each variable, granted bytes by storage).
 
-    A storage is named by its first variable.
+    Outputs that reuse an input share its storage, which is named by its first variable.
     """
     storage = list(range(len(trace.variables)))
     for call in trace.calls:

@@ -1,11 +1,12 @@
 """Host memory of a schedule: when each byte of it is held, and at which offset of the pinned slab.
 
-In: a trace and a schedule. Out: what every copy claims and releases on the host (`host_life`), and a slab
-layout (`host_slots`). The one idea: a byte of a host slot is held from the first SwapOut that writes it
-(or the start) to the last listed copy that touches it; what the next step's start needs is held
-throughout. Both variables of a carry (W and its update W') share one slot. Offsets are given offline,
-first fit in list order; a copy that claims waits for all host releases before it, so whatever offset
-becomes free in list order is safe to use. Source: DESIGN section 4. Read next: `ledger.py`.
+In: a trace and a schedule. Out: what every copy claims and releases on the host (`host_life`), and
+a slab layout (`host_slots`). The one idea: a byte of a host slot is held from the first SwapOut
+that writes it (or the start) to the last listed copy that touches it; what the next step's start
+needs is held throughout. Both variables of a carry (W and its update W') share one slot. Offsets
+are given offline, first fit in list order; a copy that claims waits for all host releases before
+it, so whatever offset becomes free in list order is safe to use. Source: DESIGN section 4. Read
+next: `ledger.py`.
 """
 
 from __future__ import annotations
@@ -75,8 +76,8 @@ def host_slots(
 ) -> HostSlots:
     """Offsets of all host copies by first fit in list order.
 
-    Copies that share bytes share a slot, so that each is contiguous. A slot is free again when its last
-    copy is done; slots of the start keep their place, step after step.
+    Copies that share bytes share a slot, so that each is contiguous. A slot is free again when its
+    last copy is done; slots of the start keep their place, step after step.
 
     Args:
         align_bytes: every slot starts at a multiple of it.
@@ -112,7 +113,7 @@ def _copies(trace: Trace, schedule: Schedule) -> Iterator[tuple[int, int, int, i
 
 
 def _lives(trace: Trace, schedule: Schedule) -> dict[int, Spans[tuple[int, int]]]:
-    """By slot: ranges with (first, last) index of the copies that touch them; first < 0: from the start."""
+    """By slot: ranges with (first, last) index of the copies that touch them; first -1: the start."""
     lives: dict[int, Spans[tuple[int, int]]] = {}
     end = len(schedule.instructions)
     for slot, index, lo, hi in _copies(trace, schedule):
@@ -126,7 +127,7 @@ def _lives(trace: Trace, schedule: Schedule) -> dict[int, Spans[tuple[int, int]]
 
 
 def _slots(trace: Trace, schedule: Schedule) -> Iterator[_Slot]:
-    """Slots: the copies of a variable (or carry) grouped so that copies with common bytes are together."""
+    """The copies of a variable (or carry), grouped so that those with common bytes are together."""
     lives = _lives(trace, schedule)
     by_slot: dict[int, list[tuple[int, int, int]]] = {}
     for slot, index, lo, hi in _copies(trace, schedule):
@@ -156,7 +157,7 @@ def _touching(copies: list[tuple[int, int, int]]) -> Iterator[list[tuple[int, in
 
 
 def _first_fit(held: list[tuple[int, int, int]], size_bytes: int, align_bytes: int) -> int:
-    """The lowest aligned offset with room for `size_bytes` between the slots held, which are by offset."""
+    """The lowest aligned offset with room for `size_bytes` between the slots held (by offset)."""
     offset = 0
     for start, end, _ in held:
         if start - offset >= size_bytes:

@@ -1,11 +1,12 @@
 """The table of `docs/schedule.md` as code: what each instruction claims, releases and waits for.
 
-In: a trace and a schedule. Out: one `Issued` per instruction: bytes claimed and released, both ledgers,
-and the instructions that it may not start before. The one idea: each stream works in list order, so
-"wait for all of these" is always "wait for the latest of them on each stream": at most three indices,
-even for "every release listed before". Verifier, simulator and executor all read this one table; the
-planners keep their own books, and `testing/interpreter.py` derives the same laws anew, byte by byte,
-so that a mistake here cannot hide. Source: DESIGN section 4. Read next: `verify.py`, `simulate.py`.
+In: a trace and a schedule. Out: one `Issued` per instruction: bytes claimed and released, both
+ledgers, and the instructions that it may not start before. The one idea: each stream works in list
+order, so "wait for all of these" is always "wait for the latest of them on each stream": at most
+three indices, even for "every release listed before". Verifier, simulator and executor all read
+this one table; the planners keep their own books, and `testing/interpreter.py` derives the same
+laws anew, byte by byte, so that a mistake here cannot hide. Source: DESIGN section 4. Read next:
+`verify.py`, `simulate.py`.
 """
 
 from __future__ import annotations
@@ -49,8 +50,8 @@ class Issued:
         host_claim_bytes, host_release_bytes: change of the host ledger, the claim first.
         host_ledger_bytes: the host ledger after the claim and before the release.
         waits: indices of listed instructions that must be done first, at most one a stream. Besides
-            these it waits for its stream's previous. For Free and End: what it gives back is released
-            when these are done.
+            these it waits for its stream's previous. For Free and End: what it gives back is
+            released when these are done.
         implied: an End that the list does not spell out.
     """
 
@@ -99,8 +100,8 @@ class Ledger:
     """Walks a list: residency, host copies, both ledgers, and who waits for whom.
 
     Attributes:
-        device: for each variable its resident ranges; the value is (the Run that wrote it, the latest
-            SwapOut that read it, the SwapIn that filled it), each an index or -1.
+        device: for each variable its resident ranges; the value is (the Run that wrote it, the
+            latest SwapOut that read it, the SwapIn that filled it), each an index or -1.
         host: for each variable its valid host copies; the value is the SwapOut's index, -1: start.
         ledger_bytes, host_ledger_bytes: both ledgers now.
         open_call: the call whose Run is not ended yet, or None.
@@ -230,8 +231,9 @@ class Ledger:
         return self._record(index, swap, "D", waits)
 
     def _free(self, index: int, free: Free) -> Issued:
-        # A Run touches whole variables, so the variable's latest one stands for the range's. Where the
-        # range came in after that Run, its SwapIn has waited for the release that waited for the Run.
+        # A Run touches whole variables, so the variable's latest one stands for the range's. Where
+        # the range came in after that Run, its SwapIn has waited for the release that waited for
+        # the Run.
         waits = self._fence.copy()
         waits[C] = max(waits[C], self._last_run[free.var])
         for _, _, (_, swap_out, swap_in) in self.device[free.var].over(free.lo, free.hi):

@@ -1,10 +1,11 @@
 """How long a schedule takes on a machine, to the nanosecond.
 
-In: a legal schedule, its trace, a machine. Out: a `Timeline`. The one idea: an instruction starts when
-its stream's previous and everything it waits for are done (`ledger.py`); so one pass over the list gives
-all times. Where copies slow down calls (`Machine.interference`) a call's end depends on copies listed
-after it, and a clock that jumps from end to end takes the place of the pass. All times are whole ns.
-Source: DESIGN section 4; the link modes are paper 002's assumption A. Read next: `bounds.py`.
+In: a legal schedule, its trace, a machine. Out: a `Timeline`. The one idea: an instruction starts
+when its stream's previous and everything it waits for are done (`ledger.py`); so one pass over the
+list gives all times. Where copies slow down calls (`Machine.interference`) a call's end depends on
+copies listed after it, and a clock that jumps from end to end takes the place of the pass. All
+times are whole ns. Source: DESIGN section 4; the link modes are paper 002's assumption A. Read
+next: `bounds.py`.
 """
 
 from __future__ import annotations
@@ -92,8 +93,8 @@ def interfered_times(
 ) -> tuple[list[int], list[int]]:
     """`start_times` on a machine whose calls take `slowdown` times as long while a copy runs.
 
-    A call's work shrinks by whole ns between two events: by the time passed, or while a copy runs by
-    floor(time / slowdown).
+    A call's work shrinks by whole ns between two events: by the time passed, or while a copy runs
+    by floor(time / slowdown).
     """
     start, done = [0] * len(work_ns), [0] * len(work_ns)
     finished = [False] * len(work_ns)
@@ -171,6 +172,7 @@ def _timeline(
             changes.append((start[row.index], row.claim_bytes))
     device_peak, host_peak = peaks(issued, schedule)
     return make_timeline(
-        events, rerun=frozenset(rerun), bytes_out=moved["D"], bytes_in=moved["H"], peak_bytes=device_peak,
-        host_peak_bytes=host_peak, ledger=ledger_curve(start_bytes(schedule)[0], changes),
+        events, rerun=frozenset(rerun), bytes_out=moved["D"], bytes_in=moved["H"],
+        peak_bytes=device_peak, host_peak_bytes=host_peak,
+        ledger=ledger_curve(start_bytes(schedule)[0], changes),
     )  # fmt: skip

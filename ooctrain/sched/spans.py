@@ -1,9 +1,9 @@
 """Byte ranges with a value: the small sorted map behind residency, host copies and host slots.
 
-In: ranges [lo, hi) of one variable. Out: which of them are covered, by what, and where the gaps are. The
-one idea: a sorted list of disjoint (lo, hi, value); neighbours with equal values melt together, so a
-variable that moves as a whole is one entry and a chunked one has as many entries as differ. Read next:
-`ledger.py`.
+In: ranges [lo, hi) of one variable. Out: which of them are covered, by what, and where the gaps
+are. The one idea: a sorted list of disjoint (lo, hi, value); neighbours with equal values melt
+together, so a variable that moves as a whole is one entry and a chunked one has as many entries as
+differ. Read next: `ledger.py`.
 """
 
 from __future__ import annotations

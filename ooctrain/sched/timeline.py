@@ -1,8 +1,8 @@
 """When everything happened: the result of a simulation, and of a measured step alike.
 
-In: events in integer nanoseconds and the two ledgers' peaks. Out: `Timeline`, read by reports, tests and
-people. The one idea: predicted and measured steps are the same kind of data, so that they can be laid
-over each other. Read next: `simulate.py`, then `report/`.
+In: events in integer nanoseconds and the two ledgers' peaks. Out: `Timeline`, read by reports,
+tests and people. The one idea: predicted and measured steps are the same kind of data, so that they
+can be laid over each other. Read next: `simulate.py`, then `report/`.
 """
 
 from __future__ import annotations
@@ -88,8 +88,9 @@ def ledger_curve(
 
 
 def make_timeline(
-    events: Sequence[Event], *, rerun: frozenset[int], bytes_out: int, bytes_in: int, peak_bytes: int,
-    host_peak_bytes: int, ledger: tuple[tuple[float, int], ...] = (), makespan_us: float | None = None,
+    events: Sequence[Event], *, rerun: frozenset[int], bytes_out: int, bytes_in: int,
+    peak_bytes: int, host_peak_bytes: int, ledger: tuple[tuple[float, int], ...] = (),
+    makespan_us: float | None = None,
 ) -> Timeline:  # fmt: skip
     """A timeline with its sums worked out.
 

@@ -1,9 +1,10 @@
 """The verifier: proves that a list trains the network right and stays within its budget.
 
-In: a plan (or a bare schedule), the original trace, a budget. Out: nothing, or a `ScheduleError` for the
-first rule broken, with names, numbers and the likely fix. The one idea: every planner is distrusted; the
-list is walked once and each instruction must pass its rules (`rules.py`) before it is issued. The books
-are `ledger.py`'s, which no planner uses. Source: DESIGN section 4. Read next: `simulate.py`.
+In: a plan (or a bare schedule), the original trace, a budget. Out: nothing, or a `ScheduleError`
+for the first rule broken, with names, numbers and the likely fix. The one idea: every planner is
+distrusted; the list is walked once and each instruction must pass its rules (`rules.py`) before it
+is issued. The books are `ledger.py`'s, which no planner uses. Source: DESIGN section 4. Read next:
+`simulate.py`.
 """
 
 from __future__ import annotations
@@ -50,12 +51,13 @@ def verify(
     """Walks a list through all rules.
 
     Args:
-        plan: a plan, which meets every rule; or a bare schedule for `trace` as it is, which has made no
-            claims and no rewrites, and skips those rules.
+        plan: a plan, which meets every rule; or a bare schedule for `trace` as it is, which has
+            made no claims and no rewrites, and skips those rules.
         trace: the original trace, before the plan's rewrites.
         budget: of the device: bytes, "512MiB", "25%"; None: not limited.
         machine: what the plan is for; None: its makespan is not recomputed.
-        host_budget_bytes: None: the machine's host memory, if there is a machine and it has a limit.
+        host_budget_bytes: None: the machine's host memory, if there is a machine and it has a
+            limit.
         rewrites: {name: function}; None: those of `ooctrain.rewrite`.
 
     Raises:

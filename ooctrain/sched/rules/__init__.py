@@ -1,0 +1,138 @@
+"""The verifier's rules: one function each, with the smallest list that breaks it.
+
+In: nothing. Out: `RULES`, and which rules an instruction meets, in order. The one idea: a rule asks
+one question about one instruction, and knows the names, the numbers and the likely fix. R1 shape,
+R2 residency, R3 budget, R4 order and end, R5 claims of a plan, R6 rewrites. `ooctrain explain R203`
+prints an entry of this table. Source: DESIGN section 4. Read next: `shape.py`, then
+`ooctrain/sched/verify.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from ooctrain.sched.rules import claims, limits, residency, shape
+from ooctrain.sched.rules.claims import Recomputed
+from ooctrain.sched.rules.state import Problem, State
+from ooctrain.sched.schedule import End, Fence, Free, Run, SwapIn, SwapOut
+
+__all__ = [
+    "AT_END",
+    "AT_START",
+    "BEFORE",
+    "CLAIMS",
+    "RULES",
+    "Problem",
+    "Recomputed",
+    "Rule",
+    "State",
+]
+
+
+class Rule(NamedTuple):
+    """A rule of the verifier: title, function, and the smallest bad example."""
+
+    title: str
+    check: Callable[..., Problem | None]
+    example: str
+
+
+RULES: Mapping[str, Rule] = {
+    "R101": Rule("names exist", shape.known_names, "Run 7, in a trace of 3 calls"),
+    "R102": Rule(
+        "ranges lie inside", shape.range_inside, "SwapOut x [0, 128), where x has 64 bytes"
+    ),
+    "R103": Rule("ranges are aligned", shape.range_aligned, "SwapOut x [0, 100), granule 64"),
+    "R104": Rule(
+        "whole variables only", shape.range_whole, "SwapOut x [0, 64) of 128, granule.ranges False"
+    ),
+    "R105": Rule(
+        "keep names outputs", shape.keep_is_output, "Run f keep x, where x is an input of f"
+    ),
+    "R106": Rule(
+        "start: initial variables", shape.start_is_initial, "start_device = (y,), which f writes"
+    ),
+    "R107": Rule(
+        "start: everything is somewhere", shape.start_is_complete, "start_device = start_host = ()"
+    ),
+    "R201": Rule(
+        "inputs are resident", residency.inputs_resident, "Run f(x) -> y; Free y; Run g(y)"
+    ),
+    "R202": Rule(
+        "no read after reuse",
+        residency.inputs_not_overwritten,
+        "Run relu(x) -> y, y reuses x; Run conv_backward(x)",
+    ),
+    "R203": Rule(
+        "no output twice",
+        residency.outputs_absent,
+        "Run f(x) -> y; Run f(x) -> y (keep nothing is legal)",
+    ),
+    "R204": Rule("SwapOut, Free: resident", residency.range_resident, "Free x; SwapOut x"),
+    "R205": Rule(
+        "SwapIn: not resident", residency.range_absent, "SwapOut x; SwapIn x (Free x is missing)"
+    ),
+    "R206": Rule(
+        "SwapIn: a host copy", residency.host_copy_listed, "Free x; SwapIn x (SwapOut x is missing)"
+    ),
+    "R207": Rule(
+        "SwapIn: a current host copy",
+        residency.host_copy_current,
+        "SwapOut W; Run update(W) -> W'; SwapOut W'; SwapIn W",
+    ),
+    "R301": Rule(
+        "device budget", limits.device_budget, "Run f, whose output has 65 bytes, budget 64"
+    ),
+    "R302": Rule("host budget", limits.host_budget, "SwapOut x of 65 bytes, host budget 64"),
+    "R303": Rule(
+        "ledgers above zero", limits.ledgers_positive, "Free x twice (caught by R204 before)"
+    ),
+    "R401": Rule("every call runs", limits.all_calls_run, "an empty list"),
+    "R402": Rule("first runs in trace order", limits.first_runs_in_order, "Run f2; Run f1"),
+    "R403": Rule(
+        "only pure calls run again", limits.pure_reruns, "Run update; Free W'; Run update"
+    ),
+    "R404": Rule("End follows its Run", limits.end_matches_run, "Run f; End f; End f"),
+    "R405": Rule(
+        "end = start on the device", limits.device_end, "start W on the device; Free W' at the end"
+    ),
+    "R406": Rule(
+        "end = start on the host", limits.host_end, "start W on both sides; no SwapOut W' after it"
+    ),
+    "R407": Rule(
+        "nothing else is left", limits.nothing_else_resident, "Run f(x) -> y, never Free y"
+    ),
+    "R501": Rule(
+        "peak as claimed", claims.peak_claim, "Plan(peak_bytes=64) of a list that peaks at 128"
+    ),
+    "R502": Rule(
+        "host peak as claimed",
+        claims.host_peak_claim,
+        "Plan(host_peak_bytes=0) of a list that swaps",
+    ),
+    "R503": Rule(
+        "makespan as claimed",
+        claims.makespan_claim,
+        "Plan(makespan_us=1.0) of a list that takes 2 us",
+    ),
+    "R504": Rule("not below its bound", claims.bound_claim, "makespan 10 us, lower bound 12 us"),
+    "R601": Rule("rewrites exist", claims.rewrites_known, "Plan(rewrites=('shrink',))"),
+    "R602": Rule(
+        "rewrites as declared", claims.rewrites_declared, "a fused trace with rewrites=()"
+    ),
+}
+
+_RANGE = ("R101", "R102", "R103", "R104")
+#: Which rules an instruction meets before it is issued, in order.
+BEFORE: Mapping[type, tuple[str, ...]] = {
+    Run: ("R101", "R105", "R402", "R403", "R202", "R201", "R203"),
+    End: ("R101", "R404"),
+    SwapOut: (*_RANGE, "R204"),
+    SwapIn: (*_RANGE, "R205", "R207", "R206"),
+    Free: (*_RANGE, "R204"),
+    Fence: (),
+}
+AT_START = ("R106", "R107")
+AT_END = ("R401", "R405", "R406", "R407")
+CLAIMS = ("R501", "R502", "R503", "R504")
