@@ -1,18 +1,30 @@
 """One pool of threads that runs range kernels in dynamic chunks.
 
-In: a kernel `f(args..., lo, hi, thread)` and a number of items. Out: all items done, the caller having
+In: a kernel `f(args..., lo, hi, thread)` and a number of items. Out: all items done, the caller
+    having
 worked too. The one idea: threads draw the next chunk from a shared counter, so a thread that a copy
-engine delays simply draws fewer (notes: static halves cost up to twice the time beside a copy). Which
-thread runs a chunk never matters for the result: chunk borders depend on the shapes alone, and partial
-results are stored by chunk, not by thread. Read next: `elementwise.py` for the simplest kernels.
+engine delays simply draws fewer (notes: static halves cost up to twice the time beside a copy).
+Which thread runs a chunk never matters for the result: chunk borders depend on the shapes alone,
+    and partial
+results are stored by chunk, not by thread. Workers are kept off the caller's processor: on some kernels a
+woken thread is put where its waker runs and stays there for milliseconds, so two threads would take turns
+on one core while the other idles (measured: no speed-up at all). Read next: `elementwise.py` for the simplest kernels.
 """
 
 from __future__ import annotations
 
+import ctypes
 import itertools
+import os
 import random
 import threading
 from collections.abc import Callable, Iterator
+
+
+def _processor_query() -> Callable[[], int] | None:
+    """A function that tells the calling thread's processor, where the system can say and can bind."""
+    query = getattr(ctypes.CDLL(None), "sched_getcpu", None) if os.name == "posix" else None
+    return query if hasattr(os, "sched_setaffinity") else None
 
 
 class ThreadPool:
@@ -31,11 +43,16 @@ class ThreadPool:
         self._go = [threading.Semaphore(0) for _ in range(threads - 1)]
         self._done = threading.Semaphore(0)
         self._workers = [
-            threading.Thread(target=self._serve, args=(i,), daemon=True, name=f"ooctrain-worker-{i + 1}")
+            threading.Thread(
+                target=self._serve, args=(i,), daemon=True, name=f"ooctrain-worker-{i + 1}"
+            )
             for i in range(threads - 1)
         ]
         for worker in self._workers:
             worker.start()
+        self._processor = _processor_query()
+        self._processors = os.sched_getaffinity(0) if self._processor else set()
+        self._avoided = -1
 
     def run(self, function: Callable, items: int, chunk: int, *args: object) -> None:
         """Calls `function(*args, lo, hi, thread)` for [0, items) in chunks of `chunk` items.
@@ -48,6 +65,7 @@ class ThreadPool:
             self._draw(0)
             return
         self._job, self._error = (function, args, items, chunk, self._order(chunks)), None
+        self._keep_off_caller()
         helpers = min(self.threads, chunks) - 1
         for go in self._go[:helpers]:
             go.release()
@@ -64,6 +82,16 @@ class ThreadPool:
             go.release()
         for worker in self._workers:
             worker.join()
+
+    def _keep_off_caller(self) -> None:
+        """Lets the workers run on every processor but the one that the caller runs on now."""
+        if self._processor is None or (now := self._processor()) == self._avoided:
+            return
+        others = self._processors - {now}
+        for worker in self._workers if others else []:
+            if worker.native_id is not None:
+                os.sched_setaffinity(worker.native_id, others)
+        self._avoided = now
 
     def _order(self, chunks: int) -> Iterator[int]:
         if self._shuffle is None:
