@@ -88,6 +88,18 @@ def resolve(text: str, known: Mapping[str, Callable[..., Any]], *, group: str, w
     Raises:
         ConfigError: unknown name (the nearest ones are suggested), file, class or parameter.
     """
+    factory, options = locate(text, known, group=group, what=what)
+    return factory(**options)
+
+
+def locate(
+    text: str, known: Mapping[str, Callable[..., Any]], *, group: str, what: str
+) -> tuple[Callable[..., Any], Mapping[str, Any]]:
+    """What `resolve` would call, and the parameters it would give.
+
+    Raises:
+        ConfigError: as `resolve`.
+    """
     spec = parse_spec(text)
     if spec.file:
         factory = load_from_file(spec.file, spec.name)
@@ -98,7 +110,7 @@ def resolve(text: str, known: Mapping[str, Callable[..., Any]], *, group: str, w
             spec.name, known, group, what
         )
     _check_options(factory, spec, what)
-    return factory(**spec.options)
+    return factory, spec.options
 
 
 def names(known: Iterable[str], group: str) -> tuple[str, ...]:

@@ -235,7 +235,7 @@ def check_memory(size_bytes: int, what: str, available_bytes: int | None = None)
     if available is not None and size_bytes > available:
         raise ConfigError(
             f"{what} wants more memory than this machine has free",
-            code="OOC-106",
+            code="OOC-108",
             numbers=f"wanted {format_bytes(size_bytes)}, free {format_bytes(available)}",
             fix="give a smaller --budget or --host-budget, or a smaller --batch",
         )

@@ -1,0 +1,270 @@
+"""What an allocator is: it decides where in the arena each block lies, and keeps the books.
+
+In: sizes, in list order. Out: `Block`s with addresses. The one idea: on a list every claim waits
+for all releases listed before it, so an allocator needs to know nothing of streams or time:
+whichever free address it picks is safe. Only one thing waits: a *mapping* (virtual addressing) may
+be broken no sooner than its last user is done; so allocators never call the driver themselves, they
+collect the changes, and whoever claims makes them on its own stream, behind its waits
+(`take_changes`). Blocks are known by increasing ids, never by address: addresses come again.
+Sources: paper 000, section 3.3; the statistics of PyTorch's and RMM's allocators. Read next:
+`best_fit.py`, then `virtual.py`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import operator
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+from ooctrain.errors import ConfigError, InvalidFree, OutOfDeviceMemory
+from ooctrain.units import MAX_BYTES, Granule, format_bytes
+
+Changes = Callable[[], None]
+_TOP_HOLDERS = 5
+
+
+class Reached(Protocol):
+    """An event: the point at which the last use of something is over."""
+
+    def wait(self) -> None:
+        """Blocks until then."""
+
+
+@dataclass(slots=True, eq=False)
+class Block:
+    """A live piece of the arena, or of an address range.
+
+    Args:
+        id: increasing, never used again.
+        address: where its first byte is.
+        requested_bytes: what was asked for.
+        granted_bytes: what it holds of the budget now (with ranges: its mapped chunks).
+        tag: who holds it, for messages.
+    """
+
+    id: int
+    address: int
+    requested_bytes: int
+    granted_bytes: int
+    tag: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """The books. reserved = granted + cached at all times; peaks are kept at every event.
+
+    Args:
+        requested_bytes: what the live blocks asked for (with ranges: what is mapped of it).
+        granted_bytes: what they hold.
+        cached_bytes: free, but in holes between blocks: what external fragmentation costs. Always 0
+            where any free chunk serves any request.
+        reserved_bytes: granted + cached: what of the budget is in use or held up.
+        peak_requested_bytes, peak_granted_bytes, peak_reserved_bytes: their largest values.
+        allocations, frees: blocks given out and taken back.
+        maps, unmaps: changes of mappings asked of the driver.
+        reservations: address ranges made.
+        reuses: claims that needed no change of a mapping, though mappings exist.
+        failures: requests refused.
+        waited_ns: time that breaking mappings waited for their last uses.
+    """
+
+    requested_bytes: int = 0
+    granted_bytes: int = 0
+    cached_bytes: int = 0
+    reserved_bytes: int = 0
+    peak_requested_bytes: int = 0
+    peak_granted_bytes: int = 0
+    peak_reserved_bytes: int = 0
+    allocations: int = 0
+    frees: int = 0
+    maps: int = 0
+    unmaps: int = 0
+    reservations: int = 0
+    reuses: int = 0
+    failures: int = 0
+    waited_ns: int = 0
+
+
+@runtime_checkable
+class Allocator(Protocol):
+    """Whole blocks in an arena of `budget_bytes`."""
+
+    name: str
+    granule: Granule
+    budget_bytes: int
+
+    def allocate(self, nbytes: int, tag: str = "") -> Block:
+        """A block of at least `nbytes`.
+
+        Raises:
+            ConfigError: `nbytes` is not a positive whole number below 2**62.
+            OutOfDeviceMemory: no room; the state is as before.
+        """
+
+    def free(self, block: Block, after: Sequence[Reached] = ()) -> None:
+        """Takes a block back.
+
+        Args:
+            block: from `allocate`, not freed yet.
+            after: events of its last uses. Only the breaking of mappings waits for them.
+
+        Raises:
+            InvalidFree: freed already, of another allocator, or the allocator is closed.
+        """
+
+    def take_changes(self) -> Changes | None:
+        """The changes of mappings since the last call, to be made before the new blocks are
+        used."""
+
+    def stats(self) -> Stats:
+        """The books as they stand."""
+
+    def check(self) -> None:
+        """Walks every invariant. Raises AssertionError. Time O(blocks)."""
+
+    def snapshot(self) -> dict[str, Any]:
+        """The layout as plain data, in a fixed order."""
+
+    def close(self) -> list[Block]:
+        """Gives everything back; returns the blocks that were still live, by id."""
+
+
+@runtime_checkable
+class RangedAllocator(Allocator, Protocol):
+    """An allocator whose blocks can be held in parts (`granule.ranges` is True).
+
+    Bounds of ranges are multiples of the granule, or the block's end.
+    """
+
+    def reserve(self, nbytes: int, tag: str = "") -> Block:
+        """A block that holds an address range and nothing of the budget yet."""
+
+    def map_range(self, block: Block, lo: int, hi: int) -> None:
+        """Claims bytes [lo, hi) of a block.
+
+        Raises:
+            OutOfDeviceMemory: not enough free chunks; the state is as before.
+            InvalidFree: the block is not live here.
+            ConfigError: a bound is no multiple of the granule, or a part is held already.
+        """
+
+    def unmap_range(self, block: Block, lo: int, hi: int, after: Sequence[Reached] = ()) -> None:
+        """Gives bytes [lo, hi) back; the block and its address stay."""
+
+
+class Books:
+    """Live blocks and statistics of one allocator: what every allocator does alike.
+
+    Args:
+        name: of the allocator, for messages.
+        budget_bytes: of its arena.
+    """
+
+    def __init__(self, name: str, budget_bytes: int):
+        self.name, self.budget_bytes = name, budget_bytes
+        self.live: dict[int, Block] = {}
+        self.requested = self.granted = self.reserved = 0
+        self.peaks = (0, 0, 0)
+        self.counts: Counter[str] = Counter()
+        self.closed = False
+        self._ids = itertools.count(1)
+
+    def open(self, address: int, requested_bytes: int, granted_bytes: int, tag: str) -> Block:
+        """A new live block, counted."""
+        block = Block(next(self._ids), address, requested_bytes, granted_bytes, tag)
+        self.live[block.id] = block
+        self.counts["allocations"] += 1
+        return block
+
+    def retire(self, block: Block) -> None:
+        """Takes a block off the list of live ones.
+
+        Raises:
+            InvalidFree: freed already, foreign, or the allocator is closed.
+        """
+        self.expect_live(block)
+        del self.live[block.id]
+        self.counts["frees"] += 1
+
+    def expect_live(self, block: Block) -> None:
+        """Raises InvalidFree unless the block is live and ours."""
+        if self.closed:
+            raise InvalidFree(f"{self.name} is closed", where=getattr(block, "tag", ""))
+        if self.live.get(getattr(block, "id", 0)) is not block:
+            raise InvalidFree(
+                f"block {getattr(block, 'id', block)!r} is not live in this {self.name} allocator",
+                where=getattr(block, "tag", ""),
+                fix="it was freed before, or another allocator made it",
+            )
+
+    def checked_size(self, nbytes: int) -> int:
+        """A request as a positive int. Raises ConfigError or InvalidFree (after close)."""
+        if self.closed:
+            raise InvalidFree(f"{self.name} is closed")
+        try:
+            size = operator.index(nbytes)
+        except TypeError:
+            size = 0
+        if isinstance(nbytes, bool) or not 0 < size < MAX_BYTES:
+            raise ConfigError(
+                f"{self.name} cannot allocate {nbytes!r} bytes", code="OOC-102",
+                fix="sizes are positive whole numbers of bytes below 2**62",
+            )  # fmt: skip
+        return size
+
+    def move(self, requested: int, granted: int, reserved: int) -> None:
+        """Adds to the current values and raises the peaks."""
+        self.requested += requested
+        self.granted += granted
+        self.reserved += reserved
+        self.peaks = (
+            max(self.peaks[0], self.requested),
+            max(self.peaks[1], self.granted),
+            max(self.peaks[2], self.reserved),
+        )
+
+    def stats(self) -> Stats:
+        """The statistics so far."""
+        return Stats(
+            self.requested, self.granted, self.reserved - self.granted, self.reserved,
+            *self.peaks, **self.counts,
+        )  # fmt: skip
+
+    def refuse(self, nbytes: int, granted: int, free: int, largest: int, tag: str) -> Exception:
+        """Counts a refusal and returns the error that tells why."""
+        self.counts["failures"] += 1
+        full = free < granted
+        why = "the arena is full" if full else "the free memory lies in pieces (fragmentation)"
+        holders = ", ".join(
+            f"{b.tag or b.id} {format_bytes(b.granted_bytes)}" for b in self.top_holders()
+        )
+        return OutOfDeviceMemory(
+            f"cannot allocate {format_bytes(nbytes)}: {why}",
+            where=f"{tag or 'a block'}, allocator {self.name}",
+            numbers=f"asked {granted} B granted, free {free} B, largest hole {largest} B, budget "
+            f"{self.budget_bytes} B; largest holders: {holders or 'none'}",
+            fix="a larger --budget" if full else "--allocator va, which does not fragment",
+        )
+
+    def top_holders(self) -> list[Block]:
+        """The live blocks that hold most."""
+        return sorted(self.live.values(), key=lambda b: (-b.granted_bytes, b.id))[:_TOP_HOLDERS]
+
+    def close(self) -> list[Block]:
+        """Marks the allocator closed; returns the blocks still live."""
+        leaked = [self.live[key] for key in sorted(self.live)]
+        self.live.clear()
+        self.closed = True
+        return leaked
+
+
+def describe(blocks: Iterable[Block]) -> list[Mapping[str, Any]]:
+    """Blocks as plain data, by id."""
+    return [
+        {"id": b.id, "address": b.address, "requested": b.requested_bytes,
+         "granted": b.granted_bytes, "tag": b.tag}
+        for b in sorted(blocks, key=lambda b: b.id)
+    ]  # fmt: skip

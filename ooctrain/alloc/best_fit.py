@@ -1,0 +1,150 @@
+"""Best fit: each block goes into the smallest free hole that takes it; holes melt with neighbours.
+
+In: sizes. Out: blocks in one linear arena. The one idea: holes are kept twice, by size to choose
+from and by place to melt with their neighbours; the free end of the arena (the wilderness) is a
+hole that is used last. So the highest address ever used, the reserved peak, does not depend on the
+size of the arena, and a schedule fits exactly the budgets from that number on. What the pieces
+between the blocks cost is paper 000's figure 3. Sources: best fit with wilderness preservation as
+in Lea's malloc; 512 B rounding as in PyTorch's caching allocator. Read next: `virtual.py`, which
+needs no hole of one piece.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Sequence
+from typing import Any
+
+from ooctrain.alloc.base import Block, Books, Changes, Reached, Stats, describe
+from ooctrain.devices.base import Memory
+from ooctrain.units import Granule
+
+ROUND_BYTES = 512
+
+
+class BestFit:
+    """Best fit over the whole arena, whole variables.
+
+    Args:
+        memory: the arena; it is used as one linear piece.
+    """
+
+    name = "best-fit"
+    granule = Granule(ROUND_BYTES, ranges=False)
+
+    def __init__(self, memory: Memory):
+        self.budget_bytes = memory.size_bytes // ROUND_BYTES * ROUND_BYTES
+        self._base = memory.linear()
+        self._books = Books(self.name, self.budget_bytes)
+        self._by_size: list[tuple[int, int]] = []  # (size, offset) of each hole
+        self._size_at: dict[int, int] = {}  # hole's offset: its size
+        self._end_at: dict[int, int] = {}  # hole's end: its offset
+        self._top = 0  # the wilderness begins here
+
+    def allocate(self, nbytes: int, tag: str = "") -> Block:
+        """The smallest hole that takes it, else the wilderness. Cost: O(log holes) and a list
+        insert.
+
+        Raises:
+            ConfigError: not a size.
+            OutOfDeviceMemory: neither takes it.
+        """
+        size = self.granule.granted(self._books.checked_size(nbytes))
+        place = bisect_left(self._by_size, (size, -1))
+        if place < len(self._by_size):
+            hole, offset = self._by_size[place]
+            self._drop_hole(offset, hole)
+            if hole > size:
+                self._add_hole(offset + size, hole - size)
+            growth = 0
+        elif self._top + size <= self.budget_bytes:
+            offset, growth = self._top, size
+            self._top += size
+        else:
+            raise self._books.refuse(nbytes, size, *self._free_bytes(), tag)
+        self._books.move(nbytes, size, growth)
+        return self._books.open(self._base + offset, nbytes, size, tag)
+
+    def free(self, block: Block, after: Sequence[Reached] = ()) -> None:
+        """Makes a hole of a block, molten with the holes beside it. `after` is not needed here.
+
+        Raises:
+            InvalidFree: not a live block of this allocator.
+        """
+        self._books.retire(block)
+        lo = block.address - self._base
+        hi = lo + block.granted_bytes
+        if lo in self._end_at:
+            before = self._end_at[lo]
+            self._drop_hole(before, self._size_at[before])
+            lo = before
+        if hi in self._size_at:
+            behind = self._size_at[hi]
+            self._drop_hole(hi, behind)
+            hi += behind
+        shrink = 0
+        if hi == self._top:
+            shrink, self._top = self._top - lo, lo
+        else:
+            self._add_hole(lo, hi - lo)
+        self._books.move(-block.requested_bytes, -block.granted_bytes, -shrink)
+
+    def take_changes(self) -> Changes | None:
+        """Nothing is ever mapped anew."""
+        return None
+
+    def stats(self) -> Stats:
+        """The books; reserved is all below the wilderness."""
+        return self._books.stats()
+
+    def check(self) -> None:
+        """Blocks and holes tile the arena up to the wilderness; no two holes touch."""
+        pieces = [
+            (b.address - self._base, b.granted_bytes, True) for b in self._books.live.values()
+        ]
+        pieces = sorted(pieces + [(offset, size, False) for size, offset in self._by_size])
+        end, was_hole = 0, False
+        for offset, size, live in pieces:
+            assert offset == end, f"gap or overlap at {end}: next piece at {offset}"
+            assert size > 0
+            assert size % ROUND_BYTES == 0
+            assert live or not was_hole, f"two holes touch at {offset}"
+            end, was_hole = offset + size, not live
+        assert end == self._top <= self.budget_bytes
+        assert not was_hole, "a hole touches the wilderness"
+        assert self._by_size == sorted((s, o) for o, s in self._size_at.items())
+        assert self._end_at == {o + s: o for s, o in self._by_size}
+        stats = self.stats()
+        assert stats.granted_bytes == sum(size for _, size, live in pieces if live)
+        assert stats.reserved_bytes == self._top
+
+    def snapshot(self) -> dict[str, Any]:
+        """Live blocks and holes, as plain data."""
+        holes = sorted((offset, size) for size, offset in self._by_size)
+        return {
+            "allocator": self.name,
+            "budget": self.budget_bytes,
+            "blocks": describe(self._books.live.values()),
+            "holes": [list(hole) for hole in holes],
+            "top": self._top,
+        }
+
+    def close(self) -> list[Block]:
+        """Returns the blocks that were still live."""
+        return self._books.close()
+
+    def _free_bytes(self) -> tuple[int, int]:
+        """(all that is free, the largest piece of it)."""
+        end = self.budget_bytes - self._top
+        largest = self._by_size[-1][0] if self._by_size else 0
+        return end + sum(size for size, _ in self._by_size), max(end, largest)
+
+    def _add_hole(self, offset: int, size: int) -> None:
+        insort(self._by_size, (size, offset))
+        self._size_at[offset] = size
+        self._end_at[offset + size] = offset
+
+    def _drop_hole(self, offset: int, size: int) -> None:
+        del self._by_size[bisect_left(self._by_size, (size, offset))]
+        del self._size_at[offset]
+        del self._end_at[offset + size]

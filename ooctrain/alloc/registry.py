@@ -1,0 +1,103 @@
+"""Allocators by name: "va", "best-fit", "va:chunk=1MiB", "my_file.py:MyAllocator".
+
+In: what a user typed, and the budget. Out: an `AllocatorChoice`: its name and granule, which
+planners must know before anything is allocated, and how to make it over an arena. The one idea: an
+allocator is a class whose first parameter is the memory; its granule is asked of one made over
+memory without bytes, so that planning needs no device. To add one: a file with the class, and a
+line below. Read next: `base.py`; `replay.py` for the memory without bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+from ooctrain.alloc.base import Allocator
+from ooctrain.alloc.best_fit import BestFit
+from ooctrain.alloc.replay import PaperMemory
+from ooctrain.alloc.virtual import VirtualAddressing
+from ooctrain.devices.base import Memory
+from ooctrain.devices.host_vm import why_no_virtual_memory
+from ooctrain.errors import ConfigError
+from ooctrain.specs import locate, names
+from ooctrain.units import Granule, format_bytes
+
+_KNOWN: Mapping[str, Callable[..., Allocator]] = {
+    BestFit.name: BestFit,
+    VirtualAddressing.name: VirtualAddressing,
+}
+_GROUP = "ooctrain.allocators"
+_FALLBACK = BestFit.name
+
+
+@dataclass(frozen=True, slots=True)
+class AllocatorChoice:
+    """An allocator that has been chosen but not made.
+
+    Args:
+        name: as it was chosen, with parameters; the fallback's where there is no virtual memory.
+        granule: how it rounds, for planners.
+        budget_bytes: what it can use of the budget (whole granules).
+        make: makes it over the device's memory.
+        notices: what the user should know: a fallback, bytes of the budget that stay unused.
+    """
+
+    name: str
+    granule: Granule
+    budget_bytes: int
+    make: Callable[[Memory], Allocator]
+    notices: tuple[str, ...] = ()
+
+
+def allocators() -> tuple[str, ...]:
+    """Names of all allocators, those of other packages included."""
+    return names(_KNOWN, _GROUP)
+
+
+def choose_allocator(
+    name: str, budget_bytes: int, probe: Callable[[], str] = why_no_virtual_memory
+) -> AllocatorChoice:
+    """Resolves a name for a budget.
+
+    Args:
+        name: "va", "best-fit", "va:chunk=1MiB", "file.py:Class", or another package's.
+        budget_bytes: size of the arena.
+        probe: says why there is no virtual memory here; empty text where there is.
+
+    Raises:
+        ConfigError: unknown name or parameter, or one that cannot serve the budget.
+    """
+    choice = _choose(name, budget_bytes)
+    reason = probe() if choice.granule.ranges else ""
+    if not reason:
+        return choice
+    fallback = _choose(_FALLBACK, budget_bytes)
+    notice = f"allocator {name} needs virtual memory ({reason}): {_FALLBACK} serves instead"
+    return AllocatorChoice(
+        fallback.name, fallback.granule, fallback.budget_bytes, fallback.make,
+        (notice, *fallback.notices),
+    )  # fmt: skip
+
+
+def _choose(name: str, budget_bytes: int) -> AllocatorChoice:
+    factory, options = locate(name, _KNOWN, group=_GROUP, what="allocator")
+    make = partial(factory, **options)
+    sample = make(PaperMemory(budget_bytes))
+    missing = [word for word in _METHODS if not hasattr(sample, word)]
+    if missing:
+        raise ConfigError(
+            f"allocator {name!r} lacks {', '.join(missing)}", code="OOC-108",
+            fix="ooctrain/alloc/base.py says what an allocator has",
+        )  # fmt: skip
+    unused = budget_bytes - sample.budget_bytes
+    notice = f"{format_bytes(unused)} of the budget are less than a granule and stay unused"
+    return AllocatorChoice(
+        name, sample.granule, sample.budget_bytes, make, (notice,) if unused else ()
+    )
+
+
+_METHODS = (
+    "name", "granule", "budget_bytes", "allocate", "free", "take_changes", "stats", "check",
+    "snapshot", "close",
+)  # fmt: skip
