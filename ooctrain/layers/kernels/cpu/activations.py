@@ -6,13 +6,21 @@ those that most networks do not need live in a module of their own.
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from ooctrain.layers.kernels.cpu.chunks import element_chunk, flat
 from ooctrain.layers.kernels.cpu.jit import kernel
 from ooctrain.layers.kernels.cpu.pool import ThreadPool
+from ooctrain.layers.kernels.cpu.simd import (
+    VL,
+    vload,
+    vload_part,
+    vselect_gt,
+    vsplat,
+    vstore,
+    vstore_part,
+)
+from ooctrain.layers.kernels.cpu.simd_math import vsigmoid, vtanh
 
 Array = np.ndarray
 ZERO, ONE = np.float32(0), np.float32(1)
@@ -20,33 +28,48 @@ ZERO, ONE = np.float32(0), np.float32(1)
 
 @kernel("void(f4[::1], f4[::1], f4[::1], f4, i8, i8, i8)")
 def _leaky(dy, y, dx, slope, lo, hi, thread):
-    dy, y, dx = dy[lo:hi], y[lo:hi], dx[lo:hi]
-    for i in range(dx.size):
-        dx[i] = dy[i] if y[i] > ZERO else dy[i] * slope
+    zero, end = vsplat(ZERO), hi - (hi - lo) % VL
+    for i in range(lo, end, VL):
+        d = vload(dy, i)
+        vstore(dx, i, vselect_gt(vload(y, i), zero, d, slope * d))
+    d = vload_part(dy, end, hi - end)
+    vstore_part(dx, end, vselect_gt(vload_part(y, end, hi - end), zero, d, slope * d), hi - end)
 
 
 @kernel("void(f4[::1], f4[::1], i8, i8, i8)")
 def _tanh(x, y, lo, hi, thread):
-    for i in range(lo, hi):
-        y[i] = math.tanh(x[i])
+    end = hi - (hi - lo) % VL
+    for i in range(lo, end, VL):
+        vstore(y, i, vtanh(vload(x, i)))
+    vstore_part(y, end, vtanh(vload_part(x, end, hi - end)), hi - end)
 
 
 @kernel("void(f4[::1], f4[::1], f4[::1], i8, i8, i8)")
 def _tanh_grad(dy, y, dx, lo, hi, thread):
-    for i in range(lo, hi):
-        dx[i] = dy[i] * (ONE - y[i] * y[i])
+    end = hi - (hi - lo) % VL
+    for i in range(lo, end, VL):
+        out = vload(y, i)
+        vstore(dx, i, vload(dy, i) * (ONE - out * out))
+    out = vload_part(y, end, hi - end)
+    vstore_part(dx, end, vload_part(dy, end, hi - end) * (ONE - out * out), hi - end)
 
 
 @kernel("void(f4[::1], f4[::1], i8, i8, i8)")
 def _sigmoid(x, y, lo, hi, thread):
-    for i in range(lo, hi):
-        y[i] = ONE / (ONE + math.exp(-x[i]))
+    end = hi - (hi - lo) % VL
+    for i in range(lo, end, VL):
+        vstore(y, i, vsigmoid(vload(x, i)))
+    vstore_part(y, end, vsigmoid(vload_part(x, end, hi - end)), hi - end)
 
 
 @kernel("void(f4[::1], f4[::1], f4[::1], i8, i8, i8)")
 def _sigmoid_grad(dy, y, dx, lo, hi, thread):
-    for i in range(lo, hi):
-        dx[i] = dy[i] * y[i] * (ONE - y[i])
+    end = hi - (hi - lo) % VL
+    for i in range(lo, end, VL):
+        out = vload(y, i)
+        vstore(dx, i, vload(dy, i) * (out * (ONE - out)))
+    out = vload_part(y, end, hi - end)
+    vstore_part(dx, end, vload_part(dy, end, hi - end) * (out * (ONE - out)), hi - end)
 
 
 def leaky_relu(pool: ThreadPool, x: Array, y: Array, slope: float) -> None:

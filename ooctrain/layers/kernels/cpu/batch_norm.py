@@ -13,119 +13,188 @@ from __future__ import annotations
 
 import math
 
+import numba
 import numpy as np
 
 from ooctrain.layers.kernels.cpu.chunks import chunk_count, flat, row_chunk
 from ooctrain.layers.kernels.cpu.jit import kernel
 from ooctrain.layers.kernels.cpu.pool import ThreadPool
+from ooctrain.layers.kernels.cpu.simd import (
+    VL,
+    vfma,
+    vload,
+    vload_part,
+    vmax,
+    vselect_gt,
+    vsplat,
+    vstore,
+    vstore_part,
+)
+from ooctrain.layers.kernels.cpu.workspace import BLOCK_ROWS, channel_partials
 
 Array = np.ndarray
 ZERO = np.float32(0)
 NO_FLOOR = np.float32(-np.inf)
 
 
-@kernel("void(f4[::1], i8, f8[::1], i8, i8, i8, i8)")
-def _stats(x, channels, partials, rows_per_chunk, lo, hi, thread):
-    """Per chunk and channel: the mean and the sum of squared deviations from it."""
-    base = lo // rows_per_chunk * 2 * channels
-    mean, square = partials[base:][:channels], partials[base + channels :][:channels]
-    mean[:] = 0.0
-    square[:] = 0.0
-    for row in range(lo, hi):
-        values = x[row * channels :][:channels]
-        for c in range(channels):
-            mean[c] += values[c]
-    for c in range(channels):
-        mean[c] /= hi - lo
-    for row in range(lo, hi):
-        values = x[row * channels :][:channels]
-        for c in range(channels):
-            square[c] += (values[c] - mean[c]) ** 2
+@numba.njit(inline="always")
+def _store4(array, offset, v0, v1, v2, v3):
+    vstore(array, offset, v0)
+    vstore(array, offset + VL, v1)
+    vstore(array, offset + 2 * VL, v2)
+    vstore(array, offset + 3 * VL, v3)
 
 
-@kernel("void(f8[::1], i8, i8, f8, f4[::1], f4[::1], f4[::1])")
-def _finish_stats(partials, rows, rows_per_chunk, eps, mean, inv_std, var):
-    channels = mean.size
-    for c in range(channels):
-        total = 0.0
-        for lo in range(0, rows, rows_per_chunk):
-            count = min(rows_per_chunk, rows - lo)
-            total += count * partials[lo // rows_per_chunk * 2 * channels + c]
-        m = total / rows
-        squares = 0.0
-        for lo in range(0, rows, rows_per_chunk):
-            count = min(rows_per_chunk, rows - lo)
-            base = lo // rows_per_chunk * 2 * channels
-            squares += partials[base + channels + c] + count * (partials[base + c] - m) ** 2
-        mean[c] = m
-        var[c] = squares / rows
-        inv_std[c] = 1.0 / math.sqrt(squares / rows + eps)
+@numba.njit(inline="always")
+def _add_chunks(partials, width, chunks):
+    """Adds the partials of all chunks, in order, to those of the first."""
+    for chunk in range(1, chunks):
+        for c in range(width):
+            partials[c] += partials[chunk * width + c]
 
 
-@kernel("void(f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], f4, i8, i8, i8)")
-def _apply(x, mean, inv_std, gamma, beta, y, floor, lo, hi, thread):
-    channels = mean.size
-    for row in range(lo, hi):
-        for c in range(channels):
-            i = row * channels + c
-            v = (x[i] - mean[c]) * (gamma[c] * inv_std[c]) + beta[c]
-            y[i] = floor if v < floor else v
-
-
-@kernel("void(f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], f4, i8, i8, i8)")
-def _apply_residual(x, mean, inv_std, gamma, beta, residual, y, floor, lo, hi, thread):
-    channels = mean.size
-    for row in range(lo, hi):
-        for c in range(channels):
-            i = row * channels + c
-            v = ((x[i] - mean[c]) * (gamma[c] * inv_std[c]) + beta[c]) + residual[i]
-            y[i] = floor if v < floor else v
-
-
-@kernel("void(f4[::1], f4[::1], f4[::1], f4[::1], i8, f8[::1], i8, i8, i8, i8)")
-def _grad_reduce(dy, mask, x, mean, masked, partials, rows_per_chunk, lo, hi, thread):
-    channels = mean.size
-    base = lo // rows_per_chunk * 2 * channels
-    sums, products = partials[base:][:channels], partials[base + channels :][:channels]
+@kernel("void(f4[::1], i8, i8, f8[::1], f4[::1], i8, i8, i8, i8)")
+def _stats(x, channels, padded, partials, block, rows_per_chunk, lo, hi, thread):
+    """Per chunk and channel: sum of x and sum of x^2 (exact enough: from block means, in float64)."""
+    base = lo // rows_per_chunk * 2 * padded
+    sums, squares = partials[base : base + padded], partials[base + padded : base + 2 * padded]
     sums[:] = 0.0
-    products[:] = 0.0
-    for row in range(lo, hi):
+    squares[:] = 0.0
+    for first in range(lo, hi, BLOCK_ROWS):
+        last = min(hi, first + BLOCK_ROWS)
+        share = np.float32(1.0 / (last - first))
+        for c in range(0, channels, 4 * VL):
+            n = channels - c
+            s0, s1, s2, s3 = vsplat(ZERO), vsplat(ZERO), vsplat(ZERO), vsplat(ZERO)
+            for row in range(first, last):
+                i = row * channels + c
+                s0 = s0 + vload_part(x, i, n)
+                s1 = s1 + vload_part(x, i + VL, n - VL)
+                s2 = s2 + vload_part(x, i + 2 * VL, n - 2 * VL)
+                s3 = s3 + vload_part(x, i + 3 * VL, n - 3 * VL)
+            m0, m1, m2, m3 = share * s0, share * s1, share * s2, share * s3
+            q0, q1, q2, q3 = vsplat(ZERO), vsplat(ZERO), vsplat(ZERO), vsplat(ZERO)
+            for row in range(first, last):
+                i = row * channels + c
+                d0 = vload_part(x, i, n) - m0
+                d1 = vload_part(x, i + VL, n - VL) - m1
+                d2 = vload_part(x, i + 2 * VL, n - 2 * VL) - m2
+                d3 = vload_part(x, i + 3 * VL, n - 3 * VL) - m3
+                q0, q1, q2, q3 = vfma(d0, d0, q0), vfma(d1, d1, q1), vfma(d2, d2, q2), vfma(d3, d3, q3)
+            _store4(block, base + c, m0, m1, m2, m3)
+            _store4(block, base + padded + c, q0, q1, q2, q3)
+        count = np.float64(last - first)
+        for c in range(padded):
+            m = np.float64(block[base + c])
+            sums[c] += count * m
+            squares[c] += block[base + padded + c] + count * m * m
+
+
+@kernel("void(f8[::1], i8, i8, i8, f8, f4[::1], f4[::1], f4[::1])")
+def _finish_stats(partials, padded, chunks, rows, eps, mean, inv_std, var):
+    _add_chunks(partials, 2 * padded, chunks)
+    for c in range(mean.size):
+        m = partials[c] / rows
+        v = max(partials[padded + c] / rows - m * m, 0.0)
+        mean[c], var[c], inv_std[c] = m, v, 1.0 / math.sqrt(v + eps)
+
+
+@kernel("void(f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], b1, f4, i8, i8, i8)")
+def _apply(x, mean, inv_std, gamma, beta, residual, y, add, floor, lo, hi, thread):
+    """y = max((x - mean) * slope + beta [+ residual], floor), eight rows for each load of the vectors."""
+    channels, floors = mean.size, vsplat(floor)
+    whole = channels - channels % VL
+    for first in range(lo, hi, 8):
+        last = min(hi, first + 8)
+        for c in range(0, whole, VL):
+            m, b = vload(mean, c), vload(beta, c)
+            slope = vload(gamma, c) * vload(inv_std, c)
+            for row in range(first, last):
+                i = row * channels + c
+                v = vfma(vload(x, i) - m, slope, b)
+                if add:
+                    v = v + vload(residual, i)
+                vstore(y, i, vmax(floors, v))
+        n = channels - whole
+        if n > 0:
+            m, b = vload_part(mean, whole, n), vload_part(beta, whole, n)
+            slope = vload_part(gamma, whole, n) * vload_part(inv_std, whole, n)
+            for row in range(first, last):
+                i = row * channels + whole
+                v = vfma(vload_part(x, i, n) - m, slope, b)
+                if add:
+                    v = v + vload_part(residual, i, n)
+                vstore_part(y, i, vmax(floors, v), n)
+
+
+@kernel("void(f4[::1], f4[::1], f4[::1], f4[::1], b1, i8, f8[::1], f4[::1], i8, i8, i8, i8)")
+def _grad_reduce(dy, mask, x, mean, masked, padded, partials, block, rows_per_chunk, lo, hi, thread):
+    """Per chunk and channel: sum of dz and sum of dz * (x - mean), two vectors of channels at a time."""
+    channels, zero = mean.size, vsplat(ZERO)
+    base = lo // rows_per_chunk * 2 * padded
+    sums = partials[base : base + 2 * padded]
+    sums[:] = 0.0
+    for first in range(lo, hi, BLOCK_ROWS):
+        last = min(hi, first + BLOCK_ROWS)
+        for c in range(0, channels, 2 * VL):
+            n = channels - c
+            m0, m1 = vload_part(mean, c, n), vload_part(mean, c + VL, n - VL)
+            s0, s1, q0, q1 = zero, zero, zero, zero
+            for row in range(first, last):
+                i = row * channels + c
+                d0, d1 = vload_part(dy, i, n), vload_part(dy, i + VL, n - VL)
+                if masked:
+                    d0 = vselect_gt(vload_part(mask, i, n), zero, d0, zero)
+                    d1 = vselect_gt(vload_part(mask, i + VL, n - VL), zero, d1, zero)
+                s0, s1 = s0 + d0, s1 + d1
+                q0 = vfma(d0, vload_part(x, i, n) - m0, q0)
+                q1 = vfma(d1, vload_part(x, i + VL, n - VL) - m1, q1)
+            vstore(block, base + c, s0)
+            vstore(block, base + c + VL, s1)
+            vstore(block, base + padded + c, q0)
+            vstore(block, base + padded + c + VL, q1)
         for c in range(channels):
-            i = row * channels + c
-            dz = dy[i]
-            if masked and not mask[i] > ZERO:
-                dz = ZERO
-            sums[c] += dz
-            products[c] += dz * (x[i] - mean[c])
+            sums[c] += block[base + c]
+            sums[padded + c] += block[base + padded + c]
 
 
-@kernel("void(f8[::1], i8, f4[::1], f4[::1], f4[::1])")
-def _finish_grad(partials, chunks, inv_std, dgamma, dbeta):
-    channels = inv_std.size
-    for c in range(channels):
-        total, product = 0.0, 0.0
-        for chunk in range(chunks):
-            total += partials[chunk * 2 * channels + c]
-            product += partials[chunk * 2 * channels + channels + c]
-        dbeta[c] = total
-        dgamma[c] = product * inv_std[c]
+@kernel("void(f8[::1], i8, i8, f4[::1], f4[::1], f4[::1])")
+def _finish_grad(partials, padded, chunks, inv_std, dgamma, dbeta):
+    _add_chunks(partials, 2 * padded, chunks)
+    for c in range(inv_std.size):
+        dbeta[c] = partials[c]
+        dgamma[c] = partials[padded + c] * inv_std[c]
 
 
 @kernel(
-    "void(f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], i8, f4, f4[::1], i8, i8, i8)"
+    "void(f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], b1, f4, i8, i8, i8)"
 )
 def _grad_apply(
-    dy, mask, x, mean, inv_std, gamma, dgamma, dbeta, masked, inv_rows, dx, lo, hi, thread
+    dy, mask, x, mean, inv_std, gamma, dgamma, dbeta, dx, masked, inv_rows, lo, hi, thread
 ):
-    channels = mean.size
-    for row in range(lo, hi):
-        for c in range(channels):
-            i = row * channels + c
-            dz = dy[i]
-            if masked and not mask[i] > ZERO:
-                dz = ZERO
-            slope = inv_std[c] * dgamma[c] * inv_rows
-            dx[i] = gamma[c] * inv_std[c] * (dz - dbeta[c] * inv_rows - (x[i] - mean[c]) * slope)
+    """dx = scale * (dz - dbeta / P - (x - mean) * slope); `fma` is spelled out, so the bits are fixed."""
+    channels, zero = mean.size, vsplat(ZERO)
+    whole = channels - channels % VL
+    for first in range(lo, hi, 8):
+        last = min(hi, first + 8)
+        for c in range(0, channels, VL):
+            n = channels - c
+            m, inv = vload_part(mean, c, n), vload_part(inv_std, c, n)
+            scale = vload_part(gamma, c, n) * inv
+            slope = inv * (inv_rows * vload_part(dgamma, c, n))
+            shift = inv_rows * vload_part(dbeta, c, n)
+            for row in range(first, last):
+                i = row * channels + c
+                if c < whole:
+                    dz, v = vload(dy, i), vload(x, i)
+                    if masked:
+                        dz = vselect_gt(vload(mask, i), zero, dz, zero)
+                    vstore(dx, i, scale * vfma(m - v, slope, dz - shift))
+                else:
+                    dz, v = vload_part(dy, i, n), vload_part(x, i, n)
+                    if masked:
+                        dz = vselect_gt(vload_part(mask, i, n), zero, dz, zero)
+                    vstore_part(dx, i, scale * vfma(m - v, slope, dz - shift), n)
 
 
 @kernel("void(f4[::1], f4[::1], f4[::1], f4[::1], f4, f4)")
@@ -154,9 +223,10 @@ def stats(
     """
     channels, rows = mean.size, x.size // mean.size
     chunk = row_chunk(rows, channels)
-    partials = _as_doubles(workspace)
-    pool.run(_stats, rows, chunk, flat(x), channels, partials, chunk)
-    _finish_stats(partials, rows, chunk, eps, mean, inv_std, var)
+    chunks = chunk_count(rows, chunk)
+    padded, partials, block = channel_partials(workspace, chunks, channels, sums=2)
+    pool.run(_stats, rows, chunk, flat(x), channels, padded, partials, block, chunk)
+    _finish_stats(partials, padded, chunks, rows, eps, mean, inv_std, var)
 
 
 def inv_std_of(var: Array, inv_std: Array, eps: float) -> None:
@@ -180,11 +250,8 @@ def apply(
     chunk = row_chunk(rows, channels)
     # Without ReLU the floor is minus infinity: one kernel serves both.
     floor = ZERO if relu else NO_FLOOR
-    if residual is None:
-        pool.run(_apply, rows, chunk, flat(x), mean, inv_std, gamma, beta, flat(y), floor)
-    else:
-        args = flat(x), mean, inv_std, gamma, beta, flat(residual), flat(y), floor
-        pool.run(_apply_residual, rows, chunk, *args)
+    others = flat(y if residual is None else residual), flat(y), residual is not None, floor
+    pool.run(_apply, rows, chunk, flat(x), mean, inv_std, gamma, beta, *others)
 
 
 def grad_reduce(
@@ -207,11 +274,11 @@ def grad_reduce(
     """
     channels, rows = mean.size, x.size // mean.size
     chunk = row_chunk(rows, channels)
-    partials = _as_doubles(workspace)
-    masks = flat(dy if mask is None else mask)
-    masked = int(mask is not None)
-    pool.run(_grad_reduce, rows, chunk, flat(dy), masks, flat(x), mean, masked, partials, chunk)
-    _finish_grad(partials, chunk_count(rows, chunk), inv_std, dgamma, dbeta)
+    chunks = chunk_count(rows, chunk)
+    padded, partials, block = channel_partials(workspace, chunks, channels, sums=2)
+    arrays = flat(dy), flat(dy if mask is None else mask), flat(x), mean, mask is not None
+    pool.run(_grad_reduce, rows, chunk, *arrays, padded, partials, block, chunk)
+    _finish_grad(partials, padded, chunks, inv_std, dgamma, dbeta)
 
 
 def grad_apply(
@@ -228,9 +295,10 @@ def grad_apply(
 ) -> None:
     """dx = gamma * inv_std * (dz - dbeta / P - xhat * dgamma / P). `dx` may be `dy`, `x` or `mask`."""
     channels, rows = mean.size, x.size // mean.size
-    masks = flat(dy if mask is None else mask)
-    channel_args = mean, inv_std, gamma, dgamma, dbeta, int(mask is not None), np.float32(1.0 / rows)
-    pool.run(_grad_apply, rows, row_chunk(rows, channels), flat(dy), masks, flat(x), *channel_args, flat(dx))
+    arrays = flat(dy), flat(dy if mask is None else mask), flat(x)
+    vectors = mean, inv_std, gamma, dgamma, dbeta
+    others = flat(dx), mask is not None, np.float32(1.0 / rows)
+    pool.run(_grad_apply, rows, row_chunk(rows, channels), *arrays, *vectors, *others)
 
 
 def update_running(
@@ -256,7 +324,3 @@ def update_running(
     weight = 1.0 / int(count.reshape(-1)[0]) if momentum is None else momentum
     unbias = rows / max(rows - 1, 1)
     _update_running(mean, var, running_mean, running_var, np.float32(weight), np.float32(unbias))
-
-
-def _as_doubles(workspace: Array) -> Array:
-    return workspace[: workspace.size // 8 * 8].view(np.float64)

@@ -11,81 +11,110 @@ from __future__ import annotations
 
 import numpy as np
 
-from ooctrain.layers.kernels.cpu.chunks import element_chunk, flat, row_chunk
+from ooctrain.layers.kernels.cpu.chunks import chunk_count, element_chunk, flat, row_chunk
 from ooctrain.layers.kernels.cpu.jit import kernel
 from ooctrain.layers.kernels.cpu.pool import ThreadPool
+from ooctrain.layers.kernels.cpu.simd import (
+    VL,
+    vload,
+    vload_part,
+    vmax,
+    vselect_gt,
+    vsplat,
+    vstore,
+    vstore_part,
+)
+from ooctrain.layers.kernels.cpu.workspace import BLOCK_ROWS, channel_partials
 
 Array = np.ndarray
-ZERO = np.float32(0)
+ZERO, NO_FLOOR = np.float32(0), np.float32(-np.inf)
 
 
 @kernel("void(f4[::1], f4[::1], i8, i8, i8)")
 def _relu(x, y, lo, hi, thread):
-    x, y = x[lo:hi], y[lo:hi]
-    for i in range(x.size):
-        y[i] = ZERO if x[i] < ZERO else x[i]
+    zero, end = vsplat(ZERO), hi - (hi - lo) % VL
+    for i in range(lo, end, VL):
+        vstore(y, i, vmax(zero, vload(x, i)))
+    vstore_part(y, end, vmax(zero, vload_part(x, end, hi - end)), hi - end)
 
 
 @kernel("void(f4[::1], f4[::1], f4[::1], i8, i8, i8)")
 def _relu_grad(dy, y, dx, lo, hi, thread):
-    dy, y, dx = dy[lo:hi], y[lo:hi], dx[lo:hi]
-    for i in range(dx.size):
-        dx[i] = dy[i] if y[i] > ZERO else ZERO
+    zero, end = vsplat(ZERO), hi - (hi - lo) % VL
+    for i in range(lo, end, VL):
+        vstore(dx, i, vselect_gt(vload(y, i), zero, vload(dy, i), zero))
+    n = hi - end
+    vstore_part(dx, end, vselect_gt(vload_part(y, end, n), zero, vload_part(dy, end, n), zero), n)
 
 
-@kernel("void(f4[::1], f4[::1], f4[::1], i8, i8, i8)")
-def _add(a, b, y, lo, hi, thread):
-    a, b, y = a[lo:hi], b[lo:hi], y[lo:hi]
-    for i in range(y.size):
-        y[i] = a[i] + b[i]
-
-
-@kernel("void(f4[::1], f4[::1], f4[::1], i8, i8, i8)")
-def _add_relu(a, b, y, lo, hi, thread):
-    a, b, y = a[lo:hi], b[lo:hi], y[lo:hi]
-    for i in range(y.size):
-        s = a[i] + b[i]
-        y[i] = ZERO if s < ZERO else s
+@kernel("void(f4[::1], f4[::1], f4[::1], f4, i8, i8, i8)")
+def _add(a, b, y, floor, lo, hi, thread):
+    """y = max(a + b, floor)."""
+    floors, end = vsplat(floor), hi - (hi - lo) % VL
+    for i in range(lo, end, VL):
+        vstore(y, i, vmax(floors, vload(a, i) + vload(b, i)))
+    n = hi - end
+    vstore_part(y, end, vmax(floors, vload_part(a, end, n) + vload_part(b, end, n)), n)
 
 
 @kernel("void(f4[::1], f4[::1], f4[::1], f4[::1], i8, i8, i8)")
 def _add_masked(a, dy, y, out, lo, hi, thread):
-    a, dy, y, out = a[lo:hi], dy[lo:hi], y[lo:hi], out[lo:hi]
-    for i in range(out.size):
-        out[i] = a[i] + (dy[i] if y[i] > ZERO else ZERO)
+    zero, end = vsplat(ZERO), hi - (hi - lo) % VL
+    for i in range(lo, end, VL):
+        vstore(out, i, vload(a, i) + vselect_gt(vload(y, i), zero, vload(dy, i), zero))
+    n = hi - end
+    dz = vselect_gt(vload_part(y, end, n), zero, vload_part(dy, end, n), zero)
+    vstore_part(out, end, vload_part(a, end, n) + dz, n)
 
 
 @kernel("void(f4[::1], f4[::1], f4, i8, i8, i8)")
 def _scale(x, y, factor, lo, hi, thread):
-    x, y = x[lo:hi], y[lo:hi]
-    for i in range(y.size):
-        y[i] = x[i] * factor
+    end = hi - (hi - lo) % VL
+    for i in range(lo, end, VL):
+        vstore(y, i, factor * vload(x, i))
+    vstore_part(y, end, factor * vload_part(x, end, hi - end), hi - end)
 
 
 @kernel("void(f4[::1], f4, i8, i8, i8)")
 def _fill(y, value, lo, hi, thread):
-    y = y[lo:hi]
-    for i in range(y.size):
-        y[i] = value
+    values, end = vsplat(value), hi - (hi - lo) % VL
+    for i in range(lo, end, VL):
+        vstore(y, i, values)
+    vstore_part(y, end, values, hi - end)
 
 
-@kernel("void(f4[::1], i8, f8[::1], i8, i8, i8, i8)")
-def _channel_partials(dy, channels, partials, rows_per_chunk, lo, hi, thread):
-    sums = partials[lo // rows_per_chunk * channels :][:channels]
+@kernel("void(f4[::1], i8, i8, f8[::1], f4[::1], i8, i8, i8, i8)")
+def _channel_partials(dy, channels, padded, partials, block, rows_per_chunk, lo, hi, thread):
+    """float32 sums over blocks of rows, 4 vectors of channels at a time; blocks added in float64."""
+    base = lo // rows_per_chunk * padded
+    sums = partials[base : base + padded]
     sums[:] = 0.0
-    for row in range(lo, hi):
-        values = dy[row * channels : (row + 1) * channels]
-        for c in range(channels):
-            sums[c] += values[c]
+    for first in range(lo, hi, BLOCK_ROWS):
+        last = min(hi, first + BLOCK_ROWS)
+        for c in range(0, channels, 4 * VL):
+            s0, s1, s2, s3 = vsplat(ZERO), vsplat(ZERO), vsplat(ZERO), vsplat(ZERO)
+            n = channels - c
+            for row in range(first, last):
+                i = row * channels + c
+                s0 = s0 + vload_part(dy, i, n)
+                s1 = s1 + vload_part(dy, i + VL, n - VL)
+                s2 = s2 + vload_part(dy, i + 2 * VL, n - 2 * VL)
+                s3 = s3 + vload_part(dy, i + 3 * VL, n - 3 * VL)
+            vstore(block, base + c, s0)
+            vstore(block, base + c + VL, s1)
+            vstore(block, base + c + 2 * VL, s2)
+            vstore(block, base + c + 3 * VL, s3)
+        for c in range(padded):
+            sums[c] += block[base + c]
 
 
-@kernel("void(f8[::1], i8, f4[::1])")
-def _combine_partials(partials, chunks, out):
+@kernel("void(f8[::1], i8, i8, f4[::1])")
+def _combine_partials(partials, padded, chunks, out):
+    for chunk in range(1, chunks):
+        for c in range(padded):
+            partials[c] += partials[chunk * padded + c]
     for c in range(out.size):
-        total = 0.0
-        for chunk in range(chunks):
-            total += partials[chunk * out.size + c]
-        out[c] = total
+        out[c] = partials[c]
 
 
 def relu(pool: ThreadPool, x: Array, y: Array) -> None:
@@ -100,12 +129,12 @@ def relu_grad(pool: ThreadPool, dy: Array, y: Array, dx: Array) -> None:
 
 def add(pool: ThreadPool, a: Array, b: Array, y: Array) -> None:
     """y = a + b. `y` may be `a` or `b`."""
-    pool.run(_add, y.size, element_chunk(y.size), flat(a), flat(b), flat(y))
+    pool.run(_add, y.size, element_chunk(y.size), flat(a), flat(b), flat(y), NO_FLOOR)
 
 
 def add_relu(pool: ThreadPool, a: Array, b: Array, y: Array) -> None:
     """y = max(a + b, 0): the same bits as `add` and then `relu`. `y` may be `a` or `b`."""
-    pool.run(_add_relu, y.size, element_chunk(y.size), flat(a), flat(b), flat(y))
+    pool.run(_add, y.size, element_chunk(y.size), flat(a), flat(b), flat(y), ZERO)
 
 
 def add_masked(pool: ThreadPool, a: Array, dy: Array, y: Array, out: Array) -> None:
@@ -133,9 +162,9 @@ def channel_sum(pool: ThreadPool, dy: Array, db: Array, workspace: Array) -> Non
     """
     channels, rows = db.size, dy.size // db.size
     chunk = row_chunk(rows, channels)
-    partials = workspace[: workspace.size // 8 * 8].view(np.float64)
-    pool.run(_channel_partials, rows, chunk, flat(dy), channels, partials, chunk)
-    _combine_partials(partials, -(-rows // chunk), db)
+    padded, partials, block = channel_partials(workspace, chunk_count(rows, chunk), channels, sums=1)
+    pool.run(_channel_partials, rows, chunk, flat(dy), channels, padded, partials, block, chunk)
+    _combine_partials(partials, padded, chunk_count(rows, chunk), db)
 
 
 def leaky_relu(pool: ThreadPool, x: Array, y: Array, slope: float) -> None:

@@ -7,33 +7,51 @@ and is part of the plan. No Numba here. Read next: `batch_norm.py`, which uses m
 
 from __future__ import annotations
 
+import numpy as np
+
 from ooctrain.layers.kernels.cpu.chunks import chunk_count, element_chunk, row_chunk
 
-#: Channels are padded to this many in scratch, so that whole vectors can be stored.
-LANES = 16
+#: Channels are padded to this many in scratch, so that groups of four whole vectors can be stored.
+CHANNEL_GROUP = 64
+#: Rows summed in float32 registers before they are added to a float64 partial.
+BLOCK_ROWS = 128
 DOUBLE_BYTES = 8
 FLOAT_BYTES = 4
 
 
 def padded_channels(channels: int) -> int:
-    """Channels rounded up to whole vectors."""
-    return -(-channels // LANES) * LANES
+    """Channels rounded up to whole groups of vectors."""
+    return -(-channels // CHANNEL_GROUP) * CHANNEL_GROUP
 
 
-def channel_partials_bytes(rows: int, channels: int) -> int:
-    """Two float64 sums per chunk and channel, and two float32 sums for the block at work."""
+def channel_partials_bytes(rows: int, channels: int, sums: int) -> int:
+    """For each chunk and padded channel `sums` float64 partials, and as many float32 block sums."""
     chunks = chunk_count(rows, row_chunk(rows, channels))
-    return chunks * 2 * padded_channels(channels) * (DOUBLE_BYTES + FLOAT_BYTES)
+    return chunks * sums * padded_channels(channels) * (DOUBLE_BYTES + FLOAT_BYTES)
+
+
+def channel_partials(
+    workspace: np.ndarray, chunks: int, channels: int, sums: int
+) -> tuple[int, np.ndarray, np.ndarray]:
+    """The workspace as (padded channels, float64 partials, float32 block sums)."""
+    padded = padded_channels(channels)
+    doubles = chunks * sums * padded * DOUBLE_BYTES
+    floats = chunks * sums * padded * FLOAT_BYTES
+    return (
+        padded,
+        workspace[:doubles].view(np.float64),
+        workspace[doubles : doubles + floats].view(np.float32),
+    )
 
 
 def batch_norm_workspace_bytes(rows: int, channels: int) -> int:
     """Scratch of `batch_norm.stats` and `batch_norm.grad_reduce` on (rows, channels)."""
-    return channel_partials_bytes(rows, channels)
+    return channel_partials_bytes(rows, channels, sums=2)
 
 
 def channel_sum_workspace_bytes(rows: int, channels: int) -> int:
     """Scratch of `elementwise.channel_sum` on (rows, channels)."""
-    return channel_partials_bytes(rows, channels)
+    return channel_partials_bytes(rows, channels, sums=1)
 
 
 def reduction_workspace_bytes(elements: int) -> int:

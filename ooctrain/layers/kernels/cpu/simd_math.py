@@ -1,0 +1,190 @@
+"""A little more on vectors: bytes, filled tails, non-temporal stores, exp and tanh.
+
+In and out: values of type `f32v` (`simd.py`). The one idea: exp is 2^k * 2^f with k whole; the power of
+two is an addition to the exponent bits, the rest a polynomial, so sixteen exponentials cost about as much
+as one call of the library's. Tails of rows are computed by the same instructions as their bodies (with
+lanes switched off), so a value does not depend on where in a row it stands. Source: coefficients of expf
+and tanhf in the Cephes library (Moshier 1992). Read next: `losses.py`, `pooling.py`.
+"""
+
+from __future__ import annotations
+
+import numba
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+from ooctrain.layers.kernels.cpu import simd
+from ooctrain.layers.kernels.cpu.simd import (
+    VL,
+    f32v,
+    vabs,
+    vfma,
+    vmax,
+    vmin,
+    vround,
+    vscale2,
+    vselect_gt,
+    vsplat,
+)
+
+_BYTE = ir.IntType(8)
+_BYTES = ir.VectorType(_BYTE, VL)
+
+ZERO, ONE, TWO = np.float32(0), np.float32(1), np.float32(2)
+EXP_LOW, EXP_HIGH = np.float32(-87.0), np.float32(88.0)
+LOG2_E = np.float32(1.44269504088896341)
+LN2_HIGH, LN2_LOW = np.float32(-0.693359375), np.float32(2.12194440e-4)
+E5, E4, E3 = np.float32(1.9875691500e-4), np.float32(1.3981999507e-3), np.float32(8.3334519073e-3)
+E2, E1, E0 = np.float32(4.1665795894e-2), np.float32(1.6666665459e-1), np.float32(5.0000001201e-1)
+TANH_SMALL, TANH_LARGE = np.float32(0.625), np.float32(44.0)
+T4, T3 = np.float32(-5.70498872745e-3), np.float32(2.06390887954e-2)
+T2, T1, T0 = np.float32(-5.37397155531e-2), np.float32(1.33314422036e-1), np.float32(-3.33332819422e-1)
+
+
+@intrinsic
+def vload_part_or(typingctx, array, offset, count, fill):
+    """The first `count` lanes from array[offset], `fill` in the others (count >= VL reads all)."""
+
+    def codegen(context, builder, signature, args):
+        pointer = simd.element_pointer(context, builder, signature.args[0], args[0], args[1])
+        name = f"llvm.masked.load.v{VL}f32.p0"
+        pointer, align = simd.vector_pointer(builder, pointer), ir.Constant(simd.I32, 4)
+        mask, others = simd.first_lanes(builder, args[2]), simd.splat(builder, args[3])
+        return simd.call_llvm(builder, name, simd.VECTOR, pointer, align, mask, others)
+
+    return f32v(array, types.int64, types.int64, types.float32), codegen
+
+
+@intrinsic
+def vload_bytes(typingctx, array, offset):
+    """VL bytes from array[offset] as floats."""
+
+    def codegen(context, builder, signature, args):
+        pointer = simd.element_pointer(context, builder, signature.args[0], args[0], args[1])
+        whole = builder.load(builder.bitcast(pointer, _BYTES.as_pointer()), align=1)
+        return builder.uitofp(whole, simd.VECTOR)
+
+    return f32v(array, types.int64), codegen
+
+
+@intrinsic
+def vstore_bytes(typingctx, array, offset, value):
+    """array[offset : offset + VL] = whole-numbered floats in [0, 255] as bytes."""
+
+    def codegen(context, builder, signature, args):
+        pointer = simd.element_pointer(context, builder, signature.args[0], args[0], args[1])
+        whole = builder.fptoui(args[2], _BYTES)
+        builder.store(whole, builder.bitcast(pointer, _BYTES.as_pointer()), align=1)
+        return context.get_dummy_value()
+
+    return types.void(array, types.int64, f32v), codegen
+
+
+@intrinsic
+def vload_bytes_part(typingctx, array, offset, count):
+    """The first `count` bytes from array[offset] as floats; garbage in the other lanes."""
+
+    def codegen(context, builder, signature, args):
+        pointer = simd.element_pointer(context, builder, signature.args[0], args[0], args[1])
+        name, mask = f"llvm.masked.load.v{VL}i8.p0", simd.first_lanes(builder, args[2])
+        pointer, align = builder.bitcast(pointer, _BYTES.as_pointer()), ir.Constant(simd.I32, 1)
+        others = ir.Constant(_BYTES, [0] * VL)
+        whole = simd.call_llvm(builder, name, _BYTES, pointer, align, mask, others)
+        return builder.uitofp(whole, simd.VECTOR)
+
+    return f32v(array, types.int64, types.int64), codegen
+
+
+@intrinsic
+def vstore_bytes_part(typingctx, array, offset, value, count):
+    """As `vstore_bytes`, the first `count` lanes only."""
+
+    def codegen(context, builder, signature, args):
+        pointer = simd.element_pointer(context, builder, signature.args[0], args[0], args[1])
+        whole, mask = builder.fptoui(args[2], _BYTES), simd.first_lanes(builder, args[3])
+        pointer, align = builder.bitcast(pointer, _BYTES.as_pointer()), ir.Constant(simd.I32, 1)
+        name = f"llvm.masked.store.v{VL}i8.p0"
+        simd.call_llvm(builder, name, ir.VoidType(), whole, pointer, align, mask)
+        return context.get_dummy_value()
+
+    return types.void(array, types.int64, f32v, types.int64), codegen
+
+
+@intrinsic
+def vselect_wins(typingctx, value, best, x, y):
+    """In each lane x where value > best or value is NaN, else y: the rule of max pooling."""
+
+    def codegen(context, builder, signature, args):
+        larger = builder.fcmp_ordered(">", args[0], args[1])
+        mask = builder.or_(larger, builder.fcmp_unordered("uno", args[0], args[0]))
+        return builder.select(mask, args[2], args[3])
+
+    return f32v(f32v, f32v, f32v, f32v), codegen
+
+
+@intrinsic
+def stream_line(typingctx, dst, dst_at, src, src_at):
+    """Copies 64 bytes past the caches; `dst` must be 64-byte aligned at `dst_at`."""
+    line = ir.VectorType(simd.I64, 8)
+
+    def codegen(context, builder, signature, args):
+        source = simd.element_pointer(context, builder, signature.args[2], args[2], args[3])
+        target = simd.element_pointer(context, builder, signature.args[0], args[0], args[1])
+        value = builder.load(builder.bitcast(source, line.as_pointer()), align=1)
+        store = builder.store(value, builder.bitcast(target, line.as_pointer()), align=64)
+        one = builder.module.add_metadata([ir.Constant(simd.I32, 1)])
+        store.set_metadata("nontemporal", one)
+        return context.get_dummy_value()
+
+    return types.void(dst, types.int64, src, types.int64), codegen
+
+
+@intrinsic
+def store_fence(typingctx):
+    """Orders non-temporal stores before everything that follows, for other threads too."""
+
+    def codegen(context, builder, signature, args):
+        builder.fence("seq_cst")
+        return context.get_dummy_value()
+
+    return types.void(), codegen
+
+
+@numba.njit(inline="always")
+def vexp(x):
+    """exp(x) to about one unit in the last place for x <= 88; 0 below -87; NaN stays."""
+    bounded = vmax(vsplat(EXP_LOW), x)
+    k = vround(bounded * LOG2_E)
+    # ln 2 in two parts: the first product is exact.
+    r = vfma(k, vsplat(LN2_LOW), vfma(k, vsplat(LN2_HIGH), bounded))
+    p = vfma(vsplat(E5), r, vsplat(E4))
+    p = vfma(p, r, vsplat(E3))
+    p = vfma(p, r, vsplat(E2))
+    p = vfma(p, r, vsplat(E1))
+    p = vfma(p, r, vsplat(E0))
+    p = vfma(p, r * r, r) + ONE
+    return vselect_gt(vsplat(EXP_LOW), x, vsplat(ZERO), vscale2(p, k))
+
+
+@numba.njit(inline="always")
+def vsigmoid(x):
+    """1 / (1 + exp(-x)); 0 below -88; NaN stays."""
+    y = ONE / (vexp(vmin(vsplat(EXP_HIGH), ZERO - x)) + ONE)
+    return vselect_gt(ZERO - vsplat(EXP_HIGH), x, vsplat(ZERO), y)
+
+
+@numba.njit(inline="always")
+def vtanh(x):
+    """tanh(x): an odd polynomial near 0, else 1 - 2 / (exp(2 |x|) + 1) with the sign of x."""
+    z = x * x
+    p = vfma(vsplat(T4), z, vsplat(T3))
+    p = vfma(p, z, vsplat(T2))
+    p = vfma(p, z, vsplat(T1))
+    p = vfma(p, z, vsplat(T0))
+    near = vfma(p * z, x, x)
+    size = vabs(x)
+    far = ONE - TWO / (vexp(TWO * vmin(vsplat(TANH_LARGE), size)) + ONE)
+    far = vselect_gt(vsplat(ZERO), x, ZERO - far, far)
+    return vselect_gt(vsplat(TANH_SMALL), size, near, far)
