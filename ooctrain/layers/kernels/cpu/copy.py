@@ -8,11 +8,21 @@ again soon, so its copy should not push the working set of the kernels out of th
 from __future__ import annotations
 
 from ooctrain.layers.kernels.cpu.jit import kernel
+from ooctrain.layers.kernels.cpu.simd_math import address_of, store_fence, stream_line
+
+LINE = 64
 
 
 @kernel("void(u1[::1], u1[::1])")
 def stream_copy(dst, src):
-    """dst[:] = src[:], as much as dst holds."""
-    src = src[: dst.size]
-    for i in range(dst.size):
+    """dst[:] = src[:], as much as dst holds; `src` is at least as long, and they do not overlap."""
+    size = dst.size
+    head = min(-address_of(dst) % LINE, size)
+    for i in range(head):
         dst[i] = src[i]
+    end = size - (size - head) % LINE
+    for i in range(head, end, LINE):
+        stream_line(dst, i, src, i)
+    for i in range(end, size):
+        dst[i] = src[i]
+    store_fence()

@@ -7,94 +7,118 @@ their region and leave the rest of `dst` as it is, which is what tiles need. Rea
 
 from __future__ import annotations
 
+import numba
 import numpy as np
 
 from ooctrain.layers.kernels.cpu.chunks import flat, row_chunk
 from ooctrain.layers.kernels.cpu.jit import kernel
 from ooctrain.layers.kernels.cpu.pool import ThreadPool
+from ooctrain.layers.kernels.cpu.simd import (
+    VL,
+    vload,
+    vload_part,
+    vsplat,
+    vstore,
+    vstore_part,
+    vtranspose,
+)
 
 Array = np.ndarray
 
 
-@kernel("void(f4[::1], i8, i8, i8, i8, f4[::1], i8, i8, i8, i8, i8, i8, i8, i8, i8, i8)")
-def _copy_block(
-    src, src_at, src_n, src_h, src_w, dst, dst_at, dst_n, dst_h, dst_w, height, width, run, lo, hi, thread
+@numba.njit(inline="always")
+def _copy_run(src, i, dst, j, run):
+    """dst[j : j + run] = src[i : i + run]."""
+    whole = run - run % VL
+    for k in range(0, whole, VL):
+        vstore(dst, j + k, vload(src, i + k))
+    if whole < run:
+        vstore_part(dst, j + whole, vload_part(src, i + whole, run - whole), run - whole)
+
+
+@numba.njit(inline="always")
+def _fill_run(dst, j, value, run):
+    """dst[j : j + run] = value."""
+    for k in range(0, run, VL):
+        vstore_part(dst, j + k, value, run - k)
+
+
+@kernel("void(f4[::1], i8, i8, i8, i8, f4[::1], i8, i8, i8, i8, i8, i8, i8, b1, i8, i8, i8)")
+def _move_block(
+    src, src_at, src_n, src_h, src_w, dst, dst_at, dst_n, dst_h, dst_w,
+    height, width, run, add, lo, hi, thread,
 ):  # fmt: skip
-    """Items are rows (n, h); each row is `width` runs of `run` elements."""
+    """Items are rows (n, h) of a block; each row is `width` runs of `run` elements."""
     for item in range(lo, hi):
         n, h = item // height, item % height
         for w in range(width):
-            source = src[src_at + n * src_n + h * src_h + w * src_w :][:run]
-            target = dst[dst_at + n * dst_n + h * dst_h + w * dst_w :][:run]
-            for i in range(run):
-                target[i] = source[i]
+            i = src_at + n * src_n + h * src_h + w * src_w
+            j = dst_at + n * dst_n + h * dst_h + w * dst_w
+            if add:
+                for k in range(0, run, VL):
+                    v = vload_part(dst, j + k, run - k) + vload_part(src, i + k, run - k)
+                    vstore_part(dst, j + k, v, run - k)
+            else:
+                _copy_run(src, i, dst, j, run)
 
 
-@kernel("void(f4[::1], i8, i8, i8, i8, f4[::1], i8, i8, i8, i8, i8, i8, i8, i8, i8, i8)")
-def _add_block(
-    src, src_at, src_n, src_h, src_w, dst, dst_at, dst_n, dst_h, dst_w, height, width, run, lo, hi, thread
-):  # fmt: skip
-    """As `_copy_block`, but adds."""
+@kernel("void(f4[::1], f4[::1], i8, i8, i8, i8, i8, i8, f4, i8, i8, i8)")
+def _pad(x, y, height, row, top, tall, left, right, value, lo, hi, thread):
+    """Items are output rows (n, oh): of `left + row + right` elements, `tall` for each image."""
+    fill, wide = vsplat(value), left + row + right
     for item in range(lo, hi):
-        n, h = item // height, item % height
-        for w in range(width):
-            source = src[src_at + n * src_n + h * src_h + w * src_w :][:run]
-            target = dst[dst_at + n * dst_n + h * dst_h + w * dst_w :][:run]
-            for i in range(run):
-                target[i] += source[i]
-
-
-@kernel("void(f4[:,:,:,::1], f4[:,:,:,::1], i8, i8, f4, i8, i8, i8)")
-def _pad(x, y, top, left, value, lo, hi, thread):
-    """Items are output rows."""
-    height, width, channels = x.shape[1], x.shape[2], x.shape[3]
-    for item in range(lo, hi):
-        n, oh = item // y.shape[1], item % y.shape[1]
-        inside = top <= oh < top + height
-        for ow in range(y.shape[2]):
-            for c in range(channels):
-                if inside and left <= ow < left + width:
-                    y[n, oh, ow, c] = x[n, oh - top, ow - left, c]
-                else:
-                    y[n, oh, ow, c] = value
+        n, h = item // tall, item % tall - top
+        if 0 <= h < height:
+            _fill_run(y, item * wide, fill, left)
+            _copy_run(x, (n * height + h) * row, y, item * wide + left, row)
+            _fill_run(y, item * wide + left + row, fill, right)
+        else:
+            _fill_run(y, item * wide, fill, wide)
 
 
 @kernel("void(f4[:,:,::1], f4[:,:,::1], i8, i8, i8, i8)")
 def _transpose(x, y, block, lo, hi, thread):
     """y[b, j, i] = x[b, i, j]; items are (b, block of `block` columns j)."""
     rows, columns = x.shape[1], x.shape[2]
-    blocks = -(-columns // block)
+    xs, ys = x.reshape(x.size), y.reshape(y.size)
+    blocks = (columns + block - 1) // block
     for item in range(lo, hi):
-        b, j0 = item // blocks, item % blocks * block
+        b, j0 = item // blocks * rows * columns, item % blocks * block
         j1 = min(columns, j0 + block)
-        for i0 in range(0, rows, block):
-            i1 = min(rows, i0 + block)
-            for j in range(j0, j1):
-                for i in range(i0, i1):
-                    y[b, j, i] = x[b, i, j]
+        whole_j = j1 - (j1 - j0) % VL
+        whole_i = rows - rows % VL
+        for i in range(0, whole_i, VL):
+            for j in range(j0, whole_j, VL):
+                vtranspose(xs, b + i * columns + j, columns, ys, b + j * rows + i, rows)
+        for j in range(j0, j1):
+            for i in range(whole_i if j < whole_j else 0, rows):
+                ys[b + j * rows + i] = xs[b + i * columns + j]
 
 
 def slice_nhwc(pool: ThreadPool, x: Array, y: Array, n0: int, h0: int, w0: int, c0: int) -> None:
     """y = x[n0:, h0:, w0:, c0:], as much as y holds."""
-    _block(pool, _copy_block, x, (n0, h0, w0, c0), y, (0, 0, 0, 0), y.shape)
+    _move(pool, x, (n0, h0, w0, c0), y, (0, 0, 0, 0), y.shape)
 
 
 def insert_nhwc(pool: ThreadPool, src: Array, dst: Array, n0: int, h0: int, w0: int, c0: int) -> None:
     """dst[n0:, h0:, w0:, c0:] = src, in place; a concat is one insert per input."""
-    _block(pool, _copy_block, src, (0, 0, 0, 0), dst, (n0, h0, w0, c0), src.shape)
+    _move(pool, src, (0, 0, 0, 0), dst, (n0, h0, w0, c0), src.shape)
 
 
 def insert_add_nhwc(pool: ThreadPool, src: Array, dst: Array, n0: int, h0: int, w0: int, c0: int) -> None:
     """dst[n0:, h0:, w0:, c0:] += src, in place."""
-    _block(pool, _add_block, src, (0, 0, 0, 0), dst, (n0, h0, w0, c0), src.shape)
+    _move(pool, src, (0, 0, 0, 0), dst, (n0, h0, w0, c0), src.shape, add=True)
 
 
 def pad_nhwc(
     pool: ThreadPool, x: Array, y: Array, top: int, bottom: int, left: int, right: int, value: float = 0.0
 ) -> None:
     """y = x with a border of `value`; y is (N, top + H + bottom, left + W + right, C)."""
-    items = y.shape[0] * y.shape[1]
-    pool.run(_pad, items, row_chunk(items, y.size // items), x, y, top, left, np.float32(value))
+    n, height, width, c = x.shape
+    items, tall = n * y.shape[1], y.shape[1]
+    sizes = height, width * c, top, tall, left * c, right * c
+    chunk = row_chunk(items, y.size // items)
+    pool.run(_pad, items, chunk, flat(x), flat(y), *sizes, np.float32(value))
 
 
 def nchw_to_nhwc(pool: ThreadPool, x: Array, y: Array) -> None:
@@ -118,14 +142,15 @@ def transpose(pool: ThreadPool, x: Array, y: Array) -> None:
     pool.run(_transpose, items, row_chunk(items, x3.shape[1] * min(block, x3.shape[2])), x3, y3, block)
 
 
-def _block(pool, range_kernel, src, src_at, dst, dst_at, extent) -> None:
-    """Copies or adds a block; whole pixels, and whole rows, are merged into longer runs."""
+def _move(pool, src, src_at, dst, dst_at, extent, add=False) -> None:
+    """Copies or adds a block; whole pixels are merged into longer runs."""
     batch, height, width, run = extent
     if src.shape[3] == run == dst.shape[3]:
         width, run = 1, width * run
     ends = (*_offset_and_strides(src, src_at), flat(dst), *_offset_and_strides(dst, dst_at))
     items = batch * height
-    pool.run(range_kernel, items, row_chunk(items, width * run), flat(src), *ends, height, width, run)
+    chunk = row_chunk(items, width * run)
+    pool.run(_move_block, items, chunk, flat(src), *ends, height, width, run, add)
 
 
 def _offset_and_strides(array: Array, at: tuple[int, int, int, int]) -> tuple[int, int, int, int]:

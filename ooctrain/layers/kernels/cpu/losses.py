@@ -16,35 +16,60 @@ import numpy as np
 from ooctrain.layers.kernels.cpu.chunks import chunk_count, element_chunk, flat, row_chunk
 from ooctrain.layers.kernels.cpu.jit import kernel
 from ooctrain.layers.kernels.cpu.pool import ThreadPool
+from ooctrain.layers.kernels.cpu.simd import (
+    VL,
+    vabs,
+    vfma,
+    vload_part,
+    vmax,
+    vmax_lanes,
+    vselect_gt,
+    vsplat,
+    vstore,
+    vstore_part,
+    vsum,
+)
+from ooctrain.layers.kernels.cpu.simd_math import vexp, vload_part_or
+from ooctrain.layers.kernels.cpu.workspace import BLOCK_ELEMENTS
 
 Array = np.ndarray
-ZERO, ONE = np.float32(0), np.float32(1)
+ZERO, LOWEST = np.float32(0), np.float32(-np.inf)
 
 
 @kernel("void(f4[:,::1], i8[::1], f4[::1], f4[::1], i8, i8, i8, i8)")
 def _cross_entropy(logits, labels, losses, lse, ignore_index, lo, hi, thread):
-    classes = logits.shape[1]
+    classes, z = logits.shape[1], logits.reshape(logits.size)
     for row in range(lo, hi):
-        top = logits[row, 0]
-        for c in range(1, classes):
-            top = max(top, logits[row, c])
-        total = 0.0
-        for c in range(classes):
-            total += math.exp(logits[row, c] - top)
-        lse[row] = top + math.log(total)
+        start = row * classes
+        tops = vsplat(LOWEST)
+        for c in range(0, classes, VL):
+            tops = vmax(tops, vload_part_or(z, start + c, classes - c, LOWEST))
+        top = vmax_lanes(tops)
+        sums = vsplat(ZERO)
+        for c in range(0, classes, VL):
+            sums = sums + vexp(vload_part_or(z, start + c, classes - c, LOWEST) - top)
+        log_sum = math.log(np.float64(vsum(sums)))
+        lse[row] = np.float64(top) + log_sum
         label = labels[row]
-        losses[row] = ZERO if label == ignore_index else math.log(total) - (logits[row, label] - top)
+        # Taken from the largest logit, not from lse: no digits are lost to a common offset.
+        losses[row] = ZERO if label == ignore_index else log_sum - (z[start + label] - top)
 
 
 @kernel("void(f4[:,::1], i8[::1], f4[::1], f4[:,::1], f4, i8, i8, i8, i8)")
 def _cross_entropy_grad(logits, labels, lse, dlogits, scale, ignore_index, lo, hi, thread):
-    classes = logits.shape[1]
+    classes, z, dz = logits.shape[1], logits.reshape(logits.size), dlogits.reshape(dlogits.size)
     for row in range(lo, hi):
-        factor = ZERO if labels[row] == ignore_index else scale
-        for c in range(classes):
-            dlogits[row, c] = math.exp(logits[row, c] - lse[row]) * factor
-        if labels[row] != ignore_index:
-            dlogits[row, labels[row]] -= scale
+        start, label = row * classes, labels[row]
+        factor = ZERO if label == ignore_index else scale
+        shift = lse[row]
+        for c in range(0, classes, VL):
+            p = factor * vexp(vload_part(z, start + c, classes - c) - shift)
+            if c + VL <= classes:
+                vstore(dz, start + c, p)
+            else:
+                vstore_part(dz, start + c, p, classes - c)
+        if label != ignore_index:
+            dz[start + label] -= scale
 
 
 @kernel("i8(i8[::1], i8)")
@@ -58,24 +83,26 @@ def _valid_rows(labels, ignore_index):
 @kernel("void(f4[::1], f8[::1], i8, i8, i8, i8)")
 def _sum(x, partials, chunk, lo, hi, thread):
     total = 0.0
-    for i in range(lo, hi):
-        total += x[i]
+    for first in range(lo, hi, BLOCK_ELEMENTS):
+        last = min(hi, first + BLOCK_ELEMENTS)
+        sums = vsplat(ZERO)
+        for i in range(first, last, VL):
+            sums = sums + vload_part(x, i, last - i)
+        total += vsum(sums)
     partials[lo // chunk] = total
 
 
-@kernel("void(f4[::1], f4[::1], f8[::1], i8, i8, i8, i8)")
-def _squared_errors(x, target, partials, chunk, lo, hi, thread):
+@kernel("void(f4[::1], f4[::1], b1, f8[::1], i8, i8, i8, i8)")
+def _errors(x, target, squared, partials, chunk, lo, hi, thread):
+    """Sum of (x - target)^2 or of |x - target|."""
     total = 0.0
-    for i in range(lo, hi):
-        total += (x[i] - target[i]) ** 2
-    partials[lo // chunk] = total
-
-
-@kernel("void(f4[::1], f4[::1], f8[::1], i8, i8, i8, i8)")
-def _absolute_errors(x, target, partials, chunk, lo, hi, thread):
-    total = 0.0
-    for i in range(lo, hi):
-        total += abs(x[i] - target[i])
+    for first in range(lo, hi, BLOCK_ELEMENTS):
+        last = min(hi, first + BLOCK_ELEMENTS)
+        sums = vsplat(ZERO)
+        for i in range(first, last, VL):
+            d = vload_part(x, i, last - i) - vload_part(target, i, last - i)
+            sums = vfma(d, d, sums) if squared else sums + vabs(d)
+        total += vsum(sums)
     partials[lo // chunk] = total
 
 
@@ -87,17 +114,17 @@ def _combine(partials, chunks, factor, out):
     out[0] = total * factor
 
 
-@kernel("void(f4[::1], f4[::1], f4[::1], f4, i8, i8, i8)")
-def _mse_grad(x, target, dx, scale, lo, hi, thread):
-    for i in range(lo, hi):
-        dx[i] = (x[i] - target[i]) * scale
-
-
-@kernel("void(f4[::1], f4[::1], f4[::1], f4, i8, i8, i8)")
-def _l1_grad(x, target, dx, scale, lo, hi, thread):
-    for i in range(lo, hi):
-        d = x[i] - target[i]
-        dx[i] = scale if d > ZERO else (-scale if d < ZERO else d * ZERO)
+@kernel("void(f4[::1], f4[::1], f4[::1], f4, b1, i8, i8, i8)")
+def _errors_grad(x, target, dx, scale, squared, lo, hi, thread):
+    """dx = (x - target) * scale, or the sign of (x - target) times scale."""
+    zero, up, down = vsplat(ZERO), vsplat(scale), vsplat(-scale)
+    for i in range(lo, hi, VL):
+        d = vload_part(x, i, hi - i) - vload_part(target, i, hi - i)
+        if squared:
+            d = scale * d
+        else:
+            d = vselect_gt(d, zero, up, vselect_gt(zero, d, down, zero * d))
+        vstore_part(dx, i, d, hi - i)
 
 
 def softmax_cross_entropy(
@@ -150,24 +177,30 @@ def total(pool: ThreadPool, losses: Array, out: Array, factor: float, workspace:
     _reduce(pool, _sum, (flat(losses),), out, factor, workspace)
 
 
-def mse(pool: ThreadPool, x: Array, target: Array, out: Array, factor: float, workspace: Array) -> None:
+def mse(
+    pool: ThreadPool, x: Array, target: Array, out: Array, factor: float, workspace: Array
+) -> None:
     """out[0] = factor * sum of (x - target)^2; factor = 1 / x.size for a mean, 1 for a sum."""
-    _reduce(pool, _squared_errors, (flat(x), flat(target)), out, factor, workspace)
+    _reduce(pool, _errors, (flat(x), flat(target), True), out, factor, workspace)
 
 
-def l1(pool: ThreadPool, x: Array, target: Array, out: Array, factor: float, workspace: Array) -> None:
+def l1(
+    pool: ThreadPool, x: Array, target: Array, out: Array, factor: float, workspace: Array
+) -> None:
     """out[0] = factor * sum of |x - target|."""
-    _reduce(pool, _absolute_errors, (flat(x), flat(target)), out, factor, workspace)
+    _reduce(pool, _errors, (flat(x), flat(target), False), out, factor, workspace)
 
 
 def mse_grad(pool: ThreadPool, x: Array, target: Array, dx: Array, scale: float) -> None:
-    """dx = (x - target) * scale; scale = 2 * dloss / x.size for a mean. `dx` may be `x` or `target`."""
-    pool.run(_mse_grad, x.size, element_chunk(x.size), flat(x), flat(target), flat(dx), np.float32(scale))
+    """dx = (x - target) * scale; scale = 2 * dloss / x.size for a mean. `dx` may be an input."""
+    args = flat(x), flat(target), flat(dx), np.float32(scale), True
+    pool.run(_errors_grad, x.size, element_chunk(x.size), *args)
 
 
 def l1_grad(pool: ThreadPool, x: Array, target: Array, dx: Array, scale: float) -> None:
-    """dx = sign(x - target) * scale, 0 where equal. `dx` may be `x` or `target`."""
-    pool.run(_l1_grad, x.size, element_chunk(x.size), flat(x), flat(target), flat(dx), np.float32(scale))
+    """dx = sign(x - target) * scale, 0 where equal. `dx` may be an input."""
+    args = flat(x), flat(target), flat(dx), np.float32(scale), False
+    pool.run(_errors_grad, x.size, element_chunk(x.size), *args)
 
 
 def _reduce(pool, range_kernel, arrays, out, factor, workspace) -> None:

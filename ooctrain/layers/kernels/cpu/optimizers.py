@@ -16,52 +16,69 @@ import numpy as np
 from ooctrain.layers.kernels.cpu.chunks import chunk_count, element_chunk, flat
 from ooctrain.layers.kernels.cpu.jit import kernel
 from ooctrain.layers.kernels.cpu.pool import ThreadPool
+from ooctrain.layers.kernels.cpu.simd import VL, vfma, vload_part, vsplat, vsqrt, vstore_part, vsum
+from ooctrain.layers.kernels.cpu.workspace import BLOCK_ELEMENTS
 
 Array = np.ndarray
-ONE = np.float32(1)
+ZERO, ONE = np.float32(0), np.float32(1)
 
 
 @kernel("void(f4[::1], f4[::1], f4[::1], f4, f4, i8, i8, i8)")
 def _sgd_plain(w, g, w_out, lr, weight_decay, lo, hi, thread):
-    w, g, w_out = w[lo:hi], g[lo:hi], w_out[lo:hi]
-    for i in range(w.size):
-        w_out[i] = w[i] - lr * (g[i] + weight_decay * w[i])
+    decay, negative_lr = vsplat(weight_decay), vsplat(-lr)
+    for i in range(lo, hi, VL):
+        n = hi - i
+        value = vload_part(w, i, n)
+        d = vfma(decay, value, vload_part(g, i, n))
+        vstore_part(w_out, i, vfma(negative_lr, d, value), n)
 
 
 @kernel("void(f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], f4, f4, f4, f4, b1, i8, i8, i8)")
 def _sgd(w, g, m, w_out, m_out, lr, momentum, undamped, weight_decay, nesterov, lo, hi, thread):
-    w, g, m, w_out, m_out = w[lo:hi], g[lo:hi], m[lo:hi], w_out[lo:hi], m_out[lo:hi]
-    for i in range(w.size):
-        d = g[i] + weight_decay * w[i]
-        v = momentum * m[i] + undamped * d
-        step = d + momentum * v if nesterov else v
-        w_out[i] = w[i] - lr * step
-        m_out[i] = v
+    decay, mu, negative_lr = vsplat(weight_decay), vsplat(momentum), vsplat(-lr)
+    for i in range(lo, hi, VL):
+        n = hi - i
+        value = vload_part(w, i, n)
+        d = vfma(decay, value, vload_part(g, i, n))
+        velocity = vfma(mu, vload_part(m, i, n), undamped * d)
+        vstore_part(m_out, i, velocity, n)
+        if nesterov:
+            velocity = vfma(mu, velocity, d)
+        vstore_part(w_out, i, vfma(negative_lr, velocity, value), n)
 
 
 @kernel(
-    "void(f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], f4, f4, f4, f4, f4, f4, f4, i8, i8, i8)"
+    "void(f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], "
+    "f4, f4, f4, f4, f4, f4, f4, i8, i8, i8)"
 )
 def _adam(
-    w, g, m, v, w_out, m_out, v_out, step_size, beta1, beta2, eps, root_correction, decay, shrink, lo, hi, thread
+    w, g, m, v, w_out, m_out, v_out,
+    step_size, beta1, beta2, eps, root_correction, decay, shrink, lo, hi, thread,
 ):  # fmt: skip
-    w, g, m, v = w[lo:hi], g[lo:hi], m[lo:hi], v[lo:hi]
-    w_out, m_out, v_out = w_out[lo:hi], m_out[lo:hi], v_out[lo:hi]
-    for i in range(w.size):
-        d = g[i] + decay * w[i]
-        first = m[i] + (d - m[i]) * (ONE - beta1)
-        second = v[i] * beta2 + (ONE - beta2) * d * d
-        root = np.float32(math.sqrt(second)) * root_correction + eps
-        w_out[i] = w[i] * shrink - step_size * first / root
-        m_out[i] = first
-        v_out[i] = second
+    rest1, beta2v, rest2 = vsplat(ONE - beta1), vsplat(beta2), ONE - beta2
+    corrections, epsilons, decays = vsplat(root_correction), vsplat(eps), vsplat(decay)
+    for i in range(lo, hi, VL):
+        n = hi - i
+        value, first = vload_part(w, i, n), vload_part(m, i, n)
+        d = vfma(decays, value, vload_part(g, i, n))
+        first = vfma(rest1, d - first, first)
+        second = vfma(beta2v, vload_part(v, i, n), rest2 * (d * d))
+        root = vfma(vsqrt(second), corrections, epsilons)
+        vstore_part(w_out, i, shrink * value - step_size * first / root, n)
+        vstore_part(m_out, i, first, n)
+        vstore_part(v_out, i, second, n)
 
 
 @kernel("void(f4[::1], f8[::1], i8, i8, i8, i8)")
 def _squares(g, partials, chunk, lo, hi, thread):
     total = 0.0
-    for i in range(lo, hi):
-        total += np.float64(g[i]) * np.float64(g[i])
+    for first in range(lo, hi, BLOCK_ELEMENTS):
+        last = min(hi, first + BLOCK_ELEMENTS)
+        sums = vsplat(ZERO)
+        for i in range(first, last, VL):
+            v = vload_part(g, i, last - i)
+            sums = vfma(v, v, sums)
+        total += vsum(sums)
     partials[lo // chunk] = total
 
 

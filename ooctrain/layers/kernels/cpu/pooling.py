@@ -11,115 +11,165 @@ cells outside the image, so an average divides by the same count as in the until
 
 from __future__ import annotations
 
+import numba
 import numpy as np
 
-from ooctrain.layers.kernels.cpu.chunks import flat, row_chunk
+from ooctrain.layers.kernels.cpu.chunks import row_chunk
 from ooctrain.layers.kernels.cpu.jit import kernel
 from ooctrain.layers.kernels.cpu.pool import ThreadPool
+from ooctrain.layers.kernels.cpu.simd import (
+    VL,
+    vfma,
+    vload_part,
+    vselect_eq,
+    vsplat,
+    vstore,
+    vstore_part,
+)
+from ooctrain.layers.kernels.cpu.simd_math import (
+    vload_bytes,
+    vload_bytes_part,
+    vselect_wins,
+    vstore_bytes,
+    vstore_bytes_part,
+)
 
 Array = np.ndarray
 Pair = tuple[int, int]
 Sides = tuple[int, int, int, int]
-ZERO = np.float32(0)
+ZERO, ONE = np.float32(0), np.float32(1)
 LOWEST = np.float32(-np.inf)
 
 
 @kernel("void(f4[:,:,:,::1], f4[:,:,:,::1], u1[:,:,:,::1], i8, i8, i8, i8, i8, i8, i8, i8, i8)")
 def _max_pool(x, y, index, kh, kw, sh, sw, top, left, lo, hi, thread):
-    """Items are output rows (n, oh). Window [h0, h1) x [w0, w1) is clipped to the image."""
+    """Items are output rows (n, oh). Rows r and columns s of a window are clipped to the image."""
     height, width, channels = x.shape[1], x.shape[2], x.shape[3]
+    xs, ys, indices = x.reshape(x.size), y.reshape(y.size), index.reshape(index.size)
     for item in range(lo, hi):
         n, oh = item // y.shape[1], item % y.shape[1]
         r0, r1 = max(0, top - oh * sh), min(kh, height + top - oh * sh)
         for ow in range(y.shape[2]):
             s0, s1 = max(0, left - ow * sw), min(kw, width + left - ow * sw)
-            for c in range(channels):
-                best, where = LOWEST, r0 * kw + s0
+            corner = ((n * height + oh * sh - top) * width + ow * sw - left) * channels
+            for c in range(0, channels, VL):
+                best, where = vsplat(LOWEST), vsplat(np.float32(r0 * kw + s0))
                 for r in range(r0, r1):
                     for s in range(s0, s1):
-                        v = x[n, oh * sh - top + r, ow * sw - left + s, c]
+                        v = vload_part(xs, corner + (r * width + s) * channels + c, channels - c)
                         # As in torch: the first maximum wins, and NaN beats everything.
-                        if v > best or v != v:
-                            best, where = v, r * kw + s
-                y[n, oh, ow, c] = best
-                index[n, oh, ow, c] = where
+                        where = vselect_wins(v, best, vsplat(np.float32(r * kw + s)), where)
+                        best = vselect_wins(v, best, v, best)
+                i = (item * y.shape[2] + ow) * channels + c
+                if c + VL <= channels:
+                    vstore(ys, i, best)
+                    vstore_bytes(indices, i, where)
+                else:
+                    vstore_part(ys, i, best, channels - c)
+                    vstore_bytes_part(indices, i, where, channels - c)
 
 
 @kernel("void(f4[:,:,:,::1], u1[:,:,:,::1], f4[:,:,:,::1], i8, i8, i8, i8, i8, i8, i8, i8, i8)")
 def _max_pool_grad(dy, index, dx, kh, kw, sh, sw, top, left, lo, hi, thread):
     """Items are input rows (n, h); window oh covers h when oh * sh <= h + top < oh * sh + kh."""
     height, width, channels = dx.shape[1], dx.shape[2], dx.shape[3]
+    rows, columns, zero = dy.shape[1], dy.shape[2], vsplat(ZERO)
+    dys, dxs, indices = dy.reshape(dy.size), dx.reshape(dx.size), index.reshape(index.size)
     for item in range(lo, hi):
         n, h = item // height, item % height
-        oh0 = max(0, (h + top - kh + sh) // sh)
-        oh1 = min(dy.shape[1], (h + top) // sh + 1)
+        oh0, oh1 = max(0, (h + top - kh + sh) // sh), min(rows, (h + top) // sh + 1)
         for w in range(width):
-            ow0 = max(0, (w + left - kw + sw) // sw)
-            ow1 = min(dy.shape[2], (w + left) // sw + 1)
-            for c in range(channels):
-                total = ZERO
+            ow0, ow1 = max(0, (w + left - kw + sw) // sw), min(columns, (w + left) // sw + 1)
+            for c in range(0, channels, VL):
+                count = channels - c
+                total = zero
                 for oh in range(oh0, oh1):
                     for ow in range(ow0, ow1):
-                        if index[n, oh, ow, c] == (h + top - oh * sh) * kw + w + left - ow * sw:
-                            total += dy[n, oh, ow, c]
-                dx[n, h, w, c] = total
+                        i = ((n * rows + oh) * columns + ow) * channels + c
+                        here = (h + top - oh * sh) * kw + w + left - ow * sw
+                        if count >= VL:
+                            where = vload_bytes(indices, i)
+                        else:
+                            where = vload_bytes_part(indices, i, count)
+                        d = vload_part(dys, i, count)
+                        total = total + vselect_eq(where, vsplat(np.float32(here)), d, zero)
+                i = (item * width + w) * channels + c
+                if count >= VL:
+                    vstore(dxs, i, total)
+                else:
+                    vstore_part(dxs, i, total, count)
+
+
+@numba.njit(inline="always")
+def _first(o, size, out, kernel, stride, before):
+    """First input cell of window o; kernel 0 means adaptive windows."""
+    return o * size // out if kernel == 0 else max(0, o * stride - before)
+
+
+@numba.njit(inline="always")
+def _end(o, size, out, kernel, stride, before):
+    """One past the last input cell of window o."""
+    return ((o + 1) * size + out - 1) // out if kernel == 0 else min(size, o * stride - before + kernel)
 
 
 @kernel("void(f4[:,:,:,::1], f4[:,:,:,::1], i8, i8, i8, i8, i8, i8, i8, i8, i8, i8)")
 def _avg_pool(x, y, kh, kw, sh, sw, top, left, divisor, lo, hi, thread):
-    """kh = 0 means adaptive windows; divisor = 0 means the number of cells inside the image."""
+    """Items are output rows; divisor = 0 means the number of cells inside the image."""
     height, width, channels = x.shape[1], x.shape[2], x.shape[3]
     rows, columns = y.shape[1], y.shape[2]
+    xs, ys = x.reshape(x.size), y.reshape(y.size)
     for item in range(lo, hi):
         n, oh = item // rows, item % rows
-        if kh == 0:
-            h0, h1 = oh * height // rows, -(-(oh + 1) * height // rows)
-        else:
-            h0, h1 = max(0, oh * sh - top), min(height, oh * sh - top + kh)
+        h0, h1 = _first(oh, height, rows, kh, sh, top), _end(oh, height, rows, kh, sh, top)
         for ow in range(columns):
-            if kh == 0:
-                w0, w1 = ow * width // columns, -(-(ow + 1) * width // columns)
-            else:
-                w0, w1 = max(0, ow * sw - left), min(width, ow * sw - left + kw)
-            cells = np.float32(divisor if divisor > 0 else (h1 - h0) * (w1 - w0))
-            for c in range(channels):
-                total = ZERO
+            w0, w1 = _first(ow, width, columns, kw, sw, left), _end(ow, width, columns, kw, sw, left)
+            cells = vsplat(np.float32(divisor if divisor > 0 else (h1 - h0) * (w1 - w0)))
+            for c in range(0, channels, 2 * VL):
+                count = channels - c
+                t0, t1 = vsplat(ZERO), vsplat(ZERO)
                 for h in range(h0, h1):
                     for w in range(w0, w1):
-                        total += x[n, h, w, c]
-                y[n, oh, ow, c] = total / cells
+                        i = ((n * height + h) * width + w) * channels + c
+                        t0 = t0 + vload_part(xs, i, count)
+                        t1 = t1 + vload_part(xs, i + VL, count - VL)
+                i = (item * columns + ow) * channels + c
+                vstore_part(ys, i, t0 / cells, count)
+                vstore_part(ys, i + VL, t1 / cells, count - VL)
 
 
 @kernel("void(f4[:,:,:,::1], f4[:,:,:,::1], i8, i8, i8, i8, i8, i8, i8, i8, i8, i8)")
 def _avg_pool_grad(dy, dx, kh, kw, sh, sw, top, left, divisor, lo, hi, thread):
+    """Items are input rows; the windows that cover a cell are found as in `_max_pool_grad`."""
     height, width, channels = dx.shape[1], dx.shape[2], dx.shape[3]
     rows, columns = dy.shape[1], dy.shape[2]
+    dys, dxs = dy.reshape(dy.size), dx.reshape(dx.size)
     for item in range(lo, hi):
         n, h = item // height, item % height
         if kh == 0:
-            oh0, oh1 = h * rows // height, -(-(h + 1) * rows // height)
+            oh0, oh1 = h * rows // height, ((h + 1) * rows + height - 1) // height
         else:
             oh0, oh1 = max(0, (h + top - kh + sh) // sh), min(rows, (h + top) // sh + 1)
         for w in range(width):
             if kh == 0:
-                ow0, ow1 = w * columns // width, -(-(w + 1) * columns // width)
+                ow0, ow1 = w * columns // width, ((w + 1) * columns + width - 1) // width
             else:
                 ow0, ow1 = max(0, (w + left - kw + sw) // sw), min(columns, (w + left) // sw + 1)
-            for c in range(channels):
-                total = ZERO
+            for c in range(0, channels, VL):
+                count = channels - c
+                total = vsplat(ZERO)
                 for oh in range(oh0, oh1):
-                    if kh == 0:
-                        tall = -(-(oh + 1) * height // rows) - oh * height // rows
-                    else:
-                        tall = min(height, oh * sh - top + kh) - max(0, oh * sh - top)
+                    tall = _end(oh, height, rows, kh, sh, top) - _first(oh, height, rows, kh, sh, top)
                     for ow in range(ow0, ow1):
-                        if kh == 0:
-                            wide = -(-(ow + 1) * width // columns) - ow * width // columns
-                        else:
-                            wide = min(width, ow * sw - left + kw) - max(0, ow * sw - left)
-                        cells = np.float32(divisor if divisor > 0 else tall * wide)
-                        total += dy[n, oh, ow, c] / cells
-                dx[n, h, w, c] = total
+                        wide = _end(ow, width, columns, kw, sw, left)
+                        wide -= _first(ow, width, columns, kw, sw, left)
+                        share = ONE / np.float32(divisor if divisor > 0 else tall * wide)
+                        i = ((n * rows + oh) * columns + ow) * channels + c
+                        total = vfma(vload_part(dys, i, count), vsplat(share), total)
+                i = (item * width + w) * channels + c
+                if count >= VL:
+                    vstore(dxs, i, total)
+                else:
+                    vstore_part(dxs, i, total, count)
 
 
 def max_pool(

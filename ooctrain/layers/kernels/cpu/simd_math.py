@@ -125,6 +125,17 @@ def vselect_wins(typingctx, value, best, x, y):
 
 
 @intrinsic
+def address_of(typingctx, array):
+    """Address of the first element, for alignment."""
+
+    def codegen(context, builder, signature, args):
+        first = simd.array_data(context, builder, signature.args[0], args[0])
+        return builder.ptrtoint(first, simd.I64)
+
+    return types.int64(array), codegen
+
+
+@intrinsic
 def stream_line(typingctx, dst, dst_at, src, src_at):
     """Copies 64 bytes past the caches; `dst` must be 64-byte aligned at `dst_at`."""
     line = ir.VectorType(simd.I64, 8)

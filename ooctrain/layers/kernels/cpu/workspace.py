@@ -15,6 +15,8 @@ from ooctrain.layers.kernels.cpu.chunks import chunk_count, element_chunk, row_c
 CHANNEL_GROUP = 64
 #: Rows summed in float32 registers before they are added to a float64 partial.
 BLOCK_ROWS = 128
+#: Elements summed in float32 registers before they are added to a float64 partial.
+BLOCK_ELEMENTS = 2048
 DOUBLE_BYTES = 8
 FLOAT_BYTES = 4
 
