@@ -1,0 +1,122 @@
+"""The command `ooctrain`: one file for each subcommand, loaded when it is called.
+
+In: arguments. Out: an exit status: 0 done, 1 the run failed, 2 wrong usage, 3 does not fit. The one
+idea: `--help`, `doctor` and `plan` answer at once, so nothing that compiles kernels is imported
+before a command needs it, and errors of the library are printed as the one block they are. Read
+next: `options.py`, then `plan.py`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import sys
+import warnings
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from types import MappingProxyType
+
+import click
+
+from ooctrain.errors import ConfigError, DoesNotFit, Infeasible, OoctrainError, OutOfDeviceMemory
+
+__all__ = ["COMMANDS", "exit_status", "main"]
+
+DONE, FAILED, USAGE, DOES_NOT_FIT = 0, 1, 2, 3
+#: {command: its line in `ooctrain --help`}; each is a function of its own name in `cli/<name>.py`.
+COMMANDS: Mapping[str, str] = MappingProxyType(
+    {
+        "train": "Train a network within a memory budget.",
+        "plan": "Say what a training step needs, and what fits.",
+        "simulate": "Show the time line of a planned step.",
+        "calibrate": "Measure this machine and save the result.",
+        "doctor": "Check this installation and say how to mend it.",
+        "explain": "Explain an error code or a rule of the verifier.",
+    }
+)
+
+
+class _Commands(click.Group):
+    """A group whose commands are imported when they are called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        return getattr(import_module(f"ooctrain.cli.{cmd_name}"), cmd_name)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            near = difflib.get_close_matches(args[0], COMMANDS, n=1)
+            ctx.fail(
+                f"no command is called {args[0]!r}"
+                + (f"; did you mean {near[0]!r}?" if near else "")
+            )
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        # click's own would import every command for its first line of help.
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="ooctrain", prog_name="ooctrain")
+@click.option("--traceback", is_flag=True, help="Show where in the library an error was raised.")
+def command_line(traceback: bool) -> None:
+    """Out-of-core training: a training step in less memory than it needs, with the same bits."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command line.
+
+    Args:
+        arguments: without the program's name; None: those of this process.
+
+    Returns:
+        The exit status.
+    """
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    with_traceback = "--traceback" in given
+    try:
+        # The place in the library where a warning arose tells a user of the command nothing.
+        with warnings.catch_warnings():
+            warnings.showwarning = _show_warning
+            status = command_line.main(given, prog_name="ooctrain", standalone_mode=False)
+        return status if isinstance(status, int) else DONE
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        _say("interrupted")
+        return FAILED
+    except BrokenPipeError:
+        # Whoever read our output has left, as `| head` does; Python would complain once more at
+        # exit.
+        sys.stderr.close()
+        return FAILED
+    except (OoctrainError, OSError, MemoryError) as error:
+        if with_traceback:
+            raise
+        _say(str(error) or type(error).__name__)
+        return exit_status(error)
+
+
+def exit_status(error: BaseException) -> int:
+    """The exit status that stands for an error."""
+    if isinstance(error, ConfigError):
+        return USAGE
+    if isinstance(error, Infeasible | DoesNotFit | OutOfDeviceMemory):
+        return DOES_NOT_FIT
+    return FAILED
+
+
+def _say(text: str) -> None:
+    click.echo(f"ooctrain: {text}", err=True)
+
+
+def _show_warning(message: Warning | str, *_details: object, **_options: object) -> None:
+    _say(f"warning: {message}")

@@ -1,0 +1,42 @@
+"""`ooctrain doctor`: what is well, what is missing, and the command that mends it.
+
+In: nothing. Out: a line for each check; status 1 if one of them fails. It prints with nothing but
+click, since the installation may be what is broken. Read next: `ooctrain/doctor.py`, which holds
+the checks.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from ooctrain.cli.options import json_option
+from ooctrain.doctor import Finding, examine
+
+COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
+
+
+@click.command()
+@json_option
+def doctor(json_path: str | None) -> int:
+    """Check this installation and say how to mend it."""
+    findings = examine()
+    width = max(len(finding.name) for finding in findings)
+    for finding in findings:
+        _print(finding, width)
+    if json_path:
+        rows = [asdict(finding) for finding in findings]
+        Path(json_path).write_text(json.dumps({"version": 1, "checks": rows}, indent=1) + "\n")
+    broken = sum(finding.level == "fail" for finding in findings)
+    click.echo("all well" if not broken else f"{broken} of {len(findings)} checks failed")
+    return int(broken > 0)
+
+
+def _print(finding: Finding, width: int) -> None:
+    level = click.style(f"{finding.level:4}", fg=COLOURS[finding.level])
+    click.echo(f"{level}  {finding.name:{width}}  {finding.text}")
+    if finding.fix:
+        click.echo(f"{'':4}  {'':{width}}  -> {finding.fix}")

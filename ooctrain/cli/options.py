@@ -1,0 +1,145 @@
+"""The options of all commands, each defined once, and the values they are gathered into.
+
+In: what the user typed. Out: `Workload` (what is trained) and `Memory` (in how much, and how). The
+one idea: the same option means the same everywhere, so a command names a group of options, never an
+option. Read next: `workload.py`, which turns the words into objects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from functools import wraps
+from typing import Any, TypeVar
+
+import click
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """What is trained: all that decides the trace of a step."""
+
+    model: str
+    data: str | None
+    batch: int
+    image_size: int | None
+    optimizer: str
+    lr: float | None
+    accumulate: int
+    threads: int | None
+    conv_algorithm: str
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """In how much memory, on what, and who decides what moves."""
+
+    budget: str | None
+    host_budget: str | None
+    planner: str
+    allocator: str
+    device: str
+    machine: str | None
+    link_bandwidth: str | None
+
+
+_POSITIVE = click.IntRange(min=1)
+WORKLOAD_OPTIONS = (
+    click.option(
+        "--data", metavar="NAME", help="digits, cifar10:DIR, mnist:DIR, folder:DIR, synthetic."
+    ),
+    click.option(
+        "--batch", type=_POSITIVE, default=64, show_default=True, help="Images in a step."
+    ),
+    click.option(
+        "--image-size", type=_POSITIVE, help="Height and width; default: the data's own, or 224."
+    ),
+    click.option(
+        "--optimizer", type=click.Choice(["sgd", "adam"]), default="sgd", show_default=True
+    ),
+    click.option("--lr", type=click.FloatRange(min=0, min_open=True), help="Learning rate."),
+    click.option(
+        "--accumulate",
+        type=_POSITIVE,
+        default=1,
+        show_default=True,
+        help="Micro-batches in a step.",
+    ),
+    click.option(
+        "--threads", type=_POSITIVE, help="Of the cpu device; default: one for each core."
+    ),
+    click.option(
+        "--conv-algorithm",
+        default="auto",
+        show_default=True,
+        help="auto, direct, im2col, winograd2, winograd4.",
+    ),
+    click.option(
+        "--seed",
+        type=click.IntRange(min=0),
+        default=0,
+        show_default=True,
+        help="Of weights, data order, dropout.",
+    ),
+)
+MEMORY_OPTIONS = (
+    click.option(
+        "--budget",
+        metavar="SIZE",
+        help='Device memory: "512MiB", "8GB", or "25%" from least to most.',
+    ),
+    click.option("--host-budget", metavar="SIZE", help="Host memory for what is swapped out."),
+    click.option(
+        "--planner",
+        default="auto",
+        show_default=True,
+        help='Name, with parameters ("window:size=2"), or file.py:Class.',
+    ),
+    click.option(
+        "--allocator",
+        default="va",
+        show_default=True,
+        help="Name, with parameters, or file.py:Class.",
+    ),
+    click.option("--device", type=click.Choice(["cpu"]), default="cpu", show_default=True),
+    click.option(
+        "--machine",
+        metavar="NAME",
+        help="Preset or calibration file; default: the saved calibration.",
+    ),
+    click.option("--link-bandwidth", metavar="SIZE", help='Per second and direction: "2GB".'),
+)
+json_option = click.option(
+    "--json",
+    "json_path",
+    metavar="FILE",
+    type=click.Path(dir_okay=False),
+    help="Write the numbers here.",
+)
+model_argument = click.argument("model", metavar="MODEL")
+
+
+def workload_options(command: Command) -> Command:
+    """Adds MODEL and the options of `Workload`, which the command gets as `workload`."""
+    return model_argument(_gathered(command, "workload", Workload, WORKLOAD_OPTIONS))
+
+
+def memory_options(command: Command) -> Command:
+    """Adds the options of `Memory`, which the command gets as `memory`."""
+    return _gathered(command, "memory", Memory, MEMORY_OPTIONS)
+
+
+def _gathered(command: Command, name: str, kind: type, options: tuple) -> Command:
+    names = [field.name for field in fields(kind)]
+
+    @wraps(command)
+    def gather(**values: Any) -> Any:
+        gathered = kind(**{key: values.pop(key) for key in names})
+        return command(**{name: gathered}, **values)
+
+    for option in reversed(options):
+        gather = option(gather)
+    return gather  # type: ignore[return-value]

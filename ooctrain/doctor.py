@@ -1,0 +1,192 @@
+"""Is this installation healthy: one check after another, each of which may fail without the next.
+
+In: nothing. Out: `Finding`s: what is well, what will be slow or missing, what is broken, and the
+command that mends it. The one idea: a doctor must survive a broken patient, so that every check
+imports what it needs by itself, and whatever it raises is its finding. Read next:
+`devices/host_vm.py` for what the cpu device asks of a system.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import os
+import platform
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from types import MappingProxyType
+from typing import Literal
+
+from ooctrain.machines import cache_base, calibration_path, load_calibration
+from ooctrain.units import GIB, format_bytes
+
+Level = Literal["ok", "warn", "fail"]
+OLDEST_PYTHON, NEWEST_PYTHON = (3, 11), (3, 14)
+SMALL_MEMORY_BYTES = 4 * GIB
+#: First drivers of CUDA 12 and 13, as cuDriverGetVersion counts.
+CUDA_12, CUDA_13 = 12000, 13000
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What a check found.
+
+    Args:
+        name: of the check.
+        level: "ok", "warn" (works, but slower or without something), "fail".
+        text: what there is.
+        fix: the command or step that mends it.
+    """
+
+    name: str
+    level: Level
+    text: str
+    fix: str = ""
+
+
+def examine() -> list[Finding]:
+    """Runs every check. Cost: under a second, unless Numba is slow to load."""
+    return [_survive(name, check) for name, check in CHECKS.items()]
+
+
+def _survive(name: str, check: Callable[[], Finding]) -> Finding:
+    try:
+        return check()
+    except Exception as error:  # any failure at all is what this check has found
+        return Finding(name, "fail", f"{type(error).__name__}: {error}", "reinstall: pip install .")
+
+
+def check_python() -> Finding:
+    """Python's own version."""
+    have = sys.version_info[:2]
+    text = f"{platform.python_version()} on {platform.system()} {platform.machine()}"
+    if OLDEST_PYTHON <= have <= NEWEST_PYTHON:
+        return Finding("Python", "ok", text)
+    return Finding("Python", "fail", text, "install Python 3.11 to 3.14")
+
+
+def check_package(name: str) -> Finding:
+    """Whether a package that is always needed can be imported."""
+    importlib.import_module(name)
+    return Finding(name, "ok", metadata.version(name))
+
+
+def check_kernels() -> Finding:
+    """Whether Numba compiles a function on this machine and gets the right answer."""
+    numba = importlib.import_module("numba")
+    add = numba.njit("f4(f4, f4)")(_add)
+    if add(1.0, 2.0) != 3.0:
+        return Finding("compiler", "fail", "1 + 2 is not 3", "reinstall numba and llvmlite")
+    name = importlib.import_module("llvmlite.binding").get_host_cpu_name()
+    return Finding("compiler", "ok", f"compiles for {name}")
+
+
+def check_virtual_memory() -> Finding:
+    """Whether memory can be mapped as the allocator `va` does it."""
+    host_vm = importlib.import_module("ooctrain.devices.host_vm")
+    reason = host_vm.why_no_virtual_memory()
+    if reason:
+        return Finding("virtual memory", "warn", reason, "use --allocator best-fit")
+    chunks = host_vm.max_mapped_chunks()
+    most = format_bytes(chunks * (64 << 10))
+    text = f"memfd and mmap; {chunks} chunks, {most} of budget in chunks of 64 KiB"
+    return Finding("virtual memory", "ok", text)
+
+
+def check_cache() -> Finding:
+    """Whether compiled kernels can be kept, and how much is there."""
+    folder = cache_base()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        fix = "export OOCTRAIN_CACHE=/a/folder/that/you/may/write"
+        return Finding(
+            "kernel cache", "warn", f"{folder}: {error.strerror}; every start compiles", fix
+        )
+    size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    return Finding("kernel cache", "ok", f"{folder}, {format_bytes(size)}")
+
+
+def check_cores() -> Finding:
+    """Processor cores that this process may use."""
+    cores = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
+    if cores == 1:
+        return Finding(
+            "cores", "warn", "1: copies and calls take turns", "give it two or more cores"
+        )
+    return Finding("cores", "ok", str(cores))
+
+
+def check_memory() -> Finding:
+    """Memory that is free for the arena and the host slab, control groups considered."""
+    host_vm = importlib.import_module("ooctrain.devices.host_vm")
+    available = host_vm.available_memory_bytes()
+    if available is None:
+        return Finding("memory", "warn", "this system does not say how much is free")
+    if available < SMALL_MEMORY_BYTES:
+        return Finding("memory", "warn", f"{format_bytes(available)} free", "use small budgets")
+    return Finding("memory", "ok", f"{format_bytes(available)} free")
+
+
+def check_calibration() -> Finding:
+    """Whether this machine has been measured."""
+    path = calibration_path()
+    if not path.is_file():
+        text = "none: predictions on the cpu device use the preset cpu-generic"
+        return Finding("calibration", "warn", text, "ooctrain calibrate")
+    return Finding("calibration", "ok", f"{load_calibration(path).name}, {path}")
+
+
+def check_cuda() -> Finding:
+    """The CUDA driver, asked directly, so that no NVIDIA package is needed."""
+    try:
+        driver = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+    except OSError:
+        return Finding("CUDA driver", "ok", "none: the cpu device is what there is")
+    version = ctypes.c_int(0)
+    status = driver.cuDriverGetVersion(ctypes.byref(version))
+    if status:
+        return Finding(
+            "CUDA driver", "warn", f"cuDriverGetVersion returned {status}", "update the driver"
+        )
+    if version.value < CUDA_12:
+        text = f"for CUDA {_cuda_name(version.value)}, which is too old"
+        return Finding("CUDA driver", "warn", text, "a driver from r525 on")
+    extra = "cu13" if version.value >= CUDA_13 else "cu12"
+    text = f'for CUDA {_cuda_name(version.value)}; the extra that fits is "ooctrain[{extra}]"'
+    return Finding("CUDA driver", "ok", text)
+
+
+def _cuda_name(version: int) -> str:
+    return f"{version // 1000}.{version % 1000 // 10}"
+
+
+def _add(a, b):
+    return a + b
+
+
+def _package_check(name: str) -> Callable[[], Finding]:
+    return lambda: check_package(name)
+
+
+PACKAGES = ("numpy", "numba", "llvmlite", "click", "rich", "safetensors", "networkx", "highspy")
+CHECKS: Mapping[str, Callable[[], Finding]] = MappingProxyType(
+    {
+        "Python": check_python,
+        **{name: _package_check(name) for name in PACKAGES},
+        "compiler": check_kernels,
+        "kernel cache": check_cache,
+        "virtual memory": check_virtual_memory,
+        "cores": check_cores,
+        "memory": check_memory,
+        "calibration": check_calibration,
+        "CUDA driver": check_cuda,
+    }
+)

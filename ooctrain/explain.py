@@ -1,0 +1,276 @@
+"""Every error code with its meaning, the smallest example that raises it, and what mends it.
+
+In: a code. Out: text. The one idea: a code is a promise, so that `tests/contracts/` compares this
+table with the codes that the library raises; the rules of the verifier bring their own examples.
+Read next: `errors.py`, `sched/rules/`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import textwrap
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from ooctrain.errors import ConfigError
+
+WIDTH = 88
+
+
+class Explanation(NamedTuple):
+    """What a code means.
+
+    Args:
+        title: in a few words.
+        meaning: in a few sentences.
+        example: the smallest thing that raises it.
+        fix: what mends it.
+    """
+
+    title: str
+    meaning: str
+    example: str
+    fix: str
+
+
+CODES: Mapping[str, Explanation] = {
+    "OOC-000": Explanation(
+        "an error of the library",
+        "The root of all errors that are raised on purpose; none is raised with this code itself.",
+        "try: ...\nexcept oc.OoctrainError as error: print(error.code)",
+        "catch this class to catch every error of the library",
+    ),
+    "OOC-100": Explanation(
+        "a wrong argument",
+        "An argument, an option or a combination of them has no meaning.",
+        "oc.data.DataLoader(oc.data.digits(), batch_size=0)",
+        "the message names the argument and what it may be",
+    ),
+    "OOC-101": Explanation(
+        "not a size",
+        "A size or budget is bytes, or a number with B, KB, MB, GB (powers of 1000) or KiB,"
+        " MiB, GiB (powers of 1024); a budget may also be a percentage from 0% to 100%.",
+        "ooctrain plan lenet --budget 8G",
+        "write 8GB or 8GiB",
+    ),
+    "OOC-102": Explanation(
+        "a size out of range",
+        "A size must be positive and below 2**62 bytes.",
+        "ooctrain plan lenet --budget 0",
+        "`ooctrain plan MODEL` prints the smallest budget that fits",
+    ),
+    "OOC-103": Explanation(
+        "a broken trace",
+        "A trace is a list of calls over variables that are written once, before they are "
+        "read. This one breaks that.",
+        "two calls of a TraceBuilder that write the same variable",
+        "the message names the call and the variable",
+    ),
+    "OOC-104": Explanation(
+        "not a plan file",
+        "The file is not JSON of a plan, or of a version that this library does not know.",
+        "oc.load_plan('README.md', trace)",
+        "write it again with `ooctrain plan MODEL --save FILE`",
+    ),
+    "OOC-105": Explanation(
+        "no such machine, or impossible numbers",
+        "A machine is named by a preset, a calibration file, or given as `oc.Machine` with "
+        "positive rates; planners refuse parameters out of range with the same code.",
+        "ooctrain plan lenet --machine v100-pci",
+        "the message lists the presets, and suggests the nearest",
+    ),
+    "OOC-106": Explanation(
+        "an unknown name",
+        "No planner, allocator, data set or model has that name, or it does not know that "
+        "parameter.",
+        "ooctrain plan lenet --planner windwo",
+        "the message lists the names, and suggests the nearest; your own: file.py:Class",
+    ),
+    "OOC-107": Explanation(
+        "an allocator parameter out of range",
+        "The chunk of the virtual-addressing allocator must be a multiple of the page and no "
+        "larger than the budget, and the budget must not need more mappings than the system allows.",
+        "ooctrain train lenet --allocator va:chunk=3000",
+        "a multiple of the page such as va:chunk=64KiB; for very large budgets a larger chunk",
+    ),
+    "OOC-108": Explanation(
+        "not available with this allocator or system",
+        "What is asked needs something that this allocator, recording or system does not have.",
+        "va on a system without memfd",
+        "the message says what is missing",
+    ),
+    "OOC-110": Explanation(
+        "shapes or types that do not fit",
+        "An operation got shapes or element types that it cannot take. The message names "
+        "the operation, the shapes it got and the ones it needs.",
+        "oc.nn.Linear(10, 2)(oc.tensor(np.zeros((4, 9), np.float32)))",
+        "compare the last extent of the input with the layer's own",
+    ),
+    "OOC-111": Explanation(
+        "labels that are none",
+        "Labels of a cross-entropy are whole numbers from 0 to classes - 1, one for each "
+        "sample or pixel.",
+        "labels 0 to 10 for a network with 10 classes",
+        "count the classes of the data; build the model with that many",
+    ),
+    "OOC-112": Explanation(
+        "a state that does not fit the model",
+        "The names or shapes of a state_dict are not those of the model.",
+        "resnet18.load_state_dict(resnet34.state_dict())",
+        "load it into the model it was saved from",
+    ),
+    "OOC-120": Explanation(
+        "no schedule fits the budget",
+        "This planner finds no list that stays within the budget. `minimum_bytes` is the "
+        "least budget with which it does, `witness_call` the call that needs it. Another "
+        "planner may need less.",
+        "ooctrain plan vgg16 --batch 256 --budget 1GiB --planner window",
+        "the least budget printed, a smaller batch, or another planner",
+    ),
+    "OOC-121": Explanation(
+        "fragmentation does not fit",
+        "The list fits the budget, but the allocator cannot place it: free memory lies in "
+        "pieces, none of which is large enough. Virtual addressing does not have this "
+        "problem.",
+        "ooctrain train resnet18 --budget 10% --allocator best-fit",
+        "--allocator va, or the larger budget printed",
+    ),
+    "OOC-130": Explanation(
+        "out of device memory",
+        "An allocation found no room in the arena. With a verified plan this is a bug: "
+        "please report it.",
+        "allocating twice the budget by hand",
+        "a larger budget, or a smaller batch",
+    ),
+    "OOC-131": Explanation(
+        "an invalid free",
+        "A block was freed twice, after its allocator was closed, or belongs to another allocator.",
+        "block = allocator.allocate(4096, 'x'); allocator.free(block); allocator.free(block)",
+        "free each block once",
+    ),
+    "OOC-140": Explanation(
+        "a copy failed",
+        "A copy engine could not finish a transfer.",
+        "a device closed while a copy runs",
+        "`ooctrain doctor`; the cause is in the message",
+    ),
+    "OOC-150": Explanation(
+        "a memory call failed",
+        "The system or the driver refused a call. The message has its name and number.",
+        "mmap of more than the address space holds",
+        "`ooctrain doctor` checks the limits of this machine",
+    ),
+    "OOC-151": Explanation(
+        "no virtual addressing",
+        "This system cannot map memory as the allocator va needs it (no memfd).",
+        "--allocator va on macOS",
+        "--allocator best-fit",
+    ),
+    "OOC-200": Explanation(
+        "an illegal schedule",
+        "A list breaks a rule of the verifier. The code printed is the rule's own, such as R203.",
+        "a Run whose input was freed",
+        "`ooctrain explain R203`",
+    ),
+    "OOC-210": Explanation(
+        "a plan for something else",
+        "The plan was made for another trace, granule, allocator or device than it is used with.",
+        "a plan of batch 64 executed with a batch of 32",
+        "plan again with the same model, batch, optimizer, threads and allocator",
+    ),
+    "OOC-300": Explanation(
+        "a broken data file",
+        "A file of a data set is missing, truncated, too long, or holds impossible values. "
+        "`path` and `offset` say where.",
+        "a CIFAR-10 file of 100 bytes",
+        "fetch the file again",
+    ),
+    "OOC-310": Explanation(
+        "a broken checkpoint",
+        "The file is truncated, altered, or no checkpoint. Where a previous one lies beside"
+        " it, that one is used and a warning says so.",
+        "truncate -s -1 run.safetensors",
+        "resume from an older file",
+    ),
+    "OOC-311": Explanation(
+        "no checkpoint",
+        "There is no file of that name, nor a previous one.",
+        "ooctrain train lenet --resume nothing.safetensors",
+        "the path that --checkpoint had",
+    ),
+    "OOC-312": Explanation(
+        "a checkpoint of a newer version",
+        "It was written by a later release of this library.",
+        "a file of format 2 read by a release that knows format 1",
+        "update ooctrain",
+    ),
+    "OOC-313": Explanation(
+        "a checkpoint of another run",
+        "Arrays or settings differ from those of the run that was saved; the message names "
+        "the first.",
+        "ooctrain train vgg11 --resume resnet18.safetensors",
+        "resume with the same model, data, batch, optimizer and seed",
+    ),
+    "OOC-314": Explanation(
+        "a checkpoint cannot be written",
+        "The disk is full, or the folder may not be written. The last checkpoint is as it was.",
+        "ooctrain train lenet --checkpoint /proc/run.safetensors",
+        "free some space, or another folder",
+    ),
+    "OOC-320": Explanation(
+        "training stopped",
+        "The loss is no number any more, or the run was interrupted. The last checkpoint is kept.",
+        "ooctrain train lenet --lr 1e9",
+        "a smaller learning rate; `--resume` continues from the last checkpoint",
+    ),
+    "OOC-400": Explanation(
+        "wrong use of gradients",
+        "A second backward pass over a freed graph, a tensor without a graph, or an "
+        "in-place write on a value that backward still needs.",
+        "loss.backward(); loss.backward()",
+        "the message names the tensor and the operation",
+    ),
+}
+
+
+def all_codes() -> dict[str, str]:
+    """{code: title} of all error codes and of the verifier's rules."""
+    return {code: entry.title for code, entry in CODES.items()} | {
+        code: rule.title for code, rule in _rules().items()
+    }
+
+
+def explain_code(code: str) -> str:
+    """The text for a code, as `ooctrain explain` prints it.
+
+    Raises:
+        ConfigError: an unknown code.
+    """
+    wanted = code.strip().upper()
+    if wanted in CODES:
+        entry = CODES[wanted]
+        example = "\n".join(f"    {line}" for line in entry.example.splitlines())
+        meaning = textwrap.fill(entry.meaning, WIDTH)
+        return (
+            f"{wanted}: {entry.title}\n\n{meaning}\n\nsmallest example\n{example}\n\n"
+            f"what mends it\n    {entry.fix}"
+        )
+    if wanted in _rules():
+        rule = _rules()[wanted]
+        text = inspect.cleandoc(rule.check.__doc__ or "")
+        return (
+            f"{wanted}: {rule.title} (a rule of the verifier)\n\n{text}\n\n"
+            f"smallest list that breaks it\n    {rule.example}"
+        )
+    near = difflib.get_close_matches(wanted, all_codes(), n=1)
+    raise ConfigError(
+        f"there is no code {code!r}",
+        fix=f"did you mean {near[0]}?" if near else "`ooctrain explain` lists them all",
+    )
+
+
+def _rules() -> Mapping:
+    from ooctrain.sched.rules import RULES
+
+    return RULES
