@@ -26,6 +26,7 @@ from ooctrain.layers.kernels.cpu.pool import ThreadPool
 from ooctrain.layers.kernels.cpu.simd import ISA
 
 PARTS = ("forward", "grad_input", "grad_weight")
+PAUSE_S = 0.02
 
 
 def square(n: int, c: int, h: int, k: int, r: int, stride: int = 1) -> ConvShape:
@@ -138,12 +139,17 @@ class Torch:
 
 
 def interleaved_medians(functions, rounds: int) -> list[float]:
-    """Median seconds of each function; all run once in each round."""
+    """Median seconds of each function; all run once in each round.
+
+    The pause lets the other side's worker threads fall asleep: OpenMP's spin for milliseconds after a
+    parallel region and would take a core from whoever is measured next.
+    """
     samples: list[list[float]] = [[] for _ in functions]
     for function in functions:
         function()
     for _ in range(rounds):
         for function, times in zip(functions, samples, strict=True):
+            time.sleep(PAUSE_S)
             start = time.perf_counter()
             function()
             times.append(time.perf_counter() - start)
