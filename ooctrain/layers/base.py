@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from ooctrain.trace import ITEM_BYTES
+from ooctrain.errors import ShapeError
+from ooctrain.trace import ITEM_BYTES, Kind
 
 if TYPE_CHECKING:
     from ooctrain.autograd import Tape, Tensor
@@ -70,8 +71,15 @@ class Op:
     __slots__ = ()
     name: ClassVar[str] = "op"
     pure: ClassVar[bool] = True
-    #: step scalars that the op reads ("lr", "step", "seed"); they are never attributes of a call
-    scalar_names: ClassVar[tuple[str, ...]] = ()
+    #: how its calls and outputs are named, and their kinds: "conv1.fwd" writes "conv1.out"
+    verb: ClassVar[str] = "fwd"
+    out_names: ClassVar[tuple[str, ...]] = ("out",)
+    out_kinds: ClassVar[tuple[Kind, ...]] = ("activation",)
+
+    @property
+    def scalar_names(self) -> tuple[str, ...]:
+        """Step scalars that it reads ("lr", "step", "seed"); they are never attributes of a call."""
+        return ()
 
     def infer(self, *ins: Spec) -> tuple[Spec, ...]:
         """Shapes of the outputs. Raises ShapeError in words that name the op and the shapes."""
@@ -129,6 +137,20 @@ class Op:
         return None
 
 
+def require(fits: bool, what: str, *specs: Spec, fix: str = "") -> None:
+    """Raises ShapeError(what), with the shapes, unless `fits`. The tape adds which call it was."""
+    if not fits:
+        shapes = ", ".join(f"{spec.shape} {spec.dtype}" for spec in specs)
+        raise ShapeError(what, numbers=shapes and f"got {shapes}", fix=fix)
+
+
+def require_float(op: Op, *specs: Spec) -> None:
+    """Raises ShapeError unless all are float32 (or float64, in checks)."""
+    for spec in specs:
+        fits = spec.dtype.startswith("float")
+        require(fits, f"{op.name} wants float32, got {spec.dtype}", spec, fix="astype(np.float32)")
+
+
 def physical_shape(shape: Sequence[int]) -> tuple[int, ...]:
     """Shape in memory: 4-d variables lie channels-last."""
     if len(shape) == 4:
@@ -139,7 +161,7 @@ def physical_shape(shape: Sequence[int]) -> tuple[int, ...]:
 
 def to_physical(array: np.ndarray) -> np.ndarray:
     """Logical to physical layout, contiguous (a copy unless it already lies so)."""
-    return np.ascontiguousarray(array.transpose(0, 2, 3, 1) if array.ndim == 4 else array)
+    return np.asarray(array.transpose(0, 2, 3, 1) if array.ndim == 4 else array, order="C")
 
 
 def to_logical(array: np.ndarray) -> np.ndarray:

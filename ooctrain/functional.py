@@ -1,0 +1,235 @@
+"""Functions of layers, with the names, argument orders and defaults of `torch.nn.functional`.
+
+In: tensors. Out: tensors. The one idea: a function turns its arguments into one operation (or a few, for
+batch norm) and records it on the tape in force; there is no computing here. Read next: `nn.py`, and
+`layers/` for the operations.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+
+from ooctrain.autograd import Tensor, call, current_tape
+from ooctrain.errors import ConfigError, ShapeError
+from ooctrain.layers.activation import Sigmoid, Tanh
+from ooctrain.layers.batch_norm import BatchNormApply, BatchNormStats, BatchNormUpdate, InverseStd
+from ooctrain.layers.combine import Concat, Constant
+from ooctrain.layers.conv2d import Conv2d, Geometry, choose_algorithm
+from ooctrain.layers.dropout import Dropout
+from ooctrain.layers.layout import Pad
+from ooctrain.layers.linear import Linear
+from ooctrain.layers.loss import MeanError, SoftmaxCrossEntropy, check_labels, looks_like_probabilities
+from ooctrain.layers.pooling import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d, PoolGeometry
+from ooctrain.layers.relu import LeakyReLU, ReLU
+
+IntOrPair = int | Sequence[int]
+Pair = tuple[int, int]
+
+
+def relu(input: Tensor) -> Tensor:
+    """max(input, 0). Whether it is done in place is decided by the `share_storage` rewrite."""
+    return call(ReLU(), input)
+
+
+def leaky_relu(input: Tensor, negative_slope: float = 0.01) -> Tensor:
+    """input where positive, else negative_slope * input."""
+    return call(LeakyReLU(negative_slope), input)
+
+
+def tanh(input: Tensor) -> Tensor:
+    """Hyperbolic tangent."""
+    return call(Tanh(), input)
+
+
+def sigmoid(input: Tensor) -> Tensor:
+    """1 / (1 + exp(-input))."""
+    return call(Sigmoid(), input)
+
+
+def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """input weight^T + bias: (N, C) and (K, C) give (N, K)."""
+    return call(Linear(), input, weight, *_present(bias))
+
+
+def conv2d(
+    input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: IntOrPair = 1,
+    padding: IntOrPair | str = 0, dilation: IntOrPair = 1, groups: int = 1,
+) -> Tensor:  # fmt: skip
+    """2-d convolution: (N, C, H, W) and (K, C / groups, R, S) give (N, K, OH, OW).
+
+    Args:
+        padding: rows and columns on both sides; "valid" for none, "same" for as many as keep the size
+            (stride 1); or four sides (top, bottom, left, right).
+
+    Raises:
+        ShapeError: channels, groups or extents do not fit.
+    """
+    if input.ndim != 4 or weight.ndim != 4:
+        raise ShapeError(
+            "conv2d wants images (N, C, H, W) and a weight (K, C, R, S)",
+            numbers=f"got {input.shape} and {weight.shape}",
+        )
+    kernel, spread = _pair(weight.shape[2:]), _pair(dilation)
+    sides = _sides(padding, kernel, spread, _pair(stride))
+    geometry = Geometry(_pair(stride), sides, spread, groups)
+    # The algorithm is looked up for shapes that fit; those that do not are reported by the operation.
+    fits = input.shape[1] == weight.shape[1] * groups
+    shape = geometry.conv_shape(input.shape, weight.shape) if fits else None
+    algorithm = choose_algorithm(shape, current_tape().conv_algorithm) if shape else "direct"
+    return call(Conv2d(geometry, kernel, algorithm), input, weight, *_present(bias))
+
+
+def batch_norm(
+    input: Tensor, running_mean: Tensor | None, running_var: Tensor | None, weight: Tensor | None = None,
+    bias: Tensor | None = None, training: bool = False, momentum: float | None = 0.1, eps: float = 1e-5,
+    num_batches_tracked: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    """Normalises each channel by the batch (training) or by the running statistics.
+
+    Args:
+        momentum: weight of this batch in the running statistics; None: cumulative average.
+        num_batches_tracked: counter beside the running statistics (in PyTorch the module counts).
+    """
+    tape, channels = current_tape(), input.shape[1:2]
+    gamma = weight if weight is not None else call(Constant(1.0, channels))
+    beta = bias if bias is not None else call(Constant(0.0, channels))
+    if not training:
+        if running_mean is None or running_var is None:
+            raise ConfigError("batch_norm in evaluation needs running statistics")
+        inv_std = call(InverseStd(eps), running_var)
+        apply = BatchNormApply(batch_stats=False)
+        return tape.call(apply, (input, running_mean, inv_std, gamma, beta))[0]
+    mean, inv_std, var = tape.call(BatchNormStats(eps), (input,))
+    y = call(BatchNormApply(), input, mean, inv_std, gamma, beta)
+    if running_mean is not None and running_var is not None and num_batches_tracked is not None:
+        state = running_mean, running_var, num_batches_tracked
+        update = BatchNormUpdate(momentum, input.numel() // input.shape[1])
+        tape.update(update, (mean, var, *state), state, {})
+    return y
+
+
+def max_pool2d(
+    input: Tensor, kernel_size: IntOrPair, stride: IntOrPair | None = None, padding: IntOrPair = 0
+) -> Tensor:
+    """Maximum of each window; `stride` defaults to the window."""
+    return call(MaxPool2d(_pool_geometry(kernel_size, stride, padding)), input)
+
+
+def avg_pool2d(
+    input: Tensor, kernel_size: IntOrPair, stride: IntOrPair | None = None, padding: IntOrPair = 0,
+    ceil_mode: bool = False, count_include_pad: bool = True,
+) -> Tensor:  # fmt: skip
+    """Mean of each window; `stride` defaults to the window."""
+    if ceil_mode:
+        raise ConfigError("avg_pool2d: ceil_mode=True is not supported", fix="pad the input instead")
+    return call(AvgPool2d(_pool_geometry(kernel_size, stride, padding), count_include_pad), input)
+
+
+def adaptive_avg_pool2d(input: Tensor, output_size: IntOrPair) -> Tensor:
+    """Means over as many windows as the output has pixels."""
+    return call(AdaptiveAvgPool2d(_pair(output_size)), input)
+
+
+def pad(input: Tensor, pad: Sequence[int]) -> Tensor:
+    """Zero padding of images by (left, right, top, bottom), PyTorch's order."""
+    left, right, top, bottom = pad
+    return call(Pad((top, bottom, left, right)), input)
+
+
+def concat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
+    """One after the other along `dim` (PyTorch: `torch.cat`)."""
+    return call(Concat(dim % tensors[0].ndim), *tensors)
+
+
+cat = concat
+
+
+def flatten(input: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
+    """Joins axes."""
+    return input.flatten(start_dim, end_dim)
+
+
+def dropout(input: Tensor, p: float = 0.5, training: bool = True) -> Tensor:
+    """Drops each element with probability p and scales the others by 1 / (1 - p), in training."""
+    if not 0 <= p <= 1:
+        raise ConfigError(f"dropout: probability {p} is not in [0, 1]")
+    if not training or p == 0:
+        return input
+    return call(Dropout(p, current_tape().next_dropout()), input)
+
+
+def cross_entropy(input: Tensor, target: Tensor, ignore_index: int = -100) -> Tensor:
+    """Mean of -log softmax(input)[target]: class numbers per image (N) or per pixel (N, H, W).
+
+    Args:
+        input: logits, (N, K) or (N, K, H, W); not probabilities.
+        target: int64 class numbers; rows with `ignore_index` do not count.
+
+    Raises:
+        ShapeError: shapes or dtypes do not fit.
+        ConfigError: a label that is not a class number.
+    """
+    op = SoftmaxCrossEntropy(ignore_index)
+    if input.storage is not None and target.storage is not None:
+        op.infer(input.spec, target.spec)
+        check_labels(target.numpy(), input.shape[1], ignore_index)
+        _hint_at_softmax(input)
+    return call(op, input, target)
+
+
+def mse_loss(input: Tensor, target: Tensor) -> Tensor:
+    """Mean of squared differences."""
+    return call(MeanError(), input, target)
+
+
+def l1_loss(input: Tensor, target: Tensor) -> Tensor:
+    """Mean of absolute differences."""
+    return call(MeanError(absolute=True), input, target)
+
+
+def _hint_at_softmax(logits: Tensor) -> None:
+    warned = current_tape().warned
+    if "softmax" not in warned and looks_like_probabilities(logits.numpy()):
+        warned.add("softmax")
+        warnings.warn(
+            "cross_entropy takes logits, but each row sums to 1: remove the softmax before it",
+            stacklevel=3,
+        )
+
+
+def _present(*tensors: Tensor | None) -> list[Tensor]:
+    return [tensor for tensor in tensors if tensor is not None]
+
+
+def _pair(value: IntOrPair) -> Pair:
+    if isinstance(value, int):
+        return value, value
+    rows, columns = value
+    return int(rows), int(columns)
+
+
+def _sides(
+    padding: IntOrPair | str, kernel: Pair, dilation: Pair, stride: Pair
+) -> tuple[int, int, int, int]:
+    """(top, bottom, left, right) of what a convolution takes as padding."""
+    if padding == "valid":
+        return 0, 0, 0, 0
+    if padding == "same":
+        if stride != (1, 1):
+            raise ConfigError("conv2d: padding='same' needs stride 1")
+        rows, columns = (d * (k - 1) for d, k in zip(dilation, kernel, strict=True))
+        return rows // 2, rows - rows // 2, columns // 2, columns - columns // 2
+    if isinstance(padding, str):
+        raise ConfigError(f"conv2d: padding {padding!r} is neither 'same' nor 'valid'")
+    if not isinstance(padding, int) and len(padding) == 4:
+        top, bottom, left, right = padding
+        return top, bottom, left, right
+    rows, columns = _pair(padding)
+    return rows, rows, columns, columns
+
+
+def _pool_geometry(kernel_size: IntOrPair, stride: IntOrPair | None, padding: IntOrPair) -> PoolGeometry:
+    kernel, (rows, columns) = _pair(kernel_size), _pair(padding)
+    step = kernel if stride is None else _pair(stride)
+    return PoolGeometry(kernel, step, (rows, rows, columns, columns))

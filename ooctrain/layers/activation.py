@@ -1,0 +1,134 @@
+"""Smooth activations: tanh and sigmoid, whose gradients read the output alone.
+
+In: any shape. Out: the same shape. The one idea: both derivatives are functions of y (1 - y^2 and
+y (1 - y)), so x is not kept and y may overwrite it. Read next: `combine.py`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from ooctrain.layers.base import Op, Spec, require, require_float
+from ooctrain.layers.relu import POINTWISE
+
+#: What an exponential or a tanh is worth in floating point operations, for the cost model.
+EXP_FLOPS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Tanh(Op):
+    """y = tanh(x)."""
+
+    name: ClassVar[str] = "tanh"
+
+    def infer(self, x: Spec) -> tuple[Spec, ...]:
+        require_float(self, x)
+        return (x,)
+
+    def reference(self, x, scalars):
+        return (np.tanh(x),)
+
+    def cpu(self, pool, ins, outs, workspace, scalars):
+        from ooctrain.layers.kernels.cpu import elementwise
+
+        elementwise.tanh(pool, ins[0], outs[0])
+
+    def vjp(self, tape, ins, outs, grads):
+        return tape.call(TanhGrad(), (grads[0], outs[0]), of=ins)
+
+    def flops(self, ins, outs):
+        return EXP_FLOPS * outs[0].size
+
+    def reusable(self):
+        return {0: 0}
+
+    def window(self):
+        return POINTWISE
+
+
+@dataclass(frozen=True, slots=True)
+class TanhGrad(Op):
+    """dx = dy (1 - y^2). Reads (dy, y)."""
+
+    name: ClassVar[str] = "tanh_grad"
+    verb: ClassVar[str] = "grad"
+
+    def infer(self, dy: Spec, y: Spec) -> tuple[Spec, ...]:
+        require(dy.shape == y.shape, "tanh: gradient and output differ in shape", dy, y)
+        return (dy,)
+
+    def reference(self, dy, y, scalars):
+        return (dy * (1 - y * y),)
+
+    def cpu(self, pool, ins, outs, workspace, scalars):
+        from ooctrain.layers.kernels.cpu import elementwise
+
+        elementwise.tanh_grad(pool, *ins, outs[0])
+
+    def reusable(self):
+        return {0: 0}
+
+    def window(self):
+        return POINTWISE
+
+
+@dataclass(frozen=True, slots=True)
+class Sigmoid(Op):
+    """y = 1 / (1 + exp(-x))."""
+
+    name: ClassVar[str] = "sigmoid"
+
+    def infer(self, x: Spec) -> tuple[Spec, ...]:
+        require_float(self, x)
+        return (x,)
+
+    def reference(self, x, scalars):
+        # In this form nothing overflows: exp(-|x|) is at most 1.
+        small = np.exp(-np.abs(x))
+        return (np.where(x >= 0, 1 / (1 + small), small / (1 + small)),)
+
+    def cpu(self, pool, ins, outs, workspace, scalars):
+        from ooctrain.layers.kernels.cpu import elementwise
+
+        elementwise.sigmoid(pool, ins[0], outs[0])
+
+    def vjp(self, tape, ins, outs, grads):
+        return tape.call(SigmoidGrad(), (grads[0], outs[0]), of=ins)
+
+    def flops(self, ins, outs):
+        return EXP_FLOPS * outs[0].size
+
+    def reusable(self):
+        return {0: 0}
+
+    def window(self):
+        return POINTWISE
+
+
+@dataclass(frozen=True, slots=True)
+class SigmoidGrad(Op):
+    """dx = dy y (1 - y). Reads (dy, y)."""
+
+    name: ClassVar[str] = "sigmoid_grad"
+    verb: ClassVar[str] = "grad"
+
+    def infer(self, dy: Spec, y: Spec) -> tuple[Spec, ...]:
+        require(dy.shape == y.shape, "sigmoid: gradient and output differ in shape", dy, y)
+        return (dy,)
+
+    def reference(self, dy, y, scalars):
+        return (dy * y * (1 - y),)
+
+    def cpu(self, pool, ins, outs, workspace, scalars):
+        from ooctrain.layers.kernels.cpu import elementwise
+
+        elementwise.sigmoid_grad(pool, *ins, outs[0])
+
+    def reusable(self):
+        return {0: 0}
+
+    def window(self):
+        return POINTWISE

@@ -1,0 +1,280 @@
+"""Batch normalisation in separate calls: statistics, apply, running statistics, two calls of gradient.
+
+In: x (N, C, H, W) or (N, C), gamma and beta (C). Out: y = gamma (x - mean) / std + beta. The one idea:
+split what has different lifetimes. The statistics are tiny and worth keeping, the applied output is large
+and may be recomputed from them, and the running statistics change state, so they stand in a call of their
+own that runs once: a recomputed forward has no side effects. ReLU and the residual sum ride along
+(`relu`, `residual`; `mask` in the gradient), set by the fusing rewrite. Source: Ioffe and Szegedy 2015.
+Read next: `pooling.py`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from ooctrain.layers.base import Op, Spec, require, require_float
+from ooctrain.layers.relu import ReLUGrad
+from ooctrain.trace import Kind
+
+
+@dataclass(frozen=True, slots=True)
+class BatchNormStats(Op):
+    """mean, 1 / sqrt(var + eps) and the biased variance of each channel."""
+
+    eps: float = 1e-5
+    name: ClassVar[str] = "batch_norm"
+    verb: ClassVar[str] = "stats"
+    out_names: ClassVar[tuple[str, ...]] = ("mean", "inv_std", "var")
+    out_kinds: ClassVar[tuple[Kind, ...]] = ("stat", "stat", "stat")
+
+    def infer(self, x: Spec) -> tuple[Spec, ...]:
+        require_float(self, x)
+        require(len(x.shape) in (2, 4), "batch_norm: wants (N, C) or (N, C, H, W)", x)
+        fix = "use a larger batch, or model.eval()"
+        require(x.size > x.shape[1], "batch_norm: one value per channel has no variance", x, fix=fix)
+        return (Spec((x.shape[1],), x.dtype),) * 3
+
+    def reference(self, x, scalars):
+        mean, var = x.mean(axis=_rows(x)), x.var(axis=_rows(x))
+        return mean, 1 / np.sqrt(var + x.dtype.type(self.eps)), var
+
+    def cpu(self, pool, ins, outs, workspace, scalars):
+        from ooctrain.layers.kernels.cpu import batch_norm
+
+        batch_norm.stats(pool, ins[0], *outs, workspace, self.eps)
+
+    def workspace_bytes(self, ins, outs, threads):
+        return _reduction_bytes(ins[0])
+
+    def flops(self, ins, outs):
+        return 4 * ins[0].size
+
+
+@dataclass(frozen=True, slots=True)
+class InverseStd(Op):
+    """1 / sqrt(var + eps), for evaluation with the running variance."""
+
+    eps: float = 1e-5
+    name: ClassVar[str] = "batch_norm"
+    verb: ClassVar[str] = "inv_std"
+    out_names: ClassVar[tuple[str, ...]] = ("inv_std",)
+    out_kinds: ClassVar[tuple[Kind, ...]] = ("stat",)
+
+    def infer(self, var: Spec) -> tuple[Spec, ...]:
+        return (var,)
+
+    def reference(self, var, scalars):
+        return (1 / np.sqrt(var + var.dtype.type(self.eps)),)
+
+    def cpu(self, pool, ins, outs, workspace, scalars):
+        from ooctrain.layers.kernels.cpu import batch_norm
+
+        batch_norm.inv_std_of(ins[0], outs[0], self.eps)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchNormApply(Op):
+    """y = gamma * inv_std * (x - mean) + beta [+ residual] [then ReLU].
+
+    Reads (x, mean, inv_std, gamma, beta[, residual]).
+
+    Args:
+        batch_stats: the statistics are those of x itself, so the gradient passes through them too; False
+            in evaluation, where they are constants.
+    """
+
+    batch_stats: bool = True
+    relu: bool = False
+    name: ClassVar[str] = "batch_norm"
+
+    def infer(self, x: Spec, mean: Spec, inv_std: Spec, gamma: Spec, beta: Spec, *residual: Spec):
+        require_float(self, x, gamma, beta, *residual)
+        channels = x.shape[1:2]
+        fits = all(spec.shape == channels for spec in (mean, inv_std, gamma, beta))
+        require(fits, "batch_norm: wants one mean, std, gamma and beta per channel", x, mean, gamma, beta)
+        require(all(r.shape == x.shape for r in residual), "batch_norm: residual has another shape", x)
+        return (x,)
+
+    def reference(self, x, mean, inv_std, gamma, beta, *residual, scalars):
+        y = (x - _column(mean, x)) * _column(gamma * inv_std, x) + _column(beta, x)
+        y = y + residual[0] if residual else y
+        return (np.where(y < 0, y.dtype.type(0), y) if self.relu else y,)
+
+    def cpu(self, pool, ins, outs, workspace, scalars):
+        from ooctrain.layers.kernels.cpu import batch_norm
+
+        residual = ins[5] if len(ins) == 6 else None
+        batch_norm.apply(pool, *ins[:5], outs[0], residual=residual, relu=self.relu)
+
+    def vjp(self, tape, ins, outs, grads):
+        x, mean, inv_std, gamma, beta, *residual = ins
+        (dy,) = grads
+        mask = outs[:1] if self.relu else ()
+        reduce = BatchNormGradReduce(mask=self.relu)
+        dgamma, dbeta = tape.call(reduce, (dy, x, mean, inv_std, *mask), of=(gamma, beta))
+        dx = None
+        if x.requires_grad:
+            sums = (dgamma, dbeta) if self.batch_stats else ()
+            apply = BatchNormGradApply(batch_stats=self.batch_stats, mask=self.relu)
+            (dx,) = tape.call(apply, (dy, x, mean, inv_std, gamma, *sums, *mask), of=(x,))
+        through = [tape.call(ReLUGrad(), (dy, *mask), of=(r,))[0] if mask else dy for r in residual]
+        return dx, None, None, dgamma, dbeta, *through
+
+    def flops(self, ins, outs):
+        return 4 * outs[0].size
+
+    def reusable(self):
+        return {0: 0}
+
+
+@dataclass(frozen=True, slots=True)
+class BatchNormGradReduce(Op):
+    """dbeta = sum of dz, dgamma = sum of dz (x - mean) inv_std; dz = dy, or dy where y > 0 with `mask`.
+
+    Reads (dy, x, mean, inv_std[, y]).
+    """
+
+    mask: bool = False
+    name: ClassVar[str] = "batch_norm_grad_reduce"
+    verb: ClassVar[str] = "grad_reduce"
+    out_names: ClassVar[tuple[str, ...]] = ("dgamma", "dbeta")
+    out_kinds: ClassVar[tuple[Kind, ...]] = ("wgrad", "wgrad")
+
+    def infer(self, dy: Spec, x: Spec, mean: Spec, inv_std: Spec, *y: Spec) -> tuple[Spec, ...]:
+        require(dy.shape == x.shape, "batch_norm: gradient and input differ in shape", dy, x)
+        require(len(y) == self.mask, "batch_norm: the mask needs the output, and only then", dy, *y)
+        return mean, mean
+
+    def reference(self, dy, x, mean, inv_std, *y, scalars):
+        dz = _masked(dy, y)
+        centred = (x - _column(mean, x)) * _column(inv_std, x)
+        return (dz * centred).sum(axis=_rows(x)), dz.sum(axis=_rows(x))
+
+    def cpu(self, pool, ins, outs, workspace, scalars):
+        from ooctrain.layers.kernels.cpu import batch_norm
+
+        mask = ins[4] if self.mask else None
+        batch_norm.grad_reduce(pool, *ins[:4], *outs, workspace, mask=mask)
+
+    def workspace_bytes(self, ins, outs, threads):
+        return _reduction_bytes(ins[1])
+
+    def flops(self, ins, outs):
+        return 4 * ins[0].size
+
+
+@dataclass(frozen=True, slots=True)
+class BatchNormGradApply(Op):
+    """dx = gamma inv_std (dz - dbeta / P - xhat dgamma / P), P values per channel; dz as in the reduction.
+
+    Reads (dy, x, mean, inv_std, gamma[, dgamma, dbeta][, y]); without `batch_stats` the statistics are
+    constants, and dx = gamma inv_std dz.
+    """
+
+    batch_stats: bool = True
+    mask: bool = False
+    name: ClassVar[str] = "batch_norm_grad_apply"
+    verb: ClassVar[str] = "grad_input"
+
+    def infer(self, dy: Spec, x: Spec, *rest: Spec) -> tuple[Spec, ...]:
+        require(dy.shape == x.shape, "batch_norm: gradient and input differ in shape", dy, x)
+        wanted = 3 + 2 * self.batch_stats + self.mask
+        require(len(rest) == wanted, f"batch_norm: gradient wants {2 + wanted} inputs", dy, x)
+        return (x,)
+
+    def reference(self, dy, x, mean, inv_std, gamma, *rest, scalars):
+        dz = _masked(dy, rest[-1:] if self.mask else ())
+        if self.batch_stats:
+            rows = x.size // x.shape[1]
+            xhat = (x - _column(mean, x)) * _column(inv_std, x)
+            dz = dz - _column(rest[1] / rows, x) - xhat * _column(rest[0] / rows, x)
+        return (_column(gamma * inv_std, x) * dz,)
+
+    def cpu(self, pool, ins, outs, workspace, scalars):
+        from ooctrain.layers.kernels.cpu import batch_norm
+
+        sums = ins[5:7] if self.batch_stats else [_zeros(workspace, ins[2].size)] * 2
+        mask = ins[-1] if self.mask else None
+        batch_norm.grad_apply(pool, *ins[:5], *sums, outs[0], mask=mask)
+
+    def workspace_bytes(self, ins, outs, threads):
+        return 0 if self.batch_stats else ins[2].nbytes
+
+    def flops(self, ins, outs):
+        return 8 * outs[0].size
+
+    def reusable(self):
+        return {0: 0}
+
+
+@dataclass(frozen=True, slots=True)
+class BatchNormUpdate(Op):
+    """Moves running statistics towards those of the batch; runs once per step.
+
+    Reads (mean, var, running_mean, running_var, batches); writes the last three.
+
+    Args:
+        momentum: weight of this batch; None: cumulative average.
+        rows: values per channel, for the unbiased variance that PyTorch keeps.
+    """
+
+    momentum: float | None
+    rows: int
+    name: ClassVar[str] = "batch_norm_update"
+    verb: ClassVar[str] = "update"
+    pure: ClassVar[bool] = False
+    out_names: ClassVar[tuple[str, ...]] = ("running_mean", "running_var", "batches")
+    out_kinds: ClassVar[tuple[Kind, ...]] = ("state", "state", "state")
+
+    def infer(self, mean: Spec, var: Spec, running_mean: Spec, running_var: Spec, batches: Spec):
+        fits = mean.shape == var.shape == running_mean.shape == running_var.shape
+        require(fits, "batch_norm: running statistics do not fit the channels", mean, running_mean)
+        return running_mean, running_var, batches
+
+    def reference(self, mean, var, running_mean, running_var, batches, scalars):
+        weight = 1 / (int(batches) + 1) if self.momentum is None else self.momentum
+        unbiased = var * (self.rows / max(self.rows - 1, 1))
+        return (
+            running_mean + weight * (mean - running_mean),
+            running_var + weight * (unbiased - running_var),
+            batches + 1,
+        )
+
+    def cpu(self, pool, ins, outs, workspace, scalars):
+        from ooctrain.layers.kernels.cpu import batch_norm
+
+        for old, new in zip(ins[2:], outs, strict=True):
+            if old.ctypes.data != new.ctypes.data:
+                np.copyto(new, old)
+        batch_norm.update_running(*ins[:2], *outs, self.momentum, self.rows)
+
+    def reusable(self):
+        return {0: 2, 1: 3, 2: 4}
+
+
+def _rows(x: np.ndarray) -> tuple[int, ...]:
+    return (0, 2, 3) if x.ndim == 4 else (0,)
+
+
+def _column(values: np.ndarray, x: np.ndarray) -> np.ndarray:
+    """Per-channel values in a shape that broadcasts over x."""
+    return values[:, None, None] if x.ndim == 4 else values
+
+
+def _masked(dy: np.ndarray, y: tuple[np.ndarray, ...]) -> np.ndarray:
+    return np.where(y[0] > 0, dy, dy.dtype.type(0)) if y else dy
+
+
+def _zeros(workspace: np.ndarray, channels: int) -> np.ndarray:
+    zeros = workspace[: channels * 4].view(np.float32)
+    zeros[:] = 0
+    return zeros
+
+
+def _reduction_bytes(x: Spec) -> int:
+    from ooctrain.layers.kernels.cpu import workspace
+
+    return workspace.batch_norm_workspace_bytes(x.size // x.shape[1], x.shape[1])

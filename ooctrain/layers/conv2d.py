@@ -1,0 +1,298 @@
+"""2-d convolution and the three calls of its gradient.
+
+In: x (N, C, H, W), W (K, C / groups, R, S), b (K). Out: y (N, K, OH, OW). The one idea: forward, gradient
+of the input and gradient of the weight are three operations over one geometry; which algorithm each uses
+is an attribute, fixed when the call is recorded, so that a rewrite (a tile, say) keeps it and with it the
+bits. Padding is (top, bottom, left, right), because a tile is padded only where it touches the border.
+The bias gradient is the sum over all pixels, `ChannelSum`. Read next: `batch_norm.py`, then
+`kernels/cpu/conv2d.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from ooctrain.layers.base import Op, Spec, Window, require, require_float
+from ooctrain.layers.kernels.conv_shape import ConvShape
+
+Pair = tuple[int, int]
+Sides = tuple[int, int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """What the three operations of one convolution share.
+
+    Args:
+        stride, dilation: (rows, columns).
+        padding: (top, bottom, left, right).
+        groups: channel groups.
+    """
+
+    stride: Pair = (1, 1)
+    padding: Sides = (0, 0, 0, 0)
+    dilation: Pair = (1, 1)
+    groups: int = 1
+
+    def conv_shape(self, x: tuple[int, ...], w: tuple[int, ...]) -> ConvShape:
+        """All extents, from the shapes of input and weight. Raises ShapeError where they do not fit."""
+        n, c, h, width = x
+        k, _, r, s = w
+        return ConvShape(n, c, h, width, k, r, s, self.stride, self.padding, self.dilation, self.groups)
+
+    def windows(self, r: int, s: int) -> tuple[Window, Window]:
+        """The tile rule in rows and columns."""
+        top, bottom, left, right = self.padding
+        rows = Window(r, self.stride[0], self.dilation[0], top, bottom)
+        return rows, Window(s, self.stride[1], self.dilation[1], left, right)
+
+
+@dataclass(frozen=True, slots=True)
+class Conv2d(Op):
+    """y[n, k, i, j] = sum over c, r, s of W[k, c, r, s] x[n, c, i stride + r dilation - top, ...] [+ b[k]].
+
+    Args:
+        geometry: stride, padding, dilation, groups.
+        kernel: (R, S).
+        algorithm: "direct", "im2col", "winograd2" or "winograd4".
+    """
+
+    geometry: Geometry
+    kernel: Pair
+    algorithm: str = "im2col"
+    name: ClassVar[str] = "conv2d"
+
+    def infer(self, x: Spec, w: Spec, *bias: Spec) -> tuple[Spec, ...]:
+        require_float(self, x, w, *bias)
+        groups = self.geometry.groups
+        require(len(x.shape) == 4, "conv2d: the input must be (N, C, H, W)", x, w)
+        require(len(w.shape) == 4 and w.shape[2:] == self.kernel, "conv2d: the weight must be (K, C, R, S)", w)
+        wanted = w.shape[1] * groups
+        require(
+            x.shape[1] == wanted, f"conv2d: input has {x.shape[1]} channels, the weight wants {wanted}", x, w
+        )
+        require(all(b.shape == w.shape[:1] for b in bias), "conv2d: bias does not fit the weight", w, *bias)
+        shape = self.geometry.conv_shape(x.shape, w.shape)
+        return (Spec((shape.n, shape.k, shape.oh, shape.ow), x.dtype),)
+
+    def reference(self, x, w, *bias, scalars):
+        shape = self.geometry.conv_shape(x.shape, w.shape)
+        y = np.zeros((shape.n, shape.k, shape.oh, shape.ow), x.dtype)
+        padded = _pad(x, self.geometry.padding)
+        for tap in _taps(shape):
+            y[:, tap.filters] += np.einsum(
+                "nchw,kc->nkhw", padded[tap.pixels], w[tap.filters, :, tap.r, tap.s], optimize=True
+            )
+        return (y + bias[0][:, None, None] if bias else y,)
+
+    def cpu(self, pool, ins, outs, workspace, scalars):
+        from ooctrain.layers.kernels.cpu import conv2d
+
+        x, w, *bias = ins
+        shape = _physical_conv_shape(self.geometry, x, w)
+        conv2d.forward(pool, shape, self.algorithm, x, w, bias[0] if bias else None, outs[0], workspace)
+
+    def vjp(self, tape, ins, outs, grads):
+        x, w, *bias = ins
+        (dy,) = grads
+        shape = self.geometry.conv_shape(x.shape, w.shape)
+        algorithm = choose_algorithm(shape, tape.conv_algorithm)
+        dx = dw = None
+        if x.requires_grad:
+            grad_input = Conv2dGradInput(self.geometry, x.shape[2:], algorithm)
+            (dx,) = tape.call(grad_input, (dy, w), of=(x,))
+        if w.requires_grad:
+            grad_weight = Conv2dGradWeight(self.geometry, self.kernel, algorithm)
+            (dw,) = tape.call(grad_weight, (x, dy), of=(w,))
+        db = [tape.call(ChannelSum(), (dy,), of=(b,))[0] if b.requires_grad else None for b in bias]
+        return dx, dw, *db
+
+    def workspace_bytes(self, ins, outs, threads):
+        shape = self.geometry.conv_shape(ins[0].shape, ins[1].shape)
+        return _workspace_bytes(shape, self.algorithm, "forward", threads)
+
+    def flops(self, ins, outs):
+        return self.geometry.conv_shape(ins[0].shape, ins[1].shape).flops
+
+    def window(self):
+        return self.geometry.windows(*self.kernel)
+
+
+@dataclass(frozen=True, slots=True)
+class Conv2dGradInput(Op):
+    """dx: every dy goes back to the pixels that its window read. Reads (dy, W).
+
+    Args:
+        size: (H, W) of the input, which the output size alone does not tell.
+    """
+
+    geometry: Geometry
+    size: Pair
+    algorithm: str = "im2col"
+    name: ClassVar[str] = "conv2d_grad_input"
+    verb: ClassVar[str] = "grad_input"
+
+    def infer(self, dy: Spec, w: Spec) -> tuple[Spec, ...]:
+        x_shape = (dy.shape[0], w.shape[1] * self.geometry.groups, *self.size)
+        _require_output(self.geometry.conv_shape(x_shape, w.shape), dy)
+        return (Spec(x_shape, dy.dtype),)
+
+    def reference(self, dy, w, scalars):
+        x_shape = (dy.shape[0], w.shape[1] * self.geometry.groups, *self.size)
+        shape = self.geometry.conv_shape(x_shape, w.shape)
+        dx = _pad(np.zeros(x_shape, dy.dtype), self.geometry.padding)
+        for tap in _taps(shape):
+            dx[tap.pixels] += np.einsum(
+                "nkhw,kc->nchw", dy[:, tap.filters], w[tap.filters, :, tap.r, tap.s], optimize=True
+            )
+        top, _, left, _ = self.geometry.padding
+        return (dx[:, :, top : top + self.size[0], left : left + self.size[1]].copy(),)
+
+    def cpu(self, pool, ins, outs, workspace, scalars):
+        from ooctrain.layers.kernels.cpu import conv2d
+
+        dy, w = ins
+        shape = _physical_conv_shape(self.geometry, outs[0], w)
+        conv2d.grad_input(pool, shape, self.algorithm, dy, w, outs[0], workspace)
+
+    def workspace_bytes(self, ins, outs, threads):
+        shape = self.geometry.conv_shape(outs[0].shape, ins[1].shape)
+        return _workspace_bytes(shape, self.algorithm, "grad_input", threads)
+
+    def flops(self, ins, outs):
+        return self.geometry.conv_shape(outs[0].shape, ins[1].shape).flops
+
+
+@dataclass(frozen=True, slots=True)
+class Conv2dGradWeight(Op):
+    """dW: for every tap the product of dy with the pixels that it read. Reads (x, dy).
+
+    Args:
+        kernel: (R, S), which the shapes of x and dy alone do not tell.
+    """
+
+    geometry: Geometry
+    kernel: Pair
+    algorithm: str = "im2col"
+    name: ClassVar[str] = "conv2d_grad_weight"
+    verb: ClassVar[str] = "grad_weight"
+
+    def infer(self, x: Spec, dy: Spec) -> tuple[Spec, ...]:
+        w_shape = self._weight_shape(x.shape, dy.shape)
+        _require_output(self.geometry.conv_shape(x.shape, w_shape), dy)
+        return (Spec(w_shape, x.dtype),)
+
+    def reference(self, x, dy, scalars):
+        w_shape = self._weight_shape(x.shape, dy.shape)
+        shape = self.geometry.conv_shape(x.shape, w_shape)
+        dw = np.zeros(w_shape, x.dtype)
+        padded = _pad(x, self.geometry.padding)
+        for tap in _taps(shape):
+            dw[tap.filters, :, tap.r, tap.s] = np.einsum(
+                "nkhw,nchw->kc", dy[:, tap.filters], padded[tap.pixels], optimize=True
+            )
+        return (dw,)
+
+    def cpu(self, pool, ins, outs, workspace, scalars):
+        from ooctrain.layers.kernels.cpu import conv2d
+
+        x, dy = ins
+        shape = _physical_conv_shape(self.geometry, x, outs[0])
+        conv2d.grad_weight(pool, shape, self.algorithm, x, dy, outs[0], workspace)
+
+    def workspace_bytes(self, ins, outs, threads):
+        shape = self.geometry.conv_shape(ins[0].shape, outs[0].shape)
+        return _workspace_bytes(shape, self.algorithm, "grad_weight", threads)
+
+    def flops(self, ins, outs):
+        return self.geometry.conv_shape(ins[0].shape, outs[0].shape).flops
+
+    def _weight_shape(self, x: tuple[int, ...], dy: tuple[int, ...]) -> tuple[int, ...]:
+        return (dy[1], x[1] // self.geometry.groups, *self.kernel)
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelSum(Op):
+    """db[k] = sum of dy over all but the channel axis: the gradient of a bias."""
+
+    name: ClassVar[str] = "channel_sum"
+    verb: ClassVar[str] = "grad_bias"
+
+    def infer(self, dy: Spec) -> tuple[Spec, ...]:
+        require(len(dy.shape) in (2, 4), "channel_sum: wants (N, C) or (N, C, H, W)", dy)
+        return (Spec((dy.shape[1],), dy.dtype),)
+
+    def reference(self, dy, scalars):
+        return (dy.sum(axis=(0, 2, 3) if dy.ndim == 4 else 0),)
+
+    def cpu(self, pool, ins, outs, workspace, scalars):
+        from ooctrain.layers.kernels.cpu import elementwise
+
+        elementwise.channel_sum(pool, ins[0], outs[0], workspace)
+
+    def workspace_bytes(self, ins, outs, threads):
+        from ooctrain.layers.kernels.cpu import workspace
+
+        channels = outs[0].size
+        return workspace.channel_sum_workspace_bytes(ins[0].size // channels, channels)
+
+    def flops(self, ins, outs):
+        return ins[0].size
+
+
+def choose_algorithm(shape: ConvShape, requested: str) -> str:
+    """The algorithm for a shape: as requested where it can be, else by the rules of `conv_plan`."""
+    from ooctrain.layers.kernels.cpu import conv_plan
+
+    return conv_plan.choose_algorithm(shape, requested)
+
+
+@dataclass(frozen=True, slots=True)
+class _Tap:
+    """One filter position (r, s) of one channel group: which filters, and which pixels it reads."""
+
+    r: int
+    s: int
+    filters: slice
+    pixels: tuple[slice, ...]
+
+
+def _taps(shape: ConvShape) -> Iterator[_Tap]:
+    for group in range(shape.groups):
+        filters = slice(group * shape.kg, (group + 1) * shape.kg)
+        channels = slice(group * shape.cg, (group + 1) * shape.cg)
+        for r in range(shape.r):
+            for s in range(shape.s):
+                rows = _every(r * shape.dilation[0], shape.stride[0], shape.oh)
+                columns = _every(s * shape.dilation[1], shape.stride[1], shape.ow)
+                yield _Tap(r, s, filters, (slice(None), channels, rows, columns))
+
+
+def _every(start: int, step: int, count: int) -> slice:
+    return slice(start, start + (count - 1) * step + 1, step)
+
+
+def _pad(x: np.ndarray, padding: Sides) -> np.ndarray:
+    top, bottom, left, right = padding
+    return np.pad(x, ((0, 0), (0, 0), (top, bottom), (left, right)))
+
+
+def _physical_conv_shape(geometry: Geometry, x: np.ndarray, w: np.ndarray) -> ConvShape:
+    n, h, width, c = x.shape
+    k, r, s, cg = w.shape
+    return geometry.conv_shape((n, c, h, width), (k, cg, r, s))
+
+
+def _workspace_bytes(shape: ConvShape, algorithm: str, part: str, threads: int) -> int:
+    from ooctrain.layers.kernels.cpu import conv_plan
+
+    return conv_plan.workspace_bytes(shape, algorithm, part, threads)
+
+
+def _require_output(shape: ConvShape, dy: Spec) -> None:
+    wanted = (shape.n, shape.k, shape.oh, shape.ow)
+    require(dy.shape == wanted, f"conv2d: the gradient must have shape {wanted}", dy)

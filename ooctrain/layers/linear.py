@@ -1,0 +1,109 @@
+"""Linear layers: y = x W^T + b, and the two products of its gradient.
+
+In: x (N, C), W (K, C) as in PyTorch, b (K). Out: y (N, K). The one idea: all three products are calls of
+their own, so that a planner sees what each reads: the input gradient needs W, the weight gradient x. Read
+next: `conv2d.py`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ooctrain.layers.base import Op, Spec, require, require_float
+from ooctrain.layers.conv2d import ChannelSum
+
+
+@dataclass(frozen=True, slots=True)
+class Linear(Op):
+    """y = x W^T [+ b]. Reads (x, W[, b])."""
+
+    name: ClassVar[str] = "linear"
+
+    def infer(self, x: Spec, w: Spec, *bias: Spec) -> tuple[Spec, ...]:
+        require_float(self, x, w, *bias)
+        require(len(x.shape) == 2, "linear: the input must be (N, C)", x, w, fix="flatten it first")
+        require(x.shape[1] == w.shape[1], f"linear: {x.shape[1]} features in, weight wants {w.shape[1]}", x, w)
+        require(all(b.shape == w.shape[:1] for b in bias), "linear: bias does not fit the weight", w, *bias)
+        return (Spec((x.shape[0], w.shape[0]), x.dtype),)
+
+    def reference(self, x, w, *bias, scalars):
+        return (x @ w.T + (bias[0] if bias else 0),)
+
+    def cpu(self, pool, ins, outs, workspace, scalars):
+        from ooctrain.layers.kernels.cpu import matmul
+
+        bias = ins[2] if len(ins) == 3 else None
+        matmul.forward(pool, ins[0], ins[1], bias, outs[0], workspace)
+
+    def vjp(self, tape, ins, outs, grads):
+        x, w, *bias = ins
+        (dy,) = grads
+        dx = tape.call(LinearGradInput(), (dy, w), of=(x,))[0] if x.requires_grad else None
+        dw = tape.call(LinearGradWeight(), (x, dy), of=(w,))[0] if w.requires_grad else None
+        db = [tape.call(ChannelSum(), (dy,), of=(b,))[0] if b.requires_grad else None for b in bias]
+        return dx, dw, *db
+
+    def workspace_bytes(self, ins, outs, threads):
+        return _workspace_bytes(ins[0].shape[0], *ins[1].shape, "forward", threads)
+
+    def flops(self, ins, outs):
+        return 2 * outs[0].size * ins[0].shape[1]
+
+
+@dataclass(frozen=True, slots=True)
+class LinearGradInput(Op):
+    """dx = dy W. Reads (dy, W)."""
+
+    name: ClassVar[str] = "linear_grad_input"
+    verb: ClassVar[str] = "grad_input"
+
+    def infer(self, dy: Spec, w: Spec) -> tuple[Spec, ...]:
+        require(dy.shape[1] == w.shape[0], "linear: gradient does not fit the weight", dy, w)
+        return (Spec((dy.shape[0], w.shape[1]), dy.dtype),)
+
+    def reference(self, dy, w, scalars):
+        return (dy @ w,)
+
+    def cpu(self, pool, ins, outs, workspace, scalars):
+        from ooctrain.layers.kernels.cpu import matmul
+
+        matmul.grad_input(pool, *ins, outs[0], workspace)
+
+    def workspace_bytes(self, ins, outs, threads):
+        return _workspace_bytes(ins[0].shape[0], *ins[1].shape, "grad_input", threads)
+
+    def flops(self, ins, outs):
+        return 2 * outs[0].size * ins[0].shape[1]
+
+
+@dataclass(frozen=True, slots=True)
+class LinearGradWeight(Op):
+    """dW = dy^T x. Reads (x, dy)."""
+
+    name: ClassVar[str] = "linear_grad_weight"
+    verb: ClassVar[str] = "grad_weight"
+
+    def infer(self, x: Spec, dy: Spec) -> tuple[Spec, ...]:
+        require(x.shape[0] == dy.shape[0], "linear: gradient and input differ in rows", x, dy)
+        return (Spec((dy.shape[1], x.shape[1]), x.dtype),)
+
+    def reference(self, x, dy, scalars):
+        return (dy.T @ x,)
+
+    def cpu(self, pool, ins, outs, workspace, scalars):
+        from ooctrain.layers.kernels.cpu import matmul
+
+        matmul.grad_weight(pool, *ins, outs[0], workspace)
+
+    def workspace_bytes(self, ins, outs, threads):
+        return _workspace_bytes(ins[0].shape[0], *outs[0].shape, "grad_weight", threads)
+
+    def flops(self, ins, outs):
+        return 2 * outs[0].size * ins[0].shape[0]
+
+
+def _workspace_bytes(rows: int, outputs: int, inputs: int, part: str, threads: int) -> int:
+    from ooctrain.layers.kernels.cpu import conv_plan
+
+    return conv_plan.linear_workspace_bytes(rows, inputs, outputs, part, threads)

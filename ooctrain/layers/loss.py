@@ -1,0 +1,227 @@
+"""Losses: softmax cross-entropy (per image or per pixel), mean squared and mean absolute error.
+
+In: prediction and target. Out: one number, the mean. The one idea: cross-entropy keeps the log-sum-exp of
+each row, one number, in place of probabilities; its gradient is (exp(logit - lse) - onehot) / rows, times
+the gradient of the loss itself, which is an input like any other. Labels are checked where they enter
+(`check_labels`), not in kernels. Read next: `update.py`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from ooctrain.errors import ConfigError
+from ooctrain.layers.activation import EXP_FLOPS
+from ooctrain.layers.base import Op, Spec, require, require_float
+from ooctrain.trace import Kind
+
+FLOAT_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class SoftmaxCrossEntropy(Op):
+    """loss = mean of -log softmax(logits)[label] over rows whose label is not `ignore_index`.
+
+    Reads (logits, labels): (N, K) and (N), or (N, K, H, W) and (N, H, W). Writes (loss, lse).
+    """
+
+    ignore_index: int = -100
+    name: ClassVar[str] = "cross_entropy"
+    out_names: ClassVar[tuple[str, ...]] = ("out", "lse")
+    out_kinds: ClassVar[tuple[Kind, ...]] = ("aux", "stat")
+
+    def infer(self, logits: Spec, labels: Spec) -> tuple[Spec, ...]:
+        require_float(self, logits)
+        require(len(logits.shape) in (2, 4), "cross_entropy: logits are (N, K) or (N, K, H, W)", logits)
+        wanted = (logits.shape[0], *logits.shape[2:])
+        fix = "labels are class numbers, not one-hot rows"
+        require(labels.shape == wanted, f"cross_entropy: labels must have shape {wanted}", logits, labels, fix=fix)
+        fits = labels.dtype == "int64"
+        require(fits, f"cross_entropy: labels must be int64, not {labels.dtype}", labels, fix="labels.astype(np.int64)")
+        return Spec((), logits.dtype), Spec(labels.shape, logits.dtype)
+
+    def reference(self, logits, labels, scalars):
+        rows, label = _as_rows(logits), labels.reshape(-1)
+        peak = rows.max(axis=1)
+        lse = peak + np.log(np.exp(rows - peak[:, None]).sum(axis=1))
+        valid = label != self.ignore_index
+        picked = rows[np.arange(len(rows)), np.where(valid, label, 0)]
+        loss = np.where(valid, lse - picked, 0).sum() / valid.sum()
+        return np.asarray(loss, logits.dtype), lse.reshape(labels.shape)
+
+    def cpu(self, pool, ins, outs, workspace, scalars):
+        from ooctrain.layers.kernels.cpu import losses
+
+        logits, labels = ins[0].reshape(-1, ins[0].shape[-1]), ins[1].reshape(-1)
+        each = workspace[: FLOAT_BYTES * labels.size].view(np.float32)
+        rest = workspace[_aligned(FLOAT_BYTES * labels.size) :]
+        losses.softmax_cross_entropy(pool, logits, labels, each, outs[1].reshape(-1), self.ignore_index)
+        factor = _reciprocal(losses.valid_rows(labels, self.ignore_index))
+        losses.total(pool, each, outs[0].reshape(-1), factor, rest)
+
+    def vjp(self, tape, ins, outs, grads):
+        logits, labels = ins
+        op = SoftmaxCrossEntropyGrad(self.ignore_index)
+        return tape.call(op, (logits, labels, outs[1], grads[0]), of=(logits,))[0], None
+
+    def workspace_bytes(self, ins, outs, threads):
+        from ooctrain.layers.kernels.cpu import workspace
+
+        rows = ins[1].size
+        return _aligned(FLOAT_BYTES * rows) + workspace.reduction_workspace_bytes(rows)
+
+    def flops(self, ins, outs):
+        return EXP_FLOPS * ins[0].size
+
+
+@dataclass(frozen=True, slots=True)
+class SoftmaxCrossEntropyGrad(Op):
+    """dlogits = (softmax - onehot) * dloss / rows. Reads (logits, labels, lse, dloss)."""
+
+    ignore_index: int = -100
+    name: ClassVar[str] = "cross_entropy_grad"
+    verb: ClassVar[str] = "grad"
+
+    def infer(self, logits: Spec, labels: Spec, lse: Spec, dloss: Spec) -> tuple[Spec, ...]:
+        require(dloss.size == 1, "cross_entropy: the gradient of the loss is one number", dloss)
+        return (logits,)
+
+    def reference(self, logits, labels, lse, dloss, scalars):
+        rows, label = _as_rows(logits), labels.reshape(-1)
+        valid = label != self.ignore_index
+        d = np.exp(rows - lse.reshape(-1, 1))
+        d[np.arange(len(rows)), np.where(valid, label, 0)] -= 1
+        d *= valid[:, None] * dloss / valid.sum()
+        if logits.ndim == 2:
+            return (d,)
+        n, k, h, w = logits.shape
+        return (d.reshape(n, h, w, k).transpose(0, 3, 1, 2),)
+
+    def cpu(self, pool, ins, outs, workspace, scalars):
+        from ooctrain.layers.kernels.cpu import losses
+
+        logits, labels, lse, dloss = ins
+        classes, labels = logits.shape[-1], labels.reshape(-1)
+        scale = float(dloss.reshape(-1)[0]) * _reciprocal(losses.valid_rows(labels, self.ignore_index))
+        rows, out = logits.reshape(-1, classes), outs[0].reshape(-1, classes)
+        losses.softmax_cross_entropy_grad(pool, rows, labels, lse.reshape(-1), out, scale, self.ignore_index)
+
+    def flops(self, ins, outs):
+        return EXP_FLOPS * ins[0].size
+
+    def reusable(self):
+        return {0: 0}
+
+
+@dataclass(frozen=True, slots=True)
+class MeanError(Op):
+    """loss = mean of (x - target)^2, or of |x - target| with `absolute`. Reads (x, target)."""
+
+    absolute: bool = False
+    name: ClassVar[str] = "mean_error"
+    out_kinds: ClassVar[tuple[Kind, ...]] = ("aux",)
+
+    def infer(self, x: Spec, target: Spec) -> tuple[Spec, ...]:
+        require_float(self, x, target)
+        require(x.shape == target.shape, "loss: prediction and target differ in shape", x, target)
+        return (Spec((), x.dtype),)
+
+    def reference(self, x, target, scalars):
+        error = np.abs(x - target) if self.absolute else (x - target) ** 2
+        return (np.asarray(error.mean(), x.dtype),)
+
+    def cpu(self, pool, ins, outs, workspace, scalars):
+        from ooctrain.layers.kernels.cpu import losses
+
+        kernel = losses.l1 if self.absolute else losses.mse
+        kernel(pool, *ins, outs[0].reshape(-1), _reciprocal(ins[0].size), workspace)
+
+    def vjp(self, tape, ins, outs, grads):
+        x, target = ins
+        op, (dloss,) = MeanErrorGrad(self.absolute), grads
+        dx = tape.call(op, (x, target, dloss), of=(x,))[0] if x.requires_grad else None
+        # The error is antisymmetric: the gradient of the target is that of x with the two exchanged.
+        return dx, tape.call(op, (target, x, dloss), of=(target,))[0] if target.requires_grad else None
+
+    def workspace_bytes(self, ins, outs, threads):
+        from ooctrain.layers.kernels.cpu import workspace
+
+        return workspace.reduction_workspace_bytes(ins[0].size)
+
+    def flops(self, ins, outs):
+        return 3 * ins[0].size
+
+
+@dataclass(frozen=True, slots=True)
+class MeanErrorGrad(Op):
+    """dx = 2 (x - target) dloss / size, or sign(x - target) dloss / size. Reads (x, target, dloss)."""
+
+    absolute: bool = False
+    name: ClassVar[str] = "mean_error_grad"
+    verb: ClassVar[str] = "grad"
+
+    def infer(self, x: Spec, target: Spec, dloss: Spec) -> tuple[Spec, ...]:
+        require(dloss.size == 1, "loss: the gradient of the loss is one number", dloss)
+        return (x,)
+
+    def reference(self, x, target, dloss, scalars):
+        error = np.sign(x - target) if self.absolute else 2 * (x - target)
+        return (error * dloss / x.size,)
+
+    def cpu(self, pool, ins, outs, workspace, scalars):
+        from ooctrain.layers.kernels.cpu import losses
+
+        x, target, dloss = ins
+        scale = float(dloss.reshape(-1)[0]) * _reciprocal(x.size)
+        if self.absolute:
+            losses.l1_grad(pool, x, target, outs[0], scale)
+        else:
+            losses.mse_grad(pool, x, target, outs[0], 2 * scale)
+
+    def flops(self, ins, outs):
+        return 3 * ins[0].size
+
+    def reusable(self):
+        return {0: 0}
+
+
+def check_labels(labels: np.ndarray, classes: int, ignore_index: int = -100) -> None:
+    """Raises ConfigError where a label is not a class number.
+
+    Args:
+        labels: whole numbers of any shape.
+        classes: K; labels are 0 to K - 1, or `ignore_index`.
+    """
+    wrong = (labels < 0) | (labels >= classes)
+    wrong &= labels != ignore_index
+    if wrong.any():
+        where = tuple(int(i) for i in np.argwhere(wrong)[0])
+        raise ConfigError(
+            f"label {int(labels[where])} is not one of the {classes} classes 0 to {classes - 1}",
+            code="OOC-111",
+            where=f"labels{list(where)}",
+            numbers=f"{int(wrong.sum())} of {labels.size} labels are out of range",
+            fix="count classes from 0; give the model as many outputs as there are classes",
+        )
+
+
+def looks_like_probabilities(logits: np.ndarray) -> bool:
+    """Whether every row (of the first few) is >= 0 and sums to 1: a softmax too many."""
+    rows = _as_rows(logits[:8])
+    return bool(rows.shape[1] > 1 and (rows >= 0).all() and np.allclose(rows.sum(axis=1), 1, atol=1e-4))
+
+
+def _as_rows(logits: np.ndarray) -> np.ndarray:
+    return logits if logits.ndim == 2 else logits.transpose(0, 2, 3, 1).reshape(-1, logits.shape[1])
+
+
+def _aligned(size_bytes: int) -> int:
+    return -(-size_bytes // 64) * 64
+
+
+def _reciprocal(count: int) -> float:
+    """1 / count; of nothing the mean is not a number, as in PyTorch."""
+    return 1.0 / count if count else float("nan")

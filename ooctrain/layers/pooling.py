@@ -1,0 +1,292 @@
+"""Pooling: maximum, average, and average to a given size, with their gradients.
+
+In: x (N, C, H, W). Out: y (N, C, OH, OW); max pooling also writes where in its window each maximum sat,
+one byte per output (r * S + s), which is all that its gradient needs: neither x nor y is kept. The one
+idea: padding has four sides, so that a tile is padded only at the border of the image. Read next:
+`loss.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from ooctrain.layers.base import Op, Spec, Window, require, require_float
+from ooctrain.trace import Kind
+
+Pair = tuple[int, int]
+Sides = tuple[int, int, int, int]
+MOST_CELLS = 256  # positions in a window are stored in one byte
+
+
+@dataclass(frozen=True, slots=True)
+class PoolGeometry:
+    """Windows of a pooling.
+
+    Args:
+        kernel, stride: (rows, columns).
+        padding: (top, bottom, left, right); each less than the kernel.
+    """
+
+    kernel: Pair
+    stride: Pair
+    padding: Sides = (0, 0, 0, 0)
+
+    def output_size(self, height: int, width: int) -> Pair:
+        """(OH, OW)."""
+        top, bottom, left, right = self.padding
+        rows = (height + top + bottom - self.kernel[0]) // self.stride[0] + 1
+        return rows, (width + left + right - self.kernel[1]) // self.stride[1] + 1
+
+    def infer(self, x: Spec) -> Spec:
+        """Shape of the output. Raises ShapeError where windows do not fit."""
+        require(len(x.shape) == 4, "pooling: wants (N, C, H, W)", x)
+        top, bottom, left, right = self.padding
+        fits = max(top, bottom) < self.kernel[0] and max(left, right) < self.kernel[1]
+        require(fits and min(self.stride) > 0, f"pooling: padding {self.padding} needs a larger kernel", x)
+        size = self.output_size(*x.shape[2:])
+        require(min(size) > 0, f"pooling: the window {self.kernel} is larger than the padded image", x)
+        return Spec((*x.shape[:2], *size), x.dtype)
+
+    def windows(self) -> tuple[Window, Window]:
+        """The tile rule in rows and columns."""
+        top, bottom, left, right = self.padding
+        rows = Window(self.kernel[0], self.stride[0], 1, top, bottom)
+        return rows, Window(self.kernel[1], self.stride[1], 1, left, right)
+
+    def cells(self, size: Pair) -> Iterator[tuple[int, tuple[slice, ...]]]:
+        """For each position in the window, the padded pixels that sit there, for outputs of `size`."""
+        for r in range(self.kernel[0]):
+            for s in range(self.kernel[1]):
+                rows = slice(r, r + (size[0] - 1) * self.stride[0] + 1, self.stride[0])
+                columns = slice(s, s + (size[1] - 1) * self.stride[1] + 1, self.stride[1])
+                yield r * self.kernel[1] + s, (slice(None), slice(None), rows, columns)
+
+    def pad(self, x: np.ndarray, value: float) -> np.ndarray:
+        """x with a border of `value`."""
+        top, bottom, left, right = self.padding
+        return np.pad(x, ((0, 0), (0, 0), (top, bottom), (left, right)), constant_values=value)
+
+    def crop(self, padded: np.ndarray, size: Pair) -> np.ndarray:
+        """The image without its border."""
+        top, _, left, _ = self.padding
+        return padded[:, :, top : top + size[0], left : left + size[1]].copy()
+
+
+@dataclass(frozen=True, slots=True)
+class MaxPool2d(Op):
+    """y = maximum of each window; the first of equal ones counts."""
+
+    geometry: PoolGeometry
+    name: ClassVar[str] = "max_pool2d"
+    out_names: ClassVar[tuple[str, ...]] = ("out", "index")
+    out_kinds: ClassVar[tuple[Kind, ...]] = ("activation", "aux")
+
+    def infer(self, x: Spec) -> tuple[Spec, ...]:
+        require_float(self, x)
+        rows, columns = self.geometry.kernel
+        require(rows * columns <= MOST_CELLS, f"max_pool2d: windows have at most {MOST_CELLS} cells", x)
+        y = self.geometry.infer(x)
+        return y, Spec(y.shape, "uint8")
+
+    def reference(self, x, scalars):
+        size = self.geometry.output_size(*x.shape[2:])
+        padded = self.geometry.pad(x, -np.inf)
+        cells = np.stack([padded[pixels] for _, pixels in self.geometry.cells(size)])
+        return cells.max(axis=0), cells.argmax(axis=0).astype(np.uint8)
+
+    def cpu(self, pool, ins, outs, workspace, scalars):
+        from ooctrain.layers.kernels.cpu import pooling
+
+        g = self.geometry
+        pooling.max_pool(pool, ins[0], *outs, g.kernel, g.stride, g.padding)
+
+    def vjp(self, tape, ins, outs, grads):
+        return tape.call(MaxPool2dGrad(self.geometry, ins[0].shape[2:]), (grads[0], outs[1]), of=ins)
+
+    def flops(self, ins, outs):
+        return outs[0].size * self.geometry.kernel[0] * self.geometry.kernel[1]
+
+    def window(self):
+        return self.geometry.windows()
+
+
+@dataclass(frozen=True, slots=True)
+class MaxPool2dGrad(Op):
+    """dx: each dy goes to where the maximum sat. Reads (dy, index).
+
+    Args:
+        size: (H, W) of the input.
+    """
+
+    geometry: PoolGeometry
+    size: Pair
+    name: ClassVar[str] = "max_pool2d_grad"
+    verb: ClassVar[str] = "grad"
+
+    def infer(self, dy: Spec, index: Spec) -> tuple[Spec, ...]:
+        require(dy.shape == index.shape, "max_pool2d: gradient and indices differ in shape", dy, index)
+        return (Spec((*dy.shape[:2], *self.size), dy.dtype),)
+
+    def reference(self, dy, index, scalars):
+        dx = self.geometry.pad(np.zeros((*dy.shape[:2], *self.size), dy.dtype), 0)
+        for cell, pixels in self.geometry.cells(dy.shape[2:]):
+            dx[pixels] += np.where(index == cell, dy, dy.dtype.type(0))
+        return (self.geometry.crop(dx, self.size),)
+
+    def cpu(self, pool, ins, outs, workspace, scalars):
+        from ooctrain.layers.kernels.cpu import pooling
+
+        g = self.geometry
+        pooling.max_pool_grad(pool, *ins, outs[0], g.kernel, g.stride, g.padding)
+
+    def flops(self, ins, outs):
+        return ins[0].size * self.geometry.kernel[0] * self.geometry.kernel[1]
+
+
+@dataclass(frozen=True, slots=True)
+class AvgPool2d(Op):
+    """y = mean of each window; cells of the padding count unless told otherwise, as in PyTorch."""
+
+    geometry: PoolGeometry
+    count_include_pad: bool = True
+    name: ClassVar[str] = "avg_pool2d"
+
+    def infer(self, x: Spec) -> tuple[Spec, ...]:
+        require_float(self, x)
+        return (self.geometry.infer(x),)
+
+    def reference(self, x, scalars):
+        size = self.geometry.output_size(*x.shape[2:])
+        padded = self.geometry.pad(x, 0)
+        total = sum(padded[pixels] for _, pixels in self.geometry.cells(size))
+        return (total / _cells(self, x.shape[2:]).astype(x.dtype),)
+
+    def cpu(self, pool, ins, outs, workspace, scalars):
+        from ooctrain.layers.kernels.cpu import pooling
+
+        g = self.geometry
+        pooling.avg_pool(pool, ins[0], outs[0], g.kernel, g.stride, g.padding, self.count_include_pad)
+
+    def vjp(self, tape, ins, outs, grads):
+        grad = AvgPool2dGrad(self.geometry, ins[0].shape[2:], self.count_include_pad)
+        return tape.call(grad, grads, of=ins)
+
+    def flops(self, ins, outs):
+        return outs[0].size * self.geometry.kernel[0] * self.geometry.kernel[1]
+
+    def window(self):
+        return self.geometry.windows()
+
+
+@dataclass(frozen=True, slots=True)
+class AvgPool2dGrad(Op):
+    """dx: each dy is shared out evenly over its window. Reads (dy).
+
+    Args:
+        size: (H, W) of the input.
+    """
+
+    geometry: PoolGeometry
+    size: Pair
+    count_include_pad: bool = True
+    name: ClassVar[str] = "avg_pool2d_grad"
+    verb: ClassVar[str] = "grad"
+
+    def infer(self, dy: Spec) -> tuple[Spec, ...]:
+        return (Spec((*dy.shape[:2], *self.size), dy.dtype),)
+
+    def reference(self, dy, scalars):
+        dx = self.geometry.pad(np.zeros((*dy.shape[:2], *self.size), dy.dtype), 0)
+        share = dy / _cells(self, self.size).astype(dy.dtype)
+        for _, pixels in self.geometry.cells(dy.shape[2:]):
+            dx[pixels] += share
+        return (self.geometry.crop(dx, self.size),)
+
+    def cpu(self, pool, ins, outs, workspace, scalars):
+        from ooctrain.layers.kernels.cpu import pooling
+
+        g = self.geometry
+        pooling.avg_pool_grad(pool, ins[0], outs[0], g.kernel, g.stride, g.padding, self.count_include_pad)
+
+    def flops(self, ins, outs):
+        return ins[0].size * self.geometry.kernel[0] * self.geometry.kernel[1]
+
+
+@dataclass(frozen=True, slots=True)
+class AdaptiveAvgPool2d(Op):
+    """y of size (OH, OW): means over windows [floor(o H / OH), ceil((o + 1) H / OH))."""
+
+    size: Pair
+    name: ClassVar[str] = "adaptive_avg_pool2d"
+
+    def infer(self, x: Spec) -> tuple[Spec, ...]:
+        require_float(self, x)
+        require(len(x.shape) == 4 and min(self.size) > 0, "adaptive_avg_pool2d: wants (N, C, H, W)", x)
+        return (Spec((*x.shape[:2], *self.size), x.dtype),)
+
+    def reference(self, x, scalars):
+        y = np.empty((*x.shape[:2], *self.size), x.dtype)
+        for i, j, rows, columns in _adaptive(x.shape[2:], self.size):
+            y[:, :, i, j] = x[:, :, rows, columns].mean(axis=(2, 3))
+        return (y,)
+
+    def cpu(self, pool, ins, outs, workspace, scalars):
+        from ooctrain.layers.kernels.cpu import pooling
+
+        pooling.adaptive_avg_pool(pool, ins[0], outs[0])
+
+    def vjp(self, tape, ins, outs, grads):
+        return tape.call(AdaptiveAvgPool2dGrad(ins[0].shape[2:]), grads, of=ins)
+
+    def flops(self, ins, outs):
+        return ins[0].size
+
+
+@dataclass(frozen=True, slots=True)
+class AdaptiveAvgPool2dGrad(Op):
+    """dx: each dy is shared out evenly over its window. Reads (dy).
+
+    Args:
+        size: (H, W) of the input.
+    """
+
+    size: Pair
+    name: ClassVar[str] = "adaptive_avg_pool2d_grad"
+    verb: ClassVar[str] = "grad"
+
+    def infer(self, dy: Spec) -> tuple[Spec, ...]:
+        return (Spec((*dy.shape[:2], *self.size), dy.dtype),)
+
+    def reference(self, dy, scalars):
+        dx = np.zeros((*dy.shape[:2], *self.size), dy.dtype)
+        for i, j, rows, columns in _adaptive(self.size, dy.shape[2:]):
+            cells = (rows.stop - rows.start) * (columns.stop - columns.start)
+            dx[:, :, rows, columns] += dy[:, :, i : i + 1, j : j + 1] / cells
+        return (dx,)
+
+    def cpu(self, pool, ins, outs, workspace, scalars):
+        from ooctrain.layers.kernels.cpu import pooling
+
+        pooling.adaptive_avg_pool_grad(pool, ins[0], outs[0])
+
+
+def _cells(op: AvgPool2d | AvgPool2dGrad, size: Pair) -> np.ndarray:
+    """Number of counted cells of each window, (OH, OW)."""
+    g = op.geometry
+    output = g.output_size(*size)
+    ones = g.pad(np.ones((1, 1, *size)), 1.0 if op.count_include_pad else 0.0)
+    return sum(ones[pixels] for _, pixels in g.cells(output))[0, 0]
+
+
+def _adaptive(size: Pair, output: Pair) -> Iterator[tuple[int, int, slice, slice]]:
+    for i in range(output[0]):
+        for j in range(output[1]):
+            yield i, j, _share(i, size[0], output[0]), _share(j, size[1], output[1])
+
+
+def _share(o: int, extent: int, outputs: int) -> slice:
+    return slice(o * extent // outputs, -(-(o + 1) * extent // outputs))

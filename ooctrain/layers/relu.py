@@ -1,0 +1,128 @@
+"""ReLU, leaky ReLU and their gradient: the smallest operations, to be read first.
+
+In: any shape. Out: the same shape. The one idea: the gradient reads the *output* y, because y > 0 exactly
+where x > 0; so x need not be kept, and y may overwrite it (paper 004, section 4.2, "in-place ReLU"). Read
+next: `linear.py`, then `conv2d.py`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from ooctrain.layers.base import Op, Spec, Window, require, require_float
+
+POINTWISE = (Window(), Window())
+
+
+@dataclass(frozen=True, slots=True)
+class ReLU(Op):
+    """y = max(x, 0)."""
+
+    name: ClassVar[str] = "relu"
+
+    def infer(self, x: Spec) -> tuple[Spec, ...]:
+        require_float(self, x)
+        return (x,)
+
+    def reference(self, x, scalars):
+        return (np.where(x < 0, x.dtype.type(0), x),)
+
+    def cpu(self, pool, ins, outs, workspace, scalars):
+        from ooctrain.layers.kernels.cpu import elementwise
+
+        elementwise.relu(pool, ins[0], outs[0])
+
+    def vjp(self, tape, ins, outs, grads):
+        return tape.call(ReLUGrad(), (grads[0], outs[0]), of=ins)
+
+    def reusable(self):
+        return {0: 0}
+
+    def window(self):
+        return POINTWISE
+
+
+@dataclass(frozen=True, slots=True)
+class ReLUGrad(Op):
+    """dx = dy where y > 0, else 0. Reads (dy, y)."""
+
+    name: ClassVar[str] = "relu_grad"
+    verb: ClassVar[str] = "grad"
+
+    def infer(self, dy: Spec, y: Spec) -> tuple[Spec, ...]:
+        require(dy.shape == y.shape, "relu: gradient and output differ in shape", dy, y)
+        return (dy,)
+
+    def reference(self, dy, y, scalars):
+        return (np.where(y > 0, dy, dy.dtype.type(0)),)
+
+    def cpu(self, pool, ins, outs, workspace, scalars):
+        from ooctrain.layers.kernels.cpu import elementwise
+
+        elementwise.relu_grad(pool, *ins, outs[0])
+
+    def reusable(self):
+        return {0: 0}
+
+    def window(self):
+        return POINTWISE
+
+
+@dataclass(frozen=True, slots=True)
+class LeakyReLU(Op):
+    """y = x where x > 0, else slope * x; slope > 0, so that the sign of y tells that of x."""
+
+    slope: float = 0.01
+    name: ClassVar[str] = "leaky_relu"
+
+    def infer(self, x: Spec) -> tuple[Spec, ...]:
+        require_float(self, x)
+        require(self.slope > 0, f"leaky_relu: slope {self.slope} must be positive", fix="use relu for 0")
+        return (x,)
+
+    def reference(self, x, scalars):
+        return (np.where(x > 0, x, x * x.dtype.type(self.slope)),)
+
+    def cpu(self, pool, ins, outs, workspace, scalars):
+        from ooctrain.layers.kernels.cpu import elementwise
+
+        elementwise.leaky_relu(pool, ins[0], outs[0], self.slope)
+
+    def vjp(self, tape, ins, outs, grads):
+        return tape.call(LeakyReLUGrad(self.slope), (grads[0], outs[0]), of=ins)
+
+    def reusable(self):
+        return {0: 0}
+
+    def window(self):
+        return POINTWISE
+
+
+@dataclass(frozen=True, slots=True)
+class LeakyReLUGrad(Op):
+    """dx = dy where y > 0, else slope * dy. Reads (dy, y)."""
+
+    slope: float = 0.01
+    name: ClassVar[str] = "leaky_relu_grad"
+    verb: ClassVar[str] = "grad"
+
+    def infer(self, dy: Spec, y: Spec) -> tuple[Spec, ...]:
+        require(dy.shape == y.shape, "leaky_relu: gradient and output differ in shape", dy, y)
+        return (dy,)
+
+    def reference(self, dy, y, scalars):
+        return (np.where(y > 0, dy, dy * dy.dtype.type(self.slope)),)
+
+    def cpu(self, pool, ins, outs, workspace, scalars):
+        from ooctrain.layers.kernels.cpu import elementwise
+
+        elementwise.leaky_relu_grad(pool, *ins, outs[0], self.slope)
+
+    def reusable(self):
+        return {0: 0}
+
+    def window(self):
+        return POINTWISE

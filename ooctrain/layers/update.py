@@ -1,0 +1,226 @@
+"""Optimizer updates and gradient clipping as calls.
+
+In: parameter, gradient, slots. Out: their next values, on the same storage. The one idea: the learning
+rate and the step number are step scalars, read by name when the call runs, never attributes: a changed
+learning rate needs no new trace, and a call that runs again in the same step sees the same values. Source:
+torch.optim, whose order of operations is kept; Kingma and Ba 2015; Loshchilov and Hutter 2019. Read next:
+`../optim.py`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from ooctrain.layers.base import Op, Spec, require, require_float
+from ooctrain.layers.relu import POINTWISE
+from ooctrain.trace import Kind
+
+CLIP_EPS = 1e-6  # torch.nn.utils.clip_grad_norm_ divides by norm + 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class SGDUpdate(Op):
+    """d = g + decay w; m' = momentum m + (1 - dampening) d; w' = w - lr m' (Nesterov: lr (d + momentum m')).
+
+    Reads (w, g[, m]); writes (w'[, m']). In step 0 dampening is not applied, as in PyTorch.
+
+    Args:
+        lr: name of the step scalar that holds the learning rate.
+    """
+
+    momentum: float = 0.0
+    dampening: float = 0.0
+    weight_decay: float = 0.0
+    nesterov: bool = False
+    lr: str = "lr"
+    name: ClassVar[str] = "sgd"
+    verb: ClassVar[str] = "update"
+    pure: ClassVar[bool] = False
+
+    @property
+    def scalar_names(self) -> tuple[str, ...]:
+        return (self.lr, "step")
+
+    def infer(self, w: Spec, g: Spec, *slots: Spec) -> tuple[Spec, ...]:
+        return _update_specs(self, w, g, slots, 1 if self.momentum else 0)
+
+    def reference(self, w, g, *slots, scalars):
+        lr, d = scalars[self.lr], g + self.weight_decay * w
+        if not slots:
+            return (w - lr * d,)
+        m = self.momentum * slots[0] + (1 - self._dampening(scalars)) * d
+        return w - lr * (d + self.momentum * m if self.nesterov else m), m
+
+    def cpu(self, pool, ins, outs, workspace, scalars):
+        from ooctrain.layers.kernels.cpu import optimizers
+
+        w, g, m = (*ins, None)[:3]
+        w_out, m_out = (*outs, None)[:2]
+        optimizers.sgd(
+            pool, w, g, m, w_out, m_out, float(scalars[self.lr]), self.momentum,
+            self._dampening(scalars), self.weight_decay, self.nesterov,
+        )  # fmt: skip
+
+    def flops(self, ins, outs):
+        return 6 * ins[0].size
+
+    def reusable(self):
+        return {0: 0, 1: 2} if self.momentum else {0: 0}
+
+    def _dampening(self, scalars) -> float:
+        return self.dampening if scalars["step"] else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class AdamUpdate(Op):
+    """Adam, or AdamW with `decoupled`. Reads (w, g, m, v); writes their next values.
+
+    Args:
+        lr: name of the step scalar that holds the learning rate.
+    """
+
+    beta1: float = 0.9
+    beta2: float = 0.999
+    eps: float = 1e-8
+    weight_decay: float = 0.0
+    decoupled: bool = False
+    lr: str = "lr"
+    name: ClassVar[str] = "adam"
+    verb: ClassVar[str] = "update"
+    pure: ClassVar[bool] = False
+
+    @property
+    def scalar_names(self) -> tuple[str, ...]:
+        return (self.lr, "step")
+
+    def infer(self, w: Spec, g: Spec, *slots: Spec) -> tuple[Spec, ...]:
+        return _update_specs(self, w, g, slots, 2)
+
+    def reference(self, w, g, m, v, scalars):
+        lr, step = scalars[self.lr], scalars["step"] + 1
+        if self.decoupled:
+            w = w - lr * self.weight_decay * w
+        else:
+            g = g + self.weight_decay * w
+        m = self.beta1 * m + (1 - self.beta1) * g
+        v = self.beta2 * v + (1 - self.beta2) * g * g
+        root = np.sqrt(v) / np.sqrt(1 - self.beta2**step) + self.eps
+        return w - lr / (1 - self.beta1**step) * m / root, m, v
+
+    def cpu(self, pool, ins, outs, workspace, scalars):
+        from ooctrain.layers.kernels.cpu import optimizers
+
+        optimizers.adam(
+            pool, *ins, *outs, float(scalars[self.lr]), self.beta1, self.beta2, self.eps,
+            self.weight_decay, int(scalars["step"]) + 1, self.decoupled,
+        )  # fmt: skip
+
+    def flops(self, ins, outs):
+        return 14 * ins[0].size
+
+    def reusable(self):
+        return {0: 0, 1: 2, 2: 3}
+
+
+@dataclass(frozen=True, slots=True)
+class SumOfSquares(Op):
+    """Sum of g^2, in double precision."""
+
+    name: ClassVar[str] = "sum_of_squares"
+    verb: ClassVar[str] = "squares"
+    out_kinds: ClassVar[tuple[Kind, ...]] = ("aux",)
+
+    def infer(self, g: Spec) -> tuple[Spec, ...]:
+        require_float(self, g)
+        return (Spec((), "float64"),)
+
+    def reference(self, g, scalars):
+        return (np.sum(np.square(g, dtype=np.float64)),)
+
+    def cpu(self, pool, ins, outs, workspace, scalars):
+        from ooctrain.layers.kernels.cpu import optimizers
+
+        outs[0][...] = optimizers.sum_of_squares(pool, ins[0], workspace)
+
+    def workspace_bytes(self, ins, outs, threads):
+        from ooctrain.layers.kernels.cpu import workspace
+
+        return workspace.reduction_workspace_bytes(ins[0].size)
+
+    def flops(self, ins, outs):
+        return 2 * ins[0].size
+
+
+@dataclass(frozen=True, slots=True)
+class ClipFactor(Op):
+    """min(1, max_norm / norm of all gradients), from the sum of squares of each."""
+
+    max_norm: float
+    name: ClassVar[str] = "clip_factor"
+    out_kinds: ClassVar[tuple[Kind, ...]] = ("aux",)
+
+    def infer(self, *squares: Spec) -> tuple[Spec, ...]:
+        require(bool(squares), "clip: there is no gradient to clip")
+        return (Spec((), "float64"),)
+
+    def reference(self, *squares, scalars):
+        norm = np.sqrt(sum(float(square) for square in squares))
+        return (np.asarray(min(1.0, self.max_norm / (norm + CLIP_EPS))),)
+
+    def cpu(self, pool, ins, outs, workspace, scalars):
+        outs[0][...] = self.reference(*ins, scalars=scalars)[0]
+
+
+@dataclass(frozen=True, slots=True)
+class ScaleBy(Op):
+    """y = factor * x, the factor being a variable. Reads (x, factor)."""
+
+    name: ClassVar[str] = "scale_by"
+
+    def infer(self, x: Spec, factor: Spec) -> tuple[Spec, ...]:
+        require(factor.size == 1, "scale_by: the factor is one number", factor)
+        return (x,)
+
+    def reference(self, x, factor, scalars):
+        return (x * x.dtype.type(factor),)
+
+    def cpu(self, pool, ins, outs, workspace, scalars):
+        from ooctrain.layers.kernels.cpu import elementwise
+
+        elementwise.scale(pool, ins[0], outs[0], float(ins[1]))
+
+    def reusable(self):
+        return {0: 0}
+
+
+@dataclass(frozen=True, slots=True)
+class ClipValue(Op):
+    """y = x limited to [-limit, limit]."""
+
+    limit: float
+    name: ClassVar[str] = "clip_value"
+
+    def infer(self, x: Spec) -> tuple[Spec, ...]:
+        require_float(self, x)
+        return (x,)
+
+    def reference(self, x, scalars):
+        return (np.clip(x, -self.limit, self.limit),)
+
+    def cpu(self, pool, ins, outs, workspace, scalars):
+        np.clip(ins[0], np.float32(-self.limit), np.float32(self.limit), out=outs[0])
+
+    def reusable(self):
+        return {0: 0}
+
+    def window(self):
+        return POINTWISE
+
+
+def _update_specs(op: Op, w: Spec, g: Spec, slots: tuple[Spec, ...], count: int) -> tuple[Spec, ...]:
+    fits = len(slots) == count and all(spec.shape == w.shape for spec in (g, *slots))
+    require(fits, f"{op.name}: wants a gradient and {count} slots shaped like the parameter", w, g, *slots)
+    return (w, *slots)

@@ -1,0 +1,273 @@
+"""Modules and parameters, as in PyTorch: a tree of layers with named parameters and buffers.
+
+In: attribute assignments in `__init__`, tensors in `forward`. Out: a callable tree whose `state_dict` has
+PyTorch's keys and layouts. The one idea: assigning a `Parameter` or a `Module` to an attribute registers
+it under that name; the names of all calls and variables of a trace come from this tree. Read next:
+`nn.py`, then `functional.py`.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ooctrain.autograd import Tensor, current_tape, wrap
+from ooctrain.eager import HostStorage, Storage
+from ooctrain.errors import ConfigError, ShapeError
+from ooctrain.layers.base import Spec, to_physical
+from ooctrain.trace import Kind
+
+
+class Parameter(Tensor):
+    """A tensor that training changes. Its value lies behind `storage`, on the host or on a device.
+
+    Args:
+        data: logical array, cast to float32; or the shape, with `initial`.
+        requires_grad: whether it is trained.
+        initial: makes the first value when it is first read.
+    """
+
+    __slots__ = ()
+
+    def __init__(
+        self, data: Any, requires_grad: bool = True, *, initial: Callable[[], np.ndarray] | None = None
+    ):
+        if initial is None:
+            data = np.array(data.numpy() if isinstance(data, Tensor) else data, np.float32)
+            storage = HostStorage(to_physical(data))
+        else:
+            storage = HostStorage(shape=tuple(data), initial=initial)
+        super().__init__(Spec(storage.shape), kind="param", requires_grad=requires_grad)
+        self.storage: Storage = storage
+
+
+class LoadResult(NamedTuple):
+    """What `load_state_dict(strict=False)` could not match."""
+
+    missing_keys: list[str]
+    unexpected_keys: list[str]
+
+
+class Module:
+    """A layer, or a network of them. Subclasses define `__init__` and `forward`."""
+
+    training: bool
+
+    def __init__(self) -> None:
+        # Set around __setattr__, which needs these to be there.
+        for attribute in ("_parameters", "_buffers", "_modules"):
+            object.__setattr__(self, attribute, OrderedDict())
+        object.__setattr__(self, "training", True)
+
+    def forward(self, *inputs: Any) -> Any:
+        """What the module computes. Raises TypeError where a subclass does not say."""
+        raise TypeError(f"{type(self).__name__} lacks forward()")
+
+    def __call__(self, *inputs: Any) -> Any:
+        with current_tape().module(self):
+            return self.forward(*inputs)
+
+    # Registration
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if "_modules" not in self.__dict__:
+            raise ConfigError(f"{type(self).__name__}: call super().__init__() before assigning {name!r}")
+        registries = (self._parameters, self._modules, self._buffers)
+        for kind, registry in ((Parameter, self._parameters), (Module, self._modules)):
+            if isinstance(value, kind):
+                for other in registries:
+                    other.pop(name, None)
+                self.__dict__.pop(name, None)
+                registry[name] = value
+                return
+        for registry in registries:
+            if name in registry:
+                if value is not None and not isinstance(value, Tensor):
+                    raise ConfigError(f"{name!r} is registered; only a tensor or None can replace it")
+                registry[name] = value
+                return
+        object.__setattr__(self, name, value)
+
+    def __getattr__(self, name: str) -> Any:
+        for registry in ("_parameters", "_buffers", "_modules"):
+            if name in self.__dict__.get(registry, ()):
+                return self.__dict__[registry][name]
+        raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+
+    def register_parameter(self, name: str, parameter: Parameter | None) -> None:
+        """Registers a parameter, or with None its absence (`bias=False`)."""
+        self._parameters[name] = parameter
+
+    def register_buffer(self, name: str, value: Any) -> None:
+        """Registers a value that is saved but not trained, such as a running mean.
+
+        Args:
+            value: array or tensor, float32 or int64; None: no such buffer.
+        """
+        self._buffers[name] = None if value is None else _buffer(value)
+
+    def add_module(self, name: str, module: Module) -> None:
+        """Registers a part under a name."""
+        self._modules[name] = module
+
+    # The tree
+
+    @property
+    def has_parts(self) -> bool:
+        """Whether it consists of other modules."""
+        return bool(self._modules)
+
+    def children(self) -> Iterator[Module]:
+        """Its direct parts."""
+        yield from (part for part in self._modules.values() if part is not None)
+
+    def named_children(self) -> Iterator[tuple[str, Module]]:
+        """Its direct parts with their names."""
+        yield from ((name, part) for name, part in self._modules.items() if part is not None)
+
+    def modules(self) -> Iterator[Module]:
+        """Itself and all parts, each once."""
+        yield from (module for _, module in self.named_modules())
+
+    def named_modules(self, prefix: str = "") -> Iterator[tuple[str, Module]]:
+        """Itself and all parts with dotted names, each module once."""
+        yield from self._named_modules(prefix, set())
+
+    def _named_modules(self, prefix: str, seen: set[Module]) -> Iterator[tuple[str, Module]]:
+        if self in seen:
+            return
+        seen.add(self)
+        yield prefix, self
+        for name, part in self.named_children():
+            yield from part._named_modules(f"{prefix}.{name}" if prefix else name, seen)
+
+    def named_parameters(self) -> Iterator[tuple[str, Parameter]]:
+        """All parameters with dotted names, a shared one once, under its first name."""
+        yield from self._named("_parameters")
+
+    def parameters(self) -> Iterator[Parameter]:
+        """All parameters."""
+        yield from (parameter for _, parameter in self.named_parameters())
+
+    def named_buffers(self) -> Iterator[tuple[str, Tensor]]:
+        """All buffers with dotted names."""
+        yield from self._named("_buffers")
+
+    def buffers(self) -> Iterator[Tensor]:
+        """All buffers."""
+        yield from (buffer for _, buffer in self.named_buffers())
+
+    def _named(self, registry: str) -> Iterator[tuple[str, Any]]:
+        seen: set[Tensor] = set()
+        for prefix, module in self.named_modules():
+            for name, value in module.__dict__[registry].items():
+                if value is not None and value not in seen:
+                    seen.add(value)
+                    yield f"{prefix}.{name}" if prefix else name, value
+
+    def apply(self, function: Callable[[Module], None]) -> Module:
+        """Calls `function` on all parts and itself, parts first."""
+        for part in self.children():
+            part.apply(function)
+        function(self)
+        return self
+
+    # Mode and state
+
+    def train(self, mode: bool = True) -> Module:
+        """Training mode: batch statistics, dropout."""
+        for module in self.modules():
+            object.__setattr__(module, "training", mode)
+        return self
+
+    def eval(self) -> Module:
+        """Evaluation mode: running statistics, no dropout."""
+        return self.train(False)
+
+    def requires_grad_(self, requires_grad: bool = True) -> Module:
+        """Whether its parameters are trained."""
+        for parameter in self.parameters():
+            parameter.requires_grad = requires_grad
+        return self
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forgets all gradients (with `set_to_none=False`: sets them to zero)."""
+        for parameter in self.parameters():
+            clear_grad(parameter, set_to_none)
+
+    def state_dict(self) -> dict[str, np.ndarray]:
+        """Copies of all parameters and buffers in PyTorch's keys and layouts, such as OIHW weights."""
+        return {name: np.array(value.storage.read(), order="C") for name, value in self._state()}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> LoadResult:
+        """Writes parameters and buffers; the reverse of `state_dict`.
+
+        Raises:
+            ShapeError: a value of another shape.
+            ConfigError: `strict` and keys are missing or unexpected.
+        """
+        mine = dict(self._state())
+        result = LoadResult(
+            [key for key in mine if key not in state_dict], [key for key in state_dict if key not in mine]
+        )
+        if strict and any(result):
+            raise ConfigError(
+                "state_dict does not fit the model",
+                code="OOC-112",
+                numbers=f"missing {_first(result.missing_keys)}; unexpected {_first(result.unexpected_keys)}",
+                fix="load_state_dict(..., strict=False) loads what matches",
+            )
+        arrays = {key: np.asarray(state_dict[key]) for key in mine if key in state_dict}
+        for key, array in arrays.items():
+            if array.shape != mine[key].shape:
+                raise ShapeError(f"{key!r} has shape {array.shape}, the model wants {mine[key].shape}")
+        for key, array in arrays.items():
+            mine[key].storage.write(array.astype(mine[key].dtype))
+        return result
+
+    def _state(self) -> Iterator[tuple[str, Any]]:
+        """Parameters and buffers in PyTorch's order; shared ones under each of their names."""
+        yield from self._state_under("")
+
+    def _state_under(self, prefix: str) -> Iterator[tuple[str, Any]]:
+        for name, value in (*self._parameters.items(), *self._buffers.items()):
+            if value is not None:
+                yield prefix + name, value
+        for name, part in self.named_children():
+            yield from part._state_under(f"{prefix}{name}.")
+
+    def extra_repr(self) -> str:
+        """Its settings, for `repr`."""
+        return ""
+
+    def __repr__(self) -> str:
+        parts = [f"({name}): {part!r}".replace("\n", "\n  ") for name, part in self.named_children()]
+        body = "\n  ".join(filter(None, [self.extra_repr(), *parts]))
+        inner = f"\n  {body}\n" if parts else body
+        return f"{type(self).__name__}({inner})"
+
+
+def clear_grad(parameter: Tensor, set_to_none: bool = True) -> None:
+    """Forgets one gradient, or sets it to zero."""
+    if set_to_none or parameter.grad is None:
+        parameter.grad = None
+    else:
+        zeros = wrap(np.zeros(parameter.shape, np.float32), name=parameter.grad.name, kind="wgrad")
+        parameter.grad = zeros
+
+
+def _buffer(value: Any) -> Tensor:
+    array = np.array(value.numpy() if isinstance(value, Tensor) else value)
+    kind: Kind = "state"
+    wanted = "int64" if array.dtype.kind in "iu" else "float32"
+    buffer = Tensor(Spec(array.shape, wanted), kind=kind)
+    buffer.storage = wrap(array.astype(wanted)).storage
+    return buffer
+
+
+def _first(keys: list[str], most: int = 4) -> str:
+    more = f" and {len(keys) - most} more" if len(keys) > most else ""
+    return (", ".join(keys[:most]) or "nothing") + more

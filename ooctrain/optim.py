@@ -1,0 +1,274 @@
+"""Optimizers and learning-rate schedules, with the names, argument orders and defaults of `torch.optim`.
+
+In: parameters with gradients. Out: their next values. The one idea: an update is an operation
+(`layers/update.py`) recorded by the optimizer, at once in eager mode, as one call per parameter in a
+trace; so `step()` and a planned training step do the same arithmetic. Learning rates are step scalars:
+"lr" for the first parameter group, "lr.1" for the second. Read next: `layers/update.py`, `tracing.py`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from ooctrain.autograd import Tensor, current_tape
+from ooctrain.eager import HostStorage
+from ooctrain.errors import ConfigError
+from ooctrain.layers.base import Op, Spec
+from ooctrain.layers.update import AdamUpdate, SGDUpdate
+from ooctrain.module import Parameter, clear_grad
+
+Params = Iterable[Parameter] | Iterable[dict[str, Any]]
+
+
+class Optimizer:
+    """Base of the optimizers: parameter groups, slots, `step`, `zero_grad`, state.
+
+    Attributes:
+        param_groups: dictionaries with "params" and the settings of each group, as in PyTorch.
+        state: for each parameter its slots by name, such as "momentum"; made when first asked for.
+        steps: number of updates that each parameter has seen.
+    """
+
+    #: name of its calls in traces: "sgd.layer1.0.conv1.weight"
+    name = "optimizer"
+
+    def __init__(self, params: Params, defaults: dict[str, Any]):
+        self.state: dict[Parameter, dict[str, Tensor]] = {}
+        self.steps: dict[Parameter, int] = {}
+        self.param_groups: list[dict[str, Any]] = []
+        self.defaults = defaults
+        entries = list(params)
+        groups = entries if entries and isinstance(entries[0], dict) else [{"params": entries}]
+        for group in groups:
+            self.add_param_group(group)
+
+    def add_param_group(self, group: Mapping[str, Any]) -> None:
+        """Adds parameters with settings of their own; what is not given is as for all."""
+        unknown = set(group) - {"params", *self.defaults}
+        if unknown:
+            raise ConfigError(f"{type(self).__name__} has no setting {sorted(unknown)[0]!r}")
+        params = group["params"]
+        new = {**self.defaults, **group, "params": [params] if isinstance(params, Tensor) else list(params)}
+        if not new["params"]:
+            raise ConfigError("an optimizer needs parameters", fix="pass model.parameters()")
+        known = {p for g in self.param_groups for p in g["params"]}
+        if known & set(new["params"]) or len(set(new["params"])) < len(new["params"]):
+            raise ConfigError("a parameter is given to the optimizer twice")
+        if new["lr"] < 0:
+            raise ConfigError(f"learning rate {new['lr']} is negative")
+        self.param_groups.append(new)
+
+    def slot_names(self, group: Mapping[str, Any]) -> tuple[str, ...]:
+        """Names of the arrays kept for each parameter of a group."""
+        raise TypeError(f"{type(self).__name__} lacks slot_names()")
+
+    def update_op(self, group: Mapping[str, Any], lr: str) -> Op:
+        """The operation that updates a parameter of a group; `lr` is the name of its learning rate."""
+        raise TypeError(f"{type(self).__name__} lacks update_op()")
+
+    def slots(self, parameter: Parameter) -> dict[str, Tensor]:
+        """The slots of a parameter, zero at first."""
+        group = self.param_groups[self.group_of(parameter)]
+        state = self.state.setdefault(parameter, {})
+        for name in self.slot_names(group):
+            if name not in state:
+                state[name] = _zeros(parameter)
+        return {name: state[name] for name in self.slot_names(group)}
+
+    def group_of(self, parameter: Parameter) -> int:
+        """Index of the group that a parameter is in.
+
+        Raises:
+            ConfigError: it is in none.
+        """
+        for index, group in enumerate(self.param_groups):
+            if any(parameter is other for other in group["params"]):
+                return index
+        raise ConfigError(f"{parameter.name or 'a parameter'!r} is not in the optimizer")
+
+    def scalars(self) -> dict[str, float]:
+        """The learning rates as step scalars: {"lr": 0.1, "lr.1": 0.01}."""
+        return {lr_name(index): float(group["lr"]) for index, group in enumerate(self.param_groups)}
+
+    def record(self, parameter: Parameter, gradient: Tensor, step: int = 0) -> None:
+        """Records the update of one parameter on the tape in force.
+
+        Args:
+            step: 0 for the first update; matters in eager mode only.
+        """
+        index = self.group_of(parameter)
+        group, tape = self.param_groups[index], current_tape()
+        slots = list(self.slots(parameter).values())
+        op = self.update_op(group, lr_name(index))
+        scalars = {lr_name(index): group["lr"], "step": step}
+        with tape.at(path=f"{self.name}.{parameter.name}", leaf=True, phase="update", forward_of=None):
+            tape.update(op, (parameter, gradient, *slots), (parameter, *slots), scalars)
+
+    def step(self) -> None:
+        """Updates every parameter that has a gradient."""
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None and parameter.requires_grad:
+                    step = self.steps.get(parameter, 0)
+                    self.record(parameter, parameter.grad, step)
+                    self.steps[parameter] = step + 1
+                    parameter.grad.stepped = True
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forgets all gradients (with `set_to_none=False`: sets them to zero)."""
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                clear_grad(parameter, set_to_none)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Slots, step numbers and settings; parameters by their number, as in PyTorch."""
+        numbers = {p: i for i, p in enumerate(p for g in self.param_groups for p in g["params"])}
+        state = {
+            number: {
+                "step": self.steps.get(parameter, 0),
+                **{name: np.array(slot.storage.read()) for name, slot in self.slots(parameter).items()},
+            }
+            for parameter, number in numbers.items()
+            if parameter in self.state
+        }
+        groups = [{**g, "params": [numbers[p] for p in g["params"]]} for g in self.param_groups]
+        return {"state": state, "param_groups": groups}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """The reverse of `state_dict`. Raises ConfigError where groups do not fit."""
+        groups = state_dict["param_groups"]
+        if [len(g["params"]) for g in groups] != [len(g["params"]) for g in self.param_groups]:
+            raise ConfigError("the saved optimizer has other parameter groups", code="OOC-112")
+        parameters = [p for g in self.param_groups for p in g["params"]]
+        for mine, saved in zip(self.param_groups, groups, strict=True):
+            mine.update({key: value for key, value in saved.items() if key != "params"})
+        for number, saved in state_dict["state"].items():
+            parameter = parameters[int(number)]
+            self.steps[parameter] = int(saved["step"])
+            for name, slot in self.slots(parameter).items():
+                slot.storage.write(np.asarray(saved[name], np.float32))
+
+
+class SGD(Optimizer):
+    """Stochastic gradient descent. Slot: "momentum", which PyTorch calls momentum_buffer."""
+
+    name = "sgd"
+
+    def __init__(
+        self, params: Params, lr: float = 1e-3, momentum: float = 0, dampening: float = 0,
+        weight_decay: float = 0, nesterov: bool = False,
+    ):  # fmt: skip
+        if nesterov and (momentum <= 0 or dampening != 0):
+            raise ConfigError("Nesterov needs a momentum and no dampening")
+        super().__init__(
+            params,
+            {"lr": lr, "momentum": momentum, "dampening": dampening, "weight_decay": weight_decay,
+             "nesterov": nesterov},
+        )  # fmt: skip
+
+    def slot_names(self, group: Mapping[str, Any]) -> tuple[str, ...]:
+        return ("momentum",) if group["momentum"] else ()
+
+    def update_op(self, group: Mapping[str, Any], lr: str) -> Op:
+        numbers = (float(group[key]) for key in ("momentum", "dampening", "weight_decay"))
+        return SGDUpdate(*numbers, nesterov=group["nesterov"], lr=lr)
+
+
+class Adam(Optimizer):
+    """Adam. Slots: "exp_avg", "exp_avg_sq"."""
+
+    name = "adam"
+    decoupled = False
+
+    def __init__(
+        self, params: Params, lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8,
+        weight_decay: float = 0,
+    ):  # fmt: skip
+        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
+
+    def slot_names(self, group: Mapping[str, Any]) -> tuple[str, ...]:
+        return ("exp_avg", "exp_avg_sq")
+
+    def update_op(self, group: Mapping[str, Any], lr: str) -> Op:
+        return AdamUpdate(*group["betas"], group["eps"], float(group["weight_decay"]), self.decoupled, lr)
+
+
+class AdamW(Adam):
+    """Adam with decoupled weight decay."""
+
+    name = "adamw"
+    decoupled = True
+
+    def __init__(
+        self, params: Params, lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8,
+        weight_decay: float = 1e-2,
+    ):  # fmt: skip
+        super().__init__(params, lr, betas, eps, weight_decay)
+
+
+class LRScheduler:
+    """Base of the schedules: after each `step()` the learning rate is a function of the step's number."""
+
+    def __init__(self, optimizer: Optimizer):
+        self.optimizer, self.last_epoch = optimizer, 0
+        self.base_lrs = [float(group["lr"]) for group in optimizer.param_groups]
+
+    def factor(self, epoch: int, base_lr: float) -> float:
+        """Learning rate after `epoch` steps."""
+        raise TypeError(f"{type(self).__name__} lacks factor()")
+
+    def step(self) -> None:
+        """Ends an epoch (or whatever the schedule counts)."""
+        self.last_epoch += 1
+        for group, base_lr in zip(self.optimizer.param_groups, self.base_lrs, strict=True):
+            group["lr"] = self.factor(self.last_epoch, base_lr)
+
+    def get_last_lr(self) -> list[float]:
+        """The learning rates in force."""
+        return [group["lr"] for group in self.optimizer.param_groups]
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a resumed run needs."""
+        return {"last_epoch": self.last_epoch, "base_lrs": list(self.base_lrs)}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """The reverse of `state_dict`."""
+        self.last_epoch, self.base_lrs = state_dict["last_epoch"], list(state_dict["base_lrs"])
+
+
+class StepLR(LRScheduler):
+    """Multiplies the learning rate by `gamma` every `step_size` epochs."""
+
+    def __init__(self, optimizer: Optimizer, step_size: int, gamma: float = 0.1):
+        super().__init__(optimizer)
+        self.step_size, self.gamma = step_size, gamma
+
+    def factor(self, epoch: int, base_lr: float) -> float:
+        return base_lr * self.gamma ** (epoch // self.step_size)
+
+
+class CosineAnnealingLR(LRScheduler):
+    """From the base rate to `eta_min` along half a cosine, in `T_max` epochs."""
+
+    def __init__(self, optimizer: Optimizer, T_max: int, eta_min: float = 0.0):
+        super().__init__(optimizer)
+        self.T_max, self.eta_min = T_max, eta_min
+
+    def factor(self, epoch: int, base_lr: float) -> float:
+        return self.eta_min + (base_lr - self.eta_min) * (1 + math.cos(math.pi * epoch / self.T_max)) / 2
+
+
+def lr_name(group: int) -> str:
+    """Name of a group's learning rate among the step scalars."""
+    return "lr" if group == 0 else f"lr.{group}"
+
+
+def _zeros(parameter: Parameter) -> Tensor:
+    slot = Tensor(Spec(parameter.shape), kind="state")
+    shape = parameter.shape
+    slot.storage = HostStorage(shape=shape, initial=lambda: np.zeros(shape, np.float32))
+    return slot

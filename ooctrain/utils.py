@@ -1,0 +1,84 @@
+"""Gradient clipping: by the norm of all gradients together, or value by value.
+
+In: gradients. Out: gradients within bounds. The one idea: clipping by norm needs all gradients before the
+first update, so in a trace all updates move to the end of the step; clipping by value leaves them where
+they are. Names as in `torch.nn.utils`. Read next: `layers/update.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ooctrain.autograd import Tensor, current_tape
+from ooctrain.layers.update import ClipFactor, ClipValue, ScaleBy, SumOfSquares
+from ooctrain.module import Parameter
+
+
+@dataclass(frozen=True, slots=True)
+class ClipNorm:
+    """Scales all gradients by one factor, so that their common norm is at most `max_norm`."""
+
+    max_norm: float
+
+    def record(self, parameters: Sequence[Tensor]) -> list[Tensor]:
+        """Clipped gradients, recorded on the tape in force."""
+        tape, grads = current_tape(), [parameter.grad for parameter in parameters]
+        squares = []
+        for parameter, grad in zip(parameters, grads, strict=True):
+            with tape.at(path=f"clip.{parameter.name}", leaf=True, forward_of=None, phase="update"):
+                squares += tape.call(SumOfSquares(), (grad,))
+        with tape.at(path="clip", leaf=False, forward_of=None, phase="update"):
+            (factor,) = tape.call(ClipFactor(self.max_norm), squares)
+        return [_scaled(ScaleBy(), parameter, factor) for parameter in parameters]
+
+
+@dataclass(frozen=True, slots=True)
+class ClipEach:
+    """Limits every element of every gradient to [-limit, limit]."""
+
+    limit: float
+
+    def record(self, parameters: Sequence[Tensor]) -> list[Tensor]:
+        """Clipped gradients, recorded on the tape in force."""
+        return [_scaled(ClipValue(self.limit), parameter) for parameter in parameters]
+
+
+Clip = ClipNorm | ClipEach
+
+
+def clip_grad_norm_(parameters: Iterable[Parameter] | Parameter, max_norm: float) -> float:
+    """Clips `.grad` of all parameters by their common norm; returns the norm before.
+
+    Args:
+        parameters: those without a gradient are left out.
+        max_norm: bound of the 2-norm of all gradients as one vector.
+    """
+    with_grad = _with_grad(parameters)
+    squares = [float(np.sum(np.square(p.grad.numpy(), dtype=np.float64))) for p in with_grad]
+    _clip(ClipNorm(max_norm), with_grad)
+    return float(np.sqrt(sum(squares)))
+
+
+def clip_grad_value_(parameters: Iterable[Parameter] | Parameter, clip_value: float) -> None:
+    """Limits every element of `.grad` to [-clip_value, clip_value]."""
+    _clip(ClipEach(clip_value), _with_grad(parameters))
+
+
+def _clip(clip: Clip, parameters: list[Parameter]) -> None:
+    if parameters:
+        for parameter, grad in zip(parameters, clip.record(parameters), strict=True):
+            parameter.grad = grad
+
+
+def _with_grad(parameters: Iterable[Parameter] | Parameter) -> list[Parameter]:
+    several = [parameters] if isinstance(parameters, Tensor) else list(parameters)
+    return [parameter for parameter in several if parameter.grad is not None]
+
+
+def _scaled(op: ScaleBy | ClipValue, parameter: Tensor, *factor: Tensor) -> Tensor:
+    tape = current_tape()
+    with tape.at(path=f"clip.{parameter.name}", leaf=True, forward_of=None, phase="update"):
+        return tape.call(op, (parameter.grad, *factor), of=(parameter,))[0]
