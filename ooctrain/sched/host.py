@@ -113,7 +113,7 @@ def _copies(trace: Trace, schedule: Schedule) -> Iterator[tuple[int, int, int, i
 
 
 def _lives(trace: Trace, schedule: Schedule) -> dict[int, Spans[tuple[int, int]]]:
-    """By slot: ranges with (first, last) index of the copies that touch them; first -1: the start."""
+    """By slot: ranges with (first, last) index of the copies that touch them; -1: the start."""
     lives: dict[int, Spans[tuple[int, int]]] = {}
     end = len(schedule.instructions)
     for slot, index, lo, hi in _copies(trace, schedule):
