@@ -22,6 +22,8 @@ from ooctrain.layers.kernels.cpu.pool import ThreadPool
 _MODULES = {
     "direct": "conv_direct",
     "im2col": "conv_im2col",
+    "winograd2": "conv_winograd2",
+    "winograd4": "conv_winograd4",
 }
 
 

@@ -36,8 +36,8 @@ from ooctrain.layers.kernels.cpu.direct_plan import (
     plan_grad_weight,
 )
 from ooctrain.layers.kernels.cpu.jit import kernel
+from ooctrain.layers.kernels.cpu.partials import sum_partials
 from ooctrain.layers.kernels.cpu.pool import ThreadPool
-from ooctrain.layers.kernels.cpu.simd import VL, vload, vstore
 from ooctrain.layers.kernels.cpu.tiling import PANEL
 from ooctrain.layers.kernels.cpu.window import copy_run, copy_window, fill_zero, pack_columns, pack_transposed
 
@@ -276,25 +276,6 @@ def _outer(x, dy, dw, space, tables, p, lo, hi, thread):
             add = block > first_block
             for column in range(panel, panel_end):
                 _outer_panel(source, dy, tables, rows, count, p, column, group, k0, k1, add, target, place)
-
-
-@kernel("void(f4[::1], i8, i8, i8, f4[::1], i8, i8, i8)")
-def sum_partials(space, partials_at, stride, parts, total, lo, hi, thread):
-    """Items: elements. total = the partial sums added in their order."""
-    i = lo
-    while i < hi:
-        if i + VL <= hi:
-            value = vload(space, partials_at + i)
-            for part in range(1, parts):
-                value = value + vload(space, partials_at + part * stride + i)
-            vstore(total, i, value)
-            i += VL
-        else:
-            scalar = space[partials_at + i]
-            for part in range(1, parts):
-                scalar += space[partials_at + part * stride + i]
-            total[i] = scalar
-            i += 1
 
 
 # --- drivers ------------------------------------------------------------------------------------------

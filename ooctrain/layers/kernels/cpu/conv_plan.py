@@ -12,11 +12,16 @@ from typing import Literal
 
 from ooctrain.errors import ConfigError
 from ooctrain.layers.kernels.conv_shape import ConvShape
-from ooctrain.layers.kernels.cpu import direct_plan, im2col_plan
+from ooctrain.layers.kernels.cpu import direct_plan, im2col_plan, winograd_plan
 
 Algorithm = Literal["direct", "winograd2", "winograd4", "im2col"]
 Part = Literal["forward", "grad_input", "grad_weight"]
 ALGORITHMS: tuple[Algorithm, ...] = ("direct", "winograd2", "winograd4", "im2col")
+
+# Measured: what the transforms cost relative to the products, and below what sizes they never pay.
+WINOGRAD_OVERHEAD = 1.3
+MIN_TILES = 12
+MIN_CHANNELS = 32
 
 
 def choose_algorithm(shape: ConvShape, requested: str = "auto") -> Algorithm:
@@ -35,7 +40,22 @@ def choose_algorithm(shape: ConvShape, requested: str = "auto") -> Algorithm:
         )
     if requested == "im2col":
         return "im2col"
-    return "direct"
+    if requested == "direct" or not winograd_plan.applies(shape):
+        return "direct"
+    return requested if requested != "auto" else _cheapest(shape)
+
+
+def _cheapest(shape: ConvShape) -> Algorithm:
+    """The algorithm with the fewest multiplications, if enough tiles share each transformed weight."""
+    pixels = shape.n * shape.oh * shape.ow
+    costs = {
+        "direct": 9 * pixels,
+        "winograd2": 16 * WINOGRAD_OVERHEAD * winograd_plan.tile_count(shape, 2),
+        "winograd4": 36 * WINOGRAD_OVERHEAD * winograd_plan.tile_count(shape, 4),
+    }
+    if winograd_plan.tile_count(shape, 4) < MIN_TILES or min(shape.c, shape.k) < MIN_CHANNELS:
+        return "direct"
+    return min(costs, key=costs.__getitem__)
 
 
 def workspace_bytes(shape: ConvShape, algorithm: str, part: str, threads: int) -> int:
@@ -47,6 +67,12 @@ def workspace_bytes(shape: ConvShape, algorithm: str, part: str, threads: int) -
         part: "forward", "grad_input" or "grad_weight".
         threads: size of the pool that will run it.
     """
+    if algorithm.startswith("winograd"):
+        m = int(algorithm.removeprefix("winograd"))
+        if part == "grad_weight":
+            return 4 * winograd_plan.plan_grad_weight(shape, m, threads).size_floats
+        backward = part == "grad_input"
+        return 4 * winograd_plan.plan_correlation(shape, m, threads, backward=backward).size_floats
     if algorithm == "im2col":
         return 4 * im2col_plan.plan(shape, part, threads).size_floats
     planners = {

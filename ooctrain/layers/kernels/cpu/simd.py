@@ -390,3 +390,18 @@ _define_operator(operator.add, "fadd")
 _define_operator(operator.sub, "fsub")
 _define_operator(operator.mul, "fmul")
 _define_operator(operator.truediv, "fdiv")
+
+
+@intrinsic
+def _negate(typingctx, x):
+    def codegen(context, builder, signature, args):
+        return builder.fneg(args[0])
+
+    return f32v(f32v), codegen
+
+
+@overload(operator.neg)
+def _negative(x):
+    if x is f32v:
+        return lambda x: _negate(x)
+    return None
