@@ -1,0 +1,191 @@
+"""What a planner decides, apart from time: which calls run, and which gaps between uses are spent
+on the host.
+
+In: a planner's choices. Out: `Decisions`, which `lower.py` turns into a list. The one idea: the
+life of a value is a row of uses; between two of them each byte either stays, or goes to the host (a
+`Gap`), or the value is dropped and its producer runs again (a second `Run` that keeps it starts a
+new life). GREEDY, DYNPROG, Belady, Chen, rotor and their mixtures differ in nothing else. Source:
+notes on planners, section 5. Read next: `lower.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ooctrain.errors import ConfigError
+from ooctrain.sched.schedule import Granule, Run
+from ooctrain.trace import Trace
+
+BEFORE_THE_STEP = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Bytes [lo, hi) of a variable are on the host between two uses, transfers aside.
+
+    Args:
+        var: the variable.
+        lo, hi: bytes, multiples of the granule except at the end.
+        after: position in `Decisions.runs` of the use before; `BEFORE_THE_STEP` for a persistent
+            variable that starts the step on the host.
+        before: position of the next use.
+    """
+
+    var: int
+    lo: int
+    hi: int
+    after: int
+    before: int
+
+
+@dataclass(frozen=True, slots=True)
+class Decisions:
+    """A planner's choices.
+
+    Inputs come from the host whether a gap says so or not. What persists rests on the device
+    between steps, except those bytes of it that have a gap with `after=BEFORE_THE_STEP`: these go
+    back to the host at the end of the step by themselves (in the case of a parameter: the same
+    bytes of its update).
+
+    Args:
+        runs: the calls in order; a call may run again, and `keep` says which outputs live on.
+        gaps: in any order; those of one variable do not overlap in time and bytes.
+    """
+
+    runs: tuple[Run, ...]
+    gaps: tuple[Gap, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """One life of a variable: from a Run that keeps it (or the start of the step) to its last use.
+
+    Args:
+        var: the variable.
+        uses: positions in `Decisions.runs`, ascending. The first is the Run that writes it, or
+            `BEFORE_THE_STEP`; the last is the number of runs if the next step needs it.
+        taken_over: whether the last use gives its storage to an output (`Call.reuse`).
+        takes_over: whether it begins on the storage of an input.
+    """
+
+    var: int
+    uses: tuple[int, ...]
+    taken_over: bool = False
+    takes_over: bool = False
+
+
+def runs_once(trace: Trace) -> tuple[Run, ...]:
+    """Every call once, every output kept: no recomputation."""
+    return tuple(Run(call.id) for call in trace.calls)
+
+
+def lives(trace: Trace, runs: Sequence[Run]) -> list[Life]:
+    """All lives of all variables, by their beginning. Inputs that nobody reads have none.
+
+    Raises:
+        ConfigError: a Run reads what is not alive, or keeps what is.
+    """
+    return _Lives(trace, runs).collect()
+
+
+def possible_gaps(trace: Trace, runs: Sequence[Run]) -> list[Gap]:
+    """Every gap between two consecutive uses, for whole variables, longest lives of a planner's
+    choice.
+    """
+    end = len(runs)
+    return [
+        Gap(life.var, 0, trace.variables[life.var].nbytes, after, before)
+        for life in lives(trace, runs)
+        for after, before in zip(life.uses, life.uses[1:], strict=False)
+        if before < end and trace.variables[life.var].nbytes
+    ]
+
+
+def check_gaps(trace: Trace, decisions: Decisions, granule: Granule) -> None:
+    """Raises ConfigError for a gap that lies between no two uses, is misaligned, or overlaps
+    another.
+    """
+    between = {
+        (life.var, pair)
+        for life in lives(trace, decisions.runs)
+        for pair in zip(life.uses, life.uses[1:], strict=False)
+    }
+    taken: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    for gap in sorted(decisions.gaps, key=lambda gap: gap.lo):
+        variable = trace.variables[gap.var]
+        row = taken.setdefault((gap.var, gap.after), [(0, 0)])
+        if (gap.var, (gap.after, gap.before)) not in between:
+            raise _wrong(trace, gap, "is not between two consecutive uses")
+        if not 0 <= gap.lo < gap.hi <= variable.nbytes or row[-1][1] > gap.lo:
+            raise _wrong(trace, gap, "is empty, outside the variable, or overlaps another gap")
+        if gap.lo % granule.size_bytes or (
+            gap.hi % granule.size_bytes and gap.hi < variable.nbytes
+        ):
+            raise _wrong(trace, gap, f"is not aligned to {granule.size_bytes} bytes")
+        if not granule.ranges and (gap.lo, gap.hi) != (0, variable.nbytes):
+            raise _wrong(trace, gap, "is a part, but the allocator moves whole variables")
+        if gap.before == len(decisions.runs) and gap.after != BEFORE_THE_STEP:
+            raise _wrong(trace, gap, "is at the end, where gaps follow from those at the start")
+        row.append((gap.lo, gap.hi))
+
+
+def _wrong(trace: Trace, gap: Gap, why: str) -> ConfigError:
+    name = trace.variables[gap.var].name
+    return ConfigError(
+        f"the gap of {name!r} {why}",
+        code="OOC-107",
+        numbers=f"bytes [{gap.lo}, {gap.hi}), after run {gap.after}, before run {gap.before}",
+    )
+
+
+class _Lives:
+    """Walks the runs once and cuts the uses of each variable into lives."""
+
+    def __init__(self, trace: Trace, runs: Sequence[Run]):
+        self.trace, self.runs = trace, runs
+        self.uses: dict[int, list[int]] = {v: [BEFORE_THE_STEP] for v in trace.initial}
+        self.takes_over: set[int] = set()
+        self.done: list[Life] = []
+
+    def collect(self) -> list[Life]:
+        for position, run in enumerate(self.runs):
+            self._read(position, run)
+            self._write(position, run)
+        for variable in self.trace.end_variables.values():
+            if variable not in self.uses:
+                raise ConfigError(
+                    f"{self.trace.variables[variable].name!r} is not alive at the end",
+                    code="OOC-107",
+                )
+            self.uses[variable].append(len(self.runs))
+        for variable in list(self.uses):
+            self._close(variable, taken_over=False)
+        return sorted(self.done, key=lambda life: (life.uses[0], life.var))
+
+    def _read(self, position: int, run: Run) -> None:
+        for variable in dict.fromkeys(self.trace.calls[run.call].ins):
+            if variable not in self.uses:
+                call, name = self.trace.calls[run.call].name, self.trace.variables[variable].name
+                raise ConfigError(f"run {position} of {call!r} reads {name!r}, which is not alive",
+                                  code="OOC-107", fix="run its producer again before")  # fmt: skip
+            self.uses[variable].append(position)
+
+    def _write(self, position: int, run: Run) -> None:
+        call = self.trace.calls[run.call]
+        for source in call.reuse.values():
+            self._close(source, taken_over=True)
+        for out in call.outs if run.keep is None else run.keep:
+            if out in self.uses:
+                self._close(out, taken_over=False)
+            self.uses[out] = [position]
+            if out in call.reuse:
+                self.takes_over.add(out)
+
+    def _close(self, variable: int, *, taken_over: bool) -> None:
+        uses = tuple(self.uses.pop(variable))
+        persistent = self.trace.variables[variable].persistent
+        if persistent or uses != (BEFORE_THE_STEP,):
+            begins = variable in self.takes_over
+            self.takes_over.discard(variable)
+            self.done.append(Life(variable, uses, taken_over, begins))
