@@ -9,7 +9,7 @@ from ooctrain.layers.kernels.cpu import elementwise as ew
 from ooctrain.layers.kernels.cpu import workspace as ws
 from ooctrain.layers.kernels.cpu.pool import ThreadPool
 
-SIZES = [1, 3, 17, 64, 1000, 70_001, 200_003]
+SIZES = [1, 3, 17, 64, 1000, 70_001, 600_001]
 
 
 @pytest.fixture(scope="module")
@@ -139,7 +139,7 @@ def test_tanh_and_sigmoid_are_accurate_everywhere(pools):
     np.testing.assert_allclose(y, 1 / (1 + np.exp(-x.astype(np.float64))), rtol=4e-7, atol=1e-37)
 
 
-@pytest.mark.parametrize(("rows", "channels"), [(1, 1), (7, 3), (1000, 17), (5000, 64), (70_000, 3), (300, 1000)])
+@pytest.mark.parametrize(("rows", "channels"), [(1, 1), (7, 3), (1000, 17), (5000, 64), (150_000, 3), (900, 1000)])
 def test_channel_sum(pools, rows, channels):
     dy = data(rows * channels).reshape(rows, channels) + np.float32(10)
     results = set()

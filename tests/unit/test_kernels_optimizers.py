@@ -11,7 +11,7 @@ from ooctrain.layers.kernels.cpu import optimizers
 from ooctrain.layers.kernels.cpu import workspace as ws
 from ooctrain.layers.kernels.cpu.pool import ThreadPool
 
-SIZES = [1, 17, 1000, 150_001]
+SIZES = [1, 17, 1000, 400_001]
 
 
 @pytest.fixture(scope="module")

@@ -11,16 +11,8 @@ import numpy as np
 from ooctrain.layers.kernels.cpu.chunks import element_chunk, flat
 from ooctrain.layers.kernels.cpu.jit import kernel
 from ooctrain.layers.kernels.cpu.pool import ThreadPool
-from ooctrain.layers.kernels.cpu.simd import (
-    VL,
-    vload,
-    vload_part,
-    vselect_gt,
-    vsplat,
-    vstore,
-    vstore_part,
-)
-from ooctrain.layers.kernels.cpu.simd_math import vsigmoid, vtanh
+from ooctrain.layers.kernels.cpu.simd import VL, vselect_gt, vsplat
+from ooctrain.layers.kernels.cpu.simd_math import vload_upto, vsigmoid, vstore_upto, vtanh
 
 Array = np.ndarray
 ZERO, ONE = np.float32(0), np.float32(1)
@@ -28,48 +20,41 @@ ZERO, ONE = np.float32(0), np.float32(1)
 
 @kernel("void(f4[::1], f4[::1], f4[::1], f4, i8, i8, i8)")
 def _leaky(dy, y, dx, slope, lo, hi, thread):
-    zero, end = vsplat(ZERO), hi - (hi - lo) % VL
-    for i in range(lo, end, VL):
-        d = vload(dy, i)
-        vstore(dx, i, vselect_gt(vload(y, i), zero, d, slope * d))
-    d = vload_part(dy, end, hi - end)
-    vstore_part(dx, end, vselect_gt(vload_part(y, end, hi - end), zero, d, slope * d), hi - end)
+    zero = vsplat(ZERO)
+    for i in range(lo, hi, VL):
+        n = hi - i
+        d = vload_upto(dy, i, n)
+        vstore_upto(dx, i, vselect_gt(vload_upto(y, i, n), zero, d, slope * d), n)
 
 
 @kernel("void(f4[::1], f4[::1], i8, i8, i8)")
 def _tanh(x, y, lo, hi, thread):
-    end = hi - (hi - lo) % VL
-    for i in range(lo, end, VL):
-        vstore(y, i, vtanh(vload(x, i)))
-    vstore_part(y, end, vtanh(vload_part(x, end, hi - end)), hi - end)
+    for i in range(lo, hi, VL):
+        n = hi - i
+        vstore_upto(y, i, vtanh(vload_upto(x, i, n)), n)
 
 
 @kernel("void(f4[::1], f4[::1], f4[::1], i8, i8, i8)")
 def _tanh_grad(dy, y, dx, lo, hi, thread):
-    end = hi - (hi - lo) % VL
-    for i in range(lo, end, VL):
-        out = vload(y, i)
-        vstore(dx, i, vload(dy, i) * (ONE - out * out))
-    out = vload_part(y, end, hi - end)
-    vstore_part(dx, end, vload_part(dy, end, hi - end) * (ONE - out * out), hi - end)
+    for i in range(lo, hi, VL):
+        n = hi - i
+        out = vload_upto(y, i, n)
+        vstore_upto(dx, i, vload_upto(dy, i, n) * (ONE - out * out), n)
 
 
 @kernel("void(f4[::1], f4[::1], i8, i8, i8)")
 def _sigmoid(x, y, lo, hi, thread):
-    end = hi - (hi - lo) % VL
-    for i in range(lo, end, VL):
-        vstore(y, i, vsigmoid(vload(x, i)))
-    vstore_part(y, end, vsigmoid(vload_part(x, end, hi - end)), hi - end)
+    for i in range(lo, hi, VL):
+        n = hi - i
+        vstore_upto(y, i, vsigmoid(vload_upto(x, i, n)), n)
 
 
 @kernel("void(f4[::1], f4[::1], f4[::1], i8, i8, i8)")
 def _sigmoid_grad(dy, y, dx, lo, hi, thread):
-    end = hi - (hi - lo) % VL
-    for i in range(lo, end, VL):
-        out = vload(y, i)
-        vstore(dx, i, vload(dy, i) * (out * (ONE - out)))
-    out = vload_part(y, end, hi - end)
-    vstore_part(dx, end, vload_part(dy, end, hi - end) * (out * (ONE - out)), hi - end)
+    for i in range(lo, hi, VL):
+        n = hi - i
+        out = vload_upto(y, i, n)
+        vstore_upto(dx, i, vload_upto(dy, i, n) * (out * (ONE - out)), n)
 
 
 def leaky_relu(pool: ThreadPool, x: Array, y: Array, slope: float) -> None:

@@ -19,17 +19,8 @@ import numpy as np
 from ooctrain.layers.kernels.cpu.chunks import chunk_count, flat, row_chunk
 from ooctrain.layers.kernels.cpu.jit import kernel
 from ooctrain.layers.kernels.cpu.pool import ThreadPool
-from ooctrain.layers.kernels.cpu.simd import (
-    VL,
-    vfma,
-    vload,
-    vload_part,
-    vmax,
-    vselect_gt,
-    vsplat,
-    vstore,
-    vstore_part,
-)
+from ooctrain.layers.kernels.cpu.simd import VL, vfma, vload, vmax, vselect_gt, vsplat, vstore
+from ooctrain.layers.kernels.cpu.simd_math import vload_upto, vstore_upto
 from ooctrain.layers.kernels.cpu.workspace import BLOCK_ROWS, channel_partials
 
 Array = np.ndarray
@@ -60,31 +51,38 @@ def _stats(x, channels, padded, partials, block, rows_per_chunk, lo, hi, thread)
     sums, squares = partials[base : base + padded], partials[base + padded : base + 2 * padded]
     sums[:] = 0.0
     squares[:] = 0.0
+    zero, whole = vsplat(ZERO), channels - channels % (4 * VL)
     for first in range(lo, hi, BLOCK_ROWS):
         last = min(hi, first + BLOCK_ROWS)
         share = np.float32(1.0 / (last - first))
-        for c in range(0, channels, 4 * VL):
-            n = channels - c
-            s0, s1, s2, s3 = vsplat(ZERO), vsplat(ZERO), vsplat(ZERO), vsplat(ZERO)
+        for c in range(0, whole, 4 * VL):
+            s0, s1, s2, s3 = zero, zero, zero, zero
             for row in range(first, last):
                 i = row * channels + c
-                s0 = s0 + vload_part(x, i, n)
-                s1 = s1 + vload_part(x, i + VL, n - VL)
-                s2 = s2 + vload_part(x, i + 2 * VL, n - 2 * VL)
-                s3 = s3 + vload_part(x, i + 3 * VL, n - 3 * VL)
+                s0, s1 = s0 + vload(x, i), s1 + vload(x, i + VL)
+                s2, s3 = s2 + vload(x, i + 2 * VL), s3 + vload(x, i + 3 * VL)
             m0, m1, m2, m3 = share * s0, share * s1, share * s2, share * s3
-            q0, q1, q2, q3 = vsplat(ZERO), vsplat(ZERO), vsplat(ZERO), vsplat(ZERO)
+            q0, q1, q2, q3 = zero, zero, zero, zero
             for row in range(first, last):
                 i = row * channels + c
-                d0 = vload_part(x, i, n) - m0
-                d1 = vload_part(x, i + VL, n - VL) - m1
-                d2 = vload_part(x, i + 2 * VL, n - 2 * VL) - m2
-                d3 = vload_part(x, i + 3 * VL, n - 3 * VL) - m3
+                d0, d1 = vload(x, i) - m0, vload(x, i + VL) - m1
+                d2, d3 = vload(x, i + 2 * VL) - m2, vload(x, i + 3 * VL) - m3
                 q0, q1, q2, q3 = vfma(d0, d0, q0), vfma(d1, d1, q1), vfma(d2, d2, q2), vfma(d3, d3, q3)
             _store4(block, base + c, m0, m1, m2, m3)
             _store4(block, base + padded + c, q0, q1, q2, q3)
+        for c in range(whole, channels, VL):
+            n = channels - c
+            s0, q0 = zero, zero
+            for row in range(first, last):
+                s0 = s0 + vload_upto(x, row * channels + c, n)
+            m0 = share * s0
+            for row in range(first, last):
+                d0 = vload_upto(x, row * channels + c, n) - m0
+                q0 = vfma(d0, d0, q0)
+            vstore(block, base + c, m0)
+            vstore(block, base + padded + c, q0)
         count = np.float64(last - first)
-        for c in range(padded):
+        for c in range(channels):
             m = np.float64(block[base + c])
             sums[c] += count * m
             squares[c] += block[base + padded + c] + count * m * m
@@ -101,58 +99,55 @@ def _finish_stats(partials, padded, chunks, rows, eps, mean, inv_std, var):
 
 @kernel("void(f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], b1, f4, i8, i8, i8)")
 def _apply(x, mean, inv_std, gamma, beta, residual, y, add, floor, lo, hi, thread):
-    """y = max((x - mean) * slope + beta [+ residual], floor), eight rows for each load of the vectors."""
+    """y = max((x - mean) * (gamma * inv_std) + beta [+ residual], floor)."""
     channels, floors = mean.size, vsplat(floor)
-    whole = channels - channels % VL
-    for first in range(lo, hi, 8):
-        last = min(hi, first + 8)
-        for c in range(0, whole, VL):
-            m, b = vload(mean, c), vload(beta, c)
-            slope = vload(gamma, c) * vload(inv_std, c)
-            for row in range(first, last):
-                i = row * channels + c
-                v = vfma(vload(x, i) - m, slope, b)
-                if add:
-                    v = v + vload(residual, i)
-                vstore(y, i, vmax(floors, v))
-        n = channels - whole
-        if n > 0:
-            m, b = vload_part(mean, whole, n), vload_part(beta, whole, n)
-            slope = vload_part(gamma, whole, n) * vload_part(inv_std, whole, n)
-            for row in range(first, last):
-                i = row * channels + whole
-                v = vfma(vload_part(x, i, n) - m, slope, b)
-                if add:
-                    v = v + vload_part(residual, i, n)
-                vstore_part(y, i, vmax(floors, v), n)
+    for row in range(lo, hi):
+        for c in range(0, channels, VL):
+            i, n = row * channels + c, channels - c
+            slope = vload_upto(gamma, c, n) * vload_upto(inv_std, c, n)
+            v = vload_upto(x, i, n) - vload_upto(mean, c, n)
+            v = vfma(v, slope, vload_upto(beta, c, n))
+            if add:
+                v = v + vload_upto(residual, i, n)
+            vstore_upto(y, i, vmax(floors, v), n)
 
 
 @kernel("void(f4[::1], f4[::1], f4[::1], f4[::1], b1, i8, f8[::1], f4[::1], i8, i8, i8, i8)")
 def _grad_reduce(dy, mask, x, mean, masked, padded, partials, block, rows_per_chunk, lo, hi, thread):
-    """Per chunk and channel: sum of dz and sum of dz * (x - mean), two vectors of channels at a time."""
+    """Per chunk and channel: sum of dz and sum of dz * (x - mean), float64 sums of blocks of rows."""
     channels, zero = mean.size, vsplat(ZERO)
     base = lo // rows_per_chunk * 2 * padded
     sums = partials[base : base + 2 * padded]
     sums[:] = 0.0
+    whole = channels - channels % (2 * VL)
     for first in range(lo, hi, BLOCK_ROWS):
         last = min(hi, first + BLOCK_ROWS)
-        for c in range(0, channels, 2 * VL):
-            n = channels - c
-            m0, m1 = vload_part(mean, c, n), vload_part(mean, c + VL, n - VL)
+        for c in range(0, whole, 2 * VL):
+            m0, m1 = vload(mean, c), vload(mean, c + VL)
             s0, s1, q0, q1 = zero, zero, zero, zero
             for row in range(first, last):
                 i = row * channels + c
-                d0, d1 = vload_part(dy, i, n), vload_part(dy, i + VL, n - VL)
+                d0, d1 = vload(dy, i), vload(dy, i + VL)
                 if masked:
-                    d0 = vselect_gt(vload_part(mask, i, n), zero, d0, zero)
-                    d1 = vselect_gt(vload_part(mask, i + VL, n - VL), zero, d1, zero)
+                    d0 = vselect_gt(vload(mask, i), zero, d0, zero)
+                    d1 = vselect_gt(vload(mask, i + VL), zero, d1, zero)
                 s0, s1 = s0 + d0, s1 + d1
-                q0 = vfma(d0, vload_part(x, i, n) - m0, q0)
-                q1 = vfma(d1, vload_part(x, i + VL, n - VL) - m1, q1)
+                q0, q1 = vfma(d0, vload(x, i) - m0, q0), vfma(d1, vload(x, i + VL) - m1, q1)
             vstore(block, base + c, s0)
             vstore(block, base + c + VL, s1)
             vstore(block, base + padded + c, q0)
             vstore(block, base + padded + c + VL, q1)
+        for c in range(whole, channels, VL):
+            n = channels - c
+            m0, s0, q0 = vload_upto(mean, c, n), zero, zero
+            for row in range(first, last):
+                i = row * channels + c
+                d0 = vload_upto(dy, i, n)
+                if masked:
+                    d0 = vselect_gt(vload_upto(mask, i, n), zero, d0, zero)
+                s0, q0 = s0 + d0, vfma(d0, vload_upto(x, i, n) - m0, q0)
+            vstore(block, base + c, s0)
+            vstore(block, base + padded + c, q0)
         for c in range(channels):
             sums[c] += block[base + c]
             sums[padded + c] += block[base + padded + c]
@@ -173,28 +168,17 @@ def _grad_apply(
     dy, mask, x, mean, inv_std, gamma, dgamma, dbeta, dx, masked, inv_rows, lo, hi, thread
 ):
     """dx = scale * (dz - dbeta / P - (x - mean) * slope); `fma` is spelled out, so the bits are fixed."""
-    channels, zero = mean.size, vsplat(ZERO)
-    whole = channels - channels % VL
-    for first in range(lo, hi, 8):
-        last = min(hi, first + 8)
+    channels, zero, negative = mean.size, vsplat(ZERO), vsplat(-inv_rows)
+    for row in range(lo, hi):
         for c in range(0, channels, VL):
-            n = channels - c
-            m, inv = vload_part(mean, c, n), vload_part(inv_std, c, n)
-            scale = vload_part(gamma, c, n) * inv
-            slope = inv * (inv_rows * vload_part(dgamma, c, n))
-            shift = inv_rows * vload_part(dbeta, c, n)
-            for row in range(first, last):
-                i = row * channels + c
-                if c < whole:
-                    dz, v = vload(dy, i), vload(x, i)
-                    if masked:
-                        dz = vselect_gt(vload(mask, i), zero, dz, zero)
-                    vstore(dx, i, scale * vfma(m - v, slope, dz - shift))
-                else:
-                    dz, v = vload_part(dy, i, n), vload_part(x, i, n)
-                    if masked:
-                        dz = vselect_gt(vload_part(mask, i, n), zero, dz, zero)
-                    vstore_part(dx, i, scale * vfma(m - v, slope, dz - shift), n)
+            i, n = row * channels + c, channels - c
+            inv, dz = vload_upto(inv_std, c, n), vload_upto(dy, i, n)
+            if masked:
+                dz = vselect_gt(vload_upto(mask, i, n), zero, dz, zero)
+            dz = vfma(vload_upto(dbeta, c, n), negative, dz)
+            slope = inv * (inv_rows * vload_upto(dgamma, c, n))
+            v = vload_upto(mean, c, n) - vload_upto(x, i, n)
+            vstore_upto(dx, i, vload_upto(gamma, c, n) * inv * vfma(v, slope, dz), n)
 
 
 @kernel("void(f4[::1], f4[::1], f4[::1], f4[::1], f4, f4)")

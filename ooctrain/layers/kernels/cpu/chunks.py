@@ -12,9 +12,9 @@ from __future__ import annotations
 import numpy as np
 
 #: Elements below which a problem is one chunk, run inline by the caller.
-SMALL_ELEMENTS = 1 << 16
+SMALL_ELEMENTS = 1 << 17
 #: Upper bound of the number of chunks of any one kernel call.
-MOST_CHUNKS = 32
+MOST_CHUNKS = 16
 #: Chunk borders are multiples of this many elements, so that vectors are cut only at the very end.
 ALIGN_ELEMENTS = 1 << 10
 
@@ -37,4 +37,6 @@ def chunk_count(items: int, chunk: int) -> int:
 
 def flat(array: np.ndarray) -> np.ndarray:
     """A 1-d view of a C-contiguous array. Raises ValueError where only a copy could be flat."""
-    return array.reshape(-1, copy=False)
+    if not array.flags.c_contiguous:
+        raise ValueError(f"kernels want C-contiguous arrays, not strides {array.strides}")
+    return array.ravel()

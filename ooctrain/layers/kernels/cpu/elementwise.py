@@ -14,16 +14,8 @@ import numpy as np
 from ooctrain.layers.kernels.cpu.chunks import chunk_count, element_chunk, flat, row_chunk
 from ooctrain.layers.kernels.cpu.jit import kernel
 from ooctrain.layers.kernels.cpu.pool import ThreadPool
-from ooctrain.layers.kernels.cpu.simd import (
-    VL,
-    vload,
-    vload_part,
-    vmax,
-    vselect_gt,
-    vsplat,
-    vstore,
-    vstore_part,
-)
+from ooctrain.layers.kernels.cpu.simd import VL, vload, vmax, vselect_gt, vsplat, vstore
+from ooctrain.layers.kernels.cpu.simd_math import vload_upto, vstore_upto
 from ooctrain.layers.kernels.cpu.workspace import BLOCK_ROWS, channel_partials
 
 Array = np.ndarray
@@ -32,79 +24,77 @@ ZERO, NO_FLOOR = np.float32(0), np.float32(-np.inf)
 
 @kernel("void(f4[::1], f4[::1], i8, i8, i8)")
 def _relu(x, y, lo, hi, thread):
-    zero, end = vsplat(ZERO), hi - (hi - lo) % VL
-    for i in range(lo, end, VL):
-        vstore(y, i, vmax(zero, vload(x, i)))
-    vstore_part(y, end, vmax(zero, vload_part(x, end, hi - end)), hi - end)
+    zero = vsplat(ZERO)
+    for i in range(lo, hi, VL):
+        n = hi - i
+        vstore_upto(y, i, vmax(zero, vload_upto(x, i, n)), n)
 
 
 @kernel("void(f4[::1], f4[::1], f4[::1], i8, i8, i8)")
 def _relu_grad(dy, y, dx, lo, hi, thread):
-    zero, end = vsplat(ZERO), hi - (hi - lo) % VL
-    for i in range(lo, end, VL):
-        vstore(dx, i, vselect_gt(vload(y, i), zero, vload(dy, i), zero))
-    n = hi - end
-    vstore_part(dx, end, vselect_gt(vload_part(y, end, n), zero, vload_part(dy, end, n), zero), n)
+    zero = vsplat(ZERO)
+    for i in range(lo, hi, VL):
+        n = hi - i
+        vstore_upto(dx, i, vselect_gt(vload_upto(y, i, n), zero, vload_upto(dy, i, n), zero), n)
 
 
 @kernel("void(f4[::1], f4[::1], f4[::1], f4, i8, i8, i8)")
 def _add(a, b, y, floor, lo, hi, thread):
     """y = max(a + b, floor)."""
-    floors, end = vsplat(floor), hi - (hi - lo) % VL
-    for i in range(lo, end, VL):
-        vstore(y, i, vmax(floors, vload(a, i) + vload(b, i)))
-    n = hi - end
-    vstore_part(y, end, vmax(floors, vload_part(a, end, n) + vload_part(b, end, n)), n)
+    floors = vsplat(floor)
+    for i in range(lo, hi, VL):
+        n = hi - i
+        vstore_upto(y, i, vmax(floors, vload_upto(a, i, n) + vload_upto(b, i, n)), n)
 
 
 @kernel("void(f4[::1], f4[::1], f4[::1], f4[::1], i8, i8, i8)")
 def _add_masked(a, dy, y, out, lo, hi, thread):
-    zero, end = vsplat(ZERO), hi - (hi - lo) % VL
-    for i in range(lo, end, VL):
-        vstore(out, i, vload(a, i) + vselect_gt(vload(y, i), zero, vload(dy, i), zero))
-    n = hi - end
-    dz = vselect_gt(vload_part(y, end, n), zero, vload_part(dy, end, n), zero)
-    vstore_part(out, end, vload_part(a, end, n) + dz, n)
+    zero = vsplat(ZERO)
+    for i in range(lo, hi, VL):
+        n = hi - i
+        dz = vselect_gt(vload_upto(y, i, n), zero, vload_upto(dy, i, n), zero)
+        vstore_upto(out, i, vload_upto(a, i, n) + dz, n)
 
 
 @kernel("void(f4[::1], f4[::1], f4, i8, i8, i8)")
 def _scale(x, y, factor, lo, hi, thread):
-    end = hi - (hi - lo) % VL
-    for i in range(lo, end, VL):
-        vstore(y, i, factor * vload(x, i))
-    vstore_part(y, end, factor * vload_part(x, end, hi - end), hi - end)
+    for i in range(lo, hi, VL):
+        n = hi - i
+        vstore_upto(y, i, factor * vload_upto(x, i, n), n)
 
 
 @kernel("void(f4[::1], f4, i8, i8, i8)")
 def _fill(y, value, lo, hi, thread):
-    values, end = vsplat(value), hi - (hi - lo) % VL
-    for i in range(lo, end, VL):
-        vstore(y, i, values)
-    vstore_part(y, end, values, hi - end)
+    values = vsplat(value)
+    for i in range(lo, hi, VL):
+        vstore_upto(y, i, values, hi - i)
 
 
 @kernel("void(f4[::1], i8, i8, f8[::1], f4[::1], i8, i8, i8, i8)")
 def _channel_partials(dy, channels, padded, partials, block, rows_per_chunk, lo, hi, thread):
     """float32 sums over blocks of rows, 4 vectors of channels at a time; blocks added in float64."""
     base = lo // rows_per_chunk * padded
-    sums = partials[base : base + padded]
+    sums, zero = partials[base : base + padded], vsplat(ZERO)
     sums[:] = 0.0
     for first in range(lo, hi, BLOCK_ROWS):
         last = min(hi, first + BLOCK_ROWS)
-        for c in range(0, channels, 4 * VL):
-            s0, s1, s2, s3 = vsplat(ZERO), vsplat(ZERO), vsplat(ZERO), vsplat(ZERO)
-            n = channels - c
+        whole = channels - channels % (4 * VL)
+        for c in range(0, whole, 4 * VL):
+            s0, s1, s2, s3 = zero, zero, zero, zero
             for row in range(first, last):
                 i = row * channels + c
-                s0 = s0 + vload_part(dy, i, n)
-                s1 = s1 + vload_part(dy, i + VL, n - VL)
-                s2 = s2 + vload_part(dy, i + 2 * VL, n - 2 * VL)
-                s3 = s3 + vload_part(dy, i + 3 * VL, n - 3 * VL)
+                s0, s1 = s0 + vload(dy, i), s1 + vload(dy, i + VL)
+                s2, s3 = s2 + vload(dy, i + 2 * VL), s3 + vload(dy, i + 3 * VL)
             vstore(block, base + c, s0)
             vstore(block, base + c + VL, s1)
             vstore(block, base + c + 2 * VL, s2)
             vstore(block, base + c + 3 * VL, s3)
-        for c in range(padded):
+        for c in range(whole, channels, VL):
+            s0 = zero
+            for row in range(first, last):
+                s0 = s0 + vload_upto(dy, row * channels + c, channels - c)
+            vstore(block, base + c, s0)
+        for c in range(channels):
             sums[c] += block[base + c]
 
 

@@ -13,15 +13,8 @@ import numpy as np
 from ooctrain.layers.kernels.cpu.chunks import flat, row_chunk
 from ooctrain.layers.kernels.cpu.jit import kernel
 from ooctrain.layers.kernels.cpu.pool import ThreadPool
-from ooctrain.layers.kernels.cpu.simd import (
-    VL,
-    vload,
-    vload_part,
-    vsplat,
-    vstore,
-    vstore_part,
-    vtranspose,
-)
+from ooctrain.layers.kernels.cpu.simd import VL, vsplat, vtranspose
+from ooctrain.layers.kernels.cpu.simd_math import vload_upto, vstore_upto
 
 Array = np.ndarray
 
@@ -29,18 +22,15 @@ Array = np.ndarray
 @numba.njit(inline="always")
 def _copy_run(src, i, dst, j, run):
     """dst[j : j + run] = src[i : i + run]."""
-    whole = run - run % VL
-    for k in range(0, whole, VL):
-        vstore(dst, j + k, vload(src, i + k))
-    if whole < run:
-        vstore_part(dst, j + whole, vload_part(src, i + whole, run - whole), run - whole)
+    for k in range(0, run, VL):
+        vstore_upto(dst, j + k, vload_upto(src, i + k, run - k), run - k)
 
 
 @numba.njit(inline="always")
 def _fill_run(dst, j, value, run):
     """dst[j : j + run] = value."""
     for k in range(0, run, VL):
-        vstore_part(dst, j + k, value, run - k)
+        vstore_upto(dst, j + k, value, run - k)
 
 
 @kernel("void(f4[::1], i8, i8, i8, i8, f4[::1], i8, i8, i8, i8, i8, i8, i8, b1, i8, i8, i8)")
@@ -56,8 +46,8 @@ def _move_block(
             j = dst_at + n * dst_n + h * dst_h + w * dst_w
             if add:
                 for k in range(0, run, VL):
-                    v = vload_part(dst, j + k, run - k) + vload_part(src, i + k, run - k)
-                    vstore_part(dst, j + k, v, run - k)
+                    v = vload_upto(dst, j + k, run - k) + vload_upto(src, i + k, run - k)
+                    vstore_upto(dst, j + k, v, run - k)
             else:
                 _copy_run(src, i, dst, j, run)
 
@@ -90,8 +80,8 @@ def _transpose(x, y, block, lo, hi, thread):
         for i in range(0, whole_i, VL):
             for j in range(j0, whole_j, VL):
                 vtranspose(xs, b + i * columns + j, columns, ys, b + j * rows + i, rows)
-        for j in range(j0, j1):
-            for i in range(whole_i if j < whole_j else 0, rows):
+        for i in range(rows):
+            for j in range(j0 if i >= whole_i else whole_j, j1):
                 ys[b + j * rows + i] = xs[b + i * columns + j]
 
 

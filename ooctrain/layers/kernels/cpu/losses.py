@@ -20,16 +20,13 @@ from ooctrain.layers.kernels.cpu.simd import (
     VL,
     vabs,
     vfma,
-    vload_part,
     vmax,
     vmax_lanes,
     vselect_gt,
     vsplat,
-    vstore,
-    vstore_part,
     vsum,
 )
-from ooctrain.layers.kernels.cpu.simd_math import vexp, vload_part_or
+from ooctrain.layers.kernels.cpu.simd_math import vexp, vload_upto, vload_upto_or, vstore_upto
 from ooctrain.layers.kernels.cpu.workspace import BLOCK_ELEMENTS
 
 Array = np.ndarray
@@ -43,11 +40,11 @@ def _cross_entropy(logits, labels, losses, lse, ignore_index, lo, hi, thread):
         start = row * classes
         tops = vsplat(LOWEST)
         for c in range(0, classes, VL):
-            tops = vmax(tops, vload_part_or(z, start + c, classes - c, LOWEST))
+            tops = vmax(tops, vload_upto_or(z, start + c, classes - c, LOWEST))
         top = vmax_lanes(tops)
         sums = vsplat(ZERO)
         for c in range(0, classes, VL):
-            sums = sums + vexp(vload_part_or(z, start + c, classes - c, LOWEST) - top)
+            sums = sums + vexp(vload_upto_or(z, start + c, classes - c, LOWEST) - top)
         log_sum = math.log(np.float64(vsum(sums)))
         lse[row] = np.float64(top) + log_sum
         label = labels[row]
@@ -63,11 +60,8 @@ def _cross_entropy_grad(logits, labels, lse, dlogits, scale, ignore_index, lo, h
         factor = ZERO if label == ignore_index else scale
         shift = lse[row]
         for c in range(0, classes, VL):
-            p = factor * vexp(vload_part(z, start + c, classes - c) - shift)
-            if c + VL <= classes:
-                vstore(dz, start + c, p)
-            else:
-                vstore_part(dz, start + c, p, classes - c)
+            p = factor * vexp(vload_upto(z, start + c, classes - c) - shift)
+            vstore_upto(dz, start + c, p, classes - c)
         if label != ignore_index:
             dz[start + label] -= scale
 
@@ -87,7 +81,7 @@ def _sum(x, partials, chunk, lo, hi, thread):
         last = min(hi, first + BLOCK_ELEMENTS)
         sums = vsplat(ZERO)
         for i in range(first, last, VL):
-            sums = sums + vload_part(x, i, last - i)
+            sums = sums + vload_upto(x, i, last - i)
         total += vsum(sums)
     partials[lo // chunk] = total
 
@@ -100,7 +94,7 @@ def _errors(x, target, squared, partials, chunk, lo, hi, thread):
         last = min(hi, first + BLOCK_ELEMENTS)
         sums = vsplat(ZERO)
         for i in range(first, last, VL):
-            d = vload_part(x, i, last - i) - vload_part(target, i, last - i)
+            d = vload_upto(x, i, last - i) - vload_upto(target, i, last - i)
             sums = vfma(d, d, sums) if squared else sums + vabs(d)
         total += vsum(sums)
     partials[lo // chunk] = total
@@ -119,12 +113,12 @@ def _errors_grad(x, target, dx, scale, squared, lo, hi, thread):
     """dx = (x - target) * scale, or the sign of (x - target) times scale."""
     zero, up, down = vsplat(ZERO), vsplat(scale), vsplat(-scale)
     for i in range(lo, hi, VL):
-        d = vload_part(x, i, hi - i) - vload_part(target, i, hi - i)
+        d = vload_upto(x, i, hi - i) - vload_upto(target, i, hi - i)
         if squared:
             d = scale * d
         else:
             d = vselect_gt(d, zero, up, vselect_gt(zero, d, down, zero * d))
-        vstore_part(dx, i, d, hi - i)
+        vstore_upto(dx, i, d, hi - i)
 
 
 def softmax_cross_entropy(

@@ -16,7 +16,8 @@ import numpy as np
 from ooctrain.layers.kernels.cpu.chunks import chunk_count, element_chunk, flat
 from ooctrain.layers.kernels.cpu.jit import kernel
 from ooctrain.layers.kernels.cpu.pool import ThreadPool
-from ooctrain.layers.kernels.cpu.simd import VL, vfma, vload_part, vsplat, vsqrt, vstore_part, vsum
+from ooctrain.layers.kernels.cpu.simd import VL, vfma, vsplat, vsqrt, vsum
+from ooctrain.layers.kernels.cpu.simd_math import vload_upto, vstore_upto
 from ooctrain.layers.kernels.cpu.workspace import BLOCK_ELEMENTS
 
 Array = np.ndarray
@@ -28,9 +29,9 @@ def _sgd_plain(w, g, w_out, lr, weight_decay, lo, hi, thread):
     decay, negative_lr = vsplat(weight_decay), vsplat(-lr)
     for i in range(lo, hi, VL):
         n = hi - i
-        value = vload_part(w, i, n)
-        d = vfma(decay, value, vload_part(g, i, n))
-        vstore_part(w_out, i, vfma(negative_lr, d, value), n)
+        value = vload_upto(w, i, n)
+        d = vfma(decay, value, vload_upto(g, i, n))
+        vstore_upto(w_out, i, vfma(negative_lr, d, value), n)
 
 
 @kernel("void(f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], f4, f4, f4, f4, b1, i8, i8, i8)")
@@ -38,13 +39,13 @@ def _sgd(w, g, m, w_out, m_out, lr, momentum, undamped, weight_decay, nesterov, 
     decay, mu, negative_lr = vsplat(weight_decay), vsplat(momentum), vsplat(-lr)
     for i in range(lo, hi, VL):
         n = hi - i
-        value = vload_part(w, i, n)
-        d = vfma(decay, value, vload_part(g, i, n))
-        velocity = vfma(mu, vload_part(m, i, n), undamped * d)
-        vstore_part(m_out, i, velocity, n)
+        value = vload_upto(w, i, n)
+        d = vfma(decay, value, vload_upto(g, i, n))
+        velocity = vfma(mu, vload_upto(m, i, n), undamped * d)
+        vstore_upto(m_out, i, velocity, n)
         if nesterov:
             velocity = vfma(mu, velocity, d)
-        vstore_part(w_out, i, vfma(negative_lr, velocity, value), n)
+        vstore_upto(w_out, i, vfma(negative_lr, velocity, value), n)
 
 
 @kernel(
@@ -59,14 +60,14 @@ def _adam(
     corrections, epsilons, decays = vsplat(root_correction), vsplat(eps), vsplat(decay)
     for i in range(lo, hi, VL):
         n = hi - i
-        value, first = vload_part(w, i, n), vload_part(m, i, n)
-        d = vfma(decays, value, vload_part(g, i, n))
+        value, first = vload_upto(w, i, n), vload_upto(m, i, n)
+        d = vfma(decays, value, vload_upto(g, i, n))
         first = vfma(rest1, d - first, first)
-        second = vfma(beta2v, vload_part(v, i, n), rest2 * (d * d))
+        second = vfma(beta2v, vload_upto(v, i, n), rest2 * (d * d))
         root = vfma(vsqrt(second), corrections, epsilons)
-        vstore_part(w_out, i, shrink * value - step_size * first / root, n)
-        vstore_part(m_out, i, first, n)
-        vstore_part(v_out, i, second, n)
+        vstore_upto(w_out, i, shrink * value - step_size * first / root, n)
+        vstore_upto(m_out, i, first, n)
+        vstore_upto(v_out, i, second, n)
 
 
 @kernel("void(f4[::1], f8[::1], i8, i8, i8, i8)")
@@ -76,7 +77,7 @@ def _squares(g, partials, chunk, lo, hi, thread):
         last = min(hi, first + BLOCK_ELEMENTS)
         sums = vsplat(ZERO)
         for i in range(first, last, VL):
-            v = vload_part(g, i, last - i)
+            v = vload_upto(g, i, last - i)
             sums = vfma(v, v, sums)
         total += vsum(sums)
     partials[lo // chunk] = total

@@ -17,21 +17,13 @@ import numpy as np
 from ooctrain.layers.kernels.cpu.chunks import row_chunk
 from ooctrain.layers.kernels.cpu.jit import kernel
 from ooctrain.layers.kernels.cpu.pool import ThreadPool
-from ooctrain.layers.kernels.cpu.simd import (
-    VL,
-    vfma,
-    vload_part,
-    vselect_eq,
-    vsplat,
-    vstore,
-    vstore_part,
-)
+from ooctrain.layers.kernels.cpu.simd import VL, vfma, vselect_eq, vsplat
 from ooctrain.layers.kernels.cpu.simd_math import (
-    vload_bytes,
-    vload_bytes_part,
+    vload_bytes_upto,
+    vload_upto,
     vselect_wins,
-    vstore_bytes,
-    vstore_bytes_part,
+    vstore_bytes_upto,
+    vstore_upto,
 )
 
 Array = np.ndarray
@@ -56,17 +48,13 @@ def _max_pool(x, y, index, kh, kw, sh, sw, top, left, lo, hi, thread):
                 best, where = vsplat(LOWEST), vsplat(np.float32(r0 * kw + s0))
                 for r in range(r0, r1):
                     for s in range(s0, s1):
-                        v = vload_part(xs, corner + (r * width + s) * channels + c, channels - c)
+                        v = vload_upto(xs, corner + (r * width + s) * channels + c, channels - c)
                         # As in torch: the first maximum wins, and NaN beats everything.
                         where = vselect_wins(v, best, vsplat(np.float32(r * kw + s)), where)
                         best = vselect_wins(v, best, v, best)
                 i = (item * y.shape[2] + ow) * channels + c
-                if c + VL <= channels:
-                    vstore(ys, i, best)
-                    vstore_bytes(indices, i, where)
-                else:
-                    vstore_part(ys, i, best, channels - c)
-                    vstore_bytes_part(indices, i, where, channels - c)
+                vstore_upto(ys, i, best, channels - c)
+                vstore_bytes_upto(indices, i, where, channels - c)
 
 
 @kernel("void(f4[:,:,:,::1], u1[:,:,:,::1], f4[:,:,:,::1], i8, i8, i8, i8, i8, i8, i8, i8, i8)")
@@ -80,24 +68,22 @@ def _max_pool_grad(dy, index, dx, kh, kw, sh, sw, top, left, lo, hi, thread):
         oh0, oh1 = max(0, (h + top - kh + sh) // sh), min(rows, (h + top) // sh + 1)
         for w in range(width):
             ow0, ow1 = max(0, (w + left - kw + sw) // sw), min(columns, (w + left) // sw + 1)
-            for c in range(0, channels, VL):
-                count = channels - c
-                total = zero
-                for oh in range(oh0, oh1):
-                    for ow in range(ow0, ow1):
-                        i = ((n * rows + oh) * columns + ow) * channels + c
-                        here = (h + top - oh * sh) * kw + w + left - ow * sw
-                        if count >= VL:
-                            where = vload_bytes(indices, i)
-                        else:
-                            where = vload_bytes_part(indices, i, count)
-                        d = vload_part(dys, i, count)
-                        total = total + vselect_eq(where, vsplat(np.float32(here)), d, zero)
-                i = (item * width + w) * channels + c
-                if count >= VL:
-                    vstore(dxs, i, total)
-                else:
-                    vstore_part(dxs, i, total, count)
+            j = (item * width + w) * channels
+            windows = 0
+            for oh in range(oh0, oh1):
+                for ow in range(ow0, ow1):
+                    here = vsplat(np.float32((h + top - oh * sh) * kw + w + left - ow * sw))
+                    i = ((n * rows + oh) * columns + ow) * channels
+                    for c in range(0, channels, VL):
+                        count = channels - c
+                        where = vload_bytes_upto(indices, i + c, count)
+                        d = vselect_eq(where, here, vload_upto(dys, i + c, count), zero)
+                        if windows > 0:
+                            d = vload_upto(dxs, j + c, count) + d
+                        vstore_upto(dxs, j + c, d, count)
+                    windows += 1
+            if windows == 0:
+                dxs[j : j + channels] = ZERO
 
 
 @numba.njit(inline="always")
@@ -124,17 +110,13 @@ def _avg_pool(x, y, kh, kw, sh, sw, top, left, divisor, lo, hi, thread):
         for ow in range(columns):
             w0, w1 = _first(ow, width, columns, kw, sw, left), _end(ow, width, columns, kw, sw, left)
             cells = vsplat(np.float32(divisor if divisor > 0 else (h1 - h0) * (w1 - w0)))
-            for c in range(0, channels, 2 * VL):
-                count = channels - c
-                t0, t1 = vsplat(ZERO), vsplat(ZERO)
+            for c in range(0, channels, VL):
+                total = vsplat(ZERO)
                 for h in range(h0, h1):
                     for w in range(w0, w1):
                         i = ((n * height + h) * width + w) * channels + c
-                        t0 = t0 + vload_part(xs, i, count)
-                        t1 = t1 + vload_part(xs, i + VL, count - VL)
-                i = (item * columns + ow) * channels + c
-                vstore_part(ys, i, t0 / cells, count)
-                vstore_part(ys, i + VL, t1 / cells, count - VL)
+                        total = total + vload_upto(xs, i, channels - c)
+                vstore_upto(ys, (item * columns + ow) * channels + c, total / cells, channels - c)
 
 
 @kernel("void(f4[:,:,:,::1], f4[:,:,:,::1], i8, i8, i8, i8, i8, i8, i8, i8, i8, i8)")
@@ -154,22 +136,26 @@ def _avg_pool_grad(dy, dx, kh, kw, sh, sw, top, left, divisor, lo, hi, thread):
                 ow0, ow1 = w * columns // width, ((w + 1) * columns + width - 1) // width
             else:
                 ow0, ow1 = max(0, (w + left - kw + sw) // sw), min(columns, (w + left) // sw + 1)
-            for c in range(0, channels, VL):
-                count = channels - c
-                total = vsplat(ZERO)
-                for oh in range(oh0, oh1):
-                    tall = _end(oh, height, rows, kh, sh, top) - _first(oh, height, rows, kh, sh, top)
-                    for ow in range(ow0, ow1):
-                        wide = _end(ow, width, columns, kw, sw, left)
-                        wide -= _first(ow, width, columns, kw, sw, left)
-                        share = ONE / np.float32(divisor if divisor > 0 else tall * wide)
-                        i = ((n * rows + oh) * columns + ow) * channels + c
-                        total = vfma(vload_part(dys, i, count), vsplat(share), total)
-                i = (item * width + w) * channels + c
-                if count >= VL:
-                    vstore(dxs, i, total)
-                else:
-                    vstore_part(dxs, i, total, count)
+            j = (item * width + w) * channels
+            windows = 0
+            for oh in range(oh0, oh1):
+                tall = _end(oh, height, rows, kh, sh, top) - _first(oh, height, rows, kh, sh, top)
+                for ow in range(ow0, ow1):
+                    wide = _end(ow, width, columns, kw, sw, left)
+                    wide -= _first(ow, width, columns, kw, sw, left)
+                    share = vsplat(ONE / np.float32(divisor if divisor > 0 else tall * wide))
+                    i = ((n * rows + oh) * columns + ow) * channels
+                    for c in range(0, channels, VL):
+                        count = channels - c
+                        d = vload_upto(dys, i + c, count)
+                        if windows > 0:
+                            d = vfma(d, share, vload_upto(dxs, j + c, count))
+                        else:
+                            d = d * share
+                        vstore_upto(dxs, j + c, d, count)
+                    windows += 1
+            if windows == 0:
+                dxs[j : j + channels] = ZERO
 
 
 def max_pool(
