@@ -60,7 +60,10 @@ class ThreadPool:
         Raises: whatever a kernel raised, after all threads have stopped.
         """
         chunks = -(-items // chunk)
-        if self.threads == 1 or chunks <= 1:
+        if chunks == 1:
+            function(*args, 0, items, 0)
+            return
+        if self.threads == 1:
             self._job = (function, args, items, chunk, self._order(chunks))
             self._draw(0)
             return
