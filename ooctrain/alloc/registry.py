@@ -82,7 +82,8 @@ def choose_allocator(
 
 def _choose(name: str, budget_bytes: int) -> AllocatorChoice:
     factory, options = locate(name, _KNOWN, group=_GROUP, what="allocator")
-    make = partial(factory, **options)
+    defaults = getattr(factory, "defaults", None)
+    make = partial(factory, **{**(defaults(budget_bytes) if defaults else {}), **options})
     sample = make(PaperMemory(budget_bytes))
     missing = [word for word in _METHODS if not hasattr(sample, word)]
     if missing:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -81,6 +81,11 @@ class VirtualAddressing:
     """
 
     name = "va"
+
+    @staticmethod
+    def defaults(budget_bytes: int) -> Mapping[str, int]:
+        """Parameters that follow from the budget, so that planning knows the granule."""
+        return {"chunk": default_chunk_bytes(budget_bytes)}
 
     def __init__(self, memory: VirtualMemory, chunk: int | None = None):
         size = default_chunk_bytes(memory.size_bytes) if chunk is None else chunk

@@ -9,6 +9,7 @@ the link's slowness is imposed. Source: DESIGN section 6. Read next: `../executo
 from __future__ import annotations
 
 import ctypes
+import math
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -77,7 +78,9 @@ class CpuDevice:
 
     def view(self, address: int, shape: tuple[int, ...], dtype: str) -> np.ndarray:
         """The array at a device address. It does not keep the mapping alive."""
-        size = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
+        size = math.prod(shape) * np.dtype(dtype).itemsize
+        if not size:
+            return np.empty(shape, dtype)
         return bytes_at(address, size).view(dtype).reshape(shape)
 
     def launch(

@@ -26,19 +26,26 @@ Waits = Sequence[int]  # for each stream how many pieces must be done; (0, 0, 0)
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Reached once each stream has done as many pieces as `waits` says."""
+    """Reached once each stream has done as many pieces as `waits` says, or counts from 0 again.
+
+    Args:
+        streams: whose pieces.
+        waits: for each stream how many.
+        era: how often the streams had been restarted when it was made.
+    """
 
     streams: Streams
     waits: tuple[int, ...]
+    era: int
 
     def done(self) -> bool:
         """Whether it has been reached, without waiting."""
-        return self.streams.reached(self.waits)
+        return self.streams.era > self.era or self.streams.reached(self.waits)
 
     def wait(self) -> None:
-        """Blocks until it is reached. On the compute stream's own thread this works the queue
-        off."""
-        self.streams.wait(self.waits)
+        """Blocks until it is reached. On the walker's thread this works the compute queue off."""
+        if not self.done():
+            self.streams.wait(self.waits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +78,8 @@ class Streams:
         self.submitted = [0] * self.count
         self.spans: list[Span] = []
         self.failure: BaseException | None = None
+        self.era = 0
+        self._computing = False
         self._jitter = jitter
         self._moved = threading.Condition()
         self._queues: list[deque] = [deque() for _ in range(self.count)]
@@ -94,7 +103,7 @@ class Streams:
 
     def event(self, waits: Waits) -> Event:
         """The event of these points."""
-        return Event(self, tuple(waits))
+        return Event(self, tuple(waits), self.era)
 
     def reached(self, waits: Waits) -> bool:
         """Whether every stream has come as far as `waits` says."""
@@ -102,10 +111,10 @@ class Streams:
 
     def wait(self, waits: Waits) -> None:
         """Blocks until `reached(waits)`."""
-        if threading.get_ident() == self._walker:
+        if threading.get_ident() == self._walker and not self._computing:
             # A copy that is waited for may itself wait for compute work that only we can do.
             while self._queues[COMPUTE] and not self.reached(waits):
-                self._work(COMPUTE)
+                self._compute()
         if not self.reached(waits):
             with self._moved:
                 self._moved.wait_for(lambda: self.reached(waits))
@@ -113,7 +122,7 @@ class Streams:
     def advance(self, at_most: int) -> None:
         """Works the compute stream off until at most `at_most` pieces are left in its queue."""
         while len(self._queues[COMPUTE]) > at_most:
-            self._work(COMPUTE)
+            self._compute()
 
     def synchronize(self) -> None:
         """Waits for everything submitted.
@@ -129,6 +138,7 @@ class Streams:
         spans, self.spans = self.spans, []
         self.done = [0] * self.count
         self.submitted = [0] * self.count
+        self.era += 1
         return spans
 
     def abandon(self, reason: BaseException) -> None:
@@ -143,6 +153,13 @@ class Streams:
             self._queues[stream].append(None)
             self._arrived[stream].release()
             thread.join()
+
+    def _compute(self) -> None:
+        self._computing = True
+        try:
+            self._work(COMPUTE)
+        finally:
+            self._computing = False
 
     def _serve(self, stream: int) -> None:
         while True:

@@ -47,7 +47,7 @@ def time_issued(
             machine.link == "shared",
             Fraction(machine.interference).limit_denominator(1000),
         )
-    return _timeline(issued, schedule, trace, start, done)
+    return timeline_of(issued, schedule, trace, start, done)
 
 
 def durations_ns(schedule: Schedule, trace: Trace, machine: Machine) -> list[int]:
@@ -143,9 +143,10 @@ def _lane(row: Issued, shared_link: bool) -> str:
     return "link" if shared_link and row.stream != "C" else row.stream
 
 
-def _timeline(
+def timeline_of(
     issued: Sequence[Issued], schedule: Schedule, trace: Trace, start: list[int], done: list[int]
 ) -> Timeline:
+    """The timeline of a walked list whose times, by list position in ns, are known or measured."""
     events: list[Event] = []
     changes: list[tuple[int, int]] = []
     moved = {"C": 0, "D": 0, "H": 0}

@@ -1,0 +1,1 @@
+"""How the one loop of `executor.py` is prepared: the list as steps, and blocks by variable."""

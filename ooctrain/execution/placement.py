@@ -1,0 +1,173 @@
+"""Blocks by variable: what a program's steps claim and release, on any allocator.
+
+In: steps in list order. Out: requests to an allocator, always the same ones in the same order. The
+one idea: where variables lie is decided at issue by the list alone, so the executor and the replay
+that predicts fragmentation share this file and cannot differ. Source: DESIGN sections 4 and 6. Read
+next: `../executor.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ooctrain.alloc.base import Allocator, Block, RangedAllocator, Reached
+from ooctrain.alloc.registry import AllocatorChoice
+from ooctrain.alloc.replay import PaperMemory
+from ooctrain.devices.host_vm import PAGE_BYTES
+from ooctrain.errors import OutOfDeviceMemory
+from ooctrain.execution.program import EndStep, FreeStep, InStep, Program, RunStep, make_program
+from ooctrain.sched.schedule import Schedule
+from ooctrain.trace import Trace
+
+WORKSPACE = -1
+_MAX_ARENA_FACTOR = 64
+_MAX_REPLAYED_STEPS = 16
+
+
+class Placement:
+    """The blocks of resident variables.
+
+    Args:
+        program: whose variables they are.
+        allocator: that gives and takes the blocks.
+
+    Attributes:
+        blocks: {variable: its block}, resident as a whole or in part.
+        scratch: {variable or WORKSPACE: block} of the Run that has not ended.
+    """
+
+    def __init__(self, program: Program, allocator: Allocator):
+        self.program, self.allocator = program, allocator
+        self.blocks: dict[int, Block] = {}
+        self.scratch: dict[int, Block] = {}
+        self._variables = program.trace.variables
+        self._ranged = allocator if isinstance(allocator, RangedAllocator) else None
+        self._held: dict[int, int] = {}  # resident bytes of each block's variable
+
+    def claim_start(self) -> None:
+        """Claims what the schedule's start wants on the device and the last step did not leave."""
+        start = self.program.schedule.start_device
+        for variable, lo, hi in [r for r in start if r[0] not in self.blocks]:
+            self.claim(variable, lo, hi)
+
+    def claim(self, variable: int, lo: int, hi: int) -> None:
+        """Makes a range resident."""
+        if lo == hi:
+            return
+        block = self.blocks.get(variable)
+        name, size = self._variables[variable].name, self._size(variable)
+        if block is None and (lo, hi) == (0, size):
+            block = self.allocator.allocate(size, name)
+        else:
+            assert self._ranged is not None, "fit_granule lets no part pass"
+            block = block or self._ranged.reserve(size, name)
+            self._ranged.map_range(block, lo, hi)
+        self.blocks[variable] = block
+        self._held[variable] = self._held.get(variable, 0) + hi - lo
+
+    def release(self, step: FreeStep, after: Sequence[Reached] = ()) -> None:
+        """Gives a range back; with its last range the block goes."""
+        if step.lo == step.hi:
+            return
+        left = self._held[step.var] - (step.hi - step.lo)
+        if left:
+            assert self._ranged is not None, "fit_granule lets no part pass"
+            self._ranged.unmap_range(self.blocks[step.var], step.lo, step.hi, after)
+            self._held[step.var] = left
+        else:
+            self.allocator.free(self._forget(step.var), after)
+
+    def begin(self, step: RunStep) -> None:
+        """Claims the outputs and the workspace of a Run, and moves reused storages."""
+        for out, source in step.taken:
+            if self._size(source):
+                self._settle(step, out, self._forget(source))
+        for out in step.fresh:
+            if self._size(out):
+                block = self.allocator.allocate(self._size(out), self._variables[out].name)
+                self._settle(step, out, block)
+        if step.call.workspace_bytes:
+            tag = f"{step.call.name} workspace"
+            self.scratch[WORKSPACE] = self.allocator.allocate(step.call.workspace_bytes, tag)
+
+    def end(self, step: EndStep, after: Sequence[Reached] = ()) -> None:
+        """Gives back the scratch of the last Run."""
+        for block in self.scratch.values():
+            self.allocator.free(block, after)
+        self.scratch.clear()
+
+    def carry(self) -> None:
+        """Ends the step: updated variables take their old names, what does not persist goes."""
+        for new, old in self.program.trace.carries.items():
+            if new in self.blocks:
+                self.blocks[old], self._held[old] = self.blocks.pop(new), self._held.pop(new)
+        for variable in [v for v in self.blocks if not self._variables[v].persistent]:
+            self.allocator.free(self._forget(variable))
+
+    def address(self, variable: int) -> int:
+        """Where a resident variable (or WORKSPACE) lies; 0 for what has no bytes."""
+        block = self.scratch.get(variable) or self.blocks.get(variable)
+        return 0 if block is None else block.address
+
+    def _settle(self, step: RunStep, out: int, block: Block) -> None:
+        if out in step.scratch:
+            self.scratch[out] = block
+        else:
+            self.blocks[out], self._held[out] = block, self._size(out)
+
+    def _forget(self, variable: int) -> Block:
+        del self._held[variable]
+        return self.blocks.pop(variable)
+
+    def _size(self, variable: int) -> int:
+        return self._variables[variable].nbytes
+
+
+def reserved_peak(schedule: Schedule, trace: Trace, choice: AllocatorChoice) -> int:
+    """Bytes of arena that an allocator needs for a schedule, fragmentation included.
+
+    The list is replayed over memory without bytes, step after step until a step ends with the
+    layout of an earlier one: persistent variables may end a step elsewhere than they began it.
+
+    Args:
+        choice: the allocator (`alloc.registry.choose_allocator`).
+
+    Raises:
+        OutOfDeviceMemory: not even many times the ledger's peak would do.
+        PlanMismatch: the allocator cannot hold the schedule's ranges.
+
+    Cost: a few microseconds an instruction.
+    """
+    program = make_program(trace, schedule, choice.granule)
+    arena_bytes = choice.granule.granted(max(program.peak_bytes, PAGE_BYTES))
+    factor = 1
+    while True:
+        try:
+            return _replay(program, choice.make(PaperMemory(arena_bytes * factor)))
+        except OutOfDeviceMemory:
+            if factor == _MAX_ARENA_FACTOR:
+                raise
+            factor *= 2
+
+
+def _replay(program: Program, allocator: Allocator) -> int:
+    placement = Placement(program, allocator)
+    seen = set()
+    for _ in range(_MAX_REPLAYED_STEPS):
+        placement.claim_start()
+        for step in program.steps:
+            if isinstance(step, RunStep):
+                placement.begin(step)
+            elif isinstance(step, EndStep):
+                placement.end(step)
+            elif isinstance(step, InStep):
+                placement.claim(step.var, step.lo, step.hi)
+            elif isinstance(step, FreeStep):
+                placement.release(step)
+            allocator.take_changes()
+        placement.carry()
+        layout = tuple(sorted((v, block.address) for v, block in placement.blocks.items()))
+        if layout in seen:
+            break
+        seen.add(layout)
+    return allocator.stats().peak_reserved_bytes

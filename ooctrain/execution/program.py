@@ -1,0 +1,259 @@
+"""A schedule made ready to be walked: for each instruction its waits as counts, its host slot.
+
+In: a trace, a schedule, the number of streams. Out: a `Program` of steps. The one idea: everything
+that is the same in every training step is worked out once. The table (`sched/ledger.py`) says which
+listed instructions must be done first; here each of them becomes "piece n of stream s", so that at
+run time an instruction waits for one number a stream. Source: DESIGN section 4, last column. Read
+next: `placement.py`, then `../executor.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from ooctrain.errors import ConfigError, PlanMismatch
+from ooctrain.sched.host import HostSlots, host_slots
+from ooctrain.sched.ledger import Issued, peaks, walk
+from ooctrain.sched.schedule import End, Free, Run, Schedule, SwapIn, SwapOut
+from ooctrain.trace import Call, Trace
+from ooctrain.units import Granule
+
+Waits = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RunStep:
+    """Runs a call.
+
+    Args:
+        index: position in the list.
+        waits: for each stream how many pieces must be done first.
+        call: the call.
+        fresh: its outputs that need a block.
+        taken: (output, input) whose storage moves from the one to the other.
+        scratch: its outputs that go at End.
+        before, after: variables whose value is wanted as it is before, or after, this Run.
+    """
+
+    index: int
+    waits: Waits
+    call: Call
+    fresh: tuple[int, ...]
+    taken: tuple[tuple[int, int], ...]
+    scratch: tuple[int, ...]
+    before: tuple[int, ...] = ()
+    after: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class EndStep:
+    """Gives back the workspace and the scratch outputs of the last Run, once `waits` is reached."""
+
+    index: int
+    waits: Waits
+
+
+@dataclass(frozen=True, slots=True)
+class CopyStep:
+    """Copies bytes [lo, hi) of a variable between its block and the host slab.
+
+    Args:
+        host_offset: where the bytes lie in the slab.
+        host_claim_bytes, host_release_bytes: what it claims and releases there.
+    """
+
+    index: int
+    waits: Waits
+    var: int
+    lo: int
+    hi: int
+    host_offset: int
+    host_claim_bytes: int
+    host_release_bytes: int
+
+
+class OutStep(CopyStep):
+    """From the device to the host."""
+
+    __slots__ = ()
+
+
+class InStep(CopyStep):
+    """From the host to the device, into a range claimed for it."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class FreeStep:
+    """Gives bytes [lo, hi) of a variable back, once `waits` is reached."""
+
+    index: int
+    waits: Waits
+    var: int
+    lo: int
+    hi: int
+
+
+Step = RunStep | EndStep | OutStep | InStep | FreeStep
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A schedule ready to be walked.
+
+    Args:
+        trace, schedule: what it was made from; the schedule rounds with the allocator's granule.
+        issued: the table's row of each step.
+        steps: one for each row that does something.
+        rows: for each step the position of its row in `issued`.
+        slots: where host copies lie.
+        peak_bytes, host_peak_bytes: of the ledgers.
+    """
+
+    trace: Trace
+    schedule: Schedule
+    issued: tuple[Issued, ...]
+    steps: tuple[Step, ...]
+    rows: tuple[int, ...]
+    slots: HostSlots
+    peak_bytes: int
+    host_peak_bytes: int
+
+
+def make_program(
+    trace: Trace, schedule: Schedule, granule: Granule, *, streams: int = 3,
+    wanted: Sequence[int] = (), fills: bool = False,
+) -> Program:  # fmt: skip
+    """Prepares a legal schedule (`verify`) for an allocator with this granule.
+
+    Args:
+        granule: the allocator's; the schedule's ranges must be possible with it.
+        streams: 3, or 2 where both copy directions share one.
+        wanted: variables whose value is to be handed out.
+        fills: freed memory is filled with poison, as a piece of work of the compute stream.
+
+    Raises:
+        PlanMismatch: ranges that the allocator cannot hold.
+        ConfigError: a wanted variable that no Run touches.
+    """
+    schedule = fit_granule(trace, schedule, granule)
+    issued = tuple(walk(trace, schedule))
+    slots = host_slots(trace, schedule)
+    capture = _captures(trace, issued, wanted)
+    numbering = _Numbering(streams, fills)
+    steps: list[Step] = []
+    rows: list[int] = []
+    for position, row in enumerate(issued):
+        waits = numbering.issue(row)
+        step = _make_step(trace, row, waits, slots, capture.get(row.index, ((), ())))
+        if step is not None:
+            steps.append(step)
+            rows.append(position)
+    peak, host_peak = peaks(issued, schedule)
+    return Program(trace, schedule, issued, tuple(steps), tuple(rows), slots, peak, host_peak)
+
+
+def fit_granule(trace: Trace, schedule: Schedule, granule: Granule) -> Schedule:
+    """The schedule with its ledger in this granule.
+
+    Raises:
+        PlanMismatch: it moves parts that an allocator with this granule cannot hold.
+    """
+    ranges = [*schedule.start_device] + [
+        (i.var, i.lo, i.hi) for i in schedule if isinstance(i, SwapIn | SwapOut | Free)
+    ]
+    for variable, lo, hi in ranges:
+        size = trace.variables[variable].nbytes
+        whole = (lo, hi) == (0, size)
+        aligned = not lo % granule.size_bytes and (hi == size or not hi % granule.size_bytes)
+        if not whole and not (granule.ranges and aligned):
+            raise PlanMismatch(
+                "the plan moves a part of a variable that this allocator cannot hold by itself",
+                where=f"{trace.variables[variable].name} [{lo}, {hi})",
+                numbers=f"granule {granule.size_bytes} B"
+                + ("" if granule.ranges else ", whole variables only"),
+                fix="plan with the granule of the allocator that runs it",
+            )
+    return replace(schedule, granule=granule)
+
+
+class _Numbering:
+    """Turns list positions into piece numbers of streams."""
+
+    def __init__(self, streams: int, fills: bool):
+        self._lane = {"C": 0, "D": 1, "H": streams - 1}
+        self._count = [0] * streams
+        self._piece: dict[int, tuple[int, int]] = {}  # by list position: (stream, number)
+        self._fills = fills
+        self._last_fill = 0
+
+    def issue(self, row: Issued) -> Waits:
+        """The waits of a row; counts it on its stream."""
+        waits = [0] * len(self._count)
+        for index in row.waits:
+            lane, number = self._piece[index]
+            waits[lane] = max(waits[lane], number)
+        if row.claim_bytes:
+            # Where freed memory is poisoned, that is its last use.
+            waits[0] = max(waits[0], self._last_fill)
+        if row.stream:
+            lane = self._lane[row.stream]
+            self._count[lane] += 1
+            self._piece[row.index] = (lane, self._count[lane])
+        elif self._fills and row.release_bytes:
+            self._count[0] += 1
+            self._last_fill = self._count[0]
+        return tuple(waits)
+
+
+def _make_step(
+    trace: Trace, row: Issued, waits: Waits, slots: HostSlots,
+    capture: tuple[tuple[int, ...], tuple[int, ...]],
+) -> Step | None:  # fmt: skip
+    match row.instruction:
+        case Run(call_id, keep):
+            call = trace.calls[call_id]
+            kept = call.outs if keep is None else keep
+            return RunStep(
+                row.index, waits, call,
+                tuple(v for v in call.outs if v not in call.reuse),
+                tuple(call.reuse.items()),
+                tuple(v for v in call.outs if v not in kept),
+                *capture,
+            )  # fmt: skip
+        case End():
+            return EndStep(row.index, waits)
+        case SwapOut(var, lo, hi) | SwapIn(var, lo, hi):
+            kind = OutStep if row.stream == "D" else InStep
+            return kind(
+                row.index, waits, var, lo, hi, slots.offsets[row.index],
+                row.host_claim_bytes, row.host_release_bytes,
+            )  # fmt: skip
+        case Free(var, lo, hi):
+            return FreeStep(row.index, waits, var, lo, hi)
+        case _:  # a Fence is in the waits of what follows it
+            return None
+
+
+def _captures(
+    trace: Trace, issued: Sequence[Issued], wanted: Sequence[int]
+) -> Mapping[int, tuple[tuple[int, ...], tuple[int, ...]]]:
+    """{position of a Run: (wanted before it, wanted after it)}: the last Run that touches each."""
+    last: dict[int, tuple[int, Call]] = {}
+    for row in issued:
+        if isinstance(row.instruction, Run):
+            call = trace.calls[row.instruction.call]
+            last.update(dict.fromkeys(call.touched(), (row.index, call)))
+    capture: dict[int, tuple[tuple[int, ...], tuple[int, ...]]] = {}
+    for variable in dict.fromkeys(wanted):
+        if variable not in last:
+            raise ConfigError(f"no call touches {trace.variables[variable].name!r}")
+        index, call = last[variable]
+        before, after = capture.get(index, ((), ()))
+        if variable in call.reuse.values():  # overwritten by this very call
+            capture[index] = ((*before, variable), after)
+        else:
+            capture[index] = (before, (*after, variable))
+    return capture

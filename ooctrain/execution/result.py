@@ -1,0 +1,76 @@
+"""What a step gave, and how values go into and out of the device's bytes.
+
+In: bytes as they lie in memory, and what the streams measured. Out: arrays in logical layout, a
+`Timeline`. The one idea: measured times go through the same function as simulated ones, so that the
+two can be laid over each other. Read next: `../executor.py`, `../sched/timeline.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from ooctrain.devices.streams import Span
+from ooctrain.errors import ShapeError
+from ooctrain.execution.program import Program
+from ooctrain.layers.base import physical_shape, to_logical, to_physical
+from ooctrain.sched.simulate import timeline_of
+from ooctrain.sched.timeline import Timeline
+from ooctrain.trace import Variable
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """What one step gave.
+
+    Args:
+        outputs: {variable id: its value, logical layout} of the wanted variables.
+        spans: what was measured of each instruction.
+        program: that was run.
+        peak_bytes, host_peak_bytes: largest numbers of bytes that the allocator had granted, and
+            that copies held on the host.
+    """
+
+    outputs: Mapping[int, np.ndarray]
+    spans: Sequence[Span]
+    program: Program
+    peak_bytes: int
+    host_peak_bytes: int
+
+    @cached_property
+    def timeline(self) -> Timeline:
+        """The step in time, as measured."""
+        program, length = self.program, len(self.program.schedule)
+        start_ns, done_ns = [0] * length, [0] * length
+        spans = [span for span in self.spans if span.tag >= 0]
+        zero_ns = min((span.start_ns for span in spans), default=0)
+        for span in spans:
+            start_ns[span.tag] = span.start_ns - zero_ns
+            done_ns[span.tag] = span.end_ns - zero_ns
+        timeline = timeline_of(program.issued, program.schedule, program.trace, start_ns, done_ns)
+        return replace(timeline, peak_bytes=self.peak_bytes, host_peak_bytes=self.host_peak_bytes)
+
+
+def to_bytes(value: np.ndarray, described: Variable) -> np.ndarray:
+    """A value as it lies on the device: uint8, physical layout.
+
+    Raises:
+        ShapeError: not the variable's shape or element type.
+    """
+    array = np.asarray(value)
+    if array.shape != described.shape or array.dtype != described.dtype:
+        raise ShapeError(
+            f"{described.name!r} is given another shape or element type",
+            numbers=f"wanted {described.shape} {described.dtype}, "
+            f"given {array.shape} {array.dtype}",
+        )
+    return to_physical(array).reshape(-1).view(np.uint8)
+
+
+def from_bytes(data: np.ndarray, described: Variable) -> np.ndarray:
+    """The value of bytes as they lie on the device: a new array, logical layout."""
+    physical = data.view(described.dtype).reshape(physical_shape(described.shape))
+    return np.ascontiguousarray(to_logical(physical)).reshape(described.shape)

@@ -1,0 +1,357 @@
+"""The executor: one loop that walks a schedule on any device.
+
+In: a trace, a schedule, a device, an allocator, the values of the persistent variables. Out: for
+each step the wanted values and what was measured. The one idea: the host walks the list in order,
+claims and releases memory as it goes, and queues each instruction on its stream behind the waits
+that the table gives; nothing else decides anything. Issue runs ahead of execution, so addresses,
+and with them fragmentation, depend on the list alone. Source: DESIGN sections 4 and 6. Read next:
+`execution/program.py` (what is prepared once), `execution/placement.py` (blocks by variable).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from ooctrain.alloc.base import Allocator, Changes
+from ooctrain.alloc.registry import AllocatorChoice
+from ooctrain.devices.base import Device
+from ooctrain.devices.streams import COMPUTE, OUT
+from ooctrain.errors import ConfigError, DoesNotFit, OoctrainError, PlanMismatch
+from ooctrain.execution.placement import WORKSPACE, Placement, reserved_peak
+from ooctrain.execution.program import (
+    EndStep,
+    FreeStep,
+    InStep,
+    OutStep,
+    Program,
+    RunStep,
+    fit_granule,
+    make_program,
+)  # fmt: skip
+from ooctrain.execution.result import StepResult, from_bytes, to_bytes
+from ooctrain.layers.base import Scalars, physical_shape
+from ooctrain.sched.host import host_slots
+from ooctrain.sched.ledger import peaks, start_bytes, walk
+from ooctrain.sched.schedule import Schedule
+from ooctrain.trace import Trace
+from ooctrain.units import format_bytes
+
+_ISSUED_AHEAD = 8  # Runs; copies that follow them in the list can start while they still run
+_VIEWS_KEPT = 1 << 16
+
+
+class Session:
+    """A schedule on a device, with what persists from step to step.
+
+    Args:
+        trace, schedule: what to run; the schedule must be legal (`verify`).
+        device: with a host slab of at least `host_extent_bytes(trace, schedule)`.
+        allocator: over the device's memory.
+        values: {persistent variable id: its value before the first step, logical layout}.
+        wanted: ids of variables whose value each step hands out.
+
+    Raises:
+        PlanMismatch: the allocator cannot hold the schedule's ranges, or the slab is too small.
+        ConfigError, ShapeError: a value is missing, or of another shape.
+        OutOfDeviceMemory: the start does not fit.
+    """
+
+    def __init__(
+        self, trace: Trace, schedule: Schedule, device: Device, allocator: Allocator,
+        values: Mapping[int, np.ndarray], wanted: Sequence[int] = (),
+    ):  # fmt: skip
+        self.program = make_program(
+            trace, schedule, allocator.granule, streams=device.streams.count, wanted=wanted,
+            fills=device.debug.poison is not None,
+        )  # fmt: skip
+        _check_slab(self.program, device)
+        self.device, self.allocator = device, allocator
+        self.placement = Placement(self.program, allocator)
+        self._poison, self._streams = device.debug.poison, device.streams
+        self._views: dict[tuple[int, int], Any] = {}
+        self._outputs: dict[int, np.ndarray] = {}
+        self._scalars: Scalars = {}
+        self._host_held = self._host_peak = 0
+        self._broken: BaseException | None = None
+        self._start_device, self._start_host = _start_ranges(self.program)
+        self._issue: Mapping[type, Callable[[Any], None]] = {
+            RunStep: self._run, EndStep: self._end, FreeStep: self._free,
+            InStep: self._copy_in, OutStep: self._copy_out,
+        }  # fmt: skip
+        self._claim_start()
+        for variable in trace.initial:
+            if trace.variables[variable].persistent:
+                self._put(variable, self._bytes_given(values, variable))
+
+    def run_step(self, inputs: Mapping[int, np.ndarray], scalars: Scalars) -> StepResult:
+        """Runs the list once.
+
+        Args:
+            inputs: {input variable id: its value, logical layout}.
+            scalars: the step scalars by name ("lr", "step", "seed").
+
+        Raises:
+            ConfigError, ShapeError: an input is missing or of another shape; nothing has happened.
+            What a kernel or a copy raised; the session cannot be used afterwards.
+        """
+        self._expect_sound()
+        data = {
+            v: self._bytes_given(inputs, v)
+            for v in self.program.trace.initial
+            if not self.program.trace.variables[v].persistent
+        }
+        try:
+            return self._walk(data, scalars)
+        except BaseException as error:
+            self._broken = error
+            self._streams.abandon(error)
+            raise
+
+    def read(self, variable: int) -> np.ndarray:
+        """The true value of a persistent variable between steps, wherever it is; logical layout."""
+        self._expect_sound()
+        described = self.program.trace.variables[variable]
+        data = np.empty(described.nbytes, np.uint8)
+        for lo, hi, offset in self._start_host.get(variable, ()):
+            data[lo:hi] = self.device.host(offset, hi - lo)
+        for lo, hi in self._start_device.get(variable, ()):
+            address = self.placement.blocks[variable].address
+            data[lo:hi] = self.device.read(address + lo, hi - lo)
+        return from_bytes(data, described)
+
+    def write(self, variable: int, value: np.ndarray) -> None:
+        """Sets a persistent variable between steps, wherever it is.
+
+        Raises:
+            ShapeError: not the variable's shape or element type.
+        """
+        self._expect_sound()
+        self._put(variable, to_bytes(value, self.program.trace.variables[variable]))
+
+    def close(self) -> None:
+        """Gives the allocator's memory back; the device stays open."""
+        self._views.clear()
+        self._broken = self._broken or OoctrainError("the session is closed")
+        self.allocator.close()
+
+    # The loop.
+
+    def _walk(self, data: Mapping[int, np.ndarray], scalars: Scalars) -> StepResult:
+        program, streams, debug = self.program, self._streams, self.device.debug
+        self._outputs, self._scalars = {}, dict(scalars)
+        self._claim_start()
+        for variable, value in data.items():
+            self._put(variable, value)
+        self._host_peak = self._host_held = start_bytes(program.schedule)[1]
+        for position, step in enumerate(program.steps):
+            self._issue[type(step)](step)
+            streams.advance(_ISSUED_AHEAD)
+            if debug.synchronous:
+                streams.synchronize()
+            if debug.check_ledger:
+                self._compare_ledger(position)
+        streams.synchronize()
+        self.placement.carry()
+        variables = program.trace.variables
+        return StepResult(
+            {v: from_bytes(value, variables[v]) for v, value in self._outputs.items()},
+            streams.restart(), program, self.allocator.stats().peak_granted_bytes, self._host_peak,
+        )  # fmt: skip
+
+    def _run(self, step: RunStep) -> None:
+        call, place = step.call, self.placement
+        # Inputs are looked up first: `begin` gives their storage to the outputs that reuse it.
+        ins = [self._view(v) for v in call.ins]
+        before = [(v, place.address(v)) for v in step.before]
+        place.begin(step)
+        outs = [self._view(v) for v in call.outs]
+        after = [(v, place.address(v)) for v in step.after]
+        workspace = self.device.view(place.address(WORKSPACE), (call.workspace_bytes,), "uint8")
+        changes, fresh = self.allocator.take_changes(), self._fresh(step)
+
+        def work() -> None:
+            self._prepare(changes, fresh)
+            self._capture(before)
+            self.device.launch(call.op, ins, outs, workspace, self._scalars)
+            self._capture(after)
+
+        self._streams.submit(COMPUTE, step.waits, work, step.index)
+
+    def _end(self, step: EndStep) -> None:
+        blocks = list(self.placement.scratch.values())
+        self._fill_freed([(b.address, b.requested_bytes) for b in blocks], step.waits)
+        self.placement.end(step, (self._streams.event(step.waits),))
+
+    def _free(self, step: FreeStep) -> None:
+        if step.lo < step.hi:
+            address = self.placement.address(step.var) + step.lo
+            self._fill_freed([(address, step.hi - step.lo)], step.waits)
+            self.placement.release(step, (self._streams.event(step.waits),))
+
+    def _copy_out(self, step: OutStep) -> None:
+        self._count_host(step)
+        address, size = self.placement.address(step.var) + step.lo, step.hi - step.lo
+        work = partial(self.device.copy_out, address, step.host_offset, size)
+        self._streams.submit(OUT, step.waits, work, step.index)
+
+    def _copy_in(self, step: InStep) -> None:
+        self._count_host(step)
+        self.placement.claim(step.var, step.lo, step.hi)
+        address, size = self.placement.address(step.var) + step.lo, step.hi - step.lo
+        changes = self.allocator.take_changes()
+
+        def work() -> None:
+            self._prepare(changes, [(address, size)])
+            self.device.copy_in(address, step.host_offset, size)
+            if self._poison is not None and step.host_release_bytes == size:
+                self.device.host(step.host_offset, size)[:] = self._poison
+
+        self._streams.submit(self._streams.count - 1, step.waits, work, step.index)
+
+    # What work does on its stream.
+
+    def _prepare(self, changes: Changes | None, fresh: Sequence[tuple[int, int]]) -> None:
+        """Makes what was claimed usable: changes mappings, poisons."""
+        if changes is not None:
+            changes()
+        if self._poison is not None:
+            for address, size in fresh:
+                self.device.fill(address, size, self._poison)
+
+    def _capture(self, places: Sequence[tuple[int, int]]) -> None:
+        for variable, address in places:
+            size = self.program.trace.variables[variable].nbytes
+            self._outputs[variable] = self.device.read(address, size)
+
+    # Small parts of issuing.
+
+    def _claim_start(self) -> None:
+        self.placement.claim_start()
+        changes = self.allocator.take_changes()
+        if changes is not None:
+            changes()
+
+    def _view(self, variable: int) -> Any:
+        """The array of a variable where it lies now. Kept, since addresses come again."""
+        address = self.placement.address(variable)
+        view = self._views.get((variable, address))
+        if view is None:
+            if len(self._views) >= _VIEWS_KEPT:
+                self._views.clear()
+            described = self.program.trace.variables[variable]
+            shape = physical_shape(described.shape)
+            view = self._views[variable, address] = self.device.view(
+                address, shape, described.dtype
+            )
+        return view
+
+    def _fresh(self, step: RunStep) -> Sequence[tuple[int, int]]:
+        """What a Run has claimed, as (address, bytes) to be poisoned."""
+        if self._poison is None:
+            return ()
+        place = self.placement
+        blocks = [place.scratch.get(v) or place.blocks.get(v) for v in (*step.fresh, WORKSPACE)]
+        return [(b.address, b.requested_bytes) for b in blocks if b is not None]
+
+    def _fill_freed(self, places: Sequence[tuple[int, int]], waits: Sequence[int]) -> None:
+        """Poisons freed memory after its last use; the program counts on this piece of work."""
+        if self._poison is None or not places:
+            return
+
+        def work() -> None:
+            for address, size in places:
+                self.device.fill(address, size, self._poison or 0)
+
+        self._streams.submit(COMPUTE, waits, work)
+
+    def _count_host(self, step: InStep | OutStep) -> None:
+        self._host_held += step.host_claim_bytes
+        self._host_peak = max(self._host_peak, self._host_held)
+        self._host_held -= step.host_release_bytes
+
+    def _compare_ledger(self, position: int) -> None:
+        row = self.program.issued[self.program.rows[position]]
+        granted = self.allocator.stats().granted_bytes
+        if granted != row.ledger_bytes:
+            raise OoctrainError(
+                "the allocator holds other than the ledger says", code="OOC-161",
+                where=f"instruction {row.index}",
+                numbers=f"granted {granted} B, ledger {row.ledger_bytes} B",
+            )  # fmt: skip
+
+    def _put(self, variable: int, data: np.ndarray) -> None:
+        for lo, hi, offset in self._start_host.get(variable, ()):
+            self.device.host(offset, hi - lo)[:] = data[lo:hi]
+        for lo, hi in self._start_device.get(variable, ()):
+            self.device.write(self.placement.address(variable) + lo, data[lo:hi])
+
+    def _bytes_given(self, values: Mapping[int, np.ndarray], variable: int) -> np.ndarray:
+        described = self.program.trace.variables[variable]
+        if variable not in values:
+            raise ConfigError(f"no value is given for {described.name!r}", code="OOC-111")
+        return to_bytes(values[variable], described)
+
+    def _expect_sound(self) -> None:
+        if self._broken is not None:
+            raise OoctrainError(
+                "this session has stopped: what persists is not whole any more", code="OOC-160",
+                where=f"after {self._broken!r}", fix="begin again from the last checkpoint",
+            ) from self._broken  # fmt: skip
+
+
+def host_extent_bytes(trace: Trace, schedule: Schedule) -> int:
+    """Size of the host slab that a schedule needs: exactly the extent of its host slots."""
+    return host_slots(trace, schedule).extent_bytes
+
+
+def check_fits(trace: Trace, schedule: Schedule, choice: AllocatorChoice, budget_bytes: int) -> int:
+    """The reserved peak of a schedule on an allocator, fragmentation included.
+
+    Raises:
+        DoesNotFit: it is over the budget; says how much of it is fragmentation.
+        PlanMismatch: the allocator cannot hold the schedule's ranges.
+    """
+    reserved = reserved_peak(schedule, trace, choice)
+    if reserved <= budget_bytes:
+        return reserved
+    rounded = fit_granule(trace, schedule, choice.granule)
+    ledger_peak = peaks(walk(trace, rounded), rounded)[0]
+    raise DoesNotFit(
+        f"the schedule needs more than the budget on allocator {choice.name}",
+        reserved_bytes=reserved, budget_bytes=budget_bytes,
+        numbers=f"reserved {format_bytes(reserved)} = ledger {format_bytes(ledger_peak)} + "
+        f"fragmentation {format_bytes(reserved - ledger_peak)}; budget "
+        f"{format_bytes(budget_bytes)}",
+        fix="--allocator va, which does not fragment, or a larger --budget",
+    )  # fmt: skip
+
+
+def _check_slab(program: Program, device: Device) -> None:
+    needed = program.slots.extent_bytes
+    slab = device.host(0, needed)
+    if slab.size < needed:
+        raise PlanMismatch(
+            "the host slab is smaller than the schedule's host slots",
+            numbers=f"slab {slab.size} B, slots {needed} B",
+            fix="make the device with host_bytes=host_extent_bytes(trace, schedule)",
+        )
+    if device.debug.poison is not None:
+        slab[:] = device.debug.poison
+
+
+def _start_ranges(
+    program: Program,
+) -> tuple[dict[int, list[tuple[int, int]]], dict[int, list[tuple[int, int, int]]]]:
+    """By variable: ranges on the device, and on the host with their offsets, before a step."""
+    on_device: dict[int, list[tuple[int, int]]] = {}
+    for variable, lo, hi in program.schedule.start_device:
+        on_device.setdefault(variable, []).append((lo, hi))
+    on_host: dict[int, list[tuple[int, int, int]]] = {}
+    starts = zip(program.schedule.start_host, program.slots.start_offsets, strict=True)
+    for (variable, lo, hi), offset in starts:
+        on_host.setdefault(variable, []).append((lo, hi, offset))
+    return on_device, on_host
