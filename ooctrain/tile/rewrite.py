@@ -1,0 +1,69 @@
+"""The rewrite itself: from a grid and two names to a tiled trace.
+
+In: a trace, a grid, names of layers. Out: the tiled trace. The one idea: rows and columns are cut
+independently; what is left is to read off the trace for how many threads its workspaces are, since
+those of the tiles must be for as many. Read next: `halo.py`, `rules.py`, `segment.py`, `weave.py`.
+"""
+
+from __future__ import annotations
+
+from ooctrain.errors import ConfigError
+from ooctrain.tile.adjoint import spec_of
+from ooctrain.tile.halo import tile_spans
+from ooctrain.tile.segment import Segment, find_segment
+from ooctrain.tile.steps import make_tiles
+from ooctrain.tile.weave import weave
+from ooctrain.trace import Trace
+
+MOST_THREADS = 1024
+
+
+def tile_trace(trace: Trace, grid: tuple[int, int], first: str | None, last: str | None) -> Trace:
+    """See `ooctrain.tile.tile`."""
+    if len(grid) != 2 or min(grid) < 1:
+        raise ConfigError(f"a grid is two numbers of tiles, not {grid!r}", code="OOC-161")
+    segment = find_segment(trace, first, last)
+    height, width = trace.variables[segment.source].shape[2:]
+    windows = [stage.windows for stage in segment.stages]
+    rows = tile_spans([w[0] for w in windows], height, grid[0])
+    columns = tile_spans([w[1] for w in windows], width, grid[1])
+    tiles = make_tiles(trace, segment, rows, columns)
+    return weave(trace, segment, tiles, _threads(trace, segment))
+
+
+def parse_name(name: str) -> tuple[tuple[int, int], str | None, str | None]:
+    """Grid, first and last of "tile:4x4", "tile:4x2:conv1" or "tile:4x2:conv1:pool2".
+
+    Raises:
+        ConfigError: the name is not of this form.
+    """
+    kind, _, rest = name.partition(":")
+    size, *ends = rest.split(":")
+    h, _, w = size.partition("x")
+    if kind != "tile" or not (h.isdecimal() and w.isdecimal()) or len(ends) > 2:
+        raise ConfigError(
+            f"{name!r} names no tiling", code="OOC-161", fix="tile:4x4 or tile:4x4:conv1:pool2"
+        )
+    first, last = (*(end or None for end in ends), None, None)[:2]
+    return (int(h), int(w)), first, last
+
+
+def _threads(trace: Trace, segment: Segment) -> int:
+    """The number of threads that the trace's workspaces are for, read off the segment's calls."""
+    calls = [call for stage in segment.stages for call in (stage.forward, *stage.backward)]
+    sides = [
+        [[spec_of(trace.variables[v]) for v in side] for side in (call.ins, call.outs)]
+        for call in calls
+    ]
+    for threads in range(1, MOST_THREADS + 1):
+        if all(
+            call.op.workspace_bytes(ins, outs, threads) == call.workspace_bytes
+            for call, (ins, outs) in zip(calls, sides, strict=True)
+        ):
+            return threads
+    raise ConfigError(
+        "the workspaces of this trace are those of no number of threads",
+        code="OOC-162",
+        where=calls[0].name,
+        fix="tile the trace that oc.trace returned",
+    )

@@ -1,0 +1,245 @@
+"""A tileable chain inside a trace: which calls belong to it, and which variable is which gradient.
+
+In: a trace and the names of the first and the last layer. Out: a `Segment` of stages, one per
+forward call, each with its backward calls. The one idea: a segment is a chain of calls in which
+each reads the image that the one before wrote, and nothing else does; so what lies between them
+need not exist for the whole image at once. Source: paper 003, sections 4.1 and 4.2 (partitions of
+graphs into segments stand on this). Read next: `adjoint.py`, then `weave.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from ooctrain.errors import ConfigError
+from ooctrain.layers.base import Window
+from ooctrain.tile.adjoint import match_backward
+from ooctrain.tile.rules import TileRule, obstacle, rule_of
+from ooctrain.trace import Call, Trace
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One layer of a segment.
+
+    Args:
+        forward: its forward call; `forward.ins[0]` is the image, the others are parameters or
+        states.
+        backward: its backward calls, in order; none in a trace without a backward pass.
+        windows: in rows and columns.
+        gradients: {input of the forward call: variable that is its gradient from this call}.
+        seed: variable that is the gradient of the output, None without a backward pass.
+    """
+
+    forward: Call
+    backward: tuple[Call, ...]
+    rule: TileRule
+    gradients: Mapping[int, int]
+    seed: int | None
+
+    @property
+    def windows(self) -> tuple[Window, Window]:
+        """Which rows and columns an output reads."""
+        return self.rule.windows(self.forward.op)
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Stages in forward order; each one's image is the output of the one before."""
+
+    stages: tuple[Stage, ...]
+
+    @property
+    def source(self) -> int:
+        """The variable that the first stage reads."""
+        return self.stages[0].forward.ins[0]
+
+    @property
+    def target(self) -> int:
+        """The variable that the last stage writes."""
+        return self.stages[-1].forward.outs[0]
+
+    @property
+    def trained(self) -> bool:
+        """Whether the trace has a backward pass through it."""
+        return bool(self.stages[-1].backward)
+
+
+def find_segment(trace: Trace, first: str | None = None, last: str | None = None) -> Segment:
+    """The chain from the layer (or call) `first` to `last`, ends included.
+
+    Args:
+        trace: the step.
+        first, last: names such as "conv1" or "conv1.fwd"; None: as far as the chain goes, and if
+            both are None, the longest chain of the trace (the first one of equally long ones).
+
+    Raises:
+        ConfigError: there is no such call, or a call between them cannot be tiled; it says which
+        and why.
+    """
+    chain = _choose_chain(trace, first, last)
+    return Segment(_stages(trace, chain))
+
+
+# Which calls
+
+
+def _choose_chain(trace: Trace, first: str | None, last: str | None) -> list[Call]:
+    if first is not None:
+        start = _named(trace, first)[0]
+        _require_tileable(trace, start)
+        return _until(trace, _follow(trace, start), last)
+    chains = _maximal_chains(trace)
+    if last is not None:
+        ends = _named(trace, last)
+        _require_tileable(trace, ends[0])
+        return _until(trace, next(chain for chain in chains if ends[0] in chain), last)
+    if not chains:
+        raise ConfigError("no call of this trace can be tiled", code="OOC-160")
+    return max(chains, key=len)
+
+
+def _named(trace: Trace, name: str) -> list[Call]:
+    found = [call for call in trace.calls if call.phase == "forward" and _is_named(call, name)]
+    if not found:
+        raise ConfigError(
+            f"no forward call is named {name!r}",
+            code="OOC-160",
+            fix="the name of a layer, as in model.named_modules(), or of a call, as in trace.calls",
+        )
+    return found
+
+
+def _is_named(call: Call, name: str) -> bool:
+    return call.name == name or call.name.startswith(f"{name}.")
+
+
+def _follow(trace: Trace, start: Call) -> list[Call]:
+    """The longest tileable chain that begins with `start`."""
+    chain = [start]
+    while (after := _successor(trace, chain[-1])) is not None and not _problem(trace, after):
+        chain.append(after)
+    return chain
+
+
+def _until(trace: Trace, chain: list[Call], last: str | None) -> list[Call]:
+    """The chain up to the last call named `last`."""
+    if last is None:
+        return chain
+    ends = [i for i, call in enumerate(chain) if _is_named(call, last)]
+    if ends:
+        return chain[: ends[-1] + 1]
+    _named(trace, last)
+    after = _successor(trace, chain[-1])
+    if after is not None:
+        _require_tileable(trace, after)
+    raise _fork(trace, chain[-1], last)
+
+
+def _maximal_chains(trace: Trace) -> list[list[Call]]:
+    chains: list[list[Call]] = []
+    ends: dict[int, list[Call]] = {}
+    for call in trace.calls:
+        if call.phase != "forward" or _problem(trace, call):
+            continue
+        before = trace.producer[call.ins[0]]
+        chain = ends.pop(before, None) if before is not None else None
+        if chain is None or _successor(trace, chain[-1]) is not call:
+            chain = []
+            chains.append(chain)
+        chain.append(call)
+        ends[call.id] = chain
+    return chains
+
+
+def _forward_readers(trace: Trace, variable: int) -> list[Call]:
+    calls = (trace.calls[reader] for reader in trace.readers[variable])
+    return [call for call in calls if call.phase != "backward"]
+
+
+def _successor(trace: Trace, call: Call) -> Call | None:
+    """The one call that goes on with the output as its image; None at a fork or at the end."""
+    readers = _forward_readers(trace, call.outs[0])
+    if len(readers) != 1 or readers[0].ins[0] != call.outs[0] or readers[0].phase != "forward":
+        return None
+    return readers[0]
+
+
+def _problem(trace: Trace, call: Call) -> str:
+    """Why a call cannot be part of a segment; empty if it can."""
+    if rule_of(call.op) is None:
+        return obstacle(call.op)
+    others = [trace.variables[v] for v in call.ins[1:]]
+    if any(len(variable.shape) == 4 and not variable.persistent for variable in others):
+        return "it reads more than one image"
+    if not call.pure:
+        return "it changes a state"
+    if len(trace.variables[call.ins[0]].shape) != 4:
+        return "its input is not (N, C, H, W)"
+    return ""
+
+
+def _require_tileable(trace: Trace, call: Call) -> None:
+    problem = _problem(trace, call)
+    if problem:
+        raise ConfigError(
+            f"{call.name!r} cannot be tiled: {problem}",
+            code="OOC-160",
+            fix="choose `first` and `last` so that the segment does not contain it",
+        )
+
+
+def _fork(trace: Trace, call: Call, last: str) -> ConfigError:
+    readers = [reader.name for reader in _forward_readers(trace, call.outs[0])]
+    return ConfigError(
+        f"{call.name!r} does not lead straight to {last!r}: its output is read by "
+        f"{', '.join(map(repr, readers)) or 'nothing'}",
+        code="OOC-160",
+        fix="a segment is a chain; end it at the fork",
+    )
+
+
+# Which gradients
+
+
+def _stages(trace: Trace, chain: Sequence[Call]) -> tuple[Stage, ...]:
+    backward: dict[int, list[Call]] = {call.id: [] for call in chain}
+    for call in trace.calls:
+        if call.phase == "backward" and call.forward_of in backward:
+            backward[call.forward_of].append(call)
+    stages: list[Stage] = []
+    for call in chain:
+        rule = rule_of(call.op)
+        assert rule is not None
+        gradients, seed = match_backward(trace, call, backward[call.id])
+        stages.append(Stage(call, tuple(backward[call.id]), rule, gradients, seed))
+    _require_private(trace, stages)
+    return tuple(stages)
+
+
+def _require_private(trace: Trace, stages: Sequence[Stage]) -> None:
+    """Nothing outside the segment may read what tiles no longer keep."""
+    inside = {call.id for stage in stages for call in (stage.forward, *stage.backward)}
+    for variable in _dropped(stages):
+        strangers = [r for r in trace.readers[variable] if r not in inside]
+        if strangers or variable in trace.outputs.values():
+            reader = trace.calls[strangers[0]].name if strangers else "the caller"
+            raise ConfigError(
+                f"{reader!r} reads {trace.variables[variable].name!r}, which lies in the segment",
+                code="OOC-160",
+                fix="choose a segment that ends at this variable",
+            )
+
+
+def _dropped(stages: Sequence[Stage]) -> Iterator[int]:
+    """Variables of the original calls that the tiled trace does not have."""
+    for i, stage in enumerate(stages):
+        ends = i == len(stages) - 1
+        yield from stage.forward.outs[1 if ends else 0 :]
+        kept = {
+            v for image, v in stage.gradients.items() if i == 0 or image != stage.forward.ins[0]
+        }
+        if ends and stage.seed is not None:
+            kept.add(stage.seed)
+        yield from (v for call in stage.backward for v in call.outs if v not in kept)

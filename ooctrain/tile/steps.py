@@ -1,0 +1,134 @@
+"""Calls of a tiled trace before they are written: values, steps, tiles, inserts and sums.
+
+In: spans. Out: `Step`s over `Value`s, which have no numbers yet. The one idea: a tile's calls are
+listed first and written last, so that those of backward that nothing reads can be left out. Read
+next: `weave.py`.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ooctrain.layers.base import Op, Spec
+from ooctrain.layers.combine import Add, Constant
+from ooctrain.layers.layout import Insert, InsertAdd
+from ooctrain.tile.halo import Read, Span, chain_reads
+from ooctrain.tile.segment import Segment
+from ooctrain.trace import Kind, Phase, Trace
+
+Region = tuple[Span, Span]
+
+
+@dataclass(slots=True, eq=False)
+class Value:
+    """A variable of the tiled trace that may not have its number yet."""
+
+    name: str
+    spec: Spec
+    kind: Kind
+    variable: int | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Step:
+    """A call of the tiled trace that is not written yet; `reuse` and `of` say what it stands for.
+
+    Args:
+        reuse: {output position: input position}, as in the original call.
+        of: the step, or the call of the new trace, that it differentiates.
+    """
+
+    name: str
+    op: Op
+    ins: tuple[Value, ...]
+    outs: tuple[Value, ...]
+    phase: Phase = "forward"
+    reuse: Mapping[int, int] = field(default_factory=dict)
+    of: Step | None = None
+    call: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """One tile: its rows and columns of the target, and what each stage reads for them."""
+
+    target: Region
+    reads: tuple[tuple[Read, Read], ...]
+
+    def read_region(self, stage: int) -> Region:
+        """Rows and columns of the image that a stage reads."""
+        rows, columns = self.reads[stage]
+        return rows.inside, columns.inside
+
+    def written_region(self, stage: int) -> Region:
+        """Rows and columns that a stage writes."""
+        return self.read_region(stage + 1) if stage + 1 < len(self.reads) else self.target
+
+
+def make_tiles(
+    trace: Trace, segment: Segment, rows: Iterable[Span], columns: Iterable[Span]
+) -> list[Tile]:
+    """All tiles, row by row."""
+    height, width = trace.variables[segment.source].shape[2:]
+    windows = [stage.windows for stage in segment.stages]
+    down = [(span, chain_reads(span, [w[0] for w in windows], height)) for span in rows]
+    across = [(span, chain_reads(span, [w[1] for w in windows], width)) for span in columns]
+    return [
+        Tile((r, c), tuple(zip(row_reads, column_reads, strict=True)))
+        for (r, row_reads), (c, column_reads) in itertools.product(down, across)
+    ]
+
+
+def zeros(like: Value) -> tuple[Value, list[Step]]:
+    """A variable of zeros to insert into, and the step that writes it."""
+    value = Value(f"{like.name}.zero", like.spec, like.kind)
+    phase: Phase = "backward" if like.kind == "grad" else "forward"
+    return value, [Step(f"{like.name}.fill", Constant(0.0, like.spec.shape), (), (value,), phase)]
+
+
+def insertion(
+    op: type[Insert] | type[InsertAdd], whole: Value, part: Value, region: Region, phase: Phase
+) -> Step:
+    """The next version of `whole`, on the same storage, with `part` inserted or added."""
+    start, _ = block(whole.spec, region)
+    base = whole.name.removesuffix(".zero").split("[")[0]
+    place = label(region)
+    new = Value(f"{base}[to {place[1:]}", whole.spec, whole.kind)
+    name = f"{base}.{op.name}{place}"
+    return Step(name, op(start), (whole, part), (new,), phase, reuse={0: 0})
+
+
+def add_up(gradient: int, part: Value, steps: list[Step], totals: dict[int, Value]) -> None:
+    """Adds a tile's part of a parameter gradient to the sum over tiles, on the sum's storage."""
+    if gradient not in totals:
+        totals[gradient] = part
+        return
+    total = totals[gradient]
+    new = Value(part.name.replace("[", "[to ", 1), total.spec, total.kind)
+    name = f"{part.name}.sum"
+    steps.append(Step(name, Add(), (total, part), (new,), "backward", reuse={0: 0}))
+    totals[gradient] = new
+
+
+def alive(steps: Sequence[Step], wanted: set[Value]) -> list[Step]:
+    """All forward steps, and those of backward that lead to what is wanted."""
+    kept: list[Step] = []
+    for step in reversed(steps):
+        if step.phase == "forward" or wanted.intersection(step.outs):
+            kept.append(step)
+            wanted.update(step.ins)
+    return kept[::-1]
+
+
+def block(whole: Spec, region: Region) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Start and shape of a region of an (N, C, H, W) variable."""
+    rows, columns = region
+    n, c = whole.shape[:2]
+    return (0, 0, rows.lo, columns.lo), (n, c, rows.extent, columns.extent)
+
+
+def label(region: Region) -> str:
+    """As in names: "[h 0:16, w 32:48]"."""
+    return f"[h {region[0]}, w {region[1]}]"

@@ -1,0 +1,281 @@
+"""The tiled trace: slices, the calls of each tile, inserts, and the same again in backward.
+
+In: a trace, a segment of it, and the spans of the tiles. Out: an ordinary trace. The one idea:
+every output element belongs to exactly one tile. Forward: cut the tile's inputs out, run its calls,
+insert its outputs. Backward (scatter-add): run the tile's pure forward calls again, go backward
+from its own output gradient, add its part of dX over the halo, add its dW and db, tile after tile
+in a fixed order. No activation inside the segment outlives its tile. Source: paper 003, section 3
+and figure 5; its gather rule for gradients needs a wider halo. Read next:
+`tests/properties/test_tiled_gradients.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import fields, replace
+from types import MappingProxyType
+from typing import Any
+
+from ooctrain.layers.base import Op, Spec
+from ooctrain.layers.layout import Insert, InsertAdd, Slice
+from ooctrain.tile.adjoint import Record, Role, record_vjp, spec_of
+from ooctrain.tile.rules import Place
+from ooctrain.tile.segment import Segment, Stage
+from ooctrain.tile.steps import (
+    Region,
+    Step,
+    Tile,
+    Value,
+    add_up,
+    alive,
+    block,
+    insertion,
+    label,
+    zeros,
+)
+from ooctrain.trace import Call, Phase, Trace, TraceBuilder
+
+
+def weave(trace: Trace, segment: Segment, tiles: Sequence[Tile], threads: int) -> Trace:
+    """The trace with the segment's calls replaced by those of its tiles.
+
+    Args:
+        threads: for which the trace's workspaces were computed.
+
+    Cost: O(calls of the trace + tiles * calls of the segment).
+    """
+    return _Weaver(trace, segment, tiles, threads).run()
+
+
+class _Weaver:
+    """Copies a trace call by call; the segment is replaced on the way."""
+
+    def __init__(self, trace: Trace, segment: Segment, tiles: Sequence[Tile], threads: int) -> None:
+        self.trace, self.segment, self.tiles, self.threads = trace, segment, tiles, threads
+        self.builder = TraceBuilder()
+        self.values: dict[int, Value] = {}  # variable of the old trace: what stands for it
+        self.calls: dict[int, int] = {}  # call of the old trace: call of the new one
+        self.forward_steps: list[list[Step]] = []  # for each tile, one step per stage
+        self.records: dict[Any, Record] = {}
+
+    def run(self) -> Trace:
+        """The new trace."""
+        for variable in self.trace.initial:
+            self._write_value(self._value_of(variable))
+        stages = self.segment.stages
+        forward_ids = {stage.forward.id for stage in stages}
+        backward_ids = {call.id for stage in stages for call in stage.backward}
+        first_backward = min(backward_ids, default=-1)
+        for call in self.trace.calls:
+            if call.id == stages[-1].forward.id:
+                self._write(self._forward_steps(), wanted=())
+            if call.id == first_backward:
+                steps, results = self._backward_steps()
+                self._write(steps, wanted=results)
+            if call.id not in forward_ids | backward_ids:
+                self._copy(call)
+        return self._finish()
+
+    # The rest of the trace
+
+    def _value_of(self, variable: int) -> Value:
+        if variable not in self.values:
+            old = self.trace.variables[variable]
+            self.values[variable] = Value(old.name, spec_of(old), old.kind)
+        return self.values[variable]
+
+    def _write_value(self, value: Value) -> int:
+        if value.variable is None:
+            value.variable = self.builder.variable(
+                value.name, value.spec.shape, value.spec.dtype, value.kind
+            )
+        return value.variable
+
+    def _copy(self, call: Call) -> None:
+        number = lambda v: self._write_value(self._value_of(v))  # noqa: E731
+        self.calls[call.id] = self.builder.call(
+            call.name, call.op, tuple(map(number, call.ins)), tuple(map(number, call.outs)),
+            workspace_bytes=call.workspace_bytes, pure=call.pure, phase=call.phase,
+            reuse={number(out): number(source) for out, source in call.reuse.items()},
+            forward_of=None if call.forward_of is None else self.calls[call.forward_of],
+            duration_ns=call.duration_ns,
+        )  # fmt: skip
+
+    def _write(self, steps: Sequence[Step], wanted: Iterable[Value]) -> None:
+        """Writes the steps, without those in backward whose outputs nothing reads."""
+        for step in alive(steps, set(wanted)):
+            ins, outs = (tuple(map(self._write_value, side)) for side in (step.ins, step.outs))
+            in_specs, out_specs = ([v.spec for v in side] for side in (step.ins, step.outs))
+            step.call = self.builder.call(
+                step.name, step.op, ins, outs, phase=step.phase,
+                workspace_bytes=step.op.workspace_bytes(in_specs, out_specs, self.threads),
+                reuse={outs[out]: ins[source] for out, source in step.reuse.items()},
+                forward_of=step.of.call if step.of is not None else None,
+            )  # fmt: skip
+
+    def _finish(self) -> Trace:
+        builder = self.builder
+        last_read = {v: call.id for call in builder.calls for v in call.ins}
+        for i, call in enumerate(builder.calls):
+            legal = {out: source for out, source in call.reuse.items() if last_read[source] == i}
+            if len(legal) < len(call.reuse):
+                builder.calls[i] = replace(call, reuse=MappingProxyType(legal))
+        number = lambda v: self._write_value(self.values[v])  # noqa: E731
+        builder.carries = {number(new): number(old) for new, old in self.trace.carries.items()}
+        builder.outputs = {name: number(v) for name, v in self.trace.outputs.items()}
+        return builder.build()
+
+    # Forward
+
+    def _forward_steps(self) -> list[Step]:
+        target = self._value_of(self.segment.target)
+        whole, steps = zeros(target)
+        for tile in self.tiles:
+            own, part = self._run_tile(tile, "forward", "")
+            self.forward_steps.append(own[-len(self.segment.stages) :])
+            steps += own
+            steps.append(insertion(Insert, whole, part, tile.target, "forward"))
+            whole = steps[-1].outs[0]
+        self._becomes(self.segment.target, whole)
+        return steps
+
+    def _run_tile(self, tile: Tile, phase: Phase, mark: str) -> tuple[list[Step], Value]:
+        """Slice and forward calls of a tile; returns them and the tile's part of the target."""
+        steps: list[Step] = []
+        image = self._slice(
+            self._value_of(self.segment.source), tile.read_region(0), phase, mark, steps
+        )
+        for i, stage in enumerate(self.segment.stages):
+            others = tuple(self._value_of(v) for v in stage.forward.ins[1:])
+            op = self._cut(tile, i)
+            specs = op.infer(image.spec, *(other.spec for other in others))
+            place = label(tile.written_region(i))
+            outs = tuple(
+                Value(f"{old.name}{mark}{place}", spec, old.kind)
+                for old, spec in zip(self._old(stage.forward.outs), specs, strict=True)
+            )
+            name = f"{stage.forward.name}{mark}{place}"
+            steps.append(Step(name, op, (image, *others), outs, phase, _positions(stage.forward)))
+            image = outs[0]
+        return steps, image
+
+    def _slice(
+        self, whole: Value, region: Region, phase: Phase, mark: str, steps: list[Step]
+    ) -> Value:
+        start, shape = block(whole.spec, region)
+        if shape == whole.spec.shape:
+            return whole
+        place = label(region)
+        part = Value(f"{whole.name}{mark}{place}", Spec(shape, whole.spec.dtype), whole.kind)
+        if part.kind == "input":
+            part.kind = "activation"  # inputs come from the host; this one is computed
+        op = Slice(whole.spec.shape, start, shape)
+        steps.append(Step(f"{whole.name}.slice{mark}{place}", op, (whole,), (part,), phase))
+        return part
+
+    def _cut(self, tile: Tile, stage: int) -> Any:
+        forward, rule = self.segment.stages[stage].forward, self.segment.stages[stage].rule
+        rows, columns = tile.reads[stage]
+        padding = (rows.pad_lo, rows.pad_hi, columns.pad_lo, columns.pad_hi)
+        n, c, h, w = self.trace.variables[forward.ins[0]].shape
+        return rule.cut(
+            forward.op, Place(padding, (rows.inside.lo, columns.inside.lo), (n, c, h, w))
+        )
+
+    # Backward
+
+    def _backward_steps(self) -> tuple[list[Step], list[Value]]:
+        """Backward of all tiles; returns the steps and the gradients that they are for."""
+        source_gradient = self.segment.stages[0].gradients.get(self.segment.source)
+        steps: list[Step] = []
+        totals: dict[int, Value] = {}  # gradient in the old trace: its sum over tiles so far
+        if source_gradient is not None:
+            totals[source_gradient], steps = zeros(self._value_of(source_gradient))
+        for tile, forward in zip(self.tiles, self.forward_steps, strict=True):
+            again, _ = self._run_tile(tile, "backward", ".again")
+            steps += again
+            self._differentiate(tile, again[-len(forward) :], forward, steps, totals)
+        for gradient, total in totals.items():
+            self._becomes(gradient, total)
+        return steps, list(totals.values())
+
+    def _differentiate(
+        self,
+        tile: Tile,
+        again: Sequence[Step],
+        forward: Sequence[Step],
+        steps: list[Step],
+        totals: dict[int, Value],
+    ) -> None:
+        """Backward calls of one tile; each gradient is added to its total at once."""
+        last = self.segment.stages[-1]
+        assert last.seed is not None
+        seed = self._slice(self._value_of(last.seed), tile.target, "backward", "", steps)
+        for i in reversed(range(len(self.segment.stages))):
+            stage, place = self.segment.stages[i], label(tile.written_region(i))
+            if not stage.backward:
+                break  # nothing before it needs a gradient
+            roles, results = self._backward_of_stage(
+                stage, place, again[i], forward[i], seed, steps
+            )
+            image, *others = zip(stage.forward.ins, results, strict=True)
+            for variable, role in others:
+                if role is not None:
+                    add_up(stage.gradients[variable], roles[role], steps, totals)
+            if image[1] is None:
+                continue
+            seed = roles[image[1]]
+            if i == 0:
+                total = totals[stage.gradients[image[0]]]
+                steps.append(insertion(InsertAdd, total, seed, tile.read_region(0), "backward"))
+                totals[stage.gradients[image[0]]] = steps[-1].outs[0]
+
+    def _backward_of_stage(
+        self, stage: Stage, place: str, again: Step, forward: Step, seed: Value, steps: list[Step]
+    ) -> tuple[dict[Role, Value], Sequence[Role | None]]:
+        """Appends the backward calls of a stage for one tile; returns its variables by role."""
+        record = self._record(stage, again)
+        roles: dict[Role, Value] = {("in", i): v for i, v in enumerate(again.ins)}
+        roles |= {("out", i): v for i, v in enumerate(again.outs)}
+        roles["seed", 0] = seed
+        for recorded, call in zip(record.calls, stage.backward, strict=True):
+            outs = tuple(
+                Value(f"{old.name}{place}", spec, old.kind)
+                for old, spec in zip(self._old(call.outs), recorded.specs, strict=True)
+            )
+            roles |= dict(zip(recorded.outs, outs, strict=True))
+            ins = tuple(roles[role] for role in recorded.ins)
+            op = _keep_algorithm(recorded.op, call.op)
+            name, reuse = f"{call.name}{place}", _positions(call)
+            steps.append(Step(name, op, ins, outs, "backward", reuse, forward))
+        return roles, record.results
+
+    def _record(self, stage: Stage, step: Step) -> Record:
+        """The backward calls of a tile's operation, kept, since most tiles share their shapes."""
+        ins, outs = (tuple(value.spec for value in side) for side in (step.ins, step.outs))
+        wanted = tuple(variable in stage.gradients for variable in stage.forward.ins)
+        key = (step.op, ins, outs, wanted)
+        if key not in self.records:
+            self.records[key] = record_vjp(step.op, ins, outs, wanted)
+        return self.records[key]
+
+    def _becomes(self, variable: int, value: Value) -> None:
+        """From now on `value` stands for an old variable, under its name."""
+        old = self.trace.variables[variable]
+        value.name, value.kind = old.name, old.kind
+        self.values[variable] = value
+
+    def _old(self, variables: Iterable[int]) -> list[Any]:
+        return [self.trace.variables[v] for v in variables]
+
+
+def _keep_algorithm(op: Any, original: Any) -> Op:
+    """A tile's backward operation with the algorithm of the original one."""
+    if any(f.name == "algorithm" for f in fields(op)):
+        return replace(op, algorithm=original.algorithm)
+    return op
+
+
+def _positions(call: Call) -> dict[int, int]:
+    """The call's reuse by positions instead of variables."""
+    return {call.outs.index(out): call.ins.index(source) for out, source in call.reuse.items()}
