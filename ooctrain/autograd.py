@@ -181,12 +181,14 @@ class Site:
     Args:
         path: of the module, for example "layer1.0.conv1".
         leaf: whether that module has no parts, so that its path alone names its calls.
+        verb: what the call does, where the operation's own word will not do.
     """
 
     path: str = ""
     leaf: bool = False
     phase: Phase = "forward"
     forward_of: int | None = None
+    verb: str = ""
 
     def prefix(self, op: Op) -> str:
         """How the names of a call of `op` and of its outputs begin."""
@@ -195,7 +197,7 @@ class Site:
     def call_name(self, op: Op) -> str:
         """Name of a call of `op`: "conv1.fwd", "conv1.grad_input"."""
         verb = "grad" if self.phase == "backward" and op.verb == "fwd" else op.verb
-        return f"{self.prefix(op)}.{verb}"
+        return f"{self.prefix(op)}.{self.verb or verb}"
 
 
 @dataclass(slots=True, eq=False)
@@ -411,7 +413,7 @@ class Tape:
 
     def _sum(self, a: Tensor, b: Tensor, of: Tensor) -> Tensor:
         """Adds gradients that meet at a fork, as a call of its own: "conv1.out.grad.add"."""
-        with self.at(path=f"{of.name or 'leaf'}.grad.sum", leaf=True, forward_of=None):
+        with self.at(path=f"{of.name or 'leaf'}.grad", leaf=True, forward_of=None, verb="add"):
             return self.call(Add(), (a, b), of=(of,))[0]
 
     def _ones(self, root: Tensor) -> Tensor:

@@ -276,7 +276,7 @@ def run_trace(
         mode: "cpu": the kernels, in place where the trace says so; "reference": the NumPy definitions
             in float64, never in place.
         wanted: names of variables to hand out besides.
-        threads: of the kernels.
+        threads: of the kernels, no more than the trace was made for.
 
     Returns:
         Logical arrays: the trace's outputs by output name, the next values of carried variables by the
@@ -313,6 +313,9 @@ def _run_cpu(
         else np.empty(physical_shape(v.shape), v.dtype)
         for v in outs
     ]
+    specs = [[Spec(v.shape, v.dtype) for v in side] for side in (map(trace.variables.__getitem__, call.ins), outs)]
+    if call.op.workspace_bytes(*specs, pool.threads) > call.workspace_bytes:
+        raise ConfigError(f"this trace was made for fewer than {pool.threads} threads", where=call.name)
     workspace = aligned_bytes(call.workspace_bytes)
     call.op.cpu(pool, [held[v] for v in call.ins], arrays, workspace, scalars)
     return arrays

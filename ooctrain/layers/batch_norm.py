@@ -84,10 +84,13 @@ class BatchNormApply(Op):
     Args:
         batch_stats: the statistics are those of x itself, so the gradient passes through them too; False
             in evaluation, where they are constants.
+        relu: a ReLU follows in the same pass.
+        residual: another input is added before that.
     """
 
     batch_stats: bool = True
     relu: bool = False
+    residual: bool = False
     name: ClassVar[str] = "batch_norm"
 
     def infer(self, x: Spec, mean: Spec, inv_std: Spec, gamma: Spec, beta: Spec, *residual: Spec):
@@ -95,7 +98,8 @@ class BatchNormApply(Op):
         channels = x.shape[1:2]
         fits = all(spec.shape == channels for spec in (mean, inv_std, gamma, beta))
         require(fits, "batch_norm: wants one mean, std, gamma and beta per channel", x, mean, gamma, beta)
-        require(all(r.shape == x.shape for r in residual), "batch_norm: residual has another shape", x)
+        fits = len(residual) == self.residual and all(r.shape == x.shape for r in residual)
+        require(fits, "batch_norm: the residual does not fit", x, *residual)
         return (x,)
 
     def reference(self, x, mean, inv_std, gamma, beta, *residual, scalars):
@@ -106,7 +110,7 @@ class BatchNormApply(Op):
     def cpu(self, pool, ins, outs, workspace, scalars):
         from ooctrain.layers.kernels.cpu import batch_norm
 
-        residual = ins[5] if len(ins) == 6 else None
+        residual = ins[5] if self.residual else None
         batch_norm.apply(pool, *ins[:5], outs[0], residual=residual, relu=self.relu)
 
     def vjp(self, tape, ins, outs, grads):
@@ -127,7 +131,8 @@ class BatchNormApply(Op):
         return 4 * outs[0].size
 
     def reusable(self):
-        return {0: 0}
+        # In training the gradient needs x, but not the residual.
+        return {0: 5} if self.residual and self.batch_stats else {0: 0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +212,8 @@ class BatchNormGradApply(Op):
         return 8 * outs[0].size
 
     def reusable(self):
-        return {0: 0}
+        # x has no reader after this; dy may have one, where it is the gradient of a sum.
+        return {0: 1}
 
 
 @dataclass(frozen=True, slots=True)

@@ -101,14 +101,12 @@ class Conv2d(Op):
         (dy,) = grads
         shape = self.geometry.conv_shape(x.shape, w.shape)
         algorithm = choose_algorithm(shape, tape.conv_algorithm)
-        dx = dw = None
-        if x.requires_grad:
-            grad_input = Conv2dGradInput(self.geometry, x.shape[2:], algorithm)
-            (dx,) = tape.call(grad_input, (dy, w), of=(x,))
-        if w.requires_grad:
-            grad_weight = Conv2dGradWeight(self.geometry, self.kernel, algorithm)
-            (dw,) = tape.call(grad_weight, (x, dy), of=(w,))
+        grad_weight = Conv2dGradWeight(self.geometry, self.kernel, algorithm)
+        grad_input = Conv2dGradInput(self.geometry, x.shape[2:], algorithm)
+        # The weight first: then x may go before room for dx is needed.
+        dw = tape.call(grad_weight, (x, dy), of=(w,))[0] if w.requires_grad else None
         db = [tape.call(ChannelSum(), (dy,), of=(b,))[0] if b.requires_grad else None for b in bias]
+        dx = tape.call(grad_input, (dy, w), of=(x,))[0] if x.requires_grad else None
         return dx, dw, *db
 
     def workspace_bytes(self, ins, outs, threads):

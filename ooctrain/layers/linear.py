@@ -39,9 +39,10 @@ class Linear(Op):
     def vjp(self, tape, ins, outs, grads):
         x, w, *bias = ins
         (dy,) = grads
-        dx = tape.call(LinearGradInput(), (dy, w), of=(x,))[0] if x.requires_grad else None
+        # The weight first: then x may go before room for dx is needed.
         dw = tape.call(LinearGradWeight(), (x, dy), of=(w,))[0] if w.requires_grad else None
         db = [tape.call(ChannelSum(), (dy,), of=(b,))[0] if b.requires_grad else None for b in bias]
+        dx = tape.call(LinearGradInput(), (dy, w), of=(x,))[0] if x.requires_grad else None
         return dx, dw, *db
 
     def workspace_bytes(self, ins, outs, threads):

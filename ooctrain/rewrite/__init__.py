@@ -1,1 +1,58 @@
-"""Rewrite."""
+"""Rewrites: a trace in, a trace out, before planning; each is named in `Plan.rewrites`.
+
+In: a trace and names. Out: the trace after those rewrites, in their order. The one idea: a rewrite is a
+pure function, so whoever has the original trace and the names can check the plan's trace (rule R602). A
+name may carry parameters after a colon: "tile:4x4:conv1". All keep the bits, tiling as DESIGN states. Read
+next: `fuse.py`, `share_storage.py`, then `../tile/`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from ooctrain.errors import ConfigError
+from ooctrain.rewrite.fuse import fuse
+from ooctrain.rewrite.share_storage import share_storage
+from ooctrain.trace import Trace
+
+Rewrite = Callable[[Trace], Trace]
+
+
+class Rewrites(Mapping[str, Rewrite]):
+    """{name: rewrite}; "tile:4x4" is looked up as "tile" and gets its parameters."""
+
+    plain: Mapping[str, Rewrite] = {"fuse": fuse, "share_storage": share_storage}
+    with_parameters = ("tile",)
+
+    def __getitem__(self, name: str) -> Rewrite:
+        if name.partition(":")[0] in self.with_parameters:
+            return lambda trace: _tile(trace, name)
+        return self.plain[name]
+
+    def __iter__(self) -> Iterator[str]:
+        yield from (*self.plain, *self.with_parameters)
+
+    def __len__(self) -> int:
+        return len(self.plain) + len(self.with_parameters)
+
+
+REWRITES = Rewrites()
+
+
+def apply_rewrites(trace: Trace, names: Sequence[str]) -> Trace:
+    """`trace` after the rewrites, in order.
+
+    Raises:
+        ConfigError: a name that no rewrite has.
+    """
+    for name in names:
+        if name not in REWRITES:
+            raise ConfigError(f"no rewrite {name!r}", code="OOC-106", fix=f"one of {', '.join(REWRITES)}")
+        trace = REWRITES[name](trace)
+    return trace
+
+
+def _tile(trace: Trace, name: str) -> Trace:
+    from ooctrain.tile import tile_by_name
+
+    return tile_by_name(trace, name)

@@ -1,0 +1,51 @@
+"""Building a trace anew with some calls changed, joined or dropped.
+
+In: a trace and the calls that are to stand in it, in order, over the old variables. Out: a checked trace
+with new ids. The one idea: a rewrite edits a list of calls; variables that nobody touches any more vanish
+by themselves, names stay. Read next: `fuse.py`, `share_storage.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+
+from ooctrain.trace import Call, Trace
+
+
+def with_calls(trace: Trace, calls: Sequence[Call], stands_for: Mapping[int, int] | None = None) -> Trace:
+    """`trace` with `calls` in place of its own.
+
+    Args:
+        calls: in their new order; ids, variables and `forward_of` are those of the old trace.
+        stands_for: {call that is gone: call that now does its work}, for `forward_of`.
+
+    Raises:
+        ConfigError: the result is not a trace, for example because a call moved before its input.
+    """
+    kept = {v for call in calls for v in call.touched()}
+    kept |= {v for v in trace.initial} | set(trace.outputs.values())
+    variables = [v for v in trace.variables if v.id in kept]
+    variable_ids = {v.id: new for new, v in enumerate(variables)}
+    call_ids = {call.id: new for new, call in enumerate(calls)}
+    call_ids |= {gone: call_ids[now] for gone, now in (stands_for or {}).items()}
+    result = Trace(
+        tuple(replace(v, id=variable_ids[v.id]) for v in variables),
+        tuple(_renumbered(call, variable_ids, call_ids) for call in calls),
+        MappingProxyType({variable_ids[new]: variable_ids[old] for new, old in trace.carries.items()}),
+        MappingProxyType({name: variable_ids[v] for name, v in trace.outputs.items()}),
+    )
+    result.check()
+    return result
+
+
+def _renumbered(call: Call, variables: Mapping[int, int], calls: Mapping[int, int]) -> Call:
+    return replace(
+        call,
+        id=calls[call.id],
+        ins=tuple(variables[v] for v in call.ins),
+        outs=tuple(variables[v] for v in call.outs),
+        reuse=MappingProxyType({variables[out]: variables[v] for out, v in call.reuse.items()}),
+        forward_of=None if call.forward_of is None else calls.get(call.forward_of),
+    )

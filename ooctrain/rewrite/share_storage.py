@@ -1,0 +1,41 @@
+"""Sharing storage: a result takes over the storage of an input that nobody needs any more.
+
+In: a trace. Out: the same calls with `reuse` set where that is safe. The one idea: "in place" is not an
+operation but an annotation: the output lies where the input lay. It is safe where the call is the last
+reader, the input is not handed out and does not outlive the step. This covers ReLU in place, gradients
+accumulated in place, reshapes that move nothing. The other half of the source, one storage for all error
+terms of a sum, needs nothing here: `Add.vjp` hands one variable to all terms, and the first call that
+accumulates onto it finds out whether it is the last reader. Source: paper 004, section 4.2. Read next:
+`../sched/ledger.py`, which counts what this saves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from types import MappingProxyType
+
+from ooctrain.rewrite.edit import with_calls
+from ooctrain.trace import Call, Trace
+
+
+def share_storage(trace: Trace) -> Trace:
+    """Sets `reuse` wherever an operation can work in place and its input is free. Keeps the bits."""
+    lasting = {*trace.initial, *trace.carries, *trace.outputs.values()}
+    return with_calls(
+        trace, [replace(call, reuse=_reuse(trace, call, lasting)) for call in trace.calls]
+    )
+
+
+def _reuse(trace: Trace, call: Call, lasting: set[int]) -> Mapping[int, int]:
+    """What `call` may overwrite, besides what it overwrites already."""
+    reuse = dict(call.reuse)
+    if not call.pure:
+        return call.reuse
+    for index, position in call.op.reusable().items():
+        out, source = call.outs[index], call.ins[position]
+        last = trace.readers[source][-1] == call.id and call.ins.count(source) == 1
+        fits = trace.variables[out].nbytes == trace.variables[source].nbytes
+        if last and fits and source not in lasting and source not in reuse.values():
+            reuse.setdefault(out, source)
+    return MappingProxyType(reuse)
