@@ -3,7 +3,7 @@
 In: a trace and a start. Out: legal lists, and plans that state what the simulator finds. The one
 idea: a planner decides *what* moves *when*; `ListWriter` keeps the books (who is resident, which
 host copies are valid, how many granted bytes are claimed), so that a planner's file shows only its
-algorithm. Sources: DESIGN sections 4 and 5; the storages are paper 004's tensor storage objects.
+algorithm. Sources: DESIGN sections 4 and 5;
 Read next: `keep_all.py`, `naive.py`, then `window.py`.
 """
 
@@ -28,6 +28,7 @@ from ooctrain.sched.schedule import (
     SwapOut,
     whole,
 )
+from ooctrain.sched.simulate import simulate
 from ooctrain.trace import Call, Trace
 from ooctrain.units import format_bytes
 
@@ -62,19 +63,6 @@ class Planner(Protocol):
             Infeasible: with the least budget at which this same planner succeeds.
         """
         ...
-
-
-def storages(trace: Trace) -> tuple[int, ...]:
-    """For each variable the first variable on its storage: itself, unless its call reuses an input.
-
-    A chain of in-place calls is one storage; paper 004 calls it a tensor storage object. Cost:
-    O(calls).
-    """
-    root = list(range(len(trace.variables)))
-    for call in trace.calls:
-        for out, source in call.reuse.items():
-            root[out] = root[source]
-    return tuple(root)
 
 
 def call_need_bytes(call: Call, trace: Trace, granule: Granule) -> int:
@@ -219,8 +207,6 @@ def make_plan(
     schedule: Schedule, trace: Trace, machine: Machine, notes: Mapping[str, Any] | None = None
 ) -> Plan:
     """A plan that claims of the schedule what the simulator finds."""
-    from ooctrain.sched.simulate import simulate
-
     timeline = simulate(schedule, trace, machine)
     return Plan(
         trace, (), schedule, timeline.makespan_us, timeline.peak_bytes, timeline.host_peak_bytes,

@@ -18,6 +18,7 @@ a transfer. Parameters and optimizer slots may stay on the device where that is 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -30,8 +31,8 @@ from ooctrain.sched.base import (
     last_uses,
     make_plan,
     smallest_budget,
-    storages,
 )
+from ooctrain.sched.budget import storages
 from ooctrain.sched.schedule import BYTES, Granule, Plan
 from ooctrain.trace import Call, Trace
 
@@ -145,8 +146,7 @@ class _Sequence:
 
     def __init__(self, trace: Trace, granule: Granule, pin_persistent: bool):
         self.trace, self.granule = trace, granule
-        self.storage = storages(trace)
-        self.size_bytes = [granule.granted(variable.nbytes) for variable in trace.variables]
+        self.storage, self.size_bytes = storages(trace, granule)
         self.last_use = _last_uses_of_storages(trace, self.storage)
         lasting = trace.end_variables.items() if pin_persistent else ()
         self.pinned = {self.storage[v] for pair in lasting for v in pair}
@@ -197,7 +197,7 @@ class _Sequence:
                 return None
 
 
-def _last_uses_of_storages(trace: Trace, storage: tuple[int, ...]) -> list[int]:
+def _last_uses_of_storages(trace: Trace, storage: Sequence[int]) -> list[int]:
     last = [-1] * len(storage)
     for variable, use in enumerate(last_uses(trace)):
         last[storage[variable]] = max(last[storage[variable]], use)
