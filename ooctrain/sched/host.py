@@ -1,12 +1,9 @@
-"""Host memory of a schedule: when each byte of it is held, and at which offset of the pinned slab.
+"""The layout of the pinned host slab: an offset for every copy.
 
-In: a trace and a schedule. Out: what every copy claims and releases on the host (`host_life`), and
-a slab layout (`host_slots`). The one idea: a byte of a host slot is held from the first SwapOut
-that writes it (or the start) to the last listed copy that touches it; what the next step's start
-needs is held throughout. Both variables of a carry (W and its update W') share one slot. Offsets
-are given offline, first fit in list order; a copy that claims waits for all host releases before
-it, so whatever offset becomes free in list order is safe to use. Source: DESIGN section 4. Read
-next: `ledger.py`.
+In: a trace and a schedule. Out: `HostSlots`. The one idea: offsets are given offline, first fit in
+list order; a SwapOut that claims host memory waits for all host releases listed before it, so
+whatever offset is free in list order is safe to use. Source: DESIGN section 4. Read next:
+`host_life.py`, `ledger.py`.
 """
 
 from __future__ import annotations
@@ -15,24 +12,12 @@ from bisect import insort
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from ooctrain.sched.schedule import Schedule, SwapIn, SwapOut
-from ooctrain.sched.spans import Spans
+from ooctrain.sched.host_life import copies, lives
+from ooctrain.sched.ledger import Ledger
+from ooctrain.sched.schedule import Schedule
 from ooctrain.trace import Trace
 
 SLOT_ALIGN_BYTES = 64
-
-
-@dataclass(frozen=True, slots=True)
-class HostLife:
-    """What the copies of a list claim and release on the host.
-
-    Args:
-        claims: {index of a SwapOut: bytes that it claims at issue}.
-        releases: {index of a copy: bytes released when it is done}.
-    """
-
-    claims: Mapping[int, int]
-    releases: Mapping[int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,23 +37,13 @@ class HostSlots:
 
 @dataclass(frozen=True, slots=True)
 class _Slot:
+    """Bytes [lo, hi) of a variable in one place, from list position `claimed` to `released`."""
+
     lo: int
     hi: int
-    first: int
-    last: int
-    copies: tuple[tuple[int, int], ...]  # (index or ~position in start_host, lo)
-
-
-def host_life(trace: Trace, schedule: Schedule) -> HostLife:
-    """Claims and releases of host bytes. Cost: O(copies), times the chunks of a variable."""
-    claims: dict[int, int] = {}
-    releases: dict[int, int] = {}
-    for pieces in _lives(trace, schedule).values():
-        for lo, hi, (first, last) in pieces.items:
-            if first >= 0:
-                claims[first] = claims.get(first, 0) + hi - lo
-                releases[last] = releases.get(last, 0) + hi - lo
-    return HostLife(claims, releases)
+    claimed: int
+    released: int
+    copies: tuple[tuple[int, int], ...]  # (index, or ~position in start_host; lo)
 
 
 def host_slots(
@@ -76,21 +51,21 @@ def host_slots(
 ) -> HostSlots:
     """Offsets of all host copies by first fit in list order.
 
-    Copies that share bytes share a slot, so that each is contiguous. A slot is free again when its
-    last copy is done; slots of the start keep their place, step after step.
+    Copies that share bytes share a slot, so that each is contiguous. Slots of the start keep their
+    place, step after step.
 
     Args:
         align_bytes: every slot starts at a multiple of it.
 
     Cost: O(slots x slots held at a time).
     """
-    held: list[tuple[int, int, int]] = []  # (offset, end, last), by offset
+    held: list[tuple[int, int, int]] = []  # (offset, end, released), by offset
     offsets: dict[int, int] = {}
     extent = 0
-    for slot in sorted(_slots(trace, schedule), key=lambda s: (s.first, s.copies)):
-        held = [entry for entry in held if entry[2] >= slot.first]
+    for slot in sorted(_slots(trace, schedule), key=lambda s: (s.claimed, s.copies)):
+        held = [entry for entry in held if entry[2] > slot.claimed]
         offset = _first_fit(held, slot.hi - slot.lo, align_bytes)
-        insort(held, (offset, offset + slot.hi - slot.lo, slot.last))
+        insort(held, (offset, offset + slot.hi - slot.lo, slot.released))
         extent = max(extent, offset + slot.hi - slot.lo)
         for key, lo in slot.copies:
             offsets[key] = offset + lo - slot.lo
@@ -98,60 +73,40 @@ def host_slots(
     return HostSlots(offsets, start, extent)
 
 
-def slot_of(trace: Trace, variable: int) -> int:
-    """The variable that names the host slot: the older one of a carry."""
-    return trace.carries.get(variable, variable)
-
-
-def _copies(trace: Trace, schedule: Schedule) -> Iterator[tuple[int, int, int, int]]:
-    """(slot, index, lo, hi) of all start ranges (index ~position, below 0) and copies, in order."""
-    for position, (variable, lo, hi) in enumerate(schedule.start_host):
-        yield slot_of(trace, variable), ~position, lo, hi
-    for index, instruction in enumerate(schedule.instructions):
-        if type(instruction) is SwapOut or type(instruction) is SwapIn:
-            yield slot_of(trace, instruction.var), index, instruction.lo, instruction.hi
-
-
-def _lives(trace: Trace, schedule: Schedule) -> dict[int, Spans[tuple[int, int]]]:
-    """By slot: ranges with (first, last) index of the copies that touch them; -1: the start."""
-    lives: dict[int, Spans[tuple[int, int]]] = {}
-    end = len(schedule.instructions)
-    for slot, index, lo, hi in _copies(trace, schedule):
-        spans = lives.setdefault(slot, Spans())
-        known = spans.over(lo, hi)
-        for start, stop in spans.gaps(lo, hi):
-            spans.put(start, stop, (max(index, -1), end if index < 0 else index))
-        for start, stop, (first, last) in known:
-            spans.put(start, stop, (first, max(last, index)))
-    return lives
-
-
 def _slots(trace: Trace, schedule: Schedule) -> Iterator[_Slot]:
     """The copies of a variable (or carry), grouped so that those with common bytes are together."""
-    lives = _lives(trace, schedule)
+    released = _released_at(trace, schedule)
+    life_of = lives(trace, schedule)
     by_slot: dict[int, list[tuple[int, int, int]]] = {}
-    for slot, index, lo, hi in _copies(trace, schedule):
+    for slot, index, lo, hi in copies(trace, schedule):
         by_slot.setdefault(slot, []).append((lo, hi, index))
-    for slot, copies in by_slot.items():
-        for group in _touching(sorted(copies)):
+    for slot, found in by_slot.items():
+        for group in _touching(sorted(found)):
             lo, hi = group[0][0], max(copy[1] for copy in group)
-            life = [value for _, _, value in lives[slot].over(lo, hi)] or [
-                (group[0][2], group[-1][2])
-            ]
+            life = [value for _, _, value in life_of[slot].over(lo, hi)] or [(-1, -1)]
             keys = tuple((index, start) for start, _, index in group)
-            yield _Slot(lo, hi, min(f for f, _ in life), max(last for _, last in life), keys)
+            end = max(released.get(last, len(schedule.instructions)) for _, last in life)
+            yield _Slot(lo, hi, min(first for first, _ in life), end, keys)
 
 
-def _touching(copies: list[tuple[int, int, int]]) -> Iterator[list[tuple[int, int, int]]]:
-    """Sorted copies in groups: a copy belongs to the group whose bytes it shares."""
+def _released_at(trace: Trace, schedule: Schedule) -> Mapping[int, int]:
+    """{index of a last copy: list position from which on its host bytes are free}."""
+    ledger = Ledger(trace, schedule)
+    for index, instruction in enumerate(schedule.instructions):
+        ledger.issue(index, instruction)
+    return ledger.host_released_at
+
+
+def _touching(ranges: list[tuple[int, int, int]]) -> Iterator[list[tuple[int, int, int]]]:
+    """Sorted (lo, hi, index) in groups: a copy belongs to the group whose bytes it shares."""
     group: list[tuple[int, int, int]] = []
-    end = -1
-    for copy in copies:
-        if group and copy[0] >= end and copy[1] > copy[0]:
+    end = 0
+    for copy in ranges:
+        if group and copy[0] >= end and copy[0] < copy[1]:
             yield group
             group = []
+        end = max(end, copy[1]) if group else copy[1]
         group.append(copy)
-        end = max(end, copy[1]) if len(group) > 1 else copy[1]
     if group:
         yield group
 

@@ -11,11 +11,11 @@ laws anew, byte by byte, so that a mistake here cannot hide. Source: DESIGN sect
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from ooctrain.sched.host import host_life, slot_of
+from ooctrain.sched.host_life import host_life, slot_of
 from ooctrain.sched.schedule import (
     End,
     Fence,
@@ -31,6 +31,7 @@ from ooctrain.trace import Trace
 
 Stream = Literal["C", "D", "H", ""]
 C, D, H = 0, 1, 2
+LANES: Mapping[str, int] = {"C": C, "D": D, "H": H}
 #: By stream C, D, H: the latest instruction to wait for; -1 stands for none.
 Waits = tuple[int, int, int]
 NONE: Waits = (-1, -1, -1)
@@ -47,8 +48,10 @@ class Issued:
         stream: "C", "D", "H", or "" for what runs nowhere (End, Free, Fence).
         claim_bytes, release_bytes: change of the device ledger at issue, in granted bytes.
         ledger_bytes: the device ledger after it.
-        host_claim_bytes, host_release_bytes: change of the host ledger, the claim first.
-        host_ledger_bytes: the host ledger after the claim and before the release.
+        host_claim_bytes: what a SwapOut claims on the host.
+        host_last_bytes: host bytes that no later copy touches. They count as released from the
+            first later instruction that has to wait for this one in any case.
+        host_ledger_bytes: the host ledger after such releases and its own claim.
         waits: indices of listed instructions that must be done first, at most one a stream. Besides
             these it waits for its stream's previous. For Free and End: what it gives back is
             released when these are done.
@@ -62,7 +65,7 @@ class Issued:
     release_bytes: int
     ledger_bytes: int
     host_claim_bytes: int
-    host_release_bytes: int
+    host_last_bytes: int
     host_ledger_bytes: int
     waits: tuple[int, ...]
     implied: bool = False
@@ -104,6 +107,8 @@ class Ledger:
             latest SwapOut that read it, the SwapIn that filled it), each an index or -1.
         host: for each variable its valid host copies; the value is the SwapOut's index, -1: start.
         ledger_bytes, host_ledger_bytes: both ledgers now.
+        host_released_at: {index of a copy: list position at which its `host_last_bytes` were given
+            back}.
         open_call: the call whose Run is not ended yet, or None.
     """
 
@@ -123,6 +128,10 @@ class Ledger:
         self._issued = list(NONE)  # by stream: the latest instruction
         self._fence = list(NONE)
         self._released = list(NONE)  # when these are done, so is every release listed so far
+        self._host_pending: list[
+            tuple[int, int]
+        ] = []  # (stream, index) of last copies, not given back
+        self.host_released_at: dict[int, int] = {}
         self._host_released = list(NONE)
         self._length = len(schedule.instructions)
         for variable, lo, hi in schedule.start_device:
@@ -184,7 +193,6 @@ class Ledger:
             _raise_to(waits, self._released)
         self.ledger_bytes += claim
         self.open_call, self._open_index = run.call, index
-        self._issued[C] = index
         return self._record(index, run, "C", waits, claim=claim)
 
     def _take_over(self, source: int, waits: list[int]) -> None:
@@ -208,7 +216,7 @@ class Ledger:
             waits[D] = max(waits[D], swap_out)
         _raise_to(waits, self._released)
         self.device[swap.var].put(swap.lo, swap.hi, (-1, -1, index))
-        self._last_in[swap.var] = self._issued[H] = index
+        self._last_in[swap.var] = index
         self._reads_of_slot(swap.var).put(swap.lo, swap.hi, index)
         claim = self.granule.granted(swap.hi - swap.lo)
         self.ledger_bytes += claim
@@ -222,12 +230,12 @@ class Ledger:
         for _, _, swap_in in self._reads_of_slot(swap.var).over(swap.lo, swap.hi):
             # Whoever still reads this host range must be done before it is written again.
             waits[H] = max(waits[H], swap_in)
+        self._give_back_host(index, "D", waits)
         if index in self._host_life.claims:
             _raise_to(waits, self._host_released)
         self.host[swap.var].put(swap.lo, swap.hi, index)
         if swap.var in self._mate:
             self.host[self._mate[swap.var]].drop(swap.lo, swap.hi)
-        self._issued[D] = index
         return self._record(index, swap, "D", waits)
 
     def _free(self, index: int, free: Free) -> Issued:
@@ -251,21 +259,42 @@ class Ledger:
         self, index: int, instruction: Instruction, stream: Stream, waits: Sequence[int], *,
         claim: int = 0, release: int = 0, implied: bool = False,
     ) -> Issued:  # fmt: skip
-        """The finished row; applies the host ledger, which only copies change."""
-        host_claim = host_release = 0
-        if stream == "D" or stream == "H":
-            host_claim = self._host_life.claims.get(index, 0)
-            host_release = self._host_life.releases.get(index, 0)
-            if host_release:
-                lane = D if stream == "D" else H
-                self._host_released[lane] = index
+        """The finished row; applies the host ledger, which has no instructions of its own."""
+        self._give_back_host(index, stream, waits)
+        host_claim = last = 0
+        if stream:
+            lane = LANES[stream]
+            host_claim = self._host_life.claims.get(index, 0) if lane == D else 0
+            last = self._host_life.last.get(index, 0) if lane != C else 0
+            if last:
+                self._host_pending.append((lane, index))
+            self._issued[lane] = index
         self.host_ledger_bytes += host_claim
-        row = Issued(
-            index, instruction, stream, claim, release, self.ledger_bytes, host_claim, host_release,
+        return Issued(
+            index, instruction, stream, claim, release, self.ledger_bytes, host_claim, last,
             self.host_ledger_bytes, tuple(w for w in waits if w >= 0), implied,
         )  # fmt: skip
-        self.host_ledger_bytes -= host_release
-        return row
+
+    def _give_back_host(self, index: int, stream: Stream, waits: Sequence[int]) -> None:
+        """Releases the host bytes of last copies that are done before this instruction starts.
+
+        It waits for them by `waits`, or stands behind them on its stream. So no SwapOut waits for a
+        host release that nobody has had to wait for, and theorem 2 holds for the host too.
+        """
+        if not self._host_pending:
+            return
+        done = list(waits)
+        if stream:
+            done[LANES[stream]] = self._issued[LANES[stream]]
+        kept = []
+        for lane, copy in self._host_pending:
+            if copy > done[lane]:
+                kept.append((lane, copy))
+                continue
+            self.host_ledger_bytes -= self._host_life.last[copy]
+            self.host_released_at[copy] = index
+            self._host_released[lane] = max(self._host_released[lane], copy)
+        self._host_pending = kept
 
 
 def _raise_to(waits: list[int], others: Sequence[int]) -> None:

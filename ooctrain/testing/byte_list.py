@@ -131,6 +131,7 @@ class _Lister:
         self.open: tuple[int, list[int]] | None = None
         self.captures: dict[str, tuple[int, list[int]]] = {}
         self.host_uses = self._count_host_uses()
+        self.host_leaving: list[tuple[str, int, list[tuple[int, int]]]] = []
 
     def listed(self) -> Job:
         self._start()
@@ -214,6 +215,7 @@ class _Lister:
                 self._list_free(variable, lo, hi)
             case Fence():
                 self.barrier = set(self.steps)
+                self._release_host(self.barrier)
 
     def _list_run(self, index: int, call: Call, keep: tuple[int, ...] | None) -> None:
         self._require(call.id <= max(self.ran, default=-1) + 1, "first runs out of trace order")
@@ -234,6 +236,7 @@ class _Lister:
         step.claims += step.scratch
         if step.claims:
             step.after |= self._all_releases(host=False)
+        self._release_host(step.after)
         self.steps[index] = step
         self.ran.append(call.id)
         self.open = (index, released_at_end + step.scratch)
@@ -280,16 +283,19 @@ class _Lister:
             step.after |= {byte.writer} if byte.writer is not None else set()
             byte.readers.add(index)
             step.reads.append([byte.address])
-            key = (self._slot(variable), at)
+        keys = [(self._slot(variable), at) for at in range(lo, hi)]
+        for key in keys:
+            step.after |= self.host[key].users() if key in self.host else set()
+        self._release_host(step.after, "D")
+        for key in keys:
             if key in self.host:
-                step.after |= self.host[key].users()
                 self.host[key] = _Byte(self.host[key].address, variable, index)
             else:
                 self.host[key] = _Byte(self.host_arena.take(1)[0], variable, index)
                 step.after |= self._all_releases(host=True)
             step.host_writes.append(self.host[key].address)
         self.steps[index] = step
-        self._release_host(index, variable, lo, hi)
+        self._leave_host(step, keys)
 
     def _list_swap_in(self, index: int, variable: int, lo: int, hi: int) -> None:
         step = Step(index, "H", self.barrier | self._all_releases(host=False))
@@ -303,8 +309,9 @@ class _Lister:
             step.host_reads.append(copy.address)
         step.claims = self._claim(variable, lo, hi, index)
         step.writes = [step.claims[: hi - lo]]
+        self._release_host(step.after, "H")
         self.steps[index] = step
-        self._release_host(index, variable, lo, hi)
+        self._leave_host(step, [(self._slot(variable), at) for at in range(lo, hi)])
 
     def _list_free(self, variable: int, lo: int, hi: int) -> None:
         after, addresses = set(self.barrier), []
@@ -315,6 +322,7 @@ class _Lister:
             addresses.append(byte.address)
         if hi == self.trace.variables[variable].nbytes:
             addresses += self.padding.pop(variable, [])
+        self._release_host(after)
         self._release(after, addresses)
 
     # ------------------------------------------------------------ bytes
@@ -355,10 +363,26 @@ class _Lister:
         self.releases.append(Release(after, addresses, len(addresses)))
         self.arena.give(addresses)
 
-    def _release_host(self, index: int, variable: int, lo: int, hi: int) -> None:
-        for at in range(lo, hi):
-            key = (self._slot(variable), at)
-            if self.host_uses.get(key) == index:
+    def _leave_host(self, step: Step, keys: list[tuple[int, int]]) -> None:
+        """Notes the host bytes that this copy is the last to touch."""
+        last = [key for key in keys if self.host_uses.get(key) == step.index]
+        self.host_leaving.append((step.stream, step.index, last))
+
+    def _release_host(self, after: set[int], stream: str = "") -> None:
+        """Releases host bytes whose last copy is done when something listed now starts.
+
+        That is: something it waits for stands behind that copy on the copy's stream, or is it, or
+            it
+        stands behind that copy itself.
+        """
+        latest = {s: max((i for i in after if self.steps[i].stream == s), default=-1) for s in "DH"}
+        staying = []
+        for lane, index, keys in self.host_leaving:
+            if lane != stream and latest[lane] < index:
+                staying.append((lane, index, keys))
+                continue
+            for key in keys:
                 byte = self.host.pop(key)
                 self.releases.append(Release(byte.users() | {index}, [byte.address], 1, host=True))
                 self.host_arena.give([byte.address])
+        self.host_leaving = staying
