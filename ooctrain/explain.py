@@ -89,8 +89,8 @@ CODES: Mapping[str, Explanation] = {
     ),
     "OOC-107": Explanation(
         "an allocator parameter out of range",
-        "The chunk of the virtual-addressing allocator must be a multiple of the page and no "
-        "larger than the budget, and the budget must not need more mappings than the system allows.",
+        "The chunk of the virtual-addressing allocator must be a multiple of the page and "
+        "no larger than the budget, which must not need more mappings than the system allows.",
         "ooctrain train lenet --allocator va:chunk=3000",
         "a multiple of the page such as va:chunk=64KiB; for very large budgets a larger chunk",
     ),

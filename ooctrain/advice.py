@@ -1,0 +1,167 @@
+"""Does a step fit, by how much not, and which change of it is the cheapest that does.
+
+In: a way to trace the step at any batch size, a budget, a planner. Out: `Advice`. The one idea: a
+planner that finds nothing says the least budget with which it would; so three changes can be tried
+and timed: another planner, a larger budget, a smaller batch (what a step needs grows almost
+linearly with the batch, so two points find it). Read next: `sched/auto.py`, `cli/plan.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from ooctrain.cost import Machine, call_durations_ns
+from ooctrain.errors import Infeasible
+from ooctrain.sched.base import Planner
+from ooctrain.sched.budget import trace_minimum_bytes
+from ooctrain.sched.keep_all import KeepAll
+from ooctrain.sched.schedule import Plan
+from ooctrain.trace import Trace
+from ooctrain.units import Granule, format_bytes, format_us
+
+Retrace = Callable[[int], Trace]
+BATCH_TRIES = 4
+TIME_LIMIT_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is to fit.
+
+    Args:
+        retrace: gives the rewritten trace of a step at a batch size.
+        batch: images in the step asked about.
+        budget_bytes, host_budget_bytes: of the device and of the host (None: not limited).
+        machine, granule: of the device and its allocator.
+        seed: of the planner.
+    """
+
+    retrace: Retrace
+    batch: int
+    budget_bytes: int
+    machine: Machine
+    granule: Granule
+    host_budget_bytes: int | None = None
+    seed: int = 0
+
+    def ask(self, planner: Planner, trace: Trace, budget_bytes: int) -> Plan:
+        """The planner's plan of a trace. Raises Infeasible."""
+        return planner.plan(
+            trace,
+            budget_bytes,
+            self.machine,
+            granule=self.granule,
+            host_budget_bytes=self.host_budget_bytes,
+            seed=self.seed,
+            time_limit_s=TIME_LIMIT_S,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A change with which the step fits.
+
+    Args:
+        kind: "planner", "budget" or "batch".
+        option: what to type instead, such as "--batch 96".
+        us_per_image: predicted time of a step, divided by its images.
+    """
+
+    kind: str
+    option: str
+    us_per_image: float
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """What a step needs by itself, whatever the planner.
+
+    Args:
+        in_core_bytes: without any eviction, reached at `peak_call`.
+        minimum_bytes: the least that any order of whole calls needs (0% of a budget).
+        compute_us: all calls, one after the other.
+    """
+
+    in_core_bytes: int
+    peak_call: str
+    minimum_bytes: int
+    compute_us: float
+
+
+def need_of(trace: Trace, machine: Machine, granule: Granule) -> Need:
+    """See `Need`. Cost: O(uses)."""
+    try:
+        # keep-all refuses a budget of nothing, and says what it would take and where.
+        in_core = KeepAll().plan(trace, 0, machine, granule=granule)
+        peak_bytes, call = in_core.peak_bytes, ""
+    except Infeasible as refusal:
+        peak_bytes, call = refusal.minimum_bytes, refusal.witness_call
+    compute_us = sum(call_durations_ns(trace, machine)) / 1000
+    return Need(peak_bytes, call, trace_minimum_bytes(trace, granule), compute_us)
+
+
+def changes_that_fit(
+    question: Question, refusal: Infeasible, planner: Planner, others: Mapping[str, Planner]
+) -> list[Change]:
+    """Changes with which the step fits, the fastest per image first.
+
+    Args:
+        question: what did not fit.
+        refusal: what the planner said.
+        planner: who said it.
+        others: {name: planner} to ask instead.
+    """
+    trace = question.retrace(question.batch)
+    found = [_by_planner(question, trace, name, other) for name, other in others.items()]
+    if refusal.minimum_bytes > question.budget_bytes:
+        found.append(_by_budget(question, trace, planner, refusal.minimum_bytes))
+        found.append(_by_batch(question, planner, refusal.minimum_bytes))
+    return sorted((c for c in found if c is not None), key=lambda change: change.us_per_image)
+
+
+def describe_change(change: Change) -> str:
+    """A change in words."""
+    return f"{change.option}  ({format_us(change.us_per_image)} an image)"
+
+
+def _by_planner(question: Question, trace: Trace, name: str, other: Planner) -> Change | None:
+    try:
+        plan = question.ask(other, trace, question.budget_bytes)
+    except Infeasible:
+        return None
+    return Change("planner", f"--planner {name}", plan.makespan_us / question.batch)
+
+
+def _by_budget(
+    question: Question, trace: Trace, planner: Planner, minimum_bytes: int
+) -> Change | None:
+    try:
+        plan = question.ask(planner, trace, minimum_bytes)
+    except Infeasible:
+        return None
+    option = f"--budget {minimum_bytes} ({format_bytes(minimum_bytes)})"
+    return Change("budget", option, plan.makespan_us / question.batch)
+
+
+def _by_batch(question: Question, planner: Planner, minimum_bytes: int) -> Change | None:
+    """The largest batch that fits, on the line through the needs of this batch and of one image."""
+    of_one = _minimum(question, planner, question.retrace(1)) if question.batch > 1 else None
+    if of_one is None or of_one > question.budget_bytes:
+        return None
+    slope = (minimum_bytes - of_one) / (question.batch - 1) or 1.0
+    batch = min(question.batch - 1, 1 + int((question.budget_bytes - of_one) / slope))
+    for _ in range(BATCH_TRIES):
+        try:
+            plan = question.ask(planner, question.retrace(batch), question.budget_bytes)
+            return Change("batch", f"--batch {batch}", plan.makespan_us / batch)
+        except Infeasible:
+            batch = max(1, int(batch * 0.9))
+    return None
+
+
+def _minimum(question: Question, planner: Planner, trace: Trace) -> int | None:
+    try:
+        return question.ask(planner, trace, 1).peak_bytes
+    except Infeasible as refusal:
+        return refusal.minimum_bytes or None

@@ -1,0 +1,197 @@
+"""`ooctrain plan`: what a step needs, layer by layer, whether it fits, and if not what would.
+
+In: a model, a batch, a budget, a machine. Out: a table and a verdict; status 3 where it does not
+fit. No kernel is compiled and nothing is executed. Read next: `ooctrain/advice.py`, which finds the
+changes.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ooctrain.advice import Change, Need, Question, changes_that_fit, describe_change, need_of
+from ooctrain.alloc.registry import choose_allocator
+from ooctrain.api import DEFAULT_REWRITES
+from ooctrain.api import plan as make_plan
+from ooctrain.cli import DOES_NOT_FIT, DONE
+from ooctrain.cli.options import Memory, Workload, json_option, memory_options, workload_options
+from ooctrain.cli.terminal import make_console
+from ooctrain.cli.workload import Task, find_machine, is_cpu, make_task, make_trace
+from ooctrain.cost import Machine
+from ooctrain.errors import Infeasible
+from ooctrain.report.layers import layer_rows
+from ooctrain.report.text import facts, layer_table, share
+from ooctrain.rewrite import apply_rewrites
+from ooctrain.sched.budget import resolve_budget
+from ooctrain.sched.registry import get_planner, planners
+from ooctrain.sched.schedule import BYTES, Plan
+from ooctrain.sched.simulate import simulate
+from ooctrain.sched.timeline import Timeline
+from ooctrain.trace import Trace
+from ooctrain.units import Granule, format_bytes, format_us
+
+JSON_VERSION = 1
+#: Of planners that search: the command answers at once.
+TIME_LIMIT_S = 0.7
+Rows = list[tuple[str, str]]
+
+
+@click.command()
+@workload_options
+@memory_options
+@json_option
+@click.option("--depth", type=click.IntRange(min=1), default=2, show_default=True,
+              help="Parts of a layer's name in the table.")  # fmt: skip
+@click.option("--save", "plan_path", metavar="FILE", help="Write the plan, for `simulate --plan`.")
+def plan(
+    workload: Workload, memory: Memory, json_path: str | None, depth: int, plan_path: str | None
+) -> int:
+    """Say what a training step of MODEL needs, and what fits."""
+    console = make_console()
+    task, machine = make_task(workload), find_machine(memory)
+    original = make_trace(task, workload)
+
+    @cache
+    def rewritten(batch: int) -> Trace:
+        base = original if batch == task.batch else make_trace(task, workload, batch)
+        return apply_rewrites(base, DEFAULT_REWRITES)
+
+    trace = rewritten(task.batch)
+    granule = granule_for(memory, machine, trace)
+    budget_bytes = budget_for(memory, machine, trace, granule)
+    question = Question(
+        rewritten, task.batch, budget_bytes, machine, granule, host_budget(memory, machine, trace),
+        workload.seed,
+    )  # fmt: skip
+    need = need_of(trace, machine, granule)
+    console.print(layer_table(layer_rows(trace, depth)))
+    console.print()
+    rows = _need_rows(workload, task, question, need)
+    made, refusal, changes = None, None, []
+    try:
+        made = make_plan(
+            original, budget_bytes, memory.planner, machine, granule, TIME_LIMIT_S,
+            host_budget=question.host_budget_bytes, seed=workload.seed,
+        )  # fmt: skip
+        rows += _plan_rows(need, made, simulate(made.schedule, made.trace, machine))
+    except Infeasible as error:
+        refusal, changes = error, _changes(question, error, memory)
+        rows += _refusal_rows(question, error, memory, changes)
+    console.print(facts(rows))
+    if json_path:
+        content = _as_json(workload, memory, question, need, made, refusal, changes)
+        Path(json_path).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    if made is not None and plan_path:
+        made.save(plan_path)
+        console.print(f"wrote {plan_path}")
+    return DONE if made is not None else DOES_NOT_FIT
+
+
+def granule_for(memory: Memory, machine: Machine, trace: Trace) -> Granule:
+    """How the allocator rounds on the cpu device; on a preset of another machine, to the byte."""
+    if not is_cpu(machine):
+        return BYTES
+    return choose_allocator(memory.allocator, budget_for(memory, machine, trace, BYTES)).granule
+
+
+def budget_for(memory: Memory, machine: Machine, trace: Trace, granule: Granule) -> int:
+    """The budget in bytes; without one, the memory of the machine."""
+    return resolve_budget(trace, memory.budget or machine.device_bytes, granule)
+
+
+def host_budget(memory: Memory, machine: Machine, trace: Trace) -> int | None:
+    """The host budget in bytes; without one, the host memory of the machine, if it is known."""
+    if memory.host_budget is None:
+        return machine.host_bytes
+    return resolve_budget(trace, memory.host_budget)
+
+
+def _need_rows(workload: Workload, task: Task, question: Question, need: Need) -> Rows:
+    shape = " x ".join(map(str, task.input_shape()))
+    machine = question.machine
+    scale = (
+        f"0 % is {format_bytes(need.minimum_bytes)}, 100 % is {format_bytes(need.in_core_bytes)}"
+    )
+    return [
+        ("step", f"{workload.model}, images {shape}, {workload.optimizer}"),
+        ("machine", f"{machine.name}, {format_bytes(machine.device_bytes)}"),
+        ("in-core peak", f"{format_bytes(need.in_core_bytes)} at {need.peak_call}"),
+        ("budgets", scale),
+        ("budget", _budget_text(question, need)),
+    ]
+
+
+def _budget_text(question: Question, need: Need) -> str:
+    over = need.in_core_bytes - question.budget_bytes
+    size = format_bytes(question.budget_bytes)
+    part = share(question.budget_bytes, need.in_core_bytes)
+    if over <= 0:
+        return f"{size}: fits in-core, {format_bytes(-over)} to spare"
+    return f"{size} ({part} of the peak): does not fit in-core by {format_bytes(over)}"
+
+
+def _plan_rows(need: Need, made: Plan, timeline: Timeline) -> Rows:
+    name = made.notes.get("chosen", made.notes.get("planner", ""))
+    slower = timeline.makespan_us / need.compute_us if need.compute_us else 1.0
+    rows = [
+        ("verdict", f"fits with planner {name}, {format_bytes(made.peak_bytes)} at the peak"),
+        ("predicted", f"{format_us(timeline.makespan_us)} a step, {slower:.2f} x in-core"),
+        ("moved", f"{format_bytes(timeline.bytes_out)} out, {format_bytes(timeline.bytes_in)} in"),
+        ("host peak", format_bytes(made.host_peak_bytes)),
+    ]
+    if made.lower_bound is not None:
+        bound = made.lower_bound
+        over = timeline.makespan_us / bound.makespan_us if bound.makespan_us else 1.0
+        rows.append(("bound", f"{format_us(bound.makespan_us)} ({bound.kind}), step {over:.2f} x"))
+    return rows
+
+
+def _refusal_rows(
+    question: Question, refusal: Infeasible, memory: Memory, changes: list[Change]
+) -> Rows:
+    lacking = refusal.minimum_bytes - question.budget_bytes
+    where = f" at {refusal.witness_call}" if refusal.witness_call else ""
+    text = f"does not fit with planner {memory.planner} by {format_bytes(lacking)}{where}"
+    verdict = text if lacking > 0 else f"does not fit: {refusal.what}"
+    labels = ("fits with", *["or"] * len(changes))
+    fitting = list(zip(labels, map(describe_change, changes), strict=False))
+    return [("verdict", verdict), *(fitting or [("fits with", "none of the changes tried")])]
+
+
+def _changes(question: Question, refusal: Infeasible, memory: Memory) -> list[Change]:
+    # `auto` has asked the others already.
+    names = () if memory.planner == "auto" else planners()
+    others = {name: get_planner(name) for name in names if name not in ("auto", memory.planner)}
+    return changes_that_fit(question, refusal, get_planner(memory.planner), others)
+
+
+def _as_json(
+    workload: Workload, memory: Memory, question: Question, need: Need, made: Plan | None,
+    refusal: Infeasible | None, changes: list[Change],
+) -> dict[str, Any]:  # fmt: skip
+    return {
+        "version": JSON_VERSION,
+        "model": workload.model,
+        "batch": workload.batch,
+        "machine": question.machine.name,
+        "planner": memory.planner,
+        "budget_bytes": question.budget_bytes,
+        "granule_bytes": question.granule.size_bytes,
+        "incore_peak_bytes": need.in_core_bytes,
+        "trace_minimum_bytes": need.minimum_bytes,
+        "compute_us": need.compute_us,
+        "feasible": made is not None,
+        "minimum_bytes": refusal.minimum_bytes if refusal else None,
+        "makespan_us": made.makespan_us if made else None,
+        "peak_bytes": made.peak_bytes if made else None,
+        "host_peak_bytes": made.host_peak_bytes if made else None,
+        "changes": [
+            {"kind": c.kind, "option": c.option, "us_per_image": c.us_per_image} for c in changes
+        ],
+        "error": str(refusal) if refusal else None,
+    }

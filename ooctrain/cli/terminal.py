@@ -1,0 +1,29 @@
+"""The terminal as the commands see it: wide enough for a table when piped, colours only where
+wanted.
+
+In: nothing. Out: a console of rich, and the characters for bars that its encoding can show. Read
+next: `report/text.py`.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+
+from rich.console import Console
+
+from ooctrain.report.text import BLOCKS, PLAIN_BLOCKS
+
+PIPED_WIDTH = 120
+
+
+def make_console(*, stderr: bool = False) -> Console:
+    """A console on stdout (or stderr); a pipe is given room for the tables."""
+    stream = sys.stderr if stderr else sys.stdout
+    width = None if stream.isatty() else max(PIPED_WIDTH, shutil.get_terminal_size().columns)
+    return Console(file=stream, width=width, highlight=False, soft_wrap=False)
+
+
+def bar_blocks(console: Console) -> str:
+    """Characters from empty to full that this console can show."""
+    return BLOCKS if console.encoding.startswith("utf") else PLAIN_BLOCKS

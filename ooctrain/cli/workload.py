@@ -1,0 +1,154 @@
+"""From the words of the options to objects: model, data, trace, machine, budget.
+
+In: `Workload` and `Memory`. Out: a `Task`, a trace, a `Machine`. The one idea: what is not said
+follows from the data, and without data from the custom: 224 x 224 colour images of 1000 classes for
+networks with an ImageNet stem, small ones of 10 classes else. Read next: `plan.py`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import os
+from dataclasses import dataclass
+
+from ooctrain import data
+from ooctrain.autograd import manual_seed
+from ooctrain.cli.options import Memory, Workload
+from ooctrain.cost import Machine
+from ooctrain.data import Dataset, Shape
+from ooctrain.errors import ConfigError
+from ooctrain.machines import PRESETS, machine, with_link
+from ooctrain.models import MODELS, build
+from ooctrain.module import Module
+from ooctrain.specs import load_from_file
+from ooctrain.trace import Trace
+from ooctrain.tracing import trace
+from ooctrain.units import parse_bytes
+
+LARGE_IMAGES = Shape(3, 224, 224, 1000)
+SMALL_IMAGES = Shape(3, 32, 32, 10)
+#: Up to this many pixels a network gets the stem for small images.
+SMALL_EXTENT = 64
+CPU_PRESET = "cpu-generic"
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A model and the images that it is trained on.
+
+    Args:
+        model: with weights from the workload's seed.
+        shape: of the images, and the number of classes.
+        batch: images in a step.
+        train, test: the data; None where none was named.
+    """
+
+    model: Module
+    shape: Shape
+    batch: int
+    train: Dataset | None = None
+    test: Dataset | None = None
+
+    def input_shape(self, batch: int | None = None) -> tuple[int, int, int, int]:
+        """(N, C, H, W) of a step, at another batch size if given."""
+        return (batch or self.batch, self.shape.channels, self.shape.height, self.shape.width)
+
+
+def make_task(workload: Workload) -> Task:
+    """Reads the data, if any is named, and builds the model for it."""
+    train = test = None
+    shape = _custom_shape(workload)
+    if workload.data is not None:
+        train = data.load(workload.data, train=True, image_size=workload.image_size)
+        test = data.load(workload.data, train=False, image_size=workload.image_size)
+        shape = data.shape_of(train)
+    if train is not None and len(train) < workload.batch:
+        raise ConfigError(
+            f"a batch of {workload.batch} is more than the {len(train)} images of {workload.data}",
+            fix=f"--batch {len(train)} or less",
+        )
+    return Task(_make_model(workload, shape), shape, workload.batch, train, test)
+
+
+def make_trace(task: Task, workload: Workload, batch: int | None = None) -> Trace:
+    """The training step, at another batch size if given."""
+    return trace(
+        task.model,
+        task.input_shape(batch),
+        optimizer=workload.optimizer,
+        threads=threads_of(workload),
+        accumulate=workload.accumulate,
+        conv_algorithm=workload.conv_algorithm,
+    )
+
+
+def threads_of(workload: Workload) -> int:
+    """Threads as asked for, else one for each core that this process may use."""
+    if workload.threads:
+        return workload.threads
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def find_machine(memory: Memory) -> Machine:
+    """The machine as named, with the link as asked for."""
+    named = machine(memory.machine)
+    rate = link_rate(memory)
+    return named if rate is None else with_link(named, rate)
+
+
+def link_rate(memory: Memory) -> float | None:
+    """Bytes per microsecond of --link-bandwidth; None where it is not given."""
+    if memory.link_bandwidth is None:
+        return None
+    text = memory.link_bandwidth.removesuffix("/s")
+    return parse_bytes(text, what="link bandwidth") / 1e6
+
+
+def is_cpu(chosen: Machine) -> bool:
+    """Whether a machine is the cpu device: the generic preset, or one that was calibrated."""
+    return chosen.name == CPU_PRESET or chosen.name not in PRESETS
+
+
+def _custom_shape(workload: Workload) -> Shape:
+    size = workload.image_size
+    custom = (
+        SMALL_IMAGES if workload.model == "lenet" or (size or 224) <= SMALL_EXTENT else LARGE_IMAGES
+    )
+    return Shape(custom.channels, size or custom.height, size or custom.width, custom.classes)
+
+
+def _make_model(workload: Workload, shape: Shape) -> Module:
+    manual_seed(workload.seed)
+    if ".py:" in workload.model:
+        return _own_model(workload.model, shape)
+    name = workload.model
+    if name not in MODELS:
+        raise _unknown_model(name)
+    stem = "cifar" if max(shape.height, shape.width) <= SMALL_EXTENT else "imagenet"
+    return build(name, shape.classes, stem, shape.channels)  # type: ignore[arg-type]
+
+
+def _own_model(text: str, shape: Shape) -> Module:
+    """A model by "file.py:function"; the function may take num_classes and in_channels."""
+    path, _, name = text.rpartition(":")
+    function = load_from_file(path, name)
+    offered = {"num_classes": shape.classes, "in_channels": shape.channels}
+    accepted = inspect.signature(function).parameters
+    model = function(**{key: value for key, value in offered.items() if key in accepted})
+    if not isinstance(model, Module):
+        raise ConfigError(f"{text} gave {type(model).__name__}, not a model (oc.nn.Module)")
+    return model
+
+
+def _unknown_model(name: str) -> ConfigError:
+
+    near = difflib.get_close_matches(name, MODELS, n=1)
+    return ConfigError(
+        f"no model is called {name!r}",
+        code="OOC-106",
+        numbers=f"known: {', '.join(MODELS)}",
+        fix=f"did you mean {near[0]!r}?" if near else "one of these, or file.py:function",
+    )

@@ -1,0 +1,142 @@
+"""Plans and time lines in a terminal: tables, bars, lanes.
+
+In: rows, plans, time lines. Out: renderables of rich, which is silent about colour where there is
+none. The one idea: a picture of one line. A lane is cut into as many pieces as the terminal has
+columns, and each piece shows by its height how busy the stream was. Read next: `svg.py` for the
+same with more room.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from ooctrain.report.layers import LayerRow, total_row
+from ooctrain.sched.ledger import Stream
+from ooctrain.sched.timeline import Timeline
+from ooctrain.units import format_bytes, format_us
+
+BLOCKS = " ▁▂▃▄▅▆▇█"
+PLAIN_BLOCKS = " .:-=+*#@"
+LANES: tuple[tuple[Stream, str, str], ...] = (
+    ("C", "compute", "cyan"),
+    ("D", "swap out", "magenta"),
+    ("H", "swap in", "green"),
+)
+LABEL_WIDTH = 10
+
+
+def layer_table(rows: Sequence[LayerRow]) -> Table:
+    """What each layer costs, in bytes of the whole step, and the sums."""
+    table = Table(header_style="bold", box=None, pad_edge=False)
+    table.add_column("layer")
+    table.add_column("output")
+    for title in ("parameters", "activations", "gradients", "state", "workspace"):
+        table.add_column(title, justify="right")
+    for row in rows:
+        table.add_row(*_cells(row))
+    table.add_section()
+    table.add_row(*_cells(total_row(rows)), style="bold")
+    return table
+
+
+def facts(pairs: Iterable[tuple[str, str]]) -> Table:
+    """Names with their values, aligned."""
+    table = Table.grid(padding=(0, 2))
+    for name, value in pairs:
+        table.add_row(Text(name, style="dim"), value)
+    return table
+
+
+def lanes(timeline: Timeline, width: int, blocks: str = BLOCKS) -> Group:
+    """The three streams and the device memory over the time of a step.
+
+    Args:
+        timeline: simulated or measured.
+        width: columns, labels included.
+        blocks: characters from empty to full.
+    """
+    columns = max(10, width - LABEL_WIDTH)
+    lines: list[RenderableType] = []
+    for stream, title, colour in LANES:
+        shares = busy_shares(timeline, stream, columns)
+        lines.append(_lane(title, colour, shares, blocks))
+    held = held_shares(timeline, columns)
+    lines.append(_lane("memory", "yellow", held, blocks))
+    scale = f"0{format_us(timeline.makespan_us):>{columns - 1}}"
+    lines.append(Text(" " * LABEL_WIDTH + scale, style="dim"))
+    return Group(*lines)
+
+
+def busy_shares(timeline: Timeline, stream: Stream, columns: int) -> list[float]:
+    """For each of `columns` equal pieces of the step the share in which a stream works."""
+    piece = timeline.makespan_us / columns or 1.0
+    shares = [0.0] * columns
+    for event in timeline.events:
+        if event.stream != stream or event.end_us <= event.start_us:
+            continue
+        first = min(int(event.start_us / piece), columns - 1)
+        last = min(int(event.end_us / piece), columns - 1)
+        for column in range(first, last + 1):
+            inside = min(event.end_us, (column + 1) * piece) - max(event.start_us, column * piece)
+            shares[column] += max(0.0, inside) / piece
+    return [min(1.0, share) for share in shares]
+
+
+def held_shares(timeline: Timeline, columns: int) -> list[float]:
+    """For each piece of the step the largest share of the peak that is held."""
+    piece = timeline.makespan_us / columns or 1.0
+    shares, held = [0.0] * columns, 0
+    steps = [*timeline.ledger, (timeline.makespan_us, 0)]
+    for (start, held), (end, _) in pairwise(steps):
+        for column in range(
+            min(int(start / piece), columns - 1), min(int(end / piece), columns - 1) + 1
+        ):
+            shares[column] = max(shares[column], held / (timeline.peak_bytes or 1))
+    return shares
+
+
+def memory_bar(parts: Mapping[str, int], budget_bytes: int, width: int = 32) -> Text:
+    """Parts of a budget as one stacked bar.
+
+    Args:
+        parts: {colour: bytes}, drawn from left to right.
+        budget_bytes: the whole bar.
+        width: columns.
+    """
+    bar, used = Text(), 0
+    for colour, size in parts.items():
+        end = min(width, round(width * (used + size) / (budget_bytes or 1)))
+        start = min(width, round(width * used / (budget_bytes or 1)))
+        bar.append("█" * (end - start), style=colour)
+        used += size
+    return bar.append("░" * (width - len(bar)), style="dim")
+
+
+def share(part: float, whole: float) -> str:
+    """A part as a percentage of a whole."""
+    return f"{100 * part / whole:.0f} %" if whole else "-"
+
+
+def _cells(row: LayerRow) -> list[str]:
+    sizes = (
+        row.parameter_bytes,
+        row.activation_bytes,
+        row.gradient_bytes,
+        row.state_bytes,
+        row.workspace_bytes,
+    )
+    shape = " x ".join(map(str, row.shape))
+    return [row.name, shape, *(format_bytes(size) if size else "-" for size in sizes)]
+
+
+def _lane(title: str, colour: str, shares: Sequence[float], blocks: str) -> Text:
+    line = Text(f"{title:{LABEL_WIDTH}}", style="dim")
+    for value in shares:
+        height = 0 if value <= 0 else max(1, round(value * (len(blocks) - 1)))
+        line.append(blocks[height], style=colour)
+    return line

@@ -1,0 +1,174 @@
+"""Contracts of the sources themselves: exports are true, codes are explained, tests assert
+something, CUDA stays in its rooms, and modules keep no state.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+import ooctrain as oc
+from ooctrain.explain import CODES, all_codes, explain_code
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = sorted((ROOT / "ooctrain").rglob("*.py"))
+TESTS = sorted((ROOT / "tests").rglob("test_*.py"))
+#: What counts as an assertion besides `assert`: the library's own checkers, and pytest's.
+ASSERTING = re.compile(
+    r"\bassert\b|pytest\.(raises|warns|fail)|\bassert_\w+\(|\bcheck_\w+\(|run_state_machine"
+)
+CUDA_ROOMS = ("devices", "layers/kernels/cuda")
+CUDA_MODULES = ("cuda", "cupy", "numba_cuda", "pynvml")
+MUTABLE = (ast.List, ast.Dict, ast.Set, ast.ListComp, ast.DictComp, ast.SetComp)
+
+
+def relative(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def parse(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def test_every_exported_name_is_there():
+    for name in oc.__all__:
+        assert getattr(oc, name) is not None, name
+    assert sorted(set(oc.__all__)) == sorted(oc.__all__)
+
+
+@pytest.mark.parametrize("path", PACKAGE, ids=relative)
+def test_what_a_module_exports_is_defined_in_it(path):
+    tree = parse(path)
+    exported = [
+        ast.literal_eval(node.value)
+        for node in tree.body
+        if isinstance(node, ast.Assign)
+        and ast.unparse(node.targets[0]) == "__all__"
+        and isinstance(node.value, ast.List)
+    ]
+    defined = set()
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            defined.add(node.name)
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            defined |= {alias.asname or alias.name for alias in node.names}
+        elif isinstance(node, ast.Assign):
+            defined |= {ast.unparse(target) for target in node.targets}
+        elif isinstance(node, ast.AnnAssign):
+            defined.add(ast.unparse(node.target))
+    assert not [name for names in exported for name in names if name not in defined]
+
+
+def codes_raised() -> set[str]:
+    text = "\n".join(
+        path.read_text(encoding="utf-8") for path in PACKAGE if path.name != "explain.py"
+    )
+    return set(re.findall(r"\bcode(?: == |=| = )\"(OOC-\d+)\"", text))
+
+
+def test_every_code_that_is_raised_is_explained_and_no_other():
+    assert codes_raised() == set(CODES)
+
+
+def test_every_explanation_is_whole():
+    for code, title in all_codes().items():
+        text = explain_code(code)
+        assert title in text
+        assert "smallest" in text, code
+        assert len(text.splitlines()) >= 5, code
+
+
+def test_an_unknown_code_suggests_a_known_one():
+    with pytest.raises(oc.OoctrainError, match="OOC-12") as caught:
+        explain_code("OOC-12")
+    assert "OOC-" in caught.value.fix
+
+
+@pytest.mark.parametrize("path", TESTS, ids=relative)
+def test_every_test_asserts_something(path):
+    source = path.read_text(encoding="utf-8")
+    idle = [
+        f"{path.name}:{node.lineno} {node.name}"
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.FunctionDef)
+        and node.name.startswith("test_")
+        and not ASSERTING.search(ast.get_source_segment(source, node) or "")
+    ]
+    assert not idle
+
+
+@pytest.mark.parametrize("path", PACKAGE, ids=relative)
+def test_cuda_is_imported_in_its_rooms_only(path):
+    room = path.relative_to(ROOT / "ooctrain").as_posix()
+    if room.startswith(CUDA_ROOMS):
+        pytest.skip("this is such a room")
+    for node in ast.walk(parse(path)):
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        if isinstance(node, ast.ImportFrom):
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        assert not [n for n in names if n.startswith(CUDA_MODULES) or n.startswith("numba.cuda")]
+
+
+@pytest.mark.parametrize("path", PACKAGE, ids=relative)
+def test_no_function_changes_what_a_module_keeps(path):
+    tree = parse(path)
+    globals_changed = [node.lineno for node in ast.walk(tree) if isinstance(node, ast.Global)]
+    assert not globals_changed, f"`global` in {path.name}, lines {globals_changed}"
+    kept = {
+        target.id
+        for node in tree.body
+        if isinstance(node, ast.Assign) and isinstance(node.value, MUTABLE)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+    changed = [line for line, name in _changes(tree) if name in kept]
+    assert not changed, f"{path.name} changes a value of the module in lines {changed}"
+
+
+def _changes(tree: ast.Module):
+    """(line, name) of item assignments and changing calls inside functions."""
+    for function in ast.walk(tree):
+        if not isinstance(function, ast.FunctionDef):
+            continue
+        for node in ast.walk(function):
+            targets = node.targets if isinstance(node, ast.Assign) else []
+            targets = [node.target] if isinstance(node, ast.AugAssign) else targets
+            for target in targets:
+                if isinstance(target, ast.Subscript) and isinstance(target.value, ast.Name):
+                    yield node.lineno, target.value.id
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+                owner = node.func.value
+                verbs = (
+                    "append",
+                    "extend",
+                    "add",
+                    "update",
+                    "setdefault",
+                    "pop",
+                    "clear",
+                    "insert",
+                )
+                if isinstance(owner, ast.Name) and node.func.attr in verbs:
+                    yield node.lineno, owner.id
+
+
+def test_no_source_leaves_work_undone():
+    marks = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b|raise NotImplementedError\b")
+    found = [
+        f"{relative(path)}:{number}"
+        for path in PACKAGE + [p for p in TESTS if p != Path(__file__)]
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if marks.search(line)
+    ]
+    assert not found
+
+
+@pytest.mark.parametrize("path", PACKAGE, ids=relative)
+def test_every_room_says_what_it_is_for(path):
+    text = ast.get_docstring(parse(path)) or ""
+    assert text, "no docstring"
+    if len(path.read_text(encoding="utf-8").splitlines()) > 40:
+        assert "Read next" in text or "In:" in text
