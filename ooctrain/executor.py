@@ -75,7 +75,7 @@ class Session:
         self._views: dict[tuple[int, int], Any] = {}
         self._outputs: dict[int, np.ndarray] = {}
         self._scalars: Scalars = {}
-        self._host_held = self._host_peak = 0
+        self._host_peak = 0
         self._broken: BaseException | None = None
         self._start_device, self._start_host = _start_ranges(self.program)
         self._issue: Mapping[type, Callable[[Any], None]] = {
@@ -146,7 +146,7 @@ class Session:
         self._claim_start()
         for variable, value in data.items():
             self._put(variable, value)
-        self._host_peak = self._host_held = start_bytes(program.schedule)[1]
+        self._host_peak = start_bytes(program.schedule)[1]
         for position, step in enumerate(program.steps):
             self._issue[type(step)](step)
             streams.advance(_ISSUED_AHEAD)
@@ -207,7 +207,7 @@ class Session:
         def work() -> None:
             self._prepare(changes, [(address, size)])
             self.device.copy_in(address, step.host_offset, size)
-            if self._poison is not None and step.host_release_bytes == size:
+            if self._poison is not None and step.host_last_bytes == size:
                 self.device.host(step.host_offset, size)[:] = self._poison
 
         self._streams.submit(self._streams.count - 1, step.waits, work, step.index)
@@ -269,9 +269,7 @@ class Session:
         self._streams.submit(COMPUTE, waits, work)
 
     def _count_host(self, step: InStep | OutStep) -> None:
-        self._host_held += step.host_claim_bytes
-        self._host_peak = max(self._host_peak, self._host_held)
-        self._host_held -= step.host_release_bytes
+        self._host_peak = max(self._host_peak, step.host_ledger_bytes)
 
     def _compare_ledger(self, position: int) -> None:
         row = self.program.issued[self.program.rows[position]]
@@ -308,24 +306,24 @@ def host_extent_bytes(trace: Trace, schedule: Schedule) -> int:
     return host_slots(trace, schedule).extent_bytes
 
 
-def check_fits(trace: Trace, schedule: Schedule, choice: AllocatorChoice, budget_bytes: int) -> int:
+def check_fits(trace: Trace, schedule: Schedule, choice: AllocatorChoice) -> int:
     """The reserved peak of a schedule on an allocator, fragmentation included.
 
     Raises:
-        DoesNotFit: it is over the budget; says how much of it is fragmentation.
+        DoesNotFit: it is over the allocator's budget; says how much of it is fragmentation.
         PlanMismatch: the allocator cannot hold the schedule's ranges.
     """
     reserved = reserved_peak(schedule, trace, choice)
-    if reserved <= budget_bytes:
+    if reserved <= choice.budget_bytes:
         return reserved
     rounded = fit_granule(trace, schedule, choice.granule)
     ledger_peak = peaks(walk(trace, rounded), rounded)[0]
     raise DoesNotFit(
         f"the schedule needs more than the budget on allocator {choice.name}",
-        reserved_bytes=reserved, budget_bytes=budget_bytes,
+        reserved_bytes=reserved, budget_bytes=choice.budget_bytes,
         numbers=f"reserved {format_bytes(reserved)} = ledger {format_bytes(ledger_peak)} + "
         f"fragmentation {format_bytes(reserved - ledger_peak)}; budget "
-        f"{format_bytes(budget_bytes)}",
+        f"{format_bytes(choice.budget_bytes)}",
         fix="--allocator va, which does not fragment, or a larger --budget",
     )  # fmt: skip
 

@@ -193,7 +193,7 @@ class Books:
         """Raises InvalidFree unless the block is live and ours."""
         if self.closed:
             raise InvalidFree(f"{self.name} is closed", where=getattr(block, "tag", ""))
-        if self.live.get(getattr(block, "id", 0)) is not block:
+        if not isinstance(block, Block) or self.live.get(block.id) is not block:
             raise InvalidFree(
                 f"block {getattr(block, 'id', block)!r} is not live in this {self.name} allocator",
                 where=getattr(block, "tag", ""),

@@ -1,0 +1,382 @@
+"""Allocators: books, misuse, best fit against a scan, mappings on memory that checks itself."""
+
+from __future__ import annotations
+
+import itertools
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ooctrain.alloc.base import Allocator, RangedAllocator
+from ooctrain.alloc.best_fit import ROUND_BYTES, BestFit
+from ooctrain.alloc.registry import allocators, choose_allocator
+from ooctrain.alloc.replay import PaperMemory, Recorder, replay
+from ooctrain.alloc.virtual import VirtualAddressing, default_chunk_bytes
+from ooctrain.devices.host_vm import max_mapped_chunks
+from ooctrain.errors import ConfigError, InvalidFree, OutOfDeviceMemory
+from ooctrain.testing.strict_memory import StrictMemory
+
+PAGE = 4096
+BUDGET = 32 * PAGE
+MAKERS = {
+    "best-fit": BestFit,
+    "va": lambda memory: VirtualAddressing(memory, PAGE),
+    "va-2": lambda memory: VirtualAddressing(memory, 2 * PAGE),
+}
+# What a client does: a number picks a live block to free, a size allocates.
+OPERATIONS = st.lists(
+    st.one_of(
+        st.tuples(st.just("free"), st.integers(0, 30)),
+        st.tuples(st.just("allocate"), st.integers(1, 12 * PAGE)),
+        st.tuples(st.just("allocate"), st.sampled_from([PAGE, 3 * PAGE, 7 * PAGE])),
+    ),
+    max_size=50,
+)
+
+
+@pytest.fixture(params=MAKERS)
+def allocator(request):
+    return MAKERS[request.param](StrictMemory(BUDGET))
+
+
+def test_they_are_what_the_protocols_say():
+    assert isinstance(BestFit(PaperMemory(BUDGET)), Allocator)
+    assert not isinstance(BestFit(PaperMemory(BUDGET)), RangedAllocator)
+    assert isinstance(MAKERS["va"](PaperMemory(BUDGET)), RangedAllocator)
+
+
+@pytest.mark.parametrize("name", MAKERS)
+@given(operations=OPERATIONS)
+def test_blocks_are_disjoint_keep_their_bytes_and_the_books_balance(name, operations):
+    memory = StrictMemory(BUDGET, ROUND_BYTES if name == "best-fit" else PAGE)
+    allocator = MAKERS[name](memory)
+    granted = allocator.granule.granted
+    live, peak = [], 0
+    for number, (what, value) in enumerate(operations):
+        if what == "free" and live:
+            block, mark = live.pop(value % len(live))
+            assert set(memory.read(block.address, block.requested_bytes)) == {mark}
+            allocator.free(block)
+        elif what == "allocate":
+            before = allocator.snapshot()
+            held = sum(granted(b.requested_bytes) for b, _ in live)
+            try:
+                block = allocator.allocate(value, f"block {number}")
+            except OutOfDeviceMemory:
+                # Chunks never fragment: there, refusing means that the free chunks are too few.
+                assert name == "best-fit" or held + granted(value) > allocator.budget_bytes
+                assert allocator.snapshot() == before
+            else:
+                live.append((block, number))
+                assert block.granted_bytes == granted(value)
+                _disjoint([b for b, _ in live])
+                _change(allocator.take_changes())
+                memory.write(block.address, block.requested_bytes, number)
+        allocator.check()
+        stats = allocator.stats()
+        assert stats.requested_bytes == sum(b.requested_bytes for b, _ in live)
+        assert stats.granted_bytes == sum(b.granted_bytes for b, _ in live)
+        assert stats.granted_bytes <= stats.reserved_bytes <= allocator.budget_bytes
+        peak = max(peak, stats.granted_bytes)
+        assert stats.peak_granted_bytes == peak
+    assert allocator.close() == [block for block, _ in live]
+
+
+def _disjoint(blocks):
+    ends = sorted((b.address, b.address + b.granted_bytes) for b in blocks)
+    assert all(end <= start for (_, end), (start, _) in itertools.pairwise(ends))
+
+
+@given(operations=OPERATIONS)
+def test_best_fit_takes_the_smallest_hole_and_the_wilderness_last(operations):
+    allocator = BestFit(PaperMemory(BUDGET))
+    live = []
+    for what, value in operations:
+        if what == "free" and live:
+            allocator.free(live.pop(value % len(live)))
+        elif what == "allocate":
+            size, snapshot = allocator.granule.granted(value), allocator.snapshot()
+            fitting = sorted((s, o) for o, s in snapshot["holes"] if s >= size)
+            expected = fitting[0][1] if fitting else snapshot["top"]
+            if expected + size > BUDGET:
+                continue
+            live.append(allocator.allocate(value))
+            assert live[-1].address - allocator._base == expected
+
+
+@given(operations=OPERATIONS)
+def test_the_reserved_peak_of_best_fit_does_not_depend_on_the_arena(operations):
+    """A schedule fits exactly the budgets from its reserved peak on."""
+    wide = BestFit(PaperMemory(100 * BUDGET))
+    requests = Recorder(wide)
+    live = []
+    for what, value in operations:
+        if what == "free" and live:
+            requests.free(live.pop(value % len(live)))
+        elif what == "allocate":
+            live.append(requests.allocate(value))
+    peak = wide.stats().peak_reserved_bytes
+    if not peak:
+        return
+    exact = replay(requests.requests, BestFit(PaperMemory(peak)))
+    assert exact.peak_reserved_bytes == peak
+    with pytest.raises(OutOfDeviceMemory):
+        replay(requests.requests, BestFit(PaperMemory(peak - ROUND_BYTES)))
+
+
+@given(operations=OPERATIONS)
+def test_the_same_requests_give_the_same_layout(operations):
+    def run(name):
+        allocator = MAKERS[name](PaperMemory(BUDGET))
+        live = []
+        for what, value in operations:
+            if what == "free" and live:
+                allocator.free(live.pop(value % len(live)))
+            elif what == "allocate":
+                try:
+                    live.append(allocator.allocate(value))
+                except OutOfDeviceMemory:
+                    continue
+        return allocator.snapshot()
+
+    for name in MAKERS:
+        assert run(name) == run(name)
+        assert json.loads(json.dumps(run(name)))
+
+
+@given(
+    operations=st.lists(
+        st.tuples(st.integers(0, 3), st.integers(0, 7), st.integers(1, 8)), max_size=60
+    )
+)
+def test_ranges_come_and_go_and_keep_their_bytes(operations):
+    """Four blocks of 8 chunks over 12 chunks of memory: ranges are claimed, refused and parked."""
+    memory = StrictMemory(12 * PAGE)
+    allocator = VirtualAddressing(memory, PAGE)
+    blocks = [allocator.reserve(8 * PAGE - 100, f"block {i}") for i in range(4)]
+    held: dict[tuple[int, int], int] = {}
+    for number, (which, first, count) in enumerate(operations):
+        slots = [(which, slot) for slot in range(first, min(8, first + count))]
+        block = blocks[which]
+        lo, hi = first * PAGE, min(block.requested_bytes, (first + len(slots)) * PAGE)
+        kept = [slot in held for slot in slots]
+        if all(kept):
+            for _, slot in slots:
+                size = min(PAGE, block.requested_bytes - slot * PAGE)
+                mark = memory.read(block.address + slot * PAGE, size)
+                assert mark == [held.pop((which, slot))]
+            allocator.unmap_range(block, lo, hi)
+        elif any(kept):
+            for act in (allocator.map_range, allocator.unmap_range):
+                with pytest.raises(ConfigError):
+                    act(block, lo, hi)
+        elif len(held) + len(slots) > 12:
+            with pytest.raises(OutOfDeviceMemory):
+                allocator.map_range(block, lo, hi)
+        else:
+            allocator.map_range(block, lo, hi)
+            changes = allocator.take_changes()
+            if changes:
+                changes()
+            memory.write(block.address + lo, hi - lo, number)
+            held.update(dict.fromkeys(slots, number))
+        allocator.check()
+        assert allocator.stats().granted_bytes == len(held) * PAGE
+
+
+@given(st.data())
+def test_mappings_changed_late_and_in_any_order_never_hurt_a_later_claim(data):
+    """Claims change mappings on their own streams: of two claims either may be the first to do so.
+
+    A release waits for the claim's own change; beyond that the order is drawn.
+    """
+    memory = StrictMemory(10 * PAGE, allow_aliases=True)
+    allocator = VirtualAddressing(memory, PAGE)
+    blocks = [allocator.reserve(size * PAGE, str(i)) for i, size in enumerate((3, 3, 5, 5, 2))]
+    waiting: dict[int, object] = {}  # claimed, mapping not yet changed
+    ready: set[int] = set()
+    for number in range(data.draw(st.integers(1, 40))):
+        which = data.draw(st.integers(0, 4))
+        block = blocks[which]
+        size = block.requested_bytes
+        if which in waiting:
+            _change(waiting.pop(which))
+            memory.write(block.address, size, (which, number))
+            ready.add(which)
+        elif which in ready:
+            assert len(set(memory.read(block.address, size))) == 1
+            assert memory.read(block.address, size)[0][0] == which
+            ready.remove(which)
+            allocator.unmap_range(block, 0, size)
+        elif sum(blocks[b].granted_bytes for b in range(5)) + size <= 10 * PAGE:
+            allocator.map_range(block, 0, size)
+            waiting[which] = allocator.take_changes()
+        allocator.check()
+        for other in ready:
+            marks = memory.read(blocks[other].address, blocks[other].requested_bytes)
+            assert {mark[0] for mark in marks} == {other}
+
+
+def _change(changes):
+    if changes:
+        changes()
+
+
+def test_breaking_a_mapping_waits_for_its_last_use_and_reviving_it_does_not():
+    class Event:
+        waited = 0
+
+        def wait(self):
+            self.waited += 1
+
+    memory = StrictMemory(4 * PAGE)
+    allocator = VirtualAddressing(memory, PAGE)
+    kept, broken = Event(), Event()
+    a, b = allocator.allocate(2 * PAGE, "a"), allocator.allocate(2 * PAGE, "b")
+    allocator.take_changes()()
+    allocator.free(a, (broken,))
+    allocator.unmap_range(b, 0, PAGE, (kept,))
+    allocator.map_range(b, 0, PAGE)
+    assert allocator.take_changes() is None
+    c = allocator.allocate(PAGE, "c")
+    changes = allocator.take_changes()
+    assert (kept.waited, broken.waited, memory.unmap_calls) == (0, 0, 0)
+    changes()
+    assert (kept.waited, broken.waited, memory.unmap_calls) == (0, 1, 1)
+    memory.write(c.address, PAGE, "c")
+    assert allocator.stats().waited_ns > 0
+
+
+def test_a_steady_pattern_needs_no_system_calls():
+    memory = StrictMemory(16 * PAGE)
+    allocator = VirtualAddressing(memory, PAGE)
+    for step in range(5):
+        blocks = [allocator.allocate(size * PAGE - 7) for size in (3, 5, 3, 2)]
+        changes = allocator.take_changes()
+        assert (changes is None) == (step > 0)
+        if changes:
+            changes()
+        for block in blocks:
+            allocator.free(block)
+    assert memory.map_calls == 4
+    assert len(memory.reservations) == 4
+    assert allocator.stats().reuses == 16
+
+
+def test_a_long_run_leaves_neither_reservations_nor_mappings_behind():
+    memory = StrictMemory(64 * PAGE)
+    allocator = VirtualAddressing(memory, PAGE)
+    for number in range(3000):
+        size = (number * 7919) % 9 + 1
+        first, second = allocator.allocate(size * PAGE), allocator.allocate((10 - size) * PAGE)
+        _change(allocator.take_changes())
+        allocator.free(first)
+        allocator.free(second)
+    assert len(memory.reservations) <= 18
+    assert len(memory.page_at) <= 64
+    assert allocator.close() == []
+    assert not memory.reservations
+    assert not memory.page_at
+
+
+@pytest.mark.parametrize("size", [0, -1, 1.5, 2**63, True, None, "4096"])
+def test_what_is_not_a_size_is_refused(allocator, size):
+    before = allocator.snapshot()
+    with pytest.raises(ConfigError, match="cannot allocate"):
+        allocator.allocate(size)
+    assert allocator.snapshot() == before
+
+
+def test_wrong_frees_are_refused_and_change_nothing(allocator):
+    other = BestFit(PaperMemory(BUDGET))
+    foreign = other.allocate(100, "foreign")
+    block, kept = allocator.allocate(100, "mine"), allocator.allocate(5000, "kept")
+    allocator.free(block)
+    before = allocator.snapshot()
+    for wrong in (block, foreign, None, 7):
+        with pytest.raises(InvalidFree):
+            allocator.free(wrong)
+    assert allocator.snapshot() == before
+    assert allocator.close() == [kept]
+    for act in (lambda: allocator.free(kept), lambda: allocator.allocate(10)):
+        with pytest.raises(InvalidFree, match="closed"):
+            act()
+
+
+def test_out_of_memory_says_what_was_asked_what_is_free_and_who_holds_it(allocator):
+    for number in range(8):
+        allocator.allocate(4 * PAGE, f"layer{number}.out")
+    with pytest.raises(OutOfDeviceMemory, match="the arena is full") as caught:
+        allocator.allocate(1, "one.more")
+    text = str(caught.value)
+    assert "one.more" in text
+    assert f"budget {BUDGET} B" in text
+    assert "free 0 B" in text
+    assert "layer0.out 16.0 KiB" in text
+    assert allocator.stats().failures == 1
+
+
+def test_fragmentation_is_told_from_a_full_arena():
+    allocator = BestFit(PaperMemory(8 * PAGE))
+    blocks = [allocator.allocate(PAGE) for _ in range(8)]
+    for block in blocks[::2]:
+        allocator.free(block)
+    with pytest.raises(OutOfDeviceMemory, match="in pieces") as caught:
+        allocator.allocate(2 * PAGE)
+    assert f"free {4 * PAGE} B, largest hole {PAGE} B" in str(caught.value)
+    assert VirtualAddressing(PaperMemory(8 * PAGE), PAGE).stats().cached_bytes == 0
+
+
+def test_va_serves_from_pieces_what_best_fit_cannot():
+    allocator = VirtualAddressing(StrictMemory(8 * PAGE), PAGE)
+    blocks = [allocator.allocate(PAGE) for _ in range(8)]
+    for block in blocks[::2]:
+        allocator.free(block)
+    assert allocator.allocate(4 * PAGE).granted_bytes == 4 * PAGE
+
+
+@pytest.mark.parametrize("chunk", [0, -PAGE, 1000, PAGE + 1, 1.5, True, 2 * BUDGET])
+def test_impossible_chunks_are_refused(chunk):
+    with pytest.raises(ConfigError, match="chunk"):
+        VirtualAddressing(PaperMemory(BUDGET), chunk)
+
+
+def test_the_chunk_grows_with_the_budget_so_that_the_system_can_map_all():
+    assert default_chunk_bytes(1 << 20) == 64 << 10
+    for shift in range(20, 40):
+        assert (1 << shift) // default_chunk_bytes(1 << shift) <= max_mapped_chunks()
+    with pytest.raises(ConfigError, match="more mappings than the system allows"):
+        VirtualAddressing(PaperMemory(PAGE * (max_mapped_chunks() + 1)), PAGE)
+
+
+def test_names_parameters_and_fallback():
+    assert {"best-fit", "va"} <= set(allocators())
+    choice = choose_allocator("va:chunk=8KiB", BUDGET + 100, probe=lambda: "")
+    assert choice.granule.size_bytes == 2 * PAGE
+    assert choice.budget_bytes == BUDGET
+    assert "100 B of the budget" in choice.notices[0]
+    hidden = choose_allocator("va", 1 << 20, probe=lambda: "hidden by a test")
+    assert hidden.name == "best-fit"
+    assert not hidden.granule.ranges
+    assert "hidden by a test" in hidden.notices[0]
+    with pytest.raises(ConfigError, match=r"(?s)unknown allocator 'vaa'.*'va'"):
+        choose_allocator("vaa", BUDGET)
+    with pytest.raises(ConfigError, match="no parameter"):
+        choose_allocator("va:chunks=4096", BUDGET)
+
+
+def test_an_allocator_of_ones_own_is_loaded_from_its_file(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text(
+        "from ooctrain.alloc.best_fit import BestFit\n"
+        "class Mine(BestFit):\n"
+        "    name = 'mine'\n"
+        "class Half:\n"
+        "    def __init__(self, memory): self.name = 'half'\n"
+    )
+    choice = choose_allocator(f"{path}:Mine", BUDGET)
+    assert choice.make(PaperMemory(BUDGET)).name == "mine"
+    with pytest.raises(ConfigError, match="lacks granule, budget_bytes, allocate"):
+        choose_allocator(f"{path}:Half", BUDGET)
