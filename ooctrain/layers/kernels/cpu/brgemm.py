@@ -208,9 +208,9 @@ multiply_rows = _make_rows_kernel(MR)
 
 # multiply_outer(a, a0, a_step, b, b0, b_step, tables, starts_a, starts_b, starts, run, c, c0, c_step, add, columns)
 #   C[c0 + i c_step + j] (+)= sum_b sum_k a[a0 + A(b) + k a_step + i] * B[b0 + B(b) + k b_step + j]
-#   for OUTER_MR neighbouring elements i; A(b), B(b) are read from `tables`. The `_part` forms read and write
-#   only `columns` (< COLUMNS) columns; the `_one` forms do a single row, for counts OUTER_MR does not divide.
+#   for OUTER_MR neighbouring elements i; A(b), B(b) are read from `tables`. `multiply_outer_part` reads and
+#   writes only `columns` (< COLUMNS) columns; `multiply_outer_one` does so for a single row, for counts that
+#   OUTER_MR does not divide.
 multiply_outer = _make_outer_kernel(OUTER_MR, masked=False)
 multiply_outer_part = _make_outer_kernel(OUTER_MR, masked=True)
-multiply_outer_one = _make_outer_kernel(1, masked=False)
-multiply_outer_one_part = _make_outer_kernel(1, masked=True)
+multiply_outer_one = _make_outer_kernel(1, masked=True)

@@ -22,7 +22,6 @@ from ooctrain.layers.kernels.cpu.brgemm import (
     OUTER_MR,
     multiply_outer,
     multiply_outer_one,
-    multiply_outer_one_part,
     multiply_outer_part,
     multiply_rows,
 )
@@ -217,26 +216,32 @@ def _outer_panel(source, dy, tables, rows, count, p, panel, group, k0, k1, add, 
     tap_panels = -(-p.tap_columns // PANEL)
     tap, first = panel // tap_panels, panel % tap_panels * PANEL
     width = min(PANEL, p.tap_columns - first)
+    step, row = p.step_w * p.in_c, p.weight_row
+    a_rows, b_rows = rows, rows + p.rows_capacity
     for part in range(0, width, COLUMNS):
-        b0 = tables[p.tap_table + tap] + group * p.in_cg + first + part
-        b_step, columns = p.step_w * p.in_c, width - part
-        a_rows, b_rows = rows, rows + p.rows_capacity
+        b0, columns = tables[p.tap_table + tap] + group * p.in_cg + first + part, width - part
         k = k0
         while k < k1:
             a0 = group * p.out_cg + k
-            c0 = place + a0 * p.weight_row + tap * p.tap_columns + first + part
-            if k + OUTER_MR <= k1:
-                if columns >= COLUMNS:
-                    multiply_outer(dy, a0, p.out_c, source, b0, b_step, tables, a_rows, b_rows, count, p.out_w, dw, c0, p.weight_row, add, columns)
-                else:
-                    multiply_outer_part(dy, a0, p.out_c, source, b0, b_step, tables, a_rows, b_rows, count, p.out_w, dw, c0, p.weight_row, add, columns)
-                k += OUTER_MR
-            else:
-                if columns >= COLUMNS:
-                    multiply_outer_one(dy, a0, p.out_c, source, b0, b_step, tables, a_rows, b_rows, count, p.out_w, dw, c0, p.weight_row, add, columns)
-                else:
-                    multiply_outer_one_part(dy, a0, p.out_c, source, b0, b_step, tables, a_rows, b_rows, count, p.out_w, dw, c0, p.weight_row, add, columns)
+            c0 = place + a0 * row + tap * p.tap_columns + first + part
+            if k + OUTER_MR > k1:
+                multiply_outer_one(
+                    dy, a0, p.out_c, source, b0, step, tables, a_rows, b_rows, count, p.out_w,
+                    dw, c0, row, add, columns,
+                )  # fmt: skip
                 k += 1
+                continue
+            if columns >= COLUMNS:
+                multiply_outer(
+                    dy, a0, p.out_c, source, b0, step, tables, a_rows, b_rows, count, p.out_w,
+                    dw, c0, row, add, columns,
+                )  # fmt: skip
+            else:
+                multiply_outer_part(
+                    dy, a0, p.out_c, source, b0, step, tables, a_rows, b_rows, count, p.out_w,
+                    dw, c0, row, add, columns,
+                )  # fmt: skip
+            k += OUTER_MR
 
 
 @kernel(

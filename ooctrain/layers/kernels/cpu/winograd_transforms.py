@@ -22,7 +22,7 @@ SIXTH, TWELFTH, TWENTYFOURTH = np.float32(1 / 6), np.float32(1 / 12), np.float32
 
 # B^T of F(4x4) has the rows (4,0,-5,0,1,0), (0,-4,-4,1,1,0), (0,4,-4,-1,1,0), (0,-2,-1,2,1,0),
 # (0,2,-1,-2,1,0), (0,4,0,-5,0,1); the middle ones share their terms in pairs.
-@numba.njit(inline="always")
+@numba.njit
 def input4(points):
     a, b, c, d, e, f = points
     p, q, r, s = d - FOUR * b, e - FOUR * c, e - c, TWO * (d - b)
@@ -30,14 +30,14 @@ def input4(points):
 
 
 # B^T of F(2x2): (1,0,-1,0), (0,1,1,0), (0,-1,1,0), (0,1,0,-1).
-@numba.njit(inline="always")
+@numba.njit
 def input2(points):
     a, b, c, d = points
     return a - c, b + c, c - b, b - d
 
 
 # A^T of F(4x4): (1,1,1,1,1,0), (0,1,-1,2,-2,0), (0,1,1,4,4,0), (0,1,-1,8,-8,1).
-@numba.njit(inline="always")
+@numba.njit
 def output4(points):
     a, b, c, d, e, f = points
     p, q, r, s = b + c, b - c, d + e, d - e
@@ -45,28 +45,28 @@ def output4(points):
 
 
 # A^T of F(2x2): (1,1,1,0), (0,1,-1,-1).
-@numba.njit(inline="always")
+@numba.njit
 def output2(points):
     a, b, c, d = points
     return a + b + c, b - c - d
 
 
 # The transposes, for the gradient of the weights: errors go up from m to m + 2 points by A ...
-@numba.njit(inline="always")
+@numba.njit
 def error4(points):
     a, b, c, d = points
     p, q, r, s = a + c, b + d, a + FOUR * c, TWO * b + EIGHT * d
     return a, p + q, p - q, r + s, r - s, d
 
 
-@numba.njit(inline="always")
+@numba.njit
 def error2(points):
     a, b = points
     return a, a + b, a - b, -b
 
 
 # G of F(4x4): (1/4,0,0), (-1,-1,-1)/6, (-1,1,-1)/6, (1,2,4)/24, (1,-2,4)/24, (0,0,1).
-@numba.njit(inline="always")
+@numba.njit
 def weight4(points):
     a, b, c = points
     p, q = -SIXTH * (a + c), SIXTH * b
@@ -75,7 +75,7 @@ def weight4(points):
 
 
 # G of F(2x2): (1,0,0), (1,1,1)/2, (1,-1,1)/2, (0,0,1).
-@numba.njit(inline="always")
+@numba.njit
 def weight2(points):
     a, b, c = points
     p, q = HALF * (a + c), HALF * b
@@ -83,14 +83,14 @@ def weight2(points):
 
 
 # ... and products come down from m + 2 points to 3 by G^T.
-@numba.njit(inline="always")
+@numba.njit
 def gradient4(points):
     a, b, c, d, e, f = points
     p, r = SIXTH * (b + c), TWENTYFOURTH * (d + e)
     return QUARTER * a - p + r, SIXTH * (c - b) + TWELFTH * (d - e), FOUR * r - p + f
 
 
-@numba.njit(inline="always")
+@numba.njit
 def gradient2(points):
     a, b, c, d = points
     p = HALF * (b + c)
@@ -253,12 +253,12 @@ def transform_gradient(planes, place, stride, scratch, m, out, at, row, tap):
         vstore(out, at + r * row + 2 * tap, c)
 
 
-@numba.njit(inline="always")
+@numba.njit
 def load_three(source, at, step):
     return vload(source, at), vload(source, at + step), vload(source, at + 2 * step)
 
 
-@numba.njit(inline="always")
+@numba.njit
 def load_four(source, at, step):
     return (
         vload(source, at),
@@ -268,7 +268,7 @@ def load_four(source, at, step):
     )
 
 
-@numba.njit(inline="always")
+@numba.njit
 def load_six(source, at, step):
     return (
         vload(source, at),
@@ -280,7 +280,7 @@ def load_six(source, at, step):
     )
 
 
-@numba.njit(inline="always")
+@numba.njit
 def store_four(target, at, step, values):
     vstore(target, at, values[0])
     vstore(target, at + step, values[1])
@@ -288,7 +288,7 @@ def store_four(target, at, step, values):
     vstore(target, at + 3 * step, values[3])
 
 
-@numba.njit(inline="always")
+@numba.njit
 def store_six(target, at, step, values):
     vstore(target, at, values[0])
     vstore(target, at + step, values[1])
