@@ -84,6 +84,22 @@ def last_uses(trace: Trace) -> list[int]:
     return last
 
 
+def bound_to_device(trace: Trace) -> frozenset[int]:
+    """Parameters that are read after their update exists, and these updates.
+
+    Both values would need the one host slot of the parameter at the same time, so list writers that
+    move whole variables leave such pairs on the device. Updates in place, as optimizers make them,
+    are not concerned.
+    """
+    pairs = ((old, new) for new, old in trace.carries.items())
+    return frozenset(
+        variable
+        for old, new in pairs
+        if trace.readers[old] and trace.readers[old][-1] > (trace.producer[new] or 0)
+        for variable in (old, new)
+    )
+
+
 class ListWriter:
     """Writes a list instruction by instruction and keeps its books; variables move as a whole.
 

@@ -135,8 +135,6 @@ class _Engine:
             sorted((p for p in table.pieces if p.returns), key=lambda piece: piece.before)
         )
         self.copies = {p.copy: 0 for p in table.pieces if p.after == BEFORE_THE_STEP}  # done, in ns
-        self.host_claimed = {piece.slot for piece in table.pieces if piece.after == BEFORE_THE_STEP}
-        self.host_released_ns = 0
         self.run_ends_ns = self.out_ends_ns = self.in_ends_ns = NEVER
         self.going: Piece | None = None
         self.coming: Piece | None = None
@@ -176,15 +174,13 @@ class _Engine:
         if self.going or (self.shared_link and self.coming) or not self.outgoing:
             return False
         piece = self.outgoing[0]
-        claims_host = piece.slot not in self.host_claimed
-        if piece.written > self.ended or (claims_host and self.host_released_ns > self.now_ns):
+        if piece.written > self.ended:
             return False
         if piece.slot != piece.copy and self.returning[piece.slot]:
             return False
         self.outgoing.popleft()
         self.going, self.out_ends_ns = piece, self.now_ns + piece.out_ns
         self.copies[piece.copy] = self.out_ends_ns
-        self.host_claimed.add(piece.slot)
         self._write(SwapOut(piece.var, piece.lo, piece.hi))
         return True
 
@@ -211,8 +207,6 @@ class _Engine:
     def _bring_in(self, piece: Piece) -> None:
         self.held_bytes += piece.size_bytes
         self.coming, self.in_ends_ns = piece, self.now_ns + piece.in_ns
-        if piece.releases_host:
-            self.host_released_ns = self.in_ends_ns
         self._write(SwapIn(piece.var, piece.lo, piece.hi))
 
     def _can_stay(self, piece: Piece) -> bool:

@@ -10,8 +10,10 @@ first step, before there is a schedule (notes on nnabla's swap_in_out_scheduler)
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from ooctrain.cost import Machine
-from ooctrain.sched.base import ListWriter, call_need_bytes, check_host, infeasible, make_plan
+from ooctrain.sched.base import ListWriter, bound_to_device, check_host, infeasible, make_plan
 from ooctrain.sched.schedule import BYTES, Granule, Plan
 from ooctrain.trace import Call, Trace
 
@@ -28,21 +30,19 @@ class Naive:
         host_budget_bytes: int | None = None, seed: int = 0, time_limit_s: float | None = None,
     ) -> Plan:  # fmt: skip
         """See `Planner`. The minimum is the largest need of a single call."""
-        largest, witness = max(
-            ((call_need_bytes(call, trace, granule), call.name) for call in trace.calls),
-            default=(0, ""),
-        )
-        if largest > budget_bytes:
-            raise infeasible(self.name, budget_bytes, largest, witness)
-        writer = ListWriter(trace, granule, device=(), host=trace.initial)
+        stays = bound_to_device(trace)
+        host = [variable for variable in trace.initial if variable not in stays]
+        writer = ListWriter(trace, granule, device=stays.intersection(trace.initial), host=host)
         for call in trace.calls:
-            _write_call(writer, call)
+            _write_call(writer, call, stays)
+        if writer.peak_bytes > budget_bytes:
+            raise infeasible(self.name, budget_bytes, writer.peak_bytes, writer.peak_call)
         plan = make_plan(writer.finish(), trace, machine)
         check_host(self.name, plan, host_budget_bytes)
         return plan
 
 
-def _write_call(writer: ListWriter, call: Call) -> None:
+def _write_call(writer: ListWriter, call: Call, stays: Collection[int]) -> None:
     for variable in dict.fromkeys(call.ins):
         writer.swap_in(variable)
     writer.fence()
@@ -50,7 +50,13 @@ def _write_call(writer: ListWriter, call: Call) -> None:
     writer.fence()
     for variable in call.touched():
         if variable in writer.resident:
-            if not writer.is_dead(variable, call.id):
-                writer.swap_out(variable)
-            writer.free(variable)
+            _part_with(writer, variable, call, stays)
     writer.fence()
+
+
+def _part_with(writer: ListWriter, variable: int, call: Call, stays: Collection[int]) -> None:
+    if writer.is_dead(variable, call.id):
+        writer.free(variable)
+    elif variable not in stays:
+        writer.swap_out(variable)
+        writer.free(variable)

@@ -31,7 +31,6 @@ class Piece:
         out_ns, in_ns: duration of the copies.
         slot: names the host bytes that the copy takes.
         returns: whether they come back (not at the end of the step).
-        releases_host: whether its copy in is the last to need them.
         is_out: they have left the device.
         stays: its swap-out was cancelled.
     """
@@ -47,8 +46,7 @@ class Piece:
     out_ns: int
     in_ns: int
     slot: Range
-    returns: bool = True
-    releases_host: bool = False
+    returns: bool
     is_out: bool = False
     stays: bool = False
 
@@ -87,8 +85,7 @@ def tabulate(decisions: Decisions, trace: Trace, machine: Machine, granule: Gran
     check_gaps(trace, decisions, granule)
     runs, all_lives = decisions.runs, lives(trace, decisions.runs)
     gaps = cut([*decisions.gaps, *_implied_gaps(trace, decisions, all_lives)], trace)
-    pieces = _pieces(gaps, all_lives, trace, machine, granule)
-    _mark_returns(pieces, len(runs))
+    pieces = _pieces(gaps, all_lives, len(runs), trace, machine, granule)
     durations = call_durations_ns(trace, machine)
     on_host = {(gap.var, gap.lo, gap.hi) for gap in gaps if gap.after == BEFORE_THE_STEP}
     on_host |= {(v, 0, trace.variables[v].nbytes) for v in trace.initial if not trace.readers[v]
@@ -151,8 +148,9 @@ def cut(gaps: Iterable[Gap], trace: Trace) -> list[Gap]:
 
 
 def _pieces(
-    gaps: list[Gap], all_lives: Iterable[Life], trace: Trace, machine: Machine, granule: Granule
-) -> list[Piece]:
+    gaps: list[Gap], all_lives: Iterable[Life], end: int, trace: Trace, machine: Machine,
+    granule: Granule,
+) -> list[Piece]:  # fmt: skip
     begins = {(life.var, use): life.uses[0] for life in all_lives for use in life.uses}
     last_return = _last_returns(trace, gaps)
     pieces = []
@@ -169,6 +167,7 @@ def _pieces(
                     written, queued, after, gap.before,
                     machine.transfer_ns(size, "out"), machine.transfer_ns(size, "in"),
                     slot=(trace.carries.get(gap.var, gap.var), gap.lo, gap.hi),
+                    returns=gap.before < end,
                 )
             )  # fmt: skip
     return pieces
@@ -184,17 +183,6 @@ def _last_returns(trace: Trace, gaps: Iterable[Gap]) -> dict[int, int]:
             new = trace.carried_from[gap.var]
             last[new] = max(last.get(new, BEFORE_THE_STEP), gap.before)
     return last
-
-
-def _mark_returns(pieces: list[Piece], end: int) -> None:
-    """Which pieces come back, and which copy in is the last from its slot."""
-    latest: dict[Range, Piece] = {}
-    kept_for_next_step = {piece.slot for piece in pieces if piece.after == BEFORE_THE_STEP}
-    for piece in pieces:  # by position of the gap
-        piece.returns = piece.before < end
-        latest[piece.slot] = piece
-    for slot, piece in latest.items():
-        piece.releases_host = piece.returns and slot not in kept_for_next_step
 
 
 def _on_device(trace: Trace, on_host: Iterable[Range]) -> Iterator[Range]:

@@ -18,7 +18,7 @@ a transfer. Parameters and optimizer slots may stay on the device where that is 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -27,6 +27,7 @@ from ooctrain.errors import ConfigError
 from ooctrain.sched.base import (
     HOST_LACKS,
     ListWriter,
+    bound_to_device,
     infeasible,
     last_uses,
     make_plan,
@@ -38,8 +39,8 @@ from ooctrain.trace import Call, Trace
 
 Count = Literal["unique", "occurrence"]
 Place = Literal["auto", "device", "host"]
-AUTHORS_SIZE = 1.5  # "according to ResNet50 experiment" (nnabla's lms.pyx)
-PAPER_SIZE = 1.0  # paper 000 states none; without cancelling no more can be promised
+DEFAULT_SIZE = 1.5  # "according to ResNet50 experiment" (nnabla's lms.pyx); the paper states none
+SMALLEST_SIZE = 2**-20
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,17 +48,18 @@ class Window:
     """Paper 000's planner.
 
     Args:
-        size: the window as a multiple of the budget; None: 1.5 as in the authors' code, 1 for
-            `count="occurrence"`.
+        size: the window as a multiple of the budget.
         count: "unique": each variable once per window, with cancel and restart (the authors' code);
-            "occurrence": each time it occurs, without cancel (paper 000 as printed).
+            "occurrence": each time it occurs, without cancel (paper 000 as printed). The paper is
+            silent about a call that does not fit beside what was prefetched; the window is halved
+            until all fit, and the plan's notes name the window that did.
         persistent: where parameters and optimizer slots rest: "host" (as the authors: they swap
             like all others), "device" (they never move), "auto" (the faster of the two that fit).
 
     Cost: O(calls + variables) for each walk; a restart walks again.
     """
 
-    size: float | None = None
+    size: float = DEFAULT_SIZE
     count: Count = "unique"
     persistent: Place = "auto"
 
@@ -68,7 +70,7 @@ class Window:
                 code="OOC-105",
                 fix='count is "unique" or "occurrence"; persistent is "auto", "device" or "host"',
             )
-        if self.size is not None and not self.size > 0:
+        if not (math.isfinite(self.size) and self.size > 0):
             raise ConfigError(f"window: size={self.size} is not positive", code="OOC-105")
 
     @property
@@ -80,60 +82,47 @@ class Window:
         self, trace: Trace, budget_bytes: int, machine: Machine, *, granule: Granule = BYTES,
         host_budget_bytes: int | None = None, seed: int = 0, time_limit_s: float | None = None,
     ) -> Plan:  # fmt: skip
-        """See `Planner`. The minimum of `count="unique"` is the largest need of a single call."""
-        plans = self._plans(trace, budget_bytes, machine, granule)
+        """See `Planner`. The minimum is the largest need of a single call."""
+        least, witness = min(s.largest_need() for s in self._sequences(trace, granule))
+        if least > budget_bytes:
+            raise infeasible(self.name, budget_bytes, least, witness)
         host_limit = math.inf if host_budget_bytes is None else host_budget_bytes
-        fitting = [plan for plan in plans if plan.host_peak_bytes <= host_limit]
-        if fitting:
-            return min(fitting, key=lambda plan: plan.makespan_us)
-        minimum, witness = self._largest_need(trace, granule)
-        if plans or self.count == "occurrence":
-            low = max(minimum, budget_bytes + 1)
-            minimum = self._least_by_bisection(trace, low, machine, granule, host_limit)
-        raise infeasible(self.name, budget_bytes, minimum, witness)
+        plans = self._plans(trace, budget_bytes, machine, granule, host_limit)
+        if not plans:
+            least = self._least_for_host(trace, budget_bytes, machine, granule, host_limit)
+            raise infeasible(self.name, budget_bytes, least, witness)
+        return min(plans, key=lambda plan: plan.makespan_us)
+
+    def _sequences(self, trace: Trace, granule: Granule) -> Iterator[_Sequence]:
+        places = ("device", "host") if self.persistent == "auto" else (self.persistent,)
+        for place in places:
+            yield _Sequence(trace, granule, pin_persistent=place == "device")
 
     def _plans(
-        self, trace: Trace, budget_bytes: int, machine: Machine, granule: Granule
+        self, trace: Trace, budget_bytes: int, machine: Machine, granule: Granule, host_limit: float
     ) -> list[Plan]:
-        """A plan for each place where persistent variables may rest, as far as the budget goes."""
-        notes = {"window": self._size, "count": self.count}
+        """A plan for each place where persistent variables may rest, as far as the budgets go."""
         plans = []
-        for place in self._places:
-            sequence = _Sequence(trace, granule, pin_persistent=place == "device")
-            writer = sequence.walk(budget_bytes, self._size, self.count)
-            if writer is not None:
-                schedule = writer.finish()
-                plans.append(make_plan(schedule, trace, machine, {**notes, "persistent": place}))
-        return plans
+        for sequence in self._sequences(trace, granule):
+            if sequence.largest_need()[0] <= budget_bytes:
+                writer, size = sequence.walk(budget_bytes, self.size, self.count)
+                notes = {"window": size, "count": self.count, "persistent": sequence.place}
+                plans.append(make_plan(writer.finish(), trace, machine, notes))
+        return [plan for plan in plans if plan.host_peak_bytes <= host_limit]
 
-    def _largest_need(self, trace: Trace, granule: Granule) -> tuple[int, str]:
-        needs = [
-            _Sequence(trace, granule, place == "device").largest_need() for place in self._places
-        ]
-        return min(needs)
-
-    def _least_by_bisection(
-        self, trace: Trace, low: int, machine: Machine, granule: Granule, host_limit: float
+    def _least_for_host(
+        self, trace: Trace, budget_bytes: int, machine: Machine, granule: Granule, host_limit: float
     ) -> int:
+        """The least device budget above the given one that makes do with the host budget."""
+
         def feasible(budget_bytes: int) -> bool:
-            plans = self._plans(trace, budget_bytes, machine, granule)
-            return any(plan.host_peak_bytes <= host_limit for plan in plans)
+            return bool(self._plans(trace, budget_bytes, machine, granule, host_limit))
 
         # With every occurrence within window and budget, nothing ever leaves.
         most = sum(granule.granted(trace.variables[v].nbytes) for v in trace.variable_sequence())
         most += max((granule.granted(call.workspace_bytes) for call in trace.calls), default=0)
-        high = max(low, math.ceil(most * max(1.0, 1 / self._size)))
-        return smallest_budget(feasible, low, high) if feasible(high) else HOST_LACKS
-
-    @property
-    def _places(self) -> tuple[Place, ...]:
-        return ("device", "host") if self.persistent == "auto" else (self.persistent,)
-
-    @property
-    def _size(self) -> float:
-        if self.size is not None:
-            return self.size
-        return AUTHORS_SIZE if self.count == "unique" else PAPER_SIZE
+        high = max(budget_bytes + 1, math.ceil(most * max(1.0, 1 / self.size)))
+        return smallest_budget(feasible, budget_bytes + 1, high) if feasible(high) else HOST_LACKS
 
 
 class _Sequence:
@@ -145,11 +134,13 @@ class _Sequence:
     """
 
     def __init__(self, trace: Trace, granule: Granule, pin_persistent: bool):
-        self.trace, self.granule = trace, granule
+        self.trace, self.granule, self.pin_persistent = trace, granule, pin_persistent
         self.storage, self.size_bytes = storages(trace, granule)
         self.last_use = _last_uses_of_storages(trace, self.storage)
-        lasting = trace.end_variables.items() if pin_persistent else ()
-        self.pinned = {self.storage[v] for pair in lasting for v in pair}
+        pinned = bound_to_device(trace)
+        if pin_persistent:
+            pinned |= {v for pair in trace.end_variables.items() for v in pair}
+        self.pinned = {self.storage[v] for v in pinned}
         self.order: list[tuple[int, int]] = []
         self.starts = [0]
         for call in trace.calls:
@@ -184,17 +175,26 @@ class _Sequence:
             pinned -= {v for v in pinned if self.last_use[v] <= call.id}
         return max(needs, key=lambda need: need[0])
 
-    def walk(self, budget_bytes: int, size: float, count: Count) -> ListWriter | None:
-        """The list within the budget, or None. Each restart forbids at least one prefetch more."""
-        if self.largest_need()[0] > budget_bytes:
-            return None
+    @property
+    def place(self) -> Place:
+        """Where persistent variables rest."""
+        return "device" if self.pin_persistent else "host"
+
+    def walk(self, budget_bytes: int, size: float, count: Count) -> tuple[ListWriter, float]:
+        """The list, and the size of the window that led to it; the budget is the largest need or
+        more.
+
+        Each restart forbids at least one prefetch more, so that there is an end.
+        """
         not_before = [0] * len(self.order)
         while True:
             walk = _Walk(self, budget_bytes, size, count, not_before)
             if walk.reaches_the_end():
-                return walk.writer
-            if count == "occurrence" or not walk.forbid_prefetches():
-                return None
+                return walk.writer, size
+            if count == "unique":
+                walk.forbid_prefetches()
+            else:
+                size = size / 2 if size > SMALLEST_SIZE else 0.0
 
 
 def _last_uses_of_storages(trace: Trace, storage: Sequence[int]) -> list[int]:
@@ -337,13 +337,8 @@ class _Walk:
             self.leaving[root] = None
             self.leaving_bytes += size
 
-    def forbid_prefetches(self) -> bool:
-        """Takes entries off the window's head until the stuck call fits; they must wait for it to
-        pass.
-
-        Returns:
-            Whether the call fits without them.
-        """
+    def forbid_prefetches(self) -> None:
+        """Takes entries off the window's head until the stuck call fits; they wait until it ran."""
         occurrences = list(self.in_window)
         first_of_others = self.sequence.starts[self.stuck_at + 1]
         for position in range(self.head - 1, first_of_others - 1, -1):
@@ -353,5 +348,4 @@ class _Walk:
             if occurrences[root] == 0 and root in self.present:
                 self.missing_bytes -= self.sequence.size_bytes[root]
             if self.missing_bytes <= 0:
-                return True
-        return False
+                return
