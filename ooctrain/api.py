@@ -9,26 +9,27 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ooctrain.cost import Machine
 from ooctrain.machines import machine as find_machine
+from ooctrain.prepare import DEFAULT_REWRITES, Settings, input_values, open_session, placed
 from ooctrain.rewrite import apply_rewrites
-from ooctrain.sched import bounds, verify as laws
+from ooctrain.sched import bounds
+from ooctrain.sched import verify as laws
 from ooctrain.sched.base import Planner
 from ooctrain.sched.budget import resolve_budget
 from ooctrain.sched.registry import get_planner
 from ooctrain.sched.schedule import BYTES, Granule, LowerBound, Plan, Schedule
 from ooctrain.sched.timeline import Timeline
 from ooctrain.trace import Trace
+from ooctrain.tracing import DEFAULT_LR, initial_values
 
 if TYPE_CHECKING:
     from ooctrain.module import Module
-
-DEFAULT_REWRITES = ("fuse", "share_storage")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,16 +37,16 @@ class Run:
     """What one executed step gave.
 
     Args:
+        timeline: measured.
         loss: the step's loss.
         gradients: {parameter name: its final gradient, logical layout}.
         state: {name: value after the step} of parameters, buffers and optimizer slots.
-        timeline: measured.
     """
 
+    timeline: Timeline
     loss: float
     gradients: Mapping[str, np.ndarray]
     state: Mapping[str, np.ndarray]
-    timeline: Timeline
 
 
 def plan(
@@ -139,7 +140,8 @@ def load_plan(path: str, trace: Trace) -> Plan:
 
 def execute(
     plan: Plan, model: Module, batch: tuple[np.ndarray, np.ndarray], device: str = "cpu",
-    allocator: str = "va", *, scalars: Mapping[str, float] | None = None, **options: Any,
+    allocator: str = "va", *, scalars: Mapping[str, float] | None = None,
+    settings: Settings | None = None,
 ) -> Run:  # fmt: skip
     """Runs one step of a plan from the model's present values, and changes nothing of the model.
 
@@ -149,14 +151,27 @@ def execute(
         batch: (x, y), logical layout.
         device: "cpu".
         allocator: name with parameters, such as "va:chunk=1MiB".
-        scalars: step scalars; default {"lr": 0.01, "step": 0, "seed": 0}.
-        options: of the device: threads, link_bandwidth, poison, delays, ...
-            (`devices.cpu.CpuDevice`).
+        scalars: step scalars besides {"lr": 0.1, "step": 0, "seed": 0}.
+        settings: threads, link, debug modes; what it says of planning is not used.
 
     Raises:
-        DoesNotFit: the allocator's reserved peak exceeds the plan's budget.
-        PlanMismatch: the plan is for another granule, shape or model.
+        PlanMismatch: the plan is for another shape, model, or an allocator with other granules.
     """
-    from ooctrain.session import execute_once
-
-    return execute_once(plan, model, batch, device, allocator, scalars, options)
+    chosen = replace(settings or Settings(), device=device, allocator=allocator)
+    trace = plan.trace
+    values = initial_values(trace, model)
+    prepared = placed(plan, chosen)
+    opened, session = open_session(
+        prepared, chosen, {trace.variable_by_name[n].id: a for n, a in values.items()},
+        tuple(dict.fromkeys(trace.outputs.values())),
+    )  # fmt: skip
+    try:
+        step_scalars = {"lr": DEFAULT_LR, "step": 0, "seed": chosen.seed, **(scalars or {})}
+        result = session.run_step(input_values(trace, *batch), step_scalars)
+        state = {name: session.read(trace.variable_by_name[name].id) for name in values}
+    finally:
+        session.close()
+        opened.close()
+    found = {name: result.outputs[v] for name, v in trace.outputs.items()}
+    gradients = {n.removeprefix("grad:"): g for n, g in found.items() if n.startswith("grad:")}
+    return Run(result.timeline, float(found["loss"]), gradients, state)

@@ -1,0 +1,308 @@
+"""From a trace to a step that is ready to run: rewritten, planned, verified, and sure to fit.
+
+In: a trace and `Settings`. Out: a `PreparedStep`, and from it a device with an open session. The
+one idea: the ledger is exact, the allocator rounds and fragments on top of it; addresses depend on
+the list alone, so the list is replayed over the allocator before the first step, and if the
+reserved peak exceeds the budget, planning is repeated with a smaller ledger limit (paper 000's
+figure 3, live). Source: DESIGN section 6. Read next: `train.py`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ooctrain.alloc.registry import AllocatorChoice, choose_allocator
+from ooctrain.cost import Machine
+from ooctrain.devices.base import Debug
+from ooctrain.errors import ConfigError, DoesNotFit, Infeasible, ShapeError
+from ooctrain.execution.placement import reserved_peak
+from ooctrain.layers.loss import SoftmaxCrossEntropy, check_labels
+from ooctrain.machines import machine as find_machine
+from ooctrain.machines import with_link
+from ooctrain.rewrite import apply_rewrites
+from ooctrain.sched.base import Planner
+from ooctrain.sched.budget import resolve_budget, trace_peak_bytes
+from ooctrain.sched.keep_all import KeepAll
+from ooctrain.sched.registry import get_planner
+from ooctrain.sched.schedule import Plan
+from ooctrain.sched.verify import verify
+from ooctrain.trace import Call, Trace
+from ooctrain.units import MAX_BYTES, format_bytes
+
+if TYPE_CHECKING:
+    from ooctrain.devices.cpu import CpuDevice
+    from ooctrain.executor import Session
+
+DEFAULT_REWRITES = ("fuse", "share_storage")
+_LEAST_ARENA_BYTES = 1 << 20
+BISECTION_STEPS = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How to run, apart from what is trained.
+
+    Args:
+        budget: of everything on the device: bytes, "512MiB", "25%"; None: as much as in-core needs.
+        planner: name with parameters, "file.py:Class", or a planner object.
+        allocator: name with parameters.
+        device: "cpu".
+        threads: of the kernels; None: all cores that this process may use.
+        machine: what planners plan for: name, `Machine`, or None (calibration, else cpu-generic).
+        link_bytes_per_us: of each copy direction, imposed on the cpu device and planned with; None:
+            as fast as the cores copy.
+        host_budget: of swapped variables on the host; None: the machine's.
+        seed: of planners, dropout and data.
+        time_limit_s: of searching planners.
+        debug: poison, delays, synchronous mode.
+        rewrites: applied before planning, in order.
+    """
+
+    budget: int | str | None = None
+    planner: str | Planner = "auto"
+    allocator: str = "va"
+    device: str = "cpu"
+    threads: int | None = None
+    machine: str | Machine | None = None
+    link_bytes_per_us: float | None = None
+    host_budget: int | str | None = None
+    seed: int = 0
+    time_limit_s: float | None = 2.0
+    debug: Debug = field(default_factory=Debug)
+    rewrites: tuple[str, ...] = DEFAULT_REWRITES
+
+    def __post_init__(self) -> None:
+        if self.device != "cpu":
+            raise ConfigError(
+                f"device {self.device!r} is not available in this version", code="OOC-106",
+                fix='device="cpu"',
+            )  # fmt: skip
+
+    @property
+    def thread_count(self) -> int:
+        """Threads as asked for, else one for each core that this process may use."""
+        if self.threads:
+            return self.threads
+        if hasattr(os, "sched_getaffinity"):
+            return len(os.sched_getaffinity(0))
+        return os.cpu_count() or 1
+
+    def find_machine(self) -> Machine:
+        """The machine as named, with the link as imposed."""
+        named = find_machine(self.machine)
+        return named if self.link_bytes_per_us is None else with_link(named, self.link_bytes_per_us)
+
+
+@dataclass(frozen=True)
+class PreparedStep:
+    """A step that fits.
+
+    Args:
+        original: the trace before rewriting.
+        plan: verified; `plan.trace` is what runs.
+        machine: that it was planned for.
+        budget_bytes: size of the arena.
+        allocator: chosen, not made.
+        reserved_bytes: the allocator's reserved peak, fragmentation included.
+        in_core_peak_bytes: what the same step needs without any eviction, in granted bytes.
+        notices: what the user should know.
+    """
+
+    original: Trace
+    plan: Plan
+    machine: Machine
+    budget_bytes: int
+    allocator: AllocatorChoice
+    reserved_bytes: int
+    in_core_peak_bytes: int
+    notices: tuple[str, ...] = ()
+
+
+def prepare(trace: Trace, settings: Settings) -> PreparedStep:
+    """Rewrites, plans, verifies and replays a step.
+
+    Raises:
+        Infeasible: the planner finds no schedule within the budget.
+        DoesNotFit: it does, but no ledger limit makes the allocator's reserved peak fit.
+        ScheduleError: the planner returned an illegal schedule.
+        ConfigError: a word that names nothing, or a budget that is none.
+    """
+    machine = settings.find_machine()
+    rewritten = apply_rewrites(trace, settings.rewrites)
+    # An allocator may round coarser in a larger arena, so it is asked for one of about this size.
+    roomy = choose_allocator(settings.allocator, 2 * trace_peak_bytes(rewritten))
+    in_core = KeepAll().plan(rewritten, MAX_BYTES, machine, granule=roomy.granule)
+    planner, budget = settings.planner, settings.budget
+    if budget is None:
+        planner, budget = KeepAll(), reserved_peak(in_core.schedule, rewritten, roomy)
+    budget_bytes = resolve_budget(rewritten, budget, roomy.granule)
+    chosen = get_planner(planner) if isinstance(planner, str) else planner
+    allocator = choose_allocator(settings.allocator, budget_bytes)
+    search = _Search(trace, rewritten, chosen, machine, allocator, settings)
+    plan, reserved = search.plan_that_fits()
+    return PreparedStep(
+        trace, plan, machine, budget_bytes, allocator, reserved, in_core.peak_bytes,
+        allocator.notices,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Search:
+    """The search for a ledger limit whose plan the allocator can place within its budget."""
+
+    original: Trace
+    trace: Trace
+    planner: Planner
+    machine: Machine
+    allocator: AllocatorChoice
+    settings: Settings
+
+    def plan_that_fits(self) -> tuple[Plan, int]:
+        """The plan at the largest limit found, with its reserved peak."""
+        budget_bytes = self.allocator.budget_bytes
+        plan, reserved = self._try(budget_bytes)
+        if reserved <= budget_bytes:
+            return plan, reserved
+        first_reserved, low, high = reserved, self._least_limit(), budget_bytes
+        best: tuple[Plan, int] | None = None
+        for _ in range(BISECTION_STEPS):
+            limit = (low + high) // 2
+            try:
+                plan, reserved = self._try(limit)
+            except Infeasible:
+                low = limit
+                continue
+            if reserved <= budget_bytes:
+                best, low = (plan, reserved), limit
+            else:
+                high = limit
+        if best is None:
+            raise self._does_not_fit(first_reserved)
+        plan, reserved = best
+        notes = {**plan.notes, "ledger_limit_bytes": low, "reserved_at_budget": first_reserved}
+        return replace(plan, notes=notes), reserved
+
+    def _try(self, limit_bytes: int) -> tuple[Plan, int]:
+        host_bytes = self._host_budget_bytes()
+        found = self.planner.plan(
+            self.trace, limit_bytes, self.machine, granule=self.allocator.granule,
+            host_budget_bytes=host_bytes, seed=self.settings.seed,
+            time_limit_s=self.settings.time_limit_s,
+        )  # fmt: skip
+        plan = replace(
+            found,
+            rewrites=(*self.settings.rewrites, *found.rewrites),
+            notes={"planner": self.planner.name, **found.notes},
+        )
+        verify(plan, self.original, limit_bytes, self.machine, host_budget_bytes=host_bytes)
+        return plan, reserved_peak(plan.schedule, plan.trace, self.allocator)
+
+    def _least_limit(self) -> int:
+        """A ledger limit below which the planner finds nothing."""
+        try:
+            self._try(1)
+        except Infeasible as refusal:
+            return refusal.minimum_bytes - 1
+        return 0
+
+    def _host_budget_bytes(self) -> int | None:
+        if self.settings.host_budget is None:
+            return self.machine.host_bytes
+        return resolve_budget(self.trace, self.settings.host_budget, self.allocator.granule)
+
+    def _does_not_fit(self, reserved: int) -> DoesNotFit:
+        budget_bytes = self.allocator.budget_bytes
+        return DoesNotFit(
+            f"no plan of {self.planner.name!r} fits on allocator {self.allocator.name!r}",
+            reserved_bytes=reserved,
+            budget_bytes=budget_bytes,
+            numbers=f"budget {format_bytes(budget_bytes)}, reserved {format_bytes(reserved)}; the "
+            f"ledger alone fits: {format_bytes(reserved - budget_bytes)} are fragmentation",
+            fix="allocator va, which does not fragment, or a larger budget",
+        )
+
+
+def placed(plan: Plan, settings: Settings) -> PreparedStep:
+    """A plan as it stands, with an arena of the reserved peak that its allocator needs.
+
+    Raises:
+        PlanMismatch: the plan moves parts that this allocator cannot hold.
+    """
+    machine = settings.find_machine()
+    roomy = choose_allocator(settings.allocator, 2 * max(plan.peak_bytes, _LEAST_ARENA_BYTES))
+    reserved = reserved_peak(plan.schedule, plan.trace, roomy)
+    allocator = choose_allocator(settings.allocator, reserved)
+    in_core_bytes = trace_peak_bytes(plan.trace, allocator.granule)
+    return PreparedStep(
+        plan.trace, plan, machine, reserved, allocator, reserved, in_core_bytes, allocator.notices
+    )
+
+
+def open_session(
+    prepared: PreparedStep, settings: Settings, values: Mapping[int, np.ndarray],
+    wanted: Sequence[int],
+) -> tuple[CpuDevice, Session]:  # fmt: skip
+    """A device whose arena is exactly the budget, and the step on it with its first values.
+
+    Args:
+        values: {persistent variable id: value, logical layout}.
+        wanted: variables whose value each step hands out.
+    """
+    from ooctrain.devices.cpu import CpuDevice
+    from ooctrain.executor import Session, host_extent_bytes
+
+    plan = prepared.plan
+    rate = settings.link_bytes_per_us
+    device = CpuDevice(
+        prepared.budget_bytes, host_extent_bytes(plan.trace, plan.schedule),
+        settings.thread_count, prepared.machine.link, rate, rate, debug=settings.debug,
+    )  # fmt: skip
+    try:
+        allocator = prepared.allocator.make(device.memory)
+        return device, Session(plan.trace, plan.schedule, device, allocator, values, wanted)
+    except BaseException:
+        device.close()
+        raise
+
+
+def input_values(trace: Trace, x: np.ndarray, y: np.ndarray | None) -> dict[int, np.ndarray]:
+    """A batch by variable, in the element types that the trace wants.
+
+    Raises:
+        ShapeError: a batch of another shape, or labels that are no class numbers.
+    """
+    given = {"input": x} if y is None else {"input": x, "target": y}
+    inputs = {}
+    for name, value in given.items():
+        variable = trace.variable_by_name[name]
+        if np.shape(value) != variable.shape:
+            raise ShapeError(
+                f"{name} has shape {np.shape(value)}, the step was planned for {variable.shape}",
+                fix="give batches of one shape, or plan again for this one",
+            )
+        inputs[variable.id] = _checked(name, np.asarray(value), variable.dtype)
+    for call in trace.calls:
+        if isinstance(call.op, SoftmaxCrossEntropy):
+            _check_labels(inputs, call, trace)
+    return inputs
+
+
+def _checked(name: str, value: np.ndarray, dtype: str) -> np.ndarray:
+    if dtype == "int64" and value.dtype.kind not in "iu":
+        raise ShapeError(
+            f"{name} has element type {value.dtype}, class numbers are integers",
+            fix="labels.astype(np.int64)",
+        )
+    return np.ascontiguousarray(value, dtype=dtype)
+
+
+def _check_labels(inputs: Mapping[int, np.ndarray], call: Call, trace: Trace) -> None:
+    logits, target = call.ins[0], call.ins[1]
+    if target in inputs:
+        classes = trace.variables[logits].shape[1]
+        check_labels(inputs[target], classes, call.op.ignore_index)

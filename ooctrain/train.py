@@ -1,0 +1,292 @@
+"""The trainer: many steps of one plan, evaluation under the same budget, checkpoints, the true
+state.
+
+In: a model, a loss, an optimizer, a budget. Out: a trained model. The one idea: each shape of input
+is traced, fused and planned once, then its list is executed step after step; between steps the true
+values live on the device, and the model's parameters read and write them there. Source: DESIGN
+sections 3 and 8. Read next: `prepare.py`, `executor.py`; `checkpoint.py` for the files.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from ooctrain import checkpoint as files
+from ooctrain.autograd import Tensor
+from ooctrain.cost import Machine
+from ooctrain.devices.base import Debug
+from ooctrain.errors import ConfigError, TrainingStopped
+from ooctrain.execution.result import StepResult
+from ooctrain.module import Module
+from ooctrain.optim import SGD, LRScheduler, Optimizer
+from ooctrain.prepare import PreparedStep, Settings, input_values, prepare
+from ooctrain.residence import Residence
+from ooctrain.sched.base import Planner
+from ooctrain.sched.schedule import Plan
+from ooctrain.sched.timeline import Timeline
+from ooctrain.trace import Trace
+from ooctrain.tracing import Loss
+from ooctrain.tracing import trace as trace_step
+from ooctrain.utils import Clip
+
+Batch = tuple[np.ndarray, np.ndarray]
+DEFAULT_LR = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """Averages over a data set. `accuracy` is None where targets are no class numbers."""
+
+    loss: float
+    accuracy: float | None
+    samples: int
+
+
+class Trainer:
+    """Trains a model within a budget of device memory.
+
+    Args:
+        model: its parameters are the trainer's from now on; read them through `state_dict`.
+        loss: "cross_entropy", "mse", "l1" or a function of (output, target).
+        optimizer: default SGD with learning rate 0.1 and momentum 0.9.
+        budget: of everything on the device: bytes, "512MiB", "25%"; None: train in-core.
+        planner, allocator, device: by name, with parameters.
+        accumulate: parts that a batch goes through in, gradients added.
+        threads, machine, link_bandwidth, host_budget, seed, debug: see `prepare.Settings`;
+            link_bandwidth in bytes per microsecond.
+        conv_algorithm: "auto", "direct", "im2col", "winograd2" or "winograd4".
+        clip: `utils.ClipNorm`, `utils.ClipEach` or a number for the norm.
+
+    Attributes:
+        steps_done: finished steps.
+        timeline: of the last step, measured.
+        prepared: the last training step's plan and what it needs; None before the first.
+
+    Raises:
+        ConfigError, Infeasible, DoesNotFit: before the first step of a shape; nothing is lost.
+    """
+
+    def __init__(
+        self, model: Module, loss: str | Loss = "cross_entropy", optimizer: Optimizer | None = None,
+        budget: int | str | None = None, planner: str | Planner = "auto", allocator: str = "va",
+        device: str = "cpu", accumulate: int = 1, *, threads: int | None = None,
+        machine: str | Machine | None = None, link_bandwidth: float | None = None,
+        host_budget: int | str | None = None, conv_algorithm: str = "auto", seed: int = 0,
+        clip: Clip | float | None = None, debug: Debug | None = None,
+    ):  # fmt: skip
+        self.model, self.loss = model, loss
+        self.optimizer = optimizer or SGD(model.parameters(), lr=DEFAULT_LR, momentum=0.9)
+        self.settings = Settings(
+            budget=budget, planner=planner, allocator=allocator, device=device, threads=threads,
+            machine=machine, link_bytes_per_us=link_bandwidth, host_budget=host_budget, seed=seed,
+            debug=debug or Debug(),
+        )  # fmt: skip
+        self.accumulate, self.conv_algorithm, self.clip = accumulate, conv_algorithm, clip
+        self.steps_done = 0
+        self.timeline: Timeline | None = None
+        self.prepared: PreparedStep | None = None
+        self._prepared: dict[tuple[Any, ...], PreparedStep] = {}
+        self._residence = Residence()
+        self._residence.adopt(self._tensors())
+
+    # Training.
+
+    def step(self, x: np.ndarray, y: np.ndarray) -> float:
+        """One training step; returns the loss.
+
+        Args:
+            x: (N, C, H, W) float32.
+            y: (N,) class numbers, or what the loss takes.
+
+        Raises:
+            TrainingStopped: the loss is not a number; the update of this step has been made.
+        """
+        prepared = self.prepare(np.shape(x))
+        trace = prepared.plan.trace
+        result = self._run(prepared, (trace.outputs["loss"],), x, y)
+        self.timeline = result.timeline
+        self.steps_done += 1
+        loss = float(result.outputs[trace.outputs["loss"]])
+        if not math.isfinite(loss):
+            raise TrainingStopped(
+                f"the loss is {loss} after step {self.steps_done}", step=self.steps_done,
+                where=f"learning rate {self.optimizer.param_groups[0]['lr']}",
+                fix="a smaller --lr, or clip the gradients; the last checkpoint is kept",
+            )  # fmt: skip
+        return loss
+
+    def fit(
+        self, batches: Iterable[Batch], epochs: int = 1, *, schedule: LRScheduler | None = None,
+        on_step: Callable[[int, float], None] | None = None,
+    ) -> list[float]:  # fmt: skip
+        """Trains for a number of epochs.
+
+        Args:
+            batches: gives (x, y) and can be iterated once for each epoch, such as a `DataLoader`.
+            schedule: its `step()` is called after each epoch.
+            on_step: called with (steps done, loss) after each step.
+
+        Returns:
+            The losses of all steps.
+        """
+        losses = []
+        for _ in range(epochs):
+            for x, y in batches:
+                losses.append(self.step(x, y))
+                if on_step is not None:
+                    on_step(self.steps_done, losses[-1])
+            if schedule is not None:
+                schedule.step()
+        return losses
+
+    def prepare(self, input_shape: tuple[int, ...]) -> PreparedStep:
+        """The training step for one shape of input, traced and planned at the first call."""
+        self.prepared = self._prepare_once(input_shape, training=True)
+        return self.prepared
+
+    @property
+    def plan(self) -> Plan | None:
+        """The plan of the last training step's shape."""
+        return self.prepared and self.prepared.plan
+
+    # Evaluation, under the same budget.
+
+    def evaluate(self, batches: Iterable[Batch]) -> Evaluation:
+        """Average loss and accuracy in evaluation mode; the training state does not change."""
+        loss_sum, correct, samples, classes = 0.0, 0, 0, True
+        for x, y in batches:
+            outputs = self._forward(x, y)
+            loss_sum += float(outputs["loss"]) * len(x)
+            samples += len(x)
+            classes = classes and outputs["output"].ndim == np.ndim(y) + 1
+            if classes:
+                hits = outputs["output"].argmax(axis=1) == y
+                correct += float(hits.mean()) * len(x)
+        if not samples:
+            raise ConfigError("nothing to evaluate: the data set is empty", code="OOC-106")
+        return Evaluation(loss_sum / samples, correct / samples if classes else None, samples)
+
+    def predict(self, x: np.ndarray) -> np.ndarray:
+        """The model's output in evaluation mode, logical layout."""
+        return self._forward(x, None)["output"]
+
+    # State and files.
+
+    def state_arrays(self) -> dict[str, np.ndarray]:
+        """Copies of parameters, buffers and optimizer slots by name: all that persists."""
+        return {
+            name: np.array(tensor.storage.read(), order="C")
+            for name, tensor in self._tensors().items()
+        }
+
+    def save(self, path: str, run: files.RunState | None = None, *, keep: int = files.KEEP) -> None:
+        """Writes a checkpoint, whole or not at all.
+
+        Args:
+            run: where the run stands; default: the steps done and the seed.
+            keep: files kept in all.
+        """
+        state = run or files.RunState(step=self.steps_done, seed=self.settings.seed)
+        files.save(path, self.state_arrays(), state, keep=keep)
+
+    def resume(self, path: str, config: Mapping[str, Any] | None = None) -> files.RunState:
+        """Takes up a checkpoint; training goes on with the same bits as if it had never stopped.
+
+        Args:
+            config: settings that must be those of the saved run.
+
+        Raises:
+            CheckpointError: missing, broken, or of another model or run.
+        """
+        found = files.load(path)
+        files.check_arrays(found, self.state_arrays())
+        if config is not None:
+            files.check_config(found, config)
+        for name, tensor in self._tensors().items():
+            tensor.storage.write(found.arrays[name])
+        self.steps_done = found.run.step
+        return found.run
+
+    def close(self) -> None:
+        """Gives the device back; the model keeps its values on the host."""
+        self._residence.close()
+
+    def __enter__(self) -> Trainer:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    # How it is done.
+
+    def _prepare_once(
+        self, input_shape: tuple[int, ...], *, training: bool, with_loss: bool = True
+    ) -> PreparedStep:
+        key = (tuple(input_shape), training, with_loss)
+        if key not in self._prepared:
+            if len(input_shape) < 2:
+                raise ConfigError(
+                    f"input of shape {tuple(input_shape)} has no batch axis", code="OOC-110",
+                    fix="images are (N, C, H, W)",
+                )  # fmt: skip
+            trace = self._trace(input_shape, training, with_loss)
+            self._prepared[key] = prepare(trace, self._fitted())
+        return self._prepared[key]
+
+    def _trace(self, input_shape: tuple[int, ...], training: bool, with_loss: bool) -> Trace:
+        settings = self.settings
+        return trace_step(
+            self.model, input_shape, self.loss if with_loss else None,
+            self.optimizer if training else None, settings.device, settings.thread_count,
+            accumulate=self.accumulate if training else 1, training=training,
+            conv_algorithm=self.conv_algorithm, clip=self.clip if training else None,
+        )  # fmt: skip
+
+    def _fitted(self) -> Settings:
+        """The settings, a percentage being that of the first training step for all other shapes."""
+        training = [p for (_, mode, _), p in self._prepared.items() if mode]
+        if self.settings.budget is None or not training:
+            return self.settings
+        return replace(self.settings, budget=training[0].budget_bytes)
+
+    def _forward(self, x: np.ndarray, y: np.ndarray | None) -> dict[str, np.ndarray]:
+        if self.prepared is None and self.settings.budget is not None:
+            self.prepare(np.shape(x))  # a percentage is that of the training step
+        prepared = self._prepare_once(np.shape(x), training=False, with_loss=y is not None)
+        trace = prepared.plan.trace
+        result = self._run(prepared, tuple(trace.outputs.values()), x, y)
+        return {name: result.outputs[v] for name, v in trace.outputs.items()}
+
+    def _run(
+        self, prepared: PreparedStep, wanted: tuple[int, ...], x: np.ndarray, y: np.ndarray | None
+    ) -> StepResult:
+        inputs = input_values(prepared.plan.trace, x, y)
+        session = self._residence.session(prepared, self.settings, wanted)
+        try:
+            result = session.run_step(inputs, self._scalars())
+        except BaseException:
+            self._residence.abandon()
+            raise
+        self._residence.steps += 1
+        return result
+
+    def _scalars(self) -> dict[str, float | int]:
+        scalars = self.optimizer.scalars()
+        return {**scalars, "step": self.steps_done, "seed": self.settings.seed}
+
+    def _tensors(self) -> dict[str, Tensor]:
+        """All that persists, by the names that traces give it."""
+        found: dict[str, Tensor] = dict(self.model.named_parameters())
+        found |= dict(self.model.named_buffers())
+        for name, parameter in self.model.named_parameters():
+            if any(
+                parameter is p for group in self.optimizer.param_groups for p in group["params"]
+            ):
+                slots = self.optimizer.slots(parameter)
+                found |= {f"{name}.{slot}": tensor for slot, tensor in slots.items()}
+        return found
