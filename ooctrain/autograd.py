@@ -161,6 +161,9 @@ class Tensor:
     def __len__(self) -> int:
         return self.shape[0]
 
+    def __bool__(self) -> bool:
+        return bool(self.item())
+
     def __repr__(self) -> str:
         value = "traced" if self.storage is None else str(self.numpy())
         return f"Tensor({value}, shape={self.shape}, dtype={self.dtype}, name={self.name!r})"
@@ -360,7 +363,8 @@ class Tape:
         entries = _entries_before(root)
         recording, self.recording = self.recording, False
         try:
-            self._walk(entries, root, gradient or self._ones(root), on_gradient)
+            seed = self._ones(root) if gradient is None else gradient
+            self._walk(entries, root, seed, on_gradient)
         finally:
             self.recording = recording
             self._versions = {}
@@ -455,7 +459,8 @@ class Tape:
         site = replace(self.site, forward_of=call_id)
         entry = Entry(next(self._numbers), op, name, site, tuple(ins), twins, versions)
         for i, tensor in enumerate(outs):
-            if tensor.dtype.startswith("float"):
+            # Statistics are by-products: nothing is differentiated through them.
+            if tensor.dtype.startswith("float") and tensor.kind != "stat":
                 tensor.requires_grad, tensor.source = True, (entry, i)
 
 

@@ -1,9 +1,11 @@
 """How every CPU kernel is compiled: serial, nogil, eager signature, cached on disk.
 
-In: a Python range kernel `f(args..., lo, hi, thread)`. Out: its compiled form. The one idea: Numba's own
-disk cache does not notice that a callee in another file has changed, so the cache folder is named by the
-hash of *all* kernel sources, the Numba version and the CPU: a changed source can never serve a stale
-binary. Kernels run under `pool.ThreadPool`, which hands out the ranges. Read next: `pool.py`, `simd.py`.
+In: a Python range kernel `f(args..., lo, hi, thread)`. Out: its compiled form. The one idea:
+    Numba's own
+disk cache does not notice that a callee in another file has changed, so the cache folder is named
+by the hash of *all* kernel sources, the Numba version and the CPU: a changed source can never serve
+a stale binary. Kernels run under `pool.ThreadPool`, which hands out the ranges. Read next:
+    `pool.py`, `simd.py`.
 """
 
 from __future__ import annotations
@@ -23,10 +25,14 @@ _TARGET_VARIABLES = ("NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES", "NUMBA_OPT", "OOCTR
 
 
 def source_hash(folder: Path = _ROOM) -> str:
-    """Hash of every kernel source in `folder`, of the Numba version and of this CPU's name and features."""
+    """Hash of every kernel source in `folder`, of the Numba version and of this CPU's name and
+    features.
+    """
     digest = hashlib.sha1(usedforsecurity=False)
     for path in sorted(folder.rglob("*.py")):
-        digest.update(path.relative_to(folder).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+        digest.update(
+            path.relative_to(folder).as_posix().encode() + b"\0" + path.read_bytes() + b"\0"
+        )
     features = llvmlite.binding.get_host_cpu_features().flatten()
     target = f"{numba.__version__} {llvmlite.binding.get_host_cpu_name()} {features}"
     overrides = [os.environ.get(name, "") for name in _TARGET_VARIABLES]
@@ -36,13 +42,16 @@ def source_hash(folder: Path = _ROOM) -> str:
 
 @lru_cache(maxsize=1)
 def cache_folder() -> Path:
-    """`$OOCTRAIN_CACHE` or `~/.cache/ooctrain`, below it one folder for each state of the sources."""
+    """`$OOCTRAIN_CACHE` or `~/.cache/ooctrain`, below it one folder for each state of the
+    sources.
+    """
     base = os.environ.get("OOCTRAIN_CACHE") or Path.home() / ".cache" / "ooctrain"
     return Path(base) / f"kernels-{source_hash()}"
 
 
 def kernel(signature: str) -> Callable[[Callable], Callable]:
-    """Decorator for a range kernel: compiled at import for exactly `signature`, cached, without the GIL.
+    """Decorator for a range kernel: compiled at import for exactly `signature`, cached, without the
+    GIL.
 
     Only module-level functions may be decorated: Numba cannot cache closures.
     """

@@ -1,0 +1,178 @@
+"""Your own operation: a shape rule, a forward and a backward in NumPy.
+
+    class Softplus(oc.Op):
+        def shape(self, x):              # shapes in, shape out
+            return x
+
+        def forward(self, x):
+            return np.logaddexp(x, 0)
+
+        def backward(self, dy, x):       # first the gradients, then what it needs of the forward call
+            return dy / (1 + np.exp(-x))
+
+    y = Softplus()(x)
+
+In: arrays in logical layout, (N, C, H, W). Out: the same. The one idea: the names of `backward`'s
+arguments say what is kept for it: an argument of `forward` ("x"), or an output ("y"; "y0", "y1" where there
+are several). So the tape, the planners and the executor know what this operation saves, as for all others.
+Attributes that set it up belong into a frozen dataclass or into `__init__`. Check it with
+`oc.testing.check_op(Softplus(), x)`. Read next: `base.py` for the tile rule (`window`) and the cost
+(`flops`, `workspace_bytes`), which may be given as well.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ooctrain.errors import AutogradError
+from ooctrain.layers import base
+from ooctrain.layers.base import Spec, require, to_logical
+from ooctrain.trace import Kind
+
+
+class Op(base.Op):
+    """Base of a user's own operation. Subclasses give `shape`, `forward` and, to be trained, `backward`.
+
+    Memory that `forward` or `backward` allocate on the way is not part of a plan; state it with
+    `workspace_bytes` if it is large. The same arguments must give the same bits.
+    """
+
+    #: arguments of `backward` that are gradients: as many as there are outputs
+    outputs: ClassVar[int] = 1
+
+    def __init_subclass__(cls) -> None:
+        if "name" not in cls.__dict__:
+            cls.name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", cls.__name__).lower()
+        cls.out_names = tuple(_output_names(cls.outputs, "out"))
+        kinds: tuple[Kind, ...] = ("activation",) * cls.outputs
+        cls.out_kinds = kinds
+
+    def shape(self, *shapes: tuple[int, ...]) -> Any:
+        """Shape of the output (several: a tuple of shapes) from those of the inputs."""
+        raise TypeError(f"{type(self).__name__} lacks shape()")
+
+    def forward(self, *arrays: np.ndarray) -> Any:
+        """The output (several: a tuple) for logical arrays."""
+        raise TypeError(f"{type(self).__name__} lacks forward()")
+
+    def backward(self, *arrays: np.ndarray) -> Any:
+        """Gradients of the inputs (None for one that has none), from those of the outputs."""
+        raise AutogradError(f"{type(self).__name__} has no backward()", fix="define it to train through it")
+
+    def __call__(self, *tensors: Any) -> Any:
+        """Records one call; returns its output, or a tuple of several."""
+        from ooctrain.autograd import current_tape
+
+        outs = current_tape().call(self, tensors)
+        return outs[0] if self.outputs == 1 else outs
+
+    def infer(self, *ins: Spec) -> tuple[Spec, ...]:
+        shapes = self.shape(*(spec.shape for spec in ins))
+        several = (shapes,) if self.outputs == 1 else tuple(shapes)
+        require(len(several) == self.outputs, f"{self.name}: shape() gives {len(several)} shapes", *ins)
+        return tuple(Spec(tuple(int(n) for n in shape)) for shape in several)
+
+    def reference(self, *arrays, scalars):
+        return _several(self.forward(*arrays))
+
+    def cpu(self, pool, ins, outs, workspace, scalars):
+        _run(self.forward, ins, outs, self.name)
+
+    def vjp(self, tape, ins, outs, grads):
+        saved = [_find(name, self.forward, ins, outs) for name in self.saved_names()]
+        floats = [tensor for tensor in ins if tensor.dtype.startswith("float")]
+        dys = [_or_zeros(tape, grad, out) for grad, out in zip(grads, outs, strict=True)]
+        shapes = tuple(tensor.spec for tensor in floats)
+        found = tape.call(UserGrad(self, shapes), (*dys, *saved), of=floats)
+        by_input = dict(zip(floats, found, strict=True))
+        return [by_input.get(tensor) for tensor in ins]
+
+    def saved_names(self) -> list[str]:
+        """What `backward` needs of the forward call: its arguments after the gradients."""
+        return list(inspect.signature(self.backward).parameters)[self.outputs :]
+
+    def __repr__(self) -> str:
+        settings = ", ".join(f"{key}={value!r}" for key, value in sorted(vars(self).items()))
+        return f"{type(self).__name__}({settings})"
+
+
+@dataclass(frozen=True, slots=True)
+class UserGrad(base.Op):
+    """The backward call of a user's operation. Reads the gradients, then what was saved.
+
+    Args:
+        op: whose gradient it is.
+        specs: of the floating-point inputs, which have gradients.
+    """
+
+    op: Op
+    specs: tuple[Spec, ...]
+    verb: ClassVar[str] = "grad"
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        """Of the operation, with "_grad"."""
+        return f"{self.op.name}_grad"
+
+    def infer(self, *ins: Spec) -> tuple[Spec, ...]:
+        return self.specs
+
+    def reference(self, *arrays, scalars):
+        found = [grad for grad in _several(self.op.backward(*arrays)) if grad is not None]
+        return tuple(found)
+
+    def cpu(self, pool, ins, outs, workspace, scalars):
+        _run(lambda *arrays: self.reference(*arrays, scalars=scalars), ins, outs, self.name)
+
+    def flops(self, ins, outs):
+        return 2 * sum(spec.size for spec in outs)
+
+
+def _run(
+    function: Callable, ins: Sequence[np.ndarray], outs: Sequence[np.ndarray], name: str
+) -> None:
+    """Calls a NumPy function on logical arrays and copies what it returns into the outputs."""
+    results = _several(function(*(to_logical(array) for array in ins)))
+    require(len(results) == len(outs), f"{name}: gives {len(results)} arrays, {len(outs)} were wanted")
+    for result, out in zip(results, outs, strict=True):
+        target = to_logical(out)
+        fits = np.shape(result) == target.shape
+        require(fits, f"{name}: gives shape {np.shape(result)}, its shape rule says {target.shape}")
+        np.copyto(target, result, casting="same_kind")
+
+
+def _find(name: str, forward: Callable, ins: Sequence[Any], outs: Sequence[Any]) -> Any:
+    """The tensor that an argument of `backward` names."""
+    named = dict(zip(_output_names(len(outs), "y"), outs, strict=True))
+    parameters = list(inspect.signature(forward).parameters.values())
+    if parameters and parameters[-1].kind is inspect.Parameter.VAR_POSITIONAL:
+        named |= {f"{parameters[-1].name}{i}": tensor for i, tensor in enumerate(ins)}
+    else:
+        named |= dict(zip((p.name for p in parameters), ins, strict=False))
+    if name not in named:
+        raise AutogradError(
+            f"backward() asks for {name!r}, which forward() does not have",
+            numbers=f"it can have {', '.join(named)}",
+        )
+    return named[name]
+
+
+def _or_zeros(tape: Any, grad: Any, out: Any) -> Any:
+    """The gradient of an output; of one that nobody uses: zeros."""
+    from ooctrain.layers.combine import Constant
+
+    return tape.call(Constant(0.0, out.shape), (), of=(out,))[0] if grad is None else grad
+
+
+def _output_names(count: int, stem: str) -> list[str]:
+    return [stem] if count == 1 else [f"{stem}{i}" for i in range(count)]
+
+
+def _several(result: Any) -> tuple:
+    return tuple(result) if isinstance(result, tuple | list) else (result,)

@@ -1,0 +1,288 @@
+"""Every operation: shapes, kernel against definition, guards, threads, in place, gradient.
+
+One table of samples, odd shapes on purpose; what is checked is `oc.testing.check_op`'s list of laws. The
+gradients are central finite differences in float64 along random cotangents.
+"""
+
+import importlib
+import pkgutil
+
+import numpy as np
+import pytest
+
+import ooctrain.layers
+from ooctrain import functional as F
+from ooctrain.layers.activation import Sigmoid, SigmoidGrad, Tanh, TanhGrad
+from ooctrain.layers.base import Op
+from ooctrain.layers.batch_norm import (
+    BatchNormApply,
+    BatchNormGradApply,
+    BatchNormGradReduce,
+    BatchNormStats,
+    BatchNormUpdate,
+    InverseStd,
+)
+from ooctrain.layers.combine import Add, AddMasked, Concat, Constant, Scale
+from ooctrain.layers.conv2d import ChannelSum, Conv2d, Conv2dGradInput, Conv2dGradWeight, Geometry
+from ooctrain.layers.dropout import Dropout
+from ooctrain.layers.layout import Clear, Embed, Insert, InsertAdd, Pad, Reshape, Slice
+from ooctrain.layers.linear import Linear, LinearGradInput, LinearGradWeight
+from ooctrain.layers.loss import (
+    MeanError,
+    MeanErrorGrad,
+    SoftmaxCrossEntropy,
+    SoftmaxCrossEntropyGrad,
+)
+from ooctrain.layers.pooling import (
+    AdaptiveAvgPool2d,
+    AdaptiveAvgPool2dGrad,
+    AvgPool2d,
+    AvgPool2dGrad,
+    MaxPool2d,
+    MaxPool2dGrad,
+    PoolGeometry,
+)
+from ooctrain.layers.relu import LeakyReLU, LeakyReLUGrad, ReLU, ReLUGrad
+from ooctrain.layers.update import (
+    AdamUpdate,
+    ClipFactor,
+    ClipValue,
+    ScaleBy,
+    SGDUpdate,
+    SumOfSquares,
+)
+from ooctrain.layers.user import UserGrad
+from ooctrain.testing.check_op import check_gradient, check_op
+
+
+def normal(*shape, seed=0):
+    """Random values, none of them within 0.05 of zero, where ReLU has its kink."""
+    x = np.random.default_rng((seed, *shape)).standard_normal(shape)
+    return (x + np.sign(x) * 0.05).astype(np.float32)
+
+
+def positive(*shape, seed=0):
+    return np.abs(normal(*shape, seed=seed)) + np.float32(0.5)
+
+
+def distinct(*shape):
+    """All values different by at least 0.01: the maximum of a window is clear."""
+    count = int(np.prod(shape))
+    order = np.random.default_rng(count).permutation(count)
+    return (order.reshape(shape) * 0.01 - 1).astype(np.float32)
+
+
+def labels(*shape, classes, ignored=()):
+    values = np.random.default_rng(3).integers(0, classes, shape)
+    values.reshape(-1)[list(ignored)] = -100
+    return values
+
+
+X = (2, 3, 7, 5)
+POOL = PoolGeometry((3, 2), (2, 1), (1, 0, 1, 1))
+TILED = Geometry((2, 1), (1, 0, 2, 1), (1, 2), 1)
+GROUPED = Geometry((1, 2), (0, 1, 1, 1), (1, 1), 3)
+PLAIN = Geometry((1, 1), (1, 1, 1, 1))
+
+
+def conv_samples():
+    for algorithm in ("direct", "im2col"):
+        yield Conv2d(TILED, (3, 2), algorithm), (normal(*X), normal(4, 3, 3, 2), normal(4))
+        yield Conv2d(GROUPED, (2, 3), algorithm), (normal(*X), normal(6, 1, 2, 3))
+        yield Conv2dGradInput(TILED, (7, 5), algorithm), (normal(2, 4, 3, 6), normal(4, 3, 3, 2))
+        yield Conv2dGradInput(GROUPED, (7, 5), algorithm), (normal(2, 6, 7, 3), normal(6, 1, 2, 3))
+        yield Conv2dGradWeight(TILED, (3, 2), algorithm), (normal(*X), normal(2, 4, 3, 6))
+        yield Conv2dGradWeight(GROUPED, (2, 3), algorithm), (normal(*X), normal(2, 6, 7, 3))
+
+
+def batch_norm_samples():
+    x, c = normal(4, 3, 3, 5), 3
+    stats = (normal(c), positive(c, seed=1))
+    affine = (normal(c, seed=2), normal(c, seed=3))
+    yield BatchNormStats(1e-5), (x,)
+    yield BatchNormStats(1e-3), (normal(7, 3),)
+    yield InverseStd(1e-5), (positive(c),)
+    yield BatchNormApply(batch_stats=False), (x, *stats, *affine)
+    yield BatchNormApply(batch_stats=False, relu=True), (normal(7, 3), *stats, *affine)
+    fused = BatchNormApply(batch_stats=False, relu=True, residual=True)
+    yield fused, (x, *stats, *affine, normal(4, 3, 3, 5, seed=4))
+    for mask in (False, True):
+        y = (np.maximum(normal(4, 3, 3, 5, seed=5), 0),) * mask
+        dy = normal(4, 3, 3, 5, seed=6)
+        yield BatchNormGradReduce(mask), (dy, x, *stats, *y)
+        yield BatchNormGradApply(False, mask), (dy, x, *stats, normal(c), *y)
+        sums = (normal(c, seed=7), normal(c, seed=8))
+        yield BatchNormGradApply(True, mask), (dy, x, *stats, normal(c), *sums, *y)
+    running = (normal(c, seed=9), positive(c, seed=9), np.array(4))
+    yield BatchNormUpdate(0.1, 60), (normal(c), positive(c), *running)
+    yield BatchNormUpdate(None, 60), (normal(c), positive(c), *running)
+
+
+def pool_samples():
+    yield MaxPool2d(POOL), (distinct(*X),)
+    yield MaxPool2d(PoolGeometry((2, 2), (2, 2))), (distinct(1, 17, 4, 6),)
+    index = np.random.default_rng(0).integers(0, 6, (2, 3, 3, 6)).astype(np.uint8)
+    yield MaxPool2dGrad(PoolGeometry((3, 2), (3, 1), (1, 1, 1, 1)), (7, 5)), (normal(2, 3, 3, 6), index)
+    for counted in (True, False):
+        yield AvgPool2d(POOL, counted), (normal(*X),)
+        yield AvgPool2dGrad(POOL, (7, 5), counted), (normal(2, 3, 3, 6),)
+    yield AdaptiveAvgPool2d((3, 2)), (normal(*X),)
+    yield AdaptiveAvgPool2d((1, 1)), (normal(*X),)
+    yield AdaptiveAvgPool2d((9, 7)), (normal(*X),)
+    yield AdaptiveAvgPool2dGrad((7, 5)), (normal(2, 3, 3, 2),)
+
+
+def layout_samples():
+    yield Pad((1, 0, 2, 3)), (normal(*X),)
+    yield Slice(X, (1, 0, 2, 1), (1, 3, 4, 3)), (normal(*X),)
+    yield Slice((6, 5), (1, 2), (3, 3)), (normal(6, 5),)
+    yield Slice((6,), (2,), (3,)), (np.arange(6),)
+    yield Embed(X, (1, 0, 2, 1)), (normal(1, 3, 4, 3),)
+    yield Insert((0, 1, 2, 1)), (normal(*X), normal(2, 2, 4, 3))
+    yield Insert((1, 0)), (normal(6, 5), normal(2, 5))
+    yield InsertAdd((0, 1, 2, 1)), (normal(*X), normal(2, 2, 4, 3))
+    yield Clear((0, 1, 2, 1), (2, 2, 4, 3)), (normal(*X),)
+    yield Reshape(X, (2, 105)), (normal(*X),)
+    yield Reshape((2, 105), X), (normal(2, 105),)
+    yield Reshape((3, 7, 1, 1), (3, 7)), (normal(3, 7, 1, 1),)
+    yield Reshape(X, (2, 5, 7, 3)), (normal(*X),)
+
+
+def loss_samples():
+    logits, pixels = normal(5, 4), normal(2, 4, 3, 3)
+    yield SoftmaxCrossEntropy(), (logits, labels(5, classes=4))
+    yield SoftmaxCrossEntropy(), (pixels, labels(2, 3, 3, classes=4, ignored=(1, 4, 17)))
+    yield SoftmaxCrossEntropy(), (logits * 100, labels(5, classes=4, ignored=(0,)))
+    scale = np.float32(0.7)
+    lse = np.log(np.exp(logits).sum(1))
+    yield SoftmaxCrossEntropyGrad(), (logits, labels(5, classes=4, ignored=(2,)), lse, scale)
+    for absolute in (False, True):
+        yield MeanError(absolute), (normal(*X), normal(*X, seed=1))
+        yield MeanErrorGrad(absolute), (normal(*X), normal(*X, seed=1), scale)
+
+
+def update_samples():
+    w, g, m, v = (normal(5, 3, seed=s) for s in range(4))
+    yield SGDUpdate(), (w, g)
+    yield SGDUpdate(0.9, 0.0, 1e-2, True), (w, g, m)
+    yield SGDUpdate(0.9, 0.3, 1e-2), (w, g, m)
+    yield AdamUpdate(weight_decay=1e-2), (w, g, m, np.abs(v))
+    yield AdamUpdate(0.8, 0.99, 1e-6, 1e-2, True), (w, g, m, np.abs(v))
+    yield SumOfSquares(), (g,)
+    yield ClipFactor(1.0), (np.array(3.0), np.array(5.0))
+    yield ScaleBy(), (g, np.array(0.25))
+    yield ClipValue(0.5), (g,)
+
+
+def plain_samples():
+    a, b, y = (normal(*X, seed=s) for s in range(3))
+    for op in (ReLU(), LeakyReLU(0.2), Tanh(), Sigmoid(), Scale(-1.5)):
+        yield op, (a,)
+        yield op, (normal(3, 4),)
+    for op in (ReLUGrad(), LeakyReLUGrad(0.2), TanhGrad(), SigmoidGrad(), Add(), Add(relu=True)):
+        yield op, (a, b)
+    yield AddMasked(), (a, b, y)
+    yield Constant(2.5, (3, 2)), ()
+    yield Concat(1), (a, normal(2, 1, 7, 5), b)
+    yield Concat(0), (normal(2, 5), normal(3, 5))
+    yield Dropout(0.4, 2), (a,)
+    yield Dropout(0.4, 2), (normal(3, 4),)
+    yield Dropout(0.5, 1, (1, 0, 2, 1), (4, 3, 9, 8)), (a,)
+    yield Linear(), (normal(3, 5), normal(4, 5), normal(4))
+    yield Linear(), (normal(1, 5), normal(17, 5))
+    yield LinearGradInput(), (normal(3, 4), normal(4, 5))
+    yield LinearGradWeight(), (normal(3, 5), normal(3, 4))
+    yield ChannelSum(), (normal(3, 5),)
+    yield ChannelSum(), (a,)
+
+
+SAMPLES = [
+    *plain_samples(), *conv_samples(), *batch_norm_samples(), *pool_samples(), *layout_samples(),
+    *loss_samples(), *update_samples(),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("op", "arrays"), SAMPLES, ids=lambda v: repr(v) if isinstance(v, Op) else "")
+def test_laws_of_an_operation(op, arrays):
+    check_op(op, *arrays)
+
+
+def test_the_table_has_every_operation():
+    defined = {UserGrad}
+    for module in pkgutil.iter_modules(ooctrain.layers.__path__, "ooctrain.layers."):
+        if module.name.count(".") == 2 and not module.ispkg:
+            values = vars(importlib.import_module(module.name)).values()
+            defined |= {v for v in values if isinstance(v, type) and issubclass(v, Op)}
+    defined = {op for op in defined if op.__name__ != "Op"}
+    assert {type(op) for op, _ in SAMPLES} == defined - {UserGrad}
+
+
+# Batch norm's gradient passes through its own statistics: check the composition.
+@pytest.mark.parametrize("shape", [(4, 3, 3, 2), (7, 3)])
+def test_gradient_of_batch_norm_in_training(shape):
+    def norm(x, gamma, beta):
+        return F.batch_norm(x, None, None, gamma, beta, training=True)
+
+    check_gradient(norm, normal(*shape), normal(3), normal(3, seed=1))
+
+
+def test_gradient_without_affine():
+    check_gradient(lambda x: F.batch_norm(x, None, None, training=True), normal(4, 3, 3, 2))
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+def test_gradient_of_a_block_with_a_shortcut(stride):
+    def block(x, w1, w2, w3, gamma, beta):
+        y = F.relu(F.conv2d(x, w1, stride=stride, padding=1))
+        y = F.batch_norm(F.conv2d(y, w2, padding="same"), None, None, gamma, beta, training=True)
+        return F.tanh(y + F.conv2d(x, w3, stride=stride))
+
+    weights = normal(3, 2, 3, 3), normal(3, 3, 3, 3, seed=1), normal(3, 2, 1, 1)
+    check_gradient(block, normal(2, 2, 5, 5), *weights, normal(3), normal(3, seed=2))
+
+
+def test_gradients_of_arithmetic_slices_and_forks():
+    def function(x, y):
+        z = 2 * x - y / 4 + 1
+        joined = F.concat([z[:, :1], x, y], dim=1)
+        return joined, (-z).flatten(1), 3 - x.reshape(-1, 4)
+
+    check_gradient(function, normal(2, 3, 2, 2), normal(2, 3, 2, 2, seed=1))
+
+
+def test_gradient_of_both_sides_of_a_loss():
+    check_gradient(lambda x, t: (F.mse_loss(x, t), F.l1_loss(x, t)), normal(3, 4), normal(3, 4, seed=1))
+
+
+def test_a_wrong_gradient_is_caught():
+    class Wrong(ReLU):
+        __slots__ = ()
+
+        def vjp(self, tape, ins, outs, grads):
+            return grads
+
+    with pytest.raises(AssertionError, match="gradient of input 0"):
+        check_op(Wrong(), normal(3, 4))
+
+
+class Overrun(ReLU):
+    __slots__ = ()
+
+    def cpu(self, pool, ins, outs, workspace, scalars):
+        super().cpu(pool, ins, outs, workspace, scalars)
+        beyond = np.lib.stride_tricks.as_strided(outs[0].reshape(-1), (outs[0].size + 1,), (4,))
+        beyond[-1] = 0
+
+
+class Greedy(ReLU):
+    __slots__ = ()
+
+    def cpu(self, pool, ins, outs, workspace, scalars):
+        super().cpu(pool, ins, outs, workspace, scalars)
+        ins[0][...] = 0
+
+
+@pytest.mark.parametrize(("op", "law"), [(Overrun(), "wrote outside"), (Greedy(), "changed its input")])
+def test_a_wrong_kernel_is_caught(op, law):
+    with pytest.raises(AssertionError, match=law):
+        check_op(op, normal(3, 4))
