@@ -201,6 +201,8 @@ class Ledger:
         for _, _, (_, swap_out, _) in self.device[source].over(0, size):
             waits[D] = max(waits[D], swap_out)
         self.device[source].drop(0, size)
+        # Nothing is released here: who brings the old value in again has not waited for this Run.
+        self._last_run[source] = -1
 
     def _end(self, index: int, end: End, *, implied: bool = False) -> Issued:
         waits, released = self._fence.copy(), self._open_bytes
