@@ -499,8 +499,8 @@ def layout_cases(b: Bench) -> Iterator[Case]:
 GROUPS = (elementwise_cases, batch_norm_cases, pooling_cases, loss_cases, optimizer_cases, layout_cases)
 
 
-def race(case: Case, rounds: int) -> dict[str, float]:
-    """Median seconds per call of each contestant, samples interleaved."""
+def race(case: Case, rounds: int) -> dict[str, tuple[float, float]]:
+    """(median, least) seconds per call of each contestant, samples interleaved."""
     runners = {"ours": case.ours, **case.theirs}
     repeats, samples = {}, {key: [] for key in runners}
     for key, run in runners.items():
@@ -512,7 +512,7 @@ def race(case: Case, rounds: int) -> dict[str, float]:
             time.sleep(GAP_S)
             run()
             samples[key].append(_seconds(run, repeats[key]))
-    return {key: statistics.median(values) for key, values in samples.items()}
+    return {key: (statistics.median(values), min(values)) for key, values in samples.items()}
 
 
 def _seconds(run: Callable[[], object], repeats: int) -> float:
@@ -539,15 +539,17 @@ def measure(case: Case, rounds: int) -> dict[str, object]:
         row["error_ours"] = error(exact, case.our_result())
         row["error_torch"] = error(exact, case.their_result())
     seconds = race(case, rounds)
-    row |= {f"{key}_us": value * 1e6 for key, value in seconds.items()}
-    row["ratio"] = min(value for key, value in seconds.items() if key != "ours") / seconds["ours"]
+    row |= {f"{key}_us": median * 1e6 for key, (median, _) in seconds.items()}
+    for name, which in (("ratio", 0), ("ratio_of_best", 1)):
+        torch_s = min(value[which] for key, value in seconds.items() if key != "ours")
+        row[name] = torch_s / seconds["ours"][which]
     return row
 
 
 def show(row: dict[str, object]) -> None:
     times = "  ".join(f"{k[:-3]} {v:9.1f}" for k, v in row.items() if k.endswith("_us"))
     errors = f"  err {row['error_ours']:.1e} / {row['error_torch']:.1e}" if "error_ours" in row else ""
-    print(f"{row['case']:36s} {row['ratio']:6.2f}x  us: {times}{errors}", flush=True)
+    print(f"{row['case']:36s} {row['ratio']:6.2f}x (best {row['ratio_of_best']:5.2f}x)  us: {times}{errors}", flush=True)
 
 
 def main() -> None:

@@ -17,11 +17,15 @@ import numpy as np
 from ooctrain.layers.kernels.cpu.chunks import row_chunk
 from ooctrain.layers.kernels.cpu.jit import kernel
 from ooctrain.layers.kernels.cpu.pool import ThreadPool
-from ooctrain.layers.kernels.cpu.simd import VL, vfma, vselect_eq, vsplat
+from ooctrain.layers.kernels.cpu.simd import VL, vfma, vload, vselect_eq, vsplat
 from ooctrain.layers.kernels.cpu.simd_math import (
+    prefetch,
+    vload_bytes,
     vload_bytes_upto,
     vload_upto,
     vselect_wins,
+    vstore4,
+    vstore4_bytes,
     vstore_bytes_upto,
     vstore_upto,
 )
@@ -31,30 +35,62 @@ Pair = tuple[int, int]
 Sides = tuple[int, int, int, int]
 ZERO, ONE = np.float32(0), np.float32(1)
 LOWEST = np.float32(-np.inf)
+#: Distance in elements between a window and what is prefetched meanwhile.
+AHEAD = 1024
+
+
+@numba.njit(inline="always")
+def _prefetch_run(array, start, count):
+    """Asks for `count` floats from `start`, AHEAD of their use: rows of windows defeat the hardware's
+    prefetcher (measured: max pooling of large images twice as fast with this).
+    """
+    for i in range(start + AHEAD, start + AHEAD + count, 16):
+        prefetch(array, i)
 
 
 @kernel("void(f4[:,:,:,::1], f4[:,:,:,::1], u1[:,:,:,::1], i8, i8, i8, i8, i8, i8, i8, i8, i8)")
 def _max_pool(x, y, index, kh, kw, sh, sw, top, left, lo, hi, thread):
-    """Items are output rows (n, oh). Rows r and columns s of a window are clipped to the image."""
+    """Items are output rows (n, oh). Rows r and columns s of a window are clipped to the image.
+
+    As in torch, the first maximum wins, and NaN beats everything. Four vectors of channels at a time:
+    their chains of comparisons overlap.
+    """
     height, width, channels = x.shape[1], x.shape[2], x.shape[3]
     xs, ys, indices = x.reshape(x.size), y.reshape(y.size), index.reshape(index.size)
+    lowest, whole = vsplat(LOWEST), channels - channels % (4 * VL)
     for item in range(lo, hi):
         n, oh = item // y.shape[1], item % y.shape[1]
         r0, r1 = max(0, top - oh * sh), min(kh, height + top - oh * sh)
         for ow in range(y.shape[2]):
             s0, s1 = max(0, left - ow * sw), min(kw, width + left - ow * sw)
             corner = ((n * height + oh * sh - top) * width + ow * sw - left) * channels
-            for c in range(0, channels, VL):
-                best, where = vsplat(LOWEST), vsplat(np.float32(r0 * kw + s0))
+            out = (item * y.shape[2] + ow) * channels
+            for r in range(r0, r1):
+                _prefetch_run(xs, corner + r * width * channels, sw * channels)
+            start = vsplat(np.float32(r0 * kw + s0))
+            for c in range(0, whole, 4 * VL):
+                b0, b1, b2, b3 = lowest, lowest, lowest, lowest
+                w0, w1, w2, w3 = start, start, start, start
                 for r in range(r0, r1):
                     for s in range(s0, s1):
-                        v = vload_upto(xs, corner + (r * width + s) * channels + c, channels - c)
-                        # As in torch: the first maximum wins, and NaN beats everything.
-                        where = vselect_wins(v, best, vsplat(np.float32(r * kw + s)), where)
-                        best = vselect_wins(v, best, v, best)
-                i = (item * y.shape[2] + ow) * channels + c
-                vstore_upto(ys, i, best, channels - c)
-                vstore_bytes_upto(indices, i, where, channels - c)
+                        i, k = corner + (r * width + s) * channels + c, vsplat(np.float32(r * kw + s))
+                        v0, v1 = vload(xs, i), vload(xs, i + VL)
+                        v2, v3 = vload(xs, i + 2 * VL), vload(xs, i + 3 * VL)
+                        w0, b0 = vselect_wins(v0, b0, k, w0), vselect_wins(v0, b0, v0, b0)
+                        w1, b1 = vselect_wins(v1, b1, k, w1), vselect_wins(v1, b1, v1, b1)
+                        w2, b2 = vselect_wins(v2, b2, k, w2), vselect_wins(v2, b2, v2, b2)
+                        w3, b3 = vselect_wins(v3, b3, k, w3), vselect_wins(v3, b3, v3, b3)
+                vstore4(ys, out + c, b0, b1, b2, b3)
+                vstore4_bytes(indices, out + c, w0, w1, w2, w3)
+            for c in range(whole, channels, VL):
+                b0, w0, lanes = lowest, start, channels - c
+                for r in range(r0, r1):
+                    for s in range(s0, s1):
+                        k = vsplat(np.float32(r * kw + s))
+                        v0 = vload_upto(xs, corner + (r * width + s) * channels + c, lanes)
+                        w0, b0 = vselect_wins(v0, b0, k, w0), vselect_wins(v0, b0, v0, b0)
+                vstore_upto(ys, out + c, b0, lanes)
+                vstore_bytes_upto(indices, out + c, w0, lanes)
 
 
 @kernel("void(f4[:,:,:,::1], u1[:,:,:,::1], f4[:,:,:,::1], i8, i8, i8, i8, i8, i8, i8, i8, i8)")
@@ -62,28 +98,43 @@ def _max_pool_grad(dy, index, dx, kh, kw, sh, sw, top, left, lo, hi, thread):
     """Items are input rows (n, h); window oh covers h when oh * sh <= h + top < oh * sh + kh."""
     height, width, channels = dx.shape[1], dx.shape[2], dx.shape[3]
     rows, columns, zero = dy.shape[1], dy.shape[2], vsplat(ZERO)
+    whole = channels - channels % (4 * VL)
     dys, dxs, indices = dy.reshape(dy.size), dx.reshape(dx.size), index.reshape(index.size)
     for item in range(lo, hi):
         n, h = item // height, item % height
         oh0, oh1 = max(0, (h + top - kh + sh) // sh), min(rows, (h + top) // sh + 1)
         for w in range(width):
             ow0, ow1 = max(0, (w + left - kw + sw) // sw), min(columns, (w + left) // sw + 1)
-            j = (item * width + w) * channels
-            windows = 0
-            for oh in range(oh0, oh1):
-                for ow in range(ow0, ow1):
-                    here = vsplat(np.float32((h + top - oh * sh) * kw + w + left - ow * sw))
-                    i = ((n * rows + oh) * columns + ow) * channels
-                    for c in range(0, channels, VL):
-                        count = channels - c
-                        where = vload_bytes_upto(indices, i + c, count)
-                        d = vselect_eq(where, here, vload_upto(dys, i + c, count), zero)
-                        if windows > 0:
-                            d = vload_upto(dxs, j + c, count) + d
-                        vstore_upto(dxs, j + c, d, count)
-                    windows += 1
-            if windows == 0:
-                dxs[j : j + channels] = ZERO
+            out = (item * width + w) * channels
+            _prefetch_run(dxs, out, channels)
+            if w % sw == 0:
+                for oh in range(oh0, oh1):
+                    i = ((n * rows + oh) * columns + ow0) * channels
+                    _prefetch_run(dys, i, channels)
+                    prefetch(indices, i + AHEAD)
+            for c in range(0, whole, 4 * VL):
+                t0, t1, t2, t3 = zero, zero, zero, zero
+                for oh in range(oh0, oh1):
+                    for ow in range(ow0, ow1):
+                        i = ((n * rows + oh) * columns + ow) * channels + c
+                        k = vsplat(np.float32((h + top - oh * sh) * kw + w + left - ow * sw))
+                        t0 = t0 + vselect_eq(vload_bytes(indices, i), k, vload(dys, i), zero)
+                        i += VL
+                        t1 = t1 + vselect_eq(vload_bytes(indices, i), k, vload(dys, i), zero)
+                        i += VL
+                        t2 = t2 + vselect_eq(vload_bytes(indices, i), k, vload(dys, i), zero)
+                        i += VL
+                        t3 = t3 + vselect_eq(vload_bytes(indices, i), k, vload(dys, i), zero)
+                vstore4(dxs, out + c, t0, t1, t2, t3)
+            for c in range(whole, channels, VL):
+                t0, lanes = zero, channels - c
+                for oh in range(oh0, oh1):
+                    for ow in range(ow0, ow1):
+                        i = ((n * rows + oh) * columns + ow) * channels + c
+                        k = vsplat(np.float32((h + top - oh * sh) * kw + w + left - ow * sw))
+                        where, d = vload_bytes_upto(indices, i, lanes), vload_upto(dys, i, lanes)
+                        t0 = t0 + vselect_eq(where, k, d, zero)
+                vstore_upto(dxs, out + c, t0, lanes)
 
 
 @numba.njit(inline="always")
@@ -104,19 +155,31 @@ def _avg_pool(x, y, kh, kw, sh, sw, top, left, divisor, lo, hi, thread):
     height, width, channels = x.shape[1], x.shape[2], x.shape[3]
     rows, columns = y.shape[1], y.shape[2]
     xs, ys = x.reshape(x.size), y.reshape(y.size)
+    zero, whole = vsplat(ZERO), channels - channels % (4 * VL)
     for item in range(lo, hi):
         n, oh = item // rows, item % rows
         h0, h1 = _first(oh, height, rows, kh, sh, top), _end(oh, height, rows, kh, sh, top)
         for ow in range(columns):
             w0, w1 = _first(ow, width, columns, kw, sw, left), _end(ow, width, columns, kw, sw, left)
             cells = vsplat(np.float32(divisor if divisor > 0 else (h1 - h0) * (w1 - w0)))
-            for c in range(0, channels, VL):
-                total = vsplat(ZERO)
+            out = (item * columns + ow) * channels
+            for h in range(h0, h1):
+                _prefetch_run(xs, (h * width + n * height * width + w0) * channels, sw * channels)
+            for c in range(0, whole, 4 * VL):
+                t0, t1, t2, t3 = zero, zero, zero, zero
                 for h in range(h0, h1):
                     for w in range(w0, w1):
                         i = ((n * height + h) * width + w) * channels + c
-                        total = total + vload_upto(xs, i, channels - c)
-                vstore_upto(ys, (item * columns + ow) * channels + c, total / cells, channels - c)
+                        t0, t1 = t0 + vload(xs, i), t1 + vload(xs, i + VL)
+                        t2, t3 = t2 + vload(xs, i + 2 * VL), t3 + vload(xs, i + 3 * VL)
+                vstore4(ys, out + c, t0 / cells, t1 / cells, t2 / cells, t3 / cells)
+            for c in range(whole, channels, VL):
+                t0 = zero
+                for h in range(h0, h1):
+                    for w in range(w0, w1):
+                        i = ((n * height + h) * width + w) * channels + c
+                        t0 = t0 + vload_upto(xs, i, channels - c)
+                vstore_upto(ys, out + c, t0 / cells, channels - c)
 
 
 @kernel("void(f4[:,:,:,::1], f4[:,:,:,::1], i8, i8, i8, i8, i8, i8, i8, i8, i8, i8)")

@@ -117,6 +117,47 @@ def vstore_upto(typingctx, array, offset, value, count):
 
 
 @intrinsic
+def vstore4(typingctx, array, offset, v0, v1, v2, v3):
+    """Stores four vectors one after the other."""
+
+    def codegen(context, builder, signature, args):
+        for k in range(4):
+            at = builder.add(args[1], ir.Constant(simd.I64, k * VL))
+            pointer = simd.element_pointer(context, builder, signature.args[0], args[0], at)
+            builder.store(args[2 + k], simd.vector_pointer(builder, pointer), align=4)
+        return context.get_dummy_value()
+
+    return types.void(array, types.int64, f32v, f32v, f32v, f32v), codegen
+
+
+@intrinsic
+def vstore4_bytes(typingctx, array, offset, v0, v1, v2, v3):
+    """Stores four vectors of whole numbers in [0, 255] as bytes."""
+
+    def codegen(context, builder, signature, args):
+        for k in range(4):
+            at = builder.add(args[1], ir.Constant(simd.I64, k * VL))
+            pointer = simd.element_pointer(context, builder, signature.args[0], args[0], at)
+            data = builder.fptoui(args[2 + k], _BYTES)
+            builder.store(data, builder.bitcast(pointer, _BYTES.as_pointer()), align=1)
+        return context.get_dummy_value()
+
+    return types.void(array, types.int64, f32v, f32v, f32v, f32v), codegen
+
+
+@intrinsic
+def vload_bytes(typingctx, array, offset):
+    """VL bytes from array[offset] as floats."""
+
+    def codegen(context, builder, signature, args):
+        pointer = simd.element_pointer(context, builder, signature.args[0], args[0], args[1])
+        whole = builder.load(builder.bitcast(pointer, _BYTES.as_pointer()), align=1)
+        return builder.uitofp(whole, simd.VECTOR)
+
+    return f32v(array, types.int64), codegen
+
+
+@intrinsic
 def vload_bytes_upto(typingctx, array, offset, count):
     """The first `count` bytes from array[offset] as floats, zeros in the other lanes."""
 
@@ -167,6 +208,20 @@ def vselect_wins(typingctx, value, best, x, y):
         return builder.select(mask, args[2], args[3])
 
     return f32v(f32v, f32v, f32v, f32v), codegen
+
+
+@intrinsic
+def prefetch(typingctx, array, offset):
+    """Asks for the cache line of array[offset]; harmless past either end."""
+
+    def codegen(context, builder, signature, args):
+        element = simd.element_pointer(context, builder, signature.args[0], args[0], args[1])
+        pointer = builder.bitcast(element, _BYTE.as_pointer())
+        read_into_l1_as_data = [ir.Constant(simd.I32, v) for v in (0, 3, 1)]
+        simd.call_llvm(builder, "llvm.prefetch.p0", ir.VoidType(), pointer, *read_into_l1_as_data)
+        return context.get_dummy_value()
+
+    return types.void(array, types.int64), codegen
 
 
 @intrinsic
