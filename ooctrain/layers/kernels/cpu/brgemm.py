@@ -153,7 +153,7 @@ def _make_rows_kernel(rows_count: int):
     return multiply
 
 
-def _make_outer_kernel(rows_count: int, *, masked: bool):
+def _make_outer_kernel(rows_count: int):
     @intrinsic
     def multiply(typingctx, a, a0, a_step, b, b0, b_step, tables, starts_a, starts_b, starts, run, c, c0, c_step, add, columns):
         """C tile (+)= sum over starts and run; see `multiply_outer`."""
@@ -178,7 +178,7 @@ def _make_outer_kernel(rows_count: int, *, masked: bool):
             b_first = _at(builder, b_start, builder.load(_at(builder, tables, starts_b, over_starts.index)))
             over_run = _Loop(builder, "run", run, [a_first, b_first, *over_starts.carried])
             a_row, b_row, *tile = over_run.carried
-            row_of_b = _load_row(builder, b_row, columns if masked else None)
+            row_of_b = _load_row(builder, b_row, None)
             elements = [_at(builder, a_row, i) for i in range(rows_count)]
             tile = _multiply_add(builder, tile, row_of_b, elements)
             over_run.finish([_at(builder, a_row, a_step), _at(builder, b_row, b_step), *tile])
@@ -187,7 +187,7 @@ def _make_outer_kernel(rows_count: int, *, masked: bool):
             pointers = [_at(builder, c, c0, builder.mul(_constant(i), c_step)) for i in range(rows_count)]
             with builder.if_else(add) as (adding, storing):
                 with adding:
-                    old = [_load_row(builder, pointer, columns if masked else None) for pointer in pointers]
+                    old = [_load_row(builder, pointer, columns) for pointer in pointers]
                     flat = [vector for row in old for vector in row]
                     sums = [builder.fadd(x, y) for x, y in zip(tile, flat, strict=True)]
                     _store_tile(builder, sums, pointers, columns)
@@ -208,9 +208,8 @@ multiply_rows = _make_rows_kernel(MR)
 
 # multiply_outer(a, a0, a_step, b, b0, b_step, tables, starts_a, starts_b, starts, run, c, c0, c_step, add, columns)
 #   C[c0 + i c_step + j] (+)= sum_b sum_k a[a0 + A(b) + k a_step + i] * B[b0 + B(b) + k b_step + j]
-#   for OUTER_MR neighbouring elements i; A(b), B(b) are read from `tables`. `multiply_outer_part` reads and
-#   writes only `columns` (< COLUMNS) columns; `multiply_outer_one` does so for a single row, for counts that
+#   for OUTER_MR neighbouring elements i; A(b), B(b) are read from `tables`. All COLUMNS elements of a row of B
+#   are read, only `columns` of a row of C are written. `multiply_outer_one` does a single row, for counts that
 #   OUTER_MR does not divide.
-multiply_outer = _make_outer_kernel(OUTER_MR, masked=False)
-multiply_outer_part = _make_outer_kernel(OUTER_MR, masked=True)
-multiply_outer_one = _make_outer_kernel(1, masked=True)
+multiply_outer = _make_outer_kernel(OUTER_MR)
+multiply_outer_one = _make_outer_kernel(1)

@@ -22,7 +22,6 @@ from ooctrain.layers.kernels.cpu.brgemm import (
     OUTER_MR,
     multiply_outer,
     multiply_outer_one,
-    multiply_outer_part,
     multiply_rows,
 )
 from ooctrain.layers.kernels.cpu.direct_plan import (
@@ -38,7 +37,7 @@ from ooctrain.layers.kernels.cpu.jit import kernel
 from ooctrain.layers.kernels.cpu.partials import sum_partials
 from ooctrain.layers.kernels.cpu.pool import ThreadPool
 from ooctrain.layers.kernels.cpu.tiling import PANEL
-from ooctrain.layers.kernels.cpu.window import copy_run, copy_window, fill_zero, pack_columns, pack_transposed
+from ooctrain.layers.kernels.cpu.window import copy_panel, copy_run, copy_window, pack_columns, pack_transposed
 
 _floats = types.float32[::1]
 _whole = types.int64
@@ -133,12 +132,18 @@ def _multiply_block(source, space, weights_at, tables, rows, p, phase, panel, pi
 
 
 @numba.njit
-def _write_bias(space, tables, outs, p, panel, pixels, y):
+def _first_channel(p, panel):
+    """Of all output channels, the first of a panel: panels are numbered group by group."""
+    return panel // p.panels * p.out_cg + panel % p.panels * PANEL
+
+
+@numba.njit
+def _write_bias(space, tables, outs, p, panel_lo, panel_hi, pixels, y):
     """Output pixels that no tap reaches (a 1x1 filter with stride 2) are the bias alone."""
-    group, first = panel // p.panels, panel % p.panels * PANEL
-    channel = group * p.out_cg + first
+    first = _first_channel(p, panel_lo)
+    end = p.out_c if panel_hi == p.panels * p.groups else _first_channel(p, panel_hi)
     for pixel in range(pixels):
-        copy_run(space, p.bias_at + channel, y, tables[outs + pixel] + channel, min(PANEL, p.out_cg - first))
+        copy_run(space, p.bias_at + first, y, tables[outs + pixel] + first, end - first)
 
 
 @numba.njit
@@ -162,10 +167,10 @@ def _block(x, w, y, space, tables, p, block, panel_lo, panel_hi, thread):
         pixels = _list_pixels(tables, rows, p, phase, image, images, q0, q1, base)
         record = phase * PHASE_FIELDS
         size = tables[record + 3] * p.run * PANEL
+        if size == 0:
+            _write_bias(space, tables, rows + p.rows_capacity, p, panel_lo, panel_hi, pixels, y)
+            continue
         for panel in range(panel_lo, panel_hi):
-            if size == 0:
-                _write_bias(space, tables, rows + p.rows_capacity, p, panel, pixels, y)
-                continue
             weights_at = p.packed_at + tables[record + 4]
             weights_at += thread * p.packed_stride if p.private == 1 else panel * size
             _multiply_block(source, space, weights_at, tables, rows, p, phase, panel, pixels, y)
@@ -195,53 +200,59 @@ def _correlate(x, w, y, space, tables, p, lo, hi, thread):
 
 
 @numba.njit
-def _list_rows(tables, rows, p, image, images, q0, q1, base):
-    """Writes where each output row of a block starts in dy and in the source; returns how many."""
+def _list_rows(tables, rows, p, image, images, q0, q1):
+    """Writes where each output row of a block starts in dy and in the window; returns (rows, their length)."""
+    if p.flat == 1:
+        tables[rows] = (image * p.out_h + q0) * p.out_w * p.out_c
+        tables[rows + p.rows_capacity] = 0
+        return 1, images * (q1 - q0) * p.out_w
     count = 0
     for i in range(images):
         for q in range(q0, q1):
-            tables[rows + count] = (((image + i) * p.out_h + q) * p.out_w) * p.out_c
-            if p.copied == 1:
-                row = (i * p.window_h + (q - q0) * p.step_h) * p.window_w
-            else:
-                row = ((image + i) * p.in_h + q * p.step_h + p.low_h) * p.in_w + p.low_w
-            tables[rows + p.rows_capacity + count] = base + row * p.in_c
+            tables[rows + count] = ((image + i) * p.out_h + q) * p.out_w * p.out_c
+            row = (i * p.window_h + (q - q0) * p.step_h) * p.window_w
+            tables[rows + p.rows_capacity + count] = row * p.pitch
             count += 1
-    return count
+    return count, p.out_w
 
 
 @numba.njit
-def _outer_panel(source, dy, tables, rows, count, p, panel, group, k0, k1, add, dw, place):
-    """dW[k0:k1, one panel of columns] (+)= sum over the block's pixels of dy (outer) source."""
-    tap_panels = -(-p.tap_columns // PANEL)
-    tap, first = panel // tap_panels, panel % tap_panels * PANEL
-    width = min(PANEL, p.tap_columns - first)
-    step, row = p.step_w * p.in_c, p.weight_row
-    a_rows, b_rows = rows, rows + p.rows_capacity
-    for part in range(0, width, COLUMNS):
-        b0, columns = tables[p.tap_table + tap] + group * p.in_cg + first + part, width - part
-        k = k0
-        while k < k1:
-            a0 = group * p.out_cg + k
-            c0 = place + a0 * row + tap * p.tap_columns + first + part
-            if k + OUTER_MR > k1:
+def _copy_block(x, space, p, image, images, q0, q1, channel, channels, window):
+    """The window of a block: one panel of channels, or all channels where there are few."""
+    height = p.window_h - (p.block_rows - (q1 - q0)) * p.step_h
+    top, left = q0 * p.step_h * p.skip_h - p.top, -p.left
+    for i in range(images):
+        place = window + i * p.window_h * p.window_w * p.pitch
+        if p.merged == 1:
+            copy_window(x, image + i, p.in_h, p.in_w, p.in_c, top, left, space, place, height, p.window_w)
+        else:
+            copy_panel(
+                x, image + i, p.in_h, p.in_w, p.in_c, channel, channels, top, left, p.skip_h, p.skip_w,
+                space, place, height, p.window_w,
+            )  # fmt: skip
+
+
+@numba.njit
+def _outer_block(dy, space, tables, rows, count, run, p, k0, k1, window, columns, add, dw, place):
+    """dW[k0:k1, `columns` at each tap] (+)= sum over a block's pixels of dy (outer) window."""
+    a_rows, b_rows, b_step = rows, rows + p.rows_capacity, p.step_w * p.pitch
+    for tap in range(p.taps):
+        for part in range(0, columns, COLUMNS):
+            b0 = window + tables[p.tap_table + tap] + part
+            c0 = place + tap * p.tap_columns + part
+            k = k0
+            while k + OUTER_MR <= k1:
+                multiply_outer(
+                    dy, k, p.out_c, space, b0, b_step, tables, a_rows, b_rows, count, run,
+                    dw, c0 + k * p.weight_row, p.weight_row, add, columns - part,
+                )  # fmt: skip
+                k += OUTER_MR
+            while k < k1:
                 multiply_outer_one(
-                    dy, a0, p.out_c, source, b0, step, tables, a_rows, b_rows, count, p.out_w,
-                    dw, c0, row, add, columns,
+                    dy, k, p.out_c, space, b0, b_step, tables, a_rows, b_rows, count, run,
+                    dw, c0 + k * p.weight_row, p.weight_row, add, columns - part,
                 )  # fmt: skip
                 k += 1
-                continue
-            if columns >= COLUMNS:
-                multiply_outer(
-                    dy, a0, p.out_c, source, b0, step, tables, a_rows, b_rows, count, p.out_w,
-                    dw, c0, row, add, columns,
-                )  # fmt: skip
-            else:
-                multiply_outer_part(
-                    dy, a0, p.out_c, source, b0, step, tables, a_rows, b_rows, count, p.out_w,
-                    dw, c0, row, add, columns,
-                )  # fmt: skip
-            k += OUTER_MR
 
 
 @kernel(
@@ -250,37 +261,34 @@ def _outer_panel(source, dy, tables, rows, count, p, panel, group, k0, k1, add, 
     )
 )
 def _outer(x, dy, dw, space, tables, p, lo, hi, thread):
-    """Items: (part of the batch, filters, columns of dW)."""
+    """Items: (part of the batch, group, block of filters, group of channel panels)."""
+    rows = p.rows_at + thread * 2 * p.rows_capacity
+    window = p.window_at + thread * p.window_stride
     for item in range(lo, hi):
         panel = item % p.panel_items * p.item_panels
-        panel_end = min(panel + p.item_panels, p.column_panels)
+        panel_end = min(panel + p.item_panels, p.panels)
         rest = item // p.panel_items
-        k0 = rest % p.filter_items * p.filter_rows
-        k1 = min(k0 + p.filter_rows, p.out_cg)
-        rest = rest // p.filter_items
-        group, part = rest % p.groups, rest // p.groups
+        group = rest // p.filter_items % p.groups
+        part = rest // p.filter_items // p.groups
+        k0 = group * p.out_cg + rest % p.filter_items * p.filter_rows
+        k1 = min(k0 + p.filter_rows, (group + 1) * p.out_cg)
         target = dw if p.parts == 1 else space
         place = 0 if p.parts == 1 else p.partials_at + part * p.partial_stride
         first_block = part * p.blocks // p.parts
-        rows = p.rows_at + thread * 2 * p.rows_capacity
         for block in range(first_block, (part + 1) * p.blocks // p.parts):
             image = block // p.row_blocks * p.block_images
             images = min(p.block_images, p.images - image)
             q0 = block % p.row_blocks * p.block_rows
             q1 = min(q0 + p.block_rows, p.out_h)
-            source, base = x, 0
-            if p.copied == 1:
-                source, base = space, p.window_at + thread * p.window_stride
-                for i in range(images):
-                    window = base + i * p.window_h * p.window_w * p.in_c
-                    copy_window(
-                        x, image + i, p.in_h, p.in_w, p.in_c, q0 * p.step_h + p.low_h, p.low_w,
-                        space, window, p.window_h, p.window_w,
-                    )  # fmt: skip
-            count = _list_rows(tables, rows, p, image, images, q0, q1, base)
-            add = block > first_block
-            for column in range(panel, panel_end):
-                _outer_panel(source, dy, tables, rows, count, p, column, group, k0, k1, add, target, place)
+            count, run = _list_rows(tables, rows, p, image, images, q0, q1)
+            for step in range(panel, panel_end):
+                channel = step * PANEL
+                columns = p.tap_columns if p.merged == 1 else min(PANEL, p.tap_columns - channel)
+                _copy_block(x, space, p, image, images, q0, q1, group * p.in_cg + channel, columns, window)
+                _outer_block(
+                    dy, space, tables, rows, count, run, p, k0, k1, window, columns,
+                    block > first_block, target, place + channel,
+                )  # fmt: skip
 
 
 # --- drivers ------------------------------------------------------------------------------------------

@@ -21,7 +21,6 @@ from ooctrain.layers.kernels.cpu.brgemm import (
     MR,
     OUTER_MR,
     multiply_outer,
-    multiply_outer_part,
     multiply_rows,
 )
 from ooctrain.layers.kernels.cpu.jit import kernel
@@ -170,16 +169,10 @@ def _add_products(space, tables, p, tiles, filters, channels, add, thread):
             for k in range(0, filters, OUTER_MR):
                 a0 = errors + point * p.errors_plane + k
                 c0 = sums + point * p.sums_plane + k * p.channel_block + c
-                if channels - c >= COLUMNS:
-                    multiply_outer(
-                        space, a0, p.filter_block, space, b0, p.channel_block, tables, p.table_at,
-                        p.table_at, 1, tiles, space, c0, p.channel_block, add, COLUMNS,
-                    )  # fmt: skip
-                else:
-                    multiply_outer_part(
-                        space, a0, p.filter_block, space, b0, p.channel_block, tables, p.table_at,
-                        p.table_at, 1, tiles, space, c0, p.channel_block, add, channels - c,
-                    )  # fmt: skip
+                multiply_outer(
+                    space, a0, p.filter_block, space, b0, p.channel_block, tables, p.table_at,
+                    p.table_at, 1, tiles, space, c0, p.channel_block, add, channels - c,
+                )  # fmt: skip
 
 
 @kernel(types.void(_floats, _floats, _floats, _floats, _tables, _gradient, _whole, _whole, _whole))

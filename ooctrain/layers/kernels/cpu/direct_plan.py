@@ -87,25 +87,29 @@ class WeightGradient(NamedTuple):
     groups: int
     in_cg: int
     out_cg: int
-    step_h: int
+    step_h: int  # in the window, from one output row to the next
     step_w: int
-    low_h: int
-    low_w: int
+    skip_h: int  # in the source, from one window row to the next
+    skip_w: int
+    top: int
+    left: int
+    merged: int  # 1: few channels; all taps of a filter row are one run of columns
+    flat: int  # 1: the window's pixels are exactly the output's, so a block is one run of pixels
     taps: int
     tap_columns: int  # columns of dW that lie side by side at one tap
-    column_panels: int  # of all taps
+    panels: int  # of one group's channels
     item_panels: int
-    panel_items: int
+    panel_items: int  # of one group
     weight_row: int
     filter_rows: int  # filters of one item
     filter_items: int  # of one group
-    copied: int
     block_images: int
     block_rows: int
     row_blocks: int
     blocks: int
     parts: int
     items: int
+    pitch: int  # elements from one window pixel to the next
     window_h: int
     window_w: int
     rows_capacity: int
@@ -292,37 +296,34 @@ def plan_grad_input(shape: ConvShape, threads: int) -> DirectPlan:
 @lru_cache(maxsize=1024)
 def plan_grad_weight(shape: ConvShape, threads: int) -> DirectPlan:
     """dW = sum over pixels of dy (outer product) x: output tiles first, then at most four parts of the batch."""
-    top, _, left, _ = shape.padding
-    rows = forward_axis(shape.oh, shape.r, shape.stride[0], shape.dilation[0], top)
-    columns = forward_axis(shape.ow, shape.s, shape.stride[1], shape.dilation[1], left)
     merged = shape.groups == 1 and shape.dilation[1] == 1 and shape.c < PANEL
     taps = [
         (r * shape.dilation[0], s * shape.dilation[1])
         for r in range(shape.r)
         for s in range(1 if merged else shape.s)
     ]
-    tap_columns = shape.s * shape.c if merged else shape.cg
-    column_panels = len(taps) * ceil_div(tap_columns, PANEL)
-
-    block_images, block_rows = cut_blocks(shape.n, shape.oh, shape.ow, 192)
+    # A 1x1 filter needs no more than the pixels under its taps, so its window leaves the others out.
+    single = (shape.r, shape.s) == (1, 1) and not merged
+    step_h, step_w = (1, 1) if single else shape.stride
+    block_images, block_rows = cut_blocks(shape.n, shape.oh, shape.ow, 192 // step_h)
     row_blocks = ceil_div(shape.oh, block_rows)
     blocks = ceil_div(shape.n, block_images) * row_blocks
-    copied = not (_inside(rows, shape.h) and _inside(columns, shape.w))
-    window_h = (block_rows - 1) * shape.stride[0] + shape.filter_h if copied else shape.h
-    window_w = (shape.ow - 1) * shape.stride[1] + shape.filter_w if copied else shape.w
+    window_h = (block_rows - 1) * step_h + shape.filter_h
+    window_w = (shape.ow - 1) * step_w + shape.filter_w
+    pitch = shape.c if merged else PANEL
+    window_floats = aligned(block_images * window_h * window_w * pitch + PANEL)
 
+    panels = 1 if merged else ceil_div(shape.cg, PANEL)
     filter_rows = min(shape.kg, 128)
     filter_items = ceil_div(shape.kg, filter_rows)
-    rows_items = shape.groups * filter_items
-    panel_items = min(column_panels, ceil_div(8, rows_items), shape.r if copied else 8)
-    item_panels = ceil_div(column_panels, panel_items)
-    panel_items = ceil_div(column_panels, item_panels)
-    parts = min(MAX_PARTS, blocks, ceil_div(16, rows_items * panel_items))
+    item_panels = ceil_div(panels, ceil_div(8, shape.groups * filter_items))
+    panel_items = ceil_div(panels, item_panels)
+    output_items = shape.groups * filter_items * panel_items
+    parts = min(MAX_PARTS, blocks, ceil_div(8, output_items))
     weight_row = shape.r * shape.s * shape.cg
     partial_floats = aligned(shape.k * weight_row)
     capacity = block_images * block_rows
-    tables = tuple((y * window_w + x) * shape.c for y, x in taps)
-    window_floats = aligned(block_images * window_h * window_w * shape.c) if copied else 0
+    tables = tuple((y * window_w + x) * pitch for y, x in taps)
     rows_at, partials_at, window_at, size_floats = place(
         2 * len(tables),
         2 * 2 * capacity * threads,
@@ -331,12 +332,13 @@ def plan_grad_weight(shape: ConvShape, threads: int) -> DirectPlan:
     )[1:]
     numbers = WeightGradient(
         images=shape.n, in_h=shape.h, in_w=shape.w, in_c=shape.c, out_h=shape.oh, out_w=shape.ow,
-        out_c=shape.k, groups=shape.groups, in_cg=shape.cg, out_cg=shape.kg,
-        step_h=shape.stride[0], step_w=shape.stride[1], low_h=-top, low_w=-left, taps=len(taps),
-        tap_columns=tap_columns, column_panels=column_panels, item_panels=item_panels,
+        out_c=shape.k, groups=shape.groups, in_cg=shape.cg, out_cg=shape.kg, step_h=step_h, step_w=step_w,
+        skip_h=shape.stride[0] // step_h, skip_w=shape.stride[1] // step_w, top=shape.padding[0],
+        left=shape.padding[2], merged=int(merged), flat=int(single), taps=len(taps),
+        tap_columns=shape.s * shape.c if merged else shape.cg, panels=panels, item_panels=item_panels,
         panel_items=panel_items, weight_row=weight_row, filter_rows=filter_rows,
-        filter_items=filter_items, copied=int(copied), block_images=block_images, block_rows=block_rows,
-        row_blocks=row_blocks, blocks=blocks, parts=parts, items=parts * rows_items * panel_items,
+        filter_items=filter_items, block_images=block_images, block_rows=block_rows,
+        row_blocks=row_blocks, blocks=blocks, parts=parts, items=parts * output_items, pitch=pitch,
         window_h=window_h, window_w=window_w, rows_capacity=capacity, tap_table=0, rows_at=rows_at // 2,
         partials_at=partials_at, partial_stride=partial_floats, window_at=window_at,
         window_stride=window_floats,

@@ -55,6 +55,31 @@ def copy_window(source, image, height, width, channels, top, left, target, start
 
 
 @numba.njit
+def copy_panel(
+    source, image, height, width, channels, first, count, top, left, skip_h, skip_w,
+    target, start, window_h, window_w,
+):  # fmt: skip
+    """Channels first.. of every skip-th pixel of a rectangle, PANEL floats for each pixel, zeros behind `count`."""
+    place = start
+    for row in range(window_h):
+        y = top + row * skip_h
+        for column in range(window_w):
+            z = left + column * skip_w
+            if y >= 0 and y < height and z >= 0 and z < width:
+                at = ((image * height + y) * width + z) * channels + first
+                if count >= PANEL:
+                    for c in range(0, PANEL, VL):
+                        vstore(target, place + c, vload(source, at + c))
+                else:
+                    for c in range(0, PANEL, VL):
+                        vstore(target, place + c, vload_part(source, at + c, count - c))
+            else:
+                for c in range(0, PANEL, VL):
+                    vstore(target, place + c, vsplat(F0))
+            place += PANEL
+
+
+@numba.njit
 def pack_transposed(w, start, rows, row_length, target, place):
     """target[place + i * PANEL + j] = w[start + j * row_length + i]: `rows` filters side by side, else zeros."""
     if rows < PANEL:
