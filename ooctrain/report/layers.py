@@ -1,8 +1,8 @@
 """What each layer of a network costs: the sums of its variables by kind.
 
-In: a trace. Out: rows of bytes. The one idea: a variable belongs to the layer whose call's name its
-own name starts with, so "layer1.0.conv1.weight.momentum" is counted for "layer1.0.conv1". Storage
-that an in-place call takes over is counted once. Read next: `text.py`, which prints the rows.
+In: a trace. Out: rows of bytes. The one idea: a variable belongs to the layer whose path its own
+name starts with, so "layer1.0.conv1.weight.momentum" is counted for "layer1.0.conv1". Storage that
+an in-place call takes over is counted once. Read next: `text.py`, which prints the rows.
 """
 
 from __future__ import annotations
@@ -56,9 +56,7 @@ def layer_rows(trace: Trace, depth: int = 2) -> list[LayerRow]:
         trace: of a step.
         depth: parts of a path that name a row: with 2, "layer1.0.conv1" is counted in "layer1.0".
     """
-    paths = {_path(call) for call in trace.calls if call.phase in ("forward", "loss")}
-    paths -= {variable.name for variable in trace.variables}
-    paths |= {variable.name for variable in trace.variables if variable.kind == "input"}
+    paths = _layer_paths(trace)
     rows: dict[str, LayerRow] = {}
     for call in trace.calls:
         names = (call.name, *(trace.variables[out].name for out in call.outs))
@@ -92,9 +90,13 @@ def _output_shape(call: Call, trace: Trace) -> tuple[int, ...]:
     return next((out.shape for out in outs if out.kind == "activation"), ())
 
 
-def _path(call: Call) -> str:
-    """ "layer1.0.conv1" of "layer1.0.conv1.fwd"."""
-    return call.name.rpartition(".")[0]
+def _layer_paths(trace: Trace) -> set[str]:
+    """Paths of the layers: of the forward calls, and of what they write where calls were fused."""
+    forward = [call for call in trace.calls if call.phase in ("forward", "loss")]
+    names = {call.name for call in forward}
+    names |= {trace.variables[out].name for call in forward for out in call.outs}
+    paths = {name.rpartition(".")[0] for name in names} - {v.name for v in trace.variables}
+    return paths | {v.name for v in trace.variables if v.kind == "input"}
 
 
 def _nearest(name: str, paths: set[str]) -> str:

@@ -117,6 +117,14 @@ def memory_bar(parts: Mapping[str, int], budget_bytes: int, width: int = 32) -> 
     return bar.append("░" * (width - len(bar)), style="dim")
 
 
+def spark(values: Sequence[float], columns: int, blocks: str = BLOCKS) -> str:
+    """The last values as heights between their least and their largest."""
+    last = values[-columns:]
+    least, span = min(last, default=0.0), (max(last, default=0.0) - min(last, default=0.0)) or 1.0
+    steps = len(blocks) - 2
+    return "".join(blocks[1 + round((value - least) / span * steps)] for value in last)
+
+
 def share(part: float, whole: float) -> str:
     """A part as a percentage of a whole."""
     return f"{100 * part / whole:.0f} %" if whole else "-"

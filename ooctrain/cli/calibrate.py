@@ -1,0 +1,71 @@
+"""`ooctrain calibrate`: measures this machine and keeps the result for `plan`, `simulate` and
+`train`.
+
+In: a model and a batch to measure with. Out: a calibration file in the cache folder; each run adds
+the calls of its model to those already measured. Read next: `ooctrain/calibrate.py`.
+"""
+
+from __future__ import annotations
+
+import platform
+from dataclasses import replace
+from pathlib import Path
+
+import click
+import numpy as np
+
+from ooctrain.calibrate import calibrate as measure
+from ooctrain.cli import DONE
+from ooctrain.cli.options import Memory, Workload, workload_options
+from ooctrain.cli.terminal import make_console
+from ooctrain.cli.training import make_trainer
+from ooctrain.cli.workload import make_task, threads_of
+from ooctrain.cost import Machine
+from ooctrain.errors import ConfigError
+from ooctrain.machines import calibration_path, load_calibration, save_calibration
+from ooctrain.report.text import facts
+
+IN_CORE = Memory(None, None, "auto", "va", "cpu", "cpu-generic", None)
+
+
+@click.command()
+@workload_options
+@click.option("--output", metavar="FILE", help="Where to; default: the cache folder.")
+def calibrate(workload: Workload, output: str | None) -> int:
+    """Measure this machine with steps of MODEL, and save the result."""
+    path = Path(output) if output else calibration_path()
+    task = make_task(workload)
+    images = np.random.default_rng(0).standard_normal(task.input_shape(), np.float32)
+    labels = np.arange(task.batch) % task.shape.classes
+    name = f"{platform.node() or 'this machine'}, {threads_of(workload)} threads"
+    # A learning rate this small keeps the loss finite whatever the images are.
+    steady = replace(workload, lr=1e-6)
+    with make_trainer(task, steady, IN_CORE, in_core=True) as trainer:
+        measured = measure(trainer, images, labels, name)
+    known = _known(path, name)
+    merged = replace(measured, profile={**known, **measured.profile})
+    save_calibration(merged, path)
+    console = make_console()
+    console.print(facts(_rows(merged)))
+    console.print(f"wrote {path}")
+    return DONE
+
+
+def _known(path: Path, name: str) -> dict[str, float]:
+    """What was measured before on the same machine with as many threads."""
+    try:
+        before = load_calibration(path)
+    except ConfigError:
+        return {}
+    return dict(before.profile) if before.name == name else {}
+
+
+def _rows(machine: Machine) -> list[tuple[str, str]]:
+    return [
+        ("machine", machine.name),
+        ("arithmetic", f"{machine.flops_per_us / 1e3:.1f} GFLOP/s"),
+        ("memory", f"{machine.memory_bytes_per_us / 1e3:.1f} GB/s"),
+        ("copies", f"{machine.link_bytes_per_us / 1e3:.1f} GB/s each way"),
+        ("interference", f"calls take {machine.interference:.2f} x as long beside a copy"),
+        ("calls known", str(len(machine.profile))),
+    ]

@@ -1,0 +1,200 @@
+"""`ooctrain train`: trains within a budget, shows the swapping, and says what it cost.
+
+In: a model, data, a budget. Out: a trained model in a checkpoint, a summary, numbers as JSON;
+status 3 where the step does not fit. With --verify the same steps run in-core too, and every bit is
+compared. Read next: `training.py` for the run, `docs/json.md` for the numbers.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+
+from ooctrain.calibrate import profile_of
+from ooctrain.cli import DONE, FAILED
+from ooctrain.cli.live import LiveView, total_steps
+from ooctrain.cli.options import Memory, Workload, json_option, memory_options, workload_options
+from ooctrain.cli.terminal import make_console
+from ooctrain.cli.training import (
+    WARMUP_STEPS,
+    Extent,
+    Record,
+    compare_with_in_core,
+    make_loader,
+    make_trainer,
+    run_test,
+    run_training,
+    typical_us,
+)
+from ooctrain.cli.workload import Task, make_task
+from ooctrain.errors import OoctrainError
+from ooctrain.prepare import PreparedStep
+from ooctrain.report.text import facts, share
+from ooctrain.sched.bounds import lower_bound
+from ooctrain.train import Trainer
+from ooctrain.units import format_bytes, format_us
+
+JSON_VERSION = 1
+DEFAULT_DATA = "digits"
+
+
+@click.command()
+@workload_options
+@memory_options
+@json_option
+@click.option("--epochs", type=click.IntRange(min=1), default=1, show_default=True)
+@click.option("--steps", type=click.IntRange(min=1), help="At most, in all.")
+@click.option("--checkpoint", metavar="FILE", help="Saved after each epoch, on Ctrl-C, at the end.")
+@click.option("--checkpoint-steps", type=click.IntRange(min=1), help="Saved after so many steps.")
+@click.option("--resume", metavar="FILE", help="Go on from a checkpoint, and save there again.")
+@click.option("--verify", is_flag=True, help="Run in-core as well and compare every bit.")
+def train(
+    workload: Workload, memory: Memory, json_path: str | None, epochs: int, steps: int | None,
+    checkpoint: str | None, checkpoint_steps: int | None, resume: str | None, verify: bool,
+) -> int:  # fmt: skip
+    """Train MODEL within a memory budget."""
+    workload = replace(workload, data=workload.data or DEFAULT_DATA)
+    extent = Extent(epochs, steps, checkpoint or resume, checkpoint_steps, resume)
+    console, record = make_console(), Record()
+    trainer: Trainer | None = None
+    error: BaseException | None = None
+    try:
+        task = make_task(workload)
+        trainer = make_trainer(task, workload, memory)
+        _run(console, trainer, task, workload, memory, extent, record, verify)
+    except (OoctrainError, OSError, KeyboardInterrupt) as caught:
+        error = caught
+        raise
+    finally:
+        prepared = trainer.prepared if trainer else None
+        if json_path:
+            _write(json_path, _as_json(workload, memory, extent, record, prepared, error))
+        if trainer:
+            trainer.close()
+    return FAILED if record.identical_to_incore is False else DONE
+
+
+def _run(
+    console: Console, trainer: Trainer, task: Task, workload: Workload, memory: Memory,
+    extent: Extent, record: Record, verify: bool,
+) -> None:  # fmt: skip
+    prepared = trainer.prepare(task.input_shape())
+    console.print(facts(_plan_rows(prepared, workload)))
+    for notice in prepared.notices:
+        console.print(f"note: {notice}")
+    total = total_steps((), len(make_loader(task, workload)), extent.epochs, extent.steps)
+    title = "out-of-core" if prepared.plan.notes.get("planner") != "keep-all" else "in-core"
+    with LiveView(console, total, title) as view:
+        run_training(trainer, task, workload, extent, record, view.on_step)
+    trained = trainer.prepared
+    run_test(trainer, task, record)
+    trainer.prepared = trained
+    if verify:
+        with LiveView(console, total, "in-core again") as view:
+            compare_with_in_core(trainer, workload, memory, extent, record, view.on_step)
+    console.print(facts(_summary_rows(prepared, record, extent)))
+
+
+def _plan_rows(prepared: PreparedStep, workload: Workload) -> list[tuple[str, str]]:
+    peak, budget = prepared.in_core_peak_bytes, prepared.budget_bytes
+    plan = prepared.plan
+    name = plan.notes.get("chosen", plan.notes.get("planner", ""))
+    return [
+        ("training", f"{workload.model} on {workload.data}, batch {workload.batch}"),
+        ("in-core peak", format_bytes(peak)),
+        ("budget", f"{format_bytes(budget)}, {share(budget, peak)} of the in-core peak"),
+        ("plan", f"{name}, {len(plan.schedule)} instructions, on {prepared.allocator.name}"),
+    ]
+
+
+def _summary_rows(prepared: PreparedStep, record: Record, extent: Extent) -> list[tuple[str, str]]:
+    rows = [("", "")]
+    if record.identical_to_incore is not None:
+        same = "the same bits as in-core" if record.identical_to_incore else "NOT those of in-core"
+        rows.append(("result", f"{same}: every loss, parameter and statistic"))
+    if record.test_accuracy is not None:
+        rows.append(("accuracy", f"{100 * record.test_accuracy:.1f} % of the test images"))
+    timeline, predicted = record.timeline, prepared.plan.peak_bytes
+    if timeline is not None:
+        equal = "=" if timeline.peak_bytes == predicted else "but"
+        measured = format_bytes(timeline.peak_bytes)
+        peaks = f"predicted {format_bytes(predicted)} {equal} measured {measured}"
+        rows.append(
+            ("peak", f"{peaks} ({share(predicted, prepared.in_core_peak_bytes)} of in-core)")
+        )
+        moved = f"{format_bytes(timeline.bytes_out)} out, {format_bytes(timeline.bytes_in)} in"
+        rows.append(("moved", f"{moved} a step"))
+    rows += _time_rows(prepared, record)
+    if record.saved:
+        rows.append(("checkpoint", str(extent.checkpoint_path)))
+    return rows
+
+
+def _time_rows(prepared: PreparedStep, record: Record) -> list[tuple[str, str]]:
+    step_us = typical_us(record.step_us)
+    if step_us is None:
+        return []
+    rows = [("step", f"{format_us(step_us)} (median)")]
+    in_core_us = typical_us(record.incore_step_us)
+    if in_core_us is not None:
+        rows.append(("in-core step", f"{format_us(in_core_us)}: {step_us / in_core_us:.2f} x"))
+    bound = bound_us(prepared, record)
+    if bound is not None:
+        rows.append(("bound", f"{format_us(bound)}: {step_us / bound:.2f} x"))
+    return rows
+
+
+def bound_us(prepared: PreparedStep, record: Record) -> float | None:
+    """What no schedule can beat, with call times as measured in-core (else in this very run)."""
+    measured = record.incore_timeline or record.timeline
+    if measured is None:
+        return None
+    profile = profile_of(measured, prepared.plan.trace)
+    machine = replace(prepared.machine, profile=profile, interference=1.0)
+    return lower_bound(prepared.plan.trace, prepared.budget_bytes, machine).makespan_us or None
+
+
+def _as_json(
+    workload: Workload, memory: Memory, extent: Extent, record: Record,
+    prepared: PreparedStep | None, error: BaseException | None,
+) -> dict[str, Any]:  # fmt: skip
+    timeline, plan = record.timeline, prepared.plan if prepared else None
+    return {
+        "version": JSON_VERSION,
+        "model": workload.model,
+        "data": workload.data,
+        "batch": workload.batch,
+        "epochs": extent.epochs,
+        "seed": workload.seed,
+        "budget_bytes": prepared.budget_bytes if prepared else None,
+        "planner": memory.planner,
+        "allocator": prepared.allocator.name if prepared else memory.allocator,
+        "granule_bytes": prepared.allocator.granule.size_bytes if prepared else None,
+        "device": memory.device,
+        "machine": prepared.machine.name if prepared else memory.machine,
+        "losses": record.losses,
+        "test_loss": record.test_loss,
+        "test_accuracy": record.test_accuracy,
+        "peak_bytes": timeline.peak_bytes if timeline else None,
+        "predicted_peak_bytes": plan.peak_bytes if plan else None,
+        "reserved_peak_bytes": prepared.reserved_bytes if prepared else None,
+        "host_peak_bytes": timeline.host_peak_bytes if timeline else None,
+        "step_us": record.step_us,
+        "warmup_steps": WARMUP_STEPS,
+        "predicted_step_us": plan.makespan_us if plan else None,
+        "incore_peak_bytes": prepared.in_core_peak_bytes if prepared else None,
+        "incore_step_us": record.incore_step_us,
+        "bytes_out": timeline.bytes_out if timeline else None,
+        "bytes_in": timeline.bytes_in if timeline else None,
+        "identical_to_incore": record.identical_to_incore,
+        "error": None if error is None else str(error) or type(error).__name__,
+    }
+
+
+def _write(path: str, content: dict[str, Any]) -> None:
+    Path(path).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")

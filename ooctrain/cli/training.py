@@ -1,0 +1,278 @@
+"""The run behind `ooctrain train`: steps, checkpoints, the comparison with in-core, the record of
+it all.
+
+In: a task, a trainer, how far to go. Out: a `Record`. The one idea: whatever ends a run, a wrong
+number, a full disk or Ctrl-C, it ends between two steps with its last checkpoint whole, and the
+record says how far it came. Read next: `train.py`, which prints the record; `ooctrain/train.py` for
+the trainer itself.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from statistics import median
+from types import FrameType
+
+import numpy as np
+
+from ooctrain.checkpoint import RunState
+from ooctrain.cli.options import Memory, Workload
+from ooctrain.cli.workload import Task, link_rate, make_task, threads_of
+from ooctrain.data import DataLoader
+from ooctrain.errors import TrainingStopped
+from ooctrain.optim import SGD, Adam, Optimizer
+from ooctrain.sched.timeline import Timeline
+from ooctrain.train import Trainer
+
+#: The first step brings memory and caches into their state; it is not counted as a step time.
+WARMUP_STEPS = 1
+DEFAULT_LR = {"sgd": 0.05, "adam": 0.001}
+MOMENTUM = 0.9
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """How far a run goes, and where it leaves its checkpoints.
+
+    Args:
+        epochs: in all, those before a resume included.
+        steps: at most, in all; None: as many as the epochs have.
+        checkpoint_path: written after each epoch and at the end; None: nowhere.
+        checkpoint_steps: written after each so many steps besides; None: not.
+        resume_path: gone on from; None: from the start.
+    """
+
+    epochs: int = 1
+    steps: int | None = None
+    checkpoint_path: str | None = None
+    checkpoint_steps: int | None = None
+    resume_path: str | None = None
+
+
+@dataclass(slots=True)
+class Record:
+    """What a run did.
+
+    Args:
+        losses: of all steps, those before a resume included.
+        step_us: wall-clock times of this process's steps.
+        timeline: of the last step.
+        test_loss, test_accuracy: in the end; None where there is no test part.
+        saved: checkpoints written.
+        identical_to_incore: None where it was not asked for.
+        incore_step_us: wall-clock times of the in-core run's steps.
+        incore_timeline: of its last step.
+    """
+
+    losses: list[float] = field(default_factory=list)
+    step_us: list[float] = field(default_factory=list)
+    timeline: Timeline | None = None
+    test_loss: float | None = None
+    test_accuracy: float | None = None
+    saved: int = 0
+    identical_to_incore: bool | None = None
+    incore_step_us: list[float] = field(default_factory=list)
+    incore_timeline: Timeline | None = None
+
+
+OnStep = Callable[[Trainer, Record], None]
+
+
+def make_trainer(
+    task: Task, workload: Workload, memory: Memory, *, in_core: bool = False
+) -> Trainer:
+    """The trainer that the options describe; in-core with no budget and every planner's choice
+    unused."""
+    return Trainer(
+        task.model,
+        optimizer=make_optimizer(task, workload),
+        budget=None if in_core else memory.budget,
+        planner=memory.planner,
+        allocator=memory.allocator,
+        device=memory.device,
+        accumulate=workload.accumulate,
+        threads=threads_of(workload),
+        machine=memory.machine,
+        link_bandwidth=link_rate(memory),
+        host_budget=memory.host_budget,
+        conv_algorithm=workload.conv_algorithm,
+        seed=workload.seed,
+    )
+
+
+def make_optimizer(task: Task, workload: Workload) -> Optimizer:
+    """SGD with momentum 0.9, or Adam."""
+    rate = learning_rate(workload)
+    if workload.optimizer == "sgd":
+        return SGD(task.model.parameters(), lr=rate, momentum=MOMENTUM)
+    return Adam(task.model.parameters(), lr=rate)
+
+
+def learning_rate(workload: Workload) -> float:
+    """As given, else the custom of the optimizer."""
+    return workload.lr if workload.lr is not None else DEFAULT_LR[workload.optimizer]
+
+
+def run_training(
+    trainer: Trainer,
+    task: Task,
+    workload: Workload,
+    extent: Extent,
+    record: Record,
+    on_step: OnStep,
+) -> None:
+    """Trains as far as `extent` says, filling `record` as it goes.
+
+    Args:
+        on_step: called after each step; what it raises ends the run.
+
+    Raises:
+        TrainingStopped: by a loss that is no number, or by the user.
+        CheckpointError: a checkpoint cannot be written or read.
+    """
+    loader = make_loader(task, workload)
+    if extent.resume_path:
+        state = trainer.resume(extent.resume_path, config_of(workload))
+        loader.load_state_dict(state.data)
+        record.losses += list(state.history.get("losses", []))
+    with stop_on_interrupt() as stopped:
+        while _more(loader, trainer, extent):
+            for images, labels in loader:
+                _one_step(trainer, images, labels, record)
+                on_step(trainer, record)
+                if stopped() or _is_due(trainer, loader, extent):
+                    _save(trainer, loader, workload, extent, record)
+                if stopped():
+                    raise _interrupted(trainer, extent)
+                if not _more(loader, trainer, extent):
+                    break
+    if extent.checkpoint_path:
+        _save(trainer, loader, workload, extent, record)
+
+
+def make_loader(task: Task, workload: Workload) -> DataLoader:
+    """Shuffled batches of one size: another size would be another plan."""
+    assert task.train is not None, "training needs data"
+    return DataLoader(task.train, workload.batch, shuffle=True, drop_last=True, seed=workload.seed)
+
+
+def run_test(trainer: Trainer, task: Task, record: Record) -> None:
+    """Loss and accuracy on the test part, under the same budget."""
+    if task.test is not None:
+        result = trainer.evaluate(DataLoader(task.test, min(task.batch, len(task.test))))
+        record.test_loss, record.test_accuracy = result.loss, result.accuracy
+
+
+def compare_with_in_core(
+    trainer: Trainer,
+    workload: Workload,
+    memory: Memory,
+    extent: Extent,
+    record: Record,
+    on_step: OnStep,
+) -> None:
+    """Runs the same steps in-core, from the same start, and compares every loss and every value."""
+    task = make_task(workload)
+    again = Record()
+    until = Extent(extent.epochs, trainer.steps_done, None, None, extent.resume_path)
+    with make_trainer(task, workload, memory, in_core=True) as other:
+        run_training(other, task, workload, until, again, on_step)
+        same_values = _same(trainer.state_arrays(), other.state_arrays())
+    record.identical_to_incore = same_values and again.losses == record.losses
+    record.incore_step_us, record.incore_timeline = again.step_us, again.timeline
+
+
+def typical_us(step_us: list[float]) -> float | None:
+    """The median without the warm-up, if anything is left."""
+    counted = step_us[WARMUP_STEPS:] or step_us
+    return median(counted) if counted else None
+
+
+def config_of(workload: Workload) -> dict[str, object]:
+    """What must be the same for a resumed run to go on with the same bits; memory is not among
+    it."""
+    return {
+        "model": workload.model,
+        "data": workload.data,
+        "batch": workload.batch,
+        "image_size": workload.image_size,
+        "optimizer": workload.optimizer,
+        "lr": learning_rate(workload),
+        "accumulate": workload.accumulate,
+        "conv_algorithm": workload.conv_algorithm,
+        "seed": workload.seed,
+    }
+
+
+@contextmanager
+def stop_on_interrupt() -> Iterator[Callable[[], bool]]:
+    """The first Ctrl-C only asks to stop after the step; the second interrupts at once."""
+    asked: list[int] = []
+
+    def ask(number: int, _frame: FrameType | None) -> None:
+        asked.append(number)
+        signal.signal(signal.SIGINT, before)
+
+    before = signal.signal(signal.SIGINT, ask)
+    try:
+        yield lambda: bool(asked)
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _one_step(trainer: Trainer, images: np.ndarray, labels: np.ndarray, record: Record) -> None:
+    started = time.perf_counter()
+    loss = trainer.step(images, labels)
+    record.step_us.append((time.perf_counter() - started) * 1e6)
+    record.losses.append(loss)
+    record.timeline = trainer.timeline
+
+
+def _more(loader: DataLoader, trainer: Trainer, extent: Extent) -> bool:
+    if extent.steps is not None and trainer.steps_done >= extent.steps:
+        return False
+    return loader.state_dict()["epoch"] < extent.epochs
+
+
+def _is_due(trainer: Trainer, loader: DataLoader, extent: Extent) -> bool:
+    if extent.checkpoint_path is None:
+        return False
+    every = extent.checkpoint_steps
+    return loader.state_dict()["position"] == 0 or bool(every and trainer.steps_done % every == 0)
+
+
+def _save(
+    trainer: Trainer, loader: DataLoader, workload: Workload, extent: Extent, record: Record
+) -> None:
+    if extent.checkpoint_path is None:
+        return
+    position = loader.state_dict()
+    run = RunState(
+        step=trainer.steps_done,
+        epoch=position["epoch"],
+        seed=workload.seed,
+        data=position,
+        config=config_of(workload),
+        history={"losses": record.losses},
+    )
+    trainer.save(extent.checkpoint_path, run)
+    record.saved += 1
+
+
+def _interrupted(trainer: Trainer, extent: Extent) -> TrainingStopped:
+    path = extent.checkpoint_path
+    return TrainingStopped(
+        f"interrupted after step {trainer.steps_done}",
+        step=trainer.steps_done,
+        fix=f"go on with --resume {path}" if path else "--checkpoint FILE keeps what was learned",
+    )
+
+
+def _same(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> bool:
+    return one.keys() == other.keys() and all(
+        value.tobytes() == other[name].tobytes() for name, value in one.items()
+    )
