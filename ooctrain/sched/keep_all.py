@@ -27,10 +27,10 @@ class KeepAll:
         writer = write_in_core(trace, granule, early_inputs=True)
         if writer.peak_bytes > budget_bytes:
             writer = write_in_core(trace, granule, early_inputs=False)
-        if writer.peak_bytes > budget_bytes:
-            raise infeasible(self.name, budget_bytes, writer.peak_bytes, writer.peak_call)
         plan = make_plan(writer.finish(), trace, machine)
         check_host(self.name, plan, host_budget_bytes)
+        if writer.peak_bytes > budget_bytes:
+            raise infeasible(self.name, budget_bytes, writer.peak_bytes, writer.peak_call)
         return plan
 
 

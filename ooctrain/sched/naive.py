@@ -35,10 +35,10 @@ class Naive:
         writer = ListWriter(trace, granule, device=stays.intersection(trace.initial), host=host)
         for call in trace.calls:
             _write_call(writer, call, stays)
-        if writer.peak_bytes > budget_bytes:
-            raise infeasible(self.name, budget_bytes, writer.peak_bytes, writer.peak_call)
         plan = make_plan(writer.finish(), trace, machine)
         check_host(self.name, plan, host_budget_bytes)
+        if writer.peak_bytes > budget_bytes:
+            raise infeasible(self.name, budget_bytes, writer.peak_bytes, writer.peak_call)
         return plan
 
 

@@ -84,14 +84,14 @@ class Window:
     ) -> Plan:  # fmt: skip
         """See `Planner`. The minimum is the largest need of a single call."""
         least, witness = min(s.largest_need() for s in self._sequences(trace, granule))
-        if least > budget_bytes:
-            raise infeasible(self.name, budget_bytes, least, witness)
         host_limit = math.inf if host_budget_bytes is None else host_budget_bytes
         plans = self._plans(trace, budget_bytes, machine, granule, host_limit)
-        if not plans:
-            least = self._least_for_host(trace, budget_bytes, machine, granule, host_limit)
-            raise infeasible(self.name, budget_bytes, least, witness)
-        return min(plans, key=lambda plan: plan.makespan_us)
+        if plans:
+            return min(plans, key=lambda plan: plan.makespan_us)
+        if host_budget_bytes is not None:
+            low = max(least, budget_bytes + 1)
+            least = self._least_for_host(trace, low, machine, granule, host_limit)
+        raise infeasible(self.name, budget_bytes, least, witness)
 
     def _sequences(self, trace: Trace, granule: Granule) -> Iterator[_Sequence]:
         places = ("device", "host") if self.persistent == "auto" else (self.persistent,)
@@ -111,9 +111,9 @@ class Window:
         return [plan for plan in plans if plan.host_peak_bytes <= host_limit]
 
     def _least_for_host(
-        self, trace: Trace, budget_bytes: int, machine: Machine, granule: Granule, host_limit: float
+        self, trace: Trace, low: int, machine: Machine, granule: Granule, host_limit: float
     ) -> int:
-        """The least device budget above the given one that makes do with the host budget."""
+        """The least device budget from `low` on that makes do with the host budget."""
 
         def feasible(budget_bytes: int) -> bool:
             return bool(self._plans(trace, budget_bytes, machine, granule, host_limit))
@@ -121,8 +121,8 @@ class Window:
         # With every occurrence within window and budget, nothing ever leaves.
         most = sum(granule.granted(trace.variables[v].nbytes) for v in trace.variable_sequence())
         most += max((granule.granted(call.workspace_bytes) for call in trace.calls), default=0)
-        high = max(budget_bytes + 1, math.ceil(most * max(1.0, 1 / self.size)))
-        return smallest_budget(feasible, budget_bytes + 1, high) if feasible(high) else HOST_LACKS
+        high = max(low, math.ceil(most * max(1.0, 1 / self.size)))
+        return smallest_budget(feasible, low, high) if feasible(high) else HOST_LACKS
 
 
 class _Sequence:
