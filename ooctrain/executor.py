@@ -165,12 +165,12 @@ class Session:
     def _run(self, step: RunStep) -> None:
         call, place = step.call, self.placement
         # Inputs are looked up first: `begin` gives their storage to the outputs that reuse it.
-        ins = [self._view(v) for v in call.ins]
+        ins = [self._view(v, place.address(v)) for v in call.ins]
         before = [(v, place.address(v)) for v in step.before]
         place.begin(step)
-        outs = [self._view(v) for v in call.outs]
-        after = [(v, place.address(v)) for v in step.after]
-        workspace = self.device.view(place.address(WORKSPACE), (call.workspace_bytes,), "uint8")
+        outs = [self._view(v, place.run_address(v)) for v in call.outs]
+        after = [(v, place.run_address(v)) for v in step.after]
+        workspace = self.device.view(place.run_address(WORKSPACE), (call.workspace_bytes,), "uint8")
         changes, fresh = self.allocator.take_changes(), self._fresh(step)
 
         def work() -> None:
@@ -235,9 +235,8 @@ class Session:
         if changes is not None:
             changes()
 
-    def _view(self, variable: int) -> Any:
-        """The array of a variable where it lies now. Kept, since addresses come again."""
-        address = self.placement.address(variable)
+    def _view(self, variable: int, address: int) -> Any:
+        """The array of a variable at an address. Kept, since addresses come again."""
         view = self._views.get((variable, address))
         if view is None:
             if len(self._views) >= _VIEWS_KEPT:

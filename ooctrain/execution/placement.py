@@ -105,9 +105,17 @@ class Placement:
             self.allocator.free(self._forget(variable))
 
     def address(self, variable: int) -> int:
-        """Where a resident variable (or WORKSPACE) lies; 0 for what has no bytes."""
-        block = self.scratch.get(variable) or self.blocks.get(variable)
+        """Where a resident variable lies; 0 for what has no bytes."""
+        block = self.blocks.get(variable)
         return 0 if block is None else block.address
+
+    def run_address(self, variable: int) -> int:
+        """Where the Run that has not ended has an output, an input or WORKSPACE.
+
+        An output that is scratch may be resident besides, with its earlier value.
+        """
+        block = self.scratch.get(variable)
+        return self.address(variable) if block is None else block.address
 
     def _settle(self, step: RunStep, out: int, block: Block) -> None:
         if out in step.scratch:

@@ -60,7 +60,8 @@ class CopyStep:
 
     Args:
         host_offset: where the bytes lie in the slab.
-        host_claim_bytes, host_release_bytes: what it claims and releases there.
+        host_ledger_bytes: the host ledger from its issue on.
+        host_last_bytes: bytes of it that no later copy touches.
     """
 
     index: int
@@ -69,8 +70,8 @@ class CopyStep:
     lo: int
     hi: int
     host_offset: int
-    host_claim_bytes: int
-    host_release_bytes: int
+    host_ledger_bytes: int
+    host_last_bytes: int
 
 
 class OutStep(CopyStep):
@@ -229,7 +230,7 @@ def _make_step(
             kind = OutStep if row.stream == "D" else InStep
             return kind(
                 row.index, waits, var, lo, hi, slots.offsets[row.index],
-                row.host_claim_bytes, row.host_release_bytes,
+                row.host_ledger_bytes, row.host_last_bytes,
             )  # fmt: skip
         case Free(var, lo, hi):
             return FreeStep(row.index, waits, var, lo, hi)

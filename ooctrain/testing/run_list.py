@@ -1,0 +1,134 @@
+"""Executes a list of a random trace for real: threads, mappings, copies, with hashes for kernels.
+
+In: a trace of `random_traces.py`, a legal list, how to run it. Out: what each step left behind, to
+be compared with `interpreter.in_core`. The one idea: an operation that hashes its inputs makes any
+wrong byte visible in everything computed later; it also scribbles over its workspace and looks
+whether anybody else did meanwhile. Read next: `tests/properties/test_executor_laws.py`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from ooctrain.alloc.registry import AllocatorChoice
+from ooctrain.devices.base import Debug, Link
+from ooctrain.devices.cpu import CpuDevice
+from ooctrain.devices.host_vm import PAGE_BYTES
+from ooctrain.execution.placement import reserved_peak
+from ooctrain.execution.result import StepResult
+from ooctrain.executor import Session, host_extent_bytes
+from ooctrain.layers.base import Op
+from ooctrain.sched.schedule import Schedule
+from ooctrain.testing.byte_list import LawBroken
+from ooctrain.trace import Trace
+
+
+@dataclass(frozen=True, slots=True)
+class HashOp(Op):
+    """Computes what `interpreter.fake_outputs` says.
+
+    Args:
+        call: name of the call that it stands for.
+    """
+
+    call: str
+
+    def cpu(
+        self, pool: Any, ins: Sequence[np.ndarray], outs: Sequence[np.ndarray],
+        workspace: np.ndarray, scalars: Mapping[str, float | int],
+    ) -> None:  # fmt: skip
+        """Hashes; the workspace must stay its own meanwhile."""
+        mark = hashlib.shake_128(self.call.encode()).digest(1)[0]
+        workspace[:] = mark
+        text = f"{self.call}|".encode() + b"|".join(array.tobytes() for array in ins)
+        for position, out in enumerate(outs):
+            digest = hashlib.shake_128(f"{position}|".encode() + text).digest(out.size)
+            out[:] = np.frombuffer(digest, np.uint8)
+        if not (workspace == mark).all():
+            raise LawBroken(f"somebody wrote into the workspace of {self.call}")
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How to run a list.
+
+    Args:
+        choice: the allocator.
+        link: "duplex" or "shared".
+        link_bytes_per_us: of each direction; None: as fast as it goes.
+        debug: poison, delays, synchronous mode, ledger check.
+    """
+
+    choice: AllocatorChoice
+    link: Link = "duplex"
+    link_bytes_per_us: float | None = None
+    debug: Debug = field(default_factory=Debug)
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """What came of it.
+
+    Args:
+        persistent: after each step, {initial variable: its value}.
+        results: of each step.
+        used_bytes: what the arena held of the machine's memory at the end.
+        reserved_bytes: the reserved peak that the replay foretold: the size of the arena.
+        granted_bytes: the allocator's own high-water mark.
+    """
+
+    persistent: Sequence[Mapping[int, bytes]]
+    results: Sequence[StepResult]
+    used_bytes: int
+    reserved_bytes: int
+    granted_bytes: int
+
+
+def executable(trace: Trace) -> Trace:
+    """The trace with operations that can run."""
+    calls = tuple(replace(call, op=HashOp(call.name)) for call in trace.calls)
+    return Trace(trace.variables, calls, trace.carries, trace.outputs)
+
+
+def run_list(
+    trace: Trace, schedule: Schedule, way: Way, start: Mapping[int, bytes],
+    inputs: Sequence[Mapping[int, bytes]], wanted: Sequence[int] = (),
+) -> Ran:  # fmt: skip
+    """Runs a list once for each of `inputs`, in an arena of exactly the reserved peak.
+
+    Args:
+        start: values of the persistent variables.
+        inputs: values of the inputs, for each step.
+    """
+    runnable = executable(trace)
+    reserved = reserved_peak(schedule, runnable, way.choice)
+    device = CpuDevice(
+        max(PAGE_BYTES, -(-reserved // PAGE_BYTES) * PAGE_BYTES),
+        host_extent_bytes(runnable, schedule),
+        1, way.link, way.link_bytes_per_us, way.link_bytes_per_us,
+        debug=way.debug, copy_bytes=ctypes.memmove,
+    )  # fmt: skip
+    try:
+        allocator = way.choice.make(device.memory)
+        session = Session(runnable, schedule, device, allocator, _arrays(start), wanted)
+        persistent, results = [], []
+        for values in inputs:
+            results.append(session.run_step(_arrays(values), {}))
+            allocator.check()
+            persistent.append({v: session.read(v).tobytes() for v in runnable.end_variables})
+        granted = allocator.stats().peak_granted_bytes
+        used = device.memory.used_bytes()
+        session.close()
+        return Ran(persistent, results, used, reserved, granted)
+    finally:
+        device.close()
+
+
+def _arrays(values: Mapping[int, bytes]) -> dict[int, np.ndarray]:
+    return {v: np.frombuffer(value, np.uint8) for v, value in values.items()}
