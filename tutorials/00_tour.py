@@ -1,0 +1,150 @@
+# %% [markdown]
+# # 00 Tour
+#
+# **Goal:** train a real network in less memory than it needs, and see each stage on the way.
+# **Prerequisites:** Python and a little PyTorch. **Minutes:** 10.
+# **Paper:** 000, figure 2 (what a scheduler does).
+#
+# The whole library in one sentence: *a training step is a straight-line list; correctness and memory
+# are decided by the order of the list alone, speed by the streams it runs on.*
+
+# %%
+import numpy as np
+from lesson import Lesson
+
+import ooctrain as oc
+from ooctrain.data import DataLoader
+from ooctrain.report.svg import timelines_svg
+from ooctrain.units import format_bytes, format_us
+
+lesson = Lesson("00 tour")
+
+# %% [markdown]
+# ## 1. A model and its data
+#
+# Names are PyTorch's. The digits are real: 1,797 scans of handwriting from 43 people.
+
+# %%
+lesson.cell("a model and real digits")
+oc.manual_seed(0)
+model = oc.models.build("resnet18", num_classes=10, stem="cifar")
+digits = oc.data.load("digits", train=True)
+x, y = next(iter(DataLoader(digits, 64, shuffle=True)))
+print(f"    images {x.shape} {x.dtype}, labels {y[:8]} ...")
+
+# %% [markdown]
+# ## 2. Trace: the step as a list of calls
+
+# %%
+lesson.cell("trace")
+trace = oc.trace(model, x.shape)
+print(f"    {len(trace.calls)} calls over {len(trace.variables)} variables")
+for call in trace.calls[:4]:
+    print(f"      {call.name}")
+
+# %% [markdown]
+# ## 3. Plan: the list with swaps, within a budget
+#
+# "25%" is a quarter of the way from the least that whole calls need to what in-core needs.
+# **What share of the in-core peak will that be?**
+
+# %%
+lesson.cell("plan")
+lesson.predict("budget / in-core peak", guess=0.25)
+in_core = oc.plan(trace, "100%", planner="keep-all")
+plan = oc.plan(trace, "25%", planner="window")
+lesson.reveal("budget / in-core peak", plan.peak_bytes / in_core.peak_bytes)
+for index in range(8):
+    print(f"      {plan.schedule.describe(index, plan.trace)}")
+print(f"      ... {len(plan.schedule)} instructions in all")
+
+# %% [markdown]
+# ## 4. Verify: a proof, not a hope
+#
+# The verifier knows no planner. It walks the list and checks every rule: nothing is read that is not
+# there, nothing is lost, the budget holds at every instruction. Break the list and it says where.
+
+# %%
+lesson.cell("verify, then break it")
+oc.verify(plan, trace, "25%")
+print("    the plan is legal")
+swaps = [i for i, step in enumerate(plan.schedule) if type(step).__name__ == "SwapIn"]
+broken = oc.Schedule(
+    tuple(step for i, step in enumerate(plan.schedule) if i != swaps[-1]),
+    plan.schedule.start_device,
+    plan.schedule.start_host,
+    plan.schedule.granule,
+)
+try:
+    oc.verify(broken, plan.trace, plan.peak_bytes)
+    caught = None
+except oc.ScheduleError as error:
+    caught = error
+    print("   ", str(error).replace("\n", "\n    "))
+
+# %% [markdown]
+# ## 5. Simulate: how long would it take elsewhere?
+
+# %%
+lesson.cell("simulate on two machines")
+timelines = {}
+for name in ("v100-pcie", "v100-32gb-nvlink"):
+    timelines[name] = oc.simulate(plan.schedule, plan.trace, oc.machine(name))
+    print(f"    {name:<17} {format_us(timelines[name].makespan_us)} a step")
+phases = {call.name: call.phase for call in plan.trace.calls}
+lesson.picture("00_tour.svg", timelines_svg(timelines, budget_bytes=plan.peak_bytes, phases=phases))
+
+# %% [markdown]
+# ## 6. Execute: for real, on an arena of exactly that many bytes
+#
+# Data really moves between two memories. **How many of the 11,173,962 gradients differ from in-core?**
+
+# %%
+lesson.cell("execute")
+lesson.predict("differing gradients", guess=0)
+small = oc.execute(plan, model, (x, y))
+full = oc.execute(in_core, model, (x, y))
+differing = sum(int((small.gradients[n] != full.gradients[n]).sum()) for n in full.gradients)
+lesson.reveal("differing gradients", differing)
+print(f"    loss {small.loss:.6f} and {full.loss:.6f}")
+print(f"    moved out {format_bytes(small.timeline.bytes_out)}, in-core moved none")
+
+# %% [markdown]
+# ## 7. Train
+
+# %%
+lesson.cell("train five steps within the budget")
+with oc.Trainer(
+    model, optimizer=oc.optim.SGD(model.parameters(), lr=0.02), budget="25%"
+) as trainer:
+    losses = [trainer.step(x, y) for _ in range(5)]
+    peak = trainer.timeline.peak_bytes
+    predicted = trainer.plan.peak_bytes
+print("    losses", " ".join(f"{loss:.3f}" for loss in losses))
+print(f"    peak predicted {format_bytes(predicted)}, measured {format_bytes(peak)}")
+
+# %% [markdown]
+# ## Exercises
+#
+# 1. Which rule did the broken list violate? (its code, as printed above)
+# 2. How many bytes lie between the predicted and the measured peak?
+# 3. Plan the step with `planner="naive"`. How many times longer is its makespan on "v100-pcie" than
+#    the window's? (to the next whole number)
+
+# %%
+lesson.cell("exercises")
+naive = oc.plan(trace, "25%", planner="naive", machine="v100-pcie")
+times = round(naive.makespan_us / timelines["v100-pcie"].makespan_us)
+lesson.exercise("1. the rule", lambda a: a == caught.rule, None)
+lesson.exercise("2. the difference", lambda a: a == peak - predicted, None)
+lesson.exercise("3. naive against window", lambda a: a == times, None)
+
+# %%
+assert plan.peak_bytes < 0.75 * in_core.peak_bytes
+assert caught is not None
+assert differing == 0
+assert small.loss == full.loss
+assert all(np.array_equal(small.state[n], full.state[n]) for n in full.state)
+assert losses[-1] < losses[0]
+assert peak == predicted
+print("\nall asserts passed")

@@ -1,0 +1,136 @@
+# %% [markdown]
+# # 02 Trace a training step
+#
+# **Goal:** read a whole training step as data: calls, variables, and how long each variable lives.
+# **Prerequisites:** 01. **Minutes:** 15.
+# **Paper:** 000, section 3 (function sequence and variable sequence).
+#
+# Before we can decide what to move out of memory we must know what is in it, and when. A trace tells
+# us without running anything: it takes milliseconds and no memory, for any batch size.
+
+# %%
+import time
+
+from lesson import Lesson
+
+import ooctrain as oc
+from ooctrain.units import format_bytes
+
+lesson = Lesson("02 trace a training step")
+
+# %% [markdown]
+# ## Ten calls or a hundred?
+#
+# LeNet has two convolutions, two pools and three linear layers. **How many calls does one training
+# step make**, with the backward pass and the updates of SGD? Guess before you look.
+
+# %%
+lesson.cell("trace LeNet")
+lesson.predict("calls in a LeNet step", guess=40)
+model = oc.models.build("lenet", num_classes=10, in_channels=1)
+trace = oc.trace(model, (64, 1, 28, 28))
+lesson.reveal("calls in a LeNet step", len(trace.calls))
+
+for call in trace.calls[:8]:
+    outs = ", ".join(trace.variables[v].name for v in call.outs)
+    print(f"      {call.phase:<9}{call.name:<24} -> {outs}")
+print(f"      ... and {len(trace.calls) - 8} more")
+
+# %% [markdown]
+# Three kinds of calls are easy to forget. The *loss* is a call. Each layer has up to three backward
+# calls (gradient of the input, of the weight, of the bias). And each parameter has an update, placed
+# right after its gradient, so that the gradient can be freed at once.
+#
+# ## The variable sequence
+#
+# Paper 000 flattens the step: for each call, the variables it touches, one after the other. The same
+# variable comes again and again; the distance between two occurrences is the time in which it is
+# *not* needed. Swapping lives from long distances.
+
+# %%
+lesson.cell("how far apart are a variable's uses?")
+sequence = trace.variable_sequence()
+gaps = sorted(
+    (
+        (b - a, trace.variables[v])
+        for v in range(len(trace.variables))
+        for a, b in zip(trace.uses[v], trace.uses[v][1:], strict=False)
+    ),
+    key=lambda pair: -pair[0],
+)
+print(f"    {len(sequence)} occurrences of {len(trace.variables)} variables")
+for gap, variable in gaps[:5]:
+    size = format_bytes(variable.nbytes)
+    print(f"      {variable.name:<20} {size:>9}  rests for {gap} calls ({variable.kind})")
+
+# %% [markdown]
+# The longest rests belong to what was computed first: its gradient is computed last.
+#
+# ## Memory over time
+#
+# If nothing is ever moved, a variable occupies memory from the call that writes it to the call that
+# reads it last. Adding up gives the curve below. **Where is its peak: in the forward pass, at the
+# loss, or late in the backward pass?** Guess as a share of the calls: 0 is the first, 1 the last.
+
+# %%
+lesson.cell("the memory curve of ResNet-18 in-core")
+lesson.predict("place of the peak", guess=0.9)
+resnet = oc.models.build("resnet18", num_classes=10, stem="cifar")
+step = oc.trace(resnet, (128, 3, 32, 32))
+machine = oc.machine("v100-pcie")
+plan = oc.plan(step, "100%", planner="keep-all", machine=machine)
+timeline = oc.simulate(plan.schedule, plan.trace, machine)
+peak_us = max(timeline.ledger, key=lambda point: point[1])[0]
+before = sum(e.end_us <= peak_us for e in timeline.events if e.stream == "C")
+place = before / len(plan.trace.calls)
+lesson.reveal("place of the peak", place)
+print(f"    peak {format_bytes(timeline.peak_bytes)}, simulated on {machine.name}")
+
+from ooctrain.report.svg import timelines_svg
+
+phases = {call.name: call.phase for call in plan.trace.calls}
+lesson.picture("02_memory_curve.svg", timelines_svg({"ResNet-18 in-core": timeline}, phases=phases))
+
+# %% [markdown]
+# Up in the forward pass, down in the backward pass: the curve is a tent. The foot on which it stands
+# are the persistent variables (parameters and momentum).
+#
+# ## Batch 1440 on a laptop
+#
+# Paper 000 trains ResNet-50 at batch 1440 on a GPU with 16 GB. We cannot run that here, but we can
+# trace it. **How much memory would it need in-core, in GiB?**
+
+# %%
+lesson.cell("trace ResNet-50 at batch 1440")
+lesson.predict("GiB in-core", guess=100)
+started = time.perf_counter()
+resnet50 = oc.models.build("resnet50", num_classes=1000, stem="imagenet")
+large = oc.trace(resnet50, (1440, 3, 224, 224), threads=2)
+seconds = time.perf_counter() - started
+in_core = oc.plan(large, 1 << 50, planner="keep-all", machine="v100-16gb-nvlink")
+lesson.reveal("GiB in-core", in_core.peak_bytes / 2**30)
+print(f"    {len(large.calls)} calls, traced in {seconds:.2f} s without allocating an array")
+
+# %% [markdown]
+# ## Exercises
+#
+# 1. Which variable of LeNet rests longest? (its name)
+# 2. The update of SGD with momentum reads three variables. Which kind does the third have?
+#    (look at `trace.variables[v].kind`)
+# 3. How many calls of LeNet's step are *impure*, that is, must run exactly once?
+
+# %%
+lesson.cell("exercises")
+impure = sum(not call.pure for call in trace.calls)
+lesson.exercise("1. the longest rest", lambda a: a == gaps[0][1].name, None)
+lesson.exercise("2. kind of the third variable", lambda a: a == "state", None)
+lesson.exercise("3. impure calls", lambda a: a == impure, None)
+
+# %%
+assert len(trace.calls) > 30
+assert {c.phase for c in trace.calls} == {"forward", "loss", "backward", "update"}
+assert gaps[0][1].kind in ("input", "activation", "param", "state", "aux")
+assert 0.2 < place < 0.7, "the tent's top is around the loss"
+assert impure == 10, "one update for each of LeNet's ten parameters"
+assert in_core.peak_bytes > 7 * 2**34, "more than seven times the paper's 16 GB"
+print("\nall asserts passed")

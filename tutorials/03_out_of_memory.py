@@ -1,0 +1,167 @@
+# %% [markdown]
+# # 03 Out of memory
+#
+# **Goal:** run out of memory on purpose, and learn which of three different things has happened.
+# **Prerequisites:** 02. **Minutes:** 15.
+# **Paper:** 000, sections 1 and 4.
+#
+# "Out of memory" can mean: (a) no order of calls could ever fit, because one call alone needs more;
+# (b) the step does not fit in-core, but would if something were moved; (c) there are enough free
+# bytes, but not in one piece. The three have different cures, and the library tells them apart.
+
+# %%
+import numpy as np
+from lesson import Lesson
+
+import ooctrain as oc
+from ooctrain.alloc.registry import choose_allocator
+from ooctrain.alloc.replay import PaperMemory
+from ooctrain.errors import OutOfDeviceMemory
+from ooctrain.sched.budget import trace_minimum_bytes, trace_peak_bytes
+from ooctrain.units import format_bytes
+
+lesson = Lesson("03 out of memory")
+
+# %% [markdown]
+# ## Two numbers for every step
+#
+# The *trace peak* is what the step needs if nothing is moved. The *trace minimum* is what the
+# persistent variables and the largest single call need. Between the two lies everything that
+# planners can do; a budget of "25%" means a quarter of the way from the minimum to the peak.
+#
+# **What share of the peak is the minimum, for ResNet-18 at batch 32?**
+
+# %%
+lesson.cell("minimum and peak")
+lesson.predict("minimum / peak", guess=0.5)
+oc.manual_seed(0)
+model = oc.models.build("resnet18", num_classes=10, stem="cifar")
+plan = oc.plan(oc.trace(model, (32, 3, 32, 32)), "100%", planner="keep-all")
+least, most = trace_minimum_bytes(plan.trace), trace_peak_bytes(plan.trace)
+share = least / most
+lesson.reveal("minimum / peak", share)
+print(f"    minimum {format_bytes(least)}, peak {format_bytes(most)}")
+
+# %% [markdown]
+# Much of the minimum are the persistent variables: ResNet-18 has 11 million parameters, each with a
+# momentum, and at batch 32 its images are tiny. The share shrinks as the batch grows.
+#
+# ## (b) It does not fit in-core
+
+# %%
+lesson.cell("one byte too little")
+trace = oc.trace(model, (32, 3, 32, 32))
+in_core = plan.peak_bytes
+try:
+    oc.plan(trace, in_core - 1, planner="keep-all")
+    refused = None
+except oc.Infeasible as error:
+    refused = error
+    print("   ", str(error).replace("\n", "\n    "))
+again = oc.plan(trace, refused.minimum_bytes, planner="keep-all")
+moved = oc.plan(trace, in_core // 2, planner="window")
+print(f"    the window planner fits the same step into half: {format_bytes(moved.peak_bytes)}")
+
+# %% [markdown]
+# The error carries the planner's own minimum, and it is honest: the same planner succeeds at exactly
+# that number of bytes.
+#
+# ## (a) Nothing can fit
+#
+# `naive` swaps everything out after every call. It goes as low as any planner that runs whole calls
+# can go. **By how many times can it undercut the in-core peak here?**
+
+# %%
+lesson.cell("the least that whole calls need")
+lesson.predict("in-core peak / naive minimum", guess=4)
+try:
+    oc.plan(trace, "1KiB", planner="naive")
+except oc.Infeasible as error:
+    bottom = error
+    print("   ", str(error).replace("\n", "\n    "))
+factor = in_core / bottom.minimum_bytes
+lesson.reveal("in-core peak / naive minimum", factor)
+
+# %% [markdown]
+# Note the name of the call: whoever wants to go lower must make *that* call smaller. This is what
+# tiling does (tutorial 05).
+#
+# ## (c) Enough bytes, but not in one piece
+#
+# Allocators that hand out contiguous pieces can fail although enough is free. Let us do it by hand:
+# four blocks fill an arena of 4 MiB; we free the first and the third, and ask for 2 MiB.
+
+# %%
+lesson.cell("fragmentation by hand")
+MIB = 1 << 20
+choice = choose_allocator("best-fit", 4 * MIB)
+arena = choice.make(PaperMemory(4 * MIB))
+blocks = [arena.allocate(MIB, f"block {i}") for i in range(4)]
+arena.free(blocks[0])
+arena.free(blocks[2])
+try:
+    arena.allocate(2 * MIB, "the large one")
+    fragmented = ""
+except OutOfDeviceMemory as error:
+    fragmented = str(error)
+    print("   ", fragmented.replace("\n", "\n    "))
+
+choice = choose_allocator("va", 4 * MIB)
+virtual = choice.make(PaperMemory(4 * MIB))
+blocks = [virtual.allocate(MIB, f"block {i}") for i in range(4)]
+virtual.free(blocks[0])
+virtual.free(blocks[2])
+large = virtual.allocate(2 * MIB, "the large one")
+print(f"    va: granted {format_bytes(large.granted_bytes)} from the same two holes")
+
+# %% [markdown]
+# Virtual addressing glues the two holes together with a page table: the address is contiguous, the
+# memory behind it is not. That is the allocator this library uses by default (tutorial 07 builds it).
+#
+# ## The budget is real
+#
+# The cpu device's arena is exactly the budget: there is no more memory to be had. We train one step
+# in-core and one within half of it, and compare every bit.
+
+# %%
+lesson.cell("the same bits in half the memory")
+rng = np.random.default_rng(0)
+x = rng.normal(size=(32, 3, 32, 32)).astype(np.float32)
+y = rng.integers(0, 10, 32)
+small, full = oc.execute(moved, model, (x, y)), oc.execute(plan, model, (x, y))
+same = small.loss == full.loss and all(
+    np.array_equal(small.gradients[name], full.gradients[name]) for name in full.gradients
+)
+print(f"    loss {small.loss:.6f} in {format_bytes(moved.peak_bytes)}; same bits: {same}")
+
+# %% [markdown]
+# ## Exercises
+#
+# 1. At which batch size does the minimum fall below a quarter of the peak? (try 32, 64, 128, 256)
+# 2. Which call is the witness of naive's minimum? (its name)
+# 3. Three blocks of 1 MiB are live in a best-fit arena of 4 MiB, at 0, 1 and 3 MiB. What is the
+#    largest block, in MiB, that can still be had?
+
+
+# %%
+def share_at(batch):
+    """Minimum over peak for ResNet-18 at a batch size."""
+    step = oc.plan(oc.trace(model, (batch, 3, 32, 32)), "100%", planner="keep-all").trace
+    return trace_minimum_bytes(step) / trace_peak_bytes(step)
+
+
+lesson.cell("exercises")
+answer = next(batch for batch in (32, 64, 128, 256) if share_at(batch) < 0.25)
+lesson.exercise("1. the batch size", lambda a: a == answer, None)
+lesson.exercise("2. the witness", lambda a: a == bottom.witness_call, None)
+lesson.exercise("3. the largest hole", lambda a: a == 1, None)
+
+# %%
+assert refused is not None
+assert again.peak_bytes == refused.minimum_bytes == in_core
+assert moved.peak_bytes <= in_core // 2
+assert factor > 3
+assert "fragment" in fragmented
+assert large.granted_bytes == 2 * MIB
+assert same
+print("\nall asserts passed")
