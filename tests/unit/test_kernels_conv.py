@@ -10,7 +10,7 @@ import pytest
 
 from ooctrain.errors import ConfigError, ShapeError
 from ooctrain.layers.kernels.conv_shape import ConvShape
-from ooctrain.layers.kernels.cpu import conv2d, conv_plan, matmul
+from ooctrain.layers.kernels.cpu import conv2d, conv_plan, matmul, tiling
 from ooctrain.layers.kernels.cpu.pool import ThreadPool
 
 PARTS = ("forward", "grad_input", "grad_weight")
@@ -112,6 +112,12 @@ SHAPES = {
     "large image": ConvShape(1, 16, 40, 40, 16, 3, 3, padding=(1, 1, 1, 1)),
     "single everything": ConvShape(1, 1, 1, 1, 1, 1, 1),
 }
+
+
+@pytest.fixture(autouse=True)
+def many_chunks(monkeypatch):
+    """Shapes this small would run as one chunk; the tests want threads and orders to matter."""
+    monkeypatch.setattr(tiling, "CHUNK_FLOPS", 1)
 
 
 @pytest.fixture(scope="module")

@@ -36,9 +36,10 @@ from ooctrain.layers.kernels.cpu.direct_plan import (
 from ooctrain.layers.kernels.cpu.jit import kernel
 from ooctrain.layers.kernels.cpu.partials import sum_partials
 from ooctrain.layers.kernels.cpu.pool import ThreadPool
-from ooctrain.layers.kernels.cpu.tiling import PANEL
+from ooctrain.layers.kernels.cpu.tiling import PANEL, chunk_items
 from ooctrain.layers.kernels.cpu.window import copy_panel, copy_run, copy_window, pack_columns, pack_transposed
 
+PACK_FLOPS = 20  # packing an element takes as long as so many operations of the multiplying loop
 _floats = types.float32[::1]
 _whole = types.int64
 _tables = types.int64[::1]
@@ -302,7 +303,7 @@ def _views(plan: DirectPlan, workspace: np.ndarray) -> tuple[np.ndarray, np.ndar
     return space.view(np.float32), tables
 
 
-def _run_correlation(pool, plan, source, w, bias, target, workspace) -> None:
+def _run_correlation(pool, shape, plan, source, w, bias, target, workspace) -> None:
     space, tables = _views(plan, workspace)
     p = plan.numbers
     end = p.bias_at + p.out_c
@@ -311,18 +312,20 @@ def _run_correlation(pool, plan, source, w, bias, target, workspace) -> None:
         space[p.bias_at : end] = bias
     source, w, target = source.reshape(-1), w.reshape(-1), target.reshape(-1)
     if not p.private:
-        pool.run(_pack_weights, p.phases * p.panels * p.groups, 1, w, space, tables, p)
-    pool.run(_correlate, p.items, 1, source, w, target, space, tables, p)
+        panels = p.phases * p.panels * p.groups
+        pool.run(_pack_weights, panels, chunk_items(panels, PACK_FLOPS * w.size), w, space, tables, p)
+    chunk = chunk_items(p.items, shape.flops)
+    pool.run(_correlate, p.items, chunk, source, w, target, space, tables, p)
 
 
 def forward(pool: ThreadPool, shape: ConvShape, x, w, bias, y, workspace) -> None:
     """y = x * w + bias. See `conv2d.forward`."""
-    _run_correlation(pool, plan_forward(shape, pool.threads), x, w, bias, y, workspace)
+    _run_correlation(pool, shape, plan_forward(shape, pool.threads), x, w, bias, y, workspace)
 
 
 def grad_input(pool: ThreadPool, shape: ConvShape, dy, w, dx, workspace) -> None:
     """dx = dy correlated with the flipped weights. See `conv2d.grad_input`."""
-    _run_correlation(pool, plan_grad_input(shape, pool.threads), dy, w, None, dx, workspace)
+    _run_correlation(pool, shape, plan_grad_input(shape, pool.threads), dy, w, None, dx, workspace)
 
 
 def grad_weight(pool: ThreadPool, shape: ConvShape, x, dy, dw, workspace) -> None:
@@ -331,7 +334,8 @@ def grad_weight(pool: ThreadPool, shape: ConvShape, x, dy, dw, workspace) -> Non
     space, tables = _views(plan, workspace)
     p = plan.numbers
     flat = dw.reshape(-1)
-    pool.run(_outer, p.items, 1, x.reshape(-1), dy.reshape(-1), flat, space, tables, p)
+    chunk = chunk_items(p.items, shape.flops)
+    pool.run(_outer, p.items, chunk, x.reshape(-1), dy.reshape(-1), flat, space, tables, p)
     if p.parts > 1:
         pool.run(
             sum_partials, flat.size, 65536, space, p.partials_at, p.partial_stride, p.parts, flat

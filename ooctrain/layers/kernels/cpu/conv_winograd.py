@@ -27,7 +27,7 @@ from ooctrain.layers.kernels.cpu.jit import kernel
 from ooctrain.layers.kernels.cpu.partials import sum_partials
 from ooctrain.layers.kernels.cpu.pool import ThreadPool
 from ooctrain.layers.kernels.cpu.simd import VL
-from ooctrain.layers.kernels.cpu.tiling import PANEL
+from ooctrain.layers.kernels.cpu.tiling import PANEL, chunk_items
 from ooctrain.layers.kernels.cpu.winograd_plan import (
     Correlation,
     WeightGradient,
@@ -43,6 +43,7 @@ from ooctrain.layers.kernels.cpu.winograd_transforms import (
     transform_panel,
 )
 
+TRANSFORM_FLOPS = 40  # a transformed element takes as long as so many operations of the multiplying loop
 _floats, _tables, _whole = types.float32[::1], types.int64[::1], types.int64
 _correlation = types.NamedUniTuple(_whole, len(Correlation._fields), Correlation)
 _gradient = types.NamedUniTuple(_whole, len(WeightGradient._fields), WeightGradient)
@@ -226,12 +227,16 @@ def _run_correlation(pool, plan, source, w, bias, target, workspace) -> None:
     if bias is not None:
         space[p.bias_at : end] = bias
     source, w, target = source.reshape(-1), w.reshape(-1), target.reshape(-1)
+    product_flops = 2 * p.planes * p.tiles * p.in_c * p.out_c
+    chunk = chunk_items(p.items, product_flops)
     if p.by_filters:
-        pool.run(_transform_inputs, p.tiles, 4, source, space, p)
-        pool.run(_by_filters, p.items, 1, w, target, space, tables, p)
+        inputs_chunk = chunk_items(p.tiles, TRANSFORM_FLOPS * p.planes * p.tiles * p.in_c)
+        pool.run(_transform_inputs, p.tiles, inputs_chunk, source, space, p)
+        pool.run(_by_filters, p.items, chunk, w, target, space, tables, p)
     else:
-        pool.run(_transform_weights, p.panels, 1, w, space, p)
-        pool.run(_by_tiles, p.items, 1, source, target, space, tables, p)
+        weights_chunk = chunk_items(p.panels, TRANSFORM_FLOPS * p.planes * p.in_c * p.out_c)
+        pool.run(_transform_weights, p.panels, weights_chunk, w, space, p)
+        pool.run(_by_tiles, p.items, chunk, source, target, space, tables, p)
 
 
 def forward(pool: ThreadPool, shape: ConvShape, m: int, x, w, bias, y, workspace) -> None:
@@ -252,6 +257,7 @@ def grad_weight(pool: ThreadPool, shape: ConvShape, m: int, x, dy, dw, workspace
     space, tables = _views(plan, workspace)
     p, flat = plan.numbers, dw.reshape(-1)
     tables[p.table_at] = 0
-    pool.run(_grad_weight, p.items, 1, x.reshape(-1), dy.reshape(-1), flat, space, tables, p)
+    chunk = chunk_items(p.items, 2 * p.planes * p.tiles * p.in_c * p.out_c)
+    pool.run(_grad_weight, p.items, chunk, x.reshape(-1), dy.reshape(-1), flat, space, tables, p)
     if p.parts > 1:
         pool.run(sum_partials, flat.size, 65536, space, p.partials_at, p.partial_stride, p.parts, flat)

@@ -10,6 +10,8 @@ from __future__ import annotations
 PANEL = 32  # columns of packed weights that lie side by side: two AVX-512 or four AVX2 vectors
 ROWS = 12  # the most rows that a register tile of any instruction set has
 ALIGNMENT = 16  # floats; 64 bytes, a cache line
+CHUNKS = 32  # chunks wanted of a large call, so that threads finish together
+CHUNK_FLOPS = 16_000_000  # about 100 us of one thread: handing out a chunk may cost tens of microseconds
 
 
 def ceil_div(a: int, b: int) -> int:
@@ -28,3 +30,8 @@ def place(*sizes_floats: int) -> tuple[int, ...]:
         offsets.append(total)
         total += aligned(size)
     return (*offsets, total)
+
+
+def chunk_items(items: int, flops: int) -> int:
+    """Items of one chunk, for a call of `items` equal items and `flops` operations in all."""
+    return max(1, ceil_div(items, CHUNKS), min(items, ceil_div(items * CHUNK_FLOPS, flops)))
