@@ -16,15 +16,16 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+import ooctrain.chain
 import ooctrain.tile
 import ooctrain.trace
 
 __version__ = "0.1.0"
 
-# The first import of a submodule binds its name here. `oc.trace` and `oc.tile` are functions, so
-# these names are freed again; `from ooctrain.trace import Trace` keeps working, and no later import
-# binds them anew.
-del ooctrain.tile, ooctrain.trace
+# The first import of a submodule binds its name here. `oc.trace`, `oc.tile` and `oc.chain` are
+# functions, so these names are freed again; `from ooctrain.trace import Trace` keeps working, and
+# no later import binds them anew.
+del ooctrain.chain, ooctrain.tile, ooctrain.trace
 
 #: {public name: module that defines it}; a module of the package where both are equal
 _HOME = {
