@@ -41,7 +41,7 @@ def test_any_allowed_order_computes_the_in_core_values(case: Case, shared_link: 
 @given(cases())
 @settings(max_examples=300)
 def test_the_ledger_waits_for_what_the_table_says_pair_by_pair(case: Case):
-    """`ledger.py` names at most one instruction a stream, `byte_list.py` all of them: same thing."""
+    """`ledger.py` names at most one instruction a stream, `byte_list.py` all of them."""
     job, issued = lay_out(case.trace, case.schedule, case.rng()), walk(case.trace, case.schedule)
     stream = {row.index: row.stream for row in issued if row.stream}
     named, all_pairs = _Clocks(stream), _Clocks(stream)
@@ -76,9 +76,9 @@ def test_theorem_1_residency_stays_under_the_peak_for_any_durations(case: Case, 
         durations = [rng.choice([0, 1, rng.randint(1, 50), 1000]) for _ in case.schedule]
         start, done = start_times(issued, durations, shared_link)
         changes = [(start[row.index], row.claim_bytes) for row in issued if row.claim_bytes]
-        for row in issued:
-            if row.release_bytes:
-                changes.append((max((done[w] for w in row.waits), default=0), -row.release_bytes))
+        changes += [
+            (max((done[w] for w in row.waits), default=0), -row.release_bytes) for row in issued
+        ]
         curve = ledger_curve(start_bytes(case.schedule)[0], changes)
         assert max(held for _, held in curve) <= peak
 

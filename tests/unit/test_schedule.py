@@ -1,0 +1,127 @@
+"""The list as data: words, defaults, and the worked example of `docs/schedule.md`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ooctrain.sched.budget import resolve_budget, trace_minimum_bytes, trace_peak_bytes
+from ooctrain.sched.ledger import walk
+from ooctrain.sched.schedule import (
+    End,
+    Fence,
+    Granule,
+    Run,
+    SwapOut,
+    default_start,
+    describe_instruction,
+)
+from ooctrain.sched.simulate import durations_ns, simulate, start_times
+from ooctrain.sched.verify import verify
+from ooctrain.testing.worked_example import worked_machine, worked_schedule, worked_trace
+from ooctrain.trace import Trace, TraceBuilder
+
+
+def test_granted_bytes_are_whole_granules():
+    assert [Granule(8).granted(size) for size in (0, 1, 8, 9)] == [0, 8, 8, 16]
+
+
+def test_instructions_in_words():
+    trace = worked_trace()
+    assert describe_instruction(Run(0), trace) == "Run f1"
+    assert describe_instruction(Run(0, ()), trace) == "Run f1 keep nothing"
+    assert describe_instruction(Run(0, (2,)), trace) == "Run f1 keep a"
+    assert describe_instruction(End(0), trace) == "End f1"
+    assert describe_instruction(Fence(), trace) == "Fence"
+    assert describe_instruction(SwapOut(2, 0, 60), trace) == "SwapOut a [0, 60)"
+
+
+def test_by_default_what_persists_is_on_the_device_and_inputs_are_on_the_host():
+    assert default_start(worked_trace()) == (((1, 0, 20),), ((0, 0, 40),))
+
+
+def test_the_worked_table_is_what_the_code_says(repository: Path):
+    page = (repository / "docs" / "schedule.md").read_text(encoding="utf-8")
+    rows = [row for row in page.split("## A worked example")[1].splitlines() if row[:1] == "|"][2:]
+    assert [[cell.strip() for cell in row.strip("|").split("|")] for row in rows] == _worked_rows()
+
+
+def test_the_worked_sums_are_what_the_code_says():
+    trace, machine = worked_trace(), worked_machine()
+    schedule = worked_schedule(trace)
+    timeline = simulate(schedule, trace, machine)
+    assert (timeline.makespan_us, timeline.stall_us, timeline.compute_us) == (88, 14, 74)
+    assert (timeline.peak_bytes, timeline.host_peak_bytes) == (320, 100)
+    assert (timeline.bytes_out, timeline.bytes_in) == (60, 140)
+    assert (trace_minimum_bytes(trace), trace_peak_bytes(trace)) == (320, 380)
+    verify(schedule, trace, 320, machine)
+
+
+def test_the_worked_prefetch_costs_memory_and_saves_time():
+    trace = worked_trace()
+    items = list(worked_schedule(trace).instructions)
+    items.insert(8, items.pop(11))
+    earlier = replace(worked_schedule(trace), instructions=tuple(items))
+    timeline = simulate(earlier, trace, worked_machine())
+    (prefetch,) = (event for event in timeline.events if event.index == 8)
+    assert (prefetch.start_us, timeline.makespan_us, timeline.peak_bytes) == (28, 82, 340)
+
+
+def test_percentages_lie_between_minimum_and_peak():
+    trace = worked_trace()
+    assert [resolve_budget(trace, f"{f}%") for f in (0, 25, 50, 100)] == [320, 335, 350, 380]
+    assert resolve_budget(trace, "1KiB") == 1024
+    assert resolve_budget(trace, "0%", Granule(64)) == 64 + 128 + 128 + 128
+
+
+def test_shared_storages_count_once():
+    trace = _in_place_trace()
+    # x (8) + y and z, one storage (16), in the call that reads x and writes y.
+    assert trace_peak_bytes(trace) == 24
+    assert trace_minimum_bytes(trace) == 24
+
+
+def test_an_update_that_is_not_in_place_counts_twice_while_it_runs():
+    builder = TraceBuilder()
+    old = builder.variable("W", (10,), "uint8", "param")
+    new = builder.variable("W'", (10,), "uint8", "param")
+    builder.call("update", None, (old,), (new,), pure=False, phase="update")
+    builder.carries[new] = old
+    assert trace_peak_bytes(builder.build()) == trace_minimum_bytes(builder.build()) == 20
+
+
+@pytest.mark.parametrize("budget", ["101%", "-1%", "lots", 0])
+def test_what_is_no_budget_is_refused(budget):
+    with pytest.raises(ValueError, match=r"percentage|size|positive"):
+        resolve_budget(worked_trace(), budget)
+
+
+def _in_place_trace() -> Trace:
+    builder = TraceBuilder()
+    x = builder.variable("x", (8,), "uint8", "input")
+    y, z = builder.variable("y", (16,), "uint8"), builder.variable("z", (16,), "uint8")
+    builder.call("f", None, (x,), (y,))
+    builder.call("relu", None, (y,), (z,), reuse={z: y})
+    return builder.build()
+
+
+def _worked_rows() -> list[list[str]]:
+    trace, machine = worked_trace(), worked_machine()
+    schedule = worked_schedule(trace)
+    issued = walk(trace, schedule)
+    start, done = start_times(issued, durations_ns(schedule, trace, machine), shared_link=True)
+    rows = []
+    for row in issued:
+        words = describe_instruction(row.instruction, trace) + " (implied)" * row.implied
+        moved = row.claim_bytes - row.release_bytes
+        change = f"+{moved}" if row.claim_bytes else f"-{row.release_bytes}"
+        if row.stream and not row.claim_bytes:
+            change = "0"
+        waits = " ".join(map(str, row.waits))
+        time = "" if row.implied else f"{start[row.index] / 1000:g} to {done[row.index] / 1000:g}"
+        index = "" if row.implied else str(row.index)
+        ledgers = [str(row.ledger_bytes), str(row.host_ledger_bytes)]
+        rows.append([index, words, row.stream, change, *ledgers, waits, time])
+    return rows
