@@ -1,9 +1,9 @@
 """Eager mode: each call is computed at once, on the cores of this machine.
 
-In: calls from the tape. Out: arrays. The one idea: eager and traced training use the same operations and
-the same tape; only this runner differs from `tracing.TraceRunner`. Arrays lie in physical layout
-(`layers.base`), which nobody sees from outside: `Storage.read()` is a logical (N, C, H, W) view. Read next:
-`tracing.py`, then `layers/base.py`.
+In: calls from the tape. Out: arrays. The one idea: eager and traced training use the same
+operations and the same tape; only this runner differs from `tracing.TraceRunner`. Arrays lie in
+physical layout (`layers.base`), which nobody sees from outside: `Storage.read()` is a logical (N,
+C, H, W) view. Read next: `tracing.py`, then `layers/base.py`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from ooctrain.errors import ShapeError
 from ooctrain.layers.base import Op, Scalars, Spec, physical_shape, to_logical, to_physical
 
 if TYPE_CHECKING:
-    from ooctrain.autograd import Site, Tensor
+    from ooctrain.tape import Site
+    from ooctrain.tensor import Tensor
 
 Mode = Literal["cpu", "reference"]
 BYTES_PER_ALIGNMENT = 64
@@ -28,8 +29,8 @@ BYTES_PER_ALIGNMENT = 64
 class Storage(Protocol):
     """Where a tensor's value lies: in host memory here, or on a trainer's device between steps.
 
-    `version` grows with every write, `written_at` says where the last one came from; so the tape can tell
-    a value that backward needs from one that was changed meanwhile.
+    `version` grows with every write, `written_at` says where the last one came from; so the tape
+    can tell a value that backward needs from one that was changed meanwhile.
     """
 
     version: int
@@ -47,8 +48,8 @@ class HostStorage:
 
     Args:
         physical: the value, or
-        shape, initial: logical shape, and a function that makes the first value when it is first read;
-            so a model of any size is built, traced and planned without drawing its weights.
+        shape, initial: logical shape, and a function that makes the first value when it is first
+            read; so a model of any size is built, traced and planned without drawing its weights.
     """
 
     __slots__ = ("_physical", "initial", "shape", "version", "written_at")
@@ -89,7 +90,8 @@ class EagerRunner:
     """Computes every call with its kernel ("cpu") or with its NumPy definition ("reference").
 
     Args:
-        mode: "reference" keeps whatever float type its inputs have: float64 for checks of gradients.
+        mode: "reference" keeps whatever float type its inputs have: float64 for checks of
+            gradients.
         threads: of the kernels; None: all cores.
     """
 

@@ -1,8 +1,8 @@
 """Functions of layers, with the names, argument orders and defaults of `torch.nn.functional`.
 
-In: tensors. Out: tensors. The one idea: a function turns its arguments into one operation (or a few, for
-batch norm) and records it on the tape in force; there is no computing here. Read next: `nn.py`, and
-`layers/` for the operations.
+In: tensors. Out: tensors. The one idea: a function turns its arguments into one operation (or a
+few, for batch norm) and records it on the tape in force; there is no computing here. Read next:
+`nn.py`, and `layers/` for the operations.
 """
 
 from __future__ import annotations
@@ -19,7 +19,12 @@ from ooctrain.layers.conv2d import Conv2d, Geometry, choose_algorithm
 from ooctrain.layers.dropout import Dropout
 from ooctrain.layers.layout import Pad
 from ooctrain.layers.linear import Linear
-from ooctrain.layers.loss import MeanError, SoftmaxCrossEntropy, check_labels, looks_like_probabilities
+from ooctrain.layers.loss import (
+    MeanError,
+    SoftmaxCrossEntropy,
+    check_labels,
+    looks_like_probabilities,
+)
 from ooctrain.layers.pooling import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d, PoolGeometry
 from ooctrain.layers.relu import LeakyReLU, ReLU
 
@@ -59,8 +64,8 @@ def conv2d(
     """2-d convolution: (N, C, H, W) and (K, C / groups, R, S) give (N, K, OH, OW).
 
     Args:
-        padding: rows and columns on both sides; "valid" for none, "same" for as many as keep the size
-            (stride 1); or four sides (top, bottom, left, right).
+        padding: rows and columns on both sides; "valid" for none, "same" for as many as keep the
+            size (stride 1); or four sides (top, bottom, left, right).
 
     Raises:
         ShapeError: channels, groups or extents do not fit.
@@ -73,7 +78,7 @@ def conv2d(
     kernel, spread = _pair(weight.shape[2:]), _pair(dilation)
     sides = _sides(padding, kernel, spread, _pair(stride))
     geometry = Geometry(_pair(stride), sides, spread, groups)
-    # The algorithm is looked up for shapes that fit; those that do not are reported by the operation.
+    # The algorithm is looked up for shapes that fit; the operation reports those that do not.
     fits = input.shape[1] == weight.shape[1] * groups
     shape = geometry.conv_shape(input.shape, weight.shape) if fits else None
     algorithm = choose_algorithm(shape, current_tape().conv_algorithm) if shape else "direct"
@@ -81,8 +86,9 @@ def conv2d(
 
 
 def batch_norm(
-    input: Tensor, running_mean: Tensor | None, running_var: Tensor | None, weight: Tensor | None = None,
-    bias: Tensor | None = None, training: bool = False, momentum: float | None = 0.1, eps: float = 1e-5,
+    input: Tensor, running_mean: Tensor | None, running_var: Tensor | None,
+    weight: Tensor | None = None, bias: Tensor | None = None, training: bool = False,
+    momentum: float | None = 0.1, eps: float = 1e-5,
     num_batches_tracked: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """Normalises each channel by the batch (training) or by the running statistics.
@@ -122,7 +128,9 @@ def avg_pool2d(
 ) -> Tensor:  # fmt: skip
     """Mean of each window; `stride` defaults to the window."""
     if ceil_mode:
-        raise ConfigError("avg_pool2d: ceil_mode=True is not supported", fix="pad the input instead")
+        raise ConfigError(
+            "avg_pool2d: ceil_mode=True is not supported", fix="pad the input instead"
+        )
     return call(AvgPool2d(_pool_geometry(kernel_size, stride, padding), count_include_pad), input)
 
 
@@ -229,7 +237,9 @@ def _sides(
     return rows, rows, columns, columns
 
 
-def _pool_geometry(kernel_size: IntOrPair, stride: IntOrPair | None, padding: IntOrPair) -> PoolGeometry:
+def _pool_geometry(
+    kernel_size: IntOrPair, stride: IntOrPair | None, padding: IntOrPair
+) -> PoolGeometry:
     kernel, (rows, columns) = _pair(kernel_size), _pair(padding)
     step = kernel if stride is None else _pair(stride)
     return PoolGeometry(kernel, step, (rows, rows, columns, columns))

@@ -1,9 +1,9 @@
 """Modules and parameters, as in PyTorch: a tree of layers with named parameters and buffers.
 
-In: attribute assignments in `__init__`, tensors in `forward`. Out: a callable tree whose `state_dict` has
-PyTorch's keys and layouts. The one idea: assigning a `Parameter` or a `Module` to an attribute registers
-it under that name; the names of all calls and variables of a trace come from this tree. Read next:
-`nn.py`, then `functional.py`.
+In: attribute assignments in `__init__`, tensors in `forward`. Out: a callable tree whose
+`state_dict` has PyTorch's keys and layouts. The one idea: assigning a `Parameter` or a `Module` to
+an attribute registers it under that name; the names of all calls and variables of a trace come from
+this tree. Read next: `nn.py`, then `functional.py`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,11 @@ class Parameter(Tensor):
     __slots__ = ()
 
     def __init__(
-        self, data: Any, requires_grad: bool = True, *, initial: Callable[[], np.ndarray] | None = None
+        self,
+        data: Any,
+        requires_grad: bool = True,
+        *,
+        initial: Callable[[], np.ndarray] | None = None,
     ):
         if initial is None:
             data = np.array(data.numpy() if isinstance(data, Tensor) else data, np.float32)
@@ -74,7 +78,9 @@ class Module:
 
     def __setattr__(self, name: str, value: Any) -> None:
         if "_modules" not in self.__dict__:
-            raise ConfigError(f"{type(self).__name__}: call super().__init__() before assigning {name!r}")
+            raise ConfigError(
+                f"{type(self).__name__}: call super().__init__() before assigning {name!r}"
+            )
         registries = (self._parameters, self._modules, self._buffers)
         for kind, registry in ((Parameter, self._parameters), (Module, self._modules)):
             if isinstance(value, kind):
@@ -86,7 +92,9 @@ class Module:
         for registry in registries:
             if name in registry:
                 if value is not None and not isinstance(value, Tensor):
-                    raise ConfigError(f"{name!r} is registered; only a tensor or None can replace it")
+                    raise ConfigError(
+                        f"{name!r} is registered; only a tensor or None can replace it"
+                    )
                 registry[name] = value
                 return
         object.__setattr__(self, name, value)
@@ -199,7 +207,7 @@ class Module:
             clear_grad(parameter, set_to_none)
 
     def state_dict(self) -> dict[str, np.ndarray]:
-        """Copies of all parameters and buffers in PyTorch's keys and layouts, such as OIHW weights."""
+        """Copies of all parameters and buffers, in PyTorch's keys and layouts (OIHW weights)."""
         return {name: np.array(value.storage.read(), order="C") for name, value in self._state()}
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> LoadResult:
@@ -211,19 +219,23 @@ class Module:
         """
         mine = dict(self._state())
         result = LoadResult(
-            [key for key in mine if key not in state_dict], [key for key in state_dict if key not in mine]
+            [key for key in mine if key not in state_dict],
+            [key for key in state_dict if key not in mine],
         )
         if strict and any(result):
             raise ConfigError(
                 "state_dict does not fit the model",
                 code="OOC-112",
-                numbers=f"missing {_first(result.missing_keys)}; unexpected {_first(result.unexpected_keys)}",
+                numbers=f"missing {_first(result.missing_keys)}; "
+                f"unexpected {_first(result.unexpected_keys)}",
                 fix="load_state_dict(..., strict=False) loads what matches",
             )
         arrays = {key: np.asarray(state_dict[key]) for key in mine if key in state_dict}
         for key, array in arrays.items():
             if array.shape != mine[key].shape:
-                raise ShapeError(f"{key!r} has shape {array.shape}, the model wants {mine[key].shape}")
+                raise ShapeError(
+                    f"{key!r} has shape {array.shape}, the model wants {mine[key].shape}"
+                )
         for key, array in arrays.items():
             mine[key].storage.write(array.astype(mine[key].dtype))
         return result
@@ -244,7 +256,9 @@ class Module:
         return ""
 
     def __repr__(self) -> str:
-        parts = [f"({name}): {part!r}".replace("\n", "\n  ") for name, part in self.named_children()]
+        parts = [
+            f"({name}): {part!r}".replace("\n", "\n  ") for name, part in self.named_children()
+        ]
         body = "\n  ".join(filter(None, [self.extra_repr(), *parts]))
         inner = f"\n  {body}\n" if parts else body
         return f"{type(self).__name__}({inner})"

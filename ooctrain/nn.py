@@ -1,9 +1,9 @@
 """Layers as modules, with the names, argument orders, defaults and initial weights of `torch.nn`.
 
-In: sizes. Out: modules whose `forward` calls `functional`. The one idea: a layer owns its parameters and
-settings; the function does the rest. Weights begin as in PyTorch (Kaiming-uniform with a = sqrt(5), that
-is U(-1/sqrt(fan_in), 1/sqrt(fan_in)); biases the same), drawn from the generator that `oc.manual_seed`
-seeds. Read next: `functional.py`, `models/resnet.py`.
+In: sizes. Out: modules whose `forward` calls `functional`. The one idea: a layer owns its
+parameters and settings; the function does the rest. Weights begin as in PyTorch (Kaiming-uniform
+with a = sqrt(5), that is U(-1/sqrt(fan_in), 1/sqrt(fan_in)); biases the same), drawn from the
+generator that `oc.manual_seed` seeds. Read next: `functional.py`, `models/resnet.py`.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from ooctrain.functional import IntOrPair
 from ooctrain.module import Module, Parameter
 
 __all__ = [
-    "AdaptiveAvgPool2d", "AvgPool2d", "BatchNorm2d", "Conv2d", "CrossEntropyLoss", "Dropout", "Flatten",
-    "Identity", "L1Loss", "LeakyReLU", "Linear", "MSELoss", "MaxPool2d", "Module", "ModuleList", "Parameter",
+    "AdaptiveAvgPool2d", "AvgPool2d", "BatchNorm2d", "Conv2d", "CrossEntropyLoss", "Dropout",
+    "Flatten", "Identity", "L1Loss", "LeakyReLU", "Linear", "MSELoss", "MaxPool2d", "Module",
+    "ModuleList", "Parameter",
     "ReLU", "Sequential", "Sigmoid", "Tanh", "ZeroPad2d",
 ]  # fmt: skip
 
@@ -32,10 +33,12 @@ class Sequential(Module):
 
     def __init__(self, *modules: Module | OrderedDict[str, Module]):
         super().__init__()
-        first = modules[0] if modules else None
-        named = first.items() if isinstance(first, OrderedDict) else enumerate(modules)
-        for name, module in named:
-            self.add_module(str(name), module)
+        if len(modules) == 1 and isinstance(modules[0], OrderedDict):
+            named = dict(modules[0])
+        else:
+            named = {str(i): m for i, m in enumerate(modules) if isinstance(m, Module)}
+        for name, module in named.items():
+            self.add_module(name, module)
 
     def forward(self, input: Tensor) -> Tensor:
         for module in self.children():
@@ -106,7 +109,8 @@ class Conv2d(Module):
 
     def extra_repr(self) -> str:
         k, c, r, s = self.weight.shape
-        return f"{c * self.groups}, {k}, kernel_size=({r}, {s}), stride={self.stride}, padding={self.padding}"
+        settings = f"stride={self.stride}, padding={self.padding}"
+        return f"{c * self.groups}, {k}, kernel_size=({r}, {s}), {settings}"
 
 
 class Linear(Module):
@@ -130,22 +134,25 @@ class BatchNorm2d(Module):
     """Batch normalisation of (N, C, H, W) over N, H, W."""
 
     def __init__(
-        self, num_features: int, eps: float = 1e-5, momentum: float | None = 0.1, affine: bool = True,
-        track_running_stats: bool = True,
+        self, num_features: int, eps: float = 1e-5, momentum: float | None = 0.1,
+        affine: bool = True, track_running_stats: bool = True,
     ):  # fmt: skip
         super().__init__()
         self.num_features, self.eps, self.momentum = num_features, eps, momentum
         self.register_parameter("weight", Parameter(np.ones(num_features)) if affine else None)
         self.register_parameter("bias", Parameter(np.zeros(num_features)) if affine else None)
         tracked = track_running_stats
-        self.register_buffer("running_mean", np.zeros(num_features, np.float32) if tracked else None)
+        self.register_buffer(
+            "running_mean", np.zeros(num_features, np.float32) if tracked else None
+        )
         self.register_buffer("running_var", np.ones(num_features, np.float32) if tracked else None)
         self.register_buffer("num_batches_tracked", np.array(0) if tracked else None)
 
     def forward(self, input: Tensor) -> Tensor:
         return F.batch_norm(
             input, self.running_mean, self.running_var, self.weight, self.bias,
-            self.training or self.running_mean is None, self.momentum, self.eps, self.num_batches_tracked,
+            self.training or self.running_mean is None, self.momentum, self.eps,
+            self.num_batches_tracked,
         )  # fmt: skip
 
     def extra_repr(self) -> str:
@@ -190,7 +197,9 @@ class Sigmoid(Module):
 class MaxPool2d(Module):
     """Maximum of each window."""
 
-    def __init__(self, kernel_size: IntOrPair, stride: IntOrPair | None = None, padding: IntOrPair = 0):
+    def __init__(
+        self, kernel_size: IntOrPair, stride: IntOrPair | None = None, padding: IntOrPair = 0
+    ):
         super().__init__()
         self.kernel_size, self.stride, self.padding = kernel_size, stride, padding
 
@@ -214,7 +223,12 @@ class AvgPool2d(Module):
 
     def forward(self, input: Tensor) -> Tensor:
         return F.avg_pool2d(
-            input, self.kernel_size, self.stride, self.padding, self.ceil_mode, self.count_include_pad
+            input,
+            self.kernel_size,
+            self.stride,
+            self.padding,
+            self.ceil_mode,
+            self.count_include_pad,
         )
 
 
@@ -300,7 +314,7 @@ def init_normal(parameter: Parameter, std: float) -> None:
 
 
 def init_kaiming_normal(parameter: Parameter) -> None:
-    """He's initialisation for ReLU networks, fan-out mode, as torchvision's ResNet and VGG use it."""
+    """He's initialisation for ReLU, fan-out mode, as torchvision's ResNet and VGG use it."""
     fan_out = parameter.shape[0] * math.prod(parameter.shape[2:])
     init_normal(parameter, math.sqrt(2 / fan_out))
 

@@ -1,9 +1,11 @@
-"""Optimizers and learning-rate schedules, with the names, argument orders and defaults of `torch.optim`.
+"""Optimizers and learning-rate schedules, with the names, argument orders and defaults of
+`torch.optim`.
 
 In: parameters with gradients. Out: their next values. The one idea: an update is an operation
-(`layers/update.py`) recorded by the optimizer, at once in eager mode, as one call per parameter in a
-trace; so `step()` and a planned training step do the same arithmetic. Learning rates are step scalars:
-"lr" for the first parameter group, "lr.1" for the second. Read next: `layers/update.py`, `tracing.py`.
+(`layers/update.py`) recorded by the optimizer, at once in eager mode, as one call per parameter in
+a trace; so `step()` and a planned training step do the same arithmetic. Learning rates are step
+scalars: "lr" for the first parameter group, "lr.1" for the second. Read next: `layers/update.py`,
+`tracing.py`.
 """
 
 from __future__ import annotations
@@ -37,11 +39,11 @@ class Optimizer:
     name = "optimizer"
 
     def __init__(self, params: Params, defaults: dict[str, Any]):
-        self.state: dict[Parameter, dict[str, Tensor]] = {}
-        self.steps: dict[Parameter, int] = {}
+        self.state: dict[Tensor, dict[str, Tensor]] = {}
+        self.steps: dict[Tensor, int] = {}
         self.param_groups: list[dict[str, Any]] = []
         self.defaults = defaults
-        entries = list(params)
+        entries: list[Any] = list(params)
         groups = entries if entries and isinstance(entries[0], dict) else [{"params": entries}]
         for group in groups:
             self.add_param_group(group)
@@ -52,7 +54,11 @@ class Optimizer:
         if unknown:
             raise ConfigError(f"{type(self).__name__} has no setting {sorted(unknown)[0]!r}")
         params = group["params"]
-        new = {**self.defaults, **group, "params": [params] if isinstance(params, Tensor) else list(params)}
+        new = {
+            **self.defaults,
+            **group,
+            "params": [params] if isinstance(params, Tensor) else list(params),
+        }
         if not new["params"]:
             raise ConfigError("an optimizer needs parameters", fix="pass model.parameters()")
         known = {p for g in self.param_groups for p in g["params"]}
@@ -67,10 +73,10 @@ class Optimizer:
         raise TypeError(f"{type(self).__name__} lacks slot_names()")
 
     def update_op(self, group: Mapping[str, Any], lr: str) -> Op:
-        """The operation that updates a parameter of a group; `lr` is the name of its learning rate."""
+        """The operation that updates a parameter of a group; `lr` names its learning rate."""
         raise TypeError(f"{type(self).__name__} lacks update_op()")
 
-    def slots(self, parameter: Parameter) -> dict[str, Tensor]:
+    def slots(self, parameter: Tensor) -> dict[str, Tensor]:
         """The slots of a parameter, zero at first."""
         group = self.param_groups[self.group_of(parameter)]
         state = self.state.setdefault(parameter, {})
@@ -79,7 +85,7 @@ class Optimizer:
                 state[name] = _zeros(parameter)
         return {name: state[name] for name in self.slot_names(group)}
 
-    def group_of(self, parameter: Parameter) -> int:
+    def group_of(self, parameter: Tensor) -> int:
         """Index of the group that a parameter is in.
 
         Raises:
@@ -94,7 +100,7 @@ class Optimizer:
         """The learning rates as step scalars: {"lr": 0.1, "lr.1": 0.01}."""
         return {lr_name(index): float(group["lr"]) for index, group in enumerate(self.param_groups)}
 
-    def record(self, parameter: Parameter, gradient: Tensor, step: int = 0) -> None:
+    def record(self, parameter: Tensor, gradient: Tensor, step: int = 0) -> None:
         """Records the update of one parameter on the tape in force.
 
         Args:
@@ -105,7 +111,9 @@ class Optimizer:
         slots = list(self.slots(parameter).values())
         op = self.update_op(group, lr_name(index))
         scalars = {lr_name(index): group["lr"], "step": step}
-        with tape.at(path=f"{self.name}.{parameter.name}", leaf=True, phase="update", forward_of=None):
+        with tape.at(
+            path=f"{self.name}.{parameter.name}", leaf=True, phase="update", forward_of=None
+        ):
             tape.update(op, (parameter, gradient, *slots), (parameter, *slots), scalars)
 
     def step(self) -> None:
@@ -130,7 +138,10 @@ class Optimizer:
         state = {
             number: {
                 "step": self.steps.get(parameter, 0),
-                **{name: np.array(slot.storage.read()) for name, slot in self.slots(parameter).items()},
+                **{
+                    name: np.array(slot.storage.read())
+                    for name, slot in self.slots(parameter).items()
+                },
             }
             for parameter, number in numbers.items()
             if parameter in self.state
@@ -174,8 +185,9 @@ class SGD(Optimizer):
         return ("momentum",) if group["momentum"] else ()
 
     def update_op(self, group: Mapping[str, Any], lr: str) -> Op:
-        numbers = (float(group[key]) for key in ("momentum", "dampening", "weight_decay"))
-        return SGDUpdate(*numbers, nesterov=group["nesterov"], lr=lr)
+        momentum, dampening = float(group["momentum"]), float(group["dampening"])
+        decay, nesterov = float(group["weight_decay"]), bool(group["nesterov"])
+        return SGDUpdate(momentum, dampening, decay, nesterov, lr)
 
 
 class Adam(Optimizer):
@@ -185,16 +197,20 @@ class Adam(Optimizer):
     decoupled = False
 
     def __init__(
-        self, params: Params, lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8,
-        weight_decay: float = 0,
+        self, params: Params, lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8, weight_decay: float = 0,
     ):  # fmt: skip
-        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
+        super().__init__(
+            params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
+        )
 
     def slot_names(self, group: Mapping[str, Any]) -> tuple[str, ...]:
         return ("exp_avg", "exp_avg_sq")
 
     def update_op(self, group: Mapping[str, Any], lr: str) -> Op:
-        return AdamUpdate(*group["betas"], group["eps"], float(group["weight_decay"]), self.decoupled, lr)
+        beta1, beta2 = group["betas"]
+        decay = float(group["weight_decay"])
+        return AdamUpdate(beta1, beta2, float(group["eps"]), decay, self.decoupled, lr)
 
 
 class AdamW(Adam):
@@ -204,14 +220,16 @@ class AdamW(Adam):
     decoupled = True
 
     def __init__(
-        self, params: Params, lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8,
-        weight_decay: float = 1e-2,
+        self, params: Params, lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8, weight_decay: float = 1e-2,
     ):  # fmt: skip
         super().__init__(params, lr, betas, eps, weight_decay)
 
 
 class LRScheduler:
-    """Base of the schedules: after each `step()` the learning rate is a function of the step's number."""
+    """Base of the schedules: after each `step()` the learning rate is a function of the step's
+    number.
+    """
 
     def __init__(self, optimizer: Optimizer):
         self.optimizer, self.last_epoch = optimizer, 0
@@ -259,7 +277,10 @@ class CosineAnnealingLR(LRScheduler):
         self.T_max, self.eta_min = T_max, eta_min
 
     def factor(self, epoch: int, base_lr: float) -> float:
-        return self.eta_min + (base_lr - self.eta_min) * (1 + math.cos(math.pi * epoch / self.T_max)) / 2
+        return (
+            self.eta_min
+            + (base_lr - self.eta_min) * (1 + math.cos(math.pi * epoch / self.T_max)) / 2
+        )
 
 
 def lr_name(group: int) -> str:
@@ -267,7 +288,7 @@ def lr_name(group: int) -> str:
     return "lr" if group == 0 else f"lr.{group}"
 
 
-def _zeros(parameter: Parameter) -> Tensor:
+def _zeros(parameter: Tensor) -> Tensor:
     slot = Tensor(Spec(parameter.shape), kind="state")
     shape = parameter.shape
     slot.storage = HostStorage(shape=shape, initial=lambda: np.zeros(shape, np.float32))

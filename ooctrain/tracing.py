@@ -1,15 +1,15 @@
 """Traces: a model's training step as calls over variables, without computing anything.
 
-In: a model, shapes, a loss, an optimizer. Out: `trace.Trace`. The one idea: the model is called as ever,
-on a tape whose runner writes down shapes and sizes instead of computing; a 20480 x 20480 VGG-16 traces in
-a fraction of a second and needs no memory. Each parameter's update is recorded as soon as its gradient is
-complete. `run_trace` is the other direction: it computes a trace call by call, in memory, and is what
-out-of-core runs are compared with. Read next: `trace.py`, `rewrite/`, `sched/schedule.py`.
+In: a model, shapes, a loss, an optimizer. Out: `trace.Trace`. The one idea: the model is called as
+ever, on a tape whose runner writes down shapes and sizes instead of computing; a 20480 x 20480
+VGG-16 traces in a fraction of a second and needs no memory. Each parameter's update is recorded as
+soon as its gradient is complete. `run_trace` is the other direction: it computes a trace call by
+call, in memory, and is what out-of-core runs are compared with. Read next: `trace.py`, `rewrite/`,
+`sched/schedule.py`.
 """
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,14 +19,14 @@ import numpy as np
 
 from ooctrain import functional as F
 from ooctrain.autograd import Site, Tape, Tensor, no_grad, use_tape
-from ooctrain.utils import Clip, ClipNorm
 from ooctrain.eager import Mode, Storage, aligned_bytes, make_pool, run_reference
 from ooctrain.errors import ConfigError
 from ooctrain.layers.base import Op, Scalars, Spec, physical_shape, to_logical, to_physical
 from ooctrain.module import Module, Parameter
 from ooctrain.nn import CrossEntropyLoss
 from ooctrain.optim import SGD, Adam, Optimizer
-from ooctrain.trace import Call, Kind, Trace, TraceBuilder, Variable
+from ooctrain.trace import Call, Trace, TraceBuilder, Variable
+from ooctrain.utils import Clip, ClipNorm, gradient_of
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 LOSSES: Mapping[str, Loss] = {"cross_entropy": F.cross_entropy, "mse": F.mse_loss, "l1": F.l1_loss}
@@ -74,7 +74,9 @@ class TraceRunner:
         """Notes a call and its outputs; returns its id."""
         in_ids = tuple(self.variable(tensor) for tensor in ins)
         for tensor in outs:
-            tensor.variable = self.builder.variable(tensor.name, tensor.shape, tensor.dtype, tensor.kind)
+            tensor.variable = self.builder.variable(
+                tensor.name, tensor.shape, tensor.dtype, tensor.kind
+            )
             tensor.name = self.builder.variables[tensor.variable].name
         out_ids = tuple(tensor.variable for tensor in outs)
         workspace = op.workspace_bytes([t.spec for t in ins], [t.spec for t in outs], self.threads)
@@ -103,17 +105,21 @@ def trace(
 
     Args:
         input_shape: of the whole batch, (N, C, H, W).
-        loss: "cross_entropy", "mse", "l1", or a function of (output, target); None with `training=False`.
-        optimizer: "sgd" (momentum 0.9), "adam", an optimizer of `optim`, or None for gradients alone.
+        loss: "cross_entropy", "mse", "l1", or a function of (output, target); None with
+            `training=False`.
+        optimizer: "sgd" (momentum 0.9), "adam", an optimizer of `optim`, or None for gradients
+            alone.
         device: "cpu"; what workspaces are computed for.
         threads: of the device; None: all cores.
-        keep_gradients: hand out the gradients as backward leaves them; else clipped ones are handed out,
-            and the clipping may overwrite what it reads.
-        accumulate: k: the batch goes through in k parts one after the other, whose gradients are added;
-            batch-norm statistics are those of each part.
-        training: False: the forward pass of an evaluation, with outputs "output" and "loss" (if any).
+        keep_gradients: hand out the gradients as backward leaves them; else clipped ones are handed
+            out, and the clipping may overwrite what it reads.
+        accumulate: k: the batch goes through in k parts one after the other, whose gradients are
+            added; batch-norm statistics are those of each part.
+        training: False: the forward pass of an evaluation, with outputs "output" and "loss" (if
+            any).
         conv_algorithm: "auto", "direct", "im2col", "winograd2" or "winograd4".
-        target_shape: of the target, where the loss is a function of your own and takes no class numbers.
+        target_shape: of the target, where the loss is a function of your own and takes no class
+            numbers.
         clip: `ClipNorm`, `ClipEach`, or a number for the norm.
 
     Returns:
@@ -127,7 +133,7 @@ def trace(
     """
     if device not in ("cpu", "cuda"):
         raise ConfigError(f"device {device!r} is neither 'cpu' nor 'cuda'", code="OOC-106")
-    names = {parameter: name for name, parameter in model.named_parameters()}
+    names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
     names |= {buffer: name for name, buffer in model.named_buffers()}
     update = _optimizer(optimizer, model) if training else None
     if update is not None:
@@ -137,12 +143,18 @@ def trace(
         }  # fmt: skip
     runner = TraceRunner(threads or os.cpu_count() or 1, names)
     tape = Tape(runner, conv_algorithm)
-    step = _Step(runner, tape, update, ClipNorm(clip) if isinstance(clip, int | float) else clip, keep_gradients)
+    step = _Step(
+        runner,
+        tape,
+        update,
+        ClipNorm(clip) if isinstance(clip, int | float) else clip,
+        keep_gradients,
+    )
     with use_tape(tape), _named(names), _mode(model, training):
         if training:
             step.train(model, tuple(input_shape), _loss(loss), target_shape, accumulate)
         else:
-            step.evaluate(model, tuple(input_shape), loss and _loss(loss), target_shape)
+            step.evaluate(model, tuple(input_shape), _loss(loss) if loss else None, target_shape)
     return runner.builder.build()
 
 
@@ -157,7 +169,11 @@ class _Step:
     keep_gradients: bool
 
     def evaluate(
-        self, model: Module, shape: tuple[int, ...], loss: Loss | None, target_shape: Sequence[int] | None
+        self,
+        model: Module,
+        shape: tuple[int, ...],
+        loss: Loss | None,
+        target_shape: Sequence[int] | None,
     ) -> None:
         with no_grad():
             output = model(self.runner.input("input", Spec(shape)))
@@ -168,7 +184,12 @@ class _Step:
                     self._hand_out("loss", loss(output, target))
 
     def train(
-        self, model: Module, shape: tuple[int, ...], loss: Loss, target_shape: Sequence[int] | None, parts: int
+        self,
+        model: Module,
+        shape: tuple[int, ...],
+        loss: Loss,
+        target_shape: Sequence[int] | None,
+        parts: int,
     ) -> None:
         if not 1 <= parts <= shape[0] or shape[0] % parts:
             raise ConfigError(
@@ -176,7 +197,8 @@ class _Step:
                 fix="choose a batch that is a multiple of accumulate",
             )
         batch = self.runner.input("input", Spec(shape))
-        targets, total = None, None
+        targets: Tensor | None = None
+        total: Tensor | None = None
         for part in range(parts):
             output = model(_part(batch, part, parts))
             if targets is None:
@@ -189,22 +211,27 @@ class _Step:
             self.tape.backward(value, on_gradient=self._on_gradient if last else None)
             with self.tape.at(phase="loss"):
                 total = value.detach() if total is None else total + value.detach()
+        assert total is not None, "there is at least one part"
         self._hand_out("loss", total)
         self._end()
 
     def _on_gradient(self, parameter: Tensor) -> None:
-        """The gradient of one parameter is complete: its update follows at once, unless all are needed."""
+        """The gradient of one parameter is complete: its update follows at once, unless all are
+        needed.
+        """
         if self.keep_gradients or self.clip is None:
-            self._hand_out(f"grad:{parameter.name}", parameter.grad)
+            self._hand_out(f"grad:{parameter.name}", gradient_of(parameter))
         if not isinstance(self.clip, ClipNorm):
             self._update([parameter])
 
     def _end(self) -> None:
         if isinstance(self.clip, ClipNorm):
-            self._update([p for p in self.runner.names if isinstance(p, Parameter) and p.grad is not None])
+            self._update(
+                [p for p in self.runner.names if isinstance(p, Parameter) and p.grad is not None]
+            )
 
     def _update(self, parameters: list[Tensor]) -> None:
-        grads = self.clip.record(parameters) if self.clip else [p.grad for p in parameters]
+        grads = self.clip.record(parameters) if self.clip else [gradient_of(p) for p in parameters]
         for parameter, grad in zip(parameters, grads, strict=True):
             self.runner.builder.outputs.setdefault(f"grad:{parameter.name}", grad.variable)
             if self.optimizer is not None and _in(self.optimizer, parameter):
@@ -253,7 +280,9 @@ def storages(trace: Trace, model: Module, optimizer: Optimizer | None = None) ->
 def initial_values(
     trace: Trace, model: Module, optimizer: Optimizer | None = None
 ) -> dict[str, np.ndarray]:
-    """Copies of the persistent variables' values before the step, by name; slots of no optimizer are 0."""
+    """Copies of the persistent variables' values before the step, by name; slots of no optimizer
+    are 0.
+    """
     found = storages(trace, model, optimizer)
     return {
         variable.name: np.array(found[variable.id].read())
@@ -268,29 +297,36 @@ def run_trace(
     trace: Trace, values: Mapping[str, np.ndarray], scalars: Scalars, mode: Mode = "cpu",
     *, wanted: Sequence[str] = (), threads: int = 1,
 ) -> dict[str, np.ndarray]:  # fmt: skip
-    """Computes a trace in memory, one call after the other: what out-of-core runs are compared with.
+    """Computes a trace in memory, one call after the other: what out-of-core runs are compared
+    with.
 
     Args:
         values: {name: logical array} of all initial variables; they are not changed.
         scalars: the step scalars, {"lr": 0.1, "step": 0, "seed": 0}.
-        mode: "cpu": the kernels, in place where the trace says so; "reference": the NumPy definitions
-            in float64, never in place.
+        mode: "cpu": the kernels, in place where the trace says so; "reference": the NumPy
+            definitions in float64, never in place.
         wanted: names of variables to hand out besides.
         threads: of the kernels, no more than the trace was made for.
 
     Returns:
-        Logical arrays: the trace's outputs by output name, the next values of carried variables by the
-        name of the old ones, and `wanted` by variable name.
+        Logical arrays: the trace's outputs by output name, the next values of carried variables by
+            the name of the old ones, and `wanted` by variable name.
     """
     results = {name: trace.variables[v] for name, v in trace.outputs.items()}
-    results |= {trace.variables[old].name: trace.variables[new] for new, old in trace.carries.items()}
+    results |= {
+        trace.variables[old].name: trace.variables[new] for new, old in trace.carries.items()
+    }
     results |= {name: trace.variable_by_name[name] for name in wanted}
     pool = make_pool(threads) if mode == "cpu" else None
     held = {v: _initial(trace.variables[v], values, mode) for v in trace.initial}
     found = {name: to_logical(held[v.id]).copy() for name, v in results.items() if v.id in held}
     for call in trace.calls:
         ins = [held[v] for v in call.ins]
-        outs = run_reference(call.op, ins, scalars) if pool is None else _run_cpu(trace, call, held, pool, scalars)
+        outs = (
+            run_reference(call.op, ins, scalars)
+            if pool is None
+            else _run_cpu(trace, call, held, pool, scalars)
+        )
         held |= zip(call.outs, outs, strict=True)
         for name, variable in results.items():
             if variable.id in call.outs:
@@ -313,9 +349,14 @@ def _run_cpu(
         else np.empty(physical_shape(v.shape), v.dtype)
         for v in outs
     ]
-    specs = [[Spec(v.shape, v.dtype) for v in side] for side in (map(trace.variables.__getitem__, call.ins), outs)]
+    specs = [
+        [Spec(v.shape, v.dtype) for v in side]
+        for side in (map(trace.variables.__getitem__, call.ins), outs)
+    ]
     if call.op.workspace_bytes(*specs, pool.threads) > call.workspace_bytes:
-        raise ConfigError(f"this trace was made for fewer than {pool.threads} threads", where=call.name)
+        raise ConfigError(
+            f"this trace was made for fewer than {pool.threads} threads", where=call.name
+        )
     workspace = aligned_bytes(call.workspace_bytes)
     call.op.cpu(pool, [held[v] for v in call.ins], arrays, workspace, scalars)
     return arrays
@@ -324,7 +365,9 @@ def _run_cpu(
 def _initial(variable: Variable, values: Mapping[str, np.ndarray], mode: Mode) -> np.ndarray:
     value = np.asarray(values[variable.name])
     if value.shape != variable.shape:
-        raise ConfigError(f"{variable.name!r} has shape {variable.shape}, got {value.shape}", code="OOC-110")
+        raise ConfigError(
+            f"{variable.name!r} has shape {variable.shape}, got {value.shape}", code="OOC-110"
+        )
     exact = mode == "reference" and variable.dtype == "float32"
     return np.array(to_physical(value.astype("float64" if exact else variable.dtype)), order="C")
 
@@ -337,8 +380,10 @@ def _part(batch: Tensor, part: int, parts: int) -> Tensor:
 def _loss(loss: str | Loss | None) -> Loss:
     if callable(loss):
         return loss
-    if loss not in LOSSES:
-        raise ConfigError(f"no loss {loss!r}", code="OOC-106", fix=f"one of {', '.join(LOSSES)}, or a function")
+    if loss is None or loss not in LOSSES:
+        raise ConfigError(
+            f"no loss {loss!r}", code="OOC-106", fix=f"one of {', '.join(LOSSES)}, or a function"
+        )
     return LOSSES[loss]
 
 
@@ -349,7 +394,9 @@ def _optimizer(optimizer: str | Optimizer | None, model: Module) -> Optimizer | 
         return SGD(model.parameters(), lr=DEFAULT_LR, momentum=0.9)
     if optimizer == "adam":
         return Adam(model.parameters())
-    raise ConfigError(f"no optimizer {optimizer!r}", code="OOC-106", fix="sgd, adam, or one of oc.optim")
+    raise ConfigError(
+        f"no optimizer {optimizer!r}", code="OOC-106", fix="sgd, adam, or one of oc.optim"
+    )
 
 
 def _in(optimizer: Optimizer, parameter: Tensor) -> bool:
@@ -358,7 +405,7 @@ def _in(optimizer: Optimizer, parameter: Tensor) -> bool:
 
 @contextmanager
 def _named(names: Mapping[Tensor, str]) -> Iterator[None]:
-    """Gives parameters and states their names, and leaves the gradients of eager mode as they were."""
+    """Gives parameters and states their names; leaves eager mode's gradients as they were."""
     grads = {tensor: tensor.grad for tensor in names}
     for tensor, name in names.items():
         tensor.name, tensor.grad = name, None
@@ -371,7 +418,9 @@ def _named(names: Mapping[Tensor, str]) -> Iterator[None]:
 
 @contextmanager
 def _mode(model: Module, training: bool) -> Iterator[None]:
-    """Training or evaluation mode for a while. Parts that the user has set apart stay so in training."""
+    """Training or evaluation mode for a while. Parts that the user has set apart stay so in
+    training.
+    """
     before = [(module, module.training) for module in model.modules()]
     if not training or not model.training:
         model.train(training)

@@ -1,8 +1,8 @@
 """Gradient clipping: by the norm of all gradients together, or value by value.
 
-In: gradients. Out: gradients within bounds. The one idea: clipping by norm needs all gradients before the
-first update, so in a trace all updates move to the end of the step; clipping by value leaves them where
-they are. Names as in `torch.nn.utils`. Read next: `layers/update.py`.
+In: gradients. Out: gradients within bounds. The one idea: clipping by norm needs all gradients
+before the first update, so in a trace all updates move to the end of the step; clipping by value
+leaves them where they are. Names as in `torch.nn.utils`. Read next: `layers/update.py`.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ class ClipNorm:
 
     def record(self, parameters: Sequence[Tensor]) -> list[Tensor]:
         """Clipped gradients, recorded on the tape in force."""
-        tape, grads = current_tape(), [parameter.grad for parameter in parameters]
-        squares = []
-        for parameter, grad in zip(parameters, grads, strict=True):
+        tape = current_tape()
+        squares: list[Tensor] = []
+        for parameter in parameters:
             with tape.at(path=f"clip.{parameter.name}", leaf=True, forward_of=None, phase="update"):
-                squares += tape.call(SumOfSquares(), (grad,))
+                squares += tape.call(SumOfSquares(), (gradient_of(parameter),))
         with tape.at(path="clip", leaf=False, forward_of=None, phase="update"):
             (factor,) = tape.call(ClipFactor(self.max_norm), squares)
         return [_scaled(ScaleBy(), parameter, factor) for parameter in parameters]
@@ -57,7 +57,7 @@ def clip_grad_norm_(parameters: Iterable[Parameter] | Parameter, max_norm: float
         max_norm: bound of the 2-norm of all gradients as one vector.
     """
     with_grad = _with_grad(parameters)
-    squares = [float(np.sum(np.square(p.grad.numpy(), dtype=np.float64))) for p in with_grad]
+    squares = [np.sum(np.square(gradient_of(p).numpy(), dtype=np.float64)) for p in with_grad]
     _clip(ClipNorm(max_norm), with_grad)
     return float(np.sqrt(sum(squares)))
 
@@ -73,6 +73,12 @@ def _clip(clip: Clip, parameters: list[Parameter]) -> None:
             parameter.grad = grad
 
 
+def gradient_of(parameter: Tensor) -> Tensor:
+    """The gradient of a parameter that has one."""
+    assert parameter.grad is not None, f"{parameter.name!r} has no gradient"
+    return parameter.grad
+
+
 def _with_grad(parameters: Iterable[Parameter] | Parameter) -> list[Parameter]:
     several = [parameters] if isinstance(parameters, Tensor) else list(parameters)
     return [parameter for parameter in several if parameter.grad is not None]
@@ -81,4 +87,4 @@ def _with_grad(parameters: Iterable[Parameter] | Parameter) -> list[Parameter]:
 def _scaled(op: ScaleBy | ClipValue, parameter: Tensor, *factor: Tensor) -> Tensor:
     tape = current_tape()
     with tape.at(path=f"clip.{parameter.name}", leaf=True, forward_of=None, phase="update"):
-        return tape.call(op, (parameter.grad, *factor), of=(parameter,))[0]
+        return tape.call(op, (gradient_of(parameter), *factor), of=(parameter,))[0]

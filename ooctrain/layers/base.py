@@ -22,7 +22,8 @@ from ooctrain.errors import ShapeError
 from ooctrain.trace import ITEM_BYTES, Kind
 
 if TYPE_CHECKING:
-    from ooctrain.autograd import Tape, Tensor
+    from ooctrain.tape import Tape
+    from ooctrain.tensor import Tensor
 
 Scalars = Mapping[str, float | int]
 
@@ -78,7 +79,7 @@ class Op:
 
     @property
     def scalar_names(self) -> tuple[str, ...]:
-        """Step scalars that it reads ("lr", "step", "seed"); they are never attributes of a call."""
+        """Step scalars that it reads ("lr", "step", "seed"); never attributes of a call."""
         return ()
 
     def infer(self, *ins: Spec) -> tuple[Spec, ...]:

@@ -1,11 +1,12 @@
-"""Batch normalisation in separate calls: statistics, apply, running statistics, two calls of gradient.
+"""Batch normalisation in separate calls: statistics, apply, running statistics, two calls of
+gradient.
 
-In: x (N, C, H, W) or (N, C), gamma and beta (C). Out: y = gamma (x - mean) / std + beta. The one idea:
-split what has different lifetimes. The statistics are tiny and worth keeping, the applied output is large
-and may be recomputed from them, and the running statistics change state, so they stand in a call of their
-own that runs once: a recomputed forward has no side effects. ReLU and the residual sum ride along
-(`relu`, `residual`; `mask` in the gradient), set by the fusing rewrite. Source: Ioffe and Szegedy 2015.
-Read next: `pooling.py`.
+In: x (N, C, H, W) or (N, C), gamma and beta (C). Out: y = gamma (x - mean) / std + beta. The one
+idea: split what has different lifetimes. The statistics are tiny and worth keeping, the applied
+output is large and may be recomputed from them, and the running statistics change state, so they
+stand in a call of their own that runs once: a recomputed forward has no side effects. ReLU and the
+residual sum ride along (`relu`, `residual`; `mask` in the gradient), set by the fusing rewrite.
+Source: Ioffe and Szegedy 2015. Read next: `pooling.py`.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ class BatchNormStats(Op):
         require_float(self, x)
         require(len(x.shape) in (2, 4), "batch_norm: wants (N, C) or (N, C, H, W)", x)
         fix = "use a larger batch, or model.eval()"
-        require(x.size > x.shape[1], "batch_norm: one value per channel has no variance", x, fix=fix)
+        require(
+            x.size > x.shape[1], "batch_norm: one value per channel has no variance", x, fix=fix
+        )
         return (Spec((x.shape[1],), x.dtype),) * 3
 
     def reference(self, x, scalars):
@@ -82,8 +85,8 @@ class BatchNormApply(Op):
     Reads (x, mean, inv_std, gamma, beta[, residual]).
 
     Args:
-        batch_stats: the statistics are those of x itself, so the gradient passes through them too; False
-            in evaluation, where they are constants.
+        batch_stats: the statistics are those of x itself, so the gradient passes through them too;
+            False in evaluation, where they are constants.
         relu: a ReLU follows in the same pass.
         residual: another input is added before that.
     """
@@ -97,7 +100,14 @@ class BatchNormApply(Op):
         require_float(self, x, gamma, beta, *residual)
         channels = x.shape[1:2]
         fits = all(spec.shape == channels for spec in (mean, inv_std, gamma, beta))
-        require(fits, "batch_norm: wants one mean, std, gamma and beta per channel", x, mean, gamma, beta)
+        require(
+            fits,
+            "batch_norm: wants one mean, std, gamma and beta per channel",
+            x,
+            mean,
+            gamma,
+            beta,
+        )
         fits = len(residual) == self.residual and all(r.shape == x.shape for r in residual)
         require(fits, "batch_norm: the residual does not fit", x, *residual)
         return (x,)
@@ -137,7 +147,8 @@ class BatchNormApply(Op):
 
 @dataclass(frozen=True, slots=True)
 class BatchNormGradReduce(Op):
-    """dbeta = sum of dz, dgamma = sum of dz (x - mean) inv_std; dz = dy, or dy where y > 0 with `mask`.
+    """dbeta = sum of dz, dgamma = sum of dz (x - mean) inv_std; dz = dy, or dy where y > 0 with
+    `mask`.
 
     Reads (dy, x, mean, inv_std[, y]).
     """
@@ -173,10 +184,11 @@ class BatchNormGradReduce(Op):
 
 @dataclass(frozen=True, slots=True)
 class BatchNormGradApply(Op):
-    """dx = gamma inv_std (dz - dbeta / P - xhat dgamma / P), P values per channel; dz as in the reduction.
+    """dx = gamma inv_std (dz - dbeta / P - xhat dgamma / P), P values per channel; dz as in the
+    reduction.
 
-    Reads (dy, x, mean, inv_std, gamma[, dgamma, dbeta][, y]); without `batch_stats` the statistics are
-    constants, and dx = gamma inv_std dz.
+    Reads (dy, x, mean, inv_std, gamma[, dgamma, dbeta][, y]); without `batch_stats` the statistics
+    are constants, and dx = gamma inv_std dz.
     """
 
     batch_stats: bool = True

@@ -1,8 +1,8 @@
 """Operations that bring values together: sums, multiples, constants, concatenation.
 
-In: tensors of fitting shapes. Out: one tensor. The one idea: the gradient of a sum is the *same* value for
-all its terms (paper 004, section 4.2): `Add.vjp` hands the one gradient to both sides and records no call
-at all. Read next: `layout.py`.
+In: tensors of fitting shapes. Out: one tensor. The one idea: the gradient of a sum is the *same*
+value for all its terms (paper 004, section 4.2): `Add.vjp` hands the one gradient to both sides and
+records no call at all. Read next: `layout.py`.
 """
 
 from __future__ import annotations
@@ -54,7 +54,9 @@ class Add(Op):
 
 @dataclass(frozen=True, slots=True)
 class AddMasked(Op):
-    """out = a + (dy where y > 0, else 0): the sum of two gradients, one of which comes through a ReLU."""
+    """out = a + (dy where y > 0, else 0): the sum of two gradients, one of which comes through a
+    ReLU.
+    """
 
     name: ClassVar[str] = "add_masked"
 
@@ -111,7 +113,7 @@ class Scale(Op):
 
 @dataclass(frozen=True, slots=True)
 class Constant(Op):
-    """A tensor of one value everywhere: the gradient of a loss, the weights of a norm without any."""
+    """One value everywhere: the gradient of a loss, the weights of a norm that has none."""
 
     value: float
     shape: tuple[int, ...]
@@ -145,7 +147,8 @@ class Concat(Op):
         require(0 <= self.axis < len(first), f"concat: no axis {self.axis}", ins[0])
         for spec in ins:
             fits = len(spec.shape) == len(first) and all(
-                a == b or i == self.axis for i, (a, b) in enumerate(zip(first, spec.shape, strict=True))
+                a == b or i == self.axis
+                for i, (a, b) in enumerate(zip(first, spec.shape, strict=True))
             )
             require(fits, f"concat: shapes may differ along axis {self.axis} only", *ins)
         joined = sum(spec.shape[self.axis] for spec in ins)
@@ -157,7 +160,9 @@ class Concat(Op):
     def cpu(self, pool, ins, outs, workspace, scalars):
         from ooctrain.layers.layout import copy_block
 
-        for array, start in zip(ins, self._starts([_extent(a, self.axis) for a in ins]), strict=True):
+        for array, start in zip(
+            ins, self._starts([_extent(a, self.axis) for a in ins]), strict=True
+        ):
             copy_block(pool, array, outs[0], self._at(array.ndim, start), insert=True)
 
     def vjp(self, tape, ins, outs, grads):

@@ -1,11 +1,11 @@
 """2-d convolution and the three calls of its gradient.
 
-In: x (N, C, H, W), W (K, C / groups, R, S), b (K). Out: y (N, K, OH, OW). The one idea: forward, gradient
-of the input and gradient of the weight are three operations over one geometry; which algorithm each uses
-is an attribute, fixed when the call is recorded, so that a rewrite (a tile, say) keeps it and with it the
-bits. Padding is (top, bottom, left, right), because a tile is padded only where it touches the border.
-The bias gradient is the sum over all pixels, `ChannelSum`. Read next: `batch_norm.py`, then
-`kernels/cpu/conv2d.py`.
+In: x (N, C, H, W), W (K, C / groups, R, S), b (K). Out: y (N, K, OH, OW). The one idea: forward,
+gradient of the input and gradient of the weight are three operations over one geometry; which
+algorithm each uses is an attribute, fixed when the call is recorded, so that a rewrite (a tile,
+say) keeps it and with it the bits. Padding is (top, bottom, left, right), because a tile is padded
+only where it touches the border. The bias gradient is the sum over all pixels, `ChannelSum`. Read
+next: `batch_norm.py`, then `kernels/cpu/conv2d.py`.
 """
 
 from __future__ import annotations
@@ -39,10 +39,14 @@ class Geometry:
     groups: int = 1
 
     def conv_shape(self, x: tuple[int, ...], w: tuple[int, ...]) -> ConvShape:
-        """All extents, from the shapes of input and weight. Raises ShapeError where they do not fit."""
+        """All extents, from the shapes of input and weight. Raises ShapeError where they do not
+        fit.
+        """
         n, c, h, width = x
         k, _, r, s = w
-        return ConvShape(n, c, h, width, k, r, s, self.stride, self.padding, self.dilation, self.groups)
+        return ConvShape(
+            n, c, h, width, k, r, s, self.stride, self.padding, self.dilation, self.groups
+        )
 
     def windows(self, r: int, s: int) -> tuple[Window, Window]:
         """The tile rule in rows and columns."""
@@ -53,7 +57,8 @@ class Geometry:
 
 @dataclass(frozen=True, slots=True)
 class Conv2d(Op):
-    """y[n, k, i, j] = sum over c, r, s of W[k, c, r, s] x[n, c, i stride + r dilation - top, ...] [+ b[k]].
+    """y[n, k, i, j] = sum over c, r, s of W[k, c, r, s] x[n, c, i stride + r dilation - top, ...]
+    [+ b[k]].
 
     Args:
         geometry: stride, padding, dilation, groups.
@@ -70,12 +75,24 @@ class Conv2d(Op):
         require_float(self, x, w, *bias)
         groups = self.geometry.groups
         require(len(x.shape) == 4, "conv2d: the input must be (N, C, H, W)", x, w)
-        require(len(w.shape) == 4 and w.shape[2:] == self.kernel, "conv2d: the weight must be (K, C, R, S)", w)
+        require(
+            len(w.shape) == 4 and w.shape[2:] == self.kernel,
+            "conv2d: the weight must be (K, C, R, S)",
+            w,
+        )
         wanted = w.shape[1] * groups
         require(
-            x.shape[1] == wanted, f"conv2d: input has {x.shape[1]} channels, the weight wants {wanted}", x, w
+            x.shape[1] == wanted,
+            f"conv2d: input has {x.shape[1]} channels, the weight wants {wanted}",
+            x,
+            w,
         )
-        require(all(b.shape == w.shape[:1] for b in bias), "conv2d: bias does not fit the weight", w, *bias)
+        require(
+            all(b.shape == w.shape[:1] for b in bias),
+            "conv2d: bias does not fit the weight",
+            w,
+            *bias,
+        )
         shape = self.geometry.conv_shape(x.shape, w.shape)
         return (Spec((shape.n, shape.k, shape.oh, shape.ow), x.dtype),)
 
@@ -94,7 +111,9 @@ class Conv2d(Op):
 
         x, w, *bias = ins
         shape = _physical_conv_shape(self.geometry, x, w)
-        conv2d.forward(pool, shape, self.algorithm, x, w, bias[0] if bias else None, outs[0], workspace)
+        conv2d.forward(
+            pool, shape, self.algorithm, x, w, bias[0] if bias else None, outs[0], workspace
+        )
 
     def vjp(self, tape, ins, outs, grads):
         x, w, *bias = ins

@@ -1,9 +1,10 @@
 """Moving elements: slices, inserts, reshapes, zero padding.
 
-In: a tensor. Out: a part of it, a whole with a part replaced, or the same elements in another shape. The
-one idea: slice and insert are each other's gradient, and with accumulation they are all that tiling needs
-(DESIGN section 4: a tile is a rewrite, not an instruction). A reshape keeps the logical (N, C, H, W)
-order; in memory, channels-last, it moves nothing when H * W = 1 or C = 1. Read next: `pooling.py`.
+In: a tensor. Out: a part of it, a whole with a part replaced, or the same elements in another
+shape. The one idea: slice and insert are each other's gradient, and with accumulation they are all
+that tiling needs (DESIGN section 4: a tile is a rewrite, not an instruction). A reshape keeps the
+logical (N, C, H, W) order; in memory, channels-last, it moves nothing when H * W = 1 or C = 1. Read
+next: `pooling.py`.
 """
 
 from __future__ import annotations
@@ -160,7 +161,7 @@ class InsertAdd(Op):
 
 @dataclass(frozen=True, slots=True)
 class Clear(Op):
-    """y = x with the block of `shape` at `start` set to 0: the gradient of what an insert replaced."""
+    """y = x with the block of `shape` at `start` set to 0: the gradient of an insert's whole."""
 
     start: Index
     shape: Index
@@ -238,7 +239,11 @@ class Pad(Op):
 
     def infer(self, x: Spec) -> tuple[Spec, ...]:
         require_float(self, x)
-        require(len(x.shape) == 4 and min(self.padding) >= 0, "pad: wants (N, C, H, W) and sides >= 0", x)
+        require(
+            len(x.shape) == 4 and min(self.padding) >= 0,
+            "pad: wants (N, C, H, W) and sides >= 0",
+            x,
+        )
         n, c, h, w = x.shape
         top, bottom, left, right = self.padding
         return (Spec((n, c, h + top + bottom, w + left + right), x.dtype),)
@@ -276,13 +281,15 @@ def copy_block(pool, x: np.ndarray, y: np.ndarray, start: Index, *, insert: bool
 
 
 def copy_unless_same(pool, x: np.ndarray, y: np.ndarray) -> None:
-    """y = x, for arrays of equal size; nothing to do where the output lies on the input's storage."""
+    """y = x, for arrays of equal size; nothing to do where y lies on the storage of x."""
     if x.ctypes.data != y.ctypes.data:
         np.copyto(y.reshape(-1), x.reshape(-1))
 
 
 def _move(pool, x: np.ndarray, y: np.ndarray, source: Index, shape: Index) -> None:
-    """Between a 4-d channels-last array and one in logical order, by the kernels for layout changes."""
+    """Between a 4-d channels-last array and one in logical order, by the kernels for layout
+    changes.
+    """
     from ooctrain.layers.kernels.cpu import layout
 
     if _logical_in_memory(shape):
@@ -296,7 +303,7 @@ def _move(pool, x: np.ndarray, y: np.ndarray, source: Index, shape: Index) -> No
 
 
 def _logical_in_memory(shape: Index) -> bool:
-    """Whether a variable of this shape lies in logical order although 4-d ones are channels-last."""
+    """Whether a variable of this shape lies in logical order, although 4-d is channels-last."""
     return len(shape) != 4 or shape[1] == 1 or shape[2] * shape[3] == 1
 
 
@@ -316,6 +323,7 @@ def _region(start: Index, shape: Index) -> tuple[slice, ...]:
 
 def _require_inside(full: Index, start: Index, shape: Index, name: str) -> None:
     fits = len(full) == len(start) == len(shape) and all(
-        0 <= a and b >= 0 and a + b <= extent for extent, a, b in zip(full, start, shape, strict=True)
+        a >= 0 and b >= 0 and a + b <= extent
+        for extent, a, b in zip(full, start, shape, strict=True)
     )
     require(fits, f"{name}: block {shape} at {start} is not inside {full}")

@@ -1,8 +1,8 @@
 """Linear layers: y = x W^T + b, and the two products of its gradient.
 
-In: x (N, C), W (K, C) as in PyTorch, b (K). Out: y (N, K). The one idea: all three products are calls of
-their own, so that a planner sees what each reads: the input gradient needs W, the weight gradient x. Read
-next: `conv2d.py`.
+In: x (N, C), W (K, C) as in PyTorch, b (K). Out: y (N, K). The one idea: all three products are
+calls of their own, so that a planner sees what each reads: the input gradient needs W, the weight
+gradient x. Read next: `conv2d.py`.
 """
 
 from __future__ import annotations
@@ -23,8 +23,18 @@ class Linear(Op):
     def infer(self, x: Spec, w: Spec, *bias: Spec) -> tuple[Spec, ...]:
         require_float(self, x, w, *bias)
         require(len(x.shape) == 2, "linear: the input must be (N, C)", x, w, fix="flatten it first")
-        require(x.shape[1] == w.shape[1], f"linear: {x.shape[1]} features in, weight wants {w.shape[1]}", x, w)
-        require(all(b.shape == w.shape[:1] for b in bias), "linear: bias does not fit the weight", w, *bias)
+        require(
+            x.shape[1] == w.shape[1],
+            f"linear: {x.shape[1]} features in, weight wants {w.shape[1]}",
+            x,
+            w,
+        )
+        require(
+            all(b.shape == w.shape[:1] for b in bias),
+            "linear: bias does not fit the weight",
+            w,
+            *bias,
+        )
         return (Spec((x.shape[0], w.shape[0]), x.dtype),)
 
     def reference(self, x, w, *bias, scalars):

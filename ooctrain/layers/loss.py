@@ -1,9 +1,9 @@
 """Losses: softmax cross-entropy (per image or per pixel), mean squared and mean absolute error.
 
-In: prediction and target. Out: one number, the mean. The one idea: cross-entropy keeps the log-sum-exp of
-each row, one number, in place of probabilities; its gradient is (exp(logit - lse) - onehot) / rows, times
-the gradient of the loss itself, which is an input like any other. Labels are checked where they enter
-(`check_labels`), not in kernels. Read next: `update.py`.
+In: prediction and target. Out: one number, the mean. The one idea: cross-entropy keeps the
+log-sum-exp of each row, one number, in place of probabilities; its gradient is (exp(logit - lse) -
+onehot) / rows, times the gradient of the loss itself, which is an input like any other. Labels are
+checked where they enter (`check_labels`), not in kernels. Read next: `update.py`.
 """
 
 from __future__ import annotations
@@ -35,12 +35,25 @@ class SoftmaxCrossEntropy(Op):
 
     def infer(self, logits: Spec, labels: Spec) -> tuple[Spec, ...]:
         require_float(self, logits)
-        require(len(logits.shape) in (2, 4), "cross_entropy: logits are (N, K) or (N, K, H, W)", logits)
+        require(
+            len(logits.shape) in (2, 4), "cross_entropy: logits are (N, K) or (N, K, H, W)", logits
+        )
         wanted = (logits.shape[0], *logits.shape[2:])
         fix = "labels are class numbers, not one-hot rows"
-        require(labels.shape == wanted, f"cross_entropy: labels must have shape {wanted}", logits, labels, fix=fix)
+        require(
+            labels.shape == wanted,
+            f"cross_entropy: labels must have shape {wanted}",
+            logits,
+            labels,
+            fix=fix,
+        )
         fits = labels.dtype == "int64"
-        require(fits, f"cross_entropy: labels must be int64, not {labels.dtype}", labels, fix="labels.astype(np.int64)")
+        require(
+            fits,
+            f"cross_entropy: labels must be int64, not {labels.dtype}",
+            labels,
+            fix="labels.astype(np.int64)",
+        )
         return Spec((), logits.dtype), Spec(labels.shape, logits.dtype)
 
     def reference(self, logits, labels, scalars):
@@ -58,7 +71,9 @@ class SoftmaxCrossEntropy(Op):
         logits, labels = ins[0].reshape(-1, ins[0].shape[-1]), ins[1].reshape(-1)
         each = workspace[: FLOAT_BYTES * labels.size].view(np.float32)
         rest = workspace[_aligned(FLOAT_BYTES * labels.size) :]
-        losses.softmax_cross_entropy(pool, logits, labels, each, outs[1].reshape(-1), self.ignore_index)
+        losses.softmax_cross_entropy(
+            pool, logits, labels, each, outs[1].reshape(-1), self.ignore_index
+        )
         factor = _reciprocal(losses.valid_rows(labels, self.ignore_index))
         losses.total(pool, each, outs[0].reshape(-1), factor, rest)
 
@@ -105,9 +120,13 @@ class SoftmaxCrossEntropyGrad(Op):
 
         logits, labels, lse, dloss = ins
         classes, labels = logits.shape[-1], labels.reshape(-1)
-        scale = float(dloss.reshape(-1)[0]) * _reciprocal(losses.valid_rows(labels, self.ignore_index))
+        scale = float(dloss.reshape(-1)[0]) * _reciprocal(
+            losses.valid_rows(labels, self.ignore_index)
+        )
         rows, out = logits.reshape(-1, classes), outs[0].reshape(-1, classes)
-        losses.softmax_cross_entropy_grad(pool, rows, labels, lse.reshape(-1), out, scale, self.ignore_index)
+        losses.softmax_cross_entropy_grad(
+            pool, rows, labels, lse.reshape(-1), out, scale, self.ignore_index
+        )
 
     def flops(self, ins, outs):
         return EXP_FLOPS * ins[0].size
@@ -143,8 +162,10 @@ class MeanError(Op):
         x, target = ins
         op, (dloss,) = MeanErrorGrad(self.absolute), grads
         dx = tape.call(op, (x, target, dloss), of=(x,))[0] if x.requires_grad else None
-        # The error is antisymmetric: the gradient of the target is that of x with the two exchanged.
-        return dx, tape.call(op, (target, x, dloss), of=(target,))[0] if target.requires_grad else None
+        # The error is antisymmetric: exchange the two for the gradient of the target.
+        return dx, tape.call(op, (target, x, dloss), of=(target,))[
+            0
+        ] if target.requires_grad else None
 
     def workspace_bytes(self, ins, outs, threads):
         from ooctrain.layers.kernels.cpu import workspace
@@ -157,7 +178,10 @@ class MeanError(Op):
 
 @dataclass(frozen=True, slots=True)
 class MeanErrorGrad(Op):
-    """dx = 2 (x - target) dloss / size, or sign(x - target) dloss / size. Reads (x, target, dloss)."""
+    """dx = 2 (x - target) dloss / size, or sign(x - target) dloss / size.
+
+    Reads (x, target, dloss).
+    """
 
     absolute: bool = False
     name: ClassVar[str] = "mean_error_grad"
@@ -211,7 +235,9 @@ def check_labels(labels: np.ndarray, classes: int, ignore_index: int = -100) -> 
 def looks_like_probabilities(logits: np.ndarray) -> bool:
     """Whether every row (of the first few) is >= 0 and sums to 1: a softmax too many."""
     rows = _as_rows(logits[:8])
-    return bool(rows.shape[1] > 1 and (rows >= 0).all() and np.allclose(rows.sum(axis=1), 1, atol=1e-4))
+    return bool(
+        rows.shape[1] > 1 and (rows >= 0).all() and np.allclose(rows.sum(axis=1), 1, atol=1e-4)
+    )
 
 
 def _as_rows(logits: np.ndarray) -> np.ndarray:

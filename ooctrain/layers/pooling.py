@@ -1,9 +1,9 @@
 """Pooling: maximum, average, and average to a given size, with their gradients.
 
-In: x (N, C, H, W). Out: y (N, C, OH, OW); max pooling also writes where in its window each maximum sat,
-one byte per output (r * S + s), which is all that its gradient needs: neither x nor y is kept. The one
-idea: padding has four sides, so that a tile is padded only at the border of the image. Read next:
-`loss.py`.
+In: x (N, C, H, W). Out: y (N, C, OH, OW); max pooling also writes where in its window each maximum
+sat, one byte per output (r * S + s), which is all that its gradient needs: neither x nor y is kept.
+The one idea: padding has four sides, so that a tile is padded only at the border of the image. Read
+next: `loss.py`.
 """
 
 from __future__ import annotations
@@ -46,9 +46,15 @@ class PoolGeometry:
         require(len(x.shape) == 4, "pooling: wants (N, C, H, W)", x)
         top, bottom, left, right = self.padding
         fits = max(top, bottom) < self.kernel[0] and max(left, right) < self.kernel[1]
-        require(fits and min(self.stride) > 0, f"pooling: padding {self.padding} needs a larger kernel", x)
+        require(
+            fits and min(self.stride) > 0,
+            f"pooling: padding {self.padding} needs a larger kernel",
+            x,
+        )
         size = self.output_size(*x.shape[2:])
-        require(min(size) > 0, f"pooling: the window {self.kernel} is larger than the padded image", x)
+        require(
+            min(size) > 0, f"pooling: the window {self.kernel} is larger than the padded image", x
+        )
         return Spec((*x.shape[:2], *size), x.dtype)
 
     def windows(self) -> tuple[Window, Window]:
@@ -58,7 +64,7 @@ class PoolGeometry:
         return rows, Window(self.kernel[1], self.stride[1], 1, left, right)
 
     def cells(self, size: Pair) -> Iterator[tuple[int, tuple[slice, ...]]]:
-        """For each position in the window, the padded pixels that sit there, for outputs of `size`."""
+        """For each position in the window, the padded pixels that sit there."""
         for r in range(self.kernel[0]):
             for s in range(self.kernel[1]):
                 rows = slice(r, r + (size[0] - 1) * self.stride[0] + 1, self.stride[0])
@@ -88,7 +94,9 @@ class MaxPool2d(Op):
     def infer(self, x: Spec) -> tuple[Spec, ...]:
         require_float(self, x)
         rows, columns = self.geometry.kernel
-        require(rows * columns <= MOST_CELLS, f"max_pool2d: windows have at most {MOST_CELLS} cells", x)
+        require(
+            rows * columns <= MOST_CELLS, f"max_pool2d: windows have at most {MOST_CELLS} cells", x
+        )
         y = self.geometry.infer(x)
         return y, Spec(y.shape, "uint8")
 
@@ -105,7 +113,9 @@ class MaxPool2d(Op):
         pooling.max_pool(pool, ins[0], *outs, g.kernel, g.stride, g.padding)
 
     def vjp(self, tape, ins, outs, grads):
-        return tape.call(MaxPool2dGrad(self.geometry, ins[0].shape[2:]), (grads[0], outs[1]), of=ins)
+        return tape.call(
+            MaxPool2dGrad(self.geometry, ins[0].shape[2:]), (grads[0], outs[1]), of=ins
+        )
 
     def flops(self, ins, outs):
         return outs[0].size * self.geometry.kernel[0] * self.geometry.kernel[1]
@@ -128,7 +138,9 @@ class MaxPool2dGrad(Op):
     verb: ClassVar[str] = "grad"
 
     def infer(self, dy: Spec, index: Spec) -> tuple[Spec, ...]:
-        require(dy.shape == index.shape, "max_pool2d: gradient and indices differ in shape", dy, index)
+        require(
+            dy.shape == index.shape, "max_pool2d: gradient and indices differ in shape", dy, index
+        )
         return (Spec((*dy.shape[:2], *self.size), dy.dtype),)
 
     def reference(self, dy, index, scalars):
@@ -169,7 +181,9 @@ class AvgPool2d(Op):
         from ooctrain.layers.kernels.cpu import pooling
 
         g = self.geometry
-        pooling.avg_pool(pool, ins[0], outs[0], g.kernel, g.stride, g.padding, self.count_include_pad)
+        pooling.avg_pool(
+            pool, ins[0], outs[0], g.kernel, g.stride, g.padding, self.count_include_pad
+        )
 
     def vjp(self, tape, ins, outs, grads):
         grad = AvgPool2dGrad(self.geometry, ins[0].shape[2:], self.count_include_pad)
@@ -210,7 +224,9 @@ class AvgPool2dGrad(Op):
         from ooctrain.layers.kernels.cpu import pooling
 
         g = self.geometry
-        pooling.avg_pool_grad(pool, ins[0], outs[0], g.kernel, g.stride, g.padding, self.count_include_pad)
+        pooling.avg_pool_grad(
+            pool, ins[0], outs[0], g.kernel, g.stride, g.padding, self.count_include_pad
+        )
 
     def flops(self, ins, outs):
         return ins[0].size * self.geometry.kernel[0] * self.geometry.kernel[1]
@@ -225,7 +241,9 @@ class AdaptiveAvgPool2d(Op):
 
     def infer(self, x: Spec) -> tuple[Spec, ...]:
         require_float(self, x)
-        require(len(x.shape) == 4 and min(self.size) > 0, "adaptive_avg_pool2d: wants (N, C, H, W)", x)
+        require(
+            len(x.shape) == 4 and min(self.size) > 0, "adaptive_avg_pool2d: wants (N, C, H, W)", x
+        )
         return (Spec((*x.shape[:2], *self.size), x.dtype),)
 
     def reference(self, x, scalars):
@@ -279,7 +297,7 @@ def _cells(op: AvgPool2d | AvgPool2dGrad, size: Pair) -> np.ndarray:
     g = op.geometry
     output = g.output_size(*size)
     ones = g.pad(np.ones((1, 1, *size)), 1.0 if op.count_include_pad else 0.0)
-    return sum(ones[pixels] for _, pixels in g.cells(output))[0, 0]
+    return np.sum([ones[pixels] for _, pixels in g.cells(output)], axis=0)[0, 0]
 
 
 def _adaptive(size: Pair, output: Pair) -> Iterator[tuple[int, int, slice, slice]]:

@@ -1,8 +1,8 @@
 """ReLU, leaky ReLU and their gradient: the smallest operations, to be read first.
 
-In: any shape. Out: the same shape. The one idea: the gradient reads the *output* y, because y > 0 exactly
-where x > 0; so x need not be kept, and y may overwrite it (paper 004, section 4.2, "in-place ReLU"). Read
-next: `linear.py`, then `conv2d.py`.
+In: any shape. Out: the same shape. The one idea: the gradient reads the *output* y, because y > 0
+exactly where x > 0; so x need not be kept, and y may overwrite it (paper 004, section 4.2,
+"in-place ReLU"). Read next: `linear.py`, then `conv2d.py`.
 """
 
 from __future__ import annotations
@@ -80,7 +80,9 @@ class LeakyReLU(Op):
 
     def infer(self, x: Spec) -> tuple[Spec, ...]:
         require_float(self, x)
-        require(self.slope > 0, f"leaky_relu: slope {self.slope} must be positive", fix="use relu for 0")
+        require(
+            self.slope > 0, f"leaky_relu: slope {self.slope} must be positive", fix="use relu for 0"
+        )
         return (x,)
 
     def reference(self, x, scalars):

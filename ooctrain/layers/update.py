@@ -1,10 +1,10 @@
 """Optimizer updates and gradient clipping as calls.
 
-In: parameter, gradient, slots. Out: their next values, on the same storage. The one idea: the learning
-rate and the step number are step scalars, read by name when the call runs, never attributes: a changed
-learning rate needs no new trace, and a call that runs again in the same step sees the same values. Source:
-torch.optim, whose order of operations is kept; Kingma and Ba 2015; Loshchilov and Hutter 2019. Read next:
-`../optim.py`.
+In: parameter, gradient, slots. Out: their next values, on the same storage. The one idea: the
+learning rate and the step number are step scalars, read by name when the call runs, never
+attributes: a changed learning rate needs no new trace, and a call that runs again in the same step
+sees the same values. Source: torch.optim, whose order of operations is kept; Kingma and Ba 2015;
+Loshchilov and Hutter 2019. Read next: `../optim.py`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ CLIP_EPS = 1e-6  # torch.nn.utils.clip_grad_norm_ divides by norm + 1e-6
 
 @dataclass(frozen=True, slots=True)
 class SGDUpdate(Op):
-    """d = g + decay w; m' = momentum m + (1 - dampening) d; w' = w - lr m' (Nesterov: lr (d + momentum m')).
+    """d = g + decay w; m' = momentum m + (1 - dampening) d; w' = w - lr m' (Nesterov: lr (d +
+    momentum m')).
 
     Reads (w, g[, m]); writes (w'[, m']). In step 0 dampening is not applied, as in PyTorch.
 
@@ -220,7 +221,15 @@ class ClipValue(Op):
         return POINTWISE
 
 
-def _update_specs(op: Op, w: Spec, g: Spec, slots: tuple[Spec, ...], count: int) -> tuple[Spec, ...]:
+def _update_specs(
+    op: Op, w: Spec, g: Spec, slots: tuple[Spec, ...], count: int
+) -> tuple[Spec, ...]:
     fits = len(slots) == count and all(spec.shape == w.shape for spec in (g, *slots))
-    require(fits, f"{op.name}: wants a gradient and {count} slots shaped like the parameter", w, g, *slots)
+    require(
+        fits,
+        f"{op.name}: wants a gradient and {count} slots shaped like the parameter",
+        w,
+        g,
+        *slots,
+    )
     return (w, *slots)

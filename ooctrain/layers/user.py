@@ -7,17 +7,17 @@
         def forward(self, x):
             return np.logaddexp(x, 0)
 
-        def backward(self, dy, x):       # first the gradients, then what it needs of the forward call
-            return dy / (1 + np.exp(-x))
+        def backward(self, dy, x):       # first the gradients, then what it needs of the forward
+            call return dy / (1 + np.exp(-x))
 
     y = Softplus()(x)
 
 In: arrays in logical layout, (N, C, H, W). Out: the same. The one idea: the names of `backward`'s
-arguments say what is kept for it: an argument of `forward` ("x"), or an output ("y"; "y0", "y1" where there
-are several). So the tape, the planners and the executor know what this operation saves, as for all others.
-Attributes that set it up belong into a frozen dataclass or into `__init__`. Check it with
-`oc.testing.check_op(Softplus(), x)`. Read next: `base.py` for the tile rule (`window`) and the cost
-(`flops`, `workspace_bytes`), which may be given as well.
+arguments say what is kept for it: an argument of `forward` ("x"), or an output ("y"; "y0", "y1"
+where there are several). So the tape, the planners and the executor know what this operation saves,
+as for all others. Attributes that set it up belong into a frozen dataclass or into `__init__`.
+Check it with `oc.testing.check_op(Softplus(), x)`. Read next: `base.py` for the tile rule
+(`window`) and the cost (`flops`, `workspace_bytes`), which may be given as well.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ from ooctrain.trace import Kind
 
 
 class Op(base.Op):
-    """Base of a user's own operation. Subclasses give `shape`, `forward` and, to be trained, `backward`.
+    """Base of a user's own operation. Subclasses give `shape`, `forward` and, to be trained,
+    `backward`.
 
     Memory that `forward` or `backward` allocate on the way is not part of a plan; state it with
     `workspace_bytes` if it is large. The same arguments must give the same bits.
@@ -49,9 +50,9 @@ class Op(base.Op):
     def __init_subclass__(cls) -> None:
         if "name" not in cls.__dict__:
             cls.name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", cls.__name__).lower()
+        kind: Kind = "activation"
         cls.out_names = tuple(_output_names(cls.outputs, "out"))
-        kinds: tuple[Kind, ...] = ("activation",) * cls.outputs
-        cls.out_kinds = kinds
+        cls.out_kinds = (kind,) * cls.outputs
 
     def shape(self, *shapes: tuple[int, ...]) -> Any:
         """Shape of the output (several: a tuple of shapes) from those of the inputs."""
@@ -63,7 +64,9 @@ class Op(base.Op):
 
     def backward(self, *arrays: np.ndarray) -> Any:
         """Gradients of the inputs (None for one that has none), from those of the outputs."""
-        raise AutogradError(f"{type(self).__name__} has no backward()", fix="define it to train through it")
+        raise AutogradError(
+            f"{type(self).__name__} has no backward()", fix="define it to train through it"
+        )
 
     def __call__(self, *tensors: Any) -> Any:
         """Records one call; returns its output, or a tuple of several."""
@@ -75,7 +78,9 @@ class Op(base.Op):
     def infer(self, *ins: Spec) -> tuple[Spec, ...]:
         shapes = self.shape(*(spec.shape for spec in ins))
         several = (shapes,) if self.outputs == 1 else tuple(shapes)
-        require(len(several) == self.outputs, f"{self.name}: shape() gives {len(several)} shapes", *ins)
+        require(
+            len(several) == self.outputs, f"{self.name}: shape() gives {len(several)} shapes", *ins
+        )
         return tuple(Spec(tuple(int(n) for n in shape)) for shape in several)
 
     def reference(self, *arrays, scalars):
@@ -116,7 +121,7 @@ class UserGrad(base.Op):
     verb: ClassVar[str] = "grad"
 
     @property
-    def name(self) -> str:  # type: ignore[override]
+    def name(self) -> str:
         """Of the operation, with "_grad"."""
         return f"{self.op.name}_grad"
 
@@ -139,7 +144,9 @@ def _run(
 ) -> None:
     """Calls a NumPy function on logical arrays and copies what it returns into the outputs."""
     results = _several(function(*(to_logical(array) for array in ins)))
-    require(len(results) == len(outs), f"{name}: gives {len(results)} arrays, {len(outs)} were wanted")
+    require(
+        len(results) == len(outs), f"{name}: gives {len(results)} arrays, {len(outs)} were wanted"
+    )
     for result, out in zip(results, outs, strict=True):
         target = to_logical(out)
         fits = np.shape(result) == target.shape

@@ -1,7 +1,7 @@
 """Networks by name, with torchvision's module names and layouts, so that its weights load.
 
-In: a name, the number of classes, a stem. Out: a `Module`. The one idea: a registry that a reader can see.
-Read next: `resnet.py`.
+In: a name, the number of classes, a stem. Out: a `Module`. The one idea: a registry that a reader
+can see. Read next: `resnet.py`.
 """
 
 from __future__ import annotations

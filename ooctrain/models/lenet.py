@@ -1,7 +1,7 @@
 """LeNet-5 with ReLU and max pooling: the smallest convolutional network worth training.
 
-In: (N, C, 32, 32), or (N, C, 28, 28) with the padding that the original gave them. Out: logits. Source:
-LeCun et al. 1998, with today's activations. Read next: `vgg.py`.
+In: (N, C, 32, 32), or (N, C, 28, 28) with the padding that the original gave them. Out: logits.
+Source: LeCun et al. 1998, with today's activations. Read next: `vgg.py`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ class LeNet(nn.Module):
     """Two convolutions, three linear layers.
 
     Args:
-        stem: "cifar" for 32 x 32 images; "imagenet" averages larger ones down to the same 5 x 5 maps.
+        stem: "cifar" for 32 x 32 images; "imagenet" averages larger ones down to the same 5 x 5
+            maps.
     """
 
     def __init__(self, num_classes: int = 10, stem: str = "cifar", in_channels: int = 3):

@@ -1,9 +1,9 @@
 """Rewrites: a trace in, a trace out, before planning; each is named in `Plan.rewrites`.
 
-In: a trace and names. Out: the trace after those rewrites, in their order. The one idea: a rewrite is a
-pure function, so whoever has the original trace and the names can check the plan's trace (rule R602). A
-name may carry parameters after a colon: "tile:4x4:conv1". All keep the bits, tiling as DESIGN states. Read
-next: `fuse.py`, `share_storage.py`, then `../tile/`.
+In: a trace and names. Out: the trace after those rewrites, in their order. The one idea: a rewrite
+is a pure function, so whoever has the original trace and the names can check the plan's trace (rule
+R602). A name may carry parameters after a colon: "tile:4x4:conv1". All keep the bits, tiling as
+DESIGN states. Read next: `fuse.py`, `share_storage.py`, then `../tile/`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,9 @@ def apply_rewrites(trace: Trace, names: Sequence[str]) -> Trace:
     """
     for name in names:
         if name not in REWRITES:
-            raise ConfigError(f"no rewrite {name!r}", code="OOC-106", fix=f"one of {', '.join(REWRITES)}")
+            raise ConfigError(
+                f"no rewrite {name!r}", code="OOC-106", fix=f"one of {', '.join(REWRITES)}"
+            )
         trace = REWRITES[name](trace)
     return trace
 

@@ -1,8 +1,8 @@
 """Building a trace anew with some calls changed, joined or dropped.
 
-In: a trace and the calls that are to stand in it, in order, over the old variables. Out: a checked trace
-with new ids. The one idea: a rewrite edits a list of calls; variables that nobody touches any more vanish
-by themselves, names stay. Read next: `fuse.py`, `share_storage.py`.
+In: a trace and the calls that are to stand in it, in order, over the old variables. Out: a checked
+trace with new ids. The one idea: a rewrite edits a list of calls; variables that nobody touches any
+more vanish by themselves, names stay. Read next: `fuse.py`, `share_storage.py`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from types import MappingProxyType
 from ooctrain.trace import Call, Trace
 
 
-def with_calls(trace: Trace, calls: Sequence[Call], stands_for: Mapping[int, int] | None = None) -> Trace:
+def with_calls(
+    trace: Trace, calls: Sequence[Call], stands_for: Mapping[int, int] | None = None
+) -> Trace:
     """`trace` with `calls` in place of its own.
 
     Args:
@@ -25,7 +27,7 @@ def with_calls(trace: Trace, calls: Sequence[Call], stands_for: Mapping[int, int
         ConfigError: the result is not a trace, for example because a call moved before its input.
     """
     kept = {v for call in calls for v in call.touched()}
-    kept |= {v for v in trace.initial} | set(trace.outputs.values())
+    kept |= {*trace.initial, *trace.outputs.values()}
     variables = [v for v in trace.variables if v.id in kept]
     variable_ids = {v.id: new for new, v in enumerate(variables)}
     call_ids = {call.id: new for new, call in enumerate(calls)}
@@ -33,7 +35,9 @@ def with_calls(trace: Trace, calls: Sequence[Call], stands_for: Mapping[int, int
     result = Trace(
         tuple(replace(v, id=variable_ids[v.id]) for v in variables),
         tuple(_renumbered(call, variable_ids, call_ids) for call in calls),
-        MappingProxyType({variable_ids[new]: variable_ids[old] for new, old in trace.carries.items()}),
+        MappingProxyType(
+            {variable_ids[new]: variable_ids[old] for new, old in trace.carries.items()}
+        ),
         MappingProxyType({name: variable_ids[v] for name, v in trace.outputs.items()}),
     )
     result.check()

@@ -1,11 +1,11 @@
 """Fusing: ReLU joins the batch norm or sum before it, and its gradient joins what reads it.
 
 In: a trace. Out: a trace with fewer calls and the same bits. The one idea: these calls are bound by
-memory, so what rides along in a pass that happens anyway is free. Forward, ReLU and the residual sum are
-done by the call that applies batch norm. Backward, the gradient of a ReLU is dy where y > 0: if all its
-readers can apply that mask themselves (the two gradient calls of batch norm, a sum), the masked gradient
-is never written. Source: notes on fused kernels; the fusions are those of cuDNN's batch-norm API. Apply
-before `share_storage`. Read next: `share_storage.py`.
+memory, so what rides along in a pass that happens anyway is free. Forward, ReLU and the residual
+sum are done by the call that applies batch norm. Backward, the gradient of a ReLU is dy where y >
+0: if all its readers can apply that mask themselves (the two gradient calls of batch norm, a sum),
+the masked gradient is never written. Source: notes on fused kernels; the fusions are those of
+cuDNN's batch-norm API. Apply before `share_storage`. Read next: `share_storage.py`.
 """
 
 from __future__ import annotations
@@ -65,7 +65,9 @@ class _Edit:
 
     def result(self) -> Trace:
         """The new trace. Workspaces are as before: the fused operations need no more."""
-        return with_calls(self.trace, [call for call in self.calls if call is not None], self.stands_for)
+        return with_calls(
+            self.trace, [call for call in self.calls if call is not None], self.stands_for
+        )
 
 
 def _fuse_forward(edit: _Edit, relu: Call) -> None:
@@ -75,7 +77,9 @@ def _fuse_forward(edit: _Edit, relu: Call) -> None:
         return
     match before.op:
         case BatchNormApply(relu=False, residual=False) as op:
-            edit.join([before, relu], replace(before, op=replace(op, relu=True), outs=relu.outs), relu)
+            edit.join(
+                [before, relu], replace(before, op=replace(op, relu=True), outs=relu.outs), relu
+            )
         case Add(relu=False):
             norm = _norm_before(edit, before)
             if norm is None:
@@ -103,11 +107,12 @@ def _fuse_backward(edit: _Edit, grad: Call) -> None:
     """All readers of a ReLU's gradient take (dy, y) and mask dy themselves, or none does."""
     (dz,), (dy, y) = grad.outs, grad.ins
     readers = [edit.calls[reader] for reader in edit.trace.readers[dz]]
-    masked = [reader and _masked(reader, dz, dy, y) for reader in readers]
-    if not masked or None in masked or dz in edit.handed_out:
+    masked = [_masked(reader, dz, dy, y) for reader in readers if reader is not None]
+    joined = [call for call in masked if call is not None]
+    if not joined or len(joined) < len(readers) or dz in edit.handed_out:
         return
     edit.calls[grad.id] = None
-    for call in masked:
+    for call in joined:
         edit.calls[call.id] = call
 
 

@@ -1,12 +1,12 @@
 """Sharing storage: a result takes over the storage of an input that nobody needs any more.
 
-In: a trace. Out: the same calls with `reuse` set where that is safe. The one idea: "in place" is not an
-operation but an annotation: the output lies where the input lay. It is safe where the call is the last
-reader, the input is not handed out and does not outlive the step. This covers ReLU in place, gradients
-accumulated in place, reshapes that move nothing. The other half of the source, one storage for all error
-terms of a sum, needs nothing here: `Add.vjp` hands one variable to all terms, and the first call that
-accumulates onto it finds out whether it is the last reader. Source: paper 004, section 4.2. Read next:
-`../sched/ledger.py`, which counts what this saves.
+In: a trace. Out: the same calls with `reuse` set where that is safe. The one idea: "in place" is
+not an operation but an annotation: the output lies where the input lay. It is safe where the call
+is the last reader, the input is not handed out and does not outlive the step. This covers ReLU in
+place, gradients accumulated in place, reshapes that move nothing. The other half of the source, one
+storage for all error terms of a sum, needs nothing here: `Add.vjp` hands one variable to all terms,
+and the first call that accumulates onto it finds out whether it is the last reader. Source: paper
+004, section 4.2. Read next: `../sched/ledger.py`, which counts what this saves.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ooctrain.trace import Call, Trace
 
 
 def share_storage(trace: Trace) -> Trace:
-    """Sets `reuse` wherever an operation can work in place and its input is free. Keeps the bits."""
+    """Sets `reuse` wherever an operation can work in place and its input is free."""
     lasting = {*trace.initial, *trace.carries, *trace.outputs.values()}
     return with_calls(
         trace, [replace(call, reuse=_reuse(trace, call, lasting)) for call in trace.calls]

@@ -1,11 +1,11 @@
 """The laws of an operation, for the library's own and for a user's.
 
-In: an operation and arrays to try it on. Out: nothing, or an AssertionError that says which law broke. The
-laws: shapes are as inferred; the kernel agrees with the NumPy definition, writes nothing outside its
-outputs and workspace, changes no input, gives the same bits for any number of threads and any order of
-chunks, and in place where it says it can; the recorded gradient agrees with central finite differences in
-float64, along random cotangents (uniform ones hide mistakes: the sum of a batch norm's output does not
-depend on its input). Read next: `../layers/base.py`.
+In: an operation and arrays to try it on. Out: nothing, or an AssertionError that says which law
+broke. The laws: shapes are as inferred; the kernel agrees with the NumPy definition, writes nothing
+outside its outputs and workspace, changes no input, gives the same bits for any number of threads
+and any order of chunks, and in place where it says it can; the recorded gradient agrees with
+central finite differences in float64, along random cotangents (uniform ones hide mistakes: the sum
+of a batch norm's output does not depend on its input). Read next: `../layers/base.py`.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def check_op(
     """Checks all laws of one operation on given inputs.
 
     Args:
-        arrays: logical inputs; floats are taken as float32. Choose values away from kinks (ReLU at 0,
-            equal values in a max-pooling window).
+        arrays: logical inputs; floats are taken as float32. Choose values away from kinks (ReLU at
+            0, equal values in a max-pooling window).
         scalars: step scalars.
         tolerance: of kernel against definition, relative to the largest value.
         gradient: check the gradient too, if the operation has one.
@@ -70,19 +70,24 @@ def check_kernel(
     for got, want in zip(first, expected, strict=True):
         scale = max(1e-30, float(np.abs(want).max(initial=0)))
         error = float(np.abs(got - want).max(initial=0)) / scale
-        assert error <= tolerance, f"{op}: kernel differs from its definition by {error:.1e} of the largest"
+        assert error <= tolerance, (
+            f"{op}: kernel differs from its definition by {error:.1e} of the largest"
+        )
     for threads, seed in ((2, None), (3, 1)):
         again = _run_kernel(op, inputs, scalars, threads, seed)
         assert _same(first, again), f"{op}: {threads} threads give other bits than one"
     if op.reusable():
-        assert _same(first, _run_kernel(op, inputs, scalars, 1, None, in_place=True)), f"{op}: in place"
+        assert _same(first, _run_kernel(op, inputs, scalars, 1, None, in_place=True)), (
+            f"{op}: in place"
+        )
 
 
 def check_gradient(
     function: Function, *arrays: np.ndarray, scalars: Scalars = SCALARS, step: float = 1e-5,
     tolerance: float = 2e-6,
 ) -> None:  # fmt: skip
-    """The recorded gradient of a function of tensors against central finite differences, in float64.
+    """The recorded gradient of a function of tensors against central finite differences, in
+    float64.
 
     Args:
         function: records calls on the tape in force and returns a tensor or several.
@@ -93,7 +98,8 @@ def check_gradient(
     trace = trace_function(function, arrays)
     rng = np.random.default_rng(5)
     values: dict[str, np.ndarray] = {
-        trace.variables[v].name: rng.standard_normal(trace.variables[v].shape) for v in trace.initial
+        trace.variables[v].name: rng.standard_normal(trace.variables[v].shape)
+        for v in trace.initial
     }
     values |= {f"x{i}": array for i, array in enumerate(arrays)}
     found = _exact_run(trace, values, scalars)
@@ -106,8 +112,11 @@ def check_gradient(
             assert error <= tolerance, f"gradient of input {i} is off by {error:.1e} of its largest"
 
 
-def trace_function(function: Function, arrays: Sequence[np.ndarray], gradient: bool = True) -> Trace:
-    """A trace of a function: inputs x0, x1, ...; outputs y0, y1, ... and grad:x0, ... for cotangents dy0, ...
+def trace_function(
+    function: Function, arrays: Sequence[np.ndarray], gradient: bool = True
+) -> Trace:
+    """A trace of a function: inputs x0, x1, ...; outputs y0, y1, ... and grad:x0, ... for
+    cotangents dy0, ...
 
     Args:
         gradient: record the backward pass too.
@@ -133,12 +142,19 @@ def trace_function(function: Function, arrays: Sequence[np.ndarray], gradient: b
     return runner.builder.build()
 
 
-def _exact_run(trace: Trace, values: Mapping[str, np.ndarray], scalars: Scalars) -> dict[str, np.ndarray]:
+def _exact_run(
+    trace: Trace, values: Mapping[str, np.ndarray], scalars: Scalars
+) -> dict[str, np.ndarray]:
     return run_trace(trace, values, scalars, "reference")
 
 
 def _differences(
-    trace: Trace, values: dict[str, np.ndarray], name: str, array: np.ndarray, scalars: Scalars, step: float
+    trace: Trace,
+    values: dict[str, np.ndarray],
+    name: str,
+    array: np.ndarray,
+    scalars: Scalars,
+    step: float,
 ) -> np.ndarray:
     """d sum(dy * y) / d x, element by element."""
 

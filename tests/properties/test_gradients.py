@@ -1,7 +1,7 @@
 """Every operation: shapes, kernel against definition, guards, threads, in place, gradient.
 
-One table of samples, odd shapes on purpose; what is checked is `oc.testing.check_op`'s list of laws. The
-gradients are central finite differences in float64 along random cotangents.
+One table of samples, odd shapes on purpose; what is checked is `oc.testing.check_op`'s list of
+laws. The gradients are central finite differences in float64 along random cotangents.
 """
 
 import importlib
@@ -122,7 +122,10 @@ def pool_samples():
     yield MaxPool2d(POOL), (distinct(*X),)
     yield MaxPool2d(PoolGeometry((2, 2), (2, 2))), (distinct(1, 17, 4, 6),)
     index = np.random.default_rng(0).integers(0, 6, (2, 3, 3, 6)).astype(np.uint8)
-    yield MaxPool2dGrad(PoolGeometry((3, 2), (3, 1), (1, 1, 1, 1)), (7, 5)), (normal(2, 3, 3, 6), index)
+    yield (
+        MaxPool2dGrad(PoolGeometry((3, 2), (3, 1), (1, 1, 1, 1)), (7, 5)),
+        (normal(2, 3, 3, 6), index),
+    )
     for counted in (True, False):
         yield AvgPool2d(POOL, counted), (normal(*X),)
         yield AvgPool2dGrad(POOL, (7, 5), counted), (normal(2, 3, 3, 6),)
@@ -202,7 +205,9 @@ SAMPLES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("op", "arrays"), SAMPLES, ids=lambda v: repr(v) if isinstance(v, Op) else "")
+@pytest.mark.parametrize(
+    ("op", "arrays"), SAMPLES, ids=lambda v: repr(v) if isinstance(v, Op) else ""
+)
 def test_laws_of_an_operation(op, arrays):
     check_op(op, *arrays)
 
@@ -251,7 +256,9 @@ def test_gradients_of_arithmetic_slices_and_forks():
 
 
 def test_gradient_of_both_sides_of_a_loss():
-    check_gradient(lambda x, t: (F.mse_loss(x, t), F.l1_loss(x, t)), normal(3, 4), normal(3, 4, seed=1))
+    check_gradient(
+        lambda x, t: (F.mse_loss(x, t), F.l1_loss(x, t)), normal(3, 4), normal(3, 4, seed=1)
+    )
 
 
 def test_a_wrong_gradient_is_caught():
@@ -282,7 +289,9 @@ class Greedy(ReLU):
         ins[0][...] = 0
 
 
-@pytest.mark.parametrize(("op", "law"), [(Overrun(), "wrote outside"), (Greedy(), "changed its input")])
+@pytest.mark.parametrize(
+    ("op", "law"), [(Overrun(), "wrote outside"), (Greedy(), "changed its input")]
+)
 def test_a_wrong_kernel_is_caught(op, law):
     with pytest.raises(AssertionError, match=law):
         check_op(op, normal(3, 4))

@@ -1,0 +1,374 @@
+"""The tape: what was computed from what, and the calls of the backward pass.
+
+In: operations on tensors. Out: gradients, as further calls on the same tape. The one idea:
+`backward` is not an interpreter of derivatives; it walks the recorded calls in reverse order and
+asks each operation to record the calls that make up its gradient. A *runner* decides what recording
+a call does: compute it at once (`eager.EagerRunner`) or note its shapes (`tracing.TraceRunner`);
+nothing else differs. There is no list of calls here: a tensor knows the entry that made it, and an
+entry knows its inputs, so a result that nobody holds is forgotten, as in PyTorch. Read next:
+`layers/relu.py`, then `tracing.py`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from ooctrain.errors import AutogradError, ShapeError
+from ooctrain.layers.base import Op, Scalars, Spec
+from ooctrain.layers.combine import Add, Constant
+from ooctrain.tensor import Tensor
+from ooctrain.trace import Phase
+
+if TYPE_CHECKING:
+    from ooctrain.module import Module
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """Where a call stands: in which module, in which phase, of which forward call it is the
+    gradient.
+
+    Args:
+        path: of the module, for example "layer1.0.conv1".
+        leaf: whether that module has no parts, so that its path alone names its calls.
+        verb: what the call does, where the operation's own word will not do.
+    """
+
+    path: str = ""
+    leaf: bool = False
+    phase: Phase = "forward"
+    forward_of: int | None = None
+    verb: str = ""
+
+    def prefix(self, op: Op) -> str:
+        """How the names of a call of `op` and of its outputs begin."""
+        return (
+            self.path if self.leaf and self.path else ".".join(filter(None, (self.path, op.name)))
+        )
+
+    def call_name(self, op: Op) -> str:
+        """Name of a call of `op`: "conv1.fwd", "conv1.grad_input"."""
+        verb = "grad" if self.phase == "backward" and op.verb == "fwd" else op.verb
+        return f"{self.prefix(op)}.{self.verb or verb}"
+
+
+@dataclass(slots=True, eq=False)
+class Entry:
+    """One recorded call with what its gradient may need.
+
+    Args:
+        number: position in the order of recording.
+        outs: twins of the outputs, without history, so that an entry never holds itself.
+        versions: of the inputs' storages when they were read.
+        freed_by: the backward pass that used it up.
+    """
+
+    number: int
+    op: Op
+    name: str
+    site: Site
+    ins: tuple[Tensor, ...]
+    outs: tuple[Tensor, ...]
+    versions: tuple[int, ...]
+    freed_by: str = ""
+
+
+class Runner(Protocol):
+    """What recording a call does: `eager.EagerRunner` computes, `tracing.TraceRunner` notes."""
+
+    def run(
+        self, op: Op, ins: Sequence[Tensor], outs: Sequence[Tensor], site: Site, scalars: Scalars
+    ) -> int | None:
+        """Fills in `outs`; returns the call's id where there is one."""
+
+    def assign(self, target: Tensor, new: Tensor) -> None:
+        """Makes `new` the value of a parameter or state from now on."""
+
+
+Hook = Callable[["Tensor"], None]
+
+
+@dataclass
+class Tape:
+    """Records calls and their gradients.
+
+    Args:
+        runner: computes or notes each call.
+        conv_algorithm: what convolutions ask for: "auto", "direct", "im2col", "winograd2",
+            "winograd4".
+        seed: of dropout masks and initial weights.
+    """
+
+    runner: Runner
+    conv_algorithm: str = "auto"
+    seed: int = 0
+    recording: bool = True
+    site: Site = field(default_factory=Site)
+
+    def __post_init__(self) -> None:
+        self.warned: set[str] = set()
+        self._numbers = itertools.count()
+        self._dropouts = itertools.count()
+        self._streams = itertools.count()
+        self._module_paths: Mapping[Module, str] = {}
+        self._versions: dict[int, tuple[Entry, int]] = {}
+
+    # Recording
+
+    def call(
+        self,
+        op: Op,
+        ins: Sequence[Tensor],
+        *,
+        of: Sequence[Tensor] = (),
+        scalars: Scalars | None = None,
+    ) -> tuple[Tensor, ...]:
+        """Records one call and returns its outputs.
+
+        Args:
+            of: in a backward pass, the tensors whose gradients the outputs are.
+            scalars: step scalars, where not the tape's own.
+
+        Raises:
+            ShapeError: the inputs do not fit the operation.
+        """
+        name = self.site.call_name(op)
+        for tensor in ins:
+            self._check_unchanged(tensor)
+        try:
+            specs = op.infer(*(tensor.spec for tensor in ins))
+        except ShapeError as error:
+            error.where = error.where or name
+            raise
+        outs = self._outputs(op, specs, of)
+        step = {"seed": self.seed, "step": 0} if scalars is None else scalars
+        call_id = self.runner.run(op, ins, outs, self.site, step)
+        if self.recording and any(tensor.requires_grad for tensor in ins) and _has_gradient(op):
+            self._record(op, name, ins, outs, call_id)
+        return outs
+
+    def update(
+        self, op: Op, ins: Sequence[Tensor], targets: Sequence[Tensor], scalars: Scalars
+    ) -> None:
+        """Records a call whose outputs are the next values of `targets` (parameters or states)."""
+        specs = op.infer(*(tensor.spec for tensor in ins))
+        outs = [
+            Tensor(spec, name=f"{target.name}'", kind=target.kind)
+            for spec, target in zip(specs, targets, strict=True)
+        ]
+        self.runner.run(op, ins, outs, self.site, scalars)
+        for target, new in zip(targets, outs, strict=True):
+            self.runner.assign(target, new)
+
+    def next_dropout(self) -> int:
+        """A number for one call of dropout, part of the key of its mask."""
+        return next(self._dropouts)
+
+    def reseed(self, seed: int) -> None:
+        """Begins all random numbers anew."""
+        self.seed, self._dropouts, self._streams = seed, itertools.count(), itertools.count()
+
+    def next_generator(self) -> Callable[[], np.random.Generator]:
+        """A stream of random numbers of its own, for one parameter; it can be begun at any time."""
+        key = (self.seed, next(self._streams))
+        return lambda: np.random.default_rng(key)
+
+    @contextmanager
+    def at(self, **changes: Any) -> Iterator[None]:
+        """Records at another site for a while, such as `at(phase="loss")`."""
+        before, self.site = self.site, replace(self.site, **changes)
+        try:
+            yield
+        finally:
+            self.site = before
+
+    @contextmanager
+    def module(self, module: Module) -> Iterator[None]:
+        """Records inside `module`; the outermost one names all its parts."""
+        outermost = module not in self._module_paths
+        if outermost:
+            before = self._module_paths
+            self._module_paths = {part: path for path, part in module.named_modules()}
+        try:
+            with self.at(path=self._module_paths[module], leaf=not module.has_parts):
+                yield
+        finally:
+            if outermost:
+                self._module_paths = before
+
+    # Backward
+
+    def backward(
+        self, root: Tensor, gradient: Tensor | None = None, *, retain_graph: bool = False,
+        on_gradient: Hook | None = None,
+    ) -> None:  # fmt: skip
+        """Records the backward pass of `root`.
+
+        Args:
+            gradient: of `root`; None: 1, for a root of one element.
+            retain_graph: keep the entries' inputs for another backward pass.
+            on_gradient: called with each parameter as soon as its gradient is complete.
+
+        Raises:
+            AutogradError: nothing to differentiate, a second pass, or a value changed in place.
+        """
+        if not root.requires_grad:
+            raise AutogradError(
+                f"{root.name or 'this tensor'!r} depends on nothing that requires a gradient",
+                fix="was it computed under no_grad(), or from detached tensors?",
+            )
+        entries = _entries_before(root)
+        recording, self.recording = self.recording, False
+        try:
+            seed = self._ones(root) if gradient is None else gradient
+            self._walk(entries, root, seed, on_gradient)
+        finally:
+            self.recording = recording
+            self._versions = {}
+        if not retain_graph:
+            for entry in entries:
+                entry.ins = entry.outs = ()
+                entry.freed_by = f"the backward pass of {root.name!r}"
+
+    def _walk(
+        self, entries: list[Entry], root: Tensor, seed: Tensor, on_gradient: Hook | None
+    ) -> None:
+        grads: dict[Any, Tensor] = {_key(root): seed}
+        pending = Counter(leaf for entry in entries for leaf in _leaves(entry))
+        if root.source is None:
+            self._finish(root, seed, on_gradient)
+        for entry in entries:
+            cotangents = [grads.pop((entry, i), None) for i in range(len(entry.outs))]
+            if any(cotangent is not None for cotangent in cotangents):
+                self._differentiate(entry, cotangents, grads)
+            for leaf in _leaves(entry):
+                pending[leaf] -= 1
+                if not pending[leaf] and leaf in grads:
+                    with self.at(path=entry.site.path, leaf=entry.site.leaf, phase="backward"):
+                        self._finish(leaf, grads.pop(leaf), on_gradient)
+
+    def _differentiate(
+        self, entry: Entry, cotangents: list[Tensor | None], grads: dict[Any, Tensor]
+    ) -> None:
+        self._versions = {
+            id(t.storage): (entry, v) for t, v in zip(entry.ins, entry.versions, strict=True)
+        }
+        with self.at(**_backward_site(entry)):
+            in_grads = entry.op.vjp(self, entry.ins, entry.outs, cotangents)
+            self._versions = {}
+            for tensor, grad in zip(entry.ins, in_grads, strict=True):
+                if grad is not None and tensor.requires_grad:
+                    key = _key(tensor)
+                    grads[key] = self._sum(grads[key], grad, tensor) if key in grads else grad
+
+    def _finish(self, leaf: Tensor, grad: Tensor, on_gradient: Hook | None) -> None:
+        """A leaf's gradient is complete: adds it to what is in `.grad` already."""
+        if leaf.grad is not None and leaf.grad.stepped and "zero_grad" not in self.warned:
+            self.warned.add("zero_grad")
+            warnings.warn(
+                f"the gradient of {leaf.name or 'a parameter'!r} is added to that of an earlier "
+                "step: call optimizer.zero_grad() before backward()",
+                stacklevel=6,
+            )
+        leaf.grad = grad if leaf.grad is None else self._sum(leaf.grad, grad, leaf)
+        if on_gradient is not None:
+            on_gradient(leaf)
+
+    def _sum(self, a: Tensor, b: Tensor, of: Tensor) -> Tensor:
+        """Adds gradients that meet at a fork, as a call of its own: "conv1.out.grad.add"."""
+        with self.at(path=f"{of.name or 'leaf'}.grad", leaf=True, forward_of=None, verb="add"):
+            return self.call(Add(), (a, b), of=(of,))[0]
+
+    def _ones(self, root: Tensor) -> Tensor:
+        if root.numel() != 1:
+            raise AutogradError(
+                f"{root.name or 'this tensor'!r} has shape {root.shape}; "
+                "only one number has a gradient of 1",
+                fix="reduce it to a loss, or pass backward(gradient)",
+            )
+        with self.at(path=f"{root.name or 'loss'}.grad", leaf=True, phase="loss"):
+            return self.call(Constant(1.0, root.shape), (), of=(root,))[0]
+
+    def _check_unchanged(self, tensor: Tensor) -> None:
+        seen = self._versions.get(id(tensor.storage)) if tensor.storage is not None else None
+        if seen and tensor.storage.version != seen[1]:
+            raise AutogradError(
+                f"{tensor.name or 'a tensor'!r} was changed in place after {seen[0].name!r} "
+                "read it, and its gradient needs the old value",
+                where=f"written at {tensor.storage.written_at}",
+                fix="write after backward(), or into a new tensor",
+            )
+
+    def _outputs(self, op: Op, specs: Sequence[Spec], of: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        if of:
+            return tuple(
+                Tensor(
+                    s,
+                    name=f"{t.name or 'leaf'}.grad",
+                    kind="wgrad" if t.kind == "param" else "grad",
+                )
+                for s, t in zip(specs, of, strict=True)
+            )
+        prefix = self.site.prefix(op)
+        return tuple(
+            Tensor(spec, name=f"{prefix}.{name}", kind=kind)
+            for spec, name, kind in zip(specs, op.out_names, op.out_kinds, strict=True)
+        )
+
+    def _record(
+        self, op: Op, name: str, ins: Sequence[Tensor], outs: Sequence[Tensor], call_id: int | None
+    ) -> None:
+        versions = tuple(t.storage.version if t.storage is not None else 0 for t in ins)
+        twins = tuple(tensor.detach() for tensor in outs)
+        site = replace(self.site, forward_of=call_id)
+        entry = Entry(next(self._numbers), op, name, site, tuple(ins), twins, versions)
+        for i, tensor in enumerate(outs):
+            # Statistics are by-products: nothing is differentiated through them.
+            if tensor.dtype.startswith("float") and tensor.kind != "stat":
+                tensor.requires_grad, tensor.source = True, (entry, i)
+
+
+def _has_gradient(op: Op) -> bool:
+    return type(op).vjp is not Op.vjp
+
+
+def _key(tensor: Tensor) -> Any:
+    """What gradients are collected by: the output that a tensor is, or the leaf itself."""
+    return tensor if tensor.source is None else tensor.source
+
+
+def _leaves(entry: Entry) -> list[Tensor]:
+    return list(dict.fromkeys(t for t in entry.ins if t.source is None and t.requires_grad))
+
+
+def _entries_before(root: Tensor) -> list[Entry]:
+    """All entries that `root` was computed by, latest first."""
+    found: dict[Entry, None] = {}
+    stack = [root]
+    while stack:
+        source = stack.pop().source
+        if source is None or source[0] in found:
+            continue
+        entry = source[0]
+        if entry.freed_by:
+            raise AutogradError(
+                f"second backward through {entry.name!r}: {entry.freed_by} has freed what it needs",
+                fix="call backward(retain_graph=True) the first time, or compute the loss again",
+            )
+        found[entry] = None
+        stack.extend(entry.ins)
+    return sorted(found, key=lambda entry: -entry.number)
+
+
+def _backward_site(entry: Entry) -> dict[str, Any]:
+    """The gradient of a call is named after that call."""
+    path = entry.site.prefix(entry.op)
+    return {"path": path, "leaf": True, "phase": "backward", "forward_of": entry.site.forward_of}
