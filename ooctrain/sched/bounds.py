@@ -157,8 +157,10 @@ def _before_us(pressure: Pressure, machine: Machine, recompute: bool) -> float:
         return out
     if machine.link == "duplex":
         both = machine.out_bytes_per_us + machine.in_bytes_per_us
-        return max(out, pressure.moved / both)
-    return out + (pressure.moved - pressure.left) / _fastest(machine)
+        return max(out, _time_us(pressure.moved, both, machine))
+    started = _time_us(pressure.moved - pressure.left, _fastest(machine), machine)
+    # One transfer may be all, so that its latency counts once.
+    return out + started - (_latency_us(machine) if out and started else 0.0)
 
 
 def _fastest(machine: Machine) -> float:
@@ -168,4 +170,8 @@ def _fastest(machine: Machine) -> float:
 def _time_us(size_bytes: int, bytes_per_us: float, machine: Machine) -> float:
     if not size_bytes:
         return 0.0
-    return round(machine.latency_us * 1000) / 1000 + size_bytes / bytes_per_us
+    return _latency_us(machine) + size_bytes / bytes_per_us
+
+
+def _latency_us(machine: Machine) -> float:
+    return round(machine.latency_us * 1000) / 1000  # as `Machine.transfer_ns` rounds it

@@ -70,8 +70,8 @@ class Window:
                 code="OOC-105",
                 fix='count is "unique" or "occurrence"; persistent is "auto", "device" or "host"',
             )
-        if not (math.isfinite(self.size) and self.size > 0):
-            raise ConfigError(f"window: size={self.size} is not positive", code="OOC-105")
+        if not isinstance(self.size, int | float) or not 0 < self.size < math.inf:
+            raise ConfigError(f"window: size={self.size!r} is not positive", code="OOC-105")
 
     @property
     def name(self) -> str:
@@ -118,6 +118,8 @@ class Window:
         def feasible(budget_bytes: int) -> bool:
             return bool(self._plans(trace, budget_bytes, machine, granule, host_limit))
 
+        if feasible(low):
+            return low
         # With every occurrence within window and budget, nothing ever leaves.
         most = sum(granule.granted(trace.variables[v].nbytes) for v in trace.variable_sequence())
         most += max((granule.granted(call.workspace_bytes) for call in trace.calls), default=0)

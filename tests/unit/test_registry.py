@@ -1,0 +1,93 @@
+"""Planners by name: parameters, files, entry points, and what a wrong name says."""
+
+from __future__ import annotations
+
+import pytest
+
+import ooctrain as oc
+from ooctrain import specs
+from ooctrain.errors import ConfigError
+from ooctrain.sched.keep_all import KeepAll
+from ooctrain.sched.registry import get_planner, planners
+from ooctrain.sched.window import Window
+
+
+def test_names_are_listed():
+    assert {"auto", "keep-all", "naive", "window"} <= set(planners())
+    assert oc.planners() == planners()
+
+
+@pytest.mark.parametrize("name", planners())
+def test_every_listed_planner_can_be_made(name):
+    assert get_planner(name).name == name
+
+
+def test_parameters_reach_the_planner():
+    assert get_planner("window:size=2,count=occurrence") == Window(size=2, count="occurrence")
+    assert get_planner(" window : size = 2.5 ".replace(" ", "")) == Window(size=2.5)
+
+
+def test_a_file_gives_a_planner(tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "class Mine:\n    name = 'mine'\n"
+        "    def __init__(self, depth=1):\n        self.depth = depth\n"
+    )
+    assert get_planner(f"{file}:Mine:depth=3").depth == 3
+
+
+def test_an_entry_point_gives_a_planner(monkeypatch):
+    class Entry:
+        name = "theirs"
+
+        @staticmethod
+        def load():
+            return KeepAll
+
+    def entry_points(*, group, name="theirs"):
+        return [Entry] if (group, name) == ("ooctrain.planners", "theirs") else []
+
+    monkeypatch.setattr(specs, "entry_points", entry_points)
+    assert isinstance(get_planner("theirs"), KeepAll)
+    assert "theirs" in planners()
+
+
+@pytest.mark.parametrize(
+    ("spec", "says"),
+    [
+        ("windwo", "did you mean 'window'"),
+        ("window:sise=2", "did you mean 'size'"),
+        ("window:size", "is not key=value"),
+        ("window:size=-1", "is not positive"),
+        ("window:size=wide", "is not positive"),
+        ("window:count=some", "occurrence"),
+        ("", "names nothing"),
+        ("nowhere.py:Planner", "no Python file"),
+        ("keep-all:size=1", "no parameter 'size'"),
+    ],
+)
+def test_what_is_wrong_is_said_with_the_nearest_right(spec, says):
+    with pytest.raises(ConfigError) as caught:
+        get_planner(spec)
+    assert says in str(caught.value)
+
+
+def test_a_file_without_the_class_suggests_the_nearest(tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text("class Planner:\n    pass\n")
+    with pytest.raises(ConfigError, match="OOC-106") as caught:
+        get_planner(f"{file}:Plannr")
+    assert "'Planner'" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("3", 3), ("-3", -3), ("1.5", 1.5), ("1e-3", 1e-3), ("1MiB", 2**20), ("8GB", 8 * 10**9),
+        ("true", True), ("False", False), ("none", None), ("word", "word"),
+    ],
+)  # fmt: skip
+def test_values_are_read_by_their_looks(text, value):
+    found = specs.parse_value(text)
+    assert found == value
+    assert type(found) is type(value)
