@@ -120,6 +120,14 @@ CODES: Mapping[str, Explanation] = {
         "resnet18.load_state_dict(resnet34.state_dict())",
         "load it into the model it was saved from",
     ),
+    "OOC-113": Explanation(
+        "what cannot be tiled",
+        "A segment to tile is a chain of calls, each of which reads the image that the one before "
+        "wrote: convolutions, poolings, paddings and pointwise operations. The message names the "
+        "call that is none of these, or the fork, or what is wrong with the grid.",
+        "oc.tile(trace, (2, 2), first='conv1', last='bn1')",
+        "end the segment before the call that is named",
+    ),
     "OOC-120": Explanation(
         "no schedule fits the budget",
         "This planner finds no list that stays within the budget. `minimum_bytes` is the "

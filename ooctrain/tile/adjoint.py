@@ -129,7 +129,7 @@ def match_backward(
             return {v: known[role] for v, role in results if role}, known["seed", 0]
     raise ConfigError(
         f"the backward calls of {call.name!r} are not those of its operation",
-        code="OOC-160",
+        code="OOC-113",
         numbers=", ".join(other.name for other in backward),
         fix="tile before rewrites that join backward calls of this segment",
     )

@@ -98,6 +98,15 @@ def chain_reads(outputs: Span, windows: Sequence[Window], extent: int) -> tuple[
     return tuple(reversed(reads))
 
 
+def whole_reads(windows: Sequence[Window], extent: int) -> tuple[Read, ...]:
+    """What each layer of a chain reads where there is one tile only: all rows, and its padding."""
+    sizes = extents(windows, extent)[:-1]
+    return tuple(
+        Read(Span(0, size), window.pad_lo, window.pad_hi)
+        for window, size in zip(windows, sizes, strict=True)
+    )
+
+
 def split_evenly(extent: int, parts: int) -> tuple[Span, ...]:
     """[0, extent) as `parts` spans whose extents differ by one at most; fewer where there are fewer
     rows.
@@ -112,7 +121,8 @@ def tile_spans(windows: Sequence[Window], extent: int, parts: int) -> tuple[Span
 
     A span of which some layer would read padding alone (a 1 x 1 convolution with padding has such
     rows) is
-    joined with its neighbour: an operation on no rows at all is no operation.
+    joined with its neighbour: an operation on no rows at all is no operation. If that leaves one
+    span, `whole_reads` says what it reads.
     """
     joined: list[Span] = []
     for span in split_evenly(extents(windows, extent)[-1], parts):

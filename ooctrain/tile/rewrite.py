@@ -21,7 +21,7 @@ MOST_THREADS = 1024
 def tile_trace(trace: Trace, grid: tuple[int, int], first: str | None, last: str | None) -> Trace:
     """See `ooctrain.tile.tile`."""
     if len(grid) != 2 or min(grid) < 1:
-        raise ConfigError(f"a grid is two numbers of tiles, not {grid!r}", code="OOC-161")
+        raise ConfigError(f"a grid is two numbers of tiles, not {grid!r}", code="OOC-113")
     segment = find_segment(trace, first, last)
     height, width = trace.variables[segment.source].shape[2:]
     windows = [stage.windows for stage in segment.stages]
@@ -42,7 +42,7 @@ def parse_name(name: str) -> tuple[tuple[int, int], str | None, str | None]:
     h, _, w = size.partition("x")
     if kind != "tile" or not (h.isdecimal() and w.isdecimal()) or len(ends) > 2:
         raise ConfigError(
-            f"{name!r} names no tiling", code="OOC-161", fix="tile:4x4 or tile:4x4:conv1:pool2"
+            f"{name!r} names no tiling", code="OOC-113", fix="tile:4x4 or tile:4x4:conv1:pool2"
         )
     first, last = (*(end or None for end in ends), None, None)[:2]
     return (int(h), int(w)), first, last
@@ -63,7 +63,7 @@ def _threads(trace: Trace, segment: Segment) -> int:
             return threads
     raise ConfigError(
         "the workspaces of this trace are those of no number of threads",
-        code="OOC-162",
+        code="OOC-113",
         where=calls[0].name,
         fix="tile the trace that oc.trace returned",
     )

@@ -96,7 +96,7 @@ def _choose_chain(trace: Trace, first: str | None, last: str | None) -> list[Cal
         _require_tileable(trace, ends[0])
         return _until(trace, next(chain for chain in chains if ends[0] in chain), last)
     if not chains:
-        raise ConfigError("no call of this trace can be tiled", code="OOC-160")
+        raise ConfigError("no call of this trace can be tiled", code="OOC-113")
     return max(chains, key=len)
 
 
@@ -105,7 +105,7 @@ def _named(trace: Trace, name: str) -> list[Call]:
     if not found:
         raise ConfigError(
             f"no forward call is named {name!r}",
-            code="OOC-160",
+            code="OOC-113",
             fix="the name of a layer, as in model.named_modules(), or of a call, as in trace.calls",
         )
     return found
@@ -130,7 +130,8 @@ def _until(trace: Trace, chain: list[Call], last: str | None) -> list[Call]:
     ends = [i for i, call in enumerate(chain) if _is_named(call, last)]
     if ends:
         return chain[: ends[-1] + 1]
-    _named(trace, last)
+    if _named(trace, last)[-1].id < chain[0].id:
+        raise ConfigError(f"{last!r} comes before {chain[0].name!r}", code="OOC-113")
     after = _successor(trace, chain[-1])
     if after is not None:
         _require_tileable(trace, after)
@@ -185,7 +186,7 @@ def _require_tileable(trace: Trace, call: Call) -> None:
     if problem:
         raise ConfigError(
             f"{call.name!r} cannot be tiled: {problem}",
-            code="OOC-160",
+            code="OOC-113",
             fix="choose `first` and `last` so that the segment does not contain it",
         )
 
@@ -195,7 +196,7 @@ def _fork(trace: Trace, call: Call, last: str) -> ConfigError:
     return ConfigError(
         f"{call.name!r} does not lead straight to {last!r}: its output is read by "
         f"{', '.join(map(repr, readers)) or 'nothing'}",
-        code="OOC-160",
+        code="OOC-113",
         fix="a segment is a chain; end it at the fork",
     )
 
@@ -227,7 +228,7 @@ def _require_private(trace: Trace, stages: Sequence[Stage]) -> None:
             reader = trace.calls[strangers[0]].name if strangers else "the caller"
             raise ConfigError(
                 f"{reader!r} reads {trace.variables[variable].name!r}, which lies in the segment",
-                code="OOC-160",
+                code="OOC-113",
                 fix="choose a segment that ends at this variable",
             )
 

@@ -8,13 +8,13 @@ next: `weave.py`.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ooctrain.layers.base import Op, Spec
+from ooctrain.layers.base import Op, Spec, Window
 from ooctrain.layers.combine import Add, Constant
 from ooctrain.layers.layout import Insert, InsertAdd
-from ooctrain.tile.halo import Read, Span, chain_reads
+from ooctrain.tile.halo import Read, Span, chain_reads, whole_reads
 from ooctrain.tile.segment import Segment
 from ooctrain.trace import Kind, Phase, Trace
 
@@ -68,17 +68,25 @@ class Tile:
 
 
 def make_tiles(
-    trace: Trace, segment: Segment, rows: Iterable[Span], columns: Iterable[Span]
+    trace: Trace, segment: Segment, rows: Sequence[Span], columns: Sequence[Span]
 ) -> list[Tile]:
     """All tiles, row by row."""
     height, width = trace.variables[segment.source].shape[2:]
     windows = [stage.windows for stage in segment.stages]
-    down = [(span, chain_reads(span, [w[0] for w in windows], height)) for span in rows]
-    across = [(span, chain_reads(span, [w[1] for w in windows], width)) for span in columns]
+    down = _reads(rows, [w[0] for w in windows], height)
+    across = _reads(columns, [w[1] for w in windows], width)
     return [
         Tile((r, c), tuple(zip(row_reads, column_reads, strict=True)))
         for (r, row_reads), (c, column_reads) in itertools.product(down, across)
     ]
+
+
+def _reads(
+    spans: Sequence[Span], windows: Sequence[Window], extent: int
+) -> list[tuple[Span, tuple[Read, ...]]]:
+    if len(spans) == 1:
+        return [(spans[0], whole_reads(windows, extent))]
+    return [(span, chain_reads(span, windows, extent)) for span in spans]
 
 
 def zeros(like: Value) -> tuple[Value, list[Step]]:
