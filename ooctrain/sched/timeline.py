@@ -83,7 +83,8 @@ def ledger_curve(
     for time_ns, value in zip([0, *(time for time, _ in changes)], held, strict=True):
         if curve and curve[-1][0] == time_ns / 1000:
             curve.pop()
-        curve.append((time_ns / 1000, value))
+        if not curve or curve[-1][1] != value:
+            curve.append((time_ns / 1000, value))
     return tuple(curve)
 
 

@@ -1,0 +1,188 @@
+"""Times of small lists, worked out by hand; speed of verifier and simulator."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from fractions import Fraction
+
+from ooctrain.cost import Machine
+from ooctrain.sched.ledger import walk
+from ooctrain.sched.schedule import Fence, Free, Run, Schedule, SwapIn, SwapOut, default_start
+from ooctrain.sched.simulate import durations_ns, interfered_times, simulate, start_times
+from ooctrain.sched.timeline import Event, ledger_curve, make_timeline
+from ooctrain.sched.verify import verify
+from ooctrain.testing.random_traces import FakeOp
+from ooctrain.trace import Trace, TraceBuilder
+
+
+def two_calls(first_us: int = 10, second_us: int = 10) -> Trace:
+    """x -> a, x -> b: two calls that do not need each other; 100 bytes each."""
+    builder = TraceBuilder()
+    builder.variable("x", (100,), "uint8", "input")
+    for name in "ab":
+        builder.variable(name, (100,), "uint8")
+    builder.call("f", FakeOp("f"), (0,), (1,), duration_ns=first_us * 1000)
+    builder.call("g", FakeOp("g"), (0,), (2,), duration_ns=second_us * 1000)
+    return builder.build()
+
+
+def machine(**options) -> Machine:
+    return Machine("m", 1.0, 1.0, 10.0, **options)
+
+
+def times(trace: Trace, items, **options) -> list[tuple[float, float]]:
+    schedule = Schedule((SwapIn(0, 0, 100), *items), *default_start(trace))
+    timeline = simulate(schedule, trace, machine(**options))
+    by_index = sorted(timeline.events, key=lambda event: event.index)
+    return [(event.start_us, event.end_us) for event in by_index]
+
+
+OUT_AND_IN = (Run(0), SwapOut(1, 0, 100), Free(0, 0, 50), SwapIn(0, 0, 50), Run(1))
+
+
+def test_on_a_shared_link_transfers_take_turns():
+    # in x 0-10, f 10-20, out a 20-30, in x 30-35, g 35-45
+    expected = [(0, 10), (10, 20), (20, 30), (30, 35), (35, 45)]
+    assert times(two_calls(), OUT_AND_IN, link="shared") == expected
+
+
+def test_on_a_duplex_link_each_direction_is_its_own():
+    expected = [(0, 10), (10, 20), (20, 30), (20, 25), (25, 35)]
+    assert times(two_calls(), OUT_AND_IN, link="duplex") == expected
+
+
+def test_latency_and_rates_by_direction():
+    options = {"link": "duplex", "latency_us": 2.0, "link_out_bytes_per_us": 5.0}
+    expected = [(0, 12), (12, 22), (22, 44), (22, 29), (29, 39)]
+    assert times(two_calls(), OUT_AND_IN, **options) == expected
+
+
+def test_a_fence_stops_everything():
+    items = (Run(0), SwapOut(1, 0, 100), Fence(), Run(1))
+    assert times(two_calls(), items, link="duplex")[-1] == (30, 40)
+
+
+def test_a_call_slows_down_while_a_copy_runs():
+    # out a runs 20-30. g starts at 20 and does 5 us of work in these 10 us, then 5 more alone.
+    items = (Run(0), SwapOut(1, 0, 100), Run(1))
+    assert times(two_calls(), items, link="duplex", interference=2.0)[-1] == (20, 35)
+
+
+def test_a_copy_that_starts_in_the_middle_of_a_call_slows_the_rest():
+    # g runs 20-45; the copy of x waits for nothing but its turn after the copy of a.
+    items = (Run(0), SwapOut(1, 0, 20), SwapOut(0, 0, 50), Run(1))
+    # copies 20-22 and 22-27: g does 3.5 us of work in 7 us, then 6.5 alone.
+    assert times(two_calls(), items, link="shared", interference=2.0)[-1] == (20, 33.5)
+
+
+def test_interfered_work_is_counted_in_whole_nanoseconds():
+    trace = two_calls()
+    schedule = Schedule(
+        (SwapIn(0, 0, 100), Run(0), SwapOut(1, 0, 7), Run(1)), *default_start(trace)
+    )
+    issued = walk(trace, schedule)
+    work = durations_ns(schedule, trace, machine())
+    start, done = interfered_times(issued, work, True, Fraction(3, 2))
+    # 700 ns of copying leave floor(700 * 2 / 3) = 466 ns of work done.
+    assert done[3] - start[3] == 700 + (10_000 - 466)
+    assert interfered_times(issued, work, True, Fraction(1)) == start_times(issued, work, True)
+
+
+def test_sums():
+    trace = two_calls()
+    items = (SwapIn(0, 0, 100), Run(0), Free(1, 0, 100), Run(0), SwapOut(1, 0, 30), Run(1))
+    timeline = simulate(Schedule(items, *default_start(trace)), trace, machine())
+    assert (timeline.bytes_in, timeline.bytes_out) == (100, 30)
+    assert (timeline.compute_us, timeline.recompute_us) == (30, 10)
+    assert (timeline.makespan_us, timeline.stall_us) == (40, 10)
+    assert timeline.busy_us("H") == 10
+    assert timeline.peak_bytes == 300
+    assert timeline.ledger == ((0, 100), (10, 200), (30, 300))
+    assert [event.name for event in timeline.events] == ["x", "f", "f", "a", "g"]
+    assert timeline.to_json()["events"][0]["stream"] == "H"
+
+
+def test_an_empty_list():
+    builder = TraceBuilder()
+    builder.variable("W", (8,), "uint8", "param")
+    trace = builder.build()
+    timeline = simulate(Schedule((), *default_start(trace)), trace, machine())
+    assert (timeline.makespan_us, timeline.peak_bytes, timeline.ledger) == (0, 8, ((0, 8),))
+
+
+def test_at_one_moment_releases_come_before_claims():
+    assert ledger_curve(10, [(5, 4), (5, -10), (7, -4)]) == ((0, 10), (0.005, 4), (0.007, 0))
+
+
+def test_a_measured_timeline_has_the_same_sums():
+    events = [
+        Event("C", "f", 0.0, 2.5, 0),
+        Event("H", "x", 1.0, 4.0, 1),
+        Event("C", "f", 5.0, 6.0, 2),
+    ]
+    timeline = make_timeline(
+        events, rerun=frozenset({2}), bytes_out=0, bytes_in=8, peak_bytes=64, host_peak_bytes=8
+    )
+    assert (timeline.makespan_us, timeline.compute_us, timeline.recompute_us) == (6, 3.5, 1)
+    assert timeline.stall_us == 2.5
+
+
+def test_five_thousand_instructions_take_less_than_a_fifth_of_a_second():
+    trace, schedule = _long_list(715)
+    assert len(schedule) > 5000
+    fast = machine(link="duplex")
+    slow = machine(link="duplex", interference=1.3)
+    assert _fastest(lambda: verify(schedule, trace, None)) < 0.2
+    assert _fastest(lambda: simulate(schedule, trace, fast)) < 0.2
+    assert _fastest(lambda: simulate(schedule, trace, slow)) < 0.2
+
+
+def test_many_chunks_of_one_variable_stay_cheap():
+    builder = TraceBuilder()
+    builder.variable("x", (4000,), "uint8", "input")
+    builder.variable("y", (4000,), "uint8")
+    builder.call("f", FakeOp("f"), (0,), (1,), duration_ns=1000)
+    trace = builder.build()
+    chunks = [(lo, lo + 4) for lo in range(0, 4000, 4)]
+    items = (
+        *(SwapIn(0, lo, hi) for lo, hi in chunks), Run(0), *(SwapOut(1, *c) for c in chunks),
+        *(Free(1, *c) for c in chunks), *(SwapIn(1, *c) for c in reversed(chunks)),
+        Free(1, 0, 4000), Free(0, 0, 4000),
+    )  # fmt: skip
+    schedule = Schedule(items, *default_start(trace))
+    assert _fastest(lambda: verify(schedule, trace, None)) < 0.4
+
+
+def _fastest(action: Callable[[], object]) -> float:
+    """Processor time of the best of five: other processes do not count."""
+    spans = []
+    for _ in range(5):
+        begin = time.process_time()
+        action()
+        spans.append(time.process_time() - begin)
+    return min(spans)
+
+
+def _long_list(layers: int) -> tuple[Trace, Schedule]:
+    """A chain whose activations are all swapped out and in again."""
+    builder = TraceBuilder()
+    saved = [builder.variable("x", (64,), "uint8", "input")]
+    for i in range(layers):
+        saved.append(builder.variable(f"y{i}", (64,), "uint8"))
+        builder.call(f"f{i}", FakeOp(), (saved[i],), (saved[i + 1],), duration_ns=900)
+    gradient = builder.variable("g", (64,), "uint8", "grad")
+    builder.call("loss", FakeOp(), (saved[-1],), (gradient,), phase="loss", duration_ns=100)
+    items = [SwapIn(0, 0, 64)]
+    for i in range(layers):
+        items += [Run(i), SwapOut(saved[i + 1], 0, 64), Free(saved[i], 0, 64)]
+    items += [Run(layers), Free(saved[-1], 0, 64)]
+    for i in reversed(range(layers)):
+        older = gradient
+        gradient = builder.variable(f"g{i}", (64,), "uint8", "grad")
+        call = builder.call(
+            f"b{i}", FakeOp(), (saved[i], older), (gradient,), phase="backward", duration_ns=900
+        )
+        items += [SwapIn(saved[i], 0, 64), Run(call), Free(saved[i], 0, 64), Free(older, 0, 64)]
+    trace = builder.build()
+    return trace, Schedule((*items, Free(gradient, 0, 64)), *default_start(trace))
