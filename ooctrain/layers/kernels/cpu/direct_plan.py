@@ -21,6 +21,7 @@ from ooctrain.layers.kernels.cpu.tiling import PANEL, ROWS, aligned, ceil_div, p
 
 PHASE_FIELDS = 6  # integers of one phase in the tables
 MIN_ITEMS = 32  # work items wanted, so that many threads share them evenly
+PRIVATE_PIXELS = 1024  # with no more pixels than this, weights are packed where they are used
 MAX_PARTS = 4  # parts of the batch whose partial weight gradients are kept
 
 
@@ -175,10 +176,20 @@ def backward_axis(inner: int, filter_taps: int, stride: int, dilation: int, befo
 
 
 def cut_blocks(images: int, rows: int, columns: int, target: int) -> tuple[int, int]:
-    """(images, rows) of a block of about `target` pixels: some rows of one image or some whole images."""
-    if rows * columns >= target:
-        return 1, ceil_div(rows, ceil_div(rows, max(1, target // columns)))
-    return min(images, max(1, target // (rows * columns))), rows
+    """(images, rows) of a block of at most about `target` pixels: rows of one image, or whole images.
+
+    Of the sizes from half the target up, the one whose register tiles of ROWS pixels are the fullest.
+    """
+    unit, most = (columns, rows) if rows * columns >= target else (rows * columns, images)
+    largest = max(1, min(most, target // unit))
+
+    def idle_share(size: int) -> float:
+        whole, rest = divmod(most, size)
+        tiles = whole * ceil_div(size * unit, ROWS) + ceil_div(rest * unit, ROWS)
+        return tiles * ROWS / (most * unit)
+
+    size = min(range(largest, (largest - 1) // 2, -1), key=idle_share)
+    return (1, size) if unit == columns and most == rows else (size, rows)
 
 
 def _tap_range(axis: _Grid) -> tuple[int, int]:
@@ -217,16 +228,17 @@ def _plan_correlation(
     ]
     taps = sum(len(phase.taps) for phase in phases)
 
-    target = max(48, min(256, 98304 // in_c))
-    block_images, block_rows = cut_blocks(shape.n, rows.count, columns.count, target)
-    row_blocks = ceil_div(rows.count, block_rows)
-    blocks = ceil_div(shape.n, block_images) * row_blocks
     copied = not (_inside(rows, in_h) and _inside(columns, in_w))
     panels = ceil_div(out_cg, PANEL)
     all_panels = panels * shape.groups
     weight_floats = all_panels * taps * run * PANEL
     pixels = shape.n * rows.count * columns.count
-    private = not copied and pixels <= 1024 and weight_floats > shape.n * in_h * in_w * in_c
+    private = not copied and pixels <= PRIVATE_PIXELS and weight_floats > shape.n * in_h * in_w * in_c
+    # Source pixels of a block should stay in the second-level cache beside a panel of weights.
+    target = PRIVATE_PIXELS if private else max(48, min(256, 98304 // in_c))
+    block_images, block_rows = cut_blocks(shape.n, rows.count, columns.count, target)
+    row_blocks = ceil_div(rows.count, block_rows)
+    blocks = ceil_div(shape.n, block_images) * row_blocks
     if private:
         item_panels, items = 1, all_panels
     else:

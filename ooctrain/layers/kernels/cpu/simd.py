@@ -188,6 +188,20 @@ def vload_if(typingctx, array, offset, condition):
 
 
 @intrinsic
+def prefetch(typingctx, array, offset):
+    """Asks for the cache line of array[offset], which may lie outside the array; nothing waits for it."""
+
+    def codegen(context, builder, signature, args):
+        pointer = element_pointer(context, builder, signature.args[0], args[0], args[1])
+        byte = builder.bitcast(pointer, ir.IntType(8).as_pointer())
+        hints = [ir.Constant(I32, hint) for hint in (0, 3, 1)]  # for reading, keep in all levels, data
+        call_llvm(builder, "llvm.prefetch.p0", ir.VoidType(), byte, *hints)
+        return context.get_dummy_value()
+
+    return types.void(array, types.int64), codegen
+
+
+@intrinsic
 def vsplat(typingctx, scalar):
     """All lanes equal to a float32."""
 

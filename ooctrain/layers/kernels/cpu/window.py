@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numba
 
-from ooctrain.layers.kernels.cpu.simd import F0, VL, vload, vload_part, vsplat, vstore, vstore_part, vtranspose
+from ooctrain.layers.kernels.cpu.simd import F0, VL, prefetch, vload, vload_part, vsplat, vstore, vstore_part, vtranspose
 from ooctrain.layers.kernels.cpu.tiling import PANEL
 
 
@@ -87,6 +87,8 @@ def pack_transposed(w, start, rows, row_length, target, place):
     whole_rows, whole_length = rows - rows % VL, row_length - row_length % VL
     for j in range(0, whole_rows, VL):
         for i in range(0, whole_length, VL):
+            for lane in range(VL):
+                prefetch(w, start + (j + lane) * row_length + i + 4 * VL)
             vtranspose(w, start + j * row_length + i, row_length, target, place + i * PANEL + j, PANEL)
     for j in range(rows):
         for i in range(whole_length if j < whole_rows else 0, row_length):
@@ -97,6 +99,9 @@ def pack_transposed(w, start, rows, row_length, target, place):
 def pack_columns(w, start, rows, row_length, columns, target, place):
     """target[place + i * PANEL + j] = w[start + i * row_length + j] for j < columns (at most PANEL), else 0."""
     for i in range(rows):
+        # Rows are far apart: without a hint each would wait for memory.
+        prefetch(w, start + (i + 6) * row_length)
+        prefetch(w, start + (i + 6) * row_length + columns - 1)
         if columns < PANEL:
             fill_zero(target, place + i * PANEL, PANEL)
         copy_run(w, start + i * row_length, target, place + i * PANEL, columns)

@@ -20,6 +20,8 @@ from ooctrain.layers.kernels.cpu.tiling import ALIGNMENT, PANEL, ROWS, aligned, 
 CHANNEL_UNIT = 16  # channels and filters must be multiples of the widest vector
 TRANSFORM_FLOATS = 36 * 16 * 16 + 36 * 16  # scratch of one thread for a block of weights and one tile
 GROUP_TILES = 24  # tiles transformed together; a multiple of every register tile's rows
+FILTER_BLOCK = CHANNEL_BLOCK = 128  # of the gradient of the weights that one item computes
+SUM_TILES, SUM_TILES_LARGE = 32, 48  # tiles whose products are added at once to a small or large block
 
 
 class Correlation(NamedTuple):
@@ -136,8 +138,9 @@ def plan_correlation(shape: ConvShape, m: int, threads: int, *, backward: bool) 
     group_tiles = min(tiles, GROUP_TILES)
     groups = ceil_div(tiles, group_tiles)
     panels = ceil_div(out_c, PANEL)
-    panel_floats = planes * in_c * PANEL
     # An odd number of cache lines between planes: a power of two would map all planes to one cache set.
+    weights_plane = in_c * PANEL + ALIGNMENT
+    panel_floats = planes * weights_plane
     tiles_plane = (tiles if by_filters else group_tiles) * in_c + ALIGNMENT
     products_plane = group_tiles * PANEL + ALIGNMENT
     capacity = group_tiles + ROWS
@@ -155,7 +158,7 @@ def plan_correlation(shape: ConvShape, m: int, threads: int, *, backward: bool) 
         group_tiles=group_tiles, groups=groups, backward=int(backward), by_filters=int(by_filters),
         panels=panels, items=panels if by_filters else groups, rows_capacity=capacity, rows_at=0,
         bias_at=bias_at, weights_at=weights_at, weights_stride=panel_floats,
-        weights_plane=in_c * PANEL, tiles_at=tiles_at, tiles_stride=planes * tiles_plane,
+        weights_plane=weights_plane, tiles_at=tiles_at, tiles_stride=planes * tiles_plane,
         tiles_plane=tiles_plane, products_at=products_at, products_stride=planes * products_plane,
         products_plane=products_plane, transform_at=transform_at, transform_stride=TRANSFORM_FLOATS,
     )  # fmt: skip
@@ -168,10 +171,11 @@ def plan_grad_weight(shape: ConvShape, m: int, threads: int) -> WinogradPlan:
     planes = (m + 2) ** 2
     tiles_h, tiles_w = ceil_div(shape.oh, m), ceil_div(shape.ow, m)
     tiles = shape.n * tiles_h * tiles_w
-    filter_block, channel_block = min(64, shape.k), min(64, shape.c)
+    filter_block, channel_block = min(FILTER_BLOCK, shape.k), min(CHANNEL_BLOCK, shape.c)
     filter_blocks, channel_blocks = ceil_div(shape.k, filter_block), ceil_div(shape.c, channel_block)
     blocks = filter_blocks * channel_blocks
-    group_tiles = min(tiles, 32)
+    large = filter_block * channel_block > 64 * 64
+    group_tiles = min(tiles, SUM_TILES_LARGE if large else SUM_TILES)
     parts = min(4, ceil_div(8, blocks), ceil_div(tiles, group_tiles))
     sums_plane = filter_block * channel_block + ALIGNMENT
     inputs_plane, errors_plane = group_tiles * channel_block + ALIGNMENT, group_tiles * filter_block + ALIGNMENT

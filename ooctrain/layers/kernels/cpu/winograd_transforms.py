@@ -13,7 +13,8 @@ from __future__ import annotations
 import numba
 import numpy as np
 
-from ooctrain.layers.kernels.cpu.simd import VL, vload, vload_if, vstore, vtranspose
+from ooctrain.layers.kernels.cpu.simd import VL, prefetch, vload, vload_if, vstore, vtranspose
+from ooctrain.layers.kernels.cpu.tiling import PANEL
 
 TWO, FOUR, FIVE, EIGHT = np.float32(2), np.float32(4), np.float32(5), np.float32(8)
 HALF, QUARTER = np.float32(1 / 2), np.float32(1 / 4)
@@ -181,10 +182,16 @@ def transform_output(planes, place, stride, scratch, p, image, y, z, channel, co
 
 
 @numba.njit
-def transform_weight(w, at, row, tap, m, planes, place, stride, scratch):
-    """planes[place + point * stride] = (G g G^T)[point]; g's taps lie at w[at + r * row + s * tap]."""
+def transform_weight(w, at, row, tap, ahead, m, planes, place, stride, scratch):
+    """planes[place + point * stride] = (G g G^T)[point]; g's taps lie at w[at + r * row + s * tap].
+
+    The taps `ahead` elements further on are prefetched: they are too far apart for the hardware to guess.
+    """
     for s in range(3):
         g = at + s * tap
+        prefetch(w, g + ahead)
+        prefetch(w, g + ahead + row)
+        prefetch(w, g + ahead + 2 * row)
         u = scratch + s * VL
         if m == 4:
             columns = weight4(load_three(w, g, row))
@@ -210,24 +217,23 @@ def transform_panel(w, p, first, columns, planes, place, scratch):
     the input: they lie as wanted, and the filter is turned by half a turn (taps are read backwards).
     """
     block = scratch + 36 * VL
-    panel = p.weights_plane // p.in_c
     if p.backward == 1:
-        row, tap = 3 * p.out_c, p.out_c
+        row, tap, ahead = 3 * p.out_c, p.out_c, 4 * 9 * p.out_c
         for i in range(p.in_c):
             for j in range(0, columns, VL):
                 at = i * 9 * p.out_c + 2 * row + 2 * tap + first + j
-                to = place + i * panel + j
-                transform_weight(w, at, -row, -tap, p.m, planes, to, p.weights_plane, scratch)
+                to = place + i * PANEL + j
+                transform_weight(w, at, -row, -tap, ahead, p.m, planes, to, p.weights_plane, scratch)
         return
     row, tap = 3 * p.in_c, p.in_c
     for j in range(0, columns, VL):
         for i in range(0, p.in_c, VL):
             for lane in range(VL):
                 at = (first + j + lane) * 9 * p.in_c + i
-                transform_weight(w, at, row, tap, p.m, planes, block + lane * VL, VL * VL, scratch)
+                transform_weight(w, at, row, tap, VL, p.m, planes, block + lane * VL, VL * VL, scratch)
             for point in range(p.planes):
-                to = place + point * p.weights_plane + i * panel + j
-                vtranspose(planes, block + point * VL * VL, VL, planes, to, panel)
+                to = place + point * p.weights_plane + i * PANEL + j
+                vtranspose(planes, block + point * VL * VL, VL, planes, to, PANEL)
 
 
 @numba.njit
