@@ -165,7 +165,7 @@ class Session:
     def _run(self, step: RunStep) -> None:
         call, place = step.call, self.placement
         # Inputs are looked up first: `begin` gives their storage to the outputs that reuse it.
-        ins = [self._view(v, place.address(v)) for v in call.ins]
+        ins = [self._view(v, place.input_address(v, step.index)) for v in call.ins]
         before = [(v, place.address(v)) for v in step.before]
         place.begin(step)
         outs = [self._view(v, place.run_address(v)) for v in call.outs]
@@ -188,20 +188,20 @@ class Session:
 
     def _free(self, step: FreeStep) -> None:
         if step.lo < step.hi:
-            address = self.placement.address(step.var) + step.lo
+            address = self.placement.address(step.var, step.index) + step.lo
             self._fill_freed([(address, step.hi - step.lo)], step.waits)
             self.placement.release(step, (self._streams.event(step.waits),))
 
     def _copy_out(self, step: OutStep) -> None:
         self._count_host(step)
-        address, size = self.placement.address(step.var) + step.lo, step.hi - step.lo
+        address, size = self.placement.address(step.var, step.index) + step.lo, step.hi - step.lo
         work = partial(self.device.copy_out, address, step.host_offset, size)
         self._streams.submit(OUT, step.waits, work, step.index)
 
     def _copy_in(self, step: InStep) -> None:
         self._count_host(step)
         self.placement.claim(step.var, step.lo, step.hi)
-        address, size = self.placement.address(step.var) + step.lo, step.hi - step.lo
+        address, size = self.placement.address(step.var, step.index) + step.lo, step.hi - step.lo
         changes = self.allocator.take_changes()
 
         def work() -> None:

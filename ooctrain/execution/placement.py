@@ -14,7 +14,7 @@ from ooctrain.alloc.base import Allocator, Block, RangedAllocator, Reached
 from ooctrain.alloc.registry import AllocatorChoice
 from ooctrain.alloc.replay import PaperMemory
 from ooctrain.devices.host_vm import PAGE_BYTES
-from ooctrain.errors import OutOfDeviceMemory
+from ooctrain.errors import OutOfDeviceMemory, ScheduleError
 from ooctrain.execution.program import EndStep, FreeStep, InStep, Program, RunStep, make_program
 from ooctrain.sched.schedule import Schedule
 from ooctrain.trace import Trace
@@ -69,6 +69,8 @@ class Placement:
         """Gives a range back; with its last range the block goes."""
         if step.lo == step.hi:
             return
+        if step.var not in self.blocks:
+            raise self._absent("R204", step.var, step.index)
         left = self._held[step.var] - (step.hi - step.lo)
         if left:
             assert self._ranged is not None, "fit_granule lets no part pass"
@@ -104,10 +106,24 @@ class Placement:
         for variable in [v for v in self.blocks if not self._variables[v].persistent]:
             self.allocator.free(self._forget(variable))
 
-    def address(self, variable: int) -> int:
-        """Where a resident variable lies; 0 for what has no bytes."""
+    def address(self, variable: int, index: int | None = None) -> int:
+        """Where a resident variable lies; 0 for what has no bytes.
+
+        Raises:
+            ScheduleError: nothing of it is resident. The verifier finds this before the first step.
+        """
         block = self.blocks.get(variable)
-        return 0 if block is None else block.address
+        if block is not None:
+            return block.address
+        if self._size(variable):
+            raise self._absent("R204", variable, index)
+        return 0
+
+    def input_address(self, variable: int, index: int) -> int:
+        """Where an input of a Run lies. Raises ScheduleError: it is not resident as a whole."""
+        if self._held.get(variable, 0) != self._size(variable):
+            raise self._absent("R201", variable, index)
+        return self.address(variable)
 
     def run_address(self, variable: int) -> int:
         """Where the Run that has not ended has an output, an input or WORKSPACE.
@@ -115,7 +131,15 @@ class Placement:
         An output that is scratch may be resident besides, with its earlier value.
         """
         block = self.scratch.get(variable)
-        return self.address(variable) if block is None else block.address
+        if block is not None:
+            return block.address
+        return 0 if variable == WORKSPACE else self.address(variable)
+
+    def _absent(self, rule: str, variable: int, index: int | None) -> ScheduleError:
+        return ScheduleError(
+            f"{self._variables[variable].name!r} is not resident", rule=rule, index=index,
+            where=f"instruction {index}", fix="verify(plan) tells what is wrong with the list",
+        )  # fmt: skip
 
     def _settle(self, step: RunStep, out: int, block: Block) -> None:
         if out in step.scratch:
@@ -132,7 +156,7 @@ class Placement:
 
 
 def reserved_peak(schedule: Schedule, trace: Trace, choice: AllocatorChoice) -> int:
-    """Bytes of arena that an allocator needs for a schedule, fragmentation included.
+    """Bytes of arena, in whole pages, that a schedule needs on an allocator, its holes included.
 
     The list is replayed over memory without bytes, step after step until a step ends with the
     layout of an earlier one: persistent variables may end a step elsewhere than they began it.
@@ -151,7 +175,8 @@ def reserved_peak(schedule: Schedule, trace: Trace, choice: AllocatorChoice) -> 
     factor = 1
     while True:
         try:
-            return _replay(program, choice.make(PaperMemory(arena_bytes * factor)))
+            reserved = _replay(program, choice.make(PaperMemory(arena_bytes * factor)))
+            return -(-reserved // PAGE_BYTES) * PAGE_BYTES
         except OutOfDeviceMemory:
             if factor == _MAX_ARENA_FACTOR:
                 raise
@@ -165,6 +190,8 @@ def _replay(program: Program, allocator: Allocator) -> int:
         placement.claim_start()
         for step in program.steps:
             if isinstance(step, RunStep):
+                for variable in step.call.ins:
+                    placement.input_address(variable, step.index)
                 placement.begin(step)
             elif isinstance(step, EndStep):
                 placement.end(step)

@@ -109,7 +109,7 @@ def run_list(
     runnable = executable(trace)
     reserved = reserved_peak(schedule, runnable, way.choice)
     device = CpuDevice(
-        max(PAGE_BYTES, -(-reserved // PAGE_BYTES) * PAGE_BYTES),
+        max(PAGE_BYTES, reserved),
         host_extent_bytes(runnable, schedule),
         1, way.link, way.link_bytes_per_us, way.link_bytes_per_us,
         debug=way.debug, copy_bytes=ctypes.memmove,

@@ -1,0 +1,307 @@
+"""The cpu device: streams in order, waits, failures, copies at a set bandwidth, debug modes."""
+
+from __future__ import annotations
+
+import ctypes
+import random
+import threading
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ooctrain.devices.base import FRESH_POISON, Debug
+from ooctrain.devices.copy_engine import CopyEngine
+from ooctrain.devices.cpu import CpuDevice
+from ooctrain.devices.host_vm import bytes_at
+from ooctrain.devices.streams import COMPUTE, IN, OUT, Streams
+from ooctrain.errors import ConfigError, TransferError
+
+SIZE = 1 << 16
+
+
+@pytest.fixture
+def streams():
+    streams = Streams()
+    yield streams
+    streams.close()
+
+
+def make_device(**options):
+    return CpuDevice(SIZE, SIZE, copy_bytes=ctypes.memmove, **options)
+
+
+# Streams
+
+
+def test_a_stream_works_in_order_and_waits_for_points_of_the_others(streams):
+    log = []
+    streams.submit(OUT, (2, 0, 0), lambda: log.append("out"))
+    streams.submit(COMPUTE, (0, 0, 0), lambda: log.append("first"))
+    streams.submit(COMPUTE, (0, 0, 0), lambda: log.append("second"))
+    streams.submit(IN, (0, 1, 0), lambda: log.append("in"))
+    streams.submit(COMPUTE, (0, 1, 1), lambda: log.append("third"))
+    streams.synchronize()
+    assert log == ["first", "second", "out", "in", "third"]
+    assert streams.done == [3, 1, 1]
+
+
+@settings(max_examples=60)
+@given(st.integers(0, 2**32 - 1), st.sampled_from([1, 2]))
+def test_random_lists_of_work_keep_every_wait(seed, copies):
+    """Each piece looks whether all that it waits for is done; waits point backwards only."""
+    rng = random.Random(seed)
+    streams = Streams(copies)
+    broken = []
+    for number in range(40):
+        waits = tuple(rng.randint(0, count) for count in streams.submitted)
+
+        def work(waits=waits, number=number):
+            if not streams.reached(waits):
+                broken.append(number)
+
+        streams.submit(rng.randrange(streams.count), waits, work, number)
+        if rng.random() < 0.3:
+            streams.advance(rng.randint(0, 3))
+    streams.synchronize()
+    spans = streams.restart()
+    streams.close()
+    assert not broken
+    assert sorted(span.tag for span in spans) == list(range(40))
+
+
+def test_only_the_walker_computes_and_only_the_threads_copy(streams):
+    where = {}
+    for stream in (COMPUTE, OUT, IN):
+
+        def work(stream=stream):
+            where[stream] = threading.get_ident()
+
+        streams.submit(stream, (0, 0, 0), work)
+    streams.synchronize()
+    assert where[COMPUTE] == threading.get_ident()
+    assert len(set(where.values())) == 3
+
+
+def test_advance_leaves_the_last_pieces_in_the_queue(streams):
+    done = []
+    for number in range(5):
+        streams.submit(COMPUTE, (0, 0, 0), lambda number=number: done.append(number))
+    assert done == []
+    streams.advance(2)
+    assert done == [0, 1, 2]
+
+
+def test_waiting_for_a_copy_that_waits_for_us_computes_first(streams):
+    streams.submit(COMPUTE, (0, 0, 0), lambda: None)
+    streams.submit(OUT, (1, 0, 0), lambda: None)
+    event = streams.event((0, 1, 0))
+    assert not event.done()
+    event.wait()
+    assert event.done()
+
+
+def test_an_event_of_an_earlier_era_is_reached(streams):
+    streams.submit(OUT, (0, 0, 0), lambda: None)
+    event = streams.event((0, 1, 0))
+    streams.synchronize()
+    streams.restart()
+    assert streams.done == [0, 0, 0]
+    assert event.done()
+    event.wait()
+
+
+def test_a_failing_copy_is_named_skips_the_rest_and_blocks_nobody(streams):
+    done = []
+
+    def fail():
+        raise OSError("the link is cut")
+
+    streams.submit(OUT, (0, 0, 0), fail)
+    streams.submit(COMPUTE, (0, 1, 0), lambda: done.append("compute"))
+    streams.submit(IN, (1, 0, 0), lambda: done.append("in"))
+    with pytest.raises(TransferError, match="the link is cut") as caught:
+        streams.synchronize()
+    assert "stream out" in str(caught.value)
+    assert isinstance(caught.value.__cause__, OSError)
+    assert done == []
+
+
+def test_a_failing_kernel_raises_its_own_error(streams):
+    streams.submit(COMPUTE, (0, 0, 0), lambda: 1 // 0)
+    with pytest.raises(ZeroDivisionError):
+        streams.synchronize()
+
+
+def test_an_interrupt_reaches_the_walker_and_the_rest_is_skipped(streams):
+    done = []
+
+    def interrupt():
+        raise KeyboardInterrupt
+
+    streams.submit(COMPUTE, (0, 0, 0), interrupt)
+    streams.submit(OUT, (1, 0, 0), lambda: done.append("out"))
+    with pytest.raises(KeyboardInterrupt):
+        streams.advance(0)
+    streams.abandon(KeyboardInterrupt())
+    assert done == []
+
+
+# Copy engine
+
+
+@pytest.mark.parametrize("size", [2_000, 50_000, 1_000_000])
+def test_the_mean_bandwidth_is_what_was_set(size):
+    """Sleeps are too long, never too short; the engine takes the excess off the next copy."""
+    engine = CopyEngine(lambda target, source, size_bytes: None)
+    copies = max(4, 40_000_000 // (100 * size))
+    start = time.perf_counter()
+    for _ in range(copies):
+        engine.copy(0, 0, size, 400.0)
+    took_us = (time.perf_counter() - start) * 1e6
+    wanted_us = copies * size / 400.0
+    assert took_us >= wanted_us - 1
+    assert took_us < 1.5 * wanted_us + 20_000
+
+
+def test_latency_counts_for_each_copy_and_idle_time_is_not_saved_up():
+    engine = CopyEngine(lambda target, source, size_bytes: None, latency_us=3000)
+    engine.copy(0, 0, 1)
+    time.sleep(0.01)
+    start = time.perf_counter()
+    engine.copy(0, 0, 1)
+    engine.copy(0, 0, 1)
+    assert time.perf_counter() - start >= 0.006 - 1e-6
+
+
+# Device
+
+
+@pytest.mark.parametrize("link", ["duplex", "shared"])
+def test_bytes_go_out_and_come_back(link):
+    device = make_device(link=link)
+    address = device.memory.linear()
+    data = np.random.default_rng(0).integers(0, 256, SIZE, np.uint8)
+    device.write(address, data)
+    streams, last = device.streams, device.streams.count - 1
+    streams.submit(OUT, (0,) * streams.count, lambda: device.copy_out(address + 7, 3, 1000))
+    waits = [0] * streams.count
+    waits[OUT] = 1
+    streams.submit(last, waits, lambda: device.copy_in(address + 20_000, 3, 1000))
+    streams.synchronize()
+    assert (device.host(3, 1000) == data[7:1007]).all()
+    assert (device.read(address + 20_000, 1000) == data[7:1007]).all()
+    assert (device.read(address, 20_000) == data[:20_000]).all()
+    device.close()
+
+
+def both_ways_seconds(link):
+    """Time of 20 ms of copies out beside 20 ms of copies in."""
+    device = make_device(link=link, link_out_bytes_per_us=1.0, link_in_bytes_per_us=1.0)
+    address, streams = device.memory.linear(), device.streams
+    start = time.perf_counter()
+    for _ in range(4):
+        nothing = (0,) * streams.count
+        streams.submit(OUT, nothing, lambda: device.copy_out(address, 0, 5000))
+        streams.submit(
+            streams.count - 1, nothing, lambda: device.copy_in(address + 8192, 8192, 5000)
+        )
+    streams.synchronize()
+    seconds = time.perf_counter() - start
+    device.close()
+    return seconds
+
+
+def test_a_shared_link_takes_the_sum_and_a_duplex_link_the_longer():
+    assert both_ways_seconds("shared") >= 0.040
+    assert min(both_ways_seconds("duplex") for _ in range(6)) < 0.0395
+
+
+def test_directions_have_bandwidths_of_their_own():
+    device = make_device(link_out_bytes_per_us=0.1, link_in_bytes_per_us=10.0)
+    address = device.memory.linear()
+    start = time.perf_counter()
+    device.copy_in(address, 0, 3000)
+    middle = time.perf_counter()
+    device.copy_out(address, 0, 3000)
+    assert time.perf_counter() - middle >= 0.030 - 1e-6
+    assert middle - start < 0.030
+    device.close()
+
+
+def test_views_are_arrays_over_the_devices_own_memory():
+    device = make_device()
+    address = device.memory.linear() + 128
+    view = device.view(address, (2, 3, 4), "float32")
+    view[...] = 5
+    assert (bytes_at(address, 96).view(np.float32) == 5).all()
+    assert device.view(0, (3, 0), "int64").shape == (3, 0)
+    device.fill(address, 96, FRESH_POISON)
+    assert np.isnan(view).all()
+    device.close()
+
+
+def test_the_arena_is_the_budget_in_whole_pages_and_hidden_memfd_gives_a_plain_one():
+    device = CpuDevice(10 * 4096 + 17, 0, copy_bytes=ctypes.memmove)
+    assert device.memory.used_bytes() == 10 * 4096
+    device.close()
+    plain = make_device(probe=lambda: "hidden by a test")
+    assert not plain.memory.ranges
+    assert plain.memory.used_bytes() == SIZE
+    plain.close()
+
+
+def test_delays_are_drawn_from_the_seed():
+    def draws(seed):
+        device = make_device(debug=Debug(delay_us=2000, delay_seed=seed))
+        for _ in range(6):
+            device.streams.submit(OUT, (0, 0, 0), lambda: None)
+        start = time.perf_counter()
+        device.streams.synchronize()
+        seconds = time.perf_counter() - start
+        device.close()
+        return seconds
+
+    for seed in (1, 5):
+        generator = random.Random(f"{seed}:{OUT}")
+        assert sum(generator.random() for _ in range(6)) * 0.002 <= draws(seed)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"link": "simplex"}, "neither 'shared' nor 'duplex'"),
+        ({"link_out_bytes_per_us": 0.0}, "bandwidth must be positive"),
+        ({"link_in_bytes_per_us": -1.0}, "bandwidth must be positive"),
+        ({"link_in_bytes_per_us": float("nan")}, "bandwidth must be positive"),
+        ({"latency_us": -1.0}, "latency not negative"),
+        ({"threads": 0}, "threads"),
+    ],
+)
+def test_impossible_devices_are_refused(options, words):
+    with pytest.raises(ConfigError, match=words):
+        make_device(**options)
+
+
+def test_more_memory_than_there_is_is_refused():
+    with pytest.raises(ConfigError, match="the arena and the host slab"):
+        CpuDevice(1 << 30, 1 << 55)
+
+
+def test_the_default_copy_is_the_compiled_kernel():
+    device = CpuDevice(SIZE, SIZE)
+    address = device.memory.linear()
+    data = np.random.default_rng(1).integers(0, 256, 12_345, np.uint8)
+    device.write(address + 1, data)
+    device.copy_out(address + 1, 5, data.size)
+    device.copy_in(address + 20_003, 5, data.size)
+    assert (device.read(address + 20_003, data.size) == data).all()
+    device.close()
+
+
+@pytest.mark.parametrize("options", [{"poison": 256}, {"poison": -1}, {"delay_us": -1.0}])
+def test_impossible_debug_modes_are_refused(options):
+    with pytest.raises(ConfigError):
+        Debug(**options)
