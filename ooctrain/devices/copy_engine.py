@@ -23,10 +23,15 @@ class CopyEngine:
     Args:
         copy_bytes: the copying itself, without the GIL.
         latency_us: of every copy.
+        now_ns, sleep: the clock and how to wait for it, in ns and s.
     """
 
-    def __init__(self, copy_bytes: CopyBytes, latency_us: float = 0.0):
-        self._copy_bytes = copy_bytes
+    def __init__(
+        self, copy_bytes: CopyBytes, latency_us: float = 0.0, *,
+        now_ns: Callable[[], int] = time.perf_counter_ns,
+        sleep: Callable[[float], None] = time.sleep,
+    ):  # fmt: skip
+        self._copy_bytes, self._now_ns, self._sleep = copy_bytes, now_ns, sleep
         self._latency_ns = round(latency_us * 1000)
         self._free_at_ns = 0
 
@@ -34,7 +39,7 @@ class CopyEngine:
         self, target: int, source: int, size_bytes: int, bytes_per_us: float | None = None
     ) -> None:
         """Copies, then stays busy until a link of `bytes_per_us` would be done (None: at once)."""
-        now_ns = time.perf_counter_ns()
+        now_ns = self._now_ns()
         self._copy_bytes(target, source, size_bytes)
         if bytes_per_us is None and not self._latency_ns:
             return
@@ -42,9 +47,5 @@ class CopyEngine:
         start_ns = self._free_at_ns if 0 <= late_ns < _BACK_TO_BACK_NS else now_ns
         wire_ns = 0 if bytes_per_us is None else round(size_bytes * 1000 / bytes_per_us)
         self._free_at_ns = start_ns + self._latency_ns + wire_ns
-        _sleep_until(self._free_at_ns)
-
-
-def _sleep_until(deadline_ns: int) -> None:
-    while (left_ns := deadline_ns - time.perf_counter_ns()) > 0:
-        time.sleep(left_ns / 1e9)
+        while (left_ns := self._free_at_ns - self._now_ns()) > 0:
+            self._sleep(left_ns / 1e9)

@@ -152,28 +152,57 @@ def test_an_interrupt_reaches_the_walker_and_the_rest_is_skipped(streams):
 # Copy engine
 
 
+class Clock:
+    """A clock whose sleeps take 60 us too long, as those of Linux do."""
+
+    def __init__(self):
+        self.now = 10**9
+
+    def sleep(self, seconds):
+        self.now += round(seconds * 1e9) + 60_000
+
+
 @pytest.mark.parametrize("size", [2_000, 50_000, 1_000_000])
-def test_the_mean_bandwidth_is_what_was_set(size):
-    """Sleeps are too long, never too short; the engine takes the excess off the next copy."""
-    engine = CopyEngine(lambda target, source, size_bytes: None)
-    copies = max(4, 40_000_000 // (100 * size))
-    start = time.perf_counter()
-    for _ in range(copies):
+def test_the_mean_bandwidth_is_what_was_set_although_sleeps_are_too_long(size):
+    clock = Clock()
+    engine = CopyEngine(lambda *_: None, now_ns=lambda: clock.now, sleep=clock.sleep)
+    begin = clock.now
+    for number in range(1, 200):
         engine.copy(0, 0, size, 400.0)
-    took_us = (time.perf_counter() - start) * 1e6
-    wanted_us = copies * size / 400.0
-    assert took_us >= wanted_us - 1
-    assert took_us < 1.5 * wanted_us + 20_000
+        assert clock.now - begin >= number * size * 1000 / 400
+    assert clock.now - begin <= number * size * 1000 / 400 + 60_000
 
 
 def test_latency_counts_for_each_copy_and_idle_time_is_not_saved_up():
-    engine = CopyEngine(lambda target, source, size_bytes: None, latency_us=3000)
+    clock = Clock()
+    engine = CopyEngine(lambda *_: None, 3000, now_ns=lambda: clock.now, sleep=clock.sleep)
     engine.copy(0, 0, 1)
-    time.sleep(0.01)
-    start = time.perf_counter()
+    clock.now += 10**7
+    begin = clock.now
     engine.copy(0, 0, 1)
     engine.copy(0, 0, 1)
-    assert time.perf_counter() - start >= 0.006 - 1e-6
+    assert 6_000_000 <= clock.now - begin <= 6_060_000
+
+
+def test_a_link_faster_than_the_processor_copies_adds_nothing():
+    clock = Clock()
+
+    def slow_copy(*_):
+        clock.now += 5_000_000
+
+    engine = CopyEngine(slow_copy, now_ns=lambda: clock.now, sleep=clock.sleep)
+    begin = clock.now
+    for _ in range(3):
+        engine.copy(0, 0, 1000, 1.0)
+    assert clock.now - begin == 15_000_000
+
+
+def test_real_sleeps_are_never_too_short():
+    engine = CopyEngine(lambda *_: None)
+    begin = time.perf_counter_ns()
+    for _ in range(20):
+        engine.copy(0, 0, 50_000, 50.0)
+    assert time.perf_counter_ns() - begin >= 20 * 1_000_000
 
 
 # Device
