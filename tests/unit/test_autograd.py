@@ -1,0 +1,248 @@
+"""The tape: eager arithmetic, gradients, and errors that name what went wrong."""
+
+import gc
+import threading
+import weakref
+
+import numpy as np
+import pytest
+
+from ooctrain import functional as F
+from ooctrain import nn
+from ooctrain.autograd import (
+    Tape,
+    current_tape,
+    manual_seed,
+    no_grad,
+    tensor,
+    use_tape,
+)
+from ooctrain.eager import EagerRunner
+from ooctrain.errors import AutogradError, ConfigError, ShapeError
+from ooctrain.tracing import TraceRunner
+
+
+def values(*shape, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+@pytest.fixture(autouse=True)
+def fresh_tape():
+    with use_tape(Tape(EagerRunner(threads=1))) as tape:
+        yield tape
+
+
+def test_arithmetic():
+    x, y = tensor(values(2, 3)), tensor(values(2, 3, seed=1))
+    expected = 3 - (2 * x.numpy() - y.numpy() / 4 + 1)
+    np.testing.assert_allclose((3 - (2 * x - y / 4 + 1)).numpy(), expected, rtol=1e-6)
+
+
+def test_gradients_accumulate_and_meet_at_forks():
+    x = tensor(values(4), requires_grad=True)
+    y = x * 2.0
+    F.mse_loss(y + y + x, tensor(np.zeros(4, np.float32))).backward()
+    first = x.grad.numpy().copy()
+    np.testing.assert_allclose(first, 2 * 25 * x.numpy() / 4, rtol=1e-6)
+    F.mse_loss(x * 5.0, tensor(np.zeros(4, np.float32))).backward()
+    np.testing.assert_allclose(x.grad.numpy(), 2 * first, rtol=1e-6)
+
+
+def test_reshape_slice_and_flatten_keep_logical_order():
+    data = values(2, 3, 4, 5)
+    x = tensor(data)
+    np.testing.assert_array_equal(x.flatten(1).numpy(), data.reshape(2, -1))
+    np.testing.assert_array_equal(x.reshape(2, -1, 10).numpy(), data.reshape(2, 6, 10))
+    np.testing.assert_array_equal(x.reshape((3, 2, 5, 4)).numpy(), data.reshape(3, 2, 5, 4))
+    np.testing.assert_array_equal(x[1:, :2, 1:3].numpy(), data[1:, :2, 1:3])
+    with pytest.raises(ShapeError, match="step 1"):
+        x[::2]
+    with pytest.raises(ShapeError, match="do not fit shape"):
+        x.reshape(7, -1)
+
+
+def test_second_backward_names_the_call_and_who_freed_it():
+    x = tensor(values(3), requires_grad=True)
+    loss = F.mse_loss(F.tanh(x), tensor(values(3)))
+    loss.backward()
+    with pytest.raises(
+        AutogradError, match="second backward.*tanh.fwd|second backward.*mean_error"
+    ):
+        loss.backward()
+
+
+def test_retain_graph_allows_a_second_backward():
+    x = tensor(values(3), requires_grad=True)
+    loss = F.mse_loss(F.tanh(x), tensor(values(3)))
+    loss.backward(retain_graph=True)
+    once = x.grad.numpy().copy()
+    loss.backward()
+    np.testing.assert_array_equal(x.grad.numpy(), 2 * once)
+
+
+def test_a_write_on_a_saved_value_is_found_and_located():
+    layer = nn.Linear(3, 2)
+    x = tensor(values(4, 3), requires_grad=True)
+    loss = F.mse_loss(layer(x), tensor(values(4, 2)))
+    layer.weight.copy_(np.zeros((2, 3)))
+    with pytest.raises(AutogradError, match="weight|changed in place") as caught:
+        loss.backward()
+    assert "test_autograd.py:" in str(caught.value)
+
+
+def test_a_write_on_a_value_that_backward_does_not_need_is_fine():
+    layer = nn.Linear(3, 2)
+    loss = F.mse_loss(layer(tensor(values(4, 3))), tensor(values(4, 2)))
+    layer.bias.copy_(np.zeros(2))
+    loss.backward()
+    assert layer.bias.grad is not None
+
+
+def test_nothing_to_differentiate():
+    with pytest.raises(AutogradError, match="requires a gradient"):
+        tensor(values(3)).backward()
+    x = tensor(values(3), requires_grad=True)
+    with pytest.raises(AutogradError, match="only one number"):
+        (x * 2.0).backward()
+    with no_grad():
+        assert not (x * 2.0).requires_grad
+    assert (x * 2.0).requires_grad
+    assert not (x * 2.0).detach().requires_grad
+
+
+def test_missing_zero_grad_warns_once():
+    from ooctrain.optim import SGD
+
+    layer = nn.Linear(3, 2)
+    optimizer = SGD(layer.parameters(), lr=0.1)
+
+    def step():
+        F.mse_loss(layer(tensor(values(4, 3))), tensor(values(4, 2))).backward()
+        optimizer.step()
+
+    step()
+    with pytest.warns(UserWarning, match="zero_grad"):
+        step()
+    step()  # pytest turns an unexpected second warning into an error here
+    optimizer.zero_grad()
+    step()
+
+
+@pytest.mark.filterwarnings("error")
+def test_accumulation_on_purpose_does_not_warn():
+    layer = nn.Linear(3, 2)
+    for _ in range(3):
+        F.mse_loss(layer(tensor(values(4, 3))), tensor(values(4, 2))).backward()
+
+
+def test_shape_errors_say_where_what_and_how():
+    conv = nn.Conv2d(3, 4, 3)
+    with pytest.raises(ShapeError, match="has 1 channels, the weight wants 3") as caught:
+        conv(tensor(values(2, 1, 5, 5)))
+    assert "conv2d.fwd" in str(caught.value)
+    with pytest.raises(ShapeError, match="flatten it first|must be"):
+        nn.Linear(3, 2)(tensor(values(2, 3, 1, 1)))
+    with pytest.raises(ShapeError, match="larger than the padded input"):
+        conv(tensor(values(2, 3, 2, 2)))
+    with pytest.raises(ShapeError, match="same shape"):
+        tensor(values(2, 3)) + tensor(values(3))
+    with pytest.raises(ShapeError, match="wants float32, got int64"):
+        F.relu(tensor(np.arange(3)))
+
+
+def test_labels_are_checked():
+    logits = tensor(values(4, 3))
+    with pytest.raises(ConfigError, match="label 3 is not one of the 3 classes"):
+        F.cross_entropy(logits, tensor(np.array([0, 1, 3, 2])))
+    with pytest.raises(ShapeError, match="must be int64"):
+        F.cross_entropy(logits, tensor(np.zeros(4, np.float32)))
+    with pytest.raises(ShapeError, match="one-hot|must have shape"):
+        F.cross_entropy(logits, tensor(np.zeros((4, 3), np.int64)))
+    F.cross_entropy(logits, tensor(np.array([0, 1, -100, 2])))
+
+
+def test_softmax_before_cross_entropy_is_noticed_once():
+    p = np.exp(values(4, 3))
+    p /= p.sum(axis=1, keepdims=True)
+    with pytest.warns(UserWarning, match="remove the softmax"):
+        F.cross_entropy(tensor(p), tensor(np.zeros(4, int)))
+
+
+def test_float64_is_cast_with_a_warning():
+    with pytest.warns(UserWarning, match="float64"):
+        assert tensor(np.zeros(3)).dtype == "float32"
+    assert tensor([0.5, 1.0]).dtype == "float32"
+    assert tensor([1, 2]).dtype == "int64"
+    with pytest.raises(ConfigError, match="cannot hold"):
+        tensor(np.array(["a"]))
+
+
+def test_numpy_views_are_read_only_and_logical():
+    x = tensor(values(2, 3, 4, 5))
+    assert x.numpy().shape == (2, 3, 4, 5)
+    with pytest.raises(ValueError, match="read-only"):
+        x.numpy()[0] = 0
+    assert np.asarray(x).shape == (2, 3, 4, 5)
+
+
+def test_a_traced_tensor_has_no_value():
+    with use_tape(Tape(TraceRunner(1, {}))) as tape:
+        x = tape.runner.input("input", tensor(values(2, 3)).spec)
+        y = F.relu(x)
+    with pytest.raises(AutogradError, match="'relu.out' is traced"):
+        y.numpy()
+
+
+def test_what_nobody_holds_is_forgotten_without_the_garbage_collector():
+    gc.disable()
+    try:
+        x = tensor(values(3), requires_grad=True)
+        y = F.relu(F.tanh(x))
+        kept = weakref.ref(y.source[0].ins[0])
+        y = None
+        assert kept() is None
+    finally:
+        gc.enable()
+
+
+def test_backward_frees_saved_values():
+    x = tensor(values(3), requires_grad=True)
+    middle = F.tanh(x)
+    kept = weakref.ref(middle)
+    loss = F.mse_loss(middle, tensor(values(3)))
+    middle = None
+    assert kept() is not None
+    loss.backward()
+    gc.collect()
+    assert kept() is None
+
+
+def test_each_thread_has_its_own_tape():
+    tapes = [current_tape()]
+    thread = threading.Thread(target=lambda: tapes.append(current_tape()))
+    thread.start()
+    thread.join()
+    assert tapes[0] is not tapes[1]
+
+
+def test_manual_seed_repeats_weights_whatever_is_read_first():
+    manual_seed(3)
+    a, b = nn.Linear(5, 4), nn.Linear(4, 3)
+    first = a.weight.numpy().copy(), b.weight.numpy().copy()
+    manual_seed(3)
+    a, b = nn.Linear(5, 4), nn.Linear(4, 3)
+    second_b = b.weight.numpy().copy()
+    np.testing.assert_array_equal(first[0], a.weight.numpy())
+    np.testing.assert_array_equal(first[1], second_b)
+    assert not np.array_equal(first[0][:3, :4], second_b)
+
+
+def test_threads_give_the_same_bits():
+    def run(threads):
+        with use_tape(Tape(EagerRunner(threads=threads), seed=4)):
+            net = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU())
+            y = net(tensor(values(4, 3, 24, 24)))
+            F.mse_loss(y, tensor(values(*y.shape, seed=1))).backward()
+            return [p.grad.numpy().tobytes() for p in net.parameters()]
+
+    assert run(1) == run(2) == run(3)

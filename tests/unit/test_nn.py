@@ -1,0 +1,199 @@
+"""Modules: registration, names, state, modes, initial weights, as in PyTorch."""
+
+from collections import OrderedDict
+
+import numpy as np
+import pytest
+
+from ooctrain import functional as F
+from ooctrain import nn
+from ooctrain.autograd import manual_seed, tensor
+from ooctrain.errors import ConfigError, ShapeError
+
+
+def values(*shape, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3, bias=False)
+        self.bn = nn.BatchNorm2d(4)
+        self.head = nn.Sequential(nn.Flatten(), nn.Linear(16, 2))
+
+    def forward(self, x):
+        return self.head(F.relu(self.bn(self.conv(x))))
+
+
+def test_names_and_state_dict_keys_are_pytorch_s():
+    net = Net()
+    assert list(net.state_dict()) == [
+        "conv.weight", "bn.weight", "bn.bias", "bn.running_mean", "bn.running_var",
+        "bn.num_batches_tracked", "head.1.weight", "head.1.bias",
+    ]  # fmt: skip
+    assert [name for name, _ in net.named_parameters()] == [
+        "conv.weight", "bn.weight", "bn.bias", "head.1.weight", "head.1.bias",
+    ]  # fmt: skip
+    assert net.state_dict()["conv.weight"].shape == (4, 3, 3, 3)
+    assert net.state_dict()["head.1.weight"].shape == (2, 16)
+    assert net.state_dict()["bn.num_batches_tracked"].dtype == np.int64
+    assert [name for name, _ in net.named_modules()] == [
+        "",
+        "conv",
+        "bn",
+        "head",
+        "head.0",
+        "head.1",
+    ]
+
+
+def test_state_round_trip_and_its_errors():
+    a, b = Net(), Net()
+    a(tensor(values(2, 3, 4, 4)))
+    b.load_state_dict(a.state_dict())
+    for key, value in a.state_dict().items():
+        np.testing.assert_array_equal(value, b.state_dict()[key])
+    assert b.state_dict()["bn.num_batches_tracked"] == 1
+    state = a.state_dict()
+    state["extra"] = state.pop("conv.weight")
+    with pytest.raises(ConfigError, match="does not fit") as caught:
+        b.load_state_dict(state)
+    assert "missing conv.weight" in str(caught.value)
+    assert "unexpected extra" in str(caught.value)
+    assert b.load_state_dict(state, strict=False) == (["conv.weight"], ["extra"])
+    with pytest.raises(ShapeError, match=r"'conv.weight' has shape \(3,\)"):
+        b.load_state_dict(a.state_dict() | {"conv.weight": np.zeros(3)})
+
+
+def test_a_failed_load_changes_nothing():
+    net = Net()
+    before = net.state_dict()
+    with pytest.raises(ShapeError):
+        net.load_state_dict({**{k: v + 1 for k, v in before.items()}, "head.1.bias": np.zeros(7)})
+    for key, value in net.state_dict().items():
+        np.testing.assert_array_equal(value, before[key])
+
+
+def test_modes_reach_all_parts():
+    net = Net().eval()
+    assert not any(module.training for module in net.modules())
+    net.train()
+    assert all(module.training for module in net.modules())
+
+
+def test_registration_errors_and_replacement():
+    class Early(nn.Module):
+        def __init__(self):
+            self.conv = nn.Conv2d(1, 1, 1)
+
+    with pytest.raises(ConfigError, match="super"):
+        Early()
+    net = Net()
+    with pytest.raises(ConfigError, match="registered"):
+        net.conv.weight = 3
+    net.conv = nn.Identity()
+    assert "conv.weight" not in net.state_dict()
+    with pytest.raises(AttributeError, match="Net has no attribute 'missing'"):
+        _ = net.missing
+
+
+def test_shared_modules_are_counted_once_and_saved_twice():
+    layer = nn.Linear(3, 3)
+    net = nn.Sequential(OrderedDict(a=layer, b=layer))
+    assert len(list(net.parameters())) == 2
+    assert list(net.state_dict()) == ["a.weight", "a.bias", "b.weight", "b.bias"]
+
+
+def test_initial_weights_follow_pytorch_s_rules():
+    manual_seed(0)
+    conv, linear = nn.Conv2d(16, 64, 3), nn.Linear(400, 300)
+    for parameter, fan_in in ((conv.weight, 144), (conv.bias, 144), (linear.weight, 400)):
+        bound = 1 / np.sqrt(fan_in)
+        w = parameter.numpy()
+        assert np.abs(w).max() <= bound
+        assert np.abs(w).max() > 0.9 * bound
+        assert abs(w.mean()) < 0.2 * bound
+    nn.init_kaiming_normal(conv.weight)
+    assert np.isclose(conv.weight.numpy().std(), np.sqrt(2 / (64 * 9)), rtol=0.05)
+
+
+def test_building_a_large_layer_draws_no_weights():
+    layer = nn.Linear(1 << 15, 1 << 15)
+    assert layer.weight.storage._physical is None
+
+
+def test_batch_norm_running_statistics():
+    bn = nn.BatchNorm2d(3, momentum=0.3)
+    x = values(4, 3, 5, 5)
+    bn(tensor(x))
+    mean, var = x.mean((0, 2, 3)), x.var((0, 2, 3), ddof=1)
+    np.testing.assert_allclose(bn.running_mean.numpy(), 0.3 * mean, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(bn.running_var.numpy(), 0.7 + 0.3 * var, rtol=1e-5)
+    before = bn.state_dict()
+    y = bn.eval()(tensor(x)).numpy()
+    for key, value in bn.state_dict().items():
+        np.testing.assert_array_equal(value, before[key])
+    std = np.sqrt(before["running_var"] + 1e-5)[:, None, None]
+    np.testing.assert_allclose(
+        y, (x - before["running_mean"][:, None, None]) / std, rtol=1e-4, atol=1e-5
+    )
+
+
+def test_batch_norm_cumulative_average():
+    bn = nn.BatchNorm2d(2, momentum=None)
+    batches = [values(4, 2, 3, 3, seed=s) for s in range(3)]
+    for batch in batches:
+        bn(tensor(batch))
+    mean = np.mean([batch.mean((0, 2, 3)) for batch in batches], axis=0)
+    np.testing.assert_allclose(bn.running_mean.numpy(), mean, rtol=1e-4, atol=1e-6)
+    assert bn.num_batches_tracked.item() == 3
+
+
+def test_batch_norm_without_state_or_affine_and_on_one_value():
+    x = values(4, 2, 3, 3)
+    y = nn.BatchNorm2d(2, affine=False, track_running_stats=False).eval()(tensor(x)).numpy()
+    np.testing.assert_allclose(y.mean((0, 2, 3)), 0, atol=1e-5)
+    with pytest.raises(ShapeError, match="one value per channel"):
+        nn.BatchNorm2d(2)(tensor(values(1, 2, 1, 1)))
+
+
+def test_dropout_scales_what_it_keeps_and_rests_in_evaluation():
+    manual_seed(1)
+    layer = nn.Dropout(0.25)
+    x = tensor(np.ones((40, 50), np.float32))
+    y = layer(x).numpy()
+    assert set(np.unique(y)) == {np.float32(0), np.float32(1 / 0.75)}
+    assert abs((y == 0).mean() - 0.25) < 0.03
+    assert not np.array_equal(y, layer(x).numpy())
+    assert layer.eval()(x) is x
+    with pytest.raises(ConfigError, match="not in"):
+        F.dropout(x, 1.5)
+
+
+def test_layers_call_their_functions():
+    x = tensor(values(2, 3, 6, 6))
+    for layer, expected in [
+        (nn.ReLU(inplace=True), F.relu(x)),
+        (nn.LeakyReLU(0.1), F.leaky_relu(x, 0.1)),
+        (nn.Tanh(), F.tanh(x)),
+        (nn.Sigmoid(), F.sigmoid(x)),
+        (nn.MaxPool2d(2), F.max_pool2d(x, 2)),
+        (nn.AvgPool2d(3, 2, 1, count_include_pad=False), F.avg_pool2d(x, 3, 2, 1, False, False)),
+        (nn.AdaptiveAvgPool2d((2, 3)), F.adaptive_avg_pool2d(x, (2, 3))),
+        (nn.ZeroPad2d((1, 2, 3, 4)), F.pad(x, (1, 2, 3, 4))),
+        (nn.Identity(), x),
+    ]:
+        np.testing.assert_array_equal(layer(x).numpy(), expected.numpy())
+    assert F.pad(x, (1, 2, 3, 4)).shape == (2, 3, 13, 9)
+    assert F.conv2d(x, tensor(values(4, 3, 4, 2)), padding="same", dilation=2).shape == (2, 4, 6, 6)
+    with pytest.raises(ConfigError, match="stride 1"):
+        F.conv2d(x, tensor(values(4, 3, 3, 3)), padding="same", stride=2)
+
+
+def test_module_list_and_repr():
+    blocks = nn.ModuleList([nn.Linear(2, 2)]).append(nn.ReLU())
+    assert len(blocks) == 2
+    assert isinstance(blocks[1], nn.ReLU)
+    assert "Linear(in_features=2, out_features=2)" in repr(nn.Sequential(*blocks))
+    assert len(nn.Sequential(nn.ReLU(), nn.ReLU(), nn.ReLU())[:2]) == 2
