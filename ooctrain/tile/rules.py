@@ -73,6 +73,8 @@ def _pad_windows(op: Pad) -> tuple[Window, Window]:
 
 POINTWISE = TileRule(_own_windows, lambda op, place: op)
 WINDOWED = TileRule(_own_windows, _cut_geometry)
+#: an operation of a user's own, which has a method `with_padding((top, bottom, left, right))`
+OWN_PADDING = TileRule(_own_windows, lambda op, place: op.with_padding(place.padding))
 RULES: Mapping[type[Op], TileRule] = {
     Conv2d: WINDOWED,
     MaxPool2d: WINDOWED,
@@ -97,11 +99,15 @@ def rule_of(op: Any) -> TileRule | None:
     if type(op) in RULES:
         return RULES[type(op)]
     windows = op.window() if isinstance(op, Op) else None
-    return POINTWISE if windows == (Window(), Window()) else None
+    if windows is None:
+        return None
+    if windows == (Window(), Window()):
+        return POINTWISE
+    return OWN_PADDING if hasattr(op, "with_padding") else None
 
 
 def obstacle(op: Any) -> str:
     """Why an operation cannot be tiled, in words."""
     name = getattr(op, "name", type(op).__name__)
     known = (why for start, why in OBSTACLES.items() if name.startswith(start))
-    return next(known, "it has no tile rule (`Op.window`)")
+    return next(known, "it has no tile rule (`window`, and `with_padding` if it has windows)")

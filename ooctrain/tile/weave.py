@@ -12,7 +12,7 @@ and figure 5; its gather rule for gradients needs a wider halo. Read next:
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -254,7 +254,7 @@ class _Weaver:
         """The backward calls of a tile's operation, kept, since most tiles share their shapes."""
         ins, outs = (tuple(value.spec for value in side) for side in (step.ins, step.outs))
         wanted = tuple(variable in stage.gradients for variable in stage.forward.ins)
-        key = (step.op, ins, outs, wanted)
+        key = (type(step.op), repr(step.op), ins, outs, wanted)
         if key not in self.records:
             self.records[key] = record_vjp(step.op, ins, outs, wanted)
         return self.records[key]
@@ -271,9 +271,7 @@ class _Weaver:
 
 def _keep_algorithm(op: Any, original: Any) -> Op:
     """A tile's backward operation with the algorithm of the original one."""
-    if any(f.name == "algorithm" for f in fields(op)):
-        return replace(op, algorithm=original.algorithm)
-    return op
+    return replace(op, algorithm=original.algorithm) if hasattr(op, "algorithm") else op
 
 
 def _positions(call: Call) -> dict[int, int]:
