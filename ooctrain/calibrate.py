@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from statistics import median
@@ -93,25 +93,21 @@ def measure_steps(
     return timelines[1:]
 
 
-def profile_of(timeline: Timeline, trace: Trace) -> dict[str, float]:
-    """{profile key: us} of one measured step, by the median of all calls of that kind.
+def profile_of_steps(timelines: Collection[Timeline], trace: Trace) -> dict[str, float]:
+    """{profile key: us} of measured steps: the median of all calls of that kind.
 
-    The time between two calls (the walk of the list) is shared out among the calls.
+    In-core, the time between two calls (the walk of the list) is shared out among the calls; out of
+    core it is mostly waiting for the link, which is no cost of the calls.
     """
-    return profile_of_steps([timeline], trace)
-
-
-def profile_of_steps(timelines: list[Timeline], trace: Trace) -> dict[str, float]:
-    """`profile_of` over several steps."""
     keys = {call.name: profile_key(call, trace) for call in trace.calls}
     durations: dict[str, list[float]] = {}
     for timeline in timelines:
         for event in timeline.events:
             if event.stream == "C" and event.name in keys:
                 durations.setdefault(keys[event.name], []).append(event.end_us - event.start_us)
-    gap_us = median(timeline.stall_us for timeline in timelines) / max(1, len(trace.calls))
-    # Out of core a stall is waiting for the link, which is no cost of the calls.
-    gap_us = gap_us if all(not timeline.bytes_out for timeline in timelines) else 0.0
+    in_core = not any(timeline.bytes_out for timeline in timelines)
+    idle_us = median(timeline.stall_us for timeline in timelines) if in_core else 0.0
+    gap_us = idle_us / max(1, len(trace.calls))
     return {key: median(values) + gap_us for key, values in durations.items()}
 
 

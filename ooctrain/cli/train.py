@@ -15,7 +15,7 @@ from typing import Any
 import click
 from rich.console import Console
 
-from ooctrain.calibrate import profile_of
+from ooctrain.calibrate import profile_of_steps
 from ooctrain.cli import DONE, FAILED
 from ooctrain.cli.live import LiveView, total_steps
 from ooctrain.cli.options import Memory, Workload, json_option, memory_options, workload_options
@@ -150,11 +150,11 @@ def _time_rows(prepared: PreparedStep, record: Record) -> list[tuple[str, str]]:
 
 
 def bound_us(prepared: PreparedStep, record: Record) -> float | None:
-    """What no schedule can beat, with call times as measured in-core (else in this very run)."""
-    measured = record.incore_timeline or record.timeline
-    if measured is None:
+    """What no schedule can beat, with call times as measured in-core; None where nothing was."""
+    measured = record.incore_timelines
+    if not measured:
         return None
-    profile = profile_of(measured, prepared.plan.trace)
+    profile = profile_of_steps(measured, prepared.plan.trace)
     machine = replace(prepared.machine, profile=profile, interference=1.0)
     return lower_bound(prepared.plan.trace, prepared.budget_bytes, machine).makespan_us or None
 

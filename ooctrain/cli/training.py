@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import signal
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -30,6 +31,7 @@ from ooctrain.train import Trainer
 
 #: The first step brings memory and caches into their state; it is not counted as a step time.
 WARMUP_STEPS = 1
+KEPT_TIMELINES = 10
 DEFAULT_LR = {"sgd": 0.05, "adam": 0.001}
 MOMENTUM = 0.9
 
@@ -60,23 +62,25 @@ class Record:
     Args:
         losses: of all steps, those before a resume included.
         step_us: wall-clock times of this process's steps.
-        timeline: of the last step.
+        timeline: of the last step, measured.
+        timelines: of the last steps that are no warm-up.
         test_loss, test_accuracy: in the end; None where there is no test part.
         saved: checkpoints written.
         identical_to_incore: None where it was not asked for.
         incore_step_us: wall-clock times of the in-core run's steps.
-        incore_timeline: of its last step.
+        incore_timelines: of its last steps.
     """
 
     losses: list[float] = field(default_factory=list)
     step_us: list[float] = field(default_factory=list)
     timeline: Timeline | None = None
+    timelines: deque[Timeline] = field(default_factory=lambda: deque(maxlen=KEPT_TIMELINES))
     test_loss: float | None = None
     test_accuracy: float | None = None
     saved: int = 0
     identical_to_incore: bool | None = None
     incore_step_us: list[float] = field(default_factory=list)
-    incore_timeline: Timeline | None = None
+    incore_timelines: deque[Timeline] = field(default_factory=deque)
 
 
 OnStep = Callable[[Trainer, Record], None]
@@ -183,7 +187,7 @@ def compare_with_in_core(
         run_training(other, task, workload, until, again, on_step)
         same_values = _same(trainer.state_arrays(), other.state_arrays())
     record.identical_to_incore = same_values and again.losses == record.losses
-    record.incore_step_us, record.incore_timeline = again.step_us, again.timeline
+    record.incore_step_us, record.incore_timelines = again.step_us, again.timelines
 
 
 def typical_us(step_us: list[float]) -> float | None:
@@ -230,6 +234,8 @@ def _one_step(trainer: Trainer, images: np.ndarray, labels: np.ndarray, record: 
     record.step_us.append((time.perf_counter() - started) * 1e6)
     record.losses.append(loss)
     record.timeline = trainer.timeline
+    if trainer.timeline is not None and len(record.step_us) > WARMUP_STEPS:
+        record.timelines.append(trainer.timeline)
 
 
 def _more(loader: DataLoader, trainer: Trainer, extent: Extent) -> bool:

@@ -8,7 +8,7 @@ same with more room.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 from rich.console import Group, RenderableType
@@ -44,12 +44,13 @@ def layer_table(rows: Sequence[LayerRow]) -> Table:
     return table
 
 
-def facts(pairs: Iterable[tuple[str, str]]) -> Table:
-    """Names with their values, aligned."""
-    table = Table.grid(padding=(0, 2))
-    for name, value in pairs:
-        table.add_row(Text(name, style="dim"), value)
-    return table
+def facts(pairs: Sequence[tuple[str, str]]) -> Text:
+    """Names with their values, aligned, a line each."""
+    width = max((len(name) for name, _ in pairs), default=0) + 2
+    lines = [
+        Text(f"{name:{width}}", style="dim").append(value, style="default") for name, value in pairs
+    ]
+    return Text("\n").join(lines)
 
 
 def lanes(timeline: Timeline, width: int, blocks: str = BLOCKS) -> Group:

@@ -1,0 +1,223 @@
+"""`ooctrain train` on the cpu device: same bits, honest numbers, runs that end well whatever
+happens."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ooctrain.checkpoint import load, save
+from ooctrain.cli import main
+
+LENET = ["train", "lenet", "--batch", "64", "--threads", "1"]
+
+
+@pytest.fixture
+def run(capsys, tmp_path):
+    """Runs `train` with --json; gives (status, numbers, stdout, stderr)."""
+
+    def call(*arguments: str):
+        path = tmp_path / "out.json"
+        path.unlink(missing_ok=True)
+        status = main([*LENET, "--json", str(path), *arguments])
+        captured = capsys.readouterr()
+        return status, json.loads(path.read_text()), captured.out, captured.err
+
+    return call
+
+
+def test_a_verified_run_has_the_bits_of_in_core_and_the_peak_that_was_planned(run):
+    status, numbers, out, err = run("--budget", "40%", "--steps", "4", "--verify")
+    assert (status, err) == (0, "")
+    assert numbers["identical_to_incore"] is True
+    assert numbers["error"] is None
+    assert len(numbers["losses"]) == len(numbers["step_us"]) == 4
+    assert numbers["peak_bytes"] == numbers["predicted_peak_bytes"] <= numbers["budget_bytes"]
+    assert numbers["reserved_peak_bytes"] <= numbers["budget_bytes"] < numbers["incore_peak_bytes"]
+    assert numbers["bytes_in"] > 0
+    assert "the same bits as in-core" in out
+
+
+def test_a_link_that_is_slow_makes_steps_slow_and_changes_no_bit(run):
+    fast = run("--budget", "40%", "--steps", "3")[1]
+    slow = run("--budget", "40%", "--steps", "3", "--link-bandwidth", "20MB")[1]
+    assert slow["losses"] == fast["losses"]
+    moved_us = min(slow["bytes_in"], slow["bytes_out"]) / 20
+    assert min(slow["step_us"]) > moved_us
+
+
+def test_a_resumed_run_ends_with_the_bits_of_one_that_was_never_stopped(run, tmp_path):
+    whole, first = tmp_path / "whole.safetensors", tmp_path / "first.safetensors"
+    straight = run("--steps", "25", "--epochs", "2", "--checkpoint", str(whole))[1]
+    assert run("--steps", "7", "--epochs", "2", "--checkpoint", str(first))[0] == 0
+    # Memory may differ between the parts of a run: not one bit depends on it.
+    resumed = run("--steps", "25", "--epochs", "2", "--resume", str(first), "--budget", "40%")[1]
+    assert resumed["losses"] == straight["losses"]
+    one, other = load(whole), load(first)
+    assert one.run == other.run
+    assert all(np.array_equal(one.arrays[n], other.arrays[n]) for n in one.arrays)
+
+
+def test_another_run_s_checkpoint_is_refused_with_the_setting_named(run, tmp_path):
+    path = str(tmp_path / "run.safetensors")
+    assert run("--steps", "1", "--checkpoint", path)[0] == 0
+    status, numbers, _, err = run("--steps", "2", "--resume", path, "--lr", "0.5")
+    assert status == 1
+    assert "another lr" in err
+    assert "another lr" in numbers["error"]
+    assert "Traceback" not in err
+
+
+def test_a_broken_checkpoint_falls_back_to_the_previous_one(run, tmp_path):
+    path = tmp_path / "run.safetensors"
+    assert run("--steps", "4", "--checkpoint", str(path), "--checkpoint-steps", "2")[0] == 0
+    path.write_bytes(path.read_bytes()[:100])
+    status, numbers, _, err = run("--steps", "5", "--resume", str(path))
+    assert status == 0
+    assert len(numbers["losses"]) == 5
+    assert "warning" in err
+    assert str(path) in err
+    assert "run.safetensors.1" in err
+
+
+def test_a_loss_that_is_no_number_is_one_clear_block_and_keeps_the_checkpoint(run, tmp_path):
+    path = tmp_path / "run.safetensors"
+    arguments = [
+        "--lr",
+        "1e30",
+        "--steps",
+        "20",
+        "--checkpoint",
+        str(path),
+        "--checkpoint-steps",
+        "1",
+    ]
+    status, numbers, _, err = run(*arguments)
+    assert status == 1
+    assert "loss is" in err
+    assert "Traceback" not in err
+    assert "loss is" in numbers["error"]
+    assert load(path).run.step == len(numbers["losses"]) >= 1
+
+
+def test_what_does_not_fit_has_status_3_and_says_the_least_budget(run):
+    status, numbers, _, err = run("--budget", "1MiB")
+    assert status == 3
+    assert "budget" in err
+    assert numbers["losses"] == []
+    assert numbers["error"].startswith("[OOC-120]")
+
+
+def test_the_json_has_the_keys_that_are_documented(run, repository):
+    numbers = run("--steps", "1")[1]
+    text = (repository / "docs" / "json.md").read_text(encoding="utf-8")
+    section = text.split("## `ooctrain train --json`")[1].split("## ")[0]
+    documented = [
+        key
+        for row in re.findall(r"^\| (`.*?) \|", section, re.M)
+        for key in re.findall(r"`(\w+)`", row)
+    ]
+    assert sorted(numbers) == sorted(documented)
+
+
+def start(*arguments: str) -> subprocess.Popen:
+    command = [sys.executable, "-m", "ooctrain", *LENET, *arguments]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def wait_for_lines(process: subprocess.Popen, lines: int) -> None:
+    """Reads stdout until so many steps have been printed, or there is no more."""
+    seen = 0
+    while seen < lines and (line := process.stdout.readline()):
+        seen += "step" in line
+
+
+def test_ctrl_c_stops_after_the_step_and_leaves_a_checkpoint(tmp_path):
+    path = tmp_path / "run.safetensors"
+    process = start("--epochs", "10000", "--checkpoint", str(path), "--budget", "40%")
+    wait_for_lines(process, 3)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "interrupted after step" in err
+    assert "--resume" in err
+    assert "Traceback" not in err
+    saved = load(path).run
+    assert f"after step {saved.step}" in err
+    assert len(saved.history["losses"]) == saved.step
+
+
+@pytest.mark.slow
+def test_runs_killed_at_random_moments_end_with_the_bits_of_one_that_was_not(tmp_path):
+    whole, killed = tmp_path / "whole.safetensors", tmp_path / "killed.safetensors"
+    goal = ["--epochs", "3", "--checkpoint-steps", "1", "--budget", "40%"]
+    straight = start(*goal, "--checkpoint", str(whole))
+    straight.communicate(timeout=300)
+    assert straight.returncode == 0
+    rng = np.random.default_rng(0)
+    kills = 0
+    for _ in range(40):
+        resume = ["--resume", str(killed)] if killed.exists() else ["--checkpoint", str(killed)]
+        process = start(*goal, *resume)
+        wait_for_lines(process, 1 + int(rng.integers(1, 12)))
+        time.sleep(float(rng.uniform(0, 0.03)))
+        if process.poll() is None:
+            process.kill()
+            kills += 1
+        process.communicate(timeout=60)
+        if killed.exists() and load(killed).run.step == load(whole).run.step:
+            break
+    finish = start(*goal, "--resume", str(killed))
+    finish.communicate(timeout=300)
+    assert finish.returncode == 0
+    assert kills >= 3
+    one, other = load(whole), load(killed)
+    assert one.run == other.run
+    assert all(one.arrays[n].tobytes() == other.arrays[n].tobytes() for n in one.arrays)
+
+
+def test_a_disk_that_fills_up_is_one_clear_line_and_keeps_the_last_checkpoint(tmp_path):
+    path = tmp_path / "run.safetensors"
+    arguments = [*LENET, "--steps", "2", "--checkpoint", str(path)]
+    assert main(arguments) == 0
+    before = path.read_bytes()
+    resumed = [*LENET, "--steps", "3", "--resume", str(path)]
+    script = (
+        "import resource, signal, sys\n"
+        "from ooctrain import checkpoint\n"
+        "from ooctrain.cli import main\n"
+        "save = checkpoint.save\n"
+        "def on_a_full_disk(*given, **options):\n"
+        "    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, 1 << 16))\n"
+        "    save(*given, **options)\n"
+        "checkpoint.save = on_a_full_disk\n"
+        f"sys.exit(main({resumed!r}))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert "the disk is full; the last one is kept" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert path.read_bytes() == before
+
+
+def test_a_checkpoint_of_another_model_is_told_by_its_first_wrong_array(run, tmp_path):
+    path = tmp_path / "run.safetensors"
+    assert run("--steps", "1", "--checkpoint", str(path))[0] == 0
+    found = load(path)
+    arrays = {**found.arrays, "conv1.weight": np.zeros((1, 2), np.float32)}
+    save(path, arrays, found.run, keep=1)
+    Path(f"{path}.1").unlink(missing_ok=True)
+    status, _, _, err = run("--steps", "2", "--resume", str(path))
+    assert status == 1
+    assert "'conv1.weight'" in err

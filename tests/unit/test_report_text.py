@@ -1,0 +1,90 @@
+"""Terminal pictures: what they show adds up to what they are made from."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from ooctrain.models import build
+from ooctrain.report.layers import layer_rows, total_row
+from ooctrain.report.text import busy_shares, held_shares, lanes, memory_bar, share, spark
+from ooctrain.rewrite import apply_rewrites
+from ooctrain.sched.timeline import Event, Timeline
+from ooctrain.tracing import trace
+
+
+def timeline(events: list[tuple[str, float, float]], end: float, ledger=()) -> Timeline:
+    made = tuple(Event(s, f"e{i}", a, b, i) for i, (s, a, b) in enumerate(events))
+    peak = max((size for _, size in ledger), default=0)
+    return Timeline(end, peak, 0, 0, 0, 0.0, 0.0, 0.0, made, tuple(ledger))
+
+
+@given(
+    st.lists(st.tuples(st.floats(0, 90), st.floats(0, 10)), max_size=8),
+    st.integers(1, 40),
+)
+def test_the_shares_of_a_lane_add_up_to_its_busy_time(pieces, columns):
+    start, events = 0.0, []
+    for gap, length in pieces:
+        events.append(("D", start + gap, start + gap + length))
+        start += gap + length
+    line = timeline(events, max(start, 1.0))
+    shares = busy_shares(line, "D", columns)
+    assert all(0 <= value <= 1 for value in shares)
+    total = sum(shares) * line.makespan_us / columns
+    assert total == pytest.approx(line.busy_us("D"), abs=1e-6 * line.makespan_us * columns)
+    assert not any(busy_shares(line, "C", columns))
+
+
+def test_memory_is_shown_by_the_largest_of_each_piece():
+    line = timeline([], 100.0, [(0.0, 10), (30.0, 40), (35.0, 20), (80.0, 5)])
+    assert held_shares(line, 4) == [0.25, 1.0, 0.5, 0.5]
+
+
+def test_lanes_have_the_width_asked_for_and_all_streams():
+    line = timeline([("C", 0, 50), ("H", 50, 100)], 100.0, [(0.0, 8)])
+    console = Console(width=60, record=True, file=None, force_terminal=False)
+    with console.capture() as captured:
+        console.print(lanes(line, 60))
+    rows = captured.get().splitlines()
+    assert [row.split()[0] for row in rows[:4]] == ["compute", "swap", "swap", "memory"]
+    assert rows[0].rstrip() == "compute   " + "█" * 25
+    assert rows[2].rstrip() == "swap in   " + " " * 25 + "█" * 25
+    assert "100 us" in rows[4]
+
+
+def test_a_memory_bar_is_filled_in_proportion():
+    assert memory_bar({"blue": 25, "red": 25}, 100, 20).plain == "█" * 10 + "░" * 10
+    assert memory_bar({"blue": 300}, 100, 20).plain == "█" * 20
+    assert memory_bar({}, 0, 4).plain == "░" * 4
+
+
+def test_a_spark_line_spans_least_to_largest():
+    assert spark([0.0, 1.0, 2.0], 10) == "▁▅█" or spark([0.0, 1.0, 2.0], 10)[::2] == "▁█"
+    assert spark([], 5) == ""
+    assert len(spark(list(range(100)), 7)) == 7
+    assert set(spark([3.0] * 4, 9)) == {"▁"}
+
+
+def test_shares_are_percentages():
+    assert (share(1, 4), share(0, 0)) == ("25 %", "-")
+
+
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("depth", [1, 2, 9])
+def test_rows_of_layers_add_up_to_the_whole_step(fused, depth):
+    step = trace(build("resnet18"), (4, 3, 32, 32))
+    step = apply_rewrites(step, ("fuse", "share_storage")) if fused else step
+    rows = layer_rows(step, depth)
+    total = total_row(rows)
+    owners = {out for call in step.calls for out in call.reuse}
+    whole = sum(v.nbytes for v in step.variables if v.id not in owners)
+    parts = (total.parameter_bytes, total.activation_bytes, total.gradient_bytes, total.state_bytes)
+    assert sum(parts) == whole
+    assert total.calls == len(step.calls)
+    names = [row.name for row in rows]
+    assert len(set(names)) == len(names)
+    assert "(other)" not in names
+    assert {"conv1", "fc"} <= set(names)
