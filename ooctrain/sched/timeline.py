@@ -61,7 +61,7 @@ class Timeline:
 
     def busy_us(self, stream: Stream) -> float:
         """Time in which a stream works."""
-        return sum(event.end_us - event.start_us for event in self.events if event.stream == stream)
+        return sum(_length_ns(event) for event in self.events if event.stream == stream) / 1000
 
     def to_json(self) -> dict[str, Any]:
         """Plain numbers and lists, for files and pictures."""
@@ -100,9 +100,7 @@ def make_timeline(
         rerun: list positions of Runs that repeat a call.
         makespan_us: the end, where it is later than the last event's.
     """
-    # Summed in whole nanoseconds, so that equal steps give equal sums.
-    calls = [event for event in events if event.stream == "C"]
-    length_ns = {e.index: round(e.end_us * 1000) - round(e.start_us * 1000) for e in calls}
+    length_ns = {event.index: _length_ns(event) for event in events if event.stream == "C"}
     compute_ns = sum(length_ns.values())
     end_us = (
         max((event.end_us for event in events), default=0.0) if makespan_us is None else makespan_us
@@ -119,3 +117,8 @@ def make_timeline(
         events=tuple(sorted(events, key=lambda event: (event.start_us, event.index))),
         ledger=ledger,
     )
+
+
+def _length_ns(event: Event) -> int:
+    """In whole nanoseconds, so that equal steps give equal sums."""
+    return round(event.end_us * 1000) - round(event.start_us * 1000)
