@@ -1,0 +1,170 @@
+"""The strongest test of the engine: out-of-core is in-core, to the last bit, for real networks.
+
+Swapping only moves bytes, so any tolerance would hide a race. Whatever the planner, the budget, the
+allocator, the link, the delays and the number of threads: loss, gradients, parameters, momenta and
+running statistics of three steps are those of `run_trace`, which keeps everything in memory.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import ooctrain as oc
+from ooctrain import nn
+from ooctrain.devices.base import Debug
+from ooctrain.prepare import Settings, input_values, open_session, prepare
+from ooctrain.tracing import initial_values, run_trace
+
+BATCH, CLASSES = 4, 5
+DEBUGS = [
+    Debug(check_ledger=True),
+    Debug(poison=0xFF, check_ledger=True),
+    Debug(poison=0x7F),
+    Debug(delay_us=400, delay_seed=3),
+    Debug(synchronous=True),
+]
+
+
+class Residual(nn.Module):
+    """x + f(x): a fork and a join."""
+
+    def __init__(self, body):
+        super().__init__()
+        self.body = body
+
+    def forward(self, x):
+        return oc.functional.relu(self.body(x) + x)
+
+
+@st.composite
+def networks(draw):
+    """Small networks of the usual layers, for images of 8 x 8."""
+    oc.manual_seed(draw(st.integers(0, 1000)))
+    channels, size, layers = 3, 8, []
+    for _ in range(draw(st.integers(1, 4))):
+        kind = draw(st.sampled_from(["conv", "conv", "norm", "residual", "pool", "dropout"]))
+        if kind == "conv":
+            out = draw(st.sampled_from([4, 8, 16]))
+            layers += [nn.Conv2d(channels, out, 3, padding=1), nn.ReLU()]
+            channels = out
+        elif kind == "norm":
+            layers += [nn.BatchNorm2d(channels), nn.ReLU()]
+        elif kind == "residual":
+            body = [nn.Conv2d(channels, channels, 3, padding=1, bias=False)]
+            layers.append(Residual(nn.Sequential(*body, nn.BatchNorm2d(channels))))
+        elif kind == "pool" and size > 2:
+            layers.append(draw(st.sampled_from([nn.MaxPool2d, nn.AvgPool2d]))(2))
+            size //= 2
+        elif kind == "dropout":
+            layers.append(nn.Dropout(0.3))
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(channels * size * size, CLASSES))
+
+
+@st.composite
+def ways(draw):
+    """How to run: planner, budget, allocator, link, debug mode, threads."""
+    return Settings(
+        budget=draw(st.sampled_from(["0%", "5%", "30%", "80%", "100%", None])),
+        planner=draw(st.sampled_from(["window", "window:size=2", "naive", "auto", "keep-all"])),
+        allocator=draw(st.sampled_from(["va:chunk=4KiB", "va:chunk=16KiB", "best-fit"])),
+        machine=draw(st.sampled_from(["cpu-generic", "v100-pcie"])),
+        threads=draw(st.sampled_from([1, 2, 3])),
+        link_bytes_per_us=draw(st.sampled_from([None, None, 200.0, 3000.0])),
+        debug=draw(st.sampled_from(DEBUGS)),
+        time_limit_s=0.2,
+    )
+
+
+def prepare_or_least(trace, how):
+    """The step within the budget, else at the planner's own minimum; None: fragmentation."""
+    try:
+        try:
+            return prepare(trace, how)
+        except oc.Infeasible as refusal:
+            return prepare(trace, replace(how, budget=refusal.minimum_bytes))
+    except oc.errors.DoesNotFit:
+        return None
+
+
+def out_of_core(trace, prepared, how, start, batches, scalars):
+    """Outputs and persistent values by name, after each step."""
+    plan = prepared.plan
+    names = {plan.trace.variables[v].name: v for v in plan.trace.end_variables}
+    values = {v: start[name] for name, v in names.items()}
+    device, session = open_session(prepared, how, values, tuple(plan.trace.outputs.values()))
+    found = []
+    try:
+        for number, (x, y) in enumerate(batches):
+            inputs = input_values(plan.trace, x, y)
+            result = session.run_step(inputs, {**scalars, "step": number})
+            outputs = {name: result.outputs[v] for name, v in plan.trace.outputs.items()}
+            found.append({**outputs, **{name: session.read(v) for name, v in names.items()}})
+        assert result.timeline.peak_bytes == plan.peak_bytes
+        assert result.timeline.peak_bytes <= device.memory.used_bytes() <= prepared.budget_bytes
+        return found
+    finally:
+        session.close()
+        device.close()
+
+
+def in_core(trace, start, batches, scalars, threads):
+    """The same without any plan, on the trace as it was before rewriting."""
+    values, found = dict(start), []
+    for number, (x, y) in enumerate(batches):
+        given_now = {**values, "input": x, "target": y}
+        results = run_trace(trace, given_now, {**scalars, "step": number}, threads=threads)
+        values = {name: results.get(name, value) for name, value in values.items()}
+        found.append({**{name: results[name] for name in trace.outputs}, **values})
+    return found
+
+
+def random_batches(count):
+    rng = np.random.default_rng(0)
+    return [
+        (rng.standard_normal((BATCH, 3, 8, 8), np.float32), rng.integers(0, CLASSES, BATCH))
+        for _ in range(count)
+    ]
+
+
+def assert_same_bits(found, expected):
+    for number, (ours, theirs) in enumerate(zip(found, expected, strict=True)):
+        assert ours.keys() == theirs.keys()
+        different = [n for n in ours if ours[n].tobytes() != np.asarray(theirs[n]).tobytes()]
+        assert not different, f"step {number}: {different}"
+
+
+@settings(max_examples=40)
+@given(networks(), ways())
+def test_three_steps_out_of_core_are_three_steps_in_core_to_the_bit(model, how):
+    trace = oc.trace(model, (BATCH, 3, 8, 8), threads=how.thread_count)
+    start, scalars = initial_values(trace, model), {"lr": 0.05, "seed": 7}
+    batches = random_batches(3)
+    prepared = prepare_or_least(trace, how)
+    if prepared is None:
+        assert how.allocator == "best-fit"  # nothing else fragments
+        return
+    found = out_of_core(trace, prepared, how, start, batches, scalars)
+    assert_same_bits(found, in_core(trace, start, batches, scalars, how.thread_count))
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+@pytest.mark.parametrize("planner", ["window", "naive"])
+def test_resnet_block_by_block_at_the_smallest_budget(planner, optimizer):
+    """A CIFAR ResNet-18 step at its planner's own minimum: everything that can move, moves."""
+    oc.manual_seed(1)
+    model = oc.models.build("resnet18", num_classes=CLASSES, stem="cifar")
+    trace = oc.trace(model, (2, 3, 8, 8), optimizer=optimizer, threads=1)
+    start, scalars = initial_values(trace, model), {"lr": 0.01, "seed": 0}
+    debug = Debug(poison=0xFF, check_ledger=True)
+    how = Settings(budget="0%", planner=planner, threads=1, debug=debug)
+    prepared = prepare_or_least(trace, how)
+    rng = np.random.default_rng(2)
+    x, y = rng.standard_normal((2, 3, 8, 8), np.float32), rng.integers(0, CLASSES, 2)
+    found = out_of_core(trace, prepared, how, start, [(x, y), (x, y)], scalars)
+    assert_same_bits(found, in_core(trace, start, [(x, y), (x, y)], scalars, 1))
+    assert prepared.plan.peak_bytes < prepared.in_core_peak_bytes
