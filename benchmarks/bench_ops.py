@@ -441,13 +441,18 @@ def layout_cases(b: Bench) -> Iterator[Case]:
         label = f"{n}x{c}x{h}x{h}"
         yield Case(
             f"concat 2 of {label}",
-            lambda x=x, y=y, c=c: (
-                layout.insert_nhwc(b.pool, x, y, 0, 0, 0, 0),
-                layout.insert_nhwc(b.pool, x, y, 0, 0, 0, c),
-            ),
+            lambda x=x, y=y: layout.concat_nhwc(b.pool, (x, x), y),
             {
                 "nchw": lambda tx=tx, ty=ty: torch.cat([tx, tx], 1, out=ty),
                 "nhwc": lambda last=last, ty=ty_last: torch.cat([last, last], 1, out=ty),
+            },
+        )
+        yield Case(
+            f"insert {label}",
+            lambda x=x, y=y, c=c: layout.insert_nhwc(b.pool, x, y, 0, 0, 0, c),
+            {
+                "nchw": lambda tx=tx, ty=ty, c=c: ty[:, c:].copy_(tx),
+                "nhwc": lambda last=last, ty=ty_last, c=c: ty[:, c:].copy_(last),
             },
         )
         t_half = both_layouts(half)

@@ -60,6 +60,15 @@ def test_a_large_insert_in_many_chunks(pools):
     assert np.isnan(dst[..., :16]).all()
 
 
+@pytest.mark.parametrize("channels", [(3, 5), (16, 1, 32), (64,), (100, 28)])
+def test_concat(pools, channels):
+    sources = [normal((3, 30, 20, c), seed) for seed, c in enumerate(channels)]
+    for pool in pools:
+        y = poisoned((3, 30, 20, sum(channels)))
+        layout.concat_nhwc(pool, sources, y)
+        np.testing.assert_array_equal(y, np.concatenate(sources, 3))
+
+
 @pytest.mark.parametrize("sides", [(0, 0, 0, 0), (1, 1, 1, 1), (0, 2, 3, 0), (4, 0, 0, 5)])
 @pytest.mark.parametrize("channels", [1, 3, 17, 64])
 def test_pad(pools, sides, channels):

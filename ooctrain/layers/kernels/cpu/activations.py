@@ -64,7 +64,7 @@ def leaky_relu(pool: ThreadPool, x: Array, y: Array, slope: float) -> None:
 
 def leaky_relu_grad(pool: ThreadPool, dy: Array, y: Array, dx: Array, slope: float) -> None:
     """See `elementwise.leaky_relu_grad`."""
-    pool.run(_leaky, dx.size, element_chunk(dx.size), flat(dy), flat(y), flat(dx), np.float32(slope))
+    pool.run(_leaky, dx.size, element_chunk(dx.size), flat(dy), flat(y), flat(dx), slope)
 
 
 def tanh(pool: ThreadPool, x: Array, y: Array) -> None:

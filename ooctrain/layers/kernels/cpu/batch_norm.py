@@ -20,20 +20,13 @@ from ooctrain.layers.kernels.cpu.chunks import chunk_count, flat, row_chunk
 from ooctrain.layers.kernels.cpu.jit import kernel
 from ooctrain.layers.kernels.cpu.pool import ThreadPool
 from ooctrain.layers.kernels.cpu.simd import VL, vfma, vload, vmax, vselect_gt, vsplat, vstore
-from ooctrain.layers.kernels.cpu.simd_math import vload_upto, vstore_upto
+from ooctrain.layers.kernels.cpu.simd_math import prefetch, vload_upto, vstore4, vstore_upto
 from ooctrain.layers.kernels.cpu.workspace import BLOCK_ROWS, channel_partials
 
 Array = np.ndarray
 ZERO = np.float32(0)
-NO_FLOOR = np.float32(-np.inf)
-
-
-@numba.njit(inline="always")
-def _store4(array, offset, v0, v1, v2, v3):
-    vstore(array, offset, v0)
-    vstore(array, offset + VL, v1)
-    vstore(array, offset + 2 * VL, v2)
-    vstore(array, offset + 3 * VL, v3)
+#: How many rows ahead the statistics ask for their data.
+AHEAD_ROWS = 16
 
 
 @numba.njit(inline="always")
@@ -59,6 +52,8 @@ def _stats(x, channels, padded, partials, block, rows_per_chunk, lo, hi, thread)
             s0, s1, s2, s3 = zero, zero, zero, zero
             for row in range(first, last):
                 i = row * channels + c
+                for k in range(4):
+                    prefetch(x, i + k * VL + AHEAD_ROWS * channels)
                 s0, s1 = s0 + vload(x, i), s1 + vload(x, i + VL)
                 s2, s3 = s2 + vload(x, i + 2 * VL), s3 + vload(x, i + 3 * VL)
             m0, m1, m2, m3 = share * s0, share * s1, share * s2, share * s3
@@ -68,8 +63,8 @@ def _stats(x, channels, padded, partials, block, rows_per_chunk, lo, hi, thread)
                 d0, d1 = vload(x, i) - m0, vload(x, i + VL) - m1
                 d2, d3 = vload(x, i + 2 * VL) - m2, vload(x, i + 3 * VL) - m3
                 q0, q1, q2, q3 = vfma(d0, d0, q0), vfma(d1, d1, q1), vfma(d2, d2, q2), vfma(d3, d3, q3)
-            _store4(block, base + c, m0, m1, m2, m3)
-            _store4(block, base + padded + c, q0, q1, q2, q3)
+            vstore4(block, base + c, m0, m1, m2, m3)
+            vstore4(block, base + padded + c, q0, q1, q2, q3)
         for c in range(whole, channels, VL):
             n = channels - c
             s0, q0 = zero, zero
@@ -119,24 +114,28 @@ def _grad_reduce(dy, mask, x, mean, masked, padded, partials, block, rows_per_ch
     base = lo // rows_per_chunk * 2 * padded
     sums = partials[base : base + 2 * padded]
     sums[:] = 0.0
-    whole = channels - channels % (2 * VL)
+    whole = channels - channels % (4 * VL)
     for first in range(lo, hi, BLOCK_ROWS):
         last = min(hi, first + BLOCK_ROWS)
-        for c in range(0, whole, 2 * VL):
+        for c in range(0, whole, 4 * VL):
             m0, m1 = vload(mean, c), vload(mean, c + VL)
-            s0, s1, q0, q1 = zero, zero, zero, zero
+            m2, m3 = vload(mean, c + 2 * VL), vload(mean, c + 3 * VL)
+            s0, s1, s2, s3 = zero, zero, zero, zero
+            q0, q1, q2, q3 = zero, zero, zero, zero
             for row in range(first, last):
                 i = row * channels + c
-                d0, d1 = vload(dy, i), vload(dy, i + VL)
+                i1, i2, i3 = i + VL, i + 2 * VL, i + 3 * VL
+                d0, d1, d2, d3 = vload(dy, i), vload(dy, i1), vload(dy, i2), vload(dy, i3)
                 if masked:
                     d0 = vselect_gt(vload(mask, i), zero, d0, zero)
-                    d1 = vselect_gt(vload(mask, i + VL), zero, d1, zero)
-                s0, s1 = s0 + d0, s1 + d1
-                q0, q1 = vfma(d0, vload(x, i) - m0, q0), vfma(d1, vload(x, i + VL) - m1, q1)
-            vstore(block, base + c, s0)
-            vstore(block, base + c + VL, s1)
-            vstore(block, base + padded + c, q0)
-            vstore(block, base + padded + c + VL, q1)
+                    d1 = vselect_gt(vload(mask, i1), zero, d1, zero)
+                    d2 = vselect_gt(vload(mask, i2), zero, d2, zero)
+                    d3 = vselect_gt(vload(mask, i3), zero, d3, zero)
+                s0, s1, s2, s3 = s0 + d0, s1 + d1, s2 + d2, s3 + d3
+                q0, q1 = vfma(d0, vload(x, i) - m0, q0), vfma(d1, vload(x, i1) - m1, q1)
+                q2, q3 = vfma(d2, vload(x, i2) - m2, q2), vfma(d3, vload(x, i3) - m3, q3)
+            vstore4(block, base + c, s0, s1, s2, s3)
+            vstore4(block, base + padded + c, q0, q1, q2, q3)
         for c in range(whole, channels, VL):
             n = channels - c
             m0, s0, q0 = vload_upto(mean, c, n), zero, zero
@@ -233,7 +232,7 @@ def apply(
     channels, rows = mean.size, x.size // mean.size
     chunk = row_chunk(rows, channels)
     # Without ReLU the floor is minus infinity: one kernel serves both.
-    floor = ZERO if relu else NO_FLOOR
+    floor = 0.0 if relu else -math.inf
     others = flat(y if residual is None else residual), flat(y), residual is not None, floor
     pool.run(_apply, rows, chunk, flat(x), mean, inv_std, gamma, beta, *others)
 
@@ -281,7 +280,7 @@ def grad_apply(
     channels, rows = mean.size, x.size // mean.size
     arrays = flat(dy), flat(dy if mask is None else mask), flat(x)
     vectors = mean, inv_std, gamma, dgamma, dbeta
-    others = flat(dx), mask is not None, np.float32(1.0 / rows)
+    others = flat(dx), mask is not None, 1.0 / rows
     pool.run(_grad_apply, rows, row_chunk(rows, channels), *arrays, *vectors, *others)
 
 
@@ -307,4 +306,4 @@ def update_running(
         count += 1
     weight = 1.0 / int(count.reshape(-1)[0]) if momentum is None else momentum
     unbias = rows / max(rows - 1, 1)
-    _update_running(mean, var, running_mean, running_var, np.float32(weight), np.float32(unbias))
+    _update_running(mean, var, running_mean, running_var, weight, unbias)

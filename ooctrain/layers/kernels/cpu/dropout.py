@@ -76,9 +76,9 @@ def dropout(
         n, h, w, c = x4.shape
         full = (n, c, h, w)
     items = x4.shape[0] * x4.shape[1]
-    threshold, scale = np.uint64(round(p * 2**32)), np.float32(0.0 if p >= 1 else 1.0 / (1.0 - p))
-    key = np.uint64(key_of(seed, step, call))
-    pool.run(_dropout, items, row_chunk(items, x4.size // items), x4, y4, key, threshold, scale, *offset, *full[1:])
+    chunk, threshold = row_chunk(items, x4.size // items), round(p * 2**32)
+    draw = key_of(seed, step, call), threshold, 0.0 if p >= 1 else 1.0 / (1.0 - p)
+    pool.run(_dropout, items, chunk, x4, y4, *draw, *offset, *full[1:])
 
 
 def _mix(value: int) -> int:

@@ -9,17 +9,19 @@ in `activations.py`, compiled only when called. Read next: `batch_norm.py`.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from ooctrain.layers.kernels.cpu.chunks import chunk_count, element_chunk, flat, row_chunk
 from ooctrain.layers.kernels.cpu.jit import kernel
 from ooctrain.layers.kernels.cpu.pool import ThreadPool
 from ooctrain.layers.kernels.cpu.simd import VL, vload, vmax, vselect_gt, vsplat, vstore
-from ooctrain.layers.kernels.cpu.simd_math import vload_upto, vstore_upto
+from ooctrain.layers.kernels.cpu.simd_math import vload_upto, vstore4, vstore_upto
 from ooctrain.layers.kernels.cpu.workspace import BLOCK_ROWS, channel_partials
 
 Array = np.ndarray
-ZERO, NO_FLOOR = np.float32(0), np.float32(-np.inf)
+ZERO = np.float32(0)
 
 
 @kernel("void(f4[::1], f4[::1], i8, i8, i8)")
@@ -85,10 +87,7 @@ def _channel_partials(dy, channels, padded, partials, block, rows_per_chunk, lo,
                 i = row * channels + c
                 s0, s1 = s0 + vload(dy, i), s1 + vload(dy, i + VL)
                 s2, s3 = s2 + vload(dy, i + 2 * VL), s3 + vload(dy, i + 3 * VL)
-            vstore(block, base + c, s0)
-            vstore(block, base + c + VL, s1)
-            vstore(block, base + c + 2 * VL, s2)
-            vstore(block, base + c + 3 * VL, s3)
+            vstore4(block, base + c, s0, s1, s2, s3)
         for c in range(whole, channels, VL):
             s0 = zero
             for row in range(first, last):
@@ -119,12 +118,12 @@ def relu_grad(pool: ThreadPool, dy: Array, y: Array, dx: Array) -> None:
 
 def add(pool: ThreadPool, a: Array, b: Array, y: Array) -> None:
     """y = a + b. `y` may be `a` or `b`."""
-    pool.run(_add, y.size, element_chunk(y.size), flat(a), flat(b), flat(y), NO_FLOOR)
+    pool.run(_add, y.size, element_chunk(y.size), flat(a), flat(b), flat(y), -math.inf)
 
 
 def add_relu(pool: ThreadPool, a: Array, b: Array, y: Array) -> None:
     """y = max(a + b, 0): the same bits as `add` and then `relu`. `y` may be `a` or `b`."""
-    pool.run(_add, y.size, element_chunk(y.size), flat(a), flat(b), flat(y), ZERO)
+    pool.run(_add, y.size, element_chunk(y.size), flat(a), flat(b), flat(y), 0.0)
 
 
 def add_masked(pool: ThreadPool, a: Array, dy: Array, y: Array, out: Array) -> None:
@@ -134,12 +133,12 @@ def add_masked(pool: ThreadPool, a: Array, dy: Array, y: Array, out: Array) -> N
 
 def scale(pool: ThreadPool, x: Array, y: Array, factor: float) -> None:
     """y = factor * x. `y` may be `x`."""
-    pool.run(_scale, y.size, element_chunk(y.size), flat(x), flat(y), np.float32(factor))
+    pool.run(_scale, y.size, element_chunk(y.size), flat(x), flat(y), factor)
 
 
 def fill(pool: ThreadPool, y: Array, value: float) -> None:
     """y = value everywhere."""
-    pool.run(_fill, y.size, element_chunk(y.size), flat(y), np.float32(value))
+    pool.run(_fill, y.size, element_chunk(y.size), flat(y), value)
 
 
 def channel_sum(pool: ThreadPool, dy: Array, db: Array, workspace: Array) -> None:

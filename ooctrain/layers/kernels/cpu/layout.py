@@ -1,11 +1,13 @@
 """Moving blocks: slices, inserts, concatenation, zero padding, layout changes.
 
 In and out: NHWC arrays. The one idea: slice, insert and concat are one kernel, the copy of a block of
-rows between two arrays with strides of their own; a concat is an insert per input. Inserts write only
-their region and leave the rest of `dst` as it is, which is what tiles need. Read next: `dropout.py`.
+rows between two arrays with strides of their own; a concat interleaves its inputs pixel by pixel,
+two at a time. Inserts write only their region and leave the rest of `dst` as it is, which is what tiles need. Read next: `dropout.py`.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numba
 import numpy as np
@@ -13,8 +15,8 @@ import numpy as np
 from ooctrain.layers.kernels.cpu.chunks import flat, row_chunk
 from ooctrain.layers.kernels.cpu.jit import kernel
 from ooctrain.layers.kernels.cpu.pool import ThreadPool
-from ooctrain.layers.kernels.cpu.simd import VL, vsplat, vtranspose
-from ooctrain.layers.kernels.cpu.simd_math import vload_upto, vstore_upto
+from ooctrain.layers.kernels.cpu.simd import VL, vload, vsplat, vtranspose
+from ooctrain.layers.kernels.cpu.simd_math import vinterleave3, vload_upto, vstore4, vstore_upto
 
 Array = np.ndarray
 
@@ -22,7 +24,12 @@ Array = np.ndarray
 @numba.njit(inline="always")
 def _copy_run(src, i, dst, j, run):
     """dst[j : j + run] = src[i : i + run]."""
-    for k in range(0, run, VL):
+    whole = run - run % (4 * VL)
+    for k in range(0, whole, 4 * VL):
+        v0, v1 = vload(src, i + k), vload(src, i + k + VL)
+        v2, v3 = vload(src, i + k + 2 * VL), vload(src, i + k + 3 * VL)
+        vstore4(dst, j + k, v0, v1, v2, v3)
+    for k in range(whole, run, VL):
         vstore_upto(dst, j + k, vload_upto(src, i + k, run - k), run - k)
 
 
@@ -52,6 +59,14 @@ def _move_block(
                 _copy_run(src, i, dst, j, run)
 
 
+@kernel("void(f4[::1], f4[::1], f4[::1], i8, i8, i8, i8, i8, i8, i8)")
+def _concat_pair(a, b, y, ca, cb, channels, at, lo, hi, thread):
+    """Items are pixels: both sources' channels of a pixel are written in one go."""
+    for p in range(lo, hi):
+        _copy_run(a, p * ca, y, p * channels + at, ca)
+        _copy_run(b, p * cb, y, p * channels + at + ca, cb)
+
+
 @kernel("void(f4[::1], f4[::1], i8, i8, i8, i8, i8, i8, f4, i8, i8, i8)")
 def _pad(x, y, height, row, top, tall, left, right, value, lo, hi, thread):
     """Items are output rows (n, oh): of `left + row + right` elements, `tall` for each image."""
@@ -68,7 +83,7 @@ def _pad(x, y, height, row, top, tall, left, right, value, lo, hi, thread):
 
 @kernel("void(f4[:,:,::1], f4[:,:,::1], i8, i8, i8, i8)")
 def _transpose(x, y, block, lo, hi, thread):
-    """y[b, j, i] = x[b, i, j]; items are (b, block of `block` columns j)."""
+    """y[b, j, i] = x[b, i, j]; items are (b, block of `block` columns j). Three rows are an RGB image."""
     rows, columns = x.shape[1], x.shape[2]
     xs, ys = x.reshape(x.size), y.reshape(y.size)
     blocks = (columns + block - 1) // block
@@ -80,6 +95,10 @@ def _transpose(x, y, block, lo, hi, thread):
         for i in range(0, whole_i, VL):
             for j in range(j0, whole_j, VL):
                 vtranspose(xs, b + i * columns + j, columns, ys, b + j * rows + i, rows)
+        if rows == 3:
+            for j in range(j0, whole_j, VL):
+                vinterleave3(xs, b + j, columns, ys, b + 3 * j)
+            whole_i = 3
         for i in range(rows):
             for j in range(j0 if i >= whole_i else whole_j, j1):
                 ys[b + j * rows + i] = xs[b + i * columns + j]
@@ -100,6 +119,20 @@ def insert_add_nhwc(pool: ThreadPool, src: Array, dst: Array, n0: int, h0: int, 
     _move(pool, src, (0, 0, 0, 0), dst, (n0, h0, w0, c0), src.shape, add=True)
 
 
+def concat_nhwc(pool: ThreadPool, sources: Sequence[Array], y: Array) -> None:
+    """y = the sources side by side along the channels, two of them in each pass."""
+    channels, at = y.shape[3], 0
+    pixels = y.size // channels
+    for first in range(0, len(sources) - 1, 2):
+        a, b = sources[first], sources[first + 1]
+        ca, cb = a.shape[3], b.shape[3]
+        sizes = ca, cb, channels, at
+        pool.run(_concat_pair, pixels, row_chunk(pixels, ca + cb), flat(a), flat(b), flat(y), *sizes)
+        at += ca + cb
+    if len(sources) % 2:
+        insert_nhwc(pool, sources[-1], y, 0, 0, 0, at)
+
+
 def pad_nhwc(
     pool: ThreadPool, x: Array, y: Array, top: int, bottom: int, left: int, right: int, value: float = 0.0
 ) -> None:
@@ -108,7 +141,7 @@ def pad_nhwc(
     items, tall = n * y.shape[1], y.shape[1]
     sizes = height, width * c, top, tall, left * c, right * c
     chunk = row_chunk(items, y.size // items)
-    pool.run(_pad, items, chunk, flat(x), flat(y), *sizes, np.float32(value))
+    pool.run(_pad, items, chunk, flat(x), flat(y), *sizes, value)
 
 
 def nchw_to_nhwc(pool: ThreadPool, x: Array, y: Array) -> None:
@@ -135,12 +168,12 @@ def transpose(pool: ThreadPool, x: Array, y: Array) -> None:
 def _move(pool, src, src_at, dst, dst_at, extent, add=False) -> None:
     """Copies or adds a block; whole pixels are merged into longer runs."""
     batch, height, width, run = extent
+    chunk = row_chunk(batch * height, width * run)
     if src.shape[3] == run == dst.shape[3]:
         width, run = 1, width * run
-    ends = (*_offset_and_strides(src, src_at), flat(dst), *_offset_and_strides(dst, dst_at))
-    items = batch * height
-    chunk = row_chunk(items, width * run)
-    pool.run(_move_block, items, chunk, flat(src), *ends, height, width, run, add)
+    source = flat(src), *_offset_and_strides(src, src_at)
+    target = flat(dst), *_offset_and_strides(dst, dst_at)
+    pool.run(_move_block, batch * height, chunk, *source, *target, height, width, run, add)
 
 
 def _offset_and_strides(array: Array, at: tuple[int, int, int, int]) -> tuple[int, int, int, int]:

@@ -9,8 +9,6 @@ next: `optimizers.py`.
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from ooctrain.layers.kernels.cpu.chunks import chunk_count, element_chunk, flat, row_chunk
@@ -26,30 +24,35 @@ from ooctrain.layers.kernels.cpu.simd import (
     vsplat,
     vsum,
 )
-from ooctrain.layers.kernels.cpu.simd_math import vexp, vload_upto, vload_upto_or, vstore_upto
+from ooctrain.layers.kernels.cpu.simd_math import vexp, vload_upto, vload_upto_or, vlog, vstore_upto
 from ooctrain.layers.kernels.cpu.workspace import BLOCK_ELEMENTS
 
 Array = np.ndarray
-ZERO, LOWEST = np.float32(0), np.float32(-np.inf)
+ZERO, ONE, LOWEST = np.float32(0), np.float32(1), np.float32(-np.inf)
 
 
 @kernel("void(f4[:,::1], i8[::1], f4[::1], f4[::1], i8, i8, i8, i8)")
 def _cross_entropy(logits, labels, losses, lse, ignore_index, lo, hi, thread):
     classes, z = logits.shape[1], logits.reshape(logits.size)
-    for row in range(lo, hi):
-        start = row * classes
-        tops = vsplat(LOWEST)
-        for c in range(0, classes, VL):
-            tops = vmax(tops, vload_upto_or(z, start + c, classes - c, LOWEST))
-        top = vmax_lanes(tops)
-        sums = vsplat(ZERO)
-        for c in range(0, classes, VL):
-            sums = sums + vexp(vload_upto_or(z, start + c, classes - c, LOWEST) - top)
-        log_sum = math.log(np.float64(vsum(sums)))
-        lse[row] = np.float64(top) + log_sum
-        label = labels[row]
-        # Taken from the largest logit, not from lse: no digits are lost to a common offset.
-        losses[row] = ZERO if label == ignore_index else log_sum - (z[start + label] - top)
+    for first in range(lo, hi, VL):
+        last = min(hi, first + VL)
+        for row in range(first, last):
+            start = row * classes
+            tops = vsplat(LOWEST)
+            for c in range(0, classes, VL):
+                tops = vmax(tops, vload_upto_or(z, start + c, classes - c, LOWEST))
+            top = vmax_lanes(tops)
+            sums = vsplat(ZERO)
+            for c in range(0, classes, VL):
+                sums = sums + vexp(vload_upto_or(z, start + c, classes - c, LOWEST) - top)
+            lse[row], losses[row] = top, vsum(sums)
+        n = last - first
+        vstore_upto(losses, first, vlog(vload_upto_or(losses, first, n, ONE)), n)
+        for row in range(first, last):
+            top, log_sum, label = lse[row], losses[row], labels[row]
+            lse[row] = top + log_sum
+            # Taken from the largest logit, not from lse: no digits are lost to a common offset.
+            losses[row] = log_sum - (z[row * classes + label] - top) if label != ignore_index else ZERO
 
 
 @kernel("void(f4[:,::1], i8[::1], f4[::1], f4[:,::1], f4, i8, i8, i8, i8)")
@@ -153,7 +156,7 @@ def softmax_cross_entropy_grad(
     """
     chunk = row_chunk(*logits.shape)
     pool.run(
-        _cross_entropy_grad, logits.shape[0], chunk, logits, labels, lse, dlogits, np.float32(scale), ignore_index
+        _cross_entropy_grad, logits.shape[0], chunk, logits, labels, lse, dlogits, scale, ignore_index
     )  # fmt: skip
 
 
@@ -187,13 +190,13 @@ def l1(
 
 def mse_grad(pool: ThreadPool, x: Array, target: Array, dx: Array, scale: float) -> None:
     """dx = (x - target) * scale; scale = 2 * dloss / x.size for a mean. `dx` may be an input."""
-    args = flat(x), flat(target), flat(dx), np.float32(scale), True
+    args = flat(x), flat(target), flat(dx), scale, True
     pool.run(_errors_grad, x.size, element_chunk(x.size), *args)
 
 
 def l1_grad(pool: ThreadPool, x: Array, target: Array, dx: Array, scale: float) -> None:
     """dx = sign(x - target) * scale, 0 where equal. `dx` may be an input."""
-    args = flat(x), flat(target), flat(dx), np.float32(scale), False
+    args = flat(x), flat(target), flat(dx), scale, False
     pool.run(_errors_grad, x.size, element_chunk(x.size), *args)
 
 

@@ -113,12 +113,11 @@ def sgd(
             for dampening 0); None with momentum 0.
         w_out, m_out: next values; may be `w` and `m`.
     """
-    lr32, decay32 = np.float32(lr), np.float32(weight_decay)
     chunk = element_chunk(w.size)
     if m is None or m_out is None:
-        pool.run(_sgd_plain, w.size, chunk, flat(w), flat(g), flat(w_out), lr32, decay32)
+        pool.run(_sgd_plain, w.size, chunk, flat(w), flat(g), flat(w_out), lr, weight_decay)
         return
-    factors = lr32, np.float32(momentum), np.float32(1.0 - dampening), decay32, nesterov
+    factors = lr, momentum, 1.0 - dampening, weight_decay, nesterov
     pool.run(_sgd, w.size, chunk, flat(w), flat(g), flat(m), flat(w_out), flat(m_out), *factors)
 
 
@@ -151,9 +150,9 @@ def adam(
     step_size = lr / (1.0 - beta1**step)
     root_correction = 1.0 / math.sqrt(1.0 - beta2**step)
     decay, shrink = (0.0, 1.0 - lr * weight_decay) if decoupled else (weight_decay, 1.0)
-    factors = (step_size, beta1, beta2, eps, root_correction, decay, shrink)
-    arrays = (flat(a) for a in (w, g, m, v, w_out, m_out, v_out))
-    pool.run(_adam, w.size, element_chunk(w.size), *arrays, *map(np.float32, factors))
+    factors = step_size, beta1, beta2, eps, root_correction, decay, shrink
+    slots = flat(m), flat(v), flat(w_out), flat(m_out), flat(v_out)
+    pool.run(_adam, w.size, element_chunk(w.size), flat(w), flat(g), *slots, *factors)
 
 
 def sum_of_squares(pool: ThreadPool, g: Array, workspace: Array) -> float:

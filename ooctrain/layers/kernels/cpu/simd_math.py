@@ -3,8 +3,8 @@
 In and out: values of type `f32v` (`simd.py`). The one idea: exp is 2^k * 2^f with k whole; the power of
 two is an addition to the exponent bits, the rest a polynomial, so sixteen exponentials cost about as much
 as one call of the library's. Tails of rows are computed by the same instructions as their bodies (with
-lanes switched off), so a value does not depend on where in a row it stands. Source: coefficients of expf
-and tanhf in the Cephes library (Moshier 1992). Read next: `losses.py`, `pooling.py`.
+lanes switched off), so a value does not depend on where in a row it stands. Source: coefficients of expf,
+logf and tanhf in the Cephes library (Moshier 1992). Read next: `losses.py`, `pooling.py`.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from ooctrain.layers.kernels.cpu.simd import (
     vmin,
     vround,
     vscale2,
+    vselect_eq,
     vselect_gt,
     vsplat,
 )
@@ -38,6 +39,10 @@ LOG2_E = np.float32(1.44269504088896341)
 LN2_HIGH, LN2_LOW = np.float32(-0.693359375), np.float32(2.12194440e-4)
 E5, E4, E3 = np.float32(1.9875691500e-4), np.float32(1.3981999507e-3), np.float32(8.3334519073e-3)
 E2, E1, E0 = np.float32(4.1665795894e-2), np.float32(1.6666665459e-1), np.float32(5.0000001201e-1)
+SQRT_HALF, MINUS_HALF = np.float32(0.707106781186547524), np.float32(-0.5)
+L8, L7, L6 = np.float32(7.0376836292e-2), np.float32(-1.1514610310e-1), np.float32(1.1676998740e-1)
+L5, L4, L3 = np.float32(-1.2420140846e-1), np.float32(1.4249322787e-1), np.float32(-1.6668057665e-1)
+L2, L1, L0 = np.float32(2.0000714765e-1), np.float32(-2.4999993993e-1), np.float32(3.3333331174e-1)
 TANH_SMALL, TANH_LARGE = np.float32(0.625), np.float32(44.0)
 T4, T3 = np.float32(-5.70498872745e-3), np.float32(2.06390887954e-2)
 T2, T1, T0 = np.float32(-5.37397155531e-2), np.float32(1.33314422036e-1), np.float32(-3.33332819422e-1)
@@ -211,6 +216,33 @@ def vselect_wins(typingctx, value, best, x, y):
 
 
 @intrinsic
+def vinterleave3(typingctx, source, offset, stride, target, target_offset):
+    """target[3 * j + i] = source[i * stride + j] for i < 3, j < VL: planes of an image to pixels."""
+
+    def codegen(context, builder, signature, args):
+        base = simd.element_pointer(context, builder, signature.args[0], args[0], args[1])
+        goal = simd.element_pointer(context, builder, signature.args[3], args[3], args[4])
+        planes = []
+        for i in range(3):
+            row = builder.gep(base, [builder.mul(ir.Constant(simd.I64, i), args[2])])
+            planes.append(builder.load(simd.vector_pointer(builder, row), align=4))
+        lanes = ir.VectorType(simd.I32, VL)
+        for k in range(3):
+            wanted = [divmod(k * VL + lane, 3) for lane in range(VL)]
+            # Lanes from the first two planes, then those of the third put in between.
+            first = [j + VL * i if i < 2 else 0 for j, i in wanted]
+            last = [lane if i < 2 else VL + j for lane, (j, i) in enumerate(wanted)]
+            mixed = builder.shuffle_vector(planes[0], planes[1], ir.Constant(lanes, first))
+            mixed = builder.shuffle_vector(mixed, planes[2], ir.Constant(lanes, last))
+            place = builder.gep(goal, [ir.Constant(simd.I64, k * VL)])
+            builder.store(mixed, simd.vector_pointer(builder, place), align=4)
+        return context.get_dummy_value()
+
+    whole = types.int64
+    return types.void(source, whole, whole, target, whole), codegen
+
+
+@intrinsic
 def prefetch(typingctx, array, offset):
     """Asks for the cache line of array[offset]; harmless past either end."""
 
@@ -277,6 +309,42 @@ def vexp(x):
     p = vfma(p, r, vsplat(E0))
     p = vfma(p, r * r, r) + ONE
     return vselect_gt(vsplat(EXP_LOW), x, vsplat(ZERO), vscale2(p, k))
+
+
+@intrinsic
+def vsplit(typingctx, x):
+    """(mantissa in [0.5, 1), exponent) of positive normal numbers."""
+    lanes = ir.VectorType(simd.I32, VL)
+
+    def codegen(context, builder, signature, args):
+        constant = lambda value: ir.Constant(lanes, [value] * VL)  # noqa: E731
+        bits = builder.bitcast(args[0], lanes)
+        exponent = builder.sub(builder.lshr(bits, constant(23)), constant(126))
+        mantissa = builder.or_(builder.and_(bits, constant(0x007FFFFF)), constant(0x3F000000))
+        parts = builder.bitcast(mantissa, simd.VECTOR), builder.sitofp(exponent, simd.VECTOR)
+        return context.make_tuple(builder, signature.return_type, parts)
+
+    return types.UniTuple(f32v, 2)(f32v), codegen
+
+
+@numba.njit(inline="always")
+def vlog(x):
+    """log(x) to about one unit in the last place for positive normal x; NaN stays."""
+    m, e = vsplit(x)
+    e = vselect_gt(vsplat(SQRT_HALF), m, e - ONE, e)
+    m = vselect_gt(vsplat(SQRT_HALF), m, m + m, m) - ONE
+    p = vfma(vsplat(L8), m, vsplat(L7))
+    p = vfma(p, m, vsplat(L6))
+    p = vfma(p, m, vsplat(L5))
+    p = vfma(p, m, vsplat(L4))
+    p = vfma(p, m, vsplat(L3))
+    p = vfma(p, m, vsplat(L2))
+    p = vfma(p, m, vsplat(L1))
+    p = vfma(p, m, vsplat(L0))
+    z = m * m
+    p = vfma(ZERO - vsplat(LN2_LOW), e, p * m * z)
+    p = m + vfma(vsplat(MINUS_HALF), z, p)
+    return vselect_eq(x, x, vfma(ZERO - vsplat(LN2_HIGH), e, p), x)
 
 
 @numba.njit(inline="always")
