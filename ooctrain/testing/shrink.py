@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+from ooctrain.errors import ConfigError
 from ooctrain.sched.budget import storages
 from ooctrain.trace import Call, Trace, TraceBuilder, Variable
 
@@ -45,6 +46,7 @@ def _smaller(trace: Trace) -> Iterator[Trace]:
     for call in reversed(trace.calls):
         if not any(trace.readers[out] for out in call.outs):
             yield _rebuild(trace.variables, [c for c in trace.calls if c is not call], trace)
+    yield from filter(None, (_without(trace, call) for call in trace.calls))
     for call in trace.calls:
         yield from _simpler_calls(trace, call)
     storage, _ = storages(trace)
@@ -54,6 +56,31 @@ def _smaller(trace: Trace) -> Iterator[Trace]:
             if 0 < smaller < size:
                 group = [v for v in range(len(storage)) if _leader(trace, storage, v) == leader]
                 yield _rebuild(_resized(trace, group, smaller), trace.calls, trace)
+
+
+def _without(trace: Trace, call: Call) -> Trace | None:
+    """The trace without a call, whose readers read its first input instead; None where that is
+    illegal.
+    """
+    if not call.ins:
+        return None
+
+    def instead(variable: int) -> int:
+        return call.ins[0] if variable in call.outs else variable
+
+    others = [
+        replace(
+            other,
+            ins=tuple(map(instead, other.ins)),
+            reuse={out: instead(source) for out, source in other.reuse.items()},
+        )
+        for other in trace.calls
+        if other is not call
+    ]
+    try:
+        return _rebuild(trace.variables, others, trace)
+    except ConfigError:
+        return None
 
 
 def _simpler_calls(trace: Trace, call: Call) -> Iterator[Trace]:

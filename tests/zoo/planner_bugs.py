@@ -1,0 +1,250 @@
+"""Planted bugs of planners: each is what a competent developer might have written.
+
+In: nothing. Out: `BUGS`, {name: (a function that plants it with pytest's monkeypatch, planner)}.
+The one idea: all of them plan a straight line of calls correctly; it takes forks, updates, updates
+that are not in place, repeated inputs, workspaces, granules or tight budgets to tell.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from ooctrain.cost import call_durations_ns
+from ooctrain.errors import Infeasible
+from ooctrain.sched import base, naive, window
+from ooctrain.sched.base import ListWriter
+from ooctrain.sched.keep_all import KeepAll
+from ooctrain.sched.lower import NEVER, _Engine
+from ooctrain.sched.naive import Naive
+from ooctrain.sched.schedule import End, Free, Run
+from ooctrain.sched.window import Window, _Walk
+from ooctrain.trace import Trace
+
+Plant = Callable[[pytest.MonkeyPatch], None]
+
+
+def _method(owner: type, name: str) -> Callable[[Callable], Plant]:
+    """Plants a function in place of a method."""
+    return lambda function: lambda patch: patch.setattr(owner, name, function)
+
+
+# ------------------------------------------------------------------ lives
+
+
+def _last_use_is_the_first_reader(trace: Trace) -> list[int]:
+    """Frees before the last reader of what is read twice."""
+    last = [uses[:2][-1] if uses else -1 for uses in trace.uses]
+    for variable in trace.end_variables.values():
+        last[variable] = len(trace.calls)
+    return last
+
+
+def _updates_die_like_all_others(trace: Trace) -> list[int]:
+    """Forgets that what has no reader may be next step's parameter."""
+    last = [uses[-1] if uses else -1 for uses in trace.uses]
+    for start, end in trace.end_variables.items():
+        if start == end:
+            last[end] = len(trace.calls)
+    return last
+
+
+def _plant_last_uses(function: Callable[[Trace], list[int]]) -> Plant:
+    def plant(patch: pytest.MonkeyPatch) -> None:
+        patch.setattr(base, "last_uses", function)
+        patch.setattr(window, "last_uses", function)
+
+    return plant
+
+
+def _free_dead_inputs_one_by_one(self: ListWriter, call_id: int) -> None:
+    """Walks the inputs as they are written: x * x frees x twice."""
+    call = self.trace.calls[call_id]
+    dead = [v for v in call.ins + call.outs if self.is_dead(v, call_id) and v in self.resident]
+    for variable in dead:
+        self._move(Free, variable)
+        self.ledger_bytes -= self.granted(variable)
+        self.resident.discard(variable)
+
+
+def _run_without_reuse(self: ListWriter, call_id: int) -> None:
+    """Claims an output in place as if it were new, and leaves its input to be freed."""
+    call = self.trace.calls[call_id]
+    workspace = self.granule.granted(call.workspace_bytes)
+    self._claim(sum(map(self.granted, call.outs)) + workspace)
+    self._instructions += [Run(call_id), End(call_id)]
+    self.ledger_bytes -= workspace
+    self.resident.update(call.outs)
+
+
+# ------------------------------------------------------------------ host copies
+
+_RUN, _CANCEL = ListWriter.run, ListWriter.cancel_swap_out
+
+
+def _run_keeps_the_copy_of_what_it_updates(self: ListWriter, call_id: int) -> None:
+    """Takes the host copy of the storage for the copy of the value: an update leaves clean."""
+    _RUN(self, call_id)
+    for out, source in self.trace.calls[call_id].reuse.items():
+        if source in self.hosted:
+            self.hosted.add(out)
+
+
+def _cancel_leaves_the_copy_valid(self: ListWriter, variable: int) -> None:
+    """Takes the copy off the list, but not out of the books: the next eviction drops the value."""
+    _CANCEL(self, variable)
+    self.hosted.add(variable)
+
+
+# ------------------------------------------------------------------ budgets
+
+
+def _granted_is_asked(self: ListWriter, variable: int) -> int:
+    """Forgets to round by the granule."""
+    return self.trace.variables[variable].nbytes
+
+
+def _enter_beside_what_leaves(self: _Walk, root: int) -> bool:
+    """Prefetches into bytes that a swap-out has not yet given back."""
+    size, variable = self.sequence.size_bytes[root], self.version[root]
+    if self.present_bytes + size > self.budget_bytes:
+        return False
+    if root in self.leaving:
+        del self.leaving[root]
+        self.leaving_bytes -= size
+        self.writer.cancel_swap_out(variable)
+    elif variable in self.writer.hosted:
+        self.writer.swap_in(variable)
+    else:
+        self.reserved.add(root)
+        return True
+    self.present.add(root)
+    self.present_bytes += size
+    return True
+
+
+_STEP = _Walk._step
+
+
+def _step_without_workspace(self: _Walk, call) -> bool:
+    """Makes room for the outputs only."""
+    quiet = replace(call, workspace_bytes=0)
+    return _STEP(self, quiet)
+
+
+def _peak_without_workspace(self: ListWriter, call_id: int) -> None:
+    """Counts the workspace after its peak: the least that is reported is too small."""
+    call = self.trace.calls[call_id]
+    self._running = call.name
+    self._claim(sum(self.granted(out) for out in call.outs if out not in call.reuse))
+    self._instructions += [Run(call_id), End(call_id)]
+    self.resident.difference_update(call.reuse.values())
+    self.resident.update(call.outs)
+
+
+class LimitsMissingHost(Naive):
+    """Knows the host budget only by name."""
+
+    def plan(self, trace, budget_bytes, machine, *, host_budget_bytes=None, **options):
+        return super().plan(trace, budget_bytes, machine, **options)
+
+
+class MinimumPlusSlack(Naive):
+    """Adds a safety margin to the minimum, and refuses what would do."""
+
+    def plan(self, trace, budget_bytes, machine, **options):
+        try:
+            return super().plan(trace, budget_bytes, machine, **options)
+        except Infeasible as refusal:
+            if refusal.minimum_bytes:
+                refusal.minimum_bytes += 1
+            raise
+
+
+# ------------------------------------------------------------------ purity, scale, claims
+
+
+class RemembersDurations(KeepAll):
+    """Uses the machine's profile as a cache."""
+
+    def plan(self, trace, budget_bytes, machine, **options):
+        machine.profile[f"{trace.fingerprint}"] = 1.0
+        return super().plan(trace, budget_bytes, machine, **options)
+
+
+class BreaksTiesByChance(Window):
+    """Draws random numbers of its own: the seed that it is given is not used."""
+
+    def plan(self, trace, budget_bytes, machine, **options):
+        size = random.choice([0.5, 1.5, 4.0])
+        return replace(Window(), size=size).plan(trace, budget_bytes, machine, **options)
+
+
+def _small_ones_stay(writer: ListWriter, variable: int, call, stays) -> None:
+    """Does not move what is not worth a transfer, in bytes that somebody has measured once."""
+    if writer.is_dead(variable, call.id):
+        writer.free(variable)
+    elif variable not in stays and writer.granted(variable) > 16:
+        writer.swap_out(variable)
+        writer.free(variable)
+
+
+class ClaimsItsOwnEstimate(KeepAll):
+    """Fills in the makespan from the calls' durations: inputs cost nothing."""
+
+    def plan(self, trace, budget_bytes, machine, **options):
+        plan = super().plan(trace, budget_bytes, machine, **options)
+        return replace(plan, makespan_us=sum(call_durations_ns(trace, machine)) / 1000)
+
+
+# ------------------------------------------------------------------ the engine
+
+
+def _reserve_only_now(self: _Engine, piece) -> bool:
+    """Looks whether the bytes fit now, not in the calls up to their use: a prefetch blocks one."""
+    return True
+
+
+def _release_when_copied(self: _Engine) -> None:
+    """Frees what has been copied out, though the call before the gap has yet to read it."""
+    piece, self.going, self.out_ends_ns = self.going, None, NEVER
+    self._release(piece)
+
+
+#: {name: (plant, planner)}; the planner "belady" is that of tests/properties/test_planners.py.
+BUGS: dict[str, tuple[Plant, object]] = {
+    "frees before the last reader": (_plant_last_uses(_last_use_is_the_first_reader), KeepAll()),
+    "forgets carried variables at the end": (
+        _plant_last_uses(_updates_die_like_all_others), Naive(),
+    ),
+    "frees repeated inputs twice": (
+        _method(ListWriter, "free_dead")(_free_dead_inputs_one_by_one), KeepAll(),
+    ),
+    "does not know reuse": (_method(ListWriter, "run")(_run_without_reuse), Naive()),
+    "stale parameter after its update": (
+        _method(ListWriter, "run")(_run_keeps_the_copy_of_what_it_updates), Naive(),
+    ),
+    "drops a value whose copy was cancelled": (
+        _method(ListWriter, "cancel_swap_out")(_cancel_leaves_the_copy_valid), Window(),
+    ),
+    "both values in one host slot": (
+        lambda patch: patch.setattr(naive, "bound_to_device", lambda trace: frozenset()), Naive(),
+    ),
+    "does not round by the granule": (_method(ListWriter, "granted")(_granted_is_asked), Naive()),
+    "prefetches past the budget": (_method(_Walk, "_enter")(_enter_beside_what_leaves), Window()),
+    "forgets the workspace": (_method(_Walk, "_step")(_step_without_workspace), Window()),
+    "workspace after the peak": (_method(ListWriter, "run")(_peak_without_workspace), Naive()),
+    "ignores the host budget": (lambda patch: None, LimitsMissingHost()),
+    "adds slack to the minimum": (lambda patch: None, MinimumPlusSlack()),
+    "caches in the machine": (lambda patch: None, RemembersDurations()),
+    "draws its own random numbers": (lambda patch: None, BreaksTiesByChance()),
+    "measures size in fixed bytes": (
+        lambda patch: patch.setattr(naive, "_part_with", _small_ones_stay), Naive(),
+    ),
+    "claims its own estimate": (lambda patch: None, ClaimsItsOwnEstimate()),
+    "prefetch blocks a call": (_method(_Engine, "_reserve")(_reserve_only_now), "belady"),
+    "frees as soon as it is copied": (_method(_Engine, "_end_out")(_release_when_copied), "belady"),
+}  # fmt: skip

@@ -1,0 +1,56 @@
+"""check_planner bites: each planted bug passes the plain test and breaks a law.
+
+The plain test is a straight line of calls with plenty of memory, which each buggy planner masters.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from ooctrain.cost import Machine
+from ooctrain.sched.verify import verify
+from ooctrain.testing.check_planner import PlannerFailure, check_planner
+from ooctrain.testing.random_traces import FakeOp
+from ooctrain.trace import TraceBuilder
+
+TESTS = Path(__file__).resolve().parent.parent
+MACHINE = Machine("plain", 1, 1, 1)
+LARGE = 10**6
+
+
+def load(path: str) -> ModuleType:
+    """A test module by its path."""
+    spec = importlib.util.spec_from_file_location(Path(path).stem, TESTS / path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+BUGS = load("zoo/planner_bugs.py").BUGS
+BELADY = load("properties/test_planners.py").Belady
+
+
+def straight_line():
+    builder = TraceBuilder()
+    before = builder.variable("x", (16,), "uint8", "input")
+    for number in range(6):
+        after = builder.variable(f"y{number}", (8 + number,), "uint8")
+        builder.call(f"f{number}", FakeOp(f"f{number}"), (before,), (after,), duration_ns=1000)
+        before = after
+    return builder.build()
+
+
+@pytest.mark.parametrize("bug", BUGS)
+def test_bug(bug, monkeypatch):
+    plant, planner = BUGS[bug]
+    planner = BELADY() if planner == "belady" else planner
+    plant(monkeypatch)
+    trace = straight_line()
+    verify(planner.plan(trace, LARGE, MACHINE).schedule, trace, LARGE)
+    with pytest.raises(PlannerFailure) as caught:
+        check_planner(planner)
+    assert len(caught.value.trace.calls) <= 8
