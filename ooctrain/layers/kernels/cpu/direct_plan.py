@@ -22,6 +22,8 @@ from ooctrain.layers.kernels.cpu.tiling import PANEL, ROWS, aligned, ceil_div, p
 PHASE_FIELDS = 6  # integers of one phase in the tables
 MIN_ITEMS = 32  # work items wanted, so that many threads share them evenly
 PRIVATE_PIXELS = 1024  # with no more pixels than this, weights are packed where they are used
+GRADIENT_ITEMS = 8  # work items wanted of a gradient of the weights
+GRADIENT_PIXELS = 256  # of a block: its window of PANEL channels fits the first-level cache
 MAX_PARTS = 4  # parts of the batch whose partial weight gradients are kept
 
 
@@ -317,7 +319,7 @@ def plan_grad_weight(shape: ConvShape, threads: int) -> DirectPlan:
     # A 1x1 filter needs no more than the pixels under its taps, so its window leaves the others out.
     single = (shape.r, shape.s) == (1, 1) and not merged
     step_h, step_w = (1, 1) if single else shape.stride
-    block_images, block_rows = cut_blocks(shape.n, shape.oh, shape.ow, 192 // step_h)
+    block_images, block_rows = cut_blocks(shape.n, shape.oh, shape.ow, GRADIENT_PIXELS // step_h)
     row_blocks = ceil_div(shape.oh, block_rows)
     blocks = ceil_div(shape.n, block_images) * row_blocks
     window_h = (block_rows - 1) * step_h + shape.filter_h
@@ -328,12 +330,18 @@ def plan_grad_weight(shape: ConvShape, threads: int) -> DirectPlan:
     panels = 1 if merged else ceil_div(shape.cg, PANEL)
     filter_rows = min(shape.kg, 128)
     filter_items = ceil_div(shape.kg, filter_rows)
-    item_panels = ceil_div(panels, ceil_div(8, shape.groups * filter_items))
-    panel_items = ceil_div(panels, item_panels)
-    output_items = shape.groups * filter_items * panel_items
-    parts = min(MAX_PARTS, blocks, ceil_div(8, output_items))
     weight_row = shape.r * shape.s * shape.cg
     partial_floats = aligned(shape.k * weight_row)
+    # Parts of the batch read everything once, blocks of the output read the batch again: so parts come
+    # first where partial sums are small beside the activations.
+    activations = shape.n * (shape.h * shape.w * shape.c + shape.oh * shape.ow * shape.k)
+    output_items = shape.groups * filter_items
+    parts = min(MAX_PARTS, blocks) if 16 * partial_floats <= activations else 1
+    item_panels = ceil_div(panels, ceil_div(GRADIENT_ITEMS, output_items * parts))
+    panel_items = ceil_div(panels, item_panels)
+    output_items *= panel_items
+    if parts == 1:
+        parts = min(MAX_PARTS, blocks, ceil_div(GRADIENT_ITEMS, output_items))
     capacity = block_images * block_rows
     tables = tuple((y * window_w + x) * pitch for y, x in taps)
     rows_at, partials_at, window_at, size_floats = place(
