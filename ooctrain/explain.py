@@ -175,6 +175,19 @@ CODES: Mapping[str, Explanation] = {
         "--allocator va on macOS",
         "--allocator best-fit",
     ),
+    "OOC-160": Explanation(
+        "values were lost",
+        "A step failed half way, so that parameters on the device are not whole any more.",
+        "a kernel that raises in the middle of a step",
+        "resume from the last checkpoint, or load_state_dict",
+    ),
+    "OOC-161": Explanation(
+        "the allocator and the ledger disagree",
+        "After a step the allocator holds other bytes than the list says. This is a bug in the "
+        "allocator, your own or ours.",
+        "an allocator that forgets a free",
+        "`oc.testing.check_allocator` finds where",
+    ),
     "OOC-200": Explanation(
         "an illegal schedule",
         "A list breaks a rule of the verifier. The code printed is the rule's own, such as R203.",

@@ -8,6 +8,7 @@ changes.
 from __future__ import annotations
 
 import json
+from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -21,13 +22,13 @@ from ooctrain.api import plan as make_plan
 from ooctrain.cli import DOES_NOT_FIT, DONE
 from ooctrain.cli.options import Memory, Workload, json_option, memory_options, workload_options
 from ooctrain.cli.terminal import make_console
-from ooctrain.cli.workload import Task, find_machine, is_cpu, make_task, make_trace
+from ooctrain.cli.workload import find_machine, is_cpu, make_task, make_trace
 from ooctrain.cost import Machine
-from ooctrain.errors import Infeasible
+from ooctrain.errors import Infeasible, OoctrainError
 from ooctrain.report.layers import layer_rows
 from ooctrain.report.text import facts, layer_table, share
 from ooctrain.rewrite import apply_rewrites
-from ooctrain.sched.budget import resolve_budget
+from ooctrain.sched.budget import resolve_budget, trace_peak_bytes
 from ooctrain.sched.registry import get_planner, planners
 from ooctrain.sched.schedule import BYTES, Plan
 from ooctrain.sched.simulate import simulate
@@ -53,6 +54,47 @@ def plan(
 ) -> int:
     """Say what a training step of MODEL needs, and what fits."""
     console = make_console()
+    answer, error = None, None
+    try:
+        answer = _answer(workload, memory)
+    except OoctrainError as caught:
+        error = caught
+        raise
+    finally:
+        if json_path:
+            content = _as_json(workload, memory, answer, error)
+            Path(json_path).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    console.print(layer_table(layer_rows(answer.trace, depth)))
+    console.print()
+    console.print(facts(_rows(workload, memory, answer)))
+    if answer.plan is None:
+        return DOES_NOT_FIT
+    if plan_path:
+        answer.plan.save(plan_path)
+        console.print(f"wrote {plan_path}")
+    return DONE
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What was found out.
+
+    Args:
+        trace: of the step, rewritten.
+        question, need: what was asked, and what the step needs by itself.
+        plan: where it fits.
+        refusal, changes: what the planner said, and what would fit, where it does not.
+    """
+
+    trace: Trace
+    question: Question
+    need: Need
+    plan: Plan | None
+    refusal: Infeasible | None
+    changes: list[Change]
+
+
+def _answer(workload: Workload, memory: Memory) -> Answer:
     task, machine = make_task(workload), find_machine(memory)
     original = make_trace(task, workload)
 
@@ -63,40 +105,28 @@ def plan(
 
     trace = rewritten(task.batch)
     granule = granule_for(memory, machine, trace)
-    budget_bytes = budget_for(memory, machine, trace, granule)
     question = Question(
-        rewritten, task.batch, budget_bytes, machine, granule, host_budget(memory, machine, trace),
-        workload.seed,
+        rewritten, task.batch, budget_for(memory, machine, trace, granule), machine, granule,
+        host_budget(memory, machine, trace), workload.seed,
     )  # fmt: skip
     need = need_of(trace, machine, granule)
-    console.print(layer_table(layer_rows(trace, depth)))
-    console.print()
-    rows = _need_rows(workload, task, question, need)
-    made, refusal, changes = None, None, []
     try:
         made = make_plan(
-            original, budget_bytes, memory.planner, machine, granule, TIME_LIMIT_S,
+            original, question.budget_bytes, memory.planner, machine, granule, TIME_LIMIT_S,
             host_budget=question.host_budget_bytes, seed=workload.seed,
         )  # fmt: skip
-        rows += _plan_rows(need, made, simulate(made.schedule, made.trace, machine))
-    except Infeasible as error:
-        refusal, changes = error, _changes(question, error, memory)
-        rows += _refusal_rows(question, error, memory, changes)
-    console.print(facts(rows))
-    if json_path:
-        content = _as_json(workload, memory, question, need, made, refusal, changes)
-        Path(json_path).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-    if made is not None and plan_path:
-        made.save(plan_path)
-        console.print(f"wrote {plan_path}")
-    return DONE if made is not None else DOES_NOT_FIT
+    except Infeasible as refusal:
+        changes = _changes(question, refusal, memory)
+        return Answer(trace, question, need, None, refusal, changes)
+    return Answer(trace, question, need, made, None, [])
 
 
 def granule_for(memory: Memory, machine: Machine, trace: Trace) -> Granule:
     """How the allocator rounds on the cpu device; on a preset of another machine, to the byte."""
     if not is_cpu(machine):
         return BYTES
-    return choose_allocator(memory.allocator, budget_for(memory, machine, trace, BYTES)).granule
+    # An allocator may round coarser in a larger arena, so it is asked for one of about this size.
+    return choose_allocator(memory.allocator, 2 * trace_peak_bytes(trace)).granule
 
 
 def budget_for(memory: Memory, machine: Machine, trace: Trace, granule: Granule) -> int:
@@ -111,19 +141,25 @@ def host_budget(memory: Memory, machine: Machine, trace: Trace) -> int | None:
     return resolve_budget(trace, memory.host_budget)
 
 
-def _need_rows(workload: Workload, task: Task, question: Question, need: Need) -> Rows:
-    shape = " x ".join(map(str, task.input_shape()))
+def _rows(workload: Workload, memory: Memory, answer: Answer) -> Rows:
+    question, need = answer.question, answer.need
+    shape = " x ".join(map(str, answer.trace.variable_by_name["input"].shape))
     machine = question.machine
     scale = (
         f"0 % is {format_bytes(need.minimum_bytes)}, 100 % is {format_bytes(need.in_core_bytes)}"
     )
-    return [
+    rows = [
         ("step", f"{workload.model}, images {shape}, {workload.optimizer}"),
         ("machine", f"{machine.name}, {format_bytes(machine.device_bytes)}"),
         ("in-core peak", f"{format_bytes(need.in_core_bytes)} at {need.peak_call}"),
         ("budgets", scale),
         ("budget", _budget_text(question, need)),
     ]
+    if answer.plan is not None:
+        timeline = simulate(answer.plan.schedule, answer.plan.trace, machine)
+        return rows + _plan_rows(need, answer.plan, timeline)
+    assert answer.refusal is not None
+    return rows + _refusal_rows(question, answer.refusal, memory, answer.changes)
 
 
 def _budget_text(question: Question, need: Need) -> str:
@@ -171,27 +207,27 @@ def _changes(question: Question, refusal: Infeasible, memory: Memory) -> list[Ch
 
 
 def _as_json(
-    workload: Workload, memory: Memory, question: Question, need: Need, made: Plan | None,
-    refusal: Infeasible | None, changes: list[Change],
-) -> dict[str, Any]:  # fmt: skip
+    workload: Workload, memory: Memory, answer: Answer | None, error: OoctrainError | None
+) -> dict[str, Any]:
+    question, need = (answer.question, answer.need) if answer else (None, None)
+    made, refusal = (answer.plan, answer.refusal) if answer else (None, None)
+    why = refusal or error
     return {
         "version": JSON_VERSION,
         "model": workload.model,
         "batch": workload.batch,
-        "machine": question.machine.name,
+        "machine": question.machine.name if question else memory.machine,
         "planner": memory.planner,
-        "budget_bytes": question.budget_bytes,
-        "granule_bytes": question.granule.size_bytes,
-        "incore_peak_bytes": need.in_core_bytes,
-        "trace_minimum_bytes": need.minimum_bytes,
-        "compute_us": need.compute_us,
+        "budget_bytes": question.budget_bytes if question else None,
+        "granule_bytes": question.granule.size_bytes if question else None,
+        "incore_peak_bytes": need.in_core_bytes if need else None,
+        "trace_minimum_bytes": need.minimum_bytes if need else None,
+        "compute_us": need.compute_us if need else None,
         "feasible": made is not None,
         "minimum_bytes": refusal.minimum_bytes if refusal else None,
         "makespan_us": made.makespan_us if made else None,
         "peak_bytes": made.peak_bytes if made else None,
         "host_peak_bytes": made.host_peak_bytes if made else None,
-        "changes": [
-            {"kind": c.kind, "option": c.option, "us_per_image": c.us_per_image} for c in changes
-        ],
-        "error": str(refusal) if refusal else None,
+        "changes": [asdict(change) for change in answer.changes] if answer else [],
+        "error": str(why) if why else None,
     }

@@ -4,7 +4,6 @@ happens."""
 from __future__ import annotations
 
 import json
-import re
 import signal
 import subprocess
 import sys
@@ -114,18 +113,6 @@ def test_what_does_not_fit_has_status_3_and_says_the_least_budget(run):
     assert "budget" in err
     assert numbers["losses"] == []
     assert numbers["error"].startswith("[OOC-120]")
-
-
-def test_the_json_has_the_keys_that_are_documented(run, repository):
-    numbers = run("--steps", "1")[1]
-    text = (repository / "docs" / "json.md").read_text(encoding="utf-8")
-    section = text.split("## `ooctrain train --json`")[1].split("## ")[0]
-    documented = [
-        key
-        for row in re.findall(r"^\| (`.*?) \|", section, re.M)
-        for key in re.findall(r"`(\w+)`", row)
-    ]
-    assert sorted(numbers) == sorted(documented)
 
 
 def start(*arguments: str) -> subprocess.Popen:

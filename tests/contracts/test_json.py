@@ -1,0 +1,74 @@
+"""What the commands write with --json has exactly the keys that docs/json.md documents."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from ooctrain.cli import main
+
+TEXT = (Path(__file__).resolve().parents[2] / "docs" / "json.md").read_text(encoding="utf-8")
+SMALL = ["lenet", "--batch", "8", "--threads", "1"]
+#: What every tool that reads `train --json` may rely on.
+PROMISED = {
+    "version", "model", "batch", "budget_bytes", "planner", "allocator", "granule_bytes", "device",
+    "losses", "peak_bytes", "predicted_peak_bytes", "reserved_peak_bytes", "host_peak_bytes",
+    "step_us", "warmup_steps", "predicted_step_us", "incore_peak_bytes", "bytes_out", "bytes_in",
+    "identical_to_incore",
+}  # fmt: skip
+
+
+def documented(title: str) -> set[str]:
+    """Keys in the table below a heading that contains `title`."""
+    section = next(part for part in TEXT.split("\n## ")[1:] if title in part.splitlines()[0])
+    first_cells = re.findall(r"^\| (`.*?) \|", section, re.M)
+    return {key for cell in first_cells for key in re.findall(r"`(\w+)`", cell)}
+
+
+def written(path: Path, *arguments: str) -> dict:
+    main([*arguments, "--json", str(path)])
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["--steps", "1"], ["--budget", "1KiB"], ["--data", "none"]],
+    ids=["well", "does not fit", "fails at once"],
+)
+def test_train_writes_what_is_documented_on_failure_too(tmp_path, arguments):
+    numbers = written(tmp_path / "x.json", "train", *SMALL, *arguments)
+    assert set(numbers) == documented("train --json")
+    assert set(numbers) >= PROMISED
+    assert (numbers["error"] is None) == (arguments[0] == "--steps")
+
+
+@pytest.mark.parametrize("budget", ["1GiB", "1KiB"])
+def test_plan_writes_what_is_documented(tmp_path, budget):
+    numbers = written(tmp_path / "x.json", "plan", *SMALL, "--budget", budget)
+    assert set(numbers) == documented("plan --json")
+
+
+def test_simulate_writes_what_is_documented(tmp_path):
+    numbers = written(tmp_path / "x.json", "simulate", *SMALL)
+    assert set(numbers) == documented("simulate --json")
+
+
+def test_doctor_writes_what_is_documented(tmp_path):
+    numbers = written(tmp_path / "x.json", "doctor")
+    assert set(numbers) == documented("doctor --json")
+
+
+def test_a_plan_file_holds_what_is_documented(tmp_path):
+    path = tmp_path / "plan.json"
+    assert main(["plan", *SMALL, "--save", str(path)]) == 0
+    assert set(json.loads(path.read_text())) == documented("Plan files")
+
+
+def test_a_calibration_file_holds_what_is_documented(tmp_path):
+    from ooctrain.machines import machine, save_calibration
+
+    save_calibration(machine("cpu-generic"), tmp_path / "c.json")
+    assert set(json.loads((tmp_path / "c.json").read_text())) == documented("Calibration files")
