@@ -259,7 +259,7 @@ def open_session(
     plan = prepared.plan
     rate = settings.link_bytes_per_us
     device = CpuDevice(
-        prepared.budget_bytes, host_extent_bytes(plan.trace, plan.schedule),
+        prepared.allocator.budget_bytes, host_extent_bytes(plan.trace, plan.schedule),
         settings.thread_count, prepared.machine.link, rate, rate, debug=settings.debug,
     )  # fmt: skip
     try:

@@ -18,7 +18,7 @@ from ooctrain.alloc.best_fit import BestFit
 from ooctrain.alloc.replay import PaperMemory
 from ooctrain.alloc.virtual import VirtualAddressing
 from ooctrain.devices.base import Memory
-from ooctrain.devices.host_vm import PAGE_BYTES, why_no_virtual_memory
+from ooctrain.devices.host_vm import why_no_virtual_memory
 from ooctrain.errors import ConfigError
 from ooctrain.specs import locate, names
 from ooctrain.units import Granule, format_bytes
@@ -38,7 +38,7 @@ class AllocatorChoice:
     Args:
         name: as it was chosen, with parameters; the fallback's where there is no virtual memory.
         granule: how it rounds, for planners.
-        budget_bytes: what it can use of the budget (whole pages and granules).
+        budget_bytes: what it can use of the budget (whole granules).
         make: makes it over the device's memory.
         notices: what the user should know: a fallback, bytes of the budget that stay unused.
     """
@@ -84,8 +84,7 @@ def _choose(name: str, budget_bytes: int) -> AllocatorChoice:
     factory, options = locate(name, _KNOWN, group=_GROUP, what="allocator")
     defaults = getattr(factory, "defaults", None)
     make = partial(factory, **{**(defaults(budget_bytes) if defaults else {}), **options})
-    # An arena is whole pages; what a granule cannot use of it is lost too.
-    sample = make(PaperMemory(budget_bytes // PAGE_BYTES * PAGE_BYTES))
+    sample = make(PaperMemory(budget_bytes))
     missing = [word for word in _METHODS if not hasattr(sample, word)]
     if missing:
         raise ConfigError(
@@ -93,7 +92,7 @@ def _choose(name: str, budget_bytes: int) -> AllocatorChoice:
             fix="ooctrain/alloc/base.py says what an allocator has",
         )  # fmt: skip
     unused = budget_bytes - sample.budget_bytes
-    notice = f"{format_bytes(unused)} of the budget are less than a granule or page and stay unused"
+    notice = f"{format_bytes(unused)} of the budget are less than a granule and stay unused"
     return AllocatorChoice(
         name, sample.granule, sample.budget_bytes, make, (notice,) if unused else ()
     )

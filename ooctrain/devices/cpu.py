@@ -36,7 +36,7 @@ class CpuDevice:
     """CPU cores as an accelerator.
 
     Args:
-        budget_bytes: size of the arena, rounded down to whole pages.
+        budget_bytes: size of the arena; whole pages of the machine are taken for it.
         host_bytes: size of the host slab: exactly the extent that the schedule's host slots need.
         threads: workers of the compute stream, the walker counted among them.
         link: "duplex": the directions are independent; "shared": one copy at a time.

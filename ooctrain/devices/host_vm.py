@@ -56,14 +56,14 @@ class Arena:
     """Memory of a fixed size that is mapped once, as a whole: no virtual addressing.
 
     Args:
-        size_bytes: exactly what is taken from the machine (whole pages).
+        size_bytes: what may be used; whole pages of the machine are taken for it.
     """
 
     ranges = False
 
     def __init__(self, size_bytes: int):
         self.size_bytes = size_bytes
-        self._buffer: mmap.mmap | None = mmap.mmap(-1, size_bytes)
+        self._buffer: mmap.mmap | None = mmap.mmap(-1, whole_pages(size_bytes))
         self._address = np.frombuffer(self._buffer, np.uint8).ctypes.data
 
     def linear(self) -> int:
@@ -72,7 +72,7 @@ class Arena:
 
     def used_bytes(self) -> int:
         """Bytes of the machine's memory that the arena may hold."""
-        return self.size_bytes
+        return 0 if self._buffer is None else len(self._buffer)
 
     def close(self) -> None:
         """Gives the memory back; arrays over it must not be used any more."""
@@ -96,15 +96,15 @@ class VirtualArena:
 
     def __init__(self, size_bytes: int):
         self._libc = _libc()
-        self.size_bytes = size_bytes
+        self.size_bytes, self._paged_bytes = size_bytes, whole_pages(size_bytes)
         self._bases: list[int] = []
         self._sizes: dict[int, int] = {}
         self._linear: int | None = None
         self.map_calls = self.unmap_calls = 0
         self._file: int | None = os.memfd_create("ooctrain-arena", os.MFD_CLOEXEC)
         try:
-            os.ftruncate(self._file, size_bytes)
-            os.posix_fallocate(self._file, 0, size_bytes)
+            os.ftruncate(self._file, self._paged_bytes)
+            os.posix_fallocate(self._file, 0, self._paged_bytes)
         except OSError as error:
             os.close(self._file)
             raise DriverError(
@@ -115,8 +115,8 @@ class VirtualArena:
     def linear(self) -> int:
         """Address of the whole arena as one piece, mapped on first use."""
         if self._linear is None:
-            self._linear = self.reserve(self.size_bytes)
-            self.map(self._linear, 0, self.size_bytes)
+            self._linear = self.reserve(self._paged_bytes)
+            self.map(self._linear, 0, self._paged_bytes)
         return self._linear
 
     def reserve(self, size_bytes: int) -> int:
@@ -135,7 +135,7 @@ class VirtualArena:
         Cost: one system call and the page table entries, about 2 us per 64 KiB.
         """
         self._inside(address, size_bytes)
-        if not 0 <= offset <= self.size_bytes - size_bytes:
+        if not 0 <= offset <= self._paged_bytes - size_bytes:
             raise DriverError(f"offset {offset} lies outside the arena", call="mmap")
         if self._file is None:
             raise DriverError("the arena is closed", call="mmap")
@@ -204,29 +204,31 @@ def why_no_virtual_memory() -> str:
     return ""
 
 
+def whole_pages(size_bytes: int) -> int:
+    """Bytes rounded up to whole pages."""
+    return -(-size_bytes // PAGE_BYTES) * PAGE_BYTES
+
+
 def open_arena(
-    size_bytes: int, probe: Callable[[], str] = why_no_virtual_memory, *, virtual: bool = True
+    size_bytes: int, probe: Callable[[], str] = why_no_virtual_memory
 ) -> Arena | VirtualArena:
-    """An arena of `size_bytes` rounded down to whole pages; plain where virtual memory is not to be
-    had.
+    """An arena of `size_bytes`; a plain one where virtual memory is not to be had.
 
     Args:
         size_bytes: the budget.
         probe: says why there is no virtual memory; empty text where there is.
-        virtual: False asks for the plain arena.
 
     Raises:
-        ConfigError: less than a page, or more than this machine has free.
+        ConfigError: not positive, or more than this machine has free.
         DriverError: the system refused.
     """
-    whole_pages = size_bytes // PAGE_BYTES * PAGE_BYTES
-    if whole_pages <= 0:
+    if size_bytes <= 0:
         raise ConfigError(
-            f"an arena of {size_bytes} bytes is less than a page", code="OOC-102",
-            numbers=f"page {PAGE_BYTES} bytes", fix="`ooctrain plan MODEL` prints the smallest one",
+            f"an arena of {size_bytes} bytes is none", code="OOC-102",
+            fix="`ooctrain plan MODEL` prints the smallest budget that fits",
         )  # fmt: skip
-    check_memory(whole_pages, "the arena")
-    return VirtualArena(whole_pages) if virtual and not probe() else Arena(whole_pages)
+    check_memory(size_bytes, "the arena")
+    return Arena(size_bytes) if probe() else VirtualArena(size_bytes)
 
 
 def check_memory(size_bytes: int, what: str, available_bytes: int | None = None) -> None:

@@ -156,7 +156,7 @@ class Placement:
 
 
 def reserved_peak(schedule: Schedule, trace: Trace, choice: AllocatorChoice) -> int:
-    """Bytes of arena, in whole pages, that a schedule needs on an allocator, its holes included.
+    """Bytes of arena that a schedule needs on an allocator, its holes included.
 
     The list is replayed over memory without bytes, step after step until a step ends with the
     layout of an earlier one: persistent variables may end a step elsewhere than they began it.
@@ -175,8 +175,7 @@ def reserved_peak(schedule: Schedule, trace: Trace, choice: AllocatorChoice) -> 
     factor = 1
     while True:
         try:
-            reserved = _replay(program, choice.make(PaperMemory(arena_bytes * factor)))
-            return -(-reserved // PAGE_BYTES) * PAGE_BYTES
+            return _replay(program, choice.make(PaperMemory(arena_bytes * factor)))
         except OutOfDeviceMemory:
             if factor == _MAX_ARENA_FACTOR:
                 raise

@@ -272,8 +272,8 @@ def test_views_are_arrays_over_the_devices_own_memory():
     device.close()
 
 
-def test_the_arena_is_the_budget_in_whole_pages_and_hidden_memfd_gives_a_plain_one():
-    device = CpuDevice(10 * 4096 + 17, 0, copy_bytes=ctypes.memmove)
+def test_the_arena_is_the_budget_and_hidden_memfd_gives_a_plain_one():
+    device = CpuDevice(10 * 4096, 0, copy_bytes=ctypes.memmove)
     assert device.memory.used_bytes() == 10 * 4096
     device.close()
     plain = make_device(probe=lambda: "hidden by a test")
