@@ -100,6 +100,13 @@ CODES: Mapping[str, Explanation] = {
         "va on a system without memfd",
         "the message says what is missing",
     ),
+    "OOC-109": Explanation(
+        "decisions that contradict the trace",
+        "A planner decided that bytes leave the device in a gap that does not lie between two "
+        "consecutive uses, or let a call read what it had dropped.",
+        "a gap of x after the last call that reads x",
+        "take gaps from `possible_gaps`, and run the producer of what was dropped again",
+    ),
     "OOC-110": Explanation(
         "shapes or types that do not fit",
         "An operation got shapes or element types that it cannot take. The message names "
@@ -199,6 +206,20 @@ CODES: Mapping[str, Explanation] = {
         "The plan was made for another trace, granule, allocator or device than it is used with.",
         "a plan of batch 64 executed with a batch of 32",
         "plan again with the same model, batch, optimizer, threads and allocator",
+    ),
+    "OOC-290": Explanation(
+        "a list breaks a law",
+        "The law-checker runs a list on bytes in random orders. This list is illegal, or two of "
+        "its instructions that may overlap touch the same bytes.",
+        "Free x; Run f(x)",
+        "`oc.verify` names the rule",
+    ),
+    "OOC-291": Explanation(
+        "a planner breaks a law",
+        "`oc.testing.check_planner` found a small trace on which the planner breaks a promise: "
+        "a legal list within the budget, an honest minimum, the same plan when asked twice.",
+        "a planner that forgets to round by the granule",
+        "the message shows the trace, the list, the rule, and what the law says",
     ),
     "OOC-300": Explanation(
         "a broken data file",

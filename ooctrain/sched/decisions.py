@@ -134,7 +134,7 @@ def _wrong(trace: Trace, gap: Gap, why: str) -> ConfigError:
     name = trace.variables[gap.var].name
     return ConfigError(
         f"the gap of {name!r} {why}",
-        code="OOC-107",
+        code="OOC-109",
         numbers=f"bytes [{gap.lo}, {gap.hi}), after run {gap.after}, before run {gap.before}",
     )
 
@@ -156,7 +156,7 @@ class _Lives:
             if variable not in self.uses:
                 raise ConfigError(
                     f"{self.trace.variables[variable].name!r} is not alive at the end",
-                    code="OOC-107",
+                    code="OOC-109",
                 )
             self.uses[variable].append(len(self.runs))
         for variable in list(self.uses):
@@ -168,7 +168,7 @@ class _Lives:
             if variable not in self.uses:
                 call, name = self.trace.calls[run.call].name, self.trace.variables[variable].name
                 raise ConfigError(f"run {position} of {call!r} reads {name!r}, which is not alive",
-                                  code="OOC-107", fix="run its producer again before")  # fmt: skip
+                                  code="OOC-109", fix="run its producer again before")  # fmt: skip
             self.uses[variable].append(position)
 
     def _write(self, position: int, run: Run) -> None:

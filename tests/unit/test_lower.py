@@ -254,7 +254,7 @@ def test_lives_and_gaps_are_what_a_planner_chooses_from():
 )
 def test_gaps_that_make_no_sense_are_refused(gap, granule):
     trace, ids = there_and_back()
-    with pytest.raises(ConfigError, match="OOC-107"):
+    with pytest.raises(ConfigError, match="OOC-109"):
         lower(Decisions(runs_once(trace), (Gap(ids["a"], *gap),)), trace, LARGE, SHARED, granule)
 
 
