@@ -90,7 +90,8 @@ CODES: Mapping[str, Explanation] = {
     "OOC-107": Explanation(
         "an allocator parameter out of range",
         "The chunk of the virtual-addressing allocator must be a multiple of the page and "
-        "no larger than the budget, which must not need more mappings than the system allows.",
+        "no larger than the budget, which must not need more mappings than the system "
+        "allows.",
         "ooctrain train lenet --allocator va:chunk=3000",
         "a multiple of the page such as va:chunk=64KiB; for very large budgets a larger chunk",
     ),
@@ -102,8 +103,8 @@ CODES: Mapping[str, Explanation] = {
     ),
     "OOC-109": Explanation(
         "decisions that contradict the trace",
-        "A planner decided that bytes leave the device in a gap that does not lie between two "
-        "consecutive uses, or let a call read what it had dropped.",
+        "A planner decided that bytes leave the device in a gap that does not lie between "
+        "two consecutive uses, or let a call read what it had dropped.",
         "a gap of x after the last call that reads x",
         "take gaps from `possible_gaps`, and run the producer of what was dropped again",
     ),
@@ -129,9 +130,10 @@ CODES: Mapping[str, Explanation] = {
     ),
     "OOC-113": Explanation(
         "what cannot be tiled",
-        "A segment to tile is a chain of calls, each of which reads the image that the one before "
-        "wrote: convolutions, poolings, paddings and pointwise operations. The message names the "
-        "call that is none of these, or the fork, or what is wrong with the grid.",
+        "A segment to tile is a chain of calls, each of which reads the image that the one "
+        "before wrote: convolutions, poolings, paddings and pointwise operations. The "
+        "message names the call that is none of these, or the fork, or what is wrong with "
+        "the grid.",
         "oc.tile(trace, (2, 2), first='conv1', last='bn1')",
         "end the segment before the call that is named",
     ),
@@ -190,8 +192,8 @@ CODES: Mapping[str, Explanation] = {
     ),
     "OOC-161": Explanation(
         "the allocator and the ledger disagree",
-        "After a step the allocator holds other bytes than the list says. This is a bug in the "
-        "allocator, your own or ours.",
+        "After a step the allocator holds other bytes than the list says. This is a bug in "
+        "the allocator, your own or ours.",
         "an allocator that forgets a free",
         "`oc.testing.check_allocator` finds where",
     ),
@@ -209,17 +211,32 @@ CODES: Mapping[str, Explanation] = {
     ),
     "OOC-290": Explanation(
         "a list breaks a law",
-        "The law-checker runs a list on bytes in random orders. This list is illegal, or two of "
-        "its instructions that may overlap touch the same bytes.",
+        "The law-checker runs a list on bytes in random orders. This list is illegal, or "
+        "two of its instructions that may overlap touch the same bytes.",
         "Free x; Run f(x)",
         "`oc.verify` names the rule",
     ),
     "OOC-291": Explanation(
         "a planner breaks a law",
-        "`oc.testing.check_planner` found a small trace on which the planner breaks a promise: "
-        "a legal list within the budget, an honest minimum, the same plan when asked twice.",
+        "`oc.testing.check_planner` found a small trace on which the planner breaks a "
+        "promise: a legal list within the budget, an honest minimum, the same plan when "
+        "asked twice.",
         "a planner that forgets to round by the granule",
         "the message shows the trace, the list, the rule, and what the law says",
+    ),
+    "OOC-290": Explanation(
+        "a broken law",
+        "The law-checker ran a list in an order that the rules allow, and it read or "
+        "overwrote bytes it must not. Raised by `oc.testing` only.",
+        "a list without the Free that a claim must wait for",
+        "the message names the instruction and the bytes",
+    ),
+    "OOC-291": Explanation(
+        "a planner breaks its contract",
+        "`oc.testing.check_planner` found plans that are illegal, differ from call to call,"
+        " or a minimum at which the planner fails.",
+        "a planner that claims another peak than its list has",
+        "the message says which law and gives the trace",
     ),
     "OOC-300": Explanation(
         "a broken data file",

@@ -70,14 +70,21 @@ def test_enlarging_keeps_linear_pictures_and_means():
         resize(ramp, 4, 4)
 
 
-@pytest.mark.parametrize(
-    "raw",
-    [b"", b"plain", gzip.compress(b""), gzip.compress(b"1,2\n"), gzip.compress(b"1,2\n3\n"),
-     gzip.compress(b"a,b"), gzip.compress(b"1," * 64 + b"1\n" * 3)[:-9]],
-)  # fmt: skip
-def test_a_broken_table_of_digits_is_noticed(raw):
+BROKEN_TABLES = {
+    "empty": b"",
+    "not packed": b"plain",
+    "packed nothing": gzip.compress(b""),
+    "one row": gzip.compress(b"1,2\n"),
+    "ragged": gzip.compress(b"1,2\n3\n"),
+    "words": gzip.compress(b"a,b"),
+    "truncated": gzip.compress(b"1," * 64 + b"1\n" * 3)[:-9],
+}
+
+
+@pytest.mark.parametrize("kind", BROKEN_TABLES)
+def test_a_broken_table_of_digits_is_noticed(kind):
     with pytest.raises(DataFormatError, match="table"):
-        parse_table(raw, "table")
+        parse_table(BROKEN_TABLES[kind], "table")
 
 
 @pytest.mark.parametrize(("column", "value"), [(3, 17), (64, 10), (0, -1)])
