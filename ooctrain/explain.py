@@ -224,20 +224,6 @@ CODES: Mapping[str, Explanation] = {
         "a planner that forgets to round by the granule",
         "the message shows the trace, the list, the rule, and what the law says",
     ),
-    "OOC-290": Explanation(
-        "a broken law",
-        "The law-checker ran a list in an order that the rules allow, and it read or "
-        "overwrote bytes it must not. Raised by `oc.testing` only.",
-        "a list without the Free that a claim must wait for",
-        "the message names the instruction and the bytes",
-    ),
-    "OOC-291": Explanation(
-        "a planner breaks its contract",
-        "`oc.testing.check_planner` found plans that are illegal, differ from call to call,"
-        " or a minimum at which the planner fails.",
-        "a planner that claims another peak than its list has",
-        "the message says which law and gives the trace",
-    ),
     "OOC-300": Explanation(
         "a broken data file",
         "A file of a data set is missing, truncated, too long, or holds impossible values. "
