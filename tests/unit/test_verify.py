@@ -71,47 +71,48 @@ def broken(what: Schedule, budget: int | None = None, **options) -> ScheduleErro
     return caught.value
 
 
+#: (rule, position, list): the smallest lists that break each rule of the list itself.
+BROKEN: tuple[tuple[str, int | None, tuple[Instruction, ...]], ...] = (
+    ("R101", 1, changed(1, Run(7))),
+    ("R101", 2, changed(2, move(Free, 9))),
+    ("R101", 0, changed(0, Run(-1))),
+    ("R101", 2, changed(2, End(7))),
+    ("R102", 0, changed(0, move(SwapIn, X, 0, SIZE + 1))),
+    ("R102", 0, changed(0, move(SwapIn, X, 8, 8))),
+    ("R102", 0, changed(0, move(SwapIn, X, -8, 8))),
+    ("R105", 1, changed(1, Run(0, (X,)))),
+    ("R105", 1, changed(1, Run(0, (A, A)))),
+    ("R201", 1, changed(0, move(SwapIn, X, 0, 8))),
+    ("R201", 0, LEGAL[1:]),
+    ("R201", 3, changed(2, move(Free, A))),
+    ("R202", 4, changed(4, Run(1))),
+    ("R203", 2, changed(2, Run(0))),
+    ("R203", 3, changed(2, move(Free, A, 0, 8), Run(0, (A,)))),
+    ("R204", 3, changed(3, move(SwapOut, X))),
+    ("R204", 3, changed(3, move(Free, X, 0, 8))),
+    ("R204", 4, changed(4, move(SwapOut, A))),
+    ("R205", 1, changed(1, move(SwapIn, X, 4, 8))),
+    ("R206", 3, changed(2, move(Free, A), move(SwapIn, A))),
+    ("R207", 7, (move(SwapOut, W), *LEGAL[:5], move(SwapOut, W2), move(SwapIn, W))),
+    ("R401", None, (*LEGAL[:4], move(Free, B))),
+    ("R401", None, ()),
+    ("R402", 1, changed(1, Run(1))),
+    ("R402", 3, changed(3, Run(2))),
+    ("R403", 5, changed(5, Run(2))),
+    ("R404", 2, changed(2, End(1))),
+    ("R404", 3, changed(2, End(0), End(0))),
+    ("R404", 0, (End(0), *LEGAL)),
+    ("R405", None, changed(5, move(Free, B), move(Free, W2, 0, 8))),
+    ("R407", None, LEGAL[:-1]),
+    ("R407", None, changed(2, Run(1), instead=2)),
+)  # fmt: skip
+
+
 def test_the_legal_list_is_legal():
     verify(schedule(), step(), 16 * 3 + 4)
 
 
-@pytest.mark.parametrize(
-    ("rule", "index", "items"),
-    [
-        ("R101", 1, changed(1, Run(7))),
-        ("R101", 2, changed(2, move(Free, 9))),
-        ("R101", 0, changed(0, Run(-1))),
-        ("R101", 2, changed(2, End(7))),
-        ("R102", 0, changed(0, move(SwapIn, X, 0, SIZE + 1))),
-        ("R102", 0, changed(0, move(SwapIn, X, 8, 8))),
-        ("R102", 0, changed(0, move(SwapIn, X, -8, 8))),
-        ("R105", 1, changed(1, Run(0, (X,)))),
-        ("R105", 1, changed(1, Run(0, (A, A)))),
-        ("R201", 1, changed(0, move(SwapIn, X, 0, 8))),
-        ("R201", 0, LEGAL[1:]),
-        ("R201", 3, changed(2, move(Free, A))),
-        ("R202", 4, changed(4, Run(1))),
-        ("R203", 2, changed(2, Run(0))),
-        ("R203", 3, changed(2, move(Free, A, 0, 8), Run(0, (A,)))),
-        ("R204", 3, changed(3, move(SwapOut, X))),
-        ("R204", 3, changed(3, move(Free, X, 0, 8))),
-        ("R204", 4, changed(4, move(SwapOut, A))),
-        ("R205", 1, changed(1, move(SwapIn, X, 4, 8))),
-        ("R206", 3, changed(2, move(Free, A), move(SwapIn, A))),
-        ("R207", 7, (move(SwapOut, W), *LEGAL[:5], move(SwapOut, W2), move(SwapIn, W))),
-        ("R401", None, (*LEGAL[:4], move(Free, B))),
-        ("R401", None, ()),
-        ("R402", 1, changed(1, Run(1))),
-        ("R402", 3, changed(3, Run(2))),
-        ("R403", 5, changed(5, Run(2))),
-        ("R404", 2, changed(2, End(1))),
-        ("R404", 3, changed(2, End(0), End(0))),
-        ("R404", 0, (End(0), *LEGAL)),
-        ("R405", None, changed(5, move(Free, B), move(Free, W2, 0, 8))),
-        ("R407", None, LEGAL[:-1]),
-        ("R407", None, changed(2, Run(1), instead=2)),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("rule", "index", "items"), BROKEN)
 def test_a_broken_list(rule: str, index: int | None, items: tuple[Instruction, ...]):
     error = broken(schedule(items))
     assert (error.rule, error.index) == (rule, index), error
