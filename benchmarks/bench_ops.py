@@ -1,9 +1,9 @@
-"""Every CPU kernel that is not a convolution against torch: milliseconds, ratio, error against float64.
+"""Every CPU kernel that is not a convolution against torch: times, ratios, errors.
 
-In: nothing but this machine and torch. Out: a table, and JSON with `--json FILE`. The one idea of a fair
-race: one process, the same number of threads, samples of all contestants interleaved and the median
-taken; torch may use its better memory layout and its `out=` variants, so that nobody is charged for
-allocating. A ratio above 1 means that ooctrain is faster than the best form of torch.
+In: nothing but this machine and torch. Out: a table, and JSON with `--json FILE`. The one idea of a
+fair race: one process, the same number of threads, samples of all contestants interleaved and the
+median taken; torch may use its better memory layout and its `out=` variants, so that nobody is
+charged for allocating. A ratio above 1 means that ooctrain is faster than the best form of torch.
 
     python benchmarks/bench_ops.py [--threads 2] [--rounds 15] [--only SUBSTRING] [--json FILE]
 """
@@ -40,7 +40,7 @@ aten = torch.ops.aten
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One race. Each contestant is a callable; `outputs` reads a result as (rows, C)-like float arrays."""
+    """One race: what each side runs, and (if errors are compared) the exact and both results."""
 
     name: str
     ours: Callable[[], object]
@@ -90,14 +90,24 @@ def both_layouts(nhwc: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def elementwise_cases(b: Bench) -> Iterator[Case]:
-    for size, label in ((1 << 12, "4 Ki"), (1 << 16, "64 Ki"), (1 << 20, "1 Mi"), (1 << 22, "4 Mi")):
+    for size, label in (
+        (1 << 12, "4 Ki"),
+        (1 << 16, "64 Ki"),
+        (1 << 20, "1 Mi"),
+        (1 << 22, "4 Mi"),
+    ):
         x, dy, y, out = b.normal(size), b.normal(size), b.normal(size), empty(size)
         tx, tdy, ty, tout = tensors(x, dy, y, empty_like(out))
         wide = x.astype(np.float64)
 
         def case(name, ours, theirs, exact=None, out=out, tout=tout, label=label):
             return Case(
-                f"{name} {label}", ours, {"flat": theirs}, exact, lambda: out.copy(), lambda: tout.numpy().copy()
+                f"{name} {label}",
+                ours,
+                {"flat": theirs},
+                exact,
+                lambda: out.copy(),
+                lambda: tout.numpy().copy(),
             )
 
         yield case(
@@ -113,7 +123,9 @@ def elementwise_cases(b: Bench) -> Iterator[Case]:
         yield case(
             "relu grad",
             lambda dy=dy, y=y, out=out: elementwise.relu_grad(b.pool, dy, y, out),
-            lambda tdy=tdy, ty=ty, tout=tout: aten.threshold_backward.grad_input(tdy, ty, 0, grad_input=tout),
+            lambda tdy=tdy, ty=ty, tout=tout: aten.threshold_backward.grad_input(
+                tdy, ty, 0, grad_input=tout
+            ),
         )
         yield case(
             "add",
@@ -167,7 +179,14 @@ def elementwise_cases(b: Bench) -> Iterator[Case]:
 
 
 def batch_norm_cases(b: Bench) -> Iterator[Case]:
-    for n, h, c in ((2, 4, 64), (64, 32, 64), (64, 16, 128), (64, 8, 256), (64, 4, 512), (8, 56, 256)):
+    for n, h, c in (
+        (2, 4, 64),
+        (64, 32, 64),
+        (64, 16, 128),
+        (64, 8, 256),
+        (64, 4, 512),
+        (8, 56, 256),
+    ):
         yield from _batch_norm(b, n, h, c)
 
 
@@ -189,17 +208,30 @@ def _batch_norm(b: Bench, n: int, h: int, c: int) -> Iterator[Case]:
 
     def forward(t, out, saved):
         aten.native_batch_norm.out(
-            t, weight, bias, *t_running, True, 0.1, 1e-5, out=out, save_mean=saved[0], save_invstd=saved[1]
+            t,
+            weight,
+            bias,
+            *t_running,
+            True,
+            0.1,
+            1e-5,
+            out=out,
+            save_mean=saved[0],
+            save_invstd=saved[1],
         )
         return out
 
-    layouts = dict(zip(("nchw", "nhwc"), zip(*map(both_layouts, (x, residual, dy)), strict=True), strict=True))
+    layouts = dict(
+        zip(("nchw", "nhwc"), zip(*map(both_layouts, (x, residual, dy)), strict=True), strict=True)
+    )
     state = {
         k: (*v, torch.empty_like(v[0]), (torch.empty(c), torch.empty(c)), torch.empty_like(v[0]))
         for k, v in layouts.items()
     }
     exact_x = x.astype(np.float64)
-    exact = (exact_x - exact_x.mean((0, 1, 2))) / np.sqrt(exact_x.var((0, 1, 2)) + 1e-5) * gamma + beta
+    exact = (exact_x - exact_x.mean((0, 1, 2))) / np.sqrt(
+        exact_x.var((0, 1, 2)) + 1e-5
+    ) * gamma + beta
 
     def result(key="nhwc"):
         return state[key][3].permute(0, 2, 3, 1).numpy().copy()
@@ -234,7 +266,16 @@ def _batch_norm(b: Bench, n: int, h: int, c: int) -> Iterator[Case]:
         {
             k: (
                 lambda s=s: aten.native_batch_norm.out(
-                    s[0], weight, bias, *t_running, False, 0.1, 1e-5, out=s[3], save_mean=s[4][0], save_invstd=s[4][1]
+                    s[0],
+                    weight,
+                    bias,
+                    *t_running,
+                    False,
+                    0.1,
+                    1e-5,
+                    out=s[3],
+                    save_mean=s[4][0],
+                    save_invstd=s[4][1],
                 )
             )
             for k, s in state.items()
@@ -261,7 +302,11 @@ def _batch_norm(b: Bench, n: int, h: int, c: int) -> Iterator[Case]:
         s = 1 / np.sqrt(exact_x.var((0, 1, 2)) + 1e-5)
         xhat = (exact_x - exact_x.mean((0, 1, 2))) * s
         dz = dy * (y > 0)
-        return gamma * s * (dz - dz.mean((0, 1, 2), dtype=np.float64) - xhat * (dz * xhat).mean((0, 1, 2)))
+        return (
+            gamma
+            * s
+            * (dz - dz.mean((0, 1, 2), dtype=np.float64) - xhat * (dz * xhat).mean((0, 1, 2)))
+        )
 
     yield Case(
         f"relu batch norm grad {label}",
@@ -274,16 +319,22 @@ def _batch_norm(b: Bench, n: int, h: int, c: int) -> Iterator[Case]:
 
 
 def pooling_cases(b: Bench) -> Iterator[Case]:
-    shapes = ((16, 112, 64, 3, 2, 1), (64, 32, 64, 2, 2, 0), (64, 8, 256, 2, 2, 0), (4, 8, 32, 2, 2, 0))
+    shapes = (
+        (16, 112, 64, 3, 2, 1),
+        (64, 32, 64, 2, 2, 0),
+        (64, 8, 256, 2, 2, 0),
+        (4, 8, 32, 2, 2, 0),
+    )
     for n, h, c, k, s, p in shapes:
         yield from _pooling(b, n, h, c, k, s, p)
     for n, h, c in ((64, 4, 512), (8, 7, 2048), (2, 7, 64)):
         x, dy = b.normal(n, h, h, c), b.normal(n, 1, 1, c)
         y, dx = empty_like(dy), empty_like(x)
         theirs, backward = {}, {}
+        outs = dict(zip(("nchw", "nhwc"), map(torch.empty_like, both_layouts(x)), strict=True))
         for key, t, g in zip(("nchw", "nhwc"), both_layouts(x), both_layouts(dy), strict=True):
             theirs[key] = lambda t=t: aten.mean(t, [2, 3], keepdim=True)
-            backward[key] = lambda t=t, g=g, o=torch.empty_like(t): torch.mul(
+            backward[key] = lambda t=t, g=g, o=outs[key], h=h: torch.mul(
                 g.expand(t.shape), 1 / (h * h), out=o
             )
         yield Case(
@@ -310,9 +361,13 @@ def _pooling(b: Bench, n: int, h: int, c: int, k: int, s: int, p: int) -> Iterat
     for key, t, g in zip(("nchw", "nhwc"), both_layouts(x), both_layouts(dy), strict=True):
         o, i, gi = torch.empty_like(g), torch.empty_like(g, dtype=torch.int64), torch.empty_like(t)
         attributes = [k, k], [s, s], [p, p]
-        fwd[key] = lambda t=t, o=o, i=i, a=attributes: aten.max_pool2d_with_indices.out(t, *a, out=o, indices=i)
+        fwd[key] = lambda t=t, o=o, i=i, a=attributes: aten.max_pool2d_with_indices.out(
+            t, *a, out=o, indices=i
+        )
         bwd[key] = lambda t=t, g=g, i=i, gi=gi, a=attributes: (
-            aten.max_pool2d_with_indices_backward.grad_input(g, t, *a, [1, 1], False, i, grad_input=gi)
+            aten.max_pool2d_with_indices_backward.grad_input(
+                g, t, *a, [1, 1], False, i, grad_input=gi
+            )
         )
         avg[key] = lambda t=t, o=o, a=attributes: aten.avg_pool2d.out(t, *a, out=o)
         avg_bwd[key] = lambda t=t, g=g, gi=gi, a=attributes: aten.avg_pool2d_backward.grad_input(
@@ -320,9 +375,13 @@ def _pooling(b: Bench, n: int, h: int, c: int, k: int, s: int, p: int) -> Iterat
         )
     label = f"{k}x{k}/{s} {n}x{c}x{h}x{h}"
     yield Case(f"max pool {label}", lambda: pooling.max_pool(b.pool, x, y, index, *window), fwd)
-    yield Case(f"max pool grad {label}", lambda: pooling.max_pool_grad(b.pool, dy, index, dx, *window), bwd)
+    yield Case(
+        f"max pool grad {label}", lambda: pooling.max_pool_grad(b.pool, dy, index, dx, *window), bwd
+    )
     yield Case(f"avg pool {label}", lambda: pooling.avg_pool(b.pool, x, y, *window), avg)
-    yield Case(f"avg pool grad {label}", lambda: pooling.avg_pool_grad(b.pool, dy, dx, *window), avg_bwd)
+    yield Case(
+        f"avg pool grad {label}", lambda: pooling.avg_pool_grad(b.pool, dy, dx, *window), avg_bwd
+    )
 
 
 def loss_cases(b: Bench) -> Iterator[Case]:
@@ -366,7 +425,7 @@ def _cross_entropy(b: Bench, rows: int, classes: int) -> Iterator[Case]:
         aten._log_softmax.out(tz, 1, False, out=logp)
         return aten.nll_loss_forward(logp, tl, None, 1, -100)
 
-    loss, weight = theirs()
+    _, weight = theirs()
 
     def their_gradient():
         g = aten.nll_loss_backward(one, logp, tl, None, 1, -100, weight)
@@ -396,7 +455,12 @@ def _cross_entropy(b: Bench, rows: int, classes: int) -> Iterator[Case]:
 
 
 def optimizer_cases(b: Bench) -> Iterator[Case]:
-    for size, label in ((1 << 12, "4 Ki"), (1 << 18, "256 Ki"), (2_400_000, "2.4 M"), (11_170_000, "11 M")):
+    for size, label in (
+        (1 << 12, "4 Ki"),
+        (1 << 18, "256 Ki"),
+        (2_400_000, "2.4 M"),
+        (11_170_000, "11 M"),
+    ):
         w, g, m, v = b.normal(size), b.normal(size), b.normal(size), abs(b.normal(size))
         tw, tg, tm, tv = (t.clone() for t in tensors(w, g, m, v))
         step = [torch.ones(())]
@@ -417,8 +481,8 @@ def optimizer_cases(b: Bench) -> Iterator[Case]:
             lambda w=w, g=g, m=m, v=v: optimizers.adam(b.pool, w, g, m, v, w, m, v, 1e-4, step=2),
             {
                 "fused": lambda tw=tw, tg=tg, tm=tm, tv=tv, step=step: torch._fused_adam_(
-                    [tw], [tg], [tm], [tv], [], step, lr=1e-4, beta1=0.9, beta2=0.999, weight_decay=0.0,
-                    eps=1e-8, amsgrad=False, maximize=False,
+                    [tw], [tg], [tm], [tv], [], step, lr=1e-4, beta1=0.9, beta2=0.999,
+                    weight_decay=0.0, eps=1e-8, amsgrad=False, maximize=False,
                 )
             },
         )  # fmt: skip
@@ -435,9 +499,10 @@ def optimizer_cases(b: Bench) -> Iterator[Case]:
 
 def layout_cases(b: Bench) -> Iterator[Case]:
     for n, h, c in ((4, 8, 32), (64, 32, 64), (16, 56, 64)):
-        x, y, half = b.normal(n, h, h, c), empty((n, h, h, 2 * c)), empty((n, h // 2, h, c))  # fmt: skip
+        x, y = b.normal(n, h, h, c), empty((n, h, h, 2 * c))
+        half = empty((n, h // 2, h, c))
         tx, last = both_layouts(x)
-        ty, ty_last = torch.empty((n, 2 * c, h, h)), torch.empty((n, 2 * c, h, h)).to(memory_format=torch.channels_last)  # fmt: skip
+        ty, ty_last = both_layouts(empty(y.shape))
         label = f"{n}x{c}x{h}x{h}"
         yield Case(
             f"concat 2 of {label}",
@@ -489,7 +554,11 @@ def layout_cases(b: Bench) -> Iterator[Case]:
         yield Case(
             f"dropout {n}x{c}x{h}x{h}",
             lambda x=x, y=y: dropout.dropout(b.pool, x, y, 0.5, 1, 2, 3),
-            {"native": lambda tx=tx, ty=ty, mask=mask: aten.native_dropout.out(tx, 0.5, True, out0=ty, out1=mask)},
+            {
+                "native": lambda tx=tx, ty=ty, mask=mask: aten.native_dropout.out(
+                    tx, 0.5, True, out0=ty, out1=mask
+                )
+            },
         )
     for mebibytes in (1, 64):
         x = b.rng.integers(0, 255, mebibytes << 20, dtype=np.uint8)
@@ -501,7 +570,14 @@ def layout_cases(b: Bench) -> Iterator[Case]:
         )
 
 
-GROUPS = (elementwise_cases, batch_norm_cases, pooling_cases, loss_cases, optimizer_cases, layout_cases)
+GROUPS = (
+    elementwise_cases,
+    batch_norm_cases,
+    pooling_cases,
+    loss_cases,
+    optimizer_cases,
+    layout_cases,
+)
 
 
 def race(case: Case, rounds: int) -> dict[str, tuple[float, float]]:
@@ -528,7 +604,7 @@ def _seconds(run: Callable[[], object], repeats: int) -> float:
 
 
 def error(exact: np.ndarray, result: np.ndarray) -> float:
-    """Root mean square error against float64, relative to the root mean square of the exact values."""
+    """Root mean square error, relative to the root mean square of the exact values."""
     difference = np.asarray(result, np.float64).reshape(exact.shape) - exact
     return float(np.sqrt((difference**2).mean() / max((exact**2).mean(), 1e-300)))
 
@@ -553,8 +629,14 @@ def measure(case: Case, rounds: int) -> dict[str, object]:
 
 def show(row: dict[str, object]) -> None:
     times = "  ".join(f"{k[:-3]} {v:9.1f}" for k, v in row.items() if k.endswith("_us"))
-    errors = f"  err {row['error_ours']:.1e} / {row['error_torch']:.1e}" if "error_ours" in row else ""
-    print(f"{row['case']:36s} {row['ratio']:6.2f}x (best {row['ratio_of_best']:5.2f}x)  us: {times}{errors}", flush=True)
+    errors = (
+        f"  err {row['error_ours']:.1e} / {row['error_torch']:.1e}" if "error_ours" in row else ""
+    )
+    print(
+        f"{row['case']:36s} {row['ratio']:6.2f}x (best {row['ratio_of_best']:5.2f}x)"
+        f"  us: {times}{errors}",
+        flush=True,
+    )
 
 
 def main() -> None:
@@ -574,10 +656,20 @@ def main() -> None:
                 rows.append(measure(case, options.rounds))
                 show(rows[-1])
     slower = [row["case"] for row in rows if row["ratio"] < 1]
-    print(f"{len(rows)} cases, {len(slower)} slower than torch's best: {', '.join(slower) or 'none'}")
+    print(
+        f"{len(rows)} cases, {len(slower)} slower than torch's best: {', '.join(slower) or 'none'}"
+    )
     if options.json:
         with open(options.json, "w") as file:
-            json.dump({"version": 1, "threads": options.threads, "torch": torch.__version__, "rows": rows}, file)
+            json.dump(
+                {
+                    "version": 1,
+                    "threads": options.threads,
+                    "torch": torch.__version__,
+                    "rows": rows,
+                },
+                file,
+            )
 
 
 if __name__ == "__main__":

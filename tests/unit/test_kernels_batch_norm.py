@@ -127,7 +127,9 @@ def test_gradient(pools, shape):
     dz = dy * (output > 0)
     xhat = (x.astype(np.float64) - mean) * inv_std
     exact_dbeta, exact_dgamma = dz.sum(0, dtype=np.float64), (dz * xhat).sum(0)
-    exact_dx = gamma.astype(np.float64) * inv_std * (dz - exact_dbeta / rows - xhat * exact_dgamma / rows)
+    exact_dx = (
+        gamma.astype(np.float64) * inv_std * (dz - exact_dbeta / rows - xhat * exact_dgamma / rows)
+    )
     seen = set()
     for pool in pools:
         dgamma, dbeta = reduced(pool, dy, x, mean, inv_std, mask=output)
@@ -142,7 +144,10 @@ def test_gradient(pools, shape):
         ew.relu_grad(pool, dy, output, masked)
         dgamma_apart, dbeta_apart = reduced(pool, masked, x, mean, inv_std)
         bn.grad_apply(pool, masked, x, mean, inv_std, gamma, dgamma_apart, dbeta_apart, apart)
-        assert (dgamma_apart.tobytes(), dbeta_apart.tobytes()) == (dgamma.tobytes(), dbeta.tobytes())
+        assert (dgamma_apart.tobytes(), dbeta_apart.tobytes()) == (
+            dgamma.tobytes(),
+            dbeta.tobytes(),
+        )
         assert apart.tobytes() == dx.tobytes()
         seen.add(dx.tobytes() + dgamma.tobytes() + dbeta.tobytes())
     assert len(seen) == 1

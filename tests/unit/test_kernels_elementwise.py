@@ -1,4 +1,4 @@
-"""Elementwise kernels against NumPy: values, aliasing, poison, and the same bits for any threads."""
+"""Elementwise kernels against NumPy: values, aliasing, poison, same bits for any threads."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ UNARY = {
     "sigmoid": (lambda p, x, y: ew.sigmoid(p, x, y), lambda x: 1 / (1 + np.exp(-x))),
     "scale": (lambda p, x, y: ew.scale(p, x, y, 0.3), lambda x: x * 0.3),
 }
-# In the gradients the second argument is the output of the forward kernel (of leaky ReLU: the input).
+# In the gradients the second argument is the output of the forward kernel (leaky ReLU: input).
 BINARY = {
     "add": (lambda p, a, b, y: ew.add(p, a, b, y), lambda a, b: a + b),
     "add_relu": (lambda p, a, b, y: ew.add_relu(p, a, b, y), lambda a, b: np.maximum(a + b, 0)),
@@ -131,7 +131,9 @@ def test_fill(pools, size):
 
 
 def test_tanh_and_sigmoid_are_accurate_everywhere(pools):
-    x = np.concatenate([np.linspace(-100, 100, 40_001), np.logspace(-30, 2, 5_001)]).astype(np.float32)
+    x = np.concatenate([np.linspace(-100, 100, 40_001), np.logspace(-30, 2, 5_001)]).astype(
+        np.float32
+    )
     y = poisoned(x.size)
     ew.tanh(pools[0], x, y)
     np.testing.assert_allclose(y, np.tanh(x.astype(np.float64)), rtol=4e-7)
@@ -139,7 +141,9 @@ def test_tanh_and_sigmoid_are_accurate_everywhere(pools):
     np.testing.assert_allclose(y, 1 / (1 + np.exp(-x.astype(np.float64))), rtol=4e-7, atol=1e-37)
 
 
-@pytest.mark.parametrize(("rows", "channels"), [(1, 1), (7, 3), (1000, 17), (5000, 64), (150_000, 3), (900, 1000)])
+@pytest.mark.parametrize(
+    ("rows", "channels"), [(1, 1), (7, 3), (1000, 17), (5000, 64), (150_000, 3), (900, 1000)]
+)
 def test_channel_sum(pools, rows, channels):
     dy = data(rows * channels).reshape(rows, channels) + np.float32(10)
     results = set()

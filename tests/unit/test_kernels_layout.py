@@ -81,7 +81,9 @@ def test_pad(pools, sides, channels):
         np.testing.assert_array_equal(y, expected)
 
 
-@pytest.mark.parametrize("shape", [(1, 1, 1, 1), (2, 3, 32, 32), (2, 17, 9, 11), (1, 100, 1, 70), (3, 64, 40, 40)])
+@pytest.mark.parametrize(
+    "shape", [(1, 1, 1, 1), (2, 3, 32, 32), (2, 17, 9, 11), (1, 100, 1, 70), (3, 64, 40, 40)]
+)
 def test_layout_changes(pools, shape):
     x = normal(shape)
     n, c, h, w = shape

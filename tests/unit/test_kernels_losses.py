@@ -1,4 +1,4 @@
-"""Losses against float64 NumPy: extreme logits, ignored rows, sums with the same bits for any threads."""
+"""Losses against float64 NumPy: extreme logits, ignored rows, same bits for any threads."""
 
 from __future__ import annotations
 

@@ -34,7 +34,13 @@ def gradients(size, steps=3):
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize(
     ("momentum", "dampening", "decay", "nesterov"),
-    [(0, 0, 0, False), (0, 0, 0.1, False), (0.9, 0, 0.1, False), (0.9, 0, 0.1, True), (0.8, 0.3, 0, False)],
+    [
+        (0, 0, 0, False),
+        (0, 0, 0.1, False),
+        (0.9, 0, 0.1, False),
+        (0.9, 0, 0.1, True),
+        (0.8, 0.3, 0, False),
+    ],
 )
 def test_sgd(pools, size, momentum, dampening, decay, nesterov):
     start, *steps = gradients(size)
@@ -46,7 +52,12 @@ def test_sgd(pools, size, momentum, dampening, decay, nesterov):
             buffer = momentum * buffer + (1 - dampening) * d
             direction = d + momentum * buffer if nesterov else buffer if momentum else d
             exact = exact - 0.1 * direction
-            options = dict(momentum=momentum, dampening=dampening, weight_decay=decay, nesterov=nesterov)
+            options = {
+                "momentum": momentum,
+                "dampening": dampening,
+                "weight_decay": decay,
+                "nesterov": nesterov,
+            }
             w_out, m_out = poisoned(size), poisoned(size) if momentum else None
             optimizers.sgd(pool, w, g, m, w_out, m_out, 0.1, **options)
             optimizers.sgd(pool, w, g, m, w, m, 0.1, **options)
@@ -73,7 +84,7 @@ def test_adam(pools, size, decay, decoupled):
             root = np.sqrt(second / (1 - 0.999**step)) + 1e-8
             exact = exact - 0.01 * first / (1 - 0.9**step) / root
             outs = poisoned(size), poisoned(size), poisoned(size)
-            options = dict(weight_decay=decay, step=step, decoupled=decoupled)
+            options = {"weight_decay": decay, "step": step, "decoupled": decoupled}
             optimizers.adam(pool, w, g, m, v, *outs, 0.01, **options)
             optimizers.adam(pool, w, g, m, v, w, m, v, 0.01, **options)
             assert [a.tobytes() for a in (w, m, v)] == [a.tobytes() for a in outs]

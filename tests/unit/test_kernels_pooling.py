@@ -1,4 +1,4 @@
-"""Pooling against a loop over windows in float64, with odd shapes, asymmetric padding, NaN and tiles."""
+"""Pooling against a loop over windows in float64: odd shapes, padding, NaN and tiles."""
 
 from __future__ import annotations
 
@@ -123,15 +123,20 @@ def test_avg_pool(pools, case, count_include_pad):
 
 @pytest.mark.parametrize("count_include_pad", [True, False])
 def test_a_tile_averages_like_the_whole_image(pools, count_include_pad):
-    """Output rows 0..2 and 3..5 of a padded pooling, each from its own tile with its own padding."""
+    """Output rows 0..2 and 3..5 of a padded pooling, each from a tile with its own padding."""
     x = np.random.default_rng(2).standard_normal((1, 12, 12, 19), dtype=np.float32)
     whole = poisoned((1, 6, 6, 19))
     pooling.avg_pool(pools[0], x, whole, (3, 3), (2, 2), (1, 1, 1, 1), count_include_pad)
-    # Output row o reads input rows 2o - 1 .. 2o + 1: the upper tile rows 0..5, the lower one rows 5..11.
-    for rows, top, bottom, out in ((slice(0, 6), 1, 0, slice(0, 3)), (slice(5, 12), 0, 0, slice(3, 6))):
+    # Output row o reads input rows 2o - 1 .. 2o + 1: the upper tile 0..5, the lower one 5..11.
+    for rows, top, bottom, out in (
+        (slice(0, 6), 1, 0, slice(0, 3)),
+        (slice(5, 12), 0, 0, slice(3, 6)),
+    ):
         tile = poisoned((1, 3, 6, 19))
         part = np.ascontiguousarray(x[:, rows])
-        pooling.avg_pool(pools[0], part, tile, (3, 3), (2, 2), (top, bottom, 1, 1), count_include_pad)
+        pooling.avg_pool(
+            pools[0], part, tile, (3, 3), (2, 2), (top, bottom, 1, 1), count_include_pad
+        )
         assert tile.tobytes() == whole[:, out].tobytes()
 
 

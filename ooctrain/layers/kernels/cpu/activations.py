@@ -1,7 +1,7 @@
 """Leaky ReLU, tanh and sigmoid: reached through `elementwise.py`, compiled when first used.
 
-In and out: as in `elementwise.py`. The one idea: kernels are compiled when their module is imported, so
-those that most networks do not need live in a module of their own.
+In and out: as in `elementwise.py`. The one idea: kernels are compiled when their module is
+imported, so those that most networks do not need live in a module of their own.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """Batch normalisation on (rows, channels): statistics, apply, and the two passes of its gradient.
 
 In: x or dy as (P, C), rows being N * H * W; per-channel vectors. Out: normalised rows, statistics,
-gradients. The one idea: batch norm is bound by memory, so ReLU and the residual sum ride along in the
-same pass, forward (`relu=`, `residual=`) and backward (`mask=`, the ReLU's output), with the same bits
-as the separate kernels: every product-and-sum has one fixed order. Statistics are taken block by block,
-mean first and then squared deviations from it while the block is in cache, so that a mean of a thousand
-standard deviations costs no digits; blocks are summed in float64. Source: Ioffe and Szegedy 2015;
-blockwise variance: Chan, Golub, LeVeque 1983. Read next: `pooling.py`.
+gradients. The one idea: batch norm is bound by memory, so ReLU and the residual sum ride along in
+the same pass, forward (`relu=`, `residual=`) and backward (`mask=`, the ReLU's output), with the
+same bits as the separate kernels: every product-and-sum has one fixed order. Statistics are taken
+block by block, mean first and then squared deviations from it while the block is in cache, so that
+a mean of a thousand standard deviations costs no digits; blocks are summed in float64. Source:
+Ioffe and Szegedy 2015; blockwise variance: Chan, Golub, LeVeque 1983. Read next: `pooling.py`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def _add_chunks(partials, width, chunks):
 
 @kernel("void(f4[::1], i8, i8, f8[::1], f4[::1], i8, i8, i8, i8)")
 def _stats(x, channels, padded, partials, block, rows_per_chunk, lo, hi, thread):
-    """Per chunk and channel: sum of x and sum of x^2 (exact enough: from block means, in float64)."""
+    """Per chunk and channel: sum of x and of x^2, in float64 from the means of blocks of rows."""
     base = lo // rows_per_chunk * 2 * padded
     sums, squares = partials[base : base + padded], partials[base + padded : base + 2 * padded]
     sums[:] = 0.0
@@ -62,7 +62,12 @@ def _stats(x, channels, padded, partials, block, rows_per_chunk, lo, hi, thread)
                 i = row * channels + c
                 d0, d1 = vload(x, i) - m0, vload(x, i + VL) - m1
                 d2, d3 = vload(x, i + 2 * VL) - m2, vload(x, i + 3 * VL) - m3
-                q0, q1, q2, q3 = vfma(d0, d0, q0), vfma(d1, d1, q1), vfma(d2, d2, q2), vfma(d3, d3, q3)
+                q0, q1, q2, q3 = (
+                    vfma(d0, d0, q0),
+                    vfma(d1, d1, q1),
+                    vfma(d2, d2, q2),
+                    vfma(d3, d3, q3),
+                )
             vstore4(block, base + c, m0, m1, m2, m3)
             vstore4(block, base + padded + c, q0, q1, q2, q3)
         for c in range(whole, channels, VL):
@@ -108,8 +113,10 @@ def _apply(x, mean, inv_std, gamma, beta, residual, y, add, floor, lo, hi, threa
 
 
 @kernel("void(f4[::1], f4[::1], f4[::1], f4[::1], b1, i8, f8[::1], f4[::1], i8, i8, i8, i8)")
-def _grad_reduce(dy, mask, x, mean, masked, padded, partials, block, rows_per_chunk, lo, hi, thread):
-    """Per chunk and channel: sum of dz and sum of dz * (x - mean), float64 sums of blocks of rows."""
+def _grad_reduce(
+    dy, mask, x, mean, masked, padded, partials, block, rows_per_chunk, lo, hi, thread
+):
+    """Per chunk and channel: sum of dz and of dz * (x - mean), float64 sums of blocks of rows."""
     channels, zero = mean.size, vsplat(ZERO)
     base = lo // rows_per_chunk * 2 * padded
     sums = partials[base : base + 2 * padded]
@@ -161,12 +168,13 @@ def _finish_grad(partials, padded, chunks, inv_std, dgamma, dbeta):
 
 
 @kernel(
-    "void(f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], b1, f4, i8, i8, i8)"
+    "void(f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], "
+    "b1, f4, i8, i8, i8)"
 )
 def _grad_apply(
     dy, mask, x, mean, inv_std, gamma, dgamma, dbeta, dx, masked, inv_rows, lo, hi, thread
 ):
-    """dx = scale * (dz - dbeta / P - (x - mean) * slope); `fma` is spelled out, so the bits are fixed."""
+    """dx = scale * (dz - dbeta / P - (x - mean) * slope), each fma spelled out: fixed bits."""
     channels, zero, negative = mean.size, vsplat(ZERO), vsplat(-inv_rows)
     for row in range(lo, hi):
         for c in range(0, channels, VL):
@@ -194,7 +202,13 @@ def _inv_std(var, out, eps):
 
 
 def stats(
-    pool: ThreadPool, x: Array, mean: Array, inv_std: Array, var: Array, workspace: Array, eps: float
+    pool: ThreadPool,
+    x: Array,
+    mean: Array,
+    inv_std: Array,
+    var: Array,
+    workspace: Array,
+    eps: float,
 ) -> None:
     """Mean, biased variance and 1 / sqrt(var + eps) of each channel.
 
@@ -228,7 +242,10 @@ def apply(
     residual: Array | None = None,
     relu: bool = False,
 ) -> None:
-    """y = (x - mean) * (gamma * inv_std) + beta [+ residual] [then ReLU]. `y` may be `x` or `residual`."""
+    """y = (x - mean) * (gamma * inv_std) + beta [+ residual] [then ReLU].
+
+    `y` may be `x` or `residual`.
+    """
     channels, rows = mean.size, x.size // mean.size
     chunk = row_chunk(rows, channels)
     # Without ReLU the floor is minus infinity: one kernel serves both.
@@ -248,7 +265,7 @@ def grad_reduce(
     workspace: Array,
     mask: Array | None = None,
 ) -> None:
-    """dbeta = sum of dz, dgamma = sum of dz * xhat, over rows; dz = dy, masked by `mask > 0` if given.
+    """dbeta = sum of dz, dgamma = sum of dz * xhat; dz = dy, where `mask > 0` if a mask is given.
 
     Args:
         dy, x: (P, C).
@@ -276,7 +293,7 @@ def grad_apply(
     dx: Array,
     mask: Array | None = None,
 ) -> None:
-    """dx = gamma * inv_std * (dz - dbeta / P - xhat * dgamma / P). `dx` may be `dy`, `x` or `mask`."""
+    """dx = gamma * inv_std * (dz - dbeta / P - xhat * dgamma / P); `dx` may be an input."""
     channels, rows = mean.size, x.size // mean.size
     arrays = flat(dy), flat(dy if mask is None else mask), flat(x)
     vectors = mean, inv_std, gamma, dgamma, dbeta
@@ -296,14 +313,16 @@ def update_running(
     """Moves the running statistics, in place, towards those of this batch, as torch does.
 
     Args:
-        mean, var: of the batch, (C,), the variance biased; the running variance gets the unbiased one.
+        mean, var: of the batch, (C,), the variance biased (the running one gets the unbiased).
         running_mean, running_var: (C,), updated.
         count: int64, one element, number of batches seen; incremented. None: not counted.
         momentum: weight of this batch; None: 1 / count (cumulative average; needs `count`).
         rows: P, the number of values per channel.
     """
+    weight = momentum
     if count is not None:
         count += 1
-    weight = 1.0 / int(count.reshape(-1)[0]) if momentum is None else momentum
+        if momentum is None:
+            weight = 1.0 / int(count.reshape(-1)[0])
     unbias = rows / max(rows - 1, 1)
     _update_running(mean, var, running_mean, running_var, weight, unbias)

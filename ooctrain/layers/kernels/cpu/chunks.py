@@ -1,10 +1,11 @@
 """How the work of a kernel is cut into chunks: by shapes alone, never by the number of threads.
 
-In: extents. Out: how many items one call of a range kernel takes. The one idea: chunk borders are part
-of the definition of a reduction (each chunk has its own partial sum, combined in chunk order), so they
-must not depend on threads, on load or on the machine: that is what makes 1, 2 and 3 threads give the same
-bits. A chunk is long enough to be worth its dispatch (about 5 us) and a problem that fits in one chunk
-runs inline. No Numba here: sizes of workspaces are needed at trace time. Read next: `workspace.py`.
+In: extents. Out: how many items one call of a range kernel takes. The one idea: chunk borders are
+part of the definition of a reduction (each chunk has its own partial sum, combined in chunk order),
+so they must not depend on threads, on load or on the machine: that is what makes 1, 2 and 3 threads
+give the same bits. A chunk is long enough to be worth its dispatch (about 5 us) and a problem that
+fits in one chunk runs inline. No Numba here: sizes of workspaces are needed at trace time. Read
+next: `workspace.py`.
 """
 
 from __future__ import annotations

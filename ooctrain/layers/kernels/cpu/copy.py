@@ -1,8 +1,8 @@
 """The copy engines' copy: bytes, one long call without the GIL.
 
-In and out: uint8 arrays of equal length, any alignment. The one idea: a swapped variable is not read
-again soon, so its copy should not push the working set of the kernels out of the caches. Read next:
-`devices/cpu.py`, whose copy engines call it.
+In and out: uint8 arrays of equal length, any alignment. The one idea: a swapped variable is not
+read again soon, so its copy should not push the working set of the kernels out of the caches. Read
+next: `devices/cpu.py`, whose copy engines call it.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Dropout whose mask can be drawn again: by a re-run, by a fused call, by a tile.
 
-In: x (N, H, W, C), or (N, C), a rate and a key. Out: x / (1 - p) where kept, else 0. The one idea: no
-generator state. Whether an element is kept is a hash of (seed, step, call, global element index), the
-index counted in the logical NCHW order of the whole, untiled variable; so a tile at an offset draws the
-bits that the untiled call draws there, and backward is the same kernel on dy. Source: counter-based
-generators, Salmon et al. 2011; the mixing function is splitmix64 (Steele, Lea, Flood 2014). Read next:
-`copy.py`.
+In: x (N, H, W, C), or (N, C), a rate and a key. Out: x / (1 - p) where kept, else 0. The one idea:
+no generator state. Whether an element is kept is a hash of (seed, step, call, global element
+index), the index counted in the logical NCHW order of the whole, untiled variable; so a tile at an
+offset draws the bits that the untiled call draws there, and backward is the same kernel on dy.
+Source: counter-based generators, Salmon et al. 2011; the mixing function is splitmix64 (Steele,
+Lea, Flood 2014). Read next: `copy.py`.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def dropout(
     Args:
         x: (N, H, W, C), or (N, C).
         p: probability of an element to be zeroed, in [0, 1].
-        seed, step, call: the key; `call` is the number of the original call, kept by re-runs and tiles.
+        seed, step, call: the key; re-runs and tiles keep the number of the original call.
         offset: logical (n0, c0, h0, w0) of this block in the whole variable.
         full: logical (N, C, H, W) of the whole variable; None: this is the whole.
     """

@@ -1,10 +1,11 @@
 """Elementwise kernels, the simplest ones: ReLU and its gradient, sums, scaling, the bias gradient.
 
-In: arrays of equal shape, any number of dimensions, C-contiguous float32. Out: arrays written in place.
-The one idea: a driver (a public function) flattens its arrays and hands a serial range kernel to the
-pool; a kernel does `[lo, hi)` and nothing else. An output may be the same array as an input. All of them
-run at memory speed, so what counts is to read and write each byte once. Kernels that few networks use are
-in `activations.py`, compiled only when called. Read next: `batch_norm.py`.
+In: arrays of equal shape, any number of dimensions, C-contiguous float32. Out: arrays written in
+place. The one idea: a driver (a public function) flattens its arrays and hands a serial range
+kernel to the pool; a kernel does `[lo, hi)` and nothing else. An output may be the same array as an
+input. All of them run at memory speed, so what counts is to read and write each byte once. Kernels
+that few networks use are in `activations.py`, compiled only when called. Read next:
+`batch_norm.py`.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ def _fill(y, value, lo, hi, thread):
 
 @kernel("void(f4[::1], i8, i8, f8[::1], f4[::1], i8, i8, i8, i8)")
 def _channel_partials(dy, channels, padded, partials, block, rows_per_chunk, lo, hi, thread):
-    """float32 sums over blocks of rows, 4 vectors of channels at a time; blocks added in float64."""
+    """float32 sums over blocks of rows, four vectors at a time; blocks added in float64."""
     base = lo // rows_per_chunk * padded
     sums, zero = partials[base : base + padded], vsplat(ZERO)
     sums[:] = 0.0
@@ -127,7 +128,10 @@ def add_relu(pool: ThreadPool, a: Array, b: Array, y: Array) -> None:
 
 
 def add_masked(pool: ThreadPool, a: Array, dy: Array, y: Array, out: Array) -> None:
-    """out = a + (dy where y > 0, else 0): `relu_grad` and then `add`, same bits. `out` may be any input."""
+    """out = a + (dy where y > 0, else 0): the bits of `relu_grad` and then `add`.
+
+    `out` may be any of the inputs.
+    """
     pool.run(_add_masked, out.size, element_chunk(out.size), flat(a), flat(dy), flat(y), flat(out))
 
 
@@ -151,7 +155,9 @@ def channel_sum(pool: ThreadPool, dy: Array, db: Array, workspace: Array) -> Non
     """
     channels, rows = db.size, dy.size // db.size
     chunk = row_chunk(rows, channels)
-    padded, partials, block = channel_partials(workspace, chunk_count(rows, chunk), channels, sums=1)
+    padded, partials, block = channel_partials(
+        workspace, chunk_count(rows, chunk), channels, sums=1
+    )
     pool.run(_channel_partials, rows, chunk, flat(dy), channels, padded, partials, block, chunk)
     _combine_partials(partials, padded, chunk_count(rows, chunk), db)
 
@@ -162,7 +168,10 @@ def leaky_relu(pool: ThreadPool, x: Array, y: Array, slope: float) -> None:
 
 
 def leaky_relu_grad(pool: ThreadPool, dy: Array, y: Array, dx: Array, slope: float) -> None:
-    """dx = dy where y > 0, else slope * dy; y is the input or (for slope > 0) the output. `dx` may be `dy`."""
+    """dx = dy where y > 0, else slope * dy.
+
+    y is the input of the forward kernel or, for slope > 0, its output. `dx` may be `dy` or `y`.
+    """
     _activations().leaky_relu_grad(pool, dy, y, dx, slope)
 
 

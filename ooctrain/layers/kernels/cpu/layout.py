@@ -1,8 +1,9 @@
 """Moving blocks: slices, inserts, concatenation, zero padding, layout changes.
 
-In and out: NHWC arrays. The one idea: slice, insert and concat are one kernel, the copy of a block of
-rows between two arrays with strides of their own; a concat interleaves its inputs pixel by pixel,
-two at a time. Inserts write only their region and leave the rest of `dst` as it is, which is what tiles need. Read next: `dropout.py`.
+In and out: NHWC arrays. The one idea: slice, insert and concat are one kernel, the copy of a block
+of rows between two arrays with strides of their own; a concat interleaves its inputs pixel by
+pixel, two at a time. Inserts write only their region and leave the rest of `dst` as it is, which is
+what tiles need. Read next: `dropout.py`.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ def _pad(x, y, height, row, top, tall, left, right, value, lo, hi, thread):
 
 @kernel("void(f4[:,:,::1], f4[:,:,::1], i8, i8, i8, i8)")
 def _transpose(x, y, block, lo, hi, thread):
-    """y[b, j, i] = x[b, i, j]; items are (b, block of `block` columns j). Three rows are an RGB image."""
+    """y[b, j, i] = x[b, i, j]; items are (b, block of `block` columns j). RGB images: 3 rows."""
     rows, columns = x.shape[1], x.shape[2]
     xs, ys = x.reshape(x.size), y.reshape(y.size)
     blocks = (columns + block - 1) // block
@@ -109,12 +110,16 @@ def slice_nhwc(pool: ThreadPool, x: Array, y: Array, n0: int, h0: int, w0: int, 
     _move(pool, x, (n0, h0, w0, c0), y, (0, 0, 0, 0), y.shape)
 
 
-def insert_nhwc(pool: ThreadPool, src: Array, dst: Array, n0: int, h0: int, w0: int, c0: int) -> None:
+def insert_nhwc(
+    pool: ThreadPool, src: Array, dst: Array, n0: int, h0: int, w0: int, c0: int
+) -> None:
     """dst[n0:, h0:, w0:, c0:] = src, in place; a concat is one insert per input."""
     _move(pool, src, (0, 0, 0, 0), dst, (n0, h0, w0, c0), src.shape)
 
 
-def insert_add_nhwc(pool: ThreadPool, src: Array, dst: Array, n0: int, h0: int, w0: int, c0: int) -> None:
+def insert_add_nhwc(
+    pool: ThreadPool, src: Array, dst: Array, n0: int, h0: int, w0: int, c0: int
+) -> None:
     """dst[n0:, h0:, w0:, c0:] += src, in place."""
     _move(pool, src, (0, 0, 0, 0), dst, (n0, h0, w0, c0), src.shape, add=True)
 
@@ -127,14 +132,23 @@ def concat_nhwc(pool: ThreadPool, sources: Sequence[Array], y: Array) -> None:
         a, b = sources[first], sources[first + 1]
         ca, cb = a.shape[3], b.shape[3]
         sizes = ca, cb, channels, at
-        pool.run(_concat_pair, pixels, row_chunk(pixels, ca + cb), flat(a), flat(b), flat(y), *sizes)
+        pool.run(
+            _concat_pair, pixels, row_chunk(pixels, ca + cb), flat(a), flat(b), flat(y), *sizes
+        )
         at += ca + cb
     if len(sources) % 2:
         insert_nhwc(pool, sources[-1], y, 0, 0, 0, at)
 
 
 def pad_nhwc(
-    pool: ThreadPool, x: Array, y: Array, top: int, bottom: int, left: int, right: int, value: float = 0.0
+    pool: ThreadPool,
+    x: Array,
+    y: Array,
+    top: int,
+    bottom: int,
+    left: int,
+    right: int,
+    value: float = 0.0,
 ) -> None:
     """y = x with a border of `value`; y is (N, top + H + bottom, left + W + right, C)."""
     n, height, width, c = x.shape
@@ -162,7 +176,9 @@ def transpose(pool: ThreadPool, x: Array, y: Array) -> None:
     y3 = y.reshape((-1, *y.shape[-2:]), copy=False)
     block = 64
     items = x3.shape[0] * -(-x3.shape[2] // block)
-    pool.run(_transpose, items, row_chunk(items, x3.shape[1] * min(block, x3.shape[2])), x3, y3, block)
+    pool.run(
+        _transpose, items, row_chunk(items, x3.shape[1] * min(block, x3.shape[2])), x3, y3, block
+    )
 
 
 def _move(pool, src, src_at, dst, dst_at, extent, add=False) -> None:

@@ -1,10 +1,10 @@
 """Losses over rows: softmax cross-entropy, mean squared error, absolute error, and their gradients.
 
-In: logits (rows, classes) and labels (per pixel: rows = N * H * W), or prediction and target. Out: one
-loss per row, their sum or mean, gradients. The one idea: the forward kernel stores the log-sum-exp of
-each row instead of probabilities, so that forward reads the logits once and the gradient is
-(exp(logit - lse) - onehot) * scale. Sums are float64 partials per chunk, combined in chunk order. Read
-next: `optimizers.py`.
+In: logits (rows, classes) and labels (per pixel: rows = N * H * W), or prediction and target. Out:
+one loss per row, their sum or mean, gradients. The one idea: the forward kernel stores the
+log-sum-exp of each row instead of probabilities, so that forward reads the logits once and the
+gradient is (exp(logit - lse) - onehot) * scale. Sums are float64 partials per chunk, combined in
+chunk order. Read next: `optimizers.py`.
 """
 
 from __future__ import annotations
@@ -52,7 +52,9 @@ def _cross_entropy(logits, labels, losses, lse, ignore_index, lo, hi, thread):
             top, log_sum, label = lse[row], losses[row], labels[row]
             lse[row] = top + log_sum
             # Taken from the largest logit, not from lse: no digits are lost to a common offset.
-            losses[row] = log_sum - (z[row * classes + label] - top) if label != ignore_index else ZERO
+            losses[row] = (
+                log_sum - (z[row * classes + label] - top) if label != ignore_index else ZERO
+            )
 
 
 @kernel("void(f4[:,::1], i8[::1], f4[::1], f4[:,::1], f4, i8, i8, i8, i8)")
@@ -125,19 +127,22 @@ def _errors_grad(x, target, dx, scale, squared, lo, hi, thread):
 
 
 def softmax_cross_entropy(
-    pool: ThreadPool, logits: Array, labels: Array, losses: Array, lse: Array, ignore_index: int = -100
+    pool: ThreadPool,
+    logits: Array,
+    labels: Array,
+    losses: Array,
+    lse: Array,
+    ignore_index: int = -100,
 ) -> None:
     """losses[r] = lse[r] - logits[r, label], lse[r] = log(sum of exp(logits[r])).
 
     Args:
         logits: (rows, classes).
-        labels: int64, (rows,), each in [0, classes) or `ignore_index` (loss 0); checked by the caller.
+        labels: int64, (rows,), in [0, classes) or `ignore_index` (loss 0); the caller checks.
         losses, lse: (rows,), written.
     """
     chunk = row_chunk(*logits.shape)
-    pool.run(
-        _cross_entropy, logits.shape[0], chunk, logits, labels, losses, lse, ignore_index
-    )
+    pool.run(_cross_entropy, logits.shape[0], chunk, logits, labels, losses, lse, ignore_index)
 
 
 def softmax_cross_entropy_grad(
@@ -149,15 +154,14 @@ def softmax_cross_entropy_grad(
     scale: float,
     ignore_index: int = -100,
 ) -> None:
-    """dlogits = (softmax - onehot) * scale; rows with `ignore_index` get 0. `dlogits` may be `logits`.
+    """dlogits = (softmax - onehot) * scale, 0 in ignored rows. `dlogits` may be `logits`.
 
     Args:
         scale: gradient of the loss, divided by `valid_rows` for a mean.
     """
-    chunk = row_chunk(*logits.shape)
-    pool.run(
-        _cross_entropy_grad, logits.shape[0], chunk, logits, labels, lse, dlogits, scale, ignore_index
-    )  # fmt: skip
+    rows, chunk = logits.shape[0], row_chunk(*logits.shape)
+    args = logits, labels, lse, dlogits, scale, ignore_index
+    pool.run(_cross_entropy_grad, rows, chunk, *args)
 
 
 def valid_rows(labels: Array, ignore_index: int = -100) -> int:

@@ -1,9 +1,9 @@
 """Optimizer updates, each one fused pass: SGD with momentum, Adam and AdamW, and gradient clipping.
 
-In: a parameter, its gradient, its slots. Out: their next values, which may lie on the same storage. The
-one idea: an update reads and writes each array once, and reads its step scalars as arguments, so that a
-changed learning rate needs no new trace. Source: torch.optim (whose order of operations is kept);
-Kingma and Ba 2015; Loshchilov and Hutter 2019. Read next: `layout.py`.
+In: a parameter, its gradient, its slots. Out: their next values, which may lie on the same storage.
+The one idea: an update reads and writes each array once, and reads its step scalars as arguments,
+so that a changed learning rate needs no new trace. Source: torch.optim (whose order of operations
+is kept); Kingma and Ba 2015; Loshchilov and Hutter 2019. Read next: `layout.py`.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def sgd(
 
     Args:
         w, g: parameter and gradient.
-        m: momentum buffer, zeros before the first step (torch's first step takes m = d, which is the same
+        m: momentum buffer, zeros before the first step (torch then takes m = d, which is the same
             for dampening 0); None with momentum 0.
         w_out, m_out: next values; may be `w` and `m`.
     """

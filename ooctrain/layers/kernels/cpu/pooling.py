@@ -1,12 +1,12 @@
 """Max and average pooling on NHWC, fixed windows and adaptive ones, and their gradients.
 
-In: x (N, H, W, C). Out: y (N, OH, OW, C), for max pooling also where in its window the maximum sat (one
-byte, r * S + s). The one idea: gradients *gather*: each input cell sums the windows that cover it, in
-ascending order, so no two threads write the same cell and the order of a sum is fixed. Padding is
-(top, bottom, left, right): a tile of an image passes zero on the sides where it was cut and the real
-padding where the image ends; since its halo is data, the cells that lie outside the tile are exactly the
-cells outside the image, so an average divides by the same count as in the untiled image. Read next:
-`losses.py`.
+In: x (N, H, W, C). Out: y (N, OH, OW, C), for max pooling also where in its window the maximum sat
+(one byte, r * S + s). The one idea: gradients *gather*: each input cell sums the windows that cover
+it, in ascending order, so no two threads write the same cell and the order of a sum is fixed.
+Padding is (top, bottom, left, right): a tile of an image passes zero on the sides where it was cut
+and the real padding where the image ends; since its halo is data, the cells that lie outside the
+tile are exactly the cells outside the image, so an average divides by the same count as in the
+untiled image. Read next: `losses.py`.
 """
 
 from __future__ import annotations
@@ -41,8 +41,10 @@ AHEAD = 1024
 
 @numba.njit(inline="always")
 def _prefetch_run(array, start, count):
-    """Asks for `count` floats from `start`, AHEAD of their use: rows of windows defeat the hardware's
-    prefetcher (measured: max pooling of large images twice as fast with this).
+    """Asks for `count` floats from `start`, AHEAD of their use.
+
+    Rows of windows defeat the hardware's prefetcher: max pooling of large images is twice as fast
+    with this (measured).
     """
     for i in range(start + AHEAD, start + AHEAD + count, 16):
         prefetch(array, i)
@@ -52,8 +54,8 @@ def _prefetch_run(array, start, count):
 def _max_pool(x, y, index, kh, kw, sh, sw, top, left, lo, hi, thread):
     """Items are output rows (n, oh). Rows r and columns s of a window are clipped to the image.
 
-    As in torch, the first maximum wins, and NaN beats everything. Four vectors of channels at a time:
-    their chains of comparisons overlap.
+    As in torch, the first maximum wins, and NaN beats everything. Four vectors of channels at a
+    time: their chains of comparisons overlap.
     """
     height, width, channels = x.shape[1], x.shape[2], x.shape[3]
     xs, ys, indices = x.reshape(x.size), y.reshape(y.size), index.reshape(index.size)
@@ -73,7 +75,10 @@ def _max_pool(x, y, index, kh, kw, sh, sw, top, left, lo, hi, thread):
                 w0, w1, w2, w3 = start, start, start, start
                 for r in range(r0, r1):
                     for s in range(s0, s1):
-                        i, k = corner + (r * width + s) * channels + c, vsplat(np.float32(r * kw + s))
+                        i, k = (
+                            corner + (r * width + s) * channels + c,
+                            vsplat(np.float32(r * kw + s)),
+                        )
                         v0, v1 = vload(xs, i), vload(xs, i + VL)
                         v2, v3 = vload(xs, i + 2 * VL), vload(xs, i + 3 * VL)
                         w0, b0 = vselect_wins(v0, b0, k, w0), vselect_wins(v0, b0, v0, b0)
@@ -146,7 +151,11 @@ def _first(o, size, out, kernel, stride, before):
 @numba.njit(inline="always")
 def _end(o, size, out, kernel, stride, before):
     """One past the last input cell of window o."""
-    return ((o + 1) * size + out - 1) // out if kernel == 0 else min(size, o * stride - before + kernel)
+    return (
+        ((o + 1) * size + out - 1) // out
+        if kernel == 0
+        else min(size, o * stride - before + kernel)
+    )
 
 
 @kernel("void(f4[:,:,:,::1], f4[:,:,:,::1], i8, i8, i8, i8, i8, i8, i8, i8, i8, i8)")
@@ -160,7 +169,10 @@ def _avg_pool(x, y, kh, kw, sh, sw, top, left, divisor, lo, hi, thread):
         n, oh = item // rows, item % rows
         h0, h1 = _first(oh, height, rows, kh, sh, top), _end(oh, height, rows, kh, sh, top)
         for ow in range(columns):
-            w0, w1 = _first(ow, width, columns, kw, sw, left), _end(ow, width, columns, kw, sw, left)
+            w0, w1 = (
+                _first(ow, width, columns, kw, sw, left),
+                _end(ow, width, columns, kw, sw, left),
+            )
             cells = vsplat(np.float32(divisor if divisor > 0 else (h1 - h0) * (w1 - w0)))
             out = (item * columns + ow) * channels
             for h in range(h0, h1):
@@ -283,7 +295,7 @@ def avg_pool_grad(
 
 
 def adaptive_avg_pool(pool: ThreadPool, x: Array, y: Array) -> None:
-    """y = averages over OH x OW windows [floor(o * H / OH), ceil((o + 1) * H / OH)), as in torch."""
+    """y = means over OH x OW windows [floor(o * H / OH), ceil((o + 1) * H / OH)), as in torch."""
     items = y.shape[0] * y.shape[1]
     pool.run(_avg_pool, items, _row_chunk_of(x, items), x, y, 0, 0, 0, 0, 0, 0, 0)
 

@@ -1,10 +1,11 @@
 """A little more on vectors: bytes, filled tails, non-temporal stores, exp and tanh.
 
-In and out: values of type `f32v` (`simd.py`). The one idea: exp is 2^k * 2^f with k whole; the power of
-two is an addition to the exponent bits, the rest a polynomial, so sixteen exponentials cost about as much
-as one call of the library's. Tails of rows are computed by the same instructions as their bodies (with
-lanes switched off), so a value does not depend on where in a row it stands. Source: coefficients of expf,
-logf and tanhf in the Cephes library (Moshier 1992). Read next: `losses.py`, `pooling.py`.
+In and out: values of type `f32v` (`simd.py`). The one idea: exp is 2^k * 2^f with k whole; the
+power of two is an addition to the exponent bits, the rest a polynomial, so sixteen exponentials
+cost about as much as one call of the library's. Tails of rows are computed by the same instructions
+as their bodies (with lanes switched off), so a value does not depend on where in a row it stands.
+Source: coefficients of expf, logf and tanhf in the Cephes library (Moshier 1992). Read next:
+`losses.py`, `pooling.py`.
 """
 
 from __future__ import annotations
@@ -45,7 +46,11 @@ L5, L4, L3 = np.float32(-1.2420140846e-1), np.float32(1.4249322787e-1), np.float
 L2, L1, L0 = np.float32(2.0000714765e-1), np.float32(-2.4999993993e-1), np.float32(3.3333331174e-1)
 TANH_SMALL, TANH_LARGE = np.float32(0.625), np.float32(44.0)
 T4, T3 = np.float32(-5.70498872745e-3), np.float32(2.06390887954e-2)
-T2, T1, T0 = np.float32(-5.37397155531e-2), np.float32(1.33314422036e-1), np.float32(-3.33332819422e-1)
+T2, T1, T0 = (
+    np.float32(-5.37397155531e-2),
+    np.float32(1.33314422036e-1),
+    np.float32(-3.33332819422e-1),
+)
 
 
 def _if_whole(builder, count, whole, part):
@@ -187,7 +192,10 @@ def vstore_bytes_upto(typingctx, array, offset, value, count):
 
     def codegen(context, builder, signature, args):
         element = simd.element_pointer(context, builder, signature.args[0], args[0], args[1])
-        pointer, data = builder.bitcast(element, _BYTES.as_pointer()), builder.fptoui(args[2], _BYTES)
+        pointer, data = (
+            builder.bitcast(element, _BYTES.as_pointer()),
+            builder.fptoui(args[2], _BYTES),
+        )
 
         def whole():
             builder.store(data, pointer, align=1)
@@ -217,7 +225,7 @@ def vselect_wins(typingctx, value, best, x, y):
 
 @intrinsic
 def vinterleave3(typingctx, source, offset, stride, target, target_offset):
-    """target[3 * j + i] = source[i * stride + j] for i < 3, j < VL: planes of an image to pixels."""
+    """target[3 * j + i] = source[i * stride + j] for i < 3, j < VL: planes to pixels."""
 
     def codegen(context, builder, signature, args):
         base = simd.element_pointer(context, builder, signature.args[0], args[0], args[1])
