@@ -96,42 +96,56 @@ def interfered_times(
     A call's work shrinks by whole ns between two events: by the time passed, or while a copy runs
     by floor(time / slowdown).
     """
-    start, done = [0] * len(work_ns), [0] * len(work_ns)
-    finished = [False] * len(work_ns)
-    queues: dict[str, deque[Issued]] = {}
-    for row in issued:
-        if row.stream:
-            queues.setdefault(_lane(row, shared_link), deque()).append(row)
-    running: dict[str, Issued] = {}
-    left = list(work_ns)
-    now = 0
-    while True:
-        for lane, queue in queues.items():
-            if lane not in running and queue and all(finished[w] for w in queue[0].waits):
-                running[lane] = queue.popleft()
-                start[running[lane].index] = now
-        if not running:
-            break
-        copying = any(row.stream != "C" for row in running.values())
-        pace = {
-            lane: slowdown if copying and row.stream == "C" else _FULL
-            for lane, row in running.items()
-        }
-        span = min(_ceil(left[row.index] * pace[lane]) for lane, row in running.items())
-        now += span
-        for lane, row in list(running.items()):
-            ends = _ceil(left[row.index] * pace[lane]) <= span
-            left[row.index] = 0 if ends else left[row.index] - int(span / pace[lane])
-            if ends:
-                done[row.index], finished[row.index] = now, True
-                del running[lane]
+    clock = _Clock(issued, list(work_ns), shared_link, slowdown)
+    while clock.begin_what_can():
+        clock.advance_to_next_end()
+    start, done = clock.start, clock.done
     for row in issued:
         if not row.stream and not row.implied:
             start[row.index] = done[row.index] = max((done[w] for w in row.waits), default=0)
     return start, done
 
 
-_FULL = Fraction(1)
+class _Clock:
+    """Streams with their queues; jumps from one end of an instruction to the next."""
+
+    def __init__(
+        self, issued: Sequence[Issued], left_ns: list[int], shared_link: bool, slowdown: Fraction
+    ):
+        self.left_ns, self.slowdown, self.now_ns = left_ns, slowdown, 0
+        self.start, self.done = [0] * len(left_ns), [0] * len(left_ns)
+        self.finished = [False] * len(left_ns)
+        self.running: dict[str, Issued] = {}
+        self.queues: dict[str, deque[Issued]] = {}
+        for row in issued:
+            if row.stream:
+                self.queues.setdefault(_lane(row, shared_link), deque()).append(row)
+
+    def begin_what_can(self) -> bool:
+        """Starts the head of every free queue whose waits are over; False when all is done."""
+        for lane, queue in self.queues.items():
+            if lane in self.running or not queue:
+                continue
+            if all(self.finished[w] for w in queue[0].waits):
+                self.running[lane] = queue.popleft()
+                self.start[self.running[lane].index] = self.now_ns
+        return bool(self.running)
+
+    def advance_to_next_end(self) -> None:
+        """Lets everything work until the first of those that run is done."""
+        slowed = self.slowdown if len(self.running) > ("C" in self.running) else Fraction(1)
+        pace = {lane: slowed if lane == "C" else Fraction(1) for lane in self.running}
+        needed = {
+            lane: _ceil(self.left_ns[row.index] * pace[lane]) for lane, row in self.running.items()
+        }
+        span = min(needed.values())
+        self.now_ns += span
+        for lane, row in list(self.running.items()):
+            if needed[lane] == span:
+                self.done[row.index], self.finished[row.index] = self.now_ns, True
+                del self.running[lane]
+            else:
+                self.left_ns[row.index] -= int(span / pace[lane])
 
 
 def _ceil(value: Fraction) -> int:

@@ -92,7 +92,7 @@ BUGS: dict[str, tuple[Any, str, str, str]] = {
         "row.stream",
     ),
     "a slowed call works on as if alone": (
-        simulate, "interfered_times", "int(span / pace[lane])", "span",
+        simulate._Clock, "advance_to_next_end", "int(span / pace[lane])", "span",
     ),
 }  # fmt: skip
 
