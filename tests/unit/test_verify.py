@@ -264,6 +264,25 @@ def test_rewrites_are_done_again():
     assert caught.value.rule == "R601"
 
 
+def test_a_percentage_is_resolved_after_fuse_and_before_tile():
+    def inflate(trace: Trace) -> Trace:
+        calls = tuple(replace(c, workspace_bytes=70) if c.name == "b2" else c for c in trace.calls)
+        return replace(trace, calls=calls)
+
+    trace = worked_trace()
+    listed = worked_schedule(trace)
+    device, host = peaks(walk(inflate(trace), listed), listed)
+    assert device == 390
+    for name, fits in (("fuse", True), ("tile:2x2", False)):
+        plan = Plan(inflate(trace), (name,), listed, 88.0, device, host)
+        if fits:
+            verify(plan, trace, "100%", rewrites={name: inflate})
+        else:
+            with pytest.raises(ScheduleError) as caught:
+                verify(plan, trace, "100%", rewrites={name: inflate})
+            assert caught.value.rule == "R301"
+
+
 def test_a_budget_that_is_none_is_refused():
     with pytest.raises(ConfigError):
         verify(worked_plan(), worked_trace(), "150%")
