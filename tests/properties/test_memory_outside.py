@@ -1,0 +1,102 @@
+"""Memory measured from outside the books: by the kernel's count of the process and of the arena.
+
+A real training step runs in a process of its own, with far less than it needs in-core. What the
+process grows by must be the arena, the host slab, and little else: no hidden copies, no buffers of
+kernels, no values kept by the tape.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ooctrain.devices.host_vm import why_no_virtual_memory
+
+MIB = 1 << 20
+ALLOWANCE_BYTES = 32 * MIB
+
+# The first session loads kernels and threads at a tiny size; the second one is measured.
+PROGRAM = """
+import gc, json, sys
+import numpy as np
+import ooctrain as oc
+
+def status(key):
+    for line in open("/proc/self/status"):
+        if line.startswith(key + ":"):
+            return int(line.split()[1]) * 1024
+
+def batch(n):
+    rng = np.random.default_rng(0)
+    return rng.standard_normal((n, 3, 32, 32), np.float32), rng.integers(0, 10, n)
+
+def train(n, steps, budget, look):
+    oc.manual_seed(0)
+    model = oc.models.build("resnet18", num_classes=10, stem="cifar")
+    x, y = batch(n)
+    trainer = oc.Trainer(model, budget=budget, planner="window", allocator=sys.argv[1], threads=2)
+    prepared = trainer.prepare(x.shape)
+    trainer.state_arrays()  # the model's own arrays are made when they are first read
+    gc.collect()
+    look(trainer, prepared, x, y, steps)
+    trainer.close()
+
+def warm(trainer, prepared, x, y, steps):
+    trainer.step(x, y)
+
+def measure(trainer, prepared, x, y, steps):
+    open("/proc/self/clear_refs", "w").write("5")  # VmHWM counts from here
+    before = status("VmRSS")
+    used = []
+    for _ in range(steps):
+        trainer.step(x, y)
+        device = trainer._residence._open[2]
+        used.append(device.memory.used_bytes())
+    print(json.dumps({
+        "grown": status("VmHWM") - before,
+        "arena": prepared.allocator.budget_bytes,
+        "used": used,
+        "slab": device.host_bytes,
+        "peak": trainer.timeline.peak_bytes,
+        "in_core": prepared.in_core_peak_bytes,
+        "mappings": sum(1 for _ in open("/proc/self/maps")),
+    }))
+
+train(2, 1, None, warm)
+train(16, 3, "30%", measure)
+"""
+
+
+@pytest.fixture(scope="module", params=["va", "best-fit"])
+def measured(request):
+    if why_no_virtual_memory():
+        pytest.skip("the arena cannot be told from other memory without memfd")
+    root = Path(__file__).resolve().parents[2]
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, request.param],
+        capture_output=True, text=True, timeout=300, check=False, cwd=root,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_the_process_grows_by_arena_and_host_slab_and_little_else(measured):
+    assert measured["grown"] <= measured["arena"] + measured["slab"] + ALLOWANCE_BYTES
+    assert measured["grown"] >= measured["peak"] // 2, "the measurement sees the arena"
+
+
+def test_the_arena_never_holds_more_than_the_budget(measured):
+    assert len(set(measured["used"])) == 1
+    assert measured["peak"] <= measured["used"][0] < measured["arena"] + 4096
+
+
+def test_in_core_would_have_needed_more_than_all_of_that(measured):
+    assert measured["in_core"] > measured["arena"] + ALLOWANCE_BYTES
+
+
+def test_mappings_stay_far_below_the_systems_limit(measured):
+    assert measured["mappings"] < 10_000
