@@ -123,6 +123,7 @@ class ListWriter:
         self.device_start, self.host_start = tuple(sorted(device)), tuple(sorted(host))
         self.resident, self.hosted = set(device), set(host)
         self.last_use = last_uses(trace)
+        self._sizes = [variable.nbytes for variable in trace.variables]
         self.ledger_bytes = self.peak_bytes = sum(map(self.granted, device))
         self.peak_call = ""
         self._instructions: list[Instruction | None] = []
@@ -131,7 +132,7 @@ class ListWriter:
 
     def granted(self, variable: int) -> int:
         """Bytes that the allocator grants for a variable."""
-        return self.granule.granted(self.trace.variables[variable].nbytes)
+        return self.granule.granted(self._sizes[variable])
 
     def run(self, call_id: int) -> None:
         """Lists a call and its End; all its outputs stay."""
@@ -165,7 +166,7 @@ class ListWriter:
         """Takes a listed copy to the host back off the list; nothing happens if there is none."""
         position = self._swap_out_at.pop(variable, None)
         if position is not None:
-            if self.trace.variables[variable].nbytes:
+            if self._sizes[variable]:
                 self._instructions[position] = None
             self.hosted.discard(variable)
 
@@ -210,8 +211,8 @@ class ListWriter:
 
     def _move(self, kind: type[SwapIn] | type[SwapOut] | type[Free], variable: int) -> None:
         # A variable without bytes has no range that could move.
-        if self.trace.variables[variable].nbytes:
-            self._instructions.append(kind(*whole(self.trace, variable)))
+        if self._sizes[variable]:
+            self._instructions.append(kind(variable, 0, self._sizes[variable]))
 
     def _claim(self, size_bytes: int) -> None:
         self.ledger_bytes += size_bytes

@@ -132,6 +132,8 @@ class _Sequence:
 
     Attributes:
         order: (call, storage) in order of use; `starts[k]` is where call k's part begins.
+        touched: for each call its distinct storages.
+        fresh_pinned: for each call the pinned storages that it is the first to write.
         pinned: storages that never leave the device.
     """
 
@@ -143,21 +145,19 @@ class _Sequence:
         if pin_persistent:
             pinned |= {v for pair in trace.end_variables.items() for v in pair}
         self.pinned = {self.storage[v] for v in pinned}
+        self.workspace_bytes = [granule.granted(call.workspace_bytes) for call in trace.calls]
+        self.touched = [
+            list(dict.fromkeys(self.storage[v] for v in call.touched())) for call in trace.calls
+        ]
+        self.fresh_pinned = [
+            [v for v in call.outs if self.storage[v] == v and v in self.pinned]
+            for call in trace.calls
+        ]
         self.order: list[tuple[int, int]] = []
         self.starts = [0]
-        for call in trace.calls:
-            self.order += [
-                (call.id, root) for root in self.touched(call) if root not in self.pinned
-            ]
+        for call, touched in enumerate(self.touched):
+            self.order += [(call, root) for root in touched if root not in self.pinned]
             self.starts.append(len(self.order))
-
-    def touched(self, call: Call) -> list[int]:
-        """The distinct storages of a call."""
-        return list(dict.fromkeys(self.storage[v] for v in call.touched()))
-
-    def fresh_pinned(self, call: Call) -> list[int]:
-        """Pinned storages that a call is the first to write."""
-        return [v for v in call.outs if self.storage[v] == v and v in self.pinned]
 
     def start(self) -> ListWriter:
         """A writer at the start: pinned variables on the device, all others on the host."""
@@ -170,10 +170,9 @@ class _Sequence:
         pinned = {v for v in self.trace.initial if v in self.pinned}
         needs = [(sum(self.size_bytes[v] for v in pinned), "the start")]
         for call in self.trace.calls:
-            pinned.update(self.fresh_pinned(call))
-            own = set(self.touched(call)) | pinned
-            workspace = self.granule.granted(call.workspace_bytes)
-            needs.append((sum(self.size_bytes[v] for v in own) + workspace, call.name))
+            pinned.update(self.fresh_pinned[call.id])
+            own_bytes = sum(self.size_bytes[v] for v in pinned.union(self.touched[call.id]))
+            needs.append((own_bytes + self.workspace_bytes[call.id], call.name))
             pinned -= {v for v in pinned if self.last_use[v] <= call.id}
         return max(needs, key=lambda need: need[0])
 
@@ -246,11 +245,12 @@ class _Walk:
 
     def _step(self, call: Call) -> bool:
         self._fill_window(call.id)
-        written = [root for root in self.sequence.touched(call) if root in self.reserved]
+        sequence = self.sequence
+        written = [root for root in sequence.touched[call.id] if root in self.reserved]
         written_bytes = sum(
-            self.sequence.size_bytes[v] for v in written + self.sequence.fresh_pinned(call)
+            sequence.size_bytes[v] for v in written + sequence.fresh_pinned[call.id]
         )
-        workspace_bytes = self.sequence.granule.granted(call.workspace_bytes)
+        workspace_bytes = sequence.workspace_bytes[call.id]
         if not self._make_room(written_bytes + workspace_bytes):
             self.stuck_at = call.id
             self.missing_bytes = (
@@ -262,7 +262,7 @@ class _Walk:
         self.present.update(written)
         self.writer.run(call.id)
         for out in call.outs:
-            self.version[self.sequence.storage[out]] = out
+            self.version[sequence.storage[out]] = out
         self._leave(call)
         return True
 
@@ -323,7 +323,7 @@ class _Walk:
                 self.window_bytes -= sequence.size_bytes[root]
             if self.in_window[root] == 0:
                 self._part_with(root, call.id)
-        for root in sequence.touched(call):
+        for root in sequence.touched[call.id]:
             if root in sequence.pinned and sequence.last_use[root] <= call.id:
                 self.writer.free(self.version[root])
                 self.present_bytes -= sequence.size_bytes[root]
