@@ -1,10 +1,10 @@
 """Convolution kernels against torch, layer by layer.
 
-In: options. Out: a table and, with --json, a file. The one idea: speeds of a shared machine wander, so every
-round runs ours and torch's in both memory layouts one after the other, in one process with the same number
-of threads, and only medians and their ratios are reported. Each side's error is measured against float64.
-Run: `python benchmarks/bench_conv.py --layers resnet18 --algorithm auto`. Read next:
-`ooctrain/layers/kernels/cpu/conv2d.py`.
+In: options. Out: a table and, with --json, a file. The one idea: speeds of a shared machine
+wander, so every round runs ours and torch's in both memory layouts one after the other, in one
+process with the same number of threads, and only medians and their ratios are reported. Each
+side's error is measured against float64. Run: `python benchmarks/bench_conv.py --layers resnet18
+--algorithm auto`. Read next: `ooctrain/layers/kernels/cpu/conv2d.py`.
 """
 
 from __future__ import annotations
@@ -85,7 +85,11 @@ def _resnet50(batch: int) -> list[Layer]:
     return [Layer("resnet50", shape, count) for shape, count in layers]
 
 
-NETWORKS = {"resnet18": (_resnet18_cifar, 64), "vgg11": (_vgg11_cifar, 64), "resnet50": (_resnet50, 8)}
+NETWORKS = {
+    "resnet18": (_resnet18_cifar, 64),
+    "vgg11": (_vgg11_cifar, 64),
+    "resnet50": (_resnet50, 8),
+}
 
 
 class Ours:
@@ -119,7 +123,11 @@ class Torch:
 
     def __init__(self, shape: ConvShape, x, w, dy, layout, dtype=torch.float32):
         def convert(array):
-            return torch.from_numpy(array.transpose(0, 3, 1, 2)).to(dtype).contiguous(memory_format=layout)
+            return (
+                torch.from_numpy(array.transpose(0, 3, 1, 2))
+                .to(dtype)
+                .contiguous(memory_format=layout)
+            )
 
         self.x, self.w, self.dy = convert(x), convert(w), convert(dy)
         self.stride, self.groups = list(shape.stride), shape.groups
@@ -133,7 +141,17 @@ class Torch:
         mask = [part == "grad_input", part == "grad_weight", False]
         backward = torch.ops.aten.convolution_backward
         results = backward(
-            self.dy, self.x, self.w, None, self.stride, self.padding, [1, 1], False, [0, 0], self.groups, mask
+            self.dy,
+            self.x,
+            self.w,
+            None,
+            self.stride,
+            self.padding,
+            [1, 1],
+            False,
+            [0, 0],
+            self.groups,
+            mask,
         )
         return results[0 if part == "grad_input" else 1]
 
@@ -141,8 +159,8 @@ class Torch:
 def interleaved_times(functions, rounds: int) -> list[tuple[float, float]]:
     """(median, smallest) seconds of each function; all run once in each round.
 
-    The pause lets the other side's worker threads fall asleep: OpenMP's spin for milliseconds after a
-    parallel region and would take a core from whoever is measured next.
+    The pause lets the other side's worker threads fall asleep: OpenMP's spin for milliseconds
+    after a parallel region and would take a core from whoever is measured next.
     """
     samples: list[list[float]] = [[] for _ in functions]
     for function in functions:
@@ -161,7 +179,9 @@ def relative_error(got: np.ndarray, exact: np.ndarray) -> float:
     return math.sqrt(np.mean((got - exact) ** 2)) / exact.std()
 
 
-def measure(layer: Layer, algorithm: str, pool: ThreadPool, rounds: int, *, errors: bool) -> list[dict]:
+def measure(
+    layer: Layer, algorithm: str, pool: ThreadPool, rounds: int, *, errors: bool
+) -> list[dict]:
     """One row for each part of one layer."""
     shape = layer.shape
     random = np.random.default_rng(0)
@@ -195,7 +215,9 @@ def measure(layer: Layer, algorithm: str, pool: ThreadPool, rounds: int, *, erro
                 double = Torch(shape, x, w, dy, torch.contiguous_format, torch.float64)
                 exact = double.run(part).numpy().transpose(0, 2, 3, 1)
                 row["error"] = relative_error(ours.run(part), exact)
-                row["torch_error"] = relative_error(nhwc.run(part).numpy().transpose(0, 2, 3, 1), exact)
+                row["torch_error"] = relative_error(
+                    nhwc.run(part).numpy().transpose(0, 2, 3, 1), exact
+                )
         rows.append(row)
     return rows
 
@@ -226,14 +248,22 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     pool = ThreadPool(options.threads)
     report = []
-    print(f"{ISA}, {options.threads} threads, torch {torch.__version__}, medians of {options.rounds} rounds")
-    print(f"{'layer':<28}{'part':<12}{'algorithm':<10}    ours    nchw    nhwc  ratio   best GFLOP/s     MiB")
+    print(
+        f"{ISA}, {options.threads} threads, torch {torch.__version__}, "
+        f"medians of {options.rounds} rounds"
+    )
+    print(
+        f"{'layer':<28}{'part':<12}{'algorithm':<10}    ours    nchw    nhwc  ratio   best"
+        " GFLOP/s     MiB"
+    )
     for network in options.network:
         build, batch = NETWORKS[network]
         rows = []
         for layer in build(options.batch or batch):
             if options.layers in layer.name:
-                for row in measure(layer, options.algorithm, pool, options.rounds, errors=options.errors):
+                for row in measure(
+                    layer, options.algorithm, pool, options.rounds, errors=options.errors
+                ):
                     rows.append(row)
                     print(format_row(row), flush=True)
         for part in (*PARTS, ""):
@@ -248,7 +278,9 @@ def main() -> None:
         report += rows
     pool.close()
     if options.json:
-        options.json.write_text(json.dumps({"isa": ISA, "threads": options.threads, "rows": report}, indent=1))
+        options.json.write_text(
+            json.dumps({"isa": ISA, "threads": options.threads, "rows": report}, indent=1)
+        )
 
 
 if __name__ == "__main__":

@@ -68,7 +68,7 @@ def error(got, exact) -> float:
 @pytest.mark.parametrize("algorithm", ["direct", "winograd2", "winograd4"])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_agrees_with_torch(shape, algorithm):
-    """Against torch in float64: direct and F2 as exact as torch in float32 (within 4x), F4 below 1e-5."""
+    """Against torch in float64: direct and F2 as exact as float32 torch (within 4x), F4 to 1e-5."""
     if conv_plan.choose_algorithm(shape, algorithm) != algorithm:
         pytest.skip(f"{algorithm} does not apply")
     random = np.random.default_rng(1)

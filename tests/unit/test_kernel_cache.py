@@ -1,4 +1,4 @@
-"""The disk cache of compiled kernels: named by everything that the machine code depends on, never stale."""
+"""The disk cache of compiled kernels: named by all that machine code depends on, never stale."""
 
 from __future__ import annotations
 
@@ -73,18 +73,23 @@ def test_target_overrides_change_the_hash(monkeypatch, variable):
 
 
 def run_kernel(folder: Path) -> tuple[float, int]:
-    """Runs the two-file kernel of `folder` in a fresh process: (result, how many kernels came from disk)."""
+    """Runs the kernel of `folder` in a fresh process: (result, kernels that came from disk)."""
     environment = {**os.environ, "OOCTRAIN_CACHE": str(folder / "cache"), "PYTHONPATH": str(folder)}
     code = "import room_kernel; print(*room_kernel.run())"
     done = subprocess.run(
-        [sys.executable, "-c", code], env=environment, cwd=folder, capture_output=True, text=True, check=True
+        [sys.executable, "-c", code],
+        env=environment,
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     value, hits = done.stdout.split()
     return float(value), int(hits)
 
 
 def test_an_edited_helper_is_never_served_stale(tmp_path):
-    """Numba alone would keep the old binary, for the kernel's own file has not changed; the folder's name does."""
+    """Numba alone would keep the old binary, for the kernel's own file has not changed."""
     for name in ("jit.py", "__init__.py"):
         shutil.copy(ROOM / name, tmp_path / name.replace("jit.py", "room_jit.py"))
     (tmp_path / "room_kernel.py").write_text(KERNEL.format(jit="room_jit"))
@@ -115,10 +120,12 @@ DIRECT = [(name, "direct") for name in ("odd channels", "3x3, stride 2", "stem",
 
 
 @pytest.mark.parametrize(
-    ("isa", "cases"), [("avx2", [*DIRECT, ("3x3", "winograd2")]), ("generic", DIRECT)], ids=["avx2", "generic"]
+    ("isa", "cases"),
+    [("avx2", [*DIRECT, ("3x3", "winograd2")]), ("generic", DIRECT)],
+    ids=["avx2", "generic"],
 )
 def test_other_instruction_sets_agree(isa, cases):
-    """Kernels written for narrower vectors give the same sums of whole numbers (in a process of their own)."""
+    """Kernels for narrower vectors give the same sums of whole numbers, each in its process."""
     root = ROOM.parents[3]
     environment = {**os.environ, "OOCTRAIN_SIMD": isa, "PYTHONPATH": str(root)}
     code = OTHER_ISA.format(isa=isa, cases=cases)

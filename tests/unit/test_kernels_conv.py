@@ -64,7 +64,9 @@ def reference(shape: ConvShape, x, w, bias, dy):
         dx[:, rows, columns] += np.einsum("nhwgk,gkc->nhwgc", dy, w[:, :, r, s])
         dw[:, :, r, s] = np.einsum("nhwgk,nhwgc->gkc", dy, padded[:, rows, columns])
     y = y.reshape(shape.n, shape.oh, shape.ow, shape.k) + bias
-    dx = dx.reshape(shape.n, *padded.shape[1:3], shape.c)[:, top : top + shape.h, left : left + shape.w]
+    dx = dx.reshape(shape.n, *padded.shape[1:3], shape.c)[
+        :, top : top + shape.h, left : left + shape.w
+    ]
     return y, dx, dw.reshape(shape.k, shape.r, shape.s, shape.cg)
 
 
@@ -73,7 +75,8 @@ def run(pool: ThreadPool, shape: ConvShape, algorithm: str, data, *, use_bias: b
     x, w, bias, dy = data
     y, dx, dw = (np.full_like(a, np.nan) for a in (dy, x, w))
     spaces = [
-        aligned_workspace(conv_plan.workspace_bytes(shape, algorithm, part, pool.threads)) for part in PARTS
+        aligned_workspace(conv_plan.workspace_bytes(shape, algorithm, part, pool.threads))
+        for part in PARTS
     ]
     conv2d.forward(pool, shape, algorithm, x, w, bias if use_bias else None, y, spaces[0])
     conv2d.grad_input(pool, shape, algorithm, dy, w, dx, spaces[1])
@@ -130,12 +133,14 @@ def pool():
 @pytest.mark.parametrize("algorithm", conv_plan.ALGORITHMS)
 @pytest.mark.parametrize("name", SHAPES)
 def test_exact_on_integers(pool, name, algorithm):
-    """Whole numbers have exact sums, so direct, im2col and winograd2 must equal the reference to the bit."""
+    """Whole numbers have exact sums: all but winograd4 equal the reference to the bit."""
     shape = SHAPES[name]
     if conv_plan.choose_algorithm(shape, algorithm) != algorithm:
         pytest.skip(f"{algorithm} does not apply")
     data = arrays(shape, integers=True)
-    for part, got, want in zip(PARTS, run(pool, shape, algorithm, data), reference(shape, *data), strict=True):
+    for part, got, want in zip(
+        PARTS, run(pool, shape, algorithm, data), reference(shape, *data), strict=True
+    ):
         if algorithm == "winograd4":
             bound = 64 * np.finfo(np.float32).eps * np.abs(want).max()
             np.testing.assert_allclose(got, want, rtol=0, atol=max(bound, 1e-3), err_msg=part)
@@ -150,10 +155,21 @@ def test_without_bias(pool):
         if conv_plan.choose_algorithm(shape, algorithm) == algorithm:
             y, _, _ = run(pool, shape, algorithm, (x, w, bias, dy), use_bias=False)
             want = reference(shape, x, w, np.zeros_like(bias), dy)[0]
-            np.testing.assert_allclose(y, want, rtol=0, atol=1e-3 if algorithm == "winograd4" else 0)
+            np.testing.assert_allclose(
+                y, want, rtol=0, atol=1e-3 if algorithm == "winograd4" else 0
+            )
 
 
-DETERMINISM = ("3x3", "stem", "3x3, stride 2", "1x1", "two groups", "tiny maps, large batch", "4x4 maps", "large image")
+DETERMINISM = (
+    "3x3",
+    "stem",
+    "3x3, stride 2",
+    "1x1",
+    "two groups",
+    "tiny maps, large batch",
+    "4x4 maps",
+    "large image",
+)
 
 
 @pytest.mark.parametrize("algorithm", conv_plan.ALGORITHMS)
@@ -175,7 +191,7 @@ def test_same_bits_for_threads_and_orders(name, algorithm):
 
 
 def test_errors_on_random_data_stay_within_the_stated_bounds(pool):
-    """Root mean square error relative to the result's own deviation: 1e-6 direct, 2e-6 F2, 1e-5 F4."""
+    """Root mean square error over the result's deviation: 1e-6 direct, 2e-6 F2, 1e-5 F4."""
     shape = ConvShape(4, 64, 16, 16, 64, 3, 3, padding=(1, 1, 1, 1))
     data = arrays(shape, integers=False)
     want = reference(shape, *data)
@@ -189,7 +205,7 @@ def test_errors_on_random_data_stay_within_the_stated_bounds(pool):
 
 
 def test_workspace_is_exact_and_grows_only_with_threads():
-    """Kernels stay inside the workspace (a guard behind it survives), and its size is a pure function."""
+    """Kernels stay inside the workspace: guards around it survive; more threads need no less."""
     shape, pool = SHAPES["3x3, stride 2"], ThreadPool(2)
     x, w, bias, dy = arrays(shape, integers=True)
     y = np.empty_like(dy)
@@ -198,15 +214,20 @@ def test_workspace_is_exact_and_grows_only_with_threads():
     start = -raw.ctypes.data % 64
     conv2d.forward(pool, shape, "direct", x, w, bias, y, raw[start : start + size])
     pool.close()
-    assert (raw[start + size :] == 0xAB).all() and (raw[:start] == 0xAB).all()
+    assert (raw[start + size :] == 0xAB).all()
+    assert (raw[:start] == 0xAB).all()
     for algorithm in conv_plan.ALGORITHMS:
         chosen = conv_plan.choose_algorithm(shape, algorithm)
         for part in PARTS:
-            sizes = [conv_plan.workspace_bytes(shape, chosen, part, threads) for threads in (1, 2, 3)]
+            sizes = [
+                conv_plan.workspace_bytes(shape, chosen, part, threads) for threads in (1, 2, 3)
+            ]
             assert sizes == sorted(sizes)
 
 
-@pytest.mark.parametrize(("rows", "inputs", "outputs"), [(1, 1, 1), (7, 33, 10), (64, 512, 100), (13, 100, 37)])
+@pytest.mark.parametrize(
+    ("rows", "inputs", "outputs"), [(1, 1, 1), (7, 33, 10), (64, 512, 100), (13, 100, 37)]
+)
 def test_linear_products(pool, rows, inputs, outputs):
     random = np.random.default_rng(3)
     x, w, bias, dy = (
@@ -215,7 +236,8 @@ def test_linear_products(pool, rows, inputs, outputs):
     )
     y, dx, dw = (np.full_like(a, np.nan) for a in (dy, x, w))
     forward, grad_input, grad_weight = (
-        aligned_workspace(conv_plan.linear_workspace_bytes(rows, inputs, outputs, part, 2)) for part in PARTS
+        aligned_workspace(conv_plan.linear_workspace_bytes(rows, inputs, outputs, part, 2))
+        for part in PARTS
     )
     matmul.forward(pool, x, w, bias, y, forward)
     matmul.grad_input(pool, dy, w, dx, grad_input)
@@ -233,7 +255,14 @@ def test_shape_knows_its_output_and_work():
 
 @pytest.mark.parametrize(
     "change",
-    [{"c": 0}, {"stride": (0, 1)}, {"padding": (0, -1, 0, 0)}, {"groups": 3}, {"r": 40}, {"dilation": (20, 1)}],
+    [
+        {"c": 0},
+        {"stride": (0, 1)},
+        {"padding": (0, -1, 0, 0)},
+        {"groups": 3},
+        {"r": 40},
+        {"dilation": (20, 1)},
+    ],
 )
 def test_nonsense_shapes_are_refused(change):
     with pytest.raises(ShapeError):

@@ -1,9 +1,9 @@
 """The shape of one 2-d convolution: what every convolution kernel and plan takes.
 
-In: extents, stride, padding, dilation, groups. Out: a checked, frozen `ConvShape` that knows its output size
-and its work. The one idea: padding is given for the four sides separately, because a tile of an image is
-padded only where it touches the border. Letters as in the papers: N images, C x H x W in, K x OH x OW out,
-R x S filter. Read next: `cpu/conv_plan.py`.
+In: extents, stride, padding, dilation, groups. Out: a checked, frozen `ConvShape` that knows its
+output size and its work. The one idea: padding is given for the four sides separately, because a
+tile of an image is padded only where it touches the border. Letters as in the papers: N images, C
+x H x W in, K x OH x OW out, R x S filter. Read next: `cpu/conv_plan.py`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ class ConvShape:
         groups: channel groups; C and K are multiples of it.
 
     Raises:
-        ShapeError: an extent below 1, a negative padding, groups that do not divide, an empty output.
+        ShapeError: an extent below 1, a negative padding, groups that do not divide, an empty
+        output.
     """
 
     n: int
@@ -43,9 +44,14 @@ class ConvShape:
 
     def __post_init__(self):
         extents = (self.n, self.c, self.h, self.w, self.k, self.r, self.s, self.groups)
-        if min(extents) < 1 or min(self.stride) < 1 or min(self.dilation) < 1 or min(self.padding) < 0:
+        if (
+            min(extents) < 1
+            or min(self.stride) < 1
+            or min(self.dilation) < 1
+            or min(self.padding) < 0
+        ):
             raise ShapeError(
-                "a convolution needs positive extents, strides, dilations, groups and no negative padding",
+                "extents, strides, dilations and groups must be positive, padding not negative",
                 numbers=str(self),
             )
         if self.c % self.groups or self.k % self.groups:
@@ -55,7 +61,7 @@ class ConvShape:
             )
         if self.oh < 1 or self.ow < 1:
             raise ShapeError(
-                f"the filter ({self.filter_h} x {self.filter_w} with dilation) is larger than the padded input",
+                f"the dilated filter ({self.filter_h} x {self.filter_w}) is larger than the input",
                 numbers=str(self),
                 fix="pad the input, or use fewer pooling layers for so small an image",
             )
@@ -92,5 +98,5 @@ class ConvShape:
 
     @property
     def flops(self) -> int:
-        """Operations of the direct algorithm (a multiply and an add for each tap); the same for each part."""
+        """Operations of the direct algorithm: a multiply and an add for each tap, in each part."""
         return 2 * self.n * self.k * self.oh * self.ow * self.cg * self.r * self.s

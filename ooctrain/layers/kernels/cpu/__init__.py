@@ -1,4 +1,4 @@
-"""CPU kernels. Nothing is imported here: each module compiles its kernels when it is first imported.
+"""CPU kernels. Nothing is imported here: a module compiles its kernels when first imported.
 
 Planning needs only `conv_plan.py`, which is pure Python. Read next: `jit.py`, `pool.py`, `simd.py`,
 `brgemm.py`, `conv_direct.py`.

@@ -1,15 +1,17 @@
 """The two micro-kernels that do all multiplying: small matrix products kept in vector registers.
 
-In: float32 arrays with offsets. Out: one tile of a product, stored. The one idea ("batch-reduce GEMM"):
+In: float32 arrays with offsets. Out: one tile of a product, stored. The one idea ("batch-reduce
+GEMM"):
 
     C[i, :] = sum over b, k of A[row(i) + tap(b) + k] * B[b, k, :]
 
-where rows and taps are found through small tables of offsets. With a pixel for each row i, a filter tap for
-each b and a channel for each k, this *is* a convolution; with one tap it is a matrix product; so forward,
-gradient of the input, 1x1, strided, dilated, grouped, linear and the products inside Winograd are all this
-one loop. The accumulators are LLVM phi nodes, hence stay in registers: MR x NV vectors for C, NV for a row of
-B, one broadcast element of A at a time, 2 NV MR VL flops for each k. Source: Georganas et al., "High-
-Performance Deep Learning via a Single Building Block" (2019). Read next: `conv_direct.py`.
+where rows and taps are found through small tables of offsets. With a pixel for each row i, a
+filter tap for each b and a channel for each k, this *is* a convolution; with one tap it is a
+matrix product; so forward, gradient of the input, 1x1, strided, dilated, grouped, linear and the
+products inside Winograd are all this one loop. The accumulators are LLVM phi nodes, hence stay in
+registers: MR x NV vectors for C, NV for a row of B, one broadcast element of A at a time, 2 NV MR
+VL flops for each k. Source: Georganas et al., "High- Performance Deep Learning via a Single
+Building Block" (2019). Read next: `conv_direct.py`.
 """
 
 from __future__ import annotations
@@ -33,8 +35,9 @@ from ooctrain.layers.kernels.cpu.simd import (
 )
 from ooctrain.layers.kernels.cpu.tiling import PANEL
 
-# Rows of C in one register tile. AVX-512 has 32 registers: 12 x 2 + 2 + 1; AVX2 has 16: 6 x 2 + 2 + 1.
-# The outer-product form must divide usual channel counts, for it adds into C and so cannot overlap tiles.
+# Rows of C in one register tile. AVX-512 has 32 registers: 12 x 2 + 2 + 1; AVX2 has 16: 6 x 2 + 2
+# + 1. The outer-product form must divide usual channel counts, for it adds into C and so cannot
+# overlap tiles.
 MR = {"avx512": 12, "avx2": 6, "generic": 4}[ISA]
 OUTER_MR = {"avx512": 8, "avx2": 4, "generic": 4}[ISA]
 NV = 2
@@ -58,7 +61,9 @@ def _load_row(builder, pointer, count):
         places = [vector_pointer(builder, _at(builder, pointer, j * VL)) for j in range(NV)]
         return [builder.load(place, align=4) for place in places]
     masks = [first_lanes(builder, builder.sub(count, _constant(j * VL))) for j in range(NV)]
-    return [masked_load(builder, _at(builder, pointer, j * VL), mask) for j, mask in enumerate(masks)]
+    return [
+        masked_load(builder, _at(builder, pointer, j * VL), mask) for j, mask in enumerate(masks)
+    ]
 
 
 def _multiply_add(builder, accumulators, row_of_b, a_pointers):
@@ -71,7 +76,7 @@ def _multiply_add(builder, accumulators, row_of_b, a_pointers):
 
 
 class _Loop:
-    """A counted loop whose carried values are phi nodes. Use: `carried`, emit the body, `finish(new)`."""
+    """A counted loop of phi nodes: read `carried`, emit the body, `finish(new)`."""
 
     def __init__(self, builder, name, count, initial):
         self.builder, self.count = builder, count
@@ -98,7 +103,7 @@ class _Loop:
 
 
 def _store_tile(builder, values, pointers, count):
-    """Writes the register tile, row i at pointers[i]; whole vectors where `count` allows, else masked."""
+    """Writes row i of the register tile at pointers[i]; masked where `count` is less than a row."""
     full = builder.icmp_signed(">=", count, _constant(COLUMNS))
     with builder.if_else(full) as (whole, partial):
         with whole:
@@ -115,11 +120,42 @@ def _store_tile(builder, values, pointers, count):
 
 def _make_rows_kernel(rows_count: int):
     @intrinsic
-    def multiply(typingctx, a, a0, tables, rows, taps, tap_count, b, b0, run, bias, bias0, c, c0, outs, columns):
+    def multiply(
+        typingctx,
+        a,
+        a0,
+        tables,
+        rows,
+        taps,
+        tap_count,
+        b,
+        b0,
+        run,
+        bias,
+        bias0,
+        c,
+        c0,
+        outs,
+        columns,
+    ):
         """C tile = bias + sum over taps and run; see `multiply_rows`."""
         whole = types.int64
         signature = types.void(
-            a, whole, tables, whole, whole, whole, b, whole, whole, bias, whole, c, whole, whole, whole
+            a,
+            whole,
+            tables,
+            whole,
+            whole,
+            whole,
+            b,
+            whole,
+            whole,
+            bias,
+            whole,
+            c,
+            whole,
+            whole,
+            whole,
         )
 
         def codegen(context, builder, signature, args):
@@ -127,7 +163,9 @@ def _make_rows_kernel(rows_count: int):
                 array_data(context, builder, t, v) if isinstance(t, types.Array) else v
                 for t, v in zip(signature.args, args, strict=True)
             ]
-            a, a0, tables, rows, taps, tap_count, b, b0, run, bias, bias0, c, c0, outs, columns = data
+            a, a0, tables, rows, taps, tap_count, b, b0, run, bias, bias0, c, c0, outs, columns = (
+                data
+            )
             a_start, b_start = _at(builder, a, a0), _at(builder, b, b0)
             row_offsets = [builder.load(_at(builder, tables, rows, i)) for i in range(rows_count)]
             first = _load_row(builder, _at(builder, bias, bias0), None) * rows_count
@@ -155,7 +193,25 @@ def _make_rows_kernel(rows_count: int):
 
 def _make_outer_kernel(rows_count: int):
     @intrinsic
-    def multiply(typingctx, a, a0, a_step, b, b0, b_step, tables, starts_a, starts_b, starts, run, c, c0, c_step, add, columns):
+    def multiply(
+        typingctx,
+        a,
+        a0,
+        a_step,
+        b,
+        b0,
+        b_step,
+        tables,
+        starts_a,
+        starts_b,
+        starts,
+        run,
+        c,
+        c0,
+        c_step,
+        add,
+        columns,
+    ):
         """C tile (+)= sum over starts and run; see `multiply_outer`."""
         whole = types.int64
         signature = types.void(
@@ -174,8 +230,12 @@ def _make_outer_kernel(rows_count: int):
             zeros = [ir.Constant(VECTOR, [0.0] * VL)] * (rows_count * NV)
 
             over_starts = _Loop(builder, "starts", starts, zeros)
-            a_first = _at(builder, a_start, builder.load(_at(builder, tables, starts_a, over_starts.index)))
-            b_first = _at(builder, b_start, builder.load(_at(builder, tables, starts_b, over_starts.index)))
+            a_first = _at(
+                builder, a_start, builder.load(_at(builder, tables, starts_a, over_starts.index))
+            )
+            b_first = _at(
+                builder, b_start, builder.load(_at(builder, tables, starts_b, over_starts.index))
+            )
             over_run = _Loop(builder, "run", run, [a_first, b_first, *over_starts.carried])
             a_row, b_row, *tile = over_run.carried
             row_of_b = _load_row(builder, b_row, None)
@@ -184,7 +244,9 @@ def _make_outer_kernel(rows_count: int):
             over_run.finish([_at(builder, a_row, a_step), _at(builder, b_row, b_step), *tile])
             over_starts.finish(tile)
 
-            pointers = [_at(builder, c, c0, builder.mul(_constant(i), c_step)) for i in range(rows_count)]
+            pointers = [
+                _at(builder, c, c0, builder.mul(_constant(i), c_step)) for i in range(rows_count)
+            ]
             with builder.if_else(add) as (adding, storing):
                 with adding:
                     old = [_load_row(builder, pointer, columns) for pointer in pointers]
@@ -200,16 +262,20 @@ def _make_outer_kernel(rows_count: int):
     return multiply
 
 
-# multiply_rows(a, a0, tables, rows, taps, tap_count, b, b0, run, bias, bias0, c, c0, outs, columns)
+# multiply_rows(
+#     a, a0, tables, rows, taps, tap_count, b, b0, run, bias, bias0, c, c0, outs, columns)
 #   C[c0 + outs[i] + j] = bias[bias0 + j] + sum_b sum_k a[a0 + rows[i] + taps[b] + k] * B[b, k, j]
-#   for MR rows i and COLUMNS columns j, of which the first `columns` are stored. `rows`, `taps` and `outs` are
-#   positions in the int64 array `tables`; B's rows lie PANEL floats apart, those of tap b right after tap b-1.
+#   for MR rows i and COLUMNS columns j, of which the first `columns` are stored. `rows`, `taps` and
+#   `outs` are positions in the int64 array `tables`; B's rows lie PANEL floats apart, a tap's rows
+#   right after those of the tap before.
 multiply_rows = _make_rows_kernel(MR)
 
-# multiply_outer(a, a0, a_step, b, b0, b_step, tables, starts_a, starts_b, starts, run, c, c0, c_step, add, columns)
+# multiply_outer(
+#     a, a0, a_step, b, b0, b_step, tables, starts_a, starts_b, starts, run,
+#     c, c0, c_step, add, columns)
 #   C[c0 + i c_step + j] (+)= sum_b sum_k a[a0 + A(b) + k a_step + i] * B[b0 + B(b) + k b_step + j]
-#   for OUTER_MR neighbouring elements i; A(b), B(b) are read from `tables`. All COLUMNS elements of a row of B
-#   are read, only `columns` of a row of C are written. `multiply_outer_one` does a single row, for counts that
-#   OUTER_MR does not divide.
+#   for OUTER_MR neighbouring elements i; A(b) and B(b) are read from `tables`. All COLUMNS elements
+#   of a row of B are read, only `columns` of a row of C are written. `multiply_outer_one` does a
+#   single row, for counts that OUTER_MR does not divide.
 multiply_outer = _make_outer_kernel(OUTER_MR)
 multiply_outer_one = _make_outer_kernel(1)

@@ -1,17 +1,18 @@
 """The three parts of a convolution on the CPU, by algorithm.
 
-In: a pool, a `ConvShape`, an algorithm from `conv_plan.choose_algorithm`, C-contiguous float32 arrays in
-memory layout (activations N,H,W,C; weights K,R,S,C/groups; bias K) and a workspace of exactly
-`conv_plan.workspace_bytes` (1-d uint8, 64-byte aligned). Out: every element of the result is written,
-whatever the result and the workspace held before. The one idea: an algorithm is a module with `forward`,
-`grad_input` and `grad_weight`, imported (and so compiled) when it is first used. The same bits for any number
-of threads and any order of chunks. Read next: `conv_im2col.py` (the reference), then `conv_direct.py`.
+In: a pool, a `ConvShape`, an algorithm from `conv_plan.choose_algorithm`, C-contiguous float32
+arrays in memory layout (activations N,H,W,C; weights K,R,S,C/groups; bias K) and a workspace of
+exactly `conv_plan.workspace_bytes` (1-d uint8, 64-byte aligned). Out: every element of the result
+is written, whatever the result and the workspace held before. The one idea: an algorithm is a
+module with `forward`, `grad_input` and `grad_weight`, imported (and so compiled) when it is first
+used. The same bits for any number of threads and any order of chunks. Read next: `conv_im2col.py`
+(the reference), then `conv_direct.py`.
 """
 
 from __future__ import annotations
 
 import importlib
-from functools import lru_cache
+from functools import cache
 from types import ModuleType
 
 import numpy as np
@@ -27,7 +28,7 @@ _MODULES = {
 }
 
 
-@lru_cache(maxsize=None)
+@cache
 def _module(algorithm: str) -> ModuleType:
     return importlib.import_module(f"ooctrain.layers.kernels.cpu.{_MODULES[algorithm]}")
 
@@ -42,9 +43,10 @@ def forward(
     y: np.ndarray,
     workspace: np.ndarray,
 ) -> None:
-    """y[n, oh, ow, k] = bias[k] + sum over r, s, c of x[n, oh*stride + r*dilation - pad, ..., c] w[k, r, s, c].
+    """y[n, p, q, k] = bias[k] + sum of x[n, p * stride + r * dilation - pad, .., c] w[k, r, s, c].
 
-    Cost: `shape.flops` (direct, im2col); about 4/9 (winograd2) or 1/4 (winograd4) of its multiplications.
+    Cost: `shape.flops` (direct, im2col); about 4/9 (winograd2) or 1/4 (winograd4) of its
+    multiplications.
     """
     _module(algorithm).forward(pool, shape, x, w, bias, y, workspace)
 

@@ -1,17 +1,17 @@
 """Direct convolution: gather pixels, multiply by panels of weights, no column buffer.
 
-In: NHWC activations, KRSC weights, a plan from `direct_plan.py`. Out: y, dx or dW. The one idea: a block of
-output pixels needs a window of the source. Where that window touches the border it is copied once, zeros
-included; else the source is read where it lies. Tables tell the micro-kernel where the row of each pixel
-starts, so rows of a tile may cross image rows and images, and small images fill the registers as well as
-large ones. Weights are packed in panels of PANEL filters. Cost: 2 N K OH OW R S C/groups flops for each part.
-Source: Georganas et al., "Anatomy of High-Performance Deep Learning Convolutions on SIMD Architectures"
-(SC 2018); `brgemm.py`. Read next: `conv_winograd.py`.
+In: NHWC activations, KRSC weights, a plan from `direct_plan.py`. Out: y, dx or dW. The one idea:
+a block of output pixels needs a window of the source. Where that window touches the border it is
+copied once, zeros included; else the source is read where it lies. Tables tell the micro-kernel
+where the row of each pixel starts, so rows of a tile may cross image rows and images, and small
+images fill the registers as well as large ones. Weights are packed in panels of PANEL filters.
+Cost: 2 N K OH OW R S C/groups flops for each part. Source: Georganas et al., "Anatomy of
+High-Performance Deep Learning Convolutions on SIMD Architectures" (SC 2018); `brgemm.py`. Read
+next: `conv_winograd.py`.
 """
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 from numba import types
 
@@ -33,11 +33,17 @@ from ooctrain.layers.kernels.cpu.direct_plan import (
     plan_grad_input,
     plan_grad_weight,
 )
-from ooctrain.layers.kernels.cpu.jit import kernel
+from ooctrain.layers.kernels.cpu.jit import inner, kernel
 from ooctrain.layers.kernels.cpu.partials import sum_partials
 from ooctrain.layers.kernels.cpu.pool import ThreadPool
 from ooctrain.layers.kernels.cpu.tiling import PANEL, chunk_items
-from ooctrain.layers.kernels.cpu.window import copy_panel, copy_run, copy_window, pack_columns, pack_transposed
+from ooctrain.layers.kernels.cpu.window import (
+    copy_panel,
+    copy_run,
+    copy_window,
+    pack_columns,
+    pack_transposed,
+)
 
 PACK_FLOPS = 20  # packing an element takes as long as so many operations of the multiplying loop
 _floats = types.float32[::1]
@@ -50,17 +56,21 @@ def _numbers_of(plan_class):
     return types.NamedUniTuple(_whole, len(plan_class._fields), plan_class)
 
 
-# --- forward and gradient of the input ----------------------------------------------------------------
+# --- forward and gradient of the input
+# ----------------------------------------------------------------
 
 
-@numba.njit
+@inner
 def _pack_panel(w, panel, phase, tables, p, target, place):
     """One panel of one phase: [tap][run][PANEL] floats at target[place]."""
     group, first = panel // p.panels, panel % p.panels * PANEL
     columns = min(PANEL, p.out_cg - first)
     if p.backward == 0:
-        # The one phase uses all taps in the order of a filter's elements, so a filter is read whole.
-        pack_transposed(w, (group * p.out_cg + first) * p.weight_row, columns, p.weight_row, target, place)
+        # The one phase uses all taps in the order of a filter's elements, so a filter is read
+        # whole.
+        pack_transposed(
+            w, (group * p.out_cg + first) * p.weight_row, columns, p.weight_row, target, place
+        )
         return
     first_tap, count = tables[phase * PHASE_FIELDS + 2], tables[phase * PHASE_FIELDS + 3]
     for tap in range(first_tap, first_tap + count):
@@ -78,12 +88,14 @@ def _pack_weights(w, space, tables, p, lo, hi, thread):
         phase, panel = item // all_panels, item % all_panels
         record = phase * PHASE_FIELDS
         size = tables[record + 3] * p.run * PANEL
-        _pack_panel(w, panel, phase, tables, p, space, p.packed_at + tables[record + 4] + panel * size)
+        _pack_panel(
+            w, panel, phase, tables, p, space, p.packed_at + tables[record + 4] + panel * size
+        )
 
 
-@numba.njit
+@inner
 def _list_pixels(tables, rows, p, phase, image, images, q0, q1, base):
-    """Writes for each output pixel of a block where its source row and its output row start; returns how many.
+    """Writes where the source and the output of each pixel of a block start; returns how many.
 
     `base` is the offset of the block's window; pixels that the phase does not have are left out.
     """
@@ -112,7 +124,7 @@ def _list_pixels(tables, rows, p, phase, image, images, q0, q1, base):
     return count
 
 
-@numba.njit
+@inner
 def _multiply_block(source, space, weights_at, tables, rows, p, phase, panel, pixels, y):
     """All pixels of a block times one panel."""
     record = phase * PHASE_FIELDS
@@ -121,7 +133,8 @@ def _multiply_block(source, space, weights_at, tables, rows, p, phase, panel, pi
     for part in range(0, min(PANEL, columns), COLUMNS):
         tile = 0
         while tile < pixels:
-            # The last tile overlaps its neighbour rather than being cut: the same values are written twice.
+            # The last tile overlaps its neighbour rather than being cut: the same values are
+            # written twice.
             start = max(0, min(tile, pixels - MR))
             multiply_rows(
                 source, group * p.in_cg, tables, rows + start,
@@ -132,13 +145,13 @@ def _multiply_block(source, space, weights_at, tables, rows, p, phase, panel, pi
             tile += MR
 
 
-@numba.njit
+@inner
 def _first_channel(p, panel):
     """Of all output channels, the first of a panel: panels are numbered group by group."""
     return panel // p.panels * p.out_cg + panel % p.panels * PANEL
 
 
-@numba.njit
+@inner
 def _write_bias(space, tables, outs, p, panel_lo, panel_hi, pixels, y):
     """Output pixels that no tap reaches (a 1x1 filter with stride 2) are the bias alone."""
     first = _first_channel(p, panel_lo)
@@ -147,7 +160,7 @@ def _write_bias(space, tables, outs, p, panel_lo, panel_hi, pixels, y):
         copy_run(space, p.bias_at + first, y, tables[outs + pixel] + first, end - first)
 
 
-@numba.njit
+@inner
 def _block(x, w, y, space, tables, p, block, panel_lo, panel_hi, thread):
     """One block of output pixels times the panels [panel_lo, panel_hi)."""
     image = block // p.row_blocks * p.block_images
@@ -161,7 +174,17 @@ def _block(x, w, y, space, tables, p, block, panel_lo, panel_hi, thread):
         for i in range(images):
             place = base + i * p.window_h * p.window_w * p.in_c
             copy_window(
-                x, image + i, p.in_h, p.in_w, p.in_c, top, left, space, place, p.window_h, p.window_w
+                x,
+                image + i,
+                p.in_h,
+                p.in_w,
+                p.in_c,
+                top,
+                left,
+                space,
+                place,
+                p.window_h,
+                p.window_w,
             )
     rows = p.rows_at + thread * 2 * p.rows_capacity
     for phase in range(p.phases):
@@ -178,10 +201,20 @@ def _block(x, w, y, space, tables, p, block, panel_lo, panel_hi, thread):
 
 
 @kernel(
-    types.void(_floats, _floats, _floats, _floats, _tables, _numbers_of(Correlation), _whole, _whole, _whole)
+    types.void(
+        _floats,
+        _floats,
+        _floats,
+        _floats,
+        _tables,
+        _numbers_of(Correlation),
+        _whole,
+        _whole,
+        _whole,
+    )
 )
 def _correlate(x, w, y, space, tables, p, lo, hi, thread):
-    """Items: (block of pixels, group of panels); or panels alone, each packed by the item that uses it."""
+    """Items: (block of pixels, group of panels), or panels alone, packed where they are used."""
     all_panels = p.panels * p.groups
     shares = -(-all_panels // p.item_panels)
     for item in range(lo, hi):
@@ -197,12 +230,13 @@ def _correlate(x, w, y, space, tables, p, lo, hi, thread):
             _block(x, w, y, space, tables, p, item // shares, panel, end, thread)
 
 
-# --- gradient of the weights --------------------------------------------------------------------------
+# --- gradient of the weights
+# --------------------------------------------------------------------------
 
 
-@numba.njit
+@inner
 def _list_rows(tables, rows, p, image, images, q0, q1):
-    """Writes where each output row of a block starts in dy and in the window; returns (rows, their length)."""
+    """Writes where each row of a block starts in dy and in the window: (rows, their length)."""
     if p.flat == 1:
         tables[rows] = (image * p.out_h + q0) * p.out_w * p.out_c
         tables[rows + p.rows_capacity] = 0
@@ -217,7 +251,7 @@ def _list_rows(tables, rows, p, image, images, q0, q1):
     return count, p.out_w
 
 
-@numba.njit
+@inner
 def _copy_block(x, space, p, image, images, q0, q1, channel, channels, window):
     """The window of a block: one panel of channels, or all channels where there are few."""
     height = p.window_h - (p.block_rows - (q1 - q0)) * p.step_h
@@ -225,15 +259,17 @@ def _copy_block(x, space, p, image, images, q0, q1, channel, channels, window):
     for i in range(images):
         place = window + i * p.window_h * p.window_w * p.pitch
         if p.merged == 1:
-            copy_window(x, image + i, p.in_h, p.in_w, p.in_c, top, left, space, place, height, p.window_w)
+            copy_window(
+                x, image + i, p.in_h, p.in_w, p.in_c, top, left, space, place, height, p.window_w
+            )
         else:
             copy_panel(
-                x, image + i, p.in_h, p.in_w, p.in_c, channel, channels, top, left, p.skip_h, p.skip_w,
-                space, place, height, p.window_w,
+                x, image + i, p.in_h, p.in_w, p.in_c, channel, channels, top, left, p.skip_h,
+                p.skip_w, space, place, height, p.window_w,
             )  # fmt: skip
 
 
-@numba.njit
+@inner
 def _outer_block(dy, space, tables, rows, count, run, p, k0, k1, window, columns, add, dw, place):
     """dW[k0:k1, `columns` at each tap] (+)= sum over a block's pixels of dy (outer) window."""
     a_rows, b_rows, b_step = rows, rows + p.rows_capacity, p.step_w * p.pitch
@@ -258,7 +294,15 @@ def _outer_block(dy, space, tables, rows, count, run, p, k0, k1, window, columns
 
 @kernel(
     types.void(
-        _floats, _floats, _floats, _floats, _tables, _numbers_of(WeightGradient), _whole, _whole, _whole
+        _floats,
+        _floats,
+        _floats,
+        _floats,
+        _tables,
+        _numbers_of(WeightGradient),
+        _whole,
+        _whole,
+        _whole,
     )
 )
 def _outer(x, dy, dw, space, tables, p, lo, hi, thread):
@@ -285,14 +329,17 @@ def _outer(x, dy, dw, space, tables, p, lo, hi, thread):
             for step in range(panel, panel_end):
                 channel = step * PANEL
                 columns = p.tap_columns if p.merged == 1 else min(PANEL, p.tap_columns - channel)
-                _copy_block(x, space, p, image, images, q0, q1, group * p.in_cg + channel, columns, window)
+                _copy_block(
+                    x, space, p, image, images, q0, q1, group * p.in_cg + channel, columns, window
+                )
                 _outer_block(
                     dy, space, tables, rows, count, run, p, k0, k1, window, columns,
                     block > first_block, target, place + channel,
                 )  # fmt: skip
 
 
-# --- drivers ------------------------------------------------------------------------------------------
+# --- drivers
+# ------------------------------------------------------------------------------------------
 
 
 def _views(plan: DirectPlan, workspace: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -313,7 +360,9 @@ def _run_correlation(pool, shape, plan, source, w, bias, target, workspace) -> N
     source, w, target = source.reshape(-1), w.reshape(-1), target.reshape(-1)
     if not p.private:
         panels = p.phases * p.panels * p.groups
-        pool.run(_pack_weights, panels, chunk_items(panels, PACK_FLOPS * w.size), w, space, tables, p)
+        pool.run(
+            _pack_weights, panels, chunk_items(panels, PACK_FLOPS * w.size), w, space, tables, p
+        )
     chunk = chunk_items(p.items, shape.flops)
     pool.run(_correlate, p.items, chunk, source, w, target, space, tables, p)
 

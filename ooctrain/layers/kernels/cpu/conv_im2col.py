@@ -1,22 +1,22 @@
-"""Convolution as the textbook has it: write every receptive field as a row of a matrix, then multiply.
+"""Convolution as in textbooks: write every receptive field as a row of a matrix, then multiply.
 
-In: NHWC activations, KRSC weights. Out: y, dx or dW. The one idea ("im2col"): with col[p] the R*S*C numbers
-that output pixel p sees, y[p, k] = col[p] . w[k]; dcol[p] = sum_k dy[p, k] w[k] is scattered back to dx; and
-dW[k] = sum_p dy[p, k] col[p]. Slow and clear: the reference that the fast kernels are read against. Each item
-keeps its column rows in scratch memory, a block of output rows at a time. Source: Chellapilla, Puri, Simard,
-"High Performance Convolutional Neural Networks for Document Processing" (2006), section 3. Read next:
-`conv_direct.py`, which never writes the columns.
+In: NHWC activations, KRSC weights. Out: y, dx or dW. The one idea ("im2col"): with col[p] the
+R*S*C numbers that output pixel p sees, y[p, k] = col[p] . w[k]; dcol[p] = sum_k dy[p, k] w[k] is
+scattered back to dx; and dW[k] = sum_p dy[p, k] col[p]. Slow and clear: the reference that the
+fast kernels are read against. Each item keeps its column rows in scratch memory, a block of
+output rows at a time. Source: Chellapilla, Puri, Simard, "High Performance Convolutional Neural
+Networks for Document Processing" (2006), section 3. Read next: `conv_direct.py`, which never
+writes the columns.
 """
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 from numba import types
 
 from ooctrain.layers.kernels.conv_shape import ConvShape
 from ooctrain.layers.kernels.cpu.im2col_plan import Im2colPlan, plan
-from ooctrain.layers.kernels.cpu.jit import kernel
+from ooctrain.layers.kernels.cpu.jit import inner, kernel
 from ooctrain.layers.kernels.cpu.pool import ThreadPool
 
 _floats, _whole = types.float32[::1], types.int64
@@ -24,9 +24,9 @@ _numbers = types.NamedUniTuple(types.int64, len(Im2colPlan._fields), Im2colPlan)
 ZERO = np.float32(0.0)
 
 
-@numba.njit
+@inner
 def _write_columns(x, p, image, group, row, rows, column):
-    """column[pixel * columns + (r, s, c)] = the input that tap (r, s) of the pixel sees, 0 outside."""
+    """column[pixel * columns + (r, s, c)] = what tap (r, s) of the pixel sees, 0 outside."""
     place = 0
     for oh in range(row, row + rows):
         for ow in range(p.ow):
@@ -41,7 +41,11 @@ def _write_columns(x, p, image, group, row, rows, column):
                     place += p.cg
 
 
-@kernel(types.void(_floats, _floats, _floats, types.boolean, _floats, _floats, _numbers, _whole, _whole, _whole))
+@kernel(
+    types.void(
+        _floats, _floats, _floats, types.boolean, _floats, _floats, _numbers, _whole, _whole, _whole
+    )
+)
 def _forward(x, w, bias, has_bias, y, space, p, lo, hi, thread):
     """Items: blocks of output rows of an image."""
     column = space[thread * p.column_floats : (thread + 1) * p.column_floats]

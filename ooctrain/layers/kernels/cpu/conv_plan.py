@@ -1,9 +1,9 @@
 """Which algorithm a convolution uses and how much scratch memory each of its three parts needs.
 
-In: a `ConvShape`. Out: a name and byte counts, exact, for a number of threads. The one idea: both follow from
-the shape alone, never from the machine's load or its instruction set, so they are known when a step is traced
-and kernels allocate nothing. Pure Python: no Numba is imported here. Read next: `direct_plan.py`,
-`conv2d.py`.
+In: a `ConvShape`. Out: a name and byte counts, exact, for a number of threads. The one idea: both
+follow from the shape alone, never from the machine's load or its instruction set, so they are
+known when a step is traced and kernels allocate nothing. Pure Python: no Numba is imported here.
+Read next: `direct_plan.py`, `conv2d.py`.
 """
 
 from __future__ import annotations
@@ -36,19 +36,21 @@ def choose_algorithm(shape: ConvShape, requested: str = "auto") -> Algorithm:
     """
     if requested not in (*ALGORITHMS, "auto"):
         raise ConfigError(
-            f"unknown convolution algorithm {requested!r}", fix=f"one of auto, {', '.join(ALGORITHMS)}"
+            f"unknown convolution algorithm {requested!r}",
+            fix=f"one of auto, {', '.join(ALGORITHMS)}",
         )
     if requested == "im2col":
         return "im2col"
     if requested == "direct" or not winograd_plan.applies(shape):
         return "direct"
-    return requested if requested != "auto" else _cheapest(shape)
+    wanted: dict[str, Algorithm] = {"winograd2": "winograd2", "winograd4": "winograd4"}
+    return wanted.get(requested) or _cheapest(shape)
 
 
 def _cheapest(shape: ConvShape) -> Algorithm:
-    """The algorithm with the fewest multiplications, if enough tiles share each transformed weight."""
+    """The fewest multiplications, if enough tiles share each transformed weight."""
     pixels = shape.n * shape.oh * shape.ow
-    costs = {
+    costs: dict[Algorithm, float] = {
         "direct": 9 * pixels,
         "winograd2": 16 * WINOGRAD_OVERHEAD * winograd_plan.tile_count(shape, 2),
         "winograd4": 36 * WINOGRAD_OVERHEAD * winograd_plan.tile_count(shape, 4),
@@ -75,19 +77,17 @@ def workspace_bytes(shape: ConvShape, algorithm: str, part: str, threads: int) -
         return 4 * winograd_plan.plan_correlation(shape, m, threads, backward=backward).size_floats
     if algorithm == "im2col":
         return 4 * im2col_plan.plan(shape, part, threads).size_floats
-    planners = {
-        "forward": direct_plan.plan_forward,
-        "grad_input": direct_plan.plan_grad_input,
-        "grad_weight": direct_plan.plan_grad_weight,
-    }
-    return 4 * planners[part](shape, threads).size_floats
+    if part == "grad_weight":
+        return 4 * direct_plan.plan_grad_weight(shape, threads).size_floats
+    plan = direct_plan.plan_forward if part == "forward" else direct_plan.plan_grad_input
+    return 4 * plan(shape, threads).size_floats
 
 
 def linear_shape(rows: int, inputs: int, outputs: int) -> ConvShape:
-    """A linear layer is a 1x1 convolution on 1x1 images: the same memory layouts, the same products."""
+    """A linear layer is a 1x1 convolution on 1x1 images: same layouts, same products."""
     return ConvShape(n=rows, c=inputs, h=1, w=1, k=outputs, r=1, s=1)
 
 
 def linear_workspace_bytes(rows: int, inputs: int, outputs: int, part: str, threads: int) -> int:
-    """`workspace_bytes` of the products of a linear layer: x (rows, inputs), w (outputs, inputs)."""
+    """`workspace_bytes` of a linear layer's products: x (rows, inputs), w (outputs, inputs)."""
     return workspace_bytes(linear_shape(rows, inputs, outputs), "direct", part, threads)

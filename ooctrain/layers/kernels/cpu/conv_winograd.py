@@ -1,17 +1,17 @@
-"""Winograd convolution F(2x2, 3x3) and F(4x4, 3x3): fewer multiplications for 3x3 filters of stride 1.
+"""Winograd convolution F(2x2, 3x3) and F(4x4, 3x3): 3x3 filters with fewer multiplications.
 
-In: NHWC activations, KRSC weights, a plan from `winograd_plan.py`. Out: y, dx or dW. The one idea: transform
-a group of tiles into (m+2)^2 planes, multiply each plane by the same plane of the transformed weights with
-the micro-kernel of `brgemm.py`, transform back; all of it while the group lies in the cache. The gradient of
-the weights uses the transposed transforms: dW = G^T [sum over tiles of (B^T d B) (outer) (A e A^T)] G.
-Rounding: F2 about as direct (exact on whole numbers of moderate size), F4 a few 1e-6 of the result's own
-deviation (root mean square). Cost: 9 m^2 / (m+2)^2 times fewer multiplications than direct: 2.25 and 4.
-Source: Lavin & Gray (CVPR 2016). Read next: `winograd_transforms.py`.
+In: NHWC activations, KRSC weights, a plan from `winograd_plan.py`. Out: y, dx or dW. The one
+idea: transform a group of tiles into (m+2)^2 planes, multiply each plane by the same plane of the
+transformed weights with the micro-kernel of `brgemm.py`, transform back; all of it while the
+group lies in the cache. The gradient of the weights uses the transposed transforms: dW = G^T [sum
+over tiles of (B^T d B) (outer) (A e A^T)] G. Rounding: F2 about as direct (exact on whole numbers
+of moderate size), F4 a few 1e-6 of the result's own deviation (root mean square). Cost: 9 m^2 /
+(m+2)^2 times fewer multiplications than direct: 2.25 and 4. Source: Lavin & Gray (CVPR 2016).
+Read next: `winograd_transforms.py`.
 """
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 from numba import types
 
@@ -23,7 +23,7 @@ from ooctrain.layers.kernels.cpu.brgemm import (
     multiply_outer,
     multiply_rows,
 )
-from ooctrain.layers.kernels.cpu.jit import kernel
+from ooctrain.layers.kernels.cpu.jit import inner, kernel
 from ooctrain.layers.kernels.cpu.partials import sum_partials
 from ooctrain.layers.kernels.cpu.pool import ThreadPool
 from ooctrain.layers.kernels.cpu.simd import VL
@@ -43,23 +43,26 @@ from ooctrain.layers.kernels.cpu.winograd_transforms import (
     transform_panel,
 )
 
-TRANSFORM_FLOPS = 40  # a transformed element takes as long as so many operations of the multiplying loop
+TRANSFORM_FLOPS = (
+    40  # a transformed element takes as long as so many operations of the multiplying loop
+)
 _floats, _tables, _whole = types.float32[::1], types.int64[::1], types.int64
 _correlation = types.NamedUniTuple(_whole, len(Correlation._fields), Correlation)
 _gradient = types.NamedUniTuple(_whole, len(WeightGradient._fields), WeightGradient)
 
 
-# --- forward and gradient of the input ----------------------------------------------------------------
+# --- forward and gradient of the input
+# ----------------------------------------------------------------
 
 
-@numba.njit
+@inner
 def _tile_place(p, tile):
     """(image, first output row, first output column) of a tile's number."""
     image, rest = tile // (p.tiles_h * p.tiles_w), tile % (p.tiles_h * p.tiles_w)
     return image, rest // p.tiles_w * p.m, rest % p.tiles_w * p.m
 
 
-@numba.njit
+@inner
 def _transform_tiles(x, space, p, lo, hi, first, place, scratch):
     """Tiles [lo, hi) of the input into planes at `place`, of which tile `first` is row 0."""
     for tile in range(lo, hi):
@@ -70,15 +73,15 @@ def _transform_tiles(x, space, p, lo, hi, first, place, scratch):
         )
 
 
-@numba.njit
+@inner
 def _list_rows(tables, rows, p, count):
-    """Rows of the product of `count` tiles; fewer than a register tile are filled up with the last."""
+    """Rows of a product of `count` tiles; the last is repeated to fill a register tile."""
     for i in range(max(count, MR)):
         tables[rows + i] = min(i, count - 1) * p.in_c
         tables[rows + p.rows_capacity + i] = min(i, count - 1) * PANEL
 
 
-@numba.njit
+@inner
 def _multiply_panel(y, space, tables, p, panel, lo, hi, tiles_at, weights_at, thread):
     """Output channels of one panel for the tiles [lo, hi), whose planes start at `tiles_at`."""
     rows = p.rows_at + thread * 2 * p.rows_capacity
@@ -155,12 +158,13 @@ def _by_filters(w, y, space, tables, p, lo, hi, thread):
             _multiply_panel(y, space, tables, p, panel, first, last, tiles_at, weights_at, thread)
 
 
-# --- gradient of the weights --------------------------------------------------------------------------
+# --- gradient of the weights
+# --------------------------------------------------------------------------
 
 
-@numba.njit
+@inner
 def _add_products(space, tables, p, tiles, filters, channels, add, thread):
-    """sums[point, k, c] (+)= sum over the group's tiles of errors[point, t, k] * inputs[point, t, c]."""
+    """sums[point, k, c] (+)= sum over tiles t of errors[point, t, k] * inputs[point, t, c]."""
     inputs = p.inputs_at + thread * p.inputs_stride
     errors = p.errors_at + thread * p.errors_stride
     sums = p.sums_at + thread * p.sums_stride
@@ -194,10 +198,22 @@ def _grad_weight(x, dy, dw, space, tables, p, lo, hi, thread):
                 image, y, z = _tile_place(p, tile)
                 row = p.inputs_at + thread * p.inputs_stride + (tile - start) * p.channel_block
                 transform_input(
-                    x, image, y - p.top, z - p.left, p, channel, channels, space, row, p.inputs_plane, scratch
+                    x,
+                    image,
+                    y - p.top,
+                    z - p.left,
+                    p,
+                    channel,
+                    channels,
+                    space,
+                    row,
+                    p.inputs_plane,
+                    scratch,
                 )
                 row = p.errors_at + thread * p.errors_stride + (tile - start) * p.filter_block
-                transform_error(dy, image, y, z, p, filter_, filters, space, row, p.errors_plane, scratch)
+                transform_error(
+                    dy, image, y, z, p, filter_, filters, space, row, p.errors_plane, scratch
+                )
             _add_products(space, tables, p, end - start, filters, channels, start > first, thread)
         target = dw if p.parts == 1 else space
         base = 0 if p.parts == 1 else p.partials_at + part * p.partial_stride
@@ -210,7 +226,8 @@ def _grad_weight(x, dy, dw, space, tables, p, lo, hi, thread):
                 )
 
 
-# --- drivers ------------------------------------------------------------------------------------------
+# --- drivers
+# ------------------------------------------------------------------------------------------
 
 
 def _views(plan: WinogradPlan, workspace: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -222,7 +239,8 @@ def _run_correlation(pool, plan, source, w, bias, target, workspace) -> None:
     space, tables = _views(plan, workspace)
     p = plan.numbers
     end = p.bias_at + p.out_c
-    # PANEL zeros follow the bias: products start from zero, the bias is added after the last transform.
+    # PANEL zeros follow the bias: products start from zero, the bias is added after the last
+    # transform.
     space[p.bias_at : end + PANEL] = 0.0
     if bias is not None:
         space[p.bias_at : end] = bias
@@ -260,4 +278,6 @@ def grad_weight(pool: ThreadPool, shape: ConvShape, m: int, x, dy, dw, workspace
     chunk = chunk_items(p.items, 2 * p.planes * p.tiles * p.in_c * p.out_c)
     pool.run(_grad_weight, p.items, chunk, x.reshape(-1), dy.reshape(-1), flat, space, tables, p)
     if p.parts > 1:
-        pool.run(sum_partials, flat.size, 65536, space, p.partials_at, p.partial_stride, p.parts, flat)
+        pool.run(
+            sum_partials, flat.size, 65536, space, p.partials_at, p.partial_stride, p.parts, flat
+        )

@@ -1,12 +1,13 @@
 """How a direct convolution is cut into work items, and where everything lies in its workspace.
 
-In: a `ConvShape` and a number of threads. Out: tuples of integers that the kernels of `conv_direct.py` read,
-and from which `conv_plan.workspace_bytes` takes the size. The one idea: forward and the gradient of the input
-are the same gather. On a grid of positions q an output pixel is q * out_step + shift, and tap t of it reads
-the source pixel q * in_step + t. Forward has one phase (out_step 1, in_step = stride). The gradient of the
-input has stride x stride phases (out_step = stride, in_step 1), one for each remainder of the output row and
-column: phase a uses the filter rows r with (r * dilation) mod stride = a. Pure Python, so that tracing and
-planning need no Numba. Source: Dumoulin & Visin, "A guide to convolution arithmetic for deep learning"
+In: a `ConvShape` and a number of threads. Out: tuples of integers that the kernels of
+`conv_direct.py` read, and from which `conv_plan.workspace_bytes` takes the size. The one idea:
+forward and the gradient of the input are the same gather. On a grid of positions q an output
+pixel is q * out_step + shift, and tap t of it reads the source pixel q * in_step + t. Forward has
+one phase (out_step 1, in_step = stride). The gradient of the input has stride x stride phases
+(out_step = stride, in_step 1), one for each remainder of the output row and column: phase a uses
+the filter rows r with (r * dilation) mod stride = a. Pure Python, so that tracing and planning
+need no Numba. Source: Dumoulin & Visin, "A guide to convolution arithmetic for deep learning"
 (2016), chapter 4. Read next: `conv_direct.py`.
 """
 
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 from ooctrain.layers.kernels.conv_shape import ConvShape
 from ooctrain.layers.kernels.cpu.tiling import PANEL, ROWS, aligned, ceil_div, place
@@ -28,7 +29,7 @@ MAX_PARTS = 4  # parts of the batch whose partial weight gradients are kept
 
 
 class Correlation(NamedTuple):
-    """Integers of a gather (forward or gradient of the input). Sizes in elements, `*_at` in the workspace."""
+    """Integers of a gather (forward or gradient of the input). Sizes in elements."""
 
     images: int
     in_h: int
@@ -78,7 +79,7 @@ class Correlation(NamedTuple):
 
 
 class WeightGradient(NamedTuple):
-    """Integers of a gradient of the weights; rows of dW are filters, columns its taps and channels."""
+    """Integers of a gradient of the weights: a row of dW is a filter, columns are its elements."""
 
     images: int
     in_h: int
@@ -124,8 +125,11 @@ class WeightGradient(NamedTuple):
     window_stride: int
 
 
+Numbers = TypeVar("Numbers", Correlation, WeightGradient)
+
+
 @dataclass(frozen=True, slots=True)
-class DirectPlan:
+class DirectPlan(Generic[Numbers]):
     """A plan's integers, the tables at the front of its workspace, and the whole size.
 
     Args:
@@ -134,14 +138,14 @@ class DirectPlan:
         size_floats: size of the workspace.
     """
 
-    numbers: Correlation | WeightGradient
+    numbers: Numbers
     tables: tuple[int, ...]
     size_floats: int
 
 
 @dataclass(frozen=True, slots=True)
 class _Phase:
-    """Taps (source row, source column, position in the filter row) of one remainder of the output pixels."""
+    """Taps (source row, source column, number in the filter) of one class of output pixels."""
 
     shift_h: int
     shift_w: int
@@ -150,7 +154,7 @@ class _Phase:
 
 @dataclass(frozen=True, slots=True)
 class _Grid:
-    """One axis of the gather: grid positions, steps, and for each phase (shift, ((source tap, r), ...))."""
+    """One axis of the gather: positions, steps, and for each phase (shift, ((tap, r), ...))."""
 
     first: int
     count: int
@@ -178,9 +182,10 @@ def backward_axis(inner: int, filter_taps: int, stride: int, dilation: int, befo
 
 
 def cut_blocks(images: int, rows: int, columns: int, target: int) -> tuple[int, int]:
-    """(images, rows) of a block of at most about `target` pixels: rows of one image, or whole images.
+    """(images, rows) of a block of about `target` pixels: rows of one image, or whole images.
 
-    Of the sizes from half the target up, the one whose register tiles of ROWS pixels are the fullest.
+    Of the sizes from half the target up, the one whose register tiles of ROWS pixels are the
+    fullest.
     """
     unit, most = (columns, rows) if rows * columns >= target else (rows * columns, images)
     largest = max(1, min(most, target // unit))
@@ -208,13 +213,28 @@ def _inside(axis: _Grid, extent: int) -> bool:
 
 def _plan_correlation(
     shape: ConvShape, rows: _Grid, columns: _Grid, *, backward: bool, threads: int
-) -> DirectPlan:
+) -> DirectPlan[Correlation]:
     if backward:
-        in_h, in_w, in_c, out_h, out_w, out_c = shape.oh, shape.ow, shape.k, shape.h, shape.w, shape.c
+        in_h, in_w, in_c, out_h, out_w, out_c = (
+            shape.oh,
+            shape.ow,
+            shape.k,
+            shape.h,
+            shape.w,
+            shape.c,
+        )
     else:
-        in_h, in_w, in_c, out_h, out_w, out_c = shape.h, shape.w, shape.c, shape.oh, shape.ow, shape.k
+        in_h, in_w, in_c, out_h, out_w, out_c = (
+            shape.h,
+            shape.w,
+            shape.c,
+            shape.oh,
+            shape.ow,
+            shape.k,
+        )
     in_cg, out_cg = in_c // shape.groups, out_c // shape.groups
-    # Forward: in an image row the S taps and their channels lie side by side, so they are read as one run.
+    # Forward: in an image row the S taps and their channels lie side by side, so they are read as
+    # one run.
     merged = not backward and shape.groups == 1 and shape.dilation[1] == 1
     run = shape.s * shape.c if merged else in_cg
     low_h, high_h = _tap_range(rows)
@@ -223,7 +243,12 @@ def _plan_correlation(
         _Phase(
             shift_h,
             shift_w,
-            tuple((y, x, r * shape.s + s) for y, r in taps_h for x, s in taps_w if s == 0 or not merged),
+            tuple(
+                (y, x, r * shape.s + s)
+                for y, r in taps_h
+                for x, s in taps_w
+                if s == 0 or not merged
+            ),
         )
         for shift_h, taps_h in rows.phases
         for shift_w, taps_w in columns.phases
@@ -235,7 +260,9 @@ def _plan_correlation(
     all_panels = panels * shape.groups
     weight_floats = all_panels * taps * run * PANEL
     pixels = shape.n * rows.count * columns.count
-    private = not copied and pixels <= PRIVATE_PIXELS and weight_floats > shape.n * in_h * in_w * in_c
+    private = (
+        not copied and pixels <= PRIVATE_PIXELS and weight_floats > shape.n * in_h * in_w * in_c
+    )
     # Source pixels of a block should stay in the second-level cache beside a panel of weights.
     target = PRIVATE_PIXELS if private else max(48, min(256, 98304 // in_c))
     block_images, block_rows = cut_blocks(shape.n, rows.count, columns.count, target)
@@ -256,21 +283,24 @@ def _plan_correlation(
     panel_floats = aligned(taps * run * PANEL)
     packed_floats = panel_floats * threads if private else weight_floats
     rows_at, bias_at, packed_at, window_at, size_floats = place(
-        2 * len(tables), 2 * 2 * capacity * threads, out_c + PANEL, packed_floats, window_floats * threads
+        2 * len(tables),
+        2 * 2 * capacity * threads,
+        out_c + PANEL,
+        packed_floats,
+        window_floats * threads,
     )[1:]
     numbers = Correlation(
         images=shape.n, in_h=in_h, in_w=in_w, in_c=in_c, out_h=out_h, out_w=out_w, out_c=out_c,
-        groups=shape.groups, in_cg=in_cg, out_cg=out_cg, panels=panels,
-        q_h0=rows.first, q_h=rows.count, q_w0=columns.first, q_w=columns.count,
-        in_step_h=rows.in_step, in_step_w=columns.in_step,
-        out_step_h=rows.out_step, out_step_w=columns.out_step,
-        low_h=low_h, low_w=low_w, phases=len(phases), taps=taps, run=run,
-        weight_row=shape.r * shape.s * shape.cg, backward=int(backward), copied=int(copied),
-        private=int(private), block_images=block_images, block_rows=block_rows, row_blocks=row_blocks,
-        blocks=blocks, item_panels=item_panels, items=items, window_h=window_h, window_w=window_w,
-        rows_capacity=capacity, tap_table=PHASE_FIELDS * len(phases),
-        source_table=PHASE_FIELDS * len(phases) + taps, rows_at=rows_at // 2, bias_at=bias_at,
-        packed_at=packed_at, packed_stride=panel_floats, window_at=window_at, window_stride=window_floats,
+        groups=shape.groups, in_cg=in_cg, out_cg=out_cg, panels=panels, q_h0=rows.first,
+        q_h=rows.count, q_w0=columns.first, q_w=columns.count, in_step_h=rows.in_step,
+        in_step_w=columns.in_step, out_step_h=rows.out_step, out_step_w=columns.out_step,
+        low_h=low_h, low_w=low_w, phases=len(phases), taps=taps, run=run, weight_row=shape.r *
+        shape.s * shape.cg, backward=int(backward), copied=int(copied), private=int(private),
+        block_images=block_images, block_rows=block_rows, row_blocks=row_blocks, blocks=blocks,
+        item_panels=item_panels, items=items, window_h=window_h, window_w=window_w,
+        rows_capacity=capacity, tap_table=PHASE_FIELDS * len(phases), source_table=PHASE_FIELDS *
+        len(phases) + taps, rows_at=rows_at // 2, bias_at=bias_at, packed_at=packed_at,
+        packed_stride=panel_floats, window_at=window_at, window_stride=window_floats,
     )  # fmt: skip
     return DirectPlan(numbers, tables, size_floats)
 
@@ -290,7 +320,7 @@ def _phase_tables(phases, low_h, low_w, window_w, in_c, run, filter_channels, al
 
 
 @lru_cache(maxsize=1024)
-def plan_forward(shape: ConvShape, threads: int) -> DirectPlan:
+def plan_forward(shape: ConvShape, threads: int) -> DirectPlan[Correlation]:
     """The gather that computes y from x."""
     top, _, left, _ = shape.padding
     rows = forward_axis(shape.oh, shape.r, shape.stride[0], shape.dilation[0], top)
@@ -299,7 +329,7 @@ def plan_forward(shape: ConvShape, threads: int) -> DirectPlan:
 
 
 @lru_cache(maxsize=1024)
-def plan_grad_input(shape: ConvShape, threads: int) -> DirectPlan:
+def plan_grad_input(shape: ConvShape, threads: int) -> DirectPlan[Correlation]:
     """The gather that computes dx from dy."""
     top, _, left, _ = shape.padding
     rows = backward_axis(shape.h, shape.r, shape.stride[0], shape.dilation[0], top)
@@ -308,15 +338,16 @@ def plan_grad_input(shape: ConvShape, threads: int) -> DirectPlan:
 
 
 @lru_cache(maxsize=1024)
-def plan_grad_weight(shape: ConvShape, threads: int) -> DirectPlan:
-    """dW = sum over pixels of dy (outer product) x: output tiles first, then at most four parts of the batch."""
+def plan_grad_weight(shape: ConvShape, threads: int) -> DirectPlan[WeightGradient]:
+    """dW = sum over pixels of dy (outer product) x, in blocks of dW and at most four parts."""
     merged = shape.groups == 1 and shape.dilation[1] == 1 and shape.c < PANEL
     taps = [
         (r * shape.dilation[0], s * shape.dilation[1])
         for r in range(shape.r)
         for s in range(1 if merged else shape.s)
     ]
-    # A 1x1 filter needs no more than the pixels under its taps, so its window leaves the others out.
+    # A 1x1 filter needs no more than the pixels under its taps, so its window leaves the others
+    # out.
     single = (shape.r, shape.s) == (1, 1) and not merged
     step_h, step_w = (1, 1) if single else shape.stride
     block_images, block_rows = cut_blocks(shape.n, shape.oh, shape.ow, GRADIENT_PIXELS // step_h)
@@ -332,8 +363,8 @@ def plan_grad_weight(shape: ConvShape, threads: int) -> DirectPlan:
     filter_items = ceil_div(shape.kg, filter_rows)
     weight_row = shape.r * shape.s * shape.cg
     partial_floats = aligned(shape.k * weight_row)
-    # Parts of the batch read everything once, blocks of the output read the batch again: so parts come
-    # first where partial sums are small beside the activations.
+    # Parts of the batch read everything once, blocks of the output read the batch again: so parts
+    # come first where partial sums are small beside the activations.
     activations = shape.n * (shape.h * shape.w * shape.c + shape.oh * shape.ow * shape.k)
     output_items = shape.groups * filter_items
     parts = min(MAX_PARTS, blocks) if 16 * partial_floats <= activations else 1
@@ -352,15 +383,15 @@ def plan_grad_weight(shape: ConvShape, threads: int) -> DirectPlan:
     )[1:]
     numbers = WeightGradient(
         images=shape.n, in_h=shape.h, in_w=shape.w, in_c=shape.c, out_h=shape.oh, out_w=shape.ow,
-        out_c=shape.k, groups=shape.groups, in_cg=shape.cg, out_cg=shape.kg, step_h=step_h, step_w=step_w,
-        skip_h=shape.stride[0] // step_h, skip_w=shape.stride[1] // step_w, top=shape.padding[0],
-        left=shape.padding[2], merged=int(merged), flat=int(single), taps=len(taps),
-        tap_columns=shape.s * shape.c if merged else shape.cg, panels=panels, item_panels=item_panels,
-        panel_items=panel_items, weight_row=weight_row, filter_rows=filter_rows,
-        filter_items=filter_items, block_images=block_images, block_rows=block_rows,
-        row_blocks=row_blocks, blocks=blocks, parts=parts, items=parts * output_items, pitch=pitch,
-        window_h=window_h, window_w=window_w, rows_capacity=capacity, tap_table=0, rows_at=rows_at // 2,
-        partials_at=partials_at, partial_stride=partial_floats, window_at=window_at,
-        window_stride=window_floats,
+        out_c=shape.k, groups=shape.groups, in_cg=shape.cg, out_cg=shape.kg, step_h=step_h,
+        step_w=step_w, skip_h=shape.stride[0] // step_h, skip_w=shape.stride[1] // step_w,
+        top=shape.padding[0], left=shape.padding[2], merged=int(merged), flat=int(single),
+        taps=len(taps), tap_columns=shape.s * shape.c if merged else shape.cg, panels=panels,
+        item_panels=item_panels, panel_items=panel_items, weight_row=weight_row,
+        filter_rows=filter_rows, filter_items=filter_items, block_images=block_images,
+        block_rows=block_rows, row_blocks=row_blocks, blocks=blocks, parts=parts, items=parts *
+        output_items, pitch=pitch, window_h=window_h, window_w=window_w, rows_capacity=capacity,
+        tap_table=0, rows_at=rows_at // 2, partials_at=partials_at, partial_stride=partial_floats,
+        window_at=window_at, window_stride=window_floats,
     )  # fmt: skip
     return DirectPlan(numbers, tables, size_floats)

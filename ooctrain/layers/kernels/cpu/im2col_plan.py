@@ -39,7 +39,7 @@ class Im2colPlan(NamedTuple):
 
 
 def plan(shape: ConvShape, part: str, threads: int) -> Im2colPlan:
-    """Items are blocks of output rows (forward), images (grad_input) or blocks of filters (grad_weight)."""
+    """Items: blocks of output rows (forward), images (grad_input), blocks of filters."""
     columns = shape.r * shape.s * shape.cg
     filters = max(1, min(shape.kg, ceil_div(shape.kg, 8)))
     block_rows = min(shape.oh, max(1, 256 // shape.ow))

@@ -22,6 +22,8 @@ import numba
 _ROOM = Path(__file__).parent
 # Each of these changes the machine code that the same source gives.
 _TARGET_VARIABLES = ("NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES", "NUMBA_OPT", "OOCTRAIN_SIMD")
+_INNER = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+_OUTER = {"nogil": True, "cache": True, "boundscheck": False, "no_cfunc_wrapper": True}
 
 
 def source_hash(folder: Path = _ROOM) -> str:
@@ -49,7 +51,15 @@ def cache_folder() -> Path:
     return Path(base) / f"kernels-{source_hash()}"
 
 
-def kernel(signature: str) -> Callable[[Callable], Callable]:
+def inner(function: Callable) -> Callable:
+    """Decorator for a function that only kernels call: compiled into them.
+
+    It gets no entry point for Python or C callers; those would double the time of compilation.
+    """
+    return numba.njit(**_INNER)(function)  # type: ignore[call-overload]
+
+
+def kernel(signature: object) -> Callable[[Callable], Callable]:
     """Decorator for a range kernel: compiled at import for exactly `signature`, cached, without the
     GIL.
 
@@ -58,11 +68,11 @@ def kernel(signature: str) -> Callable[[Callable], Callable]:
 
     def compile_kernel(function: Callable) -> Callable:
         # Numba reads the folder when the decorator runs, and only from its own global setting.
-        before = numba.config.CACHE_DIR
-        numba.config.CACHE_DIR = str(cache_folder())
+        before = numba.config.CACHE_DIR  # type: ignore[attr-defined]
+        numba.config.CACHE_DIR = str(cache_folder())  # type: ignore[attr-defined]
         try:
-            return numba.njit(signature, nogil=True, cache=True, boundscheck=False)(function)
+            return numba.njit(signature, **_OUTER)(function)  # type: ignore[call-overload]
         finally:
-            numba.config.CACHE_DIR = before
+            numba.config.CACHE_DIR = before  # type: ignore[attr-defined]
 
     return compile_kernel

@@ -1,8 +1,8 @@
 """Adding up partial weight gradients.
 
-In: the sums of at most four parts of a batch, one after another in a workspace. Out: their total. The one
-idea: parts are fixed by the shape and added in their order, so the total has the same bits whichever thread
-made which part. Read next: `conv_direct.py`.
+In: the sums of at most four parts of a batch, one after another in a workspace. Out: their total.
+The one idea: parts are fixed by the shape and added in their order, so the total has the same
+bits whichever thread made which part. Read next: `conv_direct.py`.
 """
 
 from __future__ import annotations

@@ -6,9 +6,10 @@ worked too. The one idea: threads draw the next chunk from a shared counter, so 
 engine delays simply draws fewer (notes: static halves cost up to twice the time beside a copy).
 Which thread runs a chunk never matters for the result: chunk borders depend on the shapes alone,
     and partial
-results are stored by chunk, not by thread. Workers are kept off the caller's processor: on some kernels a
-woken thread is put where its waker runs and stays there for milliseconds, so two threads would take turns
-on one core while the other idles (measured: no speed-up at all). Read next: `elementwise.py` for the simplest kernels.
+results are stored by chunk, not by thread. Workers are kept off the caller's processor: on some
+kernels a woken thread is put where its waker runs and stays there for milliseconds, so two
+threads would take turns on one core while the other idles (measured: no speed-up at all). Read
+next: `elementwise.py` for the simplest kernels.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from collections.abc import Callable, Iterator
 
 
 def _processor_query() -> Callable[[], int] | None:
-    """A function that tells the calling thread's processor, where the system can say and can bind."""
+    """A function that tells the caller's processor, where the system can say and bind."""
     query = getattr(ctypes.CDLL(None), "sched_getcpu", None) if os.name == "posix" else None
     return query if hasattr(os, "sched_setaffinity") else None
 

@@ -1,13 +1,14 @@
 """Explicit SIMD: one machine vector of floats as a Numba value.
 
-In: float32 arrays and element offsets. Out: values of type `f32v` with + - * /, `vfma`, `vmax`, sums and
-loads and stores of whole or partial vectors. The one idea: LLVM's auto-vectoriser guesses (alias checks,
-half-width vectors, wrap-around tests of indices); an `@intrinsic` that emits `<VL x float>` does not, so a
-kernel written with these is as fast as it looks and compiles quickly. All offsets count elements of a
-1-d array and must be non-negative: nothing is checked. The width VL is chosen once, at import: 16 with
-AVX-512, 8 with AVX2, else 4 (SSE, NEON); `OOCTRAIN_SIMD=avx512|avx2|generic` overrides it, and
-`jit.source_hash` knows. Source: notes on prefer-256-bit in LLVM's X86 back end ("explicit vectors of 512
-bits stay 512 bits wide"). Read next: `brgemm.py`, which keeps its accumulators in such vectors.
+In: float32 arrays and element offsets. Out: values of type `f32v` with + - * /, `vfma`, `vmax`,
+sums and loads and stores of whole or partial vectors. The one idea: LLVM's auto-vectoriser
+guesses (alias checks, half-width vectors, wrap-around tests of indices); an `@intrinsic` that
+emits `<VL x float>` does not, so a kernel written with these is as fast as it looks and compiles
+quickly. All offsets count elements of a 1-d array and must be non-negative: nothing is checked.
+The width VL is chosen once, at import: 16 with AVX-512, 8 with AVX2, else 4 (SSE, NEON);
+`OOCTRAIN_SIMD=avx512|avx2|generic` overrides it, and `jit.source_hash` knows. Source: notes on
+prefer-256-bit in LLVM's X86 back end ("explicit vectors of 512 bits stay 512 bits wide"). Read
+next: `brgemm.py`, which keeps its accumulators in such vectors.
 
     for i in range(0, n - n % VL, VL):
         vstore(y, i, vmax(vsplat(F0), vload(x, i)))
@@ -36,7 +37,8 @@ def choose_isa(requested: str = "") -> str:
         if requested not in _WIDTHS:
             raise ValueError(f"OOCTRAIN_SIMD is {requested!r}; known: {', '.join(_WIDTHS)}")
         return requested
-    target = numba.config.CPU_FEATURES or llvmlite.binding.get_host_cpu_features().flatten()
+    chosen = numba.config.CPU_FEATURES  # type: ignore[attr-defined]
+    target = chosen or llvmlite.binding.get_host_cpu_features().flatten()
     features = set(target.split(","))
     if "+avx512f" in features:
         return "avx512"
@@ -65,11 +67,14 @@ f32v = VectorType()
 
 @register_model(VectorType)
 class VectorModel(models.PrimitiveModel):
+    """Its representation: an LLVM vector in a register."""
+
     def __init__(self, data_model_manager, fe_type):
         super().__init__(data_model_manager, fe_type, VECTOR)
 
 
-# --- helpers that emit LLVM IR; also used by brgemm.py -----------------------------------------------
+# --- helpers that emit LLVM IR; also used by brgemm.py
+# -----------------------------------------------
 
 
 def array_data(context, builder, array_type, array):
@@ -78,10 +83,12 @@ def array_data(context, builder, array_type, array):
 
 
 def element_pointer(context, builder, array_type, array, offset):
+    """Pointer to array[offset]."""
     return builder.gep(array_data(context, builder, array_type, array), [offset])
 
 
 def vector_pointer(builder, pointer):
+    """The same address, as that of a vector."""
     return builder.bitcast(pointer, VECTOR.as_pointer())
 
 
@@ -114,18 +121,29 @@ def first_lanes(builder, count):
 
 
 def masked_store(builder, value, pointer, mask):
+    """Writes the lanes that the mask selects."""
     name = f"llvm.masked.store.v{VL}f32.p0"
-    call_llvm(builder, name, ir.VoidType(), value, vector_pointer(builder, pointer), ir.Constant(I32, 4), mask)
+    call_llvm(
+        builder,
+        name,
+        ir.VoidType(),
+        value,
+        vector_pointer(builder, pointer),
+        ir.Constant(I32, 4),
+        mask,
+    )
 
 
 def masked_load(builder, pointer, mask):
+    """Reads the lanes that the mask selects, zeros in the others."""
     name, zero = f"llvm.masked.load.v{VL}f32.p0", ir.Constant(VECTOR, [0.0] * VL)
     return call_llvm(
         builder, name, VECTOR, vector_pointer(builder, pointer), ir.Constant(I32, 4), mask, zero
     )
 
 
-# --- loads and stores ---------------------------------------------------------------------------------
+# --- loads and stores
+# ---------------------------------------------------------------------------------
 
 
 @intrinsic
@@ -176,7 +194,7 @@ def vstore_part(typingctx, array, offset, value, count):
 
 @intrinsic
 def vload_if(typingctx, array, offset, condition):
-    """VL elements from array[offset] where `condition` is true, else zeros; nothing is read then."""
+    """VL elements from array[offset] if `condition`, else zeros, without reading."""
 
     def codegen(context, builder, signature, args):
         pointer = element_pointer(context, builder, signature.args[0], args[0], args[1])
@@ -189,12 +207,14 @@ def vload_if(typingctx, array, offset, condition):
 
 @intrinsic
 def prefetch(typingctx, array, offset):
-    """Asks for the cache line of array[offset], which may lie outside the array; nothing waits for it."""
+    """Asks for the cache line of array[offset], which may lie outside; nothing waits for it."""
 
     def codegen(context, builder, signature, args):
         pointer = element_pointer(context, builder, signature.args[0], args[0], args[1])
         byte = builder.bitcast(pointer, ir.IntType(8).as_pointer())
-        hints = [ir.Constant(I32, hint) for hint in (0, 3, 1)]  # for reading, keep in all levels, data
+        hints = [
+            ir.Constant(I32, hint) for hint in (0, 3, 1)
+        ]  # for reading, keep in all levels, data
         call_llvm(builder, "llvm.prefetch.p0", ir.VoidType(), byte, *hints)
         return context.get_dummy_value()
 
@@ -222,7 +242,8 @@ def vbroadcast(typingctx, array, offset):
     return f32v(array, types.int64), codegen
 
 
-# --- arithmetic ---------------------------------------------------------------------------------------
+# --- arithmetic
+# ---------------------------------------------------------------------------------------
 
 
 @intrinsic
@@ -267,7 +288,7 @@ def vround(typingctx, x):
 
 @intrinsic
 def vscale2(typingctx, x, exponent):
-    """x * 2**exponent for whole-numbered exponents that keep the result normal (for exp and log)."""
+    """x * 2**exponent for whole-numbered exponents that keep the result normal (for exp)."""
 
     def codegen(context, builder, signature, args):
         bits = builder.bitcast(args[0], _LANES)
@@ -379,7 +400,7 @@ def vtranspose(typingctx, source, offset, stride, target, target_offset, target_
 
 
 def _define_operator(python_operator, llvm_name: str) -> None:
-    """Teaches Numba `python_operator` for vector-vector, vector-scalar and scalar-vector operands."""
+    """Teaches Numba `python_operator` for two vectors, or a vector and a scalar."""
 
     @intrinsic
     def combine(typingctx, x, y):

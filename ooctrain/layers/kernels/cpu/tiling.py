@@ -1,8 +1,8 @@
-"""Numbers and small sums that plans and kernels share; pure Python, independent of the instruction set.
+"""Numbers that plans and kernels share; pure Python, independent of the instruction set.
 
-In: sizes. Out: sizes. The one idea: memory layouts (panels of 32 columns, rows of tables) are the same for
-every instruction set, so that a plan made on one machine tells the workspace of any other with as many
-threads. Read next: `conv_plan.py`.
+In: sizes. Out: sizes. The one idea: memory layouts (panels of 32 columns, rows of tables) are the
+same for every instruction set, so that a plan made on one machine tells the workspace of any
+other with as many threads. Read next: `conv_plan.py`.
 """
 
 from __future__ import annotations
@@ -11,10 +11,13 @@ PANEL = 32  # columns of packed weights that lie side by side: two AVX-512 or fo
 ROWS = 12  # the most rows that a register tile of any instruction set has
 ALIGNMENT = 16  # floats; 64 bytes, a cache line
 CHUNKS = 32  # chunks wanted of a large call, so that threads finish together
-CHUNK_FLOPS = 16_000_000  # about 100 us of one thread: handing out a chunk may cost tens of microseconds
+CHUNK_FLOPS = (
+    16_000_000  # about 100 us of one thread: handing out a chunk may cost tens of microseconds
+)
 
 
 def ceil_div(a: int, b: int) -> int:
+    """a / b, rounded up."""
     return -(-a // b)
 
 

@@ -1,19 +1,28 @@
-"""Copying a rectangle of images into scratch memory, with zeros outside the image; and packing weights.
+"""Copying parts of images into scratch memory, zeros around them; and packing weights.
 
-In: NHWC images or KRSC weights. Out: windows with their padding written out, panels of PANEL columns. The one
-idea: once the zeros of the padding lie in memory, no multiplying loop needs a test; the copy is a small share
-of the work and stays in the cache. Read next: `conv_direct.py`.
+In: NHWC images or KRSC weights. Out: windows with their padding written out, panels of PANEL
+columns. The one idea: once the zeros of the padding lie in memory, no multiplying loop needs a
+test; the copy is a small share of the work and stays in the cache. Read next: `conv_direct.py`.
 """
 
 from __future__ import annotations
 
-import numba
-
-from ooctrain.layers.kernels.cpu.simd import F0, VL, prefetch, vload, vload_part, vsplat, vstore, vstore_part, vtranspose
+from ooctrain.layers.kernels.cpu.jit import inner
+from ooctrain.layers.kernels.cpu.simd import (
+    F0,
+    VL,
+    prefetch,
+    vload,
+    vload_part,
+    vsplat,
+    vstore,
+    vstore_part,
+    vtranspose,
+)
 from ooctrain.layers.kernels.cpu.tiling import PANEL
 
 
-@numba.njit
+@inner
 def fill_zero(target, start, count):
     """target[start : start + count] = 0."""
     zero = vsplat(F0)
@@ -26,7 +35,7 @@ def fill_zero(target, start, count):
         vstore_part(target, i, zero, start + count - i)
 
 
-@numba.njit
+@inner
 def copy_run(source, source_start, target, start, count):
     """target[start : start + count] = source[source_start : source_start + count]."""
     i = 0
@@ -37,8 +46,10 @@ def copy_run(source, source_start, target, start, count):
         vstore_part(target, start + i, vload_part(source, source_start + i, count - i), count - i)
 
 
-@numba.njit
-def copy_window(source, image, height, width, channels, top, left, target, start, window_h, window_w):
+@inner
+def copy_window(
+    source, image, height, width, channels, top, left, target, start, window_h, window_w
+):
     """Rows top.. and columns left.. (may be outside) of one NHWC image to target[start:], dense."""
     before = min(window_w, max(0, -left))
     inside = max(0, min(width, left + window_w) - max(0, left))
@@ -54,12 +65,12 @@ def copy_window(source, image, height, width, channels, top, left, target, start
         fill_zero(target, place + (before + inside) * channels, after * channels)
 
 
-@numba.njit
+@inner
 def copy_panel(
     source, image, height, width, channels, first, count, top, left, skip_h, skip_w,
     target, start, window_h, window_w,
 ):  # fmt: skip
-    """Channels first.. of every skip-th pixel of a rectangle, PANEL floats for each pixel, zeros behind `count`."""
+    """`count` channels of every skip-th pixel of a rectangle, PANEL floats each, zeros behind."""
     place = start
     for row in range(window_h):
         y = top + row * skip_h
@@ -82,9 +93,9 @@ def copy_panel(
             place += PANEL
 
 
-@numba.njit
+@inner
 def pack_transposed(w, start, rows, row_length, target, place):
-    """target[place + i * PANEL + j] = w[start + j * row_length + i]: `rows` filters side by side, else zeros."""
+    """target[place + i * PANEL + j] = w[start + j * row_length + i] for j < rows, else 0."""
     if rows < PANEL:
         fill_zero(target, place, row_length * PANEL)
     whole_rows, whole_length = rows - rows % VL, row_length - row_length % VL
@@ -92,15 +103,17 @@ def pack_transposed(w, start, rows, row_length, target, place):
         for i in range(0, whole_length, VL):
             for lane in range(VL):
                 prefetch(w, start + (j + lane) * row_length + i + 4 * VL)
-            vtranspose(w, start + j * row_length + i, row_length, target, place + i * PANEL + j, PANEL)
+            vtranspose(
+                w, start + j * row_length + i, row_length, target, place + i * PANEL + j, PANEL
+            )
     for j in range(rows):
         for i in range(whole_length if j < whole_rows else 0, row_length):
             target[place + i * PANEL + j] = w[start + j * row_length + i]
 
 
-@numba.njit
+@inner
 def pack_columns(w, start, rows, row_length, columns, target, place):
-    """target[place + i * PANEL + j] = w[start + i * row_length + j] for j < columns (at most PANEL), else 0."""
+    """target[place + i * PANEL + j] = w[start + i * row_length + j] for j < columns, else 0."""
     for i in range(rows):
         # Rows are far apart: without a hint each would wait for memory.
         prefetch(w, start + (i + 6) * row_length)

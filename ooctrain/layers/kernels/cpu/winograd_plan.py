@@ -1,27 +1,32 @@
 """How a Winograd convolution is cut into work items, and where everything lies in its workspace.
 
-In: a `ConvShape` (3x3, stride 1) and a number of threads. Out: tuples of integers for the kernels of
-`conv_winograd.py`. The one idea: tiles of the whole batch are numbered through, so a group of tiles fills the
-registers whatever the size of an image. Two orders of work: with many tiles, weights are transformed once
-and each item does a group of tiles from input to output; with more filters than tiles, all tiles are
-transformed once and each item does a panel of filters, whose transformed weights never leave its scratch.
-Pure Python. Read next: `winograd_transforms.py`.
+In: a `ConvShape` (3x3, stride 1) and a number of threads. Out: tuples of integers for the kernels
+of `conv_winograd.py`. The one idea: tiles of the whole batch are numbered through, so a group of
+tiles fills the registers whatever the size of an image. Two orders of work: with many tiles,
+weights are transformed once and each item does a group of tiles from input to output; with more
+filters than tiles, all tiles are transformed once and each item does a panel of filters, whose
+transformed weights never leave its scratch. Pure Python. Read next: `winograd_transforms.py`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 from ooctrain.layers.kernels.conv_shape import ConvShape
 from ooctrain.layers.kernels.cpu.tiling import ALIGNMENT, PANEL, ROWS, aligned, ceil_div, place
 
 CHANNEL_UNIT = 16  # channels and filters must be multiples of the widest vector
-TRANSFORM_FLOATS = 36 * 16 * 16 + 36 * 16  # scratch of one thread for a block of weights and one tile
+TRANSFORM_FLOATS = (
+    36 * 16 * 16 + 36 * 16
+)  # scratch of one thread for a block of weights and one tile
 GROUP_TILES = 24  # tiles transformed together; a multiple of every register tile's rows
 FILTER_BLOCK = CHANNEL_BLOCK = 128  # of the gradient of the weights that one item computes
-SUM_TILES, SUM_TILES_LARGE = 32, 48  # tiles whose products are added at once to a small or large block
+SUM_TILES, SUM_TILES_LARGE = (
+    32,
+    48,
+)  # tiles whose products are added at once to a small or large block
 
 
 class Correlation(NamedTuple):
@@ -103,18 +108,23 @@ class WeightGradient(NamedTuple):
     partial_stride: int
 
 
+Numbers = TypeVar("Numbers", Correlation, WeightGradient)
+
+
 @dataclass(frozen=True, slots=True)
-class WinogradPlan:
+class WinogradPlan(Generic[Numbers]):
     """A plan's integers and the size of its workspace."""
 
-    numbers: Correlation | WeightGradient
+    numbers: Numbers
     size_floats: int
 
 
 def applies(shape: ConvShape) -> bool:
     """3x3, stride 1, no dilation, no groups, whole vectors of channels."""
     plain = (shape.r, shape.s, shape.stride, shape.dilation) == (3, 3, (1, 1), (1, 1))
-    return plain and shape.groups == 1 and shape.c % CHANNEL_UNIT == 0 and shape.k % CHANNEL_UNIT == 0
+    return (
+        plain and shape.groups == 1 and shape.c % CHANNEL_UNIT == 0 and shape.k % CHANNEL_UNIT == 0
+    )
 
 
 def tile_count(shape: ConvShape, m: int) -> int:
@@ -123,14 +133,30 @@ def tile_count(shape: ConvShape, m: int) -> int:
 
 
 @lru_cache(maxsize=1024)
-def plan_correlation(shape: ConvShape, m: int, threads: int, *, backward: bool) -> WinogradPlan:
+def plan_correlation(
+    shape: ConvShape, m: int, threads: int, *, backward: bool
+) -> WinogradPlan[Correlation]:
     """Forward, or the gradient of the input: a forward convolution of dy with turned weights."""
     top, _, left, _ = shape.padding
     if backward:
-        in_h, in_w, in_c, out_h, out_w, out_c = shape.oh, shape.ow, shape.k, shape.h, shape.w, shape.c
+        in_h, in_w, in_c, out_h, out_w, out_c = (
+            shape.oh,
+            shape.ow,
+            shape.k,
+            shape.h,
+            shape.w,
+            shape.c,
+        )
         top, left = 2 - top, 2 - left
     else:
-        in_h, in_w, in_c, out_h, out_w, out_c = shape.h, shape.w, shape.c, shape.oh, shape.ow, shape.k
+        in_h, in_w, in_c, out_h, out_w, out_c = (
+            shape.h,
+            shape.w,
+            shape.c,
+            shape.oh,
+            shape.ow,
+            shape.k,
+        )
     planes = (m + 2) ** 2
     tiles_h, tiles_w = ceil_div(out_h, m), ceil_div(out_w, m)
     tiles = shape.n * tiles_h * tiles_w
@@ -138,7 +164,8 @@ def plan_correlation(shape: ConvShape, m: int, threads: int, *, backward: bool) 
     group_tiles = min(tiles, GROUP_TILES)
     groups = ceil_div(tiles, group_tiles)
     panels = ceil_div(out_c, PANEL)
-    # An odd number of cache lines between planes: a power of two would map all planes to one cache set.
+    # An odd number of cache lines between planes: a power of two would map all planes to one
+    # cache set.
     weights_plane = in_c * PANEL + ALIGNMENT
     panel_floats = planes * weights_plane
     tiles_plane = (tiles if by_filters else group_tiles) * in_c + ALIGNMENT
@@ -153,32 +180,39 @@ def plan_correlation(shape: ConvShape, m: int, threads: int, *, backward: bool) 
         TRANSFORM_FLOATS * threads,
     )[1:]
     numbers = Correlation(
-        m=m, planes=planes, images=shape.n, in_h=in_h, in_w=in_w, in_c=in_c, out_h=out_h, out_w=out_w,
-        out_c=out_c, top=top, left=left, tiles_h=tiles_h, tiles_w=tiles_w, tiles=tiles,
-        group_tiles=group_tiles, groups=groups, backward=int(backward), by_filters=int(by_filters),
-        panels=panels, items=panels if by_filters else groups, rows_capacity=capacity, rows_at=0,
-        bias_at=bias_at, weights_at=weights_at, weights_stride=panel_floats,
-        weights_plane=weights_plane, tiles_at=tiles_at, tiles_stride=planes * tiles_plane,
-        tiles_plane=tiles_plane, products_at=products_at, products_stride=planes * products_plane,
-        products_plane=products_plane, transform_at=transform_at, transform_stride=TRANSFORM_FLOATS,
+        m=m, planes=planes, images=shape.n, in_h=in_h, in_w=in_w, in_c=in_c, out_h=out_h,
+        out_w=out_w, out_c=out_c, top=top, left=left, tiles_h=tiles_h, tiles_w=tiles_w,
+        tiles=tiles, group_tiles=group_tiles, groups=groups, backward=int(backward),
+        by_filters=int(by_filters), panels=panels, items=panels if by_filters else groups,
+        rows_capacity=capacity, rows_at=0, bias_at=bias_at, weights_at=weights_at,
+        weights_stride=panel_floats, weights_plane=weights_plane, tiles_at=tiles_at,
+        tiles_stride=planes * tiles_plane, tiles_plane=tiles_plane, products_at=products_at,
+        products_stride=planes * products_plane, products_plane=products_plane,
+        transform_at=transform_at, transform_stride=TRANSFORM_FLOATS,
     )  # fmt: skip
     return WinogradPlan(numbers, size_floats)
 
 
 @lru_cache(maxsize=1024)
-def plan_grad_weight(shape: ConvShape, m: int, threads: int) -> WinogradPlan:
-    """dW = G^T [sum over tiles of V (outer) Z] G, blocks of filters and channels first, then parts of the batch."""
+def plan_grad_weight(shape: ConvShape, m: int, threads: int) -> WinogradPlan[WeightGradient]:
+    """dW = G^T [sum over tiles of Z (outer) V] G, in blocks of dW and at most four parts."""
     planes = (m + 2) ** 2
     tiles_h, tiles_w = ceil_div(shape.oh, m), ceil_div(shape.ow, m)
     tiles = shape.n * tiles_h * tiles_w
     filter_block, channel_block = min(FILTER_BLOCK, shape.k), min(CHANNEL_BLOCK, shape.c)
-    filter_blocks, channel_blocks = ceil_div(shape.k, filter_block), ceil_div(shape.c, channel_block)
+    filter_blocks, channel_blocks = (
+        ceil_div(shape.k, filter_block),
+        ceil_div(shape.c, channel_block),
+    )
     blocks = filter_blocks * channel_blocks
     large = filter_block * channel_block > 64 * 64
     group_tiles = min(tiles, SUM_TILES_LARGE if large else SUM_TILES)
     parts = min(4, ceil_div(8, blocks), ceil_div(tiles, group_tiles))
     sums_plane = filter_block * channel_block + ALIGNMENT
-    inputs_plane, errors_plane = group_tiles * channel_block + ALIGNMENT, group_tiles * filter_block + ALIGNMENT
+    inputs_plane, errors_plane = (
+        group_tiles * channel_block + ALIGNMENT,
+        group_tiles * filter_block + ALIGNMENT,
+    )
     partial_floats = aligned(shape.k * 9 * shape.c)
     sums_at, inputs_at, errors_at, transform_at, partials_at, size_floats = place(
         2,
@@ -189,11 +223,12 @@ def plan_grad_weight(shape: ConvShape, m: int, threads: int) -> WinogradPlan:
         partial_floats * parts if parts > 1 else 0,
     )[1:]
     numbers = WeightGradient(
-        m=m, planes=planes, images=shape.n, in_h=shape.h, in_w=shape.w, in_c=shape.c, out_h=shape.oh,
-        out_w=shape.ow, out_c=shape.k, top=shape.padding[0], left=shape.padding[2], tiles_h=tiles_h,
-        tiles_w=tiles_w, tiles=tiles, group_tiles=group_tiles, filter_block=filter_block,
-        channel_block=channel_block, filter_blocks=filter_blocks, channel_blocks=channel_blocks,
-        parts=parts, items=blocks * parts, table_at=0, sums_at=sums_at, sums_stride=planes * sums_plane,
+        m=m, planes=planes, images=shape.n, in_h=shape.h, in_w=shape.w, in_c=shape.c,
+        out_h=shape.oh, out_w=shape.ow, out_c=shape.k, top=shape.padding[0],
+        left=shape.padding[2], tiles_h=tiles_h, tiles_w=tiles_w, tiles=tiles,
+        group_tiles=group_tiles, filter_block=filter_block, channel_block=channel_block,
+        filter_blocks=filter_blocks, channel_blocks=channel_blocks, parts=parts, items=blocks *
+        parts, table_at=0, sums_at=sums_at, sums_stride=planes * sums_plane,
         sums_plane=sums_plane, inputs_at=inputs_at, inputs_stride=planes * inputs_plane,
         inputs_plane=inputs_plane, errors_at=errors_at, errors_stride=planes * errors_plane,
         errors_plane=errors_plane, transform_at=transform_at, transform_stride=TRANSFORM_FLOATS,
