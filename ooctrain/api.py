@@ -107,12 +107,8 @@ def verify(
     Raises:
         ScheduleError: with `.rule` and `.index` of the first breach.
     """
-    if isinstance(plan, Plan):
-        base, granule = plan.trace, plan.schedule.granule
-    else:
-        base, granule = original_trace, plan.granule
     where = None if machine is None else find_machine(machine)
-    laws.verify(plan, original_trace, resolve_budget(base, budget, granule), where)
+    laws.verify(plan, original_trace, budget, where)
 
 
 def lower_bound(
