@@ -1,5 +1,4 @@
-"""Errata of paper 002 (optimal offloading of a chain): each printed formula is run and seen to
-fail.
+"""Errata of paper 002 (optimal offloading of a chain): each printed formula is run and seen to fail.
 
 In: chains of at most four activations, small integers, bandwidth 1 byte per time unit. Out:
 verdicts. The one idea: on such chains the truth is found without any formula, by walking every
@@ -336,7 +335,7 @@ def test_002_lemma_3() -> None:
         pytest.param(
             replace(RIGHT, extra_in_eq6=lambda chain, i: chain.extra_f[i]),
             Chain((1, 1, 1), (0, 1, 1), (0, 5), (0, 0), (0, 2), (1, 0)), 4, (0,),
-            id="002_eq_6_prints_ex_F",
+            id="002_eq_6_prints_ex_f",
         ),
         pytest.param(
             replace(RIGHT, subtracted_in_tests=lambda delta: delta),

@@ -1,0 +1,169 @@
+"""docs/papers.md and docs/errata.md name only what exists, and leave nothing out.
+
+In: the two pages. Out: verdicts. The one idea: a map is worth something only while it is true, so
+each function is imported, each test is looked up, each command's name and options are those of the
+command line, each numbered item of a paper has a row, and each erratum has a test that runs what is
+printed.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from ooctrain.cli import COMMANDS
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+PAPERS, ERRATA = ROOT / "docs/papers.md", ROOT / "docs/errata.md"
+STATUSES = ("executed", "simulated", "differs because", "not yet", "text", "as Eq.")
+#: how many of each numbered item a paper has
+NUMBERED = {
+    "000": {"Eq.": 2, "Fig.": 5, "Table": 1},
+    "001": {"Fig.": 6, "Table": 2},
+    "002": {"Eq.": 10, "Alg.": 1, "Fig.": 18, "Theorem": 3, "Lemma": 3, "Proposition": 3, "Problem": 2},
+    "003": {"Eq.": 1, "Listing": 4, "Table": 4, "Fig.": 8},
+    "004": {"Eq.": 7, "Alg.": 1, "Table": 1, "Fig.": 11},
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    paper: str
+    cells: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.paper} {self.cells[0]}"
+
+
+def rows_of(page: Path) -> Iterator[Row]:
+    """All rows of all tables, with the paper of the heading that they stand under."""
+    paper = ""
+    for line in page.read_text(encoding="utf-8").splitlines():
+        if line.startswith("## "):
+            paper = line[3:6]
+        elif line.startswith("| ") and not line.startswith(("| item ", "| id ")):
+            cells = re.split(r"(?<!\\)\|", line.strip().strip("|"))
+            yield Row(paper, tuple(cell.strip() for cell in cells))
+
+
+PAPER_ROWS, ERRATA_ROWS = list(rows_of(PAPERS)), list(rows_of(ERRATA))
+column = pytest.mark.parametrize
+
+
+def quoted(cell: str) -> list[str]:
+    return re.findall(r"`([^`]+)`", cell)
+
+
+@column("row", PAPER_ROWS, ids=str)
+def test_a_row_has_six_columns_and_a_status(row: Row) -> None:
+    assert len(row.cells) == 6, row.cells
+    item, says, function, test, command, status = row.cells
+    assert item
+    assert says
+    assert status.startswith(STATUSES), status
+    assert "not yet" not in status or re.search(r"not yet: \S", status), "say what is missing"
+    if status.startswith(("executed", "simulated")):
+        assert quoted(function) or quoted(test) or quoted(command), "nothing that shows it"
+    for cell in (function, test, command):
+        assert quoted(cell) or cell == "—"
+
+
+@column("name", sorted({n for row in PAPER_ROWS for n in quoted(row.cells[2])}))
+def test_every_function_exists(name: str) -> None:
+    parts = name.split(".")
+    for count in range(len(parts), 0, -1):
+        try:
+            found = import_module(".".join(parts[:count]))
+            break
+        except ModuleNotFoundError:
+            continue
+    for attribute in parts[count:]:
+        found = getattr(found, attribute)
+    assert found is not None
+
+
+def named_tests() -> list[str]:
+    pages = {n for row in PAPER_ROWS for n in quoted(row.cells[3])}
+    return sorted(pages | {n for row in ERRATA_ROWS for n in quoted(row.cells[-1])})
+
+
+@column("name", named_tests())
+def test_every_test_exists(name: str) -> None:
+    path, _, function = name.partition("::")
+    source = (ROOT / path).read_text(encoding="utf-8")
+    assert not function or re.search(rf"^def {function}\(", source, re.MULTILINE), name
+
+
+@column("command", sorted({c for row in PAPER_ROWS for c in quoted(row.cells[4])}))
+def test_every_command_exists(command: str) -> None:
+    program, name, *rest = shlex.split(command)
+    if program == "make":
+        assert re.search(rf"^{name}:", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+        return
+    assert program == "ooctrain"
+    assert name in COMMANDS
+    known = {
+        option
+        for parameter in getattr(import_module(f"ooctrain.cli.{name}"), name).params
+        for option in parameter.opts
+    }
+    assert {word for word in rest if word.startswith("--")} <= known
+
+
+@column("paper", NUMBERED)
+def test_no_numbered_item_is_missing(paper: str) -> None:
+    present: set[str] = set()
+    for row in PAPER_ROWS:
+        found = re.match(r"([A-Z][a-z]+\.?) (\d+)(?:-(\d+))?", row.cells[0])
+        if row.paper == paper and found:
+            kind, first, last = found[1], int(found[2]), int(found[3] or found[2])
+            present |= {f"{kind} {number}" for number in range(first, last + 1)}
+    wanted = {f"{k} {n}" for k, most in NUMBERED[paper].items() for n in range(1, most + 1)}
+    assert wanted <= present, sorted(wanted - present)
+
+
+def erratum_ids() -> list[str]:
+    return [quoted(row.cells[0])[0] for row in ERRATA_ROWS]
+
+
+@column("row", ERRATA_ROWS, ids=str)
+def test_an_erratum_says_what_where_why_and_what_is_right(row: Row) -> None:
+    assert len(row.cells) == 6, row.cells
+    assert all(row.cells)
+    assert quoted(row.cells[0])[0].startswith(row.paper)
+
+
+def test_errata_have_ids_of_their_own() -> None:
+    assert len(set(erratum_ids())) == len(erratum_ids()) > 40
+
+
+def errata_tests() -> dict[str, str]:
+    """{name of a test or of a case of one: the paper it is about}."""
+    names: dict[str, str] = {}
+    for path in sorted((ROOT / "tests/errata").glob("test_errata_*.py")):
+        source = path.read_text(encoding="utf-8")
+        for name in re.findall(r"def test_(00\d\w+)\(|id=\"(00\d\w+)\"", source):
+            names["".join(name)] = path.stem[-3:]
+    return names
+
+
+@column("erratum", erratum_ids())
+def test_each_erratum_has_a_test_that_is_named_after_it(erratum: str) -> None:
+    words = erratum.replace("-", "_")
+    assert [name for name in errata_tests() if name.startswith(words)], f"no test for {erratum}"
+
+
+def test_each_test_of_an_erratum_is_on_the_page() -> None:
+    known = tuple(erratum.replace("-", "_") for erratum in erratum_ids())
+    collectors = {"002_printed_formula", "003_listing_4_line", "003_listing_4_all_lines_corrected"}
+    assert not [
+        name
+        for name in errata_tests()
+        if not name.startswith(known) and name not in collectors and "random" not in name
+    ]
