@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
 
 from ooctrain.errors import ConfigError, ShapeError
 from ooctrain.layers.kernels.conv_shape import ConvShape
@@ -146,6 +150,65 @@ def test_exact_on_integers(pool, name, algorithm):
             np.testing.assert_allclose(got, want, rtol=0, atol=max(bound, 1e-3), err_msg=part)
         else:
             np.testing.assert_array_equal(got, want.astype(np.float32), err_msg=part)
+
+
+@st.composite
+def small_shapes(draw):
+    """Any stride, padding, dilation and groups on small images, with an output of at least one pixel."""
+    groups = draw(st.sampled_from((1, 1, 1, 2, 3)))
+    channels, filters = (groups * draw(st.sampled_from((1, 3, 8, 16, 17, 33))) for _ in range(2))
+    r, s = draw(st.integers(1, 4)), draw(st.integers(1, 4))
+    dilation = draw(st.integers(1, 3)), draw(st.integers(1, 3))
+    padding = tuple(draw(st.integers(0, 3)) for _ in range(4))
+    height = draw(st.integers(max(1, (r - 1) * dilation[0] + 1 - padding[0] - padding[1]), 14))
+    width = draw(st.integers(max(1, (s - 1) * dilation[1] + 1 - padding[2] - padding[3]), 14))
+    stride = draw(st.integers(1, 3)), draw(st.integers(1, 3))
+    images = draw(st.integers(1, 5))
+    extents = (images, channels, height, width, filters, r, s)
+    return ConvShape(*extents, stride, padding, dilation, groups)
+
+
+@settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(small_shapes())
+def test_any_shape_is_exact(pool, shape):
+    data = arrays(shape, integers=True)
+    want = reference(shape, *data)
+    for part, got, exact in zip(PARTS, run(pool, shape, "direct", data), want, strict=True):
+        np.testing.assert_array_equal(got, exact.astype(np.float32), err_msg=part)
+
+
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.integers(1, 6),
+    st.sampled_from((16, 32, 48)),
+    st.integers(1, 19),
+    st.integers(1, 19),
+    st.sampled_from((16, 48, 64)),
+    st.tuples(*[st.integers(0, 3)] * 4),
+)
+def test_winograd_covers_any_image(pool, n, c, h, w, k, padding):
+    """Tiles that hang over the border, tiny images, one-sided padding."""
+    assume(h + padding[0] + padding[1] >= 3)
+    assume(w + padding[2] + padding[3] >= 3)
+    shape = ConvShape(n, c, h, w, k, 3, 3, padding=padding)
+    data = arrays(shape, integers=True)
+    want = reference(shape, *data)
+    for part, got, exact in zip(PARTS, run(pool, shape, "winograd2", data), want, strict=True):
+        np.testing.assert_array_equal(got, exact.astype(np.float32), err_msg=part)
+    for part, got, exact in zip(PARTS, run(pool, shape, "winograd4", data), want, strict=True):
+        limit = 256 * np.finfo(np.float32).eps * max(np.abs(exact).max(), 16.0)
+        np.testing.assert_allclose(got, exact, rtol=0, atol=limit, err_msg=part)
+
+
+def test_planning_needs_no_numba():
+    """Tracing asks for algorithms and workspaces; it must not pay for the compiler."""
+    code = (
+        "import sys; from ooctrain.layers.kernels.cpu import conv_plan as plan;"
+        "shape = plan.linear_shape(64, 512, 10); plan.choose_algorithm(shape);"
+        "plan.workspace_bytes(shape, 'direct', 'forward', 2); print('numba' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
 
 
 def test_without_bias(pool):
