@@ -48,6 +48,9 @@ DEFAULT_DATA = "digits"
 @memory_options
 @json_option
 @click.option("--epochs", type=click.IntRange(min=1), default=1, show_default=True)
+@click.option(
+    "--lr-schedule", type=click.Choice(["cosine", "constant"]), default="cosine", show_default=True
+)
 @click.option("--steps", type=click.IntRange(min=1), help="At most, in all.")
 @click.option("--checkpoint", metavar="FILE", help="Saved after each epoch, on Ctrl-C, at the end.")
 @click.option("--checkpoint-steps", type=click.IntRange(min=1), help="Saved after so many steps.")
@@ -56,10 +59,11 @@ DEFAULT_DATA = "digits"
 def train(
     workload: Workload, memory: Memory, json_path: str | None, epochs: int, steps: int | None,
     checkpoint: str | None, checkpoint_steps: int | None, resume: str | None, verify: bool,
+    lr_schedule: str,
 ) -> int:  # fmt: skip
     """Train MODEL within a memory budget."""
     workload = replace(workload, data=workload.data or DEFAULT_DATA)
-    extent = Extent(epochs, steps, checkpoint or resume, checkpoint_steps, resume)
+    extent = Extent(epochs, steps, checkpoint or resume, checkpoint_steps, resume, lr_schedule)
     console, record = make_console(), Record()
     trainer: Trainer | None = None
     error: BaseException | None = None

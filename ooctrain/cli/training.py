@@ -12,11 +12,12 @@ from __future__ import annotations
 import signal
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import median
 from types import FrameType
+from typing import Any
 
 import numpy as np
 
@@ -25,7 +26,7 @@ from ooctrain.cli.options import Memory, Workload
 from ooctrain.cli.workload import Task, link_rate, make_task, threads_of
 from ooctrain.data import DataLoader
 from ooctrain.errors import TrainingStopped
-from ooctrain.optim import SGD, Adam, Optimizer
+from ooctrain.optim import SGD, Adam, CosineAnnealingLR, LRScheduler, Optimizer, StepLR
 from ooctrain.sched.timeline import Timeline
 from ooctrain.train import Trainer
 
@@ -46,6 +47,8 @@ class Extent:
         checkpoint_path: written after each epoch and at the end; None: nowhere.
         checkpoint_steps: written after each so many steps besides; None: not.
         resume_path: gone on from; None: from the start.
+        lr_schedule: "constant", or "cosine": from the learning rate to nothing along half a cosine
+            over all epochs.
     """
 
     epochs: int = 1
@@ -53,6 +56,7 @@ class Extent:
     checkpoint_path: str | None = None
     checkpoint_steps: int | None = None
     resume_path: str | None = None
+    lr_schedule: str = "cosine"
 
 
 @dataclass(slots=True)
@@ -139,23 +143,33 @@ def run_training(
         CheckpointError: a checkpoint cannot be written or read.
     """
     loader = make_loader(task, workload)
+    schedule = make_schedule(trainer.optimizer, extent, len(loader))
     if extent.resume_path:
-        state = trainer.resume(extent.resume_path, config_of(workload))
+        state = trainer.resume(extent.resume_path, config_of(workload, extent))
         loader.load_state_dict(state.data)
+        _restore(schedule, state.schedule)
         record.losses += list(state.history.get("losses", []))
     with stop_on_interrupt() as stopped:
         while _more(loader, trainer, extent):
             for images, labels in loader:
                 _one_step(trainer, images, labels, record)
+                schedule.step()
                 on_step(trainer, record)
                 if stopped() or _is_due(trainer, loader, extent):
-                    _save(trainer, loader, workload, extent, record)
+                    _save(trainer, loader, schedule, workload, extent, record)
                 if stopped():
                     raise _interrupted(trainer, extent)
                 if not _more(loader, trainer, extent):
                     break
     if extent.checkpoint_path:
-        _save(trainer, loader, workload, extent, record)
+        _save(trainer, loader, schedule, workload, extent, record)
+
+
+def make_schedule(optimizer: Optimizer, extent: Extent, steps_per_epoch: int) -> LRScheduler:
+    """Stepped after each training step."""
+    if extent.lr_schedule == "constant":
+        return StepLR(optimizer, step_size=1, gamma=1.0)
+    return CosineAnnealingLR(optimizer, T_max=extent.epochs * steps_per_epoch)
 
 
 def make_loader(task: Task, workload: Workload) -> DataLoader:
@@ -182,7 +196,7 @@ def compare_with_in_core(
     """Runs the same steps in-core, from the same start, and compares every loss and every value."""
     task = make_task(workload)
     again = Record()
-    until = Extent(extent.epochs, trainer.steps_done, None, None, extent.resume_path)
+    until = replace(extent, steps=trainer.steps_done, checkpoint_path=None, checkpoint_steps=None)
     with make_trainer(task, workload, memory, in_core=True) as other:
         run_training(other, task, workload, until, again, on_step)
         same_values = _same(trainer.state_arrays(), other.state_arrays())
@@ -196,7 +210,7 @@ def typical_us(step_us: list[float]) -> float | None:
     return median(counted) if counted else None
 
 
-def config_of(workload: Workload) -> dict[str, object]:
+def config_of(workload: Workload, extent: Extent) -> dict[str, object]:
     """What must be the same for a resumed run to go on with the same bits; memory is not among
     it."""
     return {
@@ -209,6 +223,9 @@ def config_of(workload: Workload) -> dict[str, object]:
         "accumulate": workload.accumulate,
         "conv_algorithm": workload.conv_algorithm,
         "seed": workload.seed,
+        "lr_schedule": extent.lr_schedule,
+        # The cosine's length; a constant learning rate knows no end.
+        "epochs": extent.epochs if extent.lr_schedule == "cosine" else None,
     }
 
 
@@ -252,8 +269,9 @@ def _is_due(trainer: Trainer, loader: DataLoader, extent: Extent) -> bool:
 
 
 def _save(
-    trainer: Trainer, loader: DataLoader, workload: Workload, extent: Extent, record: Record
-) -> None:
+    trainer: Trainer, loader: DataLoader, schedule: LRScheduler, workload: Workload,
+    extent: Extent, record: Record,
+) -> None:  # fmt: skip
     if extent.checkpoint_path is None:
         return
     position = loader.state_dict()
@@ -262,11 +280,19 @@ def _save(
         epoch=position["epoch"],
         seed=workload.seed,
         data=position,
-        config=config_of(workload),
+        schedule={**schedule.state_dict(), "lr": schedule.get_last_lr()},
+        config=config_of(workload, extent),
         history={"losses": record.losses},
     )
     trainer.save(extent.checkpoint_path, run)
     record.saved += 1
+
+
+def _restore(schedule: LRScheduler, state: Mapping[str, Any]) -> None:
+    """The schedule and the learning rates in force, as they were saved."""
+    schedule.load_state_dict(state)
+    for group, rate in zip(schedule.optimizer.param_groups, state["lr"], strict=True):
+        group["lr"] = rate
 
 
 def _interrupted(trainer: Trainer, extent: Extent) -> TrainingStopped:
