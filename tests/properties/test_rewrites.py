@@ -17,7 +17,7 @@ STEPS = ("conv", "conv_bias", "norm", "relu", "leaky", "tanh", "sigmoid", "drop"
 
 
 class RandomNet(nn.Module):
-    """Straight layers with shortcuts to any earlier value of the same shape, by a list of choices."""
+    """Layers by a list of choices, with shortcuts to any earlier value of the same shape."""
 
     def __init__(self, plan):
         super().__init__()

@@ -66,7 +66,7 @@ def test_second_backward_names_the_call_and_who_freed_it():
     loss = F.mse_loss(F.tanh(x), tensor(values(3)))
     loss.backward()
     with pytest.raises(
-        AutogradError, match="second backward.*tanh.fwd|second backward.*mean_error"
+        AutogradError, match=r"second backward.*tanh.fwd|second backward.*mean_error"
     ):
         loss.backward()
 
@@ -85,7 +85,7 @@ def test_a_write_on_a_saved_value_is_found_and_located():
     x = tensor(values(4, 3), requires_grad=True)
     loss = F.mse_loss(layer(x), tensor(values(4, 2)))
     layer.weight.copy_(np.zeros((2, 3)))
-    with pytest.raises(AutogradError, match="weight|changed in place") as caught:
+    with pytest.raises(AutogradError, match="changed in place") as caught:
         loss.backward()
     assert "test_autograd.py:" in str(caught.value)
 
@@ -133,6 +133,7 @@ def test_accumulation_on_purpose_does_not_warn():
     layer = nn.Linear(3, 2)
     for _ in range(3):
         F.mse_loss(layer(tensor(values(4, 3))), tensor(values(4, 2))).backward()
+    assert layer.weight.grad is not None
 
 
 def test_shape_errors_say_where_what_and_how():
@@ -140,7 +141,7 @@ def test_shape_errors_say_where_what_and_how():
     with pytest.raises(ShapeError, match="has 1 channels, the weight wants 3") as caught:
         conv(tensor(values(2, 1, 5, 5)))
     assert "conv2d.fwd" in str(caught.value)
-    with pytest.raises(ShapeError, match="flatten it first|must be"):
+    with pytest.raises(ShapeError, match=r"must be \(N, C\)"):
         nn.Linear(3, 2)(tensor(values(2, 3, 1, 1)))
     with pytest.raises(ShapeError, match="larger than the padded input"):
         conv(tensor(values(2, 3, 2, 2)))
@@ -156,7 +157,7 @@ def test_labels_are_checked():
         F.cross_entropy(logits, tensor(np.array([0, 1, 3, 2])))
     with pytest.raises(ShapeError, match="must be int64"):
         F.cross_entropy(logits, tensor(np.zeros(4, np.float32)))
-    with pytest.raises(ShapeError, match="one-hot|must have shape"):
+    with pytest.raises(ShapeError, match="must have shape"):
         F.cross_entropy(logits, tensor(np.zeros((4, 3), np.int64)))
     F.cross_entropy(logits, tensor(np.array([0, 1, -100, 2])))
 
@@ -189,7 +190,7 @@ def test_a_traced_tensor_has_no_value():
     with use_tape(Tape(TraceRunner(1, {}))) as tape:
         x = tape.runner.input("input", tensor(values(2, 3)).spec)
         y = F.relu(x)
-    with pytest.raises(AutogradError, match="'relu.out' is traced"):
+    with pytest.raises(AutogradError, match=r"'relu\.out' is traced"):
         y.numpy()
 
 

@@ -24,7 +24,7 @@ def values(*shape, seed=0):
 
 
 class Small(nn.Module):
-    """A shortcut, batch norm, pooling, dropout, a shared layer: most of what traces must get right."""
+    """A shortcut, batch norm, pooling, dropout, a layer used twice."""
 
     def __init__(self):
         super().__init__()
@@ -249,8 +249,8 @@ def test_losses_and_their_targets():
 @pytest.mark.parametrize(
     "options",
     [
-        {"loss": "hinge"}, {"optimizer": "lion"}, {"device": "tpu"}, {"accumulate": 4}, {"accumulate": 0},
-        {"conv_algorithm": "magic"}, {"loss": None},
+        {"loss": "hinge"}, {"optimizer": "lion"}, {"device": "tpu"}, {"accumulate": 4},
+        {"accumulate": 0}, {"conv_algorithm": "magic"}, {"loss": None},
     ],
 )  # fmt: skip
 def test_wrong_options(options):
