@@ -112,7 +112,10 @@ def test_there_is_no_cycle_of_imports():
 def test_the_table_is_the_picture_of_the_architecture_page():
     text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     picture = re.search(r"## Floors.*?```\n(.*?)```", text, re.S).group(1)
-    drawn = {int(line[0]): line for line in picture.splitlines() if line[:1].isdigit()}
+    drawn, floor = {}, -1
+    for line in picture.splitlines():
+        floor = int(line[0]) if line[:1].isdigit() else floor
+        drawn[floor] = drawn.get(floor, "") + line
     for name, floor in FLOORS.items():
         room = re.split(r"[./]", name)[-1]
         assert re.search(rf"\b{room}\b", drawn[floor]), f"{name} is not drawn on floor {floor}"

@@ -26,7 +26,15 @@ STATUSES = ("executed", "simulated", "differs because", "not yet", "text", "as E
 NUMBERED = {
     "000": {"Eq.": 2, "Fig.": 5, "Table": 1},
     "001": {"Fig.": 6, "Table": 2},
-    "002": {"Eq.": 10, "Alg.": 1, "Fig.": 18, "Theorem": 3, "Lemma": 3, "Proposition": 3, "Problem": 2},
+    "002": {
+        "Eq.": 10,
+        "Alg.": 1,
+        "Fig.": 18,
+        "Theorem": 3,
+        "Lemma": 3,
+        "Proposition": 3,
+        "Problem": 2,
+    },
     "003": {"Eq.": 1, "Listing": 4, "Table": 4, "Fig.": 8},
     "004": {"Eq.": 7, "Alg.": 1, "Table": 1, "Fig.": 11},
 }
@@ -104,7 +112,9 @@ def test_every_test_exists(name: str) -> None:
 def test_every_command_exists(command: str) -> None:
     program, name, *rest = shlex.split(command)
     if program == "make":
-        assert re.search(rf"^{name}:", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+        assert re.search(
+            rf"^{name}:", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE
+        )
         return
     assert program == "ooctrain"
     assert name in COMMANDS
