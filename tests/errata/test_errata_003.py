@@ -1,5 +1,4 @@
-"""Errata of paper 003 (segmented fused-tiled execution): the listings and tables are run as
-printed.
+"""Errata of paper 003 (segmented fused-tiled execution): the listings and tables are run as printed.
 
 In: graphs of a few operators, tiny arrays. Out: verdicts. The one idea: each listing is written out
 in Python, with the printed line and the corrected one side by side; the printed one raises, loops
@@ -150,13 +149,21 @@ def test_003_listing_3_condition() -> None:
 
 
 def test_003_listing_3_entering_edges() -> None:
-    """Only the input edges of the first operator are walked; a skip that enters later is never
-    looked at.
-    """
-    entering = {"x -> conv1": True, "statistics -> scale": False}  # may its rows be tiled?
-    first_only = ["x -> conv1"]
-    assert all(entering[edge] for edge in first_only)
-    assert not all(entering.values())
+    """Only the first operator's edges are walked; a skip that enters later is never looked at."""
+    # conv1 -> scale, and the statistics of a whole image enter at scale: its rows go nowhere.
+    connections = {"x -> conv1": {"h": "h"}, "conv1 -> scale": {"h": "h"}, "mean -> scale": {}}
+    edges_out = {"x -> conv1": "conv1 -> scale"}
+
+    def tileable(entering: list[str]) -> bool:
+        walked = []
+        for edge in entering:
+            while edge:
+                walked.append("h" in connections[edge])
+                edge = edges_out.get(edge, "")
+        return all(walked)
+
+    assert tileable(["x -> conv1"])  # lines 27 to 29: the segment is called tileable in h
+    assert not tileable(["x -> conv1", "mean -> scale"])
 
 
 # --------------------------------------------------------------------------------------------------

@@ -1,10 +1,11 @@
-"""Tiled traces as traces: what is kept, what is gone, how much smaller the peak is, what is
-refused.
+"""Tiled traces as traces: what is kept, what is gone, how much smaller the peak is, what is refused.
 
 Values are the business of tests/properties/test_tiled_gradients.py.
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import pytest
 
@@ -13,6 +14,7 @@ from ooctrain.errors import ConfigError
 from ooctrain.sched.budget import trace_peak_bytes
 from ooctrain.testing.check_tile import chain_trace
 from ooctrain.tile import tile, tile_by_name
+from ooctrain.tile.adjoint import spec_of
 from ooctrain.trace import Trace
 from ooctrain.tracing import trace as trace_step
 
@@ -99,19 +101,16 @@ def test_each_convolution_keeps_its_algorithm() -> None:
         assert found == {algorithm}
 
 
-def test_workspaces_are_for_the_same_threads() -> None:
-    for threads in (1, 2, 5):
-        plain = chain_trace(vgg_like(), (2, 3, 16, 16), conv_algorithm="direct", threads=threads)
-        tiled = tile(plain, (2, 2))
+@pytest.mark.parametrize("threads", [1, 2, 3, 16, 64])
+@pytest.mark.parametrize("algorithm", ["direct", "im2col", "winograd2", "winograd4"])
+def test_workspaces_are_for_the_same_threads(algorithm: str, threads: int) -> None:
+    model = nn.Sequential(nn.Conv2d(16, 16, 3, 1, 1), nn.ReLU(), nn.Conv2d(16, 32, 3, 1, 1))
+    for image in ((1, 16, 6, 6), (4, 16, 64, 64)):
+        plain = chain_trace(model, image, conv_algorithm=algorithm, threads=threads)
+        tiled = tile(plain, (3, 3))
         for call in tiled.calls:
-            sides = [[tiled.variables[v] for v in side] for side in (call.ins, call.outs)]
-            assert call.workspace_bytes == call.op.workspace_bytes(*sides_of(sides), threads)
-
-
-def sides_of(sides):
-    from ooctrain.layers.base import Spec
-
-    return [[Spec(v.shape, v.dtype) for v in side] for side in sides]
+            ins, outs = ([spec_of(tiled.variables[v]) for v in s] for s in (call.ins, call.outs))
+            assert call.workspace_bytes == call.op.workspace_bytes(ins, outs, threads), call.name
 
 
 def test_first_and_last() -> None:
@@ -136,8 +135,6 @@ def test_the_grid_is_at_most() -> None:
 def test_storage_reuse_of_the_original_is_kept() -> None:
     plain = step()
     relu = plain.variable_by_name["1.out"].id
-    from dataclasses import replace
-
     calls = [replace(c, reuse={relu: c.ins[0]}) if c.name == "1.fwd" else c for c in plain.calls]
     in_place = replace(plain, calls=tuple(calls))
     in_place.check()
