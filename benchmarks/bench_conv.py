@@ -223,10 +223,10 @@ def measure(
 
 
 def format_row(row: dict) -> str:
+    times = "".join(f"{row[key]:8.2f}" for key in ("ours_ms", "torch_nchw_ms", "torch_nhwc_ms"))
     text = (
-        f"{row['layer']:<28}{row['part']:<12}{row['algorithm']:<10}{row['ours_ms']:8.2f}"
-        f"{row['torch_nchw_ms']:8.2f}{row['torch_nhwc_ms']:8.2f}{row['ratio']:7.2f}{row['best_ratio']:7.2f}{row['gflops']:7.0f}"
-        f"{row['workspace_mib']:8.1f}"
+        f"{row['layer']:<28}{row['part']:<12}{row['algorithm']:<10}{times}{row['ratio']:7.2f}"
+        f"{row['best_ratio']:7.2f}{row['gflops']:7.0f}{row['workspace_mib']:8.1f}"
     )
     if "error" in row:
         text += f"  {row['error']:.1e} / {row['torch_error']:.1e}"
