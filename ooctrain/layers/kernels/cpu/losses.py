@@ -31,9 +31,8 @@ Array = np.ndarray
 ZERO, ONE, LOWEST = np.float32(0), np.float32(1), np.float32(-np.inf)
 
 
-@kernel("void(f4[:,::1], i8[::1], f4[::1], f4[::1], i8, i8, i8, i8)")
-def _cross_entropy(logits, labels, losses, lse, ignore_index, lo, hi, thread):
-    classes, z = logits.shape[1], logits.reshape(logits.size)
+@kernel("void(f4[::1], i8, i8[::1], f4[::1], f4[::1], i8, i8, i8, i8)")
+def _cross_entropy(z, classes, labels, losses, lse, ignore_index, lo, hi, thread):
     for first in range(lo, hi, VL):
         last = min(hi, first + VL)
         for row in range(first, last):
@@ -57,9 +56,8 @@ def _cross_entropy(logits, labels, losses, lse, ignore_index, lo, hi, thread):
             )
 
 
-@kernel("void(f4[:,::1], i8[::1], f4[::1], f4[:,::1], f4, i8, i8, i8, i8)")
-def _cross_entropy_grad(logits, labels, lse, dlogits, scale, ignore_index, lo, hi, thread):
-    classes, z, dz = logits.shape[1], logits.reshape(logits.size), dlogits.reshape(dlogits.size)
+@kernel("void(f4[::1], i8, i8[::1], f4[::1], f4[::1], f4, i8, i8, i8, i8)")
+def _cross_entropy_grad(z, classes, labels, lse, dz, scale, ignore_index, lo, hi, thread):
     for row in range(lo, hi):
         start, label = row * classes, labels[row]
         factor = ZERO if label == ignore_index else scale
@@ -141,8 +139,9 @@ def softmax_cross_entropy(
         labels: int64, (rows,), in [0, classes) or `ignore_index` (loss 0); the caller checks.
         losses, lse: (rows,), written.
     """
-    chunk = row_chunk(*logits.shape)
-    pool.run(_cross_entropy, logits.shape[0], chunk, logits, labels, losses, lse, ignore_index)
+    rows, classes = logits.shape
+    args = flat(logits), classes, labels, losses, lse, ignore_index
+    pool.run(_cross_entropy, rows, row_chunk(rows, classes), *args)
 
 
 def softmax_cross_entropy_grad(
@@ -159,9 +158,9 @@ def softmax_cross_entropy_grad(
     Args:
         scale: gradient of the loss, divided by `valid_rows` for a mean.
     """
-    rows, chunk = logits.shape[0], row_chunk(*logits.shape)
-    args = logits, labels, lse, dlogits, scale, ignore_index
-    pool.run(_cross_entropy_grad, rows, chunk, *args)
+    rows, classes = logits.shape
+    args = flat(logits), classes, labels, lse, flat(dlogits), scale, ignore_index
+    pool.run(_cross_entropy_grad, rows, row_chunk(rows, classes), *args)
 
 
 def valid_rows(labels: Array, ignore_index: int = -100) -> int:

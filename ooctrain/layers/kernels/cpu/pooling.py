@@ -14,7 +14,7 @@ from __future__ import annotations
 import numba
 import numpy as np
 
-from ooctrain.layers.kernels.cpu.chunks import row_chunk
+from ooctrain.layers.kernels.cpu.chunks import flat, row_chunk
 from ooctrain.layers.kernels.cpu.jit import kernel
 from ooctrain.layers.kernels.cpu.pool import ThreadPool
 from ooctrain.layers.kernels.cpu.simd import VL, vfma, vload, vselect_eq, vsplat
@@ -37,6 +37,8 @@ ZERO, ONE = np.float32(0), np.float32(1)
 LOWEST = np.float32(-np.inf)
 #: Distance in elements between a window and what is prefetched meanwhile.
 AHEAD = 1024
+#: The window (kernel, stride, padding) that stands for adaptive pooling.
+ADAPTIVE = (0, 0, 0, 0, 0, 0)
 
 
 @numba.njit(inline="always")
@@ -50,23 +52,23 @@ def _prefetch_run(array, start, count):
         prefetch(array, i)
 
 
-@kernel("void(f4[:,:,:,::1], f4[:,:,:,::1], u1[:,:,:,::1], i8, i8, i8, i8, i8, i8, i8, i8, i8)")
-def _max_pool(x, y, index, kh, kw, sh, sw, top, left, lo, hi, thread):
+@kernel("void(f4[::1], f4[::1], u1[::1], UniTuple(i8, 5), UniTuple(i8, 6), i8, i8, i8)")
+def _max_pool(xs, ys, indices, sizes, window, lo, hi, thread):
     """Items are output rows (n, oh). Rows r and columns s of a window are clipped to the image.
 
     As in torch, the first maximum wins, and NaN beats everything. Four vectors of channels at a
     time: their chains of comparisons overlap.
     """
-    height, width, channels = x.shape[1], x.shape[2], x.shape[3]
-    xs, ys, indices = x.reshape(x.size), y.reshape(y.size), index.reshape(index.size)
+    height, width, rows, columns, channels = sizes
+    kh, kw, sh, sw, top, left = window
     lowest, whole = vsplat(LOWEST), channels - channels % (4 * VL)
     for item in range(lo, hi):
-        n, oh = item // y.shape[1], item % y.shape[1]
+        n, oh = item // rows, item % rows
         r0, r1 = max(0, top - oh * sh), min(kh, height + top - oh * sh)
-        for ow in range(y.shape[2]):
+        for ow in range(columns):
             s0, s1 = max(0, left - ow * sw), min(kw, width + left - ow * sw)
             corner = ((n * height + oh * sh - top) * width + ow * sw - left) * channels
-            out = (item * y.shape[2] + ow) * channels
+            out = (item * columns + ow) * channels
             for r in range(r0, r1):
                 _prefetch_run(xs, corner + r * width * channels, sw * channels)
             start = vsplat(np.float32(r0 * kw + s0))
@@ -98,13 +100,12 @@ def _max_pool(x, y, index, kh, kw, sh, sw, top, left, lo, hi, thread):
                 vstore_bytes_upto(indices, out + c, w0, lanes)
 
 
-@kernel("void(f4[:,:,:,::1], u1[:,:,:,::1], f4[:,:,:,::1], i8, i8, i8, i8, i8, i8, i8, i8, i8)")
-def _max_pool_grad(dy, index, dx, kh, kw, sh, sw, top, left, lo, hi, thread):
+@kernel("void(f4[::1], u1[::1], f4[::1], UniTuple(i8, 5), UniTuple(i8, 6), i8, i8, i8)")
+def _max_pool_grad(dys, indices, dxs, sizes, window, lo, hi, thread):
     """Items are input rows (n, h); window oh covers h when oh * sh <= h + top < oh * sh + kh."""
-    height, width, channels = dx.shape[1], dx.shape[2], dx.shape[3]
-    rows, columns, zero = dy.shape[1], dy.shape[2], vsplat(ZERO)
-    whole = channels - channels % (4 * VL)
-    dys, dxs, indices = dy.reshape(dy.size), dx.reshape(dx.size), index.reshape(index.size)
+    height, width, rows, columns, channels = sizes
+    kh, kw, sh, sw, top, left = window
+    zero, whole = vsplat(ZERO), channels - channels % (4 * VL)
     for item in range(lo, hi):
         n, h = item // height, item % height
         oh0, oh1 = max(0, (h + top - kh + sh) // sh), min(rows, (h + top) // sh + 1)
@@ -158,12 +159,11 @@ def _end(o, size, out, kernel, stride, before):
     )
 
 
-@kernel("void(f4[:,:,:,::1], f4[:,:,:,::1], i8, i8, i8, i8, i8, i8, i8, i8, i8, i8)")
-def _avg_pool(x, y, kh, kw, sh, sw, top, left, divisor, lo, hi, thread):
+@kernel("void(f4[::1], f4[::1], UniTuple(i8, 5), UniTuple(i8, 6), i8, i8, i8, i8)")
+def _avg_pool(xs, ys, sizes, window, divisor, lo, hi, thread):
     """Items are output rows; divisor = 0 means the number of cells inside the image."""
-    height, width, channels = x.shape[1], x.shape[2], x.shape[3]
-    rows, columns = y.shape[1], y.shape[2]
-    xs, ys = x.reshape(x.size), y.reshape(y.size)
+    height, width, rows, columns, channels = sizes
+    kh, kw, sh, sw, top, left = window
     zero, whole = vsplat(ZERO), channels - channels % (4 * VL)
     for item in range(lo, hi):
         n, oh = item // rows, item % rows
@@ -194,12 +194,11 @@ def _avg_pool(x, y, kh, kw, sh, sw, top, left, divisor, lo, hi, thread):
                 vstore_upto(ys, out + c, t0 / cells, channels - c)
 
 
-@kernel("void(f4[:,:,:,::1], f4[:,:,:,::1], i8, i8, i8, i8, i8, i8, i8, i8, i8, i8)")
-def _avg_pool_grad(dy, dx, kh, kw, sh, sw, top, left, divisor, lo, hi, thread):
+@kernel("void(f4[::1], f4[::1], UniTuple(i8, 5), UniTuple(i8, 6), i8, i8, i8, i8)")
+def _avg_pool_grad(dys, dxs, sizes, window, divisor, lo, hi, thread):
     """Items are input rows; the windows that cover a cell are found as in `_max_pool_grad`."""
-    height, width, channels = dx.shape[1], dx.shape[2], dx.shape[3]
-    rows, columns = dy.shape[1], dy.shape[2]
-    dys, dxs = dy.reshape(dy.size), dx.reshape(dx.size)
+    height, width, rows, columns, channels = sizes
+    kh, kw, sh, sw, top, left = window
     for item in range(lo, hi):
         n, h = item // height, item % height
         if kh == 0:
@@ -247,7 +246,8 @@ def max_pool(
     """
     items = y.shape[0] * y.shape[1]
     window = (*kernel, *stride, padding[0], padding[2])
-    pool.run(_max_pool, items, _row_chunk_of(y, items), x, y, index, *window)
+    arrays = flat(x), flat(y), flat(index)
+    pool.run(_max_pool, items, _row_chunk_of(y, items), *arrays, _sizes(x, y), window)
 
 
 def max_pool_grad(
@@ -256,7 +256,8 @@ def max_pool_grad(
     """dx = for each input cell the sum of dy over the windows whose maximum it was."""
     items = dx.shape[0] * dx.shape[1]
     window = (*kernel, *stride, padding[0], padding[2])
-    pool.run(_max_pool_grad, items, _row_chunk_of(dx, items), dy, index, dx, *window)
+    arrays = flat(dy), flat(index), flat(dx)
+    pool.run(_max_pool_grad, items, _row_chunk_of(dx, items), *arrays, _sizes(dx, dy), window)
 
 
 def avg_pool(
@@ -274,8 +275,9 @@ def avg_pool(
     """
     items = y.shape[0] * y.shape[1]
     divisor = kernel[0] * kernel[1] if count_include_pad else 0
-    window = (*kernel, *stride, padding[0], padding[2], divisor)
-    pool.run(_avg_pool, items, _row_chunk_of(y, items), x, y, *window)
+    window = (*kernel, *stride, padding[0], padding[2])
+    arguments = flat(x), flat(y), _sizes(x, y), window, divisor
+    pool.run(_avg_pool, items, _row_chunk_of(y, items), *arguments)
 
 
 def avg_pool_grad(
@@ -290,20 +292,28 @@ def avg_pool_grad(
     """dx = for each input cell the sum of dy / cells over the windows that cover it."""
     items = dx.shape[0] * dx.shape[1]
     divisor = kernel[0] * kernel[1] if count_include_pad else 0
-    window = (*kernel, *stride, padding[0], padding[2], divisor)
-    pool.run(_avg_pool_grad, items, _row_chunk_of(dx, items), dy, dx, *window)
+    window = (*kernel, *stride, padding[0], padding[2])
+    arguments = flat(dy), flat(dx), _sizes(dx, dy), window, divisor
+    pool.run(_avg_pool_grad, items, _row_chunk_of(dx, items), *arguments)
 
 
 def adaptive_avg_pool(pool: ThreadPool, x: Array, y: Array) -> None:
     """y = means over OH x OW windows [floor(o * H / OH), ceil((o + 1) * H / OH)), as in torch."""
     items = y.shape[0] * y.shape[1]
-    pool.run(_avg_pool, items, _row_chunk_of(x, items), x, y, 0, 0, 0, 0, 0, 0, 0)
+    arguments = flat(x), flat(y), _sizes(x, y), ADAPTIVE, 0
+    pool.run(_avg_pool, items, _row_chunk_of(x, items), *arguments)
 
 
 def adaptive_avg_pool_grad(pool: ThreadPool, dy: Array, dx: Array) -> None:
     """dx = for each input cell the sum of dy / cells over the adaptive windows that cover it."""
     items = dx.shape[0] * dx.shape[1]
-    pool.run(_avg_pool_grad, items, _row_chunk_of(dx, items), dy, dx, 0, 0, 0, 0, 0, 0, 0)
+    arguments = flat(dy), flat(dx), _sizes(dx, dy), ADAPTIVE, 0
+    pool.run(_avg_pool_grad, items, _row_chunk_of(dx, items), *arguments)
+
+
+def _sizes(inner: Array, outer: Array) -> tuple[int, int, int, int, int]:
+    """(H, W, OH, OW, C) of a pooling's input and output."""
+    return *inner.shape[1:3], *outer.shape[1:3], inner.shape[3]
 
 
 def _row_chunk_of(array: Array, items: int) -> int:
