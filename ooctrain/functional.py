@@ -32,13 +32,13 @@ IntOrPair = int | Sequence[int]
 Pair = tuple[int, int]
 
 
-def relu(input: Tensor) -> Tensor:
-    """max(input, 0). Whether it is done in place is decided by the `share_storage` rewrite."""
+def relu(input: Tensor, inplace: bool = False) -> Tensor:
+    """max(input, 0). `inplace` is ignored: `share_storage` decides where it is safe."""
     return call(ReLU(), input)
 
 
-def leaky_relu(input: Tensor, negative_slope: float = 0.01) -> Tensor:
-    """input where positive, else negative_slope * input."""
+def leaky_relu(input: Tensor, negative_slope: float = 0.01, inplace: bool = False) -> Tensor:
+    """input where positive, else negative_slope * input. `inplace` as in `relu`."""
     return call(LeakyReLU(negative_slope), input)
 
 
@@ -95,7 +95,8 @@ def batch_norm(
 
     Args:
         momentum: weight of this batch in the running statistics; None: cumulative average.
-        num_batches_tracked: counter beside the running statistics (in PyTorch the module counts).
+        num_batches_tracked: counter beside the running statistics (in PyTorch the module counts);
+            None: not counted, and `momentum` must be given.
     """
     tape, channels = current_tape(), input.shape[1:2]
     gamma = weight if weight is not None else call(Constant(1.0, channels))
@@ -108,9 +109,9 @@ def batch_norm(
         return tape.call(apply, (input, running_mean, inv_std, gamma, beta))[0]
     mean, inv_std, var = tape.call(BatchNormStats(eps), (input,))
     y = call(BatchNormApply(), input, mean, inv_std, gamma, beta)
-    if running_mean is not None and running_var is not None and num_batches_tracked is not None:
-        state = running_mean, running_var, num_batches_tracked
-        update = BatchNormUpdate(momentum, input.numel() // input.shape[1])
+    if running_mean is not None and running_var is not None:
+        state = running_mean, running_var, *_present(num_batches_tracked)
+        update = BatchNormUpdate(momentum, input.numel() // input.shape[1], len(state) == 3)
         tape.update(update, (mean, var, *state), state, {})
     return y
 
@@ -158,7 +159,7 @@ def flatten(input: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
     return input.flatten(start_dim, end_dim)
 
 
-def dropout(input: Tensor, p: float = 0.5, training: bool = True) -> Tensor:
+def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
     """Drops each element with probability p and scales the others by 1 / (1 - p), in training."""
     if not 0 <= p <= 1:
         raise ConfigError(f"dropout: probability {p} is not in [0, 1]")
@@ -167,7 +168,7 @@ def dropout(input: Tensor, p: float = 0.5, training: bool = True) -> Tensor:
     return call(Dropout(p, current_tape().next_dropout()), input)
 
 
-def cross_entropy(input: Tensor, target: Tensor, ignore_index: int = -100) -> Tensor:
+def cross_entropy(input: Tensor, target: Tensor, *, ignore_index: int = -100) -> Tensor:
     """Mean of -log softmax(input)[target]: class numbers per image (N) or per pixel (N, H, W).
 
     Args:

@@ -285,12 +285,12 @@ class Dropout(Module):
 class CrossEntropyLoss(Module):
     """Softmax cross-entropy of logits and class numbers."""
 
-    def __init__(self, ignore_index: int = -100):
+    def __init__(self, *, ignore_index: int = -100):
         super().__init__()
         self.ignore_index = ignore_index
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
-        return F.cross_entropy(input, target, self.ignore_index)
+        return F.cross_entropy(input, target, ignore_index=self.ignore_index)
 
 
 class MSELoss(Module):

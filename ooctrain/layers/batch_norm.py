@@ -232,33 +232,38 @@ class BatchNormGradApply(Op):
 class BatchNormUpdate(Op):
     """Moves running statistics towards those of the batch; runs once per step.
 
-    Reads (mean, var, running_mean, running_var, batches); writes the last three.
+    Reads (mean, var, running_mean, running_var[, batches]); writes all but the first two.
 
     Args:
         momentum: weight of this batch; None: cumulative average.
         rows: values per channel, for the unbiased variance that PyTorch keeps.
+        counted: whether there is a count of batches.
     """
 
     momentum: float | None
     rows: int
+    counted: bool = True
     name: ClassVar[str] = "batch_norm_update"
     verb: ClassVar[str] = "update"
     pure: ClassVar[bool] = False
     out_names: ClassVar[tuple[str, ...]] = ("running_mean", "running_var", "batches")
     out_kinds: ClassVar[tuple[Kind, ...]] = ("state", "state", "state")
 
-    def infer(self, mean: Spec, var: Spec, running_mean: Spec, running_var: Spec, batches: Spec):
+    def infer(self, mean: Spec, var: Spec, running_mean: Spec, running_var: Spec, *batches: Spec):
         fits = mean.shape == var.shape == running_mean.shape == running_var.shape
         require(fits, "batch_norm: running statistics do not fit the channels", mean, running_mean)
-        return running_mean, running_var, batches
+        averages = self.counted or self.momentum is not None
+        require(averages, "batch_norm: momentum=None needs a count of batches")
+        require(len(batches) == self.counted, "batch_norm: the count of batches does not fit")
+        return running_mean, running_var, *batches
 
-    def reference(self, mean, var, running_mean, running_var, batches, scalars):
-        weight = 1 / (int(batches) + 1) if self.momentum is None else self.momentum
+    def reference(self, mean, var, running_mean, running_var, *batches, scalars):
+        weight = 1 / (int(batches[0]) + 1) if self.momentum is None else self.momentum
         unbiased = var * (self.rows / max(self.rows - 1, 1))
         return (
             running_mean + weight * (mean - running_mean),
             running_var + weight * (unbiased - running_var),
-            batches + 1,
+            *(count + 1 for count in batches),
         )
 
     def cpu(self, pool, ins, outs, workspace, scalars):
@@ -267,10 +272,11 @@ class BatchNormUpdate(Op):
         for old, new in zip(ins[2:], outs, strict=True):
             if old.ctypes.data != new.ctypes.data:
                 np.copyto(new, old)
-        batch_norm.update_running(*ins[:2], *outs, self.momentum, self.rows)
+        count = outs[2] if self.counted else None
+        batch_norm.update_running(*ins[:2], *outs[:2], count, self.momentum, self.rows)
 
     def reusable(self):
-        return {0: 2, 1: 3, 2: 4}
+        return {0: 2, 1: 3, 2: 4} if self.counted else {0: 2, 1: 3}
 
 
 def _rows(x: np.ndarray) -> tuple[int, ...]:

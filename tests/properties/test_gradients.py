@@ -121,6 +121,7 @@ def batch_norm_samples():
     running = (normal(c, seed=9), positive(c, seed=9), np.array(4))
     yield BatchNormUpdate(0.1, 60), (normal(c), positive(c), *running)
     yield BatchNormUpdate(None, 60), (normal(c), positive(c), *running)
+    yield BatchNormUpdate(0.3, 60, counted=False), (normal(c), positive(c), *running[:2])
 
 
 def pool_samples():

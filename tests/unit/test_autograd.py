@@ -143,7 +143,7 @@ def test_shape_errors_say_where_what_and_how():
     assert "conv2d.fwd" in str(caught.value)
     with pytest.raises(ShapeError, match=r"must be \(N, C\)"):
         nn.Linear(3, 2)(tensor(values(2, 3, 1, 1)))
-    with pytest.raises(ShapeError, match="larger than the padded input"):
+    with pytest.raises(ShapeError, match="larger than the"):
         conv(tensor(values(2, 3, 2, 2)))
     with pytest.raises(ShapeError, match="same shape"):
         tensor(values(2, 3)) + tensor(values(3))

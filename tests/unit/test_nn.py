@@ -150,6 +150,15 @@ def test_batch_norm_cumulative_average():
     assert bn.num_batches_tracked.item() == 3
 
 
+def test_batch_norm_function_without_a_count():
+    mean, var = tensor(np.zeros(2, np.float32)), tensor(np.ones(2, np.float32))
+    x = values(4, 2, 3, 3)
+    F.batch_norm(tensor(x), mean, var, training=True, momentum=0.5)
+    np.testing.assert_allclose(mean.numpy(), 0.5 * x.mean((0, 2, 3)), rtol=1e-5, atol=1e-6)
+    with pytest.raises(ShapeError, match="needs a count"):
+        F.batch_norm(tensor(x), mean, var, training=True, momentum=None)
+
+
 def test_batch_norm_without_state_or_affine_and_on_one_value():
     x = values(4, 2, 3, 3)
     y = nn.BatchNorm2d(2, affine=False, track_running_stats=False).eval()(tensor(x)).numpy()
