@@ -5,8 +5,8 @@
 # **Prerequisites:** Python and a little PyTorch. **Minutes:** 10.
 # **Paper:** 000, figure 2 (what a scheduler does).
 #
-# The whole library in one sentence: *a training step is a straight-line list; correctness and memory
-# are decided by the order of the list alone, speed by the streams it runs on.*
+# The whole library in one sentence: *a training step is a straight-line list; correctness and
+# memory are decided by the order of the list alone, speed by the streams it runs on.*
 
 # %%
 import numpy as np
@@ -45,8 +45,8 @@ for call in trace.calls[:4]:
 # %% [markdown]
 # ## 3. Plan: the list with swaps, within a budget
 #
-# "25%" is a quarter of the way from the least that whole calls need to what in-core needs.
-# **What share of the in-core peak will that be?**
+# "25%" is a quarter of the way from the least that whole calls need to what in-core needs. **What
+# share of the in-core peak will that be?**
 
 # %%
 lesson.cell("plan")
@@ -61,8 +61,9 @@ print(f"      ... {len(plan.schedule)} instructions in all")
 # %% [markdown]
 # ## 4. Verify: a proof, not a hope
 #
-# The verifier knows no planner. It walks the list and checks every rule: nothing is read that is not
-# there, nothing is lost, the budget holds at every instruction. Break the list and it says where.
+# The verifier knows no planner. It walks the list and checks every rule: nothing is read that is
+# not there, nothing is lost, the budget holds at every instruction. Break the list and it says
+# where.
 
 # %%
 lesson.cell("verify, then break it")
@@ -97,7 +98,8 @@ lesson.picture("00_tour.svg", timelines_svg(timelines, budget_bytes=plan.peak_by
 # %% [markdown]
 # ## 6. Execute: for real, on an arena of exactly that many bytes
 #
-# Data really moves between two memories. **How many of the 11,173,962 gradients differ from in-core?**
+# Data really moves between two memories. **How many of the 11,173,962 gradients differ from
+# in-core?**
 
 # %%
 lesson.cell("execute")
@@ -128,8 +130,8 @@ print(f"    peak predicted {format_bytes(predicted)}, measured {format_bytes(pea
 #
 # 1. Which rule did the broken list violate? (its code, as printed above)
 # 2. How many bytes lie between the predicted and the measured peak?
-# 3. Plan the step with `planner="naive"`. How many times longer is its makespan on "v100-pcie" than
-#    the window's? (to the next whole number)
+# 3. Plan the step with `planner="naive"`. How many times longer is its makespan on "v100-pcie"
+#    than the window's? (to the next whole number)
 
 # %%
 lesson.cell("exercises")

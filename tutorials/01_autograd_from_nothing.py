@@ -21,8 +21,8 @@ lesson = Lesson("01 autograd from nothing")
 # %% [markdown]
 # ## A tape
 #
-# Every computation becomes one line on a tape: which function, what it read, what it wrote. That is
-# enough to differentiate: walk the lines backwards, and for each one write down the lines that
+# Every computation becomes one line on a tape: which function, what it read, what it wrote. That
+# is enough to differentiate: walk the lines backwards, and for each one write down the lines that
 # compute its gradient. We keep values in a dictionary under names, because in later tutorials the
 # *name* outlives the bytes: a variable may be on the device, on the host, or nowhere until it is
 # computed again.
@@ -74,9 +74,8 @@ def backward(tape, output, seed):
     for function, inputs, written in reversed(list(tape.lines)):
         if written not in gradient or function not in GRADIENTS:
             continue
-        for name, grad in zip(
-            inputs, GRADIENTS[function](tape, *inputs, written, gradient[written])
-        ):
+        grads = GRADIENTS[function](tape, *inputs, written, gradient[written])
+        for name, grad in zip(inputs, grads, strict=True):
             if grad is not None:
                 gradient[name] = tape.run("add", gradient[name], grad) if name in gradient else grad
     return gradient
@@ -86,8 +85,8 @@ def backward(tape, output, seed):
 # ## Predict, then run
 #
 # Two layers, `relu(x w1) w2`, and the squared error. The forward pass is four lines. **How many
-# lines does the tape have after the backward pass?** A matmul needs two, a ReLU one; the difference
-# passes its gradient on.
+# lines does the tape have after the backward pass?** A matmul needs two, a ReLU one; the
+# difference passes its gradient on.
 
 # %%
 lesson.cell("train a two-layer network on the tape")
@@ -191,7 +190,6 @@ assert lines == 9, "four forward lines; backward 2 + 1 + 2, and none for the dif
 assert abs(slope - on_tape) < 1e-6 * abs(slope), "the tape's gradient is the slope"
 assert loss < 0.5 * first_loss
 assert needed == {"v1"}, "only the ReLU's output waits for the backward pass"
-assert later_reads and not before_relu_reads, (
-    "the library's backward pass reads y, not x, of a ReLU"
-)
+assert later_reads, "the library's backward pass reads the output of a ReLU"
+assert not before_relu_reads, "and not its input"
 print("\nall asserts passed")

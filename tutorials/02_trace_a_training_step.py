@@ -5,8 +5,8 @@
 # **Prerequisites:** 01. **Minutes:** 15.
 # **Paper:** 000, section 3 (function sequence and variable sequence).
 #
-# Before we can decide what to move out of memory we must know what is in it, and when. A trace tells
-# us without running anything: it takes milliseconds and no memory, for any batch size.
+# Before we can decide what to move out of memory we must know what is in it, and when. A trace
+# tells us without running anything: it takes milliseconds and no memory, for any batch size.
 
 # %%
 import time
@@ -37,15 +37,15 @@ for call in trace.calls[:8]:
 print(f"      ... and {len(trace.calls) - 8} more")
 
 # %% [markdown]
-# Three kinds of calls are easy to forget. The *loss* is a call. Each layer has up to three backward
-# calls (gradient of the input, of the weight, of the bias). And each parameter has an update, placed
-# right after its gradient, so that the gradient can be freed at once.
+# Three kinds of calls are easy to forget. The *loss* is a call. Each layer has up to three
+# backward calls (gradient of the input, of the weight, of the bias). And each parameter has an
+# update, placed right after its gradient, so that the gradient can be freed at once.
 #
 # ## The variable sequence
 #
-# Paper 000 flattens the step: for each call, the variables it touches, one after the other. The same
-# variable comes again and again; the distance between two occurrences is the time in which it is
-# *not* needed. Swapping lives from long distances.
+# Paper 000 flattens the step: for each call, the variables it touches, one after the other. The
+# same variable comes again and again; the distance between two occurrences is the time in which it
+# is *not* needed. Swapping lives from long distances.
 
 # %%
 lesson.cell("how far apart are a variable's uses?")
@@ -68,9 +68,10 @@ for gap, variable in gaps[:5]:
 #
 # ## Memory over time
 #
-# If nothing is ever moved, a variable occupies memory from the call that writes it to the call that
-# reads it last. Adding up gives the curve below. **Where is its peak: in the forward pass, at the
-# loss, or late in the backward pass?** Guess as a share of the calls: 0 is the first, 1 the last.
+# If nothing is ever moved, a variable occupies memory from the call that writes it to the call
+# that reads it last. Adding up gives the curve below. **Where is its peak: in the forward pass, at
+# the loss, or late in the backward pass?** Guess as a share of the calls: 0 is the first, 1 the
+# last.
 
 # %%
 lesson.cell("the memory curve of ResNet-18 in-core")
@@ -92,8 +93,8 @@ phases = {call.name: call.phase for call in plan.trace.calls}
 lesson.picture("02_memory_curve.svg", timelines_svg({"ResNet-18 in-core": timeline}, phases=phases))
 
 # %% [markdown]
-# Up in the forward pass, down in the backward pass: the curve is a tent. The foot on which it stands
-# are the persistent variables (parameters and momentum).
+# Up in the forward pass, down in the backward pass: the curve is a tent. The foot on which it
+# stands are the persistent variables (parameters and momentum).
 #
 # ## Batch 1440 on a laptop
 #
@@ -115,8 +116,8 @@ print(f"    {len(large.calls)} calls, traced in {seconds:.2f} s without allocati
 # ## Exercises
 #
 # 1. Which variable of LeNet rests longest? (its name)
-# 2. The update of SGD with momentum reads three variables. Which kind does the third have?
-#    (look at `trace.variables[v].kind`)
+# 2. The update of SGD with momentum reads three variables. Which kind does the third have? (look
+#    at `trace.variables[v].kind`)
 # 3. How many calls of LeNet's step are *impure*, that is, must run exactly once?
 
 # %%

@@ -5,9 +5,10 @@
 # **Prerequisites:** 02. **Minutes:** 15.
 # **Paper:** 000, sections 1 and 4.
 #
-# "Out of memory" can mean: (a) no order of calls could ever fit, because one call alone needs more;
-# (b) the step does not fit in-core, but would if something were moved; (c) there are enough free
-# bytes, but not in one piece. The three have different cures, and the library tells them apart.
+# "Out of memory" can mean: (a) no order of calls could ever fit, because one call alone needs
+# more; (b) the step does not fit in-core, but would if something were moved; (c) there are enough
+# free bytes, but not in one piece. The three have different cures, and the library tells them
+# apart.
 
 # %%
 import numpy as np
@@ -43,8 +44,8 @@ lesson.reveal("minimum / peak", share)
 print(f"    minimum {format_bytes(least)}, peak {format_bytes(most)}")
 
 # %% [markdown]
-# Much of the minimum are the persistent variables: ResNet-18 has 11 million parameters, each with a
-# momentum, and at batch 32 its images are tiny. The share shrinks as the batch grows.
+# Much of the minimum are the persistent variables: ResNet-18 has 11 million parameters, each with
+# a momentum, and at batch 32 its images are tiny. The share shrinks as the batch grows.
 #
 # ## (b) It does not fit in-core
 
@@ -63,13 +64,13 @@ moved = oc.plan(trace, in_core // 2, planner="window")
 print(f"    the window planner fits the same step into half: {format_bytes(moved.peak_bytes)}")
 
 # %% [markdown]
-# The error carries the planner's own minimum, and it is honest: the same planner succeeds at exactly
-# that number of bytes.
+# The error carries the planner's own minimum, and it is honest: the same planner succeeds at
+# exactly that number of bytes.
 #
 # ## (a) Nothing can fit
 #
-# `naive` swaps everything out after every call. It goes as low as any planner that runs whole calls
-# can go. **By how many times can it undercut the in-core peak here?**
+# `naive` swaps everything out after every call. It goes as low as any planner that runs whole
+# calls can go. **By how many times can it undercut the in-core peak here?**
 
 # %%
 lesson.cell("the least that whole calls need")
@@ -88,8 +89,8 @@ lesson.reveal("in-core peak / naive minimum", factor)
 #
 # ## (c) Enough bytes, but not in one piece
 #
-# Allocators that hand out contiguous pieces can fail although enough is free. Let us do it by hand:
-# four blocks fill an arena of 4 MiB; we free the first and the third, and ask for 2 MiB.
+# Allocators that hand out contiguous pieces can fail although enough is free. Let us do it by
+# hand: four blocks fill an arena of 4 MiB; we free the first and the third, and ask for 2 MiB.
 
 # %%
 lesson.cell("fragmentation by hand")
@@ -116,12 +117,13 @@ print(f"    va: granted {format_bytes(large.granted_bytes)} from the same two ho
 
 # %% [markdown]
 # Virtual addressing glues the two holes together with a page table: the address is contiguous, the
-# memory behind it is not. That is the allocator this library uses by default (tutorial 07 builds it).
+# memory behind it is not. That is the allocator this library uses by default (tutorial 07 builds
+# it).
 #
 # ## The budget is real
 #
-# The cpu device's arena is exactly the budget: there is no more memory to be had. We train one step
-# in-core and one within half of it, and compare every bit.
+# The cpu device's arena is exactly the budget: there is no more memory to be had. We train one
+# step in-core and one within half of it, and compare every bit.
 
 # %%
 lesson.cell("the same bits in half the memory")

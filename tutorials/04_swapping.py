@@ -1,7 +1,8 @@
 # %% [markdown]
 # # 04 Swapping
 #
-# **Goal:** see why *when* a variable moves matters more than *which*; understand the three streams.
+# **Goal:** see why *when* a variable moves matters more than *which*; understand the three
+# streams.
 # **Prerequisites:** 02, 03. **Minutes:** 20.
 # **Paper:** 000, section 3 (adaptive window); 002, proposition 3 (the bound).
 #
@@ -20,8 +21,9 @@ lesson = Lesson("04 swapping")
 # %% [markdown]
 # ## A chain that we can compute by hand
 #
-# Eight stages; each writes 100 bytes, runs 10 us forward and 20 us backward. The link moves 20 bytes
-# per us in each direction at once. How long does the chain take in-core? Compute it, then look.
+# Eight stages; each writes 100 bytes, runs 10 us forward and 20 us backward. The link moves 20
+# bytes per us in each direction at once. How long does the chain take in-core? Compute it, then
+# look.
 
 # %%
 lesson.cell("a chain of eight stages")
@@ -55,8 +57,8 @@ print(f"    in-core peak: {in_core.peak_bytes} bytes")
 # %% [markdown]
 # ## Naive: everything waits for everything
 #
-# Before each call its inputs come in; after it everything goes out; nothing overlaps. It is correct,
-# and it is what one writes first. **How many times slower is it?**
+# Before each call its inputs come in; after it everything goes out; nothing overlaps. It is
+# correct, and it is what one writes first. **How many times slower is it?**
 
 # %%
 lesson.cell("naive")
@@ -67,9 +69,10 @@ lesson.reveal("naive / in-core", naive.makespan_us / in_core.makespan_us)
 # %% [markdown]
 # ## The window
 #
-# Paper 000 slides a window over the variable sequence. What enters the window is fetched; what a call
-# has used and what does not come again within the window is sent away, but *nobody waits* for it
-# until its memory is needed. One parameter, no model of time. **How close to in-core does it come?**
+# Paper 000 slides a window over the variable sequence. What enters the window is fetched; what a
+# call has used and what does not come again within the window is sent away, but *nobody waits* for
+# it until its memory is needed. One parameter, no model of time. **How close to in-core does it
+# come?**
 
 # %%
 lesson.cell("window")
@@ -82,8 +85,8 @@ print(f"    it moved {moved.bytes_out} bytes out and {moved.bytes_in} in, beside
 # %% [markdown]
 # ## A slow link
 #
-# Now the link is ten times slower. Bytes are bytes: no order can hide them all. The lower bound says
-# what *no* schedule can beat; the distance to it is what a better planner could still gain.
+# Now the link is ten times slower. Bytes are bytes: no order can hide them all. The lower bound
+# says what *no* schedule can beat; the distance to it is what a better planner could still gain.
 
 # %%
 lesson.cell("a link ten times slower")
@@ -97,12 +100,13 @@ print(f"    lower bound ({bound.kind}): {bound.makespan_us:.0f} us")
 lesson.picture("04_streams.svg", timelines_svg(timelines, budget_bytes=500))
 
 # %% [markdown]
-# Look at the picture: in the slow run the compute lane has holes, and under each hole a copy is still
-# on its way.
+# Look at the picture: in the slow run the compute lane has holes, and under each hole a copy is
+# still on its way.
 #
 # ## A real network
 #
-# ResNet-50 at batch 256 on a V100 over PCIe, in 8 GiB. In-core it would need more than the GPU has.
+# ResNet-50 at batch 256 on a V100 over PCIe, in 8 GiB. In-core it would need more than the GPU
+# has.
 
 # %%
 lesson.cell("ResNet-50, batch 256")
@@ -119,8 +123,8 @@ for name in ("v100-pcie", "v100-32gb-nvlink"):
         print(f"      {planner:<14} {results[planner, name]:5.2f} times in-core")
 
 # %% [markdown]
-# On NVLink the window hides nearly everything. Over PCIe it cannot: there are simply too many bytes.
-# Recomputing is the way out there, in a later tutorial.
+# On NVLink the window hides nearly everything. Over PCIe it cannot: there are simply too many
+# bytes. Recomputing is the way out there, in a later tutorial.
 #
 # ## Exercises
 #
@@ -128,8 +132,8 @@ for name in ("v100-pcie", "v100-32gb-nvlink"):
 #    error of a smaller budget tells)
 # 2. With a *shared* link (one transfer at a time), is the chain's window makespan at 500 bytes on
 #    the slow machine longer, shorter, or equal? ("longer", "shorter", "equal")
-# 3. How many bytes must be swapped in at least, if the in-core peak is P and the budget is M?
-#    (a formula as text, such as "P+M")
+# 3. How many bytes must be swapped in at least, if the in-core peak is P and the budget is M? (a
+#    formula as text, such as "P+M")
 
 # %%
 lesson.cell("exercises")

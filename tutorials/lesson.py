@@ -21,15 +21,18 @@ class Lesson:
     Args:
         title: printed first.
         arguments: the command line, without the program's name.
-        ask: how a paused run waits for the reader.
+        ask: how a paused run waits for the reader; None: for Enter.
     """
 
     def __init__(
-        self, title: str, arguments: list[str] | None = None, ask: Callable[[str], str] = input
+        self,
+        title: str,
+        arguments: list[str] | None = None,
+        ask: Callable[[str], str] | None = None,
     ):
         words = sys.argv[1:] if arguments is None else arguments
         self.paused = "--step" in words
-        self._ask, self._guesses = ask, {}
+        self._ask, self._guesses = ask or input, {}
         print(f"=== {title} ===")
 
     def cell(self, text: str) -> None:
@@ -70,5 +73,5 @@ class Lesson:
         PICTURES.mkdir(exist_ok=True)
         path = PICTURES / name
         path.write_text(svg, encoding="utf-8")
-        print(f"    picture: {path.relative_to(PICTURES.parent.parent)}")
+        print(f"    picture: {path.relative_to(PICTURES.parent.parent).as_posix()}")
         return path

@@ -1,0 +1,78 @@
+"""The tutorials run whole, cell by cell and paused, and their exercises have right answers."""
+
+import re
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).parents[2] / "tutorials"
+SCRIPTS = sorted(FOLDER.glob("[0-9]*.py"))
+sys.path.insert(0, str(FOLDER))
+
+
+def cells(text):
+    """The code cells of a percent-format script, in order."""
+    parts = re.split(r"^# %%(.*)$", text, flags=re.MULTILINE)
+    return [
+        body
+        for kind, body in zip(parts[1::2], parts[2::2], strict=True)
+        if "[markdown]" not in kind
+    ]
+
+
+@pytest.fixture(autouse=True)
+def scratch(monkeypatch, tmp_path):
+    """Pictures go to a temporary folder, and no argument of pytest reaches a lesson."""
+    import lesson
+
+    monkeypatch.setattr(lesson, "PICTURES", tmp_path / "tutorials" / "pictures")
+    (tmp_path / "tutorials").mkdir()
+    monkeypatch.setattr(sys, "argv", ["tutorial"])
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
+def test_a_tutorial_runs_whole_and_its_asserts_hold(script, capsys):
+    runpy.run_path(str(script), run_name="__main__")
+    shown = capsys.readouterr().out
+    assert "all asserts passed" in shown
+    assert "prediction" in shown
+    assert "exercise: 2" in shown
+
+
+def test_a_tutorial_runs_cell_by_cell():
+    names = {"__name__": "notebook"}
+    for cell in cells((FOLDER / "04_swapping.py").read_text()):
+        exec(compile(cell, "cell", "exec"), names)
+    assert names["window"].makespan_us < names["naive"].makespan_us
+
+
+def test_a_paused_tutorial_waits_before_each_cell(monkeypatch, capsys):
+    waits = []
+    monkeypatch.setattr(sys, "argv", ["tutorial", "--step"])
+    monkeypatch.setattr("builtins.input", lambda prompt="": waits.append(prompt) or "")
+    text = (FOLDER / "01_autograd_from_nothing.py").read_text()
+    runpy.run_path(str(FOLDER / "01_autograd_from_nothing.py"), run_name="__main__")
+    assert len(waits) == text.count("lesson.cell(")
+    assert "all asserts passed" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
+def test_a_tutorial_says_what_it_is_for(script):
+    head = script.read_text()[:900]
+    for word in ("**Goal:**", "**Prerequisites:**", "**Minutes:**", "**Paper:**"):
+        assert word in head
+    assert script.name in (FOLDER / "README.md").read_text()
+
+
+def test_a_right_answer_is_recognised_and_a_wrong_one_is_not(capsys):
+    from lesson import Lesson
+
+    lesson = Lesson("a lesson", arguments=[])
+    assert lesson.exercise("1 + 1", lambda a: a == 2, 2)
+    assert not lesson.exercise("1 + 1", lambda a: a == 2, 3)
+    assert not lesson.exercise("1 + 1", lambda a: a == 2, None)
+    lesson.predict("bytes", guess=50)
+    assert lesson.reveal("bytes", 100) == 0.5
+    assert "50% off" in capsys.readouterr().out

@@ -1,0 +1,171 @@
+# %% [markdown]
+# # 05 First tiles
+#
+# **Goal:** cut an image into tiles, train on them, and get the same bits as without tiles.
+# **Prerequisites:** 03. **Minutes:** 20.
+# **Paper:** 003, sections 2.3 and 4.3 (fused tiling; table 4 is corrected here).
+#
+# Swapping cannot help when a single call needs more than the budget: the call must become smaller.
+# A convolution looks only at a small neighbourhood, so we can compute its output piece by piece.
+
+# %%
+import numpy as np
+from lesson import Lesson
+
+import ooctrain as oc
+from ooctrain.layers.base import Window
+from ooctrain.sched.budget import trace_minimum_bytes
+from ooctrain.tile.halo import Span, chain_reads
+from ooctrain.units import format_bytes
+
+lesson = Lesson("05 first tiles")
+
+# %% [markdown]
+# ## The halo
+#
+# Three 3 x 3 convolutions on top of each other, 32 rows. We want the output rows 8 to 15. **How
+# many input rows must be read?** Each layer adds one row on each side.
+
+# %%
+lesson.cell("the halo grows with depth")
+conv = Window(kernel=3, stride=1, pad_lo=1, pad_hi=1)
+lesson.predict("input rows for 8 output rows", guess=10)
+reads = chain_reads(Span(8, 16), [conv, conv, conv], extent=32)
+lesson.reveal("input rows for 8 output rows", reads[0].inside.extent)
+for layer, read in enumerate(reads, 1):
+    padding = f"pads {read.pad_lo} before, {read.pad_hi} after"
+    print(f"      layer {layer} reads rows {read.inside}, {padding}")
+
+# %% [markdown]
+# ## At the border
+#
+# The top tile (rows 0 to 7) would read rows -3 to 10. Rows -3 to -1 do not exist. It is tempting
+# to pad the tile once with three rows of zeros and go on. That is **wrong**: a convolution of
+# zeros is its bias, not zero, so the second layer would read bias where the untiled network reads
+# padding. The exact rule: at each layer, clip to what exists and pad only what was clipped.
+
+# %%
+lesson.cell("at the border each layer pads for itself")
+border = chain_reads(Span(0, 8), [conv, conv, conv], extent=32)
+for layer, read in enumerate(border, 1):
+    padding = f"pads {read.pad_lo} before, {read.pad_hi} after"
+    print(f"      layer {layer} reads rows {read.inside}, {padding}")
+
+# %% [markdown]
+# Stride and pooling follow the same formula: outputs [lo, hi) read the inputs [lo * s - p, (hi -
+# 1) * s - p + k). Carry intervals, never sizes.
+#
+# ## Tiling a training step
+#
+# `oc.tile` rewrites the *trace*: slice, run the chain, insert. In the backward pass each tile runs
+# its forward calls once more (they are pure, so that is exact), and adds its part to the
+# gradients. Planners see an ordinary trace. **By how many times does a 4 x 4 grid shrink the
+# in-core peak?**
+
+# %%
+lesson.cell("a small network on a large image")
+nn = oc.nn
+
+
+def build():
+    """Three convolutions, then a classifier."""
+    oc.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(3, 16, 3, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(16, 16, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(16, 32, 3, padding=1),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(32, 10),
+    )
+
+
+model = build()
+trace = oc.trace(model, (1, 3, 256, 256), conv_algorithm="direct", threads=2)
+untiled = oc.plan(trace, "100%", planner="keep-all")
+lesson.predict("untiled peak / tiled peak", guess=16)
+rows = []
+for grid in ((2, 2), (4, 4), (8, 8)):
+    plan = oc.plan(oc.tile(trace, grid=grid), "100%", planner="keep-all")
+    rows.append((grid, plan))
+    print(
+        f"      {grid}: {len(plan.trace.calls):5} calls, peak {format_bytes(plan.peak_bytes):>8}, "
+        f"minimum {format_bytes(trace_minimum_bytes(plan.trace)):>8}, "
+        f"simulated time {plan.makespan_us / untiled.makespan_us:.2f} x untiled"
+    )
+print(f"      untiled: peak {format_bytes(untiled.peak_bytes)}")
+tiled = rows[1][1]
+factor = untiled.peak_bytes / tiled.peak_bytes
+lesson.reveal("untiled peak / tiled peak", factor)
+
+# %% [markdown]
+# Not sixteen times: the input, the chain's output and the parameters are not tiled. And it is not
+# free: the tiles run their forward pass twice, and halos are computed by several tiles.
+#
+# ## The same bits?
+#
+# Float addition is not associative: a gradient that is summed tile by tile may differ in the last
+# bit. With small whole numbers every sum is exact, so *any* difference is a bug. This is how the
+# library tests tiles; a halo that is one row short cannot hide in rounding.
+
+
+# %%
+lesson.cell("whole numbers make it exact")
+rng = np.random.default_rng(0)
+model.load_state_dict(
+    {
+        name: rng.integers(-2, 3, value.shape).astype(np.float32)
+        for name, value in model.state_dict().items()
+    }
+)
+x = rng.integers(-2, 3, (1, 3, 256, 256)).astype(np.float32)
+y = np.array([3])
+
+
+def convolution_gradients(plan):
+    """The gradients of the three convolutions after one real step."""
+    gradients = oc.execute(plan, model, (x, y)).gradients
+    return {name: gradients[name] for name in ("0.weight", "0.bias", "2.weight", "5.weight")}
+
+
+whole, pieces = convolution_gradients(untiled), convolution_gradients(tiled)
+differing = sum(int((whole[name] != pieces[name]).sum()) for name in whole)
+largest = max(float(np.abs(gradient).max()) for gradient in whole.values())
+print(f"    {differing} values differ; the largest gradient is {largest:g}")
+
+# %% [markdown]
+# Why is even the backward pass exact? Logits this large make the softmax exactly 0 or 1, and the
+# mean over 128 x 128 pixels divides by a power of two, which floats do without rounding. With
+# ordinary data the sums round, and the two differ in the last bits;
+# `tests/properties/test_tiled_gradients.py` has the bound as a formula.
+#
+# ## Exercises
+#
+# 1. How many input rows do 8 output rows of a 5 x 5 convolution with stride 2 read, away from
+#    borders?
+# 2. Through a chain of n 3 x 3 convolutions with stride 1, T output rows read how many input rows?
+#    (a formula as text in T and n)
+# 3. What is the largest number of tiles along one axis of an image with 256 rows, behind a pooling
+#    of 2, if each tile has at least one output row?
+
+# %%
+lesson.cell("exercises")
+stride2 = Window(kernel=5, stride=2, pad_lo=2, pad_hi=2)
+answer = chain_reads(Span(10, 18), [stride2], extent=64)[0].inside.extent
+lesson.exercise("1. rows of a strided convolution", lambda a: a == answer, None)
+lesson.exercise("2. rows of a chain", lambda a: str(a).replace(" ", "") in ("T+2n", "T+2*n"), None)
+lesson.exercise("3. most tiles", lambda a: a == 128, None)
+
+# %%
+assert reads[0].inside.extent == 14
+assert [read.pad_lo for read in border] == [1, 1, 1]
+assert answer == 8 * 2 + (5 - 2)
+assert factor > 2.5
+assert [p.peak_bytes for _, p in rows] == sorted((p.peak_bytes for _, p in rows), reverse=True)
+assert differing == 0
+assert largest > 0
+print("\nall asserts passed")
