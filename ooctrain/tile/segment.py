@@ -192,10 +192,13 @@ def _require_tileable(trace: Trace, call: Call) -> None:
 
 
 def _fork(trace: Trace, call: Call, last: str) -> ConfigError:
-    readers = [reader.name for reader in _forward_readers(trace, call.outs[0])]
+    readers = []
+    for reader in _forward_readers(trace, call.outs[0]):
+        problem = _problem(trace, reader)
+        readers.append(f"{reader.name!r}" + (f" ({problem})" if problem else ""))
     return ConfigError(
         f"{call.name!r} does not lead straight to {last!r}: its output is read by "
-        f"{', '.join(map(repr, readers)) or 'nothing'}",
+        f"{', '.join(readers) or 'nothing'}",
         code="OOC-113",
         fix="a segment is a chain; end it at the fork",
     )
