@@ -18,6 +18,15 @@ Algorithm = Literal["direct", "winograd2", "winograd4", "im2col"]
 Part = Literal["forward", "grad_input", "grad_weight"]
 ALGORITHMS: tuple[Algorithm, ...] = ("direct", "winograd2", "winograd4", "im2col")
 
+# Bounds of the rounding error in each part: root mean square over the standard deviation of the
+# exact result, for data without a mean and up to some thousand terms in a sum. Single elements may
+# be off by ten times as much. The tests hold every algorithm to its bound.
+RELATIVE_ERROR: dict[Algorithm, float] = {
+    "direct": 1e-6,
+    "im2col": 2e-6,
+    "winograd2": 2e-6,
+    "winograd4": 1e-5,
+}
 # Measured: what the transforms cost relative to the products, and below what sizes they never pay.
 WINOGRAD_OVERHEAD = 1.3
 MIN_TILES = 12

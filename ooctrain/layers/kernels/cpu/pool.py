@@ -92,9 +92,12 @@ class ThreadPool:
         if self._processor is None or (now := self._processor()) == self._avoided:
             return
         others = self._processors - {now}
-        for worker in self._workers if others else []:
-            if worker.native_id is not None:
-                os.sched_setaffinity(worker.native_id, others)
+        workers = [worker.native_id for worker in self._workers if worker.native_id is not None]
+        try:
+            for worker in workers if others else []:
+                os.sched_setaffinity(worker, others)
+        except OSError:  # these processors were taken from the process meanwhile: let it be
+            self._processor = None
         self._avoided = now
 
     def _order(self, chunks: int) -> Iterator[int]:
