@@ -16,7 +16,7 @@ import numpy as np
 
 from ooctrain.calibrate import calibrate as measure
 from ooctrain.cli import DONE
-from ooctrain.cli.options import Memory, Workload, workload_options
+from ooctrain.cli.options import OUTPUT_FILE, Memory, Workload, workload_options
 from ooctrain.cli.terminal import make_console
 from ooctrain.cli.training import make_trainer
 from ooctrain.cli.workload import make_task, threads_of
@@ -30,7 +30,9 @@ IN_CORE = Memory(None, None, "auto", "va", "cpu", "cpu-generic", None)
 
 @click.command()
 @workload_options
-@click.option("--output", metavar="FILE", help="Where to; default: the cache folder.")
+@click.option(
+    "--output", metavar="FILE", type=OUTPUT_FILE, help="Where to; default: the cache folder."
+)
 def calibrate(workload: Workload, output: str | None) -> int:
     """Measure this machine with steps of MODEL, and save the result."""
     path = Path(output) if output else calibration_path()

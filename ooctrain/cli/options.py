@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import wraps
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -46,6 +47,23 @@ class Memory:
     link_bandwidth: str | None
 
 
+class OutputFile(click.ParamType):
+    """A file to be written: its folder must be there before hours of work go into it."""
+
+    name = "file"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The path, if something can be written there."""
+        path = Path(value)
+        if path.is_dir():
+            self.fail(f"{value!r} is a folder, not a file", param, ctx)
+        if not path.absolute().parent.is_dir():
+            self.fail(f"there is no folder {str(path.parent)!r}", param, ctx)
+        return value
+
+
+OUTPUT_FILE = OutputFile()
+MOST_THREADS = 1024
 _POSITIVE = click.IntRange(min=1)
 WORKLOAD_OPTIONS = (
     click.option(
@@ -69,7 +87,9 @@ WORKLOAD_OPTIONS = (
         help="Micro-batches in a step.",
     ),
     click.option(
-        "--threads", type=_POSITIVE, help="Of the cpu device; default: one for each core."
+        "--threads",
+        type=click.IntRange(1, MOST_THREADS),
+        help="Of the cpu device; default: one for each core.",
     ),
     click.option(
         "--conv-algorithm",
@@ -113,11 +133,7 @@ MEMORY_OPTIONS = (
     click.option("--link-bandwidth", metavar="SIZE", help='Per second and direction: "2GB".'),
 )
 json_option = click.option(
-    "--json",
-    "json_path",
-    metavar="FILE",
-    type=click.Path(dir_okay=False),
-    help="Write the numbers here.",
+    "--json", "json_path", metavar="FILE", type=OUTPUT_FILE, help="Write the numbers here."
 )
 model_argument = click.argument("model", metavar="MODEL")
 

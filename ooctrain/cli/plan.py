@@ -20,7 +20,14 @@ from ooctrain.alloc.registry import choose_allocator
 from ooctrain.api import DEFAULT_REWRITES
 from ooctrain.api import plan as make_plan
 from ooctrain.cli import DOES_NOT_FIT, DONE
-from ooctrain.cli.options import Memory, Workload, json_option, memory_options, workload_options
+from ooctrain.cli.options import (
+    OUTPUT_FILE,
+    Memory,
+    Workload,
+    json_option,
+    memory_options,
+    workload_options,
+)
 from ooctrain.cli.terminal import make_console
 from ooctrain.cli.workload import find_machine, is_cpu, make_task, make_trace
 from ooctrain.cost import Machine
@@ -48,7 +55,13 @@ Rows = list[tuple[str, str]]
 @json_option
 @click.option("--depth", type=click.IntRange(min=1), default=2, show_default=True,
               help="Parts of a layer's name in the table.")  # fmt: skip
-@click.option("--save", "plan_path", metavar="FILE", help="Write the plan, for `simulate --plan`.")
+@click.option(
+    "--save",
+    "plan_path",
+    metavar="FILE",
+    type=OUTPUT_FILE,
+    help="Write the plan, for `simulate --plan`.",
+)
 def plan(
     workload: Workload, memory: Memory, json_path: str | None, depth: int, plan_path: str | None
 ) -> int:

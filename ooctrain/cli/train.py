@@ -18,7 +18,14 @@ from rich.console import Console
 from ooctrain.calibrate import profile_of_steps
 from ooctrain.cli import DONE, FAILED
 from ooctrain.cli.live import LiveView, total_steps
-from ooctrain.cli.options import Memory, Workload, json_option, memory_options, workload_options
+from ooctrain.cli.options import (
+    OUTPUT_FILE,
+    Memory,
+    Workload,
+    json_option,
+    memory_options,
+    workload_options,
+)
 from ooctrain.cli.terminal import make_console
 from ooctrain.cli.training import (
     WARMUP_STEPS,
@@ -52,7 +59,12 @@ DEFAULT_DATA = "digits"
     "--lr-schedule", type=click.Choice(["cosine", "constant"]), default="cosine", show_default=True
 )
 @click.option("--steps", type=click.IntRange(min=1), help="At most, in all.")
-@click.option("--checkpoint", metavar="FILE", help="Saved after each epoch, on Ctrl-C, at the end.")
+@click.option(
+    "--checkpoint",
+    metavar="FILE",
+    type=OUTPUT_FILE,
+    help="Saved after each epoch, on Ctrl-C, at the end.",
+)
 @click.option("--checkpoint-steps", type=click.IntRange(min=1), help="Saved after so many steps.")
 @click.option("--resume", metavar="FILE", help="Go on from a checkpoint, and save there again.")
 @click.option("--verify", is_flag=True, help="Run in-core as well and compare every bit.")
@@ -91,6 +103,8 @@ def _run(
     console.print(facts(_plan_rows(prepared, workload)))
     for notice in prepared.notices:
         console.print(f"note: {notice}")
+    if not has_compiled_kernels():
+        console.print("compiling the kernels, once; later starts take them from the cache ...")
     total = total_steps((), len(make_loader(task, workload)), extent.epochs, extent.steps)
     title = "out-of-core" if prepared.plan.notes.get("planner") != "keep-all" else "in-core"
     with LiveView(console, total, title) as view:
@@ -102,6 +116,14 @@ def _run(
         with LiveView(console, total, "in-core again") as view:
             compare_with_in_core(trainer, workload, memory, extent, record, view.on_step)
     console.print(facts(_summary_rows(prepared, record, extent)))
+
+
+def has_compiled_kernels() -> bool:
+    """Whether the cache holds kernels of these sources on this processor."""
+    from ooctrain.layers.kernels.cpu.jit import cache_folder
+
+    folder = cache_folder()
+    return folder.is_dir() and any(folder.iterdir())
 
 
 def _plan_rows(prepared: PreparedStep, workload: Workload) -> list[tuple[str, str]]:
