@@ -60,11 +60,6 @@ class Segment:
         """The variable that the last stage writes."""
         return self.stages[-1].forward.outs[0]
 
-    @property
-    def trained(self) -> bool:
-        """Whether the trace has a backward pass through it."""
-        return bool(self.stages[-1].backward)
-
 
 def find_segment(trace: Trace, first: str | None = None, last: str | None = None) -> Segment:
     """The chain from the layer (or call) `first` to `last`, ends included.

@@ -1,4 +1,4 @@
-"""Errata of paper 001 (swapping and recomputation hybrid): its statements are run on its own tables.
+"""Errata of paper 001 (swapping and recomputation hybrid): its sentences are run on its tables.
 
 In: tables 1 and 2 as printed. Out: verdicts. The one idea: numbers of different graphs are not
 comparable, and sentences about a table can be checked against the table. Source: paper 001,

@@ -1,4 +1,4 @@
-"""Errata of paper 002 (optimal offloading of a chain): each printed formula is run and seen to fail.
+"""Errata of paper 002 (optimal offloading of a chain): printed formulas are run and seen to fail.
 
 In: chains of at most four activations, small integers, bandwidth 1 byte per time unit. Out:
 verdicts. The one idea: on such chains the truth is found without any formula, by walking every

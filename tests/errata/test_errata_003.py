@@ -1,4 +1,4 @@
-"""Errata of paper 003 (segmented fused-tiled execution): the listings and tables are run as printed.
+"""Errata of paper 003 (segmented fused-tiled execution): listings and tables are run as printed.
 
 In: graphs of a few operators, tiny arrays. Out: verdicts. The one idea: each listing is written out
 in Python, with the printed line and the corrected one side by side; the printed one raises, loops

@@ -1,4 +1,4 @@
-"""Tiled traces as traces: what is kept, what is gone, how much smaller the peak is, what is refused.
+"""Tiled traces as traces: what is kept, what is gone, how far the peak falls, what is refused.
 
 Values are the business of tests/properties/test_tiled_gradients.py.
 """
