@@ -18,23 +18,15 @@ a transfer. Parameters and optimizer slots may stay on the device where that is 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, get_args
 
 from ooctrain.cost import Machine
 from ooctrain.errors import ConfigError
-from ooctrain.sched.base import (
-    HOST_LACKS,
-    ListWriter,
-    bound_to_device,
-    infeasible,
-    last_uses,
-    make_plan,
-    smallest_budget,
-)
-from ooctrain.sched.budget import storages
+from ooctrain.sched.base import HOST_LACKS, ListWriter, infeasible, make_plan, smallest_budget
 from ooctrain.sched.schedule import BYTES, Granule, Plan
+from ooctrain.sched.sequence import VariableSequence
 from ooctrain.trace import Call, Trace
 
 Count = Literal["unique", "occurrence"]
@@ -83,7 +75,8 @@ class Window:
         host_budget_bytes: int | None = None, seed: int = 0, time_limit_s: float | None = None,
     ) -> Plan:  # fmt: skip
         """See `Planner`. The minimum is the largest need of a single call."""
-        least, witness = min(s.largest_need() for s in self._sequences(trace, granule))
+        needs = (sequence.largest_need() for _, sequence in self._sequences(trace, granule))
+        least, witness = min(needs)
         host_limit = math.inf if host_budget_bytes is None else host_budget_bytes
         plans = self._plans(trace, budget_bytes, machine, granule, host_limit)
         if plans:
@@ -93,20 +86,20 @@ class Window:
             least = self._least_for_host(trace, low, machine, granule, host_limit)
         raise infeasible(self.name, budget_bytes, least, witness)
 
-    def _sequences(self, trace: Trace, granule: Granule) -> Iterator[_Sequence]:
+    def _sequences(self, trace: Trace, granule: Granule) -> Iterator[tuple[str, VariableSequence]]:
         places = ("device", "host") if self.persistent == "auto" else (self.persistent,)
         for place in places:
-            yield _Sequence(trace, granule, pin_persistent=place == "device")
+            yield place, VariableSequence(trace, granule, pin_persistent=place == "device")
 
     def _plans(
         self, trace: Trace, budget_bytes: int, machine: Machine, granule: Granule, host_limit: float
     ) -> list[Plan]:
         """A plan for each place where persistent variables may rest, as far as the budgets go."""
         plans = []
-        for sequence in self._sequences(trace, granule):
+        for place, sequence in self._sequences(trace, granule):
             if sequence.largest_need()[0] <= budget_bytes:
-                writer, size = sequence.walk(budget_bytes, self.size, self.count)
-                notes = {"window": size, "count": self.count, "persistent": sequence.place}
+                writer, size = _walk(sequence, budget_bytes, self.size, self.count)
+                notes = {"window": size, "count": self.count, "persistent": place}
                 plans.append(make_plan(writer.finish(), trace, machine, notes))
         return [plan for plan in plans if plan.host_peak_bytes <= host_limit]
 
@@ -127,86 +120,27 @@ class Window:
         return smallest_budget(feasible, low, high) if feasible(high) else HOST_LACKS
 
 
-class _Sequence:
-    """The variable sequence of a trace, storage by storage, without what is pinned to the device.
+def _walk(
+    sequence: VariableSequence, budget_bytes: int, size: float, count: Count
+) -> tuple[ListWriter, float]:
+    """The list, and the size of the window that led to it.
 
-    Attributes:
-        order: (call, storage) in order of use; `starts[k]` is where call k's part begins.
-        touched: for each call its distinct storages.
-        fresh_pinned: for each call the pinned storages that it is the first to write.
-        pinned: storages that never leave the device.
+    The budget is the largest need or more. Each restart forbids at least one prefetch more, so that
+    there is an end.
     """
-
-    def __init__(self, trace: Trace, granule: Granule, pin_persistent: bool):
-        self.trace, self.granule, self.pin_persistent = trace, granule, pin_persistent
-        self.storage, self.size_bytes = storages(trace, granule)
-        self.last_use = _last_uses_of_storages(trace, self.storage)
-        pinned = bound_to_device(trace)
-        if pin_persistent:
-            pinned |= {v for pair in trace.end_variables.items() for v in pair}
-        self.pinned = {self.storage[v] for v in pinned}
-        self.workspace_bytes = [granule.granted(call.workspace_bytes) for call in trace.calls]
-        self.touched = [
-            list(dict.fromkeys(self.storage[v] for v in call.touched())) for call in trace.calls
-        ]
-        self.fresh_pinned = [
-            [v for v in call.outs if self.storage[v] == v and v in self.pinned]
-            for call in trace.calls
-        ]
-        self.order: list[tuple[int, int]] = []
-        self.starts = [0]
-        for call, touched in enumerate(self.touched):
-            self.order += [(call, root) for root in touched if root not in self.pinned]
-            self.starts.append(len(self.order))
-
-    def start(self) -> ListWriter:
-        """A writer at the start: pinned variables on the device, all others on the host."""
-        device = [v for v in self.trace.initial if v in self.pinned]
-        host = [v for v in self.trace.initial if v not in self.pinned]
-        return ListWriter(self.trace, self.granule, device, host)
-
-    def largest_need(self) -> tuple[int, str]:
-        """(bytes, call): the most that a call needs together with what is pinned at that time."""
-        pinned = {v for v in self.trace.initial if v in self.pinned}
-        needs = [(sum(self.size_bytes[v] for v in pinned), "the start")]
-        for call in self.trace.calls:
-            pinned.update(self.fresh_pinned[call.id])
-            own_bytes = sum(self.size_bytes[v] for v in pinned.union(self.touched[call.id]))
-            needs.append((own_bytes + self.workspace_bytes[call.id], call.name))
-            pinned -= {v for v in pinned if self.last_use[v] <= call.id}
-        return max(needs, key=lambda need: need[0])
-
-    @property
-    def place(self) -> Place:
-        """Where persistent variables rest."""
-        return "device" if self.pin_persistent else "host"
-
-    def walk(self, budget_bytes: int, size: float, count: Count) -> tuple[ListWriter, float]:
-        """The list, and the size of the window that led to it; the budget is the largest need or
-        more.
-
-        Each restart forbids at least one prefetch more, so that there is an end.
-        """
-        not_before = [0] * len(self.order)
-        while True:
-            walk = _Walk(self, budget_bytes, size, count, not_before)
-            if walk.reaches_the_end():
-                return walk.writer, size
-            if count == "unique":
-                walk.forbid_prefetches()
-            else:
-                size = size / 2 if size > SMALLEST_SIZE else 0.0
-
-
-def _last_uses_of_storages(trace: Trace, storage: Sequence[int]) -> list[int]:
-    last = [-1] * len(storage)
-    for variable, use in enumerate(last_uses(trace)):
-        last[storage[variable]] = max(last[storage[variable]], use)
-    return last
+    not_before = [0] * len(sequence.order)
+    while True:
+        walk = _Walk(sequence, budget_bytes, size, count, not_before)
+        if walk.reaches_the_end():
+            return walk.writer, size
+        if count == "unique":
+            walk.forbid_prefetches()
+        else:
+            size = size / 2 if size > SMALLEST_SIZE else 0.0
 
 
 class _Walk:
-    """One walk of the window over the calls.
+    """One walk of the window over the calls: paper 000's figure 2, steps (a), (b), (c).
 
     A storage is absent (not written yet, or on the host only), reserved (in the window, its memory
     claimed only when its call writes it), present, or leaving (swapped out, its bytes not yet
@@ -220,7 +154,7 @@ class _Walk:
 
     def __init__(
         self,
-        sequence: _Sequence,
+        sequence: VariableSequence,
         budget_bytes: int,
         size: float,
         count: Count,
@@ -267,9 +201,7 @@ class _Walk:
         return True
 
     def _fill_window(self, call_id: int) -> None:
-        """Step (a) of paper 000's figure 2; a call's own variables enter even if the window is too
-        small.
-        """
+        """Step (a) of paper 000's figure 2; a call's own variables enter even a smaller window."""
         order, size_bytes = self.sequence.order, self.sequence.size_bytes
         while self.head < len(order) and self.not_before[self.head] <= call_id:
             user, root = order[self.head]

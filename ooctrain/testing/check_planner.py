@@ -20,9 +20,10 @@ from ooctrain.errors import Infeasible, OoctrainError, ScheduleError
 from ooctrain.sched.base import HOST_LACKS, Planner
 from ooctrain.sched.bounds import lower_bound
 from ooctrain.sched.budget import trace_peak_bytes
-from ooctrain.sched.schedule import BYTES, Granule, Plan, Schedule
+from ooctrain.sched.schedule import BYTES, Granule, Plan
 from ooctrain.sched.verify import verify
 from ooctrain.testing.byte_list import LawBroken
+from ooctrain.testing.describe import describe_list, describe_trace
 from ooctrain.testing.interpreter import in_core, interpret
 from ooctrain.testing.random_traces import random_machine, random_trace, random_values
 from ooctrain.testing.shrink import shrink
@@ -31,7 +32,6 @@ from ooctrain.trace import Trace
 STEPS = 3
 #: Chunked planners may round differently on a scaled trace; more than this is no rounding.
 SCALING_TOLERANCE = 1 / 16
-MAX_LISTED = 40
 
 
 class PlannerFailure(OoctrainError, AssertionError):
@@ -339,7 +339,7 @@ def _report(name: str, law: Law, planner: Planner, case: Case, problem: Broken) 
         smallest, again = case, problem
     lines = describe_trace(smallest.trace)
     if again.plan is not None:
-        lines += _describe_list(again.plan.schedule, again.plan.trace, again.index)
+        lines += describe_list(again.plan.schedule, again.plan.trace, again.index)
     machine = smallest.machine
     return PlannerFailure(
         f"planner {planner.name!r} breaks the law {name!r}: {again}",
@@ -350,36 +350,3 @@ def _report(name: str, law: Law, planner: Planner, case: Case, problem: Broken) 
         f"{machine.in_bytes_per_us} bytes/us, latency {machine.latency_us} us",
         fix=f"the law says: {(law.__doc__ or '').strip()}",
     )
-
-
-def describe_trace(trace: Trace) -> list[str]:
-    """A trace as lines: "f1(x 12 B, w 4 B) -> y 12 B in place of x, workspace 3 B"."""
-    return [
-        f"trace of {len(trace.calls)} calls",
-        *(_describe_call(trace, c.id) for c in trace.calls),
-    ]
-
-
-def _describe_call(trace: Trace, call_id: int) -> str:
-    call = trace.calls[call_id]
-    ins = ", ".join(_describe_variable(trace, v) for v in call.ins)
-    outs = ", ".join(
-        _describe_variable(trace, v)
-        + (f" in place of {trace.variables[call.reuse[v]].name}" if v in call.reuse else "")
-        for v in call.outs
-    )
-    workspace = f", workspace {call.workspace_bytes} B" if call.workspace_bytes else ""
-    once = "" if call.pure else ", runs once"
-    return f"{call.name}({ins}) -> {outs}{workspace}{once}"
-
-
-def _describe_variable(trace: Trace, variable: int) -> str:
-    return f"{trace.variables[variable].name} {trace.variables[variable].nbytes} B"
-
-
-def _describe_list(schedule: Schedule, trace: Trace, index: int | None) -> list[str]:
-    end = len(schedule) if index is None else index + 1
-    first = max(0, end - MAX_LISTED)
-    lines = [f"list, instructions {first} to {end - 1} of {len(schedule)}:"]
-    lines += [f"{i:4d} {schedule.describe(i, trace)}" for i in range(first, end)]
-    return lines

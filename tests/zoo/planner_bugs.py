@@ -15,7 +15,7 @@ import pytest
 
 from ooctrain.cost import call_durations_ns
 from ooctrain.errors import Infeasible
-from ooctrain.sched import base, naive, window
+from ooctrain.sched import base, naive, sequence
 from ooctrain.sched.base import ListWriter
 from ooctrain.sched.keep_all import KeepAll
 from ooctrain.sched.lower import NEVER, _Engine
@@ -55,7 +55,7 @@ def _updates_die_like_all_others(trace: Trace) -> list[int]:
 def _plant_last_uses(function: Callable[[Trace], list[int]]) -> Plant:
     def plant(patch: pytest.MonkeyPatch) -> None:
         patch.setattr(base, "last_uses", function)
-        patch.setattr(window, "last_uses", function)
+        patch.setattr(sequence, "last_uses", function)
 
     return plant
 
@@ -131,8 +131,13 @@ _STEP = _Walk._step
 
 def _step_without_workspace(self: _Walk, call) -> bool:
     """Makes room for the outputs only."""
-    quiet = replace(call, workspace_bytes=0)
-    return _STEP(self, quiet)
+    known, self.sequence.workspace_bytes = (
+        self.sequence.workspace_bytes,
+        [0] * len(self.sequence.workspace_bytes),
+    )
+    fits = _STEP(self, call)
+    self.sequence.workspace_bytes = known
+    return fits
 
 
 def _peak_without_workspace(self: ListWriter, call_id: int) -> None:
