@@ -7,7 +7,7 @@ where the row of each pixel starts, so rows of a tile may cross image rows and i
 images fill the registers as well as large ones. Weights are packed in panels of PANEL filters.
 Cost: 2 N K OH OW R S C/groups flops for each part. Source: Georganas et al., "Anatomy of
 High-Performance Deep Learning Convolutions on SIMD Architectures" (SC 2018); `brgemm.py`. Read
-next: `conv_winograd.py`.
+next: `direct_weights.py`, then `conv_winograd.py`.
 """
 
 from __future__ import annotations
@@ -19,26 +19,22 @@ from ooctrain.layers.kernels.conv_shape import ConvShape
 from ooctrain.layers.kernels.cpu.brgemm import (
     COLUMNS,
     MR,
-    OUTER_MR,
-    multiply_outer,
-    multiply_outer_one,
     multiply_rows,
 )
 from ooctrain.layers.kernels.cpu.direct_plan import (
     PHASE_FIELDS,
     Correlation,
     DirectPlan,
-    WeightGradient,
     plan_forward,
     plan_grad_input,
     plan_grad_weight,
 )
+from ooctrain.layers.kernels.cpu.direct_weights import add_outer_products
 from ooctrain.layers.kernels.cpu.jit import inner, kernel
 from ooctrain.layers.kernels.cpu.partials import sum_partials
 from ooctrain.layers.kernels.cpu.pool import ThreadPool
 from ooctrain.layers.kernels.cpu.tiling import PANEL, chunk_items
 from ooctrain.layers.kernels.cpu.window import (
-    copy_panel,
     copy_run,
     copy_window,
     pack_columns,
@@ -49,15 +45,11 @@ PACK_FLOPS = 20  # packing an element takes as long as so many operations of the
 _floats = types.float32[::1]
 _whole = types.int64
 _tables = types.int64[::1]
+# Numba's type of a plan: a named tuple of int64.
+_numbers = types.NamedUniTuple(_whole, len(Correlation._fields), Correlation)
 
 
-def _numbers_of(plan_class):
-    """Numba's type of a plan: a named tuple of int64."""
-    return types.NamedUniTuple(_whole, len(plan_class._fields), plan_class)
-
-
-# --- forward and gradient of the input
-# ----------------------------------------------------------------
+# --- forward and gradient of the input ---
 
 
 @inner
@@ -80,7 +72,7 @@ def _pack_panel(w, panel, phase, tables, p, target, place):
         place += p.run * PANEL
 
 
-@kernel(types.void(_floats, _floats, _tables, _numbers_of(Correlation), _whole, _whole, _whole))
+@kernel(types.void(_floats, _floats, _tables, _numbers, _whole, _whole, _whole))
 def _pack_weights(w, space, tables, p, lo, hi, thread):
     """Items: (phase, panel). All weights into the shared packed region."""
     all_panels = p.panels * p.groups
@@ -207,7 +199,7 @@ def _block(x, w, y, space, tables, p, block, panel_lo, panel_hi, thread):
         _floats,
         _floats,
         _tables,
-        _numbers_of(Correlation),
+        _numbers,
         _whole,
         _whole,
         _whole,
@@ -230,116 +222,7 @@ def _correlate(x, w, y, space, tables, p, lo, hi, thread):
             _block(x, w, y, space, tables, p, item // shares, panel, end, thread)
 
 
-# --- gradient of the weights
-# --------------------------------------------------------------------------
-
-
-@inner
-def _list_rows(tables, rows, p, image, images, q0, q1):
-    """Writes where each row of a block starts in dy and in the window: (rows, their length)."""
-    if p.flat == 1:
-        tables[rows] = (image * p.out_h + q0) * p.out_w * p.out_c
-        tables[rows + p.rows_capacity] = 0
-        return 1, images * (q1 - q0) * p.out_w
-    count = 0
-    for i in range(images):
-        for q in range(q0, q1):
-            tables[rows + count] = ((image + i) * p.out_h + q) * p.out_w * p.out_c
-            row = (i * p.window_h + (q - q0) * p.step_h) * p.window_w
-            tables[rows + p.rows_capacity + count] = row * p.pitch
-            count += 1
-    return count, p.out_w
-
-
-@inner
-def _copy_block(x, space, p, image, images, q0, q1, channel, channels, window):
-    """The window of a block: one panel of channels, or all channels where there are few."""
-    height = p.window_h - (p.block_rows - (q1 - q0)) * p.step_h
-    top, left = q0 * p.step_h * p.skip_h - p.top, -p.left
-    for i in range(images):
-        place = window + i * p.window_h * p.window_w * p.pitch
-        if p.merged == 1:
-            copy_window(
-                x, image + i, p.in_h, p.in_w, p.in_c, top, left, space, place, height, p.window_w
-            )
-        else:
-            copy_panel(
-                x, image + i, p.in_h, p.in_w, p.in_c, channel, channels, top, left, p.skip_h,
-                p.skip_w, space, place, height, p.window_w,
-            )  # fmt: skip
-
-
-@inner
-def _outer_block(dy, space, tables, rows, count, run, p, k0, k1, window, columns, add, dw, place):
-    """dW[k0:k1, `columns` at each tap] (+)= sum over a block's pixels of dy (outer) window."""
-    a_rows, b_rows, b_step = rows, rows + p.rows_capacity, p.step_w * p.pitch
-    for tap in range(p.taps):
-        for part in range(0, columns, COLUMNS):
-            b0 = window + tables[p.tap_table + tap] + part
-            c0 = place + tap * p.tap_columns + part
-            k = k0
-            while k + OUTER_MR <= k1:
-                multiply_outer(
-                    dy, k, p.out_c, space, b0, b_step, tables, a_rows, b_rows, count, run,
-                    dw, c0 + k * p.weight_row, p.weight_row, add, columns - part,
-                )  # fmt: skip
-                k += OUTER_MR
-            while k < k1:
-                multiply_outer_one(
-                    dy, k, p.out_c, space, b0, b_step, tables, a_rows, b_rows, count, run,
-                    dw, c0 + k * p.weight_row, p.weight_row, add, columns - part,
-                )  # fmt: skip
-                k += 1
-
-
-@kernel(
-    types.void(
-        _floats,
-        _floats,
-        _floats,
-        _floats,
-        _tables,
-        _numbers_of(WeightGradient),
-        _whole,
-        _whole,
-        _whole,
-    )
-)
-def _outer(x, dy, dw, space, tables, p, lo, hi, thread):
-    """Items: (part of the batch, group, block of filters, group of channel panels)."""
-    rows = p.rows_at + thread * 2 * p.rows_capacity
-    window = p.window_at + thread * p.window_stride
-    for item in range(lo, hi):
-        panel = item % p.panel_items * p.item_panels
-        panel_end = min(panel + p.item_panels, p.panels)
-        rest = item // p.panel_items
-        group = rest // p.filter_items % p.groups
-        part = rest // p.filter_items // p.groups
-        k0 = group * p.out_cg + rest % p.filter_items * p.filter_rows
-        k1 = min(k0 + p.filter_rows, (group + 1) * p.out_cg)
-        target = dw if p.parts == 1 else space
-        place = 0 if p.parts == 1 else p.partials_at + part * p.partial_stride
-        first_block = part * p.blocks // p.parts
-        for block in range(first_block, (part + 1) * p.blocks // p.parts):
-            image = block // p.row_blocks * p.block_images
-            images = min(p.block_images, p.images - image)
-            q0 = block % p.row_blocks * p.block_rows
-            q1 = min(q0 + p.block_rows, p.out_h)
-            count, run = _list_rows(tables, rows, p, image, images, q0, q1)
-            for step in range(panel, panel_end):
-                channel = step * PANEL
-                columns = p.tap_columns if p.merged == 1 else min(PANEL, p.tap_columns - channel)
-                _copy_block(
-                    x, space, p, image, images, q0, q1, group * p.in_cg + channel, columns, window
-                )
-                _outer_block(
-                    dy, space, tables, rows, count, run, p, k0, k1, window, columns,
-                    block > first_block, target, place + channel,
-                )  # fmt: skip
-
-
-# --- drivers
-# ------------------------------------------------------------------------------------------
+# --- drivers ---
 
 
 def _views(plan: DirectPlan, workspace: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -384,7 +267,9 @@ def grad_weight(pool: ThreadPool, shape: ConvShape, x, dy, dw, workspace) -> Non
     p = plan.numbers
     flat = dw.reshape(-1)
     chunk = chunk_items(p.items, shape.flops)
-    pool.run(_outer, p.items, chunk, x.reshape(-1), dy.reshape(-1), flat, space, tables, p)
+    pool.run(
+        add_outer_products, p.items, chunk, x.reshape(-1), dy.reshape(-1), flat, space, tables, p
+    )
     if p.parts > 1:
         pool.run(
             sum_partials, flat.size, 65536, space, p.partials_at, p.partial_stride, p.parts, flat

@@ -51,8 +51,7 @@ _correlation = types.NamedUniTuple(_whole, len(Correlation._fields), Correlation
 _gradient = types.NamedUniTuple(_whole, len(WeightGradient._fields), WeightGradient)
 
 
-# --- forward and gradient of the input
-# ----------------------------------------------------------------
+# --- forward and gradient of the input ---
 
 
 @inner
@@ -158,8 +157,7 @@ def _by_filters(w, y, space, tables, p, lo, hi, thread):
             _multiply_panel(y, space, tables, p, panel, first, last, tiles_at, weights_at, thread)
 
 
-# --- gradient of the weights
-# --------------------------------------------------------------------------
+# --- gradient of the weights ---
 
 
 @inner
@@ -226,8 +224,7 @@ def _grad_weight(x, dy, dw, space, tables, p, lo, hi, thread):
                 )
 
 
-# --- drivers
-# ------------------------------------------------------------------------------------------
+# --- drivers ---
 
 
 def _views(plan: WinogradPlan, workspace: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -73,8 +73,7 @@ class VectorModel(models.PrimitiveModel):
         super().__init__(data_model_manager, fe_type, VECTOR)
 
 
-# --- helpers that emit LLVM IR; also used by brgemm.py
-# -----------------------------------------------
+# --- helpers that emit LLVM IR; also used by brgemm.py ---
 
 
 def array_data(context, builder, array_type, array):
@@ -142,8 +141,7 @@ def masked_load(builder, pointer, mask):
     )
 
 
-# --- loads and stores
-# ---------------------------------------------------------------------------------
+# --- loads and stores ---
 
 
 @intrinsic
@@ -242,8 +240,7 @@ def vbroadcast(typingctx, array, offset):
     return f32v(array, types.int64), codegen
 
 
-# --- arithmetic
-# ---------------------------------------------------------------------------------------
+# --- arithmetic ---
 
 
 @intrinsic
