@@ -312,27 +312,28 @@ def run_trace(
         Logical arrays: the trace's outputs by output name, the next values of carried variables by
             the name of the old ones, and `wanted` by variable name.
     """
-    results = {name: trace.variables[v] for name, v in trace.outputs.items()}
-    results |= {
-        trace.variables[old].name: trace.variables[new] for new, old in trace.carries.items()
-    }
-    results |= {name: trace.variable_by_name[name] for name in wanted}
-    pool = make_pool(threads) if mode == "cpu" else None
     held = {v: _initial(trace.variables[v], values, mode) for v in trace.initial}
-    found = {name: to_logical(held[v.id]).copy() for name, v in results.items() if v.id in held}
+    handed_out = {**trace.outputs}
+    handed_out |= {trace.variables[old].name: new for new, old in trace.carries.items()}
+    asked = {name: trace.variable_by_name[name].id for name in wanted}
+    # As the executor does: results are taken when their last call is done, the others when written.
+    due: dict[int | None, list[tuple[str, int]]] = {}
+    for name, v in handed_out.items():
+        due.setdefault(trace.uses[v][-1] if trace.uses[v] else None, []).append((name, v))
+    for name, v in asked.items():
+        due.setdefault(trace.producer[v], []).append((name, v))
+    found = {name: to_logical(held[v]).copy() for name, v in due.get(None, [])}
+    pool = make_pool(threads) if mode == "cpu" else None
     for call in trace.calls:
         ins = [held[v] for v in call.ins]
-        outs = (
-            run_reference(call.op, ins, scalars)
-            if pool is None
-            else _run_cpu(trace, call, held, pool, scalars)
-        )
+        if pool is None:
+            outs = run_reference(call.op, ins, scalars)
+        else:
+            outs = _run_cpu(trace, call, held, pool, scalars)
         held |= zip(call.outs, outs, strict=True)
-        for name, variable in results.items():
-            if variable.id in call.outs:
-                found[name] = to_logical(held[variable.id]).copy()
+        found |= {name: to_logical(held[v]).copy() for name, v in due.get(call.id, [])}
         for v in call.touched():
-            if not trace.readers[v] or trace.readers[v][-1] <= call.id:
+            if trace.uses[v][-1] == call.id:
                 del held[v]
     if pool is not None:
         pool.close()
