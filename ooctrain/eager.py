@@ -115,12 +115,12 @@ class EagerRunner:
 
     def assign(self, target: Tensor, new: Tensor) -> None:
         """A parameter or state takes a new value in place."""
-        target.storage.write(new.storage.read())
+        target.value().write(new.value().read())
 
 
 def physical_value(tensor: Tensor) -> np.ndarray:
     """A tensor's value as a contiguous physical array (no copy where it lies so already)."""
-    storage = tensor.storage
+    storage = tensor.value()
     return storage.physical if isinstance(storage, HostStorage) else to_physical(storage.read())
 
 

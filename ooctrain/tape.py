@@ -142,7 +142,7 @@ class Tape:
         """
         name = self.site.call_name(op)
         for tensor in ins:
-            self._check_unchanged(tensor)
+            self._check_usable(tensor, name)
         try:
             specs = op.infer(*(tensor.spec for tensor in ins))
         except ShapeError as error:
@@ -297,7 +297,13 @@ class Tape:
         with self.at(path=f"{root.name or 'loss'}.grad", leaf=True, phase="loss"):
             return self.call(Constant(1.0, root.shape), (), of=(root,))[0]
 
-    def _check_unchanged(self, tensor: Tensor) -> None:
+    def _check_usable(self, tensor: Tensor, name: str) -> None:
+        """A tensor, and unchanged since the forward call whose gradient reads it now."""
+        if not isinstance(tensor, Tensor):
+            raise ShapeError(
+                f"{name} wants tensors, got {type(tensor).__name__}",
+                fix="wrap it: oc.tensor(array)",
+            )
         seen = self._versions.get(id(tensor.storage)) if tensor.storage is not None else None
         if seen and tensor.storage.version != seen[1]:
             raise AutogradError(

@@ -74,7 +74,7 @@ class Tensor:
         Raises:
             AutogradError: a traced tensor, which has no value.
         """
-        view = self._value().read().view()
+        view = self.value().read().view()
         view.flags.writeable = False
         return view
 
@@ -87,7 +87,7 @@ class Tensor:
 
     def copy_(self, array: Any) -> Tensor:
         """Overwrites the value in place. If backward still needs the old one, it will say so."""
-        self._value().write(np.asarray(array))
+        self.value().write(np.asarray(array))
         return self
 
     def detach(self) -> Tensor:
@@ -171,7 +171,8 @@ class Tensor:
         value = "traced" if self.storage is None else str(self.numpy())
         return f"Tensor({value}, shape={self.shape}, dtype={self.dtype}, name={self.name!r})"
 
-    def _value(self) -> Storage:
+    def value(self) -> Storage:
+        """Where its value lies. Raises AutogradError for a traced tensor, which has none."""
         if self.storage is None:
             raise AutogradError(
                 f"{self.name or 'this tensor'!r} is traced: it has a shape and no value",

@@ -147,6 +147,8 @@ def test_shape_errors_say_where_what_and_how():
         conv(tensor(values(2, 3, 2, 2)))
     with pytest.raises(ShapeError, match="same shape"):
         tensor(values(2, 3)) + tensor(values(3))
+    with pytest.raises(ShapeError, match="wants tensors, got ndarray"):
+        conv(values(2, 3, 5, 5))
     with pytest.raises(ShapeError, match="wants float32, got int64"):
         F.relu(tensor(np.arange(3)))
 
@@ -192,6 +194,8 @@ def test_a_traced_tensor_has_no_value():
         y = F.relu(x)
     with pytest.raises(AutogradError, match=r"'relu\.out' is traced"):
         y.numpy()
+    with pytest.raises(AutogradError, match=r"oc\.execute"):
+        F.tanh(y)
 
 
 def test_what_nobody_holds_is_forgotten_without_the_garbage_collector():
