@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from ooctrain.alloc.base import Allocator, Changes
+from ooctrain.alloc.base import Allocator, Changes, make_changes
 from ooctrain.alloc.registry import AllocatorChoice
 from ooctrain.devices.base import Device
 from ooctrain.devices.streams import COMPUTE, OUT
@@ -231,9 +231,7 @@ class Session:
 
     def _claim_start(self) -> None:
         self.placement.claim_start()
-        changes = self.allocator.take_changes()
-        if changes is not None:
-            changes()
+        make_changes(self.allocator)
 
     def _view(self, variable: int, address: int) -> Any:
         """The array of a variable at an address. Kept, since addresses come again."""

@@ -261,6 +261,13 @@ class Books:
         return leaked
 
 
+def make_changes(allocator: Allocator) -> None:
+    """Makes the changes of mappings that the latest claims need, here and now."""
+    changes = allocator.take_changes()
+    if changes is not None:
+        changes()
+
+
 def describe(blocks: Iterable[Block]) -> list[Mapping[str, Any]]:
     """Blocks as plain data, by id."""
     return [

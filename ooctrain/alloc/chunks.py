@@ -1,45 +1,65 @@
-"""Free physical chunks, kept as runs so that a large range is mapped by one call.
+"""Room for blocks in one piece: which indices of a range are free, as runs.
 
-In: chunk numbers given back. Out: as few runs as will do. The one idea: the best run is the
-smallest that takes the whole request; where none does, the largest runs go first. Any free chunk
-serves any request, so runs are a matter of speed only, never of success. Read next: `virtual.py`.
+In: pieces that are occupied and vacated, some of them several times over. Out: the smallest run of
+free indices that has room for a request. The one idea: best fit over sorted, disjoint runs; there
+are few of them, so that a scan is quick. An index may be busy for more than one reason (a block
+sits on its address, its chunk is in use elsewhere), so busy reasons are counted. Read next:
+`virtual.py`.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
 
-Run = tuple[int, int]  # (first chunk, number of chunks)
+import numpy as np
+
+Run = tuple[int, int]  # (first, count)
 
 
-class ChunkRuns:
-    """Free chunks as sorted, disjoint, untouching runs [lo, hi)."""
+class Room:
+    """Indices 0 to count - 1, each free or busy for one or more reasons.
 
-    def __init__(self, chunks: int):
-        self._los = [0] if chunks else []
-        self._his = [chunks] if chunks else []
-        self.total = chunks
+    Args:
+        count: how many; all are free at first.
+    """
 
-    def take(self, count: int) -> list[Run]:
-        """Takes `count` chunks (no more than `total`) in few runs. Cost: O(runs) for each run."""
-        taken: list[Run] = []
-        while count:
-            place = self._best(count)
-            lo = self._los[place]
-            part = min(count, self._his[place] - lo)
-            taken.append((lo, part))
-            if lo + part == self._his[place]:
-                del self._los[place], self._his[place]
-            else:
-                self._los[place] = lo + part
-            self.total -= part
-            count -= part
-        return taken
+    def __init__(self, count: int):
+        self._busy = np.zeros(count, np.uint8)
+        self._los, self._his = [0], [count]
 
-    def give(self, lo: int, count: int) -> None:
-        """Puts chunks back, molten with the runs beside them."""
+    def find(self, count: int) -> int | None:
+        """First index of the smallest free run with `count` or more; None: no run has. O(runs)."""
+        best = best_run(self.runs(), count)
+        return None if best is None or best[1] < count else best[0]
+
+    def occupy(self, lo: int, count: int) -> None:
+        """One more reason to be busy for [lo, lo + count)."""
+        part = self._busy[lo : lo + count]
+        for first, size in _zeros(part):
+            self._remove(lo + first, size)
+        part += 1
+
+    def vacate(self, lo: int, count: int) -> None:
+        """One reason less."""
+        part = self._busy[lo : lo + count]
+        part -= 1
+        for first, size in _zeros(part):
+            self._insert(lo + first, size)
+
+    def runs(self) -> list[Run]:
+        """All free runs, ascending."""
+        return [(lo, hi - lo) for lo, hi in zip(self._los, self._his, strict=True)]
+
+    def _remove(self, lo: int, count: int) -> None:
+        place = bisect_right(self._los, lo) - 1
+        start, stop, hi = self._los[place], self._his[place], lo + count
+        left, right = [(start, lo)] * (start < lo), [(hi, stop)] * (hi < stop)
+        self._los[place : place + 1] = [a for a, _ in left + right]
+        self._his[place : place + 1] = [b for _, b in left + right]
+
+    def _insert(self, lo: int, count: int) -> None:
         hi = lo + count
-        self.total += count
         place = bisect_left(self._los, lo)
         if place < len(self._los) and self._los[place] == hi:
             hi = self._his[place]
@@ -47,15 +67,33 @@ class ChunkRuns:
         if place and self._his[place - 1] == lo:
             self._his[place - 1] = hi
         else:
-            insort(self._los, lo)
+            self._los.insert(place, lo)
             self._his.insert(place, hi)
 
-    def runs(self) -> list[Run]:
-        """All free runs, ascending."""
-        return [(lo, hi - lo) for lo, hi in zip(self._los, self._his, strict=True)]
 
-    def _best(self, count: int) -> int:
-        """Place of the smallest run with `count` chunks, else of the largest run."""
-        sizes = [hi - lo for lo, hi in zip(self._los, self._his, strict=True)]
-        enough = [(size, place) for place, size in enumerate(sizes) if size >= count]
-        return min(enough)[1] if enough else sizes.index(max(sizes))
+def best_run(runs: Iterable[Run], count: int) -> Run | None:
+    """The smallest run that has `count`, the first of equals; else the largest; None of none."""
+    return min(
+        runs, key=lambda r: (r[1] < count, r[1] if r[1] >= count else -r[1], r[0]), default=None
+    )
+
+
+def join_runs(runs: Iterable[Run]) -> list[Run]:
+    """Runs ascending, those that touch made one."""
+    joined: list[Run] = []
+    for first, count in sorted(runs):
+        if joined and sum(joined[-1]) == first:
+            joined[-1] = (joined[-1][0], joined[-1][1] + count)
+        else:
+            joined.append((first, count))
+    return joined
+
+
+def _zeros(part: np.ndarray) -> list[Run]:
+    """Runs of zeros."""
+    if not part.any():
+        return [(0, part.size)]
+    if part.all():
+        return []
+    borders = np.flatnonzero(np.diff(np.concatenate(([False], part == 0, [False]))))
+    return [(int(a), int(b - a)) for a, b in borders.reshape(-1, 2)]

@@ -13,7 +13,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ooctrain.alloc.base import Allocator, Block, Changes, RangedAllocator, Reached, Stats
+from ooctrain.alloc.base import (
+    Allocator,
+    Block,
+    Changes,
+    RangedAllocator,
+    Reached,
+    Stats,
+    make_changes,
+)
 from ooctrain.errors import ConfigError
 from ooctrain.units import Granule
 
@@ -168,5 +176,5 @@ def replay(requests: Iterable[Request], allocator: Allocator) -> Stats:
             ranged.map_range(blocks[request.key], request.lo, request.hi)
         else:
             ranged.unmap_range(blocks[request.key], request.lo, request.hi)
-        allocator.take_changes()
+        make_changes(allocator)
     return allocator.stats()

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ooctrain.alloc.base import Allocator, Block, RangedAllocator, Reached
+from ooctrain.alloc.base import Allocator, Block, RangedAllocator, Reached, make_changes
 from ooctrain.alloc.registry import AllocatorChoice
 from ooctrain.alloc.replay import PaperMemory
 from ooctrain.devices.host_vm import PAGE_BYTES
@@ -198,7 +198,7 @@ def _replay(program: Program, allocator: Allocator) -> int:
                 placement.claim(step.var, step.lo, step.hi)
             elif isinstance(step, FreeStep):
                 placement.release(step)
-            allocator.take_changes()
+            make_changes(allocator)
         placement.carry()
         layout = tuple(sorted((v, block.address) for v, block in placement.blocks.items()))
         if layout in seen:

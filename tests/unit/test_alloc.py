@@ -224,45 +224,74 @@ def _change(changes):
         changes()
 
 
+class Event:
+    """Counts how often it was waited for."""
+
+    waited = 0
+
+    def wait(self):
+        self.waited += 1
+
+
 def test_breaking_a_mapping_waits_for_its_last_use_and_reviving_it_does_not():
-    class Event:
-        waited = 0
-
-        def wait(self):
-            self.waited += 1
-
+    """Four blocks of a chunk; a and c go; d2, of two chunks, gets theirs at a range of its own."""
     memory = StrictMemory(4 * PAGE)
     allocator = VirtualAddressing(memory, PAGE)
-    kept, broken = Event(), Event()
-    a, b = allocator.allocate(2 * PAGE, "a"), allocator.allocate(2 * PAGE, "b")
-    allocator.take_changes()()
-    allocator.free(a, (broken,))
+    a, b, c, d = (allocator.allocate(PAGE, name) for name in "abcd")
+    assert allocator.take_changes() is None
+    kept, broken = Event(), [Event(), Event()]
     allocator.unmap_range(b, 0, PAGE, (kept,))
     allocator.map_range(b, 0, PAGE)
     assert allocator.take_changes() is None
-    c = allocator.allocate(PAGE, "c")
+    allocator.free(a, broken[:1])
+    allocator.free(c, broken[1:])
+    large = allocator.allocate(2 * PAGE, "d2")
     changes = allocator.take_changes()
-    assert (kept.waited, broken.waited, memory.unmap_calls) == (0, 0, 0)
+    assert (broken[0].waited, memory.unmap_calls, memory.map_calls) == (0, 0, 1)
     changes()
-    assert (kept.waited, broken.waited, memory.unmap_calls) == (0, 1, 1)
-    memory.write(c.address, PAGE, "c")
+    assert (kept.waited, broken[0].waited, broken[1].waited) == (0, 1, 1)
+    assert (memory.unmap_calls, memory.map_calls) == (2, 3)
+    memory.write(large.address, 2 * PAGE, "d2")
     assert allocator.stats().waited_ns > 0
+    assert memory.read(d.address, PAGE) == [None]
 
 
-def test_a_steady_pattern_needs_no_system_calls():
+def test_what_fits_in_one_piece_needs_no_system_call():
     memory = StrictMemory(16 * PAGE)
     allocator = VirtualAddressing(memory, PAGE)
-    for step in range(5):
+    for _ in range(5):
         blocks = [allocator.allocate(size * PAGE - 7) for size in (3, 5, 3, 2)]
-        changes = allocator.take_changes()
-        assert (changes is None) == (step > 0)
-        if changes:
-            changes()
+        assert allocator.take_changes() is None
         for block in blocks:
             allocator.free(block)
-    assert memory.map_calls == 4
-    assert len(memory.reservations) == 4
-    assert allocator.stats().reuses == 16
+    assert (memory.map_calls, len(memory.reservations)) == (1, 1)
+    assert allocator.stats().reuses == 20
+
+
+def test_stitching_heals_and_does_not_grow_from_step_to_step():
+    """Each step fragments the arena in the same way: the price per step stays what it was."""
+    memory = StrictMemory(24 * PAGE)
+    allocator = VirtualAddressing(memory, PAGE)
+    prices = []
+    for _ in range(8):
+        before = memory.map_calls + memory.unmap_calls
+        small = [allocator.allocate(2 * PAGE) for _ in range(12)]
+        for block in small[::2]:
+            allocator.free(block)
+        large = allocator.allocate(9 * PAGE)
+        assert allocator.snapshot()["own_ranges"] == 1
+        _change(allocator.take_changes())
+        memory.write(large.address, 9 * PAGE, "large")
+        for block in (*small[1::2], large):
+            allocator.free(block)
+        whole = allocator.allocate(24 * PAGE)
+        _change(allocator.take_changes())
+        memory.write(whole.address, 24 * PAGE, "whole")
+        allocator.free(whole)
+        allocator.check()
+        prices.append(memory.map_calls + memory.unmap_calls - before)
+    assert max(prices) == prices[0]
+    assert len(memory.reservations) == 2
 
 
 def test_a_long_run_leaves_neither_reservations_nor_mappings_behind():
@@ -274,8 +303,8 @@ def test_a_long_run_leaves_neither_reservations_nor_mappings_behind():
         _change(allocator.take_changes())
         allocator.free(first)
         allocator.free(second)
-    assert len(memory.reservations) <= 18
-    assert len(memory.page_at) <= 64
+    assert len(memory.reservations) == 1
+    assert len(memory.page_at) == 64
     assert allocator.close() == []
     assert not memory.reservations
     assert not memory.page_at
