@@ -143,6 +143,18 @@ def test_ctrl_c_stops_after_the_step_and_leaves_a_checkpoint(tmp_path):
 
 
 @pytest.mark.slow
+def test_a_resnet18_learns_the_digits_in_a_quarter_of_the_memory_with_the_bits_of_in_core(tmp_path):
+    path = tmp_path / "out.json"
+    arguments = ["--data", "digits", "--epochs", "5", "--budget", "25%", "--verify"]
+    assert main(["train", "resnet18", *arguments, "--json", str(path)]) == 0
+    numbers = json.loads(path.read_text())
+    assert numbers["identical_to_incore"] is True
+    assert numbers["test_accuracy"] >= 0.97
+    assert numbers["peak_bytes"] == numbers["predicted_peak_bytes"] <= numbers["budget_bytes"]
+    assert numbers["budget_bytes"] < 0.6 * numbers["incore_peak_bytes"]
+
+
+@pytest.mark.slow
 def test_runs_killed_at_random_moments_end_with_the_bits_of_one_that_was_not(tmp_path):
     whole, killed = tmp_path / "whole.safetensors", tmp_path / "killed.safetensors"
     goal = ["--epochs", "3", "--checkpoint-steps", "1", "--budget", "40%"]
