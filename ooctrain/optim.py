@@ -85,6 +85,10 @@ class Optimizer:
                 state[name] = _zeros(parameter)
         return {name: state[name] for name in self.slot_names(group)}
 
+    def updates(self, parameter: Tensor) -> bool:
+        """Whether a parameter is among those that it updates."""
+        return any(parameter is p for group in self.param_groups for p in group["params"])
+
     def group_of(self, parameter: Tensor) -> int:
         """Index of the group that a parameter is in.
 

@@ -3,8 +3,7 @@
 In: a model, shapes, a loss, an optimizer. Out: `trace.Trace`. The one idea: the model is called as
 ever, on a tape whose runner writes down shapes and sizes instead of computing; a 20480 x 20480
 VGG-16 traces in a fraction of a second and needs no memory. Each parameter's update is recorded as
-soon as its gradient is complete. `run_trace` is the other direction: it computes a trace call by
-call, in memory, and is what out-of-core runs are compared with. Read next: `trace.py`, `rewrite/`,
+soon as its gradient is complete. Read next: `trace.py`, `incore.py`, `rewrite/`,
 `sched/schedule.py`.
 """
 
@@ -15,18 +14,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from ooctrain import functional as F
 from ooctrain.autograd import Site, Tape, Tensor, no_grad, use_tape
-from ooctrain.eager import Mode, Storage, aligned_bytes, make_pool, run_reference
 from ooctrain.errors import ConfigError
-from ooctrain.layers.base import Op, Scalars, Spec, physical_shape, to_logical, to_physical
+from ooctrain.incore import initial_values, run_trace, storages
+from ooctrain.layers.base import Op, Scalars, Spec
 from ooctrain.module import Module, Parameter
 from ooctrain.nn import CrossEntropyLoss
 from ooctrain.optim import SGD, Adam, Optimizer
-from ooctrain.trace import Call, Trace, TraceBuilder, Variable
+from ooctrain.trace import Trace, TraceBuilder
 from ooctrain.utils import Clip, ClipNorm, gradient_of
+
+__all__ = ["TraceRunner", "initial_values", "run_trace", "storages", "target_spec", "trace"]
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 LOSSES: Mapping[str, Loss] = {"cross_entropy": F.cross_entropy, "mse": F.mse_loss, "l1": F.l1_loss}
@@ -138,7 +137,7 @@ def trace(
     update = _optimizer(optimizer, model) if training else None
     if update is not None:
         names |= {
-            slot: f"{names[p]}.{key}" for p in model.parameters() if _in(update, p)
+            slot: f"{names[p]}.{key}" for p in model.parameters() if update.updates(p)
             for key, slot in update.slots(p).items()
         }  # fmt: skip
     runner = TraceRunner(threads or os.cpu_count() or 1, names)
@@ -234,7 +233,7 @@ class _Step:
         grads = self.clip.record(parameters) if self.clip else [gradient_of(p) for p in parameters]
         for parameter, grad in zip(parameters, grads, strict=True):
             self.runner.builder.outputs.setdefault(f"grad:{parameter.name}", grad.variable)
-            if self.optimizer is not None and _in(self.optimizer, parameter):
+            if self.optimizer is not None and self.optimizer.updates(parameter):
                 self.optimizer.record(parameter, grad)
 
     def _hand_out(self, name: str, tensor: Tensor) -> None:
@@ -259,118 +258,6 @@ def target_spec(
     if not from_class and isinstance(loss, Module):
         return Spec(whole)
     return Spec((whole[0], *whole[2:]), "int64")
-
-
-def storages(trace: Trace, model: Module, optimizer: Optimizer | None = None) -> dict[int, Storage]:
-    """Where the values of a trace's persistent variables lie: {variable: storage}.
-
-    Slots of an optimizer that is not given are left out (they begin with zeros).
-    """
-    by_name: dict[str, Storage] = {name: p.storage for name, p in model.named_parameters()}
-    by_name |= {name: buffer.storage for name, buffer in model.named_buffers()}
-    if optimizer is not None:
-        for name, parameter in model.named_parameters():
-            if _in(optimizer, parameter):
-                slots = optimizer.slots(parameter).items()
-                by_name |= {f"{name}.{slot}": tensor.storage for slot, tensor in slots}
-    persistent = [trace.variables[v] for v in trace.initial if trace.variables[v].persistent]
-    return {v.id: by_name[v.name] for v in persistent if v.name in by_name}
-
-
-def initial_values(
-    trace: Trace, model: Module, optimizer: Optimizer | None = None
-) -> dict[str, np.ndarray]:
-    """Copies of the persistent variables' values before the step, by name; slots of no optimizer
-    are 0.
-    """
-    found = storages(trace, model, optimizer)
-    return {
-        variable.name: np.array(found[variable.id].read())
-        if variable.id in found
-        else np.zeros(variable.shape, variable.dtype)
-        for variable in (trace.variables[v] for v in trace.initial)
-        if variable.persistent
-    }
-
-
-def run_trace(
-    trace: Trace, values: Mapping[str, np.ndarray], scalars: Scalars, mode: Mode = "cpu",
-    *, wanted: Sequence[str] = (), threads: int = 1,
-) -> dict[str, np.ndarray]:  # fmt: skip
-    """Computes a trace in memory, one call after the other: what out-of-core runs are compared
-    with.
-
-    Args:
-        values: {name: logical array} of all initial variables; they are not changed.
-        scalars: the step scalars, {"lr": 0.1, "step": 0, "seed": 0}.
-        mode: "cpu": the kernels, in place where the trace says so; "reference": the NumPy
-            definitions in float64, never in place.
-        wanted: names of variables to hand out besides.
-        threads: of the kernels, no more than the trace was made for.
-
-    Returns:
-        Logical arrays: the trace's outputs by output name, the next values of carried variables by
-            the name of the old ones, and `wanted` by variable name.
-    """
-    held = {v: _initial(trace.variables[v], values, mode) for v in trace.initial}
-    handed_out = {**trace.outputs}
-    handed_out |= {trace.variables[old].name: new for new, old in trace.carries.items()}
-    asked = {name: trace.variable_by_name[name].id for name in wanted}
-    # As the executor does: results are taken when their last call is done, the others when written.
-    due: dict[int | None, list[tuple[str, int]]] = {}
-    for name, v in handed_out.items():
-        due.setdefault(trace.uses[v][-1] if trace.uses[v] else None, []).append((name, v))
-    for name, v in asked.items():
-        due.setdefault(trace.producer[v], []).append((name, v))
-    found = {name: to_logical(held[v]).copy() for name, v in due.get(None, [])}
-    pool = make_pool(threads) if mode == "cpu" else None
-    for call in trace.calls:
-        ins = [held[v] for v in call.ins]
-        if pool is None:
-            outs = run_reference(call.op, ins, scalars)
-        else:
-            outs = _run_cpu(trace, call, held, pool, scalars)
-        held |= zip(call.outs, outs, strict=True)
-        found |= {name: to_logical(held[v]).copy() for name, v in due.get(call.id, [])}
-        for v in call.touched():
-            if trace.uses[v][-1] == call.id:
-                del held[v]
-    if pool is not None:
-        pool.close()
-    return found
-
-
-def _run_cpu(
-    trace: Trace, call: Call, held: Mapping[int, np.ndarray], pool, scalars: Scalars
-) -> list[np.ndarray]:
-    outs = [trace.variables[v] for v in call.outs]
-    arrays = [
-        held[call.reuse[v.id]].reshape(physical_shape(v.shape))
-        if v.id in call.reuse
-        else np.empty(physical_shape(v.shape), v.dtype)
-        for v in outs
-    ]
-    specs = [
-        [Spec(v.shape, v.dtype) for v in side]
-        for side in (map(trace.variables.__getitem__, call.ins), outs)
-    ]
-    if call.op.workspace_bytes(*specs, pool.threads) > call.workspace_bytes:
-        raise ConfigError(
-            f"this trace was made for fewer than {pool.threads} threads", where=call.name
-        )
-    workspace = aligned_bytes(call.workspace_bytes)
-    call.op.cpu(pool, [held[v] for v in call.ins], arrays, workspace, scalars)
-    return arrays
-
-
-def _initial(variable: Variable, values: Mapping[str, np.ndarray], mode: Mode) -> np.ndarray:
-    value = np.asarray(values[variable.name])
-    if value.shape != variable.shape:
-        raise ConfigError(
-            f"{variable.name!r} has shape {variable.shape}, got {value.shape}", code="OOC-110"
-        )
-    exact = mode == "reference" and variable.dtype == "float32"
-    return np.array(to_physical(value.astype("float64" if exact else variable.dtype)), order="C")
 
 
 def _part(batch: Tensor, part: int, parts: int) -> Tensor:
@@ -398,10 +285,6 @@ def _optimizer(optimizer: str | Optimizer | None, model: Module) -> Optimizer | 
     raise ConfigError(
         f"no optimizer {optimizer!r}", code="OOC-106", fix="sgd, adam, or one of oc.optim"
     )
-
-
-def _in(optimizer: Optimizer, parameter: Tensor) -> bool:
-    return any(parameter is other for group in optimizer.param_groups for other in group["params"])
 
 
 @contextmanager
