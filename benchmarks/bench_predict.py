@@ -72,13 +72,9 @@ def rows_of(network: str, batch: int, steps: int, threads: int):
 def show(row: dict) -> None:
     link = row["link_bytes_per_us"]
     speed = f"{link / 1e3:.1f} GB/s" if link else "free"
-    times = " ".join(
-        f"{word} {row[f'{word}_us'] / 1e3:9.1f} ms" for word in ("predicted", "measured")
-    )
-    print(
-        f"{row['network']:10}{row['budget']:>8}  link {speed:>9}  {times}  {100 * row['error']:+6.1f} %",
-        flush=True,
-    )
+    times = [f"{word} {row[f'{word}_us'] / 1e3:9.1f} ms" for word in ("predicted", "measured")]
+    where = f"{row['network']:10}{row['budget']:>8}  link {speed:>9}"
+    print(where, *times, f"{100 * row['error']:+6.1f} %", sep="  ", flush=True)
 
 
 def main() -> None:
