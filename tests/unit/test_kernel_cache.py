@@ -14,7 +14,7 @@ from ooctrain.layers.kernels.cpu import jit
 
 ROOM = Path(jit.__file__).parent
 
-HELPER = """
+CALLEE = """
 import numba
 
 @numba.njit
@@ -24,7 +24,7 @@ def weight(x):
 
 KERNEL = """
 import numpy as np
-from helper import weight
+from callee import weight
 from {jit} import kernel
 
 @kernel("void(f4[::1], f4[::1], i8, i8, i8)")
@@ -88,15 +88,15 @@ def run_kernel(folder: Path) -> tuple[float, int]:
     return float(value), int(hits)
 
 
-def test_an_edited_helper_is_never_served_stale(tmp_path):
+def test_an_edited_callee_is_never_served_stale(tmp_path):
     """Numba alone would keep the old binary, for the kernel's own file has not changed."""
     for name in ("jit.py", "__init__.py"):
         shutil.copy(ROOM / name, tmp_path / name.replace("jit.py", "room_jit.py"))
     (tmp_path / "room_kernel.py").write_text(KERNEL.format(jit="room_jit"))
-    (tmp_path / "helper.py").write_text(HELPER.format(factor=2))
+    (tmp_path / "callee.py").write_text(CALLEE.format(factor=2))
     assert run_kernel(tmp_path) == (2.0, 0)
     assert run_kernel(tmp_path) == (2.0, 1), "an unchanged kernel must come from the disk"
-    (tmp_path / "helper.py").write_text(HELPER.format(factor=3))
+    (tmp_path / "callee.py").write_text(CALLEE.format(factor=3))
     assert run_kernel(tmp_path) == (3.0, 0)
 
 

@@ -73,7 +73,7 @@ class VectorModel(models.PrimitiveModel):
         super().__init__(data_model_manager, fe_type, VECTOR)
 
 
-# --- helpers that emit LLVM IR; also used by brgemm.py ---
+# --- emitting LLVM IR; also used by brgemm.py ---
 
 
 def array_data(context, builder, array_type, array):
