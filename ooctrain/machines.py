@@ -60,7 +60,7 @@ def v100_32gb_nvlink() -> Machine:
 
 
 def v100_pcie() -> Machine:
-    """Paper 002, section 5: V100-PCIE with 15.75 GB, 12.2 GB/s measured, one transfer at a time."""
+    """Paper 002, section 6.1: V100-PCIE with 15.75 GB, 12.2 GB/s measured, one transfer at a time."""
     return _v100(
         "v100-pcie",
         link_bytes_per_us=12.2e3,
@@ -70,7 +70,7 @@ def v100_pcie() -> Machine:
 
 
 def p100_nvlink() -> Machine:
-    """Paper 004, section 5: S822LC, P100 of 16 GB, NVLink 1.0 with 34.1 GB/s measured.
+    """Paper 004, section 6.1: S822LC, P100 of 16 GB, NVLink 1.0 with 34.1 GB/s measured.
 
     Peak of the P100 (SXM2 data sheet): 10.6 TFLOP/s, 732 GB/s.
     """
@@ -86,7 +86,7 @@ def p100_nvlink() -> Machine:
 
 
 def rtx2080ti() -> Machine:
-    """Paper 003, section 5: 2080 Ti of 11 GiB, 128 GiB host memory.
+    """Paper 003, section 6.1: 2080 Ti of 11 GiB, 128 GiB host memory.
 
     Peak of the card (data sheet): 13.4 TFLOP/s, 616 GB/s; PCIe 3.0 x16 as measured in paper 002.
     """
@@ -103,7 +103,7 @@ def rtx2080ti() -> Machine:
 
 
 def a100_pcie() -> Machine:
-    """Paper 003, section 5: A100 of 40 GiB, 384 GiB host memory.
+    """Paper 003, section 6.1: A100 of 40 GiB, 384 GiB host memory.
 
     Peak of the card (data sheet): 19.5 TFLOP/s in float32, 1555 GB/s; PCIe 4.0 x16 taken as twice
     12.2 GB/s.

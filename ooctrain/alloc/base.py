@@ -6,7 +6,7 @@ whichever free address it picks is safe. Only one thing waits: a *mapping* (virt
 be broken no sooner than its last user is done; so allocators never call the driver themselves, they
 collect the changes, and whoever claims makes them on its own stream, behind its waits
 (`take_changes`). Blocks are known by increasing ids, never by address: addresses come again.
-Sources: paper 000, section 3.3; the statistics of PyTorch's and RMM's allocators. Read next:
+Sources: paper 000, section 4; the statistics of PyTorch's and RMM's allocators. Read next:
 `best_fit.py`, then `virtual.py`.
 """
 

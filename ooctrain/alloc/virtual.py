@@ -7,7 +7,7 @@ mapped in one range, the plain. A block goes where the plain has room for it in 
 needs no system call. Where it has none, though the holes are enough together, the block gets an
 address range of its own and chunks from the holes: that is where best fit would fail. Each chunk is
 mapped once at any time. Changes of mappings are only collected here (`take_changes`) and made by
-the claiming stream behind its waits. Sources: paper 000, section 3.3 (virtual addressing, chunks);
+the claiming stream behind its waits. Sources: paper 000, section 4 (virtual addressing, chunks);
 the plain is ours, after GMLake's stitching. Read next: `chunks.py`, `../devices/host_vm.py`, which
 makes the mappings.
 """
