@@ -60,7 +60,7 @@ def v100_32gb_nvlink() -> Machine:
 
 
 def v100_pcie() -> Machine:
-    """Paper 002, section 6.1: V100-PCIE with 15.75 GB, 12.2 GB/s measured, one transfer at a time."""
+    """Paper 002, section 6.1: V100-PCIE, 15.75 GB, 12.2 GB/s measured, one transfer at a time."""
     return _v100(
         "v100-pcie",
         link_bytes_per_us=12.2e3,
