@@ -1,0 +1,74 @@
+"""Random small networks for property tests: layers and shortcuts by a list of choices.
+
+In: a list of (kind of layer, number). Out: a module; `plans` makes such lists with Hypothesis. The
+one idea: the number chooses which earlier value of the same shape a shortcut comes from, so that
+forks, chains of sums and values with many readers all come up, and shrinking finds the smallest.
+Read next: `random_traces.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from hypothesis import strategies as st
+
+from ooctrain import functional as F
+from ooctrain import nn
+from ooctrain.autograd import Tensor
+
+Step = tuple[str, int]
+CHANNELS = 4
+STEPS = ("conv", "conv_bias", "norm", "relu", "leaky", "tanh", "sigmoid", "drop", "pool", "avg",
+         "scale", "add", "add", "concat", "slice")  # fmt: skip
+
+
+class RandomNet(nn.Module):
+    """(N, 2, H, W) to three logits; shortcuts come from any earlier value of the same shape."""
+
+    def __init__(self, plan: Sequence[Step]):
+        super().__init__()
+        self.plan = plan
+        self.stem = nn.Conv2d(2, CHANNELS, 3, padding=1)
+        makers: dict[str, Callable[[], nn.Module]] = {
+            "conv": lambda: nn.Conv2d(CHANNELS, CHANNELS, 3, padding=1, bias=False),
+            "conv_bias": lambda: nn.Conv2d(CHANNELS, CHANNELS, 1),
+            "norm": lambda: nn.BatchNorm2d(CHANNELS),
+            "concat": lambda: nn.Conv2d(2 * CHANNELS, CHANNELS, 1),
+            "drop": lambda: nn.Dropout(0.3),
+        }
+        self.parts = nn.ModuleList([makers.get(kind, nn.Identity)() for kind, _ in plan])
+        self.head = nn.Linear(CHANNELS, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        values = [self.stem(x)]
+        for part, (kind, choice) in zip(self.parts, self.plan, strict=True):
+            y = values[-1]
+            same = [v for v in values if v.shape == y.shape]
+            other = same[choice % len(same)]
+            values.append(self._apply(part, kind, y, other))
+        return self.head(F.adaptive_avg_pool2d(values[-1], 1).flatten(1))
+
+    def _apply(self, part: nn.Module, kind: str, y: Tensor, other: Tensor) -> Tensor:
+        functions: dict[str, Callable[[Tensor], Tensor]] = {
+            "relu": F.relu, "leaky": F.leaky_relu, "tanh": F.tanh, "sigmoid": F.sigmoid,
+            "scale": lambda v: v * 0.5, "add": lambda v: other + v,
+            "concat": lambda v: part(F.concat([v, other], dim=1)),
+            "slice": lambda v: F.pad(v[:, :, 1:, :], (0, 0, 0, 1)),
+        }  # fmt: skip
+        if kind in ("pool", "avg"):
+            if min(y.shape[2:]) < 2:
+                return y
+            return F.max_pool2d(y, 2) if kind == "pool" else F.avg_pool2d(y, 2)
+        return functions.get(kind, part)(y)
+
+
+plans = st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 9)), min_size=1, max_size=12)
+block_plans = st.lists(
+    st.sampled_from([
+        [("conv", 0), ("norm", 0), ("relu", 0)],
+        [("conv", 0), ("norm", 0), ("add", 1), ("relu", 0)],
+        [("norm", 0), ("add", 0), ("relu", 0), ("relu", 0)],
+        [("relu", 0), ("add", 2), ("relu", 0)],
+    ]),
+    min_size=1, max_size=3,
+).map(lambda lists: [step for steps in lists for step in steps])  # fmt: skip
