@@ -19,7 +19,7 @@ from ooctrain.autograd import Tensor
 Step = tuple[str, int]
 CHANNELS = 4
 STEPS = ("conv", "conv_bias", "norm", "relu", "leaky", "tanh", "sigmoid", "drop", "pool", "avg",
-         "scale", "add", "add", "concat", "slice")  # fmt: skip
+         "scale", "add", "add", "concat", "slice", "shared")  # fmt: skip
 
 
 class RandomNet(nn.Module):
@@ -29,6 +29,7 @@ class RandomNet(nn.Module):
         super().__init__()
         self.plan = plan
         self.stem = nn.Conv2d(2, CHANNELS, 3, padding=1)
+        self.shared = nn.Conv2d(CHANNELS, CHANNELS, 1)
         makers: dict[str, Callable[[], nn.Module]] = {
             "conv": lambda: nn.Conv2d(CHANNELS, CHANNELS, 3, padding=1, bias=False),
             "conv_bias": lambda: nn.Conv2d(CHANNELS, CHANNELS, 1),
@@ -40,7 +41,7 @@ class RandomNet(nn.Module):
         self.head = nn.Linear(CHANNELS, 3)
 
     def forward(self, x: Tensor) -> Tensor:
-        values = [self.stem(x)]
+        values = [self.shared(self.stem(x))]
         for part, (kind, choice) in zip(self.parts, self.plan, strict=True):
             y = values[-1]
             same = [v for v in values if v.shape == y.shape]
@@ -53,7 +54,7 @@ class RandomNet(nn.Module):
             "relu": F.relu, "leaky": F.leaky_relu, "tanh": F.tanh, "sigmoid": F.sigmoid,
             "scale": lambda v: v * 0.5, "add": lambda v: other + v,
             "concat": lambda v: part(F.concat([v, other], dim=1)),
-            "slice": lambda v: F.pad(v[:, :, 1:, :], (0, 0, 0, 1)),
+            "slice": lambda v: F.pad(v[:, :, 1:, :], (0, 0, 0, 1)), "shared": self.shared,
         }  # fmt: skip
         if kind in ("pool", "avg"):
             if min(y.shape[2:]) < 2:
