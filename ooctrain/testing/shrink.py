@@ -8,7 +8,7 @@ debugging (Zeller and Hildebrandt 2002), in its greedy form. Read next: `check_p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from ooctrain.errors import ConfigError
@@ -117,9 +117,8 @@ def _resized(trace: Trace, group: list[int], size_bytes: int) -> list[Variable]:
     ]
 
 
-def _rebuild(variables: object, calls: list[Call] | tuple[Call, ...], old: Trace) -> Trace:
+def _rebuild(variables: Sequence[Variable], calls: Sequence[Call], old: Trace) -> Trace:
     """A trace of these calls, with the variables that they touch, renumbered."""
-    variables = list(variables)  # type: ignore[call-overload]
     used = sorted({v for call in calls for v in call.touched()})
     number = {variable: position for position, variable in enumerate(used)}
     builder = TraceBuilder()

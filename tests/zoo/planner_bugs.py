@@ -7,7 +7,7 @@ that are not in place, repeated inputs, workspaces, granules or tight budgets to
 
 from __future__ import annotations
 
-import random
+import itertools
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -180,12 +180,14 @@ class RemembersDurations(KeepAll):
         return super().plan(trace, budget_bytes, machine, **options)
 
 
-class BreaksTiesByChance(Window):
-    """Draws random numbers of its own: the seed that it is given is not used."""
+class StartsWhereItEnded(Window):
+    """Begins its search with the window that it tried last: the second plan is another one."""
 
     def plan(self, trace, budget_bytes, machine, **options):
-        size = random.choice([0.5, 1.5, 4.0])
+        size = next(self.sizes)
         return replace(Window(), size=size).plan(trace, budget_bytes, machine, **options)
+
+    sizes = itertools.cycle((0.5, 1.5, 4.0))
 
 
 def _small_ones_stay(writer: ListWriter, variable: int, call, stays) -> None:
@@ -245,7 +247,7 @@ BUGS: dict[str, tuple[Plant, object]] = {
     "ignores the host budget": (lambda patch: None, LimitsMissingHost()),
     "adds slack to the minimum": (lambda patch: None, MinimumPlusSlack()),
     "caches in the machine": (lambda patch: None, RemembersDurations()),
-    "draws its own random numbers": (lambda patch: None, BreaksTiesByChance()),
+    "remembers the last plan": (lambda patch: None, StartsWhereItEnded()),
     "measures size in fixed bytes": (
         lambda patch: patch.setattr(naive, "_part_with", _small_ones_stay), Naive(),
     ),
