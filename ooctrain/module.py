@@ -195,6 +195,20 @@ class Module:
         """Evaluation mode: running statistics, no dropout."""
         return self.train(False)
 
+    def to(self, device: str) -> Module:
+        """Itself: parameters are on the host, until a trainer takes them to its own device.
+
+        Raises:
+            ConfigError: any device but "cpu".
+        """
+        if device != "cpu":
+            raise ConfigError(
+                f"a module cannot be moved to {device!r}",
+                code="OOC-106",
+                fix=f"Trainer(model, ..., device={device!r}) trains it there",
+            )
+        return self
+
     def requires_grad_(self, requires_grad: bool = True) -> Module:
         """Whether its parameters are trained."""
         for parameter in self.parameters():

@@ -82,6 +82,14 @@ def test_modes_reach_all_parts():
     assert all(module.training for module in net.modules())
 
 
+def test_moving_a_module_is_the_trainer_s_business():
+    net = Net()
+    assert net.to("cpu") is net
+    with pytest.raises(ConfigError, match="cannot be moved") as caught:
+        net.to("cuda")
+    assert caught.value.code == "OOC-106"
+
+
 def test_registration_errors_and_replacement():
     class Early(nn.Module):
         def __init__(self):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from ooctrain import functional as F
-from ooctrain import nn
+from ooctrain import nn, optim
 from ooctrain.autograd import tensor
 from ooctrain.errors import ConfigError
 from ooctrain.optim import SGD, Adam, AdamW, CosineAnnealingLR, StepLR
@@ -144,6 +144,10 @@ def test_schedules():
     resumed.step()
     schedule.step()
     assert resumed.get_last_lr() == schedule.get_last_lr()
+
+
+def test_schedules_are_where_pytorch_has_them():
+    assert optim.lr_scheduler.StepLR is StepLR
 
 
 def test_clipping_by_norm():
