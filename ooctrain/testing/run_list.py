@@ -63,12 +63,14 @@ class Way:
         link: "duplex" or "shared".
         link_bytes_per_us: of each direction; None: as fast as it goes.
         debug: poison, delays, synchronous mode, ledger check.
+        room: how many times the reserved peak the arena has.
     """
 
     choice: AllocatorChoice
     link: Link = "duplex"
     link_bytes_per_us: float | None = None
     debug: Debug = field(default_factory=Debug)
+    room: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +102,7 @@ def run_list(
     trace: Trace, schedule: Schedule, way: Way, start: Mapping[int, bytes],
     inputs: Sequence[Mapping[int, bytes]], wanted: Sequence[int] = (),
 ) -> Ran:  # fmt: skip
-    """Runs a list once for each of `inputs`, in an arena of exactly the reserved peak.
+    """Runs a list once for each of `inputs`, by default in an arena of the reserved peak.
 
     Args:
         start: values of the persistent variables.
@@ -109,7 +111,7 @@ def run_list(
     runnable = executable(trace)
     reserved = reserved_peak(schedule, runnable, way.choice)
     device = CpuDevice(
-        max(PAGE_BYTES, reserved),
+        max(PAGE_BYTES, reserved * way.room),
         host_extent_bytes(runnable, schedule),
         1, way.link, way.link_bytes_per_us, way.link_bytes_per_us,
         debug=way.debug, copy_bytes=ctypes.memmove,

@@ -18,8 +18,8 @@ import ooctrain as oc
 from ooctrain import nn
 from ooctrain.devices.base import Debug
 from ooctrain.devices.host_vm import whole_pages
+from ooctrain.incore import initial_values, run_trace
 from ooctrain.prepare import Settings, input_values, open_session, prepare
-from ooctrain.tracing import initial_values, run_trace
 
 BATCH, CLASSES = 4, 5
 DEBUGS = [

@@ -1,0 +1,109 @@
+"""Planted bugs of executor, allocators and streams: each is what a competent developer might write.
+
+In: nothing. Out: `BUGS`, {name: (owner, function, line as it is, line with the bug, law)}. The one
+idea: each changes one line of the real source, and all of them still run the hand-written lists of
+tests/unit/test_executor.py when one instruction is finished before the next begins.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import textwrap
+from typing import Any
+
+import pytest
+
+from ooctrain import executor
+from ooctrain.alloc.best_fit import BestFit
+from ooctrain.alloc.virtual import VirtualAddressing
+from ooctrain.execution import placement, program
+from ooctrain.execution.placement import Placement
+from ooctrain.executor import Session
+
+BUGS: dict[str, tuple[Any, str, str, str, str]] = {
+    "an event is recorded before its work is done": (
+        program._Numbering, "issue", "max(waits[lane], number)", "max(waits[lane], number - 1)",
+        "delayed",
+    ),
+    "only the last thing to wait for is waited for": (
+        program._Numbering, "issue", "waits[lane] = max(waits[lane], number)",
+        "waits = [0] * len(waits); waits[lane] = number", "delayed",
+    ),
+    "a copy in does not wait for what is released before it": (
+        Session, "_copy_in", "self._streams.submit(self._streams.count - 1, step.waits,",
+        "self._streams.submit(self._streams.count - 1, (0,) * self._streams.count,", "delayed",
+    ),
+    "a copy out starts before its value is written": (
+        Session, "_copy_out", "self._streams.submit(OUT, step.waits,",
+        "self._streams.submit(OUT, (0,) * self._streams.count,", "delayed",
+    ),
+    "memory is poisoned while a copy still reads it": (
+        Session, "_fill_freed", "self._streams.submit(COMPUTE, waits, work)",
+        "self._streams.submit(COMPUTE, (0,) * self._streams.count, work)", "poisoned",
+    ),
+    "memory is claimed while it is being poisoned": (
+        program._Numbering, "issue", "max(waits[0], self._last_fill)", "waits[0]", "poisoned",
+    ),
+    "a host slot is poisoned after its first copy in": (
+        Session, "_copy_in", "step.host_last_bytes == size", "step.host_last_bytes >= 0",
+        "poisoned",
+    ),
+    "a copy out of a part begins at the first byte": (
+        Session, "_copy_out", "self.placement.address(step.var, step.index) + step.lo",
+        "self.placement.address(step.var, step.index)", "parts",
+    ),
+    "the copies of the start are taken in the order of the slab": (
+        executor, "_start_ranges", "program.slots.start_offsets, strict",
+        "sorted(program.slots.start_offsets), strict", "bytes",
+    ),
+    "the prologue brings parameters and forgets states": (
+        Session, "__init__", "trace.variables[variable].persistent",
+        'trace.variables[variable].kind == "param"', "bytes",
+    ),
+    "a copy in goes to the scratch output of the same variable": (
+        Placement, "address", "block = self.blocks.get(variable)",
+        "block = self.scratch.get(variable) or self.blocks.get(variable)", "bytes",
+    ),
+    "the end of a call forgets its scratch outputs": (
+        Placement, "end", "for block in self.scratch.values():",
+        "for block in [b for v, b in self.scratch.items() if v == WORKSPACE]:", "ledger",
+    ),
+    "an overwritten storage is counted twice": (
+        Placement, "begin", "self._settle(step, out, self._forget(source))",
+        "self._settle(step, out, self.blocks[source])", "ledger",
+    ),
+    "one step is replayed, as if persistent variables never moved": (
+        placement, "_replay", "range(_MAX_REPLAYED_STEPS)", "range(1)", "wandering",
+    ),
+    "holes melt with the hole behind only": (
+        BestFit, "free", "if lo in self._end_at:", "if lo in ():", "allocator",
+    ),
+    "a hole is taken that is a byte too small": (
+        BestFit, "allocate", "bisect_left(self._by_size, (size, -1))",
+        "bisect_left(self._by_size, (size - 512, 1))", "allocator",
+    ),
+    "a stale mapping is broken although others live there now": (
+        VirtualAddressing, "_settle", "stale.spans = _without(stale.spans, slot, slot + count)",
+        "pass", "late mappings",
+    ),
+    "a mapping is broken before its last use is over": (
+        VirtualAddressing, "_perform", "event.wait()", "pass", "waiting mappings",
+    ),
+    "chunks are taken without breaking their old mapping": (
+        VirtualAddressing, "_perform", "in stale.spans:", "in ():", "allocator",
+    ),
+}  # fmt: skip
+
+
+def plant(patch: pytest.MonkeyPatch, bug: str) -> None:
+    """Puts the line with the bug in place."""
+    owner, name, line, wrong, _ = BUGS[bug]
+    right = getattr(owner, name)
+    source = textwrap.dedent(inspect.getsource(right))
+    assert line in source, f"{bug}: the line is not in {name} any more"
+    namespace: dict[str, Any] = {}
+    module = vars(sys.modules[right.__module__])
+    text = "from __future__ import annotations\n" + source.replace(line, wrong)
+    exec(text, module, namespace)
+    patch.setattr(owner, name, namespace[name])

@@ -1,0 +1,136 @@
+"""The laws of the executor bite: each planted bug passes the hand-written lists and breaks a law.
+
+The laws are those of tests/properties/test_executor_laws.py and tests/unit/test_alloc.py, tried
+here on cases that are the same in each run. Lists run in roomy arenas, where no mapping is ever
+broken: a bug then gives wrong bytes, and not the end of the process.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import random
+from pathlib import Path
+
+import pytest
+from hypothesis import Phase, settings
+
+from ooctrain.alloc.registry import choose_allocator
+from ooctrain.devices.base import Debug
+from ooctrain.errors import OoctrainError
+from ooctrain.testing.random_lists import random_schedule
+from ooctrain.testing.random_traces import random_trace
+from ooctrain.testing.run_list import Way, run_list
+
+TESTS = Path(__file__).resolve().parent.parent
+
+
+def load(path: str):
+    """A test module by its path."""
+    spec = importlib.util.spec_from_file_location(Path(path).stem, TESTS / path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+ZOO = load("zoo/executor_bugs.py")
+LAWS = load("properties/test_executor_laws.py")
+LISTS = load("unit/test_executor.py")
+ALLOCATORS = load("unit/test_alloc.py")
+
+
+def run_random_lists(seeds, names, debug, room):
+    """Three steps of random lists are three in-core steps, and the peak is the ledger's."""
+    for seed in range(seeds):
+        rng = random.Random(seed)
+        choice = choose_allocator(rng.choice(names), LAWS.ARENA, probe=lambda: "")
+        way = Way(choice, rng.choice(["duplex", "shared"]), debug=debug(seed), room=room)
+        trace = random_trace(rng, calls=rng.randint(3, 8), max_bytes=20_000)
+        schedule = random_schedule(trace, rng, granule=choice.granule, mischief=2.0)
+        start, inputs = LAWS.three_steps(trace, seed)
+        ran = run_list(trace, schedule, way, start, inputs)
+        assert list(ran.persistent) == LAWS.expected(trace, start, inputs)
+        assert ran.granted_bytes == ran.results[0].program.peak_bytes
+
+
+def run_law(function, examples=60):
+    """A property of hypothesis on the same cases each time; shrinks nothing."""
+    law = settings(max_examples=examples, derandomize=True, database=None, phases=[Phase.generate])(
+        function
+    )
+    law()
+
+
+def delayed(seed):
+    return Debug(delay_us=1500, delay_seed=seed)
+
+
+def poisoned(seed):
+    return Debug(delay_us=800, delay_seed=seed, poison=0x7F)
+
+
+def checked(seed):
+    return Debug(check_ledger=True)
+
+
+def the_allocators():
+    for name in ("best-fit", "va"):
+        requests_at_random(name)
+
+
+def requests_at_random(name):
+    """Blocks are disjoint, keep their bytes, and each request that fits is served."""
+    for seed in range(30):
+        rng = random.Random(seed)
+        operations = [
+            ("free", rng.randrange(30)) if rng.random() < 0.45 else ("allocate", size(rng))
+            for _ in range(60)
+        ]
+        law = ALLOCATORS.test_blocks_are_disjoint_keep_their_bytes_and_the_books_balance
+        law.hypothesis.inner_test(name=name, operations=operations)
+
+
+def size(rng):
+    return rng.choice([rng.randint(1, 40_000), 4096, 12_288])
+
+
+LAW = {
+    "delayed": lambda: run_random_lists(60, ["best-fit"], delayed, 2),
+    "poisoned": lambda: run_random_lists(60, ["best-fit"], poisoned, 2),
+    "parts": lambda: run_random_lists(40, ["va:chunk=4KiB"], checked, 4),
+    "bytes": lambda: run_random_lists(80, ["best-fit"], checked, 2),
+    "ledger": lambda: run_random_lists(40, ["best-fit"], checked, 2),
+    "wandering": lambda: run_random_lists(200, ["best-fit"], checked, 1),
+    "allocator": the_allocators,
+    "late mappings": lambda: run_law(
+        ALLOCATORS.test_mappings_changed_late_and_in_any_order_never_hurt_a_later_claim, 300
+    ),
+    "waiting mappings": (
+        ALLOCATORS.test_breaking_a_mapping_waits_for_its_last_use_and_reviving_it_does_not
+    ),
+}
+
+
+@pytest.mark.parametrize("law", LAW)
+def test_without_a_bug_the_law_holds(law):
+    LAW[law]()
+
+
+@pytest.mark.parametrize("bug", ZOO.BUGS)
+def test_bug(bug, monkeypatch):
+    ZOO.plant(monkeypatch, bug)
+    hand_written_lists()
+    with pytest.raises((AssertionError, OoctrainError, KeyError, IndexError)):
+        LAW[ZOO.BUGS[bug][-1]]()
+
+
+def hand_written_lists():
+    """The plain tests: one instruction after the other, constant values, whole variables."""
+    for instructions in (LISTS.IN_CORE, LISTS.SWAPPED, LISTS.RECOMPUTED, LISTS.HALVES):
+        bench = LISTS.Bench(instructions, debug=Debug(synchronous=True))
+        w = 1.0
+        for x in (0.5, 2.0):
+            gradient = 3 * (x + w)
+            assert (bench.step(x).outputs[LISTS.G] == gradient).all()
+            w -= 0.25 * gradient
+            assert (bench.session.read(LISTS.W) == w).all()
+        bench.close()
