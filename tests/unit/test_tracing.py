@@ -1,5 +1,6 @@
 """Traces of training steps: names, order, updates, accumulation, clipping; and running them."""
 
+import os
 import subprocess
 import sys
 import time
@@ -309,6 +310,7 @@ def test_large_steps_trace_in_no_time(name, shape):
     assert weights.weight.storage._physical is None, "no weight was drawn"
 
 
+@pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="no /proc on this system")
 def test_tracing_needs_neither_kernels_nor_much_memory():
     code = (
         "import re, sys; from ooctrain import models; from ooctrain.tracing import trace;"
