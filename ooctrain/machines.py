@@ -37,7 +37,7 @@ def _v100(name: str, **rest: Any) -> Machine:
 
 def v100_16gb_nvlink() -> Machine:
     """Paper 000, section 5: POWER9, 594 GB host memory, V100 of 16 GB, NVLink taken as 50 GB/s each
-        way."""
+    way."""
     return _v100(
         "v100-16gb-nvlink",
         link_bytes_per_us=50e3,
@@ -49,7 +49,7 @@ def v100_16gb_nvlink() -> Machine:
 
 def v100_32gb_nvlink() -> Machine:
     """Paper 001, section 4.1: AC922, 512 GB host memory, V100 of 32 GB, NVLink 2.0 with 75 GB/s
-        each way."""
+    each way."""
     return _v100(
         "v100-32gb-nvlink",
         link_bytes_per_us=75e3,
@@ -139,7 +139,7 @@ def h200_pcie() -> Machine:
 
 def cpu_generic() -> Machine:
     """The cpu device on two ordinary cores: 150 GFLOP/s, 20 GB/s, copy engines of 2 GB/s each
-        way."""
+    way."""
     return Machine(
         "cpu-generic",
         150e3,

@@ -131,8 +131,8 @@ class Trace:
     def uses(self) -> tuple[tuple[int, ...], ...]:
         """For each variable the ids of the calls that write or read it, ascending."""
         return tuple(
-            (() if self.producer[v] is None else (self.producer[v],)) + self.readers[v]
-            for v in range(len(self.variables))
+            readers if producer is None else (producer, *readers)
+            for producer, readers in zip(self.producer, self.readers, strict=True)
         )
 
     @cached_property

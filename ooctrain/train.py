@@ -152,13 +152,13 @@ class Trainer:
     @property
     def plan(self) -> Plan | None:
         """The plan of the last training step's shape."""
-        return self.prepared and self.prepared.plan
+        return None if self.prepared is None else self.prepared.plan
 
     # Evaluation, under the same budget.
 
     def evaluate(self, batches: Iterable[Batch]) -> Evaluation:
         """Average loss and accuracy in evaluation mode; the training state does not change."""
-        loss_sum, correct, samples, classes = 0.0, 0, 0, True
+        loss_sum, correct, samples, classes = 0.0, 0.0, 0, True
         for x, y in batches:
             outputs = self._forward(x, y)
             loss_sum += float(outputs["loss"]) * len(x)

@@ -95,7 +95,7 @@ def _norm_before(edit: _Edit, add: Call) -> Call | None:
     """The batch norm that a sum can join: one of its terms, needed by nobody else."""
     for term in add.ins:
         writer = edit.writer(term)
-        if writer is None or not edit.only_reader(term):
+        if writer is None or not edit.only_reader(term) or add.ins.count(term) > 1:
             continue
         match writer.op:
             case BatchNormApply(relu=False, residual=False):

@@ -23,8 +23,11 @@ FORMAT_VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Runs a call (again). `keep`: the outputs that stay; the others are scratch until End. None:
-    all.
+    """Runs a call (again).
+
+    Args:
+        call: id of the call.
+        keep: outputs that stay, the others being scratch until End; None: all stay.
     """
 
     call: int
@@ -199,7 +202,8 @@ class Plan:
             bound = data["lower_bound"] and LowerBound(**data["lower_bound"])
             return Plan(
                 trace, tuple(data["rewrites"]), Schedule.from_json(data["schedule"]),
-                data["makespan_us"], data["peak_bytes"], data["host_peak_bytes"], bound, dict(data["notes"]),
+                data["makespan_us"], data["peak_bytes"], data["host_peak_bytes"], bound,
+                dict(data["notes"]),
             )  # fmt: skip
         except (KeyError, TypeError) as error:
             raise ConfigError(f"broken plan file: {error!r}", code="OOC-104") from error
@@ -215,7 +219,8 @@ def default_start(trace: Trace) -> tuple[tuple[Range, ...], tuple[Range, ...]]:
 
     Persistent variables stand on the device only, inputs on the host (DESIGN: `Schedule.start`).
     """
-    device, host = [], []
+    device: list[Range] = []
+    host: list[Range] = []
     for variable in trace.initial:
         size = trace.variables[variable].nbytes
         (device if trace.variables[variable].persistent else host).append((variable, 0, size))

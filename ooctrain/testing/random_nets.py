@@ -53,6 +53,7 @@ class RandomNet(nn.Module):
         functions: dict[str, Callable[[Tensor], Tensor]] = {
             "relu": F.relu, "leaky": F.leaky_relu, "tanh": F.tanh, "sigmoid": F.sigmoid,
             "scale": lambda v: v * 0.5, "add": lambda v: other + v,
+            "double": lambda v: v + v,
             "concat": lambda v: part(F.concat([v, other], dim=1)),
             "slice": lambda v: F.pad(v[:, :, 1:, :], (0, 0, 0, 1)), "shared": self.shared,
         }  # fmt: skip
@@ -70,6 +71,7 @@ block_plans = st.lists(
         [("conv", 0), ("norm", 0), ("add", 1), ("relu", 0)],
         [("norm", 0), ("add", 0), ("relu", 0), ("relu", 0)],
         [("relu", 0), ("add", 2), ("relu", 0)],
+        [("norm", 0), ("double", 0), ("relu", 0)],
     ]),
     min_size=1, max_size=3,
 ).map(lambda lists: [step for steps in lists for step in steps])  # fmt: skip

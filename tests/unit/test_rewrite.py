@@ -86,6 +86,24 @@ def test_what_others_read_is_not_fused_away():
     )
 
 
+def test_a_sum_of_a_value_with_itself():
+    class Doubled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.bn = nn.BatchNorm2d(3)
+            self.conv = nn.Conv2d(3, 3, 1)
+
+        def forward(self, x):
+            y = self.bn(self.conv(x))
+            z = F.relu(y + y)
+            return F.relu(z + z)
+
+    left = operations(fuse(trace(Doubled(), (2, 3, 6, 6), loss="mse")))
+    assert left["ReLU"] == 0
+    assert left["Add"] == 3, "two sums forward; backward, the gradient of z meets itself"
+    assert left["ReLUGrad"] == 2
+
+
 def test_what_is_handed_out_is_neither_fused_nor_overwritten():
     class Output(nn.Module):
         def __init__(self):
