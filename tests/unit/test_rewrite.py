@@ -100,7 +100,7 @@ def test_a_sum_of_a_value_with_itself():
 
     left = operations(fuse(trace(Doubled(), (2, 3, 6, 6), loss="mse")))
     assert left["ReLU"] == 0
-    assert left["Add"] == 3, "two sums forward; backward, the gradient of z meets itself"
+    assert left["Add"] == 4, "two sums forward, and backward gradients that meet themselves"
     assert left["ReLUGrad"] == 2
 
 
