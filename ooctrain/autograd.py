@@ -2,7 +2,7 @@
 
 In: nothing. Out: the tape that operations are recorded on. The one idea: which tape is in force is
 a context variable, not a global: each thread has its own, and `oc.trace` puts another one in its
-place for the length of a call. Read next: `tensor.py`, `tape.py`.
+place for the length of a call. Read next: `tensors.py`, `tape.py`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 from ooctrain.eager import EagerRunner
 from ooctrain.tape import Site, Tape
-from ooctrain.tensor import Tensor, call, reshape, tensor, wrap
+from ooctrain.tensors import Tensor, call, reshape, tensor, wrap
 
 __all__ = [
     "Site", "Tape", "Tensor", "call", "current_tape", "manual_seed", "no_grad", "reshape", "tensor",

@@ -20,7 +20,7 @@ from ooctrain.layers.base import Op, Scalars, Spec, physical_shape, to_logical, 
 
 if TYPE_CHECKING:
     from ooctrain.tape import Site
-    from ooctrain.tensor import Tensor
+    from ooctrain.tensors import Tensor
 
 Mode = Literal["cpu", "reference"]
 BYTES_PER_ALIGNMENT = 64

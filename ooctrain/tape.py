@@ -24,7 +24,7 @@ import numpy as np
 from ooctrain.errors import AutogradError, ShapeError
 from ooctrain.layers.base import Op, Scalars, Spec
 from ooctrain.layers.combine import Add, Constant
-from ooctrain.tensor import Tensor
+from ooctrain.tensors import Tensor
 from ooctrain.trace import Phase
 
 if TYPE_CHECKING:

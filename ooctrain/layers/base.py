@@ -23,7 +23,7 @@ from ooctrain.trace import ITEM_BYTES, Kind
 
 if TYPE_CHECKING:
     from ooctrain.tape import Tape
-    from ooctrain.tensor import Tensor
+    from ooctrain.tensors import Tensor
 
 Scalars = Mapping[str, float | int]
 

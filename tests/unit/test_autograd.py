@@ -1,6 +1,8 @@
 """The tape: eager arithmetic, gradients, and errors that name what went wrong."""
 
 import gc
+import subprocess
+import sys
 import threading
 import weakref
 
@@ -186,6 +188,15 @@ def test_numpy_views_are_read_only_and_logical():
     with pytest.raises(ValueError, match="read-only"):
         x.numpy()[0] = 0
     assert np.asarray(x).shape == (2, 3, 4, 5)
+
+
+def test_the_package_s_functions_are_not_hidden_by_its_rooms():
+    code = (
+        "import ooctrain as oc; oc.nn.Linear(2, 2); import ooctrain.tracing;"
+        "assert all(callable(f) for f in (oc.tensor, oc.trace, oc.no_grad, oc.manual_seed, oc.plan));"
+        "oc.tensor([1.0])"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=True, timeout=60).returncode == 0
 
 
 def test_a_traced_tensor_has_no_value():
