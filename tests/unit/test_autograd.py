@@ -193,7 +193,8 @@ def test_numpy_views_are_read_only_and_logical():
 def test_the_package_s_functions_are_not_hidden_by_its_rooms():
     code = (
         "import ooctrain as oc; oc.nn.Linear(2, 2); import ooctrain.tracing;"
-        "assert all(callable(f) for f in (oc.tensor, oc.trace, oc.no_grad, oc.manual_seed, oc.plan));"
+        "names = (oc.tensor, oc.trace, oc.no_grad, oc.manual_seed, oc.plan, oc.tile, oc.chain);"
+        "assert all(callable(name) for name in names);"
         "oc.tensor([1.0])"
     )
     assert subprocess.run([sys.executable, "-c", code], check=True, timeout=60).returncode == 0
