@@ -224,6 +224,14 @@ CODES: Mapping[str, Explanation] = {
         "a planner that forgets to round by the granule",
         "the message shows the trace, the list, the rule, and what the law says",
     ),
+    "OOC-292": Explanation(
+        "an allocator breaks a law",
+        "`oc.testing.check_allocator` found a short list of requests after which the allocator "
+        "breaks a promise: disjoint blocks that keep their bytes, honest books, a refused "
+        "request changes nothing.",
+        "an allocator that lets a block be freed twice",
+        "the message shows the requests and what the law says",
+    ),
     "OOC-300": Explanation(
         "a broken data file",
         "A file of a data set is missing, truncated, too long, or holds impossible values. "

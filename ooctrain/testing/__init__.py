@@ -1,13 +1,15 @@
 """The laws that everything pluggable is held to, for the library's own parts and for a user's.
 
-In: an operation, a planner. Out: nothing, or an error with the smallest example found. The one
-idea: what a plug-in promises is written down as code that tries to break it; `check_op` and
-`check_planner` are that code. The other modules are what it is made of: random traces and lists, an
-interpreter that runs a list on bytes in random orders, a shrinker. Read next: `check_planner.py`,
-`random_traces.py`, `interpreter.py`.
+In: an operation, a planner, an allocator. Out: nothing, or an error with the smallest example
+found. The one idea: what a plug-in promises is written down as code that tries to break it;
+`check_op`, `check_planner` and `check_allocator` are that code. The other modules are what it is
+made of: random traces and lists, an interpreter that runs a list on bytes in random orders, memory
+that checks every access, a shrinker. Read next: `check_planner.py`, `random_traces.py`,
+`interpreter.py`.
 """
 
+from ooctrain.testing.check_allocator import check_allocator
 from ooctrain.testing.check_op import check_op
 from ooctrain.testing.check_planner import check_planner
 
-__all__ = ["check_op", "check_planner"]
+__all__ = ["check_allocator", "check_op", "check_planner"]

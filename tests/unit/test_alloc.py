@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -16,6 +17,7 @@ from ooctrain.alloc.replay import PaperMemory, Recorder, replay
 from ooctrain.alloc.virtual import VirtualAddressing, default_chunk_bytes
 from ooctrain.devices.host_vm import max_mapped_chunks
 from ooctrain.errors import ConfigError, InvalidFree, OutOfDeviceMemory
+from ooctrain.testing.check_allocator import AllocatorFailure, check_allocator
 from ooctrain.testing.strict_memory import StrictMemory
 
 PAGE = 4096
@@ -409,3 +411,47 @@ def test_an_allocator_of_ones_own_is_loaded_from_its_file(tmp_path):
     assert choice.make(PaperMemory(BUDGET)).name == "mine"
     with pytest.raises(ConfigError, match="lacks granule, budget_bytes, allocate"):
         choose_allocator(f"{path}:Half", BUDGET)
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_they_keep_the_laws_that_a_users_allocator_is_held_to(name):
+    assert check_allocator(MAKERS[name], examples=40) == 40
+
+
+class Forgetful(BestFit):
+    """Loses the memory of large blocks that are freed."""
+
+    def free(self, block, after=()):
+        if block.requested_bytes > 5 * PAGE:
+            self._books.retire(block)
+            self._books.move(-block.requested_bytes, -block.granted_bytes, 0)
+        else:
+            super().free(block, after)
+
+
+class Generous(BestFit):
+    """Lets a block be freed twice."""
+
+    def free(self, block, after=()):
+        if block.id in self._books.live:
+            super().free(block, after)
+
+
+class Shifted(BestFit):
+    """Hands out addresses one sector too high."""
+
+    def allocate(self, nbytes, tag=""):
+        block = super().allocate(nbytes, tag)
+        shifted = replace(block, address=block.address + ROUND_BYTES)
+        self._books.live[block.id] = shifted
+        return shifted
+
+
+@pytest.mark.parametrize(
+    ("allocator", "words"),
+    [(Forgetful, "fails|cannot be had|gap"), (Generous, "freed twice"), (Shifted, "gap|mapped")],
+)
+def test_broken_allocators_are_caught_with_few_requests(allocator, words):
+    with pytest.raises(AllocatorFailure, match=words) as caught:
+        check_allocator(allocator)
+    assert len(caught.value.requests) <= 3
