@@ -24,7 +24,7 @@ help:
 	@echo "make clean     removes the virtual environments and caches of this folder"
 
 demo: .venv/$(STAMP).stamp
-	$(BIN)/ooctrain train resnet18 --data digits --batch 256 --budget 25% --epochs 1 --verify
+	$(BIN)/ooctrain train resnet18 --data digits --batch 256 --budget 25% --epochs 4 --verify
 
 test: .venv/$(STAMP).stamp
 	$(PYTEST) -m "not slow and not gpu" tests
