@@ -1,0 +1,78 @@
+"""Calibration: what it measures adds up, covers every call, and is found again."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from ooctrain.calibrate import copy_bytes_per_us, profile_of_steps, rates_of
+from ooctrain.cli import main
+from ooctrain.cost import call_durations_ns, profile_key
+from ooctrain.machines import load_calibration, machine
+from ooctrain.models import build
+from ooctrain.prepare import DEFAULT_REWRITES
+from ooctrain.rewrite import apply_rewrites
+from ooctrain.sched.timeline import Event, Timeline
+from ooctrain.trace import Trace
+from ooctrain.tracing import trace
+
+
+def step() -> Trace:
+    whole = trace(build("lenet"), (4, 3, 32, 32), threads=1)
+    return apply_rewrites(whole, DEFAULT_REWRITES)
+
+
+def measured(of: Trace, call_us: float, gap_us: float, bytes_out: int = 0) -> Timeline:
+    """A step in which every call takes `call_us`, with a gap after each."""
+    pitch = call_us + gap_us
+    events = tuple(Event("C", c.name, c.id * pitch, c.id * pitch + call_us, c.id) for c in of.calls)
+    whole, busy = pitch * len(of.calls), call_us * len(of.calls)
+    return Timeline(whole, 0, 0, bytes_out, 0, busy, 0.0, whole - busy, events)
+
+
+def test_a_profile_s_calls_add_up_to_the_measured_step():
+    of = step()
+    profile = profile_of_steps([measured(of, call_us, 2.0) for call_us in (10.0, 30.0, 11.0)], of)
+    assert set(profile) == {profile_key(call, of) for call in of.calls}
+    # The median of the calls, and for each its share of the time between calls.
+    assert list(profile.values()) == pytest.approx([13.0] * len(profile))
+
+
+def test_out_of_core_a_gap_is_waiting_and_no_cost_of_the_calls():
+    of = step()
+    profile = profile_of_steps([measured(of, 10.0, 5.0, bytes_out=1)], of)
+    assert list(profile.values()) == pytest.approx([10.0] * len(profile))
+
+
+def test_rates_are_work_done_by_time_taken():
+    of = step()
+    rates = rates_of(profile_of_steps([measured(of, 10.0, 0.0)], of), of)
+    half = rates_of(profile_of_steps([measured(of, 20.0, 0.0)], of), of)
+    assert rates.flops_per_us == pytest.approx(2 * half.flops_per_us)
+    assert rates.memory_bytes_per_us == pytest.approx(2 * half.memory_bytes_per_us)
+
+
+def test_copies_are_as_fast_as_memory_can_be():
+    assert 100 < copy_bytes_per_us() < 1e6  # 0.1 to 1000 GB/s
+
+
+def test_the_command_saves_a_machine_that_later_commands_use(tmp_path, monkeypatch, capsys):
+    path = tmp_path / "calibration.json"
+    monkeypatch.setenv("OOCTRAIN_CALIBRATION", str(path))
+    common = ["lenet", "--threads", "1"]
+    assert main(["calibrate", *common, "--batch", "4"]) == 0
+    first = load_calibration(path)
+    assert machine(None) == first
+    assert first.interference >= 1
+    of = step()
+    assert {profile_key(call, of) for call in of.calls} <= set(first.profile)
+    total_us = sum(call_durations_ns(of, first)) / 1000
+    assert total_us == pytest.approx(sum(first.profile[profile_key(c, of)] for c in of.calls), 0.01)
+    # A second calibration adds the calls of its step.
+    assert main(["calibrate", *common, "--batch", "8"]) == 0
+    assert set(load_calibration(path).profile) > set(first.profile)
+    out = tmp_path / "plan.json"
+    assert main(["plan", *common, "--batch", "4", "--budget", "1GiB", "--json", str(out)]) == 0
+    assert json.loads(out.read_text())["machine"] == first.name
+    assert first.name in capsys.readouterr().out
