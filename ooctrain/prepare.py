@@ -135,7 +135,8 @@ def prepare(trace: Trace, settings: Settings) -> PreparedStep:
     machine = settings.find_machine()
     rewritten = apply_rewrites(trace, settings.rewrites)
     # An allocator may round coarser in a larger arena, so it is asked for one of about this size.
-    roomy = choose_allocator(settings.allocator, 2 * trace_peak_bytes(rewritten))
+    roomy_bytes = 2 * trace_peak_bytes(rewritten)
+    roomy = choose_allocator(settings.allocator, roomy_bytes, binding=False)
     in_core = KeepAll().plan(rewritten, MAX_BYTES, machine, granule=roomy.granule)
     planner, budget = settings.planner, settings.budget
     if budget is None:
@@ -234,7 +235,8 @@ def placed(plan: Plan, settings: Settings) -> PreparedStep:
         PlanMismatch: the plan moves parts that this allocator cannot hold.
     """
     machine = settings.find_machine()
-    roomy = choose_allocator(settings.allocator, 2 * max(plan.peak_bytes, _LEAST_ARENA_BYTES))
+    roomy_bytes = 2 * max(plan.peak_bytes, _LEAST_ARENA_BYTES)
+    roomy = choose_allocator(settings.allocator, roomy_bytes, binding=False)
     reserved = reserved_peak(plan.schedule, plan.trace, roomy)
     allocator = choose_allocator(settings.allocator, reserved)
     in_core_bytes = trace_peak_bytes(plan.trace, allocator.granule)

@@ -56,23 +56,25 @@ def allocators() -> tuple[str, ...]:
 
 
 def choose_allocator(
-    name: str, budget_bytes: int, probe: Callable[[], str] = why_no_virtual_memory
-) -> AllocatorChoice:
+    name: str, budget_bytes: int, probe: Callable[[], str] = why_no_virtual_memory, *,
+    binding: bool = True,
+) -> AllocatorChoice:  # fmt: skip
     """Resolves a name for a budget.
 
     Args:
         name: "va", "best-fit", "va:chunk=1MiB", "file.py:Class", or another package's.
         budget_bytes: size of the arena.
         probe: says why there is no virtual memory here; empty text where there is.
+        binding: False only asks how it rounds in an arena of about this size.
 
     Raises:
-        ConfigError: unknown name or parameter, or one that cannot serve the budget.
+        ConfigError: unknown name or parameter, or (if binding) one that cannot serve the budget.
     """
-    choice = _choose(name, budget_bytes)
+    choice = _choose(name, budget_bytes, binding)
     reason = probe() if choice.granule.ranges else ""
     if not reason:
         return choice
-    fallback = _choose(_FALLBACK, budget_bytes)
+    fallback = _choose(_FALLBACK, budget_bytes, binding)
     notice = f"allocator {name} needs virtual memory ({reason}): {_FALLBACK} serves instead"
     return AllocatorChoice(
         fallback.name, fallback.granule, fallback.budget_bytes, fallback.make,
@@ -80,7 +82,7 @@ def choose_allocator(
     )  # fmt: skip
 
 
-def _choose(name: str, budget_bytes: int) -> AllocatorChoice:
+def _choose(name: str, budget_bytes: int, binding: bool) -> AllocatorChoice:
     factory, options = locate(name, _KNOWN, group=_GROUP, what="allocator")
     defaults = getattr(factory, "defaults", None)
     make = partial(factory, **{**(defaults(budget_bytes) if defaults else {}), **options})
@@ -91,6 +93,8 @@ def _choose(name: str, budget_bytes: int) -> AllocatorChoice:
             f"allocator {name!r} lacks {', '.join(missing)}", code="OOC-108",
             fix="ooctrain/alloc/base.py says what an allocator has",
         )  # fmt: skip
+    if binding and hasattr(sample, "check_limits"):
+        sample.check_limits()
     unused = budget_bytes - sample.budget_bytes
     notice = f"{format_bytes(unused)} of the budget are less than a granule and stay unused"
     return AllocatorChoice(

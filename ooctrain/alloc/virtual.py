@@ -107,7 +107,7 @@ class VirtualAddressing:
         chunk: size of a chunk in bytes, a multiple of the page; None: `default_chunk_bytes`.
 
     Raises:
-        ConfigError: no such chunk, or so many that the system cannot map them.
+        ConfigError: the chunk is not whole pages.
     """
 
     name = "va"
@@ -119,7 +119,11 @@ class VirtualAddressing:
 
     def __init__(self, memory: VirtualMemory, chunk: int | None = None):
         size = default_chunk_bytes(memory.size_bytes) if chunk is None else chunk
-        check_chunk(size, memory.size_bytes)
+        if isinstance(size, bool) or not isinstance(size, int) or size <= 0 or size % PAGE_BYTES:
+            raise ConfigError(
+                f"chunk {size!r} is not a positive multiple of the page", code="OOC-107",
+                numbers=f"page {PAGE_BYTES} bytes", fix="for example va:chunk=1MiB",
+            )  # fmt: skip
         self.granule = Granule(size, ranges=True)
         self._chunk, self._memory = size, memory
         self._chunks = memory.size_bytes // size
@@ -128,15 +132,30 @@ class VirtualAddressing:
         self._plain = _Home(memory.reserve(self.budget_bytes), self._chunks)
         # An index is busy if a block sits on that slot of the plain, and if that chunk is held.
         self._room = Room(self._chunks)
-        memory.map(self._plain.address, 0, self.budget_bytes)
-        whole = _Segment(0, self._chunks, 0, parked=True)
-        self._plain.put(whole)
+        if self._chunks:
+            memory.map(self._plain.address, 0, self.budget_bytes)
+            self._plain.put(_Segment(0, self._chunks, 0, parked=True))
         self._seats: dict[int, _Seat] = {}  # by block id
         self._idle: dict[int, list[_Home]] = {}  # by slots: ranges of their own, of freed blocks
-        self._parked: dict[_Segment, _Home] = {whole: self._plain}  # oldest first
+        self._parked = dict.fromkeys(self._plain.segments, self._plain)  # oldest first
         self._parked_chunks = self._chunks
         self._changes = _Changes()
         self._lock = threading.Lock()  # guards `stale`, which the claiming streams work off
+
+    def check_limits(self) -> None:
+        """Raises ConfigError if the arena has no whole chunk, or more than the system can map."""
+        if not self._chunks:
+            raise ConfigError(
+                f"a chunk of {format_bytes(self._chunk)} is larger than the budget",
+                code="OOC-107", numbers=f"budget {format_bytes(self._memory.size_bytes)}",
+                fix="a smaller chunk, or a larger --budget",
+            )  # fmt: skip
+        if self._chunks > max_mapped_chunks():
+            raise ConfigError(
+                f"{self._chunks} chunks are more mappings than the system allows",
+                code="OOC-107", numbers=f"at most {max_mapped_chunks()} (half of vm.max_map_count)",
+                fix=f"va:chunk={default_chunk_bytes(self._memory.size_bytes)}",
+            )  # fmt: skip
 
     def allocate(self, nbytes: int, tag: str = "") -> Block:
         """A whole block. Cost: O(log segments); system calls only where no one piece is free.
@@ -445,26 +464,6 @@ def default_chunk_bytes(budget_bytes: int) -> int:
     while budget_bytes // chunk > most:
         chunk *= 2
     return chunk
-
-
-def check_chunk(chunk: int, budget_bytes: int) -> None:
-    """Raises ConfigError unless chunks of this size can serve the budget."""
-    if isinstance(chunk, bool) or not isinstance(chunk, int) or chunk <= 0 or chunk % PAGE_BYTES:
-        raise ConfigError(
-            f"chunk {chunk!r} is not a positive multiple of the page", code="OOC-107",
-            numbers=f"page {PAGE_BYTES} bytes", fix="for example va:chunk=1MiB",
-        )  # fmt: skip
-    if chunk > budget_bytes:
-        raise ConfigError(
-            f"chunk {format_bytes(chunk)} is larger than the budget {format_bytes(budget_bytes)}",
-            code="OOC-107", fix="a smaller chunk, or a larger --budget",
-        )  # fmt: skip
-    if budget_bytes // chunk > max_mapped_chunks():
-        raise ConfigError(
-            f"{budget_bytes // chunk} chunks are more mappings than the system allows",
-            code="OOC-107", numbers=f"at most {max_mapped_chunks()} (half of vm.max_map_count)",
-            fix=f"va:chunk={default_chunk_bytes(budget_bytes)}",
-        )  # fmt: skip
 
 
 def _requested(block: Block, lo: int, hi: int) -> int:
