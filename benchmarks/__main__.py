@@ -30,7 +30,8 @@ def main(names: list[str]) -> int:
         if needs_torch and not has_torch:
             print("left out: torch is not installed here", flush=True)
             continue
-        failed += bool(subprocess.run([sys.executable, str(known[name])], check=False).returncode)
+        command = [sys.executable, "-m", f"benchmarks.{known[name].stem}"]
+        failed += bool(subprocess.run(command, cwd=FOLDER.parent, check=False).returncode)
     return int(failed > 0)
 
 
