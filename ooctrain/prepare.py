@@ -143,6 +143,9 @@ def prepare(trace: Trace, settings: Settings) -> PreparedStep:
         planner, budget = KeepAll(), reserved_peak(in_core.schedule, rewritten, roomy)
     budget_bytes = resolve_budget(rewritten, budget, roomy.granule)
     chosen = get_planner(planner) if isinstance(planner, str) else planner
+    if budget_bytes < roomy.granule.size_bytes:
+        # No allocator can serve so little; the planner says what it takes.
+        chosen.plan(rewritten, budget_bytes, machine, granule=roomy.granule)
     allocator = choose_allocator(settings.allocator, budget_bytes)
     search = _Search(trace, rewritten, chosen, machine, allocator, settings)
     plan, reserved = search.plan_that_fits()
