@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 
-from ooctrain.errors import ShapeError
+from ooctrain.errors import AutogradError, ShapeError
 from ooctrain.layers.base import Op, Scalars, Spec, physical_shape, to_logical, to_physical
 
 if TYPE_CHECKING:
@@ -66,7 +66,11 @@ class HostStorage:
     def physical(self) -> np.ndarray:
         """The value as it lies in memory."""
         if self._physical is None:
-            assert self.initial is not None, "a storage has a value or a way to make one"
+            if self.initial is None:
+                raise AutogradError(
+                    "this value has moved to a trainer's device",
+                    fix="read it through the model's own parameter, or close the trainer first",
+                )
             self._physical = to_physical(self.initial())
         return self._physical
 
@@ -84,6 +88,10 @@ class HostStorage:
             np.copyto(self.read(), array, casting="same_kind")
         self.version += 1
         self.written_at = _line_outside_library()
+
+    def release(self) -> None:
+        """Forgets the value, which lives elsewhere from now on; `write` brings one back."""
+        self._physical = self.initial = None
 
 
 class EagerRunner:

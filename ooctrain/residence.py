@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ooctrain.autograd import Tensor
-from ooctrain.eager import Storage
+from ooctrain.eager import HostStorage, Storage
 from ooctrain.errors import OoctrainError
 from ooctrain.prepare import PreparedStep, Settings, open_session
 
@@ -103,6 +103,10 @@ class Residence:
             values = {v: self._stored[name].read() for name, v in names.items()}
             device, session = open_session(prepared, settings, values, wanted)
             self._open, self._variables = (prepared, wanted, device, session), names
+            for name in names:
+                host = self._stored[name].host
+                if isinstance(host, HostStorage):
+                    host.release()  # one copy of what persists is enough
         return self._open[3]
 
     def close(self) -> None:

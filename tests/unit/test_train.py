@@ -1,0 +1,229 @@
+"""The trainer: true values between steps, evaluation, checkpoints, failed steps, hard budgets."""
+
+import numpy as np
+import pytest
+
+import ooctrain as oc
+from ooctrain.alloc.registry import choose_allocator
+from ooctrain.data import DataLoader, synthetic
+from ooctrain.errors import (
+    AutogradError,
+    CheckpointError,
+    DoesNotFit,
+    Infeasible,
+    OoctrainError,
+    ShapeError,
+    TrainingStopped,
+)
+from ooctrain.prepare import Settings, prepare
+
+BATCH = (8, 1, 28, 28)
+
+
+def batch(seed=0, samples=8):
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(samples, *BATCH[1:])).astype(np.float32)
+    return x, rng.integers(0, 10, samples)
+
+
+def network():
+    """A convolution, batch statistics, dropout and a classifier: all kinds of state."""
+    nn = oc.nn
+    return nn.Sequential(
+        nn.Conv2d(1, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Dropout(0.2), nn.Flatten(), nn.Linear(8 * 14 * 14, 10),
+    )  # fmt: skip
+
+
+def make(budget="30%", **options):
+    oc.manual_seed(3)
+    model = network()
+    optimizer = oc.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    return oc.Trainer(model, optimizer=optimizer, budget=budget, threads=1, seed=5, **options)
+
+
+def states_equal(a, b):
+    return a.keys() == b.keys() and all(np.array_equal(a[k], b[k], equal_nan=True) for k in a)
+
+
+@pytest.mark.parametrize("options", [{}, {"allocator": "va:chunk=16KiB"}, {"planner": "naive"}])
+def test_the_budget_changes_no_bit(options):
+    with make(budget=None) as full, make(**options) as small:
+        for step in range(3):
+            assert full.step(*batch(step)) == small.step(*batch(step))
+        assert states_equal(full.state_arrays(), small.state_arrays())
+        assert small.timeline.peak_bytes <= small.prepared.budget_bytes
+        assert small.timeline.peak_bytes == small.plan.peak_bytes
+
+
+def test_between_steps_the_model_shows_the_true_values():
+    with make() as trainer:
+        before = trainer.model.state_dict()["0.weight"].copy()
+        trainer.step(*batch())
+        after = trainer.model.state_dict()["0.weight"]
+        assert not np.array_equal(before, after)
+        counter = trainer.model.state_dict()["1.num_batches_tracked"]
+        assert counter == 1
+    assert np.array_equal(trainer.model.state_dict()["0.weight"], after)
+
+
+def test_an_assignment_is_seen_by_the_next_step():
+    with make() as assigned, make() as other:
+        assigned.step(*batch())
+        other.step(*batch())
+        assigned.model.load_state_dict(other.model.state_dict())
+        zero = {k: np.zeros_like(v) for k, v in assigned.model.state_dict().items()}
+        assigned.model.load_state_dict(
+            {**assigned.model.state_dict(), "6.weight": zero["6.weight"]}
+        )
+        losses = assigned.step(*batch(1)), other.step(*batch(1))
+        assert losses[0] != losses[1]
+
+
+def test_a_changed_learning_rate_needs_no_new_plan():
+    with make() as trainer:
+        trainer.step(*batch())
+        plan = trainer.plan
+        trainer.optimizer.param_groups[0]["lr"] = 0.0
+        before = trainer.model.state_dict()["6.weight"]
+        trainer.step(*batch(1))
+        assert trainer.plan is plan
+        assert np.array_equal(trainer.model.state_dict()["6.weight"], before)
+
+
+def test_evaluation_changes_nothing_and_stays_within_the_budget():
+    data = DataLoader(synthetic(samples=20, channels=1, image_size=28), 8)
+    with make() as evaluated, make() as plain:
+        for trainer in (evaluated, plain):
+            trainer.step(*batch())
+        result = evaluated.evaluate(data)
+        assert result.samples == 20
+        assert 0 <= result.accuracy <= 1
+        assert states_equal(evaluated.state_arrays(), plain.state_arrays())
+        assert evaluated.step(*batch(1)) == plain.step(*batch(1))
+
+
+def test_predictions_are_those_of_the_model_itself():
+    with make() as trainer:
+        trainer.step(*batch())
+        x, _ = batch(7)
+        out_of_core = trainer.predict(x)
+    trainer.model.eval()
+    with oc.no_grad():
+        eager = trainer.model(oc.tensor(x)).numpy()
+    assert np.array_equal(out_of_core, eager)
+
+
+def test_a_shorter_last_batch_gets_a_plan_of_its_own():
+    with make() as small, make(budget=None) as full:
+        for samples in (8, 8, 3, 8):
+            assert small.step(*batch(samples, samples)) == full.step(*batch(samples, samples))
+        assert small.steps_done == 4
+
+
+def test_a_resumed_run_goes_on_with_the_same_bits(tmp_path):
+    path = str(tmp_path / "run.safetensors")
+    with make() as straight:
+        losses = [straight.step(*batch(i)) for i in range(4)]
+        final = straight.state_arrays()
+    with make() as first:
+        assert [first.step(*batch(i)) for i in range(2)] == losses[:2]
+        first.save(path)
+    with make(planner="naive") as second:
+        assert second.resume(path).step == 2
+        assert [second.step(*batch(i)) for i in (2, 3)] == losses[2:]
+        assert states_equal(second.state_arrays(), final)
+
+
+def test_a_checkpoint_of_another_model_is_refused_and_nothing_is_lost(tmp_path):
+    path = str(tmp_path / "run.safetensors")
+    with make() as trainer:
+        trainer.save(path)
+    with oc.Trainer(oc.models.build("lenet", 10, "cifar", 1), threads=1) as other:
+        before = other.state_arrays()
+        with pytest.raises(CheckpointError):
+            other.resume(path)
+        assert states_equal(other.state_arrays(), before)
+
+
+def test_a_loss_that_is_no_number_stops_the_run():
+    with make() as trainer:
+        x, y = batch()
+        with pytest.raises(TrainingStopped) as stopped:
+            trainer.step(np.full_like(x, np.inf), y)
+        assert stopped.value.step == 1
+
+
+def test_wrong_batches_are_refused_before_anything_happens():
+    with make() as trainer:
+        trainer.step(*batch())
+        state = trainer.state_arrays()
+        x, y = batch()
+        for bad in (y + 9, y.astype(np.float32), y[:3]):
+            with pytest.raises(OoctrainError):
+                trainer.step(x, bad)
+        with pytest.raises(ShapeError):
+            trainer.step(x[:, :, 0], y)
+        assert states_equal(trainer.state_arrays(), state)
+        assert np.isfinite(trainer.step(x, y))
+
+
+def test_after_a_failed_step_values_are_lost_until_a_checkpoint_brings_them_back(
+    tmp_path, monkeypatch
+):
+    path = str(tmp_path / "run.safetensors")
+    with make() as trainer:
+        trainer.step(*batch())
+        trainer.save(path)
+        saved = trainer.state_arrays()
+        monkeypatch.setattr(
+            "ooctrain.devices.cpu.CpuDevice.launch",
+            lambda *_: (_ for _ in ()).throw(KeyboardInterrupt),
+        )
+        with pytest.raises(KeyboardInterrupt):
+            trainer.step(*batch(1))
+        monkeypatch.undo()
+        with pytest.raises(OoctrainError, match="lost"):
+            trainer.model.state_dict()
+        trainer.resume(path)
+        assert states_equal(trainer.state_arrays(), saved)
+        assert np.isfinite(trainer.step(*batch(1)))
+
+
+def test_persistent_values_are_held_once():
+    with make() as trainer:
+        twin = trainer.model[0].weight.storage.host
+        trainer.step(*batch())
+        with pytest.raises(AutogradError, match="device"):
+            twin.read()
+    assert np.array_equal(twin.read(), trainer.model.state_dict()["0.weight"])
+
+
+def test_a_budget_too_small_says_how_much_it_takes():
+    with make(budget="1KiB", planner="window") as trainer, pytest.raises(Infeasible) as refused:
+        trainer.step(*batch())
+    least = refused.value.minimum_bytes
+    with make(budget=least, planner="window") as trainer:
+        trainer.step(*batch())
+        assert trainer.timeline.peak_bytes <= least
+
+
+def test_fragmentation_is_answered_by_a_smaller_ledger_limit():
+    oc.manual_seed(0)
+    model = oc.models.build("resnet18", 10, "cifar")
+    trace = oc.trace(model, (16, 3, 32, 32), threads=1)
+    settings = Settings(budget="60%", allocator="best-fit", planner="window", threads=1)
+    prepared = prepare(trace, settings)
+    assert prepared.reserved_bytes <= prepared.budget_bytes
+    exact = choose_allocator("best-fit", prepared.budget_bytes)
+    assert exact.granule == prepared.plan.schedule.granule
+    if "ledger_limit_bytes" in prepared.plan.notes:
+        assert prepared.plan.peak_bytes <= prepared.plan.notes["ledger_limit_bytes"]
+        assert prepared.plan.notes["reserved_at_budget"] > prepared.budget_bytes
+
+
+def test_what_no_limit_can_place_is_named_fragmentation(monkeypatch):
+    monkeypatch.setattr("ooctrain.prepare.reserved_peak", lambda *_: 1 << 40)
+    trace = oc.trace(network(), BATCH, threads=1)
+    with pytest.raises(DoesNotFit, match="fragmentation"):
+        prepare(trace, Settings(budget="60%", planner="window", threads=1))
