@@ -10,7 +10,7 @@ PEERS_BIN = .venv-peers/bin
 STAMP := $(shell $(PYTHON) -c "import hashlib; print(hashlib.sha256(open('pyproject.toml', 'rb').read()).hexdigest()[:12])")
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all bench lint gpu docs clean
+.PHONY: help demo test test-all bench lint docs clean
 .DELETE_ON_ERROR:
 
 help:
@@ -19,7 +19,6 @@ help:
 	@echo "make test-all  every test, comparison with torch included where it can be installed"
 	@echo "make bench     benchmarks, against torch where it can be installed"
 	@echo "make lint      ruff and mypy"
-	@echo "make gpu       the tests that need a GPU, under PYTHON as it is installed"
 	@echo "make docs      the documentation as HTML"
 	@echo "make clean     removes the virtual environments and caches of this folder"
 
@@ -27,7 +26,7 @@ demo: .venv/$(STAMP).stamp
 	$(BIN)/ooctrain train resnet18 --data digits --batch 256 --budget 25% --epochs 4 --verify
 
 test: .venv/$(STAMP).stamp
-	$(PYTEST) -m "not slow and not gpu" tests
+	$(PYTEST) -m "not slow" tests
 
 test-all: .venv-peers/$(STAMP).stamp
 	$(PEERS_BIN)/python -m pytest -n $(JOBS) --dist worksteal tests
@@ -39,10 +38,6 @@ lint: .venv/$(STAMP).stamp
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-
-# Runs under the machine's own Python, with what is installed there: nothing is fetched.
-gpu:
-	PYTHONPATH=. $(PYTHON) -m pytest -m gpu tests
 
 docs: .venv-docs/$(STAMP).stamp
 	$(DOCS_BIN)/python -m sphinx -W -b html docs docs/_build/html

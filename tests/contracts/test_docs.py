@@ -54,7 +54,7 @@ def test_the_contract_notices_a_command_that_does_not_exist():
 
 
 def test_the_makefile_has_its_targets_and_help_names_them():
-    assert {"demo", "test", "test-all", "bench", "lint", "gpu", "docs"} <= TARGETS
+    assert {"demo", "test", "test-all", "bench", "lint", "docs"} <= TARGETS
     named = set(re.findall(r'@echo "make ([a-z-]+)', MAKEFILE))
     assert named == TARGETS - {"help"}
 
