@@ -7,6 +7,7 @@ presets.
 
 from __future__ import annotations
 
+import ctypes
 import importlib.util
 import os
 from pathlib import Path
@@ -31,16 +32,26 @@ def pytest_configure() -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skips what this machine cannot run, and says why."""
-    reason = _no_torch_reason()
+    reasons = {"gpu": _no_gpu_reason(), "peers": _no_torch_reason()}
     for item in items:
-        if reason and "peers" in item.keywords:
-            item.add_marker(pytest.mark.skip(reason=reason))
+        for marker, reason in reasons.items():
+            if reason and marker in item.keywords:
+                item.add_marker(pytest.mark.skip(reason=reason))
 
 
 @pytest.fixture(scope="session")
 def repository() -> Path:
     """The folder that holds pyproject.toml."""
     return Path(__file__).resolve().parent.parent
+
+
+def _no_gpu_reason() -> str:
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return "no CUDA driver (libcuda.so.1) on this machine"
+    status = driver.cuInit(0)
+    return "" if status == 0 else f"cuInit failed with status {status}: no usable CUDA device"
 
 
 def _no_torch_reason() -> str:
