@@ -1,0 +1,356 @@
+"""One object for every driver call: what a GPU's driver does for us, and CUDA's by ctypes.
+
+In: sizes, addresses, handles, all plain ints. Out: the same, or `DriverError` with the call, its
+number, the number's name and the likely fix. The one idea: whatever manages memory sees only the
+`VmmDriver` Protocol, so that a strict pure Python fake (`fake_driver.py`) can stand in for the GPU
+and enforce the rules that a GPU breaks silently. Nothing is loaded before `open_cuda_driver` is
+called. The safe order: map, one set_access over all of it, use; before unmap wait on the *host* for
+the last use, since mapping is no stream operation. Source: paper 000, section 3.3; cuda.h. Read
+next: `fake_driver.py`, `driver_memory.py`; `driver_abi.py` for the tables.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from ooctrain.devices import driver_abi as abi
+from ooctrain.errors import DriverError, VmmUnavailable
+
+LIBRARY = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
+_FALLBACK = "--device cpu trains without a GPU"
+_GONE = (abi.DEINITIALIZED, abi.INVALID_CONTEXT)
+
+
+class VmmDriver(Protocol):
+    """Memory, streams and events of one device. Streams, events and handles are ints; none is 0.
+
+    Every method raises `DriverError`; a call that failed has changed nothing.
+    """
+
+    name: str
+
+    def make_current(self) -> None:
+        """Lets the calling thread use the device; each thread calls it once."""
+
+    def granularity(self) -> int:
+        """Bytes that physical sizes, mapped addresses and reservations are multiples of."""
+
+    def memory_info(self) -> tuple[int, int]:
+        """(free, total) bytes of the device."""
+
+    def reserve(self, size_bytes: int, hint: int = 0) -> int:
+        """A fresh address range. The hint may be ignored: compare, and free what is unwanted."""
+
+    def address_free(self, address: int, size_bytes: int) -> None:
+        """Gives a whole reservation back; nothing may be mapped in it."""
+
+    def create(self, size_bytes: int) -> int:
+        """Physical memory; its handle is one reference to it."""
+
+    def release(self, handle: int) -> None:
+        """Drops a reference; memory is freed when it has none and is not mapped."""
+
+    def map(self, address: int, size_bytes: int, handle: int) -> None:
+        """Puts the whole of a handle into reserved, unmapped addresses. No access yet."""
+
+    def set_access(self, address: int, size_bytes: int) -> None:
+        """Makes whole mappings, one or many in a row, readable and writable."""
+
+    def unmap(self, address: int, size_bytes: int) -> None:
+        """Takes whole mappings away; the addresses stay reserved. All use must be over."""
+
+    def host_alloc(self, size_bytes: int) -> int:
+        """Address of fresh pinned host memory. Slow: call it once, for all."""
+
+    def host_free(self, address: int) -> None:
+        """Gives pinned memory back."""
+
+    def create_stream(self) -> int:
+        """A stream that does not wait for the default stream."""
+
+    def destroy_stream(self, stream: int) -> None:
+        """Gives a stream back; its queued work is still done."""
+
+    def stream_done(self, stream: int) -> bool:
+        """Whether all its work is done, without waiting."""
+
+    def synchronize_stream(self, stream: int) -> None:
+        """Blocks until all its work is done."""
+
+    def create_event(self, timing: bool = False) -> int:
+        """An event; until it is recorded it counts as reached."""
+
+    def destroy_event(self, event: int) -> None:
+        """Gives an event back."""
+
+    def record_event(self, event: int, stream: int) -> None:
+        """The event is now what has been queued on the stream so far."""
+
+    def wait_event(self, stream: int, event: int) -> None:
+        """Work queued on the stream from now on waits for the event as it is recorded now."""
+
+    def event_done(self, event: int) -> bool:
+        """Whether the event's latest record is reached, without waiting."""
+
+    def synchronize_event(self, event: int) -> None:
+        """Blocks until the event's latest record is reached."""
+
+    def elapsed_us(self, start: int, end: int) -> float:
+        """Time between two reached events with timing."""
+
+    def copy_in(self, address: int, host: int, size_bytes: int, stream: int) -> None:
+        """Queues a copy from pinned host memory."""
+
+    def copy_out(self, host: int, address: int, size_bytes: int, stream: int) -> None:
+        """Queues a copy to pinned host memory."""
+
+    def fill(self, address: int, byte: int, size_bytes: int, stream: int) -> None:
+        """Queues a fill with one byte value."""
+
+    def close(self) -> None:
+        """Lets go of the device. What was not given back before is lost."""
+
+
+def failure(call: str, status: int, name: str = "", detail: str = "") -> DriverError:
+    """The error of a call that returned `status`."""
+    known, fix = abi.ERRORS.get(status, (name or "an error without a name", ""))
+    return DriverError(
+        f"{call} failed: {known} ({status})", call=call, status=status, numbers=detail, fix=fix
+    )
+
+
+class CudaDriver:
+    """CUDA's driver on one device, in its primary context, as Numba and others use it too.
+
+    Args:
+        functions: {symbol: bound function} of `bind`.
+        ordinal: which device, as CUDA_VISIBLE_DEVICES numbers them.
+
+    Raises:
+        VmmUnavailable: no such device, or one without virtual memory management.
+    """
+
+    def __init__(self, functions: Mapping[str, Callable[..., int]], ordinal: int = 0):
+        self._functions = functions
+        self._closed = False
+        self._device = self._find(ordinal)
+        self._prop = abi.AllocationProp(
+            abi.MEM_ALLOCATION_PINNED, 0, abi.MemLocation(abi.MEM_LOCATION_DEVICE, self._device)
+        )
+        self._access = abi.AccessDesc(self._prop.location, abi.MEM_ACCESS_READ_WRITE)
+        name = ctypes.create_string_buffer(256)
+        self._call("cuDeviceGetName", name, len(name), self._device)
+        self.name = name.value.decode("ascii", "replace")
+        self._context = self._out("cuDevicePrimaryCtxRetain", ctypes.c_void_p, self._device)
+        self.make_current()
+
+    def make_current(self) -> None:
+        self._call("cuCtxSetCurrent", self._context)
+
+    def attribute(self, number: int) -> int:
+        """A device attribute by cuda.h's number."""
+        value = ctypes.c_int()
+        self._call("cuDeviceGetAttribute", ctypes.byref(value), number, self._device)
+        return value.value
+
+    def granularity(self) -> int:
+        value = ctypes.c_size_t()
+        prop = ctypes.byref(self._prop)
+        option = abi.GRANULARITY_MINIMUM
+        self._call("cuMemGetAllocationGranularity", ctypes.byref(value), prop, option)
+        return value.value
+
+    def memory_info(self) -> tuple[int, int]:
+        free, total = ctypes.c_size_t(), ctypes.c_size_t()
+        self._call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
+        return free.value, total.value
+
+    def reserve(self, size_bytes: int, hint: int = 0) -> int:
+        return self._out("cuMemAddressReserve", abi.CUdeviceptr, size_bytes, 0, hint, 0)
+
+    def address_free(self, address: int, size_bytes: int) -> None:
+        self._call("cuMemAddressFree", address, size_bytes)
+
+    def create(self, size_bytes: int) -> int:
+        return self._out("cuMemCreate", abi.CUhandle, size_bytes, ctypes.byref(self._prop), 0)
+
+    def release(self, handle: int) -> None:
+        self._call("cuMemRelease", handle)
+
+    def map(self, address: int, size_bytes: int, handle: int) -> None:
+        self._call("cuMemMap", address, size_bytes, 0, handle, 0)
+
+    def set_access(self, address: int, size_bytes: int) -> None:
+        self._call("cuMemSetAccess", address, size_bytes, ctypes.byref(self._access), 1)
+
+    def unmap(self, address: int, size_bytes: int) -> None:
+        self._call("cuMemUnmap", address, size_bytes)
+
+    def host_alloc(self, size_bytes: int) -> int:
+        flags = abi.HOST_ALLOC_PORTABLE
+        return self._out("cuMemHostAlloc", ctypes.c_void_p, size_bytes, flags)
+
+    def host_free(self, address: int) -> None:
+        self._call("cuMemFreeHost", address)
+
+    def create_stream(self) -> int:
+        # Numba's own streams have flag 0 and wait for the default stream: copies never overlap.
+        return self._out("cuStreamCreate", abi.CUstream, abi.STREAM_NON_BLOCKING)
+
+    def destroy_stream(self, stream: int) -> None:
+        self._call("cuStreamDestroy_v2", stream)
+
+    def stream_done(self, stream: int) -> bool:
+        return self._done("cuStreamQuery", stream)
+
+    def synchronize_stream(self, stream: int) -> None:
+        self._call("cuStreamSynchronize", stream)
+
+    def create_event(self, timing: bool = False) -> int:
+        flags = abi.EVENT_DEFAULT if timing else abi.EVENT_DISABLE_TIMING
+        return self._out("cuEventCreate", abi.CUevent, flags)
+
+    def destroy_event(self, event: int) -> None:
+        self._call("cuEventDestroy_v2", event)
+
+    def record_event(self, event: int, stream: int) -> None:
+        self._call("cuEventRecord", event, stream)
+
+    def wait_event(self, stream: int, event: int) -> None:
+        self._call("cuStreamWaitEvent", stream, event, 0)
+
+    def event_done(self, event: int) -> bool:
+        return self._done("cuEventQuery", event)
+
+    def synchronize_event(self, event: int) -> None:
+        self._call("cuEventSynchronize", event)
+
+    def elapsed_us(self, start: int, end: int) -> float:
+        time_ms = ctypes.c_float()
+        self._call("cuEventElapsedTime_v2", ctypes.byref(time_ms), start, end)
+        return time_ms.value * 1e3
+
+    def copy_in(self, address: int, host: int, size_bytes: int, stream: int) -> None:
+        self._call("cuMemcpyHtoDAsync_v2", address, host, size_bytes, stream)
+
+    def copy_out(self, host: int, address: int, size_bytes: int, stream: int) -> None:
+        self._call("cuMemcpyDtoHAsync_v2", host, address, size_bytes, stream)
+
+    def fill(self, address: int, byte: int, size_bytes: int, stream: int) -> None:
+        self._call("cuMemsetD8Async", address, byte, size_bytes, stream)
+
+    def close(self) -> None:
+        if self._closed or sys.is_finalizing():
+            return  # at exit the driver may be gone before us, and frees everything itself
+        self._closed = True
+        status = self._functions["cuDevicePrimaryCtxRelease_v2"](self._device)
+        if status not in _GONE:
+            check(self._functions, "cuDevicePrimaryCtxRelease_v2", status)
+
+    def _find(self, ordinal: int) -> int:
+        """The device. Raises VmmUnavailable: there is none, or it cannot map."""
+        try:
+            self._device = self._out("cuDeviceGet", ctypes.c_int, ordinal)
+        except DriverError as error:
+            raise VmmUnavailable(
+                f"no CUDA device {ordinal}", call=error.call, status=error.status,
+                numbers=error.what, fix=f"look at CUDA_VISIBLE_DEVICES; {_FALLBACK}",
+            ) from error  # fmt: skip
+        if not self.attribute(abi.ATTRIBUTE_VMM_SUPPORTED):
+            raise VmmUnavailable(
+                f"CUDA device {ordinal} cannot map virtual memory", call="cuDeviceGetAttribute",
+                numbers=f"attribute {abi.ATTRIBUTE_VMM_SUPPORTED} is 0",
+                fix="use --allocator best-fit",
+            )  # fmt: skip
+        return self._device
+
+    def _call(self, symbol: str, *arguments: Any) -> None:
+        check(self._functions, symbol, self._functions[symbol](*arguments))
+
+    def _done(self, symbol: str, handle: int) -> bool:
+        status = self._functions[symbol](handle)
+        if status != abi.NOT_READY:  # not an error: an answer
+            check(self._functions, symbol, status)
+        return status == abi.SUCCESS
+
+    def _out(self, symbol: str, kind: Any, *arguments: Any) -> int:
+        """A call whose first argument is where it writes its result."""
+        value = kind()
+        self._call(symbol, ctypes.byref(value), *arguments)
+        return value.value or 0
+
+
+def check(functions: Mapping[str, Callable[..., int]], symbol: str, status: int) -> None:
+    """Raises DriverError, with the number's name, unless `status` is success."""
+    if status == abi.SUCCESS:
+        return
+    text = ctypes.c_char_p()
+    if status not in abi.ERRORS:
+        functions["cuGetErrorName"](status, ctypes.byref(text))
+    raise failure(symbol, status, (text.value or b"").decode("ascii", "replace"))
+
+
+def open_cuda_driver(ordinal: int = 0, load: Callable[[str], Any] = ctypes.CDLL) -> CudaDriver:
+    """Loads the driver library and opens a device.
+
+    Args:
+        ordinal: which device.
+        load: loads a shared library by name.
+
+    Raises:
+        VmmUnavailable: no driver, one that is too old, no device, or one without virtual memory.
+        DriverError: the driver refused.
+    """
+    try:
+        library = load(LIBRARY)
+    except OSError as error:
+        raise VmmUnavailable(
+            f"there is no CUDA driver ({LIBRARY}) on this machine", call="dlopen",
+            numbers=str(error), fix=f"install NVIDIA's driver; {_FALLBACK}",
+        ) from error  # fmt: skip
+    functions = bind(library)
+    try:
+        check(functions, "cuInit", functions["cuInit"](0))
+    except DriverError as error:
+        raise VmmUnavailable(
+            "the CUDA driver cannot be used here", call=error.call, status=error.status,
+            numbers=error.what, fix=f"{error.fix}; {_FALLBACK}",
+        ) from error  # fmt: skip
+    return CudaDriver(functions, ordinal)
+
+
+def bind(library: Any) -> Mapping[str, Callable[..., int]]:
+    """{symbol: function} with declared types, of a loaded driver library.
+
+    Raises:
+        VmmUnavailable: the driver is too old.
+    """
+    version = ctypes.c_int()
+    functions = {"cuDriverGetVersion": _declared(library, "cuDriverGetVersion")}
+    functions["cuDriverGetVersion"](ctypes.byref(version))
+    if version.value < abi.MINIMUM_VERSION:
+        raise _too_old(version.value, "", "cuDriverGetVersion")
+    for symbol in abi.SYMBOLS:
+        try:
+            functions[symbol] = _declared(library, symbol)
+        except AttributeError as error:
+            raise _too_old(version.value, f"it lacks {symbol}", symbol) from error
+    return functions
+
+
+def _declared(library: Any, symbol: str) -> Any:
+    older = abi.OLDER.get(symbol, symbol)
+    function = getattr(library, symbol, None) or getattr(library, older)
+    function.restype, function.argtypes = abi.CUresult, abi.SYMBOLS[symbol]
+    return function
+
+
+def _too_old(version: int, detail: str, call: str) -> VmmUnavailable:
+    have, want = (f"{v // 1000}.{v % 1000 // 10}" for v in (version, abi.MINIMUM_VERSION))
+    return VmmUnavailable(
+        f"the CUDA driver is too old: it serves CUDA {have}, and {want} is needed", call=call,
+        numbers=detail, fix=f"install a newer driver; {_FALLBACK}",
+    )  # fmt: skip

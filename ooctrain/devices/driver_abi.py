@@ -1,0 +1,168 @@
+"""The CUDA driver's binary interface, as data: symbols, argument types, structs, constants, errors.
+
+In: nothing; this file is one table. Out: what `driver.py` binds by ctypes. The one idea: everything
+that a compiler would read off cuda.h stands here once, since ctypes checks nothing. An argument
+without a declared type is passed as 32 bits and truncates addresses; a name without its `_v2` binds
+an old function that takes 32-bit pointers; a struct of the wrong size is read beyond its end. None
+of this fails loudly, so `tests/unit/test_driver.py` holds the table against its own copy, and
+against a cuda.h where one is installed. Source: cuda.h of CUDA 12 and 13. Read next: `driver.py`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping
+
+# cuda.h's own type names, so that a signature below can be laid beside the header's.
+CUdevice = ctypes.c_int
+CUdeviceptr = ctypes.c_uint64
+CUhandle = ctypes.c_uint64  # CUmemGenericAllocationHandle
+CUcontext = CUstream = CUevent = ctypes.c_void_p
+CUresult = ctypes.c_int
+CUhostFn = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+_int, _uint, _size, _u64 = ctypes.c_int, ctypes.c_uint, ctypes.c_size_t, ctypes.c_uint64
+_void, _byte, _text = ctypes.c_void_p, ctypes.c_ubyte, ctypes.c_char_p
+_out = ctypes.POINTER
+
+
+class MemLocation(ctypes.Structure):
+    """CUmemLocation: which device memory belongs to."""
+
+    _fields_ = (("type", ctypes.c_int), ("id", ctypes.c_int))
+
+
+class AllocationFlags(ctypes.Structure):
+    """The struct within CUmemAllocationProp; all of it stays zero here."""
+
+    _fields_ = (
+        ("compressionType", ctypes.c_ubyte),
+        ("gpuDirectRDMACapable", ctypes.c_ubyte),
+        ("usage", ctypes.c_ushort),
+        ("reserved", ctypes.c_ubyte * 4),
+    )
+
+
+class AllocationProp(ctypes.Structure):
+    """CUmemAllocationProp: what kind of physical memory is wanted."""
+
+    _fields_ = (
+        ("type", ctypes.c_int),
+        ("requestedHandleTypes", ctypes.c_int),
+        ("location", MemLocation),
+        ("win32HandleMetaData", ctypes.c_void_p),
+        ("allocFlags", AllocationFlags),
+    )
+
+
+class AccessDesc(ctypes.Structure):
+    """CUmemAccessDesc: who may read and write a mapping."""
+
+    _fields_ = (("location", MemLocation), ("flags", ctypes.c_int))
+
+
+MEM_ALLOCATION_PINNED = MEM_LOCATION_DEVICE = 1
+MEM_ACCESS_READ_WRITE = 3
+GRANULARITY_MINIMUM, GRANULARITY_RECOMMENDED = 0, 1
+ATTRIBUTE_VMM_SUPPORTED = 102
+STREAM_NON_BLOCKING = 1
+EVENT_DEFAULT, EVENT_DISABLE_TIMING = 0, 2
+HOST_ALLOC_PORTABLE = 1
+
+SUCCESS, INVALID_VALUE, OUT_OF_MEMORY, NOT_INITIALIZED, DEINITIALIZED = 0, 1, 2, 3, 4
+INVALID_CONTEXT, INVALID_HANDLE, NOT_READY, ILLEGAL_ADDRESS = 201, 400, 600, 700
+
+#: VMM exists from 10.2 on, cuStreamGetId from 12.0 on.
+MINIMUM_VERSION = 12000
+
+#: {exported symbol: argument types}; each returns a CUresult. No `_ptsz` variants: those belong to
+#: the per-thread default stream, which must not be mixed with this one.
+SYMBOLS: Mapping[str, tuple[type, ...]] = {
+    "cuInit": (_uint,),
+    "cuDriverGetVersion": (_out(_int),),
+    "cuGetErrorName": (CUresult, _out(_text)),
+    "cuGetErrorString": (CUresult, _out(_text)),
+    # devices and contexts
+    "cuDeviceGet": (_out(CUdevice), _int),
+    "cuDeviceGetCount": (_out(_int),),
+    "cuDeviceGetName": (_text, _int, CUdevice),
+    "cuDeviceGetAttribute": (_out(_int), _int, CUdevice),
+    "cuDeviceTotalMem_v2": (_out(_size), CUdevice),
+    "cuDevicePrimaryCtxRetain": (_out(CUcontext), CUdevice),
+    "cuDevicePrimaryCtxRelease_v2": (CUdevice,),
+    "cuDevicePrimaryCtxReset_v2": (CUdevice,),
+    "cuCtxGetCurrent": (_out(CUcontext),),
+    "cuCtxSetCurrent": (CUcontext,),
+    "cuCtxPushCurrent_v2": (CUcontext,),
+    "cuCtxPopCurrent_v2": (_out(CUcontext),),
+    # virtual memory
+    "cuMemAddressReserve": (_out(CUdeviceptr), _size, _size, CUdeviceptr, _u64),
+    "cuMemAddressFree": (CUdeviceptr, _size),
+    "cuMemCreate": (_out(CUhandle), _size, _out(AllocationProp), _u64),
+    "cuMemRelease": (CUhandle,),
+    "cuMemMap": (CUdeviceptr, _size, _size, CUhandle, _u64),
+    "cuMemUnmap": (CUdeviceptr, _size),
+    "cuMemSetAccess": (CUdeviceptr, _size, _out(AccessDesc), _size),
+    "cuMemGetAccess": (_out(_u64), _out(MemLocation), CUdeviceptr),
+    "cuMemGetAllocationGranularity": (_out(_size), _out(AllocationProp), _int),
+    "cuMemRetainAllocationHandle": (_out(CUhandle), _void),
+    # other memory
+    "cuMemAlloc_v2": (_out(CUdeviceptr), _size),
+    "cuMemFree_v2": (CUdeviceptr,),
+    "cuMemGetInfo_v2": (_out(_size), _out(_size)),
+    "cuMemGetAddressRange_v2": (_out(CUdeviceptr), _out(_size), CUdeviceptr),
+    "cuMemHostAlloc": (_out(_void), _size, _uint),
+    "cuMemFreeHost": (_void,),
+    "cuMemHostRegister_v2": (_void, _size, _uint),
+    "cuMemHostUnregister": (_void,),
+    "cuMemHostGetDevicePointer_v2": (_out(CUdeviceptr), _void, _uint),
+    # copies
+    "cuMemcpyHtoD_v2": (CUdeviceptr, _void, _size),
+    "cuMemcpyDtoH_v2": (_void, CUdeviceptr, _size),
+    "cuMemcpyDtoD_v2": (CUdeviceptr, CUdeviceptr, _size),
+    "cuMemcpyHtoDAsync_v2": (CUdeviceptr, _void, _size, CUstream),
+    "cuMemcpyDtoHAsync_v2": (_void, CUdeviceptr, _size, CUstream),
+    "cuMemcpyDtoDAsync_v2": (CUdeviceptr, CUdeviceptr, _size, CUstream),
+    "cuMemsetD8Async": (CUdeviceptr, _byte, _size, CUstream),
+    # streams and events
+    "cuStreamCreate": (_out(CUstream), _uint),
+    "cuStreamDestroy_v2": (CUstream,),
+    "cuStreamSynchronize": (CUstream,),
+    "cuStreamQuery": (CUstream,),
+    "cuStreamWaitEvent": (CUstream, CUevent, _uint),
+    "cuStreamGetId": (CUstream, _out(_u64)),
+    "cuLaunchHostFunc": (CUstream, CUhostFn, _void),
+    "cuEventCreate": (_out(CUevent), _uint),
+    "cuEventDestroy_v2": (CUevent,),
+    "cuEventRecord": (CUevent, CUstream),
+    "cuEventQuery": (CUevent,),
+    "cuEventSynchronize": (CUevent,),
+    "cuEventElapsedTime_v2": (_out(ctypes.c_float), CUevent, CUevent),
+}
+
+#: Symbols that drivers of version 12 may lack, and the older one with the same arguments.
+OLDER: Mapping[str, str] = {"cuEventElapsedTime_v2": "cuEventElapsedTime"}
+
+#: {number: (name, likely fix)} of the errors that users meet.
+ERRORS: Mapping[int, tuple[str, str]] = {
+    1: ("CUDA_ERROR_INVALID_VALUE", "a bug in the caller: sizes, alignment or order of calls"),
+    2: ("CUDA_ERROR_OUT_OF_MEMORY", "a smaller --budget; `nvidia-smi` shows who else uses the GPU"),
+    3: ("CUDA_ERROR_NOT_INITIALIZED", "after fork CUDA is unusable: start workers by spawn"),
+    4: ("CUDA_ERROR_DEINITIALIZED", "the driver is shutting down: close devices before exit"),
+    34: ("CUDA_ERROR_STUB_LIBRARY", "take the toolkit's stubs folder out of LD_LIBRARY_PATH"),
+    46: ("CUDA_ERROR_DEVICE_UNAVAILABLE", "another process holds the GPU exclusively"),
+    100: ("CUDA_ERROR_NO_DEVICE", "look at CUDA_VISIBLE_DEVICES, or use --device cpu"),
+    101: ("CUDA_ERROR_INVALID_DEVICE", "look at CUDA_VISIBLE_DEVICES"),
+    201: ("CUDA_ERROR_INVALID_CONTEXT", "every thread calls make_current() before the first call"),
+    214: ("CUDA_ERROR_ECC_UNCORRECTABLE", "the GPU's memory is damaged: reset it"),
+    400: ("CUDA_ERROR_INVALID_HANDLE", "a stream or event was destroyed before"),
+    600: ("CUDA_ERROR_NOT_READY", "work is still running"),
+    700: ("CUDA_ERROR_ILLEGAL_ADDRESS", "work used unmapped memory; this process must start anew"),
+    712: ("CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED", "pin host memory once"),
+    719: ("CUDA_ERROR_LAUNCH_FAILED", "a kernel crashed; this process must start anew"),
+    800: ("CUDA_ERROR_NOT_PERMITTED", "memory checkers forbid VMM: use --allocator passthrough"),
+    801: ("CUDA_ERROR_NOT_SUPPORTED", "this GPU or platform lacks it: use --allocator best-fit"),
+    802: ("CUDA_ERROR_SYSTEM_NOT_READY", "start the fabric manager, or reboot"),
+    803: ("CUDA_ERROR_SYSTEM_DRIVER_MISMATCH", "kernel module and libcuda differ: reboot"),
+    804: ("CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE", "install a newer driver"),
+    999: ("CUDA_ERROR_UNKNOWN", "reload the driver, or reboot"),
+}
