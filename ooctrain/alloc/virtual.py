@@ -302,8 +302,9 @@ class VirtualAddressing:
         idle = self._idle.get(slots)
         if idle:
             return _Seat(idle.pop(), 0, slots)
-        self._books.counts["reservations"] += 1
-        return _Seat(_Home(self._memory.reserve(slots * self._chunk), slots), 0, slots)
+        home = _Home(self._memory.reserve(slots * self._chunk), slots)
+        self._books.counts["reservations"] += 1  # not before: reserving may be refused
+        return _Seat(home, 0, slots)
 
     def _range(self, block: Block, lo: int, hi: int) -> tuple[_Seat, int, int]:
         """(seat, first slot, behind the last slot) of a byte range, checked."""
