@@ -1,39 +1,84 @@
-"""`make bench`: every benchmark beside this file, one process each, so that none disturbs another.
+"""`make bench`: every benchmark, or the named ones, each in a process of its own.
 
-In: names, such as "ops predict"; none: all. Out: what they print; status 1 if one fails. Read next:
-`bench_predict.py`, the shortest.
+In: names out of steps, ops, conv, prediction, overhead, scale; none: all. Out: what they print, with
+`--json` one file of all results; status 1 if one fails. A target that is missed is said in its
+table and in the closing lines, but is no failure: a busy machine misses some. Read next:
+`README.md`, `common.py`.
+
+    python -m benchmarks [NAME ...] [--json FILE] [--quick]
 """
 
 from __future__ import annotations
 
+import argparse
+import importlib
 import importlib.util
+import json
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
+from typing import Any
 
-FOLDER = Path(__file__).parent
-#: Benchmarks that compare with torch, and are left out where it is not installed.
-NEEDS_TORCH = ("import torch",)
+#: Ours; those of kernels are commands with options of their own.
+NAMES = ("steps", "ops", "conv", "prediction", "overhead", "scale")
+KERNELS = ("ops", "conv")
+NEEDS_TORCH = KERNELS
+QUICK_ROUNDS = "3"
 
 
-def main(names: list[str]) -> int:
-    known = {path.stem.removeprefix("bench_"): path for path in sorted(FOLDER.glob("bench_*.py"))}
-    unknown = [name for name in names if name not in known]
-    if unknown:
-        print(f"no benchmark is called {unknown[0]!r}: {', '.join(known)}", file=sys.stderr)
-        return 2
-    has_torch = importlib.util.find_spec("torch") is not None
-    failed = 0
-    for name in names or known:
-        needs_torch = any(text in known[name].read_text() for text in NEEDS_TORCH)
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks", description=__doc__.splitlines()[0]
+    )
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(NAMES))
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    parser.add_argument("--quick", action="store_true", help="few rounds: does it run at all?")
+    options = parser.parse_args(arguments)
+    for name in options.names:
+        if name not in NAMES:
+            parser.error(f"no benchmark is called {name!r}: {', '.join(NAMES)}")
+    names = options.names or list(NAMES)
+    results: dict[str, Any] = {"version": 1}
+    failed = []
+    for name in names:
         print(f"== {name}", flush=True)
-        if needs_torch and not has_torch:
+        if name in NEEDS_TORCH and importlib.util.find_spec("torch") is None:
             print("left out: torch is not installed here", flush=True)
             continue
-        command = [sys.executable, "-m", f"benchmarks.{known[name].stem}"]
-        failed += bool(subprocess.run(command, cwd=FOLDER.parent, check=False).returncode)
-    return int(failed > 0)
+        results[name] = _apart(name, options.quick)
+        if results[name] is None:
+            failed.append(name)
+    if options.json:
+        options.json.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    for name in names:
+        for what in (results.get(name) or {}).get("missed", ()):
+            print(f"missed: {name}, {what}")
+    if failed:
+        print(f"failed: {', '.join(failed)}", file=sys.stderr)
+    return int(bool(failed))
+
+
+def _apart(name: str, quick: bool) -> dict[str, Any] | None:
+    """Runs one benchmark in a process of its own; None if it fails."""
+    with tempfile.TemporaryDirectory() as folder:
+        result = Path(folder) / "result.json"
+        if name in KERNELS:
+            command = ["-m", f"benchmarks.bench_{name}", "--json", str(result)]
+            command += ["--rounds", QUICK_ROUNDS] if quick else []
+        else:
+            command = ["-m", "benchmarks.__main__", "--apart", name, str(result), str(int(quick))]
+        done = subprocess.run([sys.executable, *command], check=False)
+        return json.loads(result.read_text()) if done.returncode == 0 else None
+
+
+def _run(name: str, result: str, quick: str) -> int:
+    """What the process of one benchmark does."""
+    module = importlib.import_module(f"benchmarks.bench_{name}")
+    found = module.main(quick=bool(int(quick)))
+    Path(result).write_text(json.dumps(found) + "\n", encoding="utf-8")
+    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(_run(*sys.argv[2:]) if sys.argv[1:2] == ["--apart"] else main())

@@ -155,7 +155,8 @@ def result_of(network: Network, algorithms: Sequence[str], samples, errors) -> d
 
 def our_shares(trainer: oc.Trainer) -> dict[str, float]:
     """{operation: ms} of the last step, the largest first; "walk": the time between calls."""
-    assert trainer.plan is not None and trainer.timeline is not None
+    assert trainer.plan is not None
+    assert trainer.timeline is not None
     operation = {call.name: call.op.name for call in trainer.plan.trace.calls}
     shares: dict[str, float] = {"walk": trainer.timeline.stall_us / 1e3}
     for event in trainer.timeline.events:

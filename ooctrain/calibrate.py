@@ -2,24 +2,26 @@
 other.
 
 In: a model and a batch. Out: a `Machine` with a measured duration for each kind of call. The one
-idea: the numbers come from running a real step in-core, the same way as training runs it, once
-alone and once beside a copy engine that never rests; so a prediction stands on what it predicts.
-Nothing is ever measured implicitly: `ooctrain calibrate` is the only caller. Read next: `cost.py`,
-`machines.py`.
+idea: the numbers come from running real steps, the same way as training runs them: in-core for the
+calls, swapping synchronously (`naive`) for the copies alone, mapping and hand-over included, and
+swapping beside the calls (`window`) for what the two cost each other; so a prediction stands on
+what it predicts. Nothing is ever measured implicitly: `ooctrain calibrate` is the only caller. Read
+next: `cost.py`, `machines.py`.
 """
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from statistics import median
 
 import numpy as np
 
 from ooctrain.cost import Machine, profile_key, specs_of
+from ooctrain.errors import Infeasible
+from ooctrain.sched.schedule import Plan
+from ooctrain.sched.simulate import simulate
 from ooctrain.sched.timeline import Timeline
 from ooctrain.trace import Trace
 from ooctrain.train import Trainer
@@ -29,6 +31,10 @@ COPY_BYTES = 64 << 20
 COPIES = 8
 #: A call that does more operations than this for each byte it moves is bound by arithmetic.
 OPERATIONS_PER_BYTE = 16
+#: Of the steps that swap: little memory, so that much is copied.
+BUDGET = "25%"
+MOST_INTERFERENCE = 4.0
+INTERFERENCE_STEPS = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +50,27 @@ class Rates:
     memory_bytes_per_us: float
 
 
+@dataclass(frozen=True, slots=True)
+class Copies:
+    """What copies reach with no call beside them.
+
+    Args:
+        out_bytes_per_us, in_bytes_per_us: while a copy runs, its mapping of memory included.
+        latency_us: of each besides: what passes until another thread has taken up the work.
+    """
+
+    out_bytes_per_us: float
+    in_bytes_per_us: float
+    latency_us: float
+
+
 def calibrate(
     trainer: Trainer, images: np.ndarray, labels: np.ndarray, name: str, steps: int = STEPS
 ) -> Machine:
-    """Measures with the steps of an in-core trainer.
+    """Measures with the steps of an in-core trainer and of two others with its model.
 
     Args:
-        trainer: without a budget, on the cpu device.
+        trainer: without a budget, on the cpu device; it can be used again afterwards.
         images, labels: a batch.
         name: of the machine that comes out.
         steps: measured, after one that is not; medians count.
@@ -58,46 +78,104 @@ def calibrate(
     Returns:
         A machine whose link is as fast as the cores copy.
 
-    Cost: about 2 steps + 3 times as many steps as asked for.
+    Cost: about 4 times as many steps as asked for; the synchronous ones last several times as long.
+        Two arenas at a time: the in-core one and one of `BUDGET`.
     """
-    alone = measure_steps(trainer, images, labels, steps)
-    with busy_copies():
-        beside = measure_steps(trainer, images, labels, steps)
+    alone = measure_steps([trainer], images, labels, steps)[0]
     assert trainer.plan is not None
     trace = trainer.plan.trace
-    profile = profile_of_steps(alone, trace)
+    with _swapping(trainer, "naive", images.shape) as other:
+        copies = copies_of(measure_steps([other], images, labels, steps)[0])
+    # The machine's speed wanders: only steps that take turns tell what copies cost.
+    with _swapping(trainer, "window", images.shape) as other:
+        quiet, beside = measure_steps([trainer, other], images, labels, steps)
+        assert other.plan is not None
+        plan = other.plan
+    profile = profile_of_steps([*alone, *quiet], trace)
     rates = rates_of(profile, trace)
-    copy_rate = copy_bytes_per_us()
-    slowdown = _compute_us(beside) / _compute_us(alone)
-    return Machine(
+    machine = Machine(
         name,
         rates.flops_per_us,
         rates.memory_bytes_per_us,
-        link_bytes_per_us=copy_rate,
+        link_bytes_per_us=min(copies.out_bytes_per_us, copies.in_bytes_per_us),
         link="duplex",
-        interference=max(1.0, round(slowdown, 3)),
+        latency_us=copies.latency_us,
+        link_out_bytes_per_us=copies.out_bytes_per_us,
+        link_in_bytes_per_us=copies.in_bytes_per_us,
         call_overhead_us=min(profile.values()),
-        profile=profile,
+        profile=profile_of_steps(quiet, trace),
     )
+    slowdown = interference_of(plan, beside, machine)
+    return replace(machine, interference=slowdown, profile=profile)
+
+
+def copies_of(synchronous: Collection[Timeline]) -> Copies:
+    """From steps in which nothing overlaps; where nothing was copied, from copies by themselves."""
+    lines = [line for line in synchronous if line.bytes_out and line.bytes_in]
+    if not lines:
+        rate = copy_bytes_per_us()
+        return Copies(rate, rate, 0.0)
+    out_us, in_us = (median(line.busy_us(stream) for line in lines) for stream in ("D", "H"))
+    idle_us = median(line.stall_us - line.busy_us("D") - line.busy_us("H") for line in lines)
+    line = lines[0]
+    count = sum(event.stream != "C" for event in line.events)
+    return Copies(line.bytes_out / out_us, line.bytes_in / in_us, max(0.0, idle_us) / count)
+
+
+def interference_of(plan: Plan, measured: Collection[Timeline], machine: Machine) -> float:
+    """How many times as long calls take beside copies: the factor whose prediction is right.
+
+    The prediction grows with the factor, so halving an interval finds it; 1 where nothing is
+    copied or no factor is needed.
+    """
+    wanted_us = median(line.makespan_us for line in measured)
+    low, high = 1.0, MOST_INTERFERENCE
+    for _ in range(INTERFERENCE_STEPS):
+        middle = round((low + high) / 2, 3)
+        tried = simulate(plan.schedule, plan.trace, replace(machine, interference=middle))
+        low, high = (middle, high) if tried.makespan_us < wanted_us else (low, middle)
+    moved = any(line.bytes_out or line.bytes_in for line in measured)
+    return low if moved else 1.0
+
+
+def _swapping(in_core: Trainer, planner: str, input_shape: tuple[int, ...]) -> Trainer:
+    """A trainer of the same model in little memory, its step planned."""
+    settings = in_core.settings
+
+    def within(budget: int | str) -> Trainer:
+        trainer = Trainer(
+            in_core.model, in_core.loss, in_core.optimizer, budget, planner, settings.allocator,
+            accumulate=in_core.accumulate, threads=settings.threads, machine=settings.machine,
+            conv_algorithm=in_core.conv_algorithm, seed=settings.seed, clip=in_core.clip,
+        )  # fmt: skip
+        trainer.prepare(input_shape)
+        return trainer
+
+    try:
+        return within(BUDGET)
+    except Infeasible as refusal:
+        return within(refusal.minimum_bytes)
 
 
 def measure_steps(
-    trainer: Trainer, images: np.ndarray, labels: np.ndarray, steps: int
-) -> list[Timeline]:
-    """Measured time lines of some steps, after one that warms up."""
-    timelines = []
+    trainers: Sequence[Trainer], images: np.ndarray, labels: np.ndarray, steps: int
+) -> list[list[Timeline]]:
+    """Measured time lines of each, taking turns, after one step that warms up."""
+    timelines: list[list[Timeline]] = [[] for _ in trainers]
     for _ in range(steps + 1):
-        trainer.step(images, labels)
-        assert trainer.timeline is not None
-        timelines.append(trainer.timeline)
-    return timelines[1:]
+        for trainer, kept in zip(trainers, timelines, strict=True):
+            trainer.step(images, labels)
+            assert trainer.timeline is not None
+            kept.append(trainer.timeline)
+    return [kept[1:] for kept in timelines]
 
 
 def profile_of_steps(timelines: Collection[Timeline], trace: Trace) -> dict[str, float]:
     """{profile key: us} of measured steps: the median of all calls of that kind.
 
-    In-core, the time between two calls (the walk of the list) is shared out among the calls; out of
-    core it is mostly waiting for the link, which is no cost of the calls.
+    In-core the calls add up to the median step: what passes between two calls (the walk of the
+    list), and what medians of single calls leave out on a busy machine, is shared out among them.
+    Out of core it is mostly waiting for the link, which is no cost of the calls.
     """
     keys = {call.name: profile_key(call, trace) for call in trace.calls}
     durations: dict[str, list[float]] = {}
@@ -105,10 +183,13 @@ def profile_of_steps(timelines: Collection[Timeline], trace: Trace) -> dict[str,
         for event in timeline.events:
             if event.stream == "C" and event.name in keys:
                 durations.setdefault(keys[event.name], []).append(event.end_us - event.start_us)
-    in_core = not any(timeline.bytes_out for timeline in timelines)
-    idle_us = median(timeline.stall_us for timeline in timelines) if in_core else 0.0
-    gap_us = idle_us / max(1, len(trace.calls))
-    return {key: median(values) + gap_us for key, values in durations.items()}
+    medians_us = {key: median(values) for key, values in durations.items()}
+    if any(timeline.bytes_out for timeline in timelines):
+        return medians_us
+    whole_us = median(timeline.makespan_us for timeline in timelines)
+    calls_us = sum(medians_us.get(key, 0.0) for key in keys.values())
+    gap_us = max(0.0, whole_us - calls_us) / max(1, len(keys))
+    return {key: value + gap_us for key, value in medians_us.items()}
 
 
 def rates_of(profile: Mapping[str, float], trace: Trace) -> Rates:
@@ -143,24 +224,6 @@ def copy_bytes_per_us() -> float:
     return COPY_BYTES / median(times)
 
 
-@contextmanager
-def busy_copies() -> Iterator[None]:
-    """A thread copies without a pause for as long as this lasts."""
-    copy, stop = _copy(), threading.Event()
-
-    def work() -> None:
-        while not stop.is_set():
-            copy()
-
-    thread = threading.Thread(target=work, daemon=True, name="ooctrain-busy-copies")
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join()
-
-
 def _copy() -> Callable[[], object]:
     """One copy of `COPY_BYTES` by the copy engines' kernel, imported as late as they do it."""
     from ooctrain.layers.kernels.cpu.copy import stream_copy
@@ -168,7 +231,3 @@ def _copy() -> Callable[[], object]:
     # Written once, so that the pages are there before anything is timed.
     source, target = np.ones(COPY_BYTES, np.uint8), np.zeros(COPY_BYTES, np.uint8)
     return lambda: stream_copy(target, source)
-
-
-def _compute_us(timelines: list[Timeline]) -> float:
-    return median(timeline.compute_us for timeline in timelines)

@@ -232,9 +232,16 @@ def load_calibration(path: Path) -> Machine:
 
 
 def with_link(base: Machine, bandwidth_bytes_per_us: float) -> Machine:
-    """The same machine with another link bandwidth in both directions."""
+    """The same machine with another link bandwidth in both directions.
+
+    Where copies slow calls down it is the copied bytes that cost, not the time a copy lasts: a
+    slower link spreads the same cost over longer copies.
+    """
+    fastest = max(base.out_bytes_per_us, base.in_bytes_per_us)
+    share = min(1.0, bandwidth_bytes_per_us / fastest)
     return replace(
         base,
+        interference=1 + (base.interference - 1) * share,
         link_bytes_per_us=bandwidth_bytes_per_us,
         link_out_bytes_per_us=None,
         link_in_bytes_per_us=None,

@@ -1,0 +1,157 @@
+"""Predicted against measured step times on the cpu device, after a calibration.
+
+In: networks by name. Out: a row for each network, batch, budget, planner and link: what `simulate`
+says with the calibrated machine, what was measured, the error. The one idea: the prediction is made
+before the run and is not touched; but since the speed of a shared machine wanders between the
+calibration and the run, in-core steps take turns with the measured ones, and a second error is
+given against a prediction from their call times: the first says what a user sees, the second what
+the model gets wrong. The promise is 15 %.
+
+    python -m benchmarks prediction [--quick] [--json FILE]
+    python -m benchmarks.bench_prediction --networks lenet:64 --steps 15
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from statistics import median
+
+import numpy as np
+
+import ooctrain as oc
+from benchmarks.common import machine_facts, table, threads_here, verdict
+from ooctrain.calibrate import calibrate, profile_of_steps
+from ooctrain.machines import with_link
+from ooctrain.sched.timeline import Timeline
+
+NETWORKS, QUICK_NETWORKS = ("lenet:64", "resnet18:64", "resnet18:128"), ("lenet:64",)
+BUDGETS = ("50%", "25%")
+PLANNERS = ("window", "naive", "auto")
+#: Bytes per microsecond; None: as fast as the cores copy.
+LINKS = (None, 4000.0, 1000.0)
+STEPS, QUICK_STEPS = 7, 3
+PROMISE = 0.15
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One configuration.
+
+    Args:
+        predicted_us: by the calibration.
+        current_us: predicted with the call times of the in-core steps beside.
+        measured_us: median.
+        bytes_moved: a step, both directions.
+    """
+
+    network: str
+    batch: int
+    budget: str
+    planner: str
+    link_bytes_per_us: float | None
+    predicted_us: float
+    current_us: float
+    measured_us: float
+    bytes_moved: int
+
+    @property
+    def error(self) -> float:
+        return self.predicted_us / self.measured_us - 1
+
+    @property
+    def current_error(self) -> float:
+        return self.current_us / self.measured_us - 1
+
+
+def make_trainer(network: str, threads: int, machine, *, budget=None, planner="auto", link=None):
+    """A trainer whose weights hardly move, whatever the images are."""
+    oc.manual_seed(0)
+    model = oc.models.build(network)
+    optimizer = oc.optim.SGD(model.parameters(), lr=1e-6, momentum=0.9)
+    return oc.Trainer(
+        model, optimizer=optimizer, budget=budget, planner=planner, threads=threads,
+        machine=machine, link_bandwidth=link,
+    )  # fmt: skip
+
+
+def rows_of(network: str, batch: int, steps: int, threads: int) -> Iterator[tuple[oc.Machine, Row]]:
+    """All configurations of one network, each with the calibration."""
+    images = np.random.default_rng(0).standard_normal((batch, 3, 32, 32), np.float32)
+    labels = np.arange(batch) % 10
+    cases = [(None, "auto", None)]
+    cases += [(b, p, link) for b in BUDGETS for p in PLANNERS for link in LINKS]
+    with make_trainer(network, threads, "cpu-generic") as in_core:
+        machine = calibrate(in_core, images, labels, "calibrated", steps)
+        for budget, planner, link in cases:
+            linked = machine if link is None else with_link(machine, link)
+            options = {"budget": budget, "planner": planner, "link": link}
+            with make_trainer(network, threads, linked, **options) as trainer:
+                beside, lines = take_turns(in_core, trainer, images, labels, steps)
+                plan = trainer.plan
+            profile = profile_of_steps(beside, in_core.plan.trace)
+            current = oc.simulate(plan.schedule, plan.trace, replace(linked, profile=profile))
+            predicted = oc.simulate(plan.schedule, plan.trace, linked)
+            yield machine, Row(
+                network, batch, budget or "in-core", planner, link, predicted.makespan_us,
+                current.makespan_us, median(line.makespan_us for line in lines),
+                predicted.bytes_out + predicted.bytes_in,
+            )  # fmt: skip
+
+
+def take_turns(
+    first: oc.Trainer, second: oc.Trainer, images: np.ndarray, labels: np.ndarray, steps: int
+) -> tuple[list[Timeline], list[Timeline]]:
+    """Time lines of both, the first of each left out."""
+    lines: tuple[list[Timeline], list[Timeline]] = [], []
+    for _ in range(steps + 1):
+        for kept, each in zip(lines, (first, second), strict=True):
+            each.step(images, labels)
+            kept.append(each.timeline)
+    return lines[0][1:], lines[1][1:]
+
+
+def cells(row: Row) -> list[str]:
+    """A row of the table."""
+    link = row.link_bytes_per_us
+    return [
+        f"{row.network}, batch {row.batch}", row.budget, row.planner,
+        f"{link / 1e3:.0f} GB/s" if link else "free", f"{row.bytes_moved / 1e6:.0f}",
+        f"{row.predicted_us / 1e3:.1f}", f"{row.measured_us / 1e3:.1f}",
+        f"{100 * row.error:+.1f} %", f"{100 * row.current_error:+.1f} %",
+        verdict(abs(row.current_error) <= PROMISE),
+    ]  # fmt: skip
+
+
+def main(arguments: Sequence[str] = (), *, quick: bool = False) -> dict:
+    """Runs; returns what goes into the JSON file."""
+    parser = argparse.ArgumentParser(prog="bench_prediction", description=__doc__.splitlines()[0])
+    networks = QUICK_NETWORKS if quick else NETWORKS
+    parser.add_argument("--networks", nargs="+", default=networks, metavar="NAME:BATCH")
+    parser.add_argument("--steps", type=int, default=QUICK_STEPS if quick else STEPS)
+    parser.add_argument("--threads", type=int, default=threads_here())
+    options = parser.parse_args(arguments)
+    facts, rows, machines = machine_facts(), [], {}
+    for text in options.networks:
+        network, batch = text.split(":")
+        for machine, row in rows_of(network, int(batch), options.steps, options.threads):
+            rows.append(row)
+            machines[text] = {**asdict(machine), "profile": len(machine.profile)}
+    header = ["network", "budget", "planner", "link", "MB moved", "predicted ms", "measured ms",
+              "error", "error, calls as now", ""]  # fmt: skip
+    print(table(header, [cells(row) for row in rows]))
+    kept = [sum(abs(e) <= PROMISE for e in errors) for errors in (
+        [row.error for row in rows], [row.current_error for row in rows])]  # fmt: skip
+    print(f"within {100 * PROMISE:.0f} %: {kept[0]} of {len(rows)} as calibrated, "
+          f"{kept[1]} with the call times of the moment")  # fmt: skip
+    missed = [" ".join(cells(row)[:4]) for row in rows if abs(row.current_error) > PROMISE]
+    results = [asdict(row) | {"error": row.error, "current_error": row.current_error}
+               for row in rows]  # fmt: skip
+    return {"machine": facts, "calibrations": machines, "results": results, "missed": missed}
+
+
+if __name__ == "__main__":
+    import sys
+
+    main(sys.argv[1:])
