@@ -1,7 +1,7 @@
 """`make bench`: every benchmark, or the named ones, each in a process of its own.
 
-In: names out of steps, ops, conv, prediction, overhead, scale; none: all. Out: what they print, with
-`--json` one file of all results; status 1 if one fails. A target that is missed is said in its
+In: names out of steps, ops, conv, prediction, overhead, scale; none: all. Out: what they print, and
+with `--json` one file of all results; status 1 if one fails. A target that is missed is said in its
 table and in the closing lines, but is no failure: a busy machine misses some. Read next:
 `README.md`, `common.py`.
 
