@@ -3,19 +3,31 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
-from ooctrain.calibrate import copy_bytes_per_us, profile_of_steps, rates_of
+from ooctrain.calibrate import (
+    copies_of,
+    copy_bytes_per_us,
+    interference_of,
+    profile_of_steps,
+    rates_of,
+)
 from ooctrain.cli import main
-from ooctrain.cost import call_durations_ns, profile_key
+from ooctrain.cost import Machine, call_durations_ns, profile_key
 from ooctrain.machines import load_calibration, machine
 from ooctrain.models import build
 from ooctrain.prepare import DEFAULT_REWRITES
 from ooctrain.rewrite import apply_rewrites
+from ooctrain.sched.budget import resolve_budget
+from ooctrain.sched.registry import get_planner
+from ooctrain.sched.schedule import BYTES, Plan
+from ooctrain.sched.simulate import simulate
 from ooctrain.sched.timeline import Event, Timeline
 from ooctrain.trace import Trace
 from ooctrain.tracing import trace
+from ooctrain.units import MAX_BYTES
 
 
 def step() -> Trace:
@@ -76,3 +88,37 @@ def test_the_command_saves_a_machine_that_later_commands_use(tmp_path, monkeypat
     assert main(["plan", *common, "--batch", "4", "--budget", "1GiB", "--json", str(out)]) == 0
     assert json.loads(out.read_text())["machine"] == first.name
     assert first.name in capsys.readouterr().out
+
+
+def swapping(alone: Machine) -> Plan:
+    """A plan that swaps while calls run."""
+    of = step()
+    budget = resolve_budget(of, "25%", BYTES)
+    return get_planner("window").plan(of, budget, alone)
+
+
+def test_the_interference_found_is_the_one_that_was_there():
+    alone = Machine("m", 1e3, 1e3, 500.0, link="duplex")
+    plan = swapping(alone)
+    for factor in (1.0, 1.3, 2.5):
+        disturbed = replace(alone, interference=factor)
+        lines = [simulate(plan.schedule, plan.trace, disturbed)]
+        assert interference_of(plan, lines, alone) == pytest.approx(factor, abs=0.01)
+
+
+def test_rates_and_latency_of_copies_are_those_of_synchronous_steps():
+    there = Machine(
+        "m", 1e3, 1e3, 1.0, link="duplex", latency_us=7.0, link_out_bytes_per_us=400.0,
+        link_in_bytes_per_us=300.0,
+    )  # fmt: skip
+    of = step()
+    plan = get_planner("naive").plan(of, MAX_BYTES, there)
+    # What a device measures: a copy without its hand-over, which lies between the copies.
+    line = simulate(plan.schedule, of, there)
+    events = tuple(
+        replace(e, start_us=e.start_us + (7.0 if e.stream != "C" else 0.0)) for e in line.events
+    )
+    found = copies_of([replace(line, events=events)])
+    assert found.out_bytes_per_us == pytest.approx(400.0, rel=0.01)
+    assert found.in_bytes_per_us == pytest.approx(300.0, rel=0.01)
+    assert found.latency_us == pytest.approx(7.0, rel=0.01)

@@ -91,3 +91,10 @@ def test_another_link_replaces_both_directions():
     )
     assert with_link(asymmetric, 250.0).out_bytes_per_us == 250.0
     assert with_link(asymmetric, 250.0).in_bytes_per_us == 250.0
+
+
+def test_a_slower_link_spreads_what_copied_bytes_cost():
+    fast = Machine("a", 1e5, 1e4, 800.0, interference=1.8)
+    assert with_link(fast, 200.0).interference == pytest.approx(1.2)
+    assert with_link(fast, 1600.0).interference == pytest.approx(1.8)
+    assert with_link(Machine("a", 1e5, 1e4, 800.0), 200.0).interference == 1.0
