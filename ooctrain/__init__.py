@@ -52,7 +52,7 @@ _HOME = {
     "no_grad": "ooctrain.autograd",
     "plan": "ooctrain.api",
     "planners": "ooctrain.sched.registry",
-    "simulate": "ooctrain.sched.simulate",
+    "simulate": "ooctrain.api",
     "tensor": "ooctrain.autograd",
     "tile": "ooctrain.tile",
     "trace": "ooctrain.tracing",
@@ -103,7 +103,7 @@ __all__ = [
 if TYPE_CHECKING:
     from ooctrain import data, errors, functional, models, nn, optim, testing, utils
     from ooctrain.alloc.registry import allocators
-    from ooctrain.api import execute, load_plan, lower_bound, plan, verify
+    from ooctrain.api import execute, load_plan, lower_bound, plan, simulate, verify
     from ooctrain.autograd import Tensor, manual_seed, no_grad, tensor
     from ooctrain.chain import chain
     from ooctrain.cost import Machine
@@ -112,7 +112,6 @@ if TYPE_CHECKING:
     from ooctrain.machines import machine
     from ooctrain.sched.registry import planners
     from ooctrain.sched.schedule import Granule, LowerBound, Plan, Schedule
-    from ooctrain.sched.simulate import simulate
     from ooctrain.sched.timeline import Timeline
     from ooctrain.tile import tile
     from ooctrain.trace import Trace

@@ -1,4 +1,4 @@
-"""The short names: plan, verify, lower_bound, execute, as users call them.
+"""The short names: plan, verify, simulate, lower_bound, execute, as users call them.
 
 In: traces, budgets in words ("25%"), names of planners, machines and allocators. Out: plans and
 runs. The one idea: this room only resolves words into objects and composes the rooms below; every
@@ -15,15 +15,24 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ooctrain.cost import Machine
+from ooctrain.errors import ConfigError
 from ooctrain.machines import machine as find_machine
-from ooctrain.prepare import DEFAULT_REWRITES, Settings, input_values, open_session, placed
+from ooctrain.prepare import (
+    DEFAULT_REWRITES,
+    Settings,
+    input_values,
+    open_session,
+    placed,
+    threads_served,
+)
 from ooctrain.rewrite import apply_rewrites
 from ooctrain.sched import bounds
 from ooctrain.sched import verify as laws
 from ooctrain.sched.base import Planner
 from ooctrain.sched.budget import resolve_budget
-from ooctrain.sched.registry import get_planner
+from ooctrain.sched.registry import as_plan, as_planner
 from ooctrain.sched.schedule import BYTES, Granule, LowerBound, Plan, Schedule
+from ooctrain.sched.simulate import simulate as simulated
 from ooctrain.sched.timeline import Timeline
 from ooctrain.trace import Trace
 from ooctrain.tracing import DEFAULT_LR, initial_values
@@ -37,7 +46,7 @@ class Run:
     """What one executed step gave.
 
     Args:
-        timeline: measured.
+        timeline: measured; its peak is counted in the granule of the plan.
         loss: the step's loss.
         gradients: {parameter name: its final gradient, logical layout}.
         state: {name: value after the step} of parameters, buffers and optimizer slots.
@@ -82,11 +91,12 @@ def plan(
     host_bytes = (
         where.host_bytes if host_budget is None else resolve_budget(rewritten, host_budget, granule)
     )
-    chosen = get_planner(planner) if isinstance(planner, str) else planner
-    result = chosen.plan(
+    chosen = as_planner(planner)
+    found = chosen.plan(
         rewritten, budget_bytes, where, granule=granule, host_budget_bytes=host_bytes, seed=seed,
         time_limit_s=time_limit_s,
     )  # fmt: skip
+    result = as_plan(found, chosen)
     named = Plan(
         result.trace, (*rewrites, *result.rewrites), result.schedule, result.makespan_us,
         result.peak_bytes, result.host_peak_bytes, result.lower_bound,
@@ -106,9 +116,26 @@ def verify(
 
     Raises:
         ScheduleError: with `.rule` and `.index` of the first breach.
+        ConfigError: neither a plan nor a schedule, or a budget or machine that is none.
     """
+    if not isinstance(plan, Plan | Schedule):
+        raise ConfigError(f"{type(plan).__name__} is neither a Plan nor a Schedule", code="OOC-104")
     where = None if machine is None else find_machine(machine)
     laws.verify(plan, original_trace, budget, where)
+
+
+def simulate(
+    schedule: Schedule | Plan, trace: Trace, machine: str | Machine | None = None
+) -> Timeline:
+    """Times of every instruction on a machine; `sched/simulate.py` says how.
+
+    Args:
+        schedule: legal for `trace` (`verify` first); of a plan, its schedule.
+        trace: that the schedule runs, so a plan's `.trace`.
+        machine: name, `Machine`, or None for the saved calibration or "cpu-generic".
+    """
+    listed = schedule.schedule if isinstance(schedule, Plan) else schedule
+    return simulated(listed, trace, find_machine(machine))
 
 
 def lower_bound(
@@ -127,10 +154,15 @@ def load_plan(path: str, trace: Trace) -> Plan:
 
     Raises:
         PlanMismatch: it belongs to another trace.
-        ConfigError: not a plan file.
+        ConfigError: not there, or not a plan file.
     """
-    with open(path, encoding="utf-8") as file:
-        data = json.load(file)
+    try:
+        with open(path, encoding="utf-8") as file:
+            data = json.load(file)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path} is not a plan file: {error}", code="OOC-104") from error
+    if not isinstance(data, dict) or not isinstance(data.get("rewrites", []), list):
+        raise ConfigError(f"{path} is not a plan file", code="OOC-104")
     return Plan.from_json(data, apply_rewrites(trace, data.get("rewrites", ())))
 
 
@@ -148,13 +180,19 @@ def execute(
         device: "cpu".
         allocator: name with parameters, such as "va:chunk=1MiB".
         scalars: step scalars besides {"lr": 0.1, "step": 0, "seed": 0}.
-        settings: threads, link, debug modes; what it says of planning is not used.
+        settings: threads (default: as many as the trace's workspaces serve), link, debug modes;
+            what it says of planning is not used.
 
     Raises:
         PlanMismatch: the plan is for another shape, model, or an allocator with other granules.
+        ConfigError: not a plan.
     """
+    if not isinstance(plan, Plan):
+        raise ConfigError(f"{type(plan).__name__} is not a Plan", code="OOC-104")
     chosen = replace(settings or Settings(), device=device, allocator=allocator)
     trace = plan.trace
+    if chosen.threads is None:
+        chosen = replace(chosen, threads=threads_served(trace, chosen.thread_count))
     values = initial_values(trace, model)
     prepared = placed(plan, chosen)
     opened, session = open_session(
@@ -164,10 +202,16 @@ def execute(
     try:
         step_scalars = {"lr": DEFAULT_LR, "step": 0, "seed": chosen.seed, **(scalars or {})}
         result = session.run_step(input_values(trace, *batch), step_scalars)
+        timeline = result.timeline
+        if plan.schedule.granule == BYTES:
+            # What the pure model grants is what was asked for; the allocator's own rounding of it
+            # is no part of the plan.
+            peak_bytes = session.allocator.stats().peak_requested_bytes
+            timeline = replace(timeline, peak_bytes=peak_bytes)
         state = {name: session.read(trace.variable_by_name[name].id) for name in values}
     finally:
         session.close()
         opened.close()
     found = {name: result.outputs[v] for name, v in trace.outputs.items()}
     gradients = {n.removeprefix("grad:"): g for n, g in found.items() if n.startswith("grad:")}
-    return Run(result.timeline, float(found["loss"]), gradients, state)
+    return Run(timeline, float(found["loss"]), gradients, state)

@@ -19,8 +19,9 @@ import numpy as np
 from ooctrain.alloc.registry import AllocatorChoice, choose_allocator
 from ooctrain.cost import Machine
 from ooctrain.devices.base import Debug
-from ooctrain.errors import ConfigError, DoesNotFit, Infeasible, ShapeError
+from ooctrain.errors import ConfigError, DoesNotFit, Infeasible, PlanMismatch, ShapeError
 from ooctrain.execution.placement import reserved_peak
+from ooctrain.layers.base import Spec
 from ooctrain.layers.loss import SoftmaxCrossEntropy, check_labels
 from ooctrain.machines import machine as find_machine
 from ooctrain.machines import with_link
@@ -28,7 +29,7 @@ from ooctrain.rewrite import apply_rewrites
 from ooctrain.sched.base import Planner
 from ooctrain.sched.budget import resolve_budget, trace_peak_bytes
 from ooctrain.sched.keep_all import KeepAll
-from ooctrain.sched.registry import get_planner
+from ooctrain.sched.registry import as_plan, as_planner
 from ooctrain.sched.schedule import Plan
 from ooctrain.sched.verify import verify
 from ooctrain.trace import Call, Trace
@@ -82,6 +83,8 @@ class Settings:
                 f"device {self.device!r} is not available in this version", code="OOC-106",
                 fix='device="cpu"',
             )  # fmt: skip
+        if self.threads is not None and self.threads < 1:
+            raise ConfigError(f"{self.threads} threads are none", code="OOC-106", fix="1 or more")
 
     @property
     def thread_count(self) -> int:
@@ -138,11 +141,11 @@ def prepare(trace: Trace, settings: Settings) -> PreparedStep:
     roomy_bytes = 2 * trace_peak_bytes(rewritten)
     roomy = choose_allocator(settings.allocator, roomy_bytes, binding=False)
     in_core = KeepAll().plan(rewritten, MAX_BYTES, machine, granule=roomy.granule)
-    planner, budget = settings.planner, settings.budget
+    # Named wrongly is wrong, even where no budget asks for planning.
+    chosen, budget = as_planner(settings.planner), settings.budget
     if budget is None:
-        planner, budget = KeepAll(), reserved_peak(in_core.schedule, rewritten, roomy)
+        chosen, budget = KeepAll(), reserved_peak(in_core.schedule, rewritten, roomy)
     budget_bytes = resolve_budget(rewritten, budget, roomy.granule)
-    chosen = get_planner(planner) if isinstance(planner, str) else planner
     if budget_bytes < roomy.granule.size_bytes:
         # No allocator can serve so little; the planner says what it takes.
         chosen.plan(rewritten, budget_bytes, machine, granule=roomy.granule)
@@ -198,6 +201,7 @@ class _Search:
             host_budget_bytes=host_bytes, seed=self.settings.seed,
             time_limit_s=self.settings.time_limit_s,
         )  # fmt: skip
+        found = as_plan(found, self.planner)
         plan = replace(
             found,
             rewrites=(*self.settings.rewrites, *found.rewrites),
@@ -257,11 +261,20 @@ def open_session(
     Args:
         values: {persistent variable id: value, logical layout}.
         wanted: variables whose value each step hands out.
+
+    Raises:
+        PlanMismatch: kernels on so many threads need more scratch than the trace gives them.
     """
     from ooctrain.devices.cpu import CpuDevice
     from ooctrain.executor import Session, host_extent_bytes
 
     plan = prepared.plan
+    if not _serves(plan.trace, settings.thread_count):
+        raise PlanMismatch(
+            f"the plan's workspaces are too small for {settings.thread_count} threads",
+            numbers=f"they serve {threads_served(plan.trace, settings.thread_count)}",
+            fix="trace with threads= as many as the step runs on",
+        )
     rate = settings.link_bytes_per_us
     device = CpuDevice(
         prepared.allocator.budget_bytes, host_extent_bytes(plan.trace, plan.schedule),
@@ -275,13 +288,40 @@ def open_session(
         raise
 
 
+def threads_served(trace: Trace, most: int) -> int:
+    """The largest number of threads, up to `most`, whose scratch the trace's workspaces hold."""
+    return next((n for n in range(most, 1, -1) if _serves(trace, n)), 1)
+
+
+def _serves(trace: Trace, threads: int) -> bool:
+    return all(
+        call.op.workspace_bytes(*_specs(trace, call), threads) <= call.workspace_bytes
+        for call in trace.calls
+    )
+
+
+def _specs(trace: Trace, call: Call) -> tuple[list[Spec], list[Spec]]:
+    ins, outs = (
+        [Spec(trace.variables[v].shape, trace.variables[v].dtype) for v in side]
+        for side in (call.ins, call.outs)
+    )
+    return ins, outs
+
+
 def input_values(trace: Trace, x: np.ndarray, y: np.ndarray | None) -> dict[int, np.ndarray]:
     """A batch by variable, in the element types that the trace wants.
 
     Raises:
         ShapeError: a batch of another shape, or labels that are no class numbers.
+        ConfigError: no target where the step takes one, or one where it takes none.
     """
     given = {"input": x} if y is None else {"input": x, "target": y}
+    wanted = {v.name for v in trace.variables if v.kind == "input"}
+    if wanted != set(given):
+        raise ConfigError(
+            f"the step takes {' and '.join(sorted(wanted)) or 'no batch'}, given are "
+            f"{' and '.join(given)}", code="OOC-111",
+        )  # fmt: skip
     inputs = {}
     for name, value in given.items():
         variable = trace.variable_by_name[name]

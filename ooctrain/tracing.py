@@ -13,10 +13,11 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from numbers import Integral
 
 from ooctrain import functional as F
 from ooctrain.autograd import Site, Tape, Tensor, no_grad, use_tape
-from ooctrain.errors import ConfigError
+from ooctrain.errors import ConfigError, ShapeError
 from ooctrain.incore import initial_values, run_trace, storages
 from ooctrain.layers.base import Op, Scalars, Spec
 from ooctrain.module import Module, Parameter
@@ -132,9 +133,12 @@ def trace(
     """
     if device not in ("cpu", "cuda"):
         raise ConfigError(f"device {device!r} is neither 'cpu' nor 'cuda'", code="OOC-106")
+    if threads is not None and threads < 1:
+        raise ConfigError(f"{threads} threads are none", code="OOC-106", fix="1 or more")
+    shape = _batch_shape(input_shape)
     names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
     names |= {buffer: name for name, buffer in model.named_buffers()}
-    update = _optimizer(optimizer, model) if training else None
+    update = named_optimizer(optimizer, model) if training and optimizer is not None else None
     if update is not None:
         names |= {
             slot: f"{names[p]}.{key}" for p in model.parameters() if update.updates(p)
@@ -151,9 +155,9 @@ def trace(
     )
     with use_tape(tape), _named(names), _mode(model, training):
         if training:
-            step.train(model, tuple(input_shape), _loss(loss), target_shape, accumulate)
+            step.train(model, shape, _loss(loss), target_shape, accumulate)
         else:
-            step.evaluate(model, tuple(input_shape), _loss(loss) if loss else None, target_shape)
+            step.evaluate(model, shape, _loss(loss) if loss else None, target_shape)
     return runner.builder.build()
 
 
@@ -260,6 +264,16 @@ def target_spec(
     return Spec((whole[0], *whole[2:]), "int64")
 
 
+def _batch_shape(input_shape: Sequence[int]) -> tuple[int, ...]:
+    """Raises ShapeError unless it is a batch of at least one sample."""
+    shape = tuple(input_shape) if isinstance(input_shape, Sequence) else ()
+    if not shape or any(not isinstance(n, Integral) or n < 1 for n in shape):
+        raise ShapeError(
+            f"{input_shape!r} is no shape of a batch", fix="images are (N, C, H, W), each 1 or more"
+        )
+    return tuple(int(n) for n in shape)
+
+
 def _part(batch: Tensor, part: int, parts: int) -> Tensor:
     rows = batch.shape[0] // parts
     return batch if parts == 1 else batch[part * rows : (part + 1) * rows]
@@ -275,7 +289,8 @@ def _loss(loss: str | Loss | None) -> Loss:
     return LOSSES[loss]
 
 
-def _optimizer(optimizer: str | Optimizer | None, model: Module) -> Optimizer | None:
+def named_optimizer(optimizer: str | Optimizer, model: Module) -> Optimizer:
+    """The optimizer that a name stands for; others as they are."""
     if not isinstance(optimizer, str):
         return optimizer
     if optimizer == "sgd":

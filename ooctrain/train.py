@@ -23,19 +23,18 @@ from ooctrain.devices.base import Debug
 from ooctrain.errors import ConfigError, TrainingStopped
 from ooctrain.execution.result import StepResult
 from ooctrain.module import Module
-from ooctrain.optim import SGD, LRScheduler, Optimizer
+from ooctrain.optim import LRScheduler, Optimizer
 from ooctrain.prepare import PreparedStep, Settings, input_values, prepare
 from ooctrain.residence import Residence
 from ooctrain.sched.base import Planner
 from ooctrain.sched.schedule import Plan
 from ooctrain.sched.timeline import Timeline
 from ooctrain.trace import Trace
-from ooctrain.tracing import Loss
+from ooctrain.tracing import Loss, named_optimizer
 from ooctrain.tracing import trace as trace_step
 from ooctrain.utils import Clip
 
 Batch = tuple[np.ndarray, np.ndarray]
-DEFAULT_LR = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +52,7 @@ class Trainer:
     Args:
         model: its parameters are the trainer's from now on; read them through `state_dict`.
         loss: "cross_entropy", "mse", "l1" or a function of (output, target).
-        optimizer: default SGD with learning rate 0.1 and momentum 0.9.
+        optimizer: one of `optim`, "adam", or "sgd": learning rate 0.1 and momentum 0.9.
         budget: of everything on the device: bytes, "512MiB", "25%"; None: train in-core.
         planner, allocator, device: by name, with parameters.
         accumulate: parts that a batch goes through in, gradients added.
@@ -72,7 +71,8 @@ class Trainer:
     """
 
     def __init__(
-        self, model: Module, loss: str | Loss = "cross_entropy", optimizer: Optimizer | None = None,
+        self, model: Module, loss: str | Loss = "cross_entropy",
+        optimizer: str | Optimizer | None = None,
         budget: int | str | None = None, planner: str | Planner = "auto", allocator: str = "va",
         device: str = "cpu", accumulate: int = 1, *, threads: int | None = None,
         machine: str | Machine | None = None, link_bandwidth: float | None = None,
@@ -80,7 +80,7 @@ class Trainer:
         clip: Clip | float | None = None, debug: Debug | None = None,
     ):  # fmt: skip
         self.model, self.loss = model, loss
-        self.optimizer = optimizer or SGD(model.parameters(), lr=DEFAULT_LR, momentum=0.9)
+        self.optimizer = named_optimizer(optimizer or "sgd", model)
         self.settings = Settings(
             budget=budget, planner=planner, allocator=allocator, device=device, threads=threads,
             machine=machine, link_bytes_per_us=link_bandwidth, host_budget=host_budget, seed=seed,

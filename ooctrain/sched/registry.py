@@ -12,10 +12,12 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from ooctrain import specs
+from ooctrain.errors import ConfigError
 from ooctrain.sched.auto import Auto
 from ooctrain.sched.base import Planner
 from ooctrain.sched.keep_all import KeepAll
 from ooctrain.sched.naive import Naive
+from ooctrain.sched.schedule import Plan
 from ooctrain.sched.window import Window
 
 ENTRY_POINTS = "ooctrain.planners"
@@ -31,6 +33,33 @@ def get_planner(spec: str) -> Planner:
         ConfigError: unknown name, file or parameter; the nearest known one is suggested.
     """
     return specs.resolve(spec, PLANNERS, group=ENTRY_POINTS, what="planner")
+
+
+def as_planner(planner: str | Planner | type) -> Planner:
+    """A planner from whatever names one: a text, a class with defaults for all, or a planner.
+
+    Raises:
+        ConfigError: as `get_planner`, or an object that cannot plan.
+    """
+    if isinstance(planner, str):
+        found: Planner = get_planner(planner)
+    else:
+        found = planner() if isinstance(planner, type) else planner
+    if not callable(getattr(found, "plan", None)) or not hasattr(found, "name"):
+        raise ConfigError(
+            f"{type(found).__name__} is no planner: it lacks `name` or `plan`", code="OOC-108",
+            fix="ooctrain/sched/base.py says what a planner has",
+        )  # fmt: skip
+    return found
+
+
+def as_plan(found: object, planner: Planner) -> Plan:
+    """What a planner returned, if it is a plan at all; ConfigError otherwise."""
+    if not isinstance(found, Plan):
+        raise ConfigError(
+            f"planner {planner.name!r} returned {type(found).__name__}, not a Plan", code="OOC-108"
+        )
+    return found
 
 
 def planners() -> tuple[str, ...]:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ooctrain.alloc.base import Allocator, Block, RangedAllocator, make_changes
+from ooctrain.alloc.registry import choose_allocator
 from ooctrain.errors import ConfigError, InvalidFree, OoctrainError, OutOfDeviceMemory
 from ooctrain.testing.strict_memory import StrictMemory
 
@@ -38,7 +39,7 @@ class AllocatorFailure(OoctrainError, AssertionError):
         self.requests = tuple(requests)
 
 
-def check_allocator(make: Make, *, examples: int = 100, seed: int = 0) -> int:
+def check_allocator(make: Make | str, *, examples: int = 100, seed: int = 0) -> int:
     """Holds an allocator to its promises.
 
     The laws: live blocks are disjoint, as large as asked for, and keep their bytes; the books are
@@ -47,7 +48,8 @@ def check_allocator(make: Make, *, examples: int = 100, seed: int = 0) -> int:
     freed can be had again; `close` names what was live.
 
     Args:
-        make: the allocator's class, or a function that takes the memory.
+        make: the allocator's class, a function that takes the memory, or a name with parameters
+            ("va:chunk=4KiB", "file.py:Class").
         examples: how many random lists of requests are tried.
         seed: of the lists.
 
@@ -57,6 +59,8 @@ def check_allocator(make: Make, *, examples: int = 100, seed: int = 0) -> int:
     Raises:
         AllocatorFailure: a law is broken.
     """
+    if isinstance(make, str):
+        make = choose_allocator(make, ARENA_PAGES * PAGE_BYTES, binding=False).make
     rng = random.Random(seed)
     for _ in range(examples):
         requests = _random_requests(rng)

@@ -20,6 +20,7 @@ from ooctrain.errors import Infeasible, OoctrainError, ScheduleError
 from ooctrain.sched.base import HOST_LACKS, Planner
 from ooctrain.sched.bounds import lower_bound
 from ooctrain.sched.budget import trace_peak_bytes
+from ooctrain.sched.registry import as_planner
 from ooctrain.sched.schedule import BYTES, Granule, Plan
 from ooctrain.sched.verify import verify
 from ooctrain.testing.byte_list import LawBroken
@@ -75,12 +76,12 @@ Law = Callable[[Planner, Case], None]
 
 
 def check_planner(
-    planner: Planner, *, examples: int = 50, seed: int = 0, time_limit_s: float = 25.0
+    planner: str | Planner | type, *, examples: int = 50, seed: int = 0, time_limit_s: float = 25.0
 ) -> int:
     """Tries all laws of a planner on random traces.
 
     Args:
-        planner: anything with `name` and `plan`.
+        planner: anything with `name` and `plan`, its class, or its name ("file.py:Class" too).
         examples: number of random cases.
         seed: of the cases.
         time_limit_s: after so long no new case is begun.
@@ -90,7 +91,9 @@ def check_planner(
 
     Raises:
         PlannerFailure: the first law broken, on a trace that was made as small as possible.
+        ConfigError: no planner is named so.
     """
+    planner = as_planner(planner)
     started = time.monotonic()
     for number in range(examples):
         case = random_case(random.Random(f"{seed}/{number}"))

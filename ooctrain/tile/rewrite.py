@@ -7,6 +7,9 @@ those of the tiles must be for as many. Read next: `halo.py`, `rules.py`, `segme
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from numbers import Integral
+
 from ooctrain.errors import ConfigError
 from ooctrain.tile.adjoint import spec_of
 from ooctrain.tile.halo import tile_spans
@@ -20,7 +23,7 @@ MOST_THREADS = 1024
 
 def tile_trace(trace: Trace, grid: tuple[int, int], first: str | None, last: str | None) -> Trace:
     """See `ooctrain.tile.tile`."""
-    if len(grid) != 2 or min(grid) < 1:
+    if not _is_grid(grid):
         raise ConfigError(f"a grid is two numbers of tiles, not {grid!r}", code="OOC-113")
     segment = find_segment(trace, first, last)
     height, width = trace.variables[segment.source].shape[2:]
@@ -29,6 +32,14 @@ def tile_trace(trace: Trace, grid: tuple[int, int], first: str | None, last: str
     columns = tile_spans([w[1] for w in windows], width, grid[1])
     tiles = make_tiles(trace, segment, rows, columns)
     return weave(trace, segment, tiles, _threads(trace, segment))
+
+
+def _is_grid(grid: object) -> bool:
+    """Two whole numbers from 1 on."""
+    return (
+        isinstance(grid, Sequence) and len(grid) == 2
+        and all(isinstance(n, Integral) and int(n) >= 1 for n in grid)
+    )  # fmt: skip
 
 
 def parse_name(name: str) -> tuple[tuple[int, int], str | None, str | None]:

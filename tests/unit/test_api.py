@@ -1,0 +1,150 @@
+"""The short names as an outsider uses them: names for machines, rubbish for plans, odd threads."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import ooctrain as oc
+from ooctrain.errors import ConfigError, PlanMismatch, ShapeError
+from ooctrain.prepare import Settings
+from ooctrain.testing import check_allocator, check_planner
+
+CLASSES, BATCH = 4, 8
+MACHINE = oc.machine("v100-pcie")
+
+
+def small_model() -> oc.nn.Module:
+    oc.manual_seed(5)
+    return oc.nn.Sequential(
+        oc.nn.Conv2d(3, 16, 3, padding=1), oc.nn.BatchNorm2d(16), oc.nn.ReLU(),
+        oc.nn.Conv2d(16, 32, 3, padding=1), oc.nn.ReLU(), oc.nn.AdaptiveAvgPool2d(1),
+        oc.nn.Flatten(), oc.nn.Linear(32, CLASSES),
+    )  # fmt: skip
+
+
+def batch() -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(2)
+    x = rng.normal(size=(BATCH, 3, 12, 12)).astype(np.float32)
+    return x, rng.integers(0, CLASSES, BATCH)
+
+
+def small_trace(threads: int | None = None) -> oc.Trace:
+    return oc.trace(small_model(), (BATCH, 3, 12, 12), threads=threads)
+
+
+def test_simulate_takes_a_name_a_machine_or_none():
+    trace = small_trace()
+    plan = oc.plan(trace, "50%", machine="v100-pcie")
+    by_name = oc.simulate(plan.schedule, plan.trace, "v100-pcie")
+    assert by_name == oc.simulate(plan.schedule, plan.trace, MACHINE)
+    assert by_name == oc.simulate(plan, plan.trace, MACHINE)
+    assert by_name.makespan_us == plan.makespan_us
+    assert oc.simulate(plan.schedule, plan.trace).peak_bytes == plan.peak_bytes
+
+
+@pytest.mark.parametrize("allocator", ["va", "va:chunk=4KiB", "best-fit"])
+def test_measured_peak_is_that_of_the_plan_in_the_granule_of_the_plan(allocator):
+    plan = oc.plan(small_trace(), "30%", planner="window")
+    run = oc.execute(plan, small_model(), batch(), allocator=allocator)
+    assert run.timeline.peak_bytes == plan.peak_bytes
+
+
+def test_a_trace_for_one_thread_runs_on_one_with_the_same_bits():
+    one = oc.execute(oc.plan(small_trace(threads=1), "100%"), small_model(), batch())
+    two = oc.execute(oc.plan(small_trace(threads=2), "100%"), small_model(), batch())
+    assert one.loss == two.loss
+    assert all(np.array_equal(one.gradients[k], two.gradients[k]) for k in one.gradients)
+
+
+def test_more_threads_than_the_workspaces_serve_are_refused():
+    plan = oc.plan(small_trace(threads=1), "100%")
+    with pytest.raises(PlanMismatch, match="workspaces"):
+        oc.execute(plan, small_model(), batch(), settings=Settings(threads=2))
+
+
+@pytest.mark.parametrize("threads", [0, -2])
+def test_no_threads_are_refused(threads):
+    with pytest.raises(ConfigError, match="threads"):
+        small_trace(threads=threads)
+    with pytest.raises(ConfigError, match="threads"):
+        oc.Trainer(small_model(), threads=threads)
+
+
+@pytest.mark.parametrize("shape", [(), 5, (0, 3, 12, 12), (2.5, 3, 12, 12), (2, 3, -1, 12)])
+def test_no_shape_of_a_batch(shape):
+    with pytest.raises(ShapeError, match="shape of a batch"):
+        oc.trace(small_model(), shape)
+
+
+class Nothing:
+    """Has the looks of a planner."""
+
+    name = "nothing"
+
+    def plan(self, *arguments, **options):
+        return None
+
+
+def test_planners_as_class_object_and_what_is_none():
+    trace = small_trace()
+    with pytest.raises(ConfigError, match="not a Plan"):
+        oc.plan(trace, "50%", planner=Nothing)
+    with pytest.raises(ConfigError, match="no planner"):
+        oc.plan(trace, "50%", planner=object())
+    with pytest.raises(ConfigError, match="not a Plan"):
+        oc.Trainer(small_model(), planner=Nothing(), budget="50%").step(*batch())
+
+
+def test_an_unknown_planner_is_refused_without_a_budget_too():
+    with pytest.raises(ConfigError, match="unknown planner"):
+        oc.Trainer(small_model(), planner="widnow").step(*batch())
+
+
+def test_laws_run_by_name():
+    assert check_planner("window:size=2", examples=2) == 2
+    assert check_allocator("va:chunk=4KiB", examples=2) == 2
+    assert check_allocator("best-fit", examples=2) == 2
+
+
+@pytest.mark.parametrize("rubbish", ["a list", [], None])
+def test_verify_and_execute_want_lists(rubbish):
+    with pytest.raises(ConfigError):
+        oc.verify(rubbish, small_trace(), "50%")
+    with pytest.raises(ConfigError):
+        oc.execute(rubbish, small_model(), batch())
+
+
+@pytest.mark.parametrize("text", ["{x", "[1]", "{}", '{"rewrites": 3}', None])
+def test_broken_plan_files(tmp_path, text):
+    file = tmp_path / "plan.json"
+    if text is not None:
+        file.write_text(text)
+    with pytest.raises(ConfigError) as refused:
+        oc.load_plan(str(file), small_trace())
+    assert refused.value.code == "OOC-104"
+
+
+def test_a_chain_cannot_be_executed_and_says_so():
+    chain = oc.chain([4, 6], [3, 0], [3], [5], [1], [1])
+    with pytest.raises(ConfigError, match="takes no batch"):
+        oc.execute(oc.plan(chain, 100), small_model(), batch())
+
+
+def test_a_batch_without_target_costs_nothing():
+    x, y = batch()
+    spoilt, clean = oc.Trainer(small_model()), oc.Trainer(small_model())
+    assert spoilt.step(x, y) == clean.step(x, y)
+    with pytest.raises(ConfigError, match="target"):
+        spoilt.step(x, None)
+    assert spoilt.step(x, y) == clean.step(x, y)
+
+
+def test_trainer_takes_an_optimizer_by_name():
+    x, y = batch()
+    model = small_model()
+    named = oc.Trainer(small_model(), optimizer="adam")
+    made = oc.Trainer(model, optimizer=oc.optim.Adam(model.parameters()))
+    assert [named.step(x, y) for _ in range(2)] == [made.step(x, y) for _ in range(2)]
+    with pytest.raises(ConfigError, match="no optimizer"):
+        oc.Trainer(small_model(), optimizer="adm")
