@@ -88,6 +88,9 @@ def save(
     metadata = {STATE_KEY: state, CHECKSUM_KEY: _checksum(ordered, state)}
     temporary = target.with_name(f"{target.name}.tmp.{os.getpid()}.{secrets.token_hex(4)}")
     try:
+        if target.exists() and not target.is_file():
+            # A folder or a device would be renamed like a previous checkpoint.
+            raise OSError("there is something of that name that is no file")
         target.parent.mkdir(parents=True, exist_ok=True)
         _write(temporary, _header(ordered, metadata), ordered.values())
         _keep_previous(target, keep)

@@ -228,3 +228,12 @@ def test_a_writer_killed_at_any_moment_leaves_a_whole_file(tmp_path):
         writer.wait()
         checkpoint = read(path)
         assert (checkpoint.arrays["w"] == checkpoint.run.step).all()
+
+
+def test_a_folder_of_that_name_stays_where_it_is(tmp_path):
+    folder = tmp_path / "runs"
+    folder.mkdir()
+    with pytest.raises(CheckpointError, match="no file") as refused:
+        save(folder, arrays(), RUN)
+    assert refused.value.code == "OOC-314"
+    assert os.listdir(tmp_path) == ["runs"] and folder.is_dir()
