@@ -17,6 +17,7 @@ import numpy as np
 from ooctrain import functional as F
 from ooctrain.autograd import Tensor, current_tape
 from ooctrain.eager import HostStorage
+from ooctrain.errors import ShapeError
 from ooctrain.functional import IntOrPair
 from ooctrain.module import Module, Parameter
 
@@ -94,6 +95,11 @@ class Conv2d(Module):
         padding: IntOrPair | str = 0, dilation: IntOrPair = 1, groups: int = 1, bias: bool = True,
     ):  # fmt: skip
         super().__init__()
+        if groups < 1 or in_channels % groups or out_channels % groups:
+            raise ShapeError(
+                f"conv2d: {in_channels} channels in and {out_channels} out do not part into "
+                f"{groups} groups"
+            )
         r, s = (kernel_size, kernel_size) if isinstance(kernel_size, int) else kernel_size
         self.stride, self.padding, self.dilation, self.groups = stride, padding, dilation, groups
         shape = (out_channels, in_channels // groups, r, s)

@@ -148,3 +148,16 @@ def test_trainer_takes_an_optimizer_by_name():
     assert [named.step(x, y) for _ in range(2)] == [made.step(x, y) for _ in range(2)]
     with pytest.raises(ConfigError, match="no optimizer"):
         oc.Trainer(small_model(), optimizer="adm")
+
+
+def test_a_granule_is_a_granule():
+    with pytest.raises(ConfigError, match="granule"):
+        oc.plan(small_trace(), "50%", granule=65536)
+    granule = oc.Granule(65536, True)
+    assert oc.plan(small_trace(), "50%", granule=granule).schedule.granule == granule
+
+
+@pytest.mark.parametrize("groups", [0, 2, 5])
+def test_groups_part_the_channels(groups):
+    with pytest.raises(ShapeError, match="groups"):
+        oc.nn.Conv2d(3, 4, 3, groups=groups)

@@ -236,4 +236,5 @@ def test_a_folder_of_that_name_stays_where_it_is(tmp_path):
     with pytest.raises(CheckpointError, match="no file") as refused:
         save(folder, arrays(), RUN)
     assert refused.value.code == "OOC-314"
-    assert os.listdir(tmp_path) == ["runs"] and folder.is_dir()
+    assert os.listdir(tmp_path) == ["runs"]
+    assert folder.is_dir()
