@@ -86,7 +86,9 @@ def plan(
         ConfigError: an unknown name or a budget that is none.
     """
     if not isinstance(granule, Granule):
-        raise ConfigError(f"{granule!r} is no granule", code="OOC-105", fix="oc.Granule(65536, True)")
+        raise ConfigError(
+            f"{granule!r} is no granule", code="OOC-105", fix="oc.Granule(65536, True)"
+        )
     where = find_machine(machine)
     rewritten = apply_rewrites(trace, rewrites)
     budget_bytes = resolve_budget(rewritten, budget, granule)
