@@ -42,7 +42,7 @@ def test_mutants_of_every_kind_are_caught_and_survive():
     seen: set[tuple[str, bool]] = set()
 
     @given(cases(max_calls=6))
-    @settings(max_examples=60, derandomize=True)
+    @settings(max_examples=400, derandomize=True)
     def collect(case: Case) -> None:
         if len(case.schedule):
             for what, mutant in mutants(case.trace, case.schedule, case.rng(), 10):
