@@ -93,7 +93,8 @@ def main(arguments: Sequence[str] = (), *, quick: bool = False) -> dict:
                     results.append({
                         "list": name, "budget": budget or "in-core", "allocator": allocator,
                         "instructions": len(trainer.plan.schedule), "step_us": real_us,
-                        "walk_us": whole_us, "instruction_us": each_us, "idle_share": line.stall_us / line.makespan_us,
+                        "walk_us": whole_us, "instruction_us": each_us,
+                        "idle_share": line.stall_us / line.makespan_us,
                     })  # fmt: skip
     rows = [
         [
