@@ -15,6 +15,7 @@ import numpy as np
 from lesson import Lesson
 
 import ooctrain as oc
+from ooctrain.report.charts import Piece, strips_svg
 
 lesson = Lesson("01 autograd from nothing")
 
@@ -151,6 +152,31 @@ lesson.cell("who waits for the backward pass?")
 forward = {output for _, _, output in tape.lines[:4]}
 needed = {n for _, inputs, _ in tape.lines[4:] for n in inputs if n in forward}
 print(f"    forward values that the backward pass reads: {sorted(needed)} of {sorted(forward)}")
+
+# %% [markdown]
+# The picture has one row for each value that the tape writes: the bar begins at the line that
+# writes it and ends with the last line that reads it. One forward value, v1, spans the whole
+# backward pass up to the line which needs it; in a deep network there are hundreds like it, and
+# each holds its memory the longer, the earlier it was written.
+
+# %%
+lesson.cell("lifetimes")
+rows = []
+for written, (function, _, output) in enumerate(tape.lines):
+    reads = [line for line, (_, inputs, _) in enumerate(tape.lines) if output in inputs]
+    # The loss reads v3 at once. A gradient that no line reads is what we wanted: it stays.
+    end = max(reads, default=written if written < 4 else len(tape.lines) - 1) + 1
+    rows.append((f"{output} {function}", [Piece(written, end, output, int(written >= 4))]))
+lesson.picture(
+    "01_lifetimes.svg",
+    strips_svg(
+        "From the line that writes a value to the last that reads it",
+        rows,
+        extent=len(tape.lines),
+        axis="line of the tape",
+        legend=("forward", "backward"),
+    ),
+)
 
 # %% [markdown]
 # ## The same list in the library

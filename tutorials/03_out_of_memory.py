@@ -15,9 +15,11 @@ import numpy as np
 from lesson import Lesson
 
 import ooctrain as oc
+from ooctrain.alloc.base import make_changes
 from ooctrain.alloc.registry import choose_allocator
 from ooctrain.alloc.replay import PaperMemory
 from ooctrain.errors import OutOfDeviceMemory
+from ooctrain.report.charts import Piece, strips_svg
 from ooctrain.sched.budget import trace_minimum_bytes, trace_peak_bytes
 from ooctrain.units import format_bytes
 
@@ -107,19 +109,67 @@ except OutOfDeviceMemory as error:
     fragmented = str(error)
     print("   ", fragmented.replace("\n", "\n    "))
 
+
+class WatchedMemory(PaperMemory):
+    """Memory without bytes that keeps the page table: {address: place in the 4 MiB}."""
+
+    def __init__(self, size_bytes):
+        super().__init__(size_bytes)
+        self.table = {}
+
+    def map(self, address, offset, size_bytes):
+        for page in range(0, size_bytes, PAGE):
+            self.table[address + page] = offset + page
+
+
 choice = choose_allocator("va", 4 * MIB)
-virtual = choice.make(PaperMemory(4 * MIB))
-blocks = [virtual.allocate(MIB, f"block {i}") for i in range(4)]
-virtual.free(blocks[0])
-virtual.free(blocks[2])
+PAGE = choice.granule.size_bytes
+memory = WatchedMemory(4 * MIB)
+virtual = choice.make(memory)
+pages = [virtual.allocate(MIB, f"block {i}") for i in range(4)]
+virtual.free(pages[0])
+virtual.free(pages[2])
 large = virtual.allocate(2 * MIB, "the large one")
+make_changes(virtual)
 print(f"    va: granted {format_bytes(large.granted_bytes)} from the same two holes")
 
 # %% [markdown]
 # Virtual addressing glues the two holes together with a page table: the address is contiguous, the
 # memory behind it is not. That is the allocator this library uses by default (tutorial 07 builds
-# it).
-#
+# it). The picture shows where each block lies in the 4 MiB.
+
+# %%
+lesson.cell("where the blocks lie")
+
+
+def piece(lo, size, block):
+    """A piece of the picture, in MiB."""
+    return Piece(lo / MIB, (lo + size) / MIB, block.tag, int(block.tag == large.tag))
+
+
+rows = [
+    ("best-fit", [piece(b.address - blocks[0].address, MIB, b) for b in blocks[1::2]]),
+    (
+        "va",
+        [
+            piece(memory.table[b.address + offset], MIB, b)
+            for b in (*pages[1::2], large)
+            for offset in range(0, b.granted_bytes, MIB)
+        ],
+    ),
+]
+lesson.picture(
+    "03_two_holes.svg",
+    strips_svg(
+        "Two holes of 1 MiB, and a request for 2 MiB",
+        rows,
+        extent=4,
+        axis="MiB of the arena",
+        legend=("blocks", "the large one (best-fit has no place for it)"),
+    ),
+)
+
+# %% [markdown]
 # ## The budget is real
 #
 # The cpu device's arena is exactly the budget: there is no more memory to be had. We train one
@@ -165,5 +215,7 @@ assert moved.peak_bytes <= in_core // 2
 assert factor > 3
 assert "fragment" in fragmented
 assert large.granted_bytes == 2 * MIB
+places = {memory.table[large.address + offset] for offset in range(0, 2 * MIB, PAGE)}
+assert places == {*range(0, MIB, PAGE), *range(2 * MIB, 3 * MIB, PAGE)}
 assert same
 print("\nall asserts passed")

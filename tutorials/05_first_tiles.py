@@ -14,6 +14,7 @@ from lesson import Lesson
 
 import ooctrain as oc
 from ooctrain.layers.base import Window
+from ooctrain.report.charts import Piece, strips_svg
 from ooctrain.sched.budget import trace_minimum_bytes
 from ooctrain.tile.halo import Span, chain_reads
 from ooctrain.units import format_bytes
@@ -50,6 +51,36 @@ border = chain_reads(Span(0, 8), [conv, conv, conv], extent=32)
 for layer, read in enumerate(border, 1):
     padding = f"pads {read.pad_lo} before, {read.pad_hi} after"
     print(f"      layer {layer} reads rows {read.inside}, {padding}")
+
+# %% [markdown]
+# The picture shows, for two tiles, which rows of each layer's input are read: blue the rows above
+# which the tile lies, orange the halo. The top tile has no halo above: there is nothing to read.
+
+# %%
+lesson.cell("a picture of halos")
+
+
+def read_rows(name, reads, tile):
+    """One strip for each layer, the last layer's output below."""
+    strips = []
+    for layer, read in enumerate(reads, 1):
+        lo, hi = read.inside.lo, read.inside.hi
+        pieces = [Piece(tile.lo, tile.hi), Piece(lo, tile.lo, kind=1), Piece(tile.hi, hi, kind=1)]
+        strips.append((f"{name}, layer {layer}", [p for p in pieces if p.lo < p.hi]))
+    return [*strips, (f"{name}, output", [Piece(tile.lo, tile.hi, f"rows {tile}")])]
+
+
+inner, top = read_rows("inner tile", reads, Span(8, 16)), read_rows("top tile", border, Span(0, 8))
+lesson.picture(
+    "05_halos.svg",
+    strips_svg(
+        "Rows that a tile reads through three 3 x 3 convolutions",
+        [*inner, *top],
+        extent=32,
+        axis="row",
+        legend=("the tile's own rows", "halo"),
+    ),
+)
 
 # %% [markdown]
 # Stride and pooling follow the same formula: outputs [lo, hi) read the inputs [lo * s - p, (hi -

@@ -1,0 +1,80 @@
+"""Pictures show what they were given, where they were told, and are well-formed."""
+
+import re
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ooctrain.report.charts import (
+    COLOURS,
+    LEFT,
+    RIGHT,
+    WIDTH,
+    Curve,
+    Piece,
+    curves_svg,
+    round_ticks,
+    strips_svg,
+)
+
+SVG = "{http://www.w3.org/2000/svg}"
+SPAN = WIDTH - LEFT - RIGHT
+
+
+def boxes(svg, colour):
+    """(x, width) of the boxes of one colour that carry a name."""
+    found = ElementTree.fromstring(svg).iter(f"{SVG}rect")
+    shown = [
+        box for box in found if box.get("fill") == colour and box.find(f"{SVG}title") is not None
+    ]
+    return [(float(box.get("x")), float(box.get("width"))) for box in shown]
+
+
+def test_a_piece_lies_where_it_was_put():
+    svg = strips_svg("t", [("row", [Piece(2, 6, "half <&>", 1)])], extent=8)
+    ((x, width),) = boxes(svg, COLOURS[1])
+    assert x == pytest.approx(LEFT + SPAN / 4, abs=0.1)
+    assert width == pytest.approx(SPAN / 2 - 1, abs=0.1)
+    assert not boxes(svg, COLOURS[0])
+
+
+def test_a_name_is_written_only_where_there_is_room():
+    svg = strips_svg("t", [("row", [Piece(0, 1, "narrow"), Piece(1, 100, "wide")])], extent=100)
+    texts = [text.text for text in ElementTree.fromstring(svg).iter(f"{SVG}text")]
+    assert "wide" in texts
+    assert "narrow" not in texts
+
+
+def lines(svg):
+    """The points of each polyline."""
+    found = re.findall(r'<polyline points="([^"]*)"', svg)
+    return [[tuple(map(float, p.split(","))) for p in points.split()] for points in found]
+
+
+def test_a_gap_in_a_curve_stays_a_gap():
+    points = [(1, 1), (2, 2), (3, None), (4, 4), (5, 5)]
+    svg = curves_svg("t", [Curve("c", points)], x_axis="x", y_axis="y")
+    assert [len(line) for line in lines(svg)] == [2, 2]
+
+
+def test_equal_factors_are_equal_distances_where_the_axis_doubles():
+    points = [(x, 1.0) for x in (1, 2, 4, 8)]
+    svg = curves_svg("t", [Curve("c", points)], x_axis="x", y_axis="y", doubling=True)
+    ((a, _), (b, _), (c, _), (d, _)) = lines(svg)[0]
+    assert b - a == pytest.approx(c - b, abs=0.2)
+    assert d - c == pytest.approx(c - b, abs=0.2)
+
+
+def test_more_is_higher():
+    curves = [Curve("little", [(0, 1), (1, 1)]), Curve("much", [(0, 9), (1, 9)], dashed=True)]
+    low, high = lines(curves_svg("t", curves, x_axis="x", y_axis="y"))
+    assert high[0][1] < low[0][1]
+
+
+@given(st.floats(-1e6, 1e6), st.floats(1e-3, 1e6))
+def test_ticks_are_few_and_inside(low, span):
+    ticks = round_ticks(low, low + span)
+    assert 1 <= len(ticks) <= 10
+    assert all(low - 1e-6 * span <= t <= low + span * (1 + 1e-6) for t in ticks)
