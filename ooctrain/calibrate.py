@@ -27,6 +27,8 @@ from ooctrain.trace import Trace
 from ooctrain.train import Trainer
 
 STEPS = 7
+#: Short steps vary most, so there are as many of them as fit into this time.
+LEAST_S = 0.5
 COPY_BYTES = 64 << 20
 COPIES = 8
 #: A call that does more operations than this for each byte it moves is bound by arithmetic.
@@ -56,7 +58,8 @@ class Copies:
 
     Args:
         out_bytes_per_us, in_bytes_per_us: while a copy runs, its mapping of memory included.
-        latency_us: of each besides: what passes until another thread has taken up the work.
+        latency_us: of each besides: what issuing it costs, and what passes until another thread has
+            taken up the work.
     """
 
     out_bytes_per_us: float
@@ -73,7 +76,7 @@ def calibrate(
         trainer: without a budget, on the cpu device; it can be used again afterwards.
         images, labels: a batch.
         name: of the machine that comes out.
-        steps: measured, after one that is not; medians count.
+        steps: measured at least, after one that is not; medians count.
 
     Returns:
         A machine whose link is as fast as the cores copy.
@@ -81,17 +84,18 @@ def calibrate(
     Cost: about 4 times as many steps as asked for; the synchronous ones last several times as long.
         Two arenas at a time: the in-core one and one of `BUDGET`.
     """
-    alone = measure_steps([trainer], images, labels, steps)[0]
+    trainer.prepare(images.shape)
     assert trainer.plan is not None
     trace = trainer.plan.trace
     with _swapping(trainer, "naive", images.shape) as other:
-        copies = copies_of(measure_steps([other], images, labels, steps)[0])
-    # The machine's speed wanders: only steps that take turns tell what copies cost.
+        # Taking turns, since the machine's speed wanders.
+        without, synchronous = measure_steps([trainer, other], images, labels, steps)
+        copies = copies_of(synchronous, without)
     with _swapping(trainer, "window", images.shape) as other:
         quiet, beside = measure_steps([trainer, other], images, labels, steps)
         assert other.plan is not None
         plan = other.plan
-    profile = profile_of_steps([*alone, *quiet], trace)
+    profile = profile_of_steps([*without, *quiet], trace)
     rates = rates_of(profile, trace)
     machine = Machine(
         name,
@@ -109,17 +113,21 @@ def calibrate(
     return replace(machine, interference=slowdown, profile=profile)
 
 
-def copies_of(synchronous: Collection[Timeline]) -> Copies:
-    """From steps in which nothing overlaps; where nothing was copied, from copies by themselves."""
+def copies_of(synchronous: Collection[Timeline], in_core: Collection[Timeline]) -> Copies:
+    """From steps in which nothing overlaps; where nothing was copied, from copies by themselves.
+
+    What such a step takes besides its copies and the same calls in-core is their latency.
+    """
     lines = [line for line in synchronous if line.bytes_out and line.bytes_in]
     if not lines:
         rate = copy_bytes_per_us()
         return Copies(rate, rate, 0.0)
     out_us, in_us = (median(line.busy_us(stream) for line in lines) for stream in ("D", "H"))
-    idle_us = median(line.stall_us - line.busy_us("D") - line.busy_us("H") for line in lines)
+    calls_us = median(line.makespan_us for line in in_core)
+    besides_us = median(line.makespan_us for line in lines) - calls_us - out_us - in_us
     line = lines[0]
     count = sum(event.stream != "C" for event in line.events)
-    return Copies(line.bytes_out / out_us, line.bytes_in / in_us, max(0.0, idle_us) / count)
+    return Copies(line.bytes_out / out_us, line.bytes_in / in_us, max(0.0, besides_us) / count)
 
 
 def interference_of(plan: Plan, measured: Collection[Timeline], machine: Machine) -> float:
@@ -160,14 +168,18 @@ def _swapping(in_core: Trainer, planner: str, input_shape: tuple[int, ...]) -> T
 def measure_steps(
     trainers: Sequence[Trainer], images: np.ndarray, labels: np.ndarray, steps: int
 ) -> list[list[Timeline]]:
-    """Measured time lines of each, taking turns, after one step that warms up."""
+    """Measured time lines of each, taking turns: `steps` or `LEAST_S` of them, after one step that
+    warms up."""
     timelines: list[list[Timeline]] = [[] for _ in trainers]
-    for _ in range(steps + 1):
+    for trainer in trainers:
+        trainer.step(images, labels)
+    began = time.perf_counter()
+    while len(timelines[0]) < steps or time.perf_counter() - began < LEAST_S * len(trainers):
         for trainer, kept in zip(trainers, timelines, strict=True):
             trainer.step(images, labels)
             assert trainer.timeline is not None
             kept.append(trainer.timeline)
-    return [kept[1:] for kept in timelines]
+    return timelines
 
 
 def profile_of_steps(timelines: Collection[Timeline], trace: Trace) -> dict[str, float]:

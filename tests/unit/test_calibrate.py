@@ -118,7 +118,8 @@ def test_rates_and_latency_of_copies_are_those_of_synchronous_steps():
     events = tuple(
         replace(e, start_us=e.start_us + (7.0 if e.stream != "C" else 0.0)) for e in line.events
     )
-    found = copies_of([replace(line, events=events)])
+    in_core = [measured(of, sum(call_durations_ns(of, there)) / 1000 / len(of.calls), 0.0)]
+    found = copies_of([replace(line, events=events)], in_core)
     assert found.out_bytes_per_us == pytest.approx(400.0, rel=0.01)
     assert found.in_bytes_per_us == pytest.approx(300.0, rel=0.01)
     assert found.latency_us == pytest.approx(7.0, rel=0.01)
