@@ -54,38 +54,74 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """The books. reserved = granted + cached at all times; peaks are kept at every event.
+    """The books. V = A + W + C at all times: reserved = granted + pending + cached.
 
     Args:
-        requested_bytes: what the live blocks asked for (with ranges: what is mapped of it).
-        granted_bytes: what they hold.
-        cached_bytes: free, but in holes between blocks: what external fragmentation costs. Always 0
-            where any free chunk serves any request.
-        reserved_bytes: granted + cached: what of the budget is in use or held up.
-        peak_requested_bytes, peak_granted_bytes, peak_reserved_bytes: their largest values.
+        requested_bytes: R, what the live blocks asked for (with ranges: what is mapped of it).
+        granted_bytes: A, what they hold.
+        pending_bytes: W, freed, but not to be had yet, as its last uses may not be over. 0
+            where free memory can be claimed at once: a list allows it (`docs/schedule.md`).
+        cached_bytes: C, free, but in holes between blocks: what external fragmentation costs.
+            Always 0 where any free chunk serves any request.
+        reserved_bytes: V, what of the budget is in use or held up.
+        peak_requested_bytes, peak_granted_bytes, peak_pending_bytes, peak_cached_bytes,
+            peak_reserved_bytes: their largest values, kept at every event, not sampled.
+        free_bytes: of the budget, neither granted nor pending.
+        largest_bytes: the largest request that would be served now.
         allocations, frees: blocks given out and taken back.
-        maps, unmaps: changes of mappings asked of the driver.
+        creates: physical pieces asked of the driver.
         reservations: address ranges made.
+        maps, unmaps, set_access: changes of mappings asked of the driver.
         reuses: claims that needed no change of a mapping, though mappings exist.
         failures: requests refused.
-        waited_ns: time that breaking mappings waited for their last uses.
+        host_waits, waited_ns: how often, and how long, the breaking of mappings waited for last
+            uses.
     """
 
     requested_bytes: int = 0
     granted_bytes: int = 0
+    pending_bytes: int = 0
     cached_bytes: int = 0
     reserved_bytes: int = 0
     peak_requested_bytes: int = 0
     peak_granted_bytes: int = 0
+    peak_pending_bytes: int = 0
+    peak_cached_bytes: int = 0
     peak_reserved_bytes: int = 0
+    free_bytes: int = 0
+    largest_bytes: int = 0
     allocations: int = 0
     frees: int = 0
+    creates: int = 0
+    reservations: int = 0
     maps: int = 0
     unmaps: int = 0
-    reservations: int = 0
+    set_access: int = 0
     reuses: int = 0
     failures: int = 0
+    host_waits: int = 0
     waited_ns: int = 0
+
+    @property
+    def internal_bytes(self) -> int:
+        """Internal fragmentation: granted beyond what was asked for (paper 000, equation 2)."""
+        return self.granted_bytes - self.requested_bytes
+
+    @property
+    def external_bytes(self) -> int:
+        """External fragmentation: what is free beyond the largest request that would be served."""
+        return self.free_bytes - self.largest_bytes
+
+    @property
+    def external_ratio(self) -> float:
+        """The share of the free memory that no single request can have; 0 where nothing is free."""
+        return self.external_bytes / self.free_bytes if self.free_bytes else 0.0
+
+    @property
+    def overhead(self) -> float:
+        """What rounding and holes cost at most: peak reserved over peak requested, less one."""
+        peak = self.peak_requested_bytes
+        return self.peak_reserved_bytes / peak - 1 if peak else 0.0
 
 
 @runtime_checkable
@@ -166,8 +202,8 @@ class Books:
     def __init__(self, name: str, budget_bytes: int):
         self.name, self.budget_bytes = name, budget_bytes
         self.live: dict[int, Block] = {}
-        self.requested = self.granted = self.reserved = 0
-        self.peaks = (0, 0, 0)
+        self.requested = self.granted = self.pending = self.reserved = 0
+        self.peaks = [0, 0, 0, 0, 0]  # of R, A, W, C, V
         self.counts: Counter[str] = Counter()
         self.closed = False
         self._ids = itertools.count(1)
@@ -215,23 +251,44 @@ class Books:
             )  # fmt: skip
         return size
 
-    def move(self, requested: int, granted: int, reserved: int) -> None:
+    def move(self, requested: int, granted: int, reserved: int, pending: int = 0) -> None:
         """Adds to the current values and raises the peaks."""
         self.requested += requested
         self.granted += granted
+        self.pending += pending
         self.reserved += reserved
-        self.peaks = (
-            max(self.peaks[0], self.requested),
-            max(self.peaks[1], self.granted),
-            max(self.peaks[2], self.reserved),
-        )
+        cached = self.reserved - self.granted - self.pending
+        now = (self.requested, self.granted, self.pending, cached, self.reserved)
+        for place, value in enumerate(now):
+            if value > self.peaks[place]:
+                self.peaks[place] = value
 
-    def stats(self) -> Stats:
-        """The statistics so far."""
+    def stats(self, largest_bytes: int | None = None) -> Stats:
+        """The statistics so far.
+
+        Args:
+            largest_bytes: that one request can have now; None: all that is free.
+        """
+        free = self.budget_bytes - self.granted - self.pending
+        cached = self.reserved - self.granted - self.pending
+        largest = free if largest_bytes is None else largest_bytes
         return Stats(
-            self.requested, self.granted, self.reserved - self.granted, self.reserved,
-            *self.peaks, **self.counts,
+            self.requested, self.granted, self.pending, cached, self.reserved, *self.peaks,
+            free, largest, **self.counts,
         )  # fmt: skip
+
+    def check(self, cached_bytes: int) -> None:
+        """The sums agree with the live blocks, and V = A + W + C.
+
+        Args:
+            cached_bytes: as the allocator finds it by walking its holes.
+        """
+        assert self.granted == sum(b.granted_bytes for b in self.live.values()), "A is not the sum"
+        assert self.reserved == self.granted + self.pending + cached_bytes, "V is not A + W + C"
+        assert min(self.requested, self.pending, cached_bytes) >= 0, "less than nothing"
+        assert self.reserved <= self.budget_bytes, "V is more than the budget"
+        now = (self.requested, self.granted, self.pending, cached_bytes, self.reserved)
+        assert all(a <= b for a, b in zip(now, self.peaks, strict=True)), "a peak is too low"
 
     def refuse(self, nbytes: int, granted: int, free: int, largest: int, tag: str) -> Exception:
         """Counts a refusal and returns the error that tells why."""

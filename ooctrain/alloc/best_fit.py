@@ -95,7 +95,7 @@ class BestFit:
 
     def stats(self) -> Stats:
         """The books; reserved is all below the wilderness."""
-        return self._books.stats()
+        return self._books.stats(self._free_bytes()[1])
 
     def check(self) -> None:
         """Blocks and holes tile the arena up to the wilderness; no two holes touch."""
@@ -114,9 +114,8 @@ class BestFit:
         assert not was_hole, "a hole touches the wilderness"
         assert self._by_size == sorted((s, o) for o, s in self._size_at.items())
         assert self._end_at == {o + s: o for s, o in self._by_size}
-        stats = self.stats()
-        assert stats.granted_bytes == sum(size for _, size, live in pieces if live)
-        assert stats.reserved_bytes == self._top
+        self._books.check(cached_bytes=sum(size for size, _ in self._by_size))
+        assert self._books.reserved == self._top
 
     def snapshot(self) -> dict[str, Any]:
         """Live blocks and holes, as plain data."""
