@@ -272,10 +272,8 @@ class Books:
         free = self.budget_bytes - self.granted - self.pending
         cached = self.reserved - self.granted - self.pending
         largest = free if largest_bytes is None else largest_bytes
-        return Stats(
-            self.requested, self.granted, self.pending, cached, self.reserved, *self.peaks,
-            free, largest, **self.counts,
-        )  # fmt: skip
+        now = [self.requested, self.granted, self.pending, cached, self.reserved]
+        return Stats(*now, *self.peaks, *[free, largest], **self.counts)
 
     def check(self, cached_bytes: int) -> None:
         """The sums agree with the live blocks, and V = A + W + C.
