@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
+from typing import Literal
 
 import numpy as np
 
@@ -319,10 +320,12 @@ def init_normal(parameter: Parameter, std: float) -> None:
     _begin(parameter, lambda: generator().standard_normal(shape, np.float32) * np.float32(std))
 
 
-def init_kaiming_normal(parameter: Parameter) -> None:
-    """He's initialisation for ReLU, fan-out mode, as torchvision's ResNet and VGG use it."""
-    fan_out = parameter.shape[0] * math.prod(parameter.shape[2:])
-    init_normal(parameter, math.sqrt(2 / fan_out))
+def init_kaiming_normal(
+    parameter: Parameter, mode: Literal["fan_in", "fan_out"] = "fan_out"
+) -> None:
+    """He's initialisation for ReLU; in fan-out mode as torchvision's ResNet and VGG use it."""
+    channels = parameter.shape[0] if mode == "fan_out" else parameter.shape[1]
+    init_normal(parameter, math.sqrt(2 / (channels * math.prod(parameter.shape[2:]))))
 
 
 def init_constant(parameter: Parameter, value: float) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from numbers import Integral
+from typing import Any, Protocol, runtime_checkable
 
 from ooctrain import functional as F
 from ooctrain.autograd import Site, Tape, Tensor, no_grad, use_tape
@@ -31,6 +32,21 @@ __all__ = ["TraceRunner", "initial_values", "run_trace", "storages", "target_spe
 Loss = Callable[[Tensor, Tensor], Tensor]
 LOSSES: Mapping[str, Loss] = {"cross_entropy": F.cross_entropy, "mse": F.mse_loss, "l1": F.l1_loss}
 DEFAULT_LR = 0.1
+
+
+@runtime_checkable
+class OwnLoss(Protocol):
+    """A model whose step is not one output and one named loss; it stands for "cross_entropy".
+
+    Inception's auxiliary classifier and the players of Pix2PixHD are such. Where no other loss is
+    asked for, the model's own is taken.
+    """
+
+    def loss(self, output: Any, target: Tensor) -> Tensor:
+        """The loss of what `forward` returned, in training or in evaluation."""
+
+    def target_spec(self, output: Any) -> Spec:
+        """Shape and type of the target that fits an output."""
 
 
 @dataclass
@@ -105,8 +121,8 @@ def trace(
 
     Args:
         input_shape: of the whole batch, (N, C, H, W).
-        loss: "cross_entropy", "mse", "l1", or a function of (output, target); None with
-            `training=False`.
+        loss: "cross_entropy" (of a model with an `OwnLoss`: that), "mse", "l1", or a function of
+            (output, target); None with `training=False`.
         optimizer: "sgd" (momentum 0.9), "adam", an optimizer of `optim`, or None for gradients
             alone.
         device: "cpu"; what workspaces are computed for.
@@ -155,9 +171,9 @@ def trace(
     )
     with use_tape(tape), _named(names), _mode(model, training):
         if training:
-            step.train(model, shape, _loss(loss), target_shape, accumulate)
+            step.train(model, shape, _loss(loss, model), target_shape, accumulate)
         else:
-            step.evaluate(model, shape, _loss(loss) if loss else None, target_shape)
+            step.evaluate(model, shape, _loss(loss, model) if loss else None, target_shape)
     return runner.builder.build()
 
 
@@ -182,7 +198,7 @@ class _Step:
             output = model(self.runner.input("input", Spec(shape)))
             self._hand_out("output", output)
             if loss is not None:
-                target = self.runner.input("target", target_spec(loss, output, target_shape))
+                target = self.runner.input("target", _target(model, loss, output, target_shape))
                 with self.tape.at(phase="loss"):
                     self._hand_out("loss", loss(output, target))
 
@@ -205,7 +221,7 @@ class _Step:
         for part in range(parts):
             output = model(_part(batch, part, parts))
             if targets is None:
-                spec = target_spec(loss, output, target_shape, parts)
+                spec = _target(model, loss, output, target_shape, parts)
                 targets = self.runner.input("target", spec)
             with self.tape.at(phase="loss"):
                 value = loss(output, _part(targets, part, parts))
@@ -279,9 +295,25 @@ def _part(batch: Tensor, part: int, parts: int) -> Tensor:
     return batch if parts == 1 else batch[part * rows : (part + 1) * rows]
 
 
-def _loss(loss: str | Loss | None) -> Loss:
+def _target(
+    model: Module, loss: Loss, output: Any, target_shape: Sequence[int] | None, parts: int = 1
+) -> Spec:
+    if isinstance(model, OwnLoss) and loss == model.loss and target_shape is None:
+        spec = model.target_spec(output)
+        return Spec((spec.shape[0] * parts, *spec.shape[1:]), spec.dtype)
+    if not isinstance(output, Tensor):
+        raise ConfigError(
+            f"{type(model).__name__} has several outputs; a named loss takes one", code="OOC-106",
+            fix="give a function of (outputs, target) as loss",
+        )  # fmt: skip
+    return target_spec(loss, output, target_shape, parts)
+
+
+def _loss(loss: str | Loss | None, model: Module) -> Loss:
     if callable(loss):
         return loss
+    if loss == "cross_entropy" and isinstance(model, OwnLoss):
+        return model.loss
     if loss is None or loss not in LOSSES:
         raise ConfigError(
             f"no loss {loss!r}", code="OOC-106", fix=f"one of {', '.join(LOSSES)}, or a function"

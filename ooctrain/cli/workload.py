@@ -1,8 +1,8 @@
 """From the words of the options to objects: model, data, trace, machine, budget.
 
 In: `Workload` and `Memory`. Out: a `Task`, a trace, a `Machine`. The one idea: what is not said
-follows from the data, and without data from the custom: 224 x 224 colour images of 1000 classes for
-networks with an ImageNet stem, small ones of 10 classes else. Read next: `plan.py`.
+follows from the data, and without data from what the network is usually trained on
+(`models.Recipe`). Read next: `plan.py`.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from ooctrain.cost import Machine
 from ooctrain.data import Dataset, Shape
 from ooctrain.errors import ConfigError
 from ooctrain.machines import PRESETS, machine, with_link
-from ooctrain.models import MODELS, build
+from ooctrain.models import MODELS, Recipe, build
 from ooctrain.module import Module
 from ooctrain.specs import load_from_file
 from ooctrain.trace import Trace
 from ooctrain.tracing import trace
 from ooctrain.units import parse_bytes
 
-LARGE_IMAGES = Shape(3, 224, 224, 1000)
-SMALL_IMAGES = Shape(3, 32, 32, 10)
+#: What a network of the user's own is asked about.
+USUAL = Recipe(Module)
 #: Up to this many pixels a network gets the stem for small images.
 SMALL_EXTENT = 64
 CPU_PRESET = "cpu-generic"
@@ -113,11 +113,12 @@ def is_cpu(chosen: Machine) -> bool:
 
 
 def _custom_shape(workload: Workload) -> Shape:
-    size = workload.image_size
-    custom = (
-        SMALL_IMAGES if workload.model == "lenet" or (size or 224) <= SMALL_EXTENT else LARGE_IMAGES
-    )
-    return Shape(custom.channels, size or custom.height, size or custom.width, custom.classes)
+    """What the network is usually trained on; --image-size is the height, the aspect is kept."""
+    custom, size = MODELS.get(workload.model, USUAL), workload.image_size
+    height = size or custom.height
+    width = height * custom.width // custom.height
+    small = custom.target == "class" and height <= SMALL_EXTENT
+    return Shape(custom.channels, height, width, 10 if small else custom.classes)
 
 
 def _make_model(workload: Workload, shape: Shape) -> Module:

@@ -1,34 +1,73 @@
 """Networks by name, with torchvision's module names and layouts, so that its weights load.
 
 In: a name, the number of classes, a stem. Out: a `Module`. The one idea: a registry that a reader
-can see. Read next: `resnet.py`.
+can see; beside each network stands what it is usually given, so that `ooctrain plan NAME` asks a
+sensible question. Read next: `resnet.py`; `inception.py` for a step with two losses.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Literal
 
 from ooctrain.errors import ConfigError
+from ooctrain.models.alexnet import alexnet
+from ooctrain.models.darknet import darknet19
+from ooctrain.models.densenet import densenet121, densenet161, densenet169, densenet201
+from ooctrain.models.inception import inception_v3
 from ooctrain.models.lenet import lenet
-from ooctrain.models.resnet import resnet18, resnet34, resnet50
+from ooctrain.models.resnet import resnet18, resnet34, resnet50, resnet101, resnet152
 from ooctrain.models.vgg import vgg11, vgg11_bn, vgg16, vgg16_bn, vgg19, vgg19_bn
 from ooctrain.module import Module
 
 Stem = Literal["cifar", "imagenet"]
+Target = Literal["class", "pixels", "image"]
 
-MODELS: Mapping[str, Callable[..., Module]] = {
-    "lenet": lenet,
-    "resnet18": resnet18,
-    "resnet34": resnet34,
-    "resnet50": resnet50,
-    "vgg11": vgg11,
-    "vgg11_bn": vgg11_bn,
-    "vgg16": vgg16,
-    "vgg16_bn": vgg16_bn,
-    "vgg19": vgg19,
-    "vgg19_bn": vgg19_bn,
-}
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """A network and what it is usually trained on.
+
+    Args:
+        make: takes num_classes, stem, in_channels.
+        height, width, channels, classes: of the usual images and labels.
+        target: "class": a class number for each image; "pixels": one for each pixel; "image":
+            another image.
+    """
+
+    make: Callable[..., Module]
+    height: int = 224
+    width: int = 224
+    channels: int = 3
+    classes: int = 1000
+    target: Target = "class"
+
+
+MODELS: Mapping[str, Recipe] = MappingProxyType(
+    {
+        "alexnet": Recipe(alexnet),
+        "darknet19": Recipe(darknet19),
+        "densenet121": Recipe(densenet121),
+        "densenet161": Recipe(densenet161),
+        "densenet169": Recipe(densenet169),
+        "densenet201": Recipe(densenet201),
+        "inception_v3": Recipe(inception_v3, 299, 299),
+        "lenet": Recipe(lenet, 32, 32, classes=10),
+        "resnet18": Recipe(resnet18),
+        "resnet34": Recipe(resnet34),
+        "resnet50": Recipe(resnet50),
+        "resnet101": Recipe(resnet101),
+        "resnet152": Recipe(resnet152),
+        "vgg11": Recipe(vgg11),
+        "vgg11_bn": Recipe(vgg11_bn),
+        "vgg16": Recipe(vgg16),
+        "vgg16_bn": Recipe(vgg16_bn),
+        "vgg19": Recipe(vgg19),
+        "vgg19_bn": Recipe(vgg19_bn),
+    }
+)
 
 
 def build(name: str, num_classes: int = 10, stem: Stem = "cifar", in_channels: int = 3) -> Module:
@@ -47,4 +86,4 @@ def build(name: str, num_classes: int = 10, stem: Stem = "cifar", in_channels: i
         raise ConfigError(f"no model {name!r}", code="OOC-106", fix=f"one of {', '.join(MODELS)}")
     if stem not in ("cifar", "imagenet"):
         raise ConfigError(f"stem {stem!r} is neither 'cifar' nor 'imagenet'", code="OOC-106")
-    return MODELS[name](num_classes=num_classes, stem=stem, in_channels=in_channels)
+    return MODELS[name].make(num_classes=num_classes, stem=stem, in_channels=in_channels)

@@ -1,4 +1,4 @@
-"""ResNet-18, -34 and -50 in torchvision's names and layouts.
+"""ResNet-18, -34, -50, -101 and -152 in torchvision's names and layouts.
 
 In: (N, 3, H, W). Out: logits (N, classes). The one idea: a block computes a correction and adds its
 input; so a gradient reaches every block directly. The ImageNet stem is a 7 x 7 convolution of
@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 from ooctrain import nn
 from ooctrain.autograd import Tensor
+from ooctrain.errors import ConfigError
 
 
 class BasicBlock(nn.Module):
@@ -20,8 +21,15 @@ class BasicBlock(nn.Module):
 
     expansion = 1
 
-    def __init__(self, in_planes: int, planes: int, stride: int, downsample: nn.Module | None):
+    def __init__(
+        self, in_planes: int, planes: int, stride: int, downsample: nn.Module | None,
+        dilation: int = 1,
+    ):  # fmt: skip
         super().__init__()
+        if dilation != 1:
+            raise ConfigError(
+                "a basic block has no dilated form", code="OOC-106", fix="use bottlenecks"
+            )
         self.conv1 = nn.Conv2d(in_planes, planes, 3, stride, padding=1, bias=False)
         self.bn1 = nn.BatchNorm2d(planes)
         self.relu = nn.ReLU(inplace=True)
@@ -41,11 +49,14 @@ class Bottleneck(nn.Module):
 
     expansion = 4
 
-    def __init__(self, in_planes: int, planes: int, stride: int, downsample: nn.Module | None):
+    def __init__(
+        self, in_planes: int, planes: int, stride: int, downsample: nn.Module | None,
+        dilation: int = 1,
+    ):  # fmt: skip
         super().__init__()
         self.conv1 = nn.Conv2d(in_planes, planes, 1, bias=False)
         self.bn1 = nn.BatchNorm2d(planes)
-        self.conv2 = nn.Conv2d(planes, planes, 3, stride, padding=1, bias=False)
+        self.conv2 = nn.Conv2d(planes, planes, 3, stride, dilation, dilation, bias=False)
         self.bn2 = nn.BatchNorm2d(planes)
         self.conv3 = nn.Conv2d(planes, planes * self.expansion, 1, bias=False)
         self.bn3 = nn.BatchNorm2d(planes * self.expansion)
@@ -69,11 +80,13 @@ class ResNet(nn.Module):
     Args:
         block: `BasicBlock` or `Bottleneck`.
         layers: blocks in each of the four stages.
+        dilate: for the last three stages, whether dilation stands in for the stride, so that the
+            maps stay large (DeepLab; torchvision: `replace_stride_with_dilation`).
     """
 
     def __init__(
         self, block: Block, layers: Sequence[int], num_classes: int = 1000, stem: str = "imagenet",
-        in_channels: int = 3,
+        in_channels: int = 3, dilate: tuple[bool, bool, bool] = (False, False, False),
     ):  # fmt: skip
         super().__init__()
         if stem == "imagenet":
@@ -84,9 +97,15 @@ class ResNet(nn.Module):
         self.relu = nn.ReLU(inplace=True)
         self.maxpool = nn.MaxPool2d(3, stride=2, padding=1) if stem == "imagenet" else nn.Identity()
         self.layer1 = _stage(block, 64, 64, layers[0], 1)
-        self.layer2 = _stage(block, 64 * block.expansion, 128, layers[1], 2)
-        self.layer3 = _stage(block, 128 * block.expansion, 256, layers[2], 2)
-        self.layer4 = _stage(block, 256 * block.expansion, 512, layers[3], 2)
+        planes, dilation = 64, 1
+        for i in range(1, 4):
+            before, dilation = dilation, dilation * (2 if dilate[i - 1] else 1)
+            stride = 1 if dilate[i - 1] else 2
+            stage = _stage(
+                block, planes * block.expansion, 2 * planes, layers[i], stride, before, dilation
+            )
+            self.add_module(f"layer{i + 1}", stage)
+            planes *= 2
         self.avgpool = nn.AdaptiveAvgPool2d((1, 1))
         self.fc = nn.Linear(512 * block.expansion, num_classes)
         for module in self.modules():
@@ -114,12 +133,26 @@ def resnet50(num_classes: int = 1000, stem: str = "imagenet", in_channels: int =
     return ResNet(Bottleneck, (3, 4, 6, 3), num_classes, stem, in_channels)
 
 
-def _stage(block: Block, in_planes: int, planes: int, blocks: int, stride: int) -> nn.Sequential:
+def resnet101(num_classes: int = 1000, stem: str = "imagenet", in_channels: int = 3) -> ResNet:
+    """101 layers: stages of 3, 4, 23, 3 bottlenecks."""
+    return ResNet(Bottleneck, (3, 4, 23, 3), num_classes, stem, in_channels)
+
+
+def resnet152(num_classes: int = 1000, stem: str = "imagenet", in_channels: int = 3) -> ResNet:
+    """152 layers: stages of 3, 8, 36, 3 bottlenecks."""
+    return ResNet(Bottleneck, (3, 8, 36, 3), num_classes, stem, in_channels)
+
+
+def _stage(
+    block: Block, in_planes: int, planes: int, blocks: int, stride: int, first_dilation: int = 1,
+    dilation: int = 1,
+) -> nn.Sequential:  # fmt: skip
     out_planes = planes * block.expansion
     downsample = None
     if stride != 1 or in_planes != out_planes:
         downsample = nn.Sequential(
             nn.Conv2d(in_planes, out_planes, 1, stride, bias=False), nn.BatchNorm2d(out_planes)
         )
-    first = block(in_planes, planes, stride, downsample)
-    return nn.Sequential(first, *(block(out_planes, planes, 1, None) for _ in range(blocks - 1)))
+    first = block(in_planes, planes, stride, downsample, first_dilation)
+    others = (block(out_planes, planes, 1, None, dilation) for _ in range(blocks - 1))
+    return nn.Sequential(first, *others)
