@@ -15,6 +15,7 @@ from ooctrain import specs
 from ooctrain.errors import ConfigError
 from ooctrain.sched.auto import Auto
 from ooctrain.sched.base import Planner
+from ooctrain.sched.belady import Belady
 from ooctrain.sched.keep_all import KeepAll
 from ooctrain.sched.naive import Naive
 from ooctrain.sched.schedule import Plan
@@ -22,7 +23,7 @@ from ooctrain.sched.window import Window
 
 ENTRY_POINTS = "ooctrain.planners"
 PLANNERS: Mapping[str, Callable[..., Planner]] = MappingProxyType(
-    {"auto": Auto, "keep-all": KeepAll, "naive": Naive, "window": Window}
+    {"auto": Auto, "belady": Belady, "keep-all": KeepAll, "naive": Naive, "window": Window}
 )
 
 
