@@ -134,15 +134,19 @@ class ListWriter:
         """Bytes that the allocator grants for a variable."""
         return self.granule.granted(self._sizes[variable])
 
+    def claim_bytes(self, call_id: int) -> int:
+        """Granted bytes that a call claims: outputs on storages of their own, and workspace."""
+        call = self.trace.calls[call_id]
+        fresh = sum(self.granted(out) for out in call.outs if out not in call.reuse)
+        return fresh + self.granule.granted(call.workspace_bytes)
+
     def run(self, call_id: int) -> None:
         """Lists a call and its End; all its outputs stay."""
         call = self.trace.calls[call_id]
         self._running = call.name
-        workspace = self.granule.granted(call.workspace_bytes)
-        fresh = sum(self.granted(out) for out in call.outs if out not in call.reuse)
-        self._claim(fresh + workspace)
+        self._claim(self.claim_bytes(call_id))
         self._instructions += [Run(call_id), End(call_id)]
-        self.ledger_bytes -= workspace
+        self.ledger_bytes -= self.granule.granted(call.workspace_bytes)
         self.resident.difference_update(call.reuse.values())
         self.resident.update(call.outs)
 
