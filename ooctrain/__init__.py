@@ -58,7 +58,7 @@ _HOME = {
     "trace": "ooctrain.tracing",
     "verify": "ooctrain.api",
 }
-_MODULES = ("data", "errors", "functional", "models", "nn", "optim", "testing", "utils")
+_MODULES = ("alloc", "data", "errors", "functional", "models", "nn", "optim", "testing", "utils")
 
 __all__ = [
     "Granule",
@@ -75,6 +75,7 @@ __all__ = [
     "Trace",
     "Trainer",
     "__version__",
+    "alloc",
     "allocators",
     "chain",
     "data",
@@ -101,7 +102,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from ooctrain import data, errors, functional, models, nn, optim, testing, utils
+    from ooctrain import alloc, data, errors, functional, models, nn, optim, testing, utils
     from ooctrain.alloc.registry import allocators
     from ooctrain.api import execute, load_plan, lower_bound, plan, simulate, verify
     from ooctrain.autograd import Tensor, manual_seed, no_grad, tensor

@@ -137,6 +137,13 @@ CODES: Mapping[str, Explanation] = {
         "oc.tile(trace, (2, 2), first='conv1', last='bn1')",
         "end the segment before the call that is named",
     ),
+    "OOC-114": Explanation(
+        "not an allocation log",
+        "The file is not JSON lines of requests, or of a version that this library does not "
+        "know, or it frees what it never made.",
+        "ooctrain replay README.md",
+        "write it again with `ooctrain plan MODEL --allocation-log FILE`",
+    ),
     "OOC-120": Explanation(
         "no schedule fits the budget",
         "This planner finds no list that stays within the budget. `minimum_bytes` is the "

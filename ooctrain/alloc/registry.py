@@ -15,10 +15,10 @@ from functools import partial
 
 from ooctrain.alloc.base import Allocator
 from ooctrain.alloc.best_fit import BestFit
-from ooctrain.alloc.replay import PaperMemory
+from ooctrain.alloc.paper import PaperMemory
 from ooctrain.alloc.virtual import VirtualAddressing
 from ooctrain.devices.base import Memory
-from ooctrain.devices.host_vm import why_no_virtual_memory
+from ooctrain.devices.host_vm import max_mapped_chunks, why_no_virtual_memory
 from ooctrain.errors import ConfigError
 from ooctrain.specs import locate, names
 from ooctrain.units import Granule, format_bytes
@@ -86,7 +86,7 @@ def _choose(name: str, budget_bytes: int, binding: bool) -> AllocatorChoice:
     factory, options = locate(name, _KNOWN, group=_GROUP, what="allocator")
     defaults = getattr(factory, "defaults", None)
     make = partial(factory, **{**(defaults(budget_bytes) if defaults else {}), **options})
-    sample = make(PaperMemory(budget_bytes))
+    sample = make(PaperMemory(budget_bytes, max_mappings=max_mapped_chunks()))
     missing = [word for word in _METHODS if not hasattr(sample, word)]
     if missing:
         raise ConfigError(

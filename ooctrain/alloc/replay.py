@@ -1,161 +1,126 @@
-"""Allocators without bytes: what a list of requests would come to, before anything runs.
+"""Replay: an allocation log asked of any allocator, without bytes, before anything runs.
 
-In: an allocator over `PaperMemory`, and requests. Out: its books. The one idea: where blocks lie
-depends on the order of requests alone, so fragmentation is known before the first step. Requests
-are recorded by id, never by address. Source: RMM's replay benchmark. Read next:
-`../execution/placement.py`, which makes the same requests from a schedule, in replay and in
-earnest.
+In: a log, and an allocator by name or made. Out: `Replayed`: its books, mapping changes by step, and
+the request at which it failed, if it did. The one idea: on a list the order of requests decides all
+addresses, so what an allocator would have reserved, mapped and wasted in a run of hours is known in
+a second. A static allocator is given the whole log first, as it is given a schedule. Source: RMM's
+replay benchmark; paper 000, figure 3 is a replay. Read next: `../execution/placement.py`, which
+makes the same requests from a schedule, in replay and in earnest.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from pathlib import Path
 
-from ooctrain.alloc.base import (
-    Allocator,
-    Block,
-    Changes,
-    RangedAllocator,
-    Reached,
-    Stats,
-    make_changes,
-)
-from ooctrain.errors import ConfigError
-from ooctrain.units import Granule
+from ooctrain.alloc.base import Allocator, Block, RangedAllocator, Stats, make_changes
+from ooctrain.alloc.log import AllocationLog, Recorder, Request, hold_whole
+from ooctrain.alloc.paper import PaperMemory
+from ooctrain.alloc.registry import choose_allocator
+from ooctrain.errors import ConfigError, OutOfDeviceMemory
+from ooctrain.units import parse_bytes
 
-_FIRST_ADDRESS = 1 << 20
-_GAP_BYTES = 1 << 20
-
-
-class PaperMemory:
-    """Addresses without bytes behind them, linear and virtual.
-
-    Args:
-        size_bytes: of the arena it stands for.
-    """
-
-    ranges = True
-
-    def __init__(self, size_bytes: int):
-        self.size_bytes = size_bytes
-        self._next = _FIRST_ADDRESS
-
-    def linear(self) -> int:
-        """Address of the whole."""
-        return self.reserve(self.size_bytes)
-
-    def reserve(self, size_bytes: int) -> int:
-        """A fresh range; ranges never touch."""
-        address = self._next
-        self._next += size_bytes + _GAP_BYTES
-        return address
-
-    def map(self, address: int, offset: int, size_bytes: int) -> None:
-        """Nothing to be done."""
-
-    def unmap(self, address: int, size_bytes: int) -> None:
-        """Nothing to be done."""
-
-    def release(self, address: int) -> None:
-        """Nothing to be done."""
+__all__ = ["Failure", "PaperMemory", "Recorder", "Replayed", "Request", "replay", "serve"]
+_MOST_ARENA_FACTOR = 64
+_LEAST_ARENA_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
-    """One request to an allocator.
+class Failure:
+    """Where a replay ended early.
 
     Args:
-        op: which.
-        key: number of the block, in order of its making.
-        nbytes: its size ("allocate", "reserve").
-        lo, hi: the range ("map", "unmap").
-        tag: who asked.
+        place: number of the request in the log.
+        request: the request.
+        step: number of the training step, where the log marks steps.
+        text: the allocator's own words.
     """
 
-    op: Literal["allocate", "free", "reserve", "map", "unmap"]
-    key: int
-    nbytes: int = 0
-    lo: int = 0
-    hi: int = 0
-    tag: str = ""
+    place: int
+    request: Request
+    step: int
+    text: str
 
 
-class Recorder:
-    """An allocator that writes down what is asked of another.
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """What an allocator made of a log.
 
     Args:
-        inner: the allocator that does it.
+        allocator: by name.
+        budget_bytes: of the arena.
+        stats: its books in the end, peaks included.
+        served: requests that it granted.
+        maps_by_step: changes of mappings asked of the driver in each step; one number where the log
+            marks none.
+        held_whole: the log has ranges and the allocator has none, so blocks were held whole.
+        failure: None if it served all.
     """
 
-    def __init__(self, inner: Allocator):
-        self.inner = inner
-        self.name, self.budget_bytes = inner.name, inner.budget_bytes
-        self.granule: Granule = inner.granule
-        self.requests: list[Request] = []
-        self._first_id: int | None = None
+    allocator: str
+    budget_bytes: int
+    stats: Stats
+    served: int
+    maps_by_step: tuple[int, ...]
+    held_whole: bool
+    failure: Failure | None
 
-    def allocate(self, nbytes: int, tag: str = "") -> Block:
-        """Passed on, and written down if granted."""
-        block = self.inner.allocate(nbytes, tag)
-        self.requests.append(Request("allocate", self._key(block), nbytes, tag=tag))
-        return block
+    @property
+    def external_share(self) -> float:
+        """1 - peak granted / peak reserved: of what was reserved, the share that lay in holes."""
+        reserved = self.stats.peak_reserved_bytes
+        return 1 - self.stats.peak_granted_bytes / reserved if reserved else 0.0
 
-    def reserve(self, nbytes: int, tag: str = "") -> Block:
-        """Passed on and written down."""
-        block = self._ranged().reserve(nbytes, tag)
-        self.requests.append(Request("reserve", self._key(block), nbytes, tag=tag))
-        return block
-
-    def map_range(self, block: Block, lo: int, hi: int) -> None:
-        """Passed on, and written down if granted."""
-        self._ranged().map_range(block, lo, hi)
-        self.requests.append(Request("map", self._key(block), lo=lo, hi=hi))
-
-    def unmap_range(self, block: Block, lo: int, hi: int, after: Sequence[Reached] = ()) -> None:
-        """Passed on and written down."""
-        self._ranged().unmap_range(block, lo, hi, after)
-        self.requests.append(Request("unmap", self._key(block), lo=lo, hi=hi))
-
-    def free(self, block: Block, after: Sequence[Reached] = ()) -> None:
-        """Passed on and written down."""
-        self.inner.free(block, after)
-        self.requests.append(Request("free", self._key(block)))
-
-    def take_changes(self) -> Changes | None:
-        """The inner allocator's."""
-        return self.inner.take_changes()
-
-    def stats(self) -> Stats:
-        """The inner allocator's."""
-        return self.inner.stats()
-
-    def check(self) -> None:
-        """The inner allocator's."""
-        self.inner.check()
-
-    def snapshot(self) -> dict[str, Any]:
-        """The inner allocator's."""
-        return self.inner.snapshot()
-
-    def close(self) -> list[Block]:
-        """The inner allocator's."""
-        return self.inner.close()
-
-    def _key(self, block: Block) -> int:
-        if self._first_id is None:
-            self._first_id = block.id
-        return block.id - self._first_id
-
-    def _ranged(self) -> RangedAllocator:
-        if not isinstance(self.inner, RangedAllocator):
-            raise ConfigError(f"allocator {self.name} has no ranges", code="OOC-108")
-        return self.inner
+    @property
+    def internal_share(self) -> float:
+        """1 - peak requested / peak granted: of what was granted, the share that rounding cost."""
+        granted = self.stats.peak_granted_bytes
+        return 1 - self.stats.peak_requested_bytes / granted if granted else 0.0
 
 
-def replay(requests: Iterable[Request], allocator: Allocator) -> Stats:
-    """Makes recorded requests of an allocator and returns its books.
+def replay(
+    log: AllocationLog | Sequence[Request] | str | Path, allocator: str | Allocator, *,
+    budget: int | str | None = None,
+) -> Replayed:  # fmt: skip
+    """Asks an allocator for all that a log holds, in order, and stops where it refuses.
+
+    Args:
+        log: a log, its requests, or the path of its file.
+        allocator: by name with parameters ("va:chunk=2MiB"), made here over memory without bytes;
+            or an allocator, used as it is.
+        budget: of the arena, bytes or "16GiB"; None: as much as it takes (the log's own budget,
+            doubled until all fits). Not for an allocator that is made already.
+
+    Raises:
+        ConfigError: no such allocator, a file that is no log, or a request that contradicts the
+            log.
+
+    Cost: some microseconds a request.
+    """
+    if isinstance(log, str | Path):
+        log = AllocationLog.load(log)
+    requests = log.requests if isinstance(log, AllocationLog) else log
+    if not isinstance(allocator, str):
+        return _replay(requests, allocator, allocator.name)
+    known_bytes = log.budget_bytes if isinstance(log, AllocationLog) else 0
+    if budget is not None:
+        return _replay(requests, _make(allocator, parse_bytes(budget)), allocator)
+    arena_bytes = max(known_bytes, peak_bytes(requests), _LEAST_ARENA_BYTES)
+    for factor in _factors():
+        found = _replay(requests, _make(allocator, arena_bytes * factor), allocator)
+        if found.failure is None:
+            break
+    return found
+
+
+def serve(
+    requests: Iterable[Request], allocator: Allocator, on_request: Callable[[int], None] | None = None
+) -> Stats:  # fmt: skip
+    """Makes requests of an allocator and returns its books.
+
+    Args:
+        on_request: called with the number of each request before it is made.
 
     Raises:
         OutOfDeviceMemory: it cannot serve one of them.
@@ -163,18 +128,109 @@ def replay(requests: Iterable[Request], allocator: Allocator) -> Stats:
     """
     blocks: dict[int, Block] = {}
     ranged = allocator if isinstance(allocator, RangedAllocator) else None
-    for request in requests:
-        if request.op == "allocate":
+    for place, request in enumerate(requests):
+        if on_request is not None:
+            on_request(place)
+        op = request.op
+        if op == "allocate":
             blocks[request.key] = allocator.allocate(request.nbytes, request.tag)
-        elif request.op == "free":
+        elif op == "free":
             allocator.free(blocks.pop(request.key))
+        elif op in ("refused", "step"):
+            continue
         elif ranged is None:
             raise ConfigError(f"allocator {allocator.name} has no ranges", code="OOC-108")
-        elif request.op == "reserve":
+        elif op == "reserve":
             blocks[request.key] = ranged.reserve(request.nbytes, request.tag)
-        elif request.op == "map":
+        elif op == "map":
             ranged.map_range(blocks[request.key], request.lo, request.hi)
         else:
             ranged.unmap_range(blocks[request.key], request.lo, request.hi)
         make_changes(allocator)
     return allocator.stats()
+
+
+def peak_bytes(requests: Iterable[Request]) -> int:
+    """The largest sum of what is asked for at one time: what no allocator can undercut."""
+    sizes: dict[int, int] = {}
+    held: dict[int, int] = {}
+    now = most = 0
+    for request in requests:
+        key = request.key
+        change = 0
+        if request.op == "allocate":
+            change = held[key] = sizes[key] = request.nbytes
+        elif request.op == "reserve":
+            sizes[key], held[key] = request.nbytes, 0
+        elif request.op == "map":
+            change = min(request.hi, sizes[key]) - request.lo
+            held[key] += change
+        elif request.op == "unmap":
+            change = request.lo - min(request.hi, sizes[key])
+            held[key] += change
+        elif request.op == "free":
+            change = -held.pop(key)
+        now += change
+        most = max(most, now)
+    return most
+
+
+def _make(name: str, budget_bytes: int) -> Allocator:
+    # Neither the limits of this system nor its lack of virtual memory matter to paper.
+    choice = choose_allocator(name, budget_bytes, probe=_no_reason, binding=False)
+    return choice.make(PaperMemory(budget_bytes))
+
+
+def _no_reason() -> str:
+    return ""
+
+
+def _factors() -> Iterable[int]:
+    factor = 1
+    while factor <= _MOST_ARENA_FACTOR:
+        yield factor
+        factor *= 2
+
+
+def _replay(requests: Sequence[Request], allocator: Allocator, name: str) -> Replayed:
+    whole = not allocator.granule.ranges and any(r.op == "reserve" for r in requests)
+    asked = hold_whole(requests) if whole else requests
+    if hasattr(allocator, "load_plan"):
+        allocator.load_plan(asked)
+    watch = _Watch(asked, allocator)
+    failure = None
+    try:
+        serve(asked, allocator, watch.at)
+    except OutOfDeviceMemory as error:
+        failure = Failure(watch.place, asked[watch.place], len(watch.maps), str(error))
+    served = watch.place if failure else len(asked)
+    return Replayed(
+        name,
+        allocator.budget_bytes,
+        allocator.stats(),
+        served,
+        watch.maps_by_step(),
+        whole,
+        failure,
+    )
+
+
+class _Watch:
+    """Follows a replay: where it is, and how many maps each step made."""
+
+    def __init__(self, requests: Sequence[Request], allocator: Allocator):
+        self.place = 0
+        self.maps: list[int] = []
+        self._begins = frozenset(i for i, r in enumerate(requests) if r.op == "step")
+        self._allocator = allocator
+
+    def at(self, place: int) -> None:
+        """Notes the place."""
+        self.place = place
+        if place in self._begins:
+            self.maps.append(self._allocator.stats().maps)
+
+    def maps_by_step(self) -> tuple[int, ...]:
+        """Of each step; what comes before the first mark counts with it."""
+        marks = [0, *self.maps[1:], self._allocator.stats().maps]
+        return tuple(b - a for a, b in zip(marks, marks[1:], strict=False))

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from ooctrain.alloc.base import Allocator, Block, RangedAllocator, Reached, make_changes
 from ooctrain.alloc.registry import AllocatorChoice
-from ooctrain.alloc.replay import PaperMemory
+from ooctrain.alloc.paper import PaperMemory
 from ooctrain.devices.host_vm import PAGE_BYTES
 from ooctrain.errors import OutOfDeviceMemory, ScheduleError
 from ooctrain.execution.program import EndStep, FreeStep, InStep, Program, RunStep, make_program
@@ -42,6 +42,7 @@ class Placement:
         self.scratch: dict[int, Block] = {}
         self._variables = program.trace.variables
         self._ranged = allocator if isinstance(allocator, RangedAllocator) else None
+        self._parted = program.parted
         self._held: dict[int, int] = {}  # resident bytes of each block's variable
 
     def claim_start(self) -> None:
@@ -54,15 +55,7 @@ class Placement:
         """Makes a range resident."""
         if lo == hi:
             return
-        block = self.blocks.get(variable)
-        name, size = self._variables[variable].name, self._size(variable)
-        if block is None and (lo, hi) == (0, size):
-            block = self.allocator.allocate(size, name)
-        else:
-            assert self._ranged is not None, "fit_granule lets no part pass"
-            block = block or self._ranged.reserve(size, name)
-            self._ranged.map_range(block, lo, hi)
-        self.blocks[variable] = block
+        self.blocks[variable] = self._claim(variable, lo, hi, self.blocks.get(variable))
         self._held[variable] = self._held.get(variable, 0) + hi - lo
 
     def release(self, step: FreeStep, after: Sequence[Reached] = ()) -> None:
@@ -86,8 +79,7 @@ class Placement:
                 self._settle(step, out, self._forget(source))
         for out in step.fresh:
             if self._size(out):
-                block = self.allocator.allocate(self._size(out), self._variables[out].name)
-                self._settle(step, out, block)
+                self._settle(step, out, self._claim(out, 0, self._size(out)))
         if step.call.workspace_bytes:
             tag = f"{step.call.name} workspace"
             self.scratch[WORKSPACE] = self.allocator.allocate(step.call.workspace_bytes, tag)
@@ -140,6 +132,22 @@ class Placement:
             f"{self._variables[variable].name!r} is not resident", rule=rule, index=index,
             where=f"instruction {index}", fix="verify(plan) tells what is wrong with the list",
         )  # fmt: skip
+
+    def _claim(self, variable: int, lo: int, hi: int, block: Block | None = None) -> Block:
+        """Bytes [lo, hi) of a variable: in its block, or in a new one."""
+        name, size = self._variables[variable].name, self._size(variable)
+        if variable not in self._parted:
+            return self.allocator.allocate(size, name)
+        assert self._ranged is not None, "fit_granule lets no part pass"
+        fresh = block is None
+        block = block or self._ranged.reserve(size, name)
+        try:
+            self._ranged.map_range(block, lo, hi)
+        except BaseException:
+            if fresh:
+                self.allocator.free(block)
+            raise
+        return block
 
     def _settle(self, step: RunStep, out: int, block: Block) -> None:
         if out in step.scratch:

@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 
 from ooctrain.alloc.base import Allocator, RangedAllocator
 from ooctrain.alloc.best_fit import ROUND_BYTES, BestFit
+from ooctrain.alloc.log import Recorder
+from ooctrain.alloc.paper import PaperMemory
 from ooctrain.alloc.registry import allocators, choose_allocator
-from ooctrain.alloc.replay import PaperMemory, Recorder, replay
+from ooctrain.alloc.replay import serve
 from ooctrain.alloc.virtual import VirtualAddressing, default_chunk_bytes
 from ooctrain.devices.host_vm import max_mapped_chunks
 from ooctrain.errors import ConfigError, InvalidFree, OutOfDeviceMemory
@@ -122,10 +124,10 @@ def test_the_reserved_peak_of_best_fit_does_not_depend_on_the_arena(operations):
     peak = wide.stats().peak_reserved_bytes
     if not peak:
         return
-    exact = replay(requests.requests, BestFit(PaperMemory(peak)))
+    exact = serve(requests.requests, BestFit(PaperMemory(peak)))
     assert exact.peak_reserved_bytes == peak
     with pytest.raises(OutOfDeviceMemory):
-        replay(requests.requests, BestFit(PaperMemory(peak - ROUND_BYTES)))
+        serve(requests.requests, BestFit(PaperMemory(peak - ROUND_BYTES)))
 
 
 @given(operations=OPERATIONS)
@@ -194,7 +196,7 @@ def test_mappings_changed_late_and_in_any_order_never_hurt_a_later_claim(data):
 
     A release waits for the claim's own change; beyond that the order is drawn.
     """
-    memory = StrictMemory(10 * PAGE, allow_aliases=True)
+    memory = StrictMemory(10 * PAGE)
     allocator = VirtualAddressing(memory, PAGE)
     blocks = [allocator.reserve(size * PAGE, str(i)) for i, size in enumerate((3, 3, 5, 5, 2))]
     waiting: dict[int, object] = {}  # claimed, mapping not yet changed

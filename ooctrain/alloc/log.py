@@ -1,0 +1,288 @@
+"""The allocation log: what was asked of an allocator, in order, as data and as a file.
+
+In: an allocator in use, wrapped by `Recorder`. Out: an `AllocationLog`, saved as JSON lines: one
+header, then one object for each request. The one idea: blocks are known by the order of their
+making, never by address, so the log of one allocator can be asked of any other. Source: RMM's
+logging and replay, which know blocks by pointer and so are bound to the allocator they recorded.
+Read next: `replay.py`; docs/json.md describes the file.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from ooctrain.alloc.base import Allocator, Block, Changes, RangedAllocator, Reached, Stats
+from ooctrain.errors import ConfigError, OutOfDeviceMemory
+from ooctrain.units import Granule
+
+FORMAT, VERSION = "ooctrain-allocation-log", 1
+Op = Literal["allocate", "free", "reserve", "map", "unmap", "refused", "step"]
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request to an allocator.
+
+    Args:
+        op: which; "refused" is an allocation that failed, "step" marks the beginning of a training
+            step.
+        key: number of the block, in order of its making; of a step: its number.
+        nbytes: its size ("allocate", "reserve", "refused").
+        lo, hi: the range in bytes ("map", "unmap").
+        tag: who asked.
+    """
+
+    op: Op
+    key: int
+    nbytes: int = 0
+    lo: int = 0
+    hi: int = 0
+    tag: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class AllocationLog:
+    """Requests with what one must know to judge them.
+
+    Args:
+        requests: in order.
+        allocator: that served them.
+        granule: how it rounds.
+        budget_bytes: of its arena.
+        about: free text for people: the model, the batch, the planner.
+    """
+
+    requests: Sequence[Request]
+    allocator: str
+    granule: Granule
+    budget_bytes: int
+    about: str = ""
+
+    def save(self, path: str | Path) -> None:
+        """Writes JSON lines."""
+        header = {
+            "format": FORMAT, "version": VERSION, "allocator": self.allocator,
+            "granule": asdict(self.granule), "budget_bytes": self.budget_bytes,
+            "about": self.about,
+        }  # fmt: skip
+        with Path(path).open("w", encoding="utf-8") as file:
+            file.write(json.dumps(header) + "\n")
+            file.writelines(json.dumps(_as_line(r)) + "\n" for r in self.requests)
+
+    @classmethod
+    def load(cls, path: str | Path) -> AllocationLog:
+        """Reads what `save` wrote.
+
+        Raises:
+            ConfigError: not such a file, of another version, or a line that means nothing; it names
+                the line.
+        """
+        try:
+            text = Path(path).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"{path} cannot be read: {error}", code="OOC-114") from error
+        lines = text.splitlines()
+        header = _read_header(path, lines[0] if lines else "")
+        requests = tuple(_read_lines(path, lines[1:]))
+        check_requests(requests, str(path))
+        return cls(
+            requests, header["allocator"], Granule(**header["granule"]), header["budget_bytes"],
+            header["about"],
+        )  # fmt: skip
+
+
+class Recorder:
+    """An allocator that writes down what is asked of another.
+
+    Args:
+        inner: the allocator that does it.
+
+    Attributes:
+        requests: so far.
+    """
+
+    def __init__(self, inner: Allocator):
+        self.inner = inner
+        self.name, self.budget_bytes = inner.name, inner.budget_bytes
+        self.granule: Granule = inner.granule
+        self.requests: list[Request] = []
+        self._keys: dict[int, int] = {}
+        self._made = self._steps = 0
+
+    def log(self, about: str = "") -> AllocationLog:
+        """What was recorded so far."""
+        return AllocationLog(
+            tuple(self.requests), self.name, self.granule, self.budget_bytes, about
+        )
+
+    def mark_step(self) -> None:
+        """Writes down that a training step begins."""
+        self.requests.append(Request("step", self._steps))
+        self._steps += 1
+
+    def allocate(self, nbytes: int, tag: str = "") -> Block:
+        """Passed on and written down, with its refusal if it is refused."""
+        try:
+            block = self.inner.allocate(nbytes, tag)
+        except OutOfDeviceMemory:
+            self.requests.append(Request("refused", -1, nbytes, tag=tag))
+            raise
+        self.requests.append(Request("allocate", self._enter(block), nbytes, tag=tag))
+        return block
+
+    def reserve(self, nbytes: int, tag: str = "") -> Block:
+        """Passed on and written down."""
+        block = self._ranged().reserve(nbytes, tag)
+        self.requests.append(Request("reserve", self._enter(block), nbytes, tag=tag))
+        return block
+
+    def map_range(self, block: Block, lo: int, hi: int) -> None:
+        """Passed on, and written down if granted."""
+        self._ranged().map_range(block, lo, hi)
+        self.requests.append(Request("map", self._keys[block.id], lo=lo, hi=hi))
+
+    def unmap_range(self, block: Block, lo: int, hi: int, after: Sequence[Reached] = ()) -> None:
+        """Passed on and written down."""
+        self._ranged().unmap_range(block, lo, hi, after)
+        self.requests.append(Request("unmap", self._keys[block.id], lo=lo, hi=hi))
+
+    def free(self, block: Block, after: Sequence[Reached] = ()) -> None:
+        """Passed on and written down."""
+        self.inner.free(block, after)
+        self.requests.append(Request("free", self._keys.pop(block.id)))
+
+    def take_changes(self) -> Changes | None:
+        """The inner allocator's."""
+        return self.inner.take_changes()
+
+    def stats(self) -> Stats:
+        """The inner allocator's."""
+        return self.inner.stats()
+
+    def check(self) -> None:
+        """The inner allocator's."""
+        self.inner.check()
+
+    def snapshot(self) -> dict[str, Any]:
+        """The inner allocator's."""
+        return self.inner.snapshot()
+
+    def close(self) -> list[Block]:
+        """The inner allocator's."""
+        return self.inner.close()
+
+    def _enter(self, block: Block) -> int:
+        """Numbers a new block."""
+        self._keys[block.id] = key = self._made
+        self._made += 1
+        return key
+
+    def _ranged(self) -> RangedAllocator:
+        if not isinstance(self.inner, RangedAllocator):
+            raise ConfigError(f"allocator {self.name} has no ranges", code="OOC-108")
+        return self.inner
+
+
+def hold_whole(requests: Iterable[Request]) -> list[Request]:
+    """The same requests for allocators without ranges: a block is held whole from the first range
+    that is mapped to the last that is unmapped.
+
+    Such a block may come again after that, under its old key.
+    """
+    sizes: dict[int, Request] = {}
+    held: dict[int, int] = {}
+    found = []
+    for request in requests:
+        key = request.key
+        if request.op in ("reserve", "allocate"):
+            sizes[key], held[key] = request, request.nbytes * (request.op == "allocate")
+        if request.op == "reserve":
+            continue
+        if request.op == "map":
+            if not held[key]:
+                found.append(Request("allocate", key, sizes[key].nbytes, tag=sizes[key].tag))
+            held[key] += min(request.hi, sizes[key].nbytes) - request.lo
+        elif request.op == "unmap":
+            held[key] -= min(request.hi, sizes[key].nbytes) - request.lo
+            if not held[key]:
+                found.append(Request("free", key))
+        elif request.op != "free" or held.pop(key):
+            found.append(request)
+    return found
+
+
+def check_requests(requests: Iterable[Request], where: str = "") -> None:
+    """A block is made once, and only what is live is freed or mapped.
+
+    Raises:
+        ConfigError: it names the first request that breaks this.
+    """
+    live: dict[int, Op] = {}
+    made: set[int] = set()
+    for place, request in enumerate(requests):
+        op, key = request.op, request.key
+        if op in ("allocate", "reserve"):
+            wrong = key in made or request.nbytes <= 0
+            made.add(key)
+            live[key] = op
+        elif op == "free":
+            wrong = live.pop(key, None) is None
+        elif op in ("map", "unmap"):
+            wrong = live.get(key) is None or not 0 <= request.lo < request.hi
+        else:
+            wrong = False
+        if wrong:
+            raise ConfigError(
+                f"request {place} of the log means nothing: {op} of block {key}", code="OOC-114",
+                where=where, fix="a block is made once, and freed once after that",
+            )  # fmt: skip
+
+
+def _as_line(request: Request) -> dict[str, Any]:
+    op = request.op
+    if op in ("allocate", "reserve"):
+        return {"op": op, "id": request.key, "bytes": request.nbytes, "tag": request.tag}
+    if op in ("map", "unmap"):
+        return {"op": op, "id": request.key, "lo": request.lo, "hi": request.hi}
+    if op == "refused":
+        return {"op": op, "bytes": request.nbytes, "tag": request.tag}
+    return {"op": op, "id": request.key}
+
+
+def _read_header(path: str | Path, line: str) -> Mapping[str, Any]:
+    try:
+        header = json.loads(line)
+        found, version = header["format"], header["version"]
+        header["granule"]["size_bytes"], header["budget_bytes"], header["allocator"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise _not_a_log(path, 1, "its first line is no header") from error
+    if found != FORMAT or version != VERSION:
+        raise _not_a_log(path, 1, f"it is {found} version {version}, this reads {VERSION}")
+    return {"about": "", **header}
+
+
+def _read_lines(path: str | Path, lines: Sequence[str]) -> Iterator[Request]:
+    known = get_args(Op)
+    for number, line in enumerate(lines, 2):
+        try:
+            found = json.loads(line)
+            op = found["op"]
+            if op not in known:
+                raise KeyError(op)
+            yield Request(
+                op, int(found.get("id", -1)), int(found.get("bytes", 0)), int(found.get("lo", 0)),
+                int(found.get("hi", 0)), str(found.get("tag", "")),
+            )  # fmt: skip
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise _not_a_log(path, number, f"{line[:60]!r} is no request") from error
+
+
+def _not_a_log(path: str | Path, line: int, why: str) -> ConfigError:
+    return ConfigError(
+        f"{path} is not an allocation log: {why}", code="OOC-114", where=f"line {line}",
+        fix="`ooctrain plan MODEL --allocation-log FILE` writes one",
+    )  # fmt: skip
