@@ -61,13 +61,24 @@ class Memory(Protocol):
 
 
 class VirtualMemory(Memory, Protocol):
-    """Memory whose pieces can be mapped into reserved address ranges (`ranges` is True)."""
+    """Memory whose pieces can be mapped into reserved address ranges (`ranges` is True).
+
+    Bounds are multiples of `granularity_bytes`; `max_mappings` mappings apart from each other can
+    be carried.
+    """
+
+    granularity_bytes: int
+    max_mappings: int
 
     def reserve(self, size_bytes: int) -> int:
         """Address of a fresh range that nothing is mapped into."""
 
     def map(self, address: int, offset: int, size_bytes: int) -> None:
-        """Makes physical [offset, offset + size_bytes) appear at `address`."""
+        """Makes physical [offset, offset + size_bytes) appear at `address`, instead of what is
+        there.
+
+        It may appear at other addresses too; whoever maps it so lets only one of them be used.
+        """
 
     def unmap(self, address: int, size_bytes: int) -> None:
         """Takes a mapping away; the address stays reserved."""

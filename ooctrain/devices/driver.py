@@ -27,10 +27,12 @@ _GONE = (abi.DEINITIALIZED, abi.INVALID_CONTEXT)
 class VmmDriver(Protocol):
     """Memory, streams and events of one device. Streams, events and handles are ints; none is 0.
 
-    Every method raises `DriverError`; a call that failed has changed nothing.
+    Every method raises `DriverError`; a call that failed has changed nothing. `parts` says whether
+    a part of a handle can be mapped and unmapped: by Linux yes, by CUDA the whole handle only.
     """
 
     name: str
+    parts: bool
 
     def make_current(self) -> None:
         """Lets the calling thread use the device; each thread calls it once."""
@@ -53,8 +55,12 @@ class VmmDriver(Protocol):
     def release(self, handle: int) -> None:
         """Drops a reference; memory is freed when it has none and is not mapped."""
 
-    def map(self, address: int, size_bytes: int, handle: int) -> None:
-        """Puts the whole of a handle into reserved, unmapped addresses. No access yet."""
+    def map(self, address: int, size_bytes: int, handle: int, offset: int = 0) -> None:
+        """Puts a handle into reserved, unmapped addresses. No access yet.
+
+        A handle may be mapped at several addresses: what is written through one is seen through
+        another once the writing work is done (CUDA guide, virtual aliasing support).
+        """
 
     def set_access(self, address: int, size_bytes: int) -> None:
         """Makes whole mappings, one or many in a row, readable and writable."""
@@ -133,6 +139,8 @@ class CudaDriver:
         VmmUnavailable: no such device, or one without virtual memory management.
     """
 
+    parts = False
+
     def __init__(self, functions: Mapping[str, Callable[..., int]], ordinal: int = 0):
         self._functions = functions
         self._closed = False
@@ -180,8 +188,8 @@ class CudaDriver:
     def release(self, handle: int) -> None:
         self._call("cuMemRelease", handle)
 
-    def map(self, address: int, size_bytes: int, handle: int) -> None:
-        self._call("cuMemMap", address, size_bytes, 0, handle, 0)
+    def map(self, address: int, size_bytes: int, handle: int, offset: int = 0) -> None:
+        self._call("cuMemMap", address, size_bytes, offset, handle, 0)
 
     def set_access(self, address: int, size_bytes: int) -> None:
         self._call("cuMemSetAccess", address, size_bytes, ctypes.byref(self._access), 1)

@@ -1,21 +1,26 @@
 """A device's memory over any driver: what allocators stand on, made of equal physical pieces.
 
 In: a `VmmDriver` and a size. Out: `devices.base.VirtualMemory`: offsets into the memory that can be
-mapped into reserved addresses, so that `alloc/virtual.py` runs unchanged over a GPU and over the
-strict fake. The one idea: offsets are numbers of handles, and a page table here knows where each
-handle is. A GPU neither replaces a mapping, as Linux does, nor may it map a handle twice; so what
-is in the way, at the address or of the handle, is unmapped first. By the contract of `map` nobody
-uses that any more. A `map` that fails leaves nothing half mapped. Source: paper 000, section 4.
-Read next: `../alloc/virtual.py`.
+mapped into reserved addresses, so that an allocator runs unchanged over a GPU, over this machine's
+own memory and over the strict fake. The one idea: offsets are numbers of pieces, and a table for
+each reservation says which piece is mapped where. A piece may appear at several addresses; what is
+in the way at an address is unmapped first, since a GPU does not map over a mapping, as Linux does.
+By the contract of `map` nobody uses that any more. A `map` that fails leaves nothing half mapped.
+Source: paper 000, section 4. Read next: `host_driver.py`; `../alloc/virtual.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from bisect import bisect_right, insort
+from collections.abc import Iterator
+
+import numpy as np
 
 from ooctrain.devices.driver import VmmDriver
 from ooctrain.errors import ConfigError, DriverError
 from ooctrain.units import format_bytes
+
+_EMPTY = -1
 
 
 class DriverMemory:
@@ -24,8 +29,10 @@ class DriverMemory:
     Args:
         driver: opened, and current in this thread.
         size_bytes: the budget; what is less than a piece of it stays unused.
-        piece_bytes: size of a handle, a multiple of the driver's granularity; None: that. The
-            allocator's chunk must be a multiple of it. Fewer, larger pieces map faster.
+        piece_bytes: size of a piece, a multiple of the driver's granularity; None: that. The
+            allocator's chunk must be a multiple of it. Where the driver maps whole handles only,
+            each piece is a handle, and fewer, larger pieces map faster.
+        max_mappings: how many mappings apart from each other the system can carry.
 
     Raises:
         ConfigError: no such piece, or a budget without a whole piece.
@@ -34,29 +41,33 @@ class DriverMemory:
 
     ranges = True
 
-    def __init__(self, driver: VmmDriver, size_bytes: int, piece_bytes: int | None = None):
+    def __init__(
+        self, driver: VmmDriver, size_bytes: int, piece_bytes: int | None = None,
+        max_mappings: int = 1 << 30,
+    ):  # fmt: skip
         granularity = driver.granularity()
-        self.piece_bytes = granularity if piece_bytes is None else piece_bytes
-        if self.piece_bytes <= 0 or self.piece_bytes % granularity:
+        self.granularity_bytes = granularity if piece_bytes is None else piece_bytes
+        if self.granularity_bytes <= 0 or self.granularity_bytes % granularity:
             raise ConfigError(
                 f"pieces of {piece_bytes!r} bytes are no multiple of the granularity",
                 code="OOC-107", numbers=f"granularity {format_bytes(granularity)}",
             )  # fmt: skip
-        if size_bytes < self.piece_bytes:
+        if size_bytes < self.granularity_bytes:
             raise ConfigError(
                 f"a memory of {size_bytes} bytes has no whole piece", code="OOC-102",
-                numbers=f"pieces of {format_bytes(self.piece_bytes)}",
+                numbers=f"pieces of {format_bytes(self.granularity_bytes)}",
             )  # fmt: skip
-        self.size_bytes = size_bytes // self.piece_bytes * self.piece_bytes
+        self.size_bytes = size_bytes // self.granularity_bytes * self.granularity_bytes
+        self.max_mappings = max_mappings
         self._driver = driver
-        self._reservations: dict[int, int] = {}
+        self._bases: list[int] = []  # addresses of the reservations, ascending
+        self._tables: dict[int, np.ndarray] = {}  # by address: the piece in each slot
         self._linear: int | None = None
-        self._piece_at: dict[int, int] = {}  # address: number of the piece mapped there
-        self._address_of: dict[int, int] = {}  # number of a piece: where it is mapped
         self._handles: list[int] = []
+        self._handle_bytes = self.size_bytes if driver.parts else self.granularity_bytes
         try:
-            for _ in range(self.size_bytes // self.piece_bytes):
-                self._handles.append(driver.create(self.piece_bytes))
+            for _ in range(self.size_bytes // self._handle_bytes):
+                self._handles.append(driver.create(self._handle_bytes))
         except DriverError:
             self.close()
             raise
@@ -74,75 +85,104 @@ class DriverMemory:
         return self._linear
 
     def reserve(self, size_bytes: int) -> int:
-        """Address of a fresh range that nothing is mapped into."""
+        """Address of a fresh range of whole pieces that nothing is mapped into."""
+        slots, rest = divmod(size_bytes, self.granularity_bytes)
+        if rest or slots <= 0:
+            raise DriverError(
+                f"{size_bytes} bytes to reserve are not whole pieces", call="reserve",
+                numbers=f"pieces of {self.granularity_bytes} bytes",
+            )  # fmt: skip
         address = self._driver.reserve(size_bytes)
-        self._reservations[address] = size_bytes
+        insort(self._bases, address)
+        self._tables[address] = np.full(slots, _EMPTY, np.int32)
         return address
 
     def map(self, address: int, offset: int, size_bytes: int) -> None:
-        """Makes [offset, offset + size_bytes) of the memory appear at `address`, and nowhere else.
+        """Makes [offset, offset + size_bytes) of the memory appear at `address`.
 
         Raises:
             DriverError: nothing of it is mapped now.
         """
-        pieces = self._pieces(offset, size_bytes)
-        places = self._places(address, size_bytes)
-        self._unmap(place for place in places if place in self._piece_at)
-        self._unmap(self._address_of[piece] for piece in pieces if piece in self._address_of)
+        base, first, last = self._slots(address, size_bytes)
+        piece = self._piece(offset, size_bytes)
+        self._unmap(base, first, last)
+        table, size = self._tables[base], self._handle_bytes
+        step = last - first if self._driver.parts else 1
         try:
-            for place, piece in zip(places, pieces, strict=True):
-                self._driver.map(place, self.piece_bytes, self._handles[piece])
-                self._piece_at[place], self._address_of[piece] = piece, place
+            for slot in range(first, last, step):
+                place, at = base + slot * self.granularity_bytes, piece + slot - first
+                handle, inside = divmod(at * self.granularity_bytes, size)
+                length = step * self.granularity_bytes
+                self._driver.map(place, length, self._handles[handle], inside)
+                table[slot : slot + step] = range(at, at + step)
             # One call for all: setting access costs as much for one mapping as for many.
             self._driver.set_access(address, size_bytes)
         except DriverError:
-            self._unmap(place for place in places if place in self._piece_at)
+            self._unmap(base, first, last)
             raise
 
     def unmap(self, address: int, size_bytes: int) -> None:
         """Takes away what is mapped in a range; what is not mapped there is left alone."""
-        self._unmap(p for p in self._places(address, size_bytes) if p in self._piece_at)
+        self._unmap(*self._slots(address, size_bytes))
 
     def release(self, address: int) -> None:
         """Gives a reservation back, with what is mapped in it."""
-        size_bytes = self._reservations.get(address)
-        if size_bytes is None:
-            raise DriverError(f"{address:#x} is not a reservation", call="cuMemAddressFree")
-        self._unmap(place for place in self._piece_at if 0 <= place - address < size_bytes)
-        self._driver.address_free(address, size_bytes)
-        del self._reservations[address]
+        if address not in self._tables:
+            raise DriverError(f"{address:#x} is not a reservation", call="address_free")
+        slots = self._tables[address].size
+        self._unmap(address, 0, slots)
+        self._driver.address_free(address, slots * self.granularity_bytes)
+        self._bases.remove(address)
+        del self._tables[address]
 
     def used_bytes(self) -> int:
         """Bytes of the device that are held."""
-        return len(self._handles) * self.piece_bytes
+        return len(self._handles) * self._handle_bytes
 
     def close(self) -> None:
         """Gives everything back. All use must be over."""
-        for address in list(self._reservations):
+        for address in list(self._bases):
             self.release(address)
         while self._handles:
             self._driver.release(self._handles.pop())
         self._linear = None
 
-    def _pieces(self, offset: int, size_bytes: int) -> range:
-        self._whole(offset, size_bytes, "offset")
-        if not 0 <= offset <= self.size_bytes - size_bytes:
-            raise DriverError(f"offset {offset} lies outside the memory", call="cuMemMap")
-        return range(offset // self.piece_bytes, (offset + size_bytes) // self.piece_bytes)
-
-    def _places(self, address: int, size_bytes: int) -> range:
-        self._whole(0, size_bytes, "address")
-        return range(address, address + size_bytes, self.piece_bytes)
-
-    def _whole(self, offset: int, size_bytes: int, what: str) -> None:
-        if size_bytes <= 0 or offset % self.piece_bytes or size_bytes % self.piece_bytes:
+    def _piece(self, offset: int, size_bytes: int) -> int:
+        """Number of the piece at an offset."""
+        if offset % self.granularity_bytes or not 0 <= offset <= self.size_bytes - size_bytes:
             raise DriverError(
-                f"{size_bytes} bytes from {what} {offset} are not whole pieces", call="cuMemMap",
-                numbers=f"pieces of {self.piece_bytes} bytes",
+                f"{size_bytes} bytes from offset {offset} are no whole pieces of the memory",
+                call="map", numbers=f"pieces of {self.granularity_bytes} bytes",
             )  # fmt: skip
+        return offset // self.granularity_bytes
 
-    def _unmap(self, places: Iterable[int]) -> None:
-        # One call for each: drivers were seen to fail where one unmap spans several mappings.
-        for place in list(places):
-            self._driver.unmap(place, self.piece_bytes)
-            del self._address_of[self._piece_at.pop(place)]
+    def _slots(self, address: int, size_bytes: int) -> tuple[int, int, int]:
+        """(reservation, first slot, behind the last slot) of a range of addresses."""
+        place = bisect_right(self._bases, address) - 1
+        base = self._bases[place] if place >= 0 else 0
+        first, shift = divmod(address - base, self.granularity_bytes)
+        count, rest = divmod(size_bytes, self.granularity_bytes)
+        inside = place >= 0 and count > 0 and first + count <= self._tables[base].size
+        if shift or rest or not inside:
+            raise DriverError(
+                f"[{address:#x}, +{size_bytes}) is no range of pieces in one reservation",
+                call="map", numbers=f"pieces of {self.granularity_bytes} bytes",
+            )  # fmt: skip
+        return base, first, first + count
+
+    def _unmap(self, base: int, first: int, last: int) -> None:
+        table, size = self._tables[base], self.granularity_bytes
+        # One call for each mapping: drivers were seen to fail where one spans several mappings.
+        for lo, hi in list(_full_runs(table, first, last)):
+            step = hi - lo if self._driver.parts else 1
+            for slot in range(lo, hi, step):
+                self._driver.unmap(base + slot * size, step * size)
+                table[slot : slot + step] = _EMPTY
+
+
+def _full_runs(table: np.ndarray, first: int, last: int) -> Iterator[tuple[int, int]]:
+    """Runs of slots within [first, last) that something is mapped into."""
+    full = np.concatenate(([False], table[first:last] != _EMPTY, [False]))
+    borders = np.flatnonzero(full[1:] != full[:-1])
+    for lo, hi in borders.reshape(-1, 2).tolist():
+        yield first + lo, first + hi

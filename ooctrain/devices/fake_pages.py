@@ -2,7 +2,8 @@
 
 In: mappings as they are made and taken away. Out: what lies at an address, and where a range has a
 hole. The one idea: mappings are few and never overlap, so a sorted list of their first addresses
-answers every question by bisection. Read next: `fake_driver.py`.
+answers every question by bisection. Memory may be mapped at several addresses (CUDA guide, virtual
+aliasing support); a piece of work may use only one of them. Read next: `fake_driver.py`.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ import numpy as np
 
 @dataclass(slots=True, eq=False)
 class Physical:
-    """Memory of one create: its references, its bytes, and where it is mapped."""
+    """Memory of one create: its references, its bytes, and how often it is mapped."""
 
     handle: int
     references: int
     data: np.ndarray
-    address: int | None = None
+    mappings: int = 0
 
 
 class PageTable:
@@ -34,13 +35,14 @@ class PageTable:
 
     def add(self, base: int, physical: Physical) -> None:
         """A new mapping, without access."""
-        physical.address, self._at[base] = base, physical
+        self._at[base] = physical
+        physical.mappings += 1
         insort(self.bases, base)
 
     def remove(self, base: int) -> Physical:
         """Takes a mapping away; returns what was mapped."""
         physical = self._at.pop(base)
-        physical.address = None
+        physical.mappings -= 1
         self.bases.remove(base)
         self.accessible.discard(base)
         return physical
@@ -49,12 +51,12 @@ class PageTable:
         """Bytes of the mapping that begins at `base`."""
         return self._at[base].data.size
 
-    def covering(self, address: int) -> Physical | None:
-        """What is mapped at an address."""
+    def covering(self, address: int) -> tuple[int, Physical] | None:
+        """(first address, memory) of the mapping at an address."""
         index = bisect_right(self.bases, address) - 1
         if index < 0 or address >= self.bases[index] + self.size_at(self.bases[index]):
             return None
-        return self._at[self.bases[index]]
+        return self.bases[index], self._at[self.bases[index]]
 
     def overlaps(self, address: int, size_bytes: int) -> bool:
         """Whether anything is mapped in a range."""
@@ -83,18 +85,16 @@ class PageTable:
         end = address
         while end < address + size_bytes:
             found = self.covering(end)
-            if found is None or found.address not in self.accessible:
+            if found is None or found[0] not in self.accessible:
                 return end
-            end = found.address + found.data.size
+            end = found[0] + found[1].data.size
         return None
 
-    def pieces(self, address: int, size_bytes: int) -> Iterator[np.ndarray]:
-        """Views of the bytes of a range without holes, mapping by mapping."""
+    def mapped(self, address: int, size_bytes: int) -> Iterator[tuple[int, Physical]]:
+        """(first address, memory) of each mapping of a range without holes."""
         end = address + size_bytes
         while address < end:
             found = self.covering(address)
             assert found is not None
-            assert found.address is not None
-            piece = found.data[address - found.address :][: end - address]
-            yield piece
-            address += piece.size
+            yield found
+            address = found[0] + found[1].data.size

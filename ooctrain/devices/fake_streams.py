@@ -101,6 +101,13 @@ class LazyStreams:
         del self.events[event]
         self._event_numbers.free.append(event)
 
+    def put(
+        self, stream: int, name: str, run: Callable[[], object], uses: Sequence[Range] = (),
+        ready: Callable[[], bool] = lambda: True,
+    ) -> None:  # fmt: skip
+        """Queues a piece of work."""
+        self.streams[stream].append(Work(name, run, tuple(uses), ready))
+
     def record(self, event: FakeEvent, stream: int) -> None:
         """Queues the event's next record."""
         event.records += 1
@@ -109,13 +116,12 @@ class LazyStreams:
         def reach() -> None:
             event.reached, event.at = max(event.reached, number), self.pieces_done
 
-        self.streams[stream].append(Work("record", reach))
+        self.put(stream, "record", reach)
 
     def wait(self, stream: int, event: FakeEvent) -> None:
         """Queues a wait for the latest record so far; a later record does not delay it."""
         number = event.records
-        work = Work("wait", lambda: None, ready=lambda: event.reached >= number)
-        self.streams[stream].append(work)
+        self.put(stream, "wait", lambda: None, ready=lambda: event.reached >= number)
 
     def step(self, stream: int | None = None) -> bool:
         """Runs one piece, of `stream` or of a chosen one; False if none can go on."""

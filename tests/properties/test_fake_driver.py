@@ -303,7 +303,6 @@ class Client(RuleBasedStateMachine):
         held = self.driver.held()
         assert held["handles"] == handles
         assert self.driver.used_bytes == handles * self.chunk == self.memory.used_bytes()
-        assert held["mappings"] <= handles
         assert all(access for _, _, access in self.driver.mappings())
 
     @precondition(lambda self: not self.broken)
@@ -380,16 +379,6 @@ class NoAccess(DriverMemory):
         driver, self._driver = self._driver, Deaf(self._driver, "set_access")
         super().map(address, offset, size_bytes)
         self._driver = driver
-
-
-class Replaces(DriverMemory):
-    """Maps as Linux does: over what is there, and leaves a chunk mapped where it was."""
-
-    def map(self, address, offset, size_bytes):
-        places, pieces = self._piece_at, self._address_of
-        self._piece_at, self._address_of = {}, {}
-        super().map(address, offset, size_bytes)
-        self._piece_at, self._address_of = places | self._piece_at, pieces | self._address_of
 
 
 class Leaks(DriverMemory):
@@ -479,7 +468,6 @@ def of(allocator_class, client):
     [
         pytest.param(UsesBeforeMapping, id="changes forgotten"),
         pytest.param(over(NoAccess, Client), id="no access"),
-        pytest.param(over(Replaces, VaClient), id="maps over mappings"),
         pytest.param(over(Leaks, VaClient), id="a handle leaks"),
         pytest.param(of(NoEventWait, VaClient), id="no event wait"),
         pytest.param(of(RoundsDown, Client), id="rounds down"),

@@ -96,11 +96,29 @@ def test_a_map_over_the_tail_of_a_free_gap_is_seen(driver):
     assert refused(driver.map, address, 3 * PAGE, wide).status == INVALID_VALUE
 
 
-def test_a_handle_is_never_mapped_twice(driver):
-    address, (handle,) = mapped(driver)
-    with pytest.raises(Violation, match="twice"):
-        driver.map(driver.reserve(PAGE), PAGE, handle)
-    assert driver.mappings() == [(address, PAGE, True)]
+def test_a_handle_appears_at_two_addresses_but_no_work_may_use_both(driver):
+    one, (handle,) = mapped(driver)
+    two = driver.reserve(PAGE)
+    driver.map(two, PAGE, handle)
+    driver.set_access(two, PAGE)
+    stream = driver.create_stream()
+    driver.fill(one, 7, PAGE, stream)
+    driver.synchronize_stream(stream)
+    assert driver.read(two, 1) == 7
+    assert driver.handles_at(one, PAGE) == driver.handles_at(two, PAGE) == [handle]
+    driver.launch(stream, [(one, 4), (two + 8, 4)], lambda: None, "add")
+    with pytest.raises(Violation, match="add uses handle"):
+        driver.synchronize_stream(stream)
+    driver.release(handle)
+    driver.unmap(one, PAGE)
+    assert driver.used_bytes == PAGE  # still mapped
+    driver.unmap(two, PAGE)
+    assert driver.used_bytes == 0
+
+
+def test_a_part_of_a_handle_cannot_be_mapped(driver):
+    address, handle = driver.reserve(2 * PAGE), driver.create(2 * PAGE)
+    assert "whole handle" in refused(driver.map, address, PAGE, handle, PAGE).numbers
 
 
 def test_access_is_needed_after_every_map(driver):
@@ -347,7 +365,10 @@ def test_memory_of_whole_pieces_is_created_at_once_and_given_back(driver):
     memory = DriverMemory(driver, 5 * PAGE + 1, 2 * PAGE)
     assert memory.size_bytes == memory.used_bytes() == driver.used_bytes == 4 * PAGE
     assert memory.linear() == memory.linear()
-    memory.reserve(PAGE)
+    memory.reserve(2 * PAGE)
+    for wrong in (PAGE, 0, -2 * PAGE):
+        with pytest.raises(DriverError, match="not whole pieces"):
+            memory.reserve(wrong)
     memory.close()
     memory.close()
     assert not any(driver.held().values())
@@ -371,14 +392,16 @@ def test_a_budget_larger_than_the_device_leaves_nothing_behind(driver):
     assert not any(driver.held().values())
 
 
-def test_a_mapping_replaces_what_is_there_and_where_it_was(driver):
+def test_a_mapping_replaces_what_is_there_and_leaves_other_mappings_alone(driver):
     memory = DriverMemory(driver, 4 * PAGE)
     one, two = memory.reserve(2 * PAGE), memory.reserve(2 * PAGE)
     memory.map(one, 0, 2 * PAGE)
-    memory.map(two, PAGE, 2 * PAGE)  # takes piece 1 away from the first range
-    assert [address for address, _, _ in driver.mappings()] == [one, two, two + PAGE]
+    memory.map(two, PAGE, 2 * PAGE)  # piece 1 is now at two addresses
+    first, shared = driver.handles_at(one, 2 * PAGE)
+    assert driver.handles_at(two, PAGE) == [shared]
     memory.map(one, 3 * PAGE, PAGE)  # replaces piece 0
-    assert [address for address, _, _ in driver.mappings()] == [one, two, two + PAGE]
+    assert driver.handles_at(one, 2 * PAGE)[0] not in (first, shared)
+    memory.unmap(one, PAGE)
     memory.unmap(one, 2 * PAGE)  # half of it is not mapped any more
     assert [address for address, _, _ in driver.mappings()] == [two, two + PAGE]
     assert all(access for _, _, access in driver.mappings())
