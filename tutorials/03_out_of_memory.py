@@ -16,8 +16,8 @@ from lesson import Lesson
 
 import ooctrain as oc
 from ooctrain.alloc.base import make_changes
-from ooctrain.alloc.registry import choose_allocator
 from ooctrain.alloc.paper import PaperMemory
+from ooctrain.alloc.registry import choose_allocator
 from ooctrain.errors import OutOfDeviceMemory
 from ooctrain.report.charts import Piece, strips_svg
 from ooctrain.sched.budget import trace_minimum_bytes, trace_peak_bytes

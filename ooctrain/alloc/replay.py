@@ -1,9 +1,9 @@
 """Replay: an allocation log asked of any allocator, without bytes, before anything runs.
 
-In: a log, and an allocator by name or made. Out: `Replayed`: its books, mapping changes by step, and
-the request at which it failed, if it did. The one idea: on a list the order of requests decides all
-addresses, so what an allocator would have reserved, mapped and wasted in a run of hours is known in
-a second. A static allocator is given the whole log first, as it is given a schedule. Source: RMM's
+In: a log, and an allocator by name or made. Out: `Replayed`: its books, mapping changes by step,
+and the request at which it failed, if it did. The one idea: on a list the order of requests decides
+all addresses, so what an allocator would have reserved, mapped and wasted in a run of hours is
+known in a second. A static allocator is given the whole log first, as it is given a schedule. Source: RMM's
 replay benchmark; paper 000, figure 3 is a replay. Read next: `../execution/placement.py`, which
 makes the same requests from a schedule, in replay and in earnest.
 """
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from ooctrain.alloc.base import Allocator, Block, RangedAllocator, Stats, make_changes
@@ -115,7 +116,8 @@ def replay(
 
 
 def serve(
-    requests: Iterable[Request], allocator: Allocator, on_request: Callable[[int], None] | None = None
+    requests: Iterable[Request], allocator: Allocator,
+    on_request: Callable[[int], None] | None = None,
 ) -> Stats:  # fmt: skip
     """Makes requests of an allocator and returns its books.
 
@@ -233,4 +235,4 @@ class _Watch:
     def maps_by_step(self) -> tuple[int, ...]:
         """Of each step; what comes before the first mark counts with it."""
         marks = [0, *self.maps[1:], self._allocator.stats().maps]
-        return tuple(b - a for a, b in zip(marks, marks[1:], strict=False))
+        return tuple(b - a for a, b in pairwise(marks))

@@ -11,15 +11,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ooctrain.alloc.base import Allocator, Block, RangedAllocator, Reached, make_changes
-from ooctrain.alloc.registry import AllocatorChoice
 from ooctrain.alloc.paper import PaperMemory
+from ooctrain.alloc.registry import AllocatorChoice
 from ooctrain.devices.host_vm import PAGE_BYTES
 from ooctrain.errors import OutOfDeviceMemory, ScheduleError
 from ooctrain.execution.program import EndStep, FreeStep, InStep, Program, RunStep, make_program
 from ooctrain.sched.schedule import Schedule
 from ooctrain.trace import Trace
+from ooctrain.units import Granule
 
 WORKSPACE = -1
+_PARAMETER_KINDS = ("param", "state", "wgrad")  # paper 004's pool of parameters and gradients
 _MAX_ARENA_FACTOR = 64
 _MAX_REPLAYED_STEPS = 16
 
@@ -44,6 +46,9 @@ class Placement:
         self._ranged = allocator if isinstance(allocator, RangedAllocator) else None
         self._parted = program.parted
         self._held: dict[int, int] = {}  # resident bytes of each block's variable
+        planned = plannable(allocator)
+        if planned is not None:
+            planned.load_plan(forecast(program, planned.granule))
 
     def claim_start(self) -> None:
         """Claims what the schedule's start wants on the device and the last step did not leave."""
@@ -190,26 +195,58 @@ def reserved_peak(schedule: Schedule, trace: Trace, choice: AllocatorChoice) -> 
             factor *= 2
 
 
+def forecast(program: Program, granule: Granule) -> Forecast:
+    """What a program asks of an allocator in each round of one step, or of two.
+
+    An updated parameter that does not take over the old one's storage is made while the old one is
+    still there; the next step's takes the place that has become free: the places alternate, and a
+    round is two steps.
+    """
+    forecaster = Forecaster(granule)
+    placement = Placement(program, forecaster)
+    placement.claim_start()
+    start = {v: forecaster.index_of(block) for v, block in placement.blocks.items()}
+    pool = {v.name: v.kind in _PARAMETER_KINDS for v in program.trace.variables}
+    for _ in range(2):
+        placement.claim_start()
+        _play(placement)
+        carried = [
+            (start[v], forecaster.index_of(block))
+            for v, block in placement.blocks.items()
+            if v in start
+        ]
+        found = forecaster.forecast(carried, pool)
+        lives = found.lifetimes
+        if all(first == last or lives[first].end <= lives[last].begin for first, last in carried):
+            break
+    return found
+
+
 def _replay(program: Program, allocator: Allocator) -> int:
     placement = Placement(program, allocator)
     seen = set()
     for _ in range(_MAX_REPLAYED_STEPS):
         placement.claim_start()
-        for step in program.steps:
-            if isinstance(step, RunStep):
-                for variable in step.call.ins:
-                    placement.input_address(variable, step.index)
-                placement.begin(step)
-            elif isinstance(step, EndStep):
-                placement.end(step)
-            elif isinstance(step, InStep):
-                placement.claim(step.var, step.lo, step.hi)
-            elif isinstance(step, FreeStep):
-                placement.release(step)
-            make_changes(allocator)
-        placement.carry()
+        _play(placement)
         layout = tuple(sorted((v, block.address) for v, block in placement.blocks.items()))
         if layout in seen:
             break
         seen.add(layout)
     return allocator.stats().peak_reserved_bytes
+
+
+def _play(placement: Placement) -> None:
+    """Makes the requests of one step, from behind its start to its end."""
+    for step in placement.program.steps:
+        if isinstance(step, RunStep):
+            for variable in step.call.ins:
+                placement.input_address(variable, step.index)
+            placement.begin(step)
+        elif isinstance(step, EndStep):
+            placement.end(step)
+        elif isinstance(step, InStep):
+            placement.claim(step.var, step.lo, step.hi)
+        elif isinstance(step, FreeStep):
+            placement.release(step)
+        make_changes(placement.allocator)
+    placement.carry()
