@@ -76,6 +76,8 @@ class Stats:
         failures: requests refused.
         host_waits, waited_ns: how often, and how long, the breaking of mappings waited for last
             uses.
+        mapped_bytes: seen through all address ranges, the same memory through several of them
+            counted each time.
     """
 
     requested_bytes: int = 0
@@ -101,6 +103,7 @@ class Stats:
     failures: int = 0
     host_waits: int = 0
     waited_ns: int = 0
+    mapped_bytes: int = 0
 
     @property
     def internal_bytes(self) -> int:
@@ -172,7 +175,8 @@ class Allocator(Protocol):
 class RangedAllocator(Allocator, Protocol):
     """An allocator whose blocks can be held in parts (`granule.ranges` is True).
 
-    Bounds of ranges are multiples of the granule, or the block's end.
+    Bounds of ranges are multiples of the granule, or the block's end. Parts come and go of blocks
+    made by `reserve`; a block of `allocate` is whole until it is freed.
     """
 
     def reserve(self, nbytes: int, tag: str = "") -> Block:
@@ -184,7 +188,8 @@ class RangedAllocator(Allocator, Protocol):
         Raises:
             OutOfDeviceMemory: not enough free chunks; the state is as before.
             InvalidFree: the block is not live here.
-            ConfigError: a bound is no multiple of the granule, or a part is held already.
+            ConfigError: a bound is no multiple of the granule, a part is held already, or the block
+                is one of `allocate`.
         """
 
     def unmap_range(self, block: Block, lo: int, hi: int, after: Sequence[Reached] = ()) -> None:

@@ -1,99 +1,111 @@
-"""Room for blocks in one piece: which indices of a range are free, as runs.
+"""Which physical chunks are free, as runs of neighbours.
 
-In: pieces that are occupied and vacated, some of them several times over. Out: the smallest run of
-free indices that has room for a request. The one idea: best fit over sorted, disjoint runs; there
-are few of them, so that a scan is quick. An index may be busy for more than one reason (a block
-sits on its address, its chunk is in use elsewhere), so busy reasons are counted. Read next:
-`virtual.py`.
+In: runs that are taken and given back. Out: the smallest run that has room for a request, or the
+fewest runs that together have. The one idea: free runs are kept sorted and joined, so there are few
+of them and a scan is quick; what is free depends on what is held alone, not on how it came about,
+so that a training step that begins as the last one did goes on as the last one did. Read next:
+`homes.py`, then `virtual.py`.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-Run = tuple[int, int]  # (first, count)
+Run = tuple[int, int]  # (first chunk, how many)
 
 
 class Room:
-    """Indices 0 to count - 1, each free or busy for one or more reasons.
+    """Chunks 0 to count - 1, each free or held.
 
     Args:
         count: how many; all are free at first.
+
+    Attributes:
+        free: how many are free.
+        held: for each chunk whether it is held.
     """
 
     def __init__(self, count: int):
-        self._busy = np.zeros(count, np.uint8)
-        self._los, self._his = [0], [count]
+        self.free = count
+        self.held = np.zeros(count, bool)
+        self._los, self._his = ([0], [count]) if count else ([], [])
 
     def find(self, count: int) -> int | None:
-        """First index of the smallest free run with `count` or more; None: no run has. O(runs)."""
-        best = best_run(self.runs(), count)
-        return None if best is None or best[1] < count else best[0]
+        """First chunk of the smallest free run with `count` or more; None: no run has. O(runs)."""
+        fitting = [(hi - lo, lo) for lo, hi in zip(self._los, self._his, strict=True)
+                   if hi - lo >= count]  # fmt: skip
+        return min(fitting)[1] if fitting else None
 
-    def occupy(self, lo: int, count: int) -> None:
-        """One more reason to be busy for [lo, lo + count)."""
-        part = self._busy[lo : lo + count]
-        for first, size in _zeros(part):
-            self._remove(lo + first, size)
-        part += 1
+    def holes(self, count: int) -> list[Run]:
+        """`count` free chunks in few runs: the largest ones, then the smallest that has the rest.
 
-    def vacate(self, lo: int, count: int) -> None:
-        """One reason less."""
-        part = self._busy[lo : lo + count]
-        part -= 1
-        for first, size in _zeros(part):
-            self._insert(lo + first, size)
+        Raises:
+            ValueError: fewer are free.
+        """
+        runs, chosen = sorted(self.runs(), key=_size), []
+        while count:
+            if not runs:
+                raise ValueError(f"{count} free chunks are missing")
+            place = min(bisect_left(runs, count, key=_size), len(runs) - 1)
+            first, size = runs.pop(place)
+            chosen.append((first, min(size, count)))
+            count -= min(size, count)
+        return chosen
+
+    def is_free(self, run: Run) -> bool:
+        """Whether all chunks of a run are. O(log runs)."""
+        place = bisect_right(self._los, run[0]) - 1
+        return place >= 0 and run[0] + run[1] <= self._his[place]
+
+    def take(self, runs: Iterable[Run]) -> None:
+        """Holds free runs."""
+        for lo, count in runs:
+            place, hi = bisect_right(self._los, lo) - 1, lo + count
+            start, stop = self._los[place], self._his[place]
+            self._los[place : place + 1] = [start] * (start < lo) + [hi] * (hi < stop)
+            self._his[place : place + 1] = [lo] * (start < lo) + [stop] * (hi < stop)
+            self.held[lo:hi] = True
+            self.free -= count
+
+    def give(self, runs: Iterable[Run]) -> None:
+        """Frees held runs."""
+        for lo, count in runs:
+            hi = lo + count
+            self.held[lo:hi] = False
+            self.free += count
+            place = bisect_left(self._los, lo)
+            if place < len(self._los) and self._los[place] == hi:
+                hi = self._his[place]
+                del self._los[place], self._his[place]
+            if place and self._his[place - 1] == lo:
+                self._his[place - 1] = hi
+            else:
+                self._los.insert(place, lo)
+                self._his.insert(place, hi)
 
     def runs(self) -> list[Run]:
         """All free runs, ascending."""
         return [(lo, hi - lo) for lo, hi in zip(self._los, self._his, strict=True)]
 
-    def _remove(self, lo: int, count: int) -> None:
-        place = bisect_right(self._los, lo) - 1
-        start, stop, hi = self._los[place], self._his[place], lo + count
-        left, right = [(start, lo)] * (start < lo), [(hi, stop)] * (hi < stop)
-        self._los[place : place + 1] = [a for a, _ in left + right]
-        self._his[place : place + 1] = [b for _, b in left + right]
 
-    def _insert(self, lo: int, count: int) -> None:
-        hi = lo + count
-        place = bisect_left(self._los, lo)
-        if place < len(self._los) and self._los[place] == hi:
-            hi = self._his[place]
-            del self._los[place], self._his[place]
-        if place and self._his[place - 1] == lo:
-            self._his[place - 1] = hi
-        else:
-            self._los.insert(place, lo)
-            self._his.insert(place, hi)
+def chunks_of(runs: Iterable[Run]) -> np.ndarray:
+    """The chunk numbers of runs, in their order."""
+    parts = [np.arange(first, first + count) for first, count in runs]
+    return np.concatenate(parts) if parts else np.zeros(0, np.int64)
 
 
-def best_run(runs: Iterable[Run], count: int) -> Run | None:
-    """The smallest run that has `count`, the first of equals; else the largest; None of none."""
-    return min(
-        runs, key=lambda r: (r[1] < count, r[1] if r[1] >= count else -r[1], r[0]), default=None
-    )
-
-
-def join_runs(runs: Iterable[Run]) -> list[Run]:
-    """Runs ascending, those that touch made one."""
-    joined: list[Run] = []
-    for first, count in sorted(runs):
-        if joined and sum(joined[-1]) == first:
-            joined[-1] = (joined[-1][0], joined[-1][1] + count)
-        else:
-            joined.append((first, count))
-    return joined
-
-
-def _zeros(part: np.ndarray) -> list[Run]:
-    """Runs of zeros."""
-    if not part.any():
-        return [(0, part.size)]
-    if part.all():
+def runs_of(chunks: np.ndarray | Sequence[int]) -> list[Run]:
+    """Runs of consecutive numbers, in order: [5, 6, 2, 3, 4] -> [(5, 2), (2, 3)]."""
+    numbers = np.asarray(chunks)
+    if not numbers.size:
         return []
-    borders = np.flatnonzero(np.diff(np.concatenate(([False], part == 0, [False]))))
-    return [(int(a), int(b - a)) for a, b in borders.reshape(-1, 2)]
+    starts = np.flatnonzero(np.diff(numbers, prepend=numbers[0] - 2) != 1)
+    counts = np.diff(starts, append=numbers.size)
+    return list(zip(numbers[starts].tolist(), counts.tolist(), strict=True))
+
+
+def _size(run: Run) -> int:
+    return run[1]

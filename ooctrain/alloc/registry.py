@@ -15,6 +15,7 @@ from functools import partial
 
 from ooctrain.alloc.base import Allocator
 from ooctrain.alloc.best_fit import BestFit
+from ooctrain.alloc.first_fit import FirstFit, FirstFitBySize
 from ooctrain.alloc.paper import PaperMemory
 from ooctrain.alloc.virtual import VirtualAddressing
 from ooctrain.devices.base import Memory
@@ -25,6 +26,8 @@ from ooctrain.units import Granule, format_bytes
 
 _KNOWN: Mapping[str, Callable[..., Allocator]] = {
     BestFit.name: BestFit,
+    FirstFit.name: FirstFit,
+    FirstFitBySize.name: FirstFitBySize,
     VirtualAddressing.name: VirtualAddressing,
 }
 _GROUP = "ooctrain.allocators"

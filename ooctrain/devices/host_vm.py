@@ -93,9 +93,11 @@ class VirtualArena:
     """
 
     ranges = True
+    granularity_bytes = PAGE_BYTES
 
     def __init__(self, size_bytes: int):
         self._libc = _libc()
+        self.max_mappings = max_mapped_chunks()
         self.size_bytes, self._paged_bytes = size_bytes, whole_pages(size_bytes)
         self._bases: list[int] = []
         self._sizes: dict[int, int] = {}
@@ -123,7 +125,11 @@ class VirtualArena:
         """Address of a fresh inaccessible range. Costs address space and one system call, no
         memory."""
         address = self._mmap(None, size_bytes, _PROT_NONE, _RESERVED, -1, 0)
-        self._madvise(address, size_bytes)
+        try:
+            self._madvise(address, size_bytes)
+        except DriverError:
+            self._libc.munmap(address, size_bytes)
+            raise
         bisect.insort(self._bases, address)
         self._sizes[address] = size_bytes
         return address
@@ -153,12 +159,13 @@ class VirtualArena:
 
     def release(self, address: int) -> None:
         """Gives a whole reservation back to the system, mapped or not."""
-        size_bytes = self._sizes.pop(address, None)
+        size_bytes = self._sizes.get(address)
         if size_bytes is None:
             raise DriverError(f"address {address:#x} is not a reservation", call="munmap")
-        self._bases.remove(address)
         if self._libc.munmap(address, size_bytes):
             raise _failed("munmap")
+        del self._sizes[address]
+        self._bases.remove(address)
 
     def used_bytes(self) -> int:
         """Bytes of the machine's memory that the memfd holds, as the kernel counts them."""

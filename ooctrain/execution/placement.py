@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from ooctrain.alloc.base import Allocator, Block, RangedAllocator, Reached, make_changes
 from ooctrain.alloc.paper import PaperMemory
 from ooctrain.alloc.registry import AllocatorChoice
+from ooctrain.alloc.static import Forecast, Forecaster, plannable
 from ooctrain.devices.host_vm import PAGE_BYTES
 from ooctrain.errors import OutOfDeviceMemory, ScheduleError
 from ooctrain.execution.program import EndStep, FreeStep, InStep, Program, RunStep, make_program

@@ -111,6 +111,7 @@ class Program:
         rows: for each step the position of its row in `issued`.
         slots: where host copies lie.
         peak_bytes, host_peak_bytes: of the ledgers.
+        parted: variables of whose storage parts come and go.
     """
 
     trace: Trace
@@ -121,6 +122,7 @@ class Program:
     slots: HostSlots
     peak_bytes: int
     host_peak_bytes: int
+    parted: frozenset[int]
 
 
 def make_program(
@@ -140,6 +142,7 @@ def make_program(
         ConfigError: a wanted variable that no Run touches.
     """
     schedule = fit_granule(trace, schedule, granule)
+    parted = _parted(trace, schedule)
     issued = tuple(walk(trace, schedule))
     slots = host_slots(trace, schedule)
     capture = _captures(trace, issued, wanted)
@@ -153,7 +156,9 @@ def make_program(
             steps.append(step)
             rows.append(position)
     peak, host_peak = peaks(issued, schedule)
-    return Program(trace, schedule, issued, tuple(steps), tuple(rows), slots, peak, host_peak)
+    return Program(
+        trace, schedule, issued, tuple(steps), tuple(rows), slots, peak, host_peak, parted
+    )
 
 
 def fit_granule(trace: Trace, schedule: Schedule, granule: Granule) -> Schedule:
@@ -162,14 +167,10 @@ def fit_granule(trace: Trace, schedule: Schedule, granule: Granule) -> Schedule:
     Raises:
         PlanMismatch: it moves parts that an allocator with this granule cannot hold.
     """
-    ranges = [*schedule.start_device] + [
-        (i.var, i.lo, i.hi) for i in schedule if isinstance(i, SwapIn | SwapOut | Free)
-    ]
-    for variable, lo, hi in ranges:
+    for variable, lo, hi in _parts(trace, schedule):
         size = trace.variables[variable].nbytes
-        whole = (lo, hi) == (0, size)
         aligned = not lo % granule.size_bytes and (hi == size or not hi % granule.size_bytes)
-        if not whole and not (granule.ranges and aligned):
+        if not (granule.ranges and aligned):
             raise PlanMismatch(
                 "the plan moves a part of a variable that this allocator cannot hold by itself",
                 where=f"{trace.variables[variable].name} [{lo}, {hi})",
@@ -178,6 +179,31 @@ def fit_granule(trace: Trace, schedule: Schedule, granule: Granule) -> Schedule:
                 fix="plan with the granule of the allocator that runs it",
             )
     return replace(schedule, granule=granule)
+
+
+def _parts(trace: Trace, schedule: Schedule) -> list[tuple[int, int, int]]:
+    """Ranges of the list that are not all of a variable."""
+    ranges = [*schedule.start_device] + [
+        (i.var, i.lo, i.hi) for i in schedule if isinstance(i, SwapIn | SwapOut | Free)
+    ]
+    return [(v, lo, hi) for v, lo, hi in ranges if (lo, hi) != (0, trace.variables[v].nbytes)]
+
+
+def _parted(trace: Trace, schedule: Schedule) -> frozenset[int]:
+    """Variables moved in parts, and all that have the same storage before or after them."""
+    shared: dict[int, list[int]] = {}
+    moves = [pair for call in trace.calls for pair in call.reuse.items()]
+    for one, other in [*moves, *trace.carries.items()]:
+        shared.setdefault(one, []).append(other)
+        shared.setdefault(other, []).append(one)
+    found: set[int] = set()
+    queue = [variable for variable, _, _ in _parts(trace, schedule)]
+    while queue:
+        variable = queue.pop()
+        if variable not in found:
+            found.add(variable)
+            queue += shared.get(variable, ())
+    return frozenset(found)
 
 
 class _Numbering:

@@ -1,0 +1,203 @@
+"""Homes: address ranges with page tables, kept mapped so that they can be used again.
+
+In: a number of slots, and the chunks to be seen there. Out: a `Home`, its chunks mapped. The one
+idea: a chunk may be seen at several addresses at a time (aliases), as long as at most one live
+block uses it. So to make a home takes nothing away from anybody, needs no waiting, and what was
+mapped once stays mapped: when the same chunks are free again, the same home serves again without a
+system call. Linux allows aliases of a memfd without condition. CUDA (Programming Guide, virtual
+memory management, "Virtual Aliasing Support") asks that an operation which wrote through one
+address has completed before one that uses another address begins; here it has, since every claim
+waits for all releases listed before it. What is mapped is bounded: beyond, the idle home that was
+used longest ago goes, after its last use. Sources: paper 000, section 4; GMLake's stitched blocks.
+Read next: `virtual.py`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ooctrain.alloc.base import Reached
+from ooctrain.alloc.chunks import Room, Run, runs_of
+from ooctrain.devices.base import VirtualMemory
+
+_NOTHING = -1  # in a page table: no chunk is mapped at this slot
+#: How often all chunks may be mapped. A page table entry is 8 bytes for each page of 4 KiB, so this
+#: bounds the page tables at 3 % of the budget.
+MOST_ALIASES = 16
+
+
+@dataclass(slots=True, eq=False)
+class Home:
+    """An address range.
+
+    Attributes:
+        address: where it begins.
+        table: for each slot the chunk that is mapped there, or -1.
+        runs: the chunks of `table` in runs, in the order of the slots.
+        live: whether a block lives here.
+        turn: when a block last left; larger is later.
+        uses: {(first slot, behind the last): events after which these slots were not used any
+            more}.
+    """
+
+    address: int
+    table: np.ndarray
+    runs: list[Run] = field(default_factory=list)
+    live: bool = False
+    turn: int = 0
+    uses: dict[tuple[int, int], tuple[Reached, ...]] = field(default_factory=dict)
+
+    @property
+    def slots(self) -> int:
+        """How many chunks it has room for."""
+        return self.table.size
+
+    def mapped(self) -> int:
+        """How many chunks are mapped."""
+        return sum(count for _, count in self.runs)
+
+
+class Homes:
+    """All homes over a memory.
+
+    Args:
+        memory: whose bytes are mapped.
+        chunk_bytes: bytes of a chunk.
+        counts: of the books: maps, unmaps, reservations, host_waits, waited_ns.
+    """
+
+    def __init__(self, memory: VirtualMemory, chunk_bytes: int, counts: Counter[str]):
+        self._memory, self._chunk, self._counts = memory, chunk_bytes, counts
+        self._by_slots: dict[int, list[Home]] = {}  # in the order of their making
+        self._turn = 0
+        self._most_mappings = memory.max_mappings
+        self._most_chunks = MOST_ALIASES * (memory.size_bytes // chunk_bytes)
+        self.mappings = self.mapped_chunks = 0
+
+    def __iter__(self) -> Iterator[Home]:
+        return (home for homes in self._by_slots.values() for home in homes)
+
+    def find(self, slots: int, room: Room, *, whole: bool) -> Home | None:
+        """The first made home of so many slots that nobody uses and whose chunks are all free.
+
+        The first made one, since then a step that begins as the last one finds what that one made.
+
+        Args:
+            slots: exactly so many.
+            room: which chunks are free.
+            whole: only homes with a chunk at every slot.
+        """
+        for home in self._by_slots.get(slots, ()):
+            unused = not home.live and all(map(room.is_free, home.runs))
+            if unused and (not whole or home.mapped() == slots):
+                return home
+        return None
+
+    def make(self, slots: int, runs: Sequence[Run]) -> Home:
+        """A new home with these chunks mapped, which nobody has to wait for.
+
+        Raises:
+            DriverError: refused; everything is as before.
+        """
+        address = self._memory.reserve(slots * self._chunk)
+        home = Home(address, np.full(slots, _NOTHING, np.int64))
+        slot = 0
+        try:
+            for first, count in runs:
+                self._map(home, slot, first, count)
+                slot += count
+        except BaseException:
+            self._memory.release(address)
+            raise
+        home.runs = runs_of(home.table[home.table != _NOTHING])
+        self._counts["reservations"] += 1
+        self._counts["maps"] += len(runs)
+        self._by_slots.setdefault(slots, []).append(home)
+        self._count(home, +1)
+        self._turn += 1
+        home.turn = self._turn
+        self._bound(home)
+        return home
+
+    def put(self, home: Home, slots: np.ndarray, chunks: np.ndarray) -> None:
+        """Maps chunks at slots where others, or none, were mapped; waits for the last use of these.
+
+        Args:
+            home: whose slots they are.
+            slots, chunks: each slot with its chunk; slots ascending.
+
+        Raises:
+            DriverError: refused; slots that lost their chunk are empty, nothing else has changed.
+        """
+        self.wait([e for (lo, hi), events in home.uses.items()
+                   if ((lo <= slots) & (slots < hi)).any() for e in events])  # fmt: skip
+        self._count(home, -1)
+        borders = np.flatnonzero((np.diff(slots) != 1) | (np.diff(chunks) != 1)) + 1
+        try:
+            for piece, onto in zip(
+                np.split(slots, borders), np.split(chunks, borders), strict=True
+            ):
+                home.table[piece] = _NOTHING  # what a refused call leaves there is unknown
+                self._map(home, int(piece[0]), int(onto[0]), onto.size)
+                self._counts["maps"] += 1
+        finally:
+            home.runs = runs_of(home.table[home.table != _NOTHING])
+            self._count(home, +1)
+        self._bound(home)
+
+    def leave(self, home: Home) -> None:
+        """Nobody lives here any more."""
+        home.live = False
+        self._turn += 1
+        home.turn = self._turn
+
+    def wait(self, events: Sequence[Reached]) -> None:
+        """Waits for last uses before a mapping is broken; counted and timed."""
+        if events:
+            begin_ns = time.perf_counter_ns()
+            for event in events:
+                event.wait()
+            self._counts["host_waits"] += 1
+            self._counts["waited_ns"] += time.perf_counter_ns() - begin_ns
+
+    def close(self) -> None:
+        """Gives all address ranges back."""
+        for home in list(self):
+            self._release(home)
+
+    def check(self) -> None:
+        """The counts are the sums, and tables and runs say the same. Raises AssertionError."""
+        for home in self:
+            assert home.runs == runs_of(home.table[home.table != _NOTHING]), "runs are not the table"
+        assert self.mappings == sum(len(home.runs) for home in self), "mappings"
+        assert self.mapped_chunks == sum(home.mapped() for home in self), "mapped chunks"
+
+    def _map(self, home: Home, slot: int, chunk: int, count: int) -> None:
+        size = self._chunk
+        self._memory.map(home.address + slot * size, chunk * size, count * size)
+        home.table[slot : slot + count] = np.arange(chunk, chunk + count)
+
+    def _count(self, home: Home, sign: int) -> None:
+        self.mappings += sign * len(home.runs)
+        self.mapped_chunks += sign * home.mapped()
+
+    def _bound(self, kept: Home) -> None:
+        """Lets idle homes go, the one used longest ago first, while too much is mapped."""
+        while self.mappings >= self._most_mappings or self.mapped_chunks > self._most_chunks:
+            idle = [home for home in self if not home.live and home is not kept]
+            if not idle:
+                return
+            oldest = min(idle, key=lambda home: home.turn)
+            self.wait([event for events in oldest.uses.values() for event in events])
+            self._counts["unmaps"] += len(oldest.runs)
+            self._release(oldest)
+
+    def _release(self, home: Home) -> None:
+        self._memory.release(home.address)
+        self._by_slots[home.slots].remove(home)
+        self._count(home, -1)
