@@ -1,0 +1,205 @@
+"""First fit, planned offline: the n-th request has its offset before the first step begins.
+
+In: a `Forecast` of the requests, then the requests. Out: blocks where the packing has put them. The
+one idea: a training step asks for the same blocks in the same order each time, so searching for a
+place can be done once, with the future known; what is left to do at run time is to count requests,
+and to refuse one that is not the one foreseen. Parameters and their gradients have a pool of their
+own: they are small and stay long, and would cut the general pool to pieces. The third pool of the
+paper is the host's (`sched/host.py`). Without a forecast requests are placed as they come, lowest
+offset first, as a plain first-fit allocator does.
+
+Sources: paper 004, section 4.4; `first-fit-by-size` is ours (see `static.py`). What it cannot do:
+serve anything unforeseen. Read next: `static.py`, `../execution/forecast.py`.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+from ooctrain.alloc.base import Block, Books, Changes, Reached, Stats, describe
+from ooctrain.alloc.best_fit import ROUND_BYTES
+from ooctrain.alloc.static import Forecast, Lifetime, Order, Packing, lowest_gap, pack
+from ooctrain.devices.base import Memory
+from ooctrain.errors import ConfigError, PlanMismatch
+from ooctrain.units import Granule, format_bytes
+
+
+class FirstFit:
+    """Offsets from a plan, whole variables.
+
+    Args:
+        memory: the arena; it is used as one linear piece.
+        order: in which blocks are placed: "list" or "size".
+        pools: 2: parameters and their gradients apart; 1: all together.
+    """
+
+    name = "first-fit"
+    granule = Granule(ROUND_BYTES, ranges=False)
+
+    def __init__(self, memory: Memory, order: Order = "list", pools: int = 2):
+        if order not in ("list", "size") or pools not in (1, 2):
+            raise ConfigError(
+                f"first-fit has no order {order!r} with {pools!r} pools", code="OOC-106",
+                fix='order is "list" or "size", pools is 1 or 2',
+            )  # fmt: skip
+        self.budget_bytes = memory.size_bytes // ROUND_BYTES * ROUND_BYTES
+        self._base = memory.linear()
+        self._books = Books(self.name, self.budget_bytes)
+        self._order, self._pools = order, pools
+        self._taken: list[tuple[int, int]] = []  # (offset, end) of the live blocks, by offset
+        self._packing: Packing | None = None
+        self._expected: list[tuple[Lifetime, int]] = []  # each request with its offset
+        self._again: list[tuple[Lifetime, int]] = []  # from the second round on
+        self._served = 0  # requests of this round
+
+    def load_plan(self, forecast: Forecast) -> None:
+        """Fixes every offset. From now on only the foreseen requests are served, in order.
+
+        Raises:
+            PlanMismatch: blocks are live already.
+            OutOfDeviceMemory: the packing is larger than the arena.
+        """
+        if self._taken:
+            raise PlanMismatch(f"{self.name} has live blocks: a plan comes before the first")
+        packing = pack(forecast, self.granule, self._order, self._pools)
+        if packing.extent_bytes > self.budget_bytes:
+            raise self._books.refuse(
+                packing.extent_bytes, packing.least_bytes, self.budget_bytes, self.budget_bytes,
+                "the placement of a whole step",
+            )  # fmt: skip
+        once = {first for first, _ in forecast.carried}
+        entries = list(zip(forecast.lifetimes, packing.offsets, strict=True))
+        self._expected, self._served = entries, 0
+        self._again = [entry for place, entry in enumerate(entries) if place not in once]
+        before = self._packing.extent_bytes if self._packing else 0
+        self._packing = packing
+        self._books.move(0, 0, packing.extent_bytes - before)
+
+    def allocate(self, nbytes: int, tag: str = "") -> Block:
+        """The block at its planned offset; without a plan, at the lowest that is free.
+
+        Raises:
+            ConfigError: not a size.
+            PlanMismatch: not the request that was foreseen, or its place is still taken.
+            OutOfDeviceMemory: without a plan, no hole takes it.
+
+        Cost: O(log blocks) and a list insert; without a plan, O(blocks).
+        """
+        size = self.granule.granted(self._books.checked_size(nbytes))
+        if self._packing is None:
+            return self._allocate_unplanned(nbytes, size, tag)
+        offset = self._planned_offset(nbytes, tag)
+        place = bisect_left(self._taken, (offset, 0))
+        near = self._taken[max(0, place - 1) : place + 1]
+        if any(start < offset + size and offset < end for start, end in near):
+            raise self._mismatch(tag, nbytes, "a block that should be gone is still in its place")
+        self._taken.insert(place, (offset, offset + size))
+        self._served += 1
+        self._books.move(nbytes, size, 0)
+        return self._books.open(self._base + offset, nbytes, size, tag)
+
+    def free(self, block: Block, after: Sequence[Reached] = ()) -> None:
+        """Takes a block back. `after` is not needed here.
+
+        Raises:
+            InvalidFree: not a live block of this allocator.
+        """
+        self._books.retire(block)
+        top = self._top()
+        offset = block.address - self._base
+        del self._taken[bisect_left(self._taken, (offset, 0))]
+        shrink = 0 if self._packing else top - self._top()
+        self._books.move(-block.requested_bytes, -block.granted_bytes, -shrink)
+
+    def take_changes(self) -> Changes | None:
+        """Nothing is ever mapped anew."""
+        return None
+
+    def stats(self) -> Stats:
+        """The books; reserved is the extent of the packing, or all below the highest block.
+
+        With a plan every foreseen request is served, so nothing counts as external fragmentation;
+        what the packing costs is its extent beyond `least` (`snapshot`).
+        """
+        return self._books.stats(None if self._packing else self._largest())
+
+    def check(self) -> None:
+        """Live blocks are apart, within the extent, and as listed."""
+        assert all(end <= start for (_, end), (start, _) in pairwise(self._taken)), "overlap"
+        places = sorted(
+            (b.address - self._base, b.granted_bytes) for b in self._books.live.values()
+        )
+        assert self._taken == [(offset, offset + size) for offset, size in places]
+        extent = self._packing.extent_bytes if self._packing else self._top()
+        assert self._top() <= extent <= self.budget_bytes
+        self._books.check(cached_bytes=extent - sum(size for _, size in places))
+
+    def snapshot(self) -> dict[str, Any]:
+        """Live blocks and, with a plan, its pools and the least that any plan needs."""
+        packing = self._packing
+        return {
+            "allocator": self.name,
+            "budget": self.budget_bytes,
+            "base": self._base,
+            "blocks": describe(self._books.live.values()),
+            "top": packing.extent_bytes if packing else self._top(),
+            "pools": list(packing.pools) if packing else [],
+            "least": packing.least_bytes if packing else 0,
+            "served": self._served,
+        }
+
+    def close(self) -> list[Block]:
+        """Returns the blocks that were still live."""
+        return self._books.close()
+
+    def _planned_offset(self, nbytes: int, tag: str) -> int:
+        """Where the next foreseen request goes, if this is it."""
+        if self._served == len(self._expected):
+            self._expected, self._served = self._again, 0
+        if not self._expected:
+            raise self._mismatch(tag, nbytes, "nothing was foreseen")
+        life, offset = self._expected[self._served]
+        if (life.tag, life.nbytes) != (tag, nbytes):
+            raise self._mismatch(
+                tag, nbytes, f"foreseen was {life.tag!r} with {format_bytes(life.nbytes)}"
+            )
+        return offset
+
+    def _mismatch(self, tag: str, nbytes: int, why: str) -> PlanMismatch:
+        self._books.counts["failures"] += 1
+        return PlanMismatch(
+            f"the plan of {self.name} has no place for {format_bytes(nbytes)}: {why}",
+            where=f"{tag or 'a block'}, request {self._served} of the round",
+            fix="plan again for what is run, or --allocator va or best-fit, which take what comes",
+        )
+
+    def _allocate_unplanned(self, nbytes: int, size: int, tag: str) -> Block:
+        offset = lowest_gap(self._taken, size)
+        if offset + size > self.budget_bytes:
+            free = self.budget_bytes - self._books.granted
+            raise self._books.refuse(nbytes, size, free, self._largest(), tag)
+        top = self._top()
+        place = bisect_right(self._taken, (offset, 0))
+        self._taken.insert(place, (offset, offset + size))
+        self._books.move(nbytes, size, self._top() - top)
+        return self._books.open(self._base + offset, nbytes, size, tag)
+
+    def _top(self) -> int:
+        return self._taken[-1][1] if self._taken else 0
+
+    def _largest(self) -> int:
+        ends = [0, *(end for _, end in self._taken)]
+        starts = [*(start for start, _ in self._taken), self.budget_bytes]
+        return max(start - end for end, start in zip(ends, starts, strict=True))
+
+
+class FirstFitBySize(FirstFit):
+    """The same, placed the largest first and in one pool: the better packing of the two."""
+
+    name = "first-fit-by-size"
+
+    def __init__(self, memory: Memory, order: Order = "size", pools: int = 1):
+        super().__init__(memory, order, pools)

@@ -1,0 +1,263 @@
+"""Static placement: every block's offset is worked out before the first step.
+
+In: a `Forecast`: which blocks a step will ask for, and from when to when each of them lives. Out: a
+`Packing`, an offset for each. The one idea: two blocks may have the same bytes if they never live
+at the same time; so a block goes to the lowest offset at which nothing lies that lives when it
+does. In list order that is first fit; the large ones first, it packs tighter, since small blocks
+find room between large ones and not the other way round. Optimal packing is NP-hard; no packing is
+smaller than the most that lives at one time.
+
+Sources: paper 004, section 4.4 (first fit, list order, a pool of its own for parameters); for the
+order by size, Pisarchyk and Lee, "Efficient memory management for deep neural net inference"
+(2020). Read next: `first_fit.py`, which serves requests from a packing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from typing import Any, Literal, Protocol, runtime_checkable
+
+import numpy as np
+
+from ooctrain.alloc.base import Allocator, Block, Books, Changes, Reached, Stats, describe
+from ooctrain.units import MAX_BYTES, Granule
+
+Order = Literal["list", "size"]
+Span = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Lifetime:
+    """One block that will be asked for.
+
+    Args:
+        nbytes: as it will be asked for.
+        tag: who will ask.
+        begin, end: it lives in [begin, end), counted in requests since the beginning.
+        parameter: whether it belongs into the pool of parameters and their gradients.
+    """
+
+    nbytes: int
+    tag: str
+    begin: int
+    end: int
+    parameter: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """What will be asked for, in order, over and over.
+
+    Args:
+        lifetimes: of one round (one training step, or two where updates are not in place).
+        carried: (i, j): the block of lifetime i is asked for in the first round only; from the
+            second on, the block of lifetime j of the round before stands in its place. So both need
+            the same offset. i is j where a block simply stays.
+    """
+
+    lifetimes: tuple[Lifetime, ...]
+    carried: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """Where everything goes.
+
+    Args:
+        offsets: of each lifetime.
+        pools: extent of each pool; they lie one behind the other.
+        least_bytes: the most that lives at one time: no packing is smaller.
+    """
+
+    offsets: tuple[int, ...]
+    pools: tuple[int, ...]
+    least_bytes: int
+
+    @property
+    def extent_bytes(self) -> int:
+        """What it takes of the arena."""
+        return sum(self.pools)
+
+
+def pack(forecast: Forecast, granule: Granule, order: Order, pools: int) -> Packing:
+    """Packs a forecast.
+
+    Args:
+        granule: every block takes whole granules.
+        order: "list": as they are asked for; "size": the largest first.
+        pools: 2: parameters and their gradients in a pool of their own, before the others; 1: all
+            in one.
+
+    Cost: O(n (n + k log k)) for n blocks of which k live at the same time; the first n in NumPy.
+    """
+    lifetimes = forecast.lifetimes
+    sizes = [granule.granted(life.nbytes) for life in lifetimes]
+    spans: list[tuple[Span, ...]] = [((life.begin, life.end),) for life in lifetimes]
+    leader = list(range(len(lifetimes)))
+    for first, last in forecast.carried:
+        # The place is taken from the very beginning: in later rounds its block is there already.
+        spans[first] = ((0, lifetimes[first].end),)
+        if last != first:
+            spans[first] += spans[last]
+            leader[last] = first
+    offsets = [0] * len(lifetimes)
+    extents: list[int] = []
+    for members in _members(lifetimes, leader, pools):
+        if order == "size":
+            members.sort(key=lambda i: (-sizes[i], spans[i]))
+        placed = _place([sizes[i] for i in members], [spans[i] for i in members])
+        for i, offset in zip(members, placed, strict=True):
+            offsets[i] = offset + sum(extents)
+        ends = (offset + sizes[i] for i, offset in zip(members, placed, strict=True))
+        extents.append(max(ends, default=0))
+    return Packing(
+        tuple(offsets[leader[i]] for i in range(len(offsets))), tuple(extents),
+        most_alive(sizes, [(life.begin, life.end) for life in lifetimes]),
+    )  # fmt: skip
+
+
+def _members(
+    lifetimes: Sequence[Lifetime], leader: Sequence[int], pools: int
+) -> Iterator[list[int]]:
+    """The lifetimes of each pool that need an offset of their own, in list order."""
+    own = [i for i in range(len(lifetimes)) if leader[i] == i]
+    if pools == 1:
+        yield own
+    else:
+        yield [i for i in own if lifetimes[i].parameter]
+        yield [i for i in own if not lifetimes[i].parameter]
+
+
+def _place(sizes: Sequence[int], spans: Sequence[tuple[Span, ...]]) -> list[int]:
+    """Gives each item, in this order, the lowest offset that is free during all of its spans."""
+    count = sum(map(len, spans))
+    begin, end, owner = (np.empty(count, np.int64) for _ in range(3))
+    offsets: list[int] = []
+    filled = 0
+    for item, (size, own) in enumerate(zip(sizes, spans, strict=True)):
+        beside: set[int] = set()
+        for lo, hi in own:
+            meets = (begin[:filled] < hi) & (end[:filled] > lo)
+            beside.update(owner[:filled][meets].tolist())
+        taken = sorted((offsets[other], offsets[other] + sizes[other]) for other in beside)
+        offsets.append(lowest_gap(taken, size))
+        for lo, hi in own:
+            begin[filled], end[filled], owner[filled] = lo, hi, item
+            filled += 1
+    return offsets
+
+
+def lowest_gap(taken: Sequence[tuple[int, int]], size_bytes: int, align_bytes: int = 1) -> int:
+    """The lowest aligned offset with room for `size_bytes` between what is taken.
+
+    Args:
+        taken: (offset, end), by offset; they may overlap.
+    """
+    offset = 0
+    for start, end in taken:
+        if start - offset >= size_bytes:
+            break
+        offset = max(offset, -(-end // align_bytes) * align_bytes)
+    return offset
+
+
+def most_alive(sizes: Sequence[int], spans: Sequence[Span]) -> int:
+    """The largest sum of sizes that live at one time."""
+    change: dict[int, int] = {}
+    for size, (begin, end) in zip(sizes, spans, strict=True):
+        change[begin] = change.get(begin, 0) + size
+        change[end] = change.get(end, 0) - size
+    return max(accumulate(change[time] for time in sorted(change)), default=0)
+
+
+class Forecaster:
+    """An allocator that places nothing and writes down what is asked for and how long it is kept.
+
+    Args:
+        granule: of the allocator that will serve.
+    """
+
+    name = "forecast"
+    budget_bytes = MAX_BYTES
+
+    def __init__(self, granule: Granule):
+        self.granule = granule
+        self._books = Books(self.name, self.budget_bytes)
+        self._lifetimes: list[Lifetime] = []
+        self._time = 0
+
+    def allocate(self, nbytes: int, tag: str = "") -> Block:
+        """A block with an id and no place."""
+        size = self.granule.granted(self._books.checked_size(nbytes))
+        self._lifetimes.append(Lifetime(nbytes, tag, self._time, MAX_BYTES))
+        self._time += 1
+        self._books.move(nbytes, size, size)
+        return self._books.open(0, nbytes, size, tag)
+
+    def free(self, block: Block, after: Sequence[Reached] = ()) -> None:
+        """Ends a lifetime."""
+        self._books.retire(block)
+        self._books.move(-block.requested_bytes, -block.granted_bytes, -block.granted_bytes)
+        place = self.index_of(block)
+        self._lifetimes[place] = replace(self._lifetimes[place], end=self._time)
+        self._time += 1
+
+    def index_of(self, block: Block) -> int:
+        """Which lifetime a block's is."""
+        return block.id - 1
+
+    def forecast(
+        self, carried: Sequence[tuple[int, int]] = (), parameters: Mapping[str, bool] | None = None
+    ) -> Forecast:
+        """What was written down; what is live now lives on to the end.
+
+        Args:
+            carried: as in `Forecast`.
+            parameters: {tag: whether it belongs into the parameter pool}; missing ones do not.
+        """
+        pool = parameters or {}
+        lifetimes = (
+            replace(life, end=min(life.end, self._time), parameter=pool.get(life.tag, False))
+            for life in self._lifetimes
+        )
+        return Forecast(tuple(lifetimes), tuple(carried))
+
+    def take_changes(self) -> Changes | None:
+        """Nothing is mapped."""
+        return None
+
+    def stats(self) -> Stats:
+        """The sums of what was asked for."""
+        return self._books.stats()
+
+    def check(self) -> None:
+        """The sums agree."""
+        self._books.check(cached_bytes=0)
+
+    def snapshot(self) -> dict[str, Any]:
+        """Who is live."""
+        return {"allocator": self.name, "blocks": describe(self._books.live.values())}
+
+    def close(self) -> list[Block]:
+        """Returns the blocks that were still live."""
+        return self._books.close()
+
+
+@runtime_checkable
+class Plannable(Protocol):
+    """An allocator that wants to know all requests before the first."""
+
+    granule: Granule
+
+    def load_plan(self, forecast: Forecast) -> None:
+        """Fixes every offset; afterwards requests must come as foreseen."""
+
+
+def plannable(allocator: Allocator) -> Plannable | None:
+    """The allocator itself or, under wrappers, the one inside, if it wants a forecast."""
+    inner: Any = allocator
+    while hasattr(inner, "inner"):
+        inner = inner.inner
+    return inner if isinstance(inner, Plannable) else None
