@@ -210,7 +210,7 @@ def forecast(program: Program, granule: Granule) -> Forecast:
     pool = {v.name: v.kind in _PARAMETER_KINDS for v in program.trace.variables}
     for _ in range(2):
         placement.claim_start()
-        _play(placement)
+        play_step(placement)
         carried = [
             (start[v], forecaster.index_of(block))
             for v, block in placement.blocks.items()
@@ -228,7 +228,7 @@ def _replay(program: Program, allocator: Allocator) -> int:
     seen = set()
     for _ in range(_MAX_REPLAYED_STEPS):
         placement.claim_start()
-        _play(placement)
+        play_step(placement)
         layout = tuple(sorted((v, block.address) for v, block in placement.blocks.items()))
         if layout in seen:
             break
@@ -236,8 +236,8 @@ def _replay(program: Program, allocator: Allocator) -> int:
     return allocator.stats().peak_reserved_bytes
 
 
-def _play(placement: Placement) -> None:
-    """Makes the requests of one step, from behind its start to its end."""
+def play_step(placement: Placement) -> None:
+    """Makes the requests of one step, from behind its start (`claim_start`) to its end."""
     for step in placement.program.steps:
         if isinstance(step, RunStep):
             for variable in step.call.ins:
