@@ -97,20 +97,18 @@ class _Walk:
         one.
         """
         for call in self.trace.calls:
-            for source in call.ins:
-                if source not in self.alive:
-                    lost = self._revive(source)
-                    if lost is not None:
-                        return lost
+            lost = self._revive([v for v in dict.fromkeys(call.ins) if v not in self.alive])
+            if lost is not None:
+                return lost
             self._run(call.id, None)
             self._bury(call.id)
         return None
 
-    def _revive(self, target: int) -> int | None:
-        """Runs the producer of a value again, and before it those of what it reads, depth
-        first.
+    def _revive(self, targets: list[int]) -> int | None:
+        """Runs the producers of values again, and before each those of what it reads, depth first,
+        the last value first. Returns the target that cannot be had, if there is one.
         """
-        stack = [target]
+        stack = list(targets)
         while stack:
             value = stack[-1]
             if value in self.alive:
@@ -118,8 +116,9 @@ class _Walk:
                 continue
             producer = self.trace.producer[value]
             if producer is None or not self.trace.calls[producer].pure:
-                return target
-            lacking = [v for v in self.trace.calls[producer].ins if v not in self.alive]
+                return next(v for v in reversed(stack) if v in targets)
+            ins = dict.fromkeys(self.trace.calls[producer].ins)
+            lacking = [v for v in ins if v not in self.alive]
             if lacking:
                 stack += lacking
                 continue

@@ -1,0 +1,30 @@
+"""How the search is compiled: on first use, cached on disk in a folder named by these sources.
+
+In: a Python function. Out: its compiled form. The one idea: as `layers/kernels/cpu/jit.py`, which
+says why Numba's own cache is not enough. Read next: `tables.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
+
+import numba
+
+from ooctrain.layers.kernels.cpu.jit import cache_folder, source_hash
+
+
+@lru_cache(maxsize=1)
+def _folder() -> str:
+    return str(cache_folder().parent / f"search-{source_hash(Path(__file__).parent)}")
+
+
+def compiled(function: Callable) -> Callable:
+    """Decorator: compiled for the arguments of its first call, without the GIL."""
+    before = numba.config.CACHE_DIR  # type: ignore[attr-defined]
+    numba.config.CACHE_DIR = _folder()  # type: ignore[attr-defined]
+    try:
+        return numba.njit(nogil=True, cache=True)(function)  # type: ignore[call-overload]
+    finally:
+        numba.config.CACHE_DIR = before  # type: ignore[attr-defined]

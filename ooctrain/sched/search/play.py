@@ -1,0 +1,208 @@
+"""The as-soon-as-possible engine of `lower.py`, compiled, for the makespan alone.
+
+In: a `Step`, what its gaps spend on the host, a budget, a link. Out: the makespan in ns, or -1. The
+one idea: the same events in the same order as `lower.py`, on arrays; what it leaves out is the
+shared host slot of a parameter and its update. The list that counts is always the one that
+`lower.py` writes. Read next: `anneal.py`.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from ooctrain.sched.search.jit import compiled
+
+NEVER = 1 << 62
+
+
+class Link(NamedTuple):
+    """How bytes travel.
+
+    Args:
+        shared: whether both directions share it.
+        latency_ns: of each transfer.
+        out_rate, in_rate: bytes per us.
+    """
+
+    shared: bool
+    latency_ns: int
+    out_rate: float
+    in_rate: float
+
+
+class Pieces(NamedTuple):
+    """What travels, in the order of the next use.
+
+    Args:
+        size: bytes.
+        written: the run that writes them; -1: they are on the host before the step.
+        after, before: the runs around the gap.
+        copy: the first piece that brings these bytes to the host: later ones need not.
+    """
+
+    size: np.ndarray
+    written: np.ndarray
+    after: np.ndarray
+    before: np.ndarray
+    copy: np.ndarray
+
+
+@compiled
+def cut(step, evicted, chunk_bytes):
+    """The pieces of at most `chunk_bytes` (0: whole gaps) that the gaps of a step move."""
+    gaps = evicted.size
+    count = 0
+    for gap in range(gaps):
+        if evicted[gap]:
+            count += -(-evicted[gap] // chunk_bytes) if chunk_bytes else 1
+    size = np.empty(count, np.int64)
+    written = np.empty(count, np.int64)
+    after = np.empty(count, np.int64)
+    before = np.empty(count, np.int64)
+    copy = np.empty(count, np.int64)
+    hosted = np.zeros(step.life_first.size, np.int64)  # bytes [0, hosted) left in an earlier gap,
+    first = np.zeros(step.life_first.size, np.int64)  # from this piece on
+    piece = 0
+    for gap in range(gaps):
+        life = step.gap_life[gap]
+        lo = 0
+        while lo < evicted[gap]:
+            hi = min(evicted[gap], lo + chunk_bytes) if chunk_bytes else evicted[gap]
+            size[piece] = hi - lo
+            written[piece] = -1 if step.gap_after[gap] < 0 else max(step.life_first[life], 0)
+            after[piece] = step.gap_after[gap]
+            before[piece] = step.gap_before[gap]
+            known = hi <= hosted[life]
+            copy[piece] = first[life] + (lo // chunk_bytes if chunk_bytes else 0) if known else piece
+            piece += 1
+            lo = hi
+        if evicted[gap] > hosted[life]:
+            hosted[life] = evicted[gap]
+            first[life] = piece - (-(-evicted[gap] // chunk_bytes) if chunk_bytes else 1)
+    return Pieces(size, written, after, before, copy)
+
+
+@compiled
+def fits(room, size, first, before):
+    """Whether `size` bytes fit beside every run of [first, before); if so, takes them there."""
+    for run in range(first, before):
+        if room[run] < size:
+            return False
+    for run in range(first, before):
+        room[run] -= size
+    return True
+
+
+@compiled
+def play(t, step, evicted, budget_bytes, chunk_bytes, link):
+    """Makespan in ns; -1 if the step gets stuck. Cost: O(events + prefetches x runs ahead)."""
+    runs = step.runs.size
+    pieces = cut(step, evicted, chunk_bytes)
+    count = pieces.size.size
+    room = budget_bytes - step.resident
+    for piece in range(count):
+        for run in range(pieces.after[piece] + 1, pieces.before[piece]):
+            room[run] += pieces.size[piece]
+    awaited = np.zeros(runs + 1, np.int64)
+    for piece in range(count):
+        awaited[pieces.before[piece]] += 1
+    outgoing = np.argsort(pieces.written, kind="mergesort")
+    releasing = np.argsort(pieces.after, kind="mergesort")
+    is_out = pieces.written < 0
+    copied = pieces.written < 0  # by copies
+    stays = np.zeros(count, np.bool_)
+    now = last_end = 0
+    position, ended, held = 0, -1, step.start
+    next_out = next_in = next_release = 0
+    going = coming = -1
+    run_ends = out_ends = in_ends = NEVER
+    while next_release < count and pieces.after[releasing[next_release]] < 0:
+        next_release += 1
+    while True:
+        moved = True
+        while moved:
+            moved = False
+            idle = run_ends == NEVER
+            if idle and position < runs and not awaited[position]:
+                if held + step.claim[position] <= budget_bytes:
+                    held += step.claim[position]
+                    run_ends = now + t.duration_ns[step.runs[position]]
+                    moved = True
+                    continue
+            starved = idle and position < runs and awaited[position] > 0
+            for turn in range(2):
+                if (turn == 0) != (link.shared and starved):
+                    while next_out < count and (
+                        stays[outgoing[next_out]] or copied[pieces.copy[outgoing[next_out]]]
+                    ):
+                        next_out += 1
+                    if going >= 0 or (link.shared and coming >= 0) or next_out == count:
+                        continue
+                    piece = outgoing[next_out]
+                    if pieces.written[piece] > ended:
+                        continue
+                    next_out += 1
+                    going = piece
+                    copied[pieces.copy[piece]] = True
+                    out_ends = (
+                        now
+                        + link.latency_ns
+                        + np.int64(np.ceil(pieces.size[piece] * 1000 / link.out_rate))
+                    )
+                    moved = True
+                    break
+                if next_in == count:
+                    continue
+                piece = next_in
+                free_link = coming < 0 and not (link.shared and going >= 0)
+                first = position if idle else position + 1
+                if is_out[piece]:
+                    if not free_link or held + pieces.size[piece] > budget_bytes:
+                        continue
+                    if not fits(room, pieces.size[piece], first, pieces.before[piece]):
+                        continue
+                    held += pieces.size[piece]
+                    coming = piece
+                    in_ends = (
+                        now
+                        + link.latency_ns
+                        + np.int64(np.ceil(pieces.size[piece] * 1000 / link.in_rate))
+                    )
+                else:
+                    due = idle and pieces.before[piece] == position
+                    if not (due or free_link) or pieces.after[piece] > ended or copied[pieces.copy[piece]]:
+                        continue
+                    if not fits(room, pieces.size[piece], first, pieces.before[piece]):
+                        continue
+                    stays[piece] = True
+                    awaited[pieces.before[piece]] -= 1
+                next_in += 1
+                moved = True
+                break
+        nearest = min(run_ends, out_ends, in_ends)
+        if nearest == NEVER:
+            break
+        now = last_end = nearest
+        if out_ends == now:
+            if pieces.after[going] <= ended:
+                is_out[going] = True
+                held -= pieces.size[going]
+            going, out_ends = -1, NEVER
+        if in_ends == now:
+            awaited[pieces.before[coming]] -= 1
+            coming, in_ends = -1, NEVER
+        if run_ends == now:
+            run_ends = NEVER
+            ended = position
+            position += 1
+            held -= step.end[ended] + step.dead[ended]
+            while next_release < count and pieces.after[releasing[next_release]] == ended:
+                piece = releasing[next_release]
+                next_release += 1
+                copy = pieces.copy[piece]
+                if copied[copy] and (going < 0 or pieces.copy[going] != copy):
+                    is_out[piece] = True
+                    held -= pieces.size[piece]
+    return last_end if position == runs else -1

@@ -1,0 +1,91 @@
+"""A trace as arrays, for compiled code.
+
+In: a trace, a machine, a granule. Out: `Tables`. The one idea: lists of lists become one flat array
+and the places where each begins; everything else is a number per call or per variable. Read next:
+`expand.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from ooctrain.cost import Machine, call_durations_ns
+from ooctrain.sched.base import last_uses
+from ooctrain.sched.rematerialise import last_forward_use
+from ooctrain.sched.schedule import Granule
+from ooctrain.trace import Trace
+
+COMPUTED, PERSISTENT, INPUT = 0, 1, 2
+
+
+class Tables(NamedTuple):
+    """What the search looks up.
+
+    Args:
+        ins, ins_at: distinct variables that call c reads: `ins[ins_at[c] : ins_at[c + 1]]`.
+        outs, outs_at: likewise those it writes.
+        reused: for each variable the input whose storage it takes over; -1: none.
+        origin: `COMPUTED`, `PERSISTENT` (on the device before the step), `INPUT` (on the host).
+        producer: the call that writes it; -1: none.
+        last_use: the last call that touches it; the number of calls if the next step needs it.
+        drop_after: the last call of the forward pass that touches it; -1: none.
+        granted: bytes that the allocator grants it.
+        duration_ns, workspace, pure: of each call.
+    """
+
+    ins: np.ndarray
+    ins_at: np.ndarray
+    outs: np.ndarray
+    outs_at: np.ndarray
+    reused: np.ndarray
+    origin: np.ndarray
+    producer: np.ndarray
+    last_use: np.ndarray
+    drop_after: np.ndarray
+    granted: np.ndarray
+    duration_ns: np.ndarray
+    workspace: np.ndarray
+    pure: np.ndarray
+
+
+def tables_of(trace: Trace, machine: Machine, granule: Granule) -> Tables:
+    """The arrays of a trace. Cost: O(calls + uses)."""
+    ins, ins_at = _flat([dict.fromkeys(call.ins) for call in trace.calls])
+    outs, outs_at = _flat([call.outs for call in trace.calls])
+    reused = [-1] * len(trace.variables)
+    for call in trace.calls:
+        for out, source in call.reuse.items():
+            reused[out] = source
+    return Tables(
+        ins, ins_at, outs, outs_at, _ints(reused),
+        _ints([_origin(trace, v.id) for v in trace.variables]),
+        _ints([-1 if call is None else call for call in trace.producer]),
+        _ints(last_uses(trace)),
+        _ints([last_forward_use(trace, v.id) for v in trace.variables]),
+        _ints([granule.granted(v.nbytes) for v in trace.variables]),
+        _ints(call_durations_ns(trace, machine)),
+        _ints([granule.granted(call.workspace_bytes) for call in trace.calls]),
+        _ints([call.pure for call in trace.calls]),
+    )  # fmt: skip
+
+
+def _origin(trace: Trace, var: int) -> int:
+    if trace.producer[var] is not None:
+        return COMPUTED
+    return PERSISTENT if trace.variables[var].persistent else INPUT
+
+
+def _flat(rows: Sequence[Iterable[int]]) -> tuple[np.ndarray, np.ndarray]:
+    starts = np.zeros(len(rows) + 1, np.int64)
+    values: list[int] = []
+    for place, row in enumerate(rows):
+        values += row
+        starts[place + 1] = len(values)
+    return _ints(values), starts
+
+
+def _ints(values: Iterable[int]) -> np.ndarray:
+    return np.array(list(values), np.int64)

@@ -1,0 +1,109 @@
+"""The compiled search says what the readable modules say."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ooctrain.sched.decisions import Decisions, Gap
+from ooctrain.sched.lower import lower_timed
+from ooctrain.sched.profile import tabulate
+from ooctrain.sched.rematerialise import droppable, rematerialise
+from ooctrain.sched.schedule import BYTES, Granule
+from ooctrain.sched.search.evict import evict
+from ooctrain.sched.search.expand import DROP, DROP_AGAIN, expand
+from ooctrain.sched.search.play import Link, play
+from ooctrain.sched.search.tables import tables_of
+from ooctrain.testing.strategies import SEEDS, machines, traces
+
+
+def random_choice(trace, seed):
+    rng = random.Random(seed)
+    choice = np.zeros(len(trace.variables), np.int8)
+    for var in droppable(trace):
+        choice[var] = rng.choice([0, DROP, DROP_AGAIN])
+    held = np.array([rng.random() < 0.3 for _ in trace.variables])
+    return choice, held
+
+
+def readable_runs(trace, choice, held):
+    return rematerialise(
+        trace, np.flatnonzero(choice).tolist(), again=np.flatnonzero(choice == DROP_AGAIN).tolist(),
+        held=np.flatnonzero(held).tolist(),
+    )  # fmt: skip
+
+
+@settings(max_examples=200)
+@given(traces(), machines(), SEEDS, st.sampled_from([BYTES, Granule(4), Granule(16)]))
+def test_expanding_gives_the_runs_and_the_memory_of_the_readable_modules(
+    trace, machine, seed, granule
+):
+    choice, held = random_choice(trace, seed)
+    step = expand(tables_of(trace, machine, granule), choice, held)
+    runs = readable_runs(trace, choice, held)
+    if not step.ok:
+        # Some value had to be kept that the choice drops, or the step got too long.
+        assert choice.any()
+        return
+    assert step.runs.tolist() == [run.call for run in runs]
+    table = tabulate(Decisions(runs), trace, machine, granule)
+    _, lack = evict(step, tables_of(trace, machine, granule).granted, 1 << 60, 0)
+    assert lack <= 0
+    assert step.claim.tolist() == table.claim_bytes
+    assert step.end.tolist() == table.end_bytes
+    assert step.start == table.start_bytes
+    dead = [sum(granted for _, _, granted in table.dead.get(p, ())) for p in range(len(runs))]
+    assert step.dead.tolist()[: len(runs)] == dead
+    away = inputs_away(step, tables_of(trace, machine, granule))
+    assert (step.resident - away).tolist() == table.resident_bytes
+
+
+def inputs_away(step, tables):
+    away = np.zeros(step.runs.size, np.int64)
+    for var, after, before in zip(step.gap_var, step.gap_after, step.gap_before, strict=True):
+        if after < 0:
+            away[:before] += tables.granted[var]
+    return away
+
+
+@settings(max_examples=200)
+@given(traces(), machines(), SEEDS, st.sampled_from([BYTES, Granule(4)]), st.floats(0, 1))
+def test_the_compiled_engine_keeps_the_time_of_the_readable_one(
+    trace, machine, seed, granule, share
+):
+    choice, held = random_choice(trace, seed)
+    tables = tables_of(trace, machine, granule)
+    step = expand(tables, choice, held)
+    if not step.ok:
+        return
+    everything = int((step.resident - inputs_away(step, tables)).max())
+    budget_bytes = max(step.start, round(share * everything))
+    chunk_bytes = granule.size_bytes * 4
+    evicted, lack = evict(step, tables.granted, budget_bytes, chunk_bytes)
+    if lack > 0:
+        return
+    link = Link(
+        machine.link == "shared", round(machine.latency_us * 1000), machine.out_bytes_per_us,
+        machine.in_bytes_per_us,
+    )  # fmt: skip
+    found = play(tables, step, evicted, budget_bytes, chunk_bytes, link)
+    decisions = Decisions(readable_runs(trace, choice, held), tuple(gaps(trace, step, evicted, chunk_bytes)))
+    truth = lower_timed(decisions, trace, budget_bytes, machine, granule).makespan_ns
+    assert found == pytest.approx(truth, rel=0.25)
+
+
+def gaps(trace, step, evicted, chunk_bytes):
+    for var, after, before, size in zip(
+        step.gap_var.tolist(), step.gap_after.tolist(), step.gap_before.tolist(), evicted.tolist(),
+        strict=True,
+    ):  # fmt: skip
+        top = min(size, trace.variables[var].nbytes)
+        if after >= 0:
+            yield from (
+                Gap(var, lo, min(lo + chunk_bytes, top), after, before)
+                for lo in range(0, top, chunk_bytes)
+            )
