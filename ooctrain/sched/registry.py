@@ -17,13 +17,25 @@ from ooctrain.sched.auto import Auto
 from ooctrain.sched.base import Planner
 from ooctrain.sched.belady import Belady
 from ooctrain.sched.keep_all import KeepAll
+from ooctrain.sched.lms import Lms
+from ooctrain.sched.lms_auto import LmsAuto
+from ooctrain.sched.lms_grid import LmsGrid
 from ooctrain.sched.naive import Naive
 from ooctrain.sched.schedule import Plan
 from ooctrain.sched.window import Window
 
 ENTRY_POINTS = "ooctrain.planners"
 PLANNERS: Mapping[str, Callable[..., Planner]] = MappingProxyType(
-    {"auto": Auto, "belady": Belady, "keep-all": KeepAll, "naive": Naive, "window": Window}
+    {
+        "auto": Auto,
+        "belady": Belady,
+        "keep-all": KeepAll,
+        "lms": Lms,
+        "lms-auto": LmsAuto,
+        "lms-grid": LmsGrid,
+        "naive": Naive,
+        "window": Window,
+    }
 )
 
 

@@ -1,0 +1,87 @@
+"""lms-grid: TFLMS with the best of a grid of parameters, by simulated time.
+
+In: a trace, a budget, a machine. Out: the list of the fastest parameters that fit. The one idea: to
+find out what LMS can do at its best, ask the simulator, which its own tuner does not. The grid
+spreads from what the tuner finds, which is one of its points, down to the smallest numbers. Source:
+ours, as a fair baseline (notes on planners, section 2). Read next: `window.py`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+
+from ooctrain.cost import Machine
+from ooctrain.sched.base import check_host, infeasible
+from ooctrain.sched.lms import LevelGraph, Lms, peak, plan_with
+from ooctrain.sched.lms_auto import search, starting_points
+from ooctrain.sched.schedule import BYTES, Granule, Plan
+from ooctrain.trace import Trace
+
+#: Shares of the largest threshold that fits, and of the height of the graph for the other two.
+THRESHOLD_SHARES = (1.0, 0.75, 0.5, 0.0)
+AHEAD_SHARES = (0.0, 0.01, 0.1)
+GROUPBY_SHARES = (0.0, 0.05, 0.2, 1.0)
+
+
+class LmsGrid:
+    """The fastest of a grid. Cost: a list for each point, a simulation for each that fits."""
+
+    name = "lms-grid"
+
+    def plan(
+        self, trace: Trace, budget_bytes: int, machine: Machine, *, granule: Granule = BYTES,
+        host_budget_bytes: int | None = None, seed: int = 0, time_limit_s: float | None = None,
+    ) -> Plan:  # fmt: skip
+        """See `Planner`. The minimum is that of the points the tuner starts with; a time limit ends
+        the asking.
+        """
+        started = time.monotonic()
+        graph = LevelGraph(trace)
+        plans: list[Plan] = []
+        for lms in _fitting(graph, budget_bytes, granule):
+            plans.append(plan_with(graph, lms, budget_bytes, machine, granule))
+            if time_limit_s is not None and time.monotonic() - started > time_limit_s:
+                plans[-1] = replace(plans[-1], notes={**plans[-1].notes, "cut_short": True})
+                break
+        if not plans:
+            least, witness = min(peak(graph, granule, lms) for lms in starting_points(graph))
+            raise infeasible(self.name, budget_bytes, least, witness)
+        check_host(self.name, min(plans, key=lambda plan: plan.host_peak_bytes), host_budget_bytes)
+        return min(
+            (
+                plan
+                for plan in plans
+                if host_budget_bytes is None or plan.host_peak_bytes <= host_budget_bytes
+            ),
+            key=lambda plan: plan.makespan_us,
+        )
+
+
+def _fitting(graph: LevelGraph, budget_bytes: int, granule: Granule) -> Iterator[Lms]:
+    """The points of the grid that fit and lead to different lists, the tuner's own first."""
+
+    def fits(lms: Lms) -> bool:
+        return peak(graph, granule, lms)[0] <= budget_bytes
+
+    start = next((lms for lms in starting_points(graph) if fits(lms)), None)
+    if start is None:
+        return
+    found = search(start, graph.height, fits)
+    seen = set()
+    for lms in (found, *_grid(found.swapout_threshold, graph.height)):
+        trips = tuple(graph.trips(lms))
+        if trips not in seen and fits(lms):
+            yield lms
+        seen.add(trips)
+
+
+def _grid(threshold: int, height: int) -> Iterator[Lms]:
+    for shares in itertools.product(THRESHOLD_SHARES, AHEAD_SHARES, GROUPBY_SHARES):
+        yield Lms(
+            max(1, round(threshold * shares[0])),
+            round(height * shares[1]),
+            round(height * shares[2]),
+        )
