@@ -14,15 +14,15 @@ order by size, Pisarchyk and Lee, "Efficient memory management for deep neural n
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 
-from ooctrain.alloc.base import Allocator, Block, Books, Changes, Reached, Stats, describe
-from ooctrain.units import MAX_BYTES, Granule
+from ooctrain.alloc.base import Allocator
+from ooctrain.units import Granule
 
 Order = Literal["list", "size"]
 Span = tuple[int, int]
@@ -170,79 +170,6 @@ def most_alive(sizes: Sequence[int], spans: Sequence[Span]) -> int:
         change[begin] = change.get(begin, 0) + size
         change[end] = change.get(end, 0) - size
     return max(accumulate(change[time] for time in sorted(change)), default=0)
-
-
-class Forecaster:
-    """An allocator that places nothing and writes down what is asked for and how long it is kept.
-
-    Args:
-        granule: of the allocator that will serve.
-    """
-
-    name = "forecast"
-    budget_bytes = MAX_BYTES
-
-    def __init__(self, granule: Granule):
-        self.granule = granule
-        self._books = Books(self.name, self.budget_bytes)
-        self._lifetimes: list[Lifetime] = []
-        self._time = 0
-
-    def allocate(self, nbytes: int, tag: str = "") -> Block:
-        """A block with an id and no place."""
-        size = self.granule.granted(self._books.checked_size(nbytes))
-        self._lifetimes.append(Lifetime(nbytes, tag, self._time, MAX_BYTES))
-        self._time += 1
-        self._books.move(nbytes, size, size)
-        return self._books.open(0, nbytes, size, tag)
-
-    def free(self, block: Block, after: Sequence[Reached] = ()) -> None:
-        """Ends a lifetime."""
-        self._books.retire(block)
-        self._books.move(-block.requested_bytes, -block.granted_bytes, -block.granted_bytes)
-        place = self.index_of(block)
-        self._lifetimes[place] = replace(self._lifetimes[place], end=self._time)
-        self._time += 1
-
-    def index_of(self, block: Block) -> int:
-        """Which lifetime a block's is."""
-        return block.id - 1
-
-    def forecast(
-        self, carried: Sequence[tuple[int, int]] = (), parameters: Mapping[str, bool] | None = None
-    ) -> Forecast:
-        """What was written down; what is live now lives on to the end.
-
-        Args:
-            carried: as in `Forecast`.
-            parameters: {tag: whether it belongs into the parameter pool}; missing ones do not.
-        """
-        pool = parameters or {}
-        lifetimes = (
-            replace(life, end=min(life.end, self._time), parameter=pool.get(life.tag, False))
-            for life in self._lifetimes
-        )
-        return Forecast(tuple(lifetimes), tuple(carried))
-
-    def take_changes(self) -> Changes | None:
-        """Nothing is mapped."""
-        return None
-
-    def stats(self) -> Stats:
-        """The sums of what was asked for."""
-        return self._books.stats()
-
-    def check(self) -> None:
-        """The sums agree."""
-        self._books.check(cached_bytes=0)
-
-    def snapshot(self) -> dict[str, Any]:
-        """Who is live."""
-        return {"allocator": self.name, "blocks": describe(self._books.live.values())}
-
-    def close(self) -> list[Block]:
-        """Returns the blocks that were still live."""
-        return self._books.close()
 
 
 @runtime_checkable

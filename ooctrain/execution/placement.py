@@ -9,11 +9,13 @@ next: `../executor.py`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from ooctrain.alloc.base import Allocator, Block, RangedAllocator, Reached, make_changes
-from ooctrain.alloc.paper import PaperMemory
+from ooctrain.alloc.log import Recorder, foresee
+from ooctrain.alloc.paper import PaperAllocator, PaperMemory
 from ooctrain.alloc.registry import AllocatorChoice
-from ooctrain.alloc.static import Forecast, Forecaster, plannable
+from ooctrain.alloc.static import Forecast, plannable
 from ooctrain.devices.host_vm import PAGE_BYTES
 from ooctrain.errors import OutOfDeviceMemory, ScheduleError
 from ooctrain.execution.program import EndStep, FreeStep, InStep, Program, RunStep, make_program
@@ -22,7 +24,7 @@ from ooctrain.trace import Trace
 from ooctrain.units import Granule
 
 WORKSPACE = -1
-_PARAMETER_KINDS = ("param", "state", "wgrad")  # paper 004's pool of parameters and gradients
+PARAMETER_KINDS = ("param", "state", "wgrad")  # paper 004's pool of parameters and gradients
 _MAX_ARENA_FACTOR = 64
 _MAX_REPLAYED_STEPS = 16
 
@@ -203,24 +205,26 @@ def forecast(program: Program, granule: Granule) -> Forecast:
     still there; the next step's takes the place that has become free: the places alternate, and a
     round is two steps.
     """
-    forecaster = Forecaster(granule)
-    placement = Placement(program, forecaster)
+    recorder = Recorder(PaperAllocator(granule))
+    placement = Placement(program, recorder)
     placement.claim_start()
-    start = {v: forecaster.index_of(block) for v, block in placement.blocks.items()}
-    pool = {v.name: v.kind in _PARAMETER_KINDS for v in program.trace.variables}
+    start = {v: _number(block) for v, block in placement.blocks.items()}
+    parameters = {v.name for v in program.trace.variables if v.kind in PARAMETER_KINDS}
     for _ in range(2):
         placement.claim_start()
         play_step(placement)
-        carried = [
-            (start[v], forecaster.index_of(block))
-            for v, block in placement.blocks.items()
-            if v in start
-        ]
-        found = forecaster.forecast(carried, pool)
+        left = placement.blocks
+        carried = [(start[v], _number(left[v])) for v in left if v in start]
+        found = replace(foresee(recorder.requests, parameters), carried=tuple(carried))
         lives = found.lifetimes
         if all(first == last or lives[first].end <= lives[last].begin for first, last in carried):
             break
     return found
+
+
+def _number(block: Block) -> int:
+    """Which block it is, in the order of their making on paper."""
+    return block.id - 1
 
 
 def _replay(program: Program, allocator: Allocator) -> int:
