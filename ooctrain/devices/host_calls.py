@@ -1,0 +1,124 @@
+"""Linux's calls for memory: the few that virtual addressing on the host needs, by ctypes.
+
+In: addresses and sizes, as plain ints. Out: the same, or `DriverError` with the call, its errno and
+what it means here. The one idea: Python's own `mmap` module cannot place a mapping at an address,
+so the C functions are bound with their argument types; everything that may destroy foreign memory
+(MAP_FIXED) stands in this file alone. Sources: mmap(2), memfd_create(2), madvise(2). Read next:
+`host_driver.py`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import mmap
+import os
+import sys
+from collections.abc import Mapping
+
+from ooctrain.errors import DriverError, VmmUnavailable
+
+PAGE_BYTES = mmap.PAGESIZE
+# Linux's numbers; Python's mmap module leaves some of them out on other systems and versions.
+_PROT_NONE, _PROT_READ_WRITE = 0, 3
+_MAP_SHARED, _MAP_PRIVATE, _MAP_FIXED, _MAP_ANONYMOUS = 0x01, 0x02, 0x10, 0x20
+_MAP_NORESERVE, _MAP_POPULATE = 0x4000, 0x8000
+_RESERVED = _MAP_PRIVATE | _MAP_ANONYMOUS | _MAP_NORESERVE
+_MADV_DONTFORK = 10
+_FALLBACK = "use --allocator best-fit"
+_FIXES: Mapping[int, str] = {
+    errno.ENOMEM: "fewer, larger chunks (vm.max_map_count), or a smaller --budget",
+    errno.ENOSPC: "a smaller --budget",
+    errno.EMFILE: "raise the limit of open files (ulimit -n)",
+}
+_SIGNATURES: Mapping[str, tuple[type, tuple[type, ...]]] = {
+    "mmap": (
+        ctypes.c_void_p,
+        (ctypes.c_void_p, ctypes.c_size_t, *3 * (ctypes.c_int,), ctypes.c_int64),
+    ),
+    "munmap": (ctypes.c_int, (ctypes.c_void_p, ctypes.c_size_t)),
+    "madvise": (ctypes.c_int, (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)),
+}
+
+
+class HostCalls:
+    """Address ranges of this process, and a file in memory to map into them.
+
+    Raises:
+        VmmUnavailable: this system lacks one of the calls.
+    """
+
+    def __init__(self) -> None:
+        if not sys.platform.startswith("linux") or not hasattr(os, "memfd_create"):
+            raise VmmUnavailable(
+                "virtual addressing on the host needs memfd, a call of Linux", call="memfd_create",
+                numbers=f"this is {sys.platform}", fix=_FALLBACK,
+            )  # fmt: skip
+        self._libc = ctypes.CDLL(None, use_errno=True)
+        for name, (result, arguments) in _SIGNATURES.items():
+            function = getattr(self._libc, name)
+            function.restype, function.argtypes = result, arguments
+
+    def make_file(self, size_bytes: int) -> int:
+        """A file in memory, all of its bytes allocated: a memfd never says that memory is short, a
+        process that writes to it is killed instead."""
+        try:
+            file = os.memfd_create("ooctrain", os.MFD_CLOEXEC)
+        except OSError as error:
+            raise VmmUnavailable(
+                "memfd is refused here", call="memfd_create", status=error.errno or 0,
+                numbers=os.strerror(error.errno or 0), fix=_FALLBACK,
+            ) from error  # fmt: skip
+        try:
+            os.ftruncate(file, size_bytes)
+            os.posix_fallocate(file, 0, size_bytes)
+        except OSError as error:
+            os.close(file)
+            raise _failed("posix_fallocate", error.errno or 0) from error
+        return file
+
+    def reserve(self, size_bytes: int, hint: int = 0) -> int:
+        """Address of a fresh inaccessible range. Costs address space and no memory."""
+        address = self._mmap(hint or None, size_bytes, _PROT_NONE, _RESERVED, -1, 0)
+        self._keep_from_children(address, size_bytes)
+        return address
+
+    def place(self, address: int, size_bytes: int, file: int, offset: int) -> None:
+        """Maps a part of the file over what is at `address`; its pages are entered at once."""
+        flags = _MAP_SHARED | _MAP_FIXED | _MAP_POPULATE
+        self._mmap(address, size_bytes, _PROT_READ_WRITE, flags, file, offset)
+        self._keep_from_children(address, size_bytes)
+
+    def cover(self, address: int, size_bytes: int) -> None:
+        """Makes a range inaccessible; it stays reserved.
+
+        Never munmap: anybody's next mmap would land in the hole, and the next MAP_FIXED destroy it.
+        """
+        self._mmap(address, size_bytes, _PROT_NONE, _RESERVED | _MAP_FIXED, -1, 0)
+        self._keep_from_children(address, size_bytes)
+
+    def give_back(self, address: int, size_bytes: int) -> None:
+        """Ends a reservation."""
+        if self._libc.munmap(address, size_bytes):
+            raise _failed("munmap", ctypes.get_errno())
+
+    def _mmap(
+        self, address: int | None, size_bytes: int, protection: int, flags: int, file: int,
+        offset: int,
+    ) -> int:  # fmt: skip
+        result = self._libc.mmap(address, size_bytes, protection, flags, file, offset)
+        if result == ctypes.c_void_p(-1).value:
+            raise _failed("mmap", ctypes.get_errno())
+        return result
+
+    def _keep_from_children(self, address: int, size_bytes: int) -> None:
+        # A shared mapping is shared with a forked child too: it would write into our tensors.
+        if self._libc.madvise(address, size_bytes, _MADV_DONTFORK):
+            raise _failed("madvise", ctypes.get_errno())
+
+
+def _failed(call: str, number: int) -> DriverError:
+    return DriverError(
+        f"{call} failed: {os.strerror(number)}", call=call, status=number,
+        fix=_FIXES.get(number, ""),
+    )  # fmt: skip

@@ -1,0 +1,85 @@
+"""Whether a driver really does what virtual addressing needs, tried out before anything relies on it.
+
+In: an opened driver. Out: nothing, or `VmmUnavailable` with the step that failed, its error and
+what to use instead. The one idea: attributes and versions say what should work; containers, virtual
+GPUs and memory checkers refuse it all the same, so one piece of memory goes the whole way once:
+made, mapped at two addresses, written through one, read through the other, given back. Read next:
+`driver.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ooctrain.devices.driver import VmmDriver
+from ooctrain.devices.host_vm import bytes_at
+from ooctrain.errors import DriverError, VmmUnavailable
+
+_MARK = 0x5A
+
+
+def probe(driver: VmmDriver) -> None:
+    """Tries one granule of memory; leaves nothing behind.
+
+    Args:
+        driver: opened, and current in this thread.
+
+    Raises:
+        VmmUnavailable: a step failed.
+    """
+    undo: list[Callable[[], None]] = []
+    step = ["granularity"]
+    try:
+        found = _round_trip(driver, step, undo)
+    except DriverError as error:
+        raise _unavailable(driver, step[-1], str(error.what), error) from error
+    finally:
+        for give_back in reversed(undo):
+            give_back()
+    if found != _MARK:
+        raise _unavailable(driver, "read", f"byte {found:#x} was read where {_MARK:#x} was written")
+
+
+def _round_trip(driver: VmmDriver, step: list[str], undo: list[Callable[[], None]]) -> int:
+    """The byte that was read through the second address. Notes steps, and how to undo them."""
+    size = driver.granularity()
+    step.append("create")
+    handle = driver.create(size)
+    undo.append(lambda: driver.release(handle))
+    addresses = []
+    for _ in range(2):
+        addresses.append(_mapped(driver, size, handle, step, undo))
+    step.append("copy")
+    stream = driver.create_stream()
+    undo.append(lambda: driver.destroy_stream(stream))
+    host = driver.host_alloc(size)
+    undo.append(lambda: driver.host_free(host))
+    driver.fill(addresses[0], _MARK, size, stream)
+    driver.copy_out(host, addresses[1], size, stream)
+    driver.synchronize_stream(stream)
+    return int(bytes_at(host, size)[-1])
+
+
+def _mapped(
+    driver: VmmDriver, size: int, handle: int, step: list[str], undo: list[Callable[[], None]]
+) -> int:
+    """An address at which the handle appears."""
+    step.append("reserve")
+    address = driver.reserve(size)
+    undo.append(lambda: driver.address_free(address, size))
+    step.append("map")
+    driver.map(address, size, handle)
+    undo.append(lambda: driver.unmap(address, size))
+    step.append("set_access")
+    driver.set_access(address, size)
+    return address
+
+
+def _unavailable(
+    driver: VmmDriver, step: str, reason: str, error: DriverError | None = None
+) -> VmmUnavailable:
+    return VmmUnavailable(
+        f"virtual addressing does not work on {driver.name}", call=error.call if error else step,
+        status=error.status if error else 0, where=f"probe, step {step}", numbers=reason,
+        fix="use --allocator best-fit",
+    )  # fmt: skip
