@@ -10,14 +10,15 @@ Read next: `replay.py`; docs/json.md describes the file.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from ooctrain.alloc.base import Allocator, Block, Changes, RangedAllocator, Reached, Stats
+from ooctrain.alloc.static import Forecast, Lifetime
 from ooctrain.errors import ConfigError, OutOfDeviceMemory
-from ooctrain.units import Granule
+from ooctrain.units import MAX_BYTES, Granule
 
 FORMAT, VERSION = "ooctrain-allocation-log", 1
 Op = Literal["allocate", "free", "reserve", "map", "unmap", "refused", "step"]
@@ -54,6 +55,7 @@ class AllocationLog:
         granule: how it rounds.
         budget_bytes: of its arena.
         about: free text for people: the model, the batch, the planner.
+        parameters: tags of parameters, their states and gradients, for allocators that pool them.
     """
 
     requests: Sequence[Request]
@@ -61,13 +63,14 @@ class AllocationLog:
     granule: Granule
     budget_bytes: int
     about: str = ""
+    parameters: frozenset[str] = frozenset()
 
     def save(self, path: str | Path) -> None:
         """Writes JSON lines."""
         header = {
             "format": FORMAT, "version": VERSION, "allocator": self.allocator,
             "granule": asdict(self.granule), "budget_bytes": self.budget_bytes,
-            "about": self.about,
+            "about": self.about, "parameters": sorted(self.parameters),
         }  # fmt: skip
         with Path(path).open("w", encoding="utf-8") as file:
             file.write(json.dumps(header) + "\n")
@@ -91,7 +94,7 @@ class AllocationLog:
         check_requests(requests, str(path))
         return cls(
             requests, header["allocator"], Granule(**header["granule"]), header["budget_bytes"],
-            header["about"],
+            header["about"], frozenset(header["parameters"]),
         )  # fmt: skip
 
 
@@ -215,6 +218,35 @@ def hold_whole(requests: Iterable[Request]) -> list[Request]:
     return found
 
 
+def foresee(requests: Iterable[Request], parameters: Container[str] = ()) -> Forecast:
+    """The same requests as lifetimes, for allocators that want to know them all before the first.
+
+    Args:
+        requests: without ranges (`hold_whole`); all of them are one round, and what they do not
+            free lives on to its end.
+        parameters: tags that belong into the pool of parameters.
+
+    Raises:
+        ConfigError: a request for a part of a block.
+    """
+    live: dict[int, int] = {}
+    found: list[Lifetime] = []
+    time = 0
+    for time, request in enumerate(requests, 1):
+        if request.op == "allocate":
+            live[request.key] = len(found)
+            pool = request.tag in parameters
+            found.append(Lifetime(request.nbytes, request.tag, time - 1, MAX_BYTES, pool))
+        elif request.op == "free":
+            place = live.pop(request.key)
+            found[place] = replace(found[place], end=time - 1)
+        elif request.op in ("reserve", "map", "unmap"):
+            raise ConfigError("a static plan places whole blocks only", code="OOC-108")
+    for place in live.values():
+        found[place] = replace(found[place], end=time)
+    return Forecast(tuple(found))
+
+
 def check_requests(requests: Iterable[Request], where: str = "") -> None:
     """A block is made once, and only what is live is freed or mapped.
 
@@ -262,7 +294,7 @@ def _read_header(path: str | Path, line: str) -> Mapping[str, Any]:
         raise _not_a_log(path, 1, "its first line is no header") from error
     if found != FORMAT or version != VERSION:
         raise _not_a_log(path, 1, f"it is {found} version {version}, this reads {VERSION}")
-    return {"about": "", **header}
+    return {"about": "", "parameters": [], **header}
 
 
 def _read_lines(path: str | Path, lines: Sequence[str]) -> Iterator[Request]:

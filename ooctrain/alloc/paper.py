@@ -1,11 +1,17 @@
 """Memory without bytes: addresses for allocators that are only asked what they would do.
 
-In: a size. Out: addresses. The one idea: where blocks lie depends on the order of requests alone,
+In: sizes. Out: addresses. The one idea: where blocks lie depends on the order of requests alone,
 so fragmentation is known before anything runs, on any machine and at any size: a V100's 16 GiB on
 a laptop. Read next: `replay.py`, which makes an allocator's requests over it.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ooctrain.alloc.base import Block, Books, Changes, Reached, Stats, describe
+from ooctrain.units import MAX_BYTES, Granule
 
 _FIRST_ADDRESS = 1 << 20
 _GAP_BYTES = 1 << 20
@@ -47,3 +53,70 @@ class PaperMemory:
 
     def release(self, address: int) -> None:
         """Nothing to be done."""
+
+
+class PaperAllocator:
+    """An allocator that grants all that is asked for, each block at an address of its own: for
+    recording what a schedule asks for, whoever will serve it.
+
+    Args:
+        granule: how it rounds, and whether it has ranges.
+        name: of the allocator that it stands for.
+    """
+
+    budget_bytes = MAX_BYTES
+
+    def __init__(self, granule: Granule, name: str = "paper"):
+        self.granule, self.name = granule, name
+        self._memory = PaperMemory(MAX_BYTES)
+        self._books = Books(name, MAX_BYTES)
+
+    def allocate(self, nbytes: int, tag: str = "") -> Block:
+        """A block. Raises ConfigError: not a size."""
+        block = self.reserve(nbytes, tag)
+        self._hold(block, self.granule.granted(nbytes))
+        return block
+
+    def free(self, block: Block, after: Sequence[Reached] = ()) -> None:
+        """Takes a block back. Raises InvalidFree."""
+        self._books.retire(block)
+        self._hold(block, -block.granted_bytes)
+
+    def reserve(self, nbytes: int, tag: str = "") -> Block:
+        """A block with nothing in it."""
+        address = self._memory.reserve(self._books.checked_size(nbytes))
+        return self._books.open(address, nbytes, 0, tag)
+
+    def map_range(self, block: Block, lo: int, hi: int) -> None:
+        """Counts a range as held."""
+        self._books.expect_live(block)
+        self._hold(block, self.granule.granted(hi - lo))
+
+    def unmap_range(self, block: Block, lo: int, hi: int, after: Sequence[Reached] = ()) -> None:
+        """Counts a range as given back."""
+        self._books.expect_live(block)
+        self._hold(block, -self.granule.granted(hi - lo))
+
+    def take_changes(self) -> Changes | None:
+        """None: nothing is mapped."""
+        return None
+
+    def stats(self) -> Stats:
+        """The sums of what is held."""
+        return self._books.stats()
+
+    def check(self) -> None:
+        """What is granted is the sum over the blocks."""
+        assert self._books.granted == sum(b.granted_bytes for b in self._books.live.values())
+
+    def snapshot(self) -> dict[str, Any]:
+        """Who is live."""
+        return {"allocator": self.name, "blocks": describe(self._books.live.values())}
+
+    def close(self) -> list[Block]:
+        """Returns the blocks that were still live."""
+        return self._books.close()
+
+    def _hold(self, block: Block, size_bytes: int) -> None:
+        block.granted_bytes += size_bytes
+        self._books.move(size_bytes, size_bytes, size_bytes)

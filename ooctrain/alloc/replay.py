@@ -3,9 +3,10 @@
 In: a log, and an allocator by name or made. Out: `Replayed`: its books, mapping changes by step,
 and the request at which it failed, if it did. The one idea: on a list the order of requests decides
 all addresses, so what an allocator would have reserved, mapped and wasted in a run of hours is
-known in a second. A static allocator is given the whole log first, as it is given a schedule. Source: RMM's
-replay benchmark; paper 000, figure 3 is a replay. Read next: `../execution/placement.py`, which
-makes the same requests from a schedule, in replay and in earnest.
+known in a second. A static allocator is given the whole log first, as it is given a schedule.
+Source: RMM's replay benchmark; paper 000, figure 3 is a replay. Read next:
+`../execution/placement.py`, which makes the same requests from a schedule, in replay and in
+earnest.
 """
 
 from __future__ import annotations
@@ -16,11 +17,12 @@ from itertools import pairwise
 from pathlib import Path
 
 from ooctrain.alloc.base import Allocator, Block, RangedAllocator, Stats, make_changes
-from ooctrain.alloc.log import AllocationLog, Recorder, Request, hold_whole
+from ooctrain.alloc.log import AllocationLog, Recorder, Request, foresee, hold_whole
 from ooctrain.alloc.paper import PaperMemory
 from ooctrain.alloc.registry import choose_allocator
+from ooctrain.alloc.static import plannable
 from ooctrain.errors import ConfigError, OutOfDeviceMemory
-from ooctrain.units import parse_bytes
+from ooctrain.units import Granule, parse_bytes
 
 __all__ = ["Failure", "PaperMemory", "Recorder", "Replayed", "Request", "replay", "serve"]
 _MOST_ARENA_FACTOR = 64
@@ -101,15 +103,15 @@ def replay(
     """
     if isinstance(log, str | Path):
         log = AllocationLog.load(log)
-    requests = log.requests if isinstance(log, AllocationLog) else log
+    if not isinstance(log, AllocationLog):
+        log = AllocationLog(log, "", Granule(), 0)
     if not isinstance(allocator, str):
-        return _replay(requests, allocator, allocator.name)
-    known_bytes = log.budget_bytes if isinstance(log, AllocationLog) else 0
+        return _replay(log, allocator, allocator.name)
     if budget is not None:
-        return _replay(requests, _make(allocator, parse_bytes(budget)), allocator)
-    arena_bytes = max(known_bytes, peak_bytes(requests), _LEAST_ARENA_BYTES)
+        return _replay(log, _make(allocator, parse_bytes(budget)), allocator)
+    arena_bytes = max(log.budget_bytes, peak_bytes(log.requests), _LEAST_ARENA_BYTES)
     for factor in _factors():
-        found = _replay(requests, _make(allocator, arena_bytes * factor), allocator)
+        found = _replay(log, _make(allocator, arena_bytes * factor), allocator)
         if found.failure is None:
             break
     return found
@@ -194,27 +196,23 @@ def _factors() -> Iterable[int]:
         factor *= 2
 
 
-def _replay(requests: Sequence[Request], allocator: Allocator, name: str) -> Replayed:
+def _replay(log: AllocationLog, allocator: Allocator, name: str) -> Replayed:
+    requests = log.requests
     whole = not allocator.granule.ranges and any(r.op == "reserve" for r in requests)
     asked = hold_whole(requests) if whole else requests
-    if hasattr(allocator, "load_plan"):
-        allocator.load_plan(asked)
-    watch = _Watch(asked, allocator)
-    failure = None
+    watch, failure = _Watch(asked, allocator), None
     try:
+        planned = plannable(allocator)
+        if planned is not None:
+            planned.load_plan(foresee(asked, log.parameters))
         serve(asked, allocator, watch.at)
     except OutOfDeviceMemory as error:
         failure = Failure(watch.place, asked[watch.place], len(watch.maps), str(error))
     served = watch.place if failure else len(asked)
     return Replayed(
-        name,
-        allocator.budget_bytes,
-        allocator.stats(),
-        served,
-        watch.maps_by_step(),
-        whole,
+        name, allocator.budget_bytes, allocator.stats(), served, watch.maps_by_step(), whole,
         failure,
-    )
+    )  # fmt: skip
 
 
 class _Watch:
