@@ -22,6 +22,7 @@ from ooctrain.sched.lms_auto import LmsAuto
 from ooctrain.sched.lms_grid import LmsGrid
 from ooctrain.sched.naive import Naive
 from ooctrain.sched.schedule import Plan
+from ooctrain.sched.vdnn_layers import VdnnAll, VdnnConv
 from ooctrain.sched.window import Window
 
 ENTRY_POINTS = "ooctrain.planners"
@@ -34,6 +35,8 @@ PLANNERS: Mapping[str, Callable[..., Planner]] = MappingProxyType(
         "lms-auto": LmsAuto,
         "lms-grid": LmsGrid,
         "naive": Naive,
+        "vdnn-all": VdnnAll,
+        "vdnn-conv": VdnnConv,
         "window": Window,
     }
 )

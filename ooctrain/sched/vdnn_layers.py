@@ -1,0 +1,133 @@
+"""vdnn-all, vdnn-conv: layer inputs go to the host, layer by layer, with a full stop after each.
+
+In: a trace. Out: a list that does not depend on the budget. The one idea: while a layer runs
+forward, its input is copied out, and the next layer waits for both; while one runs backward, the
+input that will be needed next is copied in, and the next layer waits for both. `vdnn-all` does so
+for every layer, `vdnn-conv` for convolutions only, whose long run time may hide the copy.
+
+Sources: Rhu et al., vDNN (2016), as papers 000 and 002 (section 2.2) describe it; an open
+re-implementation (vdnn-plus-plus, neural_net.cu), from which we take that an input with several
+readers leaves with the last of them, and that the step waits on both streams after each layer. Here
+a layer is a call. Read next: `vdnn.py`, paper 002's stronger version.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+
+from ooctrain.cost import Machine
+from ooctrain.layers.conv2d import Conv2d
+from ooctrain.sched.base import ListWriter, check_host, infeasible, make_plan
+from ooctrain.sched.schedule import BYTES, Granule, Plan
+from ooctrain.trace import Trace
+
+
+class VdnnAll:
+    """vDNN for the inputs of all layers. Cost: O(uses)."""
+
+    name = "vdnn-all"
+
+    def plan(
+        self, trace: Trace, budget_bytes: int, machine: Machine, *, granule: Granule = BYTES,
+        host_budget_bytes: int | None = None, seed: int = 0, time_limit_s: float | None = None,
+    ) -> Plan:  # fmt: skip
+        """See `Planner`. The minimum is the peak of its only list."""
+        trips = list(_trips(trace, convolutions_only=False))
+        return _plan(self.name, trace, trips, budget_bytes, machine, granule, host_budget_bytes)
+
+
+class VdnnConv:
+    """vDNN for the inputs of convolutions. Cost: O(uses)."""
+
+    name = "vdnn-conv"
+
+    def plan(
+        self, trace: Trace, budget_bytes: int, machine: Machine, *, granule: Granule = BYTES,
+        host_budget_bytes: int | None = None, seed: int = 0, time_limit_s: float | None = None,
+    ) -> Plan:  # fmt: skip
+        """See `Planner`. The minimum is the peak of its only list."""
+        trips = list(_trips(trace, convolutions_only=True))
+        return _plan(self.name, trace, trips, budget_bytes, machine, granule, host_budget_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class Trip:
+    """A variable leaves while one call runs and is back for another."""
+
+    var: int
+    leaves_with: int
+    needed_by: int
+
+
+def _trips(trace: Trace, *, convolutions_only: bool) -> Iterator[Trip]:
+    turn = turning_point(trace)
+    for variable in trace.variables:
+        readers = trace.readers[variable.id]
+        forward = [call for call in readers if call < turn]
+        backward = [call for call in readers if call >= turn]
+        if variable.kind not in ("activation", "input") or not forward or not backward:
+            continue
+        if convolutions_only and not any(_is_convolution(trace, call) for call in forward):
+            continue
+        if variable.nbytes and backward[0] - forward[-1] > 1:
+            yield Trip(variable.id, forward[-1], backward[0])
+
+
+def _is_convolution(trace: Trace, call_id: int) -> bool:
+    return isinstance(trace.calls[call_id].op, Conv2d)
+
+
+def _plan(
+    name: str, trace: Trace, trips: list[Trip], budget_bytes: int, machine: Machine,
+    granule: Granule, host_budget_bytes: int | None,
+) -> Plan:  # fmt: skip
+    writer = _write(trace, trips, granule)
+    plan = make_plan(writer.finish(), trace, machine)
+    if writer.peak_bytes > budget_bytes:
+        raise infeasible(name, budget_bytes, writer.peak_bytes, writer.peak_call)
+    check_host(name, plan, host_budget_bytes)
+    return plan
+
+
+def _write(trace: Trace, trips: list[Trip], granule: Granule) -> ListWriter:
+    device = [v for v in trace.initial if trace.variables[v].persistent]
+    host = [v for v in trace.initial if not trace.variables[v].persistent]
+    writer = ListWriter(trace, granule, device, host)
+    leaving, needed = defaultdict(list), defaultdict(list)
+    for trip in trips:
+        leaving[trip.leaves_with].append(trip.var)
+        needed[trip.needed_by].append(trip.var)
+    next_needed = _next_needed(trace, needed)
+    for call in trace.calls:
+        for variable in dict.fromkeys(call.ins):
+            writer.swap_in(variable)
+        ahead = needed[next_needed[call.id]]
+        for variable in ahead:
+            writer.swap_in(variable)
+        for variable in leaving[call.id]:
+            writer.swap_out(variable)
+        writer.run(call.id)
+        if ahead or leaving[call.id]:
+            writer.fence()
+        for variable in leaving[call.id]:
+            writer.free(variable)
+        writer.free_dead(call.id)
+    return writer
+
+
+def _next_needed(trace: Trace, needed: Collection[int]) -> list[int]:
+    """For each call the next later one that needs something back; -1 in the forward phase, and
+    where there is none.
+    """
+    following, later, turn = [], -1, turning_point(trace)
+    for call in reversed(trace.calls):
+        following.append(-1 if call.id < turn else later)
+        later = call.id if call.id in needed else later
+    return following[::-1]
+
+
+def turning_point(trace: Trace) -> int:
+    """The first call that is not of the forward phase: where the backward half begins."""
+    return next((c.id for c in trace.calls if c.phase != "forward"), len(trace.calls))
