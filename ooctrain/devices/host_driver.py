@@ -1,4 +1,4 @@
-"""This machine's memory behind the driver object: what CUDA does on a GPU, done with memfd and mmap.
+"""This machine's memory behind the driver object: what CUDA does on a GPU, by memfd and mmap.
 
 In: the calls of `VmmDriver`. Out: addresses that can be used by any code of this process. The one
 idea: a file in memory is the physical memory, a handle is a part of it, and a mapping is mmap of
@@ -31,7 +31,7 @@ _BLOCK_BYTES = 512  # what st_blocks counts in
 
 @dataclass(slots=True, eq=False)
 class _Part:
-    """A handle: bytes of the file, whether it is referenced, and how many of its pages are mapped."""
+    """A handle: bytes of the file, whether it is referenced, how many of its pages are mapped."""
 
     offset: int
     size_bytes: int
@@ -79,9 +79,8 @@ class HostDriver:
         return PAGE_BYTES
 
     def memory_info(self) -> tuple[int, int]:
-        return self.total_bytes - sum(
-            p.size_bytes for p in self._handles.values()
-        ), self.total_bytes
+        used = sum(part.size_bytes for part in self._handles.values())
+        return self.total_bytes - used, self.total_bytes
 
     def used_bytes(self) -> int:
         """Bytes of the machine's memory that the file holds, as the kernel counts them."""

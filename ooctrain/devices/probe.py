@@ -1,4 +1,4 @@
-"""Whether a driver really does what virtual addressing needs, tried out before anything relies on it.
+"""Whether a driver really does what virtual addressing needs, tried before anything relies on it.
 
 In: an opened driver. Out: nothing, or `VmmUnavailable` with the step that failed, its error and
 what to use instead. The one idea: attributes and versions say what should work; containers, virtual
@@ -46,9 +46,7 @@ def _round_trip(driver: VmmDriver, step: list[str], undo: list[Callable[[], None
     step.append("create")
     handle = driver.create(size)
     undo.append(lambda: driver.release(handle))
-    addresses = []
-    for _ in range(2):
-        addresses.append(_mapped(driver, size, handle, step, undo))
+    addresses = [_mapped(driver, size, handle, step, undo) for _ in range(2)]
     step.append("copy")
     stream = driver.create_stream()
     undo.append(lambda: driver.destroy_stream(stream))

@@ -1,4 +1,4 @@
-"""The host driver: CUDA's rules over memfd, parts of handles, limits, forks, refusals, the probe."""
+"""The host driver: CUDA's rules over memfd, parts of handles, limits, forks, the probe."""
 
 from __future__ import annotations
 
@@ -163,7 +163,8 @@ def test_a_forked_child_neither_writes_our_bytes_nor_uses_the_driver(driver):
 
 def test_an_unmapped_page_ends_the_process_that_reads_it():
     code = (
-        "from ooctrain.devices.host_driver import *\nfrom ooctrain.devices.host_vm import bytes_at\n"
+        "from ooctrain.devices.host_driver import HostDriver\n"
+        "from ooctrain.devices.host_vm import bytes_at\n"
         "d = HostDriver(1 << 20); a = d.reserve(1 << 20); d.map(a, 1 << 20, d.create(1 << 20))\n"
         "print(bytes_at(a, 1)[0], flush=True); d.unmap(a, 1 << 20); print(bytes_at(a, 1)[0])\n"
     )
@@ -228,12 +229,15 @@ def test_more_memory_than_there_is_is_refused_before_it_is_taken():
 def test_the_kernels_limit_of_mappings_is_said(driver):
     """Alternate pages of two handles cannot be joined, so that each is a mapping of its own."""
     raw = driver._calls
-    with pytest.raises(DriverError) as caught:
-        address = raw.reserve(200_000 * PAGE_BYTES)
+    address = raw.reserve(200_000 * PAGE_BYTES)
+
+    def place_all():
         for page in range(0, 200_000, 2):
             raw.place(address + page * PAGE_BYTES, PAGE_BYTES, driver._file, 0)
-    assert caught.value.status == errno.ENOMEM
-    assert "max_map_count" in caught.value.fix
+
+    error = refused(place_all)
+    assert error.status == errno.ENOMEM
+    assert "max_map_count" in error.fix
     raw.give_back(address, 200_000 * PAGE_BYTES)
 
 
@@ -264,18 +268,15 @@ def test_the_probe_leaves_nothing_behind(driver):
 
 
 def test_the_probe_names_the_step_that_fails_and_leaves_nothing_behind():
-    steps = []
-    for after in range(12):
+    steps = ["create", *2 * ["reserve", "map", "set_access"], "copy", "copy"]
+    for after, step in enumerate(steps):
         fake = FakeDriver(TOTAL, PAGE_BYTES)
         fake.fail(after, 801, ACQUIRING)
-        try:
-            probe(fake)
-        except VmmUnavailable as error:
-            steps.append(error.where.removeprefix("probe, step "))
-            assert error.status == 801
-            assert "best-fit" in error.fix
-            assert not any(fake.held().values())
-    assert steps == ["create", *2 * ["reserve", "map", "set_access"], "copy", "copy"]
+        error = refused(probe, fake)
+        assert isinstance(error, VmmUnavailable)
+        assert (error.where, error.status) == (f"probe, step {step}", 801)
+        assert "best-fit" in error.fix
+        assert not any(fake.held().values())
 
 
 def test_the_probe_sees_memory_that_is_not_shared(driver):
