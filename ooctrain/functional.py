@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from typing import Literal
 
 from ooctrain.autograd import Tensor, call, current_tape
 from ooctrain.errors import ConfigError, ShapeError
@@ -16,7 +17,9 @@ from ooctrain.layers.activation import Sigmoid, Tanh
 from ooctrain.layers.batch_norm import BatchNormApply, BatchNormStats, BatchNormUpdate, InverseStd
 from ooctrain.layers.combine import Concat, Constant
 from ooctrain.layers.conv2d import Conv2d, Geometry, choose_algorithm
+from ooctrain.layers.conv_transpose import ConvTranspose2d
 from ooctrain.layers.dropout import Dropout
+from ooctrain.layers.instance_norm import InstanceNormApply, InstanceNormStats
 from ooctrain.layers.layout import Pad
 from ooctrain.layers.linear import Linear
 from ooctrain.layers.loss import (
@@ -26,7 +29,9 @@ from ooctrain.layers.loss import (
     looks_like_probabilities,
 )
 from ooctrain.layers.pooling import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d, PoolGeometry
+from ooctrain.layers.reflection import ReflectionPad2d
 from ooctrain.layers.relu import LeakyReLU, ReLU
+from ooctrain.layers.upsample import Upsample
 
 IntOrPair = int | Sequence[int]
 Pair = tuple[int, int]
@@ -85,6 +90,38 @@ def conv2d(
     return call(Conv2d(geometry, kernel, algorithm), input, weight, *_present(bias))
 
 
+def conv_transpose2d(
+    input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: IntOrPair = 1,
+    padding: IntOrPair = 0, output_padding: IntOrPair = 0, groups: int = 1,
+    dilation: IntOrPair = 1,
+) -> Tensor:  # fmt: skip
+    """Transposed 2-d convolution: (N, K, H, W) and (K, C / groups, R, S) give (N, C, OH, OW).
+
+    OH = (H - 1) stride - 2 padding + dilation (R - 1) + output_padding + 1.
+
+    Raises:
+        ShapeError: channels, groups or extents do not fit.
+    """
+    if input.ndim != 4 or weight.ndim != 4:
+        raise ShapeError(
+            "conv_transpose2d wants images (N, K, H, W) and a weight (K, C, R, S)",
+            numbers=f"got {input.shape} and {weight.shape}",
+        )
+    kernel, step, spread = _pair(weight.shape[2:]), _pair(stride), _pair(dilation)
+    rows, columns = _pair(padding)
+    geometry = Geometry(step, (rows, rows, columns, columns), spread, groups)
+    axes = zip(
+        input.shape[2:], step, (rows, columns), spread, kernel, _pair(output_padding), strict=True
+    )
+    height, width = ((n - 1) * s - 2 * p + d * (k - 1) + extra + 1 for n, s, p, d, k, extra in axes)
+    fits = input.shape[1] == weight.shape[0] and min(height, width) > 0
+    enlarged = (input.shape[0], weight.shape[1] * groups, height, width)
+    shape = geometry.conv_shape(enlarged, weight.shape) if fits else None
+    algorithm = choose_algorithm(shape, current_tape().conv_algorithm) if shape else "direct"
+    op = ConvTranspose2d(geometry, kernel, (height, width), algorithm)
+    return call(op, input, weight, *_present(bias))
+
+
 def batch_norm(
     input: Tensor, running_mean: Tensor | None, running_var: Tensor | None,
     weight: Tensor | None = None, bias: Tensor | None = None, training: bool = False,
@@ -116,6 +153,55 @@ def batch_norm(
     return y
 
 
+def instance_norm(
+    input: Tensor, running_mean: None = None, running_var: None = None,
+    weight: Tensor | None = None, bias: Tensor | None = None, use_input_stats: bool = True,
+    momentum: float = 0.1, eps: float = 1e-5,
+) -> Tensor:  # fmt: skip
+    """Normalises each channel of each image by its own mean and deviation.
+
+    Raises:
+        ConfigError: running statistics, which this library does not keep here (nor does PyTorch,
+            unless asked), or one of weight and bias without the other.
+    """
+    if running_mean is not None or running_var is not None or not use_input_stats:
+        raise ConfigError("instance_norm keeps no running statistics", code="OOC-106")
+    affine = _present(weight, bias)
+    if len(affine) == 1:
+        raise ConfigError("instance_norm takes weight and bias, or neither", code="OOC-106")
+    mean, inv_std = current_tape().call(InstanceNormStats(eps), (input,))
+    return call(InstanceNormApply(affine=bool(affine)), input, mean, inv_std, *affine)
+
+
+def interpolate(
+    input: Tensor, size: IntOrPair | None = None, scale_factor: float | None = None,
+    mode: str = "nearest", align_corners: bool | None = None,
+) -> Tensor:  # fmt: skip
+    """Images in another size.
+
+    Args:
+        size: (OH, OW); or
+        scale_factor: that makes whole numbers of both extents.
+        mode: "nearest" or "bilinear".
+        align_corners: bilinear: True lets the centres of the corner pixels fall on each other, else
+            the borders of the images do.
+
+    Raises:
+        ConfigError: both or neither of size and scale_factor, or a factor that leaves fractions.
+    """
+    if (size is None) == (scale_factor is None):
+        raise ConfigError("interpolate takes either size or scale_factor", code="OOC-106")
+    if size is None:
+        extents = [n * (scale_factor or 1) for n in input.shape[2:]]
+        if any(extent != int(extent) for extent in extents):
+            raise ConfigError(
+                f"scale_factor {scale_factor} makes {extents[0]} x {extents[1]} of "
+                f"{input.shape[2]} x {input.shape[3]}", code="OOC-106", fix="give size",
+            )  # fmt: skip
+        size = [int(extent) for extent in extents]
+    return call(Upsample(_pair(size), mode, bool(align_corners)), input)
+
+
 def max_pool2d(
     input: Tensor, kernel_size: IntOrPair, stride: IntOrPair | None = None, padding: IntOrPair = 0
 ) -> Tensor:
@@ -140,10 +226,13 @@ def adaptive_avg_pool2d(input: Tensor, output_size: IntOrPair) -> Tensor:
     return call(AdaptiveAvgPool2d(_pair(output_size)), input)
 
 
-def pad(input: Tensor, pad: Sequence[int]) -> Tensor:
-    """Zero padding of images by (left, right, top, bottom), PyTorch's order."""
+def pad(
+    input: Tensor, pad: Sequence[int], mode: Literal["constant", "reflect"] = "constant"
+) -> Tensor:
+    """Padding of images by (left, right, top, bottom), PyTorch's order: with zeros, or mirrored."""
     left, right, top, bottom = pad
-    return call(Pad((top, bottom, left, right)), input)
+    kind = ReflectionPad2d if mode == "reflect" else Pad
+    return call(kind((top, bottom, left, right)), input)
 
 
 def concat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:

@@ -23,10 +23,10 @@ from ooctrain.functional import IntOrPair
 from ooctrain.module import Module, Parameter
 
 __all__ = [
-    "AdaptiveAvgPool2d", "AvgPool2d", "BatchNorm2d", "Conv2d", "CrossEntropyLoss", "Dropout",
-    "Flatten", "Identity", "L1Loss", "LeakyReLU", "Linear", "MSELoss", "MaxPool2d", "Module",
-    "ModuleList", "Parameter",
-    "ReLU", "Sequential", "Sigmoid", "Tanh", "ZeroPad2d",
+    "AdaptiveAvgPool2d", "AvgPool2d", "BatchNorm2d", "Conv2d", "ConvTranspose2d",
+    "CrossEntropyLoss", "Dropout", "Flatten", "Identity", "InstanceNorm2d", "L1Loss", "LeakyReLU",
+    "Linear", "MSELoss", "MaxPool2d", "Module", "ModuleList", "Parameter", "ReLU",
+    "ReflectionPad2d", "Sequential", "Sigmoid", "Tanh", "Upsample", "ZeroPad2d",
 ]  # fmt: skip
 
 
@@ -120,6 +120,41 @@ class Conv2d(Module):
         return f"{c * self.groups}, {k}, kernel_size=({r}, {s}), {settings}"
 
 
+class ConvTranspose2d(Module):
+    """Transposed 2-d convolution, weight (in_channels, out_channels / groups, R, S)."""
+
+    def __init__(
+        self, in_channels: int, out_channels: int, kernel_size: IntOrPair, stride: IntOrPair = 1,
+        padding: IntOrPair = 0, output_padding: IntOrPair = 0, groups: int = 1, bias: bool = True,
+        dilation: IntOrPair = 1,
+    ):  # fmt: skip
+        super().__init__()
+        if groups < 1 or in_channels % groups or out_channels % groups:
+            raise ShapeError(
+                f"conv_transpose2d: {in_channels} channels in and {out_channels} out do not part "
+                f"into {groups} groups"
+            )
+        r, s = (kernel_size, kernel_size) if isinstance(kernel_size, int) else kernel_size
+        self.stride, self.padding, self.output_padding = stride, padding, output_padding
+        self.groups, self.dilation = groups, dilation
+        shape = (in_channels, out_channels // groups, r, s)
+        self.weight = _uniform(shape, math.prod(shape[1:]))
+        self.register_parameter("bias", None)
+        if bias:
+            self.bias = _uniform((out_channels,), math.prod(shape[1:]))
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.conv_transpose2d(
+            input, self.weight, self.bias, self.stride, self.padding, self.output_padding,
+            self.groups, self.dilation,
+        )  # fmt: skip
+
+    def extra_repr(self) -> str:
+        k, c, r, s = self.weight.shape
+        settings = f"stride={self.stride}, padding={self.padding}"
+        return f"{k}, {c * self.groups}, kernel_size=({r}, {s}), {settings}"
+
+
 class Linear(Module):
     """y = x W^T + b, weight (out_features, in_features)."""
 
@@ -164,6 +199,22 @@ class BatchNorm2d(Module):
 
     def extra_repr(self) -> str:
         return f"{self.num_features}, eps={self.eps}, momentum={self.momentum}"
+
+
+class InstanceNorm2d(Module):
+    """Normalisation of each channel of each image; without weights by default, as in PyTorch."""
+
+    def __init__(self, num_features: int, eps: float = 1e-5, *, affine: bool = False):
+        super().__init__()
+        self.num_features, self.eps = num_features, eps
+        self.register_parameter("weight", Parameter(np.ones(num_features)) if affine else None)
+        self.register_parameter("bias", Parameter(np.zeros(num_features)) if affine else None)
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.instance_norm(input, None, None, self.weight, self.bias, eps=self.eps)
+
+    def extra_repr(self) -> str:
+        return f"{self.num_features}, eps={self.eps}"
 
 
 class ReLU(Module):
@@ -262,6 +313,32 @@ class ZeroPad2d(Module):
 
     def forward(self, input: Tensor) -> Tensor:
         return F.pad(input, self.padding)
+
+
+class ReflectionPad2d(Module):
+    """Mirrored padding by an int, or by (left, right, top, bottom)."""
+
+    def __init__(self, padding: int | tuple[int, int, int, int]):
+        super().__init__()
+        self.padding = (padding,) * 4 if isinstance(padding, int) else padding
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.pad(input, self.padding, mode="reflect")
+
+
+class Upsample(Module):
+    """Images in another size, by the nearest pixel or bilinear."""
+
+    def __init__(
+        self, size: IntOrPair | None = None, scale_factor: float | None = None,
+        mode: str = "nearest", align_corners: bool | None = None,
+    ):  # fmt: skip
+        super().__init__()
+        self.size, self.scale_factor = size, scale_factor
+        self.mode, self.align_corners = mode, align_corners
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.interpolate(input, self.size, self.scale_factor, self.mode, self.align_corners)
 
 
 class Flatten(Module):

@@ -1,4 +1,4 @@
-"""Fusing: ReLU joins the batch norm or sum before it, and its gradient joins what reads it.
+"""Fusing: ReLU joins the norm or sum before it, and its gradient joins what reads it.
 
 In: a trace. Out: a trace with fewer calls and the same bits. The one idea: these calls are bound by
 memory, so what rides along in a pass that happens anyway is free. Forward, ReLU and the residual
@@ -15,6 +15,11 @@ from dataclasses import dataclass, field, replace
 
 from ooctrain.layers.batch_norm import BatchNormApply, BatchNormGradApply, BatchNormGradReduce
 from ooctrain.layers.combine import Add, AddMasked
+from ooctrain.layers.instance_norm import (
+    InstanceNormApply,
+    InstanceNormGradApply,
+    InstanceNormGradReduce,
+)
 from ooctrain.layers.relu import ReLU, ReLUGrad
 from ooctrain.rewrite.edit import with_calls
 from ooctrain.trace import Call, Trace
@@ -76,7 +81,10 @@ def _fuse_forward(edit: _Edit, relu: Call) -> None:
     if before is None or not edit.only_reader(relu.ins[0]):
         return
     match before.op:
-        case BatchNormApply(relu=False, residual=False) as op:
+        case (
+            BatchNormApply(relu=False, residual=False)
+            | InstanceNormApply(relu=False, residual=False)
+        ) as op:
             edit.join(
                 [before, relu], replace(before, op=replace(op, relu=True), outs=relu.outs), relu
             )
@@ -100,6 +108,8 @@ def _norm_before(edit: _Edit, add: Call) -> Call | None:
         match writer.op:
             case BatchNormApply(relu=False, residual=False):
                 return writer
+            case InstanceNormApply(relu=False, residual=False):
+                return writer
     return None
 
 
@@ -121,7 +131,12 @@ def _masked(reader: Call, dz: int, dy: int, y: int) -> Call | None:
     if dz in reader.ins[1:] and not isinstance(reader.op, Add):
         return None
     match reader.op:
-        case BatchNormGradReduce(mask=False) | BatchNormGradApply(mask=False):
+        case (
+            BatchNormGradReduce(mask=False)
+            | BatchNormGradApply(mask=False)
+            | InstanceNormGradReduce(mask=False)
+            | InstanceNormGradApply(mask=False)
+        ):
             return replace(reader, op=replace(reader.op, mask=True), ins=(dy, *reader.ins[1:], y))
         case Add(relu=False) if reader.ins.count(dz) == 1:
             (other,) = (v for v in reader.ins if v != dz)

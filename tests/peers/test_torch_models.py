@@ -60,6 +60,47 @@ FUNCTIONS = {
         lambda x, g, b: TF.batch_norm(x, None, None, g, b, True),
         [X, (6,), (6,)],
     ),
+    "reflection": (
+        lambda x: F.pad(x, (1, 6, 8, 0), mode="reflect"),
+        lambda x: TF.pad(x, (1, 6, 8, 0), mode="reflect"),
+        [X],
+    ),
+    "conv_transpose": (
+        lambda *a: F.conv_transpose2d(*a, (2, 3), (1, 0), (1, 2), 2, (1, 2)),
+        lambda *a: TF.conv_transpose2d(*a, (2, 3), (1, 0), (1, 2), 2, (1, 2)),
+        [X, (6, 2, 3, 2), (4,)],
+    ),
+    "instance_norm": (F.instance_norm, TF.instance_norm, [X]),
+    "instance_norm affine": (
+        lambda x, g, b: F.instance_norm(x, None, None, g, b, eps=1e-3),
+        lambda x, g, b: TF.instance_norm(x, None, None, g, b, eps=1e-3),
+        [X, (6,), (6,)],
+    ),
+    "nearest": (
+        lambda x: F.interpolate(x, scale_factor=2),
+        lambda x: TF.interpolate(x, scale_factor=2),
+        [X],
+    ),
+    "nearest size": (
+        lambda x: F.interpolate(x, (5, 16)),
+        lambda x: TF.interpolate(x, (5, 16)),
+        [X],
+    ),
+    "bilinear": (
+        lambda x: F.interpolate(x, scale_factor=4, mode="bilinear"),
+        lambda x: TF.interpolate(x, scale_factor=4, mode="bilinear"),
+        [X],
+    ),
+    "bilinear size": (
+        lambda x: F.interpolate(x, (4, 17), mode="bilinear", align_corners=False),
+        lambda x: TF.interpolate(x, (4, 17), mode="bilinear", align_corners=False),
+        [X],
+    ),
+    "bilinear corners": (
+        lambda x: F.interpolate(x, (12, 3), mode="bilinear", align_corners=True),
+        lambda x: TF.interpolate(x, (12, 3), mode="bilinear", align_corners=True),
+        [X],
+    ),
     "mse": (F.mse_loss, TF.mse_loss, [X, X]),
     "l1": (F.l1_loss, TF.l1_loss, [(3, 4), (3, 4)]),
 }

@@ -24,7 +24,14 @@ from ooctrain.layers.batch_norm import (
 )
 from ooctrain.layers.combine import Add, AddMasked, Concat, Constant, Scale
 from ooctrain.layers.conv2d import ChannelSum, Conv2d, Conv2dGradInput, Conv2dGradWeight, Geometry
+from ooctrain.layers.conv_transpose import ConvTranspose2d
 from ooctrain.layers.dropout import Dropout
+from ooctrain.layers.instance_norm import (
+    InstanceNormApply,
+    InstanceNormGradApply,
+    InstanceNormGradReduce,
+    InstanceNormStats,
+)
 from ooctrain.layers.layout import Clear, Embed, Insert, InsertAdd, Pad, Reshape, Slice
 from ooctrain.layers.linear import Linear, LinearGradInput, LinearGradWeight
 from ooctrain.layers.loss import (
@@ -42,6 +49,7 @@ from ooctrain.layers.pooling import (
     MaxPool2dGrad,
     PoolGeometry,
 )
+from ooctrain.layers.reflection import ReflectionPad2d, ReflectionPad2dGrad
 from ooctrain.layers.relu import LeakyReLU, LeakyReLUGrad, ReLU, ReLUGrad
 from ooctrain.layers.update import (
     AdamUpdate,
@@ -51,6 +59,7 @@ from ooctrain.layers.update import (
     SGDUpdate,
     SumOfSquares,
 )
+from ooctrain.layers.upsample import Upsample, UpsampleGrad
 from ooctrain.layers.user import UserGrad
 from ooctrain.testing.check_op import check_gradient, check_op
 
@@ -98,6 +107,52 @@ def conv_samples():
         yield Conv2dGradInput(GROUPED, (7, 5), algorithm), (normal(2, 6, 7, 3), normal(6, 1, 2, 3))
         yield Conv2dGradWeight(TILED, (3, 2), algorithm), (normal(*X), normal(2, 4, 3, 6))
         yield Conv2dGradWeight(GROUPED, (2, 3), algorithm), (normal(*X), normal(2, 6, 7, 3))
+
+
+def conv_transpose_samples():
+    x, uneven, grouped = normal(2, 4, 3, 5), Geometry((2, 3), (1, 0, 2, 1)), normal(2, 6, 4, 3)
+    for algorithm in ("direct", "im2col"):
+        up = ConvTranspose2d(Geometry((2, 2), (1, 1, 1, 1)), (4, 4), (6, 10), algorithm)
+        yield up, (x, normal(4, 3, 4, 4), normal(3))
+        yield ConvTranspose2d(uneven, (3, 2), (6, 12), algorithm), (x, normal(4, 3, 3, 2))
+        apart = Geometry((1, 1), (0, 0, 0, 0), (2, 1), 3)
+        yield ConvTranspose2d(apart, (2, 3), (6, 5), algorithm), (grouped, normal(6, 2, 2, 3))
+    wide = ConvTranspose2d(PLAIN, (3, 3), (9, 8), "winograd2")
+    yield wide, (normal(2, 32, 9, 8), normal(32, 16, 3, 3) / 12, normal(16))
+
+
+def instance_norm_samples():
+    x, dy, y = (normal(3, 5, 3, 4, seed=s) for s in range(3))
+    stats, c = (normal(3, 5, seed=3), positive(3, 5, seed=4)), (normal(5), normal(5, seed=1))
+    sums = normal(3, 5, seed=5), normal(3, 5, seed=6)
+    yield InstanceNormStats(1e-5), (x,)
+    yield InstanceNormStats(1e-2), (normal(1, 17, 1, 9),)
+    # Alone, an apply is not differentiated through its statistics: see the composition below.
+    for affine in (False, True):
+        vectors = c * affine
+        yield InstanceNormApply(affine), (x, *stats, *vectors)
+        yield InstanceNormApply(affine, relu=True), (x, *stats, *vectors)
+        yield InstanceNormApply(affine, True, True), (x, *stats, *vectors, y)
+        yield InstanceNormGradApply(affine), (dy, x, *stats, *vectors[:1], *sums)
+        yield InstanceNormGradApply(affine, True), (dy, x, *stats, *vectors[:1], *sums, y)
+    yield InstanceNormGradReduce(), (dy, x, *stats)
+    yield InstanceNormGradReduce(True), (dy, x, *stats, y)
+
+
+def resize_samples():
+    for sides in ((1, 2, 3, 4), (0, 0, 1, 0), (6, 6, 4, 4)):
+        yield ReflectionPad2d(sides), (normal(*X),)
+        top, bottom, left, right = sides
+        yield ReflectionPad2dGrad(sides), (normal(2, 3, 7 + top + bottom, 5 + left + right),)
+    yield ReflectionPad2d((1, 1, 1, 1)), (normal(1, 40, 2, 3),)
+    for size in ((14, 10), (7, 5), (3, 13), (1, 1), (20, 2)):
+        yield Upsample(size), (normal(*X),)
+        yield UpsampleGrad((7, 5)), (normal(2, 3, *size),)
+        for corners in (False, True):
+            yield Upsample(size, "bilinear", corners), (normal(*X),)
+            yield UpsampleGrad((7, 5), "bilinear", corners), (normal(2, 3, *size),)
+    yield Upsample((8, 4), "bilinear"), (normal(1, 19, 1, 1),)
+    yield Upsample((8, 4), "bilinear", True), (normal(1, 19, 1, 1),)
 
 
 def batch_norm_samples():
@@ -207,7 +262,8 @@ def plain_samples():
 
 SAMPLES = [
     *plain_samples(), *conv_samples(), *batch_norm_samples(), *pool_samples(), *layout_samples(),
-    *loss_samples(), *update_samples(),
+    *loss_samples(), *update_samples(), *conv_transpose_samples(), *instance_norm_samples(),
+    *resize_samples(),
 ]  # fmt: skip
 
 
@@ -217,7 +273,9 @@ SAMPLES = [
 def test_laws_of_an_operation(op, arrays):
     # Winograd enlarges rounding errors; its gradient is the definition that im2col is checked on.
     winograd = getattr(op, "algorithm", "").startswith("winograd")
-    check_op(op, *arrays, tolerance=2e-4 if winograd else 1e-5, gradient=not winograd)
+    # The gradient of an instance norm is that of x with its own statistics: see below.
+    gradient = not winograd and not isinstance(op, InstanceNormApply)
+    check_op(op, *arrays, tolerance=2e-4 if winograd else 1e-5, gradient=gradient)
 
 
 def test_the_table_has_every_operation():
@@ -237,6 +295,16 @@ def test_gradient_of_batch_norm_in_training(shape):
         return F.batch_norm(x, None, None, gamma, beta, training=True)
 
     check_gradient(norm, normal(*shape), normal(3), normal(3, seed=1))
+
+
+@pytest.mark.parametrize("relu", [False, True])
+@pytest.mark.parametrize("affine", [False, True])
+def test_gradient_of_instance_norm(affine, relu):
+    def norm(x, *vectors):
+        y = F.instance_norm(x, None, None, *vectors)
+        return F.relu(y) if relu else y
+
+    check_gradient(norm, normal(2, 3, 3, 4), *(normal(3), normal(3, seed=1)) * affine)
 
 
 def test_gradient_without_affine():

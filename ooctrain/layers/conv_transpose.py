@@ -1,0 +1,94 @@
+"""Transposed convolution: the gradient of a convolution's input, used forwards to enlarge images.
+
+In: x (N, K, H, W), W (K, C / groups, R, S), b (C). Out: y (N, C, OH, OW). The one idea: it needs no
+kernel of its own. It computes what `Conv2dGradInput` computes, its own input gradient is the
+convolution, and its weight gradient is that of the convolution with input and gradient exchanged;
+PyTorch's weight layout is chosen so that the same W serves both. Source: Dumoulin and Visin 2016,
+chapter 4. Read next: `upsample.py`, the other way to enlarge.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ooctrain.layers.base import Op, Spec, require, require_float
+from ooctrain.layers.conv2d import ChannelSum, Conv2d, Conv2dGradInput, Conv2dGradWeight, Geometry
+from ooctrain.layers.kernels.conv_shape import ConvShape
+
+Pair = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class ConvTranspose2d(Op):
+    """Every x is spread by W over the pixels that a convolution's window would read [+ b].
+
+    Args:
+        geometry: of the convolution that leads back from y to x.
+        kernel: (R, S).
+        size: (OH, OW), one of the sizes that this convolution takes to (H, W).
+        algorithm: of the three convolutions, as in `Conv2d`.
+    """
+
+    geometry: Geometry
+    kernel: Pair
+    size: Pair
+    algorithm: str = "im2col"
+    name: ClassVar[str] = "conv_transpose2d"
+
+    def infer(self, x: Spec, w: Spec, *bias: Spec) -> tuple[Spec, ...]:
+        require_float(self, x, w, *bias)
+        require(len(x.shape) == 4, "conv_transpose2d: the input must be (N, K, H, W)", x, w)
+        fits = len(w.shape) == 4 and w.shape[2:] == self.kernel and w.shape[0] == x.shape[1]
+        require(
+            fits,
+            f"conv_transpose2d: the weight must be ({x.shape[1]}, C / groups, R, S)",
+            x,
+            w,
+        )
+        channels = w.shape[1] * self.geometry.groups
+        require(all(b.shape == (channels,) for b in bias), "conv_transpose2d: bias", w, *bias)
+        shape = self._shape(x, w)
+        require(
+            (shape.oh, shape.ow) == x.shape[2:],
+            f"conv_transpose2d: a convolution does not lead from {self.size} to {x.shape[2:]}",
+            x,
+            w,
+            fix="output_padding must be less than stride or dilation",
+        )
+        return (Spec((x.shape[0], channels, *self.size), x.dtype),)
+
+    def reference(self, x, w, *bias, scalars):
+        (y,) = self._spread.reference(x, w, scalars=scalars)
+        return (y + bias[0][:, None, None] if bias else y,)
+
+    def cpu(self, pool, ins, outs, workspace, scalars):
+        from ooctrain.layers.kernels.cpu import channel_bias
+
+        self._spread.cpu(pool, ins[:2], outs, workspace, scalars)
+        if len(ins) == 3:
+            channel_bias.add_in_place(pool, outs[0], ins[2])
+
+    def vjp(self, tape, ins, outs, grads):
+        x, w, *bias = ins
+        (dy,) = grads
+        grad_weight = Conv2dGradWeight(self.geometry, self.kernel, self.algorithm)
+        grad_input = Conv2d(self.geometry, self.kernel, self.algorithm)
+        dw = tape.call(grad_weight, (dy, x), of=(w,))[0] if w.requires_grad else None
+        db = [tape.call(ChannelSum(), (dy,), of=(b,))[0] if b.requires_grad else None for b in bias]
+        dx = tape.call(grad_input, (dy, w), of=(x,))[0] if x.requires_grad else None
+        return dx, dw, *db
+
+    def workspace_bytes(self, ins, outs, threads):
+        return self._spread.workspace_bytes(ins[:2], outs, threads)
+
+    def flops(self, ins, outs):
+        return self._shape(ins[0], ins[1]).flops
+
+    @property
+    def _spread(self) -> Conv2dGradInput:
+        return Conv2dGradInput(self.geometry, self.size, self.algorithm)
+
+    def _shape(self, x: Spec, w: Spec) -> ConvShape:
+        channels = w.shape[1] * self.geometry.groups
+        return self.geometry.conv_shape((x.shape[0], channels, *self.size), w.shape)

@@ -1,0 +1,255 @@
+"""Instance normalisation: each channel of each image by its own mean and deviation.
+
+In: x (N, C, H, W), gamma and beta (C) or none. Out: y = gamma (x - mean) / std + beta. The one
+idea: it is batch norm of each image alone, so the kernels of batch norm run image after image;
+there are no running statistics, training and evaluation are the same. Statistics, apply and the two
+calls of the gradient are apart, ReLU and a residual sum ride along, for the reasons of
+`batch_norm.py`. Source: Ulyanov, Vedaldi and Lempitsky 2016. Read next: `reflection.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from ooctrain.layers.base import Op, Spec, require, require_float
+from ooctrain.layers.conv2d import ChannelSum
+from ooctrain.layers.relu import ReLUGrad
+from ooctrain.trace import Kind
+
+FLOAT_BYTES = 4
+LINE_BYTES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceNormStats(Op):
+    """mean and 1 / sqrt(var + eps) of each channel of each image, both (N, C)."""
+
+    eps: float = 1e-5
+    name: ClassVar[str] = "instance_norm"
+    verb: ClassVar[str] = "stats"
+    out_names: ClassVar[tuple[str, ...]] = ("mean", "inv_std")
+    out_kinds: ClassVar[tuple[Kind, ...]] = ("stat", "stat")
+
+    def infer(self, x: Spec) -> tuple[Spec, ...]:
+        require_float(self, x)
+        require(len(x.shape) == 4, "instance_norm: wants (N, C, H, W)", x)
+        require(x.shape[2] * x.shape[3] > 1, "instance_norm: one pixel has no variance", x)
+        return (Spec(x.shape[:2], x.dtype),) * 2
+
+    def reference(self, x, scalars):
+        var = x.var(axis=(2, 3))
+        return x.mean(axis=(2, 3)), 1 / np.sqrt(var + x.dtype.type(self.eps))
+
+    def cpu(self, pool, ins, outs, workspace, scalars):
+        from ooctrain.layers.kernels.cpu import batch_norm
+
+        var, rest = _vectors(workspace, 1, ins[0].shape[3])
+        for x, mean, inv_std in zip(ins[0], *outs, strict=True):
+            batch_norm.stats(pool, x, mean, inv_std, var[0], rest, self.eps)
+
+    def workspace_bytes(self, ins, outs, threads):
+        return _vector_bytes(1, ins[0].shape[1]) + _reduction_bytes(ins[0])
+
+    def flops(self, ins, outs):
+        return 4 * ins[0].size
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceNormApply(Op):
+    """y = gamma * inv_std * (x - mean) + beta [+ residual] [then ReLU].
+
+    Reads (x, mean, inv_std[, gamma, beta][, residual]).
+
+    Args:
+        affine: there are gamma and beta; else they are 1 and 0.
+        relu: a ReLU follows in the same pass.
+        residual: another input is added before that.
+    """
+
+    affine: bool = False
+    relu: bool = False
+    residual: bool = False
+    name: ClassVar[str] = "instance_norm"
+
+    def infer(self, x: Spec, mean: Spec, inv_std: Spec, *rest: Spec) -> tuple[Spec, ...]:
+        require_float(self, x, *rest)
+        fits = mean.shape == inv_std.shape == x.shape[:2]
+        require(fits, "instance_norm: wants one mean and std per channel and image", x, mean)
+        fits = len(rest) == 2 * self.affine + self.residual
+        fits = fits and all(v.shape == x.shape[1:2] for v in rest[: 2 * self.affine])
+        fits = fits and all(v.shape == x.shape for v in rest[2 * self.affine :])
+        require(fits, "instance_norm: gamma, beta or residual do not fit", x, *rest)
+        return (x,)
+
+    def reference(self, x, mean, inv_std, *rest, scalars):
+        y = (x - _pixels(mean)) * _pixels(inv_std)
+        if self.affine:
+            y = y * rest[0][:, None, None] + rest[1][:, None, None]
+        y = y + rest[-1] if self.residual else y
+        return (np.where(y < 0, y.dtype.type(0), y) if self.relu else y,)
+
+    def cpu(self, pool, ins, outs, workspace, scalars):
+        from ooctrain.layers.kernels.cpu import batch_norm
+
+        gamma, beta = self._affine(ins, workspace)
+        residuals: Sequence = ins[-1] if self.residual else [None] * len(ins[0])
+        for x, mean, inv_std, residual, y in zip(*ins[:3], residuals, outs[0], strict=True):
+            batch_norm.apply(pool, x, mean, inv_std, gamma, beta, y, residual, self.relu)
+
+    def vjp(self, tape, ins, outs, grads):
+        x, mean, inv_std, *rest = ins
+        (dy,) = grads
+        mask = outs[:1] if self.relu else ()
+        reduce = InstanceNormGradReduce(mask=self.relu)
+        sums = tape.call(reduce, (dy, x, mean, inv_std, *mask))
+        affine = rest[: 2 * self.affine]
+        dvectors = [
+            tape.call(ChannelSum(), (s,), of=(v,))[0] for s, v in zip(sums, affine, strict=False)
+        ]
+        dx = None
+        if x.requires_grad:
+            apply = InstanceNormGradApply(affine=self.affine, mask=self.relu)
+            (dx,) = tape.call(apply, (dy, x, mean, inv_std, *affine[:1], *sums, *mask), of=(x,))
+        through = rest[2 * self.affine :]
+        through = [tape.call(ReLUGrad(), (dy, *mask), of=(r,))[0] if mask else dy for r in through]
+        return dx, None, None, *dvectors, *through
+
+    def workspace_bytes(self, ins, outs, threads):
+        return 0 if self.affine else _vector_bytes(2, ins[0].shape[1])
+
+    def flops(self, ins, outs):
+        return 4 * outs[0].size
+
+    def reusable(self):
+        # The gradient needs x, but not the residual.
+        return {0: 3 + 2 * self.affine if self.residual else 0}
+
+    def _affine(self, ins: Sequence[np.ndarray], workspace: np.ndarray) -> Sequence[np.ndarray]:
+        if self.affine:
+            return ins[3:5]
+        (gamma, beta), _ = _vectors(workspace, 2, ins[0].shape[3])
+        gamma[:], beta[:] = 1, 0
+        return gamma, beta
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceNormGradReduce(Op):
+    """For each channel of each image the sums of dz xhat and of dz; dz = dy, or dy where y > 0 with
+    `mask`; xhat = (x - mean) inv_std.
+
+    Reads (dy, x, mean, inv_std[, y]); writes two (N, C).
+    """
+
+    mask: bool = False
+    name: ClassVar[str] = "instance_norm_grad_reduce"
+    verb: ClassVar[str] = "grad_reduce"
+    out_names: ClassVar[tuple[str, ...]] = ("sum_dz_xhat", "sum_dz")
+    out_kinds: ClassVar[tuple[Kind, ...]] = ("stat", "stat")
+
+    def infer(self, dy: Spec, x: Spec, mean: Spec, inv_std: Spec, *y: Spec) -> tuple[Spec, ...]:
+        require(dy.shape == x.shape, "instance_norm: gradient and input differ in shape", dy, x)
+        require(len(y) == self.mask, "instance_norm: the mask needs the output", dy, *y)
+        return mean, mean
+
+    def reference(self, dy, x, mean, inv_std, *y, scalars):
+        dz = _masked(dy, y)
+        xhat = (x - _pixels(mean)) * _pixels(inv_std)
+        return (dz * xhat).sum(axis=(2, 3)), dz.sum(axis=(2, 3))
+
+    def cpu(self, pool, ins, outs, workspace, scalars):
+        from ooctrain.layers.kernels.cpu import batch_norm
+
+        for mask, *values in zip(_masks(ins, self.mask), *ins[:4], *outs, strict=True):
+            batch_norm.grad_reduce(pool, *values, workspace, mask=mask)
+
+    def workspace_bytes(self, ins, outs, threads):
+        return _reduction_bytes(ins[1])
+
+    def flops(self, ins, outs):
+        return 4 * ins[0].size
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceNormGradApply(Op):
+    """dx = gamma inv_std (dz - sum_dz / P - xhat sum_dz_xhat / P), P = H W.
+
+    Reads (dy, x, mean, inv_std[, gamma], sum_dz_xhat, sum_dz[, y]).
+    """
+
+    affine: bool = False
+    mask: bool = False
+    name: ClassVar[str] = "instance_norm_grad_apply"
+    verb: ClassVar[str] = "grad_input"
+
+    def infer(self, dy: Spec, x: Spec, *rest: Spec) -> tuple[Spec, ...]:
+        require(dy.shape == x.shape, "instance_norm: gradient and input differ in shape", dy, x)
+        wanted = 4 + self.affine + self.mask
+        require(len(rest) == wanted, f"instance_norm: gradient wants {2 + wanted} inputs", dy, x)
+        return (x,)
+
+    def reference(self, dy, x, mean, inv_std, *rest, scalars):
+        dz = _masked(dy, rest[-1:] if self.mask else ())
+        dz_xhat, dz_sum = rest[self.affine : self.affine + 2]
+        pixels = x.shape[2] * x.shape[3]
+        xhat = (x - _pixels(mean)) * _pixels(inv_std)
+        dz = dz - _pixels(dz_sum / pixels) - xhat * _pixels(dz_xhat / pixels)
+        slope = inv_std * rest[0] if self.affine else inv_std
+        return (_pixels(slope) * dz,)
+
+    def cpu(self, pool, ins, outs, workspace, scalars):
+        from ooctrain.layers.kernels.cpu import batch_norm
+
+        if self.affine:
+            gamma = ins[4]
+        else:
+            (gamma,), _ = _vectors(workspace, 1, ins[0].shape[3])
+            gamma[:] = 1
+        sums = ins[4 + self.affine : 6 + self.affine]
+        for mask, dx, dz_xhat, dz_sum, *values in zip(
+            _masks(ins, self.mask), outs[0], *sums, *ins[:4], strict=True
+        ):
+            batch_norm.grad_apply(pool, *values, gamma, dz_xhat, dz_sum, dx, mask=mask)
+
+    def workspace_bytes(self, ins, outs, threads):
+        return 0 if self.affine else _vector_bytes(1, ins[0].shape[1])
+
+    def flops(self, ins, outs):
+        return 8 * outs[0].size
+
+    def reusable(self):
+        # x has no reader after this; dy may have one, where it is the gradient of a sum.
+        return {0: 1}
+
+
+def _pixels(values: np.ndarray) -> np.ndarray:
+    """(N, C) values in a shape that broadcasts over (N, C, H, W)."""
+    return values[:, :, None, None]
+
+
+def _masked(dy: np.ndarray, y: tuple[np.ndarray, ...]) -> np.ndarray:
+    return np.where(y[0] > 0, dy, dy.dtype.type(0)) if y else dy
+
+
+def _masks(ins: Sequence[np.ndarray], masked: bool) -> Iterator[np.ndarray | None]:
+    """For each image the output that masks its gradient, or None."""
+    yield from (ins[-1] if masked else [None] * len(ins[0]))
+
+
+def _vectors(workspace: np.ndarray, count: int, channels: int) -> tuple[np.ndarray, np.ndarray]:
+    """(count, channels) float32 at the front of the workspace, and the rest of it."""
+    floats = workspace[: count * channels * FLOAT_BYTES].view(np.float32)
+    return floats.reshape(count, channels), workspace[_vector_bytes(count, channels) :]
+
+
+def _vector_bytes(count: int, channels: int) -> int:
+    return -(-count * channels * FLOAT_BYTES // LINE_BYTES) * LINE_BYTES
+
+
+def _reduction_bytes(x: Spec) -> int:
+    from ooctrain.layers.kernels.cpu import workspace
+
+    return workspace.batch_norm_workspace_bytes(x.shape[2] * x.shape[3], x.shape[1])

@@ -1,0 +1,32 @@
+"""Adding one number per channel to an image, in place.
+
+In: y (..., C), b (C). Out: y + b. The one idea: convolutions add their bias while a result is still
+in registers; what has no such place adds it here, in one pass at memory speed. Read next:
+`reflect.py`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ooctrain.layers.kernels.cpu.chunks import flat, row_chunk
+from ooctrain.layers.kernels.cpu.jit import kernel
+from ooctrain.layers.kernels.cpu.pool import ThreadPool
+from ooctrain.layers.kernels.cpu.simd import VL
+from ooctrain.layers.kernels.cpu.simd_math import vload_upto, vstore_upto
+
+
+@kernel("void(f4[::1], f4[::1], i8, i8, i8)")
+def _add_bias(y, bias, lo, hi, thread):
+    """Items are pixels."""
+    channels = bias.size
+    for pixel in range(lo, hi):
+        for c in range(0, channels, VL):
+            i, n = pixel * channels + c, channels - c
+            vstore_upto(y, i, vload_upto(y, i, n) + vload_upto(bias, c, n), n)
+
+
+def add_in_place(pool: ThreadPool, y: np.ndarray, bias: np.ndarray) -> None:
+    """y += bias along the last axis."""
+    pixels = y.size // bias.size
+    pool.run(_add_bias, pixels, row_chunk(pixels, bias.size), flat(y), bias)

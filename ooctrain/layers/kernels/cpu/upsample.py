@@ -1,0 +1,168 @@
+"""Enlarging (or reducing) NHWC images: nearest pixel and bilinear, and their gradients.
+
+In: x (N, H, W, C). Out: y (N, OH, OW, C). The one idea: which pixels an output pixel reads, and how
+they are weighed, follows from its number by a few operations, so there are no tables; gradients
+gather, over all outputs that may read an input, with a weight that is zero where they do not. Read
+next: `losses.py`.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from ooctrain.layers.kernels.cpu.chunks import flat, row_chunk
+from ooctrain.layers.kernels.cpu.jit import inner, kernel
+from ooctrain.layers.kernels.cpu.pool import ThreadPool
+from ooctrain.layers.kernels.cpu.simd import VL, vfma, vsplat
+from ooctrain.layers.kernels.cpu.simd_math import vload_upto, vstore_upto
+
+
+@inner
+def _position(o, size, out, corners):
+    """Where output `o` lies among the inputs: half-pixel centres, or corner on corner."""
+    if corners:
+        return o * ((size - 1) / (out - 1)) if out > 1 else 0.0
+    return max(0.0, (o + 0.5) * (size / out) - 0.5)
+
+
+@inner
+def _weight(o, i, size, out, corners):
+    """How much of input `i` is in output `o`."""
+    at = _position(o, size, out, corners)
+    lower = min(int(at), size - 1)
+    share = at - lower
+    weight = 0.0
+    if lower == i:
+        weight += 1.0 - share
+    if min(lower + 1, size - 1) == i:
+        weight += share
+    return np.float32(weight)
+
+
+@inner
+def _readers(i, size, out, corners):
+    """First and last + 1 of a range of outputs that holds all that read input `i`."""
+    if corners:
+        scale = (out - 1) / (size - 1) if size > 1 and out > 1 else float(out)
+        return max(0, math.floor((i - 1) * scale)), min(out, math.ceil((i + 1) * scale) + 1)
+    scale = out / size
+    first = math.floor((i - 0.5) * scale - 0.5)
+    return max(0, first), min(out, math.ceil((i + 1.5) * scale - 0.5) + 1)
+
+
+@kernel("void(f4[::1], f4[::1], UniTuple(i8, 5), i8, i8, i8)")
+def _nearest(x, y, sizes, lo, hi, thread):
+    """Items are output rows (n, oh)."""
+    height, width, rows, columns, channels = sizes
+    for item in range(lo, hi):
+        n, h = item // rows, item % rows * height // rows
+        for ow in range(columns):
+            i = ((n * height + h) * width + ow * width // columns) * channels
+            j = (item * columns + ow) * channels
+            for c in range(channels):
+                y[j + c] = x[i + c]
+
+
+@kernel("void(f4[::1], f4[::1], UniTuple(i8, 5), i8, i8, i8)")
+def _nearest_grad(dy, dx, sizes, lo, hi, thread):
+    """Items are input rows (n, h), which outputs ceil(h OH / H) to ceil((h + 1) OH / H) - 1
+    read."""
+    height, width, rows, columns, channels = sizes
+    for item in range(lo, hi):
+        n, h = item // height, item % height
+        oh0, oh1 = -(-h * rows // height), -(-(h + 1) * rows // height)
+        for w in range(width):
+            ow0, ow1 = -(-w * columns // width), -(-(w + 1) * columns // width)
+            j = (item * width + w) * channels
+            for c in range(0, channels, VL):
+                total, lanes = vsplat(np.float32(0)), channels - c
+                for oh in range(oh0, oh1):
+                    for ow in range(ow0, ow1):
+                        i = ((n * rows + oh) * columns + ow) * channels + c
+                        total = total + vload_upto(dy, i, lanes)
+                vstore_upto(dx, j + c, total, lanes)
+
+
+@kernel("void(f4[::1], f4[::1], UniTuple(i8, 5), b1, i8, i8, i8)")
+def _bilinear(x, y, sizes, corners, lo, hi, thread):
+    """Items are output rows (n, oh)."""
+    height, width, rows, columns, channels = sizes
+    for item in range(lo, hi):
+        n, at_h = item // rows, _position(item % rows, height, rows, corners)
+        h0 = min(int(at_h), height - 1)
+        h1, below = min(h0 + 1, height - 1), np.float32(at_h - h0)
+        row0, row1 = (n * height + h0) * width, (n * height + h1) * width
+        for ow in range(columns):
+            at_w = _position(ow, width, columns, corners)
+            w0 = min(int(at_w), width - 1)
+            w1, right = min(w0 + 1, width - 1), np.float32(at_w - w0)
+            left, above = np.float32(1) - right, np.float32(1) - below
+            f00, f01 = vsplat(above * left), vsplat(above * right)
+            f10, f11 = vsplat(below * left), vsplat(below * right)
+            j = (item * columns + ow) * channels
+            for c in range(0, channels, VL):
+                lanes = channels - c
+                v = f00 * vload_upto(x, (row0 + w0) * channels + c, lanes)
+                v = vfma(f01, vload_upto(x, (row0 + w1) * channels + c, lanes), v)
+                v = vfma(f10, vload_upto(x, (row1 + w0) * channels + c, lanes), v)
+                v = vfma(f11, vload_upto(x, (row1 + w1) * channels + c, lanes), v)
+                vstore_upto(y, j + c, v, lanes)
+
+
+@kernel("void(f4[::1], f4[::1], UniTuple(i8, 5), b1, i8, i8, i8)")
+def _bilinear_grad(dy, dx, sizes, corners, lo, hi, thread):
+    """Items are input rows (n, h)."""
+    height, width, rows, columns, channels = sizes
+    for item in range(lo, hi):
+        n, h = item // height, item % height
+        oh0, oh1 = _readers(h, height, rows, corners)
+        for w in range(width):
+            ow0, ow1 = _readers(w, width, columns, corners)
+            j = (item * width + w) * channels
+            for c in range(0, channels, VL):
+                total, lanes = vsplat(np.float32(0)), channels - c
+                for oh in range(oh0, oh1):
+                    down = _weight(oh, h, height, rows, corners)
+                    for ow in range(ow0, ow1):
+                        weight = down * _weight(ow, w, width, columns, corners)
+                        if weight != 0:
+                            i = ((n * rows + oh) * columns + ow) * channels + c
+                            total = vfma(vsplat(weight), vload_upto(dy, i, lanes), total)
+                vstore_upto(dx, j + c, total, lanes)
+
+
+def nearest(pool: ThreadPool, x: np.ndarray, y: np.ndarray) -> None:
+    """y[n, i, j] = x[n, floor(i H / OH), floor(j W / OW)]."""
+    _run(pool, _nearest, x, y, y, _sizes(x, y))
+
+
+def nearest_grad(pool: ThreadPool, dy: np.ndarray, dx: np.ndarray) -> None:
+    """dx = for each pixel the sum over its copies."""
+    _run(pool, _nearest_grad, dy, dx, dx, _sizes(dx, dy))
+
+
+def bilinear(pool: ThreadPool, x: np.ndarray, y: np.ndarray, corners: bool) -> None:
+    """y = x between its four nearest pixels.
+
+    Args:
+        corners: the corner pixels' centres fall on each other; else the images' borders do.
+    """
+    _run(pool, _bilinear, x, y, y, _sizes(x, y), corners)
+
+
+def bilinear_grad(pool: ThreadPool, dy: np.ndarray, dx: np.ndarray, corners: bool) -> None:
+    """dx = for each pixel the weighted sum over all outputs that read it."""
+    _run(pool, _bilinear_grad, dy, dx, dx, _sizes(dx, dy), corners)
+
+
+def _run(pool, function, source, target, rows_of, *settings) -> None:
+    rows = rows_of.shape[0] * rows_of.shape[1]
+    chunk = row_chunk(rows, max(source.size, target.size) // rows)
+    pool.run(function, rows, chunk, flat(source), flat(target), *settings)
+
+
+def _sizes(x: np.ndarray, y: np.ndarray) -> tuple[int, int, int, int, int]:
+    """(H, W, OH, OW, C)."""
+    return (*x.shape[1:3], *y.shape[1:3], x.shape[3])

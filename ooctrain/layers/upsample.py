@@ -1,0 +1,113 @@
+"""Images in another size: the nearest pixel, or between the four nearest ones; and their gradients.
+
+In: x (N, C, H, W). Out: y (N, C, OH, OW). The one idea: both are linear, separable and have no
+parameters: y = A x B^T with a sparse matrix for the rows and one for the columns, so the gradient
+is dx = A^T dy B and reads dy alone. Read next: `instance_norm.py`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from ooctrain.layers.base import Op, Spec, require, require_float
+
+Pair = tuple[int, int]
+BILINEAR_FLOPS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Upsample(Op):
+    """y[.., i, j] = x at (i H / OH, j W / OW), by `mode`.
+
+    Args:
+        size: (OH, OW).
+        mode: "nearest" or "bilinear".
+        corners: bilinear: the centres of the corner pixels fall on each other; else the borders do.
+    """
+
+    size: Pair
+    mode: str = "nearest"
+    corners: bool = False
+    name: ClassVar[str] = "upsample"
+
+    def infer(self, x: Spec) -> tuple[Spec, ...]:
+        require_float(self, x)
+        require(len(x.shape) == 4 and min(self.size) > 0, "upsample: wants (N, C, H, W)", x)
+        require(self.mode in ("nearest", "bilinear"), f"upsample: no mode {self.mode!r}", x)
+        return (Spec((*x.shape[:2], *self.size), x.dtype),)
+
+    def reference(self, x, scalars):
+        rows, columns = _matrices(self, x.shape[2:], self.size, x.dtype)
+        return (rows @ x @ columns.T,)
+
+    def cpu(self, pool, ins, outs, workspace, scalars):
+        from ooctrain.layers.kernels.cpu import upsample
+
+        if self.mode == "nearest":
+            upsample.nearest(pool, ins[0], outs[0])
+        else:
+            upsample.bilinear(pool, ins[0], outs[0], self.corners)
+
+    def vjp(self, tape, ins, outs, grads):
+        return tape.call(UpsampleGrad(ins[0].shape[2:], self.mode, self.corners), grads, of=ins)
+
+    def flops(self, ins, outs):
+        return 0 if self.mode == "nearest" else BILINEAR_FLOPS * outs[0].size
+
+
+@dataclass(frozen=True, slots=True)
+class UpsampleGrad(Op):
+    """dx: each pixel sums the gradients of all outputs that read it, as weighed. Reads (dy).
+
+    Args:
+        size: (H, W) of the input.
+    """
+
+    size: Pair
+    mode: str = "nearest"
+    corners: bool = False
+    name: ClassVar[str] = "upsample_grad"
+    verb: ClassVar[str] = "grad"
+
+    def infer(self, dy: Spec) -> tuple[Spec, ...]:
+        return (Spec((*dy.shape[:2], *self.size), dy.dtype),)
+
+    def reference(self, dy, scalars):
+        rows, columns = _matrices(self, self.size, dy.shape[2:], dy.dtype)
+        return (rows.T @ dy @ columns,)
+
+    def cpu(self, pool, ins, outs, workspace, scalars):
+        from ooctrain.layers.kernels.cpu import upsample
+
+        if self.mode == "nearest":
+            upsample.nearest_grad(pool, ins[0], outs[0])
+        else:
+            upsample.bilinear_grad(pool, ins[0], outs[0], self.corners)
+
+    def flops(self, ins, outs):
+        return ins[0].size if self.mode == "nearest" else BILINEAR_FLOPS * ins[0].size
+
+
+def _matrices(
+    op: Upsample | UpsampleGrad, size: Pair, out: Pair, dtype: np.dtype
+) -> list[np.ndarray]:
+    """For rows and for columns the (outputs, inputs) matrix of weights."""
+    weights = _nearest_weights if op.mode == "nearest" else _bilinear_weights
+    return [weights(i, o, op.corners).astype(dtype) for i, o in zip(size, out, strict=True)]
+
+
+def _nearest_weights(size: int, out: int, corners: bool) -> np.ndarray:
+    return (np.arange(size) == (np.arange(out) * size // out)[:, None]).astype(float)
+
+
+def _bilinear_weights(size: int, out: int, corners: bool) -> np.ndarray:
+    at = np.arange(out) * ((size - 1) / max(out - 1, 1))
+    at = at if corners else np.maximum((np.arange(out) + 0.5) * (size / out) - 0.5, 0)
+    lower = np.minimum(at.astype(int), size - 1)
+    matrix = np.zeros((out, size))
+    matrix[np.arange(out), lower] += 1 - (at - lower)
+    matrix[np.arange(out), np.minimum(lower + 1, size - 1)] += at - lower
+    return matrix
