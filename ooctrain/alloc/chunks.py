@@ -42,6 +42,9 @@ class Room:
     def holes(self, count: int) -> list[Run]:
         """`count` free chunks in few runs: the largest ones, then the smallest that has the rest.
 
+        Returns:
+            The runs, ascending.
+
         Raises:
             ValueError: fewer are free.
         """
@@ -53,7 +56,7 @@ class Room:
             first, size = runs.pop(place)
             chosen.append((first, min(size, count)))
             count -= min(size, count)
-        return chosen
+        return sorted(chosen)
 
     def is_free(self, run: Run) -> bool:
         """Whether all chunks of a run are. O(log runs)."""

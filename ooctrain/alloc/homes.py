@@ -173,7 +173,9 @@ class Homes:
     def check(self) -> None:
         """The counts are the sums, and tables and runs say the same. Raises AssertionError."""
         for home in self:
-            assert home.runs == runs_of(home.table[home.table != _NOTHING]), "runs are not the table"
+            assert home.runs == runs_of(home.table[home.table != _NOTHING]), (
+                "runs are not the table"
+            )
         assert self.mappings == sum(len(home.runs) for home in self), "mappings"
         assert self.mapped_chunks == sum(home.mapped() for home in self), "mapped chunks"
 

@@ -7,8 +7,8 @@ ever, if enough neighbours are free; (2) a home that an earlier block left, if t
 are all free; (3) a new home with free chunks, which are mapped there and then. Only (3) calls the
 system. What a request finds depends on the chunks held and on what was made before, so a training
 step, which repeats the requests of the last one, soon maps nothing any more. Sources: paper 000,
-section 4 (virtual addressing, chunks); GMLake's stitching; the plain is ours. Read next: `chunks.py`
-(what is free), `homes.py` (page tables and aliases).
+section 4 (virtual addressing, chunks); GMLake's stitching; the plain is ours. Read next:
+`chunks.py` (what is free), `homes.py` (page tables and aliases).
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ import pytest
 
 from ooctrain import executor
 from ooctrain.alloc.best_fit import BestFit
+from ooctrain.alloc.homes import Homes
 from ooctrain.alloc.virtual import VirtualAddressing
 from ooctrain.execution import placement, program
 from ooctrain.execution.placement import Placement
@@ -83,15 +84,24 @@ BUGS: dict[str, tuple[Any, str, str, str, str]] = {
         BestFit, "allocate", "bisect_left(self._by_size, (size, -1))",
         "bisect_left(self._by_size, (size - 512, 1))", "allocator",
     ),
-    "a stale mapping is broken although others live there now": (
-        VirtualAddressing, "_settle", "stale.spans = _without(stale.spans, slot, slot + count)",
-        "pass", "late mappings",
+    "a home is taken again although one of its chunks is held elsewhere": (
+        Homes, "find", "all(map(room.is_free, home.runs))", "room.is_free(home.runs[0])",
+        "stitched blocks",
+    ),
+    "a part takes the chunk that is mapped there, whoever holds it now": (
+        VirtualAddressing, "map_range", "& ~self._room.held[there]", "", "parts of blocks",
     ),
     "a mapping is broken before its last use is over": (
-        VirtualAddressing, "_perform", "event.wait()", "pass", "waiting mappings",
+        Homes, "wait", "event.wait()", "pass", "waiting mappings",
     ),
-    "chunks are taken without breaking their old mapping": (
-        VirtualAddressing, "_perform", "in stale.spans:", "in ():", "allocator",
+    "the home that was used last is let go": (
+        Homes, "_bound", "oldest = min(idle", "oldest = max(idle", "bounded mappings",
+    ),
+    "a home that could not be mapped keeps its addresses": (
+        Homes, "make", "self._memory.release(address)", "pass", "refused calls",
+    ),
+    "a part that could not be mapped keeps its chunks": (
+        VirtualAddressing, "_put_others", "self._room.give(kept)", "pass", "refused calls",
     ),
 }  # fmt: skip
 

@@ -1,8 +1,9 @@
 """The laws of the executor bite: each planted bug passes the hand-written lists and breaks a law.
 
-The laws are those of tests/properties/test_executor_laws.py and tests/unit/test_alloc.py, tried
-here on cases that are the same in each run. Lists run in roomy arenas, where no mapping is ever
-broken: a bug then gives wrong bytes, and not the end of the process.
+The laws are those of tests/properties/test_executor_laws.py, tests/unit/test_alloc.py and
+tests/unit/test_virtual.py, tried here on cases that are the same in each run. Lists run in roomy
+arenas, where no mapping is ever broken: a bug then gives wrong bytes, and not the end of the
+process.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ ZOO = load("zoo/executor_bugs.py")
 LAWS = load("properties/test_executor_laws.py")
 LISTS = load("unit/test_executor.py")
 ALLOCATORS = load("unit/test_alloc.py")
+VIRTUAL = load("unit/test_virtual.py")
 
 
 def run_random_lists(seeds, names, debug, room):
@@ -55,11 +57,26 @@ def run_random_lists(seeds, names, debug, room):
         assert ran.granted_bytes == ran.results[0].program.peak_bytes
 
 
-def late_mappings():
+def parts_of_blocks():
     """A property of the allocators on the same cases each time; shrinks nothing."""
-    same = settings(max_examples=300, derandomize=True, database=None, phases=[Phase.generate])
-    law = ALLOCATORS.test_mappings_changed_late_and_in_any_order_never_hurt_a_later_claim
-    same(given(st.data())(law.hypothesis.inner_test))()
+    same = settings(max_examples=200, derandomize=True, database=None, phases=[Phase.generate])
+    law = VIRTUAL.test_parts_come_and_go_and_keep_their_bytes
+    several = st.tuples(st.integers(0, 3), st.integers(0, 7), st.integers(1, 8))
+    same(given(operations=st.lists(several, max_size=60))(law.hypothesis.inner_test))()
+
+
+def stitched_blocks():
+    """As above, for whole blocks."""
+    same = settings(max_examples=200, derandomize=True, database=None, phases=[Phase.generate])
+    law = VIRTUAL.test_stitched_blocks_keep_their_bytes_whatever_else_has_their_chunks_mapped
+    numbers = st.one_of(st.integers(1, 4), st.integers(-8, -1))
+    same(given(st.lists(numbers, max_size=50))(law.hypothesis.inner_test))()
+
+
+def refused_calls():
+    """Whichever call is refused, nothing has changed."""
+    for refused in range(1, 12):
+        VIRTUAL.test_a_refused_call_changes_nothing_and_may_be_repeated(refused)
 
 
 def delayed(seed):
@@ -103,10 +120,15 @@ LAW = {
     "ledger": lambda: run_random_lists(40, ["best-fit"], checked, 2),
     "wandering": lambda: run_random_lists(200, ["best-fit"], checked, 1),
     "allocator": the_allocators,
-    "late mappings": late_mappings,
+    "parts of blocks": parts_of_blocks,
+    "stitched blocks": stitched_blocks,
     "waiting mappings": (
-        ALLOCATORS.test_breaking_a_mapping_waits_for_its_last_use_and_reviving_it_does_not
+        VIRTUAL.test_mapping_over_a_part_waits_for_the_last_use_of_its_slots_and_of_no_others
     ),
+    "bounded mappings": (
+        VIRTUAL.test_what_is_mapped_is_bounded_and_the_longest_unused_home_goes_after_its_last_use
+    ),
+    "refused calls": refused_calls,
 }
 
 

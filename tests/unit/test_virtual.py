@@ -1,0 +1,389 @@
+"""Virtual addressing: what is mapped when, and that what is mapped once is not mapped again."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import ooctrain as oc
+from ooctrain.alloc.chunks import Room, chunks_of, runs_of
+from ooctrain.alloc.homes import MOST_ALIASES
+from ooctrain.alloc.paper import PaperMemory
+from ooctrain.alloc.virtual import VirtualAddressing
+from ooctrain.devices.host_vm import VirtualArena, bytes_at, why_no_virtual_memory
+from ooctrain.errors import ConfigError, DriverError, OutOfDeviceMemory
+from ooctrain.testing.strict_memory import StrictMemory
+
+PAGE = 4096
+SIZES = st.integers(1, 12 * PAGE)
+STEP = st.lists(st.one_of(SIZES, st.integers(-30, -1)), max_size=60)
+
+
+class Event:
+    """Counts how often it was waited for."""
+
+    waited = 0
+
+    def wait(self):
+        self.waited += 1
+
+
+def va(chunks, **options):
+    """An allocator of one-page chunks and its memory."""
+    memory = StrictMemory(chunks * PAGE)
+    for name, value in options.items():
+        setattr(memory, name, value)
+    return VirtualAddressing(memory, PAGE), memory
+
+
+def comb(allocator, chunks):
+    """Fills the arena with blocks of a chunk and frees every second: no two free neighbours."""
+    blocks = [allocator.allocate(PAGE, f"tooth {i}") for i in range(chunks)]
+    for block in blocks[::2]:
+        allocator.free(block)
+    return blocks[1::2]
+
+
+# Free chunks.
+
+
+@given(st.lists(st.tuples(st.integers(0, 19), st.integers(1, 6)), max_size=60))
+def test_room_is_a_set_of_chunks(operations):
+    room, free = Room(20), set(range(20))
+    for first, count in operations:
+        run = set(range(first, min(20, first + count)))
+        if run <= free:
+            assert room.is_free((first, len(run)))
+            room.take([(first, len(run))])
+            free -= run
+        elif not run & free:
+            room.give([(first, len(run))])
+            free |= run
+        assert room.runs() == runs_of(sorted(free))
+        assert (room.free, set(np.flatnonzero(~room.held))) == (len(free), free)
+        found, sizes = room.find(count), [size for _, size in room.runs() if size >= count]
+        assert (found is None) == (not sizes)
+        if found is not None:
+            assert (found, min(sizes)) in room.runs()
+
+
+@given(st.sets(st.integers(0, 29)), st.data())
+def test_holes_are_as_few_as_can_be(held, data):
+    room = Room(30)
+    room.take(runs_of(sorted(held)))
+    wanted = data.draw(st.integers(1, 30))
+    if wanted > room.free:
+        with pytest.raises(ValueError, match="missing"):
+            room.holes(wanted)
+        return
+    holes = room.holes(wanted)
+    chunks = chunks_of(holes).tolist()
+    assert len(set(chunks)) == wanted
+    assert not held & set(chunks)
+    largest = sorted((size for _, size in room.runs()), reverse=True)
+    fewest = next(n for n in itertools.count(1) if sum(largest[:n]) >= wanted)
+    assert len(holes) == fewest
+
+
+# System calls.
+
+
+def test_what_fits_in_one_piece_needs_no_system_call():
+    allocator, memory = va(16)
+    for _ in range(5):
+        blocks = [allocator.allocate(size * PAGE - 7) for size in (3, 5, 3, 2)]
+        for block in blocks:
+            allocator.free(block)
+    assert (memory.map_calls, len(memory.reservations)) == (1, 1)
+    assert allocator.stats().reuses == 20
+
+
+def test_a_block_is_stitched_from_holes_and_its_home_serves_again_without_a_call():
+    allocator, memory = va(8)
+    teeth = comb(allocator, 8)
+    first = allocator.allocate(4 * PAGE, "stitched")
+    memory.write(first.address, 4 * PAGE, "one")
+    calls = memory.map_calls
+    assert calls == 5  # the plain, and four holes
+    last_use = Event()
+    allocator.free(first, (last_use,))
+    whole = allocator.allocate(3 * PAGE, "another size has its own")
+    allocator.free(whole)
+    second = allocator.allocate(4 * PAGE, "again")
+    assert second.address == first.address
+    assert (memory.map_calls, memory.unmap_calls, last_use.waited) == (calls + 3, 0, 0)
+    assert memory.read(second.address, 4 * PAGE) == ["one"] * 4
+    allocator.check()
+    for block in (*teeth, second):
+        allocator.free(block)
+    everything = allocator.allocate(8 * PAGE)
+    assert memory.map_calls == calls + 3
+    assert memory.read(everything.address, PAGE) == ["one"]
+
+
+@given(STEP)
+def test_a_step_that_is_repeated_maps_nothing_from_the_second_time_on(step):
+    """Free chunks and older homes decide: a step that begins alike finds what the last one made."""
+    allocator, memory = va(24)
+    calls = []
+    for _ in range(4):
+        live = []
+        for number in step:
+            if number < 0 and live:
+                allocator.free(live.pop(number % len(live)))
+            elif number > 0 and -(-number // PAGE) * PAGE + sum(b.granted_bytes for b in live) <= (
+                24 * PAGE
+            ):
+                live.append(allocator.allocate(number))
+        for block in live:
+            allocator.free(block)
+        allocator.check()
+        calls.append((memory.map_calls, allocator.stats().maps, allocator.stats().reservations))
+    assert calls[0] == calls[1] == calls[2] == calls[3]
+
+
+def test_resnet_18_at_a_quarter_maps_nothing_after_its_first_step():
+    """The counters of a real training, whose swapped variables come back to other places."""
+    if why_no_virtual_memory():
+        pytest.skip(why_no_virtual_memory())
+    model = oc.models.build("resnet18")
+    x, y = np.zeros((8, 3, 32, 32), np.float32), np.arange(8) % 10
+    with oc.Trainer(model, budget="25%", planner="window", allocator="va", threads=1) as trainer:
+        counts = []
+        for _ in range(4):
+            trainer.step(x, y)
+            prepared = trainer.prepared
+            wanted = (prepared.plan.trace.outputs["loss"],)
+            session = trainer._residence.session(prepared, trainer.settings, wanted)
+            stats = session.allocator.stats()
+            counts.append((stats.maps, stats.unmaps, stats.reservations))
+        assert session.allocator.name == "va"
+        assert counts[0][0] > 1, "no block was stitched: the test shows nothing"
+        assert counts[1] == counts[2] == counts[3]
+
+
+@given(st.lists(st.one_of(st.integers(1, 4), st.integers(-8, -1)), max_size=50))
+def test_stitched_blocks_keep_their_bytes_whatever_else_has_their_chunks_mapped(operations):
+    allocator, memory = va(24)
+    comb(allocator, 24)
+    live = []
+    for mark, number in enumerate(operations):
+        if number < 0 and live:
+            block, written = live.pop(number % len(live))
+            assert set(memory.read(block.address, block.requested_bytes)) == {written}
+            allocator.free(block)
+        elif 0 < number <= allocator._room.free:
+            live.append((allocator.allocate(number * PAGE), mark))
+            memory.write(live[-1][0].address, number * PAGE, mark)
+        allocator.check()
+
+
+# Parts.
+
+
+@given(
+    operations=st.lists(
+        st.tuples(st.integers(0, 3), st.integers(0, 7), st.integers(1, 8)), max_size=60
+    )
+)
+def test_parts_come_and_go_and_keep_their_bytes(operations):
+    """Four blocks of 8 chunks over 12 chunks of memory: parts are claimed, refused, given back."""
+    allocator, memory = va(12)
+    blocks = [allocator.reserve(8 * PAGE - 100, f"block {i}") for i in range(4)]
+    held: dict[tuple[int, int], int] = {}
+    for number, (which, first, count) in enumerate(operations):
+        slots = [(which, slot) for slot in range(first, min(8, first + count))]
+        block = blocks[which]
+        lo, hi = first * PAGE, min(block.requested_bytes, (first + len(slots)) * PAGE)
+        kept = [slot in held for slot in slots]
+        if all(kept):
+            for _, slot in slots:
+                size = min(PAGE, block.requested_bytes - slot * PAGE)
+                mark = memory.read(block.address + slot * PAGE, size)
+                assert mark == [held.pop((which, slot))]
+            allocator.unmap_range(block, lo, hi)
+        elif any(kept):
+            for act in (allocator.map_range, allocator.unmap_range):
+                with pytest.raises(ConfigError):
+                    act(block, lo, hi)
+        elif len(held) + len(slots) > 12:
+            with pytest.raises(OutOfDeviceMemory):
+                allocator.map_range(block, lo, hi)
+        else:
+            allocator.map_range(block, lo, hi)
+            memory.write(block.address + lo, hi - lo, number)
+            held.update(dict.fromkeys(slots, number))
+        allocator.check()
+        assert allocator.stats().granted_bytes == len(held) * PAGE
+        assert allocator.stats().requested_bytes == sum(
+            min(PAGE, 8 * PAGE - 100 - slot * PAGE) for _, slot in held
+        )
+    assert allocator.close() == blocks
+    assert not memory.reservations
+
+
+def test_mapping_over_a_part_waits_for_the_last_use_of_its_slots_and_of_no_others():
+    allocator, memory = va(4)
+    block = allocator.reserve(3 * PAGE, "parted")
+    allocator.map_range(block, 0, 3 * PAGE)
+    uses = [Event(), Event(), Event()]
+    for slot in range(3):
+        allocator.unmap_range(block, slot * PAGE, (slot + 1) * PAGE, (uses[slot],))
+    allocator.map_range(block, 0, PAGE)
+    assert [use.waited for use in uses] == [0, 0, 0], "its chunk was free, and mapped there still"
+    calls = memory.map_calls
+    other = allocator.allocate(2 * PAGE, "on the plain, where the next chunks of the block are")
+    allocator.map_range(block, PAGE, 2 * PAGE)
+    assert [use.waited for use in uses] == [0, 1, 0]
+    assert (memory.map_calls, allocator.stats().host_waits) == (calls + 1, 1)
+    memory.write(other.address, 2 * PAGE, "other")
+    memory.write(block.address, 2 * PAGE, "mine")
+    assert memory.read(other.address, 2 * PAGE) == ["other"] * 2
+    allocator.check()
+
+
+def test_only_reserved_blocks_have_parts():
+    allocator, _ = va(4)
+    whole, parted = allocator.allocate(2 * PAGE), allocator.reserve(2 * PAGE)
+    for act in (allocator.map_range, allocator.unmap_range):
+        with pytest.raises(ConfigError, match="whole until freed"):
+            act(whole, 0, PAGE)
+        for lo, hi in ((0, 100), (-PAGE, PAGE), (PAGE, PAGE), (0, 3 * PAGE), (7, 2 * PAGE)):
+            with pytest.raises(ConfigError):
+                act(parted, lo, hi)
+    allocator.free(parted)
+    assert allocator.stats().granted_bytes == 2 * PAGE
+
+
+# Bounds.
+
+
+def test_what_is_mapped_is_bounded_and_the_longest_unused_home_goes_after_its_last_use():
+    allocator, memory = va(32, max_mappings=16)
+    teeth = comb(allocator, 32)
+    uses = []
+    for size in (5, 6, 5, 8):
+        block = allocator.allocate(size * PAGE)
+        uses.append(Event())
+        allocator.free(block, (uses[-1],))
+        allocator.check()
+        assert allocator._homes.mappings <= 16
+    # The home of 5 was used again before that of 8 was made, so that of 6 went.
+    assert [use.waited for use in uses] == [0, 1, 0, 0]
+    assert allocator.stats().unmaps == 6
+    for block in teeth:
+        allocator.free(block)
+    allocator.close()
+    assert not memory.reservations
+
+
+@given(STEP)
+def test_page_tables_stay_within_their_share(step):
+    allocator, _ = va(6)
+    live = [allocator.allocate(PAGE)]
+    for number in step * 3:
+        if number < 0 and live:
+            allocator.free(live.pop(number % len(live)))
+        elif number > 0 and -(-number // PAGE) <= allocator._room.free:
+            live.append(allocator.allocate(number))
+        assert allocator.stats().mapped_bytes <= MOST_ALIASES * 6 * PAGE
+        allocator.check()
+
+
+# Refused calls.
+
+
+class Refusing:
+    """Memory that refuses its n-th call that acquires something."""
+
+    def __init__(self, memory, refused):
+        self.memory, self.left = memory, refused
+        self.size_bytes, self.granularity_bytes = memory.size_bytes, memory.granularity_bytes
+        self.max_mappings, self.release = memory.max_mappings, memory.release
+
+    def reserve(self, size_bytes):
+        self._count()
+        return self.memory.reserve(size_bytes)
+
+    def map(self, *arguments):
+        self._count()
+        self.memory.map(*arguments)
+
+    def _count(self):
+        self.left -= 1
+        if self.left == -1:
+            raise DriverError("refused", call="map")
+
+
+@pytest.mark.parametrize("refused", range(1, 12))
+def test_a_refused_call_changes_nothing_and_may_be_repeated(refused):
+    inner = StrictMemory(8 * PAGE)
+    memory = Refusing(inner, refused)
+    failures = 0
+
+    def until_done(act):
+        nonlocal failures
+        before = (allocator.snapshot(), allocator.stats(), dict(inner.reservations))
+        try:
+            return act()
+        except DriverError:
+            failures += 1
+            after = (allocator.snapshot(), allocator.stats(), dict(inner.reservations))
+            assert after == before
+            allocator.check()
+            return act()
+
+    with pytest.raises(DriverError) if refused < 2 else contextlib.nullcontext():
+        allocator = VirtualAddressing(memory, PAGE)
+    if refused < 2:
+        assert not inner.reservations
+        return
+    comb(allocator, 8)
+    stitched = until_done(lambda: allocator.allocate(3 * PAGE))
+    parted = until_done(lambda: allocator.reserve(2 * PAGE))
+    until_done(lambda: allocator.map_range(parted, 0, PAGE))
+    allocator.unmap_range(parted, 0, PAGE)
+    allocator.free(stitched)
+    inner.write(allocator.allocate(PAGE, "takes what was the part's").address, PAGE, "other")
+    until_done(lambda: allocator.map_range(parted, 0, 2 * PAGE))
+    inner.write(parted.address, 2 * PAGE, "parted")
+    assert failures <= 1
+    allocator.close()
+    assert not inner.reservations
+
+
+# The real thing.
+
+
+@pytest.mark.skipif(bool(why_no_virtual_memory()), reason="no virtual memory here")
+def test_bytes_written_through_one_home_are_seen_through_the_other():
+    arena = VirtualArena(8 * PAGE)
+    allocator = VirtualAddressing(arena, PAGE)
+    teeth = comb(allocator, 8)
+    stitched = allocator.allocate(4 * PAGE)
+    bytes_at(stitched.address, 4 * PAGE)[:] = np.repeat(np.arange(4, dtype=np.uint8), PAGE)
+    allocator.free(stitched)
+    for block in teeth:
+        allocator.free(block)
+    plain = allocator.allocate(8 * PAGE)
+    assert bytes_at(plain.address, 8 * PAGE)[:: 2 * PAGE].tolist() == [0, 1, 2, 3]
+    allocator.close()
+    arena.close()
+
+
+def test_the_choice_does_not_depend_on_addresses():
+    def run(memory):
+        allocator = VirtualAddressing(memory, PAGE)
+        teeth = comb(allocator, 16)
+        blocks = [allocator.allocate(size * PAGE) for size in (3, 4, 1)]
+        for block in (*teeth[:3], blocks[0]):
+            allocator.free(block)
+        allocator.allocate(5 * PAGE)
+        return allocator.snapshot()["chunks"]
+
+    assert run(StrictMemory(16 * PAGE)) == run(PaperMemory(16 * PAGE))
