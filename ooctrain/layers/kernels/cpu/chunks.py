@@ -3,9 +3,9 @@
 In: extents. Out: how many items one call of a range kernel takes. The one idea: chunk borders are
 part of the definition of a reduction (each chunk has its own partial sum, combined in chunk order),
 so they must not depend on threads, on load or on the machine: that is what makes 1, 2 and 3 threads
-give the same bits. A chunk is long enough to be worth its dispatch (about 5 us) and a problem that
-fits in one chunk runs inline. No Numba here: sizes of workspaces are needed at trace time. Read
-next: `workspace.py`.
+give the same bits. A problem that fits in one chunk runs inline, for to start and join a team costs
+about 3 us, as long as one thread needs for a chunk in its cache. No Numba here: sizes of workspaces
+are needed at trace time. Read next: `workspace.py`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 
 #: Elements below which a problem is one chunk, run inline by the caller.
-SMALL_ELEMENTS = 1 << 17
+SMALL_ELEMENTS = 1 << 16
 #: Upper bound of the number of chunks of any one kernel call.
 MOST_CHUNKS = 16
 #: Chunk borders are multiples of this many elements, so that vectors are cut only at the very end.

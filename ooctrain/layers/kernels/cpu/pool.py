@@ -1,31 +1,34 @@
-"""One pool of threads that runs range kernels in dynamic chunks.
+"""One pool of threads that runs range kernels in chunks.
 
 In: a kernel `f(args..., lo, hi, thread)` and a number of items. Out: all items done, the caller
-    having
-worked too. The one idea: threads draw the next chunk from a shared counter, so a thread that a copy
-engine delays simply draws fewer (notes: static halves cost up to twice the time beside a copy).
-Which thread runs a chunk never matters for the result: chunk borders depend on the shapes alone,
-    and partial
+having worked too. The one idea: starting and joining must cost microseconds, so both happen in
+compiled code (`fork_join.py`); Python only packs the kernel's arguments (`entry.py`). Which thread
+runs a chunk never matters for the result: chunk borders depend on the shapes alone, and partial
 results are stored by chunk, not by thread. Workers are kept off the caller's processor: on some
-kernels a woken thread is put where its waker runs and stays there for milliseconds, so two
-threads would take turns on one core while the other idles (measured: no speed-up at all). Read
-next: `elementwise.py` for the simplest kernels.
+systems a woken thread is put where its waker runs and stays there for milliseconds, so two threads
+would take turns on one core while the other idles (measured: no speed-up at all). A pool serves one
+caller at a time; whoever comes meanwhile, or in a forked child that has no workers, works alone.
+Read next: `fork_join.py`; for the simplest kernels, `elementwise.py`.
 """
 
 from __future__ import annotations
 
-import ctypes
-import itertools
 import os
 import random
 import threading
-from collections.abc import Callable, Iterator
+import weakref
+from collections.abc import Callable
+from time import perf_counter
+from typing import TYPE_CHECKING
 
+import numpy as np
 
-def _processor_query() -> Callable[[], int] | None:
-    """A function that tells the caller's processor, where the system can say and bind."""
-    query = getattr(ctypes.CDLL(None), "sched_getcpu", None) if os.name == "posix" else None
-    return query if hasattr(os, "sched_setaffinity") else None
+if TYPE_CHECKING:
+    from types import ModuleType
+
+#: How long an idle worker watches for the next kernel before it sleeps; a kernel follows another
+#: after some tens of microseconds, and to wake a sleeper takes as long.
+SPIN_US = 60
 
 
 class ThreadPool:
@@ -39,21 +42,7 @@ class ThreadPool:
     def __init__(self, threads: int = 1, *, shuffle_seed: int | None = None):
         self.threads = threads
         self._shuffle = random.Random(shuffle_seed) if shuffle_seed is not None else None
-        self._job: tuple | None = None
-        self._error: BaseException | None = None
-        self._go = [threading.Semaphore(0) for _ in range(threads - 1)]
-        self._done = threading.Semaphore(0)
-        self._workers = [
-            threading.Thread(
-                target=self._serve, args=(i,), daemon=True, name=f"ooctrain-worker-{i + 1}"
-            )
-            for i in range(threads - 1)
-        ]
-        for worker in self._workers:
-            worker.start()
-        self._processor = _processor_query()
-        self._processors = os.sched_getaffinity(0) if self._processor else set()
-        self._avoided = -1
+        self._team = Team(threads) if threads > 1 and os.name == "posix" else None
 
     def run(self, function: Callable, items: int, chunk: int, *args: object) -> None:
         """Calls `function(*args, lo, hi, thread)` for [0, items) in chunks of `chunk` items.
@@ -64,65 +53,113 @@ class ThreadPool:
         if chunks == 1:
             function(*args, 0, items, 0)
             return
-        if self.threads == 1:
-            self._job = (function, args, items, chunk, self._order(chunks))
-            self._draw(0)
+        order = self._order(chunks)
+        if self._team is not None and self._team.run(function, items, chunk, order, args):
             return
-        self._job, self._error = (function, args, items, chunk, self._order(chunks)), None
-        self._keep_off_caller()
-        helpers = min(self.threads, chunks) - 1
-        for go in self._go[:helpers]:
-            go.release()
-        self._draw_catching(0)
-        for _ in range(helpers):
-            self._done.acquire()
-        if self._error is not None:
-            raise self._error
+        for place in range(chunks) if order is None else order.tolist():
+            function(*args, place * chunk, min(items, (place + 1) * chunk), 0)
 
     def close(self) -> None:
-        """Ends the workers; the pool cannot be used afterwards."""
-        self._job = None
-        for go in self._go:
-            go.release()
+        """Ends the workers; what is run afterwards, the caller does alone."""
+        if self._team is not None:
+            self._team.close()
+            self._team = None
+
+    def _order(self, chunks: int) -> np.ndarray | None:
+        if self._shuffle is None:
+            return None
+        order = list(range(chunks))
+        self._shuffle.shuffle(order)
+        return np.array(order, np.int64)
+
+
+class Team:
+    """The threads of a pool, and the memory by which they speak to each other.
+
+    Args:
+        threads: at least 2; one of them is the caller.
+    """
+
+    def __init__(self, threads: int):
+        from ooctrain.layers.kernels.cpu import entry, fork_join
+
+        self._fork_join, self._entry_of = fork_join, entry.entry_of
+        self._size, self._lock = threads, threading.Lock()
+        self._words = _aligned_words(fork_join.words_of(threads))
+        self._block = np.zeros(0, np.int64)  # of the kernel's arguments; grows
+        self._processors = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
+        self._avoided = -1
+        self._spins = _spins(fork_join, self._words) if threads <= len(self._processors) else 0
+        self._workers = [
+            threading.Thread(
+                target=fork_join.serve,
+                args=(self._words, thread, self._spins),
+                daemon=True,
+                name=f"ooctrain-worker-{thread}",
+            )
+            for thread in range(1, threads)
+        ]
+        for worker in self._workers:
+            worker.start()
+        # A pool that nobody closed must not leave threads behind.
+        self._stop = weakref.finalize(self, fork_join.stop, self._words, threads)
+
+    def run(
+        self, function: Callable, items: int, chunk: int, order: np.ndarray | None, args: tuple
+    ) -> bool:
+        """Runs all chunks; False where this team cannot, and nothing was run."""
+        entry = self._entry_of(function)
+        if entry is None or not self._lock.acquire(blocking=False):
+            return False
+        try:
+            if entry.words > self._block.size:
+                self._block = np.zeros(2 * entry.words, np.int64)
+                self._block_address = self._block.ctypes.data
+            entry.pack(self._block, args)
+            members = min(self._size, -(-items // chunk))
+            where = 0 if order is None else order.ctypes.data
+            here = self._fork_join.run_job(
+                self._words, entry.code, entry.function, self._block_address,
+                items, chunk, where, members, self._spins,
+            )  # fmt: skip
+            failed = int(self._words[self._fork_join.FAILED]) - 1
+            if here != self._avoided:
+                self._keep_off(here)
+        finally:
+            self._lock.release()
+        if failed >= 0:
+            # Run once more, from Python, where it can raise.
+            function(*args, failed * chunk, min(items, (failed + 1) * chunk), 0)
+        return True
+
+    def close(self) -> None:
+        """Ends the workers."""
+        self._stop()
         for worker in self._workers:
             worker.join()
 
-    def _keep_off_caller(self) -> None:
+    def _keep_off(self, processor: int) -> None:
         """Lets the workers run on every processor but the one that the caller runs on now."""
-        if self._processor is None or (now := self._processor()) == self._avoided:
-            return
-        others = self._processors - {now}
+        self._avoided = processor
+        others = self._processors - {processor}
         workers = [worker.native_id for worker in self._workers if worker.native_id is not None]
         try:
             for worker in workers if others else []:
                 os.sched_setaffinity(worker, others)
         except OSError:  # these processors were taken from the process meanwhile: let it be
-            self._processor = None
-        self._avoided = now
+            self._processors = set()
 
-    def _order(self, chunks: int) -> Iterator[int]:
-        if self._shuffle is None:
-            # `count` hands out each number once even to several threads: it never releases the GIL.
-            return itertools.count()
-        order = list(range(chunks))
-        self._shuffle.shuffle(order)
-        return itertools.chain(order, itertools.repeat(chunks))
 
-    def _serve(self, index: int) -> None:
-        while True:
-            self._go[index].acquire()
-            if self._job is None:
-                return
-            self._draw_catching(index + 1)
-            self._done.release()
+def _aligned_words(count: int) -> np.ndarray:
+    """int64 zeros that start on a cache line."""
+    space = np.zeros(count + 8, np.int64)
+    first = -space.ctypes.data % 64 // 8
+    return space[first : first + count]
 
-    def _draw_catching(self, thread: int) -> None:
-        try:
-            self._draw(thread)
-        except BaseException as error:  # handed to the caller of run()
-            self._error = error
 
-    def _draw(self, thread: int) -> None:
-        function, args, items, chunk, order = self._job
-        while (lo := next(order) * chunk) < items:
-            function(*args, lo, min(items, lo + chunk), thread)
+def _spins(fork_join: ModuleType, words: np.ndarray, trial: int = 2000) -> int:
+    """Rounds of idle waiting that take SPIN_US."""
+    fork_join.spin(words, 1)  # the first call of a compiled function takes milliseconds
+    start = perf_counter()
+    fork_join.spin(words, trial)
+    return int(trial * SPIN_US / max((perf_counter() - start) * 1e6, 1.0))

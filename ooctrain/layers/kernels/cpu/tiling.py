@@ -11,9 +11,7 @@ PANEL = 32  # columns of packed weights that lie side by side: two AVX-512 or fo
 ROWS = 12  # the most rows that a register tile of any instruction set has
 ALIGNMENT = 16  # floats; 64 bytes, a cache line
 CHUNKS = 32  # chunks wanted of a large call, so that threads finish together
-CHUNK_FLOPS = (
-    16_000_000  # about 100 us of one thread: handing out a chunk may cost tens of microseconds
-)
+CHUNK_FLOPS = 4_000_000  # about 25 us of one thread; a chunk costs well below 1 us to hand out
 
 
 def ceil_div(a: int, b: int) -> int:

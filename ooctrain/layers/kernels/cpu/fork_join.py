@@ -1,0 +1,210 @@
+"""How threads share the chunks of one kernel call: start, draw, join, all without the GIL.
+
+In: `words`, an int64 array that all threads of a pool know, and a job written into it. Out: every
+chunk of the job done once. The one idea: workers wait in compiled code, first spinning for some
+tens of microseconds, then asleep; so a job starts by raising one number and costs what OpenMP's
+does, not a hand-over of Python's lock. The caller draws chunks like everybody and never waits for
+a worker that has not come: it closes the job, and then waits only for those inside. Chunks are
+dealt into one contiguous span per thread, so that a thread meets in its cache what it wrote last
+time; who finishes early draws from the spans of others (a thread that a copy engine delays draws
+fewer). Which thread runs a chunk never matters for the result: borders depend on shapes alone.
+Source: spin, then sleep, as in libgomp and in XNNPACK's pthreadpool. Read next: `entry.py`.
+"""
+
+from __future__ import annotations
+
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+from ooctrain.layers.kernels.cpu.atomics import (
+    atomic_add,
+    atomic_load,
+    atomic_replace,
+    atomic_store,
+    pause,
+    processor_here,
+    sleep_while,
+    wake,
+)
+from ooctrain.layers.kernels.cpu.jit import inner, kernel
+from ooctrain.layers.kernels.cpu.simd import I32, I64
+
+# Places in `words`. What different threads write lies on different cache lines of 8 words.
+GENERATION = 0  # raised once for each job: what idle workers watch
+STATE = 8  # OPEN while workers may enter + WAITING if the caller sleeps + number of workers inside
+SLEEPERS = 16  # idle workers that need to be woken
+STOP = 17  # 1: workers return
+FAILED = 24  # a chunk whose kernel raised, plus 1
+JOB = 40  # the record of the job, in this order:
+ENTRY, FUNCTION, ARGUMENTS, ITEMS, CHUNK, ORDER, TEAM = range(JOB, JOB + 7)
+SPANS = 48  # for each thread of the team: next chunk, end; a line each
+LINE = 8
+
+OPEN, WAITING = 1 << 20, 1 << 21
+INSIDE = OPEN - 1
+
+
+def words_of(threads: int) -> int:
+    """Words that a pool of `threads` needs."""
+    return SPANS + LINE * threads
+
+
+@intrinsic
+def _call_entry(typingctx, entry, function, arguments, lo, hi, thread):
+    """Calls the machine code at `entry` (see `entry.py`); 0 unless the kernel raised."""
+    whole = types.int64
+
+    def codegen(context, builder, signature, args):
+        signature = ir.FunctionType(I32, [I64] * 5)
+        code = builder.inttoptr(args[0], signature.as_pointer())
+        return builder.sext(builder.call(code, args[1:]), I64)
+
+    return whole(whole, whole, whole, whole, whole, whole), codegen
+
+
+@intrinsic
+def _read_word(typingctx, address, index):
+    """The int64 at address[index]."""
+
+    def codegen(context, builder, signature, args):
+        pointer = builder.inttoptr(args[0], I64.as_pointer())
+        return builder.load(builder.gep(pointer, [args[1]]))
+
+    return types.int64(types.int64, types.int64), codegen
+
+
+@inner
+def _draw(words, thread):
+    """Runs chunks until none is left, first those of this thread's own span."""
+    team, chunk, items = words[TEAM], words[CHUNK], words[ITEMS]
+    for step in range(team):
+        span = SPANS + (thread + step) % team * LINE
+        end = words[span + 1]
+        while True:
+            index = atomic_add(words, span, 1)
+            if index >= end:
+                break
+            place = _read_word(words[ORDER], index) if words[ORDER] != 0 else index
+            lo = place * chunk
+            hi = min(items, lo + chunk)
+            entry, function, arguments = words[ENTRY], words[FUNCTION], words[ARGUMENTS]
+            if _call_entry(entry, function, arguments, lo, hi, thread) != 0:
+                atomic_store(words, FAILED, place + 1)
+
+
+@inner
+def _enter(words):
+    """Counts this worker in, unless the job is closed."""
+    state = atomic_load(words, STATE)
+    while state & OPEN:
+        before = atomic_replace(words, STATE, state, state + 1)
+        if before == state:
+            return True
+        state = before
+    return False
+
+
+@inner
+def _leave(words):
+    """Counts this worker out, and wakes the caller if it sleeps and this was the last."""
+    before = atomic_add(words, STATE, -1)
+    if before & WAITING and before & INSIDE == 1:
+        wake(words, STATE, 1)
+
+
+@inner
+def _await_job(words, seen, spins):
+    """Waits until the generation is no longer `seen`; returns it."""
+    for _ in range(spins):
+        if atomic_load(words, GENERATION) != seen:
+            return atomic_load(words, GENERATION)
+        pause()
+    # The caller raises the generation and then looks for sleepers; here it is the other way
+    # round, so at least one of the two sees the other.
+    atomic_add(words, SLEEPERS, 1)
+    while atomic_load(words, GENERATION) == seen:
+        sleep_while(words, GENERATION, seen)
+    atomic_add(words, SLEEPERS, -1)
+    return atomic_load(words, GENERATION)
+
+
+@kernel("void(i8[::1], i8, i8)")
+def serve(words, thread, spins):
+    """The life of worker `thread`: waits for jobs, takes part in them, until told to stop."""
+    seen = 0
+    while True:
+        seen = _await_job(words, seen, spins)
+        if atomic_load(words, STOP) != 0:
+            return
+        if _enter(words):
+            _draw(words, thread)
+            _leave(words)
+
+
+@inner
+def _rouse(words, wanted):
+    """Tells idle workers of a job: the spinning ones see it, sleepers are woken."""
+    atomic_add(words, GENERATION, 1)
+    asleep = atomic_load(words, SLEEPERS)
+    if asleep > 0:
+        wake(words, GENERATION, min(asleep, wanted))
+
+
+@inner
+def _join(words, spins):
+    """Lets nobody in any more and waits for the workers inside."""
+    atomic_add(words, STATE, -OPEN)
+    for _ in range(spins):
+        if atomic_load(words, STATE) == 0:
+            return
+        pause()
+    state = atomic_add(words, STATE, WAITING) + WAITING
+    while state & INSIDE:
+        sleep_while(words, STATE, state)
+        state = atomic_load(words, STATE)
+    atomic_store(words, STATE, 0)
+
+
+@kernel("i8(i8[::1], i8, i8, i8, i8, i8, i8, i8, i8)")
+def run_job(words, entry, function, arguments, items, chunk, order, team, spins):
+    """Runs `function` on [0, items), the caller being thread 0 of `team` threads.
+
+    Args:
+        words: of the pool; no other job may be under way.
+        entry, function, arguments: addresses, see `entry.py`.
+        items, chunk: chunk i is [i * chunk, (i + 1) * chunk), the last one shorter.
+        order: address of the numbers of all chunks in the order to draw them, or 0.
+        spins: rounds that the caller waits at the end before it sleeps.
+
+    Returns the number of the caller's processor (-1: unknown). Whether a kernel raised is told by
+    words[FAILED].
+    """
+    words[ENTRY], words[FUNCTION], words[ARGUMENTS] = entry, function, arguments
+    words[ITEMS], words[CHUNK], words[ORDER], words[TEAM] = items, chunk, order, team
+    words[FAILED] = 0
+    chunks = (items + chunk - 1) // chunk
+    for member in range(team):
+        words[SPANS + member * LINE] = member * chunks // team
+        words[SPANS + member * LINE + 1] = (member + 1) * chunks // team
+    atomic_store(words, STATE, OPEN)
+    _rouse(words, team - 1)
+    _draw(words, 0)
+    _join(words, spins)
+    return processor_here()
+
+
+@kernel("void(i8[::1], i8)")
+def stop(words, threads):
+    """Makes all workers return."""
+    atomic_store(words, STOP, 1)
+    _rouse(words, threads)
+
+
+@kernel("void(i8[::1], i8)")
+def spin(words, spins):
+    """Waits as an idle worker does, for timing: nobody may be using `words`."""
+    for _ in range(spins):
+        if atomic_load(words, GENERATION) != 0:
+            return
+        pause()

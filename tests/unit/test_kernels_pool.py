@@ -1,0 +1,246 @@
+"""The pool: every chunk once, in any order, whoever calls, whatever fails, and no thread left."""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import os
+import pkgutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ooctrain.layers.kernels import cpu
+from ooctrain.layers.kernels.cpu.entry import entry_of
+from ooctrain.layers.kernels.cpu.jit import kernel
+from ooctrain.layers.kernels.cpu.pool import ThreadPool
+
+ROOT = Path(__file__).parents[2]
+
+
+@kernel("void(i8[::1], i8[::1], i8, i8, i8)")
+def count_items(hits, threads, lo, hi, thread):
+    for item in range(lo, hi):
+        hits[item] += 1
+        threads[item] = thread
+
+
+@kernel("void(i8[::1], i8, i8, i8, i8)")
+def divide(out, by, lo, hi, thread):
+    for item in range(lo, hi):
+        out[item] = 100 // (item - by)
+
+
+@kernel("void(f4[::1], f8, u8, b1, f4, UniTuple(i8, 3), f4[:,:,:,::1], f8[::1], i8, i8, i8)")
+def gather(a, double, whole, flag, single, three, cube, out, lo, hi, thread):
+    for item in range(lo, hi):
+        value = (
+            a[item]
+            + double
+            + (whole >> np.uint64(60))
+            + single
+            + three[0]
+            + 10 * three[1]
+            + 100 * three[2]
+        )
+        out[item] = value + cube[item, 0, 0, 1] + (10000 if flag else 20000)
+
+
+@kernel("void(i8[::1], i8[::1], i8, i8, i8, i8)")
+def busy(out, threads, rounds, lo, hi, thread):
+    for item in range(lo, hi):
+        value = item
+        for step in range(rounds):
+            value = (value * 6364136223846793005 + step) % 1000003
+        out[item], threads[item] = value, thread
+
+
+@pytest.fixture
+def pool():
+    made = ThreadPool(3)
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("seed", [None, 7])
+@pytest.mark.parametrize("threads", [1, 2, 3, 5])
+def test_every_item_is_done_once(threads, seed):
+    """Over many jobs in a row, for numbers of chunks below, at and above that of the threads."""
+    pool = ThreadPool(threads, shuffle_seed=seed)
+    for items, chunk in [(1, 1), (7, 3), (100, 1), (64, 64), (1000, 33), (2, 1)] * 50:
+        hits, by = np.zeros(items, np.int64), np.zeros(items, np.int64)
+        pool.run(count_items, items, chunk, hits, by)
+        assert (hits == 1).all()
+        assert (by >= 0).all()
+        assert (by < threads).all()
+    pool.close()
+
+
+def test_workers_take_part(pool):
+    """Chunks of a millisecond each are not all done by the caller."""
+    out, by = np.zeros(60, np.int64), np.zeros(60, np.int64)
+    for _ in range(20):
+        pool.run(busy, 60, 1, out, by, 200_000)
+        if len(set(by.tolist())) > 1:
+            return
+    assert os.cpu_count() == 1, "only the caller worked"
+
+
+def test_arguments_of_every_kind_arrive(pool):
+    """The block holds what the kernel is given, the largest unsigned number among it."""
+    a, cube = np.arange(8, dtype=np.float32), np.full((8, 2, 2, 2), 0.25, np.float32)
+    serial, parallel = np.zeros(8), np.zeros(8)
+    arguments = a, 0.125, 2**64 - 1, True, 0.5, (1, 2, 3), cube
+    gather(*arguments, serial, 0, 8, 0)
+    pool.run(gather, 8, 1, *arguments, parallel)
+    np.testing.assert_array_equal(serial, parallel)
+    assert serial[3] == 3 + 0.125 + 15 + 0.5 + 321 + 0.25 + 10000
+
+
+def test_an_exception_reaches_the_caller_and_spares_the_pool(pool):
+    """The failed chunk raises its own exception, from Python, and the next job runs."""
+    out, hits = np.zeros(50, np.int64), np.zeros(50, np.int64)
+    for by in (0, 25, 49):
+        with pytest.raises(ZeroDivisionError):
+            pool.run(divide, 50, 1, out, by)
+    pool.run(count_items, 50, 1, hits, np.zeros(50, np.int64))
+    assert (hits == 1).all()
+
+
+def test_a_wrong_argument_is_refused_and_spares_the_pool(pool):
+    hits = np.zeros(50, np.int64)
+    with pytest.raises((TypeError, ValueError)):
+        pool.run(count_items, 50, 1, hits, [1, 2])
+    pool.run(count_items, 50, 1, hits, np.zeros(50, np.int64))
+    assert (hits == 1).all()
+
+
+def test_any_function_is_run_by_the_caller(pool):
+    """What was not compiled by `jit.kernel` has no entry; its chunks are the same."""
+    chunks = []
+    pool.run(lambda *range_: chunks.append(range_), 10, 4)
+    assert chunks == [(0, 4, 0), (4, 8, 0), (8, 10, 0)]
+
+
+def test_callers_at_once(pool):
+    """Two Python threads on one pool, and others on pools of their own: nobody's items are lost."""
+    wrong = []
+
+    def call(shared: ThreadPool | None):
+        mine = shared or ThreadPool(2)
+        for _ in range(200):
+            hits = np.zeros(97, np.int64)
+            mine.run(count_items, 97, 5, hits, np.zeros(97, np.int64))
+            wrong.extend([] if (hits == 1).all() else [hits])
+
+    callers = [threading.Thread(target=call, args=(p,)) for p in (pool, pool, None, None)]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join(60)
+    assert not wrong
+    assert not any(caller.is_alive() for caller in callers)
+
+
+def test_interrupt_leaves_the_pool_whole(pool):
+    """Ctrl-C is raised when the job is done; the next one runs."""
+    out, hits = np.zeros(64, np.int64), np.zeros(64, np.int64)
+
+    def run_until_interrupted():
+        while True:
+            pool.run(busy, 64, 1, out, out.copy(), 20_000)
+
+    threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT)).start()
+    with pytest.raises(KeyboardInterrupt):
+        run_until_interrupted()
+    pool.run(count_items, 64, 1, hits, np.zeros(64, np.int64))
+    assert (hits == 1).all()
+
+
+def test_close_and_forgetting_end_the_workers():
+    """`close` joins the threads and may be repeated; a pool that nobody holds ends them too."""
+    before = threading.active_count()
+    pool, forgotten = ThreadPool(3), ThreadPool(2)
+    assert threading.active_count() == before + 3
+    pool.close()
+    pool.close()
+    assert threading.active_count() == before + 1
+    hits = np.zeros(9, np.int64)
+    pool.run(count_items, 9, 1, hits, np.zeros(9, np.int64))
+    assert (hits == 1).all(), "a closed pool leaves the work to its caller"
+    del forgotten
+    gc.collect()
+    deadline = time.monotonic() + 10
+    while threading.active_count() > before and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert threading.active_count() == before
+
+
+PROCESS = """
+import os, sys, time
+sys.path.insert(0, "tests/unit")
+import numpy as np
+from test_kernels_pool import ThreadPool, busy, count_items
+
+def right(pool):
+    hits = np.zeros(40, np.int64)
+    pool.run(count_items, 40, 1, hits, np.zeros(40, np.int64))
+    return (hits == 1).all()
+
+pool = ThreadPool(3)
+assert right(pool)
+child = os.fork()
+if child == 0:
+    # No worker came along: the child's caller does everything, in old and in new pools.
+    done = right(pool) and right(pool) and right(ThreadPool(2))
+    os._exit(0 if done else 1)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+assert right(pool)
+pool.run(busy, 30, 1, np.zeros(30, np.int64), np.zeros(30, np.int64), 1000)
+print("done", flush=True)
+# The interpreter ends while workers still spin.
+"""
+
+
+def test_fork_and_exit():
+    """A forked child can use the pool, and the parent ends at once without closing it."""
+    started = time.monotonic()
+    ended = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", PROCESS],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert (ended.returncode, ended.stdout.strip()) == (0, "done"), ended.stderr
+    assert time.monotonic() - started < 60
+
+
+def test_idle_workers_sleep(pool):
+    """After a job the workers watch for microseconds, not longer: a second costs no processor."""
+    pool.run(busy, 60, 1, np.zeros(60, np.int64), np.zeros(60, np.int64), 1000)
+    time.sleep(0.05)
+    before = time.process_time()
+    time.sleep(0.5)
+    assert time.process_time() - before < 0.1
+
+
+def test_every_range_kernel_has_an_entry():
+    """No kernel falls back to one thread for an argument that the block cannot hold."""
+    found = 0
+    for module in pkgutil.iter_modules(cpu.__path__):
+        members = vars(importlib.import_module(f"{cpu.__name__}.{module.name}")).values()
+        for member in members:
+            code = getattr(getattr(member, "py_func", None), "__code__", None)
+            arguments = code.co_varnames[: code.co_argcount] if code else ()
+            if arguments[-3:] == ("lo", "hi", "thread") and member.overloads:
+                assert entry_of(member) is not None, member
+                found += 1
+    assert found > 40
