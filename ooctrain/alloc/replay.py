@@ -92,8 +92,8 @@ def replay(
         log: a log, its requests, or the path of its file.
         allocator: by name with parameters ("va:chunk=2MiB"), made here over memory without bytes;
             or an allocator, used as it is.
-        budget: of the arena, bytes or "16GiB"; None: as much as it takes (the log's own budget,
-            doubled until all fits). Not for an allocator that is made already.
+        budget: of the arena, bytes or "16GiB"; None: just as much as it takes. Not for an allocator
+            that is made already.
 
     Raises:
         ConfigError: no such allocator, a file that is no log, or a request that contradicts the
@@ -113,7 +113,9 @@ def replay(
     for factor in _factors():
         found = _replay(log, _make(allocator, arena_bytes * factor), allocator)
         if found.failure is None:
-            break
+            # In a roomy arena nothing needs to be put together from pieces: ask once more.
+            tight = _replay(log, _make(allocator, found.stats.peak_reserved_bytes), allocator)
+            return tight if tight.failure is None else found
     return found
 
 

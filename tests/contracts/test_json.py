@@ -56,6 +56,28 @@ def test_simulate_writes_what_is_documented(tmp_path):
     assert set(numbers) == documented("simulate --json")
 
 
+def test_replay_writes_what_is_documented(tmp_path):
+    log = tmp_path / "log.jsonl"
+    main(["plan", *SMALL, "--allocation-log", str(log)])
+    numbers = written(tmp_path / "x.json", "replay", str(log))
+    assert set(numbers) == documented("replay --json")
+    row_keys = set(numbers["rows"][0])
+    section = TEXT.split("## `ooctrain replay --json`")[1].split("\n## ")[0]
+    assert row_keys <= set(re.findall(r"`(\w+)`", section))
+
+
+def test_an_allocation_log_has_the_documented_header_and_requests(tmp_path):
+    log = tmp_path / "log.jsonl"
+    main(["plan", *SMALL, "--allocation-log", str(log)])
+    header, *requests = map(json.loads, log.read_text(encoding="utf-8").splitlines())
+    section = TEXT.split("## Allocation logs")[1].split("\n## ")[0]
+    assert set(header) == set(re.findall(r"`(\w+)`", section.split("A request is")[0])) - {
+        "size_bytes", "ranges"
+    }  # fmt: skip
+    documented_keys = set(re.findall(r'"(\w+)"', section.split("A request is")[1]))
+    assert {key for request in requests for key in request} <= documented_keys
+
+
 def test_doctor_writes_what_is_documented(tmp_path):
     numbers = written(tmp_path / "x.json", "doctor")
     assert set(numbers) == documented("doctor --json")

@@ -1,0 +1,144 @@
+"""`ooctrain replay`: one allocation log asked of several allocators, side by side.
+
+In: a log that `plan --allocation-log` or `train --allocation-log` wrote, names of allocators. Out:
+a table of peaks, holes, mapping changes and, under a budget, where each of them failed; status 3
+where none serves the log. Nothing is executed. Read next: `ooctrain/alloc/replay.py`.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.table import Table
+
+from ooctrain.alloc import AllocationLog, Replayed
+from ooctrain.alloc import replay as run_replay
+from ooctrain.cli import DOES_NOT_FIT, DONE
+from ooctrain.cli.options import json_option
+from ooctrain.cli.terminal import make_console
+from ooctrain.errors import ConfigError
+from ooctrain.report.text import facts
+from ooctrain.units import format_bytes, parse_bytes
+
+JSON_VERSION = 1
+DEFAULT_ALLOCATORS = "best-fit,first-fit,va"
+
+
+@click.command()
+@click.argument("log_path", metavar="LOG", type=click.Path())
+@click.option("--allocator", "names", default=DEFAULT_ALLOCATORS, show_default=True,
+              help="Names with parameters, separated by commas.")  # fmt: skip
+@click.option("--budget", metavar="SIZE", help="Of the arena; default: as much as each needs.")
+@json_option
+def replay(log_path: str, names: str, budget: str | None, json_path: str | None) -> int:
+    """Ask allocators for all that LOG holds, without running anything."""
+    console = make_console()
+    log = AllocationLog.load(log_path)
+    budget_bytes = None if budget is None else parse_bytes(budget, what="budget")
+    rows, times_us = [], []
+    for name in split_names(names):
+        started = time.perf_counter()
+        rows.append(run_replay(log, name, budget=budget_bytes))
+        times_us.append((time.perf_counter() - started) * 1e6)
+    if json_path:
+        content = _as_json(log_path, log, rows, times_us, budget_bytes)
+        Path(json_path).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    console.print(facts(_facts(log, budget_bytes)))
+    console.print()
+    console.print(replay_table(rows))
+    for row in rows:
+        if row.failure:
+            console.print(f"\n{row.allocator} fails at request {row.failure.place} of "
+                          f"{len(log.requests)}, step {row.failure.step}:")  # fmt: skip
+            console.print(row.failure.text, markup=False, highlight=False, soft_wrap=True)
+    if any(row.held_whole for row in rows):
+        console.print("\n* has no ranges: blocks of which the log moves parts were held whole")
+    return DOES_NOT_FIT if all(row.failure for row in rows) else DONE
+
+
+def split_names(text: str) -> list[str]:
+    """Allocators separated by commas; "KEY=VALUE" behind a comma belongs to the one before.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    found: list[str] = []
+    for part in filter(None, map(str.strip, text.split(","))):
+        if found and "=" in part and ":" not in part:
+            found[-1] += f",{part}"
+        else:
+            found.append(part)
+    if not found:
+        raise ConfigError("no allocator is named", fix=f"--allocator {DEFAULT_ALLOCATORS}")
+    return found
+
+
+def replay_table(rows: list[Replayed]) -> Table:
+    """A line for each allocator."""
+    table = Table(header_style="bold", box=None, pad_edge=False)
+    table.add_column("allocator")
+    for title in ("granted", "reserved", "in holes", "rounding", "maps", "last step", "served"):
+        table.add_column(title, justify="right")
+    for row in rows:
+        stats = row.stats
+        table.add_row(
+            row.allocator + "*" * row.held_whole,
+            format_bytes(stats.peak_granted_bytes), format_bytes(stats.peak_reserved_bytes),
+            f"{row.external_share:.1%}", f"{row.internal_share:.1%}",
+            str(stats.maps), str(row.maps_by_step[-1]),
+            "all" if row.failure is None else f"{row.served}",
+        )  # fmt: skip
+    return table
+
+
+def _facts(log: AllocationLog, budget_bytes: int | None) -> list[tuple[str, str]]:
+    steps = sum(request.op == "step" for request in log.requests)
+    count = f"{len(log.requests):,}" + (f" in {steps} steps" if steps else "")
+    planned = log.allocator or "no allocator in particular"
+    return [
+        ("log", log.about or "nothing is said about it"),
+        ("requests", count),
+        ("planned for", f"{planned}, {format_bytes(log.budget_bytes)}"),
+        ("arena", "as much as it takes" if budget_bytes is None else format_bytes(budget_bytes)),
+    ]  # fmt: skip
+
+
+def _as_json(
+    path: str, log: AllocationLog, rows: list[Replayed], times_us: list[float],
+    budget_bytes: int | None,
+) -> dict[str, Any]:  # fmt: skip
+    return {
+        "version": JSON_VERSION,
+        "log": path,
+        "about": log.about,
+        "requests": len(log.requests),
+        "budget_bytes": budget_bytes,
+        "rows": [_row(row, us) for row, us in zip(rows, times_us, strict=True)],
+        "error": None,
+    }
+
+
+def _row(row: Replayed, replay_us: float) -> dict[str, Any]:
+    stats, failure = row.stats, row.failure
+    return {
+        "allocator": row.allocator,
+        "arena_bytes": row.budget_bytes,
+        "peak_requested_bytes": stats.peak_requested_bytes,
+        "peak_granted_bytes": stats.peak_granted_bytes,
+        "peak_reserved_bytes": stats.peak_reserved_bytes,
+        "external_share": row.external_share,
+        "internal_share": row.internal_share,
+        "maps": stats.maps,
+        "unmaps": stats.unmaps,
+        "maps_by_step": row.maps_by_step,
+        "held_whole": row.held_whole,
+        "served": row.served,
+        "failed_at": failure.place if failure else None,
+        "failed_step": failure.step if failure else None,
+        "failure": failure.text if failure else None,
+        "replay_us": replay_us,
+    }
