@@ -9,7 +9,7 @@ paper is the host's (`sched/host.py`). Without a forecast requests are placed as
 offset first, as a plain first-fit allocator does.
 
 Sources: paper 004, section 4.4; `first-fit-by-size` is ours (see `static.py`). What it cannot do:
-serve anything unforeseen. Read next: `static.py`, `../execution/forecast.py`.
+serve anything unforeseen. Read next: `static.py`, `../execution/placement.py`.
 """
 
 from __future__ import annotations

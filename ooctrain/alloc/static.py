@@ -3,18 +3,19 @@
 In: a `Forecast`: which blocks a step will ask for, and from when to when each of them lives. Out: a
 `Packing`, an offset for each. The one idea: two blocks may have the same bytes if they never live
 at the same time; so a block goes to the lowest offset at which nothing lies that lives when it
-does. In list order that is first fit; the large ones first, it packs tighter, since small blocks
-find room between large ones and not the other way round. Optimal packing is NP-hard; no packing is
-smaller than the most that lives at one time.
+does. In list order that is first fit. The large ones first, it packs tighter, since small blocks
+find room between large ones and not the other way round; and tighter still if, among blocks of
+about one size, those that live longest go first. Optimal packing is NP-hard; no packing is smaller
+than the most that lives at one time.
 
 Sources: paper 004, section 4.4 (first fit, list order, a pool of its own for parameters); for the
 order by size, Pisarchyk and Lee, "Efficient memory management for deep neural net inference"
-(2020). Read next: `first_fit.py`, which serves requests from a packing.
+(2020); the classes of size are ours. Read next: `first_fit.py`, which serves from a packing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, Literal, Protocol, runtime_checkable
@@ -86,7 +87,8 @@ def pack(forecast: Forecast, granule: Granule, order: Order, pools: int) -> Pack
 
     Args:
         granule: every block takes whole granules.
-        order: "list": as they are asked for; "size": the largest first.
+        order: "list": as they are asked for; "size": the largest first, or by powers of two of the
+            size and then the longest life first, whichever gives the smaller pool.
         pools: 2: parameters and their gradients in a pool of their own, before the others; 1: all
             in one.
 
@@ -105,13 +107,14 @@ def pack(forecast: Forecast, granule: Granule, order: Order, pools: int) -> Pack
     offsets = [0] * len(lifetimes)
     extents: list[int] = []
     for members in _members(lifetimes, leader, pools):
-        if order == "size":
-            members.sort(key=lambda i: (-sizes[i], spans[i]))
-        placed = _place([sizes[i] for i in members], [spans[i] for i in members])
-        for i, offset in zip(members, placed, strict=True):
+        found = [
+            _place(sorted(members, key=lambda i: key(sizes[i], spans[i])), sizes, spans)
+            for key in _KEYS[order]
+        ]
+        placed = min(found, key=lambda offsets: _extent(offsets, sizes))
+        for i, offset in placed.items():
             offsets[i] = offset + sum(extents)
-        ends = (offset + sizes[i] for i, offset in zip(members, placed, strict=True))
-        extents.append(max(ends, default=0))
+        extents.append(_extent(placed, sizes))
     return Packing(
         tuple(offsets[leader[i]] for i in range(len(offsets))), tuple(extents),
         most_alive(sizes, [(life.begin, life.end) for life in lifetimes]),
@@ -130,23 +133,47 @@ def _members(
         yield [i for i in own if not lifetimes[i].parameter]
 
 
-def _place(sizes: Sequence[int], spans: Sequence[tuple[Span, ...]]) -> list[int]:
-    """Gives each item, in this order, the lowest offset that is free during all of its spans."""
-    count = sum(map(len, spans))
+def _place(
+    members: Sequence[int], sizes: Sequence[int], spans: Sequence[tuple[Span, ...]]
+) -> dict[int, int]:
+    """Gives each member, in this order, the lowest offset that is free during all of its spans."""
+    count = sum(len(spans[i]) for i in members)
     begin, end, owner = (np.empty(count, np.int64) for _ in range(3))
-    offsets: list[int] = []
+    offsets: dict[int, int] = {}
     filled = 0
-    for item, (size, own) in enumerate(zip(sizes, spans, strict=True)):
+    for i in members:
         beside: set[int] = set()
-        for lo, hi in own:
+        for lo, hi in spans[i]:
             meets = (begin[:filled] < hi) & (end[:filled] > lo)
             beside.update(owner[:filled][meets].tolist())
         taken = sorted((offsets[other], offsets[other] + sizes[other]) for other in beside)
-        offsets.append(lowest_gap(taken, size))
-        for lo, hi in own:
-            begin[filled], end[filled], owner[filled] = lo, hi, item
+        offsets[i] = lowest_gap(taken, sizes[i])
+        for lo, hi in spans[i]:
+            begin[filled], end[filled], owner[filled] = lo, hi, i
             filled += 1
     return offsets
+
+
+def _extent(offsets: Mapping[int, int], sizes: Sequence[int]) -> int:
+    return max((offset + sizes[i] for i, offset in offsets.items()), default=0)
+
+
+def _as_asked(size: int, spans: tuple[Span, ...]) -> tuple[int, ...]:
+    return (spans[0][0],)
+
+
+def _by_size(size: int, spans: tuple[Span, ...]) -> tuple[int, ...]:
+    return (-size, spans[0][0])
+
+
+def _by_class_and_life(size: int, spans: tuple[Span, ...]) -> tuple[int, ...]:
+    return (-size.bit_length(), -sum(end - begin for begin, end in spans), spans[0][0])
+
+
+_KEYS: Mapping[Order, Sequence[Callable[[int, tuple[Span, ...]], tuple[int, ...]]]] = {
+    "list": (_as_asked,),
+    "size": (_by_size, _by_class_and_life),
+}
 
 
 def lowest_gap(taken: Sequence[tuple[int, int]], size_bytes: int, align_bytes: int = 1) -> int:
