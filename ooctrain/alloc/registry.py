@@ -15,6 +15,8 @@ from functools import partial
 
 from ooctrain.alloc.base import Allocator
 from ooctrain.alloc.best_fit import BestFit
+from ooctrain.alloc.buddy import Buddy
+from ooctrain.alloc.bump import Bump
 from ooctrain.alloc.first_fit import FirstFit, FirstFitBySize
 from ooctrain.alloc.paper import PaperMemory
 from ooctrain.alloc.virtual import VirtualAddressing
@@ -26,6 +28,8 @@ from ooctrain.units import Granule, format_bytes
 
 _KNOWN: Mapping[str, Callable[..., Allocator]] = {
     BestFit.name: BestFit,
+    Buddy.name: Buddy,
+    Bump.name: Bump,
     FirstFit.name: FirstFit,
     FirstFitBySize.name: FirstFitBySize,
     VirtualAddressing.name: VirtualAddressing,
