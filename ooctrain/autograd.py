@@ -9,15 +9,19 @@ from __future__ import annotations
 
 import contextvars
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING
 
 from ooctrain.eager import EagerRunner
 from ooctrain.tape import Site, Tape
 from ooctrain.tensors import Tensor, call, reshape, tensor, wrap
 
+if TYPE_CHECKING:
+    from ooctrain.module import Module
+
 __all__ = [
-    "Site", "Tape", "Tensor", "call", "current_tape", "manual_seed", "no_grad", "reshape", "tensor",
-    "use_tape", "wrap",
+    "Site", "Tape", "Tensor", "call", "current_tape", "frozen", "manual_seed", "no_grad", "reshape",
+    "tensor", "use_tape", "wrap",
 ]  # fmt: skip
 
 _TAPE: contextvars.ContextVar[Tape] = contextvars.ContextVar("ooctrain_tape")
@@ -54,6 +58,17 @@ def no_grad() -> Iterator[None]:
         yield
     finally:
         tape.recording = before
+
+
+def frozen(module: Module) -> AbstractContextManager[None]:
+    """Within the `with` block the module's parameters are constants; gradients pass through it.
+
+    So one player of a game learns from the other: the discriminator judges what the generator made,
+    and only the generator is changed. Where the same step trains both, record the loss of the
+    frozen module's own training *before* this block: backward then comes to it last, when nobody
+    needs the old parameters any more.
+    """
+    return current_tape().frozen(module)
 
 
 def manual_seed(seed: int) -> None:

@@ -125,6 +125,10 @@ class EagerRunner:
         """A parameter or state takes a new value in place."""
         target.value().write(new.value().read())
 
+    def constant(self, tensor: Tensor) -> Tensor:
+        """The same value; the tape notices if it is written before backward reads it."""
+        return tensor.detach()
+
 
 def physical_value(tensor: Tensor) -> np.ndarray:
     """A tensor's value as a contiguous physical array (no copy where it lies so already)."""

@@ -92,6 +92,9 @@ class Runner(Protocol):
     def assign(self, target: Tensor, new: Tensor) -> None:
         """Makes `new` the value of a parameter or state from now on."""
 
+    def constant(self, tensor: Tensor) -> Tensor:
+        """The value that a parameter has now, as a tensor that no gradient reaches."""
+
 
 Hook = Callable[["Tensor"], None]
 
@@ -120,6 +123,7 @@ class Tape:
         self._streams = itertools.count()
         self._module_paths: Mapping[Module, str] = {}
         self._versions: dict[int, tuple[Entry, int]] = {}
+        self._frozen: Mapping[Tensor, Tensor] = {}
 
     # Recording
 
@@ -141,6 +145,8 @@ class Tape:
             ShapeError: the inputs do not fit the operation.
         """
         name = self.site.call_name(op)
+        if self._frozen:
+            ins = [self._frozen.get(tensor, tensor) for tensor in ins]
         for tensor in ins:
             self._check_usable(tensor, name)
         try:
@@ -203,6 +209,17 @@ class Tape:
         finally:
             if outermost:
                 self._module_paths = before
+
+    @contextmanager
+    def frozen(self, module: Module) -> Iterator[None]:
+        """Records calls for which the module's parameters are constants, for a while."""
+        before = self._frozen
+        twins: dict[Tensor, Tensor] = {p: self.runner.constant(p) for p in module.parameters()}
+        self._frozen = {**before, **twins}
+        try:
+            yield
+        finally:
+            self._frozen = before
 
     # Backward
 

@@ -109,6 +109,12 @@ class TraceRunner:
         before, self.bound[target] = self.bound[target], new.variable
         self.builder.carries[new.variable] = self.builder.carries.pop(before, before)
 
+    def constant(self, tensor: Tensor) -> Tensor:
+        """The variable that a parameter is at this point of the step."""
+        twin = tensor.detach()
+        twin.variable = self.variable(tensor)
+        return twin
+
 
 def trace(
     model: Module, input_shape: Sequence[int], loss: str | Loss | None = "cross_entropy",

@@ -171,6 +171,8 @@ class Concat(Op):
             tape.call(
                 Slice(outs[0].shape, self._at(x.ndim, start), x.shape), (grads[0],), of=(x,)
             )[0]
+            if x.requires_grad
+            else None
             for x, start in zip(ins, starts, strict=True)
         ]  # fmt: skip
 

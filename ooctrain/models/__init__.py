@@ -15,10 +15,13 @@ from typing import Literal
 from ooctrain.errors import ConfigError
 from ooctrain.models.alexnet import alexnet
 from ooctrain.models.darknet import darknet19
+from ooctrain.models.deeplab import deeplabv3plus_resnet50, deeplabv3plus_xception65
 from ooctrain.models.densenet import densenet121, densenet161, densenet169, densenet201
 from ooctrain.models.inception import inception_v3
 from ooctrain.models.lenet import lenet
+from ooctrain.models.pix2pixhd import pix2pixhd
 from ooctrain.models.resnet import resnet18, resnet34, resnet50, resnet101, resnet152
+from ooctrain.models.unet import unet
 from ooctrain.models.vgg import vgg11, vgg11_bn, vgg16, vgg16_bn, vgg19, vgg19_bn
 from ooctrain.module import Module
 
@@ -49,17 +52,23 @@ MODELS: Mapping[str, Recipe] = MappingProxyType(
     {
         "alexnet": Recipe(alexnet),
         "darknet19": Recipe(darknet19),
+        "deeplabv3plus": Recipe(deeplabv3plus_resnet50, 513, 513, classes=21, target="pixels"),
+        "deeplabv3plus_xception65": Recipe(
+            deeplabv3plus_xception65, 513, 513, classes=21, target="pixels"
+        ),
         "densenet121": Recipe(densenet121),
         "densenet161": Recipe(densenet161),
         "densenet169": Recipe(densenet169),
         "densenet201": Recipe(densenet201),
         "inception_v3": Recipe(inception_v3, 299, 299),
         "lenet": Recipe(lenet, 32, 32, classes=10),
+        "pix2pixhd": Recipe(pix2pixhd, 512, 1024, channels=36, classes=3, target="image"),
         "resnet18": Recipe(resnet18),
         "resnet34": Recipe(resnet34),
         "resnet50": Recipe(resnet50),
         "resnet101": Recipe(resnet101),
         "resnet152": Recipe(resnet152),
+        "unet": Recipe(unet, 512, 512, classes=2, target="pixels"),
         "vgg11": Recipe(vgg11),
         "vgg11_bn": Recipe(vgg11_bn),
         "vgg16": Recipe(vgg16),

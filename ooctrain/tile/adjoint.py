@@ -60,6 +60,10 @@ class _Recorder:
     def assign(self, target: Tensor, new: Tensor) -> None:
         """Nothing has a value here."""
 
+    def constant(self, tensor: Tensor) -> Tensor:
+        """Nothing is trained here."""
+        return tensor
+
 
 def record_vjp(
     op: Any, ins: Sequence[Spec], outs: Sequence[Spec], wanted: Sequence[bool]

@@ -1,0 +1,202 @@
+"""Pix2PixHD: a generator and discriminators at several scales, trained together in one step.
+
+In: a label map (N, C, H, W) (for Cityscapes 35 one-hot classes and one channel of object borders),
+and as target the photograph (N, 3, H, W). Out: a painted photograph. The one idea: all players are
+one module with one loss. The discriminators' loss sees the painting as a constant, the generator's
+loss sees the discriminators as constants (`autograd.frozen`), so the gradient of the sum of both is
+each player's own, and one backward pass, one optimizer and one plan serve them all. Source: Wang et
+al. 2018: the global generator (512 x 1024), multi-scale discriminators, least-squares losses
+and feature matching (section 3.2); two scales and the names as in the published code. Its
+perceptual loss needs VGG-19's trained weights and is left out. Read next: `../tracing.py`.
+"""
+
+from __future__ import annotations
+
+from ooctrain import functional as F
+from ooctrain import nn
+from ooctrain.autograd import Tensor, call, current_tape, frozen
+from ooctrain.layers.base import Spec
+from ooctrain.layers.combine import Constant
+
+WEIGHT_STD = 0.02
+SLOPE = 0.2
+MATCHING_WEIGHT = 10.0
+Features = list[Tensor]
+
+
+class ResnetBlock(nn.Module):
+    """Two mirrored 3 x 3 convolutions with instance norm, added to the input."""
+
+    def __init__(self, planes: int):
+        super().__init__()
+        self.conv_block = nn.Sequential(
+            nn.ReflectionPad2d(1), nn.Conv2d(planes, planes, 3), nn.InstanceNorm2d(planes),
+            nn.ReLU(True),
+            nn.ReflectionPad2d(1), nn.Conv2d(planes, planes, 3), nn.InstanceNorm2d(planes),
+        )  # fmt: skip
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.conv_block(x)
+
+
+class GlobalGenerator(nn.Module):
+    """Down by strides, residual blocks, up by transposed convolutions.
+
+    Args:
+        base: channels at full size; doubled at each step down.
+        steps: down, and up again.
+        blocks: between.
+    """
+
+    def __init__(
+        self, in_channels: int, out_channels: int = 3, base: int = 64, steps: int = 4,
+        blocks: int = 9,
+    ):  # fmt: skip
+        super().__init__()
+        parts: list[nn.Module] = [
+            nn.ReflectionPad2d(3), nn.Conv2d(in_channels, base, 7), *_norm_relu(base)
+        ]  # fmt: skip
+        planes = base
+        for _ in range(steps):
+            parts += [nn.Conv2d(planes, 2 * planes, 3, 2, padding=1), *_norm_relu(2 * planes)]
+            planes *= 2
+        parts += [ResnetBlock(planes) for _ in range(blocks)]
+        for _ in range(steps):
+            up = nn.ConvTranspose2d(planes, planes // 2, 3, 2, padding=1, output_padding=1)
+            parts += [up, *_norm_relu(planes // 2)]
+            planes //= 2
+        parts += [nn.ReflectionPad2d(3), nn.Conv2d(base, out_channels, 7), nn.Tanh()]
+        self.model = nn.Sequential(*parts)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.model(x)
+
+
+class MultiscaleDiscriminator(nn.Module):
+    """Judges patches of an image, once for each scale.
+
+    Args:
+        in_channels: of label map and image together.
+        base: filters of the first convolution.
+        layers: convolutions of stride 2.
+        scales: each half the size of the one before.
+    """
+
+    def __init__(self, in_channels: int, base: int = 64, layers: int = 3, scales: int = 2):
+        super().__init__()
+        self.layers, self.scales = layers, scales
+        for scale in range(scales):
+            for i, part in enumerate(_judge(in_channels, base, layers)):
+                self.add_module(f"scale{scale}_layer{i}", part)
+        self.downsample = nn.AvgPool2d(3, stride=2, padding=1, count_include_pad=False)
+
+    def forward(self, x: Tensor) -> list[Features]:
+        """For each scale, the largest first, the outputs of all its layers; the last is the
+        verdict.
+        """
+        parts, results = dict(self.named_children()), []
+        for scale in reversed(range(self.scales)):
+            features: Features = []
+            for i in range(self.layers + 2):
+                features.append(parts[f"scale{scale}_layer{i}"](features[-1] if features else x))
+            results.append(features)
+            x = self.downsample(x) if scale else x
+        return results
+
+
+class Pix2PixHD(nn.Module):
+    """All players: `netG` paints, `netD` judges.
+
+    Args:
+        in_channels: of the label map.
+        base: channels of generator and discriminators at full size.
+        steps, blocks: of the generator.
+        layers, scales: of the discriminators.
+    """
+
+    def __init__(
+        self, in_channels: int = 36, base: int = 64, steps: int = 4, blocks: int = 9,
+        layers: int = 3, scales: int = 2, out_channels: int = 3,
+    ):  # fmt: skip
+        super().__init__()
+        self.netG = GlobalGenerator(in_channels, out_channels, base, steps, blocks)
+        self.netD = MultiscaleDiscriminator(in_channels + out_channels, base, layers, scales)
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d | nn.ConvTranspose2d):
+                nn.init_normal(module.weight, WEIGHT_STD)
+
+    def forward(self, x: Tensor) -> Tensor | tuple[Tensor, Tensor]:
+        """The painting; in training the label map too, which the discriminators look at."""
+        painting = self.netG(x)
+        return (x, painting) if self.training else painting
+
+    def loss(self, output: Tensor | tuple[Tensor, Tensor], target: Tensor) -> Tensor:
+        """The sum of both players' losses; in evaluation the mean absolute error."""
+        if isinstance(output, Tensor):
+            return F.l1_loss(output, target)
+        with current_tape().module(self):  # the discriminators' calls are named after them
+            return self._both_losses(*output, target)
+
+    def target_spec(self, output: Tensor | tuple[Tensor, Tensor]) -> Spec:
+        """An image as large as the painting."""
+        return (output if isinstance(output, Tensor) else output[1]).spec
+
+    def _both_losses(self, labels: Tensor, painting: Tensor, target: Tensor) -> Tensor:
+        real = self.netD(F.concat([labels, target], 1))
+        fooled = self.netD(F.concat([labels, painting.detach()], 1))
+        discriminators = 0.5 * (_verdicts_are(real, 1.0) + _verdicts_are(fooled, 0.0))
+        # Recorded last, so that backward comes here first and the discriminators' update follows.
+        with frozen(self.netD):
+            seen = self.netD(F.concat([labels, painting], 1))
+        generator = _verdicts_are(seen, 1.0) + MATCHING_WEIGHT * self._mismatch(seen, real)
+        return discriminators + generator
+
+    def _mismatch(self, seen: list[Features], real: list[Features]) -> Tensor:
+        """Mean absolute difference of all inner features; the real ones are constants."""
+        terms = [
+            F.l1_loss(a, b.detach())
+            for of_painting, of_photo in zip(seen, real, strict=True)
+            for a, b in zip(of_painting[:-1], of_photo[:-1], strict=True)
+        ]
+        weight = 4.0 / (self.netD.layers + 1) / self.netD.scales
+        return weight * _total(terms)
+
+
+def _norm_relu(planes: int) -> tuple[nn.Module, ...]:
+    return nn.InstanceNorm2d(planes), nn.ReLU(True)
+
+
+def _judge(in_channels: int, base: int, layers: int) -> list[nn.Sequential]:
+    """4 x 4 convolutions, the last two of stride 1; verdicts of patches of 70 x 70 pixels."""
+    parts = [nn.Sequential(nn.Conv2d(in_channels, base, 4, 2, padding=2), nn.LeakyReLU(SLOPE))]
+    planes = base
+    for i in range(layers):
+        wider, stride = min(2 * planes, 8 * base), 2 if i < layers - 1 else 1
+        conv = nn.Conv2d(planes, wider, 4, stride, padding=2)
+        parts.append(nn.Sequential(conv, nn.InstanceNorm2d(wider), nn.LeakyReLU(SLOPE)))
+        planes = wider
+    return [*parts, nn.Sequential(nn.Conv2d(planes, 1, 4, padding=2))]
+
+
+def _verdicts_are(results: list[Features], wanted: float) -> Tensor:
+    """Sum over the scales of the mean squared distance of verdicts from what is wanted."""
+    verdicts = [features[-1] for features in results]
+    return _total([F.mse_loss(v, call(Constant(wanted, v.shape))) for v in verdicts])
+
+
+def _total(terms: list[Tensor]) -> Tensor:
+    total = terms[0]
+    for term in terms[1:]:
+        total = total + term
+    return total
+
+
+def pix2pixhd(num_classes: int = 3, stem: str = "imagenet", in_channels: int = 36) -> Pix2PixHD:
+    """The published sizes; with stem "cifar", for small images, a small network of the same form.
+
+    Args:
+        num_classes: not used: the target is an image of three channels.
+    """
+    if stem == "imagenet":
+        return Pix2PixHD(in_channels)
+    return Pix2PixHD(in_channels, base=8, steps=2, blocks=2, layers=2)
