@@ -14,6 +14,7 @@ step to step, and no arena is large enough for long. Read next: `buddy.py`, `bes
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 from ooctrain.alloc.base import Block, Books, Changes, Reached, Stats, describe
@@ -84,8 +85,8 @@ class Bump:
         live = self._books.live.values()
         places = [(b.address - self._base, b.address - self._base + b.granted_bytes) for b in live]
         assert {end for _, end in places} == self._live
-        starts = [0, *self._ends[:-1]]
-        assert set(places) <= set(zip(starts, self._ends, strict=True)), "not where it was put"
+        pieces = set(pairwise([0, *self._ends]))
+        assert set(places) <= pieces, "not where it was put"
         assert self._ends == sorted(set(self._ends))
         assert not self._ends or self._ends[-1] in self._live
         self._books.check(cached_bytes=self._top() - sum(end - lo for lo, end in places))

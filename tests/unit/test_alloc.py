@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 from dataclasses import replace
@@ -12,6 +13,9 @@ from hypothesis import strategies as st
 
 from ooctrain.alloc.base import Allocator, RangedAllocator
 from ooctrain.alloc.best_fit import ROUND_BYTES, BestFit
+from ooctrain.alloc.buddy import Buddy
+from ooctrain.alloc.bump import Bump
+from ooctrain.alloc.first_fit import FirstFit, FirstFitBySize
 from ooctrain.alloc.log import Recorder
 from ooctrain.alloc.paper import PaperMemory
 from ooctrain.alloc.registry import allocators, choose_allocator
@@ -26,6 +30,10 @@ PAGE = 4096
 BUDGET = 32 * PAGE
 MAKERS = {
     "best-fit": BestFit,
+    "buddy": Buddy,
+    "bump": Bump,
+    "first-fit": FirstFit,
+    "first-fit-by-size": FirstFitBySize,
     "va": lambda memory: VirtualAddressing(memory, PAGE),
     "va-2": lambda memory: VirtualAddressing(memory, 2 * PAGE),
 }
@@ -54,7 +62,7 @@ def test_they_are_what_the_protocols_say():
 @pytest.mark.parametrize("name", MAKERS)
 @given(operations=OPERATIONS)
 def test_blocks_are_disjoint_keep_their_bytes_and_the_books_balance(name, operations):
-    memory = StrictMemory(BUDGET, ROUND_BYTES if name == "best-fit" else PAGE)
+    memory = StrictMemory(BUDGET, PAGE if name.startswith("va") else ROUND_BYTES)
     allocator = MAKERS[name](memory)
     granted = allocator.granule.granted
     live, peak = [], 0
@@ -70,7 +78,9 @@ def test_blocks_are_disjoint_keep_their_bytes_and_the_books_balance(name, operat
                 block = allocator.allocate(value, f"block {number}")
             except OutOfDeviceMemory:
                 # Chunks never fragment: there, refusing means that the free chunks are too few.
-                assert name == "best-fit" or held + granted(value) > allocator.budget_bytes
+                assert (
+                    not allocator.granule.ranges or held + granted(value) > allocator.budget_bytes
+                )
                 assert allocator.snapshot() == before
             else:
                 live.append((block, number))
@@ -83,6 +93,11 @@ def test_blocks_are_disjoint_keep_their_bytes_and_the_books_balance(name, operat
         assert stats.requested_bytes == sum(b.requested_bytes for b, _ in live)
         assert stats.granted_bytes == sum(b.granted_bytes for b, _ in live)
         assert stats.granted_bytes <= stats.reserved_bytes <= allocator.budget_bytes
+        parts = stats.granted_bytes + stats.pending_bytes + stats.cached_bytes
+        assert stats.reserved_bytes == parts
+        assert stats.internal_bytes == stats.granted_bytes - stats.requested_bytes >= 0
+        assert stats.free_bytes == allocator.budget_bytes - stats.granted_bytes
+        assert 0 <= stats.external_ratio <= 1
         peak = max(peak, stats.granted_bytes)
         assert stats.peak_granted_bytes == peak
     assert allocator.close() == [block for block, _ in live]
@@ -110,10 +125,14 @@ def test_best_fit_takes_the_smallest_hole_and_the_wilderness_last(operations):
             assert live[-1].address - allocator._base == expected
 
 
+LINEAR = ["best-fit", "buddy", "bump", "first-fit"]
+
+
+@pytest.mark.parametrize("name", LINEAR)
 @given(operations=OPERATIONS)
-def test_the_reserved_peak_of_best_fit_does_not_depend_on_the_arena(operations):
-    """A schedule fits exactly the budgets from its reserved peak on."""
-    wide = BestFit(PaperMemory(100 * BUDGET))
+def test_the_reserved_peak_does_not_depend_on_the_arena(name, operations):
+    """A schedule fits the budgets from its reserved peak on, for best fit exactly these."""
+    wide = MAKERS[name](PaperMemory(100 * BUDGET))
     requests = Recorder(wide)
     live = []
     for what, value in operations:
@@ -124,10 +143,57 @@ def test_the_reserved_peak_of_best_fit_does_not_depend_on_the_arena(operations):
     peak = wide.stats().peak_reserved_bytes
     if not peak:
         return
-    exact = serve(requests.requests, BestFit(PaperMemory(peak)))
+    exact = serve(requests.requests, MAKERS[name](PaperMemory(peak)))
     assert exact.peak_reserved_bytes == peak
+    if name != "buddy":  # its highest place may stick out behind the arena
+        with pytest.raises(OutOfDeviceMemory):
+            serve(requests.requests, MAKERS[name](PaperMemory(peak - ROUND_BYTES)))
+
+
+@pytest.mark.parametrize("name", MAKERS)
+@given(operations=OPERATIONS)
+def test_the_largest_request_that_would_be_served_is_just_that(name, operations):
+    allocator, live = MAKERS[name](PaperMemory(BUDGET)), []
+    for what, value in operations:
+        if what == "free" and live:
+            allocator.free(live.pop(value % len(live)))
+        elif what == "allocate":
+            with contextlib.suppress(OutOfDeviceMemory):
+                live.append(allocator.allocate(value))
+    largest = allocator.stats().largest_bytes
     with pytest.raises(OutOfDeviceMemory):
-        serve(requests.requests, BestFit(PaperMemory(peak - ROUND_BYTES)))
+        allocator.allocate(largest + 1)
+    if largest:
+        allocator.free(allocator.allocate(largest))
+
+
+def test_buddies_split_and_join():
+    allocator = Buddy(PaperMemory(64 * 512))
+    a, b, c = (allocator.allocate(size) for size in (512, 1500, 512))
+    base = allocator.snapshot()["base"]
+    assert [x.address - base for x in (a, b, c)] == [0, 2048, 512]
+    assert allocator.snapshot()["holes"] == [[1024, 1024]]
+    assert allocator.stats().cached_bytes == 1024 + 512  # the free buddy; the rest of b's place
+    allocator.free(b)
+    assert allocator.stats().reserved_bytes == 1024
+    allocator.free(a)
+    assert allocator.snapshot()["holes"] == [[0, 512]]
+    allocator.free(c)
+    assert (allocator.snapshot()["holes"], allocator.stats().reserved_bytes) == ([], 0)
+
+
+def test_bump_uses_no_hole_until_all_above_it_is_gone():
+    allocator = Bump(PaperMemory(8 * 512))
+    a, b, c = (allocator.allocate(512, name) for name in "abc")
+    allocator.free(b)
+    d = allocator.allocate(512, "d")
+    assert d.address == c.address + 512
+    with pytest.raises(OutOfDeviceMemory, match="in pieces"):
+        allocator.allocate(5 * 512)
+    allocator.free(c)
+    allocator.free(d)
+    assert allocator.allocate(512).address == b.address
+    assert a.id in {entry["id"] for entry in allocator.snapshot()["blocks"]}
 
 
 @given(operations=OPERATIONS)
