@@ -16,12 +16,15 @@ from ooctrain.errors import ConfigError
 from ooctrain.sched.auto import Auto
 from ooctrain.sched.base import Planner
 from ooctrain.sched.belady import Belady
+from ooctrain.sched.combined import Combined
+from ooctrain.sched.dynprog import DynProg
 from ooctrain.sched.greedy import Greedy
 from ooctrain.sched.keep_all import KeepAll
 from ooctrain.sched.lms import Lms
 from ooctrain.sched.lms_auto import LmsAuto
 from ooctrain.sched.lms_grid import LmsGrid
 from ooctrain.sched.naive import Naive
+from ooctrain.sched.prefix import Prefix
 from ooctrain.sched.schedule import Plan
 from ooctrain.sched.vdnn import Vdnn
 from ooctrain.sched.vdnn_layers import VdnnAll, VdnnConv
@@ -32,12 +35,15 @@ PLANNERS: Mapping[str, Callable[..., Planner]] = MappingProxyType(
     {
         "auto": Auto,
         "belady": Belady,
+        "combined": Combined,
+        "dynprog": DynProg,
         "greedy": Greedy,
         "keep-all": KeepAll,
         "lms": Lms,
         "lms-auto": LmsAuto,
         "lms-grid": LmsGrid,
         "naive": Naive,
+        "prefix": Prefix,
         "vdnn": Vdnn,
         "vdnn-all": VdnnAll,
         "vdnn-conv": VdnnConv,

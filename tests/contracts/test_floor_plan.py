@@ -35,7 +35,7 @@ FLOORS = {
     "testing": 6,
 }  # fmt: skip
 #: Numba compiles here; everybody else asks these rooms.
-NUMBA_ROOMS = ("layers.kernels",)
+NUMBA_ROOMS = ("layers.kernels", "sched.search")
 
 
 def modules() -> dict[str, Path]:

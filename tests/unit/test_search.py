@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import ooctrain as oc
 from ooctrain.sched.decisions import Decisions, Gap
 from ooctrain.sched.lower import lower_timed
 from ooctrain.sched.profile import tabulate
@@ -19,6 +20,17 @@ from ooctrain.sched.search.expand import DROP, DROP_AGAIN, expand
 from ooctrain.sched.search.play import Link, play
 from ooctrain.sched.search.tables import tables_of
 from ooctrain.testing.strategies import SEEDS, machines, traces
+
+
+@st.composite
+def chains(draw):
+    """Chains of paper 002 with sizes in whole granules."""
+    stages = draw(st.integers(1, 8))
+    sizes = st.lists(st.integers(0, 20).map(lambda n: 4 * n), min_size=stages + 1,
+                     max_size=stages + 1)  # fmt: skip
+    times = st.lists(st.integers(1, 9), min_size=stages, max_size=stages)
+    extras = st.lists(st.integers(0, 8), min_size=stages, max_size=stages)
+    return oc.chain(draw(sizes), draw(sizes), draw(times), draw(times), draw(extras), draw(extras))
 
 
 def random_choice(trace, seed):
@@ -37,7 +49,7 @@ def readable_runs(trace, choice, held):
     )  # fmt: skip
 
 
-@settings(max_examples=200)
+@settings(max_examples=80)
 @given(traces(), machines(), SEEDS, st.sampled_from([BYTES, Granule(4), Granule(16)]))
 def test_expanding_gives_the_runs_and_the_memory_of_the_readable_modules(
     trace, machine, seed, granule
@@ -70,30 +82,34 @@ def inputs_away(step, tables):
     return away
 
 
-@settings(max_examples=200)
-@given(traces(), machines(), SEEDS, st.sampled_from([BYTES, Granule(4)]), st.floats(0, 1))
+@settings(max_examples=60)
+@given(chains(), machines(), SEEDS, st.sampled_from([BYTES, Granule(4)]), st.floats(0, 1))
 def test_the_compiled_engine_keeps_the_time_of_the_readable_one(
     trace, machine, seed, granule, share
 ):
     choice, held = random_choice(trace, seed)
     tables = tables_of(trace, machine, granule)
     step = expand(tables, choice, held)
+    assert step.ok or choice.any()
     if not step.ok:
         return
-    everything = int((step.resident - inputs_away(step, tables)).max())
-    budget_bytes = max(step.start, round(share * everything))
+    most = int((step.resident - inputs_away(step, tables)).max())
+    least = max(step.start, int(evict(step, tables.granted, 0, 0)[1]))
+    budget_bytes = least + round(share * max(0, most - least))
     chunk_bytes = granule.size_bytes * 4
     evicted, lack = evict(step, tables.granted, budget_bytes, chunk_bytes)
-    if lack > 0:
-        return
+    assert lack <= 0
     link = Link(
         machine.link == "shared", round(machine.latency_us * 1000), machine.out_bytes_per_us,
         machine.in_bytes_per_us,
     )  # fmt: skip
     found = play(tables, step, evicted, budget_bytes, chunk_bytes, link)
-    decisions = Decisions(readable_runs(trace, choice, held), tuple(gaps(trace, step, evicted, chunk_bytes)))
+    decisions = Decisions(
+        readable_runs(trace, choice, held), tuple(gaps(trace, step, evicted, chunk_bytes))
+    )
     truth = lower_timed(decisions, trace, budget_bytes, machine, granule).makespan_ns
-    assert found == pytest.approx(truth, rel=0.25)
+    # Transfers round the last granule of a value up here, to the byte there.
+    assert found == pytest.approx(truth, rel=0.02)
 
 
 def gaps(trace, step, evicted, chunk_bytes):

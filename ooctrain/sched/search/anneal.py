@@ -120,7 +120,7 @@ def anneal(t, walk, values, saved, budget_bytes, chunk_bytes, link, first, count
             choice, held, cost = other, other_held, found
             if cost < best_cost:
                 best_choice, best_held, best_cost = choice.copy(), held.copy(), cost
-    return Walk(choice, held, cost, best_choice, best_held, best_cost, state)
+    return Walk(choice, held, cost, best_choice, best_held, best_cost, np.int64(state))  # type: ignore[arg-type]
 
 
 def first_walk(
@@ -134,4 +134,4 @@ def first_walk(
         seed: of its random numbers.
     """
     cost = evaluate(t, choice, held, budget_bytes, chunk_bytes, link)
-    return Walk(choice, held, cost, choice.copy(), held.copy(), cost, np.uint64(seed))
+    return Walk(choice, held, cost, choice.copy(), held.copy(), cost, seed)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ooctrain.sched.search.jit import compiled
-from ooctrain.sched.search.tables import COMPUTED, INPUT, PERSISTENT, Tables
+from ooctrain.sched.search.tables import COMPUTED, INPUT, PERSISTENT
 
 KEEP, DROP, DROP_AGAIN = 0, 1, 2
 #: A search may not make a step longer than this many times its calls.
@@ -128,7 +128,11 @@ def expand(t, choice, held):
                 own = life[source]
                 last = life_last[own]
                 waits = count - last > 1 or (last < 0 and t.origin[source] == INPUT)
-                if waits and not (last < 0 and t.origin[source] == PERSISTENT):
+                if (
+                    waits
+                    and t.movable[source]
+                    and not (last < 0 and t.origin[source] == PERSISTENT)
+                ):
                     gap_var[gaps], gap_life[gaps] = source, own
                     gap_after[gaps], gap_before[gaps] = last, count
                     gaps += 1

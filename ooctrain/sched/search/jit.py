@@ -25,6 +25,6 @@ def compiled(function: Callable) -> Callable:
     before = numba.config.CACHE_DIR  # type: ignore[attr-defined]
     numba.config.CACHE_DIR = _folder()  # type: ignore[attr-defined]
     try:
-        return numba.njit(nogil=True, cache=True)(function)  # type: ignore[call-overload]
+        return numba.njit(nogil=True, cache=True)(function)
     finally:
         numba.config.CACHE_DIR = before  # type: ignore[attr-defined]

@@ -37,8 +37,8 @@ class Pieces(NamedTuple):
 
     Args:
         size: bytes.
-        written: the run that writes them; -1: they are on the host before the step.
-        after, before: the runs around the gap.
+        written: the run that writes them; -1: they are there before the step.
+        after, before: the runs around the gap; after = -1: they are on the host before the step.
         copy: the first piece that brings these bytes to the host: later ones need not.
     """
 
@@ -71,11 +71,13 @@ def cut(step, evicted, chunk_bytes):
         while lo < evicted[gap]:
             hi = min(evicted[gap], lo + chunk_bytes) if chunk_bytes else evicted[gap]
             size[piece] = hi - lo
-            written[piece] = -1 if step.gap_after[gap] < 0 else max(step.life_first[life], 0)
+            written[piece] = step.life_first[life]
             after[piece] = step.gap_after[gap]
             before[piece] = step.gap_before[gap]
             known = hi <= hosted[life]
-            copy[piece] = first[life] + (lo // chunk_bytes if chunk_bytes else 0) if known else piece
+            copy[piece] = (
+                first[life] + (lo // chunk_bytes if chunk_bytes else 0) if known else piece
+            )
             piece += 1
             lo = hi
         if evicted[gap] > hosted[life]:
@@ -110,8 +112,8 @@ def play(t, step, evicted, budget_bytes, chunk_bytes, link):
         awaited[pieces.before[piece]] += 1
     outgoing = np.argsort(pieces.written, kind="mergesort")
     releasing = np.argsort(pieces.after, kind="mergesort")
-    is_out = pieces.written < 0
-    copied = pieces.written < 0  # by copies
+    is_out = pieces.after < 0
+    copied = pieces.after < 0  # by copies
     stays = np.zeros(count, np.bool_)
     now = last_end = 0
     position, ended, held = 0, -1, step.start
@@ -125,12 +127,12 @@ def play(t, step, evicted, budget_bytes, chunk_bytes, link):
         while moved:
             moved = False
             idle = run_ends == NEVER
-            if idle and position < runs and not awaited[position]:
-                if held + step.claim[position] <= budget_bytes:
-                    held += step.claim[position]
-                    run_ends = now + t.duration_ns[step.runs[position]]
-                    moved = True
-                    continue
+            ready = idle and position < runs and not awaited[position]
+            if ready and held + step.claim[position] <= budget_bytes:
+                held += step.claim[position]
+                run_ends = now + t.duration_ns[step.runs[position]]
+                moved = True
+                continue
             starved = idle and position < runs and awaited[position] > 0
             for turn in range(2):
                 if (turn == 0) != (link.shared and starved):
@@ -172,7 +174,8 @@ def play(t, step, evicted, budget_bytes, chunk_bytes, link):
                     )
                 else:
                     due = idle and pieces.before[piece] == position
-                    if not (due or free_link) or pieces.after[piece] > ended or copied[pieces.copy[piece]]:
+                    gone = copied[pieces.copy[piece]]
+                    if not (due or free_link) or pieces.after[piece] > ended or gone:
                         continue
                     if not fits(room, pieces.size[piece], first, pieces.before[piece]):
                         continue

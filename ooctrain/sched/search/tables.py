@@ -32,6 +32,8 @@ class Tables(NamedTuple):
         producer: the call that writes it; -1: none.
         last_use: the last call that touches it; the number of calls if the next step needs it.
         drop_after: the last call of the forward pass that touches it; -1: none.
+        movable: whether it may spend a gap on the host: a parameter's new value may not, as it
+            shares the old one's host slot.
         granted: bytes that the allocator grants it.
         duration_ns, workspace, pure: of each call.
     """
@@ -45,6 +47,7 @@ class Tables(NamedTuple):
     producer: np.ndarray
     last_use: np.ndarray
     drop_after: np.ndarray
+    movable: np.ndarray
     granted: np.ndarray
     duration_ns: np.ndarray
     workspace: np.ndarray
@@ -65,6 +68,7 @@ def tables_of(trace: Trace, machine: Machine, granule: Granule) -> Tables:
         _ints([-1 if call is None else call for call in trace.producer]),
         _ints(last_uses(trace)),
         _ints([last_forward_use(trace, v.id) for v in trace.variables]),
+        np.array([v.id not in trace.carries for v in trace.variables], np.bool_),
         _ints([granule.granted(v.nbytes) for v in trace.variables]),
         _ints(call_durations_ns(trace, machine)),
         _ints([granule.granted(call.workspace_bytes) for call in trace.calls]),

@@ -1,0 +1,74 @@
+"""What planners that compute again have in common: a choice of dropped values becomes a plan.
+
+In: runs (from `rematerialise`). Out: a `Plan` whose memory is made up by offloading what is still
+too much. The one idea: once it is settled which calls run again, the rest is the offloading problem
+that `belady.py` solves. Read next: `prefix.py`, `combined.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ooctrain.cost import Machine
+from ooctrain.sched.base import make_plan
+from ooctrain.sched.belady import evictions
+from ooctrain.sched.decisions import Decisions, Gap, possible_gaps
+from ooctrain.sched.lower import lower
+from ooctrain.sched.profile import tabulate
+from ooctrain.sched.schedule import Granule, Plan, Run
+from ooctrain.sched.swap import in_pieces, least_budget
+from ooctrain.trace import Trace
+
+#: A copy moves at most this fraction of the budget.
+PIECES = 128
+#: And at least this many times what passes the link during its latency: 5 % are lost to it.
+LATENCIES_PER_PIECE = 20
+
+
+def offload(
+    trace: Trace, runs: tuple[Run, ...], budget_bytes: int, machine: Machine, granule: Granule
+) -> Decisions:
+    """The runs, and what Belady's rule sends to the host so that they fit.
+
+    Args:
+        runs: with `least_bytes(...)` at most `budget_bytes`.
+
+    Cost: O(runs + gaps log gaps).
+    """
+    table = tabulate(Decisions(runs), trace, machine, granule)
+    step = piece_bytes(budget_bytes, machine)
+    gaps = evictions(movable_gaps(trace, runs), table.resident_bytes, budget_bytes, granule)
+    return Decisions(runs, tuple(piece for gap in gaps for piece in in_pieces(gap, step, granule)))
+
+
+def least_bytes(
+    trace: Trace, runs: tuple[Run, ...], machine: Machine, granule: Granule
+) -> tuple[int, str]:
+    """(bytes, call): the least budget for some runs if all that can goes to the host."""
+    gaps = tuple(movable_gaps(trace, runs))
+    return least_budget(tabulate(Decisions(runs, gaps), trace, machine, granule), trace)
+
+
+def movable_gaps(trace: Trace, runs: Sequence[Run]) -> list[Gap]:
+    """Gaps that a whole variable may spend on the host. As `swap.swap_gaps`, for any runs."""
+    return [
+        gap
+        for gap in possible_gaps(trace, runs)
+        if gap.after >= 0 and gap.before - gap.after > 1 and gap.var not in trace.carries
+    ]
+
+
+def piece_bytes(budget_bytes: int, machine: Machine) -> int:
+    """How large the pieces are in which a gap travels."""
+    rate = max(machine.in_bytes_per_us, machine.out_bytes_per_us)
+    return max(budget_bytes // PIECES, int(LATENCIES_PER_PIECE * machine.latency_us * rate), 1)
+
+
+def plan_of(
+    decisions: Decisions, trace: Trace, budget_bytes: int, machine: Machine, granule: Granule,
+    notes: Mapping[str, Any],
+) -> Plan:  # fmt: skip
+    """The as-soon-as-possible plan of some decisions."""
+    schedule = lower(decisions, trace, budget_bytes, machine, granule)
+    return make_plan(schedule, trace, machine, notes)

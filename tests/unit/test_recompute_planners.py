@@ -1,0 +1,80 @@
+"""Planners that compute again: their laws, and that they are as good as they say."""
+
+from __future__ import annotations
+
+import pytest
+
+import ooctrain as oc
+from ooctrain.rewrite import apply_rewrites
+from ooctrain.sched.belady import Belady
+from ooctrain.sched.budget import trace_minimum_bytes, trace_peak_bytes
+from ooctrain.sched.combined import Combined
+from ooctrain.sched.prefix import Prefix, by_recompute_time
+from ooctrain.sched.rematerialise import droppable
+from ooctrain.sched.schedule import BYTES, Run
+from ooctrain.sched.verify import verify
+from ooctrain.sched.window import Window
+from ooctrain.testing.check_planner import check_planner
+
+
+@pytest.fixture(scope="module")
+def resnet():
+    model = oc.models.build("resnet18", num_classes=10, stem="cifar")
+    return apply_rewrites(oc.trace(model, (256, 3, 32, 32)), ("fuse", "share_storage"))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled():
+    """Compiles the search, so that no time limit below pays for it."""
+    chain = oc.chain([4] * 4, [4] * 4, [1] * 3, [1] * 3, [0] * 3, [0] * 3)
+    least = trace_minimum_bytes(chain, BYTES)
+    Combined(evaluations=10).plan(chain, least, oc.machine("v100-pcie"))
+
+
+def budget(trace, fraction):
+    least, most = trace_minimum_bytes(trace, BYTES), trace_peak_bytes(trace, BYTES)
+    return round(least + fraction * (most - least))
+
+
+@pytest.mark.parametrize("planner", [Prefix(steps=4), Combined(evaluations=300)])
+def test_planners_keep_the_laws(planner):
+    assert check_planner(planner, examples=12, seed=3, time_limit_s=60) >= 2
+
+
+def test_prefix_sorts_what_can_be_dropped_by_the_time_to_get_it_back(resnet):
+    order = by_recompute_time(resnet, oc.machine("v100-pcie"))
+    assert sorted(order) == sorted(droppable(resnet))
+    ops = [type(resnet.calls[resnet.producer[var]].op).__name__ for var in order]
+    places = {op: [p for p, other in enumerate(ops) if other == op] for op in set(ops)}
+    middle = {op: sum(found) / len(found) for op, found in places.items()}
+    assert middle["BatchNormApply"] < middle["Conv2d"]
+
+
+@pytest.mark.parametrize("fraction", [0.05, 0.25])
+def test_computing_again_beats_offloading_alone_on_a_slow_link(resnet, fraction):
+    machine, size = oc.machine("v100-pcie"), budget(resnet, fraction)
+    plans = [p.plan(resnet, size, machine) for p in (Belady(), Prefix(), Combined(3000))]
+    for plan in plans:
+        verify(plan, resnet, size, machine)
+    belady, prefix, combined = (plan.makespan_us for plan in plans)
+    assert combined <= prefix <= belady
+    assert combined < belady
+    assert len([i for i in plans[1].schedule.instructions if isinstance(i, Run)]) > len(
+        resnet.calls
+    )
+
+
+def test_combined_is_never_worse_than_its_starts_and_deterministic(resnet):
+    machine, size = oc.machine("v100-32gb-nvlink"), budget(resnet, 0.1)
+    found = Combined(evaluations=500).plan(resnet, size, machine, seed=7)
+    again = Combined(evaluations=500).plan(resnet, size, machine, seed=7)
+    assert found.schedule == again.schedule
+    for planner in (Belady(), Prefix(), Window()):
+        assert found.makespan_us <= planner.plan(resnet, size, machine).makespan_us
+
+
+def test_a_time_limit_cuts_the_search_short_and_says_so(resnet):
+    machine, size = oc.machine("v100-pcie"), budget(resnet, 0.1)
+    plan = Combined(evaluations=10**9).plan(resnet, size, machine, time_limit_s=0.5)
+    assert plan.notes["cut_short"]
+    verify(plan, resnet, size, machine)
