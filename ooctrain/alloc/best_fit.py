@@ -123,6 +123,7 @@ class BestFit:
         return {
             "allocator": self.name,
             "budget": self.budget_bytes,
+            "base": self._base,
             "blocks": describe(self._books.live.values()),
             "holes": [list(hole) for hole in holes],
             "top": self._top,
