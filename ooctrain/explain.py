@@ -144,6 +144,12 @@ CODES: Mapping[str, Explanation] = {
         "ooctrain replay README.md",
         "write it again with `ooctrain plan MODEL --allocation-log FILE`",
     ),
+    "OOC-115": Explanation(
+        "an error in a file of your own",
+        "A model, planner or allocator that was named as file.py:Name raised an error of its own.",
+        "ooctrain plan lenet --planner mine.py:Mine, whose plan() divides by zero",
+        "`ooctrain --traceback COMMAND ...` shows the whole way there",
+    ),
     "OOC-120": Explanation(
         "no schedule fits the budget",
         "This planner finds no list that stays within the budget. `minimum_bytes` is the "
@@ -172,6 +178,14 @@ CODES: Mapping[str, Explanation] = {
         "A block was freed twice, after its allocator was closed, or belongs to another allocator.",
         "block = allocator.allocate(4096, 'x'); allocator.free(block); allocator.free(block)",
         "free each block once",
+    ),
+    "OOC-132": Explanation(
+        "an allocator's block cannot be used",
+        "The allocator, most likely one of your own, hands out a block that lies on another live "
+        "one, is not aligned, or holds less than was asked for. Training on it would give wrong "
+        "numbers without any complaint, so it is looked for in the replay before the first step.",
+        "ooctrain train lenet --allocator mine.py:Mine, whose allocate() returns one address twice",
+        "oc.testing.check_allocator(Mine) shows the shortest list of requests that does it",
     ),
     "OOC-140": Explanation(
         "a copy failed",

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ooctrain.alloc.base import Allocator, Block, RangedAllocator, Reached, make_changes
+from ooctrain.alloc.checked import Checked
 from ooctrain.alloc.log import Recorder, foresee
 from ooctrain.alloc.paper import PaperAllocator, PaperMemory
 from ooctrain.alloc.registry import AllocatorChoice
@@ -182,7 +183,8 @@ def reserved_peak(schedule: Schedule, trace: Trace, choice: AllocatorChoice) -> 
 
     Raises:
         OutOfDeviceMemory: not even many times the ledger's peak would do.
-        PlanMismatch: the allocator cannot hold the schedule's ranges.
+        PlanMismatch: the allocator cannot hold the schedule's ranges, or hands out blocks that
+            cannot be used.
 
     Cost: a few microseconds an instruction.
     """
@@ -191,7 +193,7 @@ def reserved_peak(schedule: Schedule, trace: Trace, choice: AllocatorChoice) -> 
     factor = 1
     while True:
         try:
-            return _replay(program, choice.make(PaperMemory(arena_bytes * factor)))
+            return _replay(program, Checked(choice.make(PaperMemory(arena_bytes * factor))))
         except OutOfDeviceMemory:
             if factor == _MAX_ARENA_FACTOR:
                 raise

@@ -1,0 +1,384 @@
+"""Wrappers: one more promise around any allocator, and around each other.
+
+In: an allocator. Out: an allocator that does what the inner one does, and besides limits it, counts
+it, writes it down, poisons, fails on purpose, serves threads, or checks it. The one idea: each
+wrapper is one concern, so they nest in any order: `Limited(Logged(BestFit(memory)), 1 << 20)`; the
+base allocators stay free of all this. A wrapper has the methods for ranges always; whether they
+work is the inner one's `granule.ranges`.
+
+On the command line a combination of one's own is a function in a file: `--allocator mine.py:make`,
+where `make(memory)` returns the outermost wrapper. Source: RMM's adaptors, which compose like this.
+Read next: `log.py` (`Recorder`, here `Logged`), `checked.py`.
+"""
+
+from __future__ import annotations
+
+import operator
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, Protocol
+
+from ooctrain.alloc.base import (
+    Allocator,
+    Block,
+    Changes,
+    RangedAllocator,
+    Reached,
+    Stats,
+    make_changes,
+)
+from ooctrain.alloc.log import Recorder as Logged
+from ooctrain.errors import ConfigError, OutOfDeviceMemory
+from ooctrain.units import MAX_BYTES, Granule, format_bytes
+
+__all__ = ["Counted", "FailAt", "Limited", "Logged", "Poisoned", "ThreadSafe", "Wrapper"]
+FRESH, FREED = 0xFF, 0x7F
+
+
+class Wrapper:
+    """Passes everything on. The wrappers below say what they do besides.
+
+    Args:
+        inner: the allocator that does it.
+    """
+
+    def __init__(self, inner: Allocator):
+        self.inner = inner
+        self.name, self.budget_bytes = inner.name, inner.budget_bytes
+        self.granule: Granule = inner.granule
+
+    def allocate(self, nbytes: int, tag: str = "") -> Block:
+        """A block of the inner allocator."""
+        return self.inner.allocate(nbytes, tag)
+
+    def free(self, block: Block, after: Sequence[Reached] = ()) -> None:
+        """Gives it back to the inner allocator."""
+        self.inner.free(block, after)
+
+    def reserve(self, nbytes: int, tag: str = "") -> Block:
+        """An address range of the inner allocator. Raises ConfigError: it has none."""
+        return self._ranged().reserve(nbytes, tag)
+
+    def map_range(self, block: Block, lo: int, hi: int) -> None:
+        """Claims a range of the inner allocator. Raises ConfigError: it has none."""
+        self._ranged().map_range(block, lo, hi)
+
+    def unmap_range(self, block: Block, lo: int, hi: int, after: Sequence[Reached] = ()) -> None:
+        """Gives a range back. Raises ConfigError: the inner allocator has none."""
+        self._ranged().unmap_range(block, lo, hi, after)
+
+    def take_changes(self) -> Changes | None:
+        """The inner allocator's."""
+        return self.inner.take_changes()
+
+    def stats(self) -> Stats:
+        """The inner allocator's."""
+        return self.inner.stats()
+
+    def check(self) -> None:
+        """The inner allocator's."""
+        self.inner.check()
+
+    def snapshot(self) -> dict[str, Any]:
+        """The inner allocator's."""
+        return self.inner.snapshot()
+
+    def close(self) -> list[Block]:
+        """The inner allocator's."""
+        return self.inner.close()
+
+    def _ranged(self) -> RangedAllocator:
+        if not self.granule.ranges or not isinstance(self.inner, RangedAllocator):
+            raise ConfigError(f"allocator {self.name} has no ranges", code="OOC-108")
+        return self.inner
+
+
+class Limited(Wrapper):
+    """Reserves no more than so many bytes at a time, however large the arena is.
+
+    Args:
+        inner: the allocator that does it.
+        limit_bytes: of all that is granted or lies in holes.
+
+    Raises:
+        ConfigError: a limit below 1.
+    """
+
+    def __init__(self, inner: Allocator, limit_bytes: int):
+        super().__init__(inner)
+        if limit_bytes < 1:
+            raise ConfigError(f"a limit of {limit_bytes!r} bytes allows nothing", code="OOC-102")
+        size = inner.granule.size_bytes
+        self.budget_bytes = min(inner.budget_bytes, limit_bytes // size * size)
+
+    def allocate(self, nbytes: int, tag: str = "") -> Block:
+        """Raises OutOfDeviceMemory beyond the limit."""
+        self._expect_room(nbytes, tag)
+        block = self.inner.allocate(nbytes, tag)
+        if self.inner.stats().reserved_bytes > self.budget_bytes:
+            # It grew the arena's used part, so giving it back leaves no trace.
+            self.inner.free(block)
+            raise self._beyond(nbytes, tag)
+        return block
+
+    def map_range(self, block: Block, lo: int, hi: int) -> None:
+        """Raises OutOfDeviceMemory beyond the limit."""
+        self._expect_room(hi - lo, block.tag)
+        super().map_range(block, lo, hi)
+
+    def stats(self) -> Stats:
+        """The inner allocator's; what is free is what the limit leaves."""
+        stats = self.inner.stats()
+        free = min(stats.free_bytes, self.budget_bytes - stats.granted_bytes - stats.pending_bytes)
+        return replace(stats, free_bytes=free, largest_bytes=min(stats.largest_bytes, free))
+
+    def _expect_room(self, nbytes: int, tag: str) -> None:
+        try:
+            size = operator.index(nbytes)
+        except TypeError:
+            size = 0
+        held = self.inner.stats().granted_bytes
+        # What is no size at all is for the inner allocator to refuse.
+        if size < MAX_BYTES and held + self.granule.granted(size) > self.budget_bytes:
+            raise self._beyond(nbytes, tag)
+
+    def _beyond(self, nbytes: int, tag: str) -> OutOfDeviceMemory:
+        stats = self.inner.stats()
+        return OutOfDeviceMemory(
+            f"{format_bytes(nbytes)} more are over the limit of {format_bytes(self.budget_bytes)}",
+            where=f"{tag or 'a block'}, allocator {self.name}",
+            numbers=f"granted {stats.granted_bytes} B, reserved {stats.reserved_bytes} B, limit "
+            f"{self.budget_bytes} B",
+            fix="a larger limit, or free something first",
+        )
+
+
+class Counted(Wrapper):
+    """Counts calls and measures the time that the inner allocator takes.
+
+    Attributes:
+        calls: {method: how often it was called}.
+        spent_ns: {method: time within it}.
+        bytes_by_tag: {tag: bytes asked for in all}.
+    """
+
+    def __init__(self, inner: Allocator):
+        super().__init__(inner)
+        self.calls: Counter[str] = Counter()
+        self.spent_ns: Counter[str] = Counter()
+        self.bytes_by_tag: Counter[str] = Counter()
+
+    def allocate(self, nbytes: int, tag: str = "") -> Block:
+        """Counted, also if it is refused."""
+        with self._counting("allocate"):
+            block = self.inner.allocate(nbytes, tag)
+        self.bytes_by_tag[tag] += nbytes
+        return block
+
+    def free(self, block: Block, after: Sequence[Reached] = ()) -> None:
+        """Counted."""
+        with self._counting("free"):
+            self.inner.free(block, after)
+
+    def map_range(self, block: Block, lo: int, hi: int) -> None:
+        """Counted."""
+        with self._counting("map_range"):
+            super().map_range(block, lo, hi)
+
+    def unmap_range(self, block: Block, lo: int, hi: int, after: Sequence[Reached] = ()) -> None:
+        """Counted."""
+        with self._counting("unmap_range"):
+            super().unmap_range(block, lo, hi, after)
+
+    def take_changes(self) -> Changes | None:
+        """The changes, which count when they are made."""
+        with self._counting("take_changes"):
+            changes = self.inner.take_changes()
+        if changes is None:
+            return None
+
+        def counted() -> None:
+            with self._counting("changes"):
+                changes()
+
+        return counted
+
+    @contextmanager
+    def _counting(self, method: str) -> Iterator[None]:
+        begin_ns = time.perf_counter_ns()
+        try:
+            yield
+        finally:
+            self.calls[method] += 1
+            self.spent_ns[method] += time.perf_counter_ns() - begin_ns
+
+
+class Fillable(Protocol):
+    """Memory that can be filled: a device (`devices.base.Device`), or a test's own."""
+
+    def fill(self, address: int, size_bytes: int, value: int) -> None:
+        """Sets every byte."""
+
+
+class Poisoned(Wrapper):
+    """Fills what is given out with NaN and what is given back with a large number.
+
+    Whoever reads before writing, or after freeing, gets a wrong result that shows: 0xFF is NaN in
+    every float type; 0x7F is 3.4e38 in float32, for what max() and ReLU would swallow as NaN. It
+    fills at once, not on a stream: for use without streams; `Debug(poison=...)` is the same for
+    training.
+
+    Args:
+        inner: the allocator that does it.
+        memory: that its addresses mean.
+    """
+
+    def __init__(self, inner: Allocator, memory: Fillable):
+        super().__init__(inner)
+        self._memory = memory
+        self._whole: dict[int, Block] = {}
+
+    def allocate(self, nbytes: int, tag: str = "") -> Block:
+        """Filled with `FRESH`, its mapping made."""
+        block = self.inner.allocate(nbytes, tag)
+        make_changes(self.inner)
+        self._memory.fill(block.address, block.requested_bytes, FRESH)
+        self._whole[block.id] = block
+        return block
+
+    def map_range(self, block: Block, lo: int, hi: int) -> None:
+        """Filled with `FRESH`, its mapping made."""
+        super().map_range(block, lo, hi)
+        make_changes(self.inner)
+        self._memory.fill(block.address + lo, hi - lo, FRESH)
+
+    def free(self, block: Block, after: Sequence[Reached] = ()) -> None:
+        """Filled with `FREED` behind its last uses; blocks of parts are not."""
+        if self._whole.get(block.id) is block:
+            for event in after:
+                event.wait()
+            self._memory.fill(block.address, block.requested_bytes, FREED)
+        self.inner.free(block, after)
+        self._whole.pop(block.id, None)
+
+
+class FailAt(Wrapper):
+    """Refuses the n-th claim, once, as if memory were short: whoever claims must survive it.
+
+    Args:
+        inner: the allocator that does it.
+        claim: number of the claim that fails, from 0; claims are allocate, reserve and map_range.
+
+    Attributes:
+        claims: made so far.
+    """
+
+    def __init__(self, inner: Allocator, claim: int):
+        super().__init__(inner)
+        self.claim, self.claims = claim, 0
+
+    def allocate(self, nbytes: int, tag: str = "") -> Block:
+        """Raises OutOfDeviceMemory if it is its turn."""
+        self._count(tag)
+        return self.inner.allocate(nbytes, tag)
+
+    def reserve(self, nbytes: int, tag: str = "") -> Block:
+        """Raises OutOfDeviceMemory if it is its turn."""
+        self._count(tag)
+        return super().reserve(nbytes, tag)
+
+    def map_range(self, block: Block, lo: int, hi: int) -> None:
+        """Raises OutOfDeviceMemory if it is its turn."""
+        self._count(block.tag)
+        super().map_range(block, lo, hi)
+
+    def _count(self, tag: str) -> None:
+        self.claims += 1
+        if self.claims == self.claim + 1:
+            raise OutOfDeviceMemory(
+                f"claim {self.claim} fails on purpose", where=f"{tag or 'a block'}, FailAt"
+            )
+
+
+class ThreadSafe(Wrapper):
+    """Serves several threads, and frees that come from finalizers.
+
+    One thread at a time is inside. A finalizer may run anywhere, also while its own thread is
+    inside the allocator: such a free is put off, not lost, and made at the beginning of the next
+    call (which, if that free was none, raises its InvalidFree and does nothing).
+    """
+
+    def __init__(self, inner: Allocator):
+        super().__init__(inner)
+        self._lock = threading.RLock()
+        self._inside = 0
+        self._deferred: deque[tuple[Block, Sequence[Reached]]] = deque()
+
+    def allocate(self, nbytes: int, tag: str = "") -> Block:
+        """Behind the lock."""
+        with self._entered():
+            return self.inner.allocate(nbytes, tag)
+
+    def free(self, block: Block, after: Sequence[Reached] = ()) -> None:
+        """Behind the lock; put off if this very thread is inside already."""
+        with self._lock:
+            if self._inside:
+                self._deferred.append((block, after))
+                return
+        with self._entered():
+            self.inner.free(block, after)
+
+    def reserve(self, nbytes: int, tag: str = "") -> Block:
+        """Behind the lock."""
+        with self._entered():
+            return super().reserve(nbytes, tag)
+
+    def map_range(self, block: Block, lo: int, hi: int) -> None:
+        """Behind the lock."""
+        with self._entered():
+            super().map_range(block, lo, hi)
+
+    def unmap_range(self, block: Block, lo: int, hi: int, after: Sequence[Reached] = ()) -> None:
+        """Behind the lock."""
+        with self._entered():
+            super().unmap_range(block, lo, hi, after)
+
+    def take_changes(self) -> Changes | None:
+        """Behind the lock; the changes themselves are made outside of it."""
+        with self._entered():
+            return self.inner.take_changes()
+
+    def stats(self) -> Stats:
+        """Behind the lock."""
+        with self._entered():
+            return self.inner.stats()
+
+    def check(self) -> None:
+        """Behind the lock."""
+        with self._entered():
+            self.inner.check()
+
+    def snapshot(self) -> dict[str, Any]:
+        """Behind the lock."""
+        with self._entered():
+            return self.inner.snapshot()
+
+    def close(self) -> list[Block]:
+        """Behind the lock."""
+        with self._entered():
+            return self.inner.close()
+
+    @contextmanager
+    def _entered(self) -> Iterator[None]:
+        with self._lock:
+            self._inside += 1
+            try:
+                while self._deferred and self._inside == 1:
+                    self.inner.free(*self._deferred.popleft())
+                yield
+            finally:
+                self._inside -= 1

@@ -1,0 +1,316 @@
+"""Wrappers of allocators: each keeps its promise, alone and around others, and does no more."""
+
+from __future__ import annotations
+
+import gc
+import threading
+
+import pytest
+
+from ooctrain.alloc.base import Allocator, Block
+from ooctrain.alloc.best_fit import BestFit
+from ooctrain.alloc.checked import Checked
+from ooctrain.alloc.paper import PaperMemory
+from ooctrain.alloc.registry import choose_allocator
+from ooctrain.alloc.virtual import VirtualAddressing
+from ooctrain.alloc.wrappers import (
+    Counted,
+    FailAt,
+    Limited,
+    Logged,
+    Poisoned,
+    ThreadSafe,
+    Wrapper,
+)
+from ooctrain.chain import chain
+from ooctrain.errors import ConfigError, InvalidFree, OutOfDeviceMemory, PlanMismatch
+from ooctrain.prepare import Settings, prepare
+from ooctrain.testing.check_allocator import check_allocator
+from ooctrain.testing.strict_memory import StrictMemory
+
+PAGE = 4096
+BUDGET = 16 * PAGE
+
+
+def best_fit() -> BestFit:
+    return BestFit(PaperMemory(BUDGET))
+
+
+def virtual() -> VirtualAddressing:
+    return VirtualAddressing(StrictMemory(BUDGET), PAGE)
+
+
+class Bytes:
+    """Memory that can be filled, by address."""
+
+    def __init__(self):
+        self.values = {}
+
+    def fill(self, address, size_bytes, value):
+        self.values.update(dict.fromkeys(range(address, address + size_bytes), value))
+
+    def read(self, block):
+        return {self.values.get(block.address + i) for i in range(block.requested_bytes)}
+
+
+NESTS = {
+    "limited": lambda inner: Limited(inner, 1 << 40),
+    "logged": Logged,
+    "counted": Counted,
+    "poisoned": lambda inner: Poisoned(inner, Bytes()),
+    "fail-at": lambda inner: FailAt(inner, 1 << 40),
+    "thread-safe": ThreadSafe,
+    "checked": Checked,
+    "all": lambda inner: ThreadSafe(Checked(Counted(Logged(Limited(inner, 1 << 40))))),
+}
+
+
+@pytest.mark.parametrize("name", NESTS)
+def test_they_are_allocators_and_keep_the_laws(name):
+    assert isinstance(NESTS[name](best_fit()), Allocator)
+    assert check_allocator(lambda memory: NESTS[name](BestFit(memory)), examples=20) == 20
+
+
+@pytest.mark.parametrize("name", NESTS)
+def test_ranges_work_if_the_inner_allocator_has_them_and_else_say_so(name):
+    outer = NESTS[name](virtual())
+    block = outer.reserve(4 * PAGE, "x")
+    outer.map_range(block, PAGE, 3 * PAGE)
+    assert outer.stats().granted_bytes == 2 * PAGE
+    outer.unmap_range(block, PAGE, 2 * PAGE)
+    outer.check()
+    assert outer.stats().granted_bytes == PAGE
+    outer.free(block)
+    assert outer.close() == []
+    for act in (lambda a: a.reserve(100), lambda a: a.map_range(Block(1, 0, 1, 1, ""), 0, 1)):
+        with pytest.raises(ConfigError, match="no ranges"):
+            act(NESTS[name](best_fit()))
+
+
+def test_limited_counts_holes_and_leaves_no_trace():
+    limited = Limited(best_fit(), 4 * 512 + 100)
+    assert limited.budget_bytes == 4 * 512
+    a, b, c = (limited.allocate(512, name) for name in "abc")
+    limited.free(b)
+    before, stats = limited.snapshot(), limited.stats()
+    assert (stats.free_bytes, stats.largest_bytes) == (2 * 512, 2 * 512)
+    with pytest.raises(OutOfDeviceMemory, match=r"over the limit of 2.00 KiB"):
+        limited.allocate(2 * 512)  # granted would be 4 sectors, reserved 5
+    assert limited.snapshot() == before
+    limited.allocate(512)
+    limited.allocate(512)
+    with pytest.raises(OutOfDeviceMemory):
+        limited.allocate(1)
+    assert {x["tag"] for x in limited.snapshot()["blocks"]} >= {a.tag, c.tag}
+    with pytest.raises(ConfigError, match="allows nothing"):
+        Limited(best_fit(), 0)
+
+
+def test_limited_holds_for_ranges():
+    limited = Limited(virtual(), 2 * PAGE)
+    block = limited.reserve(4 * PAGE)
+    limited.map_range(block, 0, 2 * PAGE)
+    with pytest.raises(OutOfDeviceMemory):
+        limited.map_range(block, 2 * PAGE, 3 * PAGE)
+
+
+def test_counted_counts_calls_and_bytes_by_tag():
+    counted = Counted(virtual())
+    block = counted.allocate(100, "x")
+    counted.allocate(50, "x")
+    counted.free(block)
+    with pytest.raises(OutOfDeviceMemory):
+        counted.allocate(BUDGET * 2, "large")
+    assert counted.calls == {"allocate": 3, "free": 1}
+    assert counted.bytes_by_tag == {"x": 150}
+    assert all(spent > 0 for spent in counted.spent_ns.values())
+    assert counted.take_changes() is None
+
+
+class Changing(BestFit):
+    """Has a change of mappings to be made."""
+
+    made = 0
+
+    def take_changes(self):
+        def change():
+            self.made += 1
+
+        return change
+
+
+def test_counted_counts_changes_when_they_are_made():
+    inner = Changing(PaperMemory(BUDGET))
+    counted = Counted(inner)
+    changes = counted.take_changes()
+    assert (counted.calls["take_changes"], counted.calls["changes"], inner.made) == (1, 0, 0)
+    changes()
+    assert (counted.calls["changes"], inner.made) == (1, 1)
+
+
+def test_poison_shows_reads_too_early_and_too_late():
+    memory = Bytes()
+    allocator = Poisoned(best_fit(), memory)
+    block = allocator.allocate(700)
+    assert memory.read(block) == {0xFF}
+    memory.fill(block.address, 700, 1)
+    allocator.free(block)
+    assert memory.read(block) == {0x7F}
+    again = allocator.allocate(700)
+    memory.fill(again.address, 700, 2)
+    with pytest.raises(InvalidFree):
+        allocator.free(block)
+    assert memory.read(again) == {2}, "a wrong free poisons nobody else's bytes"
+
+
+def test_fail_at_sweeps_over_every_claim_of_a_client():
+    def client(allocator):
+        kept = [allocator.allocate(100, str(n)) for n in range(3)]
+        allocator.free(kept.pop())
+        kept.append(allocator.allocate(900, "large"))
+
+    for claim in range(10):
+        allocator = FailAt(best_fit(), claim)
+        try:
+            client(allocator)
+        except OutOfDeviceMemory:
+            allocator.check()
+            assert allocator.claims == claim + 1
+            assert allocator.allocate(100)  # it fails once
+        else:
+            break
+    assert claim == 4
+
+
+def test_threads_share_an_allocator():
+    shared = ThreadSafe(best_fit())
+
+    def work():
+        for size in range(1, 400):
+            shared.free(shared.allocate(size))
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    shared.check()
+    stats = shared.stats()
+    assert (stats.allocations, stats.frees, stats.granted_bytes) == (1596, 1596, 0)
+
+
+class Holder:
+    """Frees its block when it is collected, as an array of a user would."""
+
+    def __init__(self, allocator, block):
+        self.allocator, self.block, self.itself = allocator, block, self
+
+    def __del__(self):
+        self.allocator.free(self.block)
+
+
+class CollectingInside(Wrapper):
+    """The garbage collector runs in the middle of an allocation."""
+
+    def allocate(self, nbytes, tag=""):
+        before = self.inner.stats().frees
+        gc.collect()
+        assert self.inner.stats().frees == before, "freed within an allocation"
+        return self.inner.allocate(nbytes, tag)
+
+
+def test_a_free_from_a_finalizer_is_put_off_and_not_lost():
+    """Law P17: also where the finalizer runs inside the allocator."""
+    allocator = ThreadSafe(CollectingInside(best_fit()))
+    gc.disable()
+    try:
+        Holder(allocator, allocator.allocate(100, "held by a cycle"))
+        kept = allocator.allocate(200, "kept")
+    finally:
+        gc.enable()
+    assert [entry["tag"] for entry in allocator.snapshot()["blocks"]] == ["kept"]
+    allocator.free(kept)
+    assert allocator.stats().frees == 2
+    assert allocator.close() == []
+
+
+def test_a_wrong_free_from_a_finalizer_is_told_by_the_next_call():
+    allocator = ThreadSafe(CollectingInside(best_fit()))
+    gc.disable()
+    try:
+        block = allocator.allocate(100)
+        Holder(allocator, block)
+        allocator.free(block)
+        allocator.allocate(100, "here the finalizer runs")
+    finally:
+        gc.enable()
+    with pytest.raises(InvalidFree):
+        allocator.stats()
+    assert len(allocator.snapshot()["blocks"]) == 1
+
+
+class Overlapping(BestFit):
+    """Gives every second block the address of the one before."""
+
+    last = 0
+
+    def allocate(self, nbytes, tag=""):
+        block = super().allocate(nbytes, tag)
+        if block.id % 2 == 0:
+            block.address = self.last
+        self.last = block.address
+        return block
+
+
+class Unaligned(BestFit):
+    """Addresses in the middle of a cache line."""
+
+    def allocate(self, nbytes, tag=""):
+        block = super().allocate(nbytes, tag)
+        block.address += 8
+        return block
+
+
+class Stingy(BestFit):
+    """Rounds down."""
+
+    def allocate(self, nbytes, tag=""):
+        block = super().allocate(nbytes, tag)
+        block.granted_bytes -= 512
+        return block
+
+
+class Absent(BestFit):
+    """Returns nothing."""
+
+    def allocate(self, nbytes, tag=""):
+        super().allocate(nbytes, tag)
+
+
+WRONG = [
+    (Overlapping, r"it lies on '[xy]\d'"), (Unaligned, "no positive multiple of 64"),
+    (Stingy, "with rounding; it says"), (Absent, "it is None"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "words"), WRONG)
+def test_a_users_wrong_allocator_is_named_before_the_first_step(kind, words):
+    trace = chain([3000, 700, 900], [3000, 700, 900], [5, 5], [7, 7], [0, 0], [0, 0])
+    source = f"{__file__}:{kind.__name__}"
+    with pytest.raises(PlanMismatch, match=words) as caught:
+        prepare(trace, Settings(allocator=source, rewrites=(), machine="cpu-generic"))
+    assert caught.value.code == "OOC-132"
+    assert "check_allocator" in str(caught.value)
+
+
+def test_a_combination_of_ones_own_is_a_function_in_a_file(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text(
+        "from ooctrain.alloc.best_fit import BestFit\n"
+        "from ooctrain.alloc.wrappers import Limited, Logged\n"
+        "def make(memory, limit=4096):\n"
+        "    return Limited(Logged(BestFit(memory)), limit)\n"
+    )
+    choice = choose_allocator(f"{path}:make:limit=8KiB", BUDGET)
+    assert choice.budget_bytes == 8192
+    assert choice.make(PaperMemory(BUDGET)).allocate(8192).granted_bytes == 8192
