@@ -1,227 +1,201 @@
 """The laws of an allocator, for the library's own and for a user's.
 
 In: how to make an allocator over a memory. Out: the number of request lists that it passed, or an
-`AllocatorFailure` with the shortest failing list of requests that could be found. The one idea: a
-client that remembers what it was given, over memory that checks every access, sees every broken
-promise; requests are plain data, so a failing list is cut down until each of them is needed.
-Source: notes on allocators, section 5. Read next: `strict_memory.py`, `../alloc/base.py`.
+`AllocatorFailure` with the law and the shortest failing list of requests that Hypothesis could
+find. The one idea: the same requests run over every back end, the strict fake (whose work is done
+as late as it may and in any order), this machine's memory, a plain arena, under a client that
+remembers everything; and each call that obtains something from the driver is refused once, at each
+point of a run. Source: notes on allocators, 5.4. Read next: `allocator_laws.py` for the laws,
+`allocator_client.py`, `../alloc/base.py`.
 """
 
 from __future__ import annotations
 
-import random
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ooctrain.alloc.base import Allocator, Block, RangedAllocator, make_changes
+from ooctrain.alloc.base import Allocator
+from ooctrain.alloc.paper import PaperMemory
 from ooctrain.alloc.registry import choose_allocator
-from ooctrain.errors import ConfigError, InvalidFree, OoctrainError, OutOfDeviceMemory
-from ooctrain.testing.strict_memory import StrictMemory
+from ooctrain.devices.fake_driver import Violation
+from ooctrain.devices.host_vm import why_no_virtual_memory
+from ooctrain.errors import DriverError, OoctrainError
+from ooctrain.testing.allocator_client import Client
+from ooctrain.testing.allocator_grounds import Ground, make_ground
+from ooctrain.testing.allocator_laws import Broken, hold
+from ooctrain.testing.allocator_requests import Program, fragmenting, programs
+from ooctrain.units import Granule
 
 Make = Callable[[Any], Allocator]
-#: ("allocate", bytes), ("free", which live block) or ("part", which): gives a part back and away
-Request = tuple[str, int]
-PAGE_BYTES, ARENA_PAGES, SECTOR_BYTES = 4096, 48, 512
-WRONG_SIZES = (0, -1, 1.5, 2**63, None)
+UNITS = 12
+_PAGE_BYTES = 4096
 
 
 class AllocatorFailure(OoctrainError, AssertionError):
     """An allocator breaks a law.
 
     Attributes:
+        law: its number, such as "P8"; "" for an error that no law names.
         requests: the shortest failing list that was found.
+        program: the same, with the order of queued work; `run_requests` repeats it.
+        backend: on which it fails.
     """
 
     default_code = "OOC-292"
 
-    def __init__(self, what: str, *, requests: Sequence[Request], **details: str):
+    def __init__(self, what: str, *, law: str, program: Program, backend: str, **details: str):
         super().__init__(what, **details)
-        self.requests = tuple(requests)
+        self.law, self.program, self.backend = law, program, backend
+        self.requests = program.requests
 
 
-def check_allocator(make: Make | str, *, examples: int = 100, seed: int = 0) -> int:
-    """Holds an allocator to its promises.
-
-    The laws: live blocks are disjoint, as large as asked for, and keep their bytes; the books are
-    the sums; a refused request changes nothing, and with ranges is refused only if memory is short;
-    wrong sizes and wrong frees are refused; the same requests give the same layout; what was
-    freed can be had again; `close` names what was live.
+def check_allocator(
+    make: Make | str, *, examples: int = 100, seed: int = 0,
+    backends: Sequence[str] = ("strict", "memfd", "plain"),
+) -> int:  # fmt: skip
+    """Holds an allocator to the laws, on every back end that it can stand on.
 
     Args:
         make: the allocator's class, a function that takes the memory, or a name with parameters
             ("va:chunk=4KiB", "file.py:Class").
         examples: how many random lists of requests are tried.
-        seed: of the lists.
+        seed: of the lists; the same seed tries the same ones.
+        backends: "strict", the fake driver; "memfd", this machine's memory mapped by Linux;
+            "plain", memory without mapping, for allocators without ranges.
 
     Returns:
-        The number of lists tried.
+        The number of lists tried on each.
 
     Raises:
         AllocatorFailure: a law is broken.
     """
+    import hypothesis
+
     if isinstance(make, str):
-        make = choose_allocator(make, ARENA_PAGES * PAGE_BYTES, binding=False).make
-    rng = random.Random(seed)
-    for _ in range(examples):
-        requests = _random_requests(rng)
-        problem = _problem(make, requests)
-        if problem:
-            shortest = _shorten(make, requests)
-            listed = ", ".join(f"{what} {value}" for what, value in shortest)
-            raise AllocatorFailure(
-                _problem(make, shortest), requests=shortest, where=f"after: {listed}",
-                fix="ooctrain/alloc/base.py says what an allocator promises",
-            )  # fmt: skip
+        make = choose_allocator(make, 2 * UNITS * _PAGE_BYTES, binding=False).make
+    usable = _usable(make, backends)
+    failing: list[tuple[Program, str, Exception]] = []
+    granule, unit, _ = _sizes(make)
+
+    def passes(program: Program) -> None:
+        for backend in usable:
+            try:
+                run_requests(make, program, backend)
+            except Exception as error:
+                failing.append((program, backend, error))
+                raise
+
+    lists = programs(granule, unit, UNITS)
+    tried = hypothesis.settings(
+        max_examples=examples, database=None, deadline=None, print_blob=False,
+        report_multiple_bugs=False, suppress_health_check=list(hypothesis.HealthCheck),
+        phases=(hypothesis.Phase.generate, hypothesis.Phase.shrink),
+        verbosity=hypothesis.Verbosity.quiet,
+    )(hypothesis.seed(seed)(hypothesis.given(lists)(passes)))  # fmt: skip
+    try:
+        tried()
+        for backend in usable:
+            failing.append((fragmenting(granule, unit), backend, AssertionError()))
+            sweep_refusals(make, backend)
+    except Exception as error:
+        program, backend, cause = failing[-1]
+        raise _failure(program, backend, cause if str(cause) else error, seed) from error
     return examples
 
 
-def _random_requests(rng: random.Random) -> list[Request]:
-    sizes = [rng.randint(1, 14 * PAGE_BYTES) for _ in range(4)]
-    requests: list[Request] = []
-    for _ in range(rng.randint(1, 50)):
-        what = rng.choices(["allocate", "free", "part"], [5, 4, 1])[0]
-        some = rng.choice([*sizes, rng.randint(1, 6 * PAGE_BYTES)])
-        requests.append((what, some if what == "allocate" else rng.randrange(40)))
-    return requests
+def run_requests(make: Make, program: Program, backend: str = "strict") -> None:
+    """Runs one list of requests; use it to repeat what `check_allocator` found.
 
-
-def _problem(make: Make, requests: Sequence[Request]) -> str:
-    """What is wrong, or an empty text."""
-    try:
-        _Client(make).run(requests)
-        if _layout(make, requests) != _layout(make, requests):
-            return "the same requests gave two layouts"
-    except AssertionError as broken:
-        return str(broken) or "check() fails"
-    except (OoctrainError, ArithmeticError, LookupError, TypeError, AttributeError) as error:
-        return f"unexpected {error!r}"
-    return ""
-
-
-def _layout(make: Make, requests: Sequence[Request]) -> dict[str, Any]:
-    client = _Client(make)
-    for request in requests:
+    Raises:
+        Broken: a law is broken.
+    """
+    client = _client(make, program, backend)
+    for request in program.requests:
         client.serve(request)
-    return client.allocator.snapshot()
+    layout = client.allocator.snapshot()
+    if backend == "memfd":
+        client.abandon()
+        return
+    last = client.finish()
+    if backend == "strict":
+        again = _client(make, program, backend, thorough=False)
+        for request in program.requests:
+            again.serve(request)
+        hold("P15", again.allocator.snapshot() == layout, "two runs gave two layouts")
+        hold("P12", again.finish(backwards=True) == last, "the order of frees is still seen")
 
 
-def _shorten(make: Make, requests: Sequence[Request]) -> list[Request]:
-    """Leaves requests out, one after the other, as long as something is still wrong."""
-    kept, place = list(requests), 0
-    while place < len(kept):
-        without = kept[:place] + kept[place + 1 :]
-        if _problem(make, without):
-            kept = without
-        else:
-            place += 1
-    return kept
+def sweep_refusals(make: Make, backend: str = "strict") -> int:
+    """Refuses each obtaining call of a run once: the first, the second, until none is left.
 
+    Returns:
+        How many calls were refused, one in each run.
 
-class _Client:
-    """Remembers what it was given and what it wrote there."""
-
-    def __init__(self, make: Make):
-        sample = make(StrictMemory(ARENA_PAGES * PAGE_BYTES, PAGE_BYTES))
-        unit = PAGE_BYTES if sample.granule.ranges else SECTOR_BYTES
-        self.memory = StrictMemory(ARENA_PAGES * PAGE_BYTES, unit)
-        self.allocator = make(self.memory)
-        self.live: list[tuple[Block, int]] = []
-        self.marks = 0
-
-    def run(self, requests: Sequence[Request]) -> None:
-        self._refuses_nonsense()
-        for request in requests:
-            self.serve(request)
-            self.allocator.check()
-            self._books_balance()
-        left = [block for block, _ in self.live]
-        self._gives_all_back()
-        assert sorted(b.id for b in self.allocator.close()) == [], f"close forgets {left}"
-
-    def serve(self, request: Request) -> None:
-        what, value = request
-        if what == "allocate":
-            self._allocate(value)
-        elif self.live:
-            block, mark = self.live[value % len(self.live)]
-            self._keeps_bytes(block, mark)
-            if what == "free":
-                del self.live[value % len(self.live)]
-                self.allocator.free(block)
-                self._refuses_to_free(block)
-            elif isinstance(self.allocator, RangedAllocator):
-                self._part(self.allocator, block, mark)
-
-    def _allocate(self, nbytes: int) -> None:
-        granted = self.allocator.granule.granted(nbytes)
-        before = self.allocator.snapshot()
+    Raises:
+        Broken: a refusal left something behind, or the same request was not served afterwards.
+    """
+    granule, unit, _ = _sizes(make)
+    program = fragmenting(granule, unit)
+    for number in itertools.count():
+        ground = _ground(make, program, backend)
+        before = ground.held()
+        ground.refuse(number)
         try:
-            block = self.allocator.allocate(nbytes, f"block {self.marks}")
-        except OutOfDeviceMemory:
-            assert self.allocator.snapshot() == before, "a refused request changed something"
-            held = sum(b.granted_bytes for b, _ in self.live)
-            short = held + granted > self.allocator.budget_bytes
-            assert short or not self.allocator.granule.ranges, "refused although enough is free"
-            return
-        make_changes(self.allocator)
-        assert block.granted_bytes == granted, f"{block.granted_bytes} B granted, not {granted}"
-        self._is_apart(block)
-        self.marks += 1
-        self.memory.write(block.address, block.requested_bytes, self.marks)
-        self.live.append((block, self.marks))
+            client = Client(make, ground)
+        except DriverError:
+            hold("P8", ground.held() == before, "the constructor leaves something behind")
+            client = Client(make, ground)
+        for request in program.requests:
+            client.serve(request)
+        untouched = ground.take_back()
+        client.finish()
+        if untouched or not before:
+            return number
+    raise AssertionError("unreachable")
 
-    def _part(self, allocator: RangedAllocator, block: Block, mark: int) -> None:
-        """Gives the last granule back and claims it again."""
-        size = allocator.granule.size_bytes
-        lo = (block.requested_bytes - 1) // size * size
-        before = block.granted_bytes
-        allocator.unmap_range(block, lo, block.requested_bytes)
-        assert block.granted_bytes == before - size, "unmap_range gives nothing back"
-        allocator.map_range(block, lo, block.requested_bytes)
-        make_changes(allocator)
-        self.memory.write(block.address + lo, block.requested_bytes - lo, mark)
 
-    def _is_apart(self, block: Block) -> None:
-        lo, hi = block.address, block.address + block.granted_bytes
-        for other, _ in self.live:
-            apart = hi <= other.address or other.address + other.granted_bytes <= lo
-            assert apart, f"{block.tag} lies on {other.tag}"
+def _usable(make: Make, backends: Sequence[str]) -> list[str]:
+    """The back ends that the allocator can stand on."""
+    usable = [b for b in backends if b != "memfd" or not why_no_virtual_memory()]
+    if "plain" in usable and _sample(make).granule.ranges:
+        usable.remove("plain")
+    return usable
 
-    def _keeps_bytes(self, block: Block, mark: int) -> None:
-        found = set(self.memory.read(block.address, block.requested_bytes))
-        assert found == {mark}, f"somebody wrote into {block.tag}"
 
-    def _books_balance(self) -> None:
-        stats = self.allocator.stats()
-        requested = sum(block.requested_bytes for block, _ in self.live)
-        granted = sum(block.granted_bytes for block, _ in self.live)
-        assert stats.requested_bytes == requested, "requested_bytes is not the sum"
-        assert stats.granted_bytes == granted, "granted_bytes is not the sum"
-        assert granted <= stats.reserved_bytes <= self.allocator.budget_bytes, "reserved_bytes"
-        assert stats.peak_granted_bytes >= granted, "the peak is lower than the present value"
+def _sample(make: Make) -> Allocator:
+    return make(PaperMemory(2 * UNITS * _PAGE_BYTES))
 
-    def _refuses_nonsense(self) -> None:
-        for wrong in WRONG_SIZES:
-            try:
-                self.allocator.allocate(wrong)  # type: ignore[arg-type]
-            except ConfigError:
-                continue
-            raise AssertionError(f"allocate({wrong!r}) is not refused")
 
-    def _refuses_to_free(self, block: Block) -> None:
-        try:
-            self.allocator.free(block)
-        except InvalidFree:
-            return
-        raise AssertionError(f"{block.tag} can be freed twice")
+def _sizes(make: Make) -> tuple[Granule, int, int]:
+    """(granule, bytes that requests are about multiples of, bytes of a page of the fake)."""
+    granule = _sample(make).granule
+    size = granule.size_bytes
+    unit = -(-_PAGE_BYTES // size) * size
+    return granule, unit, size if granule.ranges else unit
 
-    def _gives_all_back(self) -> None:
-        """Everything freed, one block can have nearly the whole arena."""
-        for block, mark in self.live:
-            self._keeps_bytes(block, mark)
-            self.allocator.free(block)
-        self.live.clear()
-        assert self.allocator.stats().granted_bytes == 0, "granted_bytes is not 0 at the end"
-        self._allocate(self.allocator.budget_bytes)
-        assert self.live, "what was freed cannot be had again"
-        self.allocator.free(self.live.pop()[0])
+
+def _ground(make: Make, program: Program, backend: str) -> Ground:
+    _, unit, page = _sizes(make)
+    return make_ground(backend, UNITS * unit, page, program.order)
+
+
+def _client(make: Make, program: Program, backend: str, *, thorough: bool = True) -> Client:
+    return Client(make, _ground(make, program, backend), thorough=thorough and backend == "strict")
+
+
+def _failure(program: Program, backend: str, error: Exception, seed: int) -> AllocatorFailure:
+    if isinstance(error, Violation):
+        error = Broken("P5", error.what)
+    elif isinstance(error, AssertionError) and not isinstance(error, Broken):
+        error = Broken("P16", f"check() fails: {error}")
+    law = error.law if isinstance(error, Broken) else ""
+    what = str(error) if law else f"unexpected {error!r}"
+    listed = "\n".join(f"{n:3d}. {r}" for n, r in enumerate(program.requests, 1))
+    order = f"; work in the order {program.order}" if program.order else ""
+    return AllocatorFailure(
+        what, law=law, program=program, backend=backend,
+        where=f"backend {backend}, after{order}\n{listed}",
+        fix=f"repeat it by run_requests(make, failure.program, {backend!r}) or seed={seed}; "
+        "ooctrain/testing/allocator_laws.py states the laws",
+    )  # fmt: skip

@@ -363,10 +363,11 @@ class Shifted(BestFit):
 
 
 @pytest.mark.parametrize(
-    ("allocator", "words"),
-    [(Forgetful, "fails|cannot be had|gap"), (Generous, "freed twice"), (Shifted, "gap|mapped")],
+    ("allocator", "laws"),
+    [(Forgetful, "P7 P12 P16 B1"), (Generous, "P10"), (Shifted, "P5 P16 B3")],
 )
-def test_broken_allocators_are_caught_with_few_requests(allocator, words):
-    with pytest.raises(AllocatorFailure, match=words) as caught:
+def test_broken_allocators_are_caught_with_few_requests(allocator, laws):
+    with pytest.raises(AllocatorFailure) as caught:
         check_allocator(allocator)
+    assert caught.value.law in laws.split()
     assert len(caught.value.requests) <= 3

@@ -1,0 +1,452 @@
+"""A client that remembers what an allocator gave it, and holds it to that.
+
+In: an allocator over a `Ground`, and requests. Out: nothing, or `Broken` with the law. The one
+idea: the client does what the executor does. A claim waits for every release listed before it,
+work on a block waits for the block's earlier work, and a release tells the events of its last uses;
+so whatever is wrong afterwards, two blocks in one place, bytes that change, books that do not add
+up, memory that is mapped too late or not given back, is the allocator's doing. Laws P1 to P18 are
+numbered as in `allocator_laws.py`, where each is stated. Read next: `check_allocator.py`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+from ooctrain.alloc.base import Allocator, Block
+from ooctrain.errors import ConfigError, DriverError, InvalidFree, OutOfDeviceMemory
+from ooctrain.testing.allocator_grounds import STREAMS, Ground, Reached
+from ooctrain.testing.allocator_laws import Broken, Step, View, hold, own_laws
+from ooctrain.testing.allocator_requests import Request
+
+WRONG_SIZES = (0, -1, 1.5, 2**63, None, True)
+ALIGN_BYTES = 512
+_MARKS = 250
+
+
+@dataclass(slots=True, eq=False)
+class Held:
+    """A live block: which granules of it are held (None: all), their marks, and the latest work."""
+
+    block: Block
+    marks: dict[int, int] | None
+    mark: int = 0
+    wrote: Reached | None = None
+    reads: list[Reached] = field(default_factory=list)
+
+    def uses(self) -> list[Reached]:
+        """The events of all work that may still use the block."""
+        return [*self.reads, *([self.wrote] if self.wrote else [])]
+
+
+class Client:
+    """Makes requests of one allocator.
+
+    Args:
+        make: makes it over the ground's memory.
+        ground: fresh; `close` closes it.
+        thorough: also check what takes longer, after each request.
+    """
+
+    def __init__(self, make: Callable[[Any], Allocator], ground: Ground, *, thorough: bool = True):
+        self._ground, self._thorough = ground, thorough
+        self._before = ground.held()
+        self.allocator = make(ground.memory)
+        self._laws = own_laws(self.allocator.name)
+        self._unit = self.allocator.granule.size_bytes
+        self.live: list[Held] = []
+        self._dead: list[Block] = []
+        self._releases: list[Reached] = []
+        self._waited = [0] * STREAMS  # how many of the releases each stream waits for already
+        self._made = 0
+        self._refusal: int | None = None
+        self._peak = (0, 0, 0)
+
+    # Requests.
+
+    def serve(self, request: Request) -> None:
+        """Makes one request and checks what can be seen from outside."""
+        if request.op == "refuse":
+            self._refusal = request.value
+            return
+        before = self._seen() if self._thorough else None
+        if self._refusal is not None:
+            self._ground.refuse(self._refusal)
+        getattr(self, f"_{request.op}")(request)
+        if self._refusal is not None:
+            self._ground.take_back()
+        self._refusal = None
+        self._check_books()
+        if before is not None:
+            for law in self._laws:
+                law(Step(request, self.allocator, before, self._seen()))
+
+    def _punch(self, request: Request) -> None:
+        count = self.allocator.budget_bytes // request.count
+        first = len(self.live)
+        for place in range(count):
+            self._allocate(Request("allocate", request.count, place % STREAMS))
+        for place in reversed(range(first, len(self.live))):
+            if request.value >> (place - first) & 1:
+                self._free(Request("free", place))
+
+    def _allocate(self, request: Request) -> None:
+        nbytes = request.value
+        block = self._obtain(nbytes, lambda: self.allocator.allocate(nbytes, f"b{self._made}"))
+        if block is None:
+            return
+        granted = self.allocator.granule.granted(nbytes)
+        hold("P2", block.granted_bytes == granted >= nbytes, f"{block.granted_bytes} B granted "
+             f"for {nbytes} B, the granule says {granted} B")  # fmt: skip
+        held = Held(block, None)
+        self._welcome(held)
+        self._claim_waits(request.stream)
+        self._put(held, [(0, nbytes)], request.stream)
+
+    def _largest(self, request: Request) -> None:
+        largest = self.allocator.stats().largest_bytes // self._unit * self._unit
+        if largest:
+            before = len(self.live)
+            self._allocate(Request("allocate", largest, request.stream))
+            hold("P9", len(self.live) > before, f"{largest} B were promised, and are refused")
+
+    def _reserve(self, request: Request) -> None:
+        ranged: Any = self.allocator
+        nbytes = request.value
+        block = self._obtain(0, lambda: ranged.reserve(nbytes, f"r{self._made}"))
+        if block is not None:
+            hold("P2", block.granted_bytes == 0, "a reserved block holds something")
+            self._welcome(Held(block, {}))
+
+    def _claim(self, request: Request) -> None:
+        found = self._part(request)
+        if found is None:
+            return
+        ranged: Any = self.allocator
+        held, granules, (lo, hi) = found
+        assert held.marks is not None
+        taken = [g for g in granules if g in held.marks]
+        try:
+            done = self._obtain(hi - lo, lambda: [ranged.map_range(held.block, lo, hi)])
+        except ConfigError:
+            hold("P10", bool(taken), "a claim is refused though nothing of it is held")
+            return
+        if done is None:
+            return
+        hold("P10", not taken, "a part that is held already is given again")
+        self._claim_waits(request.stream)
+        self._put(held, [self._bytes_of(held, g) for g in granules], request.stream)
+
+    def _release(self, request: Request) -> None:
+        found = self._part(request)
+        if found is None:
+            return
+        ranged: Any = self.allocator
+        held, granules, (lo, hi) = found
+        assert held.marks is not None
+        missing = [g for g in granules if g not in held.marks]
+        before = held.block.granted_bytes
+        try:
+            ranged.unmap_range(held.block, lo, hi, held.uses())
+        except ConfigError:
+            hold("P10", bool(missing), "a release is refused though all of it is held")
+            return
+        hold("P10", not missing, "a part that is not held is taken back")
+        hold("P7", held.block.granted_bytes == before - len(granules) * self._unit,
+             "a release gives back another number of granules")  # fmt: skip
+        self._releases += held.uses()
+        for granule in granules:
+            del held.marks[granule]
+
+    def _free(self, request: Request) -> None:
+        if not self.live:
+            return
+        held = self.live.pop(request.value % len(self.live))
+        self.allocator.free(held.block, held.uses())
+        self._releases += held.uses()
+        self._dead.append(held.block)
+
+    def _renew(self, request: Request) -> None:
+        """Frees a whole block and asks for as much again."""
+        whole = [place for place, held in enumerate(self.live) if held.marks is None]
+        if whole:
+            place = whole[request.value % len(whole)]
+            nbytes = self.live[place].block.requested_bytes
+            self._free(Request("free", place))
+            self._allocate(Request("allocate", nbytes, request.stream))
+
+    def _use(self, request: Request) -> None:
+        held = self._pick(request)
+        if held is not None and held.wrote is not None:
+            self._ground.wait(request.stream, held.wrote)
+            self._read(held, request.stream)
+
+    def _write(self, request: Request) -> None:
+        held = self._pick(request)
+        if held is not None and held.wrote is not None:
+            self._put(held, self._ranges(held), request.stream)
+
+    def _again(self, request: Request) -> None:
+        foreign = Block(1, ALIGN_BYTES, 1, self._unit, "foreign")
+        before = self._view()
+        for block in [foreign, *self._dead[-2:]]:
+            try:
+                self.allocator.free(block)
+            except InvalidFree:
+                continue
+            hold("P10", False, f"{block.tag} is freed though it is not live")
+        hold("P10", self._view() == before, "a refused free changed something")
+
+    def _nonsense(self, request: Request) -> None:
+        before = self._view()
+        for wrong in WRONG_SIZES:
+            try:
+                self.allocator.allocate(wrong)  # type: ignore[arg-type]
+            except ConfigError:
+                continue
+            hold("P10", False, f"allocate({wrong!r}) is served")
+        hold("P10", self._view() == before, "a refused size changed something")
+
+    def _work(self, request: Request) -> None:
+        self._ground.work(request.value)
+
+    # The end.
+
+    def finish(self, *, backwards: bool = False) -> dict[str, Any]:
+        """Reads and frees everything; returns the last layout, and checks that nothing is left."""
+        for held in self.live:
+            if held.wrote is not None:
+                self._ground.wait(0, held.wrote)
+                self._read(held, 0)
+        self._complain()
+        for _ in range(len(self.live)):
+            self._free(Request("free", -1 if backwards else 0))
+            self.allocator.check()
+        stats, last = self.allocator.stats(), self.allocator.snapshot()
+        hold("P7", stats.granted_bytes == stats.requested_bytes == 0, "books of nothing are not 0")
+        hold("P18", json.loads(json.dumps(last)) is not None, "the snapshot is no plain data")
+        self._whole_again()
+        live = self.allocator.close()
+        hold("P11", live == [], f"close() returns {len(live)} blocks, none is live")
+        kept = self._ground.held().get("reservations", 0) - self._before.get("reservations", 0)
+        # Memory that is used in one piece keeps that piece's addresses until it is closed.
+        hold("P11", kept <= (not self.allocator.granule.ranges), f"{kept} address ranges are kept")
+        self._refuses_after_close()
+        left = {k: n for k, n in self._ground.close().items() if n}
+        hold("P11", not left, f"not given back: {left}")
+        return last
+
+    def abandon(self) -> None:
+        """Closes the allocator while blocks are live: it names them, and nothing is left."""
+        self._complain()
+        live = sorted(held.block.id for held in self.live)
+        named = [block.id for block in self.allocator.close()]
+        hold("P11", named == live, f"close() names {named}, live are {live}")
+        left = {k: n for k, n in self._ground.close().items() if n}
+        hold("P11", not left, f"not given back: {left}")
+
+    def _whole_again(self) -> None:
+        """What was freed can be had again, in the largest piece that is promised."""
+        self._largest(Request("largest"))
+        largest = self.live[0].block.granted_bytes if self.live else 0
+        hold("P12", largest * 2 > self.allocator.budget_bytes,
+             f"of an empty arena {largest} B can be had")  # fmt: skip
+        while self.live:
+            self._free(Request("free"))
+        self._complain()
+
+    def _refuses_after_close(self) -> None:
+        for act in (
+            lambda: self.allocator.allocate(1), lambda: self.allocator.free(self._dead[-1])
+        ):  # fmt: skip
+            try:
+                act()
+            except InvalidFree:
+                continue
+            hold("P10", False, "a closed allocator still serves")
+
+    # Claims.
+
+    def _obtain(self, nbytes: int, ask: Callable[[], Any]) -> Any:
+        """What is asked for; None: there is no room for `nbytes`. Refusals of the driver change
+        nothing, and the same request is served when it is made again."""
+        look = self._thorough or self._refusal is not None
+        before = (self._view(), self._ground.held()) if look else None
+        for _ in range(2):
+            try:
+                found = ask()
+                self._change()
+                return found
+            except DriverError as error:
+                if "injected" not in error.numbers:
+                    raise
+                assert before is not None
+                after = (self._view(), self._ground.held())
+                # What was in the way of a refused mapping may be gone, but nothing may be added.
+                for key, count in before[1].items():
+                    after[1][key] = max(after[1][key], count)
+                hold("P8", after == before, f"a refused {error.call} leaves something behind: "
+                     f"{_difference(before, after)}")  # fmt: skip
+                self.allocator.check()
+            except OutOfDeviceMemory:
+                self._check_refusal(nbytes)
+                if before is not None:
+                    hold("P8", self._view() == before[0], "a request without room changed things")
+                return None
+        raise AssertionError("unreachable: a driver refuses once")
+
+    def _change(self) -> None:
+        """Makes the changes of mappings; what was refused is made at the second attempt."""
+        changes = self.allocator.take_changes()
+        for _ in range(2):
+            if changes is None:
+                return
+            try:
+                changes()
+            except DriverError as error:
+                if "injected" not in error.numbers:
+                    raise
+            else:
+                return
+
+    def _check_refusal(self, nbytes: int) -> None:
+        stats, granted = self.allocator.stats(), self.allocator.granule.granted(nbytes)
+        hold("P9", granted > stats.largest_bytes,
+             f"{granted} B are refused, {stats.largest_bytes} B were promised")  # fmt: skip
+        if self.allocator.granule.ranges:
+            free = self.allocator.budget_bytes - sum(h.block.granted_bytes for h in self.live)
+            hold("P9", granted > free - stats.pending_bytes,
+                 f"{granted} B are refused, {free} B are free")  # fmt: skip
+
+    def _welcome(self, held: Held) -> None:
+        """A new block: its address is good, and apart from all others."""
+        block = held.block
+        hold("P2", block.address > 0 and block.address % min(ALIGN_BYTES, self._unit) == 0,
+             f"address {block.address:#x} is not aligned")  # fmt: skip
+        self._made += 1
+        self.live.append(held)
+        spans = sorted((h.block.address, self._extent(h), h.block.tag) for h in self.live)
+        for (address, size, tag), (behind, _, other) in pairwise(spans):
+            hold("P1", address + size <= behind, f"{tag} and {other} overlap")
+
+    def _claim_waits(self, stream: int) -> None:
+        """A claim waits for all releases listed before it."""
+        for event in self._releases[self._waited[stream] :]:
+            self._ground.wait(stream, event)
+        self._waited[stream] = len(self._releases)
+
+    # Work.
+
+    def _put(self, held: Held, ranges: Sequence[tuple[int, int]], stream: int) -> None:
+        """Queues a write of ranges of a block behind all that uses it, then a check of all of
+        it."""
+        for event in held.uses():
+            self._ground.wait(stream, event)
+        # A mark of its own for each write, so that bytes of another one are never taken for it.
+        held.mark = held.mark % _MARKS + 1 if held.mark else self._made % _MARKS + 1
+        with _reaching(held.block):
+            for lo, hi in ranges:
+                self._ground.fill(held.block.address + lo, hi - lo, held.mark, stream)
+                if held.marks is not None:
+                    held.marks[lo // self._unit] = held.mark
+        held.reads.clear()
+        held.wrote = self._ground.event(stream)
+        self._read(held, stream)
+
+    def _read(self, held: Held, stream: int) -> None:
+        for lo, hi in self._ranges(held):
+            mark = held.mark if held.marks is None else held.marks[lo // self._unit]
+            address, what = held.block.address + lo, f"bytes [{lo}, {hi}) of {held.block.tag}"
+            with _reaching(held.block):
+                self._ground.expect(address, hi - lo, mark, stream, what)
+        held.reads.append(self._ground.event(stream))
+
+    def _complain(self) -> None:
+        problem = self._ground.finish()
+        hold("P4", not problem, problem)
+
+    # Sizes.
+
+    def _pick(self, request: Request) -> Held | None:
+        return self.live[request.value % len(self.live)] if self.live else None
+
+    def _part(self, request: Request) -> tuple[Held, range, tuple[int, int]] | None:
+        """A reserved block, granules of it, and their bytes."""
+        reserved = [held for held in self.live if held.marks is not None]
+        if not reserved:
+            return None
+        held = reserved[request.value % len(reserved)]
+        slots = -(-held.block.requested_bytes // self._unit)
+        first = request.lo % slots
+        granules = range(first, min(slots, first + request.count))
+        lo, hi = granules[0] * self._unit, self._bytes_of(held, granules[-1])[1]
+        return held, granules, (lo, hi)
+
+    def _bytes_of(self, held: Held, granule: int) -> tuple[int, int]:
+        lo = granule * self._unit
+        return lo, min(lo + self._unit, held.block.requested_bytes)
+
+    def _ranges(self, held: Held) -> list[tuple[int, int]]:
+        """[lo, hi) of the bytes that are held."""
+        if held.marks is None:
+            return [(0, held.block.requested_bytes)]
+        return [self._bytes_of(held, granule) for granule in sorted(held.marks)]
+
+    def _extent(self, held: Held) -> int:
+        return self.allocator.granule.granted(held.block.requested_bytes)
+
+    # Books.
+
+    def _seen(self) -> View:
+        return View(self.allocator.snapshot(), self.allocator.stats())
+
+    def _view(self) -> tuple[Any, ...]:
+        """What a refused request must not change."""
+        stats = self.allocator.stats()
+        return self.allocator.snapshot(), (
+            stats.requested_bytes, stats.granted_bytes, stats.pending_bytes, stats.cached_bytes,
+            stats.reserved_bytes, stats.peak_reserved_bytes, stats.largest_bytes,
+            stats.allocations, stats.frees, stats.reservations,
+        )  # fmt: skip
+
+    def _check_books(self) -> None:
+        self.allocator.check()
+        stats = self.allocator.stats()
+        granted = sum(h.block.granted_bytes for h in self.live)
+        wanted = sum(hi - lo for h in self.live for lo, hi in self._ranges(h))
+        hold("P7", stats.granted_bytes == granted, f"granted {stats.granted_bytes} B, the blocks "
+             f"have {granted} B")  # fmt: skip
+        hold("P7", stats.requested_bytes == wanted, f"requested {stats.requested_bytes} B, the "
+             f"blocks were asked for with {wanted} B")  # fmt: skip
+        total = stats.granted_bytes + stats.pending_bytes + stats.cached_bytes
+        hold("P7", stats.reserved_bytes == total, "V is not A + W + C")
+        hold("P6", stats.peak_reserved_bytes <= self.allocator.budget_bytes, "V was over budget")
+        peak = (stats.peak_requested_bytes, stats.peak_granted_bytes, stats.peak_reserved_bytes)
+        self._peak = tuple(map(max, zip(self._peak, (wanted, granted, total), strict=True)))  # type: ignore[assignment]
+        hold("P7", all(a <= b for a, b in zip(self._peak, peak, strict=True)), "a peak is too low")
+
+
+@contextmanager
+def _reaching(block: Block) -> Iterator[None]:
+    """Work on a block that the driver refuses breaks P5."""
+    try:
+        yield
+    except DriverError as error:
+        raise Broken("P5", f"{block.tag} cannot be used: {error.what} {error.numbers}") from error
+
+
+def _difference(before: Any, after: Any) -> str:
+    """Where two nested values differ first."""
+    if isinstance(before, dict) and isinstance(after, dict):
+        for key in {**before, **after}:
+            if before.get(key) != after.get(key):
+                return f"{key}: {_difference(before.get(key), after.get(key))}"
+    if isinstance(before, tuple) and isinstance(after, tuple) and len(before) == len(after):
+        for left, right in zip(before, after, strict=True):
+            if left != right:
+                return _difference(left, right)
+    return f"{before!r} -> {after!r}"

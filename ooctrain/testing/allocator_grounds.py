@@ -1,0 +1,256 @@
+"""What an allocator under test stands on: memory, work that uses it, and what is held of it.
+
+In: a size and a page. Out: a `Ground`: memory for the allocator, fills and checks queued on
+streams, refusals to order, what has not been given back. The one idea: the client of the laws
+speaks to one interface, so that the same requests run over the strict fake, whose work is done as
+late as it may and in any order, over this machine's memory, over a GPU, and over a plain arena. A
+check is a copy to the host, compared when it is done. Read next: `allocator_client.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, cast
+
+from ooctrain.devices.driver import VmmDriver
+from ooctrain.devices.driver_memory import DriverMemory
+from ooctrain.devices.fake_driver import FakeDriver
+from ooctrain.devices.host_driver import HostDriver
+from ooctrain.devices.host_vm import Arena, bytes_at
+from ooctrain.testing.faulty_driver import FaultyDriver
+
+STREAMS = 3
+_SLAB_BYTES = 1 << 18
+Complain = Callable[[str], None]
+
+
+class Reached(Protocol):
+    """The point at which work is done."""
+
+    def wait(self) -> None:
+        """Blocks until then."""
+
+
+class Ground(Protocol):
+    """Memory, and work on it."""
+
+    memory: Any
+
+    def fill(self, address: int, size_bytes: int, byte: int, stream: int) -> None:
+        """Queues a write."""
+
+    def expect(self, address: int, size_bytes: int, byte: int, stream: int, what: str) -> None:
+        """Queues a check that all bytes are this one; `what` is for the complaint."""
+
+    def event(self, stream: int) -> Reached:
+        """The point after what has been queued on a stream so far."""
+
+    def wait(self, stream: int, event: Any) -> None:
+        """What is queued on the stream from now on waits for the event."""
+
+    def work(self, pieces: int) -> None:
+        """Does some of the queued work."""
+
+    def finish(self) -> str:
+        """Does all work; what a check found wrong first, or an empty text."""
+
+    def refuse(self, after: int) -> None:
+        """Lets the driver refuse something once."""
+
+    def take_back(self) -> bool:
+        """No refusal any more; whether it was still to come."""
+
+    def held(self) -> dict[str, int]:
+        """What of the driver is held."""
+
+    def aliases(self) -> int:
+        """How many mappings there are beyond the first of each piece of memory."""
+
+    def close(self) -> dict[str, int]:
+        """Gives the memory back; returns what of the driver is still held then."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Event:
+    driver: VmmDriver
+    number: int
+
+    def wait(self) -> None:
+        self.driver.synchronize_event(self.number)
+
+
+@dataclass(frozen=True, slots=True)
+class _Check:
+    """Bytes on their way to the host slab."""
+
+    offset: int
+    size_bytes: int
+    byte: int
+    what: str
+
+
+class DriverGround:
+    """Memory of a driver, any of them.
+
+    Args:
+        driver: opened; `close` closes it.
+        size_bytes: of the memory.
+        page_bytes: unit of mapping.
+    """
+
+    def __init__(self, driver: VmmDriver, size_bytes: int, page_bytes: int):
+        self._faults = FaultyDriver(driver)
+        self._driver = driver
+        self.memory = DriverMemory(cast(VmmDriver, self._faults), size_bytes, page_bytes)
+        self._queues = [driver.create_stream() for _ in range(STREAMS)]
+        self._slab, self._used = driver.host_alloc(_SLAB_BYTES), 0
+        self._checks: list[_Check] = []
+        self._problem = ""
+
+    def fill(self, address: int, size_bytes: int, byte: int, stream: int) -> None:
+        self._driver.fill(address, byte, size_bytes, self._queues[stream])
+
+    def expect(self, address: int, size_bytes: int, byte: int, stream: int, what: str) -> None:
+        if self._used + size_bytes > _SLAB_BYTES:
+            self.finish()
+        check = _Check(self._used, size_bytes, byte, what)
+        self._used += size_bytes
+        host = self._slab + check.offset
+        self._driver.copy_out(host, address, size_bytes, self._queues[stream])
+        self._checks.append(check)
+
+    def event(self, stream: int) -> _Event:
+        event = _Event(self._driver, self._driver.create_event())
+        self._driver.record_event(event.number, self._queues[stream])
+        return event
+
+    def wait(self, stream: int, event: _Event) -> None:
+        self._driver.wait_event(self._queues[stream], event.number)
+
+    def work(self, pieces: int) -> None:
+        if isinstance(self._driver, FakeDriver):  # the others work by themselves
+            for _ in range(pieces):
+                self._driver.step()
+
+    def finish(self) -> str:
+        for queue in self._queues:
+            self._driver.synchronize_stream(queue)
+        for check in self._checks:
+            data = bytes_at(self._slab + check.offset, check.size_bytes)
+            wrong = data[data != check.byte]
+            if wrong.size and not self._problem:
+                self._problem = f"{check.what}: {check.byte} was written, {wrong[0]} is read"
+        self._checks.clear()
+        self._used = 0
+        return self._problem
+
+    def refuse(self, after: int) -> None:
+        self._faults.refuse(after)
+
+    def take_back(self) -> bool:
+        return self._faults.take_back()
+
+    def held(self) -> dict[str, int]:
+        if not isinstance(self._driver, FakeDriver | HostDriver):
+            return {}
+        held = self._driver.held()
+        return {key: held[key] for key in ("handles", "reservations", "mappings")}
+
+    def aliases(self) -> int:
+        if not isinstance(self._driver, FakeDriver):
+            return 0
+        handles = [
+            handle
+            for address, size, _ in self._driver.mappings()
+            for handle in self._driver.handles_at(address, size)
+        ]
+        return len(handles) - len(set(handles))
+
+    def close(self) -> dict[str, int]:
+        self.memory.close()
+        self._driver.host_free(self._slab)
+        left = self.held()
+        self._driver.close()
+        return left
+
+
+class PlainGround:
+    """Memory that is mapped once: work is done where it is queued.
+
+    Args:
+        size_bytes: of the memory.
+    """
+
+    def __init__(self, size_bytes: int):
+        self.memory = Arena(size_bytes)
+        self._problem = ""
+
+    def fill(self, address: int, size_bytes: int, byte: int, stream: int) -> None:
+        self._inside(address, size_bytes)[:] = byte
+
+    def expect(self, address: int, size_bytes: int, byte: int, stream: int, what: str) -> None:
+        data = self._inside(address, size_bytes)
+        if (data != byte).any() and not self._problem:
+            self._problem = f"{what}: {byte} was written, {data[data != byte][0]} is read"
+
+    def event(self, stream: int) -> _Done:
+        return _Done()
+
+    def wait(self, stream: int, event: _Done) -> None:
+        event.wait()
+
+    def work(self, pieces: int) -> None:
+        """Nothing is queued."""
+
+    def finish(self) -> str:
+        return self._problem
+
+    def refuse(self, after: int) -> None:
+        """Nothing is asked of a driver."""
+
+    def take_back(self) -> bool:
+        return False
+
+    def held(self) -> dict[str, int]:
+        return {}
+
+    def aliases(self) -> int:
+        return 0
+
+    def close(self) -> dict[str, int]:
+        self.memory.close()
+        return {}
+
+    def _inside(self, address: int, size_bytes: int) -> Any:
+        base = self.memory.linear()
+        if not base <= address <= base + self.memory.size_bytes - size_bytes:
+            raise AssertionError(f"[{address:#x}, +{size_bytes}) lies outside of the arena")
+        return bytes_at(address, size_bytes)
+
+
+class _Done:
+    """Work that is over."""
+
+    def wait(self) -> None:
+        """It is."""
+
+
+def make_ground(kind: str, size_bytes: int, page_bytes: int, order: Sequence[int] = ()) -> Ground:
+    """A fresh ground.
+
+    Args:
+        kind: "strict", "memfd" or "plain".
+        size_bytes: of the memory.
+        page_bytes: unit of mapping; memfd takes whole pages of the machine.
+        order: of the strict driver's work: which of the streams that can go on goes on.
+    """
+    if kind == "plain":
+        return PlainGround(size_bytes)
+    if kind == "memfd":
+        host = HostDriver(size_bytes)
+        page = host.granularity()
+        return DriverGround(host, host.total_bytes, max(page, page_bytes // page * page))
+    turns = iter(order)
+    fake = FakeDriver(size_bytes, page_bytes, choose=lambda able: able[next(turns, 0) % len(able)])
+    return DriverGround(fake, size_bytes, page_bytes)

@@ -1,0 +1,153 @@
+"""The laws of allocators, by number: those of all, and those of one kind that its name promises.
+
+In: what an allocator looked like before and after a request. Out: nothing, or `Broken` with the
+law's number. The one idea: a law is stated once, in words, in `LAWS`, and its number is in every
+message; laws of a kind are checked against an oracle that knows nothing of how the allocator finds
+its answer. Source: notes on allocators, 5.4; P13, P14 and "pending" as docs/schedule.md reads them:
+a claim waits for all earlier releases, so only the breaking of mappings is the allocator's affair.
+Read next: `allocator_client.py`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from ooctrain.alloc.base import Allocator, Stats
+from ooctrain.testing.allocator_requests import Request
+
+LAWS: Mapping[str, str] = {
+    "P1": "live blocks do not overlap",
+    "P2": "a block is as large as asked for, rounded as the granule says, and aligned",
+    "P3": "no physical memory belongs to two live blocks",
+    "P4": "a block keeps its bytes until it is freed, whatever order work is done in",
+    "P5": "no work meets memory that is unmapped, inaccessible or somebody else's",
+    "P6": "what is reserved never exceeds the budget",
+    "P7": "the books are the sums: R, A, W, C and V, V = A + W + C, peaks, counts",
+    "P8": "what is refused leaves everything as it was, and is served when it is asked again",
+    "P9": "nothing is refused that stats() promises, or that the free chunks suffice for",
+    "P10": "double, foreign and late frees, wrong sizes and wrong parts are refused",
+    "P11": "in the end nothing of the driver is held, and close() names what was live",
+    "P12": "in what order blocks are freed makes no difference in the end",
+    "P13": "a block freed and asked for again needs no mapping and no wait (va)",
+    "P15": "the same requests give the same layout",
+    "P16": "check() passes after every request, and after every refusal of the driver",
+    "P17": "a free within an allocate is done afterwards, not lost (thread-safe wrappers)",
+    "P18": "a snapshot is plain data",
+    "B1": "blocks and holes tile the arena up to its top",
+    "B2": "no two holes touch, and none touches the top",
+    "B3": "the smallest hole that fits is taken, and the free end of the arena last",
+    "B4": "what a block leaves of a hole stays a hole",
+    "V1": "granted is the smallest number of chunks, so less than a chunk per block is lost",
+    "V3": "a chunk has one live block at most; on va-paper it is mapped at most once",
+    "V4": "mappings are made only where none will do",
+    "V5": "nothing is lost to external fragmentation",
+    "S1": "blocks that live at the same time have different bytes",
+    "S2": "a packing is between the most that lives at a time and the sum of all",
+    "S3": "the same forecast gives the same packing",
+    "S4": "a block is at the bottom of its pool or on top of one that lives when it does",
+    "S5": "what was not foreseen is refused with PlanMismatch, and changes nothing",
+}
+
+
+class Broken(AssertionError):
+    """A law is broken.
+
+    Attributes:
+        law: its number.
+    """
+
+    def __init__(self, law: str, detail: str):
+        super().__init__(f"{law} ({LAWS[law]}): {detail}")
+        self.law = law
+
+
+def hold(law: str, kept: bool, detail: str) -> None:
+    """Raises Broken unless the law is kept."""
+    if not kept:
+        raise Broken(law, detail)
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What an allocator shows of itself at one time."""
+
+    layout: Mapping[str, Any]
+    stats: Stats
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One request, with what was before and after it."""
+
+    request: Request
+    allocator: Allocator
+    before: View
+    after: View
+
+
+Law = Callable[[Step], None]
+
+
+def best_fit_laws(step: Step) -> None:
+    """B1 to B4, by scans over the snapshot. (B5: there is one segment; B6 is in check().)"""
+    layout = step.after.layout
+    base, top = layout["base"], layout["top"]
+    blocks = sorted((b["address"] - base, b["granted"], True) for b in layout["blocks"])
+    pieces = sorted(blocks + [(offset, size, False) for offset, size in layout["holes"]])
+    ends = [0, *(offset + size for offset, size, _ in pieces)]
+    hold("B1", ends == [*(offset for offset, _, _ in pieces), top], f"pieces {pieces}, top {top}")
+    pairs = pairwise([*pieces, (top, 0, False)])
+    hold("B2", all(left[2] or right[2] for left, right in pairs), f"pieces {pieces}, top {top}")
+    if step.request.op != "allocate":
+        return
+    known = {b["id"] for b in step.before.layout["blocks"]}
+    for block in (b for b in layout["blocks"] if b["id"] not in known):
+        size, holes = block["granted"], step.before.layout["holes"]
+        fitting = [(n, offset) for offset, n in holes if n >= size]
+        hole, place = min(fitting) if fitting else (size, step.before.layout["top"])
+        hold("B3", block["address"] - base == place, f"{size} B at {block['address'] - base}, "
+             f"the best place is {place}")  # fmt: skip
+        rest = [[place + size, hole - size]] if hole > size else []
+        left = sorted([h for h in map(list, holes) if h[0] != place or not fitting] + rest)
+        hold("B4", sorted(map(list, layout["holes"])) == left, f"holes {layout['holes']}")
+
+
+def chunk_laws(step: Step) -> None:
+    """V1, V3 and V5: of all that give any free chunk to any request."""
+    stats, chunk = step.after.stats, step.allocator.granule.size_bytes
+    live = len(step.after.layout["blocks"])
+    hold("V1", 0 <= stats.internal_bytes < max(1, live * chunk), f"{stats.internal_bytes} B lost "
+         f"in {live} blocks of {chunk} B chunks")  # fmt: skip
+    hold("V5", stats.external_bytes == 0, f"{stats.external_bytes} B of external fragmentation")
+    held: Counter[int] = Counter()
+    for pieces in step.after.layout["chunks"].values():
+        for lo, hi, first in pieces:
+            held.update(range(first, first + hi - lo))
+    twice = [number for number, count in held.items() if count > 1]
+    hold("V3", not twice, f"chunks {twice} have two live blocks")
+
+
+def reuse_laws(step: Step) -> None:
+    """P13 and V4: of va, which keeps what is mapped."""
+    before, after = step.before.stats, step.after.stats
+    if step.request.op == "renew":
+        hold("P13", after.host_waits == before.host_waits, "the host waited")
+        hold("V4", after.maps == before.maps, f"{after.maps - before.maps} mappings were made")
+    elif step.request.op not in ("allocate", "largest", "claim", "punch"):
+        hold("V4", after.maps == before.maps, f"{step.request.op} makes mappings")
+
+
+_OWN: Mapping[str, Sequence[Law]] = {
+    "best-fit": (best_fit_laws,),
+    "va": (chunk_laws, reuse_laws),
+    "va-paper": (chunk_laws,),
+}
+
+
+def own_laws(name: str) -> Sequence[Law]:
+    """The laws of one kind of allocator, beyond those of all."""
+    return _OWN.get(name, ())

@@ -1,0 +1,147 @@
+"""What a client may ask of an allocator, as plain data that can be printed, cut down and repeated.
+
+In: nothing; `programs` draws them. Out: `Program`s. The one idea: a request names blocks by their
+place among the live ones, modulo how many there are, so that any part of a list of requests is a
+list of requests again, and a failing one shrinks to the few that matter. Read next:
+`allocator_client.py`, which makes the requests.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from ooctrain.units import Granule
+
+if TYPE_CHECKING:
+    from hypothesis.strategies import SearchStrategy
+
+Op = Literal[
+    "punch",
+    "allocate",
+    "largest",
+    "free",
+    "renew",
+    "use",
+    "write",
+    "reserve",
+    "claim",
+    "release",
+    "again",
+    "nonsense",
+    "work",
+    "refuse",
+]
+_TEXTS: dict[str, str] = {
+    "punch": "fill the arena with blocks of {count} B, free those of {value:#b}",
+    "allocate": "allocate {value} B on stream {stream}",
+    "largest": "allocate the largest block that stats() promises",
+    "free": "free live block {value}",
+    "renew": "free whole live block {value} and allocate as much again on stream {stream}",
+    "use": "read live block {value} on stream {stream}",
+    "write": "write live block {value} on stream {stream}",
+    "reserve": "reserve {value} B",
+    "claim": "claim {count} granules from {lo} of reserved block {value} on stream {stream}",
+    "release": "release {count} granules from {lo} of reserved block {value}",
+    "again": "free a block that is not live",
+    "nonsense": "ask for sizes that are none",
+    "work": "do {value} pieces of queued work",
+    "refuse": "the driver refuses obtaining call {value} of the next request",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request.
+
+    Args:
+        op: what is asked.
+        value: bytes, pieces, or which of the live blocks, modulo how many there are.
+        stream: whose work it is.
+        lo, count: granules of a reserved block, modulo its size; bytes of a block to punch.
+    """
+
+    op: Op
+    value: int = 0
+    stream: int = 0
+    lo: int = 0
+    count: int = 1
+
+    def __str__(self) -> str:
+        return _TEXTS[self.op].format(
+            value=self.value, stream=self.stream, lo=self.lo, count=self.count
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """Requests, and in which order queued work is done.
+
+    Args:
+        requests: one after the other.
+        order: of the streams that can go on, which goes on; modulo how many there are.
+    """
+
+    requests: tuple[Request, ...]
+    order: tuple[int, ...] = ()
+
+
+def programs(granule: Granule, unit_bytes: int, units: int) -> SearchStrategy[Program]:
+    """Programs for an arena.
+
+    Args:
+        granule: how the allocator rounds, and whether blocks can be held in parts.
+        unit_bytes: what sizes are about multiples of, whole granules.
+        units: how many the arena has.
+    """
+    from hypothesis import strategies as st
+
+    pick, stream = st.integers(0, units), st.integers(0, 2)
+    size = granule.size_bytes
+    sizes = st.builds(
+        lambda whole, rest: max(1, whole * unit_bytes - rest),
+        st.integers(1, max(2, units // 2)), st.sampled_from((0, 0, 1, size // 3, size, 2 * size)),
+    )  # fmt: skip
+    small = st.integers(1, 3)
+
+    def one(op: Op, **arguments: SearchStrategy) -> SearchStrategy[Request]:
+        return st.builds(Request, st.just(op), **arguments)
+
+    allocate = one("allocate", value=sizes, stream=stream)
+    kinds = [
+        allocate, allocate, one("free", value=pick), one("free", value=pick),
+        one("renew", value=pick, stream=stream),
+        one("use", value=pick, stream=stream), one("write", value=pick, stream=stream),
+        one("work", value=st.integers(1, 9)), one("largest", stream=stream), one("again"),
+        one("nonsense"), one("refuse", value=st.integers(0, 4)),
+    ]  # fmt: skip
+    if granule.ranges:
+        parts = {"value": pick, "lo": st.integers(0, 7), "count": small}
+        kinds += [
+            one("reserve", value=sizes), one("claim", stream=stream, **parts),
+            one("claim", stream=stream, **parts), one("release", **parts),
+        ]  # fmt: skip
+    punch = one("punch", value=st.integers(0, (1 << units) - 1), count=st.just(unit_bytes))
+    return st.builds(
+        lambda first, rest, order: Program((*first, *rest), tuple(order)),
+        st.one_of(st.tuples(punch), st.just(())),
+        st.lists(st.one_of(kinds), max_size=24), st.lists(st.integers(0, 2), max_size=8),
+    )  # fmt: skip
+
+
+def fragmenting(granule: Granule, unit: int) -> Program:
+    """A program that cuts the arena to pieces, so that every kind of driver call is made.
+
+    Args:
+        unit: bytes of a piece, whole granules.
+    """
+    requests = (
+        Request("punch", 0b0101_0101_0101, count=unit), Request("allocate", 3 * unit, 1),
+        Request("free", 0),
+        Request("renew", 2, 2), Request("reserve", 6 * unit), Request("claim", 0, 1, 1, 2),
+        Request("free", 3), Request("claim", 0, 2, 4, 2), Request("release", 0, 0, 1, 2),
+        Request("allocate", 2 * unit, 2), Request("claim", 0, 0, 1, 1), Request("use", 1, 2),
+        Request("largest", 0, 1),
+    )  # fmt: skip
+    parts = ("reserve", "claim", "release")
+    return Program(tuple(r for r in requests if granule.ranges or r.op not in parts))
