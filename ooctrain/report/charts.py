@@ -10,11 +10,12 @@ chosen so that neighbours differ in lightness too, for readers who see few colou
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from xml.sax.saxutils import escape
 
-WIDTH, LEFT, RIGHT = 960, 150, 24
+WIDTH, LEFT, RIGHT = 960, 150, 36
 ROW_HEIGHT, ROW_GAP, TITLE_HEIGHT = 22, 6, 30
 PLOT_HEIGHT = 300
 STYLE = "font-family:system-ui,sans-serif;font-size:12px;fill:#222"
@@ -122,6 +123,15 @@ def curves_svg(
     ticks = [x for x, _ in curves[0].points] if doubling else round_ticks(low, high)
     parts += _x_axis(ticks, place, bottom, x_axis, x_number or _short)
     return _document(parts, bottom + 44)
+
+
+def stacked_svg(pictures: Sequence[str]) -> str:
+    """Pictures of this file under each other, as one."""
+    parts, y = [], 0
+    for picture in pictures:
+        parts.append(picture.replace("<svg ", f'<svg y="{y}" ', 1))
+        y += int(re.search(r'height="(\d+)"', picture)[1])  # type: ignore[index]
+    return _document(parts, y)
 
 
 def round_ticks(low: float, high: float) -> list[float]:

@@ -1,0 +1,150 @@
+"""`ooctrain reproduce EXPERIMENT`: a figure or table of the papers, computed here.
+
+In: the name of an experiment. Out: its tables, a figure, numbers as JSON, and in words where they
+differ from the print and why. Nothing needs a GPU; what is simulated is called so. Read next:
+`ooctrain/experiments/`.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Protocol
+
+import click
+from rich.console import Console
+
+from ooctrain.cli import DONE
+from ooctrain.cli.options import OUTPUT_FILE, json_option
+from ooctrain.cli.replay import split_names
+from ooctrain.cli.terminal import make_console
+from ooctrain.experiments import chunks as chunk_sizes
+from ooctrain.experiments import fragmentation as experiment
+from ooctrain.report.fragmentation import (
+    batch_table,
+    budget_table,
+    chunk_table,
+    fragmentation_figure,
+)
+from ooctrain.units import format_bytes, parse_bytes
+
+JSON_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What was asked for.
+
+    Args:
+        quick: few batches, allocators and chunks.
+        physical_bytes: memory of the device.
+        allocators: by name; None: those of the experiment.
+        figure_path: of the SVG.
+    """
+
+    quick: bool
+    physical_bytes: int
+    allocators: tuple[str, ...] | None
+    figure_path: str
+
+
+class Experiment(Protocol):
+    """An experiment: prints what it finds and returns it for the JSON file."""
+
+    def __call__(self, wanted: Wanted, console: Console) -> Mapping[str, Any]:
+        """Runs it."""
+
+
+def fragmentation(wanted: Wanted, console: Console) -> Mapping[str, Any]:
+    """Paper 000, figure 3, the memory side of table 1, and the choice of the chunk size."""
+    names = experiment.QUICK_ALLOCATORS if wanted.quick else experiment.ALLOCATORS
+    allocators = wanted.allocators or names
+    batches = experiment.QUICK_BATCHES if wanted.quick else experiment.BATCHES
+    physical = wanted.physical_bytes
+    console.print(f"[bold]What a scheduler may be promised of {format_bytes(physical)}[/bold]")
+    budgets, largest = [], []
+    for model, sizes in batches.items():
+        rows = [
+            row
+            for batch in sizes
+            for row in experiment.largest_budget(model, batch, allocators, physical)
+        ]
+        console.print(budget_table(rows))
+        budgets += rows
+    console.print("\n[bold]The largest batch that can be trained[/bold]")
+    for model in batches:
+        largest += experiment.largest_batches(model, allocators, physical, experiment.BATCH_STEP)
+    console.print(batch_table(largest))
+    chunks = _chunks(wanted.quick, console)
+    figure = fragmentation_figure(budgets, chunks, physical, allocators)
+    Path(wanted.figure_path).write_text(figure, encoding="utf-8")
+    console.print("\n[bold]Where this differs from the paper[/bold]")
+    for text in experiment.DIFFERENCES:
+        console.print(f"- {text}")
+    console.print(f"\nwrote {wanted.figure_path}")
+    return {
+        "planner": experiment.PLANNER,
+        "machine": experiment.MACHINE,
+        "physical_bytes": physical,
+        "budgets": [
+            {**asdict(row), "ratio": row.ratio, "images_per_s": row.images_per_s} for row in budgets
+        ],
+        "largest_batches": [asdict(row) for row in largest],
+        "chunks": [{**asdict(row), "wasted_bytes": row.wasted_bytes} for row in chunks],
+        "differences": list(experiment.DIFFERENCES),
+    }
+
+
+def _chunks(quick: bool, console: Console) -> Sequence[chunk_sizes.ChunkCost]:
+    sizes = chunk_sizes.QUICK_CHUNKS if quick else chunk_sizes.CHUNKS
+    console.print(
+        f"\n[bold]Chunk sizes of va[/bold] ({chunk_sizes.MODEL}, batch {chunk_sizes.BATCH}, "
+        f"{format_bytes(chunk_sizes.BUDGET_BYTES)}; real steps: {chunk_sizes.DEVICE_MODEL}, batch "
+        f"{chunk_sizes.DEVICE_BATCH}, {chunk_sizes.DEVICE_BUDGET})"
+    )
+    steps = chunk_sizes.QUICK_STEPS if quick else chunk_sizes.TIMED_STEPS
+    times = chunk_sizes.time_chunks(sizes, steps=steps)
+    replayed = chunk_sizes.replay_chunks(
+        sizes, "va", chunk_sizes.MODEL, chunk_sizes.BATCH, chunk_sizes.BUDGET_BYTES
+    )
+    rows = [replace(row, step_us=times.get(row.chunk_bytes)) for row in replayed]
+    console.print(chunk_table(rows))
+    return rows
+
+
+EXPERIMENTS: Mapping[str, Experiment] = MappingProxyType({"fragmentation": fragmentation})
+
+
+@click.command()
+@click.argument("experiment_name", metavar="EXPERIMENT", type=click.Choice(sorted(EXPERIMENTS)))
+@click.option("--quick", is_flag=True, help="Few cases: does it run, and about what comes out?")
+@click.option("--physical", default="16GiB", show_default=True, help="Memory of the device.")
+@click.option("--allocator", "names", help="Names with parameters, separated by commas.")
+@click.option("--figure", "figure_path", metavar="FILE", type=OUTPUT_FILE,
+              help="Write the figure here; default: EXPERIMENT.svg.")  # fmt: skip
+@json_option
+def reproduce(
+    experiment_name: str, quick: bool, physical: str, names: str | None, figure_path: str | None,
+    json_path: str | None,
+) -> int:  # fmt: skip
+    """Compute a figure or table of the papers."""
+    console = make_console()
+    wanted = Wanted(
+        quick, parse_bytes(physical, what="memory"), tuple(split_names(names)) if names else None,
+        figure_path or f"{experiment_name}.svg",
+    )  # fmt: skip
+    started = time.perf_counter()
+    found = EXPERIMENTS[experiment_name](wanted, console)
+    seconds = time.perf_counter() - started
+    if json_path:
+        content = {
+            "version": JSON_VERSION, "experiment": experiment_name, **found, "seconds": seconds,
+            "error": None,
+        }  # fmt: skip
+        Path(json_path).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    console.print(f"took {seconds:.0f} s")
+    return DONE

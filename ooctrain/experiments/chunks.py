@@ -1,0 +1,134 @@
+"""What a chunk size costs: small chunks are many mappings, large ones are rounded-up memory.
+
+In: chunk sizes. Out: for each the memory that rounding wastes, and the mapping changes of the first
+and of a later step, replayed; and on the cpu device the time of real steps. The one idea: paper 000
+bounds the waste by N_max chunks (equation 2) and found 40 MB by experiment; this is that
+experiment. Source: paper 000, section 4, last paragraph. Read next: `fragmentation.py`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ooctrain.alloc.replay import replay
+from ooctrain.errors import DoesNotFit, Infeasible
+from ooctrain.execution.record import allocation_log
+from ooctrain.experiments.fragmentation import Bench, step_trace
+from ooctrain.units import GIB, KIB, MIB
+
+if TYPE_CHECKING:
+    from ooctrain.train import Trainer
+
+CHUNKS = tuple(64 * KIB << n for n in range(11))  # 64 KiB to 64 MiB
+QUICK_CHUNKS = (64 * KIB, MIB, 16 * MIB)
+MODEL, BATCH, BUDGET_BYTES = "resnet50", 928, 12 * GIB
+#: A quarter of the way from the least to the most; in bytes, since a percentage grows with chunks.
+DEVICE_MODEL, DEVICE_BATCH, DEVICE_BUDGET = "resnet18", 64, "200MiB"
+WARM_UP_STEPS, TIMED_STEPS, QUICK_STEPS = 3, 5, 2
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkCost:
+    """What one chunk size costs.
+
+    Args:
+        allocator: by name, with the chunk.
+        chunk_bytes: its size.
+        requested_bytes, reserved_bytes: at the peaks, replayed.
+        live_blocks: the most at one time: N_max of equation 2.
+        first_maps, later_maps: mapping changes of the first step and of the last one logged.
+        step_us: of a real step on the cpu device; None: not measured, or it does not fit there.
+    """
+
+    allocator: str
+    chunk_bytes: int
+    requested_bytes: int
+    reserved_bytes: int
+    live_blocks: int
+    first_maps: int
+    later_maps: int
+    step_us: float | None = None
+
+    @property
+    def wasted_bytes(self) -> int:
+        """What rounding costs at the peak."""
+        return self.reserved_bytes - self.requested_bytes
+
+
+def replay_chunks(
+    chunks: Sequence[int] = CHUNKS, allocator: str = "va", model: str = MODEL, batch: int = BATCH,
+    budget_bytes: int = BUDGET_BYTES,
+) -> list[ChunkCost]:  # fmt: skip
+    """Replays one schedule with each chunk size."""
+    plan = Bench(step_trace(model, batch)).plan(budget_bytes)
+    log = allocation_log(plan.trace, plan.schedule, budget_bytes)
+    costs = []
+    for chunk in chunks:
+        name = f"{allocator}:chunk={chunk}"
+        found = replay(log, name)
+        stats, maps = found.stats, found.maps_by_step
+        costs.append(
+            ChunkCost(
+                name, chunk, stats.peak_requested_bytes, stats.peak_reserved_bytes,
+                most_live(log.requests), maps[0], maps[-1],
+            )
+        )  # fmt: skip
+    return costs
+
+
+def most_live(requests: Sequence) -> int:
+    """The most blocks at one time."""
+    live = most = 0
+    for request in requests:
+        live += (request.op in ("allocate", "reserve")) - (request.op == "free")
+        most = max(most, live)
+    return most
+
+
+def time_chunks(
+    chunks: Sequence[int] = CHUNKS, allocator: str = "va", steps: int = TIMED_STEPS,
+    threads: int | None = None,
+) -> dict[int, float]:  # fmt: skip
+    """Median time of real steps on the cpu device, in us, for each chunk size that fits.
+
+    The contestants take turns, step by step: the speed of a machine that others use too wanders by
+    more than what is measured.
+    """
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((DEVICE_BATCH, 3, 32, 32), np.float32)
+    y = np.arange(DEVICE_BATCH) % 10
+    trainers = {chunk: _make_trainer(f"{allocator}:chunk={chunk}", threads) for chunk in chunks}
+    times: dict[int, list[float]] = {chunk: [] for chunk in chunks}
+    try:
+        for number in range(WARM_UP_STEPS + steps):
+            for chunk in list(times):
+                started = time.perf_counter()
+                try:
+                    trainers[chunk].step(x, y)
+                except (Infeasible, DoesNotFit):
+                    del times[chunk]
+                    continue
+                if number >= WARM_UP_STEPS:
+                    times[chunk].append((time.perf_counter() - started) * 1e6)
+    finally:
+        for trainer in trainers.values():
+            trainer.close()
+    return {chunk: median(found) for chunk, found in times.items()}
+
+
+def _make_trainer(allocator: str, threads: int | None) -> Trainer:
+    from ooctrain.models import build
+    from ooctrain.optim import SGD
+    from ooctrain.train import Trainer
+
+    model = build(DEVICE_MODEL, 10, "cifar")
+    return Trainer(
+        model, optimizer=SGD(model.parameters(), lr=1e-3, momentum=0.9), budget=DEVICE_BUDGET,
+        planner="window", allocator=allocator, threads=threads, machine="cpu-generic",
+    )  # fmt: skip

@@ -1,0 +1,120 @@
+"""Tables and the figure of the fragmentation experiment: paper 000's figure 3, and chunk sizes.
+
+In: the rows of `experiments/fragmentation.py` and `experiments/chunks.py`. Out: tables for a
+terminal, one SVG. The one idea: as in the paper, the distance between the line of what may be
+promised and the line of what is there is what the allocator costs. Read next: `charts.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.table import Table
+
+from ooctrain.experiments.chunks import ChunkCost
+from ooctrain.experiments.fragmentation import (
+    PAPER_LARGEST_BATCH,
+    LargestBatch,
+    LargestBudget,
+)
+from ooctrain.report.charts import Curve, curves_svg, stacked_svg
+from ooctrain.units import GIB, format_bytes, format_us
+
+
+def budget_table(rows: Sequence[LargestBudget]) -> Table:
+    """A line for each batch and allocator."""
+    table = _table(
+        "model", "batch", "allocator", "may be promised", "reserved", "ratio", "images/s"
+    )
+    last = ("", 0)
+    for row in rows:
+        head = (row.model, row.batch)
+        shown = [row.model, str(row.batch)] if head != last else ["", ""]
+        last = head
+        table.add_row(
+            *shown, row.allocator, _size(row.budget_bytes), _size(row.reserved_bytes),
+            "-" if row.ratio is None else f"{row.ratio:.2f}",
+            "does not fit" if row.images_per_s is None else f"{row.images_per_s:.0f}",
+        )  # fmt: skip
+    return table
+
+
+def batch_table(rows: Sequence[LargestBatch]) -> Table:
+    """The largest batch of each model and allocator, beside the paper's."""
+    table = _table("model", "allocator", "largest batch", "of best-fit's", "paper")
+    base = {row.model: row.batch for row in rows if row.allocator == "best-fit"}
+    for row in rows:
+        paper = PAPER_LARGEST_BATCH.get(row.allocator) if row.model == "resnet50" else None
+        share = row.batch / base[row.model] if base.get(row.model) else None
+        table.add_row(
+            row.model, row.allocator, str(row.batch), "-" if share is None else f"{share:.2f} x",
+            "-" if paper is None else str(paper),
+        )  # fmt: skip
+    return table
+
+
+def chunk_table(rows: Sequence[ChunkCost]) -> Table:
+    """A line for each chunk size."""
+    table = _table("chunk", "rounding", "bound N c", "maps, 1st step", "maps, later", "step on cpu")
+    for row in rows:
+        table.add_row(
+            format_bytes(row.chunk_bytes), format_bytes(row.wasted_bytes),
+            format_bytes(row.live_blocks * row.chunk_bytes), str(row.first_maps),
+            str(row.later_maps), "-" if row.step_us is None else format_us(row.step_us),
+        )  # fmt: skip
+    return table
+
+
+def fragmentation_figure(
+    rows: Sequence[LargestBudget], chunks: Sequence[ChunkCost], physical_bytes: int,
+    allocators: Sequence[str],
+) -> str:  # fmt: skip
+    """SVG: for each model what may be promised to the scheduler, and below it chunk sizes."""
+    pictures = []
+    for model in dict.fromkeys(row.model for row in rows):
+        found = [row for row in rows if row.model == model]
+        batches = sorted({row.batch for row in found})
+        curves = [_promised(name, found) for name in allocators]
+        limit = [(batch, physical_bytes / GIB) for batch in batches]
+        pictures.append(
+            curves_svg(
+                f"{model}: what a scheduler may be promised of {format_bytes(physical_bytes)}",
+                [*curves, Curve("there is", limit, dashed=True)],
+                x_axis="batch (no point: it cannot be trained)", y_axis="GiB",
+            )
+        )  # fmt: skip
+    if chunks:
+        pictures.append(_chunk_figure(chunks))
+    return stacked_svg(pictures)
+
+
+def _promised(allocator: str, rows: Sequence[LargestBudget]) -> Curve:
+    points = [
+        (row.batch, None if row.budget_bytes is None else row.budget_bytes / GIB)
+        for row in rows
+        if row.allocator == allocator
+    ]
+    return Curve(allocator, points)
+
+
+def _chunk_figure(chunks: Sequence[ChunkCost]) -> str:
+    waste = [(row.chunk_bytes, row.wasted_bytes / GIB) for row in chunks]
+    maps = [(row.chunk_bytes, row.first_maps / 100) for row in chunks]
+    return curves_svg(
+        "Chunk size: memory that rounding wastes, and mapping changes of the first step",
+        [Curve("rounding, GiB", waste), Curve("mapping changes, hundreds", maps)],
+        x_axis="chunk", y_axis="GiB; hundreds", doubling=True,
+        x_number=lambda size: format_bytes(int(size)),
+    )  # fmt: skip
+
+
+def _table(*titles: str) -> Table:
+    table = Table(header_style="bold", box=None, pad_edge=False)
+    for title in titles:
+        words = ("model", "allocator")
+        table.add_column(title, justify="left" if title in words else "right")
+    return table
+
+
+def _size(size_bytes: int | None) -> str:
+    return "-" if size_bytes is None else format_bytes(size_bytes)

@@ -1,0 +1,124 @@
+"""The experiment on fragmentation: searches find what they claim, tables and figure show it."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ooctrain.alloc.registry import choose_allocator
+from ooctrain.cli import main
+from ooctrain.experiments import chunks, fragmentation
+from ooctrain.experiments.chunks import most_live, replay_chunks, time_chunks
+from ooctrain.experiments.fragmentation import (
+    STEPS,
+    Bench,
+    LargestBudget,
+    _largest,
+    largest_batches,
+    largest_budget,
+    step_trace,
+)
+from ooctrain.units import GIB, KIB, MIB
+
+PHYSICAL = 2 * GIB
+NAMES = ("best-fit", "va:chunk=64KiB")
+
+
+@pytest.fixture(scope="module")
+def bench():
+    return Bench(step_trace("resnet18", 64))
+
+
+@given(st.lists(st.integers(1, 100), unique=True, max_size=40).map(sorted), st.integers(0, 110))
+def test_bisection_finds_the_largest_of_a_monotone_question(budgets, limit):
+    fitting = [budget for budget in budgets if budget <= limit]
+    assert _largest(budgets, lambda budget: budget <= limit) == max(fitting, default=None)
+
+
+def test_what_is_promised_is_kept_and_one_step_more_is_not(bench):
+    best, va = largest_budget("resnet18", 64, NAMES, PHYSICAL, bench)
+    for row, name in ((best, NAMES[0]), (va, NAMES[1])):
+        assert row.peak_bytes <= row.budget_bytes <= PHYSICAL
+        assert row.peak_bytes <= row.reserved_bytes <= PHYSICAL
+        if row.budget_bytes < PHYSICAL:
+            choice = choose_allocator(name, PHYSICAL, binding=False)
+            more = (row.budget_bytes // (PHYSICAL // STEPS) + 1) * (PHYSICAL // STEPS)
+            assert bench.reserved_bytes(more, choice) > PHYSICAL
+    assert va.ratio < 1.05
+    assert va.budget_bytes >= best.budget_bytes
+
+
+def test_what_cannot_be_trained_has_no_budget(bench):
+    (row,) = largest_budget("resnet18", 64, NAMES[:1], bench.minimum_bytes - 1, bench)
+    assert row == LargestBudget(
+        "resnet18", 64, NAMES[0], None, None, None, bench.minimum_bytes, None
+    )
+    assert row.ratio is None
+    assert row.images_per_s is None
+
+
+def test_virtual_addressing_trains_the_larger_batch():
+    best, va = largest_batches("resnet18", NAMES, 256 * MIB, step=8)
+    assert 0 < best.batch < va.batch
+    assert va.batch % 8 == 0
+
+
+def test_rounding_wastes_less_than_equation_2_allows_and_nothing_is_mapped_later():
+    costs = replay_chunks((64 * KIB, 512 * KIB, 4 * MIB), "va", "resnet18", 64, GIB)
+    assert [cost.chunk_bytes for cost in costs] == [64 * KIB, 512 * KIB, 4 * MIB]
+    for cost in costs:
+        assert 0 <= cost.wasted_bytes < cost.live_blocks * cost.chunk_bytes
+        assert cost.later_maps == 0
+    wasted = [cost.wasted_bytes for cost in costs]
+    assert wasted == sorted(wasted)
+    assert wasted[0] < wasted[-1]
+
+
+def test_the_most_live_blocks_are_counted():
+    from ooctrain.alloc import Request
+
+    first = [Request("allocate", 0, 1), Request("reserve", 1, 1), Request("step", 0)]
+    assert most_live([*first, Request("free", 0), Request("allocate", 2, 1)]) == 2
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """The experiment with next to nothing in it."""
+    monkeypatch.setattr(fragmentation, "QUICK_BATCHES", {"resnet18": (16, 64)})
+    monkeypatch.setattr(fragmentation, "BATCH_STEP", 64)
+    monkeypatch.setattr(chunks, "QUICK_CHUNKS", (64 * KIB, MIB))
+    for name, value in {
+        "MODEL": "resnet18", "BATCH": 16, "BUDGET_BYTES": 400 * MIB, "DEVICE_MODEL": "lenet",
+        "DEVICE_BATCH": 8, "DEVICE_BUDGET": "2MiB",
+    }.items():  # fmt: skip
+        monkeypatch.setattr(chunks, name, value)
+
+
+def test_real_steps_are_timed_where_the_chunk_fits(small):
+    times = time_chunks((64 * KIB, 64 * MIB), steps=1, threads=1)
+    assert times[64 * KIB] > 0
+    assert 64 * MIB not in times
+
+
+def test_the_command_prints_draws_and_writes(small, tmp_path, capsys):
+    figure, numbers = tmp_path / "x.svg", tmp_path / "x.json"
+    arguments = ["--quick", "--physical", "1GiB", "--figure", str(figure), "--json", str(numbers)]
+    assert main(["reproduce", "fragmentation", *arguments]) == 0
+    shown = capsys.readouterr().out
+    for words in ("may be promised", "largest batch", "Chunk sizes", "differs from the paper"):
+        assert words in shown
+    assert ElementTree.fromstring(figure.read_text()).tag.endswith("svg")
+    found = json.loads(numbers.read_text())
+    text = (Path(__file__).parents[2] / "docs" / "json.md").read_text(encoding="utf-8")
+    section = text.split("## `ooctrain reproduce fragmentation --json`")[1].split("\n## ")[0]
+    documented = set(re.findall(r"`(\w+)`", section)) | {"model", "allocator", "batch"}
+    assert set(found) <= documented
+    for part in ("budgets", "largest_batches", "chunks"):
+        assert set(found[part][0]) <= documented
+    assert len(found["budgets"]) == 4
