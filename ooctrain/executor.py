@@ -29,6 +29,7 @@ from ooctrain.execution.program import (
     OutStep,
     Program,
     RunStep,
+    Waits,
     fit_granule,
     make_program,
 )  # fmt: skip
@@ -183,14 +184,14 @@ class Session:
 
     def _end(self, step: EndStep) -> None:
         blocks = list(self.placement.scratch.values())
-        self._fill_freed([(b.address, b.requested_bytes) for b in blocks], step.waits)
-        self.placement.end(step, (self._streams.event(step.waits),))
+        gone = self._fill_freed([(b.address, b.requested_bytes) for b in blocks], step.waits)
+        self.placement.end(step, (self._streams.event(gone),))
 
     def _free(self, step: FreeStep) -> None:
         if step.lo < step.hi:
             address = self.placement.address(step.var, step.index) + step.lo
-            self._fill_freed([(address, step.hi - step.lo)], step.waits)
-            self.placement.release(step, (self._streams.event(step.waits),))
+            gone = self._fill_freed([(address, step.hi - step.lo)], step.waits)
+            self.placement.release(step, (self._streams.event(gone),))
 
     def _copy_out(self, step: OutStep) -> None:
         self._count_host(step)
@@ -254,16 +255,21 @@ class Session:
         blocks = [place.scratch.get(v) or place.blocks.get(v) for v in (*step.fresh, WORKSPACE)]
         return [(b.address, b.requested_bytes) for b in blocks if b is not None]
 
-    def _fill_freed(self, places: Sequence[tuple[int, int]], waits: Sequence[int]) -> None:
-        """Poisons freed memory after its last use; the program counts on this piece of work."""
+    def _fill_freed(self, places: Sequence[tuple[int, int]], waits: Waits) -> Waits:
+        """Poisons freed memory after its last use; the program counts on this piece of work.
+
+        Returns:
+            The waits after which nobody touches it any more.
+        """
         if self._poison is None or not places:
-            return
+            return waits
 
         def work() -> None:
             for address, size in places:
                 self.device.fill(address, size, self._poison or 0)
 
-        self._streams.submit(COMPUTE, waits, work)
+        filled = self._streams.submit(COMPUTE, waits, work)
+        return (filled, *waits[1:])
 
     def _count_host(self, step: InStep | OutStep) -> None:
         self._host_peak = max(self._host_peak, step.host_ledger_bytes)

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ooctrain.alloc.base import Reached
-from ooctrain.alloc.chunks import Room, Run, runs_of
+from ooctrain.alloc.chunks import Room, Run, chunks_of, runs_of
 from ooctrain.devices.base import VirtualMemory
 
 _NOTHING = -1  # in a page table: no chunk is mapped at this slot
@@ -38,7 +38,7 @@ class Home:
     Attributes:
         address: where it begins.
         table: for each slot the chunk that is mapped there, or -1.
-        runs: the chunks of `table` in runs, in the order of the slots.
+        runs: the chunks of `table` in runs as they were mapped, in the order of the slots.
         live: whether a block lives here.
         turn: when a block last left; larger is later.
         uses: {(first slot, behind the last): events after which these slots were not used any
@@ -114,7 +114,7 @@ class Homes:
         except BaseException:
             self._memory.release(address)
             raise
-        home.runs = runs_of(home.table[home.table != _NOTHING])
+        home.runs = list(runs)
         self._counts["reservations"] += 1
         self._counts["maps"] += len(runs)
         self._by_slots.setdefault(slots, []).append(home)
@@ -156,6 +156,12 @@ class Homes:
         self._turn += 1
         home.turn = self._turn
 
+    def drop(self, home: Home) -> None:
+        """Takes a home off the map after its last use, and gives its address range back."""
+        self.wait([event for events in home.uses.values() for event in events])
+        self._release(home)
+        self._counts["unmaps"] += len(home.runs)
+
     def wait(self, events: Sequence[Reached]) -> None:
         """Waits for last uses before a mapping is broken; counted and timed."""
         if events:
@@ -173,9 +179,8 @@ class Homes:
     def check(self) -> None:
         """The counts are the sums, and tables and runs say the same. Raises AssertionError."""
         for home in self:
-            assert home.runs == runs_of(home.table[home.table != _NOTHING]), (
-                "runs are not the table"
-            )
+            mapped = home.table[home.table != _NOTHING]
+            assert np.array_equal(chunks_of(home.runs), mapped), "runs are not the table"
         assert self.mappings == sum(len(home.runs) for home in self), "mappings"
         assert self.mapped_chunks == sum(home.mapped() for home in self), "mapped chunks"
 
@@ -194,10 +199,7 @@ class Homes:
             idle = [home for home in self if not home.live and home is not kept]
             if not idle:
                 return
-            oldest = min(idle, key=lambda home: home.turn)
-            self.wait([event for events in oldest.uses.values() for event in events])
-            self._counts["unmaps"] += len(oldest.runs)
-            self._release(oldest)
+            self.drop(min(idle, key=lambda home: home.turn))
 
     def _release(self, home: Home) -> None:
         self._memory.release(home.address)

@@ -19,6 +19,8 @@ from ooctrain.alloc.buddy import Buddy
 from ooctrain.alloc.bump import Bump
 from ooctrain.alloc.first_fit import FirstFit, FirstFitBySize
 from ooctrain.alloc.paper import PaperMemory
+from ooctrain.alloc.passthrough import Passthrough
+from ooctrain.alloc.va_paper import PaperVirtualAddressing
 from ooctrain.alloc.virtual import VirtualAddressing
 from ooctrain.devices.base import Memory
 from ooctrain.devices.host_vm import max_mapped_chunks, why_no_virtual_memory
@@ -32,7 +34,9 @@ _KNOWN: Mapping[str, Callable[..., Allocator]] = {
     Bump.name: Bump,
     FirstFit.name: FirstFit,
     FirstFitBySize.name: FirstFitBySize,
+    Passthrough.name: Passthrough,
     VirtualAddressing.name: VirtualAddressing,
+    PaperVirtualAddressing.name: PaperVirtualAddressing,
 }
 _GROUP = "ooctrain.allocators"
 _FALLBACK = BestFit.name
@@ -48,6 +52,7 @@ class AllocatorChoice:
         budget_bytes: what it can use of the budget (whole granules).
         make: makes it over the device's memory.
         notices: what the user should know: a fallback, bytes of the budget that stay unused.
+        maps: whether it needs virtual memory.
     """
 
     name: str
@@ -55,6 +60,7 @@ class AllocatorChoice:
     budget_bytes: int
     make: Callable[[Memory], Allocator]
     notices: tuple[str, ...] = ()
+    maps: bool = False
 
 
 def allocators() -> tuple[str, ...]:
@@ -78,7 +84,7 @@ def choose_allocator(
         ConfigError: unknown name or parameter, or (if binding) one that cannot serve the budget.
     """
     choice = _choose(name, budget_bytes, binding)
-    reason = probe() if choice.granule.ranges else ""
+    reason = probe() if choice.maps else ""
     if not reason:
         return choice
     fallback = _choose(_FALLBACK, budget_bytes, binding)
@@ -104,8 +110,9 @@ def _choose(name: str, budget_bytes: int, binding: bool) -> AllocatorChoice:
         sample.check_limits()
     unused = budget_bytes - sample.budget_bytes
     notice = f"{format_bytes(unused)} of the budget are less than a granule and stay unused"
+    maps = sample.granule.ranges or getattr(sample, "needs_virtual_memory", False)
     return AllocatorChoice(
-        name, sample.granule, sample.budget_bytes, make, (notice,) if unused else ()
+        name, sample.granule, sample.budget_bytes, make, (notice,) if unused else (), maps
     )
 
 

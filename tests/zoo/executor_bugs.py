@@ -95,7 +95,7 @@ BUGS: dict[str, tuple[Any, str, str, str, str]] = {
         Homes, "wait", "event.wait()", "pass", "waiting mappings",
     ),
     "the home that was used last is let go": (
-        Homes, "_bound", "oldest = min(idle", "oldest = max(idle", "bounded mappings",
+        Homes, "_bound", "self.drop(min(idle", "self.drop(max(idle", "bounded mappings",
     ),
     "a home that could not be mapped keeps its addresses": (
         Homes, "make", "self._memory.release(address)", "pass", "refused calls",

@@ -1,0 +1,134 @@
+"""Pass-through: a mapping of its own for each block, gone as soon as the block is freed.
+
+In: sizes. Out: blocks that end where their mapping ends, with an inaccessible slot behind. The one
+idea: pools hide mistakes, since a kernel that writes past its array hits a neighbour, and one that
+is late reads what others wrote; here the first faults on the guard, and the second on a range that
+is not mapped any more, at the very instruction. Slow, and meant so: for memory checkers and for
+hunting such bugs. Sources: Electric Fence (Perens); compute-sanitizer sees single allocations only
+(rmm issue 1899). Read next: `virtual.py`, which maps as little as it can.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ooctrain.alloc.base import Block, Books, Changes, Reached, Stats, describe
+from ooctrain.alloc.chunks import Room
+from ooctrain.alloc.homes import Home, Homes
+from ooctrain.devices.base import VirtualMemory
+from ooctrain.devices.host_vm import PAGE_BYTES, max_mapped_chunks
+from ooctrain.errors import ConfigError
+from ooctrain.units import Granule
+
+ALIGN_BYTES = 64  # what kernels may count on; so an overrun by less than this may go unseen
+
+
+class Passthrough:
+    """Whole pages for each block, mapped at its making and unmapped when it is freed.
+
+    Args:
+        memory: the arena; the part of it beyond the last whole chunk stays unused.
+        chunk: bytes that sizes are rounded to, a multiple of the memory's granularity.
+
+    Raises:
+        ConfigError: no such chunk.
+    """
+
+    name = "passthrough"
+    needs_virtual_memory = True
+
+    @staticmethod
+    def defaults(budget_bytes: int) -> Mapping[str, int]:
+        """A page, doubled until all chunks of the budget can be mapped apart from each other."""
+        chunk = PAGE_BYTES
+        while budget_bytes // chunk > max_mapped_chunks():
+            chunk *= 2
+        return {"chunk": chunk}
+
+    def __init__(self, memory: VirtualMemory, chunk: int | None = None):
+        size = memory.granularity_bytes if chunk is None else chunk
+        page = memory.granularity_bytes
+        if isinstance(size, bool) or not isinstance(size, int) or size <= 0 or size % page:
+            raise ConfigError(
+                f"chunk {size!r} is not a positive multiple of the page", code="OOC-107",
+                numbers=f"page {page} bytes", fix="for example passthrough:chunk=64KiB",
+            )  # fmt: skip
+        self.granule = Granule(size, ranges=False)
+        self._chunk = size
+        chunks = memory.size_bytes // size
+        self.budget_bytes = chunks * size
+        self._books = Books(self.name, self.budget_bytes)
+        self._room = Room(chunks)
+        self._homes = Homes(memory, size, self._books.counts)
+        self._blocks: dict[int, Home] = {}  # by block id
+
+    def allocate(self, nbytes: int, tag: str = "") -> Block:
+        """A block at the end of a fresh mapping. Cost: two or more system calls.
+
+        Raises:
+            ConfigError: not a size.
+            OutOfDeviceMemory: fewer free chunks than it needs; the state is as before.
+            DriverError: the system refused; the state is as before.
+        """
+        size = self._books.checked_size(nbytes)
+        granted = self.granule.granted(size)
+        free = self._room.free * self._chunk
+        if granted > free:
+            raise self._books.refuse(size, granted, free, free, tag)
+        runs = self._room.holes(granted // self._chunk)
+        home = self._homes.make(granted // self._chunk + 1, runs)  # the last slot is the guard
+        home.live = True
+        self._room.take(home.runs)
+        start = home.address + (granted - size) // ALIGN_BYTES * ALIGN_BYTES
+        block = self._books.open(start, size, granted, tag)
+        self._blocks[block.id] = home
+        self._books.move(size, granted, granted)
+        return block
+
+    def free(self, block: Block, after: Sequence[Reached] = ()) -> None:
+        """Waits for the last uses and unmaps the block.
+
+        Raises:
+            InvalidFree: not a live block of this allocator.
+        """
+        self._books.retire(block)
+        home = self._blocks.pop(block.id)
+        home.uses[0, home.slots] = tuple(after)
+        self._homes.drop(home)
+        self._room.give(home.runs)
+        self._books.move(-block.requested_bytes, -block.granted_bytes, -block.granted_bytes)
+
+    def take_changes(self) -> Changes | None:
+        """Nothing: what a claim needs is mapped when it returns."""
+        return None
+
+    def stats(self) -> Stats:
+        """The books; every free chunk serves every request."""
+        self._books.counts["mapped_bytes"] = self._homes.mapped_chunks * self._chunk
+        return self._books.stats()
+
+    def check(self) -> None:
+        """What is mapped is what is held, once."""
+        self._books.check(0)
+        self._homes.check()
+        held = [chunk for home in self._homes for chunk in home.table[:-1].tolist()]
+        assert sorted(held) == [c for c, busy in enumerate(self._room.held) if busy], "held chunks"
+        assert len(held) * self._chunk == self._books.granted, "A is not the chunks held"
+        assert all(home.table[-1] < 0 for home in self._homes), "a guard is mapped"
+
+    def snapshot(self) -> dict[str, Any]:
+        """Live blocks, as plain data."""
+        return {
+            "allocator": self.name,
+            "budget": self.budget_bytes,
+            "chunk": self._chunk,
+            "blocks": describe(self._books.live.values()),
+            "free": self._room.free,
+        }
+
+    def close(self) -> list[Block]:
+        """Gives the address ranges back; returns the blocks that were still live."""
+        self._homes.close()
+        self._blocks.clear()
+        return self._books.close()

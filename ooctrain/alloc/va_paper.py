@@ -1,0 +1,177 @@
+"""Virtual addressing as paper 000 prints it: every request is mapped anew.
+
+In: sizes. Out: blocks that are contiguous in address space, of chunks in any order. The one idea:
+physical memory in chunks of one size can be combined in any order, so it never fragments: a block
+of m_r bytes takes k = ceil(m_r / m_c) chunks (equation 1) and wastes less than one (equation 2). On
+free the address range is released and the chunks are kept for the next request, which maps them
+again; until the last uses are over a range is on a waiting list. The price is the mapping, which is
+why the paper's chunks are as large as 40 MiB, and why `va` keeps what it has mapped. Source: paper
+000, section 4; the waiting list is that of its code (nnabla), but each range there waits for its
+own last use only. Read next: `virtual.py`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ooctrain.alloc.base import Block, Books, Changes, Reached, Stats, describe
+from ooctrain.alloc.homes import Home, Homes
+from ooctrain.devices.base import VirtualMemory
+from ooctrain.errors import ConfigError
+from ooctrain.units import MIB, Granule, format_bytes
+
+#: The paper's choice, "which balances well between the cost of allocation and the amount of memory
+#: fragmentation", and the least that its GPU could map.
+PAPER_CHUNK_BYTES, LEAST_CHUNK_BYTES = 40 * MIB, 2 * MIB
+_FEWEST_CHUNKS = 64
+
+
+class PaperVirtualAddressing:
+    """Chunks mapped into a fresh address range for each block.
+
+    Args:
+        memory: the arena; the part of it beyond the last whole chunk stays unused.
+        chunk: m_c in bytes, a multiple of the memory's granularity; None: `paper_chunk_bytes`.
+
+    Raises:
+        ConfigError: no such chunk.
+    """
+
+    name = "va-paper"
+    needs_virtual_memory = True
+
+    @staticmethod
+    def defaults(budget_bytes: int) -> Mapping[str, int]:
+        """Parameters that follow from the budget, so that planning knows the granule."""
+        return {"chunk": paper_chunk_bytes(budget_bytes)}
+
+    def __init__(self, memory: VirtualMemory, chunk: int | None = None):
+        size = paper_chunk_bytes(memory.size_bytes) if chunk is None else chunk
+        page = memory.granularity_bytes
+        if isinstance(size, bool) or not isinstance(size, int) or size <= 0 or size % page:
+            raise ConfigError(
+                f"chunk {size!r} is not a positive multiple of the page", code="OOC-107",
+                numbers=f"page {page} bytes", fix="for example va-paper:chunk=2MiB",
+            )  # fmt: skip
+        self.granule = Granule(size, ranges=False)
+        self._chunk, self._memory = size, memory
+        self._chunks = memory.size_bytes // size
+        self.budget_bytes = self._chunks * size
+        self._books = Books(self.name, self.budget_bytes)
+        self._homes = Homes(memory, size, self._books.counts)
+        self._free = deque(range(self._chunks))  # the longest unused first
+        self._blocks: dict[int, Home] = {}  # by block id
+        self._waiting: deque[Home] = deque()  # freed, the first freed first
+
+    def check_limits(self) -> None:
+        """Raises ConfigError if the arena has no whole chunk, or more than can be mapped apart."""
+        most = self._memory.max_mappings
+        if not 0 < self._chunks <= most:
+            raise ConfigError(
+                f"chunks of {format_bytes(self._chunk)} do not suit the budget", code="OOC-107",
+                numbers=f"{self._chunks} of them in {format_bytes(self._memory.size_bytes)}, of 1 "
+                f"to {most}", fix="va-paper:chunk=BYTES",
+            )  # fmt: skip
+
+    def allocate(self, nbytes: int, tag: str = "") -> Block:
+        """A block in a fresh range. Cost: a system call for each chunk, and one for the range.
+
+        Raises:
+            ConfigError: not a size.
+            OutOfDeviceMemory: fewer chunks than it needs are free or waiting; as before.
+            DriverError: the system refused to map; no block is made.
+        """
+        size = self._books.checked_size(nbytes)
+        count = -(-size // self._chunk)
+        held = self._books.granted // self._chunk
+        if count > self._chunks - held:
+            free = (self._chunks - held) * self._chunk
+            raise self._books.refuse(size, count * self._chunk, free, free, tag)
+        while len(self._free) < count:
+            self._release(self._waiting.popleft())
+        chunks = [self._free[place] for place in range(count)]
+        home = self._homes.make(count, [(chunk, 1) for chunk in chunks])
+        for _ in chunks:
+            self._free.popleft()
+        home.live = True
+        granted = count * self._chunk
+        block = self._books.open(home.address, size, granted, tag)
+        self._blocks[block.id] = home
+        self._books.move(size, granted, granted)
+        return block
+
+    def free(self, block: Block, after: Sequence[Reached] = ()) -> None:
+        """Puts the block's range on the waiting list; where nothing is to wait for, releases it.
+
+        Raises:
+            InvalidFree: not a live block of this allocator.
+        """
+        self._books.retire(block)
+        home = self._blocks.pop(block.id)
+        home.uses[0, home.slots] = tuple(after)
+        granted = block.granted_bytes
+        self._books.move(-block.requested_bytes, -granted, 0, pending=granted)
+        if after:
+            self._waiting.append(home)
+        else:
+            self._release(home)
+
+    def take_changes(self) -> Changes | None:
+        """Nothing: what a claim needs is mapped when it returns."""
+        return None
+
+    def stats(self) -> Stats:
+        """The books; pending is what waits."""
+        self._books.counts["mapped_bytes"] = self._homes.mapped_chunks * self._chunk
+        can_have = self.budget_bytes - self._books.granted
+        return self._books.stats(can_have)
+
+    def check(self) -> None:
+        """Each chunk is free, or mapped once: in a block's range or in one that waits."""
+        self._books.check(0)
+        self._homes.check()
+        mapped = [c for home in self._homes for c in home.table.tolist()]
+        assert sorted([*self._free, *mapped]) == list(range(self._chunks)), "a chunk is lost"
+        waiting = sum(home.slots for home in self._waiting)
+        assert self._books.pending == waiting * self._chunk, "W is not the waiting list"
+
+    def snapshot(self) -> dict[str, Any]:
+        """Live blocks with their chunks, as plain data."""
+        return {
+            "allocator": self.name,
+            "budget": self.budget_bytes,
+            "chunk": self._chunk,
+            "blocks": describe(self._books.live.values()),
+            "chunks": {
+                key: [[slot, slot + 1, chunk] for slot, chunk in enumerate(home.table.tolist())]
+                for key, home in sorted(self._blocks.items())
+            },
+            "free": self._chunks - self._books.granted // self._chunk,
+        }
+
+    def close(self) -> list[Block]:
+        """Gives the address ranges back; returns the blocks that were still live."""
+        self._homes.close()
+        self._blocks.clear()
+        self._waiting.clear()
+        return self._books.close()
+
+    def _release(self, home: Home) -> None:
+        """Waits for the last use of a range, unmaps it and keeps its chunks."""
+        self._homes.drop(home)
+        self._free.extend(home.table.tolist())
+        granted = home.slots * self._chunk
+        self._books.move(0, 0, -granted, pending=-granted)
+
+
+def paper_chunk_bytes(budget_bytes: int) -> int:
+    """The paper's 40 MiB, halved while the budget has fewer than 64 of them; not below 2 MiB.
+
+    The paper's budget of 16 GiB has 409.
+    """
+    chunk = PAPER_CHUNK_BYTES
+    while budget_bytes // chunk < _FEWEST_CHUNKS and chunk // 2 >= LEAST_CHUNK_BYTES:
+        chunk //= 2
+    return chunk
