@@ -93,7 +93,9 @@ def plan(
     rewritten = apply_rewrites(trace, rewrites)
     budget_bytes = resolve_budget(rewritten, budget, granule)
     host_bytes = (
-        where.host_bytes if host_budget is None else resolve_budget(rewritten, host_budget, granule)
+        where.host_bytes
+        if host_budget is None
+        else resolve_budget(rewritten, host_budget, granule, "host budget")
     )
     chosen = as_planner(planner)
     found = chosen.plan(

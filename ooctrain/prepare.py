@@ -221,7 +221,8 @@ class _Search:
     def _host_budget_bytes(self) -> int | None:
         if self.settings.host_budget is None:
             return self.machine.host_bytes
-        return resolve_budget(self.trace, self.settings.host_budget, self.allocator.granule)
+        granule = self.allocator.granule
+        return resolve_budget(self.trace, self.settings.host_budget, granule, "host budget")
 
     def _does_not_fit(self, reserved: int) -> DoesNotFit:
         budget_bytes = self.allocator.budget_bytes

@@ -89,6 +89,13 @@ def resolve(text: str, known: Mapping[str, Callable[..., Any]], *, group: str, w
         ConfigError: unknown name (the nearest ones are suggested), file, class or parameter.
     """
     factory, options = locate(text, known, group=group, what=what)
+    try:
+        inspect.signature(factory).bind(**options)
+    except TypeError as error:
+        raise ConfigError(
+            f"{what} {text!r} cannot be made: {error}", code="OOC-106",
+            fix="give every parameter a default, or a value in the text",
+        ) from error  # fmt: skip
     return factory(**options)
 
 
@@ -133,7 +140,13 @@ def load_from_file(path: str, name: str) -> Callable[..., Any]:
     if not hasattr(module, name):
         near = _nearest(name, [word for word in vars(module) if not word.startswith("_")])
         raise ConfigError(f"{path!r} defines no {name!r}", code="OOC-106", fix=near)
-    return getattr(module, name)
+    found = getattr(module, name)
+    if not callable(found):
+        kind = type(found).__name__
+        raise ConfigError(
+            f"{name!r} of {path!r} is {kind}, not a class or function", code="OOC-106"
+        )
+    return found
 
 
 def _parse_options(text: str, whole: str) -> dict[str, Any]:

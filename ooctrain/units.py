@@ -74,7 +74,7 @@ def parse_bytes(text: str | int, *, what: str = "size") -> int:
     return _checked_bytes(number, text, what)
 
 
-def parse_budget(text: str | int) -> int | Percent:
+def parse_budget(text: str | int, what: str = "budget") -> int | Percent:
     """A budget: bytes, "512MiB", "8GB", or a percentage "25%" as `Percent`.
 
     Raises:
@@ -84,12 +84,12 @@ def parse_budget(text: str | int) -> int | Percent:
         number = text.strip()[:-1].strip()
         if not re.fullmatch(r"[0-9]+(\.[0-9]+)?", number, re.ASCII) or float(number) > 100:
             raise ConfigError(
-                f"budget {text!r} is not a percentage from 0% to 100%",
+                f"{what} {text!r} is not a percentage from 0% to 100%",
                 code="OOC-101",
                 fix='for example "25%": a quarter of the way from the least to the in-core peak',
             )
         return Percent(float(number) / 100)
-    return parse_bytes(text, what="budget")
+    return parse_bytes(text, what=what)
 
 
 def format_bytes(size_bytes: float) -> str:

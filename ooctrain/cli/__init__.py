@@ -17,6 +17,8 @@ from types import MappingProxyType
 
 import click
 
+from ooctrain.cli.numbers_file import NumbersFile
+from ooctrain.cli.own_code import fault_of_own_code
 from ooctrain.errors import ConfigError, DoesNotFit, Infeasible, OoctrainError, OutOfDeviceMemory
 
 __all__ = ["COMMANDS", "exit_status", "main"]
@@ -28,6 +30,8 @@ COMMANDS: Mapping[str, str] = MappingProxyType(
         "train": "Train a network within a memory budget.",
         "plan": "Say what a training step needs, and what fits.",
         "simulate": "Show the time line of a planned step.",
+        "replay": "Ask several allocators for what an allocation log holds.",
+        "reproduce": "Compute a figure or table of the papers.",
         "calibrate": "Measure this machine and save the result.",
         "doctor": "Check this installation and say how to mend it.",
         "explain": "Explain an error code or a rule of the verifier.",
@@ -71,7 +75,7 @@ def command_line(traceback: bool) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command line.
+    """Runs the command line. A command that fails leaves its reason in the file of --json too.
 
     Args:
         arguments: without the program's name; None: those of this process.
@@ -80,29 +84,42 @@ def main(arguments: Sequence[str] | None = None) -> int:
         The exit status.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
-    with_traceback = "--traceback" in given
+    numbers = NumbersFile(given)
     try:
-        # The place in the library where a warning arose tells a user of the command nothing.
-        with warnings.catch_warnings():
-            warnings.showwarning = _show_warning
-            status = command_line.main(given, prog_name="ooctrain", standalone_mode=False)
-        return status if isinstance(status, int) else DONE
+        status, message = _run(given), None
     except click.ClickException as error:
         error.show()
-        return error.exit_code
+        status, message = error.exit_code, error.format_message()
     except (click.Abort, KeyboardInterrupt):
-        _say("interrupted")
-        return FAILED
+        status, message = FAILED, "interrupted"
+        _say(message)
     except BrokenPipeError:
         # Whoever read our output has left, as `| head` does; Python would complain once more at
         # exit.
         sys.stderr.close()
-        return FAILED
+        status, message = FAILED, "whoever read the output has left"
     except (OoctrainError, OSError, MemoryError) as error:
-        if with_traceback:
+        if "--traceback" in given:
             raise
-        _say(str(error) or type(error).__name__)
-        return exit_status(error)
+        status, message = exit_status(error), str(error) or type(error).__name__
+        _say(message)
+    except Exception as error:
+        fault = fault_of_own_code(error, given)
+        if fault is None or "--traceback" in given:
+            raise
+        status, message = FAILED, str(fault)
+        _say(message)
+    if message is not None:
+        numbers.tell(given, message)
+    return status
+
+
+def _run(given: Sequence[str]) -> int:
+    # The place in the library where a warning arose tells a user of the command nothing.
+    with warnings.catch_warnings():
+        warnings.showwarning = _show_warning
+        status = command_line.main(list(given), prog_name="ooctrain", standalone_mode=False)
+    return status if isinstance(status, int) else DONE
 
 
 def exit_status(error: BaseException) -> int:

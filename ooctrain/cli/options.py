@@ -7,6 +7,7 @@ option. Read next: `workload.py`, which turns the words into objects.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import wraps
@@ -62,6 +63,24 @@ class OutputFile(click.ParamType):
         return value
 
 
+class LearningRate(click.ParamType):
+    """A positive number, and a number at all: "nan" is none."""
+
+    name = "float"
+
+    def convert(
+        self, value: str | float, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """The rate, if training can use it."""
+        try:
+            rate = float(value)
+        except ValueError:
+            self.fail(f"{value!r} is not a number", param, ctx)
+        if not (math.isfinite(rate) and rate > 0):
+            self.fail(f"{value} is not a finite number above 0", param, ctx)
+        return rate
+
+
 OUTPUT_FILE = OutputFile()
 MOST_THREADS = 1024
 _POSITIVE = click.IntRange(min=1)
@@ -78,7 +97,7 @@ WORKLOAD_OPTIONS = (
     click.option(
         "--optimizer", type=click.Choice(["sgd", "adam"]), default="sgd", show_default=True
     ),
-    click.option("--lr", type=click.FloatRange(min=0, min_open=True), help="Learning rate."),
+    click.option("--lr", type=LearningRate(), help="Learning rate."),
     click.option(
         "--accumulate",
         type=_POSITIVE,

@@ -16,6 +16,7 @@ from typing import Any
 import click
 
 from ooctrain.advice import Change, Need, Question, changes_that_fit, describe_change, need_of
+from ooctrain.alloc import AllocationLog
 from ooctrain.alloc.registry import choose_allocator
 from ooctrain.api import DEFAULT_REWRITES
 from ooctrain.api import plan as make_plan
@@ -32,12 +33,13 @@ from ooctrain.cli.terminal import make_console
 from ooctrain.cli.workload import find_machine, is_cpu, make_task, make_trace
 from ooctrain.cost import Machine
 from ooctrain.errors import Infeasible, OoctrainError
+from ooctrain.execution.record import allocation_log
 from ooctrain.report.layers import layer_rows
 from ooctrain.report.text import facts, layer_table, share
 from ooctrain.rewrite import apply_rewrites
 from ooctrain.sched.budget import resolve_budget, trace_peak_bytes
 from ooctrain.sched.registry import get_planner, planners
-from ooctrain.sched.schedule import BYTES, Plan
+from ooctrain.sched.schedule import Plan
 from ooctrain.sched.simulate import simulate
 from ooctrain.sched.timeline import Timeline
 from ooctrain.trace import Trace
@@ -62,15 +64,23 @@ Rows = list[tuple[str, str]]
     type=OUTPUT_FILE,
     help="Write the plan, for `simulate --plan`.",
 )
+@click.option(
+    "--allocation-log",
+    "log_path",
+    metavar="FILE",
+    type=OUTPUT_FILE,
+    help="Write what the plan asks of an allocator, for `replay`.",
+)
 def plan(
-    workload: Workload, memory: Memory, json_path: str | None, depth: int, plan_path: str | None
-) -> int:
+    workload: Workload, memory: Memory, json_path: str | None, depth: int, plan_path: str | None,
+    log_path: str | None,
+) -> int:  # fmt: skip
     """Say what a training step of MODEL needs, and what fits."""
     console = make_console()
     answer, error = None, None
     try:
         answer = _answer(workload, memory)
-    except OoctrainError as caught:
+    except Exception as caught:
         error = caught
         raise
     finally:
@@ -85,7 +95,17 @@ def plan(
     if plan_path:
         answer.plan.save(plan_path)
         console.print(f"wrote {plan_path}")
+    if log_path:
+        make_log(workload, memory, answer.plan, answer.question.budget_bytes).save(log_path)
+        console.print(f"wrote {log_path}")
     return DONE
+
+
+def make_log(workload: Workload, memory: Memory, made: Plan, budget_bytes: int) -> AllocationLog:
+    """The allocation log of a plan."""
+    allocator = memory.allocator if made.schedule.granule.size_bytes > 1 else ""
+    about = f"{workload.model}, batch {workload.batch}, planner {memory.planner}"
+    return allocation_log(made.trace, made.schedule, budget_bytes, allocator=allocator, about=about)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,23 +155,26 @@ def _answer(workload: Workload, memory: Memory) -> Answer:
 
 
 def granule_for(memory: Memory, machine: Machine, trace: Trace) -> Granule:
-    """How the allocator rounds on the cpu device; on a preset of another machine, to the byte."""
+    """How the allocator rounds on the cpu device; on a preset of another machine, to the byte, in
+    parts where the allocator has ranges."""
     if not is_cpu(machine):
-        return BYTES
+        chosen = choose_allocator(memory.allocator, machine.device_bytes, binding=False)
+        return Granule(1, chosen.granule.ranges)
     # An allocator may round coarser in a larger arena, so it is asked for one of about this size.
     return choose_allocator(memory.allocator, 2 * trace_peak_bytes(trace)).granule
 
 
 def budget_for(memory: Memory, machine: Machine, trace: Trace, granule: Granule) -> int:
     """The budget in bytes; without one, the memory of the machine."""
-    return resolve_budget(trace, memory.budget or machine.device_bytes, granule)
+    budget = machine.device_bytes if memory.budget is None else memory.budget
+    return resolve_budget(trace, budget, granule)
 
 
 def host_budget(memory: Memory, machine: Machine, trace: Trace) -> int | None:
     """The host budget in bytes; without one, the host memory of the machine, if it is known."""
     if memory.host_budget is None:
         return machine.host_bytes
-    return resolve_budget(trace, memory.host_budget)
+    return resolve_budget(trace, memory.host_budget, what="host budget")
 
 
 def _rows(workload: Workload, memory: Memory, answer: Answer) -> Rows:

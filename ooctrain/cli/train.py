@@ -39,7 +39,6 @@ from ooctrain.cli.training import (
     typical_us,
 )
 from ooctrain.cli.workload import Task, make_task
-from ooctrain.errors import OoctrainError
 from ooctrain.prepare import PreparedStep
 from ooctrain.report.text import facts, share
 from ooctrain.sched.bounds import lower_bound
@@ -74,7 +73,8 @@ def train(
     lr_schedule: str,
 ) -> int:  # fmt: skip
     """Train MODEL within a memory budget."""
-    workload = replace(workload, data=workload.data or DEFAULT_DATA)
+    data = DEFAULT_DATA if workload.data is None else workload.data
+    workload = replace(workload, data=data)
     extent = Extent(epochs, steps, checkpoint or resume, checkpoint_steps, resume, lr_schedule)
     console, record = make_console(), Record()
     trainer: Trainer | None = None
@@ -83,7 +83,7 @@ def train(
         task = make_task(workload)
         trainer = make_trainer(task, workload, memory)
         _run(console, trainer, task, workload, memory, extent, record, verify)
-    except (OoctrainError, OSError, KeyboardInterrupt) as caught:
+    except BaseException as caught:
         error = caught
         raise
     finally:

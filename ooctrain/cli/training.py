@@ -9,6 +9,7 @@ the trainer itself.
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 from collections import deque
@@ -236,6 +237,8 @@ def stop_on_interrupt() -> Iterator[Callable[[], bool]]:
 
     def ask(number: int, _frame: FrameType | None) -> None:
         asked.append(number)
+        # A handler may interrupt a print, so it must not print itself.
+        os.write(2, b"ooctrain: stopping after this step; Ctrl-C again stops at once\n")
         signal.signal(signal.SIGINT, before)
 
     before = signal.signal(signal.SIGINT, ask)

@@ -138,7 +138,21 @@ def _own_model(text: str, shape: Shape) -> Module:
     function = load_from_file(path, name)
     offered = {"num_classes": shape.classes, "in_channels": shape.channels}
     accepted = inspect.signature(function).parameters
-    model = function(**{key: value for key, value in offered.items() if key in accepted})
+    given = {key: value for key, value in offered.items() if key in accepted}
+    missing = [
+        word
+        for word, parameter in accepted.items()
+        if word not in given
+        and parameter.default is parameter.empty
+        and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+    ]
+    if missing:
+        raise ConfigError(
+            f"{text} takes {', '.join(missing)}, which nobody gives",
+            code="OOC-106",
+            fix=f"give it defaults; only {' and '.join(offered)} are given where taken",
+        )
+    model = function(**given)
     if not isinstance(model, Module):
         raise ConfigError(f"{text} gave {type(model).__name__}, not a model (oc.nn.Module)")
     return model

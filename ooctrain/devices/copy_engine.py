@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 
 CopyBytes = Callable[[int, int, int], object]  # (target address, source address, bytes)
+_LONGEST_SLEEP_S = 0.05  # between two looks at whether the device has stopped
 _BACK_TO_BACK_NS = 200_000  # a copy that starts this soon after the last one was waiting for it
 
 
@@ -24,14 +25,17 @@ class CopyEngine:
         copy_bytes: the copying itself, without the GIL.
         latency_us: of every copy.
         now_ns, sleep: the clock and how to wait for it, in ns and s.
+        stopped: whether nobody waits for copies any more, so that a slow link keeps nobody.
     """
 
     def __init__(
         self, copy_bytes: CopyBytes, latency_us: float = 0.0, *,
         now_ns: Callable[[], int] = time.perf_counter_ns,
         sleep: Callable[[float], None] = time.sleep,
+        stopped: Callable[[], bool] = lambda: False,
     ):  # fmt: skip
         self._copy_bytes, self._now_ns, self._sleep = copy_bytes, now_ns, sleep
+        self._stopped = stopped
         self._latency_ns = round(latency_us * 1000)
         self._free_at_ns = 0
 
@@ -47,5 +51,5 @@ class CopyEngine:
         start_ns = self._free_at_ns if 0 <= late_ns < _BACK_TO_BACK_NS else now_ns
         wire_ns = 0 if bytes_per_us is None else round(size_bytes * 1000 / bytes_per_us)
         self._free_at_ns = start_ns + self._latency_ns + wire_ns
-        while (left_ns := self._free_at_ns - self._now_ns()) > 0:
-            self._sleep(left_ns / 1e9)
+        while (left_ns := self._free_at_ns - self._now_ns()) > 0 and not self._stopped():
+            self._sleep(min(left_ns / 1e9, _LONGEST_SLEEP_S))

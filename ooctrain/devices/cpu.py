@@ -71,8 +71,12 @@ class CpuDevice:
         self._slab = np.empty(host_bytes, np.uint8)
         self._slab_address = self._slab.ctypes.data
         move = copy_bytes or _copy_kernel()
-        self._out_engine = CopyEngine(move, latency_us)
-        self._in_engine = CopyEngine(move, latency_us) if link == "duplex" else self._out_engine
+
+        def engine() -> CopyEngine:
+            return CopyEngine(move, latency_us, stopped=lambda: self.streams.failure is not None)
+
+        self._out_engine = engine()
+        self._in_engine = engine() if link == "duplex" else self._out_engine
         self._pool = ThreadPool(threads, shuffle_seed=shuffle_seed)
         self.streams = Streams(2 if link == "duplex" else 1, _jitter(self.debug))
 

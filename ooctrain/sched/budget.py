@@ -12,16 +12,19 @@ from ooctrain.trace import Call, Trace
 from ooctrain.units import Percent, parse_budget
 
 
-def resolve_budget(trace: Trace, budget: int | str | Percent, granule: Granule = BYTES) -> int:
+def resolve_budget(
+    trace: Trace, budget: int | str | Percent, granule: Granule = BYTES, what: str = "budget"
+) -> int:
     """A budget in bytes; a percentage f means minimum + f (peak - minimum), rounded down.
 
     Args:
         trace: after `fuse` and `share_storage`, before `tile`.
+        what: its name in errors.
 
     Raises:
         ConfigError: not a budget.
     """
-    parsed = budget if isinstance(budget, Percent) else parse_budget(budget)
+    parsed = budget if isinstance(budget, Percent) else parse_budget(budget, what)
     if isinstance(parsed, int):
         return parsed
     least, most = trace_minimum_bytes(trace, granule), trace_peak_bytes(trace, granule)

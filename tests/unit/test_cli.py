@@ -95,6 +95,20 @@ WRONG = {
     "negative seed": (["plan", *SMALL, "--seed", "-1"], "--seed"),
     "parts that do not divide": (["plan", *SMALL, "--accumulate", "3"], "accumulate"),
     "unknown algorithm": (["plan", *SMALL, "--conv-algorithm", "fft"], "fft"),
+    "rate that is no number": (["train", *SMALL, "--lr", "nan"], "not a finite number above 0"),
+    "rate without an end": (["train", *SMALL, "--lr", "inf"], "not a finite number above 0"),
+    "rate of nothing": (["train", *SMALL, "--lr", "0"], "not a finite number above 0"),
+    "rate of words": (["train", *SMALL, "--lr", "fast"], "'fast' is not a number"),
+    "budget of no words": (["plan", *SMALL, "--budget", ""], "budget '' is not a size"),
+    "budget in powers of ten": (["plan", *SMALL, "--budget", "1e9"], "is not a size"),
+    "budget that is no number": (["plan", *SMALL, "--budget", "nanGB"], "is not a size"),
+    "budget of underscores": (["plan", *SMALL, "--budget", "1_000"], "is not a size"),
+    "host budget of nothing": (["plan", *SMALL, "--host-budget", "0"], "host budget '0'"),
+    "no words for data": (["train", *SMALL, "--data", ""], "no data set is called ''"),
+    "link that is no number": (["plan", *SMALL, "--link-bandwidth", "nan"], "link bandwidth"),
+    "window of nothing": (["plan", *SMALL, "--planner", "window:size=0"], "not positive"),
+    "chunk of nothing": (["plan", *SMALL, "--allocator", "va:chunk=0"], "chunk 0"),
+    "plan that is a folder": (["simulate", *SMALL, "--plan", "."], "not a plan file"),
 }
 
 
@@ -107,6 +121,92 @@ def test_wrong_input_is_one_clear_block(kind, run, tmp_path, monkeypatch):
     assert hint in err
     assert "Traceback" not in err + out
     assert len(err.splitlines()) <= 5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "reason"),
+    [
+        (["train", "lenet", "--batch", "many"], 2, "--batch"),
+        (["train", "lenet", "--lr", "nan"], 2, "finite"),
+        (["trian", "lenet"], 2, "did you mean 'train'"),
+        (["plan"], 2, "MODEL"),
+        (["simulate", *SMALL, "--budget", "1"], 3, "OOC-120"),
+    ],
+)
+def test_whoever_reads_the_numbers_finds_why_there_are_none(
+    run, tmp_path, arguments, status, reason
+):
+    for words in (["--json", f"{tmp_path}/a.json"], [f"--json={tmp_path}/a.json"]):
+        assert run(*arguments, *words)[0] == status
+        written = json.loads((tmp_path / "a.json").read_text())
+        assert set(written) == {"version", "command", "error"}
+        assert written["command"] == arguments[0]
+        assert reason in written["error"]
+        (tmp_path / "a.json").unlink()
+
+
+OWN = """
+from ooctrain.sched.keep_all import KeepAll
+
+class Divides:
+    name = "divides"
+
+    def plan(self, *given, **options):
+        return 1 / 0
+
+class Changes(KeepAll):
+    def plan(self, trace, *given, **options):
+        trace.calls = ()
+
+class Starts:
+    def __init__(self, *given):
+        raise RuntimeError("no start")
+
+class Wants:
+    def __init__(self, depth):
+        pass
+
+def net():
+    raise KeyError("weights")
+
+def wants(depth, width):
+    return None
+
+number = 3
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "hint"),
+    [
+        (["plan", "{own}:net"], 1, "your own code raised KeyError: 'weights'"),
+        (["plan", "{own}:wants"], 2, "takes depth, width"),
+        (["plan", *SMALL, "--planner", "{own}:Divides"], 1, "line 8, in plan"),
+        (["plan", *SMALL, "--planner={own}:Divides"], 1, "division by zero"),
+        (["plan", *SMALL, "--planner", "{own}:Changes"], 1, "FrozenInstanceError"),
+        (["plan", *SMALL, "--planner", "{own}:Starts"], 1, "no start"),
+        (["plan", *SMALL, "--planner", "{own}:number"], 2, "int, not a class"),
+        (["plan", *SMALL, "--planner", "{own}:Wants"], 2, "missing a required argument: 'depth'"),
+        (["plan", *SMALL, "--allocator", "{own}:Starts"], 1, "no start"),
+        (["train", *SMALL, "--planner", "{own}:Divides"], 1, "line 8, in plan"),
+        (["plan", "{broken}:net"], 1, "SyntaxError"),
+    ],
+)
+def test_an_error_in_one_s_own_file_names_its_line(run, tmp_path, arguments, status, hint):
+    own, broken, path = tmp_path / "own.py", tmp_path / "broken.py", tmp_path / "a.json"
+    own.write_text(OWN)
+    broken.write_text("def net(:\n")
+    words = [word.format(own=own, broken=broken) for word in arguments]
+    found, out, err = run(*words, "--budget", "1GiB", "--json", str(path))
+    assert found == status
+    assert hint in err
+    assert "Traceback" not in err + out
+    assert len(err.splitlines()) <= 4
+    assert json.loads(path.read_text())["error"]
+    if status == 1:
+        kinds = (ZeroDivisionError, AttributeError, RuntimeError, KeyError, SyntaxError)
+        with pytest.raises(kinds):
+            main(["--traceback", *words, "--budget", "1GiB"])
 
 
 def test_traceback_shows_where_an_error_was_raised():

@@ -197,6 +197,21 @@ def test_a_link_faster_than_the_processor_copies_adds_nothing():
     assert clock.now - begin == 15_000_000
 
 
+def test_a_device_that_has_stopped_waits_for_no_slow_link():
+    clock, stopped = Clock(), []
+
+    def sleep(seconds):
+        clock.sleep(seconds)
+        stopped.append(True)
+
+    engine = CopyEngine(
+        lambda *_: None, now_ns=lambda: clock.now, sleep=sleep, stopped=lambda: bool(stopped)
+    )
+    begin = clock.now
+    engine.copy(0, 0, 10**9, 1.0)
+    assert clock.now - begin < 100_000_000  # of 1000 s
+
+
 def test_real_sleeps_are_never_too_short():
     engine = CopyEngine(lambda *_: None)
     begin = time.perf_counter_ns()

@@ -1,0 +1,49 @@
+"""The file of `--json` where a command fails before it could write there.
+
+In: the arguments as given, a message. Out: a JSON object with the message as `error`. The one idea:
+whoever reads the file must find in it why there are no numbers, also where an option was wrong and
+the command never began; so the arguments are searched for `--json` by hand, and a file that the
+command has written itself, knowing more, is left alone. Read next: `docs/json.md`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+JSON_VERSION = 1
+OPTION = "--json"
+
+
+class NumbersFile:
+    """What stands behind `--json` in a command's arguments, if anything, and how it was before."""
+
+    def __init__(self, given: Sequence[str]):
+        self._path = _path_in(given)
+        self._before = self._state()
+
+    def tell(self, given: Sequence[str], message: str) -> None:
+        """Writes the reason of a failure, unless the command has written or nothing can be."""
+        if self._path is None or self._state() != self._before:
+            return
+        command = next((word for word in given if not word.startswith("-")), None)
+        content = {"version": JSON_VERSION, "command": command, "error": message}
+        with suppress(OSError):
+            self._path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+    def _state(self) -> tuple[int, int] | None:
+        try:
+            found = self._path.stat() if self._path else None
+        except OSError:
+            return None
+        return None if found is None else (found.st_mtime_ns, found.st_size)
+
+
+def _path_in(given: Sequence[str]) -> Path | None:
+    for word, following in zip(given, [*given[1:], ""], strict=True):
+        text = following if word == OPTION else word.removeprefix(f"{OPTION}=")
+        if text and (word == OPTION or text != word):
+            return Path(text)
+    return None

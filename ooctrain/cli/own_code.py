@@ -1,0 +1,50 @@
+"""Errors that arise in a user's own file, told as one block.
+
+In: an unexpected error, the arguments as given. Out: an error of the library that names file, line
+and function, or None where no file of the user's was on the way. The one idea: an error in a file
+that was named as file.py:Name is most likely that file's, so its author wants the line, not the way
+there through this library; any other unexpected error is ours, and keeps its traceback. Read next:
+`ooctrain/specs.py`, which loads such files.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from ooctrain.errors import OoctrainError
+
+
+def fault_of_own_code(error: Exception, given: Sequence[str]) -> OoctrainError | None:
+    """The error as its author should read it; None if it did not pass through a file of his."""
+    files = {Path(file).resolve() for file in own_files(given)}
+    places = [p for p in _places(error) if Path(p[0]).resolve() in files]
+    if not places:
+        return None
+    file, line, function = places[-1]
+    kind, text = type(error).__name__, str(error)
+    return OoctrainError(
+        f"your own code raised {kind}" + (f": {text}" if text else ""),
+        code="OOC-115",
+        where=f"{file}, line {line}" + (f", in {function}" if function else ""),
+        fix="`ooctrain --traceback COMMAND ...` shows the whole way there",
+    )
+
+
+def own_files(given: Sequence[str]) -> Iterator[str]:
+    """The Python files that are named in arguments such as mine.py:Mine or --planner=mine.py:A."""
+    for word in given:
+        value = word.partition("=")[2] if word.startswith("--") else word
+        file, separator, _ = value.partition(".py:")
+        if separator:
+            yield f"{file}.py"
+
+
+def _places(error: Exception) -> list[tuple[str, int, str]]:
+    """(file, line, function) from the outermost frame to the innermost, syntax errors included."""
+    frames = traceback.extract_tb(error.__traceback__)
+    places = [(frame.filename, frame.lineno or 0, frame.name) for frame in frames]
+    if isinstance(error, SyntaxError) and error.filename:
+        places.append((error.filename, error.lineno or 0, ""))
+    return places
