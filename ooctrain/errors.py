@@ -17,7 +17,8 @@
     +-- TrainingStopped                  the run ended early: NaN loss, interrupt (.step)
     +-- AutogradError                    second backward, no graph, in-place write on a saved value
 
-Each message has up to four lines: code and what; where; the numbers; the likely fix.
+Each message has up to four lines: code and what; where; the numbers; the likely fix. Where memory
+is short, the map of the arena is drawn besides.
 `ooctrain explain CODE` shows the smallest bad example of a code. Read next: `units.py`, then
 `trace.py`.
 """
@@ -136,9 +137,36 @@ class PlanMismatch(OoctrainError):
 
 
 class OutOfDeviceMemory(OoctrainError, MemoryError):
-    """The arena has no room for a request; the allocator's state is as before."""
+    """The arena has no room for a request; the allocator's state is as before.
+
+    Attributes:
+        granted_bytes: what was asked for, rounded as the allocator does.
+        free_bytes: of the arena, in one piece or in many.
+        largest_bytes: the largest request that would have been served.
+        budget_bytes: of the arena.
+        enough_bytes: a budget with which it would have been served.
+        arena: its map, who lies where.
+    """
 
     default_code = "OOC-130"
+
+    def __init__(
+        self, what: str, *, granted_bytes: int = 0, free_bytes: int = 0, largest_bytes: int = 0,
+        budget_bytes: int = 0, enough_bytes: int = 0, arena: str = "", **details: str,
+    ):  # fmt: skip
+        super().__init__(what, **details)
+        self.granted_bytes, self.free_bytes = granted_bytes, free_bytes
+        self.largest_bytes, self.budget_bytes = largest_bytes, budget_bytes
+        self.enough_bytes, self.arena = enough_bytes, arena
+
+    @property
+    def fragmented(self) -> bool:
+        """Whether enough is free, only not in one piece."""
+        return self.largest_bytes < self.granted_bytes <= self.free_bytes
+
+    def _details(self) -> list[tuple[str, str]]:
+        where, numbers, fix = super()._details()
+        return [where, numbers, ("arena", self.arena.replace("\n", "\n    ")), fix]
 
 
 class InvalidFree(OoctrainError):

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
+from ooctrain.alloc.arena_map import arena_text
 from ooctrain.errors import ConfigError, InvalidFree, OutOfDeviceMemory
 from ooctrain.units import MAX_BYTES, Granule, format_bytes
 
@@ -293,20 +294,39 @@ class Books:
         now = (self.requested, self.granted, self.pending, cached_bytes, self.reserved)
         assert all(a <= b for a, b in zip(now, self.peaks, strict=True)), "a peak is too low"
 
-    def refuse(self, nbytes: int, granted: int, free: int, largest: int, tag: str) -> Exception:
-        """Counts a refusal and returns the error that tells why."""
+    def refuse(
+        self, nbytes: int, granted: int, free: int, largest: int, tag: str,
+        snapshot: Mapping[str, Any] | None = None,
+    ) -> OutOfDeviceMemory:  # fmt: skip
+        """Counts a refusal and returns the error that tells why.
+
+        Args:
+            nbytes, granted: as asked for, and rounded.
+            free, largest: what is free in all, and the largest request that would be served.
+            snapshot: the allocator's, for the map of the arena.
+        """
         self.counts["failures"] += 1
         full = free < granted
         why = "the arena is full" if full else "the free memory lies in pieces (fragmentation)"
-        holders = ", ".join(
-            f"{b.tag or b.id} {format_bytes(b.granted_bytes)}" for b in self.top_holders()
-        )
+        # Behind the highest block there is always one piece; without places, all is one piece.
+        top = snapshot["top"] if snapshot and "top" in snapshot else self.granted + self.pending
+        enough = max(top + granted, self.budget_bytes + 1)
+        fix = f"{format_bytes(largest)} would fit now; this fits a --budget of {enough} B"
         return OutOfDeviceMemory(
             f"cannot allocate {format_bytes(nbytes)}: {why}",
             where=f"{tag or 'a block'}, allocator {self.name}",
             numbers=f"asked {granted} B granted, free {free} B, largest hole {largest} B, budget "
-            f"{self.budget_bytes} B; largest holders: {holders or 'none'}",
-            fix="a larger --budget" if full else "--allocator va, which does not fragment",
+            f"{self.budget_bytes} B, lost to rounding {self.granted - self.requested} B"
+            + ("" if snapshot else f"; largest holders: {self._holders() or 'none'}"),
+            fix=fix if full else f"{fix}, or use --allocator va, which does not fragment",
+            granted_bytes=granted, free_bytes=free, largest_bytes=largest,
+            budget_bytes=self.budget_bytes, enough_bytes=enough,
+            arena=arena_text(snapshot) if snapshot else "",
+        )  # fmt: skip
+
+    def _holders(self) -> str:
+        return ", ".join(
+            f"{b.tag or b.id} {format_bytes(b.granted_bytes)}" for b in self.top_holders()
         )
 
     def top_holders(self) -> list[Block]:

@@ -61,7 +61,7 @@ class BestFit:
             offset, growth = self._top, size
             self._top += size
         else:
-            raise self._books.refuse(nbytes, size, *self._free_bytes(), tag)
+            raise self._books.refuse(nbytes, size, *self._free_bytes(), tag, self.snapshot())
         self._books.move(nbytes, size, growth)
         return self._books.open(self._base + offset, nbytes, size, tag)
 

@@ -60,7 +60,8 @@ class Buddy:
         found = self._find(length, size)
         if found is None:
             free = self.budget_bytes - self._books.granted
-            raise self._books.refuse(nbytes, size, free, self._largest(), tag)
+            snapshot = {**self.snapshot(), "top": -(-self._top // length) * length}
+            raise self._books.refuse(nbytes, size, free, self._largest(), tag, snapshot)
         offset, whole = found
         if whole:
             self._split(offset, whole, length)

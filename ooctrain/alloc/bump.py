@@ -50,8 +50,8 @@ class Bump:
         size = self.granule.granted(self._books.checked_size(nbytes))
         top = self._top()
         if top + size > self.budget_bytes:
-            free = self.budget_bytes - self._books.granted
-            raise self._books.refuse(nbytes, size, free, self.budget_bytes - top, tag)
+            free, end = self.budget_bytes - self._books.granted, self.budget_bytes - top
+            raise self._books.refuse(nbytes, size, free, end, tag, self.snapshot())
         self._ends.append(top + size)
         self._live.add(top + size)
         self._books.move(nbytes, size, size)

@@ -23,7 +23,7 @@ from ooctrain.alloc.base import Block, Books, Changes, Reached, Stats, describe
 from ooctrain.alloc.best_fit import ROUND_BYTES
 from ooctrain.alloc.static import Forecast, Lifetime, Order, Packing, lowest_gap, pack
 from ooctrain.devices.base import Memory
-from ooctrain.errors import ConfigError, PlanMismatch
+from ooctrain.errors import ConfigError, OutOfDeviceMemory, PlanMismatch
 from ooctrain.units import Granule, format_bytes
 
 
@@ -66,10 +66,7 @@ class FirstFit:
             raise PlanMismatch(f"{self.name} has live blocks: a plan comes before the first")
         packing = pack(forecast, self.granule, self._order, self._pools)
         if packing.extent_bytes > self.budget_bytes:
-            raise self._books.refuse(
-                packing.extent_bytes, packing.least_bytes, self.budget_bytes, self.budget_bytes,
-                "the placement of a whole step",
-            )  # fmt: skip
+            raise self._too_large(packing)
         once = {first for first, _ in forecast.carried}
         entries = list(zip(forecast.lifetimes, packing.offsets, strict=True))
         self._expected, self._served = entries, 0
@@ -97,6 +94,7 @@ class FirstFit:
         if any(start < offset + size and offset < end for start, end in near):
             raise self._mismatch(tag, nbytes, "a block that should be gone is still in its place")
         self._taken.insert(place, (offset, offset + size))
+        self._expected, self._served = self._round()
         self._served += 1
         self._books.move(nbytes, size, 0)
         return self._books.open(self._base + offset, nbytes, size, tag)
@@ -157,16 +155,36 @@ class FirstFit:
 
     def _planned_offset(self, nbytes: int, tag: str) -> int:
         """Where the next foreseen request goes, if this is it."""
-        if self._served == len(self._expected):
-            self._expected, self._served = self._again, 0
-        if not self._expected:
+        expected, served = self._round()
+        if not expected:
             raise self._mismatch(tag, nbytes, "nothing was foreseen")
-        life, offset = self._expected[self._served]
+        life, offset = expected[served]
         if (life.tag, life.nbytes) != (tag, nbytes):
             raise self._mismatch(
                 tag, nbytes, f"foreseen was {life.tag!r} with {format_bytes(life.nbytes)}"
             )
         return offset
+
+    def _round(self) -> tuple[list[tuple[Lifetime, int]], int]:
+        """The foreseen requests of the round that the next one belongs to, and its place there."""
+        if self._served == len(self._expected):
+            return self._again, 0
+        return self._expected, self._served
+
+    def _too_large(self, packing: Packing) -> OutOfDeviceMemory:
+        self._books.counts["failures"] += 1
+        lost = packing.extent_bytes - packing.least_bytes
+        return OutOfDeviceMemory(
+            "the placement of a whole step is larger than the arena",
+            where=f"allocator {self.name}",
+            numbers=f"it takes {packing.extent_bytes} B in pools of {packing.pools}, of which "
+            f"{lost} B are fragmentation; budget {self.budget_bytes} B",
+            fix=f"a --budget of {packing.extent_bytes} B, or --allocator va, which needs "
+            f"{packing.least_bytes} B and a chunk for each block",
+            granted_bytes=packing.least_bytes, free_bytes=self.budget_bytes,
+            largest_bytes=self.budget_bytes - lost, budget_bytes=self.budget_bytes,
+            enough_bytes=packing.extent_bytes,
+        )  # fmt: skip
 
     def _mismatch(self, tag: str, nbytes: int, why: str) -> PlanMismatch:
         self._books.counts["failures"] += 1
@@ -180,7 +198,7 @@ class FirstFit:
         offset = lowest_gap(self._taken, size)
         if offset + size > self.budget_bytes:
             free = self.budget_bytes - self._books.granted
-            raise self._books.refuse(nbytes, size, free, self._largest(), tag)
+            raise self._books.refuse(nbytes, size, free, self._largest(), tag, self.snapshot())
         top = self._top()
         place = bisect_right(self._taken, (offset, 0))
         self._taken.insert(place, (offset, offset + size))

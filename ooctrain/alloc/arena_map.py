@@ -1,0 +1,140 @@
+"""The map of an arena: who lies where, as text of one line.
+
+In: what an allocator's `snapshot()` says. Out: pieces in the order of their bytes, and a line that
+draws them. The one idea: an arena is a strip, a character of the line stands for so many bytes of
+it, and the few largest blocks have a letter each; so an out-of-memory error shows at a glance
+whether the arena is full or full of holes. For virtual addressing the strip is the physical
+memory: a block may lie in many pieces. Read next: `../report/arena.py`, the same as a picture.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any, Literal
+
+from ooctrain.units import format_bytes
+
+Snapshot = Mapping[str, Any]
+LINE_WIDTH, LETTERS = 64, "ABCDE"
+_OTHER, _HOLE, _END = "#", ".", " "
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A piece of the arena.
+
+    Args:
+        lo, hi: bytes [lo, hi) of it.
+        kind: "block"; "hole": free, but lower than something live; "end": free from there on.
+        block: id of the block that has it, or 0.
+        tag: who holds it.
+    """
+
+    lo: int
+    hi: int
+    kind: Literal["block", "hole", "end"]
+    block: int = 0
+    tag: str = ""
+
+
+def pieces_of(snapshot: Snapshot) -> list[Piece]:
+    """The arena from its first byte to its last.
+
+    An allocator whose snapshot says neither where its arena begins ("base") nor which chunks it
+    uses ("chunks") has no physical layout: its blocks are drawn one behind the other.
+    """
+    live = sorted(_live(snapshot), key=lambda piece: piece.lo)
+    found: list[Piece] = []
+    end = 0
+    for piece in live:
+        if end < piece.lo:
+            found.append(Piece(end, piece.lo, "hole"))
+        found.append(piece)
+        end = piece.hi
+    if end < snapshot["budget"]:
+        found.append(Piece(end, snapshot["budget"], "end"))
+    return found
+
+
+def largest_holders(snapshot: Snapshot) -> dict[int, tuple[str, str, int]]:
+    """{id of a block: (letter, tag, granted bytes)} of those that hold most."""
+    blocks = sorted(snapshot["blocks"], key=lambda b: (-b["granted"], b["id"]))
+    return {
+        b["id"]: (letter, b["tag"] or f"block {b['id']}", b["granted"])
+        for letter, b in zip(LETTERS, blocks, strict=False)
+        if b["granted"]
+    }
+
+
+def arena_line(snapshot: Snapshot, width: int = LINE_WIDTH) -> str:
+    """The arena in `width` characters; each shows what most of its bytes are.
+
+    A letter is one of the largest holders, "#" another block, "." a hole, " " the free end.
+    """
+    letters = {block: letter for block, (letter, _, _) in largest_holders(snapshot).items()}
+    budget, pieces = snapshot["budget"], pieces_of(snapshot)
+    line, first = "", 0
+    for cell in range(width):
+        lo, hi = budget * cell // width, budget * (cell + 1) // width
+        while first + 1 < len(pieces) and pieces[first].hi <= lo:
+            first += 1
+        share: dict[str, int] = {}
+        for piece in pieces[first:]:
+            if piece.lo >= hi:
+                break
+            sign = _sign(piece, letters)
+            share[sign] = share.get(sign, 0) + min(hi, piece.hi) - max(lo, piece.lo)
+        line += max(share, key=lambda sign: share[sign]) if share else _END
+    return line
+
+
+def arena_text(snapshot: Snapshot, width: int = LINE_WIDTH) -> str:
+    """The line between bars, and below it who the letters are and what the holes come to."""
+    holders = largest_holders(snapshot)
+    names = [f"{letter} {tag} {format_bytes(size)}" for letter, tag, size in holders.values()]
+    others = [b for b in snapshot["blocks"] if b["granted"] and b["id"] not in holders]
+    if others:
+        size = sum(b["granted"] for b in others)
+        names.append(f"{_OTHER} {len(others)} others {format_bytes(size)}")
+    pieces = pieces_of(snapshot)
+    holes = [p.hi - p.lo for p in pieces if p.kind == "hole"]
+    if holes:
+        largest = format_bytes(max(holes))
+        count = f"{len(holes)} hole{'s' * (len(holes) > 1)}"
+        names.append(f"{_HOLE} {count} of {format_bytes(sum(holes))}, the largest {largest}")
+    end = sum(p.hi - p.lo for p in pieces if p.kind == "end")
+    names.append(f"free at the end {format_bytes(end)}")
+    return f"|{arena_line(snapshot, width)}|\n" + ", ".join(names)
+
+
+def _live(snapshot: Snapshot) -> Iterator[Piece]:
+    tags = {b["id"]: b["tag"] for b in snapshot["blocks"]}
+    if "chunks" in snapshot:
+        size = snapshot["chunk"]
+        for key, runs in snapshot["chunks"].items():
+            for chunk, count in _joined(runs):
+                lo = chunk * size
+                yield Piece(lo, lo + count * size, "block", int(key), tags[int(key)])
+        return
+    end = 0
+    for block in sorted(snapshot["blocks"], key=lambda b: b["address"]):
+        lo = block["address"] - snapshot["base"] if "base" in snapshot else end
+        end = lo + block["granted"]
+        if block["granted"]:
+            yield Piece(lo, end, "block", block["id"], block["tag"])
+
+
+def _joined(runs: list[list[int]]) -> Iterator[tuple[int, int]]:
+    """(first chunk, count) of [slot, slot behind, chunk] entries, neighbours made one."""
+    chunks = sorted(c + i for lo, hi, c in runs if c >= 0 for i in range(hi - lo))
+    for _, group in groupby(enumerate(chunks), key=lambda pair: pair[1] - pair[0]):
+        found = [chunk for _, chunk in group]
+        yield found[0], len(found)
+
+
+def _sign(piece: Piece, letters: Mapping[int, str]) -> str:
+    if piece.kind == "block":
+        return letters.get(piece.block, _OTHER)
+    return _HOLE if piece.kind == "hole" else _END
