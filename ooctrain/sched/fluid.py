@@ -1,0 +1,302 @@
+"""The LP bound: a makespan that no legal list beats, with or without recomputation.
+
+In: a trace, a budget, a machine. Out: `FluidBound`. The one idea: let bytes flow. At the start and
+the end of each call, only sums count: what has gone out, what has come in, what has been released,
+what is covered by computing it again. Every legal list has such sums and they obey the rows below;
+so the least idle time that the rows allow is a bound. What the relaxation gives away: values move
+and are computed again in fractions, from anywhere, without latency, without room for the sources of
+what is computed again.
+
+Class of schedules covered: calls run first in trace order; any pure call may run again, at the
+price of its whole time for all of its largest output; any bytes may move at any time; persistent
+variables may start the step on either side, as long as they end it there.
+
+Sources: paper 002's relaxed model for the offload part; recomputation is ours (planner notes,
+section 3). Read next: `bounds.py` for bounds without an LP, `linear.py`.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from ooctrain.cost import Machine, call_durations_ns
+from ooctrain.sched.decisions import BEFORE_THE_STEP, Decisions, Life, lives, runs_once
+from ooctrain.sched.linear import LinearProgram, Term
+from ooctrain.sched.profile import tabulate
+from ooctrain.sched.schedule import BYTES, LowerBound
+from ooctrain.trace import Trace
+
+#: HiGHS is exact to about 1e-7 of the largest number; the bound gives this share away.
+TOLERANCE = 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class FluidBound:
+    """What the LP proves.
+
+    Args:
+        makespan_us: the bound: the dual value, less `TOLERANCE` of it.
+        primal_us, dual_us: both sides of the LP.
+        recompute: whether it covers lists that run calls again.
+        solve_s: time in the solver.
+        rows, columns: size of the LP.
+    """
+
+    makespan_us: float
+    primal_us: float
+    dual_us: float
+    recompute: bool
+    solve_s: float
+    rows: int
+    columns: int
+
+    @property
+    def covers(self) -> str:
+        """The class of schedules, in words."""
+        again = "any pure call may run again" if self.recompute else "every call runs once"
+        return f"{again}, any bytes may move at any time, calls first run in trace order"
+
+    def lower_bound(self) -> LowerBound:
+        """As other bounds are given."""
+        kind = "LP with recomputation" if self.recompute else "LP of offloading"
+        return LowerBound(self.makespan_us, kind)
+
+
+@dataclass(frozen=True, slots=True)
+class _Item:
+    """Bytes between two uses.
+
+    Args:
+        var, life: whose.
+        opens: the first call during which they may be away (0: from the start).
+        needed: the call at which they must be back; the number of calls: never.
+        size: as a share of the budget.
+        again: compute time to get all of them back, as a share of the step's; None: impossible.
+        fixed: whether they are away at the start, as inputs are.
+    """
+
+    var: int
+    life: int
+    opens: int
+    needed: int
+    size: float
+    again: float | None
+    fixed: bool = False
+
+
+def fluid_bound(
+    trace: Trace, budget_bytes: int, machine: Machine, *, recompute: bool = True
+) -> FluidBound | None:
+    """The LP bound; None where no list fits the budget at all.
+
+    Args:
+        trace: the step.
+        budget_bytes: of the device, to the byte (a coarser granule only makes plans slower).
+        machine: durations and the link; latencies count as nothing.
+        recompute: whether calls may run again.
+
+    Cost: an LP of some 15 rows for each call and 3 columns for each gap: 0.5 s for 600 calls.
+    """
+    fluid = _Fluid(trace, budget_bytes, machine, recompute)
+    program = fluid.write()
+    solution = program.solve()
+    if solution is None:
+        return None
+    total_us = fluid.compute_us
+    primal, dual = ((1 + idle) * total_us for idle in (solution.primal, solution.dual))
+    proved = max(total_us, min(primal, dual) * (1 - TOLERANCE))
+    return FluidBound(
+        proved, primal, dual, recompute, solution.solve_s, len(program.row_lowers),
+        len(program.costs),
+    )  # fmt: skip
+
+
+class _Fluid:
+    """Writes the LP. Bytes are shares of the budget, times shares of the compute time."""
+
+    def __init__(self, trace: Trace, budget_bytes: int, machine: Machine, recompute: bool):
+        self.trace, self.machine = trace, machine
+        self.budget_bytes = max(1, budget_bytes)
+        durations = call_durations_ns(trace, machine)
+        self.compute_us = sum(durations) / 1000
+        self.duration = [ns / 1000 / self.compute_us for ns in durations]
+        per_share = self.compute_us / self.budget_bytes
+        self.out_rate = machine.out_bytes_per_us * per_share
+        self.in_rate = machine.in_bytes_per_us * per_share
+        self.lives = lives(trace, runs_once(trace))
+        self.items = list(self._items(recompute))
+        self.program = LinearProgram()
+        self.rises: dict[str, dict[int, list[Term]]] = {
+            name: defaultdict(list) for name in ("ready", "open", "clean", "due", "work", "cover")
+        }
+
+    def write(self) -> LinearProgram:
+        """All columns and rows."""
+        self._write_items()
+        sums = {name: self._cumulate(rises) for name, rises in self.rises.items()}
+        self._write_calls(sums)
+        return self.program
+
+    # What may be away, and when.
+
+    def _items(self, recompute: bool) -> Iterator[_Item]:
+        for number, life in enumerate(self.lives):
+            size = self.trace.variables[life.var].nbytes / self.budget_bytes
+            if not size:
+                continue
+            again = self._again(life) if recompute else None
+            persistent = self.trace.variables[life.var].persistent
+            for after, before in pairwise(life.uses):
+                if before - after > 1 or after == BEFORE_THE_STEP:
+                    fixed = after == BEFORE_THE_STEP and not persistent
+                    yield _Item(life.var, number, after + 1, before, size, again, fixed)
+
+    def _again(self, life: Life) -> float | None:
+        """Compute time for a life's value: its producer's, if it is the largest output of that."""
+        producer = self.trace.producer[life.var]
+        if producer is None or not self.trace.calls[producer].pure:
+            return None
+        outs = self.trace.calls[producer].outs
+        largest = max(outs, key=lambda out: (self.trace.variables[out].nbytes, -out))
+        return self.duration[producer] if largest == life.var else 0.0
+
+    def _write_items(self) -> None:
+        """Columns: the share of each item that is away, sent for it and not before, computed again."""
+        by_life: dict[int, list[_Item]] = defaultdict(list)
+        for item in self.items:
+            by_life[item.life].append(item)
+        resting = self._resting_columns()
+        for items in by_life.values():
+            sent: list[Term] = []
+            for item in items:
+                self._write_item(item, resting, sent)
+
+    def _resting_columns(self) -> dict[int, int]:
+        """For each persistent variable: the share of it that rests on the host between steps."""
+        return {
+            old: self.program.column(upper=1.0)
+            for old, new in self.trace.end_variables.items()
+            if self.trace.variables[old].nbytes
+        }
+
+    def _write_item(self, item: _Item, resting: dict[int, int], sent: list[Term]) -> None:
+        """One item; `sent` collects what earlier items of its life have sent out."""
+        program, calls = self.program, len(self.trace.calls)
+        root = self.trace.carries.get(item.var, item.var)
+        initial = self.trace.producer[item.var] is None
+        at_border = root in resting and (item.opens == 0 or item.needed == calls)
+        away = resting[root] if at_border else program.column(upper=1.0, lower=float(item.fixed))
+        self._rise("open", item.opens, away, item.size)
+        self._rise("due", item.needed, away, item.size)
+        if initial:
+            # The host may have it from the start; if it is updated, that costs a way out in the end.
+            self._rise("clean", item.opens, away, item.size)
+        else:
+            new = program.column(upper=1.0)
+            self._rise("ready", self.lives[item.life].uses[0] + 1, new, item.size)
+            if sent:
+                self._rise("clean", item.opens, away, item.size)
+                self._rise("clean", item.opens, new, -item.size)
+            sent.append((new, -1.0))
+            program.at_most([(away, 1.0), *sent])
+            program.at_most([(new, 1.0), (away, -1.0)])
+        if item.again is not None and item.needed < calls:
+            again = program.column(upper=1.0)
+            program.at_most([(away, 1.0), (again, 1.0)], 1.0)
+            self._rise("work", item.needed, again, item.again)
+            self._rise("cover", item.opens, again, item.size)
+            self._rise("cover", item.needed, again, -item.size)
+
+    def _rise(self, name: str, call: int, column: int, amount: float) -> None:
+        if amount:
+            self.rises[name][call].append((column, amount))
+
+    def _cumulate(self, rises: dict[int, list[Term]]) -> list[int]:
+        """Columns that hold, for each call, the sum of all that has risen up to its start."""
+        columns: list[int] = []
+        for call in range(len(self.trace.calls) + 1):
+            column = self.program.column(lower=-float("inf"))
+            terms = [(column, 1.0), *((c, -amount) for c, amount in rises.get(call, ()))]
+            if columns:
+                terms.append((columns[-1], -1.0))
+            self.program.equal(terms)
+            columns.append(column)
+        return columns
+
+    # What the flow obeys.
+
+    def _write_calls(self, sums: dict[str, list[int]]) -> None:
+        """Rows for the start and the end of each call, and for the end of the step."""
+        program = self.program
+        resident = self._resident()
+        before: tuple[int, int, int] | None = None  # out, in, released at the end of the last call
+        idle_so_far: int | None = None
+        for call, duration in enumerate([*self.duration, 0.0]):
+            idle = program.column(cost=1.0)
+            start = self._instant(call, sums)
+            self._flow(before, start, idle, 0.0)
+            idle_sum = program.column()
+            rest = [] if idle_so_far is None else [(idle_so_far, -1.0)]
+            program.equal([(idle_sum, 1.0), (idle, -1.0), *rest])
+            program.at_most([(sums["work"][call], 1.0), (idle_sum, -1.0)])
+            idle_so_far = idle_sum
+            if call == len(self.duration):
+                program.at_most([(sums["ready"][call], 1.0), (start[0], -1.0)])
+                break
+            program.at_most([(sums["due"][call], 1.0), (start[1], -1.0)])
+            self._fits(call, start, sums, resident[call])
+            end = self._instant(call, sums)
+            self._flow(start, end, None, duration)
+            self._fits(call, end, sums, resident[call])
+            before = end
+
+    def _instant(self, call: int, sums: dict[str, list[int]]) -> tuple[int, int, int]:
+        """Columns (out, in, released) of an instant, and what holds among them."""
+        out, back, released = (self.program.column() for _ in range(3))
+        self.program.at_most([(out, 1.0), (sums["ready"][call], -1.0)])
+        self.program.at_most([(released, 1.0), (sums["open"][call], -1.0)])
+        self.program.at_most([(released, 1.0), (out, -1.0), (sums["clean"][call], -1.0)])
+        self.program.at_most([(back, 1.0), (released, -1.0)])
+        return out, back, released
+
+    def _flow(
+        self, before: tuple[int, int, int] | None, after: tuple[int, int, int], idle: int | None,
+        duration: float,
+    ) -> None:  # fmt: skip
+        """The link carries no more than time allows; nothing flows backwards."""
+        outs, backs, releases = (
+            [(after[kind], 1.0), *([] if before is None else [(before[kind], -1.0)])]
+            for kind in range(3)
+        )
+        for terms in (outs, backs, releases):
+            self.program.at_most([(column, -amount) for column, amount in terms])
+        time_out = [(column, amount / self.out_rate) for column, amount in outs]
+        time_in = [(column, amount / self.in_rate) for column, amount in backs]
+        waits = [] if idle is None else [(idle, -1.0)]
+        if self.machine.link == "shared":
+            self.program.at_most([*time_out, *time_in, *waits], duration)
+        else:
+            self.program.at_most([*time_out, *waits], duration)
+            self.program.at_most([*time_in, *waits], duration)
+
+    def _fits(
+        self, call: int, instant: tuple[int, int, int], sums: dict[str, list[int]], resident: float
+    ) -> None:
+        """What is resident less what is away is at most the budget, which is 1."""
+        _, back, released = instant
+        self.program.at_most(
+            [(released, -1.0), (back, 1.0), (sums["cover"][call], -1.0)], 1.0 - resident
+        )
+
+    def _resident(self) -> Sequence[float]:
+        """What is on the device during each call if nothing moves, inputs from the start."""
+        table = tabulate(Decisions(runs_once(self.trace)), self.trace, self.machine, BYTES)
+        resident = [size / self.budget_bytes for size in table.resident_bytes]
+        for item in self.items:
+            if item.fixed:
+                for call in range(item.needed):
+                    resident[call] += item.size
+        return resident

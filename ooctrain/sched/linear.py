@@ -1,0 +1,118 @@
+"""A linear program, written row by row, and HiGHS to solve it.
+
+In: columns with bounds and costs, rows with bounds. Out: the optimum, its dual value, the columns.
+The one idea: a small notebook for sparse rows, so that whoever writes a program writes only its
+inequalities. HiGHS (Huangfu and Hall 2018) is loaded when a program is solved. Read next:
+`fluid.py`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+Term = tuple[int, float]  # (column, coefficient)
+INFINITE = float("inf")
+
+
+@dataclass(frozen=True, slots=True)
+class Solution:
+    """An optimum.
+
+    Args:
+        primal, dual: objective values; between them lies the optimum, rounding aside.
+        columns: values, or empty where there is none.
+        solve_s: how long it took.
+    """
+
+    primal: float
+    dual: float
+    columns: np.ndarray
+    solve_s: float
+
+
+@dataclass(slots=True)
+class LinearProgram:
+    """Minimise costs over columns >= 0, subject to rows."""
+
+    costs: list[float] = field(default_factory=list)
+    uppers: list[float] = field(default_factory=list)
+    lowers: list[float] = field(default_factory=list)
+    row_lowers: list[float] = field(default_factory=list)
+    row_uppers: list[float] = field(default_factory=list)
+    starts: list[int] = field(default_factory=list)
+    indices: list[int] = field(default_factory=list)
+    values: list[float] = field(default_factory=list)
+
+    def column(self, *, cost: float = 0.0, upper: float = INFINITE, lower: float = 0.0) -> int:
+        """A new column; returns its number."""
+        self.costs.append(cost)
+        self.uppers.append(upper)
+        self.lowers.append(lower)
+        return len(self.costs) - 1
+
+    def at_most(self, terms: Iterable[Term], bound: float = 0.0) -> None:
+        """A row: the sum of the terms is at most `bound`."""
+        self._row(terms, -INFINITE, bound)
+
+    def equal(self, terms: Iterable[Term], value: float = 0.0) -> None:
+        """A row: the sum of the terms is `value`."""
+        self._row(terms, value, value)
+
+    def _row(self, terms: Iterable[Term], lower: float, upper: float) -> None:
+        merged: dict[int, float] = {}
+        for column, coefficient in terms:
+            merged[column] = merged.get(column, 0.0) + coefficient
+        self.starts.append(len(self.indices))
+        self.indices += merged.keys()
+        self.values += merged.values()
+        self.row_lowers.append(lower)
+        self.row_uppers.append(upper)
+
+    def solve(self) -> Solution | None:
+        """The optimum; None where no columns satisfy all rows."""
+        import highspy  # heavy: only who solves pays
+
+        started = time.perf_counter()
+        program = highspy.HighsLp()
+        program.num_col_, program.num_row_ = len(self.costs), len(self.row_lowers)
+        program.col_cost_ = np.array(self.costs)
+        program.col_lower_, program.col_upper_ = np.array(self.lowers), np.array(self.uppers)
+        program.row_lower_, program.row_upper_ = (
+            np.array(self.row_lowers),
+            np.array(self.row_uppers),
+        )
+        program.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
+        program.a_matrix_.start_ = np.array([*self.starts, len(self.indices)])
+        program.a_matrix_.index_ = np.array(self.indices)
+        program.a_matrix_.value_ = np.array(self.values)
+        solver = highspy.Highs()
+        solver.silent()
+        solver.setOptionValue("threads", 1)
+        solver.passModel(program)
+        solver.run()
+        if solver.getModelStatus() != highspy.HighsModelStatus.kOptimal:
+            return None
+        columns = np.array(solver.getSolution().col_value)
+        info = solver.getInfo()
+        return Solution(
+            info.objective_function_value, self._dual(solver), columns,
+            time.perf_counter() - started,
+        )  # fmt: skip
+
+    def _dual(self, solver: object) -> float:
+        """The dual objective: what the multipliers of rows and columns prove by themselves."""
+        solution = solver.getSolution()  # type: ignore[attr-defined]
+        rows, columns = np.array(solution.row_dual), np.array(solution.col_dual)
+        total = _proved(rows, np.array(self.row_lowers), np.array(self.row_uppers))
+        return total + _proved(columns, np.array(self.lowers), np.array(self.uppers))
+
+
+def _proved(multipliers: np.ndarray, lowers: np.ndarray, uppers: np.ndarray) -> float:
+    """A positive multiplier leans on the lower bound, a negative one on the upper."""
+    leans = np.where(multipliers > 0, lowers, uppers)
+    finite = np.isfinite(leans)
+    return float((multipliers[finite] * leans[finite]).sum())
