@@ -35,6 +35,7 @@ class DarkNet19(nn.Module):
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init_kaiming_normal(module.weight)
+        nn.init_normal(self.classifier.weight, 0.01)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.avgpool(self.classifier(self.features(x))).flatten(1)

@@ -103,6 +103,9 @@ class DeepLabV3Plus(nn.Module):
         self.classifier = Decoder(
             self.backbone.planes, self.backbone.low_planes, num_classes, rates, separable
         )
+        for module in self.classifier.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init_kaiming_normal(module.weight, mode="fan_in")
 
     def forward(self, x: Tensor) -> Tensor:
         logits = self.classifier(*self.backbone(x))

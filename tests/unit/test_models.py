@@ -1,33 +1,98 @@
-"""Networks: torchvision's keys, shapes and parameter counts; small-image stems; training a step."""
+"""Networks: the published keys, shapes, parameter counts and work; small-image stems; a step.
+
+`test_models_train.py` trains each of them within a budget.
+"""
+
+import time
 
 import numpy as np
 import pytest
 
 from ooctrain import models, nn
 from ooctrain.autograd import manual_seed, tensor
+from ooctrain.cost import specs_of
 from ooctrain.errors import ConfigError
+from ooctrain.layers.conv2d import Conv2d
+from ooctrain.layers.conv_transpose import ConvTranspose2d
+from ooctrain.layers.linear import Linear
 from ooctrain.tracing import initial_values, run_trace, trace
 
-# Parameters and state_dict entries of torchvision 0.20's models with 1000 classes.
+# Parameters, state_dict entries, and 10^9 multiply-adds of convolutions and linear layers on one
+# usual image. torchvision's networks: `num_params` and `_ops` of its published weights' metadata.
+# darknet19: pytorchcv's table; 5.58 10^9 operations in table 6 of the YOLO9000 paper.
+# unet: milesial's Pytorch-UNet, 31,037,633 with one class. pix2pixhd: 182,546,755 is what the
+# published code prints for the global generator.
 KNOWN = {
-    "resnet18": (11_689_512, 122),
-    "resnet34": (21_797_672, 218),
-    "resnet50": (25_557_032, 320),
-    "vgg11": (132_863_336, 22),
-    "vgg16": (138_357_544, 32),
-    "vgg19": (143_667_240, 38),
-    "vgg11_bn": (132_868_840, 62),
-    "vgg16_bn": (138_365_992, 97),
-    "vgg19_bn": (143_678_248, 118),
+    "alexnet": (61_100_840, 16, 0.714),
+    "darknet19": (20_842_376, 110, 2.791),
+    "densenet121": (7_978_856, 727, 2.834),
+    "densenet161": (28_681_000, 967, 7.728),
+    "densenet169": (14_149_480, 1015, 3.360),
+    "densenet201": (20_013_928, 1207, 4.291),
+    "inception_v3": (27_161_264, 580, 5.713),
+    "resnet18": (11_689_512, 122, 1.814),
+    "resnet34": (21_797_672, 218, 3.664),
+    "resnet50": (25_557_032, 320, 4.089),
+    "resnet101": (44_549_160, 626, 7.801),
+    "resnet152": (60_192_808, 932, 11.514),
+    "unet": (31_037_633 + 65, 118, None),
+    "vgg11": (132_863_336, 22, 7.609),
+    "vgg16": (138_357_544, 32, 15.470),
+    "vgg19": (143_667_240, 38, 19.632),
+    "vgg11_bn": (132_868_840, 62, None),
+    "vgg16_bn": (138_365_992, 97, None),
+    "vgg19_bn": (143_678_248, 118, None),
 }
+#: published nowhere for exactly this network: see the tests of their own
+COUNTED_APART = {"lenet", "deeplabv3plus", "deeplabv3plus_xception65", "pix2pixhd"}
 BATCH_NORM = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")
 
 
+def usual(name):
+    recipe = models.MODELS[name]
+    return models.build(name, recipe.classes, "imagenet", recipe.channels)
+
+
+def usual_shape(name, batch=1):
+    recipe = models.MODELS[name]
+    return batch, recipe.channels, recipe.height, recipe.width
+
+
+def parameters(module):
+    return sum(p.numel() for p in module.parameters())
+
+
+def multiply_adds(step):
+    calls = (c for c in step.calls if isinstance(c.op, Conv2d | ConvTranspose2d | Linear))
+    return sum(c.op.flops(specs_of(step, c.ins), specs_of(step, c.outs)) for c in calls) / 2
+
+
+def test_every_model_is_counted():
+    assert set(KNOWN) | COUNTED_APART == set(models.MODELS)
+
+
 @pytest.mark.parametrize("name", KNOWN)
-def test_parameter_and_key_counts(name):
-    model = models.build(name, num_classes=1000, stem="imagenet")
+def test_parameters_keys_and_work_are_the_published_ones(name):
+    model = usual(name)
     keys = sum(1 for _ in model._state())
-    assert (sum(p.numel() for p in model.parameters()), keys) == KNOWN[name]
+    wanted, wanted_keys, giga = KNOWN[name]
+    assert (parameters(model), keys) == (wanted, wanted_keys)
+    if giga is not None:
+        step = trace(model, usual_shape(name), None, training=False, threads=1)
+        assert round(multiply_adds(step) / 1e9, 3) == giga
+
+
+@pytest.mark.parametrize("name", models.MODELS)
+def test_tracing_takes_less_than_a_second_at_any_batch(name):
+    model, shape = usual(name), usual_shape(name, 4096)
+    seconds = min(_timed(lambda: trace(model, shape)) for _ in range(2))
+    assert seconds < 1.0
+
+
+def _timed(function):
+    start = time.perf_counter()
+    function()
+    return time.perf_counter() - start
 
 
 def resnet_keys(convolutions, blocks):
@@ -47,8 +112,9 @@ def resnet_keys(convolutions, blocks):
 
 @pytest.mark.parametrize(
     ("name", "convolutions", "blocks"),
-    [("resnet18", 2, (2, 2, 2, 2)), ("resnet34", 2, (3, 4, 6, 3)), ("resnet50", 3, (3, 4, 6, 3))],
-)
+    [("resnet18", 2, (2, 2, 2, 2)), ("resnet34", 2, (3, 4, 6, 3)), ("resnet50", 3, (3, 4, 6, 3)),
+     ("resnet101", 3, (3, 4, 23, 3)), ("resnet152", 3, (3, 8, 36, 3))],
+)  # fmt: skip
 def test_resnet_keys(name, convolutions, blocks):
     model = models.build(name, 1000, "imagenet")
     assert [key for key, _ in model._state()] == list(resnet_keys(convolutions, blocks))
@@ -63,6 +129,123 @@ def test_resnet50_shapes():
     assert shapes["layer2.0.conv2.weight"] == (128, 128, 3, 3)
     assert shapes["layer4.2.conv3.weight"] == (2048, 512, 1, 1)
     assert shapes["fc.weight"] == (1000, 2048)
+
+
+def conv_bn(*names):
+    for conv, norm in names:
+        yield f"{conv}.weight"
+        yield from (f"{norm}.{key}" for key in BATCH_NORM)
+
+
+def densenet_keys(blocks):
+    yield from conv_bn(("features.conv0", "features.norm0"))
+    for i, count in enumerate(blocks, 1):
+        for j in range(1, count + 1):
+            at = f"features.denseblock{i}.denselayer{j}"
+            for k in (1, 2):
+                yield from (f"{at}.norm{k}.{key}" for key in BATCH_NORM)
+                yield f"{at}.conv{k}.weight"
+        if i < 4:
+            yield from (f"features.transition{i}.norm.{key}" for key in BATCH_NORM)
+            yield f"features.transition{i}.conv.weight"
+    yield from (f"features.norm5.{key}" for key in BATCH_NORM)
+    yield from ("classifier.weight", "classifier.bias")
+
+
+@pytest.mark.parametrize(
+    ("name", "blocks"),
+    [("densenet121", (6, 12, 24, 16)), ("densenet161", (6, 12, 36, 24)),
+     ("densenet169", (6, 12, 32, 32)), ("densenet201", (6, 12, 48, 32))],
+)  # fmt: skip
+def test_densenet_keys(name, blocks):
+    assert [key for key, _ in usual(name)._state()] == list(densenet_keys(blocks))
+
+
+# torchvision's branches of each kind of block, in order.
+INCEPTION = {
+    "A": "branch1x1 branch5x5_1 branch5x5_2 branch3x3dbl_1 branch3x3dbl_2 branch3x3dbl_3 "
+    "branch_pool",
+    "B": "branch3x3 branch3x3dbl_1 branch3x3dbl_2 branch3x3dbl_3",
+    "C": "branch1x1 branch7x7_1 branch7x7_2 branch7x7_3 branch7x7dbl_1 branch7x7dbl_2 "
+    "branch7x7dbl_3 branch7x7dbl_4 branch7x7dbl_5 branch_pool",
+    "D": "branch3x3_1 branch3x3_2 branch7x7x3_1 branch7x7x3_2 branch7x7x3_3 branch7x7x3_4",
+    "E": "branch1x1 branch3x3_1 branch3x3_2a branch3x3_2b branch3x3dbl_1 branch3x3dbl_2 "
+    "branch3x3dbl_3a branch3x3dbl_3b branch_pool",
+}
+
+
+def inception_keys():
+    def basic(at):
+        return conv_bn((f"{at}.conv", f"{at}.bn"))
+
+    for at in ("1a_3x3", "2a_3x3", "2b_3x3", "3b_1x1", "4a_3x3"):
+        yield from basic(f"Conv2d_{at}")
+    for stage, kinds in ((5, "AAA"), (6, "BCCCC"), (7, "DEE")):
+        for at, kind in zip("bcd" if stage == 5 else "abcde", kinds, strict=False):
+            for branch in INCEPTION[kind].split():
+                yield from basic(f"Mixed_{stage}{at}.{branch}")
+        if stage == 6:
+            yield from (*basic("AuxLogits.conv0"), *basic("AuxLogits.conv1"))
+            yield from ("AuxLogits.fc.weight", "AuxLogits.fc.bias")
+    yield from ("fc.weight", "fc.bias")
+
+
+def test_inception_keys_and_shapes():
+    shapes = {key: value.shape for key, value in usual("inception_v3")._state()}
+    assert list(shapes) == list(inception_keys())
+    assert shapes["Mixed_6c.branch7x7dbl_2.conv.weight"] == (160, 160, 7, 1)
+    assert shapes["Mixed_7a.branch3x3_2.conv.weight"] == (320, 192, 3, 3)
+    assert shapes["AuxLogits.conv1.conv.weight"] == (768, 128, 5, 5)
+
+
+def test_alexnet_keys():
+    keys = [key for key, _ in usual("alexnet")._state()]
+    features = [f"features.{i}.{kind}" for i in (0, 3, 6, 8, 10) for kind in ("weight", "bias")]
+    classifier = [f"classifier.{i}.{kind}" for i in (1, 4, 6) for kind in ("weight", "bias")]
+    assert keys == features + classifier
+
+
+def test_deeplab_counts():
+    """No torchvision model: parts that are published, and the rest by the paper's figure 2."""
+    model = usual("deeplabv3plus")
+    norm = 2 * 256
+    backbone = 25_557_032 - 2048 * 1000 - 1000
+    pyramid = 2 * (2048 * 256 + norm) + 3 * (9 * 2048 * 256 + norm) + 5 * 256 * 256 + norm
+    decoder = 256 * 48 + 2 * 48 + (9 * 304 * 256 + norm) + (9 * 256 * 256 + norm) + 257 * 21
+    assert parameters(model.backbone) == backbone
+    assert parameters(model) == backbone + pyramid + decoder
+    # 39.92 million with a classifier of 1000 classes, as in the collections that have it; and
+    # 54.17 10^9 multiply-adds at 513 x 513 in the authors' model zoo, within one percent.
+    xception = usual("deeplabv3plus_xception65")
+    assert round((parameters(xception.backbone) + 2049 * 1000) / 1e6, 2) == 39.92
+    step = trace(xception, (1, 3, 513, 513), None, training=False, threads=1)
+    assert abs(multiply_adds(step) / 54.17e9 - 1) < 0.01
+
+
+def test_deeplab_keeps_maps_of_a_sixteenth():
+    step = trace(usual("deeplabv3plus"), (2, 3, 513, 513), None, training=False)
+    shapes = {v.name: v.shape for v in step.variables}
+    assert shapes["backbone.layer4.2.bn3.out"] == (2, 2048, 33, 33)
+    assert shapes["backbone.layer1.2.bn3.out"] == (2, 256, 129, 129)
+    assert step.variables[step.outputs["output"]].shape == (2, 21, 513, 513)
+
+
+def test_pix2pixhd_counts_and_names():
+    model = usual("pix2pixhd")
+    assert parameters(model.netG) == 182_546_755
+    judge = [(39, 64), (64, 128), (128, 256), (256, 512), (512, 1)]
+    assert parameters(model.netD) == 2 * sum(16 * a * b + b for a, b in judge)
+    keys = [key for key, _ in model._state()]
+    assert keys[0] == "netG.model.1.weight"
+    assert "netG.model.16.conv_block.5.bias" in keys
+    assert "netD.scale1_layer4.0.weight" in keys
+    step = trace(model, (1, 36, 512, 1024), training=False)
+    assert step.variables[step.outputs["output"]].shape == (1, 3, 512, 1024)
+
+
+def test_unet_of_odd_size_keeps_the_size():
+    step = trace(models.build("unet", 5), (1, 3, 37, 22), None, training=False)
+    assert step.variables[step.outputs["output"]].shape == (1, 5, 37, 22)
 
 
 def test_vgg_keys_and_shapes():
