@@ -23,7 +23,7 @@ import torch
 from ooctrain.layers.kernels.conv_shape import ConvShape
 from ooctrain.layers.kernels.cpu import conv2d, conv_plan
 from ooctrain.layers.kernels.cpu.pool import ThreadPool
-from ooctrain.layers.kernels.cpu.simd import ISA
+from ooctrain.layers.kernels.cpu.vector import ISA
 
 PARTS = ("forward", "grad_input", "grad_weight")
 PAUSE_S = 0.02

@@ -105,9 +105,9 @@ import sys
 import numpy as np
 sys.path.insert(0, "tests/unit")
 from test_kernels_conv import SHAPES, arrays, reference, run
-from ooctrain.layers.kernels.cpu import simd
+from ooctrain.layers.kernels.cpu import vector
 from ooctrain.layers.kernels.cpu.pool import ThreadPool
-assert simd.ISA == {isa!r}
+assert vector.ISA == {isa!r}
 pool = ThreadPool(2)
 for name, algorithm in {cases!r}:
     data = arrays(SHAPES[name], integers=True)

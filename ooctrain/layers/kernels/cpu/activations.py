@@ -11,8 +11,10 @@ import numpy as np
 from ooctrain.layers.kernels.cpu.chunks import element_chunk, flat
 from ooctrain.layers.kernels.cpu.jit import kernel
 from ooctrain.layers.kernels.cpu.pool import ThreadPool
-from ooctrain.layers.kernels.cpu.simd import VL, vselect_gt, vsplat
-from ooctrain.layers.kernels.cpu.simd_math import vload_upto, vsigmoid, vstore_upto, vtanh
+from ooctrain.layers.kernels.cpu.simd import vselect_gt, vsplat
+from ooctrain.layers.kernels.cpu.simd_math import vsigmoid, vtanh
+from ooctrain.layers.kernels.cpu.simd_memory import vload_upto, vstore_upto
+from ooctrain.layers.kernels.cpu.vector import VL
 
 Array = np.ndarray
 ZERO, ONE = np.float32(0), np.float32(1)

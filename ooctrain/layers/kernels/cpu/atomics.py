@@ -18,7 +18,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from ooctrain.layers.kernels.cpu.simd import I32, I64, element_pointer
+from ooctrain.layers.kernels.cpu.vector import I32, I64, element_pointer
 
 #: Number of the system call by processor; where it is not known, a sleeper naps instead.
 _FUTEX_CALLS = {"x86_64": 202, "aarch64": 98, "riscv64": 98}

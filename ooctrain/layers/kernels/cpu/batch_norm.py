@@ -19,8 +19,16 @@ import numpy as np
 from ooctrain.layers.kernels.cpu.chunks import chunk_count, flat, row_chunk
 from ooctrain.layers.kernels.cpu.jit import kernel
 from ooctrain.layers.kernels.cpu.pool import ThreadPool
-from ooctrain.layers.kernels.cpu.simd import VL, vfma, vload, vmax, vselect_gt, vsplat, vstore
-from ooctrain.layers.kernels.cpu.simd_math import prefetch, vload_upto, vstore4, vstore_upto
+from ooctrain.layers.kernels.cpu.simd import vfma, vmax, vselect_gt, vsplat
+from ooctrain.layers.kernels.cpu.simd_memory import (
+    prefetch,
+    vload,
+    vload_upto,
+    vstore,
+    vstore4,
+    vstore_upto,
+)
+from ooctrain.layers.kernels.cpu.vector import VL
 from ooctrain.layers.kernels.cpu.workspace import BLOCK_ROWS, channel_partials
 
 Array = np.ndarray

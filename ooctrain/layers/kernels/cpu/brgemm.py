@@ -20,7 +20,8 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from ooctrain.layers.kernels.cpu.simd import (
+from ooctrain.layers.kernels.cpu.tiling import PANEL
+from ooctrain.layers.kernels.cpu.vector import (
     I64,
     ISA,
     VECTOR,
@@ -33,7 +34,6 @@ from ooctrain.layers.kernels.cpu.simd import (
     splat,
     vector_pointer,
 )
-from ooctrain.layers.kernels.cpu.tiling import PANEL
 
 # Rows of C in one register tile. AVX-512 has 32 registers: 12 x 2 + 2 + 1; AVX2 has 16: 6 x 2 + 2
 # + 1. The outer-product form must divide usual channel counts, for it adds into C and so cannot

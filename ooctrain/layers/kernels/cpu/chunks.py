@@ -20,9 +20,9 @@ MOST_CHUNKS = 16
 ALIGN_ELEMENTS = 1 << 10
 
 
-def element_chunk(elements: int) -> int:
-    """Elements per chunk of an elementwise kernel."""
-    chunk = max(SMALL_ELEMENTS, -(-elements // MOST_CHUNKS))
+def element_chunk(elements: int, work: int = 1) -> int:
+    """Elements per chunk of an elementwise kernel that takes `work` times as long as a sum."""
+    chunk = max(SMALL_ELEMENTS // work, -(-elements // MOST_CHUNKS))
     return -(-chunk // ALIGN_ELEMENTS) * ALIGN_ELEMENTS
 
 

@@ -26,8 +26,8 @@ from ooctrain.layers.kernels.cpu.brgemm import (
 from ooctrain.layers.kernels.cpu.jit import inner, kernel
 from ooctrain.layers.kernels.cpu.partials import sum_partials
 from ooctrain.layers.kernels.cpu.pool import ThreadPool
-from ooctrain.layers.kernels.cpu.simd import VL
 from ooctrain.layers.kernels.cpu.tiling import PANEL, chunk_items
+from ooctrain.layers.kernels.cpu.vector import VL
 from ooctrain.layers.kernels.cpu.winograd_plan import (
     Correlation,
     WeightGradient,

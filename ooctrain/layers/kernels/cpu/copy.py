@@ -8,7 +8,7 @@ next: `devices/cpu.py`, whose copy engines call it.
 from __future__ import annotations
 
 from ooctrain.layers.kernels.cpu.jit import kernel
-from ooctrain.layers.kernels.cpu.simd_math import address_of, store_fence, stream_line
+from ooctrain.layers.kernels.cpu.simd_stream import address_of, store_fence, stream_line
 
 LINE = 64
 

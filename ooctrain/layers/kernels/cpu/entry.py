@@ -25,7 +25,7 @@ from numba.core.compiler_lock import global_compiler_lock
 from numba.extending import intrinsic
 
 from ooctrain.layers.kernels.cpu.jit import kernel
-from ooctrain.layers.kernels.cpu.simd import I32, I64
+from ooctrain.layers.kernels.cpu.vector import I32, I64
 
 _RANGE = 3  # the arguments lo, hi, thread, which do not come from the block
 # Of (function, block, lo, hi, thread); the result is not 0 if the kernel raised.

@@ -28,7 +28,7 @@ from ooctrain.layers.kernels.cpu.atomics import (
     wake,
 )
 from ooctrain.layers.kernels.cpu.jit import inner, kernel
-from ooctrain.layers.kernels.cpu.simd import I32, I64
+from ooctrain.layers.kernels.cpu.vector import I32, I64
 
 # Places in `words`. What different threads write lies on different cache lines of 8 words.
 GENERATION = 0  # raised once for each job: what idle workers watch

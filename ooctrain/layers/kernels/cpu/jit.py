@@ -5,7 +5,7 @@ In: a Python range kernel `f(args..., lo, hi, thread)`. Out: its compiled form. 
 disk cache does not notice that a callee in another file has changed, so the cache folder is named
 by the hash of *all* kernel sources, the Numba version and the CPU: a changed source can never serve
 a stale binary. Kernels run under `pool.ThreadPool`, which hands out the ranges. Read next:
-    `pool.py`, `simd.py`.
+    `pool.py`, `vector.py`.
 """
 
 from __future__ import annotations

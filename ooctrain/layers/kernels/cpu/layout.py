@@ -16,8 +16,16 @@ import numpy as np
 from ooctrain.layers.kernels.cpu.chunks import flat, row_chunk
 from ooctrain.layers.kernels.cpu.jit import kernel
 from ooctrain.layers.kernels.cpu.pool import ThreadPool
-from ooctrain.layers.kernels.cpu.simd import VL, vload, vsplat, vtranspose
-from ooctrain.layers.kernels.cpu.simd_math import vinterleave3, vload_upto, vstore4, vstore_upto
+from ooctrain.layers.kernels.cpu.simd import vsplat
+from ooctrain.layers.kernels.cpu.simd_memory import (
+    vinterleave3,
+    vload,
+    vload_upto,
+    vstore4,
+    vstore_upto,
+    vtranspose,
+)
+from ooctrain.layers.kernels.cpu.vector import VL
 
 Array = np.ndarray
 

@@ -14,17 +14,10 @@ import numpy as np
 from ooctrain.layers.kernels.cpu.chunks import chunk_count, element_chunk, flat, row_chunk
 from ooctrain.layers.kernels.cpu.jit import kernel
 from ooctrain.layers.kernels.cpu.pool import ThreadPool
-from ooctrain.layers.kernels.cpu.simd import (
-    VL,
-    vabs,
-    vfma,
-    vmax,
-    vmax_lanes,
-    vselect_gt,
-    vsplat,
-    vsum,
-)
-from ooctrain.layers.kernels.cpu.simd_math import vexp, vload_upto, vload_upto_or, vlog, vstore_upto
+from ooctrain.layers.kernels.cpu.simd import vabs, vfma, vmax, vmax_lanes, vselect_gt, vsplat, vsum
+from ooctrain.layers.kernels.cpu.simd_math import vexp, vlog
+from ooctrain.layers.kernels.cpu.simd_memory import vload_upto, vload_upto_or, vstore_upto
+from ooctrain.layers.kernels.cpu.vector import VL
 from ooctrain.layers.kernels.cpu.workspace import BLOCK_ELEMENTS
 
 Array = np.ndarray

@@ -16,8 +16,9 @@ import numpy as np
 from ooctrain.layers.kernels.cpu.chunks import chunk_count, element_chunk, flat
 from ooctrain.layers.kernels.cpu.jit import kernel
 from ooctrain.layers.kernels.cpu.pool import ThreadPool
-from ooctrain.layers.kernels.cpu.simd import VL, vfma, vsplat, vsqrt, vsum
-from ooctrain.layers.kernels.cpu.simd_math import vload_upto, vstore_upto
+from ooctrain.layers.kernels.cpu.simd import vfma, vsplat, vsqrt, vsum
+from ooctrain.layers.kernels.cpu.simd_memory import vload_upto, vstore_upto
+from ooctrain.layers.kernels.cpu.vector import VL
 from ooctrain.layers.kernels.cpu.workspace import BLOCK_ELEMENTS
 
 Array = np.ndarray

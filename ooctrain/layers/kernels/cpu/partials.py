@@ -8,7 +8,8 @@ bits whichever thread made which part. Read next: `conv_direct.py`.
 from __future__ import annotations
 
 from ooctrain.layers.kernels.cpu.jit import kernel
-from ooctrain.layers.kernels.cpu.simd import VL, vload, vstore
+from ooctrain.layers.kernels.cpu.simd_memory import vload, vstore
+from ooctrain.layers.kernels.cpu.vector import VL
 
 
 @kernel("void(f4[::1], i8, i8, i8, f4[::1], i8, i8, i8)")

@@ -35,14 +35,14 @@ class ThreadPool:
     """`threads` workers, the caller counted among them.
 
     Args:
-        threads: 1 or more; with 1 nothing is started and all runs inline.
+        threads: 1 or more; with 1 nothing is started.
         shuffle_seed: if given, chunks are drawn in a random order (a test of order independence).
     """
 
     def __init__(self, threads: int = 1, *, shuffle_seed: int | None = None):
         self.threads = threads
         self._shuffle = random.Random(shuffle_seed) if shuffle_seed is not None else None
-        self._team = Team(threads) if threads > 1 and os.name == "posix" else None
+        self._team = Team(threads) if os.name == "posix" else None
 
     def run(self, function: Callable, items: int, chunk: int, *args: object) -> None:
         """Calls `function(*args, lo, hi, thread)` for [0, items) in chunks of `chunk` items.
@@ -77,7 +77,7 @@ class Team:
     """The threads of a pool, and the memory by which they speak to each other.
 
     Args:
-        threads: at least 2; one of them is the caller.
+        threads: 1 or more; one of them is the caller.
     """
 
     def __init__(self, threads: int):

@@ -17,18 +17,21 @@ import numpy as np
 from ooctrain.layers.kernels.cpu.chunks import flat, row_chunk
 from ooctrain.layers.kernels.cpu.jit import kernel
 from ooctrain.layers.kernels.cpu.pool import ThreadPool
-from ooctrain.layers.kernels.cpu.simd import VL, vfma, vload, vselect_eq, vsplat
-from ooctrain.layers.kernels.cpu.simd_math import (
-    prefetch,
+from ooctrain.layers.kernels.cpu.simd import vfma, vselect_eq, vselect_wins, vsplat
+from ooctrain.layers.kernels.cpu.simd_bytes import (
     vload_bytes,
     vload_bytes_upto,
-    vload_upto,
-    vselect_wins,
-    vstore4,
     vstore4_bytes,
     vstore_bytes_upto,
+)
+from ooctrain.layers.kernels.cpu.simd_memory import (
+    prefetch,
+    vload,
+    vload_upto,
+    vstore4,
     vstore_upto,
 )
+from ooctrain.layers.kernels.cpu.vector import VL
 
 Array = np.ndarray
 Pair = tuple[int, int]

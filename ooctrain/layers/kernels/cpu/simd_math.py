@@ -1,11 +1,10 @@
-"""A little more on vectors: bytes, filled tails, non-temporal stores, exp and tanh.
+"""Functions of vectors: exp, log, sigmoid, tanh.
 
 In and out: values of type `f32v` (`simd.py`). The one idea: exp is 2^k * 2^f with k whole; the
 power of two is an addition to the exponent bits, the rest a polynomial, so sixteen exponentials
-cost about as much as one call of the library's. Tails of rows are computed by the same instructions
-as their bodies (with lanes switched off), so a value does not depend on where in a row it stands.
+cost about as much as one call of the library's. Each is right to about one unit in the last place.
 Source: coefficients of expf, logf and tanhf in the Cephes library (Moshier 1992). Read next:
-`losses.py`, `pooling.py`.
+`losses.py`, `activations.py`.
 """
 
 from __future__ import annotations
@@ -16,23 +15,17 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from ooctrain.layers.kernels.cpu import simd
 from ooctrain.layers.kernels.cpu.simd import (
-    VL,
-    f32v,
     vabs,
     vfma,
     vmax,
     vmin,
     vround,
-    vscale2,
     vselect_eq,
     vselect_gt,
     vsplat,
 )
-
-_BYTE = ir.IntType(8)
-_BYTES = ir.VectorType(_BYTE, VL)
+from ooctrain.layers.kernels.cpu.vector import LANES, VECTOR, VL, f32v
 
 ZERO, ONE, TWO = np.float32(0), np.float32(1), np.float32(2)
 EXP_LOW, EXP_HIGH = np.float32(-87.0), np.float32(88.0)
@@ -53,254 +46,17 @@ T2, T1, T0 = (
 )
 
 
-def _if_whole(builder, count, whole, part):
-    """Emits `whole()` where count >= VL, else `part()`; their values (if any) meet in a phi."""
-    many = builder.icmp_signed(">=", count, ir.Constant(simd.I64, VL))
-    with builder.if_else(many, likely=True) as (then, otherwise):
-        with then:
-            first, first_block = whole(), builder.block
-        with otherwise:
-            second, second_block = part(), builder.block
-    if first is None:
-        return None
-    value = builder.phi(first.type)
-    value.add_incoming(first, first_block)
-    value.add_incoming(second, second_block)
-    return value
-
-
 @intrinsic
-def vload_upto(typingctx, array, offset, count):
-    """The first `count` lanes from array[offset], zeros in the others; count >= VL reads all.
-
-    Unlike `vload_part` it uses a plain load where it can: masked loads and stores of whole vectors
-    reach about half the memory bandwidth (measured on AVX-512).
-    """
+def vscale2(typingctx, x, exponent):
+    """x * 2**exponent for whole-numbered exponents that keep the result normal (for exp)."""
 
     def codegen(context, builder, signature, args):
-        pointer = simd.element_pointer(context, builder, signature.args[0], args[0], args[1])
-        return _if_whole(
-            builder,
-            args[2],
-            lambda: builder.load(simd.vector_pointer(builder, pointer), align=4),
-            lambda: simd.masked_load(builder, pointer, simd.first_lanes(builder, args[2])),
-        )
+        bits = builder.bitcast(args[0], LANES)
+        shift = ir.Constant(LANES, [23] * VL)
+        step = builder.shl(builder.fptosi(args[1], LANES), shift)
+        return builder.bitcast(builder.add(bits, step), VECTOR)
 
-    return f32v(array, types.int64, types.int64), codegen
-
-
-@intrinsic
-def vload_upto_or(typingctx, array, offset, count, fill):
-    """As `vload_upto`, with `fill` in the other lanes."""
-
-    def codegen(context, builder, signature, args):
-        element = simd.element_pointer(context, builder, signature.args[0], args[0], args[1])
-        pointer = simd.vector_pointer(builder, element)
-
-        def part():
-            name, align = f"llvm.masked.load.v{VL}f32.p0", ir.Constant(simd.I32, 4)
-            mask, others = simd.first_lanes(builder, args[2]), simd.splat(builder, args[3])
-            return simd.call_llvm(builder, name, simd.VECTOR, pointer, align, mask, others)
-
-        return _if_whole(builder, args[2], lambda: builder.load(pointer, align=4), part)
-
-    return f32v(array, types.int64, types.int64, types.float32), codegen
-
-
-@intrinsic
-def vstore_upto(typingctx, array, offset, value, count):
-    """array[offset : offset + min(count, VL)] = the first lanes of value."""
-
-    def codegen(context, builder, signature, args):
-        pointer = simd.element_pointer(context, builder, signature.args[0], args[0], args[1])
-
-        def whole():
-            builder.store(args[2], simd.vector_pointer(builder, pointer), align=4)
-
-        def part():
-            simd.masked_store(builder, args[2], pointer, simd.first_lanes(builder, args[3]))
-
-        _if_whole(builder, args[3], whole, part)
-        return context.get_dummy_value()
-
-    return types.void(array, types.int64, f32v, types.int64), codegen
-
-
-@intrinsic
-def vstore4(typingctx, array, offset, v0, v1, v2, v3):
-    """Stores four vectors one after the other."""
-
-    def codegen(context, builder, signature, args):
-        for k in range(4):
-            at = builder.add(args[1], ir.Constant(simd.I64, k * VL))
-            pointer = simd.element_pointer(context, builder, signature.args[0], args[0], at)
-            builder.store(args[2 + k], simd.vector_pointer(builder, pointer), align=4)
-        return context.get_dummy_value()
-
-    return types.void(array, types.int64, f32v, f32v, f32v, f32v), codegen
-
-
-@intrinsic
-def vstore4_bytes(typingctx, array, offset, v0, v1, v2, v3):
-    """Stores four vectors of whole numbers in [0, 255] as bytes."""
-
-    def codegen(context, builder, signature, args):
-        for k in range(4):
-            at = builder.add(args[1], ir.Constant(simd.I64, k * VL))
-            pointer = simd.element_pointer(context, builder, signature.args[0], args[0], at)
-            data = builder.fptoui(args[2 + k], _BYTES)
-            builder.store(data, builder.bitcast(pointer, _BYTES.as_pointer()), align=1)
-        return context.get_dummy_value()
-
-    return types.void(array, types.int64, f32v, f32v, f32v, f32v), codegen
-
-
-@intrinsic
-def vload_bytes(typingctx, array, offset):
-    """VL bytes from array[offset] as floats."""
-
-    def codegen(context, builder, signature, args):
-        pointer = simd.element_pointer(context, builder, signature.args[0], args[0], args[1])
-        whole = builder.load(builder.bitcast(pointer, _BYTES.as_pointer()), align=1)
-        return builder.uitofp(whole, simd.VECTOR)
-
-    return f32v(array, types.int64), codegen
-
-
-@intrinsic
-def vload_bytes_upto(typingctx, array, offset, count):
-    """The first `count` bytes from array[offset] as floats, zeros in the other lanes."""
-
-    def codegen(context, builder, signature, args):
-        element = simd.element_pointer(context, builder, signature.args[0], args[0], args[1])
-        pointer, none = builder.bitcast(element, _BYTES.as_pointer()), ir.Constant(_BYTES, [0] * VL)
-
-        def part():
-            name, align = f"llvm.masked.load.v{VL}i8.p0", ir.Constant(simd.I32, 1)
-            mask = simd.first_lanes(builder, args[2])
-            return simd.call_llvm(builder, name, _BYTES, pointer, align, mask, none)
-
-        whole = _if_whole(builder, args[2], lambda: builder.load(pointer, align=1), part)
-        return builder.uitofp(whole, simd.VECTOR)
-
-    return f32v(array, types.int64, types.int64), codegen
-
-
-@intrinsic
-def vstore_bytes_upto(typingctx, array, offset, value, count):
-    """The first lanes of value, whole numbers in [0, 255], as bytes to array[offset]."""
-
-    def codegen(context, builder, signature, args):
-        element = simd.element_pointer(context, builder, signature.args[0], args[0], args[1])
-        pointer, data = (
-            builder.bitcast(element, _BYTES.as_pointer()),
-            builder.fptoui(args[2], _BYTES),
-        )
-
-        def whole():
-            builder.store(data, pointer, align=1)
-
-        def part():
-            name, align = f"llvm.masked.store.v{VL}i8.p0", ir.Constant(simd.I32, 1)
-            mask = simd.first_lanes(builder, args[3])
-            simd.call_llvm(builder, name, ir.VoidType(), data, pointer, align, mask)
-
-        _if_whole(builder, args[3], whole, part)
-        return context.get_dummy_value()
-
-    return types.void(array, types.int64, f32v, types.int64), codegen
-
-
-@intrinsic
-def vselect_wins(typingctx, value, best, x, y):
-    """In each lane x where value > best or value is NaN, else y: the rule of max pooling."""
-
-    def codegen(context, builder, signature, args):
-        larger = builder.fcmp_ordered(">", args[0], args[1])
-        mask = builder.or_(larger, builder.fcmp_unordered("uno", args[0], args[0]))
-        return builder.select(mask, args[2], args[3])
-
-    return f32v(f32v, f32v, f32v, f32v), codegen
-
-
-@intrinsic
-def vinterleave3(typingctx, source, offset, stride, target, target_offset):
-    """target[3 * j + i] = source[i * stride + j] for i < 3, j < VL: planes to pixels."""
-
-    def codegen(context, builder, signature, args):
-        base = simd.element_pointer(context, builder, signature.args[0], args[0], args[1])
-        goal = simd.element_pointer(context, builder, signature.args[3], args[3], args[4])
-        planes = []
-        for i in range(3):
-            row = builder.gep(base, [builder.mul(ir.Constant(simd.I64, i), args[2])])
-            planes.append(builder.load(simd.vector_pointer(builder, row), align=4))
-        lanes = ir.VectorType(simd.I32, VL)
-        for k in range(3):
-            wanted = [divmod(k * VL + lane, 3) for lane in range(VL)]
-            # Lanes from the first two planes, then those of the third put in between.
-            first = [j + VL * i if i < 2 else 0 for j, i in wanted]
-            last = [lane if i < 2 else VL + j for lane, (j, i) in enumerate(wanted)]
-            mixed = builder.shuffle_vector(planes[0], planes[1], ir.Constant(lanes, first))
-            mixed = builder.shuffle_vector(mixed, planes[2], ir.Constant(lanes, last))
-            place = builder.gep(goal, [ir.Constant(simd.I64, k * VL)])
-            builder.store(mixed, simd.vector_pointer(builder, place), align=4)
-        return context.get_dummy_value()
-
-    whole = types.int64
-    return types.void(source, whole, whole, target, whole), codegen
-
-
-@intrinsic
-def prefetch(typingctx, array, offset):
-    """Asks for the cache line of array[offset]; harmless past either end."""
-
-    def codegen(context, builder, signature, args):
-        element = simd.element_pointer(context, builder, signature.args[0], args[0], args[1])
-        pointer = builder.bitcast(element, _BYTE.as_pointer())
-        read_into_l1_as_data = [ir.Constant(simd.I32, v) for v in (0, 3, 1)]
-        simd.call_llvm(builder, "llvm.prefetch.p0", ir.VoidType(), pointer, *read_into_l1_as_data)
-        return context.get_dummy_value()
-
-    return types.void(array, types.int64), codegen
-
-
-@intrinsic
-def address_of(typingctx, array):
-    """Address of the first element, for alignment."""
-
-    def codegen(context, builder, signature, args):
-        first = simd.array_data(context, builder, signature.args[0], args[0])
-        return builder.ptrtoint(first, simd.I64)
-
-    return types.int64(array), codegen
-
-
-@intrinsic
-def stream_line(typingctx, dst, dst_at, src, src_at):
-    """Copies 64 bytes past the caches; `dst` must be 64-byte aligned at `dst_at`."""
-    line = ir.VectorType(simd.I64, 8)
-
-    def codegen(context, builder, signature, args):
-        source = simd.element_pointer(context, builder, signature.args[2], args[2], args[3])
-        target = simd.element_pointer(context, builder, signature.args[0], args[0], args[1])
-        value = builder.load(builder.bitcast(source, line.as_pointer()), align=1)
-        store = builder.store(value, builder.bitcast(target, line.as_pointer()), align=64)
-        one = builder.module.add_metadata([ir.Constant(simd.I32, 1)])
-        store.set_metadata("nontemporal", one)
-        return context.get_dummy_value()
-
-    return types.void(dst, types.int64, src, types.int64), codegen
-
-
-@intrinsic
-def store_fence(typingctx):
-    """Orders non-temporal stores before everything that follows, for other threads too."""
-
-    def codegen(context, builder, signature, args):
-        builder.fence("seq_cst")
-        return context.get_dummy_value()
-
-    return types.void(), codegen
+    return f32v(f32v, f32v), codegen
 
 
 @numba.njit(inline="always")
@@ -322,14 +78,13 @@ def vexp(x):
 @intrinsic
 def vsplit(typingctx, x):
     """(mantissa in [0.5, 1), exponent) of positive normal numbers."""
-    lanes = ir.VectorType(simd.I32, VL)
 
     def codegen(context, builder, signature, args):
-        constant = lambda value: ir.Constant(lanes, [value] * VL)  # noqa: E731
-        bits = builder.bitcast(args[0], lanes)
+        constant = lambda value: ir.Constant(LANES, [value] * VL)  # noqa: E731
+        bits = builder.bitcast(args[0], LANES)
         exponent = builder.sub(builder.lshr(bits, constant(23)), constant(126))
         mantissa = builder.or_(builder.and_(bits, constant(0x007FFFFF)), constant(0x3F000000))
-        parts = builder.bitcast(mantissa, simd.VECTOR), builder.sitofp(exponent, simd.VECTOR)
+        parts = builder.bitcast(mantissa, VECTOR), builder.sitofp(exponent, VECTOR)
         return context.make_tuple(builder, signature.return_type, parts)
 
     return types.UniTuple(f32v, 2)(f32v), codegen

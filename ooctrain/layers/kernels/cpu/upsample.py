@@ -15,8 +15,9 @@ import numpy as np
 from ooctrain.layers.kernels.cpu.chunks import flat, row_chunk
 from ooctrain.layers.kernels.cpu.jit import inner, kernel
 from ooctrain.layers.kernels.cpu.pool import ThreadPool
-from ooctrain.layers.kernels.cpu.simd import VL, vfma, vsplat
-from ooctrain.layers.kernels.cpu.simd_math import vload_upto, vstore_upto
+from ooctrain.layers.kernels.cpu.simd import vfma, vsplat
+from ooctrain.layers.kernels.cpu.simd_memory import vload_upto, vstore_upto
+from ooctrain.layers.kernels.cpu.vector import VL
 
 
 @inner

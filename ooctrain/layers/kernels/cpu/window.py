@@ -7,25 +7,28 @@ test; the copy is a small share of the work and stays in the cache. Read next: `
 
 from __future__ import annotations
 
+import numpy as np
+
 from ooctrain.layers.kernels.cpu.jit import inner
-from ooctrain.layers.kernels.cpu.simd import (
-    F0,
-    VL,
+from ooctrain.layers.kernels.cpu.simd import vsplat
+from ooctrain.layers.kernels.cpu.simd_memory import (
     prefetch,
     vload,
     vload_part,
-    vsplat,
     vstore,
     vstore_part,
     vtranspose,
 )
 from ooctrain.layers.kernels.cpu.tiling import PANEL
+from ooctrain.layers.kernels.cpu.vector import VL
+
+ZERO = np.float32(0)
 
 
 @inner
 def fill_zero(target, start, count):
     """target[start : start + count] = 0."""
-    zero = vsplat(F0)
+    zero = vsplat(ZERO)
     end = start + count - VL
     i = start
     while i <= end:
@@ -89,7 +92,7 @@ def copy_panel(
                         vstore(target, place + c, vload_part(source, at + c, count - c))
             else:
                 for c in range(0, PANEL, VL):
-                    vstore(target, place + c, vsplat(F0))
+                    vstore(target, place + c, vsplat(ZERO))
             place += PANEL
 
 

@@ -14,8 +14,9 @@ from __future__ import annotations
 import numpy as np
 
 from ooctrain.layers.kernels.cpu.jit import inner
-from ooctrain.layers.kernels.cpu.simd import VL, prefetch, vload, vload_if, vstore, vtranspose
+from ooctrain.layers.kernels.cpu.simd_memory import prefetch, vload, vload_if, vstore, vtranspose
 from ooctrain.layers.kernels.cpu.tiling import PANEL
+from ooctrain.layers.kernels.cpu.vector import VL
 
 TWO, FOUR, FIVE, EIGHT = np.float32(2), np.float32(4), np.float32(5), np.float32(8)
 HALF, QUARTER = np.float32(1 / 2), np.float32(1 / 4)

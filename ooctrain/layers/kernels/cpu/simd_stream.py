@@ -1,0 +1,74 @@
+"""Stores that go past the caches, for what will not be read again soon.
+
+In: arrays and offsets. Out: written memory. The one idea: an ordinary store first reads its line
+into the cache, which costs half as much again and pushes out something else; where the result is
+larger than the caches anyway, both are in vain. Non-temporal stores need lines of 64 bytes that
+start at a multiple of 64, and a fence behind them. Read next: `copy.py`.
+"""
+
+from __future__ import annotations
+
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+from ooctrain.layers.kernels.cpu.vector import (
+    I32,
+    I64,
+    VL,
+    array_data,
+    element_pointer,
+    f32v,
+    vector_pointer,
+)
+
+
+@intrinsic
+def address_of(typingctx, array):
+    """Address of the first element, for alignment."""
+
+    def codegen(context, builder, signature, args):
+        first = array_data(context, builder, signature.args[0], args[0])
+        return builder.ptrtoint(first, I64)
+
+    return types.int64(array), codegen
+
+
+@intrinsic
+def stream_line(typingctx, dst, dst_at, src, src_at):
+    """Copies 64 bytes past the caches; `dst` must be 64-byte aligned at `dst_at`."""
+    line = ir.VectorType(I64, 8)
+
+    def codegen(context, builder, signature, args):
+        source = element_pointer(context, builder, signature.args[2], args[2], args[3])
+        target = element_pointer(context, builder, signature.args[0], args[0], args[1])
+        value = builder.load(builder.bitcast(source, line.as_pointer()), align=1)
+        store = builder.store(value, builder.bitcast(target, line.as_pointer()), align=64)
+        store.set_metadata("nontemporal", builder.module.add_metadata([ir.Constant(I32, 1)]))
+        return context.get_dummy_value()
+
+    return types.void(dst, types.int64, src, types.int64), codegen
+
+
+@intrinsic
+def vstream(typingctx, array, offset, value):
+    """array[offset : offset + VL] = value, past the caches; the address is a multiple of 64."""
+
+    def codegen(context, builder, signature, args):
+        pointer = element_pointer(context, builder, signature.args[0], args[0], args[1])
+        store = builder.store(args[2], vector_pointer(builder, pointer), align=4 * VL)
+        store.set_metadata("nontemporal", builder.module.add_metadata([ir.Constant(I32, 1)]))
+        return context.get_dummy_value()
+
+    return types.void(array, types.int64, f32v), codegen
+
+
+@intrinsic
+def store_fence(typingctx):
+    """Orders non-temporal stores before everything that follows, for other threads too."""
+
+    def codegen(context, builder, signature, args):
+        builder.fence("seq_cst")
+        return context.get_dummy_value()
+
+    return types.void(), codegen
