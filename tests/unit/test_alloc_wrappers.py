@@ -53,11 +53,20 @@ class Bytes:
         return {self.values.get(block.address + i) for i in range(block.requested_bytes)}
 
 
+class Nothing:
+    """Memory that takes no note of being filled."""
+
+    def fill(self, address, size_bytes, value):
+        assert address > 0
+        assert size_bytes > 0
+        assert value in (0xFF, 0x7F)
+
+
 NESTS = {
     "limited": lambda inner: Limited(inner, 1 << 40),
     "logged": Logged,
     "counted": Counted,
-    "poisoned": lambda inner: Poisoned(inner, Bytes()),
+    "poisoned": lambda inner: Poisoned(inner, Nothing()),
     "fail-at": lambda inner: FailAt(inner, 1 << 40),
     "thread-safe": ThreadSafe,
     "checked": Checked,

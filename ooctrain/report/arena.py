@@ -1,0 +1,133 @@
+"""The arena as a picture: who lies where, in the terminal and as SVG.
+
+In: snapshots of allocators. Out: coloured text, or the text of an SVG file without scripts or fonts
+of its own. The one idea: arenas under each other in one scale show what an allocator is worth:
+where one has holes (red) between blocks, another has them all at the end. The largest holders
+have a colour and a letter, the same in all rows; all others are grey. Read next:
+`../alloc/arena_map.py`, which finds the pieces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from xml.sax.saxutils import escape
+
+from rich.text import Text
+
+from ooctrain.alloc.arena_map import (
+    LETTERS,
+    LINE_WIDTH,
+    Piece,
+    Snapshot,
+    arena_text,
+    pieces_of,
+)
+from ooctrain.report.svg import BACKWARD, FORWARD, IN, OUT, RIGHT, STYLE, WIDTH
+from ooctrain.units import format_bytes
+
+COLOURS = (FORWARD, BACKWARD, IN, OUT, "#b8860b")
+OTHER, HOLE, END = "#8d8d8d", "#f6c9c4", "#f3f3f3"
+TERMINAL_COLOURS = ("blue", "yellow", "green", "magenta", "cyan")
+STRIP_HEIGHT, ROW_HEIGHT = 34, 76
+MARGIN, _LETTER_WIDTH = 16, 9
+
+
+def arena_rich(snapshot: Snapshot, width: int = LINE_WIDTH) -> Text:
+    """The map for a terminal: as `arena_text`, the letters and the holes coloured."""
+    line, _, legend = arena_text(snapshot, width).partition("\n")
+    text = Text(line)
+    for letter, colour in zip(LETTERS, TERMINAL_COLOURS, strict=True):
+        text.highlight_regex(letter, f"bold {colour}")
+    text.highlight_regex(r"\.", "red")
+    return text.append("\n").append(legend, "dim")
+
+
+def arena_svg(snapshots: Mapping[str, Snapshot]) -> str:
+    """Arenas under each other, in one scale.
+
+    Args:
+        snapshots: {title: what an allocator's `snapshot()` says}, from top to bottom.
+
+    Returns:
+        The text of an SVG file.
+    """
+    extent = max((s["budget"] for s in snapshots.values()), default=1)
+    colours = _colours(snapshots)
+    parts, y = [], 8
+    for title, snapshot in snapshots.items():
+        parts.append(_strip(title, snapshot, extent, colours, y))
+        y += ROW_HEIGHT
+    parts.append(_legend(colours, y))
+    height = y + 20 * (1 + (len(colours) + 2) // 3) + 8
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" '
+        f'viewBox="0 0 {WIDTH} {height}" style="background:#fff;{STYLE}">\n'
+        + "\n".join(parts)
+        + "\n</svg>\n"
+    )
+
+
+def _colours(snapshots: Mapping[str, Snapshot]) -> dict[str, tuple[str, str]]:
+    """{tag: (letter, colour)} of the largest holders of all arenas."""
+    held: dict[str, int] = {}
+    for snapshot in snapshots.values():
+        for block in snapshot["blocks"]:
+            held[block["tag"]] = max(held.get(block["tag"], 0), block["granted"])
+    largest = sorted(held, key=lambda tag: (-held[tag], tag))
+    chosen = zip(largest, zip(LETTERS, COLOURS, strict=True), strict=False)
+    return {tag: pair for tag, pair in chosen if held[tag]}
+
+
+def _strip(
+    title: str, snapshot: Snapshot, extent: int, colours: Mapping[str, tuple[str, str]], y: int
+) -> str:
+    pieces = pieces_of(snapshot)
+    sums = {
+        kind: sum(p.hi - p.lo for p in pieces if p.kind == kind)
+        for kind in ("block", "hole", "end")
+    }
+    holes = sum(p.kind == "hole" for p in pieces)
+    told = (
+        f"{format_bytes(sums['block'])} live, {format_bytes(sums['hole'])} in {holes} holes, "
+        f"{format_bytes(sums['end'])} free at the end"
+    )
+    head = f'<tspan font-weight="600">{escape(title)}</tspan>  {told}'
+    parts = [f'<text x="{MARGIN}" y="{y + 14}">{head}</text>']
+    parts += [_piece(piece, extent, colours, y + 22) for piece in pieces]
+    return "\n".join(parts)
+
+
+def _piece(piece: Piece, extent: int, colours: Mapping[str, tuple[str, str]], y: int) -> str:
+    scale = (WIDTH - MARGIN - RIGHT) / extent
+    x, width = MARGIN + piece.lo * scale, (piece.hi - piece.lo) * scale
+    letter, colour = colours.get(piece.tag, ("", OTHER)) if piece.kind == "block" else ("", "")
+    colour = colour or (HOLE if piece.kind == "hole" else END)
+    name = piece.tag or f"block {piece.block}" if piece.kind == "block" else "free"
+    tip = f"{name}: {format_bytes(piece.hi - piece.lo)} at {format_bytes(piece.lo)}"
+    # A hair between neighbours, as long as there is room for one.
+    drawn = width - 0.6 if width > 1.5 else max(width, 0.3)
+    text = ""
+    if letter and width > _LETTER_WIDTH + 4:
+        text = (
+            f'<text x="{x + width / 2:.1f}" y="{y + STRIP_HEIGHT / 2 + 4:.1f}" fill="#fff" '
+            f'text-anchor="middle">{letter}</text>'
+        )
+    return (
+        f'<rect x="{x:.2f}" y="{y}" width="{drawn:.2f}" height="{STRIP_HEIGHT}" '
+        f'fill="{colour}"><title>{escape(tip)}</title></rect>{text}'
+    )
+
+
+def _legend(colours: Mapping[str, tuple[str, str]], y: int) -> str:
+    """Colours in columns of a third of the width."""
+    entries = [(f"{letter} {tag}", colour) for tag, (letter, colour) in colours.items()]
+    entries += [("another block", OTHER), ("hole", HOLE), ("free at the end", END)]
+    column = (WIDTH - MARGIN - RIGHT) // 3
+    parts = []
+    for place, (text, colour) in enumerate(entries):
+        x, row = MARGIN + place % 3 * column, y + place // 3 * 20
+        parts.append(
+            f'<rect x="{x}" y="{row}" width="14" height="12" fill="{colour}"/>'
+            f'<text x="{x + 20}" y="{row + 11}">{escape(text)}</text>'
+        )
+    return "\n".join(parts)

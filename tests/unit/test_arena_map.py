@@ -1,0 +1,165 @@
+"""The map of the arena, as text and as picture, and the error that shows it."""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ooctrain.alloc.arena_map import arena_line, arena_text, largest_holders, pieces_of
+from ooctrain.alloc.best_fit import BestFit
+from ooctrain.alloc.log import Recorder
+from ooctrain.alloc.paper import PaperMemory
+from ooctrain.alloc.registry import allocators, choose_allocator
+from ooctrain.alloc.replay import serve
+from ooctrain.alloc.virtual import VirtualAddressing
+from ooctrain.errors import OutOfDeviceMemory
+from ooctrain.report.arena import arena_rich, arena_svg
+
+SECTOR = 512
+BUDGET = 64 * SECTOR
+NAMES = ["best-fit", "bump", "buddy", "first-fit", "va:chunk=4KiB", "passthrough"]
+
+
+def with_holes() -> BestFit:
+    """Sixteen sectors: a hole of two, a small hole, 40 sectors at the end."""
+    allocator = BestFit(PaperMemory(BUDGET))
+    sizes = {"a": 2, "large.out": 12, "b": 4, "c": 1, "d": 5}
+    blocks = {name: allocator.allocate(n * SECTOR, name) for name, n in sizes.items()}
+    allocator.free(blocks["a"])
+    allocator.free(blocks["c"])
+    return allocator
+
+
+def test_pieces_tile_the_arena():
+    found = [(p.lo // SECTOR, p.hi // SECTOR, p.kind, p.tag) for p in pieces_of(snapshot())]
+    assert found == [
+        (0, 2, "hole", ""), (2, 14, "block", "large.out"), (14, 18, "block", "b"),
+        (18, 19, "hole", ""), (19, 24, "block", "d"), (24, 64, "end", ""),
+    ]  # fmt: skip
+
+
+def snapshot():
+    return with_holes().snapshot()
+
+
+def test_the_line_shows_what_most_of_each_cell_is():
+    assert arena_line(snapshot(), 64) == ".." + 12 * "A" + 4 * "C" + "." + 5 * "B" + 40 * " "
+    assert arena_line(snapshot(), 16) == ".AAA" + "CB" + 10 * " "
+    text = arena_text(snapshot(), 16)
+    assert text.startswith("|.AAACB          |\nA large.out 6.00 KiB, B d 2.50 KiB, C b 2.00 KiB")
+    assert text.endswith(
+        ". 2 holes of 1.50 KiB, the largest 1.00 KiB, free at the end 20.0 KiB"
+    )  # fmt: skip
+
+
+def test_an_empty_and_a_full_arena():
+    allocator = BestFit(PaperMemory(BUDGET))
+    assert arena_line(allocator.snapshot(), 8) == 8 * " "
+    allocator.allocate(BUDGET)
+    assert arena_line(allocator.snapshot(), 8) == 8 * "A"
+    assert "A block 1 32.0 KiB" in arena_text(allocator.snapshot())
+
+
+def test_virtual_addressing_is_drawn_by_its_physical_chunks():
+    page = 4096
+    allocator = VirtualAddressing(PaperMemory(8 * page), page)
+    blocks = [allocator.allocate(page, f"v{n}") for n in range(8)]
+    for block in blocks[::2]:
+        allocator.free(block)
+    scattered = allocator.allocate(3 * page, "scattered")
+    line = arena_line(allocator.snapshot(), 8)
+    assert line.count("A") == 3
+    assert "AA" not in line
+    assert largest_holders(allocator.snapshot())[scattered.id][1] == "scattered"
+
+
+@pytest.mark.parametrize("name", NAMES)
+@given(st.lists(st.tuples(st.booleans(), st.integers(1, 9000)), max_size=25))
+def test_pieces_tile_whatever_the_allocator(name, operations):
+    allocator = choose_allocator(name, BUDGET, probe=lambda: "").make(PaperMemory(BUDGET))
+    live = []
+    for is_free, size in operations:
+        if is_free and live:
+            allocator.free(live.pop(size % len(live)))
+        elif not is_free:
+            with contextlib.suppress(OutOfDeviceMemory):
+                live.append(allocator.allocate(size, f"b{size}"))
+    found = pieces_of(allocator.snapshot())
+    ends = [0, *(piece.hi for piece in found)]
+    assert [piece.lo for piece in found] == ends[:-1]
+    assert ends[-1] == BUDGET or not found
+    held = sum(piece.hi - piece.lo for piece in found if piece.kind == "block")
+    assert held == allocator.stats().granted_bytes
+    assert len(arena_line(allocator.snapshot())) == 64
+
+
+def test_out_of_memory_draws_the_arena_and_says_what_would_fit():
+    allocator = with_holes()
+    with pytest.raises(OutOfDeviceMemory) as caught:
+        allocator.allocate(41 * SECTOR, "too.large")
+    error, text = caught.value, str(caught.value)
+    assert "arena: |..AAAAAAAAAAAACCCC.BBBBB" in text
+    assert "A large.out 6.00 KiB" in text
+    assert "2 holes of 1.50 KiB, the largest 1.00 KiB" in text
+    assert "20.0 KiB would fit now" in text
+    assert error.fragmented
+    assert (error.free_bytes, error.largest_bytes) == (43 * SECTOR, 40 * SECTOR)
+    assert str(pickle.loads(pickle.dumps(error))) == text
+    with pytest.raises(OutOfDeviceMemory, match="the arena is full") as caught:
+        allocator.allocate(44 * SECTOR)
+    assert not caught.value.fragmented
+    assert "va" not in caught.value.fix
+
+
+@pytest.mark.parametrize("name", ["best-fit", "bump", "buddy", "first-fit", "va:chunk=4KiB"])
+@given(st.lists(st.tuples(st.booleans(), st.integers(1, 9000)), min_size=5, max_size=40))
+def test_the_budget_that_is_named_is_enough_for_this_request(name, operations):
+    memory = PaperMemory(BUDGET)
+    recorder = Recorder(choose_allocator(name, BUDGET, probe=lambda: "").make(memory))
+    live = []
+    for is_free, size in operations:
+        if is_free and live:
+            recorder.free(live.pop(size % len(live)))
+        elif not is_free:
+            try:
+                live.append(recorder.allocate(size))
+            except OutOfDeviceMemory as refused:
+                asked = [*recorder.requests[:-1]]
+                larger = choose_allocator(name, refused.enough_bytes, probe=lambda: "")
+                again = larger.make(PaperMemory(refused.enough_bytes))
+                serve(asked, again)
+                assert again.allocate(size)
+                return
+
+
+def test_the_picture_is_whole_xml_and_names_the_blocks():
+    shots = {"best-fit": snapshot(), "empty": BestFit(PaperMemory(BUDGET)).snapshot()}
+    root = ElementTree.fromstring(arena_svg(shots))
+    space = "{http://www.w3.org/2000/svg}"
+    titles = [title.text for title in root.iter(f"{space}title")]
+    assert "large.out: 6.00 KiB at 1.00 KiB" in titles
+    assert "free: 512 B at 9.00 KiB" in titles
+    texts = " ".join("".join(text.itertext()) for text in root.iter(f"{space}text"))
+    assert "10.5 KiB live, 1.50 KiB in 2 holes, 20.0 KiB free at the end" in texts
+    assert "A large.out" in texts
+    widths = [float(rect.get("width")) for rect in root.iter(f"{space}rect")]
+    assert max(widths) == pytest.approx(960 - 16 - 16 - 0.6, abs=0.01)  # the empty arena's
+
+
+def test_the_terminal_has_the_same_line_in_colours():
+    text = arena_rich(snapshot(), 32)
+    assert text.plain == arena_text(snapshot(), 32)
+    assert any("red" in str(span.style) for span in text.spans)
+
+
+def test_every_allocator_of_ours_has_a_map():
+    for name in allocators():
+        choice = choose_allocator(name, 1 << 28, probe=lambda: "", binding=False)
+        allocator = choice.make(PaperMemory(1 << 28))
+        allocator.allocate(5 << 20, "x")
+        assert "A x " in arena_text(allocator.snapshot())
