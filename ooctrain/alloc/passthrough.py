@@ -75,7 +75,7 @@ class Passthrough:
         granted = self.granule.granted(size)
         free = self._room.free * self._chunk
         if granted > free:
-            raise self._books.refuse(size, granted, free, free, tag)
+            raise self._books.refuse(size, granted, free, free, tag, self.snapshot())
         runs = self._room.holes(granted // self._chunk)
         home = self._homes.make(granted // self._chunk + 1, runs)  # the last slot is the guard
         home.live = True

@@ -88,7 +88,8 @@ class PaperVirtualAddressing:
         held = self._books.granted // self._chunk
         if count > self._chunks - held:
             free = (self._chunks - held) * self._chunk
-            raise self._books.refuse(size, count * self._chunk, free, free, tag)
+            granted = count * self._chunk
+            raise self._books.refuse(size, granted, free, free, tag, self.snapshot())
         while len(self._free) < count:
             self._release(self._waiting.popleft())
         chunks = [self._free[place] for place in range(count)]

@@ -297,7 +297,9 @@ class VirtualAddressing:
     def _expect_room(self, chunks: int, nbytes: int, tag: str) -> None:
         free, size = self._room.free, self._chunk
         if chunks > free:
-            raise self._books.refuse(nbytes, chunks * size, free * size, free * size, tag)
+            raise self._books.refuse(
+                nbytes, chunks * size, free * size, free * size, tag, self.snapshot()
+            )
 
     def _move(self, block: Block, requested: int, chunks: int) -> None:
         granted = chunks * self._chunk
