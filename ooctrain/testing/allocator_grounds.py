@@ -18,10 +18,13 @@ from ooctrain.devices.driver_memory import DriverMemory
 from ooctrain.devices.fake_driver import FakeDriver
 from ooctrain.devices.host_driver import HostDriver
 from ooctrain.devices.host_vm import Arena, bytes_at
+from ooctrain.errors import DriverError
+from ooctrain.testing.allocator_laws import hold
 from ooctrain.testing.faulty_driver import FaultyDriver
 
 STREAMS = 3
 _SLAB_BYTES = 1 << 18
+_FEW_MAPPINGS = 14  # so that allocators that keep mappings have to let some go
 Complain = Callable[[str], None]
 
 
@@ -97,12 +100,23 @@ class DriverGround:
         driver: opened; `close` closes it.
         size_bytes: of the memory.
         page_bytes: unit of mapping.
+        refuse_at: which obtaining call of the driver is refused, once; None: none.
     """
 
-    def __init__(self, driver: VmmDriver, size_bytes: int, page_bytes: int):
+    def __init__(
+        self, driver: VmmDriver, size_bytes: int, page_bytes: int, refuse_at: int | None = None
+    ):
         self._faults = FaultyDriver(driver)
         self._driver = driver
-        self.memory = DriverMemory(cast(VmmDriver, self._faults), size_bytes, page_bytes)
+        if refuse_at is not None:
+            self._faults.refuse(refuse_at)
+        faulty = cast(VmmDriver, self._faults)
+        try:
+            self.memory = DriverMemory(faulty, size_bytes, page_bytes, _FEW_MAPPINGS)
+        except DriverError:
+            left = {key: count for key, count in self.held().items() if count}
+            hold("P11", not left, f"memory that was refused keeps {left}")
+            self.memory = DriverMemory(faulty, size_bytes, page_bytes, _FEW_MAPPINGS)
         self._queues = [driver.create_stream() for _ in range(STREAMS)]
         self._slab, self._used = driver.host_alloc(_SLAB_BYTES), 0
         self._checks: list[_Check] = []
@@ -236,7 +250,10 @@ class _Done:
         """It is."""
 
 
-def make_ground(kind: str, size_bytes: int, page_bytes: int, order: Sequence[int] = ()) -> Ground:
+def make_ground(
+    kind: str, size_bytes: int, page_bytes: int, order: Sequence[int] = (),
+    refuse_at: int | None = None,
+) -> Ground:  # fmt: skip
     """A fresh ground.
 
     Args:
@@ -244,13 +261,14 @@ def make_ground(kind: str, size_bytes: int, page_bytes: int, order: Sequence[int
         size_bytes: of the memory.
         page_bytes: unit of mapping; memfd takes whole pages of the machine.
         order: of the strict driver's work: which of the streams that can go on goes on.
+        refuse_at: which obtaining call of the driver is refused, once; None: none.
     """
     if kind == "plain":
         return PlainGround(size_bytes)
     if kind == "memfd":
         host = HostDriver(size_bytes)
         page = host.granularity()
-        return DriverGround(host, host.total_bytes, max(page, page_bytes // page * page))
+        return DriverGround(host, host.total_bytes, max(page, page_bytes // page * page), refuse_at)
     turns = iter(order)
     fake = FakeDriver(size_bytes, page_bytes, choose=lambda able: able[next(turns, 0) % len(able)])
-    return DriverGround(fake, size_bytes, page_bytes)
+    return DriverGround(fake, size_bytes, page_bytes, refuse_at)

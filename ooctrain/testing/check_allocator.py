@@ -12,12 +12,14 @@ point of a run. Source: notes on allocators, 5.4. Read next: `allocator_laws.py`
 from __future__ import annotations
 
 import itertools
+import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from ooctrain.alloc.base import Allocator
 from ooctrain.alloc.paper import PaperMemory
 from ooctrain.alloc.registry import choose_allocator
+from ooctrain.alloc.static import plannable
 from ooctrain.devices.fake_driver import Violation
 from ooctrain.devices.host_vm import why_no_virtual_memory
 from ooctrain.errors import DriverError, OoctrainError
@@ -25,6 +27,7 @@ from ooctrain.testing.allocator_client import Client
 from ooctrain.testing.allocator_grounds import Ground, make_ground
 from ooctrain.testing.allocator_laws import Broken, hold
 from ooctrain.testing.allocator_requests import Program, fragmenting, programs
+from ooctrain.testing.static_laws import run_planned
 from ooctrain.units import Granule
 
 Make = Callable[[Any], Allocator]
@@ -110,6 +113,8 @@ def run_requests(make: Make, program: Program, backend: str = "strict") -> None:
     Raises:
         Broken: a law is broken.
     """
+    if plannable(_sample(make)) is not None:
+        run_planned(make, program, lambda: _ground(make, program, backend))
     client = _client(make, program, backend)
     for request in program.requests:
         client.serve(request)
@@ -138,9 +143,8 @@ def sweep_refusals(make: Make, backend: str = "strict") -> int:
     granule, unit, _ = _sizes(make)
     program = fragmenting(granule, unit)
     for number in itertools.count():
-        ground = _ground(make, program, backend)
+        ground = _ground(make, program, backend, number)
         before = ground.held()
-        ground.refuse(number)
         try:
             client = Client(make, ground)
         except DriverError:
@@ -158,8 +162,9 @@ def sweep_refusals(make: Make, backend: str = "strict") -> int:
 def _usable(make: Make, backends: Sequence[str]) -> list[str]:
     """The back ends that the allocator can stand on."""
     usable = [b for b in backends if b != "memfd" or not why_no_virtual_memory()]
-    if "plain" in usable and _sample(make).granule.ranges:
-        usable.remove("plain")
+    sample = _sample(make)
+    if sample.granule.ranges or getattr(sample, "needs_virtual_memory", False):
+        return [backend for backend in usable if backend != "plain"]
     return usable
 
 
@@ -175,9 +180,9 @@ def _sizes(make: Make) -> tuple[Granule, int, int]:
     return granule, unit, size if granule.ranges else unit
 
 
-def _ground(make: Make, program: Program, backend: str) -> Ground:
+def _ground(make: Make, program: Program, backend: str, refuse_at: int | None = None) -> Ground:
     _, unit, page = _sizes(make)
-    return make_ground(backend, UNITS * unit, page, program.order)
+    return make_ground(backend, UNITS * unit, page, program.order, refuse_at)
 
 
 def _client(make: Make, program: Program, backend: str, *, thorough: bool = True) -> Client:
@@ -188,7 +193,8 @@ def _failure(program: Program, backend: str, error: Exception, seed: int) -> All
     if isinstance(error, Violation):
         error = Broken("P5", error.what)
     elif isinstance(error, AssertionError) and not isinstance(error, Broken):
-        error = Broken("P16", f"check() fails: {error}")
+        line = traceback.extract_tb(error.__traceback__)[-1].line
+        error = Broken("P16", f"check() fails: {str(error) or line}")
     law = error.law if isinstance(error, Broken) else ""
     what = str(error) if law else f"unexpected {error!r}"
     listed = "\n".join(f"{n:3d}. {r}" for n, r in enumerate(program.requests, 1))

@@ -98,7 +98,9 @@ class _Runner:
         self.running: dict[str, tuple[Step, list[bytes]]] = {}
         self.finished: set[int] = set()
         self.pending = list(job.releases)
-        self.held = sum(schedule.granule.granted(hi - lo) for _, lo, hi in schedule.start_device)
+        self.held = schedule.granule.fixed_bytes + sum(
+            schedule.granule.granted(hi - lo) for _, lo, hi in schedule.start_device
+        )
         self.outputs: dict[str, bytes] = {}
 
     def outcome(self) -> Outcome:

@@ -1,0 +1,157 @@
+"""The laws of allocators that are told all requests before the first: S1 to S5.
+
+In: how to make such an allocator, and requests. Out: nothing, or `Broken`. The one idea: a program
+of allocate and free is a forecast of itself; what its blocks' addresses show, over two rounds, is
+compared with what lifetimes alone say. Source: notes on allocators, 5.4; paper 004, section 4.4.
+Read next: `../alloc/static.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from ooctrain.alloc.base import Allocator, Block
+from ooctrain.alloc.static import Forecast, Lifetime, Plannable, most_alive, plannable
+from ooctrain.errors import OutOfDeviceMemory, PlanMismatch
+from ooctrain.testing.allocator_grounds import Ground
+from ooctrain.testing.allocator_laws import hold
+from ooctrain.testing.allocator_requests import Program
+
+Make = Callable[[Any], Allocator]
+_ROUNDS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class _Event:
+    """Block `number` begins or ends."""
+
+    number: int
+    begins: bool
+
+
+def run_planned(make: Make, program: Program, make_ground: Callable[[], Ground]) -> None:
+    """Foresees a program's whole blocks, and serves them twice.
+
+    Args:
+        make_ground: gives fresh memory for each of two allocators that must do the same.
+
+    Raises:
+        Broken: a law is broken.
+    """
+    events, forecast = _foresee(program)
+    first = _serve(make, make_ground(), events, forecast)
+    hold("S3", first == _serve(make, make_ground(), events, forecast), "two packings differ")
+
+
+def _foresee(program: Program) -> tuple[list[_Event], Forecast]:
+    """The begins and ends of whole blocks, and the lifetimes that they make."""
+    events: list[_Event] = []
+    sizes: list[int] = []
+    live: list[int] = []
+    for request in program.requests:
+        if request.op == "allocate":
+            events.append(_Event(len(sizes), True))
+            live.append(len(sizes))
+            sizes.append(request.value)
+        elif request.op == "free" and live:
+            events.append(_Event(live.pop(request.value % len(live)), False))
+    events += [_Event(number, False) for number in live]
+    begin = {e.number: time for time, e in enumerate(events) if e.begins}
+    end = {e.number: time for time, e in enumerate(events) if not e.begins}
+    return events, Forecast(tuple(
+        Lifetime(size, f"b{i}", begin[i], end[i], parameter=size % 3 == 0)
+        for i, size in enumerate(sizes)
+    ))  # fmt: skip
+
+
+def _serve(
+    make: Make, ground: Ground, events: list[_Event], forecast: Forecast
+) -> list[list[tuple[int, int]]]:
+    """(offset, bytes) of each block in each round."""
+    allocator = make(ground.memory)
+    planned = plannable(allocator)
+    assert planned is not None
+    seen: list[list[tuple[int, int]]] = []
+    if _load(allocator, planned, forecast):
+        seen = [_round(allocator, ground, events, forecast) for _ in range(_ROUNDS)]
+        _check_extent(allocator, forecast)
+        for places in seen:
+            _check_places(allocator, forecast, places)
+    allocator.close()
+    ground.close()
+    return seen
+
+
+def _load(allocator: Allocator, planned: Plannable, forecast: Forecast) -> bool:
+    """Whether the packing fits; if not, nothing has changed."""
+    before = allocator.snapshot()
+    try:
+        planned.load_plan(forecast)
+    except OutOfDeviceMemory:
+        sizes = sum(planned.granule.granted(life.nbytes) for life in forecast.lifetimes)
+        hold("S2", sizes > allocator.budget_bytes, f"{sizes} B in all do not fit")
+        hold("P8", allocator.snapshot() == before, "a plan that does not fit changed something")
+        return False
+    return True
+
+
+def _round(
+    allocator: Allocator, ground: Ground, events: list[_Event], forecast: Forecast
+) -> list[tuple[int, int]]:
+    base = allocator.snapshot()["base"]
+    live: dict[int, Block] = {}
+    places = [(0, 0)] * len(forecast.lifetimes)
+    for event in events:
+        if event.begins:
+            life = forecast.lifetimes[event.number]
+            _refuses_others(allocator, life)
+            block = live[event.number] = allocator.allocate(life.nbytes, life.tag)
+            places[event.number] = (block.address - base, block.granted_bytes)
+            ground.fill(block.address, life.nbytes, event.number % 250 + 1, 0)
+        else:
+            block = live.pop(event.number)
+            mark = event.number % 250 + 1
+            ground.expect(block.address, block.requested_bytes, mark, 0, block.tag)
+            allocator.free(block)
+        allocator.check()
+    problem = ground.finish()
+    hold("P4", not problem, problem)
+    return places
+
+
+def _refuses_others(allocator: Allocator, life: Lifetime) -> None:
+    """Another size or name than the foreseen one has no place."""
+    before = allocator.snapshot()
+    for nbytes, tag in ((life.nbytes + 1, life.tag), (life.nbytes, "unforeseen")):
+        try:
+            allocator.allocate(nbytes, tag)
+        except PlanMismatch:
+            hold("S5", allocator.snapshot() == before, "what was refused changed something")
+            continue
+        hold("S5", False, f"{nbytes} B for {tag!r} are served, {life.tag!r} was foreseen")
+
+
+def _check_extent(allocator: Allocator, forecast: Forecast) -> None:
+    sizes = [allocator.granule.granted(life.nbytes) for life in forecast.lifetimes]
+    least = most_alive(sizes, [(life.begin, life.end) for life in forecast.lifetimes])
+    extent = allocator.stats().peak_reserved_bytes
+    hold("S2", least <= extent <= sum(sizes), f"{extent} B, not from {least} to {sum(sizes)} B")
+
+
+def _check_places(allocator: Allocator, forecast: Forecast, places: list[tuple[int, int]]) -> None:
+    """S1: meeting lifetimes, different bytes. S4: nobody floats."""
+    floors = {0, *allocator.snapshot()["pools"][:1]}
+    for i, (offset, size) in enumerate(places):
+        life = forecast.lifetimes[i]
+        beside = [
+            place
+            for j, place in enumerate(places)
+            if j != i and forecast.lifetimes[j].begin < life.end
+            and life.begin < forecast.lifetimes[j].end
+        ]  # fmt: skip
+        apart = all(offset + size <= other or other + n <= offset for other, n in beside)
+        hold("S1", apart, f"{life.tag} at {offset} meets one that lives when it does")
+        stands = offset in floors or any(other + n == offset for other, n in beside)
+        hold("S4", stands, f"{life.tag} at {offset} stands on nothing that lives when it does")
