@@ -179,7 +179,11 @@ def test_a_released_handle_cannot_be_mapped_again(driver):
 def test_a_reservation_is_freed_exactly_and_empty(driver):
     address, _ = mapped(driver, 2)
     assert "mapped in" in refused(driver.address_free, address, 2 * PAGE).numbers
-    driver.unmap(address, 2 * PAGE)
+    with pytest.raises(Violation, match="over 2 mappings"):
+        driver.unmap(address, 2 * PAGE)
+    driver.unmap(address, PAGE)
+    assert "mapped in" in refused(driver.address_free, address, 2 * PAGE).numbers
+    driver.unmap(address + PAGE, PAGE)
     assert refused(driver.address_free, address, PAGE).status == INVALID_VALUE
     assert refused(driver.address_free, address + PAGE, PAGE).status == INVALID_VALUE
     driver.address_free(address, 2 * PAGE)
