@@ -40,7 +40,7 @@ from ooctrain.cli.training import (
 )
 from ooctrain.cli.workload import Task, make_task
 from ooctrain.prepare import PreparedStep
-from ooctrain.report.text import facts, share
+from ooctrain.report.text import facts, placement, share
 from ooctrain.sched.bounds import lower_bound
 from ooctrain.train import Trainer
 from ooctrain.units import format_bytes, format_us
@@ -134,7 +134,8 @@ def _plan_rows(prepared: PreparedStep, workload: Workload) -> list[tuple[str, st
         ("training", f"{workload.model} on {workload.data}, batch {workload.batch}"),
         ("in-core peak", format_bytes(peak)),
         ("budget", f"{format_bytes(budget)}, {share(budget, peak)} of the in-core peak"),
-        ("plan", f"{name}, {len(plan.schedule)} instructions, on {prepared.allocator.name}"),
+        ("plan", f"{name}, {len(plan.schedule)} instructions"),
+        ("placement", placement(prepared.allocator.name, prepared.reserved_bytes, plan.peak_bytes)),
     ]
 
 

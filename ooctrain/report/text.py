@@ -126,6 +126,20 @@ def spark(values: Sequence[float], columns: int, blocks: str = BLOCKS) -> str:
     return "".join(blocks[1 + round((value - least) / span * steps)] for value in last)
 
 
+def placement(allocator: str, reserved_bytes: int, alive_bytes: int) -> str:
+    """What an allocator makes of a plan, and how far that is from the least that any could.
+
+    Args:
+        reserved_bytes: the highest byte it uses, its holes included.
+        alive_bytes: the most that lives at one time: no placement needs less.
+    """
+    least = f"the least that any allocator needs ({format_bytes(alive_bytes)})"
+    if reserved_bytes <= alive_bytes:
+        return f"{allocator} reserves just {least}"
+    over = 100 * (reserved_bytes / alive_bytes - 1) if alive_bytes else 0.0
+    return f"{allocator} reserves {format_bytes(reserved_bytes)}, {over:.1f} % over {least}"
+
+
 def share(part: float, whole: float) -> str:
     """A part as a percentage of a whole."""
     return f"{100 * part / whole:.0f} %" if whole else "-"

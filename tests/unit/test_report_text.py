@@ -9,7 +9,15 @@ from rich.console import Console
 
 from ooctrain.models import build
 from ooctrain.report.layers import layer_rows, total_row
-from ooctrain.report.text import busy_shares, held_shares, lanes, memory_bar, share, spark
+from ooctrain.report.text import (
+    busy_shares,
+    held_shares,
+    lanes,
+    memory_bar,
+    placement,
+    share,
+    spark,
+)
 from ooctrain.rewrite import apply_rewrites
 from ooctrain.sched.timeline import Event, Timeline
 from ooctrain.tracing import trace
@@ -89,3 +97,13 @@ def test_rows_of_layers_add_up_to_the_whole_step(fused, depth):
     assert len(set(names)) == len(names)
     assert "(other)" not in names
     assert {"conv1", "fc"} <= set(names)
+
+
+def test_placement_says_how_far_it_is_from_the_least():
+    assert placement("va", 1 << 20, 1 << 20) == (
+        "va reserves just the least that any allocator needs (1.00 MiB)"
+    )
+    assert placement("first-fit", 1280 << 10, 1 << 20) == (
+        "first-fit reserves 1.25 MiB, 25.0 % over the least that any allocator needs (1.00 MiB)"
+    )
+    assert "0.0 % over" in placement("bump", 512, 0)
