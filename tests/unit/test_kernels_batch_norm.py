@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from ooctrain.layers.kernels.cpu import batch_norm as bn
+from ooctrain.layers.kernels.cpu import chunks
 from ooctrain.layers.kernels.cpu import elementwise as ew
 from ooctrain.layers.kernels.cpu import workspace as ws
 from ooctrain.layers.kernels.cpu.pool import ThreadPool
@@ -170,3 +171,25 @@ def test_inverse_deviation_for_evaluation():
     out = poisoned(3)
     bn.inv_std_of(np.array([0, 1, 3], np.float32), out, 1.0)
     np.testing.assert_allclose(out, [1, 2**-0.5, 0.5], rtol=1e-7)
+
+
+@pytest.mark.parametrize("shape", [(1000, 64), (70, 100), (1001, 16)])
+def test_stores_past_the_caches_change_no_bit(pools, monkeypatch, shape):
+    """Forward and gradient, for whole vectors of channels and others."""
+    x, dy, gamma, beta = problem(*shape)
+    mean, inv_std, _ = statistics(pools[0], x)
+    dgamma, dbeta = reduced(pools[0], dy, x, mean, inv_std)
+    results = []
+    for bound in (chunks.PAST_CACHES_BYTES, 0):
+        monkeypatch.setattr(chunks, "PAST_CACHES_BYTES", bound)
+        for pool in pools:
+            space = np.full((2, x.size + 16), np.nan, np.float32)
+            firsts = [-row.ctypes.data % 64 // 4 for row in space]
+            y, dx = (
+                row[f : f + x.size].reshape(shape) for row, f in zip(space, firsts, strict=True)
+            )
+            assert chunks.past_caches(y, x) == (bound == 0)
+            bn.apply(pool, x, mean, inv_std, gamma, beta, y, relu=True)
+            bn.grad_apply(pool, dy, x, mean, inv_std, gamma, dgamma, dbeta, dx, mask=y)
+            results.append((y.tobytes(), dx.tobytes()))
+    assert len(set(results)) == 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from ooctrain.layers.kernels.cpu import chunks
 from ooctrain.layers.kernels.cpu import elementwise as ew
 from ooctrain.layers.kernels.cpu import workspace as ws
 from ooctrain.layers.kernels.cpu.pool import ThreadPool
@@ -159,3 +160,32 @@ def test_channel_sum(pools, rows, channels):
 def test_a_strided_output_is_refused_rather_than_copied(pools):
     with pytest.raises(ValueError):
         ew.relu(pools[0], data(8), np.zeros((4, 4), np.float32)[:, :2])
+
+
+def aligned(size):
+    """Poison on a cache line, as variables lie in the arena."""
+    space = np.full(size + 16, np.nan, np.float32)
+    first = -space.ctypes.data % 64 // 4
+    return space[first : first + size]
+
+
+@pytest.mark.parametrize("size", [16, 70_001, 600_001])
+@pytest.mark.parametrize("name", ["add", "add_relu", "relu_grad"])
+def test_stores_past_the_caches_change_no_bit(pools, monkeypatch, name, size):
+    """Large results go past the caches; aligned or not, in place or not, they are the same."""
+    kernel, _ = BINARY[name]
+    a, b = data(size, 2)
+    expected = poisoned(size)
+    kernel(pools[0], a, b, expected)
+    monkeypatch.setattr(chunks, "PAST_CACHES_BYTES", 0)
+    for pool in pools:
+        on_a_line, off_a_line, in_place = aligned(size), aligned(size + 1)[1:], aligned(size)
+        in_place[:] = a
+        assert chunks.past_caches(on_a_line, a)
+        assert not chunks.past_caches(off_a_line, a)
+        assert not chunks.past_caches(in_place, in_place)
+        kernel(pool, a, b, on_a_line)
+        kernel(pool, a, b, off_a_line)
+        kernel(pool, in_place, b, in_place)
+        for result in (on_a_line, off_a_line, in_place):
+            np.testing.assert_array_equal(result, expected)

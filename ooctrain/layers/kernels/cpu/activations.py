@@ -18,6 +18,8 @@ from ooctrain.layers.kernels.cpu.vector import VL
 
 Array = np.ndarray
 ZERO, ONE = np.float32(0), np.float32(1)
+#: How many times as long as a sum an exponential takes.
+EXP_WORK = 4
 
 
 @kernel("void(f4[::1], f4[::1], f4[::1], f4, i8, i8, i8)")
@@ -71,7 +73,7 @@ def leaky_relu_grad(pool: ThreadPool, dy: Array, y: Array, dx: Array, slope: flo
 
 def tanh(pool: ThreadPool, x: Array, y: Array) -> None:
     """See `elementwise.tanh`."""
-    pool.run(_tanh, x.size, element_chunk(x.size), flat(x), flat(y))
+    pool.run(_tanh, x.size, element_chunk(x.size, EXP_WORK), flat(x), flat(y))
 
 
 def tanh_grad(pool: ThreadPool, dy: Array, y: Array, dx: Array) -> None:
@@ -81,7 +83,7 @@ def tanh_grad(pool: ThreadPool, dy: Array, y: Array, dx: Array) -> None:
 
 def sigmoid(pool: ThreadPool, x: Array, y: Array) -> None:
     """See `elementwise.sigmoid`."""
-    pool.run(_sigmoid, x.size, element_chunk(x.size), flat(x), flat(y))
+    pool.run(_sigmoid, x.size, element_chunk(x.size, EXP_WORK), flat(x), flat(y))
 
 
 def sigmoid_grad(pool: ThreadPool, dy: Array, y: Array, dx: Array) -> None:

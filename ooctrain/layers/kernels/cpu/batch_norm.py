@@ -16,7 +16,7 @@ import math
 import numba
 import numpy as np
 
-from ooctrain.layers.kernels.cpu.chunks import chunk_count, flat, row_chunk
+from ooctrain.layers.kernels.cpu.chunks import chunk_count, flat, past_caches, row_chunk
 from ooctrain.layers.kernels.cpu.jit import kernel
 from ooctrain.layers.kernels.cpu.pool import ThreadPool
 from ooctrain.layers.kernels.cpu.simd import vfma, vmax, vselect_gt, vsplat
@@ -26,8 +26,8 @@ from ooctrain.layers.kernels.cpu.simd_memory import (
     vload_upto,
     vstore,
     vstore4,
-    vstore_upto,
 )
+from ooctrain.layers.kernels.cpu.simd_stream import store_fence, vput_upto
 from ooctrain.layers.kernels.cpu.vector import VL
 from ooctrain.layers.kernels.cpu.workspace import BLOCK_ROWS, channel_partials
 
@@ -35,6 +35,8 @@ Array = np.ndarray
 ZERO = np.float32(0)
 #: How many rows ahead the statistics ask for their data.
 AHEAD_ROWS = 16
+#: Rows that share what was read and computed of a channel's numbers.
+TOGETHER_ROWS = 4
 
 
 @numba.njit(inline="always")
@@ -105,19 +107,26 @@ def _finish_stats(partials, padded, chunks, rows, eps, mean, inv_std, var):
         mean[c], var[c], inv_std[c] = m, v, 1.0 / math.sqrt(v + eps)
 
 
-@kernel("void(f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], b1, f4, i8, i8, i8)")
-def _apply(x, mean, inv_std, gamma, beta, residual, y, add, floor, lo, hi, thread):
-    """y = max((x - mean) * (gamma * inv_std) + beta [+ residual], floor)."""
+@kernel(
+    "void(f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], b1, f4, b1, i8, i8, i8)"
+)
+def _apply(x, mean, inv_std, gamma, beta, residual, y, add, floor, past, lo, hi, thread):
+    """y = max((x - mean) * (gamma * inv_std) + beta [+ residual], floor), some rows at a time."""
     channels, floors = mean.size, vsplat(floor)
-    for row in range(lo, hi):
+    for first in range(lo, hi, TOGETHER_ROWS):
+        last = min(hi, first + TOGETHER_ROWS)
         for c in range(0, channels, VL):
-            i, n = row * channels + c, channels - c
+            n = channels - c
             slope = vload_upto(gamma, c, n) * vload_upto(inv_std, c, n)
-            v = vload_upto(x, i, n) - vload_upto(mean, c, n)
-            v = vfma(v, slope, vload_upto(beta, c, n))
-            if add:
-                v = v + vload_upto(residual, i, n)
-            vstore_upto(y, i, vmax(floors, v), n)
+            centre, shift = vload_upto(mean, c, n), vload_upto(beta, c, n)
+            for row in range(first, last):
+                i = row * channels + c
+                v = vfma(vload_upto(x, i, n) - centre, slope, shift)
+                if add:
+                    v = v + vload_upto(residual, i, n)
+                vput_upto(y, i, vmax(floors, v), n, past)
+    if past:
+        store_fence()
 
 
 @kernel("void(f4[::1], f4[::1], f4[::1], f4[::1], b1, i8, f8[::1], f4[::1], i8, i8, i8, i8)")
@@ -177,23 +186,31 @@ def _finish_grad(partials, padded, chunks, inv_std, dgamma, dbeta):
 
 @kernel(
     "void(f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], "
-    "b1, f4, i8, i8, i8)"
+    "b1, f4, b1, i8, i8, i8)"
 )
 def _grad_apply(
-    dy, mask, x, mean, inv_std, gamma, dgamma, dbeta, dx, masked, inv_rows, lo, hi, thread
+    dy, mask, x, mean, inv_std, gamma, dgamma, dbeta, dx, masked, inv_rows, past, lo, hi, thread
 ):
     """dx = scale * (dz - dbeta / P - (x - mean) * slope), each fma spelled out: fixed bits."""
     channels, zero, negative = mean.size, vsplat(ZERO), vsplat(-inv_rows)
-    for row in range(lo, hi):
+    for first in range(lo, hi, TOGETHER_ROWS):
+        last = min(hi, first + TOGETHER_ROWS)
         for c in range(0, channels, VL):
-            i, n = row * channels + c, channels - c
-            inv, dz = vload_upto(inv_std, c, n), vload_upto(dy, i, n)
-            if masked:
-                dz = vselect_gt(vload_upto(mask, i, n), zero, dz, zero)
-            dz = vfma(vload_upto(dbeta, c, n), negative, dz)
+            n = channels - c
+            inv = vload_upto(inv_std, c, n)
             slope = inv * (inv_rows * vload_upto(dgamma, c, n))
-            v = vload_upto(mean, c, n) - vload_upto(x, i, n)
-            vstore_upto(dx, i, vload_upto(gamma, c, n) * inv * vfma(v, slope, dz), n)
+            scale, centre = vload_upto(gamma, c, n) * inv, vload_upto(mean, c, n)
+            shift = vload_upto(dbeta, c, n)
+            for row in range(first, last):
+                i = row * channels + c
+                dz = vload_upto(dy, i, n)
+                if masked:
+                    dz = vselect_gt(vload_upto(mask, i, n), zero, dz, zero)
+                dz = vfma(shift, negative, dz)
+                v = vfma(centre - vload_upto(x, i, n), slope, dz)
+                vput_upto(dx, i, scale * v, n, past)
+    if past:
+        store_fence()
 
 
 @kernel("void(f4[::1], f4[::1], f4[::1], f4[::1], f4, f4)")
@@ -259,7 +276,8 @@ def apply(
     # Without ReLU the floor is minus infinity: one kernel serves both.
     floor = 0.0 if relu else -math.inf
     others = flat(y if residual is None else residual), flat(y), residual is not None, floor
-    pool.run(_apply, rows, chunk, flat(x), mean, inv_std, gamma, beta, *others)
+    past = channels % VL == 0 and past_caches(y, x)
+    pool.run(_apply, rows, chunk, flat(x), mean, inv_std, gamma, beta, *others, past)
 
 
 def grad_reduce(
@@ -305,7 +323,8 @@ def grad_apply(
     channels, rows = mean.size, x.size // mean.size
     arrays = flat(dy), flat(dy if mask is None else mask), flat(x)
     vectors = mean, inv_std, gamma, dgamma, dbeta
-    others = flat(dx), mask is not None, 1.0 / rows
+    past = channels % VL == 0 and past_caches(dx, dy, x)
+    others = flat(dx), mask is not None, 1.0 / rows, past
     pool.run(_grad_apply, rows, row_chunk(rows, channels), *arrays, *vectors, *others)
 
 

@@ -18,6 +18,8 @@ SMALL_ELEMENTS = 1 << 16
 MOST_CHUNKS = 16
 #: Chunk borders are multiples of this many elements, so that vectors are cut only at the very end.
 ALIGN_ELEMENTS = 1 << 10
+#: Results of this size and more are written past the caches.
+PAST_CACHES_BYTES = 64 << 20
 
 
 def element_chunk(elements: int, work: int = 1) -> int:
@@ -29,6 +31,19 @@ def element_chunk(elements: int, work: int = 1) -> int:
 def row_chunk(rows: int, row_elements: int) -> int:
     """Rows per chunk of a kernel over rows of `row_elements` elements each."""
     return max(-(-SMALL_ELEMENTS // max(row_elements, 1)), -(-rows // MOST_CHUNKS))
+
+
+def past_caches(out: np.ndarray, *sources: np.ndarray) -> bool:
+    """Whether an elementwise kernel should write `out` past the caches.
+
+    A result of 64 MiB or more is not in the caches when its reader comes; smaller ones are, and
+    reading them from memory would cost more than is gained (measured: 32 MiB of cache). What is
+    updated in place lies in the caches already.
+    """
+    if out.nbytes < PAST_CACHES_BYTES:
+        return False
+    start = out.ctypes.data
+    return start % 64 == 0 and all(source.ctypes.data != start for source in sources)
 
 
 def chunk_count(items: int, chunk: int) -> int:

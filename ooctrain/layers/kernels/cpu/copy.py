@@ -1,16 +1,24 @@
 """The copy engines' copy: bytes, one long call without the GIL.
 
-In and out: uint8 arrays of equal length, any alignment. The one idea: a swapped variable is not
-read again soon, so its copy should not push the working set of the kernels out of the caches. Read
-next: `devices/cpu.py`, whose copy engines call it.
+In and out: uint8 arrays of equal length, any alignment. The one idea: a large swapped variable is
+not read again soon, so its copy should not push the working set of the kernels out of the caches; a
+small one is copied through them, which is faster. Read next: `devices/cpu.py`, whose copy engines
+call it.
 """
 
 from __future__ import annotations
 
 from ooctrain.layers.kernels.cpu.jit import kernel
-from ooctrain.layers.kernels.cpu.simd_stream import address_of, store_fence, stream_line
+from ooctrain.layers.kernels.cpu.simd_stream import (
+    address_of,
+    copy_line,
+    store_fence,
+    stream_line,
+)
 
 LINE = 64
+#: Copies below this go through the caches: they push out little.
+SMALL_BYTES = 2 << 20
 
 
 @kernel("void(u1[::1], u1[::1])")
@@ -21,8 +29,12 @@ def stream_copy(dst, src):
     for i in range(head):
         dst[i] = src[i]
     end = size - (size - head) % LINE
-    for i in range(head, end, LINE):
-        stream_line(dst, i, src, i)
+    if size < SMALL_BYTES:
+        for i in range(head, end, LINE):
+            copy_line(dst, i, src, i)
+    else:
+        for i in range(head, end, LINE):
+            stream_line(dst, i, src, i)
     for i in range(end, size):
         dst[i] = src[i]
     store_fence()

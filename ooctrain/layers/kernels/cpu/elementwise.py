@@ -3,9 +3,9 @@
 In: arrays of equal shape, any number of dimensions, C-contiguous float32. Out: arrays written in
 place. The one idea: a driver (a public function) flattens its arrays and hands a serial range
 kernel to the pool; a kernel does `[lo, hi)` and nothing else. An output may be the same array as an
-input. All of them run at memory speed, so what counts is to read and write each byte once. Kernels
-that few networks use are in `activations.py`, compiled only when called. Read next:
-`batch_norm.py`.
+input. All of them run at memory speed, so what counts is to read and write each byte once; results
+larger than the caches go past them, with the same bits. Kernels that few networks use are in
+`activations.py`, compiled only when called. Read next: `batch_norm.py`.
 """
 
 from __future__ import annotations
@@ -14,11 +14,18 @@ import math
 
 import numpy as np
 
-from ooctrain.layers.kernels.cpu.chunks import chunk_count, element_chunk, flat, row_chunk
+from ooctrain.layers.kernels.cpu.chunks import (
+    chunk_count,
+    element_chunk,
+    flat,
+    past_caches,
+    row_chunk,
+)
 from ooctrain.layers.kernels.cpu.jit import kernel
 from ooctrain.layers.kernels.cpu.pool import ThreadPool
 from ooctrain.layers.kernels.cpu.simd import vmax, vselect_gt, vsplat
 from ooctrain.layers.kernels.cpu.simd_memory import vload, vload_upto, vstore, vstore4, vstore_upto
+from ooctrain.layers.kernels.cpu.simd_stream import store_fence, vput_upto
 from ooctrain.layers.kernels.cpu.vector import VL
 from ooctrain.layers.kernels.cpu.workspace import BLOCK_ROWS, channel_partials
 
@@ -26,45 +33,55 @@ Array = np.ndarray
 ZERO = np.float32(0)
 
 
-@kernel("void(f4[::1], f4[::1], i8, i8, i8)")
-def _relu(x, y, lo, hi, thread):
+@kernel("void(f4[::1], f4[::1], b1, i8, i8, i8)")
+def _relu(x, y, past, lo, hi, thread):
     zero = vsplat(ZERO)
     for i in range(lo, hi, VL):
         n = hi - i
-        vstore_upto(y, i, vmax(zero, vload_upto(x, i, n)), n)
+        vput_upto(y, i, vmax(zero, vload_upto(x, i, n)), n, past)
+    if past:
+        store_fence()
 
 
-@kernel("void(f4[::1], f4[::1], f4[::1], i8, i8, i8)")
-def _relu_grad(dy, y, dx, lo, hi, thread):
+@kernel("void(f4[::1], f4[::1], f4[::1], b1, i8, i8, i8)")
+def _relu_grad(dy, y, dx, past, lo, hi, thread):
     zero = vsplat(ZERO)
     for i in range(lo, hi, VL):
         n = hi - i
-        vstore_upto(dx, i, vselect_gt(vload_upto(y, i, n), zero, vload_upto(dy, i, n), zero), n)
+        vput_upto(dx, i, vselect_gt(vload_upto(y, i, n), zero, vload_upto(dy, i, n), zero), n, past)
+    if past:
+        store_fence()
 
 
-@kernel("void(f4[::1], f4[::1], f4[::1], f4, i8, i8, i8)")
-def _add(a, b, y, floor, lo, hi, thread):
+@kernel("void(f4[::1], f4[::1], f4[::1], f4, b1, i8, i8, i8)")
+def _add(a, b, y, floor, past, lo, hi, thread):
     """y = max(a + b, floor)."""
     floors = vsplat(floor)
     for i in range(lo, hi, VL):
         n = hi - i
-        vstore_upto(y, i, vmax(floors, vload_upto(a, i, n) + vload_upto(b, i, n)), n)
+        vput_upto(y, i, vmax(floors, vload_upto(a, i, n) + vload_upto(b, i, n)), n, past)
+    if past:
+        store_fence()
 
 
-@kernel("void(f4[::1], f4[::1], f4[::1], f4[::1], i8, i8, i8)")
-def _add_masked(a, dy, y, out, lo, hi, thread):
+@kernel("void(f4[::1], f4[::1], f4[::1], f4[::1], b1, i8, i8, i8)")
+def _add_masked(a, dy, y, out, past, lo, hi, thread):
     zero = vsplat(ZERO)
     for i in range(lo, hi, VL):
         n = hi - i
         dz = vselect_gt(vload_upto(y, i, n), zero, vload_upto(dy, i, n), zero)
-        vstore_upto(out, i, vload_upto(a, i, n) + dz, n)
+        vput_upto(out, i, vload_upto(a, i, n) + dz, n, past)
+    if past:
+        store_fence()
 
 
-@kernel("void(f4[::1], f4[::1], f4, i8, i8, i8)")
-def _scale(x, y, factor, lo, hi, thread):
+@kernel("void(f4[::1], f4[::1], f4, b1, i8, i8, i8)")
+def _scale(x, y, factor, past, lo, hi, thread):
     for i in range(lo, hi, VL):
         n = hi - i
-        vstore_upto(y, i, factor * vload_upto(x, i, n), n)
+        vput_upto(y, i, factor * vload_upto(x, i, n), n, past)
+    if past:
+        store_fence()
 
 
 @kernel("void(f4[::1], f4, i8, i8, i8)")
@@ -110,22 +127,23 @@ def _combine_partials(partials, padded, chunks, out):
 
 def relu(pool: ThreadPool, x: Array, y: Array) -> None:
     """y = max(x, 0); NaN stays NaN. `y` may be `x`."""
-    pool.run(_relu, x.size, element_chunk(x.size), flat(x), flat(y))
+    pool.run(_relu, x.size, element_chunk(x.size), flat(x), flat(y), past_caches(y, x))
 
 
 def relu_grad(pool: ThreadPool, dy: Array, y: Array, dx: Array) -> None:
     """dx = dy where the ReLU's output y > 0, else 0. `dx` may be `dy` or `y`."""
-    pool.run(_relu_grad, dx.size, element_chunk(dx.size), flat(dy), flat(y), flat(dx))
+    past = past_caches(dx, dy, y)
+    pool.run(_relu_grad, dx.size, element_chunk(dx.size), flat(dy), flat(y), flat(dx), past)
 
 
 def add(pool: ThreadPool, a: Array, b: Array, y: Array) -> None:
     """y = a + b. `y` may be `a` or `b`."""
-    pool.run(_add, y.size, element_chunk(y.size), flat(a), flat(b), flat(y), -math.inf)
+    _floored_sum(pool, a, b, y, -math.inf)
 
 
 def add_relu(pool: ThreadPool, a: Array, b: Array, y: Array) -> None:
     """y = max(a + b, 0): the same bits as `add` and then `relu`. `y` may be `a` or `b`."""
-    pool.run(_add, y.size, element_chunk(y.size), flat(a), flat(b), flat(y), 0.0)
+    _floored_sum(pool, a, b, y, 0.0)
 
 
 def add_masked(pool: ThreadPool, a: Array, dy: Array, y: Array, out: Array) -> None:
@@ -133,12 +151,13 @@ def add_masked(pool: ThreadPool, a: Array, dy: Array, y: Array, out: Array) -> N
 
     `out` may be any of the inputs.
     """
-    pool.run(_add_masked, out.size, element_chunk(out.size), flat(a), flat(dy), flat(y), flat(out))
+    arrays = flat(a), flat(dy), flat(y), flat(out)
+    pool.run(_add_masked, out.size, element_chunk(out.size), *arrays, past_caches(out, a, dy, y))
 
 
 def scale(pool: ThreadPool, x: Array, y: Array, factor: float) -> None:
     """y = factor * x. `y` may be `x`."""
-    pool.run(_scale, y.size, element_chunk(y.size), flat(x), flat(y), factor)
+    pool.run(_scale, y.size, element_chunk(y.size), flat(x), flat(y), factor, past_caches(y, x))
 
 
 def fill(pool: ThreadPool, y: Array, value: float) -> None:
@@ -161,6 +180,11 @@ def channel_sum(pool: ThreadPool, dy: Array, db: Array, workspace: Array) -> Non
     )
     pool.run(_channel_partials, rows, chunk, flat(dy), channels, padded, partials, block, chunk)
     _combine_partials(partials, padded, chunk_count(rows, chunk), db)
+
+
+def _floored_sum(pool: ThreadPool, a: Array, b: Array, y: Array, floor: float) -> None:
+    arrays = flat(a), flat(b), flat(y)
+    pool.run(_add, y.size, element_chunk(y.size), *arrays, floor, past_caches(y, a, b))
 
 
 def leaky_relu(pool: ThreadPool, x: Array, y: Array, slope: float) -> None:

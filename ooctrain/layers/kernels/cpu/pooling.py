@@ -103,6 +103,32 @@ def _max_pool(xs, ys, indices, sizes, window, lo, hi, thread):
                 vstore_bytes_upto(indices, out + c, w0, lanes)
 
 
+@numba.njit(inline="always")
+def _first(o, size, out, kernel, stride, before):
+    """First input cell of window o; kernel 0 means adaptive windows."""
+    if kernel == 0:
+        return o * size // out if out > 1 else 0
+    return max(0, o * stride - before)
+
+
+@numba.njit(inline="always")
+def _end(o, size, out, kernel, stride, before):
+    """One past the last input cell of window o."""
+    if kernel == 0:
+        return ((o + 1) * size + out - 1) // out if out > 1 else size
+    return min(size, o * stride - before + kernel)
+
+
+@numba.njit(inline="always")
+def _advance(o0, o1, cell, size, out, kernel, stride, before):
+    """The windows [o0, o1) that cover `cell`, from those of the cell before; no division."""
+    while o0 < out and _end(o0, size, out, kernel, stride, before) <= cell:
+        o0 += 1
+    while o1 < out and _first(o1, size, out, kernel, stride, before) <= cell:
+        o1 += 1
+    return o0, o1
+
+
 @kernel("void(f4[::1], u1[::1], f4[::1], UniTuple(i8, 5), UniTuple(i8, 6), i8, i8, i8)")
 def _max_pool_grad(dys, indices, dxs, sizes, window, lo, hi, thread):
     """Items are input rows (n, h); window oh covers h when oh * sh <= h + top < oh * sh + kh."""
@@ -112,11 +138,13 @@ def _max_pool_grad(dys, indices, dxs, sizes, window, lo, hi, thread):
     for item in range(lo, hi):
         n, h = item // height, item % height
         oh0, oh1 = max(0, (h + top - kh + sh) // sh), min(rows, (h + top) // sh + 1)
+        ow0, ow1 = 0, 0
         for w in range(width):
-            ow0, ow1 = max(0, (w + left - kw + sw) // sw), min(columns, (w + left) // sw + 1)
+            before = ow0
+            ow0, ow1 = _advance(ow0, ow1, w, width, columns, kw, sw, left)
             out = (item * width + w) * channels
             _prefetch_run(dxs, out, channels)
-            if w % sw == 0:
+            if w == 0 or ow0 > before:
                 for oh in range(oh0, oh1):
                     i = ((n * rows + oh) * columns + ow0) * channels
                     _prefetch_run(dys, i, channels)
@@ -144,22 +172,6 @@ def _max_pool_grad(dys, indices, dxs, sizes, window, lo, hi, thread):
                         where, d = vload_bytes_upto(indices, i, lanes), vload_upto(dys, i, lanes)
                         t0 = t0 + vselect_eq(where, k, d, zero)
                 vstore_upto(dxs, out + c, t0, lanes)
-
-
-@numba.njit(inline="always")
-def _first(o, size, out, kernel, stride, before):
-    """First input cell of window o; kernel 0 means adaptive windows."""
-    return o * size // out if kernel == 0 else max(0, o * stride - before)
-
-
-@numba.njit(inline="always")
-def _end(o, size, out, kernel, stride, before):
-    """One past the last input cell of window o."""
-    return (
-        ((o + 1) * size + out - 1) // out
-        if kernel == 0
-        else min(size, o * stride - before + kernel)
-    )
 
 
 @kernel("void(f4[::1], f4[::1], UniTuple(i8, 5), UniTuple(i8, 6), i8, i8, i8, i8)")
@@ -208,11 +220,9 @@ def _avg_pool_grad(dys, dxs, sizes, window, divisor, lo, hi, thread):
             oh0, oh1 = h * rows // height, ((h + 1) * rows + height - 1) // height
         else:
             oh0, oh1 = max(0, (h + top - kh + sh) // sh), min(rows, (h + top) // sh + 1)
+        ow0, ow1 = 0, 0
         for w in range(width):
-            if kh == 0:
-                ow0, ow1 = w * columns // width, ((w + 1) * columns + width - 1) // width
-            else:
-                ow0, ow1 = max(0, (w + left - kw + sw) // sw), min(columns, (w + left) // sw + 1)
+            ow0, ow1 = _advance(ow0, ow1, w, width, columns, kw, sw, left)
             j = (item * width + w) * channels
             windows = 0
             for oh in range(oh0, oh1):

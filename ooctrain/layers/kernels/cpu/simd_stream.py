@@ -2,16 +2,18 @@
 
 In: arrays and offsets. Out: written memory. The one idea: an ordinary store first reads its line
 into the cache, which costs half as much again and pushes out something else; where the result is
-larger than the caches anyway, both are in vain. Non-temporal stores need lines of 64 bytes that
-start at a multiple of 64, and a fence behind them. Read next: `copy.py`.
+larger than the caches anyway (`chunks.past_caches`), both are in vain. Non-temporal stores need
+addresses that are multiples of their size, and a fence behind them. Read next: `copy.py`.
 """
 
 from __future__ import annotations
 
+import numba
 from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
+from ooctrain.layers.kernels.cpu.simd_memory import vstore_upto
 from ooctrain.layers.kernels.cpu.vector import (
     I32,
     I64,
@@ -21,6 +23,11 @@ from ooctrain.layers.kernels.cpu.vector import (
     f32v,
     vector_pointer,
 )
+
+
+def _mark_past_caches(builder, store):
+    """Makes an emitted store a non-temporal one."""
+    store.set_metadata("nontemporal", builder.module.add_metadata([ir.Constant(I32, 1)]))
 
 
 @intrinsic
@@ -34,20 +41,28 @@ def address_of(typingctx, array):
     return types.int64(array), codegen
 
 
-@intrinsic
-def stream_line(typingctx, dst, dst_at, src, src_at):
-    """Copies 64 bytes past the caches; `dst` must be 64-byte aligned at `dst_at`."""
+def _make_copy(past: bool, doc: str):
     line = ir.VectorType(I64, 8)
 
-    def codegen(context, builder, signature, args):
-        source = element_pointer(context, builder, signature.args[2], args[2], args[3])
-        target = element_pointer(context, builder, signature.args[0], args[0], args[1])
-        value = builder.load(builder.bitcast(source, line.as_pointer()), align=1)
-        store = builder.store(value, builder.bitcast(target, line.as_pointer()), align=64)
-        store.set_metadata("nontemporal", builder.module.add_metadata([ir.Constant(I32, 1)]))
-        return context.get_dummy_value()
+    @intrinsic
+    def copy(typingctx, dst, dst_at, src, src_at):
+        def codegen(context, builder, signature, args):
+            source = element_pointer(context, builder, signature.args[2], args[2], args[3])
+            target = element_pointer(context, builder, signature.args[0], args[0], args[1])
+            value = builder.load(builder.bitcast(source, line.as_pointer()), align=1)
+            store = builder.store(value, builder.bitcast(target, line.as_pointer()), align=64)
+            if past:
+                _mark_past_caches(builder, store)
+            return context.get_dummy_value()
 
-    return types.void(dst, types.int64, src, types.int64), codegen
+        return types.void(dst, types.int64, src, types.int64), codegen
+
+    copy.__doc__ = doc
+    return copy
+
+
+copy_line = _make_copy(False, "Copies 64 bytes; `dst` must be 64-byte aligned at `dst_at`.")
+stream_line = _make_copy(True, "As `copy_line`, past the caches.")
 
 
 @intrinsic
@@ -57,10 +72,19 @@ def vstream(typingctx, array, offset, value):
     def codegen(context, builder, signature, args):
         pointer = element_pointer(context, builder, signature.args[0], args[0], args[1])
         store = builder.store(args[2], vector_pointer(builder, pointer), align=4 * VL)
-        store.set_metadata("nontemporal", builder.module.add_metadata([ir.Constant(I32, 1)]))
+        _mark_past_caches(builder, store)
         return context.get_dummy_value()
 
     return types.void(array, types.int64, f32v), codegen
+
+
+@numba.njit(inline="always")
+def vput_upto(array, offset, value, count, past):
+    """As `vstore_upto`; `past` the caches where the vector is whole."""
+    if past and count >= VL:
+        vstream(array, offset, value)
+    else:
+        vstore_upto(array, offset, value, count)
 
 
 @intrinsic
