@@ -30,7 +30,7 @@ QUICK_CHUNKS = (64 * KIB, MIB, 16 * MIB)
 MODEL, BATCH, BUDGET_BYTES = "resnet50", 928, 12 * GIB
 #: A quarter of the way from the least to the most; in bytes, since a percentage grows with chunks.
 DEVICE_MODEL, DEVICE_BATCH, DEVICE_BUDGET = "resnet18", 64, "200MiB"
-WARM_UP_STEPS, TIMED_STEPS, QUICK_STEPS = 3, 5, 2
+WARM_UP_STEPS, TIMED_STEPS, QUICK_STEPS = 2, 4, 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,29 +97,30 @@ def time_chunks(
 ) -> dict[int, float]:  # fmt: skip
     """Median time of real steps on the cpu device, in us, for each chunk size that fits.
 
-    The contestants take turns, step by step: the speed of a machine that others use too wanders by
-    more than what is measured.
+    Two rounds through all sizes: the speed of a machine that others use too wanders.
     """
+    times: dict[int, list[float]] = {}
+    for chunk in [*chunks, *reversed(chunks)]:
+        try:
+            found = _step_times(f"{allocator}:chunk={chunk}", steps, threads)
+        except (Infeasible, DoesNotFit):
+            continue
+        times.setdefault(chunk, []).extend(found)
+    return {chunk: median(found) for chunk, found in times.items()}
+
+
+def _step_times(allocator: str, steps: int, threads: int | None) -> list[float]:
     rng = np.random.default_rng(0)
     x = rng.standard_normal((DEVICE_BATCH, 3, 32, 32), np.float32)
     y = np.arange(DEVICE_BATCH) % 10
-    trainers = {chunk: _make_trainer(f"{allocator}:chunk={chunk}", threads) for chunk in chunks}
-    times: dict[int, list[float]] = {chunk: [] for chunk in chunks}
-    try:
+    times = []
+    with _make_trainer(allocator, threads) as trainer:
         for number in range(WARM_UP_STEPS + steps):
-            for chunk in list(times):
-                started = time.perf_counter()
-                try:
-                    trainers[chunk].step(x, y)
-                except (Infeasible, DoesNotFit):
-                    del times[chunk]
-                    continue
-                if number >= WARM_UP_STEPS:
-                    times[chunk].append((time.perf_counter() - started) * 1e6)
-    finally:
-        for trainer in trainers.values():
-            trainer.close()
-    return {chunk: median(found) for chunk, found in times.items()}
+            started = time.perf_counter()
+            trainer.step(x, y)
+            if number >= WARM_UP_STEPS:
+                times.append((time.perf_counter() - started) * 1e6)
+    return times
 
 
 def _make_trainer(allocator: str, threads: int | None) -> Trainer:

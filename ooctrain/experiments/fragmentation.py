@@ -38,7 +38,7 @@ QUICK_ALLOCATORS = ("best-fit", "va:chunk=2MiB")
 BATCHES = {
     "resnet50": (190, 256, 512, 928, 1120, 1248, 1440),
     "vgg19": (128, 256, 384),
-    "resnet18": (1024, 2048),
+    "resnet18": (512, 1024, 1536),
 }
 QUICK_BATCHES = {"resnet50": (190, 512, 928)}
 #: Table 1's last batch sizes of "Schedule" and of "Schedule + VA".
