@@ -170,7 +170,8 @@ def _share(
         "allocator": name, "step_ms": median(row[0] for row in rows) / 1e6,
         "spent_ms": median(row[1] for row in rows) / 1e6,
         "waited_ms": median(row[2] for row in rows) / 1e6,
-        "share": median(row[1] / row[0] for row in rows), "maps_per_step": median(row[3] for row in rows),
+        "share": median(row[1] / row[0] for row in rows),
+        "maps_per_step": median(row[3] for row in rows),
     }  # fmt: skip
 
 
@@ -269,7 +270,8 @@ def _on_this_machine(options: argparse.Namespace, missed: list[str]) -> dict[str
         ok = not wanted or found["share"] <= MOST_SHARE
         missed += [] if ok else ["share of va in a step"]
         rows.append([found["allocator"], f"{found['step_ms']:.1f}", f"{found['spent_ms']:.2f}",
-                     f"{100 * found['share']:.2f} %", f"{found['waited_ms']:.1f}", f"{found['maps_per_step']:.0f}",
+                     f"{100 * found['share']:.2f} %", f"{found['waited_ms']:.1f}",
+                     f"{found['maps_per_step']:.0f}",
                      verdict(ok) if wanted else ""])  # fmt: skip
     paper = ", ".join(f"{cost:.0%} at batch {batch}" for batch, cost in PAPER_COST.items())
     print(f"\nReal steps, ResNet-18, batch {STEP_BATCH}, {STEP_BUDGET} (paper 000's va: {paper})")
