@@ -41,6 +41,7 @@ class FluidBound:
         makespan_us: the bound: the dual value, less `TOLERANCE` of it.
         primal_us, dual_us: both sides of the LP.
         recompute: whether it covers lists that run calls again.
+        resident: whether it covers only lists that leave persistent variables where they are.
         solve_s: time in the solver.
         rows, columns: size of the LP.
     """
@@ -49,6 +50,7 @@ class FluidBound:
     primal_us: float
     dual_us: float
     recompute: bool
+    resident: bool
     solve_s: float
     rows: int
     columns: int
@@ -57,7 +59,8 @@ class FluidBound:
     def covers(self) -> str:
         """The class of schedules, in words."""
         again = "any pure call may run again" if self.recompute else "every call runs once"
-        return f"{again}, any bytes may move at any time, calls first run in trace order"
+        moves = "any bytes but persistent variables'" if self.resident else "any bytes"
+        return f"{again}, {moves} may move at any time, calls first run in trace order"
 
     def lower_bound(self) -> LowerBound:
         """As other bounds are given."""
@@ -87,9 +90,20 @@ class _Item:
     fixed: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class _Resting:
+    """Columns of a persistent variable at the border of two steps: the shares of it that the host
+    has, and that the device has not.
+    """
+
+    hosted: int
+    away: int
+
+
 def fluid_bound(
-    trace: Trace, budget_bytes: int, machine: Machine, *, recompute: bool = True
-) -> FluidBound | None:
+    trace: Trace, budget_bytes: int, machine: Machine, *, recompute: bool = True,
+    resident: bool = False,
+) -> FluidBound | None:  # fmt: skip
     """The LP bound; None where no list fits the budget at all.
 
     Args:
@@ -97,10 +111,11 @@ def fluid_bound(
         budget_bytes: of the device, to the byte (a coarser granule only makes plans slower).
         machine: durations and the link; latencies count as nothing.
         recompute: whether calls may run again.
+        resident: only lists that leave parameters and optimizer slots on the device.
 
     Cost: an LP of some 15 rows for each call and 3 columns for each gap: 0.5 s for 600 calls.
     """
-    fluid = _Fluid(trace, budget_bytes, machine, recompute)
+    fluid = _Fluid(trace, budget_bytes, machine, recompute, resident)
     program = fluid.write()
     solution = program.solve()
     if solution is None:
@@ -109,7 +124,7 @@ def fluid_bound(
     primal, dual = ((1 + idle) * total_us for idle in (solution.primal, solution.dual))
     proved = max(total_us, min(primal, dual) * (1 - TOLERANCE))
     return FluidBound(
-        proved, primal, dual, recompute, solution.solve_s, len(program.row_lowers),
+        proved, primal, dual, recompute, resident, solution.solve_s, len(program.row_lowers),
         len(program.costs),
     )  # fmt: skip
 
@@ -117,7 +132,9 @@ def fluid_bound(
 class _Fluid:
     """Writes the LP. Bytes are shares of the budget, times shares of the compute time."""
 
-    def __init__(self, trace: Trace, budget_bytes: int, machine: Machine, recompute: bool):
+    def __init__(
+        self, trace: Trace, budget_bytes: int, machine: Machine, recompute: bool, resident: bool
+    ):
         self.trace, self.machine = trace, machine
         self.budget_bytes = max(1, budget_bytes)
         durations = call_durations_ns(trace, machine)
@@ -127,7 +144,7 @@ class _Fluid:
         self.out_rate = machine.out_bytes_per_us * per_share
         self.in_rate = machine.in_bytes_per_us * per_share
         self.lives = lives(trace, runs_once(trace))
-        self.items = list(self._items(recompute))
+        self.items = list(self._items(recompute, resident))
         self.program = LinearProgram()
         self.rises: dict[str, dict[int, list[Term]]] = {
             name: defaultdict(list) for name in ("ready", "open", "clean", "due", "work", "cover")
@@ -142,13 +159,13 @@ class _Fluid:
 
     # What may be away, and when.
 
-    def _items(self, recompute: bool) -> Iterator[_Item]:
+    def _items(self, recompute: bool, resident: bool) -> Iterator[_Item]:
         for number, life in enumerate(self.lives):
             size = self.trace.variables[life.var].nbytes / self.budget_bytes
-            if not size:
+            persistent = self.trace.variables[life.var].persistent
+            if not size or (persistent and resident):
                 continue
             again = self._again(life) if recompute else None
-            persistent = self.trace.variables[life.var].persistent
             for after, before in pairwise(life.uses):
                 if before - after > 1 or after == BEFORE_THE_STEP:
                     fixed = after == BEFORE_THE_STEP and not persistent
@@ -164,51 +181,76 @@ class _Fluid:
         return self.duration[producer] if largest == life.var else 0.0
 
     def _write_items(self) -> None:
-        """Columns: the share of each item that is away, sent for it and not before, computed again."""
+        """Columns: the share of each item that is away, sent for it and not before, computed
+        again.
+        """
         by_life: dict[int, list[_Item]] = defaultdict(list)
         for item in self.items:
             by_life[item.life].append(item)
-        resting = self._resting_columns()
+        resting = self._write_resting()
         for items in by_life.values():
-            sent: list[Term] = []
+            var = items[0].var
+            initial = self.trace.producer[var] is None
+            # Of initial values the host may have had bytes before.
+            hosted = resting[var].hosted if var in resting else self._one()
+            sent: list[Term] = [(hosted, -1.0)] if initial else []
             for item in items:
                 self._write_item(item, resting, sent)
 
-    def _resting_columns(self) -> dict[int, int]:
-        """For each persistent variable: the share of it that rests on the host between steps."""
-        return {
-            old: self.program.column(upper=1.0)
-            for old, new in self.trace.end_variables.items()
-            if self.trace.variables[old].nbytes
-        }
+    def _write_resting(self) -> dict[int, _Resting]:
+        """What of each persistent variable is on the host when a step begins.
 
-    def _write_item(self, item: _Item, resting: dict[int, int], sent: list[Term]) -> None:
+        It has to be there again in the end: where the variable is updated, that is a way out.
+        """
+        last_use = {life.var: life.uses[-2] for life in self.lives if len(life.uses) > 1}
+        found = {}
+        for old, new in self.trace.end_variables.items():
+            size = self.trace.variables[old].nbytes / self.budget_bytes
+            if size:
+                hosted, away = self.program.column(upper=1.0), self.program.column(upper=1.0)
+                self.program.at_most([(away, 1.0), (hosted, -1.0)])
+                if new != old:
+                    self._rise("ready", last_use.get(new, BEFORE_THE_STEP) + 1, hosted, size)
+                found[old] = _Resting(hosted, away)
+        return found
+
+    def _write_item(self, item: _Item, resting: dict[int, _Resting], sent: list[Term]) -> None:
         """One item; `sent` collects what earlier items of its life have sent out."""
         program, calls = self.program, len(self.trace.calls)
-        root = self.trace.carries.get(item.var, item.var)
-        initial = self.trace.producer[item.var] is None
-        at_border = root in resting and (item.opens == 0 or item.needed == calls)
-        away = resting[root] if at_border else program.column(upper=1.0, lower=float(item.fixed))
+        rest = resting.get(self.trace.carries.get(item.var, item.var))
+        at_border = rest is not None and (item.opens == 0 or item.needed == calls)
+        if rest is not None and at_border:
+            away = rest.away
+        else:
+            away = program.column(upper=1.0, lower=float(item.fixed))
         self._rise("open", item.opens, away, item.size)
         self._rise("due", item.needed, away, item.size)
-        if initial:
-            # The host may have it from the start; if it is updated, that costs a way out in the end.
-            self._rise("clean", item.opens, away, item.size)
-        else:
-            new = program.column(upper=1.0)
-            self._rise("ready", self.lives[item.life].uses[0] + 1, new, item.size)
-            if sent:
-                self._rise("clean", item.opens, away, item.size)
-                self._rise("clean", item.opens, new, -item.size)
-            sent.append((new, -1.0))
-            program.at_most([(away, 1.0), *sent])
-            program.at_most([(new, 1.0), (away, -1.0)])
+        updated = item.var in self.trace.carries
+        if item.fixed or (at_border and not updated):
+            self._rise("clean", item.opens, away, item.size)  # the host has had them before
+        elif not at_border:
+            self._write_sent(item, away, sent)
         if item.again is not None and item.needed < calls:
             again = program.column(upper=1.0)
             program.at_most([(away, 1.0), (again, 1.0)], 1.0)
             self._rise("work", item.needed, again, item.again)
             self._rise("cover", item.opens, again, item.size)
             self._rise("cover", item.needed, again, -item.size)
+
+    def _write_sent(self, item: _Item, away: int, sent: list[Term]) -> None:
+        """Bytes leave only once they have been sent: for this item, or before."""
+        new = self.program.column(upper=1.0)
+        self._rise("ready", self.lives[item.life].uses[0] + 1, new, item.size)
+        if sent:
+            self._rise("clean", item.opens, away, item.size)
+            self._rise("clean", item.opens, new, -item.size)
+        sent.append((new, -1.0))
+        self.program.at_most([(away, 1.0), *sent])
+        self.program.at_most([(new, 1.0), (away, -1.0)])
+
+    def _one(self) -> int:
+        """A column that is 1: the host has all of an input."""
+        return self.program.column(lower=1.0, upper=1.0)
 
     def _rise(self, name: str, call: int, column: int, amount: float) -> None:
         if amount:

@@ -26,7 +26,7 @@ FLOORS = {
     "sched.schedule": 2, "sched.ledger": 2, "sched.spans": 2, "sched.verify": 2, "sched.rules": 2,
     "sched.simulate": 2, "sched.timeline": 2, "sched.lower": 2, "sched.decisions": 2,
     "sched.bounds": 2, "sched.base": 2, "sched.budget": 2, "sched.profile": 2, "sched.host": 2,
-    "sched.host_life": 2, "chain": 2, "rewrite": 2, "tile": 2, "models": 2, "data": 2,
+    "sched.host_life": 2, "sched.fluid": 2, "sched.linear": 2, "chain": 2, "rewrite": 2, "tile": 2, "models": 2, "data": 2,
     "sched": 3, "executor": 3, "execution": 3,
     "api": 4, "train": 4, "prepare": 4, "residence": 4, "checkpoint": 4, "calibrate": 4,
     "advice": 4, "experiments": 4,

@@ -1,0 +1,83 @@
+"""The LP bound: what can be counted by hand, and that no list beats it."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import ooctrain as oc
+from ooctrain.errors import Infeasible
+from ooctrain.sched.bounds import compute_us
+from ooctrain.sched.budget import trace_minimum_bytes, trace_peak_bytes
+from ooctrain.sched.fluid import fluid_bound
+from ooctrain.sched.lower import lower_timed
+from ooctrain.sched.prefix import Prefix
+from ooctrain.sched.schedule import BYTES
+from ooctrain.sched.window import Window
+from ooctrain.testing.random_decisions import random_decisions
+from ooctrain.testing.strategies import SEEDS, machines, traces
+
+SLOW = oc.Machine("slow", flops_per_us=1, memory_bytes_per_us=1, link_bytes_per_us=1)
+
+
+@pytest.fixture(scope="module")
+def chain():
+    return oc.chain([4] * 6, [4] * 6, [2] * 5, [3] * 5, [0] * 5, [0] * 5)
+
+
+def test_at_the_in_core_peak_the_bound_is_the_compute_time(chain):
+    bound = fluid_bound(chain, trace_peak_bytes(chain, BYTES), SLOW, resident=True)
+    assert bound.makespan_us == pytest.approx(compute_us(chain, SLOW), rel=1e-5)
+
+
+def test_below_what_a_call_needs_there_is_no_bound_for_there_is_no_list(chain):
+    least = trace_minimum_bytes(chain, BYTES)
+    assert fluid_bound(chain, least, SLOW, resident=True) is not None
+    assert fluid_bound(chain, least - 1, SLOW, resident=True) is None
+
+
+def test_both_sides_of_the_lp_agree_and_recomputation_only_lowers_it(chain):
+    budget = trace_minimum_bytes(chain, BYTES)
+    alone, both = (fluid_bound(chain, budget, SLOW, recompute=again) for again in (False, True))
+    for bound in (alone, both):
+        assert bound.dual_us == pytest.approx(bound.primal_us, rel=1e-6)
+    assert compute_us(chain, SLOW) < both.makespan_us < alone.makespan_us
+    assert "run again" in both.covers
+    assert "once" in alone.covers
+
+
+def test_on_a_chain_it_is_at_least_proposition_3(chain):
+    """Paper 002: what is too much at the peak goes out and comes back."""
+    peak, budget = trace_peak_bytes(chain, BYTES), trace_minimum_bytes(chain, BYTES)
+    bound = fluid_bound(chain, budget, SLOW, recompute=False, resident=True)
+    assert bound.makespan_us >= 2 * (peak - budget) * (1 - 1e-5)
+
+
+@settings(max_examples=80)
+@given(traces(), machines(), SEEDS, st.booleans())
+def test_no_list_beats_the_lp(trace, machine, seed, recompute):
+    decisions = random_decisions(trace, random.Random(seed), BYTES, recompute=recompute)
+    with pytest.raises(Infeasible) as refused:
+        lower_timed(decisions, trace, 0, machine)
+    budget = refused.value.minimum_bytes
+    lowered = lower_timed(decisions, trace, budget, machine)
+    bound = fluid_bound(trace, budget, machine, recompute=recompute)
+    assert bound is not None
+    assert lowered.makespan_ns / 1000 >= bound.makespan_us * (1 - 1e-6)
+
+
+@settings(max_examples=30)
+@given(traces(), machines(), st.floats(0, 1))
+def test_no_planner_beats_the_lp(trace, machine, share):
+    least, most = trace_minimum_bytes(trace, BYTES), trace_peak_bytes(trace, BYTES)
+    budget = least + round(share * (most - least))
+    bound = fluid_bound(trace, budget, machine)
+    for planner in (Window(), Prefix(steps=3)):
+        try:
+            plan = planner.plan(trace, budget, machine)
+        except Infeasible:
+            continue
+        assert plan.makespan_us >= bound.makespan_us * (1 - 1e-6)
