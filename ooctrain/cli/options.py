@@ -86,7 +86,9 @@ MOST_THREADS = 1024
 _POSITIVE = click.IntRange(min=1)
 WORKLOAD_OPTIONS = (
     click.option(
-        "--data", metavar="NAME", help="digits, cifar10:DIR, mnist:DIR, folder:DIR, synthetic."
+        "--data",
+        metavar="NAME",
+        help="digits, cifar10:DIR, mnist:DIR, folder:DIR, synthetic[-pixels|-images].",
     ),
     click.option(
         "--batch", type=_POSITIVE, default=64, show_default=True, help="Images in a step."

@@ -38,7 +38,7 @@ from ooctrain.cli.training import (
     run_training,
     typical_us,
 )
-from ooctrain.cli.workload import Task, make_task
+from ooctrain.cli.workload import Task, make_task, usual_data
 from ooctrain.prepare import PreparedStep
 from ooctrain.report.text import facts, placement, share
 from ooctrain.sched.bounds import lower_bound
@@ -46,7 +46,6 @@ from ooctrain.train import Trainer
 from ooctrain.units import format_bytes, format_us
 
 JSON_VERSION = 1
-DEFAULT_DATA = "digits"
 
 
 @click.command()
@@ -73,7 +72,7 @@ def train(
     lr_schedule: str,
 ) -> int:  # fmt: skip
     """Train MODEL within a memory budget."""
-    data = DEFAULT_DATA if workload.data is None else workload.data
+    data = usual_data(workload) if workload.data is None else workload.data
     workload = replace(workload, data=data)
     extent = Extent(epochs, steps, checkpoint or resume, checkpoint_steps, resume, lr_schedule)
     console, record = make_console(), Record()

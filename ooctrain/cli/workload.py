@@ -28,6 +28,7 @@ from ooctrain.units import parse_bytes
 
 #: What a network of the user's own is asked about.
 USUAL = Recipe(Module)
+USUAL_DATA = {"class": "digits", "pixels": "synthetic-pixels", "image": "synthetic-images"}
 #: Up to this many pixels a network gets the stem for small images.
 SMALL_EXTENT = 64
 CPU_PRESET = "cpu-generic"
@@ -63,6 +64,7 @@ def make_task(workload: Workload) -> Task:
         train = data.load(workload.data, train=True, image_size=workload.image_size)
         test = data.load(workload.data, train=False, image_size=workload.image_size)
         shape = data.shape_of(train)
+    _check_target(workload, shape)
     if train is not None and len(train) < workload.batch:
         raise ConfigError(
             f"a batch of {workload.batch} is more than the {len(train)} images of {workload.data}",
@@ -118,7 +120,25 @@ def _custom_shape(workload: Workload) -> Shape:
     height = size or custom.height
     width = height * custom.width // custom.height
     small = custom.target == "class" and height <= SMALL_EXTENT
-    return Shape(custom.channels, height, width, 10 if small else custom.classes)
+    classes = 10 if small else custom.classes
+    return Shape(custom.channels, height, width, classes, custom.target)
+
+
+def _check_target(workload: Workload, shape: Shape) -> None:
+    """Raises ConfigError where a network is to learn what the data does not have."""
+    wanted = MODELS[workload.model].target if workload.model in MODELS else shape.target
+    if wanted != shape.target:
+        words = {"class": "a class for each image", "pixels": "a class for each pixel",
+                 "image": "another image for each image"}  # fmt: skip
+        raise ConfigError(
+            f"{workload.model} learns {words[wanted]}, and {workload.data} has "
+            f"{words[shape.target]}", code="OOC-111", fix=f"--data {USUAL_DATA[wanted]}",
+        )  # fmt: skip
+
+
+def usual_data(workload: Workload) -> str:
+    """The data set that a network is trained on where none is named."""
+    return USUAL_DATA[MODELS.get(workload.model, USUAL).target]
 
 
 def _make_model(workload: Workload, shape: Shape) -> Module:

@@ -1,17 +1,19 @@
 """Data: sets of labelled images by name, and the loader that makes batches of them.
 
-In: names, folders, seeds. Out: (images (N, C, H, W) float32, labels (N,) int64) batch by batch.
+In: names, folders, seeds. Out: (images (N, C, H, W) float32, labels (N,) int64) batch by batch; or
+labels for each pixel (N, H, W), or other images.
 Read next: `dataset.py`, `loader.py`, `registry.py`.
 """
 
 from ooctrain.data.cifar10 import cifar10
-from ooctrain.data.dataset import Dataset, ImageDataset, Shape
+from ooctrain.data.dataset import Dataset, ImageDataset, Shape, Target
 from ooctrain.data.digits import digits
 from ooctrain.data.folder import image_folder
 from ooctrain.data.loader import DataLoader
 from ooctrain.data.mnist import mnist
 from ooctrain.data.registry import SOURCES, load, shape_of
 from ooctrain.data.synthetic import synthetic
+from ooctrain.data.synthetic_maps import synthetic_images, synthetic_pixels
 
 __all__ = [
     "SOURCES",
@@ -19,6 +21,7 @@ __all__ = [
     "Dataset",
     "ImageDataset",
     "Shape",
+    "Target",
     "cifar10",
     "digits",
     "image_folder",
@@ -26,4 +29,6 @@ __all__ = [
     "mnist",
     "shape_of",
     "synthetic",
+    "synthetic_images",
+    "synthetic_pixels",
 ]

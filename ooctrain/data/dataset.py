@@ -8,13 +8,14 @@ batch instead of once a sample. Read next: `loader.py`, then `digits.py`, the sm
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 
 from ooctrain.errors import ConfigError
 
 Batch = tuple[np.ndarray, np.ndarray]
+Target = Literal["class", "pixels", "image"]
 
 
 @runtime_checkable
@@ -23,19 +24,29 @@ class Dataset(Protocol):
 
     def __len__(self) -> int: ...
 
-    def __getitem__(self, index: int) -> tuple[np.ndarray, int]:
-        """Sample `index`: image (C, H, W) float32 and its label."""
+    def __getitem__(self, index: int) -> tuple[np.ndarray, Any]:
+        """Sample `index`: image (C, H, W) float32 and its label, or a map of labels (H, W), or an
+        image.
+        """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What a model must fit: channels, height, width and number of classes."""
+    """What a model must fit.
+
+    Args:
+        channels, height, width: of the images.
+        classes: number of classes; for images as targets, their channels.
+        target: "class": a class number for each image; "pixels": one for each pixel; "image":
+            another image.
+    """
 
     channels: int
     height: int
     width: int
     classes: int
+    target: Target = "class"
 
 
 class ImageDataset:
@@ -89,7 +100,9 @@ def take(dataset: Dataset, indices: np.ndarray) -> Batch:
     if hasattr(dataset, "take"):
         return dataset.take(indices)
     images, labels = zip(*(dataset[int(i)] for i in indices), strict=True)
-    return np.stack(images).astype(np.float32, copy=False), np.asarray(labels, np.int64)
+    targets = np.asarray(labels)
+    wanted = np.int64 if targets.dtype.kind in "iub" else np.float32
+    return np.stack(images).astype(np.float32, copy=False), targets.astype(wanted, copy=False)
 
 
 def permutation(count: int, *key: int) -> np.ndarray:

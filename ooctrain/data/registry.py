@@ -11,12 +11,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+import numpy as np
+
 from ooctrain.data.cifar10 import cifar10
-from ooctrain.data.dataset import Dataset, Shape
+from ooctrain.data.dataset import Dataset, Shape, Target
 from ooctrain.data.digits import digits
 from ooctrain.data.folder import image_folder
 from ooctrain.data.mnist import mnist
 from ooctrain.data.synthetic import synthetic
+from ooctrain.data.synthetic_maps import synthetic_images, synthetic_pixels
 from ooctrain.errors import ConfigError
 
 
@@ -44,6 +47,10 @@ SOURCES: Mapping[str, Source] = MappingProxyType(
         "mnist": Source(mnist, 28, ("channels",), needs_path=True),
         "folder": Source(image_folder, 224, needs_path=True),
         "synthetic": Source(synthetic, 32, ("channels", "classes", "samples", "seed")),
+        "synthetic-pixels": Source(
+            synthetic_pixels, 64, ("channels", "classes", "samples", "seed")
+        ),
+        "synthetic-images": Source(synthetic_images, 64, ("channels", "samples", "seed")),
     }
 )
 
@@ -68,13 +75,17 @@ def load(text: str, *, train: bool = True, image_size: int | None = None) -> Dat
 
 
 def shape_of(dataset: Dataset) -> Shape:
-    """Channels, extents and classes of a data set; looks at the first sample of a foreign one."""
+    """Channels, extents, classes and kind of target; looks at the samples of a foreign data set."""
     shape = getattr(dataset, "shape", None)
     if isinstance(shape, Shape):
         return shape
-    channels, height, width = dataset[0][0].shape
-    classes = 1 + max(int(dataset[i][1]) for i in range(len(dataset)))
-    return Shape(channels, height, width, classes)
+    image, target = dataset[0]
+    channels, height, width = image.shape
+    if np.ndim(target) == 3:
+        return Shape(channels, height, width, len(target), "image")
+    classes = 1 + max(int(np.max(dataset[i][1])) for i in range(len(dataset)))
+    kind: Target = "class" if np.ndim(target) == 0 else "pixels"
+    return Shape(channels, height, width, classes, kind)
 
 
 def _find(name: str) -> Source:

@@ -2,10 +2,12 @@
 
 In: a seed. Out: for each class a fixed coarse pattern, in each sample covered with noise. The one
 idea: sample i depends on (seed, i) alone, so nothing is stored and any order gives the same images.
-Read next: `registry.py`.
+Read next: `synthetic_maps.py`.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 
@@ -36,13 +38,17 @@ class Synthetic:
     def __len__(self) -> int:
         return self.samples
 
-    def __getitem__(self, index: int) -> tuple[np.ndarray, int]:
+    def __getitem__(self, index: int) -> tuple[np.ndarray, Any]:
+        number, label = self.number(index), index % self.shape.classes
+        size = (self.shape.channels, self.shape.height, self.shape.width)
+        noise = uniform(size, self.seed, 1, number)
+        return resize_pattern(self._patterns[label], size) + np.float32(NOISE) * noise, label
+
+    def number(self, index: int) -> int:
+        """What a sample's random numbers depend on. Raises IndexError beyond the last sample."""
         if not 0 <= index < self.samples:
             raise IndexError(index)
-        number, label = self.first + index, index % self.shape.classes
-        size = (self.shape.channels, self.shape.height, self.shape.width)
-        noise = _uniform(size, self.seed, 1, number)
-        return resize_pattern(self._patterns[label], size) + np.float32(NOISE) * noise, label
+        return self.first + index
 
     def take(self, indices: np.ndarray) -> Batch:
         """The samples `indices` as (images (n, C, H, W) float32, labels (n,) int64)."""
@@ -52,7 +58,7 @@ class Synthetic:
     def _pattern(self, label: int) -> np.ndarray:
         rows, columns = min(COARSE, self.shape.height), min(COARSE, self.shape.width)
         coarse = (self.shape.channels, rows, columns)
-        return _uniform(coarse, self.seed, 0, label)
+        return uniform(coarse, self.seed, 0, label)
 
 
 def synthetic(
@@ -70,7 +76,7 @@ def resize_pattern(pattern: np.ndarray, size: tuple[int, int, int]) -> np.ndarra
     return resize(pattern[None], size[1], size[2])[0]
 
 
-def _uniform(size: tuple[int, ...], *key: int) -> np.ndarray:
+def uniform(size: tuple[int, ...], *key: int) -> np.ndarray:
     """Uniform float32 in [-1, 1) that depend on the key alone, in every NumPy version."""
     words = np.random.Philox(np.random.SeedSequence(key)).random_raw(int(np.prod(size)))
     return ((words >> np.uint64(40)).astype(np.float32) * np.float32(2.0**-23) - 1).reshape(size)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
 
+from ooctrain.data import Target
 from ooctrain.errors import ConfigError
 from ooctrain.models.alexnet import alexnet
 from ooctrain.models.darknet import darknet19
@@ -26,7 +27,6 @@ from ooctrain.models.vgg import vgg11, vgg11_bn, vgg16, vgg16_bn, vgg19, vgg19_b
 from ooctrain.module import Module
 
 Stem = Literal["cifar", "imagenet"]
-Target = Literal["class", "pixels", "image"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,77 @@
+"""Images made from numbers whose target is a map: a class for each pixel, or another image.
+
+In: a seed. Out: for each sample a coarse map of its own, enlarged; the image shows it through
+noise, or the target paints it in colours. The one idea: as in `synthetic.py`, sample i depends on
+(seed, i) alone; here what is learned is local, so a network for maps can learn it from few samples.
+Read next: `registry.py`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ooctrain.data.dataset import Batch, Shape, resize
+from ooctrain.data.synthetic import COARSE, NOISE, TEST_OFFSET, Synthetic, uniform
+
+
+class SyntheticPixels(Synthetic):
+    """Noisy images of coarse maps of classes; the target is the class of each pixel (H, W)."""
+
+    def __getitem__(self, index: int) -> tuple[np.ndarray, np.ndarray]:
+        number, size = self.number(index), self.shape
+        draws = uniform((COARSE, COARSE), self.seed, 2, number)
+        coarse = np.minimum((draws + 1) / 2 * size.classes, size.classes - 1).astype(np.int64)
+        labels = coarse[_nearest(size.height)[:, None], _nearest(size.width)]
+        colours = uniform((size.channels, size.classes), self.seed, 3)
+        noise = uniform((size.channels, size.height, size.width), self.seed, 1, number)
+        return colours[:, labels] + np.float32(NOISE) * noise, labels
+
+    def take(self, indices: np.ndarray) -> Batch:
+        """The samples `indices` as (images (n, C, H, W) float32, labels (n, H, W) int64)."""
+        return _stack(self, indices)
+
+
+class SyntheticImages(Synthetic):
+    """Smooth coarse maps of several channels; the target is their mixture in three colours."""
+
+    def __getitem__(self, index: int) -> tuple[np.ndarray, np.ndarray]:
+        number, size = self.number(index), self.shape
+        coarse = uniform((1, size.channels, COARSE, COARSE), self.seed, 2, number)
+        image = resize(coarse, size.height, size.width)[0]
+        mixture = uniform((size.classes, size.channels), self.seed, 3)
+        return image, np.tanh(np.tensordot(mixture, image, 1)).astype(np.float32)
+
+    def take(self, indices: np.ndarray) -> Batch:
+        """The samples `indices` as (images (n, C, H, W), images (n, 3, H, W)), both float32."""
+        return _stack(self, indices)
+
+
+def synthetic_pixels(
+    train: bool = True, image_size: int = 64, channels: int = 3, classes: int = 4,
+    samples: int = 256, seed: int = 0,
+) -> SyntheticPixels:  # fmt: skip
+    """Noisy maps; the test part has a quarter of the samples and maps of its own."""
+    shape = Shape(channels, image_size, image_size, classes, "pixels")
+    return SyntheticPixels(_count(samples, train), shape, seed, 0 if train else TEST_OFFSET)
+
+
+def synthetic_images(
+    train: bool = True, image_size: int = 64, channels: int = 3, samples: int = 256, seed: int = 0
+) -> SyntheticImages:
+    """Maps and what they are painted as; the test part has a quarter of the samples."""
+    shape = Shape(channels, image_size, image_size, 3, "image")
+    return SyntheticImages(_count(samples, train), shape, seed, 0 if train else TEST_OFFSET)
+
+
+def _count(samples: int, train: bool) -> int:
+    return samples if train else max(1, samples // 4)
+
+
+def _nearest(extent: int) -> np.ndarray:
+    """For each pixel the coarse one that it lies in."""
+    return np.arange(extent) * COARSE // extent
+
+
+def _stack(dataset: Synthetic, indices: np.ndarray) -> Batch:
+    images, targets = zip(*(dataset[int(i)] for i in indices), strict=True)
+    return np.stack(images), np.stack(targets)
