@@ -35,8 +35,6 @@ Array = np.ndarray
 ZERO = np.float32(0)
 #: How many rows ahead the statistics ask for their data.
 AHEAD_ROWS = 16
-#: Rows that share what was read and computed of a channel's numbers.
-TOGETHER_ROWS = 4
 
 
 @numba.njit(inline="always")
@@ -111,20 +109,17 @@ def _finish_stats(partials, padded, chunks, rows, eps, mean, inv_std, var):
     "void(f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], b1, f4, b1, i8, i8, i8)"
 )
 def _apply(x, mean, inv_std, gamma, beta, residual, y, add, floor, past, lo, hi, thread):
-    """y = max((x - mean) * (gamma * inv_std) + beta [+ residual], floor), some rows at a time."""
+    """y = max((x - mean) * (gamma * inv_std) + beta [+ residual], floor)."""
     channels, floors = mean.size, vsplat(floor)
-    for first in range(lo, hi, TOGETHER_ROWS):
-        last = min(hi, first + TOGETHER_ROWS)
+    for row in range(lo, hi):
         for c in range(0, channels, VL):
-            n = channels - c
+            i, n = row * channels + c, channels - c
             slope = vload_upto(gamma, c, n) * vload_upto(inv_std, c, n)
-            centre, shift = vload_upto(mean, c, n), vload_upto(beta, c, n)
-            for row in range(first, last):
-                i = row * channels + c
-                v = vfma(vload_upto(x, i, n) - centre, slope, shift)
-                if add:
-                    v = v + vload_upto(residual, i, n)
-                vput_upto(y, i, vmax(floors, v), n, past)
+            v = vload_upto(x, i, n) - vload_upto(mean, c, n)
+            v = vfma(v, slope, vload_upto(beta, c, n))
+            if add:
+                v = v + vload_upto(residual, i, n)
+            vput_upto(y, i, vmax(floors, v), n, past)
     if past:
         store_fence()
 
@@ -193,22 +188,16 @@ def _grad_apply(
 ):
     """dx = scale * (dz - dbeta / P - (x - mean) * slope), each fma spelled out: fixed bits."""
     channels, zero, negative = mean.size, vsplat(ZERO), vsplat(-inv_rows)
-    for first in range(lo, hi, TOGETHER_ROWS):
-        last = min(hi, first + TOGETHER_ROWS)
+    for row in range(lo, hi):
         for c in range(0, channels, VL):
-            n = channels - c
-            inv = vload_upto(inv_std, c, n)
+            i, n = row * channels + c, channels - c
+            inv, dz = vload_upto(inv_std, c, n), vload_upto(dy, i, n)
+            if masked:
+                dz = vselect_gt(vload_upto(mask, i, n), zero, dz, zero)
+            dz = vfma(vload_upto(dbeta, c, n), negative, dz)
             slope = inv * (inv_rows * vload_upto(dgamma, c, n))
-            scale, centre = vload_upto(gamma, c, n) * inv, vload_upto(mean, c, n)
-            shift = vload_upto(dbeta, c, n)
-            for row in range(first, last):
-                i = row * channels + c
-                dz = vload_upto(dy, i, n)
-                if masked:
-                    dz = vselect_gt(vload_upto(mask, i, n), zero, dz, zero)
-                dz = vfma(shift, negative, dz)
-                v = vfma(centre - vload_upto(x, i, n), slope, dz)
-                vput_upto(dx, i, scale * v, n, past)
+            v = vload_upto(mean, c, n) - vload_upto(x, i, n)
+            vput_upto(dx, i, vload_upto(gamma, c, n) * inv * vfma(v, slope, dz), n, past)
     if past:
         store_fence()
 

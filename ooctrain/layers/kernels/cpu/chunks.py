@@ -24,7 +24,10 @@ PAST_CACHES_BYTES = 64 << 20
 
 def element_chunk(elements: int, work: int = 1) -> int:
     """Elements per chunk of an elementwise kernel that takes `work` times as long as a sum."""
-    chunk = max(SMALL_ELEMENTS // work, -(-elements // MOST_CHUNKS))
+    least = SMALL_ELEMENTS // work
+    if elements <= least:
+        return least
+    chunk = max(least, -(-elements // MOST_CHUNKS))
     return -(-chunk // ALIGN_ELEMENTS) * ALIGN_ELEMENTS
 
 
@@ -53,6 +56,8 @@ def chunk_count(items: int, chunk: int) -> int:
 
 def flat(array: np.ndarray) -> np.ndarray:
     """A 1-d view of a C-contiguous array. Raises ValueError where only a copy could be flat."""
+    if array.ndim == 1:
+        return array  # kernels themselves refuse strides
     if not array.flags.c_contiguous:
         raise ValueError(f"kernels want C-contiguous arrays, not strides {array.strides}")
     return array.ravel()
