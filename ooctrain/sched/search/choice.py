@@ -23,7 +23,7 @@ from ooctrain.sched.search.tables import tables_of
 from ooctrain.trace import Trace
 
 #: The first temperature, as a share of the makespan.
-HEAT = 0.01
+HEAT = 0.003
 #: Evaluations between two looks at the clock.
 BLOCK = 250
 #: How many starts are worth annealing.
