@@ -9,7 +9,8 @@ Read next: `keep_all.py`, `naive.py`, then `window.py`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 from ooctrain.cost import Machine
@@ -263,6 +264,18 @@ def check_host(planner: str, plan: Plan, host_budget_bytes: int | None) -> None:
             f"needed {format_bytes(plan.host_peak_bytes)} ({plan.host_peak_bytes} bytes)",
             fix="a larger host budget, or a planner that swaps less",
         )
+
+
+def fastest(planner: str, plans: Sequence[Plan], host_budget_bytes: int | None) -> Plan:
+    """The plan with the smallest makespan among those within the host budget, the first of equals.
+
+    Raises:
+        Infeasible: no plan keeps to the host budget.
+    """
+    check_host(planner, min(plans, key=lambda plan: plan.host_peak_bytes), host_budget_bytes)
+    limit = math.inf if host_budget_bytes is None else host_budget_bytes
+    within = [plan for plan in plans if plan.host_peak_bytes <= limit]
+    return min(within, key=lambda plan: plan.makespan_us)
 
 
 def smallest_budget(feasible: Callable[[int], bool], low: int, high: int) -> int:

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from ooctrain.cost import Machine
-from ooctrain.sched.base import check_host, infeasible
+from ooctrain.sched.base import fastest, infeasible
 from ooctrain.sched.lms import LevelGraph, Lms, peak, plan_with
 from ooctrain.sched.lms_auto import search, starting_points
 from ooctrain.sched.schedule import BYTES, Granule, Plan
@@ -49,15 +49,7 @@ class LmsGrid:
         if not plans:
             least, witness = min(peak(graph, granule, lms) for lms in starting_points(graph))
             raise infeasible(self.name, budget_bytes, least, witness)
-        check_host(self.name, min(plans, key=lambda plan: plan.host_peak_bytes), host_budget_bytes)
-        return min(
-            (
-                plan
-                for plan in plans
-                if host_budget_bytes is None or plan.host_peak_bytes <= host_budget_bytes
-            ),
-            key=lambda plan: plan.makespan_us,
-        )
+        return fastest(self.name, plans, host_budget_bytes)
 
 
 def _fitting(graph: LevelGraph, budget_bytes: int, granule: Granule) -> Iterator[Lms]:

@@ -19,6 +19,7 @@ from ooctrain.sched.belady import Belady
 from ooctrain.sched.combined import Combined
 from ooctrain.sched.dynprog import DynProg
 from ooctrain.sched.greedy import Greedy
+from ooctrain.sched.hmms import Hmms
 from ooctrain.sched.keep_all import KeepAll
 from ooctrain.sched.lms import Lms
 from ooctrain.sched.lms_auto import LmsAuto
@@ -38,6 +39,7 @@ PLANNERS: Mapping[str, Callable[..., Planner]] = MappingProxyType(
         "combined": Combined,
         "dynprog": DynProg,
         "greedy": Greedy,
+        "hmms": Hmms,
         "keep-all": KeepAll,
         "lms": Lms,
         "lms-auto": LmsAuto,

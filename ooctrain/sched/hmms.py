@@ -1,0 +1,165 @@
+"""hmms: offload across layers, and wait only where the link must have caught up.
+
+In: a trace, a budget, a machine. Out: a list. The one idea: keep a balance in bytes. To decide that
+something leaves is a loss of its size; each call that runs is a gain of what the link moves in the
+meantime. While the balance is negative nobody waits; when it is back at zero the copies must be
+done, so their memory is freed there and nobody is slowed down. Prefetching is the same story told
+backward: from the last call to the turning point, what a call needs is started that many calls
+earlier.
+
+Source: paper 004, section 4.3, algorithm 1; the mirror is ours after its last paragraph. Departures
+(docs/errata.md, 004-*): the balance is clamped to zero while nothing is pending; a value with
+several forward readers leaves with the last of them, once; there is no budget in the paper, so we
+sweep the ratio of bytes offloaded and take the fastest list that fits. An input has its host copy
+already: letting go of it is no loss. Read next: `lms.py`, `window_cyclic.py`.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from ooctrain.cost import Machine, call_durations_ns
+from ooctrain.sched.base import ListWriter, fastest, infeasible, make_plan
+from ooctrain.sched.schedule import BYTES, Granule, Plan
+from ooctrain.trace import Trace
+
+#: Ratios of offloaded bytes that are tried: 0, 1/20, .. 1.
+RATIO_STEPS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """A tensor storage object that may leave: its last forward reader, its first backward reader.
+
+    Args:
+        var: the variable that it holds in between.
+        size_bytes: its size.
+        copied: whether letting go of it takes a copy.
+    """
+
+    var: int
+    size_bytes: int
+    copied: bool
+    leaves_with: int
+    needed_by: int
+
+
+class Hmms:
+    """HMMS at the best ratio. Cost: `RATIO_STEPS` lists and simulations."""
+
+    name = "hmms"
+
+    def plan(
+        self, trace: Trace, budget_bytes: int, machine: Machine, *, granule: Granule = BYTES,
+        host_budget_bytes: int | None = None, seed: int = 0, time_limit_s: float | None = None,
+    ) -> Plan:  # fmt: skip
+        """See `Planner`. The minimum is the lowest peak of all ratios."""
+        offloadable = list(_storages(trace))
+        plans, peaks = [], []
+        for step in range(RATIO_STEPS + 1):
+            ratio = step / RATIO_STEPS
+            writer = _write(trace, list(take(offloadable, ratio)), machine, granule)
+            peaks.append((writer.peak_bytes, writer.peak_call))
+            if writer.peak_bytes <= budget_bytes:
+                plans.append(make_plan(writer.finish(), trace, machine, {"ratio": ratio}))
+        if not plans:
+            raise infeasible(self.name, budget_bytes, *min(peaks))
+        return fastest(self.name, plans, host_budget_bytes)
+
+
+def turning_point(trace: Trace) -> int:
+    """The first call after the forward phase."""
+    return next((c.id for c in trace.calls if c.phase != "forward"), len(trace.calls))
+
+
+def _storages(trace: Trace) -> Iterator[Storage]:
+    """What may leave, in the order in which its last forward readers run."""
+    turn = turning_point(trace)
+    found = []
+    for variable in trace.variables:
+        readers = trace.readers[variable.id]
+        forward = [k for k in readers if k < turn]
+        backward = [k for k in readers if k >= turn]
+        if forward and backward and not variable.persistent and variable.nbytes:
+            made = trace.producer[variable.id] is not None
+            found.append(Storage(variable.id, variable.nbytes, made, forward[-1], backward[0]))
+    yield from sorted(found, key=lambda storage: (storage.leaves_with, storage.var))
+
+
+def take(offloadable: Sequence[Storage], ratio: float) -> Iterator[Storage]:
+    """As many as keep the bytes taken at most `ratio` of the bytes seen so far."""
+    seen = taken = 0
+    for storage in offloadable:
+        seen += storage.size_bytes
+        if taken + storage.size_bytes <= ratio * seen:
+            taken += storage.size_bytes
+            yield storage
+
+
+def ends_of_offload(
+    trace: Trace, offloaded: Sequence[Storage], machine: Machine
+) -> Mapping[int, list[int]]:
+    """Algorithm 1: {call: what is freed after it}."""
+    leaving: Mapping[int, list[Storage]] = defaultdict(list)
+    for storage in offloaded:
+        leaving[storage.leaves_with].append(storage)
+    durations, turn = call_durations_ns(trace, machine), turning_point(trace)
+    freed: dict[int, list[int]] = {}
+    pending: list[int] = []
+    balance = 0.0
+    for call in range(turn):
+        pending += [storage.var for storage in leaving[call]]
+        balance -= sum(storage.size_bytes for storage in leaving[call] if storage.copied)
+        balance += durations[call] / 1000 * machine.out_bytes_per_us
+        if balance >= 0 or call == turn - 1:
+            freed[call], pending, balance = pending, [], 0.0
+    return freed
+
+
+def starts_of_prefetch(
+    trace: Trace, offloaded: Sequence[Storage], machine: Machine
+) -> Mapping[int, list[int]]:
+    """The mirror of algorithm 1: {call: what is started before it}."""
+    needed: Mapping[int, list[Storage]] = defaultdict(list)
+    for storage in offloaded:
+        needed[storage.needed_by].append(storage)
+    durations, turn = call_durations_ns(trace, machine), turning_point(trace)
+    started: dict[int, list[int]] = {}
+    pending: list[int] = []
+    balance = 0.0
+    for call in reversed(range(turn, len(trace.calls))):
+        pending += [storage.var for storage in needed[call]]
+        balance -= sum(storage.size_bytes for storage in needed[call])
+        before = max(call - 1, turn)  # the call whose run time hides the copy
+        if call > turn:
+            balance += durations[before] / 1000 * machine.in_bytes_per_us
+        if balance >= 0 or call == turn:
+            # What is needed first is fetched first.
+            started[before] = pending[::-1] + started.get(before, [])
+            pending, balance = [], 0.0
+    return started
+
+
+def _write(
+    trace: Trace, offloaded: Sequence[Storage], machine: Machine, granule: Granule
+) -> ListWriter:
+    device = [v for v in trace.initial if trace.variables[v].persistent]
+    host = [v for v in trace.initial if not trace.variables[v].persistent]
+    writer = ListWriter(trace, granule, device, host)
+    leaving: Mapping[int, list[int]] = defaultdict(list)
+    for storage in offloaded:
+        leaving[storage.leaves_with].append(storage.var)
+    freed = ends_of_offload(trace, offloaded, machine)
+    started = starts_of_prefetch(trace, offloaded, machine)
+    for call in trace.calls:
+        for variable in (*started.get(call.id, ()), *call.ins):
+            writer.swap_in(variable)
+        for variable in leaving[call.id]:
+            writer.swap_out(variable)
+        writer.run(call.id)
+        for variable in freed.get(call.id, ()):
+            writer.free(variable)
+        writer.free_dead(call.id)
+    return writer
