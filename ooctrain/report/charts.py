@@ -1,10 +1,11 @@
-"""Two kinds of picture as standalone SVG: strips of pieces on one axis, and curves over an axis.
+"""Three kinds of picture as standalone SVG: strips of pieces, areas over two axes, and curves.
 
 In: plain numbers with names. Out: SVG text without scripts or fonts of its own. The one idea: most
-pictures of memory are one of two: who lies where (strips: lifetimes on a list, blocks in an arena,
-rows of an image), and how something grows (curves, over linear or doubling steps). Colours are
-chosen so that neighbours differ in lightness too, for readers who see few colours. Read next:
-`svg.py`, which draws timelines.
+pictures of memory are one of three: who lies where (strips: lifetimes on a list, blocks in an
+arena, rows of an image), who lies where and when (areas: time across, addresses up), and how
+something grows (curves, over linear or doubling steps). Colours are chosen so that neighbours
+differ in lightness too, for readers who see few colours. Read next: `svg.py`, which draws
+timelines.
 """
 
 from __future__ import annotations
@@ -38,6 +39,24 @@ class Piece:
 
     lo: float
     hi: float
+    text: str = ""
+    kind: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Area:
+    """A rectangle over two axes.
+
+    Args:
+        x_lo, x_hi, y_lo, y_hi: its borders.
+        text: shown where the pointer rests.
+        kind: its colour, by number.
+    """
+
+    x_lo: float
+    x_hi: float
+    y_lo: float
+    y_hi: float
     text: str = ""
     kind: int = 0
 
@@ -122,6 +141,52 @@ def curves_svg(
         parts += _curve(curve, COLOURS[place_in_order % len(COLOURS)], place, height)
     ticks = [x for x, _ in curves[0].points] if doubling else round_ticks(low, high)
     parts += _x_axis(ticks, place, bottom, x_axis, x_number or _short)
+    return _document(parts, bottom + 44)
+
+
+def areas_svg(
+    title: str, areas: Sequence[Area], *, x_axis: str, y_axis: str, legend: Sequence[str] = (),
+    limits: Sequence[tuple[str, float]] = (), y_top: float | None = None,
+    y_number: Callable[[float], str] | None = None,
+) -> str:  # fmt: skip
+    """Rectangles over two axes that begin at 0: who has which addresses, and when.
+
+    Args:
+        title: above all.
+        areas: drawn in order.
+        x_axis, y_axis: what they count.
+        legend: what the kinds mean, in order.
+        limits: (name, y) of dashed lines.
+        y_top: end of the y axis, so that pictures can be compared; None: the highest area or limit.
+        y_number: prints numbers of the y axis.
+    """
+    right = max((area.x_hi for area in areas), default=1.0) or 1.0
+    highest = max([area.y_hi for area in areas] + [y for _, y in limits], default=1.0)
+    top = 1.05 * (y_top or highest or 1.0)
+    parts, y = _head(title, legend)
+    bottom = y + PLOT_HEIGHT
+
+    def place(value: float) -> float:
+        return LEFT + value / right * (WIDTH - LEFT - RIGHT)
+
+    def height(value: float) -> float:
+        return bottom - value / top * PLOT_HEIGHT
+
+    parts.append(_box(LEFT, y, WIDTH - LEFT - RIGHT, PLOT_HEIGHT, EMPTY))
+    parts.append(_text(LEFT, y - 4, y_axis, "start"))
+    parts += [
+        _text(LEFT - 8, height(tick) + 4, (y_number or _short)(tick), "end")
+        for tick in round_ticks(0, top)
+    ]
+    for area in areas:
+        x, wide = place(area.x_lo), place(area.x_hi) - place(area.x_lo)
+        low, tall = height(area.y_hi), height(area.y_lo) - height(area.y_hi)
+        colour = COLOURS[area.kind % len(COLOURS)]
+        parts.append(_box(x, low, max(wide, 0.5), max(tall - 0.4, 0.4), colour, area.text))
+    for name, value in limits:
+        parts.append(_line(LEFT, height(value), WIDTH - RIGHT, height(value), "#b00020"))
+        parts.append(_text(WIDTH - RIGHT, height(value) - 4, name, "end"))
+    parts += _x_axis(round_ticks(0, right), place, bottom, x_axis, _short)
     return _document(parts, bottom + 44)
 
 

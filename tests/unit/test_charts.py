@@ -12,10 +12,13 @@ from ooctrain.report.charts import (
     LEFT,
     RIGHT,
     WIDTH,
+    Area,
     Curve,
     Piece,
+    areas_svg,
     curves_svg,
     round_ticks,
+    stacked_svg,
     strips_svg,
 )
 
@@ -78,3 +81,21 @@ def test_ticks_are_few_and_inside(low, span):
     ticks = round_ticks(low, low + span)
     assert 1 <= len(ticks) <= 10
     assert all(low - 1e-6 * span <= t <= low + span * (1 + 1e-6) for t in ticks)
+
+
+def test_an_area_covers_what_it_was_given():
+    svg = areas_svg("t", [Area(1, 3, 0, 5, "a", 2)], x_axis="x", y_axis="y", y_top=10)
+    ((x, width),) = boxes(svg, COLOURS[2])
+    assert x == pytest.approx(LEFT + SPAN / 3, abs=0.1)
+    assert width == pytest.approx(2 * SPAN / 3, abs=0.1)
+
+
+def test_a_stack_is_as_high_as_its_pictures_and_keeps_them():
+    one = strips_svg("one", [("row", [Piece(0, 1, "a")])], extent=1)
+    two = areas_svg("two", [Area(0, 1, 0, 1)], x_axis="x", y_axis="y", limits=[("most", 2)])
+    heights = [int(re.search(r'height="(\d+)"', svg)[1]) for svg in (one, two)]
+    stack = stacked_svg([one, two])
+    root = ElementTree.fromstring(stack)
+    assert int(root.get("height")) == sum(heights)
+    assert [inner.get("y") for inner in root.findall(f"{SVG}svg")] == ["0", str(heights[0])]
+    assert "most" in stack
