@@ -24,6 +24,7 @@ from ooctrain.sched.keep_all import KeepAll
 from ooctrain.sched.lms import Lms
 from ooctrain.sched.lms_auto import LmsAuto
 from ooctrain.sched.lms_grid import LmsGrid
+from ooctrain.sched.lru import Lru
 from ooctrain.sched.naive import Naive
 from ooctrain.sched.prefix import Prefix
 from ooctrain.sched.schedule import Plan
@@ -44,6 +45,7 @@ PLANNERS: Mapping[str, Callable[..., Planner]] = MappingProxyType(
         "lms": Lms,
         "lms-auto": LmsAuto,
         "lms-grid": LmsGrid,
+        "lru": Lru,
         "naive": Naive,
         "prefix": Prefix,
         "vdnn": Vdnn,
