@@ -2,8 +2,8 @@
 
 In: a trace and a schedule. Out: `HostSlots`. The one idea: offsets are given offline, first fit in
 list order; a SwapOut that claims host memory waits for all host releases listed before it, so
-whatever offset is free in list order is safe to use. Source: DESIGN section 4. Read next:
-`host_life.py`, `ledger.py`.
+whatever offset is free in list order is safe to use. Sources: DESIGN section 4; paper 004, section
+4.4 (the host's pool). Read next: `host_life.py`, `../alloc/static.py`.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from bisect import insort
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from ooctrain.alloc.static import lowest_gap
 from ooctrain.sched.host_life import copies, lives
 from ooctrain.sched.ledger import Ledger
 from ooctrain.sched.schedule import Schedule
@@ -64,7 +65,8 @@ def host_slots(
     extent = 0
     for slot in sorted(_slots(trace, schedule), key=lambda s: (s.claimed, s.copies)):
         held = [entry for entry in held if entry[2] > slot.claimed]
-        offset = _first_fit(held, slot.hi - slot.lo, align_bytes)
+        taken = [(offset, end) for offset, end, _ in held]
+        offset = lowest_gap(taken, slot.hi - slot.lo, align_bytes)
         insort(held, (offset, offset + slot.hi - slot.lo, slot.released))
         extent = max(extent, offset + slot.hi - slot.lo)
         for key, lo in slot.copies:
@@ -109,13 +111,3 @@ def _touching(ranges: list[tuple[int, int, int]]) -> Iterator[list[tuple[int, in
         group.append(copy)
     if group:
         yield group
-
-
-def _first_fit(held: list[tuple[int, int, int]], size_bytes: int, align_bytes: int) -> int:
-    """The lowest aligned offset with room for `size_bytes` between the slots held (by offset)."""
-    offset = 0
-    for start, end, _ in held:
-        if start - offset >= size_bytes:
-            break
-        offset = max(offset, -(-end // align_bytes) * align_bytes)
-    return offset
