@@ -11,6 +11,8 @@ import warnings
 from collections.abc import Sequence
 from typing import Literal
 
+import numpy as np
+
 from ooctrain.autograd import Tensor, call, current_tape
 from ooctrain.errors import ConfigError, ShapeError
 from ooctrain.layers.activation import Sigmoid, Tanh
@@ -32,6 +34,7 @@ from ooctrain.layers.pooling import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d, Poo
 from ooctrain.layers.reflection import ReflectionPad2d
 from ooctrain.layers.relu import LeakyReLU, ReLU
 from ooctrain.layers.upsample import Upsample
+from ooctrain.layers.weighted_loss import ClassWeights, ErrorEach, Reduction, WeightedCrossEntropy
 
 IntOrPair = int | Sequence[int]
 Pair = tuple[int, int]
@@ -203,22 +206,42 @@ def interpolate(
 
 
 def max_pool2d(
-    input: Tensor, kernel_size: IntOrPair, stride: IntOrPair | None = None, padding: IntOrPair = 0
-) -> Tensor:
-    """Maximum of each window; `stride` defaults to the window."""
-    return call(MaxPool2d(_pool_geometry(kernel_size, stride, padding)), input)
+    input: Tensor, kernel_size: IntOrPair, stride: IntOrPair | None = None, padding: IntOrPair = 0,
+    dilation: IntOrPair = 1, ceil_mode: bool = False,
+) -> Tensor:  # fmt: skip
+    """Maximum of each window; `stride` defaults to the window.
+
+    Args:
+        dilation: rows and columns from cell to cell of a window.
+        ceil_mode: windows that only begin in the image count too.
+    """
+    geometry = _pool_geometry(kernel_size, stride, padding, dilation)
+    return call(MaxPool2d(_rounded(geometry, input, ceil_mode)), input)
 
 
 def avg_pool2d(
     input: Tensor, kernel_size: IntOrPair, stride: IntOrPair | None = None, padding: IntOrPair = 0,
     ceil_mode: bool = False, count_include_pad: bool = True,
 ) -> Tensor:  # fmt: skip
-    """Mean of each window; `stride` defaults to the window."""
-    if ceil_mode:
+    """Mean of each window; `stride` defaults to the window.
+
+    Args:
+        ceil_mode: windows that only begin in the image count too; what lies behind the padding is
+            in no mean.
+        count_include_pad: whether the padding's zeros are.
+
+    Raises:
+        ConfigError: ceil_mode with padding that counts.
+    """
+    geometry = _pool_geometry(kernel_size, stride, padding)
+    counted = count_include_pad and any(geometry.padding)
+    if ceil_mode and counted:
         raise ConfigError(
-            "avg_pool2d: ceil_mode=True is not supported", fix="pad the input instead"
+            "avg_pool2d: ceil_mode=True with padding that counts is not supported",
+            fix="count_include_pad=False, or pad the input instead",
         )
-    return call(AvgPool2d(_pool_geometry(kernel_size, stride, padding), count_include_pad), input)
+    counts = counted if ceil_mode else count_include_pad
+    return call(AvgPool2d(_rounded(geometry, input, ceil_mode), counts), input)
 
 
 def adaptive_avg_pool2d(input: Tensor, output_size: IntOrPair) -> Tensor:
@@ -257,33 +280,69 @@ def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool 
     return call(Dropout(p, current_tape().next_dropout()), input)
 
 
-def cross_entropy(input: Tensor, target: Tensor, *, ignore_index: int = -100) -> Tensor:
-    """Mean of -log softmax(input)[target]: class numbers per image (N) or per pixel (N, H, W).
+def cross_entropy(
+    input: Tensor, target: Tensor, weight: Tensor | None = None, *, ignore_index: int = -100,
+    reduction: Reduction = "mean", label_smoothing: float = 0.0,
+) -> Tensor:  # fmt: skip
+    """-log softmax(input)[target]: class numbers per image (N) or per pixel (N, H, W).
 
     Args:
         input: logits, (N, K) or (N, K, H, W); not probabilities.
         target: int64 class numbers; rows with `ignore_index` do not count.
+        weight: of each class, (K,), a constant of the step; the mean is by weight.
+        reduction: "mean", "sum", or "none" for the loss of each row by itself.
+        label_smoothing: share of each label that is spread evenly over all classes.
 
     Raises:
         ShapeError: shapes or dtypes do not fit.
-        ConfigError: a label that is not a class number.
+        ConfigError: a label that is not a class number, or an option that is none.
     """
-    op = SoftmaxCrossEntropy(ignore_index)
+    _check_reduction("cross_entropy", reduction)
+    if not 0 <= label_smoothing <= 1:
+        raise ConfigError(f"cross_entropy: label_smoothing {label_smoothing} is not in [0, 1]")
+    if weight is not None and (weight.requires_grad or weight.storage is None):
+        raise ConfigError("cross_entropy: class weights are constants, they get no gradient")
+    plain = SoftmaxCrossEntropy(ignore_index, "sum" if reduction == "sum" else "mean")
     if input.storage is not None and target.storage is not None:
-        op.infer(input.spec, target.spec)
+        plain.infer(input.spec, target.spec)
         check_labels(target.numpy(), input.shape[1], ignore_index)
         _hint_at_softmax(input)
-    return call(op, input, target)
+    if weight is None and not label_smoothing and reduction != "none":
+        return call(plain, input, target)
+    values = (1.0,) * input.shape[1] if weight is None else _class_weights(weight)
+    op = WeightedCrossEntropy(ignore_index, float(label_smoothing), reduction)
+    return call(op, input, target, call(ClassWeights(values)))
 
 
-def mse_loss(input: Tensor, target: Tensor) -> Tensor:
-    """Mean of squared differences."""
-    return call(MeanError(), input, target)
+def _class_weights(weight: Tensor) -> tuple[float, ...]:
+    values = weight.numpy().reshape(-1)
+    if not (np.isfinite(values).all() and (values >= 0).all()):
+        raise ConfigError("cross_entropy: class weights are finite and not negative")
+    return tuple(values.tolist())
 
 
-def l1_loss(input: Tensor, target: Tensor) -> Tensor:
-    """Mean of absolute differences."""
-    return call(MeanError(absolute=True), input, target)
+def mse_loss(input: Tensor, target: Tensor, *, reduction: Reduction = "mean") -> Tensor:
+    """Squared differences: their mean, their sum, or ("none") each."""
+    return _error("mse_loss", input, target, False, reduction)
+
+
+def l1_loss(input: Tensor, target: Tensor, *, reduction: Reduction = "mean") -> Tensor:
+    """Absolute differences: their mean, their sum, or ("none") each."""
+    return _error("l1_loss", input, target, True, reduction)
+
+
+def _error(
+    name: str, input: Tensor, target: Tensor, absolute: bool, reduction: Reduction
+) -> Tensor:
+    _check_reduction(name, reduction)
+    if reduction == "none":
+        return call(ErrorEach(absolute), input, target)
+    return call(MeanError(absolute, reduction), input, target)
+
+
+def _check_reduction(name: str, reduction: str) -> None:
+    if reduction not in ("mean", "sum", "none"):
+        raise ConfigError(f"{name}: reduction {reduction!r} is not 'mean', 'sum' or 'none'")
 
 
 def _hint_at_softmax(logits: Tensor) -> None:
@@ -328,8 +387,19 @@ def _sides(
 
 
 def _pool_geometry(
-    kernel_size: IntOrPair, stride: IntOrPair | None, padding: IntOrPair
+    kernel_size: IntOrPair, stride: IntOrPair | None, padding: IntOrPair, dilation: IntOrPair = 1
 ) -> PoolGeometry:
     kernel, (rows, columns) = _pair(kernel_size), _pair(padding)
     step = kernel if stride is None else _pair(stride)
-    return PoolGeometry(kernel, step, (rows, rows, columns, columns))
+    geometry = PoolGeometry(kernel, step, (rows, rows, columns, columns), _pair(dilation))
+    if any(2 * p > extent for p, extent in zip((rows, columns), geometry.extent, strict=True)):
+        raise ConfigError(
+            f"pooling: padding {(rows, columns)} is more than half of the window {geometry.extent}"
+        )
+    return geometry
+
+
+def _rounded(geometry: PoolGeometry, input: Tensor, ceil_mode: bool) -> PoolGeometry:
+    if not ceil_mode or input.ndim != 4 or min(geometry.stride) < 1:
+        return geometry
+    return geometry.rounded_up(*input.shape[2:])

@@ -20,6 +20,7 @@ from ooctrain.autograd import Tensor, current_tape
 from ooctrain.eager import HostStorage
 from ooctrain.errors import ShapeError
 from ooctrain.functional import IntOrPair
+from ooctrain.layers.weighted_loss import Reduction
 from ooctrain.module import Module, Parameter
 
 __all__ = [
@@ -256,13 +257,17 @@ class MaxPool2d(Module):
     """Maximum of each window."""
 
     def __init__(
-        self, kernel_size: IntOrPair, stride: IntOrPair | None = None, padding: IntOrPair = 0
-    ):
+        self, kernel_size: IntOrPair, stride: IntOrPair | None = None, padding: IntOrPair = 0,
+        dilation: IntOrPair = 1, *, ceil_mode: bool = False,
+    ):  # fmt: skip
         super().__init__()
         self.kernel_size, self.stride, self.padding = kernel_size, stride, padding
+        self.dilation, self.ceil_mode = dilation, ceil_mode
 
     def forward(self, input: Tensor) -> Tensor:
-        return F.max_pool2d(input, self.kernel_size, self.stride, self.padding)
+        return F.max_pool2d(
+            input, self.kernel_size, self.stride, self.padding, self.dilation, self.ceil_mode
+        )
 
     def extra_repr(self) -> str:
         return f"kernel_size={self.kernel_size}, stride={self.stride}, padding={self.padding}"
@@ -367,28 +372,44 @@ class Dropout(Module):
 
 
 class CrossEntropyLoss(Module):
-    """Softmax cross-entropy of logits and class numbers."""
+    """Softmax cross-entropy of logits and class numbers; options as in `F.cross_entropy`."""
 
-    def __init__(self, *, ignore_index: int = -100):
+    def __init__(
+        self, weight: np.ndarray | None = None, *, ignore_index: int = -100,
+        reduction: Reduction = "mean", label_smoothing: float = 0.0,
+    ):  # fmt: skip
         super().__init__()
-        self.ignore_index = ignore_index
+        self.register_buffer("weight", None if weight is None else np.asarray(weight, np.float32))
+        self.ignore_index, self.reduction = ignore_index, reduction
+        self.label_smoothing = label_smoothing
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
-        return F.cross_entropy(input, target, ignore_index=self.ignore_index)
+        return F.cross_entropy(
+            input, target, self.weight, ignore_index=self.ignore_index, reduction=self.reduction,
+            label_smoothing=self.label_smoothing,
+        )  # fmt: skip
 
 
 class MSELoss(Module):
-    """Mean of squared differences."""
+    """Squared differences."""
+
+    def __init__(self, *, reduction: Reduction = "mean"):
+        super().__init__()
+        self.reduction = reduction
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
-        return F.mse_loss(input, target)
+        return F.mse_loss(input, target, reduction=self.reduction)
 
 
 class L1Loss(Module):
-    """Mean of absolute differences."""
+    """Absolute differences."""
+
+    def __init__(self, *, reduction: Reduction = "mean"):
+        super().__init__()
+        self.reduction = reduction
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
-        return F.l1_loss(input, target)
+        return F.l1_loss(input, target, reduction=self.reduction)
 
 
 def init_normal(parameter: Parameter, std: float) -> None:

@@ -23,6 +23,7 @@ from ooctrain.errors import ConfigError, DoesNotFit, Infeasible, PlanMismatch, S
 from ooctrain.execution.placement import reserved_peak
 from ooctrain.layers.base import Spec
 from ooctrain.layers.loss import SoftmaxCrossEntropy, check_labels
+from ooctrain.layers.weighted_loss import WeightedCrossEntropy
 from ooctrain.machines import machine as find_machine
 from ooctrain.machines import with_link
 from ooctrain.rewrite import apply_rewrites
@@ -333,7 +334,7 @@ def input_values(trace: Trace, x: np.ndarray, y: np.ndarray | None) -> dict[int,
             )
         inputs[variable.id] = _checked(name, np.asarray(value), variable.dtype)
     for call in trace.calls:
-        if isinstance(call.op, SoftmaxCrossEntropy):
+        if isinstance(call.op, SoftmaxCrossEntropy | WeightedCrossEntropy):
             _check_labels(inputs, call, trace)
     return inputs
 

@@ -1,15 +1,15 @@
-"""Losses: softmax cross-entropy (per image or per pixel), mean squared and mean absolute error.
+"""Losses: softmax cross-entropy (per image or per pixel), squared and absolute error.
 
-In: prediction and target. Out: one number, the mean. The one idea: cross-entropy keeps the
-log-sum-exp of each row, one number, in place of probabilities; its gradient is (exp(logit - lse) -
-onehot) / rows, times the gradient of the loss itself, which is an input like any other. Labels are
-checked where they enter (`check_labels`), not in kernels. Read next: `update.py`.
+In: prediction and target. Out: one number, the mean or the sum. The one idea: cross-entropy keeps
+the log-sum-exp of each row, one number, in place of probabilities; its gradient is (exp(logit -
+lse) - onehot) / rows, times the gradient of the loss itself, which is an input like any other.
+Labels are checked where they enter (`check_labels`), not in kernels. Read next: `weighted_loss.py`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -19,16 +19,19 @@ from ooctrain.layers.base import Op, Spec, require, require_float
 from ooctrain.trace import Kind
 
 FLOAT_BYTES = 4
+Total = Literal["mean", "sum"]
 
 
 @dataclass(frozen=True, slots=True)
 class SoftmaxCrossEntropy(Op):
-    """loss = mean of -log softmax(logits)[label] over rows whose label is not `ignore_index`.
+    """loss = mean or sum of -log softmax(logits)[label] over rows whose label counts: is not
+    `ignore_index`.
 
     Reads (logits, labels): (N, K) and (N), or (N, K, H, W) and (N, H, W). Writes (loss, lse).
     """
 
     ignore_index: int = -100
+    reduction: Total = "mean"
     name: ClassVar[str] = "cross_entropy"
     out_names: ClassVar[tuple[str, ...]] = ("out", "lse")
     out_kinds: ClassVar[tuple[Kind, ...]] = ("aux", "stat")
@@ -57,12 +60,13 @@ class SoftmaxCrossEntropy(Op):
         return Spec((), logits.dtype), Spec(labels.shape, logits.dtype)
 
     def reference(self, logits, labels, scalars):
-        rows, label = _as_rows(logits), labels.reshape(-1)
+        rows, label = as_rows(logits), labels.reshape(-1)
         peak = rows.max(axis=1)
         lse = peak + np.log(np.exp(rows - peak[:, None]).sum(axis=1))
         valid = label != self.ignore_index
         picked = rows[np.arange(len(rows)), np.where(valid, label, 0)]
-        loss = np.where(valid, lse - picked, 0).sum() / valid.sum()
+        loss = np.where(valid, lse - picked, 0).sum()
+        loss = loss / valid.sum() if self.reduction == "mean" else loss
         return np.asarray(loss, logits.dtype), lse.reshape(labels.shape)
 
     def cpu(self, pool, ins, outs, workspace, scalars):
@@ -70,23 +74,22 @@ class SoftmaxCrossEntropy(Op):
 
         logits, labels = ins[0].reshape(-1, ins[0].shape[-1]), ins[1].reshape(-1)
         each = workspace[: FLOAT_BYTES * labels.size].view(np.float32)
-        rest = workspace[_aligned(FLOAT_BYTES * labels.size) :]
+        rest = workspace[aligned(FLOAT_BYTES * labels.size) :]
         losses.softmax_cross_entropy(
             pool, logits, labels, each, outs[1].reshape(-1), self.ignore_index
         )
-        factor = _reciprocal(losses.valid_rows(labels, self.ignore_index))
-        losses.total(pool, each, outs[0].reshape(-1), factor, rest)
+        losses.total(pool, each, outs[0].reshape(-1), _row_factor(self, labels), rest)
 
     def vjp(self, tape, ins, outs, grads):
         logits, labels = ins
-        op = SoftmaxCrossEntropyGrad(self.ignore_index)
+        op = SoftmaxCrossEntropyGrad(self.ignore_index, self.reduction)
         return tape.call(op, (logits, labels, outs[1], grads[0]), of=(logits,))[0], None
 
     def workspace_bytes(self, ins, outs, threads):
         from ooctrain.layers.kernels.cpu import workspace
 
         rows = ins[1].size
-        return _aligned(FLOAT_BYTES * rows) + workspace.reduction_workspace_bytes(rows)
+        return aligned(FLOAT_BYTES * rows) + workspace.reduction_workspace_bytes(rows)
 
     def flops(self, ins, outs):
         return EXP_FLOPS * ins[0].size
@@ -94,9 +97,11 @@ class SoftmaxCrossEntropy(Op):
 
 @dataclass(frozen=True, slots=True)
 class SoftmaxCrossEntropyGrad(Op):
-    """dlogits = (softmax - onehot) * dloss / rows. Reads (logits, labels, lse, dloss)."""
+    """dlogits = (softmax - onehot) * dloss, / rows for a mean. Reads (logits, labels, lse,
+    dloss)."""
 
     ignore_index: int = -100
+    reduction: Total = "mean"
     name: ClassVar[str] = "cross_entropy_grad"
     verb: ClassVar[str] = "grad"
 
@@ -105,24 +110,19 @@ class SoftmaxCrossEntropyGrad(Op):
         return (logits,)
 
     def reference(self, logits, labels, lse, dloss, scalars):
-        rows, label = _as_rows(logits), labels.reshape(-1)
+        rows, label = as_rows(logits), labels.reshape(-1)
         valid = label != self.ignore_index
         d = np.exp(rows - lse.reshape(-1, 1))
         d[np.arange(len(rows)), np.where(valid, label, 0)] -= 1
-        d *= valid[:, None] * dloss / valid.sum()
-        if logits.ndim == 2:
-            return (d,)
-        n, k, h, w = logits.shape
-        return (d.reshape(n, h, w, k).transpose(0, 3, 1, 2),)
+        d *= valid[:, None] * dloss / (valid.sum() if self.reduction == "mean" else 1)
+        return (row_order(d, logits.shape),)
 
     def cpu(self, pool, ins, outs, workspace, scalars):
         from ooctrain.layers.kernels.cpu import losses
 
         logits, labels, lse, dloss = ins
         classes, labels = logits.shape[-1], labels.reshape(-1)
-        scale = float(dloss.reshape(-1)[0]) * _reciprocal(
-            losses.valid_rows(labels, self.ignore_index)
-        )
+        scale = float(dloss.reshape(-1)[0]) * _row_factor(self, labels)
         rows, out = logits.reshape(-1, classes), outs[0].reshape(-1, classes)
         losses.softmax_cross_entropy_grad(
             pool, rows, labels, lse.reshape(-1), out, scale, self.ignore_index
@@ -137,9 +137,13 @@ class SoftmaxCrossEntropyGrad(Op):
 
 @dataclass(frozen=True, slots=True)
 class MeanError(Op):
-    """loss = mean of (x - target)^2, or of |x - target| with `absolute`. Reads (x, target)."""
+    """loss = mean or sum of (x - target)^2, or of |x - target| with `absolute`.
+
+    Reads (x, target).
+    """
 
     absolute: bool = False
+    reduction: Total = "mean"
     name: ClassVar[str] = "mean_error"
     out_kinds: ClassVar[tuple[Kind, ...]] = ("aux",)
 
@@ -150,17 +154,18 @@ class MeanError(Op):
 
     def reference(self, x, target, scalars):
         error = np.abs(x - target) if self.absolute else (x - target) ** 2
-        return (np.asarray(error.mean(), x.dtype),)
+        total = error.mean() if self.reduction == "mean" else error.sum()
+        return (np.asarray(total, x.dtype),)
 
     def cpu(self, pool, ins, outs, workspace, scalars):
         from ooctrain.layers.kernels.cpu import losses
 
         kernel = losses.l1 if self.absolute else losses.mse
-        kernel(pool, *ins, outs[0].reshape(-1), _reciprocal(ins[0].size), workspace)
+        kernel(pool, *ins, outs[0].reshape(-1), _error_factor(self, ins[0]), workspace)
 
     def vjp(self, tape, ins, outs, grads):
         x, target = ins
-        op, (dloss,) = MeanErrorGrad(self.absolute), grads
+        op, (dloss,) = MeanErrorGrad(self.absolute, self.reduction), grads
         dx = tape.call(op, (x, target, dloss), of=(x,))[0] if x.requires_grad else None
         # The error is antisymmetric: exchange the two for the gradient of the target.
         return dx, tape.call(op, (target, x, dloss), of=(target,))[
@@ -178,12 +183,13 @@ class MeanError(Op):
 
 @dataclass(frozen=True, slots=True)
 class MeanErrorGrad(Op):
-    """dx = 2 (x - target) dloss / size, or sign(x - target) dloss / size.
+    """dx = 2 (x - target) dloss, or sign(x - target) dloss, / size for a mean.
 
     Reads (x, target, dloss).
     """
 
     absolute: bool = False
+    reduction: Total = "mean"
     name: ClassVar[str] = "mean_error_grad"
     verb: ClassVar[str] = "grad"
 
@@ -193,13 +199,13 @@ class MeanErrorGrad(Op):
 
     def reference(self, x, target, dloss, scalars):
         error = np.sign(x - target) if self.absolute else 2 * (x - target)
-        return (error * dloss / x.size,)
+        return (error * dloss / (x.size if self.reduction == "mean" else 1),)
 
     def cpu(self, pool, ins, outs, workspace, scalars):
         from ooctrain.layers.kernels.cpu import losses
 
         x, target, dloss = ins
-        scale = float(dloss.reshape(-1)[0]) * _reciprocal(x.size)
+        scale = float(dloss.reshape(-1)[0]) * _error_factor(self, x)
         if self.absolute:
             losses.l1_grad(pool, x, target, outs[0], scale)
         else:
@@ -234,20 +240,43 @@ def check_labels(labels: np.ndarray, classes: int, ignore_index: int = -100) -> 
 
 def looks_like_probabilities(logits: np.ndarray) -> bool:
     """Whether every row (of the first few) is >= 0 and sums to 1: a softmax too many."""
-    rows = _as_rows(logits[:8])
+    rows = as_rows(logits[:8])
     return bool(
         rows.shape[1] > 1 and (rows >= 0).all() and np.allclose(rows.sum(axis=1), 1, atol=1e-4)
     )
 
 
-def _as_rows(logits: np.ndarray) -> np.ndarray:
+def as_rows(logits: np.ndarray) -> np.ndarray:
+    """Logits (N, K) or (N, K, H, W) as (rows, K)."""
     return logits if logits.ndim == 2 else logits.transpose(0, 2, 3, 1).reshape(-1, logits.shape[1])
 
 
-def _aligned(size_bytes: int) -> int:
+def row_order(rows: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """The inverse of `as_rows`."""
+    if len(shape) == 2:
+        return rows
+    n, k, h, w = shape
+    return rows.reshape(n, h, w, k).transpose(0, 3, 1, 2)
+
+
+def aligned(size_bytes: int) -> int:
+    """Bytes rounded up to whole cache lines."""
     return -(-size_bytes // 64) * 64
 
 
-def _reciprocal(count: int) -> float:
+def _row_factor(op: SoftmaxCrossEntropy | SoftmaxCrossEntropyGrad, labels: np.ndarray) -> float:
+    """What the summed losses of the rows are multiplied by."""
+    from ooctrain.layers.kernels.cpu import losses
+
+    if op.reduction == "sum":
+        return 1.0
+    return reciprocal(losses.valid_rows(labels, op.ignore_index))
+
+
+def _error_factor(op: MeanError | MeanErrorGrad, x: np.ndarray) -> float:
+    return 1.0 if op.reduction == "sum" else reciprocal(x.size)
+
+
+def reciprocal(count: float) -> float:
     """1 / count; of nothing the mean is not a number, as in PyTorch."""
     return 1.0 / count if count else float("nan")

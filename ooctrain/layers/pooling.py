@@ -9,7 +9,7 @@ next: `loss.py`.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -28,29 +28,45 @@ class PoolGeometry:
 
     Args:
         kernel, stride: (rows, columns).
-        padding: (top, bottom, left, right); each less than the kernel.
+        padding: (top, bottom, left, right); each less than the window's extent.
+        dilation: rows and columns from cell to cell of a window.
     """
 
     kernel: Pair
     stride: Pair
     padding: Sides = (0, 0, 0, 0)
+    dilation: Pair = (1, 1)
+
+    @property
+    def extent(self) -> Pair:
+        """Rows and columns that a window spans."""
+        (rows, columns), (down, right) = self.kernel, self.dilation
+        return (rows - 1) * down + 1, (columns - 1) * right + 1
 
     def output_size(self, height: int, width: int) -> Pair:
         """(OH, OW)."""
         top, bottom, left, right = self.padding
-        rows = (height + top + bottom - self.kernel[0]) // self.stride[0] + 1
-        return rows, (width + left + right - self.kernel[1]) // self.stride[1] + 1
+        rows = (height + top + bottom - self.extent[0]) // self.stride[0] + 1
+        return rows, (width + left + right - self.extent[1]) // self.stride[1] + 1
+
+    def rounded_up(self, height: int, width: int) -> PoolGeometry:
+        """The same windows and, below and to the right, those that only begin in the image.
+
+        PyTorch's ceil_mode, as padding: a window that would begin in the padding is left out.
+        """
+        top, bottom, left, right = self.padding
+        bottom = _enough(height, top, bottom, self.extent[0], self.stride[0])
+        right = _enough(width, left, right, self.extent[1], self.stride[1])
+        return replace(self, padding=(top, bottom, left, right))
 
     def infer(self, x: Spec) -> Spec:
         """Shape of the output. Raises ShapeError where windows do not fit."""
         require(len(x.shape) == 4, "pooling: wants (N, C, H, W)", x)
         top, bottom, left, right = self.padding
-        fits = max(top, bottom) < self.kernel[0] and max(left, right) < self.kernel[1]
-        require(
-            fits and min(self.stride) > 0,
-            f"pooling: padding {self.padding} needs a larger kernel",
-            x,
-        )
+        fits = max(top, bottom) < self.extent[0] and max(left, right) < self.extent[1]
+        positive = min(*self.stride, *self.dilation, *self.kernel) > 0
+        require(positive, "pooling: kernel, stride and dilation are at least 1", x)
+        require(fits, f"pooling: padding {self.padding} needs a larger kernel", x)
         size = self.output_size(*x.shape[2:])
         require(
             min(size) > 0, f"pooling: the window {self.kernel} is larger than the padded image", x
@@ -60,15 +76,16 @@ class PoolGeometry:
     def windows(self) -> tuple[Window, Window]:
         """The tile rule in rows and columns."""
         top, bottom, left, right = self.padding
-        rows = Window(self.kernel[0], self.stride[0], 1, top, bottom)
-        return rows, Window(self.kernel[1], self.stride[1], 1, left, right)
+        rows = Window(self.kernel[0], self.stride[0], self.dilation[0], top, bottom)
+        return rows, Window(self.kernel[1], self.stride[1], self.dilation[1], left, right)
 
     def cells(self, size: Pair) -> Iterator[tuple[int, tuple[slice, ...]]]:
         """For each position in the window, the padded pixels that sit there."""
         for r in range(self.kernel[0]):
             for s in range(self.kernel[1]):
-                rows = slice(r, r + (size[0] - 1) * self.stride[0] + 1, self.stride[0])
-                columns = slice(s, s + (size[1] - 1) * self.stride[1] + 1, self.stride[1])
+                down, right = r * self.dilation[0], s * self.dilation[1]
+                rows = slice(down, down + (size[0] - 1) * self.stride[0] + 1, self.stride[0])
+                columns = slice(right, right + (size[1] - 1) * self.stride[1] + 1, self.stride[1])
                 yield r * self.kernel[1] + s, (slice(None), slice(None), rows, columns)
 
     def pad(self, x: np.ndarray, value: float) -> np.ndarray:
@@ -107,10 +124,13 @@ class MaxPool2d(Op):
         return cells.max(axis=0), cells.argmax(axis=0).astype(np.uint8)
 
     def cpu(self, pool, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cpu import pooling
+        from ooctrain.layers.kernels.cpu import dilated_pool, pooling
 
         g = self.geometry
-        pooling.max_pool(pool, ins[0], *outs, g.kernel, g.stride, g.padding)
+        if g.dilation == (1, 1):
+            pooling.max_pool(pool, ins[0], *outs, g.kernel, g.stride, g.padding)
+        else:
+            dilated_pool.max_pool(pool, ins[0], *outs, g.kernel, g.stride, g.dilation, g.padding)
 
     def vjp(self, tape, ins, outs, grads):
         return tape.call(
@@ -150,10 +170,13 @@ class MaxPool2dGrad(Op):
         return (self.geometry.crop(dx, self.size),)
 
     def cpu(self, pool, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cpu import pooling
+        from ooctrain.layers.kernels.cpu import dilated_pool, pooling
 
-        g = self.geometry
-        pooling.max_pool_grad(pool, *ins, outs[0], g.kernel, g.stride, g.padding)
+        g, dx = self.geometry, outs[0]
+        if g.dilation == (1, 1):
+            pooling.max_pool_grad(pool, *ins, dx, g.kernel, g.stride, g.padding)
+        else:
+            dilated_pool.max_pool_grad(pool, *ins, dx, g.kernel, g.stride, g.dilation, g.padding)
 
     def flops(self, ins, outs):
         return ins[0].size * self.geometry.kernel[0] * self.geometry.kernel[1]
@@ -304,6 +327,14 @@ def _adaptive(size: Pair, output: Pair) -> Iterator[tuple[int, int, slice, slice
     for i in range(output[0]):
         for j in range(output[1]):
             yield i, j, _share(i, size[0], output[0]), _share(j, size[1], output[1])
+
+
+def _enough(extent: int, before: int, after: int, window: int, stride: int) -> int:
+    """Padding behind with which the last window that begins in the image is whole."""
+    outputs = -(-(extent + before + after - window) // stride) + 1
+    if (outputs - 1) * stride >= extent + before:
+        outputs -= 1
+    return max(after, (outputs - 1) * stride + window - extent - before)
 
 
 def _share(o: int, extent: int, outputs: int) -> slice:

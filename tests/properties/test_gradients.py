@@ -61,6 +61,13 @@ from ooctrain.layers.update import (
 )
 from ooctrain.layers.upsample import Upsample, UpsampleGrad
 from ooctrain.layers.user import UserGrad
+from ooctrain.layers.weighted_loss import (
+    ClassWeights,
+    ErrorEach,
+    ErrorEachGrad,
+    WeightedCrossEntropy,
+    WeightedCrossEntropyGrad,
+)
 from ooctrain.testing.check_op import check_gradient, check_op
 
 
@@ -89,6 +96,7 @@ def labels(*shape, classes, ignored=()):
 
 X = (2, 3, 7, 5)
 POOL = PoolGeometry((3, 2), (2, 1), (1, 0, 1, 1))
+SPREAD = PoolGeometry((3, 2), (2, 1), (1, 0, 1, 2), (2, 3))
 TILED = Geometry((2, 1), (1, 0, 2, 1), (1, 2), 1)
 GROUPED = Geometry((1, 2), (0, 1, 1, 1), (1, 1), 3)
 PLAIN = Geometry((1, 1), (1, 1, 1, 1))
@@ -182,6 +190,9 @@ def batch_norm_samples():
 def pool_samples():
     yield MaxPool2d(POOL), (distinct(*X),)
     yield MaxPool2d(PoolGeometry((2, 2), (2, 2))), (distinct(1, 17, 4, 6),)
+    yield MaxPool2d(SPREAD), (distinct(2, 17, 9, 7),)
+    where = np.random.default_rng(8).integers(0, 6, (2, 17, 3, 7), np.uint8)
+    yield MaxPool2dGrad(SPREAD, (9, 7)), (normal(2, 17, 3, 7), where)
     index = np.random.default_rng(0).integers(0, 6, (2, 3, 3, 6)).astype(np.uint8)
     yield (
         MaxPool2dGrad(PoolGeometry((3, 2), (3, 1), (1, 1, 1, 1)), (7, 5)),
@@ -220,9 +231,25 @@ def loss_samples():
     scale = np.float32(0.7)
     lse = np.log(np.exp(logits).sum(1))
     yield SoftmaxCrossEntropyGrad(), (logits, labels(5, classes=4, ignored=(2,)), lse, scale)
+    yield SoftmaxCrossEntropy(reduction="sum"), (logits, labels(5, classes=4, ignored=(1,)))
+    total = SoftmaxCrossEntropyGrad(reduction="sum")
+    yield total, (logits, labels(5, classes=4), lse, scale)
+    yield ClassWeights((0.25, 2.0, 0.0)), ()
+    for reduction in ("mean", "sum", "none"):
+        marks, few = labels(2, 3, 3, classes=4, ignored=(1, 4)), labels(5, classes=4, ignored=(2,))
+        own = np.array([0.5, 2, 0, 1.25], np.float32)
+        yield WeightedCrossEntropy(-100, 0.0, reduction), (logits, few, own)
+        yield WeightedCrossEntropy(-100, 0.3, reduction), (pixels, marks, own)
+        dloss = normal(5) if reduction == "none" else scale
+        grad = WeightedCrossEntropyGrad(-100, 0.3, reduction)
+        yield grad, (logits, few, own, lse, dloss)
     for absolute in (False, True):
         yield MeanError(absolute), (normal(*X), normal(*X, seed=1))
         yield MeanErrorGrad(absolute), (normal(*X), normal(*X, seed=1), scale)
+        yield MeanError(absolute, "sum"), (normal(*X), normal(*X, seed=1))
+        yield MeanErrorGrad(absolute, "sum"), (normal(*X), normal(*X, seed=1), scale)
+        yield ErrorEach(absolute), (normal(*X), normal(*X, seed=1))
+        yield ErrorEachGrad(absolute), (normal(*X), normal(*X, seed=1), normal(*X, seed=2))
 
 
 def update_samples():

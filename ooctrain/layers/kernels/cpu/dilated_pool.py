@@ -1,0 +1,101 @@
+"""Max pooling whose windows have gaps between their cells, and its gradient.
+
+In and out: as `pooling.py`. The one idea: few networks dilate a pooling, so these are the plain
+loops that the definition suggests; a gradient gathers from the windows that have a cell right
+there. Read next: `losses.py`.
+"""
+
+from __future__ import annotations
+
+import numba
+import numpy as np
+
+from ooctrain.layers.kernels.cpu.chunks import flat, row_chunk
+from ooctrain.layers.kernels.cpu.jit import kernel
+from ooctrain.layers.kernels.cpu.pool import ThreadPool
+
+Array = np.ndarray
+Pair = tuple[int, int]
+Sides = tuple[int, int, int, int]
+ZERO, LOWEST = np.float32(0), np.float32(-np.inf)
+
+
+@kernel("void(f4[::1], f4[::1], u1[::1], UniTuple(i8, 5), UniTuple(i8, 8), i8, i8, i8)")
+def _max_pool(xs, ys, indices, sizes, window, lo, hi, thread):
+    """Items are output rows (n, oh). As in torch, the first maximum wins, and NaN beats all."""
+    height, width, rows, columns, channels = sizes
+    kh, kw, sh, sw, dh, dw, top, left = window
+    for item in range(lo, hi):
+        n, oh = item // rows, item % rows
+        for ow in range(columns):
+            for c in range(channels):
+                best, where = LOWEST, -1
+                for r in range(kh):
+                    h = oh * sh - top + r * dh
+                    for s in range(kw):
+                        w = ow * sw - left + s * dw
+                        if h < 0 or h >= height or w < 0 or w >= width:
+                            continue
+                        x = xs[((n * height + h) * width + w) * channels + c]
+                        if where < 0 or x > best or (np.isnan(x) and not np.isnan(best)):
+                            best, where = x, r * kw + s
+                out = (item * columns + ow) * channels + c
+                ys[out], indices[out] = best, max(where, 0)
+
+
+@numba.njit(inline="always")
+def _position(at, window, stride, dilation, cells):
+    """Which cell of a window lies `at` rows behind its first row; -1 for none."""
+    behind = at - window * stride
+    if behind < 0 or behind % dilation != 0 or behind // dilation >= cells:
+        return -1
+    return behind // dilation
+
+
+@kernel("void(f4[::1], u1[::1], f4[::1], UniTuple(i8, 5), UniTuple(i8, 8), i8, i8, i8)")
+def _max_pool_grad(dys, indices, dxs, sizes, window, lo, hi, thread):
+    """Items are input rows (n, h)."""
+    height, width, rows, columns, channels = sizes
+    kh, kw, sh, sw, dh, dw, top, left = window
+    for item in range(lo, hi):
+        n, h = item // height, item % height
+        dxs[item * width * channels : (item + 1) * width * channels] = ZERO
+        for oh in range(max(0, (h + top - (kh - 1) * dh) // sh), min(rows, (h + top) // sh + 1)):
+            r = _position(h + top, oh, sh, dh, kh)
+            if r < 0:
+                continue
+            for w in range(width):
+                first = max(0, (w + left - (kw - 1) * dw) // sw)
+                for ow in range(first, min(columns, (w + left) // sw + 1)):
+                    s = _position(w + left, ow, sw, dw, kw)
+                    if s < 0:
+                        continue
+                    i = ((n * rows + oh) * columns + ow) * channels
+                    j = (item * width + w) * channels
+                    for c in range(channels):
+                        if indices[i + c] == r * kw + s:
+                            dxs[j + c] += dys[i + c]
+
+
+def max_pool(
+    pool: ThreadPool, x: Array, y: Array, index: Array, kernel: Pair, stride: Pair, dilation: Pair,
+    padding: Sides,
+) -> None:  # fmt: skip
+    """As `pooling.max_pool`, with `dilation` rows and columns from cell to cell of a window."""
+    items = y.shape[0] * y.shape[1]
+    window = (*kernel, *stride, *dilation, padding[0], padding[2])
+    sizes = (*x.shape[1:3], *y.shape[1:3], x.shape[3])
+    arrays = flat(x), flat(y), flat(index)
+    pool.run(_max_pool, items, row_chunk(items, y.size // items), *arrays, sizes, window)
+
+
+def max_pool_grad(
+    pool: ThreadPool, dy: Array, index: Array, dx: Array, kernel: Pair, stride: Pair,
+    dilation: Pair, padding: Sides,
+) -> None:  # fmt: skip
+    """dx = for each input cell the sum of dy over the windows whose maximum it was."""
+    items = dx.shape[0] * dx.shape[1]
+    window = (*kernel, *stride, *dilation, padding[0], padding[2])
+    sizes = (*dx.shape[1:3], *dy.shape[1:3], dx.shape[3])
+    arrays = flat(dy), flat(index), flat(dx)
+    pool.run(_max_pool_grad, items, row_chunk(items, dx.size // items), *arrays, sizes, window)

@@ -1,0 +1,236 @@
+"""Losses with class weights, label smoothing, or one value for each row: PyTorch's other options.
+
+In: logits, labels and weights, or prediction and target. Out: a mean, a sum, or every loss by
+itself. The one idea: the plain losses of `loss.py` stay small and fast; these read one input more,
+the weights, and keep the same log-sum-exp. Source: PyTorch's definition of `cross_entropy` (label
+smoothing: Szegedy et al. 2016, section 7). Read next: `update.py`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from ooctrain.layers.activation import EXP_FLOPS
+from ooctrain.layers.base import Op, Spec, require, require_float
+from ooctrain.layers.loss import (
+    FLOAT_BYTES,
+    SoftmaxCrossEntropy,
+    aligned,
+    as_rows,
+    reciprocal,
+    row_order,
+)
+from ooctrain.trace import Kind
+
+Reduction = Literal["mean", "sum", "none"]
+
+
+@dataclass(frozen=True, slots=True)
+class ClassWeights(Op):
+    """The weights of the classes, constants of the step."""
+
+    values: tuple[float, ...]
+    name: ClassVar[str] = "class_weights"
+    verb: ClassVar[str] = "fill"
+    out_kinds: ClassVar[tuple[Kind, ...]] = ("aux",)
+
+    def infer(self) -> tuple[Spec, ...]:
+        return (Spec((len(self.values),)),)
+
+    def reference(self, scalars):
+        return (np.asarray(self.values),)
+
+    def cpu(self, pool, ins, outs, workspace, scalars):
+        outs[0][:] = self.values
+
+
+@dataclass(frozen=True, slots=True)
+class WeightedCrossEntropy(Op):
+    """Of each row whose label counts: (1 - s) w[label] (lse - z[label]) + s / K * sum over the
+    classes of w[c] (lse - z[c]).
+
+    Reads (logits, labels, weights), shapes as `SoftmaxCrossEntropy`, weights (K,). Writes (loss,
+    lse).
+
+    Args:
+        label_smoothing: s.
+        reduction: "mean" divides the sum by the weights of the labels that count.
+    """
+
+    ignore_index: int = -100
+    label_smoothing: float = 0.0
+    reduction: Reduction = "mean"
+    name: ClassVar[str] = "weighted_cross_entropy"
+    out_names: ClassVar[tuple[str, ...]] = ("out", "lse")
+    out_kinds: ClassVar[tuple[Kind, ...]] = ("aux", "stat")
+
+    def infer(self, logits: Spec, labels: Spec, weights: Spec) -> tuple[Spec, ...]:
+        loss, lse = SoftmaxCrossEntropy(self.ignore_index).infer(logits, labels)
+        require_float(self, weights)
+        classes = logits.shape[1]
+        fits = weights.shape == (classes,)
+        require(fits, f"cross_entropy: one weight for each of {classes} classes", logits, weights)
+        return (lse if self.reduction == "none" else loss), lse
+
+    def reference(self, logits, labels, weights, scalars):
+        rows, label = as_rows(logits), labels.reshape(-1)
+        peak = rows.max(axis=1)
+        lse = peak + np.log(np.exp(rows - peak[:, None]).sum(axis=1))
+        valid = label != self.ignore_index
+        chosen = np.where(valid, label, 0)
+        own = weights[chosen] * (lse - rows[np.arange(len(rows)), chosen])
+        spread = (weights * (lse[:, None] - rows)).sum(axis=1) / rows.shape[1]
+        each = valid * ((1 - self.label_smoothing) * own + self.label_smoothing * spread)
+        loss = each.reshape(labels.shape)
+        if self.reduction != "none":
+            counted = weights[chosen][valid].sum() if self.reduction == "mean" else 1
+            loss = np.asarray(each.sum() / counted)
+        return loss.astype(logits.dtype), lse.reshape(labels.shape)
+
+    def cpu(self, pool, ins, outs, workspace, scalars):
+        from ooctrain.layers.kernels.cpu import losses, weighted_losses
+
+        logits, labels, weights = ins[0].reshape(-1, ins[0].shape[-1]), ins[1].reshape(-1), ins[2]
+        lse, out = outs[1].reshape(-1), outs[0].reshape(-1)
+        each = workspace[: FLOAT_BYTES * labels.size].view(np.float32)
+        each = out if self.reduction == "none" else each
+        losses.softmax_cross_entropy(pool, logits, labels, each, lse, self.ignore_index)
+        smoothing, ignored = self.label_smoothing, self.ignore_index
+        weighted_losses.weigh(pool, logits, labels, weights, lse, each, smoothing, ignored)
+        if self.reduction != "none":
+            factor = _factor(self, labels, weights)
+            losses.total(pool, each, out, factor, workspace[aligned(FLOAT_BYTES * labels.size) :])
+
+    def vjp(self, tape, ins, outs, grads):
+        logits, labels, weights = ins
+        op = WeightedCrossEntropyGrad(self.ignore_index, self.label_smoothing, self.reduction)
+        found = tape.call(op, (logits, labels, weights, outs[1], grads[0]), of=(logits,))
+        return found[0], None, None
+
+    def workspace_bytes(self, ins, outs, threads):
+        return SoftmaxCrossEntropy().workspace_bytes(ins, outs, threads)
+
+    def flops(self, ins, outs):
+        return EXP_FLOPS * ins[0].size
+
+
+@dataclass(frozen=True, slots=True)
+class WeightedCrossEntropyGrad(Op):
+    """dlogits of `WeightedCrossEntropy`. Reads (logits, labels, weights, lse, dloss)."""
+
+    ignore_index: int = -100
+    label_smoothing: float = 0.0
+    reduction: Reduction = "mean"
+    name: ClassVar[str] = "weighted_cross_entropy_grad"
+    verb: ClassVar[str] = "grad"
+
+    def infer(
+        self, logits: Spec, labels: Spec, weights: Spec, lse: Spec, dloss: Spec
+    ) -> tuple[Spec, ...]:
+        wanted = labels.size if self.reduction == "none" else 1
+        require(dloss.size == wanted, f"cross_entropy: the gradient has {wanted} numbers", dloss)
+        return (logits,)
+
+    def reference(self, logits, labels, weights, lse, dloss, scalars):
+        rows, label = as_rows(logits), labels.reshape(-1)
+        valid = label != self.ignore_index
+        chosen, share = np.where(valid, label, 0), self.label_smoothing / rows.shape[1]
+        own = ((1 - self.label_smoothing) * weights[chosen])[:, None]
+        p = np.exp(rows - lse.reshape(-1, 1))
+        d = p * (own + share * weights.sum()) - share * weights
+        d -= own * (np.arange(rows.shape[1]) == chosen[:, None])
+        counted = weights[chosen][valid].sum() if self.reduction == "mean" else 1
+        d *= valid[:, None] * dloss.reshape(-1, 1) / counted
+        return (row_order(d, logits.shape),)
+
+    def cpu(self, pool, ins, outs, workspace, scalars):
+        from ooctrain.layers.kernels.cpu import weighted_losses
+
+        logits, labels, weights, lse, dloss = ins
+        classes, labels = logits.shape[-1], labels.reshape(-1)
+        weighted_losses.weighted_grad(
+            pool, logits.reshape(-1, classes), labels, weights, lse.reshape(-1), dloss, outs[0],
+            _factor(self, labels, weights), self.label_smoothing, self.ignore_index,
+        )  # fmt: skip
+
+    def flops(self, ins, outs):
+        return EXP_FLOPS * ins[0].size
+
+    def reusable(self):
+        return {0: 0}
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorEach(Op):
+    """y = (x - target)^2, or |x - target| with `absolute`: a loss for each element.
+
+    Reads (x, target).
+    """
+
+    absolute: bool = False
+    name: ClassVar[str] = "error_each"
+
+    def infer(self, x: Spec, target: Spec) -> tuple[Spec, ...]:
+        require_float(self, x, target)
+        require(x.shape == target.shape, "loss: prediction and target differ in shape", x, target)
+        return (x,)
+
+    def reference(self, x, target, scalars):
+        return (np.abs(x - target) if self.absolute else (x - target) ** 2,)
+
+    def cpu(self, pool, ins, outs, workspace, scalars):
+        from ooctrain.layers.kernels.cpu import weighted_losses
+
+        weighted_losses.error_each(pool, *ins, outs[0], not self.absolute)
+
+    def vjp(self, tape, ins, outs, grads):
+        x, target = ins
+        op, (dy,) = ErrorEachGrad(self.absolute), grads
+        dx = tape.call(op, (x, target, dy), of=(x,))[0] if x.requires_grad else None
+        # The error is antisymmetric: exchange the two for the gradient of the target.
+        wanted = target.requires_grad
+        return dx, tape.call(op, (target, x, dy), of=(target,))[0] if wanted else None
+
+    def flops(self, ins, outs):
+        return 2 * ins[0].size
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorEachGrad(Op):
+    """dx = 2 (x - target) dy, or sign(x - target) dy. Reads (x, target, dy)."""
+
+    absolute: bool = False
+    name: ClassVar[str] = "error_each_grad"
+    verb: ClassVar[str] = "grad"
+
+    def infer(self, x: Spec, target: Spec, dy: Spec) -> tuple[Spec, ...]:
+        require(dy.shape == x.shape, "loss: the gradient has the shape of the prediction", x, dy)
+        return (x,)
+
+    def reference(self, x, target, dy, scalars):
+        return ((np.sign(x - target) if self.absolute else 2 * (x - target)) * dy,)
+
+    def cpu(self, pool, ins, outs, workspace, scalars):
+        from ooctrain.layers.kernels.cpu import weighted_losses
+
+        weighted_losses.error_each_grad(pool, *ins, outs[0], not self.absolute)
+
+    def flops(self, ins, outs):
+        return 3 * ins[0].size
+
+    def reusable(self):
+        return {0: 0}
+
+
+def _factor(
+    op: WeightedCrossEntropy | WeightedCrossEntropyGrad, labels: np.ndarray, weights: np.ndarray
+) -> float:
+    """What the summed losses are multiplied by."""
+    from ooctrain.layers.kernels.cpu import weighted_losses
+
+    if op.reduction != "mean":
+        return 1.0
+    return reciprocal(weighted_losses.weight_of_labels(labels, weights, op.ignore_index))
