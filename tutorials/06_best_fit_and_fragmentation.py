@@ -1,0 +1,252 @@
+# %% [markdown]
+# # 06 Best fit and fragmentation
+#
+# **Goal:** build the allocator that all frameworks use, and watch swapping break it.
+# **Prerequisites:** 03, 04. **Minutes:** 25.
+# **Paper:** 000, section 4 and figure 3.
+#
+# An allocator answers one question: where does the next block go? On a training step that stays
+# in memory, nearly any answer will do. With swapping, blocks come and go in another order, and the
+# free memory ends up in pieces of which none is large enough.
+
+# %%
+import bisect
+
+from lesson import Lesson
+
+import ooctrain as oc
+from ooctrain.alloc import replay
+from ooctrain.alloc.paper import PaperMemory
+from ooctrain.alloc.registry import choose_allocator
+from ooctrain.alloc.replay import serve
+from ooctrain.alloc.wrappers import Wrapper
+from ooctrain.execution.record import allocation_log
+from ooctrain.experiments.fragmentation import largest_budget
+from ooctrain.report.charts import Area, areas_svg, stacked_svg
+from ooctrain.rewrite import apply_rewrites
+from ooctrain.units import GIB, MIB, Granule, format_bytes
+
+lesson = Lesson("06 best fit and fragmentation")
+
+# %% [markdown]
+# ## Best fit in thirty lines
+#
+# Keep the holes sorted by size; take the smallest that is large enough; cut off what is left over.
+# When a block comes back, melt it with the holes beside it. PyTorch, TensorFlow and nnabla do this
+# (with a cache of what the driver gave around it).
+
+# %%
+lesson.cell("best fit in thirty lines")
+
+
+class BestFit:
+    """The smallest hole that is large enough; holes melt with their neighbours."""
+
+    def __init__(self, size):
+        self.holes = [(size, 0)]  # (size, offset), sorted
+        self.blocks = {}  # offset: size
+
+    def allocate(self, size):
+        """The offset of a new block, or None."""
+        place = bisect.bisect_left(self.holes, (size, -1))
+        if place == len(self.holes):
+            return None
+        hole, offset = self.holes.pop(place)
+        if hole > size:
+            bisect.insort(self.holes, (hole - size, offset + size))
+        self.blocks[offset] = size
+        return offset
+
+    def free(self, offset):
+        """Makes a hole of a block."""
+        size = self.blocks.pop(offset)
+        for hole in [h for h in self.holes if h[1] + h[0] == offset or h[1] == offset + size]:
+            self.holes.remove(hole)
+            size, offset = size + hole[0], min(offset, hole[1])
+        bisect.insort(self.holes, (size, offset))
+
+
+arena = BestFit(10)
+a, b, c = arena.allocate(3), arena.allocate(2), arena.allocate(3)
+arena.free(a)
+print(f"    blocks {arena.blocks}, holes (size, offset) {arena.holes}")
+print(f"    a block of 2 goes to {arena.allocate(2)}, not into the larger hole at {a}")
+arena.free(b)
+print(f"    after freeing the second block its hole melts with the first: {arena.holes}")
+
+# %% [markdown]
+# ## A step that stays in memory
+#
+# We record what a training step of ResNet-50 at batch 64 asks for (its *allocation log*), and
+# *replay* it: the same requests, no bytes. The difference between what the allocator **reserved**
+# (the highest address used) and what was **granted** at the peak is what lies in holes. **What
+# share of the reserved memory lies in holes if nothing is swapped?**
+
+# %%
+lesson.cell("in-core: everything stays")
+whole = Granule(1, ranges=False)  # count bytes, and move whole variables only
+resnet = oc.models.build("resnet50", num_classes=1000, stem="imagenet")
+batch = 64
+trace = apply_rewrites(oc.trace(resnet, (batch, 3, 224, 224), threads=1), ("fuse", "share_storage"))
+
+
+def log_of(budget, planner):
+    """The allocation log of a plan, and the plan."""
+    plan = oc.plan(trace, budget, planner, "v100-16gb-nvlink", whole)
+    return allocation_log(plan.trace, plan.schedule, plan.peak_bytes), plan
+
+
+lesson.predict("share in holes, in-core", guess=0.1)
+in_core_log, in_core = log_of(1 << 40, "keep-all")
+in_core_holes = replay(in_core_log, "best-fit").external_share
+lesson.reveal("share in holes, in-core", in_core_holes)
+
+# %% [markdown]
+# Next to nothing. Activations are made in the forward pass and freed in the opposite order in the
+# backward pass, like plates on a pile: holes appear at the top and melt at once.
+#
+# ## The same step within a fifth of the memory
+#
+# Now the window planner swaps. **And now?**
+
+# %%
+lesson.cell("swapping: blocks come and go")
+lesson.predict("share in holes, swapping", guess=0.1)
+swap_log, swapped = log_of("20%", "window:persistent=host")
+best = replay(swap_log, "best-fit")
+lesson.reveal("share in holes, swapping", best.external_share)
+print(f"    the list needs {format_bytes(swapped.peak_bytes)}, best fit takes "
+      f"{format_bytes(best.stats.peak_reserved_bytes)}")  # fmt: skip
+
+# %% [markdown]
+# ## Look at it
+#
+# Time goes to the right, addresses go up; each rectangle is a block from its making to its end. In
+# the upper picture the blocks form a pyramid. In the lower one, white is free: it is there, but
+# never where it is needed. A long-lived block in the wrong place splits the memory for as long as
+# it lives.
+
+# %%
+lesson.cell("a picture of who lies where, and when")
+
+
+class Watcher(Wrapper):
+    """Notes when and where each block lived."""
+
+    def __init__(self, inner):
+        super().__init__(inner)
+        self.time, self.made, self.areas = 0, {}, []
+
+    def allocate(self, nbytes, tag=""):
+        block = super().allocate(nbytes, tag)
+        self.time += 1
+        self.made[block.id] = self.time
+        return block
+
+    def free(self, block, after=()):
+        self.note(block)
+        super().free(block, after)
+
+    def note(self, block):
+        """Adds a rectangle from a block's making to now."""
+        self.time += 1
+        lo = block.address - PaperMemory(1).linear()
+        kind = int(".grad" in block.tag or "bwd" in block.tag) + 2 * (".weight" in block.tag)
+        self.areas.append(
+            Area(self.made[block.id], self.time, lo, lo + block.granted_bytes, block.tag, kind)
+        )
+
+
+def watched(log, name="best-fit"):
+    """Rectangles of the first step of a log."""
+    requests = log.requests
+    second = [n for n, request in enumerate(requests) if request.op == "step"][1]
+    arena_bytes = 4 * log.budget_bytes
+    watcher = Watcher(choose_allocator(name, arena_bytes).make(PaperMemory(arena_bytes)))
+    serve(requests[:second], watcher)
+    for block in watcher.close():
+        watcher.note(block)
+    return watcher.areas
+
+
+pictures = [
+    areas_svg(
+        f"{title}: the list needs {format_bytes(plan.peak_bytes)}",
+        watched(log),
+        x_axis="request",
+        y_axis="address",
+        legend=("forward", "backward", "weights"),
+        limits=[("what the list needs", plan.peak_bytes)],
+        y_number=lambda size: format_bytes(int(size)),
+    )
+    for title, log, plan in (
+        ("in-core", in_core_log, in_core),
+        ("swapping", swap_log, swapped),
+    )
+]
+lesson.picture("06_fragmentation.svg", stacked_svg(pictures))
+
+# %% [markdown]
+# ## When it fails
+#
+# Give best fit exactly what the list needs. It fails, and it can say that there would have been
+# enough. Virtual addressing (next tutorial) does not fail.
+
+# %%
+lesson.cell("an arena of exactly what the list needs")
+tight = replay(swap_log, "best-fit", budget=swapped.peak_bytes)
+print("   ", tight.failure.text.replace("\n", "\n    "))
+chunked = replay(swap_log, "va:chunk=64KiB", budget=int(1.02 * swapped.peak_bytes))
+print(f"    va served all {chunked.served} requests in 2 % more than the list needs")
+
+# %% [markdown]
+# ## Figure 3 of paper 000
+#
+# A planner counts bytes; it does not know about holes. So it must be *promised less* than there
+# is, until what the allocator reserves fits. Take ResNet-50 at batch 928 on a GPU with 16 GiB.
+# **How many GiB may the scheduler be promised with best fit?** (The paper's could be promised 8.)
+
+# %%
+lesson.cell("how much may a scheduler be promised?")
+lesson.predict("GiB promised with best fit", guess=14)
+rows = largest_budget("resnet50", 928, ("best-fit", "va:chunk=2MiB"))
+for row in rows:
+    print(f"      {row.allocator:<14} {format_bytes(row.budget_bytes):>9} promised, "
+          f"{format_bytes(row.reserved_bytes):>9} reserved, {row.images_per_s:.0f} images/s")  # fmt: skip
+promised = rows[0].budget_bytes / GIB
+lesson.reveal("GiB promised with best fit", promised)
+
+# %% [markdown]
+# The memory that fragmentation takes away is memory that the scheduler cannot prefetch into, so
+# the step is slower too. `ooctrain reproduce fragmentation` does this for all batch sizes.
+#
+# ## Exercises
+#
+# 1. An arena of 10 holds blocks of 3, 2 and 3 (as above). After freeing the first, in which order
+#    must requests for 2 and 3 come so that both fit? ("2,3", "3,2" or "both")
+# 2. "Worst fit" takes the *largest* hole. Blocks of 3 and 2 have been freed (not neighbours), and
+#    the rest is full. Requests for 2 and 3 come in that order. Does worst fit serve both? (True or
+#    False)
+# 3. What is the share in holes, in percent (whole number), if 12 GiB are granted and 16 reserved?
+
+# %%
+lesson.cell("exercises")
+lesson.exercise("1. the order", lambda a: a == "both", None)
+lesson.exercise("2. worst fit", lambda a: a is False, None)
+lesson.exercise("3. share in holes", lambda a: a == 25, None)
+
+# %%
+ours, theirs = BestFit(64 * MIB), choose_allocator("best-fit", 64 * MIB)
+theirs = theirs.make(PaperMemory(64 * MIB))
+first, sizes = theirs.allocate(MIB), (3 * MIB, 512, 2 * MIB, MIB)
+ours.allocate(MIB)
+made = [(ours.allocate(size), theirs.allocate(size)) for size in sizes]
+assert all(offset == block.address - first.address for offset, block in made)
+assert in_core_holes < 0.02
+assert best.external_share > 0.1
+assert tight.failure is not None
+assert "fragment" in tight.failure.text
+assert chunked.failure is None
+assert promised < 13
+assert rows[1].budget_bytes > rows[0].budget_bytes
+print("\nall asserts passed")
