@@ -105,7 +105,7 @@ lesson.reveal("share in holes, in-core", in_core_holes)
 # Next to nothing. Activations are made in the forward pass and freed in the opposite order in the
 # backward pass, like plates on a pile: holes appear at the top and melt at once.
 #
-# ## The same step within a fifth of the memory
+# ## The same step with a budget of 20 %
 #
 # Now the window planner swaps. **And now?**
 
@@ -122,7 +122,7 @@ print(f"    the list needs {format_bytes(swapped.peak_bytes)}, best fit takes "
 # ## Look at it
 #
 # Time goes to the right, addresses go up; each rectangle is a block from its making to its end. In
-# the upper picture the blocks form a pyramid. In the lower one, white is free: it is there, but
+# the upper picture the blocks form a pyramid. In the lower one, grey is free: it is there, but
 # never where it is needed. A long-lived block in the wrong place splits the memory for as long as
 # it lives.
 
@@ -151,10 +151,9 @@ class Watcher(Wrapper):
         """Adds a rectangle from a block's making to now."""
         self.time += 1
         lo = block.address - PaperMemory(1).linear()
+        hi = lo + block.granted_bytes
         kind = int(".grad" in block.tag or "bwd" in block.tag) + 2 * (".weight" in block.tag)
-        self.areas.append(
-            Area(self.made[block.id], self.time, lo, lo + block.granted_bytes, block.tag, kind)
-        )
+        self.areas.append(Area(self.made[block.id], self.time, lo / GIB, hi / GIB, block.tag, kind))
 
 
 def watched(log, name="best-fit"):
@@ -166,7 +165,7 @@ def watched(log, name="best-fit"):
     serve(requests[:second], watcher)
     for block in watcher.close():
         watcher.note(block)
-    return watcher.areas
+    return [area for area in watcher.areas if area.y_hi - area.y_lo > 2**-11]  # 512 KiB
 
 
 pictures = [
@@ -174,10 +173,9 @@ pictures = [
         f"{title}: the list needs {format_bytes(plan.peak_bytes)}",
         watched(log),
         x_axis="request",
-        y_axis="address",
+        y_axis="address, GiB",
         legend=("forward", "backward", "weights"),
-        limits=[("what the list needs", plan.peak_bytes)],
-        y_number=lambda size: format_bytes(int(size)),
+        limits=[("what the list needs", plan.peak_bytes / GIB)],
     )
     for title, log, plan in (
         ("in-core", in_core_log, in_core),
@@ -211,8 +209,9 @@ lesson.cell("how much may a scheduler be promised?")
 lesson.predict("GiB promised with best fit", guess=14)
 rows = largest_budget("resnet50", 928, ("best-fit", "va:chunk=2MiB"))
 for row in rows:
-    print(f"      {row.allocator:<14} {format_bytes(row.budget_bytes):>9} promised, "
-          f"{format_bytes(row.reserved_bytes):>9} reserved, {row.images_per_s:.0f} images/s")  # fmt: skip
+    promise, taken = format_bytes(row.budget_bytes), format_bytes(row.reserved_bytes)
+    print(f"      {row.allocator:<14} {promise:>9} promised, {taken:>9} reserved")
+    print(f"{'':21}{row.images_per_s:.0f} images/s")
 promised = rows[0].budget_bytes / GIB
 lesson.reveal("GiB promised with best fit", promised)
 
