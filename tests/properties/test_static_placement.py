@@ -10,18 +10,30 @@ from __future__ import annotations
 
 from itertools import combinations
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import ooctrain as oc
 from ooctrain.alloc.first_fit import FirstFit, FirstFitBySize
 from ooctrain.alloc.log import Recorder, foresee
 from ooctrain.alloc.paper import PaperAllocator, PaperMemory
 from ooctrain.alloc.registry import choose_allocator
 from ooctrain.alloc.static import Forecast, Lifetime, most_alive, pack, plannable
-from ooctrain.errors import Infeasible, InvalidFree, OutOfDeviceMemory, PlanMismatch
+from ooctrain.errors import (
+    ConfigError,
+    DoesNotFit,
+    Infeasible,
+    InvalidFree,
+    OutOfDeviceMemory,
+    PlanMismatch,
+)
 from ooctrain.execution.placement import Placement, play_step, reserved_peak
 from ooctrain.execution.program import make_program
+from ooctrain.prepare import Settings, prepare
+from ooctrain.rewrite import apply_rewrites
+from ooctrain.sched.budget import resolve_budget
 from ooctrain.sched.registry import get_planner
 from ooctrain.testing.strategies import machines, traces
 from ooctrain.units import Granule
@@ -213,3 +225,48 @@ def test_plannable_looks_through_wrappers():
     inner = FirstFit(PaperMemory(4096))
     assert plannable(Recorder(Recorder(inner))) is inner
     assert plannable(Recorder(PaperAllocator(SECTOR))) is None
+
+
+@pytest.mark.parametrize("name", ["best-fit", "first-fit", "first-fit-by-size"])
+def test_a_placement_that_is_too_large_is_planned_again_with_a_smaller_ledger(name):
+    """Paper 000's figure 3: to stay within the budget the scheduler must be given less."""
+    oc.manual_seed(0)
+    model = oc.models.build("resnet18", num_classes=10)
+    step = oc.trace(model, (4, 3, 64, 64), threads=1)
+    how = Settings(allocator=name, planner="window", budget="70%", machine="v100-pcie")
+    prepared = prepare(step, how)
+    notes, budget = prepared.plan.notes, prepared.allocator.budget_bytes
+    assert prepared.plan.peak_bytes <= prepared.reserved_bytes <= budget
+    if "ledger_limit_bytes" in notes:
+        assert notes["reserved_at_budget"] > budget >= notes["ledger_limit_bytes"]
+    else:
+        assert name == "first-fit-by-size"
+
+
+def test_what_no_ledger_limit_can_place_does_not_fit_and_says_how_much_is_fragmentation():
+    model = oc.models.build("lenet", num_classes=10)
+    step = oc.trace(model, (8, 3, 32, 32), threads=1)
+    how = Settings(allocator="bump", planner="window", budget="60%", machine="v100-pcie")
+    with pytest.raises(DoesNotFit, match=r"on allocator 'bump'") as caught:
+        prepare(step, how)
+    assert "are fragmentation" in str(caught.value)
+    assert caught.value.reserved_bytes > caught.value.budget_bytes
+
+
+def test_the_larger_first_packs_a_training_step_tighter_than_list_order():
+    model = oc.models.build("resnet18", num_classes=10)
+    step = apply_rewrites(oc.trace(model, (4, 3, 64, 64), threads=1), ("fuse", "share_storage"))
+    choices = [choose_allocator(kind.name, 1 << 30) for kind in KINDS]
+    planner, machine = get_planner("window"), oc.machine("v100-pcie")
+    budget = resolve_budget(step, "40%", choices[0].granule)
+    plan = planner.plan(step, budget, machine, granule=choices[0].granule)
+    in_order, by_size = (reserved_peak(plan.schedule, step, choice) for choice in choices)
+    assert plan.peak_bytes <= by_size < in_order
+
+
+@pytest.mark.parametrize("name", ["va", "best-fit", "first-fit"])
+def test_a_budget_larger_than_the_machine_is_refused(name):
+    model = oc.nn.Sequential(oc.nn.Flatten(), oc.nn.Linear(12, 2))
+    trainer = oc.Trainer(model, budget=1 << 60, allocator=name)
+    with pytest.raises(ConfigError, match="more memory than this machine has free"):
+        trainer.step(np.zeros((2, 3, 2, 2), np.float32), np.zeros(2, np.int64))
