@@ -4,6 +4,7 @@ import gc
 import subprocess
 import sys
 import threading
+import warnings
 import weakref
 
 import numpy as np
@@ -118,16 +119,19 @@ def test_missing_zero_grad_warns_once():
     layer = nn.Linear(3, 2)
     optimizer = SGD(layer.parameters(), lr=0.1)
 
-    def step():
-        F.mse_loss(layer(tensor(values(4, 3))), tensor(values(4, 2))).backward()
-        optimizer.step()
+    def warnings_of_a_step() -> list[str]:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            F.mse_loss(layer(tensor(values(4, 3))), tensor(values(4, 2))).backward()
+            optimizer.step()
+        return [str(warning.message) for warning in caught]
 
-    step()
-    with pytest.warns(UserWarning, match="zero_grad"):
-        step()
-    step()  # pytest turns an unexpected second warning into an error here
+    assert warnings_of_a_step() == []
+    (message,) = warnings_of_a_step()
+    assert "zero_grad" in message
+    assert warnings_of_a_step() == []
     optimizer.zero_grad()
-    step()
+    assert warnings_of_a_step() == []
 
 
 @pytest.mark.filterwarnings("error")
@@ -163,14 +167,18 @@ def test_labels_are_checked():
         F.cross_entropy(logits, tensor(np.zeros(4, np.float32)))
     with pytest.raises(ShapeError, match="must have shape"):
         F.cross_entropy(logits, tensor(np.zeros((4, 3), np.int64)))
-    F.cross_entropy(logits, tensor(np.array([0, 1, -100, 2])))
+    assert np.isfinite(F.cross_entropy(logits, tensor(np.array([0, 1, -100, 2]))).numpy())
 
 
 def test_softmax_before_cross_entropy_is_noticed_once():
     p = np.exp(values(4, 3))
     p /= p.sum(axis=1, keepdims=True)
-    with pytest.warns(UserWarning, match="remove the softmax"):
-        F.cross_entropy(tensor(p), tensor(np.zeros(4, int)))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            F.cross_entropy(tensor(p), tensor(np.zeros(4, int)))
+    (warning,) = caught
+    assert "remove the softmax" in str(warning.message)
 
 
 def test_float64_is_cast_with_a_warning():
