@@ -7,6 +7,17 @@ size of the arena, and a schedule fits exactly the budgets from that number on. 
 between the blocks cost is paper 000's figure 3. Sources: best fit with wilderness preservation as
 in Lea's malloc; 512 B rounding as in PyTorch's caching allocator. Read next: `virtual.py`, which
 needs no hole of one piece.
+
+How others round, and where we differ: their arenas grow in segments from the driver, ours is one
+piece from the start, so ours fragments less than theirs ever could.
+
+- PyTorch (CUDACachingAllocator): multiples of 512 B. Up to 1 MiB from segments of 2 MiB, up to 10
+  MiB from segments of 20 MiB, above that a segment of its own in multiples of 2 MiB. A hole is
+  split if 512 B remain (small ones) or more than 1 MiB (large ones); never melts across segments.
+- TensorFlow, XLA, JAX (BFC): multiples of 256 B, holes in bins by powers of two; a hole is split if
+  it is twice the request, or 128 MiB larger; regions grow by doubling.
+- nnabla (the paper's own baseline): best fit by (bytes, address), up to 1 MiB in a pool apart.
+- Here: multiples of 512 B, one arena; a hole is always split, and always melts.
 """
 
 from __future__ import annotations
