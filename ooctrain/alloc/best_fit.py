@@ -9,7 +9,7 @@ in Lea's malloc; 512 B rounding as in PyTorch's caching allocator. Read next: `v
 needs no hole of one piece.
 
 How others round, and where we differ: their arenas grow in segments from the driver, ours is one
-piece from the start, so ours fragments less than theirs ever could.
+piece from the start, without borders that holes cannot melt across.
 
 - PyTorch (CUDACachingAllocator): multiples of 512 B. Up to 1 MiB from segments of 2 MiB, up to 10
   MiB from segments of 20 MiB, above that a segment of its own in multiples of 2 MiB. A hole is
