@@ -31,6 +31,7 @@ from ooctrain.sched.schedule import Plan
 from ooctrain.sched.vdnn import Vdnn
 from ooctrain.sched.vdnn_layers import VdnnAll, VdnnConv
 from ooctrain.sched.window import Window
+from ooctrain.sched.window_cyclic import WindowCyclic
 
 ENTRY_POINTS = "ooctrain.planners"
 PLANNERS: Mapping[str, Callable[..., Planner]] = MappingProxyType(
@@ -52,6 +53,7 @@ PLANNERS: Mapping[str, Callable[..., Planner]] = MappingProxyType(
         "vdnn-all": VdnnAll,
         "vdnn-conv": VdnnConv,
         "window": Window,
+        "window-cyclic": WindowCyclic,
     }
 )
 

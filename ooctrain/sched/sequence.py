@@ -8,7 +8,8 @@ variable after the other. Source: paper 000, section 3. Read next: `window.py`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 
 from ooctrain.sched.base import ListWriter, bound_to_device, last_uses
 from ooctrain.sched.budget import storages
@@ -24,16 +25,21 @@ class VariableSequence:
         granule: how sizes are rounded.
         pin_persistent: whether what persists never leaves the device. What `bound_to_device` names
             never does.
+        resting: initial variables that are on the device between steps, but may leave within one.
 
     Attributes:
         storage: for each variable its storage; `size_bytes` and `last_use` of each storage.
-        order: (call, storage) in order of use; `starts[k]` is where call k's part begins.
+        order: (call, storage) in order of use; `starts[k]` is where call k's part begins. After the
+            last call comes the end of the step, which uses what rests on the device.
+        positions: for each storage where it stands in `order`, ascending.
         touched: for each call its distinct storages.
         fresh_pinned: for each call the pinned storages that it is the first to write.
         pinned: storages that never leave the device.
     """
 
-    def __init__(self, trace: Trace, granule: Granule, pin_persistent: bool):
+    def __init__(
+        self, trace: Trace, granule: Granule, pin_persistent: bool, resting: Iterable[int] = ()
+    ):
         self.trace, self.granule = trace, granule
         self.storage, self.size_bytes = storages(trace, granule)
         self.last_use = _last_uses_of_storages(trace, self.storage)
@@ -41,6 +47,7 @@ class VariableSequence:
         if pin_persistent:
             pinned |= {v for pair in trace.end_variables.items() for v in pair}
         self.pinned = {self.storage[v] for v in pinned}
+        self.resting = tuple(v for v in resting if v not in self.pinned)
         self.workspace_bytes = [granule.granted(call.workspace_bytes) for call in trace.calls]
         self.touched = [
             list(dict.fromkeys(self.storage[v] for v in call.touched())) for call in trace.calls
@@ -54,11 +61,19 @@ class VariableSequence:
         for call, touched in enumerate(self.touched):
             self.order += [(call, root) for root in touched if root not in self.pinned]
             self.starts.append(len(self.order))
+        ends = [self.storage[trace.end_variables[v]] for v in self.resting]
+        self.order += [(len(trace.calls), root) for root in ends]
+        self.positions: dict[int, list[int]] = defaultdict(list)
+        for position, (_, root) in enumerate(self.order):
+            self.positions[root].append(position)
 
     def start(self) -> ListWriter:
-        """A writer at the start: pinned variables on the device, all others on the host."""
-        device = [v for v in self.trace.initial if v in self.pinned]
-        host = [v for v in self.trace.initial if v not in self.pinned]
+        """A writer at the start: what is pinned or rests there on the device, all else on the
+        host.
+        """
+        on_device = self.pinned.union(self.resting)
+        device = [v for v in self.trace.initial if v in on_device]
+        host = [v for v in self.trace.initial if v not in on_device]
         return ListWriter(self.trace, self.granule, device, host)
 
     def largest_need(self) -> tuple[int, str]:

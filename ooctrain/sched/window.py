@@ -17,8 +17,9 @@ a transfer. Parameters and optimizer slots may stay on the device where that is 
 
 from __future__ import annotations
 
+import bisect
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -31,6 +32,7 @@ from ooctrain.trace import Call, Trace
 
 Count = Literal["unique", "occurrence"]
 Place = Literal["auto", "device", "host"]
+Rank = Callable[["Walk", int], tuple[int, ...]]
 DEFAULT_SIZE = 1.5  # "according to ResNet50 experiment" (nnabla's lms.pyx); the paper states none
 SMALLEST_SIZE = 2**-20
 
@@ -98,7 +100,7 @@ class Window:
         plans = []
         for place, sequence in self._sequences(trace, granule):
             if sequence.largest_need()[0] <= budget_bytes:
-                writer, size = _walk(sequence, budget_bytes, self.size, self.count)
+                writer, size = walk(sequence, budget_bytes, self.size, self.count)
                 notes = {"window": size, "count": self.count, "persistent": place}
                 plans.append(make_plan(writer.finish(), trace, machine, notes))
         return [plan for plan in plans if plan.host_peak_bytes <= host_limit]
@@ -120,26 +122,30 @@ class Window:
         return smallest_budget(feasible, low, high) if feasible(high) else HOST_LACKS
 
 
-def _walk(
-    sequence: VariableSequence, budget_bytes: int, size: float, count: Count
-) -> tuple[ListWriter, float]:
+def walk(
+    sequence: VariableSequence, budget_bytes: int, size: float, count: Count,
+    rank: Rank | None = None,
+) -> tuple[ListWriter, float]:  # fmt: skip
     """The list, and the size of the window that led to it.
+
+    Without a `rank`, swap-outs are waited for in the order in which they began; with one, in
+    ascending rank, and a call's variables leave in that order too.
 
     The budget is the largest need or more. Each restart forbids at least one prefetch more, so that
     there is an end.
     """
     not_before = [0] * len(sequence.order)
     while True:
-        walk = _Walk(sequence, budget_bytes, size, count, not_before)
-        if walk.reaches_the_end():
-            return walk.writer, size
+        attempt = Walk(sequence, budget_bytes, size, count, not_before, rank)
+        if attempt.reaches_the_end():
+            return attempt.writer, size
         if count == "unique":
-            walk.forbid_prefetches()
+            attempt.forbid_prefetches()
         else:
             size = size / 2 if size > SMALLEST_SIZE else 0.0
 
 
-class _Walk:
+class Walk:
     """One walk of the window over the calls: paper 000's figure 2, steps (a), (b), (c).
 
     A storage is absent (not written yet, or on the host only), reserved (in the window, its memory
@@ -149,7 +155,8 @@ class _Walk:
     Attributes:
         head: first position of the sequence that is not in the window yet.
         in_window: for each storage, how often it occurs in the window.
-        leaving: storages that are leaving, oldest first.
+        leaving: storages that are leaving, oldest first; at the start, what rests on the device and
+            is not in the window yet.
     """
 
     def __init__(
@@ -159,15 +166,19 @@ class _Walk:
         size: float,
         count: Count,
         not_before: list[int],
+        rank: Rank | None,
     ):
         self.sequence, self.budget_bytes, self.not_before = sequence, budget_bytes, not_before
+        self.rank = rank
         self.counts_each = count == "occurrence"
         self.writer = sequence.start()
-        self.present_bytes, self.leaving_bytes, self.window_bytes = self.writer.ledger_bytes, 0, 0
+        self.leaving = dict.fromkeys(sequence.resting)
+        self.leaving_bytes = sum(sequence.size_bytes[v] for v in sequence.resting)
+        self.present_bytes = self.writer.ledger_bytes - self.leaving_bytes
+        self.window_bytes = 0
         self.most_in_window = size * (budget_bytes - self.present_bytes)
         self.head = 0
         self.in_window = [0] * len(sequence.storage)
-        self.leaving: dict[int, None] = {}
         self.present: set[int] = set()
         self.reserved: set[int] = set()
         self.version = list(range(len(sequence.storage)))  # of each storage, the variable it holds
@@ -236,25 +247,39 @@ class _Walk:
         return True
 
     def _make_room(self, size_bytes: int) -> bool:
-        """Step (b): waits for swap-outs, oldest first, until so many bytes are free."""
+        """Step (b): waits for swap-outs until so many bytes are free, the oldest first."""
         while self.present_bytes + self.leaving_bytes + size_bytes > self.budget_bytes:
             if not self.leaving:
                 return False
-            oldest = next(iter(self.leaving))
-            del self.leaving[oldest]
-            self.leaving_bytes -= self.sequence.size_bytes[oldest]
-            self.writer.free(self.version[oldest])
+            root = next(iter(self._ranked(self.leaving)))
+            del self.leaving[root]
+            self.leaving_bytes -= self.sequence.size_bytes[root]
+            self.writer.swap_out(self.version[root])  # listed already, except for what rested here
+            self.writer.free(self.version[root])
         return True
+
+    def next_use(self, root: int) -> int:
+        """Position of a storage's next use outside the window; past the end if there is none."""
+        positions = self.sequence.positions[root]
+        after = bisect.bisect_left(positions, self.head)
+        return positions[after] if after < len(positions) else len(self.sequence.order)
+
+    def _ranked(self, roots: Collection[int]) -> Collection[int]:
+        rank = self.rank
+        return roots if rank is None else sorted(roots, key=lambda root: rank(self, root))
 
     def _leave(self, call: Call) -> None:
         """Step (c): what the call used and is not in the window again is freed or swapped out."""
         sequence = self.sequence
+        parting = []
         for _, root in sequence.order[sequence.starts[call.id] : sequence.starts[call.id + 1]]:
             self.in_window[root] -= 1
             if self.counts_each or self.in_window[root] == 0:
                 self.window_bytes -= sequence.size_bytes[root]
             if self.in_window[root] == 0:
-                self._part_with(root, call.id)
+                parting.append(root)
+        for root in self._ranked(parting):
+            self._part_with(root, call.id)
         for root in sequence.touched[call.id]:
             if root in sequence.pinned and sequence.last_use[root] <= call.id:
                 self.writer.free(self.version[root])
