@@ -1,0 +1,229 @@
+# %% [markdown]
+# # 08 Static planning
+#
+# **Goal:** place all blocks of a training step before it begins; see how close that comes to what
+# no placement can beat.
+# **Prerequisites:** 06. **Minutes:** 20.
+# **Paper:** 004, section 4.4 (static first fit, pools).
+#
+# Best fit decides with its eyes closed: it does not know how long a block will live. But a
+# training step is a list, and the list is known. So the whole placement can be worked out before
+# the first step, and at run time there is nothing left to search.
+
+# %%
+import time
+
+from lesson import Lesson
+
+import ooctrain as oc
+from ooctrain.alloc import replay
+from ooctrain.alloc.first_fit import FirstFit
+from ooctrain.alloc.log import foresee
+from ooctrain.alloc.paper import PaperMemory
+from ooctrain.alloc.static import pack
+from ooctrain.errors import PlanMismatch
+from ooctrain.execution.record import allocation_log
+from ooctrain.report.charts import Area, areas_svg, stacked_svg
+from ooctrain.rewrite import apply_rewrites
+from ooctrain.units import GIB, MIB, Granule, format_bytes
+
+lesson = Lesson("08 static planning")
+
+# %% [markdown]
+# ## Rectangles
+#
+# A block with a size and a lifetime is a rectangle: as wide as it lives, as high as it is large.
+# Placing the blocks means pushing rectangles up and down until none overlap, as low as possible.
+# We take one step of ResNet-50, swapping with a budget of 20 %.
+
+# %%
+lesson.cell("lifetimes of a training step")
+batch, whole = 64, Granule(1, ranges=False)
+model = oc.models.build("resnet50", num_classes=1000, stem="imagenet")
+trace = apply_rewrites(oc.trace(model, (batch, 3, 224, 224), threads=1), ("fuse", "share_storage"))
+plan = oc.plan(trace, "20%", "window:persistent=host", "v100-16gb-nvlink", whole)
+log = allocation_log(plan.trace, plan.schedule, plan.peak_bytes, steps=1)
+lives = foresee(log.requests, log.parameters).lifetimes
+longest = max(lives, key=lambda life: life.end - life.begin)
+print(f"    {len(lives)} blocks; the longest life is that of {longest.tag}")
+
+# %% [markdown]
+# ## What no placement can beat
+#
+# At each moment some blocks are live. Their sum, at its largest, is a lower bound: nobody can
+# place them in less. It is the same number that the planner's ledger has as its peak.
+
+# %%
+lesson.cell("a lower bound")
+change = {}
+for life in lives:
+    change[life.begin] = change.get(life.begin, 0) + life.nbytes
+    change[life.end] = change.get(life.end, 0) - life.nbytes
+live = least = 0
+for moment in sorted(change):
+    live += change[moment]
+    least = max(least, live)
+print(f"    at least {format_bytes(least)}; the ledger's peak is {format_bytes(plan.peak_bytes)}")
+
+# %% [markdown]
+# ## First fit in fifteen lines
+#
+# Take the blocks one by one. Each goes to the lowest address at which nothing lies that lives at
+# the same time. Paper 004 takes them in the order of the list. **By what share does that exceed
+# the lower bound?**
+
+# %%
+lesson.cell("first fit in list order")
+
+
+def first_fit(order):
+    """{block: offset}, the blocks taken in this order."""
+    placed = {}
+    for block in order:
+        life = lives[block]
+        beside = sorted(
+            (offset, offset + lives[other].nbytes)
+            for other, offset in placed.items()
+            if lives[other].begin < life.end and life.begin < lives[other].end
+        )
+        offset = 0
+        for lo, hi in beside:
+            if lo - offset >= life.nbytes:
+                break
+            offset = max(offset, hi)
+        placed[block] = offset
+    return placed
+
+
+def extent(placed):
+    """What a placement takes of memory."""
+    return max(offset + lives[block].nbytes for block, offset in placed.items())
+
+
+lesson.predict("list order: more than the bound", guess=0.1)
+in_list_order = first_fit(range(len(lives)))
+list_gap = extent(in_list_order) / least - 1
+lesson.reveal("list order: more than the bound", list_gap)
+
+# %% [markdown]
+# ## The large ones first
+#
+# Who packs a car begins with the suitcases. We know all blocks, so we may take them in any order.
+# **And now?**
+
+# %%
+lesson.cell("first fit by size")
+lesson.predict("by size: more than the bound", guess=0.05)
+by_size = first_fit(sorted(range(len(lives)), key=lambda block: -lives[block].nbytes))
+size_gap = extent(by_size) / least - 1
+lesson.reveal("by size: more than the bound", size_gap)
+
+
+def picture(title, placed):
+    """A placement as rectangles; what is smaller than 512 KiB would not be seen."""
+    areas = [
+        Area(
+            lives[block].begin,
+            lives[block].end,
+            offset / GIB,
+            (offset + lives[block].nbytes) / GIB,
+            lives[block].tag,
+            int(lives[block].parameter),
+        )
+        for block, offset in placed.items()
+        if lives[block].nbytes > MIB // 2
+    ]
+    return areas_svg(
+        title,
+        areas,
+        x_axis="request",
+        y_axis="address, GiB",
+        legend=("activations and gradients", "parameters"),
+        limits=[("no placement is lower", least / GIB)],
+        y_top=extent(in_list_order) / GIB,
+    )
+
+
+lesson.picture(
+    "08_placements.svg",
+    stacked_svg(
+        [picture("In list order", in_list_order), picture("The large ones first", by_size)]
+    ),
+)
+
+# %% [markdown]
+# ## The library's, and the others
+#
+# `first-fit` and `first-fit-by-size` are these two. The first has paper 004's pools: parameters and
+# their gradients lie in one of their own (the third pool is the host's), because small blocks that
+# stay long would cut the other pool to pieces. We replay the same log over all allocators.
+
+# %%
+lesson.cell("all allocators on one log")
+names = (
+    "best-fit",
+    "first-fit",
+    "first-fit:pools=1",
+    "first-fit-by-size",
+    "buddy",
+    "va:chunk=64KiB",
+)
+found = {name: replay(log, name) for name in names}
+for name, row in found.items():
+    reserved = row.stats.peak_reserved_bytes
+    print(
+        f"      {name:<18} {format_bytes(reserved):>9}, {reserved / least - 1:6.1%} over the bound"
+    )
+forecast = foresee(log.requests, log.parameters)
+ours = pack(forecast, Granule(1, False), "list", pools=1).extent_bytes
+
+# %% [markdown]
+# Static planning by size beats best fit, but virtual addressing beats both: it does not need any
+# placement at all. Why have the static ones then? They need no virtual memory, no search at run
+# time, and their answer is known before the step. On a device without `cuMemMap` they are what
+# there is.
+#
+# ## The price: nothing unforeseen
+#
+# A static plan serves exactly the requests it has foreseen, in order. Anything else is refused,
+# because its place may be taken.
+
+# %%
+lesson.cell("an unforeseen request")
+static = FirstFit(PaperMemory(1 << 40))
+static.load_plan(forecast)
+static.allocate(lives[0].nbytes, lives[0].tag)
+try:
+    static.allocate(12345, "a surprise")
+    refused = ""
+except PlanMismatch as error:
+    refused = str(error)
+    print("   ", refused.replace("\n", "\n    "))
+started = time.perf_counter()
+pack(forecast, Granule(512, False), "list", pools=2)
+print(f"    planning {len(lives)} blocks took {(time.perf_counter() - started) * 1e3:.0f} ms, once")
+
+# %% [markdown]
+# ## Exercises
+#
+# 1. Three blocks of sizes 2, 1 and 3 live in [0, 2), [1, 4) and [3, 5). What is the lower bound?
+# 2. First fit in list order gives the third block of exercise 1 which offset?
+# 3. And with the largest first, what is the extent?
+
+# %%
+lesson.cell("exercises")
+lesson.exercise("1. lower bound", lambda a: a == 4, None)
+lesson.exercise("2. offset of the third", lambda a: a == 3, None)
+lesson.exercise("3. extent by size", lambda a: a == 4, None)
+
+# %%
+assert least == plan.peak_bytes
+assert 0 < size_gap < list_gap
+assert ours == extent(in_list_order), "the library's list order is ours"
+assert (
+    found["first-fit-by-size"].stats.peak_reserved_bytes
+    < found["best-fit"].stats.peak_reserved_bytes
+)
+assert found["va:chunk=64KiB"].stats.peak_reserved_bytes < 1.02 * least
+assert "foreseen" in refused
+print("\nall asserts passed")
