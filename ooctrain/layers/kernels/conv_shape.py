@@ -100,3 +100,8 @@ class ConvShape:
     def flops(self) -> int:
         """Operations of the direct algorithm: a multiply and an add for each tap, in each part."""
         return 2 * self.n * self.k * self.oh * self.ow * self.cg * self.r * self.s
+
+    def ends(self, *, backward: bool) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
+        """(H, W, channels) of what is read and of what is written; backward reads dy, writes dx."""
+        inner, outer = (self.h, self.w, self.c), (self.oh, self.ow, self.k)
+        return (outer, inner) if backward else (inner, outer)

@@ -276,6 +276,7 @@ multiply_rows = _make_rows_kernel(MR)
 #   C[c0 + i c_step + j] (+)= sum_b sum_k a[a0 + A(b) + k a_step + i] * B[b0 + B(b) + k b_step + j]
 #   for OUTER_MR neighbouring elements i; A(b) and B(b) are read from `tables`. All COLUMNS elements
 #   of a row of B are read, only `columns` of a row of C are written. `multiply_outer_one` does a
-#   single row, for counts that OUTER_MR does not divide.
+#   single row, for counts that OUTER_MR does not divide; `multiply_outer_wide` does MR rows.
 multiply_outer = _make_outer_kernel(OUTER_MR)
+multiply_outer_wide = _make_outer_kernel(MR)
 multiply_outer_one = _make_outer_kernel(1)

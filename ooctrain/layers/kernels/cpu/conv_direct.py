@@ -12,7 +12,6 @@ next: `direct_weights.py`, then `conv_winograd.py`.
 
 from __future__ import annotations
 
-import numpy as np
 from numba import types
 
 from ooctrain.layers.kernels.conv_shape import ConvShape
@@ -24,14 +23,14 @@ from ooctrain.layers.kernels.cpu.brgemm import (
 from ooctrain.layers.kernels.cpu.direct_plan import (
     PHASE_FIELDS,
     Correlation,
-    DirectPlan,
     plan_forward,
     plan_grad_input,
-    plan_grad_weight,
 )
 from ooctrain.layers.kernels.cpu.direct_weights import add_outer_products
+from ooctrain.layers.kernels.cpu.direct_weights_plan import plan_grad_weight
 from ooctrain.layers.kernels.cpu.jit import inner, kernel
 from ooctrain.layers.kernels.cpu.partials import sum_partials
+from ooctrain.layers.kernels.cpu.plan import views, write_bias
 from ooctrain.layers.kernels.cpu.pool import ThreadPool
 from ooctrain.layers.kernels.cpu.tiling import PANEL, chunk_items
 from ooctrain.layers.kernels.cpu.window import (
@@ -41,6 +40,7 @@ from ooctrain.layers.kernels.cpu.window import (
     pack_transposed,
 )
 
+STRIPS = PANEL // COLUMNS  # register tiles that lie side by side in a panel
 PACK_FLOPS = 20  # packing an element takes as long as so many operations of the multiplying loop
 _floats = types.float32[::1]
 _whole = types.int64
@@ -117,24 +117,34 @@ def _list_pixels(tables, rows, p, phase, image, images, q0, q1, base):
 
 
 @inner
-def _multiply_block(source, space, weights_at, tables, rows, p, phase, panel, pixels, y):
-    """All pixels of a block times one panel."""
-    record = phase * PHASE_FIELDS
-    group, first = panel // p.panels, panel % p.panels * PANEL
-    columns, channel = p.out_cg - first, group * p.out_cg + first
-    for part in range(0, min(PANEL, columns), COLUMNS):
-        tile = 0
-        while tile < pixels:
+def _multiply_block(source, space, weights_at, size, tables, rows, p, phase, panels, pixels, y):
+    """All pixels of a block times the panels [panels[0], panels[1]), whose weights start at
+    weights_at, `size` elements apart.
+
+    The inner loop goes over what is reused: panels if all of them fit the first-level cache
+    together, then the output is written in order; else pixels.
+    """
+    strips = (panels[1] - panels[0]) * STRIPS
+    tiles = (pixels + MR - 1) // MR
+    outside, inside = (tiles, strips) if p.by_tiles == 1 else (strips, tiles)
+    for i in range(outside):
+        for j in range(inside):
+            tile, strip = (i, j) if p.by_tiles == 1 else (j, i)
+            panel, part = panels[0] + strip // STRIPS, strip % STRIPS * COLUMNS
+            group, first = panel // p.panels, panel % p.panels * PANEL + part
+            if first >= p.out_cg:
+                continue
             # The last tile overlaps its neighbour rather than being cut: the same values are
             # written twice.
-            start = max(0, min(tile, pixels - MR))
+            start = max(0, min(tile * MR, pixels - MR))
+            channel, record = group * p.out_cg + first, phase * PHASE_FIELDS
             multiply_rows(
                 source, group * p.in_cg, tables, rows + start,
                 p.tap_table + tables[record + 2], tables[record + 3],
-                space, weights_at + part, p.run, space, p.bias_at + channel + part,
-                y, channel + part, rows + p.rows_capacity + start, columns - part,
+                space, weights_at + strip // STRIPS * size + part, p.run,
+                space, p.bias_at + channel,
+                y, channel, rows + p.rows_capacity + start, p.out_cg - first,
             )  # fmt: skip
-            tile += MR
 
 
 @inner
@@ -186,10 +196,10 @@ def _block(x, w, y, space, tables, p, block, panel_lo, panel_hi, thread):
         if size == 0:
             _write_bias(space, tables, rows + p.rows_capacity, p, panel_lo, panel_hi, pixels, y)
             continue
-        for panel in range(panel_lo, panel_hi):
-            weights_at = p.packed_at + tables[record + 4]
-            weights_at += thread * p.packed_stride if p.private == 1 else panel * size
-            _multiply_block(source, space, weights_at, tables, rows, p, phase, panel, pixels, y)
+        weights_at = p.packed_at + tables[record + 4]
+        weights_at += thread * p.packed_stride if p.private == 1 else panel_lo * size
+        panels = panel_lo, panel_hi
+        _multiply_block(source, space, weights_at, size, tables, rows, p, phase, panels, pixels, y)
 
 
 @kernel(
@@ -225,21 +235,10 @@ def _correlate(x, w, y, space, tables, p, lo, hi, thread):
 # --- drivers ---
 
 
-def _views(plan: DirectPlan, workspace: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The workspace as float32 and as int64, the plan's tables written to its front."""
-    space = workspace[: plan.size_floats * 4]
-    tables = space.view(np.int64)
-    tables[: len(plan.tables)] = plan.tables
-    return space.view(np.float32), tables
-
-
 def _run_correlation(pool, shape, plan, source, w, bias, target, workspace) -> None:
-    space, tables = _views(plan, workspace)
+    space, tables = views(plan, workspace)
     p = plan.numbers
-    end = p.bias_at + p.out_c
-    space[p.bias_at : end + PANEL] = 0.0
-    if bias is not None:
-        space[p.bias_at : end] = bias
+    write_bias(space, p.bias_at, p.out_c, bias)
     source, w, target = source.reshape(-1), w.reshape(-1), target.reshape(-1)
     if not p.private:
         panels = p.phases * p.panels * p.groups
@@ -263,7 +262,7 @@ def grad_input(pool: ThreadPool, shape: ConvShape, dy, w, dx, workspace) -> None
 def grad_weight(pool: ThreadPool, shape: ConvShape, x, dy, dw, workspace) -> None:
     """dw = sum over pixels of dy (outer) x. See `conv2d.grad_weight`."""
     plan = plan_grad_weight(shape, pool.threads)
-    space, tables = _views(plan, workspace)
+    space, tables = views(plan, workspace)
     p = plan.numbers
     flat = dw.reshape(-1)
     chunk = chunk_items(p.items, shape.flops)

@@ -12,7 +12,6 @@ Read next: `winograd_transforms.py`.
 
 from __future__ import annotations
 
-import numpy as np
 from numba import types
 
 from ooctrain.layers.kernels.conv_shape import ConvShape
@@ -25,13 +24,13 @@ from ooctrain.layers.kernels.cpu.brgemm import (
 )
 from ooctrain.layers.kernels.cpu.jit import inner, kernel
 from ooctrain.layers.kernels.cpu.partials import sum_partials
+from ooctrain.layers.kernels.cpu.plan import views, write_bias
 from ooctrain.layers.kernels.cpu.pool import ThreadPool
 from ooctrain.layers.kernels.cpu.tiling import PANEL, chunk_items
 from ooctrain.layers.kernels.cpu.vector import VL
 from ooctrain.layers.kernels.cpu.winograd_plan import (
     Correlation,
     WeightGradient,
-    WinogradPlan,
     plan_correlation,
     plan_grad_weight,
 )
@@ -227,20 +226,11 @@ def _grad_weight(x, dy, dw, space, tables, p, lo, hi, thread):
 # --- drivers ---
 
 
-def _views(plan: WinogradPlan, workspace: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    space = workspace[: plan.size_floats * 4]
-    return space.view(np.float32), space.view(np.int64)
-
-
 def _run_correlation(pool, plan, source, w, bias, target, workspace) -> None:
-    space, tables = _views(plan, workspace)
+    space, tables = views(plan, workspace)
     p = plan.numbers
-    end = p.bias_at + p.out_c
-    # PANEL zeros follow the bias: products start from zero, the bias is added after the last
-    # transform.
-    space[p.bias_at : end + PANEL] = 0.0
-    if bias is not None:
-        space[p.bias_at : end] = bias
+    # Products start from the zeros behind the bias, which is added after the last transform.
+    write_bias(space, p.bias_at, p.out_c, bias)
     source, w, target = source.reshape(-1), w.reshape(-1), target.reshape(-1)
     product_flops = 2 * p.planes * p.tiles * p.in_c * p.out_c
     chunk = chunk_items(p.items, product_flops)
@@ -269,7 +259,7 @@ def grad_input(pool: ThreadPool, shape: ConvShape, m: int, dy, w, dx, workspace)
 def grad_weight(pool: ThreadPool, shape: ConvShape, m: int, x, dy, dw, workspace) -> None:
     """dw from x and dy with tiles of m x m. See `conv2d.grad_weight`."""
     plan = plan_grad_weight(shape, m, pool.threads)
-    space, tables = _views(plan, workspace)
+    space, tables = views(plan, workspace)
     p, flat = plan.numbers, dw.reshape(-1)
     tables[p.table_at] = 0
     chunk = chunk_items(p.items, 2 * p.planes * p.tiles * p.in_c * p.out_c)

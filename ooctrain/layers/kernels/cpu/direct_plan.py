@@ -15,17 +15,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Generic, NamedTuple, TypeVar
+from typing import NamedTuple
 
 from ooctrain.layers.kernels.conv_shape import ConvShape
-from ooctrain.layers.kernels.cpu.tiling import PANEL, ROWS, aligned, ceil_div, place
+from ooctrain.layers.kernels.cpu.plan import Plan
+from ooctrain.layers.kernels.cpu.tiling import (
+    PANEL,
+    ROWS,
+    aligned,
+    ceil_div,
+    cut_blocks,
+    place,
+)
 
 PHASE_FIELDS = 6  # integers of one phase in the tables
 MIN_ITEMS = 32  # work items wanted, so that many threads share them evenly
 PRIVATE_PIXELS = 1024  # with no more pixels than this, weights are packed where they are used
-GRADIENT_ITEMS = 8  # work items wanted of a gradient of the weights
-GRADIENT_PIXELS = 256  # of a block: its window of PANEL channels fits the first-level cache
-MAX_PARTS = 4  # parts of the batch whose partial weight gradients are kept
+FEW_WEIGHTS = 4096  # floats: half of a first-level cache of 32 KiB
 
 
 class Correlation(NamedTuple):
@@ -59,6 +65,7 @@ class Correlation(NamedTuple):
     backward: int  # 1: weights are read for the gradient of the input
     copied: int  # 1: source pixels are copied into a zero-bordered window first
     private: int  # 1: each item packs its own panel of weights; 0: all are packed beforehand
+    by_tiles: int  # 1: pixels outside, panels inside: the weights stay in the first-level cache
     block_images: int
     block_rows: int
     row_blocks: int
@@ -76,71 +83,6 @@ class Correlation(NamedTuple):
     packed_stride: int  # from one thread's private panel to the next
     window_at: int
     window_stride: int
-
-
-class WeightGradient(NamedTuple):
-    """Integers of a gradient of the weights: a row of dW is a filter, columns are its elements."""
-
-    images: int
-    in_h: int
-    in_w: int
-    in_c: int
-    out_h: int
-    out_w: int
-    out_c: int
-    groups: int
-    in_cg: int
-    out_cg: int
-    step_h: int  # in the window, from one output row to the next
-    step_w: int
-    skip_h: int  # in the source, from one window row to the next
-    skip_w: int
-    top: int
-    left: int
-    merged: int  # 1: few channels; all taps of a filter row are one run of columns
-    flat: int  # 1: the window's pixels are exactly the output's, so a block is one run of pixels
-    taps: int
-    tap_columns: int  # columns of dW that lie side by side at one tap
-    panels: int  # of one group's channels
-    item_panels: int
-    panel_items: int  # of one group
-    weight_row: int
-    filter_rows: int  # filters of one item
-    filter_items: int  # of one group
-    block_images: int
-    block_rows: int
-    row_blocks: int
-    blocks: int
-    parts: int
-    items: int
-    pitch: int  # elements from one window pixel to the next
-    window_h: int
-    window_w: int
-    rows_capacity: int
-    tap_table: int
-    rows_at: int
-    partials_at: int
-    partial_stride: int
-    window_at: int
-    window_stride: int
-
-
-Numbers = TypeVar("Numbers", Correlation, WeightGradient)
-
-
-@dataclass(frozen=True, slots=True)
-class DirectPlan(Generic[Numbers]):
-    """A plan's integers, the tables at the front of its workspace, and the whole size.
-
-    Args:
-        numbers: what the kernel reads.
-        tables: int64 values that the driver writes to the front of the workspace.
-        size_floats: size of the workspace.
-    """
-
-    numbers: Numbers
-    tables: tuple[int, ...]
-    size_floats: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,24 +123,6 @@ def backward_axis(inner: int, filter_taps: int, stride: int, dilation: int, befo
     return _Grid(first, last - first + 1, 1, stride, tuple(phases))
 
 
-def cut_blocks(images: int, rows: int, columns: int, target: int) -> tuple[int, int]:
-    """(images, rows) of a block of about `target` pixels: rows of one image, or whole images.
-
-    Of the sizes from half the target up, the one whose register tiles of ROWS pixels are the
-    fullest.
-    """
-    unit, most = (columns, rows) if rows * columns >= target else (rows * columns, images)
-    largest = max(1, min(most, target // unit))
-
-    def idle_share(size: int) -> float:
-        whole, rest = divmod(most, size)
-        tiles = whole * ceil_div(size * unit, ROWS) + ceil_div(rest * unit, ROWS)
-        return tiles * ROWS / (most * unit)
-
-    size = min(range(largest, (largest - 1) // 2, -1), key=idle_share)
-    return (1, size) if unit == columns and most == rows else (size, rows)
-
-
 def _tap_range(axis: _Grid) -> tuple[int, int]:
     taps = [tap for _, taps in axis.phases for tap, _ in taps] or [0]
     return min(taps), max(taps)
@@ -211,35 +135,25 @@ def _inside(axis: _Grid, extent: int) -> bool:
     return axis.first * axis.in_step + low >= 0 and last + high < extent
 
 
-def _plan_correlation(
-    shape: ConvShape, rows: _Grid, columns: _Grid, *, backward: bool, threads: int
-) -> DirectPlan[Correlation]:
-    if backward:
-        in_h, in_w, in_c, out_h, out_w, out_c = (
-            shape.oh,
-            shape.ow,
-            shape.k,
-            shape.h,
-            shape.w,
-            shape.c,
-        )
-    else:
-        in_h, in_w, in_c, out_h, out_w, out_c = (
-            shape.h,
-            shape.w,
-            shape.c,
-            shape.oh,
-            shape.ow,
-            shape.k,
-        )
-    in_cg, out_cg = in_c // shape.groups, out_c // shape.groups
+@dataclass(frozen=True, slots=True)
+class _Taps:
+    """All phases, and how many elements lie side by side at each of their taps."""
+
+    phases: tuple[_Phase, ...]
+    run: int
+    copied: bool  # some tap reads outside the source
+
+    @property
+    def count(self) -> int:
+        return sum(len(phase.taps) for phase in self.phases)
+
+
+def _taps_of(shape: ConvShape, rows: _Grid, columns: _Grid, *, backward: bool) -> _Taps:
+    (in_h, in_w, in_c), _ = shape.ends(backward=backward)
     # Forward: in an image row the S taps and their channels lie side by side, so they are read as
     # one run.
     merged = not backward and shape.groups == 1 and shape.dilation[1] == 1
-    run = shape.s * shape.c if merged else in_cg
-    low_h, high_h = _tap_range(rows)
-    low_w, high_w = _tap_range(columns)
-    phases = [
+    phases = tuple(
         _Phase(
             shift_h,
             shift_w,
@@ -252,66 +166,101 @@ def _plan_correlation(
         )
         for shift_h, taps_h in rows.phases
         for shift_w, taps_w in columns.phases
-    ]
-    taps = sum(len(phase.taps) for phase in phases)
-
-    copied = not (_inside(rows, in_h) and _inside(columns, in_w))
-    panels = ceil_div(out_cg, PANEL)
-    all_panels = panels * shape.groups
-    weight_floats = all_panels * taps * run * PANEL
-    pixels = shape.n * rows.count * columns.count
-    private = (
-        not copied and pixels <= PRIVATE_PIXELS and weight_floats > shape.n * in_h * in_w * in_c
     )
+    copied = not (_inside(rows, in_h) and _inside(columns, in_w))
+    return _Taps(phases, shape.s * shape.c if merged else in_c // shape.groups, copied)
+
+
+class _Cut(NamedTuple):
+    """Blocks of pixels, and the panels of filters that one item multiplies them with."""
+
+    private: bool
+    block_images: int
+    block_rows: int
+    row_blocks: int
+    blocks: int
+    item_panels: int
+    items: int
+
+
+def _cut(shape: ConvShape, rows: _Grid, columns: _Grid, taps: _Taps, in_size: int, in_c: int,
+         all_panels: int) -> _Cut:  # fmt: skip
+    pixels = shape.n * rows.count * columns.count
+    weights = all_panels * taps.count * taps.run * PANEL
+    private = not taps.copied and pixels <= PRIVATE_PIXELS and weights > shape.n * in_size
     # Source pixels of a block should stay in the second-level cache beside a panel of weights.
     target = PRIVATE_PIXELS if private else max(48, min(256, 98304 // in_c))
     block_images, block_rows = cut_blocks(shape.n, rows.count, columns.count, target)
     row_blocks = ceil_div(rows.count, block_rows)
     blocks = ceil_div(shape.n, block_images) * row_blocks
     if private:
-        item_panels, items = 1, all_panels
-    else:
-        shares = min(all_panels, ceil_div(MIN_ITEMS, blocks), 4 if copied else all_panels)
-        item_panels = ceil_div(all_panels, shares)
-        items = blocks * ceil_div(all_panels, item_panels)
+        return _Cut(private, block_images, block_rows, row_blocks, blocks, 1, all_panels)
+    most = 4 if taps.copied else all_panels
+    shares = min(all_panels, ceil_div(MIN_ITEMS, blocks), most)
+    item_panels = ceil_div(all_panels, shares)
+    items = blocks * ceil_div(all_panels, item_panels)
+    return _Cut(private, block_images, block_rows, row_blocks, blocks, item_panels, items)
 
-    window_h = (block_rows - 1) * rows.in_step + high_h - low_h + 1 if copied else in_h
-    window_w = (columns.count - 1) * columns.in_step + high_w - low_w + 1 if copied else in_w
-    window_floats = aligned(block_images * window_h * window_w * in_c) if copied else 0
-    capacity = block_images * block_rows * columns.count + ROWS
-    tables = _phase_tables(phases, low_h, low_w, window_w, in_c, run, shape.cg, all_panels, private)
-    panel_floats = aligned(taps * run * PANEL)
-    packed_floats = panel_floats * threads if private else weight_floats
+
+def _plan_correlation(
+    shape: ConvShape, rows: _Grid, columns: _Grid, *, backward: bool, threads: int
+) -> Plan[Correlation]:
+    (in_h, in_w, in_c), (out_h, out_w, out_c) = shape.ends(backward=backward)
+    out_cg = out_c // shape.groups
+    taps = _taps_of(shape, rows, columns, backward=backward)
+    panels = ceil_div(out_cg, PANEL)
+    all_panels = panels * shape.groups
+    cut = _cut(shape, rows, columns, taps, in_h * in_w * in_c, in_c, all_panels)
+    (low_h, high_h), (low_w, high_w) = _tap_range(rows), _tap_range(columns)
+    window_h, window_w, window_floats = in_h, in_w, 0
+    if taps.copied:
+        window_h = (cut.block_rows - 1) * rows.in_step + high_h - low_h + 1
+        window_w = (columns.count - 1) * columns.in_step + high_w - low_w + 1
+        window_floats = aligned(cut.block_images * window_h * window_w * in_c)
+    capacity = cut.block_images * cut.block_rows * columns.count + ROWS
+    weight_floats = taps.count * taps.run * PANEL  # of a panel
+    by_tiles = cut.item_panels * weight_floats <= FEW_WEIGHTS
+    shared = 1 if cut.private else all_panels
+    tables = _phase_tables(taps, low_h, low_w, window_w, in_c, shape.cg, shared)
     rows_at, bias_at, packed_at, window_at, size_floats = place(
         2 * len(tables),
         2 * 2 * capacity * threads,
         out_c + PANEL,
-        packed_floats,
+        aligned(weight_floats) * threads if cut.private else all_panels * weight_floats,
         window_floats * threads,
     )[1:]
     numbers = Correlation(
         images=shape.n, in_h=in_h, in_w=in_w, in_c=in_c, out_h=out_h, out_w=out_w, out_c=out_c,
-        groups=shape.groups, in_cg=in_cg, out_cg=out_cg, panels=panels, q_h0=rows.first,
-        q_h=rows.count, q_w0=columns.first, q_w=columns.count, in_step_h=rows.in_step,
-        in_step_w=columns.in_step, out_step_h=rows.out_step, out_step_w=columns.out_step,
-        low_h=low_h, low_w=low_w, phases=len(phases), taps=taps, run=run, weight_row=shape.r *
-        shape.s * shape.cg, backward=int(backward), copied=int(copied), private=int(private),
-        block_images=block_images, block_rows=block_rows, row_blocks=row_blocks, blocks=blocks,
-        item_panels=item_panels, items=items, window_h=window_h, window_w=window_w,
-        rows_capacity=capacity, tap_table=PHASE_FIELDS * len(phases), source_table=PHASE_FIELDS *
-        len(phases) + taps, rows_at=rows_at // 2, bias_at=bias_at, packed_at=packed_at,
-        packed_stride=panel_floats, window_at=window_at, window_stride=window_floats,
+        groups=shape.groups, in_cg=in_c // shape.groups, out_cg=out_cg, panels=panels,
+        q_h0=rows.first, q_h=rows.count, q_w0=columns.first, q_w=columns.count,
+        in_step_h=rows.in_step, in_step_w=columns.in_step, out_step_h=rows.out_step,
+        out_step_w=columns.out_step, low_h=low_h, low_w=low_w, phases=len(taps.phases),
+        taps=taps.count, run=taps.run, weight_row=shape.r * shape.s * shape.cg,
+        backward=int(backward), copied=int(taps.copied), private=int(cut.private),
+        by_tiles=int(by_tiles), block_images=cut.block_images, block_rows=cut.block_rows,
+        row_blocks=cut.row_blocks, blocks=cut.blocks, item_panels=cut.item_panels,
+        items=cut.items, window_h=window_h, window_w=window_w, rows_capacity=capacity,
+        tap_table=PHASE_FIELDS * len(taps.phases),
+        source_table=PHASE_FIELDS * len(taps.phases) + taps.count, rows_at=rows_at // 2,
+        bias_at=bias_at, packed_at=packed_at, packed_stride=aligned(weight_floats),
+        window_at=window_at, window_stride=window_floats,
     )  # fmt: skip
-    return DirectPlan(numbers, tables, size_floats)
+    return Plan(numbers, size_floats, tables)
 
 
-def _phase_tables(phases, low_h, low_w, window_w, in_c, run, filter_channels, all_panels, private):
-    """Phase records, then for each tap its offset in the window, then its offset in a filter."""
-    records, offsets, sources = [], [], []
-    for phase in phases:
+def _phase_tables(
+    taps: _Taps, low_h: int, low_w: int, window_w: int, in_c: int, filter_channels: int, shared: int
+) -> tuple[int, ...]:
+    """Phase records, then for each tap its offset in the window, then its offset in a filter.
+
+    All `shared` panels of a phase lie together; a private panel holds its phases one after another.
+    """
+    records: list[int] = []
+    offsets: list[int] = []
+    sources: list[int] = []
+    for phase in taps.phases:
         first = len(offsets)
-        # All panels of a phase lie together; a private panel holds its phases one after another.
-        weights = first * run * PANEL * (1 if private else all_panels)
+        weights = first * taps.run * PANEL * shared
         records += [phase.shift_h, phase.shift_w, first, len(phase.taps), weights]
         records += [0] * (PHASE_FIELDS - 5)
         offsets += [((y - low_h) * window_w + x - low_w) * in_c for y, x, _ in phase.taps]
@@ -320,7 +269,7 @@ def _phase_tables(phases, low_h, low_w, window_w, in_c, run, filter_channels, al
 
 
 @lru_cache(maxsize=1024)
-def plan_forward(shape: ConvShape, threads: int) -> DirectPlan[Correlation]:
+def plan_forward(shape: ConvShape, threads: int) -> Plan[Correlation]:
     """The gather that computes y from x."""
     top, _, left, _ = shape.padding
     rows = forward_axis(shape.oh, shape.r, shape.stride[0], shape.dilation[0], top)
@@ -329,69 +278,9 @@ def plan_forward(shape: ConvShape, threads: int) -> DirectPlan[Correlation]:
 
 
 @lru_cache(maxsize=1024)
-def plan_grad_input(shape: ConvShape, threads: int) -> DirectPlan[Correlation]:
+def plan_grad_input(shape: ConvShape, threads: int) -> Plan[Correlation]:
     """The gather that computes dx from dy."""
     top, _, left, _ = shape.padding
     rows = backward_axis(shape.h, shape.r, shape.stride[0], shape.dilation[0], top)
     columns = backward_axis(shape.w, shape.s, shape.stride[1], shape.dilation[1], left)
     return _plan_correlation(shape, rows, columns, backward=True, threads=threads)
-
-
-@lru_cache(maxsize=1024)
-def plan_grad_weight(shape: ConvShape, threads: int) -> DirectPlan[WeightGradient]:
-    """dW = sum over pixels of dy (outer product) x, in blocks of dW and at most four parts."""
-    merged = shape.groups == 1 and shape.dilation[1] == 1 and shape.c < PANEL
-    taps = [
-        (r * shape.dilation[0], s * shape.dilation[1])
-        for r in range(shape.r)
-        for s in range(1 if merged else shape.s)
-    ]
-    # A 1x1 filter needs no more than the pixels under its taps, so its window leaves the others
-    # out.
-    single = (shape.r, shape.s) == (1, 1) and not merged
-    step_h, step_w = (1, 1) if single else shape.stride
-    block_images, block_rows = cut_blocks(shape.n, shape.oh, shape.ow, GRADIENT_PIXELS // step_h)
-    row_blocks = ceil_div(shape.oh, block_rows)
-    blocks = ceil_div(shape.n, block_images) * row_blocks
-    window_h = (block_rows - 1) * step_h + shape.filter_h
-    window_w = (shape.ow - 1) * step_w + shape.filter_w
-    pitch = shape.c if merged else PANEL
-    window_floats = aligned(block_images * window_h * window_w * pitch + PANEL)
-
-    panels = 1 if merged else ceil_div(shape.cg, PANEL)
-    filter_rows = min(shape.kg, 128)
-    filter_items = ceil_div(shape.kg, filter_rows)
-    weight_row = shape.r * shape.s * shape.cg
-    partial_floats = aligned(shape.k * weight_row)
-    # Parts of the batch read everything once, blocks of the output read the batch again: so parts
-    # come first where partial sums are small beside the activations.
-    activations = shape.n * (shape.h * shape.w * shape.c + shape.oh * shape.ow * shape.k)
-    output_items = shape.groups * filter_items
-    parts = min(MAX_PARTS, blocks) if 16 * partial_floats <= activations else 1
-    item_panels = ceil_div(panels, ceil_div(GRADIENT_ITEMS, output_items * parts))
-    panel_items = ceil_div(panels, item_panels)
-    output_items *= panel_items
-    if parts == 1:
-        parts = min(MAX_PARTS, blocks, ceil_div(GRADIENT_ITEMS, output_items))
-    capacity = block_images * block_rows
-    tables = tuple((y * window_w + x) * pitch for y, x in taps)
-    rows_at, partials_at, window_at, size_floats = place(
-        2 * len(tables),
-        2 * 2 * capacity * threads,
-        partial_floats * parts if parts > 1 else 0,
-        window_floats * threads,
-    )[1:]
-    numbers = WeightGradient(
-        images=shape.n, in_h=shape.h, in_w=shape.w, in_c=shape.c, out_h=shape.oh, out_w=shape.ow,
-        out_c=shape.k, groups=shape.groups, in_cg=shape.cg, out_cg=shape.kg, step_h=step_h,
-        step_w=step_w, skip_h=shape.stride[0] // step_h, skip_w=shape.stride[1] // step_w,
-        top=shape.padding[0], left=shape.padding[2], merged=int(merged), flat=int(single),
-        taps=len(taps), tap_columns=shape.s * shape.c if merged else shape.cg, panels=panels,
-        item_panels=item_panels, panel_items=panel_items, weight_row=weight_row,
-        filter_rows=filter_rows, filter_items=filter_items, block_images=block_images,
-        block_rows=block_rows, row_blocks=row_blocks, blocks=blocks, parts=parts, items=parts *
-        output_items, pitch=pitch, window_h=window_h, window_w=window_w, rows_capacity=capacity,
-        tap_table=0, rows_at=rows_at // 2, partials_at=partials_at, partial_stride=partial_floats,
-        window_at=window_at, window_stride=window_floats,
-    )  # fmt: skip
-    return DirectPlan(numbers, tables, size_floats)

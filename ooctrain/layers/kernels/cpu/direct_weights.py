@@ -1,12 +1,13 @@
 """The kernel behind the direct gradient of the weights: dW = sum over pixels of dy (outer) x.
 
-In: x and dy in NHWC, a plan from `direct_plan.py`. Out: dW in KRSC, or partial sums of it. The one
-idea: for a block of output pixels, PANEL channels of the source are copied into a small window, one
-pixel behind another, so that they stay in the first-level cache while every tap and every filter
-multiplies them. Rows of dW are filters and its columns channels, so the result lies as it is
-stored. Images of few channels are copied whole, and the taps of a filter row are one run. Source:
-`brgemm.py`; the blocking as in Goto & van de Geijn, "Anatomy of High-Performance Matrix
-Multiplication" (2008). Read next: `partials.py`.
+In: x and dy in NHWC, a plan from `direct_weights_plan.py`. Out: dW in KRSC, or partial sums of it.
+The one idea: for a block of output pixels, PANEL channels of the source are copied into a small
+window, one pixel behind another, so that they stay in the first-level cache while every tap and
+every filter multiplies them. Rows of dW are filters and its columns channels, so the result lies as
+it is stored. Images of few channels are copied whole, and the taps of a filter row are one run; the
+product is turned there, so that vectors hold filters. Source: `brgemm.py`; the blocking as in Goto
+& van de Geijn, "Anatomy of High-Performance Matrix Multiplication" (2008). Read next:
+`partials.py`.
 """
 
 from __future__ import annotations
@@ -15,11 +16,13 @@ from numba import types
 
 from ooctrain.layers.kernels.cpu.brgemm import (
     COLUMNS,
+    MR,
     OUTER_MR,
     multiply_outer,
     multiply_outer_one,
+    multiply_outer_wide,
 )
-from ooctrain.layers.kernels.cpu.direct_plan import WeightGradient
+from ooctrain.layers.kernels.cpu.direct_weights_plan import WeightGradient
 from ooctrain.layers.kernels.cpu.jit import inner, kernel
 from ooctrain.layers.kernels.cpu.tiling import PANEL
 from ooctrain.layers.kernels.cpu.window import copy_panel, copy_window
@@ -86,6 +89,36 @@ def _outer_block(dy, space, tables, rows, count, run, p, k0, k1, window, columns
                 k += 1
 
 
+@inner
+def _turned_block(dy, space, tables, rows, count, run, p, k0, k1, window, add, sums):
+    """The same product turned: sums[tap, column, k0:k1], vectors of filters read from dy.
+
+    Rows of the last register tile that stick out hold sums of the wrong elements; nobody reads
+    them.
+    """
+    a_rows, a_step = rows + p.rows_capacity, p.step_w * p.pitch
+    for tap in range(p.taps):
+        for k in range(k0, k1, COLUMNS):
+            for column in range(0, p.tap_columns, MR):
+                a0 = window + tables[p.tap_table + tap] + column
+                c0 = sums + (tap * p.sum_rows + column) * p.filter_rows + k - k0
+                multiply_outer_wide(
+                    space, a0, a_step, dy, k, p.out_c, tables, a_rows, rows, count, run,
+                    space, c0, p.filter_rows, add, COLUMNS,
+                )  # fmt: skip
+
+
+@inner
+def _turn_back(space, p, k0, k1, sums, target, place):
+    """dW[k0:k1] = the turned sums, element by element: there are few."""
+    for k in range(k0, k1):
+        for tap in range(p.taps):
+            to = place + k * p.weight_row + tap * p.tap_columns
+            for column in range(p.tap_columns):
+                at = sums + (tap * p.sum_rows + column) * p.filter_rows + k - k0
+                target[to + column] = space[at]
+
+
 @kernel(
     types.void(
         _floats,
@@ -103,6 +136,7 @@ def add_outer_products(x, dy, dw, space, tables, p, lo, hi, thread):
     """Items: (part of the batch, group, block of filters, group of channel panels)."""
     rows = p.rows_at + thread * 2 * p.rows_capacity
     window = p.window_at + thread * p.window_stride
+    sums = p.sums_at + thread * p.sums_stride
     for item in range(lo, hi):
         panel = item % p.panel_items * p.item_panels
         panel_end = min(panel + p.item_panels, p.panels)
@@ -126,7 +160,15 @@ def add_outer_products(x, dy, dw, space, tables, p, lo, hi, thread):
                 _copy_block(
                     x, space, p, image, images, q0, q1, group * p.in_cg + channel, columns, window
                 )
-                _outer_block(
-                    dy, space, tables, rows, count, run, p, k0, k1, window, columns,
-                    block > first_block, target, place + channel,
-                )  # fmt: skip
+                if p.turned == 1:
+                    _turned_block(
+                        dy, space, tables, rows, count, run, p, k0, k1, window,
+                        block > first_block, sums,
+                    )  # fmt: skip
+                else:
+                    _outer_block(
+                        dy, space, tables, rows, count, run, p, k0, k1, window, columns,
+                        block > first_block, target, place + channel,
+                    )  # fmt: skip
+        if p.turned == 1:
+            _turn_back(space, p, k0, k1, sums, target, place)

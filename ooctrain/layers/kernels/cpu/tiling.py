@@ -36,3 +36,21 @@ def place(*sizes_floats: int) -> tuple[int, ...]:
 def chunk_items(items: int, flops: int) -> int:
     """Items of one chunk, for a call of `items` equal items and `flops` operations in all."""
     return max(1, ceil_div(items, CHUNKS), min(items, ceil_div(items * CHUNK_FLOPS, flops)))
+
+
+def cut_blocks(images: int, rows: int, columns: int, target: int) -> tuple[int, int]:
+    """(images, rows) of a block of about `target` pixels: rows of one image, or whole images.
+
+    Of the sizes from half the target up, the one whose register tiles of ROWS pixels are the
+    fullest.
+    """
+    unit, most = (columns, rows) if rows * columns >= target else (rows * columns, images)
+    largest = max(1, min(most, target // unit))
+
+    def idle_share(size: int) -> float:
+        whole, rest = divmod(most, size)
+        tiles = whole * ceil_div(size * unit, ROWS) + ceil_div(rest * unit, ROWS)
+        return tiles * ROWS / (most * unit)
+
+    size = min(range(largest, (largest - 1) // 2, -1), key=idle_share)
+    return (1, size) if unit == columns and most == rows else (size, rows)

@@ -10,11 +10,11 @@ transformed weights never leave its scratch. Pure Python. Read next: `winograd_t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Generic, NamedTuple, TypeVar
+from typing import NamedTuple
 
 from ooctrain.layers.kernels.conv_shape import ConvShape
+from ooctrain.layers.kernels.cpu.plan import Plan
 from ooctrain.layers.kernels.cpu.tiling import ALIGNMENT, PANEL, ROWS, aligned, ceil_div, place
 
 CHANNEL_UNIT = 16  # channels and filters must be multiples of the widest vector
@@ -108,17 +108,6 @@ class WeightGradient(NamedTuple):
     partial_stride: int
 
 
-Numbers = TypeVar("Numbers", Correlation, WeightGradient)
-
-
-@dataclass(frozen=True, slots=True)
-class WinogradPlan(Generic[Numbers]):
-    """A plan's integers and the size of its workspace."""
-
-    numbers: Numbers
-    size_floats: int
-
-
 def applies(shape: ConvShape) -> bool:
     """3x3, stride 1, no dilation, no groups, whole vectors of channels."""
     plain = (shape.r, shape.s, shape.stride, shape.dilation) == (3, 3, (1, 1), (1, 1))
@@ -135,28 +124,12 @@ def tile_count(shape: ConvShape, m: int) -> int:
 @lru_cache(maxsize=1024)
 def plan_correlation(
     shape: ConvShape, m: int, threads: int, *, backward: bool
-) -> WinogradPlan[Correlation]:
+) -> Plan[Correlation]:
     """Forward, or the gradient of the input: a forward convolution of dy with turned weights."""
     top, _, left, _ = shape.padding
+    (in_h, in_w, in_c), (out_h, out_w, out_c) = shape.ends(backward=backward)
     if backward:
-        in_h, in_w, in_c, out_h, out_w, out_c = (
-            shape.oh,
-            shape.ow,
-            shape.k,
-            shape.h,
-            shape.w,
-            shape.c,
-        )
         top, left = 2 - top, 2 - left
-    else:
-        in_h, in_w, in_c, out_h, out_w, out_c = (
-            shape.h,
-            shape.w,
-            shape.c,
-            shape.oh,
-            shape.ow,
-            shape.k,
-        )
     planes = (m + 2) ** 2
     tiles_h, tiles_w = ceil_div(out_h, m), ceil_div(out_w, m)
     tiles = shape.n * tiles_h * tiles_w
@@ -190,11 +163,11 @@ def plan_correlation(
         products_stride=planes * products_plane, products_plane=products_plane,
         transform_at=transform_at, transform_stride=TRANSFORM_FLOATS,
     )  # fmt: skip
-    return WinogradPlan(numbers, size_floats)
+    return Plan(numbers, size_floats)
 
 
 @lru_cache(maxsize=1024)
-def plan_grad_weight(shape: ConvShape, m: int, threads: int) -> WinogradPlan[WeightGradient]:
+def plan_grad_weight(shape: ConvShape, m: int, threads: int) -> Plan[WeightGradient]:
     """dW = G^T [sum over tiles of Z (outer) V] G, in blocks of dW and at most four parts."""
     planes = (m + 2) ** 2
     tiles_h, tiles_w = ceil_div(shape.oh, m), ceil_div(shape.ow, m)
@@ -234,4 +207,4 @@ def plan_grad_weight(shape: ConvShape, m: int, threads: int) -> WinogradPlan[Wei
         errors_plane=errors_plane, transform_at=transform_at, transform_stride=TRANSFORM_FLOATS,
         partials_at=partials_at, partial_stride=partial_floats,
     )  # fmt: skip
-    return WinogradPlan(numbers, size_floats)
+    return Plan(numbers, size_floats)
