@@ -105,7 +105,8 @@ def plan(
     result = as_plan(found, chosen)
     named = Plan(
         result.trace, (*rewrites, *result.rewrites), result.schedule, result.makespan_us,
-        result.peak_bytes, result.host_peak_bytes, result.lower_bound,
+        result.peak_bytes, result.host_peak_bytes,
+        result.lower_bound or bounds.lower_bound(result.trace, budget_bytes, where),
         {"planner": chosen.name, **result.notes},
     )  # fmt: skip
     laws.verify(named, trace, budget_bytes, where, host_budget_bytes=host_bytes)
@@ -186,8 +187,8 @@ def execute(
         device: "cpu".
         allocator: name with parameters, such as "va:chunk=1MiB".
         scalars: step scalars besides {"lr": 0.1, "step": 0, "seed": 0}.
-        settings: threads (default: as many as the trace's workspaces serve), link, debug modes;
-            what it says of planning is not used.
+        settings: threads (default: the trace's, or all cores where they are fewer), link, debug
+            modes; what it says of planning is not used.
 
     Raises:
         PlanMismatch: the plan is for another shape, model, or an allocator with other granules.
@@ -198,7 +199,8 @@ def execute(
     chosen = replace(settings or Settings(), device=device, allocator=allocator)
     trace = plan.trace
     if chosen.threads is None:
-        chosen = replace(chosen, threads=threads_served(trace, chosen.thread_count))
+        most = min(chosen.thread_count, trace.threads or chosen.thread_count)
+        chosen = replace(chosen, threads=threads_served(trace, most))
     values = initial_values(trace, model)
     prepared = placed(plan, chosen)
     opened, session = open_session(

@@ -28,6 +28,7 @@ from ooctrain.machines import machine as find_machine
 from ooctrain.machines import with_link
 from ooctrain.rewrite import apply_rewrites
 from ooctrain.sched.base import Planner
+from ooctrain.sched.bounds import lower_bound
 from ooctrain.sched.budget import resolve_budget, trace_peak_bytes
 from ooctrain.sched.keep_all import KeepAll
 from ooctrain.sched.registry import as_plan, as_planner
@@ -205,6 +206,7 @@ class _Search:
         found = as_plan(found, self.planner)
         plan = replace(
             found,
+            lower_bound=found.lower_bound or lower_bound(found.trace, limit_bytes, self.machine),
             rewrites=(*self.settings.rewrites, *found.rewrites),
             notes={"planner": self.planner.name, **found.notes},
         )
@@ -275,7 +277,8 @@ def open_session(
         raise PlanMismatch(
             f"the plan's workspaces are too small for {settings.thread_count} threads",
             numbers=f"they serve {threads_served(plan.trace, settings.thread_count)}",
-            fix="trace with threads= as many as the step runs on",
+            fix="trace with threads= as many as the step runs on"
+            + (f"; it was traced with {plan.trace.threads}" if plan.trace.threads else ""),
         )
     rate = settings.link_bytes_per_us
     device = CpuDevice(

@@ -102,12 +102,14 @@ class Trace:
         carries: {new: old}: `new` is the next step's `old` (a parameter after its update).
         outputs: {name: variable}: values that the executor can hand out: "loss", and "grad:<param>"
             for the final gradient of each parameter.
+        threads: of the device, for which workspaces were asked; None where no kernels run it.
     """
 
     variables: tuple[Variable, ...]
     calls: tuple[Call, ...]
     carries: Mapping[int, int] = field(default_factory=lambda: _NOTHING)
     outputs: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+    threads: int | None = None
 
     @cached_property
     def producer(self) -> tuple[int | None, ...]:
@@ -198,7 +200,8 @@ class TraceBuilder:
     `Trace`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, threads: int | None = None) -> None:
+        self.threads = threads
         self.variables: list[Variable] = []
         self.calls: list[Call] = []
         self.carries: dict[int, int] = {}
@@ -241,6 +244,7 @@ class TraceBuilder:
             tuple(self.calls),
             MappingProxyType(dict(self.carries)),
             MappingProxyType(dict(self.outputs)),
+            self.threads,
         )
         trace.check()
         return trace

@@ -64,6 +64,9 @@ class TraceRunner:
     #: the variable that a parameter or state stands for at this point of the step
     bound: dict[Tensor, int] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        self.builder.threads = self.threads
+
     def variable(self, tensor: Tensor) -> int:
         """The variable that a tensor is now; parameters and states become one when first read."""
         if tensor.variable is not None:

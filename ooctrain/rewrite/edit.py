@@ -39,6 +39,7 @@ def with_calls(
             {variable_ids[new]: variable_ids[old] for new, old in trace.carries.items()}
         ),
         MappingProxyType({name: variable_ids[v] for name, v in trace.outputs.items()}),
+        trace.threads,
     )
     result.check()
     return result

@@ -52,7 +52,7 @@ class _Weaver:
 
     def __init__(self, trace: Trace, segment: Segment, tiles: Sequence[Tile], threads: int) -> None:
         self.trace, self.segment, self.tiles, self.threads = trace, segment, tiles, threads
-        self.builder = TraceBuilder()
+        self.builder = TraceBuilder(trace.threads)
         self.values: dict[int, Value] = {}  # variable of the old trace: what stands for it
         self.calls: dict[int, int] = {}  # call of the old trace: call of the new one
         self.forward_steps: list[list[Step]] = []  # for each tile, one step per stage

@@ -161,3 +161,26 @@ def test_a_granule_is_a_granule():
 def test_groups_part_the_channels(groups):
     with pytest.raises(ShapeError, match="groups"):
         oc.nn.Conv2d(3, 4, 3, groups=groups)
+
+
+def test_a_trace_knows_for_how_many_threads_it_is_and_rewrites_keep_that():
+    model = oc.models.build("lenet")
+    traced = oc.trace(model, (4, 3, 32, 32), threads=3)
+    assert traced.threads == 3
+    planned = oc.plan(traced, "1GiB", machine="v100-pcie")
+    assert planned.trace.threads == 3
+    assert planned.trace is not traced
+    assert oc.tile(traced, (2, 2), first="conv1.fwd", last="max_pool2d.fwd").threads == 3
+    x, y = np.zeros((4, 3, 32, 32), np.float32), np.arange(4)
+    one = oc.plan(oc.trace(model, (4, 3, 32, 32), threads=1), "1GiB")
+    # Asked for two, a plan for one says which it was made for; by itself it takes one.
+    assert np.isfinite(oc.execute(one, model, (x, y)).loss)
+
+
+def test_every_plan_comes_with_a_bound_that_it_does_not_beat():
+    traced = oc.trace(oc.models.build("lenet"), (64, 3, 32, 32), threads=1)
+    for planner in ("keep-all", "naive", "window"):
+        for machine in ("v100-pcie", "cpu-generic"):
+            plan = oc.plan(traced, "100%", planner, machine)
+            assert plan.lower_bound is not None
+            assert 0 < plan.lower_bound.makespan_us <= plan.makespan_us + 0.001
