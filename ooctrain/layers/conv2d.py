@@ -63,7 +63,7 @@ class Conv2d(Op):
     Args:
         geometry: stride, padding, dilation, groups.
         kernel: (R, S).
-        algorithm: "direct", "im2col", "winograd2" or "winograd4".
+        algorithm: "direct", "im2col", "winograd2", "winograd4" or "depthwise".
     """
 
     geometry: Geometry

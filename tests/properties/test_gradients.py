@@ -117,6 +117,17 @@ def conv_samples():
         yield Conv2dGradWeight(GROUPED, (2, 3), algorithm), (normal(*X), normal(2, 6, 7, 3))
 
 
+def depthwise_samples():
+    alone, plain = Geometry((2, 1), (1, 0, 2, 3), (1, 2), 3), Geometry((1, 1), (1,) * 4, (1, 1), 6)
+    yield Conv2d(alone, (3, 2), "depthwise"), (normal(*X), normal(3, 1, 3, 2), normal(3))
+    yield Conv2dGradInput(alone, (7, 5), "depthwise"), (normal(2, 3, 3, 8), normal(3, 1, 3, 2))
+    yield Conv2dGradWeight(alone, (3, 2), "depthwise"), (normal(*X), normal(2, 3, 3, 8))
+    x, w = normal(1, 6, 3, 4), normal(6, 1, 3, 3)
+    yield Conv2d(plain, (3, 3), "depthwise"), (x, w)
+    yield Conv2dGradInput(plain, (3, 4), "depthwise"), (x, w)
+    yield Conv2dGradWeight(plain, (3, 3), "depthwise"), (x, normal(1, 6, 3, 4, seed=1))
+
+
 def conv_transpose_samples():
     x, uneven, grouped = normal(2, 4, 3, 5), Geometry((2, 3), (1, 0, 2, 1)), normal(2, 6, 4, 3)
     for algorithm in ("direct", "im2col"):
@@ -290,7 +301,7 @@ def plain_samples():
 SAMPLES = [
     *plain_samples(), *conv_samples(), *batch_norm_samples(), *pool_samples(), *layout_samples(),
     *loss_samples(), *update_samples(), *conv_transpose_samples(), *instance_norm_samples(),
-    *resize_samples(),
+    *resize_samples(), *depthwise_samples(),
 ]  # fmt: skip
 
 

@@ -21,6 +21,7 @@ from ooctrain.layers.kernels.conv_shape import ConvShape
 from ooctrain.layers.kernels.cpu.pool import ThreadPool
 
 _MODULES = {
+    "depthwise": "conv_depthwise",
     "direct": "conv_direct",
     "im2col": "conv_im2col",
     "winograd2": "conv_winograd2",

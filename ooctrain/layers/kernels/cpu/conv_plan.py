@@ -13,14 +13,15 @@ from typing import Literal
 from ooctrain.errors import ConfigError
 from ooctrain.layers.kernels.conv_shape import ConvShape
 from ooctrain.layers.kernels.cpu import (
+    depthwise_plan,
     direct_plan,
-    direct_weights_plan,
     im2col_plan,
     winograd_plan,
 )
 
-Algorithm = Literal["direct", "winograd2", "winograd4", "im2col"]
+Algorithm = Literal["direct", "winograd2", "winograd4", "im2col", "depthwise"]
 Part = Literal["forward", "grad_input", "grad_weight"]
+#: what can be asked for; "depthwise" is chosen where every channel has its own filter
 ALGORITHMS: tuple[Algorithm, ...] = ("direct", "winograd2", "winograd4", "im2col")
 
 # Bounds of the rounding error in each part: root mean square over the standard deviation of the
@@ -55,6 +56,8 @@ def choose_algorithm(shape: ConvShape, requested: str = "auto") -> Algorithm:
         )
     if requested == "im2col":
         return "im2col"
+    if requested == "auto" and depthwise_plan.applies(shape):
+        return "depthwise"
     if requested == "direct" or not winograd_plan.applies(shape):
         return "direct"
     wanted: dict[str, Algorithm] = {"winograd2": "winograd2", "winograd4": "winograd4"}
@@ -89,10 +92,12 @@ def workspace_bytes(shape: ConvShape, algorithm: str, part: str, threads: int) -
             return 4 * winograd_plan.plan_grad_weight(shape, m, threads).size_floats
         backward = part == "grad_input"
         return 4 * winograd_plan.plan_correlation(shape, m, threads, backward=backward).size_floats
+    if algorithm == "depthwise":
+        return 4 * depthwise_plan.size_floats(shape, part)
     if algorithm == "im2col":
         return 4 * im2col_plan.plan(shape, part, threads).size_floats
     if part == "grad_weight":
-        return 4 * direct_weights_plan.plan_grad_weight(shape, threads).size_floats
+        return 4 * direct_plan.plan_grad_weight(shape, threads).size_floats
     plan = direct_plan.plan_forward if part == "forward" else direct_plan.plan_grad_input
     return 4 * plan(shape, threads).size_floats
 
