@@ -44,6 +44,7 @@ _HOME = {
     "Trainer": "ooctrain.train",
     "allocators": "ooctrain.alloc.registry",
     "chain": "ooctrain.chain",
+    "chain_view": "ooctrain.sched.chain_view",
     "execute": "ooctrain.api",
     "load_plan": "ooctrain.api",
     "lower_bound": "ooctrain.api",
@@ -78,6 +79,7 @@ __all__ = [
     "alloc",
     "allocators",
     "chain",
+    "chain_view",
     "data",
     "errors",
     "execute",
@@ -111,6 +113,7 @@ if TYPE_CHECKING:
     from ooctrain.errors import Infeasible, OoctrainError, ScheduleError
     from ooctrain.layers.user import Op
     from ooctrain.machines import machine
+    from ooctrain.sched.chain_view import chain_view
     from ooctrain.sched.registry import planners
     from ooctrain.sched.schedule import Granule, LowerBound, Plan, Schedule
     from ooctrain.sched.timeline import Timeline

@@ -23,6 +23,7 @@ from itertools import accumulate, pairwise
 
 from ooctrain.chain import NS_PER_US, chain
 from ooctrain.cost import Machine, call_durations_ns
+from ooctrain.machines import machine as find_machine
 from ooctrain.sched.base import infeasible
 from ooctrain.sched.decisions import Gap
 from ooctrain.sched.schedule import BYTES, Granule
@@ -128,16 +129,19 @@ class ChainView:
         return max(needs, key=lambda need: need[0])
 
 
-def chain_view(trace: Trace, machine: Machine, granule: Granule = BYTES) -> ChainView:
+def chain_view(
+    trace: Trace, machine: str | Machine | None = None, granule: Granule = BYTES
+) -> ChainView:
     """A trace as a chain.
 
     Args:
         trace: any step; one without a single cut is a chain of one stage.
-        machine: gives the times.
+        machine: gives the times; a name, or None for this machine as calibrated.
         granule: how sizes are rounded.
 
     Cost: O(uses).
     """
+    where = find_machine(machine)
     turn = next((c.id for c in trace.calls if c.phase != "forward"), len(trace.calls))
     movable = _movable(trace, turn)
     cuts = [0, *_cuts(trace, movable, turn), turn]
@@ -148,8 +152,8 @@ def chain_view(trace: Trace, machine: Machine, granule: Granule = BYTES) -> Chai
         Stage(f, b, _crossing(trace, movable, f.stop, turn), saved)
         for f, b, saved in zip(forward, backward, groups[1:], strict=True)
     )
-    durations = call_durations_ns(trace, machine)
-    table = swap_table(trace, (), machine, granule)
+    durations = call_durations_ns(trace, where)
+    table = swap_table(trace, (), where, granule)
     pinned = sum(
         granule.granted(trace.variables[v].nbytes)
         for v in trace.initial
