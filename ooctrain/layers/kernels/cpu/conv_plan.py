@@ -15,6 +15,7 @@ from ooctrain.layers.kernels.conv_shape import ConvShape
 from ooctrain.layers.kernels.cpu import (
     depthwise_plan,
     direct_plan,
+    direct_weights_plan,
     im2col_plan,
     winograd_plan,
 )
@@ -97,7 +98,7 @@ def workspace_bytes(shape: ConvShape, algorithm: str, part: str, threads: int) -
     if algorithm == "im2col":
         return 4 * im2col_plan.plan(shape, part, threads).size_floats
     if part == "grad_weight":
-        return 4 * direct_plan.plan_grad_weight(shape, threads).size_floats
+        return 4 * direct_weights_plan.plan_grad_weight(shape, threads).size_floats
     plan = direct_plan.plan_forward if part == "forward" else direct_plan.plan_grad_input
     return 4 * plan(shape, threads).size_floats
 
