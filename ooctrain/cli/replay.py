@@ -1,8 +1,9 @@
 """`ooctrain replay`: one allocation log asked of several allocators, side by side.
 
 In: a log that `plan --allocation-log` or `train --allocation-log` wrote, names of allocators. Out:
-a table of peaks, holes, mapping changes and, under a budget, where each of them failed; status 3
-where none serves the log. Nothing is executed. Read next: `ooctrain/alloc/replay.py`.
+a table of peaks, holes, mapping changes and, under a budget, where each of them failed; a picture
+of the arenas; status 3 where none serves the log. Nothing is executed. Read next:
+`ooctrain/alloc/replay.py`.
 """
 
 from __future__ import annotations
@@ -17,10 +18,12 @@ from rich.table import Table
 
 from ooctrain.alloc import AllocationLog, Replayed
 from ooctrain.alloc import replay as run_replay
+from ooctrain.alloc.fullest import snapshot_at_peak
 from ooctrain.cli import DOES_NOT_FIT, DONE
-from ooctrain.cli.options import json_option
+from ooctrain.cli.options import OUTPUT_FILE, json_option
 from ooctrain.cli.terminal import make_console
 from ooctrain.errors import ConfigError
+from ooctrain.report.arena import arena_svg
 from ooctrain.report.text import facts
 from ooctrain.units import format_bytes, parse_bytes
 
@@ -33,8 +36,12 @@ DEFAULT_ALLOCATORS = "best-fit,first-fit,va"
 @click.option("--allocator", "names", default=DEFAULT_ALLOCATORS, show_default=True,
               help="Names with parameters, separated by commas.")  # fmt: skip
 @click.option("--budget", metavar="SIZE", help="Of the arena; default: as much as each needs.")
+@click.option("--picture", "picture_path", metavar="FILE", type=OUTPUT_FILE,
+              help="Draw each arena when it needs most, as SVG.")  # fmt: skip
 @json_option
-def replay(log_path: str, names: str, budget: str | None, json_path: str | None) -> int:
+def replay(
+    log_path: str, names: str, budget: str | None, picture_path: str | None, json_path: str | None
+) -> int:
     """Ask allocators for all that LOG holds, without running anything."""
     console = make_console()
     log = AllocationLog.load(log_path)
@@ -47,6 +54,9 @@ def replay(log_path: str, names: str, budget: str | None, json_path: str | None)
     if json_path:
         content = _as_json(log_path, log, rows, times_us, budget_bytes)
         Path(json_path).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    if picture_path:
+        shots = {row.allocator: snapshot_at_peak(log, row) for row in rows}
+        Path(picture_path).write_text(arena_svg(shots), encoding="utf-8")
     console.print(facts(_facts(log, budget_bytes)))
     console.print()
     console.print(replay_table(rows))

@@ -12,11 +12,13 @@ from hypothesis import strategies as st
 
 from ooctrain.alloc.arena_map import arena_line, arena_text, largest_holders, pieces_of
 from ooctrain.alloc.best_fit import BestFit
+from ooctrain.alloc.fullest import snapshot_at_peak
 from ooctrain.alloc.log import Recorder
 from ooctrain.alloc.paper import PaperMemory
 from ooctrain.alloc.registry import allocators, choose_allocator
-from ooctrain.alloc.replay import serve
+from ooctrain.alloc.replay import replay, serve
 from ooctrain.alloc.virtual import VirtualAddressing
+from ooctrain.cli import main
 from ooctrain.errors import OutOfDeviceMemory
 from ooctrain.report.arena import arena_rich, arena_svg
 
@@ -163,3 +165,44 @@ def test_every_allocator_of_ours_has_a_map():
         allocator = choice.make(PaperMemory(1 << 28))
         allocator.allocate(5 << 20, "x")
         assert "A x " in arena_text(allocator.snapshot())
+
+
+def a_log():
+    """The second of three blocks goes and a larger one comes."""
+    recorder = Recorder(BestFit(PaperMemory(BUDGET)))
+    blocks = [recorder.allocate(n * SECTOR, name) for n, name in ((2, "a"), (3, "b"), (1, "c"))]
+    recorder.free(blocks[1])
+    high = recorder.allocate(4 * SECTOR, "high")
+    recorder.free(high)
+    recorder.allocate(SECTOR, "small")
+    return recorder.log()
+
+
+@pytest.mark.parametrize("name", ["best-fit", "bump", "first-fit"])
+def test_the_arena_is_drawn_when_it_needs_most(name):
+    log = a_log()
+    found = replay(log, name, budget=10 * SECTOR)
+    assert found.failure is None
+    assert arena_line(snapshot_at_peak(log, found), 10) == "BB...CAAAA"
+
+
+def test_where_blocks_lie_anywhere_it_is_drawn_when_most_is_granted():
+    log = a_log()
+    shot = snapshot_at_peak(log, replay(log, "va:chunk=4KiB", budget=BUDGET))
+    assert [block["tag"] for block in shot["blocks"]] == ["a", "b", "c"]
+
+
+def test_where_it_fails_the_arena_is_drawn_as_it_was_then():
+    log = a_log()
+    found = replay(log, "best-fit", budget=9 * SECTOR)
+    assert found.failure is not None
+    assert {b["tag"] for b in snapshot_at_peak(log, found)["blocks"]} == {"a", "c"}
+
+
+def test_replay_draws_a_picture(tmp_path):
+    a_log().save(tmp_path / "log.jsonl")
+    words = ["replay", str(tmp_path / "log.jsonl"), "--allocator", "best-fit,first-fit,va"]
+    assert main([*words, "--picture", str(tmp_path / "arena.svg")]) == 0
+    texts = "".join(ElementTree.parse(tmp_path / "arena.svg").getroot().itertext())
+    assert "first-fit" in texts
+    assert "high: 2.00 KiB" in texts

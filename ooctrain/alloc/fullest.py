@@ -1,0 +1,86 @@
+"""The arena at its fullest: what to look at when allocators are compared.
+
+In: a log and what a replay of it came to. Out: the allocator's `snapshot()` at the moment that
+decided how much it needs, or at which it refused. The one idea: that is when a block lies highest,
+or, where blocks lie anywhere (virtual addressing), when most is granted; one more replay finds the
+request, and another stops the clock there. Read next: `arena_map.py`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ooctrain.alloc.base import Allocator, Block
+from ooctrain.alloc.log import AllocationLog
+from ooctrain.alloc.paper import PaperMemory
+from ooctrain.alloc.registry import choose_allocator
+from ooctrain.alloc.replay import Replayed, replay
+from ooctrain.alloc.wrappers import Wrapper
+
+
+def snapshot_at_peak(log: AllocationLog, found: Replayed) -> dict[str, Any]:
+    """Replays a log on an arena of the same size, and looks at it when it matters.
+
+    Args:
+        log: that was replayed.
+        found: what it came to.
+
+    Cost: that of two replays.
+    """
+    first = _Watched(_make(found))
+    replay(log, first)
+    if found.failure:
+        return first.snapshot()
+    again = _Watched(_make(found), first.fullest)
+    replay(log, again)
+    return again.shot
+
+
+def _make(found: Replayed) -> Allocator:
+    size = found.budget_bytes
+    choice = choose_allocator(found.allocator, size, probe=_no_reason, binding=False)
+    return choice.make(PaperMemory(size))
+
+
+def _no_reason() -> str:
+    """On paper there is virtual memory everywhere."""
+    return ""
+
+
+class _Watched(Wrapper):
+    """Counts claims, remembers the one behind which most is needed, and looks at one of them.
+
+    Args:
+        inner: the allocator that does it.
+        look_at: number of the claim at which to take the snapshot, from 1.
+
+    Attributes:
+        fullest: number of the claim behind which most is needed.
+        shot: the snapshot.
+    """
+
+    def __init__(self, inner: Allocator, look_at: int = 0):
+        super().__init__(inner)
+        self.fullest, self.shot = 0, inner.snapshot()
+        self._look_at = look_at
+        self._has_places = "base" in self.shot
+        self._claims = self._most = 0
+
+    def allocate(self, nbytes: int, tag: str = "") -> Block:
+        """A claim."""
+        block = self.inner.allocate(nbytes, tag)
+        self._look(block.address + block.granted_bytes)
+        return block
+
+    def map_range(self, block: Block, lo: int, hi: int) -> None:
+        """A claim."""
+        super().map_range(block, lo, hi)
+        self._look(0)
+
+    def _look(self, end: int) -> None:
+        self._claims += 1
+        needed = end if self._has_places else self.inner.stats().granted_bytes
+        if needed > self._most:
+            self._most, self.fullest = needed, self._claims
+        if self._claims == self._look_at:
+            self.shot = self.inner.snapshot()
