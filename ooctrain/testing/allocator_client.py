@@ -18,7 +18,7 @@ from itertools import pairwise
 from typing import Any
 
 from ooctrain.alloc.base import Allocator, Block
-from ooctrain.errors import ConfigError, DriverError, InvalidFree, OutOfDeviceMemory
+from ooctrain.errors import ConfigError, DriverError, InvalidFree, OoctrainError, OutOfDeviceMemory
 from ooctrain.testing.allocator_grounds import STREAMS, Ground, Reached
 from ooctrain.testing.allocator_laws import MAPPED_ONCE, Broken, Step, View, hold, own_laws
 from ooctrain.testing.allocator_requests import Request
@@ -110,9 +110,22 @@ class Client:
     def _largest(self, request: Request) -> None:
         largest = self.allocator.stats().largest_bytes // self._unit * self._unit
         if largest:
+            self._refuses(largest + 1)
             before = len(self.live)
             self._allocate(Request("allocate", largest, request.stream))
             hold("P9", len(self.live) > before, f"{largest} B were promised, and are refused")
+
+    def _refuses(self, nbytes: int) -> None:
+        """More than the largest that is promised."""
+        before = self._view()
+        try:
+            self.allocator.allocate(nbytes, "too large")
+        except OutOfDeviceMemory:
+            hold("P8", self._view() == before, "a request without room changed something")
+        except (OoctrainError, LookupError, ValueError) as error:
+            raise Broken("P9", f"{error!r} where {nbytes} B had to be refused") from error
+        else:
+            hold("P9", False, f"{nbytes} B are served, more than the largest that is promised")
 
     def _reserve(self, request: Request) -> None:
         ranged: Any = self.allocator
@@ -198,6 +211,8 @@ class Client:
                 self.allocator.free(block)
             except InvalidFree:
                 continue
+            except (LookupError, ValueError, AssertionError) as error:
+                raise Broken("P10", f"{error!r} where a free had to be refused") from error
             hold("P10", False, f"{block.tag} is freed though it is not live")
         hold("P10", self._view() == before, "a refused free changed something")
 
@@ -208,6 +223,8 @@ class Client:
                 self.allocator.allocate(wrong)  # type: ignore[arg-type]
             except ConfigError:
                 continue
+            except (OoctrainError, LookupError, TypeError, ArithmeticError) as error:
+                raise Broken("P10", f"{error!r} for allocate({wrong!r})") from error
             hold("P10", False, f"allocate({wrong!r}) is served")
         hold("P10", self._view() == before, "a refused size changed something")
 
@@ -267,6 +284,8 @@ class Client:
                 act()
             except InvalidFree:
                 continue
+            except (OoctrainError, LookupError, ValueError) as error:
+                raise Broken("P10", f"{error!r} after close()") from error
             hold("P10", False, "a closed allocator still serves")
 
     # Claims.
@@ -283,7 +302,7 @@ class Client:
                 return found
             except DriverError as error:
                 if "injected" not in error.numbers:
-                    raise
+                    raise Broken("P5", f"a wrong call: {error.what} {error.numbers}") from error
                 assert before is not None
                 after = (self._view(), self._ground.held())
                 # What was in the way of a refused mapping may be gone, but nothing may be added.
@@ -297,6 +316,10 @@ class Client:
                 if before is not None:
                     hold("P8", self._view() == before[0], "a request without room changed things")
                 return None
+            except (LookupError, ArithmeticError, TypeError, ValueError, AttributeError) as error:
+                if isinstance(error, ConfigError):
+                    raise
+                raise Broken("P9", f"{error!r} where a block could be had") from error
         raise AssertionError("unreachable: a driver refuses once")
 
     def _change(self) -> None:

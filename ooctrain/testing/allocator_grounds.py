@@ -24,7 +24,7 @@ from ooctrain.testing.faulty_driver import FaultyDriver
 
 STREAMS = 3
 _SLAB_BYTES = 1 << 18
-_FEW_MAPPINGS = 14  # so that allocators that keep mappings have to let some go
+_FEW_MAPPINGS = 8  # so that allocators that keep mappings have to let some go
 Complain = Callable[[str], None]
 
 

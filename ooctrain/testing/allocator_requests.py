@@ -8,6 +8,7 @@ list of requests again, and a failing one shrinks to the few that matter. Read n
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -87,7 +88,7 @@ class Program:
 
 
 def programs(granule: Granule, unit_bytes: int, units: int) -> SearchStrategy[Program]:
-    """Programs for an arena.
+    """Programs for an arena: single requests, and short rows of them that belong together.
 
     Args:
         granule: how the allocator rounds, and whether blocks can be held in parts.
@@ -96,36 +97,91 @@ def programs(granule: Granule, unit_bytes: int, units: int) -> SearchStrategy[Pr
     """
     from hypothesis import strategies as st
 
-    pick, stream = st.integers(0, units), st.integers(0, 2)
     size = granule.size_bytes
     sizes = st.builds(
         lambda whole, rest: max(1, whole * unit_bytes - rest),
         st.integers(1, max(2, units // 2)), st.sampled_from((0, 0, 1, size // 3, size, 2 * size)),
     )  # fmt: skip
-    small = st.integers(1, 3)
+    every_second = sum(1 << place for place in range(0, units, 2))
+    masks = st.integers(0, (1 << units) - 1) | st.just(every_second)
+    punch = st.builds(Request, st.just("punch"), masks, count=st.just(unit_bytes))
+    rows = [_single(sizes, st.integers(0, units)), _used_again(sizes, unit_bytes)]
+    if granule.ranges:
+        rows += [_parts(sizes, st.integers(0, units)), _part_moves(sizes)]
+    return st.builds(
+        lambda first, rest, order: Program((*first, *itertools.chain(*rest)), tuple(order)),
+        st.one_of(st.tuples(punch), st.just(())), st.lists(st.one_of(rows), max_size=14),
+        st.lists(st.integers(0, 2), max_size=8),
+    )  # fmt: skip
 
-    def one(op: Op, **arguments: SearchStrategy) -> SearchStrategy[Request]:
-        return st.builds(Request, st.just(op), **arguments)
 
-    allocate = one("allocate", value=sizes, stream=stream)
-    kinds = [
-        allocate, allocate, one("free", value=pick), one("free", value=pick),
-        one("renew", value=pick, stream=stream),
+Row = tuple[Request, ...]
+
+
+def _single(sizes: SearchStrategy[int], pick: SearchStrategy[int]) -> SearchStrategy[Row]:
+    """One request of any kind that whole blocks know."""
+    from hypothesis import strategies as st
+
+    stream = st.integers(0, 2)
+
+    def one(op: Op, **arguments: SearchStrategy[int]) -> SearchStrategy[Row]:
+        return st.tuples(st.builds(Request, st.just(op), **arguments))
+
+    allocate, free = one("allocate", value=sizes, stream=stream), one("free", value=pick)
+    return st.one_of(
+        allocate, allocate, free, free, one("renew", value=pick, stream=stream),
         one("use", value=pick, stream=stream), one("write", value=pick, stream=stream),
         one("work", value=st.integers(1, 9)), one("largest", stream=stream), one("again"),
         one("nonsense"), one("refuse", value=st.integers(0, 4)),
-    ]  # fmt: skip
-    if granule.ranges:
-        parts = {"value": pick, "lo": st.integers(0, 7), "count": small}
-        kinds += [
-            one("reserve", value=sizes), one("claim", stream=stream, **parts),
-            one("claim", stream=stream, **parts), one("release", **parts),
-        ]  # fmt: skip
-    punch = one("punch", value=st.integers(0, (1 << units) - 1), count=st.just(unit_bytes))
+    )  # fmt: skip
+
+
+def _used_again(sizes: SearchStrategy[int], unit_bytes: int) -> SearchStrategy[Row]:
+    """A block comes and goes, others take some of its memory, and it comes again; it is read on
+    another stream meanwhile."""
+    from hypothesis import strategies as st
+
+    def row(large: int, other: int, stream: int, small_first: bool, small_goes: bool) -> Row:
+        small = [Request("allocate", unit_bytes, stream)] * small_first
+        gone = [Request("free", -2)] * (small_first and small_goes)
+        return (
+            Request("allocate", large), Request("use", -1, stream), Request("renew", -1, stream),
+            Request("free", -1), *small, Request("allocate", other), *gone,
+            Request("allocate", large, stream),
+        )  # fmt: skip
+
+    return st.builds(row, sizes, sizes, st.integers(0, 2), st.booleans(), st.booleans())
+
+
+def _parts(sizes: SearchStrategy[int], pick: SearchStrategy[int]) -> SearchStrategy[Row]:
+    """One request for a part of a block, or a new block for parts."""
+    from hypothesis import strategies as st
+
+    small, stream = st.integers(1, 3), st.integers(0, 2)
+    part = {"value": pick, "lo": st.integers(0, 7), "count": small}
+    return st.one_of(
+        st.tuples(st.builds(Request, st.just("reserve"), sizes)),
+        st.tuples(st.builds(Request, st.just("claim"), stream=stream, **part)),
+        st.tuples(st.builds(Request, st.just("release"), **part)),
+    )
+
+
+def _part_moves(sizes: SearchStrategy[int]) -> SearchStrategy[Row]:
+    """Parts that are read on two streams lose their memory to a block, and come again elsewhere."""
+    from hypothesis import strategies as st
+
+    def row(nbytes: int, count: int, taken: int | None, stream: int, refused: int | None) -> Row:
+        taking = Request("largest") if taken is None else Request("allocate", taken, stream)
+        refuse = [] if refused is None else [Request("refuse", refused)]
+        return (
+            Request("reserve", nbytes), Request("claim", -1, 0, 0, count), Request("use", -1, 0),
+            Request("use", -1, stream), Request("release", -1, 0, 0, count), taking,
+            Request("free", 0), *refuse, Request("claim", -1, stream, 0, count),
+        )  # fmt: skip
+
     return st.builds(
-        lambda first, rest, order: Program((*first, *rest), tuple(order)),
-        st.one_of(st.tuples(punch), st.just(())),
-        st.lists(st.one_of(kinds), max_size=24), st.lists(st.integers(0, 2), max_size=8),
+        row, sizes, st.integers(1, 4), st.none() | sizes, st.integers(0, 2),
+        st.none() | st.integers(0, 3),
     )  # fmt: skip
 
 
@@ -140,6 +196,8 @@ def fragmenting(granule: Granule, unit: int) -> Program:
         Request("free", 0),
         Request("renew", 2, 2), Request("reserve", 6 * unit), Request("claim", 0, 1, 1, 2),
         Request("free", 3), Request("claim", 0, 2, 4, 2), Request("release", 0, 0, 1, 2),
+        Request("claim", 0, 1, 0, 3), Request("release", 0, 0, 0, 3),
+        Request("allocate", unit, 1), Request("claim", 0, 2, 0, 3),
         Request("allocate", 2 * unit, 2), Request("claim", 0, 0, 1, 1), Request("use", 1, 2),
         Request("largest", 0, 1),
     )  # fmt: skip

@@ -73,10 +73,24 @@ def check_allocator(
     Raises:
         AllocatorFailure: a law is broken.
     """
-    import hypothesis
-
     if isinstance(make, str):
         make = choose_allocator(make, 2 * UNITS * _PAGE_BYTES, binding=False).make
+    failure = find_failure(make, examples, seed, backends)
+    if failure is not None:
+        raise failure
+    return examples
+
+
+def find_failure(
+    make: Make, examples: int, seed: int, backends: Sequence[str], *, shortest: bool = True
+) -> AllocatorFailure | None:
+    """What `check_allocator` raises, or None.
+
+    Args:
+        shortest: whether to look for the shortest list, which takes most of the time.
+    """
+    import hypothesis
+
     usable = _usable(make, backends)
     failing: list[tuple[Program, str, Exception]] = []
     granule, unit, _ = _sizes(make)
@@ -93,18 +107,25 @@ def check_allocator(
     tried = hypothesis.settings(
         max_examples=examples, database=None, deadline=None, print_blob=False,
         report_multiple_bugs=False, suppress_health_check=list(hypothesis.HealthCheck),
-        phases=(hypothesis.Phase.generate, hypothesis.Phase.shrink),
+        phases=(hypothesis.Phase.generate, *[hypothesis.Phase.shrink] * shortest),
         verbosity=hypothesis.Verbosity.quiet,
     )(hypothesis.seed(seed)(hypothesis.given(lists)(passes)))  # fmt: skip
-    try:
-        tried()
+
+    def sweep() -> None:
         for backend in usable:
             failing.append((fragmenting(granule, unit), backend, AssertionError()))
             sweep_refusals(make, backend)
+
+    try:
+        # The lists first, where a short one is wanted: a sweep's list is as long as it is.
+        for part in (tried, sweep) if shortest else (sweep, tried):
+            part()
     except Exception as error:
         program, backend, cause = failing[-1]
-        raise _failure(program, backend, cause if str(cause) else error, seed) from error
-    return examples
+        failure = _failure(program, backend, cause if str(cause) else error, seed)
+        failure.__cause__ = error
+        return failure
+    return None
 
 
 def run_requests(make: Make, program: Program, backend: str = "strict") -> None:

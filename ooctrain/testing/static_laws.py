@@ -16,7 +16,7 @@ from ooctrain.alloc.base import Allocator, Block
 from ooctrain.alloc.static import Forecast, Lifetime, Plannable, most_alive, plannable
 from ooctrain.errors import OutOfDeviceMemory, PlanMismatch
 from ooctrain.testing.allocator_grounds import Ground
-from ooctrain.testing.allocator_laws import hold
+from ooctrain.testing.allocator_laws import Broken, hold
 from ooctrain.testing.allocator_requests import Program
 
 Make = Callable[[Any], Allocator]
@@ -25,10 +25,11 @@ _ROUNDS = 2
 
 @dataclass(frozen=True, slots=True)
 class _Event:
-    """Block `number` begins or ends."""
+    """Block `number` begins or ends; `time` counts the blocks begun before."""
 
     number: int
     begins: bool
+    time: int
 
 
 def run_planned(make: Make, program: Program, make_ground: Callable[[], Ground]) -> None:
@@ -52,16 +53,16 @@ def _foresee(program: Program) -> tuple[list[_Event], Forecast]:
     live: list[int] = []
     for request in program.requests:
         if request.op == "allocate":
-            events.append(_Event(len(sizes), True))
+            events.append(_Event(len(sizes), True, len(sizes)))
             live.append(len(sizes))
             sizes.append(request.value)
         elif request.op == "free" and live:
-            events.append(_Event(live.pop(request.value % len(live)), False))
-    events += [_Event(number, False) for number in live]
-    begin = {e.number: time for time, e in enumerate(events) if e.begins}
-    end = {e.number: time for time, e in enumerate(events) if not e.begins}
+            number = live.pop(request.value % len(live))
+            events.append(_Event(number, False, len(sizes)))
+    events += [_Event(number, False, len(sizes)) for number in live]
+    end = {event.number: event.time for event in events if not event.begins}
     return events, Forecast(tuple(
-        Lifetime(size, f"b{i}", begin[i], end[i], parameter=size % 3 == 0)
+        Lifetime(size, f"b{i}", i, end[i], parameter=size % 3 == 0)
         for i, size in enumerate(sizes)
     ))  # fmt: skip
 
@@ -107,7 +108,10 @@ def _round(
         if event.begins:
             life = forecast.lifetimes[event.number]
             _refuses_others(allocator, life)
-            block = live[event.number] = allocator.allocate(life.nbytes, life.tag)
+            try:
+                block = live[event.number] = allocator.allocate(life.nbytes, life.tag)
+            except (PlanMismatch, OutOfDeviceMemory) as error:
+                raise Broken("S1", f"{life.tag} has no place: {error.what}") from error
             places[event.number] = (block.address - base, block.granted_bytes)
             ground.fill(block.address, life.nbytes, event.number % 250 + 1, 0)
         else:

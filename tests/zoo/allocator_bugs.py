@@ -1,0 +1,295 @@
+"""Planted bugs of allocators and of the memory below them: what competent developers wrote.
+
+In: nothing. Out: `BUGS`, {name: `Bug`}. The one idea: each changes a line or two of the real
+source; a test that allocates, writes, frees and allocates again, all in order and nothing refused,
+passes with every one of them but those in `LOUD`, and a law kills it (`test_allocator_bugs.py`).
+Names in capitals are the twelve that the first version of these laws was measured by; threads named
+beside a bug are where users met it. nnabla's defects, read in the source of paper 000's own
+allocator:
+
+(a) chunks are mapped anew while their old range may be in use: "nnabla (a)".
+(b) what is requested is not updated where memory is used again: STALE_REQUESTED.
+(c) cached memory is never counted: "nnabla (c)".
+(d) a range that lies elsewhere than hoped for is leaked: as "nnabla (d)"; no allocator here asks
+    for addresses by hint, so it is the range whose mapping is refused.
+(e) a handle that was never created is released: "nnabla (e)".
+(f) a mapping is destroyed without waiting for its event: STREAM_WAIT_NOT_HOST_SYNC. Its missing
+    retry does not apply: nothing is obtained from the driver at the second attempt that was not
+    held at the first.
+(g) one busy range keeps all later ones waiting: does not apply to va, which waits for the range it
+    breaks only; va-paper waits for the oldest first, by intention (its docstring says so), and
+    "nnabla (g)" is its worst form, a request refused though memory only waits.
+(h) one unmap over many handles: "nnabla (h)".
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import textwrap
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import pytest
+
+from ooctrain.alloc import buddy, first_fit, static
+from ooctrain.alloc.base import Books
+from ooctrain.alloc.best_fit import BestFit
+from ooctrain.alloc.buddy import Buddy
+from ooctrain.alloc.bump import Bump
+from ooctrain.alloc.first_fit import FirstFit, FirstFitBySize
+from ooctrain.alloc.homes import Homes
+from ooctrain.alloc.passthrough import Passthrough
+from ooctrain.alloc.va_paper import PaperVirtualAddressing
+from ooctrain.alloc.virtual import VirtualAddressing
+from ooctrain.alloc.wrappers import Limited, ThreadSafe
+from ooctrain.devices.driver_memory import DriverMemory
+
+PAGE = 4096
+Make = Callable[[Any], Any]
+
+
+def va(memory: Any) -> VirtualAddressing:
+    """Virtual addressing with chunks of a page."""
+    return VirtualAddressing(memory, PAGE)
+
+
+def va_paper(memory: Any) -> PaperVirtualAddressing:
+    """Paper 000's, with chunks of a page."""
+    return PaperVirtualAddressing(memory, PAGE)
+
+
+def passthrough(memory: Any) -> Passthrough:
+    """Whole pages, one mapping for each block."""
+    return Passthrough(memory, PAGE)
+
+
+def limited(memory: Any) -> Limited:
+    """Nine of twelve pages."""
+    return Limited(va(memory), 9 * PAGE)
+
+
+class Bug(NamedTuple):
+    """One mistake.
+
+    Args:
+        make: the allocator that shows it.
+        owner, function: where it is.
+        right, wrong: the text as it is, and with the bug.
+        laws: that may kill it; which one does depends on what is tried first.
+        backend: on which it is found.
+    """
+
+    make: Make
+    owner: Any
+    function: str
+    right: str
+    wrong: str
+    laws: str
+    backend: str = "strict"
+
+
+_FREE_ONCE = """\
+    if block.id not in self._books.live:
+        return
+    self._books.retire(block)"""
+_OPEN_FIRST = """\
+    block = self._books.open(0, size, 0, tag)
+    self._expect_room(slots, size, tag)
+    self._books.retire(block)"""
+_UNWIND = """\
+        self._unmap(base, first, last)
+        raise"""
+
+BUGS: dict[str, Bug] = {
+    # Waiting.
+    "NO_EVENT_WAIT: chunks are mapped over a range in use (TensorRT-LLM 11641)": Bug(
+        va, Homes, "put", "if ((lo <= slots) & (slots < hi)).any()", "if False", "P5 P4",
+    ),
+    "STREAM_WAIT_NOT_HOST_SYNC: a range goes while the host has not seen its end (openvm 362)": Bug(
+        va, Homes, "drop", "self.wait([", "([", "P5",
+    ),
+    "the same in va-paper, which lets every range go": Bug(
+        va_paper, Homes, "wait", "event.wait()", "pass", "P5",
+    ),
+    "IGNORE_RECORD_USE: only the writer of a block is waited for (vllm 43020)": Bug(
+        va, VirtualAddressing, "free", "= tuple(after)", "= tuple(after[-1:])", "P5",
+    ),
+    "only the first reader of a part is waited for": Bug(
+        va, VirtualAddressing, "unmap_range", "= tuple(after)", "= tuple(after[:1])", "P5 P4",
+    ),
+    "va-paper waits for one reader": Bug(
+        va_paper, PaperVirtualAddressing, "free", "= tuple(after)", "= tuple(after[:1])", "P5",
+    ),
+    # Aliases.
+    "nnabla (a): a range is used again while some of its chunks are in use elsewhere": Bug(
+        va, Homes, "find", "all(map(room.is_free, home.runs))", "home.mapped() <= room.free",
+        "V3 P16 P4 P9 P10 P1",
+    ),
+    "a part takes the chunk that is mapped there, whoever holds it now": Bug(
+        va, VirtualAddressing, "map_range", "& ~self._room.held[there]", "", "V3 P16 P4 P9 P10",
+    ),
+    "a range is found while a block lives in it": Bug(
+        va, Homes, "find", "not home.live and all(", "all(", "P1 V3 P16 P10",
+    ),
+    # Mapping.
+    "NO_SET_ACCESS: a mapping is used without access": Bug(
+        va, DriverMemory, "map", "self._driver.set_access(address, size_bytes)", "pass", "P5",
+    ),
+    "PARTIAL_MAP_BULK_UNMAP: what is half mapped is unmapped as a whole (pytorch 188008)": Bug(
+        va, DriverMemory, "map", _UNWIND,
+        "        self._driver.unmap(address, size_bytes)\n        raise", "P5",
+    ),
+    "PARTIAL_MAP_NO_UNWIND: what is half mapped stays so (surogate 117)": Bug(
+        va, DriverMemory, "map", _UNWIND, "        raise", "P8",
+    ),
+    "chunks are mapped over mappings, as Linux does": Bug(
+        va, DriverMemory, "map", "    self._unmap(base, first, last)\n    table", "    table", "P5",
+    ),
+    "nnabla (d): a range that cannot be mapped keeps its addresses": Bug(
+        va, Homes, "make", "self._memory.release(address)", "pass", "P8",
+    ),
+    "nnabla (e): a handle that was never created is released": Bug(
+        va, DriverMemory, "__init__", "self._handles.append(driver.create(self._handle_bytes))",
+        "self._handles.append(0); self._handles[-1] = driver.create(self._handle_bytes)", "P5",
+    ),
+    "nnabla (h): one unmap over many handles (ROCR-Runtime 285)": Bug(
+        va, DriverMemory, "_unmap", "step = hi - lo if self._driver.parts else 1",
+        "step = hi - lo", "P5",
+    ),
+    "the last handle is forgotten": Bug(
+        va, DriverMemory, "close", "while self._handles:", "while self._handles[1:]:", "P11",
+    ),
+    "a part that could not be mapped keeps its chunks": Bug(
+        va, VirtualAddressing, "_put_others", "self._room.give(kept)", "pass", "P8 P16",
+    ),
+    "everything is mapped anew each time": Bug(
+        va, Homes, "find", "return home", "return None", "V4 P13",
+    ),
+    "va-paper leaves a range mapped that it gives up": Bug(
+        va_paper, DriverMemory, "release", "self._unmap(address, 0, slots)", "pass", "P5",
+    ),
+    "passthrough has no guard": Bug(
+        passthrough, Passthrough, "allocate", "granted // self._chunk + 1",
+        "granted // self._chunk", "P16",
+    ),
+    # Books.
+    "ROUND_DOWN: whole chunks only are counted": Bug(
+        va, VirtualAddressing, "_slots", "-(-nbytes // self._chunk)",
+        "max(1, nbytes // self._chunk)", "P2 P9 P16 P10",
+    ),
+    "STALE_REQUESTED, nnabla (b): memory used again counts as it was": Bug(
+        BestFit, BestFit, "allocate", "self._books.move(nbytes, size, growth)",
+        "self._books.move(nbytes if growth else size, size, growth)", "P7",
+    ),
+    "nnabla (c): what is free in between is not counted": Bug(
+        BestFit, Books, "stats", "cached = self.reserved - self.granted - self.pending",
+        "cached = 0", "P7",
+    ),
+    "BUDGET_OFF_BY_ONE: a sector beyond the arena": Bug(
+        BestFit, BestFit, "allocate", "self._top + size <= self.budget_bytes",
+        "self._top + size <= self.budget_bytes + ROUND_BYTES", "P5 P6 P9 P16",
+    ),
+    "a chunk more than is free": Bug(
+        va, VirtualAddressing, "_expect_room", "if chunks > free:", "if chunks > free + 1:",
+        "P9 P6 P16",
+    ),
+    "LEAK_ON_OOM: a refused block stays in the books": Bug(
+        va, VirtualAddressing, "allocate", "    self._expect_room(slots, size, tag)", _OPEN_FIRST,
+        "P8",
+    ),
+    "DOUBLE_FREE_OK: a second free is ignored": Bug(
+        BestFit, BestFit, "free", "    self._books.retire(block)", _FREE_ONCE, "P10",
+    ),
+    "TRIM_FORGETS_COUNT: a range that goes stays in the count": Bug(
+        va, Homes, "_release", "self._count(home, -1)", "pass", "P16",
+    ),
+    "the peak is taken before the change": Bug(
+        BestFit, Books, "move", "self.requested += requested",
+        "self.requested += min(0, requested)", "P7 P16",
+    ),
+    "nnabla (g): memory that only waits is refused": Bug(
+        va_paper, PaperVirtualAddressing, "allocate", "while len(self._free) < count:",
+        "if len(self._free) < count:", "P9",
+    ),
+    "va-paper forgets what waits": Bug(
+        va_paper, PaperVirtualAddressing, "free", "pending=granted", "pending=0", "P16 P7",
+    ),
+    "close() names nobody": Bug(
+        va, Books, "close", "leaked = [self.live[key] for key in sorted(self.live)]",
+        "leaked = []", "P11", backend="memfd",
+    ),
+    # Places.
+    "holes melt with the hole behind only": Bug(
+        BestFit, BestFit, "free", "if lo in self._end_at:", "if lo in ():", "P16 B2",
+    ),
+    "a hole of the very size is passed over": Bug(
+        BestFit, BestFit, "allocate", "(size, -1)", "(size, self.budget_bytes)", "B3 P9",
+    ),
+    "a small remainder is given away with the block, and lost": Bug(
+        BestFit, BestFit, "allocate", "if hole > size:", "if hole > size + ROUND_BYTES:", "P16 B1",
+    ),
+    "buddies are joined once only": Bug(
+        Buddy, Buddy, "free", "while self._remove(offset ^ length, length):",
+        "if self._remove(offset ^ length, length):", "P16",
+    ),
+    "a power of two gets the next one": Bug(
+        Buddy, buddy, "_place_bytes", "(size_bytes - 1).bit_length()", "size_bytes.bit_length()",
+        "P16 P9",
+    ),
+    "the pointer falls by one block only": Bug(
+        Bump, Bump, "free", "while self._ends and", "if self._ends and", "P16 P7",
+    ),
+    "a limit that stats() does not know": Bug(
+        limited, Limited, "stats", "min(stats.largest_bytes, free)", "stats.largest_bytes", "P9",
+    ),
+    # Static placement.
+    "a block that begins later is no neighbour": Bug(
+        FirstFitBySize, static, "_place", "(begin[:filled] < hi)", "(begin[:filled] <= lo)",
+        "S1 P4 S5",
+    ),
+    "a block that ends as another begins is a neighbour": Bug(
+        FirstFit, static, "_place", "(end[:filled] > lo)", "(end[:filled] >= lo)", "S4",
+    ),
+    "pools lie upon each other": Bug(
+        FirstFit, first_fit, "pack", "offsets[i] = offset + sum(extents)", "offsets[i] = offset",
+        "S1 P4 S5",
+    ),
+    "sizes are packed without rounding": Bug(
+        FirstFit, first_fit, "pack", "[granule.granted(life.nbytes) for life in lifetimes]",
+        "[life.nbytes for life in lifetimes]", "S1 P16 P4 S5 S2",
+    ),
+    "any block of the foreseen size will do": Bug(
+        FirstFit, FirstFit, "_planned_offset", "(life.tag, life.nbytes) != (tag, nbytes)",
+        "life.nbytes != nbytes", "S5",
+    ),
+    "a gap of the very size is passed over": Bug(
+        FirstFit, first_fit, "lowest_gap", "start - offset >= size_bytes",
+        "start - offset > size_bytes", "P9",
+    ),
+}  # fmt: skip
+
+#: Seen by any test at all over the strict fake; a real driver keeps quiet about the second.
+LOUD = (
+    "NO_SET_ACCESS: a mapping is used without access",
+    "nnabla (h): one unmap over many handles (ROCR-Runtime 285)",
+    "va-paper leaves a range mapped that it gives up",
+)
+
+#: Killed by law P17's own test: it needs a memory that calls back.
+LOST_FREE = Bug(
+    lambda memory: ThreadSafe(va(memory)), ThreadSafe, "free",
+    "self._deferred.append((block, after))", "pass", "P17",
+)  # fmt: skip
+
+
+def plant(patch: pytest.MonkeyPatch, bug: Bug) -> None:
+    """Puts the line with the bug in place."""
+    right = inspect.getattr_static(bug.owner, bug.function)
+    source = textwrap.dedent(inspect.getsource(right))
+    assert source.count(bug.right) == 1, f"{bug.right!r} is not in {bug.function} once"
+    namespace: dict[str, Any] = {}
+    module = vars(sys.modules[right.__module__])
+    text = "from __future__ import annotations\n" + source.replace(bug.right, bug.wrong)
+    exec(text, module, namespace)
+    patch.setattr(bug.owner, bug.function, namespace[bug.function])
