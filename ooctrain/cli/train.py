@@ -39,6 +39,7 @@ from ooctrain.cli.training import (
     typical_us,
 )
 from ooctrain.cli.workload import Task, make_task, usual_data
+from ooctrain.execution.record import allocation_log
 from ooctrain.prepare import PreparedStep
 from ooctrain.report.text import facts, placement, share
 from ooctrain.sched.bounds import lower_bound
@@ -65,11 +66,13 @@ JSON_VERSION = 1
 )
 @click.option("--checkpoint-steps", type=click.IntRange(min=1), help="Saved after so many steps.")
 @click.option("--resume", metavar="FILE", help="Go on from a checkpoint, and save there again.")
+@click.option("--allocation-log", "log_path", metavar="FILE", type=OUTPUT_FILE,
+              help="Write what the steps ask of the allocator, for `replay`.")  # fmt: skip
 @click.option("--verify", is_flag=True, help="Run in-core as well and compare every bit.")
 def train(
     workload: Workload, memory: Memory, json_path: str | None, epochs: int, steps: int | None,
     checkpoint: str | None, checkpoint_steps: int | None, resume: str | None, verify: bool,
-    lr_schedule: str,
+    lr_schedule: str, log_path: str | None,
 ) -> int:  # fmt: skip
     """Train MODEL within a memory budget."""
     data = usual_data(workload) if workload.data is None else workload.data
@@ -82,6 +85,9 @@ def train(
         task = make_task(workload)
         trainer = make_trainer(task, workload, memory)
         _run(console, trainer, task, workload, memory, extent, record, verify)
+        if log_path and trainer.prepared:
+            write_log(trainer.prepared, workload, log_path)
+            console.print(f"wrote {log_path}")
     except BaseException as caught:
         error = caught
         raise
@@ -115,6 +121,16 @@ def _run(
         with LiveView(console, total, "in-core again") as view:
             compare_with_in_core(trainer, workload, memory, extent, record, view.on_step)
     console.print(facts(_summary_rows(prepared, record, extent)))
+
+
+def write_log(prepared: PreparedStep, workload: Workload, path: str) -> None:
+    """Writes the requests of the first steps; the executor makes exactly these."""
+    plan, allocator = prepared.plan, prepared.allocator
+    about = f"{workload.model}, batch {workload.batch}, planner {plan.notes.get('planner', '')}"
+    allocation_log(
+        plan.trace, plan.schedule, prepared.budget_bytes, allocator.granule, allocator.name,
+        about=about,
+    ).save(path)  # fmt: skip
 
 
 def has_compiled_kernels() -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -223,6 +224,41 @@ def test_a_laptop_replays_a_batch_of_1440():
     assert replay(log, "va:chunk=2MiB", budget="16GiB").failure is None
 
 
+LOGGED = """
+from ooctrain.alloc.{module} import {kind}
+from ooctrain.alloc.wrappers import Logged
+
+def make(memory):
+    return Logged({kind}(memory))
+"""
+
+
+@pytest.mark.parametrize(
+    ("module", "kind"), [("best_fit", "BestFit"), ("virtual", "VirtualAddressing")]
+)
+def test_the_log_of_a_schedule_is_what_a_real_run_asks_for(tmp_path, module, kind):
+    file = tmp_path / "mine.py"
+    file.write_text(LOGGED.format(module=module, kind=kind))
+    rng = np.random.default_rng(0)
+    x, y = rng.standard_normal((8, 3, 32, 32), np.float32), np.arange(8)
+    model = oc.models.build("lenet")
+    with oc.Trainer(
+        model, optimizer=oc.optim.SGD(model.parameters(), lr=0.01), budget="50%",
+        planner="window", allocator=f"{file}:make", threads=1,
+    ) as trainer:  # fmt: skip
+        for _ in range(3):
+            trainer.step(x, y)
+        plan, chosen = trainer.prepared.plan, trainer.prepared.allocator
+        found = trainer._residence._open[3].allocator
+        while not hasattr(found, "requests"):
+            found = found.inner
+        recorded = [request for request in found.requests if request.op != "step"]
+    log = allocation_log(plan.trace, plan.schedule, 0, chosen.granule)
+    foreseen = [request for request in log.requests if request.op != "step"]
+    assert recorded[: len(foreseen)] == foreseen
+    assert len(foreseen) > 100
+
+
 # The command.
 
 
@@ -256,6 +292,15 @@ def test_plan_writes_a_log_that_replay_reads(tmp_path, capsys):
     assert main(["plan", "lenet", *options, "--allocation-log", str(log)]) == DONE
     assert main(["replay", str(log), "--allocator", "best-fit,va"]) == DONE
     assert "lenet, batch 8" in capsys.readouterr().out
+
+
+def test_train_writes_a_log_too(tmp_path, capsys):
+    log = tmp_path / "log.jsonl"
+    options = ["--batch", "8", "--threads", "1", "--steps", "1", "--budget", "50%"]
+    assert main(["train", "lenet", *options, "--allocation-log", str(log)]) == DONE
+    found = AllocationLog.load(log)
+    assert found.allocator == "va"
+    assert replay(found, "va").failure is None
 
 
 def test_commas_separate_allocators_and_their_parameters():
