@@ -86,10 +86,11 @@ def _pack_weights(w, space, tables, p, lo, hi, thread):
 
 
 @inner
-def _list_pixels(tables, rows, p, phase, image, images, q0, q1, base):
-    """Writes where the source and the output of each pixel of a block start; returns how many.
+def _list_pixels(tables, rows, p, phase, images, q0, q1):
+    """Writes where each pixel of a block starts, in the source and in the output, both counted
+    from the block's own start; returns how many there are.
 
-    `base` is the offset of the block's window; pixels that the phase does not have are left out.
+    Pixels that the phase does not have are left out.
     """
     shift_h, shift_w = tables[phase * PHASE_FIELDS], tables[phase * PHASE_FIELDS + 1]
     outs, count = rows + p.rows_capacity, 0
@@ -98,16 +99,13 @@ def _list_pixels(tables, rows, p, phase, image, images, q0, q1, base):
             y = q * p.out_step_h + shift_h
             if y < 0 or y >= p.out_h:
                 continue
-            if p.copied == 1:
-                row = (i * p.window_h + (q - q0) * p.in_step_h) * p.window_w
-            else:
-                row = ((image + i) * p.in_h + q * p.in_step_h + p.low_h) * p.in_w
-                row += p.q_w0 * p.in_step_w + p.low_w
+            row = (i * p.window_h + (q - q0) * p.in_step_h) * p.window_w
+            out = (i * p.out_h + y - q0 * p.out_step_h) * p.out_w
             for column in range(p.q_w):
                 x = (p.q_w0 + column) * p.out_step_w + shift_w
                 if x >= 0 and x < p.out_w:
-                    tables[rows + count] = base + (row + column * p.in_step_w) * p.in_c
-                    tables[outs + count] = (((image + i) * p.out_h + y) * p.out_w + x) * p.out_c
+                    tables[rows + count] = (row + column * p.in_step_w) * p.in_c
+                    tables[outs + count] = (out + x) * p.out_c
                     count += 1
     # A block smaller than a register tile repeats its last pixel: it is computed and written again.
     for extra in range(count, MR if count > 0 else 0):
@@ -117,9 +115,12 @@ def _list_pixels(tables, rows, p, phase, image, images, q0, q1, base):
 
 
 @inner
-def _multiply_block(source, space, weights_at, size, tables, rows, p, phase, panels, pixels, y):
+def _multiply_block(
+    source, start_of, space, weights_at, size, tables, rows, p, phase, panels, pixels, y
+):
     """All pixels of a block times the panels [panels[0], panels[1]), whose weights start at
-    weights_at, `size` elements apart.
+    weights_at, `size` elements apart. The block starts at start_of[0] in the source, at start_of[1]
+    in the output.
 
     The inner loop goes over what is reused: panels if all of them fit the first-level cache
     together, then the output is written in order; else pixels.
@@ -139,11 +140,11 @@ def _multiply_block(source, space, weights_at, size, tables, rows, p, phase, pan
             start = max(0, min(tile * MR, pixels - MR))
             channel, record = group * p.out_cg + first, phase * PHASE_FIELDS
             multiply_rows(
-                source, group * p.in_cg, tables, rows + start,
+                source, start_of[0] + group * p.in_cg, tables, rows + start,
                 p.tap_table + tables[record + 2], tables[record + 3],
                 space, weights_at + strip // STRIPS * size + part, p.run,
                 space, p.bias_at + channel,
-                y, channel, rows + p.rows_capacity + start, p.out_cg - first,
+                y, start_of[1] + channel, rows + p.rows_capacity + start, p.out_cg - first,
             )  # fmt: skip
 
 
@@ -154,52 +155,61 @@ def _first_channel(p, panel):
 
 
 @inner
-def _write_bias(space, tables, outs, p, panel_lo, panel_hi, pixels, y):
+def _write_bias(space, tables, outs, start, p, panel_lo, panel_hi, pixels, y):
     """Output pixels that no tap reaches (a 1x1 filter with stride 2) are the bias alone."""
     first = _first_channel(p, panel_lo)
     end = p.out_c if panel_hi == p.panels * p.groups else _first_channel(p, panel_hi)
     for pixel in range(pixels):
-        copy_run(space, p.bias_at + first, y, tables[outs + pixel] + first, end - first)
+        copy_run(space, p.bias_at + first, y, start + tables[outs + pixel] + first, end - first)
 
 
 @inner
-def _block(x, w, y, space, tables, p, block, panel_lo, panel_hi, thread):
-    """One block of output pixels times the panels [panel_lo, panel_hi)."""
+def _fill_window(x, space, p, image, images, q0, base):
+    """Copies what a block's pixels see, zeros outside the image included."""
+    top, left = q0 * p.in_step_h + p.low_h, p.q_w0 * p.in_step_w + p.low_w
+    for i in range(images):
+        place = base + i * p.window_h * p.window_w * p.in_c
+        copy_window(
+            x, image + i, p.in_h, p.in_w, p.in_c, top, left, space, place, p.window_h, p.window_w
+        )
+
+
+@inner
+def _block(x, w, y, space, tables, p, block, panel_lo, panel_hi, listed, thread):
+    """One block of output pixels times the panels [panel_lo, panel_hi).
+
+    `listed` is the extent of the block whose pixels the thread's table holds. Where there is one
+    phase, blocks of one extent share it; returns the extent of this block.
+    """
     image = block // p.row_blocks * p.block_images
     images = min(p.block_images, p.images - image)
     q0 = p.q_h0 + block % p.row_blocks * p.block_rows
     q1 = min(q0 + p.block_rows, p.q_h0 + p.q_h)
-    source, base = x, 0
+    out = (image * p.out_h + q0 * p.out_step_h) * p.out_w * p.out_c
     if p.copied == 1:
-        source, base = space, p.window_at + thread * p.window_stride
-        top, left = q0 * p.in_step_h + p.low_h, p.q_w0 * p.in_step_w + p.low_w
-        for i in range(images):
-            place = base + i * p.window_h * p.window_w * p.in_c
-            copy_window(
-                x,
-                image + i,
-                p.in_h,
-                p.in_w,
-                p.in_c,
-                top,
-                left,
-                space,
-                place,
-                p.window_h,
-                p.window_w,
-            )
-    rows = p.rows_at + thread * 2 * p.rows_capacity
+        source, start = space, p.window_at + thread * p.window_stride
+        _fill_window(x, space, p, image, images, q0, start)
+    else:
+        row = (image * p.in_h + q0 * p.in_step_h + p.low_h) * p.in_w
+        source, start = x, (row + p.q_w0 * p.in_step_w + p.low_w) * p.in_c
+    rows, extent = p.rows_at + thread * 2 * p.rows_capacity, images * (q1 - q0)
+    pixels = extent * p.q_w
     for phase in range(p.phases):
-        pixels = _list_pixels(tables, rows, p, phase, image, images, q0, q1, base)
+        if p.phases > 1 or listed != extent:
+            pixels = _list_pixels(tables, rows, p, phase, images, q0, q1)
         record = phase * PHASE_FIELDS
         size = tables[record + 3] * p.run * PANEL
         if size == 0:
-            _write_bias(space, tables, rows + p.rows_capacity, p, panel_lo, panel_hi, pixels, y)
+            outs = rows + p.rows_capacity
+            _write_bias(space, tables, outs, out, p, panel_lo, panel_hi, pixels, y)
             continue
         weights_at = p.packed_at + tables[record + 4]
         weights_at += thread * p.packed_stride if p.private == 1 else panel_lo * size
-        panels = panel_lo, panel_hi
-        _multiply_block(source, space, weights_at, size, tables, rows, p, phase, panels, pixels, y)
+        panels, start_of = (panel_lo, panel_hi), (start, out)
+        _multiply_block(
+            source, start_of, space, weights_at, size, tables, rows, p, phase, panels, pixels, y
+        )
+    return extent
 
 
 @kernel(
@@ -219,17 +229,18 @@ def _correlate(x, w, y, space, tables, p, lo, hi, thread):
     """Items: (block of pixels, group of panels), or panels alone, packed where they are used."""
     all_panels = p.panels * p.groups
     shares = -(-all_panels // p.item_panels)
+    listed = 0
     for item in range(lo, hi):
         if p.private == 1:
             for phase in range(p.phases):
                 place = p.packed_at + thread * p.packed_stride + tables[phase * PHASE_FIELDS + 4]
                 _pack_panel(w, item, phase, tables, p, space, place)
             for block in range(p.blocks):
-                _block(x, w, y, space, tables, p, block, item, item + 1, thread)
+                listed = _block(x, w, y, space, tables, p, block, item, item + 1, listed, thread)
         else:
             panel = item % shares * p.item_panels
             end = min(panel + p.item_panels, all_panels)
-            _block(x, w, y, space, tables, p, item // shares, panel, end, thread)
+            listed = _block(x, w, y, space, tables, p, item // shares, panel, end, listed, thread)
 
 
 # --- drivers ---
