@@ -151,7 +151,8 @@ def solve(chain: SlotChain, most_states: int = MOST_STATES) -> Solution | None:
     final = {s: entry[0] + _idle_between(chain, s) for s, entry in layers[-1].items()}
     if not final or min(final.values()) > known:
         return best
-    found = min(final, key=lambda state: (final[state], state))
+    # Of equals the one that offloads least: what a state keeps is M_F less what has yet to leave.
+    found = min(final, key=lambda state: (final[state], max(0, state[1]) - state[0], state))
     return Solution(final[found], tuple(_decisions(layers, found)))
 
 
