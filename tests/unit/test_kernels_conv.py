@@ -117,6 +117,7 @@ SHAPES = {
     "tall": ConvShape(1, 16, 37, 3, 16, 3, 3, padding=(1, 1, 1, 1)),
     "wide": ConvShape(1, 16, 3, 41, 16, 3, 3, padding=(1, 1, 1, 1)),
     "large image": ConvShape(1, 16, 40, 40, 16, 3, 3, padding=(1, 1, 1, 1)),
+    "few channels, many filters": ConvShape(3, 5, 9, 11, 160, 3, 2, (2, 1), (1, 0, 1, 0), (2, 1)),
     "single everything": ConvShape(1, 1, 1, 1, 1, 1, 1),
 }
 

@@ -22,11 +22,14 @@ from numba.extending import intrinsic
 
 from ooctrain.layers.kernels.cpu.tiling import PANEL
 from ooctrain.layers.kernels.cpu.vector import (
+    I8,
+    I32,
     I64,
     ISA,
     VECTOR,
     VL,
     array_data,
+    call_llvm,
     first_lanes,
     fused,
     masked_load,
@@ -41,6 +44,7 @@ from ooctrain.layers.kernels.cpu.vector import (
 MR = {"avx512": 12, "avx2": 6, "generic": 4}[ISA]
 OUTER_MR = {"avx512": 8, "avx2": 4, "generic": 4}[ISA]
 NV = 2
+LINE_FLOATS = 16  # of a cache line
 COLUMNS = NV * VL  # columns of C in one register tile; PANEL is a multiple of it
 
 
@@ -118,6 +122,18 @@ def _store_tile(builder, values, pointers, count):
                     masked_store(builder, values[i * NV + j], _at(builder, pointer, j * VL), mask)
 
 
+def _ask_for_rows(builder, pointers):
+    """Asks for the cache lines of a register tile that will be written: rows of a wide output lie
+    far apart, and no hardware guesses them (measured: a quarter of the time of first layers).
+    """
+    for pointer in pointers:
+        for j in range(0, COLUMNS, LINE_FLOATS):
+            byte = builder.bitcast(_at(builder, pointer, j), I8.as_pointer())
+            to_write_in_all_levels_as_data = [ir.Constant(I32, hint) for hint in (1, 3, 1)]
+            arguments = byte, *to_write_in_all_levels_as_data
+            call_llvm(builder, "llvm.prefetch.p0", ir.VoidType(), *arguments)
+
+
 def _make_rows_kernel(rows_count: int):
     @intrinsic
     def multiply(
@@ -169,6 +185,9 @@ def _make_rows_kernel(rows_count: int):
             a_start, b_start = _at(builder, a, a0), _at(builder, b, b0)
             row_offsets = [builder.load(_at(builder, tables, rows, i)) for i in range(rows_count)]
             first = _load_row(builder, _at(builder, bias, bias0), None) * rows_count
+            targets = [builder.load(_at(builder, tables, outs, i)) for i in range(rows_count)]
+            pointers = [_at(builder, c, c0, target) for target in targets]
+            _ask_for_rows(builder, pointers)
 
             over_taps = _Loop(builder, "taps", tap_count, [b_start, *first])
             tap = _at(builder, a_start, builder.load(_at(builder, tables, taps, over_taps.index)))
@@ -181,8 +200,6 @@ def _make_rows_kernel(rows_count: int):
             over_run.finish(following)
             over_taps.finish(following)
 
-            targets = [builder.load(_at(builder, tables, outs, i)) for i in range(rows_count)]
-            pointers = [_at(builder, c, c0, target) for target in targets]
             _store_tile(builder, tile, pointers, columns)
             return context.get_dummy_value()
 
