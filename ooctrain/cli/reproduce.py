@@ -63,6 +63,7 @@ def fragmentation(wanted: Wanted, console: Console) -> Mapping[str, Any]:
     """Paper 000, figure 3, the memory side of table 1, and the choice of the chunk size."""
     names = experiment.QUICK_ALLOCATORS if wanted.quick else experiment.ALLOCATORS
     allocators = wanted.allocators or names
+    asked = experiment.allocators_for
     batches = experiment.QUICK_BATCHES if wanted.quick else experiment.BATCHES
     physical = wanted.physical_bytes
     console.print(f"[bold]What a scheduler may be promised of {format_bytes(physical)}[/bold]")
@@ -71,13 +72,14 @@ def fragmentation(wanted: Wanted, console: Console) -> Mapping[str, Any]:
         rows = [
             row
             for batch in sizes
-            for row in experiment.largest_budget(model, batch, allocators, physical)
+            for row in experiment.largest_budget(model, batch, asked(model, allocators), physical)
         ]
         console.print(budget_table(rows))
         budgets += rows
     console.print("\n[bold]The largest batch that can be trained[/bold]")
     for model in batches:
-        largest += experiment.largest_batches(model, allocators, physical, experiment.BATCH_STEP)
+        step = experiment.batch_step(model)
+        largest += experiment.largest_batches(model, asked(model, allocators), physical, step)
     console.print(batch_table(largest))
     chunks = _chunks(wanted.quick, console)
     figure = fragmentation_figure(budgets, chunks, physical, allocators)

@@ -20,7 +20,7 @@ from ooctrain.alloc.registry import AllocatorChoice, choose_allocator
 from ooctrain.errors import Infeasible, OutOfDeviceMemory
 from ooctrain.execution.placement import reserved_peak
 from ooctrain.machines import machine
-from ooctrain.models import build
+from ooctrain.models import MODELS, build
 from ooctrain.rewrite import apply_rewrites
 from ooctrain.sched.registry import get_planner
 from ooctrain.sched.schedule import Plan
@@ -34,23 +34,28 @@ PHYSICAL_BYTES = 16 * GIB
 PLANNER = "window:persistent=host"
 ALLOCATORS = ("best-fit", "first-fit", "first-fit-by-size", "va:chunk=2MiB")
 QUICK_ALLOCATORS = ("best-fit", "va:chunk=2MiB")
-#: Paper 000's batch sizes of ResNet-50 from those on that do not fit in-core; the others are ours.
+#: Paper 000's batch sizes of ResNet-50 from those on that do not fit in-core; then ours, then the
+#: networks of its figures 4 and 5, from a batch that the paper trained with scheduling alone.
 BATCHES = {
     "resnet50": (190, 256, 512, 928, 1120, 1248, 1440),
     "vgg19": (128, 256, 384),
     "resnet18": (512, 1024, 1536),
+    "densenet121": (768, 1152),
+    "pix2pixhd": (16, 32),
+    "deeplabv3plus": (32, 64),
 }
+#: Of these only the quick allocators are asked: the static ones plan for minutes.
+LARGE_MODELS = ("densenet121", "pix2pixhd", "deeplabv3plus")
 QUICK_BATCHES = {"resnet50": (190, 512, 928)}
 #: Table 1's last batch sizes of "Schedule" and of "Schedule + VA".
 PAPER_LARGEST_BATCH = {"best-fit": 928, "va:chunk=2MiB": 1440}
 REWRITES = ("fuse", "share_storage")
-IMAGE = (3, 224, 224)
-CLASSES = 1000
 #: Budgets are searched in steps of this share of the physical memory.
 STEPS = 32
 #: A batch counts as trainable if one of these multiples of the planner's minimum fits.
 TRIED_BUDGETS = (1.0, 1.15, 1.4)
 BATCH_STEP = 32
+SMALL_BATCH_STEPS = {"pix2pixhd": 2, "deeplabv3plus": 8}
 MOST_BATCH = 1 << 14
 _BYTES_WHOLE = Granule(1, ranges=False)
 
@@ -156,9 +161,23 @@ class Bench:
 
 
 def step_trace(model: str, batch: int) -> Trace:
-    """A training step of an ImageNet model, rewritten."""
-    network = build(model, CLASSES, "imagenet")
-    return apply_rewrites(trace(network, (batch, *IMAGE), threads=1), REWRITES)
+    """A training step on the images that a model is usually trained on, rewritten."""
+    usual = MODELS[model]
+    network = build(model, usual.classes, "imagenet", usual.channels)
+    shape = (batch, usual.channels, usual.height, usual.width)
+    return apply_rewrites(trace(network, shape, threads=1), REWRITES)
+
+
+def allocators_for(model: str, allocators: Sequence[str]) -> Sequence[str]:
+    """Those of the allocators that a model is given to."""
+    if model not in LARGE_MODELS:
+        return allocators
+    return [name for name in allocators if not name.startswith("first-fit")]
+
+
+def batch_step(model: str) -> int:
+    """In which steps a model's largest batch is searched."""
+    return SMALL_BATCH_STEPS.get(model, BATCH_STEP)
 
 
 def largest_budget(

@@ -74,7 +74,8 @@ def fragmentation_figure(
     for model in dict.fromkeys(row.model for row in rows):
         found = [row for row in rows if row.model == model]
         batches = sorted({row.batch for row in found})
-        curves = [_promised(name, found) for name in allocators]
+        asked = [name for name in allocators if any(row.allocator == name for row in found)]
+        curves = [_promised(name, found) for name in asked]
         limit = [(batch, physical_bytes / GIB) for batch in batches]
         pictures.append(
             curves_svg(
