@@ -30,7 +30,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ooctrain.errors import AutogradError
+from ooctrain.errors import AutogradError, ConfigError
 from ooctrain.layers import base
 from ooctrain.layers.base import Spec, require, to_logical
 from ooctrain.trace import Kind
@@ -56,11 +56,17 @@ class Op(base.Op):
 
     def shape(self, *shapes: tuple[int, ...]) -> Any:
         """Shape of the output (several: a tuple of shapes) from those of the inputs."""
-        raise TypeError(f"{type(self).__name__} lacks shape()")
+        raise ConfigError(
+            f"{type(self).__name__} lacks shape()", code="OOC-108",
+            fix="def shape(self, x): return x, if the output has the shape of the input",
+        )  # fmt: skip
 
     def forward(self, *arrays: np.ndarray) -> Any:
         """The output (several: a tuple) for logical arrays."""
-        raise TypeError(f"{type(self).__name__} lacks forward()")
+        raise ConfigError(
+            f"{type(self).__name__} lacks forward()", code="OOC-108",
+            fix="def forward(self, x): arrays in, array out",
+        )  # fmt: skip
 
     def backward(self, *arrays: np.ndarray) -> Any:
         """Gradients of the inputs (None for one that has none), from those of the outputs."""
@@ -77,10 +83,14 @@ class Op(base.Op):
 
     def infer(self, *ins: Spec) -> tuple[Spec, ...]:
         shapes = self.shape(*(spec.shape for spec in ins))
-        several = (shapes,) if self.outputs == 1 else tuple(shapes)
+        several = (shapes,) if self.outputs == 1 else shapes
+        fits = isinstance(several, tuple | list) and all(map(_is_shape, several))
         require(
-            len(several) == self.outputs, f"{self.name}: shape() gives {len(several)} shapes", *ins
-        )
+            fits and len(several) == self.outputs,
+            f"{self.name}: shape() gives {shapes!r}, not "
+            + ("a shape" if self.outputs == 1 else f"{self.outputs} shapes"),
+            *ins, fix="a tuple of whole numbers for each output, such as (2, 3)",
+        )  # fmt: skip
         return tuple(Spec(tuple(int(n) for n in shape)) for shape in several)
 
     def reference(self, *arrays, scalars):
@@ -100,7 +110,13 @@ class Op(base.Op):
 
     def saved_names(self) -> list[str]:
         """What `backward` needs of the forward call: its arguments after the gradients."""
-        return list(inspect.signature(self.backward).parameters)[self.outputs :]
+        names = list(inspect.signature(self.backward).parameters)
+        if not names:
+            raise AutogradError(
+                f"backward() of {type(self).__name__} takes no gradient",
+                fix="def backward(self, dy, ...): the gradients of the outputs come first",
+            )
+        return names[self.outputs :]
 
     def __repr__(self) -> str:
         settings = ", ".join(f"{key}={value!r}" for key, value in sorted(vars(self).items()))
@@ -139,6 +155,12 @@ class UserGrad(base.Op):
         return 2 * sum(spec.size for spec in outs)
 
 
+def _is_shape(shape: object) -> bool:
+    return isinstance(shape, tuple | list) and all(
+        isinstance(n, int | np.integer) and n >= 0 for n in shape
+    )
+
+
 def _run(
     function: Callable, ins: Sequence[np.ndarray], outs: Sequence[np.ndarray], name: str
 ) -> None:
@@ -151,6 +173,9 @@ def _run(
         target = to_logical(out)
         fits = np.shape(result) == target.shape
         require(fits, f"{name}: gives shape {np.shape(result)}, its shape rule says {target.shape}")
+        kind = np.asarray(result).dtype
+        castable = np.can_cast(kind, target.dtype, "same_kind")
+        require(castable, f"{name}: gives {kind}, which is no {target.dtype}")
         np.copyto(target, result, casting="same_kind")
 
 

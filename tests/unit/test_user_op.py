@@ -8,7 +8,7 @@ import pytest
 from ooctrain import functional as F
 from ooctrain import nn
 from ooctrain.autograd import tensor
-from ooctrain.errors import AutogradError, ShapeError
+from ooctrain.errors import AutogradError, ConfigError, ShapeError
 from ooctrain.layers.user import Op
 from ooctrain.rewrite import fuse, share_storage
 from ooctrain.testing.check_op import check_op
@@ -137,6 +137,29 @@ def test_mistakes_are_named():
         y = op(tensor(values(2, 3), requires_grad=True))
         F.mse_loss(y, tensor(np.zeros(y.shape, np.float32))).backward()
 
+    class Shapeless(Softplus):
+        def shape(self, x):
+            return None
+
+    class Ungraded(Softplus):
+        def backward(self):
+            return 1
+
+    class Complex(Softplus):
+        def forward(self, x):
+            return x * 1j
+
+    class Empty(Op):
+        pass
+
+    with pytest.raises(ConfigError, match=r"Empty lacks shape\(\)"):
+        train(Empty())
+    with pytest.raises(ShapeError, match=r"shape\(\) gives None, not a shape"):
+        train(Shapeless())
+    with pytest.raises(AutogradError, match="takes no gradient"):
+        train(Ungraded())
+    with pytest.raises(ShapeError, match="gives complex64, which is no float32"):
+        train(Complex())
     with pytest.raises(AutogradError, match="asks for 'z'"):
         train(Forgetful())
     with pytest.raises(ShapeError, match="its shape rule says"):
