@@ -1,28 +1,19 @@
-"""Laws of planners, of `lower` and of the bounds, on random traces.
-
-`Belady`, the test vehicle of `lower`, evicts what is needed last: offline caching (Belady 1966), in
-bytes.
-"""
+"""Laws of planners, of `lower` and of the bounds, on random traces."""
 
 from __future__ import annotations
 
-import heapq
 import random
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ooctrain.cost import Machine
 from ooctrain.errors import Infeasible
-from ooctrain.sched.base import check_host, infeasible, make_plan
 from ooctrain.sched.bounds import lower_bound
 from ooctrain.sched.budget import trace_minimum_bytes, trace_peak_bytes
-from ooctrain.sched.decisions import Decisions, Gap, possible_gaps, runs_once
 from ooctrain.sched.lower import lower, lower_timed
-from ooctrain.sched.profile import tabulate
 from ooctrain.sched.registry import get_planner
-from ooctrain.sched.schedule import BYTES, Granule, Plan
+from ooctrain.sched.schedule import Granule
 from ooctrain.sched.simulate import simulate
 from ooctrain.sched.verify import verify
 from ooctrain.testing.check_planner import check_planner
@@ -36,56 +27,12 @@ PLANNERS = [
     "keep-all", "naive", "window", "window:count=occurrence", "window:size=3,persistent=host",
     "window:size=0.5,persistent=device", "auto",
 ]  # fmt: skip
-
-
-class Belady:
-    """Each call at which memory is short evicts the bytes whose next use is farthest."""
-
-    name = "belady"
-
-    def plan(
-        self, trace: Trace, budget_bytes: int, machine: Machine, *, granule: Granule = BYTES,
-        host_budget_bytes: int | None = None, seed: int = 0, time_limit_s: float | None = None,
-    ) -> Plan:  # fmt: skip
-        schedule = lower(self.decide(trace, budget_bytes, machine, granule), trace, budget_bytes,
-                         machine, granule)  # fmt: skip
-        plan = make_plan(schedule, trace, machine)
-        check_host(self.name, plan, host_budget_bytes)
-        return plan
-
-    def decide(
-        self, trace: Trace, budget_bytes: int, machine: Machine, granule: Granule
-    ) -> Decisions:
-        runs = runs_once(trace)
-        gaps = [gap for gap in possible_gaps(trace, runs) if gap.after >= 0]
-        everything = tabulate(Decisions(runs, tuple(gaps)), trace, machine, granule)
-        least = max([everything.start_bytes, *everything.resident_bytes])
-        if least > budget_bytes:
-            raise infeasible(self.name, budget_bytes, least, "")
-        resident = tabulate(Decisions(runs), trace, machine, granule).resident_bytes
-        return Decisions(runs, tuple(self._evict(gaps, resident, budget_bytes, granule)))
-
-    def _evict(self, gaps: list[Gap], resident: list[int], budget_bytes: int, granule: Granule):
-        open_gaps: list[tuple[int, int, int, Gap]] = []
-        evicted_until = [0] * (len(resident) + 1)
-        opening = sorted(gaps, key=lambda gap: -gap.after)
-        away = 0
-        for position, bytes_now in enumerate(resident):
-            away -= evicted_until[position]
-            while away + budget_bytes < bytes_now and open_gaps:
-                _, _, lo, gap = heapq.heappop(open_gaps)
-                if gap.before <= position:
-                    continue
-                short = granule.granted(bytes_now - budget_bytes - away)
-                hi = min(gap.hi, lo + short) if granule.ranges else gap.hi
-                yield Gap(gap.var, lo, hi, gap.after, gap.before)
-                away += granule.granted(hi - lo)
-                evicted_until[gap.before] += granule.granted(hi - lo)
-                if hi < gap.hi:
-                    heapq.heappush(open_gaps, (-gap.before, gap.var, hi, gap))
-            while opening and opening[-1].after == position:
-                gap = opening.pop()
-                heapq.heappush(open_gaps, (-gap.before, gap.var, 0, gap))
+SWAP_PLANNERS = [
+    "belady", "belady:pieces=1", "dynprog", "dynprog:exact_stages=0", "greedy", "hmms", "lms",
+    "lms:swapout_threshold=2,swapin_ahead=3,swapin_groupby=2", "lms-auto", "lms-grid", "lru",
+    "vdnn", "vdnn-all", "vdnn-conv", "window-cyclic",
+    "window-cyclic:resident=false,tuned=false,ordered=false",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("spec", PLANNERS)
@@ -93,8 +40,9 @@ def test_planners_keep_the_laws(spec):
     assert check_planner(get_planner(spec), examples=25, seed=1, time_limit_s=15) >= 2
 
 
-def test_a_decision_planner_over_lower_keeps_the_laws():
-    assert check_planner(Belady(), examples=40, seed=2, time_limit_s=15) >= 2
+@pytest.mark.parametrize("spec", SWAP_PLANNERS)
+def test_swap_planners_keep_the_laws(spec):
+    assert check_planner(get_planner(spec), examples=12, seed=3, time_limit_s=8) >= 2
 
 
 @settings(max_examples=300)
