@@ -158,8 +158,12 @@ class Concat(Op):
         return (np.concatenate(arrays, self.axis),)
 
     def cpu(self, pool, ins, outs, workspace, scalars):
+        from ooctrain.layers.kernels.cpu import layout
         from ooctrain.layers.layout import copy_block
 
+        if outs[0].ndim == 4 and self.axis == 1:
+            layout.concat_nhwc(pool, ins, outs[0])
+            return
         for array, start in zip(
             ins, self._starts([_extent(a, self.axis) for a in ins]), strict=True
         ):
