@@ -246,11 +246,8 @@ class Books:
         """A request as a positive int. Raises ConfigError or InvalidFree (after close)."""
         if self.closed:
             raise InvalidFree(f"{self.name} is closed")
-        try:
-            size = operator.index(nbytes)
-        except TypeError:
-            size = 0
-        if isinstance(nbytes, bool) or not 0 < size < MAX_BYTES:
+        size = size_of(nbytes)
+        if not size:
             raise ConfigError(
                 f"{self.name} cannot allocate {nbytes!r} bytes", code="OOC-102",
                 fix="sizes are positive whole numbers of bytes below 2**62",
@@ -339,6 +336,15 @@ class Books:
         self.live.clear()
         self.closed = True
         return leaked
+
+
+def size_of(nbytes: object) -> int:
+    """A request as an int; 0 for what is no size: not whole, not positive, 2**62 or more."""
+    try:
+        size = operator.index(nbytes)  # type: ignore[arg-type]
+    except TypeError:
+        return 0
+    return size if not isinstance(nbytes, bool) and 0 < size < MAX_BYTES else 0
 
 
 def make_changes(allocator: Allocator) -> None:

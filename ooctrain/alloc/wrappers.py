@@ -13,7 +13,6 @@ Read next: `log.py` (`Recorder`, here `Logged`), `checked.py`.
 
 from __future__ import annotations
 
-import operator
 import threading
 import time
 from collections import Counter, deque
@@ -30,10 +29,11 @@ from ooctrain.alloc.base import (
     Reached,
     Stats,
     make_changes,
+    size_of,
 )
 from ooctrain.alloc.log import Recorder as Logged
 from ooctrain.errors import ConfigError, OutOfDeviceMemory
-from ooctrain.units import MAX_BYTES, Granule, format_bytes
+from ooctrain.units import Granule, format_bytes
 
 __all__ = ["Counted", "FailAt", "Limited", "Logged", "Poisoned", "ThreadSafe", "Wrapper"]
 FRESH, FREED = 0xFF, 0x7F
@@ -137,13 +137,9 @@ class Limited(Wrapper):
         return replace(stats, free_bytes=free, largest_bytes=min(stats.largest_bytes, free))
 
     def _expect_room(self, nbytes: int, tag: str) -> None:
-        try:
-            size = operator.index(nbytes)
-        except TypeError:
-            size = 0
-        held = self.inner.stats().granted_bytes
+        size, held = size_of(nbytes), self.inner.stats().granted_bytes
         # What is no size at all is for the inner allocator to refuse.
-        if size < MAX_BYTES and held + self.granule.granted(size) > self.budget_bytes:
+        if size and held + self.granule.granted(size) > self.budget_bytes:
             raise self._beyond(nbytes, tag)
 
     def _beyond(self, nbytes: int, tag: str) -> OutOfDeviceMemory:

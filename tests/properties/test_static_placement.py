@@ -21,6 +21,7 @@ from ooctrain.alloc.log import Recorder, foresee
 from ooctrain.alloc.paper import PaperAllocator, PaperMemory
 from ooctrain.alloc.registry import choose_allocator
 from ooctrain.alloc.static import Forecast, Lifetime, most_alive, pack, plannable
+from ooctrain.cli import main
 from ooctrain.errors import (
     ConfigError,
     DoesNotFit,
@@ -270,3 +271,12 @@ def test_a_budget_larger_than_the_machine_is_refused(name):
     trainer = oc.Trainer(model, budget=1 << 60, allocator=name)
     with pytest.raises(ConfigError, match="more memory than this machine has free"):
         trainer.step(np.zeros((2, 3, 2, 2), np.float32), np.zeros(2, np.int64))
+
+
+@pytest.mark.parametrize(("name", "told"), [("first-fit", True), ("va", False)])
+def test_plan_prints_the_gap_to_the_least(name, told, capsys):
+    words = ["plan", "lenet", "--batch", "64", "--planner", "window", "--budget", "40%"]
+    assert main([*words, "--machine", "v100-pcie", "--allocator", name]) == 0
+    printed = capsys.readouterr().out
+    assert (f"{name} reserves" in printed) == told
+    assert ("the least that any allocator needs" in printed) == told

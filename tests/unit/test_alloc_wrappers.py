@@ -110,6 +110,9 @@ def test_limited_counts_holes_and_leaves_no_trace():
     limited.allocate(512)
     with pytest.raises(OutOfDeviceMemory):
         limited.allocate(1)
+    for wrong in (True, 0, -1, 1.5, 2**63):
+        with pytest.raises(ConfigError, match="cannot allocate"):
+            limited.allocate(wrong)
     assert {x["tag"] for x in limited.snapshot()["blocks"]} >= {a.tag, c.tag}
     with pytest.raises(ConfigError, match="allows nothing"):
         Limited(best_fit(), 0)
