@@ -49,10 +49,11 @@ class HostCalls:
     """
 
     def __init__(self) -> None:
-        if not sys.platform.startswith("linux") or not hasattr(os, "memfd_create"):
+        reason = why_no_virtual_memory()
+        if reason:
             raise VmmUnavailable(
-                "virtual addressing on the host needs memfd, a call of Linux", call="memfd_create",
-                numbers=f"this is {sys.platform}", fix=_FALLBACK,
+                "virtual addressing is not to be had", call="memfd_create", numbers=reason,
+                fix=_FALLBACK,
             )  # fmt: skip
         self._libc = ctypes.CDLL(None, use_errno=True)
         for name, (result, arguments) in _SIGNATURES.items():
@@ -61,7 +62,8 @@ class HostCalls:
 
     def make_file(self, size_bytes: int) -> int:
         """A file in memory, all of its bytes allocated: a memfd never says that memory is short, a
-        process that writes to it is killed instead."""
+        process that writes to it is killed instead. Whoever asks has looked at what is free
+        (`host_vm.check_memory`): to allocate more than that gets somebody killed, too."""
         try:
             file = os.memfd_create("ooctrain", os.MFD_CLOEXEC)
         except OSError as error:
@@ -80,7 +82,11 @@ class HostCalls:
     def reserve(self, size_bytes: int, hint: int = 0) -> int:
         """Address of a fresh inaccessible range. Costs address space and no memory."""
         address = self._mmap(hint or None, size_bytes, _PROT_NONE, _RESERVED, -1, 0)
-        self._keep_from_children(address, size_bytes)
+        try:
+            self._keep_from_children(address, size_bytes)
+        except DriverError:
+            self.give_back(address, size_bytes)
+            raise
         return address
 
     def place(self, address: int, size_bytes: int, file: int, offset: int) -> None:
@@ -115,6 +121,15 @@ class HostCalls:
         # A shared mapping is shared with a forked child too: it would write into our tensors.
         if self._libc.madvise(address, size_bytes, _MADV_DONTFORK):
             raise _failed("madvise", ctypes.get_errno())
+
+
+def why_no_virtual_memory() -> str:
+    """Why memfd and mmap cannot be used here; empty where they can."""
+    if not sys.platform.startswith("linux"):
+        return f"memfd is a call of Linux, and this is {sys.platform}"
+    if not hasattr(os, "memfd_create"):
+        return "this Python has no os.memfd_create"
+    return ""
 
 
 def _failed(call: str, number: int) -> DriverError:

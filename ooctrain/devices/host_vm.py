@@ -5,32 +5,30 @@ address ranges, as a GPU driver's virtual memory management does it. The one ide
 physical memory (its blocks are what the budget buys), an inaccessible reservation is the address
 range, and mapping is mmap(MAP_SHARED | MAP_FIXED) of one onto the other. An unmapped page is
 covered by an inaccessible mapping and never given back by munmap, since anybody's next mmap would
-land in the hole. Source: paper 000, section 3.3 (virtual addressing), with CUDA's calls replaced by
-Linux's. Read next: `alloc/virtual.py`.
+land in the hole. The same calls serve behind the driver object (`host_driver.py`), which checks
+CUDA's rules as well; the arena keeps no tables, so that it costs what the calls cost. Source: paper
+000, section 3.3 (virtual addressing), with CUDA's calls replaced by Linux's. Read next:
+`host_calls.py`, `alloc/virtual.py`.
 """
 
 from __future__ import annotations
 
 import bisect
-import ctypes
 import mmap
 import os
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
-from ooctrain.errors import ConfigError, DriverError, VmmUnavailable
+from ooctrain.devices.host_calls import PAGE_BYTES, HostCalls, why_no_virtual_memory
+from ooctrain.errors import ConfigError, DriverError
 from ooctrain.units import format_bytes
 
-PAGE_BYTES = mmap.PAGESIZE
-# Linux's numbers; Python's mmap module leaves some of them out on other systems and versions.
-_PROT_NONE, _PROT_READ_WRITE = 0, 3
-_MAP_SHARED, _MAP_PRIVATE, _MAP_FIXED, _MAP_ANONYMOUS = 0x01, 0x02, 0x10, 0x20
-_MAP_NORESERVE, _MAP_POPULATE = 0x4000, 0x8000
-_MADV_DONTFORK = 10
-_RESERVED = _MAP_PRIVATE | _MAP_ANONYMOUS | _MAP_NORESERVE
+__all__ = [
+    "PAGE_BYTES", "Arena", "VirtualArena", "available_memory_bytes", "bytes_at", "check_memory",
+    "max_mapped_chunks", "open_arena", "whole_pages", "why_no_virtual_memory",
+]  # fmt: skip
 _BLOCK_BYTES = 512  # what st_blocks counts in
 _DEFAULT_MAX_MAPS = 65530
 _SPARE_MAPS = 4096  # for Python, NumPy, compiled kernels and threads
@@ -96,23 +94,14 @@ class VirtualArena:
     granularity_bytes = PAGE_BYTES
 
     def __init__(self, size_bytes: int):
-        self._libc = _libc()
+        self._calls = HostCalls()
         self.max_mappings = max_mapped_chunks()
         self.size_bytes, self._paged_bytes = size_bytes, whole_pages(size_bytes)
         self._bases: list[int] = []
         self._sizes: dict[int, int] = {}
         self._linear: int | None = None
         self.map_calls = self.unmap_calls = 0
-        self._file: int | None = os.memfd_create("ooctrain-arena", os.MFD_CLOEXEC)
-        try:
-            os.ftruncate(self._file, self._paged_bytes)
-            os.posix_fallocate(self._file, 0, self._paged_bytes)
-        except OSError as error:
-            os.close(self._file)
-            raise DriverError(
-                f"no {format_bytes(size_bytes)} of memory for the arena: {error.strerror}",
-                call="posix_fallocate", status=error.errno or 0, fix="give a smaller --budget",
-            ) from error  # fmt: skip
+        self._file: int | None = self._calls.make_file(self._paged_bytes)
 
     def linear(self) -> int:
         """Address of the whole arena as one piece, mapped on first use."""
@@ -124,12 +113,7 @@ class VirtualArena:
     def reserve(self, size_bytes: int) -> int:
         """Address of a fresh inaccessible range. Costs address space and one system call, no
         memory."""
-        address = self._mmap(None, size_bytes, _PROT_NONE, _RESERVED, -1, 0)
-        try:
-            self._madvise(address, size_bytes)
-        except DriverError:
-            self._libc.munmap(address, size_bytes)
-            raise
+        address = self._calls.reserve(size_bytes)
         bisect.insort(self._bases, address)
         self._sizes[address] = size_bytes
         return address
@@ -145,16 +129,13 @@ class VirtualArena:
             raise DriverError(f"offset {offset} lies outside the arena", call="mmap")
         if self._file is None:
             raise DriverError("the arena is closed", call="mmap")
-        flags = _MAP_SHARED | _MAP_FIXED | _MAP_POPULATE
-        self._mmap(address, size_bytes, _PROT_READ_WRITE, flags, self._file, offset)
-        # A shared mapping is shared with a forked child too: it would write into our tensors.
-        self._madvise(address, size_bytes)
+        self._calls.place(address, size_bytes, self._file, offset)
         self.map_calls += 1
 
     def unmap(self, address: int, size_bytes: int) -> None:
         """Makes a part of a reservation inaccessible again; it stays reserved."""
         self._inside(address, size_bytes)
-        self._mmap(address, size_bytes, _PROT_NONE, _RESERVED | _MAP_FIXED, -1, 0)
+        self._calls.cover(address, size_bytes)
         self.unmap_calls += 1
 
     def release(self, address: int) -> None:
@@ -162,8 +143,7 @@ class VirtualArena:
         size_bytes = self._sizes.get(address)
         if size_bytes is None:
             raise DriverError(f"address {address:#x} is not a reservation", call="munmap")
-        if self._libc.munmap(address, size_bytes):
-            raise _failed("munmap")
+        self._calls.give_back(address, size_bytes)
         del self._sizes[address]
         self._bases.remove(address)
 
@@ -187,28 +167,6 @@ class VirtualArena:
             raise DriverError(
                 f"[{address:#x}, +{size_bytes}) does not lie within one reservation", call="mmap"
             )
-
-    def _mmap(
-        self, address: int | None, size_bytes: int, protection: int, flags: int, file: int,
-        offset: int,
-    ) -> int:  # fmt: skip
-        result = self._libc.mmap(address, size_bytes, protection, flags, file, offset)
-        if result == ctypes.c_void_p(-1).value:
-            raise _failed("mmap")
-        return result
-
-    def _madvise(self, address: int, size_bytes: int) -> None:
-        if self._libc.madvise(address, size_bytes, _MADV_DONTFORK):
-            raise _failed("madvise")
-
-
-def why_no_virtual_memory() -> str:
-    """Why memfd and mmap cannot be used here; empty where they can."""
-    if not sys.platform.startswith("linux"):
-        return f"memfd is a call of Linux, and this is {sys.platform}"
-    if not hasattr(os, "memfd_create"):
-        return "this Python has no os.memfd_create"
-    return ""
 
 
 def whole_pages(size_bytes: int) -> int:
@@ -294,32 +252,3 @@ def _read(path: Path) -> str | None:
         return path.read_text(encoding="ascii")
     except OSError:
         return None
-
-
-_SIGNATURES: Mapping[str, tuple[type, tuple[type, ...]]] = {
-    "mmap": (
-        ctypes.c_void_p,
-        (ctypes.c_void_p, ctypes.c_size_t, *3 * (ctypes.c_int,), ctypes.c_int64),
-    ),
-    "munmap": (ctypes.c_int, (ctypes.c_void_p, ctypes.c_size_t)),
-    "madvise": (ctypes.c_int, (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)),
-}
-
-
-def _libc() -> ctypes.CDLL:
-    reason = why_no_virtual_memory()
-    if reason:
-        raise VmmUnavailable(
-            "virtual addressing is not to be had", call="memfd_create", numbers=reason,
-            fix="use --allocator best-fit",
-        )  # fmt: skip
-    library = ctypes.CDLL(None, use_errno=True)
-    for name, (result, arguments) in _SIGNATURES.items():
-        function = getattr(library, name)
-        function.restype, function.argtypes = result, arguments
-    return library
-
-
-def _failed(call: str) -> DriverError:
-    number = ctypes.get_errno()
-    return DriverError(f"{call} failed: {os.strerror(number)}", call=call, status=number)
