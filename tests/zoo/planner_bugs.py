@@ -15,13 +15,16 @@ import pytest
 
 from ooctrain.cost import call_durations_ns
 from ooctrain.errors import Infeasible
-from ooctrain.sched import base, naive, sequence
+from ooctrain.sched import base, chain_view, naive, sequence
+from ooctrain.sched import lms as lms_module
 from ooctrain.sched.base import ListWriter
 from ooctrain.sched.keep_all import KeepAll
+from ooctrain.sched.lms import LevelGraph, Lms
 from ooctrain.sched.lower import NEVER, _Engine
+from ooctrain.sched.lru import _Cache
 from ooctrain.sched.naive import Naive
 from ooctrain.sched.schedule import End, Free, Run
-from ooctrain.sched.window import Window, _Walk
+from ooctrain.sched.window import Walk, Window
 from ooctrain.trace import Trace
 
 Plant = Callable[[pytest.MonkeyPatch], None]
@@ -107,7 +110,7 @@ def _granted_is_asked(self: ListWriter, variable: int) -> int:
     return self.trace.variables[variable].nbytes
 
 
-def _enter_beside_what_leaves(self: _Walk, root: int) -> bool:
+def _enter_beside_what_leaves(self: Walk, root: int) -> bool:
     """Prefetches into bytes that a swap-out has not yet given back."""
     size, variable = self.sequence.size_bytes[root], self.version[root]
     if self.present_bytes + size > self.budget_bytes:
@@ -126,10 +129,10 @@ def _enter_beside_what_leaves(self: _Walk, root: int) -> bool:
     return True
 
 
-_STEP = _Walk._step
+_STEP = Walk._step
 
 
-def _step_without_workspace(self: _Walk, call) -> bool:
+def _step_without_workspace(self: Walk, call) -> bool:
     """Makes room for the outputs only."""
     known, self.sequence.workspace_bytes = (
         self.sequence.workspace_bytes,
@@ -221,7 +224,41 @@ def _release_when_copied(self: _Engine) -> None:
     self._release(piece)
 
 
-#: {name: (plant, planner)}; the planner "belady" is that of tests/properties/test_planners.py.
+# ------------------------------------------------------------------ the planners of the papers
+
+
+def _trips_that_return_before_they_leave(self: LevelGraph, variable: int, lms: Lms):
+    """Forgets that a swap-in may be triggered before the last near reader has run."""
+    producer = self.trace.producer[variable]
+    home = 0 if producer is None else self.level[producer]
+    last_use = -1 if producer is None else producer
+    for reader in self.trace.readers[variable]:
+        if self.level[reader] - home >= lms.swapout_threshold or last_use == -1:
+            yield lms_module.Trip(variable, last_use, self.trigger(reader, lms.swapin_ahead))
+        last_use = reader
+
+
+def _make_room_among_all(self: _Cache, size_bytes: int, touched) -> None:
+    """Evicts whatever is oldest, the running call's own inputs too."""
+    for variable in list(self.recent):
+        if self.ledger_bytes + size_bytes <= self.budget_bytes:
+            return
+        self._evict(variable, self.size[variable])
+
+
+def _make_room_for_what_rested(self: Walk, size_bytes: int) -> bool:
+    """Lets parameters that rested on the device go like what was swapped out: without a copy."""
+    while self.present_bytes + self.leaving_bytes + size_bytes > self.budget_bytes:
+        if not self.leaving:
+            return False
+        root = next(iter(self.leaving))
+        del self.leaving[root]
+        self.leaving_bytes -= self.sequence.size_bytes[root]
+        self.writer.free(self.version[root])
+    return True
+
+
+#: {name: (plant, planner)}; a planner may be given by its name.
 BUGS: dict[str, tuple[Plant, object]] = {
     "frees before the last reader": (_plant_last_uses(_last_use_is_the_first_reader), KeepAll()),
     "forgets carried variables at the end": (
@@ -241,8 +278,8 @@ BUGS: dict[str, tuple[Plant, object]] = {
         lambda patch: patch.setattr(naive, "bound_to_device", lambda trace: frozenset()), Naive(),
     ),
     "does not round by the granule": (_method(ListWriter, "granted")(_granted_is_asked), Naive()),
-    "prefetches past the budget": (_method(_Walk, "_enter")(_enter_beside_what_leaves), Window()),
-    "forgets the workspace": (_method(_Walk, "_step")(_step_without_workspace), Window()),
+    "prefetches past the budget": (_method(Walk, "_enter")(_enter_beside_what_leaves), Window()),
+    "forgets the workspace": (_method(Walk, "_step")(_step_without_workspace), Window()),
     "workspace after the peak": (_method(ListWriter, "run")(_peak_without_workspace), Naive()),
     "ignores the host budget": (lambda patch: None, LimitsMissingHost()),
     "adds slack to the minimum": (lambda patch: None, MinimumPlusSlack()),
@@ -253,5 +290,16 @@ BUGS: dict[str, tuple[Plant, object]] = {
     ),
     "claims its own estimate": (lambda patch: None, ClaimsItsOwnEstimate()),
     "prefetch blocks a call": (_method(_Engine, "_reserve")(_reserve_only_now), "belady"),
+    "a chain without extra memory": (
+        lambda patch: patch.setattr(chain_view, "_extra", lambda *arguments: 0), "greedy",
+    ),
+    "comes back before it has left": (
+        _method(LevelGraph, "_trips_of")(_trips_that_return_before_they_leave),
+        Lms(1, 1, 0),
+    ),
+    "evicts its own inputs": (_method(_Cache, "_make_room")(_make_room_among_all), "lru"),
+    "drops parameters that rested": (
+        _method(Walk, "_make_room")(_make_room_for_what_rested), "window-cyclic",
+    ),
     "frees as soon as it is copied": (_method(_Engine, "_end_out")(_release_when_copied), "belady"),
 }  # fmt: skip

@@ -12,6 +12,7 @@ from types import ModuleType
 import pytest
 
 from ooctrain.cost import Machine
+from ooctrain.sched.registry import get_planner
 from ooctrain.sched.verify import verify
 from ooctrain.testing.check_planner import PlannerFailure, check_planner
 from ooctrain.testing.random_traces import FakeOp
@@ -31,7 +32,6 @@ def load(path: str) -> ModuleType:
 
 
 BUGS = load("zoo/planner_bugs.py").BUGS
-BELADY = load("properties/test_planners.py").Belady
 
 
 def straight_line():
@@ -47,7 +47,7 @@ def straight_line():
 @pytest.mark.parametrize("bug", BUGS)
 def test_bug(bug, monkeypatch):
     plant, planner = BUGS[bug]
-    planner = BELADY() if planner == "belady" else planner
+    planner = get_planner(planner) if isinstance(planner, str) else planner
     plant(monkeypatch)
     trace = straight_line()
     verify(planner.plan(trace, LARGE, MACHINE).schedule, trace, LARGE)
