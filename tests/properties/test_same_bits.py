@@ -25,7 +25,9 @@ from ooctrain.rewrite import apply_rewrites
 from ooctrain.sched.registry import get_planner
 
 BATCH, CLASSES = 4, 5
-ALLOCATORS = ["va:chunk=4KiB", "va:chunk=16KiB", *sorted(set(oc.allocators()) - {"va"})]
+#: Every one, those of virtual addressing with chunks that fit the small networks here.
+CHUNKED = ("va:chunk=4KiB", "va:chunk=16KiB", "va-paper:chunk=2MiB")
+ALLOCATORS = [*CHUNKED, *sorted(set(oc.allocators()) - {"va", "va-paper"})]
 DEBUGS = [
     Debug(check_ledger=True),
     Debug(poison=0xFF, check_ledger=True),
