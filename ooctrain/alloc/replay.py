@@ -11,7 +11,7 @@ earnest.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -22,7 +22,7 @@ from ooctrain.alloc.paper import PaperMemory
 from ooctrain.alloc.registry import choose_allocator
 from ooctrain.alloc.static import plannable
 from ooctrain.errors import ConfigError, OutOfDeviceMemory
-from ooctrain.units import Granule, parse_bytes
+from ooctrain.units import BYTES, Granule, parse_bytes
 
 __all__ = ["Failure", "PaperMemory", "Recorder", "Replayed", "Request", "replay", "serve"]
 _MOST_ARENA_FACTOR = 64
@@ -92,8 +92,8 @@ def replay(
         log: a log, its requests, or the path of its file.
         allocator: by name with parameters ("va:chunk=2MiB"), made here over memory without bytes;
             or an allocator, used as it is.
-        budget: of the arena, bytes or "16GiB"; None: just as much as it takes. Not for an allocator
-            that is made already.
+        budget: of the arena, bytes or "16GiB"; None: as much as it takes, and no more where the
+            allocator has no holes. Not for an allocator that is made already.
 
     Raises:
         ConfigError: no such allocator, a file that is no log, or a request that contradicts the
@@ -109,13 +109,10 @@ def replay(
         return _replay(log, allocator, allocator.name)
     if budget is not None:
         return _replay(log, _make(allocator, parse_bytes(budget)), allocator)
-    arena_bytes = max(log.budget_bytes, peak_bytes(log.requests), _LEAST_ARENA_BYTES)
-    for factor in _factors():
-        found = _replay(log, _make(allocator, arena_bytes * factor), allocator)
+    for arena_bytes in _arenas(log, allocator):
+        found = _replay(log, _make(allocator, arena_bytes), allocator)
         if found.failure is None:
-            # In a roomy arena nothing needs to be put together from pieces: ask once more.
-            tight = _replay(log, _make(allocator, found.stats.peak_reserved_bytes), allocator)
-            return tight if tight.failure is None else found
+            break
     return found
 
 
@@ -156,8 +153,8 @@ def serve(
     return allocator.stats()
 
 
-def peak_bytes(requests: Iterable[Request]) -> int:
-    """The largest sum of what is asked for at one time: what no allocator can undercut."""
+def peak_bytes(requests: Iterable[Request], granule: Granule = BYTES) -> int:
+    """The largest sum of what is asked for at one time, in granules: no allocator undercuts it."""
     sizes: dict[int, int] = {}
     held: dict[int, int] = {}
     now = most = 0
@@ -165,14 +162,15 @@ def peak_bytes(requests: Iterable[Request]) -> int:
         key = request.key
         change = 0
         if request.op == "allocate":
-            change = held[key] = sizes[key] = request.nbytes
+            sizes[key] = request.nbytes
+            change = held[key] = granule.granted(request.nbytes)
         elif request.op == "reserve":
             sizes[key], held[key] = request.nbytes, 0
         elif request.op == "map":
-            change = min(request.hi, sizes[key]) - request.lo
+            change = granule.granted(min(request.hi, sizes[key]) - request.lo)
             held[key] += change
         elif request.op == "unmap":
-            change = request.lo - min(request.hi, sizes[key])
+            change = -granule.granted(min(request.hi, sizes[key]) - request.lo)
             held[key] += change
         elif request.op == "free":
             change = -held.pop(key)
@@ -191,10 +189,15 @@ def _no_reason() -> str:
     return ""
 
 
-def _factors() -> Iterable[int]:
-    factor = 1
+def _arenas(log: AllocationLog, allocator: str) -> Iterator[int]:
+    """Arenas to try: what is granted at the peak, for allocators that need no more; then larger."""
+    granule = _make(allocator, max(log.budget_bytes, _LEAST_ARENA_BYTES)).granule
+    tight_bytes = max(peak_bytes(log.requests, granule), granule.size_bytes)
+    if granule.ranges:
+        yield tight_bytes
+    factor = 2
     while factor <= _MOST_ARENA_FACTOR:
-        yield factor
+        yield max(log.budget_bytes, tight_bytes, _LEAST_ARENA_BYTES) * factor
         factor *= 2
 
 

@@ -166,8 +166,11 @@ def test_a_failure_says_where_and_best_fit_fails_where_va_does_not():
 def test_without_a_budget_the_arena_is_what_it_takes():
     found = replay([*TWO_HOLES, LARGE], "best-fit")
     assert found.failure is None
-    assert found.budget_bytes == found.stats.peak_reserved_bytes == 6 * MIB
+    assert found.stats.peak_reserved_bytes == 6 * MIB
     assert found.external_share == pytest.approx(1 / 3)
+    exact = replay([*TWO_HOLES, LARGE], "va:chunk=64KiB")
+    assert exact.failure is None
+    assert exact.budget_bytes == exact.stats.peak_reserved_bytes == 4 * MIB
 
 
 def test_shares_are_those_of_the_peaks():
