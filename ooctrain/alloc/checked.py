@@ -4,7 +4,7 @@ In: an allocator, often a user's own. Out: the same, or an error that names the 
 and its neighbour. The one idea: an allocator that gives one address to two blocks trains to wrong
 numbers without any complaint; all that is needed to see it is a sorted list of what is live. The
 replay before the first step goes through this, so no training begins on such an allocator. Read
-next: `wrappers.py`, `../execution/placement.py`.
+next: `wrapper.py`, `../execution/placement.py`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 
 from ooctrain.alloc.base import Allocator, Block, Reached
-from ooctrain.alloc.wrappers import Wrapper
+from ooctrain.alloc.wrapper import Wrapper
 from ooctrain.errors import PlanMismatch
 
 #: Kernels use vector instructions on whole cache lines.

@@ -15,7 +15,7 @@ from ooctrain.alloc.log import AllocationLog
 from ooctrain.alloc.paper import PaperMemory
 from ooctrain.alloc.registry import choose_allocator
 from ooctrain.alloc.replay import Replayed, replay
-from ooctrain.alloc.wrappers import Wrapper
+from ooctrain.alloc.wrapper import Wrapper
 
 
 def snapshot_at_peak(log: AllocationLog, found: Replayed) -> dict[str, Any]:

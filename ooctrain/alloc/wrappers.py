@@ -3,8 +3,7 @@
 In: an allocator. Out: an allocator that does what the inner one does, and besides limits it, counts
 it, writes it down, poisons, fails on purpose, serves threads, or checks it. The one idea: each
 wrapper is one concern, so they nest in any order: `Limited(Logged(BestFit(memory)), 1 << 20)`; the
-base allocators stay free of all this. A wrapper has the methods for ranges always; whether they
-work is the inner one's `granule.ranges`.
+base allocators stay free of all this.
 
 On the command line a combination of one's own is a function in a file: `--allocator mine.py:make`,
 where `make(memory)` returns the outermost wrapper. Source: RMM's adaptors, which compose like this.
@@ -13,88 +12,22 @@ Read next: `log.py` (`Recorder`, here `Logged`), `checked.py`.
 
 from __future__ import annotations
 
-import threading
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Protocol
 
-from ooctrain.alloc.base import (
-    Allocator,
-    Block,
-    Changes,
-    RangedAllocator,
-    Reached,
-    Stats,
-    make_changes,
-    size_of,
-)
+from ooctrain.alloc.base import Allocator, Block, Changes, Reached, Stats, make_changes, size_of
 from ooctrain.alloc.log import Recorder as Logged
+from ooctrain.alloc.thread_safe import ThreadSafe
+from ooctrain.alloc.wrapper import Wrapper
 from ooctrain.errors import ConfigError, OutOfDeviceMemory
-from ooctrain.units import Granule, format_bytes
+from ooctrain.units import format_bytes
 
 __all__ = ["Counted", "FailAt", "Limited", "Logged", "Poisoned", "ThreadSafe", "Wrapper"]
 FRESH, FREED = 0xFF, 0x7F
-
-
-class Wrapper:
-    """Passes everything on. The wrappers below say what they do besides.
-
-    Args:
-        inner: the allocator that does it.
-    """
-
-    def __init__(self, inner: Allocator):
-        self.inner = inner
-        self.name, self.budget_bytes = inner.name, inner.budget_bytes
-        self.granule: Granule = inner.granule
-
-    def allocate(self, nbytes: int, tag: str = "") -> Block:
-        """A block of the inner allocator."""
-        return self.inner.allocate(nbytes, tag)
-
-    def free(self, block: Block, after: Sequence[Reached] = ()) -> None:
-        """Gives it back to the inner allocator."""
-        self.inner.free(block, after)
-
-    def reserve(self, nbytes: int, tag: str = "") -> Block:
-        """An address range of the inner allocator. Raises ConfigError: it has none."""
-        return self._ranged().reserve(nbytes, tag)
-
-    def map_range(self, block: Block, lo: int, hi: int) -> None:
-        """Claims a range of the inner allocator. Raises ConfigError: it has none."""
-        self._ranged().map_range(block, lo, hi)
-
-    def unmap_range(self, block: Block, lo: int, hi: int, after: Sequence[Reached] = ()) -> None:
-        """Gives a range back. Raises ConfigError: the inner allocator has none."""
-        self._ranged().unmap_range(block, lo, hi, after)
-
-    def take_changes(self) -> Changes | None:
-        """The inner allocator's."""
-        return self.inner.take_changes()
-
-    def stats(self) -> Stats:
-        """The inner allocator's."""
-        return self.inner.stats()
-
-    def check(self) -> None:
-        """The inner allocator's."""
-        self.inner.check()
-
-    def snapshot(self) -> dict[str, Any]:
-        """The inner allocator's."""
-        return self.inner.snapshot()
-
-    def close(self) -> list[Block]:
-        """The inner allocator's."""
-        return self.inner.close()
-
-    def _ranged(self) -> RangedAllocator:
-        if not self.granule.ranges or not isinstance(self.inner, RangedAllocator):
-            raise ConfigError(f"allocator {self.name} has no ranges", code="OOC-108")
-        return self.inner
 
 
 class Limited(Wrapper):
@@ -298,83 +231,3 @@ class FailAt(Wrapper):
             raise OutOfDeviceMemory(
                 f"claim {self.claim} fails on purpose", where=f"{tag or 'a block'}, FailAt"
             )
-
-
-class ThreadSafe(Wrapper):
-    """Serves several threads, and frees that come from finalizers.
-
-    One thread at a time is inside. A finalizer may run anywhere, also while its own thread is
-    inside the allocator: such a free is put off, not lost, and made at the beginning of the next
-    call (which, if that free was none, raises its InvalidFree and does nothing).
-    """
-
-    def __init__(self, inner: Allocator):
-        super().__init__(inner)
-        self._lock = threading.RLock()
-        self._inside = 0
-        self._deferred: deque[tuple[Block, Sequence[Reached]]] = deque()
-
-    def allocate(self, nbytes: int, tag: str = "") -> Block:
-        """Behind the lock."""
-        with self._entered():
-            return self.inner.allocate(nbytes, tag)
-
-    def free(self, block: Block, after: Sequence[Reached] = ()) -> None:
-        """Behind the lock; put off if this very thread is inside already."""
-        with self._lock:
-            if self._inside:
-                self._deferred.append((block, after))
-                return
-        with self._entered():
-            self.inner.free(block, after)
-
-    def reserve(self, nbytes: int, tag: str = "") -> Block:
-        """Behind the lock."""
-        with self._entered():
-            return super().reserve(nbytes, tag)
-
-    def map_range(self, block: Block, lo: int, hi: int) -> None:
-        """Behind the lock."""
-        with self._entered():
-            super().map_range(block, lo, hi)
-
-    def unmap_range(self, block: Block, lo: int, hi: int, after: Sequence[Reached] = ()) -> None:
-        """Behind the lock."""
-        with self._entered():
-            super().unmap_range(block, lo, hi, after)
-
-    def take_changes(self) -> Changes | None:
-        """Behind the lock; the changes themselves are made outside of it."""
-        with self._entered():
-            return self.inner.take_changes()
-
-    def stats(self) -> Stats:
-        """Behind the lock."""
-        with self._entered():
-            return self.inner.stats()
-
-    def check(self) -> None:
-        """Behind the lock."""
-        with self._entered():
-            self.inner.check()
-
-    def snapshot(self) -> dict[str, Any]:
-        """Behind the lock."""
-        with self._entered():
-            return self.inner.snapshot()
-
-    def close(self) -> list[Block]:
-        """Behind the lock."""
-        with self._entered():
-            return self.inner.close()
-
-    @contextmanager
-    def _entered(self) -> Iterator[None]:
-        with self._lock:
-            self._inside += 1
-            try:
-                while self._deferred and self._inside == 1:
-                    self.inner.free(*self._deferred.popleft())
-                yield
-            finally:
-                self._inside -= 1

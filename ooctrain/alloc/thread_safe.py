@@ -1,0 +1,99 @@
+"""ThreadSafe: one allocator for several threads, and for frees that come from finalizers.
+
+In: an allocator. Out: the same, behind a lock. The one idea: Python may run a finalizer anywhere,
+also while its own thread is inside the allocator, and neither waiting for the lock nor entering a
+second time is right then; so such a free is put off and made at the beginning of the next call.
+Sources: cupy issue 317 and its like (a free from the garbage collector while the lock is held).
+Read next: `wrapper.py`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from ooctrain.alloc.base import Allocator, Block, Changes, Reached, Stats
+from ooctrain.alloc.wrapper import Wrapper
+
+
+class ThreadSafe(Wrapper):
+    """Serves several threads, and frees that come from finalizers.
+
+    One thread at a time is inside. A finalizer may run anywhere, also while its own thread is
+    inside the allocator: such a free is put off, not lost, and made at the beginning of the next
+    call (which, if that free was none, raises its InvalidFree and does nothing).
+    """
+
+    def __init__(self, inner: Allocator):
+        super().__init__(inner)
+        self._lock = threading.RLock()
+        self._inside = 0
+        self._deferred: deque[tuple[Block, Sequence[Reached]]] = deque()
+
+    def allocate(self, nbytes: int, tag: str = "") -> Block:
+        """Behind the lock."""
+        with self._entered():
+            return self.inner.allocate(nbytes, tag)
+
+    def free(self, block: Block, after: Sequence[Reached] = ()) -> None:
+        """Behind the lock; put off if this very thread is inside already."""
+        with self._lock:
+            if self._inside:
+                self._deferred.append((block, after))
+                return
+        with self._entered():
+            self.inner.free(block, after)
+
+    def reserve(self, nbytes: int, tag: str = "") -> Block:
+        """Behind the lock."""
+        with self._entered():
+            return super().reserve(nbytes, tag)
+
+    def map_range(self, block: Block, lo: int, hi: int) -> None:
+        """Behind the lock."""
+        with self._entered():
+            super().map_range(block, lo, hi)
+
+    def unmap_range(self, block: Block, lo: int, hi: int, after: Sequence[Reached] = ()) -> None:
+        """Behind the lock."""
+        with self._entered():
+            super().unmap_range(block, lo, hi, after)
+
+    def take_changes(self) -> Changes | None:
+        """Behind the lock; the changes themselves are made outside of it."""
+        with self._entered():
+            return self.inner.take_changes()
+
+    def stats(self) -> Stats:
+        """Behind the lock."""
+        with self._entered():
+            return self.inner.stats()
+
+    def check(self) -> None:
+        """Behind the lock."""
+        with self._entered():
+            self.inner.check()
+
+    def snapshot(self) -> dict[str, Any]:
+        """Behind the lock."""
+        with self._entered():
+            return self.inner.snapshot()
+
+    def close(self) -> list[Block]:
+        """Behind the lock."""
+        with self._entered():
+            return self.inner.close()
+
+    @contextmanager
+    def _entered(self) -> Iterator[None]:
+        with self._lock:
+            self._inside += 1
+            try:
+                while self._deferred and self._inside == 1:
+                    self.inner.free(*self._deferred.popleft())
+                yield
+            finally:
+                self._inside -= 1

@@ -1,0 +1,73 @@
+"""Around an allocator: what every wrapper is, passing all on.
+
+In: an allocator. Out: an allocator that is as good as the inner one. The one idea: a wrapper has
+the methods for ranges always; whether they work is the inner one's `granule.ranges`, which planners
+ask anyway. Read next: `wrappers.py`, those that do something besides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ooctrain.alloc.base import Allocator, Block, Changes, RangedAllocator, Reached, Stats
+from ooctrain.errors import ConfigError
+from ooctrain.units import Granule
+
+
+class Wrapper:
+    """Passes everything on.
+
+    Args:
+        inner: the allocator that does it.
+    """
+
+    def __init__(self, inner: Allocator):
+        self.inner = inner
+        self.name, self.budget_bytes = inner.name, inner.budget_bytes
+        self.granule: Granule = inner.granule
+
+    def allocate(self, nbytes: int, tag: str = "") -> Block:
+        """A block of the inner allocator."""
+        return self.inner.allocate(nbytes, tag)
+
+    def free(self, block: Block, after: Sequence[Reached] = ()) -> None:
+        """Gives it back to the inner allocator."""
+        self.inner.free(block, after)
+
+    def reserve(self, nbytes: int, tag: str = "") -> Block:
+        """An address range of the inner allocator. Raises ConfigError: it has none."""
+        return self._ranged().reserve(nbytes, tag)
+
+    def map_range(self, block: Block, lo: int, hi: int) -> None:
+        """Claims a range of the inner allocator. Raises ConfigError: it has none."""
+        self._ranged().map_range(block, lo, hi)
+
+    def unmap_range(self, block: Block, lo: int, hi: int, after: Sequence[Reached] = ()) -> None:
+        """Gives a range back. Raises ConfigError: the inner allocator has none."""
+        self._ranged().unmap_range(block, lo, hi, after)
+
+    def take_changes(self) -> Changes | None:
+        """The inner allocator's."""
+        return self.inner.take_changes()
+
+    def stats(self) -> Stats:
+        """The inner allocator's."""
+        return self.inner.stats()
+
+    def check(self) -> None:
+        """The inner allocator's."""
+        self.inner.check()
+
+    def snapshot(self) -> dict[str, Any]:
+        """The inner allocator's."""
+        return self.inner.snapshot()
+
+    def close(self) -> list[Block]:
+        """The inner allocator's."""
+        return self.inner.close()
+
+    def _ranged(self) -> RangedAllocator:
+        if not self.granule.ranges or not isinstance(self.inner, RangedAllocator):
+            raise ConfigError(f"allocator {self.name} has no ranges", code="OOC-108")
+        return self.inner
