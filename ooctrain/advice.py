@@ -17,6 +17,7 @@ from ooctrain.sched.base import Planner
 from ooctrain.sched.budget import trace_minimum_bytes
 from ooctrain.sched.keep_all import KeepAll
 from ooctrain.sched.schedule import Plan
+from ooctrain.sched.small import plan_beside
 from ooctrain.trace import Trace
 from ooctrain.units import Granule, format_bytes, format_us
 
@@ -47,7 +48,8 @@ class Question:
 
     def ask(self, planner: Planner, trace: Trace, budget_bytes: int) -> Plan:
         """The planner's plan of a trace. Raises Infeasible."""
-        return planner.plan(
+        return plan_beside(
+            planner,
             trace,
             budget_bytes,
             self.machine,

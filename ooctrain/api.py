@@ -26,13 +26,15 @@ from ooctrain.prepare import (
     threads_served,
 )
 from ooctrain.rewrite import apply_rewrites
+from ooctrain.rewrite.small import pinning_for, with_region
 from ooctrain.sched import bounds
 from ooctrain.sched import verify as laws
 from ooctrain.sched.base import Planner
 from ooctrain.sched.budget import resolve_budget
-from ooctrain.sched.registry import as_plan, as_planner
+from ooctrain.sched.registry import as_planner
 from ooctrain.sched.schedule import BYTES, Granule, LowerBound, Plan, Schedule
 from ooctrain.sched.simulate import simulate as simulated
+from ooctrain.sched.small import plan_beside
 from ooctrain.sched.timeline import Timeline
 from ooctrain.trace import Trace
 from ooctrain.tracing import DEFAULT_LR, initial_values
@@ -91,6 +93,9 @@ def plan(
         )
     where = find_machine(machine)
     rewritten = apply_rewrites(trace, rewrites)
+    rewrites = (*rewrites, *pinning_for(rewritten, granule))
+    rewritten = apply_rewrites(trace, rewrites)
+    granule = with_region(granule, rewritten)
     budget_bytes = resolve_budget(rewritten, budget, granule)
     host_bytes = (
         where.host_bytes
@@ -98,11 +103,10 @@ def plan(
         else resolve_budget(rewritten, host_budget, granule, "host budget")
     )
     chosen = as_planner(planner)
-    found = chosen.plan(
-        rewritten, budget_bytes, where, granule=granule, host_budget_bytes=host_bytes, seed=seed,
-        time_limit_s=time_limit_s,
+    result = plan_beside(
+        chosen, rewritten, budget_bytes, where, granule=granule, host_budget_bytes=host_bytes,
+        seed=seed, time_limit_s=time_limit_s,
     )  # fmt: skip
-    result = as_plan(found, chosen)
     named = Plan(
         result.trace, (*rewrites, *result.rewrites), result.schedule, result.makespan_us,
         result.peak_bytes, result.host_peak_bytes,

@@ -116,6 +116,9 @@ class Session:
         """The true value of a persistent variable between steps, wherever it is; logical layout."""
         self._expect_sound()
         described = self.program.trace.variables[variable]
+        if described.pinned:
+            address = self.placement.address(variable)
+            return from_bytes(self.device.read(address, described.value_bytes), described)
         data = np.empty(described.nbytes, np.uint8)
         for lo, hi, offset in self._start_host.get(variable, ()):
             data[lo:hi] = self.device.host(offset, hi - lo)
@@ -225,7 +228,8 @@ class Session:
 
     def _capture(self, places: Sequence[tuple[int, int]]) -> None:
         for variable, address in places:
-            size = self.program.trace.variables[variable].nbytes
+            described = self.program.trace.variables[variable]
+            size = described.value_bytes if described.pinned else described.nbytes
             self._outputs[variable] = self.device.read(address, size)
 
     # Small parts of issuing.
@@ -285,6 +289,8 @@ class Session:
             )  # fmt: skip
 
     def _put(self, variable: int, data: np.ndarray) -> None:
+        if self.program.trace.variables[variable].pinned:
+            self.device.write(self.placement.address(variable), data)
         for lo, hi, offset in self._start_host.get(variable, ()):
             self.device.host(offset, hi - lo)[:] = data[lo:hi]
         for lo, hi in self._start_device.get(variable, ()):

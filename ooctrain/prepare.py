@@ -27,12 +27,14 @@ from ooctrain.layers.weighted_loss import WeightedCrossEntropy
 from ooctrain.machines import machine as find_machine
 from ooctrain.machines import with_link
 from ooctrain.rewrite import apply_rewrites
+from ooctrain.rewrite.small import pinning_for, with_region
 from ooctrain.sched.base import Planner
 from ooctrain.sched.bounds import lower_bound
 from ooctrain.sched.budget import resolve_budget, trace_peak_bytes
 from ooctrain.sched.keep_all import KeepAll
-from ooctrain.sched.registry import as_plan, as_planner
+from ooctrain.sched.registry import as_planner
 from ooctrain.sched.schedule import Plan
+from ooctrain.sched.small import plan_beside
 from ooctrain.sched.verify import verify
 from ooctrain.trace import Call, Trace
 from ooctrain.units import MAX_BYTES, format_bytes
@@ -142,17 +144,21 @@ def prepare(trace: Trace, settings: Settings) -> PreparedStep:
     # An allocator may round coarser in a larger arena, so it is asked for one of about this size.
     roomy_bytes = 2 * trace_peak_bytes(rewritten)
     roomy = choose_allocator(settings.allocator, roomy_bytes, binding=False)
-    in_core = KeepAll().plan(rewritten, MAX_BYTES, machine, granule=roomy.granule)
+    pinning = pinning_for(rewritten, roomy.granule)
+    rewritten = apply_rewrites(rewritten, pinning)
+    granule = with_region(roomy.granule, rewritten)
+    in_core = KeepAll().plan(rewritten, MAX_BYTES, machine, granule=granule)
     # Named wrongly is wrong, even where no budget asks for planning.
     chosen, budget = as_planner(settings.planner), settings.budget
     if budget is None:
         chosen, budget = KeepAll(), reserved_peak(in_core.schedule, rewritten, roomy)
-    budget_bytes = resolve_budget(rewritten, budget, roomy.granule)
-    if budget_bytes < roomy.granule.size_bytes:
+    budget_bytes = resolve_budget(rewritten, budget, granule)
+    if budget_bytes < granule.size_bytes:
         # No allocator can serve so little; the planner says what it takes.
-        chosen.plan(rewritten, budget_bytes, machine, granule=roomy.granule)
+        plan_beside(chosen, rewritten, budget_bytes, machine, granule=granule)
     allocator = choose_allocator(settings.allocator, budget_bytes)
-    search = _Search(trace, rewritten, chosen, machine, allocator, settings)
+    rewrites = (*settings.rewrites, *pinning)
+    search = _Search(trace, rewritten, rewrites, chosen, machine, allocator, settings)
     plan, reserved = search.plan_that_fits()
     return PreparedStep(
         trace, plan, machine, budget_bytes, allocator, reserved, in_core.peak_bytes,
@@ -166,6 +172,7 @@ class _Search:
 
     original: Trace
     trace: Trace
+    rewrites: tuple[str, ...]
     planner: Planner
     machine: Machine
     allocator: AllocatorChoice
@@ -198,16 +205,15 @@ class _Search:
 
     def _try(self, limit_bytes: int) -> tuple[Plan, int]:
         host_bytes = self._host_budget_bytes()
-        found = self.planner.plan(
-            self.trace, limit_bytes, self.machine, granule=self.allocator.granule,
-            host_budget_bytes=host_bytes, seed=self.settings.seed,
-            time_limit_s=self.settings.time_limit_s,
+        found = plan_beside(
+            self.planner, self.trace, limit_bytes, self.machine,
+            granule=with_region(self.allocator.granule, self.trace), host_budget_bytes=host_bytes,
+            seed=self.settings.seed, time_limit_s=self.settings.time_limit_s,
         )  # fmt: skip
-        found = as_plan(found, self.planner)
         plan = replace(
             found,
             lower_bound=found.lower_bound or lower_bound(found.trace, limit_bytes, self.machine),
-            rewrites=(*self.settings.rewrites, *found.rewrites),
+            rewrites=(*self.rewrites, *found.rewrites),
             notes={"planner": self.planner.name, **found.notes},
         )
         verify(plan, self.original, limit_bytes, self.machine, host_budget_bytes=host_bytes)
@@ -250,7 +256,7 @@ def placed(plan: Plan, settings: Settings) -> PreparedStep:
     roomy = choose_allocator(settings.allocator, roomy_bytes, binding=False)
     reserved = reserved_peak(plan.schedule, plan.trace, roomy)
     allocator = choose_allocator(settings.allocator, reserved)
-    in_core_bytes = trace_peak_bytes(plan.trace, allocator.granule)
+    in_core_bytes = trace_peak_bytes(plan.trace, with_region(allocator.granule, plan.trace))
     return PreparedStep(
         plan.trace, plan, machine, reserved, allocator, reserved, in_core_bytes, allocator.notices
     )

@@ -36,10 +36,12 @@ class Variable:
         name: readable and unique, for example "layer1.0.conv1.out".
         shape: logical shape, (N, C, H, W) for images, (K, C, R, S) for convolution weights.
         dtype: NumPy's name of the element type.
-        nbytes: its size in bytes, before any rounding by an allocator.
+        nbytes: what it takes of the ledger, before any rounding by an allocator: its size, or 0
+            where it is pinned.
         kind: "input" (comes from the host each step), "param" and "state" (persist over steps),
             "activation", "stat" (batch statistics), "grad" (of an activation), "wgrad" (of a
             parameter), "aux" (loss, pooling indices and the like).
+        pinned: whether it lies in the region of small objects (`rewrite/small.py`), always.
     """
 
     id: int
@@ -48,6 +50,12 @@ class Variable:
     dtype: str
     nbytes: int
     kind: Kind
+    pinned: bool = False
+
+    @property
+    def value_bytes(self) -> int:
+        """What its elements take."""
+        return math.prod(self.shape) * ITEM_BYTES[self.dtype]
 
     @property
     def persistent(self) -> bool:
@@ -136,6 +144,11 @@ class Trace:
             readers if producer is None else (producer, *readers)
             for producer, readers in zip(self.producer, self.readers, strict=True)
         )
+
+    @cached_property
+    def taker(self) -> Mapping[int, int]:
+        """{variable: the call that takes over its storage}."""
+        return {source: c.id for c in self.calls for source in c.reuse.values()}
 
     @cached_property
     def initial(self) -> tuple[int, ...]:

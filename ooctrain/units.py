@@ -40,10 +40,12 @@ class Granule:
         size_bytes: every grant is a multiple of it.
         ranges: whether parts of a variable can come and go on their own; if not, whole variables
             only.
+        fixed_bytes: always granted besides: the region of small objects, a constant in the ledger.
     """
 
     size_bytes: int = 1
     ranges: bool = True
+    fixed_bytes: int = 0
 
     def granted(self, size_bytes: int) -> int:
         """`size_bytes` rounded up to whole granules."""

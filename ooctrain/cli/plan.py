@@ -33,10 +33,12 @@ from ooctrain.cli.terminal import make_console
 from ooctrain.cli.workload import find_machine, is_cpu, make_task, make_trace
 from ooctrain.cost import Machine
 from ooctrain.errors import Infeasible, OoctrainError
+from ooctrain.execution.placement import reserved_peak
 from ooctrain.execution.record import allocation_log
 from ooctrain.report.layers import layer_rows
-from ooctrain.report.text import facts, layer_table, share
+from ooctrain.report.text import facts, layer_table, placement, share
 from ooctrain.rewrite import apply_rewrites
+from ooctrain.rewrite.small import pinning_for, with_region
 from ooctrain.sched.budget import resolve_budget, trace_peak_bytes
 from ooctrain.sched.registry import get_planner, planners
 from ooctrain.sched.schedule import Plan
@@ -131,13 +133,17 @@ def _answer(workload: Workload, memory: Memory) -> Answer:
     task, machine = make_task(workload), find_machine(memory)
     original = make_trace(task, workload)
 
+    plain = apply_rewrites(original, DEFAULT_REWRITES)
+    granule = granule_for(memory, machine, plain)
+    rewrites = (*DEFAULT_REWRITES, *pinning_for(plain, granule))
+
     @cache
     def rewritten(batch: int) -> Trace:
         base = original if batch == task.batch else make_trace(task, workload, batch)
-        return apply_rewrites(base, DEFAULT_REWRITES)
+        return apply_rewrites(base, rewrites)
 
     trace = rewritten(task.batch)
-    granule = granule_for(memory, machine, trace)
+    granule = with_region(granule, trace)
     question = Question(
         rewritten, task.batch, budget_for(memory, machine, trace, granule), machine, granule,
         host_budget(memory, machine, trace), workload.seed,
@@ -193,7 +199,8 @@ def _rows(workload: Workload, memory: Memory, answer: Answer) -> Rows:
     ]
     if answer.plan is not None:
         timeline = simulate(answer.plan.schedule, answer.plan.trace, machine)
-        return rows + _plan_rows(need, answer.plan, timeline)
+        placed = _placement_rows(memory, question, answer.plan)
+        return rows + _plan_rows(need, answer.plan, timeline) + placed
     assert answer.refusal is not None
     return rows + _refusal_rows(question, answer.refusal, memory, answer.changes)
 
@@ -205,6 +212,18 @@ def _budget_text(question: Question, need: Need) -> str:
     if over <= 0:
         return f"{size}: fits in-core, {format_bytes(-over)} to spare"
     return f"{size} ({part} of the peak): does not fit in-core by {format_bytes(over)}"
+
+
+def _placement_rows(memory: Memory, question: Question, made: Plan) -> Rows:
+    """How far the allocator's placement is from the least that any needs, where it can differ."""
+    choice = choose_allocator(memory.allocator, 2 * made.peak_bytes, binding=False)
+    if choice.granule.ranges:
+        return []
+    reserved = reserved_peak(made.schedule, made.trace, choice)
+    rows = [("placement", placement(choice.name, reserved, made.peak_bytes))]
+    if reserved > question.budget_bytes:
+        rows.append(("", "more than the budget: `train` plans with less, until it fits"))
+    return rows
 
 
 def _plan_rows(need: Need, made: Plan, timeline: Timeline) -> Rows:

@@ -20,6 +20,7 @@ from ooctrain.alloc.static import Forecast, plannable
 from ooctrain.devices.host_vm import PAGE_BYTES
 from ooctrain.errors import OutOfDeviceMemory, ScheduleError
 from ooctrain.execution.program import EndStep, FreeStep, InStep, Program, RunStep, make_program
+from ooctrain.rewrite.small import region
 from ooctrain.sched.schedule import Schedule
 from ooctrain.trace import Trace
 from ooctrain.units import Granule
@@ -49,13 +50,21 @@ class Placement:
         self._variables = program.trace.variables
         self._ranged = allocator if isinstance(allocator, RangedAllocator) else None
         self._parted = program.parted
+        small = region(program.trace)
+        self._small_bytes, self._offsets = small.size_bytes, dict(small.offsets)
+        self._small: Block | None = None
         self._held: dict[int, int] = {}  # resident bytes of each block's variable
         planned = plannable(allocator)
         if planned is not None:
             planned.load_plan(forecast(program, planned.granule))
 
     def claim_start(self) -> None:
-        """Claims what the schedule's start wants on the device and the last step did not leave."""
+        """Claims what the schedule's start wants on the device and the last step did not leave.
+
+        The region of small objects comes first, and stays.
+        """
+        if self._small is None and self._small_bytes:
+            self._small = self.allocator.allocate(self._small_bytes, "small objects")
         start = self.program.schedule.start_device
         for variable, lo, hi in [r for r in start if r[0] not in self.blocks]:
             self.claim(variable, lo, hi)
@@ -104,6 +113,9 @@ class Placement:
         for new, old in self.program.trace.carries.items():
             if new in self.blocks:
                 self.blocks[old], self._held[old] = self.blocks.pop(new), self._held.pop(new)
+            elif new in self._offsets:  # two places, unless the update was made in place
+                there = self._offsets
+                there[old], there[new] = there[new], there[old]
         for variable in [v for v in self.blocks if not self._variables[v].persistent]:
             self.allocator.free(self._forget(variable))
 
@@ -116,6 +128,8 @@ class Placement:
         block = self.blocks.get(variable)
         if block is not None:
             return block.address
+        if self._small is not None and variable in self._offsets:
+            return self._small.address + self._offsets[variable]
         if self._size(variable):
             raise self._absent("R204", variable, index)
         return 0

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ooctrain.errors import ConfigError, PlanMismatch
+from ooctrain.rewrite.small import with_region
 from ooctrain.sched.host import HostSlots, host_slots
 from ooctrain.sched.ledger import Issued, peaks, walk
 from ooctrain.sched.schedule import End, Free, Run, Schedule, SwapIn, SwapOut
@@ -162,7 +163,7 @@ def make_program(
 
 
 def fit_granule(trace: Trace, schedule: Schedule, granule: Granule) -> Schedule:
-    """The schedule with its ledger in this granule.
+    """The schedule with its ledger in this granule, and the trace's region in it.
 
     Raises:
         PlanMismatch: it moves parts that an allocator with this granule cannot hold.
@@ -178,7 +179,7 @@ def fit_granule(trace: Trace, schedule: Schedule, granule: Granule) -> Schedule:
                 + ("" if granule.ranges else ", whole variables only"),
                 fix="plan with the granule of the allocator that runs it",
             )
-    return replace(schedule, granule=granule)
+    return replace(schedule, granule=with_region(granule, trace))
 
 
 def _parts(trace: Trace, schedule: Schedule) -> list[tuple[int, int, int]]:

@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from ooctrain.errors import ConfigError
 from ooctrain.rewrite.fuse import fuse
 from ooctrain.rewrite.share_storage import share_storage
+from ooctrain.rewrite.small import NAME as PIN_SMALL
+from ooctrain.rewrite.small import pin_by_name
 from ooctrain.trace import Trace
 
 Rewrite = Callable[[Trace], Trace]
@@ -22,9 +24,11 @@ class Rewrites(Mapping[str, Rewrite]):
     """{name: rewrite}; "tile:4x4" is looked up as "tile" and gets its parameters."""
 
     plain: Mapping[str, Rewrite] = {"fuse": fuse, "share_storage": share_storage}
-    with_parameters = ("tile",)
+    with_parameters = ("tile", PIN_SMALL)
 
     def __getitem__(self, name: str) -> Rewrite:
+        if name.partition(":")[0] == PIN_SMALL:
+            return lambda trace: pin_by_name(trace, name)
         if name.partition(":")[0] in self.with_parameters:
             return lambda trace: _tile(trace, name)
         return self.plain[name]

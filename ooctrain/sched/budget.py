@@ -44,7 +44,8 @@ def trace_minimum_bytes(trace: Trace, granule: Granule = BYTES) -> int:
         touched = {storage[v] for v in call.touched()} - persistent
         return sum(sizes[s] for s in touched) + granule.granted(call.workspace_bytes)
 
-    return sum(sizes[s] for s in persistent) + max(map(need, trace.calls), default=0)
+    lasting = granule.fixed_bytes + sum(sizes[s] for s in persistent)
+    return lasting + max(map(need, trace.calls), default=0)
 
 
 def trace_peak_bytes(trace: Trace, granule: Granule = BYTES) -> int:
@@ -58,7 +59,7 @@ def trace_peak_bytes(trace: Trace, granule: Granule = BYTES) -> int:
     for variable in trace.end_variables.values():
         last[storage[variable]] = len(trace.calls)
     live = _persistent_storages(trace, storage)
-    held = peak = sum(sizes[s] for s in live)
+    held = peak = granule.fixed_bytes + sum(sizes[s] for s in live)
     for call in trace.calls:
         touched = {storage[v] for v in call.touched()}
         held += sum(sizes[s] for s in touched - live)

@@ -86,8 +86,9 @@ def walk(trace: Trace, schedule: Schedule) -> list[Issued]:
 
 def start_bytes(schedule: Schedule) -> tuple[int, int]:
     """(device, host) ledger before the first instruction."""
-    device = sum(schedule.granule.granted(hi - lo) for _, lo, hi in schedule.start_device)
-    return device, sum(hi - lo for _, lo, hi in schedule.start_host)
+    granule = schedule.granule
+    device = sum(granule.granted(hi - lo) for _, lo, hi in schedule.start_device)
+    return granule.fixed_bytes + device, sum(hi - lo for _, lo, hi in schedule.start_host)
 
 
 def peaks(issued: Sequence[Issued], schedule: Schedule) -> tuple[int, int]:

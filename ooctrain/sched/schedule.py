@@ -106,7 +106,11 @@ class Schedule:
     def to_json(self) -> dict[str, Any]:
         """Plain lists and numbers; `from_json` gives back an equal schedule."""
         return {
-            "granule": {"size_bytes": self.granule.size_bytes, "ranges": self.granule.ranges},
+            "granule": {
+                "size_bytes": self.granule.size_bytes,
+                "ranges": self.granule.ranges,
+                "fixed_bytes": self.granule.fixed_bytes,
+            },
             "start_device": [list(r) for r in self.start_device],
             "start_host": [list(r) for r in self.start_host],
             "instructions": [_instruction_to_json(i) for i in self.instructions],
@@ -120,7 +124,11 @@ class Schedule:
                 tuple(_instruction_from_json(row) for row in data["instructions"]),
                 tuple((int(v), int(lo), int(hi)) for v, lo, hi in data["start_device"]),
                 tuple((int(v), int(lo), int(hi)) for v, lo, hi in data["start_host"]),
-                Granule(int(data["granule"]["size_bytes"]), bool(data["granule"]["ranges"])),
+                Granule(
+                    int(data["granule"]["size_bytes"]),
+                    bool(data["granule"]["ranges"]),
+                    int(data["granule"].get("fixed_bytes", 0)),
+                ),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise ConfigError(f"not a schedule: {error!r}", code="OOC-104") from error

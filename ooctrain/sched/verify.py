@@ -36,7 +36,7 @@ __all__ = ["RULES", "Rule", "verify"]
 
 Rewrite = Callable[[Trace], Trace]
 #: Rewrites before which a percentage is resolved (DESIGN section 8).
-_BEFORE_TILES = ("fuse", "share_storage")
+_BEFORE_TILES = ("fuse", "share_storage", "pin_small")
 
 
 def verify(
@@ -89,7 +89,8 @@ def _check_rewrites(plan: Plan, trace: Trace, rewrites: Mapping[str, Rewrite] | 
     resolved_on = trace
     for position, name in enumerate(plan.rewrites):
         trace = (rewrites or {})[name](trace)
-        if all(earlier in _BEFORE_TILES for earlier in plan.rewrites[: position + 1]):
+        kinds = [earlier.partition(":")[0] for earlier in plan.rewrites[: position + 1]]
+        if all(kind in _BEFORE_TILES for kind in kinds):
             resolved_on = trace
     _ask("R602", None, "", plan, trace)
     return resolved_on

@@ -57,8 +57,8 @@ def run_freely(
     """
     tasks = _tasks(trace, schedule, rng, shared_link)
     held = schedule.granule.fixed_bytes + sum(
-            schedule.granule.granted(hi - lo) for _, lo, hi in schedule.start_device
-        )
+        schedule.granule.granted(hi - lo) for _, lo, hi in schedule.start_device
+    )
     now, idle = 0, 0
     while any(task.end_ns < 0 or task.end_ns > now for task in tasks):
         started = False

@@ -29,6 +29,8 @@ def inputs_not_overwritten(state: State, index: int, run: Run) -> Problem | None
     """What a Run has taken over by `reuse` is gone: nobody may read the old value any more."""
     for variable in dict.fromkeys(state.trace.calls[run.call].ins):
         taker = overwriter(state, index, variable) if state.ledger.missing(variable) else None
+        if state.trace.variables[variable].pinned:
+            taker = _updated_in_place(state, variable)
         if taker is not None:
             return Problem(
                 f"{state.trace.calls[run.call].name!r} reads {state.name(variable)!r}, "
@@ -36,6 +38,12 @@ def inputs_not_overwritten(state: State, index: int, run: Run) -> Problem | None
                 fix="run its producer again, or swap it out before and in again",
             )
     return None
+
+
+def _updated_in_place(state: State, variable: int) -> str | None:
+    """Name of the call that has written over a pinned variable, which takes no room but has one."""
+    taker = state.trace.taker.get(variable)
+    return None if taker is None or not state.ran[taker] else state.trace.calls[taker].name
 
 
 def outputs_absent(state: State, index: int, run: Run) -> Problem | None:

@@ -1,0 +1,128 @@
+"""Small objects: biases, scales and statistics lie in one region that never leaves the device.
+
+In: a trace, and how the allocator rounds. Out: the trace with its small lasting variables *pinned*:
+they weigh nothing on the ledger, and the region that holds them all is a constant in it. The one
+idea: an allocator of large chunks gives a bias of 4 KiB a chunk of 2 MiB, and to swap it gains
+nothing, so such variables are none of a planner's business; each gets a place of its own for ever,
+so the region can neither fragment nor grow, and its size is known before planning. Values that come
+and go with the images (activations and their gradients) stay the planner's, whatever their size:
+their number grows with the network, and they share memory one after the other. Source: DESIGN
+section 7; PyTorch and nnabla keep pools for small objects, of no fixed size. Read next:
+`../sched/small.py`, which plans beside a region; `../execution/placement.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from ooctrain.errors import ConfigError
+from ooctrain.trace import Trace
+from ooctrain.units import Granule
+
+NAME = "pin_small"
+KINDS = ("param", "state", "stat")  # what lasts over a step, or from forward to backward
+SHARE = 8  # small is what fills less than an eighth of a chunk
+LEAST_GRANULE_BYTES = 16 << 10  # finer rounding wastes too little to care
+ALIGN_BYTES = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """Where the pinned variables of a trace lie.
+
+    Args:
+        offsets: {pinned variable: its first byte}; what shares a storage shares its place.
+        size_bytes: of the region; 0 where nothing is pinned.
+    """
+
+    offsets: Mapping[int, int]
+    size_bytes: int
+
+
+def pin_small(trace: Trace, most_bytes: int) -> Trace:
+    """Pins the parameters, states and statistics of at most so many bytes.
+
+    What shares a storage, or carries over, is pinned together or not at all. A value that is
+    written over before the step ends stays out, unless it is a parameter or a state: it might be
+    wanted, and made, again.
+    """
+    heads = _heads(trace)
+    free = {
+        heads[v.id]
+        for v in trace.variables
+        if v.kind not in KINDS
+        or not 0 < v.nbytes == v.value_bytes <= most_bytes
+        or (v.id in trace.taker and not v.persistent)
+    }
+    variables = tuple(
+        v if heads[v.id] in free else replace(v, nbytes=0, pinned=True) for v in trace.variables
+    )
+    return replace(trace, variables=variables)
+
+
+def pin_by_name(trace: Trace, name: str) -> Trace:
+    """The rewrite "pin_small:8192". Raises ConfigError: no number of bytes."""
+    most = name.partition(":")[2]
+    if not (most.isascii() and most.isdigit() and int(most) > 0):
+        raise ConfigError(
+            f"rewrite {name!r} has no size", code="OOC-106", fix=f"{NAME}:8192 pins up to 8 KiB"
+        )
+    return pin_small(trace, int(most))
+
+
+def pinning_for(trace: Trace, granule: Granule) -> tuple[str, ...]:
+    """The rewrite that suits an allocator, as names for `apply_rewrites`; none where it is no gain.
+
+    It is a gain where the region takes no more than the chunks of what it holds that lasts over
+    steps: then neither the least nor the most memory of the step becomes more.
+    """
+    if granule.size_bytes < LEAST_GRANULE_BYTES:
+        return ()
+    most = granule.size_bytes // SHARE
+    pinned = pin_small(trace, most)
+    storages = {head: v for v, head in zip(trace.variables, _heads(trace), strict=True)}
+    lasting = sum(
+        trace.variables[v.id].persistent for v in storages.values() if pinned.variables[v.id].pinned
+    )
+    size = granule.granted(region(pinned).size_bytes)
+    return (f"{NAME}:{most}",) if 0 < size <= lasting * granule.size_bytes else ()
+
+
+def region(trace: Trace) -> Region:
+    """The places of what is pinned, in the order of the variables."""
+    offsets: dict[int, int] = {}
+    place_of: dict[int, int] = {}
+    end = 0
+    storage = _storages(trace)
+    for variable in trace.variables:
+        if variable.pinned:
+            if storage[variable.id] not in place_of:
+                place_of[storage[variable.id]] = end
+                end += -(-variable.value_bytes // ALIGN_BYTES) * ALIGN_BYTES
+            offsets[variable.id] = place_of[storage[variable.id]]
+    return Region(offsets, end)
+
+
+def with_region(granule: Granule, trace: Trace) -> Granule:
+    """The granule with the trace's region as its constant."""
+    return replace(granule, fixed_bytes=granule.granted(region(trace).size_bytes))
+
+
+def _storages(trace: Trace) -> list[int]:
+    """By variable: the first one with its storage."""
+    storage = list(range(len(trace.variables)))
+    for call in trace.calls:
+        for out, source in call.reuse.items():
+            storage[out] = storage[source]
+    return storage
+
+
+def _heads(trace: Trace) -> list[int]:
+    """By variable: one that stands for all with its storage, of this step or the next."""
+    heads = _storages(trace)
+    for new, old in trace.carries.items():
+        one, other = sorted((heads[new], heads[old]))
+        if one != other:
+            heads = [one if head == other else head for head in heads]
+    return heads
