@@ -16,6 +16,7 @@ from ooctrain.errors import ConfigError
 from ooctrain.sched.auto import Auto
 from ooctrain.sched.base import Planner
 from ooctrain.sched.belady import Belady
+from ooctrain.sched.chen import ChenSqrt
 from ooctrain.sched.combined import Combined
 from ooctrain.sched.dynprog import DynProg
 from ooctrain.sched.greedy import Greedy
@@ -27,6 +28,8 @@ from ooctrain.sched.lms_grid import LmsGrid
 from ooctrain.sched.lru import Lru
 from ooctrain.sched.naive import Naive
 from ooctrain.sched.prefix import Prefix
+from ooctrain.sched.revolve import Revolve
+from ooctrain.sched.rotor import Rotor
 from ooctrain.sched.schedule import Plan
 from ooctrain.sched.vdnn import Vdnn
 from ooctrain.sched.vdnn_layers import VdnnAll, VdnnConv
@@ -38,6 +41,7 @@ PLANNERS: Mapping[str, Callable[..., Planner]] = MappingProxyType(
     {
         "auto": Auto,
         "belady": Belady,
+        "chen-sqrt": ChenSqrt,
         "combined": Combined,
         "dynprog": DynProg,
         "greedy": Greedy,
@@ -49,6 +53,8 @@ PLANNERS: Mapping[str, Callable[..., Planner]] = MappingProxyType(
         "lru": Lru,
         "naive": Naive,
         "prefix": Prefix,
+        "revolve": Revolve,
+        "rotor": Rotor,
         "vdnn": Vdnn,
         "vdnn-all": VdnnAll,
         "vdnn-conv": VdnnConv,

@@ -1,0 +1,156 @@
+"""rotor: the optimal way to recompute a chain of unlike stages.
+
+In: a trace, a budget. Out: the fastest of the optimal recomputations that fits. The one idea: with
+x_s at hand and m slots of memory, stages s .. t are differentiated in one of two ways: keep all of
+s, do s + 1 .. t in what is left, then B_s; or run on to some stage q keeping only x_q, do q .. t,
+and start again at s for s .. q - 1, with all memory free. C(s, t, m) is the lesser; the table is
+the plan for every budget at once. Sources: Beaumont et al., Optimal checkpointing for heterogeneous
+chains: how to train deep neural networks with limited memory (2019), theorem 1. Departure: memory
+is counted in slots, rounded up, so what the table promises fits; the list's own ledger then says
+what it really takes. Read next: `pofo.py`, which also offloads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from ooctrain.cost import Machine
+from ooctrain.sched.chain_runs import Kind, Step, fastest_that_fits
+from ooctrain.sched.chain_view import ChainView, chain_view
+from ooctrain.sched.schedule import BYTES, Granule, Plan
+from ooctrain.trace import Trace
+
+#: How many sweeps of different cost are worth lowering.
+MOST_CHOICES = 24
+
+
+@dataclass(frozen=True, slots=True)
+class Rotor:
+    """The dynamic program of rotor over slots of the chain's peak.
+
+    Args:
+        slots: how finely memory is counted.
+
+    Cost: O(stages^3 slots), in NumPy.
+    """
+
+    slots: int = 500
+
+    @property
+    def name(self) -> str:
+        """The planner's name in tables."""
+        return "rotor"
+
+    def plan(
+        self, trace: Trace, budget_bytes: int, machine: Machine, *, granule: Granule = BYTES,
+        host_budget_bytes: int | None = None, seed: int = 0, time_limit_s: float | None = None,
+    ) -> Plan:  # fmt: skip
+        """See `Planner`. The minimum is the least over all sweeps that the table holds."""
+        view = chain_view(trace, machine, granule)
+        table = Table(view, self.slots)
+        return fastest_that_fits(
+            self.name, view, map(list, table.sweeps(MOST_CHOICES)), budget_bytes, machine, granule,
+            host_budget_bytes,
+        )  # fmt: skip
+
+
+class Table:
+    """C(s, t, m) for all m, and the sweeps it stands for.
+
+    Args:
+        view: the chain.
+        slots: S; a slot is 1 / S of the chain's peak.
+
+    Attributes:
+        cost_ns: [s, t, m]; infinite where m slots are too few.
+    """
+
+    def __init__(self, view: ChainView, slots: int):
+        self.stages = len(view)
+        # Rounding up may cost a slot for each value, so that keeping everything needs some more.
+        self.slots = slots + 3 * self.stages
+        unit = max(1.0, (view.peak()[0] - view.pinned_bytes) / slots)
+        self._all = [_slots(size, unit) for size in view.x]  # |x_i| with all that stage i - 1 saves
+        self._output = [_slots(size, unit) for size in _output_bytes(view)]
+        self._y = [_slots(size, unit) for size in view.y]
+        self._extra_forward = [_slots(size, unit) for size in view.extra_forward]
+        self._extra_backward = [_slots(size, unit) for size in view.extra_backward]
+        self._forward_ns, self._backward_ns = view.forward_ns, view.backward_ns
+        self.cost_ns = np.full((self.stages, self.stages, self.slots + 1), np.inf)
+        for length in range(self.stages):
+            for s in range(self.stages - length):
+                self.cost_ns[s, s + length] = self._best(s, s + length)
+
+    def sweeps(self, most: int) -> Iterator[Iterator[Step]]:
+        """The steps for up to `most` amounts of memory, those of the highest cost last."""
+        whole = self.cost_ns[0, self.stages - 1]
+        costs, firsts = np.unique(whole[np.isfinite(whole)], return_index=True)
+        amounts = np.flatnonzero(np.isfinite(whole))[firsts]
+        places = np.linspace(0, len(costs) - 1, min(most, len(costs))).round().astype(int)
+        for place in np.unique(places):
+            yield self._steps(0, self.stages - 1, int(amounts[place]))
+
+    def _best(self, s: int, t: int) -> np.ndarray:
+        """C(s, t, .): the lesser of keeping all of s and of any checkpoint."""
+        costs = self._keeping(s, t)
+        for q in range(s + 1, t + 1):
+            costs = np.minimum(costs, self._checkpoint_at(s, q, t))
+        return costs
+
+    def _keeping(self, s: int, t: int) -> np.ndarray:
+        """F_all(s), the rest in what is left, B(s)."""
+        held = self._all[s + 1]
+        needed = max(
+            self._y[t + 1] + held + self._extra_forward[s],
+            self._y[s] + self._y[s + 1] + held + self._extra_backward[s],
+        )
+        own = float(self._forward_ns[s] + self._backward_ns[s])
+        rest = np.zeros(self.slots + 1) if s == t else self._with_less(self.cost_ns[s + 1, t], held)
+        return np.where(np.arange(self.slots + 1) >= needed, own + rest, np.inf)
+
+    def _checkpoint_at(self, s: int, q: int, t: int) -> np.ndarray:
+        """On to q, keeping x_q; then q .. t beside it, then s .. q - 1 with all memory."""
+        forward = float(sum(self._forward_ns[s:q]))
+        needed = self._y[t + 1] + max(
+            self._output[k + 1] + self._extra_forward[k] + (self._output[k] if k > s else 0)
+            for k in range(s, q)
+        )
+        after = self._with_less(self.cost_ns[q, t], self._output[q])
+        costs = forward + after + self.cost_ns[s, q - 1]
+        return np.where(np.arange(self.slots + 1) >= needed, costs, np.inf)
+
+    def _with_less(self, costs: np.ndarray, held: int) -> np.ndarray:
+        """The costs beside `held` slots."""
+        left = np.full(self.slots + 1, np.inf)
+        if held <= self.slots:
+            left[held:] = costs[: self.slots + 1 - held]
+        return left
+
+    def _steps(self, s: int, t: int, m: int) -> Iterator[Step]:
+        """The steps of C(s, t, m)."""
+        best = self.cost_ns[s, t, m]
+        if self._keeping(s, t)[m] == best:
+            yield Step(Kind.ALL, s)
+            if s < t:
+                yield from self._steps(s + 1, t, m - self._all[s + 1])
+            yield Step(Kind.BACKWARD, s)
+            return
+        q = next(q for q in range(s + 1, t + 1) if self._checkpoint_at(s, q, t)[m] == best)
+        yield Step(Kind.CHECKPOINT, s)
+        yield from (Step(Kind.NONE, k) for k in range(s + 1, q))
+        yield from self._steps(q, t, m - self._output[q])
+        yield from self._steps(s, q - 1, m)
+
+
+def _slots(size_bytes: int, unit: float) -> int:
+    return int(np.ceil(size_bytes / unit - 1e-9))
+
+
+def _output_bytes(view: ChainView) -> list[int]:
+    """|a_i|: what crosses into stage i; the chain's input is always there, so it costs nothing."""
+    outputs = [stage.output for stage in view.stages]
+    sizes = [0 if v is None else view.trace.variables[v].nbytes for v in outputs]
+    return [0, *sizes]

@@ -1,0 +1,106 @@
+"""Recomputation on chains: binomial counts, optimality of rotor, and the laws of planners."""
+
+from __future__ import annotations
+
+from collections import Counter
+from math import comb
+
+import pytest
+
+import ooctrain as oc
+from ooctrain.errors import Infeasible
+from ooctrain.rewrite import apply_rewrites
+from ooctrain.sched.budget import trace_minimum_bytes, trace_peak_bytes
+from ooctrain.sched.chain_runs import Kind, Step, lift
+from ooctrain.sched.chain_view import chain_view
+from ooctrain.sched.chen import ChenSqrt, segmented
+from ooctrain.sched.decisions import lives
+from ooctrain.sched.registry import get_planner
+from ooctrain.sched.revolve import Revolve, Splits
+from ooctrain.sched.rotor import Rotor
+from ooctrain.sched.schedule import BYTES, SwapOut
+from ooctrain.sched.verify import verify
+from ooctrain.testing.check_planner import check_planner
+
+MACHINE = oc.machine("v100-pcie")
+
+
+def equal_stages(count):
+    """Equal stages whose backward reads only their input and a gradient without bytes."""
+    return oc.chain([1] * (count + 1), [0] * (count + 1), [1] * count, [1] * count,
+                    [0] * count, [0] * count)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def resnet():
+    model = oc.models.build("resnet18", num_classes=10, stem="cifar")
+    return apply_rewrites(oc.trace(model, (128, 3, 32, 32)), ("fuse", "share_storage"))
+
+
+@pytest.mark.parametrize("slots", [1, 2, 3])
+@pytest.mark.parametrize("sweeps", [1, 2, 3])
+def test_revolve_runs_as_often_as_the_binomial_formula_says(slots, sweeps):
+    """Griewank and Walther, theorem 1: t(l, s) = r l - binomial(s + r, r - 1) forward steps for
+    l = binomial(s + r, s), with s slots, the input's among them; ours keep all once more each.
+    """
+    length = comb(slots + sweeps, slots)
+    forward_steps = Splits(length).forward_steps(length, slots - 1)
+    assert forward_steps == sweeps * length - comb(slots + sweeps, sweeps - 1) + length
+
+
+@pytest.mark.parametrize("slots", range(4))
+def test_revolve_does_what_it_counts(slots):
+    splits = Splits(9)
+    kinds = Counter(step.kind for step in splits.steps(slots))
+    assert kinds[Kind.BACKWARD] == kinds[Kind.ALL] == 9
+    assert sum(kinds.values()) - 9 == splits.forward_steps(9, slots)
+
+
+@pytest.mark.parametrize("segments", [1, 2, 3, 7])
+def test_chen_keeps_borders_and_runs_each_stage_at_most_twice(segments):
+    steps = list(segmented(7, segments))
+    forward = Counter(step.stage for step in steps if step.kind is not Kind.BACKWARD)
+    assert set(forward.values()) <= {1, 2}
+    assert [s.stage for s in steps if s.kind is Kind.BACKWARD] == list(range(6, -1, -1))
+
+
+def test_lifted_steps_make_runs_whose_inputs_are_alive(resnet):
+    view = chain_view(resnet, MACHINE)
+    for segments in (1, 2, 4, len(view)):
+        runs = lift(view, segmented(len(view), segments))
+        lives(resnet, runs)
+        first_runs = list(dict.fromkeys(run.call for run in runs))
+        assert first_runs == [call.id for call in resnet.calls]
+        assert (len(runs) > len(first_runs)) == (segments > 1)
+
+
+def test_keeping_everything_is_the_step_itself(resnet):
+    view = chain_view(resnet, MACHINE)
+    steps = [Step(Kind.ALL, i) for i in range(len(view))]
+    steps += [Step(Kind.BACKWARD, i) for i in reversed(range(len(view)))]
+    assert [run.call for run in lift(view, steps)] == [call.id for call in resnet.calls]
+
+
+@pytest.mark.parametrize("spec", ["chen-sqrt", "revolve", "rotor"])
+def test_planners_keep_the_laws(spec):
+    assert check_planner(get_planner(spec), examples=15, seed=5, time_limit_s=30) >= 2
+
+
+@pytest.mark.parametrize("share", [0.6, 0.8])
+def test_rotor_is_the_fastest_of_them(resnet, share):
+    least, most = trace_minimum_bytes(resnet, BYTES), trace_peak_bytes(resnet, BYTES)
+    budget = round(least + share * (most - least))
+    plan = Rotor().plan(resnet, budget, MACHINE)
+    verify(plan, resnet, budget, MACHINE)
+    assert not any(isinstance(i, SwapOut) for i in plan.schedule.instructions)
+    for other in (ChenSqrt(), Revolve()):
+        try:
+            assert plan.makespan_us <= other.plan(resnet, budget, MACHINE).makespan_us * 1.001
+        except Infeasible:
+            continue
+
+
+def test_with_all_memory_nothing_runs_again(resnet):
+    most = trace_peak_bytes(resnet, BYTES)
+    for planner in (ChenSqrt(), Rotor()):
+        assert planner.plan(resnet, most, MACHINE).notes["runs_again"] == 0
