@@ -34,8 +34,8 @@ FLOORS = {
     "cli": 6, "explain": 6, "doctor": 6, "__main__": 6,
     "testing": 6,
 }  # fmt: skip
-#: Numba compiles here; everybody else asks these rooms.
-NUMBA_ROOMS = ("layers.kernels", "sched.search")
+#: Numba compiles here; everybody else asks these rooms. The plug-in serves Numba's own arrays.
+NUMBA_ROOMS = ("layers.kernels", "sched.search", "alloc.numba_plugin")
 
 
 def modules() -> dict[str, Path]:

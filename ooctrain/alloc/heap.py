@@ -1,0 +1,124 @@
+"""Blocks for callers that know neither lists nor streams: addresses in, addresses out.
+
+In: sizes, and addresses given back from anywhere, a finalizer too. Out: addresses. The one idea: on
+a list a claim waits for all releases before it; here nobody promises that, so a block that is given
+back is kept until the work queued so far is over: an event on the default stream, which waits for
+all streams that wait for it (Numba's own do, non-blocking ones do not), is asked about at each
+claim, and waited for only if memory is short. Giving back only appends to a queue, because it may
+happen in the middle of anything. Source: PyTorch's caching allocator, whose events these are. Read
+next: `numba_plugin.py`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from ooctrain.alloc.base import Allocator, Block, make_changes
+from ooctrain.devices.driver import VmmDriver
+from ooctrain.errors import InvalidFree, OutOfDeviceMemory
+
+DEFAULT_STREAM = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """Blocks given back before an event."""
+
+    event: int
+    blocks: Sequence[Block]
+
+
+class Heap:
+    """Addresses over one allocator.
+
+    Args:
+        driver: for events; current in every thread that asks for memory.
+        allocator: over that driver's memory.
+    """
+
+    def __init__(self, driver: VmmDriver, allocator: Allocator):
+        self._driver, self._allocator = driver, allocator
+        self._lock = threading.RLock()
+        self._live: dict[int, Block] = {}  # by address
+        self._returned: deque[int] = deque()  # addresses, as they come
+        self._pending: deque[_Batch] = deque()
+        self._paused = 0
+
+    def allocate(self, nbytes: int, tag: str = "") -> int:
+        """The address of at least `nbytes`. Waits for earlier work only if memory is short.
+
+        Raises:
+            ConfigError: not a size.
+            OutOfDeviceMemory: no room, whatever is waited for.
+        """
+        with self._lock:
+            self._recycle(wait=False)
+            try:
+                block = self._allocator.allocate(nbytes, tag)
+            except OutOfDeviceMemory:
+                if not self._recycle(wait=True):
+                    raise
+                block = self._allocator.allocate(nbytes, tag)
+            make_changes(self._allocator)
+            self._live[block.address] = block
+            return block.address
+
+    def give_back(self, address: int) -> None:
+        """Takes an address back, at the next claim. Never waits, locks or calls the driver."""
+        self._returned.append(address)
+
+    def free_bytes(self) -> int:
+        """What can be had at most, once the work queued so far is over."""
+        with self._lock:
+            self._recycle(wait=False)
+            waiting = sum(b.granted_bytes for batch in self._pending for b in batch.blocks)
+            return self._allocator.stats().free_bytes + waiting
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Within it nothing is recycled."""
+        self._paused += 1
+        try:
+            yield
+        finally:
+            self._paused -= 1
+
+    def close(self) -> list[Block]:
+        """Waits for everything and closes the allocator; returns the blocks still live."""
+        with self._lock:
+            self._paused = 0
+            self._recycle(wait=True)
+            self._live.clear()
+            return self._allocator.close()
+
+    def _recycle(self, *, wait: bool) -> int:
+        """Frees what is not in use any more; returns how many blocks."""
+        if self._paused:
+            return 0
+        self._mark_returned()
+        freed = 0
+        while self._pending and (wait or self._driver.event_done(self._pending[0].event)):
+            batch = self._pending.popleft()
+            self._driver.synchronize_event(batch.event)
+            self._driver.destroy_event(batch.event)
+            for block in batch.blocks:
+                self._allocator.free(block)
+            freed += len(batch.blocks)
+        return freed
+
+    def _mark_returned(self) -> None:
+        """Notes which work has to be over before what was given back is used again."""
+        blocks = []
+        while self._returned:
+            address = self._returned.popleft()
+            if address not in self._live:
+                raise InvalidFree(f"{address:#x} is given back twice, or is not of this heap")
+            blocks.append(self._live.pop(address))
+        if blocks:
+            event = self._driver.create_event()
+            self._driver.record_event(event, DEFAULT_STREAM)
+            self._pending.append(_Batch(event, blocks))

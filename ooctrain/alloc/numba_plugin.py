@@ -1,0 +1,173 @@
+"""Our allocators for Numba's own device arrays: an external memory management plug-in.
+
+In: what Numba asks of such a plug-in (interface version 1). Out: memory of an ooctrain allocator,
+within a budget. The one idea: Numba knows no streams when it allocates, so a `Heap` stands between
+it and the allocator. Nothing here is needed for training, which hands raw addresses to kernels.
+
+    NUMBA_CUDA_MEMORY_MANAGER=ooctrain.alloc.numba_plugin python my_script.py
+
+with OOCTRAIN_NUMBA_ALLOCATOR (default "va:chunk=2MiB") and OOCTRAIN_NUMBA_BUDGET ("4GiB"; default:
+three quarters of what is free); or in Python `cuda.set_memory_manager(memory_manager("best-fit",
+"4GiB"))`. Bypassed, by Numba's design: host arrays passed to kernels (numba-cuda takes their copies
+from elsewhere), modules, the context. Source: numba-cuda, "External Memory Management (EMM) Plugin
+interface"; RMM's plug-in. Read next: `heap.py`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+from ooctrain.alloc.heap import Heap
+from ooctrain.alloc.registry import choose_allocator
+from ooctrain.devices.driver import VmmDriver, open_cuda_driver
+from ooctrain.devices.driver_memory import DriverMemory
+from ooctrain.devices.probe import probe
+from ooctrain.errors import DriverError
+from ooctrain.units import parse_bytes
+
+DEFAULT_ALLOCATOR = "va:chunk=2MiB"
+_SHARE_OF_FREE = 4, 3  # without a budget: three quarters
+INTERFACE_VERSION = 1
+
+
+def __getattr__(name: str) -> Any:
+    # Numba looks for this name in the module; made on first use, since it needs Numba.
+    if name == "_numba_memory_manager":
+        return _from_environment()
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+@cache
+def _from_environment() -> type:
+    allocator = os.environ.get("OOCTRAIN_NUMBA_ALLOCATOR", DEFAULT_ALLOCATOR)
+    return memory_manager(allocator, os.environ.get("OOCTRAIN_NUMBA_BUDGET"))
+
+
+class Store:
+    """The driver, the budget and the heap of one device, opened when they are first needed.
+
+    Args:
+        allocator: its name, with parameters.
+        budget: bytes or a text such as "4GiB"; None: three quarters of what is free then.
+        open_driver: opens a device by its number.
+        ordinal: which device.
+    """
+
+    def __init__(
+        self, allocator: str, budget: int | str | None,
+        open_driver: Callable[[int], VmmDriver], ordinal: int,
+    ):  # fmt: skip
+        self._allocator, self._budget = allocator, budget
+        self._open_driver, self._ordinal = open_driver, ordinal
+        self._memory: DriverMemory | None = None
+        self._heap: Heap | None = None
+        self.budget_bytes = 0
+
+    def open(self) -> Heap:
+        """The heap, made on first use.
+
+        Raises:
+            VmmUnavailable, ConfigError, DriverError: there is none to be had, and why.
+        """
+        if self._heap is None:
+            driver = self._open_driver(self._ordinal)
+            probe(driver)
+            size = self._size(driver)
+            choice = choose_allocator(self._allocator, size, probe=lambda: "")
+            piece = choice.granule.size_bytes if choice.granule.ranges else None
+            self._memory = DriverMemory(driver, size, piece)
+            allocator = choice.make(self._memory)
+            self.budget_bytes = allocator.budget_bytes
+            self._heap = Heap(driver, allocator)
+        return self._heap
+
+    def close(self) -> None:
+        """Gives everything back; addresses given out are dead."""
+        if self._heap is not None:
+            self._heap.close()
+        if self._memory is not None:
+            self._memory.close()
+        self._heap = self._memory = None
+
+    def give_back(self, address: int, heap: Heap) -> None:
+        """Takes an address back, unless its heap is gone: a finalizer may come after `close`."""
+        if heap is self._heap:
+            heap.give_back(address)
+
+    def _size(self, driver: VmmDriver) -> int:
+        if self._budget is not None:
+            return parse_bytes(self._budget, what="OOCTRAIN_NUMBA_BUDGET")
+        divisor, factor = _SHARE_OF_FREE
+        return driver.memory_info()[0] // divisor * factor
+
+
+def memory_manager(
+    allocator: str = DEFAULT_ALLOCATOR, budget: int | str | None = None,
+    open_driver: Callable[[int], VmmDriver] = open_cuda_driver,
+) -> type:  # fmt: skip
+    """The plug-in class, for `numba.cuda.set_memory_manager`.
+
+    Args:
+        allocator: name of one of `oc.allocators()`, with parameters.
+        budget: bytes or a text such as "4GiB"; None: three quarters of what is free.
+        open_driver: opens a device by its number.
+    """
+    from numba import cuda
+
+    class OoctrainMemoryManager(cuda.HostOnlyCUDAMemoryManager):
+        """Device memory from an ooctrain allocator; host memory as Numba does it."""
+
+        interface_version = INTERFACE_VERSION
+
+        def __init__(self, *args: Any, **kwargs: Any):
+            super().__init__(*args, **kwargs)
+            # Numba makes one with context None, only to ask for the interface's version.
+            device = getattr(self.context, "device", None)
+            self._store = Store(allocator, budget, open_driver, getattr(device, "id", 0))
+
+        def initialize(self) -> None:
+            """Called for each context, perhaps again and again."""
+            self._store.open()
+
+        def memalloc(self, size: int) -> Any:
+            """Device memory, given back when its pointer is gone."""
+            heap, store = self._store.open(), self._store
+            address = heap.allocate(size, "numba array")
+
+            def finalizer() -> None:
+                store.give_back(address, heap)
+
+            context = weakref.proxy(self.context)
+            pointer = ctypes.c_void_p(address)
+            return cuda.MemoryPointer(context, pointer, size, finalizer=finalizer)
+
+        def get_memory_info(self) -> Any:
+            """What is left of the budget, and the budget."""
+            free = self._store.open().free_bytes()
+            return cuda.MemoryInfo(free=free, total=self._store.budget_bytes)
+
+        def get_ipc_handle(self, memory: Any) -> Any:
+            """Raises DriverError: CUDA has no such handles for memory that is mapped in chunks."""
+            raise DriverError(
+                "memory of an ooctrain allocator cannot be shared between processes",
+                call="cuIpcGetMemHandle", fix="use Numba's own memory manager for such arrays",
+            )  # fmt: skip
+
+        def reset(self) -> None:
+            """Frees everything; it may come before `initialize`."""
+            super().reset()
+            self._store.close()
+
+        @contextmanager
+        def defer_cleanup(self) -> Iterator[None]:
+            """Within it nothing is freed, here or by Numba."""
+            with super().defer_cleanup(), self._store.open().paused():
+                yield
+
+    return OoctrainMemoryManager
