@@ -21,6 +21,7 @@ import numpy as np
 import torch
 
 from ooctrain.layers.kernels.cpu import (
+    activations,
     batch_norm,
     copy,
     dropout,
@@ -149,18 +150,18 @@ def elementwise_cases(b: Bench) -> Iterator[Case]:
         )
         yield case(
             "leaky relu",
-            lambda x=x, out=out: elementwise.leaky_relu(b.pool, x, out, 0.1),
+            lambda x=x, out=out: activations.leaky_relu(b.pool, x, out, 0.1),
             lambda tx=tx, tout=tout: aten.leaky_relu.out(tx, 0.1, out=tout),
         )
         yield case(
             "tanh",
-            lambda x=x, out=out: elementwise.tanh(b.pool, x, out),
+            lambda x=x, out=out: activations.tanh(b.pool, x, out),
             lambda tx=tx, tout=tout: torch.tanh(tx, out=tout),
             lambda wide=wide: np.tanh(wide),
         )
         yield case(
             "sigmoid",
-            lambda x=x, out=out: elementwise.sigmoid(b.pool, x, out),
+            lambda x=x, out=out: activations.sigmoid(b.pool, x, out),
             lambda tx=tx, tout=tout: torch.sigmoid(tx, out=tout),
             lambda wide=wide: 1 / (1 + np.exp(-wide)),
         )

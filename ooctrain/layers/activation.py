@@ -32,9 +32,9 @@ class Tanh(Op):
         return (np.tanh(x),)
 
     def cpu(self, pool, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cpu import elementwise
+        from ooctrain.layers.kernels.cpu import activations
 
-        elementwise.tanh(pool, ins[0], outs[0])
+        activations.tanh(pool, ins[0], outs[0])
 
     def vjp(self, tape, ins, outs, grads):
         return tape.call(TanhGrad(), (grads[0], outs[0]), of=ins)
@@ -64,9 +64,9 @@ class TanhGrad(Op):
         return (dy * (1 - y * y),)
 
     def cpu(self, pool, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cpu import elementwise
+        from ooctrain.layers.kernels.cpu import activations
 
-        elementwise.tanh_grad(pool, *ins, outs[0])
+        activations.tanh_grad(pool, *ins, outs[0])
 
     def reusable(self):
         return {0: 0}
@@ -91,9 +91,9 @@ class Sigmoid(Op):
         return (np.where(x >= 0, 1 / (1 + small), small / (1 + small)),)
 
     def cpu(self, pool, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cpu import elementwise
+        from ooctrain.layers.kernels.cpu import activations
 
-        elementwise.sigmoid(pool, ins[0], outs[0])
+        activations.sigmoid(pool, ins[0], outs[0])
 
     def vjp(self, tape, ins, outs, grads):
         return tape.call(SigmoidGrad(), (grads[0], outs[0]), of=ins)
@@ -123,9 +123,9 @@ class SigmoidGrad(Op):
         return (dy * y * (1 - y),)
 
     def cpu(self, pool, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cpu import elementwise
+        from ooctrain.layers.kernels.cpu import activations
 
-        elementwise.sigmoid_grad(pool, *ins, outs[0])
+        activations.sigmoid_grad(pool, *ins, outs[0])
 
     def reusable(self):
         return {0: 0}

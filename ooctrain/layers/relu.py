@@ -89,9 +89,9 @@ class LeakyReLU(Op):
         return (np.where(x > 0, x, x * x.dtype.type(self.slope)),)
 
     def cpu(self, pool, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cpu import elementwise
+        from ooctrain.layers.kernels.cpu import activations
 
-        elementwise.leaky_relu(pool, ins[0], outs[0], self.slope)
+        activations.leaky_relu(pool, ins[0], outs[0], self.slope)
 
     def vjp(self, tape, ins, outs, grads):
         return tape.call(LeakyReLUGrad(self.slope), (grads[0], outs[0]), of=ins)
@@ -119,9 +119,9 @@ class LeakyReLUGrad(Op):
         return (np.where(y > 0, dy, dy * dy.dtype.type(self.slope)),)
 
     def cpu(self, pool, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cpu import elementwise
+        from ooctrain.layers.kernels.cpu import activations
 
-        elementwise.leaky_relu_grad(pool, *ins, outs[0], self.slope)
+        activations.leaky_relu_grad(pool, *ins, outs[0], self.slope)
 
     def reusable(self):
         return {0: 0}

@@ -5,7 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ooctrain.layers.kernels.cpu import batch_norm, elementwise, losses, optimizers, pooling
+from ooctrain.layers.kernels.cpu import (
+    activations,
+    batch_norm,
+    elementwise,
+    losses,
+    optimizers,
+    pooling,
+)
 from ooctrain.layers.kernels.cpu import workspace as ws
 from ooctrain.layers.kernels.cpu.pool import ThreadPool
 
@@ -40,11 +47,11 @@ def poisoned(*shape):
 
 ACTIVATIONS = {
     "relu": (elementwise.relu, elementwise.relu_grad, F.relu),
-    "tanh": (elementwise.tanh, elementwise.tanh_grad, torch.tanh),
-    "sigmoid": (elementwise.sigmoid, elementwise.sigmoid_grad, torch.sigmoid),
+    "tanh": (activations.tanh, activations.tanh_grad, torch.tanh),
+    "sigmoid": (activations.sigmoid, activations.sigmoid_grad, torch.sigmoid),
     "leaky": (
-        lambda p, x, y: elementwise.leaky_relu(p, x, y, 0.2),
-        lambda p, dy, y, dx: elementwise.leaky_relu_grad(p, dy, y, dx, 0.2),
+        lambda p, x, y: activations.leaky_relu(p, x, y, 0.2),
+        lambda p, dy, y, dx: activations.leaky_relu_grad(p, dy, y, dx, 0.2),
         lambda t: F.leaky_relu(t, 0.2),
     ),
 }

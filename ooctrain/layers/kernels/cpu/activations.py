@@ -1,7 +1,8 @@
-"""Leaky ReLU, tanh and sigmoid: reached through `elementwise.py`, compiled when first used.
+"""Leaky ReLU, tanh and sigmoid, and their gradients, which read the output alone.
 
 In and out: as in `elementwise.py`. The one idea: kernels are compiled when their module is
-imported, so those that most networks do not need live in a module of their own.
+imported, so those that most networks do not need live in a module of their own. Read next:
+`simd_math.py`, where the exponential is.
 """
 
 from __future__ import annotations
@@ -62,30 +63,33 @@ def _sigmoid_grad(dy, y, dx, lo, hi, thread):
 
 
 def leaky_relu(pool: ThreadPool, x: Array, y: Array, slope: float) -> None:
-    """See `elementwise.leaky_relu`."""
+    """y = x where x > 0, else slope * x. `y` may be `x`."""
     leaky_relu_grad(pool, x, x, y, slope)
 
 
 def leaky_relu_grad(pool: ThreadPool, dy: Array, y: Array, dx: Array, slope: float) -> None:
-    """See `elementwise.leaky_relu_grad`."""
+    """dx = dy where y > 0, else slope * dy.
+
+    y is the input of the forward kernel or, for slope > 0, its output. `dx` may be `dy` or `y`.
+    """
     pool.run(_leaky, dx.size, element_chunk(dx.size), flat(dy), flat(y), flat(dx), slope)
 
 
 def tanh(pool: ThreadPool, x: Array, y: Array) -> None:
-    """See `elementwise.tanh`."""
+    """y = tanh(x). `y` may be `x`."""
     pool.run(_tanh, x.size, element_chunk(x.size, EXP_WORK), flat(x), flat(y))
 
 
 def tanh_grad(pool: ThreadPool, dy: Array, y: Array, dx: Array) -> None:
-    """See `elementwise.tanh_grad`."""
+    """dx = dy * (1 - y^2), with y the output of tanh. `dx` may be `dy`."""
     pool.run(_tanh_grad, dx.size, element_chunk(dx.size), flat(dy), flat(y), flat(dx))
 
 
 def sigmoid(pool: ThreadPool, x: Array, y: Array) -> None:
-    """See `elementwise.sigmoid`."""
+    """y = 1 / (1 + exp(-x)). `y` may be `x`."""
     pool.run(_sigmoid, x.size, element_chunk(x.size, EXP_WORK), flat(x), flat(y))
 
 
 def sigmoid_grad(pool: ThreadPool, dy: Array, y: Array, dx: Array) -> None:
-    """See `elementwise.sigmoid_grad`."""
+    """dx = dy * y * (1 - y), with y the output of the sigmoid. `dx` may be `dy`."""
     pool.run(_sigmoid_grad, dx.size, element_chunk(dx.size), flat(dy), flat(y), flat(dx))

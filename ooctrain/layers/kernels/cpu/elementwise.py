@@ -4,8 +4,8 @@ In: arrays of equal shape, any number of dimensions, C-contiguous float32. Out: 
 place. The one idea: a driver (a public function) flattens its arrays and hands a serial range
 kernel to the pool; a kernel does `[lo, hi)` and nothing else. An output may be the same array as an
 input. All of them run at memory speed, so what counts is to read and write each byte once; results
-larger than the caches go past them, with the same bits. Kernels that few networks use are in
-`activations.py`, compiled only when called. Read next: `batch_norm.py`.
+larger than the caches go past them, with the same bits. Functions that few networks use are in
+`activations.py`, compiled only for them. Read next: `batch_norm.py`.
 """
 
 from __future__ import annotations
@@ -185,43 +185,3 @@ def channel_sum(pool: ThreadPool, dy: Array, db: Array, workspace: Array) -> Non
 def _floored_sum(pool: ThreadPool, a: Array, b: Array, y: Array, floor: float) -> None:
     arrays = flat(a), flat(b), flat(y)
     pool.run(_add, y.size, element_chunk(y.size), *arrays, floor, past_caches(y, a, b))
-
-
-def leaky_relu(pool: ThreadPool, x: Array, y: Array, slope: float) -> None:
-    """y = x where x > 0, else slope * x. `y` may be `x`."""
-    _activations().leaky_relu(pool, x, y, slope)
-
-
-def leaky_relu_grad(pool: ThreadPool, dy: Array, y: Array, dx: Array, slope: float) -> None:
-    """dx = dy where y > 0, else slope * dy.
-
-    y is the input of the forward kernel or, for slope > 0, its output. `dx` may be `dy` or `y`.
-    """
-    _activations().leaky_relu_grad(pool, dy, y, dx, slope)
-
-
-def tanh(pool: ThreadPool, x: Array, y: Array) -> None:
-    """y = tanh(x). `y` may be `x`."""
-    _activations().tanh(pool, x, y)
-
-
-def tanh_grad(pool: ThreadPool, dy: Array, y: Array, dx: Array) -> None:
-    """dx = dy * (1 - y^2), with y the output of tanh. `dx` may be `dy`."""
-    _activations().tanh_grad(pool, dy, y, dx)
-
-
-def sigmoid(pool: ThreadPool, x: Array, y: Array) -> None:
-    """y = 1 / (1 + exp(-x)). `y` may be `x`."""
-    _activations().sigmoid(pool, x, y)
-
-
-def sigmoid_grad(pool: ThreadPool, dy: Array, y: Array, dx: Array) -> None:
-    """dx = dy * y * (1 - y), with y the output of the sigmoid. `dx` may be `dy`."""
-    _activations().sigmoid_grad(pool, dy, y, dx)
-
-
-def _activations():
-    """The rarer kernels, imported (and compiled) when a network first uses one of them."""
-    from ooctrain.layers.kernels.cpu import activations
-
-    return activations
