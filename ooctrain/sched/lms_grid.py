@@ -21,9 +21,9 @@ from ooctrain.sched.schedule import BYTES, Granule, Plan
 from ooctrain.trace import Trace
 
 #: Shares of the largest threshold that fits, and of the height of the graph for the other two.
-THRESHOLD_SHARES = (1.0, 0.75, 0.5, 0.0)
-AHEAD_SHARES = (0.0, 0.01, 0.1)
-GROUPBY_SHARES = (0.0, 0.05, 0.2, 1.0)
+THRESHOLD_SHARES = (1.0, 0.75, 0.5)
+AHEAD_SHARES = (0.0, 0.03, 0.1)
+GROUPBY_SHARES = (0.0, 0.1, 1.0)
 
 
 class LmsGrid:

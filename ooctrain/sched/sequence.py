@@ -78,13 +78,18 @@ class VariableSequence:
 
     def largest_need(self) -> tuple[int, str]:
         """(bytes, call): the most that a call needs together with what is pinned at that time."""
-        pinned = {v for v in self.trace.initial if v in self.pinned}
-        needs = [(sum(self.size_bytes[v] for v in pinned), "the start")]
+        held = {v for v in self.trace.initial if v in self.pinned}
+        held_bytes = sum(self.size_bytes[v] for v in held)
+        needs = [(held_bytes, "the start")]
         for call in self.trace.calls:
-            pinned.update(self.fresh_pinned[call.id])
-            own_bytes = sum(self.size_bytes[v] for v in pinned.union(self.touched[call.id]))
-            needs.append((own_bytes + self.workspace_bytes[call.id], call.name))
-            pinned -= {v for v in pinned if self.last_use[v] <= call.id}
+            fresh = [v for v in self.fresh_pinned[call.id] if v not in held]
+            held.update(fresh)
+            held_bytes += sum(self.size_bytes[v] for v in fresh)
+            others = sum(self.size_bytes[v] for v in self.touched[call.id] if v not in held)
+            needs.append((held_bytes + others + self.workspace_bytes[call.id], call.name))
+            dead = [v for v in self.touched[call.id] if v in held and self.last_use[v] <= call.id]
+            held.difference_update(dead)
+            held_bytes -= sum(self.size_bytes[v] for v in dead)
         return max(needs, key=lambda need: need[0])
 
 
