@@ -228,8 +228,7 @@ class Session:
 
     def _capture(self, places: Sequence[tuple[int, int]]) -> None:
         for variable, address in places:
-            described = self.program.trace.variables[variable]
-            size = described.value_bytes if described.pinned else described.nbytes
+            size = self.program.trace.variables[variable].value_bytes
             self._outputs[variable] = self.device.read(address, size)
 
     # Small parts of issuing.

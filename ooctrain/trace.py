@@ -54,8 +54,8 @@ class Variable:
 
     @property
     def value_bytes(self) -> int:
-        """What its elements take."""
-        return math.prod(self.shape) * ITEM_BYTES[self.dtype]
+        """What its value takes, be it pinned or not."""
+        return math.prod(self.shape) * ITEM_BYTES[self.dtype] if self.pinned else self.nbytes
 
     @property
     def persistent(self) -> bool:

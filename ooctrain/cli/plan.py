@@ -32,7 +32,7 @@ from ooctrain.cli.options import (
 from ooctrain.cli.terminal import make_console
 from ooctrain.cli.workload import find_machine, is_cpu, make_task, make_trace
 from ooctrain.cost import Machine
-from ooctrain.errors import Infeasible, OoctrainError
+from ooctrain.errors import Infeasible
 from ooctrain.execution.placement import reserved_peak
 from ooctrain.execution.record import allocation_log
 from ooctrain.report.layers import layer_rows
@@ -262,7 +262,7 @@ def _changes(question: Question, refusal: Infeasible, memory: Memory) -> list[Ch
 
 
 def _as_json(
-    workload: Workload, memory: Memory, answer: Answer | None, error: OoctrainError | None
+    workload: Workload, memory: Memory, answer: Answer | None, error: Exception | None
 ) -> dict[str, Any]:
     question, need = (answer.question, answer.need) if answer else (None, None)
     made, refusal = (answer.plan, answer.refusal) if answer else (None, None)

@@ -68,7 +68,7 @@ def layer_rows(trace: Trace, depth: int = 2) -> list[LayerRow]:
     for variable in _storage_owners(trace):
         row = _row(rows, _nearest(variable.name, paths) or ELSEWHERE, depth)
         column = COLUMN_OF[variable.kind]
-        setattr(row, column, getattr(row, column) + variable.nbytes)
+        setattr(row, column, getattr(row, column) + variable.value_bytes)
     elsewhere = rows.pop(ELSEWHERE, None)
     return [*rows.values(), *([elsewhere] if elsewhere else [])]
 

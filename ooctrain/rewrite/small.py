@@ -13,11 +13,12 @@ section 7; PyTorch and nnabla keep pools for small objects, of no fixed size. Re
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from ooctrain.errors import ConfigError
-from ooctrain.trace import Trace
+from ooctrain.trace import ITEM_BYTES, Trace
 from ooctrain.units import Granule
 
 NAME = "pin_small"
@@ -52,7 +53,7 @@ def pin_small(trace: Trace, most_bytes: int) -> Trace:
         heads[v.id]
         for v in trace.variables
         if v.kind not in KINDS
-        or not 0 < v.nbytes == v.value_bytes <= most_bytes
+        or not 0 < v.nbytes == math.prod(v.shape) * ITEM_BYTES[v.dtype] <= most_bytes
         or (v.id in trace.taker and not v.persistent)
     }
     variables = tuple(
