@@ -22,7 +22,7 @@ import numpy as np
 
 import ooctrain as oc
 from benchmarks.common import machine_facts, table, threads_here, verdict
-from ooctrain.calibrate import calibrate, measure_steps, profile_of_steps
+from ooctrain.calibrate import calibrate, issue_us_of, measure_steps, profile_of_steps
 from ooctrain.machines import with_link
 
 NETWORKS, QUICK_NETWORKS = ("lenet:64", "resnet18:64", "resnet18:128"), ("lenet:64",)
@@ -90,7 +90,9 @@ def rows_of(network: str, batch: int, steps: int, threads: int) -> Iterator[tupl
                 beside, lines = measure_steps([in_core, trainer], images, labels, steps)
                 plan = trainer.plan
             profile = profile_of_steps(beside, in_core.plan.trace)
-            current = oc.simulate(plan.schedule, plan.trace, replace(linked, profile=profile))
+            issue_us = issue_us_of(beside, in_core.plan)
+            moment = replace(linked, profile=profile, issue_us=issue_us)
+            current = oc.simulate(plan.schedule, plan.trace, moment)
             predicted = oc.simulate(plan.schedule, plan.trace, linked)
             yield machine, Row(
                 network, batch, budget or "in-core", planner, link, predicted.makespan_us,

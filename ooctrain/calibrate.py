@@ -3,10 +3,10 @@ other.
 
 In: a model and a batch. Out: a `Machine` with a measured duration for each kind of call. The one
 idea: the numbers come from running real steps, the same way as training runs them: in-core for the
-calls, swapping synchronously (`naive`) for the copies alone, mapping and hand-over included, and
-swapping beside the calls (`window`) for what the two cost each other; so a prediction stands on
-what it predicts. Nothing is ever measured implicitly: `ooctrain calibrate` is the only caller. Read
-next: `cost.py`, `machines.py`.
+calls and for what each instruction costs besides, swapping synchronously (`naive`) for the copies
+alone, hand-over to another thread included, and swapping beside the calls (`window`) for what the
+two cost each other; so a prediction stands on what it predicts. Nothing is ever measured
+implicitly: `ooctrain calibrate` is the only caller. Read next: `cost.py`, `machines.py`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from statistics import median
 import numpy as np
 
 from ooctrain.cost import Machine, profile_key, specs_of
-from ooctrain.errors import Infeasible
+from ooctrain.errors import DoesNotFit, Infeasible
 from ooctrain.sched.schedule import Plan
 from ooctrain.sched.simulate import simulate
 from ooctrain.sched.timeline import Timeline
@@ -33,8 +33,8 @@ COPY_BYTES = 64 << 20
 COPIES = 8
 #: A call that does more operations than this for each byte it moves is bound by arithmetic.
 OPERATIONS_PER_BYTE = 16
-#: Of the steps that swap: little memory, so that much is copied.
-BUDGET = "25%"
+#: Of the steps that swap: little memory, so that much is copied; more where that does not fit.
+BUDGETS = ("25%", "50%", "75%")
 MOST_INTERFERENCE = 4.0
 INTERFERENCE_STEPS = 10
 
@@ -58,8 +58,7 @@ class Copies:
 
     Args:
         out_bytes_per_us, in_bytes_per_us: while a copy runs, its mapping of memory included.
-        latency_us: of each besides: what issuing it costs, and what passes until another thread has
-            taken up the work.
+        latency_us: of each besides: what passes until another thread has taken up the work.
     """
 
     out_bytes_per_us: float
@@ -82,22 +81,27 @@ def calibrate(
         A machine whose link is as fast as the cores copy.
 
     Cost: about 4 times as many steps as asked for; the synchronous ones last several times as long.
-        Two arenas at a time: the in-core one and one of `BUDGET`.
+        Two arenas at a time: the in-core one and a smaller one.
     """
-    trainer.prepare(images.shape)
-    assert trainer.plan is not None
-    trace = trainer.plan.trace
+    in_core = trainer.prepare(images.shape).plan
+    # Taking turns, since the machine's speed wanders.
     with _swapping(trainer, "naive", images.shape) as other:
-        # Taking turns, since the machine's speed wanders.
-        without, synchronous = measure_steps([trainer, other], images, labels, steps)
-        copies = copies_of(synchronous, without)
+        first, synchronous = measure_steps([trainer, other], images, labels, steps)
+        copies = copies_of(_plan_of(other), synchronous, first, issue_us_of(first, in_core))
     with _swapping(trainer, "window", images.shape) as other:
-        quiet, beside = measure_steps([trainer, other], images, labels, steps)
-        assert other.plan is not None
-        plan = other.plan
-    profile = profile_of_steps([*without, *quiet], trace)
-    rates = rates_of(profile, trace)
-    machine = Machine(
+        second, beside = measure_steps([trainer, other], images, labels, steps)
+        plan = _plan_of(other)
+    # What the calls cost each other is told by the steps that took turns with these.
+    quiet = _machine(name, copies, second, in_core)
+    interference = interference_of(plan, beside, quiet)
+    return replace(_machine(name, copies, [*first, *second], in_core), interference=interference)
+
+
+def _machine(name: str, copies: Copies, in_core: Collection[Timeline], plan: Plan) -> Machine:
+    """A machine without interference, its calls as these steps had them."""
+    profile = profile_of_steps(in_core, plan.trace)
+    rates = rates_of(profile, plan.trace)
+    return Machine(
         name,
         rates.flops_per_us,
         rates.memory_bytes_per_us,
@@ -107,27 +111,52 @@ def calibrate(
         link_out_bytes_per_us=copies.out_bytes_per_us,
         link_in_bytes_per_us=copies.in_bytes_per_us,
         call_overhead_us=min(profile.values()),
-        profile=profile_of_steps(quiet, trace),
+        issue_us=issue_us_of(in_core, plan),
+        profile=profile,
     )
-    slowdown = interference_of(plan, beside, machine)
-    return replace(machine, interference=slowdown, profile=profile)
 
 
-def copies_of(synchronous: Collection[Timeline], in_core: Collection[Timeline]) -> Copies:
+def _plan_of(trainer: Trainer) -> Plan:
+    assert trainer.plan is not None, "it is prepared"
+    return trainer.plan
+
+
+def issue_us_of(in_core: Collection[Timeline], plan: Plan) -> float:
+    """What an instruction costs besides calls and copies: a step's rest, shared out among all."""
+    calls_us = sum(median(times) for times in _call_times(in_core))
+    copies_us = median(line.busy_us("D") + line.busy_us("H") for line in in_core)
+    whole_us = median(line.makespan_us for line in in_core)
+    return max(0.0, whole_us - calls_us - copies_us) / len(plan.schedule)
+
+
+def copies_of(
+    plan: Plan, synchronous: Collection[Timeline], in_core: Collection[Timeline], issue_us: float
+) -> Copies:
     """From steps in which nothing overlaps; where nothing was copied, from copies by themselves.
 
-    What such a step takes besides its copies and the same calls in-core is their latency.
+    What such a step takes besides its copies, its calls and their issue is the copies' latency.
     """
     lines = [line for line in synchronous if line.bytes_out and line.bytes_in]
     if not lines:
         rate = copy_bytes_per_us()
         return Copies(rate, rate, 0.0)
     out_us, in_us = (median(line.busy_us(stream) for line in lines) for stream in ("D", "H"))
-    calls_us = median(line.makespan_us for line in in_core)
-    besides_us = median(line.makespan_us for line in lines) - calls_us - out_us - in_us
+    calls_us = sum(median(times) for times in _call_times(in_core))
+    known_us = calls_us + out_us + in_us + issue_us * len(plan.schedule)
+    besides_us = median(line.makespan_us for line in lines) - known_us
     line = lines[0]
     count = sum(event.stream != "C" for event in line.events)
     return Copies(line.bytes_out / out_us, line.bytes_in / in_us, max(0.0, besides_us) / count)
+
+
+def _call_times(timelines: Collection[Timeline]) -> Collection[list[float]]:
+    """For each call, how long it took in each step."""
+    times: dict[int, list[float]] = {}
+    for timeline in timelines:
+        for event in timeline.events:
+            if event.stream == "C":
+                times.setdefault(event.index, []).append(event.end_us - event.start_us)
+    return times.values()
 
 
 def interference_of(plan: Plan, measured: Collection[Timeline], machine: Machine) -> float:
@@ -159,10 +188,14 @@ def _swapping(in_core: Trainer, planner: str, input_shape: tuple[int, ...]) -> T
         trainer.prepare(input_shape)
         return trainer
 
-    try:
-        return within(BUDGET)
-    except Infeasible as refusal:
-        return within(refusal.minimum_bytes)
+    for budget in BUDGETS[:-1]:
+        try:
+            return within(budget)
+        except Infeasible as refusal:
+            return within(refusal.minimum_bytes)
+        except DoesNotFit:  # an allocator that fragments
+            continue
+    return within(BUDGETS[-1])
 
 
 def measure_steps(
@@ -183,25 +216,14 @@ def measure_steps(
 
 
 def profile_of_steps(timelines: Collection[Timeline], trace: Trace) -> dict[str, float]:
-    """{profile key: us} of measured steps: the median of all calls of that kind.
-
-    In-core the calls add up to the median step: what passes between two calls (the walk of the
-    list), and what medians of single calls leave out on a busy machine, is shared out among them.
-    Out of core it is mostly waiting for the link, which is no cost of the calls.
-    """
+    """{profile key: us} of measured steps: the median of all calls of that kind."""
     keys = {call.name: profile_key(call, trace) for call in trace.calls}
     durations: dict[str, list[float]] = {}
     for timeline in timelines:
         for event in timeline.events:
             if event.stream == "C" and event.name in keys:
                 durations.setdefault(keys[event.name], []).append(event.end_us - event.start_us)
-    medians_us = {key: median(values) for key, values in durations.items()}
-    if any(timeline.bytes_out for timeline in timelines):
-        return medians_us
-    whole_us = median(timeline.makespan_us for timeline in timelines)
-    calls_us = sum(medians_us.get(key, 0.0) for key in keys.values())
-    gap_us = max(0.0, whole_us - calls_us) / max(1, len(keys))
-    return {key: value + gap_us for key, value in medians_us.items()}
+    return {key: median(values) for key, values in durations.items()}
 
 
 def rates_of(profile: Mapping[str, float], trace: Trace) -> Rates:

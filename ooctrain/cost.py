@@ -41,6 +41,8 @@ class Machine:
         interference: how much slower calls are while a copy runs (1.0: not at all). On the cpu
             device a copy takes processor time.
         call_overhead_us: least duration of a call (launch).
+        issue_us: what each instruction of a list costs the thread that issues it. On the cpu device
+            that thread works the calls off too, so there it is time of the compute stream.
         profile: measured durations by `profile_key`, in us; where given it replaces the roofline.
     """
 
@@ -56,6 +58,7 @@ class Machine:
     host_bytes: int | None = None
     interference: float = 1.0
     call_overhead_us: float = 0.0
+    issue_us: float = 0.0
     profile: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -73,9 +76,10 @@ class Machine:
             raise ConfigError(
                 f"machine {self.name!r} has a rate that is not positive", code="OOC-105"
             )
-        if self.latency_us < 0 or self.interference < 1:
+        if min(self.latency_us, self.issue_us) < 0 or self.interference < 1:
             raise ConfigError(
-                f"machine {self.name!r}: latency must be >= 0, interference >= 1", code="OOC-105"
+                f"machine {self.name!r}: latency and issue must be >= 0, interference >= 1",
+                code="OOC-105",
             )
 
     @property

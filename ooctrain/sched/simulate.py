@@ -51,13 +51,18 @@ def time_issued(
 
 
 def durations_ns(schedule: Schedule, trace: Trace, machine: Machine) -> list[int]:
-    """Duration of each instruction, undisturbed; 0 for those that run nowhere."""
-    calls = call_durations_ns(trace, machine)
-    durations = []
+    """Duration of each instruction, undisturbed; 0 for those that run nowhere.
+
+    A Run begins with the issue of what was listed since the last one, itself included.
+    """
+    calls, issue_ns = call_durations_ns(trace, machine), round(machine.issue_us * 1000)
+    durations, unpaid = [], 0
     for instruction in schedule.instructions:
+        unpaid += 1
         match instruction:
             case Run(call):
-                durations.append(calls[call])
+                durations.append(calls[call] + unpaid * issue_ns)
+                unpaid = 0
             case SwapOut(_, lo, hi):
                 durations.append(machine.transfer_ns(hi - lo, "out"))
             case SwapIn(_, lo, hi):

@@ -58,6 +58,13 @@ def test_latency_and_rates_by_direction():
     assert times(two_calls(), OUT_AND_IN, **options) == expected
 
 
+def test_issuing_is_time_of_the_compute_stream():
+    # in x 0-10; f is the second instruction: 2 x 3 us of issue, then 10. Then out a, Free, in a,
+    # and g with 4 x 3 us of issue once a is back.
+    expected = [(0, 10), (10, 26), (26, 36), (26, 31), (31, 53)]
+    assert times(two_calls(), OUT_AND_IN, link="duplex", issue_us=3.0) == expected
+
+
 def test_a_fence_stops_everything():
     items = (Run(0), SwapOut(1, 0, 100), Fence(), Run(1))
     assert times(two_calls(), items, link="duplex")[-1] == (30, 40)
