@@ -18,6 +18,7 @@ from ooctrain.layers.kernels.cpu.jit import kernel
 from ooctrain.layers.kernels.cpu.pool import ThreadPool
 from ooctrain.layers.kernels.cpu.simd import vsplat
 from ooctrain.layers.kernels.cpu.simd_memory import (
+    prefetch,
     vinterleave3,
     vload,
     vload_upto,
@@ -28,6 +29,9 @@ from ooctrain.layers.kernels.cpu.simd_memory import (
 from ooctrain.layers.kernels.cpu.vector import VL
 
 Array = np.ndarray
+LINE_FLOATS = 16
+#: How many runs ahead of their writing the lines of a strided block are asked for.
+AHEAD_RUNS = 16
 
 
 @numba.njit(inline="always")
@@ -40,6 +44,13 @@ def _copy_run(src, i, dst, j, run):
         vstore4(dst, j + k, v0, v1, v2, v3)
     for k in range(whole, run, VL):
         vstore_upto(dst, j + k, vload_upto(src, i + k, run - k), run - k)
+
+
+@numba.njit(inline="always")
+def _ask_for_run(dst, j, run):
+    """Asks for the lines of a run that will be written: with gaps between, no hardware does."""
+    for k in range(0, run, LINE_FLOATS):
+        prefetch(dst, j + k)
 
 
 @numba.njit(inline="always")
@@ -65,6 +76,8 @@ def _move_block(
                     v = vload_upto(dst, j + k, run - k) + vload_upto(src, i + k, run - k)
                     vstore_upto(dst, j + k, v, run - k)
             else:
+                if width > 1:
+                    _ask_for_run(dst, j + AHEAD_RUNS * dst_w, run)
                 _copy_run(src, i, dst, j, run)
 
 
