@@ -251,7 +251,8 @@ CODES: Mapping[str, Explanation] = {
         "breaks a promise: disjoint blocks that keep their bytes, honest books, a refused "
         "request changes nothing.",
         "an allocator that lets a block be freed twice",
-        "the message shows the requests and what the law says",
+        "the message shows the law's number, the requests, and how to repeat them; "
+        "`ooctrain/testing/allocator_laws.py` states the laws",
     ),
     "OOC-300": Explanation(
         "a broken data file",

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
-from ooctrain.devices.driver import VmmDriver
+from ooctrain.devices.driver import VmmDriver, open_cuda_driver
 from ooctrain.devices.driver_memory import DriverMemory
 from ooctrain.devices.fake_driver import FakeDriver
 from ooctrain.devices.host_driver import HostDriver
@@ -23,7 +23,7 @@ from ooctrain.testing.allocator_laws import hold
 from ooctrain.testing.faulty_driver import FaultyDriver
 
 STREAMS = 3
-_SLAB_BYTES = 1 << 18
+_SLAB_BYTES, _WHOLE_BYTES, _BIT_BYTES = 1 << 18, 1 << 16, 64
 _FEW_MAPPINGS = 8  # so that allocators that keep mappings have to let some go
 Complain = Callable[[str], None]
 
@@ -126,6 +126,15 @@ class DriverGround:
         self._driver.fill(address, byte, size_bytes, self._queues[stream])
 
     def expect(self, address: int, size_bytes: int, byte: int, stream: int, what: str) -> None:
+        if size_bytes <= _WHOLE_BYTES:
+            self._expect_all(address, size_bytes, byte, stream, what)
+            return
+        # Of large ranges a bit of each page: each may lie in other memory.
+        page = self.memory.granularity_bytes
+        for offset in (*range(0, size_bytes - _BIT_BYTES, page), size_bytes - _BIT_BYTES):
+            self._expect_all(address + offset, _BIT_BYTES, byte, stream, what)
+
+    def _expect_all(self, address: int, size_bytes: int, byte: int, stream: int, what: str) -> None:
         if self._used + size_bytes > _SLAB_BYTES:
             self.finish()
         check = _Check(self._used, size_bytes, byte, what)
@@ -257,18 +266,19 @@ def make_ground(
     """A fresh ground.
 
     Args:
-        kind: "strict", "memfd" or "plain".
+        kind: "strict", "memfd", "plain", or "cuda" where there is a GPU.
         size_bytes: of the memory.
-        page_bytes: unit of mapping; memfd takes whole pages of the machine.
+        page_bytes: unit of mapping; memfd and CUDA take whole pages of theirs.
         order: of the strict driver's work: which of the streams that can go on goes on.
         refuse_at: which obtaining call of the driver is refused, once; None: none.
     """
     if kind == "plain":
         return PlainGround(size_bytes)
-    if kind == "memfd":
-        host = HostDriver(size_bytes)
-        page = host.granularity()
-        return DriverGround(host, host.total_bytes, max(page, page_bytes // page * page), refuse_at)
+    if kind in ("memfd", "cuda"):
+        driver = HostDriver(size_bytes) if kind == "memfd" else open_cuda_driver()
+        page = driver.granularity()
+        total = -(-size_bytes // page) * page
+        return DriverGround(driver, total, max(page, page_bytes // page * page), refuse_at)
     turns = iter(order)
     fake = FakeDriver(size_bytes, page_bytes, choose=lambda able: able[next(turns, 0) % len(able)])
     return DriverGround(fake, size_bytes, page_bytes, refuse_at)

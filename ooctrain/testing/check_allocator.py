@@ -65,7 +65,7 @@ def check_allocator(
         examples: how many random lists of requests are tried.
         seed: of the lists; the same seed tries the same ones.
         backends: "strict", the fake driver; "memfd", this machine's memory mapped by Linux;
-            "plain", memory without mapping, for allocators without ranges.
+            "plain", memory without mapping, for allocators without ranges; "cuda", a GPU's memory.
 
     Returns:
         The number of lists tried on each.

@@ -73,6 +73,12 @@ def test_every_obtaining_call_is_refused_once(name):
     assert sweep_refusals(make, "memfd") >= 4
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["va", "va-paper", "passthrough"])
+def test_it_keeps_the_laws_on_a_gpu(name):
+    assert check_allocator(f"{name}:chunk=2MiB", examples=8, backends=["cuda"]) == 8
+
+
 # What a failure says.
 
 
@@ -144,6 +150,15 @@ def test_a_ground_sees_bytes_that_change(kind):
     ground.expect(address, 100, 7, 1, "mine")
     assert ground.finish() == "mine: 7 was written, 8 is read"
     assert not any(ground.close().values())
+
+
+def test_of_large_ranges_each_page_is_looked_at():
+    ground = make_ground("strict", 64 * PAGE, PAGE)
+    address = ground.memory.linear()
+    ground.fill(address, 64 * PAGE, 7, 0)
+    ground.fill(address + 40 * PAGE, PAGE, 8, 0)
+    ground.expect(address, 64 * PAGE, 7, 0, "large")
+    assert ground.finish() == "large: 7 was written, 8 is read"
 
 
 def test_a_ground_over_a_full_slab_starts_anew():
