@@ -10,6 +10,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import ooctrain as oc
@@ -496,6 +497,33 @@ def test_lists_for_networks_are_legal_and_belady_is_the_fastest(model, shape, ma
         rivals = [us for spec, us in makespans.items() if spec not in ("lru", "window-cyclic")]
         assert makespans["belady"] <= min(rivals) * 1.01
         assert makespans["belady"] >= compute_us(trace, machine)
+
+
+@pytest.fixture(scope="module")
+def small_step():
+    """(model, trace, batch, in-core loss and gradients) of LeNet."""
+    oc.manual_seed(0)
+    model = oc.models.build("lenet", in_channels=1)
+    images = np.random.default_rng(0).normal(size=(16, 1, 28, 28)).astype(np.float32)
+    batch = (images, np.arange(16) % 10)
+    trace = oc.trace(model, (16, 1, 28, 28))
+    plan = oc.plan(trace, "100%", planner="keep-all", granule=CHUNKS)
+    return model, trace, batch, oc.execute(plan, model, batch)
+
+
+CHUNKS = oc.Granule(65536, True)
+
+
+@pytest.mark.parametrize("spec", SWAP_PLANNERS)
+def test_at_its_minimum_a_planner_trains_with_the_bits_of_in_core(spec, small_step):
+    model, trace, batch, in_core = small_step
+    with pytest.raises(Infeasible) as refused:
+        oc.plan(trace, 1, planner=spec, granule=CHUNKS)
+    plan = oc.plan(trace, refused.value.minimum_bytes, planner=spec, granule=CHUNKS)
+    run = oc.execute(plan, model, batch)
+    assert run.loss == in_core.loss
+    for name, gradient in run.gradients.items():
+        np.testing.assert_array_equal(gradient, in_core.gradients[name])
 
 
 @pytest.mark.slow
