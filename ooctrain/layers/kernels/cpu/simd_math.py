@@ -60,9 +60,8 @@ def vscale2(typingctx, x, exponent):
 
 
 @numba.njit(inline="always")
-def vexp(x):
-    """exp(x) to about one unit in the last place for x <= 88; 0 below -87; NaN stays."""
-    bounded = vmax(vsplat(EXP_LOW), x)
+def _exp_within(bounded):
+    """exp for arguments in [-87, 88]; NaN stays."""
     k = vround(bounded * LOG2_E)
     # ln 2 in two parts: the first product is exact.
     r = vfma(k, vsplat(LN2_LOW), vfma(k, vsplat(LN2_HIGH), bounded))
@@ -72,7 +71,14 @@ def vexp(x):
     p = vfma(p, r, vsplat(E1))
     p = vfma(p, r, vsplat(E0))
     p = vfma(p, r * r, r) + ONE
-    return vselect_gt(vsplat(EXP_LOW), x, vsplat(ZERO), vscale2(p, k))
+    return vscale2(p, k)
+
+
+@numba.njit(inline="always")
+def vexp(x):
+    """exp(x) to about one unit in the last place for x <= 88; 0 below -87; NaN stays."""
+    value = _exp_within(vmax(vsplat(EXP_LOW), x))
+    return vselect_gt(vsplat(EXP_LOW), x, vsplat(ZERO), value)
 
 
 @intrinsic
@@ -113,7 +119,8 @@ def vlog(x):
 @numba.njit(inline="always")
 def vsigmoid(x):
     """1 / (1 + exp(-x)); 0 below -88; NaN stays."""
-    y = ONE / (vexp(vmin(vsplat(EXP_HIGH), ZERO - x)) + ONE)
+    # Bounded below as well: 1 + exp(-87) is 1, as for any smaller exponential.
+    y = ONE / (_exp_within(vmin(vsplat(EXP_HIGH), vmax(vsplat(EXP_LOW), ZERO - x))) + ONE)
     return vselect_gt(ZERO - vsplat(EXP_HIGH), x, vsplat(ZERO), y)
 
 
