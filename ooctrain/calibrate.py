@@ -29,6 +29,8 @@ from ooctrain.train import Trainer
 STEPS = 7
 #: Short steps vary most, so there are as many of them as fit into this time.
 LEAST_S = 0.5
+#: Steps that count in a turn of one trainer.
+TURN = 3
 COPY_BYTES = 64 << 20
 COPIES = 8
 #: A call that does more operations than this for each byte it moves is bound by arithmetic.
@@ -75,12 +77,12 @@ def calibrate(
         trainer: without a budget, on the cpu device; it can be used again afterwards.
         images, labels: a batch.
         name: of the machine that comes out.
-        steps: measured at least, after one that is not; medians count.
+        steps: measured at least; medians count.
 
     Returns:
         A machine whose link is as fast as the cores copy.
 
-    Cost: about 4 times as many steps as asked for; the synchronous ones last several times as long.
+    Cost: about 6 times as many steps as asked for; the synchronous ones last several times as long.
         Two arenas at a time: the in-core one and a smaller one.
     """
     in_core = trainer.prepare(images.shape).plan
@@ -201,17 +203,19 @@ def _swapping(in_core: Trainer, planner: str, input_shape: tuple[int, ...]) -> T
 def measure_steps(
     trainers: Sequence[Trainer], images: np.ndarray, labels: np.ndarray, steps: int
 ) -> list[list[Timeline]]:
-    """Measured time lines of each, taking turns: `steps` or `LEAST_S` of them, after one step that
-    warms up."""
+    """Measured time lines of each, taking turns: at least `steps`, and `LEAST_S` of them.
+
+    A turn is some steps on end, as training does them; its first one, which finds the caches full
+    of another's data, does not count.
+    """
     timelines: list[list[Timeline]] = [[] for _ in trainers]
-    for trainer in trainers:
-        trainer.step(images, labels)
     began = time.perf_counter()
     while len(timelines[0]) < steps or time.perf_counter() - began < LEAST_S * len(trainers):
         for trainer, kept in zip(trainers, timelines, strict=True):
-            trainer.step(images, labels)
-            assert trainer.timeline is not None
-            kept.append(trainer.timeline)
+            for counts in (False, *[True] * TURN):
+                trainer.step(images, labels)
+                assert trainer.timeline is not None
+                kept += [trainer.timeline] * counts
     return timelines
 
 

@@ -2,10 +2,10 @@
 
 In: addresses and sizes. Out: copied bytes, no sooner than the link would deliver them. The one
 idea: the engine keeps a clock of its own that advances by latency + bytes / bandwidth for each
-copy; it sleeps until its clock, and what a sleep took too long is taken off the next copy that was
-waiting already, so that the mean bandwidth is exact although single sleeps are not. Source: DESIGN
-of the machine model, transfer = latency + bytes / bandwidth (paper 002, section 3). Read next:
-`cpu.py`.
+copy; it sleeps until shortly before, then looks at the time until it is there, and what it took too
+long is taken off the next copy that was waiting already: so the mean bandwidth is exact although
+sleeps are not. Source: DESIGN of the machine model, transfer = latency + bytes / bandwidth (paper
+002, section 3). Read next: `cpu.py`.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 
 CopyBytes = Callable[[int, int, int], object]  # (target address, source address, bytes)
+_WAKING_S = 60e-6  # a sleep ends about this late; meanwhile the clock is looked at again and again
 _LONGEST_SLEEP_S = 0.05  # between two looks at whether the device has stopped
 _BACK_TO_BACK_NS = 200_000  # a copy that starts this soon after the last one was waiting for it
 
@@ -52,4 +53,4 @@ class CopyEngine:
         wire_ns = 0 if bytes_per_us is None else round(size_bytes * 1000 / bytes_per_us)
         self._free_at_ns = start_ns + self._latency_ns + wire_ns
         while (left_ns := self._free_at_ns - self._now_ns()) > 0 and not self._stopped():
-            self._sleep(min(left_ns / 1e9, _LONGEST_SLEEP_S))
+            self._sleep(min(max(0.0, left_ns / 1e9 - _WAKING_S), _LONGEST_SLEEP_S))
