@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ooctrain.alloc.base import Allocator, RangedAllocator
+from ooctrain.alloc.base import Allocator, Books, RangedAllocator, Stats
 from ooctrain.alloc.best_fit import ROUND_BYTES, BestFit
 from ooctrain.alloc.buddy import Buddy
 from ooctrain.alloc.bump import Bump
@@ -371,3 +371,40 @@ def test_broken_allocators_are_caught_with_few_requests(allocator, laws):
         check_allocator(allocator)
     assert caught.value.law in laws.split()
     assert len(caught.value.requests) <= 3
+
+
+def test_the_books_tell_what_rounding_and_what_holes_cost():
+    """Three blocks of a sector, asked for as 500, 400 and 300 bytes; the middle one goes."""
+    allocator = BestFit(PaperMemory(8 * 512))
+    blocks = [allocator.allocate(size) for size in (500, 400, 300)]
+    allocator.free(blocks[1])
+    stats = allocator.stats()
+    assert (stats.requested_bytes, stats.granted_bytes, stats.cached_bytes) == (800, 1024, 512)
+    assert (stats.reserved_bytes, stats.pending_bytes) == (1536, 0)
+    assert stats.internal_bytes == 224
+    assert (stats.free_bytes, stats.largest_bytes, stats.external_bytes) == (3072, 2560, 512)
+    assert stats.external_ratio == pytest.approx(512 / 3072)
+    assert (stats.peak_requested_bytes, stats.peak_reserved_bytes) == (1200, 1536)
+    assert (stats.peak_cached_bytes, stats.peak_pending_bytes) == (512, 0)
+    assert stats.overhead == pytest.approx(1536 / 1200 - 1)
+    allocator.free(blocks[0])
+    allocator.free(blocks[2])
+    assert allocator.stats().peak_cached_bytes == 1024
+    assert (allocator.stats().external_ratio, Stats().overhead) == (0.0, 0.0)
+
+
+def test_books_that_do_not_add_up_are_noticed():
+    books = Books("mine", 4096)
+    books.open(1 << 20, 100, 512, "x")
+    with pytest.raises(AssertionError, match="A is not the sum"):
+        books.check(cached_bytes=0)
+    books.move(100, 512, 1024)
+    with pytest.raises(AssertionError, match="V is not A"):
+        books.check(cached_bytes=0)
+    books.check(cached_bytes=512)
+    books.move(0, 0, 512, pending=512)
+    books.check(cached_bytes=512)
+    assert books.stats().peak_pending_bytes == 512
+    books.move(0, 0, 4096)
+    with pytest.raises(AssertionError, match="more than the budget"):
+        books.check(cached_bytes=512 + 4096)
