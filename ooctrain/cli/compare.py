@@ -1,0 +1,138 @@
+"""`ooctrain compare`: planners on the same networks, budgets and machines, and their distance from
+the bound.
+
+In: lists of everything. Out: a table; JSON, CSV, Markdown and a figure on demand. Rows are kept, so
+that an interrupted comparison goes on where it was. Nothing is executed. Read next:
+`ooctrain/experiments/compare.py`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from ooctrain.cli import DOES_NOT_FIT, DONE
+from ooctrain.cli.options import OUTPUT_FILE, json_option
+from ooctrain.cli.replay import split_names
+from ooctrain.cli.terminal import make_console
+from ooctrain.errors import ConfigError
+from ooctrain.experiments.compare import BOUNDS, Case, Row, cases
+from ooctrain.experiments.compare import compare as run_compare
+from ooctrain.report.compare import compare_csv, compare_figure, compare_markdown, compare_table
+from ooctrain.units import parse_bytes
+
+JSON_VERSION = 1
+PIPED_COLUMNS = 1000
+DEFAULT_PLANNERS = "window,vdnn,lms-auto,belady,prefix,combined"
+DEFAULT_BUDGETS = "5%,10%,25%,50%,75%"
+DEFAULT_MACHINES = "v100-pcie,v100-32gb-nvlink"
+
+
+@click.command()
+@click.argument("models", metavar="MODEL...", nargs=-1, required=True)
+@click.option("--planner", "planners", default=DEFAULT_PLANNERS, show_default=True,
+              help="Names with parameters, separated by commas; `all` for every one.")  # fmt: skip
+@click.option("--budget", "budgets", default=DEFAULT_BUDGETS, show_default=True)
+@click.option("--machine", "machines", default=DEFAULT_MACHINES, show_default=True,
+              help="Presets or calibration files; `here` for the saved calibration.")  # fmt: skip
+@click.option("--batch", "batches", default="64", show_default=True)
+@click.option("--image-size", "image_sizes", help="Heights; default: what a model usually gets.")
+@click.option("--granule", default="1", show_default=True, help="What sizes are rounded to.")
+@click.option("--bound", type=click.Choice(BOUNDS), default="lp", show_default=True,
+              help="The LP over all lists, over lists that only offload, or the simple bounds.",
+              )  # fmt: skip
+@click.option("--time-limit", type=click.FloatRange(min=0, min_open=True),
+              help="Seconds for each plan of a searching planner.")  # fmt: skip
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
+@click.option("--jobs", type=click.IntRange(min=1), help="Processes; default: one for each core.")
+@click.option("--keep", metavar="FOLDER", type=click.Path(file_okay=False),
+              help="Where rows are kept; default: the user's cache.")  # fmt: skip
+@click.option("--fresh", is_flag=True, help="Compute every row again.")
+@click.option("--csv", "csv_path", metavar="FILE", type=OUTPUT_FILE)
+@click.option("--markdown", "markdown_path", metavar="FILE", type=OUTPUT_FILE)
+@click.option("--figure", "figure_path", metavar="FILE", type=OUTPUT_FILE)
+@json_option
+def compare(
+    models: tuple[str, ...], planners: str, budgets: str, machines: str, batches: str,
+    image_sizes: str | None, granule: str, bound: str, time_limit: float | None, seed: int,
+    jobs: int | None, keep: str | None, fresh: bool, csv_path: str | None,
+    markdown_path: str | None, figure_path: str | None, json_path: str | None,
+) -> int:  # fmt: skip
+    """Compare planners on MODEL..., simulated, with a bound for each cell."""
+    wanted = cases(
+        models, _numbers(batches, "batch"),
+        [None if name == "here" else name for name in split_names(machines)],
+        split_names(budgets), _planners(planners),
+        image_sizes=_numbers(image_sizes, "image size") if image_sizes else (None,),
+        granule_bytes=parse_bytes(granule, what="granule"), bound=bound, time_limit_s=time_limit,
+        seed=seed,
+    )  # fmt: skip
+    folder = None if fresh else Path(keep) if keep else _cache_folder()
+    rows = _with_progress(wanted, jobs or os.cpu_count() or 1, folder)
+    _show(compare_table(rows))
+    for path, write in (
+        (json_path, _as_json), (csv_path, compare_csv), (markdown_path, compare_markdown),
+        (figure_path, compare_figure),
+    ):  # fmt: skip
+        if path:
+            Path(path).write_text(write(rows), encoding="utf-8")
+    return DONE if any(row.feasible for row in rows) else DOES_NOT_FIT
+
+
+def _show(table: Table) -> None:
+    """In full where it goes into a pipe: a program may read it."""
+    console = make_console()
+    if not console.is_terminal:
+        console.width = PIPED_COLUMNS
+    console.print(table)
+
+
+def _with_progress(wanted: list[Case], jobs: int, folder: Path | None) -> list[Row]:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
+               TimeElapsedColumn())  # fmt: skip
+    console = make_console(stderr=True)
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task("", total=len(wanted))
+
+        def done(case: Case) -> None:
+            text = f"{case.model} {case.budget} {case.planner}"
+            progress.update(task, advance=1, description=text)
+
+        return run_compare(wanted, jobs=min(jobs, len(wanted)), keep=folder, done=done)
+
+
+def _planners(text: str) -> list[str]:
+    from ooctrain.sched.registry import get_planner, planners
+
+    names = list(planners()) if text == "all" else split_names(text)
+    for name in names:
+        get_planner(name)  # raises before anything is computed
+    return names
+
+
+def _numbers(text: str, what: str) -> list[int]:
+    try:
+        found = [int(word) for word in text.split(",")]
+    except ValueError:
+        found = []
+    if not found or min(found) < 1:
+        raise ConfigError(
+            f"{what} {text!r} is no list of positive numbers", fix="for example 64,128"
+        )
+    return found
+
+
+def _cache_folder() -> Path:
+    base = os.environ.get("OOCTRAIN_CACHE") or Path.home() / ".cache" / "ooctrain"
+    return Path(base) / "compare"
+
+
+def _as_json(rows: Sequence[Row]) -> str:
+    return json.dumps({"version": JSON_VERSION, "rows": [asdict(row) for row in rows]}, indent=1)

@@ -1,0 +1,289 @@
+"""Planners beside each other: the same steps, budgets and machines, and how far from the bound.
+
+In: `Case`s. Out: `Row`s, in the same order. The one idea: a case says everything that decides its
+row, so rows are computed in any order, by several processes, and kept on disk under a name made of
+their content: the fingerprint of the trace, the machine, the budget, the planner and the sources of
+the planners. A comparison that was interrupted, or is asked again, computes only what is missing.
+Each ratio is to a bound that no list beats (`fluid.py`); which class of lists that is stands in the
+row. Read next: `../report/compare.py`, `../sched/fluid.py`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict, astuple, dataclass
+from functools import lru_cache
+from multiprocessing import get_context
+from pathlib import Path
+
+from ooctrain.cost import Machine, call_durations_ns
+from ooctrain.errors import Infeasible
+from ooctrain.machines import machine as machine_by_name
+from ooctrain.models import MODELS, build
+from ooctrain.rewrite import apply_rewrites
+from ooctrain.sched import bounds, fluid
+from ooctrain.sched.budget import trace_minimum_bytes, trace_peak_bytes
+from ooctrain.sched.registry import get_planner
+from ooctrain.sched.schedule import LowerBound, Plan, Run
+from ooctrain.sched.simulate import simulate
+from ooctrain.sched.verify import verify
+from ooctrain.trace import Trace
+from ooctrain.tracing import trace
+from ooctrain.units import Granule, Percent, parse_budget
+
+REWRITES = ("fuse", "share_storage")
+BOUNDS = ("lp", "lp-offload", "simple")
+#: Images up to this size get the stem for small images.
+SMALL_EXTENT = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One cell.
+
+    Args:
+        model, batch: of the step; image_size: height of its images, None: the model's usual.
+        machine: a preset's name, or a calibration file.
+        budget: as typed: "25%", "8GiB".
+        planner: by name, with parameters, or "file.py:Class".
+        granule_bytes: what sizes are rounded to.
+        bound: one of `BOUNDS`.
+        time_limit_s: of searching planners; None: as long as their evaluations take.
+        seed: of planners that draw random numbers.
+    """
+
+    model: str
+    batch: int
+    image_size: int | None
+    machine: str | None
+    budget: str
+    planner: str
+    granule_bytes: int = 1
+    bound: str = "lp"
+    time_limit_s: float | None = None
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What came of a case; what an infeasible one lacks is None.
+
+    Args:
+        budget_fraction: from the trace's minimum (0) to its in-core peak (1).
+        minimum_bytes: the planner's own, where it refuses; trace_minimum_bytes: 0 %.
+        compute_us: of the step without any stall; lower_bound_us: what no list beats, of the class
+            that `lower_bound_kind` names.
+        ratio: makespan / lower bound.
+        recompute_us: time of calls that ran again.
+        plan_s: time to plan.
+    """
+
+    model: str
+    batch: int
+    image_size: int
+    machine: str
+    budget_bytes: int
+    budget_fraction: float
+    planner: str
+    feasible: bool
+    minimum_bytes: int | None
+    trace_minimum_bytes: int
+    granule_bytes: int
+    makespan_us: float | None
+    compute_us: float
+    lower_bound_us: float | None
+    lower_bound_kind: str
+    ratio: float | None
+    peak_bytes: int | None
+    bytes_out: int | None
+    bytes_in: int | None
+    recompute_us: float | None
+    plan_s: float
+
+    @property
+    def images_per_s(self) -> float | None:
+        """Speed, simulated."""
+        return None if self.makespan_us is None else self.batch / self.makespan_us * 1e6
+
+
+def cases(
+    models: Sequence[str], batches: Sequence[int], machines: Sequence[str | None],
+    budgets: Sequence[str], planners: Sequence[str], *, image_sizes: Sequence[int | None] = (None,),
+    granule_bytes: int = 1, bound: str = "lp", time_limit_s: float | None = None, seed: int = 0,
+) -> list[Case]:  # fmt: skip
+    """All combinations, those of one trace beside each other."""
+    return [
+        Case(model, batch, size, where, budget, planner, granule_bytes, bound, time_limit_s, seed)
+        for model, batch, size, where, budget, planner in itertools.product(
+            models, batches, image_sizes, machines, budgets, planners
+        )
+    ]
+
+
+def compare(
+    wanted: Sequence[Case], *, jobs: int = 1, keep: Path | None = None,
+    done: Callable[[Case], None] = lambda case: None,
+) -> list[Row]:  # fmt: skip
+    """The rows of some cases, in their order.
+
+    Args:
+        jobs: processes; 1: in this one.
+        keep: folder of rows; what it has is not computed again. None: nothing is kept.
+        done: told of each case when its row is there.
+    """
+    if jobs == 1:
+        rows = []
+        for case in wanted:
+            rows.append(row_of(case, keep))
+            done(case)
+        return rows
+    found: dict[int, Row] = {}
+    with ProcessPoolExecutor(jobs, get_context("spawn")) as pool:
+        waiting = {pool.submit(row_of, case, keep): place for place, case in enumerate(wanted)}
+        for future in as_completed(waiting):
+            found[waiting[future]] = future.result()
+            done(wanted[waiting[future]])
+    return [found[place] for place in range(len(wanted))]
+
+
+def row_of(case: Case, keep: Path | None = None) -> Row:
+    """The row of one case, from the folder if it is there.
+
+    Raises:
+        ConfigError: an unknown model, machine, planner or budget.
+    """
+    step = step_trace(case.model, case.batch, case.image_size)
+    where = machine_by_name(case.machine)
+    path = None if keep is None else keep / f"{_name_of(case, step, where)}.json"
+    if path is not None and path.exists():
+        return Row(**json.loads(path.read_text(encoding="utf-8")))
+    row = _compute(case, step, where, keep)
+    if path is not None:
+        _write(path, asdict(row))
+    return row
+
+
+@lru_cache(maxsize=2)
+def step_trace(model: str, batch: int, image_size: int | None) -> Trace:
+    """The training step of a network on images of its usual kind, fused, storage shared."""
+    if model not in MODELS:
+        build(model)  # raises, and says which there are
+    recipe = MODELS[model]
+    height = image_size or recipe.height
+    width = height * recipe.width // recipe.height
+    stem = "cifar" if max(height, width) <= SMALL_EXTENT else "imagenet"
+    network = build(model, recipe.classes, stem, recipe.channels)  # type: ignore[arg-type]
+    shape = (batch, recipe.channels, height, width)
+    return apply_rewrites(trace(network, shape, threads=1), REWRITES)
+
+
+def _compute(case: Case, step: Trace, where: Machine, keep: Path | None) -> Row:
+    granule = Granule(case.granule_bytes)
+    least, most = trace_minimum_bytes(step, granule), trace_peak_bytes(step, granule)
+    budget = _budget_bytes(case.budget, least, most)
+    planner = get_planner(case.planner)
+    started = time.perf_counter()
+    plan: Plan | None = None
+    minimum: int | None = None
+    try:
+        plan = planner.plan(
+            step, budget, where, granule=granule, seed=case.seed, time_limit_s=case.time_limit_s
+        )
+    except Infeasible as refusal:
+        minimum = refusal.minimum_bytes
+    plan_s = time.perf_counter() - started
+    bound = _bound(case, step, budget, where, keep)
+    makespan = out = back = again = None
+    if plan is not None:
+        verify(plan, step, budget, where)
+        timeline = simulate(plan.schedule, plan.trace, where)
+        makespan, out, back = timeline.makespan_us, timeline.bytes_out, timeline.bytes_in
+        again = recompute_us(plan, where)
+    bound_us = None if bound is None else bound.makespan_us
+    return Row(
+        case.model, case.batch, step.variables[step.initial[0]].shape[-2], where.name, budget,
+        (budget - least) / max(1, most - least), case.planner, plan is not None, minimum, least,
+        case.granule_bytes, makespan, sum(call_durations_ns(step, where)) / 1000, bound_us,
+        case.bound if bound is None else bound.kind,
+        None if makespan is None or bound_us is None else makespan / bound_us,
+        None if plan is None else plan.peak_bytes, out, back, again, plan_s,
+    )  # fmt: skip
+
+
+def recompute_us(plan: Plan, where: Machine) -> float:
+    """Time of the calls of a plan that run again."""
+    durations = call_durations_ns(plan.trace, where)
+    runs = [i.call for i in plan.schedule.instructions if isinstance(i, Run)]
+    return (sum(durations[call] for call in runs) - sum(durations)) / 1000
+
+
+def _budget_bytes(text: str, least: int, most: int) -> int:
+    budget = parse_budget(text)
+    if isinstance(budget, Percent):
+        return least + round(budget.fraction * (most - least))
+    return budget
+
+
+def _bound(
+    case: Case, step: Trace, budget: int, where: Machine, keep: Path | None
+) -> LowerBound | None:
+    """The bound of a cell, kept for all its planners; None where no list fits at all."""
+    if case.bound == "simple":
+        return bounds.lower_bound(step, budget, where)
+    path = None
+    if keep is not None:
+        name = _digest(case.bound, step.fingerprint, repr(where), budget)
+        path = keep / f"bound-{name}.json"
+        if path.exists():
+            kept = json.loads(path.read_text(encoding="utf-8"))
+            return kept and LowerBound(**kept)
+    offload = case.bound == "lp-offload"
+    found = fluid.fluid_bound(step, budget, where, recompute=not offload, resident=offload)
+    bound = None if found is None else found.lower_bound()
+    if path is not None:
+        _write(path, bound and {"makespan_us": bound.makespan_us, "kind": bound.kind})
+    return bound
+
+
+def _name_of(case: Case, step: Trace, where: Machine) -> str:
+    """Names the content of a row."""
+    path = Path(case.planner.partition(".py:")[0] + ".py")
+    own = path.read_bytes() if ".py:" in case.planner and path.exists() else b""
+    return _digest(astuple(case), step.fingerprint, repr(where), own, _sources())
+
+
+@lru_cache(maxsize=1)
+def _sources() -> str:
+    """Hash of everything that a plan depends on in this package."""
+    folder = Path(bounds.__file__).parent
+    paths: Iterable[Path] = [folder.parent / "cost.py", *sorted(folder.rglob("*.py"))]
+    return _digest(*(path.read_bytes() for path in paths))
+
+
+def _digest(*parts: object) -> str:
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:24]
+
+
+def _write(path: Path, content: object) -> None:
+    """Whole or not at all: another process may look at the same time."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_suffix(f".{os.getpid()}.part")
+    part.write_text(json.dumps(content) + "\n", encoding="utf-8")
+    part.replace(path)
+
+
+def worst(rows: Iterable[Row]) -> Iterator[tuple[str, str, float, Row]]:
+    """(planner, machine, budget fraction, row) with the largest ratio of each."""
+    groups: dict[tuple[str, str, float], Row] = {}
+    for row in rows:
+        key = (row.planner, row.machine, round(row.budget_fraction, 3))
+        if row.ratio is not None and row.ratio > (groups[key].ratio or 0 if key in groups else 0):
+            groups[key] = row
+    for (planner, where, fraction), row in groups.items():
+        yield planner, where, fraction, row

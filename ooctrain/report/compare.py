@@ -1,0 +1,121 @@
+"""A comparison of planners as a table, as CSV, as Markdown, and as two kinds of curves.
+
+In: rows of `experiments/compare.py`. Out: text. The one idea: a ratio of 1 is the bound itself, so
+one number says how good a plan is, on any network and any link. Read next: `charts.py`.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, fields
+
+from rich.table import Table
+
+from ooctrain.experiments.compare import Row
+from ooctrain.report.charts import Curve, curves_svg, stacked_svg
+from ooctrain.units import format_bytes, format_us
+
+HEADINGS = (
+    "model", "batch", "machine", "budget", "share", "planner", "step", "ratio", "in-core", "out",
+    "in", "again", "planned in",
+)  # fmt: skip
+
+
+def compare_table(rows: Sequence[Row]) -> Table:
+    """A line for each row; what repeats from the line above is left out."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in HEADINGS:
+        left = heading in ("model", "machine", "planner")
+        table.add_column(heading, justify="left" if left else "right", no_wrap=True)
+    last: tuple[str, ...] = ()
+    for row in rows:
+        cells = _cells(row)
+        head = cells[:5]
+        table.add_row(*(("",) * 5 if head == last else head), *cells[5:])
+        last = head
+    return table
+
+
+def compare_markdown(rows: Sequence[Row]) -> str:
+    """The same as Markdown."""
+    lines = [" | ".join(HEADINGS), " | ".join("---" for _ in HEADINGS)]
+    lines += [" | ".join(_cells(row)) for row in rows]
+    return "".join(f"| {line} |\n" for line in lines)
+
+
+def compare_csv(rows: Sequence[Row]) -> str:
+    """All numbers, one line for each row, as RFC 4180 has it."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, [field.name for field in fields(Row)])
+    writer.writeheader()
+    writer.writerows(asdict(row) for row in rows)
+    return text.getvalue()
+
+
+def compare_figure(rows: Sequence[Row]) -> str:
+    """Ratio against budget for each step and machine; speed against batch where there are
+    several.
+    """
+    pictures = list(_by_budget(rows))
+    pictures += _by_batch(rows)
+    return stacked_svg(pictures)
+
+
+def _by_budget(rows: Sequence[Row]) -> list[str]:
+    groups: dict[tuple[str, int, int, str], list[Row]] = defaultdict(list)
+    for row in rows:
+        groups[row.model, row.batch, row.image_size, row.machine].append(row)
+    return [
+        curves_svg(
+            f"{model}, batch {batch}, {size} pixels high, {machine}",
+            _curves(group, lambda row: 100 * row.budget_fraction, lambda row: row.ratio),
+            x_axis="budget, % of the way from least to in-core", y_axis="step / lower bound",
+        )
+        for (model, batch, size, machine), group in groups.items()
+        if len({row.budget_bytes for row in group}) > 1
+    ]  # fmt: skip
+
+
+def _by_batch(rows: Sequence[Row]) -> list[str]:
+    """Where several batches stand in the same number of bytes, or share, each."""
+    groups: dict[tuple[str, int, str, str], list[Row]] = defaultdict(list)
+    for row in rows:
+        share = f"{100 * row.budget_fraction:.0f} %"
+        for budget in {share, format_bytes(row.budget_bytes)}:
+            groups[row.model, row.image_size, row.machine, budget].append(row)
+    return [
+        curves_svg(
+            f"{model}, {size} pixels high, {machine}, budget {budget}",
+            _curves(group, lambda row: row.batch, lambda row: row.images_per_s),
+            x_axis="batch", y_axis="images/s", doubling=True,
+        )
+        for (model, size, machine, budget), group in groups.items()
+        if len({row.batch for row in group}) > 2
+    ]  # fmt: skip
+
+
+def _curves(
+    rows: Sequence[Row], x: Callable[[Row], float], y: Callable[[Row], float | None]
+) -> list[Curve]:
+    by_planner: dict[str, list[tuple[float, float | None]]] = defaultdict(list)
+    for row in rows:
+        by_planner[row.planner].append((x(row), y(row)))
+    return [Curve(name, sorted(points)) for name, points in by_planner.items()]
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    head = (
+        row.model, str(row.batch), row.machine,
+        format_bytes(row.budget_bytes), f"{100 * row.budget_fraction:.0f} %", row.planner,
+    )  # fmt: skip
+    if row.makespan_us is None:
+        least = "-" if row.minimum_bytes is None else f"needs {format_bytes(row.minimum_bytes)}"
+        return (*head, least, "-", "-", "-", "-", "-", f"{row.plan_s:.2f} s")
+    return (
+        *head, format_us(row.makespan_us), "-" if row.ratio is None else f"{row.ratio:.3f}",
+        f"{row.makespan_us / row.compute_us:.3f} x", format_bytes(row.bytes_out or 0),
+        format_bytes(row.bytes_in or 0), format_us(row.recompute_us or 0), f"{row.plan_s:.2f} s",
+    )  # fmt: skip

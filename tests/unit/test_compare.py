@@ -1,0 +1,133 @@
+"""Comparisons: rows hold what the parts say, are kept by content, and do not depend on who computes
+them.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from dataclasses import asdict, replace
+
+import pytest
+
+from ooctrain.cli import main
+from ooctrain.experiments.compare import Case, Row, cases, compare, row_of, step_trace, worst
+from ooctrain.machines import machine
+from ooctrain.report.compare import compare_csv, compare_figure, compare_markdown
+from ooctrain.sched.budget import trace_minimum_bytes, trace_peak_bytes
+from ooctrain.sched.fluid import fluid_bound
+from ooctrain.sched.registry import get_planner
+from ooctrain.sched.schedule import BYTES
+
+CASE = Case("lenet", 16, None, "v100-pcie", "30%", "belady")
+
+
+@pytest.fixture(scope="module")
+def rows():
+    wanted = cases(["lenet"], [8, 16, 32], ["v100-pcie"], ["10%", "60%"], ["naive", "belady"])
+    return compare(wanted)
+
+
+def timeless(row: Row) -> Row:
+    return replace(row, plan_s=0.0)
+
+
+def test_a_row_says_what_trace_planner_and_bound_say():
+    row = row_of(CASE)
+    step = step_trace("lenet", 16, None)
+    least, most = trace_minimum_bytes(step, BYTES), trace_peak_bytes(step, BYTES)
+    budget = least + round(0.3 * (most - least))
+    plan = get_planner("belady").plan(step, budget, machine("v100-pcie"))
+    bound = fluid_bound(step, budget, machine("v100-pcie"))
+    assert (row.budget_bytes, row.trace_minimum_bytes) == (budget, least)
+    assert row.budget_fraction == pytest.approx(0.3, abs=1e-3)
+    assert row.makespan_us == plan.makespan_us
+    assert row.peak_bytes == plan.peak_bytes
+    assert row.lower_bound_us == pytest.approx(bound.makespan_us)
+    assert row.ratio == pytest.approx(plan.makespan_us / bound.makespan_us)
+    assert row.recompute_us == 0
+
+
+def test_who_does_not_fit_has_a_row_that_says_what_he_needs():
+    row = row_of(replace(CASE, planner="keep-all"))
+    assert not row.feasible
+    assert row.makespan_us is None
+    assert row.minimum_bytes > row.budget_bytes
+
+
+def test_what_runs_again_is_counted():
+    row = row_of(replace(CASE, planner="rotor", budget="100%"))
+    assert row.recompute_us == 0
+    again = row_of(Case("resnet18", 16, 32, "v100-pcie", "60%", "rotor"))
+    assert again.recompute_us > 0
+    assert again.bytes_out == 0
+
+
+def test_rows_are_kept_by_content(tmp_path):
+    first = row_of(CASE, tmp_path)
+    names = {path.name for path in tmp_path.iterdir()}
+    assert len(names) == 2  # the row and its bound
+    assert row_of(CASE, tmp_path) == first  # planning time included: it was read
+    row_of(replace(CASE, planner="window"), tmp_path)
+    assert len(list(tmp_path.iterdir())) == 3  # the bound is the same
+    for path in tmp_path.iterdir():
+        json.loads(path.read_text())
+
+
+def test_two_processes_find_what_one_finds(rows):
+    wanted = cases(["lenet"], [8, 16, 32], ["v100-pcie"], ["10%", "60%"], ["naive", "belady"])
+    told = []
+    again = compare(wanted[:3], jobs=2, done=told.append)
+    assert list(map(timeless, again)) == list(map(timeless, rows[:3]))
+    assert sorted(map(str, told)) == sorted(map(str, wanted[:3]))
+
+
+def test_no_row_is_below_its_bound(rows):
+    for row in rows:
+        assert row.ratio >= 1 - 1e-6
+    ratios = [ratio for _, _, _, row in worst(rows) for ratio in [row.ratio]]
+    assert max(ratios) == max(row.ratio for row in rows)
+
+
+def test_the_same_numbers_in_every_form(rows):
+    table = list(csv.DictReader(compare_csv(rows).splitlines()))
+    assert [float(line["makespan_us"]) for line in table] == [row.makespan_us for row in rows]
+    assert compare_markdown(rows).count("\n") == len(rows) + 2
+    figure = compare_figure(rows)
+    assert figure.count("<svg ") == 1 + 3 + 2  # ratio for each batch; speed for each share
+    assert "belady" in figure
+
+
+def test_the_command_writes_all_of_it_and_goes_on_where_it_was(tmp_path, capsys):
+    words = ["compare", "lenet", "--batch", "8", "--budget", "50%", "--machine", "v100-pcie"]
+    words += ["--planner", "naive,window:size=2,count=unique", "--jobs", "1"]
+    words += ["--keep", str(tmp_path / "kept"), "--json", str(tmp_path / "a.json")]
+    words += ["--csv", str(tmp_path / "a.csv"), "--markdown", str(tmp_path / "a.md")]
+    assert main(words) == 0
+    shown = capsys.readouterr().out
+    assert "window:size=2,count=unique" in shown
+    found = json.loads((tmp_path / "a.json").read_text())
+    assert found["version"] == 1
+    assert [row["planner"] for row in found["rows"]] == ["naive", "window:size=2,count=unique"]
+    assert set(found["rows"][0]) == set(asdict(row_of(CASE)))
+    assert main(words) == 0
+    assert json.loads((tmp_path / "a.json").read_text()) == found
+
+
+@pytest.mark.parametrize(
+    ("words", "status"),
+    [
+        (["compare", "lenet", "--planner", "nobody"], 2),
+        (["compare", "lenets"], 2),
+        (["compare", "lenet", "--batch", "0"], 2),
+        (["compare", "lenet", "--budget", "nanGB"], 2),
+        (["compare"], 2),
+        (["compare", "lenet", "--budget", "10%", "--planner", "keep-all", "--batch", "8",
+          "--machine", "v100-pcie"], 3),
+    ],
+)  # fmt: skip
+def test_bad_input_is_one_clear_error(words, status, tmp_path, capsys):
+    if len(words) > 1:
+        words += ["--keep", str(tmp_path), "--jobs", "1"]
+    assert main(words) == status
+    assert "Traceback" not in capsys.readouterr().err
