@@ -96,8 +96,9 @@ CODES: Mapping[str, Explanation] = {
         "a multiple of the page such as va:chunk=64KiB; for very large budgets a larger chunk",
     ),
     "OOC-108": Explanation(
-        "not available with this allocator or system",
-        "What is asked needs something that this allocator, recording or system does not have.",
+        "something is lacking",
+        "What is asked needs something that this allocator, recording or system does not have, or a"
+        " planner, an allocator or an operation of your own lacks a part.",
         "va on a system without memfd",
         "the message says what is missing",
     ),
