@@ -5,8 +5,10 @@ from __future__ import annotations
 import gc
 import threading
 
+import numpy as np
 import pytest
 
+import ooctrain as oc
 from ooctrain.alloc.base import Allocator, Block
 from ooctrain.alloc.best_fit import BestFit
 from ooctrain.alloc.checked import Checked
@@ -23,8 +25,11 @@ from ooctrain.alloc.wrappers import (
     Wrapper,
 )
 from ooctrain.chain import chain
+from ooctrain.devices.cpu import CpuDevice
 from ooctrain.errors import ConfigError, InvalidFree, OutOfDeviceMemory, PlanMismatch
-from ooctrain.prepare import Settings, prepare
+from ooctrain.executor import Session, host_extent_bytes
+from ooctrain.incore import initial_values
+from ooctrain.prepare import Settings, input_values, prepare
 from ooctrain.testing.check_allocator import check_allocator
 from ooctrain.testing.strict_memory import StrictMemory
 
@@ -326,3 +331,42 @@ def test_a_combination_of_ones_own_is_a_function_in_a_file(tmp_path):
     choice = choose_allocator(f"{path}:make:limit=8KiB", BUDGET)
     assert choice.budget_bytes == 8192
     assert choice.make(PaperMemory(BUDGET)).allocate(8192).granted_bytes == 8192
+
+
+def run_with(allocator_of, prepared, values, batch):
+    """One step on a fresh device; returns its loss and the allocator."""
+    plan = prepared.plan
+    extent = host_extent_bytes(plan.trace, plan.schedule)
+    device = CpuDevice(prepared.allocator.budget_bytes, extent, 1, prepared.machine.link)
+    try:
+        allocator = allocator_of(prepared.allocator.make(device.memory))
+        loss = plan.trace.outputs["loss"]
+        session = Session(plan.trace, plan.schedule, device, allocator, values, (loss,))
+        scalars = {"lr": 0.1, "seed": 0, "step": 0}
+        result = session.run_step(input_values(plan.trace, *batch), scalars)
+        session.close()
+        return result.outputs[loss], allocator
+    finally:
+        device.close()
+
+
+@pytest.mark.parametrize("name", ["best-fit", "va:chunk=4KiB"])
+def test_training_survives_a_refusal_at_every_claim(name):
+    """Whichever claim of a step is refused: a clear error, no hang, and the next run is right."""
+    oc.manual_seed(0)
+    layers = [oc.nn.Conv2d(3, 4, 3), oc.nn.ReLU(), oc.nn.Flatten(), oc.nn.Linear(64, 3)]
+    model = oc.nn.Sequential(*layers)
+    trace = oc.trace(model, (2, 3, 6, 6), threads=1)
+    how = Settings(allocator=name, planner="naive", threads=1)
+    prepared = prepare(trace, how)
+    start = initial_values(trace, model)
+    values = {v: start[prepared.plan.trace.variables[v].name]
+              for v in prepared.plan.trace.end_variables}  # fmt: skip
+    batch = (np.ones((2, 3, 6, 6), np.float32), np.zeros(2, np.int64))
+    expected, counting = run_with(lambda a: FailAt(a, 1 << 40), prepared, values, batch)
+    assert counting.claims > 10
+    for claim in range(counting.claims):
+        with pytest.raises(OutOfDeviceMemory, match=f"claim {claim} fails on purpose"):
+            run_with(lambda a, n=claim: FailAt(a, n), prepared, values, batch)
+    found, _ = run_with(lambda a: Checked(Counted(a)), prepared, values, batch)
+    assert found.tobytes() == expected.tobytes()
