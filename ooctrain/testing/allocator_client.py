@@ -63,6 +63,7 @@ class Client:
         self._releases: list[Reached] = []
         self._waited = [0] * STREAMS  # how many of the releases each stream waits for already
         self._made = 0
+        self._shown: View | None = None
         self._refusal: int | None = None
         self._peak = (0, 0, 0)
 
@@ -119,6 +120,7 @@ class Client:
         """More than the largest that is promised."""
         before = self._view()
         try:
+            self._shown = None
             self.allocator.allocate(nbytes, "too large")
         except OutOfDeviceMemory:
             hold("P8", self._view() == before, "a request without room changed something")
@@ -164,6 +166,7 @@ class Client:
         missing = [g for g in granules if g not in held.marks]
         before = held.block.granted_bytes
         try:
+            self._shown = None
             ranged.unmap_range(held.block, lo, hi, held.uses())
         except ConfigError:
             hold("P10", bool(missing), "a release is refused though all of it is held")
@@ -179,6 +182,7 @@ class Client:
         if not self.live:
             return
         held = self.live.pop(request.value % len(self.live))
+        self._shown = None
         self.allocator.free(held.block, held.uses())
         self._releases += held.uses()
         self._dead.append(held.block)
@@ -208,6 +212,7 @@ class Client:
         before = self._view()
         for block in [foreign, *self._dead[-2:]]:
             try:
+                self._shown = None
                 self.allocator.free(block)
             except InvalidFree:
                 continue
@@ -220,6 +225,7 @@ class Client:
         before = self._view()
         for wrong in WRONG_SIZES:
             try:
+                self._shown = None
                 self.allocator.allocate(wrong)  # type: ignore[arg-type]
             except ConfigError:
                 continue
@@ -297,6 +303,7 @@ class Client:
         before = (self._view(), self._ground.held()) if look else None
         for _ in range(2):
             try:
+                self._shown = None
                 found = ask()
                 self._change()
                 return found
@@ -329,6 +336,7 @@ class Client:
             if changes is None:
                 return
             try:
+                self._shown = None
                 changes()
             except DriverError as error:
                 if "injected" not in error.numbers:
@@ -422,12 +430,16 @@ class Client:
     # Books.
 
     def _seen(self) -> View:
-        return View(self.allocator.snapshot(), self.allocator.stats())
+        """What the allocator shows; looked at once between two calls that may change it."""
+        if self._shown is None:
+            self._shown = View(self.allocator.snapshot(), self.allocator.stats())
+        return self._shown
 
     def _view(self) -> tuple[Any, ...]:
         """What a refused request must not change. (What was pending may be free now.)"""
-        stats = self.allocator.stats()
-        return self.allocator.snapshot(), (
+        view = self._seen()
+        stats = view.stats
+        return view.layout, (
             stats.requested_bytes, stats.granted_bytes, stats.cached_bytes, stats.largest_bytes,
             stats.peak_reserved_bytes, stats.allocations, stats.frees,
         )  # fmt: skip
