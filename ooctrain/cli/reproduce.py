@@ -24,6 +24,7 @@ from ooctrain.cli.replay import split_names
 from ooctrain.cli.terminal import make_console
 from ooctrain.experiments import chunks as chunk_sizes
 from ooctrain.experiments import fragmentation as experiment
+from ooctrain.experiments.spread import spread
 from ooctrain.report.fragmentation import (
     batch_table,
     budget_table,
@@ -67,19 +68,23 @@ def fragmentation(wanted: Wanted, console: Console) -> Mapping[str, Any]:
     batches = experiment.QUICK_BATCHES if wanted.quick else experiment.BATCHES
     physical = wanted.physical_bytes
     console.print(f"[bold]What a scheduler may be promised of {format_bytes(physical)}[/bold]")
-    budgets, largest = [], []
-    for model, sizes in batches.items():
-        rows = [
-            row
-            for batch in sizes
-            for row in experiment.largest_budget(model, batch, asked(model, allocators), physical)
-        ]
-        console.print(budget_table(rows))
+    processes = 1 if wanted.quick else None
+    cases = [
+        (model, batch, asked(model, allocators), physical)
+        for model, sizes in batches.items()
+        for batch in sizes
+    ]
+    budgets: list[experiment.LargestBudget] = []
+    for rows in spread(experiment.budget_case, cases, processes):
+        console.print(budget_table(rows, header=not budgets))
         budgets += rows
     console.print("\n[bold]The largest batch that can be trained[/bold]")
-    for model in batches:
-        step = experiment.batch_step(model)
-        largest += experiment.largest_batches(model, asked(model, allocators), physical, step)
+    models = [
+        (model, asked(model, allocators), physical, experiment.batch_step(model))
+        for model in batches
+    ]
+    found = spread(experiment.batch_case, models, processes)
+    largest = [row for rows in found for row in rows]
     console.print(batch_table(largest))
     chunks = _chunks(wanted.quick, console)
     figure = fragmentation_figure(budgets, chunks, physical, allocators)

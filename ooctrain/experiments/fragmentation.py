@@ -244,6 +244,16 @@ def largest_batches(
     return rows
 
 
+def budget_case(case: tuple[str, int, Sequence[str], int]) -> list[LargestBudget]:
+    """`largest_budget` of (model, batch, allocators, physical bytes), for `spread`."""
+    return largest_budget(*case)
+
+
+def batch_case(case: tuple[str, Sequence[str], int, int]) -> list[LargestBatch]:
+    """`largest_batches` of (model, allocators, physical bytes, step), for `spread`."""
+    return largest_batches(*case)
+
+
 def _choose(name: str, physical_bytes: int) -> AllocatorChoice:
     # Neither the limits of this system nor its lack of virtual memory matter to paper.
     return choose_allocator(name, physical_bytes, probe=lambda: "", binding=False)

@@ -20,12 +20,18 @@ from ooctrain.experiments.fragmentation import (
 from ooctrain.report.charts import Curve, curves_svg, stacked_svg
 from ooctrain.units import GIB, format_bytes, format_us
 
+COLUMN_WIDTHS = (11, 5, 17, 15, 8, 5, 12)
 
-def budget_table(rows: Sequence[LargestBudget]) -> Table:
-    """A line for each batch and allocator."""
+
+def budget_table(rows: Sequence[LargestBudget], *, header: bool = True) -> Table:
+    """A line for each batch and allocator; columns have fixed widths, so that tables can be printed
+    below each other."""
     table = _table(
         "model", "batch", "allocator", "may be promised", "reserved", "ratio", "images/s"
     )
+    table.show_header = header
+    for column, width in zip(table.columns, COLUMN_WIDTHS, strict=True):
+        column.min_width = width
     last = ("", 0)
     for row in rows:
         head = (row.model, row.batch)

@@ -24,6 +24,7 @@ from ooctrain.experiments.fragmentation import (
     largest_budget,
     step_trace,
 )
+from ooctrain.experiments.spread import spread
 from ooctrain.units import GIB, KIB, MIB
 
 PHYSICAL = 2 * GIB
@@ -122,3 +123,10 @@ def test_the_command_prints_draws_and_writes(small, tmp_path, capsys):
     for part in ("budgets", "largest_batches", "chunks"):
         assert set(found[part][0]) <= documented
     assert len(found["budgets"]) == 4
+
+
+def test_cases_are_spread_over_processes_in_order():
+    cases = [("resnet18", batch, NAMES, PHYSICAL) for batch in (16, 32)]
+    here = list(spread(fragmentation.budget_case, cases, processes=1))
+    assert list(spread(fragmentation.budget_case, cases, processes=2)) == here
+    assert [rows[0].batch for rows in here] == [16, 32]
