@@ -38,19 +38,19 @@ def batch_for(target, count=4, size=SIZE):
     return x, np.tanh(x[:, ::-1])
 
 
-def train(make, batch, budget, steps=3):
+def train(make, batch, budget, lr, steps=3):
     """Losses, the state after the steps, and bytes moved out in the last one."""
     oc.manual_seed(0)
     model = make()
-    optimizer = oc.optim.Adam(model.parameters(), lr=5e-4)
+    optimizer = oc.optim.Adam(model.parameters(), lr=lr)
     with oc.Trainer(model, optimizer=optimizer, budget=budget, threads=2) as trainer:
         losses = [trainer.step(*batch) for _ in range(steps)]
         return losses, trainer.state_arrays(), trainer.timeline.bytes_out
 
 
-def assert_trains_out_of_core(make, batch):
-    losses, state, _ = train(make, batch, None)
-    again, state_again, bytes_out = train(make, batch, "25%")
+def assert_trains_out_of_core(make, batch, lr=5e-4):
+    losses, state, _ = train(make, batch, None, lr)
+    again, state_again, bytes_out = train(make, batch, "25%", lr)
     assert losses[-1] < losses[0]
     assert again == losses
     assert bytes_out > 0
@@ -64,17 +64,21 @@ def test_small_forms_train_out_of_core(name):
     assert_trains_out_of_core(SMALL[name], batch_for(TARGETS.get(name, "class")))
 
 
+#: the same classes as others of the list, only longer
+LONGER = {"densenet161", "densenet169", "resnet34", "vgg16", "vgg16_bn", "vgg19_bn"}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name", sorted(set(oc.models.MODELS) - {"densenet161", "densenet169", "vgg16_bn", "vgg19_bn"})
-)
+@pytest.mark.parametrize("name", sorted(set(oc.models.MODELS) - LONGER))
 def test_whole_networks_train_out_of_core(name):
     target = oc.models.MODELS[name].target
 
     def make():
         return oc.models.build(name, CLASSES, "cifar")
 
-    assert_trains_out_of_core(make, batch_for(target))
+    # Nineteen layers without batch norm overshoot at the rate of the others.
+    lr = 5e-5 if name == "vgg19" else 5e-4
+    assert_trains_out_of_core(make, batch_for(target, 2), lr)
 
 
 @pytest.mark.parametrize(
