@@ -232,6 +232,7 @@ def test_idle_workers_sleep(pool):
     assert time.process_time() - before < 0.1
 
 
+@pytest.mark.slow
 def test_every_range_kernel_has_an_entry():
     """No kernel falls back to one thread for an argument that the block cannot hold."""
     found = 0

@@ -13,6 +13,7 @@ Read next: `fork_join.py`; for the simplest kernels, `elementwise.py`.
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import threading
@@ -87,7 +88,8 @@ class Team:
         self._size, self._lock = threads, threading.Lock()
         self._words = _aligned_words(fork_join.words_of(threads))
         self._block = np.zeros(0, np.int64)  # of the kernel's arguments; grows
-        self._processors = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
+        self._block_address = 0
+        self._processors = _processors()
         self._avoided = -1
         self._spins = _spins(fork_join, self._words) if threads <= len(self._processors) else 0
         self._workers = [
@@ -142,12 +144,19 @@ class Team:
         """Lets the workers run on every processor but the one that the caller runs on now."""
         self._avoided = processor
         others = self._processors - {processor}
-        workers = [worker.native_id for worker in self._workers if worker.native_id is not None]
         try:
-            for worker in workers if others else []:
-                os.sched_setaffinity(worker, others)
+            for worker in self._workers if others else []:
+                if worker.is_alive() and worker.native_id is not None:
+                    os.sched_setaffinity(worker.native_id, others)
         except OSError:  # these processors were taken from the process meanwhile: let it be
             self._processors = set()
+
+
+def _processors() -> set[int]:
+    """Numbers of the processors that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return os.sched_getaffinity(0)
+    return set(range(os.cpu_count() or 1))
 
 
 def _aligned_words(count: int) -> np.ndarray:
@@ -157,9 +166,11 @@ def _aligned_words(count: int) -> np.ndarray:
     return space[first : first + count]
 
 
-def _spins(fork_join: ModuleType, words: np.ndarray, trial: int = 2000) -> int:
-    """Rounds of idle waiting that take SPIN_US."""
-    fork_join.spin(words, 1)  # the first call of a compiled function takes milliseconds
-    start = perf_counter()
-    fork_join.spin(words, trial)
-    return int(trial * SPIN_US / max((perf_counter() - start) * 1e6, 1.0))
+def _spins(fork_join: ModuleType, words: np.ndarray, trial: int = 1000) -> int:
+    """Rounds of idle waiting that take SPIN_US; timed a few times, for anybody may interrupt."""
+    shortest_us = math.inf
+    for _ in range(4):
+        start = perf_counter()
+        fork_join.spin(words, trial)
+        shortest_us = min(shortest_us, (perf_counter() - start) * 1e6)
+    return int(trial * SPIN_US / max(shortest_us, 1.0))
