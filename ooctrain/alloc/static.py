@@ -27,6 +27,7 @@ from ooctrain.units import Granule
 
 Order = Literal["list", "size"]
 Span = tuple[int, int]
+_FEW = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +93,8 @@ def pack(forecast: Forecast, granule: Granule, order: Order, pools: int) -> Pack
         pools: 2: parameters and their gradients in a pool of their own, before the others; 1: all
             in one.
 
-    Cost: O(n (n + k log k)) for n blocks of which k live at the same time, in NumPy: 0.1 s for
-        2000.
+    Cost: in list order O(n k log k) for n blocks of which k live at the same time, by size
+        O(n (n + k log k)), both in NumPy: 0.1 s for 2000.
     """
     lifetimes = forecast.lifetimes
     sizes = [granule.granted(life.nbytes) for life in lifetimes]
@@ -138,11 +139,19 @@ def _place(
     members: Sequence[int], sizes: Sequence[int], spans: Sequence[tuple[Span, ...]]
 ) -> dict[int, int]:
     """Gives each member, in this order, the lowest offset that is free during all of its spans."""
-    count = sum(len(spans[i]) for i in members)
-    begin, end, start, stop = np.zeros((4, count), np.int64)
+    placed = np.zeros((4, sum(len(spans[i]) for i in members)), np.int64)
+    begin, end, start, stop = placed
+    first = np.array([min(lo for lo, _ in spans[i]) for i in members], np.int64)
+    earliest = np.minimum.accumulate(first[::-1])[::-1]  # that any of the members left begins
     offsets: dict[int, int] = {}
-    filled = 0
-    for i in members:
+    filled = needed = 0
+    for i, horizon in zip(members, earliest, strict=True):
+        if filled > 2 * needed + _FEW:
+            # What has ended before all that is left begins is in nobody's way any more.
+            alive = end[:filled] > horizon
+            needed = int(alive.sum())
+            placed[:, :needed] = placed[:, :filled][:, alive]
+            filled = needed
         beside = np.zeros(filled, bool)
         for lo, hi in spans[i]:
             beside |= (begin[:filled] < hi) & (end[:filled] > lo)
