@@ -137,42 +137,15 @@ def _ask_for_rows(builder, pointers):
 def _make_rows_kernel(rows_count: int):
     @intrinsic
     def multiply(
-        typingctx,
-        a,
-        a0,
-        tables,
-        rows,
-        taps,
-        tap_count,
-        b,
-        b0,
-        run,
-        bias,
-        bias0,
-        c,
-        c0,
-        outs,
+        typingctx, a, a0, tables, rows, taps, tap_count, b, b0, run, bias, bias0, c, c0, outs,
         columns,
-    ):
+    ):  # fmt: skip
         """C tile = bias + sum over taps and run; see `multiply_rows`."""
         whole = types.int64
         signature = types.void(
-            a,
+            a, whole, tables, whole, whole, whole, b, whole, whole, bias, whole, c, whole, whole,
             whole,
-            tables,
-            whole,
-            whole,
-            whole,
-            b,
-            whole,
-            whole,
-            bias,
-            whole,
-            c,
-            whole,
-            whole,
-            whole,
-        )
+        )  # fmt: skip
 
         def codegen(context, builder, signature, args):
             data = [
@@ -211,24 +184,9 @@ def _make_rows_kernel(rows_count: int):
 def _make_outer_kernel(rows_count: int):
     @intrinsic
     def multiply(
-        typingctx,
-        a,
-        a0,
-        a_step,
-        b,
-        b0,
-        b_step,
-        tables,
-        starts_a,
-        starts_b,
-        starts,
-        run,
-        c,
-        c0,
-        c_step,
-        add,
-        columns,
-    ):
+        typingctx, a, a0, a_step, b, b0, b_step, tables, starts_a, starts_b, starts, run, c,
+        c0, c_step, add, columns,
+    ):  # fmt: skip
         """C tile (+)= sum over starts and run; see `multiply_outer`."""
         whole = types.int64
         signature = types.void(

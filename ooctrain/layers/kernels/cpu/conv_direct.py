@@ -212,19 +212,7 @@ def _block(x, w, y, space, tables, p, block, panel_lo, panel_hi, listed, thread)
     return extent
 
 
-@kernel(
-    types.void(
-        _floats,
-        _floats,
-        _floats,
-        _floats,
-        _tables,
-        _numbers,
-        _whole,
-        _whole,
-        _whole,
-    )
-)
+@kernel(types.void(*[_floats] * 4, _tables, _numbers, *[_whole] * 3))
 def _correlate(x, w, y, space, tables, p, lo, hi, thread):
     """Items: (block of pixels, group of panels), or panels alone, packed where they are used."""
     all_panels = p.panels * p.groups

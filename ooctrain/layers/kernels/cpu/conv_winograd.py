@@ -42,9 +42,7 @@ from ooctrain.layers.kernels.cpu.winograd_transforms import (
     transform_panel,
 )
 
-TRANSFORM_FLOPS = (
-    40  # a transformed element takes as long as so many operations of the multiplying loop
-)
+TRANSFORM_FLOPS = 40  # a transformed element takes as long as so many flops of the products
 _floats, _tables, _whole = types.float32[::1], types.int64[::1], types.int64
 _correlation = types.NamedUniTuple(_whole, len(Correlation._fields), Correlation)
 _gradient = types.NamedUniTuple(_whole, len(WeightGradient._fields), WeightGradient)
@@ -195,18 +193,9 @@ def _grad_weight(x, dy, dw, space, tables, p, lo, hi, thread):
                 image, y, z = _tile_place(p, tile)
                 row = p.inputs_at + thread * p.inputs_stride + (tile - start) * p.channel_block
                 transform_input(
-                    x,
-                    image,
-                    y - p.top,
-                    z - p.left,
-                    p,
-                    channel,
-                    channels,
-                    space,
-                    row,
-                    p.inputs_plane,
-                    scratch,
-                )
+                    x, image, y - p.top, z - p.left, p, channel, channels, space, row,
+                    p.inputs_plane, scratch,
+                )  # fmt: skip
                 row = p.errors_at + thread * p.errors_stride + (tile - start) * p.filter_block
                 transform_error(
                     dy, image, y, z, p, filter_, filters, space, row, p.errors_plane, scratch

@@ -119,19 +119,7 @@ def _turn_back(space, p, k0, k1, sums, target, place):
                 target[to + column] = space[at]
 
 
-@kernel(
-    types.void(
-        _floats,
-        _floats,
-        _floats,
-        _floats,
-        _tables,
-        _numbers,
-        _whole,
-        _whole,
-        _whole,
-    )
-)
+@kernel(types.void(*[_floats] * 4, _tables, _numbers, *[_whole] * 3))
 def add_outer_products(x, dy, dw, space, tables, p, lo, hi, thread):
     """Items: (part of the batch, group, block of filters, group of channel panels)."""
     rows = p.rows_at + thread * 2 * p.rows_capacity

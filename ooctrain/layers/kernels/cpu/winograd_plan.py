@@ -18,15 +18,10 @@ from ooctrain.layers.kernels.cpu.plan import Plan
 from ooctrain.layers.kernels.cpu.tiling import ALIGNMENT, PANEL, ROWS, aligned, ceil_div, place
 
 CHANNEL_UNIT = 16  # channels and filters must be multiples of the widest vector
-TRANSFORM_FLOATS = (
-    36 * 16 * 16 + 36 * 16
-)  # scratch of one thread for a block of weights and one tile
+TRANSFORM_FLOATS = 36 * 16 * 16 + 36 * 16  # scratch of one thread: a block of weights, a tile
 GROUP_TILES = 24  # tiles transformed together; a multiple of every register tile's rows
 FILTER_BLOCK = CHANNEL_BLOCK = 128  # of the gradient of the weights that one item computes
-SUM_TILES, SUM_TILES_LARGE = (
-    32,
-    48,
-)  # tiles whose products are added at once to a small or large block
+SUM_TILES, SUM_TILES_LARGE = 32, 48  # tiles added at once to a small or a large block
 
 
 class Correlation(NamedTuple):
@@ -173,19 +168,15 @@ def plan_grad_weight(shape: ConvShape, m: int, threads: int) -> Plan[WeightGradi
     tiles_h, tiles_w = ceil_div(shape.oh, m), ceil_div(shape.ow, m)
     tiles = shape.n * tiles_h * tiles_w
     filter_block, channel_block = min(FILTER_BLOCK, shape.k), min(CHANNEL_BLOCK, shape.c)
-    filter_blocks, channel_blocks = (
-        ceil_div(shape.k, filter_block),
-        ceil_div(shape.c, channel_block),
-    )
+    filter_blocks = ceil_div(shape.k, filter_block)
+    channel_blocks = ceil_div(shape.c, channel_block)
     blocks = filter_blocks * channel_blocks
     large = filter_block * channel_block > 64 * 64
     group_tiles = min(tiles, SUM_TILES_LARGE if large else SUM_TILES)
     parts = min(4, ceil_div(8, blocks), ceil_div(tiles, group_tiles))
     sums_plane = filter_block * channel_block + ALIGNMENT
-    inputs_plane, errors_plane = (
-        group_tiles * channel_block + ALIGNMENT,
-        group_tiles * filter_block + ALIGNMENT,
-    )
+    inputs_plane = group_tiles * channel_block + ALIGNMENT
+    errors_plane = group_tiles * filter_block + ALIGNMENT
     partial_floats = aligned(shape.k * 9 * shape.c)
     sums_at, inputs_at, errors_at, transform_at, partials_at, size_floats = place(
         2,
