@@ -9,6 +9,7 @@ Read next: `keep_all.py`, `naive.py`, then `window.py`.
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol
@@ -130,6 +131,14 @@ class ListWriter:
         self._instructions: list[Instruction | None] = []
         self._swap_out_at: dict[int, int] = {}
         self._running = ""
+
+    def fork(self) -> ListWriter:
+        """A writer with the same list so far, to go on differently. Cost: O(list)."""
+        other = copy.copy(self)
+        other.resident, other.hosted = set(self.resident), set(self.hosted)
+        other._instructions = list(self._instructions)
+        other._swap_out_at = dict(self._swap_out_at)
+        return other
 
     def granted(self, variable: int) -> int:
         """Bytes that the allocator grants for a variable."""

@@ -18,6 +18,7 @@ a transfer. Parameters and optimizer slots may stay on the device where that is 
 from __future__ import annotations
 
 import bisect
+import copy
 import math
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
@@ -35,6 +36,7 @@ Place = Literal["auto", "device", "host"]
 Rank = Callable[["Walk", int], tuple[int, ...]]
 DEFAULT_SIZE = 1.5  # "according to ResNet50 experiment" (nnabla's lms.pyx); the paper states none
 SMALLEST_SIZE = 2**-20
+SAVE_EVERY = 32  # calls; a restart repeats half as many for nothing, a copy costs as much as a few
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +52,7 @@ class Window:
         persistent: where parameters and optimizer slots rest: "host" (as the authors: they swap
             like all others), "device" (they never move), "auto" (the faster of the two that fit).
 
-    Cost: O(calls + variables) for each walk; a restart walks again.
+    Cost: O(calls + variables) for a walk; a restart walks a part of it again.
     """
 
     size: float = DEFAULT_SIZE
@@ -132,17 +134,24 @@ def walk(
     ascending rank, and a call's variables leave in that order too.
 
     The budget is the largest need or more. Each restart forbids at least one prefetch more, so that
-    there is an end.
+    there is an end. A restart goes back no further than to where it makes a difference.
     """
-    not_before = [0] * len(sequence.order)
+    not_before, entered_at = [0] * len(sequence.order), [0] * len(sequence.order)
+
+    def start() -> Walk:
+        return Walk(sequence, budget_bytes, size, count, not_before, entered_at, rank)
+
+    saved = [start()]  # walks that stand before calls 0, SAVE_EVERY, 2 SAVE_EVERY, ..
     while True:
-        attempt = Walk(sequence, budget_bytes, size, count, not_before, rank)
-        if attempt.reaches_the_end():
+        attempt = saved[-1].fork()
+        if attempt.reaches_the_end(saved):
             return attempt.writer, size
         if count == "unique":
-            attempt.forbid_prefetches()
+            changed = attempt.forbid_prefetches()
+            del saved[changed // SAVE_EVERY + 1 :]
         else:
             size = size / 2 if size > SMALLEST_SIZE else 0.0
+            saved = [start()]
 
 
 class Walk:
@@ -153,7 +162,9 @@ class Walk:
     waited for).
 
     Attributes:
+        next_call: the call before which the walk stands.
         head: first position of the sequence that is not in the window yet.
+        entered_at: for each position before it, during which call it entered the window.
         in_window: for each storage, how often it occurs in the window.
         leaving: storages that are leaving, oldest first; at the start, what rests on the device and
             is not in the window yet.
@@ -166,10 +177,11 @@ class Walk:
         size: float,
         count: Count,
         not_before: list[int],
+        entered_at: list[int],
         rank: Rank | None,
     ):
         self.sequence, self.budget_bytes, self.not_before = sequence, budget_bytes, not_before
-        self.rank = rank
+        self.entered_at, self.rank = entered_at, rank
         self.counts_each = count == "occurrence"
         self.writer = sequence.start()
         self.leaving = dict.fromkeys(sequence.resting)
@@ -177,16 +189,36 @@ class Walk:
         self.present_bytes = self.writer.ledger_bytes - self.leaving_bytes
         self.window_bytes = 0
         self.most_in_window = size * (budget_bytes - self.present_bytes)
-        self.head = 0
+        self.head = self.next_call = 0
         self.in_window = [0] * len(sequence.storage)
         self.present: set[int] = set()
         self.reserved: set[int] = set()
         self.version = list(range(len(sequence.storage)))  # of each storage, the variable it holds
         self.stuck_at, self.missing_bytes = -1, 0
 
-    def reaches_the_end(self) -> bool:
-        """Walks all calls; False where one does not fit beside what was prefetched."""
-        return all(self._step(call) for call in self.sequence.trace.calls)
+    def fork(self) -> Walk:
+        """A walk that stands where this one does, and may go on differently."""
+        other = copy.copy(self)
+        other.writer = self.writer.fork()
+        other.in_window, other.version = list(self.in_window), list(self.version)
+        other.leaving = dict(self.leaving)
+        other.present, other.reserved = set(self.present), set(self.reserved)
+        return other
+
+    def reaches_the_end(self, saved: list[Walk]) -> bool:
+        """Walks all calls from here; False where one does not fit beside what was prefetched.
+
+        Args:
+            saved: gets a copy of the walk on the way, before each `SAVE_EVERY`-th call.
+        """
+        calls = self.sequence.trace.calls
+        while self.next_call < len(calls):
+            if self.next_call == len(saved) * SAVE_EVERY:
+                saved.append(self.fork())
+            if not self._step(calls[self.next_call]):
+                return False
+            self.next_call += 1
+        return True
 
     def _step(self, call: Call) -> bool:
         self._fill_window(call.id)
@@ -224,6 +256,7 @@ class Walk:
                 break
             self.window_bytes += counted
             self.in_window[root] += 1
+            self.entered_at[self.head] = call_id
             self.head += 1
 
     def _enter(self, root: int) -> bool:
@@ -296,10 +329,14 @@ class Walk:
             self.leaving[root] = None
             self.leaving_bytes += size
 
-    def forbid_prefetches(self) -> None:
-        """Takes entries off the window's head until the stuck call fits; they wait until it ran."""
+    def forbid_prefetches(self) -> int:
+        """Takes entries off the window's head until the stuck call fits; they wait until it ran.
+
+        Returns:
+            The first call during which that makes a difference.
+        """
         occurrences = list(self.in_window)
-        first_of_others = self.sequence.starts[self.stuck_at + 1]
+        first_of_others = position = self.sequence.starts[self.stuck_at + 1]
         for position in range(self.head - 1, first_of_others - 1, -1):
             root = self.sequence.order[position][1]
             self.not_before[position] = self.stuck_at + 1
@@ -307,4 +344,5 @@ class Walk:
             if occurrences[root] == 0 and root in self.present:
                 self.missing_bytes -= self.sequence.size_bytes[root]
             if self.missing_bytes <= 0:
-                return
+                break
+        return self.entered_at[position - 1] if position else 0
