@@ -30,7 +30,7 @@ QUICK_CHUNKS = (64 * KIB, MIB, 16 * MIB)
 MODEL, BATCH, BUDGET_BYTES = "resnet50", 928, 12 * GIB
 #: A quarter of the way from the least to the most; in bytes, since a percentage grows with chunks.
 DEVICE_MODEL, DEVICE_BATCH, DEVICE_BUDGET = "resnet18", 64, "200MiB"
-WARM_UP_STEPS, TIMED_STEPS, QUICK_STEPS = 2, 4, 2
+WARM_UP_STEPS, TIMED_STEPS, QUICK_STEPS = 1, 4, 2
 
 
 @dataclass(frozen=True, slots=True)
