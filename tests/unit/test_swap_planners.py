@@ -132,6 +132,37 @@ def test_belady_equals_theorem_2_on_chains(budget_bytes):
     assert plan.makespan_us == 60  # it all hides behind the calls
 
 
+def test_byte_by_byte_belady_is_the_fluid_optimum_of_random_chains():
+    """Paper 002, theorem 2: GREEDY is optimal where parts may go; the truth here is an LP."""
+    pytest.importorskip("highspy")
+    rng = random.Random(7)
+    draw = lambda count, low, top, unit=100: [unit * rng.randint(low, top) for _ in range(count)]  # noqa: E731
+    for _ in range(25):
+        n = rng.randint(2, 6)
+        trace = chain([0, *draw(n, 1, 6)], draw(n + 1, 0, 3), draw(n, 0, 5, 1), draw(n, 1, 6, 1),
+                      draw(n, 0, 2), draw(n, 0, 3))  # fmt: skip
+        link = rng.choice(("shared", "duplex"))
+        machine = Machine("unit", 1, 1, link_bytes_per_us=100, link=link)
+        with pytest.raises(Infeasible) as refused:
+            Belady().plan(trace, 0, machine)
+        budget_bytes = refused.value.minimum_bytes + rng.randint(0, 600)
+        plan = Belady(pieces=10**6).plan(trace, budget_bytes, machine)
+        bound = fluid_bound(trace, budget_bytes, machine, recompute=False, resident=True)
+        assert plan.makespan_us == pytest.approx(bound.makespan_us, rel=1e-3)
+
+
+def test_a_value_that_is_away_twice_is_copied_out_once():
+    """A skip: read again late in forward, and once more late in backward."""
+    trace = step("f1: x -> s", "f2: s -> a", "f3: a -> b", "f4: b -> c", "f5: c s -> d",
+                 "b5: d -> e", "b4: e -> g", "b3: g -> h", "b2: h s -> i",
+                 sizes={"s": 30, "b": 30, "g": 30})  # fmt: skip
+    plan = Belady(pieces=1).plan(trace, 50, MACHINE)
+    verify(plan, trace, 50, MACHINE)
+    assert listed(plan, SwapIn, SwapOut) == [
+        "SwapIn x [0, 10)", "SwapOut s [0, 20)", "SwapIn s [0, 20)", "SwapIn s [0, 20)",
+    ]  # fmt: skip
+
+
 # ---------------------------------------------------------------- lms
 
 
