@@ -1,10 +1,11 @@
-"""auto: in-core where it fits, else the best of the planners that are cheap to ask.
+"""auto: in-core where it fits, else the best of the planners that are cheap to ask, else a search.
 
 In: a trace and a budget. Out: the plan with the smallest simulated makespan. The one idea: planning
-costs milliseconds and a step seconds, so ask several and take the best. No single window is best
-everywhere: over ResNet-18, ResNet-50 and VGG-11, two links and five budgets, the default loses up
-to 10 % against the best of twelve windows (six sizes, two places for parameters), a window of size
-1 up to 15 %; those asked here lose nothing. Read next: `registry.py`.
+costs milliseconds and a step seconds, so ask several and take the best; where even that is far from
+what no list beats, computing again may pay, and `combined` searches for as long as it may. No
+single window is best everywhere: over ResNet-18, ResNet-50 and VGG-11, two links and five budgets,
+the default loses up to 10 % against the best of twelve windows (six sizes, two places for
+parameters), a window of size 1 up to 15 %; those asked here lose nothing. Read next: `registry.py`.
 """
 
 from __future__ import annotations
@@ -15,11 +16,17 @@ from dataclasses import replace
 from ooctrain.cost import Machine
 from ooctrain.errors import Infeasible
 from ooctrain.sched.base import HOST_LACKS, Planner, infeasible
+from ooctrain.sched.belady import Belady
+from ooctrain.sched.bounds import lower_bound
+from ooctrain.sched.combined import Combined
 from ooctrain.sched.keep_all import KeepAll
 from ooctrain.sched.naive import Naive
 from ooctrain.sched.schedule import BYTES, Granule, Plan
 from ooctrain.sched.window import Window
 from ooctrain.trace import Trace
+
+#: A plan within this factor of what no list beats is not worth seconds of search.
+NEAR = 1.05
 
 
 def candidates() -> tuple[Planner, ...]:
@@ -29,13 +36,14 @@ def candidates() -> tuple[Planner, ...]:
         Window(size=2, persistent="device"),
         Window(size=1, persistent="host"),
         Window(size=0.75, persistent="host"),
+        Belady(),
         Naive(),
     )
 
 
 class Auto:
-    """The best plan of `keep-all`, `window` with several windows, and `naive`. Cost: theirs
-    together.
+    """The best plan of `keep-all`, `window` with several windows, `belady` and `naive`; of
+    `combined` too, where that plan is more than `NEAR` from the bound. Cost: theirs together.
     """
 
     name = "auto"
@@ -48,21 +56,26 @@ class Auto:
         started = time.monotonic()
         best: Plan | None = None
         refusals: list[Infeasible] = []
-        for planner in (KeepAll(), *candidates()):
+        bound_us = lower_bound(trace, budget_bytes, machine).makespan_us
+        for planner in (KeepAll(), *candidates(), Combined()):
+            left_s = None if time_limit_s is None else time_limit_s - time.monotonic() + started
+            if best is not None and left_s is not None and left_s <= 0:
+                return replace(best, notes={**best.notes, "cut_short": True})
+            searches = isinstance(planner, Combined)
+            if searches and (best is None or best.makespan_us <= NEAR * bound_us):
+                continue
             try:
                 plan = planner.plan(
                     trace, budget_bytes, machine, granule=granule, seed=seed,
-                    host_budget_bytes=host_budget_bytes, time_limit_s=time_limit_s,
+                    host_budget_bytes=host_budget_bytes, time_limit_s=left_s,
                 )  # fmt: skip
             except Infeasible as refusal:
                 refusals.append(refusal)
                 continue
             if best is None or plan.makespan_us < best.makespan_us:
-                best = replace(plan, notes={"chosen": planner.name, **plan.notes})
+                best = replace(plan, notes={**plan.notes, "chosen": planner.name})
             if planner.name == "keep-all":
                 return best
-            if time_limit_s is not None and time.monotonic() - started > time_limit_s:
-                return replace(best, notes={**best.notes, "cut_short": True})
         if best is None:
             raise _least(refusals, budget_bytes)
         return best

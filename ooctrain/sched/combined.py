@@ -39,8 +39,8 @@ class Combined:
     rest.
 
     Args:
-        evaluations: how many choices are tried, over all starts. A time limit cuts it short, and
-            the plan's notes then say so.
+        evaluations: how many choices are tried at most, over all starts. A time limit cuts it
+            short, and the plan's notes then say so.
 
     Cost: some 0.1 ms for each evaluation of 1000 calls, and the starts' plans.
     """

@@ -26,6 +26,8 @@ from ooctrain.trace import Trace
 HEAT = 0.003
 #: Evaluations between two looks at the clock.
 BLOCK = 250
+#: More evaluations than this for each value that can be changed find nothing new.
+ENOUGH = 100
 #: How many starts are worth annealing.
 STARTS = 3
 
@@ -76,7 +78,7 @@ class Search:
 
         Args:
             start: where it begins.
-            evaluations: how many choices are tried.
+            evaluations: how many choices are tried at most.
             seed: of the random numbers.
             deadline: of `time.monotonic()`; the search ends there.
         """
@@ -85,6 +87,7 @@ class Search:
         walk = first_walk(self._tables, choice, held, *limits, seed)
         if not self._values.size:
             return start
+        evaluations = min(evaluations, ENOUGH * self._values.size)
         for first in range(0, evaluations, BLOCK):
             if deadline is not None and time.monotonic() >= deadline:
                 break
