@@ -102,6 +102,11 @@ def bound_to_device(trace: Trace) -> frozenset[int]:
     )
 
 
+def turning_point(trace: Trace) -> int:
+    """The first call after the forward phase; past the end where there is none."""
+    return next((call.id for call in trace.calls if call.phase != "forward"), len(trace.calls))
+
+
 class ListWriter:
     """Writes a list instruction by instruction and keeps its books; variables move as a whole.
 
@@ -232,6 +237,12 @@ class ListWriter:
         self.ledger_bytes += size_bytes
         if self.ledger_bytes > self.peak_bytes:
             self.peak_bytes, self.peak_call = self.ledger_bytes, self._running
+
+
+def writer_with_resident_parameters(trace: Trace, granule: Granule) -> ListWriter:
+    """A writer at the usual start: what persists on the device, inputs on the host."""
+    persistent = {v for v in trace.initial if trace.variables[v].persistent}
+    return ListWriter(trace, granule, persistent, set(trace.initial) - persistent)
 
 
 def make_plan(

@@ -24,7 +24,7 @@ from itertools import accumulate, pairwise
 from ooctrain.chain import NS_PER_US, chain
 from ooctrain.cost import Machine, call_durations_ns
 from ooctrain.machines import machine as find_machine
-from ooctrain.sched.base import infeasible
+from ooctrain.sched.base import infeasible, turning_point
 from ooctrain.sched.decisions import Gap
 from ooctrain.sched.schedule import BYTES, Granule
 from ooctrain.sched.swap import swap_gaps, swap_table
@@ -142,7 +142,7 @@ def chain_view(
     Cost: O(uses).
     """
     where = find_machine(machine)
-    turn = next((c.id for c in trace.calls if c.phase != "forward"), len(trace.calls))
+    turn = turning_point(trace)
     movable = _movable(trace, turn)
     cuts = [0, *_cuts(trace, movable, turn), turn]
     forward = [range(lo, hi) for lo, hi in pairwise(cuts)]

@@ -21,7 +21,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ooctrain.cost import Machine, call_durations_ns
-from ooctrain.sched.base import ListWriter, fastest, infeasible, make_plan
+from ooctrain.sched.base import (
+    ListWriter,
+    fastest,
+    infeasible,
+    make_plan,
+    turning_point,
+    writer_with_resident_parameters,
+)
 from ooctrain.sched.schedule import BYTES, Granule, Plan
 from ooctrain.trace import Trace
 
@@ -67,11 +74,6 @@ class Hmms:
         if not plans:
             raise infeasible(self.name, budget_bytes, *min(peaks))
         return fastest(self.name, plans, host_budget_bytes)
-
-
-def turning_point(trace: Trace) -> int:
-    """The first call after the forward phase."""
-    return next((c.id for c in trace.calls if c.phase != "forward"), len(trace.calls))
 
 
 def _storages(trace: Trace) -> Iterator[Storage]:
@@ -145,9 +147,7 @@ def starts_of_prefetch(
 def _write(
     trace: Trace, offloaded: Sequence[Storage], machine: Machine, granule: Granule
 ) -> ListWriter:
-    device = [v for v in trace.initial if trace.variables[v].persistent]
-    host = [v for v in trace.initial if not trace.variables[v].persistent]
-    writer = ListWriter(trace, granule, device, host)
+    writer = writer_with_resident_parameters(trace, granule)
     leaving: Mapping[int, list[int]] = defaultdict(list)
     for storage in offloaded:
         leaving[storage.leaves_with].append(storage.var)

@@ -21,7 +21,13 @@ from dataclasses import dataclass
 
 from ooctrain.cost import Machine
 from ooctrain.errors import ConfigError
-from ooctrain.sched.base import ListWriter, check_host, infeasible, make_plan
+from ooctrain.sched.base import (
+    ListWriter,
+    check_host,
+    infeasible,
+    make_plan,
+    writer_with_resident_parameters,
+)
 from ooctrain.sched.schedule import BYTES, Granule, Plan
 from ooctrain.trace import Trace
 
@@ -171,9 +177,7 @@ def _write(
     graph: LevelGraph, granule: Granule, trips: Iterable[Trip], budget_bytes: int
 ) -> ListWriter:
     trace = graph.trace
-    device = [v for v in trace.initial if trace.variables[v].persistent]
-    host = [v for v in trace.initial if not trace.variables[v].persistent]
-    writer = ListWriter(trace, granule, device, host)
+    writer = writer_with_resident_parameters(trace, granule)
     leaves, returns = defaultdict(list), defaultdict(list)
     for trip in trips:
         leaves[trip.after].append(trip.var)

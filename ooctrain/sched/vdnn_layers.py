@@ -19,7 +19,14 @@ from dataclasses import dataclass
 
 from ooctrain.cost import Machine
 from ooctrain.layers.conv2d import Conv2d
-from ooctrain.sched.base import ListWriter, check_host, infeasible, make_plan
+from ooctrain.sched.base import (
+    ListWriter,
+    check_host,
+    infeasible,
+    make_plan,
+    turning_point,
+    writer_with_resident_parameters,
+)
 from ooctrain.sched.schedule import BYTES, Granule, Plan
 from ooctrain.trace import Trace
 
@@ -92,9 +99,7 @@ def _plan(
 
 
 def _write(trace: Trace, trips: list[Trip], granule: Granule) -> ListWriter:
-    device = [v for v in trace.initial if trace.variables[v].persistent]
-    host = [v for v in trace.initial if not trace.variables[v].persistent]
-    writer = ListWriter(trace, granule, device, host)
+    writer = writer_with_resident_parameters(trace, granule)
     leaving, needed = defaultdict(list), defaultdict(list)
     for trip in trips:
         leaving[trip.leaves_with].append(trip.var)
@@ -126,8 +131,3 @@ def _next_needed(trace: Trace, needed: Collection[int]) -> list[int]:
         following.append(-1 if call.id < turn else later)
         later = call.id if call.id in needed else later
     return following[::-1]
-
-
-def turning_point(trace: Trace) -> int:
-    """The first call that is not of the forward phase: where the backward half begins."""
-    return next((c.id for c in trace.calls if c.phase != "forward"), len(trace.calls))
