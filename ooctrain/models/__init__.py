@@ -20,7 +20,7 @@ from ooctrain.models.deeplab import deeplabv3plus_resnet50, deeplabv3plus_xcepti
 from ooctrain.models.densenet import densenet121, densenet161, densenet169, densenet201
 from ooctrain.models.inception import inception_v3
 from ooctrain.models.lenet import lenet
-from ooctrain.models.pix2pixhd import pix2pixhd
+from ooctrain.models.pix2pixhd import pix2pixhd, pix2pixhd_perceptual
 from ooctrain.models.resnet import resnet18, resnet34, resnet50, resnet101, resnet152
 from ooctrain.models.unet import unet
 from ooctrain.models.vgg import vgg11, vgg11_bn, vgg16, vgg16_bn, vgg19, vgg19_bn
@@ -63,6 +63,9 @@ MODELS: Mapping[str, Recipe] = MappingProxyType(
         "inception_v3": Recipe(inception_v3, 299, 299),
         "lenet": Recipe(lenet, 32, 32, classes=10),
         "pix2pixhd": Recipe(pix2pixhd, 512, 1024, channels=36, classes=3, target="image"),
+        "pix2pixhd_perceptual": Recipe(
+            pix2pixhd_perceptual, 512, 1024, channels=36, classes=3, target="image"
+        ),
         "resnet18": Recipe(resnet18),
         "resnet34": Recipe(resnet34),
         "resnet50": Recipe(resnet50),

@@ -7,20 +7,24 @@ loss sees the discriminators as constants (`autograd.frozen`), so the gradient o
 each player's own, and one backward pass, one optimizer and one plan serve them all. Source: Wang et
 al. 2018: the global generator (512 x 1024), multi-scale discriminators, least-squares losses
 and feature matching (section 3.2); two scales and the names as in the published code. Its
-perceptual loss needs VGG-19's trained weights and is left out. Read next: `../tracing.py`.
+perceptual loss is a choice: it means something with VGG-19's trained weights only, which are not
+part of this library, and costs the same with any. Read next: `../tracing.py`.
 """
 
 from __future__ import annotations
 
 from ooctrain import functional as F
 from ooctrain import nn
-from ooctrain.autograd import Tensor, call, current_tape, frozen
+from ooctrain.autograd import Tensor, call, current_tape, frozen, no_grad
 from ooctrain.layers.base import Spec
 from ooctrain.layers.combine import Constant
+from ooctrain.models.vgg import VGG
 
 WEIGHT_STD = 0.02
 SLOPE = 0.2
 MATCHING_WEIGHT = 10.0
+#: of VGG-19's features after which a difference is taken: position of the ReLU, weight
+PERCEPTUAL_WEIGHTS = {1: 1 / 32, 6: 1 / 16, 11: 1 / 8, 20: 1 / 4, 29: 1.0}
 Features = list[Tensor]
 
 
@@ -104,6 +108,23 @@ class MultiscaleDiscriminator(nn.Module):
         return results
 
 
+class VGGFeatures(nn.Module):
+    """VGG-19 up to its thirteenth convolution, never trained; its weights are for you to load."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.features = VGG("E", False).features[: max(PERCEPTUAL_WEIGHTS) + 1]
+        self.requires_grad_(False)
+
+    def forward(self, x: Tensor) -> Features:
+        features = []
+        for i, layer in enumerate(self.features.children()):
+            x = layer(x)
+            if i in PERCEPTUAL_WEIGHTS:
+                features.append(x)
+        return features
+
+
 class Pix2PixHD(nn.Module):
     """All players: `netG` paints, `netD` judges.
 
@@ -112,11 +133,12 @@ class Pix2PixHD(nn.Module):
         base: channels of generator and discriminators at full size.
         steps, blocks: of the generator.
         layers, scales: of the discriminators.
+        perceptual: with the difference of VGG-19's features in the generator's loss.
     """
 
     def __init__(
         self, in_channels: int = 36, base: int = 64, steps: int = 4, blocks: int = 9,
-        layers: int = 3, scales: int = 2, out_channels: int = 3,
+        layers: int = 3, scales: int = 2, out_channels: int = 3, perceptual: bool = False,
     ):  # fmt: skip
         super().__init__()
         self.netG = GlobalGenerator(in_channels, out_channels, base, steps, blocks)
@@ -124,6 +146,7 @@ class Pix2PixHD(nn.Module):
         for module in self.modules():
             if isinstance(module, nn.Conv2d | nn.ConvTranspose2d):
                 nn.init_normal(module.weight, WEIGHT_STD)
+        self.vgg = VGGFeatures() if perceptual else None
 
     def forward(self, x: Tensor) -> Tensor | tuple[Tensor, Tensor]:
         """The painting; in training the label map too, which the discriminators look at."""
@@ -149,6 +172,8 @@ class Pix2PixHD(nn.Module):
         with frozen(self.netD):
             seen = self.netD(F.concat([labels, painting], 1))
         generator = _verdicts_are(seen, 1.0) + MATCHING_WEIGHT * self._mismatch(seen, real)
+        if self.vgg is not None:
+            generator = generator + MATCHING_WEIGHT * self._unlike(painting, target)
         return discriminators + generator
 
     def _mismatch(self, seen: list[Features], real: list[Features]) -> Tensor:
@@ -160,6 +185,14 @@ class Pix2PixHD(nn.Module):
         ]
         weight = 4.0 / (self.netD.layers + 1) / self.netD.scales
         return weight * _total(terms)
+
+    def _unlike(self, painting: Tensor, target: Tensor) -> Tensor:
+        """Weighted mean absolute differences of VGG-19's features; the photo's are constants."""
+        assert self.vgg is not None, "asked for only where there is one"
+        with no_grad():
+            wanted = self.vgg(target)
+        pairs = zip(PERCEPTUAL_WEIGHTS.values(), self.vgg(painting), wanted, strict=True)
+        return _total([weight * F.l1_loss(a, b) for weight, a, b in pairs])
 
 
 def _norm_relu(planes: int) -> tuple[nn.Module, ...]:
@@ -200,3 +233,12 @@ def pix2pixhd(num_classes: int = 3, stem: str = "imagenet", in_channels: int = 3
     if stem == "imagenet":
         return Pix2PixHD(in_channels)
     return Pix2PixHD(in_channels, base=8, steps=2, blocks=2, layers=2)
+
+
+def pix2pixhd_perceptual(
+    num_classes: int = 3, stem: str = "imagenet", in_channels: int = 36
+) -> Pix2PixHD:
+    """The same with the perceptual loss, as the published code trains by default."""
+    if stem == "imagenet":
+        return Pix2PixHD(in_channels, perceptual=True)
+    return Pix2PixHD(in_channels, base=8, steps=2, blocks=2, layers=2, perceptual=True)

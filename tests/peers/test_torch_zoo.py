@@ -140,10 +140,11 @@ def test_loss_and_all_gradients(name):
     assert_same_gradients(model, found, {p: t.grad for p, t in functions.leaves.items()})
 
 
-def test_both_players_of_pix2pixhd():
+@pytest.mark.parametrize("perceptual", [False, True])
+def test_both_players_of_pix2pixhd(perceptual):
     """Torch takes the published way: a backward pass and an optimizer for each player."""
     manual_seed(3)
-    model = Pix2PixHD(4, base=4, steps=2, blocks=1, layers=2, scales=2)
+    model = Pix2PixHD(4, base=4, steps=2, blocks=1, layers=2, scales=2, perceptual=perceptual)
     rng = np.random.default_rng(1)
     x, y = (rng.standard_normal((2, c, 20, 24)).astype(np.float32) for c in (4, 3))
     functions = TorchFunctions(model)
@@ -162,7 +163,7 @@ def test_both_players_of_pix2pixhd():
 
 
 def published_losses(model, labels, real):
-    """`pix2pixHD_model.forward` of the published code, without the perceptual loss."""
+    """`pix2pixHD_model.forward` of the published code."""
 
     def gan(predictions, wanted):
         verdicts = [features[-1] for features in predictions]
@@ -177,11 +178,18 @@ def published_losses(model, labels, real):
         for j in range(len(pred_fake[i]) - 1):
             weight = 0.5 * 4.0 / (2 + 1) * 10.0
             loss_g = loss_g + weight * TF.l1_loss(pred_fake[i][j], pred_real[i][j].detach())
+    if model.vgg is not None:
+        weights = [1.0 / 32, 1.0 / 16, 1.0 / 8, 1.0 / 4, 1.0]
+        for weight, a, b in zip(weights, model.vgg(fake), model.vgg(real), strict=True):
+            loss_g = loss_g + 10.0 * weight * TF.l1_loss(a, b.detach())
     return loss_g, 0.5 * (gan(pred_fake_pool, 0.0) + gan(pred_real, 1.0))
 
 
 def assert_same_gradients(model, found, grads):
     largest = max(float(g.abs().max()) for g in grads.values())
     for key, parameter in model.named_parameters():
+        if not parameter.requires_grad:
+            assert f"grad:{key}" not in found
+            continue
         error = np.abs(found[f"grad:{key}"] - grads[parameter].numpy()).max()
         assert error <= 1e-9 * largest, f"gradient of {key} is off by {error / largest:.1e}"

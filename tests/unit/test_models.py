@@ -15,6 +15,8 @@ from ooctrain.errors import ConfigError
 from ooctrain.layers.conv2d import Conv2d
 from ooctrain.layers.conv_transpose import ConvTranspose2d
 from ooctrain.layers.linear import Linear
+from ooctrain.rewrite import apply_rewrites
+from ooctrain.sched.budget import trace_peak_bytes
 from ooctrain.tracing import initial_values, run_trace, trace
 
 # Parameters, state_dict entries, and 10^9 multiply-adds of convolutions and linear layers on one
@@ -44,7 +46,9 @@ KNOWN = {
     "vgg19_bn": (143_678_248, 118, None),
 }
 #: published nowhere for exactly this network: see the tests of their own
-COUNTED_APART = {"lenet", "deeplabv3plus", "deeplabv3plus_xception65", "pix2pixhd"}
+COUNTED_APART = {
+    "lenet", "deeplabv3plus", "deeplabv3plus_xception65", "pix2pixhd", "pix2pixhd_perceptual",
+}  # fmt: skip
 BATCH_NORM = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")
 
 
@@ -241,6 +245,22 @@ def test_pix2pixhd_counts_and_names():
     assert "netD.scale1_layer4.0.weight" in keys
     step = trace(model, (1, 36, 512, 1024), training=False)
     assert step.variables[step.outputs["output"]].shape == (1, 3, 512, 1024)
+
+
+def test_pix2pixhd_fills_16_gb_at_paper_000s_batch():
+    """Its figure 5: the largest batch in-core is 4. So it trained with the perceptual loss."""
+    for name, batch, fits in (("pix2pixhd_perceptual", 4, True), ("pix2pixhd_perceptual", 5, False),
+                              ("pix2pixhd", 5, True)):  # fmt: skip
+        step = trace(usual(name), (batch, 36, 512, 1024), optimizer="adam")
+        peak = trace_peak_bytes(apply_rewrites(step, ("fuse", "share_storage")))
+        assert (peak <= 16 * 10**9) == fits, (name, batch, peak)
+
+
+def test_vgg_in_the_perceptual_loss_is_not_trained():
+    step = trace(models.build("pix2pixhd_perceptual"), (2, 3, 32, 32), optimizer="adam")
+    assert not any(name.startswith("grad:vgg") for name in step.outputs)
+    assert not any("vgg" in call.name for call in step.calls if call.phase == "update")
+    assert "grad:netG.model.1.weight" in step.outputs
 
 
 def test_unet_of_odd_size_keeps_the_size():
