@@ -158,6 +158,8 @@ class Session:
                 streams.synchronize()
             if debug.check_ledger:
                 self._compare_ledger(position)
+            if self._poison is not None:
+                self._check_waste(position)
         streams.synchronize()
         self.placement.carry()
         variables = program.trace.variables
@@ -285,6 +287,20 @@ class Session:
                 "the allocator holds other than the ledger says", code="OOC-161",
                 where=f"instruction {row.index}",
                 numbers=f"granted {granted} B, ledger {row.ledger_bytes} B",
+            )  # fmt: skip
+
+    def _check_waste(self, position: int) -> None:
+        """Paper 000, equation 2: each block wastes less than a chunk; and the arena is enough."""
+        stats, budget = self.allocator.stats(), self.allocator.budget_bytes
+        blocks = stats.allocations - stats.frees
+        most = blocks * self.allocator.granule.size_bytes
+        if stats.internal_bytes > max(0, most - blocks) or stats.peak_reserved_bytes > budget:
+            raise OoctrainError(
+                "the allocator wastes more than its rounding can, or more than there is",
+                code="OOC-161",
+                where=f"instruction {self.program.issued[self.program.rows[position]].index}",
+                numbers=f"lost to rounding {stats.internal_bytes} B in {blocks} blocks, less than "
+                f"{most} B expected; reserved {stats.peak_reserved_bytes} B of {budget} B",
             )  # fmt: skip
 
     def _put(self, variable: int, data: np.ndarray) -> None:

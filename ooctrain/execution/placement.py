@@ -50,8 +50,8 @@ class Placement:
         self._variables = program.trace.variables
         self._ranged = allocator if isinstance(allocator, RangedAllocator) else None
         self._parted = program.parted
-        small = region(program.trace)
-        self._small_bytes, self._offsets = small.size_bytes, dict(small.offsets)
+        self._small_bytes = program.schedule.granule.fixed_bytes
+        self._offsets = dict(region(program.trace).offsets)
         self._small: Block | None = None
         self._held: dict[int, int] = {}  # resident bytes of each block's variable
         planned = plannable(allocator)

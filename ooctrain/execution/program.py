@@ -179,7 +179,12 @@ def fit_granule(trace: Trace, schedule: Schedule, granule: Granule) -> Schedule:
                 + ("" if granule.ranges else ", whole variables only"),
                 fix="plan with the granule of the allocator that runs it",
             )
-    return replace(schedule, granule=with_region(granule, trace))
+    needed = with_region(granule, trace)
+    if granule.size_bytes == schedule.granule.size_bytes:  # planned for it, perhaps with more
+        needed = replace(
+            needed, fixed_bytes=max(needed.fixed_bytes, schedule.granule.fixed_bytes)
+        )  # fmt: skip
+    return replace(schedule, granule=needed)
 
 
 def _parts(trace: Trace, schedule: Schedule) -> list[tuple[int, int, int]]:

@@ -14,7 +14,7 @@ from ooctrain.errors import ConfigError
 from ooctrain.rewrite.fuse import fuse
 from ooctrain.rewrite.share_storage import share_storage
 from ooctrain.rewrite.small import NAME as PIN_SMALL
-from ooctrain.rewrite.small import pin_by_name
+from ooctrain.rewrite.small import pin_again, pin_by_name
 from ooctrain.trace import Trace
 
 Rewrite = Callable[[Trace], Trace]
@@ -61,4 +61,4 @@ def apply_rewrites(trace: Trace, names: Sequence[str]) -> Trace:
 def _tile(trace: Trace, name: str) -> Trace:
     from ooctrain.tile import tile_by_name
 
-    return tile_by_name(trace, name)
+    return pin_again(tile_by_name(trace, name), trace)

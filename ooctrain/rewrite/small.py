@@ -14,7 +14,7 @@ section 7; PyTorch and nnabla keep pools for small objects, of no fixed size. Re
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 from ooctrain.errors import ConfigError
@@ -48,18 +48,20 @@ def pin_small(trace: Trace, most_bytes: int) -> Trace:
     written over before the step ends stays out, unless it is a parameter or a state: it might be
     wanted, and made, again.
     """
-    heads = _heads(trace)
-    free = {
-        heads[v.id]
+    return _pin(trace, {
+        v.id
         for v in trace.variables
-        if v.kind not in KINDS
-        or not 0 < v.nbytes == math.prod(v.shape) * ITEM_BYTES[v.dtype] <= most_bytes
-        or (v.id in trace.taker and not v.persistent)
-    }
-    variables = tuple(
-        v if heads[v.id] in free else replace(v, nbytes=0, pinned=True) for v in trace.variables
-    )
-    return replace(trace, variables=variables)
+        if v.kind in KINDS
+        and 0 < v.nbytes == math.prod(v.shape) * ITEM_BYTES[v.dtype] <= most_bytes
+        and (v.persistent or v.id not in trace.taker)
+    })  # fmt: skip
+
+
+def pin_again(trace: Trace, before: Trace) -> Trace:
+    """Pins what was pinned before a rewrite that writes its variables anew, as far as it is still
+    there; so the region does not grow."""
+    names = {v.name for v in before.variables if v.pinned}
+    return _pin(trace, {v.id for v in trace.variables if v.name in names}) if names else trace
 
 
 def pin_by_name(trace: Trace, name: str) -> Trace:
@@ -108,6 +110,16 @@ def region(trace: Trace) -> Region:
 def with_region(granule: Granule, trace: Trace) -> Granule:
     """The granule with the trace's region as its constant."""
     return replace(granule, fixed_bytes=granule.granted(region(trace).size_bytes))
+
+
+def _pin(trace: Trace, wanted: Collection[int]) -> Trace:
+    """Pins the variables whose storage has only wanted ones."""
+    heads = _heads(trace)
+    free = {heads[v.id] for v in trace.variables if v.id not in wanted}
+    variables = tuple(
+        v if heads[v.id] in free else replace(v, nbytes=0, pinned=True) for v in trace.variables
+    )
+    return replace(trace, variables=variables)
 
 
 def _storages(trace: Trace) -> list[int]:

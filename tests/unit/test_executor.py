@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -276,6 +276,14 @@ def test_poison_changes_no_bit(bench, instructions, allocator, poison):
     run = bench(instructions, allocator, debug=Debug(poison=poison, check_ledger=True))
     for x in (0.5, -2.0):
         assert (run.step(x, lr=0.0).outputs[G] == 3 * (np.float32(x) + 1)).all()
+
+
+def test_an_allocator_that_wastes_more_than_its_rounding_is_named(bench, monkeypatch):
+    run = bench(SWAPPED, debug=Debug(poison=0x7F))
+    honest = run.allocator.stats
+    monkeypatch.setattr(run.allocator, "stats", lambda: replace(honest(), requested_bytes=0))
+    with pytest.raises(OoctrainError, match="wastes more than its rounding"):
+        run.step(1.0)
 
 
 class WithoutCopiesIn(CpuDevice):

@@ -87,6 +87,18 @@ def test_no_step_needs_more_for_it(chunk):
     assert trace_peak_bytes(pinned, beside) < trace_peak_bytes(trace, granule)
 
 
+def test_tiling_leaves_pinned_what_it_does_not_touch():
+    original, trace = rewritten()
+    pinned = pin_small(trace, 8 * KIB)
+    tiled = apply_rewrites(pinned, ("tile:2x2",))
+    names = {v.name for v in tiled.variables if v.pinned}
+    assert names
+    assert names <= {v.name for v in pinned.variables if v.pinned}
+    assert region(tiled).size_bytes <= region(pinned).size_bytes
+    rewrites = (*DEFAULT_REWRITES, "pin_small:8192", "tile:2x2")
+    assert apply_rewrites(original, rewrites).fingerprint == tiled.fingerprint
+
+
 def test_fine_rounding_and_steps_without_small_lasting_values_stay_as_they_are():
     _, trace = rewritten()
     for granule in (Granule(), Granule(512, False), Granule(8 * KIB)):

@@ -21,6 +21,7 @@ from ooctrain.alloc.virtual import VirtualAddressing
 from ooctrain.execution import placement, program
 from ooctrain.execution.placement import Placement
 from ooctrain.executor import Session
+from ooctrain.rewrite import small
 
 BUGS: dict[str, tuple[Any, str, str, str, str]] = {
     "an event is recorded before its work is done": (
@@ -76,6 +77,13 @@ BUGS: dict[str, tuple[Any, str, str, str, str]] = {
     ),
     "one step is replayed, as if persistent variables never moved": (
         placement, "_replay", "range(_MAX_REPLAYED_STEPS)", "range(1)", "wandering",
+    ),
+    "both ends of a small carried value keep their places": (
+        Placement, "carry", "there[old], there[new] = there[new], there[old]", "pass", "small",
+    ),
+    "a small value lies where its elements' number says": (
+        small, "region", "-(-variable.value_bytes // ALIGN_BYTES) * ALIGN_BYTES",
+        "-(-len(variable.shape) // ALIGN_BYTES) * ALIGN_BYTES", "small",
     ),
     "holes melt with the hole behind only": (
         BestFit, "free", "if lo in self._end_at:", "if lo in ():", "allocator",

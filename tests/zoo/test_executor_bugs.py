@@ -39,6 +39,7 @@ LAWS = load("properties/test_executor_laws.py")
 LISTS = load("unit/test_executor.py")
 ALLOCATORS = load("unit/test_alloc.py")
 VIRTUAL = load("unit/test_virtual.py")
+PIN = load("unit/test_pin_small.py")
 
 
 def run_random_lists(seeds, names, debug, room):
@@ -63,6 +64,13 @@ def parts_of_blocks():
     law = VIRTUAL.test_parts_come_and_go_and_keep_their_bytes
     several = st.tuples(st.integers(0, 3), st.integers(0, 7), st.integers(1, 8))
     same(given(operations=st.lists(several, max_size=60))(law.hypothesis.inner_test))()
+
+
+def small_objects():
+    """Three steps beside a region, on the same lists each time."""
+    law = PIN.test_three_steps_beside_it_are_three_in_core_steps
+    for seed in range(40):
+        law.hypothesis.inner_test(seed=seed, most=3000, name="best-fit")
 
 
 def stitched_blocks():
@@ -122,6 +130,7 @@ LAW = {
     "allocator": the_allocators,
     "parts of blocks": parts_of_blocks,
     "stitched blocks": stitched_blocks,
+    "small": small_objects,
     "waiting mappings": (
         VIRTUAL.test_mapping_over_a_part_waits_for_the_last_use_of_its_slots_and_of_no_others
     ),
