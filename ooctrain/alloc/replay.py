@@ -17,14 +17,13 @@ from itertools import pairwise
 from pathlib import Path
 
 from ooctrain.alloc.base import Allocator, Block, RangedAllocator, Stats, make_changes
-from ooctrain.alloc.log import AllocationLog, Recorder, Request, foresee, hold_whole
+from ooctrain.alloc.log import AllocationLog, Request, foresee, hold_whole
 from ooctrain.alloc.paper import PaperMemory
 from ooctrain.alloc.registry import choose_allocator
 from ooctrain.alloc.static import plannable
 from ooctrain.errors import ConfigError, OutOfDeviceMemory
 from ooctrain.units import BYTES, Granule, parse_bytes
 
-__all__ = ["Failure", "PaperMemory", "Recorder", "Replayed", "Request", "replay", "serve"]
 _MOST_ARENA_FACTOR = 64
 _LEAST_ARENA_BYTES = 1 << 20
 
