@@ -21,8 +21,8 @@ from ooctrain.sched.schedule import BYTES, Granule, Plan
 from ooctrain.trace import Trace
 
 #: Shares of the largest threshold that fits, and of the height of the graph for the other two.
-THRESHOLD_SHARES = (1.0, 0.75, 0.5)
-AHEAD_SHARES = (0.0, 0.03, 0.1)
+THRESHOLD_SHARES = (1.0, 0.6, 0.3)
+AHEAD_SHARES = (0.0, 0.05)
 GROUPBY_SHARES = (0.0, 0.1, 1.0)
 
 
