@@ -72,15 +72,18 @@ class Machine:
             self.out_bytes_per_us,
             self.in_bytes_per_us,
         )
+        times = (self.latency_us, self.call_overhead_us, self.issue_us, *self.profile.values())
         if not all(math.isfinite(rate) and rate > 0 for rate in rates):
-            raise ConfigError(
-                f"machine {self.name!r} has a rate that is not positive", code="OOC-105"
-            )
-        if min(self.latency_us, self.issue_us) < 0 or self.interference < 1:
-            raise ConfigError(
-                f"machine {self.name!r}: latency and issue must be >= 0, interference >= 1",
-                code="OOC-105",
-            )
+            raise self._broken("a rate that is not positive")
+        if not all(math.isfinite(time_us) and time_us >= 0 for time_us in times):
+            raise self._broken("a time that is not 0 or more")
+        if not (math.isfinite(self.interference) and self.interference >= 1):
+            raise self._broken("an interference that is not 1 or more")
+        if not (self.device_bytes > 0 and (self.host_bytes is None or self.host_bytes >= 0)):
+            raise self._broken("a memory of no size")
+
+    def _broken(self, what: str) -> ConfigError:
+        return ConfigError(f"machine {self.name!r} has {what}", code="OOC-105")
 
     @property
     def out_bytes_per_us(self) -> float:

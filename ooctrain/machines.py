@@ -228,7 +228,7 @@ def load_calibration(path: Path) -> Machine:
         if data["version"] != CALIBRATION_VERSION:
             raise ValueError(f"version {data['version']}, not {CALIBRATION_VERSION}")
         return Machine(**data["machine"])
-    except (OSError, KeyError, TypeError, ValueError) as error:
+    except (OSError, KeyError, TypeError, ValueError, AttributeError) as error:
         raise ConfigError(
             f"{path} is not a calibration of this library: {error}",
             code="OOC-105",

@@ -7,13 +7,17 @@ batch instead of once a sample. Read next: `loader.py`, then `digits.py`, the sm
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 
+from ooctrain.devices.host_vm import available_memory_bytes
 from ooctrain.errors import ConfigError
+from ooctrain.units import format_bytes
 
+FLOAT_BYTES = 4
 Batch = tuple[np.ndarray, np.ndarray]
 Target = Literal["class", "pixels", "image"]
 
@@ -119,11 +123,23 @@ def resize(images: np.ndarray, height: int, width: int) -> np.ndarray:
     """Bilinear resizing with half-pixel centres of (N, C, H, W) to (N, C, height, width), float32.
 
     Enlarging only: reducing this way would leave pixels out.
+
+    Raises:
+        ConfigError: smaller images, or more of them than there is memory for.
     """
     if height < images.shape[2] or width < images.shape[3]:
         raise ConfigError(
             f"images of {images.shape[2]} x {images.shape[3]} cannot shrink to {height} x {width}",
             fix="choose a larger --image-size",
+        )
+    wanted = 2 * FLOAT_BYTES * math.prod((*images.shape[:2], height, width))
+    free = available_memory_bytes()
+    if free is not None and wanted > free:
+        raise ConfigError(
+            f"{len(images)} images of {height} x {width} are more than this machine has memory for",
+            code="OOC-108",
+            numbers=f"wanted {format_bytes(wanted)}, free {format_bytes(free)}",
+            fix="choose a smaller --image-size",
         )
     rows = _interpolation(images.shape[2], height)
     columns = _interpolation(images.shape[3], width)

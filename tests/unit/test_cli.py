@@ -82,6 +82,7 @@ WRONG = {
     "batch of words": (["plan", "lenet", "--batch", "many"], "--batch"),
     "image too small": (["plan", "resnet18", "--image-size", "0"], "--image-size"),
     "link of nothing": (["plan", *SMALL, "--link-bandwidth", "0"], "link bandwidth"),
+    "images without an end": (["train", "lenet", "--image-size", "99999999"], "--image-size"),
     "more than the data has": (["train", "lenet", "--batch", "2000"], "1437 images"),
     "missing data": (["train", *SMALL, "--data", "cifar10:none"], "cannot be read"),
     "no checkpoint": (["train", *SMALL, "--resume", "none.safetensors"], "no checkpoint"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 
 import pytest
 
@@ -73,6 +74,24 @@ def test_a_broken_calibration_is_named(tmp_path, text):
     path.write_text(text)
     with pytest.raises(ConfigError, match="calibration"):
         load_calibration(path)
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        {"issue_us": math.nan}, {"latency_us": -1.0}, {"interference": math.inf},
+        {"call_overhead_us": math.nan}, {"profile": {"Relu()(1,1)": -3.0}}, {"profile": [3.0]},
+        {"device_bytes": 0}, {"device_bytes": "much"}, {"host_bytes": -1}, {"flops_per_us": "fast"},
+        {"link": "wire"}, {"colour": "red"},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_calibration_of_numbers_that_are_none_is_refused(tmp_path, field):
+    path = tmp_path / "c.json"
+    rates = {"name": "m", "flops_per_us": 1e5, "memory_bytes_per_us": 1e4, "link_bytes_per_us": 1e3}
+    path.write_text(json.dumps({"version": 1, "machine": {**rates, **field}}))
+    with pytest.raises(ConfigError, match="not a calibration"):
+        machine(str(path))
 
 
 def test_a_calibration_with_a_rate_of_zero_is_refused(tmp_path):
