@@ -78,6 +78,7 @@ class Bug(NamedTuple):
         right, wrong: the text as it is, and with the bug.
         laws: that may kill it; which one does depends on what is tried first.
         backend: on which it is found.
+        seed: of programs among which it is found soon.
     """
 
     make: Make
@@ -87,6 +88,7 @@ class Bug(NamedTuple):
     wrong: str
     laws: str
     backend: str = "strict"
+    seed: int = 0
 
 
 _FREE_ONCE = """\
@@ -104,19 +106,20 @@ _UNWIND = """\
 BUGS: dict[str, Bug] = {
     # Waiting.
     "NO_EVENT_WAIT: chunks are mapped over a range in use (TensorRT-LLM 11641)": Bug(
-        va, Homes, "put", "if ((lo <= slots) & (slots < hi)).any()", "if False", "P5 P4",
+        va, Homes, "put", "if ((lo <= slots) & (slots < hi)).any()", "if False", "P5 P4", seed=1,
     ),
     "STREAM_WAIT_NOT_HOST_SYNC: a range goes while the host has not seen its end (openvm 362)": Bug(
-        va, Homes, "drop", "self.wait([", "([", "P5",
+        va, Homes, "drop", "self.wait([", "([", "P5", seed=8,
     ),
     "the same in va-paper, which lets every range go": Bug(
         va_paper, Homes, "wait", "event.wait()", "pass", "P5",
     ),
     "IGNORE_RECORD_USE: only the writer of a block is waited for (vllm 43020)": Bug(
-        va, VirtualAddressing, "free", "= tuple(after)", "= tuple(after[-1:])", "P5",
+        va, VirtualAddressing, "free", "= tuple(after)", "= tuple(after[-1:])", "P5", seed=7,
     ),
     "only the first reader of a part is waited for": Bug(
         va, VirtualAddressing, "unmap_range", "= tuple(after)", "= tuple(after[:1])", "P5 P4",
+        seed=1,
     ),
     "va-paper waits for one reader": Bug(
         va_paper, PaperVirtualAddressing, "free", "= tuple(after)", "= tuple(after[:1])", "P5",
@@ -124,13 +127,14 @@ BUGS: dict[str, Bug] = {
     # Aliases.
     "nnabla (a): a range is used again while some of its chunks are in use elsewhere": Bug(
         va, Homes, "find", "all(map(room.is_free, home.runs))", "home.mapped() <= room.free",
-        "V3 P16 P4 P9 P10 P1",
+        "V3 P16 P4 P9 P10 P1", seed=3,
     ),
     "a part takes the chunk that is mapped there, whoever holds it now": Bug(
         va, VirtualAddressing, "map_range", "& ~self._room.held[there]", "", "V3 P16 P4 P9 P10",
+        seed=2,
     ),
     "a range is found while a block lives in it": Bug(
-        va, Homes, "find", "not home.live and all(", "all(", "P1 V3 P16 P10",
+        va, Homes, "find", "not home.live and all(", "all(", "P1 V3 P16 P10", seed=5,
     ),
     # Mapping.
     "NO_SET_ACCESS: a mapping is used without access": Bug(
@@ -145,6 +149,7 @@ BUGS: dict[str, Bug] = {
     ),
     "chunks are mapped over mappings, as Linux does": Bug(
         va, DriverMemory, "map", "    self._unmap(base, first, last)\n    table", "    table", "P5",
+        seed=13,
     ),
     "nnabla (d): a range that cannot be mapped keeps its addresses": Bug(
         va, Homes, "make", "self._memory.release(address)", "pass", "P8",
@@ -164,7 +169,7 @@ BUGS: dict[str, Bug] = {
         va, VirtualAddressing, "_put_others", "self._room.give(kept)", "pass", "P8 P16",
     ),
     "everything is mapped anew each time": Bug(
-        va, Homes, "find", "return home", "return None", "V4 P13",
+        va, Homes, "find", "return home", "return None", "V4 P13", seed=8,
     ),
     "va-paper leaves a range mapped that it gives up": Bug(
         va_paper, DriverMemory, "release", "self._unmap(address, 0, slots)", "pass", "P5",
@@ -180,7 +185,7 @@ BUGS: dict[str, Bug] = {
     ),
     "STALE_REQUESTED, nnabla (b): memory used again counts as it was": Bug(
         BestFit, BestFit, "allocate", "self._books.move(nbytes, size, growth)",
-        "self._books.move(nbytes if growth else size, size, growth)", "P7",
+        "self._books.move(nbytes if growth else size, size, growth)", "P7", seed=1,
     ),
     "nnabla (c): what is free in between is not counted": Bug(
         BestFit, Books, "stats", "cached = self.reserved - self.granted - self.pending",

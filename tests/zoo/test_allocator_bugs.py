@@ -49,7 +49,7 @@ def an_ordinary_test(make):
 
 def killer(bug) -> str | None:
     """The law that kills an allocator; None: it lives."""
-    failure = find_failure(bug.make, EXAMPLES, 0, [bug.backend], shortest=False)
+    failure = find_failure(bug.make, EXAMPLES, bug.seed, [bug.backend], shortest=False)
     return None if failure is None else failure.law or str(failure)
 
 
