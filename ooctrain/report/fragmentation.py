@@ -20,7 +20,7 @@ from ooctrain.experiments.fragmentation import (
 from ooctrain.report.charts import Curve, curves_svg, stacked_svg
 from ooctrain.units import GIB, format_bytes, format_us
 
-COLUMN_WIDTHS = (11, 5, 17, 15, 8, 5, 12)
+COLUMN_WIDTHS = (13, 5, 17, 15, 8, 5, 12)
 
 
 def budget_table(rows: Sequence[LargestBudget], *, header: bool = True) -> Table:
