@@ -55,8 +55,10 @@ def step_us(step: Callable[[], object], rounds: int) -> float:
     return median(times[2:])
 
 
-def walk_us(trainer: oc.Trainer, x: np.ndarray, y: np.ndarray, rounds: int) -> tuple[float, float]:
-    """(us of a step without its kernels, us an instruction): everything but `launch`."""
+def walk_us(
+    trainer: oc.Trainer, x: np.ndarray, y: np.ndarray, rounds: int
+) -> tuple[float, float, int]:
+    """Everything but `launch`: (us of a step, us an instruction, mappings changed meanwhile)."""
     trainer.step(x, y)
     prepared = trainer.prepared
     session = trainer._residence.session(  # the executor's own door is not meant for users
@@ -65,8 +67,11 @@ def walk_us(trainer: oc.Trainer, x: np.ndarray, y: np.ndarray, rounds: int) -> t
     session.device.launch = lambda *_: None
     inputs = oc.prepare.input_values(prepared.plan.trace, x, y)
     scalars = {"lr": 1e-6, "step": 0, "seed": 0}
+    before = session.allocator.stats()
     whole_us = step_us(lambda: session.run_step(inputs, scalars), rounds)
-    return whole_us, whole_us / len(prepared.plan.schedule)
+    after = session.allocator.stats()
+    changes = after.maps + after.unmaps - before.maps - before.unmaps
+    return whole_us, whole_us / len(prepared.plan.schedule), changes
 
 
 def main(arguments: Sequence[str] = (), *, quick: bool = False) -> dict:
@@ -89,24 +94,24 @@ def main(arguments: Sequence[str] = (), *, quick: bool = False) -> dict:
                 with make_trainer(build(), budget, allocator, options.threads) as trainer:
                     real_us = step_us(lambda t=trainer, x=x: t.step(x, labels), options.rounds)
                     line = trainer.timeline
-                    whole_us, each_us = walk_us(trainer, x, labels, options.rounds)
+                    whole_us, each_us, changes = walk_us(trainer, x, labels, options.rounds)
                     results.append({
                         "list": name, "budget": budget or "in-core", "allocator": allocator,
                         "instructions": len(trainer.plan.schedule), "step_us": real_us,
-                        "walk_us": whole_us, "instruction_us": each_us,
+                        "walk_us": whole_us, "instruction_us": each_us, "changes": changes,
                         "idle_share": line.stall_us / line.makespan_us,
                     })  # fmt: skip
     rows = [
         [
             f"{r['list']}, {r['budget']}", r["allocator"], str(r["instructions"]),
             f"{r['instruction_us']:.1f}", f"{TARGET_US:.0f}", f"{r['walk_us'] / 1e3:.1f}",
-            f"{r['step_us'] / 1e3:.1f}", f"{100 * r['idle_share']:.0f} %",
+            f"{r['step_us'] / 1e3:.1f}", f"{100 * r['idle_share']:.0f} %", str(r["changes"]),
             verdict(r["instruction_us"] < TARGET_US),
         ]
         for r in results
     ]  # fmt: skip
     header = ["list", "allocator", "instructions", "us each", "wanted", "walk ms", "step ms",
-              "no call runs", ""]  # fmt: skip
+              "no call runs", "mappings changed", ""]  # fmt: skip
     print(table(header, rows))
     missed = [f"{r['list']} {r['budget']} {r['allocator']}" for r in results
               if r["instruction_us"] >= TARGET_US]  # fmt: skip
