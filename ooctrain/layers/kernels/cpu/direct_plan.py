@@ -183,11 +183,14 @@ class _Cut(NamedTuple):
     items: int
 
 
-def _cut(shape: ConvShape, rows: _Grid, columns: _Grid, taps: _Taps, in_size: int, in_c: int,
-         all_panels: int) -> _Cut:  # fmt: skip
+def _cut(
+    shape: ConvShape, rows: _Grid, columns: _Grid, taps: _Taps, *, backward: bool, all_panels: int
+) -> _Cut:
+    (in_h, in_w, in_c), _ = shape.ends(backward=backward)
     pixels = shape.n * rows.count * columns.count
     weights = all_panels * taps.count * taps.run * PANEL
-    private = not taps.copied and pixels <= PRIVATE_PIXELS and weights > shape.n * in_size
+    large = weights > shape.n * in_h * in_w * in_c
+    private = large and not taps.copied and pixels <= PRIVATE_PIXELS
     # Source pixels of a block should stay in the second-level cache beside a panel of weights.
     target = PRIVATE_PIXELS if private else max(48, min(256, 98304 // in_c))
     block_images, block_rows = cut_blocks(shape.n, rows.count, columns.count, target)
@@ -210,7 +213,7 @@ def _plan_correlation(
     taps = _taps_of(shape, rows, columns, backward=backward)
     panels = ceil_div(out_cg, PANEL)
     all_panels = panels * shape.groups
-    cut = _cut(shape, rows, columns, taps, in_h * in_w * in_c, in_c, all_panels)
+    cut = _cut(shape, rows, columns, taps, backward=backward, all_panels=all_panels)
     (low_h, high_h), (low_w, high_w) = _tap_range(rows), _tap_range(columns)
     window_h, window_w, window_floats = in_h, in_w, 0
     if taps.copied:
