@@ -163,23 +163,26 @@ def test_interrupt_leaves_the_pool_whole(pool):
     assert (hits == 1).all()
 
 
+def workers_of(pool: ThreadPool) -> list[threading.Thread]:
+    return list(pool._team._workers)
+
+
 def test_close_and_forgetting_end_the_workers():
     """`close` joins the threads and may be repeated; a pool that nobody holds ends them too."""
-    before = threading.active_count()
     pool, forgotten = ThreadPool(3), ThreadPool(2)
-    assert threading.active_count() == before + 3
+    closed, left = workers_of(pool), workers_of(forgotten)
+    assert (len(closed), len(left)) == (2, 1)
+    assert all(worker.is_alive() for worker in closed + left)
     pool.close()
     pool.close()
-    assert threading.active_count() == before + 1
+    assert not any(worker.is_alive() for worker in closed)
     hits = np.zeros(9, np.int64)
     pool.run(count_items, 9, 1, hits, np.zeros(9, np.int64))
     assert (hits == 1).all(), "a closed pool leaves the work to its caller"
     del forgotten
     gc.collect()
-    deadline = time.monotonic() + 10
-    while threading.active_count() > before and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert threading.active_count() == before
+    left[0].join(60)
+    assert not left[0].is_alive()
 
 
 PROCESS = """
