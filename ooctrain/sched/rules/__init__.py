@@ -56,6 +56,11 @@ RULES: Mapping[str, Rule] = {
     "R107": Rule(
         "start: everything is somewhere", shape.start_is_complete, "start_device = start_host = ()"
     ),
+    "R108": Rule(
+        "the region is counted",
+        shape.region_is_counted,
+        "a trace after pin_small, granule.fixed_bytes 0",
+    ),
     "R201": Rule(
         "inputs are resident", residency.inputs_resident, "Run f(x) -> y; Free y; Run g(y)"
     ),
@@ -133,6 +138,6 @@ BEFORE: Mapping[type, tuple[str, ...]] = {
     Free: (*_RANGE, "R204"),
     Fence: (),
 }
-AT_START = ("R106", "R107")
+AT_START = ("R106", "R107", "R108")
 AT_END = ("R401", "R405", "R406", "R407")
 CLAIMS = ("R501", "R502", "R503", "R504")

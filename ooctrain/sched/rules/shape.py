@@ -6,6 +6,7 @@ said without knowing what came before. Source: DESIGN section 4. Read next: `res
 
 from __future__ import annotations
 
+from ooctrain.rewrite.small import region
 from ooctrain.sched.rules.state import OTHER_TRACE, Problem, State, by_variable
 from ooctrain.sched.schedule import End, Free, Instruction, Range, Run, SwapIn, SwapOut
 
@@ -120,3 +121,15 @@ def _start_range_problem(state: State, side: str, entry: Range) -> Problem | Non
         if problem:
             return problem
     return None
+
+
+def region_is_counted(state: State) -> Problem | None:
+    """What is pinned lies in a region that the granule's constant stands for."""
+    size, counted = region(state.trace).size_bytes, state.schedule.granule.fixed_bytes
+    if size <= counted:
+        return None
+    return Problem(
+        "the region of small objects is larger than what the ledger counts for it",
+        f"{size} bytes are pinned, fixed_bytes is {counted}",
+        "plan with the granule of rewrite.small.with_region",
+    )
