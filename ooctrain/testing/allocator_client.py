@@ -11,36 +11,20 @@ numbered as in `allocator_laws.py`, where each is stated. Read next: `check_allo
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
 
 from ooctrain.alloc.base import Allocator, Block
 from ooctrain.errors import ConfigError, DriverError, InvalidFree, OoctrainError, OutOfDeviceMemory
 from ooctrain.testing.allocator_grounds import STREAMS, Ground, Reached
+from ooctrain.testing.allocator_held import Held, difference, reaching
 from ooctrain.testing.allocator_laws import MAPPED_ONCE, Broken, Step, View, hold, own_laws
 from ooctrain.testing.allocator_requests import Request
 
 WRONG_SIZES = (0, -1, 1.5, 2**63, None, True)
 ALIGN_BYTES = 64  # kernels use vector instructions on whole cache lines
 _MARKS = 250
-
-
-@dataclass(slots=True, eq=False)
-class Held:
-    """A live block: which granules of it are held (None: all), their marks, and the latest work."""
-
-    block: Block
-    marks: dict[int, int] | None
-    mark: int = 0
-    wrote: Reached | None = None
-    reads: list[Reached] = field(default_factory=list)
-
-    def uses(self) -> list[Reached]:
-        """The events of all work that may still use the block."""
-        return [*self.reads, *([self.wrote] if self.wrote else [])]
 
 
 class Client:
@@ -103,7 +87,7 @@ class Client:
         granted = self.allocator.granule.granted(nbytes)
         hold("P2", block.granted_bytes == granted >= nbytes, f"{block.granted_bytes} B granted "
              f"for {nbytes} B, the granule says {granted} B")  # fmt: skip
-        held = Held(block, None)
+        held = Held(block, self._unit, None)
         self._welcome(held)
         self._claim_waits(request.stream)
         self._put(held, [(0, nbytes)], request.stream)
@@ -135,7 +119,7 @@ class Client:
         block = self._obtain(0, lambda: ranged.reserve(nbytes, f"r{self._made}"))
         if block is not None:
             hold("P2", block.granted_bytes == 0, "a reserved block holds something")
-            self._welcome(Held(block, {}))
+            self._welcome(Held(block, self._unit, {}))
 
     def _claim(self, request: Request) -> None:
         found = self._part(request)
@@ -154,7 +138,7 @@ class Client:
             return
         hold("P10", not taken, "a part that is held already is given again")
         self._claim_waits(request.stream)
-        self._put(held, [self._bytes_of(held, g) for g in granules], request.stream)
+        self._put(held, [held.bytes_of(g) for g in granules], request.stream)
 
     def _release(self, request: Request) -> None:
         found = self._part(request)
@@ -205,7 +189,7 @@ class Client:
     def _write(self, request: Request) -> None:
         held = self._pick(request)
         if held is not None and held.wrote is not None:
-            self._put(held, self._ranges(held), request.stream)
+            self._put(held, held.ranges(), request.stream)
 
     def _again(self, request: Request) -> None:
         foreign = Block(1, ALIGN_BYTES, 1, self._unit, "foreign")
@@ -316,7 +300,7 @@ class Client:
                 for key, count in before[1].items():
                     after[1][key] = max(after[1][key], count)
                 hold("P8", after == before, f"a refused {error.call} leaves something behind: "
-                     f"{_difference(before, after)}")  # fmt: skip
+                     f"{difference(before, after)}")  # fmt: skip
                 self.allocator.check()
             except OutOfDeviceMemory:
                 self._check_refusal(nbytes)
@@ -379,7 +363,7 @@ class Client:
             self._ground.wait(stream, event)
         # A mark of its own for each write, so that bytes of another one are never taken for it.
         held.mark = held.mark % _MARKS + 1 if held.mark else self._made % _MARKS + 1
-        with _reaching(held.block):
+        with reaching(held.block):
             for lo, hi in ranges:
                 self._ground.fill(held.block.address + lo, hi - lo, held.mark, stream)
                 if held.marks is not None:
@@ -389,10 +373,10 @@ class Client:
         self._read(held, stream)
 
     def _read(self, held: Held, stream: int) -> None:
-        for lo, hi in self._ranges(held):
+        for lo, hi in held.ranges():
             mark = held.mark if held.marks is None else held.marks[lo // self._unit]
             address, what = held.block.address + lo, f"bytes [{lo}, {hi}) of {held.block.tag}"
-            with _reaching(held.block):
+            with reaching(held.block):
                 self._ground.expect(address, hi - lo, mark, stream, what)
         held.reads.append(self._ground.event(stream))
 
@@ -414,18 +398,8 @@ class Client:
         slots = -(-held.block.requested_bytes // self._unit)
         first = request.lo % slots
         granules = range(first, min(slots, first + request.count))
-        lo, hi = granules[0] * self._unit, self._bytes_of(held, granules[-1])[1]
+        lo, hi = granules[0] * self._unit, held.bytes_of(granules[-1])[1]
         return held, granules, (lo, hi)
-
-    def _bytes_of(self, held: Held, granule: int) -> tuple[int, int]:
-        lo = granule * self._unit
-        return lo, min(lo + self._unit, held.block.requested_bytes)
-
-    def _ranges(self, held: Held) -> list[tuple[int, int]]:
-        """[lo, hi) of the bytes that are held."""
-        if held.marks is None:
-            return [(0, held.block.requested_bytes)]
-        return [self._bytes_of(held, granule) for granule in sorted(held.marks)]
 
     # Books.
 
@@ -448,7 +422,7 @@ class Client:
         self.allocator.check()
         stats = self.allocator.stats()
         granted = sum(h.block.granted_bytes for h in self.live)
-        wanted = sum(hi - lo for h in self.live for lo, hi in self._ranges(h))
+        wanted = sum(hi - lo for h in self.live for lo, hi in h.ranges())
         hold("P7", stats.granted_bytes == granted, f"granted {stats.granted_bytes} B, the blocks "
              f"have {granted} B")  # fmt: skip
         hold("P7", stats.requested_bytes == wanted, f"requested {stats.requested_bytes} B, the "
@@ -461,25 +435,3 @@ class Client:
         peak = (stats.peak_requested_bytes, stats.peak_granted_bytes, stats.peak_reserved_bytes)
         self._peak = tuple(map(max, zip(self._peak, (wanted, granted, total), strict=True)))  # type: ignore[assignment]
         hold("P7", all(a <= b for a, b in zip(self._peak, peak, strict=True)), "a peak is too low")
-
-
-@contextmanager
-def _reaching(block: Block) -> Iterator[None]:
-    """Work on a block that the driver refuses breaks P5."""
-    try:
-        yield
-    except DriverError as error:
-        raise Broken("P5", f"{block.tag} cannot be used: {error.what} {error.numbers}") from error
-
-
-def _difference(before: Any, after: Any) -> str:
-    """Where two nested values differ first."""
-    if isinstance(before, dict) and isinstance(after, dict):
-        for key in {**before, **after}:
-            if before.get(key) != after.get(key):
-                return f"{key}: {_difference(before.get(key), after.get(key))}"
-    if isinstance(before, tuple) and isinstance(after, tuple) and len(before) == len(after):
-        for left, right in zip(before, after, strict=True):
-            if left != right:
-                return _difference(left, right)
-    return f"{before!r} -> {after!r}"
