@@ -1,8 +1,8 @@
 """window-cyclic: paper 000's window, and four things that it leaves open.
 
 In: a trace, a budget, a machine. Out: the fastest of several window lists. The one idea: the walk
-of `window.py` has free choices; make them by what a step costs in the simulator. In the order in
-which they are tried here:
+of `window_walk.py` has free choices; make them by what a step costs in the simulator. In the order
+in which they are tried here:
 
 1. `resident`: parameters and optimizer slots may stay on the device (the authors swap them like all
    else in every step).
@@ -15,7 +15,7 @@ which they are tried here:
    for Swap-out").
 
 Each can be switched off alone; without all four this is `window:persistent=host`. Source: ours,
-after paper 000, sections 3 and 6. Read next: `window.py` for the walk, `belady.py`.
+after paper 000, sections 3 and 6. Read next: `window_walk.py`, `belady.py`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ from ooctrain.cost import Machine
 from ooctrain.sched.base import ListWriter, fastest, infeasible, make_plan
 from ooctrain.sched.schedule import BYTES, Granule, Plan
 from ooctrain.sched.sequence import VariableSequence
-from ooctrain.sched.window import DEFAULT_SIZE, Walk, walk
+from ooctrain.sched.window import DEFAULT_SIZE
+from ooctrain.sched.window_walk import Walk, walk
 from ooctrain.trace import Trace
 
 SIZES = (0.75, 1.0, 2.5)

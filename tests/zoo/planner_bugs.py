@@ -24,7 +24,8 @@ from ooctrain.sched.lower import NEVER, _Engine
 from ooctrain.sched.lru import _Cache
 from ooctrain.sched.naive import Naive
 from ooctrain.sched.schedule import End, Free, Run
-from ooctrain.sched.window import Walk, Window
+from ooctrain.sched.window import Window
+from ooctrain.sched.window_walk import Walk
 from ooctrain.trace import Trace
 
 Plant = Callable[[pytest.MonkeyPatch], None]
