@@ -31,11 +31,14 @@ FRESH, FREED = 0xFF, 0x7F
 
 
 class Limited(Wrapper):
-    """Reserves no more than so many bytes at a time, however large the arena is.
+    """Grants no more than so many bytes at a time, however large the arena is.
+
+    Holes that the inner allocator leaves are its arena's, not the limit's: they count as held up
+    only as far as the limit reaches.
 
     Args:
         inner: the allocator that does it.
-        limit_bytes: of all that is granted or lies in holes.
+        limit_bytes: of all that is granted or pending.
 
     Raises:
         ConfigError: a limit below 1.
@@ -51,12 +54,7 @@ class Limited(Wrapper):
     def allocate(self, nbytes: int, tag: str = "") -> Block:
         """Raises OutOfDeviceMemory beyond the limit."""
         self._expect_room(nbytes, tag)
-        block = self.inner.allocate(nbytes, tag)
-        if self.inner.stats().reserved_bytes > self.budget_bytes:
-            # It grew the arena's used part, so giving it back leaves no trace.
-            self.inner.free(block)
-            raise self._beyond(nbytes, tag)
-        return block
+        return self.inner.allocate(nbytes, tag)
 
     def map_range(self, block: Block, lo: int, hi: int) -> None:
         """Raises OutOfDeviceMemory beyond the limit."""
@@ -64,13 +62,21 @@ class Limited(Wrapper):
         super().map_range(block, lo, hi)
 
     def stats(self) -> Stats:
-        """The inner allocator's; what is free is what the limit leaves."""
-        stats = self.inner.stats()
-        free = min(stats.free_bytes, self.budget_bytes - stats.granted_bytes - stats.pending_bytes)
-        return replace(stats, free_bytes=free, largest_bytes=min(stats.largest_bytes, free))
+        """The inner allocator's, as far as the limit reaches."""
+        stats, limit = self.inner.stats(), self.budget_bytes
+        held = stats.granted_bytes + stats.pending_bytes
+        free = min(stats.free_bytes, limit - held)
+        cached = min(stats.cached_bytes, limit - held)
+        return replace(
+            stats, cached_bytes=cached, reserved_bytes=held + cached,
+            peak_cached_bytes=min(stats.peak_cached_bytes, limit),
+            peak_reserved_bytes=min(stats.peak_reserved_bytes, limit),
+            free_bytes=free, largest_bytes=min(stats.largest_bytes, free),
+        )  # fmt: skip
 
     def _expect_room(self, nbytes: int, tag: str) -> None:
-        size, held = size_of(nbytes), self.inner.stats().granted_bytes
+        stats = self.inner.stats()
+        size, held = size_of(nbytes), stats.granted_bytes + stats.pending_bytes
         # What is no size at all is for the inner allocator to refuse.
         if size and held + self.granule.granted(size) > self.budget_bytes:
             raise self._beyond(nbytes, tag)

@@ -101,7 +101,7 @@ def test_ranges_work_if_the_inner_allocator_has_them_and_else_say_so(name):
             act(NESTS[name](best_fit()))
 
 
-def test_limited_counts_holes_and_leaves_no_trace():
+def test_limited_counts_what_is_granted_and_refusing_leaves_no_trace():
     limited = Limited(best_fit(), 4 * 512 + 100)
     assert limited.budget_bytes == 4 * 512
     a, b, c = (limited.allocate(512, name) for name in "abc")
@@ -109,8 +109,9 @@ def test_limited_counts_holes_and_leaves_no_trace():
     before, stats = limited.snapshot(), limited.stats()
     assert (stats.free_bytes, stats.largest_bytes) == (2 * 512, 2 * 512)
     with pytest.raises(OutOfDeviceMemory, match=r"over the limit of 2.00 KiB"):
-        limited.allocate(2 * 512)  # granted would be 4 sectors, reserved 5
-    assert limited.snapshot() == before
+        limited.allocate(3 * 512)
+    assert (limited.snapshot(), limited.stats()) == (before, stats)
+    assert stats.reserved_bytes == stats.granted_bytes + stats.cached_bytes <= limited.budget_bytes
     limited.allocate(512)
     limited.allocate(512)
     with pytest.raises(OutOfDeviceMemory):
@@ -121,6 +122,13 @@ def test_limited_counts_holes_and_leaves_no_trace():
     assert {x["tag"] for x in limited.snapshot()["blocks"]} >= {a.tag, c.tag}
     with pytest.raises(ConfigError, match="allows nothing"):
         Limited(best_fit(), 0)
+
+
+def test_limited_keeps_the_laws_where_the_inner_allocator_has_holes():
+    def binding(memory):
+        return Limited(BestFit(memory), 9 * PAGE)
+
+    assert check_allocator(binding, examples=40, backends=("strict",)) == 40
 
 
 def test_limited_holds_for_ranges():
