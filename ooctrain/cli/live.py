@@ -86,7 +86,9 @@ def _budget_bar(trainer: Trainer, timeline: Timeline) -> Text:
     prepared = trainer.prepared
     assert prepared is not None
     trace = prepared.plan.trace
-    lasting = sum(trace.variables[v].value_bytes for v in trace.initial if trace.variables[v].persistent)
+    lasting = sum(
+        trace.variables[v].value_bytes for v in trace.initial if trace.variables[v].persistent
+    )
     parts = {"blue": lasting, "yellow": max(0, timeline.peak_bytes - lasting)}
     return memory_bar(parts, prepared.budget_bytes, SPARK_COLUMNS)
 
