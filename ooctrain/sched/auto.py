@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from ooctrain.cost import Machine
 from ooctrain.errors import Infeasible
-from ooctrain.sched.base import HOST_LACKS, Planner, infeasible
+from ooctrain.sched.base import HOST_LACKS, Planner, infeasible, make_plan
 from ooctrain.sched.belady import Belady
 from ooctrain.sched.bounds import lower_bound
 from ooctrain.sched.combined import Combined
@@ -27,6 +27,9 @@ from ooctrain.trace import Trace
 
 #: A plan within this factor of what no list beats is not worth seconds of search.
 NEAR = 1.05
+#: Whoever moves parts of variables is asked for multiples of this (`alloc/virtual.py`'s chunk), so
+#: that a plan made to the byte can be executed too.
+CHUNK_BYTES = 64 << 10
 
 
 def candidates() -> tuple[Planner, ...]:
@@ -64,9 +67,10 @@ class Auto:
             searches = isinstance(planner, Combined)
             if searches and (best is None or best.makespan_us <= NEAR * bound_us):
                 continue
+            ask = _ask_in_chunks if isinstance(planner, Belady | Combined) else type(planner).plan
             try:
-                plan = planner.plan(
-                    trace, budget_bytes, machine, granule=granule, seed=seed,
+                plan = ask(
+                    planner, trace, budget_bytes, machine, granule=granule, seed=seed,
                     host_budget_bytes=host_budget_bytes, time_limit_s=left_s,
                 )  # fmt: skip
             except Infeasible as refusal:
@@ -79,6 +83,20 @@ class Auto:
         if best is None:
             raise _least(refusals, budget_bytes)
         return best
+
+
+def _ask_in_chunks(
+    planner: Planner, trace: Trace, budget_bytes: int, machine: Machine, *, granule: Granule,
+    host_budget_bytes: int | None, seed: int, time_limit_s: float | None,
+) -> Plan:  # fmt: skip
+    """A plan that moves whole chunks, its ledger in the granule that was asked for."""
+    chunks = replace(granule, size_bytes=granule.granted(CHUNK_BYTES))
+    plan = planner.plan(
+        trace, budget_bytes, machine, granule=chunks if granule.ranges else granule, seed=seed,
+        host_budget_bytes=host_budget_bytes, time_limit_s=time_limit_s,
+    )  # fmt: skip
+    schedule = replace(plan.schedule, granule=granule)
+    return make_plan(schedule, trace, machine, plan.notes)
 
 
 def _least(refusals: list[Infeasible], budget_bytes: int) -> Infeasible:

@@ -64,6 +64,8 @@ SCHEDULE = worked_schedule(worked_trace()).to_json()
 def test_what_is_no_schedule_is_refused(path: tuple, value: object):
     if path == ("granule", "ranges") and value is not None:
         return  # anything is true or false
+    if path == ("granule", "fixed_bytes") and value is None:
+        return  # lists written before there was a region have none
     with pytest.raises(ConfigError):
         Schedule.from_json(_damaged(SCHEDULE, path, value))
 
