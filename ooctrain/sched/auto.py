@@ -74,7 +74,8 @@ class Auto:
                     host_budget_bytes=host_budget_bytes, time_limit_s=left_s,
                 )  # fmt: skip
             except Infeasible as refusal:
-                refusals.append(refusal)
+                if ask is not _ask_in_chunks:  # what it needs in chunks says nothing of bytes
+                    refusals.append(refusal)
                 continue
             if best is None or plan.makespan_us < best.makespan_us:
                 best = replace(plan, notes={**plan.notes, "chosen": planner.name})
