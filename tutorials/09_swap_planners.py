@@ -1,0 +1,249 @@
+# %% [markdown]
+# # 09 Swap planners
+#
+# **Goal:** take a swap planner apart into its three decisions: what leaves, when it moves, how much
+# at a time; see which of them is worth most.
+# **Prerequisites:** 04. **Minutes:** 25.
+# **Paper:** 002, sections 3 and 4 (greedy, dynamic program); 000 (window); 001 (LMS).
+#
+# There are a dozen published planners that do nothing but swap. They look very different. They
+# are different answers to the same three questions.
+
+# %%
+import random
+
+from lesson import Lesson
+
+import ooctrain as oc
+from ooctrain.report.charts import Curve, curves_svg
+from ooctrain.report.svg import timelines_svg
+from ooctrain.rewrite import apply_rewrites
+
+lesson = Lesson("09 swap planners")
+
+# %% [markdown]
+# ## What leaves: memory is a cache
+#
+# A call needs its values on the device, as a processor needs its lines in the cache. Two rules say
+# who leaves when room is needed. *Least recently used* looks back. *Belady's rule* looks ahead:
+# whoever is needed last leaves first, and no rule has fewer misses. A training step reads the
+# values of 8 layers forward, then backward. The cache has 4 places. **How many misses has the rule
+# that looks back, over those of the rule that looks ahead?**
+
+# %%
+lesson.cell("two caches")
+
+
+def misses(accesses, places, rule):
+    """How often a value is not there when it is accessed."""
+    there, count = [], 0  # the least recently used first
+    for now, value in enumerate(accesses):
+        if value in there:
+            there.remove(value)
+        else:
+            count += 1
+            if len(there) == places:
+                there.remove(rule(there, accesses[now:]))
+        there.append(value)
+    return count
+
+
+def least_recently_used(there, future):
+    """Looks back."""
+    return there[0]
+
+
+def belady(there, future):
+    """Looks ahead: who is needed last, or never."""
+    return max(there, key=lambda value: future.index(value) if value in future else len(future))
+
+
+layers = list(range(8))
+there_and_back = layers + layers[::-1]
+lesson.predict("misses looking back / ahead, there and back", guess=1.5)
+back, ahead = (misses(there_and_back, 4, rule) for rule in (least_recently_used, belady))
+lesson.reveal("misses looking back / ahead, there and back", back / ahead)
+
+# %% [markdown]
+# No difference! On the way back, what was used last is needed first, so the rule that looks back
+# happens to see the future. It is the shape of training that makes it so. Read the layers in the
+# same order twice, as two *forward* passes do, and see.
+
+# %%
+lesson.cell("the same layers, twice forward")
+lesson.predict("misses looking back / ahead, twice forward", guess=1.5)
+round_and_round = layers + layers
+back_twice, ahead_twice = (
+    misses(round_and_round, 4, rule) for rule in (least_recently_used, belady)
+)
+lesson.reveal("misses looking back / ahead, twice forward", back_twice / ahead_twice)
+
+# %% [markdown]
+# ## When it moves
+#
+# The planner `lru` is demand paging, as CUDA's Unified Memory does it: a call that lacks something
+# stops the step until it is there. `belady` moves the same bytes, each as soon as it may. On the
+# chain of tutorial 04 with a budget of 600 bytes: **how many times longer does `lru` take?**
+
+# %%
+lesson.cell("the same bytes, at other times")
+stages = 8
+chain = oc.chain(
+    x=[100] * (stages + 1),
+    y=[100] * (stages + 1),
+    u_forward=[10] * stages,
+    u_backward=[20] * stages,
+    extra_forward=[0] * stages,
+    extra_backward=[0] * stages,
+)
+machine = oc.Machine("toy", 1, 1, link_bytes_per_us=10, link="duplex")
+lesson.predict("lru / belady, makespan", guess=1.1)
+timelines = {}
+for name in ("lru:page_bytes=1", "vdnn-all", "belady"):
+    plan = oc.plan(chain, 600, name, machine)
+    timelines[name] = oc.simulate(plan.schedule, plan.trace, machine)
+    moved = timelines[name].bytes_out
+    print(f"      {name:<16} {plan.makespan_us:5.0f} us, {moved} bytes out")
+paging, careful = timelines["lru:page_bytes=1"], timelines["belady"]
+lesson.reveal("lru / belady, makespan", paging.makespan_us / careful.makespan_us)
+lesson.picture("09_when.svg", timelines_svg(timelines, budget_bytes=600))
+
+# %% [markdown]
+# The picture shows it: `lru` has the link idle while it computes, and computes nothing while the
+# link works. `vdnn-all` copies beside the computation, but waits after each layer, and copies
+# everything, needed or not.
+#
+# ## Which, when stages are not alike
+#
+# With whole values there is a choice again. Paper 002's `greedy` sends away the first activations
+# of the chain until there is room: they have the longest way round. `dynprog` looks for the set
+# with the least idle time. Over 40 random chains, with a quarter of the memory: **in which share of
+# them is `dynprog` faster?**
+
+# %%
+lesson.cell("greedy against the dynamic program")
+
+
+def random_chain(rng, stages=7):
+    """A chain whose stages differ in size and time."""
+    sizes = [rng.randint(10, 100) for _ in range(stages + 1)]
+    times = [rng.randint(2, 12) for _ in range(stages)]
+    return oc.chain(
+        x=sizes,
+        y=sizes,
+        u_forward=times,
+        u_backward=[2 * time for time in times],
+        extra_forward=[0] * stages,
+        extra_backward=[0] * stages,
+    )
+
+
+lesson.predict("share of chains on which dynprog wins", guess=0.5)
+half_duplex = oc.Machine("one way at a time", 1, 1, link_bytes_per_us=6, link="shared")
+faster, slower, gains = 0, 0, []
+for number in range(40):
+    step = random_chain(random.Random(number))
+    view = oc.chain_view(step, half_duplex)
+    least, most = view.minimum()[0], view.peak()[0]
+    budget = least + (most - least) // 4
+    times = {
+        name: oc.plan(step, budget, name, half_duplex).makespan_us for name in ("greedy", "dynprog")
+    }
+    faster += times["dynprog"] < times["greedy"]
+    slower += times["dynprog"] > times["greedy"]
+    gains.append(times["greedy"] / times["dynprog"])
+lesson.reveal("share of chains on which dynprog wins", faster / 40)
+print(f"    it loses on {slower}; greedy takes up to {max(gains):.2f} times as long")
+
+# %% [markdown]
+# Rarely, on chains like these; where it is, by up to an eighth. And it may lose a little: it plans
+# in a model in which values leave in order and come back in order, and then the list is written
+# for the real machine. If values could be cut, `greedy` would be the best rule there is (paper 002
+# proves it).
+#
+# ## How much at a time
+#
+# Nobody says that a value must move as a whole. `belady` takes exactly as many bytes as lack, and
+# cuts them into pieces, so that the first ones make room while the last ones still travel. Without
+# pieces it is a planner of whole activations like the others. ResNet-18 on a V100 over PCIe, at
+# half the memory: **how many times longer does it take with whole activations?**
+
+# %%
+lesson.cell("whole activations against pieces")
+model = oc.models.build("resnet18", num_classes=1000, stem="imagenet")
+trace = apply_rewrites(oc.trace(model, (256, 3, 224, 224), threads=1), ("fuse", "share_storage"))
+lesson.predict("whole / pieces, makespan", guess=1.05)
+whole = oc.plan(trace, "50%", "belady", "v100-pcie", oc.Granule(1, ranges=False))
+pieces = oc.plan(trace, "50%", "belady", "v100-pcie")
+lesson.reveal("whole / pieces, makespan", whole.makespan_us / pieces.makespan_us)
+
+# %% [markdown]
+# ## All of them on one network
+#
+# The same network at four budgets, as multiples of the time that the computation alone takes. A
+# line that ends on the left says: the planner finds nothing there.
+
+# %%
+lesson.cell("planners against the budget")
+names = ("lru", "vdnn-all", "lms-auto", "window-cyclic", "belady")
+shares = (10, 25, 50, 75)
+in_core = oc.plan(trace, 1 << 40, "keep-all", "v100-pcie").makespan_us
+slowdown = {}
+for name in names:
+    for share in shares:
+        try:
+            found = oc.plan(trace, f"{share}%", name, "v100-pcie").makespan_us / in_core
+        except oc.Infeasible:
+            found = None
+        slowdown[name, share] = found
+    row = (slowdown[name, share] for share in shares)
+    print(f"      {name:<14}", *(f"{value:6.2f}" if value else "     -" for value in row))
+lesson.picture(
+    "09_planners.svg",
+    curves_svg(
+        "ResNet-18, batch 256, PCIe: times the in-core step",
+        [Curve(name, [(share, slowdown[name, share]) for share in shares]) for name in names],
+        x_axis="budget, % between the least and the peak",
+        y_axis="makespan / in-core",
+    ),
+)
+
+# %% [markdown]
+# `vdnn-all` is a flat line: it moves everything, whatever the budget. The order of the others is
+# the order of the questions: when (`lru` against all), how much (`belady` against all).
+#
+# ## Exercises
+#
+# 1. Layers 0 1 2 3, there and back, a cache of 2 places: how many misses has Belady's rule?
+# 2. Layers 0 1 2, three times forward, 2 places, least recently used: how many misses?
+# 3. On the chain at 600 bytes, how slow may the link get (bytes per us, whole) before `belady`
+#    takes longer than 240 us?
+
+# %%
+lesson.cell("exercises")
+
+
+def hidden(bytes_per_us):
+    """Whether the link hides all transfers of the chain."""
+    link = oc.Machine("toy", 1, 1, link_bytes_per_us=bytes_per_us, link="duplex")
+    return oc.plan(chain, 600, "belady", link).makespan_us == 240
+
+
+slowest = next(rate for rate in range(1, 20) if hidden(rate))
+lesson.exercise("1. misses there and back", lambda a: a == 6, None)
+lesson.exercise("2. misses three times forward", lambda a: a == 9, None)
+lesson.exercise("3. the slowest link", lambda a: a == slowest, None)
+
+# %%
+assert back == ahead == 12
+assert back_twice > ahead_twice
+assert misses([0, 1, 2, 3, 3, 2, 1, 0], 2, belady) == 6
+assert misses([0, 1, 2] * 3, 2, least_recently_used) == 9
+assert paging.bytes_out == careful.bytes_out, "the same bytes"
+assert paging.makespan_us > careful.makespan_us == 240
+assert 0 < faster / 40 < 0.5
+assert max(gains) > 1.05
+assert whole.makespan_us > 1.1 * pieces.makespan_us
+assert all(slowdown["belady", share] <= slowdown["lru", share] for share in shares)
+assert len({round(slowdown["vdnn-all", share], 3) for share in shares}) == 1
+print("\nall asserts passed")

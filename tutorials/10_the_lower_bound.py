@@ -1,0 +1,190 @@
+# %% [markdown]
+# # 10 The lower bound
+#
+# **Goal:** know how fast a step could be at best, without knowing the best plan; see what a bound
+# says and what it does not.
+# **Prerequisites:** 04, 09. **Minutes:** 25.
+# **Paper:** 002, section 3.3 (proposition 3) and its fractional relaxation.
+#
+# "Our planner is 20 % faster than theirs" says little: both may be far from what is possible. A
+# bound is a makespan that *no* schedule beats. A plan close to it needs no further work; one far
+# from it is bad, or the bound is.
+
+# %%
+import random
+
+from lesson import Lesson
+
+import ooctrain as oc
+from ooctrain.report.charts import Curve, curves_svg
+from ooctrain.rewrite import apply_rewrites
+from ooctrain.sched.bounds import compute_us, per_call_link_us, proposition_3_us
+from ooctrain.sched.budget import resolve_budget, trace_minimum_bytes, trace_peak_bytes
+from ooctrain.sched.fluid import fluid_bound
+from ooctrain.testing.exact import exact_makespan_us
+from ooctrain.testing.tiny_steps import tiny_step
+from ooctrain.units import Granule
+
+lesson = Lesson("10 the lower bound")
+
+# %% [markdown]
+# ## Bytes that must move
+#
+# Eight stages of 100 bytes, 10 us forward, 20 us backward, on a link of 2 bytes per us that goes
+# one way at a time. In the last backward stage 1100 bytes are needed, and we have 600. So 500
+# bytes must go out before it and come back after it: proposition 3 of paper 002. **What is the
+# bound, in us?**
+
+# %%
+lesson.cell("proposition 3 by hand")
+stages = 8
+chain = oc.chain(
+    x=[100] * (stages + 1),
+    y=[100] * (stages + 1),
+    u_forward=[10] * stages,
+    u_backward=[20] * stages,
+    extra_forward=[0] * stages,
+    extra_backward=[0] * stages,
+)
+machine = oc.Machine("toy", 1, 1, link_bytes_per_us=2, link="shared")
+print(f"    the computation alone takes {compute_us(chain, machine):.0f} us")
+lesson.predict("proposition 3 (us)", guess=2 * 500 / 2)
+proposition = proposition_3_us(chain, 600, machine)
+lesson.reveal("proposition 3 (us)", proposition)
+
+# %% [markdown]
+# ## One call at a time
+#
+# While the last backward stage runs, these bytes are away. They left before it began and return
+# after it has ended, so its own 20 us come on top: max(compute, way out) before, its time, max(
+# compute, way back) after. Take the largest over all calls. **What is the bound now?**
+
+# %%
+lesson.cell("the bound per call")
+lesson.predict("per-call bound (us)", guess=510)
+per_call = per_call_link_us(chain, 600, machine, recompute=False)
+lesson.reveal("per-call bound (us)", per_call)
+best_plan = min(
+    oc.plan(chain, 600, name, machine).makespan_us for name in ("belady", "dynprog", "greedy")
+)
+print(f"    the best planner takes {best_plan:.0f} us")
+
+# %% [markdown]
+# ## All calls at once: a linear program
+#
+# Each call alone forces something. Together they force more. Let bytes flow like water: for each
+# call, one number says how much has gone out so far, one how much has come in. Memory, link and
+# time are linear in them, so a linear program finds the least time. Every real schedule has such
+# numbers: the program's optimum is a bound. We hold it against the *exact* optimum, which a search
+# can find for steps of a few calls and bytes. **On which share of 12 tiny steps is the bound
+# exact (within 1 %)?**
+
+# %%
+lesson.cell("the linear program against the truth")
+tiny_machine = oc.Machine("tiny", 1, 1, link_bytes_per_us=1, link="shared")
+lesson.predict("share of tiny steps on which the bound is exact", guess=0.5)
+rows = []
+for seed in range(12):
+    rng = random.Random(seed)
+    step = tiny_step(rng, most_stages=2)
+    least, most = trace_minimum_bytes(step, Granule(1)), trace_peak_bytes(step, Granule(1))
+    budget = rng.randint(least, most)
+    water = fluid_bound(step, budget, tiny_machine, recompute=False).makespan_us
+    truth = exact_makespan_us(step, budget)
+    whole = exact_makespan_us(step, budget, partial=False)
+    rows.append((water, truth, whole))
+    print(f"      bound {water:5.2f} us; best in bytes {truth:2d} us, in whole values {whole} us")
+exact_share = sum(water > 0.99 * truth for water, truth, _ in rows) / len(rows)
+lesson.reveal("share of tiny steps on which the bound is exact", exact_share)
+
+# %% [markdown]
+# The bound is never above the truth, and the truth never above the truth for whole values: water
+# flows more freely than bytes, bytes more freely than whole values. These are theorems, and tests
+# of the library.
+#
+# ## A bound is true of a class of schedules
+#
+# ResNet-18 on a V100 over PCIe at 10 % of the memory. The bound for schedules that run each call
+# once says how long swapping takes *at best*. The planner `prefix` runs some calls twice. **What
+# is its makespan, as a share of that bound?**
+
+# %%
+lesson.cell("what the bound does not cover")
+model = oc.models.build("resnet18", num_classes=1000, stem="imagenet")
+trace = apply_rewrites(oc.trace(model, (256, 3, 224, 224), threads=1), ("fuse", "share_storage"))
+gpu = oc.machine("v100-pcie")
+lesson.predict("prefix / bound of swapping", guess=1.1)
+tight = resolve_budget(trace, "10%", Granule(1))
+swapping = fluid_bound(trace, tight, gpu, recompute=False, resident=True)
+anything = fluid_bound(trace, tight, gpu, recompute=True)
+both = oc.plan(trace, tight, "prefix:steps=6", gpu).makespan_us
+share = both / swapping.makespan_us
+lesson.reveal("prefix / bound of swapping", share)
+for bound in (swapping, anything):
+    print(f"    {bound.makespan_us:8.0f} us: {bound.covers}")
+print(f"    {both:8.0f} us: the plan, {both / anything.makespan_us:.2f} times the second bound")
+
+# %% [markdown]
+# Below 1: nobody has cheated. That bound is about schedules that run every call once. A bound
+# without its class is no statement at all, so `covers` is printed with it.
+#
+# ## All bounds on one network
+
+# %%
+lesson.cell("bounds against the budget")
+shares = (5, 10, 25, 50, 75)
+alone_us = compute_us(trace, gpu)
+curves = {name: [] for name in ("belady", "LP of swapping", "proposition 3", "LP with recompute")}
+for percent in shares:
+    budget = resolve_budget(trace, f"{percent}%", Granule(1))
+    found = {
+        "belady": oc.plan(trace, budget, "belady", gpu).makespan_us,
+        "LP of swapping": fluid_bound(
+            trace, budget, gpu, recompute=False, resident=True
+        ).makespan_us,
+        "proposition 3": proposition_3_us(trace, budget, gpu),
+        "LP with recompute": fluid_bound(trace, budget, gpu, recompute=True).makespan_us,
+    }
+    for name, value in found.items():
+        curves[name].append((percent, value / alone_us))
+    print(f"      {percent:2d} %:", ", ".join(f"{n} {v / alone_us:.3f}" for n, v in found.items()))
+lesson.picture(
+    "10_bounds.svg",
+    curves_svg(
+        "ResNet-18, batch 256, PCIe: a planner and three bounds",
+        [Curve(name, points, dashed=name != "belady") for name, points in curves.items()],
+        x_axis="budget, % between the least and the peak",
+        y_axis="makespan / computation alone",
+    ),
+)
+
+# %% [markdown]
+# ## Exercises
+#
+# 1. A chain needs 50 bytes more than there is. The link moves 10 bytes per us, one way at a time;
+#    the computation takes 8 us. What is the bound of proposition 3, in us?
+# 2. And on a link that goes both ways at once, does *this* chain's bound change? ("yes", "no";
+#    think of when the bytes go out, and when they come back)
+# 3. A plan has the makespan of its bound. May another plan be faster? ("yes", "no", "only if it is
+#    of another class")
+
+# %%
+lesson.cell("exercises")
+lesson.exercise("1. proposition 3", lambda a: a == 10, None)
+lesson.exercise("2. both ways at once", lambda a: a == "no", None)
+lesson.exercise("3. another plan", lambda a: a == "only if it is of another class", None)
+
+# %%
+assert compute_us(chain, machine) == 240
+assert proposition == 500
+assert per_call == 250 + 20 + 250
+assert best_plan >= per_call > proposition
+assert all(water <= truth + 1e-6 for water, truth, _ in rows)
+assert all(truth <= whole for _, truth, whole in rows)
+assert anything.makespan_us <= both < swapping.makespan_us
+belady_curve, swap_curve = curves["belady"], curves["LP of swapping"]
+for (_, planned), (_, proved) in zip(belady_curve, swap_curve, strict=True):
+    assert proved <= planned * (1 + 1e-9) <= 1.03 * proved
+for (_, proved), (_, simple) in zip(swap_curve, curves["proposition 3"], strict=True):
+    assert simple <= proved * 1.001
+print("\nall asserts passed")

@@ -1,0 +1,207 @@
+# %% [markdown]
+# # 11 Recompute
+#
+# **Goal:** trade time for memory by running forward calls again; see how far the trade goes, and
+# why equal stages are a special case.
+# **Prerequisites:** 02, 10. **Minutes:** 25.
+# **Paper:** 001, sections 2 and 3 (recomputation beside swapping); Chen et al. 2016, section 4.1.
+#
+# A value that is needed again does not have to be kept. It does not have to be sent away either:
+# it can be computed again from what it was computed from.
+
+# %%
+import math
+
+import numpy as np
+from lesson import Lesson
+
+import ooctrain as oc
+from ooctrain.report.charts import Curve, curves_svg
+from ooctrain.report.svg import timelines_svg
+from ooctrain.rewrite import apply_rewrites
+
+lesson = Lesson("11 recompute")
+
+# %% [markdown]
+# ## Segments
+#
+# Cut 16 stages into k segments. The forward pass keeps only the value at the border of each. The
+# backward pass of a segment first runs its stages again, and keeps all of them for a while. So at
+# worst k borders and one segment of 16 / k stages are there at once. **Which k needs least?**
+
+# %%
+lesson.cell("how many segments")
+stages = 16
+lesson.predict("best number of segments", guess=2)
+held = {k: k + stages / k for k in (1, 2, 4, 8, 16)}
+for k, values in held.items():
+    print(f"      {k:2d} segments: {values:4.1f} values at once")
+best_k = min(held, key=held.get)
+lesson.reveal("best number of segments", best_k)
+
+# %% [markdown]
+# The square root of the number of stages; the memory is twice that, instead of 16. The price: every
+# stage but those of the last segment runs forward twice. On a chain whose backward stages take
+# twice as long as the forward ones, **how much longer does a step take at worst? (as a share)**
+
+# %%
+lesson.cell("the price of a second forward pass")
+machine = oc.Machine("toy", 1, 1, link_bytes_per_us=1)
+
+
+def line(stages, forward_us=10):
+    """A chain of equal stages of 100 bytes."""
+    return oc.chain(
+        x=[100] * (stages + 1),
+        y=[100] * (stages + 1),
+        u_forward=[forward_us] * stages,
+        u_backward=[2 * forward_us] * stages,
+        extra_forward=[0] * stages,
+        extra_backward=[0] * stages,
+    )
+
+
+def least_budget(trace, planner, on=machine):
+    """The least budget at which a planner finds a plan."""
+    try:
+        oc.plan(trace, 1, planner, on)
+    except oc.Infeasible as refusal:
+        return refusal.minimum_bytes
+    return 1
+
+
+chain = line(stages)
+in_core = oc.plan(chain, 1 << 20, "keep-all", machine)
+lesson.predict("longer by", guess=1 / 3)
+least = least_budget(chain, "chen-sqrt")
+segmented = oc.plan(chain, least, "chen-sqrt", machine)
+longer = segmented.makespan_us / in_core.makespan_us - 1
+lesson.reveal("longer by", longer)
+print(f"    memory: {in_core.peak_bytes} bytes in-core, {segmented.peak_bytes} in segments")
+timelines = {
+    title: oc.simulate(plan.schedule, plan.trace, machine)
+    for title, plan in (("in-core", in_core), ("chen-sqrt", segmented))
+}
+lesson.picture("11_segments.svg", timelines_svg(timelines))
+
+# %% [markdown]
+# Less than a third: the last segment needs no second run, and of each other one the last stage does
+# not either, as what it makes is a border and has been kept.
+#
+# Look at the memory curves: the triangle of the in-core step becomes a low wall with a tooth for
+# each segment, and the link does nothing at all.
+#
+# ## More than twice
+#
+# Why run stages twice only? With c checkpoints and at most r runs of each stage, binomial(c + r,
+# c) stages can be differentiated (`revolve`): memory grows with the logarithm of the length, if
+# time may too. **How many bytes less than `chen-sqrt` does `revolve` need for 40 stages at least?
+# (share of chen-sqrt's)**
+
+# %%
+lesson.cell("fewer checkpoints, more runs")
+long_chain = line(40)
+lesson.predict("revolve / chen-sqrt, least budget", guess=0.7)
+least_of = {name: least_budget(long_chain, name) for name in ("keep-all", "chen-sqrt", "revolve")}
+for name, size_bytes in least_of.items():
+    plan = oc.plan(long_chain, size_bytes, name, machine)
+    print(f"      {name:<10} {size_bytes:5d} bytes, {plan.makespan_us:6.0f} us")
+lesson.reveal("revolve / chen-sqrt, least budget", least_of["revolve"] / least_of["chen-sqrt"])
+
+# %% [markdown]
+# ## Stages that are not alike
+#
+# A network is no chain of equal stages: a batch norm is nearly free to run again, a convolution is
+# not; early values are large, late ones small. `rotor` finds the best way for a chain with any
+# sizes and times, by dynamic programming. ResNet-18 at half the memory: **how much longer than
+# in-core does it take, over what `chen-sqrt` takes longer?**
+
+# %%
+lesson.cell("ResNet-18")
+model = oc.models.build("resnet18", num_classes=1000, stem="imagenet")
+trace = apply_rewrites(oc.trace(model, (256, 3, 224, 224), threads=1), ("fuse", "share_storage"))
+gpu = oc.machine("v100-pcie")
+names = ("chen-sqrt", "revolve", "rotor")
+shares = (30, 40, 50, 60, 75)
+base_us = oc.plan(trace, 1 << 40, "keep-all", gpu).makespan_us
+extra = {}
+lesson.predict("rotor / chen-sqrt, extra time at 50 %", guess=0.8)
+for name in names:
+    for share in shares:
+        try:
+            extra[name, share] = oc.plan(trace, f"{share}%", name, gpu).makespan_us / base_us - 1
+        except oc.Infeasible:
+            extra[name, share] = None
+    row = (extra[name, share] for share in shares)
+    print(f"      {name:<10}", *("     -" if value is None else f"{value:6.1%}" for value in row))
+lesson.reveal("rotor / chen-sqrt, extra time at 50 %", extra["rotor", 50] / extra["chen-sqrt", 50])
+lesson.picture(
+    "11_recompute.svg",
+    curves_svg(
+        "ResNet-18: the price of computing again",
+        [
+            Curve(
+                name,
+                [
+                    (share, None if extra[name, share] is None else 100 * extra[name, share])
+                    for share in shares
+                ],
+            )
+            for name in names
+        ],
+        x_axis="budget, % between the least and the peak",
+        y_axis="longer than in-core, %",
+    ),
+)
+
+# %% [markdown]
+# ## Computing again is exact
+#
+# A call that runs twice must write the same bits twice. That is not for free: batch norm updates
+# its running statistics as it runs, dropout draws random numbers. In this library these are calls
+# of their own, or counted. We run a plan of `rotor` for real and compare the gradients with those
+# of in-core training. **How many of the gradients differ?**
+
+# %%
+lesson.cell("for real")
+lesson.predict("gradients that differ", guess=0)
+oc.manual_seed(0)
+small = oc.models.build("resnet18", num_classes=10, stem="cifar")
+step = oc.trace(small, (4, 3, 32, 32))
+rng = np.random.default_rng(0)
+batch = (rng.standard_normal((4, 3, 32, 32)).astype(np.float32), rng.integers(0, 10, 4))
+recomputing = oc.plan(step, "50%", "rotor")
+keeping = oc.plan(step, 1 << 40, "keep-all")
+again, plain = (oc.execute(plan, small, batch) for plan in (recomputing, keeping))
+different = sum(
+    not np.array_equal(again.gradients[name], plain.gradients[name]) for name in plain.gradients
+)
+lesson.reveal("gradients that differ", different)
+peaks = recomputing.peak_bytes / keeping.peak_bytes
+print(f"    {recomputing.notes['runs_again']} calls ran again, in {peaks:.0%} of the memory")
+
+# %% [markdown]
+# ## Exercises
+#
+# 1. 100 stages in 10 segments: how many values are there at once, by the formula k + n / k?
+# 2. 3 checkpoints, each stage at most 3 times: how many stages can be differentiated?
+# 3. The forward pass takes a third of a step. If every forward call runs twice, by what share does
+#    the step get longer? (1 / 2, 1 / 3 ...)
+
+# %%
+lesson.cell("exercises")
+lesson.exercise("1. values at once", lambda a: a == 20, None)
+lesson.exercise("2. stages", lambda a: a == math.comb(6, 3), None)
+lesson.exercise("3. longer by", lambda a: abs(a - 1 / 3) < 0.01, None)
+
+# %%
+assert best_k == math.isqrt(stages)
+assert 0.1 < longer <= 1 / 3
+assert segmented.peak_bytes < 0.7 * in_core.peak_bytes
+assert timelines["chen-sqrt"].bytes_out == 0
+assert least_of["revolve"] < least_of["chen-sqrt"] < least_of["keep-all"]
+assert extra["rotor", 50] <= extra["chen-sqrt", 50]
+assert different == 0
+assert recomputing.notes["runs_again"] > 0
+assert again.loss == plain.loss
+print("\nall asserts passed")

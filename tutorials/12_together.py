@@ -1,0 +1,172 @@
+# %% [markdown]
+# # 12 Together
+#
+# **Goal:** decide for each value whether to keep it, send it away, or compute it again; get close
+# to what no schedule beats.
+# **Prerequisites:** 09, 10, 11. **Minutes:** 25.
+# **Paper:** 001, section 3 (hybrid of recomputation and swapping); 002, section 7 (left open).
+#
+# Swapping uses the link and leaves the processor alone. Recomputing uses the processor and leaves
+# the link alone. Who does only one of them lets half of the machine stand idle.
+
+# %%
+from itertools import pairwise
+
+from lesson import Lesson
+
+import ooctrain as oc
+from ooctrain.cost import call_durations_ns
+from ooctrain.report.charts import Curve, curves_svg
+from ooctrain.rewrite import apply_rewrites
+from ooctrain.sched.budget import resolve_budget
+from ooctrain.sched.fluid import fluid_bound
+from ooctrain.sched.prefix import by_recompute_time
+from ooctrain.sched.recompute import least_bytes, offload, plan_of
+from ooctrain.sched.rematerialise import rematerialise
+from ooctrain.units import Granule
+
+lesson = Lesson("12 together")
+granule = Granule(1)
+model = oc.models.build("resnet18", num_classes=1000, stem="imagenet")
+trace = apply_rewrites(oc.trace(model, (256, 3, 224, 224), threads=1), ("fuse", "share_storage"))
+pcie, nvlink = oc.machine("v100-pcie"), oc.machine("v100-32gb-nvlink")
+
+# %% [markdown]
+# ## Two prices
+#
+# A byte that is sent away travels twice: 2 / B us on a link that goes one way at a time. A byte
+# that is computed again costs the time of its producer, divided by the bytes it writes. Take the
+# saved values of ResNet-18, one by one. **Which share of them is cheaper to compute again than to
+# send over PCIe?**
+
+# %%
+lesson.cell("two prices for each value")
+durations_us = [ns / 1000 for ns in call_durations_ns(trace, pcie)]
+order = by_recompute_time(trace, pcie)  # the cheapest per byte first
+
+
+def price_us_per_mb(value):
+    """Time to compute a value alone again, for each of its megabytes."""
+    runs = rematerialise(trace, [value])
+    extra_us = sum(durations_us[run.call] for run in runs) - sum(durations_us)
+    return extra_us / (trace.variables[value].nbytes / 1e6)
+
+
+link_us_per_mb = 2e6 / pcie.out_bytes_per_us
+lesson.predict("share that is cheaper to compute again", guess=0.5)
+prices = [price_us_per_mb(value) for value in order]
+cheaper = sum(price < link_us_per_mb for price in prices) / len(prices)
+lesson.reveal("share that is cheaper to compute again", cheaper)
+print(f"    over PCIe and back: {link_us_per_mb:.0f} us per MB")
+for place in (0, len(order) // 2, len(order) - 1):
+    name = trace.variables[order[place]].name
+    print(f"    {name:<24} {prices[place]:6.1f} us per MB")
+
+# %% [markdown]
+# The span is what matters: a batch norm reads and writes memory, a convolution multiplies. And
+# the link's price is only paid where the link is the bottleneck: as long as copies hide beside the
+# computation they cost nothing.
+#
+# ## The teaching planner
+#
+# Sort the values by price. Drop the first d of them, let Belady's rule of tutorial 09 send away
+# what is still too much, and try all d. That is the planner `prefix`. **How many values does the
+# best plan drop at 25 % of the memory over PCIe? (as a share of all)**
+
+# %%
+lesson.cell("how many to drop")
+
+
+def dropping(count, budget_bytes, machine):
+    """The plan that computes the `count` cheapest values again; None where it does not fit."""
+    runs = rematerialise(trace, order[:count])
+    if least_bytes(trace, runs, machine, granule)[0] > budget_bytes:
+        return None
+    decisions = offload(trace, runs, budget_bytes, machine, granule)
+    return plan_of(decisions, trace, budget_bytes, machine, granule, {})
+
+
+budget = resolve_budget(trace, "25%", granule)
+counts = sorted({round(step * len(order) / 12) for step in range(13)})
+alone_us = sum(durations_us)
+curves = {}
+for machine in (pcie, nvlink):
+    plans = {count: dropping(count, budget, machine) for count in counts}
+    curves[machine.name] = [
+        (count, plan and plan.makespan_us / alone_us) for count, plan in plans.items()
+    ]
+lesson.predict("share of values that the best plan drops, PCIe", guess=0.5)
+
+
+def best_of(curve):
+    """(number dropped, slowdown) where the curve is lowest."""
+    return min((point for point in curve if point[1]), key=lambda point: point[1])
+
+
+best_pcie, best_nvlink = (best_of(curves[machine.name]) for machine in (pcie, nvlink))
+lesson.reveal("share of values that the best plan drops, PCIe", best_pcie[0] / len(order))
+print(f"    on NVLink it drops {best_nvlink[0]} of {len(order)}")
+lesson.picture(
+    "12_prefix.svg",
+    curves_svg(
+        "ResNet-18 at 25 %: how many values to compute again",
+        [Curve(name, points) for name, points in curves.items()],
+        x_axis="values dropped, the cheapest first",
+        y_axis="makespan / computation alone",
+    ),
+)
+
+# %% [markdown]
+# A valley over PCIe: on the left the link is the bottleneck, on the right the processor. On NVLink
+# there is nothing to gain on the left: the link hides everything.
+#
+# ## Against each alone, and against the bound
+#
+# `combined` starts where `prefix` ends and searches: keep, drop, drop again, hold a source. **How
+# far from the bound is it at 10 % of the memory over PCIe? (as a share above it)**
+
+# %%
+lesson.cell("swap, recompute, both")
+names = ("belady", "rotor", "prefix:steps=8", "combined:evaluations=1500")
+lesson.predict("combined: above the bound at 10 %", guess=0.2)
+ratio = {}
+for percent in (10, 25, 50):
+    size = resolve_budget(trace, f"{percent}%", granule)
+    bound_us = fluid_bound(trace, size, pcie).makespan_us
+    for name in names:
+        try:
+            plan = oc.plan(trace, size, name, pcie, time_limit_s=None)
+            ratio[name, percent] = plan.makespan_us / bound_us
+        except oc.Infeasible:
+            ratio[name, percent] = None
+    row = ((name, ratio[name, percent]) for name in names)
+    shown = ", ".join(f"{name} {value:.3f}" if value else f"{name} -" for name, value in row)
+    print(f"      {percent} %, times the bound: {shown}")
+lesson.reveal("combined: above the bound at 10 %", ratio["combined:evaluations=1500", 10] - 1)
+
+# %% [markdown]
+# ## Exercises
+#
+# 1. The link is twice as fast. By what factor does the price of a swapped byte change? (1 / 2 ...)
+# 2. Of two values the first takes 100 us and has 10 MB, the second 60 us and 3 MB. Which of them is
+#    dropped first? ("first", "second")
+# 3. With nothing dropped `prefix` is the same as which other planner?
+
+# %%
+lesson.cell("exercises")
+lesson.exercise("1. the factor", lambda a: a == 0.5, None)
+lesson.exercise("2. dropped first", lambda a: a == "first", None)
+lesson.exercise("3. nothing dropped", lambda a: a == "belady", None)
+
+# %%
+assert all(one <= other * 1.0001 for one, other in pairwise(prices))
+assert 0 < cheaper <= 1
+assert best_pcie[0] > 0
+assert best_pcie[1] < curves[pcie.name][0][1]
+assert best_nvlink[0] <= best_pcie[0]
+for percent in (10, 25, 50):
+    together = ratio["combined:evaluations=1500", percent]
+    assert 1 - 1e-9 <= together <= ratio["prefix:steps=8", percent] + 0.02
+    assert together <= ratio["belady", percent]
+assert ratio["combined:evaluations=1500", 10] < 1.2
+print("\nall asserts passed")
