@@ -24,6 +24,7 @@ from ooctrain.cli.replay import split_names
 from ooctrain.cli.terminal import make_console
 from ooctrain.experiments import chunks as chunk_sizes
 from ooctrain.experiments import fragmentation as experiment
+from ooctrain.experiments import table1 as first_table
 from ooctrain.experiments.spread import spread
 from ooctrain.report.fragmentation import (
     batch_table,
@@ -31,6 +32,7 @@ from ooctrain.report.fragmentation import (
     chunk_table,
     fragmentation_figure,
 )
+from ooctrain.report.table1 import kept_table, speed_table, table1_figure
 from ooctrain.units import format_bytes, parse_bytes
 
 JSON_VERSION = 1
@@ -89,9 +91,7 @@ def fragmentation(wanted: Wanted, console: Console) -> Mapping[str, Any]:
     chunks = _chunks(wanted.quick, console)
     figure = fragmentation_figure(budgets, chunks, physical, allocators)
     Path(wanted.figure_path).write_text(figure, encoding="utf-8")
-    console.print("\n[bold]Where this differs from the paper[/bold]")
-    for text in experiment.DIFFERENCES:
-        console.print(f"- {text}")
+    _say(console, "Where this differs from the paper", experiment.DIFFERENCES)
     console.print(f"\nwrote {wanted.figure_path}")
     return {
         "planner": experiment.PLANNER,
@@ -123,7 +123,54 @@ def _chunks(quick: bool, console: Console) -> Sequence[chunk_sizes.ChunkCost]:
     return rows
 
 
-EXPERIMENTS: Mapping[str, Experiment] = MappingProxyType({"fragmentation": fragmentation})
+def table1(wanted: Wanted, console: Console) -> Mapping[str, Any]:
+    """Paper 000, table 1: ResNet-50 from batch 64 to 1440 on 16 GB."""
+    batches = first_table.QUICK_BATCHES if wanted.quick else first_table.BATCHES
+    cases = [(first_table.MODEL, batch, wanted.physical_bytes) for batch in batches]
+    # The largest batches take longest to plan; with several processes they should begin first.
+    found = spread(first_table.batch_cells, cases[::-1], 1 if wanted.quick else None)
+    cells = [cell for rows in reversed(list(found)) for cell in rows]
+    in_core = first_table.in_core_images_per_s(cells)
+    console.print("[bold]Images per second, simulated (paper 000, measured)[/bold]")
+    console.print(speed_table(cells))
+    console.print("\n[bold]Share of the best in-core speed (paper 000)[/bold]")
+    console.print(kept_table(cells))
+    Path(wanted.figure_path).write_text(table1_figure(cells), encoding="utf-8")
+    _say(console, "What agrees with the paper", first_table.AGREES)
+    _say(console, "What does not, and why", first_table.DIFFERS)
+    console.print(f"\nwrote {wanted.figure_path}")
+    return {
+        "model": first_table.MODEL,
+        "machine": experiment.MACHINE,
+        "physical_bytes": wanted.physical_bytes,
+        "in_core_images_per_s": in_core,
+        "cells": [_table1_cell(cell, in_core) for cell in cells],
+        "agrees": list(first_table.AGREES),
+        "differs": list(first_table.DIFFERS),
+    }
+
+
+def _table1_cell(cell: first_table.Cell, in_core: float | None) -> Mapping[str, Any]:
+    method = first_table.method_named(cell.method)
+    return {
+        **asdict(cell),
+        "planner": method.planner,
+        "allocator": method.allocator,
+        "speed_kept": first_table.speed_kept(cell, in_core),
+        "printed_images_per_s": method.printed.get(cell.batch),
+        "printed_speed_kept": first_table.printed_kept(method, cell.batch),
+    }
+
+
+def _say(console: Console, title: str, texts: Sequence[str]) -> None:
+    console.print(f"\n[bold]{title}[/bold]")
+    for text in texts:
+        console.print(f"- {text}")
+
+
+EXPERIMENTS: Mapping[str, Experiment] = MappingProxyType(
+    {"fragmentation": fragmentation, "table1": table1}
+)
 
 
 @click.command()
