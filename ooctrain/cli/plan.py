@@ -43,6 +43,7 @@ from ooctrain.sched.budget import resolve_budget, trace_peak_bytes
 from ooctrain.sched.registry import get_planner, planners
 from ooctrain.sched.schedule import Plan
 from ooctrain.sched.simulate import simulate
+from ooctrain.sched.tflms_hybrid import TflmsHybrid
 from ooctrain.sched.timeline import Timeline
 from ooctrain.trace import Trace
 from ooctrain.units import Granule, format_bytes, format_us
@@ -73,12 +74,20 @@ Rows = list[tuple[str, str]]
     type=OUTPUT_FILE,
     help="Write what the plan asks of an allocator, for `replay`.",
 )
+@click.option(
+    "--list-checkpoints",
+    is_flag=True,
+    help="Only print the checkpoints of planner tflms-hybrid: number, name, size.",
+)
 def plan(
     workload: Workload, memory: Memory, json_path: str | None, depth: int, plan_path: str | None,
-    log_path: str | None,
+    log_path: str | None, list_checkpoints: bool,
 ) -> int:  # fmt: skip
     """Say what a training step of MODEL needs, and what fits."""
     console = make_console()
+    if list_checkpoints:
+        console.print(facts(_checkpoint_rows(workload, memory)))
+        return DONE
     answer, error = None, None
     try:
         answer = _answer(workload, memory)
@@ -101,6 +110,16 @@ def plan(
         make_log(workload, memory, answer.plan, answer.question.budget_bytes).save(log_path)
         console.print(f"wrote {log_path}")
     return DONE
+
+
+def _checkpoint_rows(workload: Workload, memory: Memory) -> Rows:
+    named = get_planner(memory.planner)
+    planner = named if isinstance(named, TflmsHybrid) else TflmsHybrid()
+    trace = apply_rewrites(make_trace(make_task(workload), workload), DEFAULT_REWRITES)
+    return [
+        (str(checkpoint.id), f"{checkpoint.name}  {format_bytes(checkpoint.size_bytes)}")
+        for checkpoint in planner.checkpoints(trace)
+    ]
 
 
 def make_log(workload: Workload, memory: Memory, made: Plan, budget_bytes: int) -> AllocationLog:

@@ -16,8 +16,10 @@ from ooctrain.errors import ConfigError
 from ooctrain.sched.auto import Auto
 from ooctrain.sched.base import Planner
 from ooctrain.sched.belady import Belady
+from ooctrain.sched.bn_recompute import BnRecompute
 from ooctrain.sched.chen import ChenSqrt
 from ooctrain.sched.combined import Combined
+from ooctrain.sched.dtr import Dtr
 from ooctrain.sched.dynprog import DynProg
 from ooctrain.sched.greedy import Greedy
 from ooctrain.sched.hmms import Hmms
@@ -31,6 +33,8 @@ from ooctrain.sched.prefix import Prefix
 from ooctrain.sched.revolve import Revolve
 from ooctrain.sched.rotor import Rotor
 from ooctrain.sched.schedule import Plan
+from ooctrain.sched.superneurons import SuperNeurons
+from ooctrain.sched.tflms_hybrid import TflmsHybrid
 from ooctrain.sched.vdnn import Vdnn
 from ooctrain.sched.vdnn_layers import VdnnAll, VdnnConv
 from ooctrain.sched.window import Window
@@ -41,8 +45,10 @@ PLANNERS: Mapping[str, Callable[..., Planner]] = MappingProxyType(
     {
         "auto": Auto,
         "belady": Belady,
+        "bn-recompute": BnRecompute,
         "chen-sqrt": ChenSqrt,
         "combined": Combined,
+        "dtr": Dtr,
         "dynprog": DynProg,
         "greedy": Greedy,
         "hmms": Hmms,
@@ -55,6 +61,8 @@ PLANNERS: Mapping[str, Callable[..., Planner]] = MappingProxyType(
         "prefix": Prefix,
         "revolve": Revolve,
         "rotor": Rotor,
+        "superneurons": SuperNeurons,
+        "tflms-hybrid": TflmsHybrid,
         "vdnn": Vdnn,
         "vdnn-all": VdnnAll,
         "vdnn-conv": VdnnConv,

@@ -1,0 +1,97 @@
+"""dtr: recomputation decided while the step runs, like a cache of tensors with computed misses.
+
+In: a trace, a budget. Out: the runs of a simulated online run-time. The one idea: nobody plans.
+Where an allocation does not fit, the tensor with the least h = cost / (size x staleness) is thrown
+away; where a call lacks an input, its producer runs again, and before it what that one lacks. The
+cost of a tensor is its own time and that of the evicted ones around it, which would have to come
+back with it or go with it; staleness is the time since it was last touched.
+
+Sources: Kirisame et al., Dynamic Tensor Rematerialization (2021), section 3 and appendix (h_DTR
+with equivalence classes: evicted neighbours are kept as sets with a total cost, and one that comes
+back subtracts its own). Departures: what the rest of the step does not read is let go of at once
+(their "eager eviction", here with the trace for reference counts); outputs of calls that may not
+run again stay; an online rule succeeds at some budgets and fails at larger ones, so besides the
+budget itself fixed fractions of the step's peak are tried as limits, and the fastest that fits is
+taken. Read next: `rotor.py`, for what knowing the whole chain is worth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ooctrain.cost import Machine, call_durations_ns
+from ooctrain.sched.base import check_host, infeasible
+from ooctrain.sched.budget import trace_minimum_bytes, trace_peak_bytes
+from ooctrain.sched.decisions import Decisions, runs_once
+from ooctrain.sched.dtr_runtime import DoesNotFit, GoneForGood, Runtime
+from ooctrain.sched.profile import tabulate
+from ooctrain.sched.recompute import plan_of
+from ooctrain.sched.schedule import BYTES, Granule, Plan, Run
+from ooctrain.sched.swap import least_budget
+from ooctrain.trace import Trace
+
+
+@dataclass(frozen=True, slots=True)
+class Dtr:
+    """The eviction heuristic h_DTR-eq.
+
+    Args:
+        limits: how many fractions of the step's peak are tried besides the budget.
+
+    Cost: for each limit O(evictions x values alive).
+    """
+
+    limits: int = 12
+
+    @property
+    def name(self) -> str:
+        """The planner's name in tables."""
+        return "dtr"
+
+    def plan(
+        self, trace: Trace, budget_bytes: int, machine: Machine, *, granule: Granule = BYTES,
+        host_budget_bytes: int | None = None, seed: int = 0, time_limit_s: float | None = None,
+    ) -> Plan:  # fmt: skip
+        """See `Planner`. The minimum is the least need of the runs at the fixed limits."""
+        durations = call_durations_ns(trace, machine)
+        ways = [runs_once(trace)]
+        for limit in self._limits(trace, granule):
+            ways += online(trace, limit, durations, granule)
+        needs = [least_budget(tabulate(Decisions(w), trace, machine, granule), trace) for w in ways]
+        least, witness = min(needs)
+        if least > budget_bytes:
+            raise infeasible(self.name, budget_bytes, least, witness)
+        fitting = [w for w, need in zip(ways, needs, strict=True) if need[0] <= budget_bytes]
+        for runs in online(trace, budget_bytes, durations, granule):
+            table = tabulate(Decisions(runs), trace, machine, granule)
+            if least_budget(table, trace)[0] <= budget_bytes:
+                fitting.append(runs)
+        runs = min(fitting, key=lambda runs: sum(durations[run.call] for run in runs))
+        notes = {"runs_again": len(runs) - len(trace.calls)}
+        plan = plan_of(Decisions(runs), trace, budget_bytes, machine, granule, notes)
+        check_host(self.name, plan, host_budget_bytes)
+        return plan
+
+    def _limits(self, trace: Trace, granule: Granule) -> Iterator[int]:
+        least, most = trace_minimum_bytes(trace, granule), trace_peak_bytes(trace, granule)
+        for step in range(self.limits):
+            yield least + (most - least) * step // self.limits
+
+
+def online(
+    trace: Trace, limit_bytes: int, duration_ns: list[int], granule: Granule
+) -> Iterator[tuple[Run, ...]]:
+    """The runs of a run-time under a limit, if it gets through."""
+    stays: frozenset[int] = frozenset()
+    while True:
+        runtime = Runtime(trace, limit_bytes, duration_ns, granule, stays)
+        try:
+            runtime.play()
+        except GoneForGood as gone:
+            stays |= {gone.var}
+        except DoesNotFit:
+            return
+        else:
+            yield tuple(runtime.runs)
+            return

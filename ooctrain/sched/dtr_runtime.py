@@ -1,0 +1,204 @@
+"""The run-time of `dtr.py`: a cache of tensors whose misses are computed.
+
+In: a trace and a limit in bytes. Out: the runs it came to. The one idea: h = (time of the tensor
+and of the evicted ones around it) / (size x time since it was touched); the least goes. Evicted
+tensors that hang together form a set with one total, kept by union and find; a tensor that comes
+back takes its own time out of its set. Source: Kirisame et al., Dynamic Tensor Rematerialization
+(2021), section 3 and appendix (h_DTR-eq). Read next: `dtr.py`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+
+from ooctrain.sched.base import last_uses
+from ooctrain.sched.schedule import Granule, Run
+from ooctrain.trace import Call, Trace
+
+#: A run-time that runs this many times the calls of a step has begun to thrash, and is given up.
+THRASHING = 4
+
+
+class DoesNotFit(Exception):
+    """All that may go is gone, or the run-time thrashes."""
+
+
+class GoneForGood(Exception):
+    """An evicted value cannot come back: what it was made from has been updated."""
+
+    def __init__(self, var: int):
+        super().__init__(var)
+        self.var = var
+
+
+class Runtime:
+    """One step, run online under a limit.
+
+    Args:
+        limit_bytes: of all that is on the device, in granted bytes.
+        duration_ns: of each call.
+        stays: values that are not evicted.
+
+    Attributes:
+        runs: what has run so far.
+        alive: what is on the device; held_bytes: what it takes.
+        locks: how many calls that are about to run need a value.
+    """
+
+    def __init__(
+        self, trace: Trace, limit_bytes: int, duration_ns: list[int], granule: Granule,
+        stays: frozenset[int],
+    ):  # fmt: skip
+        self.trace, self.limit_bytes, self.duration_ns = trace, limit_bytes, duration_ns
+        self.size = [granule.granted(variable.nbytes) for variable in trace.variables]
+        self.workspace = [granule.granted(call.workspace_bytes) for call in trace.calls]
+        self.last_use = last_uses(trace)
+        stays |= {*trace.outputs.values(), *trace.end_variables.values()}
+        self.may_go = [self._comes_back(v.id) and v.id not in stays for v in trace.variables]
+        self.around = Neighbours(trace, duration_ns)
+        self.alive = {v for v in trace.initial if trace.variables[v].persistent}
+        self.held_bytes = sum(self.size[v] for v in self.alive)
+        self.runs: list[Run] = []
+        self.locks: Counter[int] = Counter()
+        self.now_ns, self.touched_ns = 0, [0] * len(trace.variables)
+
+    def play(self) -> None:
+        """Runs the step.
+
+        Raises:
+            DoesNotFit: the limit is too small.
+            GoneForGood: a value was evicted that has to stay.
+        """
+        for call in self.trace.calls:
+            self.locks.update(call.ins)
+            for var in call.ins:
+                self._bring(var)
+            self._run(call)
+            self.locks.subtract(call.ins)
+            self._let_go(call)
+
+    def _comes_back(self, var: int) -> bool:
+        producer = self.trace.producer[var]
+        return producer is not None and self.trace.calls[producer].pure and self.size[var] > 0
+
+    def _bring(self, wanted: int) -> None:
+        """Runs what it takes to have a value, depth first."""
+        stack, open_calls = [wanted], set[int]()
+        while stack:
+            var = stack[-1]
+            if var in self.alive:
+                stack.pop()
+                continue
+            producer = self.trace.producer[var]
+            if producer is None and not self.trace.variables[var].persistent:
+                self._make_room(self.size[var])  # an input comes from the host, and stays
+                self._add(var)
+                continue
+            if producer is None or not self.trace.calls[producer].pure:
+                raise GoneForGood(wanted)
+            call = self.trace.calls[producer]
+            if producer not in open_calls:
+                open_calls.add(producer)
+                self.locks.update(call.ins)
+            lacking = [v for v in call.ins if v not in self.alive]
+            if lacking:
+                stack += lacking
+                continue
+            self._run(call)
+            open_calls.remove(producer)
+            self.locks.subtract(call.ins)
+
+    def _run(self, call: Call) -> None:
+        if len(self.runs) >= THRASHING * len(self.trace.calls):
+            raise DoesNotFit
+        keep = tuple(v for v in call.outs if v not in self.alive)
+        fresh = sum(self.size[v] for v in call.outs if v not in call.reuse)
+        self._make_room(fresh + self.workspace[call.id])
+        self.runs.append(Run(call.id, keep if len(keep) < len(call.outs) else None))
+        for source in call.reuse.values():
+            self._remove(source)
+        for var in keep:
+            self._add(var)
+        self.now_ns += self.duration_ns[call.id]
+        for var in call.touched():
+            self.touched_ns[var] = self.now_ns
+
+    def _add(self, var: int) -> None:
+        self.alive.add(var)
+        self.held_bytes += self.size[var]
+        self.around.is_back(var)
+
+    def _remove(self, var: int) -> None:
+        self.alive.remove(var)
+        self.held_bytes -= self.size[var]
+        self.around.is_gone(var)
+
+    def _let_go(self, call: Call) -> None:
+        """What nobody in the rest of the step reads; inputs stay."""
+        candidates = {*call.touched(), *self.around.brought_back}
+        self.around.brought_back.clear()
+        for var in candidates & self.alive:
+            is_input = self.trace.producer[var] is None and not self.trace.variables[var].persistent
+            if self.last_use[var] <= call.id and not is_input:
+                self._remove(var)
+
+    def _make_room(self, size_bytes: int) -> None:
+        while self.held_bytes + size_bytes > self.limit_bytes:
+            evictable = [v for v in self.alive if self.may_go[v] and not self.locks[v]]
+            if not evictable:
+                raise DoesNotFit
+            self._remove(min(evictable, key=self._h))
+
+    def _h(self, var: int) -> tuple[float, int]:
+        stale_ns = self.now_ns - self.touched_ns[var]
+        if not stale_ns:
+            return math.inf, var
+        return self.around.cost_ns(var) / (self.size[var] * stale_ns), var
+
+
+class Neighbours:
+    """What is evicted around a value, and what it costs together.
+
+    Attributes:
+        brought_back: values that came back since this was cleared.
+    """
+
+    def __init__(self, trace: Trace, duration_ns: list[int]):
+        makers = [None if p is None else trace.calls[p] for p in trace.producer]
+        self.own_ns = [0 if call is None else duration_ns[call.id] for call in makers]
+        self.beside: list[tuple[int, ...]] = []
+        for var, call in enumerate(makers):
+            made_from = () if call is None else call.ins
+            made_of_it = [out for k in trace.readers[var] for out in trace.calls[k].outs]
+            self.beside.append(tuple(dict.fromkeys((*made_from, *made_of_it))))
+        self.brought_back: set[int] = set()
+        self.parent: dict[int, int] = {}  # of evicted values, up to the name of their set
+        self.set_of: dict[int, int] = {}
+        self.total_ns: dict[int, int] = {}
+
+    def cost_ns(self, var: int) -> int:
+        """Of a value and the evicted sets that it touches."""
+        sets = {self._find(self.set_of[v]) for v in self.beside[var] if v in self.set_of}
+        return self.own_ns[var] + sum(self.total_ns[name] for name in sets)
+
+    def is_gone(self, var: int) -> None:
+        """A value was evicted: it joins the sets around it."""
+        name = len(self.parent)
+        self.parent[name], self.total_ns[name] = name, self.own_ns[var]
+        for other in {self._find(self.set_of[v]) for v in self.beside[var] if v in self.set_of}:
+            self.parent[other] = name
+            self.total_ns[name] += self.total_ns.pop(other)
+        self.set_of[var] = name
+
+    def is_back(self, var: int) -> None:
+        """A value is there (again): it takes its own time out of its set, which stays one."""
+        if var in self.set_of:
+            self.total_ns[self._find(self.set_of.pop(var))] -= self.own_ns[var]
+            self.brought_back.add(var)
+
+    def _find(self, name: int) -> int:
+        while self.parent[name] != name:
+            self.parent[name] = self.parent[self.parent[name]]
+            name = self.parent[name]
+        return name
