@@ -33,7 +33,7 @@ FLOORS = {
     "advice": 4, "experiments": 4,
     "report": 5,
     "cli": 6, "explain": 6, "doctor": 6, "__main__": 6,
-    "testing": 6,
+    "testing": 6, "laws": 6,
 }  # fmt: skip
 #: Numba compiles here; everybody else asks these rooms. The plug-in serves Numba's own arrays.
 NUMBA_ROOMS = ("layers.kernels", "sched.search", "alloc.numba_plugin")

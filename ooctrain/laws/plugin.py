@@ -1,0 +1,73 @@
+"""The pytest plug-in: options and fixtures that name what the laws are tried on.
+
+In: `--planner` and `--allocator`, or one file `adapters.py`. Out: the fixtures `planner` and
+`allocator`, for the laws and for a course's own tests. The one idea: a course hands out tests and a
+single file to edit; that file says where the student's class is, and everything else may be
+restructured. Loaded by every pytest of an environment in which the library is installed, so it
+imports nothing of the library until a fixture is asked for. Read next: `test_planner.py`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from ooctrain.sched.base import Planner
+
+ADAPTERS = "adapters.py"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Adds the options of the laws."""
+    group = parser.getgroup("ooctrain", "laws of ooctrain's plug-ins")
+    group.addoption("--planner", help="planner to try: name, name:key=value or file.py:Class")
+    group.addoption("--allocator", help="allocator to try: name, name:key=value or file.py:Class")
+    group.addoption("--law-examples", type=int, default=50, help="random cases for each law")
+    group.addoption("--law-seed", type=int, default=0, help="seed of the random cases")
+
+
+@pytest.fixture
+def planner(request: pytest.FixtureRequest) -> Planner:
+    """The planner of `--planner`, else what `planner()` of the nearest adapters.py returns."""
+    from ooctrain.sched.registry import as_planner
+
+    return as_planner(_named(request, "planner"))
+
+
+@pytest.fixture
+def allocator(request: pytest.FixtureRequest) -> Any:
+    """The name or class of `--allocator`, else what `allocator()` of adapters.py returns."""
+    return _named(request, "allocator")
+
+
+def repeat_command(request: pytest.FixtureRequest, what: str) -> str:
+    """A line with the command that runs one test of the laws again, with the same cases.
+
+    Args:
+        request: of that test.
+        what: "planner" or "allocator".
+    """
+    config = request.config
+    given = config.getoption(what)
+    named = f" --{what} {given}" if given else ""
+    return (
+        f"repeat: pytest --pyargs ooctrain.laws{named} --law-seed {config.getoption('law_seed')} "
+        f"--law-examples {config.getoption('law_examples')} -k {request.node.callspec.id}"
+    )
+
+
+def _named(request: pytest.FixtureRequest, what: str) -> Any:
+    from ooctrain.specs import load_from_file
+
+    given = request.config.getoption(what)
+    if given:
+        return given
+    here = request.config.invocation_params.dir
+    for folder in (request.path.parent, here, here / "tests"):
+        file = Path(folder) / ADAPTERS
+        if file.is_file() and f"def {what}(" in file.read_text(encoding="utf-8"):
+            return load_from_file(str(file), what)()
+    pytest.skip(f"nothing to try: give --{what}, or a function {what}() in {ADAPTERS}")

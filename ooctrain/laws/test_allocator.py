@@ -1,0 +1,77 @@
+"""Each law of an allocator, as a test.
+
+In: the fixture `allocator`. Out: passed, skipped, or the report of `check_allocator`. The one idea:
+one search for a failing list of requests serves all laws; if it finds one, the law that breaks
+fails and the others are skipped, as nobody knows about them before that one is repaired. Read next:
+`../testing/allocator_laws.py`, where the laws are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+
+from ooctrain.alloc.paper import PaperMemory
+from ooctrain.alloc.registry import choose_allocator
+from ooctrain.alloc.static import plannable
+from ooctrain.laws.plugin import repeat_command
+from ooctrain.testing.allocator_laws import LAWS
+from ooctrain.testing.check_allocator import AllocatorFailure, find_failure
+
+#: What is held of every allocator; the others are laws of a kind. Errors that no law names are "".
+OF_ALL = ("", "P1", "P2", "P4", "P5", "P6", "P7", "P8", "P9", "P10", "P11", "P12", "P15", "P16")
+OF_PLANNED = ("S1", "S2", "S3", "S4", "S5")
+OF_KIND: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "best-fit": ("B1", "B2", "B3", "B4"),
+        "va": ("P13", "V1", "V3", "V4", "V5"),
+        "va-paper": ("V1", "V3", "V5"),
+    }
+)
+BACKENDS = ("strict", "memfd", "plain")
+SAMPLE_BYTES = 1 << 20
+
+
+@pytest.fixture(scope="session")
+def found() -> dict[tuple[str, int, int], AllocatorFailure | None]:
+    """{(allocator, examples, seed): the failure that was found, or None}."""
+    return {}
+
+
+@pytest.mark.parametrize(
+    "law", [*OF_ALL, "P18", *(law for law in LAWS if law[0] in "BVS" or law == "P13")],
+    ids=lambda law: f"law_{law or 'none_names_it'}",
+)  # fmt: skip
+def test_allocator(
+    law: str, allocator: Any, request: pytest.FixtureRequest,
+    found: dict[tuple[str, int, int], AllocatorFailure | None],
+) -> None:  # fmt: skip
+    """The allocator keeps the law under random requests, on every back end."""
+    make = _maker(allocator)
+    if law not in (*OF_ALL, "P18", *_own(make)):
+        pytest.skip(f"a law of other kinds of allocators: {LAWS[law]}")
+    options = request.config.getoption
+    key = (str(allocator), options("law_examples"), options("law_seed"))
+    if key not in found:
+        found[key] = find_failure(make, key[1], key[2], BACKENDS)
+    failure = found[key]
+    if failure is None:
+        return
+    if failure.law != law:
+        pytest.skip(f"not reached: {failure.law or 'an error that no law names'} breaks first")
+    pytest.fail(f"{failure}\n  {repeat_command(request, 'allocator')}", pytrace=False)
+
+
+def _maker(allocator: Any) -> Callable[[Any], Any]:
+    if isinstance(allocator, str):
+        return choose_allocator(allocator, SAMPLE_BYTES, binding=False).make
+    return allocator
+
+
+def _own(make: Callable[[Any], Any]) -> tuple[str, ...]:
+    """The laws of its kind."""
+    sample = make(PaperMemory(SAMPLE_BYTES))
+    return (*OF_KIND.get(sample.name, ()), *(OF_PLANNED if plannable(sample) is not None else ()))

@@ -1,0 +1,30 @@
+"""Each law of a planner, as a test.
+
+In: the fixture `planner`. Out: passed, or the report of `check_planner`. Read next:
+`../testing/check_planner.py`, where the laws are.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from ooctrain.laws.plugin import repeat_command
+from ooctrain.sched.base import Planner
+from ooctrain.testing.check_planner import LAWS, PlannerFailure, check_planner
+
+#: Seven laws of this length are half a minute.
+SECONDS_PER_LAW = 4.0
+
+
+@pytest.mark.parametrize("law", LAWS, ids=lambda name: name.replace(" ", "_"))
+def test_planner(law: str, planner: Planner, request: pytest.FixtureRequest) -> None:
+    """The planner keeps the law on random traces."""
+    options = request.config.getoption
+    try:
+        tried = check_planner(
+            planner, examples=options("law_examples"), seed=options("law_seed"),
+            time_limit_s=SECONDS_PER_LAW, laws=(law,),
+        )  # fmt: skip
+    except PlannerFailure as failure:
+        pytest.fail(f"{failure}\n  {repeat_command(request, 'planner')}", pytrace=False)
+    assert tried > 0

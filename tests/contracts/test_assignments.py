@@ -1,0 +1,108 @@
+"""The assignment is fair: its stub fails the expected tests only, and solutions pass all."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).parents[2] / "tutorials" / "assignments" / "lru_planner"
+#: What the handout asks for, and the stub does not do yet.
+EXPECTED = {
+    "test_the_least_budget_is_the_largest_call",
+    "test_it_plans_with_the_least",
+    "test_the_least_recently_used_leaves",
+    "test_a_value_with_a_copy_leaves_without_another",
+    "test_par[25]",
+    "test_par[50]",
+}
+#: Whole variables by `ListWriter`, as the handout suggests.
+SOLUTION = '''
+class Solved(Lru):
+    """Evicts."""
+
+    def plan(self, trace, budget_bytes, machine, *, granule=BYTES, **rest):
+        least = self.write(trace, 0, granule)
+        if least.peak_bytes > budget_bytes:
+            raise infeasible(self.name, budget_bytes, least.peak_bytes, least.peak_call)
+        return super().plan(trace, budget_bytes, machine, granule=granule, **rest)
+
+    def write(self, trace, budget_bytes, granule):
+        writer, recent = writer_with_resident_parameters(trace, granule), {}
+
+        def make_room(size_bytes, call):
+            for victim in [v for v in recent if v not in call.touched()]:
+                if writer.ledger_bytes + size_bytes > budget_bytes:
+                    writer.swap_out(victim)
+                    writer.free(victim)
+                    del recent[victim]
+
+        for call in trace.calls:
+            for variable in dict.fromkeys(call.ins):
+                if variable not in writer.resident:
+                    make_room(writer.granted(variable), call)
+                    writer.swap_in(variable)
+            make_room(writer.claim_bytes(call.id), call)
+            writer.run(call.id)
+            for variable in call.touched():
+                recent.pop(variable, None)
+                if not trace.variables[variable].persistent:
+                    recent[variable] = None
+            writer.free_dead(call.id)
+            recent = {v: None for v in recent if v in writer.resident}
+        return writer
+'''
+
+
+def public_tests(*arguments):
+    """{test: "PASSED" or "FAILED"} of the assignment's public tests."""
+    plugins = ["-p", "ooctrain.laws.plugin", "-p", "no:cacheprovider"]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *plugins, "-v", str(FOLDER), *arguments],
+        capture_output=True, text=True, check=False, cwd=FOLDER, timeout=240,
+    )  # fmt: skip
+    found = dict(re.findall(r"::(\S+) (PASSED|FAILED|ERROR|SKIPPED)", done.stdout))
+    assert found, done.stdout + done.stderr
+    return found
+
+
+def test_the_stub_fails_exactly_what_is_asked_for():
+    found = public_tests()
+    assert {name for name, outcome in found.items() if outcome == "FAILED"} == EXPECTED
+    assert set(found.values()) == {"PASSED", "FAILED"}
+
+
+@pytest.mark.parametrize("solution", ["lru", "by the handout"])
+def test_a_solution_passes_all(solution, tmp_path):
+    if solution != "lru":
+        path = tmp_path / "solved.py"
+        path.write_text((FOLDER / "lru.py").read_text() + SOLUTION)
+        solution = f"{path}:Solved"
+    assert set(public_tests("--planner", solution).values()) == {"PASSED"}
+
+
+def test_a_rule_that_is_not_lru_is_recognised(tmp_path):
+    path = tmp_path / "fifo.py"
+    first_in = SOLUTION.replace("                recent.pop(variable, None)\n", "")
+    path.write_text((FOLDER / "lru.py").read_text() + first_in)
+    found = public_tests("--planner", f"{path}:Solved", "-k", "leaves")
+    assert found["test_the_least_recently_used_leaves"] == "FAILED"
+
+
+def test_the_handout_names_every_public_test():
+    handout, tests = ((FOLDER / name).read_text() for name in ("README.md", "test_lru.py"))
+    for name in re.findall(r"^def (test_\w+)", tests, re.MULTILINE):
+        assert f"`{name}`" in handout
+
+
+def test_par_is_printed(capsys):
+    shown = subprocess.run(
+        [sys.executable, "par.py"], cwd=FOLDER, capture_output=True, text=True, check=True
+    ).stdout
+    rows = [list(map(int, re.findall(r"(\d+) us", line))) for line in shown.splitlines()[1:]]
+    assert len(rows) == 2
+    for par_us, ahead_us, bound_us in rows:
+        assert bound_us <= ahead_us <= par_us

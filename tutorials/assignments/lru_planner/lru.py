@@ -1,0 +1,43 @@
+"""Your planner. It is right where everything fits; make it work where it does not.
+
+In: a trace, a budget. Out: a plan. The one idea is yours to write: whoever has not been touched for
+longest leaves. `ListWriter` keeps the books: `resident` (who is on the device), `hosted` (who has a
+valid host copy), `ledger_bytes` (claimed now), `claim_bytes(call)` (what a call claims), `run`,
+`swap_in`, `swap_out`, `free`, `free_dead`. Read next: README.md, `ooctrain/sched/base.py`.
+"""
+
+from ooctrain.sched.base import (
+    check_host,
+    infeasible,
+    make_plan,
+    writer_with_resident_parameters,
+)
+from ooctrain.sched.schedule import BYTES
+
+
+class Lru:
+    """Evicts the least recently used; so far: nobody."""
+
+    name = "my-lru"
+
+    def plan(
+        self, trace, budget_bytes, machine, *, granule=BYTES,
+        host_budget_bytes=None, seed=0, time_limit_s=None,
+    ):  # fmt: skip
+        """See `ooctrain.sched.base.Planner`."""
+        writer = self.write(trace, budget_bytes, granule)
+        if writer.peak_bytes > budget_bytes:
+            raise infeasible(self.name, budget_bytes, writer.peak_bytes, writer.peak_call)
+        plan = make_plan(writer.finish(), trace, machine)
+        check_host(self.name, plan, host_budget_bytes)
+        return plan
+
+    def write(self, trace, budget_bytes, granule):
+        """The list, call by call. Nobody leaves, whatever the budget: here is your work."""
+        writer = writer_with_resident_parameters(trace, granule)
+        for call in trace.calls:
+            for variable in call.ins:
+                writer.swap_in(variable)
+            writer.run(call.id)
+            writer.free_dead(call.id)
+        return writer

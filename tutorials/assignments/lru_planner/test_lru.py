@@ -1,0 +1,118 @@
+"""The public tests of the assignment.
+
+In: the fixture `planner`: `--planner`, else `adapters.py` in this folder. Read next: README.md.
+"""
+
+from pathlib import Path
+
+import pytest
+
+import ooctrain as oc
+from ooctrain.sched.budget import trace_minimum_bytes
+from ooctrain.sched.schedule import SwapIn, SwapOut
+from ooctrain.sched.verify import verify
+from ooctrain.specs import load_from_file
+from ooctrain.testing import check_planner
+from ooctrain.testing.check_planner import LAWS
+from ooctrain.testing.random_traces import FakeOp
+from ooctrain.trace import TraceBuilder
+
+WHOLE = oc.Granule(1, ranges=False)
+MACHINE = oc.Machine("toy", 1, 1, link_bytes_per_us=10)
+TOLERANCE = 1.05
+par = load_from_file(str(Path(__file__).with_name("par.py")), "par")
+
+
+def reads(*names, size_bytes=10):
+    """A step that reads values in this order; each call writes one byte that nobody reads."""
+    builder, values = TraceBuilder(), {}
+    for name in dict.fromkeys(names):
+        values[name] = builder.variable(name, (size_bytes,), "uint8", "input")
+    for place, name in enumerate(names):
+        out = builder.variable(f"out{place}", (1,), "uint8")
+        builder.call(f"read{place}", FakeOp(name), (values[name],), (out,), duration_ns=1000)
+    return builder.build()
+
+
+def there_and_back(stages):
+    """A step whose values are made forward and read backward."""
+    builder = TraceBuilder()
+    values = [builder.variable("x", (8,), "uint8", "input")]
+    for stage in range(stages):
+        values.append(builder.variable(f"a{stage}", (8 + stage,), "uint8"))
+        builder.call(f"F{stage}", FakeOp("f"), (values[-2],), (values[-1],), duration_ns=1000)
+    gradient = builder.variable("g", (8,), "uint8", "grad")
+    builder.call("loss", FakeOp("loss"), (values[-1],), (gradient,), phase="loss", duration_ns=0)
+    for stage in reversed(range(stages)):
+        before, gradient = gradient, builder.variable(f"g{stage}", (8,), "uint8", "grad")
+        builder.call(
+            f"B{stage}", FakeOp("b"), (before, values[stage], values[stage + 1]), (gradient,),
+            phase="backward", duration_ns=2000,
+        )  # fmt: skip
+    return builder.build()
+
+
+def made(planner, trace, budget_bytes):
+    """A verified plan."""
+    plan = planner.plan(trace, budget_bytes, MACHINE, granule=WHOLE)
+    verify(plan, trace, budget_bytes, MACHINE)
+    return plan
+
+
+def moved(plan, kind):
+    """Names of what an instruction moves, in the order of the list."""
+    return [plan.trace.variables[i.var].name for i in plan.schedule if isinstance(i, kind)]
+
+
+def test_nothing_moves_where_all_fits(planner):
+    plan = made(planner, there_and_back(6), 10_000)
+    assert moved(plan, SwapOut) == []
+    assert moved(plan, SwapIn) == ["x"], "the input comes from the host, once"
+
+
+def test_the_least_budget_is_the_largest_call(planner):
+    trace = there_and_back(6)
+    with pytest.raises(oc.Infeasible) as refused:
+        planner.plan(trace, 1, MACHINE, granule=WHOLE)
+    assert refused.value.minimum_bytes == trace_minimum_bytes(trace, WHOLE)
+
+
+def test_it_plans_with_the_least(planner):
+    trace = there_and_back(6)
+    least = trace_minimum_bytes(trace, WHOLE)
+    assert made(planner, trace, least).peak_bytes <= least
+
+
+def test_the_least_recently_used_leaves(planner):
+    """Three places and a byte. First in, first out would fetch p q r s p; Belady p q r s r."""
+    plan = made(planner, reads("p", "q", "r", "p", "s", "q", "p", "r", "s"), 31)
+    assert moved(plan, SwapIn) == ["p", "q", "r", "s", "q", "r"]
+
+
+def test_a_value_with_a_copy_leaves_without_another(planner):
+    builder = TraceBuilder()
+    names = ["a", "q", "r"] * 3
+    values = {name: builder.variable(name, (10,), "uint8", "input") for name in ("q", "r")}
+    values["a"] = builder.variable("a", (10,), "uint8")
+    builder.call("make", FakeOp("make"), (), (values["a"],), duration_ns=1000)
+    for place, name in enumerate(names):
+        out = builder.variable(f"out{place}", (1,), "uint8")
+        builder.call(f"read{place}", FakeOp(name), (values[name],), (out,), duration_ns=1000)
+    plan = made(planner, builder.build(), 21)
+    assert moved(plan, SwapIn).count("a") == 2
+    assert moved(plan, SwapOut) == ["a"]
+
+
+@pytest.mark.parametrize("share", [25, 50])
+def test_par(planner, share):
+    trace, budget_bytes, par_us = par(share)
+    machine = oc.machine("v100-pcie")
+    plan = planner.plan(trace, budget_bytes, machine, granule=WHOLE)
+    verify(plan, trace, budget_bytes, machine)
+    print(f"{share} %: {plan.makespan_us:.0f} us, par {par_us:.0f} us")
+    assert plan.makespan_us <= TOLERANCE * par_us
+
+
+@pytest.mark.parametrize("law", LAWS, ids=lambda name: name.replace(" ", "_"))
+def test_laws(planner, law):
+    assert check_planner(planner, examples=10, time_limit_s=3, laws=(law,)) > 0
