@@ -7,7 +7,7 @@ and start again at s for s .. q - 1, with all memory free. C(s, t, m) is the les
 the plan for every budget at once. Sources: Beaumont et al., Optimal checkpointing for heterogeneous
 chains: how to train deep neural networks with limited memory (2019), theorem 1. Departure: memory
 is counted in slots, rounded up, so what the table promises fits; the list's own ledger then says
-what it really takes. Read next: `pofo.py`, which also offloads.
+what it really takes. Read next: `prefix.py`, which also offloads.
 """
 
 from __future__ import annotations
