@@ -16,7 +16,7 @@ of activations. Measured (notes, section 2): within 0.3 % of the best offload-on
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from ooctrain.cost import Machine
@@ -75,24 +75,29 @@ class Belady:
 
 
 def evictions(
-    gaps: Sequence[Gap], resident_bytes: Sequence[int], budget_bytes: int, granule: Granule
-) -> Iterator[Gap]:
+    gaps: Sequence[Gap], resident_bytes: Sequence[int], budget_bytes: int, granule: Granule,
+    stays: Collection[int] = (),
+) -> Iterator[Gap]:  # fmt: skip
     """The gaps, or their first bytes, that Belady's rule spends on the host.
 
     Args:
         gaps: whole variables between two uses; together they make room enough.
         resident_bytes: for each call what is there while it runs if nothing leaves.
+        stays: variables that leave only when all others have left.
 
     Cost: O(calls + gaps log gaps).
     """
     opening = sorted(gaps, key=lambda gap: (-gap.after, gap.var))
     taken = dict.fromkeys(gaps, 0)
-    farthest: list[tuple[int, int, Gap]] = []  # heap of open gaps, the one that ends last first
+    farthest: list[tuple[bool, int, int, Gap]] = []  # heap of open gaps, that ends last first
     away_bytes, returning = 0, [0] * (len(resident_bytes) + 1)
     for position, needed in enumerate(resident_bytes):
         away_bytes -= returning[position]
         while needed - away_bytes > budget_bytes:
-            gap = farthest[0][2]
+            gap = farthest[0][-1]
+            if gap.before <= position:
+                heapq.heappop(farthest)
+                continue
             lacking = needed - away_bytes - budget_bytes
             part = gap.hi - taken[gap]
             if granule.ranges:
@@ -104,7 +109,7 @@ def evictions(
                 heapq.heappop(farthest)
         while opening and opening[-1].after == position:
             gap = opening.pop()
-            heapq.heappush(farthest, (-gap.before, gap.var, gap))
+            heapq.heappush(farthest, (gap.var in stays, -gap.before, gap.var, gap))
     for gap, size_bytes in taken.items():
         if size_bytes:
             yield Gap(gap.var, 0, size_bytes, gap.after, gap.before)

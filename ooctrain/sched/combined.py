@@ -13,7 +13,7 @@ part. Source: ours; the recipe and what it reaches are in the planner notes, sec
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -33,19 +33,23 @@ if TYPE_CHECKING:
     from ooctrain.sched.search.choice import Choice
 
 
+#: Steps up to this length get all evaluations; longer ones fewer, as each takes more time.
+CALLS = 600
+
+
 @dataclass(frozen=True, slots=True)
 class Combined:
     """Annealing from several starts over what is kept, dropped, held; Belady and `lower` do the
     rest.
 
     Args:
-        evaluations: how many choices are tried at most, over all starts. A time limit cuts it
-            short, and the plan's notes then say so.
+        evaluations: how many choices are tried at most in a step of `CALLS` calls. A time limit
+            cuts it short, and the plan's notes then say so.
 
-    Cost: some 0.1 ms for each evaluation of 1000 calls, and the starts' plans.
+    Cost: some 0.2 ms for each evaluation of 600 calls, and the starts' plans.
     """
 
-    evaluations: int = 12000
+    evaluations: int = 40000
 
     @property
     def name(self) -> str:
@@ -74,11 +78,11 @@ class Combined:
                 return best
         if best is None:
             raise _least(refusals, budget_bytes)
-        for plan in self._searched(
+        found = self._searched(
             trace, budget_bytes, machine, granule, host_budget_bytes, seed, deadline
-        ):
-            if plan.makespan_us < best.makespan_us:
-                best = plan
+        )
+        if found is not None and found.makespan_us < best.makespan_us:
+            best = found
         if deadline is not None and time.monotonic() >= deadline:
             best = replace(best, notes={**best.notes, "cut_short": True})
         return best
@@ -86,21 +90,28 @@ class Combined:
     def _searched(
         self, trace: Trace, budget_bytes: int, machine: Machine, granule: Granule,
         host_budget_bytes: int | None, seed: int, deadline: float | None,
-    ) -> Iterator[Plan]:  # fmt: skip
-        """The plans of the best choices that annealing finds from each start."""
+    ) -> Plan | None:  # fmt: skip
+        """The plan of the best choice: half of the search goes to the starts, half to what came of
+        the best of them.
+        """
         from ooctrain.sched.search.choice import Search  # compiles
 
         search = Search(trace, budget_bytes, machine, granule)
-        first = list(search.best_first(_first_choices(trace, machine)))
-        for place, choice in enumerate(first):
-            found = search.improve(
-                choice, self.evaluations // len(first), seed=seed + place, deadline=deadline
-            )
+        first = search.best_first(_first_choices(trace, machine))
+        half = self.evaluations * CALLS // max(CALLS, len(trace.calls)) // 2
+        found = [
+            search.improve(choice, half // len(first), seed=seed + place, deadline=deadline)
+            for place, choice in enumerate(first)
+        ]
+        nearest = min(found, key=search.cost)
+        found.append(search.improve(nearest, half, seed=seed + len(first), deadline=deadline))
+        for choice in sorted(found, key=search.cost):
             plan = _plan_of(
-                found, trace, budget_bytes, machine, granule, search.evaluations, host_budget_bytes
+                choice, trace, budget_bytes, machine, granule, search.evaluations, host_budget_bytes
             )
             if plan is not None:
-                yield plan
+                return plan
+        return None
 
 
 def starts() -> tuple[Planner, ...]:
@@ -121,10 +132,11 @@ def _plan_of(
     runs = rematerialise(trace, choice.dropped, again=choice.again, held=choice.held)
     if least_bytes(trace, runs, machine, granule)[0] > budget_bytes:
         return None
-    decisions = offload(trace, runs, budget_bytes, machine, granule)
+    decisions = offload(trace, runs, budget_bytes, machine, granule, frozenset(choice.stays))
     notes = {
         "chosen": "search", "evaluations": evaluations, "dropped": len(choice.dropped),
-        "held": len(choice.held), "runs_again": len(runs) - len(trace.calls),
+        "held": len(choice.held), "stays": len(choice.stays),
+        "runs_again": len(runs) - len(trace.calls),
     }  # fmt: skip
     try:
         plan = plan_of(decisions, trace, budget_bytes, machine, granule, notes)

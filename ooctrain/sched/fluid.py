@@ -8,7 +8,8 @@ and are computed again in fractions, from anywhere, without latency, without roo
 what is computed again.
 
 Class of schedules covered: calls run first in trace order; any pure call may run again, at the
-price of its whole time for all of its largest output; any bytes may move at any time; persistent
+price of its whole time for all of its largest output, and of the time of those calls whose outputs
+nobody else reads; any bytes may move at any time; persistent
 variables may start the step on either side, as long as they end it there.
 
 Sources: paper 002's relaxed model for the offload part; recomputation is ours (planner notes,
@@ -77,6 +78,7 @@ class _Item:
         opens: the first call during which they may be away (0: from the start).
         needed: the call at which they must be back; the number of calls: never.
         size: as a share of the budget.
+        ready: the first call during which they may be on their way out.
         again: compute time to get all of them back, as a share of the step's; None: impossible.
         fixed: whether they are away at the start, as inputs are.
     """
@@ -86,6 +88,7 @@ class _Item:
     opens: int
     needed: int
     size: float
+    ready: int
     again: float | None
     fixed: bool = False
 
@@ -144,6 +147,7 @@ class _Fluid:
         self.out_rate = machine.out_bytes_per_us * per_share
         self.in_rate = machine.in_bytes_per_us * per_share
         self.lives = lives(trace, runs_once(trace))
+        self.lasting = frozenset(trace.end_variables.values())
         self.items = list(self._items(recompute, resident))
         self.program = LinearProgram()
         self.rises: dict[str, dict[int, list[Term]]] = {
@@ -166,19 +170,54 @@ class _Fluid:
             if not size or (persistent and resident):
                 continue
             again = self._again(life) if recompute else None
+            # Bytes of a source may have been sent in place of the value's.
+            written = min(self._chain(life.var)) if again else life.uses[0]
             for after, before in pairwise(life.uses):
                 if before - after > 1 or after == BEFORE_THE_STEP:
                     fixed = after == BEFORE_THE_STEP and not persistent
-                    yield _Item(life.var, number, after + 1, before, size, again, fixed)
+                    opens = after + 1
+                    yield _Item(life.var, number, opens, before, size, written + 1, again, fixed)
 
     def _again(self, life: Life) -> float | None:
-        """Compute time for a life's value: its producer's, if it is the largest output of that."""
+        """Compute time for a life's value; of a call's outputs only the largest pays."""
         producer = self.trace.producer[life.var]
         if producer is None or not self.trace.calls[producer].pure:
             return None
-        outs = self.trace.calls[producer].outs
-        largest = max(outs, key=lambda out: (self.trace.variables[out].nbytes, -out))
-        return self.duration[producer] if largest == life.var else 0.0
+        if self._largest(producer) != life.var:
+            return 0.0
+        return sum(self.duration[call] for call in self._chain(life.var))
+
+    def _chain(self, var: int) -> list[int]:
+        """The calls to be paid if a value is computed again: its producer, and those of sources
+        that nobody else reads.
+
+        Whoever has such a source without computing it again has kept it, here or on the host, in
+        place of the value; it is at least as large, so that keeping the value is no worse.
+        """
+        chain, values = [], [var]
+        while values:
+            producer = self.trace.producer[values.pop()]
+            if producer is not None:
+                chain.append(producer)
+                sources = dict.fromkeys(self.trace.calls[producer].ins)
+                values += [s for s in sources if self._stands_for(s, producer, var)]
+        return chain
+
+    def _stands_for(self, source: int, reader: int, var: int) -> bool:
+        """Whether a source is worth no more than a value that is computed from it."""
+        made = self.trace.producer[source]
+        return (
+            made is not None
+            and self._largest(made) == source
+            and set(self.trace.uses[source]) <= {made, reader}
+            and source not in self.lasting
+            and self.trace.variables[source].nbytes >= self.trace.variables[var].nbytes
+        )
+
+    def _largest(self, call: int) -> int:
+        """The largest output of a call; the first of equals."""
+        outs = self.trace.calls[call].outs
+        return max(outs, key=lambda out: (self.trace.variables[out].nbytes, -out))
 
     def _write_items(self) -> None:
         """Columns: the share of each item that is away, sent for it and not before, computed
@@ -240,7 +279,7 @@ class _Fluid:
     def _write_sent(self, item: _Item, away: int, sent: list[Term]) -> None:
         """Bytes leave only once they have been sent: for this item, or before."""
         new = self.program.column(upper=1.0)
-        self._rise("ready", self.lives[item.life].uses[0] + 1, new, item.size)
+        self._rise("ready", item.ready, new, item.size)
         if sent:
             self._rise("clean", item.opens, away, item.size)
             self._rise("clean", item.opens, new, -item.size)

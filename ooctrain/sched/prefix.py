@@ -17,7 +17,7 @@ from ooctrain.cost import Machine, call_durations_ns
 from ooctrain.errors import Infeasible
 from ooctrain.sched.base import check_host, infeasible
 from ooctrain.sched.recompute import least_bytes, offload, plan_of
-from ooctrain.sched.rematerialise import droppable, rematerialise
+from ooctrain.sched.rematerialise import droppable, last_forward_use, rematerialise
 from ooctrain.sched.schedule import BYTES, Granule, Plan
 from ooctrain.trace import Trace
 
@@ -29,7 +29,7 @@ class Prefix:
     Args:
         steps: how many prefixes are tried, evenly spaced, besides none and all.
 
-    Cost: O(values x calls) to sort, then for each prefix that of `lower`.
+    Cost: for each prefix that of `lower`.
     """
 
     steps: int = 16
@@ -77,13 +77,34 @@ class Prefix:
 def by_recompute_time(trace: Trace, machine: Machine) -> tuple[int, ...]:
     """The droppable values, those first that take the least time per byte to compute again.
 
-    The time counts whatever has to run before, if this value alone is dropped.
+    The time counts whatever has to run before, if this value alone is dropped. Values that nothing
+    brings back come last: `rematerialise` keeps them.
     """
     durations = call_durations_ns(trace, machine)
-    in_core = sum(durations)
 
     def time_per_byte(var: int) -> float:
-        runs = rematerialise(trace, [var])
-        return (sum(durations[run.call] for run in runs) - in_core) / trace.variables[var].nbytes
+        calls = _brought_back_by(trace, var)
+        if calls is None:
+            return float("inf")
+        return sum(durations[call] for call in calls) / trace.variables[var].nbytes
 
     return tuple(sorted(droppable(trace), key=lambda var: (time_per_byte(var), var)))
+
+
+def _brought_back_by(trace: Trace, dropped: int) -> set[int] | None:
+    """The calls that run again if one value alone is dropped; None: it cannot be had again."""
+    needed = next(use for use in trace.uses[dropped] if use > last_forward_use(trace, dropped))
+    lasting = frozenset(trace.end_variables.values())
+    calls, lacking = set[int](), [dropped]
+    while lacking:
+        producer = trace.producer[lacking.pop()]
+        if producer is None or not trace.calls[producer].pure:
+            return None
+        if producer not in calls:
+            calls.add(producer)
+            lacking += [
+                source
+                for source in trace.calls[producer].ins
+                if trace.uses[source][-1] < needed and source not in lasting
+            ]
+    return calls

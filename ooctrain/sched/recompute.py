@@ -7,7 +7,7 @@ that `belady.py` solves. Read next: `prefix.py`, `combined.py`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from ooctrain.cost import Machine
@@ -27,18 +27,20 @@ LATENCIES_PER_PIECE = 20
 
 
 def offload(
-    trace: Trace, runs: tuple[Run, ...], budget_bytes: int, machine: Machine, granule: Granule
-) -> Decisions:
+    trace: Trace, runs: tuple[Run, ...], budget_bytes: int, machine: Machine, granule: Granule,
+    stays: Collection[int] = (),
+) -> Decisions:  # fmt: skip
     """The runs, and what Belady's rule sends to the host so that they fit.
 
     Args:
         runs: with `least_bytes(...)` at most `budget_bytes`.
+        stays: variables that leave only when all others have left.
 
     Cost: O(runs + gaps log gaps).
     """
     table = tabulate(Decisions(runs), trace, machine, granule)
     step = piece_bytes(budget_bytes, machine)
-    gaps = evictions(movable_gaps(trace, runs), table.resident_bytes, budget_bytes, granule)
+    gaps = evictions(movable_gaps(trace, runs), table.resident_bytes, budget_bytes, granule, stays)
     return Decisions(runs, tuple(piece for gap in gaps for piece in in_pieces(gap, step, granule)))
 
 

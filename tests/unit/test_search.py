@@ -13,6 +13,7 @@ import ooctrain as oc
 from ooctrain.sched.decisions import Decisions, Gap
 from ooctrain.sched.lower import lower_timed
 from ooctrain.sched.profile import tabulate
+from ooctrain.sched.recompute import offload
 from ooctrain.sched.rematerialise import droppable, rematerialise
 from ooctrain.sched.schedule import BYTES, Granule
 from ooctrain.sched.search.evict import evict
@@ -63,7 +64,8 @@ def test_expanding_gives_the_runs_and_the_memory_of_the_readable_modules(
         return
     assert step.runs.tolist() == [run.call for run in runs]
     table = tabulate(Decisions(runs), trace, machine, granule)
-    _, lack = evict(step, tables_of(trace, machine, granule).granted, 1 << 60, 0)
+    nobody = np.zeros(len(trace.variables), np.int8)
+    _, lack = evict(step, tables_of(trace, machine, granule).granted, nobody, 1 << 60, 0)
     assert lack <= 0
     assert step.claim.tolist() == table.claim_bytes
     assert step.end.tolist() == table.end_bytes
@@ -94,10 +96,11 @@ def test_the_compiled_engine_keeps_the_time_of_the_readable_one(
     if not step.ok:
         return
     most = int((step.resident - inputs_away(step, tables)).max())
-    least = max(step.start, int(evict(step, tables.granted, 0, 0)[1]))
+    stays = np.array([seed >> v.id & 1 for v in trace.variables], np.int8)
+    least = max(step.start, int(evict(step, tables.granted, stays, 0, 0)[1]))
     budget_bytes = least + round(share * max(0, most - least))
     chunk_bytes = granule.size_bytes * 4
-    evicted, lack = evict(step, tables.granted, budget_bytes, chunk_bytes)
+    evicted, lack = evict(step, tables.granted, stays, budget_bytes, chunk_bytes)
     assert lack <= 0
     link = Link(
         machine.link == "shared", round(machine.latency_us * 1000), machine.out_bytes_per_us,
@@ -123,3 +126,33 @@ def gaps(trace, step, evicted, chunk_bytes):
                 Gap(var, lo, min(lo + chunk_bytes, top), after, before)
                 for lo in range(0, top, chunk_bytes)
             )
+
+
+@settings(max_examples=60)
+@given(traces(), machines(), SEEDS, st.floats(0, 1))
+def test_the_compiled_rule_of_belady_makes_as_much_room_as_the_readable_one(
+    trace, machine, seed, share
+):
+    """With values that stay, too: these leave only when all others have left."""
+    rng = random.Random(seed)
+    tables = tables_of(trace, machine, BYTES)
+    step = expand(tables, *random_choice(trace, seed))
+    if not step.ok:
+        return
+    stays = np.array([rng.random() < 0.4 for _ in trace.variables], np.int8)
+    most = int((step.resident - inputs_away(step, tables)).max())
+    least = max(step.start, int(evict(step, tables.granted, stays, 0, 0)[1]))
+    budget_bytes = least + round(share * max(0, most - least))
+    evicted, lack = evict(step, tables.granted, stays, budget_bytes, 1)
+    runs = readable_runs(trace, *random_choice(trace, seed))
+    readable = offload(
+        trace, runs, budget_bytes, machine, BYTES, frozenset(np.flatnonzero(stays).tolist())
+    )
+    moves = step.gap_after >= 0
+    assert lack <= 0
+    # Where two gaps end together either may go first, so that only sums are the same.
+    assert evicted[moves].sum() == sum(gap.hi - gap.lo for gap in readable.gaps)
+    resident = step.resident.copy()
+    for after, before, size in zip(step.gap_after, step.gap_before, evicted, strict=True):
+        resident[after + 1 : before] -= size
+    assert resident.max() <= budget_bytes

@@ -1,8 +1,9 @@
 """Simulated annealing over what to drop and what to hold, compiled.
 
 In: `Tables`, a first choice, a budget, a link. Out: the best choice met. The one idea: a move flips
-a value, a pair, or a run of neighbours between keep, drop and drop again; memory that is still
-short is offloaded by Belady's rule, so that every choice has a makespan, and that alone decides.
+a value, a pair, or a run of neighbours between keep, drop and drop again, or says of a value that
+it stays while others can leave; memory that is still short is offloaded by Belady's rule, so that
+every choice has a makespan, and that alone decides.
 The random numbers are our own (splitmix64): the same seed gives the same plan everywhere. Source:
 the recipe of the planner notes, section 3. Read next: `../combined.py`.
 """
@@ -16,8 +17,11 @@ import numpy as np
 from ooctrain.sched.search.evict import evict
 from ooctrain.sched.search.expand import DROP_AGAIN, expand
 from ooctrain.sched.search.jit import compiled
-from ooctrain.sched.search.play import play
+from ooctrain.sched.search.play import Link, play
 
+#: Rows of the array that holds a choice, one number for each variable: KEEP, DROP or DROP_AGAIN;
+#: whether it is held as a source; whether it stays while others can leave.
+FATE, HELD, STAYS = 0, 1, 2
 #: The cost of a choice that is no schedule: beyond every makespan, and less the closer it is.
 IMPOSSIBLE = 1e30
 
@@ -26,31 +30,58 @@ class Walk(NamedTuple):
     """Where a search stands.
 
     Args:
-        choice, held: for each variable, as `expand` reads them.
+        choice: int8, rows `FATE`, `HELD`, `STAYS`.
         cost: of the choice, in ns.
-        best_choice, best_held, best_cost: the best met so far.
+        best, best_cost: the best met so far.
         random: state of the random numbers.
     """
 
     choice: np.ndarray
-    held: np.ndarray
     cost: float
-    best_choice: np.ndarray
-    best_held: np.ndarray
+    best: np.ndarray
     best_cost: float
     random: int
 
 
+class Limits(NamedTuple):
+    """What a choice has to live with.
+
+    Args:
+        budget_bytes: of the device.
+        chunk_bytes: of a transfer at most; 0: whole values.
+        link: how bytes travel.
+    """
+
+    budget_bytes: int
+    chunk_bytes: int
+    link: Link
+
+
+class Field(NamedTuple):
+    """What a move may change.
+
+    Args:
+        values: those that can be dropped or held, in order of production.
+        saved: for each variable, whether it is dropped or kept (True), or held or not.
+        large: those that can stay.
+    """
+
+    values: np.ndarray
+    saved: np.ndarray
+    large: np.ndarray
+
+
 @compiled
-def evaluate(t, choice, held, budget_bytes, chunk_bytes, link):
+def evaluate(t, choice, limits):
     """Makespan of a choice in ns, or a cost beyond `IMPOSSIBLE`."""
-    step = expand(t, choice, held)
+    step = expand(t, choice[FATE], choice[HELD])
     if not step.ok:
         return 4 * IMPOSSIBLE
-    evicted, lack = evict(step, t.granted, budget_bytes, chunk_bytes)
+    budget_bytes, chunk_bytes = limits.budget_bytes, limits.chunk_bytes
+    evicted, lack = evict(step, t.granted, choice[STAYS], budget_bytes, chunk_bytes)
     if lack > 0:
         return IMPOSSIBLE * (1 + lack / (lack + budget_bytes + 1))
-    makespan = play(t, step, evicted, budget_bytes, chunk_bytes, link)
+    makespan = play(t, step, evicted, budget_bytes, chunk_bytes, limits.link)
     return float(makespan) if makespan >= 0 else 2 * IMPOSSIBLE
 
 
@@ -66,72 +97,73 @@ def draw(state, below):
 
 
 @compiled
-def move(state, choice, held, values, saved):
-    """Changes one value, two, or a run of up to six neighbours, in place; returns the state.
-
-    Args:
-        values: those that may be changed, in order of production.
-        saved: for each variable, whether it is dropped or kept (True), or held or not.
-    """
-    state, kind = draw(state, 10)
-    state, first = draw(state, values.size)
-    count = 1
-    if kind >= 8:
-        state, more = draw(state, 6)
-        count = min(values.size - first, 2 + more)
-    state, turned = draw(state, 3)
-    for step in range(2 if 6 <= kind < 8 else count):
-        if kind < 8 and step:
-            state, first = draw(state, values.size)
-        var = values[first + step] if kind >= 8 else values[first]
-        if not saved[var]:
-            if kind < 8:
-                held[var] = not held[var]
-        elif kind >= 8:
-            choice[var] = turned
+def move(state, choice, field):
+    """Changes one value, two, or a run of up to six neighbours, in place; returns the state."""
+    state, kind = draw(state, 12)
+    if kind < 4 and field.large.size:
+        state, place = draw(state, field.large.size)
+        choice[STAYS, field.large[place]] ^= 1
+        return state
+    if kind < 6:
+        return _move_neighbours(state, choice, field)
+    for _ in range(2 if kind < 8 else 1):
+        state, place = draw(state, field.values.size)
+        state, turned = draw(state, 2)
+        var = field.values[place]
+        if field.saved[var]:
+            choice[FATE, var] = (choice[FATE, var] + 1 + turned) % (DROP_AGAIN + 1)
         else:
-            choice[var] = (choice[var] + 1 + turned % 2) % (DROP_AGAIN + 1)
+            choice[HELD, var] ^= 1
     return state
 
 
 @compiled
-def anneal(t, walk, values, saved, budget_bytes, chunk_bytes, link, first, count, total, heat):
+def _move_neighbours(state, choice, field):
+    """Two to seven neighbours are kept, dropped, or dropped again, all the same."""
+    values = field.values
+    state, first = draw(state, values.size)
+    state, more = draw(state, 6)
+    state, fate = draw(state, 3)
+    for place in range(first, min(values.size, first + 2 + more)):
+        if field.saved[values[place]]:
+            choice[FATE, values[place]] = fate
+    return state
+
+
+@compiled
+def anneal(t, walk, field, limits, first, count, total, heat):
     """Evaluations `first` to `first + count` of a search of `total`.
 
     Args:
         walk: Walk so far; not changed.
-        values, saved: as `move` reads them.
         heat: the first temperature, as a share of the makespan; it falls to 0 at `total`.
 
     Returns:
         Walk.
     """
-    choice, held, cost = walk.choice.copy(), walk.held.copy(), walk.cost
-    best_choice, best_held, best_cost = walk.best_choice, walk.best_held, walk.best_cost
+    choice, cost, best, best_cost = walk.choice, walk.cost, walk.best, walk.best_cost
     state = np.uint64(walk.random)
     for turn in range(first, first + count):
-        other, other_held = choice.copy(), held.copy()
-        state = move(state, other, other_held, values, saved)
-        found = evaluate(t, other, other_held, budget_bytes, chunk_bytes, link)
+        other = choice.copy()
+        state = move(state, other, field)
+        found = evaluate(t, other, limits)
         temperature = heat * (1 - turn / total)
         state, die = draw(state, 1 << 30)
         worse = (found - cost) / max(cost, 1.0)
         if worse <= 0 or die < (1 << 30) * np.exp(-worse / max(temperature, 1e-12)):
-            choice, held, cost = other, other_held, found
+            choice, cost = other, found
             if cost < best_cost:
-                best_choice, best_held, best_cost = choice.copy(), held.copy(), cost
-    return Walk(choice, held, cost, best_choice, best_held, best_cost, np.int64(state))  # type: ignore[arg-type]
+                best, best_cost = choice, cost
+    return Walk(choice, cost, best, best_cost, np.int64(state))  # type: ignore[arg-type]
 
 
-def first_walk(
-    t, choice: np.ndarray, held: np.ndarray, budget_bytes: int, chunk_bytes: int, link, seed: int
-) -> Walk:
+def first_walk(t, choice: np.ndarray, limits: Limits, seed: int) -> Walk:
     """A search that has not begun.
 
     Args:
         t: Tables.
-        choice, held: where it begins.
+        choice: where it begins.
         seed: of its random numbers.
     """
-    cost = evaluate(t, choice, held, budget_bytes, chunk_bytes, link)
-    return Walk(choice, held, cost, choice.copy(), held.copy(), cost, seed)
+    cost = evaluate(t, choice, limits)
+    return Walk(choice, cost, choice, cost, seed)

@@ -16,7 +16,17 @@ from ooctrain.cost import Machine
 from ooctrain.sched.recompute import piece_bytes
 from ooctrain.sched.rematerialise import droppable
 from ooctrain.sched.schedule import Granule
-from ooctrain.sched.search.anneal import IMPOSSIBLE, anneal, evaluate, first_walk
+from ooctrain.sched.search.anneal import (
+    FATE,
+    HELD,
+    IMPOSSIBLE,
+    STAYS,
+    Field,
+    Limits,
+    anneal,
+    evaluate,
+    first_walk,
+)
 from ooctrain.sched.search.expand import DROP, DROP_AGAIN
 from ooctrain.sched.search.play import Link
 from ooctrain.sched.search.tables import tables_of
@@ -27,18 +37,19 @@ HEAT = 0.003
 #: Evaluations between two looks at the clock.
 BLOCK = 250
 #: More evaluations than this for each value that can be changed find nothing new.
-ENOUGH = 100
+ENOUGH = 400
 #: How many starts are worth annealing.
 STARTS = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What `rematerialise` takes, by variable ids ascending."""
+    """What `rematerialise` and `offload` take, by variable ids ascending."""
 
     dropped: tuple[int, ...]
     again: tuple[int, ...] = ()
     held: tuple[int, ...] = ()
+    stays: tuple[int, ...] = ()
 
 
 class Search:
@@ -50,26 +61,30 @@ class Search:
 
     def __init__(self, trace: Trace, budget_bytes: int, machine: Machine, granule: Granule):
         self._tables = tables_of(trace, machine, granule)
-        self._link = Link(
+        link = Link(
             machine.link == "shared", round(machine.latency_us * 1000),
             float(machine.out_bytes_per_us), float(machine.in_bytes_per_us),
         )  # fmt: skip
-        self._budget_bytes = budget_bytes
-        chunk = granule.granted(piece_bytes(budget_bytes, machine)) if granule.ranges else 0
-        self._chunk_bytes = chunk
-        self._saved = np.zeros(len(trace.variables), np.bool_)
-        self._saved[list(droppable(trace))] = True
-        self._values = np.array(_changeable(trace), np.int64)
+        piece = piece_bytes(budget_bytes, machine)
+        chunk = granule.granted(piece) if granule.ranges else 0
+        self._limits = Limits(budget_bytes, chunk, link)
+        saved = np.zeros(len(trace.variables), np.bool_)
+        saved[list(droppable(trace))] = True
+        self._field = Field(
+            np.array(_changeable(trace), np.int64), saved,
+            np.array(_large(trace, piece), np.int64),
+        )  # fmt: skip
         self.evaluations = 0
 
     def best_first(self, choices: Iterable[Iterable[int]]) -> list[Choice]:
         """The most promising of some sets of values to drop."""
-        costs = {}
-        for dropped in choices:
-            choice, held = self._arrays(Choice(tuple(sorted(dropped))))
-            costs[tuple(sorted(dropped))] = self._cost(choice, held)
-        best = sorted(costs, key=lambda dropped: (costs[dropped], dropped))[:STARTS]
-        return [Choice(dropped) for dropped in best]
+        tried = [Choice(tuple(sorted(dropped))) for dropped in choices]
+        return sorted(tried, key=lambda choice: (self.cost(choice), choice.dropped))[:STARTS]
+
+    def cost(self, choice: Choice) -> float:
+        """Makespan in ns, or a cost beyond `IMPOSSIBLE`."""
+        self.evaluations += 1
+        return evaluate(self._tables, self._array(choice), self._limits)
 
     def improve(
         self, start: Choice, evaluations: int, *, seed: int, deadline: float | None
@@ -82,38 +97,27 @@ class Search:
             seed: of the random numbers.
             deadline: of `time.monotonic()`; the search ends there.
         """
-        choice, held = self._arrays(start)
-        limits = (self._budget_bytes, self._chunk_bytes, self._link)
-        walk = first_walk(self._tables, choice, held, *limits, seed)
-        if not self._values.size:
+        walk = first_walk(self._tables, self._array(start), self._limits, seed)
+        if not self._field.values.size:
             return start
-        evaluations = min(evaluations, ENOUGH * self._values.size)
+        evaluations = min(evaluations, ENOUGH * self._field.values.size)
         for first in range(0, evaluations, BLOCK):
             if deadline is not None and time.monotonic() >= deadline:
                 break
             count = min(BLOCK, evaluations - first)
             walk = anneal(
-                self._tables, walk, self._values, self._saved, *limits,
-                first, count, evaluations, HEAT,
-            )  # fmt: skip
+                self._tables, walk, self._field, self._limits, first, count, evaluations, HEAT
+            )
             self.evaluations += count
-        if walk.best_cost >= IMPOSSIBLE:
-            return start
-        return _choice(walk.best_choice, walk.best_held)
+        return start if walk.best_cost >= IMPOSSIBLE else _choice(walk.best)
 
-    def _cost(self, choice: np.ndarray, held: np.ndarray) -> float:
-        self.evaluations += 1
-        return evaluate(
-            self._tables, choice, held, self._budget_bytes, self._chunk_bytes, self._link
-        )
-
-    def _arrays(self, start: Choice) -> tuple[np.ndarray, np.ndarray]:
-        choice = np.zeros(self._saved.size, np.int8)
-        held = np.zeros(self._saved.size, np.bool_)
-        choice[list(start.dropped)] = DROP
-        choice[list(start.again)] = DROP_AGAIN
-        held[list(start.held)] = True
-        return choice, held
+    def _array(self, start: Choice) -> np.ndarray:
+        choice = np.zeros((3, self._field.saved.size), np.int8)
+        choice[FATE, list(start.dropped)] = DROP
+        choice[FATE, list(start.again)] = DROP_AGAIN
+        choice[HELD, list(start.held)] = True
+        choice[STAYS, list(start.stays)] = True
+        return choice
 
 
 def _changeable(trace: Trace) -> list[int]:
@@ -130,9 +134,18 @@ def _changeable(trace: Trace) -> list[int]:
     return found
 
 
-def _choice(choice: np.ndarray, held: np.ndarray) -> Choice:
-    return Choice(
-        tuple(np.flatnonzero(choice).tolist()),
-        tuple(np.flatnonzero(choice == DROP_AGAIN).tolist()),
-        tuple(np.flatnonzero(held).tolist()),
-    )
+def _large(trace: Trace, piece_bytes: int) -> list[int]:
+    """What is worth saying of that it stays: computed in the step, and no smaller than a piece."""
+    return [
+        variable.id
+        for variable in trace.variables
+        if trace.producer[variable.id] is not None
+        and not variable.persistent
+        and variable.nbytes >= piece_bytes
+    ]
+
+
+def _choice(choice: np.ndarray) -> Choice:
+    dropped, held, stays = (tuple(np.flatnonzero(row).tolist()) for row in choice)
+    again = tuple(np.flatnonzero(choice[FATE] == DROP_AGAIN).tolist())
+    return Choice(dropped, again, held, stays)

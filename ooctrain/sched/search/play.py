@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ooctrain.sched.search.jit import compiled
+from ooctrain.sched.search.order import by_run
 
 NEVER = 1 << 62
 
@@ -88,13 +89,15 @@ def cut(step, evicted, chunk_bytes):
 
 @compiled
 def fits(room, size, first, before):
-    """Whether `size` bytes fit beside every run of [first, before); if so, takes them there."""
+    """The first run of [first, before) beside which `size` bytes do not fit; -1: there is none, and
+    they are taken from the room.
+    """
     for run in range(first, before):
         if room[run] < size:
-            return False
+            return run
     for run in range(first, before):
         room[run] -= size
-    return True
+    return -1
 
 
 @compiled
@@ -110,8 +113,8 @@ def play(t, step, evicted, budget_bytes, chunk_bytes, link):
     awaited = np.zeros(runs + 1, np.int64)
     for piece in range(count):
         awaited[pieces.before[piece]] += 1
-    outgoing = np.argsort(pieces.written, kind="mergesort")
-    releasing = np.argsort(pieces.after, kind="mergesort")
+    outgoing = by_run(pieces.written, runs)
+    releasing = by_run(pieces.after, runs)
     is_out = pieces.after < 0
     copied = pieces.after < 0  # by copies
     stays = np.zeros(count, np.bool_)
@@ -119,6 +122,7 @@ def play(t, step, evicted, budget_bytes, chunk_bytes, link):
     position, ended, held = 0, -1, step.start
     next_out = next_in = next_release = 0
     going = coming = -1
+    blocked = -1  # the run beside which the next piece does not fit; room never grows
     run_ends = out_ends = in_ends = NEVER
     while next_release < count and pieces.after[releasing[next_release]] < 0:
         next_release += 1
@@ -163,7 +167,10 @@ def play(t, step, evicted, budget_bytes, chunk_bytes, link):
                 if is_out[piece]:
                     if not free_link or held + pieces.size[piece] > budget_bytes:
                         continue
-                    if not fits(room, pieces.size[piece], first, pieces.before[piece]):
+                    if blocked >= first:
+                        continue
+                    blocked = fits(room, pieces.size[piece], first, pieces.before[piece])
+                    if blocked >= 0:
                         continue
                     held += pieces.size[piece]
                     coming = piece
@@ -177,7 +184,10 @@ def play(t, step, evicted, budget_bytes, chunk_bytes, link):
                     gone = copied[pieces.copy[piece]]
                     if not (due or free_link) or pieces.after[piece] > ended or gone:
                         continue
-                    if not fits(room, pieces.size[piece], first, pieces.before[piece]):
+                    if blocked >= first:
+                        continue
+                    blocked = fits(room, pieces.size[piece], first, pieces.before[piece])
+                    if blocked >= 0:
                         continue
                     stays[piece] = True
                     awaited[pieces.before[piece]] -= 1
