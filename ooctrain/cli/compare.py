@@ -46,7 +46,8 @@ DEFAULT_MACHINES = "v100-pcie,v100-32gb-nvlink"
 @click.option("--image-size", "image_sizes", help="Heights; default: what a model usually gets.")
 @click.option("--granule", default="1", show_default=True, help="What sizes are rounded to.")
 @click.option("--bound", type=click.Choice(BOUNDS), default="lp", show_default=True,
-              help="The LP over all lists, over lists that only offload, or the simple bounds.",
+              help="The LP over all lists, over those whose parameters stay, over those of these "
+              "that only offload; or the simple bounds.",
               )  # fmt: skip
 @click.option("--time-limit", type=click.FloatRange(min=0, min_open=True),
               help="Seconds for each plan of a searching planner.")  # fmt: skip

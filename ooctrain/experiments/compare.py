@@ -38,7 +38,9 @@ from ooctrain.tracing import trace
 from ooctrain.units import Granule, Percent, parse_budget
 
 REWRITES = ("fuse", "share_storage")
-BOUNDS = ("lp", "lp-offload", "simple")
+#: The LP over all lists; over those that leave parameters where they are; over those of the latter
+#: that run each call once; the bounds without an LP.
+BOUNDS = ("lp", "lp-resident", "lp-offload", "simple")
 #: Images up to this size get the stem for small images.
 SMALL_EXTENT = 64
 
@@ -243,8 +245,8 @@ def _bound(
         if path.exists():
             kept = json.loads(path.read_text(encoding="utf-8"))
             return kept and LowerBound(**kept)
-    offload = case.bound == "lp-offload"
-    found = fluid.fluid_bound(step, budget, where, recompute=not offload, resident=offload)
+    again, resident = case.bound != "lp-offload", case.bound != "lp"
+    found = fluid.fluid_bound(step, budget, where, recompute=again, resident=resident)
     bound = None if found is None else found.lower_bound()
     if path is not None:
         _write(path, bound and {"makespan_us": bound.makespan_us, "kind": bound.kind})
