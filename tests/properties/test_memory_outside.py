@@ -89,7 +89,8 @@ def measured(request):
 
 def test_the_process_grows_by_arena_and_host_slab_and_little_else(measured):
     assert measured["grown"] <= measured["arena"] + measured["slab"] + ALLOWANCE_BYTES
-    assert measured["grown"] >= measured["peak"] // 2, "the measurement sees the arena"
+    seen = measured["grown"] + max(0, measured["seen_again"])
+    assert seen >= measured["peak"] // 2, "the measurement sees the arena"
 
 
 def test_the_arena_never_holds_more_than_the_budget(measured):
