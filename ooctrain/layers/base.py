@@ -105,6 +105,20 @@ class Op:
         """
         raise TypeError(f"{type(self).__name__} lacks cpu()")
 
+    def cuda(
+        self, launcher: Any, ins: Sequence[Any], outs: Sequence[Any], workspace: Any,
+        scalars: Scalars,
+    ) -> None:  # fmt: skip
+        """Queues on a GPU what `cpu` does.
+
+        Args:
+            launcher: `layers.kernels.cuda.launcher.Launcher`; starts kernels on the compute stream.
+            ins, outs: device arrays in physical layout, with the promises of `cpu`.
+            workspace: uint8, exactly `cuda_workspace_bytes(...)`.
+            scalars: the step scalars.
+        """
+        raise TypeError(f"{type(self).__name__} lacks cuda()")
+
     def vjp(
         self,
         tape: Tape,
@@ -117,6 +131,10 @@ class Op:
 
     def workspace_bytes(self, ins: Sequence[Spec], outs: Sequence[Spec], threads: int) -> int:
         """Scratch of `cpu` in bytes, known from shapes and the number of threads."""
+        return 0
+
+    def cuda_workspace_bytes(self, ins: Sequence[Spec], outs: Sequence[Spec]) -> int:
+        """Scratch of `cuda` in bytes, known from shapes alone."""
         return 0
 
     def flops(self, ins: Sequence[Spec], outs: Sequence[Spec]) -> int:
