@@ -35,8 +35,9 @@ FLOORS = {
     "cli": 6, "explain": 6, "doctor": 6, "__main__": 6,
     "testing": 6, "laws": 6,
 }  # fmt: skip
-#: Numba compiles here; everybody else asks these rooms. The plug-in serves Numba's own arrays.
-NUMBA_ROOMS = ("layers.kernels", "sched.search", "alloc.numba_plugin")
+#: Numba compiles here; everybody else asks these rooms. The plug-in serves Numba's own arrays, the
+#: emulator compiles CUDA kernels for the CPU.
+NUMBA_ROOMS = ("layers.kernels", "sched.search", "alloc.numba_plugin", "testing.emulator")
 
 
 def modules() -> dict[str, Path]:

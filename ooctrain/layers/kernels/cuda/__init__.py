@@ -1,0 +1,1 @@
+"""Kernels for NVIDIA GPUs, in Numba. Read next: `shim.py`, `elementwise.py`, `launcher.py`."""

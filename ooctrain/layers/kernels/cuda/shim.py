@@ -1,0 +1,96 @@
+"""The one file that knows Numba's CUDA target: a successor of it costs this file.
+
+In: a Python function written in Numba's CUDA dialect. Out: a `Kernel`, plain data; the compiled
+form is made when it is first launched on a GPU (`compiled`), its PTX without any driver
+(`compile_ptx`), and the emulator in `ooctrain.testing` reads its source. The one idea: signature
+and block size stand beside the kernel, because a kernel's index arithmetic is right for one block
+size only. Kernel files import `cuda` and the number types from here. Both the CUDA target inside
+Numba and the package numba-cuda, which takes its place where installed, serve. Source: Numba CUDA
+manual. Read next: `intrinsics.py`, `launcher.py`.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+
+from numba import cuda, float32, int32, int64, uint32
+from numba.core import sigutils
+from numba.cuda import dispatcher as _dispatcher
+
+__all__ = [
+    "Capability", "Kernel", "argument_types", "compile_ptx", "compiled", "cuda", "device",
+    "float32", "int32", "int64", "kernel", "uint32",
+]  # fmt: skip
+
+Capability = tuple[int, int]
+LOWEST_CAPABILITY: Capability = (7, 5)
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """A CUDA kernel as data.
+
+    Args:
+        function: the Python function.
+        signature: Numba's, "void(f4[::1], f4[::1], u4)": one-dimensional arrays and numbers.
+        threads: threads of one block, in one dimension.
+        capability: lowest compute capability that it runs on.
+    """
+
+    function: Callable
+    signature: str
+    threads: int
+    capability: Capability = LOWEST_CAPABILITY
+
+    @property
+    def name(self) -> str:
+        """Module and function, for messages: "elementwise._relu"."""
+        return f"{self.function.__module__.rpartition('.')[2]}.{self.function.__name__}"
+
+
+def kernel(
+    signature: str, *, threads: int = 256, capability: Capability = LOWEST_CAPABILITY
+) -> Callable[[Callable], Kernel]:
+    """Decorator that makes a function a `Kernel`; nothing is compiled yet."""
+    return lambda function: Kernel(function, signature, threads, capability)
+
+
+def device(function: Callable) -> Callable:
+    """Decorator for a function that only kernels call: compiled into them."""
+    return cuda.jit(device=True)(function)
+
+
+@cache
+def argument_types(signature: str) -> tuple:
+    """Numba's types of a signature's arguments."""
+    return tuple(sigutils.normalize_signature(signature)[0])
+
+
+@cache
+def compiled(kernel: Kernel) -> Callable:
+    """The kernel for the current GPU, as Numba's dispatcher; compiled by its first call here."""
+    return cuda.jit(kernel.signature)(kernel.function)
+
+
+def compile_ptx(kernel: Kernel, capability: Capability) -> str:
+    """PTX of a kernel for a compute capability. Needs Numba's NVVM library, no driver."""
+    with _pretend_device(capability):
+        types_of_arguments = sigutils.normalize_signature(kernel.signature)[0]
+        ptx, _ = cuda.compile_ptx(kernel.function, types_of_arguments, cc=capability)
+    return ptx
+
+
+@contextmanager
+def _pretend_device(capability: Capability) -> Iterator[None]:
+    """Numba asks the current device for its capability when a kernel calls a device function."""
+    asked = _dispatcher.get_current_device
+    pretended = types.SimpleNamespace(compute_capability=capability)
+    _dispatcher.get_current_device = lambda: pretended
+    try:
+        yield
+    finally:
+        _dispatcher.get_current_device = asked

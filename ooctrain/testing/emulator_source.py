@@ -1,0 +1,299 @@
+"""Turns the source of a CUDA kernel into a Python module that runs on the CPU.
+
+In: a `Kernel`. Out: a `Module`: its text, and what the driver must know. The one idea: a barrier
+becomes `yield`, so that one thread of the kernel is a generator and whoever drives the generators
+decides the order of the threads; what lanes of a warp exchange is published, yielded over and
+collected. Numbers, device functions and twins of intrinsics that the kernel's globals name are
+written into the module too, so that it stands alone and Numba can keep its compiled form on disk.
+Read next: `emulator.py`, `emulator_memory.py`.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import textwrap
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+from numba.core import types
+
+from ooctrain.errors import ConfigError
+from ooctrain.layers.kernels.cuda.intrinsics import TWINS
+from ooctrain.layers.kernels.cuda.shim import Kernel
+from ooctrain.testing.emulator_warp import EXCHANGES, SHUFFLES
+
+#: a yielded number is `site * 4 + kind`; sites tell barriers of one kernel apart
+EXCHANGE, WARP_BARRIER, BARRIER, KINDS = 0, 1, 2, 4
+
+_INDICES = {
+    "threadIdx.x": "_int32(_thread)", "threadIdx.y": "_int32(0)", "threadIdx.z": "_int32(0)",
+    "blockIdx.x": "_int32(_bx)", "blockIdx.y": "_int32(_by)", "blockIdx.z": "_int32(_bz)",
+    "blockDim.x": "_int32(_threads)", "blockDim.y": "_int32(1)", "blockDim.z": "_int32(1)",
+    "gridDim.x": "_int32(_gx)", "gridDim.y": "_int32(_gy)", "gridDim.z": "_int32(_gz)",
+    "laneid": "_int32(_thread & 31)", "warpsize": "32",
+}  # fmt: skip
+_PLACE = ("_thread", "_bx", "_by", "_bz", "_gx", "_gy", "_gz", "_threads")
+
+_HEAD = """\
+import numpy as _np
+from numba import njit as _njit, int32 as _int32
+from ooctrain.testing import emulator_memory as _memory, emulator_warp as _warp
+from ooctrain.testing.emulator_memory import local_array as _local_array, shared_of as _shared_of
+"""
+
+_RUN = """
+@_njit("void({types})", boundscheck=True, cache=True)
+def run(_order, _gx, _gy, _gz, _threads, {names}):
+    blocks = _gx * _gy * _gz
+    for b in range(blocks):
+        block = b if _order > 0 else blocks - 1 - b
+        bx, by, bz = block % _gx, block // _gx % _gy, block // (_gx * _gy)
+        for t in range(_threads):
+            thread = t if _order > 0 else _threads - 1 - t
+            {name}(thread, bx, by, bz, _gx, _gy, _gz, _threads, {names})
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Module:
+    """The emulated form of a kernel.
+
+    Args:
+        text: Python source; it defines `run` (threads independent) or `start` (a generator).
+        waits: whether threads wait for each other, so that `start` is there.
+        shared: (name, words, dtype) of each shared array.
+    """
+
+    text: str
+    waits: bool
+    shared: tuple[tuple[str, int, str], ...]
+
+
+def translate(kernel: Kernel) -> Module:
+    """The module of a kernel. Raises ConfigError where it uses what the emulator does not know."""
+    writer = _Writer()
+    function = _translate_function(kernel.function, writer)
+    shared = tuple(function.shared)
+    parameters = ", ".join(function.parameters)
+    argument_types = kernel.signature.partition("(")[2].removesuffix(")")
+    if function.sites or shared:
+        extra = "".join(f", _words{i}, _log{i}" for i in range(len(shared)))
+        extra_types = "".join(f", {dtype}[::1], i8[:, ::1]" for _, _, dtype in shared)
+        head = f"{', '.join(_PLACE)}, _exchange, _clock{extra}, {parameters}"
+        kinds = f"({'i8, ' * len(_PLACE)}f8[:, :, ::1], i8[::1]{extra_types}, {argument_types})"
+        body = ["_turn = 0", *function.lines, f"yield {BARRIER}"]
+        text = _definition("start", head, body, f'@_njit("{kinds}", boundscheck=True, cache=True)')
+        return Module(writer.text() + text, True, shared)
+    head = f"{', '.join(_PLACE)}, {parameters}"
+    text = _definition("_body", head, function.lines, "@_njit(boundscheck=True)")
+    run = _RUN.format(types="i8, " * 5 + argument_types, names=parameters, name="_body")
+    return Module(writer.text() + text + run, False, shared)
+
+
+def _definition(name: str, parameters: str, lines: list[str], decorator: str) -> str:
+    body = textwrap.indent("\n".join(lines), "    ")
+    return f"\n{decorator}\ndef {name}({parameters}):\n{body}\n"
+
+
+@dataclass
+class _Writer:
+    """Collects definitions; a name that means two things gets a number."""
+
+    lines: list[str] = field(default_factory=list)
+    values: dict[str, Any] = field(default_factory=dict)
+
+    def text(self) -> str:
+        return _HEAD + "\n".join(self.lines) + "\n"
+
+    def name_for(self, name: str, value: Any) -> str:
+        """The module's name for a global of a kernel; defined by the first call."""
+        candidate, number = name, 1
+        while candidate in self.values and not _same(self.values[candidate], value):
+            number += 1
+            candidate = f"{name}_{number}"
+        if candidate not in self.values:
+            self.values[candidate] = value
+            self.lines.append(self._define(candidate, value))
+        return candidate
+
+    def _define(self, name: str, value: Any) -> str:
+        if isinstance(value, ModuleType):
+            return f"import {value.__name__} as {name}"
+        if isinstance(value, types.Type):
+            return f"from numba import {value} as {name}"
+        if isinstance(value, np.generic):
+            return f"{name} = _np.{value.dtype}({str(value)!r})"
+        if isinstance(value, bool | int | float | tuple):
+            return f"{name} = {value!r}"
+        twin = TWINS.get(value)
+        if twin is not None:
+            return f"from {twin.py_func.__module__} import {twin.__name__} as {name}"
+        if hasattr(value, "py_func"):
+            return self._device_function(name, value.py_func)
+        raise ConfigError(f"the emulator cannot carry the global {name} = {value!r}")
+
+    def _device_function(self, name: str, function: Callable) -> str:
+        inner = _translate_function(function, self)
+        if inner.sites or inner.shared:
+            raise ConfigError(f"a barrier or shared array inside the device function {name}")
+        decorator = "@_njit(boundscheck=True)"
+        return _definition(name, ", ".join(inner.parameters), inner.lines, decorator)
+
+
+def _same(a: Any, b: Any) -> bool:
+    plain = type(a) is type(b) and isinstance(a, int | float | tuple | np.generic)
+    return a is b or (plain and a == b)
+
+
+def _globals_of(function: Callable) -> Mapping[str, Any]:
+    """What the names of a function mean that are not its own variables."""
+    closed, own = inspect.getclosurevars(function), function.__code__.co_varnames
+    known = {**closed.globals, **closed.nonlocals}
+    return {name: value for name, value in known.items() if name not in own}
+
+
+@dataclass
+class _Translated:
+    parameters: list[str]
+    lines: list[str]
+    shared: list[tuple[str, int, str]]
+    sites: int
+
+
+def _translate_function(function: Callable, writer: _Writer) -> _Translated:
+    tree = ast.parse(textwrap.dedent(inspect.getsource(function))).body[0]
+    assert isinstance(tree, ast.FunctionDef)
+    rewriter = _Rewriter(function.__name__, _globals_of(function), writer)
+    body = rewriter.statements(tree.body)
+    lines = [ast.unparse(ast.fix_missing_locations(statement)) for statement in body]
+    parameters = [argument.arg for argument in tree.args.args]
+    return _Translated(parameters, lines, rewriter.shared, rewriter.sites)
+
+
+class _Rewriter(ast.NodeTransformer):
+    """Rewrites the statements of one function."""
+
+    def __init__(self, name: str, known: Mapping[str, Any], writer: _Writer):
+        self._name, self._known, self._writer = name, known, writer
+        self._before: list[ast.stmt] = []
+        self.shared: list[tuple[str, int, str]] = []
+        self.sites = 0
+
+    def statements(self, body: list[ast.stmt]) -> list[ast.stmt]:
+        """Rewritten statements, each with the exchanges that it needs before it."""
+        done: list[ast.stmt] = []
+        for statement in body:
+            self._before = []
+            rewritten = self._statement(statement)
+            done += [*self._before, rewritten]
+            self._before = []
+        return done
+
+    def _statement(self, statement: ast.stmt) -> ast.stmt:
+        if isinstance(statement, ast.If | ast.While | ast.For):
+            return self._compound(statement)
+        if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
+            kind = {"cuda.syncthreads": BARRIER, "cuda.syncwarp": WARP_BARRIER}.get(
+                ast.unparse(statement.value.func)
+            )
+            if kind is not None:
+                return self._yield(kind)
+        if isinstance(statement, ast.Assign) and _calls(statement.value, "cuda.shared.array"):
+            statement.value = self._shared_array(statement)
+            return statement
+        return self.visit(statement)
+
+    def _compound(self, statement: ast.If | ast.While | ast.For) -> ast.stmt:
+        header = "iter" if isinstance(statement, ast.For) else "test"
+        setattr(statement, header, self.visit(getattr(statement, header)))
+        before = self._before
+        if before and isinstance(statement, ast.While):
+            raise self._unknown("an exchange between lanes in the condition of a loop")
+        statement.body = self.statements(statement.body)
+        statement.orelse = self.statements(statement.orelse)
+        self._before = before
+        return statement
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        if isinstance(node.ctx, ast.Load) and node.id in self._known:
+            value = self._known[node.id]
+            node.id = self._writer.name_for(node.id, value)
+        return node
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
+        text = ast.unparse(node)
+        if not text.startswith("cuda."):
+            return self.generic_visit(node)  # type: ignore[return-value]
+        if text.removeprefix("cuda.") not in _INDICES:
+            raise self._unknown(text)
+        return _expression(_INDICES[text.removeprefix("cuda.")])
+
+    def visit_Call(self, node: ast.Call) -> ast.expr:
+        text = ast.unparse(node.func)
+        if text == "cuda.grid":
+            return _expression("(_bx * _threads + _thread)")
+        if text == "cuda.gridsize":
+            return _expression("(_gx * _threads)")
+        if text == "cuda.local.array":
+            return ast.Call(ast.Name("_local_array"), [self.visit(a) for a in node.args], [])
+        exchange = SHUFFLES.get(text) or EXCHANGES.get(self._known.get(text))
+        if exchange is not None:
+            return self._exchange(exchange, [self.visit(argument) for argument in node.args])
+        if text.startswith("cuda."):
+            raise self._unknown(text)
+        return self.generic_visit(node)  # type: ignore[return-value]
+
+    def visit_IfExp(self, node: ast.IfExp) -> ast.expr:
+        return self._without_exchange(node)
+
+    def visit_BoolOp(self, node: ast.BoolOp) -> ast.expr:
+        return self._without_exchange(node)
+
+    def _without_exchange(self, node: ast.expr) -> ast.expr:
+        before = len(self._before)
+        visited = self.generic_visit(node)
+        if len(self._before) != before:
+            raise self._unknown("an exchange between lanes inside a condition")
+        return visited  # type: ignore[return-value]
+
+    def _exchange(self, name: str, arguments: list[ast.expr]) -> ast.expr:
+        """Publish, wait, collect; the slots of two turns alternate, so that one wait is enough."""
+        self.sites += 1
+        site, result = self.sites, f"_got{self.sites}"
+        names = [f"_given{site}_{i}" for i in range(len(arguments))]
+        lines = [f"{n} = {ast.unparse(a)}" for n, a in zip(names, arguments, strict=True)]
+        given = ", ".join(["_exchange", "_turn", "_thread", *names])
+        lines += [
+            f"_warp.publish_{name}({given})",
+            f"yield {site * KINDS + EXCHANGE}",
+            f"{result} = _warp.collect_{name}({given})",
+            "_turn = 1 - _turn",
+        ]
+        self._before += ast.parse("\n".join(lines)).body
+        return _expression(result)
+
+    def _yield(self, kind: int) -> ast.stmt:
+        self.sites += 1
+        return ast.parse(f"yield {self.sites * KINDS + kind}").body[0]
+
+    def _shared_array(self, statement: ast.Assign) -> ast.expr:
+        call, number = statement.value, len(self.shared)
+        assert isinstance(call, ast.Call)
+        words, dtype = (eval(ast.unparse(a), dict(self._known)) for a in call.args[:2])
+        self.shared.append((ast.unparse(statement.targets[0]), int(words), str(dtype)))
+        return _expression(f"_shared_of(_words{number}, _log{number}, _clock, {number}, _thread)")
+
+    def _unknown(self, what: str) -> ConfigError:
+        return ConfigError(f"the emulator does not know {what}", where=f"kernel {self._name}")
+
+
+def _expression(text: str) -> ast.expr:
+    return ast.parse(text, mode="eval").body
+
+
+def _calls(node: ast.expr, name: str) -> bool:
+    return isinstance(node, ast.Call) and ast.unparse(node.func) == name
