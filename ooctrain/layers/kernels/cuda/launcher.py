@@ -34,7 +34,8 @@ class Launcher(Protocol):
         Args:
             kernel: what runs.
             blocks: a number, or up to three, along x, y and z.
-            args: C-contiguous arrays of any shape, and numbers, as the signature asks.
+            args: C-contiguous arrays of any shape, numbers and tuples of them, as the signature
+                asks.
         """
         ...
 
@@ -85,9 +86,16 @@ def prepare_arguments(
     if len(wanted) != len(args):
         raise ConfigError(f"{kernel.name} takes {len(wanted)} arguments, got {len(args)}")
     return [
-        flatten(value) if isinstance(kind, types.Array) else as_dtype(kind).type(value)
+        flatten(value) if isinstance(kind, types.Array) else _as_number(kind, value)
         for kind, value in zip(wanted, args, strict=True)
     ]
+
+
+def _as_number(kind: Any, value: Any) -> Any:
+    """A number of the wanted type, or a tuple of them."""
+    if isinstance(kind, types.BaseTuple):
+        return tuple(_as_number(k, v) for k, v in zip(kind, value, strict=True))
+    return as_dtype(kind).type(value)
 
 
 def _flat_on_device(array: Any) -> Any:

@@ -17,13 +17,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 
-from numba import cuda, float32, int32, int64, uint32
+from numba import cuda, float32, int32, int64, uint8, uint32, uint64
 from numba.core import sigutils
 from numba.cuda import dispatcher as _dispatcher
 
 __all__ = [
     "Capability", "Kernel", "argument_types", "compile_ptx", "compiled", "cuda", "device",
-    "float32", "int32", "int64", "kernel", "uint32",
+    "float32", "int32", "int64", "kernel", "uint8", "uint32", "uint64",
 ]  # fmt: skip
 
 Capability = tuple[int, int]
