@@ -20,6 +20,7 @@ from functools import cache
 from numba import cuda, float32, int32, int64, uint8, uint32, uint64
 from numba.core import sigutils
 from numba.cuda import dispatcher as _dispatcher
+from numba.cuda.cudadrv import nvvm
 
 __all__ = [
     "Capability", "Kernel", "argument_types", "compile_ptx", "compiled", "cuda", "device",
@@ -82,6 +83,15 @@ def compile_ptx(kernel: Kernel, capability: Capability) -> str:
         types_of_arguments = sigutils.normalize_signature(kernel.signature)[0]
         ptx, _ = cuda.compile_ptx(kernel.function, types_of_arguments, cc=capability)
     return ptx
+
+
+def why_no_ptx() -> str:
+    """Why PTX cannot be made here, in one sentence; empty where it can."""
+    try:
+        nvvm.NVVM()
+    except (nvvm.NvvmSupportError, nvvm.NvvmError, OSError) as error:
+        return f"Numba finds no NVVM library ({error}); pip install numba-cuda[cu13]"
+    return ""
 
 
 @contextmanager
