@@ -1,10 +1,10 @@
 """GPU instructions that Numba does not offer, each with a twin that runs on the CPU.
 
-In: arrays and offsets, never addresses. Out: 128-bit loads and stores. The one idea: an intrinsic
-writes LLVM for the GPU; its twin, a few lines of plain Python, says what the instruction means, and
-the emulator puts it in the intrinsic's place. So a kernel that uses intrinsics is still tested
-where there is no GPU. Offsets of 128-bit accesses are multiples of 4 elements. Source: PTX ISA,
-"ld" and "st". Read next: `elementwise.py`, `conv_gemm.py`.
+In: arrays and offsets, never addresses. Out: 128-bit loads and stores, fused products. The one
+idea: an intrinsic writes LLVM for the GPU; its twin, a few lines of plain Python, says what the
+instruction means, and the emulator puts it in the intrinsic's place. So a kernel that uses
+intrinsics is still tested where there is no GPU. Offsets of 128-bit accesses are multiples of 4
+elements. Source: PTX ISA, "ld" and "st". Read next: `elementwise.py`, `conv_gemm.py`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 from types import MappingProxyType
 
 from llvmlite import ir
-from numba import njit
+from numba import float32, float64, njit
 from numba.core import types
 from numba.cuda.extending import intrinsic
 
@@ -57,6 +57,17 @@ def st4(typing_context, array, offset, values):
     return types.void(array, offset, FOUR_FLOATS), codegen
 
 
+@intrinsic
+def fma(typing_context, x, y, z):
+    """x * y + z in float32 with one rounding, whatever NVVM would make of a product and a sum."""
+    f4 = types.float32
+
+    def codegen(context, builder, signature, args):
+        return builder.fma(*args)
+
+    return f4(f4, f4, f4), codegen
+
+
 @njit(boundscheck=True)
 def ld4_twin(array, offset):
     """What `ld4` means."""
@@ -74,5 +85,11 @@ def st4_twin(array, offset, values):
         array[offset + lane] = values[lane]
 
 
+@njit
+def fma_twin(x, y, z):
+    """What `fma` means: the product is exact in float64."""
+    return float32(float64(x) * float64(y) + float64(z))
+
+
 #: for each intrinsic the function that replaces it on the CPU
-TWINS = MappingProxyType({ld4: ld4_twin, st4: st4_twin})
+TWINS = MappingProxyType({fma: fma_twin, ld4: ld4_twin, st4: st4_twin})
