@@ -12,6 +12,7 @@
     +-- TransferError                    a copy engine failed
     +-- DriverError                      a memory or device call failed (.call, .status)
     |   +-- VmmUnavailable               virtual addressing is not to be had on this machine
+    |   +-- DeviceUnavailable            no GPU that can be used: driver, device, compiler
     +-- DataFormatError                  a data file is broken (.path, .offset)
     +-- CheckpointError                  a checkpoint is broken, foreign or cannot be written
     +-- TrainingStopped                  the run ended early: NaN loss, interrupt (.step)
@@ -200,6 +201,12 @@ class VmmUnavailable(DriverError):
     """Virtual addressing is not to be had on this machine."""
 
     default_code = "OOC-151"
+
+
+class DeviceUnavailable(DriverError):
+    """There is no GPU that can be used: no driver, an old one, no device, no compiler for it."""
+
+    default_code = "OOC-152"
 
 
 class DataFormatError(OoctrainError):

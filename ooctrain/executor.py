@@ -180,7 +180,7 @@ class Session:
         changes, fresh = self.allocator.take_changes(), self._fresh(step)
 
         def work() -> None:
-            self._prepare(changes, fresh)
+            self._prepare(step.waits, changes, fresh)
             self._capture(before)
             self.device.launch(call.op, ins, outs, workspace, self._scalars)
             self._capture(after)
@@ -211,18 +211,23 @@ class Session:
         changes = self.allocator.take_changes()
 
         def work() -> None:
-            self._prepare(changes, [(address, size)])
+            self._prepare(step.waits, changes, [(address, size)])
             self.device.copy_in(address, step.host_offset, size)
             if self._poison is not None and step.host_last_bytes == size:
-                self.device.host(step.host_offset, size)[:] = self._poison
+                self.device.fill_host(step.host_offset, size, self._poison)
 
         self._streams.submit(self._streams.count - 1, step.waits, work, step.index)
 
     # What work does on its stream.
 
-    def _prepare(self, changes: Changes | None, fresh: Sequence[tuple[int, int]]) -> None:
+    def _prepare(
+        self, waits: Waits, changes: Changes | None, fresh: Sequence[tuple[int, int]]
+    ) -> None:
         """Makes what was claimed usable: changes mappings, poisons."""
         if changes is not None:
+            # Mappings are changed by the host: on a GPU, whose streams have only been told to wait,
+            # it waits as well.
+            self._streams.event(waits).wait()
             changes()
         if self._poison is not None:
             for address, size in fresh:
@@ -231,7 +236,7 @@ class Session:
     def _capture(self, places: Sequence[tuple[int, int]]) -> None:
         for variable, address in places:
             size = self.program.trace.variables[variable].value_bytes
-            self._outputs[variable] = self.device.read(address, size)
+            self._outputs[variable] = self.device.capture(address, size)
 
     # Small parts of issuing.
 

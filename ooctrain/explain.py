@@ -206,6 +206,13 @@ CODES: Mapping[str, Explanation] = {
         "--allocator va on macOS",
         "--allocator best-fit",
     ),
+    "OOC-152": Explanation(
+        "no GPU that can be used",
+        "There is no CUDA driver, an old one, no device, one that another process holds, or this "
+        "process is a fork of one that uses CUDA. The message has the driver's own answer.",
+        "ooctrain train lenet --device cuda, on a machine without a GPU",
+        "`ooctrain doctor` says what is missing; --device cpu trains without a GPU",
+    ),
     "OOC-160": Explanation(
         "values were lost",
         "A step failed half way, so that parameters on the device are not whole any more.",

@@ -1,15 +1,19 @@
 """What the executor asks of a device: memory, streams, copies, launches.
 
-In: nothing; this file is all interface. Out: the Protocols that `cpu.py` fulfils. The one idea: the
-executor walks one list in one way for every device, so a device is only what differs: where the
-bytes are, how a piece of work is queued behind others, how a kernel is started and how bytes are
-moved. Times and counters: a stream counts its finished pieces, and a wait is one count for each
-stream (`streams.py`), which a GPU device turns into events. Read next: `cpu.py`, then
+In: nothing; this file is all interface. Out: the Protocols that `cpu.py` and `cuda.py` fulfil. The
+one idea: the executor walks one list in one way for every device, so a device is only what differs:
+where the bytes are, how a piece of work is queued behind others, how a kernel is started and how
+bytes are moved. A stream counts its finished pieces, and a wait is one count for each stream. A
+piece of work is a callable: the cpu device calls it when its turn has come and it does the work; a
+GPU device calls it at once and it queues the work. So what it calls here is done, or queued, in the
+order of its stream. Read next: `cpu.py` with `streams.py`, `cuda.py` with `cuda_streams.py`, then
 `executor.py`.
 """
 
 from __future__ import annotations
 
+import random
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
@@ -48,6 +52,14 @@ class Debug:
             raise ConfigError(f"poison {self.poison!r} is not a byte", code="OOC-100")
         if self.delay_us < 0:
             raise ConfigError(f"a delay of {self.delay_us} us is negative", code="OOC-100")
+
+
+def jitter_of(debug: Debug) -> Callable[[int], None] | None:
+    """Random delays, drawn for each stream from a generator of its own, so that runs repeat."""
+    if not debug.delay_us:
+        return None
+    draw = [random.Random(f"{debug.delay_seed}:{stream}") for stream in range(3)]
+    return lambda stream: time.sleep(draw[stream].random() * debug.delay_us / 1e6)
 
 
 class Memory(Protocol):
@@ -94,7 +106,10 @@ class StreamSet(Protocol):
     count: int
 
     def submit(self, stream: int, waits: Waits, work: Callable[[], object], tag: int = -1) -> int:
-        """Queues a piece of work behind `waits`; returns its number in its stream."""
+        """Queues a piece of work behind `waits`; returns its number in its stream.
+
+        `work` calls the device, whose copies, launches and fills then belong to this piece.
+        """
 
     def event(self, waits: Waits) -> Event:
         """The event that these counts are reached."""
@@ -143,16 +158,25 @@ class Device(Protocol):
         """Copies host slab bytes to the device; called by the copy-in stream's work."""
 
     def fill(self, address: int, size_bytes: int, byte: int) -> None:
-        """Fills device memory with a byte."""
+        """Fills device memory with a byte; called by any stream's work."""
+
+    def capture(self, address: int, size_bytes: int) -> np.ndarray:
+        """Device bytes as the work before has left them, uint8; called by any stream's work.
+
+        They are there once the streams have been synchronized, until the next step.
+        """
 
     def read(self, address: int, size_bytes: int) -> np.ndarray:
-        """A copy of device bytes as a uint8 array; called while no work is running on them."""
+        """A copy of device bytes as a uint8 array; called between steps."""
 
     def write(self, address: int, data: np.ndarray) -> None:
-        """Writes uint8 data to the device; called while no work is running on it."""
+        """Writes uint8 data to the device; called between steps."""
 
     def host(self, offset: int, size_bytes: int) -> np.ndarray:
-        """Bytes of the host slab, as a view."""
+        """Bytes of the host slab, as a view; looked at and changed between steps."""
+
+    def fill_host(self, offset: int, size_bytes: int, byte: int) -> None:
+        """Fills host slab bytes that a copy before in this piece of work has read."""
 
     def close(self) -> None:
         """Gives everything back."""

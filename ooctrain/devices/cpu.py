@@ -10,14 +10,12 @@ from __future__ import annotations
 
 import ctypes
 import math
-import random
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from ooctrain.devices.base import Debug, Link
+from ooctrain.devices.base import Debug, Link, jitter_of
 from ooctrain.devices.copy_engine import CopyBytes, CopyEngine
 from ooctrain.devices.host_vm import (
     Arena,
@@ -78,7 +76,7 @@ class CpuDevice:
         self._out_engine = engine()
         self._in_engine = engine() if link == "duplex" else self._out_engine
         self._pool = ThreadPool(threads, shuffle_seed=shuffle_seed)
-        self.streams = Streams(2 if link == "duplex" else 1, _jitter(self.debug))
+        self.streams = Streams(2 if link == "duplex" else 1, jitter_of(self.debug))
 
     def view(self, address: int, shape: tuple[int, ...], dtype: str) -> np.ndarray:
         """The array at a device address. It does not keep the mapping alive."""
@@ -110,6 +108,10 @@ class CpuDevice:
         """A copy of device bytes."""
         return bytes_at(address, size_bytes).copy()
 
+    def capture(self, address: int, size_bytes: int) -> np.ndarray:
+        """A copy of device bytes, taken there and then."""
+        return self.read(address, size_bytes)
+
     def write(self, address: int, data: np.ndarray) -> None:
         """Writes uint8 data to the device."""
         bytes_at(address, data.size)[:] = data
@@ -117,6 +119,10 @@ class CpuDevice:
     def host(self, offset: int, size_bytes: int) -> np.ndarray:
         """Bytes of the host slab, as a view."""
         return self._slab[offset : offset + size_bytes]
+
+    def fill_host(self, offset: int, size_bytes: int, byte: int) -> None:
+        """Fills bytes of the host slab."""
+        self.host(offset, size_bytes)[:] = byte
 
     def close(self) -> None:
         """Ends the threads and gives the memory back."""
@@ -134,14 +140,6 @@ def _copy_kernel() -> CopyBytes:
         stream_copy(bytes_at(target, size_bytes), bytes_at(source, size_bytes))
 
     return copy_bytes
-
-
-def _jitter(debug: Debug) -> Callable[[int], None] | None:
-    """Random delays, drawn for each stream from a generator of its own, so that runs repeat."""
-    if not debug.delay_us:
-        return None
-    draw = [random.Random(f"{debug.delay_seed}:{stream}") for stream in range(3)]
-    return lambda stream: time.sleep(draw[stream].random() * debug.delay_us / 1e6)
 
 
 def _check_link(

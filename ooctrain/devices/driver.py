@@ -1,12 +1,11 @@
-"""One object for every driver call: what a GPU's driver does for us, and CUDA's by ctypes.
+"""CUDA's driver by ctypes, behind the one object that everybody asks.
 
 In: sizes, addresses, handles, all plain ints. Out: the same, or `DriverError` with the call, its
-number, the number's name and the likely fix. The one idea: whatever manages memory sees only the
-`VmmDriver` Protocol, so that a strict pure Python fake (`fake_driver.py`) can stand in for the GPU
-and enforce the rules that a GPU breaks silently. Nothing is loaded before `open_cuda_driver` is
-called. The safe order: map, one set_access over all of it, use; before unmap wait on the *host* for
-the last use, since mapping is no stream operation. Source: paper 000, section 3.3; cuda.h. Read
-next: `fake_driver.py`, `driver_memory.py`; `driver_abi.py` for the tables.
+number, the number's name and the likely fix. The one idea: nothing is loaded before
+`open_cuda_driver` is called, every symbol is bound with its argument types, and every number that
+comes back is looked at; so planning and tests need no driver, and no failure goes unseen. Source:
+cuda.h; paper 000, section 3.3. Read next: `driver_calls.py` (what the calls mean, and their safe
+order), `driver_abi.py` (the tables), `fake_driver.py`, `driver_memory.py`.
 """
 
 from __future__ import annotations
@@ -14,110 +13,18 @@ from __future__ import annotations
 import ctypes
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from ooctrain.devices import driver_abi as abi
-from ooctrain.errors import DriverError, VmmUnavailable
+from ooctrain.devices.driver_calls import GpuDriver, VmmDriver
+from ooctrain.errors import DeviceUnavailable, DriverError
 
+__all__ = [
+    "CudaDriver", "GpuDriver", "VmmDriver", "bind", "check", "failure", "open_cuda_driver",
+]  # fmt: skip
 LIBRARY = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
 _FALLBACK = "--device cpu trains without a GPU"
 _GONE = (abi.DEINITIALIZED, abi.INVALID_CONTEXT)
-
-
-class VmmDriver(Protocol):
-    """Memory, streams and events of one device. Streams, events and handles are ints; none is 0.
-
-    Every method raises `DriverError`; a call that failed has changed nothing. `parts` says whether
-    a part of a handle can be mapped and unmapped: by Linux yes, by CUDA the whole handle only.
-    """
-
-    name: str
-    parts: bool
-
-    def make_current(self) -> None:
-        """Lets the calling thread use the device; each thread calls it once."""
-
-    def granularity(self) -> int:
-        """Bytes that physical sizes, mapped addresses and reservations are multiples of."""
-
-    def memory_info(self) -> tuple[int, int]:
-        """(free, total) bytes of the device."""
-
-    def reserve(self, size_bytes: int, hint: int = 0) -> int:
-        """A fresh address range. The hint may be ignored: compare, and free what is unwanted."""
-
-    def address_free(self, address: int, size_bytes: int) -> None:
-        """Gives a whole reservation back; nothing may be mapped in it."""
-
-    def create(self, size_bytes: int) -> int:
-        """Physical memory; its handle is one reference to it."""
-
-    def release(self, handle: int) -> None:
-        """Drops a reference; memory is freed when it has none and is not mapped."""
-
-    def map(self, address: int, size_bytes: int, handle: int, offset: int = 0) -> None:
-        """Puts a handle into reserved, unmapped addresses. No access yet.
-
-        A handle may be mapped at several addresses: what is written through one is seen through
-        another once the writing work is done (CUDA guide, virtual aliasing support).
-        """
-
-    def set_access(self, address: int, size_bytes: int) -> None:
-        """Makes whole mappings, one or many in a row, readable and writable."""
-
-    def unmap(self, address: int, size_bytes: int) -> None:
-        """Takes whole mappings away; the addresses stay reserved. All use must be over."""
-
-    def host_alloc(self, size_bytes: int) -> int:
-        """Address of fresh pinned host memory. Slow: call it once, for all."""
-
-    def host_free(self, address: int) -> None:
-        """Gives pinned memory back."""
-
-    def create_stream(self) -> int:
-        """A stream that does not wait for the default stream."""
-
-    def destroy_stream(self, stream: int) -> None:
-        """Gives a stream back; its queued work is still done."""
-
-    def stream_done(self, stream: int) -> bool:
-        """Whether all its work is done, without waiting."""
-
-    def synchronize_stream(self, stream: int) -> None:
-        """Blocks until all its work is done."""
-
-    def create_event(self, timing: bool = False) -> int:
-        """An event; until it is recorded it counts as reached."""
-
-    def destroy_event(self, event: int) -> None:
-        """Gives an event back."""
-
-    def record_event(self, event: int, stream: int) -> None:
-        """The event is now what has been queued on the stream so far."""
-
-    def wait_event(self, stream: int, event: int) -> None:
-        """Work queued on the stream from now on waits for the event as it is recorded now."""
-
-    def event_done(self, event: int) -> bool:
-        """Whether the event's latest record is reached, without waiting."""
-
-    def synchronize_event(self, event: int) -> None:
-        """Blocks until the event's latest record is reached."""
-
-    def elapsed_us(self, start: int, end: int) -> float:
-        """Time between two reached events with timing."""
-
-    def copy_in(self, address: int, host: int, size_bytes: int, stream: int) -> None:
-        """Queues a copy from pinned host memory."""
-
-    def copy_out(self, host: int, address: int, size_bytes: int, stream: int) -> None:
-        """Queues a copy to pinned host memory."""
-
-    def fill(self, address: int, byte: int, size_bytes: int, stream: int) -> None:
-        """Queues a fill with one byte value."""
-
-    def close(self) -> None:
-        """Lets go of the device. What was not given back before is lost."""
 
 
 def failure(call: str, status: int, name: str = "", detail: str = "") -> DriverError:
@@ -136,7 +43,7 @@ class CudaDriver:
         ordinal: which device, as CUDA_VISIBLE_DEVICES numbers them.
 
     Raises:
-        VmmUnavailable: no such device, or one without virtual memory management.
+        DeviceUnavailable: no such device, or somebody else holds it.
     """
 
     parts = False
@@ -144,6 +51,7 @@ class CudaDriver:
     def __init__(self, functions: Mapping[str, Callable[..., int]], ordinal: int = 0):
         self._functions = functions
         self._closed = False
+        self.version = _version(functions["cuDriverGetVersion"])
         self._device = self._find(ordinal)
         self._prop = abi.AllocationProp(
             abi.MEM_ALLOCATION_PINNED, 0, abi.MemLocation(abi.MEM_LOCATION_DEVICE, self._device)
@@ -152,7 +60,10 @@ class CudaDriver:
         name = ctypes.create_string_buffer(256)
         self._call("cuDeviceGetName", name, len(name), self._device)
         self.name = name.value.decode("ascii", "replace")
-        self._context = self._out("cuDevicePrimaryCtxRetain", ctypes.c_void_p, self._device)
+        try:
+            self._context = self._out("cuDevicePrimaryCtxRetain", ctypes.c_void_p, self._device)
+        except DriverError as error:
+            raise _unusable(f"{self.name} is there, but not to be had now", error) from error
         self.make_current()
 
     def make_current(self) -> None:
@@ -163,6 +74,13 @@ class CudaDriver:
         value = ctypes.c_int()
         self._call("cuDeviceGetAttribute", ctypes.byref(value), number, self._device)
         return value.value
+
+    @property
+    def maps(self) -> bool:
+        return bool(self.attribute(abi.ATTRIBUTE_VMM_SUPPORTED))
+
+    def capability(self) -> tuple[int, int]:
+        return self.attribute(abi.ATTRIBUTE_MAJOR), self.attribute(abi.ATTRIBUTE_MINOR)
 
     def granularity(self) -> int:
         value = ctypes.c_size_t()
@@ -196,6 +114,12 @@ class CudaDriver:
 
     def unmap(self, address: int, size_bytes: int) -> None:
         self._call("cuMemUnmap", address, size_bytes)
+
+    def allocate(self, size_bytes: int) -> int:
+        return self._out("cuMemAlloc_v2", abi.CUdeviceptr, size_bytes)
+
+    def free(self, address: int) -> None:
+        self._call("cuMemFree_v2", address)
 
     def host_alloc(self, size_bytes: int) -> int:
         flags = abi.HOST_ALLOC_PORTABLE
@@ -259,21 +183,11 @@ class CudaDriver:
             check(self._functions, "cuDevicePrimaryCtxRelease_v2", status)
 
     def _find(self, ordinal: int) -> int:
-        """The device. Raises VmmUnavailable: there is none, or it cannot map."""
+        """The device. Raises DeviceUnavailable: there is none."""
         try:
-            self._device = self._out("cuDeviceGet", ctypes.c_int, ordinal)
+            return self._out("cuDeviceGet", ctypes.c_int, ordinal)
         except DriverError as error:
-            raise VmmUnavailable(
-                f"no CUDA device {ordinal}", call=error.call, status=error.status,
-                numbers=error.what, fix=f"look at CUDA_VISIBLE_DEVICES; {_FALLBACK}",
-            ) from error  # fmt: skip
-        if not self.attribute(abi.ATTRIBUTE_VMM_SUPPORTED):
-            raise VmmUnavailable(
-                f"CUDA device {ordinal} cannot map virtual memory", call="cuDeviceGetAttribute",
-                numbers=f"attribute {abi.ATTRIBUTE_VMM_SUPPORTED} is 0",
-                fix="use --allocator best-fit",
-            )  # fmt: skip
-        return self._device
+            raise _unusable(f"no CUDA device {ordinal}", error) from error
 
     def _call(self, symbol: str, *arguments: Any) -> None:
         check(self._functions, symbol, self._functions[symbol](*arguments))
@@ -309,13 +223,13 @@ def open_cuda_driver(ordinal: int = 0, load: Callable[[str], Any] = ctypes.CDLL)
         load: loads a shared library by name.
 
     Raises:
-        VmmUnavailable: no driver, one that is too old, no device, or one without virtual memory.
-        DriverError: the driver refused.
+        DeviceUnavailable: no driver, one that is too old, no device, one that others hold, or this
+            process is a fork of one that uses CUDA.
     """
     try:
         library = load(LIBRARY)
     except OSError as error:
-        raise VmmUnavailable(
+        raise DeviceUnavailable(
             f"there is no CUDA driver ({LIBRARY}) on this machine", call="dlopen",
             numbers=str(error), fix=f"install NVIDIA's driver; {_FALLBACK}",
         ) from error  # fmt: skip
@@ -323,10 +237,7 @@ def open_cuda_driver(ordinal: int = 0, load: Callable[[str], Any] = ctypes.CDLL)
     try:
         check(functions, "cuInit", functions["cuInit"](0))
     except DriverError as error:
-        raise VmmUnavailable(
-            "the CUDA driver cannot be used here", call=error.call, status=error.status,
-            numbers=error.what, fix=f"{error.fix}; {_FALLBACK}",
-        ) from error  # fmt: skip
+        raise _unusable("the CUDA driver cannot be used here", error) from error
     return CudaDriver(functions, ordinal)
 
 
@@ -334,18 +245,17 @@ def bind(library: Any) -> Mapping[str, Callable[..., int]]:
     """{symbol: function} with declared types, of a loaded driver library.
 
     Raises:
-        VmmUnavailable: the driver is too old.
+        DeviceUnavailable: the driver is too old.
     """
-    version = ctypes.c_int()
     functions = {"cuDriverGetVersion": _declared(library, "cuDriverGetVersion")}
-    functions["cuDriverGetVersion"](ctypes.byref(version))
-    if version.value < abi.MINIMUM_VERSION:
-        raise _too_old(version.value, "", "cuDriverGetVersion")
+    version = _version(functions["cuDriverGetVersion"])
+    if version < abi.MINIMUM_VERSION:
+        raise _too_old(version, "", "cuDriverGetVersion")
     for symbol in abi.SYMBOLS:
         try:
             functions[symbol] = _declared(library, symbol)
         except AttributeError as error:
-            raise _too_old(version.value, f"it lacks {symbol}", symbol) from error
+            raise _too_old(version, f"it lacks {symbol}", symbol) from error
     return functions
 
 
@@ -356,9 +266,27 @@ def _declared(library: Any, symbol: str) -> Any:
     return function
 
 
-def _too_old(version: int, detail: str, call: str) -> VmmUnavailable:
-    have, want = (f"{v // 1000}.{v % 1000 // 10}" for v in (version, abi.MINIMUM_VERSION))
-    return VmmUnavailable(
+def _version(function: Callable[..., int]) -> int:
+    value = ctypes.c_int()
+    function(ctypes.byref(value))
+    return value.value
+
+
+def version_name(version: int) -> str:
+    """CUDA's name of a version number: 13020 is "13.2"."""
+    return f"{version // 1000}.{version % 1000 // 10}"
+
+
+def _unusable(what: str, error: DriverError) -> DeviceUnavailable:
+    return DeviceUnavailable(
+        what, call=error.call, status=error.status, numbers=error.what,
+        fix=f"{error.fix}; {_FALLBACK}" if error.fix else _FALLBACK,
+    )  # fmt: skip
+
+
+def _too_old(version: int, detail: str, call: str) -> DeviceUnavailable:
+    have, want = version_name(version), version_name(abi.MINIMUM_VERSION)
+    return DeviceUnavailable(
         f"the CUDA driver is too old: it serves CUDA {have}, and {want} is needed", call=call,
         numbers=detail, fix=f"install a newer driver; {_FALLBACK}",
     )  # fmt: skip

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ooctrain.devices.driver import VmmDriver
+from ooctrain.devices.driver_calls import GpuDriver, VmmDriver, give_back
 from ooctrain.errors import ConfigError, DriverError
 from ooctrain.units import format_bytes
 
@@ -131,7 +131,7 @@ class DriverMemory:
             raise DriverError(f"{address:#x} is not a reservation", call="address_free")
         slots = self._tables[address].size
         self._unmap(address, 0, slots)
-        self._driver.address_free(address, slots * self.granularity_bytes)
+        give_back(self._driver.address_free, address, slots * self.granularity_bytes)
         self._bases.remove(address)
         del self._tables[address]
 
@@ -144,7 +144,7 @@ class DriverMemory:
         for address in list(self._bases):
             self.release(address)
         while self._handles:
-            self._driver.release(self._handles.pop())
+            give_back(self._driver.release, self._handles.pop())
         self._linear = None
 
     def _piece(self, offset: int, size_bytes: int) -> int:
@@ -176,8 +176,40 @@ class DriverMemory:
         for lo, hi in list(_full_runs(table, first, last)):
             step = hi - lo if self._driver.parts else 1
             for slot in range(lo, hi, step):
-                self._driver.unmap(base + slot * size, step * size)
+                give_back(self._driver.unmap, base + slot * size, step * size)
                 table[slot : slot + step] = _EMPTY
+
+
+class PlainMemory:
+    """Memory of a GPU in one piece, as the driver's ordinary allocation gives it: for allocators
+    that map nothing, also where virtual memory management is refused.
+
+    Raises:
+        DriverError: the device has not so much memory in one piece.
+    """
+
+    ranges = False
+
+    def __init__(self, driver: GpuDriver, size_bytes: int):
+        self.size_bytes = size_bytes
+        self._driver = driver
+        self._address: int | None = driver.allocate(size_bytes)
+
+    def linear(self) -> int:
+        """Address of the whole."""
+        if self._address is None:
+            raise DriverError("this memory has been given back", call="linear")
+        return self._address
+
+    def used_bytes(self) -> int:
+        """Bytes of the device that are held."""
+        return 0 if self._address is None else self.size_bytes
+
+    def close(self) -> None:
+        """Gives it back. All use must be over."""
+        address, self._address = self._address, None
+        if address is not None:
+            give_back(self._driver.free, address)
 
 
 def _full_runs(table: np.ndarray, first: int, last: int) -> Iterator[tuple[int, int]]:

@@ -38,16 +38,19 @@ class FakeDriver:
         choose: order of queued work: picks one of the streams that can go on.
         placement: of reservations, "fresh" or "adjacent" (`Addresses`).
         address_bytes: how much can be reserved.
+        maps: whether it has virtual memory management.
     """
 
     name = "fake"
     parts = False
+    version = 13000
 
     def __init__(
         self, total_bytes: int, granularity_bytes: int = 2 << 20, choose: Choose = min,
-        placement: Placement = "fresh", address_bytes: int = 1 << 47,
+        placement: Placement = "fresh", address_bytes: int = 1 << 47, maps: bool = True,
     ):  # fmt: skip
         self.total_bytes, self.granularity_bytes = total_bytes, granularity_bytes
+        self.maps = maps
         self.used_bytes = 0
         self.queues = LazyStreams(choose)
         self._gate = Gate()
@@ -55,6 +58,7 @@ class FakeDriver:
         self._next_handle = 0x1000
         self._physical: dict[int, Physical] = {}  # by handle
         self._pages = PageTable()
+        self._allocated: set[int] = set()
         self._host: dict[int, np.ndarray] = {}
 
     # What tests ask and order.
@@ -106,6 +110,13 @@ class FakeDriver:
         """A copy of device bytes, of what has been done so far."""
         return np.concatenate(list(self._pieces(address, size_bytes, "read")))
 
+    def write(self, address: int, data: np.ndarray) -> None:
+        """Writes uint8 data to the device at once: what a kernel does when it runs."""
+        place = 0
+        for piece in self._pieces(address, data.size, "write"):
+            piece[:] = data[place : place + piece.size]
+            place += piece.size
+
     def handles_at(self, address: int, size_bytes: int) -> list[int]:
         """What physical memory is behind an accessible range: its handles, in order."""
         self._reach(address, size_bytes, "handles_at")
@@ -137,6 +148,9 @@ class FakeDriver:
     def granularity(self) -> int:
         self._gate.enter("cuMemGetAllocationGranularity")
         return self.granularity_bytes
+
+    def capability(self) -> tuple[int, int]:
+        return (9, 0)
 
     def memory_info(self) -> tuple[int, int]:
         self._gate.enter("cuMemGetInfo_v2")
@@ -170,13 +184,7 @@ class FakeDriver:
         call = "cuMemCreate"
         self._gate.enter(call)
         self._whole(call, size_bytes)
-        if self.used_bytes + size_bytes > self.total_bytes:
-            raise failure(call, abi.OUT_OF_MEMORY, detail=f"{self.used_bytes} bytes are in use")
-        self.used_bytes += size_bytes
-        self._next_handle += 1
-        data = np.full(size_bytes, FRESH_BYTE, np.uint8)
-        self._physical[self._next_handle] = Physical(self._next_handle, 1, data)
-        return self._next_handle
+        return self._make(call, size_bytes).handle
 
     def release(self, handle: int) -> None:
         self._gate.enter("cuMemRelease")
@@ -222,6 +230,32 @@ class FakeDriver:
             raise Violation(f"one unmap over {len(bases)} mappings", fix="unmap one by one")
         self._expect_unused(address, size_bytes, "unmap")
         self._collect(self._pages.remove(bases[0]))
+
+    # Memory in one piece: a mapping of its own.
+
+    def allocate(self, size_bytes: int) -> int:
+        self._gate.enter("cuMemAlloc_v2")
+        whole = -(-size_bytes // self.granularity_bytes) * self.granularity_bytes
+        self._whole("cuMemAlloc_v2", whole)
+        physical = self._make("cuMemAlloc_v2", whole)
+        physical.references = 0
+        address = self._addresses.take(whole, 0)
+        if address is None:
+            self._collect(physical)
+            raise failure("cuMemAlloc_v2", abi.OUT_OF_MEMORY, detail="the address space is full")
+        self._pages.add(address, physical)
+        self._pages.accessible.add(address)
+        self._allocated.add(address)
+        return address
+
+    def free(self, address: int) -> None:
+        self._gate.enter("cuMemFree_v2")
+        if address not in self._allocated:
+            raise self._wrong("cuMemFree_v2", f"{address:#x} is not what allocate returned")
+        self._expect_unused(address, self.reservations[address], "free")
+        del self.reservations[address]
+        self._allocated.remove(address)
+        self._collect(self._pages.remove(address))
 
     # Pinned host memory.
 
@@ -306,10 +340,7 @@ class FakeDriver:
 
     def copy_in(self, address: int, host: int, size_bytes: int, stream: int) -> None:
         def run() -> None:
-            source, place = self._pinned(host, size_bytes), 0
-            for piece in self._pieces(address, size_bytes, "copy_in"):
-                piece[:] = source[place : place + piece.size]
-                place += piece.size
+            self.write(address, self._pinned(host, size_bytes))
 
         self._copy("cuMemcpyHtoDAsync_v2", "copy_in", address, host, size_bytes, stream, run)
 
@@ -408,6 +439,16 @@ class FakeDriver:
                         f"{name} uses handle {physical.handle} at {other:#x} and at {base:#x}",
                         fix="one piece of work may use one mapping of a handle only",
                     )
+
+    def _make(self, call: str, size_bytes: int) -> Physical:
+        """Fresh physical memory with one reference."""
+        if self.used_bytes + size_bytes > self.total_bytes:
+            raise failure(call, abi.OUT_OF_MEMORY, detail=f"{self.used_bytes} bytes are in use")
+        self.used_bytes += size_bytes
+        self._next_handle += 1
+        data = np.full(size_bytes, FRESH_BYTE, np.uint8)
+        made = self._physical[self._next_handle] = Physical(self._next_handle, 1, data)
+        return made
 
     def _collect(self, physical: Physical) -> None:
         """Frees memory that is neither referenced nor mapped."""

@@ -20,8 +20,8 @@ from ooctrain.errors import DriverError, OoctrainError
 
 #: The calls that obtain something: where a driver refuses in practice.
 ACQUIRING = frozenset({
-    "cuMemAddressReserve", "cuMemCreate", "cuMemMap", "cuMemSetAccess", "cuMemHostAlloc",
-    "cuStreamCreate", "cuEventCreate",
+    "cuMemAddressReserve", "cuMemCreate", "cuMemMap", "cuMemSetAccess", "cuMemAlloc_v2",
+    "cuMemHostAlloc", "cuStreamCreate", "cuEventCreate",
 })  # fmt: skip
 #: Calls that need no current context.
 _CONTEXT_FREE = frozenset({

@@ -53,7 +53,7 @@ class HostDriver:
     """
 
     name = "host"
-    parts = True
+    parts = maps = True
 
     def __init__(self, total_bytes: int, calls: HostCalls | None = None):
         self._calls = calls or HostCalls()

@@ -27,6 +27,8 @@ def probe(driver: VmmDriver) -> None:
     Raises:
         VmmUnavailable: a step failed.
     """
+    if not driver.maps:
+        raise _unavailable(driver, "attribute", "the device says that it has none")
     undo: list[Callable[[], None]] = []
     step = ["granularity"]
     try:

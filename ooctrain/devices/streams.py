@@ -18,6 +18,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from ooctrain.errors import OoctrainError, TransferError
 
@@ -25,6 +26,18 @@ COMPUTE, OUT, IN = 0, 1, 2
 _PR_SET_TIMERSLACK = 29  # Linux, prctl(2)
 Work = Callable[[], object]
 Waits = Sequence[int]  # for each stream how many pieces must be done; (0, 0, 0) waits for nothing
+
+
+class Counters(Protocol):
+    """Streams that count their finished pieces, whatever works them off."""
+
+    era: int
+
+    def reached(self, waits: Waits) -> bool:
+        """Whether every stream has come as far as `waits` says."""
+
+    def wait(self, waits: Waits) -> None:
+        """Blocks until then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +50,7 @@ class Event:
         era: how often the streams had been restarted when it was made.
     """
 
-    streams: Streams
+    streams: Counters
     waits: tuple[int, ...]
     era: int
 

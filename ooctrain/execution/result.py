@@ -73,4 +73,4 @@ def to_bytes(value: np.ndarray, described: Variable) -> np.ndarray:
 def from_bytes(data: np.ndarray, described: Variable) -> np.ndarray:
     """The value of bytes as they lie on the device: a new array, logical layout."""
     physical = data.view(described.dtype).reshape(physical_shape(described.shape))
-    return np.ascontiguousarray(to_logical(physical)).reshape(described.shape)
+    return np.array(to_logical(physical), order="C")

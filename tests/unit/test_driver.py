@@ -20,12 +20,12 @@ import numpy as np
 import pytest
 
 from ooctrain.devices import driver_abi as abi
-from ooctrain.devices.driver import bind, check, open_cuda_driver
+from ooctrain.devices.driver import bind, check, open_cuda_driver, version_name
 from ooctrain.devices.fake_driver import FakeDriver
 from ooctrain.devices.host_driver import HostDriver
 from ooctrain.devices.host_vm import bytes_at, why_no_virtual_memory
 from ooctrain.devices.probe import probe
-from ooctrain.errors import DriverError, VmmUnavailable
+from ooctrain.errors import DeviceUnavailable, DriverError, VmmUnavailable
 
 PAGE = 4096
 WITHOUT_SUFFIX = """
@@ -212,7 +212,7 @@ class Stub:
         ctypes.memmove(buffer, b"stub\0", min(size, 5))
 
     def cuDeviceGetAttribute(self, out, number, _device):
-        out[0] = self.attributes if number == 102 else 0
+        out[0] = {102: self.attributes, 75: 9, 76: 0}[number]
 
     def cuGetErrorName(self, status, out):
         out[0] = b"CUDA_ERROR_FROM_THE_FUTURE" if status == 12345 else None
@@ -260,6 +260,12 @@ class Stub:
         assert (access[0].location.type, access[0].location.id, access[0].flags) == (1, 0, 3)
         assert count == 1
         self.fake.set_access(address, size)
+
+    def cuMemAlloc(self, out, size):
+        out[0] = self.fake.allocate(size)
+
+    def cuMemFree(self, address):
+        self.fake.free(address)
 
     def cuMemHostAlloc(self, out, size, flags):
         assert flags == 1
@@ -477,20 +483,20 @@ def no_library(name: str):
 
 
 def test_a_missing_driver_is_said_with_what_works_without():
-    with pytest.raises(VmmUnavailable, match="no CUDA driver") as caught:
+    with pytest.raises(DeviceUnavailable, match="no CUDA driver") as caught:
         open_cuda_driver(load=no_library)
     assert "--device cpu" in str(caught.value)
 
 
 def test_an_old_driver_is_said_with_both_versions(stub):
     stub.version = 11080
-    with pytest.raises(VmmUnavailable, match=r"serves CUDA 11\.8, and 12\.0 is needed"):
+    with pytest.raises(DeviceUnavailable, match=r"serves CUDA 11\.8, and 12\.0 is needed"):
         open_cuda_driver(load=lambda _: stub)
 
 
 def test_a_missing_symbol_is_named(stub):
     del stub.cuStreamGetId
-    with pytest.raises(VmmUnavailable, match="too old") as caught:
+    with pytest.raises(DeviceUnavailable, match="too old") as caught:
         bind(stub)
     assert caught.value.call == "cuStreamGetId"
 
@@ -505,23 +511,40 @@ def test_an_older_name_with_the_same_arguments_serves(stub):
 @pytest.mark.parametrize("status", [100, 999])
 def test_a_machine_without_a_device_is_said(stub, status):
     stub.cuInit = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_uint)(lambda _: status)
-    with pytest.raises(VmmUnavailable) as caught:
+    with pytest.raises(DeviceUnavailable) as caught:
         open_cuda_driver(load=lambda _: stub)
     assert caught.value.status == status
     assert abi.ERRORS[status][0] in str(caught.value)
 
 
 def test_a_device_that_is_not_there_is_said(stub):
-    with pytest.raises(VmmUnavailable, match="no CUDA device 3") as caught:
+    with pytest.raises(DeviceUnavailable, match="no CUDA device 3") as caught:
         open_cuda_driver(3, load=lambda _: stub)
     assert "CUDA_VISIBLE_DEVICES" in caught.value.fix
 
 
-def test_a_device_without_virtual_memory_is_said(stub):
+def test_a_device_without_virtual_memory_is_said_by_the_probe_and_serves_otherwise(stub):
     stub.attributes = 0
-    with pytest.raises(VmmUnavailable, match="cannot map") as caught:
-        open_cuda_driver(load=lambda _: stub)
+    driver = open_cuda_driver(load=lambda _: stub)
+    with pytest.raises(VmmUnavailable, match="does not work on stub") as caught:
+        probe(driver)
     assert "best-fit" in caught.value.fix
+    driver.free(driver.allocate(100))
+
+
+def test_a_device_that_others_hold_is_said(stub):
+    prototype = ctypes.CFUNCTYPE(ctypes.c_int, *abi.SYMBOLS["cuDevicePrimaryCtxRetain"])
+    stub.cuDevicePrimaryCtxRetain = prototype(lambda _out, _device: 46)
+    with pytest.raises(DeviceUnavailable, match="not to be had now") as caught:
+        open_cuda_driver(load=lambda _: stub)
+    assert "another process holds the GPU" in caught.value.fix
+    assert "--device cpu" in caught.value.fix
+
+
+def test_a_driver_says_its_version_and_the_devices_capability(stub):
+    stub.version = 12080
+    driver = open_cuda_driver(load=lambda _: stub)
+    assert (version_name(driver.version), driver.capability()) == ("12.8", (9, 0))
 
 
 def test_an_unknown_number_gets_the_drivers_own_name(stub):
@@ -539,7 +562,7 @@ def test_nothing_is_loaded_before_a_driver_is_opened():
         asked.append(name)
         return no_library(name)
 
-    with pytest.raises(VmmUnavailable):
+    with pytest.raises(DeviceUnavailable):
         open_cuda_driver(load=load)
     assert len(asked) == 1
     assert not asked[0].endswith("libcuda.so")

@@ -1,0 +1,210 @@
+"""The cuda device: a GPU's memory, streams, copies and kernels, as the executor asks for them.
+
+In: an opened driver, a budget, the planned host extent, what runs kernels. Out: a `Device` whose
+arena is exactly the budget and whose host slab is one piece of pinned memory of exactly the planned
+size. The one idea: the executor's loop stays as it is; a piece of work is a callable, and here
+calling it only queues its copies, fills and kernels on its CUDA stream, between the waits and the
+event that `CudaStreams` puts around them. So the host runs ahead, and the GPU orders everything.
+What needs Numba comes in as `Kernels`, so that the whole device also runs over the strict fake
+driver. Source: DESIGN section 6; paper 000, section 3.3. Read next: `cuda_streams.py`,
+`cuda_staging.py`, `cuda_open.py` (how all of it is found and opened).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from typing import Any, Protocol
+
+import numpy as np
+
+from ooctrain.devices import driver_abi as abi
+from ooctrain.devices.base import Debug, Link, jitter_of
+from ooctrain.devices.cuda_staging import Staging
+from ooctrain.devices.cuda_streams import CudaStreams
+from ooctrain.devices.driver_calls import GpuDriver, give_back
+from ooctrain.devices.driver_memory import DriverMemory, PlainMemory
+from ooctrain.devices.host_vm import bytes_at
+from ooctrain.devices.streams import COMPUTE, OUT
+from ooctrain.errors import ConfigError, DriverError, OutOfDeviceMemory
+from ooctrain.units import format_bytes
+
+_ARRAYS_KEPT = 1 << 16
+
+
+class Kernels(Protocol):
+    """What runs operations on one stream of a device."""
+
+    def array(self, address: int, shape: tuple[int, ...], dtype: str) -> Any:
+        """The array at a device address, as this runs operations on it."""
+
+    def launch(
+        self, op: Any, ins: Sequence[Any], outs: Sequence[Any], workspace: Any,
+        scalars: Mapping[str, float | int],
+    ) -> None:  # fmt: skip
+        """Queues one operation."""
+
+
+MakeKernels = Callable[[GpuDriver, int], Kernels]
+
+
+class CudaDevice:
+    """A GPU.
+
+    Args:
+        driver: opened, and current in this thread; closed with the device.
+        make_kernels: (driver, stream) to what runs operations on that stream.
+        budget_bytes: size of the arena.
+        host_bytes: size of the host slab: exactly the extent that the schedule's host slots need.
+        piece_bytes: of the memory that an allocator maps, its chunk; None: in one piece.
+        link: "duplex": the directions have a stream each; "shared": one for both.
+        debug: poison, synchronous mode, delays.
+
+    Raises:
+        OutOfDeviceMemory: the GPU has less free memory than the budget.
+        ConfigError: the host does not give as much pinned memory.
+        DriverError: the driver refused otherwise. In each case nothing is kept.
+    """
+
+    name = "cuda"
+
+    def __init__(
+        self, driver: GpuDriver, make_kernels: MakeKernels, budget_bytes: int, host_bytes: int = 0,
+        *, piece_bytes: int | None = None, link: Link = "duplex", debug: Debug | None = None,
+    ):  # fmt: skip
+        self.link: Link = link
+        self.debug = debug or Debug()
+        self.host_bytes = host_bytes
+        self._driver = driver
+        self._arrays: dict[tuple[int, tuple[int, ...], str], Any] = {}
+        self._held = ExitStack()
+        self._to_give_back(driver.close)
+        try:
+            copy_streams = 2 if link == "duplex" else 1
+            self.streams = CudaStreams(driver, copy_streams, jitter_of(self.debug))
+            self._to_give_back(self.streams.close)
+            self.memory = _device_memory(driver, budget_bytes, piece_bytes)
+            self._to_give_back(self.memory.close)
+            self._slab_address = _pinned_slab(driver, host_bytes) if host_bytes else 0
+            if host_bytes:
+                self._to_give_back(lambda: driver.host_free(self._slab_address))
+            self._staging = Staging(driver)
+            self._to_give_back(self._staging.close)
+            self._kernels = make_kernels(driver, self.streams.handles[COMPUTE])
+        except BaseException:
+            self._held.close()
+            raise
+
+    def view(self, address: int, shape: tuple[int, ...], dtype: str) -> Any:
+        """The array at a device address, made once. It does not keep the mapping alive."""
+        key = (address, shape, dtype)
+        array = self._arrays.get(key)
+        if array is None:
+            if len(self._arrays) >= _ARRAYS_KEPT:
+                self._arrays.clear()
+            array = self._arrays[key] = self._kernels.array(address, shape, dtype)
+        return array
+
+    def launch(
+        self, op: Any, ins: Sequence[Any], outs: Sequence[Any], workspace: Any,
+        scalars: Mapping[str, float | int],
+    ) -> None:  # fmt: skip
+        """Queues one operation on the compute stream."""
+        self._kernels.launch(op, ins, outs, workspace, scalars)
+
+    def copy_out(self, address: int, host_offset: int, size_bytes: int) -> None:
+        """Queues a copy of device bytes to the host slab."""
+        stream = self.streams.handles[OUT]
+        self._driver.copy_out(self._slab_address + host_offset, address, size_bytes, stream)
+
+    def copy_in(self, address: int, host_offset: int, size_bytes: int) -> None:
+        """Queues a copy of host slab bytes to the device."""
+        stream = self.streams.handles[-1]
+        self._driver.copy_in(address, self._slab_address + host_offset, size_bytes, stream)
+
+    def fill(self, address: int, size_bytes: int, byte: int) -> None:
+        """Queues a fill of device memory with a byte."""
+        self._driver.fill(address, byte, size_bytes, self.streams.current)
+
+    def capture(self, address: int, size_bytes: int) -> np.ndarray:
+        """Queues a copy of device bytes; they are there once the streams are synchronized."""
+        streams = self.streams
+        return self._staging.capture(address, size_bytes, streams.current, streams.era)
+
+    def read(self, address: int, size_bytes: int) -> np.ndarray:
+        """A copy of device bytes, after all work that has been queued."""
+        self.streams.synchronize()
+        return self._staging.read(address, size_bytes, self.streams.handles[COMPUTE])
+
+    def write(self, address: int, data: np.ndarray) -> None:
+        """Writes uint8 data to the device, after all work that has been queued."""
+        self.streams.synchronize()
+        self._staging.write(address, data, self.streams.handles[COMPUTE])
+
+    def host(self, offset: int, size_bytes: int) -> np.ndarray:
+        """Bytes of the host slab, as a view."""
+        size_bytes = min(size_bytes, self.host_bytes - offset)
+        if size_bytes <= 0:
+            return np.empty(0, np.uint8)
+        return bytes_at(self._slab_address + offset, size_bytes)
+
+    def fill_host(self, offset: int, size_bytes: int, byte: int) -> None:
+        """Fills bytes of the host slab, once the copies of this piece of work have read them."""
+        self._driver.synchronize_stream(self.streams.current)
+        self.host(offset, size_bytes)[:] = byte
+
+    def close(self) -> None:
+        """Gives everything back. All work must be done, or the device have failed."""
+        self._arrays.clear()
+        self._held.close()
+
+    def _to_give_back(self, call: Callable[[], None]) -> None:
+        """Has something given back when the device closes; what was obtained last goes first."""
+        self._held.callback(give_back, call)
+
+
+def _device_memory(
+    driver: GpuDriver, budget_bytes: int, piece_bytes: int | None
+) -> DriverMemory | PlainMemory:
+    """The arena. Raises OutOfDeviceMemory: the device has less free."""
+    if budget_bytes <= 0:
+        raise ConfigError(
+            f"an arena of {budget_bytes} bytes is none", code="OOC-102",
+            fix="`ooctrain plan MODEL` prints the smallest budget that fits",
+        )  # fmt: skip
+    free, total = driver.memory_info()
+    if budget_bytes > free:
+        raise _too_little(driver.name, budget_bytes, free, total)
+    try:
+        if piece_bytes is None:
+            return PlainMemory(driver, budget_bytes)
+        return DriverMemory(driver, budget_bytes, piece_bytes)
+    except DriverError as error:
+        if error.status != abi.OUT_OF_MEMORY:
+            raise
+        raise _too_little(driver.name, budget_bytes, free, total) from error
+
+
+def _too_little(name: str, budget_bytes: int, free: int, total: int) -> OutOfDeviceMemory:
+    return OutOfDeviceMemory(
+        f"the GPU has less free memory than the budget of {format_bytes(budget_bytes)}",
+        where=name,
+        numbers=f"free {format_bytes(free)} of {format_bytes(total)}: the rest is in use by other "
+        "processes and by CUDA itself",
+        fix="a smaller --budget; `nvidia-smi` shows who else uses the GPU",
+        granted_bytes=budget_bytes, free_bytes=free, largest_bytes=free, budget_bytes=budget_bytes,
+    )  # fmt: skip
+
+
+def _pinned_slab(driver: GpuDriver, size_bytes: int) -> int:
+    """Address of the host slab. Raises ConfigError: the host has not so much to pin."""
+    try:
+        return driver.host_alloc(size_bytes)
+    except DriverError as error:
+        if error.status != abi.OUT_OF_MEMORY:
+            raise
+        raise ConfigError(
+            f"this machine does not give {format_bytes(size_bytes)} of pinned memory",
+            code="OOC-108", where="the host slab, for what is swapped out", numbers=error.what,
+            fix="a smaller --host-budget or --batch, a larger --budget; `ulimit -l`",
+        ) from error  # fmt: skip

@@ -1,0 +1,191 @@
+"""The cuda device without a GPU: its kernels run on the strict fake driver's bytes.
+
+In: launches with arrays that are only addresses. Out: the same kernels, queued on the fake's
+streams and run when these get to them. The one idea: nothing of an array can be looked at when a
+kernel is queued, as on a GPU; when it runs, the bytes behind its arrays are gathered from the
+fake's pages (which checks that each is mapped), the kernel runs on them, and they are written back.
+Arrays that lie on the same bytes share them. Two ways to run: the real device code in the emulator
+(`EmulatedKernels`), or each operation's cpu kernel (`CpuKernels`), which is fast and tests the
+device alone. Read next: `emulator.py`, `../devices/fake_driver.py`, `../devices/cuda.py`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ooctrain.devices.fake_driver import FakeDriver
+
+Scalars = Mapping[str, float | int]
+_LINE_BYTES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class FakeArray:
+    """A device array: where it is, and what may be known of it before its kernel runs."""
+
+    address: int
+    shape: tuple[int, ...]
+    dtype: np.dtype
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Size in bytes."""
+        return self.size * self.dtype.itemsize
+
+    def reshape(self, *shape: Any) -> FakeArray:
+        """The same bytes in another shape."""
+        wanted = shape[0] if len(shape) == 1 and isinstance(shape[0], tuple) else shape
+        # NumPy knows how to resolve -1, and what does not fit.
+        found = np.broadcast_to(np.zeros((), np.uint8), self.shape).reshape(wanted).shape
+        return FakeArray(self.address, found, self.dtype)
+
+    def ravel(self) -> FakeArray:
+        """The same bytes along one axis."""
+        return self.reshape((-1,))
+
+
+class FakeLauncher:
+    """A `Launcher` on a stream of the fake.
+
+    Args:
+        driver, stream: where kernels are queued.
+        inner: the launcher that runs them on NumPy arrays.
+    """
+
+    def __init__(self, driver: FakeDriver, stream: int, inner: Any):
+        self._driver, self._stream, self._inner = driver, stream, inner
+
+    def launch(self, kernel: Any, blocks: Any, *args: Any) -> None:
+        """Queues a kernel."""
+
+        def run(arrays: Sequence[np.ndarray]) -> None:
+            given = iter(arrays)
+            filled = [next(given) if isinstance(arg, FakeArray) else arg for arg in args]
+            self._inner.launch(kernel, blocks, *filled)
+
+        queue(
+            self._driver, self._stream, [a for a in args if isinstance(a, FakeArray)], run,
+            kernel.name,
+        )  # fmt: skip
+
+    def part(self, workspace: FakeArray, offset_bytes: int, count: int, dtype: str) -> FakeArray:
+        """A piece of a workspace. Raises ValueError: the workspace has not so many bytes."""
+        kind = np.dtype(dtype)
+        if offset_bytes < 0 or offset_bytes + count * kind.itemsize > workspace.nbytes:
+            raise ValueError(f"{count} of {dtype} from byte {offset_bytes} leave the workspace")
+        return FakeArray(workspace.address + offset_bytes, (count,), kind)
+
+
+class _Fake:
+    """Arrays of the fake, and a stream of it."""
+
+    def __init__(self, driver: FakeDriver, stream: int):
+        self._driver, self._stream = driver, stream
+
+    def array(self, address: int, shape: tuple[int, ...], dtype: str) -> FakeArray:
+        """The array at an address."""
+        return FakeArray(address, tuple(shape), np.dtype(dtype))
+
+
+class CpuKernels(_Fake):
+    """Runs each operation's cpu kernel on the fake's bytes (`devices.cuda.Kernels`).
+
+    Args:
+        driver, stream: where they are queued.
+        pool: for the cpu kernels.
+    """
+
+    def __init__(self, driver: FakeDriver, stream: int, pool: Any):
+        super().__init__(driver, stream)
+        self._pool = pool
+
+    def launch(
+        self, op: Any, ins: Sequence[FakeArray], outs: Sequence[FakeArray], workspace: FakeArray,
+        scalars: Scalars,
+    ) -> None:  # fmt: skip
+        """Queues one operation."""
+        first, last = len(ins), len(ins) + len(outs)
+
+        def run(arrays: Sequence[np.ndarray]) -> None:
+            op.cpu(self._pool, arrays[:first], arrays[first:last], arrays[last], scalars)
+
+        queue(self._driver, self._stream, [*ins, *outs, workspace], run, op.name)
+
+
+class EmulatedKernels(_Fake):
+    """Runs each operation's GPU kernels in the emulator (`devices.cuda.Kernels`).
+
+    Args:
+        driver, stream: where they are queued.
+        inner: the emulator's launcher.
+    """
+
+    def __init__(self, driver: FakeDriver, stream: int, inner: Any):
+        super().__init__(driver, stream)
+        self._launcher = FakeLauncher(driver, stream, inner)
+
+    def launch(
+        self, op: Any, ins: Sequence[FakeArray], outs: Sequence[FakeArray], workspace: FakeArray,
+        scalars: Scalars,
+    ) -> None:  # fmt: skip
+        """Queues one operation's kernels."""
+        op.cuda(self._launcher, ins, outs, workspace, scalars)
+
+
+def queue(
+    driver: FakeDriver, stream: int, arrays: Sequence[FakeArray],
+    run: Callable[[Sequence[np.ndarray]], None], name: str,
+) -> None:  # fmt: skip
+    """Queues `run` on the NumPy arrays that are behind device arrays when its turn comes."""
+    ranges = _joined([(a.address, a.nbytes) for a in arrays if a.nbytes])
+
+    def work() -> None:
+        held = {address: _placed(driver.read(address, size), address) for address, size in ranges}
+        run([_view(array, held) for array in arrays])
+        for address, data in held.items():
+            driver.write(address, data)
+
+    driver.launch(stream, ranges, work, name)
+
+
+def _joined(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """(address, bytes), ascending, with ranges that share bytes made one."""
+    found: list[tuple[int, int]] = []
+    for address, size in sorted(ranges):
+        if found and address < found[-1][0] + found[-1][1]:
+            start, before = found.pop()
+            found.append((start, max(before, address + size - start)))
+        else:
+            found.append((address, size))
+    return found
+
+
+def _placed(data: np.ndarray, address: int) -> np.ndarray:
+    """The same bytes, aligned as they are on the device: no better, and no worse."""
+    room = np.empty(data.size + _LINE_BYTES, np.uint8)
+    start = (address - room.ctypes.data) % _LINE_BYTES
+    room[start : start + data.size] = data
+    return room[start : start + data.size]
+
+
+def _view(array: FakeArray, held: Mapping[int, np.ndarray]) -> np.ndarray:
+    if not array.nbytes:
+        return np.empty(array.shape, array.dtype)
+    base = max(address for address in held if address <= array.address)
+    offset = array.address - base
+    return held[base][offset : offset + array.nbytes].view(array.dtype).reshape(array.shape)
