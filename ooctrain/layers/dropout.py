@@ -61,6 +61,12 @@ class Dropout(Op):
         key = int(scalars["seed"]), int(scalars["step"]), self.call
         dropout.dropout(pool, ins[0], outs[0], self.p, *key, offset=self.offset, full=self.full)
 
+    def cuda(self, launcher, ins, outs, workspace, scalars):
+        from ooctrain.layers.kernels.cuda import dropout
+
+        key = int(scalars["seed"]), int(scalars["step"]), self.call
+        dropout.dropout(launcher, ins[0], outs[0], self.p, *key, self.offset, self.full)
+
     def vjp(self, tape, ins, outs, grads):
         return tape.call(self, grads, of=ins)
 

@@ -132,6 +132,13 @@ class MaxPool2d(Op):
         else:
             dilated_pool.max_pool(pool, ins[0], *outs, g.kernel, g.stride, g.dilation, g.padding)
 
+    def cuda(self, launcher, ins, outs, workspace, scalars):
+        from ooctrain.layers.kernels.cuda import pooling
+
+        g = self.geometry
+        window = g.kernel, g.stride, g.padding, g.dilation
+        pooling.max_pool(launcher, ins[0], *outs, *window)
+
     def vjp(self, tape, ins, outs, grads):
         return tape.call(
             MaxPool2dGrad(self.geometry, ins[0].shape[2:]), (grads[0], outs[1]), of=ins
@@ -178,6 +185,13 @@ class MaxPool2dGrad(Op):
         else:
             dilated_pool.max_pool_grad(pool, *ins, dx, g.kernel, g.stride, g.dilation, g.padding)
 
+    def cuda(self, launcher, ins, outs, workspace, scalars):
+        from ooctrain.layers.kernels.cuda import pooling
+
+        g = self.geometry
+        window = g.kernel, g.stride, g.padding, g.dilation
+        pooling.max_pool_grad(launcher, *ins, outs[0], *window)
+
     def flops(self, ins, outs):
         return ins[0].size * self.geometry.kernel[0] * self.geometry.kernel[1]
 
@@ -206,6 +220,14 @@ class AvgPool2d(Op):
         g = self.geometry
         pooling.avg_pool(
             pool, ins[0], outs[0], g.kernel, g.stride, g.padding, self.count_include_pad
+        )
+
+    def cuda(self, launcher, ins, outs, workspace, scalars):
+        from ooctrain.layers.kernels.cuda import average_pooling
+
+        g = self.geometry
+        average_pooling.avg_pool(
+            launcher, ins[0], outs[0], g.kernel, g.stride, g.padding, self.count_include_pad
         )
 
     def vjp(self, tape, ins, outs, grads):
@@ -251,6 +273,14 @@ class AvgPool2dGrad(Op):
             pool, ins[0], outs[0], g.kernel, g.stride, g.padding, self.count_include_pad
         )
 
+    def cuda(self, launcher, ins, outs, workspace, scalars):
+        from ooctrain.layers.kernels.cuda import average_pooling
+
+        g = self.geometry
+        average_pooling.avg_pool_grad(
+            launcher, ins[0], outs[0], g.kernel, g.stride, g.padding, self.count_include_pad
+        )
+
     def flops(self, ins, outs):
         return ins[0].size * self.geometry.kernel[0] * self.geometry.kernel[1]
 
@@ -279,6 +309,11 @@ class AdaptiveAvgPool2d(Op):
         from ooctrain.layers.kernels.cpu import pooling
 
         pooling.adaptive_avg_pool(pool, ins[0], outs[0])
+
+    def cuda(self, launcher, ins, outs, workspace, scalars):
+        from ooctrain.layers.kernels.cuda import average_pooling
+
+        average_pooling.adaptive_avg_pool(launcher, ins[0], outs[0])
 
     def vjp(self, tape, ins, outs, grads):
         return tape.call(AdaptiveAvgPool2dGrad(ins[0].shape[2:]), grads, of=ins)
@@ -313,6 +348,11 @@ class AdaptiveAvgPool2dGrad(Op):
         from ooctrain.layers.kernels.cpu import pooling
 
         pooling.adaptive_avg_pool_grad(pool, ins[0], outs[0])
+
+    def cuda(self, launcher, ins, outs, workspace, scalars):
+        from ooctrain.layers.kernels.cuda import average_pooling
+
+        average_pooling.adaptive_avg_pool_grad(launcher, ins[0], outs[0])
 
 
 def _cells(op: AvgPool2d | AvgPool2dGrad, size: Pair) -> np.ndarray:

@@ -47,6 +47,11 @@ class ReflectionPad2d(Op):
 
         reflect.reflect(pool, ins[0], outs[0], self.padding)
 
+    def cuda(self, launcher, ins, outs, workspace, scalars):
+        from ooctrain.layers.kernels.cuda import reflect
+
+        reflect.reflect(launcher, ins[0], outs[0], self.padding)
+
     def vjp(self, tape, ins, outs, grads):
         return tape.call(ReflectionPad2dGrad(self.padding), grads, of=ins)
 
@@ -80,3 +85,8 @@ class ReflectionPad2dGrad(Op):
         from ooctrain.layers.kernels.cpu import reflect
 
         reflect.reflect_grad(pool, ins[0], outs[0], self.padding)
+
+    def cuda(self, launcher, ins, outs, workspace, scalars):
+        from ooctrain.layers.kernels.cuda import reflect
+
+        reflect.reflect_grad(launcher, ins[0], outs[0], self.padding)

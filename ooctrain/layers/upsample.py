@@ -51,6 +51,14 @@ class Upsample(Op):
         else:
             upsample.bilinear(pool, ins[0], outs[0], self.corners)
 
+    def cuda(self, launcher, ins, outs, workspace, scalars):
+        from ooctrain.layers.kernels.cuda import upsample
+
+        if self.mode == "nearest":
+            upsample.nearest(launcher, ins[0], outs[0])
+        else:
+            upsample.bilinear(launcher, ins[0], outs[0], self.corners)
+
     def vjp(self, tape, ins, outs, grads):
         return tape.call(UpsampleGrad(ins[0].shape[2:], self.mode, self.corners), grads, of=ins)
 
@@ -86,6 +94,14 @@ class UpsampleGrad(Op):
             upsample.nearest_grad(pool, ins[0], outs[0])
         else:
             upsample.bilinear_grad(pool, ins[0], outs[0], self.corners)
+
+    def cuda(self, launcher, ins, outs, workspace, scalars):
+        from ooctrain.layers.kernels.cuda import upsample
+
+        if self.mode == "nearest":
+            upsample.nearest_grad(launcher, ins[0], outs[0])
+        else:
+            upsample.bilinear_grad(launcher, ins[0], outs[0], self.corners)
 
     def flops(self, ins, outs):
         return ins[0].size if self.mode == "nearest" else BILINEAR_FLOPS * ins[0].size

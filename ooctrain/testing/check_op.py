@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -45,7 +46,7 @@ def check_op(
     Raises:
         AssertionError: a law is broken.
     """
-    inputs = [_as_input(array) for array in arrays]
+    inputs = [as_input(array) for array in arrays]
     check_shapes(op, inputs, scalars)
     check_kernel(op, inputs, scalars, tolerance)
     if gradient and op.pure and type(op).vjp is not Op.vjp:
@@ -54,7 +55,7 @@ def check_op(
 
 def check_shapes(op: Op, inputs: Sequence[np.ndarray], scalars: Scalars = SCALARS) -> None:
     """The definition's outputs have the shapes and types that `infer` says."""
-    specs = op.infer(*map(_spec, inputs))
+    specs = op.infer(*map(spec_of, inputs))
     results = op.reference(*inputs, scalars=scalars)
     got = [np.shape(result) for result in results]
     assert got == [spec.shape for spec in specs], f"{op}: infer says {specs}, reference gives {got}"
@@ -64,21 +65,30 @@ def check_kernel(
     op: Op, inputs: Sequence[np.ndarray], scalars: Scalars = SCALARS, tolerance: float = 1e-5
 ) -> None:
     """The kernel against the definition; guards; threads; in place."""
+    first = _run_kernel(op, inputs, scalars, 1, None)
+    check_agreement(op, inputs, first, scalars, tolerance)
+    for threads, seed in ((2, None), (3, 1)):
+        again = _run_kernel(op, inputs, scalars, threads, seed)
+        assert same_bits(first, again), f"{op}: {threads} threads give other bits than one"
+    if op.reusable():
+        assert same_bits(first, _run_kernel(op, inputs, scalars, 1, None, in_place=True)), (
+            f"{op}: in place"
+        )
+
+
+def check_agreement(
+    op: Op, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray], scalars: Scalars,
+    tolerance: float,
+) -> None:  # fmt: skip
+    """A kernel's physical outputs are the definition's in float64, within `tolerance` of the
+    largest."""
     exact = [a.astype(np.float64) if a.dtype == np.float32 else a for a in inputs]
     expected = run_reference(op, [to_physical(a) for a in exact], scalars)
-    first = _run_kernel(op, inputs, scalars, 1, None)
-    for got, want in zip(first, expected, strict=True):
+    for got, want in zip(outputs, expected, strict=True):
         scale = max(1e-30, float(np.abs(want).max(initial=0)))
         error = float(np.abs(got - want).max(initial=0)) / scale
         assert error <= tolerance, (
             f"{op}: kernel differs from its definition by {error:.1e} of the largest"
-        )
-    for threads, seed in ((2, None), (3, 1)):
-        again = _run_kernel(op, inputs, scalars, threads, seed)
-        assert _same(first, again), f"{op}: {threads} threads give other bits than one"
-    if op.reusable():
-        assert _same(first, _run_kernel(op, inputs, scalars, 1, None, in_place=True)), (
-            f"{op}: in place"
         )
 
 
@@ -122,7 +132,7 @@ def trace_function(
         gradient: record the backward pass too.
     """
     tensors = [
-        Tensor(_spec(a), name=f"x{i}", kind="param", requires_grad=a.dtype.kind == "f")
+        Tensor(spec_of(a), name=f"x{i}", kind="param", requires_grad=a.dtype.kind == "f")
         for i, a in enumerate(arrays)
     ]
     runner = TraceRunner(1, {tensor: tensor.name for tensor in tensors})
@@ -179,23 +189,43 @@ def _run_kernel(
     op: Op, inputs: Sequence[np.ndarray], scalars: Scalars, threads: int, shuffle_seed: int | None,
     in_place: bool = False,
 ) -> list[np.ndarray]:  # fmt: skip
-    """Runs the kernel between guards; outputs and workspace hold garbage before."""
     from ooctrain.layers.kernels.cpu.pool import ThreadPool
 
-    in_specs = [_spec(a) for a in inputs]
-    out_specs = op.infer(*in_specs)
+    specs = [spec_of(a) for a in inputs]
+    space_bytes = op.workspace_bytes(specs, op.infer(*specs), threads)
+    pool = ThreadPool(threads, shuffle_seed=shuffle_seed)
+    try:
+        return run_guarded(op, inputs, partial(op.cpu, pool), space_bytes, scalars, in_place)
+    finally:
+        pool.close()
+
+
+def run_guarded(
+    op: Op, inputs: Sequence[np.ndarray], run: Callable[..., None], space_bytes: int,
+    scalars: Scalars, in_place: bool = False,
+) -> list[np.ndarray]:  # fmt: skip
+    """Runs a kernel between guards; outputs and workspace hold garbage before.
+
+    Args:
+        inputs: logical.
+        run: takes physical inputs, outputs, workspace and scalars.
+        space_bytes: of the workspace.
+        in_place: outputs lie on the inputs that the operation may reuse.
+
+    Returns:
+        The physical outputs.
+    """
+    in_specs = [spec_of(a) for a in inputs]
     ins = [_block(physical_shape(s.shape), s.dtype) for s in in_specs]
     for block, value in zip(ins, inputs, strict=True):
         block.array[...] = to_physical(value)
     reuse = op.reusable() if in_place else {}
     outs = [
         ins[reuse[i]] if i in reuse else _block(physical_shape(s.shape), s.dtype)
-        for i, s in enumerate(out_specs)
+        for i, s in enumerate(op.infer(*in_specs))
     ]
-    space = _block((op.workspace_bytes(in_specs, out_specs, threads),), "uint8")
-    pool = ThreadPool(threads, shuffle_seed=shuffle_seed)
-    op.cpu(pool, [b.array for b in ins], [b.array for b in outs], space.array, scalars)
-    pool.close()
+    space = _block((space_bytes,), "uint8")
+    run([b.array for b in ins], [b.array for b in outs], space.array, scalars)
     for what, blocks in (("an input", ins), ("an output", outs), ("the workspace", [space])):
         assert all(block.intact for block in blocks), f"{op}: wrote outside {what}"
     for i, (block, value) in enumerate(zip(ins, inputs, strict=True)):
@@ -230,12 +260,14 @@ def _block(shape: tuple[int, ...], dtype: str) -> _Block:
     return _Block(array, raw[:start], raw[start + size :])
 
 
-def _as_input(array: Any) -> np.ndarray:
+def as_input(array: Any) -> np.ndarray:
+    """An argument of a check as an array; floats as float32."""
     value = np.asarray(array)
     return value.astype(np.float32) if value.dtype.kind == "f" and value.ndim else value
 
 
-def _spec(array: np.ndarray) -> Spec:
+def spec_of(array: np.ndarray) -> Spec:
+    """Shape and type of an array."""
     return Spec(array.shape, str(array.dtype))
 
 
@@ -245,5 +277,6 @@ def _call(op: Op, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
     return current_tape().call(op, tensors)
 
 
-def _same(a: Sequence[np.ndarray], b: Sequence[np.ndarray]) -> bool:
+def same_bits(a: Sequence[np.ndarray], b: Sequence[np.ndarray]) -> bool:
+    """Whether two lists of arrays are equal to the last bit."""
     return all(x.tobytes() == y.tobytes() for x, y in zip(a, b, strict=True))

@@ -1,0 +1,191 @@
+"""Average pooling on NHWC, fixed windows and adaptive ones, and their gradients.
+
+In: x (N, H, W, C). Out: y (N, OH, OW, C). The one idea: an adaptive window is a window whose first
+and end cell follow from its number by another formula; so one kernel serves both. A window is
+summed row by row and then over its rows: an average of a million pixels loses no more digits than
+two sums of a thousand. Read next: `upsample.py`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ooctrain.layers.kernels.cuda.image_rows import (
+    F0,
+    LANES,
+    THREADS,
+    U0,
+    U1,
+    Array,
+    lanes_of,
+    load,
+    place_of,
+    row_blocks,
+    row_start,
+    scaled,
+    sizes_of,
+    store,
+)
+from ooctrain.layers.kernels.cuda.launcher import Launcher
+from ooctrain.layers.kernels.cuda.shim import cuda, device, float32, kernel, uint32
+
+Pair = tuple[int, int]
+Sides = tuple[int, int, int, int]
+F1 = np.float32(1)
+#: The window (kernel, stride, top, left) that stands for adaptive pooling.
+ADAPTIVE = (0, 0, 0, 0, 0, 0)
+
+
+@device
+def _first(window, size, windows, cells, stride, before):
+    """First input cell of a window; 0 cells mean adaptive windows."""
+    if cells == U0:
+        return scaled(window, size, windows, U0)
+    start = uint32(window * stride)
+    return uint32(start - before) if start > before else U0
+
+
+@device
+def _end(window, size, windows, cells, stride, before):
+    """One past the last input cell of a window."""
+    if cells == U0:
+        return scaled(uint32(window + U1), size, windows, uint32(windows - U1))
+    return min(size, uint32(uint32(window * stride) + cells - before))
+
+
+@device
+def _first_cover(cell, size, windows, cells, stride, before):
+    """First window that covers an input cell."""
+    if cells == U0:
+        return scaled(cell, windows, size, U0)
+    at = uint32(cell + before)
+    return uint32(uint32(at - cells) // stride + U1) if at >= cells else U0
+
+
+@device
+def _end_cover(cell, size, windows, cells, stride, before):
+    """One past the last window that covers an input cell."""
+    if cells == U0:
+        return scaled(uint32(cell + U1), windows, size, uint32(size - U1))
+    return min(windows, uint32(uint32(uint32(cell + before) // stride) + U1))
+
+
+@kernel("void(f4[::1], f4[::1], UniTuple(u4, 5), UniTuple(u4, 6), u4, u4)", threads=THREADS)
+def _avg_pool(x, y, sizes, window, divisor, lanes):
+    """A thread: some channels of an output pixel. Divisor 0: the number of cells in the image."""
+    height, width, rows, columns, channels = sizes
+    kh, kw, sh, sw, top, left = window
+    total = cuda.local.array(LANES, float32)
+    along = cuda.local.array(LANES, float32)
+    row, groups = uint32(cuda.blockIdx.x), uint32(channels // lanes)
+    place = place_of(cuda.blockIdx.y, cuda.threadIdx.x)
+    if place < uint32(columns * groups):
+        ow = uint32(place // groups)
+        c = uint32(uint32(place - uint32(ow * groups)) * lanes)
+        n = uint32(row // rows)
+        oh = uint32(row - uint32(n * rows))
+        h, h_end = _first(oh, height, rows, kh, sh, top), _end(oh, height, rows, kh, sh, top)
+        w_first = _first(ow, width, columns, kw, sw, left)
+        w_end = _end(ow, width, columns, kw, sw, left)
+        cells = divisor
+        if cells == U0:
+            cells = uint32(uint32(h_end - h) * uint32(w_end - w_first))
+        for lane in range(LANES):
+            total[lane] = F0
+        while h < h_end:
+            start = row_start(uint32(n * height + h), width, channels)
+            for lane in range(LANES):
+                along[lane] = F0
+            w = w_first
+            while w < w_end:
+                values = load(x, start + uint32(w * channels + c), lanes)
+                for lane in range(LANES):
+                    along[lane] += values[lane]
+                w = uint32(w + U1)
+            for lane in range(LANES):
+                total[lane] += along[lane]
+            h = uint32(h + U1)
+        for lane in range(LANES):
+            total[lane] /= float32(cells)
+        store(y, row_start(row, columns, channels) + uint32(ow * channels + c), total, lanes)
+
+
+@kernel("void(f4[::1], f4[::1], UniTuple(u4, 5), UniTuple(u4, 6), u4, u4)", threads=THREADS)
+def _avg_pool_grad(dy, dx, sizes, window, divisor, lanes):
+    """A thread: some channels of an input pixel, over the windows that cover it."""
+    height, width, rows, columns, channels = sizes
+    kh, kw, sh, sw, top, left = window
+    total = cuda.local.array(LANES, float32)
+    row, groups = uint32(cuda.blockIdx.x), uint32(channels // lanes)
+    place = place_of(cuda.blockIdx.y, cuda.threadIdx.x)
+    if place < uint32(width * groups):
+        w = uint32(place // groups)
+        c = uint32(uint32(place - uint32(w * groups)) * lanes)
+        n = uint32(row // height)
+        h = uint32(row - uint32(n * height))
+        oh = _first_cover(h, height, rows, kh, sh, top)
+        oh_end = _end_cover(h, height, rows, kh, sh, top)
+        ow_first = _first_cover(w, width, columns, kw, sw, left)
+        ow_end = _end_cover(w, width, columns, kw, sw, left)
+        for lane in range(LANES):
+            total[lane] = F0
+        while oh < oh_end:
+            tall = uint32(
+                _end(oh, height, rows, kh, sh, top) - _first(oh, height, rows, kh, sh, top)
+            )
+            start = row_start(uint32(n * rows + oh), columns, channels)
+            ow = ow_first
+            while ow < ow_end:
+                cells = divisor
+                if cells == U0:
+                    wide = uint32(_end(ow, width, columns, kw, sw, left))
+                    cells = uint32(tall * uint32(wide - _first(ow, width, columns, kw, sw, left)))
+                share = F1 / float32(cells)
+                values = load(dy, start + uint32(ow * channels + c), lanes)
+                for lane in range(LANES):
+                    total[lane] += share * values[lane]
+                ow = uint32(ow + U1)
+            oh = uint32(oh + U1)
+        store(dx, row_start(row, width, channels) + uint32(w * channels + c), total, lanes)
+
+
+def avg_pool(
+    launcher: Launcher, x: Array, y: Array, kernel: Pair, stride: Pair, padding: Sides,
+    count_include_pad: bool = True,
+) -> None:  # fmt: skip
+    """y = sum of each window / number of its cells, those of the padding counted or not.
+
+    Args:
+        x: (N, H, W, C).
+        y: (N, OH, OW, C).
+        kernel, stride: (h, w).
+        padding: (top, bottom, left, right).
+        count_include_pad: as in torch.
+    """
+    divisor = kernel[0] * kernel[1] if count_include_pad else 0
+    window = *kernel, *stride, padding[0], padding[2]
+    sizes, lanes = sizes_of(x, y), lanes_of(x.shape[3])
+    launcher.launch(_avg_pool, row_blocks(y), x, y, sizes, window, divisor, lanes)
+
+
+def avg_pool_grad(
+    launcher: Launcher, dy: Array, dx: Array, kernel: Pair, stride: Pair, padding: Sides,
+    count_include_pad: bool = True,
+) -> None:  # fmt: skip
+    """dx = for each input pixel the sum of dy / cells over the windows that cover it."""
+    divisor = kernel[0] * kernel[1] if count_include_pad else 0
+    window = *kernel, *stride, padding[0], padding[2]
+    sizes, lanes = sizes_of(dx, dy), lanes_of(dx.shape[3])
+    launcher.launch(_avg_pool_grad, row_blocks(dx), dy, dx, sizes, window, divisor, lanes)
+
+
+def adaptive_avg_pool(launcher: Launcher, x: Array, y: Array) -> None:
+    """y = means over OH x OW windows [floor(o * H / OH), ceil((o + 1) * H / OH)), as in torch."""
+    sizes, lanes = sizes_of(x, y), lanes_of(x.shape[3])
+    launcher.launch(_avg_pool, row_blocks(y), x, y, sizes, ADAPTIVE, 0, lanes)
+
+
+def adaptive_avg_pool_grad(launcher: Launcher, dy: Array, dx: Array) -> None:
+    """dx = for each input pixel the sum of dy / cells over the adaptive windows that cover it."""
+    sizes, lanes = sizes_of(dx, dy), lanes_of(dx.shape[3])
+    launcher.launch(_avg_pool_grad, row_blocks(dx), dy, dx, sizes, ADAPTIVE, 0, lanes)

@@ -1,0 +1,66 @@
+"""Dropout whose mask can be drawn again: the cpu's mask, bit for bit.
+
+In: x (N, H, W, C), or (N, C), a rate and a key. Out: x / (1 - p) where kept, else 0. The one idea:
+no generator state. Whether an element is kept is a hash of (seed, step, call, global element
+index); so a step that begins on one device and is checked on the other drops the same elements.
+Source: counter-based generators, Salmon et al. 2011; the mixing function is splitmix64 (Steele,
+Lea, Flood 2014). Read next: `reductions.py`, `../cpu/dropout.py`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ooctrain.layers.kernels.cpu.dropout import GOLDEN, MIX_1, MIX_2, S27, S30, S31, S32, key_of
+from ooctrain.layers.kernels.cuda.image_rows import THREADS, Array, place_of, row_start
+from ooctrain.layers.kernels.cuda.launcher import Launcher, blocks_for
+from ooctrain.layers.kernels.cuda.shim import cuda, kernel, uint32, uint64
+
+F0 = np.float32(0)
+
+
+@kernel(
+    "void(f4[::1], f4[::1], u8, u8, f4, UniTuple(u4, 3), UniTuple(u8, 4), UniTuple(u8, 3))",
+    threads=THREADS,
+)
+def _dropout(x, y, key, threshold, scale, sizes, offset, full):
+    """A thread: an element (n, c, h, w), whose counter is ((n * C + c) * H + h) * W + w."""
+    height, width, channels = sizes
+    n0, c0, h0, w0 = offset
+    full_c, full_h, full_w = full
+    row = uint32(cuda.blockIdx.x)
+    place = place_of(cuda.blockIdx.y, cuda.threadIdx.x)
+    if place < uint32(width * channels):
+        w = uint32(place // channels)
+        c = uint32(place - uint32(w * channels))
+        n = uint32(row // height)
+        h = uint32(row - uint32(n * height))
+        plane = (n0 + uint64(n)) * full_c + c0 + uint64(c)
+        counter = (plane * full_h + h0 + uint64(h)) * full_w + w0 + uint64(w)
+        z = counter * GOLDEN + key
+        z = (z ^ (z >> S30)) * MIX_1
+        z = (z ^ (z >> S27)) * MIX_2
+        z = z ^ (z >> S31)
+        at = row_start(row, width, channels) + place
+        y[at] = x[at] * scale if (z >> S32) >= threshold else F0
+
+
+def dropout(
+    launcher: Launcher, x: Array, y: Array, p: float, seed: int, step: int, call: int,
+    offset: tuple[int, int, int, int] = (0, 0, 0, 0),
+    full: tuple[int, int, int, int] | None = None,
+) -> None:  # fmt: skip
+    """y = x / (1 - p) where kept, else 0; on dy it is the gradient. `y` may be `x`.
+
+    Args:
+        x: (N, H, W, C), or (N, C).
+        p: probability of an element to be zeroed, in [0, 1].
+        seed, step, call: the key; re-runs and tiles keep the number of the original call.
+        offset: logical (n0, c0, h0, w0) of this block in the whole variable.
+        full: logical (N, C, H, W) of the whole variable; None: this is the whole.
+    """
+    n, h, w, c = x.shape if len(x.shape) == 4 else (x.shape[0], 1, 1, x.shape[1])
+    full = full or (n, c, h, w)
+    draw = key_of(seed, step, call), round(p * 2**32), 0.0 if p >= 1 else 1.0 / (1.0 - p)
+    blocks = n * h, blocks_for(w * c, THREADS)
+    launcher.launch(_dropout, blocks, x, y, *draw, (h, w, c), offset, full[1:])

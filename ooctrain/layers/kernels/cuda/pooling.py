@@ -1,0 +1,176 @@
+"""Max pooling on NHWC, its windows dense or with gaps, and its gradient.
+
+In: x (N, H, W, C). Out: y (N, OH, OW, C) and where in its window each maximum sat (one byte, r * S
++ s). The one idea: as on the cpu, gradients *gather*: the thread of an input pixel adds up the
+windows that cover it, in ascending order; so nothing is added atomically and the bits are fixed.
+Rows and columns of a window are clipped to the image before the loops, which therefore test
+nothing. Read next: `average_pooling.py`, `../cpu/pooling.py`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ooctrain.layers.kernels.cuda.image_rows import (
+    F0,
+    LANES,
+    THREADS,
+    U0,
+    U1,
+    Array,
+    lanes_of,
+    load,
+    place_of,
+    row_blocks,
+    row_start,
+    sizes_of,
+    store,
+)
+from ooctrain.layers.kernels.cuda.launcher import Launcher
+from ooctrain.layers.kernels.cuda.shim import cuda, device, float32, int32, kernel, uint8, uint32
+
+Pair = tuple[int, int]
+Sides = tuple[int, int, int, int]
+LOWEST = np.float32(-np.inf)
+I0 = np.int32(0)
+
+
+@device
+def _first_cell(corner, dilation):
+    """First row of a window that lies in the image; `corner`: where the window begins."""
+    outside = uint32(max(I0, int32(-corner)))
+    return uint32(uint32(outside + dilation - U1) // dilation) if dilation > U1 else outside
+
+
+@device
+def _end_cell(corner, extent, dilation, cells):
+    """One past the last row of a window that lies in the image."""
+    inside = uint32(max(I0, int32(int32(extent) - corner)))
+    if dilation > U1:
+        inside = uint32(uint32(inside + dilation - U1) // dilation)
+    return min(inside, cells)
+
+
+@device
+def _first_window(at, reach, stride):
+    """First window that may cover padded row `at`; a window reaches `reach` rows past its first."""
+    return uint32(uint32(at - reach + stride - U1) // stride) if at > reach else U0
+
+
+@device
+def _cell_of(behind, dilation, cells):
+    """Which row of a window lies `behind` rows after its first; `cells` where none does."""
+    if dilation == U1:
+        return behind
+    cell = uint32(behind // dilation)
+    return cell if uint32(cell * dilation) == behind else cells
+
+
+@kernel("void(f4[::1], f4[::1], u1[::1], UniTuple(u4, 5), UniTuple(u4, 8), u4)", threads=THREADS)
+def _max_pool(x, y, index, sizes, window, lanes):
+    """A thread: some channels of an output pixel. As in torch, the first maximum wins, but the last NaN."""
+    height, width, rows, columns, channels = sizes
+    kh, kw, sh, sw, dh, dw, top, left = window
+    best = cuda.local.array(LANES, float32)
+    where = cuda.local.array(LANES, uint32)
+    row, groups = uint32(cuda.blockIdx.x), uint32(channels // lanes)
+    place = place_of(cuda.blockIdx.y, cuda.threadIdx.x)
+    if place < uint32(columns * groups):
+        ow = uint32(place // groups)
+        c = uint32(uint32(place - uint32(ow * groups)) * lanes)
+        n = uint32(row // rows)
+        oh = uint32(row - uint32(n * rows))
+        corner_h = int32(int32(oh * sh) - int32(top))
+        corner_w = int32(int32(ow * sw) - int32(left))
+        r, r_end = _first_cell(corner_h, dh), _end_cell(corner_h, height, dh, kh)
+        s_first, s_end = _first_cell(corner_w, dw), _end_cell(corner_w, width, dw, kw)
+        for lane in range(LANES):
+            best[lane] = LOWEST
+            # Where all are -inf, the first cell inside the image is the first maximum.
+            where[lane] = uint32(r * kw + s_first) if r < r_end and s_first < s_end else U0
+        while r < r_end:
+            h = uint32(corner_h + int32(r * dh))
+            start = row_start(uint32(n * height + h), width, channels)
+            s = s_first
+            while s < s_end:
+                w = uint32(corner_w + int32(s * dw))
+                values = load(x, start + uint32(w * channels + c), lanes)
+                cell = uint32(r * kw + s)
+                for lane in range(LANES):
+                    v, b = values[lane], best[lane]
+                    wins = v > b or v != v
+                    best[lane] = v if wins else b
+                    where[lane] = cell if wins else where[lane]
+                s = uint32(s + U1)
+            r = uint32(r + U1)
+        out = row_start(row, columns, channels) + uint32(ow * channels + c)
+        store(y, out, best, lanes)
+        for lane in range(LANES):
+            if uint32(lane) < lanes:
+                index[out + uint32(lane)] = uint8(where[lane])
+
+
+@kernel("void(f4[::1], u1[::1], f4[::1], UniTuple(u4, 5), UniTuple(u4, 8), u4)", threads=THREADS)
+def _max_pool_grad(dy, index, dx, sizes, window, lanes):
+    """A thread: some channels of an input pixel, over the windows that cover it."""
+    height, width, rows, columns, channels = sizes
+    kh, kw, sh, sw, dh, dw, top, left = window
+    total = cuda.local.array(LANES, float32)
+    row, groups = uint32(cuda.blockIdx.x), uint32(channels // lanes)
+    place = place_of(cuda.blockIdx.y, cuda.threadIdx.x)
+    if place < uint32(width * groups):
+        w = uint32(place // groups)
+        c = uint32(uint32(place - uint32(w * groups)) * lanes)
+        n = uint32(row // height)
+        at_h = uint32(uint32(row - uint32(n * height)) + top)
+        at_w = uint32(w + left)
+        oh = _first_window(at_h, uint32(uint32(kh - U1) * dh), sh)
+        ow_first = _first_window(at_w, uint32(uint32(kw - U1) * dw), sw)
+        oh_end = min(rows, uint32(uint32(at_h // sh) + U1))
+        ow_end = min(columns, uint32(uint32(at_w // sw) + U1))
+        for lane in range(LANES):
+            total[lane] = F0
+        while oh < oh_end:
+            r = _cell_of(uint32(at_h - uint32(oh * sh)), dh, kh)
+            start = row_start(uint32(n * rows + oh), columns, channels)
+            ow = ow_first if r < kh else ow_end
+            while ow < ow_end:
+                s = _cell_of(uint32(at_w - uint32(ow * sw)), dw, kw)
+                if s < kw:
+                    at = start + uint32(ow * channels + c)
+                    values = load(dy, at, lanes)
+                    for lane in range(LANES):
+                        if uint32(lane) < lanes:
+                            here = uint32(index[at + uint32(lane)]) == uint32(r * kw + s)
+                            total[lane] += values[lane] if here else F0
+                ow = uint32(ow + U1)
+            oh = uint32(oh + U1)
+        store(dx, row_start(row, width, channels) + uint32(w * channels + c), total, lanes)
+
+
+def max_pool(
+    launcher: Launcher, x: Array, y: Array, index: Array, kernel: Pair, stride: Pair,
+    padding: Sides, dilation: Pair = (1, 1),
+) -> None:  # fmt: skip
+    """y = maximum of each window; index = its position r * kernel_w + s in the window.
+
+    Args:
+        x: (N, H, W, C).
+        y: (N, OH, OW, C).
+        index: uint8, shape of y.
+        kernel, stride, dilation: (h, w).
+        padding: (top, bottom, left, right); padded cells never win.
+    """
+    window = *kernel, *stride, *dilation, padding[0], padding[2]
+    sizes, lanes = sizes_of(x, y), lanes_of(x.shape[3])
+    launcher.launch(_max_pool, row_blocks(y), x, y, index, sizes, window, lanes)
+
+
+def max_pool_grad(
+    launcher: Launcher, dy: Array, index: Array, dx: Array, kernel: Pair, stride: Pair,
+    padding: Sides, dilation: Pair = (1, 1),
+) -> None:  # fmt: skip
+    """dx = for each input pixel the sum of dy over the windows whose maximum it was."""
+    window = *kernel, *stride, *dilation, padding[0], padding[2]
+    sizes, lanes = sizes_of(dx, dy), lanes_of(dx.shape[3])
+    launcher.launch(_max_pool_grad, row_blocks(dx), dy, index, dx, sizes, window, lanes)

@@ -1,0 +1,229 @@
+"""Enlarging (or reducing) NHWC images: nearest pixel and bilinear, and their gradients.
+
+In: x (N, H, W, C). Out: y (N, OH, OW, C). The one idea: where an output pixel lies among the inputs
+is a fraction of whole numbers, so its pixel and its share are a quotient and a remainder: exact
+without float64, also 20,000 pixels from the border. Gradients gather, over all outputs that may
+read an input, with a weight that is zero where they do not. Read next: `reflect.py`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ooctrain.layers.kernels.cuda.image_rows import (
+    F0,
+    LANES,
+    SMALL,
+    THREADS,
+    U0,
+    U1,
+    Array,
+    lanes_of,
+    load,
+    place_of,
+    row_blocks,
+    row_start,
+    scaled,
+    sizes_of,
+    store,
+)
+from ooctrain.layers.kernels.cuda.launcher import Launcher
+from ooctrain.layers.kernels.cuda.shim import cuda, device, float32, kernel, uint32, uint64
+
+F1 = np.float32(1)
+U2, U3 = np.uint32(2), np.uint32(3)
+
+
+@device
+def _divided(count, by):
+    """(quotient, remainder / by), of a 64-bit count."""
+    if count < uint64(SMALL) * uint64(SMALL):
+        small = uint32(count)
+        whole = uint32(small // by)
+        return whole, float32(uint32(small - uint32(whole * by))) / float32(by)
+    whole = uint32(count // uint64(by))
+    return whole, float32(uint32(count - uint64(whole) * uint64(by))) / float32(by)
+
+
+@device
+def _position(o, size, out, corners):
+    """Where output `o` lies among the inputs: (pixel before it, share of the pixel after it).
+
+    Corner on corner: o (size - 1) / (out - 1). Half-pixel centres: ((2 o + 1) size - out) / (2
+    out), at least 0.
+    """
+    if corners:
+        return _divided(uint64(o) * uint64(uint32(size - U1)), max(U1, uint32(out - U1)))
+    count = uint64(uint32(U2 * o + U1)) * uint64(size)
+    before = uint64(out)
+    return _divided(count - before if count > before else uint64(0), uint32(U2 * out))
+
+
+@device
+def _weight(o, i, size, out, corners):
+    """How much of input `i` is in output `o`."""
+    lower, share = _position(o, size, out, corners)
+    weight = F0
+    if lower == i:
+        weight += F1 - share
+    if min(uint32(lower + U1), uint32(size - U1)) == i:
+        weight += share
+    return weight
+
+
+@device
+def _first_reader(i, size, out, corners):
+    """First of a range of outputs that holds all that read input `i`."""
+    if i == U0 or size == U1:
+        return U0
+    if corners:
+        return scaled(uint32(i - U1), uint32(out - U1), uint32(size - U1), U0)
+    return scaled(uint32(U2 * i - U1), out, uint32(U2 * size), U0)
+
+
+@device
+def _end_reader(i, size, out, corners):
+    """One past the last of these."""
+    if size == U1:
+        return out
+    if corners:
+        last = scaled(uint32(i + U1), uint32(out - U1), uint32(size - U1), U0)
+    else:
+        last = scaled(uint32(U2 * i + U3), out, uint32(U2 * size), U0)
+    return min(out, uint32(last + U1))
+
+
+@kernel("void(f4[::1], f4[::1], UniTuple(u4, 5), u4)", threads=THREADS)
+def _nearest(x, y, sizes, lanes):
+    """A thread: some channels of an output pixel."""
+    height, width, rows, columns, channels = sizes
+    row, groups = uint32(cuda.blockIdx.x), uint32(channels // lanes)
+    place = place_of(cuda.blockIdx.y, cuda.threadIdx.x)
+    if place < uint32(columns * groups):
+        ow = uint32(place // groups)
+        c = uint32(uint32(place - uint32(ow * groups)) * lanes)
+        n = uint32(row // rows)
+        h = scaled(uint32(row - uint32(n * rows)), height, rows, U0)
+        w = scaled(ow, width, columns, U0)
+        source = row_start(uint32(n * height + h), width, channels) + uint32(w * channels + c)
+        target = row_start(row, columns, channels) + uint32(ow * channels + c)
+        store(y, target, load(x, source, lanes), lanes)
+
+
+@kernel("void(f4[::1], f4[::1], UniTuple(u4, 5), u4)", threads=THREADS)
+def _nearest_grad(dy, dx, sizes, lanes):
+    """A thread: some channels of an input pixel h, which outputs ceil(h OH / H) to ceil((h + 1) OH
+    / H) - 1 read."""
+    height, width, rows, columns, channels = sizes
+    total = cuda.local.array(LANES, float32)
+    row, groups = uint32(cuda.blockIdx.x), uint32(channels // lanes)
+    place = place_of(cuda.blockIdx.y, cuda.threadIdx.x)
+    if place < uint32(width * groups):
+        w = uint32(place // groups)
+        c = uint32(uint32(place - uint32(w * groups)) * lanes)
+        n = uint32(row // height)
+        h = uint32(row - uint32(n * height))
+        oh = scaled(h, rows, height, uint32(height - U1))
+        oh_end = scaled(uint32(h + U1), rows, height, uint32(height - U1))
+        ow_first = scaled(w, columns, width, uint32(width - U1))
+        ow_end = scaled(uint32(w + U1), columns, width, uint32(width - U1))
+        for lane in range(LANES):
+            total[lane] = F0
+        while oh < oh_end:
+            start = row_start(uint32(n * rows + oh), columns, channels)
+            ow = ow_first
+            while ow < ow_end:
+                values = load(dy, start + uint32(ow * channels + c), lanes)
+                for lane in range(LANES):
+                    total[lane] += values[lane]
+                ow = uint32(ow + U1)
+            oh = uint32(oh + U1)
+        store(dx, row_start(row, width, channels) + uint32(w * channels + c), total, lanes)
+
+
+@kernel("void(f4[::1], f4[::1], UniTuple(u4, 5), b1, u4)", threads=THREADS)
+def _bilinear(x, y, sizes, corners, lanes):
+    """A thread: some channels of an output pixel, from the four pixels around it."""
+    height, width, rows, columns, channels = sizes
+    total = cuda.local.array(LANES, float32)
+    row, groups = uint32(cuda.blockIdx.x), uint32(channels // lanes)
+    place = place_of(cuda.blockIdx.y, cuda.threadIdx.x)
+    if place < uint32(columns * groups):
+        ow = uint32(place // groups)
+        c = uint32(uint32(place - uint32(ow * groups)) * lanes)
+        n = uint32(row // rows)
+        h, below = _position(uint32(row - uint32(n * rows)), height, rows, corners)
+        w, right = _position(ow, width, columns, corners)
+        h_after, w_after = (
+            min(uint32(h + U1), uint32(height - U1)),
+            min(uint32(w + U1), uint32(width - U1)),
+        )
+        above, left = F1 - below, F1 - right
+        row0 = row_start(uint32(n * height + h), width, channels)
+        row1 = row_start(uint32(n * height + h_after), width, channels)
+        at0, at1 = uint32(w * channels + c), uint32(w_after * channels + c)
+        v00, v01 = load(x, row0 + at0, lanes), load(x, row0 + at1, lanes)
+        v10, v11 = load(x, row1 + at0, lanes), load(x, row1 + at1, lanes)
+        for lane in range(LANES):
+            upper = above * left * v00[lane] + above * right * v01[lane]
+            total[lane] = upper + (below * left * v10[lane] + below * right * v11[lane])
+        store(y, row_start(row, columns, channels) + uint32(ow * channels + c), total, lanes)
+
+
+@kernel("void(f4[::1], f4[::1], UniTuple(u4, 5), b1, u4)", threads=THREADS)
+def _bilinear_grad(dy, dx, sizes, corners, lanes):
+    """A thread: some channels of an input pixel, over the outputs that may read it."""
+    height, width, rows, columns, channels = sizes
+    total = cuda.local.array(LANES, float32)
+    row, groups = uint32(cuda.blockIdx.x), uint32(channels // lanes)
+    place = place_of(cuda.blockIdx.y, cuda.threadIdx.x)
+    if place < uint32(width * groups):
+        w = uint32(place // groups)
+        c = uint32(uint32(place - uint32(w * groups)) * lanes)
+        n = uint32(row // height)
+        h = uint32(row - uint32(n * height))
+        oh, oh_end = _first_reader(h, height, rows, corners), _end_reader(h, height, rows, corners)
+        ow_first = _first_reader(w, width, columns, corners)
+        ow_end = _end_reader(w, width, columns, corners)
+        for lane in range(LANES):
+            total[lane] = F0
+        while oh < oh_end:
+            down = _weight(oh, h, height, rows, corners)
+            start = row_start(uint32(n * rows + oh), columns, channels)
+            ow = ow_first if down > F0 else ow_end
+            while ow < ow_end:
+                weight = down * _weight(ow, w, width, columns, corners)
+                if weight > F0:
+                    values = load(dy, start + uint32(ow * channels + c), lanes)
+                    for lane in range(LANES):
+                        total[lane] += weight * values[lane]
+                ow = uint32(ow + U1)
+            oh = uint32(oh + U1)
+        store(dx, row_start(row, width, channels) + uint32(w * channels + c), total, lanes)
+
+
+def nearest(launcher: Launcher, x: Array, y: Array) -> None:
+    """y[n, i, j] = x[n, floor(i H / OH), floor(j W / OW)]."""
+    launcher.launch(_nearest, row_blocks(y), x, y, sizes_of(x, y), lanes_of(x.shape[3]))
+
+
+def nearest_grad(launcher: Launcher, dy: Array, dx: Array) -> None:
+    """dx = for each pixel the sum over its copies."""
+    sizes, lanes = sizes_of(dx, dy), lanes_of(dx.shape[3])
+    launcher.launch(_nearest_grad, row_blocks(dx), dy, dx, sizes, lanes)
+
+
+def bilinear(launcher: Launcher, x: Array, y: Array, corners: bool) -> None:
+    """y = x between its four nearest pixels.
+
+    Args:
+        corners: the corner pixels' centres fall on each other; else the images' borders do.
+    """
+    sizes, lanes = sizes_of(x, y), lanes_of(x.shape[3])
+    launcher.launch(_bilinear, row_blocks(y), x, y, sizes, corners, lanes)
+
+
+def bilinear_grad(launcher: Launcher, dy: Array, dx: Array, corners: bool) -> None:
+    """dx = for each pixel the weighted sum over all outputs that read it."""
+    sizes, lanes = sizes_of(dx, dy), lanes_of(dx.shape[3])
+    launcher.launch(_bilinear_grad, row_blocks(dx), dy, dx, sizes, corners, lanes)

@@ -1,0 +1,67 @@
+"""The laws of an operation's GPU kernels, checked where there is no GPU.
+
+In: an operation and arrays to try it on. Out: nothing, or an AssertionError that says which law
+broke. The laws: in the emulator, which forgives neither races nor stray indices, the kernels agree
+with the NumPy definition in float64, write nothing outside their outputs and workspace, change no
+input, and give the same bits whether blocks and threads run up or down, and in place where the
+operation says it can. Read next: `emulator.py`, `check_op.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from ooctrain.layers.base import Op, Scalars
+from ooctrain.testing.check_op import (
+    SCALARS,
+    as_input,
+    check_agreement,
+    run_guarded,
+    same_bits,
+    spec_of,
+)
+from ooctrain.testing.emulator import EmulatedLauncher
+
+ASCENDING, DESCENDING = 1, -1
+
+
+def check_cuda(
+    op: Op, *arrays: Any, scalars: Scalars = SCALARS, tolerance: float = 1e-5
+) -> list[np.ndarray]:
+    """Checks all laws of one operation's GPU kernels on given inputs.
+
+    Args:
+        arrays: logical inputs; floats are taken as float32.
+        scalars: step scalars.
+        tolerance: of kernel against definition, relative to the largest value.
+
+    Returns:
+        The physical outputs, for checks of one's own.
+
+    Raises:
+        AssertionError: a law is broken.
+    """
+    inputs = [as_input(array) for array in arrays]
+    outputs = run_cuda(op, inputs, scalars)
+    check_agreement(op, inputs, outputs, scalars, tolerance)
+    downwards = run_cuda(op, inputs, scalars, DESCENDING)
+    assert same_bits(outputs, downwards), f"{op}: the order of blocks and threads changes the bits"
+    if op.reusable():
+        in_place = run_cuda(op, inputs, scalars, in_place=True)
+        assert same_bits(outputs, in_place), f"{op}: in place"
+    return outputs
+
+
+def run_cuda(
+    op: Op, inputs: Sequence[np.ndarray], scalars: Scalars = SCALARS, order: int = ASCENDING,
+    in_place: bool = False,
+) -> list[np.ndarray]:  # fmt: skip
+    """Physical outputs of an operation's GPU kernels on logical inputs, run by the emulator."""
+    specs = [spec_of(a) for a in inputs]
+    space_bytes = op.cuda_workspace_bytes(specs, op.infer(*specs))
+    run = partial(op.cuda, EmulatedLauncher(order))
+    return run_guarded(op, inputs, run, space_bytes, scalars, in_place)
