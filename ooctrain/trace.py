@@ -111,6 +111,7 @@ class Trace:
         outputs: {name: variable}: values that the executor can hand out: "loss", and "grad:<param>"
             for the final gradient of each parameter.
         threads: of the device, for which workspaces were asked; None where no kernels run it.
+        device: "cpu" or "cuda": whose algorithms and workspaces the calls have.
     """
 
     variables: tuple[Variable, ...]
@@ -118,6 +119,7 @@ class Trace:
     carries: Mapping[int, int] = field(default_factory=lambda: _NOTHING)
     outputs: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
     threads: int | None = None
+    device: str = "cpu"
 
     @cached_property
     def producer(self) -> tuple[int | None, ...]:
@@ -177,7 +179,7 @@ class Trace:
     @cached_property
     def fingerprint(self) -> str:
         """Hash of all that decides a plan: shapes, order, workspaces, reuse, operations."""
-        digest = hashlib.sha256()
+        digest = hashlib.sha256(b"" if self.device == "cpu" else self.device.encode())
         for v in self.variables:
             digest.update(f"{v.name}|{v.shape}|{v.dtype}|{v.nbytes}|{v.kind}\n".encode())
         for c in self.calls:
@@ -213,8 +215,8 @@ class TraceBuilder:
     `Trace`.
     """
 
-    def __init__(self, threads: int | None = None) -> None:
-        self.threads = threads
+    def __init__(self, threads: int | None = None, device: str = "cpu") -> None:
+        self.threads, self.device = threads, device
         self.variables: list[Variable] = []
         self.calls: list[Call] = []
         self.carries: dict[int, int] = {}
@@ -258,6 +260,7 @@ class TraceBuilder:
             MappingProxyType(dict(self.carries)),
             MappingProxyType(dict(self.outputs)),
             self.threads,
+            self.device,
         )
         trace.check()
         return trace

@@ -20,7 +20,8 @@ from ooctrain import functional as F
 from ooctrain.autograd import Site, Tape, Tensor, no_grad, use_tape
 from ooctrain.errors import ConfigError, ShapeError
 from ooctrain.incore import initial_values, run_trace, storages
-from ooctrain.layers.base import Op, Scalars, Spec
+from ooctrain.layers.base import Op, Scalars, Spec, scratch_bytes
+from ooctrain.layers.conv2d import CUDA_ALGORITHMS
 from ooctrain.module import Module, Parameter
 from ooctrain.nn import CrossEntropyLoss
 from ooctrain.optim import SGD, Adam, Optimizer
@@ -56,16 +57,18 @@ class TraceRunner:
     Args:
         threads: of the device, which some workspaces depend on.
         names: of parameters, buffers and optimizer slots.
+        device: "cpu" or "cuda".
     """
 
     threads: int
     names: Mapping[Tensor, str]
+    device: str = "cpu"
     builder: TraceBuilder = field(default_factory=TraceBuilder)
     #: the variable that a parameter or state stands for at this point of the step
     bound: dict[Tensor, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.builder.threads = self.threads
+        self.builder.threads, self.builder.device = self.threads, self.device
 
     def variable(self, tensor: Tensor) -> int:
         """The variable that a tensor is now; parameters and states become one when first read."""
@@ -98,7 +101,9 @@ class TraceRunner:
             )
             tensor.name = self.builder.variables[tensor.variable].name
         out_ids = tuple(tensor.variable for tensor in outs)
-        workspace = op.workspace_bytes([t.spec for t in ins], [t.spec for t in outs], self.threads)
+        workspace = scratch_bytes(
+            op, [t.spec for t in ins], [t.spec for t in outs], self.device, self.threads
+        )
         # What changes state does so in place: the new value takes the old one's storage.
         reuse = None if op.pure else {out_ids[o]: in_ids[i] for o, i in op.reusable().items()}
         name = site.path if site.phase == "update" and not op.pure else site.call_name(op)
@@ -124,7 +129,7 @@ def trace(
     optimizer: str | Optimizer | None = "sgd", device: str = "cpu", threads: int | None = None,
     keep_gradients: bool = False, *, accumulate: int = 1, training: bool = True,
     conv_algorithm: str = "auto", target_shape: Sequence[int] | None = None,
-    clip: Clip | float | None = None,
+    clip: Clip | float | None = None, allow_tf32: bool = False,
 ) -> Trace:  # fmt: skip
     """The training step of a model as a trace.
 
@@ -134,18 +139,21 @@ def trace(
             (output, target); None with `training=False`.
         optimizer: "sgd" (momentum 0.9), "adam", an optimizer of `optim`, or None for gradients
             alone.
-        device: "cpu"; what workspaces are computed for.
-        threads: of the device; None: all cores.
+        device: "cpu" or "cuda": what algorithms and workspaces are chosen for.
+        threads: of the cpu device; None: all cores.
         keep_gradients: hand out the gradients as backward leaves them; else clipped ones are handed
             out, and the clipping may overwrite what it reads.
         accumulate: k: the batch goes through in k parts one after the other, whose gradients are
             added; batch-norm statistics are those of each part.
         training: False: the forward pass of an evaluation, with outputs "output" and "loss" (if
             any).
-        conv_algorithm: "auto", "direct", "im2col", "winograd2" or "winograd4".
+        conv_algorithm: "auto", "direct", "im2col", "winograd2" or "winograd4"; on a GPU "auto" or
+            one of `layers.conv2d.CUDA_ALGORITHMS`.
         target_shape: of the target, where the loss is a function of your own and takes no class
             numbers.
         clip: `ClipNorm`, `ClipEach`, or a number for the norm.
+        allow_tf32: on a GPU, "auto" convolutions round their inputs to TF32 (10 bits of mantissa)
+            for the tensor cores.
 
     Returns:
         A checked trace with outputs "loss" and "grad:<parameter>".
@@ -156,8 +164,7 @@ def trace(
 
     Cost: time and memory O(calls); no array is made.
     """
-    if device not in ("cpu", "cuda"):
-        raise ConfigError(f"device {device!r} is neither 'cpu' nor 'cuda'", code="OOC-106")
+    algorithm = _conv_algorithm(device, conv_algorithm, allow_tf32)
     if threads is not None and threads < 1:
         raise ConfigError(f"{threads} threads are none", code="OOC-106", fix="1 or more")
     shape = _batch_shape(input_shape)
@@ -169,8 +176,8 @@ def trace(
             slot: f"{names[p]}.{key}" for p in model.parameters() if update.updates(p)
             for key, slot in update.slots(p).items()
         }  # fmt: skip
-    runner = TraceRunner(threads or os.cpu_count() or 1, names)
-    tape = Tape(runner, conv_algorithm)
+    runner = TraceRunner(threads or os.cpu_count() or 1, names, device)
+    tape = Tape(runner, algorithm)
     step = _Step(
         runner,
         tape,
@@ -184,6 +191,26 @@ def trace(
         else:
             step.evaluate(model, shape, _loss(loss, model) if loss else None, target_shape)
     return runner.builder.build()
+
+
+def _conv_algorithm(device: str, requested: str, allow_tf32: bool) -> str:
+    """What convolutions are asked to use. Raises ConfigError: the device has no such thing."""
+    if device == "cpu" and not allow_tf32 and requested not in CUDA_ALGORITHMS:
+        return requested  # the rules of the cpu kernels know the rest
+    if device == "cuda" and requested == "auto":
+        return "tf32" if allow_tf32 else "implicit_gemm"
+    if device == "cuda" and requested in CUDA_ALGORITHMS:
+        return requested
+    if device not in ("cpu", "cuda"):
+        raise ConfigError(f"device {device!r} is neither 'cpu' nor 'cuda'", code="OOC-106")
+    if device == "cpu" and allow_tf32:
+        raise ConfigError(
+            "TF32 is a number format of GPUs", code="OOC-106", fix="--device cuda, or no TF32"
+        )
+    raise ConfigError(
+        f"no convolution algorithm {requested!r} on device {device}", code="OOC-106",
+        fix=f"on a GPU: auto, {', '.join(CUDA_ALGORITHMS)}",
+    )  # fmt: skip
 
 
 @dataclass

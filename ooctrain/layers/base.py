@@ -156,6 +156,15 @@ class Op:
         return None
 
 
+def scratch_bytes(
+    op: Op, ins: Sequence[Spec], outs: Sequence[Spec], device: str, threads: int
+) -> int:
+    """Workspace of a call on a device: "cpu", with so many threads, or "cuda"."""
+    if device == "cuda":
+        return op.cuda_workspace_bytes(ins, outs)
+    return op.workspace_bytes(ins, outs, threads)
+
+
 def require(fits: bool, what: str, *specs: Spec, fix: str = "") -> None:
     """Raises ShapeError(what), with the shapes, unless `fits`. The tape adds which call it was."""
     if not fits:

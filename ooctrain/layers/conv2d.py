@@ -21,6 +21,8 @@ from ooctrain.layers.kernels.conv_shape import ConvShape
 
 Pair = tuple[int, int]
 Sides = tuple[int, int, int, int]
+#: What convolutions can be asked for on a GPU; the first is the usual one.
+CUDA_ALGORITHMS = ("implicit_gemm", "tf32", "tiled", "naive")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +65,8 @@ class Conv2d(Op):
     Args:
         geometry: stride, padding, dilation, groups.
         kernel: (R, S).
-        algorithm: "direct", "im2col", "winograd2", "winograd4" or "depthwise".
+        algorithm: on the cpu device "direct", "im2col", "winograd2", "winograd4" or "depthwise", on
+            a GPU "implicit_gemm", "tf32", "tiled" or "naive".
     """
 
     geometry: Geometry
@@ -115,6 +118,15 @@ class Conv2d(Op):
             pool, shape, self.algorithm, x, w, bias[0] if bias else None, outs[0], workspace
         )
 
+    def cuda(self, launcher, ins, outs, workspace, scalars):
+        from ooctrain.layers.kernels.cuda import conv2d
+
+        x, w, *bias = ins
+        shape = _physical_conv_shape(self.geometry, x, w)
+        conv2d.forward(
+            launcher, shape, self.algorithm, x, w, bias[0] if bias else None, outs[0], workspace
+        )
+
     def vjp(self, tape, ins, outs, grads):
         x, w, *bias = ins
         (dy,) = grads
@@ -131,6 +143,10 @@ class Conv2d(Op):
     def workspace_bytes(self, ins, outs, threads):
         shape = self.geometry.conv_shape(ins[0].shape, ins[1].shape)
         return _workspace_bytes(shape, self.algorithm, "forward", threads)
+
+    def cuda_workspace_bytes(self, ins, outs):
+        shape = self.geometry.conv_shape(ins[0].shape, ins[1].shape)
+        return _cuda_workspace_bytes(shape, self.algorithm, "forward")
 
     def flops(self, ins, outs):
         return self.geometry.conv_shape(ins[0].shape, ins[1].shape).flops
@@ -176,9 +192,20 @@ class Conv2dGradInput(Op):
         shape = _physical_conv_shape(self.geometry, outs[0], w)
         conv2d.grad_input(pool, shape, self.algorithm, dy, w, outs[0], workspace)
 
+    def cuda(self, launcher, ins, outs, workspace, scalars):
+        from ooctrain.layers.kernels.cuda import conv2d
+
+        dy, w = ins
+        shape = _physical_conv_shape(self.geometry, outs[0], w)
+        conv2d.grad_input(launcher, shape, self.algorithm, dy, w, outs[0], workspace)
+
     def workspace_bytes(self, ins, outs, threads):
         shape = self.geometry.conv_shape(outs[0].shape, ins[1].shape)
         return _workspace_bytes(shape, self.algorithm, "grad_input", threads)
+
+    def cuda_workspace_bytes(self, ins, outs):
+        shape = self.geometry.conv_shape(outs[0].shape, ins[1].shape)
+        return _cuda_workspace_bytes(shape, self.algorithm, "grad_input")
 
     def flops(self, ins, outs):
         return self.geometry.conv_shape(outs[0].shape, ins[1].shape).flops
@@ -221,9 +248,20 @@ class Conv2dGradWeight(Op):
         shape = _physical_conv_shape(self.geometry, x, outs[0])
         conv2d.grad_weight(pool, shape, self.algorithm, x, dy, outs[0], workspace)
 
+    def cuda(self, launcher, ins, outs, workspace, scalars):
+        from ooctrain.layers.kernels.cuda import conv2d
+
+        x, dy = ins
+        shape = _physical_conv_shape(self.geometry, x, outs[0])
+        conv2d.grad_weight(launcher, shape, self.algorithm, x, dy, outs[0], workspace)
+
     def workspace_bytes(self, ins, outs, threads):
         shape = self.geometry.conv_shape(ins[0].shape, outs[0].shape)
         return _workspace_bytes(shape, self.algorithm, "grad_weight", threads)
+
+    def cuda_workspace_bytes(self, ins, outs):
+        shape = self.geometry.conv_shape(ins[0].shape, outs[0].shape)
+        return _cuda_workspace_bytes(shape, self.algorithm, "grad_weight")
 
     def flops(self, ins, outs):
         return self.geometry.conv_shape(ins[0].shape, outs[0].shape).flops
@@ -251,8 +289,19 @@ class ChannelSum(Op):
 
         elementwise.channel_sum(pool, ins[0], outs[0], workspace)
 
+    def cuda(self, launcher, ins, outs, workspace, scalars):
+        from ooctrain.layers.kernels.cuda import elementwise
+
+        elementwise.channel_sum(launcher, ins[0], outs[0], workspace)
+
     def workspace_bytes(self, ins, outs, threads):
         from ooctrain.layers.kernels.cpu import workspace
+
+        channels = outs[0].size
+        return workspace.channel_sum_workspace_bytes(ins[0].size // channels, channels)
+
+    def cuda_workspace_bytes(self, ins, outs):
+        from ooctrain.layers.kernels.cuda import workspace
 
         channels = outs[0].size
         return workspace.channel_sum_workspace_bytes(ins[0].size // channels, channels)
@@ -262,7 +311,12 @@ class ChannelSum(Op):
 
 
 def choose_algorithm(shape: ConvShape, requested: str) -> str:
-    """The algorithm for a shape: as requested where it can be, else by the rules of `conv_plan`."""
+    """The algorithm for a shape: as requested where it can be, else by the rules of `conv_plan`.
+
+    A GPU's are taken as they are: each of its kernels serves every shape.
+    """
+    if requested in CUDA_ALGORITHMS:
+        return requested
     from ooctrain.layers.kernels.cpu import conv_plan
 
     return conv_plan.choose_algorithm(shape, requested)
@@ -308,6 +362,12 @@ def _workspace_bytes(shape: ConvShape, algorithm: str, part: str, threads: int) 
     from ooctrain.layers.kernels.cpu import conv_plan
 
     return conv_plan.workspace_bytes(shape, algorithm, part, threads)
+
+
+def _cuda_workspace_bytes(shape: ConvShape, algorithm: str, part: str) -> int:
+    from ooctrain.layers.kernels.cuda import conv_plan
+
+    return conv_plan.workspace_bytes(shape, algorithm, part)
 
 
 def _require_output(shape: ConvShape, dy: Spec) -> None:

@@ -40,6 +40,7 @@ def with_calls(
         ),
         MappingProxyType({name: variable_ids[v] for name, v in trace.outputs.items()}),
         trace.threads,
+        trace.device,
     )
     result.check()
     return result

@@ -106,6 +106,7 @@ def unroll(trace: Trace, runs: Sequence[Run]) -> Unrolled:
         MappingProxyType({now[new]: now[old] for new, old in trace.carries.items()}),
         MappingProxyType({name: now[var] for name, var in trace.outputs.items()}),
         trace.threads,
+        trace.device,
     )
     unrolled.check()
     return Unrolled(unrolled, tuple(runs), tuple(original), frozenset(scratch))

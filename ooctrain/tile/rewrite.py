@@ -31,7 +31,8 @@ def tile_trace(trace: Trace, grid: tuple[int, int], first: str | None, last: str
     rows = tile_spans([w[0] for w in windows], height, grid[0])
     columns = tile_spans([w[1] for w in windows], width, grid[1])
     tiles = make_tiles(trace, segment, rows, columns)
-    return weave(trace, segment, tiles, _threads(trace, segment))
+    threads = _threads(trace, segment) if trace.device == "cpu" else 1
+    return weave(trace, segment, tiles, threads)
 
 
 def _is_grid(grid: object) -> bool:

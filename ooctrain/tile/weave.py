@@ -16,7 +16,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
-from ooctrain.layers.base import Op, Spec
+from ooctrain.layers.base import Op, Spec, scratch_bytes
 from ooctrain.layers.layout import Insert, InsertAdd, Slice
 from ooctrain.tile.adjoint import Record, Role, record_vjp, spec_of
 from ooctrain.tile.rules import Place
@@ -52,7 +52,7 @@ class _Weaver:
 
     def __init__(self, trace: Trace, segment: Segment, tiles: Sequence[Tile], threads: int) -> None:
         self.trace, self.segment, self.tiles, self.threads = trace, segment, tiles, threads
-        self.builder = TraceBuilder(trace.threads)
+        self.builder = TraceBuilder(trace.threads, trace.device)
         self.values: dict[int, Value] = {}  # variable of the old trace: what stands for it
         self.calls: dict[int, int] = {}  # call of the old trace: call of the new one
         self.forward_steps: list[list[Step]] = []  # for each tile, one step per stage
@@ -108,7 +108,9 @@ class _Weaver:
             in_specs, out_specs = ([v.spec for v in side] for side in (step.ins, step.outs))
             step.call = self.builder.call(
                 step.name, step.op, ins, outs, phase=step.phase,
-                workspace_bytes=step.op.workspace_bytes(in_specs, out_specs, self.threads),
+                workspace_bytes=scratch_bytes(
+                    step.op, in_specs, out_specs, self.trace.device, self.threads
+                ),
                 reuse={outs[out]: ins[source] for out, source in step.reuse.items()},
                 forward_of=step.of.call if step.of is not None else None,
             )  # fmt: skip
