@@ -69,6 +69,13 @@ class ConvTranspose2d(Op):
         if len(ins) == 3:
             channel_bias.add_in_place(pool, outs[0], ins[2])
 
+    def cuda(self, launcher, ins, outs, workspace, scalars):
+        from ooctrain.layers.kernels.cuda import channel_bias
+
+        self._spread.cuda(launcher, ins[:2], outs, workspace, scalars)
+        if len(ins) == 3:
+            channel_bias.add_in_place(launcher, outs[0], ins[2])
+
     def vjp(self, tape, ins, outs, grads):
         x, w, *bias = ins
         (dy,) = grads
@@ -81,6 +88,9 @@ class ConvTranspose2d(Op):
 
     def workspace_bytes(self, ins, outs, threads):
         return self._spread.workspace_bytes(ins[:2], outs, threads)
+
+    def cuda_workspace_bytes(self, ins, outs):
+        return self._spread.cuda_workspace_bytes(ins[:2], outs)
 
     def flops(self, ins, outs):
         return self._shape(ins[0], ins[1]).flops

@@ -1,0 +1,69 @@
+"""Where the elements of a convolution lie: the address arithmetic of all its kernels.
+
+In: numbers of pixels, taps and channels, and the tuples of `conv_plan.py`. Out: offsets. The one
+idea: a pixel's own offset may need 64 bits (an image of 20,480 x 20,480 x 64 has 2.7e10 elements)
+but is made once for a thread; what a tap adds to it fits into 32 bits. Divisions are made on
+uint32, which costs a sixth of those on int64, and `int32(...)` or `uint32(...)` stands around every
+sum, because Numba would widen it. Read next: `conv_naive.py`.
+"""
+
+from __future__ import annotations
+
+from ooctrain.layers.kernels.cuda.shim import device, int32, int64, uint32
+
+#: the offset of what lies in the padding
+OUTSIDE = -1
+
+
+@device
+def pixel_of(pixel, rows, columns):
+    """(image, i, j) of a pixel counted over images, rows and columns."""
+    line = uint32(pixel // uint32(columns))
+    image = uint32(line // uint32(rows))
+    return int32(image), int32(line - image * uint32(rows)), int32(pixel - line * uint32(columns))
+
+
+@device
+def source_place(pixel, rows, columns, source):
+    """(row, column, offset) of what the first tap of an output pixel reads; it may lie outside."""
+    h, w, c, step_h, step_w, origin_h, origin_w, _, _ = source
+    image, i, j = pixel_of(pixel, rows, columns)
+    row, column = int32(i * step_h + origin_h), int32(j * step_w + origin_w)
+    return row, column, ((int64(image) * h + row) * w + column) * int64(c)
+
+
+@device
+def tap_of(position, taps):
+    """(tap row, tap column, channel) of a term of the sum; channels run fastest."""
+    _, columns, _, _, _, _, _, _, inner = taps
+    tap = uint32(position // uint32(inner))
+    tap_row = uint32(tap // uint32(columns))
+    channel = int32(position - tap * uint32(inner))
+    return int32(tap_row), int32(tap - tap_row * uint32(columns)), channel
+
+
+@device
+def source_offset(place, tap_row, tap_column, channel, source):
+    """Offset of what a tap of an output pixel reads; OUTSIDE in the padding."""
+    h, w, c, _, _, _, _, spacing_h, spacing_w = source
+    row, column, offset = place
+    down, right = int32(tap_row * spacing_h), int32(tap_column * spacing_w)
+    inside = uint32(row + down) < uint32(h) and uint32(column + right) < uint32(w)
+    return offset + (int64(down) * w + right) * c + channel if inside else int64(OUTSIDE)
+
+
+@device
+def filter_offset(output, tap_row, tap_column, channel, taps):
+    """Offset of an output channel's weight at a tap."""
+    _, _, first_h, first_w, step_h, step_w, filter_w, filter_size, inner = taps
+    place = int32((first_h + tap_row * step_h) * filter_w + first_w + tap_column * step_w)
+    return int32((output * filter_size + place) * inner + channel)
+
+
+@device
+def target_offset(pixel, target):
+    """Offset of the first channel of a pixel that is written."""
+    rows, columns, _, h, w, c, first_h, first_w, step_h, step_w, _ = target
+    image, i, j = pixel_of(pixel, rows, columns)
+    row, column = int32(first_h + i * step_h), int32(first_w + j * step_w)
+    return ((int64(image) * h + row) * w + column) * int64(c)
