@@ -21,7 +21,7 @@ from ooctrain.rewrite import apply_rewrites
 from ooctrain.sched.budget import resolve_budget
 from ooctrain.sched.fluid import fluid_bound
 from ooctrain.sched.prefix import by_recompute_time
-from ooctrain.sched.recompute import least_bytes, offload, plan_of
+from ooctrain.sched.recompute import offload, plan_of
 from ooctrain.sched.rematerialise import rematerialise
 from ooctrain.units import Granule
 
@@ -80,9 +80,10 @@ lesson.cell("how many to drop")
 def dropping(count, budget_bytes, machine):
     """The plan that computes the `count` cheapest values again; None where it does not fit."""
     runs = rematerialise(trace, order[:count])
-    if least_bytes(trace, runs, machine, granule)[0] > budget_bytes:
+    try:
+        decisions = offload("lesson", trace, runs, budget_bytes, machine, granule)
+    except oc.Infeasible:
         return None
-    decisions = offload(trace, runs, budget_bytes, machine, granule)
     return plan_of(decisions, trace, budget_bytes, machine, granule, {})
 
 

@@ -23,7 +23,7 @@ from ooctrain.sched.base import HOST_LACKS, Planner, check_host, infeasible
 from ooctrain.sched.belady import Belady
 from ooctrain.sched.keep_all import KeepAll
 from ooctrain.sched.prefix import Prefix
-from ooctrain.sched.recompute import least_bytes, offload, plan_of
+from ooctrain.sched.recompute import offload, plan_of
 from ooctrain.sched.rematerialise import rematerialise
 from ooctrain.sched.schedule import BYTES, Granule, Plan
 from ooctrain.sched.window import Window
@@ -130,15 +130,14 @@ def _plan_of(
 ) -> Plan | None:  # fmt: skip
     """The plan of a choice, or None if `lower` does not accept it."""
     runs = rematerialise(trace, choice.dropped, again=choice.again, held=choice.held)
-    if least_bytes(trace, runs, machine, granule)[0] > budget_bytes:
-        return None
-    decisions = offload(trace, runs, budget_bytes, machine, granule, frozenset(choice.stays))
     notes = {
         "chosen": "search", "evaluations": evaluations, "dropped": len(choice.dropped),
         "held": len(choice.held), "stays": len(choice.stays),
         "runs_again": len(runs) - len(trace.calls),
     }  # fmt: skip
+    stays = frozenset(choice.stays)
     try:
+        decisions = offload("combined", trace, runs, budget_bytes, machine, granule, stays)
         plan = plan_of(decisions, trace, budget_bytes, machine, granule, notes)
         check_host("combined", plan, host_budget_bytes)
     except Infeasible:

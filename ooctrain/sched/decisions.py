@@ -10,8 +10,9 @@ notes on planners, section 5. Read next: `lower.py`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from ooctrain.errors import ConfigError
 from ooctrain.sched.schedule import Granule, Run
@@ -97,19 +98,23 @@ def possible_gaps(trace: Trace, runs: Sequence[Run]) -> list[Gap]:
     return [
         Gap(life.var, 0, trace.variables[life.var].nbytes, after, before)
         for life in lives(trace, runs)
-        for after, before in zip(life.uses, life.uses[1:], strict=False)
+        for after, before in pairwise(life.uses)
         if before < end and trace.variables[life.var].nbytes
     ]
 
 
-def check_gaps(trace: Trace, decisions: Decisions, granule: Granule) -> None:
+def check_gaps(
+    trace: Trace, decisions: Decisions, all_lives: Iterable[Life], granule: Granule
+) -> None:
     """Raises ConfigError for a gap that lies between no two uses, is misaligned, or overlaps
     another.
+
+    Args:
+        all_lives: `lives(trace, decisions.runs)`.
     """
+    moved = {gap.var for gap in decisions.gaps}
     between = {
-        (life.var, pair)
-        for life in lives(trace, decisions.runs)
-        for pair in zip(life.uses, life.uses[1:], strict=False)
+        (life.var, pair) for life in all_lives if life.var in moved for pair in pairwise(life.uses)
     }
     taken: dict[tuple[int, int], list[tuple[int, int]]] = {}
     for gap in sorted(decisions.gaps, key=lambda gap: gap.lo):

@@ -10,16 +10,20 @@ which searches where this one sorts.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 
 from ooctrain.cost import Machine, call_durations_ns
 from ooctrain.errors import Infeasible
-from ooctrain.sched.base import check_host, infeasible
-from ooctrain.sched.recompute import least_bytes, offload, plan_of
+from ooctrain.sched.base import check_host, make_plan
+from ooctrain.sched.lower import Lowered, lower_timed
+from ooctrain.sched.recompute import offload
 from ooctrain.sched.rematerialise import droppable, last_forward_use, rematerialise
-from ooctrain.sched.schedule import BYTES, Granule, Plan
+from ooctrain.sched.schedule import BYTES, Granule, Plan, Run
 from ooctrain.trace import Trace
+
+#: Distances at which neighbours of the best prefix are tried, after every fourth prefix.
+COARSE, FINER = 4, (2, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +31,10 @@ class Prefix:
     """The best of some prefixes of the values sorted by recompute time per byte.
 
     Args:
-        steps: how many prefixes are tried, evenly spaced, besides none and all.
+        steps: how finely the length is chosen: evenly spaced, besides none and all. Every fourth is
+            tried, then the neighbours of the best.
 
-    Cost: for each prefix that of `lower`.
+    Cost: for each prefix that is tried that of `lower`.
     """
 
     steps: int = 16
@@ -44,34 +49,64 @@ class Prefix:
         host_budget_bytes: int | None = None, seed: int = 0, time_limit_s: float | None = None,
     ) -> Plan:  # fmt: skip
         """See `Planner`. The minimum is the least of all prefixes."""
-        best: Plan | None = None
-        refusals: list[Infeasible] = []
-        for dropped in self.choices(trace, machine):
-            runs = rematerialise(trace, dropped)
-            least, witness = least_bytes(trace, runs, machine, granule)
-            if least > budget_bytes:
-                refusals.append(infeasible(self.name, budget_bytes, least, witness))
-                continue
-            decisions = offload(trace, runs, budget_bytes, machine, granule)
-            notes = {"dropped": len(dropped), "runs_again": len(runs) - len(trace.calls)}
-            plan = plan_of(decisions, trace, budget_bytes, machine, granule, notes)
+        prefixes = self.choices(trace, machine)
+        attempts = _Attempts(trace, prefixes, budget_bytes, machine, granule)
+        attempts.make(range(0, len(prefixes), COARSE))
+        for distance in FINER:
+            for best in attempts.fastest_first()[:1]:
+                attempts.make((best - distance, best + distance))
+        if not attempts.lists:
+            attempts.make(range(len(prefixes)))
+        refusals = attempts.refusals
+        for place in attempts.fastest_first():
+            schedule, runs = attempts.lists[place].schedule, attempts.runs[place]
+            notes = {"dropped": len(prefixes[place]), "runs_again": len(runs) - len(trace.calls)}
+            plan = make_plan(schedule, trace, machine, notes)
             try:
                 check_host(self.name, plan, host_budget_bytes)
             except Infeasible as refusal:
-                refusals.append(refusal)
-                continue
-            if best is None or plan.makespan_us < best.makespan_us:
-                best = plan
-        if best is None:
-            raise min(refusals, key=lambda refusal: refusal.minimum_bytes)
-        return best
+                refusals[place] = refusal
+            else:
+                return plan
+        raise min(refusals.values(), key=lambda refusal: refusal.minimum_bytes)
 
-    def choices(self, trace: Trace, machine: Machine) -> Iterator[tuple[int, ...]]:
-        """The prefixes that are tried: none first, all last."""
+    def choices(self, trace: Trace, machine: Machine) -> list[tuple[int, ...]]:
+        """The prefixes, by length: none first, all last."""
         order = by_recompute_time(trace, machine)
         lengths = {round(step * len(order) / (self.steps + 1)) for step in range(self.steps + 2)}
-        for length in sorted(lengths):
-            yield order[:length]
+        return [order[:length] for length in sorted(lengths)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Attempts:
+    """What came of some prefixes: a list, or a refusal, by place in `prefixes`."""
+
+    trace: Trace
+    prefixes: Sequence[tuple[int, ...]]
+    budget_bytes: int
+    machine: Machine
+    granule: Granule
+    runs: dict[int, tuple[Run, ...]] = field(default_factory=dict)
+    lists: dict[int, Lowered] = field(default_factory=dict)
+    refusals: dict[int, Infeasible] = field(default_factory=dict)
+
+    def make(self, places: Iterable[int]) -> None:
+        """Tries those of some prefixes that there are and that have not been tried."""
+        for place in places:
+            if place in self.runs or not 0 <= place < len(self.prefixes):
+                continue
+            runs = self.runs[place] = rematerialise(self.trace, self.prefixes[place])
+            where = (self.budget_bytes, self.machine, self.granule)
+            try:
+                decisions = offload("prefix", self.trace, runs, *where)
+            except Infeasible as refusal:
+                self.refusals[place] = refusal
+            else:
+                self.lists[place] = lower_timed(decisions, self.trace, *where)
+
+    def fastest_first(self) -> list[int]:
+        """The places that have lists, by makespan."""
+        return sorted(self.lists, key=lambda place: (self.lists[place].makespan_ns, place))
 
 
 def by_recompute_time(trace: Trace, machine: Machine) -> tuple[int, ...]:

@@ -82,8 +82,8 @@ class Table:
 
 def tabulate(decisions: Decisions, trace: Trace, machine: Machine, granule: Granule) -> Table:
     """The static tables of some decisions. Cost: O((runs + gaps) log)."""
-    check_gaps(trace, decisions, granule)
     runs, all_lives = decisions.runs, lives(trace, decisions.runs)
+    check_gaps(trace, decisions, all_lives, granule)
     gaps = cut([*decisions.gaps, *_implied_gaps(trace, decisions, all_lives)], trace)
     pieces = _pieces(gaps, all_lives, len(runs), trace, machine, granule)
     durations = call_durations_ns(trace, machine)
@@ -151,7 +151,13 @@ def _pieces(
     gaps: list[Gap], all_lives: Iterable[Life], end: int, trace: Trace, machine: Machine,
     granule: Granule,
 ) -> list[Piece]:  # fmt: skip
-    begins = {(life.var, use): life.uses[0] for life in all_lives for use in life.uses}
+    moved = {gap.var for gap in gaps}
+    begins = {
+        (life.var, use): life.uses[0]
+        for life in all_lives
+        if life.var in moved
+        for use in life.uses
+    }
     last_return = _last_returns(trace, gaps)
     pieces = []
     for gap in sorted(gaps, key=lambda gap: (gap.after, gap.before, gap.var, gap.lo)):

@@ -8,14 +8,16 @@ that `belady.py` solves. Read next: `prefix.py`, `combined.py`.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from itertools import accumulate
 from typing import Any
 
 from ooctrain.cost import Machine
-from ooctrain.sched.base import make_plan
+from ooctrain.sched.base import infeasible, make_plan
 from ooctrain.sched.belady import evictions
 from ooctrain.sched.decisions import Decisions, Gap, possible_gaps
 from ooctrain.sched.lower import lower
-from ooctrain.sched.profile import tabulate
+from ooctrain.sched.profile import Table, tabulate
 from ooctrain.sched.schedule import Granule, Plan, Run
 from ooctrain.sched.swap import in_pieces, least_budget
 from ooctrain.trace import Trace
@@ -27,29 +29,39 @@ LATENCIES_PER_PIECE = 20
 
 
 def offload(
-    trace: Trace, runs: tuple[Run, ...], budget_bytes: int, machine: Machine, granule: Granule,
-    stays: Collection[int] = (),
+    name: str, trace: Trace, runs: tuple[Run, ...], budget_bytes: int, machine: Machine,
+    granule: Granule, stays: Collection[int] = (),
 ) -> Decisions:  # fmt: skip
     """The runs, and what Belady's rule sends to the host so that they fit.
 
     Args:
-        runs: with `least_bytes(...)` at most `budget_bytes`.
+        name: of the planner, for what is raised.
         stays: variables that leave only when all others have left.
+
+    Raises:
+        Infeasible: the runs do not fit though all that can goes to the host.
 
     Cost: O(runs + gaps log gaps).
     """
     table = tabulate(Decisions(runs), trace, machine, granule)
+    gaps = movable_gaps(trace, runs)
+    least, witness = least_budget(_with_gaps(table, gaps, granule), trace)
+    if least > budget_bytes:
+        raise infeasible(name, budget_bytes, least, witness)
     step = piece_bytes(budget_bytes, machine)
-    gaps = evictions(movable_gaps(trace, runs), table.resident_bytes, budget_bytes, granule, stays)
-    return Decisions(runs, tuple(piece for gap in gaps for piece in in_pieces(gap, step, granule)))
+    gone = evictions(gaps, table.resident_bytes, budget_bytes, granule, stays)
+    return Decisions(runs, tuple(piece for gap in gone for piece in in_pieces(gap, step, granule)))
 
 
-def least_bytes(
-    trace: Trace, runs: tuple[Run, ...], machine: Machine, granule: Granule
-) -> tuple[int, str]:
-    """(bytes, call): the least budget for some runs if all that can goes to the host."""
-    gaps = tuple(movable_gaps(trace, runs))
-    return least_budget(tabulate(Decisions(runs, gaps), trace, machine, granule), trace)
+def _with_gaps(table: Table, gaps: Sequence[Gap], granule: Granule) -> Table:
+    """The table of runs without gaps, with what is resident if all of these are used."""
+    change = [0] * (len(table.runs) + 1)
+    for gap in gaps:
+        away = granule.granted(gap.hi - gap.lo)
+        change[gap.after + 1] -= away
+        change[gap.before] += away
+    resident = map(sum, zip(table.resident_bytes, accumulate(change), strict=False))
+    return replace(table, resident_bytes=list(resident))
 
 
 def movable_gaps(trace: Trace, runs: Sequence[Run]) -> list[Gap]:

@@ -146,7 +146,7 @@ def test_the_compiled_rule_of_belady_makes_as_much_room_as_the_readable_one(
     evicted, lack = evict(step, tables.granted, stays, budget_bytes, 1)
     runs = readable_runs(trace, *random_choice(trace, seed))
     readable = offload(
-        trace, runs, budget_bytes, machine, BYTES, frozenset(np.flatnonzero(stays).tolist())
+        "test", trace, runs, budget_bytes, machine, BYTES, frozenset(np.flatnonzero(stays).tolist())
     )
     moves = step.gap_after >= 0
     assert lack <= 0
