@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
+from benchmarks.arrays import both_layouts, empty, empty_like, scratch, tensor_like, tensors
 from ooctrain.layers.kernels.cpu import (
     activations,
     batch_norm,
@@ -43,7 +44,11 @@ REASONS = {
     "insert ": "torch's best is NCHW, where the channels lie in one block; in NHWC they interleave",
 }
 SAMPLE_S = 0.004
-GAP_S = 0.002
+#: libgomp's idle threads spin for about 8 ms (measured) before they sleep, on a core that whoever
+#: is measured next needs.
+GAP_S = 0.012
+#: Arrays of the size of the cache reach their steady time after five calls (measured).
+WARM_S = 0.003
 aten = torch.ops.aten
 
 
@@ -70,32 +75,6 @@ class Bench:
         array = empty(shape)
         array[...] = self.rng.standard_normal(shape, dtype=np.float32)
         return array
-
-
-def scratch(size_bytes: int) -> np.ndarray:
-    """Zeroed bytes at a multiple of 64, as variables lie in the arena (and as torch allocates)."""
-    space = np.zeros(size_bytes + 64, np.uint8)
-    start = -space.ctypes.data % 64
-    return space[start : start + size_bytes]
-
-
-def empty(shape: int | tuple[int, ...]) -> np.ndarray:
-    """An aligned float32 array."""
-    return scratch(4 * int(np.prod(shape))).view(np.float32).reshape(shape)
-
-
-def empty_like(array: np.ndarray) -> np.ndarray:
-    return empty(array.shape)
-
-
-def tensors(*arrays: np.ndarray) -> tuple[torch.Tensor, ...]:
-    return tuple(torch.from_numpy(a) for a in arrays)
-
-
-def both_layouts(nhwc: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
-    """The same data as a contiguous NCHW tensor and as a channels_last one."""
-    last = torch.from_numpy(nhwc).permute(0, 3, 1, 2)
-    return last.contiguous(), last
 
 
 def elementwise_cases(b: Bench) -> Iterator[Case]:
@@ -234,7 +213,7 @@ def _batch_norm(b: Bench, n: int, h: int, c: int) -> Iterator[Case]:
         zip(("nchw", "nhwc"), zip(*map(both_layouts, (x, residual, dy)), strict=True), strict=True)
     )
     state = {
-        k: (*v, torch.empty_like(v[0]), (torch.empty(c), torch.empty(c)), torch.empty_like(v[0]))
+        k: (*v, tensor_like(v[0]), (torch.empty(c), torch.empty(c)), tensor_like(v[0]))
         for k, v in layouts.items()
     }
     exact_x = x.astype(np.float64)
@@ -340,7 +319,7 @@ def pooling_cases(b: Bench) -> Iterator[Case]:
         x, dy = b.normal(n, h, h, c), b.normal(n, 1, 1, c)
         y, dx = empty_like(dy), empty_like(x)
         theirs, backward = {}, {}
-        outs = dict(zip(("nchw", "nhwc"), map(torch.empty_like, both_layouts(x)), strict=True))
+        outs = dict(zip(("nchw", "nhwc"), map(tensor_like, both_layouts(x)), strict=True))
         for key, t, g in zip(("nchw", "nhwc"), both_layouts(x), both_layouts(dy), strict=True):
             theirs[key] = lambda t=t: aten.mean(t, [2, 3], keepdim=True)
             backward[key] = lambda t=t, g=g, o=outs[key], h=h: torch.mul(
@@ -364,11 +343,11 @@ def pooling_cases(b: Bench) -> Iterator[Case]:
 def _pooling(b: Bench, n: int, h: int, c: int, k: int, s: int, p: int) -> Iterator[Case]:
     oh = (h + 2 * p - k) // s + 1
     x, dy = b.normal(n, h, h, c), b.normal(n, oh, oh, c)
-    y, dx, index = empty_like(dy), empty_like(x), np.empty(dy.shape, np.uint8)
+    y, dx, index = empty_like(dy), empty_like(x), scratch(dy.size).reshape(dy.shape)
     window = (k, k), (s, s), (p, p, p, p)
     fwd, bwd, avg, avg_bwd = {}, {}, {}, {}
     for key, t, g in zip(("nchw", "nhwc"), both_layouts(x), both_layouts(dy), strict=True):
-        o, i, gi = torch.empty_like(g), torch.empty_like(g, dtype=torch.int64), torch.empty_like(t)
+        o, i, gi = tensor_like(g), tensor_like(g, torch.int64), tensor_like(t)
         attributes = [k, k], [s, s], [p, p]
         fwd[key] = lambda t=t, o=o, i=i, a=attributes: aten.max_pool2d_with_indices.out(
             t, *a, out=o, indices=i
@@ -415,11 +394,12 @@ def loss_cases(b: Bench) -> Iterator[Case]:
 
 
 def _cross_entropy(b: Bench, rows: int, classes: int) -> Iterator[Case]:
-    z, labels = b.normal(rows, classes) * np.float32(3), b.rng.integers(0, classes, rows)
+    z, labels = b.normal(rows, classes), b.rng.integers(0, classes, rows)
+    z *= 3
     row_losses, lse, dz, out = empty(rows), empty(rows), empty_like(z), empty(1)  # fmt: skip
     space = scratch(workspace.reduction_workspace_bytes(rows))
     tz, tl = tensors(z, labels)
-    logp, tdz = torch.empty_like(tz), torch.empty_like(tz)
+    logp, tdz = tensor_like(tz), tensor_like(tz)
     one = torch.ones(())
 
     def ours():
@@ -471,7 +451,7 @@ def optimizer_cases(b: Bench) -> Iterator[Case]:
         (11_170_000, "11 M"),
     ):
         w, g, m, v = b.normal(size), b.normal(size), b.normal(size), abs(b.normal(size))
-        tw, tg, tm, tv = (t.clone() for t in tensors(w, g, m, v))
+        tw, tg, tm, tv = (tensor_like(t).copy_(t) for t in tensors(w, g, m, v))
         step = [torch.ones(())]
         yield Case(
             f"sgd momentum {label}",
@@ -550,7 +530,7 @@ def layout_cases(b: Bench) -> Iterator[Case]:
         )
     for n, c, h in ((64, 3, 32), (16, 3, 224), (64, 64, 32), (16, 256, 14)):
         x, y = b.normal(n, c, h, h), empty((n, h, h, c))
-        (tx,), ty = tensors(x), torch.empty((n, c, h, h)).to(memory_format=torch.channels_last)
+        (tx,), ty = tensors(x), both_layouts(empty_like(y))[1]
         yield Case(
             f"nchw to nhwc {n}x{c}x{h}x{h}",
             lambda x=x, y=y: layout.nchw_to_nhwc(b.pool, x, y),
@@ -558,8 +538,8 @@ def layout_cases(b: Bench) -> Iterator[Case]:
         )
     for n, h, c in ((64, 1, 4096), (64, 32, 64)):
         x, y = b.normal(n, h, h, c), empty((n, h, h, c))
-        tx, mask = torch.from_numpy(x), torch.empty(x.shape, dtype=torch.bool)
-        ty = torch.empty_like(tx)
+        (tx,) = tensors(x)
+        mask, ty = tensor_like(tx, torch.bool), tensor_like(tx)
         yield Case(
             f"dropout {n}x{c}x{h}x{h}",
             lambda x=x, y=y: dropout.dropout(b.pool, x, y, 0.5, 1, 2, 3),
@@ -570,8 +550,8 @@ def layout_cases(b: Bench) -> Iterator[Case]:
             },
         )
     for mebibytes in (1, 64):
-        x = b.rng.integers(0, 255, mebibytes << 20, dtype=np.uint8)
-        y = np.zeros_like(x)
+        x, y = scratch(mebibytes << 20), scratch(mebibytes << 20)
+        x[...] = b.rng.integers(0, 255, x.size, dtype=np.uint8)
         yield Case(
             f"copy {mebibytes} MiB, one thread",
             lambda x=x, y=y: copy.stream_copy(y, x),
@@ -594,15 +574,23 @@ def race(case: Case, rounds: int) -> dict[str, tuple[float, float]]:
     runners = {"ours": case.ours, **case.theirs}
     repeats, samples = {}, {key: [] for key in runners}
     for key, run in runners.items():
-        run()
-        repeats[key] = max(1, int(SAMPLE_S / _seconds(run, 3)))
+        _calls_within(run, WARM_S)
+        repeats[key] = _calls_within(run, SAMPLE_S)
     for _ in range(rounds):
         for key, run in runners.items():
-            # The other library's threads may still be spinning: let them fall asleep.
             time.sleep(GAP_S)
-            run()
+            _calls_within(run, WARM_S)
             samples[key].append(_seconds(run, repeats[key]))
     return {key: (statistics.median(values), min(values)) for key, values in samples.items()}
+
+
+def _calls_within(run: Callable[[], object], seconds: float) -> int:
+    """Calls until the time is over; how often."""
+    calls, end = 0, time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        run()
+        calls += 1
+    return calls
 
 
 def _seconds(run: Callable[[], object], repeats: int) -> float:
