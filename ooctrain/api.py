@@ -188,7 +188,7 @@ def execute(
         plan: made for this model and batch shape.
         model: gives parameters and buffers; optimizer slots start at zero.
         batch: (x, y), logical layout.
-        device: "cpu".
+        device: "cpu" or "cuda": that of the trace.
         allocator: name with parameters, such as "va:chunk=1MiB".
         scalars: step scalars besides {"lr": 0.1, "step": 0, "seed": 0}.
         settings: threads (default: the trace's, or all cores where they are fewer), link, debug
@@ -202,7 +202,7 @@ def execute(
         raise ConfigError(f"{type(plan).__name__} is not a Plan", code="OOC-104")
     chosen = replace(settings or Settings(), device=device, allocator=allocator)
     trace = plan.trace
-    if chosen.threads is None:
+    if chosen.threads is None and trace.device == "cpu":
         most = min(chosen.thread_count, trace.threads or chosen.thread_count)
         chosen = replace(chosen, threads=threads_served(trace, most))
     values = initial_values(trace, model)

@@ -184,6 +184,7 @@ def _swapping(in_core: Trainer, planner: str, input_shape: tuple[int, ...]) -> T
     def within(budget: int | str) -> Trainer:
         trainer = Trainer(
             in_core.model, in_core.loss, in_core.optimizer, budget, planner, settings.allocator,
+            settings.device, allow_tf32=in_core.allow_tf32,
             accumulate=in_core.accumulate, threads=settings.threads, machine=settings.machine,
             conv_algorithm=in_core.conv_algorithm, seed=settings.seed, clip=in_core.clip,
         )  # fmt: skip

@@ -151,6 +151,13 @@ CODES: Mapping[str, Explanation] = {
         "ooctrain plan lenet --planner mine.py:Mine, whose plan() divides by zero",
         "`ooctrain --traceback COMMAND ...` shows the whole way there",
     ),
+    "OOC-116": Explanation(
+        "an operation that this GPU cannot run",
+        "An operation has kernels for the cpu device only (yours, for example), or it wants what "
+        "this GPU does not have.",
+        "a user's own oc.Op in a step with device='cuda'",
+        "--device cpu, or a method `cuda` beside `cpu`",
+    ),
     "OOC-120": Explanation(
         "no schedule fits the budget",
         "This planner finds no list that stays within the budget. `minimum_bytes` is the "
@@ -212,6 +219,13 @@ CODES: Mapping[str, Explanation] = {
         "process is a fork of one that uses CUDA. The message has the driver's own answer.",
         "ooctrain train lenet --device cuda, on a machine without a GPU",
         "`ooctrain doctor` says what is missing; --device cpu trains without a GPU",
+    ),
+    "OOC-153": Explanation(
+        "no compiler for the GPU",
+        "The kernels are compiled for the GPU by numba-cuda and NVIDIA's toolkit, and one of them "
+        "is missing, or is newer than the driver.",
+        "ooctrain train lenet --device cuda, without numba-cuda",
+        "the message has the pip command that fits the driver",
     ),
     "OOC-160": Explanation(
         "values were lost",

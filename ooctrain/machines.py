@@ -172,16 +172,21 @@ PRESETS: Mapping[str, Machine] = MappingProxyType(
         )
     }
 )
-ALIASES: Mapping[str, str] = MappingProxyType({"v100-nvlink": "v100-32gb-nvlink"})
-DEFAULT = "cpu-generic"
+ALIASES: Mapping[str, str] = MappingProxyType(
+    {"v100-nvlink": "v100-32gb-nvlink", "h200": "h200-pcie"}
+)
+#: {device: the preset that stands for it until it is measured}
+DEFAULTS: Mapping[str, str] = MappingProxyType({"cpu": "cpu-generic", "cuda": "h200-pcie"})
 
 
-def machine(which: str | Machine | None = None) -> Machine:
+def machine(which: str | Machine | None = None, device: str = "cpu") -> Machine:
     """The machine meant by a name, itself, or None.
 
     Args:
         which: a preset's name or alias, the path of a calibration file (ends in ".json"), a
-            `Machine`, or None for the saved calibration, and where there is none "cpu-generic".
+            `Machine`, or None for the device's saved calibration, and where there is none for
+            "cpu-generic" or "h200-pcie".
+        device: "cpu" or "cuda".
 
     Raises:
         ConfigError: an unknown name, or a calibration file that is none.
@@ -189,8 +194,8 @@ def machine(which: str | Machine | None = None) -> Machine:
     if isinstance(which, Machine):
         return which
     if which is None:
-        path = calibration_path()
-        return load_calibration(path) if path.is_file() else PRESETS[DEFAULT]
+        path = calibration_path(device)
+        return load_calibration(path) if path.is_file() else PRESETS[DEFAULTS[device]]
     if which.endswith(".json"):
         return load_calibration(Path(which))
     name = ALIASES.get(which, which)
@@ -204,9 +209,10 @@ def cache_base() -> Path:
     return Path(os.environ.get("OOCTRAIN_CACHE") or Path.home() / ".cache" / "ooctrain")
 
 
-def calibration_path() -> Path:
-    """`$OOCTRAIN_CALIBRATION`, or calibration.json in the cache folder."""
-    return Path(os.environ.get("OOCTRAIN_CALIBRATION") or cache_base() / "calibration.json")
+def calibration_path(device: str = "cpu") -> Path:
+    """`$OOCTRAIN_CALIBRATION`, or calibration.json in the cache folder; of a GPU another file."""
+    name = "calibration.json" if device == "cpu" else f"calibration-{device}.json"
+    return Path(os.environ.get("OOCTRAIN_CALIBRATION") or cache_base() / name)
 
 
 def save_calibration(measured: Machine, path: Path) -> None:

@@ -18,10 +18,11 @@ import numpy as np
 
 from ooctrain.alloc.registry import AllocatorChoice, choose_allocator
 from ooctrain.cost import Machine
-from ooctrain.devices.base import Debug
+from ooctrain.devices.base import Debug, Device
+from ooctrain.devices.host_vm import PAGE_BYTES, why_no_virtual_memory
 from ooctrain.errors import ConfigError, DoesNotFit, Infeasible, PlanMismatch, ShapeError
 from ooctrain.execution.placement import reserved_peak
-from ooctrain.layers.base import Spec
+from ooctrain.layers.base import Spec, scratch_bytes
 from ooctrain.layers.loss import SoftmaxCrossEntropy, check_labels
 from ooctrain.layers.weighted_loss import WeightedCrossEntropy
 from ooctrain.machines import machine as find_machine
@@ -40,12 +41,12 @@ from ooctrain.trace import Call, Trace
 from ooctrain.units import MAX_BYTES, format_bytes
 
 if TYPE_CHECKING:
-    from ooctrain.devices.cpu import CpuDevice
     from ooctrain.executor import Session
 
 DEFAULT_REWRITES = ("fuse", "share_storage")
 _LEAST_ARENA_BYTES = 1 << 20
 BISECTION_STEPS = 6
+DEVICES = ("cpu", "cuda")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +57,12 @@ class Settings:
         budget: of everything on the device: bytes, "512MiB", "25%"; None: as much as in-core needs.
         planner: name with parameters, "file.py:Class", or a planner object.
         allocator: name with parameters.
-        device: "cpu".
-        threads: of the kernels; None: all cores that this process may use.
-        machine: what planners plan for: name, `Machine`, or None (calibration, else cpu-generic).
-        link_bytes_per_us: of each copy direction, imposed on the cpu device and planned with; None:
-            as fast as the cores copy.
+        device: "cpu" or "cuda".
+        threads: of the cpu device's kernels; None: all cores that this process may use.
+        machine: what planners plan for: name, `Machine`, or None (the device's calibration, else
+            its preset).
+        link_bytes_per_us: of each copy direction, planned with, and imposed on the cpu device;
+            None: as fast as the cores copy.
         host_budget: of swapped variables on the host; None: the machine's.
         seed: of planners, dropout and data.
         time_limit_s: of searching planners.
@@ -82,11 +84,10 @@ class Settings:
     rewrites: tuple[str, ...] = DEFAULT_REWRITES
 
     def __post_init__(self) -> None:
-        if self.device != "cpu":
+        if self.device not in DEVICES:
             raise ConfigError(
-                f"device {self.device!r} is not available in this version", code="OOC-106",
-                fix='device="cpu"',
-            )  # fmt: skip
+                f"device {self.device!r} is none", code="OOC-106", fix=f"one of {DEVICES}"
+            )
         if self.threads is not None and self.threads < 1:
             raise ConfigError(f"{self.threads} threads are none", code="OOC-106", fix="1 or more")
 
@@ -101,7 +102,7 @@ class Settings:
 
     def find_machine(self) -> Machine:
         """The machine as named, with the link as imposed."""
-        named = find_machine(self.machine)
+        named = find_machine(self.machine, self.device)
         return named if self.link_bytes_per_us is None else with_link(named, self.link_bytes_per_us)
 
 
@@ -138,12 +139,13 @@ def prepare(trace: Trace, settings: Settings) -> PreparedStep:
         DoesNotFit: it does, but no ledger limit makes the allocator's reserved peak fit.
         ScheduleError: the planner returned an illegal schedule.
         ConfigError: a word that names nothing, or a budget that is none.
+        DeviceUnavailable: the device is not there, or nothing can be compiled for it.
     """
-    machine = settings.find_machine()
+    machine, pages = settings.find_machine(), _pages(trace, settings)
     rewritten = apply_rewrites(trace, settings.rewrites)
     # An allocator may round coarser in a larger arena, so it is asked for one of about this size.
     roomy_bytes = 2 * trace_peak_bytes(rewritten)
-    roomy = choose_allocator(settings.allocator, roomy_bytes, binding=False)
+    roomy = pages.choose(settings.allocator, roomy_bytes, binding=False)
     pinning = pinning_for(rewritten, roomy.granule)
     rewritten = apply_rewrites(rewritten, pinning)
     granule = with_region(roomy.granule, rewritten)
@@ -156,7 +158,7 @@ def prepare(trace: Trace, settings: Settings) -> PreparedStep:
     if budget_bytes < granule.size_bytes:
         # No allocator can serve so little; the planner says what it takes.
         plan_beside(chosen, rewritten, budget_bytes, machine, granule=granule)
-    allocator = choose_allocator(settings.allocator, budget_bytes)
+    allocator = pages.choose(settings.allocator, budget_bytes)
     rewrites = (*settings.rewrites, *pinning)
     search = _Search(trace, rewritten, rewrites, chosen, machine, allocator, settings)
     plan, reserved = search.plan_that_fits()
@@ -164,6 +166,42 @@ def prepare(trace: Trace, settings: Settings) -> PreparedStep:
         trace, plan, machine, budget_bytes, allocator, reserved, in_core.peak_bytes,
         allocator.notices,
     )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class _Pages:
+    """How a device maps memory: in pages of so many bytes, or why not at all."""
+
+    size_bytes: int
+    problem: str
+
+    def choose(self, name: str, budget_bytes: int, *, binding: bool = True) -> AllocatorChoice:
+        """An allocator by its name, for this device."""
+        return choose_allocator(
+            name, budget_bytes, lambda: self.problem, binding=binding, page_bytes=self.size_bytes
+        )
+
+
+def _pages(trace: Trace, settings: Settings) -> _Pages:
+    """How the device maps, after a look at whether it is there and can run the trace at all.
+
+    Raises:
+        PlanMismatch: the trace has the other device's algorithms and workspaces.
+        DeviceUnavailable, ConfigError: see `devices.cuda_open`.
+    """
+    if trace.device != settings.device:
+        raise PlanMismatch(
+            f"the step was traced for device {trace.device!r}, not {settings.device!r}",
+            fix=f"oc.trace(..., device={settings.device!r})",
+        )
+    if settings.device == "cpu":
+        return _Pages(PAGE_BYTES, why_no_virtual_memory())
+    from ooctrain.devices import cuda_open
+
+    gpu = cuda_open.look_at_gpu()
+    cuda_open.require_kernels(trace, gpu)
+    cuda_open.require_compiler(gpu)
+    return _Pages(gpu.granularity_bytes, gpu.mapping_problem)
 
 
 @dataclass(frozen=True)
@@ -251,11 +289,11 @@ def placed(plan: Plan, settings: Settings) -> PreparedStep:
     Raises:
         PlanMismatch: the plan moves parts that this allocator cannot hold.
     """
-    machine = settings.find_machine()
+    machine, pages = settings.find_machine(), _pages(plan.trace, settings)
     roomy_bytes = 2 * max(plan.peak_bytes, _LEAST_ARENA_BYTES)
-    roomy = choose_allocator(settings.allocator, roomy_bytes, binding=False)
+    roomy = pages.choose(settings.allocator, roomy_bytes, binding=False)
     reserved = reserved_peak(plan.schedule, plan.trace, roomy)
-    allocator = choose_allocator(settings.allocator, reserved)
+    allocator = pages.choose(settings.allocator, reserved)
     in_core_bytes = trace_peak_bytes(plan.trace, with_region(allocator.granule, plan.trace))
     return PreparedStep(
         plan.trace, plan, machine, reserved, allocator, reserved, in_core_bytes, allocator.notices
@@ -265,7 +303,7 @@ def placed(plan: Plan, settings: Settings) -> PreparedStep:
 def open_session(
     prepared: PreparedStep, settings: Settings, values: Mapping[int, np.ndarray],
     wanted: Sequence[int],
-) -> tuple[CpuDevice, Session]:  # fmt: skip
+) -> tuple[Device, Session]:  # fmt: skip
     """A device whose arena is exactly the budget, and the step on it with its first values.
 
     Args:
@@ -274,9 +312,24 @@ def open_session(
 
     Raises:
         PlanMismatch: kernels on so many threads need more scratch than the trace gives them.
+        OutOfDeviceMemory: a GPU has less free than the budget.
     """
-    from ooctrain.devices.cpu import CpuDevice
     from ooctrain.executor import Session, host_extent_bytes
+
+    plan = prepared.plan
+    host_bytes = host_extent_bytes(plan.trace, plan.schedule)
+    open_device = _open_cpu if settings.device == "cpu" else _open_cuda
+    device = open_device(prepared, settings, host_bytes)
+    try:
+        allocator = prepared.allocator.make(device.memory)
+        return device, Session(plan.trace, plan.schedule, device, allocator, values, wanted)
+    except BaseException:
+        device.close()
+        raise
+
+
+def _open_cpu(prepared: PreparedStep, settings: Settings, host_bytes: int) -> Device:
+    from ooctrain.devices.cpu import CpuDevice
 
     plan = prepared.plan
     if not _serves(plan.trace, settings.thread_count):
@@ -287,16 +340,22 @@ def open_session(
             + (f"; it was traced with {plan.trace.threads}" if plan.trace.threads else ""),
         )
     rate = settings.link_bytes_per_us
-    device = CpuDevice(
-        prepared.allocator.budget_bytes, host_extent_bytes(plan.trace, plan.schedule),
-        settings.thread_count, prepared.machine.link, rate, rate, debug=settings.debug,
+    return CpuDevice(
+        prepared.allocator.budget_bytes, host_bytes, settings.thread_count, prepared.machine.link,
+        rate, rate, debug=settings.debug,
     )  # fmt: skip
-    try:
-        allocator = prepared.allocator.make(device.memory)
-        return device, Session(plan.trace, plan.schedule, device, allocator, values, wanted)
-    except BaseException:
-        device.close()
-        raise
+
+
+def _open_cuda(prepared: PreparedStep, settings: Settings, host_bytes: int) -> Device:
+    from ooctrain.devices import cuda_open
+
+    chosen = prepared.allocator
+    # Each chunk is a piece of physical memory; who maps nothing takes it all in one.
+    piece_bytes = chosen.granule.size_bytes if chosen.maps else None
+    return cuda_open.open_device(
+        chosen.budget_bytes, host_bytes, piece_bytes=piece_bytes, link=prepared.machine.link,
+        debug=settings.debug,
+    )  # fmt: skip
 
 
 def threads_served(trace: Trace, most: int) -> int:
@@ -306,7 +365,7 @@ def threads_served(trace: Trace, most: int) -> int:
 
 def _serves(trace: Trace, threads: int) -> bool:
     return all(
-        call.op.workspace_bytes(*_specs(trace, call), threads) <= call.workspace_bytes
+        scratch_bytes(call.op, *_specs(trace, call), trace.device, threads) <= call.workspace_bytes
         for call in trace.calls
     )
 

@@ -19,7 +19,7 @@ from ooctrain.errors import OoctrainError
 from ooctrain.prepare import PreparedStep, Settings, open_session
 
 if TYPE_CHECKING:
-    from ooctrain.devices.cpu import CpuDevice
+    from ooctrain.devices.base import Device
     from ooctrain.executor import Session
 
 
@@ -72,7 +72,7 @@ class Residence:
     def __init__(self) -> None:
         self.steps = 0
         self._stored: dict[str, ResidentStorage] = {}
-        self._open: tuple[PreparedStep, tuple[int, ...], CpuDevice, Session] | None = None
+        self._open: tuple[PreparedStep, tuple[int, ...], Device, Session] | None = None
         self._variables: Mapping[str, int] = {}
 
     def adopt(self, tensors: Mapping[str, Tensor]) -> None:

@@ -58,7 +58,8 @@ class Trainer:
         accumulate: parts that a batch goes through in, gradients added.
         threads, machine, link_bandwidth, host_budget, seed, debug: see `prepare.Settings`;
             link_bandwidth in bytes per microsecond.
-        conv_algorithm: "auto", "direct", "im2col", "winograd2" or "winograd4".
+        conv_algorithm: "auto", or see `oc.trace`.
+        allow_tf32: see `oc.trace`.
         clip: `utils.ClipNorm`, `utils.ClipEach` or a number for the norm.
 
     Attributes:
@@ -77,7 +78,7 @@ class Trainer:
         device: str = "cpu", accumulate: int = 1, *, threads: int | None = None,
         machine: str | Machine | None = None, link_bandwidth: float | None = None,
         host_budget: int | str | None = None, conv_algorithm: str = "auto", seed: int = 0,
-        clip: Clip | float | None = None, debug: Debug | None = None,
+        clip: Clip | float | None = None, debug: Debug | None = None, allow_tf32: bool = False,
     ):  # fmt: skip
         self.model, self.loss = model, loss
         self.optimizer = named_optimizer(optimizer or "sgd", model)
@@ -87,6 +88,7 @@ class Trainer:
             debug=debug or Debug(),
         )  # fmt: skip
         self.accumulate, self.conv_algorithm, self.clip = accumulate, conv_algorithm, clip
+        self.allow_tf32 = allow_tf32
         self.steps_done = 0
         self.timeline: Timeline | None = None
         self.prepared: PreparedStep | None = None
@@ -250,6 +252,7 @@ class Trainer:
             self.optimizer if training else None, settings.device, settings.thread_count,
             accumulate=self.accumulate if training else 1, training=training,
             conv_algorithm=self.conv_algorithm, clip=self.clip if training else None,
+            allow_tf32=self.allow_tf32,
         )  # fmt: skip
 
     def _fitted(self) -> Settings:

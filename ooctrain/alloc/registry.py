@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from ooctrain.alloc.base import Allocator
 from ooctrain.alloc.best_fit import BestFit
@@ -23,7 +24,7 @@ from ooctrain.alloc.passthrough import Passthrough
 from ooctrain.alloc.va_paper import PaperVirtualAddressing
 from ooctrain.alloc.virtual import VirtualAddressing
 from ooctrain.devices.base import Memory
-from ooctrain.devices.host_vm import max_mapped_chunks, why_no_virtual_memory
+from ooctrain.devices.host_vm import PAGE_BYTES, max_mapped_chunks, why_no_virtual_memory
 from ooctrain.errors import ConfigError
 from ooctrain.specs import locate, names
 from ooctrain.units import Granule, format_bytes
@@ -70,7 +71,7 @@ def allocators() -> tuple[str, ...]:
 
 def choose_allocator(
     name: str, budget_bytes: int, probe: Callable[[], str] = why_no_virtual_memory, *,
-    binding: bool = True,
+    binding: bool = True, page_bytes: int = PAGE_BYTES,
 ) -> AllocatorChoice:  # fmt: skip
     """Resolves a name for a budget.
 
@@ -79,15 +80,16 @@ def choose_allocator(
         budget_bytes: size of the arena.
         probe: says why there is no virtual memory here; empty text where there is.
         binding: False only asks how it rounds in an arena of about this size.
+        page_bytes: what the device maps; chunks that nobody asked for are whole pages.
 
     Raises:
         ConfigError: unknown name or parameter, or (if binding) one that cannot serve the budget.
     """
-    choice = _choose(name, budget_bytes, binding)
+    choice = _choose(name, budget_bytes, False, page_bytes)
     reason = probe() if choice.maps else ""
     if not reason:
-        return choice
-    fallback = _choose(_FALLBACK, budget_bytes, binding)
+        return _choose(name, budget_bytes, True, page_bytes) if binding else choice
+    fallback = _choose(_FALLBACK, budget_bytes, binding, page_bytes)
     notice = f"allocator {name} needs virtual memory ({reason}): {_FALLBACK} serves instead"
     return AllocatorChoice(
         fallback.name, fallback.granule, fallback.budget_bytes, fallback.make,
@@ -95,11 +97,10 @@ def choose_allocator(
     )  # fmt: skip
 
 
-def _choose(name: str, budget_bytes: int, binding: bool) -> AllocatorChoice:
+def _choose(name: str, budget_bytes: int, binding: bool, page_bytes: int) -> AllocatorChoice:
     factory, options = locate(name, _KNOWN, group=_GROUP, what="allocator")
-    defaults = getattr(factory, "defaults", None)
-    make = partial(factory, **{**(defaults(budget_bytes) if defaults else {}), **options})
-    sample = make(PaperMemory(budget_bytes, max_mappings=max_mapped_chunks()))
+    make = partial(factory, **{**_defaults(factory, budget_bytes, page_bytes), **options})
+    sample = make(PaperMemory(budget_bytes, page_bytes, max_mapped_chunks()))
     missing = [word for word in _METHODS if not hasattr(sample, word)]
     if missing:
         raise ConfigError(
@@ -114,6 +115,17 @@ def _choose(name: str, budget_bytes: int, binding: bool) -> AllocatorChoice:
     return AllocatorChoice(
         name, sample.granule, sample.budget_bytes, make, (notice,) if unused else (), maps
     )
+
+
+def _defaults(
+    factory: Callable[..., Allocator], budget_bytes: int, page_bytes: int
+) -> dict[str, Any]:
+    """Parameters that follow from the budget; a chunk is made of whole pages."""
+    defaults = getattr(factory, "defaults", None)
+    found = dict(defaults(budget_bytes)) if defaults else {}
+    if "chunk" in found:
+        found["chunk"] = -(-found["chunk"] // page_bytes) * page_bytes
+    return found
 
 
 _METHODS = (

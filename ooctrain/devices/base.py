@@ -72,6 +72,13 @@ class Memory(Protocol):
         """Address at which all of it appears as one piece."""
 
 
+class DeviceMemory(Memory, Protocol):
+    """Memory that is held of a machine."""
+
+    def used_bytes(self) -> int:
+        """Bytes of the machine's memory that it holds."""
+
+
 class VirtualMemory(Memory, Protocol):
     """Memory whose pieces can be mapped into reserved address ranges (`ranges` is True).
 
@@ -135,7 +142,7 @@ class Device(Protocol):
     debug: Debug
 
     @property
-    def memory(self) -> Memory:
+    def memory(self) -> DeviceMemory:
         """The arena."""
 
     @property

@@ -13,12 +13,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from ooctrain.devices.fake_driver import FakeDriver
+from ooctrain.eager import aligned_bytes
+from ooctrain.layers.base import Spec
+from ooctrain.layers.conv2d import CUDA_ALGORITHMS
+from ooctrain.layers.kernels.cpu.pool import ThreadPool
 
 Scalars = Mapping[str, float | int]
 _LINE_BYTES = 64
@@ -105,14 +109,13 @@ class _Fake:
 class CpuKernels(_Fake):
     """Runs each operation's cpu kernel on the fake's bytes (`devices.cuda.Kernels`).
 
-    Args:
-        driver, stream: where they are queued.
-        pool: for the cpu kernels.
+    Convolutions use an algorithm that the cpu device has, and where a call's workspace is too small
+    for the cpu kernel, that gets another one.
     """
 
-    def __init__(self, driver: FakeDriver, stream: int, pool: Any):
+    def __init__(self, driver: FakeDriver, stream: int):
         super().__init__(driver, stream)
-        self._pool = pool
+        self._pool = ThreadPool(1)
 
     def launch(
         self, op: Any, ins: Sequence[FakeArray], outs: Sequence[FakeArray], workspace: FakeArray,
@@ -120,9 +123,13 @@ class CpuKernels(_Fake):
     ) -> None:  # fmt: skip
         """Queues one operation."""
         first, last = len(ins), len(ins) + len(outs)
+        if getattr(op, "algorithm", "") in CUDA_ALGORITHMS:
+            op = replace(op, algorithm="im2col")
+        needed = op.workspace_bytes(list(map(_spec, ins)), list(map(_spec, outs)), 1)
 
         def run(arrays: Sequence[np.ndarray]) -> None:
-            op.cpu(self._pool, arrays[:first], arrays[first:last], arrays[last], scalars)
+            scratch = arrays[last] if needed <= workspace.nbytes else aligned_bytes(needed)
+            op.cpu(self._pool, arrays[:first], arrays[first:last], scratch, scalars)
 
         queue(self._driver, self._stream, [*ins, *outs, workspace], run, op.name)
 
@@ -145,6 +152,14 @@ class EmulatedKernels(_Fake):
     ) -> None:  # fmt: skip
         """Queues one operation's kernels."""
         op.cuda(self._launcher, ins, outs, workspace, scalars)
+
+
+def _spec(array: FakeArray) -> Spec:
+    """Shape and type of a device array, logical layout."""
+    if array.ndim == 4:
+        n, h, w, c = array.shape
+        return Spec((n, c, h, w), array.dtype.name)
+    return Spec(array.shape, array.dtype.name)
 
 
 def queue(

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import random
-from functools import partial
 
 import numpy as np
 import pytest
@@ -56,7 +55,7 @@ LISTS = {
 }  # fmt: skip
 AWAY_START = ((), ((X, 0, S), (W, 0, S)))
 TOTAL = 64 * S
-cpu_kernels = partial(CpuKernels, pool=None)
+cpu_kernels = CpuKernels
 
 
 def orders():

@@ -1,0 +1,182 @@
+"""How a GPU is found and opened, and everything that can be wrong with it said before training.
+
+In: nothing, or a trace that is to run. Out: a `Gpu`, what planning must know of it; later a
+`CudaDevice`. The one idea: whatever makes a run fail is looked for in the order in which a user
+would mend it (driver, device, compiler, virtual memory, kernels), by trying it and not by reading
+version numbers where that can be helped; each has one error with the command that mends it. Nothing
+of this is loaded for the cpu device. Source: DESIGN section 6; the notes in `probe.py`. Read next:
+`cuda.py`, `probe.py`, `../doctor.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import metadata
+
+from ooctrain.devices.base import Debug, Link
+from ooctrain.devices.cuda import CudaDevice, Kernels
+from ooctrain.devices.driver import open_cuda_driver, version_name
+from ooctrain.devices.driver_calls import GpuDriver
+from ooctrain.devices.probe import probe
+from ooctrain.errors import ConfigError, DeviceUnavailable, VmmUnavailable
+from ooctrain.layers.base import Op
+from ooctrain.trace import Trace
+
+CUDA_13 = 13000
+LEAST_NUMBA_CUDA = "0.30.4"
+#: Tensor cores for TF32, and asynchronous copies to shared memory, come with these.
+TF32_CAPABILITY = (8, 0)
+#: What GPUs map in; assumed where the device maps nothing.
+USUAL_GRANULARITY_BYTES = 2 << 20
+#: NVIDIA's compiler as wheels: {extra of numba-cuda: the distribution that has the version}.
+TOOLKIT_WHEELS = {"cu13": "nvidia-cuda-nvrtc", "cu12": "nvidia-cuda-nvrtc-cu12"}
+
+Installed = Callable[[str], str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """What is known of a GPU before anything is claimed on it.
+
+    Args:
+        name: as its maker calls it.
+        version: that the driver serves; 13020 is CUDA 13.2.
+        capability: compute capability, (major, minor).
+        granularity_bytes: what sizes and addresses of mappings are multiples of.
+        free_bytes, total_bytes: of its memory, when it was asked.
+        mapping_problem: why nothing can be mapped; empty where it can.
+    """
+
+    name: str
+    version: int
+    capability: tuple[int, int]
+    granularity_bytes: int
+    free_bytes: int
+    total_bytes: int
+    mapping_problem: str = ""
+
+
+def look_at_gpu() -> Gpu:
+    """Opens the GPU, tries what matters, and closes it.
+
+    Raises:
+        DeviceUnavailable: no driver, an old one, no device, one that is held by others, or this
+            process is a fork of one that uses CUDA.
+    """
+    driver = open_cuda_driver()
+    try:
+        problem = mapping_problem(driver)
+        granularity = USUAL_GRANULARITY_BYTES if problem else driver.granularity()
+        free, total = driver.memory_info()
+        return Gpu(
+            driver.name, driver.version, driver.capability(), granularity, free, total, problem
+        )
+    finally:
+        driver.close()
+
+
+def mapping_problem(driver: GpuDriver) -> str:
+    """Why virtual addressing does not work; empty text where it does."""
+    try:
+        probe(driver)
+    except VmmUnavailable as error:
+        return f"{error.where}: {error.numbers}"
+    return ""
+
+
+def require_compiler(gpu: Gpu, installed: Installed | None = None) -> None:
+    """Makes sure that kernels can be compiled for the GPU, and that its driver takes them.
+
+    Args:
+        installed: {distribution: version or None}; default: what pip has installed.
+
+    Raises:
+        DeviceUnavailable: numba-cuda or NVIDIA's toolkit is missing, or newer than the driver.
+    """
+    found = installed or installed_version
+    if found("numba-cuda") is None:
+        raise _no_compiler("numba-cuda is not installed", gpu.version)
+    newer = [w for e, w in TOOLKIT_WHEELS.items() if found(w) and e > _extra(gpu.version)]
+    if newer and found(TOOLKIT_WHEELS[_extra(gpu.version)]) is None:
+        raise _no_compiler(
+            f"the compiler makes code for CUDA 13, and the driver serves "
+            f"{version_name(gpu.version)}", gpu.version, f"{newer[0]} {found(newer[0])}",
+        )  # fmt: skip
+    _try_compiler(gpu)
+
+
+def require_kernels(trace: Trace, gpu: Gpu) -> None:
+    """Makes sure that every operation of a step runs on the GPU.
+
+    Raises:
+        ConfigError: one has no kernel for GPUs, or wants what this GPU does not have.
+    """
+    missing = sorted({call.op.name for call in trace.calls if type(call.op).cuda is Op.cuda})
+    if missing:
+        where = next(call.name for call in trace.calls if call.op.name == missing[0])
+        raise ConfigError(
+            f"{', '.join(missing)}: no kernel for the GPU", code="OOC-116", where=where,
+            fix="--device cpu; or give the operation a method `cuda` (ooctrain/layers/base.py)",
+        )  # fmt: skip
+    wants_tf32 = any(getattr(call.op, "algorithm", "") == "tf32" for call in trace.calls)
+    if wants_tf32 and gpu.capability < TF32_CAPABILITY:
+        raise ConfigError(
+            "this GPU has no tensor cores for TF32", code="OOC-116", where=gpu.name,
+            numbers=f"compute capability {gpu.capability}, {TF32_CAPABILITY} is needed",
+            fix="leave out --allow-tf32",
+        )  # fmt: skip
+
+
+def open_device(
+    budget_bytes: int, host_bytes: int, *, piece_bytes: int | None, link: Link, debug: Debug
+) -> CudaDevice:
+    """The GPU with an arena of the budget; see `CudaDevice` for what it takes and raises."""
+    driver = open_cuda_driver()
+    return CudaDevice(
+        driver, make_kernels, budget_bytes, host_bytes, piece_bytes=piece_bytes, link=link,
+        debug=debug,
+    )  # fmt: skip
+
+
+def make_kernels(driver: GpuDriver, stream: int) -> Kernels:
+    """Numba's kernels on a stream; imported here since it loads the compiler."""
+    from ooctrain.layers.kernels.cuda.runner import NumbaKernels
+
+    return NumbaKernels(stream)
+
+
+def pip_command(version: int) -> str:
+    """What installs the compiler that fits a driver."""
+    return f'pip install "numba-cuda[{_extra(version)}]>={LEAST_NUMBA_CUDA}"'
+
+
+def installed_version(distribution: str) -> str | None:
+    """The version of an installed distribution; None: it is not installed."""
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _try_compiler(gpu: Gpu) -> None:
+    from ooctrain.layers.kernels.cuda.runner import try_compiler
+
+    try:
+        try_compiler(gpu.capability)
+    except Exception as error:  # a library that is not found shows as any of a dozen errors
+        text = str(error).strip().splitlines()
+        raise _no_compiler(
+            "kernels cannot be compiled", gpu.version, text[0] if text else repr(error)
+        ) from error
+
+
+def _no_compiler(what: str, version: int, numbers: str = "") -> DeviceUnavailable:
+    return DeviceUnavailable(
+        what, code="OOC-153", call="compile", numbers=numbers,
+        fix=f"{pip_command(version)}; --device cpu trains without a GPU",
+    )  # fmt: skip
+
+
+def _extra(version: int) -> str:
+    return "cu13" if version >= CUDA_13 else "cu12"

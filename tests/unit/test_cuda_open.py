@@ -1,0 +1,192 @@
+"""What is looked at before a GPU is used, and what is said of each thing that can be wrong."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import ooctrain as oc
+from ooctrain.devices import cuda_open
+from ooctrain.devices import driver_abi as abi
+from ooctrain.devices.base import Debug
+from ooctrain.devices.cuda_open import (
+    Gpu,
+    look_at_gpu,
+    pip_command,
+    require_compiler,
+    require_kernels,
+)
+from ooctrain.devices.driver import open_cuda_driver
+from ooctrain.devices.fake_driver import FakeDriver
+from ooctrain.errors import ConfigError, DeviceUnavailable
+
+GPU = Gpu("fake", 13000, (9, 0), 2 << 20, 1 << 30, 2 << 30)
+WHEELS = {"numba-cuda": "0.30.4", "nvidia-cuda-nvrtc": "13.3.1"}
+
+
+@pytest.fixture
+def driver(monkeypatch):
+    opened = FakeDriver(64 << 20, 2 << 20)
+    monkeypatch.setattr(cuda_open, "open_cuda_driver", lambda: opened)
+    return opened
+
+
+@pytest.fixture
+def compiler(monkeypatch):
+    """The trial compilation; a test lets it fail."""
+    problems: list[Exception] = []
+
+    def trial(_gpu):
+        if problems:
+            raise problems[0]
+
+    monkeypatch.setattr(cuda_open, "_try_compiler", trial)
+    return problems
+
+
+def test_a_look_tells_what_planning_needs_and_leaves_nothing_open(driver):
+    assert look_at_gpu() == Gpu("fake", 13000, (9, 0), 2 << 20, 64 << 20, 64 << 20, "")
+    assert not any(driver.held().values())
+    with pytest.raises(oc.OoctrainError, match="DEINITIALIZED"):
+        driver.memory_info()
+
+
+def test_refused_virtual_memory_is_told_with_the_step_and_the_answer(driver):
+    driver.fail(0, 800, ("cuMemCreate",))
+    problem = look_at_gpu().mapping_problem
+    assert "step create" in problem
+    assert "NOT_PERMITTED" in problem
+
+
+def test_a_device_that_maps_nothing_still_has_a_granularity(monkeypatch):
+    monkeypatch.setattr(cuda_open, "open_cuda_driver", lambda: FakeDriver(1 << 20, maps=False))
+    gpu = look_at_gpu()
+    assert "none" in gpu.mapping_problem
+    assert gpu.granularity_bytes == 2 << 20
+
+
+@pytest.mark.parametrize(
+    ("version", "extra"), [(12000, "cu12"), (12090, "cu12"), (13000, "cu13"), (13020, "cu13")]
+)
+def test_the_pip_command_is_the_one_for_the_driver(version, extra):
+    assert pip_command(version) == f'pip install "numba-cuda[{extra}]>=0.30.4"'
+
+
+def test_without_numba_cuda_the_command_is_said(compiler):
+    with pytest.raises(DeviceUnavailable, match="numba-cuda is not installed") as caught:
+        require_compiler(replace(GPU, version=12080), {}.get)
+    assert caught.value.code == "OOC-153"
+    assert 'pip install "numba-cuda[cu12]>=0.30.4"' in caught.value.fix
+
+
+def test_a_compiler_newer_than_the_driver_is_said_with_both(compiler):
+    with pytest.raises(DeviceUnavailable, match=r"code for CUDA 13, and the driver serves 12\.8"):
+        require_compiler(replace(GPU, version=12080), WHEELS.get)
+    require_compiler(GPU, WHEELS.get)
+    both = {**WHEELS, "nvidia-cuda-nvrtc-cu12": "12.8.1"}
+    require_compiler(replace(GPU, version=12080), both.get)
+    require_compiler(
+        replace(GPU, version=13000), {"numba-cuda": "1", "nvidia-cuda-nvrtc-cu12": "1"}.get
+    )
+
+
+def test_a_toolkit_that_is_missing_shows_when_a_kernel_is_tried(monkeypatch):
+    def fail(capability):
+        raise OSError(f"libnvvm is not found for {capability}\nlong text")
+
+    runner = "ooctrain.layers.kernels.cuda.runner.try_compiler"
+    monkeypatch.setattr(runner, fail)
+    with pytest.raises(DeviceUnavailable, match="kernels cannot be compiled") as caught:
+        require_compiler(GPU, WHEELS.get)
+    assert caught.value.numbers == "libnvvm is not found for (9, 0)"
+    assert "numba-cuda[cu13]" in caught.value.fix
+
+
+class Twice(oc.Op):
+    """A user's operation."""
+
+    def shape(self, x):
+        return x
+
+    def forward(self, x):
+        return 2 * x
+
+    def backward(self, dy):
+        return 2 * dy
+
+
+class WithTwice(oc.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = oc.nn.Linear(4, 3)
+
+    def forward(self, x):
+        return self.fc(Twice()(x))
+
+
+def test_a_users_operation_is_named_before_anything_runs():
+    trace = oc.trace(WithTwice(), (2, 4), device="cuda")
+    with pytest.raises(ConfigError, match=r"twice.*no kernel for the GPU") as caught:
+        require_kernels(trace, GPU)
+    assert caught.value.code == "OOC-116"
+    assert "--device cpu" in caught.value.fix
+
+
+def test_tf32_wants_a_gpu_that_has_it():
+    class Convolution(oc.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv = oc.nn.Conv2d(3, 4, 3)
+
+        def forward(self, x):
+            return self.conv(x)
+
+    trace = oc.trace(
+        Convolution(), (1, 3, 8, 8), loss=None, training=False, device="cuda", allow_tf32=True
+    )
+    require_kernels(trace, replace(GPU, capability=(8, 0)))
+    with pytest.raises(ConfigError, match="no tensor cores for TF32") as caught:
+        require_kernels(trace, replace(GPU, capability=(7, 5)))
+    assert "--allow-tf32" in caught.value.fix
+
+
+def test_after_a_fork_opening_a_gpu_says_what_to_do():
+    """The driver's answer in a fork of a process that uses CUDA is NOT_INITIALIZED."""
+
+    class Forked:
+        def __getattr__(self, symbol):
+            class Function:
+                def __call__(self, *arguments):
+                    if symbol == "cuDriverGetVersion":
+                        arguments[0]._obj.value = 13000
+                        return 0
+                    return abi.NOT_INITIALIZED if symbol == "cuInit" else 0
+
+            return Function()
+
+    with pytest.raises(DeviceUnavailable, match="cannot be used here") as caught:
+        open_cuda_driver(load=lambda _: Forked())
+    assert "start workers by spawn" in caught.value.fix
+
+
+@pytest.mark.gpu
+def test_the_gpu_of_this_machine_can_be_used():
+    gpu = look_at_gpu()
+    assert gpu.capability >= (7, 5)
+    assert gpu.mapping_problem == ""
+    require_compiler(gpu)
+
+
+@pytest.mark.gpu
+def test_values_reach_the_gpu_of_this_machine_and_come_back():
+    device = cuda_open.open_device(
+        64 << 20, 1 << 20, piece_bytes=None, link="duplex", debug=Debug()
+    )
+    data = np.random.default_rng(os.getpid()).integers(0, 256, 9 << 20, np.uint8)
+    address = device.memory.linear()
+    device.write(address + 512, data)
+    assert (device.read(address + 512, data.size) == data).all()
+    device.close()
