@@ -87,6 +87,19 @@ def outputs_of_norms(trace: Trace) -> tuple[int, ...]:
     )
 
 
+def generated_bytes(trace: Trace, dropped: Collection[int] = ()) -> Mapping[int, int]:
+    """{variable: bytes} of what forward calls make and backward calls read."""
+    turn = turning_point(trace)
+    return {
+        v.id: v.nbytes
+        for v in trace.variables
+        if not v.persistent
+        and v.id not in dropped
+        and (producer := trace.producer[v.id]) is not None
+        and producer < turn <= trace.uses[v.id][-1]
+    }
+
+
 def offloadable_share(trace: Trace, machine: Machine, dropped: Collection[int] = ()) -> float:
     """Bytes that the link carries during the forward pass over those that the backward pass needs;
     more than 1 where the link is not the limit.
@@ -96,14 +109,6 @@ def offloadable_share(trace: Trace, machine: Machine, dropped: Collection[int] =
 
     Reference: paper 004, figure 1 and section 6.3: 55 % of ResNet-18, 70 % with norms recomputed.
     """
-    turn = turning_point(trace)
-    generated_bytes = sum(
-        v.nbytes
-        for v in trace.variables
-        if not v.persistent
-        and v.id not in dropped
-        and (producer := trace.producer[v.id]) is not None
-        and producer < turn <= trace.uses[v.id][-1]
-    )
-    forward_us = sum(call_durations_ns(trace, machine)[:turn]) / 1000
-    return forward_us * machine.out_bytes_per_us / max(1, generated_bytes)
+    forward_us = sum(call_durations_ns(trace, machine)[: turning_point(trace)]) / 1000
+    generated = sum(generated_bytes(trace, dropped).values())
+    return forward_us * machine.out_bytes_per_us / max(1, generated)

@@ -41,16 +41,20 @@ class DynProg:
     Args:
         slots: the memory is counted in so many slots (the paper's S).
         exact_stages: chains of at most this many stages are counted in bytes.
+        most_states: so many states are followed from each stage; the paper follows all.
 
-    Cost: O(states) for each stage: at most 2^stages in bytes, and `MOST_STATES`.
+    Cost: O(states) for each stage: at most 2^stages in bytes, and `most_states`.
     """
 
     slots: int = 500
     exact_stages: int = 11
+    most_states: int = MOST_STATES
 
     def __post_init__(self) -> None:
-        if not isinstance(self.slots, int) or self.slots < 1:
-            raise ConfigError(f"dynprog: slots={self.slots!r} is not positive", code="OOC-105")
+        for name in ("slots", "most_states"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < 1:
+                raise ConfigError(f"dynprog: {name}={value!r} is not positive", code="OOC-105")
 
     @property
     def name(self) -> str:
@@ -66,7 +70,8 @@ class DynProg:
         view.check_budget(self.name, budget_bytes)
         memory_bytes = budget_bytes - view.pinned_bytes
         slot_bytes = 1.0 if len(view) <= self.exact_stages else memory_bytes / self.slots
-        solution = solve(in_slots(view, memory_bytes, machine, slot_bytes))
+        slotted = in_slots(view, memory_bytes, machine, slot_bytes)
+        solution = solve(slotted, self.most_states)
         notes = {"offloaded": len(view), "stages": len(view), "slot_bytes": slot_bytes}
         chosen: Sequence[int] = range(len(view))
         if solution is not None:

@@ -17,10 +17,11 @@ already: letting go of it is no loss. Read next: `lms.py`, `window_cyclic.py`.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ooctrain.cost import Machine, call_durations_ns
+from ooctrain.errors import ConfigError
 from ooctrain.sched.base import (
     ListWriter,
     fastest,
@@ -53,20 +54,36 @@ class Storage:
     needed_by: int
 
 
+@dataclass(frozen=True, slots=True)
 class Hmms:
-    """HMMS at the best ratio. Cost: `RATIO_STEPS` lists and simulations."""
+    """HMMS.
 
-    name = "hmms"
+    Args:
+        ratio: the share of the bytes that may leave, from 0 to 1; None: of `RATIO_STEPS` + 1 the
+            one with the fastest list that fits.
+
+    Cost: a list and a simulation for each ratio.
+    """
+
+    ratio: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.ratio is not None:
+            check_ratio(self.name, self.ratio)
+
+    @property
+    def name(self) -> str:
+        """The planner's name in tables."""
+        return "hmms"
 
     def plan(
         self, trace: Trace, budget_bytes: int, machine: Machine, *, granule: Granule = BYTES,
         host_budget_bytes: int | None = None, seed: int = 0, time_limit_s: float | None = None,
     ) -> Plan:  # fmt: skip
-        """See `Planner`. The minimum is the lowest peak of all ratios."""
+        """See `Planner`. The minimum is the lowest peak of the ratios that are tried."""
         offloadable = list(_storages(trace))
         plans, peaks = [], []
-        for step in range(RATIO_STEPS + 1):
-            ratio = step / RATIO_STEPS
+        for ratio in _ratios(self.ratio):
             writer = _write(trace, list(take(offloadable, ratio)), machine, granule)
             peaks.append((writer.peak_bytes, writer.peak_call))
             if writer.peak_bytes <= budget_bytes:
@@ -74,6 +91,18 @@ class Hmms:
         if not plans:
             raise infeasible(self.name, budget_bytes, *min(peaks))
         return fastest(self.name, plans, host_budget_bytes)
+
+
+def check_ratio(planner: str, ratio: float) -> None:
+    """Raises ConfigError where a ratio is no share."""
+    if not (isinstance(ratio, float | int) and 0 <= ratio <= 1):
+        raise ConfigError(f"{planner}: ratio={ratio!r} is not between 0 and 1", code="OOC-105")
+
+
+def _ratios(ratio: float | None) -> Sequence[float]:
+    if ratio is not None:
+        return (ratio,)
+    return [step / RATIO_STEPS for step in range(RATIO_STEPS + 1)]
 
 
 def _storages(trace: Trace) -> Iterator[Storage]:
@@ -90,8 +119,10 @@ def _storages(trace: Trace) -> Iterator[Storage]:
     yield from sorted(found, key=lambda storage: (storage.leaves_with, storage.var))
 
 
-def take(offloadable: Sequence[Storage], ratio: float) -> Iterator[Storage]:
-    """As many as keep the bytes taken at most `ratio` of the bytes seen so far."""
+def take(offloadable: Iterable[Storage], ratio: float) -> Iterator[Storage]:
+    """Of what may leave, in its order, as many as keep the bytes taken at most `ratio` of the bytes
+    seen so far.
+    """
     seen = taken = 0
     for storage in offloadable:
         seen += storage.size_bytes

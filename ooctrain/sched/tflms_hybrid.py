@@ -25,7 +25,7 @@ from ooctrain.sched.base import HOST_LACKS
 from ooctrain.sched.checkpoints import Checkpoint, checkpoints_by_types, segments
 from ooctrain.sched.lms_auto import LmsAuto
 from ooctrain.sched.rematerialise import rematerialise
-from ooctrain.sched.schedule import BYTES, Granule, Plan
+from ooctrain.sched.schedule import BYTES, Granule, Plan, Run
 from ooctrain.sched.unroll import plan_runs
 from ooctrain.trace import Trace
 
@@ -62,7 +62,7 @@ class TflmsHybrid:
         best: Plan | None = None
         refusals: list[Infeasible] = []
         for ids in self._lists(trace, machine):
-            runs = rematerialise(trace, self._dropped(trace, ids))
+            runs = self.runs(trace, ids)
             notes = {"checkpoint_list": "+".join(map(str, ids))}
             try:
                 plan = plan_runs(
@@ -81,6 +81,10 @@ class TflmsHybrid:
     def checkpoints(self, trace: Trace) -> tuple[Checkpoint, ...]:
         """All checkpoints of a trace, with their numbers."""
         return checkpoints_by_types(trace, self.recomp_checkpoint_ops_by_types.split("+"))
+
+    def runs(self, trace: Trace, ids: Sequence[int]) -> tuple[Run, ...]:
+        """The step in which what belongs to some checkpoints is computed again, before any swap."""
+        return rematerialise(trace, self._dropped(trace, ids))
 
     def _dropped(self, trace: Trace, ids: Sequence[int]) -> list[int]:
         known = self.checkpoints(trace)

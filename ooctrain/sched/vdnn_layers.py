@@ -27,21 +27,37 @@ from ooctrain.sched.base import (
     turning_point,
     writer_with_resident_parameters,
 )
+from ooctrain.sched.hmms import Storage, check_ratio, take
 from ooctrain.sched.schedule import BYTES, Granule, Plan
 from ooctrain.trace import Trace
 
 
+@dataclass(frozen=True, slots=True)
 class VdnnAll:
-    """vDNN for the inputs of all layers. Cost: O(uses)."""
+    """vDNN for the inputs of all layers.
 
-    name = "vdnn-all"
+    Args:
+        ratio: the share of their bytes that leaves, from 0 to 1, as paper 004 limits it.
+
+    Cost: O(uses).
+    """
+
+    ratio: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_ratio(self.name, self.ratio)
+
+    @property
+    def name(self) -> str:
+        """The planner's name in tables."""
+        return "vdnn-all"
 
     def plan(
         self, trace: Trace, budget_bytes: int, machine: Machine, *, granule: Granule = BYTES,
         host_budget_bytes: int | None = None, seed: int = 0, time_limit_s: float | None = None,
     ) -> Plan:  # fmt: skip
         """See `Planner`. The minimum is the peak of its only list."""
-        trips = list(_trips(trace, convolutions_only=False))
+        trips = list(take(_trips(trace, convolutions_only=False), self.ratio))
         return _plan(self.name, trace, trips, budget_bytes, machine, granule, host_budget_bytes)
 
 
@@ -59,17 +75,10 @@ class VdnnConv:
         return _plan(self.name, trace, trips, budget_bytes, machine, granule, host_budget_bytes)
 
 
-@dataclass(frozen=True, slots=True)
-class Trip:
-    """A variable leaves while one call runs and is back for another."""
-
-    var: int
-    leaves_with: int
-    needed_by: int
-
-
-def _trips(trace: Trace, *, convolutions_only: bool) -> Iterator[Trip]:
+def _trips(trace: Trace, *, convolutions_only: bool) -> Iterator[Storage]:
+    """What may leave with one call and is back for another, in the order of leaving."""
     turn = turning_point(trace)
+    found = []
     for variable in trace.variables:
         readers = trace.readers[variable.id]
         forward = [call for call in readers if call < turn]
@@ -79,7 +88,9 @@ def _trips(trace: Trace, *, convolutions_only: bool) -> Iterator[Trip]:
         if convolutions_only and not any(_is_convolution(trace, call) for call in forward):
             continue
         if variable.nbytes and backward[0] - forward[-1] > 1:
-            yield Trip(variable.id, forward[-1], backward[0])
+            made = trace.producer[variable.id] is not None
+            found.append(Storage(variable.id, variable.nbytes, made, forward[-1], backward[0]))
+    yield from sorted(found, key=lambda storage: (storage.leaves_with, storage.var))
 
 
 def _is_convolution(trace: Trace, call_id: int) -> bool:
@@ -87,7 +98,7 @@ def _is_convolution(trace: Trace, call_id: int) -> bool:
 
 
 def _plan(
-    name: str, trace: Trace, trips: list[Trip], budget_bytes: int, machine: Machine,
+    name: str, trace: Trace, trips: list[Storage], budget_bytes: int, machine: Machine,
     granule: Granule, host_budget_bytes: int | None,
 ) -> Plan:  # fmt: skip
     writer = _write(trace, trips, granule)
@@ -98,7 +109,7 @@ def _plan(
     return plan
 
 
-def _write(trace: Trace, trips: list[Trip], granule: Granule) -> ListWriter:
+def _write(trace: Trace, trips: list[Storage], granule: Granule) -> ListWriter:
     writer = writer_with_resident_parameters(trace, granule)
     leaving, needed = defaultdict(list), defaultdict(list)
     for trip in trips:

@@ -245,6 +245,20 @@ def test_vdnn_all_stops_after_each_layer_and_fetches_one_layer_ahead():
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(("planner", "leaving"), [("vdnn-all", "b"), ("hmms", "bd")])
+def test_a_ratio_limits_the_bytes_that_leave(planner, leaving):
+    """Of a, b, c, d every second one; vdnn-all keeps d, which the next call reads."""
+    trace = step("f1: x -> a", "f2: a -> b", "f3: b -> c", "f4: c -> d", "f5: d -> e",
+                 "b5: d e -> ge", "b4: c ge -> gd", "b3: b gd -> gc", "b2: a gc -> gb")  # fmt: skip
+    half = get_planner(f"{planner}:ratio=0.5").plan(trace, LARGE, MACHINE)
+    verify(half, trace, LARGE, MACHINE)
+    assert listed(half, SwapOut) == [f"SwapOut {name} [0, 10)" for name in leaving]
+    none = get_planner(f"{planner}:ratio=0").plan(trace, LARGE, MACHINE)
+    assert listed(none, SwapOut) == []
+    with pytest.raises(ConfigError, match="not between 0 and 1"):
+        get_planner(f"{planner}:ratio=1.5")
+
+
 def test_vdnn_conv_offloads_the_inputs_of_convolutions_only():
     trace = traced("lenet", (2, 1, 28, 28))
     plan = get_planner("vdnn-conv").plan(trace, LARGE * 100, PCIE)
@@ -330,6 +344,19 @@ def test_greedy_offloads_too_much_where_dynprog_finds_the_right_sum():
         found = solve(in_slots(view, 2 * volume, machine, 1))
         assert found is not None
         assert found.idle_us + 2 == pytest.approx(optimum)
+
+
+def test_dynprog_with_one_state_follows_a_single_set_of_decisions():
+    """{2, 4, 3, 1}: no prefix sums to 5, so that the optimum of 2 takes states that look worse."""
+    trace = two_partition((2, 4, 3, 1))
+    machine = replace(SHARED, link_bytes_per_us=5)
+    idle = [
+        get_planner(spec).plan(trace, 10, machine).notes["idle_us"]
+        for spec in ("dynprog", "dynprog:most_states=1")
+    ]
+    assert idle[0] == 0 < idle[1]
+    with pytest.raises(ConfigError, match="most_states=0"):
+        get_planner("dynprog:most_states=0")
 
 
 def two_partition(values: tuple[int, ...]) -> Trace:
