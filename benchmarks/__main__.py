@@ -1,9 +1,9 @@
 """`make bench`: every benchmark, or the named ones, each in a process of its own.
 
-In: names out of steps, ops, conv, prediction, overhead, scale, alloc; none: all. Out: what they
-print, and with `--json` one file of all results; status 1 if one fails. A target that is missed is
-said in its table and in the closing lines, but is no failure: a busy machine misses some. Read
-next: `README.md`, `common.py`.
+In: names out of steps, ops, conv, prediction, planners, overhead, scale, alloc; none: all. Out:
+what they print, and with `--json` one file of all results; status 1 if one fails. A target that is
+missed is said in its table and in the closing lines, but is no failure: a busy machine misses some.
+Read next: `README.md`, `common.py`.
 
     python -m benchmarks [NAME ...] [--json FILE] [--quick]
 """
@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 #: Ours; those of kernels are commands with options of their own.
-NAMES = ("steps", "ops", "conv", "prediction", "overhead", "scale", "alloc")
+NAMES = ("steps", "ops", "conv", "prediction", "planners", "overhead", "scale", "alloc")
 KERNELS = ("ops", "conv")
 NEEDS_TORCH = KERNELS
 QUICK_ROUNDS = "3"

@@ -9,12 +9,15 @@ the model gets wrong. The promise is 15 %.
 
     python -m benchmarks prediction [--quick] [--json FILE]
     python -m benchmarks.bench_prediction --networks lenet:64 --steps 15
+
+`bench_planners.py` measures every planner in the same way.
 """
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from statistics import median
 
@@ -41,7 +44,7 @@ class Row:
     Args:
         predicted_us: by the calibration.
         current_us: predicted with the call times of the in-core steps beside.
-        measured_us: median.
+        measured_us, in_core_us: medians of this step and of the in-core ones beside it.
         bytes_moved: a step, both directions.
     """
 
@@ -53,6 +56,7 @@ class Row:
     predicted_us: float
     current_us: float
     measured_us: float
+    in_core_us: float
     bytes_moved: int
 
     @property
@@ -62,6 +66,11 @@ class Row:
     @property
     def current_error(self) -> float:
         return self.current_us / self.measured_us - 1
+
+    @property
+    def overhead(self) -> float:
+        """Over in-core, as measured."""
+        return self.measured_us / self.in_core_us - 1
 
 
 def make_trainer(network: str, threads: int, machine, *, budget=None, planner="auto", link=None):
@@ -75,30 +84,73 @@ def make_trainer(network: str, threads: int, machine, *, budget=None, planner="a
     )  # fmt: skip
 
 
+def random_batch(network: str, batch: int) -> tuple[np.ndarray, np.ndarray]:
+    """Images of 32 x 32 pixels and labels: one for each image, or for each pixel."""
+    images = np.random.default_rng(0).standard_normal((batch, 3, 32, 32), np.float32)
+    per_pixel = oc.models.MODELS[network].target == "pixels"
+    shape = (batch, 32, 32) if per_pixel else (batch,)
+    return images, np.resize(np.arange(10), shape)
+
+
+@dataclass(frozen=True)
+class Bench:
+    """An in-core trainer that has been calibrated with, for others to be measured beside.
+
+    Args:
+        network, batch: what is trained.
+        in_core: its trainer.
+        machine: as it was calibrated.
+        steps: measured of each.
+        threads: of the kernels.
+    """
+
+    network: str
+    batch: int
+    in_core: oc.Trainer
+    machine: oc.Machine
+    steps: int
+    threads: int
+
+    def measure(self, budget: str | None, planner: str, link: float | None) -> Row:
+        """Predicts one configuration, then runs it.
+
+        Raises:
+            Infeasible: the planner has no plan for it.
+        """
+        linked = self.machine if link is None else with_link(self.machine, link)
+        images, labels = random_batch(self.network, self.batch)
+        options = {"budget": budget, "planner": planner, "link": link}
+        with make_trainer(self.network, self.threads, linked, **options) as trainer:
+            plan = trainer.prepare(images.shape).plan
+            trainers = [self.in_core, trainer]
+            beside, lines = measure_steps(trainers, images, labels, self.steps)
+        profile = profile_of_steps(beside, self.in_core.plan.trace)
+        issue_us = issue_us_of(beside, self.in_core.plan)
+        moment = replace(linked, profile=profile, issue_us=issue_us)
+        current = oc.simulate(plan.schedule, plan.trace, moment)
+        predicted = oc.simulate(plan.schedule, plan.trace, linked)
+        return Row(
+            self.network, self.batch, budget or "in-core", planner, link, predicted.makespan_us,
+            current.makespan_us, median(line.makespan_us for line in lines),
+            median(line.makespan_us for line in beside), predicted.bytes_out + predicted.bytes_in,
+        )  # fmt: skip
+
+
+@contextmanager
+def calibrated(network: str, batch: int, steps: int, threads: int) -> Iterator[Bench]:
+    """A bench for one network; calibrates."""
+    with make_trainer(network, threads, "cpu-generic") as in_core:
+        machine = calibrate(in_core, *random_batch(network, batch), "calibrated", steps)
+        yield Bench(network, batch, in_core, machine, steps, threads)
+
+
 def rows_of(network: str, batch: int, steps: int, threads: int) -> Iterator[tuple[oc.Machine, Row]]:
     """All configurations of one network, each with the calibration."""
-    images = np.random.default_rng(0).standard_normal((batch, 3, 32, 32), np.float32)
-    labels = np.arange(batch) % 10
     cases = [(None, "auto", None)]
     cases += [(b, p, link) for b in BUDGETS for p in PLANNERS for link in LINKS]
-    with make_trainer(network, threads, "cpu-generic") as in_core:
-        machine = calibrate(in_core, images, labels, "calibrated", steps)
+    with calibrated(network, batch, steps, threads) as bench:
         for budget, planner, link in cases:
-            linked = machine if link is None else with_link(machine, link)
-            options = {"budget": budget, "planner": planner, "link": link}
-            with make_trainer(network, threads, linked, **options) as trainer:
-                beside, lines = measure_steps([in_core, trainer], images, labels, steps)
-                plan = trainer.plan
-            profile = profile_of_steps(beside, in_core.plan.trace)
-            issue_us = issue_us_of(beside, in_core.plan)
-            moment = replace(linked, profile=profile, issue_us=issue_us)
-            current = oc.simulate(plan.schedule, plan.trace, moment)
-            predicted = oc.simulate(plan.schedule, plan.trace, linked)
-            yield machine, Row(
-                network, batch, budget or "in-core", planner, link, predicted.makespan_us,
-                current.makespan_us, median(line.makespan_us for line in lines),
-                predicted.bytes_out + predicted.bytes_in,
-            )  # fmt: skip
+            yield bench.machine, bench.measure(budget, planner, link)
 
 
 def cells(row: Row) -> list[str]:
