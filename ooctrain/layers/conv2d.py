@@ -18,11 +18,12 @@ import numpy as np
 
 from ooctrain.layers.base import Op, Spec, Window, require, require_float
 from ooctrain.layers.kernels.conv_shape import ConvShape
+from ooctrain.layers.kernels.cuda import conv_plan as cuda_plan
 
 Pair = tuple[int, int]
 Sides = tuple[int, int, int, int]
 #: What convolutions can be asked for on a GPU; the first is the usual one.
-CUDA_ALGORITHMS = ("implicit_gemm", "tf32", "tiled", "naive")
+CUDA_ALGORITHMS = cuda_plan.ALGORITHMS
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +147,7 @@ class Conv2d(Op):
 
     def cuda_workspace_bytes(self, ins, outs):
         shape = self.geometry.conv_shape(ins[0].shape, ins[1].shape)
-        return _cuda_workspace_bytes(shape, self.algorithm, "forward")
+        return cuda_plan.workspace_bytes(shape, self.algorithm, "forward")
 
     def flops(self, ins, outs):
         return self.geometry.conv_shape(ins[0].shape, ins[1].shape).flops
@@ -205,7 +206,7 @@ class Conv2dGradInput(Op):
 
     def cuda_workspace_bytes(self, ins, outs):
         shape = self.geometry.conv_shape(outs[0].shape, ins[1].shape)
-        return _cuda_workspace_bytes(shape, self.algorithm, "grad_input")
+        return cuda_plan.workspace_bytes(shape, self.algorithm, "grad_input")
 
     def flops(self, ins, outs):
         return self.geometry.conv_shape(outs[0].shape, ins[1].shape).flops
@@ -261,7 +262,7 @@ class Conv2dGradWeight(Op):
 
     def cuda_workspace_bytes(self, ins, outs):
         shape = self.geometry.conv_shape(ins[0].shape, outs[0].shape)
-        return _cuda_workspace_bytes(shape, self.algorithm, "grad_weight")
+        return cuda_plan.workspace_bytes(shape, self.algorithm, "grad_weight")
 
     def flops(self, ins, outs):
         return self.geometry.conv_shape(ins[0].shape, outs[0].shape).flops
@@ -313,10 +314,10 @@ class ChannelSum(Op):
 def choose_algorithm(shape: ConvShape, requested: str) -> str:
     """The algorithm for a shape: as requested where it can be, else by the rules of `conv_plan`.
 
-    A GPU's are taken as they are: each of its kernels serves every shape.
+    The name tells the device: no algorithm of a GPU is called as one of the cpu device.
     """
     if requested in CUDA_ALGORITHMS:
-        return requested
+        return cuda_plan.choose_algorithm(shape, requested)
     from ooctrain.layers.kernels.cpu import conv_plan
 
     return conv_plan.choose_algorithm(shape, requested)
@@ -362,12 +363,6 @@ def _workspace_bytes(shape: ConvShape, algorithm: str, part: str, threads: int) 
     from ooctrain.layers.kernels.cpu import conv_plan
 
     return conv_plan.workspace_bytes(shape, algorithm, part, threads)
-
-
-def _cuda_workspace_bytes(shape: ConvShape, algorithm: str, part: str) -> int:
-    from ooctrain.layers.kernels.cuda import conv_plan
-
-    return conv_plan.workspace_bytes(shape, algorithm, part)
 
 
 def _require_output(shape: ConvShape, dy: Spec) -> None:

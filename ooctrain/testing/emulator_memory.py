@@ -13,7 +13,6 @@ from __future__ import annotations
 import operator
 
 import numpy as np
-from numba import njit
 from numba.core import cgutils, types
 from numba.extending import (
     intrinsic,
@@ -22,6 +21,8 @@ from numba.extending import (
     overload,
     register_model,
 )
+
+from ooctrain.layers.kernels.cpu.jit import inner
 
 WARP = 32
 # Columns of the log of one word.
@@ -76,14 +77,14 @@ def shared_of(typing_context, words, log, clock, number, thread):
     return kind(words, log, clock, types.int64, types.int64), codegen
 
 
-@njit
+@inner
 def check_index(shared, index):
     """Faults unless there is such a word."""
     if index < 0 or index >= shared.words.size:
         raise Fault("index outside of shared memory", shared.number, index, shared.thread, SEVERAL)
 
 
-@njit
+@inner
 def _unordered(shared, other, interval, warp_interval):
     """Whether an access of `other` has no barrier between it and this thread's next access."""
     if interval != shared.clock[0] or other == shared.thread:
@@ -94,7 +95,7 @@ def _unordered(shared, other, interval, warp_interval):
     return not (same_warp and warp_interval < shared.clock[1 + warp])
 
 
-@njit
+@inner
 def note_read(shared, index):
     """Checks and logs a read of a word."""
     check_index(shared, index)
@@ -115,7 +116,7 @@ def note_read(shared, index):
     word[READ], word[READ_IN_WARP] = shared.clock[0], shared.clock[1 + warp]
 
 
-@njit
+@inner
 def note_write(shared, index):
     """Checks and logs a write of a word."""
     check_index(shared, index)
@@ -174,7 +175,7 @@ class SharedArray:
         self.log[:, PENDING] = 0
 
 
-@njit
+@inner
 def local_array(size, dtype):
     """A thread's own array, full of NaN (or -1), since hardware clears nothing."""
     array = np.empty(size, dtype)

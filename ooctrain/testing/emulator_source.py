@@ -22,8 +22,8 @@ import numpy as np
 from numba.core import types
 
 from ooctrain.errors import ConfigError
-from ooctrain.layers.kernels.cuda.intrinsics import TWINS
 from ooctrain.layers.kernels.cuda.shim import Kernel
+from ooctrain.layers.kernels.cuda.twins import TWINS
 from ooctrain.testing.emulator_warp import EXCHANGES, SHUFFLES
 
 #: a yielded number is `site * 4 + kind`; sites tell barriers of one kernel apart
@@ -41,20 +41,25 @@ _PLACE = ("_thread", "_bx", "_by", "_bz", "_gx", "_gy", "_gz", "_threads")
 _HEAD = """\
 import numpy as _np
 from numba import njit as _njit, int32 as _int32
+from functools import partial as _partial
 from ooctrain.testing import emulator_memory as _memory, emulator_warp as _warp
 from ooctrain.testing.emulator_memory import local_array as _local_array, shared_of as _shared_of
+_as_on_gpu = {"boundscheck": True, "error_model": "numpy", "no_cfunc_wrapper": True}
+_inner = _njit(no_cpython_wrapper=True, **_as_on_gpu)
+_outer = _partial(_njit, cache=True, **_as_on_gpu)
 """
 
+# Names with an underscore: a kernel's own parameters may be called `block` or `thread`.
 _RUN = """
-@_njit("void({types})", boundscheck=True, cache=True)
+@_outer("void({types})")
 def run(_order, _gx, _gy, _gz, _threads, {names}):
-    blocks = _gx * _gy * _gz
-    for b in range(blocks):
-        block = b if _order > 0 else blocks - 1 - b
-        bx, by, bz = block % _gx, block // _gx % _gy, block // (_gx * _gy)
-        for t in range(_threads):
-            thread = t if _order > 0 else _threads - 1 - t
-            {name}(thread, bx, by, bz, _gx, _gy, _gz, _threads, {names})
+    _blocks = _gx * _gy * _gz
+    for _b in range(_blocks):
+        _block = _b if _order > 0 else _blocks - 1 - _b
+        _bx, _by, _bz = _block % _gx, _block // _gx % _gy, _block // (_gx * _gy)
+        for _t in range(_threads):
+            _thread = _t if _order > 0 else _threads - 1 - _t
+            {name}(_thread, _bx, _by, _bz, _gx, _gy, _gz, _threads, {names})
 """
 
 
@@ -86,10 +91,10 @@ def translate(kernel: Kernel) -> Module:
         head = f"{', '.join(_PLACE)}, _exchange, _clock{extra}, {parameters}"
         kinds = f"({'i8, ' * len(_PLACE)}f8[:, :, ::1], i8[::1]{extra_types}, {argument_types})"
         body = ["_turn = 0", *function.lines, f"yield {BARRIER}"]
-        text = _definition("start", head, body, f'@_njit("{kinds}", boundscheck=True, cache=True)')
+        text = _definition("start", head, body, f'@_outer("{kinds}")')
         return Module(writer.text() + text, True, shared)
     head = f"{', '.join(_PLACE)}, {parameters}"
-    text = _definition("_body", head, function.lines, "@_njit(boundscheck=True)")
+    text = _definition("_body", head, function.lines, "@_inner")
     run = _RUN.format(types="i8, " * 5 + argument_types, names=parameters, name="_body")
     return Module(writer.text() + text + run, False, shared)
 
@@ -140,7 +145,7 @@ class _Writer:
         inner = _translate_function(function, self)
         if inner.sites or inner.shared:
             raise ConfigError(f"a barrier or shared array inside the device function {name}")
-        decorator = "@_njit(boundscheck=True)"
+        decorator = "@_inner"
         return _definition(name, ", ".join(inner.parameters), inner.lines, decorator)
 
 

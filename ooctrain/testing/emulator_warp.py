@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from types import MappingProxyType
 
-from numba import njit
 from numba.core import types
 from numba.extending import overload
+
+from ooctrain.layers.kernels.cpu.jit import inner
 
 WARP = 32
 #: values that a lane may publish at once
@@ -29,7 +30,7 @@ def _same_type(like, value):
     return lambda like, value: cast(value)
 
 
-@njit
+@inner
 def publish_value(table, turn, thread, mask, value, lane):
     """Offers one value."""
     table[turn, thread, 0] = value
@@ -38,26 +39,26 @@ def publish_value(table, turn, thread, mask, value, lane):
 publish_shfl = publish_up = publish_down = publish_xor = publish_value
 
 
-@njit
+@inner
 def collect_shfl(table, turn, thread, mask, value, lane):
     """cuda.shfl_sync: the value of lane `lane`."""
     return same_type(value, table[turn, thread - thread % WARP + lane % WARP, 0])
 
 
-@njit
+@inner
 def collect_xor(table, turn, thread, mask, value, lane):
     """cuda.shfl_xor_sync: the value of this lane's partner."""
     return same_type(value, table[turn, thread ^ lane, 0])
 
 
-@njit
+@inner
 def collect_down(table, turn, thread, mask, value, delta):
     """cuda.shfl_down_sync: the value of the lane `delta` further; its own beyond the warp."""
     inside = thread % WARP + delta < WARP
     return same_type(value, table[turn, thread + delta if inside else thread, 0])
 
 
-@njit
+@inner
 def collect_up(table, turn, thread, mask, value, delta):
     """cuda.shfl_up_sync: the value of the lane `delta` before; its own beyond the warp."""
     inside = thread % WARP >= delta

@@ -60,9 +60,10 @@ class PtxFacts:
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What the assembler gave a kernel: registers of a thread, shared and spilled bytes."""
+    """What the assembler gave a kernel: registers and stack of a thread, shared memory, spills."""
 
     registers: int
+    stack_bytes: int
     shared_bytes: int
     spill_bytes: int
 
@@ -104,6 +105,7 @@ def assemble(facts: PtxFacts) -> Resources:
     spills = re.findall(r"(\d+) bytes spill", done.stderr)
     return Resources(
         registers=_number(r"Used (\d+) registers", done.stderr),
+        stack_bytes=_number(r"(\d+) bytes stack frame", done.stderr),
         shared_bytes=_number(r"(\d+) bytes smem", done.stderr),
         spill_bytes=sum(map(int, spills)),
     )

@@ -19,7 +19,12 @@ from ooctrain.errors import ConfigError
 from ooctrain.layers.kernels.conv_shape import ConvShape
 from ooctrain.layers.kernels.cuda.launcher import Launcher
 
-_MODULES = MappingProxyType({"naive": "conv_naive"})
+_MODULES = MappingProxyType({
+    "naive": "conv_naive",
+    "tiled": "conv_naive",
+    "implicit_gemm": "conv_gemm",
+    "tf32": "conv_gemm",
+})  # fmt: skip
 
 
 @cache

@@ -68,8 +68,10 @@ def _grad_weight(x, dy, partials, source, taps, pixels, filters_per_group):
         tap_row, tap_column, channel = tap_of(position, taps)
         channel = int32(channel + k // filters_per_group * taps[8])
         first = int64(cuda.blockIdx.y) * per_split
+        end = int64(first + per_split)
+        end = end if end < total_pixels else int64(total_pixels)
         total = ZERO
-        for p in range(first, min(first + per_split, int64(total_pixels))):
+        for p in range(first, end):
             place = source_place(uint32(p), rows, columns, source)
             offset = source_offset(place, tap_row, tap_column, channel, source)
             if offset >= 0:

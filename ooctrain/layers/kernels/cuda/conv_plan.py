@@ -19,7 +19,7 @@ from ooctrain.layers.kernels.conv_shape import ConvShape
 
 Algorithm = Literal["implicit_gemm", "tf32", "tiled", "naive"]
 #: what can be asked for; no name is that of an algorithm of the cpu device
-ALGORITHMS: tuple[Algorithm, ...] = ("naive",)
+ALGORITHMS: tuple[Algorithm, ...] = ("implicit_gemm", "tf32", "tiled", "naive")
 FLOAT_BYTES = 4
 #: Kernels count pixels and weights of one call in 31 bits; addresses have 64.
 MOST_COUNTED = 2**31 - 1
@@ -111,16 +111,10 @@ class Pixels(NamedTuple):
     per_split: int
 
 
-def default_algorithm(*, allow_tf32: bool) -> Algorithm:
-    """What "auto" asks for on a GPU."""
-    return "naive"
-
-
 def choose_algorithm(shape: ConvShape, requested: str) -> Algorithm:
     """The algorithm for a shape: as requested where it applies.
 
-    Groups of few channels are left to "naive", one thread for each result; "tf32" needs channels in
-    fours, since its copies move 16 bytes.
+    Groups of few channels are left to "naive", one thread for each result.
 
     Raises:
         ConfigError: an unknown name.
@@ -134,8 +128,6 @@ def choose_algorithm(shape: ConvShape, requested: str) -> Algorithm:
     _require_countable(shape)
     if shape.groups > 1 and min(shape.cg, shape.kg) < FEW_CHANNELS:
         return "naive"
-    if requested == "tf32" and (shape.cg % 4 or shape.kg % 4):
-        return "implicit_gemm"
     return requested  # type: ignore[return-value]
 
 

@@ -9,8 +9,6 @@ elements. Source: PTX ISA, "ld" and "st". Read next: `elementwise.py`, `conv_gem
 
 from __future__ import annotations
 
-from types import MappingProxyType
-
 from llvmlite import ir
 from numba import float32, float64, njit
 from numba.core import types
@@ -89,7 +87,3 @@ def st4_twin(array, offset, values):
 def fma_twin(x, y, z):
     """What `fma` means: the product is exact in float64."""
     return float32(float64(x) * float64(y) + float64(z))
-
-
-#: for each intrinsic the function that replaces it on the CPU
-TWINS = MappingProxyType({fma: fma_twin, ld4: ld4_twin, st4: st4_twin})

@@ -1,0 +1,151 @@
+"""How the products of `conv_gemm.py` get their factors and put their results, in fours.
+
+In: places and terms. Out: tuples of four float32, zero where there is nothing. The one idea: with
+channels in fours, four terms of a sum lie side by side and are one 128-bit load; with any other
+number (the three colours of an image) each term may belong to another tap and is looked up by
+itself. The rest of a kernel is the same for both. A `line` is what a thread fetches for: (place of
+its pixel, whether there is one, first channel, its output channel, whether there is one). Read
+next: `conv_gemm.py`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ooctrain.layers.kernels.cuda.conv_address import (
+    filter_offset,
+    source_offset,
+    source_place,
+    tap_of,
+)
+from ooctrain.layers.kernels.cuda.intrinsics import ld4, st4
+from ooctrain.layers.kernels.cuda.shim import device, int32, int64, uint32
+
+ZERO = np.float32(0)
+
+
+@device
+def fetch_quads(x, w, line, term, source, taps):
+    """Four terms of a pixel and of an output channel from `term`, in one load each."""
+    place, has_pixel, first_channel, output, has_output = line
+    a, b = (ZERO, ZERO, ZERO, ZERO), (ZERO, ZERO, ZERO, ZERO)
+    if term < uint32(taps[0] * taps[8]):
+        tap_row, tap_column, channel = tap_of(term, taps)
+        offset = source_offset(place, tap_row, tap_column, int32(first_channel + channel), source)
+        if has_pixel and offset >= 0:
+            a = ld4(x, offset)
+        if has_output:
+            b = ld4(w, filter_offset(output, tap_row, tap_column, channel, taps))
+    return a, b
+
+
+@device
+def _fetch_single(x, w, line, term, source, taps):
+    place, has_pixel, first_channel, output, has_output = line
+    a, b = ZERO, ZERO
+    if term < uint32(taps[0] * taps[8]):
+        tap_row, tap_column, channel = tap_of(term, taps)
+        offset = source_offset(place, tap_row, tap_column, int32(first_channel + channel), source)
+        if has_pixel and offset >= 0:
+            a = x[offset]
+        if has_output:
+            b = w[filter_offset(output, tap_row, tap_column, channel, taps)]
+    return a, b
+
+
+@device
+def fetch_singles(x, w, line, term, source, taps):
+    """The same for any number of channels: each term by itself."""
+    a0, b0 = _fetch_single(x, w, line, term, source, taps)
+    a1, b1 = _fetch_single(x, w, line, uint32(term + uint32(1)), source, taps)
+    a2, b2 = _fetch_single(x, w, line, uint32(term + uint32(2)), source, taps)
+    a3, b3 = _fetch_single(x, w, line, uint32(term + uint32(3)), source, taps)
+    return (a0, a1, a2, a3), (b0, b1, b2, b3)
+
+
+@device
+def fetch_pixel_quads(x, dy, pixel, end, image, channel, term, filters, source, taps):
+    """Four terms and four filters of one output pixel, in one load each.
+
+    `filters` is (filters of dy, the first one, how many there are from there on).
+    """
+    a, b = (ZERO, ZERO, ZERO, ZERO), (ZERO, ZERO, ZERO, ZERO)
+    if pixel < end:
+        if term < taps[0] * taps[8]:
+            place = source_place(pixel, image[0], image[1], source)
+            tap_row, tap_column, inner = tap_of(uint32(term), taps)
+            offset = source_offset(place, tap_row, tap_column, int32(channel + inner), source)
+            if offset >= 0:
+                a = ld4(x, offset)
+        if filters[2] > 0:
+            b = ld4(dy, int64(pixel) * filters[0] + filters[1])
+    return a, b
+
+
+@device
+def _term_of_pixel(x, place, channel, term, source, taps):
+    if term < taps[0] * taps[8]:
+        tap_row, tap_column, inner = tap_of(uint32(term), taps)
+        offset = source_offset(place, tap_row, tap_column, int32(channel + inner), source)
+        if offset >= 0:
+            return x[offset]
+    return ZERO
+
+
+@device
+def fetch_pixel_singles(x, dy, pixel, end, image, channel, term, filters, source, taps):
+    """The same for any number of channels and filters."""
+    a, b = (ZERO, ZERO, ZERO, ZERO), (ZERO, ZERO, ZERO, ZERO)
+    if pixel < end:
+        place = source_place(pixel, image[0], image[1], source)
+        a = (
+            _term_of_pixel(x, place, channel, term, source, taps),
+            _term_of_pixel(x, place, channel, term + 1, source, taps),
+            _term_of_pixel(x, place, channel, term + 2, source, taps),
+            _term_of_pixel(x, place, channel, term + 3, source, taps),
+        )
+        b = load_upto(dy, int64(pixel) * filters[0] + filters[1], filters[2])
+    return a, b
+
+
+@device
+def store_column(tile, at, stride, values):
+    """tile[at + lane * stride] = values[lane]: four terms of one line become a column."""
+    tile[at] = values[0]
+    tile[uint32(at + stride)] = values[1]
+    tile[uint32(at + uint32(stride * uint32(2)))] = values[2]
+    tile[uint32(at + uint32(stride * uint32(3)))] = values[3]
+
+
+@device
+def load_upto(x, offset, count):
+    """x[offset : offset + 4], zeros from `count` on."""
+    return (
+        x[offset] if count > 0 else ZERO,
+        x[offset + 1] if count > 1 else ZERO,
+        x[offset + 2] if count > 2 else ZERO,
+        x[offset + 3] if count > 3 else ZERO,
+    )
+
+
+@device
+def store_upto(y, offset, values, count, in_fours):
+    """y[offset : offset + count] = values, up to four; in one store if all offsets allow it."""
+    if in_fours:
+        if count > 0:
+            st4(y, offset, values)
+    else:
+        if count > 0:
+            y[offset] = values[0]
+        if count > 1:
+            y[offset + 1] = values[1]
+        if count > 2:
+            y[offset + 2] = values[2]
+        if count > 3:
+            y[offset + 3] = values[3]
+
+
+@device
+def plus(a, b):
+    """The sum of two quads."""
+    return a[0] + b[0], a[1] + b[1], a[2] + b[2], a[3] + b[3]

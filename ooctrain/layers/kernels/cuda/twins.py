@@ -1,0 +1,20 @@
+"""For each intrinsic the function that stands in for it where there is no GPU.
+
+In: nothing. Out: `TWINS`. The one idea: the emulator knows an intrinsic by identity, wherever a
+kernel got it from. Read next: `intrinsics.py`, `tile_product.py`.
+"""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+
+from ooctrain.layers.kernels.cuda import intrinsics, tile_product
+
+TWINS = MappingProxyType({
+    intrinsics.fma: intrinsics.fma_twin,
+    intrinsics.fma: intrinsics.fma_twin,
+    intrinsics.ld4: intrinsics.ld4_twin,
+    intrinsics.st4: intrinsics.st4_twin,
+    tile_product.product_128: tile_product.product_128_twin,
+    tile_product.product_64: tile_product.product_64_twin,
+})  # fmt: skip
