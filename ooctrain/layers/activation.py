@@ -36,6 +36,11 @@ class Tanh(Op):
 
         activations.tanh(pool, ins[0], outs[0])
 
+    def cuda(self, launcher, ins, outs, workspace, scalars):
+        from ooctrain.layers.kernels.cuda import activations
+
+        activations.tanh(launcher, ins[0], outs[0])
+
     def vjp(self, tape, ins, outs, grads):
         return tape.call(TanhGrad(), (grads[0], outs[0]), of=ins)
 
@@ -68,6 +73,11 @@ class TanhGrad(Op):
 
         activations.tanh_grad(pool, *ins, outs[0])
 
+    def cuda(self, launcher, ins, outs, workspace, scalars):
+        from ooctrain.layers.kernels.cuda import activations
+
+        activations.tanh_grad(launcher, *ins, outs[0])
+
     def reusable(self):
         return {0: 0}
 
@@ -94,6 +104,11 @@ class Sigmoid(Op):
         from ooctrain.layers.kernels.cpu import activations
 
         activations.sigmoid(pool, ins[0], outs[0])
+
+    def cuda(self, launcher, ins, outs, workspace, scalars):
+        from ooctrain.layers.kernels.cuda import activations
+
+        activations.sigmoid(launcher, ins[0], outs[0])
 
     def vjp(self, tape, ins, outs, grads):
         return tape.call(SigmoidGrad(), (grads[0], outs[0]), of=ins)
@@ -126,6 +141,11 @@ class SigmoidGrad(Op):
         from ooctrain.layers.kernels.cpu import activations
 
         activations.sigmoid_grad(pool, *ins, outs[0])
+
+    def cuda(self, launcher, ins, outs, workspace, scalars):
+        from ooctrain.layers.kernels.cuda import activations
+
+        activations.sigmoid_grad(launcher, *ins, outs[0])
 
     def reusable(self):
         return {0: 0}

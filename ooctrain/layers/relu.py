@@ -35,6 +35,11 @@ class ReLU(Op):
 
         elementwise.relu(pool, ins[0], outs[0])
 
+    def cuda(self, launcher, ins, outs, workspace, scalars):
+        from ooctrain.layers.kernels.cuda import elementwise
+
+        elementwise.relu(launcher, ins[0], outs[0])
+
     def vjp(self, tape, ins, outs, grads):
         return tape.call(ReLUGrad(), (grads[0], outs[0]), of=ins)
 
@@ -63,6 +68,11 @@ class ReLUGrad(Op):
         from ooctrain.layers.kernels.cpu import elementwise
 
         elementwise.relu_grad(pool, *ins, outs[0])
+
+    def cuda(self, launcher, ins, outs, workspace, scalars):
+        from ooctrain.layers.kernels.cuda import elementwise
+
+        elementwise.relu_grad(launcher, *ins, outs[0])
 
     def reusable(self):
         return {0: 0}
@@ -93,6 +103,11 @@ class LeakyReLU(Op):
 
         activations.leaky_relu(pool, ins[0], outs[0], self.slope)
 
+    def cuda(self, launcher, ins, outs, workspace, scalars):
+        from ooctrain.layers.kernels.cuda import activations
+
+        activations.leaky_relu(launcher, ins[0], outs[0], self.slope)
+
     def vjp(self, tape, ins, outs, grads):
         return tape.call(LeakyReLUGrad(self.slope), (grads[0], outs[0]), of=ins)
 
@@ -122,6 +137,11 @@ class LeakyReLUGrad(Op):
         from ooctrain.layers.kernels.cpu import activations
 
         activations.leaky_relu_grad(pool, *ins, outs[0], self.slope)
+
+    def cuda(self, launcher, ins, outs, workspace, scalars):
+        from ooctrain.layers.kernels.cuda import activations
+
+        activations.leaky_relu_grad(launcher, *ins, outs[0], self.slope)
 
     def reusable(self):
         return {0: 0}

@@ -1,0 +1,91 @@
+"""Leaky ReLU, tanh and sigmoid, and their gradients, which read the output alone.
+
+In and out: as in `elementwise.py`. The one idea: the hardware has a fast exponential and libdevice
+a tanh, both right to about two units in the last place, so each kernel is the formula itself, at
+the speed of memory. Read next: `dropout.py`.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from ooctrain.layers.kernels.cuda.intrinsics import fma
+from ooctrain.layers.kernels.cuda.launcher import Launcher
+from ooctrain.layers.kernels.cuda.pointwise import apply, binary, unary
+from ooctrain.layers.kernels.cuda.shim import device
+
+Array = Any
+ZERO, ONE = np.float32(0), np.float32(1)
+
+
+@device
+def leaky_by(dy, y, slope):
+    """dy where y > 0, else slope * dy."""
+    return dy if y > ZERO else slope * dy
+
+
+@device
+def hyperbolic_tangent(x, parameter):
+    """tanh(x)."""
+    return math.tanh(x)
+
+
+@device
+def tanh_slope(dy, y, parameter):
+    """dy * (1 - y^2)."""
+    return dy * fma(-y, y, ONE)
+
+
+@device
+def logistic(x, parameter):
+    """1 / (1 + exp(-x)); where exp(-x) overflows, 1 / infinity is the 0 that it should be."""
+    return ONE / (ONE + math.exp(-x))
+
+
+@device
+def logistic_slope(dy, y, parameter):
+    """dy * y * (1 - y)."""
+    return dy * (y * (ONE - y))
+
+
+_leaky = binary(leaky_by)
+_tanh = unary(hyperbolic_tangent)
+_tanh_grad = binary(tanh_slope)
+_sigmoid = unary(logistic)
+_sigmoid_grad = binary(logistic_slope)
+
+
+def leaky_relu(launcher: Launcher, x: Array, y: Array, slope: float) -> None:
+    """y = x where x > 0, else slope * x. `y` may be `x`."""
+    leaky_relu_grad(launcher, x, x, y, slope)
+
+
+def leaky_relu_grad(launcher: Launcher, dy: Array, y: Array, dx: Array, slope: float) -> None:
+    """dx = dy where y > 0, else slope * dy.
+
+    y is the input of the forward kernel or, for slope > 0, its output. `dx` may be `dy` or `y`.
+    """
+    apply(launcher, _leaky, dy, y, dx, parameter=slope)
+
+
+def tanh(launcher: Launcher, x: Array, y: Array) -> None:
+    """y = tanh(x). `y` may be `x`."""
+    apply(launcher, _tanh, x, y)
+
+
+def tanh_grad(launcher: Launcher, dy: Array, y: Array, dx: Array) -> None:
+    """dx = dy * (1 - y^2), with y the output of tanh. `dx` may be `dy`."""
+    apply(launcher, _tanh_grad, dy, y, dx)
+
+
+def sigmoid(launcher: Launcher, x: Array, y: Array) -> None:
+    """y = 1 / (1 + exp(-x)). `y` may be `x`."""
+    apply(launcher, _sigmoid, x, y)
+
+
+def sigmoid_grad(launcher: Launcher, dy: Array, y: Array, dx: Array) -> None:
+    """dx = dy * y * (1 - y), with y the output of the sigmoid. `dx` may be `dy`."""
+    apply(launcher, _sigmoid_grad, dy, y, dx)

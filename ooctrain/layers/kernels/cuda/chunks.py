@@ -1,0 +1,93 @@
+"""How the work of a CUDA kernel is cut into blocks: by shapes alone.
+
+In: extents. Out: how many blocks, and which part each takes. The one idea: the borders of the parts
+are part of the definition of a reduction (each has its own partial result, combined in a fixed
+order), so they must not depend on the GPU; then every GPU, and the emulator, gives the same order
+of sums. Scratch follows from them and is known when the step is traced: no Numba here. Read next:
+`quads.py`, which says how a block walks over its part, and `batch_norm.py`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+FLOAT_BYTES = 4
+THREADS = 256
+#: Elements of one 128-bit load.
+QUAD = 4
+#: Distance of the two quads of one thread: with two loads under way in each of the 2048 threads of
+#: a multiprocessor, 64 KiB are in flight there; about half of that hides the latency of an H200.
+STRIDE = THREADS * QUAD
+#: Elements that a block of a pointwise kernel takes.
+TILE = 2 * STRIDE
+
+#: Rows that a thread of a reduction over rows has under way at once.
+BATCH_ROWS = 8
+#: Batches of one thread are at most so many: the error of a sum grows with their number.
+MOST_BATCHES = 64
+#: A reduction makes about this many blocks where there is work for them: several to each of the
+#: multiprocessors of the largest GPUs.
+ENOUGH_BLOCKS = 1024
+#: Most channels side by side in a block: a warp reads 128 contiguous bytes.
+MOST_LANES = 32
+#: Channels side by side in a block that combines partial results.
+FINISH_LANES = 8
+
+
+def tiles(elements: int) -> int:
+    """Blocks of a pointwise kernel."""
+    return -(-elements // TILE)
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """How the sums over the rows of a (rows, channels) array are cut.
+
+    A block has `lanes` channels side by side and THREADS / lanes rows of threads; it takes
+    `rows_per_chunk` rows of one group of channels.
+
+    Args:
+        rows, channels: of the array.
+        lanes: a power of two, at most MOST_LANES.
+        rows_per_chunk: a multiple of what a block has under way at once.
+    """
+
+    rows: int
+    channels: int
+    lanes: int
+    rows_per_chunk: int
+
+    @property
+    def chunks(self) -> int:
+        """Partial results of each channel."""
+        return -(-self.rows // self.rows_per_chunk)
+
+    @property
+    def blocks(self) -> tuple[int, int]:
+        """Chunks of rows, groups of channels."""
+        return self.chunks, -(-self.channels // self.lanes)
+
+    @property
+    def finish_blocks(self) -> int:
+        """Blocks that combine the partial results."""
+        return -(-self.channels // FINISH_LANES)
+
+    @property
+    def partials(self) -> int:
+        """Elements of one partial result for each chunk and channel."""
+        return self.chunks * self.channels
+
+
+def columns(rows: int, channels: int) -> Columns:
+    """Cuts a (rows, channels) array for a reduction over its rows."""
+    lanes = min(MOST_LANES, 1 << max(channels - 1, 0).bit_length())
+    at_once = BATCH_ROWS * (THREADS // lanes)
+    groups = -(-channels // lanes)
+    wanted_chunks = max(1, ENOUGH_BLOCKS // groups)
+    batches = -(-rows // (at_once * wanted_chunks))
+    return Columns(rows, channels, lanes, at_once * max(1, min(batches, MOST_BATCHES)))
+
+
+def element_chunk(elements: int) -> int:
+    """Elements that a block of a reduction over all elements takes: whole tiles."""
+    return TILE * max(1, -(-elements // (TILE * ENOUGH_BLOCKS)))

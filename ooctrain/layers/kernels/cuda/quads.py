@@ -1,0 +1,76 @@
+"""Four neighbours at a time: where a thread works, guarded 128-bit access, values of channels.
+
+In: block and thread, a flat array, an element's index. Out: the indices of a thread's two quads,
+four values, a store. The one idea: every variable begins at a multiple of 64 bytes and quads at
+multiples of four elements, so a quad is one 128-bit access whatever the number of channels; only
+the last one of an array may be cut, and goes element by element. A kernel loads both quads before
+it uses either, so that two loads are under way. Indices are int64: an array may have more than
+2^31 elements. Read next: `pointwise.py`, then `batch_norm.py`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ooctrain.layers.kernels.cuda.chunks import QUAD, STRIDE, TILE
+from ooctrain.layers.kernels.cuda.intrinsics import ld4, st4
+from ooctrain.layers.kernels.cuda.shim import device, int64, uint32
+
+ZERO = np.float32(0)
+
+
+@device
+def first_quads(block, thread):
+    """Where the two quads of a thread begin, in a grid of `chunks.tiles` blocks."""
+    first = int64(block) * int64(TILE) + int64(thread) * int64(QUAD)
+    return first, first + int64(STRIDE)
+
+
+@device
+def element(x, i):
+    """x[i], or 0 beyond the end."""
+    return x[i] if i < x.size else ZERO
+
+
+@device
+def load_quad(x, i):
+    """x[i : i + 4], with zeros beyond the end; i is a multiple of 4."""
+    if i + QUAD <= x.size:
+        return ld4(x, i)
+    return element(x, i), element(x, i + 1), element(x, i + 2), ZERO
+
+
+@device
+def store_quad(y, i, values):
+    """y[i : i + 4] = values, as much as y holds; i is a multiple of 4."""
+    if i + QUAD <= y.size:
+        st4(y, i, values)
+    elif i < y.size:
+        y[i] = values[0]
+        if i + 1 < y.size:
+            y[i + 1] = values[1]
+        if i + 2 < y.size:
+            y[i + 2] = values[2]
+
+
+@device
+def sum_quad(a, b):
+    """a + b of four values."""
+    return a[0] + b[0], a[1] + b[1], a[2] + b[2], a[3] + b[3]
+
+
+@device
+def next_channel(c, channels):
+    """The channel of the following element."""
+    return uint32(c + 1) if uint32(c + 1) < channels else uint32(0)
+
+
+@device
+def load_channels(values, i, channels):
+    """Of a vector with one value per channel those that belong to the elements i to i + 3."""
+    first = uint32(i % int64(channels))
+    if channels % QUAD == 0:
+        return ld4(values, first)
+    second = next_channel(first, channels)
+    third = next_channel(second, channels)
+    return values[first], values[second], values[third], values[next_channel(third, channels)]
