@@ -1,9 +1,10 @@
 """What the executor itself costs: microseconds an instruction, and the share of a real step.
 
 In: nothing but this machine. Out: (1) a list of trivial calls, (2) the list of a real network whose
-kernels are switched off, on each allocator, (3) the time between calls of a real step. The one
-idea: what is left when no kernel works is the walk: claims, releases, waits, hand-over. The target
-is 50 us an instruction.
+kernels and copies are switched off, on each allocator, (3) what its copies alone add, (4) the time
+between calls of a real step. The one idea: what is left when no kernel works and no byte moves is
+the walk: claims, releases, waits, hand-over to the copy threads. The target is 50 us an
+instruction.
 
     python -m benchmarks overhead [--json FILE]
 """
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from statistics import median
 
 import numpy as np
@@ -55,23 +57,66 @@ def step_us(step: Callable[[], object], rounds: int) -> float:
     return median(times[2:])
 
 
-def walk_us(
-    trainer: oc.Trainer, x: np.ndarray, y: np.ndarray, rounds: int
-) -> tuple[float, float, int]:
-    """Everything but `launch`: (us of a step, us an instruction, mappings changed meanwhile)."""
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """A step without its kernels.
+
+    Args:
+        walk_us: of a step whose copies move nothing either.
+        copying_walk_us: of a step whose copies do move.
+        copies_us: the time of these copies, one after the other.
+        copied_bytes: what they moved.
+        changes: mappings changed meanwhile.
+    """
+
+    walk_us: float
+    copying_walk_us: float
+    copies_us: float
+    copied_bytes: int
+    changes: int
+
+
+class TimedCopies:
+    """Stands before one of a device's copies and adds up what it takes.
+
+    Args:
+        copy: (address, host offset, bytes); the last argument is the size.
+    """
+
+    def __init__(self, copy: Callable[[int, int, int], None]):
+        self.copy, self.seconds, self.size_bytes = copy, 0.0, 0
+
+    def __call__(self, address: int, host_offset: int, size_bytes: int) -> None:
+        started = time.perf_counter()
+        self.copy(address, host_offset, size_bytes)
+        self.seconds += time.perf_counter() - started
+        self.size_bytes += size_bytes
+
+
+def walk_of(trainer: oc.Trainer, x: np.ndarray, y: np.ndarray, rounds: int) -> Walk:
+    """Everything but `launch`, with copies and without."""
     trainer.step(x, y)
     prepared = trainer.prepared
     session = trainer._residence.session(  # the executor's own door is not meant for users
         prepared, trainer.settings, (prepared.plan.trace.outputs["loss"],)
     )
-    session.device.launch = lambda *_: None
     inputs = oc.prepare.input_values(prepared.plan.trace, x, y)
     scalars = {"lr": 1e-6, "step": 0, "seed": 0}
+    device = session.device
+    device.launch = lambda *_: None
+    copying_us = step_us(lambda: session.run_step(inputs, scalars), rounds)
+    device.copy_in, device.copy_out = TimedCopies(device.copy_in), TimedCopies(device.copy_out)
+    session.run_step(inputs, scalars)
+    copies = device.copy_in, device.copy_out
+    device.copy_in = device.copy_out = lambda *_: None
     before = session.allocator.stats()
-    whole_us = step_us(lambda: session.run_step(inputs, scalars), rounds)
+    walk_us = step_us(lambda: session.run_step(inputs, scalars), rounds)
     after = session.allocator.stats()
-    changes = after.maps + after.unmaps - before.maps - before.unmaps
-    return whole_us, whole_us / len(prepared.plan.schedule), changes
+    return Walk(
+        walk_us, copying_us, sum(c.seconds for c in copies) * 1e6,
+        sum(c.size_bytes for c in copies),
+        after.maps + after.unmaps - before.maps - before.unmaps,
+    )  # fmt: skip
 
 
 def main(arguments: Sequence[str] = (), *, quick: bool = False) -> dict:
@@ -94,24 +139,27 @@ def main(arguments: Sequence[str] = (), *, quick: bool = False) -> dict:
                 with make_trainer(build(), budget, allocator, options.threads) as trainer:
                     real_us = step_us(lambda t=trainer, x=x: t.step(x, labels), options.rounds)
                     line = trainer.timeline
-                    whole_us, each_us, changes = walk_us(trainer, x, labels, options.rounds)
+                    walk = walk_of(trainer, x, labels, options.rounds)
+                    instructions = len(trainer.plan.schedule)
                     results.append({
                         "list": name, "budget": budget or "in-core", "allocator": allocator,
-                        "instructions": len(trainer.plan.schedule), "step_us": real_us,
-                        "walk_us": whole_us, "instruction_us": each_us, "changes": changes,
+                        "instructions": instructions, "step_us": real_us,
+                        "instruction_us": walk.walk_us / instructions, **asdict(walk),
                         "idle_share": line.stall_us / line.makespan_us,
                     })  # fmt: skip
     rows = [
         [
             f"{r['list']}, {r['budget']}", r["allocator"], str(r["instructions"]),
             f"{r['instruction_us']:.1f}", f"{TARGET_US:.0f}", f"{r['walk_us'] / 1e3:.1f}",
-            f"{r['step_us'] / 1e3:.1f}", f"{100 * r['idle_share']:.0f} %", str(r["changes"]),
+            f"{r['copying_walk_us'] / 1e3:.1f}", f"{r['copied_bytes'] / 2**20:.0f}",
+            f"{r['copies_us'] / 1e3:.1f}", f"{r['step_us'] / 1e3:.1f}",
+            f"{100 * r['idle_share']:.0f} %", str(r["changes"]),
             verdict(r["instruction_us"] < TARGET_US),
         ]
         for r in results
     ]  # fmt: skip
-    header = ["list", "allocator", "instructions", "us each", "wanted", "walk ms", "step ms",
-              "no call runs", "mappings changed", ""]  # fmt: skip
+    header = ["list", "allocator", "instructions", "us each", "wanted", "walk ms", "with copies",
+              "of MiB", "they take", "step ms", "no call runs", "mappings changed", ""]  # fmt: skip
     print(table(header, rows))
     missed = [f"{r['list']} {r['budget']} {r['allocator']}" for r in results
               if r["instruction_us"] >= TARGET_US]  # fmt: skip
