@@ -189,25 +189,43 @@ def expand(t, choice, held):
                 left += 1
         revivals = left
 
+    still_open = np.zeros(lives, np.bool_)
+    for var in range(variables):
+        if life[var] >= 0 and t.last_use[var] == calls:
+            still_open[life[var]] = True
+    dead, resident = _residency(
+        t, runs[:count], scratch, life_var[:lives], life_first + takes_over, life_last,
+        still_open, taken_over,
+    )  # fmt: skip
+    return Step(
+        ok, runs[:count], claim[:count], end[:count], dead[:count], resident, start,
+        gap_var[:gaps], gap_life[:gaps], gap_after[:gaps], gap_before[:gaps], life_first[:lives],
+    )  # fmt: skip
+
+
+@compiled
+def _residency(t, runs, scratch, life_var, first_alone, life_last, still_open, taken_over):
+    """(bytes that die with each run, bytes on the device during it).
+
+    Args:
+        first_alone: for each life the first run during which its storage is nobody else's.
+        still_open: whether the next step needs it.
+    """
+    count = runs.size
     dead = np.zeros(count + 1, np.int64)
     change = np.zeros(count + 2, np.int64)
-    for own in range(lives):
-        var = life_var[own]
-        size = t.granted[var]
-        ends = t.last_use[var] == calls and life[var] == own
-        first = max(life_first[own] + (1 if takes_over[own] else 0), 0)
-        last = count - 1 if ends else life_last[own]
+    for own in range(life_var.size):
+        size = t.granted[life_var[own]]
+        first = max(first_alone[own], 0)
+        last = count - 1 if still_open[own] else life_last[own]
         if last >= first:
             change[first] += size
             change[last + 1] -= size
-        if not ends and not taken_over[own] and last >= 0:
+        if not still_open[own] and not taken_over[own] and last >= 0:
             dead[last] += size
     resident = np.empty(count, np.int64)
     kept = 0
     for place in range(count):
         kept += change[place]
         resident[place] = kept + scratch[place] + t.workspace[runs[place]]
-    return Step(
-        ok, runs[:count], claim[:count], end[:count], dead[:count], resident, start,
-        gap_var[:gaps], gap_life[:gaps], gap_after[:gaps], gap_before[:gaps], life_first[:lives],
-    )  # fmt: skip
+    return dead, resident
