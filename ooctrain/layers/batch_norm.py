@@ -49,6 +49,14 @@ class BatchNormStats(Op):
 
         batch_norm.stats(pool, ins[0], *outs, workspace, self.eps)
 
+    def cuda(self, launcher, ins, outs, workspace, scalars):
+        from ooctrain.layers.kernels.cuda import batch_norm_stats
+
+        batch_norm_stats.stats(launcher, ins[0], *outs, workspace, self.eps)
+
+    def cuda_workspace_bytes(self, ins, outs):
+        return _cuda_reduction_bytes(ins[0])
+
     def workspace_bytes(self, ins, outs, threads):
         return _reduction_bytes(ins[0])
 
@@ -76,6 +84,11 @@ class InverseStd(Op):
         from ooctrain.layers.kernels.cpu import batch_norm
 
         batch_norm.inv_std_of(ins[0], outs[0], self.eps)
+
+    def cuda(self, launcher, ins, outs, workspace, scalars):
+        from ooctrain.layers.kernels.cuda import batch_norm_stats
+
+        batch_norm_stats.inv_std_of(launcher, ins[0], outs[0], self.eps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +135,12 @@ class BatchNormApply(Op):
 
         residual = ins[5] if self.residual else None
         batch_norm.apply(pool, *ins[:5], outs[0], residual=residual, relu=self.relu)
+
+    def cuda(self, launcher, ins, outs, workspace, scalars):
+        from ooctrain.layers.kernels.cuda import batch_norm
+
+        residual = ins[5] if self.residual else None
+        batch_norm.apply(launcher, *ins[:5], outs[0], residual=residual, relu=self.relu)
 
     def vjp(self, tape, ins, outs, grads):
         x, mean, inv_std, gamma, beta, *residual = ins
@@ -175,6 +194,15 @@ class BatchNormGradReduce(Op):
         mask = ins[4] if self.mask else None
         batch_norm.grad_reduce(pool, *ins[:4], *outs, workspace, mask=mask)
 
+    def cuda(self, launcher, ins, outs, workspace, scalars):
+        from ooctrain.layers.kernels.cuda import batch_norm
+
+        mask = ins[4] if self.mask else None
+        batch_norm.grad_reduce(launcher, *ins[:4], *outs, workspace, mask=mask)
+
+    def cuda_workspace_bytes(self, ins, outs):
+        return _cuda_reduction_bytes(ins[1])
+
     def workspace_bytes(self, ins, outs, threads):
         return _reduction_bytes(ins[1])
 
@@ -216,6 +244,16 @@ class BatchNormGradApply(Op):
         sums = ins[5:7] if self.batch_stats else [_zeros(workspace, ins[2].size)] * 2
         mask = ins[-1] if self.mask else None
         batch_norm.grad_apply(pool, *ins[:5], *sums, outs[0], mask=mask)
+
+    def cuda(self, launcher, ins, outs, workspace, scalars):
+        from ooctrain.layers.kernels.cuda import batch_norm
+
+        sums = ins[5:7] if self.batch_stats else [_cuda_zeros(launcher, workspace, ins[2].size)] * 2
+        mask = ins[-1] if self.mask else None
+        batch_norm.grad_apply(launcher, *ins[:5], *sums, outs[0], mask=mask)
+
+    def cuda_workspace_bytes(self, ins, outs):
+        return 0 if self.batch_stats else ins[2].nbytes
 
     def workspace_bytes(self, ins, outs, threads):
         return 0 if self.batch_stats else ins[2].nbytes
@@ -275,6 +313,16 @@ class BatchNormUpdate(Op):
         count = outs[2] if self.counted else None
         batch_norm.update_running(*ins[:2], *outs[:2], count, self.momentum, self.rows)
 
+    def cuda(self, launcher, ins, outs, workspace, scalars):
+        from ooctrain.layers.kernels.cuda import batch_norm_stats, regions
+
+        for old, new in zip(ins[2:], outs, strict=True):
+            regions.copy_unless_same(launcher, old, new)
+        count = outs[2] if self.counted else None
+        batch_norm_stats.update_running(
+            launcher, *ins[:2], *outs[:2], count, self.momentum, self.rows
+        )
+
     def reusable(self):
         return {0: 2, 1: 3, 2: 4} if self.counted else {0: 2, 1: 3}
 
@@ -300,5 +348,19 @@ def _zeros(workspace: np.ndarray, channels: int) -> np.ndarray:
 
 def _reduction_bytes(x: Spec) -> int:
     from ooctrain.layers.kernels.cpu import workspace
+
+    return workspace.batch_norm_workspace_bytes(x.size // x.shape[1], x.shape[1])
+
+
+def _cuda_zeros(launcher, workspace, channels: int):
+    from ooctrain.layers.kernels.cuda import elementwise
+
+    zeros = launcher.part(workspace, 0, channels, "float32")
+    elementwise.fill(launcher, zeros, 0.0)
+    return zeros
+
+
+def _cuda_reduction_bytes(x: Spec) -> int:
+    from ooctrain.layers.kernels.cuda import workspace
 
     return workspace.batch_norm_workspace_bytes(x.size // x.shape[1], x.shape[1])

@@ -39,6 +39,11 @@ class Add(Op):
 
         (elementwise.add_relu if self.relu else elementwise.add)(pool, *ins, outs[0])
 
+    def cuda(self, launcher, ins, outs, workspace, scalars):
+        from ooctrain.layers.kernels.cuda import elementwise
+
+        (elementwise.add_relu if self.relu else elementwise.add)(launcher, *ins, outs[0])
+
     def vjp(self, tape, ins, outs, grads):
         (dy,) = grads
         if self.relu:
@@ -72,6 +77,11 @@ class AddMasked(Op):
 
         elementwise.add_masked(pool, *ins, outs[0])
 
+    def cuda(self, launcher, ins, outs, workspace, scalars):
+        from ooctrain.layers.kernels.cuda import elementwise
+
+        elementwise.add_masked(launcher, *ins, outs[0])
+
     def flops(self, ins, outs):
         return 2 * outs[0].size
 
@@ -100,6 +110,11 @@ class Scale(Op):
         from ooctrain.layers.kernels.cpu import elementwise
 
         elementwise.scale(pool, ins[0], outs[0], self.factor)
+
+    def cuda(self, launcher, ins, outs, workspace, scalars):
+        from ooctrain.layers.kernels.cuda import elementwise
+
+        elementwise.scale(launcher, ins[0], outs[0], self.factor)
 
     def vjp(self, tape, ins, outs, grads):
         return tape.call(Scale(self.factor), grads, of=ins)
@@ -131,6 +146,11 @@ class Constant(Op):
         from ooctrain.layers.kernels.cpu import elementwise
 
         elementwise.fill(pool, outs[0], self.value)
+
+    def cuda(self, launcher, ins, outs, workspace, scalars):
+        from ooctrain.layers.kernels.cuda import elementwise
+
+        elementwise.fill(launcher, outs[0], self.value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +188,13 @@ class Concat(Op):
             ins, self._starts([_extent(a, self.axis) for a in ins]), strict=True
         ):
             copy_block(pool, array, outs[0], self._at(array.ndim, start), insert=True)
+
+    def cuda(self, launcher, ins, outs, workspace, scalars):
+        from ooctrain.layers.kernels.cuda import regions
+
+        starts = self._starts([_extent(array, self.axis) for array in ins])
+        for array, start in zip(ins, starts, strict=True):
+            regions.insert(launcher, array, outs[0], self._at(array.ndim, start))
 
     def vjp(self, tape, ins, outs, grads):
         starts = self._starts([x.shape[self.axis] for x in ins])

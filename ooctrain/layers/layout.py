@@ -46,6 +46,11 @@ class Slice(Op):
     def cpu(self, pool, ins, outs, workspace, scalars):
         copy_block(pool, ins[0], outs[0], self.start)
 
+    def cuda(self, launcher, ins, outs, workspace, scalars):
+        from ooctrain.layers.kernels.cuda import regions
+
+        regions.slice_of(launcher, ins[0], outs[0], self.start)
+
     def vjp(self, tape, ins, outs, grads):
         return tape.call(Embed(self.full, self.start), grads, of=ins)
 
@@ -80,6 +85,11 @@ class Embed(Op):
         elementwise.fill(pool, outs[0], 0.0)
         copy_block(pool, ins[0], outs[0], self.start, insert=True)
 
+    def cuda(self, launcher, ins, outs, workspace, scalars):
+        from ooctrain.layers.kernels.cuda import regions
+
+        regions.embed(launcher, ins[0], outs[0], self.start)
+
     def vjp(self, tape, ins, outs, grads):
         return tape.call(Slice(self.full, self.start, ins[0].shape), grads, of=ins)
 
@@ -106,6 +116,12 @@ class Insert(Op):
     def cpu(self, pool, ins, outs, workspace, scalars):
         copy_unless_same(pool, ins[0], outs[0])
         copy_block(pool, ins[1], outs[0], self.start, insert=True)
+
+    def cuda(self, launcher, ins, outs, workspace, scalars):
+        from ooctrain.layers.kernels.cuda import regions
+
+        regions.copy_unless_same(launcher, ins[0], outs[0])
+        regions.insert(launcher, ins[1], outs[0], self.start)
 
     def vjp(self, tape, ins, outs, grads):
         x, part = ins
@@ -147,6 +163,12 @@ class InsertAdd(Op):
         n, c, h, w = _as_4d(self.start)
         layout.insert_add_nhwc(pool, _nhwc(ins[1]), _nhwc(outs[0]), n, h, w, c)
 
+    def cuda(self, launcher, ins, outs, workspace, scalars):
+        from ooctrain.layers.kernels.cuda import regions
+
+        regions.copy_unless_same(launcher, ins[0], outs[0])
+        regions.insert_add(launcher, ins[1], outs[0], self.start)
+
     def vjp(self, tape, ins, outs, grads):
         x, part = ins
         (dy,) = grads
@@ -179,6 +201,12 @@ class Clear(Op):
     def cpu(self, pool, ins, outs, workspace, scalars):
         copy_unless_same(pool, ins[0], outs[0])
         to_logical(outs[0])[_region(self.start, self.shape)] = 0
+
+    def cuda(self, launcher, ins, outs, workspace, scalars):
+        from ooctrain.layers.kernels.cuda import regions
+
+        regions.copy_unless_same(launcher, ins[0], outs[0])
+        regions.clear(launcher, outs[0], self.start, self.shape)
 
     def vjp(self, tape, ins, outs, grads):
         return tape.call(self, grads, of=ins)
@@ -214,6 +242,24 @@ class Reshape(Op):
             copy_unless_same(pool, ins[0], outs[0])
         else:
             _move(pool, ins[0], outs[0], self.source, self.shape)
+
+    def cuda(self, launcher, ins, outs, workspace, scalars):
+        from ooctrain.layers.kernels.cuda import layout, regions
+
+        if self.keeps_memory_order:
+            regions.copy_unless_same(launcher, ins[0], outs[0])
+        elif _logical_in_memory(self.source):
+            layout.nchw_to_nhwc(launcher, ins[0], outs[0])
+        elif _logical_in_memory(self.shape):
+            layout.nhwc_to_nchw(launcher, ins[0], outs[0])
+        else:
+            logical = launcher.part(workspace, 0, ins[0].size, "float32")
+            layout.nhwc_to_nchw(launcher, ins[0], logical)
+            layout.nchw_to_nhwc(launcher, logical, outs[0])
+
+    def cuda_workspace_bytes(self, ins, outs):
+        both_4d = not any(map(_logical_in_memory, (self.source, self.shape)))
+        return ins[0].nbytes if both_4d and not self.keeps_memory_order else 0
 
     def vjp(self, tape, ins, outs, grads):
         return tape.call(Reshape(self.shape, self.source), grads, of=ins)
@@ -256,6 +302,11 @@ class Pad(Op):
         from ooctrain.layers.kernels.cpu import layout
 
         layout.pad_nhwc(pool, ins[0], outs[0], *self.padding)
+
+    def cuda(self, launcher, ins, outs, workspace, scalars):
+        from ooctrain.layers.kernels.cuda import layout
+
+        layout.pad_nhwc(launcher, ins[0], outs[0], *self.padding)
 
     def vjp(self, tape, ins, outs, grads):
         start = (0, 0, self.padding[0], self.padding[2])

@@ -65,6 +65,16 @@ class SGDUpdate(Op):
             self._dampening(scalars), self.weight_decay, self.nesterov,
         )  # fmt: skip
 
+    def cuda(self, launcher, ins, outs, workspace, scalars):
+        from ooctrain.layers.kernels.cuda import optimizers
+
+        w, g, m = (*ins, None)[:3]
+        w_out, m_out = (*outs, None)[:2]
+        optimizers.sgd(
+            launcher, w, g, m, w_out, m_out, float(scalars[self.lr]), self.momentum,
+            self._dampening(scalars), self.weight_decay, self.nesterov,
+        )  # fmt: skip
+
     def flops(self, ins, outs):
         return 6 * ins[0].size
 
@@ -119,6 +129,14 @@ class AdamUpdate(Op):
             self.weight_decay, int(scalars["step"]) + 1, self.decoupled,
         )  # fmt: skip
 
+    def cuda(self, launcher, ins, outs, workspace, scalars):
+        from ooctrain.layers.kernels.cuda import optimizers
+
+        optimizers.adam(
+            launcher, *ins, *outs, float(scalars[self.lr]), self.beta1, self.beta2, self.eps,
+            self.weight_decay, int(scalars["step"]) + 1, self.decoupled,
+        )  # fmt: skip
+
     def flops(self, ins, outs):
         return 14 * ins[0].size
 
@@ -145,6 +163,16 @@ class SumOfSquares(Op):
         from ooctrain.layers.kernels.cpu import optimizers
 
         outs[0][...] = optimizers.sum_of_squares(pool, ins[0], workspace)
+
+    def cuda(self, launcher, ins, outs, workspace, scalars):
+        from ooctrain.layers.kernels.cuda import clipping
+
+        clipping.sum_of_squares(launcher, ins[0], outs[0], workspace)
+
+    def cuda_workspace_bytes(self, ins, outs):
+        from ooctrain.layers.kernels.cuda import workspace
+
+        return workspace.reduction_workspace_bytes(ins[0].size)
 
     def workspace_bytes(self, ins, outs, threads):
         from ooctrain.layers.kernels.cpu import workspace
@@ -174,6 +202,11 @@ class ClipFactor(Op):
     def cpu(self, pool, ins, outs, workspace, scalars):
         outs[0][...] = self.reference(*ins, scalars=scalars)[0]
 
+    def cuda(self, launcher, ins, outs, workspace, scalars):
+        from ooctrain.layers.kernels.cuda import clipping
+
+        clipping.clip_scale(launcher, ins, outs[0], self.max_norm, CLIP_EPS)
+
 
 @dataclass(frozen=True, slots=True)
 class ScaleBy(Op):
@@ -192,6 +225,11 @@ class ScaleBy(Op):
         from ooctrain.layers.kernels.cpu import elementwise
 
         elementwise.scale(pool, ins[0], outs[0], float(ins[1]))
+
+    def cuda(self, launcher, ins, outs, workspace, scalars):
+        from ooctrain.layers.kernels.cuda import clipping
+
+        clipping.scale_by(launcher, *ins, outs[0])
 
     def reusable(self):
         return {0: 0}
@@ -213,6 +251,11 @@ class ClipValue(Op):
 
     def cpu(self, pool, ins, outs, workspace, scalars):
         np.clip(ins[0], np.float32(-self.limit), np.float32(self.limit), out=outs[0])
+
+    def cuda(self, launcher, ins, outs, workspace, scalars):
+        from ooctrain.layers.kernels.cuda import clipping
+
+        clipping.clip_value(launcher, ins[0], outs[0], self.limit)
 
     def reusable(self):
         return {0: 0}

@@ -1,0 +1,259 @@
+"""Batch normalisation on (rows, channels): apply, and the two passes of its gradient.
+
+In: x or dy as (P, C), rows being N * H * W; per-channel vectors, statistics among them
+(`batch_norm_stats.py`). Out: normalised rows, gradients. The one idea: as on the cpu
+(`cpu/batch_norm.py`: the same products and sums in the same order), ReLU and the residual sum ride
+along in the same pass, with the bits of the separate kernels. `apply` and `grad_apply` walk over
+quads, whatever the number of channels; `grad_reduce` sums over rows as `columns.py` tells. Source:
+Ioffe and Szegedy 2015. Read next: `optimizers.py`.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from ooctrain.layers.kernels.cuda.chunks import BATCH_ROWS, THREADS, columns, tiles
+from ooctrain.layers.kernels.cuda.columns import (
+    add_compensated,
+    column_of,
+    column_total,
+    finish_sums,
+    in_chunk,
+    load_rows,
+    rows_of_chunk,
+    two_partials,
+)
+from ooctrain.layers.kernels.cuda.elementwise import masked_by, relu_of
+from ooctrain.layers.kernels.cuda.intrinsics import fma
+from ooctrain.layers.kernels.cuda.launcher import Launcher
+from ooctrain.layers.kernels.cuda.quads import (
+    first_quads,
+    load_channels,
+    load_quad,
+    store_quad,
+    sum_quad,
+)
+from ooctrain.layers.kernels.cuda.shim import cuda, device, float32, int64, kernel, uint32
+
+Array = Any
+ZERO = np.float32(0)
+
+
+@device
+def normalised(x, mean, inv_std, gamma, beta):
+    """(x - mean) * (gamma * inv_std) + beta."""
+    return fma(x - mean, gamma * inv_std, beta)
+
+
+@device
+def normalised_quad(x, i, means, inv_stds, gammas, betas, channels):
+    """`normalised` of the quad x, whose elements have the indices i to i + 3."""
+    m, s = load_channels(means, i, channels), load_channels(inv_stds, i, channels)
+    g, b = load_channels(gammas, i, channels), load_channels(betas, i, channels)
+    return (
+        normalised(x[0], m[0], s[0], g[0], b[0]), normalised(x[1], m[1], s[1], g[1], b[1]),
+        normalised(x[2], m[2], s[2], g[2], b[2]), normalised(x[3], m[3], s[3], g[3], b[3]),
+    )  # fmt: skip
+
+
+@device
+def floored_quad(v, floor):
+    """max(v, floor) of four values."""
+    return relu_of(v[0], floor), relu_of(v[1], floor), relu_of(v[2], floor), relu_of(v[3], floor)
+
+
+@kernel("void(f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], u4, f4)", threads=THREADS)
+def _apply(x, mean, inv_std, gamma, beta, y, channels, floor):
+    """y = max(normalised x, floor)."""
+    i, j = first_quads(cuda.blockIdx.x, cuda.threadIdx.x)
+    a, b = load_quad(x, i), load_quad(x, j)
+    a = normalised_quad(a, i, mean, inv_std, gamma, beta, channels)
+    b = normalised_quad(b, j, mean, inv_std, gamma, beta, channels)
+    store_quad(y, i, floored_quad(a, floor))
+    store_quad(y, j, floored_quad(b, floor))
+
+
+@kernel(
+    "void(f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], u4, f4)", threads=THREADS
+)
+def _apply_add(x, mean, inv_std, gamma, beta, residual, y, channels, floor):
+    """y = max(normalised x + residual, floor)."""
+    i, j = first_quads(cuda.blockIdx.x, cuda.threadIdx.x)
+    a, b = load_quad(x, i), load_quad(x, j)
+    r, s = load_quad(residual, i), load_quad(residual, j)
+    a = normalised_quad(a, i, mean, inv_std, gamma, beta, channels)
+    b = normalised_quad(b, j, mean, inv_std, gamma, beta, channels)
+    store_quad(y, i, floored_quad(sum_quad(a, r), floor))
+    store_quad(y, j, floored_quad(sum_quad(b, s), floor))
+
+
+@device
+def masked(dy, mask, has_mask):
+    """dy, or with a mask dy where the ReLU's output is positive, else 0."""
+    return masked_by(dy, mask, ZERO) if has_mask else dy
+
+
+@kernel(
+    "void(f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], b1, i8, u4, u4, u4)",
+    threads=THREADS,
+)
+def _grad_sums(
+    dy, mask, x, mean, inv_std, dgammas, dbetas, has_mask, rows, channels, lanes, rows_per_chunk
+):
+    """Sums of dz * xhat and of dz of each channel over the rows of a chunk."""
+    totals = cuda.shared.array(THREADS, float32)
+    products = cuda.shared.array(THREADS, float32)
+    dys = cuda.local.array(BATCH_ROWS, float32)
+    masks = cuda.local.array(BATCH_ROWS, float32)
+    xs = cuda.local.array(BATCH_ROWS, float32)
+    thread = uint32(cuda.threadIdx.x)
+    c = column_of(uint32(cuda.blockIdx.y), thread, lanes, channels)
+    first, left = rows_of_chunk(cuda.blockIdx.x, rows_per_chunk, rows)
+    base = first * int64(channels) + int64(c)
+    row, step = uint32(thread // lanes), uint32(THREADS // lanes)
+    centre = mean[c]
+    total, lost, product, product_lost = ZERO, ZERO, ZERO, ZERO
+    while row < left:
+        load_rows(dys, dy, base, row, step, left, channels)
+        load_rows(xs, x, base, row, step, left, channels)
+        if has_mask:
+            load_rows(masks, mask, base, row, step, left, channels)
+        part, product_part = ZERO, ZERO
+        for k in range(BATCH_ROWS):
+            inside = in_chunk(k, row, step, left)
+            dz = masked(dys[k], masks[k], has_mask) if inside else ZERO
+            part += dz
+            product_part = fma(dz, xs[k] - centre, product_part)
+        total, lost = add_compensated(total, lost, part)
+        product, product_lost = add_compensated(product, product_lost, product_part)
+        row = uint32(row + uint32(BATCH_ROWS) * step)
+    totals[thread], products[thread] = total, product
+    cuda.syncthreads()
+    if thread < lanes:
+        place = int64(cuda.blockIdx.x) * int64(channels) + int64(c)
+        dgammas[place] = column_total(products, thread, lanes) * inv_std[c]
+        dbetas[place] = column_total(totals, thread, lanes)
+
+
+@device
+def input_gradient(dz, x, mean, inv_std, gamma, dgamma, dbeta, inv_rows):
+    """gamma inv_std (dz - dbeta / P - xhat dgamma / P), each fma spelled out: fixed bits."""
+    dz = fma(dbeta, -inv_rows, dz)
+    slope = inv_std * (inv_rows * dgamma)
+    return gamma * inv_std * fma(mean - x, slope, dz)
+
+
+@device
+def input_gradient_quad(
+    dy, mask, has_mask, x, i, means, inv_stds, gammas, dgammas, dbetas, channels, inv_rows
+):
+    """`input_gradient` of a quad, whose elements have the indices i to i + 3."""
+    m, s = load_channels(means, i, channels), load_channels(inv_stds, i, channels)
+    g, p = load_channels(gammas, i, channels), load_channels(dgammas, i, channels)
+    b = load_channels(dbetas, i, channels)
+    z0, z1 = masked(dy[0], mask[0], has_mask), masked(dy[1], mask[1], has_mask)
+    z2, z3 = masked(dy[2], mask[2], has_mask), masked(dy[3], mask[3], has_mask)
+    return (
+        input_gradient(z0, x[0], m[0], s[0], g[0], p[0], b[0], inv_rows),
+        input_gradient(z1, x[1], m[1], s[1], g[1], p[1], b[1], inv_rows),
+        input_gradient(z2, x[2], m[2], s[2], g[2], p[2], b[2], inv_rows),
+        input_gradient(z3, x[3], m[3], s[3], g[3], p[3], b[3], inv_rows),
+    )
+
+
+@kernel(
+    "void(f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], "
+    "b1, u4, f4)",
+    threads=THREADS,
+)
+def _grad_apply(dy, mask, x, mean, inv_std, gamma, dgamma, dbeta, dx, has_mask, channels, inv_rows):
+    """dx = scale * (dz - dbeta / P - (x - mean) * slope)."""
+    i, j = first_quads(cuda.blockIdx.x, cuda.threadIdx.x)
+    xi, xj, dyi, dyj = load_quad(x, i), load_quad(x, j), load_quad(dy, i), load_quad(dy, j)
+    mask_i, mask_j = dyi, dyj
+    if has_mask:
+        mask_i, mask_j = load_quad(mask, i), load_quad(mask, j)
+    dxi = input_gradient_quad(
+        dyi, mask_i, has_mask, xi, i, mean, inv_std, gamma, dgamma, dbeta, channels, inv_rows
+    )
+    dxj = input_gradient_quad(
+        dyj, mask_j, has_mask, xj, j, mean, inv_std, gamma, dgamma, dbeta, channels, inv_rows
+    )
+    store_quad(dx, i, dxi)
+    store_quad(dx, j, dxj)
+
+
+def apply(
+    launcher: Launcher,
+    x: Array,
+    mean: Array,
+    inv_std: Array,
+    gamma: Array,
+    beta: Array,
+    y: Array,
+    residual: Array | None = None,
+    relu: bool = False,
+) -> None:
+    """y = (x - mean) * (gamma * inv_std) + beta [+ residual] [then ReLU].
+
+    `y` may be `x` or `residual`.
+    """
+    # Without ReLU the floor is minus infinity: one kernel serves both.
+    floor = 0.0 if relu else -math.inf
+    vectors, blocks = (mean, inv_std, gamma, beta), tiles(y.size)
+    if residual is None:
+        launcher.launch(_apply, blocks, x, *vectors, y, mean.size, floor)
+    else:
+        launcher.launch(_apply_add, blocks, x, *vectors, residual, y, mean.size, floor)
+
+
+def grad_reduce(
+    launcher: Launcher,
+    dy: Array,
+    x: Array,
+    mean: Array,
+    inv_std: Array,
+    dgamma: Array,
+    dbeta: Array,
+    workspace: Array,
+    mask: Array | None = None,
+) -> None:
+    """dbeta = sum of dz, dgamma = sum of dz * xhat; dz = dy, where `mask > 0` if a mask is given.
+
+    Both are right to `columns.SUM_ROUNDINGS` + 3 roundings of the sum of absolute values.
+
+    Args:
+        dy, x: (P, C).
+        mask: the output of the fused ReLU, (P, C), or None.
+        workspace: uint8, `batch_norm_workspace_bytes(P, C)`.
+    """
+    cut = columns(x.size // mean.size, mean.size)
+    partials = launcher.part(workspace, 0, 2 * cut.partials, "float32")
+    arrays = dy, dy if mask is None else mask, x, mean, inv_std
+    launcher.launch(
+        _grad_sums, cut.blocks, *arrays, *two_partials(launcher, cut, workspace),
+        mask is not None, cut.rows, cut.channels, cut.lanes, cut.rows_per_chunk,
+    )  # fmt: skip
+    finish_sums(launcher, cut, partials, dgamma, dbeta)
+
+
+def grad_apply(
+    launcher: Launcher,
+    dy: Array,
+    x: Array,
+    mean: Array,
+    inv_std: Array,
+    gamma: Array,
+    dgamma: Array,
+    dbeta: Array,
+    dx: Array,
+    mask: Array | None = None,
+) -> None:
+    """dx = gamma * inv_std * (dz - dbeta / P - xhat * dgamma / P); `dx` may be an input."""
+    arrays = dy, dy if mask is None else mask, x
+    vectors = mean, inv_std, gamma, dgamma, dbeta
+    numbers = mask is not None, mean.size, mean.size / x.size
+    launcher.launch(_grad_apply, tiles(dx.size), *arrays, *vectors, dx, *numbers)

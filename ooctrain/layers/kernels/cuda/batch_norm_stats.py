@@ -1,0 +1,236 @@
+"""Statistics of each channel, by joining (count, mean, squared deviations); running statistics.
+
+In: x as (P, C), rows being N * H * W. Out: mean, variance, 1 / sqrt(variance + eps). The one idea:
+no float64 is needed where no digits are lost: a thread keeps eight rows in registers, takes their
+mean, then the squared deviations from it, and such triples are joined by a formula without
+cancellation; so a mean of a thousand standard deviations costs nothing. Who joins what is as in
+`columns.py`: threads, then rows of threads, then chunks, in an order fixed by shapes. Source: Chan,
+Golub, LeVeque 1983. Read next: `batch_norm.py`.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from ooctrain.layers.kernels.cuda.chunks import (
+    BATCH_ROWS,
+    FINISH_LANES,
+    THREADS,
+    Columns,
+    columns,
+)
+from ooctrain.layers.kernels.cuda.columns import (
+    at,
+    column_of,
+    in_chunk,
+    load_rows,
+    rows_of_chunk,
+    two_partials,
+)
+from ooctrain.layers.kernels.cuda.intrinsics import fma
+from ooctrain.layers.kernels.cuda.launcher import Launcher
+from ooctrain.layers.kernels.cuda.pointwise import apply, unary
+from ooctrain.layers.kernels.cuda.shim import cuda, device, float32, int64, kernel, uint32
+
+Array = Any
+ZERO, ONE = np.float32(0), np.float32(1)
+
+
+@device
+def moments(batch, row, step, left):
+    """(count, mean, squared deviations) of the rows of a batch that belong to the chunk."""
+    count, total, squares = ZERO, ZERO, ZERO
+    for k in range(BATCH_ROWS):
+        inside = in_chunk(k, row, step, left)
+        count += ONE if inside else ZERO
+        total += batch[k] if inside else ZERO
+    mean = total / count
+    for k in range(BATCH_ROWS):
+        away = batch[k] - mean if in_chunk(k, row, step, left) else ZERO
+        squares = fma(away, away, squares)
+    return count, mean, squares
+
+
+@device
+def joined(count, mean, squares, count2, mean2, squares2):
+    """(count, mean, squared deviations) of two sets together; either may be empty."""
+    total = count + count2
+    share = count2 / total if total > ZERO else ZERO
+    away = mean2 - mean
+    # In this order an empty set adds 0 even where the square of `away` would overflow.
+    squares = (squares + squares2) + away * (away * (count * share))
+    return total, fma(away, share, mean), squares
+
+
+@device
+def column_moments(counts, means, squares, lane, lanes):
+    """The triples of the threads of one channel, joined in their order."""
+    count, mean, square = ZERO, ZERO, ZERO
+    for i in range(lane, THREADS, lanes):
+        count, mean, square = joined(count, mean, square, counts[i], means[i], squares[i])
+    return count, mean, square
+
+
+@kernel("void(f4[::1], f4[::1], f4[::1], i8, u4, u4, u4)", threads=THREADS)
+def _stats(x, chunk_means, chunk_squares, rows, channels, lanes, rows_per_chunk):
+    """Mean and squared deviations of each channel over the rows of a chunk."""
+    counts = cuda.shared.array(THREADS, float32)
+    means = cuda.shared.array(THREADS, float32)
+    squares = cuda.shared.array(THREADS, float32)
+    batch = cuda.local.array(BATCH_ROWS, float32)
+    thread = uint32(cuda.threadIdx.x)
+    c = column_of(uint32(cuda.blockIdx.y), thread, lanes, channels)
+    first, left = rows_of_chunk(cuda.blockIdx.x, rows_per_chunk, rows)
+    base = first * int64(channels) + int64(c)
+    row, step = uint32(thread // lanes), uint32(THREADS // lanes)
+    count, mean, square = ZERO, ZERO, ZERO
+    while row < left:
+        load_rows(batch, x, base, row, step, left, channels)
+        count2, mean2, square2 = moments(batch, row, step, left)
+        count, mean, square = joined(count, mean, square, count2, mean2, square2)
+        row = uint32(row + uint32(BATCH_ROWS) * step)
+    counts[thread], means[thread], squares[thread] = count, mean, square
+    cuda.syncthreads()
+    if thread < lanes:
+        count, mean, square = column_moments(counts, means, squares, thread, lanes)
+        place = int64(cuda.blockIdx.x) * int64(channels) + int64(c)
+        chunk_means[place] = mean
+        chunk_squares[place] = square
+
+
+@kernel("void(f4[::1], f4[::1], i8, u4, u4, u4, f4, f4[::1], f4[::1], f4[::1])", threads=THREADS)
+def _finish_stats(
+    chunk_means, chunk_squares, rows, channels, chunk_count, rows_per_chunk, eps, mean, inv_std, var
+):
+    """Joins the chunks of each channel in their order."""
+    counts = cuda.shared.array(THREADS, float32)
+    means = cuda.shared.array(THREADS, float32)
+    squares = cuda.shared.array(THREADS, float32)
+    thread, lanes = uint32(cuda.threadIdx.x), uint32(FINISH_LANES)
+    c = column_of(uint32(cuda.blockIdx.x), thread, lanes, channels)
+    total, m, q = ZERO, ZERO, ZERO
+    for chunk in range(thread // lanes, chunk_count, THREADS // FINISH_LANES):
+        place = int64(chunk) * int64(channels) + int64(c)
+        _, left = rows_of_chunk(chunk, rows_per_chunk, rows)
+        total, m, q = joined(total, m, q, float32(left), at(chunk_means, place),
+                             at(chunk_squares, place))  # fmt: skip
+    counts[thread], means[thread], squares[thread] = total, m, q
+    cuda.syncthreads()
+    if thread < lanes:
+        total, m, q = column_moments(counts, means, squares, thread, lanes)
+        mean[c] = m
+        var[c] = q / total
+        inv_std[c] = ONE / math.sqrt(q / total + eps)
+
+
+@device
+def moved(old, new, weight):
+    """old moved towards new."""
+    return fma(weight, new - old, old)
+
+
+@kernel("void(f4[::1], f4[::1], f4[::1], f4[::1], f4, f4)", threads=THREADS)
+def _update_running(mean, var, running_mean, running_var, weight, unbias):
+    c = uint32(cuda.grid(1))
+    if c < mean.size:
+        running_mean[c] = moved(running_mean[c], mean[c], weight)
+        running_var[c] = moved(running_var[c], var[c] * unbias, weight)
+
+
+@kernel("void(f4[::1], f4[::1], f4[::1], f4[::1], i8[::1], f4)", threads=THREADS)
+def _average_running(mean, var, running_mean, running_var, count, unbias):
+    """The cumulative average: the weight of this batch is 1 / count."""
+    c, weight = uint32(cuda.grid(1)), ONE / float32(count[0])
+    if c < mean.size:
+        running_mean[c] = moved(running_mean[c], mean[c], weight)
+        running_var[c] = moved(running_var[c], var[c] * unbias, weight)
+
+
+@kernel("void(i8[::1])", threads=32)
+def _count_batch(count):
+    if cuda.threadIdx.x == 0:
+        count[0] += 1
+
+
+@device
+def inverse_deviation(variance, eps):
+    """1 / sqrt(variance + eps)."""
+    return ONE / math.sqrt(variance + eps)
+
+
+_inv_std = unary(inverse_deviation)
+
+
+def stats(
+    launcher: Launcher,
+    x: Array,
+    mean: Array,
+    inv_std: Array,
+    var: Array,
+    workspace: Array,
+    eps: float,
+) -> None:
+    """Mean, biased variance and 1 / sqrt(var + eps) of each channel.
+
+    With M = `joins(columns)` roundings, the mean is right to M * 2^-24 * max |x|, the variance to
+    about 2 M * 2^-24 of itself (the cpu kernel, whose blocks are added in float64, to about 2^-22).
+
+    Args:
+        x: (P, C), or any array whose last axis is C.
+        mean, inv_std, var: (C,), written.
+        workspace: uint8, `batch_norm_workspace_bytes(P, C)`.
+        eps: added to the variance.
+    """
+    cut = columns(x.size // mean.size, mean.size)
+    means, squares = two_partials(launcher, cut, workspace)
+    sizes = cut.rows, cut.channels, cut.lanes, cut.rows_per_chunk
+    launcher.launch(_stats, cut.blocks, x, means, squares, *sizes)
+    sizes = cut.rows, cut.channels, cut.chunks, cut.rows_per_chunk
+    launcher.launch(
+        _finish_stats, cut.finish_blocks, means, squares, *sizes, eps, mean, inv_std, var
+    )
+
+
+def inv_std_of(launcher: Launcher, var: Array, inv_std: Array, eps: float) -> None:
+    """inv_std = 1 / sqrt(var + eps), for `apply` with the running variance (evaluation)."""
+    apply(launcher, _inv_std, var, inv_std, parameter=eps)
+
+
+def update_running(
+    launcher: Launcher,
+    mean: Array,
+    var: Array,
+    running_mean: Array,
+    running_var: Array,
+    count: Array | None,
+    momentum: float | None,
+    rows: int,
+) -> None:
+    """Moves the running statistics, in place, towards those of this batch, as torch does.
+
+    Args:
+        mean, var: of the batch, (C,), the variance biased (the running one gets the unbiased).
+        running_mean, running_var: (C,), updated.
+        count: int64, one element, number of batches seen; incremented. None: not counted.
+        momentum: weight of this batch; None: 1 / count (cumulative average; needs `count`).
+        rows: P, the number of values per channel.
+    """
+    if count is not None:
+        launcher.launch(_count_batch, 1, count)
+    arrays, blocks = (mean, var, running_mean, running_var), -(-mean.size // THREADS)
+    unbias = rows / max(rows - 1, 1)
+    if momentum is None:
+        launcher.launch(_average_running, blocks, *arrays, count, unbias)
+    else:
+        launcher.launch(_update_running, blocks, *arrays, momentum, unbias)
+
+
+def joins(cut: Columns) -> int:
+    """How many joins of triples, each of a few roundings, lie one behind the other."""
+    threads_of_a_channel = THREADS // cut.lanes
+    batches = -(-cut.rows_per_chunk // (threads_of_a_channel * BATCH_ROWS))
+    rows_of_finish = THREADS // FINISH_LANES
+    return batches + threads_of_a_channel + -(-cut.chunks // rows_of_finish) + rows_of_finish
