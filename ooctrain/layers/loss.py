@@ -9,7 +9,7 @@ Labels are checked where they enter (`check_labels`), not in kernels. Read next:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -80,6 +80,17 @@ class SoftmaxCrossEntropy(Op):
         )
         losses.total(pool, each, outs[0].reshape(-1), _row_factor(self, labels), rest)
 
+    def cuda(self, launcher, ins, outs, workspace, scalars):
+        from ooctrain.layers.kernels.cuda import loss_space, losses
+
+        logits, labels = ins
+        space = loss_space.loss_space(launcher, workspace, labels.size, each=True)
+        losses.softmax_cross_entropy(
+            launcher, logits, labels, space.each, outs[1], self.ignore_index
+        )
+        divisor = cuda_divisor(self, launcher, space, labels)
+        losses.total(launcher, space.each, outs[0], space.partials, divisor)
+
     def vjp(self, tape, ins, outs, grads):
         logits, labels = ins
         op = SoftmaxCrossEntropyGrad(self.ignore_index, self.reduction)
@@ -90,6 +101,11 @@ class SoftmaxCrossEntropy(Op):
 
         rows = ins[1].size
         return aligned(FLOAT_BYTES * rows) + workspace.reduction_workspace_bytes(rows)
+
+    def cuda_workspace_bytes(self, ins, outs):
+        from ooctrain.layers.kernels.cuda import loss_space
+
+        return loss_space.loss_space_bytes(ins[1].size, each=True)
 
     def flops(self, ins, outs):
         return EXP_FLOPS * ins[0].size
@@ -128,6 +144,21 @@ class SoftmaxCrossEntropyGrad(Op):
             pool, rows, labels, lse.reshape(-1), out, scale, self.ignore_index
         )
 
+    def cuda(self, launcher, ins, outs, workspace, scalars):
+        from ooctrain.layers.kernels.cuda import loss_space, losses
+
+        logits, labels, lse, dloss = ins
+        space = loss_space.loss_space(launcher, workspace, labels.size, each=False)
+        divisor = cuda_divisor(self, launcher, space, labels)
+        losses.softmax_cross_entropy_grad(
+            launcher, logits, labels, lse, dloss, divisor, outs[0], self.ignore_index
+        )
+
+    def cuda_workspace_bytes(self, ins, outs):
+        from ooctrain.layers.kernels.cuda import loss_space
+
+        return loss_space.loss_space_bytes(ins[1].size, each=False)
+
     def flops(self, ins, outs):
         return EXP_FLOPS * ins[0].size
 
@@ -163,6 +194,12 @@ class MeanError(Op):
         kernel = losses.l1 if self.absolute else losses.mse
         kernel(pool, *ins, outs[0].reshape(-1), _error_factor(self, ins[0]), workspace)
 
+    def cuda(self, launcher, ins, outs, workspace, scalars):
+        from ooctrain.layers.kernels.cuda import losses
+
+        kernel = losses.l1 if self.absolute else losses.mse
+        kernel(launcher, *ins, outs[0], _error_factor(self, ins[0]), workspace)
+
     def vjp(self, tape, ins, outs, grads):
         x, target = ins
         op, (dloss,) = MeanErrorGrad(self.absolute, self.reduction), grads
@@ -174,6 +211,11 @@ class MeanError(Op):
 
     def workspace_bytes(self, ins, outs, threads):
         from ooctrain.layers.kernels.cpu import workspace
+
+        return workspace.reduction_workspace_bytes(ins[0].size)
+
+    def cuda_workspace_bytes(self, ins, outs):
+        from ooctrain.layers.kernels.cuda import workspace
 
         return workspace.reduction_workspace_bytes(ins[0].size)
 
@@ -210,6 +252,15 @@ class MeanErrorGrad(Op):
             losses.l1_grad(pool, x, target, outs[0], scale)
         else:
             losses.mse_grad(pool, x, target, outs[0], 2 * scale)
+
+    def cuda(self, launcher, ins, outs, workspace, scalars):
+        from ooctrain.layers.kernels.cuda import losses
+
+        factor = _error_factor(self, ins[0])
+        if self.absolute:
+            losses.l1_grad(launcher, *ins, outs[0], factor)
+        else:
+            losses.mse_grad(launcher, *ins, outs[0], 2 * factor)
 
     def flops(self, ins, outs):
         return 3 * ins[0].size
@@ -271,6 +322,22 @@ def _row_factor(op: SoftmaxCrossEntropy | SoftmaxCrossEntropyGrad, labels: np.nd
     if op.reduction == "sum":
         return 1.0
     return reciprocal(losses.valid_rows(labels, op.ignore_index))
+
+
+def cuda_divisor(op: Any, launcher: Any, space: Any, labels: Any, weights: Any = None) -> Any:
+    """What a mean over rows is divided by, a number on the GPU; None for other reductions.
+
+    Args:
+        op: a cross-entropy or its gradient.
+        space: `layers.kernels.cuda.loss_space.LossSpace`.
+        weights: of the classes; None for 1 each.
+    """
+    from ooctrain.layers.kernels.cuda import losses
+
+    if op.reduction != "mean":
+        return None
+    losses.label_weight(launcher, labels, weights, space.divisor, space.partials, op.ignore_index)
+    return space.divisor
 
 
 def _error_factor(op: MeanError | MeanErrorGrad, x: np.ndarray) -> float:

@@ -20,6 +20,7 @@ from ooctrain.layers.loss import (
     SoftmaxCrossEntropy,
     aligned,
     as_rows,
+    cuda_divisor,
     reciprocal,
     row_order,
 )
@@ -45,6 +46,11 @@ class ClassWeights(Op):
 
     def cpu(self, pool, ins, outs, workspace, scalars):
         outs[0][:] = self.values
+
+    def cuda(self, launcher, ins, outs, workspace, scalars):
+        from ooctrain.layers.kernels.cuda import weighted_losses
+
+        weighted_losses.write(launcher, outs[0], self.values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +110,22 @@ class WeightedCrossEntropy(Op):
             factor = _factor(self, labels, weights)
             losses.total(pool, each, out, factor, workspace[aligned(FLOAT_BYTES * labels.size) :])
 
+    def cuda(self, launcher, ins, outs, workspace, scalars):
+        from ooctrain.layers.kernels.cuda import loss_space, losses, weighted_losses
+
+        logits, labels, weights = ins
+        out, lse = outs
+        summed, ignored = self.reduction != "none", self.ignore_index
+        space = loss_space.loss_space(launcher, workspace, labels.size, each=summed)
+        each = space.each if summed else out
+        losses.softmax_cross_entropy(launcher, logits, labels, each, lse, ignored)
+        weighted_losses.weigh(
+            launcher, logits, labels, weights, lse, each, self.label_smoothing, ignored
+        )
+        if summed:
+            divisor = cuda_divisor(self, launcher, space, labels, weights)
+            losses.total(launcher, each, out, space.partials, divisor)
+
     def vjp(self, tape, ins, outs, grads):
         logits, labels, weights = ins
         op = WeightedCrossEntropyGrad(self.ignore_index, self.label_smoothing, self.reduction)
@@ -112,6 +134,11 @@ class WeightedCrossEntropy(Op):
 
     def workspace_bytes(self, ins, outs, threads):
         return SoftmaxCrossEntropy().workspace_bytes(ins, outs, threads)
+
+    def cuda_workspace_bytes(self, ins, outs):
+        from ooctrain.layers.kernels.cuda import loss_space
+
+        return loss_space.loss_space_bytes(ins[1].size, each=self.reduction != "none")
 
     def flops(self, ins, outs):
         return EXP_FLOPS * ins[0].size
@@ -156,6 +183,22 @@ class WeightedCrossEntropyGrad(Op):
             _factor(self, labels, weights), self.label_smoothing, self.ignore_index,
         )  # fmt: skip
 
+    def cuda(self, launcher, ins, outs, workspace, scalars):
+        from ooctrain.layers.kernels.cuda import loss_space, weighted_losses
+
+        logits, labels, weights, lse, dloss = ins
+        space = loss_space.loss_space(launcher, workspace, labels.size, each=False)
+        divisor = cuda_divisor(self, launcher, space, labels, weights)
+        weighted_losses.weighted_grad(
+            launcher, logits, labels, weights, lse, dloss, divisor, outs[0],
+            self.label_smoothing, self.ignore_index,
+        )  # fmt: skip
+
+    def cuda_workspace_bytes(self, ins, outs):
+        from ooctrain.layers.kernels.cuda import loss_space
+
+        return loss_space.loss_space_bytes(ins[1].size, each=False)
+
     def flops(self, ins, outs):
         return EXP_FLOPS * ins[0].size
 
@@ -185,6 +228,11 @@ class ErrorEach(Op):
         from ooctrain.layers.kernels.cpu import weighted_losses
 
         weighted_losses.error_each(pool, *ins, outs[0], not self.absolute)
+
+    def cuda(self, launcher, ins, outs, workspace, scalars):
+        from ooctrain.layers.kernels.cuda import weighted_losses
+
+        weighted_losses.error_each(launcher, *ins, outs[0], not self.absolute)
 
     def vjp(self, tape, ins, outs, grads):
         x, target = ins
@@ -217,6 +265,11 @@ class ErrorEachGrad(Op):
         from ooctrain.layers.kernels.cpu import weighted_losses
 
         weighted_losses.error_each_grad(pool, *ins, outs[0], not self.absolute)
+
+    def cuda(self, launcher, ins, outs, workspace, scalars):
+        from ooctrain.layers.kernels.cuda import weighted_losses
+
+        weighted_losses.error_each_grad(launcher, *ins, outs[0], not self.absolute)
 
     def flops(self, ins, outs):
         return 3 * ins[0].size

@@ -68,7 +68,7 @@ def _cell_of(behind, dilation, cells):
 
 @kernel("void(f4[::1], f4[::1], u1[::1], UniTuple(u4, 5), UniTuple(u4, 8), u4)", threads=THREADS)
 def _max_pool(x, y, index, sizes, window, lanes):
-    """A thread: some channels of an output pixel. As in torch, the first maximum wins, but the last NaN."""
+    """A thread: some channels of an output pixel. The first maximum wins, as in torch, or a NaN."""
     height, width, rows, columns, channels = sizes
     kh, kw, sh, sw, dh, dw, top, left = window
     best = cuda.local.array(LANES, float32)

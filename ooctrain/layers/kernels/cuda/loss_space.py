@@ -1,0 +1,52 @@
+"""The workspace of a loss over rows: how many bytes, and what lies where.
+
+In: the number of rows. Out: bytes for the trace, arrays for the kernels. The one idea: what the
+host would have to wait for, the divisor of a mean, is one number of the workspace; partial sums lie
+behind it, used by one sum after the other, and behind them, where wanted, a loss for each row. No
+Numba here. Read next: `losses.py`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ooctrain.layers.kernels.cuda.chunks import FLOAT_BYTES
+from ooctrain.layers.kernels.cuda.workspace import reduction_workspace_bytes
+
+LINE_BYTES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class LossSpace:
+    """The parts of the workspace of a loss.
+
+    Args:
+        divisor: one float32.
+        partials: uint8, of a sum over rows.
+        each: a float32 for each row; none where `loss_space_bytes` was not asked for them.
+    """
+
+    divisor: Any
+    partials: Any
+    each: Any
+
+
+def loss_space_bytes(rows: int, each: bool) -> int:
+    """Bytes of a workspace with or without a loss for each row."""
+    return LINE_BYTES + _partials_bytes(rows) + rows * FLOAT_BYTES * each
+
+
+def loss_space(launcher: Any, workspace: Any, rows: int, each: bool) -> LossSpace:
+    """The parts of a workspace of `loss_space_bytes`."""
+    behind = LINE_BYTES + _partials_bytes(rows)
+    return LossSpace(
+        divisor=launcher.part(workspace, 0, 1, "float32"),
+        partials=launcher.part(workspace, LINE_BYTES, _partials_bytes(rows), "uint8"),
+        each=launcher.part(workspace, behind, rows * each, "float32"),
+    )
+
+
+def _partials_bytes(rows: int) -> int:
+    """Of whole lines, so that what follows is aligned."""
+    return -(-reduction_workspace_bytes(rows) // LINE_BYTES) * LINE_BYTES

@@ -1,0 +1,244 @@
+"""Losses over rows: softmax cross-entropy, mean squared error, absolute error, and their gradients.
+
+In: logits (rows, classes) and labels (per pixel: rows = N * H * W), or prediction and target. Out:
+one loss per row, their sum or mean, gradients. The one idea: a warp takes a row, so that its loads
+are neighbours and its maximum and sum pass from lane to lane; what the host would have to wait for,
+the number of labels that count and the gradient of the loss, stays on the GPU and is read where it
+is needed. Read next: `weighted_losses.py`, `../cpu/losses.py`.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from ooctrain.layers.kernels.cuda.chunks import THREADS, element_chunk, tiles
+from ooctrain.layers.kernels.cuda.columns import add_compensated, column_total
+from ooctrain.layers.kernels.cuda.launcher import Launcher, blocks_for
+from ooctrain.layers.kernels.cuda.quads import first_quads, load_quad, store_quad
+from ooctrain.layers.kernels.cuda.shim import cuda, device, float32, int64, kernel, uint32, uint64
+from ooctrain.layers.kernels.cuda.sums import (
+    HALFWAY,
+    finish,
+    sum_blocks,
+    sum_into,
+    sum_of,
+    sum_of_first,
+)
+
+Array = Any
+ZERO, ONE, LOWEST = np.float32(0), np.float32(1), np.float32(-np.inf)
+#: Lanes of a warp, and rows of a block of THREADS.
+WARP = 32
+ROWS = THREADS // WARP
+WHOLE_WARP = 0xFFFFFFFF
+
+
+@device
+def row_of(block, thread):
+    """The row of a warp."""
+    return uint32(uint32(block) * uint32(ROWS) + uint32(thread // WARP))
+
+
+@device
+def taken(u, v):
+    """Just u."""
+    return u
+
+
+@device
+def squared_error(x, target):
+    """(x - target)^2."""
+    return (x - target) * (x - target)
+
+
+@device
+def absolute_error(x, target):
+    """|x - target|."""
+    return abs(x - target)
+
+
+_sum = sum_of(taken)
+_squared_errors = sum_of(squared_error)
+_absolute_errors = sum_of(absolute_error)
+
+
+@kernel("void(f4[::1], u4, i8[::1], f4[::1], f4[::1], i8)", threads=THREADS)
+def _cross_entropy(z, classes, labels, losses, lse, ignore_index):
+    """A warp: losses[r] = lse[r] - z[r, label], lse[r] = log(sum of exp(z[r]))."""
+    lane = uint32(cuda.threadIdx.x % WARP)
+    row = row_of(cuda.blockIdx.x, cuda.threadIdx.x)
+    if row < labels.size:
+        start = uint64(row) * uint64(classes)
+        top = LOWEST
+        for c in range(lane, classes, WARP):
+            value = z[start + uint32(c)]
+            top = value if value > top else top
+        for step in (16, 8, 4, 2, 1):
+            other = cuda.shfl_xor_sync(WHOLE_WARP, top, step)
+            top = other if other > top else top
+        total = ZERO
+        for c in range(lane, classes, WARP):
+            total += math.exp(z[start + uint32(c)] - top)
+        for step in (16, 8, 4, 2, 1):
+            total += cuda.shfl_xor_sync(WHOLE_WARP, total, step)
+        if lane == 0:
+            label, log_sum = labels[row], math.log(total)
+            lse[row] = top + log_sum
+            # Taken from the largest logit, not from lse: no digits are lost to a common offset.
+            losses[row] = ZERO
+            if label != ignore_index:
+                losses[row] = log_sum - (z[start + uint64(label)] - top)
+
+
+@kernel("void(f4[::1], u4, i8[::1], f4[::1], f4[::1], f4[::1], b1, f4[::1], i8)", threads=THREADS)
+def _cross_entropy_grad(z, classes, labels, lse, dloss, divisor, divides, dz, ignore_index):
+    """A warp: dz[r] = (exp(z[r] - lse[r]) - onehot) * dloss [/ divisor], 0 in ignored rows."""
+    lane = uint32(cuda.threadIdx.x % WARP)
+    row = row_of(cuda.blockIdx.x, cuda.threadIdx.x)
+    if row < labels.size:
+        start, label = uint64(row) * uint64(classes), labels[row]
+        scale = dloss[0] / divisor[0] if divides else dloss[0]
+        for c in range(lane, classes, WARP):
+            p = math.exp(z[start + uint32(c)] - lse[row])
+            p -= ONE if c == label else ZERO
+            dz[start + uint32(c)] = p * scale if label != ignore_index else ZERO
+
+
+@kernel("void(i8[::1], f4[::1], b1, i8, f4[::1], i8)", threads=THREADS)
+def _label_weights(labels, weights, weighted, ignore_index, partials, labels_per_block):
+    """partials[block] = number of its labels that count, or the sum of the weights of these."""
+    totals = cuda.shared.array(THREADS, float32)
+    thread, halfway = uint32(cuda.threadIdx.x), uint32(HALFWAY)
+    first = int64(cuda.blockIdx.x) * labels_per_block
+    last = min(first + labels_per_block, labels.size)
+    total, lost = ZERO, ZERO
+    for i in range(first + thread, last, THREADS):
+        label = labels[uint64(i)]
+        if label != ignore_index:
+            weight = weights[uint64(label)] if weighted else ONE
+            total, lost = add_compensated(total, lost, weight)
+    totals[thread] = total
+    cuda.syncthreads()
+    if thread < halfway:
+        totals[thread] = column_total(totals, thread, halfway)
+    cuda.syncthreads()
+    if thread == 0:
+        partials[cuda.blockIdx.x] = sum_of_first(totals, HALFWAY)
+
+
+@device
+def error_slope(x, target, scale, squared):
+    """(x - target) * scale, or the sign of (x - target) times scale; NaN stays NaN."""
+    d = x - target
+    if squared:
+        return d * scale
+    if d > ZERO:
+        return scale
+    return -scale if d < ZERO else d * scale
+
+
+@kernel("void(f4[::1], f4[::1], f4[::1], f4, b1, f4[::1])", threads=THREADS)
+def _errors_grad(x, target, dloss, factor, squared, dx):
+    i, j = first_quads(cuda.blockIdx.x, cuda.threadIdx.x)
+    s = dloss[0] * factor
+    a, b, t, u = load_quad(x, i), load_quad(x, j), load_quad(target, i), load_quad(target, j)
+    store_quad(dx, i, (
+        error_slope(a[0], t[0], s, squared), error_slope(a[1], t[1], s, squared),
+        error_slope(a[2], t[2], s, squared), error_slope(a[3], t[3], s, squared),
+    ))  # fmt: skip
+    store_quad(dx, j, (
+        error_slope(b[0], u[0], s, squared), error_slope(b[1], u[1], s, squared),
+        error_slope(b[2], u[2], s, squared), error_slope(b[3], u[3], s, squared),
+    ))  # fmt: skip
+
+
+def softmax_cross_entropy(
+    launcher: Launcher, logits: Array, labels: Array, losses: Array, lse: Array,
+    ignore_index: int = -100,
+) -> None:  # fmt: skip
+    """losses[r] = lse[r] - logits[r, label], lse[r] = log(sum of exp(logits[r])).
+
+    Args:
+        logits: (..., classes), channels last.
+        labels: int64, one for each row, in [0, classes) or `ignore_index` (loss 0).
+        losses, lse: of as many elements, written.
+    """
+    rows, classes = labels.size, logits.shape[-1]
+    arrays = logits, classes, labels, losses, lse
+    launcher.launch(_cross_entropy, blocks_for(rows, ROWS), *arrays, ignore_index)
+
+
+def softmax_cross_entropy_grad(
+    launcher: Launcher, logits: Array, labels: Array, lse: Array, dloss: Array,
+    divisor: Array | None, dlogits: Array, ignore_index: int = -100,
+) -> None:  # fmt: skip
+    """dlogits = (softmax - onehot) * dloss / divisor, 0 in ignored rows; may be `logits`.
+
+    Args:
+        dloss: one float32 on the GPU.
+        divisor: `label_weight` for a mean, on the GPU; None for a sum.
+    """
+    rows, classes = labels.size, logits.shape[-1]
+    scale = dloss, dloss if divisor is None else divisor, divisor is not None
+    arrays = logits, classes, labels, lse, *scale, dlogits
+    launcher.launch(_cross_entropy_grad, blocks_for(rows, ROWS), *arrays, ignore_index)
+
+
+def label_weight(
+    launcher: Launcher, labels: Array, weights: Array | None, out: Array, workspace: Array,
+    ignore_index: int = -100,
+) -> None:  # fmt: skip
+    """out[0] = the divisor of a mean: the number of labels that count, or their weights' sum.
+
+    Args:
+        weights: (classes,), or None for 1 each.
+        workspace: uint8, `reduction_workspace_bytes(labels.size)`.
+    """
+    blocks, weighted = sum_blocks(labels.size), weights is not None
+    partials = launcher.part(workspace, 0, blocks, "float32")
+    settings = weights if weighted else partials, weighted, ignore_index
+    chunk = element_chunk(labels.size)
+    launcher.launch(_label_weights, blocks, labels, *settings, partials, chunk)
+    finish(launcher, partials, out)
+
+
+def total(
+    launcher: Launcher, losses: Array, out: Array, workspace: Array, divisor: Array | None = None
+) -> None:
+    """out[0] = sum of losses [/ divisor[0]].
+
+    Args:
+        workspace: uint8, `reduction_workspace_bytes(losses.size)`.
+    """
+    sum_into(launcher, _sum, losses, losses, out, workspace, divisor=divisor)
+
+
+def mse(
+    launcher: Launcher, x: Array, target: Array, out: Array, factor: float, workspace: Array
+) -> None:
+    """out[0] = factor * sum of (x - target)^2; factor = 1 / x.size for a mean, 1 for a sum."""
+    sum_into(launcher, _squared_errors, x, target, out, workspace, factor)
+
+
+def l1(
+    launcher: Launcher, x: Array, target: Array, out: Array, factor: float, workspace: Array
+) -> None:
+    """out[0] = factor * sum of |x - target|."""
+    sum_into(launcher, _absolute_errors, x, target, out, workspace, factor)
+
+
+def mse_grad(
+    launcher: Launcher, x: Array, target: Array, dloss: Array, dx: Array, factor: float
+) -> None:
+    """dx = (x - target) * dloss * factor; factor = 2 / x.size for a mean. `dx` may be an input."""
+    launcher.launch(_errors_grad, tiles(x.size), x, target, dloss, factor, True, dx)
+
+
+def l1_grad(
+    launcher: Launcher, x: Array, target: Array, dloss: Array, dx: Array, factor: float
+) -> None:
+    """dx = sign(x - target) * dloss * factor, 0 where equal. `dx` may be an input."""
+    launcher.launch(_errors_grad, tiles(x.size), x, target, dloss, factor, False, dx)

@@ -1,0 +1,43 @@
+"""How a product of two matrices is cut for a GPU: tiles of the result, splits of the sum.
+
+In: rows, columns and depth of a product. Out: blocks, splits, bytes of scratch. The one idea: with
+few rows (a small batch) and a long sum the tiles of the result would not fill a GPU; then the sum
+is split into parts of whole steps, whose results lie one behind the other in the workspace and are
+added in their order. All numbers depend on shapes alone. No Numba here. Read next: `matmul.py`.
+"""
+
+from __future__ import annotations
+
+FLOAT_BYTES = 4
+#: Rows and columns of the tile of a block, and how much of the sum it takes at once.
+TILE = 64
+STEP = 16
+#: Blocks that fill a large GPU twice; a sum is split until there are as many.
+ENOUGH_BLOCKS = 264
+MOST_SPLITS = 32
+#: Fewest terms of a split: shorter ones cost more in partial results than they save.
+SPLIT_TERMS = 512
+
+
+def tiles(rows: int, columns: int) -> tuple[int, int]:
+    """Tiles of the result along its columns, and along its rows."""
+    return -(-columns // TILE), -(-rows // TILE)
+
+
+def terms_of_split(rows: int, columns: int, depth: int) -> int:
+    """Terms of the sum that one split takes, a multiple of STEP."""
+    across, down = tiles(rows, columns)
+    wanted = -(-ENOUGH_BLOCKS // (across * down))
+    parts = max(1, min(wanted, MOST_SPLITS, depth // SPLIT_TERMS))
+    return -(-depth // (parts * STEP)) * STEP
+
+
+def splits(rows: int, columns: int, depth: int) -> int:
+    """Parts of the sum, none of them empty."""
+    return -(-depth // terms_of_split(rows, columns, depth))
+
+
+def workspace_bytes(rows: int, columns: int, depth: int) -> int:
+    """Scratch of a product: the results of all splits, where there are several."""
+    parts = splits(rows, columns, depth)
+    return parts * rows * columns * FLOAT_BYTES if parts > 1 else 0

@@ -1,0 +1,164 @@
+"""Cross-entropy with class weights and label smoothing, and losses that are not summed up.
+
+In: logits (rows, classes), labels, a weight for each class; or prediction and target. Out: one loss
+per row or element, gradients. The one idea: what `losses.py` has found for a row (log-sum-exp, loss
+of the label) is all that weights and smoothing need besides one more pass over the row. Read next:
+`matmul.py`, `../cpu/weighted_losses.py`.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from ooctrain.layers.kernels.cuda.launcher import Launcher, blocks_for
+from ooctrain.layers.kernels.cuda.losses import (
+    ROWS,
+    THREADS,
+    WARP,
+    WHOLE_WARP,
+    ZERO,
+    error_slope,
+    row_of,
+)
+from ooctrain.layers.kernels.cuda.pointwise import apply, binary, ternary
+from ooctrain.layers.kernels.cuda.shim import cuda, device, float32, kernel, uint32, uint64
+
+Array = Any
+ONE, TWO = np.float32(1), np.float32(2)
+SQUARED, ABSOLUTE = 2.0, 1.0
+#: Weights that one launch writes.
+VALUES_AT_ONCE = 16
+
+
+@kernel("void(f4[::1], u4, i8[::1], f4[::1], f4[::1], f4[::1], f4, i8)", threads=THREADS)
+def _weigh(z, classes, labels, weights, lse, losses, smoothing, ignore_index):
+    """A warp: losses[r] = (1 - s) w[label] losses[r] + s / K * sum of w[c] (lse[r] - z[r, c])."""
+    lane = uint32(cuda.threadIdx.x % WARP)
+    row = row_of(cuda.blockIdx.x, cuda.threadIdx.x)
+    if row < labels.size:
+        start, label = uint64(row) * uint64(classes), labels[row]
+        spread = ZERO
+        if smoothing > ZERO:
+            for c in range(lane, classes, WARP):
+                # A class of weight 0 counts nothing, also where its logit is -inf.
+                if weights[c] != ZERO:
+                    spread += weights[c] * (lse[row] - z[start + uint32(c)])
+        for step in (16, 8, 4, 2, 1):
+            spread += cuda.shfl_xor_sync(WHOLE_WARP, spread, step)
+        if lane == 0:
+            loss = ZERO
+            if label != ignore_index:
+                loss = (ONE - smoothing) * (weights[uint64(label)] * losses[row])
+                loss += smoothing / float32(classes) * spread
+            losses[row] = loss
+
+
+@kernel(
+    "void(f4[::1], u4, i8[::1], f4[::1], f4[::1], f4[::1], f4[::1], b1, f4, f4[::1], i8)",
+    threads=THREADS,
+)
+def _weighted_grad(
+    z, classes, labels, weights, lse, dloss, divisor, divides, smoothing, dz, ignore_index
+):
+    """A warp: dz = dloss[r] [/ divisor] (p (own + all) - own onehot - (s / K) w), own = (1 - s)
+    w[label], all = s / K * sum of w. `dloss` has one element, or one for each row."""
+    lane = uint32(cuda.threadIdx.x % WARP)
+    row = row_of(cuda.blockIdx.x, cuda.threadIdx.x)
+    if row < labels.size:
+        start, label = uint64(row) * uint64(classes), labels[row]
+        everything = ZERO
+        for c in range(lane, classes, WARP):
+            everything += weights[c]
+        for step in (16, 8, 4, 2, 1):
+            everything += cuda.shfl_xor_sync(WHOLE_WARP, everything, step)
+        counts = label != ignore_index
+        own = (ONE - smoothing) * weights[uint64(label)] if counts else ZERO
+        share = smoothing / float32(classes)
+        scale = dloss[row] if dloss.size > 1 else dloss[0]
+        scale = scale / divisor[0] if divides else scale
+        for c in range(lane, classes, WARP):
+            p = math.exp(z[start + uint32(c)] - lse[row])
+            d = p * (own + share * everything) - share * weights[c]
+            d -= own if c == label else ZERO
+            dz[start + uint32(c)] = scale * d if counts else ZERO
+
+
+@device
+def error(x, target, power):
+    """(x - target)^2, or |x - target|."""
+    d = x - target
+    return d * d if power == TWO else abs(d)
+
+
+@device
+def error_grad(x, target, dy, power):
+    """2 (x - target) dy, or sign(x - target) dy."""
+    return error_slope(x, target, dy + dy if power == TWO else dy, power == TWO)
+
+
+_error_each = binary(error)
+_error_each_grad = ternary(error_grad)
+
+
+@kernel("void(f4[::1], u4, UniTuple(f4, 16))", threads=32)
+def _write(target, first, values):
+    """target[first + i] = values[i], as far as the target reaches."""
+    if cuda.threadIdx.x == 0:
+        for i in range(VALUES_AT_ONCE):
+            if uint32(first + uint32(i)) < target.size:
+                target[uint32(first + uint32(i))] = values[i]
+
+
+def write(launcher: Launcher, target: Array, values: tuple[float, ...]) -> None:
+    """target = values: a few numbers from the host, which travel with the launches."""
+    for first in range(0, len(values), VALUES_AT_ONCE):
+        some = values[first : first + VALUES_AT_ONCE]
+        some += (0.0,) * (VALUES_AT_ONCE - len(some))
+        launcher.launch(_write, 1, target, first, some)
+
+
+def weigh(
+    launcher: Launcher, logits: Array, labels: Array, weights: Array, lse: Array, losses: Array,
+    smoothing: float, ignore_index: int,
+) -> None:  # fmt: skip
+    """Turns what `losses.softmax_cross_entropy` wrote into weighted and smoothed losses.
+
+    Args:
+        logits: (..., classes), channels last.
+        weights: (classes,).
+        lse, losses: one for each row, losses read and written.
+        smoothing: share of the label that is spread over all classes.
+    """
+    rows, classes = labels.size, logits.shape[-1]
+    arrays = logits, classes, labels, weights, lse, losses
+    launcher.launch(_weigh, blocks_for(rows, ROWS), *arrays, smoothing, ignore_index)
+
+
+def weighted_grad(
+    launcher: Launcher, logits: Array, labels: Array, weights: Array, lse: Array, dloss: Array,
+    divisor: Array | None, dlogits: Array, smoothing: float, ignore_index: int,
+) -> None:  # fmt: skip
+    """Gradient of `weigh`, times dloss (one number, or one for each row) / divisor.
+
+    `dlogits` may be `logits`.
+    """
+    rows, classes = labels.size, logits.shape[-1]
+    scale = dloss, dloss if divisor is None else divisor, divisor is not None
+    arrays = logits, classes, labels, weights, lse, *scale, smoothing, dlogits
+    launcher.launch(_weighted_grad, blocks_for(rows, ROWS), *arrays, ignore_index)
+
+
+def error_each(launcher: Launcher, x: Array, target: Array, y: Array, squared: bool) -> None:
+    """y = (x - target)^2, or |x - target|."""
+    apply(launcher, _error_each, x, target, y, parameter=SQUARED if squared else ABSOLUTE)
+
+
+def error_each_grad(
+    launcher: Launcher, x: Array, target: Array, dy: Array, dx: Array, squared: bool
+) -> None:
+    """dx = 2 (x - target) dy, or sign(x - target) dy. `dx` may be `x`."""
+    power = SQUARED if squared else ABSOLUTE
+    apply(launcher, _error_each_grad, x, target, dy, dx, parameter=power)
