@@ -198,3 +198,16 @@ def test_stores_past_the_caches_change_no_bit(pools, monkeypatch, name, size):
         kernel(pool, in_place, b, in_place)
         for result in (on_a_line, off_a_line, in_place):
             np.testing.assert_array_equal(result, expected)
+
+
+@pytest.mark.parametrize("work", [1, 4])
+@pytest.mark.parametrize("elements", [1, 1 << 16, (1 << 16) + 1, 1 << 20, 11_170_000])
+def test_chunks_are_few_and_whole(elements, work):
+    """At most so many as partial results have room for; small problems are one chunk."""
+    for chunk, most in (
+        (chunks.element_chunk(elements, work), chunks.MOST_CHUNKS),
+        (chunks.reduction_chunk(elements), chunks.MOST_PARTIALS),
+    ):
+        assert chunks.chunk_count(elements, chunk) <= most
+        assert chunk % chunks.ALIGN_ELEMENTS == 0
+    assert elements * work > 1 << 16 or chunks.element_chunk(elements, work) >= elements

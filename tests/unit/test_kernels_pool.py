@@ -52,6 +52,12 @@ def gather(a, double, whole, flag, single, three, cube, out, lo, hi, thread):
         out[item] = value + cube[item, 0, 0, 1] + (10000 if flag else 20000)
 
 
+@kernel("void(f4[::1], i8, f4[::1], f4[::1], f4, f4[::1], f8[::1], f4[::1], i8, i8, i8)")
+def weigh(a, by, b, c, single, d, out, e, lo, hi, thread):
+    for item in range(lo, hi):
+        out[item] = a[0] + by * b[1] + single * c[2] + 1000 * d[3] + 10000 * e[e.size - 1]
+
+
 @kernel("void(i8[::1], i8[::1], i8, i8, i8, i8)")
 def busy(out, threads, rounds, lo, hi, thread):
     for item in range(lo, hi):
@@ -101,6 +107,14 @@ def test_arguments_of_every_kind_arrive(pool):
     pool.run(gather, 8, 1, *arguments, parallel)
     np.testing.assert_array_equal(serial, parallel)
     assert serial[3] == 3 + 0.125 + 15 + 0.5 + 321 + 0.25 + 10000
+
+
+def test_flat_arrays_arrive_whatever_their_number(pool):
+    """They are written in threes: two in the second group, between others and numbers."""
+    a, b, c, d, e = (np.full(5 + n, n + 1, np.float32) for n in range(5))
+    out = np.zeros(8)
+    pool.run(weigh, 8, 1, a, 10, b, c, 100.0, d, out, e)
+    assert (out == 54321).all()
 
 
 def test_an_exception_reaches_the_caller_and_spares_the_pool(pool):

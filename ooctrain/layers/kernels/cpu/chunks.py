@@ -14,8 +14,11 @@ import numpy as np
 
 #: Elements below which a problem is one chunk, run inline by the caller.
 SMALL_ELEMENTS = 1 << 16
-#: Upper bound of the number of chunks of any one kernel call.
-MOST_CHUNKS = 16
+#: Upper bound of the number of chunks of a reduction: each has partial results of its own.
+MOST_PARTIALS = 16
+#: Upper bound where a chunk leaves nothing behind. The last chunk keeps one thread waiting for the
+#: other, on average half its time: 3 % with 16 chunks and two threads, as measured.
+MOST_CHUNKS = 32
 #: Chunk borders are multiples of this many elements, so that vectors are cut only at the very end.
 ALIGN_ELEMENTS = 1 << 10
 #: Results of this size and more are written past the caches.
@@ -24,16 +27,20 @@ PAST_CACHES_BYTES = 64 << 20
 
 def element_chunk(elements: int, work: int = 1) -> int:
     """Elements per chunk of an elementwise kernel that takes `work` times as long as a sum."""
-    least = SMALL_ELEMENTS // work
-    if elements <= least:
-        return least
-    chunk = max(least, -(-elements // MOST_CHUNKS))
-    return -(-chunk // ALIGN_ELEMENTS) * ALIGN_ELEMENTS
+    small = SMALL_ELEMENTS // work
+    if elements <= small:
+        return small
+    return _aligned(max(small // 2, -(-elements // MOST_CHUNKS)))
+
+
+def reduction_chunk(elements: int) -> int:
+    """Elements per chunk of a reduction."""
+    return _aligned(max(SMALL_ELEMENTS, -(-elements // MOST_PARTIALS)))
 
 
 def row_chunk(rows: int, row_elements: int) -> int:
     """Rows per chunk of a kernel over rows of `row_elements` elements each."""
-    return max(-(-SMALL_ELEMENTS // max(row_elements, 1)), -(-rows // MOST_CHUNKS))
+    return max(-(-SMALL_ELEMENTS // max(row_elements, 1)), -(-rows // MOST_PARTIALS))
 
 
 def past_caches(out: np.ndarray, *sources: np.ndarray) -> bool:
@@ -52,6 +59,10 @@ def past_caches(out: np.ndarray, *sources: np.ndarray) -> bool:
 def chunk_count(items: int, chunk: int) -> int:
     """Number of chunks, the last one perhaps shorter."""
     return -(-items // chunk)
+
+
+def _aligned(chunk: int) -> int:
+    return -(-chunk // ALIGN_ELEMENTS) * ALIGN_ELEMENTS
 
 
 def flat(array: np.ndarray) -> np.ndarray:

@@ -24,7 +24,14 @@ from ooctrain.layers.kernels.cpu.chunks import (
 from ooctrain.layers.kernels.cpu.jit import kernel
 from ooctrain.layers.kernels.cpu.pool import ThreadPool
 from ooctrain.layers.kernels.cpu.simd import vmax, vselect_gt, vsplat
-from ooctrain.layers.kernels.cpu.simd_memory import vload, vload_upto, vstore, vstore4, vstore_upto
+from ooctrain.layers.kernels.cpu.simd_memory import (
+    vload,
+    vload_upto,
+    vscan_upto,
+    vstore,
+    vstore4,
+    vstore_upto,
+)
 from ooctrain.layers.kernels.cpu.simd_stream import store_fence, vput_upto
 from ooctrain.layers.kernels.cpu.vector import VL
 from ooctrain.layers.kernels.cpu.workspace import BLOCK_ROWS, channel_partials
@@ -48,7 +55,7 @@ def _relu_grad(dy, y, dx, past, lo, hi, thread):
     zero = vsplat(ZERO)
     for i in range(lo, hi, VL):
         n = hi - i
-        vput_upto(dx, i, vselect_gt(vload_upto(y, i, n), zero, vload_upto(dy, i, n), zero), n, past)
+        vput_upto(dx, i, vselect_gt(vscan_upto(y, i, n), zero, vscan_upto(dy, i, n), zero), n, past)
     if past:
         store_fence()
 
@@ -59,7 +66,7 @@ def _add(a, b, y, floor, past, lo, hi, thread):
     floors = vsplat(floor)
     for i in range(lo, hi, VL):
         n = hi - i
-        vput_upto(y, i, vmax(floors, vload_upto(a, i, n) + vload_upto(b, i, n)), n, past)
+        vput_upto(y, i, vmax(floors, vscan_upto(a, i, n) + vscan_upto(b, i, n)), n, past)
     if past:
         store_fence()
 
@@ -69,8 +76,8 @@ def _add_masked(a, dy, y, out, past, lo, hi, thread):
     zero = vsplat(ZERO)
     for i in range(lo, hi, VL):
         n = hi - i
-        dz = vselect_gt(vload_upto(y, i, n), zero, vload_upto(dy, i, n), zero)
-        vput_upto(out, i, vload_upto(a, i, n) + dz, n, past)
+        dz = vselect_gt(vscan_upto(y, i, n), zero, vscan_upto(dy, i, n), zero)
+        vput_upto(out, i, vscan_upto(a, i, n) + dz, n, past)
     if past:
         store_fence()
 

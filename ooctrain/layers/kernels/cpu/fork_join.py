@@ -37,7 +37,7 @@ SLEEPERS = 16  # idle workers that need to be woken
 STOP = 17  # 1: workers return
 FAILED = 24  # a chunk whose kernel raised, plus 1
 JOB = 40  # the record of the job, in this order:
-ENTRY, FUNCTION, ARGUMENTS, ITEMS, CHUNK, ORDER, TEAM = range(JOB, JOB + 7)
+ENTRY, FUNCTION, ARGUMENTS, ITEMS, CHUNK, ORDER, TEAM, SPINS = range(JOB, JOB + 8)
 SPANS = 48  # for each thread of the team: next chunk, end; a line each
 LINE = 8
 
@@ -166,31 +166,30 @@ def _join(words, spins):
     atomic_store(words, STATE, 0)
 
 
-@kernel("i8(i8[::1], i8, i8, i8, i8, i8, i8, i8, i8)")
-def run_job(words, entry, function, arguments, items, chunk, order, team, spins):
-    """Runs `function` on [0, items), the caller being thread 0 of `team` threads.
+@kernel("i8(i8[::1])")
+def run_job(words):
+    """Runs the job whose record lies in `words`; the caller is thread 0 of its team.
 
-    Args:
-        words: of the pool; no other job may be under way.
-        entry, function, arguments: addresses, see `entry.py`.
-        items, chunk: chunk i is [i * chunk, (i + 1) * chunk), the last one shorter.
-        order: address of the numbers of all chunks in the order to draw them, or 0.
-        spins: rounds that the caller waits at the end before it sleeps.
+    The record, written before by the caller while no other job is under way:
+        ENTRY, FUNCTION, ARGUMENTS: addresses, see `entry.py`.
+        ITEMS, CHUNK: chunk i is [i * CHUNK, (i + 1) * CHUNK), the last one shorter.
+        ORDER: address of the numbers of all chunks in the order to draw them, or 0.
+        TEAM: how many threads the chunks are dealt to.
+        SPINS: rounds that the caller waits at the end before it sleeps.
 
     Returns the number of the caller's processor (-1: unknown). Whether a kernel raised is told by
     words[FAILED].
     """
-    words[ENTRY], words[FUNCTION], words[ARGUMENTS] = entry, function, arguments
-    words[ITEMS], words[CHUNK], words[ORDER], words[TEAM] = items, chunk, order, team
     words[FAILED] = 0
-    chunks = (items + chunk - 1) // chunk
+    team, chunk = words[TEAM], words[CHUNK]
+    chunks = (words[ITEMS] + chunk - 1) // chunk
     for member in range(team):
         words[SPANS + member * LINE] = member * chunks // team
         words[SPANS + member * LINE + 1] = (member + 1) * chunks // team
     atomic_store(words, STATE, OPEN)
     _rouse(words, team - 1)
     _draw(words, 0)
-    _join(words, spins)
+    _join(words, words[SPINS])
     return processor_here()
 
 

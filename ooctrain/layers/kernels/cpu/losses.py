@@ -11,7 +11,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from ooctrain.layers.kernels.cpu.chunks import chunk_count, element_chunk, flat, row_chunk
+from ooctrain.layers.kernels.cpu.chunks import (
+    chunk_count,
+    element_chunk,
+    flat,
+    reduction_chunk,
+    row_chunk,
+)
 from ooctrain.layers.kernels.cpu.jit import kernel
 from ooctrain.layers.kernels.cpu.pool import ThreadPool
 from ooctrain.layers.kernels.cpu.simd import vabs, vfma, vmax, vmax_lanes, vselect_gt, vsplat, vsum
@@ -198,6 +204,7 @@ def l1_grad(pool: ThreadPool, x: Array, target: Array, dx: Array, scale: float) 
 
 def _reduce(pool, range_kernel, arrays, out, factor, workspace) -> None:
     elements = arrays[0].size
-    chunk, partials = element_chunk(elements), workspace[: workspace.size // 8 * 8].view(np.float64)
+    chunk = reduction_chunk(elements)
+    partials = workspace[: workspace.size // 8 * 8].view(np.float64)
     pool.run(range_kernel, elements, chunk, *arrays, partials, chunk)
     _combine(partials, chunk_count(elements, chunk), factor, flat(out))

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ooctrain.layers.kernels.cpu.chunks import chunk_count, element_chunk, flat
+from ooctrain.layers.kernels.cpu.chunks import chunk_count, element_chunk, flat, reduction_chunk
 from ooctrain.layers.kernels.cpu.jit import kernel
 from ooctrain.layers.kernels.cpu.pool import ThreadPool
 from ooctrain.layers.kernels.cpu.simd import vfma, vsplat, vsqrt, vsum
@@ -162,7 +162,7 @@ def sum_of_squares(pool: ThreadPool, g: Array, workspace: Array) -> float:
     Args:
         workspace: uint8, `reduction_workspace_bytes(g.size)`.
     """
-    chunk, partials = element_chunk(g.size), workspace[: workspace.size // 8 * 8].view(np.float64)
+    chunk, partials = reduction_chunk(g.size), workspace[: workspace.size // 8 * 8].view(np.float64)
     pool.run(_squares, g.size, chunk, flat(g), partials, chunk)
     return _sum_partials(partials, chunk_count(g.size, chunk))
 

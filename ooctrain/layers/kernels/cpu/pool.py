@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 import os
 import random
+import struct
 import threading
 import weakref
 from collections.abc import Callable
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 #: How long an idle worker watches for the next kernel before it sleeps; a kernel follows another
 #: after some tens of microseconds, and to wake a sleeper takes as long.
 SPIN_US = 60
+#: The record of a job, as `fork_join.run_job` lists it.
+_RECORD = struct.Struct("<8q")
 
 
 class ThreadPool:
@@ -84,11 +87,12 @@ class Team:
     def __init__(self, threads: int):
         from ooctrain.layers.kernels.cpu import entry, fork_join
 
-        self._fork_join, self._entry_of = fork_join, entry.entry_of
+        self._fork_join, self._entry = fork_join, entry
         self._size, self._lock = threads, threading.Lock()
         self._words = _aligned_words(fork_join.words_of(threads))
-        self._block = np.zeros(0, np.int64)  # of the kernel's arguments; grows
-        self._block_address = 0
+        self._view = self._words.data  # read and written from Python faster than an array
+        self._record = self._view[fork_join.JOB : fork_join.SPINS + 1].cast("B")
+        self._block = entry.Block(64)  # for the kernel's arguments; grows
         self._processors = _processors()
         self._avoided = -1
         self._spins = _spins(fork_join, self._words) if threads <= len(self._processors) else 0
@@ -110,21 +114,21 @@ class Team:
         self, function: Callable, items: int, chunk: int, order: np.ndarray | None, args: tuple
     ) -> bool:
         """Runs all chunks; False where this team cannot, and nothing was run."""
-        entry = self._entry_of(function)
-        if entry is None or not self._lock.acquire(blocking=False):
+        entry = self._entry.entry_of(function)
+        if entry is None or not self._lock.acquire(False):
             return False
         try:
-            if entry.words > self._block.size:
-                self._block = np.zeros(2 * entry.words, np.int64)
-                self._block_address = self._block.ctypes.data
+            if entry.words > self._block.words:
+                self._block = self._entry.Block(2 * entry.words)
             entry.pack(self._block, args)
             members = min(self._size, -(-items // chunk))
             where = 0 if order is None else order.ctypes.data
-            here = self._fork_join.run_job(
-                self._words, entry.code, entry.function, self._block_address,
+            _RECORD.pack_into(
+                self._record, 0, entry.code, entry.function, self._block.address,
                 items, chunk, where, members, self._spins,
             )  # fmt: skip
-            failed = int(self._words[self._fork_join.FAILED]) - 1
+            here = self._fork_join.run_job(self._words)
+            failed = self._view[self._fork_join.FAILED] - 1
             if here != self._avoided:
                 self._keep_off(here)
         finally:

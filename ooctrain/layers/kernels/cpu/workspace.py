@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ooctrain.layers.kernels.cpu.chunks import chunk_count, element_chunk, row_chunk
+from ooctrain.layers.kernels.cpu.chunks import chunk_count, reduction_chunk, row_chunk
 
 #: Channels are padded to this many in scratch, so that groups of four whole vectors can be stored.
 CHANNEL_GROUP = 64
@@ -59,4 +59,4 @@ def channel_sum_workspace_bytes(rows: int, channels: int) -> int:
 
 def reduction_workspace_bytes(elements: int) -> int:
     """Scratch of `losses.mse`, `losses.l1`, `losses.total` and `optimizers.sum_of_squares`."""
-    return chunk_count(elements, element_chunk(elements)) * DOUBLE_BYTES
+    return chunk_count(elements, reduction_chunk(elements)) * DOUBLE_BYTES
