@@ -13,7 +13,7 @@ import difflib
 import importlib.util
 import inspect
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -89,14 +89,22 @@ def resolve(text: str, known: Mapping[str, Callable[..., Any]], *, group: str, w
         ConfigError: unknown name (the nearest ones are suggested), file, class or parameter.
     """
     factory, options = locate(text, known, group=group, what=what)
+    check_call(factory, (), options, text, what)
+    return factory(**options)
+
+
+def check_call(
+    factory: Callable[..., Any], values: Sequence[Any], options: Mapping[str, Any], text: str,
+    what: str,
+) -> None:  # fmt: skip
+    """Raises ConfigError where a plug-in cannot be called with these values and parameters."""
     try:
-        inspect.signature(factory).bind(**options)
+        inspect.signature(factory).bind(*values, **options)
     except TypeError as error:
         raise ConfigError(
             f"{what} {text!r} cannot be made: {error}", code="OOC-106",
             fix="give every parameter a default, or a value in the text",
         ) from error  # fmt: skip
-    return factory(**options)
 
 
 def locate(

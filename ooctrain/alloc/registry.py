@@ -26,7 +26,7 @@ from ooctrain.alloc.virtual import VirtualAddressing
 from ooctrain.devices.base import Memory
 from ooctrain.devices.host_vm import PAGE_BYTES, max_mapped_chunks, why_no_virtual_memory
 from ooctrain.errors import ConfigError
-from ooctrain.specs import locate, names
+from ooctrain.specs import check_call, locate, names
 from ooctrain.units import Granule, format_bytes
 
 _KNOWN: Mapping[str, Callable[..., Allocator]] = {
@@ -99,8 +99,11 @@ def choose_allocator(
 
 def _choose(name: str, budget_bytes: int, binding: bool, page_bytes: int) -> AllocatorChoice:
     factory, options = locate(name, _KNOWN, group=_GROUP, what="allocator")
-    make = partial(factory, **{**_defaults(factory, budget_bytes, page_bytes), **options})
-    sample = make(PaperMemory(budget_bytes, page_bytes, max_mapped_chunks()))
+    options = {**_defaults(factory, budget_bytes, page_bytes), **options}
+    memory = PaperMemory(budget_bytes, page_bytes, max_mapped_chunks())
+    check_call(factory, (memory,), options, name, "allocator")
+    make = partial(factory, **options)
+    sample = make(memory)
     missing = [word for word in _METHODS if not hasattr(sample, word)]
     if missing:
         raise ConfigError(

@@ -19,6 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from ooctrain.cli import DOES_NOT_FIT, DONE
+from ooctrain.cli.numbers_file import write_file
 from ooctrain.cli.options import OUTPUT_FILE, json_option
 from ooctrain.cli.replay import split_names
 from ooctrain.cli.terminal import make_console
@@ -83,7 +84,7 @@ def compare(
         (figure_path, compare_figure),
     ):  # fmt: skip
         if path:
-            Path(path).write_text(write(rows), encoding="utf-8")
+            write_file(path, write(rows))
     return DONE if any(row.feasible for row in rows) else DOES_NOT_FIT
 
 

@@ -7,12 +7,11 @@ the checks.
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
-from pathlib import Path
 
 import click
 
+from ooctrain.cli.numbers_file import write_numbers
 from ooctrain.cli.options import json_option
 from ooctrain.doctor import Finding, examine
 
@@ -29,7 +28,7 @@ def doctor(json_path: str | None) -> int:
         _print(finding, width)
     if json_path:
         rows = [asdict(finding) for finding in findings]
-        Path(json_path).write_text(json.dumps({"version": 1, "checks": rows}, indent=1) + "\n")
+        write_numbers(json_path, {"version": 1, "checks": rows})
     broken = sum(finding.level == "fail" for finding in findings)
     click.echo("all well" if not broken else f"{broken} of {len(findings)} checks failed")
     return int(broken > 0)

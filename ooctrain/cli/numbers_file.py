@@ -13,8 +13,30 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from ooctrain.errors import OoctrainError
+
 JSON_VERSION = 1
 OPTION = "--json"
+
+
+def write_file(path: str, text: str) -> None:
+    """Writes what a command was asked to leave in a file.
+
+    Raises:
+        OoctrainError: it cannot be written; a full disk does not name the file by itself.
+    """
+    try:
+        Path(path).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise OoctrainError(
+            f"{path} cannot be written: {error.strerror or error}", code="OOC-117",
+            fix="another file, or another disk",
+        ) from error  # fmt: skip
+
+
+def write_numbers(path: str, content: object) -> None:
+    """Writes the object of `--json`. Raises OoctrainError as `write_file`."""
+    write_file(path, json.dumps(content, indent=1) + "\n")
 
 
 class NumbersFile:

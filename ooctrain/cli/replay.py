@@ -8,9 +8,7 @@ of the arenas; status 3 where none serves the log. Nothing is executed. Read nex
 
 from __future__ import annotations
 
-import json
 import time
-from pathlib import Path
 from typing import Any
 
 import click
@@ -20,6 +18,7 @@ from ooctrain.alloc import AllocationLog, Replayed
 from ooctrain.alloc import replay as run_replay
 from ooctrain.alloc.fullest import snapshot_at_peak
 from ooctrain.cli import DOES_NOT_FIT, DONE
+from ooctrain.cli.numbers_file import write_file, write_numbers
 from ooctrain.cli.options import OUTPUT_FILE, json_option
 from ooctrain.cli.terminal import make_console
 from ooctrain.errors import ConfigError
@@ -53,10 +52,10 @@ def replay(
         times_us.append((time.perf_counter() - started) * 1e6)
     if json_path:
         content = _as_json(log_path, log, rows, times_us, budget_bytes)
-        Path(json_path).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        write_numbers(json_path, content)
     if picture_path:
         shots = {row.allocator: snapshot_at_peak(log, row) for row in rows}
-        Path(picture_path).write_text(arena_svg(shots), encoding="utf-8")
+        write_file(picture_path, arena_svg(shots))
     console.print(facts(_facts(log, budget_bytes)))
     console.print()
     console.print(replay_table(rows))

@@ -167,6 +167,10 @@ class Wants:
     def __init__(self, depth):
         pass
 
+class WantsMore:
+    def __init__(self, memory, depth):
+        pass
+
 def net():
     raise KeyError("weights")
 
@@ -189,6 +193,7 @@ number = 3
         (["plan", *SMALL, "--planner", "{own}:number"], 2, "int, not a class"),
         (["plan", *SMALL, "--planner", "{own}:Wants"], 2, "missing a required argument: 'depth'"),
         (["plan", *SMALL, "--allocator", "{own}:Starts"], 1, "no start"),
+        (["plan", *SMALL, "--allocator", "{own}:WantsMore"], 2, "argument: 'depth'"),
         (["train", *SMALL, "--planner", "{own}:Divides"], 1, "line 8, in plan"),
         (["plan", "{broken}:net"], 1, "SyntaxError"),
     ],
@@ -208,6 +213,14 @@ def test_an_error_in_one_s_own_file_names_its_line(run, tmp_path, arguments, sta
         kinds = (ZeroDivisionError, AttributeError, RuntimeError, KeyError, SyntaxError)
         with pytest.raises(kinds):
             main(["--traceback", *words, "--budget", "1GiB"])
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="the system has no full device")
+@pytest.mark.parametrize("command", ["plan", "simulate"])
+def test_a_full_disk_is_named(run, command):
+    status, _, err = run(command, *SMALL, "--budget", "1GiB", "--json", "/dev/full")
+    assert status == 1
+    assert "/dev/full cannot be written: No space left on device" in err
 
 
 def test_traceback_shows_where_an_error_was_raised():
