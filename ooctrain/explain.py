@@ -158,6 +158,13 @@ CODES: Mapping[str, Explanation] = {
         "a user's own oc.Op in a step with device='cuda'",
         "--device cpu, or a method `cuda` beside `cpu`",
     ),
+    "OOC-117": Explanation(
+        "a file cannot be written",
+        "What the command was asked to leave in a file does not go there: the disk is full, the "
+        "folder is not there, or it may not be written to.",
+        "ooctrain plan lenet --json /dev/full",
+        "another file, or another disk",
+    ),
     "OOC-120": Explanation(
         "no schedule fits the budget",
         "This planner finds no list that stays within the budget. `minimum_bytes` is the "

@@ -7,10 +7,8 @@ changes.
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import click
@@ -21,6 +19,7 @@ from ooctrain.alloc.registry import choose_allocator
 from ooctrain.api import DEFAULT_REWRITES
 from ooctrain.api import plan as make_plan
 from ooctrain.cli import DOES_NOT_FIT, DONE
+from ooctrain.cli.numbers_file import write_numbers
 from ooctrain.cli.options import (
     OUTPUT_FILE,
     Memory,
@@ -97,7 +96,7 @@ def plan(
     finally:
         if json_path:
             content = _as_json(workload, memory, answer, error)
-            Path(json_path).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+            write_numbers(json_path, content)
     console.print(layer_table(layer_rows(answer.trace, depth)))
     console.print()
     console.print(facts(_rows(workload, memory, answer)))
@@ -149,7 +148,7 @@ class Answer:
 
 
 def _answer(workload: Workload, memory: Memory) -> Answer:
-    task, machine = make_task(workload), find_machine(memory)
+    task, machine = make_task(workload), find_machine(workload, memory)
     original = make_trace(task, workload)
 
     plain = apply_rewrites(original, DEFAULT_REWRITES)
@@ -180,9 +179,9 @@ def _answer(workload: Workload, memory: Memory) -> Answer:
 
 
 def granule_for(memory: Memory, machine: Machine, trace: Trace) -> Granule:
-    """How the allocator rounds on the cpu device; on a preset of another machine, to the byte, in
-    parts where the allocator has ranges."""
-    if not is_cpu(machine):
+    """How the allocator rounds on the cpu device; for a GPU and on a preset of another machine, to
+    the byte, in parts where the allocator has ranges."""
+    if trace.device != "cpu" or not is_cpu(machine):
         chosen = choose_allocator(memory.allocator, machine.device_bytes, binding=False)
         return Granule(1, chosen.granule.ranges)
     # An allocator may round coarser in a larger arena, so it is asked for one of about this size.

@@ -6,14 +6,12 @@ Read next: `report/text.py`, `sched/simulate.py`.
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import click
 
 from ooctrain.api import DEFAULT_REWRITES, load_plan
 from ooctrain.api import plan as make_plan
 from ooctrain.cli import DONE
+from ooctrain.cli.numbers_file import write_numbers
 from ooctrain.cli.options import Memory, Workload, json_option, memory_options, workload_options
 from ooctrain.cli.plan import budget_for, granule_for, host_budget
 from ooctrain.cli.terminal import bar_blocks, make_console
@@ -41,7 +39,7 @@ def simulate(
 ) -> int:
     """Show the time line of a planned step of MODEL."""
     console = make_console()
-    machine = find_machine(memory)
+    machine = find_machine(workload, memory)
     trace = make_trace(make_task(workload), workload)
     made = _read(plan_path, trace) if plan_path else _plan(trace, workload, memory, machine)
     timeline = run_simulator(made.schedule, made.trace, machine)
@@ -50,7 +48,7 @@ def simulate(
     console.print(facts(_numbers(timeline, made, machine)))
     if json_path:
         content = {"version": JSON_VERSION, "machine": machine.name, "timeline": timeline.to_json()}
-        Path(json_path).write_text(json.dumps(content) + "\n", encoding="utf-8")
+        write_numbers(json_path, content)
     return DONE
 
 

@@ -7,9 +7,7 @@ compared. Read next: `training.py` for the run, `docs/json.md` for the numbers.
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import click
@@ -18,6 +16,7 @@ from rich.console import Console
 from ooctrain.calibrate import profile_of_steps
 from ooctrain.cli import DONE, FAILED
 from ooctrain.cli.live import LiveView, total_steps
+from ooctrain.cli.numbers_file import write_numbers
 from ooctrain.cli.options import (
     OUTPUT_FILE,
     Memory,
@@ -94,7 +93,7 @@ def train(
     finally:
         prepared = trainer.prepared if trainer else None
         if json_path:
-            _write(json_path, _as_json(workload, memory, extent, record, prepared, error))
+            write_numbers(json_path, _as_json(workload, memory, extent, record, prepared, error))
         if trainer:
             trainer.close()
     return FAILED if record.identical_to_incore is False else DONE
@@ -217,7 +216,7 @@ def _as_json(
         "planner": memory.planner,
         "allocator": prepared.allocator.name if prepared else memory.allocator,
         "granule_bytes": prepared.allocator.granule.size_bytes if prepared else None,
-        "device": memory.device,
+        "device": workload.device,
         "machine": prepared.machine.name if prepared else memory.machine,
         "losses": record.losses,
         "test_loss": record.test_loss,
@@ -236,7 +235,3 @@ def _as_json(
         "identical_to_incore": record.identical_to_incore,
         "error": None if error is None else str(error) or type(error).__name__,
     }
-
-
-def _write(path: str, content: dict[str, Any]) -> None:
-    Path(path).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
