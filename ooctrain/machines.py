@@ -177,6 +177,7 @@ ALIASES: Mapping[str, str] = MappingProxyType(
 )
 #: {device: the preset that stands for it until it is measured}
 DEFAULTS: Mapping[str, str] = MappingProxyType({"cpu": "cpu-generic", "cuda": "h200-pcie"})
+DEVICES = tuple(DEFAULTS)
 
 
 def machine(which: str | Machine | None = None, device: str = "cpu") -> Machine:

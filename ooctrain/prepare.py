@@ -25,8 +25,8 @@ from ooctrain.execution.placement import reserved_peak
 from ooctrain.layers.base import Spec, scratch_bytes
 from ooctrain.layers.loss import SoftmaxCrossEntropy, check_labels
 from ooctrain.layers.weighted_loss import WeightedCrossEntropy
+from ooctrain.machines import DEVICES, with_link
 from ooctrain.machines import machine as find_machine
-from ooctrain.machines import with_link
 from ooctrain.rewrite import apply_rewrites
 from ooctrain.rewrite.small import pinning_for, with_region
 from ooctrain.sched.base import Planner
@@ -46,7 +46,6 @@ if TYPE_CHECKING:
 DEFAULT_REWRITES = ("fuse", "share_storage")
 _LEAST_ARENA_BYTES = 1 << 20
 BISECTION_STEPS = 6
-DEVICES = ("cpu", "cuda")
 
 
 @dataclass(frozen=True, slots=True)

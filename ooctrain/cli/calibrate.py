@@ -1,8 +1,9 @@
 """`ooctrain calibrate`: measures this machine and keeps the result for `plan`, `simulate` and
 `train`.
 
-In: a model and a batch to measure with. Out: a calibration file in the cache folder; each run adds
-the calls of its model to those already measured. Read next: `ooctrain/calibrate.py`.
+In: a model and a batch to measure with. Out: a calibration file in the cache folder, one for each
+device; each run adds the calls of its model to those already measured. Read next:
+`ooctrain/calibrate.py`.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from ooctrain.machines import calibration_path, load_calibration, save_calibrati
 from ooctrain.report.text import facts
 from ooctrain.units import format_us
 
-IN_CORE = Memory(None, None, "auto", "va", "cpu", "cpu-generic", None)
+IN_CORE = Memory(None, None, "auto", "va", "cpu-generic", None)
 
 
 @click.command()
@@ -36,11 +37,11 @@ IN_CORE = Memory(None, None, "auto", "va", "cpu", "cpu-generic", None)
 )
 def calibrate(workload: Workload, output: str | None) -> int:
     """Measure this machine with steps of MODEL, and save the result."""
-    path = Path(output) if output else calibration_path()
+    path = Path(output) if output else calibration_path(workload.device)
     task = make_task(workload)
     images = np.random.default_rng(0).standard_normal(task.input_shape(), np.float32)
     labels = np.arange(task.batch) % task.shape.classes
-    name = f"{platform.node() or 'this machine'}, {threads_of(workload)} threads"
+    name = f"{platform.node() or 'this machine'}, {_processor(workload)}"
     # A learning rate this small keeps the loss finite whatever the images are.
     steady = replace(workload, lr=1e-6)
     with make_trainer(task, steady, IN_CORE, in_core=True) as trainer:
@@ -52,6 +53,15 @@ def calibrate(workload: Workload, output: str | None) -> int:
     console.print(facts(_rows(merged)))
     console.print(f"wrote {path}")
     return DONE
+
+
+def _processor(workload: Workload) -> str:
+    """What computes: so many threads, or the GPU by its name."""
+    if workload.device == "cpu":
+        return f"{threads_of(workload)} threads"
+    from ooctrain.devices.cuda_open import look_at_gpu
+
+    return look_at_gpu().name
 
 
 def _known(path: Path, name: str) -> dict[str, float]:

@@ -16,6 +16,8 @@ from typing import Any, TypeVar
 
 import click
 
+from ooctrain.machines import DEVICES
+
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
@@ -33,6 +35,8 @@ class Workload:
     threads: int | None
     conv_algorithm: str
     seed: int
+    device: str
+    allow_tf32: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +47,6 @@ class Memory:
     host_budget: str | None
     planner: str
     allocator: str
-    device: str
     machine: str | None
     link_bandwidth: str | None
 
@@ -116,7 +119,7 @@ WORKLOAD_OPTIONS = (
         "--conv-algorithm",
         default="auto",
         show_default=True,
-        help="auto, direct, im2col, winograd2, winograd4.",
+        help="auto, direct, im2col, winograd2, winograd4; cuda: implicit_gemm, tf32, tiled, naive.",
     ),
     click.option(
         "--seed",
@@ -124,6 +127,12 @@ WORKLOAD_OPTIONS = (
         default=0,
         show_default=True,
         help="Of weights, data order, dropout.",
+    ),
+    click.option("--device", type=click.Choice(DEVICES), default="cpu", show_default=True),
+    click.option(
+        "--allow-tf32",
+        is_flag=True,
+        help="On a GPU: convolutions round their inputs to 10 bits of mantissa.",
     ),
 )
 MEMORY_OPTIONS = (
@@ -145,7 +154,6 @@ MEMORY_OPTIONS = (
         show_default=True,
         help="Name, with parameters, or file.py:Class.",
     ),
-    click.option("--device", type=click.Choice(["cpu"]), default="cpu", show_default=True),
     click.option(
         "--machine",
         metavar="NAME",

@@ -102,7 +102,7 @@ def make_trainer(
         budget=None if in_core else memory.budget,
         planner=memory.planner,
         allocator=memory.allocator,
-        device=memory.device,
+        device=workload.device,
         accumulate=workload.accumulate,
         threads=threads_of(workload),
         machine=memory.machine,
@@ -110,6 +110,7 @@ def make_trainer(
         host_budget=memory.host_budget,
         conv_algorithm=workload.conv_algorithm,
         seed=workload.seed,
+        allow_tf32=workload.allow_tf32,
     )
 
 

@@ -82,6 +82,8 @@ def make_trace(task: Task, workload: Workload, batch: int | None = None) -> Trac
         threads=threads_of(workload),
         accumulate=workload.accumulate,
         conv_algorithm=workload.conv_algorithm,
+        device=workload.device,
+        allow_tf32=workload.allow_tf32,
     )
 
 
@@ -94,9 +96,9 @@ def threads_of(workload: Workload) -> int:
     return os.cpu_count() or 1
 
 
-def find_machine(memory: Memory) -> Machine:
-    """The machine as named, with the link as asked for."""
-    named = machine(memory.machine)
+def find_machine(workload: Workload, memory: Memory) -> Machine:
+    """The machine as named, else the device's, with the link as asked for."""
+    named = machine(memory.machine, workload.device)
     rate = link_rate(memory)
     return named if rate is None else with_link(named, rate)
 

@@ -7,6 +7,7 @@ tests of their own in `tests/unit/cuda/`).
 
 from __future__ import annotations
 
+import json
 import random
 
 import numpy as np
@@ -14,6 +15,7 @@ import pytest
 
 import ooctrain as oc
 from ooctrain import nn
+from ooctrain.cli import main
 from ooctrain.devices import cuda_open
 from ooctrain.devices.base import Debug
 from ooctrain.devices.fake_driver import FakeDriver
@@ -205,6 +207,22 @@ def test_one_step_by_execute(fakes):
     assert runs[0].loss == runs[1].loss
     assert runs[0].gradients.keys() == runs[1].gradients.keys()
     assert all((g == runs[1].gradients[n]).all() for n, g in runs[0].gradients.items())
+
+
+def test_the_command_line_trains_on_the_gpu_and_verifies_itself(fakes, tmp_path):
+    path = tmp_path / "numbers.json"
+    arguments = "train lenet --batch 4 --steps 2 --device cuda --budget 60% --planner window"
+    assert main([*arguments.split(), "--verify", "--json", str(path)]) == 0
+    numbers = json.loads(path.read_text(encoding="utf-8"))
+    assert numbers["device"] == "cuda"
+    assert numbers["identical_to_incore"] is True
+    assert numbers["machine"] == "h200-pcie"
+
+
+@pytest.mark.parametrize("options", [["--device", "cuda"], ["--device", "cuda", "--allow-tf32"]])
+def test_a_step_on_the_gpu_is_planned_without_one(options, capsys):
+    assert main(["plan", "lenet", "--budget", "50%", "--planner", "window", *options]) == 0
+    assert "h200-pcie" in capsys.readouterr().out
 
 
 # What is said before training.
