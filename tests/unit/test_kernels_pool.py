@@ -170,9 +170,14 @@ def test_interrupt_leaves_the_pool_whole(pool):
         while True:
             pool.run(busy, 64, 1, out, out.copy(), 20_000)
 
-    threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT)).start()
-    with pytest.raises(KeyboardInterrupt):
-        run_until_interrupted()
+    # A shell starts its background jobs with Ctrl-C ignored; such a run would never end.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT)).start()
+        with pytest.raises(KeyboardInterrupt):
+            run_until_interrupted()
+    finally:
+        signal.signal(signal.SIGINT, before)
     pool.run(count_items, 64, 1, hits, np.zeros(64, np.int64))
     assert (hits == 1).all()
 
