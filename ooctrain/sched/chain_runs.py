@@ -4,21 +4,22 @@ In: chain operations, in order. Out: `Run`s. The one idea: literature on chains 
 operations. F_all runs a stage and keeps all that its backward needs; F_ck runs it for its output
 and keeps its input as a checkpoint; F_none does the same and lets the input go; B runs the backward
 of a stage whose F_all was the last of it to run. Everything else follows: what is kept is what a
-later operation reads before it is made again. Source: Beaumont, Eyraud-Dubois, Herrmann, Joly and
-Shilova, Optimal checkpointing for heterogeneous chains (rotor), section 3. Departure: calls that
-are not pure (running statistics) run the first time only. Read next: `chen.py`, `rotor.py`.
+later operation reads before it is made again. A fifth one, D, lets a stage's input go although it
+would be read again. Source: Beaumont, Eyraud-Dubois, Herrmann, Joly and Shilova, Optimal
+checkpointing for heterogeneous chains (rotor), section 3. Departure: calls that are not pure
+(running statistics) run the first time only. Read next: `chen.py`, `rotor.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
 from ooctrain.cost import Machine, call_durations_ns
 from ooctrain.errors import ConfigError, Infeasible
 from ooctrain.sched.base import check_host, infeasible
-from ooctrain.sched.chain_view import ChainView
+from ooctrain.sched.chain_view import ChainView, Stage
 from ooctrain.sched.decisions import Decisions, lives, runs_once
 from ooctrain.sched.profile import tabulate
 from ooctrain.sched.recompute import plan_of
@@ -33,6 +34,7 @@ class Kind(Enum):
     CHECKPOINT = "F_ck"
     NONE = "F_none"
     BACKWARD = "B"
+    LET_GO = "D"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,7 @@ def lift(view: ChainView, steps: Iterable[Step]) -> tuple[Run, ...]:
     runs: list[Run] = []
     for step in steps:
         stage = view.stages[step.stage]
-        for call_id in stage.backward if step.kind is Kind.BACKWARD else stage.forward:
+        for call_id in _calls(stage, step.kind):
             call = trace.calls[call_id]
             if call_id not in first:
                 runs.append(Run(call_id))
@@ -68,11 +70,28 @@ def lift(view: ChainView, steps: Iterable[Step]) -> tuple[Run, ...]:
             alive.difference_update(call.reuse.values())
         if step.kind in (Kind.CHECKPOINT, Kind.NONE):
             alive.difference_update(v for v in stage.saved if v != stage.output)
-        if step.kind is Kind.NONE:
+        if step.kind in (Kind.NONE, Kind.LET_GO):
             alive.difference_update(_input_of(view, step.stage))
-        if step.kind is not Kind.BACKWARD:
+        if step.kind not in (Kind.BACKWARD, Kind.LET_GO):
             alive.difference_update(_passing(view, step.stage))
     return tuple(runs)
+
+
+def letting_go(steps: Iterable[Step]) -> Iterator[Step]:
+    """The steps, and after each B that its stage's input goes if F_all will make it again.
+
+    Without it the input stays, so that the last calls of the stage before need not run again: less
+    time than the literature counts, and more memory.
+    """
+    whole: set[int] = set()
+    for step in steps:
+        yield step
+        if step.kind is Kind.ALL:
+            whole.add(step.stage)
+        elif step.kind is not Kind.BACKWARD:
+            whole.discard(step.stage)
+        elif step.stage - 1 not in whole:
+            yield Step(Kind.LET_GO, step.stage)
 
 
 def fastest_that_fits(
@@ -87,7 +106,7 @@ def fastest_that_fits(
     """
     durations = call_durations_ns(view.trace, machine)
     ways = [runs_once(view.trace), *(lift(view, steps) for steps in choices)]
-    ways = [runs for runs in ways if _is_possible(view, runs)]
+    ways = [runs for runs in ways if is_possible(view, runs)]
     ways.sort(key=lambda runs: sum(durations[run.call] for run in runs))
     refusals: list[Infeasible] = []
     for runs in ways:
@@ -102,13 +121,20 @@ def fastest_that_fits(
     raise min(refusals, key=lambda refusal: refusal.minimum_bytes)
 
 
-def _is_possible(view: ChainView, runs: tuple[Run, ...]) -> bool:
+def is_possible(view: ChainView, runs: tuple[Run, ...]) -> bool:
     """Whether no run reads what is gone for good: a parameter that has been updated."""
     try:
         lives(view.trace, runs)
     except ConfigError:
         return False
     return True
+
+
+def _calls(stage: Stage, kind: Kind) -> Iterable[int]:
+    """What runs in an operation."""
+    if kind is Kind.LET_GO:
+        return ()
+    return stage.backward if kind is Kind.BACKWARD else stage.forward
 
 
 def _input_of(view: ChainView, stage: int) -> Iterable[int]:

@@ -29,6 +29,7 @@ from ooctrain.sched.lms_auto import LmsAuto
 from ooctrain.sched.lms_grid import LmsGrid
 from ooctrain.sched.lru import Lru
 from ooctrain.sched.naive import Naive
+from ooctrain.sched.pofo import Pofo
 from ooctrain.sched.prefix import Prefix
 from ooctrain.sched.revolve import Revolve
 from ooctrain.sched.rotor import Rotor
@@ -58,6 +59,7 @@ PLANNERS: Mapping[str, Callable[..., Planner]] = MappingProxyType(
         "lms-grid": LmsGrid,
         "lru": Lru,
         "naive": Naive,
+        "pofo": Pofo,
         "prefix": Prefix,
         "revolve": Revolve,
         "rotor": Rotor,

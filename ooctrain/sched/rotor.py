@@ -65,6 +65,7 @@ class Table:
         slots: S; a slot is 1 / S of the chain's peak.
 
     Attributes:
+        slot_bytes: bytes of a slot.
         cost_ns: [s, t, m]; infinite where m slots are too few.
     """
 
@@ -72,7 +73,7 @@ class Table:
         self.stages = len(view)
         # Rounding up may cost a slot for each value, so that keeping everything needs some more.
         self.slots = slots + 3 * self.stages
-        unit = max(1.0, (view.peak()[0] - view.pinned_bytes) / slots)
+        self.slot_bytes = unit = max(1.0, (view.peak()[0] - view.pinned_bytes) / slots)
         self._all = [_slots(size, unit) for size in view.x]  # |x_i| with all that stage i - 1 saves
         self._output = [_slots(size, unit) for size in _output_bytes(view)]
         self._y = [_slots(size, unit) for size in view.y]
@@ -91,7 +92,7 @@ class Table:
         amounts = np.flatnonzero(np.isfinite(whole))[firsts]
         places = np.linspace(0, len(costs) - 1, min(most, len(costs))).round().astype(int)
         for place in np.unique(places):
-            yield self._steps(0, self.stages - 1, int(amounts[place]))
+            yield self.steps(0, self.stages - 1, int(amounts[place]))
 
     def _best(self, s: int, t: int) -> np.ndarray:
         """C(s, t, .): the lesser of keeping all of s and of any checkpoint."""
@@ -129,20 +130,20 @@ class Table:
             left[held:] = costs[: self.slots + 1 - held]
         return left
 
-    def _steps(self, s: int, t: int, m: int) -> Iterator[Step]:
-        """The steps of C(s, t, m)."""
+    def steps(self, s: int, t: int, m: int) -> Iterator[Step]:
+        """The steps of C(s, t, m), which is finite."""
         best = self.cost_ns[s, t, m]
         if self._keeping(s, t)[m] == best:
             yield Step(Kind.ALL, s)
             if s < t:
-                yield from self._steps(s + 1, t, m - self._all[s + 1])
+                yield from self.steps(s + 1, t, m - self._all[s + 1])
             yield Step(Kind.BACKWARD, s)
             return
         q = next(q for q in range(s + 1, t + 1) if self._checkpoint_at(s, q, t)[m] == best)
         yield Step(Kind.CHECKPOINT, s)
         yield from (Step(Kind.NONE, k) for k in range(s + 1, q))
-        yield from self._steps(q, t, m - self._output[q])
-        yield from self._steps(s, q - 1, m)
+        yield from self.steps(q, t, m - self._output[q])
+        yield from self.steps(s, q - 1, m)
 
 
 def _slots(size_bytes: int, unit: float) -> int:

@@ -1,0 +1,211 @@
+"""pofo: offloading and recomputation of a chain, decided together.
+
+In: a trace, a budget, a machine. Out: the fastest plan of the best row of blocks, of what rotor
+would do without a link, and of what dynprog would do without running anything again. The one idea:
+computing again costs the processor and sending costs the link, so that both together make room at
+less cost than either alone: the first sweep sends what the link can carry meanwhile, and of the
+rest it keeps checkpoints, from which rotor differentiates stage by stage. The decisions are those
+of a dynamic program (`pofo_search.py`, which states the class in which they are optimal); what they
+mean in bytes and time is found from the list that really results.
+
+Source: Beaumont, Eyraud-Dubois and Shilova, Efficient combination of rematerialization and
+offloading for training DNNs (2021). Departures: a stage is what `chain_view.py` makes one, branches
+and all; values travel in pieces, and are fetched before the turn where there is room; where
+rounding to slots promises too little or too much, amounts of memory a little smaller are tried.
+Read next: `combined.py`, which has no chain and searches instead.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from ooctrain.cost import Machine
+from ooctrain.errors import ConfigError, Infeasible
+from ooctrain.sched.base import fastest, infeasible
+from ooctrain.sched.chain_runs import Kind, Step, is_possible, letting_go, lift
+from ooctrain.sched.chain_view import ChainView, chain_view
+from ooctrain.sched.decisions import Decisions
+from ooctrain.sched.dynprog import DynProg, SlotChain, in_slots
+from ooctrain.sched.pofo_search import Block, Search
+from ooctrain.sched.profile import tabulate
+from ooctrain.sched.recompute import movable_gaps, piece_bytes, plan_of
+from ooctrain.sched.rotor import Rotor, Table
+from ooctrain.sched.schedule import BYTES, Granule, Plan
+from ooctrain.sched.swap import in_pieces, least_budget
+from ooctrain.trace import Trace
+
+#: How often the search is asked: the chain counts what a stage needs for the whole of the stage, so
+#: that the list of its blocks often leaves room, which the next one may use.
+ROUNDS = 3
+#: And how much more it is promised where it finds nothing better than what is known.
+MORE = 1.15
+
+
+@dataclass(frozen=True, slots=True)
+class Pofo:
+    """The dynamic program over slots of the chain's peak.
+
+    Args:
+        slots: how finely memory is counted.
+        most_states: so many states are followed from each stage.
+        most_amounts: so many amounts of memory are tried for each run of stages.
+
+    Cost: O(stages^3 slots + stages^2 amounts states), in NumPy.
+    """
+
+    slots: int = 250
+    most_states: int = 200
+    most_amounts: int = 5
+
+    def __post_init__(self) -> None:
+        for name in ("slots", "most_states", "most_amounts"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < 1:
+                raise ConfigError(f"pofo: {name}={value!r} is not positive", code="OOC-105")
+
+    @property
+    def name(self) -> str:
+        """The planner's name in tables."""
+        return "pofo"
+
+    def plan(
+        self, trace: Trace, budget_bytes: int, machine: Machine, *, granule: Granule = BYTES,
+        host_budget_bytes: int | None = None, seed: int = 0, time_limit_s: float | None = None,
+    ) -> Plan:  # fmt: skip
+        """See `Planner`. The minimum is the least of rotor's, of dynprog's, and of sending the
+        input of every stage and running every stage again.
+        """
+        chain = _Chain(chain_view(trace, machine, granule), machine, granule, budget_bytes)
+        plans: list[Plan] = []
+        refusals: list[Infeasible] = []
+        for planner in (Rotor(), DynProg()):
+            try:
+                plans.append(planner.plan(trace, budget_bytes, machine, granule=granule))
+            except Infeasible as refusal:
+                refusals.append(refusal)
+        table = Table(chain.view, self.slots)
+        frugal = chain.decisions(with_least_memory(table), table)
+        if frugal is not None:
+            least, witness = chain.least_budget(frugal)
+            refusals.append(infeasible(self.name, budget_bytes, least, witness))
+            if least <= budget_bytes:
+                known_us = min((plan.makespan_us for plan in plans), default=math.inf)
+                plans += map(chain.plan, self._better(chain, table, known_us) or [frugal])
+        if not plans:
+            raise min(refusals, key=lambda refusal: refusal.minimum_bytes)
+        return fastest(self.name, plans, host_budget_bytes)
+
+    def _better(self, chain: _Chain, table: Table, known_us: float) -> list[Decisions]:
+        """What the search finds in less time than is known, where it fits the bytes."""
+        found: list[Decisions] = []
+        output, share = chain.output_slots(table.slot_bytes), 1.0
+        for _ in range(ROUNDS):
+            slots = chain.in_slots(table.slot_bytes, share)
+            search = Search(slots, output, table, self.most_states, self.most_amounts)
+            solution = search.solve(known_us)
+            if solution is None:
+                share *= MORE
+                continue
+            both = (chain.decisions(solution.blocks, table, let_go) for let_go in (True, False))
+            possible = [decisions for decisions in both if decisions is not None]
+            needed = [chain.least_budget(decisions)[0] for decisions in possible]
+            fitting = [n <= chain.budget_bytes for n in needed]
+            found += [decisions for decisions, fits in zip(possible, fitting, strict=True) if fits]
+            share *= chain.budget_bytes / min(needed, default=chain.budget_bytes)
+        return found
+
+
+def with_least_memory(table: Table) -> list[Block]:
+    """Of every stage only the input is kept, and that on the host."""
+    last = table.stages - 1
+    return [Block(i, i, table.slots, offloaded=i < last) for i in range(last + 1)]
+
+
+def steps_of(blocks: Sequence[Block], table: Table) -> Iterator[Step]:
+    """The operations that blocks mean: one sweep, in which the last block turns, and back."""
+    for block in blocks[:-1]:
+        yield Step(Kind.ALL if block.slots is None else Kind.CHECKPOINT, block.first)
+        yield from (Step(Kind.NONE, stage) for stage in range(block.first + 1, block.last + 1))
+    for block in reversed(blocks):
+        if block.slots is None:
+            yield Step(Kind.BACKWARD, block.first)
+        else:
+            yield from table.steps(block.first, block.last, block.slots)
+
+
+@dataclass(frozen=True, slots=True)
+class _Chain:
+    """A chain, and what its blocks mean on a machine, within a budget."""
+
+    view: ChainView
+    machine: Machine
+    granule: Granule
+    budget_bytes: int
+
+    def in_slots(self, slot_bytes: float, share: float) -> SlotChain:
+        """The chain for the search, with a share of the memory."""
+        memory_bytes = int(share * (self.budget_bytes - self.view.pinned_bytes))
+        return in_slots(self.view, memory_bytes, self.machine, slot_bytes)
+
+    def output_slots(self, slot_bytes: float) -> list[int]:
+        """|a_i|: what crosses into stage i; of the chain's input all is read again."""
+        variables = self.view.trace.variables
+        outputs = [stage.output for stage in self.view.stages]
+        sizes = [0 if v is None else self.granule.granted(variables[v].nbytes) for v in outputs]
+        return [-int(-size // slot_bytes) for size in (self.view.x[0], *sizes)]
+
+    def decisions(
+        self, blocks: Sequence[Block], table: Table, let_go: bool = True
+    ) -> Decisions | None:
+        """Runs, and gaps around the turn for what is offloaded; None where a run would read what is
+        gone for good.
+
+        Args:
+            let_go: inputs of stages go after their backward part, as rotor's table has it.
+        """
+        steps = steps_of(blocks, table)
+        runs = lift(self.view, letting_go(steps) if let_go else steps)
+        if not is_possible(self.view, runs):
+            return None
+        sent = set(self._sent(blocks))
+        first = self.view.stages[-1].backward.start
+        turn = next((p for p, run in enumerate(runs) if run.call >= first), len(runs))
+        return Decisions(runs, tuple(
+            gap
+            for gap in movable_gaps(self.view.trace, runs)
+            if gap.var in sent and gap.after < turn <= gap.before
+        ))  # fmt: skip
+
+    def least_budget(self, decisions: Decisions) -> tuple[int, str]:
+        """(bytes, call): the least budget for some decisions."""
+        trace = self.view.trace
+        return least_budget(tabulate(decisions, trace, self.machine, self.granule), trace)
+
+    def plan(self, decisions: Decisions) -> Plan:
+        """Their plan, in which values travel in pieces."""
+        trace = self.view.trace
+        step = piece_bytes(self.budget_bytes, self.machine)
+        pieces = (piece for gap in decisions.gaps for piece in in_pieces(gap, step, self.granule))
+        again = len(decisions.runs) - len(trace.calls)
+        notes = {
+            "stages": len(self.view), "runs_again": again,
+            "offloaded": len({gap.var for gap in decisions.gaps}),
+        }  # fmt: skip
+        in_parts = Decisions(decisions.runs, tuple(pieces))
+        return plan_of(in_parts, trace, self.budget_bytes, self.machine, self.granule, notes)
+
+    def _sent(self, blocks: Sequence[Block]) -> Iterator[int]:
+        """Variables of what blocks read and send out: all that the stage before saved, if all of it
+        was kept.
+        """
+        before: Block | None = None
+        for block in blocks:
+            if block.offloaded:
+                if before is None or before.slots is None:
+                    yield from self.view.variables(block.first)
+                else:
+                    output = self.view.stages[before.last].output
+                    yield from () if output is None else (output,)
+            before = block

@@ -1,0 +1,290 @@
+"""What to keep, what to send and what to run again, found together: the dynamic program of pofo.
+
+In: a chain in slots, rotor's table. Out: the fastest row of blocks. The one idea: the first sweep
+cuts the chain into blocks. A block is one stage of which all is kept, or a run of stages of which
+only the input is; what a block reads stays, or is sent out and comes back for its backward part.
+As in paper 002, F and B are walked side by side, and three numbers say how what was decided delays
+what follows: the memory held, the bytes still to be sent, the bytes still to be fetched before the
+backward part of the stage before. A run of stages is differentiated by rotor in a fixed amount of
+memory; which one is part of the decision. In the last block, where the loss is, the sweep turns.
+
+The optimum is that of this class: each value that is kept in the first sweep stays or leaves as a
+whole, in ascending order, and comes back in descending order; copies may pause and take turns;
+nothing comes back before all has been sent and the sweep turns; while a run is differentiated the
+bytes beside it are counted with its peak; nothing that is made again is sent.
+
+Source: Beaumont, Eyraud-Dubois and Shilova, Efficient combination of rematerialization and
+offloading for training DNNs (2021); the states are paper 002's. Departure: of very many states
+those are followed from which rotor alone would be done soonest. Read next: `rotor.py`,
+`dynprog.py`; `pofo.py` makes plans of the blocks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from ooctrain.chain import NS_PER_US
+from ooctrain.sched.dynprog import SlotChain
+from ooctrain.sched.rotor import Table
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Stages that the first sweep treats alike.
+
+    Args:
+        first, last: its stages.
+        slots: in which rotor differentiates them; None: one stage of which all is kept.
+        offloaded: whether what its first stage reads is on the host in between.
+    """
+
+    first: int
+    last: int
+    slots: int | None = None
+    offloaded: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Solution:
+    """The least time in the class, and the blocks that take it; the last of them holds the loss."""
+
+    makespan_us: float
+    blocks: tuple[Block, ...]
+
+
+class _States(NamedTuple):
+    """States before a stage, column by column, in slots.
+
+    held: on the device when the stage may start, what it reads and what is still to be sent with
+    it. unsent: of it. unfetched: what must come before the backward part of the stage before.
+    input_size: what the stage reads: all that the stage before saved, or its output alone.
+    time_us: of all that is settled. before: the row of the state that it comes from, and its stage.
+    move: number of the block between them.
+    """
+
+    held: np.ndarray
+    unsent: np.ndarray
+    unfetched: np.ndarray
+    input_size: np.ndarray
+    time_us: np.ndarray
+    before: np.ndarray
+    move: np.ndarray
+
+    def take(self, rows: np.ndarray) -> _States:
+        """Some of the rows."""
+        return _States(*(column[rows] for column in self))
+
+
+class Search:
+    """The dynamic program.
+
+    Args:
+        chain: what to plan; `memory` and sizes in the slots of `table`.
+        output: |a_i| in slots: what a stage hands over if nothing else of it is kept.
+        table: rotor's, of the same chain.
+        most_states: so many are followed from each stage.
+        most_amounts: so many amounts of memory are tried for each run of stages. The result is the
+            optimum if neither number cuts anything off.
+
+    Cost: O(stages^2 amounts states), in NumPy.
+    """
+
+    def __init__(
+        self, chain: SlotChain, output: Sequence[int], table: Table, most_states: int,
+        most_amounts: int,
+    ):  # fmt: skip
+        self.chain, self.output, self.table = chain, output, table
+        self.most_states, self.most_amounts = most_states, most_amounts
+        self.stages = len(chain.forward_us)
+        own = [f + b for f, b in zip(chain.forward_us, chain.backward_us, strict=True)]
+        self.at_least_us = [math.fsum(own[i:]) for i in range(self.stages + 1)]
+        self.moves: list[Block] = []
+        self.reached: list[list[_States]] = [[] for _ in range(self.stages + 1)]
+        self.followed: list[_States] = []
+        self.best_us, self.best_end = math.inf, (0, 0, Block(0, 0))  # stage, row, last block
+
+    def solve(self, known_us: float = math.inf) -> Solution | None:
+        """The optimum; None where nothing in the class fits in less than `known_us`."""
+        self.best_us = known_us
+        input_size, nothing = np.array([float(self.chain.x[0])]), np.zeros(1)
+        none = np.zeros(1, int)
+        self.reached[0].append(
+            _States(input_size, nothing, nothing, input_size, nothing, none, none)
+        )  # fmt: skip
+        for stage in range(self.stages):
+            states = self._worth_following(stage)
+            self.followed.append(states)
+            if len(states.held):
+                self._remember(stage, states)
+                for offloaded in (False, True):
+                    self._keep_all(stage, states, offloaded)
+                    self._run_on(stage, states, offloaded)
+        return None if self.best_us == known_us else Solution(self.best_us, self._blocks())
+
+    # The blocks that a state may continue with.
+
+    def _keep_all(self, i: int, states: _States, offloaded: bool) -> None:
+        """Stage i is a block of its own, and all that it saves is kept."""
+        chain = self.chain
+        if i + 1 == self.stages:
+            return  # the last block is `_end`'s
+        after = self._forward(
+            states, i, chain.x[i + 1], beside=chain.x[i + 1], sends_input=offloaded
+        )
+        peak = chain.y[i] + chain.y[i + 1] + chain.x[i + 1] + chain.extra_backward[i]
+        took_us = chain.backward_us[i]
+        self._backward([Block(i, i, None, offloaded)], states, after, [peak], [took_us])
+
+    def _run_on(self, first: int, states: _States, offloaded: bool) -> None:
+        """Stages first .. last keep nothing but what the first of them reads, for any last."""
+        after, passing = states, 0
+        for last in range(first, self.stages - 1):
+            made = self.output[last + 1]
+            after = self._forward(
+                after, last, made - passing, beside=made,
+                sends_input=offloaded and last == first,
+            )  # fmt: skip
+            own_us = self.at_least_us[first] - self.at_least_us[last + 1]
+            if not after.time_us.min() + own_us < self._limit_us(last):
+                return
+            passing = made
+            slots, costs_us = self._amounts(first, last)
+            blocks = [Block(first, last, amount, offloaded) for amount in slots]
+            self._backward(blocks, states, after, slots, costs_us)
+
+    def _forward(
+        self, states: _States, i: int, grows: int, *, beside: int, sends_input: bool
+    ) -> _States:
+        """F_i, which makes `beside` slots beside what is held; `grows` of them remain, others'
+        subtracted. What cannot be takes infinitely long.
+        """
+        chain = self.chain
+        lacks = np.maximum(0, states.held + beside + chain.extra_forward[i] - chain.memory)
+        sent = lacks + int(chain.forward_us[i] * chain.out_rate)
+        to_send = states.unsent + (states.input_size if sends_input else 0)
+        took_us = lacks / chain.out_rate + chain.forward_us[i]
+        return states._replace(
+            held=states.held + grows - np.minimum(to_send, sent),
+            unsent=np.maximum(0, to_send - sent),
+            time_us=np.where(lacks <= states.unsent, states.time_us + took_us, np.inf),
+        )
+
+    def _backward(
+        self, blocks: Sequence[Block], states: _States, after: _States, peaks: Sequence[int],
+        took_us: Sequence[float],
+    ) -> None:  # fmt: skip
+        """The backward part of a block, in several ways: with `peaks` slots beside what is held
+        before it.
+        """
+        chain = self.chain
+        peak, took = np.array(peaks).reshape(-1, 1), np.array(took_us).reshape(-1, 1)
+        beside = states.held - states.unsent + peak
+        lacks = np.maximum(0, beside + states.unfetched - chain.memory)
+        time_us = after.time_us + took + lacks / chain.in_rate
+        last = blocks[0].last if blocks else 0
+        fits = (beside <= chain.memory) & (time_us < self._limit_us(last))
+        ways, rows = np.nonzero(fits)
+        if not len(rows):
+            return
+        fetched = lacks[ways, rows] + np.floor(took[ways, 0] * chain.in_rate)
+        unfetched = np.maximum(0, states.unfetched[rows] - fetched)
+        if blocks[0].offloaded:
+            unfetched += states.input_size[rows]
+        kept = chain.x if blocks[0].slots is None else self.output
+        self.reached[last + 1].append(
+            _States(
+                after.held[rows], after.unsent[rows], unfetched,
+                np.full(len(rows), float(kept[last + 1])), time_us[ways, rows], rows,
+                ways + len(self.moves),
+            )
+        )  # fmt: skip
+        self.moves += blocks
+
+    def _limit_us(self, last: int) -> float:
+        """What a state after a stage may have taken, to be done sooner than the best."""
+        return self.best_us - self.at_least_us[last + 1]
+
+    def _endings(self, first: int, states: _States) -> tuple[np.ndarray, np.ndarray]:
+        """(us, slots): the least time of all if the last block begins here, by state. In it all is
+        sent, then fetched, as far as there is room beside it.
+        """
+        chain, kept = self.chain, states.held - states.unsent
+        best_us, best_slots = np.full(len(kept), np.inf), np.zeros(len(kept), int)
+        for slots, cost_us in zip(*self._amounts(first, self.stages - 1), strict=True):
+            late_out = np.maximum(0, kept + states.unsent + slots - chain.memory)
+            late_in = np.maximum(0, kept + states.unfetched + slots - chain.memory)
+            idle_us = late_out / chain.out_rate + late_in / chain.in_rate
+            copies_us = (states.unsent - late_out) / chain.out_rate
+            copies_us += (states.unfetched - late_in) / chain.in_rate
+            time_us = states.time_us + idle_us + np.maximum(cost_us, copies_us)
+            better = (kept + slots <= chain.memory) & (time_us < best_us)
+            best_us, best_slots = (
+                np.where(better, time_us, best_us), np.where(better, slots, best_slots)
+            )  # fmt: skip
+        return best_us, best_slots
+
+    def _remember(self, first: int, states: _States) -> None:
+        """The best ending so far."""
+        time_us, slots = self._endings(first, states)
+        row = int(np.argmin(time_us))
+        if time_us[row] < self.best_us:
+            self.best_us = float(time_us[row])
+            self.best_end = (first, row, Block(first, self.stages - 1, int(slots[row])))
+
+    def _amounts(self, first: int, last: int) -> tuple[list[int], list[float]]:
+        """(slots, us): amounts of memory for stages first .. last, and rotor's times in them."""
+        costs = self.table.cost_ns[first, last, : self.chain.memory + 1]
+        found, amounts = np.unique(costs[np.isfinite(costs)], return_index=True)
+        if not len(found):
+            return [], []
+        least = int(np.isfinite(costs).argmax())
+        places = np.linspace(0, len(found) - 1, min(self.most_amounts, len(found)))
+        chosen = np.unique(places.round().astype(int))
+        return (least + amounts[chosen]).tolist(), (found[chosen] / NS_PER_US).tolist()
+
+    # The states.
+
+    def _worth_following(self, stage: int) -> _States:
+        """None that another is at least as good as; of very many those that could end soonest."""
+        parts = self.reached[stage]
+        if not parts:
+            return _States(*np.zeros((7, 0)))
+        states = _States(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+        ends_us, _ = self._endings(stage, states)
+        rows = np.lexsort((states.time_us, ends_us))[: 4 * self.most_states]
+        rows = rows[np.argsort(states.time_us[rows], kind="stable")]
+        rows = rows[_undominated(states.take(rows))]
+        soonest = np.argsort(ends_us[rows], kind="stable")[: self.most_states]
+        return states.take(rows[soonest])
+
+    def _blocks(self) -> tuple[Block, ...]:
+        """The way back from the best end."""
+        stage, row, block = self.best_end
+        blocks = [block]
+        while stage:
+            states = self.followed[stage]
+            block, row = self.moves[int(states.move[row])], int(states.before[row])
+            blocks.append(block)
+            stage = block.first
+        return tuple(reversed(blocks))
+
+
+def _undominated(states: _States) -> np.ndarray:
+    """Rows that no earlier row is at least as good as: less kept, sent, fetched, in less time."""
+    kept = states.held - states.unsent
+    rows: list[int] = []
+    for row in range(len(kept)):
+        known = np.array(rows, int)
+        better = (
+            (kept[known] <= kept[row]) & (states.unsent[known] <= states.unsent[row])
+            & (states.unfetched[known] <= states.unfetched[row])
+            & (states.input_size[known] == states.input_size[row])
+        )  # fmt: skip
+        if not better.any():
+            rows.append(row)
+    return np.array(rows, int)
