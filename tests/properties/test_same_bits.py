@@ -18,11 +18,11 @@ import ooctrain as oc
 from ooctrain import nn
 from ooctrain.alloc.registry import choose_allocator
 from ooctrain.devices.base import Debug
-from ooctrain.devices.host_vm import whole_pages
-from ooctrain.incore import initial_values, run_trace
-from ooctrain.prepare import Settings, input_values, open_session, placed, prepare
+from ooctrain.incore import initial_values
+from ooctrain.prepare import Settings, placed, prepare
 from ooctrain.rewrite import apply_rewrites
 from ooctrain.sched.registry import get_planner
+from ooctrain.testing.same_bits import check_same_bits, in_core, out_of_core
 
 BATCH, CLASSES = 4, 5
 #: Every one, those of virtual addressing with chunks that fit the small networks here.
@@ -98,52 +98,12 @@ def prepare_or_least(trace, how):
         return None
 
 
-def out_of_core(trace, prepared, how, start, batches, scalars):
-    """Outputs and persistent values by name, after each step."""
-    plan = prepared.plan
-    names = {plan.trace.variables[v].name: v for v in plan.trace.end_variables}
-    values = {v: start[name] for name, v in names.items()}
-    device, session = open_session(prepared, how, values, tuple(plan.trace.outputs.values()))
-    found = []
-    try:
-        for number, (x, y) in enumerate(batches):
-            inputs = input_values(plan.trace, x, y)
-            result = session.run_step(inputs, {**scalars, "step": number})
-            outputs = {name: result.outputs[v] for name, v in plan.trace.outputs.items()}
-            found.append({**outputs, **{name: session.read(v) for name, v in names.items()}})
-        assert result.timeline.peak_bytes == plan.peak_bytes
-        held = device.memory.used_bytes()
-        assert result.timeline.peak_bytes <= held <= whole_pages(prepared.budget_bytes)
-        return found
-    finally:
-        session.close()
-        device.close()
-
-
-def in_core(trace, start, batches, scalars, threads):
-    """The same without any plan, on the trace as it was before rewriting."""
-    values, found = dict(start), []
-    for number, (x, y) in enumerate(batches):
-        given_now = {**values, "input": x, "target": y}
-        results = run_trace(trace, given_now, {**scalars, "step": number}, threads=threads)
-        values = {name: results.get(name, value) for name, value in values.items()}
-        found.append({**{name: results[name] for name in trace.outputs}, **values})
-    return found
-
-
 def random_batches(count):
     rng = np.random.default_rng(0)
     return [
         (rng.standard_normal((BATCH, 3, 8, 8), np.float32), rng.integers(0, CLASSES, BATCH))
         for _ in range(count)
     ]
-
-
-def assert_same_bits(found, expected):
-    for number, (ours, theirs) in enumerate(zip(found, expected, strict=True)):
-        assert ours.keys() == theirs.keys()
-        different = [n for n in ours if ours[n].tobytes() != np.asarray(theirs[n]).tobytes()]
-        assert not different, f"step {number}: {different}"
 
 
 @settings(max_examples=40)
@@ -156,8 +116,8 @@ def test_three_steps_out_of_core_are_three_steps_in_core_to_the_bit(model, how):
     if prepared is None:
         assert not how.allocator.startswith("va")  # the others fragment
         return
-    found = out_of_core(trace, prepared, how, start, batches, scalars)
-    assert_same_bits(found, in_core(trace, start, batches, scalars, how.thread_count))
+    found = out_of_core(prepared, how, start, batches, scalars)
+    check_same_bits(found, in_core(trace, start, batches, scalars, how.thread_count))
 
 
 @pytest.mark.parametrize("allocator", ALLOCATORS)
@@ -187,8 +147,8 @@ def test_every_allocator_trains_to_the_bit_in_an_arena_of_its_reserved_peak(allo
     plan = get_planner("naive").plan(rewritten, least, how.find_machine(), granule=granule)
     start, scalars = initial_values(trace, model), {"lr": 0.05, "seed": 7}
     batches = random_batches(4)
-    found = out_of_core(trace, placed(plan, how), how, start, batches, scalars)
-    assert_same_bits(found, in_core(trace, start, batches, scalars, 1))
+    found = out_of_core(placed(plan, how), how, start, batches, scalars)
+    check_same_bits(found, in_core(trace, start, batches, scalars, 1))
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
@@ -204,6 +164,6 @@ def test_resnet_block_by_block_at_the_smallest_budget(planner, optimizer):
     prepared = prepare_or_least(trace, how)
     rng = np.random.default_rng(2)
     x, y = rng.standard_normal((2, 3, 8, 8), np.float32), rng.integers(0, CLASSES, 2)
-    found = out_of_core(trace, prepared, how, start, [(x, y), (x, y)], scalars)
-    assert_same_bits(found, in_core(trace, start, [(x, y), (x, y)], scalars, 1))
+    found = out_of_core(prepared, how, start, [(x, y), (x, y)], scalars)
+    check_same_bits(found, in_core(trace, start, [(x, y), (x, y)], scalars, 1))
     assert prepared.plan.peak_bytes < prepared.in_core_peak_bytes
