@@ -11,7 +11,7 @@ from ooctrain.layers.kernels.cpu import elementwise as ew
 from ooctrain.layers.kernels.cpu import workspace as ws
 from ooctrain.layers.kernels.cpu.pool import ThreadPool
 
-SHAPES = [(2, 1), (5, 3), (1000, 17), (9001, 64), (70, 100), (700, 260), (70_000, 3)]
+SHAPES = [(2, 1), (5, 3), (1000, 17), (9001, 64), (70, 100), (700, 260), (70_000, 3), (2003, 128)]
 EPS = 1e-5
 
 

@@ -6,7 +6,7 @@ the same pass, forward (`relu=`, `residual=`) and backward (`mask=`, the ReLU's 
 same bits as the separate kernels: every product-and-sum has one fixed order. Statistics are taken
 block by block, mean first and then squared deviations from it while the block is in cache, so that
 a mean of a thousand standard deviations costs no digits; blocks are summed in float64. Source:
-Ioffe and Szegedy 2015; blockwise variance: Chan, Golub, LeVeque 1983. Read next: `pooling.py`.
+Ioffe and Szegedy 2015; variance: Chan, Golub, LeVeque 1983. Read next: `batch_norm_apply.py`.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ import math
 import numba
 import numpy as np
 
+from ooctrain.layers.kernels.cpu.batch_norm_apply import apply as apply
 from ooctrain.layers.kernels.cpu.chunks import chunk_count, flat, past_caches, row_chunk
 from ooctrain.layers.kernels.cpu.jit import kernel
 from ooctrain.layers.kernels.cpu.pool import ThreadPool
-from ooctrain.layers.kernels.cpu.simd import vfma, vmax, vselect_gt, vsplat
+from ooctrain.layers.kernels.cpu.simd import vfma, vselect_gt, vsplat
 from ooctrain.layers.kernels.cpu.simd_memory import (
     prefetch,
     vload,
@@ -103,25 +104,6 @@ def _finish_stats(partials, padded, chunks, rows, eps, mean, inv_std, var):
         m = partials[c] / rows
         v = max(partials[padded + c] / rows - m * m, 0.0)
         mean[c], var[c], inv_std[c] = m, v, 1.0 / math.sqrt(v + eps)
-
-
-@kernel(
-    "void(f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], b1, f4, b1, i8, i8, i8)"
-)
-def _apply(x, mean, inv_std, gamma, beta, residual, y, add, floor, past, lo, hi, thread):
-    """y = max((x - mean) * (gamma * inv_std) + beta [+ residual], floor)."""
-    channels, floors = mean.size, vsplat(floor)
-    for row in range(lo, hi):
-        for c in range(0, channels, VL):
-            i, n = row * channels + c, channels - c
-            slope = vload_upto(gamma, c, n) * vload_upto(inv_std, c, n)
-            v = vload_upto(x, i, n) - vload_upto(mean, c, n)
-            v = vfma(v, slope, vload_upto(beta, c, n))
-            if add:
-                v = v + vload_upto(residual, i, n)
-            vput_upto(y, i, vmax(floors, v), n, past)
-    if past:
-        store_fence()
 
 
 @kernel("void(f4[::1], f4[::1], f4[::1], f4[::1], b1, i8, f8[::1], f4[::1], i8, i8, i8, i8)")
@@ -243,30 +225,6 @@ def stats(
 def inv_std_of(var: Array, inv_std: Array, eps: float) -> None:
     """inv_std = 1 / sqrt(var + eps), for `apply` with the running variance (evaluation)."""
     _inv_std(var, inv_std, eps)
-
-
-def apply(
-    pool: ThreadPool,
-    x: Array,
-    mean: Array,
-    inv_std: Array,
-    gamma: Array,
-    beta: Array,
-    y: Array,
-    residual: Array | None = None,
-    relu: bool = False,
-) -> None:
-    """y = (x - mean) * (gamma * inv_std) + beta [+ residual] [then ReLU].
-
-    `y` may be `x` or `residual`.
-    """
-    channels, rows = mean.size, x.size // mean.size
-    chunk = row_chunk(rows, channels)
-    # Without ReLU the floor is minus infinity: one kernel serves both.
-    floor = 0.0 if relu else -math.inf
-    others = flat(y if residual is None else residual), flat(y), residual is not None, floor
-    past = channels % VL == 0 and past_caches(y, x)
-    pool.run(_apply, rows, chunk, flat(x), mean, inv_std, gamma, beta, *others, past)
 
 
 def grad_reduce(

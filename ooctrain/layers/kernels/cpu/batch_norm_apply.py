@@ -1,0 +1,105 @@
+"""Batch normalisation with statistics that are known: y = (x - mean) * (gamma * inv_std) + beta.
+
+In: x as (P, C), vectors of C, perhaps a residual. Out: y, with the residual added and ReLU applied
+on the way. The one idea: in a cache it is the vectors of C, not x, that cost the most to load, so
+four vectors of channels keep theirs in registers while some rows go by; from memory it is x, and
+whole rows come one after the other. Both ways and the separate kernels give the same bits: every
+product-and-sum has one fixed order. Source: Ioffe and Szegedy 2015. Read next: `pooling.py`.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from ooctrain.layers.kernels.cpu.chunks import flat, past_caches, row_chunk
+from ooctrain.layers.kernels.cpu.jit import kernel
+from ooctrain.layers.kernels.cpu.pool import ThreadPool
+from ooctrain.layers.kernels.cpu.simd import vfma, vmax, vsplat
+from ooctrain.layers.kernels.cpu.simd_memory import vload, vload_upto, vstore4
+from ooctrain.layers.kernels.cpu.simd_stream import store_fence, vput_upto
+from ooctrain.layers.kernels.cpu.vector import VL
+
+Array = np.ndarray
+#: Rows for which `apply` keeps a group of channels in registers.
+ROWS_IN_FOURS = 16
+#: What is read and written may be as much for that; more comes from memory, which delivers one row
+#: after the other faster than pieces of 16 rows (measured with 32 MiB of cache).
+IN_FOURS_BYTES = 20 << 20
+
+
+@kernel(
+    "void(f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], b1, f4, b1, i8, i8, i8)"
+)
+def _apply(x, mean, inv_std, gamma, beta, residual, y, add, floor, past, lo, hi, thread):
+    """y = max((x - mean) * (gamma * inv_std) + beta [+ residual], floor)."""
+    channels, floors = mean.size, vsplat(floor)
+    for row in range(lo, hi):
+        for c in range(0, channels, VL):
+            i, n = row * channels + c, channels - c
+            slope = vload_upto(gamma, c, n) * vload_upto(inv_std, c, n)
+            v = vload_upto(x, i, n) - vload_upto(mean, c, n)
+            v = vfma(v, slope, vload_upto(beta, c, n))
+            if add:
+                v = v + vload_upto(residual, i, n)
+            vput_upto(y, i, vmax(floors, v), n, past)
+    if past:
+        store_fence()
+
+
+@kernel("void(f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], b1, f4, i8, i8, i8)")
+def _apply_in_fours(x, mean, inv_std, gamma, beta, residual, y, add, floor, lo, hi, thread):
+    """As `_apply`; four vectors of channels stay in registers while some rows go by."""
+    channels, floors = mean.size, vsplat(floor)
+    for first in range(lo, hi, ROWS_IN_FOURS):
+        last = min(hi, first + ROWS_IN_FOURS)
+        for c in range(0, channels, 4 * VL):
+            c1, c2, c3 = c + VL, c + 2 * VL, c + 3 * VL
+            m0, m1, m2, m3 = vload(mean, c), vload(mean, c1), vload(mean, c2), vload(mean, c3)
+            b0, b1, b2, b3 = vload(beta, c), vload(beta, c1), vload(beta, c2), vload(beta, c3)
+            s0, s1 = vload(gamma, c) * vload(inv_std, c), vload(gamma, c1) * vload(inv_std, c1)
+            s2, s3 = vload(gamma, c2) * vload(inv_std, c2), vload(gamma, c3) * vload(inv_std, c3)
+            for row in range(first, last):
+                i = row * channels + c
+                i1, i2, i3 = i + VL, i + 2 * VL, i + 3 * VL
+                v0, v1 = vfma(vload(x, i) - m0, s0, b0), vfma(vload(x, i1) - m1, s1, b1)
+                v2, v3 = vfma(vload(x, i2) - m2, s2, b2), vfma(vload(x, i3) - m3, s3, b3)
+                if add:
+                    v0, v1 = v0 + vload(residual, i), v1 + vload(residual, i1)
+                    v2, v3 = v2 + vload(residual, i2), v3 + vload(residual, i3)
+                v0, v1 = vmax(floors, v0), vmax(floors, v1)
+                vstore4(y, i, v0, v1, vmax(floors, v2), vmax(floors, v3))
+
+
+def apply(
+    pool: ThreadPool,
+    x: Array,
+    mean: Array,
+    inv_std: Array,
+    gamma: Array,
+    beta: Array,
+    y: Array,
+    residual: Array | None = None,
+    relu: bool = False,
+) -> None:
+    """y = (x - mean) * (gamma * inv_std) + beta [+ residual] [then ReLU].
+
+    `y` may be `x` or `residual`.
+    """
+    channels, rows = mean.size, x.size // mean.size
+    chunk = row_chunk(rows, channels)
+    # Without ReLU the floor is minus infinity: one kernel serves both.
+    floor = 0.0 if relu else -math.inf
+    others = flat(y if residual is None else residual), flat(y), residual is not None, floor
+    past = channels % VL == 0 and past_caches(y, x)
+    if not past and _in_fours(channels, y.nbytes * (2 + (residual is not None))):
+        pool.run(_apply_in_fours, rows, chunk, flat(x), mean, inv_std, gamma, beta, *others)
+        return
+    pool.run(_apply, rows, chunk, flat(x), mean, inv_std, gamma, beta, *others, past)
+
+
+def _in_fours(channels: int, moved_bytes: int) -> bool:
+    """Whether `apply` takes four vectors of channels at a time; if they are a row, in any size."""
+    small = channels == 4 * VL or moved_bytes <= IN_FOURS_BYTES
+    return channels % (4 * VL) == 0 and small
