@@ -8,7 +8,6 @@ imports what it needs by itself, and whatever it raises is its finding. Read nex
 
 from __future__ import annotations
 
-import ctypes
 import importlib
 import os
 import platform
@@ -17,17 +16,20 @@ import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import metadata
-from types import MappingProxyType
-from typing import Literal
+from types import MappingProxyType, ModuleType
+from typing import TYPE_CHECKING, Literal
 
+from ooctrain.devices.driver_abi import version_name
+from ooctrain.errors import DeviceUnavailable
 from ooctrain.machines import cache_base, calibration_path, load_calibration
 from ooctrain.units import GIB, format_bytes
+
+if TYPE_CHECKING:
+    from ooctrain.devices.cuda_open import Gpu
 
 Level = Literal["ok", "warn", "fail"]
 OLDEST_PYTHON, NEWEST_PYTHON = (3, 11), (3, 14)
 SMALL_MEMORY_BYTES = 4 * GIB
-#: First drivers of CUDA 12 and 13, as cuDriverGetVersion counts.
-CUDA_12, CUDA_13 = 12000, 13000
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,28 +146,76 @@ def check_calibration() -> Finding:
     return Finding("calibration", "ok", f"{load_calibration(path).name}, {path}")
 
 
-def check_cuda() -> Finding:
-    """The CUDA driver, asked directly, so that no NVIDIA package is needed."""
+def check_gpu() -> Finding:
+    """The CUDA driver and its first device, asked directly, so that no NVIDIA package is needed."""
     try:
-        driver = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
-    except OSError:
-        return Finding("CUDA driver", "ok", "none: the cpu device is what there is")
-    version = ctypes.c_int(0)
-    status = driver.cuDriverGetVersion(ctypes.byref(version))
-    if status:
-        return Finding(
-            "CUDA driver", "warn", f"cuDriverGetVersion returned {status}", "update the driver"
-        )
-    if version.value < CUDA_12:
-        text = f"for CUDA {_cuda_name(version.value)}, which is too old"
-        return Finding("CUDA driver", "warn", text, "a driver from r525 on")
-    extra = "cu13" if version.value >= CUDA_13 else "cu12"
-    text = f'for CUDA {_cuda_name(version.value)}; the extra that fits is "ooctrain[{extra}]"'
+        gpu = _cuda_open().look_at_gpu()
+    except DeviceUnavailable as error:
+        if error.call == "dlopen":
+            return Finding("CUDA driver", "ok", "none: the cpu device is what there is")
+        return Finding("CUDA driver", "warn", f"{error.what}: {error.numbers}", error.fix)
+    text = (
+        f"for CUDA {version_name(gpu.version)}; {gpu.name}, compute capability "
+        f"{gpu.capability[0]}.{gpu.capability[1]}, {format_bytes(gpu.free_bytes)} of "
+        f"{format_bytes(gpu.total_bytes)} free"
+    )
     return Finding("CUDA driver", "ok", text)
 
 
-def _cuda_name(version: int) -> str:
-    return f"{version // 1000}.{version % 1000 // 10}"
+def check_gpu_compiler() -> Finding:
+    """numba-cuda beside numba, and the toolkit that both need, tried on a kernel of one line."""
+    cuda_open = _cuda_open()
+    names = ("numba", "numba-cuda", *cuda_open.TOOLKIT_WHEELS.values())
+    found = [f"{name} {v}" for name in names if (v := cuda_open.installed_version(name))]
+    gpu = _gpu()
+    if gpu is None:
+        missing = "" if cuda_open.installed_version("numba-cuda") else ", no numba-cuda"
+        return Finding("CUDA compiler", "ok", f"{', '.join(found)}{missing}; no GPU to use it")
+    try:
+        cuda_open.require_compiler(gpu)
+    except DeviceUnavailable as error:
+        text = f"{error.what} ({', '.join(found)})"
+        return Finding("CUDA compiler", "warn", text, cuda_open.pip_command(gpu.version))
+    return Finding("CUDA compiler", "ok", ", ".join(found))
+
+
+def check_gpu_mapping() -> Finding:
+    """Whether the GPU's memory can be mapped as the allocator `va` does it."""
+    gpu = _gpu()
+    if gpu is None:
+        return Finding("CUDA mapping", "ok", "no GPU")
+    if gpu.mapping_problem:
+        return Finding("CUDA mapping", "warn", gpu.mapping_problem, "use --allocator best-fit")
+    return Finding("CUDA mapping", "ok", f"in pieces of {format_bytes(gpu.granularity_bytes)}")
+
+
+def check_gpu_link() -> Finding:
+    """How fast pinned memory is copied, both ways, measured. Cost: tens of milliseconds."""
+    if _gpu() is None:
+        return Finding("CUDA copies", "ok", "no GPU")
+    driver = _cuda_open().open_cuda_driver()
+    try:
+        rates = importlib.import_module("ooctrain.devices.cuda_link").measure_link(driver)
+    finally:
+        driver.close()
+    text = (
+        f"out {rates.out / 1e3:.1f}, in {rates.into / 1e3:.1f} GB/s; at the same time "
+        f"{rates.out_beside / 1e3:.1f} and {rates.into_beside / 1e3:.1f} GB/s"
+    )
+    return Finding("CUDA copies", "ok", text)
+
+
+def _gpu() -> Gpu | None:
+    """The GPU, if one can be used at all; `check_gpu` says why not."""
+    try:
+        return _cuda_open().look_at_gpu()
+    except DeviceUnavailable:
+        return None
+
+
+def _cuda_open() -> ModuleType:
+    """How a GPU is opened; imported as late as all that may be broken."""
+    return importlib.import_module("ooctrain.devices.cuda_open")
 
 
 def _add(a, b):
@@ -187,6 +237,9 @@ CHECKS: Mapping[str, Callable[[], Finding]] = MappingProxyType(
         "cores": check_cores,
         "memory": check_memory,
         "calibration": check_calibration,
-        "CUDA driver": check_cuda,
+        "CUDA driver": check_gpu,
+        "CUDA compiler": check_gpu_compiler,
+        "CUDA mapping": check_gpu_mapping,
+        "CUDA copies": check_gpu_link,
     }
 )

@@ -16,7 +16,8 @@ from importlib import metadata
 
 from ooctrain.devices.base import Debug, Link
 from ooctrain.devices.cuda import CudaDevice, Kernels
-from ooctrain.devices.driver import open_cuda_driver, version_name
+from ooctrain.devices.driver import open_cuda_driver
+from ooctrain.devices.driver_abi import version_name
 from ooctrain.devices.driver_calls import GpuDriver
 from ooctrain.devices.probe import probe
 from ooctrain.errors import ConfigError, DeviceUnavailable, VmmUnavailable

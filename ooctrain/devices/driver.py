@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ooctrain.devices import driver_abi as abi
+from ooctrain.devices.driver_abi import version_name
 from ooctrain.devices.driver_calls import GpuDriver, VmmDriver
 from ooctrain.errors import DeviceUnavailable, DriverError
 
@@ -270,11 +271,6 @@ def _version(function: Callable[..., int]) -> int:
     value = ctypes.c_int()
     function(ctypes.byref(value))
     return value.value
-
-
-def version_name(version: int) -> str:
-    """CUDA's name of a version number: 13020 is "13.2"."""
-    return f"{version // 1000}.{version % 1000 // 10}"
 
 
 def _unusable(what: str, error: DriverError) -> DeviceUnavailable:

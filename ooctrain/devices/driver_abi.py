@@ -169,3 +169,8 @@ ERRORS: Mapping[int, tuple[str, str]] = {
     804: ("CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE", "install a newer driver"),
     999: ("CUDA_ERROR_UNKNOWN", "reload the driver, or reboot"),
 }
+
+
+def version_name(version: int) -> str:
+    """CUDA's name of a version number: 13020 is "13.2"."""
+    return f"{version // 1000}.{version % 1000 // 10}"

@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 from ooctrain.devices import driver_abi as abi
-from ooctrain.devices.driver import bind, check, open_cuda_driver, version_name
+from ooctrain.devices.driver import bind, check, open_cuda_driver
 from ooctrain.devices.fake_driver import FakeDriver
 from ooctrain.devices.host_driver import HostDriver
 from ooctrain.devices.host_vm import bytes_at, why_no_virtual_memory
@@ -544,7 +544,7 @@ def test_a_device_that_others_hold_is_said(stub):
 def test_a_driver_says_its_version_and_the_devices_capability(stub):
     stub.version = 12080
     driver = open_cuda_driver(load=lambda _: stub)
-    assert (version_name(driver.version), driver.capability()) == ("12.8", (9, 0))
+    assert (abi.version_name(driver.version), driver.capability()) == ("12.8", (9, 0))
 
 
 def test_an_unknown_number_gets_the_drivers_own_name(stub):

@@ -1,0 +1,108 @@
+"""How fast a GPU's link copies pinned memory: out, in, and both at once.
+
+In: an opened driver. Out: bytes per microsecond. The one idea: a copy's own events time it, on the
+GPU's clock; some copies are queued back to back, so that what the host does between them does not
+count. Read next: `../doctor.py`, which prints it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from ooctrain.devices.driver_calls import GpuDriver
+
+COPY_BYTES = 64 << 20
+COPIES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class LinkRates:
+    """Bytes per microsecond; 1000 are 1 GB/s.
+
+    Args:
+        out, into: of copies to and from the host, nothing beside them.
+        out_beside, into_beside: while the other direction copies, too.
+    """
+
+    out: float
+    into: float
+    out_beside: float
+    into_beside: float
+
+
+def measure_link(
+    driver: GpuDriver, size_bytes: int = COPY_BYTES, copies: int = COPIES
+) -> LinkRates:
+    """Copies back and forth; leaves nothing behind. Cost: about 30 ms, most of it for pinning.
+
+    Args:
+        driver: opened, and current in this thread.
+        size_bytes: of a copy.
+        copies: timed together, after one that is not.
+    """
+    with ExitStack() as held:
+        host = [_pinned(driver, size_bytes, held) for _ in range(2)]
+        device = [_allocated(driver, size_bytes, held) for _ in range(2)]
+        ways = [
+            _Way(driver, out, host[place], device[place], size_bytes, copies, held)
+            for place, out in enumerate((True, False))
+        ]
+        alone = [_rates([way])[0] for way in ways]
+        return LinkRates(*alone, *_rates(ways))
+
+
+class _Way:
+    """Copies in one direction, on a stream of their own, between two events."""
+
+    def __init__(
+        self, driver: GpuDriver, out: bool, host: int, device: int, size_bytes: int, copies: int,
+        held: ExitStack,
+    ):  # fmt: skip
+        self.driver, self.moved_bytes = driver, copies * size_bytes
+        self._out, self._host, self._device = out, host, device
+        self._size_bytes, self._copies = size_bytes, copies
+        self._stream = driver.create_stream()
+        held.callback(driver.destroy_stream, self._stream)
+        self._begin, self._end = (driver.create_event(timing=True) for _ in range(2))
+        for event in (self._begin, self._end):
+            held.callback(driver.destroy_event, event)
+
+    def queue(self) -> None:
+        """Queues one copy to get going, and the timed ones."""
+        self._copy()
+        self.driver.record_event(self._begin, self._stream)
+        for _ in range(self._copies):
+            self._copy()
+        self.driver.record_event(self._end, self._stream)
+
+    def bytes_per_us(self) -> float:
+        """The rate of the timed copies, once they are done."""
+        self.driver.synchronize_stream(self._stream)
+        return self.moved_bytes / self.driver.elapsed_us(self._begin, self._end)
+
+    def _copy(self) -> None:
+        if self._out:
+            self.driver.copy_out(self._host, self._device, self._size_bytes, self._stream)
+        else:
+            self.driver.copy_in(self._device, self._host, self._size_bytes, self._stream)
+
+
+def _rates(ways: Sequence[_Way]) -> list[float]:
+    """Rates of ways that copy at the same time."""
+    for way in ways:
+        way.queue()
+    return [way.bytes_per_us() for way in ways]
+
+
+def _pinned(driver: GpuDriver, size_bytes: int, held: ExitStack) -> int:
+    address = driver.host_alloc(size_bytes)
+    held.callback(driver.host_free, address)
+    return address
+
+
+def _allocated(driver: GpuDriver, size_bytes: int, held: ExitStack) -> int:
+    address = driver.allocate(size_bytes)
+    held.callback(driver.free, address)
+    return address
