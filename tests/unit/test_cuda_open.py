@@ -22,6 +22,7 @@ from ooctrain.devices.cuda_open import (
 from ooctrain.devices.driver import open_cuda_driver
 from ooctrain.devices.fake_driver import FakeDriver
 from ooctrain.errors import ConfigError, DeviceUnavailable
+from ooctrain.layers.relu import ReLU
 
 GPU = Gpu("fake", 13000, (9, 0), 2 << 20, 1 << 30, 2 << 30)
 WHEELS = {"numba-cuda": "0.30.4", "nvidia-cuda-nvrtc": "13.3.1"}
@@ -189,4 +190,27 @@ def test_values_reach_the_gpu_of_this_machine_and_come_back():
     address = device.memory.linear()
     device.write(address + 512, data)
     assert (device.read(address + 512, data.size) == data).all()
+    device.close()
+
+
+@pytest.mark.gpu
+def test_kernels_run_on_our_memory_and_our_stream_and_are_seen_by_our_copies():
+    device = cuda_open.open_device(
+        64 << 20, 1 << 20, piece_bytes=None, link="duplex", debug=Debug()
+    )
+    x = np.random.default_rng(0).standard_normal((3, 5, 7, 8)).astype(np.float32)
+    address = device.memory.linear()
+    device.write(address, x.reshape(-1).view(np.uint8))
+    views = [device.view(address + i * x.nbytes, x.shape, "float32") for i in range(2)]
+    empty, found = device.view(0, (0,), "uint8"), {}
+
+    def work():
+        device.launch(ReLU(), views[:1], views[1:], empty, {})
+        found["y"] = device.capture(address + x.nbytes, x.nbytes)
+
+    device.streams.submit(0, (0, 0, 0), work)
+    device.streams.synchronize()
+    assert (found["y"].view(np.float32).reshape(x.shape) == np.maximum(x, 0)).all()
+    (span,) = device.streams.restart()
+    assert 0 < span.end_ns - span.start_ns < 10**9
     device.close()

@@ -99,4 +99,7 @@ def _as_number(kind: Any, value: Any) -> Any:
 
 
 def _flat_on_device(array: Any) -> Any:
-    return array if array.ndim == 1 else array.ravel()
+    if array.ndim == 1:
+        return array
+    flat = getattr(array, "flat_view", None)  # made with the array (`runner.py`), to save 15 us
+    return array.ravel() if flat is None else flat

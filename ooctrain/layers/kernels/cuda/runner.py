@@ -9,6 +9,7 @@ next: `launcher.py`, `../../../devices/cuda.py`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -40,8 +41,15 @@ class NumbaKernels:
         self._launcher = NumbaLauncher(stream)
 
     def array(self, address: int, shape: tuple[int, ...], dtype: str) -> Any:
-        """The device array at an address, which must be mapped. Cost: about 50 us."""
-        return cuda.as_cuda_array(_Described(address, shape, dtype), sync=False)
+        """The device array at an address, with its `flat_view`, as kernels want it.
+
+        Cost: some 50 us, so that whoever asks keeps it.
+        """
+        array = cuda.as_cuda_array(_Described(address, shape, dtype), sync=False)
+        if len(shape) != 1:
+            flat = _Described(address, (math.prod(shape),), dtype)
+            array.flat_view = cuda.as_cuda_array(flat, sync=False)
+        return array
 
     def launch(
         self, op: Any, ins: Sequence[Any], outs: Sequence[Any], workspace: Any,
