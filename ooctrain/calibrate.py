@@ -4,9 +4,10 @@ other.
 In: a model and a batch. Out: a `Machine` with a measured duration for each kind of call. The one
 idea: the numbers come from running real steps, the same way as training runs them: in-core for the
 calls and for what each instruction costs besides, swapping synchronously (`naive`) for the copies
-alone, hand-over to another thread included, and swapping beside the calls (`window`) for what the
-two cost each other; so a prediction stands on what it predicts. Nothing is ever measured
-implicitly: `ooctrain calibrate` is the only caller. Read next: `cost.py`, `machines.py`.
+alone, hand-over to another thread included, swapping beside the calls (`window`) for what the two
+cost each other, and swapping in parts (`belady`) for what mapping costs; so a prediction stands on
+what it predicts. Nothing is ever measured implicitly: `ooctrain calibrate` is the only caller. Read
+next: `cost.py`, `machines.py`.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ import numpy as np
 
 from ooctrain.cost import Machine, profile_key, specs_of
 from ooctrain.errors import DoesNotFit, Infeasible
+from ooctrain.execution.mapping import mapped_bytes
+from ooctrain.prepare import PreparedStep
 from ooctrain.sched.schedule import Plan
 from ooctrain.sched.simulate import simulate
 from ooctrain.sched.timeline import Timeline
@@ -39,6 +42,8 @@ OPERATIONS_PER_BYTE = 16
 BUDGETS = ("25%", "50%", "75%")
 MOST_INTERFERENCE = 4.0
 INTERFERENCE_STEPS = 10
+#: Twice what the slowest mapping takes that we have seen; where a step maps little, noise is more.
+MOST_MAP_US_PER_BYTE = 1e-3
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +76,7 @@ class Copies:
 def calibrate(
     trainer: Trainer, images: np.ndarray, labels: np.ndarray, name: str, steps: int = STEPS
 ) -> Machine:
-    """Measures with the steps of an in-core trainer and of two others with its model.
+    """Measures with the steps of an in-core trainer and of three others with its model.
 
     Args:
         trainer: without a budget, on the cpu device; it can be used again afterwards.
@@ -82,7 +87,7 @@ def calibrate(
     Returns:
         A machine whose link is as fast as the cores copy.
 
-    Cost: about 6 times as many steps as asked for; the synchronous ones last several times as long.
+    Cost: about 8 times as many steps as asked for; the synchronous ones last several times as long.
         Two arenas at a time: the in-core one and a smaller one.
     """
     in_core = trainer.prepare(images.shape).plan
@@ -96,7 +101,12 @@ def calibrate(
     # What the calls cost each other is told by the steps that took turns with these.
     quiet = _machine(name, copies, second, in_core)
     interference = interference_of(plan, beside, quiet)
-    return replace(_machine(name, copies, [*first, *second], in_core), interference=interference)
+    with _swapping(trainer, "belady", images.shape) as other:
+        third, parted = measure_steps([trainer, other], images, labels, steps)
+        now = replace(_machine(name, copies, third, in_core), interference=interference)
+        map_us = map_us_per_byte_of(_prepared_of(other), parted, now)
+    found = _machine(name, copies, [*first, *second, *third], in_core)
+    return replace(found, interference=interference, map_us_per_byte=map_us)
 
 
 def _machine(name: str, copies: Copies, in_core: Collection[Timeline], plan: Plan) -> Machine:
@@ -118,9 +128,13 @@ def _machine(name: str, copies: Copies, in_core: Collection[Timeline], plan: Pla
     )
 
 
+def _prepared_of(trainer: Trainer) -> PreparedStep:
+    assert trainer.prepared is not None, "it is prepared"
+    return trainer.prepared
+
+
 def _plan_of(trainer: Trainer) -> Plan:
-    assert trainer.plan is not None, "it is prepared"
-    return trainer.plan
+    return _prepared_of(trainer).plan
 
 
 def issue_us_of(in_core: Collection[Timeline], plan: Plan) -> float:
@@ -175,6 +189,17 @@ def interference_of(plan: Plan, measured: Collection[Timeline], machine: Machine
         low, high = (middle, high) if tried.makespan_us < wanted_us else (low, middle)
     moved = any(line.bytes_out or line.bytes_in for line in measured)
     return low if moved else 1.0
+
+
+def map_us_per_byte_of(
+    prepared: PreparedStep, measured: Collection[Timeline], machine: Machine
+) -> float:
+    """What a step takes besides all that is known, by the bytes that it maps anew; 0 if none."""
+    plan = prepared.plan
+    mapped = mapped_bytes(plan.schedule, plan.trace, prepared.allocator)
+    known_us = simulate(plan.schedule, plan.trace, machine).makespan_us
+    besides_us = median(line.makespan_us for line in measured) - known_us
+    return min(max(0.0, besides_us) / mapped, MOST_MAP_US_PER_BYTE) if mapped else 0.0
 
 
 def _swapping(in_core: Trainer, planner: str, input_shape: tuple[int, ...]) -> Trainer:

@@ -1,0 +1,86 @@
+"""What a step maps anew, and what that costs: the part of a step's time that no list shows.
+
+In: a trace, a schedule, the allocator that will hold it. Out: bytes mapped in each step, and a
+machine whose instructions cost that much more. The one idea: plans of whole variables find the
+places of the last step and map nothing (`alloc/virtual.py`); plans that move parts come back to
+other chunks step after step, and to enter pages in tables is work of the thread that issues the
+list. Which bytes these are depends on the requests alone, so they are counted on paper. Source:
+paper 000, section 4, where mapping is what virtual addressing costs. Read next: `placement.py`,
+`../calibrate.py`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+from statistics import fmean
+
+from ooctrain.alloc.paper import PaperMemory
+from ooctrain.alloc.registry import AllocatorChoice
+from ooctrain.cost import Machine
+from ooctrain.execution.placement import Placement, play_step
+from ooctrain.execution.program import make_program
+from ooctrain.sched.schedule import Schedule
+from ooctrain.trace import Trace
+
+#: The first step maps what every plan maps once, the second what has moved since.
+SETTLING_STEPS = 2
+COUNTED_STEPS = 3
+
+
+class CountingMemory(PaperMemory):
+    """Paper that counts the bytes mapped on it.
+
+    Attributes:
+        mapped_bytes: in all map calls so far.
+    """
+
+    def __init__(self, size_bytes: int):
+        super().__init__(size_bytes)
+        self.mapped_bytes = 0
+
+    def map(self, address: int, offset: int, size_bytes: int) -> None:
+        """Counts."""
+        self.mapped_bytes += size_bytes
+
+
+def mapped_by_step(
+    schedule: Schedule, trace: Trace, choice: AllocatorChoice, steps: int
+) -> list[int]:
+    """Bytes that the allocator maps in each of the first steps, what it maps when made left out.
+
+    Args:
+        choice: the allocator, with a budget that the schedule fits into.
+
+    Raises:
+        OutOfDeviceMemory: it does not fit.
+        PlanMismatch: the schedule moves parts, and the allocator has none.
+
+    Cost: some tens of microseconds an instruction and step where parts are moved.
+    """
+    memory = CountingMemory(choice.budget_bytes)
+    placement = Placement(make_program(trace, schedule, choice.granule), choice.make(memory))
+    counts = [memory.mapped_bytes]
+    for _ in range(steps):
+        placement.claim_start()
+        play_step(placement)
+        counts.append(memory.mapped_bytes)
+    return [after - before for before, after in pairwise(counts)]
+
+
+def mapped_bytes(schedule: Schedule, trace: Trace, choice: AllocatorChoice) -> float:
+    """Bytes mapped in a step that follows others; the mean of some, since they differ."""
+    found = mapped_by_step(schedule, trace, choice, SETTLING_STEPS + COUNTED_STEPS)
+    return fmean(found[SETTLING_STEPS:])
+
+
+def with_mapping(
+    machine: Machine, schedule: Schedule, trace: Trace, choice: AllocatorChoice
+) -> Machine:
+    """The machine as a schedule finds it on an allocator: its mapping shared out among all
+    instructions, as part of their issue.
+    """
+    if not machine.map_us_per_byte or not len(schedule):
+        return machine
+    mapping_us = machine.map_us_per_byte * mapped_bytes(schedule, trace, choice)
+    return replace(machine, issue_us=machine.issue_us + mapping_us / len(schedule))

@@ -1,0 +1,121 @@
+"""What a step maps anew: counted on paper as a run does it, and part of the prediction."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import ooctrain as oc
+from ooctrain.calibrate import MOST_MAP_US_PER_BYTE, map_us_per_byte_of
+from ooctrain.devices.host_vm import VirtualArena, why_no_virtual_memory
+from ooctrain.execution.mapping import mapped_by_step, mapped_bytes, with_mapping
+from ooctrain.incore import initial_values
+from ooctrain.models.unet import UNet
+from ooctrain.prepare import Settings, input_values, open_session, prepare
+
+SHAPE = (8, 3, 32, 32)
+STEPS = 4
+#: One that keeps no call waiting for a copy, so that all issue is on the way of the step.
+MACHINE = oc.Machine("instant copies", 1e5, 1e4, link_bytes_per_us=1e12)
+
+
+@pytest.fixture(scope="module")
+def unet():
+    oc.manual_seed(0)
+    model = UNet(3, 3, 8, 2)
+    return model, oc.trace(model, SHAPE, threads=1)
+
+
+def settings(planner, allocator="va:chunk=4KiB"):
+    return Settings(
+        budget="25%", planner=planner, allocator=allocator, machine=MACHINE, threads=1
+    )  # fmt: skip
+
+
+def prepared(unet, planner, allocator="va:chunk=4KiB"):
+    return prepare(unet[1], settings(planner, allocator))
+
+
+def mapped(found, steps=STEPS):
+    return mapped_by_step(found.plan.schedule, found.plan.trace, found.allocator, steps)
+
+
+def test_whole_variables_are_mapped_once_and_parts_again_in_each_step(unet):
+    whole, parts = (mapped(prepared(unet, planner), 6) for planner in ("window", "belady"))
+    assert whole[0] > 0
+    assert whole[2:] == [0] * 4
+    assert min(parts) > 0
+
+
+def test_the_mean_of_later_steps_counts(unet):
+    found = prepared(unet, "belady")
+    counts = mapped(found, 5)
+    plan = found.plan
+    assert mapped_bytes(plan.schedule, plan.trace, found.allocator) == np.mean(counts[2:])
+
+
+def test_without_virtual_addressing_nothing_is_mapped(unet):
+    assert mapped(prepared(unet, "window", "best-fit")) == [0] * STEPS
+
+
+@pytest.mark.skipif(bool(why_no_virtual_memory()), reason="no virtual memory here")
+@pytest.mark.parametrize("planner", ["window", "belady"])
+def test_a_run_maps_what_was_counted_on_paper(planner, unet, monkeypatch):
+    model, _ = unet
+    total, counts = [0], []
+    place = VirtualArena.map
+
+    def counting(arena, address, offset, size_bytes):
+        total[0] += size_bytes
+        place(arena, address, offset, size_bytes)
+
+    monkeypatch.setattr(VirtualArena, "map", counting)
+    found = prepared(unet, planner)
+    trace = found.plan.trace
+    start = initial_values(trace, model)
+    values = {v: start[trace.variables[v].name] for v in trace.initial if
+              trace.variables[v].persistent}  # fmt: skip
+    x = np.random.default_rng(0).standard_normal(SHAPE, np.float32)
+    inputs = input_values(trace, x, np.zeros((8, 32, 32), np.int64))
+    device, session = open_session(found, settings(planner), values, ())
+    for step in range(STEPS):
+        session.run_step(inputs, {"lr": 0.01, "step": step, "seed": 0})
+        counts.append(total[0])
+        total[0] = 0
+    session.close()
+    device.close()
+    # The first step's count has what opening the session maps, the whole arena, as well.
+    assert counts[1:] == mapped(found)[1:]
+
+
+def test_mapping_is_time_of_the_thread_that_issues(unet):
+    found = prepared(unet, "belady")
+    plan, rate = found.plan, 5e-4
+    there = replace(MACHINE, map_us_per_byte=rate)
+    before = oc.simulate(plan.schedule, plan.trace, MACHINE).makespan_us
+    slower = with_mapping(there, plan.schedule, plan.trace, found.allocator)
+    after = oc.simulate(plan.schedule, plan.trace, slower).makespan_us
+    bytes_mapped = mapped_bytes(plan.schedule, plan.trace, found.allocator)
+    assert after - before == pytest.approx(rate * bytes_mapped, rel=0.05)
+    assert with_mapping(MACHINE, plan.schedule, plan.trace, found.allocator) == MACHINE
+
+
+@pytest.mark.parametrize("rate", [0.0, 2e-4, 9e-4, 1.0])
+def test_calibration_finds_the_rate_that_was_there(rate, unet):
+    found = prepared(unet, "belady")
+    plan = found.plan
+    there = with_mapping(
+        replace(MACHINE, map_us_per_byte=rate), plan.schedule, plan.trace, found.allocator
+    )
+    lines = [oc.simulate(plan.schedule, plan.trace, there)]
+    wanted = min(rate, MOST_MAP_US_PER_BYTE)
+    assert map_us_per_byte_of(found, lines, MACHINE) == pytest.approx(wanted, rel=0.05)
+
+
+def test_where_nothing_is_mapped_calibration_says_nothing(unet):
+    found = prepared(unet, "window")
+    line = oc.simulate(found.plan.schedule, found.plan.trace, MACHINE)
+    slow = replace(line, makespan_us=2 * line.makespan_us)
+    assert map_us_per_byte_of(found, [slow], MACHINE) == 0.0
