@@ -14,6 +14,8 @@ import numpy as np
 
 #: Elements below which a problem is one chunk, run inline by the caller.
 SMALL_ELEMENTS = 1 << 16
+#: Work of a kernel that goes through three arrays, where a copy goes through two.
+THREE_ARRAYS = 1.25
 #: Upper bound of the number of chunks of a reduction: each has partial results of its own.
 MOST_PARTIALS = 16
 #: Upper bound where a chunk leaves nothing behind. The last chunk keeps one thread waiting for the
@@ -25,12 +27,12 @@ ALIGN_ELEMENTS = 1 << 10
 PAST_CACHES_BYTES = 64 << 20
 
 
-def element_chunk(elements: int, work: int = 1) -> int:
-    """Elements per chunk of an elementwise kernel that takes `work` times as long as a sum."""
-    small = SMALL_ELEMENTS // work
+def element_chunk(elements: int, work: float = 1) -> int:
+    """Elements per chunk of an elementwise kernel that takes `work` times as long as a copy."""
+    small = int(SMALL_ELEMENTS / work)
     if elements <= small:
         return small
-    return _aligned(max(small // 2, -(-elements // MOST_CHUNKS)))
+    return _aligned(max(small // 4, -(-elements // MOST_CHUNKS)))
 
 
 def reduction_chunk(elements: int) -> int:

@@ -15,6 +15,7 @@ import math
 import numpy as np
 
 from ooctrain.layers.kernels.cpu.chunks import (
+    THREE_ARRAYS,
     chunk_count,
     element_chunk,
     flat,
@@ -140,7 +141,8 @@ def relu(pool: ThreadPool, x: Array, y: Array) -> None:
 def relu_grad(pool: ThreadPool, dy: Array, y: Array, dx: Array) -> None:
     """dx = dy where the ReLU's output y > 0, else 0. `dx` may be `dy` or `y`."""
     past = past_caches(dx, dy, y)
-    pool.run(_relu_grad, dx.size, element_chunk(dx.size), flat(dy), flat(y), flat(dx), past)
+    chunk = element_chunk(dx.size, THREE_ARRAYS)
+    pool.run(_relu_grad, dx.size, chunk, flat(dy), flat(y), flat(dx), past)
 
 
 def add(pool: ThreadPool, a: Array, b: Array, y: Array) -> None:
@@ -159,7 +161,8 @@ def add_masked(pool: ThreadPool, a: Array, dy: Array, y: Array, out: Array) -> N
     `out` may be any of the inputs.
     """
     arrays = flat(a), flat(dy), flat(y), flat(out)
-    pool.run(_add_masked, out.size, element_chunk(out.size), *arrays, past_caches(out, a, dy, y))
+    chunk = element_chunk(out.size, THREE_ARRAYS)
+    pool.run(_add_masked, out.size, chunk, *arrays, past_caches(out, a, dy, y))
 
 
 def scale(pool: ThreadPool, x: Array, y: Array, factor: float) -> None:
@@ -191,4 +194,5 @@ def channel_sum(pool: ThreadPool, dy: Array, db: Array, workspace: Array) -> Non
 
 def _floored_sum(pool: ThreadPool, a: Array, b: Array, y: Array, floor: float) -> None:
     arrays = flat(a), flat(b), flat(y)
-    pool.run(_add, y.size, element_chunk(y.size), *arrays, floor, past_caches(y, a, b))
+    chunk = element_chunk(y.size, THREE_ARRAYS)
+    pool.run(_add, y.size, chunk, *arrays, floor, past_caches(y, a, b))
