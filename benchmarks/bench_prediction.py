@@ -26,10 +26,7 @@ import numpy as np
 import ooctrain as oc
 from benchmarks.common import machine_facts, table, threads_here, verdict
 from ooctrain.calibrate import calibrate, issue_us_of, measure_steps, profile_of_steps
-from ooctrain.execution.mapping import with_mapping
 from ooctrain.machines import with_link
-from ooctrain.prepare import PreparedStep
-from ooctrain.sched.timeline import Timeline
 
 NETWORKS, QUICK_NETWORKS = ("lenet:64", "resnet18:64", "resnet18:128"), ("lenet:64",)
 BUDGETS = ("50%", "25%")
@@ -95,13 +92,6 @@ def random_batch(network: str, batch: int) -> tuple[np.ndarray, np.ndarray]:
     return images, np.resize(np.arange(10), shape)
 
 
-def predict(prepared: PreparedStep, machine: oc.Machine) -> Timeline:
-    """The step on a machine, what its allocator maps included."""
-    plan = prepared.plan
-    found = with_mapping(machine, plan.schedule, plan.trace, prepared.allocator)
-    return oc.simulate(plan.schedule, plan.trace, found)
-
-
 @dataclass(frozen=True)
 class Bench:
     """An in-core trainer that has been calibrated with, for others to be measured beside.
@@ -136,8 +126,8 @@ class Bench:
             beside, lines = measure_steps(trainers, images, labels, self.steps)
         profile = profile_of_steps(beside, self.in_core.plan.trace)
         issue_us = issue_us_of(beside, self.in_core.plan)
-        current = predict(prepared, replace(linked, profile=profile, issue_us=issue_us))
-        predicted = predict(prepared, linked)
+        current = prepared.predict(replace(linked, profile=profile, issue_us=issue_us))
+        predicted = prepared.predict(linked)
         return Row(
             self.network, self.batch, budget or "in-core", planner, link, predicted.makespan_us,
             current.makespan_us, median(line.makespan_us for line in lines),

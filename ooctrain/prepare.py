@@ -21,6 +21,7 @@ from ooctrain.cost import Machine
 from ooctrain.devices.base import Debug, Device
 from ooctrain.devices.host_vm import PAGE_BYTES, why_no_virtual_memory
 from ooctrain.errors import ConfigError, DoesNotFit, Infeasible, PlanMismatch, ShapeError
+from ooctrain.execution.mapping import with_mapping
 from ooctrain.execution.placement import reserved_peak
 from ooctrain.layers.base import Spec, scratch_bytes
 from ooctrain.layers.loss import SoftmaxCrossEntropy, check_labels
@@ -35,7 +36,9 @@ from ooctrain.sched.budget import resolve_budget, trace_peak_bytes
 from ooctrain.sched.keep_all import KeepAll
 from ooctrain.sched.registry import as_planner
 from ooctrain.sched.schedule import Plan
+from ooctrain.sched.simulate import simulate
 from ooctrain.sched.small import plan_beside
+from ooctrain.sched.timeline import Timeline
 from ooctrain.sched.verify import verify
 from ooctrain.trace import Call, Trace
 from ooctrain.units import MAX_BYTES, format_bytes
@@ -128,6 +131,16 @@ class PreparedStep:
     reserved_bytes: int
     in_core_peak_bytes: int
     notices: tuple[str, ...] = ()
+
+    def predict(self, machine: Machine | None = None) -> Timeline:
+        """The step as it will run, with what the allocator maps anew; the plan knows no allocator.
+
+        Args:
+            machine: to run on; None: that it was planned for.
+        """
+        plan = self.plan
+        found = with_mapping(machine or self.machine, plan.schedule, plan.trace, self.allocator)
+        return simulate(plan.schedule, plan.trace, found)
 
 
 def prepare(trace: Trace, settings: Settings) -> PreparedStep:

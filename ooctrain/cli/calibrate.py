@@ -25,7 +25,7 @@ from ooctrain.cost import Machine
 from ooctrain.errors import ConfigError
 from ooctrain.machines import calibration_path, load_calibration, save_calibration
 from ooctrain.report.text import facts
-from ooctrain.units import format_us
+from ooctrain.units import MIB, format_us
 
 IN_CORE = Memory(None, None, "auto", "va", "cpu-generic", None)
 
@@ -81,5 +81,6 @@ def _rows(machine: Machine) -> list[tuple[str, str]]:
         ("copies", f"{machine.link_bytes_per_us / 1e3:.1f} GB/s each way"),
         ("interference", f"calls take {machine.interference:.2f} x as long beside a copy"),
         ("issue", f"{format_us(machine.issue_us)} for each instruction of a list"),
+        ("mapping", f"{format_us(machine.map_us_per_byte * MIB)} for each MiB mapped anew"),
         ("calls known", str(len(machine.profile))),
     ]

@@ -227,7 +227,7 @@ def _as_json(
         "host_peak_bytes": timeline.host_peak_bytes if timeline else None,
         "step_us": record.step_us,
         "warmup_steps": WARMUP_STEPS,
-        "predicted_step_us": plan.makespan_us if plan else None,
+        "predicted_step_us": prepared.predict().makespan_us if prepared else None,
         "incore_peak_bytes": prepared.in_core_peak_bytes if prepared else None,
         "incore_step_us": record.incore_step_us,
         "bytes_out": timeline.bytes_out if timeline else None,
