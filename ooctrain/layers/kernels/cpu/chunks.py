@@ -29,10 +29,9 @@ PAST_CACHES_BYTES = 64 << 20
 
 def element_chunk(elements: int, work: float = 1) -> int:
     """Elements per chunk of an elementwise kernel that takes `work` times as long as a copy."""
-    small = int(SMALL_ELEMENTS / work)
-    if elements <= small:
-        return small
-    return _aligned(max(small // 4, -(-elements // MOST_CHUNKS)))
+    if elements * work <= SMALL_ELEMENTS:
+        return SMALL_ELEMENTS
+    return _aligned(max(int(SMALL_ELEMENTS / work / 4), -(-elements // MOST_CHUNKS)))
 
 
 def reduction_chunk(elements: int) -> int:
