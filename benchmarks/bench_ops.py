@@ -41,8 +41,8 @@ REASONS = {
     " 4x32x8x8": "as above",
     " 64x10": "as above",
     " 64 Ki": "a call of 3 to 6 us: to pack its arguments in Python takes one of them",
-    "insert ": "torch's best is NCHW, where the channels lie in one block; in NHWC they interleave, and "
-    "there ours is as fast",
+    "insert ": "torch's best is NCHW, where the channels lie in one block; in NHWC they interleave, "
+    "and there ours is as fast",
 }
 #: What medians of this machine cannot tell from 1.
 NOISE = 0.05
@@ -667,8 +667,8 @@ def main() -> None:
     unknown = sum(not reason for reason in reasons.values())
     close = sum(row["ratio"] >= 1 - NOISE for row in rows if row["ratio"] < 1)
     print(
-        f"{len(rows)} cases, {len(slower)} slower than torch's best, {unknown} of them unexplained, "
-        f"{close} of them by less than {NOISE:.0%}"
+        f"{len(rows)} cases, {len(slower)} slower than torch's best, {close} of them by less than "
+        f"{NOISE:.0%}, {unknown} of them unexplained"
     )
     if options.json:
         with open(options.json, "w") as file:
