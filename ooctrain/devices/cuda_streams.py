@@ -74,11 +74,6 @@ class CudaStreams:
         """The driver's stream that work is being queued on; between pieces the compute stream."""
         return self.handles[COMPUTE if self._current is None else self._current]
 
-    @property
-    def queueing(self) -> bool:
-        """Whether a piece of work is being queued just now."""
-        return self._current is not None
-
     def submit(self, stream: int, waits: Waits, work: Work, tag: int = -1) -> int:
         """Queues what `work` queues on `current`, behind the waits; returns the piece's number.
 

@@ -18,6 +18,7 @@ from ooctrain.devices.cuda import CudaDevice
 from ooctrain.devices.cuda_staging import Staging
 from ooctrain.devices.cuda_streams import CudaStreams
 from ooctrain.devices.fake_driver import ACQUIRING, FakeDriver, Violation
+from ooctrain.devices.host_vm import bytes_at
 from ooctrain.devices.streams import COMPUTE, IN, OUT
 from ooctrain.errors import ConfigError, DriverError, OoctrainError, OutOfDeviceMemory
 from ooctrain.execution.placement import reserved_peak
@@ -55,6 +56,7 @@ LISTS = {
 }  # fmt: skip
 AWAY_START = ((), ((X, 0, S), (W, 0, S)))
 TOTAL = 64 * S
+PROGRESS = random.Random(2)
 cpu_kernels = CpuKernels
 
 
@@ -68,8 +70,9 @@ class Bench:
     """A session on a cuda device of exactly the reserved peak, with w = 1."""
 
     def __init__(
-        self, instructions, allocator="va:chunk=4KiB", *, wanted=(G,), choose=min, **options
-    ):
+        self, instructions, allocator="va:chunk=4KiB", *, wanted=(G,), choose=min, quick=False,
+        **options,
+    ):  # fmt: skip
         self.trace = small_step()
         start = AWAY_START if instructions is AWAY else None
         self.schedule = make_list(self.trace, instructions, start)
@@ -81,11 +84,18 @@ class Bench:
         self.device = CudaDevice(
             self.driver, cpu_kernels, reserved, extent, piece_bytes=piece, **options
         )
+        if quick:
+            self.device.streams._jitter = self.go_on
         self.allocator = choice.make(self.device.memory)
         values = {W: np.ones(N, np.float32)}
         self.session = Session(
             self.trace, self.schedule, self.device, self.allocator, values, wanted
         )
+
+    def go_on(self, _stream):
+        """Between two pieces that are queued, a GPU has done some that were queued before."""
+        for _ in range(PROGRESS.randrange(5)):
+            self.driver.step()
 
     def step(self, x, lr=0.25):
         return self.session.run_step({X: np.full(N, x, np.float32)}, {"lr": lr})
@@ -96,13 +106,14 @@ class Bench:
         assert not any(self.driver.held().values()), self.driver.held()
 
 
+@pytest.mark.parametrize("quick", [False, True], ids=["late", "quick"])
 @pytest.mark.parametrize("order", orders())
 @pytest.mark.parametrize("allocator", ALLOCATORS)
 @pytest.mark.parametrize("name", LISTS)
-def test_three_steps_by_hand_in_every_order_of_the_queues(name, allocator, order):
+def test_three_steps_by_hand_in_every_order_of_the_queues(name, allocator, order, quick):
     if name == "halves":
         allocator = "va:chunk=4KiB"  # the others cannot move parts of a variable
-    run = Bench(LISTS[name], allocator, choose=orders()[order])
+    run = Bench(LISTS[name], allocator, choose=orders()[order], quick=quick)
     w = np.float32(1)
     for x in (0.5, 2.0, -1.0):
         gradient = 3 * (np.float32(x) + w)
@@ -174,22 +185,86 @@ class Unordered(CudaStreams):
         pass
 
 
-@pytest.mark.parametrize("name", ["swapped", "away", "halves"])
-def test_without_the_waits_some_order_gives_other_bits_or_breaks_a_rule(name, monkeypatch):
-    monkeypatch.setattr("ooctrain.devices.cuda.CudaStreams", Unordered)
-    right = 0
-    for choose in orders().values():
-        run = Bench(LISTS[name], choose=choose)
+class Forgetful(CudaStreams):
+    """Streams that take a wait of the last step for one of this step."""
+
+    def restart(self):
+        kept = self._awaited
+        spans = super().restart()
+        self._awaited = kept
+        return spans
+
+
+class CapturesElsewhere(CudaDevice):
+    """Wanted values are copied by the copy stream, at whatever moment that is."""
+
+    def capture(self, address, size_bytes):
+        streams = self.streams
+        return self._staging.capture(address, size_bytes, streams.handles[OUT], streams.era)
+
+
+class SpoilsAtOnce(CudaDevice):
+    """Host memory is spoilt when its last copy has been queued, not when it is done."""
+
+    def fill_host(self, offset, size_bytes, byte):
+        self.host(offset, size_bytes)[:] = byte
+
+
+class FillsElsewhere(CudaDevice):
+    """Freed memory is spoilt by a stream that has not waited for its last use."""
+
+    def fill(self, address, size_bytes, byte):
+        self._driver.fill(address, byte, size_bytes, self.streams.handles[IN])
+
+
+class ReadsAtOnce(Staging):
+    """Values are taken from the pinned memory before the copy is done."""
+
+    def read(self, address, size_bytes, stream):
+        piece = self._pinned()
+        self._driver.copy_out(piece.address, address, size_bytes, stream)
+        return bytes_at(piece.address, size_bytes).copy()
+
+
+BUGS = {
+    "Unordered": ("ooctrain.devices.cuda.CudaStreams", Unordered),
+    "Forgetful": ("ooctrain.devices.cuda.CudaStreams", Forgetful),
+    "ReadsAtOnce": ("ooctrain.devices.cuda.Staging", ReadsAtOnce),
+    "CapturesElsewhere": (f"{__name__}.CudaDevice", CapturesElsewhere),
+    "SpoilsAtOnce": (f"{__name__}.CudaDevice", SpoilsAtOnce),
+    "FillsElsewhere": (f"{__name__}.CudaDevice", FillsElsewhere),
+}
+
+
+def survives(choose, quick):
+    """Whether three steps are right, swapping, poisoned, in this order of the queues."""
+    run = Bench(SWAPPED, wanted=(G, A), choose=choose, quick=quick, debug=Debug(poison=0x7F))
+    w = np.float32(1)
+    for x in (0.5, 2.0, -1.0):
         try:
-            w = np.float32(1)
-            for x in (0.5, 2.0):
-                gradient = 3 * (np.float32(x) + w)
-                assert (run.step(x).outputs[G] == gradient).all()
-                w -= np.float32(0.25) * gradient
-            right += 1
-        except (AssertionError, OoctrainError):
-            pass
-    assert right < len(orders())
+            outputs = run.step(x).outputs
+            value = run.session.read(W)
+        except OoctrainError:
+            return False
+        gradient = 3 * (np.float32(x) + w)
+        right = (outputs[G] == gradient).all() and (outputs[A] == np.float32(x) + w).all()
+        w -= np.float32(0.25) * gradient
+        if not (right and (value == w).all()):
+            return False
+    run.close()
+    return True
+
+
+def test_the_honest_device_survives_every_order():
+    assert all(survives(choose, quick) for choose in orders().values() for quick in (False, True))
+
+
+@pytest.mark.filterwarnings("ignore:overflow")  # of what poison is computed from
+@pytest.mark.parametrize("bug", BUGS)
+def test_a_device_with_one_mistake_is_found_out_in_some_order(bug, monkeypatch):
+    monkeypatch.setattr(*BUGS[bug])
+    ways = [(choose, quick) for choose in orders().values() for quick in (False, True)]
+    assert not all(survives(choose, quick) for choose, quick in ways)
 
 
 def test_a_broken_mapping_waits_on_the_host_for_its_last_use():
