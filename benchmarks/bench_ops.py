@@ -41,8 +41,8 @@ REASONS = {
     " 4x32x8x8": "as above",
     " 64x10": "as above",
     " 64 Ki": "a call of 3 to 6 us: to pack its arguments in Python takes one of them",
-    "insert ": "torch's best is NCHW, where the channels lie in one block; in NHWC they interleave, "
-    "and there ours is as fast",
+    "insert ": "torch's best is NCHW, where the channels lie in one block; in NHWC they interleave,"
+    " and there ours is as fast",
 }
 #: What medians of this machine cannot tell from 1.
 NOISE = 0.05
