@@ -376,7 +376,8 @@ def _start_ranges(
     """By variable: ranges on the device, and on the host with their offsets, before a step."""
     on_device: dict[int, list[tuple[int, int]]] = {}
     for variable, lo, hi in program.schedule.start_device:
-        on_device.setdefault(variable, []).append((lo, hi))
+        if lo < hi:  # what has no bytes has no block
+            on_device.setdefault(variable, []).append((lo, hi))
     on_host: dict[int, list[tuple[int, int, int]]] = {}
     starts = zip(program.schedule.start_host, program.slots.start_offsets, strict=True)
     for (variable, lo, hi), offset in starts:

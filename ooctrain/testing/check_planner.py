@@ -4,7 +4,8 @@ In: a planner. Out: the number of examples that it passed, or a `PlannerFailure`
 failing trace that could be found, the list up to the offending instruction, and the rule. The one
 idea: a planner is a pure function with few promises, and random traces of a few bytes, which hold
 every trouble of a real network, show whether it keeps them. Source: DESIGN section 5; notes on
-planners, section 6. Read next: `random_traces.py`, `shrink.py`, `tests/zoo/planner_bugs.py`.
+planners, section 6. Read next: `random_traces.py`, `jitter.py`, `shrink.py`,
+`tests/zoo/planner_bugs.py`.
 """
 
 from __future__ import annotations
@@ -240,6 +241,22 @@ def no_plan_beats_the_bound(planner: Planner, case: Case) -> None:
             raise Broken(f"makespan {plan.makespan_us} us is below the bound {bound}", plan)
 
 
+def delays_change_nothing(planner: Planner, case: Case) -> None:
+    """Executed with random delays, three steps leave in-core bytes behind, and the allocator's peak
+    is the plan's.
+    """
+    # The executor is heavy: only this law loads it.
+    from ooctrain.testing.jitter import harm_of_delays, some_allocator
+
+    rng = random.Random(case.seed)
+    choice = some_allocator(rng)
+    executed = replace(case, granule=choice.granule)
+    plan = _plan(planner, executed, min(_budgets(planner, executed)))
+    harm = harm_of_delays(case.trace, plan, choice, case.machine.link, rng)
+    if harm:
+        raise Broken(harm, plan)
+
+
 LAWS: Mapping[str, Law] = MappingProxyType(
     {
         "plans are legal": plans_are_legal,
@@ -249,6 +266,7 @@ LAWS: Mapping[str, Law] = MappingProxyType(
         "scale does not matter": scale_does_not_matter,
         "the host budget is kept": host_budget_is_kept,
         "no plan beats the bound": no_plan_beats_the_bound,
+        "delays change nothing": delays_change_nothing,
     }
 )
 

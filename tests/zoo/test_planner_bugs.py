@@ -14,7 +14,7 @@ import pytest
 from ooctrain.cost import Machine
 from ooctrain.sched.registry import get_planner
 from ooctrain.sched.verify import verify
-from ooctrain.testing.check_planner import PlannerFailure, check_planner
+from ooctrain.testing.check_planner import LAWS, PlannerFailure, check_planner
 from ooctrain.testing.random_traces import FakeOp
 from ooctrain.trace import TraceBuilder
 
@@ -32,6 +32,8 @@ def load(path: str) -> ModuleType:
 
 
 BUGS = load("zoo/planner_bugs.py").BUGS
+EXECUTOR = load("zoo/executor_bugs.py")
+DELAYS = "delays change nothing"
 
 
 def straight_line():
@@ -54,3 +56,22 @@ def test_bug(bug, monkeypatch):
     with pytest.raises(PlannerFailure) as caught:
         check_planner(planner)
     assert len(caught.value.trace.calls) <= 8
+
+
+@pytest.mark.parametrize(
+    ("bug", "planner"),
+    [
+        ("a copy out starts before its value is written", "naive"),
+        ("an event is recorded before its work is done", "belady"),
+    ],
+)
+def test_only_delays_tell(bug, planner, monkeypatch):
+    """No planner can write a list whose result depends on time, so that the bug is the executor's:
+    a wait too few, which goes well as long as nothing takes longer than usual.
+    """
+    EXECUTOR.plant(monkeypatch, bug)
+    others = [law for law in LAWS if law != DELAYS]
+    check_planner(planner, examples=4, laws=others)
+    with pytest.raises(PlannerFailure) as caught:
+        check_planner(planner, laws=(DELAYS,))
+    assert caught.value.law == DELAYS
