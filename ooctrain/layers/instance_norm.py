@@ -51,6 +51,17 @@ class InstanceNormStats(Op):
         for x, mean, inv_std in zip(ins[0], *outs, strict=True):
             batch_norm.stats(pool, x, mean, inv_std, var[0], rest, self.eps)
 
+    def cuda(self, launcher, ins, outs, workspace, scalars):
+        from ooctrain.layers.kernels.cuda import batch_norm_stats
+
+        reduction_bytes = workspace.size - outs[0].nbytes
+        var = launcher.part(workspace, reduction_bytes, outs[0].size, "float32")
+        space = launcher.part(workspace, 0, reduction_bytes, "uint8")
+        batch_norm_stats.stats(launcher, ins[0], *outs, var, space, self.eps)
+
+    def cuda_workspace_bytes(self, ins, outs):
+        return _cuda_reduction_bytes(ins[0]) + outs[0].nbytes
+
     def workspace_bytes(self, ins, outs, threads):
         return _vector_bytes(1, ins[0].shape[1]) + _reduction_bytes(ins[0])
 
@@ -99,6 +110,13 @@ class InstanceNormApply(Op):
         residuals: Sequence = ins[-1] if self.residual else [None] * len(ins[0])
         for x, mean, inv_std, residual, y in zip(*ins[:3], residuals, outs[0], strict=True):
             batch_norm.apply(pool, x, mean, inv_std, gamma, beta, y, residual, self.relu)
+
+    def cuda(self, launcher, ins, outs, workspace, scalars):
+        from ooctrain.layers.kernels.cuda import instance_norm
+
+        affine = ins[3:5] if self.affine else ()
+        residual = ins[-1] if self.residual else None
+        instance_norm.apply(launcher, *ins[:3], affine, outs[0], residual, self.relu)
 
     def vjp(self, tape, ins, outs, grads):
         x, mean, inv_std, *rest = ins
@@ -166,6 +184,15 @@ class InstanceNormGradReduce(Op):
         for mask, *values in zip(_masks(ins, self.mask), *ins[:4], *outs, strict=True):
             batch_norm.grad_reduce(pool, *values, workspace, mask=mask)
 
+    def cuda(self, launcher, ins, outs, workspace, scalars):
+        from ooctrain.layers.kernels.cuda import batch_norm
+
+        mask = ins[-1] if self.mask else None
+        batch_norm.grad_reduce(launcher, *ins[:4], *outs, workspace, mask)
+
+    def cuda_workspace_bytes(self, ins, outs):
+        return _cuda_reduction_bytes(ins[1])
+
     def workspace_bytes(self, ins, outs, threads):
         return _reduction_bytes(ins[1])
 
@@ -214,6 +241,14 @@ class InstanceNormGradApply(Op):
         ):
             batch_norm.grad_apply(pool, *values, gamma, dz_xhat, dz_sum, dx, mask=mask)
 
+    def cuda(self, launcher, ins, outs, workspace, scalars):
+        from ooctrain.layers.kernels.cuda import instance_norm
+
+        gamma = ins[4] if self.affine else None
+        sums = ins[4 + self.affine : 6 + self.affine]
+        mask = ins[-1] if self.mask else None
+        instance_norm.grad_apply(launcher, *ins[:4], gamma, *sums, outs[0], mask)
+
     def workspace_bytes(self, ins, outs, threads):
         return 0 if self.affine else _vector_bytes(1, ins[0].shape[1])
 
@@ -253,3 +288,10 @@ def _reduction_bytes(x: Spec) -> int:
     from ooctrain.layers.kernels.cpu import workspace
 
     return workspace.batch_norm_workspace_bytes(x.shape[2] * x.shape[3], x.shape[1])
+
+
+def _cuda_reduction_bytes(x: Spec) -> int:
+    from ooctrain.layers.kernels.cuda import workspace
+
+    images, channels, height, width = x.shape
+    return workspace.batch_norm_workspace_bytes(height * width, channels, images)

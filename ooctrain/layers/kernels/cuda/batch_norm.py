@@ -23,6 +23,7 @@ from ooctrain.layers.kernels.cuda.columns import (
     finish_sums,
     in_chunk,
     load_rows,
+    place_of,
     rows_of_chunk,
     two_partials,
 )
@@ -36,7 +37,7 @@ from ooctrain.layers.kernels.cuda.quads import (
     store_quad,
     sum_quad,
 )
-from ooctrain.layers.kernels.cuda.shim import cuda, device, float32, int64, kernel, uint32
+from ooctrain.layers.kernels.cuda.shim import cuda, device, float32, kernel, uint32
 
 Array = Any
 ZERO = np.float32(0)
@@ -112,9 +113,10 @@ def _grad_sums(
     thread = uint32(cuda.threadIdx.x)
     c = column_of(uint32(cuda.blockIdx.y), thread, lanes, channels)
     first, left = rows_of_chunk(cuda.blockIdx.x, rows_per_chunk, rows)
-    base = first * int64(channels) + int64(c)
+    image = uint32(cuda.blockIdx.z)
+    base, of_image = place_of(image, first, rows, c, channels), uint32(image * channels + c)
     row, step = uint32(thread // lanes), uint32(THREADS // lanes)
-    centre = mean[c]
+    centre = mean[of_image]
     total, lost, product, product_lost = ZERO, ZERO, ZERO, ZERO
     while row < left:
         load_rows(dys, dy, base, row, step, left, channels)
@@ -133,8 +135,8 @@ def _grad_sums(
     totals[thread], products[thread] = total, product
     cuda.syncthreads()
     if thread < lanes:
-        place = int64(cuda.blockIdx.x) * int64(channels) + int64(c)
-        dgammas[place] = column_total(products, thread, lanes) * inv_std[c]
+        place = place_of(image, cuda.blockIdx.x, cuda.gridDim.x, c, channels)
+        dgammas[place] = column_total(products, thread, lanes) * inv_std[of_image]
         dbetas[place] = column_total(totals, thread, lanes)
 
 
@@ -226,11 +228,12 @@ def grad_reduce(
     Both are right to `columns.SUM_ROUNDINGS` + 3 roundings of the sum of absolute values.
 
     Args:
-        dy, x: (P, C).
+        dy, x: (P, C); or images, one behind the other, each with its own statistics.
+        mean, inv_std, dgamma, dbeta: (C,), or (N, C) for N images.
         mask: the output of the fused ReLU, (P, C), or None.
-        workspace: uint8, `batch_norm_workspace_bytes(P, C)`.
+        workspace: uint8, `batch_norm_workspace_bytes(P, C, N)`.
     """
-    cut = columns(x.size // mean.size, mean.size)
+    cut = columns(x.size // mean.size, x.shape[-1], mean.size // x.shape[-1])
     partials = launcher.part(workspace, 0, 2 * cut.partials, "float32")
     arrays = dy, dy if mask is None else mask, x, mean, inv_std
     launcher.launch(

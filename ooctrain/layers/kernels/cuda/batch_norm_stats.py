@@ -27,13 +27,14 @@ from ooctrain.layers.kernels.cuda.columns import (
     column_of,
     in_chunk,
     load_rows,
+    place_of,
     rows_of_chunk,
     two_partials,
 )
 from ooctrain.layers.kernels.cuda.intrinsics import fma
 from ooctrain.layers.kernels.cuda.launcher import Launcher
 from ooctrain.layers.kernels.cuda.pointwise import apply, unary
-from ooctrain.layers.kernels.cuda.shim import cuda, device, float32, int64, kernel, uint32
+from ooctrain.layers.kernels.cuda.shim import cuda, device, float32, kernel, uint32
 
 Array = Any
 ZERO, ONE = np.float32(0), np.float32(1)
@@ -84,7 +85,7 @@ def _stats(x, chunk_means, chunk_squares, rows, channels, lanes, rows_per_chunk)
     thread = uint32(cuda.threadIdx.x)
     c = column_of(uint32(cuda.blockIdx.y), thread, lanes, channels)
     first, left = rows_of_chunk(cuda.blockIdx.x, rows_per_chunk, rows)
-    base = first * int64(channels) + int64(c)
+    base = place_of(cuda.blockIdx.z, first, rows, c, channels)
     row, step = uint32(thread // lanes), uint32(THREADS // lanes)
     count, mean, square = ZERO, ZERO, ZERO
     while row < left:
@@ -96,7 +97,7 @@ def _stats(x, chunk_means, chunk_squares, rows, channels, lanes, rows_per_chunk)
     cuda.syncthreads()
     if thread < lanes:
         count, mean, square = column_moments(counts, means, squares, thread, lanes)
-        place = int64(cuda.blockIdx.x) * int64(channels) + int64(c)
+        place = place_of(cuda.blockIdx.z, cuda.blockIdx.x, cuda.gridDim.x, c, channels)
         chunk_means[place] = mean
         chunk_squares[place] = square
 
@@ -111,9 +112,10 @@ def _finish_stats(
     squares = cuda.shared.array(THREADS, float32)
     thread, lanes = uint32(cuda.threadIdx.x), uint32(FINISH_LANES)
     c = column_of(uint32(cuda.blockIdx.x), thread, lanes, channels)
+    image = uint32(cuda.blockIdx.y)
     total, m, q = ZERO, ZERO, ZERO
     for chunk in range(thread // lanes, chunk_count, THREADS // FINISH_LANES):
-        place = int64(chunk) * int64(channels) + int64(c)
+        place = place_of(image, chunk, chunk_count, c, channels)
         _, left = rows_of_chunk(chunk, rows_per_chunk, rows)
         total, m, q = joined(total, m, q, float32(left), at(chunk_means, place),
                              at(chunk_squares, place))  # fmt: skip
@@ -121,9 +123,10 @@ def _finish_stats(
     cuda.syncthreads()
     if thread < lanes:
         total, m, q = column_moments(counts, means, squares, thread, lanes)
-        mean[c] = m
-        var[c] = q / total
-        inv_std[c] = ONE / math.sqrt(q / total + eps)
+        of_image = uint32(image * channels + c)
+        mean[of_image] = m
+        var[of_image] = q / total
+        inv_std[of_image] = ONE / math.sqrt(q / total + eps)
 
 
 @device
@@ -179,18 +182,26 @@ def stats(
     about 2 M * 2^-24 of itself (the cpu kernel, whose blocks are added in float64, to about 2^-22).
 
     Args:
-        x: (P, C), or any array whose last axis is C.
-        mean, inv_std, var: (C,), written.
-        workspace: uint8, `batch_norm_workspace_bytes(P, C)`.
+        x: (P, C), or any array whose last axis is C; or images, one behind the other.
+        mean, inv_std, var: (C,), or (N, C) for each of N images; written.
+        workspace: uint8, `batch_norm_workspace_bytes(P, C, N)`.
         eps: added to the variance.
     """
-    cut = columns(x.size // mean.size, mean.size)
+    cut = columns(x.size // mean.size, x.shape[-1], mean.size // x.shape[-1])
     means, squares = two_partials(launcher, cut, workspace)
     sizes = cut.rows, cut.channels, cut.lanes, cut.rows_per_chunk
     launcher.launch(_stats, cut.blocks, x, means, squares, *sizes)
     sizes = cut.rows, cut.channels, cut.chunks, cut.rows_per_chunk
     launcher.launch(
-        _finish_stats, cut.finish_blocks, means, squares, *sizes, eps, mean, inv_std, var
+        _finish_stats,
+        (cut.finish_blocks, cut.images),
+        means,
+        squares,
+        *sizes,
+        eps,
+        mean,
+        inv_std,
+        var,
     )
 
 

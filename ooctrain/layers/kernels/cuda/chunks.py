@@ -41,21 +41,23 @@ def tiles(elements: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """How the sums over the rows of a (rows, channels) array are cut.
+    """How the sums over the rows of each of some (rows, channels) arrays are cut.
 
     A block has `lanes` channels side by side and THREADS / lanes rows of threads; it takes
     `rows_per_chunk` rows of one group of channels.
 
     Args:
-        rows, channels: of the array.
+        rows, channels: of an array.
         lanes: a power of two, at most MOST_LANES.
         rows_per_chunk: a multiple of what a block has under way at once.
+        images: arrays that lie one behind the other and are summed each by itself.
     """
 
     rows: int
     channels: int
     lanes: int
     rows_per_chunk: int
+    images: int = 1
 
     @property
     def chunks(self) -> int:
@@ -63,29 +65,30 @@ class Columns:
         return -(-self.rows // self.rows_per_chunk)
 
     @property
-    def blocks(self) -> tuple[int, int]:
-        """Chunks of rows, groups of channels."""
-        return self.chunks, -(-self.channels // self.lanes)
+    def blocks(self) -> tuple[int, int, int]:
+        """Chunks of rows, groups of channels, images."""
+        return self.chunks, -(-self.channels // self.lanes), self.images
 
     @property
     def finish_blocks(self) -> int:
-        """Blocks that combine the partial results."""
+        """Blocks that combine the partial results of an image."""
         return -(-self.channels // FINISH_LANES)
 
     @property
     def partials(self) -> int:
-        """Elements of one partial result for each chunk and channel."""
-        return self.chunks * self.channels
+        """Elements of one partial result for each image, chunk and channel."""
+        return self.images * self.chunks * self.channels
 
 
-def columns(rows: int, channels: int) -> Columns:
-    """Cuts a (rows, channels) array for a reduction over its rows."""
+def columns(rows: int, channels: int, images: int = 1) -> Columns:
+    """Cuts (rows, channels) arrays for a reduction over the rows of each."""
     lanes = min(MOST_LANES, 1 << max(channels - 1, 0).bit_length())
     at_once = BATCH_ROWS * (THREADS // lanes)
     groups = -(-channels // lanes)
-    wanted_chunks = max(1, ENOUGH_BLOCKS // groups)
+    wanted_chunks = max(1, ENOUGH_BLOCKS // (groups * images))
     batches = -(-rows // (at_once * wanted_chunks))
-    return Columns(rows, channels, lanes, at_once * max(1, min(batches, MOST_BATCHES)))
+    rows_per_chunk = at_once * max(1, min(batches, MOST_BATCHES))
+    return Columns(rows, channels, lanes, rows_per_chunk, images)
 
 
 def element_chunk(elements: int) -> int:

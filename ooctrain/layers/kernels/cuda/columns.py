@@ -67,6 +67,12 @@ def rows_of_chunk(block, rows_per_chunk, rows):
 
 
 @device
+def place_of(image, row, rows, c, channels):
+    """Index of an element of (images, rows, channels)."""
+    return (int64(image) * int64(rows) + int64(row)) * int64(channels) + int64(c)
+
+
+@device
 def load_rows(batch, x, base, row, step, left, channels):
     """batch[k] = x[base + r * channels] for the rows r = row, row + step, ...; at most the last."""
     for k in range(BATCH_ROWS):
@@ -117,23 +123,25 @@ def _sum_chunks(x, partials, rows, channels, lanes, rows_per_chunk):
 
 @kernel("void(f4[::1], f4[::1], f4[::1], u4, u4)", threads=THREADS)
 def _finish_sums(partials, sums, others, chunks, channels):
-    """sums[c] = partials[0, c] + partials[1, c] + ...; blocks with y = 1 take the set behind it."""
+    """sums[z, c] = partials[z, 0, c] + partials[z, 1, c] + ..., for image z; blocks with y = 1 take
+    the set behind it."""
     totals = cuda.shared.array(THREADS, float32)
     thread, lanes = uint32(cuda.threadIdx.x), uint32(FINISH_LANES)
     c = column_of(uint32(cuda.blockIdx.x), thread, lanes, channels)
-    base = int64(cuda.blockIdx.y) * int64(chunks) * int64(channels) + int64(c)
+    image = uint32(cuda.blockIdx.z)
+    of_set = uint32(uint32(cuda.blockIdx.y) * uint32(cuda.gridDim.z) + image)
     total, lost = ZERO, ZERO
     for chunk in range(thread // lanes, chunks, THREADS // FINISH_LANES):
-        value = at(partials, base + int64(chunk) * int64(channels))
+        value = at(partials, place_of(of_set, chunk, chunks, c, channels))
         total, lost = add_compensated(total, lost, value)
     totals[thread] = total
     cuda.syncthreads()
     if thread < lanes:
         result = column_total(totals, thread, lanes)
         if cuda.blockIdx.y == 0:
-            sums[c] = result
+            sums[uint32(image * channels + c)] = result
         else:
-            others[c] = result
+            others[uint32(image * channels + c)] = result
 
 
 def sum_chunks(launcher: Launcher, cut: Columns, x: Any, partials: Any) -> None:
@@ -146,7 +154,7 @@ def finish_sums(
     launcher: Launcher, cut: Columns, partials: Any, sums: Any, others: Any = None
 ) -> None:
     """sums = the partial sums added over the chunks; `others` those of a second set behind it."""
-    blocks = cut.finish_blocks, 1 if others is None else 2
+    blocks = cut.finish_blocks, 1 if others is None else 2, cut.images
     outs = sums, sums if others is None else others
     launcher.launch(_finish_sums, blocks, partials, *outs, cut.chunks, cut.channels)
 

@@ -10,9 +10,13 @@ from __future__ import annotations
 from ooctrain.layers.kernels.cuda.chunks import FLOAT_BYTES, columns, element_chunk
 
 
-def batch_norm_workspace_bytes(rows: int, channels: int) -> int:
-    """Scratch of `batch_norm.stats` and `batch_norm.grad_reduce` on (rows, channels)."""
-    return 2 * columns(rows, channels).partials * FLOAT_BYTES
+def batch_norm_workspace_bytes(rows: int, channels: int, images: int = 1) -> int:
+    """Scratch of `batch_norm_stats.stats` and `batch_norm.grad_reduce` on (rows, channels).
+
+    Args:
+        images: how many such arrays, each with statistics of its own (instance norm).
+    """
+    return 2 * columns(rows, channels, images).partials * FLOAT_BYTES
 
 
 def channel_sum_workspace_bytes(rows: int, channels: int) -> int:

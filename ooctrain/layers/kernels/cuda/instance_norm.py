@@ -1,0 +1,125 @@
+"""Instance normalisation on NHWC: apply, and the gradient of the input.
+
+In: x or dy (N, H, W, C); statistics (N, C), one for each channel of each image; gamma and beta (C)
+or none. Out: normalised images, gradients. The one idea: the sums over pixels are batch norm's,
+which takes images one behind the other (`batch_norm_stats.stats`, `batch_norm.grad_reduce`); here
+a thread knows its image from its row, and all else is batch norm's arithmetic. Source: Ulyanov,
+Vedaldi and Lempitsky 2016. Read next: `batch_norm.py`.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from ooctrain.layers.kernels.cuda.batch_norm import input_gradient, masked, normalised
+from ooctrain.layers.kernels.cuda.elementwise import relu_of
+from ooctrain.layers.kernels.cuda.image_rows import (
+    LANES,
+    THREADS,
+    Array,
+    lanes_of,
+    load,
+    place_of,
+    row_blocks,
+    row_start,
+    store,
+)
+from ooctrain.layers.kernels.cuda.launcher import Launcher
+from ooctrain.layers.kernels.cuda.shim import cuda, device, float32, kernel, uint32
+
+ZERO, ONE = np.float32(0), np.float32(1)
+
+
+@device
+def load_or(values, at, lanes, given, otherwise):
+    """`load`, or `otherwise` in each lane where there is no such array."""
+    if given:
+        return load(values, at, lanes)
+    return otherwise, otherwise, otherwise, otherwise
+
+
+@kernel(
+    "void(f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], b1, f4[::1], b1, f4[::1], f4, "
+    "UniTuple(u4, 3), u4)",
+    threads=THREADS,
+)
+def _apply(x, mean, inv_std, gamma, beta, affine, residual, adds, y, floor, sizes, lanes):
+    """y = max((x - mean) * (gamma * inv_std) + beta [+ residual], floor)."""
+    height, width, channels = sizes
+    results = cuda.local.array(LANES, float32)
+    row, groups = uint32(cuda.blockIdx.x), uint32(channels // lanes)
+    place = place_of(cuda.blockIdx.y, cuda.threadIdx.x)
+    if place < uint32(width * groups):
+        c = uint32(uint32(place % groups) * lanes)
+        of_image = uint32(uint32(row // height) * channels + c)
+        at = row_start(row, width, channels) + uint32(place * lanes)
+        v, m, s = load(x, at, lanes), load(mean, of_image, lanes), load(inv_std, of_image, lanes)
+        g, b = load_or(gamma, c, lanes, affine, ONE), load_or(beta, c, lanes, affine, ZERO)
+        r = load_or(residual, at, lanes, adds, ZERO)
+        for lane in range(LANES):
+            z = normalised(v[lane], m[lane], s[lane], g[lane], b[lane])
+            results[lane] = relu_of(z + r[lane] if adds else z, floor)
+        store(y, at, results, lanes)
+
+
+@kernel(
+    "void(f4[::1], f4[::1], b1, f4[::1], f4[::1], f4[::1], f4[::1], b1, f4[::1], f4[::1], f4[::1], "
+    "f4, UniTuple(u4, 3), u4)",
+    threads=THREADS,
+)
+def _grad_apply(
+    dy, y, has_mask, x, mean, inv_std, gamma, affine, dz_xhat, dz_sum, dx, inv_pixels, sizes, lanes
+):
+    """dx = gamma inv_std (dz - dz_sum / P - xhat dz_xhat / P)."""
+    height, width, channels = sizes
+    results = cuda.local.array(LANES, float32)
+    row, groups = uint32(cuda.blockIdx.x), uint32(channels // lanes)
+    place = place_of(cuda.blockIdx.y, cuda.threadIdx.x)
+    if place < uint32(width * groups):
+        c = uint32(uint32(place % groups) * lanes)
+        of_image = uint32(uint32(row // height) * channels + c)
+        at = row_start(row, width, channels) + uint32(place * lanes)
+        v, d, k = load(x, at, lanes), load(dy, at, lanes), load_or(y, at, lanes, has_mask, ZERO)
+        m, s = load(mean, of_image, lanes), load(inv_std, of_image, lanes)
+        g = load_or(gamma, c, lanes, affine, ONE)
+        p, q = load(dz_xhat, of_image, lanes), load(dz_sum, of_image, lanes)
+        for lane in range(LANES):
+            dz = masked(d[lane], k[lane], has_mask)
+            results[lane] = input_gradient(
+                dz, v[lane], m[lane], s[lane], g[lane], p[lane], q[lane], inv_pixels
+            )
+        store(dx, at, results, lanes)
+
+
+def apply(
+    launcher: Launcher, x: Array, mean: Array, inv_std: Array, affine: tuple[Array, ...], y: Array,
+    residual: Array | None = None, relu: bool = False,
+) -> None:  # fmt: skip
+    """y = (x - mean) * (gamma * inv_std) + beta [+ residual] [then ReLU]; may be x or residual.
+
+    Args:
+        affine: (gamma, beta), or () for 1 and 0.
+    """
+    gamma, beta = affine or (mean, mean)
+    # Without ReLU the floor is minus infinity: one kernel serves both.
+    floor = 0.0 if relu else -math.inf
+    other = x if residual is None else residual
+    launcher.launch(
+        _apply, row_blocks(y), x, mean, inv_std, gamma, beta, bool(affine), other,
+        residual is not None, y, floor, x.shape[1:], lanes_of(x.shape[3]),
+    )  # fmt: skip
+
+
+def grad_apply(
+    launcher: Launcher, dy: Array, x: Array, mean: Array, inv_std: Array, gamma: Array | None,
+    dz_xhat: Array, dz_sum: Array, dx: Array, mask: Array | None = None,
+) -> None:  # fmt: skip
+    """dx = gamma * inv_std * (dz - dz_sum / P - xhat * dz_xhat / P); `dx` may be an input."""
+    scale = mean if gamma is None else gamma
+    launcher.launch(
+        _grad_apply, row_blocks(dx), dy, dy if mask is None else mask, mask is not None, x, mean,
+        inv_std, scale, gamma is not None, dz_xhat, dz_sum, dx, 1.0 / (x.shape[1] * x.shape[2]),
+        x.shape[1:], lanes_of(x.shape[3]),
+    )  # fmt: skip
