@@ -216,14 +216,14 @@ def largest_budget(
 
 def largest_batches(
     model: str, allocators: Sequence[str], physical_bytes: int = PHYSICAL_BYTES,
-    step: int = BATCH_STEP,
+    step: int = BATCH_STEP, planner: str = PLANNER,
 ) -> list[LargestBatch]:  # fmt: skip
     """For each allocator the largest batch, in steps, for which some budget's plan fits."""
     benches: dict[int, Bench] = {}
 
     def trains(batch: int, choice: AllocatorChoice) -> bool:
         if batch not in benches:
-            benches[batch] = Bench(step_trace(model, batch))
+            benches[batch] = Bench(step_trace(model, batch), planner)
         least = benches[batch].minimum_bytes
         budgets = (int(least * factor) for factor in TRIED_BUDGETS)
         return any(

@@ -119,12 +119,16 @@ class Cell:
 
 def batch_cells(case: tuple[str, int, int]) -> list[Cell]:
     """The cells of (model, batch, physical bytes), in the order of `METHODS`."""
-    model, batch, physical_bytes = case
+    return cells_of(*case, METHODS)
+
+
+def cells_of(model: str, batch: int, physical_bytes: int, methods: Sequence[Method]) -> list[Cell]:
+    """What some methods make of a batch, in their order."""
     step = step_trace(model, batch)
     compute = batch / compute_us(step, machine(MACHINE)) * 1e6
     benches: dict[str, Bench] = {}
     cells = []
-    for method in METHODS:
+    for method in methods:
         if method.name == OURS:
             found = _as_trained(step, method, physical_bytes)
         else:

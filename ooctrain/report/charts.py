@@ -105,10 +105,10 @@ def strips_svg(
 
 def curves_svg(
     title: str, curves: Sequence[Curve], *, x_axis: str, y_axis: str, doubling: bool = False,
-    x_number: Callable[[float], str] | None = None,
+    y_low: float = 0.0, x_number: Callable[[float], str] | None = None,
     y_number: Callable[[float], str] | None = None,
 ) -> str:  # fmt: skip
-    """Curves over one axis; y begins at 0.
+    """Curves over one axis.
 
     Args:
         title: above all.
@@ -116,6 +116,7 @@ def curves_svg(
         x_axis, y_axis: what they count.
         doubling: equal distances along x are equal factors; a tick at each point of the first
             curve.
+        y_low: where the y axis begins.
         x_number, y_number: print numbers of the axes.
     """
     xs = [x for curve in curves for x, _ in curve.points]
@@ -129,12 +130,14 @@ def curves_svg(
     def place(value: float) -> float:
         return LEFT + (scale(value) - scale(low)) / span * (WIDTH - LEFT - RIGHT)
 
+    top = max(top, y_low * 1.01)  # so that a curve which nowhere leaves the axis can be drawn
+
     def height(value: float) -> float:
-        return bottom - value / (1.05 * top) * PLOT_HEIGHT
+        return bottom - (value - y_low) / (1.05 * (top - y_low)) * PLOT_HEIGHT
 
     parts.append(_box(LEFT, y, WIDTH - LEFT - RIGHT, PLOT_HEIGHT, "#fafafa"))
     parts.append(_text(LEFT, y - 4, y_axis, "start"))
-    for tick in round_ticks(0, top):
+    for tick in round_ticks(y_low, top):
         parts.append(_line(LEFT, height(tick), WIDTH - RIGHT, height(tick), "#ddd"))
         parts.append(_text(LEFT - 8, height(tick) + 4, (y_number or _short)(tick), "end"))
     for place_in_order, curve in enumerate(curves):

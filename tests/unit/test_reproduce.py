@@ -11,8 +11,21 @@ from xml.etree import ElementTree
 import pytest
 
 from ooctrain.cli import main
-from ooctrain.experiments import table1
+from ooctrain.experiments import (
+    architectures,
+    hmms,
+    hybrid,
+    hybrid_printed,
+    offload_ratios,
+    table1,
+)
+from ooctrain.experiments.architectures import Largest
+from ooctrain.experiments.compare import step_trace
+from ooctrain.experiments.hybrid_printed import Tuned
 from ooctrain.experiments.table1 import BASELINE, METHODS, OURS, batch_cells, method_named
+from ooctrain.report import offload_ratios as report_of_ratios
+from ooctrain.sched.bn_recompute import offloadable_share
+from ooctrain.sched.lms import LevelGraph
 from ooctrain.units import GIB, MIB
 
 ROOT = Path(__file__).parents[2]
@@ -72,16 +85,187 @@ def test_what_does_not_fit_has_no_speed():
     assert table1.in_core_images_per_s(batch_cells((MODEL, 56, 64 * MIB))) is None
 
 
+def reproduced(name: str, tmp_path: Path, capsys, *options: str) -> tuple[str, dict]:
+    """(what `ooctrain reproduce NAME --quick` prints, what it writes); the figure is drawn."""
+    figure, numbers = tmp_path / "x.svg", tmp_path / "x.json"
+    arguments = ["--quick", "--figure", str(figure), "--json", str(numbers), *options]
+    assert main(["reproduce", name, *arguments]) == 0
+    assert ElementTree.fromstring(figure.read_text()).tag.endswith("svg")
+    shown, found = capsys.readouterr().out, json.loads(numbers.read_text())
+    assert "What differs from the paper, and why" in shown
+    assert set(found) <= documented(name)
+    return shown, found
+
+
 def test_table1_prints_draws_and_writes(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(table1, "MODEL", MODEL)
     monkeypatch.setattr(table1, "QUICK_BATCHES", (16, 64))
-    figure, numbers = tmp_path / "x.svg", tmp_path / "x.json"
-    arguments = ["--quick", "--physical", "1GiB", "--figure", str(figure), "--json", str(numbers)]
-    assert main(["reproduce", "table1", *arguments]) == 0
-    shown = capsys.readouterr().out
-    for words in ("Images per second", "in-core speed", "agrees", "does not, and why", "schedule"):
+    shown, found = reproduced("table1", tmp_path, capsys, "--physical", "1GiB")
+    for words in ("Images per second", "in-core speed", "agrees", "schedule"):
         assert words in shown
-    assert ElementTree.fromstring(figure.read_text()).tag.endswith("svg")
-    found = json.loads(numbers.read_text())
-    assert set(found) | set(found["cells"][0]) <= documented("table1")
+    assert set(found["cells"][0]) <= documented("table1")
     assert len(found["cells"]) == 2 * len(METHODS)
+
+
+@pytest.fixture(scope="module")
+def chains():
+    """ResNet-18 where memory is short, and where it is not."""
+    (group, *_) = offload_ratios.groups(("resnet18",), {224: (4,)})
+    return offload_ratios.chain_cells((group, (0.0, 0.3, 1.0)))
+
+
+def test_on_chains_nobody_beats_the_bounds_and_all_memory_costs_nothing(chains):
+    assert len(chains) == 3 * len(offload_ratios.CHAIN_PLANNERS)
+    for cell in chains:
+        assert cell.compute_us <= cell.proposition_3_us <= cell.lp_us * (1 + 1e-5)
+        assert cell.lp_us <= cell.makespan_us * (1 + 1e-5)
+    assert {cell.ratio for cell in chains if cell.share == 1.0} == {1.0}
+    tight = {cell.planner: cell.ratio for cell in chains if cell.share == 0.0}
+    assert tight["belady"] == min(tight.values()) > 1.0
+
+
+def test_claims_count_what_the_cells_say(chains):
+    greedy, dynprog, vdnn, _ = chains[:4]
+    slow, fast = replace(vdnn, makespan_us=3.0), replace(greedy, makespan_us=2.0)
+    other = replace(dynprog, makespan_us=4.0, proposition_3_us=2.0)
+    found = {c.printed: c.here for c in offload_ratios.claims([fast, other, slow])}
+    assert found["GREEDY outperforms VDNN in most cases"] == "faster in 1, slower in 0 of 1"
+    assert found["DYNPROG outperforms VDNN in most cases"] == "faster in 0, slower in 1 of 1"
+    assert found["DYNPROG is much more stable than VDNN"].startswith("at most 2.00: resnet18")
+    assert found["the ratio of DYNPROG remains below 1.3 on DenseNets"] == "not asked"
+
+
+def test_steps_are_asked_in_the_memory_of_their_chains():
+    low, *_, high = offload_ratios.step_cases(("resnet18",), (0.0, 1.0))
+    assert int(low.budget) < int(high.budget)
+    assert (low.batch, low.image_size) == offload_ratios.FIGURE_4[::-1]
+
+
+def test_offload_ratios_prints_draws_and_writes(monkeypatch, tmp_path, capsys):
+    monkeypatch.setenv("OOCTRAIN_CACHE", str(tmp_path))
+    monkeypatch.setattr(offload_ratios, "QUICK_BATCHES", {224: (32, 2)})
+    monkeypatch.setattr(offload_ratios, "STEP_PLANNERS", ("greedy",))
+    monkeypatch.setattr(report_of_ratios, "STEP_PLANNERS", ("greedy",))
+    shown, found = reproduced("offload-ratios", tmp_path, capsys)
+    assert "GREEDY outperforms VDNN" in shown
+    assert len(found["cells"]) == 2 * len(offload_ratios.QUICK_SHARES) * 4
+    assert set(found["cells"][0]) <= documented("offload-ratios")
+
+
+def test_the_fitted_machine_gives_the_share_that_was_asked_for():
+    step = step_trace("resnet18", 4, 224)
+    assert offloadable_share(step, hmms.p100_nvlink()) > 0.55
+    machine = hmms.fitted(step, hmms.p100_nvlink(), 0.55)
+    assert offloadable_share(step, machine) == pytest.approx(0.55, abs=1e-3)
+    calls = hmms.call_bytes(step, machine)
+    carried = sum(call.offloadable_bytes for call in calls)
+    assert carried / sum(call.generated_bytes for call in calls) == pytest.approx(0.55, abs=1e-3)
+
+
+def test_hmms_prints_draws_and_writes_and_loses_less_than_layer_by_layer(tmp_path, capsys):
+    shown, found = reproduced("hmms", tmp_path, capsys)
+    assert "vgg19" in shown
+    loss = {(s["machine"], s["model"], s["method"]): s["loss"] for s in found["speeds"]}
+    for (machine, model, method), lost in loss.items():
+        assert 0 <= lost < 1
+        if method == hmms.HMMS:
+            assert lost < loss[machine, model, hmms.LAYER_WISE]
+    printed = {(s["model"], s["method"]): s["printed"] for s in found["speeds"]}
+    assert printed["vgg19", "layer-wise"] == 0.13
+    assert printed["resnet50", "HMMS"] == 0.051
+    rows = (found["speeds"][0], found["shares"][0], found["calls"]["vgg19"][0])
+    assert {key for row in rows for key in row} <= documented("hmms")
+
+
+def test_batches_are_those_at_which_a_method_ends():
+    found = [Largest("m", name, batch) for name, batch in (("a", 4), ("b", 16), ("c", 24))]
+    assert architectures.batches_of(found) == [2, 4, 8, 16, 24]
+    assert architectures.factors(found) == {"b": 4.0, "c": 1.5}
+    none = [replace(row, batch=0) for row in found]
+    assert architectures.batches_of(none) == []
+    assert architectures.factors(none) == {"b": None, "c": None}
+
+
+def test_the_printed_batches_of_the_architectures_are_those_of_the_papers_text():
+    printed = {
+        each.model: (each.printed_in_core, architectures.printed_batch(each, "schedule"))
+        for each in architectures.NETWORKS
+    }
+    assert printed["densenet121"] == (512, 768)
+    assert printed["pix2pixhd_perceptual"] == (4, 16)
+    assert printed["deeplabv3plus"] == printed["deeplabv3plus_xception65"] == (6, 32)
+
+
+def test_architectures_prints_draws_and_writes(monkeypatch, tmp_path, capsys):
+    network = replace(architectures.NETWORKS[1], model="vgg11", batch_step=16)
+    monkeypatch.setattr(architectures, "QUICK_NETWORKS", (network,))
+    _, found = reproduced("architectures", tmp_path, capsys, "--physical", "3GiB")
+    in_core, schedule, va = (row["batch"] for row in found["largest_batches"])
+    assert 0 < in_core <= schedule <= va
+    speed = {(cell["method"], cell["batch"]): cell["images_per_s"] for cell in found["cells"]}
+    assert speed["baseline", in_core] is not None
+    assert speed["schedule + VA", va] is not None
+    assert (speed["baseline", va] is None) == (va > in_core)
+    rows = (found["cells"][0], found["largest_batches"][0], found["networks"][0])
+    assert {key for row in rows for key in row} <= documented("architectures")
+
+
+def test_the_printed_tables_of_paper_001_have_the_figures_of_its_text():
+    resnet50, deeplab = hybrid_printed.NETWORKS
+    assert sorted(resnet50.swap) == sorted(resnet50.hybrid) == list(range(3500, 7001, 500))
+    assert sorted(deeplab.swap) == sorted(deeplab.hybrid) == list(range(500, 1301, 100))
+    assert str(resnet50.hybrid[6500]) == "429/25/821, list 2+4+5+6"
+    assert str(deeplab.swap[900]) == "217/11/0"
+    assert deeplab.hybrid[1000].checkpoints == (1, 2, 3, 4, 5, 6)
+    assert (resnet50.gain, deeplab.gain) == ((6500, 0.375), (1000, 0.187))
+
+
+SMALL = replace(
+    hybrid_printed.RESNET50, model="resnet18", batch=64, image_sizes=(128, 192), levels=200,
+    sizes_of_fit=(128, 160), swap={192: Tuned(100, 5, 200)}, hybrid={192: Tuned(100, 5, 200, (2,))},
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def images():
+    """A network at an image that fits, and at one of twice as many pixels."""
+    return [cell for size in SMALL.image_sizes for cell in hybrid.cells((SMALL, size))]
+
+
+def test_in_the_fitted_memory_the_step_ends_where_the_papers_does(images):
+    largest = {
+        (method, memory): hybrid.largest(images, "resnet18", method, memory)
+        for method in hybrid.METHODS
+        for memory in (hybrid.DEVICE, hybrid.FITTED)
+    }
+    assert largest[hybrid.VANILLA, hybrid.FITTED] == 128
+    assert largest[hybrid.SWAP, hybrid.FITTED] == largest[hybrid.OURS, hybrid.FITTED] == 192
+    assert {largest[method, hybrid.DEVICE] for method in hybrid.METHODS} == {192}
+
+
+def test_recomputation_costs_time_and_swapping_copies(images):
+    assert hybrid.recompute_overhead(images, SMALL, hybrid.FITTED) > 0
+    cell = {(c.method, c.image_size): c for c in images if c.memory == hybrid.FITTED}
+    assert cell[hybrid.SWAP, 128].swap_outs == cell[hybrid.RECOMPUTE, 128].swap_outs == 0
+    assert cell[hybrid.SWAP, 192].swap_outs > 0 < cell[hybrid.SWAP, 192].bytes_out
+    assert cell[hybrid.VANILLA, 192].minimum_bytes > cell[hybrid.VANILLA, 192].budget_bytes
+    size, gain = hybrid.hybrid_gain(images, SMALL, hybrid.FITTED)
+    assert gain >= 0
+    assert size in SMALL.image_sizes
+
+
+def test_printed_levels_are_used_as_given_and_scaled():
+    given, scaled = [r for r in hybrid.replays((SMALL, 192)) if r.memory == hybrid.FITTED][:2]
+    assert given.used == given.printed == SMALL.swap[192]
+    assert scaled.printed == SMALL.swap[192]
+    height = LevelGraph(step_trace("resnet18", 64, 192)).height
+    assert scaled.used.swapout_threshold == round(100 * height / 200)
+
+
+def test_hybrid_prints_draws_and_writes(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(hybrid, "NETWORKS", (SMALL,))
+    monkeypatch.setattr(hybrid, "QUICK_SIZES", {"resnet18": (192,)})
+    shown, found = reproduced("hybrid", tmp_path, capsys)
+    assert "hybrid gains over swap" in shown
+    keys = set(found["cells"][0]) | set(found["replays"][0]) | set(found["replays"][0]["used"])
+    assert keys <= documented("hybrid")

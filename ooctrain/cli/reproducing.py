@@ -1,0 +1,58 @@
+"""What the experiments of `ooctrain reproduce` are given and give back.
+
+In: what was asked for. Out: words and tables on a console, a figure, and a mapping for the JSON
+file. The one idea: an experiment is a function of what is wanted; what it computes lies in
+`experiments/`, how that looks in `report/`, so that here only the order of the two is left. Read
+next: `reproduce.py`, the table of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from rich.console import Console
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What was asked for.
+
+    Args:
+        quick: few batches, allocators and chunks.
+        physical_bytes: memory of the device.
+        allocators: by name; None: those of the experiment.
+        figure_path: of the SVG.
+    """
+
+    quick: bool
+    physical_bytes: int
+    allocators: tuple[str, ...] | None
+    figure_path: str
+
+
+class Experiment(Protocol):
+    """An experiment: prints what it finds and returns it for the JSON file."""
+
+    def __call__(self, wanted: Wanted, console: Console) -> Mapping[str, Any]:
+        """Runs it."""
+
+
+def finish(
+    wanted: Wanted, console: Console, figure: str, agrees: Sequence[str], differs: Sequence[str]
+) -> None:
+    """Writes the figure and says what agrees with the paper, and what does not."""
+    Path(wanted.figure_path).write_text(figure, encoding="utf-8")
+    if agrees:
+        say(console, "What agrees with the paper", agrees)
+    say(console, "What differs from the paper, and why", differs)
+    console.print(f"\nwrote {wanted.figure_path}")
+
+
+def say(console: Console, title: str, texts: Sequence[str]) -> None:
+    """A heading and a list of sentences."""
+    console.print(f"\n[bold]{title}[/bold]")
+    for text in texts:
+        console.print(f"- {text}")

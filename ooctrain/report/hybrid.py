@@ -1,0 +1,165 @@
+"""Paper 001's figures 3 to 6 and tables 1 and 2 beside what is computed here.
+
+In: cells and replays of `experiments/hybrid.py`. Out: tables for a terminal, one SVG. The one idea:
+each figure twice, for the memory of the device and for the one in which the step without any method
+gets as far as the paper's. Read next: `charts.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from rich.table import Table
+
+from ooctrain.experiments.hybrid import (
+    DEVICE,
+    FITTED,
+    HYBRID,
+    METHODS,
+    OURS,
+    PRINTED_LIST,
+    SWAP,
+    Cell,
+    Replay,
+    hybrid_gain,
+    largest,
+    network_of,
+    recompute_overhead,
+)
+from ooctrain.experiments.hybrid_printed import Network
+from ooctrain.report.charts import Curve, curves_svg, stacked_svg
+from ooctrain.units import format_bytes
+
+MEMORIES = (DEVICE, FITTED)
+
+
+def largest_table(cells: Sequence[Cell], networks: Sequence[Network]) -> Table:
+    """The largest image of each method."""
+    table = _table("network", "method", *(f"{memory} memory" for memory in MEMORIES), "paper 001")
+    for network in networks:
+        for method in METHODS:
+            here = [largest(cells, network.model, method, memory) for memory in MEMORIES]
+            printed = network.largest.get(method)
+            if any(here):
+                table.add_row(
+                    network.model, method, *(_or_dash(size) for size in here), _or_dash(printed)
+                )
+    return table
+
+
+def claim_table(cells: Sequence[Cell], networks: Sequence[Network]) -> Table:
+    """What computing again costs, and what it gains over swapping alone."""
+    table = _table("network", "claim", *(f"{memory} memory" for memory in MEMORIES), "paper 001")
+    for network in networks:
+        size = network.sizes_of_fit[0]
+        overheads = [recompute_overhead(cells, network, memory) for memory in MEMORIES]
+        table.add_row(
+            network.model, f"recompute at {size} loses", *map(_percent, overheads),
+            _percent(network.recompute_overhead),
+        )  # fmt: skip
+        for method in (HYBRID, PRINTED_LIST, OURS):
+            gains = [_gain(hybrid_gain(cells, network, memory, method)) for memory in MEMORIES]
+            printed = _gain(network.gain) if method == HYBRID else ""
+            table.add_row(network.model, f"{method} gains over swap", *gains, printed)
+    return table
+
+
+def speed_table(cells: Sequence[Cell], memory: str) -> Table:
+    """Megapixels per second, a line for each image size; x: it cannot be trained."""
+    table = _table("network", "pixels", *METHODS)
+    found = {(c.model, c.image_size, c.method): c for c in cells if c.memory == memory}
+    for model, size in dict.fromkeys((c.model, c.image_size) for c in cells):
+        row = (found.get((model, size, method)) for method in METHODS)
+        table.add_row(model, str(size), *("" if cell is None else _speed(cell) for cell in row))
+    return table
+
+
+def replay_table(replays: Sequence[Replay], memory: str) -> Table:
+    """The paper's parameters (threshold/ahead/groupby) as given and scaled to our levels."""
+    table = _table("network", "pixels", "method", "printed", "as given", "scaled", "here")
+    found = {(r.model, r.image_size, r.kind, r.scaled): r for r in replays if r.memory == memory}
+    for (model, size, kind, scaled), scaled_one in found.items():
+        if scaled:
+            table.add_row(
+                model, str(size), kind, str(scaled_one.printed),
+                _reached(found[model, size, kind, False]), str(scaled_one.used),
+                _reached(scaled_one),
+            )  # fmt: skip
+    return table
+
+
+def hybrid_figure(cells: Sequence[Cell]) -> str:
+    """SVG: for each network and memory speeds (figures 3, 4) and swap-outs (figures 5, 6)."""
+    pictures = []
+    for model in dict.fromkeys(cell.model for cell in cells):
+        for memory in MEMORIES:
+            found = [cell for cell in cells if (cell.model, cell.memory) == (model, memory)]
+            title = f"{model}, batch {network_of(model).batch}, {_memory(found[0])}"
+            pictures.append(
+                curves_svg(
+                    f"Figures 3, 4: {title}", _curves(found, METHODS, _megapixels),
+                    x_axis="pixels of a side (no point: it cannot be trained)",
+                    y_axis="megapixels/s, simulated",
+                )
+            )  # fmt: skip
+            pictures.append(
+                curves_svg(
+                    f"Figures 5, 6: {title}", _curves(found, (SWAP, HYBRID), _swap_outs),
+                    x_axis="pixels of a side", y_axis="swap-outs in a step",
+                )
+            )  # fmt: skip
+    return stacked_svg(pictures)
+
+
+def _memory(cell: Cell) -> str:
+    """The memory in words."""
+    fitted = "" if cell.memory == DEVICE else ", fitted to the paper's largest image without swap"
+    return f"{format_bytes(cell.budget_bytes)}{fitted}"
+
+
+def _curves(
+    cells: Sequence[Cell], methods: Sequence[str], y: Callable[[Cell], float | None]
+) -> list[Curve]:
+    return [
+        Curve(method, points)
+        for method in methods
+        if (points := [(c.image_size, y(c)) for c in cells if c.method == method])
+    ]
+
+
+def _megapixels(cell: Cell) -> float | None:
+    return cell.megapixels_per_s
+
+
+def _swap_outs(cell: Cell) -> float | None:
+    return cell.swap_outs
+
+
+def _speed(cell: Cell) -> str:
+    return "x" if cell.megapixels_per_s is None else f"{cell.megapixels_per_s:.2f}"
+
+
+def _reached(replay: Replay) -> str:
+    if replay.megapixels_per_s is not None:
+        return f"{replay.megapixels_per_s:.2f}"
+    return f"needs {format_bytes(replay.minimum_bytes or 0)}"
+
+
+def _gain(found: tuple[int, float] | None) -> str:
+    return "-" if found is None else f"{found[1]:.1%} at {found[0]}"
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{share:.1%}"
+
+
+def _or_dash(size: int | None) -> str:
+    return "-" if size is None else str(size)
+
+
+def _table(*titles: str) -> Table:
+    table = Table(header_style="bold", box=None, pad_edge=False)
+    for title in titles:
+        left = title in ("network", "method", "claim")
+        table.add_column(title, justify="left" if left else "right")
+    return table
