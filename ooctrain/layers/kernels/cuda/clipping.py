@@ -16,58 +16,35 @@ from typing import Any
 import numpy as np
 from numba import float64
 
-from ooctrain.layers.kernels.cuda.chunks import QUAD, THREADS, TILE, element_chunk, tiles
+from ooctrain.layers.kernels.cuda.chunks import THREADS, TILE, element_chunk, tiles
 from ooctrain.layers.kernels.cuda.columns import add_compensated, at, column_total
-from ooctrain.layers.kernels.cuda.intrinsics import fma
 from ooctrain.layers.kernels.cuda.launcher import Launcher
 from ooctrain.layers.kernels.cuda.pointwise import apply, unary
 from ooctrain.layers.kernels.cuda.quads import first_quads, load_quad, store_quad
-from ooctrain.layers.kernels.cuda.shim import cuda, device, float32, int64, kernel, uint32
+from ooctrain.layers.kernels.cuda.shim import cuda, device, float32, kernel, uint32
+from ooctrain.layers.kernels.cuda.sums import (
+    HALFWAY,
+    SUM_ROUNDINGS,
+    sum_blocks,
+    sum_of,
+    sum_of_first,
+)
 
 Array = Any
 ZERO = np.float32(0)
-#: Rows of threads whose sums are added first when a block adds up all it has.
-HALFWAY = 16
 #: Sums of squares that one launch adds to the total.
 SQUARES_AT_ONCE = 8
-#: The sum of squares is right to this many roundings of itself: eight in two quads, two in each of
-#: six compensated sums.
-SQUARES_ROUNDINGS = 2 * QUAD + 6 * 2
+#: The sum of squares is right to this many roundings of itself: the products' and the sums'.
+SQUARES_ROUNDINGS = 1 + SUM_ROUNDINGS
 
 
 @device
-def sum_of_first(sums, count):
-    """sums[0] + sums[1] + ..., in this order."""
-    total, lost = ZERO, ZERO
-    for i in range(count):
-        total, lost = add_compensated(total, lost, sums[i])
-    return total
+def squares(u, v):
+    """u^2; what the template loads for v is never used, and so not loaded."""
+    return u * u
 
 
-@device
-def squares_of(quad):
-    """Sum of the squares of four values."""
-    pair = fma(quad[0], quad[0], quad[1] * quad[1])
-    return fma(quad[3], quad[3], fma(quad[2], quad[2], pair))
-
-
-@kernel("void(f4[::1], f4[::1], i8)", threads=THREADS)
-def _squares(g, partials, tiles_per_block):
-    """partials[block] = sum of the squares of its tiles."""
-    totals = cuda.shared.array(THREADS, float32)
-    thread, halfway = uint32(cuda.threadIdx.x), uint32(HALFWAY)
-    total, lost = ZERO, ZERO
-    for tile in range(tiles_per_block):
-        i, j = first_quads(int64(cuda.blockIdx.x) * tiles_per_block + tile, thread)
-        a, b = load_quad(g, i), load_quad(g, j)
-        total, lost = add_compensated(total, lost, squares_of(a) + squares_of(b))
-    totals[thread] = total
-    cuda.syncthreads()
-    if thread < halfway:
-        totals[thread] = column_total(totals, thread, halfway)
-    cuda.syncthreads()
-    if thread == 0:
-        partials[cuda.blockIdx.x] = sum_of_first(totals, HALFWAY)
+_squares = sum_of(squares)
 
 
 @kernel("void(f4[::1], f8[::1])", threads=THREADS)
@@ -140,10 +117,9 @@ def sum_of_squares(launcher: Launcher, g: Array, total: Array, workspace: Array)
     Args:
         workspace: uint8, `reduction_workspace_bytes(g.size)`.
     """
-    chunk = element_chunk(g.size)
-    blocks = -(-g.size // chunk)
+    blocks = sum_blocks(g.size)
     partials = launcher.part(workspace, 0, blocks, "float32")
-    launcher.launch(_squares, blocks, g, partials, chunk // TILE)
+    launcher.launch(_squares, blocks, g, g, partials, element_chunk(g.size) // TILE)
     launcher.launch(_total, 1, partials, total)
 
 

@@ -18,6 +18,7 @@ from ooctrain.layers.kernels.cuda.chunks import QUAD, THREADS
 from ooctrain.layers.kernels.cuda.columns import at
 from ooctrain.layers.kernels.cuda.intrinsics import ld4, st4
 from ooctrain.layers.kernels.cuda.launcher import Launcher, blocks_for
+from ooctrain.layers.kernels.cuda.pointwise import named_after
 from ooctrain.layers.kernels.cuda.shim import (
     Kernel,
     cuda,
@@ -88,7 +89,6 @@ def cleared(old, new):
 def _moving(combine: Any) -> tuple[Kernel, Kernel]:
     """Kernels dst = combine(dst, src) over a block, by elements and by quads."""
 
-    @kernel(_MOVE, threads=THREADS)
     def by_elements(src, dst, elements, extent, source, target):
         for move in range(MOVES):
             e = item_of(cuda.blockIdx.x, cuda.threadIdx.x, move)
@@ -96,7 +96,6 @@ def _moving(combine: Any) -> tuple[Kernel, Kernel]:
                 i, j = places(e, extent, source, target)
                 dst[uint64(j)] = combine(at(dst, j), at(src, i))
 
-    @kernel(_MOVE, threads=THREADS)
     def by_quads(src, dst, elements, extent, source, target):
         for move in range(MOVES):
             e = item_of(cuda.blockIdx.x, cuda.threadIdx.x, move) * QUAD
@@ -108,7 +107,11 @@ def _moving(combine: Any) -> tuple[Kernel, Kernel]:
                     combine(a[2], b[2]), combine(a[3], b[3]),
                 ))  # fmt: skip
 
-    return by_elements, by_quads
+    as_kernel = kernel(_MOVE, threads=THREADS)
+    return (
+        as_kernel(named_after(combine, by_elements, "_elements")),
+        as_kernel(named_after(combine, by_quads, "_quads")),
+    )
 
 
 _copy_elements, _copy_quads = _moving(copied)

@@ -78,9 +78,13 @@ def apply(launcher: Launcher, kernel: Kernel, *arrays: Any, parameter: float = 0
     launcher.launch(kernel, tiles(arrays[-1].size), *arrays, parameter)
 
 
-def _kernel(signature: str, template: Callable, function: Any) -> Kernel:
-    """The filled template as a kernel; profilers and messages see the function's name."""
+def named_after(function: Any, template: Callable, suffix: str = "") -> Callable:
+    """The filled template under its function's name, which profilers and messages show."""
     original = function.py_func
-    template.__name__ = template.__qualname__ = original.__name__
+    template.__name__ = template.__qualname__ = original.__name__ + suffix
     template.__module__ = original.__module__
-    return kernel(signature, threads=THREADS)(template)
+    return template
+
+
+def _kernel(signature: str, template: Callable, function: Any) -> Kernel:
+    return kernel(signature, threads=THREADS)(named_after(function, template))
