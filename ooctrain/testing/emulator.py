@@ -102,7 +102,9 @@ class _Launch:
         self._blocks = range(grid[0] * grid[1] * grid[2])[::order]
         self._clock = np.zeros(1 + warps, np.int64)
         self._table = np.zeros((2, kernel.threads, SLOTS))
-        self._shared = [SharedArray(words, dtype) for _, words, dtype in emulated.module.shared]
+        self._shared = [
+            SharedArray(words, dtype, kernel.threads) for _, words, dtype in emulated.module.shared
+        ]
 
     def run(self) -> None:
         for block in self._blocks:
@@ -117,7 +119,7 @@ class _Launch:
         for shared in self._shared:
             shared.poison()
         waiting: dict[int, list[Iterator[int]]] = {warp: [] for warp in self._warps}
-        memory = [array for shared in self._shared for array in (shared.words, shared.log)]
+        memory = [array for shared in self._shared for array in shared.arrays]
         rest = (*self._grid, len(self._threads), self._table, self._clock, *memory, *self._args)
         for thread in self._threads:
             waiting[thread // WARP].append(self._emulated.entry(thread, *place, *rest))

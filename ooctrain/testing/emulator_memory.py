@@ -11,6 +11,7 @@ thread has waited for it. Read next: `emulator.py`.
 from __future__ import annotations
 
 import operator
+from types import MappingProxyType
 
 import numpy as np
 from numba.core import cgutils, types
@@ -23,6 +24,7 @@ from numba.extending import (
 )
 
 from ooctrain.layers.kernels.cpu.jit import inner
+from ooctrain.layers.kernels.cuda import tensor_core
 
 WARP = 32
 # Columns of the log of one word.
@@ -30,6 +32,9 @@ WRITER, WRITTEN, WRITTEN_IN_WARP, READER, READ, READ_IN_WARP, PENDING = range(7)
 LOG_COLUMNS = 7
 # Readers that are more than one thread: of several warps, or of warp w as `SEVERAL - 1 - w`.
 SEVERAL = -1
+# A thread's queue of copies: the next to arrive, the next to be queued, the group that is open.
+AHEAD, BEHIND, GROUP = range(3)
+COUNTS, MOST_COPIES = 3, 32
 
 
 class Fault(Exception):
@@ -51,6 +56,9 @@ class _SharedModel(models.StructModel):
         members = [
             ("words", shared.words),
             ("log", table),
+            ("places", types.Array(types.int64, 3, "C")),
+            ("values", types.Array(types.float32, 3, "C")),
+            ("counts", table),
             ("clock", types.Array(types.int64, 1, "C")),
             ("number", types.int64),
             ("thread", types.int64),
@@ -58,23 +66,25 @@ class _SharedModel(models.StructModel):
         super().__init__(manager, shared, members)
 
 
-for _member in ("words", "log", "clock", "number", "thread"):
+for _member in ("words", "log", "places", "values", "counts", "clock", "number", "thread"):
     make_attribute_wrapper(SharedType, _member, _member)
 
 
 @intrinsic
-def shared_of(typing_context, words, log, clock, number, thread):
-    """A thread's view of a shared array."""
+def shared_of(typing_context, words, log, places, values, counts, clock, number, thread):
+    """A thread's view of a shared array: `SharedArray.arrays`, the block's clock, who it is."""
     kind = SharedType(words)
 
     def codegen(context, builder, signature, args):
         view = cgutils.create_struct_proxy(kind)(context, builder)
-        view.words, view.log, view.clock, view.number, view.thread = args
-        for array_type, array in zip(signature.args[:3], args[:3], strict=True):
+        view.words, view.log, view.places, view.values, view.counts = args[:5]
+        view.clock, view.number, view.thread = args[5:]
+        for array_type, array in zip(signature.args[:6], args[:6], strict=True):
             context.nrt.incref(builder, array_type, array)
         return view._getvalue()
 
-    return kind(words, log, clock, types.int64, types.int64), codegen
+    arrays = words, log, places, values, counts, clock
+    return kind(*arrays, types.int64, types.int64), codegen
 
 
 @inner
@@ -121,6 +131,9 @@ def note_write(shared, index):
     """Checks and logs a write of a word."""
     check_index(shared, index)
     word = shared.log[index]
+    if word[PENDING] != 0 and word[WRITER] != shared.thread:
+        raise Fault("race: write of what a copy will write", shared.number, index, shared.thread,
+                    word[WRITER])  # fmt: skip
     if _unordered(shared, word[WRITER], word[WRITTEN], word[WRITTEN_IN_WARP]):
         raise Fault("race: two threads write", shared.number, index, shared.thread, word[WRITER])
     if _unordered(shared, word[READER], word[READ], word[READ_IN_WARP]):
@@ -155,24 +168,97 @@ def _setitem(shared, index, value):
     return None
 
 
+@inner
+def copy_later(shared, offset, source, source_offset, valid):
+    """tensor_core.copy_async: the words are unreadable until this thread has waited."""
+    if offset % 4 != 0 or (valid and source_offset % 4 != 0):
+        raise Fault("copy at an offset that is no multiple of 4", shared.number, offset,
+                    shared.thread, SEVERAL)  # fmt: skip
+    count = shared.counts[shared.thread]
+    if count[BEHIND] - count[AHEAD] >= MOST_COPIES:
+        raise Fault("too many copies under way", shared.number, offset, shared.thread, SEVERAL)
+    slot = count[BEHIND] % MOST_COPIES
+    for lane in range(4):
+        note_write(shared, offset + lane)
+        shared.log[offset + lane, PENDING] += 1
+        value = source[source_offset + lane] if valid else np.float32(0)
+        shared.values[shared.thread, slot, lane] = value
+    shared.places[shared.thread, slot, 0] = offset
+    shared.places[shared.thread, slot, 1] = count[GROUP]
+    count[BEHIND] += 1
+
+
+@inner
+def commit(shared):
+    """tensor_core.copy_commit."""
+    shared.counts[shared.thread, GROUP] += 1
+
+
+@inner
+def _wait(shared, pending):
+    """Lets all copies of this thread arrive but those of the `pending` newest groups."""
+    count = shared.counts[shared.thread]
+    while count[AHEAD] < count[BEHIND]:
+        slot = count[AHEAD] % MOST_COPIES
+        if shared.places[shared.thread, slot, 1] >= count[GROUP] - pending:
+            return
+        offset = shared.places[shared.thread, slot, 0]
+        for lane in range(4):
+            note_write(shared, offset + lane)
+            shared.log[offset + lane, PENDING] -= 1
+            shared.words[offset + lane] = shared.values[shared.thread, slot, lane]
+        count[AHEAD] += 1
+
+
+@inner
+def wait_all(shared):
+    """tensor_core.copy_wait_all."""
+    _wait(shared, 0)
+
+
+@inner
+def wait_but_one(shared):
+    """tensor_core.copy_wait_but_one."""
+    _wait(shared, 1)
+
+
+#: what stands in for the instructions of asynchronous copies
+COPIES = MappingProxyType({
+    tensor_core.copy_async: copy_later,
+    tensor_core.copy_commit: commit,
+    tensor_core.copy_wait_all: wait_all,
+    tensor_core.copy_wait_but_one: wait_but_one,
+})  # fmt: skip
+
+
 class SharedArray:
     """The arrays behind one shared array of a block, made once for a launch.
 
     Args:
         size: words.
         dtype: of a word.
+        threads: of a block, each with its own queue of copies.
     """
 
-    def __init__(self, size: int, dtype: str):
+    def __init__(self, size: int, dtype: str, threads: int):
         self.words = np.zeros(size, dtype)
         self.log = np.full((size, LOG_COLUMNS), SEVERAL, np.int64)
         self.log[:, PENDING] = 0
+        self._places = np.zeros((threads, MOST_COPIES, 2), np.int64)
+        self._values = np.zeros((threads, MOST_COPIES, 4), np.float32)
+        self._counts = np.zeros((threads, COUNTS), np.int64)
+
+    @property
+    def arrays(self) -> tuple[np.ndarray, ...]:
+        """What `shared_of` takes first."""
+        return self.words, self.log, self._places, self._values, self._counts
 
     def poison(self) -> None:
         """NaN (or the largest integer) everywhere, as a new block must expect."""
         floating = self.words.dtype.kind == "f"
         self.words[:] = np.nan if floating else np.iinfo(self.words.dtype).max
         self.log[:, PENDING] = 0
+        self._counts[:] = 0
 
 
 @inner

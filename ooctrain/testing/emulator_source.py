@@ -24,6 +24,7 @@ from numba.core import types
 from ooctrain.errors import ConfigError
 from ooctrain.layers.kernels.cuda.shim import Kernel
 from ooctrain.layers.kernels.cuda.twins import TWINS
+from ooctrain.testing.emulator_memory import COPIES
 from ooctrain.testing.emulator_warp import EXCHANGES, SHUFFLES
 
 #: a yielded number is `site * 4 + kind`; sites tell barriers of one kernel apart
@@ -36,6 +37,8 @@ _INDICES = {
     "gridDim.x": "_int32(_gx)", "gridDim.y": "_int32(_gy)", "gridDim.z": "_int32(_gz)",
     "laneid": "_int32(_thread & 31)", "warpsize": "32",
 }  # fmt: skip
+_MEMORY = ("words", "log", "places", "values", "counts")
+_MEMORY_TYPES = "i8[:, ::1], i8[:, :, ::1], f4[:, :, ::1], i8[:, ::1]"
 _PLACE = ("_thread", "_bx", "_by", "_bz", "_gx", "_gy", "_gz", "_threads")
 
 _HEAD = """\
@@ -86,8 +89,8 @@ def translate(kernel: Kernel) -> Module:
     parameters = ", ".join(function.parameters)
     argument_types = kernel.signature.partition("(")[2].removesuffix(")")
     if function.sites or shared:
-        extra = "".join(f", _words{i}, _log{i}" for i in range(len(shared)))
-        extra_types = "".join(f", {dtype}[::1], i8[:, ::1]" for _, _, dtype in shared)
+        extra = "".join(f", {_memory_names(i)}" for i in range(len(shared)))
+        extra_types = "".join(f", {dtype}[::1], {_MEMORY_TYPES}" for _, _, dtype in shared)
         head = f"{', '.join(_PLACE)}, _exchange, _clock{extra}, {parameters}"
         kinds = f"({'i8, ' * len(_PLACE)}f8[:, :, ::1], i8[::1]{extra_types}, {argument_types})"
         body = ["_turn = 0", *function.lines, f"yield {BARRIER}"]
@@ -134,7 +137,7 @@ class _Writer:
             return f"{name} = _np.{value.dtype}({str(value)!r})"
         if isinstance(value, bool | int | float | tuple):
             return f"{name} = {value!r}"
-        twin = TWINS.get(value)
+        twin = TWINS.get(value) or COPIES.get(value)
         if twin is not None:
             return f"from {twin.py_func.__module__} import {twin.__name__} as {name}"
         if hasattr(value, "py_func"):
@@ -290,10 +293,15 @@ class _Rewriter(ast.NodeTransformer):
         assert isinstance(call, ast.Call)
         words, dtype = (eval(ast.unparse(a), dict(self._known)) for a in call.args[:2])
         self.shared.append((ast.unparse(statement.targets[0]), int(words), str(dtype)))
-        return _expression(f"_shared_of(_words{number}, _log{number}, _clock, {number}, _thread)")
+        return _expression(f"_shared_of({_memory_names(number)}, _clock, {number}, _thread)")
 
     def _unknown(self, what: str) -> ConfigError:
         return ConfigError(f"the emulator does not know {what}", where=f"kernel {self._name}")
+
+
+def _memory_names(number: int) -> str:
+    """Parameters of a generator that hold `SharedArray.arrays`."""
+    return ", ".join(f"_{part}{number}" for part in _MEMORY)
 
 
 def _expression(text: str) -> ast.expr:

@@ -1,19 +1,22 @@
-"""What lanes of a warp tell each other: shuffles, as publish and collect.
+"""What lanes of a warp tell each other: shuffles and matrices, as publish and collect.
 
 In: a thread's arguments. Out: what the instruction gives it. The one idea: an exchange is two plain
 functions with a pause of the whole warp between them; the first writes what this lane offers into
 its row of the exchange table, the second reads the rows that the hardware would read. Source: PTX
-ISA, "shfl.sync". Read next: `emulator_source.py`, which puts them into a kernel's place.
+ISA, "shfl.sync", "ldmatrix", "mma.m16n8k8". Read next:
+`emulator_source.py`, which puts them into a kernel's place.
 """
 
 from __future__ import annotations
 
 from types import MappingProxyType
 
+import numpy as np
 from numba.core import types
 from numba.extending import overload
 
 from ooctrain.layers.kernels.cpu.jit import inner
+from ooctrain.layers.kernels.cuda import tensor_core
 
 WARP = 32
 #: values that a lane may publish at once
@@ -70,5 +73,65 @@ SHUFFLES = MappingProxyType({
     "cuda.shfl_sync": "shfl", "cuda.shfl_xor_sync": "xor",
     "cuda.shfl_down_sync": "down", "cuda.shfl_up_sync": "up",
 })  # fmt: skip
+
+
+@inner
+def publish_ldmatrix(table, turn, thread, tile, offset):
+    """Offers the offset of one row."""
+    if offset % 4 != 0:
+        raise ValueError("ldmatrix at an offset that is no multiple of 4", offset)
+    table[turn, thread, 0] = offset
+
+
+@inner
+def _matrix_word(table, turn, thread, tile, matrix):
+    lane = thread % WARP
+    row = np.int64(table[turn, thread - lane + matrix * 8 + lane // 4, 0])
+    return tile[row + lane % 4]
+
+
+@inner
+def collect_ldmatrix(table, turn, thread, tile, offset):
+    """tensor_core.ldmatrix_x4: word lane % 4 of row lane // 4 of each matrix."""
+    return (
+        _matrix_word(table, turn, thread, tile, 0), _matrix_word(table, turn, thread, tile, 1),
+        _matrix_word(table, turn, thread, tile, 2), _matrix_word(table, turn, thread, tile, 3),
+    )  # fmt: skip
+
+
+@inner
+def publish_mma(table, turn, thread, a, b, c):
+    """Offers this lane's elements of a and b."""
+    for i in range(4):
+        table[turn, thread, i] = a[i]
+    for i in range(2):
+        table[turn, thread, 4 + i] = b[i]
+
+
+@inner
+def _product(table, turn, first, row, column, total):
+    """total + row `row` of a times column `column` of b, elements where tensor_core says."""
+    for k in range(8):
+        a = table[turn, first + row % 8 * 4 + k % 4, row // 8 + k // 4 * 2]
+        total += a * table[turn, first + column * 4 + k % 4, 4 + k // 4]
+    return np.float32(total)
+
+
+@inner
+def collect_mma(table, turn, thread, a, b, c):
+    """tensor_core.mma_tf32: this lane's four elements of c + a b."""
+    lane = thread % WARP
+    first, row, column = thread - lane, lane // 4, lane % 4 * 2
+    return (
+        _product(table, turn, first, row, column, c[0]),
+        _product(table, turn, first, row, column + 1, c[1]),
+        _product(table, turn, first, row + 8, column, c[2]),
+        _product(table, turn, first, row + 8, column + 1, c[3]),
+    )
+
+
 #: the same for intrinsics
-EXCHANGES: MappingProxyType = MappingProxyType({})
+EXCHANGES = MappingProxyType({
+    tensor_core.ldmatrix_x4: "ldmatrix",
+    tensor_core.mma_tf32: "mma",
+})  # fmt: skip

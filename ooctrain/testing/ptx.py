@@ -31,11 +31,13 @@ class PtxFacts:
         name: of the kernel.
         capability: that it was compiled for.
         text: the PTX.
+        max_registers: that the assembler may give a thread; None: as many as it likes.
     """
 
     name: str
     capability: Capability
     text: str
+    max_registers: int | None = None
 
     @cached_property
     def opcodes(self) -> Counter[str]:
@@ -71,7 +73,8 @@ class Resources:
 @cache
 def read_ptx(kernel: Kernel, capability: Capability) -> PtxFacts:
     """Compiles a kernel and reads its PTX. Needs NVVM (`shim.why_no_ptx`), no GPU."""
-    return PtxFacts(kernel.name, capability, compile_ptx(kernel, capability))
+    text = compile_ptx(kernel, capability)
+    return PtxFacts(kernel.name, capability, text, kernel.max_registers)
 
 
 def check_ptx(kernel: Kernel, capability: Capability) -> PtxFacts:
@@ -99,6 +102,8 @@ def assemble(facts: PtxFacts) -> Resources:
         r"^\.version .*$", f".version {_newest_version()}", facts.text, flags=re.MULTILINE
     )
     command = ["ptxas", "-v", f"-arch=sm_{major}{minor}", "-o", "/dev/null", "-"]
+    if facts.max_registers is not None:
+        command.insert(1, f"-maxrregcount={facts.max_registers}")
     done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
     if done.returncode:
         raise OoctrainError(f"ptxas refuses {facts.name}", numbers=done.stderr[:2000])

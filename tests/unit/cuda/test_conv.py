@@ -41,6 +41,15 @@ SHAPES = {
     "several splits": ConvShape(2, 4, 33, 32, 8, 1, 2, padding=(0, 0, 1, 0)),
     "single everything": ConvShape(1, 1, 1, 1, 1, 1, 1),
 }
+QUICK = {
+    "implicit_gemm": (
+        "3x3, stride 2", "stem", "odd channels", "more filters than a tile",
+        "more pixels than a tile", "dilated, strided", "two groups", "much padding",
+        "several splits", "single everything",
+    ),
+    "tf32": ("3x3", "1x1, stride 2", "more filters than a tile", "dilated, strided", "two groups"),
+    "tiled": ("odd channels", "3x3, stride 2", "odd groups", "several splits", "much padding"),
+}  # fmt: skip
 ORDERS = pytest.mark.parametrize("order", [1, -1])
 ALGORITHMS = pytest.mark.parametrize("algorithm", conv_plan.ALGORITHMS)
 #: Unit roundoff of what the products are made from.
@@ -84,9 +93,16 @@ def run(op: Op, inputs: tuple[np.ndarray, ...], order: int = 1) -> np.ndarray:
     return to_logical(out)
 
 
-@ALGORITHMS
-@pytest.mark.parametrize("name", SHAPES)
-def test_exact_on_integers(name, algorithm):
+def cases() -> Iterator:
+    """Every algorithm on every shape; what costs time and proves little more is left to `slow`."""
+    for algorithm in conv_plan.ALGORITHMS:
+        for name in SHAPES:
+            quick = algorithm == "naive" or name in QUICK[algorithm]
+            yield pytest.param(algorithm, name, marks=() if quick else pytest.mark.slow)
+
+
+@pytest.mark.parametrize(("algorithm", "name"), cases())
+def test_exact_on_integers(algorithm, name):
     shape, order = SHAPES[name], 1 if len(name) % 2 else -1
     if conv_plan.choose_algorithm(shape, algorithm) != algorithm:
         pytest.skip(f"{algorithm} does not apply")
@@ -109,7 +125,7 @@ def test_error_on_reals_is_within_the_bound(algorithm):
         assert (np.abs(run(op, inputs) - want) <= bound).all(), op.name
 
 
-@ALGORITHMS
+@pytest.mark.parametrize("algorithm", ["implicit_gemm", "naive"])
 def test_splits_are_summed_in_order_so_that_bits_repeat(algorithm):
     shape = SHAPES["several splits"]
     assert conv_plan.splits(shape) > 1

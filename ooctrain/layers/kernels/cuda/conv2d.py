@@ -21,9 +21,9 @@ from ooctrain.layers.kernels.cuda.launcher import Launcher
 
 _MODULES = MappingProxyType({
     "naive": "conv_naive",
-    "tiled": "conv_naive",
+    "tiled": "conv_tiled",
     "implicit_gemm": "conv_gemm",
-    "tf32": "conv_gemm",
+    "tf32": "conv_tf32",
 })  # fmt: skip
 
 

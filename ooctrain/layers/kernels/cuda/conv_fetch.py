@@ -40,7 +40,8 @@ def fetch_quads(x, w, line, term, source, taps):
 
 
 @device
-def _fetch_single(x, w, line, term, source, taps):
+def fetch_single(x, w, line, term, source, taps):
+    """One term of a pixel and of an output channel."""
     place, has_pixel, first_channel, output, has_output = line
     a, b = ZERO, ZERO
     if term < uint32(taps[0] * taps[8]):
@@ -56,10 +57,10 @@ def _fetch_single(x, w, line, term, source, taps):
 @device
 def fetch_singles(x, w, line, term, source, taps):
     """The same for any number of channels: each term by itself."""
-    a0, b0 = _fetch_single(x, w, line, term, source, taps)
-    a1, b1 = _fetch_single(x, w, line, uint32(term + uint32(1)), source, taps)
-    a2, b2 = _fetch_single(x, w, line, uint32(term + uint32(2)), source, taps)
-    a3, b3 = _fetch_single(x, w, line, uint32(term + uint32(3)), source, taps)
+    a0, b0 = fetch_single(x, w, line, term, source, taps)
+    a1, b1 = fetch_single(x, w, line, uint32(term + uint32(1)), source, taps)
+    a2, b2 = fetch_single(x, w, line, uint32(term + uint32(2)), source, taps)
+    a3, b3 = fetch_single(x, w, line, uint32(term + uint32(3)), source, taps)
     return (a0, a1, a2, a3), (b0, b1, b2, b3)
 
 
@@ -83,7 +84,8 @@ def fetch_pixel_quads(x, dy, pixel, end, image, channel, term, filters, source, 
 
 
 @device
-def _term_of_pixel(x, place, channel, term, source, taps):
+def term_of_pixel(x, place, channel, term, source, taps):
+    """What a term of the sums reads for an output pixel."""
     if term < taps[0] * taps[8]:
         tap_row, tap_column, inner = tap_of(uint32(term), taps)
         offset = source_offset(place, tap_row, tap_column, int32(channel + inner), source)
@@ -99,10 +101,10 @@ def fetch_pixel_singles(x, dy, pixel, end, image, channel, term, filters, source
     if pixel < end:
         place = source_place(pixel, image[0], image[1], source)
         a = (
-            _term_of_pixel(x, place, channel, term, source, taps),
-            _term_of_pixel(x, place, channel, term + 1, source, taps),
-            _term_of_pixel(x, place, channel, term + 2, source, taps),
-            _term_of_pixel(x, place, channel, term + 3, source, taps),
+            term_of_pixel(x, place, channel, term, source, taps),
+            term_of_pixel(x, place, channel, term + 1, source, taps),
+            term_of_pixel(x, place, channel, term + 2, source, taps),
+            term_of_pixel(x, place, channel, term + 3, source, taps),
         )
         b = load_upto(dy, int64(pixel) * filters[0] + filters[1], filters[2])
     return a, b

@@ -12,6 +12,7 @@ al., "cuDNN" (2014), section 3; CUTLASS. Read next: `conv_tf32.py`.
 from __future__ import annotations
 
 from functools import cache
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -49,9 +50,12 @@ THREADS = 256
 ZERO = np.float32(0)
 A_HALF = TILE_DEPTH * A_STRIDE
 A_WORDS = 2 * A_HALF
+#: Registers of a thread with which two blocks share a processor.
+TWO_BLOCKS = 128
+_PRODUCTS = MappingProxyType({WIDE: product_128, NARROW: product_64})
 
 
-def _correlation(fetch: Any, product: Any, columns: int) -> Kernel:
+def _correlation(fetch: Any, product: Any, columns: int, max_registers: int | None) -> Kernel:
     """The kernel for tiles of 128 pixels x `columns` channels."""
     b_stride, wide = columns + PADDING, columns // 16
     b_half, quads = TILE_DEPTH * b_stride, columns // QUAD_DISTANCE
@@ -61,8 +65,9 @@ def _correlation(fetch: Any, product: Any, columns: int) -> Kernel:
         "void(f4[::1], f4[::1], f4[::1], i4, f4[::1], UniTuple(i4, 9), UniTuple(i4, 9),"
         " UniTuple(i4, 11))",
         threads=THREADS,
+        max_registers=max_registers,
     )
-    def correlate(x, w, bias, has_bias, y, source, taps, target):
+    def multiply_terms(x, w, bias, has_bias, y, source, taps, target):
         a_tile = cuda.shared.array(A_WORDS, float32)
         b_tile = cuda.shared.array(b_words, float32)
         sums = cuda.local.array(sums_words, float32)
@@ -124,10 +129,10 @@ def _correlation(fetch: Any, product: Any, columns: int) -> Kernel:
                 if offset >= 0:
                     store_upto(y, offset + first, plus(values, base), remaining, in_fours)
 
-    return correlate
+    return multiply_terms
 
 
-def _weight_product(fetch: Any, product: Any, columns: int) -> Kernel:
+def _weight_product(fetch: Any, product: Any, columns: int, max_registers: int | None) -> Kernel:
     """The kernel of dW for tiles of 128 terms (taps x channels) x `columns` filters."""
     b_stride, wide = columns + PADDING, columns // 16
     b_half = TILE_DEPTH * b_stride
@@ -137,8 +142,9 @@ def _weight_product(fetch: Any, product: Any, columns: int) -> Kernel:
         "void(f4[::1], f4[::1], f4[::1], UniTuple(i4, 9), UniTuple(i4, 9), UniTuple(i4, 5), i4,"
         " i4)",
         threads=THREADS,
+        max_registers=max_registers,
     )
-    def multiply(x, dy, partials, source, taps, pixels, outer, groups):
+    def multiply_pixels(x, dy, partials, source, taps, pixels, outer, groups):
         a_tile = cuda.shared.array(A_WORDS, float32)
         b_tile = cuda.shared.array(b_words, float32)
         sums = cuda.local.array(sums_words, float32)
@@ -193,19 +199,19 @@ def _weight_product(fetch: Any, product: Any, columns: int) -> Kernel:
                     values = (sums[i], sums[i + wide], sums[i + 2 * wide], sums[i + 3 * wide])
                     store_upto(partials, line * terms + term, values, int32(terms - term), in_fours)
 
-    return multiply
+    return multiply_pixels
 
 
 def forward(launcher: Launcher, shape: ConvShape, x, w, bias, y, workspace) -> None:
     """y = x correlated with w [+ bias]."""
-    _correlate(launcher, shape.groups, conv_plan.forward(shape), x, w, bias, y)
+    correlate(launcher, shape.groups, conv_plan.forward(shape), x, w, bias, y)
 
 
 def grad_input(launcher: Launcher, shape: ConvShape, dy, w, dx, workspace) -> None:
     """dx = dy correlated with the turned weights, phase by phase."""
     turned = turn_weights(launcher, shape, w, workspace)
     for correlation in conv_plan.grad_input(shape):
-        _correlate(launcher, shape.groups, correlation, dy, turned, None, dx)
+        correlate(launcher, shape.groups, correlation, dy, turned, None, dx)
 
 
 def grad_weight(launcher: Launcher, shape: ConvShape, x, dy, dw, workspace) -> None:
@@ -223,9 +229,10 @@ def grad_weight(launcher: Launcher, shape: ConvShape, x, dy, dw, workspace) -> N
     add_partials(launcher, partials, splits, dw)
 
 
-def _correlate(
+def correlate(
     launcher: Launcher, groups: int, correlation: conv_plan.Correlation, x, w, bias, y
 ) -> None:
+    """Launches one correlation: y[pixel, o] = sum over terms of x times w [+ bias]."""
     source, taps, target = correlation
     columns = NARROW if target.outer <= NARROW else WIDE
     blocks = (
@@ -240,10 +247,10 @@ def _correlate(
 @cache
 def _correlation_kernel(in_fours: bool, columns: int) -> Kernel:
     fetch = fetch_quads if in_fours else fetch_singles
-    return _correlation(fetch, product_128 if columns == WIDE else product_64, columns)
+    return _correlation(fetch, _PRODUCTS[columns], columns, TWO_BLOCKS if in_fours else None)
 
 
 @cache
 def _weight_kernel(in_fours: bool, columns: int) -> Kernel:
     fetch = fetch_pixel_quads if in_fours else fetch_pixel_singles
-    return _weight_product(fetch, product_128 if columns == WIDE else product_64, columns)
+    return _weight_product(fetch, _PRODUCTS[columns], columns, TWO_BLOCKS if in_fours else None)

@@ -40,12 +40,15 @@ class Kernel:
         signature: Numba's, "void(f4[::1], f4[::1], u4)": one-dimensional arrays and numbers.
         threads: threads of one block, in one dimension.
         capability: lowest compute capability that it runs on.
+        max_registers: most registers of a thread, where several blocks must share a processor;
+            None: as many as the compiler likes.
     """
 
     function: Callable
     signature: str
     threads: int
     capability: Capability = LOWEST_CAPABILITY
+    max_registers: int | None = None
 
     @property
     def name(self) -> str:
@@ -54,10 +57,11 @@ class Kernel:
 
 
 def kernel(
-    signature: str, *, threads: int = 256, capability: Capability = LOWEST_CAPABILITY
-) -> Callable[[Callable], Kernel]:
+    signature: str, *, threads: int = 256, capability: Capability = LOWEST_CAPABILITY,
+    max_registers: int | None = None,
+) -> Callable[[Callable], Kernel]:  # fmt: skip
     """Decorator that makes a function a `Kernel`; nothing is compiled yet."""
-    return lambda function: Kernel(function, signature, threads, capability)
+    return lambda function: Kernel(function, signature, threads, capability, max_registers)
 
 
 def device(function: Callable) -> Callable:
@@ -74,7 +78,7 @@ def argument_types(signature: str) -> tuple:
 @cache
 def compiled(kernel: Kernel) -> Callable:
     """The kernel for the current GPU, as Numba's dispatcher; compiled by its first call here."""
-    return cuda.jit(kernel.signature)(kernel.function)
+    return cuda.jit(kernel.signature, max_registers=kernel.max_registers)(kernel.function)
 
 
 def compile_ptx(kernel: Kernel, capability: Capability) -> str:

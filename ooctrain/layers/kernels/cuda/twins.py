@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from types import MappingProxyType
 
-from ooctrain.layers.kernels.cuda import intrinsics, tile_product
+from ooctrain.layers.kernels.cuda import intrinsics, tensor_core, tile_product
 
 TWINS = MappingProxyType({
     intrinsics.fma: intrinsics.fma_twin,
     intrinsics.fma: intrinsics.fma_twin,
     intrinsics.ld4: intrinsics.ld4_twin,
     intrinsics.st4: intrinsics.st4_twin,
+    tensor_core.round_tf32: tensor_core.round_tf32_twin,
     tile_product.product_128: tile_product.product_128_twin,
     tile_product.product_64: tile_product.product_64_twin,
 })  # fmt: skip

@@ -1,0 +1,232 @@
+"""Convolution, last step of the ladder: tensor cores, fed by asynchronous copies.
+
+In: as in `conv_gemm.py`. Out: the same sums, of factors rounded to TF32 (10 bits of mantissa), in
+float32. The one idea: a warp's `mma` does in one instruction what took 32 multiply-adds in each of
+its lanes, so everything else must cost less too. Copies go straight into shared memory, three steps
+of sixteen terms in a ring; a barrier for each step says that one has come and another is free.
+`ldmatrix` reads eight rows of 16 bytes at once: chunks of a row change places with the row's
+number, so that the eight lie in different banks. Results leave through shared memory, to be written
+in whole rows. Needs compute capability 8.0 and summed channels in fours; other parts go to
+`conv_gemm.py`. Source: CUTLASS, "Efficient GEMM in CUDA"; PTX ISA. Read next: `tensor_core.py`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ooctrain.layers.kernels.conv_shape import ConvShape
+from ooctrain.layers.kernels.cuda import conv_gemm, conv_plan
+from ooctrain.layers.kernels.cuda.conv_address import (
+    filter_offset,
+    source_offset,
+    source_place,
+    tap_of,
+    target_offset,
+)
+from ooctrain.layers.kernels.cuda.conv_fetch import load_upto, plus, store_upto
+from ooctrain.layers.kernels.cuda.conv_pieces import turn_weights
+from ooctrain.layers.kernels.cuda.intrinsics import ld4
+from ooctrain.layers.kernels.cuda.launcher import Launcher, blocks_for
+from ooctrain.layers.kernels.cuda.shim import cuda, device, float32, int32, int64, kernel, uint32
+from ooctrain.layers.kernels.cuda.tensor_core import (
+    copy_async,
+    copy_commit,
+    copy_wait_all,
+    copy_wait_but_one,
+    ldmatrix_x4,
+    mma_tf32,
+    round_tf32,
+)
+
+THREADS = 256
+AMPERE = (8, 0)
+#: Registers of a thread with which two blocks share a processor.
+TWO_BLOCKS = 128
+ZERO = np.float32(0)
+TILE = 128
+#: Words of a row of a tile: terms of one step.
+DEPTH = 16
+TILE_WORDS = TILE * DEPTH
+STAGE_WORDS = 2 * TILE_WORDS
+STAGES = 3
+SHARED_WORDS = STAGES * STAGE_WORDS
+#: A thread copies chunk t % 4 of rows t // 4 and t // 4 + 64, of both tiles.
+ROWS_AT_ONCE = 64
+#: A warp makes 64 x 32 results: 4 x 4 products of 16 x 8.
+HIGH, WIDE = 4, 4
+SUMS = HIGH * WIDE * 4
+LEFT, RIGHT = HIGH * 4, WIDE * 2
+#: Results of half a block on their way out, in rows of so many words.
+OUT_STRIDE = TILE + 4
+
+
+@device
+def chunk_place(row, chunk):
+    """Where a chunk of four words of a row lies in its tile."""
+    moved = uint32(chunk ^ uint32(uint32(row >> uint32(1)) & uint32(3)))
+    return uint32(uint32(row * uint32(DEPTH)) + uint32(moved * uint32(4)))
+
+
+@device
+def _copy_terms(tiles, stage, x, w, lines, term, source, taps):
+    """Starts this thread's four copies of a step: four terms of two pixels and two channels."""
+    (low, has_low), (high, has_high), first_channel, (output, outputs_left), place = lines
+    inside = term < uint32(taps[0] * taps[8])
+    tap_row, tap_column, channel = tap_of(term if inside else uint32(0), taps)
+    from_channel = int32(first_channel + channel)
+    a_low = source_offset(low, tap_row, tap_column, from_channel, source)
+    a_high = source_offset(high, tap_row, tap_column, from_channel, source)
+    at, further = uint32(stage + place), uint32(ROWS_AT_ONCE * DEPTH)
+    ok_low = inside and has_low and a_low >= 0
+    ok_high = inside and has_high and a_high >= 0
+    copy_async(tiles, at, x, a_low if ok_low else int64(0), ok_low)
+    copy_async(tiles, uint32(at + further), x, a_high if ok_high else int64(0), ok_high)
+    at = uint32(at + uint32(TILE_WORDS))
+    ok_low, ok_high = inside and outputs_left > 0, inside and outputs_left > ROWS_AT_ONCE
+    b_low = filter_offset(output, tap_row, tap_column, channel, taps) if ok_low else int32(0)
+    b_high = (
+        filter_offset(int32(output + ROWS_AT_ONCE), tap_row, tap_column, channel, taps)
+        if ok_high
+        else int32(0)
+    )
+    copy_async(tiles, at, w, b_low, ok_low)
+    copy_async(tiles, uint32(at + further), w, b_high, ok_high)
+    copy_commit(tiles)
+
+
+@kernel(
+    "void(f4[::1], f4[::1], f4[::1], i4, f4[::1], UniTuple(i4, 9), UniTuple(i4, 9),"
+    " UniTuple(i4, 11))",
+    threads=THREADS,
+    capability=AMPERE,
+    max_registers=TWO_BLOCKS,
+)
+def _correlate(x, w, bias, has_bias, y, source, taps, target):
+    tiles = cuda.shared.array(SHARED_WORDS, float32)
+    sums = cuda.local.array(SUMS, float32)
+    left = cuda.local.array(LEFT, float32)
+    right = cuda.local.array(RIGHT, float32)
+    for i in range(SUMS):
+        sums[i] = ZERO
+    thread, group, outer = uint32(cuda.threadIdx.x), int32(cuda.blockIdx.z), target[10]
+    first_pixel = uint32(uint32(cuda.blockIdx.x) * uint32(TILE))
+    first_column = int32(cuda.blockIdx.y * TILE)
+
+    # What this thread copies.
+    row, chunk = uint32(thread // uint32(4)), uint32(thread % uint32(4))
+    low, high = uint32(first_pixel + row), uint32(first_pixel + row + uint32(ROWS_AT_ONCE))
+    has_low, has_high = low < uint32(target[2]), high < uint32(target[2])
+    low_place = source_place(low if has_low else uint32(0), target[0], target[1], source)
+    high_place = source_place(high if has_high else uint32(0), target[0], target[1], source)
+    column = int32(first_column + row)
+    lines = (
+        (low_place, has_low), (high_place, has_high), int32(group * taps[8]),
+        (int32(group * outer + column), int32(outer - column)), chunk_place(row, chunk),
+    )  # fmt: skip
+
+    # What it multiplies: rows of A and B that this lane hands to ldmatrix.
+    lane, warp = uint32(thread % uint32(32)), uint32(thread // uint32(32))
+    warp_row = uint32(uint32(warp % uint32(2)) * uint32(64))
+    warp_column = uint32(uint32(warp // uint32(2)) * uint32(32))
+    a_row = uint32(warp_row + uint32(lane % uint32(16)))
+    b_row = uint32(
+        warp_column + uint32(lane % uint32(8)) + uint32(uint32(lane // uint32(16)) * uint32(8))
+    )
+    a_chunk, b_chunk = uint32(lane // uint32(16)), uint32(uint32(lane // uint32(8)) % uint32(2))
+
+    steps = uint32(uint32(uint32(taps[0] * taps[8]) + uint32(DEPTH - 1)) // uint32(DEPTH))
+    term = uint32(chunk * uint32(4))
+    _copy_terms(tiles, uint32(0), x, w, lines, term, source, taps)
+    _copy_terms(tiles, uint32(STAGE_WORDS), x, w, lines, uint32(term + uint32(DEPTH)), source, taps)
+    term, put, get = uint32(term + uint32(2 * DEPTH)), uint32(2 * STAGE_WORDS), uint32(0)
+    while steps > uint32(0):
+        copy_wait_but_one(tiles)
+        cuda.syncthreads()
+        _copy_terms(tiles, put, x, w, lines, term, source, taps)
+        for half in range(2):
+            for m in range(HIGH):
+                place = chunk_place(
+                    uint32(a_row + uint32(m * 16)), uint32(a_chunk + uint32(half * 2))
+                )
+                words = ldmatrix_x4(tiles, uint32(get + place))
+                left[m * 4] = round_tf32(words[0])
+                left[m * 4 + 1] = round_tf32(words[1])
+                left[m * 4 + 2] = round_tf32(words[2])
+                left[m * 4 + 3] = round_tf32(words[3])
+            for n in range(WIDE // 2):
+                place = chunk_place(
+                    uint32(b_row + uint32(n * 16)), uint32(b_chunk + uint32(half * 2))
+                )
+                words = ldmatrix_x4(tiles, uint32(get + uint32(TILE_WORDS) + place))
+                right[n * 4] = round_tf32(words[0])
+                right[n * 4 + 1] = round_tf32(words[1])
+                right[n * 4 + 2] = round_tf32(words[2])
+                right[n * 4 + 3] = round_tf32(words[3])
+            for m in range(HIGH):
+                for n in range(WIDE):
+                    i, j, k = m * 4, n * 2, (m * WIDE + n) * 4
+                    a = (left[i], left[i + 1], left[i + 2], left[i + 3])
+                    c = (sums[k], sums[k + 1], sums[k + 2], sums[k + 3])
+                    d = mma_tf32(a, (right[j], right[j + 1]), c)
+                    sums[k], sums[k + 1], sums[k + 2], sums[k + 3] = d[0], d[1], d[2], d[3]
+        steps, term = uint32(steps - uint32(1)), uint32(term + uint32(DEPTH))
+        put = uint32(0) if put == uint32(2 * STAGE_WORDS) else uint32(put + uint32(STAGE_WORDS))
+        get = uint32(0) if get == uint32(2 * STAGE_WORDS) else uint32(get + uint32(STAGE_WORDS))
+    copy_wait_all(tiles)
+
+    in_fours = outer % 4 == 0
+    at = uint32(uint32(uint32(lane // uint32(4)) * uint32(OUT_STRIDE)) + warp_column)
+    at = uint32(at + uint32(uint32(lane % uint32(4)) * uint32(2)))
+    for half in range(2):
+        cuda.syncthreads()
+        if warp_row == uint32(half * 64):
+            for m in range(HIGH):
+                for n in range(WIDE):
+                    k = (m * WIDE + n) * 4
+                    place = uint32(at + uint32(m * 16 * OUT_STRIDE + n * 8))
+                    tiles[place] = sums[k]
+                    tiles[uint32(place + uint32(1))] = sums[k + 1]
+                    tiles[uint32(place + uint32(8 * OUT_STRIDE))] = sums[k + 2]
+                    tiles[uint32(place + uint32(8 * OUT_STRIDE + 1))] = sums[k + 3]
+        cuda.syncthreads()
+        column = int32(first_column + int32(lane * uint32(4)))
+        remaining, first = int32(outer - column), int32(group * outer + column)
+        base = load_upto(bias, first, remaining if has_bias else 0)
+        for i in range(8):
+            row = uint32(warp + uint32(i * 8))
+            pixel = uint32(first_pixel + uint32(half * 64) + row)
+            if pixel < uint32(target[2]):
+                values = ld4(tiles, uint32(uint32(row * uint32(OUT_STRIDE)) + lane * uint32(4)))
+                offset = target_offset(pixel, target) + first
+                store_upto(y, offset, plus(values, base), remaining, in_fours)
+
+
+def forward(launcher: Launcher, shape: ConvShape, x, w, bias, y, workspace) -> None:
+    """y = x correlated with w [+ bias]."""
+    _launch(launcher, shape.groups, conv_plan.forward(shape), x, w, bias, y)
+
+
+def grad_input(launcher: Launcher, shape: ConvShape, dy, w, dx, workspace) -> None:
+    """dx = dy correlated with the turned weights, phase by phase."""
+    turned = turn_weights(launcher, shape, w, workspace)
+    for correlation in conv_plan.grad_input(shape):
+        _launch(launcher, shape.groups, correlation, dy, turned, None, dx)
+
+
+def grad_weight(launcher: Launcher, shape: ConvShape, x, dy, dw, workspace) -> None:
+    """dw, in float32: see `conv_gemm.grad_weight`."""
+    conv_gemm.grad_weight(launcher, shape, x, dy, dw, workspace)
+
+
+def _launch(
+    launcher: Launcher, groups: int, correlation: conv_plan.Correlation, x, w, bias, y
+) -> None:
+    source, taps, target = correlation
+    if taps.inner % 4:
+        conv_gemm.correlate(launcher, groups, correlation, x, w, bias, y)
+        return
+    blocks = blocks_for(target.pixels, TILE), blocks_for(target.outer, TILE), groups
+    launcher.launch(
+        _correlate, blocks, x, w, w if bias is None else bias, bias is not None, y,
+        source, taps, target,
+    )  # fmt: skip

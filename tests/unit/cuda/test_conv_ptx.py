@@ -1,0 +1,82 @@
+"""The convolution kernels as the GPU's assembler gets them: no doubles, no spills, wide loads."""
+
+from __future__ import annotations
+
+import pytest
+
+from ooctrain.layers.kernels.cuda import conv_gemm, conv_naive, conv_pieces, conv_tf32, conv_tiled
+from ooctrain.layers.kernels.cuda.shim import why_no_ptx
+from ooctrain.testing.ptx import assemble, check_ptx, why_no_assembler
+
+pytestmark = pytest.mark.skipif(bool(why_no_ptx()), reason=why_no_ptx())
+LOWEST, AMPERE, HOPPER = (7, 5), (8, 0), (9, 0)
+OTHERS = ((8, 0), (8, 6), (8, 9), (10, 0), (12, 0))
+#: 65,536 registers and 256 threads: with so many, two blocks share a processor.
+TWO_BLOCKS = 128
+
+SIMPLE = (
+    conv_naive._correlate, conv_naive._grad_weight, conv_tiled._correlate, conv_tiled._grad_weight,
+    conv_pieces._turn, conv_pieces._add_partials,
+)  # fmt: skip
+
+
+def check_resources(facts, most_registers=255):
+    """Registers within bounds, nothing spilled; skipped where there is no assembler."""
+    if not why_no_assembler():
+        resources = assemble(facts)
+        assert resources.spill_bytes == resources.stack_bytes == 0
+        assert resources.registers <= most_registers
+        assert resources.shared_bytes <= 48 * 1024
+
+
+def check_product(kernel, capability):
+    """A kernel blocked in registers: eight unrolled steps, all loads of 16 bytes, two blocks."""
+    facts = check_ptx(kernel, capability)
+    assert facts.count("fma.rn.f32") == 8 * 64
+    assert facts.count("ld.shared.v4") == 8 * 4
+    assert facts.count("ld.global.v4") == 4
+    check_resources(facts, TWO_BLOCKS)
+
+
+def check_tensor_cores(capability):
+    facts = check_ptx(conv_tf32._correlate, capability)
+    assert facts.count("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32") == 32
+    assert facts.count("ldmatrix.sync.aligned.m8n8.x4") == 12
+    assert facts.count("cp.async.cg.shared.global") == 12
+    assert facts.count("cvt.rna.tf32") == 48
+    check_resources(facts, TWO_BLOCKS)
+
+
+@pytest.mark.parametrize("kernel", SIMPLE, ids=lambda k: k.name)
+def test_simple_kernels(kernel):
+    facts = check_ptx(kernel, LOWEST)
+    check_resources(facts, 64)
+    is_tiled = kernel.name.startswith("conv_tiled")
+    assert facts.count("bar.sync") == (2 if is_tiled else 0)
+
+
+def test_the_implicit_product_at_the_lowest_capability():
+    kernel = conv_gemm._correlation_kernel(True, conv_gemm.WIDE)
+    check_product(kernel, LOWEST)
+
+
+def test_the_implicit_product_on_hopper():
+    check_product(conv_gemm._weight_kernel(True, conv_gemm.WIDE), HOPPER)
+
+
+@pytest.mark.parametrize("capability", [AMPERE, HOPPER])
+def test_tensor_cores(capability):
+    check_tensor_cores(capability)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("capability", OTHERS)
+@pytest.mark.parametrize("in_fours", [True, False])
+@pytest.mark.parametrize("columns", [conv_gemm.WIDE, conv_gemm.NARROW])
+def test_every_product_for_every_capability(capability, in_fours, columns):
+    for make in (conv_gemm._correlation_kernel, conv_gemm._weight_kernel):
+        facts = check_ptx(make(in_fours, columns), capability)
+        assert facts.count("fma.rn.f32") == 4 * columns
+        check_resources(facts, TWO_BLOCKS if in_fours else 168)
+    if in_fours and columns == conv_gemm.WIDE:
+        check_tensor_cores(capability)

@@ -1,0 +1,40 @@
+"""The emulator bites: each planted bug of a kernel is named, in both orders of the threads."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ooctrain.testing.emulator import EmulatedLauncher
+
+_spec = importlib.util.spec_from_file_location(
+    "kernel_bugs", Path(__file__).with_name("kernel_bugs.py")
+)
+ZOO = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(ZOO)
+ORDERS = pytest.mark.parametrize("order", [1, -1])
+
+
+def turn_round(kernel, order):
+    """Runs a kernel; an AssertionError unless it turned the numbers round."""
+    x = np.arange(ZOO.COUNT, dtype=np.float32)
+    y = np.zeros_like(x)
+    EmulatedLauncher(order).launch(kernel, 1, x, y)
+    assert (y == x[::-1]).all(), "wrong result"
+
+
+@ORDERS
+@pytest.mark.parametrize("name", ZOO.RIGHT)
+def test_kernels_without_a_bug_pass(name, order):
+    turn_round(ZOO.RIGHT[name], order)
+
+
+@ORDERS
+@pytest.mark.parametrize("name", ZOO.BUGS)
+def test_a_bug_is_named(name, order):
+    kernel, said = ZOO.BUGS[name]
+    with pytest.raises(AssertionError, match=said):
+        turn_round(kernel, order)
