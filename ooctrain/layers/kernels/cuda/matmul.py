@@ -17,6 +17,7 @@ import numpy as np
 from ooctrain.layers.kernels.cuda import matmul_plan
 from ooctrain.layers.kernels.cuda.channel_bias import add_in_place
 from ooctrain.layers.kernels.cuda.conv_pieces import add_partials
+from ooctrain.layers.kernels.cuda.intrinsics import ld4
 from ooctrain.layers.kernels.cuda.launcher import Launcher
 from ooctrain.layers.kernels.cuda.matmul_plan import STEP, TILE
 from ooctrain.layers.kernels.cuda.shim import cuda, device, float32, kernel, uint32, uint64
@@ -96,11 +97,11 @@ def _product(a, b, c, extents, a_steps, b_steps, terms):
             )  # fmt: skip
         cuda.syncthreads()
         for k in range(STEP):
+            left = ld4(a_tile, uint32(my_row + uint32(k * PITCH)))
+            right = ld4(b_tile, uint32(my_column + uint32(k * PITCH)))
             for i in range(PATCH):
-                left = a_tile[uint32(my_row + uint32(k * PITCH + i))]
                 for j in range(PATCH):
-                    right = b_tile[uint32(my_column + uint32(k * PITCH + j))]
-                    sums[i * PATCH + j] += left * right
+                    sums[i * PATCH + j] += left[i] * right[j]
         cuda.syncthreads()
         k0 = uint32(k0 + uint32(STEP))
     for i in range(PATCH):

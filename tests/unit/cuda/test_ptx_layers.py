@@ -1,0 +1,53 @@
+"""What NVVM makes of the kernels of pooling, resizing, norms, losses and linear layers."""
+
+from __future__ import annotations
+
+import pytest
+
+from ooctrain.layers.kernels.cuda import (
+    average_pooling,
+    dropout,
+    instance_norm,
+    losses,
+    matmul,
+    pooling,
+    reflect,
+    sums,
+    upsample,
+    weighted_losses,
+)
+from ooctrain.layers.kernels.cuda.shim import Kernel, why_no_ptx
+from ooctrain.testing.ptx import assemble, check_ptx, why_no_assembler
+
+pytestmark = pytest.mark.skipif(bool(why_no_ptx()), reason=why_no_ptx())
+#: of images, whose threads take four channels at a time
+IMAGES = (average_pooling, instance_norm, pooling, reflect, upsample)
+ALL = (*IMAGES, dropout, losses, matmul, sums, weighted_losses)
+CAPABILITIES = pytest.mark.parametrize("capability", [(7, 5), (9, 0)])
+#: 65,536 registers serve 1024 threads of a multiprocessor, half of what it can hold
+MOST_REGISTERS = 64
+
+
+def kernels_of(modules):
+    return [k for module in modules for k in vars(module).values() if isinstance(k, Kernel)]
+
+
+@CAPABILITIES
+@pytest.mark.parametrize("kernel", kernels_of(ALL), ids=lambda kernel: kernel.name)
+def test_no_double_precision_and_nothing_spills(kernel, capability):
+    facts = check_ptx(kernel, capability)
+    assert facts.count("atom") == facts.count("red") == 0
+    if kernel in kernels_of(IMAGES):
+        assert facts.count("ld.global.v4") >= 1
+        assert facts.count("st.global.v4") == 1
+    if not why_no_assembler():
+        resources = assemble(facts)
+        assert resources.spill_bytes == 0
+        assert resources.registers <= MOST_REGISTERS or kernel is matmul._product
+
+
+@CAPABILITIES
+def test_a_product_reads_shared_memory_in_fours(capability):
+    facts = check_ptx(matmul._product, capability)
+    assert facts.count("ld.shared") == facts.count("ld.shared.v4")
+    assert facts.count("fma.rn.f32") == facts.count("ld.shared.v4") * matmul.RESULTS // 2
