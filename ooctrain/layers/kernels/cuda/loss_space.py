@@ -24,7 +24,7 @@ class LossSpace:
     Args:
         divisor: one float32.
         partials: uint8, of a sum over rows.
-        each: a float32 for each row; none where `loss_space_bytes` was not asked for them.
+        each: a float32 for each row; None where `loss_space_bytes` was not asked for them.
     """
 
     divisor: Any
@@ -43,7 +43,7 @@ def loss_space(launcher: Any, workspace: Any, rows: int, each: bool) -> LossSpac
     return LossSpace(
         divisor=launcher.part(workspace, 0, 1, "float32"),
         partials=launcher.part(workspace, LINE_BYTES, _partials_bytes(rows), "uint8"),
-        each=launcher.part(workspace, behind, rows * each, "float32"),
+        each=launcher.part(workspace, behind, rows, "float32") if each else None,
     )
 
 
