@@ -49,7 +49,7 @@ class Combined:
     Cost: some 0.2 ms for each evaluation of 600 calls, and the starts' plans.
     """
 
-    evaluations: int = 40000
+    evaluations: int = 80000
 
     @property
     def name(self) -> str:
@@ -94,7 +94,7 @@ class Combined:
         """The plan of the best choice: half of the search goes to the starts, half to what came of
         the best of them.
         """
-        from ooctrain.sched.search.choice import Search  # compiles
+        from ooctrain.sched.search.choice import LESS_HEAT, Search  # compiles
 
         search = Search(trace, budget_bytes, machine, granule)
         first = search.best_first(_first_choices(trace, machine))
@@ -104,7 +104,10 @@ class Combined:
             for place, choice in enumerate(first)
         ]
         nearest = min(found, key=search.cost)
-        found.append(search.improve(nearest, half, seed=seed + len(first), deadline=deadline))
+        last = seed + len(first)
+        found.append(
+            search.improve(nearest, half, seed=last, deadline=deadline, heat=LESS_HEAT)
+        )  # fmt: skip
         for choice in sorted(found, key=search.cost):
             plan = _plan_of(
                 choice, trace, budget_bytes, machine, granule, search.evaluations, host_budget_bytes

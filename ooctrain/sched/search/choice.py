@@ -32,14 +32,15 @@ from ooctrain.sched.search.play import Link
 from ooctrain.sched.search.tables import tables_of
 from ooctrain.trace import Trace
 
-#: The first temperature, as a share of the makespan.
-HEAT = 0.003
+#: The first temperature, as a share of the makespan: of a search from a start, and of the last one,
+#: from the best that those found.
+HEAT, LESS_HEAT = 0.004, 0.0015
 #: Evaluations between two looks at the clock.
 BLOCK = 250
 #: More evaluations than this for each value that can be changed find nothing new.
 ENOUGH = 400
 #: How many starts are worth annealing.
-STARTS = 3
+STARTS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +88,9 @@ class Search:
         return evaluate(self._tables, self._array(choice), self._limits)
 
     def improve(
-        self, start: Choice, evaluations: int, *, seed: int, deadline: float | None
-    ) -> Choice:
+        self, start: Choice, evaluations: int, *, seed: int, deadline: float | None,
+        heat: float = HEAT,
+    ) -> Choice:  # fmt: skip
         """The best choice met while annealing.
 
         Args:
@@ -96,6 +98,7 @@ class Search:
             evaluations: how many choices are tried at most.
             seed: of the random numbers.
             deadline: of `time.monotonic()`; the search ends there.
+            heat: the first temperature, as a share of the makespan.
         """
         walk = first_walk(self._tables, self._array(start), self._limits, seed)
         if not self._field.values.size:
@@ -106,7 +109,7 @@ class Search:
                 break
             count = min(BLOCK, evaluations - first)
             walk = anneal(
-                self._tables, walk, self._field, self._limits, first, count, evaluations, HEAT
+                self._tables, walk, self._field, self._limits, first, count, evaluations, heat
             )
             self.evaluations += count
         return start if walk.best_cost >= IMPOSSIBLE else _choice(walk.best)
