@@ -25,14 +25,17 @@ import numpy as np
 
 from ooctrain.errors import OoctrainError
 from ooctrain.layers.kernels.cpu.jit import cache_folder
+from ooctrain.layers.kernels.cuda import intrinsics, tensor_core, tile_product
 from ooctrain.layers.kernels.cuda.launcher import Blocks, part_of, prepare_arguments
 from ooctrain.layers.kernels.cuda.shim import Kernel
+from ooctrain.testing import emulator_memory, emulator_warp
 from ooctrain.testing.emulator_memory import SEVERAL, Fault, SharedArray
 from ooctrain.testing.emulator_source import BARRIER, KINDS, WARP_BARRIER, Module, translate
 from ooctrain.testing.emulator_warp import SLOTS, WARP
 
 END = -1
-_SOURCES = ("emulator_source.py", "emulator_memory.py", "emulator_warp.py")
+#: Numba compiles these into every kernel, and its disk cache does not see that they have changed.
+_SOURCES = (emulator_memory, emulator_warp, intrinsics, tensor_core, tile_product)
 
 
 class EmulationError(OoctrainError, AssertionError):
@@ -167,8 +170,7 @@ def _flat(array: np.ndarray) -> np.ndarray:
 def _load(kernel: Kernel, text: str) -> ModuleType:
     """The module of `text`, written where Numba's disk cache finds it again."""
     folder = cache_folder() / "emulated"
-    here = Path(__file__).parent
-    sources = [(here / name).read_bytes() for name in _SOURCES]
+    sources = [Path(str(module.__file__)).read_bytes() for module in _SOURCES]
     digest = hashlib.sha1(b"\0".join([text.encode(), *sources]), usedforsecurity=False)
     path = folder / f"{kernel.name.replace('.', '_')}_{digest.hexdigest()[:16]}.py"
     if not path.exists():

@@ -137,7 +137,7 @@ class _Writer:
             return f"{name} = _np.{value.dtype}({str(value)!r})"
         if isinstance(value, bool | int | float | tuple):
             return f"{name} = {value!r}"
-        twin = TWINS.get(value) or COPIES.get(value)
+        twin: Any = TWINS.get(value) or COPIES.get(value)
         if twin is not None:
             return f"from {twin.py_func.__module__} import {twin.__name__} as {name}"
         if hasattr(value, "py_func"):
