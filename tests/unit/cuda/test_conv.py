@@ -101,7 +101,7 @@ def cases() -> Iterator:
             yield pytest.param(algorithm, name, marks=() if quick else pytest.mark.slow)
 
 
-@pytest.mark.parametrize(("algorithm", "name"), cases())
+@pytest.mark.parametrize(("algorithm", "name"), list(cases()))
 def test_exact_on_integers(algorithm, name):
     shape, order = SHAPES[name], 1 if len(name) % 2 else -1
     if conv_plan.choose_algorithm(shape, algorithm) != algorithm:
