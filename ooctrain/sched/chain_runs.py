@@ -21,10 +21,9 @@ from ooctrain.errors import ConfigError, Infeasible
 from ooctrain.sched.base import check_host, infeasible
 from ooctrain.sched.chain_view import ChainView, Stage
 from ooctrain.sched.decisions import Decisions, lives, runs_once
-from ooctrain.sched.profile import tabulate
+from ooctrain.sched.profile import least_in_core
 from ooctrain.sched.recompute import plan_of
 from ooctrain.sched.schedule import Granule, Plan, Run
-from ooctrain.sched.swap import least_budget
 
 
 class Kind(Enum):
@@ -106,12 +105,13 @@ def fastest_that_fits(
     """
     durations = call_durations_ns(view.trace, machine)
     ways = [runs_once(view.trace), *(lift(view, steps) for steps in choices)]
-    ways = [runs for runs in ways if is_possible(view, runs)]
     ways.sort(key=lambda runs: sum(durations[run.call] for run in runs))
     refusals: list[Infeasible] = []
     for runs in ways:
-        table = tabulate(Decisions(runs), view.trace, machine, granule)
-        least, witness = least_budget(table, view.trace)
+        try:
+            least, witness = least_in_core(view.trace, runs, granule)
+        except ConfigError:  # they read a parameter that has been updated
+            continue
         if least <= budget_bytes:
             notes = {"stages": len(view), "runs_again": len(runs) - len(view.trace.calls)}
             plan = plan_of(Decisions(runs), view.trace, budget_bytes, machine, granule, notes)

@@ -25,10 +25,9 @@ from ooctrain.sched.base import check_host, infeasible
 from ooctrain.sched.budget import trace_minimum_bytes, trace_peak_bytes
 from ooctrain.sched.decisions import Decisions, runs_once
 from ooctrain.sched.dtr_runtime import DoesNotFit, GoneForGood, Runtime
-from ooctrain.sched.profile import tabulate
+from ooctrain.sched.profile import least_in_core
 from ooctrain.sched.recompute import plan_of
 from ooctrain.sched.schedule import BYTES, Granule, Plan, Run
-from ooctrain.sched.swap import least_budget
 from ooctrain.trace import Trace
 
 
@@ -58,15 +57,16 @@ class Dtr:
         ways = [runs_once(trace)]
         for limit in self._limits(trace, granule):
             ways += online(trace, limit, durations, granule)
-        needs = [least_budget(tabulate(Decisions(w), trace, machine, granule), trace) for w in ways]
+        needs = [least_in_core(trace, w, granule) for w in ways]
         least, witness = min(needs)
         if least > budget_bytes:
             raise infeasible(self.name, budget_bytes, least, witness)
         fitting = [w for w, need in zip(ways, needs, strict=True) if need[0] <= budget_bytes]
-        for runs in online(trace, budget_bytes, durations, granule):
-            table = tabulate(Decisions(runs), trace, machine, granule)
-            if least_budget(table, trace)[0] <= budget_bytes:
-                fitting.append(runs)
+        fitting += [
+            runs
+            for runs in online(trace, budget_bytes, durations, granule)
+            if least_in_core(trace, runs, granule)[0] <= budget_bytes
+        ]
         runs = min(fitting, key=lambda runs: sum(durations[run.call] for run in runs))
         notes = {"runs_again": len(runs) - len(trace.calls)}
         plan = plan_of(Decisions(runs), trace, budget_bytes, machine, granule, notes)
