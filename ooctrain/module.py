@@ -3,7 +3,7 @@
 In: attribute assignments in `__init__`, tensors in `forward`. Out: a callable tree whose
 `state_dict` has PyTorch's keys and layouts. The one idea: assigning a `Parameter` or a `Module` to
 an attribute registers it under that name; the names of all calls and variables of a trace come from
-this tree. Read next: `nn.py`, then `functional.py`.
+this tree. Read next: `nn/`, then `functional/`.
 """
 
 from __future__ import annotations

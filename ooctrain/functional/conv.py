@@ -1,0 +1,100 @@
+"""Linear maps: the linear layer, convolution and its transpose.
+
+In: images and weights. Out: images with other channels. The one idea: all sizes are known when the
+call is recorded, so this is where the algorithm of a convolution is chosen. Read next:
+`../layers/conv2d.py`.
+"""
+
+from __future__ import annotations
+
+from ooctrain.autograd import Tensor, call, current_tape
+from ooctrain.errors import ConfigError, ShapeError
+from ooctrain.functional.arguments import IntOrPair, Pair, pair, present
+from ooctrain.layers.conv2d import Conv2d, Geometry, choose_algorithm
+from ooctrain.layers.conv_transpose import ConvTranspose2d
+from ooctrain.layers.linear import Linear
+
+
+def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """input weight^T + bias: (N, C) and (K, C) give (N, K)."""
+    return call(Linear(), input, weight, *present(bias))
+
+
+def conv2d(
+    input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: IntOrPair = 1,
+    padding: IntOrPair | str = 0, dilation: IntOrPair = 1, groups: int = 1,
+) -> Tensor:  # fmt: skip
+    """2-d convolution: (N, C, H, W) and (K, C / groups, R, S) give (N, K, OH, OW).
+
+    Args:
+        padding: rows and columns on both sides; "valid" for none, "same" for as many as keep the
+            size (stride 1); or four sides (top, bottom, left, right).
+
+    Raises:
+        ShapeError: channels, groups or extents do not fit.
+    """
+    if input.ndim != 4 or weight.ndim != 4:
+        raise ShapeError(
+            "conv2d wants images (N, C, H, W) and a weight (K, C, R, S)",
+            numbers=f"got {input.shape} and {weight.shape}",
+        )
+    kernel, spread = pair(weight.shape[2:]), pair(dilation)
+    sides = _sides(padding, kernel, spread, pair(stride))
+    geometry = Geometry(pair(stride), sides, spread, groups)
+    # The algorithm is looked up for shapes that fit; the operation reports those that do not.
+    fits = input.shape[1] == weight.shape[1] * groups
+    shape = geometry.conv_shape(input.shape, weight.shape) if fits else None
+    algorithm = choose_algorithm(shape, current_tape().conv_algorithm) if shape else "direct"
+    return call(Conv2d(geometry, kernel, algorithm), input, weight, *present(bias))
+
+
+def conv_transpose2d(
+    input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: IntOrPair = 1,
+    padding: IntOrPair = 0, output_padding: IntOrPair = 0, groups: int = 1,
+    dilation: IntOrPair = 1,
+) -> Tensor:  # fmt: skip
+    """Transposed 2-d convolution: (N, K, H, W) and (K, C / groups, R, S) give (N, C, OH, OW).
+
+    OH = (H - 1) stride - 2 padding + dilation (R - 1) + output_padding + 1.
+
+    Raises:
+        ShapeError: channels, groups or extents do not fit.
+    """
+    if input.ndim != 4 or weight.ndim != 4:
+        raise ShapeError(
+            "conv_transpose2d wants images (N, K, H, W) and a weight (K, C, R, S)",
+            numbers=f"got {input.shape} and {weight.shape}",
+        )
+    kernel, step, spread = pair(weight.shape[2:]), pair(stride), pair(dilation)
+    rows, columns = pair(padding)
+    geometry = Geometry(step, (rows, rows, columns, columns), spread, groups)
+    axes = zip(
+        input.shape[2:], step, (rows, columns), spread, kernel, pair(output_padding), strict=True
+    )
+    height, width = ((n - 1) * s - 2 * p + d * (k - 1) + extra + 1 for n, s, p, d, k, extra in axes)
+    fits = input.shape[1] == weight.shape[0] and min(height, width) > 0
+    enlarged = (input.shape[0], weight.shape[1] * groups, height, width)
+    shape = geometry.conv_shape(enlarged, weight.shape) if fits else None
+    algorithm = choose_algorithm(shape, current_tape().conv_algorithm) if shape else "direct"
+    op = ConvTranspose2d(geometry, kernel, (height, width), algorithm)
+    return call(op, input, weight, *present(bias))
+
+
+def _sides(
+    padding: IntOrPair | str, kernel: Pair, dilation: Pair, stride: Pair
+) -> tuple[int, int, int, int]:
+    """(top, bottom, left, right) of what a convolution takes as padding."""
+    if padding == "valid":
+        return 0, 0, 0, 0
+    if padding == "same":
+        if stride != (1, 1):
+            raise ConfigError("conv2d: padding='same' needs stride 1")
+        rows, columns = (d * (k - 1) for d, k in zip(dilation, kernel, strict=True))
+        return rows // 2, rows - rows // 2, columns // 2, columns - columns // 2
+    if isinstance(padding, str):
+        raise ConfigError(f"conv2d: padding {padding!r} is neither 'same' nor 'valid'")
+    if not isinstance(padding, int) and len(padding) == 4:
+        top, bottom, left, right = padding
+        return top, bottom, left, right
+    rows, columns = pair(padding)
+    return rows, rows, columns, columns

@@ -1,0 +1,58 @@
+"""Each element by itself, or only put elsewhere: activations, dropout, joining.
+
+In: tensors. Out: tensors with the same numbers, changed one by one. Read next:
+`../layers/relu.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ooctrain.autograd import Tensor, call, current_tape
+from ooctrain.errors import ConfigError
+from ooctrain.layers.activation import Sigmoid, Tanh
+from ooctrain.layers.combine import Concat
+from ooctrain.layers.dropout import Dropout
+from ooctrain.layers.relu import LeakyReLU, ReLU
+
+
+def relu(input: Tensor, inplace: bool = False) -> Tensor:
+    """max(input, 0). `inplace` is ignored: `share_storage` decides where it is safe."""
+    return call(ReLU(), input)
+
+
+def leaky_relu(input: Tensor, negative_slope: float = 0.01, inplace: bool = False) -> Tensor:
+    """input where positive, else negative_slope * input. `inplace` as in `relu`."""
+    return call(LeakyReLU(negative_slope), input)
+
+
+def tanh(input: Tensor) -> Tensor:
+    """Hyperbolic tangent."""
+    return call(Tanh(), input)
+
+
+def sigmoid(input: Tensor) -> Tensor:
+    """1 / (1 + exp(-input))."""
+    return call(Sigmoid(), input)
+
+
+def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
+    """Drops each element with probability p and scales the others by 1 / (1 - p), in training."""
+    if not 0 <= p <= 1:
+        raise ConfigError(f"dropout: probability {p} is not in [0, 1]")
+    if not training or p == 0:
+        return input
+    return call(Dropout(p, current_tape().next_dropout()), input)
+
+
+def concat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
+    """One after the other along `dim` (PyTorch: `torch.cat`)."""
+    return call(Concat(dim % tensors[0].ndim), *tensors)
+
+
+cat = concat
+
+
+def flatten(input: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
+    """Joins axes."""
+    return input.flatten(start_dim, end_dim)

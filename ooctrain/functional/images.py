@@ -1,0 +1,118 @@
+"""Images of another size: resized, pooled, padded.
+
+In: images. Out: as many channels, other extents. Read next: `../layers/pooling.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from ooctrain.autograd import Tensor, call
+from ooctrain.errors import ConfigError
+from ooctrain.functional.arguments import IntOrPair, pair
+from ooctrain.layers.layout import Pad
+from ooctrain.layers.pooling import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d, PoolGeometry
+from ooctrain.layers.reflection import ReflectionPad2d
+from ooctrain.layers.upsample import Upsample
+
+
+def interpolate(
+    input: Tensor, size: IntOrPair | None = None, scale_factor: float | None = None,
+    mode: str = "nearest", align_corners: bool | None = None,
+) -> Tensor:  # fmt: skip
+    """Images in another size.
+
+    Args:
+        size: (OH, OW); or
+        scale_factor: that makes whole numbers of both extents.
+        mode: "nearest" or "bilinear".
+        align_corners: bilinear: True lets the centres of the corner pixels fall on each other, else
+            the borders of the images do.
+
+    Raises:
+        ConfigError: both or neither of size and scale_factor, or a factor that leaves fractions.
+    """
+    if (size is None) == (scale_factor is None):
+        raise ConfigError("interpolate takes either size or scale_factor", code="OOC-106")
+    if size is None:
+        extents = [n * (scale_factor or 1) for n in input.shape[2:]]
+        if any(extent != int(extent) for extent in extents):
+            raise ConfigError(
+                f"scale_factor {scale_factor} makes {extents[0]} x {extents[1]} of "
+                f"{input.shape[2]} x {input.shape[3]}", code="OOC-106", fix="give size",
+            )  # fmt: skip
+        size = [int(extent) for extent in extents]
+    return call(Upsample(pair(size), mode, bool(align_corners)), input)
+
+
+def max_pool2d(
+    input: Tensor, kernel_size: IntOrPair, stride: IntOrPair | None = None, padding: IntOrPair = 0,
+    dilation: IntOrPair = 1, ceil_mode: bool = False,
+) -> Tensor:  # fmt: skip
+    """Maximum of each window; `stride` defaults to the window.
+
+    Args:
+        dilation: rows and columns from cell to cell of a window.
+        ceil_mode: windows that only begin in the image count too.
+    """
+    geometry = _pool_geometry(kernel_size, stride, padding, dilation)
+    return call(MaxPool2d(_rounded(geometry, input, ceil_mode)), input)
+
+
+def avg_pool2d(
+    input: Tensor, kernel_size: IntOrPair, stride: IntOrPair | None = None, padding: IntOrPair = 0,
+    ceil_mode: bool = False, count_include_pad: bool = True,
+) -> Tensor:  # fmt: skip
+    """Mean of each window; `stride` defaults to the window.
+
+    Args:
+        ceil_mode: windows that only begin in the image count too; what lies behind the padding is
+            in no mean.
+        count_include_pad: whether the padding's zeros are.
+
+    Raises:
+        ConfigError: ceil_mode with padding that counts.
+    """
+    geometry = _pool_geometry(kernel_size, stride, padding)
+    counted = count_include_pad and any(geometry.padding)
+    if ceil_mode and counted:
+        raise ConfigError(
+            "avg_pool2d: ceil_mode=True with padding that counts is not supported",
+            fix="count_include_pad=False, or pad the input instead",
+        )
+    counts = counted if ceil_mode else count_include_pad
+    return call(AvgPool2d(_rounded(geometry, input, ceil_mode), counts), input)
+
+
+def adaptive_avg_pool2d(input: Tensor, output_size: IntOrPair) -> Tensor:
+    """Means over as many windows as the output has pixels."""
+    return call(AdaptiveAvgPool2d(pair(output_size)), input)
+
+
+def pad(
+    input: Tensor, pad: Sequence[int], mode: Literal["constant", "reflect"] = "constant"
+) -> Tensor:
+    """Padding of images by (left, right, top, bottom), PyTorch's order: with zeros, or mirrored."""
+    left, right, top, bottom = pad
+    kind = ReflectionPad2d if mode == "reflect" else Pad
+    return call(kind((top, bottom, left, right)), input)
+
+
+def _pool_geometry(
+    kernel_size: IntOrPair, stride: IntOrPair | None, padding: IntOrPair, dilation: IntOrPair = 1
+) -> PoolGeometry:
+    kernel, (rows, columns) = pair(kernel_size), pair(padding)
+    step = kernel if stride is None else pair(stride)
+    geometry = PoolGeometry(kernel, step, (rows, rows, columns, columns), pair(dilation))
+    if any(2 * p > extent for p, extent in zip((rows, columns), geometry.extent, strict=True)):
+        raise ConfigError(
+            f"pooling: padding {(rows, columns)} is more than half of the window {geometry.extent}"
+        )
+    return geometry
+
+
+def _rounded(geometry: PoolGeometry, input: Tensor, ceil_mode: bool) -> PoolGeometry:
+    if not ceil_mode or input.ndim != 4 or min(geometry.stride) < 1:
+        return geometry
+    return geometry.rounded_up(*input.shape[2:])

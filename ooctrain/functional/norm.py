@@ -1,0 +1,66 @@
+"""Normalisations: by the batch, or by each image itself.
+
+In: images. Out: images of mean 0 and deviation 1, scaled and shifted. The one idea: statistics and
+their use are calls of their own, so that each can be recomputed by itself; the running statistics
+are updated by a third, which runs once. Read next: `../layers/batch_norm.py`.
+"""
+
+from __future__ import annotations
+
+from ooctrain.autograd import Tensor, call, current_tape
+from ooctrain.errors import ConfigError
+from ooctrain.functional.arguments import present
+from ooctrain.layers.batch_norm import BatchNormApply, BatchNormStats, BatchNormUpdate, InverseStd
+from ooctrain.layers.combine import Constant
+from ooctrain.layers.instance_norm import InstanceNormApply, InstanceNormStats
+
+
+def batch_norm(
+    input: Tensor, running_mean: Tensor | None, running_var: Tensor | None,
+    weight: Tensor | None = None, bias: Tensor | None = None, training: bool = False,
+    momentum: float | None = 0.1, eps: float = 1e-5,
+    num_batches_tracked: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    """Normalises each channel by the batch (training) or by the running statistics.
+
+    Args:
+        momentum: weight of this batch in the running statistics; None: cumulative average.
+        num_batches_tracked: counter beside the running statistics (in PyTorch the module counts);
+            None: not counted, and `momentum` must be given.
+    """
+    tape, channels = current_tape(), input.shape[1:2]
+    gamma = weight if weight is not None else call(Constant(1.0, channels))
+    beta = bias if bias is not None else call(Constant(0.0, channels))
+    if not training:
+        if running_mean is None or running_var is None:
+            raise ConfigError("batch_norm in evaluation needs running statistics")
+        inv_std = call(InverseStd(eps), running_var)
+        apply = BatchNormApply(batch_stats=False)
+        return tape.call(apply, (input, running_mean, inv_std, gamma, beta))[0]
+    mean, inv_std, var = tape.call(BatchNormStats(eps), (input,))
+    y = call(BatchNormApply(), input, mean, inv_std, gamma, beta)
+    if running_mean is not None and running_var is not None:
+        state = running_mean, running_var, *present(num_batches_tracked)
+        update = BatchNormUpdate(momentum, input.numel() // input.shape[1], len(state) == 3)
+        tape.update(update, (mean, var, *state), state, {})
+    return y
+
+
+def instance_norm(
+    input: Tensor, running_mean: None = None, running_var: None = None,
+    weight: Tensor | None = None, bias: Tensor | None = None, use_input_stats: bool = True,
+    momentum: float = 0.1, eps: float = 1e-5,
+) -> Tensor:  # fmt: skip
+    """Normalises each channel of each image by its own mean and deviation.
+
+    Raises:
+        ConfigError: running statistics, which this library does not keep here (nor does PyTorch,
+            unless asked), or one of weight and bias without the other.
+    """
+    if running_mean is not None or running_var is not None or not use_input_stats:
+        raise ConfigError("instance_norm keeps no running statistics", code="OOC-106")
+    affine = present(weight, bias)
+    if len(affine) == 1:
+        raise ConfigError("instance_norm takes weight and bias, or neither", code="OOC-106")
+    mean, inv_std = current_tape().call(InstanceNormStats(eps), (input,))
+    return call(InstanceNormApply(affine=bool(affine)), input, mean, inv_std, *affine)

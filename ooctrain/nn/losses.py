@@ -1,0 +1,55 @@
+"""Losses as modules: of class numbers (cross entropy), of values (squared, absolute differences).
+
+In: options. Out: modules called with what a network says and what it should say. Read next:
+`../functional/losses.py`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ooctrain import functional as F
+from ooctrain.autograd import Tensor
+from ooctrain.layers.weighted_loss import Reduction
+from ooctrain.module import Module
+
+
+class CrossEntropyLoss(Module):
+    """Softmax cross-entropy of logits and class numbers; options as in `F.cross_entropy`."""
+
+    def __init__(
+        self, weight: np.ndarray | None = None, *, ignore_index: int = -100,
+        reduction: Reduction = "mean", label_smoothing: float = 0.0,
+    ):  # fmt: skip
+        super().__init__()
+        self.register_buffer("weight", None if weight is None else np.asarray(weight, np.float32))
+        self.ignore_index, self.reduction = ignore_index, reduction
+        self.label_smoothing = label_smoothing
+
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+        return F.cross_entropy(
+            input, target, self.weight, ignore_index=self.ignore_index, reduction=self.reduction,
+            label_smoothing=self.label_smoothing,
+        )  # fmt: skip
+
+
+class MSELoss(Module):
+    """Squared differences."""
+
+    def __init__(self, *, reduction: Reduction = "mean"):
+        super().__init__()
+        self.reduction = reduction
+
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+        return F.mse_loss(input, target, reduction=self.reduction)
+
+
+class L1Loss(Module):
+    """Absolute differences."""
+
+    def __init__(self, *, reduction: Reduction = "mean"):
+        super().__init__()
+        self.reduction = reduction
+
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+        return F.l1_loss(input, target, reduction=self.reduction)

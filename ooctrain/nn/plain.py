@@ -1,0 +1,166 @@
+"""Layers without weights: activations, poolings, padding, resizing, dropout.
+
+In: the settings of a layer. Out: modules that own nothing but these. The one idea: a setting is
+kept as it was given, under PyTorch's name, and handed to the function of `functional` that does the
+rest. Read next: `losses.py`.
+"""
+
+from __future__ import annotations
+
+from ooctrain import functional as F
+from ooctrain.autograd import Tensor
+from ooctrain.functional import IntOrPair
+from ooctrain.module import Module
+
+
+class ReLU(Module):
+    """max(x, 0). `inplace` is accepted and ignored: `share_storage` decides where that is safe."""
+
+    def __init__(self, inplace: bool = False):
+        super().__init__()
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.relu(input)
+
+
+class LeakyReLU(Module):
+    """x where positive, else negative_slope * x. `inplace` as in `ReLU`."""
+
+    def __init__(self, negative_slope: float = 0.01, inplace: bool = False):
+        super().__init__()
+        self.negative_slope = negative_slope
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.leaky_relu(input, self.negative_slope)
+
+
+class Tanh(Module):
+    """Hyperbolic tangent."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.tanh(input)
+
+
+class Sigmoid(Module):
+    """1 / (1 + exp(-x))."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.sigmoid(input)
+
+
+class MaxPool2d(Module):
+    """Maximum of each window."""
+
+    def __init__(
+        self, kernel_size: IntOrPair, stride: IntOrPair | None = None, padding: IntOrPair = 0,
+        dilation: IntOrPair = 1, *, ceil_mode: bool = False,
+    ):  # fmt: skip
+        super().__init__()
+        self.kernel_size, self.stride, self.padding = kernel_size, stride, padding
+        self.dilation, self.ceil_mode = dilation, ceil_mode
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.max_pool2d(
+            input, self.kernel_size, self.stride, self.padding, self.dilation, self.ceil_mode
+        )
+
+    def extra_repr(self) -> str:
+        return f"kernel_size={self.kernel_size}, stride={self.stride}, padding={self.padding}"
+
+
+class AvgPool2d(Module):
+    """Mean of each window."""
+
+    def __init__(
+        self, kernel_size: IntOrPair, stride: IntOrPair | None = None, padding: IntOrPair = 0,
+        ceil_mode: bool = False, count_include_pad: bool = True,
+    ):  # fmt: skip
+        super().__init__()
+        self.kernel_size, self.stride, self.padding = kernel_size, stride, padding
+        self.ceil_mode, self.count_include_pad = ceil_mode, count_include_pad
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.avg_pool2d(
+            input,
+            self.kernel_size,
+            self.stride,
+            self.padding,
+            self.ceil_mode,
+            self.count_include_pad,
+        )
+
+
+class AdaptiveAvgPool2d(Module):
+    """Means to a given output size."""
+
+    def __init__(self, output_size: IntOrPair):
+        super().__init__()
+        self.output_size = output_size
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.adaptive_avg_pool2d(input, self.output_size)
+
+    def extra_repr(self) -> str:
+        return f"output_size={self.output_size}"
+
+
+class ZeroPad2d(Module):
+    """Zero padding by an int, or by (left, right, top, bottom)."""
+
+    def __init__(self, padding: int | tuple[int, int, int, int]):
+        super().__init__()
+        self.padding = (padding,) * 4 if isinstance(padding, int) else padding
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.pad(input, self.padding)
+
+
+class ReflectionPad2d(Module):
+    """Mirrored padding by an int, or by (left, right, top, bottom)."""
+
+    def __init__(self, padding: int | tuple[int, int, int, int]):
+        super().__init__()
+        self.padding = (padding,) * 4 if isinstance(padding, int) else padding
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.pad(input, self.padding, mode="reflect")
+
+
+class Upsample(Module):
+    """Images in another size, by the nearest pixel or bilinear."""
+
+    def __init__(
+        self, size: IntOrPair | None = None, scale_factor: float | None = None,
+        mode: str = "nearest", align_corners: bool | None = None,
+    ):  # fmt: skip
+        super().__init__()
+        self.size, self.scale_factor = size, scale_factor
+        self.mode, self.align_corners = mode, align_corners
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.interpolate(input, self.size, self.scale_factor, self.mode, self.align_corners)
+
+
+class Flatten(Module):
+    """Joins the axes from `start_dim` to `end_dim`; the first stays by default."""
+
+    def __init__(self, start_dim: int = 1, end_dim: int = -1):
+        super().__init__()
+        self.start_dim, self.end_dim = start_dim, end_dim
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.flatten(input, self.start_dim, self.end_dim)
+
+
+class Dropout(Module):
+    """Drops elements with probability p in training."""
+
+    def __init__(self, p: float = 0.5, inplace: bool = False):
+        super().__init__()
+        self.p = p
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.dropout(input, self.p, self.training)
+
+    def extra_repr(self) -> str:
+        return f"p={self.p}"

@@ -1,0 +1,148 @@
+"""Layers with weights: convolutions, the linear layer, normalisations.
+
+In: numbers of channels and the settings of a layer. Out: modules with parameters that begin as in
+PyTorch. The one idea: the module owns parameters and settings, `functional` makes the call. Read
+next: `init.py` (how weights begin), `plain.py`.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from ooctrain import functional as F
+from ooctrain.autograd import Tensor
+from ooctrain.errors import ShapeError
+from ooctrain.functional import IntOrPair
+from ooctrain.module import Module, Parameter
+from ooctrain.nn.init import uniform
+
+
+class Conv2d(Module):
+    """2-d convolution, weight (out_channels, in_channels / groups, R, S)."""
+
+    def __init__(
+        self, in_channels: int, out_channels: int, kernel_size: IntOrPair, stride: IntOrPair = 1,
+        padding: IntOrPair | str = 0, dilation: IntOrPair = 1, groups: int = 1, bias: bool = True,
+    ):  # fmt: skip
+        super().__init__()
+        if groups < 1 or in_channels % groups or out_channels % groups:
+            raise ShapeError(
+                f"conv2d: {in_channels} channels in and {out_channels} out do not part into "
+                f"{groups} groups"
+            )
+        r, s = (kernel_size, kernel_size) if isinstance(kernel_size, int) else kernel_size
+        self.stride, self.padding, self.dilation, self.groups = stride, padding, dilation, groups
+        shape = (out_channels, in_channels // groups, r, s)
+        self.weight = uniform(shape, math.prod(shape[1:]))
+        self.register_parameter("bias", None)
+        if bias:
+            self.bias = uniform((out_channels,), math.prod(shape[1:]))
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.conv2d(
+            input, self.weight, self.bias, self.stride, self.padding, self.dilation, self.groups
+        )
+
+    def extra_repr(self) -> str:
+        k, c, r, s = self.weight.shape
+        settings = f"stride={self.stride}, padding={self.padding}"
+        return f"{c * self.groups}, {k}, kernel_size=({r}, {s}), {settings}"
+
+
+class ConvTranspose2d(Module):
+    """Transposed 2-d convolution, weight (in_channels, out_channels / groups, R, S)."""
+
+    def __init__(
+        self, in_channels: int, out_channels: int, kernel_size: IntOrPair, stride: IntOrPair = 1,
+        padding: IntOrPair = 0, output_padding: IntOrPair = 0, groups: int = 1, bias: bool = True,
+        dilation: IntOrPair = 1,
+    ):  # fmt: skip
+        super().__init__()
+        if groups < 1 or in_channels % groups or out_channels % groups:
+            raise ShapeError(
+                f"conv_transpose2d: {in_channels} channels in and {out_channels} out do not part "
+                f"into {groups} groups"
+            )
+        r, s = (kernel_size, kernel_size) if isinstance(kernel_size, int) else kernel_size
+        self.stride, self.padding, self.output_padding = stride, padding, output_padding
+        self.groups, self.dilation = groups, dilation
+        shape = (in_channels, out_channels // groups, r, s)
+        self.weight = uniform(shape, math.prod(shape[1:]))
+        self.register_parameter("bias", None)
+        if bias:
+            self.bias = uniform((out_channels,), math.prod(shape[1:]))
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.conv_transpose2d(
+            input, self.weight, self.bias, self.stride, self.padding, self.output_padding,
+            self.groups, self.dilation,
+        )  # fmt: skip
+
+    def extra_repr(self) -> str:
+        k, c, r, s = self.weight.shape
+        settings = f"stride={self.stride}, padding={self.padding}"
+        return f"{k}, {c * self.groups}, kernel_size=({r}, {s}), {settings}"
+
+
+class Linear(Module):
+    """y = x W^T + b, weight (out_features, in_features)."""
+
+    def __init__(self, in_features: int, out_features: int, bias: bool = True):
+        super().__init__()
+        self.weight = uniform((out_features, in_features), in_features)
+        self.register_parameter("bias", None)
+        if bias:
+            self.bias = uniform((out_features,), in_features)
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.linear(input, self.weight, self.bias)
+
+    def extra_repr(self) -> str:
+        return f"in_features={self.weight.shape[1]}, out_features={self.weight.shape[0]}"
+
+
+class BatchNorm2d(Module):
+    """Batch normalisation of (N, C, H, W) over N, H, W."""
+
+    def __init__(
+        self, num_features: int, eps: float = 1e-5, momentum: float | None = 0.1,
+        affine: bool = True, track_running_stats: bool = True,
+    ):  # fmt: skip
+        super().__init__()
+        self.num_features, self.eps, self.momentum = num_features, eps, momentum
+        self.register_parameter("weight", Parameter(np.ones(num_features)) if affine else None)
+        self.register_parameter("bias", Parameter(np.zeros(num_features)) if affine else None)
+        tracked = track_running_stats
+        self.register_buffer(
+            "running_mean", np.zeros(num_features, np.float32) if tracked else None
+        )
+        self.register_buffer("running_var", np.ones(num_features, np.float32) if tracked else None)
+        self.register_buffer("num_batches_tracked", np.array(0) if tracked else None)
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.batch_norm(
+            input, self.running_mean, self.running_var, self.weight, self.bias,
+            self.training or self.running_mean is None, self.momentum, self.eps,
+            self.num_batches_tracked,
+        )  # fmt: skip
+
+    def extra_repr(self) -> str:
+        return f"{self.num_features}, eps={self.eps}, momentum={self.momentum}"
+
+
+class InstanceNorm2d(Module):
+    """Normalisation of each channel of each image; without weights by default, as in PyTorch."""
+
+    def __init__(self, num_features: int, eps: float = 1e-5, *, affine: bool = False):
+        super().__init__()
+        self.num_features, self.eps = num_features, eps
+        self.register_parameter("weight", Parameter(np.ones(num_features)) if affine else None)
+        self.register_parameter("bias", Parameter(np.zeros(num_features)) if affine else None)
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.instance_norm(input, None, None, self.weight, self.bias, eps=self.eps)
+
+    def extra_repr(self) -> str:
+        return f"{self.num_features}, eps={self.eps}"
