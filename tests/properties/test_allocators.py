@@ -213,4 +213,4 @@ def test_a_free_within_an_allocate_is_put_off_and_not_lost():
 
 
 def test_a_program_without_requests_is_one():
-    run_requests(BestFit, Program(()))
+    assert run_requests(BestFit, Program(())) == 0
