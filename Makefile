@@ -10,7 +10,7 @@ PEERS_BIN = .venv-peers/bin
 STAMP := $(shell $(PYTHON) -c "import hashlib; print(hashlib.sha256(open('pyproject.toml', 'rb').read()).hexdigest()[:12])")
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all bench lint docs clean
+.PHONY: help demo test test-all bench gpu lint docs clean
 .DELETE_ON_ERROR:
 
 help:
@@ -18,6 +18,7 @@ help:
 	@echo "make test      the quick tests (under 10 minutes on 2 cores, compilation included)"
 	@echo "make test-all  every test, comparison with torch included where it can be installed"
 	@echo "make bench     benchmarks, against torch where it can be installed"
+	@echo "make gpu OUT=folder  everything that only a GPU can show, in 8 minutes; installs nothing"
 	@echo "make lint      ruff and mypy"
 	@echo "make docs      the documentation as HTML"
 	@echo "make clean     removes the virtual environments and caches of this folder"
@@ -33,6 +34,11 @@ test-all: .venv-peers/$(STAMP).stamp
 
 bench: .venv-peers/$(STAMP).stamp
 	$(PEERS_BIN)/python -m benchmarks
+
+# The machine's own Python as it is: numpy, numba, llvmlite and numba-cuda are all that it needs.
+gpu:
+	@test -n "$(OUT)" || { echo "make gpu OUT=folder: the folder for gpu.json and gpu.md" >&2; exit 2; }
+	$(PYTHON) -m benchmarks.gpu "$(OUT)"
 
 lint: .venv/$(STAMP).stamp
 	$(BIN)/ruff check .

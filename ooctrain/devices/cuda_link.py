@@ -7,7 +7,7 @@ count. Read next: `../doctor.py`, which prints it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
@@ -33,14 +33,16 @@ class LinkRates:
 
 
 def measure_link(
-    driver: GpuDriver, size_bytes: int = COPY_BYTES, copies: int = COPIES
-) -> LinkRates:
+    driver: GpuDriver, size_bytes: int = COPY_BYTES, copies: int = COPIES,
+    beside: Callable[[], object] = lambda: None,
+) -> LinkRates:  # fmt: skip
     """Copies back and forth; leaves nothing behind. Cost: about 30 ms, most of it for pinning.
 
     Args:
         driver: opened, and current in this thread.
         size_bytes: of a copy.
         copies: timed together, after one that is not.
+        beside: called before each of the three measurements; it may queue other work.
     """
     with ExitStack() as held:
         host = [_pinned(driver, size_bytes, held) for _ in range(2)]
@@ -49,8 +51,8 @@ def measure_link(
             _Way(driver, out, host[place], device[place], size_bytes, copies, held)
             for place, out in enumerate((True, False))
         ]
-        alone = [_rates([way])[0] for way in ways]
-        return LinkRates(*alone, *_rates(ways))
+        alone = [_rates([way], beside)[0] for way in ways]
+        return LinkRates(*alone, *_rates(ways, beside))
 
 
 class _Way:
@@ -89,8 +91,9 @@ class _Way:
             self.driver.copy_in(self._device, self._host, self._size_bytes, self._stream)
 
 
-def _rates(ways: Sequence[_Way]) -> list[float]:
+def _rates(ways: Sequence[_Way], beside: Callable[[], object]) -> list[float]:
     """Rates of ways that copy at the same time."""
+    beside()
     for way in ways:
         way.queue()
     return [way.bytes_per_us() for way in ways]

@@ -1,0 +1,125 @@
+"""One part at work, in a process of its own: its checks, each guarded and noted at once.
+
+In: functions to be tried, by name. Out: a line of JSON when a check begins and one when it has
+ended, in a log. The one idea: on a GPU a stray access does not only fail, it takes the process's
+context with it, and a wrong barrier hangs for ever; so a part runs in its own process, which ends
+itself after such a check, and is started again behind it by `apart.py`, which reads the log. Read
+next: `apart.py`; `kernels.py` for a part.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.gpu.records import Check
+from ooctrain.devices import cuda_open
+from ooctrain.devices.probe import probe
+from ooctrain.errors import OoctrainError
+
+Numbers = Mapping[str, Any]
+CHECK_LIMIT_S, REHEARSED_LIMIT_S = 60.0, 600.0
+#: How a process ends that has lost its GPU and wants to be started again.
+LOST = 3
+
+
+class NotRunError(Exception):
+    """Something that a check needs is not here; its words say what."""
+
+
+class LostError(Exception):
+    """The GPU answers no more in this process."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """What a part gets.
+
+    Args:
+        part: its name.
+        log: the file of its checks.
+        until: when it has to be done, by `time.time`.
+        rehearsing: over the strict fake driver.
+        few: only some small cases, for a memory checker that is slow.
+        done: names of checks that an earlier process of this part has made.
+    """
+
+    part: str
+    log: Path
+    until: float
+    rehearsing: bool = False
+    few: bool = False
+    done: frozenset[str] = frozenset()
+
+    @property
+    def small(self) -> bool:
+        """Whether sizes are tiny."""
+        return self.rehearsing or self.few
+
+    def check(
+        self, name: str, function: Callable[..., Numbers | None], *arguments: Any,
+        limit_s: float = CHECK_LIMIT_S,
+    ) -> Check | None:  # fmt: skip
+        """Tries one thing and notes what came of it; None if it was noted before.
+
+        Args:
+            name: unlike all others of this part.
+            function: returns its numbers, if it has any; an exception is a failure.
+            limit_s: after which the process is ended.
+
+        Raises:
+            LostError: the check has cost this process its GPU.
+        """
+        if name in self.done:
+            return None
+        if time.time() > self.until:
+            return self._note(Check(self.part, name, "not run", note="no time left"))
+        self._write({"began": name})
+        began = time.time()
+        limit_s = REHEARSED_LIMIT_S if self.rehearsing else limit_s
+        faulthandler.dump_traceback_later(limit_s, exit=True)
+        try:
+            found = Check(self.part, name, "ok", function(*arguments) or {})
+        except NotRunError as reason:
+            found = Check(self.part, name, "not run", note=str(reason))
+        except Exception as error:  # whatever it raised is what the check has found
+            found = Check(self.part, name, "failed", note=_words(error))
+        finally:
+            faulthandler.cancel_dump_traceback_later()
+        seconds = round(time.time() - began, 3)
+        self._note(Check(found.part, name, found.status, found.numbers, found.note, seconds))
+        if found.status == "failed" and not _gpu_answers():
+            raise LostError(name)
+        return found
+
+    def _note(self, check: Check) -> Check:
+        self._write(asdict(check))
+        return check
+
+    def _write(self, line: Mapping[str, Any]) -> None:
+        with self.log.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line, default=str) + "\n")
+
+
+def _words(error: Exception) -> str:
+    return str(error) if isinstance(error, OoctrainError) else f"{type(error).__name__}: {error}"
+
+
+def _gpu_answers() -> bool:
+    """Whether memory can still be mapped, written and read in this process."""
+    try:
+        driver = cuda_open.open_cuda_driver()
+        try:
+            if driver.maps:
+                probe(driver)
+            driver.memory_info()
+        finally:
+            driver.close()
+    except Exception:
+        return False
+    return True

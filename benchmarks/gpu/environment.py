@@ -1,0 +1,80 @@
+"""What the numbers of a run must be read beside: the machine, the driver, versions, health.
+
+In: nothing. Out: facts for the head of the report, and `doctor`'s findings on the GPU as checks.
+Read next: `ooctrain/doctor.py`.
+"""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from benchmarks.common import processor_name, threads_here
+from benchmarks.gpu.bench import Bench
+from benchmarks.gpu.rehearsal import Kernels
+from ooctrain import doctor
+from ooctrain.devices import cuda_open
+from ooctrain.devices.host_vm import available_memory_bytes
+from ooctrain.units import format_bytes
+
+REHEARSED_BY: Kernels = "cpu kernels"
+DISTRIBUTIONS = (
+    "numpy", "numba", "llvmlite", "numba-cuda", *cuda_open.TOOLKIT_WHEELS.values(), "torch",
+    "hypothesis",
+)  # fmt: skip
+FINDINGS = ("compiler", "kernel cache", "CUDA driver", "CUDA compiler", "CUDA mapping")
+
+
+def run(bench: Bench) -> None:
+    """The GPU's data sheet, and whether everything that training needs works."""
+    bench.check("GPU", _describe)
+    for name in FINDINGS:
+        bench.check(name, _examine, name)
+
+
+def facts() -> dict[str, Any]:
+    """For the head of the report; needs no GPU."""
+    available = available_memory_bytes()
+    return {
+        "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "commit": _said_by("git", "rev-parse", "HEAD"),
+        "uncommitted files": len(_said_by("git", "status", "--short").splitlines()),
+        "GPU": _said_by("nvidia-smi", "--query-gpu=name,driver_version,memory.total,clocks.max.sm",
+                        "--format=csv,noheader"),
+        "processor": f"{processor_name()}, {threads_here()} cores",
+        "free memory": format_bytes(available) if available else "unknown",
+        "Python": f"{platform.python_version()} on {platform.system()} {platform.release()}",
+        "packages": ", ".join(
+            f"{name} {cuda_open.installed_version(name) or 'missing'}" for name in DISTRIBUTIONS
+        ),
+    }  # fmt: skip
+
+
+def _describe() -> dict[str, Any]:
+    gpu = cuda_open.look_at_gpu()
+    return {
+        "name": gpu.name, "driver_serves_cuda": gpu.version,
+        "capability": ".".join(map(str, gpu.capability)), "free_bytes": gpu.free_bytes,
+        "total_bytes": gpu.total_bytes, "granularity_bytes": gpu.granularity_bytes,
+    }  # fmt: skip
+
+
+def _examine(name: str) -> dict[str, str]:
+    finding = doctor.CHECKS[name]()
+    assert finding.level == "ok", f"{finding.text}; {finding.fix}"
+    return {"says": finding.text}
+
+
+def _said_by(*command: str) -> str:
+    """The output of a command; empty where it is not there or fails."""
+    try:
+        done = subprocess.run(
+            command, cwd=Path(__file__).parent, capture_output=True, text=True, timeout=20,
+            check=False,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""

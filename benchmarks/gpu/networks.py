@@ -1,0 +1,161 @@
+"""Whole networks on the GPU: near float64, and out-of-core as in-core, to the bit.
+
+In: networks of the zoo with random batches. Out: a check of accuracy for each, a check of bits for
+each planner and each allocator. The one idea: the error of all gradients together against the NumPy
+definitions in float64 may be at most twice the cpu device's own; and what swaps or recomputes may
+not differ from what stays in memory in a single bit. Source: DESIGN section 8. Read next:
+`ooctrain/testing/same_bits.py`, `memory.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+import ooctrain as oc
+from benchmarks.common import threads_here
+from benchmarks.gpu.bench import Bench, NotRunError
+from benchmarks.gpu.rehearsal import Kernels
+from ooctrain import nn
+from ooctrain.alloc.registry import allocators
+from ooctrain.errors import DoesNotFit, Infeasible, ShapeError
+from ooctrain.incore import initial_values, run_trace
+from ooctrain.prepare import Settings, prepare
+from ooctrain.sched.registry import planners
+from ooctrain.testing.same_bits import Values, check_same_bits, out_of_core
+
+REHEARSED_BY: Kernels = "cpu kernels"
+SCALARS = {"lr": 0.05, "seed": 3, "step": 0}
+#: Tried one after the other, until one is feasible.
+BUDGETS = ("30%", "50%", "75%")
+CLASSES = 10
+#: The accuracy wanted, against the cpu device's.
+MOST_TIMES_CPU = 2.0
+#: Errors below this are rounding of the result itself.
+LEAST_ERROR = 1e-7
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """A network of the zoo and its images.
+
+    Args:
+        name: in the zoo, or "block": a convolution with batch norm around a shortcut.
+        shape: of a batch.
+    """
+
+    name: str
+    shape: tuple[int, int, int, int]
+
+    def build(self) -> nn.Module:
+        """With the same first weights each time."""
+        oc.manual_seed(0)
+        if self.name == "plain":
+            return nn.Sequential(
+                nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2),
+                nn.Conv2d(8, 8, 3, padding=1), nn.ReLU(), nn.Dropout(0.2), nn.Flatten(),
+                nn.Linear(8 * self.shape[2] * self.shape[3] // 4, CLASSES),
+            )  # fmt: skip
+        return oc.models.build(self.name, CLASSES)
+
+    def batch(self, seed: int) -> tuple[np.ndarray, np.ndarray]:
+        """Random images and labels."""
+        rng = np.random.default_rng(seed)
+        images = rng.standard_normal(self.shape, np.float32)
+        return images, rng.integers(0, CLASSES, self.shape[0])
+
+
+PLAIN = Network("plain", (4, 3, 8, 8))
+TRUE_TO_FLOAT64 = (
+    Network("lenet", (16, 3, 32, 32)), Network("vgg11", (4, 3, 32, 32)),
+    Network("resnet18", (4, 3, 32, 32)),
+)  # fmt: skip
+SWAPPED = Network("resnet18", (64, 3, 32, 32))
+REHEARSED_PLANNERS, REHEARSED_ALLOCATORS = ("naive", "window"), ("best-fit", "va-paper")
+
+
+def run(bench: Bench) -> None:
+    """Accuracy first; then every planner, every allocator."""
+    small = bench.small
+    for network in (PLAIN,) if small else TRUE_TO_FLOAT64:
+        bench.check(f"{network.name}: error against float64", _accuracy, network)
+    swapped = PLAIN if small else SWAPPED
+    found: dict[str, Any] = {}
+    bench.check(f"{swapped.name} in-core", _in_core, swapped, found)
+    for planner in REHEARSED_PLANNERS if small else planners():
+        bench.check(f"planner {planner}", _same_bits, swapped, planner, "va", found)
+    for allocator in REHEARSED_ALLOCATORS if small else allocators():
+        bench.check(f"allocator {allocator}", _same_bits, swapped, "window", allocator, found)
+
+
+def _settings(budget: str | None, planner: str, allocator: str) -> Settings:
+    return Settings(budget, planner, allocator, "cuda", time_limit_s=1.0, machine="h200-pcie")
+
+
+def _accuracy(network: Network) -> dict[str, float]:
+    """Error of the gradients of one step, here and on the cpu device, relative to their size."""
+    threads = threads_here()
+    options: dict[str, Any] = {"optimizer": None}
+    cpu = oc.trace(network.build(), network.shape, device="cpu", threads=threads, **options)
+    gpu = oc.trace(network.build(), network.shape, device="cuda", **options)
+    start = initial_values(cpu, network.build())
+    images, labels = network.batch(1)
+    values = {**start, "input": images, "target": labels}
+    exact = run_trace(cpu, values, SCALARS, "reference")
+    ours = run_trace(cpu, values, SCALARS, threads=threads)
+    how = _settings(None, "keep-all", "best-fit")
+    (theirs,) = out_of_core(prepare(gpu, how), how, start, [(images, labels)], SCALARS)
+    numbers = {
+        "gpu_error": _error(theirs, exact), "cpu_error": _error(ours, exact),
+        "gpu_loss": float(theirs["loss"]), "float64_loss": float(exact["loss"]),
+    }  # fmt: skip
+    limit = MOST_TIMES_CPU * max(numbers["cpu_error"], LEAST_ERROR)
+    assert numbers["gpu_error"] <= limit, f"more than twice the cpu device's error: {numbers}"
+    return numbers
+
+
+def _error(found: Values, exact: Values) -> float:
+    """|all gradients - exact ones| / |exact ones|."""
+    names = [name for name in exact if name.startswith("grad:")]
+    wrong = sum(float(((found[n] - exact[n]) ** 2).sum()) for n in names)
+    size = sum(float((exact[n] ** 2).sum()) for n in names)
+    return (wrong / size) ** 0.5
+
+
+def _in_core(network: Network, found: dict[str, Any]) -> dict[str, float]:
+    """Two steps with everything in memory; kept in `found` for the others."""
+    how = _settings(None, "keep-all", "best-fit")
+    found["trace"] = oc.trace(network.build(), network.shape, device="cuda")
+    found["start"] = initial_values(found["trace"], network.build())
+    found["batches"] = [network.batch(seed) for seed in range(2)]
+    prepared = prepare(found["trace"], how)
+    found["steps"] = _train(prepared, how, found)
+    assert np.isfinite(found["steps"][-1]["loss"]), "the loss is not finite"
+    return {"peak_mb": prepared.in_core_peak_bytes / 1e6, "loss": found["steps"][-1]["loss"]}
+
+
+def _same_bits(
+    network: Network, planner: str, allocator: str, found: dict[str, Any]
+) -> dict[str, Any]:
+    """The same two steps within the first budget that the planner can do with."""
+    if "steps" not in found:
+        _in_core(network, found)
+    reasons = []
+    for budget in BUDGETS:
+        how = _settings(budget, planner, allocator)
+        try:
+            prepared = prepare(found["trace"], how)
+        except (Infeasible, DoesNotFit, ShapeError) as error:
+            reasons.append(f"{budget}: {error.what}")
+            continue
+        check_same_bits(_train(prepared, how, found), found["steps"])
+        share = prepared.plan.peak_bytes / prepared.in_core_peak_bytes
+        return {"budget": budget, "share_of_in_core_peak": share}
+    raise NotRunError("; ".join(reasons))
+
+
+def _train(prepared: Any, how: Settings, found: Mapping[str, Any]) -> list[dict[str, np.ndarray]]:
+    return out_of_core(prepared, how, found["start"], found["batches"], SCALARS)
