@@ -33,8 +33,9 @@ if TYPE_CHECKING:
     from ooctrain.sched.search.choice import Choice
 
 
-#: Steps up to this length get all evaluations; longer ones fewer, as each takes more time.
-CALLS = 600
+#: Steps up to this length get all evaluations; longer ones fewer, as each takes more time: a little
+#: more than in proportion, since a prefetch looks over more runs.
+CALLS, GROWTH = 600, 1.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +99,8 @@ class Combined:
 
         search = Search(trace, budget_bytes, machine, granule)
         first = search.best_first(_first_choices(trace, machine))
-        half = self.evaluations * CALLS // max(CALLS, len(trace.calls)) // 2
+        longer = max(1.0, len(trace.calls) / CALLS)
+        half = int(self.evaluations / longer**GROWTH / 2)
         found = [
             search.improve(choice, half // len(first), seed=seed + place, deadline=deadline)
             for place, choice in enumerate(first)
