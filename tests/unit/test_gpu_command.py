@@ -250,4 +250,7 @@ def test_the_whole_of_it_is_rehearsed_without_a_gpu(tmp_path):
     found = json.loads((tmp_path / "rehearsal.json").read_text(encoding="utf-8"))
     assert {check["part"] for check in found["checks"]} == set(command.PARTS)
     not_run = {check["name"] for check in found["checks"] if check["status"] == "not run"}
-    assert not_run <= {"memcheck", "va: laws, by Hypothesis"}
+    assert not_run <= {
+        "memcheck", "va: laws, by Hypothesis", "planner keep-all", "planner vdnn-conv",
+        "allocator bump",
+    }  # fmt: skip
