@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from ooctrain.alloc.base import Allocator, Changes, make_changes
+from ooctrain.alloc.base import Allocator
 from ooctrain.alloc.registry import AllocatorChoice
 from ooctrain.devices.base import Device
 from ooctrain.devices.streams import COMPUTE, OUT
@@ -83,7 +83,7 @@ class Session:
             RunStep: self._run, EndStep: self._end, FreeStep: self._free,
             InStep: self._copy_in, OutStep: self._copy_out,
         }  # fmt: skip
-        self._claim_start()
+        self.placement.claim_start()
         for variable in trace.initial:
             if trace.variables[variable].persistent:
                 self._put(variable, self._bytes_given(values, variable))
@@ -147,7 +147,7 @@ class Session:
     def _walk(self, data: Mapping[int, np.ndarray], scalars: Scalars) -> StepResult:
         program, streams, debug = self.program, self._streams, self.device.debug
         self._outputs, self._scalars = {}, dict(scalars)
-        self._claim_start()
+        self.placement.claim_start()
         for variable, value in data.items():
             self._put(variable, value)
         self._host_peak = start_bytes(program.schedule)[1]
@@ -177,10 +177,10 @@ class Session:
         outs = [self._view(v, place.run_address(v)) for v in call.outs]
         after = [(v, place.run_address(v)) for v in step.after]
         workspace = self.device.view(place.run_address(WORKSPACE), (call.workspace_bytes,), "uint8")
-        changes, fresh = self.allocator.take_changes(), self._fresh(step)
+        fresh = self._fresh(step)
 
         def work() -> None:
-            self._prepare(step.waits, changes, fresh)
+            self._poison_fresh(fresh)
             self._capture(before)
             self.device.launch(call.op, ins, outs, workspace, self._scalars)
             self._capture(after)
@@ -208,10 +208,9 @@ class Session:
         self._count_host(step)
         self.placement.claim(step.var, step.lo, step.hi)
         address, size = self.placement.address(step.var, step.index) + step.lo, step.hi - step.lo
-        changes = self.allocator.take_changes()
 
         def work() -> None:
-            self._prepare(step.waits, changes, [(address, size)])
+            self._poison_fresh([(address, size)])
             self.device.copy_in(address, step.host_offset, size)
             if self._poison is not None and step.host_last_bytes == size:
                 self.device.fill_host(step.host_offset, size, self._poison)
@@ -220,15 +219,8 @@ class Session:
 
     # What work does on its stream.
 
-    def _prepare(
-        self, waits: Waits, changes: Changes | None, fresh: Sequence[tuple[int, int]]
-    ) -> None:
-        """Makes what was claimed usable: changes mappings, poisons."""
-        if changes is not None:
-            # Mappings are changed by the host: on a GPU, whose streams have only been told to wait,
-            # it waits as well.
-            self._streams.event(waits).wait()
-            changes()
+    def _poison_fresh(self, fresh: Sequence[tuple[int, int]]) -> None:
+        """Fills what was claimed, if poison is wanted."""
         if self._poison is not None:
             for address, size in fresh:
                 self.device.fill(address, size, self._poison)
@@ -239,10 +231,6 @@ class Session:
             self._outputs[variable] = self.device.capture(address, size)
 
     # Small parts of issuing.
-
-    def _claim_start(self) -> None:
-        self.placement.claim_start()
-        make_changes(self.allocator)
 
     def _view(self, variable: int, address: int) -> Any:
         """The array of a variable at an address. Kept, since addresses come again."""

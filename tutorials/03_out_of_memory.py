@@ -15,7 +15,6 @@ import numpy as np
 from lesson import Lesson
 
 import ooctrain as oc
-from ooctrain.alloc.base import make_changes
 from ooctrain.alloc.paper import PaperMemory
 from ooctrain.alloc.registry import choose_allocator
 from ooctrain.errors import OutOfDeviceMemory
@@ -130,7 +129,6 @@ pages = [virtual.allocate(MIB, f"block {i}") for i in range(4)]
 virtual.free(pages[0])
 virtual.free(pages[2])
 large = virtual.allocate(2 * MIB, "the large one")
-make_changes(virtual)
 print(f"    va: granted {format_bytes(large.granted_bytes)} from the same two holes")
 
 # %% [markdown]

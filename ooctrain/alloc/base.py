@@ -2,10 +2,10 @@
 
 In: sizes, in list order. Out: `Block`s with addresses. The one idea: on a list every claim waits
 for all releases listed before it, so an allocator needs to know nothing of streams or time:
-whichever free address it picks is safe. Only one thing waits: a *mapping* (virtual addressing) may
-be broken no sooner than its last user is done; so allocators never call the driver themselves, they
-collect the changes, and whoever claims makes them on its own stream, behind its waits
-(`take_changes`). Blocks are known by increasing ids, never by address: addresses come again.
+whichever free address it picks is safe, and what it has granted can be used as soon as these waits
+are over. Only one thing waits: a *mapping* (virtual addressing) may be broken no sooner than its
+last user is done; so a free tells the events of the last uses (`after`), and who breaks the mapping
+waits for them. Blocks are known by increasing ids, never by address: addresses come again.
 Sources: paper 000, section 4; the statistics of PyTorch's and RMM's allocators. Read next:
 `best_fit.py`, then `virtual.py`.
 """
@@ -15,7 +15,7 @@ from __future__ import annotations
 import itertools
 import operator
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -24,7 +24,6 @@ from ooctrain.alloc.stats import Stats
 from ooctrain.errors import ConfigError, InvalidFree, OutOfDeviceMemory
 from ooctrain.units import MAX_BYTES, Granule, format_bytes
 
-Changes = Callable[[], None]
 _TOP_HOLDERS = 5
 
 
@@ -80,10 +79,6 @@ class Allocator(Protocol):
         Raises:
             InvalidFree: freed already, of another allocator, or the allocator is closed.
         """
-
-    def take_changes(self) -> Changes | None:
-        """The changes of mappings since the last call, to be made before the new blocks are
-        used."""
 
     def stats(self) -> Stats:
         """The books as they stand."""
@@ -271,13 +266,6 @@ def size_of(nbytes: object) -> int:
     except TypeError:
         return 0
     return size if not isinstance(nbytes, bool) and 0 < size < MAX_BYTES else 0
-
-
-def make_changes(allocator: Allocator) -> None:
-    """Makes the changes of mappings that the latest claims need, here and now."""
-    changes = allocator.take_changes()
-    if changes is not None:
-        changes()
 
 
 def describe(blocks: Iterable[Block]) -> list[Mapping[str, Any]]:

@@ -26,7 +26,7 @@ from bisect import bisect_left, insort
 from collections.abc import Sequence
 from typing import Any
 
-from ooctrain.alloc.base import Block, Books, Changes, Reached, Stats, describe
+from ooctrain.alloc.base import Block, Books, Reached, Stats, describe
 from ooctrain.devices.base import Memory
 from ooctrain.units import Granule
 
@@ -99,10 +99,6 @@ class BestFit:
         else:
             self._add_hole(lo, hi - lo)
         self._books.move(-block.requested_bytes, -block.granted_bytes, -shrink)
-
-    def take_changes(self) -> Changes | None:
-        """Nothing is ever mapped anew."""
-        return None
 
     def stats(self) -> Stats:
         """The books; reserved is all below the wilderness."""

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
-from ooctrain.alloc.base import Block, Books, Changes, Reached, Stats, describe
+from ooctrain.alloc.base import Block, Books, Reached, Stats, describe
 from ooctrain.alloc.best_fit import ROUND_BYTES
 from ooctrain.devices.base import Memory
 from ooctrain.units import Granule
@@ -89,10 +89,6 @@ class Buddy:
         self._shrink()
         change = self._reserved() - reserved
         self._books.move(-block.requested_bytes, -block.granted_bytes, change)
-
-    def take_changes(self) -> Changes | None:
-        """Nothing is ever mapped anew."""
-        return None
 
     def stats(self) -> Stats:
         """The books; reserved is all below the highest place."""

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
-from ooctrain.alloc.base import Block, Books, Changes, Reached, Stats, describe
+from ooctrain.alloc.base import Block, Books, Reached, Stats, describe
 from ooctrain.alloc.best_fit import ROUND_BYTES
 from ooctrain.devices.base import Memory
 from ooctrain.units import Granule
@@ -71,10 +71,6 @@ class Bump:
         while self._ends and self._ends[-1] not in self._live:
             self._ends.pop()
         self._books.move(-block.requested_bytes, -block.granted_bytes, self._top() - top)
-
-    def take_changes(self) -> Changes | None:
-        """Nothing is ever mapped anew."""
-        return None
 
     def stats(self) -> Stats:
         """The books; reserved is all below the pointer."""

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
-from ooctrain.alloc.base import Block, Books, Changes, Reached, Stats, describe
+from ooctrain.alloc.base import Block, Books, Reached, Stats, describe
 from ooctrain.alloc.best_fit import ROUND_BYTES
 from ooctrain.alloc.static import Forecast, Lifetime, Order, Packing, lowest_gap, pack
 from ooctrain.devices.base import Memory
@@ -111,10 +111,6 @@ class FirstFit:
         del self._taken[bisect_left(self._taken, (offset, 0))]
         shrink = 0 if self._packing else top - self._top()
         self._books.move(-block.requested_bytes, -block.granted_bytes, -shrink)
-
-    def take_changes(self) -> Changes | None:
-        """Nothing is ever mapped anew."""
-        return None
 
     def stats(self) -> Stats:
         """The books; reserved is the extent of the packing, or all below the highest block.

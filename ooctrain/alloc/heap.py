@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from ooctrain.alloc.base import Allocator, Block, make_changes
+from ooctrain.alloc.base import Allocator, Block
 from ooctrain.devices.driver import VmmDriver
 from ooctrain.errors import InvalidFree, OutOfDeviceMemory
 
@@ -63,7 +63,6 @@ class Heap:
                 if not self._recycle(wait=True):
                     raise
                 block = self._allocator.allocate(nbytes, tag)
-            make_changes(self._allocator)
             self._live[block.address] = block
             return block.address
 

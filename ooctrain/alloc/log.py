@@ -15,8 +15,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from ooctrain.alloc.base import Allocator, Block, Changes, RangedAllocator, Reached, Stats
+from ooctrain.alloc.base import Allocator, Block, Reached
 from ooctrain.alloc.static import Forecast, Lifetime
+from ooctrain.alloc.wrapper import Wrapper
 from ooctrain.errors import ConfigError, OutOfDeviceMemory
 from ooctrain.units import MAX_BYTES, Granule
 
@@ -98,7 +99,7 @@ class AllocationLog:
         )  # fmt: skip
 
 
-class Recorder:
+class Recorder(Wrapper):
     """An allocator that writes down what is asked of another.
 
     Args:
@@ -109,9 +110,7 @@ class Recorder:
     """
 
     def __init__(self, inner: Allocator):
-        self.inner = inner
-        self.name, self.budget_bytes = inner.name, inner.budget_bytes
-        self.granule: Granule = inner.granule
+        super().__init__(inner)
         self.requests: list[Request] = []
         self._keys: dict[int, int] = {}
         self._made = self._steps = 0
@@ -139,18 +138,18 @@ class Recorder:
 
     def reserve(self, nbytes: int, tag: str = "") -> Block:
         """Passed on and written down."""
-        block = self._ranged().reserve(nbytes, tag)
+        block = super().reserve(nbytes, tag)
         self.requests.append(Request("reserve", self._enter(block), nbytes, tag=tag))
         return block
 
     def map_range(self, block: Block, lo: int, hi: int) -> None:
         """Passed on, and written down if granted."""
-        self._ranged().map_range(block, lo, hi)
+        super().map_range(block, lo, hi)
         self.requests.append(Request("map", self._keys[block.id], lo=lo, hi=hi))
 
     def unmap_range(self, block: Block, lo: int, hi: int, after: Sequence[Reached] = ()) -> None:
         """Passed on and written down."""
-        self._ranged().unmap_range(block, lo, hi, after)
+        super().unmap_range(block, lo, hi, after)
         self.requests.append(Request("unmap", self._keys[block.id], lo=lo, hi=hi))
 
     def free(self, block: Block, after: Sequence[Reached] = ()) -> None:
@@ -158,36 +157,11 @@ class Recorder:
         self.inner.free(block, after)
         self.requests.append(Request("free", self._keys.pop(block.id)))
 
-    def take_changes(self) -> Changes | None:
-        """The inner allocator's."""
-        return self.inner.take_changes()
-
-    def stats(self) -> Stats:
-        """The inner allocator's."""
-        return self.inner.stats()
-
-    def check(self) -> None:
-        """The inner allocator's."""
-        self.inner.check()
-
-    def snapshot(self) -> dict[str, Any]:
-        """The inner allocator's."""
-        return self.inner.snapshot()
-
-    def close(self) -> list[Block]:
-        """The inner allocator's."""
-        return self.inner.close()
-
     def _enter(self, block: Block) -> int:
         """Numbers a new block."""
         self._keys[block.id] = key = self._made
         self._made += 1
         return key
-
-    def _ranged(self) -> RangedAllocator:
-        if not isinstance(self.inner, RangedAllocator):
-            raise ConfigError(f"allocator {self.name} has no ranges", code="OOC-108")
-        return self.inner
 
 
 def hold_whole(requests: Iterable[Request]) -> list[Request]:

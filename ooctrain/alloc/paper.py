@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ooctrain.alloc.base import Block, Books, Changes, Reached, Stats, describe
+from ooctrain.alloc.base import Block, Books, Reached, Stats, describe
 from ooctrain.units import MAX_BYTES, Granule
 
 _FIRST_ADDRESS = 1 << 20
@@ -96,10 +96,6 @@ class PaperAllocator:
         """Counts a range as given back."""
         self._books.expect_live(block)
         self._hold(block, -self.granule.granted(hi - lo))
-
-    def take_changes(self) -> Changes | None:
-        """None: nothing is mapped."""
-        return None
 
     def stats(self) -> Stats:
         """The sums of what is held."""

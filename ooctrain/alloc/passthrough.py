@@ -13,12 +13,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ooctrain.alloc.base import Block, Books, Changes, Reached, Stats, describe
+from ooctrain.alloc.base import Block, Books, Reached, Stats, describe
+from ooctrain.alloc.chunk_size import checked_chunk_bytes, mappable_chunk_bytes
 from ooctrain.alloc.chunks import Room
 from ooctrain.alloc.homes import Home, Homes
 from ooctrain.devices.base import VirtualMemory
 from ooctrain.devices.host_vm import PAGE_BYTES, max_mapped_chunks
-from ooctrain.errors import ConfigError
 from ooctrain.units import Granule
 
 ALIGN_BYTES = 64  # what kernels may count on; so an overrun by less than this may go unseen
@@ -41,19 +41,11 @@ class Passthrough:
     @staticmethod
     def defaults(budget_bytes: int) -> Mapping[str, int]:
         """A page, doubled until all chunks of the budget can be mapped apart from each other."""
-        chunk = PAGE_BYTES
-        while budget_bytes // chunk > max_mapped_chunks():
-            chunk *= 2
-        return {"chunk": chunk}
+        return {"chunk": mappable_chunk_bytes(PAGE_BYTES, budget_bytes, max_mapped_chunks())}
 
     def __init__(self, memory: VirtualMemory, chunk: int | None = None):
         size = memory.granularity_bytes if chunk is None else chunk
-        page = memory.granularity_bytes
-        if isinstance(size, bool) or not isinstance(size, int) or size <= 0 or size % page:
-            raise ConfigError(
-                f"chunk {size!r} is not a positive multiple of the page", code="OOC-107",
-                numbers=f"page {page} bytes", fix="for example passthrough:chunk=64KiB",
-            )  # fmt: skip
+        size = checked_chunk_bytes(memory, size, "passthrough:chunk=64KiB")
         self.granule = Granule(size, ranges=False)
         self._chunk = size
         chunks = memory.size_bytes // size
@@ -98,10 +90,6 @@ class Passthrough:
         self._homes.drop(home)
         self._room.give(home.runs)
         self._books.move(-block.requested_bytes, -block.granted_bytes, -block.granted_bytes)
-
-    def take_changes(self) -> Changes | None:
-        """Nothing: what a claim needs is mapped when it returns."""
-        return None
 
     def stats(self) -> Stats:
         """The books; every free chunk serves every request."""

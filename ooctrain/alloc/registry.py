@@ -132,6 +132,6 @@ def _defaults(
 
 
 _METHODS = (
-    "name", "granule", "budget_bytes", "allocate", "free", "take_changes", "stats", "check",
-    "snapshot", "close",
+    "name", "granule", "budget_bytes", "allocate", "free", "stats", "check", "snapshot",
+    "close",
 )  # fmt: skip

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from ooctrain.alloc.base import Allocator, Block, RangedAllocator, Stats, make_changes
+from ooctrain.alloc.base import Allocator, Block, RangedAllocator, Stats
 from ooctrain.alloc.log import AllocationLog, Request, foresee, hold_whole
 from ooctrain.alloc.paper import PaperMemory
 from ooctrain.alloc.registry import choose_allocator
@@ -148,7 +148,6 @@ def serve(
             ranged.map_range(blocks[request.key], request.lo, request.hi)
         else:
             ranged.unmap_range(blocks[request.key], request.lo, request.hi)
-        make_changes(allocator)
     return allocator.stats()
 
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from ooctrain.alloc.base import Allocator, Block, Changes, Reached, Stats
+from ooctrain.alloc.base import Allocator, Block, Reached, Stats
 from ooctrain.alloc.wrapper import Wrapper
 
 
@@ -61,11 +61,6 @@ class ThreadSafe(Wrapper):
         """Behind the lock."""
         with self._entered():
             super().unmap_range(block, lo, hi, after)
-
-    def take_changes(self) -> Changes | None:
-        """Behind the lock; the changes themselves are made outside of it."""
-        with self._entered():
-            return self.inner.take_changes()
 
     def stats(self) -> Stats:
         """Behind the lock."""

@@ -16,7 +16,8 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ooctrain.alloc.base import Block, Books, Changes, Reached, Stats, describe
+from ooctrain.alloc.base import Block, Books, Reached, Stats, describe
+from ooctrain.alloc.chunk_size import checked_chunk_bytes
 from ooctrain.alloc.homes import Home, Homes
 from ooctrain.devices.base import VirtualMemory
 from ooctrain.errors import ConfigError
@@ -49,12 +50,7 @@ class PaperVirtualAddressing:
 
     def __init__(self, memory: VirtualMemory, chunk: int | None = None):
         size = paper_chunk_bytes(memory.size_bytes) if chunk is None else chunk
-        page = memory.granularity_bytes
-        if isinstance(size, bool) or not isinstance(size, int) or size <= 0 or size % page:
-            raise ConfigError(
-                f"chunk {size!r} is not a positive multiple of the page", code="OOC-107",
-                numbers=f"page {page} bytes", fix="for example va-paper:chunk=2MiB",
-            )  # fmt: skip
+        size = checked_chunk_bytes(memory, size, "va-paper:chunk=2MiB")
         self.granule = Granule(size, ranges=False)
         self._chunk, self._memory = size, memory
         self._chunks = memory.size_bytes // size
@@ -118,10 +114,6 @@ class PaperVirtualAddressing:
             self._waiting.append(home)
         else:
             self._release(home)
-
-    def take_changes(self) -> Changes | None:
-        """Nothing: what a claim needs is mapped when it returns."""
-        return None
 
     def stats(self) -> Stats:
         """The books; pending is what waits."""

@@ -19,7 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from ooctrain.alloc.base import Block, Books, Changes, Reached, Stats, describe
+from ooctrain.alloc.base import Block, Books, Reached, Stats, describe
+from ooctrain.alloc.chunk_size import checked_chunk_bytes, mappable_chunk_bytes
 from ooctrain.alloc.chunks import Room, Run, chunks_of, runs_of
 from ooctrain.alloc.homes import Home, Homes
 from ooctrain.devices.base import VirtualMemory
@@ -73,12 +74,7 @@ class VirtualAddressing:
 
     def __init__(self, memory: VirtualMemory, chunk: int | None = None):
         size = default_chunk_bytes(memory.size_bytes) if chunk is None else chunk
-        page = memory.granularity_bytes
-        if isinstance(size, bool) or not isinstance(size, int) or size <= 0 or size % page:
-            raise ConfigError(
-                f"chunk {size!r} is not a positive multiple of the page", code="OOC-107",
-                numbers=f"page {page} bytes", fix="for example va:chunk=1MiB",
-            )  # fmt: skip
+        size = checked_chunk_bytes(memory, size, "va:chunk=1MiB")
         self.granule = Granule(size, ranges=True)
         self._chunk, self._memory = size, memory
         self._chunks = memory.size_bytes // size
@@ -201,10 +197,6 @@ class VirtualAddressing:
         seat.home.uses[int(slots[0]), int(slots[-1]) + 1] = tuple(after)
         self._move(block, lo - min(hi, block.requested_bytes), -slots.size)
 
-    def take_changes(self) -> Changes | None:
-        """Nothing: what a claim needs is mapped when it returns."""
-        return None
-
     def stats(self) -> Stats:
         """The books; reserved is what is granted, since every free chunk serves every request."""
         self._books.counts["mapped_bytes"] = self._homes.mapped_chunks * self._chunk
@@ -325,7 +317,5 @@ def default_chunk_bytes(budget_bytes: int, max_mappings: int | None = None) -> i
     Args:
         max_mappings: how many that may be; None: on this machine.
     """
-    chunk, most = DEFAULT_CHUNK_BYTES, max_mappings or max_mapped_chunks()
-    while budget_bytes // chunk > most:
-        chunk *= 2
-    return chunk
+    most = max_mappings or max_mapped_chunks()
+    return mappable_chunk_bytes(DEFAULT_CHUNK_BYTES, budget_bytes, most)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ooctrain.alloc.base import Allocator, Block, Changes, RangedAllocator, Reached, Stats
+from ooctrain.alloc.base import Allocator, Block, RangedAllocator, Reached, Stats
 from ooctrain.errors import ConfigError
 from ooctrain.units import Granule
 
@@ -46,10 +46,6 @@ class Wrapper:
     def unmap_range(self, block: Block, lo: int, hi: int, after: Sequence[Reached] = ()) -> None:
         """Gives a range back. Raises ConfigError: the inner allocator has none."""
         self._ranged().unmap_range(block, lo, hi, after)
-
-    def take_changes(self) -> Changes | None:
-        """The inner allocator's."""
-        return self.inner.take_changes()
 
     def stats(self) -> Stats:
         """The inner allocator's."""

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Protocol
 
-from ooctrain.alloc.base import Allocator, Block, Changes, Reached, Stats, make_changes, size_of
+from ooctrain.alloc.base import Allocator, Block, Reached, Stats, size_of
 from ooctrain.alloc.log import Recorder as Logged
 from ooctrain.alloc.thread_safe import ThreadSafe
 from ooctrain.alloc.wrapper import Wrapper
@@ -129,19 +129,6 @@ class Counted(Wrapper):
         with self._counting("unmap_range"):
             super().unmap_range(block, lo, hi, after)
 
-    def take_changes(self) -> Changes | None:
-        """The changes, which count when they are made."""
-        with self._counting("take_changes"):
-            changes = self.inner.take_changes()
-        if changes is None:
-            return None
-
-        def counted() -> None:
-            with self._counting("changes"):
-                changes()
-
-        return counted
-
     @contextmanager
     def _counting(self, method: str) -> Iterator[None]:
         begin_ns = time.perf_counter_ns()
@@ -178,17 +165,15 @@ class Poisoned(Wrapper):
         self._whole: dict[int, Block] = {}
 
     def allocate(self, nbytes: int, tag: str = "") -> Block:
-        """Filled with `FRESH`, its mapping made."""
+        """Filled with `FRESH`."""
         block = self.inner.allocate(nbytes, tag)
-        make_changes(self.inner)
         self._memory.fill(block.address, block.requested_bytes, FRESH)
         self._whole[block.id] = block
         return block
 
     def map_range(self, block: Block, lo: int, hi: int) -> None:
-        """Filled with `FRESH`, its mapping made."""
+        """Filled with `FRESH`."""
         super().map_range(block, lo, hi)
-        make_changes(self.inner)
         self._memory.fill(block.address + lo, hi - lo, FRESH)
 
     def free(self, block: Block, after: Sequence[Reached] = ()) -> None:

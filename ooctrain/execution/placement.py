@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ooctrain.alloc.base import Allocator, Block, RangedAllocator, Reached, make_changes
+from ooctrain.alloc.base import Allocator, Block, RangedAllocator, Reached
 from ooctrain.alloc.checked import Checked
 from ooctrain.alloc.log import Recorder, foresee
 from ooctrain.alloc.paper import PaperAllocator, PaperMemory
@@ -269,5 +269,4 @@ def play_step(placement: Placement) -> None:
             placement.claim(step.var, step.lo, step.hi)
         elif isinstance(step, FreeStep):
             placement.release(step)
-        make_changes(placement.allocator)
     placement.carry()

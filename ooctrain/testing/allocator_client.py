@@ -11,20 +11,26 @@ numbered as in `allocator_laws.py`, where each is stated. Read next: `check_allo
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any
 
 from ooctrain.alloc.base import Allocator, Block
-from ooctrain.errors import ConfigError, DriverError, InvalidFree, OoctrainError, OutOfDeviceMemory
-from ooctrain.testing.allocator_grounds import STREAMS, Ground, Reached
-from ooctrain.testing.allocator_held import Held, difference, reaching
+from ooctrain.errors import ConfigError, DriverError, OutOfDeviceMemory
+from ooctrain.testing.allocator_grounds import STREAMS, Ground
+from ooctrain.testing.allocator_held import Held, difference
 from ooctrain.testing.allocator_laws import MAPPED_ONCE, Broken, Step, View, hold, own_laws
+from ooctrain.testing.allocator_refusals import (
+    refuses_all,
+    refuses_frees,
+    refuses_more,
+    refuses_sizes,
+)
 from ooctrain.testing.allocator_requests import Request
+from ooctrain.testing.allocator_work import Queues
 
-WRONG_SIZES = (0, -1, 1.5, 2**63, None, True)
 ALIGN_BYTES = 64  # kernels use vector instructions on whole cache lines
-_MARKS = 250
 
 
 class Client:
@@ -37,15 +43,13 @@ class Client:
     """
 
     def __init__(self, make: Callable[[Any], Allocator], ground: Ground, *, thorough: bool = True):
-        self._ground, self._thorough = ground, thorough
+        self._ground, self._queues, self._thorough = ground, Queues(ground), thorough
         self._before = ground.held()
         self.allocator = make(ground.memory)
         self._laws = own_laws(self.allocator.name)
         self._unit = self.allocator.granule.size_bytes
         self.live: list[Held] = []
         self._dead: list[Block] = []
-        self._releases: list[Reached] = []
-        self._waited = [0] * STREAMS  # how many of the releases each stream waits for already
         self._made = 0
         self._shown: View | None = None
         self._refusal: int | None = None
@@ -89,8 +93,8 @@ class Client:
              f"for {nbytes} B, the granule says {granted} B")  # fmt: skip
         held = Held(block, self._unit, None)
         self._welcome(held)
-        self._claim_waits(request.stream)
-        self._put(held, [(0, nbytes)], request.stream)
+        self._queues.claim(request.stream)
+        self._queues.put(held, [(0, nbytes)], request.stream)
 
     def _largest(self, request: Request) -> None:
         largest = self.allocator.stats().largest_bytes // self._unit * self._unit
@@ -102,16 +106,8 @@ class Client:
 
     def _refuses(self, nbytes: int) -> None:
         """More than the largest that is promised."""
-        before = self._view()
-        try:
-            self._shown = None
-            self.allocator.allocate(nbytes, "too large")
-        except OutOfDeviceMemory:
-            hold("P8", self._view() == before, "a request without room changed something")
-        except (OoctrainError, LookupError, ValueError) as error:
-            raise Broken("P9", f"{error!r} where {nbytes} B had to be refused") from error
-        else:
-            hold("P9", False, f"{nbytes} B are served, more than the largest that is promised")
+        with self._unchanged("P8", "a request without room changed something"):
+            refuses_more(self.allocator, nbytes)
 
     def _reserve(self, request: Request) -> None:
         ranged: Any = self.allocator
@@ -137,8 +133,8 @@ class Client:
         if done is None:
             return
         hold("P10", not taken, "a part that is held already is given again")
-        self._claim_waits(request.stream)
-        self._put(held, [held.bytes_of(g) for g in granules], request.stream)
+        self._queues.claim(request.stream)
+        self._queues.put(held, [held.bytes_of(g) for g in granules], request.stream)
 
     def _release(self, request: Request) -> None:
         found = self._part(request)
@@ -158,7 +154,7 @@ class Client:
         hold("P10", not missing, "a part that is not held is taken back")
         hold("P7", held.block.granted_bytes == before - len(granules) * self._unit,
              "a release gives back another number of granules")  # fmt: skip
-        self._releases += held.uses()
+        self._queues.released(held)
         for granule in granules:
             del held.marks[granule]
 
@@ -168,7 +164,7 @@ class Client:
         held = self.live.pop(request.value % len(self.live))
         self._shown = None
         self.allocator.free(held.block, held.uses())
-        self._releases += held.uses()
+        self._queues.released(held)
         self._dead.append(held.block)
 
     def _renew(self, request: Request) -> None:
@@ -182,41 +178,22 @@ class Client:
 
     def _use(self, request: Request) -> None:
         held = self._pick(request)
-        if held is not None and held.wrote is not None:
-            self._ground.wait(request.stream, held.wrote)
-            self._read(held, request.stream)
+        if held is not None:
+            self._queues.use(held, request.stream)
 
     def _write(self, request: Request) -> None:
         held = self._pick(request)
         if held is not None and held.wrote is not None:
-            self._put(held, held.ranges(), request.stream)
+            self._queues.put(held, held.ranges(), request.stream)
 
     def _again(self, request: Request) -> None:
         foreign = Block(1, ALIGN_BYTES, 1, self._unit, "foreign")
-        before = self._view()
-        for block in [foreign, *self._dead[-2:]]:
-            try:
-                self._shown = None
-                self.allocator.free(block)
-            except InvalidFree:
-                continue
-            except (LookupError, ValueError, AssertionError) as error:
-                raise Broken("P10", f"{error!r} where a free had to be refused") from error
-            hold("P10", False, f"{block.tag} is freed though it is not live")
-        hold("P10", self._view() == before, "a refused free changed something")
+        with self._unchanged("P10", "a refused free changed something"):
+            refuses_frees(self.allocator, [foreign, *self._dead[-2:]])
 
     def _nonsense(self, request: Request) -> None:
-        before = self._view()
-        for wrong in WRONG_SIZES:
-            try:
-                self._shown = None
-                self.allocator.allocate(wrong)  # type: ignore[arg-type]
-            except ConfigError:
-                continue
-            except (OoctrainError, LookupError, TypeError, ArithmeticError) as error:
-                raise Broken("P10", f"{error!r} for allocate({wrong!r})") from error
-            hold("P10", False, f"allocate({wrong!r}) is served")
-        hold("P10", self._view() == before, "a refused size changed something")
+        with self._unchanged("P10", "a refused size changed something"):
+            refuses_sizes(self.allocator)
 
     def _work(self, request: Request) -> None:
         self._ground.work(request.value)
@@ -226,10 +203,8 @@ class Client:
     def finish(self, *, backwards: bool = False) -> dict[str, Any]:
         """Reads and frees everything; returns the last layout, and checks that nothing is left."""
         for held in self.live:
-            if held.wrote is not None:
-                self._ground.wait(0, held.wrote)
-                self._read(held, 0)
-        self._complain()
+            self._queues.use(held, 0)
+        self._queues.complain()
         for _ in range(len(self.live)):
             self._free(Request("free", -1 if backwards else 0))
             self.allocator.check()
@@ -242,14 +217,14 @@ class Client:
         kept = self._ground.held().get("reservations", 0) - self._before.get("reservations", 0)
         # Memory that is used in one piece keeps that piece's addresses until it is closed.
         hold("P11", kept <= (not self.allocator.granule.ranges), f"{kept} address ranges are kept")
-        self._refuses_after_close()
+        refuses_all(self.allocator, self._dead[-1])
         left = {k: n for k, n in self._ground.close().items() if n}
         hold("P11", not left, f"not given back: {left}")
         return last
 
     def abandon(self) -> None:
         """Closes the allocator while blocks are live: it names them, and nothing is left."""
-        self._complain()
+        self._queues.complain()
         live = sorted(held.block.id for held in self.live)
         named = [block.id for block in self.allocator.close()]
         hold("P11", named == live, f"close() names {named}, live are {live}")
@@ -264,19 +239,7 @@ class Client:
              f"of an empty arena {largest} B can be had")  # fmt: skip
         while self.live:
             self._free(Request("free"))
-        self._complain()
-
-    def _refuses_after_close(self) -> None:
-        for act in (
-            lambda: self.allocator.allocate(1), lambda: self.allocator.free(self._dead[-1])
-        ):  # fmt: skip
-            try:
-                act()
-            except InvalidFree:
-                continue
-            except (OoctrainError, LookupError, ValueError) as error:
-                raise Broken("P10", f"{error!r} after close()") from error
-            hold("P10", False, "a closed allocator still serves")
+        self._queues.complain()
 
     # Claims.
 
@@ -288,9 +251,7 @@ class Client:
         for _ in range(2):
             try:
                 self._shown = None
-                found = ask()
-                self._change()
-                return found
+                return ask()
             except DriverError as error:
                 if "injected" not in error.numbers:
                     raise Broken("P5", f"a wrong call: {error.what} {error.numbers}") from error
@@ -313,21 +274,6 @@ class Client:
                 raise Broken("P9", f"{error!r} where a block could be had") from error
         raise AssertionError("unreachable: a driver refuses once")
 
-    def _change(self) -> None:
-        """Makes the changes of mappings; what was refused is made at the second attempt."""
-        changes = self.allocator.take_changes()
-        for _ in range(2):
-            if changes is None:
-                return
-            try:
-                self._shown = None
-                changes()
-            except DriverError as error:
-                if "injected" not in error.numbers:
-                    raise
-            else:
-                return
-
     def _check_refusal(self, nbytes: int) -> None:
         stats, granted = self.allocator.stats(), self.allocator.granule.granted(nbytes)
         hold("P9", granted > stats.largest_bytes,
@@ -343,46 +289,11 @@ class Client:
         hold("P2", block.address > 0 and block.address % min(ALIGN_BYTES, self._unit) == 0,
              f"address {block.address:#x} is not aligned")  # fmt: skip
         self._made += 1
+        held.mark = self._made
         self.live.append(held)
         spans = sorted((h.block.address, h.block.requested_bytes, h.block.tag) for h in self.live)
         for (address, size, tag), (behind, _, other) in pairwise(spans):
             hold("P1", address + size <= behind, f"{tag} and {other} overlap")
-
-    def _claim_waits(self, stream: int) -> None:
-        """A claim waits for all releases listed before it."""
-        for event in self._releases[self._waited[stream] :]:
-            self._ground.wait(stream, event)
-        self._waited[stream] = len(self._releases)
-
-    # Work.
-
-    def _put(self, held: Held, ranges: Sequence[tuple[int, int]], stream: int) -> None:
-        """Queues a write of ranges of a block behind all that uses it, then a check of all of
-        it."""
-        for event in held.uses():
-            self._ground.wait(stream, event)
-        # A mark of its own for each write, so that bytes of another one are never taken for it.
-        held.mark = held.mark % _MARKS + 1 if held.mark else self._made % _MARKS + 1
-        with reaching(held.block):
-            for lo, hi in ranges:
-                self._ground.fill(held.block.address + lo, hi - lo, held.mark, stream)
-                if held.marks is not None:
-                    held.marks[lo // self._unit] = held.mark
-        held.reads.clear()
-        held.wrote = self._ground.event(stream)
-        self._read(held, stream)
-
-    def _read(self, held: Held, stream: int) -> None:
-        for lo, hi in held.ranges():
-            mark = held.mark if held.marks is None else held.marks[lo // self._unit]
-            address, what = held.block.address + lo, f"bytes [{lo}, {hi}) of {held.block.tag}"
-            with reaching(held.block):
-                self._ground.expect(address, hi - lo, mark, stream, what)
-        held.reads.append(self._ground.event(stream))
-
-    def _complain(self) -> None:
-        problem = self._ground.finish()
-        hold("P4", not problem, problem)
 
     # Sizes.
 
@@ -417,6 +328,14 @@ class Client:
             stats.requested_bytes, stats.granted_bytes, stats.cached_bytes, stats.largest_bytes,
             stats.peak_reserved_bytes, stats.allocations, stats.frees,
         )  # fmt: skip
+
+    @contextmanager
+    def _unchanged(self, law: str, complaint: str) -> Iterator[None]:
+        """The allocator shows the same before and after."""
+        before = self._view()
+        self._shown = None
+        yield
+        hold(law, self._view() == before, complaint)
 
     def _check_books(self) -> None:
         self.allocator.check()

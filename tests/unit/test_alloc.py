@@ -86,7 +86,6 @@ def test_blocks_are_disjoint_keep_their_bytes_and_the_books_balance(name, operat
                 live.append((block, number))
                 assert block.granted_bytes == granted(value)
                 _disjoint([b for b, _ in live])
-                _change(allocator.take_changes())
                 memory.write(block.address, block.requested_bytes, number)
         allocator.check()
         stats = allocator.stats()
@@ -214,11 +213,6 @@ def test_the_same_requests_give_the_same_layout(operations):
     for name in MAKERS:
         assert run(name) == run(name)
         assert json.loads(json.dumps(run(name)))
-
-
-def _change(changes):
-    if changes:
-        changes()
 
 
 @pytest.mark.parametrize("size", [0, -1, 1.5, 2**63, True, None, "4096"])

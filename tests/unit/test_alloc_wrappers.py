@@ -149,28 +149,6 @@ def test_counted_counts_calls_and_bytes_by_tag():
     assert counted.calls == {"allocate": 3, "free": 1}
     assert counted.bytes_by_tag == {"x": 150}
     assert all(spent > 0 for spent in counted.spent_ns.values())
-    assert counted.take_changes() is None
-
-
-class Changing(BestFit):
-    """Has a change of mappings to be made."""
-
-    made = 0
-
-    def take_changes(self):
-        def change():
-            self.made += 1
-
-        return change
-
-
-def test_counted_counts_changes_when_they_are_made():
-    inner = Changing(PaperMemory(BUDGET))
-    counted = Counted(inner)
-    changes = counted.take_changes()
-    assert (counted.calls["take_changes"], counted.calls["changes"], inner.made) == (1, 0, 0)
-    changes()
-    assert (counted.calls["changes"], inner.made) == (1, 1)
 
 
 def test_poison_shows_reads_too_early_and_too_late():

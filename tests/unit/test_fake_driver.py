@@ -7,7 +7,6 @@ import threading
 import numpy as np
 import pytest
 
-from ooctrain.alloc.base import make_changes
 from ooctrain.alloc.best_fit import BestFit
 from ooctrain.alloc.virtual import VirtualAddressing
 from ooctrain.devices.driver_memory import DriverMemory
@@ -474,7 +473,6 @@ def test_va_serves_what_best_fit_cannot():
         allocator.free(blocks[2])
         try:
             wide = allocator.allocate(4 * PAGE)
-            make_changes(allocator)
             assert driver.read(wide.address, 4 * PAGE).size == 4 * PAGE
             outcomes[allocator.name] = "fits"
         except OutOfDeviceMemory as error:

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from ooctrain.alloc.base import make_changes
 from ooctrain.testing.allocator_grounds import make_ground
 from ooctrain.testing.check_allocator import UNITS, find_failure
 
@@ -34,7 +33,6 @@ def an_ordinary_test(make):
     allocator = make(ground.memory)
     for sizes in ((1, 2, 3), (3, 1, 2), (2, 2)):
         blocks = [allocator.allocate(size * PAGE, f"{size} pages") for size in sizes]
-        make_changes(allocator)
         for number, block in enumerate(blocks):
             ground.fill(block.address, block.requested_bytes, number + 1, 0)
         for number, block in enumerate(blocks):
