@@ -27,7 +27,7 @@ from ooctrain.layers.kernels.cuda.image_rows import (
     store,
 )
 from ooctrain.layers.kernels.cuda.launcher import Launcher
-from ooctrain.layers.kernels.cuda.shim import cuda, device, float32, kernel, uint32
+from ooctrain.layers.kernels.cuda.shim import cuda, device, float32, kernel, smaller, uint32
 
 Pair = tuple[int, int]
 Sides = tuple[int, int, int, int]
@@ -50,7 +50,7 @@ def _end(window, size, windows, cells, stride, before):
     """One past the last input cell of a window."""
     if cells == U0:
         return scaled(uint32(window + U1), size, windows, uint32(windows - U1))
-    return min(size, uint32(uint32(window * stride) + cells - before))
+    return smaller(size, uint32(uint32(window * stride) + cells - before))
 
 
 @device
@@ -67,7 +67,7 @@ def _end_cover(cell, size, windows, cells, stride, before):
     """One past the last window that covers an input cell."""
     if cells == U0:
         return scaled(uint32(cell + U1), windows, size, uint32(size - U1))
-    return min(windows, uint32(uint32(uint32(cell + before) // stride) + U1))
+    return smaller(windows, uint32(uint32(uint32(cell + before) // stride) + U1))
 
 
 @kernel("void(f4[::1], f4[::1], UniTuple(u4, 5), UniTuple(u4, 6), u4, u4)", threads=THREADS)

@@ -25,7 +25,15 @@ from ooctrain.layers.kernels.cuda.chunks import (
     Columns,
 )
 from ooctrain.layers.kernels.cuda.launcher import Launcher
-from ooctrain.layers.kernels.cuda.shim import cuda, device, float32, int64, kernel, uint32
+from ooctrain.layers.kernels.cuda.shim import (
+    cuda,
+    device,
+    float32,
+    int64,
+    kernel,
+    smaller,
+    uint32,
+)
 
 ZERO = np.float32(0)
 #: The error of a sum is at most this many roundings of the sum of absolute values: seven in a
@@ -37,12 +45,6 @@ SUM_ROUNDINGS = BATCH_ROWS - 1 + 4 * 2
 def at(x, i):
     """x[i] for i >= 0, without Numba's test for negative indices."""
     return x[uint64(i)]
-
-
-@device
-def smaller(a, b):
-    """The smaller of two numbers of one type (Numba's own `min` does not compile everywhere)."""
-    return a if a < b else b
 
 
 @device

@@ -18,7 +18,16 @@ from ooctrain.layers.kernels.cuda.chunks import THREADS, element_chunk, tiles
 from ooctrain.layers.kernels.cuda.columns import add_compensated, column_total
 from ooctrain.layers.kernels.cuda.launcher import Launcher, blocks_for
 from ooctrain.layers.kernels.cuda.quads import first_quads, load_quad, store_quad
-from ooctrain.layers.kernels.cuda.shim import cuda, device, float32, int64, kernel, uint32, uint64
+from ooctrain.layers.kernels.cuda.shim import (
+    cuda,
+    device,
+    float32,
+    int64,
+    kernel,
+    smaller,
+    uint32,
+    uint64,
+)
 from ooctrain.layers.kernels.cuda.sums import (
     HALFWAY,
     finish,
@@ -113,7 +122,7 @@ def _label_weights(labels, weights, weighted, ignore_index, partials, labels_per
     totals = cuda.shared.array(THREADS, float32)
     thread, halfway = uint32(cuda.threadIdx.x), uint32(HALFWAY)
     first = int64(cuda.blockIdx.x) * labels_per_block
-    last = min(first + labels_per_block, labels.size)
+    last = smaller(first + labels_per_block, labels.size)
     total, lost = ZERO, ZERO
     for i in range(first + thread, last, THREADS):
         label = labels[uint64(i)]

@@ -20,7 +20,7 @@ from ooctrain.layers.kernels.cuda.conv_pieces import add_partials
 from ooctrain.layers.kernels.cuda.intrinsics import ld4
 from ooctrain.layers.kernels.cuda.launcher import Launcher
 from ooctrain.layers.kernels.cuda.matmul_plan import STEP, TILE
-from ooctrain.layers.kernels.cuda.shim import cuda, device, float32, kernel, uint32, uint64
+from ooctrain.layers.kernels.cuda.shim import cuda, device, float32, kernel, smaller, uint32, uint64
 
 Array = Any
 THREADS = 256
@@ -69,7 +69,7 @@ def _product(a, b, c, extents, a_steps, b_steps, terms):
     first_row = uint32(uint32(cuda.blockIdx.y) * uint32(TILE))
     first_column = uint32(uint32(cuda.blockIdx.x) * uint32(TILE))
     k0 = uint32(uint32(cuda.blockIdx.z) * terms)
-    k_end = min(depth, uint32(k0 + terms))
+    k_end = smaller(depth, uint32(k0 + terms))
     my_row = uint32(uint32(thread // uint32(PATCHES)) * uint32(PATCH))
     my_column = uint32(uint32(thread % uint32(PATCHES)) * uint32(PATCH))
     for n in range(RESULTS):

@@ -27,7 +27,17 @@ from ooctrain.layers.kernels.cuda.image_rows import (
     store,
 )
 from ooctrain.layers.kernels.cuda.launcher import Launcher
-from ooctrain.layers.kernels.cuda.shim import cuda, device, float32, int32, kernel, uint8, uint32
+from ooctrain.layers.kernels.cuda.shim import (
+    cuda,
+    device,
+    float32,
+    int32,
+    kernel,
+    larger,
+    smaller,
+    uint8,
+    uint32,
+)
 
 Pair = tuple[int, int]
 Sides = tuple[int, int, int, int]
@@ -38,17 +48,17 @@ I0 = np.int32(0)
 @device
 def _first_cell(corner, dilation):
     """First row of a window that lies in the image; `corner`: where the window begins."""
-    outside = uint32(max(I0, int32(-corner)))
+    outside = uint32(larger(I0, int32(-corner)))
     return uint32(uint32(outside + dilation - U1) // dilation) if dilation > U1 else outside
 
 
 @device
 def _end_cell(corner, extent, dilation, cells):
     """One past the last row of a window that lies in the image."""
-    inside = uint32(max(I0, int32(int32(extent) - corner)))
+    inside = uint32(larger(I0, int32(int32(extent) - corner)))
     if dilation > U1:
         inside = uint32(uint32(inside + dilation - U1) // dilation)
-    return min(inside, cells)
+    return smaller(inside, cells)
 
 
 @device
@@ -126,8 +136,8 @@ def _max_pool_grad(dy, index, dx, sizes, window, lanes):
         at_w = uint32(w + left)
         oh = _first_window(at_h, uint32(uint32(kh - U1) * dh), sh)
         ow_first = _first_window(at_w, uint32(uint32(kw - U1) * dw), sw)
-        oh_end = min(rows, uint32(uint32(at_h // sh) + U1))
-        ow_end = min(columns, uint32(uint32(at_w // sw) + U1))
+        oh_end = smaller(rows, uint32(uint32(at_h // sh) + U1))
+        ow_end = smaller(columns, uint32(uint32(at_w // sw) + U1))
         for lane in range(LANES):
             total[lane] = F0
         while oh < oh_end:

@@ -19,12 +19,10 @@ from functools import cache
 
 from numba import cuda, float32, int32, int64, uint8, uint32, uint64
 from numba.core import sigutils
-from numba.cuda import dispatcher as _dispatcher
-from numba.cuda.cudadrv import nvvm
 
 __all__ = [
     "Capability", "Kernel", "argument_types", "compile_ptx", "compiled", "cuda", "device",
-    "float32", "int32", "int64", "kernel", "uint8", "uint32", "uint64",
+    "float32", "int32", "int64", "kernel", "larger", "smaller", "uint8", "uint32", "uint64",
 ]  # fmt: skip
 
 Capability = tuple[int, int]
@@ -69,6 +67,18 @@ def device(function: Callable) -> Callable:
     return cuda.jit(device=True)(function)
 
 
+@device
+def smaller(a, b):
+    """The smaller of two numbers of one type; Numba's own `min` does not compile everywhere."""
+    return a if a < b else b
+
+
+@device
+def larger(a, b):
+    """The larger of two numbers of one type."""
+    return a if a > b else b
+
+
 @cache
 def argument_types(signature: str) -> tuple:
     """Numba's types of a signature's arguments."""
@@ -91,6 +101,8 @@ def compile_ptx(kernel: Kernel, capability: Capability) -> str:
 
 def why_no_ptx() -> str:
     """Why PTX cannot be made here, in one sentence; empty where it can."""
+    from numba.cuda.cudadrv import nvvm  # Numba's simulator has another one
+
     try:
         nvvm.NVVM()
     except (nvvm.NvvmSupportError, nvvm.NvvmError, OSError) as error:
@@ -101,10 +113,12 @@ def why_no_ptx() -> str:
 @contextmanager
 def _pretend_device(capability: Capability) -> Iterator[None]:
     """Numba asks the current device for its capability when a kernel calls a device function."""
-    asked = _dispatcher.get_current_device
+    from numba.cuda import dispatcher  # which Numba's simulator lacks
+
+    asked = dispatcher.get_current_device
     pretended = types.SimpleNamespace(compute_capability=capability)
-    _dispatcher.get_current_device = lambda: pretended
+    dispatcher.get_current_device = lambda: pretended
     try:
         yield
     finally:
-        _dispatcher.get_current_device = asked
+        dispatcher.get_current_device = asked

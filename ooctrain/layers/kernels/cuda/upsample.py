@@ -28,7 +28,16 @@ from ooctrain.layers.kernels.cuda.image_rows import (
     store,
 )
 from ooctrain.layers.kernels.cuda.launcher import Launcher
-from ooctrain.layers.kernels.cuda.shim import cuda, device, float32, kernel, uint32, uint64
+from ooctrain.layers.kernels.cuda.shim import (
+    cuda,
+    device,
+    float32,
+    kernel,
+    larger,
+    smaller,
+    uint32,
+    uint64,
+)
 
 F1 = np.float32(1)
 U2, U3 = np.uint32(2), np.uint32(3)
@@ -53,7 +62,7 @@ def _position(o, size, out, corners):
     out), at least 0.
     """
     if corners:
-        return _divided(uint64(o) * uint64(uint32(size - U1)), max(U1, uint32(out - U1)))
+        return _divided(uint64(o) * uint64(uint32(size - U1)), larger(U1, uint32(out - U1)))
     count = uint64(uint32(U2 * o + U1)) * uint64(size)
     before = uint64(out)
     return _divided(count - before if count > before else uint64(0), uint32(U2 * out))
@@ -66,7 +75,7 @@ def _weight(o, i, size, out, corners):
     weight = F0
     if lower == i:
         weight += F1 - share
-    if min(uint32(lower + U1), uint32(size - U1)) == i:
+    if smaller(uint32(lower + U1), uint32(size - U1)) == i:
         weight += share
     return weight
 
@@ -90,7 +99,7 @@ def _end_reader(i, size, out, corners):
         last = scaled(uint32(i + U1), uint32(out - U1), uint32(size - U1), U0)
     else:
         last = scaled(uint32(U2 * i + U3), out, uint32(U2 * size), U0)
-    return min(out, uint32(last + U1))
+    return smaller(out, uint32(last + U1))
 
 
 @kernel("void(f4[::1], f4[::1], UniTuple(u4, 5), u4)", threads=THREADS)
@@ -155,8 +164,8 @@ def _bilinear(x, y, sizes, corners, lanes):
         h, below = _position(uint32(row - uint32(n * rows)), height, rows, corners)
         w, right = _position(ow, width, columns, corners)
         h_after, w_after = (
-            min(uint32(h + U1), uint32(height - U1)),
-            min(uint32(w + U1), uint32(width - U1)),
+            smaller(uint32(h + U1), uint32(height - U1)),
+            smaller(uint32(w + U1), uint32(width - U1)),
         )
         above, left = F1 - below, F1 - right
         row0 = row_start(uint32(n * height + h), width, channels)
