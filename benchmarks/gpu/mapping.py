@@ -20,7 +20,7 @@ from ooctrain.prepare import Settings, prepare
 
 REHEARSED_BY: Kernels = "cpu kernels"
 PIECES, REHEARSED_PIECES = 512, 8
-ALLOCATORS = ("best-fit", "va")
+ALLOCATORS = ("va", "best-fit")
 #: The search ends when it knows the batch to within this share.
 CLOSE = 0.06
 
