@@ -1,5 +1,6 @@
 """The tutorials run whole, cell by cell and paused, and their exercises have right answers."""
 
+import linecache
 import re
 import runpy
 import sys
@@ -20,6 +21,13 @@ def cells(text):
         for kind, body in zip(parts[1::2], parts[2::2], strict=True)
         if "[markdown]" not in kind
     ]
+
+
+def compiled(number, body):
+    """A cell as a notebook compiles it: its source can be looked up by the name of its code."""
+    name = f"<cell {number}>"
+    linecache.cache[name] = (len(body), None, body.splitlines(keepends=True), name)
+    return compile(body, name, "exec")
 
 
 @pytest.fixture(autouse=True)
@@ -46,6 +54,15 @@ def test_a_tutorial_runs_cell_by_cell():
     for cell in cells((FOLDER / "04_swapping.py").read_text()):
         exec(compile(cell, "cell", "exec"), names)
     assert names["window"].makespan_us < names["naive"].makespan_us
+
+
+def test_kernels_that_are_written_in_cells_run_in_the_emulator():
+    names = {"__name__": "__main__"}
+    text = (FOLDER / "18_a_cuda_kernel_step_by_step.py").read_text()
+    for number, cell in enumerate(cells(text.partition("## Third and fourth step")[0])):
+        exec(compiled(number, cell), names)
+    assert len(names["caught"]) == 2
+    assert names["naive_error"] < 1e-5
 
 
 def test_a_paused_tutorial_waits_before_each_cell(monkeypatch, capsys):
