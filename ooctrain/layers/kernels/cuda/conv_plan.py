@@ -58,7 +58,7 @@ class Taps(NamedTuple):
     `inner` channels of a group are summed for every tap.
     """
 
-    count: int
+    count: int  # type: ignore[assignment]  # tuples have a method of this name
     columns: int
     first_h: int
     first_w: int
@@ -128,7 +128,7 @@ def choose_algorithm(shape: ConvShape, requested: str) -> Algorithm:
     _require_countable(shape)
     if shape.groups > 1 and min(shape.cg, shape.kg) < FEW_CHANNELS:
         return "naive"
-    return requested  # type: ignore[return-value]
+    return requested
 
 
 def workspace_bytes(shape: ConvShape, algorithm: str, part: str) -> int:

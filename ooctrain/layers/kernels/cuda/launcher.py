@@ -94,7 +94,8 @@ def prepare_arguments(
 def _as_number(kind: Any, value: Any) -> Any:
     """A number of the wanted type, or a tuple of them."""
     if isinstance(kind, types.BaseTuple):
-        return tuple(_as_number(k, v) for k, v in zip(kind, value, strict=True))
+        kinds: Any = kind
+        return tuple(_as_number(k, v) for k, v in zip(kinds, value, strict=True))
     return as_dtype(kind).type(value)
 
 

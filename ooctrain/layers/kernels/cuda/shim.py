@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 from numba import cuda, float32, int32, int64, uint8, uint32, uint64
 from numba.core import sigutils
@@ -86,7 +87,7 @@ def argument_types(signature: str) -> tuple:
 
 
 @cache
-def compiled(kernel: Kernel) -> Callable:
+def compiled(kernel: Kernel) -> Any:
     """The kernel for the current GPU, as Numba's dispatcher; compiled by its first call here."""
     return cuda.jit(kernel.signature, max_registers=kernel.max_registers)(kernel.function)
 
