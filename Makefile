@@ -6,6 +6,8 @@ PYTEST = $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 BIN = .venv/bin
 DOCS_BIN = .venv-docs/bin
 PEERS_BIN = .venv-peers/bin
+# NVIDIA's compiler as wheels: it makes PTX of the GPU's kernels on any machine, for tests that read it.
+ADD_NVVM = -m pip install --quiet "numba-cuda[cu13]>=0.30.4" || echo "numba-cuda cannot be installed here: what needs NVVM is skipped"
 # A stamp is named by the content of pyproject.toml, so a fresh checkout of the same file stays valid.
 STAMP := $(shell $(PYTHON) -c "import hashlib; print(hashlib.sha256(open('pyproject.toml', 'rb').read()).hexdigest()[:12])")
 
@@ -51,11 +53,13 @@ docs: .venv-docs/$(STAMP).stamp
 .venv/$(STAMP).stamp:
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --editable ".[dev]"
+	$(BIN)/python $(ADD_NVVM)
 	touch $@
 
 .venv-peers/$(STAMP).stamp:
 	$(PYTHON) -m venv .venv-peers
 	$(PEERS_BIN)/python -m pip install --quiet --editable ".[dev,data]"
+	$(PEERS_BIN)/python $(ADD_NVVM)
 	$(PEERS_BIN)/python -m pip install --quiet torch==2.13.0 || echo "torch cannot be installed here: what compares with it is skipped"
 	touch $@
 
