@@ -13,7 +13,8 @@ from importlib import import_module
 
 import pytest
 
-from ooctrain import functional, tape
+from ooctrain import tape
+from ooctrain.functional import norm
 from ooctrain.layers import layout
 from ooctrain.layers.batch_norm import BatchNormApply, BatchNormGradApply, BatchNormUpdate
 from ooctrain.layers.combine import AddMasked, Concat, Constant
@@ -72,7 +73,7 @@ def the_mean_counts_ignored_labels(patch: pytest.MonkeyPatch) -> None:
 def running_variance_is_biased(patch: pytest.MonkeyPatch) -> None:
     """Keeps the variance that normalises, where PyTorch keeps the unbiased one."""
     patch.setattr(
-        functional,
+        norm,
         "BatchNormUpdate",
         lambda momentum, rows, counted: BatchNormUpdate(momentum, 10**9, counted),
     )
