@@ -13,6 +13,9 @@ LOWEST, AMPERE, HOPPER = (7, 5), (8, 0), (9, 0)
 OTHERS = ((8, 0), (8, 6), (8, 9), (10, 0), (12, 0))
 #: 65,536 registers and 256 threads: with so many, two blocks share a processor.
 TWO_BLOCKS = 128
+#: Bytes of a thread that a compiler may keep in memory to stay within that: 0 to 72, depending on the
+#: capability and the version; tests/contracts/test_ptx_of_every_kernel.py has the same bound.
+TRADED_BYTES = 128
 
 SIMPLE = (
     conv_naive._correlate, conv_naive._grad_weight, conv_tiled._correlate, conv_tiled._grad_weight,
@@ -21,10 +24,14 @@ SIMPLE = (
 
 
 def check_resources(facts, most_registers=255):
-    """Registers within bounds, nothing spilled; skipped where there is no assembler."""
+    """Registers within bounds, nothing spilled unless they are bounded to `TWO_BLOCKS`.
+
+    Skipped where there is no assembler.
+    """
     if not why_no_assembler():
         resources = assemble(facts)
-        assert resources.spill_bytes == resources.stack_bytes == 0
+        traded_bytes = TRADED_BYTES if most_registers == TWO_BLOCKS else 0
+        assert resources.stack_bytes <= resources.spill_bytes <= traded_bytes
         assert resources.registers <= most_registers
         assert resources.shared_bytes <= 48 * 1024
 
