@@ -13,8 +13,8 @@ LOWEST, AMPERE, HOPPER = (7, 5), (8, 0), (9, 0)
 OTHERS = ((8, 0), (8, 6), (8, 9), (10, 0), (12, 0))
 #: 65,536 registers and 256 threads: with so many, two blocks share a processor.
 TWO_BLOCKS = 128
-#: Bytes of a thread that a compiler may keep in memory to stay within that: 0 to 72, depending on the
-#: capability and the version; tests/contracts/test_ptx_of_every_kernel.py has the same bound.
+#: Bytes of a thread that a compiler may keep in memory to stay within that: 0 to 72, depending on
+#: the capability and the version; tests/contracts/test_ptx_of_every_kernel.py has the same bound.
 TRADED_BYTES = 128
 
 SIMPLE = (
@@ -31,7 +31,7 @@ def check_resources(facts, most_registers=255):
     if not why_no_assembler():
         resources = assemble(facts)
         traded_bytes = TRADED_BYTES if most_registers == TWO_BLOCKS else 0
-        assert resources.stack_bytes <= resources.spill_bytes <= traded_bytes
+        assert max(resources.stack_bytes, resources.spill_bytes) <= traded_bytes
         assert resources.registers <= most_registers
         assert resources.shared_bytes <= 48 * 1024
 
@@ -47,10 +47,13 @@ def check_product(kernel, capability):
 
 def check_tensor_cores(capability):
     facts = check_ptx(conv_tf32._correlate, capability)
-    assert facts.count("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32") == 32
-    assert facts.count("ldmatrix.sync.aligned.m8n8.x4") == 12
+    products = facts.count("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32")
+    steps = products // 16  # of 8 channels, of which a tile has two; newer compilers leave the loop
+    assert steps in (1, 2)
+    assert products == 16 * steps
+    assert facts.count("ldmatrix.sync.aligned.m8n8.x4") == 6 * steps
     assert facts.count("cp.async.cg.shared.global") == 12
-    assert facts.count("cvt.rna.tf32") == 48
+    assert facts.count("cvt.rna.tf32") == 24 * steps
     check_resources(facts, TWO_BLOCKS)
 
 
