@@ -7,15 +7,14 @@ differ from the print and why. Nothing needs a GPU; what is simulated is called 
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from types import MappingProxyType
 
 import click
 
 from ooctrain.cli import DONE
+from ooctrain.cli.numbers_file import write_numbers
 from ooctrain.cli.options import OUTPUT_FILE, json_option
 from ooctrain.cli.replay import split_names
 from ooctrain.cli.reproduce_000 import architectures, fragmentation, table1
@@ -66,6 +65,6 @@ def reproduce(
             "version": JSON_VERSION, "experiment": experiment_name, **found, "seconds": seconds,
             "error": None,
         }  # fmt: skip
-        Path(json_path).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        write_numbers(json_path, content)
     console.print(f"took {seconds:.0f} s")
     return DONE

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol
 
 from rich.console import Console
+
+from ooctrain.cli.numbers_file import write_file
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,7 @@ def finish(
     wanted: Wanted, console: Console, figure: str, agrees: Sequence[str], differs: Sequence[str]
 ) -> None:
     """Writes the figure and says what agrees with the paper, and what does not."""
-    Path(wanted.figure_path).write_text(figure, encoding="utf-8")
+    write_file(wanted.figure_path, figure)
     if agrees:
         say(console, "What agrees with the paper", agrees)
     say(console, "What differs from the paper, and why", differs)
