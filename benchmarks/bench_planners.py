@@ -14,6 +14,7 @@ as the calls; the links are half and twice as fast. The promise is an error of 1
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 
@@ -69,6 +70,12 @@ def cells(found: Row | tuple[str, float, Infeasible]) -> list[str]:
     ]  # fmt: skip
 
 
+def as_it_comes(found: Row | tuple[str, float, Infeasible]) -> Row | tuple[str, float, Infeasible]:
+    """The row itself, once shown: the table comes minutes later."""
+    print("  ".join(cells(found)), file=sys.stderr, flush=True)
+    return found
+
+
 HEADER = ["planner", "link", "MB moved", "predicted ms", "measured ms", "error",
           "error, calls as now", "over in-core", ""]  # fmt: skip
 
@@ -86,7 +93,7 @@ def main(arguments: Sequence[str] = (), *, quick: bool = False) -> dict:
     for text in options.networks:
         network, batch = text.split(":")
         with calibrated(network, int(batch), options.steps, options.threads) as bench:
-            found = list(rows_of(bench, options.planners))
+            found = [as_it_comes(row) for row in rows_of(bench, options.planners)]
         print(f"{network}, batch {batch}, within {BUDGET}")
         print(table(HEADER, [cells(row) for row in found]), flush=True)
         rows += [row for row in found if isinstance(row, Row)]
@@ -100,6 +107,4 @@ def main(arguments: Sequence[str] = (), *, quick: bool = False) -> dict:
 
 
 if __name__ == "__main__":
-    import sys
-
     main(sys.argv[1:])

@@ -5,9 +5,9 @@ In: a model and a batch. Out: a `Machine` with a measured duration for each kind
 idea: the numbers come from running real steps, the same way as training runs them: in-core for the
 calls and for what each instruction costs besides, swapping synchronously (`naive`) for the copies
 alone, hand-over to another thread included, swapping beside the calls (`window`) for what the two
-cost each other, and swapping in parts (`belady`) for what mapping costs; so a prediction stands on
-what it predicts. Nothing is ever measured implicitly: `ooctrain calibrate` is the only caller. Read
-next: `cost.py`, `machines.py`.
+cost each other; so a prediction stands on what it predicts. Only mapping memory is timed by itself:
+no step maps so much that it stands out from the noise. Nothing is ever measured implicitly:
+`ooctrain calibrate` is the only caller. Read next: `cost.py`, `machines.py`.
 """
 
 from __future__ import annotations
@@ -20,9 +20,8 @@ from statistics import median
 import numpy as np
 
 from ooctrain.cost import Machine, profile_key, specs_of
+from ooctrain.devices.host_vm import VirtualArena, why_no_virtual_memory
 from ooctrain.errors import DoesNotFit, Infeasible
-from ooctrain.execution.mapping import mapped_bytes
-from ooctrain.prepare import PreparedStep
 from ooctrain.sched.schedule import Plan
 from ooctrain.sched.simulate import simulate
 from ooctrain.sched.timeline import Timeline
@@ -42,8 +41,8 @@ OPERATIONS_PER_BYTE = 16
 BUDGETS = ("25%", "50%", "75%")
 MOST_INTERFERENCE = 4.0
 INTERFERENCE_STEPS = 10
-#: Twice what the slowest mapping takes that we have seen; where a step maps little, noise is more.
-MOST_MAP_US_PER_BYTE = 1e-3
+#: What a step maps in one piece: of the size that `combined` moves in parts (measured, ResNet-18).
+MAP_PIECE_BYTES = 2 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +75,7 @@ class Copies:
 def calibrate(
     trainer: Trainer, images: np.ndarray, labels: np.ndarray, name: str, steps: int = STEPS
 ) -> Machine:
-    """Measures with the steps of an in-core trainer and of three others with its model.
+    """Measures with the steps of an in-core trainer and of two others with its model.
 
     Args:
         trainer: without a budget, on the cpu device; it can be used again afterwards.
@@ -87,7 +86,7 @@ def calibrate(
     Returns:
         A machine whose link is as fast as the cores copy.
 
-    Cost: about 8 times as many steps as asked for; the synchronous ones last several times as long.
+    Cost: about 6 times as many steps as asked for; the synchronous ones last several times as long.
         Two arenas at a time: the in-core one and a smaller one.
     """
     in_core = trainer.prepare(images.shape).plan
@@ -101,12 +100,8 @@ def calibrate(
     # What the calls cost each other is told by the steps that took turns with these.
     quiet = _machine(name, copies, second, in_core)
     interference = interference_of(plan, beside, quiet)
-    with _swapping(trainer, "belady", images.shape) as other:
-        third, parted = measure_steps([trainer, other], images, labels, steps)
-        now = replace(_machine(name, copies, third, in_core), interference=interference)
-        map_us = map_us_per_byte_of(_prepared_of(other), parted, now)
-    found = _machine(name, copies, [*first, *second, *third], in_core)
-    return replace(found, interference=interference, map_us_per_byte=map_us)
+    found = _machine(name, copies, [*first, *second], in_core)
+    return replace(found, interference=interference, map_us_per_byte=map_us_per_byte())
 
 
 def _machine(name: str, copies: Copies, in_core: Collection[Timeline], plan: Plan) -> Machine:
@@ -128,13 +123,9 @@ def _machine(name: str, copies: Copies, in_core: Collection[Timeline], plan: Pla
     )
 
 
-def _prepared_of(trainer: Trainer) -> PreparedStep:
-    assert trainer.prepared is not None, "it is prepared"
-    return trainer.prepared
-
-
 def _plan_of(trainer: Trainer) -> Plan:
-    return _prepared_of(trainer).plan
+    assert trainer.prepared is not None, "it is prepared"
+    return trainer.prepared.plan
 
 
 def issue_us_of(in_core: Collection[Timeline], plan: Plan) -> float:
@@ -189,17 +180,6 @@ def interference_of(plan: Plan, measured: Collection[Timeline], machine: Machine
         low, high = (middle, high) if tried.makespan_us < wanted_us else (low, middle)
     moved = any(line.bytes_out or line.bytes_in for line in measured)
     return low if moved else 1.0
-
-
-def map_us_per_byte_of(
-    prepared: PreparedStep, measured: Collection[Timeline], machine: Machine
-) -> float:
-    """What a step takes besides all that is known, by the bytes that it maps anew; 0 if none."""
-    plan = prepared.plan
-    mapped = mapped_bytes(plan.schedule, plan.trace, prepared.allocator)
-    known_us = simulate(plan.schedule, plan.trace, machine).makespan_us
-    besides_us = median(line.makespan_us for line in measured) - known_us
-    return min(max(0.0, besides_us) / mapped, MOST_MAP_US_PER_BYTE) if mapped else 0.0
 
 
 def _swapping(in_core: Trainer, planner: str, input_shape: tuple[int, ...]) -> Trainer:
@@ -286,6 +266,26 @@ def copy_bytes_per_us() -> float:
         copy()
         times.append((time.perf_counter() - started) * 1e6)
     return COPY_BYTES / median(times)
+
+
+def map_us_per_byte() -> float:
+    """How long mapping takes, of pages that exist already, over others; 0 where nothing is mapped.
+
+    Pieces are mapped in the reverse order of the arena, so that the system cannot join them.
+    """
+    if why_no_virtual_memory():
+        return 0.0
+    arena, times = VirtualArena(COPY_BYTES), []
+    address, last = arena.reserve(COPY_BYTES), COPY_BYTES - MAP_PIECE_BYTES
+    for turn in range(COPIES):
+        started = time.perf_counter()
+        for at in range(0, COPY_BYTES, MAP_PIECE_BYTES):
+            arena.map(
+                address + (at + turn * MAP_PIECE_BYTES) % COPY_BYTES, last - at, MAP_PIECE_BYTES
+            )
+        times.append((time.perf_counter() - started) * 1e6)
+    arena.close()
+    return median(times[1:]) / COPY_BYTES
 
 
 def _copy() -> Callable[[], object]:
