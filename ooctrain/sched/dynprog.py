@@ -31,7 +31,9 @@ from ooctrain.trace import Trace
 
 State = tuple[int, int, int]  # (M_F, D_F, D_B) in slots
 Layer = dict[State, tuple[float, State, bool]]  # {state: (idle us, state before, x_i offloaded)}
-MOST_STATES = 1000
+#: On ten networks from ResNet-18 to DenseNet-201 (30 to 90 %, batch 32, v100-pcie) 20000 find no
+#: less idle time; 1000 find up to 23 % more.
+MOST_STATES = 4000
 
 
 @dataclass(frozen=True, slots=True)
