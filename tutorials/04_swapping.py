@@ -97,7 +97,8 @@ ratio = window_slow.makespan_us / in_core.makespan_us
 lesson.reveal("window / in-core on the slow link", ratio)
 bound = oc.lower_bound(chain, 500, slow, recompute=False)
 print(f"    lower bound ({bound.kind}): {bound.makespan_us:.0f} us")
-lesson.picture("04_streams.svg", timelines_svg(timelines, budget_bytes=500))
+phases = {call.name: call.phase for call in chain.calls}
+lesson.picture("04_streams.svg", timelines_svg(timelines, budget_bytes=500, phases=phases))
 
 # %% [markdown]
 # Look at the picture: in the slow run the compute lane has holes, and under each hole a copy is

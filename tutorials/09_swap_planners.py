@@ -106,7 +106,8 @@ for name in ("lru:page_bytes=1", "vdnn-all", "belady"):
     print(f"      {name:<16} {plan.makespan_us:5.0f} us, {moved} bytes out")
 paging, careful = timelines["lru:page_bytes=1"], timelines["belady"]
 lesson.reveal("lru / belady, makespan", paging.makespan_us / careful.makespan_us)
-lesson.picture("09_when.svg", timelines_svg(timelines, budget_bytes=600))
+phases = {call.name: call.phase for call in chain.calls}
+lesson.picture("09_when.svg", timelines_svg(timelines, budget_bytes=600, phases=phases))
 
 # %% [markdown]
 # The picture shows it: `lru` has the link idle while it computes, and computes nothing while the

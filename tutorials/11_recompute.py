@@ -82,14 +82,15 @@ timelines = {
     title: oc.simulate(plan.schedule, plan.trace, machine)
     for title, plan in (("in-core", in_core), ("chen-sqrt", segmented))
 }
-lesson.picture("11_segments.svg", timelines_svg(timelines))
+phases = {call.name: call.phase for call in chain.calls}
+lesson.picture("11_segments.svg", timelines_svg(timelines, phases=phases))
 
 # %% [markdown]
 # Less than a third: the last segment needs no second run, and of each other one the last stage does
 # not either, as what it makes is a border and has been kept.
 #
-# Look at the memory curves: the triangle of the in-core step becomes a low wall with a tooth for
-# each segment, and the link does nothing at all.
+# Look at the picture: the triangle of the in-core step becomes a low wall with a tooth for each
+# segment, forward stages stand between backward ones, and the link does nothing at all.
 #
 # ## More than twice
 #

@@ -22,14 +22,15 @@ from ooctrain.alloc.arena_map import (
     arena_text,
     pieces_of,
 )
-from ooctrain.report.svg import BACKWARD, FORWARD, IN, OUT, RIGHT, STYLE, WIDTH
+from ooctrain.report import shapes
+from ooctrain.report.shapes import WIDTH, box, document, words
 from ooctrain.units import format_bytes
 
-COLOURS = (FORWARD, BACKWARD, IN, OUT, "#b8860b")
-OTHER, HOLE, END = "#8d8d8d", "#f6c9c4", "#f3f3f3"
+COLOURS = shapes.COLOURS[:5]
+OTHER, HOLE, END = "#8d8d8d", "#f6c9c4", shapes.EMPTY
 TERMINAL_COLOURS = ("blue", "yellow", "green", "magenta", "cyan")
 STRIP_HEIGHT, ROW_HEIGHT = 34, 76
-MARGIN, _LETTER_WIDTH = 16, 9
+MARGIN, RIGHT, _LETTER_WIDTH = 16, 16, 9
 
 
 def arena_rich(snapshot: Snapshot, width: int = LINE_WIDTH) -> Text:
@@ -59,12 +60,7 @@ def arena_svg(snapshots: Mapping[str, Snapshot]) -> str:
         y += ROW_HEIGHT
     parts.append(_legend(colours, y))
     height = y + 20 * (1 + (len(colours) + 2) // 3) + 8
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" '
-        f'viewBox="0 0 {WIDTH} {height}" style="background:#fff;{STYLE}">\n'
-        + "\n".join(parts)
-        + "\n</svg>\n"
-    )
+    return document(parts, height)
 
 
 def _colours(snapshots: Mapping[str, Snapshot]) -> dict[str, tuple[str, str]]:
@@ -112,10 +108,7 @@ def _piece(piece: Piece, extent: int, colours: Mapping[str, tuple[str, str]], y:
             f'<text x="{x + width / 2:.1f}" y="{y + STRIP_HEIGHT / 2 + 4:.1f}" fill="#fff" '
             f'text-anchor="middle">{letter}</text>'
         )
-    return (
-        f'<rect x="{x:.2f}" y="{y}" width="{drawn:.2f}" height="{STRIP_HEIGHT}" '
-        f'fill="{colour}"><title>{escape(tip)}</title></rect>{text}'
-    )
+    return box(x, y, drawn, STRIP_HEIGHT, colour, tip) + text
 
 
 def _legend(colours: Mapping[str, tuple[str, str]], y: int) -> str:
@@ -126,8 +119,5 @@ def _legend(colours: Mapping[str, tuple[str, str]], y: int) -> str:
     parts = []
     for place, (text, colour) in enumerate(entries):
         x, row = MARGIN + place % 3 * column, y + place // 3 * 20
-        parts.append(
-            f'<rect x="{x}" y="{row}" width="14" height="12" fill="{colour}"/>'
-            f'<text x="{x + 20}" y="{row + 11}">{escape(text)}</text>'
-        )
+        parts += [box(x, row, 14, 12, colour), words(x + 20, row + 11, text, "start")]
     return "\n".join(parts)

@@ -8,17 +8,31 @@ next: `text.py`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from xml.sax.saxutils import escape
 
+from ooctrain.report.shapes import (
+    AXIS,
+    COLOURS,
+    EMPTY,
+    WIDTH,
+    box,
+    document,
+    legend_row,
+    limit,
+    line,
+    round_ticks,
+    words,
+)
 from ooctrain.sched.timeline import Timeline
 from ooctrain.units import format_bytes, format_us
 
-WIDTH, LEFT, RIGHT = 960, 96, 16
-LANE_HEIGHT, LANE_GAP, CURVE_HEIGHT = 20, 6, 84
+LEFT, RIGHT = 96, 16
+LANE_HEIGHT, LANE_GAP, CURVE_HEIGHT, LEGEND_HEIGHT = 20, 6, 84, 26
 LANES = (("C", "compute"), ("D", "swap out"), ("H", "swap in"))
-FORWARD, BACKWARD, UPDATE, OUT, IN = "#3b6fb6", "#c05a2b", "#7a7a7a", "#8a6fb0", "#3f8f5f"
-STYLE = "font-family:system-ui,sans-serif;font-size:12px;fill:#222"
+FORWARD, BACKWARD, IN, OUT = COLOURS[:4]
+#: Of the compute lane; the loss is drawn as a forward call.
+PHASES = {"forward": FORWARD, "backward": BACKWARD, "update": COLOURS[5]}
 
 
 def timelines_svg(
@@ -32,7 +46,8 @@ def timelines_svg(
     Args:
         rows: {title: timeline}, drawn from top to bottom.
         budget_bytes: drawn as a dashed line over each memory curve.
-        phases: {call name: phase}, which colours the compute lane; None: all alike.
+        phases: {call name: phase}, which colours the compute lane, so that a forward call that
+            runs again is seen among the backward ones; None: all alike.
 
     Returns:
         The text of an SVG file.
@@ -40,6 +55,10 @@ def timelines_svg(
     end_us = max((t.makespan_us for t in rows.values()), default=1.0) or 1.0
     top_bytes = max([budget_bytes or 0, *(t.peak_bytes for t in rows.values())]) or 1
     parts, y = [], 8
+    if phases:
+        shown = set(phases.values())
+        parts += legend_row(LEFT, y + 12, [entry for entry in PHASES.items() if entry[0] in shown])
+        y += LEGEND_HEIGHT
     for title, timeline in rows.items():
         part, height = _one_timeline(
             title, timeline, end_us, top_bytes, budget_bytes, phases or {}, y
@@ -47,12 +66,7 @@ def timelines_svg(
         parts.append(part)
         y += height
     parts.append(_axis(end_us, y))
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{y + 24}" '
-        f'viewBox="0 0 {WIDTH} {y + 24}" style="background:#fff;{STYLE}">\n'
-        + "\n".join(parts)
-        + "\n</svg>\n"
-    )
+    return document(parts, y + 24)
 
 
 def _one_timeline(
@@ -69,18 +83,15 @@ def _one_timeline(
     ]
     lane_y = y + 20
     for stream, label in LANES:
-        parts.append(f'<text x="{LEFT - 8}" y="{lane_y + 14}" text-anchor="end">{label}</text>')
-        parts.append(_box(LEFT, lane_y, WIDTH - LEFT - RIGHT, LANE_HEIGHT, "#f3f3f3"))
+        parts.append(words(LEFT - 8, lane_y + 14, label, "end"))
+        parts.append(box(LEFT, lane_y, WIDTH - LEFT - RIGHT, LANE_HEIGHT, EMPTY))
         for event in timeline.events:
             if event.stream == stream:
                 x = _x(event.start_us, end_us)
                 width = max(0.5, _x(event.end_us, end_us) - x)
                 tip = f"{event.name}: {format_us(event.end_us - event.start_us)}"
-                parts.append(
-                    _box(
-                        x, lane_y, width, LANE_HEIGHT, _colour(stream, phases.get(event.name)), tip
-                    )
-                )
+                colour = _colour(stream, phases.get(event.name))
+                parts.append(box(x, lane_y, width, LANE_HEIGHT, colour, tip))
         lane_y += LANE_HEIGHT + LANE_GAP
     parts.append(_curve(timeline, end_us, top_bytes, budget_bytes, lane_y))
     return "\n".join(parts), lane_y - y + CURVE_HEIGHT + 20
@@ -105,39 +116,25 @@ def _curve(
     path = " ".join(f"{x:.1f},{py:.1f}" for x, py in points)
     first, last = (points[0][0], points[-1][0]) if points else (LEFT, LEFT)
     parts = [
-        f'<text x="{LEFT - 8}" y="{bottom - 30}" text-anchor="end">memory</text>',
+        words(LEFT - 8, height(top_bytes) + 4, format_bytes(top_bytes), "end"),
+        words(LEFT - 8, bottom - 30, "memory", "end"),
+        words(LEFT - 8, bottom, "0", "end"),
         f'<polygon points="{first:.1f},{bottom} {path} {last:.1f},{bottom}" fill="#d9e4f2"/>',
         f'<polyline points="{path}" fill="none" stroke="{FORWARD}" stroke-width="1.2"/>',
     ]
     if budget_bytes:
-        line = height(budget_bytes)
-        parts.append(
-            f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{line:.1f}" y2="{line:.1f}" '
-            f'stroke="#b00020" stroke-dasharray="5 4"/>'
-            f'<text x="{WIDTH - RIGHT}" y="{line - 3:.1f}" text-anchor="end" fill="#b00020">'
-            f"budget {format_bytes(budget_bytes)}</text>"
-        )
+        name = f"budget {format_bytes(budget_bytes)}"
+        parts.append(limit(LEFT, WIDTH - RIGHT, height(budget_bytes), name))
     return "\n".join(parts)
 
 
 def _axis(end_us: float, y: int) -> str:
-    marks = [f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y}" y2="{y}" stroke="#888"/>']
-    for tick in _ticks(end_us):
+    marks = [line(LEFT, y, WIDTH - RIGHT, y, AXIS)]
+    for tick in round_ticks(0, end_us):
         x = _x(tick, end_us)
-        marks.append(f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{y}" y2="{y + 4}" stroke="#888"/>')
-        marks.append(
-            f'<text x="{x:.1f}" y="{y + 17}" text-anchor="middle">{format_us(tick)}</text>'
-        )
+        marks.append(line(x, y, x, y + 4, AXIS))
+        marks.append(words(x, y + 17, format_us(tick) if tick else "0", "middle"))
     return "\n".join(marks)
-
-
-def _ticks(end_us: float) -> Sequence[float]:
-    """Five to ten round times from 0 to the end."""
-    step = 10.0 ** len(str(int(end_us)))
-    for divisor in (2, 2.5, 2):
-        while end_us / step < 4:
-            step /= divisor
-    return [i * step for i in range(int(end_us / step) + 1)]
 
 
 def _colour(stream: str, phase: str | None) -> str:
@@ -145,14 +142,8 @@ def _colour(stream: str, phase: str | None) -> str:
         return OUT
     if stream == "H":
         return IN
-    return {"backward": BACKWARD, "update": UPDATE}.get(phase or "", FORWARD)
+    return PHASES.get(phase or "", FORWARD)
 
 
 def _x(time_us: float, end_us: float) -> float:
     return LEFT + time_us / end_us * (WIDTH - LEFT - RIGHT)
-
-
-def _box(x: float, y: float, width: float, height: float, colour: str, tip: str = "") -> str:
-    title = f"<title>{escape(tip)}</title>" if tip else ""
-    place = f'x="{x:.2f}" y="{y:.1f}" width="{width:.2f}" height="{height}"'
-    return f'<rect {place} fill="{colour}">{title}</rect>'

@@ -21,6 +21,8 @@ from ooctrain.report.charts import (
     stacked_svg,
     strips_svg,
 )
+from ooctrain.report.svg import PHASES, timelines_svg
+from ooctrain.sched.timeline import Event, Timeline
 
 SVG = "{http://www.w3.org/2000/svg}"
 SPAN = WIDTH - LEFT - RIGHT
@@ -99,3 +101,39 @@ def test_a_stack_is_as_high_as_its_pictures_and_keeps_them():
     assert int(root.get("height")) == sum(heights)
     assert [inner.get("y") for inner in root.findall(f"{SVG}svg")] == ["0", str(heights[0])]
     assert "most" in stack
+
+
+def texts(svg):
+    return [text.text for text in ElementTree.fromstring(svg).iter(f"{SVG}text")]
+
+
+def test_a_limit_is_a_dashed_line_at_its_height():
+    svg = areas_svg("t", [Area(0, 1, 0, 10)], x_axis="x", y_axis="y", limits=[("half", 5)])
+    drawn = ElementTree.fromstring(svg)
+    (dashed,) = (line for line in drawn.iter(f"{SVG}line") if line.get("stroke-dasharray"))
+    (area,) = (box for box in drawn.iter(f"{SVG}rect") if box.get("fill") == COLOURS[0])
+    middle = float(area.get("y")) + float(area.get("height")) / 2
+    assert float(dashed.get("y1")) == float(dashed.get("y2")) == pytest.approx(middle, abs=0.5)
+    assert "half" in texts(svg)
+
+
+def toy_timeline():
+    """A forward call, its gradient, and the forward call once more: 30 us, at most 700 bytes."""
+    events = tuple(
+        Event("C", name, start, start + 10, index)
+        for index, (name, start) in enumerate([("f", 0), ("b", 10), ("f", 20)])
+    )
+    return Timeline(30, 700, 0, 0, 0, 30, 10, 0, events, ((0, 300), (10, 700)))
+
+
+def test_a_timeline_tells_forward_from_backward_and_says_how():
+    svg = timelines_svg({"t": toy_timeline()}, phases={"f": "forward", "b": "backward"})
+    assert len(boxes(svg, PHASES["forward"])) == 2
+    assert len(boxes(svg, PHASES["backward"])) == 1
+    assert {"forward", "backward"} <= set(texts(svg))
+    assert "update" not in texts(svg)
+
+
+def test_both_axes_of_a_timeline_have_numbers():
+    shown = texts(timelines_svg({"t": toy_timeline()}))
+    assert {"0", "5.0 us", "15 us", "30 us", "700 B"} <= set(shown)

@@ -1,0 +1,79 @@
+"""What every picture is made of: boxes, lines, words, a legend, round numbers on an axis.
+
+In: places in pixels. Out: SVG elements as text, and `document`, which makes a standalone file of
+them, without scripts or fonts of its own. The one idea: all pictures share one width, one set of
+colours and one way to write, so that a reader learns them once. Colours are chosen so that
+neighbours differ in lightness too, for readers who see few colours. Read next: `charts.py`,
+`svg.py`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from xml.sax.saxutils import escape
+
+WIDTH = 960
+STYLE = "font-family:system-ui,sans-serif;font-size:12px;fill:#222"
+#: Kinds of pieces, and curves in their order.
+COLOURS = ("#3b6fb6", "#c05a2b", "#3f8f5f", "#8a6fb0", "#b8860b", "#7a7a7a")
+EMPTY, AXIS, LIMIT = "#f3f3f3", "#888", "#b00020"
+LETTER_WIDTH = 6.6
+DASHES = "6 4"
+_MOST_TICKS = 8
+
+
+def document(parts: Iterable[str], height: float) -> str:
+    """A standalone picture of these elements, as wide as all pictures."""
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height:.0f}" '
+        f'viewBox="0 0 {WIDTH} {height:.0f}" style="background:#fff;{STYLE}">\n'
+        + "\n".join(parts)
+        + "\n</svg>\n"
+    )
+
+
+def box(x: float, y: float, width: float, height: float, colour: str, tip: str = "") -> str:
+    """A filled rectangle; `tip` is shown where the pointer rests."""
+    place = f'x="{x:.2f}" y="{y:.1f}" width="{width:.2f}" height="{height:.1f}" fill="{colour}"'
+    return f"<rect {place}>{f'<title>{escape(tip)}</title>' if tip else ''}</rect>"
+
+
+def line(x1: float, y1: float, x2: float, y2: float, colour: str, *, dashed: bool = False) -> str:
+    """A straight line, one pixel wide."""
+    dash = f' stroke-dasharray="{DASHES}"' if dashed else ""
+    ends = f'x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"'
+    return f'<line {ends} stroke="{colour}"{dash}/>'
+
+
+def words(x: float, y: float, text: str, anchor: str) -> str:
+    """A line of text; `anchor` says which part of it is at x: "start", "middle" or "end"."""
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
+
+
+def limit(left: float, right: float, y: float, name: str) -> str:
+    """A dashed line across a plot, and its name above the right end, readable over anything."""
+    halo = "paint-order:stroke;stroke:#fff;stroke-width:3px"
+    name = (
+        f'<text x="{right:.1f}" y="{y - 4:.1f}" text-anchor="end" fill="{LIMIT}" '
+        f'style="{halo}">{escape(name)}</text>'
+    )
+    return line(left, y, right, y, LIMIT, dashed=True) + name
+
+
+def legend_row(x: float, y: float, entries: Sequence[tuple[str, str]]) -> list[str]:
+    """(name, colour) after each other, from x to the right."""
+    parts = []
+    for name, colour in entries:
+        parts += [box(x, y - 10, 12, 12, colour), words(x + 17, y, name, "start")]
+        x += 17 + LETTER_WIDTH * len(name) + 18
+    return parts
+
+
+def round_ticks(low: float, high: float) -> list[float]:
+    """Up to eight round numbers within [low, high]."""
+    step = 10.0 ** math.floor(math.log10(max(high - low, 1e-9) / _MOST_TICKS))
+    factors = (1, 2, 2.5, 5, 10, 20, 50)
+    step = next(step * f for f in factors if (high - low) / (step * f) <= _MOST_TICKS)
+    first = math.ceil(low / step)
+    return [i * step for i in range(first, math.floor(high / step + 1e-9) + 1)]
