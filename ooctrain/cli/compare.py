@@ -1,8 +1,8 @@
 """`ooctrain compare`: planners on the same networks, budgets and machines, and their distance from
 the bound.
 
-In: lists of everything. Out: a table; JSON, CSV, Markdown and a figure on demand. Rows are kept, so
-that an interrupted comparison goes on where it was. Nothing is executed. Read next:
+In: lists of everything. Out: a table; JSON, CSV, Markdown and a figure on demand. Rows and plans
+are kept, so that an interrupted comparison goes on where it was. Nothing is executed. Read next:
 `ooctrain/experiments/compare.py`.
 """
 
@@ -55,7 +55,7 @@ DEFAULT_MACHINES = "v100-pcie,v100-32gb-nvlink"
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
 @click.option("--jobs", type=click.IntRange(min=1), help="Processes; default: one for each core.")
 @click.option("--keep", metavar="FOLDER", type=click.Path(file_okay=False),
-              help="Where rows are kept; default: the user's cache.")  # fmt: skip
+              help="Where rows, plans and bounds are kept; default: the user's cache.")  # fmt: skip
 @click.option("--fresh", is_flag=True, help="Compute every row again.")
 @click.option("--csv", "csv_path", metavar="FILE", type=OUTPUT_FILE)
 @click.option("--markdown", "markdown_path", metavar="FILE", type=OUTPUT_FILE)

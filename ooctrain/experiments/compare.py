@@ -2,19 +2,14 @@
 
 In: `Case`s. Out: `Row`s, in the same order. The one idea: a case says everything that decides its
 row, so rows are computed in any order, by several processes, and kept on disk under a name made of
-their content: the fingerprint of the trace, the machine, the budget, the planner and the sources of
-the planners. A comparison that was interrupted, or is asked again, computes only what is missing.
-Each ratio is to a bound that no list beats (`fluid.py`); which class of lists that is stands in the
-row. Read next: `../report/compare.py`, `../sched/fluid.py`.
+their content, as are their plans and bounds. A comparison that was interrupted, or is asked again,
+computes only what is missing. Each ratio is to a bound that no list beats (`fluid.py`); which class
+of lists that is stands in the row. Read next: `planned.py`, `kept.py`, `../report/compare.py`.
 """
 
 from __future__ import annotations
 
-import hashlib
 import itertools
-import json
-import os
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, astuple, dataclass
@@ -23,13 +18,13 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from ooctrain.cost import Machine, call_durations_ns
-from ooctrain.errors import Infeasible
+from ooctrain.experiments.kept import Store, digest, package_sources, planner_sources
+from ooctrain.experiments.planned import Question, planned
 from ooctrain.machines import machine as machine_by_name
 from ooctrain.models import MODELS, build
 from ooctrain.rewrite import apply_rewrites
 from ooctrain.sched import bounds, fluid
 from ooctrain.sched.budget import trace_minimum_bytes, trace_peak_bytes
-from ooctrain.sched.registry import get_planner
 from ooctrain.sched.schedule import LowerBound, Plan, Run
 from ooctrain.sched.simulate import simulate
 from ooctrain.sched.verify import verify
@@ -136,7 +131,8 @@ def compare(
 
     Args:
         jobs: processes; 1: in this one.
-        keep: folder of rows; what it has is not computed again. None: nothing is kept.
+        keep: folder of rows, plans and bounds; what it has is not computed again. None: nothing is
+            kept.
         done: told of each case when its row is there.
     """
     if jobs == 1:
@@ -161,13 +157,14 @@ def row_of(case: Case, keep: Path | None = None) -> Row:
         ConfigError: an unknown model, machine, planner or budget.
     """
     step = step_trace(case.model, case.batch, case.image_size)
-    where = machine_by_name(case.machine)
-    path = None if keep is None else keep / f"{_name_of(case, step, where)}.json"
-    if path is not None and path.exists():
-        return Row(**json.loads(path.read_text(encoding="utf-8")))
-    row = _compute(case, step, where, keep)
-    if path is not None:
-        _write(path, asdict(row))
+    where, store = machine_by_name(case.machine), Store(keep)
+    sources = planner_sources(case.planner)
+    name = f"row-{digest(astuple(case), step.fingerprint, repr(where), sources)}.json"
+    kept = store.read(name)
+    if kept is not None:
+        return Row(**kept)
+    row = _compute(case, step, where, store)
+    store.write(name, asdict(row))
     return row
 
 
@@ -185,22 +182,18 @@ def step_trace(model: str, batch: int, image_size: int | None) -> Trace:
     return apply_rewrites(trace(network, shape, threads=1), REWRITES)
 
 
-def _compute(case: Case, step: Trace, where: Machine, keep: Path | None) -> Row:
+def _compute(case: Case, step: Trace, where: Machine, store: Store) -> Row:
     granule = Granule(case.granule_bytes)
     least, most = trace_minimum_bytes(step, granule), trace_peak_bytes(step, granule)
     budget = _budget_bytes(case.budget, least, most)
-    planner = get_planner(case.planner)
-    started = time.perf_counter()
-    plan: Plan | None = None
-    minimum: int | None = None
-    try:
-        plan = planner.plan(
-            step, budget, where, granule=granule, seed=case.seed, time_limit_s=case.time_limit_s
-        )
-    except Infeasible as refusal:
-        minimum = refusal.minimum_bytes
-    plan_s = time.perf_counter() - started
-    bound = _bound(case, step, budget, where, keep)
+    answer = planned(
+        Question(
+            step, budget, where, case.planner, case.granule_bytes, case.seed, case.time_limit_s
+        ),
+        store,
+    )
+    plan = answer.plan
+    bound = _bound(case, step, budget, where, store)
     makespan = out = back = again = None
     if plan is not None:
         verify(plan, step, budget, where)
@@ -210,11 +203,12 @@ def _compute(case: Case, step: Trace, where: Machine, keep: Path | None) -> Row:
     bound_us = None if bound is None else bound.makespan_us
     return Row(
         case.model, case.batch, step.variables[step.initial[0]].shape[-2], where.name, budget,
-        (budget - least) / max(1, most - least), case.planner, plan is not None, minimum, least,
-        case.granule_bytes, makespan, sum(call_durations_ns(step, where)) / 1000, bound_us,
+        (budget - least) / max(1, most - least), case.planner, plan is not None,
+        answer.minimum_bytes, least, case.granule_bytes, makespan,
+        sum(call_durations_ns(step, where)) / 1000, bound_us,
         case.bound if bound is None else bound.kind,
         None if makespan is None or bound_us is None else makespan / bound_us,
-        None if plan is None else plan.peak_bytes, out, back, again, plan_s,
+        None if plan is None else plan.peak_bytes, out, back, again, answer.plan_s,
     )  # fmt: skip
 
 
@@ -232,52 +226,19 @@ def _budget_bytes(text: str, least: int, most: int) -> int:
     return budget
 
 
-def _bound(
-    case: Case, step: Trace, budget: int, where: Machine, keep: Path | None
-) -> LowerBound | None:
+def _bound(case: Case, step: Trace, budget: int, where: Machine, store: Store) -> LowerBound | None:
     """The bound of a cell, kept for all its planners; None where no list fits at all."""
     if case.bound == "simple":
         return bounds.lower_bound(step, budget, where)
-    path = None
-    if keep is not None:
-        name = _digest(case.bound, step.fingerprint, repr(where), budget)
-        path = keep / f"bound-{name}.json"
-        if path.exists():
-            kept = json.loads(path.read_text(encoding="utf-8"))
-            return kept and LowerBound(**kept)
-    again, resident = case.bound != "lp-offload", case.bound != "lp"
-    found = fluid.fluid_bound(step, budget, where, recompute=again, resident=resident)
-    bound = None if found is None else found.lower_bound()
-    if path is not None:
-        _write(path, bound and {"makespan_us": bound.makespan_us, "kind": bound.kind})
-    return bound
-
-
-def _name_of(case: Case, step: Trace, where: Machine) -> str:
-    """Names the content of a row."""
-    path = Path(case.planner.partition(".py:")[0] + ".py")
-    own = path.read_bytes() if ".py:" in case.planner and path.exists() else b""
-    return _digest(astuple(case), step.fingerprint, repr(where), own, _sources())
-
-
-@lru_cache(maxsize=1)
-def _sources() -> str:
-    """Hash of everything that a plan depends on in this package."""
-    folder = Path(bounds.__file__).parent
-    paths: Iterable[Path] = [folder.parent / "cost.py", *sorted(folder.rglob("*.py"))]
-    return _digest(*(path.read_bytes() for path in paths))
-
-
-def _digest(*parts: object) -> str:
-    return hashlib.sha256(repr(parts).encode()).hexdigest()[:24]
-
-
-def _write(path: Path, content: object) -> None:
-    """Whole or not at all: another process may look at the same time."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_suffix(f".{os.getpid()}.part")
-    part.write_text(json.dumps(content) + "\n", encoding="utf-8")
-    part.replace(path)
+    content = digest(case.bound, step.fingerprint, repr(where), budget, package_sources())
+    name = f"bound-{content}.json"
+    kept = store.read(name)
+    if kept is None:
+        again, resident = case.bound != "lp-offload", case.bound != "lp"
+        found = fluid.fluid_bound(step, budget, where, recompute=again, resident=resident)
+        kept = {"bound": found and asdict(found.lower_bound())}
+        store.write(name, kept)
+    return kept["bound"] and LowerBound(**kept["bound"])
 
 
 def worst(rows: Iterable[Row]) -> Iterator[tuple[str, str, float, Row]]:

@@ -6,7 +6,9 @@ from __future__ import annotations
 
 import csv
 import json
+from collections import Counter
 from dataclasses import asdict, replace
+from pathlib import Path
 
 import pytest
 
@@ -63,15 +65,32 @@ def test_what_runs_again_is_counted():
     assert again.bytes_out == 0
 
 
-def test_rows_are_kept_by_content(tmp_path):
+def kinds_of(folder: Path) -> Counter:
+    """How many rows, plans and bounds a folder keeps."""
+    return Counter(path.name.partition("-")[0] for path in folder.iterdir())
+
+
+def test_rows_plans_and_bounds_are_kept_by_content(tmp_path):
     first = row_of(CASE, tmp_path)
-    names = {path.name for path in tmp_path.iterdir()}
-    assert len(names) == 2  # the row and its bound
+    assert kinds_of(tmp_path) == {"row": 1, "plan": 1, "bound": 1}
     assert row_of(CASE, tmp_path) == first  # planning time included: it was read
     row_of(replace(CASE, planner="window"), tmp_path)
-    assert len(list(tmp_path.iterdir())) == 3  # the bound is the same
+    assert kinds_of(tmp_path) == {"row": 2, "plan": 2, "bound": 1}
+    in_bytes = row_of(replace(CASE, budget=str(first.budget_bytes)), tmp_path)
+    assert in_bytes == first
+    other_bound = row_of(replace(CASE, bound="lp-offload"), tmp_path)
+    assert other_bound.plan_s == first.plan_s
+    assert other_bound.lower_bound_us > first.lower_bound_us
+    assert kinds_of(tmp_path) == {"row": 4, "plan": 2, "bound": 2}
+
+
+def test_what_is_damaged_is_computed_again(tmp_path):
+    first = row_of(CASE, tmp_path)
     for path in tmp_path.iterdir():
-        json.loads(path.read_text())
+        path.write_text(path.read_text().replace("1", "2"))
+    assert timeless(row_of(CASE, tmp_path)) == timeless(first)
+    assert row_of(CASE, tmp_path) == row_of(CASE, tmp_path)
+    assert kinds_of(tmp_path) == {"row": 1, "plan": 1, "bound": 1}
 
 
 def test_two_processes_find_what_one_finds(rows):

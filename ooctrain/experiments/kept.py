@@ -1,0 +1,93 @@
+"""Results on disk, each under a name made of all that decides it: found again, never stale.
+
+In: the parts that decide a result, and the result as plain data. Out: the same data, when the same
+parts are asked again. The one idea: who can say everything that a result depends on need never ask
+whether a kept one is still right. For a plan that is the step, the machine, the budget, the planner
+with its parameters, and the text of every source file: an edit anywhere makes new names, since
+computing twice costs time and a stale number costs trust. A file that says anything but what was
+written is as good as none. Read next: `planned.py`, `compare.py`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from ooctrain.sched.registry import PLANNERS, get_planner
+from ooctrain.specs import parse_spec
+
+PACKAGE = Path(__file__).parents[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """A folder of results; it may be emptied at any time.
+
+    Args:
+        folder: made when the first result is written; None: nothing is kept.
+    """
+
+    folder: Path | None
+
+    def read(self, name: str) -> Any:
+        """What was written under a name; None: nothing was, or the file is damaged."""
+        if self.folder is None:
+            return None
+        try:
+            text = self._path(name).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError):
+            return None
+        checksum, _, content = text.partition("\n")
+        return json.loads(content) if checksum == digest(content) else None
+
+    def write(self, name: str, content: Any) -> None:
+        """Keeps plain data, whole or not at all: another process may look at the same time."""
+        if self.folder is None:
+            return
+        self.folder.mkdir(parents=True, exist_ok=True)
+        text = json.dumps(content)
+        part = self._path(f"{name}.{os.getpid()}.part")
+        part.write_text(f"{digest(text)}\n{text}", encoding="utf-8")
+        part.replace(self._path(name))
+
+    def _path(self, name: str) -> Path:
+        assert self.folder is not None
+        return self.folder / name
+
+
+def digest(*parts: object) -> str:
+    """A name made of the parts' content."""
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:24]
+
+
+def planner_sources(planner: str) -> tuple[str, str]:
+    """Names the sources that a plan depends on: this package's, and those beside a planner of
+    somebody else's.
+
+    Args:
+        planner: as typed: by name with parameters, or "file.py:Class".
+    """
+    spec = parse_spec(planner)
+    if spec.file:
+        return package_sources(), _sources(Path(spec.file).parent.glob("*.py"))
+    if spec.name in PLANNERS:
+        return package_sources(), ""
+    home = Path(inspect.getfile(type(get_planner(planner)))).parent
+    return package_sources(), _sources(home.rglob("*.py"))
+
+
+@lru_cache(maxsize=1)
+def package_sources() -> str:
+    """Names the sources of this package."""
+    return _sources(PACKAGE.rglob("*.py"))
+
+
+def _sources(paths: Iterable[Path]) -> str:
+    return digest(*((path.name, path.read_bytes()) for path in sorted(paths)))

@@ -1,0 +1,114 @@
+"""What a planner says to one question, asked once: a plan or a refusal, and how long it took.
+
+In: a step, a budget, a machine, a planner by name. Out: `Planned`. The one idea: planning is a pure
+function, so its answer is kept (`kept.py`), whatever it is asked for: comparing the same plans with
+another bound, or under a budget typed in other words, plans nothing again. A kept plan is believed
+no more than a planner is: whoever uses it verifies it. Read next: `compare.py`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ooctrain.cost import Machine
+from ooctrain.errors import Infeasible
+from ooctrain.experiments.kept import Store, digest, planner_sources
+from ooctrain.rewrite import apply_rewrites
+from ooctrain.sched.registry import get_planner
+from ooctrain.sched.schedule import Plan
+from ooctrain.trace import Trace
+from ooctrain.units import Granule
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """Everything that decides a plan, apart from the sources.
+
+    Args:
+        step: to be planned, rewritten already.
+        budget_bytes, machine: as for any planner.
+        planner: by name, with parameters, or "file.py:Class".
+        granule_bytes: what sizes are rounded to.
+        seed: of planners that draw random numbers.
+        time_limit_s: of searching planners; None: as long as their evaluations take.
+    """
+
+    step: Trace
+    budget_bytes: int
+    machine: Machine
+    planner: str
+    granule_bytes: int = 1
+    seed: int = 0
+    time_limit_s: float | None = None
+
+    @property
+    def name(self) -> str:
+        """Names the question's content, and the sources that answer it."""
+        return digest(
+            self.step.fingerprint, self.budget_bytes, repr(self.machine), self.planner,
+            self.granule_bytes, self.seed, self.time_limit_s, planner_sources(self.planner),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """An answer.
+
+    Args:
+        plan: None where the planner refuses.
+        minimum_bytes: its own least budget, where it refuses.
+        plan_s: time to plan.
+    """
+
+    plan: Plan | None
+    minimum_bytes: int | None
+    plan_s: float
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data; `from_json` gives back an equal answer."""
+        return {
+            "plan": self.plan and self.plan.to_json(),
+            "minimum_bytes": self.minimum_bytes,
+            "plan_s": self.plan_s,
+        }
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any], step: Trace) -> Planned:
+        """An answer read back for its step."""
+        plan = data["plan"]
+        if plan is not None:
+            plan = Plan.from_json(plan, apply_rewrites(step, plan["rewrites"]))
+        return Planned(plan, data["minimum_bytes"], data["plan_s"])
+
+
+def planned(question: Question, store: Store) -> Planned:
+    """The answer to a question, from the store if it is there.
+
+    Raises:
+        ConfigError: an unknown planner.
+    """
+    name = f"plan-{question.name}.json"
+    kept = store.read(name)
+    if kept is not None:
+        return Planned.from_json(kept, question.step)
+    answer = _ask(question)
+    store.write(name, answer.to_json())
+    return answer
+
+
+def _ask(question: Question) -> Planned:
+    planner = get_planner(question.planner)
+    plan = minimum_bytes = None
+    started = time.perf_counter()
+    try:
+        plan = planner.plan(
+            question.step, question.budget_bytes, question.machine,
+            granule=Granule(question.granule_bytes), seed=question.seed,
+            time_limit_s=question.time_limit_s,
+        )  # fmt: skip
+    except Infeasible as refusal:
+        minimum_bytes = refusal.minimum_bytes
+    return Planned(plan, minimum_bytes, time.perf_counter() - started)
