@@ -13,10 +13,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Literal
 
 from ooctrain.errors import ConfigError
-from ooctrain.layers.base import Spec
+from ooctrain.layers.base import Op, Spec
 from ooctrain.trace import Call, Trace
 
 Link = Literal["shared", "duplex"]
@@ -128,10 +129,25 @@ def call_ns(call: Call, trace: Trace, machine: Machine) -> int:
         measured_us = machine.profile.get(profile_key(call, trace))
         if measured_us is not None:
             return max(1, round(measured_us * 1000))
-    ins, outs = specs_of(trace, call.ins), specs_of(trace, call.outs)
-    arithmetic = ceil_div_rate(call.op.flops(ins, outs) * 1000, machine.flops_per_us)
-    traffic = ceil_div_rate(call.op.bytes_moved(ins, outs) * 1000, machine.memory_bytes_per_us)
+    flops, bytes_moved = _work(trace)[call.id]
+    arithmetic = ceil_div_rate(flops * 1000, machine.flops_per_us)
+    traffic = ceil_div_rate(bytes_moved * 1000, machine.memory_bytes_per_us)
     return max(arithmetic, traffic, round(machine.call_overhead_us * 1000), MINIMUM_CALL_NS)
+
+
+@lru_cache(maxsize=4)  # a planner asks for the durations of one step again and again
+def _work(trace: Trace) -> tuple[tuple[int, int], ...]:
+    """(operations, bytes moved) of each call; (0, 0) where it states its own duration."""
+    return tuple(
+        (0, 0)
+        if call.duration_ns is not None
+        else _work_of(call.op, specs_of(trace, call.ins), specs_of(trace, call.outs))
+        for call in trace.calls
+    )
+
+
+def _work_of(op: Op, ins: list[Spec], outs: list[Spec]) -> tuple[int, int]:
+    return op.flops(ins, outs), op.bytes_moved(ins, outs)
 
 
 def call_durations_ns(trace: Trace, machine: Machine) -> list[int]:

@@ -121,6 +121,10 @@ class Trace:
     threads: int | None = None
     device: str = "cpu"
 
+    def __hash__(self) -> int:
+        """Steps of other sizes may share it; equality looks at everything."""
+        return hash((len(self.variables), len(self.calls), self.threads, self.device))
+
     @cached_property
     def producer(self) -> tuple[int | None, ...]:
         """For each variable the id of the call that writes it; None for what is there before."""
