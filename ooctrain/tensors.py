@@ -18,7 +18,8 @@ from ooctrain.eager import HostStorage, Storage
 from ooctrain.errors import AutogradError, ConfigError, ShapeError
 from ooctrain.layers.base import Op, Spec, to_physical
 from ooctrain.layers.combine import Add, Constant, Scale
-from ooctrain.layers.layout import Reshape, Slice
+from ooctrain.layers.layout import Reshape
+from ooctrain.layers.regions import Slice
 from ooctrain.trace import ITEM_BYTES, Kind
 
 if TYPE_CHECKING:

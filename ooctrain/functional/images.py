@@ -11,8 +11,9 @@ from typing import Literal
 from ooctrain.autograd import Tensor, call
 from ooctrain.errors import ConfigError
 from ooctrain.functional.arguments import IntOrPair, pair
+from ooctrain.layers.average_pooling import AdaptiveAvgPool2d, AvgPool2d
 from ooctrain.layers.layout import Pad
-from ooctrain.layers.pooling import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d, PoolGeometry
+from ooctrain.layers.pooling import MaxPool2d, PoolGeometry
 from ooctrain.layers.reflection import ReflectionPad2d
 from ooctrain.layers.upsample import Upsample
 

@@ -2,7 +2,7 @@
 
 In: tensors of fitting shapes. Out: one tensor. The one idea: the gradient of a sum is the *same*
 value for all its terms (paper 004, section 4.2): `Add.vjp` hands the one gradient to both sides and
-records no call at all. Read next: `layout.py`.
+records no call at all. Read next: `regions.py`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import ClassVar
 import numpy as np
 
 from ooctrain.layers.base import Op, Spec, require, require_float
-from ooctrain.layers.layout import Slice
+from ooctrain.layers.regions import Slice
 from ooctrain.layers.relu import POINTWISE, ReLUGrad
 from ooctrain.trace import Kind
 
@@ -179,7 +179,7 @@ class Concat(Op):
 
     def cpu(self, pool, ins, outs, workspace, scalars):
         from ooctrain.layers.kernels.cpu import layout
-        from ooctrain.layers.layout import copy_block
+        from ooctrain.layers.regions import copy_block
 
         if outs[0].ndim == 4 and self.axis == 1:
             layout.concat_nhwc(pool, ins, outs[0])

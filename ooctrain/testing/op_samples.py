@@ -14,6 +14,12 @@ from typing import Any
 import numpy as np
 
 from ooctrain.layers.activation import Sigmoid, SigmoidGrad, Tanh, TanhGrad
+from ooctrain.layers.average_pooling import (
+    AdaptiveAvgPool2d,
+    AdaptiveAvgPool2dGrad,
+    AvgPool2d,
+    AvgPool2dGrad,
+)
 from ooctrain.layers.base import Op
 from ooctrain.layers.batch_norm import (
     BatchNormApply,
@@ -33,7 +39,7 @@ from ooctrain.layers.instance_norm import (
     InstanceNormGradReduce,
     InstanceNormStats,
 )
-from ooctrain.layers.layout import Clear, Embed, Insert, InsertAdd, Pad, Reshape, Slice
+from ooctrain.layers.layout import Pad, Reshape
 from ooctrain.layers.linear import Linear, LinearGradInput, LinearGradWeight
 from ooctrain.layers.loss import (
     MeanError,
@@ -41,16 +47,9 @@ from ooctrain.layers.loss import (
     SoftmaxCrossEntropy,
     SoftmaxCrossEntropyGrad,
 )
-from ooctrain.layers.pooling import (
-    AdaptiveAvgPool2d,
-    AdaptiveAvgPool2dGrad,
-    AvgPool2d,
-    AvgPool2dGrad,
-    MaxPool2d,
-    MaxPool2dGrad,
-    PoolGeometry,
-)
+from ooctrain.layers.pooling import MaxPool2d, MaxPool2dGrad, PoolGeometry
 from ooctrain.layers.reflection import ReflectionPad2d, ReflectionPad2dGrad
+from ooctrain.layers.regions import Clear, Embed, Insert, InsertAdd, Slice
 from ooctrain.layers.relu import LeakyReLU, LeakyReLUGrad, ReLU, ReLUGrad
 from ooctrain.layers.update import (
     AdamUpdate,

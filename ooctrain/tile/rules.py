@@ -13,11 +13,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ooctrain.layers.average_pooling import AvgPool2d
 from ooctrain.layers.base import Op, Window
 from ooctrain.layers.conv2d import Conv2d
 from ooctrain.layers.dropout import Dropout
 from ooctrain.layers.layout import Pad
-from ooctrain.layers.pooling import AvgPool2d, MaxPool2d
+from ooctrain.layers.pooling import MaxPool2d
 
 Sides = tuple[int, int, int, int]
 

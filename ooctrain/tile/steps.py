@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from ooctrain.layers.base import Op, Spec, Window
 from ooctrain.layers.combine import Add, Constant
-from ooctrain.layers.layout import Insert, InsertAdd
+from ooctrain.layers.regions import Insert, InsertAdd
 from ooctrain.tile.halo import Read, Span, chain_reads, whole_reads
 from ooctrain.tile.segment import Segment
 from ooctrain.trace import Kind, Phase, Trace

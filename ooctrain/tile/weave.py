@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import Any
 
 from ooctrain.layers.base import Op, Spec, scratch_bytes
-from ooctrain.layers.layout import Insert, InsertAdd, Slice
+from ooctrain.layers.regions import Insert, InsertAdd, Slice
 from ooctrain.tile.adjoint import Record, Role, record_vjp, spec_of
 from ooctrain.tile.rules import Place
 from ooctrain.tile.segment import Segment, Stage

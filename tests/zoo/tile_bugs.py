@@ -14,7 +14,7 @@ from dataclasses import replace
 import pytest
 
 from ooctrain.layers.base import Window
-from ooctrain.layers.layout import Insert
+from ooctrain.layers.regions import Insert
 from ooctrain.tile import rewrite, rules, steps, weave
 from ooctrain.tile.halo import Read, Span, extents, reach, split_evenly
 

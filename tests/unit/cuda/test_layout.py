@@ -10,7 +10,8 @@ from ooctrain.layers.combine import Concat
 from ooctrain.layers.kernels.cuda import layout, regions
 from ooctrain.layers.kernels.cuda.layout import places
 from ooctrain.layers.kernels.cuda.shim import Kernel, cuda, kernel, why_no_ptx
-from ooctrain.layers.layout import Clear, Embed, Insert, InsertAdd, Pad, Reshape, Slice
+from ooctrain.layers.layout import Pad, Reshape
+from ooctrain.layers.regions import Clear, Embed, Insert, InsertAdd, Slice
 from ooctrain.testing.check_cuda import check_cuda
 from ooctrain.testing.emulator import EmulatedLauncher
 from ooctrain.testing.ptx import assemble, check_ptx, why_no_assembler

@@ -7,19 +7,17 @@ from functools import partial
 import numpy as np
 import pytest
 
-from ooctrain.layers.base import to_physical
-from ooctrain.layers.kernels.cpu.pool import ThreadPool
-from ooctrain.layers.kernels.cuda.image_rows import row_start
-from ooctrain.layers.kernels.cuda.shim import cuda, kernel, uint32
-from ooctrain.layers.pooling import (
+from ooctrain.layers.average_pooling import (
     AdaptiveAvgPool2d,
     AdaptiveAvgPool2dGrad,
     AvgPool2d,
     AvgPool2dGrad,
-    MaxPool2d,
-    MaxPool2dGrad,
-    PoolGeometry,
 )
+from ooctrain.layers.base import to_physical
+from ooctrain.layers.kernels.cpu.pool import ThreadPool
+from ooctrain.layers.kernels.cuda.image_rows import row_start
+from ooctrain.layers.kernels.cuda.shim import cuda, kernel, uint32
+from ooctrain.layers.pooling import MaxPool2d, MaxPool2dGrad, PoolGeometry
 from ooctrain.testing.check_cuda import check_cuda, run_cuda
 from ooctrain.testing.check_op import run_guarded
 from ooctrain.testing.emulator import EmulatedLauncher

@@ -1,0 +1,255 @@
+"""Blocks of a tensor: taking one out, putting one in, adding to one, clearing one.
+
+In: a tensor and where a block begins. Out: the block, or the whole with the block replaced. The one
+idea: slice and insert are each other's gradient, and with accumulation they are all that tiling
+needs (DESIGN section 4: a tile is a rewrite, not an instruction). Read next: `layout.py`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from ooctrain.layers.base import Op, Spec, require, require_float, to_logical
+
+Index = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Slice(Op):
+    """y = the block of `shape` that begins at `start`.
+
+    Args:
+        full: shape of the input (part of the operation, so that its gradient knows it).
+        start: first index along each axis.
+        shape: of the block.
+    """
+
+    full: Index
+    start: Index
+    shape: Index
+    name: ClassVar[str] = "slice"
+
+    def infer(self, x: Spec) -> tuple[Spec, ...]:
+        require(x.shape == self.full, f"slice: made for shape {self.full}", x)
+        _require_inside(self.full, self.start, self.shape, "slice")
+        return (Spec(self.shape, x.dtype),)
+
+    def reference(self, x, scalars):
+        return (x[_region(self.start, self.shape)].copy(),)
+
+    def cpu(self, pool, ins, outs, workspace, scalars):
+        copy_block(pool, ins[0], outs[0], self.start)
+
+    def cuda(self, launcher, ins, outs, workspace, scalars):
+        from ooctrain.layers.kernels.cuda import regions
+
+        regions.slice_of(launcher, ins[0], outs[0], self.start)
+
+    def vjp(self, tape, ins, outs, grads):
+        return tape.call(Embed(self.full, self.start), grads, of=ins)
+
+    def flops(self, ins, outs):
+        return 0
+
+    def bytes_moved(self, ins, outs):
+        return 2 * outs[0].nbytes
+
+
+@dataclass(frozen=True, slots=True)
+class Embed(Op):
+    """y = 0 everywhere but for the block at `start`, which is x: the gradient of a slice."""
+
+    full: Index
+    start: Index
+    name: ClassVar[str] = "embed"
+
+    def infer(self, x: Spec) -> tuple[Spec, ...]:
+        require_float(self, x)
+        _require_inside(self.full, self.start, x.shape, "embed")
+        return (Spec(self.full, x.dtype),)
+
+    def reference(self, x, scalars):
+        y = np.zeros(self.full, x.dtype)
+        y[_region(self.start, x.shape)] = x
+        return (y,)
+
+    def cpu(self, pool, ins, outs, workspace, scalars):
+        from ooctrain.layers.kernels.cpu import elementwise
+
+        elementwise.fill(pool, outs[0], 0.0)
+        copy_block(pool, ins[0], outs[0], self.start, insert=True)
+
+    def cuda(self, launcher, ins, outs, workspace, scalars):
+        from ooctrain.layers.kernels.cuda import regions
+
+        regions.embed(launcher, ins[0], outs[0], self.start)
+
+    def vjp(self, tape, ins, outs, grads):
+        return tape.call(Slice(self.full, self.start, ins[0].shape), grads, of=ins)
+
+    def flops(self, ins, outs):
+        return 0
+
+
+@dataclass(frozen=True, slots=True)
+class Insert(Op):
+    """y = x with the block at `start` replaced by `part`. Reads (x, part); y may overwrite x."""
+
+    start: Index
+    name: ClassVar[str] = "insert"
+
+    def infer(self, x: Spec, part: Spec) -> tuple[Spec, ...]:
+        _require_inside(x.shape, self.start, part.shape, "insert")
+        return (x,)
+
+    def reference(self, x, part, scalars):
+        y = x.copy()
+        y[_region(self.start, part.shape)] = part
+        return (y,)
+
+    def cpu(self, pool, ins, outs, workspace, scalars):
+        copy_unless_same(pool, ins[0], outs[0])
+        copy_block(pool, ins[1], outs[0], self.start, insert=True)
+
+    def cuda(self, launcher, ins, outs, workspace, scalars):
+        from ooctrain.layers.kernels.cuda import regions
+
+        regions.copy_unless_same(launcher, ins[0], outs[0])
+        regions.insert(launcher, ins[1], outs[0], self.start)
+
+    def vjp(self, tape, ins, outs, grads):
+        x, part = ins
+        (dy,) = grads
+        zeros = Clear(self.start, part.shape)
+        return (
+            tape.call(zeros, (dy,), of=(x,))[0] if x.requires_grad else None,
+            tape.call(Slice(x.shape, self.start, part.shape), (dy,), of=(part,))[0],
+        )
+
+    def flops(self, ins, outs):
+        return 0
+
+    def reusable(self):
+        return {0: 0}
+
+
+@dataclass(frozen=True, slots=True)
+class InsertAdd(Op):
+    """y = x with `part` added to the block at `start`. Reads (x, part); y may overwrite x."""
+
+    start: Index
+    name: ClassVar[str] = "insert_add"
+
+    def infer(self, x: Spec, part: Spec) -> tuple[Spec, ...]:
+        require_float(self, x, part)
+        _require_inside(x.shape, self.start, part.shape, "insert_add")
+        return (x,)
+
+    def reference(self, x, part, scalars):
+        y = x.copy()
+        y[_region(self.start, part.shape)] += part
+        return (y,)
+
+    def cpu(self, pool, ins, outs, workspace, scalars):
+        from ooctrain.layers.kernels.cpu import layout
+
+        copy_unless_same(pool, ins[0], outs[0])
+        n, c, h, w = _as_4d(self.start)
+        layout.insert_add_nhwc(pool, _nhwc(ins[1]), _nhwc(outs[0]), n, h, w, c)
+
+    def cuda(self, launcher, ins, outs, workspace, scalars):
+        from ooctrain.layers.kernels.cuda import regions
+
+        regions.copy_unless_same(launcher, ins[0], outs[0])
+        regions.insert_add(launcher, ins[1], outs[0], self.start)
+
+    def vjp(self, tape, ins, outs, grads):
+        x, part = ins
+        (dy,) = grads
+        return dy, tape.call(Slice(x.shape, self.start, part.shape), (dy,), of=(part,))[0]
+
+    def flops(self, ins, outs):
+        return ins[1].size
+
+    def reusable(self):
+        return {0: 0}
+
+
+@dataclass(frozen=True, slots=True)
+class Clear(Op):
+    """y = x with the block of `shape` at `start` set to 0: the gradient of an insert's whole."""
+
+    start: Index
+    shape: Index
+    name: ClassVar[str] = "clear"
+
+    def infer(self, x: Spec) -> tuple[Spec, ...]:
+        _require_inside(x.shape, self.start, self.shape, "clear")
+        return (x,)
+
+    def reference(self, x, scalars):
+        y = x.copy()
+        y[_region(self.start, self.shape)] = 0
+        return (y,)
+
+    def cpu(self, pool, ins, outs, workspace, scalars):
+        copy_unless_same(pool, ins[0], outs[0])
+        to_logical(outs[0])[_region(self.start, self.shape)] = 0
+
+    def cuda(self, launcher, ins, outs, workspace, scalars):
+        from ooctrain.layers.kernels.cuda import regions
+
+        regions.copy_unless_same(launcher, ins[0], outs[0])
+        regions.clear(launcher, outs[0], self.start, self.shape)
+
+    def vjp(self, tape, ins, outs, grads):
+        return tape.call(self, grads, of=ins)
+
+    def reusable(self):
+        return {0: 0}
+
+
+def copy_block(pool, x: np.ndarray, y: np.ndarray, start: Index, *, insert: bool = False) -> None:
+    """y = the block of x at logical `start`; with `insert`, the block of y at `start` = x."""
+    if x.dtype != np.float32 or x.ndim not in (2, 4):
+        # Labels and the like are small: NumPy's own copy does.
+        whole, part = (y, x) if insert else (x, y)
+        region = to_logical(whole)[_region(start, to_logical(part).shape)]
+        source, target = (to_logical(part), region) if insert else (region, to_logical(part))
+        np.copyto(target, source)
+        return
+    from ooctrain.layers.kernels.cpu import layout
+
+    n, c, h, w = _as_4d(start)
+    (layout.insert_nhwc if insert else layout.slice_nhwc)(pool, _nhwc(x), _nhwc(y), n, h, w, c)
+
+
+def copy_unless_same(pool, x: np.ndarray, y: np.ndarray) -> None:
+    """y = x, for arrays of equal size; nothing to do where y lies on the storage of x."""
+    if x.ctypes.data != y.ctypes.data:
+        np.copyto(y.reshape(-1), x.reshape(-1))
+
+
+def _nhwc(physical: np.ndarray) -> np.ndarray:
+    """A (N, C) array seen as (N, 1, 1, C); 4-d ones as they are."""
+    return physical if physical.ndim == 4 else physical.reshape(physical.shape[0], 1, 1, -1)
+
+
+def _as_4d(start: Index) -> tuple[int, int, int, int]:
+    n, c, h, w = (*start, 0, 0)[:4]
+    return n, c, h, w
+
+
+def _region(start: Index, shape: Index) -> tuple[slice, ...]:
+    return tuple(slice(a, a + extent) for a, extent in zip(start, shape, strict=True))
+
+
+def _require_inside(full: Index, start: Index, shape: Index, name: str) -> None:
+    fits = len(full) == len(start) == len(shape) and all(
+        a >= 0 and b >= 0 and a + b <= extent
+        for extent, a, b in zip(full, start, shape, strict=True)
+    )
+    require(fits, f"{name}: block {shape} at {start} is not inside {full}")
