@@ -105,7 +105,10 @@ def programs(granule: Granule, unit_bytes: int, units: int) -> SearchStrategy[Pr
     every_second = sum(1 << place for place in range(0, units, 2))
     masks = st.integers(0, (1 << units) - 1) | st.just(every_second)
     punch = st.builds(Request, st.just("punch"), masks, count=st.just(unit_bytes))
-    rows = [_single(sizes, st.integers(0, units)), _used_again(sizes, unit_bytes)]
+    rows = [
+        _single(sizes, st.integers(0, units)), _used_again(sizes, unit_bytes),
+        _between(sizes, size),
+    ]  # fmt: skip
     if granule.ranges:
         rows += [_parts(sizes, st.integers(0, units)), _part_moves(sizes)]
     return st.builds(
@@ -151,6 +154,19 @@ def _used_again(sizes: SearchStrategy[int], unit_bytes: int) -> SearchStrategy[R
         )  # fmt: skip
 
     return st.builds(row, sizes, sizes, st.integers(0, 2), st.booleans(), st.booleans())
+
+
+def _between(sizes: SearchStrategy[int], granule_bytes: int) -> SearchStrategy[Row]:
+    """Two blocks go and the small one between them stays; then one as large as all is wanted."""
+    from hypothesis import strategies as st
+
+    def row(left: int, small: int, right: int) -> Row:
+        return (
+            Request("allocate", left), Request("allocate", small), Request("allocate", right),
+            Request("free", -3), Request("free", -1), Request("allocate", left + small + right),
+        )  # fmt: skip
+
+    return st.builds(row, sizes, st.integers(1, 2 * granule_bytes), sizes)
 
 
 def _parts(sizes: SearchStrategy[int], pick: SearchStrategy[int]) -> SearchStrategy[Row]:

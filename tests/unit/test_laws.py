@@ -90,6 +90,7 @@ def test_a_failure_prints_the_example_the_law_and_how_to_repeat_it(tmp_path):
     assert "test_planner[infeasible_is_honest] FAILED" in shown
     assert "test_planner[plans_are_legal] PASSED" in shown
     assert "trace of 1 calls" in shown
+    assert "During handling of the above exception" not in shown, "it stands there once"
     assert "the law says: The minimum does not depend on the budget asked" in shown
     repeat = re.search(r"repeat: (pytest .*)", shown)[1]
     again, shown_again = run_pytest(tmp_path, *repeat.split()[1:])

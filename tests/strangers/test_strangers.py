@@ -1,0 +1,42 @@
+"""Right plug-ins pass, wrong ones break a law, and the law that breaks says what is wrong.
+
+The plug-ins are in `allocators.py`, each as somebody would write it who knows the interface and not
+the laws.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ooctrain.specs import load_from_file
+from ooctrain.testing.check_allocator import find_failure
+
+HERE = Path(__file__).resolve().parent
+BACKENDS = ("strict", "plain")
+#: {wrong allocator: laws that may be found broken first}
+WRONG_ALLOCATORS = {
+    "JoinsOverASmallBlock": "P1",
+    "NeverJoins": "P12",
+    "LosesOnRefusal": "P8",
+    "RoundsDown": "P2 P9",
+    "FreesTwice": "P10",
+    "StartsTooLarge": "P5",
+}
+
+
+def allocator(name):
+    return load_from_file(str(HERE / "allocators.py"), name)
+
+
+def test_a_right_allocator_passes():
+    assert find_failure(allocator("FirstHole"), 20, 0, BACKENDS) is None
+
+
+@pytest.mark.parametrize("name", WRONG_ALLOCATORS)
+def test_a_wrong_allocator_breaks_the_law_that_names_its_mistake(name):
+    failure = find_failure(allocator(name), 50, 0, BACKENDS)
+    assert failure is not None
+    assert failure.law in WRONG_ALLOCATORS[name].split()
+    assert len(failure.requests) <= 6, "the list is shrunken"
