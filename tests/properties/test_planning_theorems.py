@@ -3,8 +3,9 @@
 In: tiny random steps and chains. Out: verdicts. The one idea: fluid <= relaxed <= exact <= every
 planner that moves whole values, and each of these numbers is found by other code: an LP, a search
 byte by byte, a search value by value, the simulator. Sources: paper 002, sections 3 to 5; where the
-print is wrong, docs/errata.md. Read next: `test_exact.py`, `tests/unit/test_swap_planners.py`
-(dynprog against every ordered schedule), `tests/errata/test_errata_002.py` (lemma 3, 3-partition).
+print is wrong, docs/errata.md. Read next: `test_exact.py`, `test_partition_families.py`,
+`tests/unit/test_swap_planners.py` (dynprog against every ordered schedule),
+`tests/errata/test_errata_002.py` (lemma 3).
 """
 
 from __future__ import annotations
@@ -20,7 +21,6 @@ from ooctrain.chain import chain
 from ooctrain.errors import Infeasible
 from ooctrain.sched.budget import trace_minimum_bytes, trace_peak_bytes
 from ooctrain.sched.chain_view import chain_view
-from ooctrain.sched.dynprog import in_slots, solve
 from ooctrain.sched.fluid import fluid_bound
 from ooctrain.sched.greedy import shortest_prefix
 from ooctrain.sched.registry import get_planner
@@ -107,38 +107,6 @@ def test_in_the_fractional_relaxation_no_choice_beats_greedys_prefix():
         assert plan.makespan_us == pytest.approx(bound.makespan_us, abs=0.25)
         cut += sum(view.x[i] for i in prefix) > len(sent)
     assert cut > 5
-
-
-def partition_chain(values: tuple[int, ...]):
-    """Paper 002, figure 3: F_n and B_n take 1, x_{n+2} has half the sum, all else is nothing."""
-    count = len(values)
-    x = [*values, 0, 0, sum(values) // 2, 0, 0]
-    stages = len(x) - 1
-    once = [1 if i == count else 0 for i in range(stages)]
-    return chain(x, [0] * len(x), once, once, [0] * stages, [0] * stages)
-
-
-def test_the_2_partition_family_takes_2_exactly_where_there_is_a_partition():
-    """Theorem 3, on random sets of integers with an even sum."""
-    rng = random.Random(31)
-    verdicts = set()
-    for _ in range(40):
-        values = [rng.randint(1, 9) for _ in range(rng.randint(2, 6))]
-        if sum(values) % 2:
-            values[0] += 1
-        half = sum(values) // 2
-        partition = any(
-            sum(chosen) == half
-            for count in range(len(values) + 1)
-            for chosen in itertools.combinations(values, count)
-        )
-        machine = replace(SHARED, link_bytes_per_us=half)
-        view = chain_view(partition_chain(tuple(values)), machine)
-        found = solve(in_slots(view, 2 * half, machine, 1))
-        takes_2 = found is not None and found.idle_us + 2 <= 2 + 1e-9
-        assert takes_2 == partition, values
-        verdicts.add(partition)
-    assert verdicts == {True, False}
 
 
 @pytest.mark.parametrize(
