@@ -21,6 +21,7 @@ import numpy as np
 
 import ooctrain as oc
 from benchmarks.common import machine_facts, table, threads_here, verdict
+from ooctrain.sessions import input_values
 
 TARGET_US = 50.0
 ALLOCATORS = ("va", "best-fit")
@@ -100,7 +101,7 @@ def walk_of(trainer: oc.Trainer, x: np.ndarray, y: np.ndarray, rounds: int) -> W
     session = trainer._residence.session(  # the executor's own door is not meant for users
         prepared, trainer.settings, (prepared.plan.trace.outputs["loss"],)
     )
-    inputs = oc.prepare.input_values(prepared.plan.trace, x, y)
+    inputs = input_values(prepared.plan.trace, x, y)
     scalars = {"lr": 1e-6, "step": 0, "seed": 0}
     device = session.device
     device.launch = lambda *_: None

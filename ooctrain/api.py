@@ -17,14 +17,7 @@ import numpy as np
 from ooctrain.cost import Machine
 from ooctrain.errors import ConfigError
 from ooctrain.machines import machine as find_machine
-from ooctrain.prepare import (
-    DEFAULT_REWRITES,
-    Settings,
-    input_values,
-    open_session,
-    placed,
-    threads_served,
-)
+from ooctrain.prepare import DEFAULT_REWRITES, Settings, placed
 from ooctrain.rewrite import apply_rewrites
 from ooctrain.rewrite.small import pinning_for, with_region
 from ooctrain.sched import bounds
@@ -36,6 +29,7 @@ from ooctrain.sched.schedule import BYTES, Granule, LowerBound, Plan, Schedule
 from ooctrain.sched.simulate import simulate as simulated
 from ooctrain.sched.small import plan_beside
 from ooctrain.sched.timeline import Timeline
+from ooctrain.sessions import input_values, open_session, threads_served
 from ooctrain.trace import Trace
 from ooctrain.tracing import DEFAULT_LR, initial_values
 

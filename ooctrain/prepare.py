@@ -1,31 +1,24 @@
 """From a trace to a step that is ready to run: rewritten, planned, verified, and sure to fit.
 
-In: a trace and `Settings`. Out: a `PreparedStep`, and from it a device with an open session. The
-one idea: the ledger is exact, the allocator rounds and fragments on top of it; addresses depend on
-the list alone, so the list is replayed over the allocator before the first step, and if the
-reserved peak exceeds the budget, planning is repeated with a smaller ledger limit (paper 000's
-figure 3, live). Source: DESIGN section 6. Read next: `train.py`.
+In: a trace and `Settings`. Out: a `PreparedStep`. The one idea: the ledger is exact, the allocator
+rounds and fragments on top of it; addresses depend on the list alone, so the list is replayed over
+the allocator before the first step, and if the reserved peak exceeds the budget, planning is
+repeated with a smaller ledger limit (paper 000's figure 3, live). Source: DESIGN section 6. Read
+next: `sessions.py`, which runs it; `train.py`.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
-
-import numpy as np
 
 from ooctrain.alloc.registry import AllocatorChoice, choose_allocator
 from ooctrain.cost import Machine
-from ooctrain.devices.base import Debug, Device
+from ooctrain.devices.base import Debug
 from ooctrain.devices.host_vm import PAGE_BYTES, why_no_virtual_memory
-from ooctrain.errors import ConfigError, DoesNotFit, Infeasible, PlanMismatch, ShapeError
+from ooctrain.errors import ConfigError, DoesNotFit, Infeasible, PlanMismatch
 from ooctrain.execution.mapping import with_mapping
 from ooctrain.execution.placement import reserved_peak
-from ooctrain.layers.base import Spec, scratch_bytes
-from ooctrain.layers.loss import SoftmaxCrossEntropy, check_labels
-from ooctrain.layers.weighted_loss import WeightedCrossEntropy
 from ooctrain.machines import DEVICES, with_link
 from ooctrain.machines import machine as find_machine
 from ooctrain.rewrite import apply_rewrites
@@ -40,11 +33,8 @@ from ooctrain.sched.simulate import simulate
 from ooctrain.sched.small import plan_beside
 from ooctrain.sched.timeline import Timeline
 from ooctrain.sched.verify import verify
-from ooctrain.trace import Call, Trace
+from ooctrain.trace import Trace
 from ooctrain.units import MAX_BYTES, format_bytes
-
-if TYPE_CHECKING:
-    from ooctrain.executor import Session
 
 DEFAULT_REWRITES = ("fuse", "share_storage")
 _LEAST_ARENA_BYTES = 1 << 20
@@ -310,126 +300,3 @@ def placed(plan: Plan, settings: Settings) -> PreparedStep:
     return PreparedStep(
         plan.trace, plan, machine, reserved, allocator, reserved, in_core_bytes, allocator.notices
     )
-
-
-def open_session(
-    prepared: PreparedStep, settings: Settings, values: Mapping[int, np.ndarray],
-    wanted: Sequence[int],
-) -> tuple[Device, Session]:  # fmt: skip
-    """A device whose arena is exactly the budget, and the step on it with its first values.
-
-    Args:
-        values: {persistent variable id: value, logical layout}.
-        wanted: variables whose value each step hands out.
-
-    Raises:
-        PlanMismatch: kernels on so many threads need more scratch than the trace gives them.
-        OutOfDeviceMemory: a GPU has less free than the budget.
-    """
-    from ooctrain.executor import Session, host_extent_bytes
-
-    plan = prepared.plan
-    host_bytes = host_extent_bytes(plan.trace, plan.schedule)
-    open_device = _open_cpu if settings.device == "cpu" else _open_cuda
-    device = open_device(prepared, settings, host_bytes)
-    try:
-        allocator = prepared.allocator.make(device.memory)
-        return device, Session(plan.trace, plan.schedule, device, allocator, values, wanted)
-    except BaseException:
-        device.close()
-        raise
-
-
-def _open_cpu(prepared: PreparedStep, settings: Settings, host_bytes: int) -> Device:
-    from ooctrain.devices.cpu import CpuDevice
-
-    plan = prepared.plan
-    if not _serves(plan.trace, settings.thread_count):
-        raise PlanMismatch(
-            f"the plan's workspaces are too small for {settings.thread_count} threads",
-            numbers=f"they serve {threads_served(plan.trace, settings.thread_count)}",
-            fix="trace with threads= as many as the step runs on"
-            + (f"; it was traced with {plan.trace.threads}" if plan.trace.threads else ""),
-        )
-    rate = settings.link_bytes_per_us
-    return CpuDevice(
-        prepared.allocator.budget_bytes, host_bytes, settings.thread_count, prepared.machine.link,
-        rate, rate, debug=settings.debug,
-    )  # fmt: skip
-
-
-def _open_cuda(prepared: PreparedStep, settings: Settings, host_bytes: int) -> Device:
-    from ooctrain.devices import cuda_open
-
-    chosen = prepared.allocator
-    # Each chunk is a piece of physical memory; who maps nothing takes it all in one.
-    piece_bytes = chosen.granule.size_bytes if chosen.maps else None
-    return cuda_open.open_device(
-        chosen.budget_bytes, host_bytes, piece_bytes=piece_bytes, link=prepared.machine.link,
-        debug=settings.debug,
-    )  # fmt: skip
-
-
-def threads_served(trace: Trace, most: int) -> int:
-    """The largest number of threads, up to `most`, whose scratch the trace's workspaces hold."""
-    return next((n for n in range(most, 1, -1) if _serves(trace, n)), 1)
-
-
-def _serves(trace: Trace, threads: int) -> bool:
-    return all(
-        scratch_bytes(call.op, *_specs(trace, call), trace.device, threads) <= call.workspace_bytes
-        for call in trace.calls
-    )
-
-
-def _specs(trace: Trace, call: Call) -> tuple[list[Spec], list[Spec]]:
-    ins, outs = (
-        [Spec(trace.variables[v].shape, trace.variables[v].dtype) for v in side]
-        for side in (call.ins, call.outs)
-    )
-    return ins, outs
-
-
-def input_values(trace: Trace, x: np.ndarray, y: np.ndarray | None) -> dict[int, np.ndarray]:
-    """A batch by variable, in the element types that the trace wants.
-
-    Raises:
-        ShapeError: a batch of another shape, or labels that are no class numbers.
-        ConfigError: no target where the step takes one, or one where it takes none.
-    """
-    given = {"input": x} if y is None else {"input": x, "target": y}
-    wanted = {v.name for v in trace.variables if v.kind == "input"}
-    if wanted != set(given):
-        raise ConfigError(
-            f"the step takes {' and '.join(sorted(wanted)) or 'no batch'}, given are "
-            f"{' and '.join(given)}", code="OOC-111",
-        )  # fmt: skip
-    inputs = {}
-    for name, value in given.items():
-        variable = trace.variable_by_name[name]
-        if np.shape(value) != variable.shape:
-            raise ShapeError(
-                f"{name} has shape {np.shape(value)}, the step was planned for {variable.shape}",
-                fix="give batches of one shape, or plan again for this one",
-            )
-        inputs[variable.id] = _checked(name, np.asarray(value), variable.dtype)
-    for call in trace.calls:
-        if isinstance(call.op, SoftmaxCrossEntropy | WeightedCrossEntropy):
-            _check_labels(inputs, call, trace)
-    return inputs
-
-
-def _checked(name: str, value: np.ndarray, dtype: str) -> np.ndarray:
-    if dtype == "int64" and value.dtype.kind not in "iu":
-        raise ShapeError(
-            f"{name} has element type {value.dtype}, class numbers are integers",
-            fix="labels.astype(np.int64)",
-        )
-    return np.ascontiguousarray(value, dtype=dtype)
-
-
-def _check_labels(inputs: Mapping[int, np.ndarray], call: Call, trace: Trace) -> None:
-    logits, target = call.ins[0], call.ins[1]
-    if target in inputs:
-        classes = trace.variables[logits].shape[1]
-        check_labels(inputs[target], classes, call.op.ignore_index)

@@ -16,7 +16,8 @@ import numpy as np
 from ooctrain.autograd import Tensor
 from ooctrain.eager import HostStorage, Storage
 from ooctrain.errors import OoctrainError
-from ooctrain.prepare import PreparedStep, Settings, open_session
+from ooctrain.prepare import PreparedStep, Settings
+from ooctrain.sessions import open_session
 
 if TYPE_CHECKING:
     from ooctrain.devices.base import Device

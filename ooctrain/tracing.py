@@ -3,51 +3,32 @@
 In: a model, shapes, a loss, an optimizer. Out: `trace.Trace`. The one idea: the model is called as
 ever, on a tape whose runner writes down shapes and sizes instead of computing; a 20480 x 20480
 VGG-16 traces in a fraction of a second and needs no memory. Each parameter's update is recorded as
-soon as its gradient is complete. Read next: `trace.py`, `incore.py`, `rewrite/`,
+soon as its gradient is complete. Read next: `trace.py`, `losses.py`, `incore.py`, `rewrite/`,
 `sched/schedule.py`.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from numbers import Integral
-from typing import Any, Protocol, runtime_checkable
 
-from ooctrain import functional as F
 from ooctrain.autograd import Site, Tape, Tensor, no_grad, use_tape
 from ooctrain.errors import ConfigError, ShapeError
 from ooctrain.incore import initial_values, run_trace, storages
 from ooctrain.layers.base import Op, Scalars, Spec, scratch_bytes
 from ooctrain.layers.conv2d import CUDA_ALGORITHMS
+from ooctrain.losses import Loss, named_loss, target_of
 from ooctrain.module import Module, Parameter
-from ooctrain.nn import CrossEntropyLoss
 from ooctrain.optim import SGD, Adam, Optimizer
 from ooctrain.trace import Trace, TraceBuilder
 from ooctrain.utils import Clip, ClipNorm, gradient_of
 
-__all__ = ["TraceRunner", "initial_values", "run_trace", "storages", "target_spec", "trace"]
+__all__ = ["TraceRunner", "initial_values", "run_trace", "storages", "trace"]
 
-Loss = Callable[[Tensor, Tensor], Tensor]
-LOSSES: Mapping[str, Loss] = {"cross_entropy": F.cross_entropy, "mse": F.mse_loss, "l1": F.l1_loss}
 DEFAULT_LR = 0.1
-
-
-@runtime_checkable
-class OwnLoss(Protocol):
-    """A model whose step is not one output and one named loss; it stands for "cross_entropy".
-
-    Inception's auxiliary classifier and the players of Pix2PixHD are such. Where no other loss is
-    asked for, the model's own is taken.
-    """
-
-    def loss(self, output: Any, target: Tensor) -> Tensor:
-        """The loss of what `forward` returned, in training or in evaluation."""
-
-    def target_spec(self, output: Any) -> Spec:
-        """Shape and type of the target that fits an output."""
 
 
 @dataclass
@@ -187,9 +168,10 @@ def trace(
     )
     with use_tape(tape), _named(names), _mode(model, training):
         if training:
-            step.train(model, shape, _loss(loss, model), target_shape, accumulate)
+            step.train(model, shape, named_loss(loss, model), target_shape, accumulate)
         else:
-            step.evaluate(model, shape, _loss(loss, model) if loss else None, target_shape)
+            evaluated = named_loss(loss, model) if loss else None
+            step.evaluate(model, shape, evaluated, target_shape)
     return runner.builder.build()
 
 
@@ -234,7 +216,7 @@ class _Step:
             output = model(self.runner.input("input", Spec(shape)))
             self._hand_out("output", output)
             if loss is not None:
-                target = self.runner.input("target", _target(model, loss, output, target_shape))
+                target = self.runner.input("target", target_of(model, loss, output, target_shape))
                 with self.tape.at(phase="loss"):
                     self._hand_out("loss", loss(output, target))
 
@@ -257,7 +239,7 @@ class _Step:
         for part in range(parts):
             output = model(_part(batch, part, parts))
             if targets is None:
-                spec = _target(model, loss, output, target_shape, parts)
+                spec = target_of(model, loss, output, target_shape, parts)
                 targets = self.runner.input("target", spec)
             with self.tape.at(phase="loss"):
                 value = loss(output, _part(targets, part, parts))
@@ -296,26 +278,6 @@ class _Step:
         self.runner.builder.outputs[name] = tensor.variable
 
 
-def target_spec(
-    loss: Loss, output: Tensor, target_shape: Sequence[int] | None = None, parts: int = 1
-) -> Spec:
-    """Shape and type of the target that fits a loss: class numbers, or another output.
-
-    Args:
-        output: of one part of the batch; the target is for all `parts`.
-        target_shape: as given by the user; with the output's own shape the target is float32.
-    """
-    whole = (output.shape[0] * parts, *output.shape[1:])
-    if target_shape is not None:
-        return Spec(tuple(target_shape), "float32" if tuple(target_shape) == whole else "int64")
-    if loss in (F.mse_loss, F.l1_loss):
-        return Spec(whole)
-    from_class = loss is F.cross_entropy or isinstance(loss, CrossEntropyLoss)
-    if not from_class and isinstance(loss, Module):
-        return Spec(whole)
-    return Spec((whole[0], *whole[2:]), "int64")
-
-
 def _batch_shape(input_shape: Sequence[int]) -> tuple[int, ...]:
     """Raises ShapeError unless it is a batch of at least one sample."""
     shape = tuple(input_shape) if isinstance(input_shape, Sequence) else ()
@@ -329,32 +291,6 @@ def _batch_shape(input_shape: Sequence[int]) -> tuple[int, ...]:
 def _part(batch: Tensor, part: int, parts: int) -> Tensor:
     rows = batch.shape[0] // parts
     return batch if parts == 1 else batch[part * rows : (part + 1) * rows]
-
-
-def _target(
-    model: Module, loss: Loss, output: Any, target_shape: Sequence[int] | None, parts: int = 1
-) -> Spec:
-    if isinstance(model, OwnLoss) and loss == model.loss and target_shape is None:
-        spec = model.target_spec(output)
-        return Spec((spec.shape[0] * parts, *spec.shape[1:]), spec.dtype)
-    if not isinstance(output, Tensor):
-        raise ConfigError(
-            f"{type(model).__name__} has several outputs; a named loss takes one", code="OOC-106",
-            fix="give a function of (outputs, target) as loss",
-        )  # fmt: skip
-    return target_spec(loss, output, target_shape, parts)
-
-
-def _loss(loss: str | Loss | None, model: Module) -> Loss:
-    if callable(loss):
-        return loss
-    if loss == "cross_entropy" and isinstance(model, OwnLoss):
-        return model.loss
-    if loss is None or loss not in LOSSES:
-        raise ConfigError(
-            f"no loss {loss!r}", code="OOC-106", fix=f"one of {', '.join(LOSSES)}, or a function"
-        )
-    return LOSSES[loss]
 
 
 def named_optimizer(optimizer: str | Optimizer, model: Module) -> Optimizer:

@@ -22,15 +22,17 @@ from ooctrain.cost import Machine
 from ooctrain.devices.base import Debug
 from ooctrain.errors import ConfigError, TrainingStopped
 from ooctrain.execution.result import StepResult
+from ooctrain.losses import Loss
 from ooctrain.module import Module
 from ooctrain.optim import LRScheduler, Optimizer
-from ooctrain.prepare import PreparedStep, Settings, input_values, prepare
+from ooctrain.prepare import PreparedStep, Settings, prepare
 from ooctrain.residence import Residence
 from ooctrain.sched.base import Planner
 from ooctrain.sched.schedule import Plan
 from ooctrain.sched.timeline import Timeline
+from ooctrain.sessions import input_values
 from ooctrain.trace import Trace
-from ooctrain.tracing import Loss, named_optimizer
+from ooctrain.tracing import named_optimizer
 from ooctrain.tracing import trace as trace_step
 from ooctrain.utils import Clip
 

@@ -22,9 +22,10 @@ from benchmarks.gpu.rehearsal import Kernels
 from ooctrain.devices import cuda_open
 from ooctrain.devices.host_vm import available_memory_bytes
 from ooctrain.incore import initial_values
-from ooctrain.prepare import PreparedStep, Settings, input_values, open_session, prepare
+from ooctrain.prepare import PreparedStep, Settings, prepare
 from ooctrain.sched.budget import trace_peak_bytes
 from ooctrain.sched.timeline import Event, Timeline
+from ooctrain.sessions import input_values, open_session
 from ooctrain.trace import Trace
 
 REHEARSED_BY: Kernels = "cpu kernels"

@@ -8,8 +8,7 @@ from __future__ import annotations
 import random
 
 from ooctrain.chain import Stage
-from ooctrain.trace import Trace
-from ooctrain.tracing import TraceBuilder
+from ooctrain.trace import Trace, TraceBuilder
 
 US = 1000
 

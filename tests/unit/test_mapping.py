@@ -15,7 +15,8 @@ from ooctrain.devices.host_vm import VirtualArena, why_no_virtual_memory
 from ooctrain.execution.mapping import mapped_by_step, mapped_bytes, with_mapping
 from ooctrain.incore import initial_values
 from ooctrain.models.unet import UNet
-from ooctrain.prepare import Settings, input_values, open_session, prepare
+from ooctrain.prepare import Settings, prepare
+from ooctrain.sessions import input_values, open_session
 
 SHAPE = (8, 3, 32, 32)
 STEPS = 4

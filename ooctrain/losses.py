@@ -1,0 +1,95 @@
+"""What the loss of a step is, and which target fits it.
+
+In: a loss by name, as a function or as the model's own; the model's output. Out: the function, and
+shape and type of the target. The one idea: only the loss knows what a target looks like (class
+numbers, or another output), so this is asked once the output's shape is known, in the middle of
+tracing. Read next: `tracing.py`; `models/inception.py`, which has a loss of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
+
+from ooctrain import functional as F
+from ooctrain.autograd import Tensor
+from ooctrain.errors import ConfigError
+from ooctrain.layers.base import Spec
+from ooctrain.module import Module
+from ooctrain.nn import CrossEntropyLoss
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+LOSSES: Mapping[str, Loss] = {"cross_entropy": F.cross_entropy, "mse": F.mse_loss, "l1": F.l1_loss}
+
+
+@runtime_checkable
+class OwnLoss(Protocol):
+    """A model whose step is not one output and one named loss; it stands for "cross_entropy".
+
+    Inception's auxiliary classifier and the players of Pix2PixHD are such. Where no other loss is
+    asked for, the model's own is taken.
+    """
+
+    def loss(self, output: Any, target: Tensor) -> Tensor:
+        """The loss of what `forward` returned, in training or in evaluation."""
+
+    def target_spec(self, output: Any) -> Spec:
+        """Shape and type of the target that fits an output."""
+
+
+def named_loss(loss: str | Loss | None, model: Module) -> Loss:
+    """The function that a name stands for: the model's own, where it has one and no other is meant.
+
+    Raises:
+        ConfigError: no loss has that name.
+    """
+    if callable(loss):
+        return loss
+    if loss == "cross_entropy" and isinstance(model, OwnLoss):
+        return model.loss
+    if loss is None or loss not in LOSSES:
+        raise ConfigError(
+            f"no loss {loss!r}", code="OOC-106", fix=f"one of {', '.join(LOSSES)}, or a function"
+        )
+    return LOSSES[loss]
+
+
+def target_of(
+    model: Module, loss: Loss, output: Any, target_shape: Sequence[int] | None, parts: int = 1
+) -> Spec:
+    """Shape and type of the target for the whole batch.
+
+    Args:
+        output: what the model returned for one of the `parts` of the batch.
+        target_shape: as given by the user.
+
+    Raises:
+        ConfigError: a named loss cannot take several outputs.
+    """
+    if isinstance(model, OwnLoss) and loss == model.loss and target_shape is None:
+        spec = model.target_spec(output)
+        return Spec((spec.shape[0] * parts, *spec.shape[1:]), spec.dtype)
+    if not isinstance(output, Tensor):
+        raise ConfigError(
+            f"{type(model).__name__} has several outputs; a named loss takes one", code="OOC-106",
+            fix="give a function of (outputs, target) as loss",
+        )  # fmt: skip
+    return _spec_for(loss, output, target_shape, parts)
+
+
+def _spec_for(loss: Loss, output: Tensor, target_shape: Sequence[int] | None, parts: int) -> Spec:
+    """Shape and type of the target that fits a loss: class numbers, or another output.
+
+    Args:
+        output: of one part of the batch; the target is for all `parts`.
+        target_shape: as given by the user; with the output's own shape the target is float32.
+    """
+    whole = (output.shape[0] * parts, *output.shape[1:])
+    if target_shape is not None:
+        return Spec(tuple(target_shape), "float32" if tuple(target_shape) == whole else "int64")
+    if loss in (F.mse_loss, F.l1_loss):
+        return Spec(whole)
+    from_class = loss is F.cross_entropy or isinstance(loss, CrossEntropyLoss)
+    if not from_class and isinstance(loss, Module):
+        return Spec(whole)
+    return Spec((whole[0], *whole[2:]), "int64")
