@@ -6,13 +6,13 @@ breaks in production, so the fake never forgives: work is done as late as it may
 (`fake_streams.py`), fresh memory is NaN, no work may use two mappings of the same memory, and
 mappings go only when the host has seen the last use done. Any call can be made to fail (`fail`).
 Sources: cuda.h's comments; CUDA guide, virtual memory management. Read next: `fake_gate.py`,
-`fake_pages.py`, `fake_addresses.py`; then `driver_memory.py`, which runs the allocators over it.
+`fake_memory.py`, `fake_addresses.py`; then `driver_memory.py`, which runs the allocators over it.
 """
 
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
 
@@ -20,13 +20,12 @@ from ooctrain.devices import driver_abi as abi
 from ooctrain.devices.driver import failure
 from ooctrain.devices.fake_addresses import Addresses, Placement
 from ooctrain.devices.fake_gate import ACQUIRING, Gate, Violation
-from ooctrain.devices.fake_pages import PageTable, Physical
+from ooctrain.devices.fake_memory import FRESH_BYTE, FakeMemory, show
+from ooctrain.devices.fake_pages import Physical
 from ooctrain.devices.fake_streams import Choose, FakeEvent, LazyStreams, Range, Work
-from ooctrain.devices.host_vm import bytes_at
 from ooctrain.errors import DriverError
 
 __all__ = ["ACQUIRING", "FRESH_BYTE", "FakeDriver", "Violation"]
-FRESH_BYTE = 0xFF  # NaN in every float type
 
 
 class FakeDriver:
@@ -51,15 +50,12 @@ class FakeDriver:
     ):  # fmt: skip
         self.total_bytes, self.granularity_bytes = total_bytes, granularity_bytes
         self.maps = maps
-        self.used_bytes = 0
         self.queues = LazyStreams(choose)
         self._gate = Gate()
         self._addresses = Addresses(placement, granularity_bytes, address_bytes)
-        self._next_handle = 0x1000
-        self._physical: dict[int, Physical] = {}  # by handle
-        self._pages = PageTable()
+        self._memory = FakeMemory(total_bytes, self._gate)
+        self._pages = self._memory.pages
         self._allocated: set[int] = set()
-        self._host: dict[int, np.ndarray] = {}
 
     # What tests ask and order.
 
@@ -77,6 +73,11 @@ class FakeDriver:
     def calls(self) -> Counter[str]:
         """How often each call was made."""
         return self._gate.calls
+
+    @property
+    def used_bytes(self) -> int:
+        """Physical memory that is referenced or mapped."""
+        return self._memory.used_bytes
 
     @property
     def reservations(self) -> dict[int, int]:
@@ -100,26 +101,23 @@ class FakeDriver:
 
         def run() -> None:
             for address, size in uses:
-                self._reach(address, size, name)
-            self._expect_one_address(uses, name)
+                self._memory.reach(address, size, name)
+            self._memory.expect_one_address(uses, name)
             work()
 
         self.queues.put(stream, name, run, uses)
 
     def read(self, address: int, size_bytes: int) -> np.ndarray:
         """A copy of device bytes, of what has been done so far."""
-        return np.concatenate(list(self._pieces(address, size_bytes, "read")))
+        return self._memory.read(address, size_bytes)
 
     def write(self, address: int, data: np.ndarray) -> None:
         """Writes uint8 data to the device at once: what a kernel does when it runs."""
-        place = 0
-        for piece in self._pieces(address, data.size, "write"):
-            piece[:] = data[place : place + piece.size]
-            place += piece.size
+        self._memory.write(address, data)
 
     def handles_at(self, address: int, size_bytes: int) -> list[int]:
         """What physical memory is behind an accessible range: its handles, in order."""
-        self._reach(address, size_bytes, "handles_at")
+        self._memory.reach(address, size_bytes, "handles_at")
         return [physical.handle for _, physical in self._pages.mapped(address, size_bytes)]
 
     def mappings(self) -> list[tuple[int, int, bool]]:
@@ -130,13 +128,13 @@ class FakeDriver:
     def held(self) -> dict[str, int]:
         """What has not been given back: all zero when everything was."""
         return {
-            "handles": sum(p.references for p in self._physical.values()),
+            "handles": sum(p.references for p in self._memory.physical.values()),
             "bytes": self.used_bytes,
             "reservations": len(self.reservations),
             "mappings": len(self._pages.bases),
             "streams": len(self.queues.streams),
             "events": len(self.queues.events),
-            "host": len(self._host),
+            "host": len(self._memory.host),
         }
 
     # Device.
@@ -175,9 +173,9 @@ class FakeDriver:
         call = "cuMemAddressFree"
         self._gate.enter(call)
         if self.reservations.get(address) != size_bytes:
-            raise self._wrong(call, f"{_show(address, size_bytes)} is not what reserve returned")
+            raise self._wrong(call, f"{show(address, size_bytes)} is not what reserve returned")
         if self._pages.overlaps(address, size_bytes):
-            raise self._wrong(call, f"something is mapped in {_show(address, size_bytes)}")
+            raise self._wrong(call, f"something is mapped in {show(address, size_bytes)}")
         del self.reservations[address]
 
     def create(self, size_bytes: int) -> int:
@@ -188,11 +186,11 @@ class FakeDriver:
 
     def release(self, handle: int) -> None:
         self._gate.enter("cuMemRelease")
-        physical = self._physical.get(handle)
-        if physical is None or not physical.references:
+        physical = self._memory.referenced(handle)
+        if physical is None:
             raise Violation(f"release of handle {handle}, which has no reference left")
         physical.references -= 1
-        self._collect(physical)
+        self._memory.collect(physical)
 
     def retain(self, address: int) -> int:
         """The handle of the mapping at an address, with one reference more."""
@@ -208,15 +206,15 @@ class FakeDriver:
         call = "cuMemMap"
         self._gate.enter(call)
         self._whole(call, size_bytes, address)
-        physical = self._physical.get(handle)
-        if physical is None or not physical.references:
+        physical = self._memory.referenced(handle)
+        if physical is None:
             raise self._wrong(call, f"handle {handle} was released")
         if offset or physical.data.size != size_bytes:
-            raise self._wrong(call, f"{_show(offset, size_bytes)} is not the whole handle")
+            raise self._wrong(call, f"{show(offset, size_bytes)} is not the whole handle")
         if not self._addresses.within(address, size_bytes):
-            raise self._wrong(call, f"{_show(address, size_bytes)} is not reserved")
+            raise self._wrong(call, f"{show(address, size_bytes)} is not reserved")
         if self._pages.overlaps(address, size_bytes):
-            raise self._wrong(call, f"{_show(address, size_bytes)} is mapped already")
+            raise self._wrong(call, f"{show(address, size_bytes)} is mapped already")
         self._pages.add(address, physical)
 
     def set_access(self, address: int, size_bytes: int) -> None:
@@ -229,7 +227,7 @@ class FakeDriver:
         if len(bases) > 1:  # cuda.h allows it, and drivers were seen to fail (ROCR-Runtime 285)
             raise Violation(f"one unmap over {len(bases)} mappings", fix="unmap one by one")
         self._expect_unused(address, size_bytes, "unmap")
-        self._collect(self._pages.remove(bases[0]))
+        self._memory.collect(self._pages.remove(bases[0]))
 
     # Memory in one piece: a mapping of its own.
 
@@ -241,7 +239,7 @@ class FakeDriver:
         physical.references = 0
         address = self._addresses.take(whole, 0)
         if address is None:
-            self._collect(physical)
+            self._memory.collect(physical)
             raise failure("cuMemAlloc_v2", abi.OUT_OF_MEMORY, detail="the address space is full")
         self._pages.add(address, physical)
         self._pages.accessible.add(address)
@@ -255,7 +253,7 @@ class FakeDriver:
         self._expect_unused(address, self.reservations[address], "free")
         del self.reservations[address]
         self._allocated.remove(address)
-        self._collect(self._pages.remove(address))
+        self._memory.collect(self._pages.remove(address))
 
     # Pinned host memory.
 
@@ -264,16 +262,14 @@ class FakeDriver:
         self._gate.enter(call)
         if size_bytes <= 0:
             raise self._wrong(call, f"{size_bytes} bytes")
-        data = np.full(size_bytes, FRESH_BYTE, np.uint8)
-        self._host[data.ctypes.data] = data
-        return data.ctypes.data
+        return self._memory.pin(size_bytes)
 
     def host_free(self, address: int) -> None:
         self._gate.enter("cuMemFreeHost")
-        if address not in self._host:
+        if address not in self._memory.host:
             raise self._wrong("cuMemFreeHost", f"{address:#x} is not pinned memory")
-        self._expect_unused(address, self._host[address].size, "host_free")
-        del self._host[address]
+        self._expect_unused(address, self._memory.host[address].size, "host_free")
+        del self._memory.host[address]
 
     # Streams and events.
 
@@ -340,19 +336,19 @@ class FakeDriver:
 
     def copy_in(self, address: int, host: int, size_bytes: int, stream: int) -> None:
         def run() -> None:
-            self.write(address, self._pinned(host, size_bytes))
+            self.write(address, self._memory.pinned(host, size_bytes))
 
         self._copy("cuMemcpyHtoDAsync_v2", "copy_in", address, host, size_bytes, stream, run)
 
     def copy_out(self, host: int, address: int, size_bytes: int, stream: int) -> None:
         def run() -> None:
-            self._pinned(host, size_bytes)[:] = self.read(address, size_bytes)
+            self._memory.pinned(host, size_bytes)[:] = self.read(address, size_bytes)
 
         self._copy("cuMemcpyDtoHAsync_v2", "copy_out", address, host, size_bytes, stream, run)
 
     def fill(self, address: int, byte: int, size_bytes: int, stream: int) -> None:
         def run() -> None:
-            for piece in self._pieces(address, size_bytes, "fill"):
+            for piece in self._memory.pieces(address, size_bytes, "fill"):
                 piece[:] = byte
 
         self._copy("cuMemsetD8Async", "fill", address, 0, size_bytes, stream, run)
@@ -365,10 +361,10 @@ class FakeDriver:
         self._stream(stream)
         # CUDA looks at the addresses when the copy is queued; the fake again when it runs.
         if size_bytes <= 0 or self._pages.hole(address, size_bytes) is not None:
-            raise self._wrong(call, f"{_show(address, size_bytes)} is not accessible")
+            raise self._wrong(call, f"{show(address, size_bytes)} is not accessible")
         uses: tuple[Range, ...] = ((address, size_bytes),)
         if host:
-            self._pinned(host, size_bytes)
+            self._memory.pinned(host, size_bytes)
             uses += ((host, size_bytes),)
         self.queues.put(stream, name, run, uses)
 
@@ -401,61 +397,17 @@ class FakeDriver:
         except ValueError as error:
             raise self._wrong(call, str(error)) from error
 
-    def _reach(self, address: int, size_bytes: int, what: str) -> None:
-        """Raises Violation unless all of a range is accessible; from then on nothing works."""
-        hole = self._pages.hole(address, size_bytes)
-        if hole is not None:
-            self._gate.sticky = abi.ILLEGAL_ADDRESS
-            raise Violation(f"{what} uses {hole:#x}, which is not mapped or has no access")
-
-    def _pieces(self, address: int, size_bytes: int, what: str) -> Iterator[np.ndarray]:
-        self._reach(address, size_bytes, what)
-        for base, physical in self._pages.mapped(address, size_bytes):
-            yield physical.data[max(0, address - base) : address + size_bytes - base]
-
-    def _pinned(self, host: int, size_bytes: int) -> np.ndarray:
-        for address, data in self._host.items():
-            if address <= host and host + size_bytes <= address + data.size:
-                return bytes_at(host, size_bytes)
-        # CUDA would copy through a hidden buffer and block the host.
-        raise Violation(f"host memory {_show(host, size_bytes)} is not pinned")
-
     def _expect_unused(self, address: int, size_bytes: int, what: str) -> None:
         for work in self.queues.pending():
             if any(a < address + size_bytes and address < a + n for a, n in work.uses):
                 raise Violation(
-                    f"{what} of {_show(address, size_bytes)} while {work.name} is still to use it",
+                    f"{what} of {show(address, size_bytes)} while {work.name} is still to use it",
                     fix="wait on the host for the last use",
                 )
 
-    def _expect_one_address(self, uses: Sequence[Range], name: str) -> None:
-        """Raises Violation if one piece of work reaches the same memory by two addresses."""
-        seen: dict[int, int] = {}  # {handle: address of its mapping}
-        for address, size in uses:
-            for base, physical in self._pages.mapped(address, size):
-                other = seen.setdefault(physical.handle, base)
-                if other != base:
-                    raise Violation(
-                        f"{name} uses handle {physical.handle} at {other:#x} and at {base:#x}",
-                        fix="one piece of work may use one mapping of a handle only",
-                    )
-
     def _make(self, call: str, size_bytes: int) -> Physical:
-        """Fresh physical memory with one reference."""
-        if self.used_bytes + size_bytes > self.total_bytes:
-            raise failure(call, abi.OUT_OF_MEMORY, detail=f"{self.used_bytes} bytes are in use")
-        self.used_bytes += size_bytes
-        self._next_handle += 1
-        data = np.full(size_bytes, FRESH_BYTE, np.uint8)
-        made = self._physical[self._next_handle] = Physical(self._next_handle, 1, data)
+        made = self._memory.make(size_bytes)
+        if made is None:
+            detail = f"{self.used_bytes} bytes are in use"
+            raise failure(call, abi.OUT_OF_MEMORY, detail=detail)
         return made
-
-    def _collect(self, physical: Physical) -> None:
-        """Frees memory that is neither referenced nor mapped."""
-        if not physical.references and not physical.mappings:
-            self.used_bytes -= physical.data.size
-            del self._physical[physical.handle]
-
-
-def _show(address: int, size_bytes: int) -> str:
-    return f"[{address:#x}, +{size_bytes})"
