@@ -21,9 +21,10 @@ from ooctrain.errors import ConfigError, Infeasible
 from ooctrain.sched.base import check_host, infeasible
 from ooctrain.sched.chain_view import ChainView, Stage
 from ooctrain.sched.decisions import Decisions, lives, runs_once
-from ooctrain.sched.profile import least_in_core
+from ooctrain.sched.in_core import Liveness
 from ooctrain.sched.recompute import plan_of
 from ooctrain.sched.schedule import Granule, Plan, Run
+from ooctrain.trace import Call, Trace
 
 
 class Kind(Enum):
@@ -44,36 +45,63 @@ class Step:
     stage: int
 
 
-def lift(view: ChainView, steps: Iterable[Step]) -> tuple[Run, ...]:
-    """The runs of a trace that some steps on its chain mean.
+class Lift:
+    """From steps on a chain to runs of its trace.
 
     Args:
         view: the trace as a chain.
-        steps: such that every B finds what it needs.
-
-    Cost: O(calls that run).
     """
-    trace, alive, first = view.trace, set(view.trace.initial), set[int]()
-    runs: list[Run] = []
-    for step in steps:
-        stage = view.stages[step.stage]
-        for call_id in _calls(stage, step.kind):
-            call = trace.calls[call_id]
-            if call_id not in first:
-                runs.append(Run(call_id))
-                first.add(call_id)
-                alive.update(call.outs)
-            elif call.pure and not alive.issuperset(call.outs):
-                runs.append(Run(call_id, tuple(v for v in call.outs if v not in alive)))
-                alive.update(call.outs)
-            alive.difference_update(call.reuse.values())
+
+    def __init__(self, view: ChainView):
+        self.trace = view.trace
+        self.forward = [[view.trace.calls[k] for k in stage.forward] for stage in view.stages]
+        self.backward = [[view.trace.calls[k] for k in stage.backward] for stage in view.stages]
+        self.saved = [set(stage.saved) - {stage.output} for stage in view.stages]
+        self.passing = [_passing(view.trace, stage) for stage in view.stages]
+        # What crosses into a stage; the chain's own input stays.
+        self.input = [(), *([s.output] if s.output is not None else () for s in view.stages)]
+        self.runs_whole = [Run(call.id) for call in view.trace.calls]
+
+    def runs(self, steps: Iterable[Step]) -> tuple[Run, ...]:
+        """The runs that some steps mean, such that every B finds what it needs.
+
+        Cost: O(calls that run).
+        """
+        alive, first = set(self.trace.initial), set[int]()
+        runs: list[Run] = []
+        for step in steps:
+            for call in self._calls(step):
+                if call.id not in first:
+                    runs.append(self.runs_whole[call.id])
+                    first.add(call.id)
+                    alive.update(call.outs)
+                elif call.pure and not alive.issuperset(call.outs):
+                    runs.append(Run(call.id, tuple([v for v in call.outs if v not in alive])))
+                    alive.update(call.outs)
+                if call.reuse:
+                    alive.difference_update(call.reuse.values())
+            self._let_go(step, alive)
+        return tuple(runs)
+
+    def _calls(self, step: Step) -> Iterable[Call]:
+        """What runs in an operation."""
+        if step.kind is Kind.LET_GO:
+            return ()
+        return (self.backward if step.kind is Kind.BACKWARD else self.forward)[step.stage]
+
+    def _let_go(self, step: Step, alive: set[int]) -> None:
+        """What is not kept after an operation."""
         if step.kind in (Kind.CHECKPOINT, Kind.NONE):
-            alive.difference_update(v for v in stage.saved if v != stage.output)
+            alive -= self.saved[step.stage]
         if step.kind in (Kind.NONE, Kind.LET_GO):
-            alive.difference_update(_input_of(view, step.stage))
+            alive.difference_update(self.input[step.stage])
         if step.kind not in (Kind.BACKWARD, Kind.LET_GO):
-            alive.difference_update(_passing(view, step.stage))
-    return tuple(runs)
+            alive.difference_update(self.passing[step.stage])
+
+
+def lift(view: ChainView, steps: Iterable[Step]) -> tuple[Run, ...]:
+    """`Lift.runs`, for who asks once."""
+    return Lift(view).runs(steps)
 
 
 def letting_go(steps: Iterable[Step]) -> Iterator[Step]:
@@ -104,12 +132,12 @@ def fastest_that_fits(
         Infeasible: none fits; its minimum is the least of them.
     """
     durations = call_durations_ns(view.trace, machine)
-    ways = [runs_once(view.trace), *(lift(view, steps) for steps in choices)]
+    ways = [runs_once(view.trace), *map(Lift(view).runs, choices)]
     ways.sort(key=lambda runs: sum(durations[run.call] for run in runs))
-    refusals: list[Infeasible] = []
+    liveness, refusals = Liveness(view.trace, granule), list[Infeasible]()
     for runs in ways:
         try:
-            least, witness = least_in_core(view.trace, runs, granule)
+            least, witness = liveness.least_budget(runs)
         except ConfigError:  # they read a parameter that has been updated
             continue
         if least <= budget_bytes:
@@ -130,21 +158,8 @@ def is_possible(view: ChainView, runs: tuple[Run, ...]) -> bool:
     return True
 
 
-def _calls(stage: Stage, kind: Kind) -> Iterable[int]:
-    """What runs in an operation."""
-    if kind is Kind.LET_GO:
-        return ()
-    return stage.backward if kind is Kind.BACKWARD else stage.forward
-
-
-def _input_of(view: ChainView, stage: int) -> Iterable[int]:
-    """What crosses into a stage; the chain's own input stays."""
-    output = view.stages[stage - 1].output if stage else None
-    return () if output is None else (output,)
-
-
-def _passing(view: ChainView, stage: int) -> Iterable[int]:
+def _passing(trace: Trace, stage: Stage) -> list[int]:
     """What a stage makes and only itself reads: gone when it is through."""
-    calls, kept = view.stages[stage].forward, set(view.stages[stage].saved)
-    made = (v for call in calls for v in view.trace.calls[call].outs)
-    return [v for v in made if v not in kept and view.trace.uses[v][-1] in calls]
+    made = (v for call in stage.forward for v in trace.calls[call].outs)
+    kept = set(stage.saved)
+    return [v for v in made if v not in kept and trace.uses[v][-1] in stage.forward]

@@ -25,7 +25,7 @@ from ooctrain.sched.base import check_host, infeasible
 from ooctrain.sched.budget import trace_minimum_bytes, trace_peak_bytes
 from ooctrain.sched.decisions import Decisions, runs_once
 from ooctrain.sched.dtr_runtime import DoesNotFit, GoneForGood, Runtime
-from ooctrain.sched.profile import least_in_core
+from ooctrain.sched.in_core import Liveness
 from ooctrain.sched.recompute import plan_of
 from ooctrain.sched.schedule import BYTES, Granule, Plan, Run
 from ooctrain.trace import Trace
@@ -57,7 +57,8 @@ class Dtr:
         ways = [runs_once(trace)]
         for limit in self._limits(trace, granule):
             ways += online(trace, limit, durations, granule)
-        needs = [least_in_core(trace, w, granule) for w in ways]
+        liveness = Liveness(trace, granule)
+        needs = [liveness.least_budget(way) for way in ways]
         least, witness = min(needs)
         if least > budget_bytes:
             raise infeasible(self.name, budget_bytes, least, witness)
@@ -65,7 +66,7 @@ class Dtr:
         fitting += [
             runs
             for runs in online(trace, budget_bytes, durations, granule)
-            if least_in_core(trace, runs, granule)[0] <= budget_bytes
+            if liveness.least_budget(runs)[0] <= budget_bytes
         ]
         runs = min(fitting, key=lambda runs: sum(durations[run.call] for run in runs))
         notes = {"runs_again": len(runs) - len(trace.calls)}

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
 from ooctrain.cost import Machine, call_durations_ns
@@ -103,33 +103,6 @@ def tabulate(decisions: Decisions, trace: Trace, machine: Machine, granule: Gran
         tuple(sorted(on_host)),
         sum(granule.granted(hi - lo) for _, lo, hi in start_device),
     )
-
-
-def least_in_core(trace: Trace, runs: Sequence[Run], granule: Granule) -> tuple[int, str]:
-    """(bytes, call): the least budget of runs that send nothing to the host, and who needs it.
-
-    The largest of `Table.resident_bytes` and `start_bytes`, in a third of the time.
-
-    Raises:
-        ConfigError: a run reads what is not alive, a parameter that has been updated for example.
-    """
-    there = [_from_its_copy(trace, life) for life in lives(trace, runs)]
-    needs = _resident_bytes(trace, runs, there, (), granule)
-    start_bytes = sum(
-        granule.granted(trace.variables[v].nbytes)
-        for v in trace.initial
-        if trace.variables[v].persistent
-    )
-    names = (trace.calls[run.call].name for run in runs)
-    rows = zip(needs, names, strict=True)
-    return max([(start_bytes, "the start"), *rows], key=lambda row: row[0])
-
-
-def _from_its_copy(trace: Trace, life: Life) -> Life:
-    """An input is on the host until it is read first."""
-    if life.uses[0] != BEFORE_THE_STEP or trace.variables[life.var].persistent:
-        return life
-    return replace(life, uses=life.uses[1:])
 
 
 def _implied_gaps(trace: Trace, decisions: Decisions, all_lives: Iterable[Life]) -> Iterator[Gap]:

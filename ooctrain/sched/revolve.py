@@ -52,10 +52,24 @@ class Splits:
         self.stages = stages
         # forward_steps(length, slots): how often stages run at least, the last time keeping all.
         self.forward_steps = cache(self._forward_steps)
+        # split(length, slots): how many stages run before the first checkpoint is set.
+        self.split = cache(self._split)
 
     def steps(self, slots: int) -> Iterator[Step]:
         """The chain's steps with `slots` checkpoints besides the input."""
-        return self._steps(0, self.stages, slots)
+        # Stages first .. first + length - 1 to be differentiated, with the input of the first at
+        # hand; the next on top.
+        to_do = [(0, self.stages, slots)]
+        while to_do:
+            first, length, slots = to_do.pop()
+            if length == 1:
+                yield Step(Kind.ALL, first)
+                yield Step(Kind.BACKWARD, first)
+                continue
+            q = self.split(length, slots)
+            yield Step(Kind.CHECKPOINT, first)
+            yield from (Step(Kind.NONE, first + k) for k in range(1, q))
+            to_do += [(first, q, slots), (first + q, length - q, max(0, slots - 1))]
 
     def _forward_steps(self, length: int, slots: int) -> int:
         if length == 1:
@@ -67,19 +81,7 @@ class Splits:
     def _with_checkpoint(self, length: int, slots: int, q: int) -> int:
         return q + self.forward_steps(length - q, slots - 1) + self.forward_steps(q, slots)
 
-    def _steps(self, first: int, length: int, slots: int) -> Iterator[Step]:
-        """Differentiates stages first .. first + length - 1, with the input of the first at
-        hand.
-        """
-        if length == 1:
-            yield Step(Kind.ALL, first)
-            yield Step(Kind.BACKWARD, first)
-            return
-        if slots:
-            q = min(range(1, length), key=lambda q: self._with_checkpoint(length, slots, q))
-        else:
-            q = length - 1  # no checkpoint: run on to the last stage, then start again
-        yield Step(Kind.CHECKPOINT, first)
-        yield from (Step(Kind.NONE, first + k) for k in range(1, q))
-        yield from self._steps(first + q, length - q, slots - 1 if slots else 0)
-        yield from self._steps(first, q, slots)
+    def _split(self, length: int, slots: int) -> int:
+        if not slots:
+            return length - 1  # no checkpoint: run on to the last stage, then start again
+        return min(range(1, length), key=lambda q: self._with_checkpoint(length, slots, q))

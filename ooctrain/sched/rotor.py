@@ -79,11 +79,15 @@ class Table:
         self._y = [_slots(size, unit) for size in view.y]
         self._extra_forward = [_slots(size, unit) for size in view.extra_forward]
         self._extra_backward = [_slots(size, unit) for size in view.extra_backward]
-        self._forward_ns, self._backward_ns = view.forward_ns, view.backward_ns
+        self._own_ns = [f + b for f, b in zip(view.forward_ns, view.backward_ns, strict=True)]
+        self._forward_until_ns = np.concatenate([[0], np.cumsum(view.forward_ns)])
+        self._passing = [self._passing_from(s) for s in range(self.stages)]
         self.cost_ns = np.full((self.stages, self.stages, self.slots + 1), np.inf)
-        for length in range(self.stages):
-            for s in range(self.stages - length):
-                self.cost_ns[s, s + length] = self._best(s, s + length)
+        for t in range(self.stages):
+            beside = np.full((self.stages, self.slots + 1), np.inf)  # [q, m]: C(q, t, m - |a_q|)
+            for s in reversed(range(t + 1)):
+                self.cost_ns[s, t] = self._best(s, t, beside)
+                beside[s] = self._with_less(self.cost_ns[s, t], self._output[s])
 
     def sweeps(self, most: int) -> Iterator[Iterator[Step]]:
         """The steps for up to `most` amounts of memory, those of the highest cost last."""
@@ -94,12 +98,22 @@ class Table:
         for place in np.unique(places):
             yield self.steps(0, self.stages - 1, int(amounts[place]))
 
-    def _best(self, s: int, t: int) -> np.ndarray:
+    def _passing_from(self, s: int) -> np.ndarray:
+        """[q - s - 1]: slots that the sweep from x_s on to x_q takes beside a gradient."""
+        needs = [
+            self._output[k + 1] + self._extra_forward[k] + (self._output[k] if k > s else 0)
+            for k in range(s, self.stages - 1)
+        ]
+        return np.maximum.accumulate(np.array(needs, int))
+
+    def _best(self, s: int, t: int, beside: np.ndarray) -> np.ndarray:
         """C(s, t, .): the lesser of keeping all of s and of any checkpoint."""
         costs = self._keeping(s, t)
-        for q in range(s + 1, t + 1):
-            costs = np.minimum(costs, self._checkpoint_at(s, q, t))
-        return costs
+        if s == t:
+            return costs
+        memory = np.arange(self.slots + 1)
+        checkpoints = self._checkpoints(s, t, memory, beside[s + 1 : t + 1], self.cost_ns[s, s:t])
+        return np.minimum(costs, checkpoints.min(axis=0))
 
     def _keeping(self, s: int, t: int) -> np.ndarray:
         """F_all(s), the rest in what is left, B(s)."""
@@ -108,20 +122,25 @@ class Table:
             self._y[t + 1] + held + self._extra_forward[s],
             self._y[s] + self._y[s + 1] + held + self._extra_backward[s],
         )
-        own = float(self._forward_ns[s] + self._backward_ns[s])
+        own = float(self._own_ns[s])
         rest = np.zeros(self.slots + 1) if s == t else self._with_less(self.cost_ns[s + 1, t], held)
         return np.where(np.arange(self.slots + 1) >= needed, own + rest, np.inf)
 
-    def _checkpoint_at(self, s: int, q: int, t: int) -> np.ndarray:
-        """On to q, keeping x_q; then q .. t beside it, then s .. q - 1 with all memory."""
-        forward = float(sum(self._forward_ns[s:q]))
-        needed = self._y[t + 1] + max(
-            self._output[k + 1] + self._extra_forward[k] + (self._output[k] if k > s else 0)
-            for k in range(s, q)
-        )
-        after = self._with_less(self.cost_ns[q, t], self._output[q])
-        costs = forward + after + self.cost_ns[s, q - 1]
-        return np.where(np.arange(self.slots + 1) >= needed, costs, np.inf)
+    def _checkpoints(
+        self, s: int, t: int, memory: np.ndarray, after: np.ndarray, before: np.ndarray
+    ) -> np.ndarray:
+        """[q - s - 1, m]: on to q, keeping x_q; then q .. t beside it, then s .. q - 1 with all m.
+
+        Args:
+            memory: some m.
+            after, before: [q - s - 1, m]: what the two parts take.
+        """
+        forward = self._forward_until_ns[s + 1 : t + 1] - self._forward_until_ns[s]
+        needed = self._y[t + 1] + self._passing[s][: t - s]
+        costs = after + before
+        costs += forward.reshape(-1, 1)
+        costs[memory < needed.reshape(-1, 1)] = np.inf
+        return costs
 
     def _with_less(self, costs: np.ndarray, held: int) -> np.ndarray:
         """The costs beside `held` slots."""
@@ -132,18 +151,27 @@ class Table:
 
     def steps(self, s: int, t: int, m: int) -> Iterator[Step]:
         """The steps of C(s, t, m), which is finite."""
-        best = self.cost_ns[s, t, m]
-        if self._keeping(s, t)[m] == best:
+        if self._keeping(s, t)[m] == self.cost_ns[s, t, m]:
             yield Step(Kind.ALL, s)
             if s < t:
                 yield from self.steps(s + 1, t, m - self._all[s + 1])
             yield Step(Kind.BACKWARD, s)
             return
-        q = next(q for q in range(s + 1, t + 1) if self._checkpoint_at(s, q, t)[m] == best)
+        q = self._best_checkpoint(s, t, m)
         yield Step(Kind.CHECKPOINT, s)
         yield from (Step(Kind.NONE, k) for k in range(s + 1, q))
         yield from self.steps(q, t, m - self._output[q])
         yield from self.steps(s, q - 1, m)
+
+    def _best_checkpoint(self, s: int, t: int, m: int) -> int:
+        """The first q at which C(s, t, m) is attained."""
+        after = [
+            self.cost_ns[q, t, m - self._output[q]] if m >= self._output[q] else np.inf
+            for q in range(s + 1, t + 1)
+        ]
+        before = self.cost_ns[s, s:t, m : m + 1]
+        costs = self._checkpoints(s, t, np.array([m]), np.array(after).reshape(-1, 1), before)
+        return s + 1 + int(costs.argmin())
 
 
 def _slots(size_bytes: int, unit: float) -> int:
