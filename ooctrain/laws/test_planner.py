@@ -1,7 +1,7 @@
 """Each law of a planner, as a test.
 
 In: the fixture `planner`. Out: passed, or the report of `check_planner`. Read next:
-`../testing/check_planner.py`, where the laws are.
+`../testing/planner_laws.py`, where the laws are.
 """
 
 from __future__ import annotations
