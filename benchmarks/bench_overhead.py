@@ -1,10 +1,11 @@
 """What the executor itself costs: microseconds an instruction, and the share of a real step.
 
 In: nothing but this machine. Out: (1) a list of trivial calls, (2) the list of a real network whose
-kernels and copies are switched off, on each allocator, (3) what its copies alone add, (4) the time
-between calls of a real step. The one idea: what is left when no kernel works and no byte moves is
-the walk: claims, releases, waits, hand-over to the copy threads. The target is 50 us an
-instruction.
+kernels and copies are switched off, on each allocator, (3) the same where each call leaves the
+caches as a large kernel does, (4) what its copies alone add, (5) the time between calls of a real
+step. The one idea: what is left when no kernel works and no byte moves is the walk: claims,
+releases, waits, hand-over to the copy threads. With Python in the caches it looks half as dear as
+it is in a real step. The target is 50 us an instruction, cold.
 
     python -m benchmarks overhead [--json FILE]
 """
@@ -25,7 +26,9 @@ from ooctrain.sessions import input_values
 
 TARGET_US = 50.0
 ALLOCATORS = ("va", "best-fit")
-CHAIN_LAYERS, ROUNDS, QUICK_ROUNDS = 300, 21, 5
+CHAIN_LAYERS, ROUNDS, QUICK_ROUNDS, COLD_ROUNDS = 300, 21, 5, 3
+#: What a stand-in for a kernel goes through: the size of the last cache here.
+EVICTING_BYTES = 32 << 20
 
 
 class Chain(oc.nn.Module):
@@ -64,6 +67,8 @@ class Walk:
 
     Args:
         walk_us: of a step whose copies move nothing either.
+        cold_walk_us: of such a step whose calls push everything else out of the caches, less the
+            time that they take for that.
         copying_walk_us: of a step whose copies do move.
         copies_us: the time of these copies, one after the other.
         copied_bytes: what they moved.
@@ -71,6 +76,7 @@ class Walk:
     """
 
     walk_us: float
+    cold_walk_us: float
     copying_walk_us: float
     copies_us: float
     copied_bytes: int
@@ -94,6 +100,28 @@ class TimedCopies:
         self.size_bytes += size_bytes
 
 
+class ColdKernel:
+    """Stands in for the kernels: leaves nothing in the caches, and adds up what that takes."""
+
+    def __init__(self):
+        self.memory, self.seconds = np.zeros(EVICTING_BYTES, np.uint8), 0.0
+
+    def __call__(self, *_):
+        started = time.perf_counter()
+        np.add(self.memory, 1, out=self.memory)
+        self.seconds += time.perf_counter() - started
+
+
+def cold_step_us(step: Callable[[], object], kernel: ColdKernel) -> float:
+    """Median wall time of a step less its kernels'."""
+    times = []
+    for _ in range(COLD_ROUNDS):
+        kernel.seconds, started = 0.0, time.perf_counter()
+        step()
+        times.append((time.perf_counter() - started - kernel.seconds) * 1e6)
+    return median(times)
+
+
 def walk_of(trainer: oc.Trainer, x: np.ndarray, y: np.ndarray, rounds: int) -> Walk:
     """Everything but `launch`, with copies and without."""
     trainer.step(x, y)
@@ -105,16 +133,22 @@ def walk_of(trainer: oc.Trainer, x: np.ndarray, y: np.ndarray, rounds: int) -> W
     scalars = {"lr": 1e-6, "step": 0, "seed": 0}
     device = session.device
     device.launch = lambda *_: None
-    copying_us = step_us(lambda: session.run_step(inputs, scalars), rounds)
+
+    def step() -> None:
+        session.run_step(inputs, scalars)
+
+    copying_us = step_us(step, rounds)
     device.copy_in, device.copy_out = TimedCopies(device.copy_in), TimedCopies(device.copy_out)
-    session.run_step(inputs, scalars)
+    step()
     copies = device.copy_in, device.copy_out
     device.copy_in = device.copy_out = lambda *_: None
     before = session.allocator.stats()
-    walk_us = step_us(lambda: session.run_step(inputs, scalars), rounds)
+    walk_us = step_us(step, rounds)
     after = session.allocator.stats()
+    device.launch = ColdKernel()
+    cold_us = cold_step_us(step, device.launch)
     return Walk(
-        walk_us, copying_us, sum(c.seconds for c in copies) * 1e6,
+        walk_us, cold_us, copying_us, sum(c.seconds for c in copies) * 1e6,
         sum(c.size_bytes for c in copies),
         after.maps + after.unmaps - before.maps - before.unmaps,
     )  # fmt: skip
@@ -145,25 +179,28 @@ def main(arguments: Sequence[str] = (), *, quick: bool = False) -> dict:
                     results.append({
                         "list": name, "budget": budget or "in-core", "allocator": allocator,
                         "instructions": instructions, "step_us": real_us,
-                        "instruction_us": walk.walk_us / instructions, **asdict(walk),
+                        "instruction_us": walk.walk_us / instructions,
+                        "cold_instruction_us": walk.cold_walk_us / instructions, **asdict(walk),
                         "idle_share": line.stall_us / line.makespan_us,
                     })  # fmt: skip
     rows = [
         [
             f"{r['list']}, {r['budget']}", r["allocator"], str(r["instructions"]),
-            f"{r['instruction_us']:.1f}", f"{TARGET_US:.0f}", f"{r['walk_us'] / 1e3:.1f}",
+            f"{r['instruction_us']:.1f}", f"{r['cold_instruction_us']:.1f}", f"{TARGET_US:.0f}",
+            f"{r['walk_us'] / 1e3:.1f}",
             f"{r['copying_walk_us'] / 1e3:.1f}", f"{r['copied_bytes'] / 2**20:.0f}",
             f"{r['copies_us'] / 1e3:.1f}", f"{r['step_us'] / 1e3:.1f}",
             f"{100 * r['idle_share']:.0f} %", str(r["changes"]),
-            verdict(r["instruction_us"] < TARGET_US),
+            verdict(r["cold_instruction_us"] < TARGET_US),
         ]
         for r in results
     ]  # fmt: skip
-    header = ["list", "allocator", "instructions", "us each", "wanted", "walk ms", "with copies",
-              "of MiB", "they take", "step ms", "no call runs", "mappings changed", ""]  # fmt: skip
+    header = ["list", "allocator", "instructions", "us each", "cold", "wanted", "walk ms",
+              "with copies", "of MiB", "they take", "step ms", "no call runs", "mappings changed",
+              ""]  # fmt: skip
     print(table(header, rows))
     missed = [f"{r['list']} {r['budget']} {r['allocator']}" for r in results
-              if r["instruction_us"] >= TARGET_US]  # fmt: skip
+              if r["cold_instruction_us"] >= TARGET_US]  # fmt: skip
     return {"machine": facts, "results": results, "missed": missed}
 
 
