@@ -10,10 +10,14 @@ from __future__ import annotations
 import ctypes
 import importlib.util
 import os
+import sys
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+# A test may stand on another room of tests: `from zoo import list_bugs`.
+sys.path.append(str(Path(__file__).parent))
 
 # Compilation on first use breaks any deadline; a CI run must not depend on luck.
 settings.register_profile(

@@ -24,13 +24,11 @@ allocator:
 
 from __future__ import annotations
 
-import inspect
-import sys
-import textwrap
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import pytest
+from zoo import planting
 
 from ooctrain.alloc import buddy, first_fit, static
 from ooctrain.alloc.base import Books
@@ -290,11 +288,4 @@ LOST_FREE = Bug(
 
 def plant(patch: pytest.MonkeyPatch, bug: Bug) -> None:
     """Puts the line with the bug in place."""
-    right = inspect.getattr_static(bug.owner, bug.function)
-    source = textwrap.dedent(inspect.getsource(right))
-    assert source.count(bug.right) == 1, f"{bug.right!r} is not in {bug.function} once"
-    namespace: dict[str, Any] = {}
-    module = vars(sys.modules[right.__module__])
-    text = "from __future__ import annotations\n" + source.replace(bug.right, bug.wrong)
-    exec(text, module, namespace)
-    patch.setattr(bug.owner, bug.function, namespace[bug.function])
+    planting.plant(patch, bug.owner, bug.function, bug.right, bug.wrong)

@@ -7,12 +7,10 @@ tests/unit/test_executor.py when one instruction is finished before the next beg
 
 from __future__ import annotations
 
-import inspect
-import sys
-import textwrap
 from typing import Any
 
 import pytest
+from zoo import planting
 
 from ooctrain import executor
 from ooctrain.alloc.best_fit import BestFit
@@ -117,11 +115,4 @@ BUGS: dict[str, tuple[Any, str, str, str, str]] = {
 def plant(patch: pytest.MonkeyPatch, bug: str) -> None:
     """Puts the line with the bug in place."""
     owner, name, line, wrong, _ = BUGS[bug]
-    right = getattr(owner, name)
-    source = textwrap.dedent(inspect.getsource(right))
-    assert line in source, f"{bug}: the line is not in {name} any more"
-    namespace: dict[str, Any] = {}
-    module = vars(sys.modules[right.__module__])
-    text = "from __future__ import annotations\n" + source.replace(line, wrong)
-    exec(text, module, namespace)
-    patch.setattr(owner, name, namespace[name])
+    planting.plant(patch, owner, name, line, wrong)

@@ -7,12 +7,11 @@ them still pass the worked example of `docs/schedule.md` with its peak.
 
 from __future__ import annotations
 
-import inspect
 import sys
-import textwrap
 from typing import Any
 
 import pytest
+from zoo import planting
 
 from ooctrain.sched import host, host_life, simulate
 from ooctrain.sched.ledger import Ledger
@@ -101,19 +100,7 @@ def plant(patch: pytest.MonkeyPatch, bug: str) -> None:
     """Puts the line with the bug in place, wherever the function is known by its name."""
     owner, name, line, wrong = BUGS[bug]
     right = getattr(owner, name)
-    source = textwrap.dedent(inspect.getsource(right))
-    expected = textwrap.dedent(line)
-    assert expected in source, f"{bug}: the line is not in {name} any more"
-    namespace: dict[str, Any] = {}
-    module = sys.modules[right.__module__]
-    exec(
-        "from __future__ import annotations\n" + source.replace(expected, wrong),
-        vars(module),
-        namespace,
-    )
-    planted = namespace[name]
-    patch.setattr(owner, name, planted)
-    _plant_elsewhere(patch, right, planted)
+    _plant_elsewhere(patch, right, planting.plant(patch, owner, name, line, wrong))
 
 
 def _plant_elsewhere(patch: pytest.MonkeyPatch, right: Any, planted: Any) -> None:

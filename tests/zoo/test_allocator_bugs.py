@@ -2,28 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
-
 import pytest
+from properties import test_allocators as LAWS
+from zoo import allocator_bugs as ZOO
 
 from ooctrain.testing.allocator_grounds import make_ground
 from ooctrain.testing.check_allocator import UNITS, find_failure
 
-TESTS = Path(__file__).resolve().parent.parent
 EXAMPLES = 400
 
-
-def load(path: str):
-    """A test module by its path."""
-    spec = importlib.util.spec_from_file_location(Path(path).stem, TESTS / path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-ZOO = load("zoo/allocator_bugs.py")
-LAWS = load("properties/test_allocators.py")
 PAGE = ZOO.PAGE
 
 

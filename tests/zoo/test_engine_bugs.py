@@ -6,12 +6,11 @@ those of tests/properties (gradients, kernels, rewrites) on a small sample, and 
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
+from zoo.engine_bugs import BUGS
 
 from ooctrain import functional as F
 from ooctrain import nn
@@ -25,12 +24,6 @@ from ooctrain.rewrite import fuse, share_storage
 from ooctrain.testing.check_op import check_gradient, check_op
 from ooctrain.tracing import initial_values, run_trace, trace
 
-_spec = importlib.util.spec_from_file_location(
-    "engine_bugs", Path(__file__).with_name("engine_bugs.py")
-)
-_module = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(_module)
-BUGS = _module.BUGS
 SCALARS = {"lr": 0.05, "step": 1, "seed": 2}
 
 

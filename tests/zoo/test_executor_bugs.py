@@ -8,13 +8,17 @@ process.
 
 from __future__ import annotations
 
-import importlib.util
 import random
-from pathlib import Path
 
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
+from properties import test_executor_laws as LAWS
+from unit import test_alloc as ALLOCATORS
+from unit import test_executor as LISTS
+from unit import test_pin_small as PIN
+from unit import test_virtual as VIRTUAL
+from zoo import executor_bugs as ZOO
 
 from ooctrain.alloc.registry import choose_allocator
 from ooctrain.devices.base import Debug
@@ -22,24 +26,6 @@ from ooctrain.errors import OoctrainError
 from ooctrain.testing.random_lists import random_schedule
 from ooctrain.testing.random_traces import random_trace
 from ooctrain.testing.run_list import Way, run_list
-
-TESTS = Path(__file__).resolve().parent.parent
-
-
-def load(path: str):
-    """A test module by its path."""
-    spec = importlib.util.spec_from_file_location(Path(path).stem, TESTS / path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-ZOO = load("zoo/executor_bugs.py")
-LAWS = load("properties/test_executor_laws.py")
-LISTS = load("unit/test_executor.py")
-ALLOCATORS = load("unit/test_alloc.py")
-VIRTUAL = load("unit/test_virtual.py")
-PIN = load("unit/test_pin_small.py")
 
 
 def run_random_lists(seeds, names, debug, room):

@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
-
 import numpy as np
 import pytest
+from zoo import kernel_bugs as ZOO
 
 from ooctrain.testing.emulator import EmulatedLauncher
 
-_spec = importlib.util.spec_from_file_location(
-    "kernel_bugs", Path(__file__).with_name("kernel_bugs.py")
-)
-ZOO = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(ZOO)
 ORDERS = pytest.mark.parametrize("order", [1, -1])
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
 import random
 from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
+from properties import test_theorems as THEOREMS
+from unit import test_verify as VERIFY
+from zoo import list_bugs as ZOO
 
 from ooctrain.errors import ScheduleError
 from ooctrain.sched import simulate
@@ -24,21 +25,6 @@ from ooctrain.testing.random_lists import random_schedule
 from ooctrain.testing.random_traces import random_trace, random_values
 from ooctrain.testing.worked_example import worked_schedule, worked_trace
 from ooctrain.trace import Trace
-
-TESTS = Path(__file__).resolve().parent.parent
-
-
-def load(path: str):
-    """A test module by its path."""
-    spec = importlib.util.spec_from_file_location(Path(path).stem, TESTS / path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-ZOO = load("zoo/list_bugs.py")
-THEOREMS = load("properties/test_theorems.py")
-VERIFY = load("unit/test_verify.py")
 
 
 @pytest.mark.parametrize("bug", ZOO.BUGS)

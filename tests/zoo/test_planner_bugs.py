@@ -5,11 +5,9 @@ The plain test is a straight line of calls with plenty of memory, which each bug
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
-from types import ModuleType
-
 import pytest
+from zoo import executor_bugs as EXECUTOR
+from zoo.planner_bugs import BUGS
 
 from ooctrain.cost import Machine
 from ooctrain.sched.registry import get_planner
@@ -18,21 +16,9 @@ from ooctrain.testing.check_planner import LAWS, PlannerFailure, check_planner
 from ooctrain.testing.random_traces import FakeOp
 from ooctrain.trace import TraceBuilder
 
-TESTS = Path(__file__).resolve().parent.parent
 MACHINE = Machine("plain", 1, 1, 1)
 LARGE = 10**6
 
-
-def load(path: str) -> ModuleType:
-    """A test module by its path."""
-    spec = importlib.util.spec_from_file_location(Path(path).stem, TESTS / path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-BUGS = load("zoo/planner_bugs.py").BUGS
-EXECUTOR = load("zoo/executor_bugs.py")
 DELAYS = "delays change nothing"
 
 

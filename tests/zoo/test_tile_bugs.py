@@ -6,32 +6,17 @@ is that of tests/properties/test_tiled_gradients.py, in the reference mode, whic
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable, Iterator
-from pathlib import Path
-from types import ModuleType
 
 import pytest
 from hypothesis import Phase, assume, given, settings
 from hypothesis import strategies as st
+from unit import test_tile_trace as PLAIN
+from zoo.tile_bugs import BUGS
 
 from ooctrain.errors import OoctrainError
 from ooctrain.testing.check_tile import check_tile
 from ooctrain.testing.tile_chains import Chain, chains, exact_values
-
-TESTS = Path(__file__).resolve().parent.parent
-
-
-def load(path: str) -> ModuleType:
-    """A test module by its path."""
-    spec = importlib.util.spec_from_file_location(Path(path).stem, TESTS / path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-BUGS = load("zoo/tile_bugs.py").BUGS
-PLAIN = load("unit/test_tile_trace.py")
 
 
 def plain_tests() -> Iterator[Callable[[], None]]:

@@ -1,0 +1,38 @@
+"""Planting a bug: a function of the real source with one piece of its text changed.
+
+In: the function, the piece as it is, the piece with the bug. Out: the changed function, compiled
+among the names of the real one. The one idea: a bug stands here as a difference of a line or two,
+as in a review, and a piece that is not in the source any more is an error and no silent pass. Read
+next: `list_bugs.py`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import linecache
+import textwrap
+from typing import Any
+
+import pytest
+
+
+def with_bug(right: Any, piece: str, wrong: str) -> Any:
+    """The function `right` with `wrong` in the place of `piece`, decorated as it is."""
+    function = inspect.unwrap(right)
+    source = textwrap.dedent(inspect.getsource(function))
+    found = source.count(piece)
+    assert found == 1, f"{piece!r} stands {found} times in {function.__qualname__}, not once"
+    text = "from __future__ import annotations\n" + source.replace(piece, wrong)
+    place = f"<{function.__qualname__}: {wrong!r} for {piece!r}>"
+    # So that inspect finds the changed source, as the emulator of CUDA kernels does.
+    linecache.cache[place] = (len(text), None, text.splitlines(keepends=True), place)
+    names: dict[str, Any] = {}
+    exec(compile(text, place, "exec"), function.__globals__, names)
+    return names[function.__name__]
+
+
+def plant(patch: pytest.MonkeyPatch, owner: Any, name: str, piece: str, wrong: str) -> Any:
+    """Puts the changed function in the place of `owner.name`; returns it."""
+    planted = with_bug(inspect.getattr_static(owner, name), piece, wrong)
+    patch.setattr(owner, name, planted)
+    return planted
