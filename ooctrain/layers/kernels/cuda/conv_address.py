@@ -13,6 +13,8 @@ from ooctrain.layers.kernels.cuda.shim import device, int32, int64, uint32
 
 #: the offset of what lies in the padding
 OUTSIDE = -1
+#: a row so far down that no tap leads back into the image: of pixels and terms that do not exist
+NOWHERE = 2**30
 
 
 @device
@@ -33,6 +35,14 @@ def source_place(pixel, rows, columns, source):
 
 
 @device
+def pixel_place(pixel, source, target):
+    """`source_place` of a pixel that is written; NOWHERE if there is no such pixel."""
+    exists = pixel < uint32(target[2])
+    row, column, offset = source_place(pixel if exists else uint32(0), target[0], target[1], source)
+    return row if exists else int32(NOWHERE), column, offset
+
+
+@device
 def tap_of(position, taps):
     """(tap row, tap column, channel) of a term of the sum; channels run fastest."""
     _, columns, _, _, _, _, _, _, inner = taps
@@ -43,13 +53,33 @@ def tap_of(position, taps):
 
 
 @device
+def tap_shift(tap_row, tap_column, channel, source):
+    """(rows, columns, elements) from a pixel's place to what a tap reads."""
+    down, right = int32(tap_row * source[7]), int32(tap_column * source[8])
+    return down, right, (int64(down) * source[1] + right) * source[2] + channel
+
+
+@device
+def term_shift(term, first_channel, source, taps):
+    """`tap_shift` of a term of the sum; NOWHERE after the last."""
+    exists = term < uint32(taps[0] * taps[8])
+    tap_row, tap_column, channel = tap_of(term if exists else uint32(0), taps)
+    down, right, distance = tap_shift(tap_row, tap_column, int32(first_channel + channel), source)
+    return down if exists else int32(NOWHERE), right, distance
+
+
+@device
+def shifted_offset(place, shift, source):
+    """Offset of what lies at a shift from a place; OUTSIDE in the padding."""
+    (row, column, offset), (down, right, distance) = place, shift
+    inside = uint32(row + down) < uint32(source[0]) and uint32(column + right) < uint32(source[1])
+    return offset + distance if inside else int64(OUTSIDE)
+
+
+@device
 def source_offset(place, tap_row, tap_column, channel, source):
     """Offset of what a tap of an output pixel reads; OUTSIDE in the padding."""
-    h, w, c, _, _, _, _, spacing_h, spacing_w = source
-    row, column, offset = place
-    down, right = int32(tap_row * spacing_h), int32(tap_column * spacing_w)
-    inside = uint32(row + down) < uint32(h) and uint32(column + right) < uint32(w)
-    return offset + (int64(down) * w + right) * c + channel if inside else int64(OUTSIDE)
+    return shifted_offset(place, tap_shift(tap_row, tap_column, channel, source), source)
 
 
 @device

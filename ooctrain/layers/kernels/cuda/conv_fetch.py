@@ -4,8 +4,7 @@ In: places and terms. Out: tuples of four float32, zero where there is nothing. 
 channels in fours, four terms of a sum lie side by side and are one 128-bit load; with any other
 number (the three colours of an image) each term may belong to another tap and is looked up by
 itself. The rest of a kernel is the same for both. A `line` is what a thread fetches for: (place of
-its pixel, whether there is one, first channel, its output channel, whether there is one). Read
-next: `conv_gemm.py`.
+its pixel, first channel, its output channel, whether there is one). Read next: `conv_gemm.py`.
 """
 
 from __future__ import annotations
@@ -14,10 +13,12 @@ import numpy as np
 
 from ooctrain.layers.kernels.cuda.conv_address import (
     filter_offset,
+    shifted_offset,
     source_offset,
     source_place,
     tap_of,
 )
+from ooctrain.layers.kernels.cuda.conv_kept import kept_shift
 from ooctrain.layers.kernels.cuda.intrinsics import ld4, st4
 from ooctrain.layers.kernels.cuda.shim import device, int32, int64, uint32
 
@@ -27,12 +28,12 @@ ZERO = np.float32(0)
 @device
 def fetch_quads(x, w, line, term, source, taps):
     """Four terms of a pixel and of an output channel from `term`, in one load each."""
-    place, has_pixel, first_channel, output, has_output = line
+    place, first_channel, output, has_output = line
     a, b = (ZERO, ZERO, ZERO, ZERO), (ZERO, ZERO, ZERO, ZERO)
     if term < uint32(taps[0] * taps[8]):
         tap_row, tap_column, channel = tap_of(term, taps)
         offset = source_offset(place, tap_row, tap_column, int32(first_channel + channel), source)
-        if has_pixel and offset >= 0:
+        if offset >= 0:
             a = ld4(x, offset)
         if has_output:
             b = ld4(w, filter_offset(output, tap_row, tap_column, channel, taps))
@@ -42,12 +43,12 @@ def fetch_quads(x, w, line, term, source, taps):
 @device
 def fetch_single(x, w, line, term, source, taps):
     """One term of a pixel and of an output channel."""
-    place, has_pixel, first_channel, output, has_output = line
+    place, first_channel, output, has_output = line
     a, b = ZERO, ZERO
     if term < uint32(taps[0] * taps[8]):
         tap_row, tap_column, channel = tap_of(term, taps)
         offset = source_offset(place, tap_row, tap_column, int32(first_channel + channel), source)
-        if has_pixel and offset >= 0:
+        if offset >= 0:
             a = x[offset]
         if has_output:
             b = w[filter_offset(output, tap_row, tap_column, channel, taps)]
@@ -65,48 +66,43 @@ def fetch_singles(x, w, line, term, source, taps):
 
 
 @device
-def fetch_pixel_quads(x, dy, pixel, end, image, channel, term, filters, source, taps):
-    """Four terms and four filters of one output pixel, in one load each.
+def fetch_pixel_quads(x, dy, pixel, image, shifts, term, filters, source):
+    """Four terms, from `term` of the block, and four filters of one output pixel, in one load each.
 
-    `filters` is (filters of dy, the first one, how many there are from there on).
+    `image` is (pixel that ends the sums, rows, columns), `filters` is (filters of dy, the first
+    one, how many there are from there on).
     """
     a, b = (ZERO, ZERO, ZERO, ZERO), (ZERO, ZERO, ZERO, ZERO)
-    if pixel < end:
-        if term < taps[0] * taps[8]:
-            place = source_place(pixel, image[0], image[1], source)
-            tap_row, tap_column, inner = tap_of(uint32(term), taps)
-            offset = source_offset(place, tap_row, tap_column, int32(channel + inner), source)
-            if offset >= 0:
-                a = ld4(x, offset)
+    if pixel < image[0]:
+        place = source_place(pixel, image[1], image[2], source)
+        offset = shifted_offset(place, kept_shift(shifts, term), source)
+        if offset >= 0:
+            a = ld4(x, offset)
         if filters[2] > 0:
             b = ld4(dy, int64(pixel) * filters[0] + filters[1])
     return a, b
 
 
 @device
-def term_of_pixel(x, place, channel, term, source, taps):
+def term_of_pixel(x, place, shift, source):
     """What a term of the sums reads for an output pixel."""
-    if term < taps[0] * taps[8]:
-        tap_row, tap_column, inner = tap_of(uint32(term), taps)
-        offset = source_offset(place, tap_row, tap_column, int32(channel + inner), source)
-        if offset >= 0:
-            return x[offset]
-    return ZERO
+    offset = shifted_offset(place, shift, source)
+    return x[offset] if offset >= 0 else ZERO
 
 
 @device
-def fetch_pixel_singles(x, dy, pixel, end, image, channel, term, filters, source, taps):
+def fetch_pixel_singles(x, dy, pixel, image, shifts, term, filters, source):
     """The same for any number of channels and filters."""
     a, b = (ZERO, ZERO, ZERO, ZERO), (ZERO, ZERO, ZERO, ZERO)
-    if pixel < end:
-        place = source_place(pixel, image[0], image[1], source)
-        a = (
-            term_of_pixel(x, place, channel, term, source, taps),
-            term_of_pixel(x, place, channel, term + 1, source, taps),
-            term_of_pixel(x, place, channel, term + 2, source, taps),
-            term_of_pixel(x, place, channel, term + 3, source, taps),
-        )
+    if pixel < image[0]:
         b = load_upto(dy, int64(pixel) * filters[0] + filters[1], filters[2])
+        place = source_place(pixel, image[1], image[2], source)
+        a = (
+            term_of_pixel(x, place, kept_shift(shifts, term), source),
+            term_of_pixel(x, place, kept_shift(shifts, uint32(term + uint32(1))), source),
+            term_of_pixel(x, place, kept_shift(shifts, uint32(term + uint32(2))), source),
+            term_of_pixel(x, place, kept_shift(shifts, uint32(term + uint32(3))), source),
+        )
     return a, b
 
 

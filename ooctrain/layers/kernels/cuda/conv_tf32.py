@@ -18,8 +18,8 @@ from ooctrain.layers.kernels.conv_shape import ConvShape
 from ooctrain.layers.kernels.cuda import conv_gemm, conv_plan
 from ooctrain.layers.kernels.cuda.conv_address import (
     filter_offset,
+    pixel_place,
     source_offset,
-    source_place,
     tap_of,
     target_offset,
 )
@@ -70,15 +70,15 @@ def chunk_place(row, chunk):
 @device
 def _copy_terms(tiles, stage, x, w, lines, term, source, taps):
     """Starts this thread's four copies of a step: four terms of two pixels and two channels."""
-    (low, has_low), (high, has_high), first_channel, (output, outputs_left), place = lines
+    low, high, first_channel, (output, outputs_left), place = lines
     inside = term < uint32(taps[0] * taps[8])
     tap_row, tap_column, channel = tap_of(term if inside else uint32(0), taps)
     from_channel = int32(first_channel + channel)
     a_low = source_offset(low, tap_row, tap_column, from_channel, source)
     a_high = source_offset(high, tap_row, tap_column, from_channel, source)
     at, further = uint32(stage + place), uint32(ROWS_AT_ONCE * DEPTH)
-    ok_low = inside and has_low and a_low >= 0
-    ok_high = inside and has_high and a_high >= 0
+    ok_low = inside and a_low >= 0
+    ok_high = inside and a_high >= 0
     copy_async(tiles, at, x, a_low if ok_low else int64(0), ok_low)
     copy_async(tiles, uint32(at + further), x, a_high if ok_high else int64(0), ok_high)
     at = uint32(at + uint32(TILE_WORDS))
@@ -115,12 +115,9 @@ def _correlate(x, w, bias, has_bias, y, source, taps, target):
     # What this thread copies.
     row, chunk = uint32(thread // uint32(4)), uint32(thread % uint32(4))
     low, high = uint32(first_pixel + row), uint32(first_pixel + row + uint32(ROWS_AT_ONCE))
-    has_low, has_high = low < uint32(target[2]), high < uint32(target[2])
-    low_place = source_place(low if has_low else uint32(0), target[0], target[1], source)
-    high_place = source_place(high if has_high else uint32(0), target[0], target[1], source)
     column = int32(first_column + row)
     lines = (
-        (low_place, has_low), (high_place, has_high), int32(group * taps[8]),
+        pixel_place(low, source, target), pixel_place(high, source, target), int32(group * taps[8]),
         (int32(group * outer + column), int32(outer - column)), chunk_place(row, chunk),
     )  # fmt: skip
 

@@ -15,7 +15,12 @@ import numpy as np
 
 from ooctrain.layers.kernels.conv_shape import ConvShape
 from ooctrain.layers.kernels.cuda import conv_plan
-from ooctrain.layers.kernels.cuda.conv_address import source_place, target_offset
+from ooctrain.layers.kernels.cuda.conv_address import (
+    pixel_place,
+    source_place,
+    target_offset,
+    term_shift,
+)
 from ooctrain.layers.kernels.cuda.conv_fetch import fetch_single, term_of_pixel
 from ooctrain.layers.kernels.cuda.conv_pieces import add_partials, turn_weights
 from ooctrain.layers.kernels.cuda.launcher import Launcher, blocks_for
@@ -42,11 +47,10 @@ def _correlate(x, w, bias, has_bias, y, source, taps, target):
 
     # This thread fetches term `column` of each step, for pixel and for channel number `row`.
     pixel = uint32(uint32(uint32(cuda.blockIdx.x) * uint32(TILE)) + row)
-    has_pixel = pixel < uint32(target[2])
-    place = source_place(pixel if has_pixel else uint32(0), target[0], target[1], source)
     output = int32(first_channel + row)
     line = (
-        place, has_pixel, int32(group * taps[8]), int32(group * outer + output), output < outer,
+        pixel_place(pixel, source, target), int32(group * taps[8]), int32(group * outer + output),
+        output < outer,
     )  # fmt: skip
 
     total, step = ZERO, uint32(0)
@@ -65,7 +69,7 @@ def _correlate(x, w, bias, has_bias, y, source, taps, target):
 
     # It has the result for pixel number `row` and channel number `column`.
     channel = int32(first_channel + column)
-    if has_pixel and channel < outer:
+    if pixel < uint32(target[2]) and channel < outer:
         channel = int32(channel + group * outer)
         y[target_offset(pixel, target) + channel] = total + bias[channel] if has_bias else total
 
@@ -85,6 +89,7 @@ def _grad_weight(x, dy, partials, source, taps, pixels, outer, groups):
     row, column = uint32(thread // uint32(TILE)), uint32(thread % uint32(TILE))
     term = int32(cuda.blockIdx.x * TILE + int32(column))
     first_filter = int32(cuda.blockIdx.y * TILE)
+    shift = term_shift(uint32(term), int32(group * taps[8]), source, taps)
     fetched, made = int32(first_filter + column), int32(first_filter + row)
 
     end = uint32((split + 1) * per_split)
@@ -94,7 +99,7 @@ def _grad_weight(x, dy, partials, source, taps, pixels, outer, groups):
         pixel, a, b = uint32(step + row), ZERO, ZERO
         if pixel < end:
             place = source_place(pixel, rows, columns, source)
-            a = term_of_pixel(x, place, int32(group * taps[8]), term, source, taps)
+            a = term_of_pixel(x, place, shift, source)
             if fetched < outer:
                 b = dy[int64(pixel) * filters + group * outer + fetched]
         x_tile[uint32(row * uint32(LINE) + column)] = a

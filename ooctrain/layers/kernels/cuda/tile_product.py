@@ -24,6 +24,7 @@ from ooctrain.layers.kernels.cuda.intrinsics import (
     VECTOR_BYTES,
     element_pointer,
 )
+from ooctrain.layers.kernels.cuda.shim import device
 
 TILE_DEPTH = 8
 TILE_ROWS = 128
@@ -32,7 +33,14 @@ QUAD_DISTANCE = 64
 #: Four words beyond the tile's width let the transposed stores of a warp meet 32 different banks.
 PADDING = 4
 A_STRIDE = TILE_ROWS + PADDING
+#: Words of `a`: two tiles that take turns.
+A_HALF = TILE_DEPTH * A_STRIDE
+A_WORDS = 2 * A_HALF
 WIDE, NARROW = 128, 64
+THREADS = 256
+#: Registers of a thread with which two blocks share a processor.
+TWO_BLOCKS = 128
+ZERO = np.float32(0)
 
 
 def _product_intrinsic(columns: int):
@@ -81,6 +89,13 @@ def _outer_product(builder, values, left, right):
 
 product_128 = _product_intrinsic(WIDE)
 product_64 = _product_intrinsic(NARROW)
+
+
+@device
+def clear(sums, count):
+    """sums[0 : count] = 0."""
+    for i in range(count):
+        sums[i] = ZERO
 
 
 @njit(boundscheck=True)
