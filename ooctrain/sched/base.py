@@ -10,8 +10,7 @@ Read next: `keep_all.py`, `naive.py`, then `window.py`.
 from __future__ import annotations
 
 import copy
-import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Protocol
 
 from ooctrain.cost import Machine
@@ -131,6 +130,7 @@ class ListWriter:
         self.resident, self.hosted = set(device), set(host)
         self.last_use = last_uses(trace)
         self._sizes = [variable.nbytes for variable in trace.variables]
+        self._granted = [granule.granted(size) for size in self._sizes]
         self.ledger_bytes = self.peak_bytes = sum(map(self.granted, device))
         self.peak_call = ""
         self._instructions: list[Instruction | None] = []
@@ -147,12 +147,12 @@ class ListWriter:
 
     def granted(self, variable: int) -> int:
         """Bytes that the allocator grants for a variable."""
-        return self.granule.granted(self._sizes[variable])
+        return self._granted[variable]
 
     def claim_bytes(self, call_id: int) -> int:
         """Granted bytes that a call claims: outputs on storages of their own, and workspace."""
         call = self.trace.calls[call_id]
-        fresh = sum(self.granted(out) for out in call.outs if out not in call.reuse)
+        fresh = sum([self._granted[out] for out in call.outs if out not in call.reuse])
         return fresh + self.granule.granted(call.workspace_bytes)
 
     def run(self, call_id: int) -> None:
@@ -284,18 +284,6 @@ def check_host(planner: str, plan: Plan, host_budget_bytes: int | None) -> None:
             f"needed {format_bytes(plan.host_peak_bytes)} ({plan.host_peak_bytes} bytes)",
             fix="a larger host budget, or a planner that swaps less",
         )
-
-
-def fastest(planner: str, plans: Sequence[Plan], host_budget_bytes: int | None) -> Plan:
-    """The plan with the smallest makespan among those within the host budget, the first of equals.
-
-    Raises:
-        Infeasible: no plan keeps to the host budget.
-    """
-    check_host(planner, min(plans, key=lambda plan: plan.host_peak_bytes), host_budget_bytes)
-    limit = math.inf if host_budget_bytes is None else host_budget_bytes
-    within = [plan for plan in plans if plan.host_peak_bytes <= limit]
-    return min(within, key=lambda plan: plan.makespan_us)
 
 
 def smallest_budget(feasible: Callable[[int], bool], low: int, high: int) -> int:

@@ -24,12 +24,11 @@ from ooctrain.cost import Machine, call_durations_ns
 from ooctrain.errors import ConfigError
 from ooctrain.sched.base import (
     ListWriter,
-    fastest,
     infeasible,
-    make_plan,
     turning_point,
     writer_with_resident_parameters,
 )
+from ooctrain.sched.fastest import Candidate, fastest_list
 from ooctrain.sched.schedule import BYTES, Granule, Plan
 from ooctrain.trace import Trace
 
@@ -62,7 +61,7 @@ class Hmms:
         ratio: the share of the bytes that may leave, from 0 to 1; None: of `RATIO_STEPS` + 1 the
             one with the fastest list that fits.
 
-    Cost: a list and a simulation for each ratio.
+    Cost: a list for each ratio, a simulation for those that may be the fastest.
     """
 
     ratio: float | None = None
@@ -82,15 +81,15 @@ class Hmms:
     ) -> Plan:  # fmt: skip
         """See `Planner`. The minimum is the lowest peak of the ratios that are tried."""
         offloadable = list(_storages(trace))
-        plans, peaks = [], []
+        lists, peaks = [], []
         for ratio in _ratios(self.ratio):
             writer = _write(trace, list(take(offloadable, ratio)), machine, granule)
             peaks.append((writer.peak_bytes, writer.peak_call))
             if writer.peak_bytes <= budget_bytes:
-                plans.append(make_plan(writer.finish(), trace, machine, {"ratio": ratio}))
-        if not plans:
+                lists.append(Candidate(writer.finish(), {"ratio": ratio}))
+        if not lists:
             raise infeasible(self.name, budget_bytes, *min(peaks))
-        return fastest(self.name, plans, host_budget_bytes)
+        return fastest_list(self.name, lists, trace, machine, host_budget_bytes)
 
 
 def check_ratio(planner: str, ratio: float) -> None:

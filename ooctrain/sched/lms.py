@@ -15,19 +15,21 @@ Read next: `lms_auto.py`, `lms_grid.py`.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ooctrain.cost import Machine
 from ooctrain.errors import ConfigError
 from ooctrain.sched.base import (
     ListWriter,
-    check_host,
     infeasible,
-    make_plan,
     writer_with_resident_parameters,
 )
+from ooctrain.sched.fastest import Candidate, fastest_list
+from ooctrain.sched.lms_peak import Curve
 from ooctrain.sched.schedule import BYTES, Granule, Plan
 from ooctrain.trace import Trace
 
@@ -36,8 +38,7 @@ BEFORE_THE_STEP = -1
 LEVELS_TO_SEARCH = 10
 
 
-@dataclass(frozen=True, slots=True)
-class Trip:
+class Trip(NamedTuple):
     """A variable is away from the end of one call to the end of another.
 
     Args:
@@ -88,9 +89,8 @@ class Lms:
         least, witness = peak(graph, granule, self)
         if least > budget_bytes:
             raise infeasible(self.name, budget_bytes, least, witness)
-        plan = plan_with(graph, self, budget_bytes, machine, granule)
-        check_host(self.name, plan, host_budget_bytes)
-        return plan
+        found = list_with(graph, self, budget_bytes, granule)
+        return fastest_list(self.name, [found], trace, machine, host_budget_bytes)
 
 
 class LevelGraph:
@@ -116,6 +116,11 @@ class LevelGraph:
             self._ancestors.append(ancestors)
             self._at_level[level] |= 1 << call.id
         self.height = max(self.level, default=0)
+        self._travellers = [
+            (variable.id, self._reach(variable.id))
+            for variable in trace.variables
+            if trace.readers[variable.id] and not variable.persistent and variable.nbytes
+        ]
 
     def trigger(self, reader: int, ahead: int) -> int:
         """The call after which a swap-in for a reader is listed: the last ancestor `ahead` levels
@@ -131,9 +136,16 @@ class LevelGraph:
 
     def trips(self, lms: Lms) -> Iterator[Trip]:
         """All trips of some parameters, variable by variable. What persists stays."""
-        for variable in self.trace.variables:
-            if self.trace.readers[variable.id] and not variable.persistent and variable.nbytes:
-                yield from self._trips_of(variable.id, lms)
+        for variable, reach in self._travellers:
+            if reach >= lms.swapout_threshold:
+                yield from self._trips_of(variable, lms)
+
+    def _reach(self, variable: int) -> float:
+        """The length of the longest edge from a variable; an input always travels."""
+        producer, readers = self.trace.producer[variable], self.trace.readers[variable]
+        if producer is None:
+            return math.inf
+        return max(self.level[reader] for reader in readers) - self.level[producer]
 
     def _trips_of(self, variable: int, lms: Lms) -> Iterator[Trip]:
         producer = self.trace.producer[variable]
@@ -156,21 +168,20 @@ def peak(graph: LevelGraph, granule: Granule, lms: Lms) -> tuple[int, str]:
     """(bytes, call): the peak of a list whose swap-outs are waited for at once: the least budget of
     these parameters.
     """
-    writer = _write(graph, granule, graph.trips(lms), budget_bytes=0)
-    return writer.peak_bytes, writer.peak_call
+    return Curve(graph.trace, granule).peak(graph.trips(lms))
 
 
-def plan_with(
-    graph: LevelGraph, lms: Lms, budget_bytes: int, machine: Machine, granule: Granule
-) -> Plan:
-    """The plan of some parameters that fit the budget."""
-    notes = {
-        "swapout_threshold": lms.swapout_threshold,
-        "swapin_ahead": lms.swapin_ahead,
-        "swapin_groupby": lms.swapin_groupby,
-    }
+def list_with(graph: LevelGraph, lms: Lms, budget_bytes: int, granule: Granule) -> Candidate:
+    """The list of some parameters that fit the budget."""
     writer = _write(graph, granule, graph.trips(lms), budget_bytes)
-    return make_plan(writer.finish(), graph.trace, machine, notes)
+    return Candidate(
+        writer.finish(),
+        {
+            "swapout_threshold": lms.swapout_threshold,
+            "swapin_ahead": lms.swapin_ahead,
+            "swapin_groupby": lms.swapin_groupby,
+        },
+    )
 
 
 def _write(

@@ -21,8 +21,10 @@ from dataclasses import replace
 from functools import cache
 
 from ooctrain.cost import Machine
-from ooctrain.sched.base import check_host, infeasible
-from ooctrain.sched.lms import LevelGraph, Lms, peak, plan_with
+from ooctrain.sched.base import infeasible
+from ooctrain.sched.fastest import Candidate, fastest_list
+from ooctrain.sched.lms import LevelGraph, Lms, list_with
+from ooctrain.sched.lms_peak import Curve
 from ooctrain.sched.schedule import BYTES, Granule, Plan
 from ooctrain.trace import Trace
 
@@ -30,7 +32,7 @@ Fits = Callable[[Lms], bool]
 
 
 class LmsAuto:
-    """TFLMS's three searches. Cost: about 3 log(levels) lists."""
+    """TFLMS's three searches. Cost: one list; about 3 log(levels) peaks."""
 
     name = "lms-auto"
 
@@ -39,21 +41,32 @@ class LmsAuto:
         host_budget_bytes: int | None = None, seed: int = 0, time_limit_s: float | None = None,
     ) -> Plan:  # fmt: skip
         """See `Planner`. The minimum is that of the parameters the search starts with."""
-        graph = LevelGraph(trace)
+        found = tuned_list(self.name, trace, budget_bytes, granule)
+        return fastest_list(self.name, [found], trace, machine, host_budget_bytes)
 
-        @cache
-        def need(lms: Lms) -> tuple[int, str]:
-            return peak(graph, granule, lms)
 
-        starts = starting_points(graph)
-        least, witness = min(need(lms) for lms in starts)
-        if least > budget_bytes:
-            raise infeasible(self.name, budget_bytes, least, witness)
-        fitting = next(lms for lms in starts if need(lms)[0] <= budget_bytes)
-        found = search(fitting, graph.height, lambda lms: need(lms)[0] <= budget_bytes)
-        plan = plan_with(graph, found, budget_bytes, machine, granule)
-        check_host(self.name, plan, host_budget_bytes)
-        return plan
+def tuned_list(name: str, trace: Trace, budget_bytes: int, granule: Granule) -> Candidate:
+    """The list of the parameters that the searches find.
+
+    Args:
+        name: of the planner, for what is raised.
+
+    Raises:
+        Infeasible: the parameters the search starts with do not fit.
+    """
+    graph, curve = LevelGraph(trace), Curve(trace, granule)
+
+    @cache
+    def need(lms: Lms) -> tuple[int, str]:
+        return curve.peak(graph.trips(lms))
+
+    starts = starting_points(graph)
+    least, witness = min(need(lms) for lms in starts)
+    if least > budget_bytes:
+        raise infeasible(name, budget_bytes, least, witness)
+    fitting = next(lms for lms in starts if need(lms)[0] <= budget_bytes)
+    found = search(fitting, graph.height, lambda lms: need(lms)[0] <= budget_bytes)
+    return list_with(graph, found, budget_bytes, granule)
 
 
 def starting_points(graph: LevelGraph) -> tuple[Lms, ...]:

@@ -14,9 +14,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from ooctrain.cost import Machine
-from ooctrain.sched.base import fastest, infeasible
-from ooctrain.sched.lms import LevelGraph, Lms, peak, plan_with
+from ooctrain.sched.base import infeasible
+from ooctrain.sched.fastest import Candidate, fastest_list
+from ooctrain.sched.lms import LevelGraph, Lms, list_with
 from ooctrain.sched.lms_auto import search, starting_points
+from ooctrain.sched.lms_peak import Curve
 from ooctrain.sched.schedule import BYTES, Granule, Plan
 from ooctrain.trace import Trace
 
@@ -27,7 +29,7 @@ GROUPBY_SHARES = (0.0, 0.1, 1.0)
 
 
 class LmsGrid:
-    """The fastest of a grid. Cost: a list for each point, a simulation for each that fits."""
+    """The fastest of a grid. Cost: a list for each point, a simulation for those that may be it."""
 
     name = "lms-grid"
 
@@ -39,24 +41,24 @@ class LmsGrid:
         the asking.
         """
         started = time.monotonic()
-        graph = LevelGraph(trace)
-        plans: list[Plan] = []
-        for lms in _fitting(graph, budget_bytes, granule):
-            plans.append(plan_with(graph, lms, budget_bytes, machine, granule))
+        graph, curve = LevelGraph(trace), Curve(trace, granule)
+        lists: list[Candidate] = []
+        for lms in _fitting(graph, curve, budget_bytes):
+            lists.append(list_with(graph, lms, budget_bytes, granule))
             if time_limit_s is not None and time.monotonic() - started > time_limit_s:
-                plans[-1] = replace(plans[-1], notes={**plans[-1].notes, "cut_short": True})
+                lists = [replace(c, notes={**c.notes, "cut_short": True}) for c in lists]
                 break
-        if not plans:
-            least, witness = min(peak(graph, granule, lms) for lms in starting_points(graph))
-            raise infeasible(self.name, budget_bytes, least, witness)
-        return fastest(self.name, plans, host_budget_bytes)
+        if not lists:
+            peaks = (curve.peak(graph.trips(lms)) for lms in starting_points(graph))
+            raise infeasible(self.name, budget_bytes, *min(peaks))
+        return fastest_list(self.name, lists, trace, machine, host_budget_bytes)
 
 
-def _fitting(graph: LevelGraph, budget_bytes: int, granule: Granule) -> Iterator[Lms]:
+def _fitting(graph: LevelGraph, curve: Curve, budget_bytes: int) -> Iterator[Lms]:
     """The points of the grid that fit and lead to different lists, the tuner's own first."""
 
     def fits(lms: Lms) -> bool:
-        return peak(graph, granule, lms)[0] <= budget_bytes
+        return curve.peak(graph.trips(lms))[0] <= budget_bytes
 
     start = next((lms for lms in starting_points(graph) if fits(lms)), None)
     if start is None:

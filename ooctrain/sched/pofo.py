@@ -23,11 +23,12 @@ from dataclasses import dataclass
 
 from ooctrain.cost import Machine
 from ooctrain.errors import ConfigError, Infeasible
-from ooctrain.sched.base import fastest, infeasible
+from ooctrain.sched.base import infeasible
 from ooctrain.sched.chain_runs import Kind, Step, is_possible, letting_go, lift
 from ooctrain.sched.chain_view import ChainView, chain_view
 from ooctrain.sched.decisions import Decisions
 from ooctrain.sched.dynprog import DynProg, SlotChain, in_slots
+from ooctrain.sched.fastest import fastest
 from ooctrain.sched.pofo_search import Block, Search
 from ooctrain.sched.profile import tabulate
 from ooctrain.sched.recompute import movable_gaps, piece_bytes, plan_of

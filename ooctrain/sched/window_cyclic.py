@@ -27,7 +27,8 @@ from itertools import accumulate
 from typing import Any
 
 from ooctrain.cost import Machine
-from ooctrain.sched.base import ListWriter, fastest, infeasible, make_plan
+from ooctrain.sched.base import ListWriter, infeasible, make_plan
+from ooctrain.sched.fastest import fastest
 from ooctrain.sched.schedule import BYTES, Granule, Plan
 from ooctrain.sched.sequence import VariableSequence
 from ooctrain.sched.window import DEFAULT_SIZE

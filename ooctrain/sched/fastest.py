@@ -1,0 +1,78 @@
+"""The fastest of some lists, or plans, that keep to the host's budget.
+
+In: what a planner came to in several ways. Out: one `Plan`. The one idea: no list is done before
+its busiest stream, which is a sum; so lists are simulated in the order of that sum, until the next
+one could not be faster any more. On a slow link that is the second or the third. Source: branch and
+bound (Land and Doig 1960), without the branches. Read next: `hmms.py`, `lms_grid.py`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ooctrain.cost import Machine
+from ooctrain.sched.base import check_host, make_plan
+from ooctrain.sched.schedule import Plan, Run, Schedule, SwapIn, SwapOut
+from ooctrain.sched.simulate import durations_ns
+from ooctrain.trace import Trace
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A list and what its plan is to note."""
+
+    schedule: Schedule
+    notes: Mapping[str, Any]
+
+
+def fastest_list(
+    planner: str, candidates: Sequence[Candidate], trace: Trace, machine: Machine,
+    host_budget_bytes: int | None,
+) -> Plan:  # fmt: skip
+    """The plan of the fastest of some legal lists within the host budget.
+
+    Raises:
+        Infeasible: no list keeps to the host budget.
+
+    Cost: O(instructions) for each list, a simulation for those that may be the fastest.
+    """
+    least_us = [busiest_stream_us(c.schedule, trace, machine) for c in candidates]
+    limit = math.inf if host_budget_bytes is None else host_budget_bytes
+    plans: list[Plan] = []
+    best_us = math.inf
+    for place in sorted(range(len(candidates)), key=lambda place: least_us[place]):
+        if least_us[place] >= best_us:
+            break
+        plan = make_plan(candidates[place].schedule, trace, machine, candidates[place].notes)
+        plans.append(plan)
+        if plan.host_peak_bytes <= limit:
+            best_us = min(best_us, plan.makespan_us)
+    return fastest(planner, plans, host_budget_bytes)
+
+
+def busiest_stream_us(schedule: Schedule, trace: Trace, machine: Machine) -> float:
+    """What a list takes at least: all calls, or all copies that take turns."""
+    busy_ns = {Run: 0, SwapOut: 0, SwapIn: 0}
+    for instruction, took_ns in zip(
+        schedule.instructions, durations_ns(schedule, trace, machine), strict=True
+    ):
+        if took_ns:
+            busy_ns[type(instruction)] += took_ns  # what runs nowhere takes no time
+    copies_ns = (busy_ns[SwapOut], busy_ns[SwapIn])
+    link_ns = sum(copies_ns) if machine.link == "shared" else max(copies_ns)
+    return max(busy_ns[Run], link_ns) / 1000
+
+
+def fastest(planner: str, plans: Sequence[Plan], host_budget_bytes: int | None) -> Plan:
+    """The plan with the smallest makespan among those within the host budget, the first of equals.
+
+    Raises:
+        Infeasible: no plan keeps to the host budget.
+    """
+    check_host(planner, min(plans, key=lambda plan: plan.host_peak_bytes), host_budget_bytes)
+    limit = math.inf if host_budget_bytes is None else host_budget_bytes
+    within = [plan for plan in plans if plan.host_peak_bytes <= limit]
+    return min(within, key=lambda plan: plan.makespan_us)
