@@ -19,6 +19,7 @@ from ooctrain.alloc.registry import choose_allocator
 from ooctrain.api import DEFAULT_REWRITES
 from ooctrain.api import plan as make_plan
 from ooctrain.cli import DOES_NOT_FIT, DONE
+from ooctrain.cli.limits import limits
 from ooctrain.cli.numbers_file import write_numbers
 from ooctrain.cli.options import (
     OUTPUT_FILE,
@@ -29,23 +30,20 @@ from ooctrain.cli.options import (
     workload_options,
 )
 from ooctrain.cli.terminal import make_console
-from ooctrain.cli.workload import find_machine, is_cpu, make_task, make_trace
-from ooctrain.cost import Machine
+from ooctrain.cli.workload import find_machine, make_task, make_trace
 from ooctrain.errors import Infeasible
 from ooctrain.execution.placement import reserved_peak
 from ooctrain.execution.record import allocation_log
 from ooctrain.report.layers import layer_rows
 from ooctrain.report.text import facts, layer_table, placement, share
 from ooctrain.rewrite import apply_rewrites
-from ooctrain.rewrite.small import pinning_for, with_region
-from ooctrain.sched.budget import resolve_budget, trace_peak_bytes
 from ooctrain.sched.registry import get_planner, planners
 from ooctrain.sched.schedule import Plan
 from ooctrain.sched.simulate import simulate
 from ooctrain.sched.tflms_hybrid import TflmsHybrid
 from ooctrain.sched.timeline import Timeline
 from ooctrain.trace import Trace
-from ooctrain.units import Granule, format_bytes, format_us
+from ooctrain.units import format_bytes, format_us
 
 JSON_VERSION = 1
 #: Of planners that search: the command answers at once.
@@ -150,55 +148,28 @@ class Answer:
 def _answer(workload: Workload, memory: Memory) -> Answer:
     task, machine = make_task(workload), find_machine(workload, memory)
     original = make_trace(task, workload)
-
-    plain = apply_rewrites(original, DEFAULT_REWRITES)
-    granule = granule_for(memory, machine, plain)
-    rewrites = (*DEFAULT_REWRITES, *pinning_for(plain, granule))
+    found = limits(memory, machine, original)
 
     @cache
     def rewritten(batch: int) -> Trace:
-        base = original if batch == task.batch else make_trace(task, workload, batch)
-        return apply_rewrites(base, rewrites)
+        if batch == task.batch:
+            return found.trace
+        return apply_rewrites(make_trace(task, workload, batch), found.rewrites)
 
-    trace = rewritten(task.batch)
-    granule = with_region(granule, trace)
     question = Question(
-        rewritten, task.batch, budget_for(memory, machine, trace, granule), machine, granule,
-        host_budget(memory, machine, trace), workload.seed,
+        rewritten, task.batch, found.budget_bytes, machine, found.granule,
+        found.host_budget_bytes, workload.seed,
     )  # fmt: skip
-    need = need_of(trace, machine, granule)
+    need = need_of(found.trace, machine, found.granule)
     try:
         made = make_plan(
-            original, question.budget_bytes, memory.planner, machine, granule, TIME_LIMIT_S,
+            original, question.budget_bytes, memory.planner, machine, found.granule, TIME_LIMIT_S,
             host_budget=question.host_budget_bytes, seed=workload.seed,
         )  # fmt: skip
     except Infeasible as refusal:
         changes = _changes(question, refusal, memory)
-        return Answer(trace, question, need, None, refusal, changes)
-    return Answer(trace, question, need, made, None, [])
-
-
-def granule_for(memory: Memory, machine: Machine, trace: Trace) -> Granule:
-    """How the allocator rounds on the cpu device; for a GPU and on a preset of another machine, to
-    the byte, in parts where the allocator has ranges."""
-    if trace.device != "cpu" or not is_cpu(machine):
-        chosen = choose_allocator(memory.allocator, machine.device_bytes, binding=False)
-        return Granule(1, chosen.granule.ranges)
-    # An allocator may round coarser in a larger arena, so it is asked for one of about this size.
-    return choose_allocator(memory.allocator, 2 * trace_peak_bytes(trace)).granule
-
-
-def budget_for(memory: Memory, machine: Machine, trace: Trace, granule: Granule) -> int:
-    """The budget in bytes; without one, the memory of the machine."""
-    budget = machine.device_bytes if memory.budget is None else memory.budget
-    return resolve_budget(trace, budget, granule)
-
-
-def host_budget(memory: Memory, machine: Machine, trace: Trace) -> int | None:
-    """The host budget in bytes; without one, the host memory of the machine, if it is known."""
-    if memory.host_budget is None:
-        return machine.host_bytes
-    return resolve_budget(trace, memory.host_budget, what="host budget")
+        return Answer(found.trace, question, need, None, refusal, changes)
+    return Answer(found.trace, question, need, made, None, [])
 
 
 def _rows(workload: Workload, memory: Memory, answer: Answer) -> Rows:

@@ -8,18 +8,17 @@ from __future__ import annotations
 
 import click
 
-from ooctrain.api import DEFAULT_REWRITES, load_plan
+from ooctrain.api import load_plan
 from ooctrain.api import plan as make_plan
 from ooctrain.cli import DONE
+from ooctrain.cli.limits import limits
 from ooctrain.cli.numbers_file import write_numbers
 from ooctrain.cli.options import Memory, Workload, json_option, memory_options, workload_options
-from ooctrain.cli.plan import budget_for, granule_for, host_budget
 from ooctrain.cli.terminal import bar_blocks, make_console
 from ooctrain.cli.workload import find_machine, make_task, make_trace
 from ooctrain.cost import Machine
 from ooctrain.errors import ConfigError
 from ooctrain.report.text import facts, lanes, share
-from ooctrain.rewrite import apply_rewrites
 from ooctrain.sched.schedule import Plan
 from ooctrain.sched.simulate import simulate as run_simulator
 from ooctrain.sched.timeline import Timeline
@@ -53,11 +52,10 @@ def simulate(
 
 
 def _plan(trace: Trace, workload: Workload, memory: Memory, machine: Machine) -> Plan:
-    rewritten = apply_rewrites(trace, DEFAULT_REWRITES)
-    granule = granule_for(memory, machine, rewritten)
+    found = limits(memory, machine, trace)
     return make_plan(
-        trace, budget_for(memory, machine, rewritten, granule), memory.planner, machine, granule,
-        host_budget=host_budget(memory, machine, rewritten), seed=workload.seed,
+        trace, found.budget_bytes, memory.planner, machine, found.granule,
+        host_budget=found.host_budget_bytes, seed=workload.seed,
     )  # fmt: skip
 
 

@@ -307,6 +307,17 @@ def test_a_model_of_one_s_own_is_used(run, tmp_path):
     assert "Traceback" not in run("plan", f"{net}:absent")[2]
 
 
+def test_a_percentage_is_the_same_budget_for_plan_and_simulate(run, tmp_path):
+    """Rounding to chunks of 64 KiB included, which small objects would otherwise take each."""
+    file, peaks = tmp_path / "numbers.json", []
+    arguments = [*SMALL, "--budget", "25%", "--planner", "belady", "--json", str(file)]
+    for command in ("plan", "simulate"):
+        assert run(command, *arguments)[0] == 0
+        content = json.loads(file.read_text())
+        peaks.append(content.get("timeline", content)["peak_bytes"])
+    assert peaks[0] == peaks[1]
+
+
 def test_a_saved_plan_simulates_to_what_it_claims(run, tmp_path):
     plan, line = tmp_path / "plan.json", tmp_path / "line.json"
     arguments = [*SMALL, "--machine", "v100-pcie"]
