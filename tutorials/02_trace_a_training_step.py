@@ -14,6 +14,7 @@ import time
 from lesson import Lesson
 
 import ooctrain as oc
+from ooctrain.report.svg import timelines_svg
 from ooctrain.units import format_bytes
 
 lesson = Lesson("02 trace a training step")
@@ -86,8 +87,6 @@ before = sum(e.end_us <= peak_us for e in timeline.events if e.stream == "C")
 place = before / len(plan.trace.calls)
 lesson.reveal("place of the peak", place)
 print(f"    peak {format_bytes(timeline.peak_bytes)}, simulated on {machine.name}")
-
-from ooctrain.report.svg import timelines_svg
 
 phases = {call.name: call.phase for call in plan.trace.calls}
 lesson.picture("02_memory_curve.svg", timelines_svg({"ResNet-18 in-core": timeline}, phases=phases))

@@ -28,8 +28,8 @@ lesson = Lesson("03 out of memory")
 # ## Two numbers for every step
 #
 # The *trace peak* is what the step needs if nothing is moved. The *trace minimum* is what the
-# persistent variables and the largest single call need. Between the two lies everything that
-# planners can do; a budget of "25%" means a quarter of the way from the minimum to the peak.
+# persistent variables and the largest single call need. Between the two most planners work; a
+# budget of "25%" means a quarter of the way from the minimum to the peak.
 #
 # **What share of the peak is the minimum, for ResNet-18 at batch 32?**
 
@@ -70,8 +70,9 @@ print(f"    the window planner fits the same step into half: {format_bytes(moved
 #
 # ## (a) Nothing can fit
 #
-# `naive` swaps everything out after every call. It goes as low as any planner that runs whole
-# calls can go. **By how many times can it undercut the in-core peak here?**
+# `naive` swaps everything out after every call, parameters too. So it goes below the trace minimum,
+# and as low as any planner that runs whole calls can go. **By how many times can it undercut the
+# in-core peak here?**
 
 # %%
 lesson.cell("the least that whole calls need")

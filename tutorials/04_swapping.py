@@ -106,14 +106,16 @@ lesson.picture("04_streams.svg", timelines_svg(timelines, budget_bytes=500, phas
 #
 # ## A real network
 #
-# ResNet-50 at batch 256 on a V100 over PCIe, in 8 GiB. In-core it would need more than the GPU
-# has.
+# ResNet-50 at batch 256 on a V100 in 8 GiB, over PCIe and over NVLink, which is six times as
+# fast. In-core it would need more than the smaller of the two GPUs has. **How many times longer
+# than in-core does the window take over PCIe?**
 
 # %%
 lesson.cell("ResNet-50, batch 256")
 model = oc.models.build("resnet50", num_classes=1000, stem="imagenet")
 trace = oc.trace(model, (256, 3, 224, 224), threads=2)
 results = {}
+lesson.predict("window / in-core, ResNet-50 over PCIe", guess=1.5)
 for name in ("v100-pcie", "v100-32gb-nvlink"):
     base = oc.plan(trace, 1 << 40, planner="keep-all", machine=name)
     need, seconds = format_bytes(base.peak_bytes), base.makespan_us / 1e6
@@ -122,6 +124,7 @@ for name in ("v100-pcie", "v100-32gb-nvlink"):
         plan = oc.plan(trace, "8GiB", planner=planner, machine=name)
         results[planner, name] = plan.makespan_us / base.makespan_us
         print(f"      {planner:<14} {results[planner, name]:5.2f} times in-core")
+lesson.reveal("window / in-core, ResNet-50 over PCIe", results["window", "v100-pcie"])
 
 # %% [markdown]
 # On NVLink the window hides nearly everything. Over PCIe it cannot: there are simply too many

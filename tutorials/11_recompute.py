@@ -96,8 +96,7 @@ lesson.picture("11_segments.svg", timelines_svg(timelines, phases=phases))
 #
 # Why run stages twice only? With c checkpoints and at most r runs of each stage, binomial(c + r,
 # c) stages can be differentiated (`revolve`): memory grows with the logarithm of the length, if
-# time may too. **How many bytes less than `chen-sqrt` does `revolve` need for 40 stages at least?
-# (share of chen-sqrt's)**
+# time may too. **What share of `chen-sqrt`'s least budget does `revolve` need for 40 stages?**
 
 # %%
 lesson.cell("fewer checkpoints, more runs")

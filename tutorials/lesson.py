@@ -54,7 +54,9 @@ class Lesson:
         """
         guess = self._guesses.pop(what)
         error = abs(guess - measured) / abs(measured) if measured else abs(guess)
-        print(f"    measured:   {what} = {measured:g}   (the prediction was {error:.0%} off)")
+        print(
+            f"    measured:   {what} = {measured:g}   (the prediction was {_off(guess, measured)})"
+        )
         return error
 
     def exercise(self, question: str, check: Callable[[object], bool], answer: object) -> bool:
@@ -64,7 +66,10 @@ class Lesson:
         if answer is None:
             print(f"    exercise: {question}  (put your answer into the script)")
             return False
-        right = check(answer)
+        try:
+            right = check(answer)
+        except (TypeError, ValueError):  # an answer of another kind, such as a word for a number
+            right = False
         print(f"    exercise: {question}  -> {answer!r} is {'right' if right else 'not right yet'}")
         return right
 
@@ -75,3 +80,15 @@ class Lesson:
         path.write_text(svg, encoding="utf-8")
         print(f"    picture: {path.relative_to(PICTURES.parent.parent).as_posix()}")
         return path
+
+
+def _off(guess: float, measured: float) -> str:
+    """How far a guess was off: a share where it was near, a factor where it was not."""
+    if guess * measured <= 0:
+        return "right" if guess == measured else f"{abs(guess - measured):g} off"
+    factor = guess / measured
+    if factor > 2:
+        return f"{factor:.3g} times too high"
+    if factor < 0.5:
+        return f"{1 / factor:.3g} times too low"
+    return f"{abs(factor - 1):.0%} off"

@@ -93,3 +93,34 @@ def test_a_right_answer_is_recognised_and_a_wrong_one_is_not(capsys):
     lesson.predict("bytes", guess=50)
     assert lesson.reveal("bytes", 100) == 0.5
     assert "50% off" in capsys.readouterr().out
+
+
+def test_an_answer_of_another_kind_is_not_right_and_no_error():
+    from lesson import Lesson
+
+    assert not Lesson("a lesson", arguments=[]).exercise("1 / 3", lambda a: abs(a - 1) < 1, "third")
+
+
+@pytest.mark.parametrize(
+    ("guess", "measured", "said"),
+    [(110, 100, "10% off"), (500, 2, "250 times too high"), (1, 4, "4 times too low"),
+     (500, 0, "500 off"), (0, 0, "right"), (100, 100, "0% off")],
+)  # fmt: skip
+def test_a_prediction_learns_how_far_off_it_was(guess, measured, said, capsys):
+    from lesson import Lesson
+
+    lesson = Lesson("a lesson", arguments=[])
+    lesson.predict("bytes", guess)
+    lesson.reveal("bytes", measured)
+    assert f"the prediction was {said})" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
+def test_the_syllabus_says_what_the_tutorial_says(script):
+    head = script.read_text()[:1200]
+    rows = (FOLDER / "README.md").read_text().splitlines()
+    (row,) = (line for line in rows if f"({script.name})" in line)
+    _, _, needed, minutes, _ = (cell.strip() for cell in row.strip("|").split("|"))
+    assert re.search(r"\*\*Minutes:\*\* (\d+)", head)[1] == minutes
+    stated = head.partition("**Prerequisites:**")[2].partition("**Minutes:**")[0]
+    assert re.findall(r"\b\d\d\b", stated) == re.findall(r"\b\d\d\b", needed)
