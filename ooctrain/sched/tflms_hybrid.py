@@ -16,17 +16,20 @@ it is no edge of our graph, so that a copied call has a lower level than there. 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from ooctrain.cost import Machine, call_durations_ns
+import numpy as np
+
+from ooctrain.cost import Machine
 from ooctrain.errors import ConfigError, Infeasible
 from ooctrain.sched.base import HOST_LACKS
 from ooctrain.sched.checkpoints import Checkpoint, checkpoints_by_types, segments
-from ooctrain.sched.lms_auto import LmsAuto
+from ooctrain.sched.fastest import Candidate, fastest_list
+from ooctrain.sched.lms_auto import tuned_list
 from ooctrain.sched.rematerialise import rematerialise
 from ooctrain.sched.schedule import BYTES, Granule, Plan, Run
-from ooctrain.sched.unroll import plan_runs
+from ooctrain.sched.unroll import list_runs
 from ooctrain.trace import Trace
 
 AUTO, ALL = "auto", "all"
@@ -43,7 +46,7 @@ class TflmsHybrid:
             "auto", "all", None (no recomputation).
         recomp_checkpoint_ops_by_types: operations whose outputs are checkpoints, "Conv2d+Linear".
 
-    Cost: that of `lms-auto`; for "auto" up to `PREFIXES` + 1 times.
+    Cost: that of `lms-auto`; for "auto" up to `PREFIXES` + 1 lists.
     """
 
     checkpoint_list: str | int | tuple[int, ...] | None = AUTO
@@ -59,24 +62,29 @@ class TflmsHybrid:
         host_budget_bytes: int | None = None, seed: int = 0, time_limit_s: float | None = None,
     ) -> Plan:  # fmt: skip
         """See `Planner`. The minimum is the least over the lists that are tried."""
-        best: Plan | None = None
-        refusals: list[Infeasible] = []
+        lists, refusals = list[Candidate](), list[Infeasible]()
         for ids in self._lists(trace, machine):
-            runs = self.runs(trace, ids)
-            notes = {"checkpoint_list": "+".join(map(str, ids))}
             try:
-                plan = plan_runs(
-                    self.name, LmsAuto(), trace, runs, budget_bytes, machine, granule,
-                    host_budget_bytes, notes,
-                )  # fmt: skip
+                lists.append(self._list(trace, ids, budget_bytes, granule))
             except Infeasible as refusal:
                 refusals.append(refusal)
-                continue
-            if best is None or plan.makespan_us < best.makespan_us:
-                best = plan
-        if best is None:
-            raise min(refusals, key=_by_minimum)
-        return best
+        try:
+            if lists:
+                return fastest_list(self.name, lists, trace, machine, host_budget_bytes)
+        except Infeasible as refusal:
+            refusals.append(refusal)
+        raise min(refusals, key=_by_minimum)
+
+    def _list(
+        self, trace: Trace, ids: Sequence[int], budget_bytes: int, granule: Granule
+    ) -> Candidate:
+        """What TFLMS makes of the step in which some checkpoints' segments are computed again."""
+
+        def write(step: Trace) -> Candidate:
+            return tuned_list(self.name, step, budget_bytes, granule)
+
+        found = list_runs(self.name, write, trace, self.runs(trace, ids), budget_bytes)
+        return replace(found, notes={**found.notes, "checkpoint_list": "+".join(map(str, ids))})
 
     def checkpoints(self, trace: Trace) -> tuple[Checkpoint, ...]:
         """All checkpoints of a trace, with their numbers."""
@@ -84,12 +92,14 @@ class TflmsHybrid:
 
     def runs(self, trace: Trace, ids: Sequence[int]) -> tuple[Run, ...]:
         """The step in which what belongs to some checkpoints is computed again, before any swap."""
-        return rematerialise(trace, self._dropped(trace, ids))
+        segment = self.segments(trace)
+        return rematerialise(trace, [var for number in ids for var in segment[number]])
 
-    def _dropped(self, trace: Trace, ids: Sequence[int]) -> list[int]:
+    def segments(self, trace: Trace) -> Mapping[int, tuple[int, ...]]:
+        """{number of a checkpoint: the values of its segment that may be dropped}."""
         known = self.checkpoints(trace)
-        segment = segments(trace, [checkpoint.var for checkpoint in known])
-        return [var for number in ids for var in segment[known[number - 1].var]]
+        values = segments(trace, [checkpoint.var for checkpoint in known])
+        return {checkpoint.id: values[checkpoint.var] for checkpoint in known}
 
     def _lists(self, trace: Trace, machine: Machine) -> Iterator[tuple[int, ...]]:
         """The lists that are tried."""
@@ -117,21 +127,33 @@ class TflmsHybrid:
     def by_recompute_time(self, trace: Trace, machine: Machine) -> list[int]:
         """Numbers of the checkpoints with a segment, the least time per byte to get it back first.
 
-        Cost: O(checkpoints x calls).
+        Cost: O(checkpoints x calls), compiled.
         """
-        durations = call_durations_ns(trace, machine)
-        in_core = sum(durations)
+        segment = {number: values for number, values in self.segments(trace).items() if values}
+        times = zip(segment, times_to_drop_ns(trace, machine, segment.values()), strict=True)
+        per_byte = {
+            number: time_ns / sum(trace.variables[var].nbytes for var in segment[number])
+            for number, time_ns in times
+        }
+        return sorted(segment, key=lambda number: (per_byte[number], number))
 
-        def time_per_byte(number: int) -> float:
-            dropped = self._dropped(trace, [number])
-            runs = rematerialise(trace, dropped)
-            size_bytes = sum(trace.variables[var].nbytes for var in dropped)
-            return (sum(durations[run.call] for run in runs) - in_core) / size_bytes
 
-        segment = segments(trace, [checkpoint.var for checkpoint in self.checkpoints(trace)])
-        ids = [checkpoint.id for checkpoint in self.checkpoints(trace) if segment[checkpoint.var]]
-        times = {number: time_per_byte(number) for number in ids}
-        return sorted(ids, key=lambda number: (times[number], number))
+def times_to_drop_ns(
+    trace: Trace, machine: Machine, sets: Iterable[Collection[int]]
+) -> Iterator[int]:
+    """For some sets of values how much longer a step computes that drops each."""
+    from ooctrain.sched.search.expand import DROP, KEEP, expand  # compiles
+    from ooctrain.sched.search.tables import tables_of
+
+    tables = tables_of(trace, machine, BYTES)
+    durations, in_core_ns = tables.duration_ns, int(tables.duration_ns.sum())
+    held = np.zeros(len(trace.variables), np.bool_)
+    for dropped in sets:
+        choice = np.full(len(trace.variables), KEEP, np.int8)
+        choice[list(dropped)] = DROP
+        step = expand(tables, choice, held)
+        runs = step.runs if step.ok else [run.call for run in rematerialise(trace, dropped)]
+        yield int(durations[runs].sum()) - in_core_ns
 
 
 def _numbers(text: str | int | tuple[int, ...] | None) -> tuple[int, ...]:

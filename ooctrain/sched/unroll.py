@@ -12,7 +12,7 @@ Read next: `tflms_hybrid.py`, `bn_recompute.py`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
@@ -20,6 +20,7 @@ from typing import Any
 from ooctrain.cost import Machine
 from ooctrain.errors import Infeasible
 from ooctrain.sched.base import HOST_LACKS, Planner, check_host, infeasible, make_plan
+from ooctrain.sched.fastest import Candidate
 from ooctrain.sched.schedule import (
     End,
     Fence,
@@ -124,22 +125,41 @@ def plan_runs(
     Raises:
         Infeasible: the planner's, with calls of the step for witnesses.
     """
+
+    def write(step: Trace) -> Candidate:
+        plan = planner.plan(
+            step, budget_bytes, machine, granule=granule, host_budget_bytes=host_budget_bytes
+        )
+        return Candidate(plan.schedule, {**plan.notes, **notes})
+
+    found = list_runs(name, write, trace, runs, budget_bytes)
+    plan = make_plan(found.schedule, trace, machine, found.notes)
+    check_host(name, plan, host_budget_bytes)
+    return plan
+
+
+def list_runs(
+    name: str, write: Callable[[Trace], Candidate], trace: Trace, runs: Sequence[Run],
+    budget_bytes: int,
+) -> Candidate:  # fmt: skip
+    """What a writer of lists that run each call once makes of some runs.
+
+    Args:
+        name: who is asked, for messages.
+
+    Raises:
+        Infeasible: the writer's, with calls of the step for witnesses.
+    """
     unrolled = unroll(trace, runs)
     try:
-        inner = planner.plan(
-            unrolled.trace, budget_bytes, machine, granule=granule,
-            host_budget_bytes=host_budget_bytes,
-        )  # fmt: skip
+        found = write(unrolled.trace)
     except Infeasible as refusal:
         if refusal.minimum_bytes == HOST_LACKS:
             raise
         witness = _original_name(unrolled, trace, refusal.witness_call)
         raise infeasible(name, budget_bytes, refusal.minimum_bytes, witness) from refusal
     again = {"runs_again": len(runs) - len(trace.calls)}
-    schedule = unrolled.fold(inner.schedule)
-    plan = make_plan(schedule, trace, machine, {**inner.notes, **notes, **again})
-    check_host(name, plan, host_budget_bytes)
-    return plan
+    return Candidate(unrolled.fold(found.schedule), {**found.notes, **again})
 
 
 def _copy(variable: Variable, new_id: int, time: int) -> Variable:

@@ -32,7 +32,7 @@ from ooctrain.sched.superneurons import (
     cost_aware,
     least_recently_used,
 )
-from ooctrain.sched.tflms_hybrid import TflmsHybrid
+from ooctrain.sched.tflms_hybrid import TflmsHybrid, times_to_drop_ns
 from ooctrain.sched.unroll import plan_runs, unroll
 from ooctrain.sched.verify import verify
 from ooctrain.sched.window_cyclic import WindowCyclic
@@ -189,6 +189,15 @@ def test_the_list_chosen_is_no_worse_than_none_and_all(resnet):
     for checkpoint_list in (None, "all"):
         other = TflmsHybrid(checkpoint_list=checkpoint_list).plan(resnet, budget, PCIE)
         assert chosen.makespan_us <= other.makespan_us
+
+
+def test_what_it_costs_to_drop_a_segment_is_what_runs_again(resnet):
+    durations = call_durations_ns(resnet, PCIE)
+    sets = [values for values in TflmsHybrid().segments(resnet).values() if values]
+    sets.append([v for values in sets for v in values])  # all of them at once
+    for dropped, time_ns in zip(sets, times_to_drop_ns(resnet, PCIE, sets), strict=True):
+        runs = rematerialise(resnet, dropped)
+        assert time_ns == sum(durations[run.call] for run in runs) - sum(durations) > 0
 
 
 @pytest.mark.parametrize("checkpoint_list", ["0", 21, "2+x"])

@@ -1,0 +1,83 @@
+"""The fastest of some lists is found without simulating all of them."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+import ooctrain as oc
+from ooctrain.cost import Machine
+from ooctrain.errors import Infeasible
+from ooctrain.sched import fastest as module
+from ooctrain.sched.base import HOST_LACKS, make_plan
+from ooctrain.sched.belady import Belady
+from ooctrain.sched.budget import trace_minimum_bytes
+from ooctrain.sched.fastest import Candidate, busiest_stream_us, fastest_list
+from ooctrain.sched.keep_all import KeepAll
+from ooctrain.sched.naive import Naive
+from ooctrain.sched.schedule import BYTES
+from ooctrain.sched.simulate import simulate
+from ooctrain.sched.window import Window
+from ooctrain.testing.random_traces import random_machine, random_trace
+
+
+@pytest.fixture(params=range(30))
+def lists(request):
+    """A step, a machine, and lists of it that move more and less."""
+    rng = random.Random(request.param)
+    trace, machine = random_trace(rng), random_machine(rng, interference=rng.random() < 0.3)
+    least = trace_minimum_bytes(trace, BYTES)
+    found = []
+    for planner in (Naive(), Window(), Belady()):
+        for budget in (least, least + 40, least + 400):
+            try:
+                plan = planner.plan(trace, budget, machine)
+            except Infeasible:
+                continue
+            found.append(Candidate(plan.schedule, {"place": len(found)}))
+    return trace, machine, found
+
+
+def test_it_is_as_fast_as_the_fastest_of_all(lists):
+    trace, machine, found = lists
+    every = [make_plan(candidate.schedule, trace, machine) for candidate in found]
+    plan = fastest_list("test", found, trace, machine, None)
+    assert plan.makespan_us == min(other.makespan_us for other in every)
+    assert plan.schedule == found[plan.notes["place"]].schedule
+
+
+def test_no_list_is_done_before_its_busiest_stream(lists):
+    trace, machine, found = lists
+    for candidate in found:
+        makespan_us = simulate(candidate.schedule, trace, machine).makespan_us
+        assert 0 < busiest_stream_us(candidate.schedule, trace, machine) <= makespan_us
+
+
+def test_only_lists_within_the_host_budget_count(lists):
+    trace, machine, found = lists
+    every = [make_plan(candidate.schedule, trace, machine) for candidate in found]
+    host = sorted(plan.host_peak_bytes for plan in every)[len(every) // 2]
+    plan = fastest_list("test", found, trace, machine, host)
+    within = [other.makespan_us for other in every if other.host_peak_bytes <= host]
+    assert plan.makespan_us == min(within)
+    with pytest.raises(Infeasible) as refusal:
+        fastest_list("test", found, trace, machine, -1)
+    assert refusal.value.minimum_bytes == HOST_LACKS
+
+
+def test_lists_that_cannot_be_the_fastest_are_not_simulated(monkeypatch):
+    """Naive swapping keeps this link busy for longer than the step without it takes."""
+    trace = oc.chain([8] * 7, [8] * 7, [2] * 6, [3] * 6, [0] * 6, [0] * 6)
+    machine = Machine("slow link", 1, 1, link_bytes_per_us=1)
+    plans = [planner.plan(trace, 1000, machine) for planner in (Naive(), KeepAll())]
+    simulated = []
+
+    def counted(schedule, *others):
+        simulated.append(schedule)
+        return make_plan(schedule, *others)
+
+    monkeypatch.setattr(module, "make_plan", counted)
+    found = [Candidate(plan.schedule, {}) for plan in plans]
+    assert fastest_list("test", found, trace, machine, None).schedule == plans[1].schedule
+    assert simulated == [plans[1].schedule]
