@@ -78,11 +78,14 @@ class Curve:
         name: for the legend.
         points: (x, y), x increasing; a y of None leaves a gap.
         dashed: for limits and bounds.
+        kind: its colour, by number, where it must be the same in several pictures; None: its place
+            among the curves.
     """
 
     name: str
     points: Sequence[tuple[float, float | None]]
     dashed: bool = False
+    kind: int | None = None
 
 
 def strips_svg(
@@ -121,7 +124,7 @@ def curves_svg(
 
     Args:
         title: above all.
-        curves: drawn in order, in the order of `COLOURS`.
+        curves: drawn in order.
         x_axis, y_axis: what they count.
         doubling: equal distances along x are equal factors; a tick at each point of the first
             curve.
@@ -133,7 +136,10 @@ def curves_svg(
     low, high = min(xs), max(xs)
     scale: Callable[[float], float] = math.log if doubling else float
     span = scale(high) - scale(low) or 1.0
-    parts, y = _head(title, [curve.name for curve in curves])
+    colours = [
+        _colour(order if curve.kind is None else curve.kind) for order, curve in enumerate(curves)
+    ]
+    parts, y = _head(title, [curve.name for curve in curves], colours)
     bottom = y + PLOT_HEIGHT
 
     def place(value: float) -> float:
@@ -149,8 +155,8 @@ def curves_svg(
     for tick in round_ticks(y_low, top):
         parts.append(line(LEFT, height(tick), WIDTH - RIGHT, height(tick), "#ddd"))
         parts.append(words(LEFT - 8, height(tick) + 4, (y_number or _short)(tick), "end"))
-    for place_in_order, curve in enumerate(curves):
-        parts += _curve(curve, COLOURS[place_in_order % len(COLOURS)], place, height)
+    for curve, colour in zip(curves, colours, strict=True):
+        parts += _curve(curve, colour, place, height)
     ticks = [x for x, _ in curves[0].points] if doubling else round_ticks(low, high)
     parts += _x_axis(ticks, place, bottom, x_axis, x_number or _short)
     return document(parts, bottom + 44)
@@ -193,7 +199,7 @@ def areas_svg(
     for area in areas:
         x, wide = place(area.x_lo), place(area.x_hi) - place(area.x_lo)
         low, tall = height(area.y_hi), height(area.y_lo) - height(area.y_hi)
-        colour = COLOURS[area.kind % len(COLOURS)]
+        colour = _colour(area.kind)
         parts.append(box(x, low, max(wide, 0.5), max(tall - 0.4, 0.4), colour, area.text))
     parts += [limit(LEFT, WIDTH - RIGHT, height(value), name) for name, value in limits]
     parts += _x_axis(round_ticks(0, right), place, bottom, x_axis, _short)
@@ -234,7 +240,7 @@ def _curve(
 
 def _piece(piece: Piece, left: float, right: float, y: float) -> str:
     width = max(0.8, right - left - 1)
-    colour = COLOURS[piece.kind % len(COLOURS)]
+    colour = _colour(piece.kind)
     shown = piece.text if len(piece.text) * LETTER_WIDTH < width - 6 else ""
     label = (
         f'<text x="{left + width / 2:.1f}" y="{y + 15}" text-anchor="middle" '
@@ -245,13 +251,15 @@ def _piece(piece: Piece, left: float, right: float, y: float) -> str:
     return box(left, y, width, ROW_HEIGHT, colour, piece.text) + label
 
 
-def _head(title: str, legend: Sequence[str]) -> tuple[list[str], int]:
+def _head(
+    title: str, legend: Sequence[str], colours: Sequence[str] = COLOURS
+) -> tuple[list[str], int]:
     """Title and legend; and where the rest begins."""
     parts = [f'<text x="{LEFT}" y="20" font-weight="600">{escape(title)}</text>']
     if not legend:
         return parts, TITLE_HEIGHT
-    colours = [COLOURS[kind % len(COLOURS)] for kind in range(len(legend))]
-    parts += legend_row(LEFT, 41, list(zip(legend, colours, strict=True)))
+    entries = [(name, colours[kind % len(colours)]) for kind, name in enumerate(legend)]
+    parts += legend_row(LEFT, 41, entries)
     return parts, TITLE_HEIGHT + 38
 
 
@@ -265,6 +273,10 @@ def _x_axis(
         parts.append(words(place(tick), y + 17, number(tick), "middle"))
     parts.append(words((LEFT + WIDTH - RIGHT) / 2, y + 34, axis, "middle"))
     return parts
+
+
+def _colour(kind: int) -> str:
+    return COLOURS[kind % len(COLOURS)]
 
 
 def _short(value: float) -> str:

@@ -81,12 +81,12 @@ def fragmentation_figure(
         found = [row for row in rows if row.model == model]
         batches = sorted({row.batch for row in found})
         asked = [name for name in allocators if any(row.allocator == name for row in found)]
-        curves = [_promised(name, found) for name in asked]
+        curves = [_promised(name, found, allocators.index(name)) for name in asked]
         limit = [(batch, physical_bytes / GIB) for batch in batches]
         pictures.append(
             curves_svg(
                 f"{model}: what a scheduler may be promised of {format_bytes(physical_bytes)}",
-                [*curves, Curve("there is", limit, dashed=True)],
+                [*curves, Curve("there is", limit, dashed=True, kind=len(allocators))],
                 x_axis="batch (no point: it cannot be trained)", y_axis="GiB",
             )
         )  # fmt: skip
@@ -95,13 +95,14 @@ def fragmentation_figure(
     return stacked_svg(pictures)
 
 
-def _promised(allocator: str, rows: Sequence[LargestBudget]) -> Curve:
+def _promised(allocator: str, rows: Sequence[LargestBudget], kind: int) -> Curve:
+    """The curve of one allocator, in one colour for all networks."""
     points = [
         (row.batch, None if row.budget_bytes is None else row.budget_bytes / GIB)
         for row in rows
         if row.allocator == allocator
     ]
-    return Curve(allocator, points)
+    return Curve(allocator, points, kind=kind)
 
 
 def _chunk_figure(chunks: Sequence[ChunkCost]) -> str:

@@ -72,6 +72,13 @@ def test_equal_factors_are_equal_distances_where_the_axis_doubles():
     assert d - c == pytest.approx(c - b, abs=0.2)
 
 
+def test_a_curve_keeps_its_colour_in_another_company():
+    points = [(0, 1), (1, 1)]
+    svg = curves_svg("t", [Curve("a", points), Curve("b", points, kind=3)], x_axis="x", y_axis="y")
+    assert re.findall(r'<polyline[^>]* stroke="(#\w+)"', svg) == [COLOURS[0], COLOURS[3]]
+    assert svg.index(f'fill="{COLOURS[3]}"') < svg.index(">b<")
+
+
 def test_more_is_higher():
     curves = [Curve("little", [(0, 1), (1, 1)]), Curve("much", [(0, 9), (1, 9)], dashed=True)]
     low, high = lines(curves_svg("t", curves, x_axis="x", y_axis="y"))
