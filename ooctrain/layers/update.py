@@ -146,7 +146,7 @@ class AdamUpdate(Op):
 
 @dataclass(frozen=True, slots=True)
 class SumOfSquares(Op):
-    """Sum of g^2, in double precision."""
+    """Sum of g^2; added in double precision, or compensated, then rounded once."""
 
     name: ClassVar[str] = "sum_of_squares"
     verb: ClassVar[str] = "squares"
@@ -154,7 +154,7 @@ class SumOfSquares(Op):
 
     def infer(self, g: Spec) -> tuple[Spec, ...]:
         require_float(self, g)
-        return (Spec((), "float64"),)
+        return (Spec((), "float32"),)
 
     def reference(self, g, scalars):
         return (np.sum(np.square(g, dtype=np.float64)),)
@@ -193,7 +193,7 @@ class ClipFactor(Op):
 
     def infer(self, *squares: Spec) -> tuple[Spec, ...]:
         require(bool(squares), "clip: there is no gradient to clip")
-        return (Spec((), "float64"),)
+        return (Spec((), "float32"),)
 
     def reference(self, *squares, scalars):
         norm = np.sqrt(sum(float(square) for square in squares))
@@ -205,7 +205,12 @@ class ClipFactor(Op):
     def cuda(self, launcher, ins, outs, workspace, scalars):
         from ooctrain.layers.kernels.cuda import clipping
 
-        clipping.clip_scale(launcher, ins, outs[0], self.max_norm, CLIP_EPS)
+        clipping.clip_scale(launcher, ins, outs[0], self.max_norm, CLIP_EPS, workspace)
+
+    def cuda_workspace_bytes(self, ins, outs):
+        from ooctrain.layers.kernels.cuda import workspace
+
+        return workspace.CLIP_BYTES
 
 
 @dataclass(frozen=True, slots=True)

@@ -283,8 +283,8 @@ def update_samples() -> Samples:
     yield AdamUpdate(weight_decay=1e-2), (w, g, m, np.abs(v))
     yield AdamUpdate(0.8, 0.99, 1e-6, 1e-2, True), (w, g, m, np.abs(v))
     yield SumOfSquares(), (g,)
-    yield ClipFactor(1.0), (np.array(3.0), np.array(5.0))
-    yield ScaleBy(), (g, np.array(0.25))
+    yield ClipFactor(1.0), (np.float32(3.0), np.float32(5.0))
+    yield ScaleBy(), (g, np.float32(0.25))
     yield ClipValue(0.5), (g,)
 
 

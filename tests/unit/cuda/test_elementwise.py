@@ -96,7 +96,7 @@ def test_constant_and_copy():
 
 
 def test_scale_by_a_variable():
-    check_cuda(ScaleBy(), normal(2, 3, 5, 7), np.float64(0.7), tolerance=EPS)
+    check_cuda(ScaleBy(), normal(2, 3, 5, 7), np.float32(0.7), tolerance=EPS)
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (7, 3), (600, 4), (5, 33), (130, 40)])

@@ -11,7 +11,7 @@ from ooctrain.layers.kernels.cpu.pool import ThreadPool
 from ooctrain.layers.kernels.cuda import clipping, optimizers
 from ooctrain.layers.kernels.cuda.shim import Kernel, why_no_ptx
 from ooctrain.layers.update import AdamUpdate, ClipFactor, ScaleBy, SGDUpdate, SumOfSquares
-from ooctrain.testing.check_cuda import check_cuda
+from ooctrain.testing.check_cuda import check_cuda, run_cuda
 from ooctrain.testing.check_op import SCALARS, spec_of
 from ooctrain.testing.ptx import assemble, check_ptx, why_no_assembler
 
@@ -70,7 +70,7 @@ def test_sum_of_squares(size):
     g = 3 * normal(size)
     (found,) = check_cuda(SumOfSquares(), g, tolerance=1e-6)
     wanted = np.sum(np.square(g, dtype=np.float64))
-    assert found.dtype == np.float64
+    assert found.dtype == np.float32
     assert abs(found - wanted) <= clipping.SQUARES_ROUNDINGS * EPS / 2 * wanted
 
 
@@ -78,25 +78,35 @@ def test_sum_of_squares(size):
 @pytest.mark.parametrize("max_norm", [0.5, 1e6])
 def test_clip_factor(count, max_norm):
     """Every sum counts once, whatever their number; factors are at most 1."""
-    squares = [np.float64(1 + 0.37 * i) for i in range(count)]
-    (found,) = check_cuda(ClipFactor(max_norm), *squares, tolerance=1e-15)
+    squares = [np.float32(1 + 0.37 * i) for i in range(count)]
+    (found,) = check_cuda(ClipFactor(max_norm), *squares, tolerance=4 * EPS)
     assert (found < 1) == (max_norm < 1)
 
 
+def test_small_sums_of_squares_are_not_lost_beside_a_large_one():
+    """Each of 4000 is less than half a rounding of the total; together they are 1/5 of it."""
+    squares = [np.float32(1)] + [np.float32(0.8 * EPS / 2)] * 4000
+    (found,) = run_cuda(ClipFactor(0.5), squares)
+    norm = np.sqrt(np.sum(np.array(squares, np.float64)))
+    bound = clipping.FACTOR_ROUNDINGS * EPS / 2
+    assert abs(found * (norm + 1e-6) / 0.5 - 1) <= bound
+    assert bound < 0.8 * EPS / 2 * 4000 / 4, "a plain sum would be further off"
+
+
 def test_clipping_a_norm_that_is_not_a_number_changes_nothing():
-    check_cuda(ClipFactor(1.0), np.float64(np.nan), tolerance=0)
+    check_cuda(ClipFactor(1.0), np.float32(np.nan), tolerance=0)
 
 
 @pytest.mark.parametrize("size", SIZES)
 def test_scale_by(size):
-    check_cuda(ScaleBy(), normal(size), np.float64(1 / 3), tolerance=EPS)
+    check_cuda(ScaleBy(), normal(size), np.float32(1 / 3), tolerance=EPS)
 
 
 @pytest.mark.skipif(bool(why_no_ptx()), reason=why_no_ptx())
 @pytest.mark.parametrize("capability", [(7, 5), (9, 0)])
 def test_ptx(capability):
-    """Float64 only where the one factor of all gradients is; loads of 16 bytes."""
-    kernels = [v for v in (*vars(optimizers).values(), clipping._squares, clipping._clip_value)
+    """No float64, nothing spilled; loads of 16 bytes."""
+    kernels = [v for v in (*vars(optimizers).values(), *vars(clipping).values())
                if isinstance(v, Kernel)]  # fmt: skip
     for compiled in kernels:
         facts = check_ptx(compiled, capability)

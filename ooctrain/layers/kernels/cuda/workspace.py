@@ -9,6 +9,9 @@ from __future__ import annotations
 
 from ooctrain.layers.kernels.cuda.chunks import FLOAT_BYTES, columns, element_chunk
 
+#: Scratch of `clipping.clip_scale`: the total so far, and what its roundings lost.
+CLIP_BYTES = 2 * FLOAT_BYTES
+
 
 def batch_norm_workspace_bytes(rows: int, channels: int, images: int = 1) -> int:
     """Scratch of `batch_norm_stats.stats` and `batch_norm.grad_reduce` on (rows, channels).
