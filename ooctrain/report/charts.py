@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from xml.sax.saxutils import escape
 
@@ -31,9 +31,13 @@ from ooctrain.report.shapes import (
     words,
 )
 
+Spot = tuple[float, float]  # in the picture
+
 LEFT, RIGHT = 150, 36
 ROW_HEIGHT, ROW_GAP, TITLE_HEIGHT = 22, 6, 30
 PLOT_HEIGHT = 300
+#: Of a curve's point; and how much wider it is drawn for each point that covers it.
+POINT_RADIUS, RING_WIDTH = 3.5, 1.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,8 +159,14 @@ def curves_svg(
     for tick in round_ticks(y_low, top):
         parts.append(line(LEFT, height(tick), WIDTH - RIGHT, height(tick), "#ddd"))
         parts.append(words(LEFT - 8, height(tick) + 4, (y_number or _short)(tick), "end"))
-    for curve, colour in zip(curves, colours, strict=True):
-        parts += _curve(curve, colour, place, height)
+    spots = [
+        [(place(x), height(y)) for x, y in curve.points if y is not None and not curve.dashed]
+        for curve in curves
+    ]
+    for number, (curve, colour) in enumerate(zip(curves, colours, strict=True)):
+        if not curve.dashed:
+            parts += _points(curve, colour, spots[number], spots[number + 1 :])
+        parts += _lines(curve, colour, place, height)
     ticks = [x for x, _ in curves[0].points] if doubling else round_ticks(low, high)
     parts += _x_axis(ticks, place, bottom, x_axis, x_number or _short)
     return document(parts, bottom + 44)
@@ -215,20 +225,29 @@ def stacked_svg(pictures: Sequence[str]) -> str:
     return document(parts, y)
 
 
-def _curve(
+def _points(
+    curve: Curve, colour: str, spots: Sequence[Spot], later: Sequence[Sequence[Spot]]
+) -> Iterator[str]:
+    """Circles; one that later curves cover is drawn as a ring around theirs."""
+    known = [(x, y) for x, y in curve.points if y is not None]
+    for (x, y), spot in zip(known, spots, strict=True):
+        covered = sum(any(math.dist(spot, other) < POINT_RADIUS for other in c) for c in later)
+        tip = f"<title>{escape(curve.name)}: {_short(x)}, {_short(y)}</title>"
+        yield (
+            f'<circle cx="{spot[0]:.1f}" cy="{spot[1]:.1f}" '
+            f'r="{POINT_RADIUS + covered * RING_WIDTH}" fill="{colour}">{tip}</circle>'
+        )
+
+
+def _lines(
     curve: Curve, colour: str, place: Callable[[float], float], height: Callable[[float], float]
 ) -> list[str]:
+    """Lines from point to point, interrupted by gaps."""
     parts, run = [], list[str]()
     dash = f' stroke-dasharray="{DASHES}"' if curve.dashed else ""
     for x, y in [*curve.points, (0.0, None)]:
         if y is not None:
             run.append(f"{place(x):.1f},{height(y):.1f}")
-            tip = f"<title>{escape(curve.name)}: {_short(x)}, {_short(y)}</title>"
-            if not curve.dashed:
-                parts.append(
-                    f'<circle cx="{place(x):.1f}" cy="{height(y):.1f}" r="3.5" '
-                    f'fill="{colour}">{tip}</circle>'
-                )
         elif run:
             parts.append(
                 f'<polyline points="{" ".join(run)}" fill="none" stroke="{colour}" '

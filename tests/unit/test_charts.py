@@ -79,6 +79,32 @@ def test_a_curve_keeps_its_colour_in_another_company():
     assert svg.index(f'fill="{COLOURS[3]}"') < svg.index(">b<")
 
 
+def radii(svg):
+    """{curve: radii of its points}."""
+    found = {}
+    for circle in ElementTree.fromstring(svg).iter(f"{SVG}circle"):
+        name = circle.find(f"{SVG}title").text.partition(":")[0]
+        found.setdefault(name, []).append(float(circle.get("r")))
+    return found
+
+
+def test_a_point_that_others_cover_is_a_ring_around_them():
+    curves = [
+        Curve("below", [(0, 1), (1, 5), (2, None), (3, 2)]),
+        Curve("middle", [(0, 1), (1, 5), (3, 9)]),
+        Curve("bound", [(0, 1), (3, 2)], dashed=True),
+        Curve("top", [(1, 5), (3, 9.001)]),
+    ]
+    found = radii(curves_svg("t", curves, x_axis="x", y_axis="y"))
+    seen, step = found["top"][0], found["middle"][1] - found["top"][0]
+    assert step > 1
+    assert found == {
+        "below": [seen + step, seen + 2 * step, seen],
+        "middle": [seen, seen + step, seen + step],
+        "top": [seen, seen],
+    }
+
+
 def test_more_is_higher():
     curves = [Curve("little", [(0, 1), (1, 1)]), Curve("much", [(0, 9), (1, 9)], dashed=True)]
     low, high = lines(curves_svg("t", curves, x_axis="x", y_axis="y"))
