@@ -75,6 +75,19 @@ def test_a_paused_tutorial_waits_before_each_cell(monkeypatch, capsys):
     assert "all asserts passed" in capsys.readouterr().out
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["18_a_cuda_kernel_step_by_step", "19_real_gpu"])
+def test_the_gpu_tutorials_run_cell_by_cell_and_paused(name, monkeypatch, capsys):
+    waits = []
+    monkeypatch.setattr(sys, "argv", ["tutorial", "--step"])
+    monkeypatch.setattr("builtins.input", lambda prompt="": waits.append(prompt) or "")
+    names, text = {"__name__": "__main__"}, (FOLDER / f"{name}.py").read_text()
+    for number, cell in enumerate(cells(text)):
+        exec(compiled(f"{name} {number}", cell), names)
+    assert len(waits) == text.count("lesson.cell(") > 5
+    assert "all asserts passed" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
 def test_a_tutorial_says_what_it_is_for(script):
     head = script.read_text()[:900]

@@ -110,6 +110,7 @@ class Workload:
         return self.found
 
     def train(self, budget, planner, allocator, debug=None):
+        """(the prepared step, what two steps leave)."""
         how = Settings(
             budget=budget, planner=planner, allocator=allocator, device="cuda",
             debug=debug or Debug(), time_limit_s=None, machine="cpu-generic",
@@ -134,9 +135,19 @@ def workloads():
     return {name: Workload(name) for name in NETWORKS}
 
 
+def is_smaller(prepared):
+    """Whether a step is planned to need less than in-core."""
+    return prepared.plan.peak_bytes < prepared.in_core_peak_bytes
+
+
 @pytest.mark.parametrize("order", orders())
 def test_out_of_core_is_in_core_in_every_order_of_the_queues(workloads, fakes, order):
-    check(workloads["resnet"], fakes, "window", "va:chunk=4KiB", "25%", order)
+    expected = workloads["resnet"].in_core()
+    fakes.choose = orders()[order]
+    prepared, found = workloads["resnet"].train("25%", "window", "va:chunk=4KiB")
+    assert same(found, expected)
+    assert np.isfinite(found[-1]["loss"])
+    assert is_smaller(prepared)
 
 
 @pytest.mark.parametrize(
@@ -150,21 +161,19 @@ def test_out_of_core_is_in_core_in_every_order_of_the_queues(workloads, fakes, o
 def test_out_of_core_is_in_core_with_every_kind_of_planner(
     workloads, fakes, planner, allocator, budget
 ):
-    check(workloads["resnet"], fakes, planner, allocator, budget, "any")
+    expected = workloads["resnet"].in_core()
+    fakes.choose = orders()["any"]
+    prepared, found = workloads["resnet"].train(budget, planner, allocator)
+    assert same(found, expected)
+    assert is_smaller(prepared)
 
 
 def test_lenet_too(workloads, fakes):
-    check(workloads["lenet"], fakes, "window", "va:chunk=4KiB", "25%", "newest")
-
-
-def check(workload, fakes, planner, allocator, budget, order):
-    """Two steps within the budget leave what two steps in-core leave, in this order."""
-    expected = workload.in_core()
-    fakes.choose = orders()[order]
-    prepared, found = workload.train(budget, planner, allocator)
+    expected = workloads["lenet"].in_core()
+    fakes.choose = orders()["newest"]
+    prepared, found = workloads["lenet"].train("25%", "window", "va:chunk=4KiB")
     assert same(found, expected)
-    assert np.isfinite(found[-1]["loss"])
-    assert prepared.plan.peak_bytes < prepared.in_core_peak_bytes
+    assert is_smaller(prepared)
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ooctrain.layers.kernels.adam_factors import adam_factors
 from ooctrain.layers.kernels.cpu.chunks import chunk_count, element_chunk, flat, reduction_chunk
 from ooctrain.layers.kernels.cpu.jit import kernel
 from ooctrain.layers.kernels.cpu.pool import ThreadPool
@@ -148,10 +149,7 @@ def adam(
         step: 1 for the first step.
         decoupled: weight decay shrinks w by lr * weight_decay instead of joining the gradient.
     """
-    step_size = lr / (1.0 - beta1**step)
-    root_correction = 1.0 / math.sqrt(1.0 - beta2**step)
-    decay, shrink = (0.0, 1.0 - lr * weight_decay) if decoupled else (weight_decay, 1.0)
-    factors = step_size, beta1, beta2, eps, root_correction, decay, shrink
+    factors = adam_factors(lr, beta1, beta2, eps, weight_decay, step, decoupled)
     slots = flat(m), flat(v), flat(w_out), flat(m_out), flat(v_out)
     pool.run(_adam, w.size, element_chunk(w.size), flat(w), flat(g), *slots, *factors)
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from ooctrain.layers.kernels.adam_factors import adam_factors
 from ooctrain.layers.kernels.cuda.chunks import STRIDE, THREADS, tiles
 from ooctrain.layers.kernels.cuda.intrinsics import fma
 from ooctrain.layers.kernels.cuda.launcher import Launcher
@@ -168,8 +169,5 @@ def adam(
         step: 1 for the first step.
         decoupled: weight decay shrinks w by lr * weight_decay instead of joining the gradient.
     """
-    step_size = lr / (1.0 - beta1**step)
-    root_correction = 1.0 / math.sqrt(1.0 - beta2**step)
-    decay, shrink = (0.0, 1.0 - lr * weight_decay) if decoupled else (weight_decay, 1.0)
-    factors = step_size, beta1, beta2, eps, root_correction, decay, shrink
+    factors = adam_factors(lr, beta1, beta2, eps, weight_decay, step, decoupled)
     launcher.launch(_adam, tiles(w.size), w, g, m, v, w_out, m_out, v_out, factors)
