@@ -121,15 +121,19 @@ def profile_key(call: Call, trace: Trace) -> str:
     return f"{call.op!r}({shapes})"
 
 
-def call_ns(call: Call, trace: Trace, machine: Machine) -> int:
-    """Duration of one call: its own (`oc.chain`), the profile's, or the roofline's."""
+def call_durations_ns(trace: Trace, machine: Machine) -> list[int]:
+    """Duration of every call: its own (`oc.chain`), the profile's, or the roofline's."""
+    work = _work(trace)
+    return [_call_ns(call, trace, machine, *work[call.id]) for call in trace.calls]
+
+
+def _call_ns(call: Call, trace: Trace, machine: Machine, flops: int, bytes_moved: int) -> int:
     if call.duration_ns is not None:
         return call.duration_ns
     if machine.profile:
         measured_us = machine.profile.get(profile_key(call, trace))
         if measured_us is not None:
             return max(1, round(measured_us * 1000))
-    flops, bytes_moved = _work(trace)[call.id]
     arithmetic = ceil_div_rate(flops * 1000, machine.flops_per_us)
     traffic = ceil_div_rate(bytes_moved * 1000, machine.memory_bytes_per_us)
     return max(arithmetic, traffic, round(machine.call_overhead_us * 1000), MINIMUM_CALL_NS)
@@ -148,8 +152,3 @@ def _work(trace: Trace) -> tuple[tuple[int, int], ...]:
 
 def _work_of(op: Op, ins: list[Spec], outs: list[Spec]) -> tuple[int, int]:
     return op.flops(ins, outs), op.bytes_moved(ins, outs)
-
-
-def call_durations_ns(trace: Trace, machine: Machine) -> list[int]:
-    """`call_ns` of every call."""
-    return [call_ns(call, trace, machine) for call in trace.calls]
