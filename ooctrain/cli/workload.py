@@ -7,8 +7,6 @@ follows from the data, and without data from what the network is usually trained
 
 from __future__ import annotations
 
-import difflib
-import inspect
 import os
 from dataclasses import dataclass
 
@@ -19,15 +17,12 @@ from ooctrain.cost import Machine
 from ooctrain.data import Dataset, Shape
 from ooctrain.errors import ConfigError
 from ooctrain.machines import PRESETS, machine, with_link
-from ooctrain.models import MODELS, Recipe, build
+from ooctrain.models import MODELS, build, recipe_of
 from ooctrain.module import Module
-from ooctrain.specs import load_from_file
 from ooctrain.trace import Trace
 from ooctrain.tracing import trace
 from ooctrain.units import parse_bytes
 
-#: What a network of the user's own is asked about.
-USUAL = Recipe(Module)
 USUAL_DATA = {"class": "digits", "pixels": "synthetic-pixels", "image": "synthetic-images"}
 #: Up to this many pixels a network gets the stem for small images.
 SMALL_EXTENT = 64
@@ -118,7 +113,7 @@ def is_cpu(chosen: Machine) -> bool:
 
 def _custom_shape(workload: Workload) -> Shape:
     """What the network is usually trained on; --image-size is the height, the aspect is kept."""
-    custom, size = MODELS.get(workload.model, USUAL), workload.image_size
+    custom, size = recipe_of(workload.model), workload.image_size
     height = size or custom.height
     width = height * custom.width // custom.height
     small = custom.target == "class" and height <= SMALL_EXTENT
@@ -140,52 +135,11 @@ def _check_target(workload: Workload, shape: Shape) -> None:
 
 def usual_data(workload: Workload) -> str:
     """The data set that a network is trained on where none is named."""
-    return USUAL_DATA[MODELS.get(workload.model, USUAL).target]
+    model = workload.model
+    return USUAL_DATA[MODELS[model].target if model in MODELS else "class"]
 
 
 def _make_model(workload: Workload, shape: Shape) -> Module:
     manual_seed(workload.seed)
-    if ".py:" in workload.model:
-        return _own_model(workload.model, shape)
-    name = workload.model
-    if name not in MODELS:
-        raise _unknown_model(name)
     stem = "cifar" if max(shape.height, shape.width) <= SMALL_EXTENT else "imagenet"
-    return build(name, shape.classes, stem, shape.channels)  # type: ignore[arg-type]
-
-
-def _own_model(text: str, shape: Shape) -> Module:
-    """A model by "file.py:function"; the function may take num_classes and in_channels."""
-    path, _, name = text.rpartition(":")
-    function = load_from_file(path, name)
-    offered = {"num_classes": shape.classes, "in_channels": shape.channels}
-    accepted = inspect.signature(function).parameters
-    given = {key: value for key, value in offered.items() if key in accepted}
-    missing = [
-        word
-        for word, parameter in accepted.items()
-        if word not in given
-        and parameter.default is parameter.empty
-        and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
-    ]
-    if missing:
-        raise ConfigError(
-            f"{text} takes {', '.join(missing)}, which nobody gives",
-            code="OOC-106",
-            fix=f"give it defaults; only {' and '.join(offered)} are given where taken",
-        )
-    model = function(**given)
-    if not isinstance(model, Module):
-        raise ConfigError(f"{text} gave {type(model).__name__}, not a model (oc.nn.Module)")
-    return model
-
-
-def _unknown_model(name: str) -> ConfigError:
-
-    near = difflib.get_close_matches(name, MODELS, n=1)
-    return ConfigError(
-        f"no model is called {name!r}",
-        code="OOC-106",
-        numbers=f"known: {', '.join(MODELS)}",
-        fix=f"did you mean {near[0]!r}?" if near else "one of these, or file.py:function",
-    )
+    return build(workload.model, shape.classes, stem, shape.channels)  # type: ignore[arg-type]

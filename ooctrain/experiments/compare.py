@@ -21,7 +21,7 @@ from ooctrain.cost import Machine, call_durations_ns
 from ooctrain.experiments.kept import Store, digest, package_sources, planner_sources
 from ooctrain.experiments.planned import Question, planned
 from ooctrain.machines import machine as machine_by_name
-from ooctrain.models import MODELS, build
+from ooctrain.models import build, recipe_of
 from ooctrain.rewrite import apply_rewrites
 from ooctrain.sched import bounds, fluid
 from ooctrain.sched.budget import trace_minimum_bytes, trace_peak_bytes
@@ -45,7 +45,8 @@ class Case:
     """One cell.
 
     Args:
-        model, batch: of the step; image_size: height of its images, None: the model's usual.
+        model, batch: of the step, by name or "file.py:function".
+        image_size: height of its images; None: the model's usual.
         machine: a preset's name, or a calibration file.
         budget: as typed: "25%", "8GiB".
         planner: by name, with parameters, or "file.py:Class".
@@ -171,9 +172,7 @@ def row_of(case: Case, keep: Path | None = None) -> Row:
 @lru_cache(maxsize=2)
 def step_trace(model: str, batch: int, image_size: int | None) -> Trace:
     """The training step of a network on images of its usual kind, fused, storage shared."""
-    if model not in MODELS:
-        build(model)  # raises, and says which there are
-    recipe = MODELS[model]
+    recipe = recipe_of(model)
     height = image_size or recipe.height
     width = height * recipe.width // recipe.height
     stem = "cifar" if max(height, width) <= SMALL_EXTENT else "imagenet"

@@ -7,8 +7,10 @@ sensible question. Read next: `resnet.py`; `inception.py` for a step with two lo
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 from typing import Literal
 
@@ -20,6 +22,7 @@ from ooctrain.models.deeplab import deeplabv3plus_resnet50, deeplabv3plus_xcepti
 from ooctrain.models.densenet import densenet121, densenet161, densenet169, densenet201
 from ooctrain.models.inception import inception_v3
 from ooctrain.models.lenet import lenet
+from ooctrain.models.own import is_own, own_model
 from ooctrain.models.pix2pixhd import pix2pixhd, pix2pixhd_perceptual
 from ooctrain.models.resnet import resnet18, resnet34, resnet50, resnet101, resnet152
 from ooctrain.models.unet import unet
@@ -82,11 +85,34 @@ MODELS: Mapping[str, Recipe] = MappingProxyType(
 )
 
 
+def recipe_of(name: str) -> Recipe:
+    """A network and what it is usually trained on; one of your own as classifiers of ImageNet are.
+
+    Args:
+        name: one of `MODELS`, or "file.py:function".
+
+    Raises:
+        ConfigError: no such network; the nearest name is suggested.
+    """
+    if is_own(name):
+        return Recipe(partial(own_model, name))
+    if name not in MODELS:
+        near = difflib.get_close_matches(name, MODELS, n=1)
+        raise ConfigError(
+            f"no model is called {name!r}",
+            code="OOC-106",
+            numbers=f"known: {', '.join(MODELS)}",
+            fix=f"did you mean {near[0]!r}?" if near else "one of these, or file.py:function",
+        )
+    return MODELS[name]
+
+
 def build(name: str, num_classes: int = 10, stem: Stem = "cifar", in_channels: int = 3) -> Module:
     """A network with fresh weights (seeded by `oc.manual_seed`).
 
     Args:
-        name: one of `MODELS`.
+        name: one of `MODELS`, or "file.py:function", which is given those of the other arguments
+            that it takes.
         num_classes: outputs.
         stem: "cifar" for small images (28 to 64 pixels), "imagenet" for torchvision's layout.
         in_channels: of the images.
@@ -94,8 +120,7 @@ def build(name: str, num_classes: int = 10, stem: Stem = "cifar", in_channels: i
     Raises:
         ConfigError: no such network, or no such stem.
     """
-    if name not in MODELS:
-        raise ConfigError(f"no model {name!r}", code="OOC-106", fix=f"one of {', '.join(MODELS)}")
+    recipe = recipe_of(name)
     if stem not in ("cifar", "imagenet"):
         raise ConfigError(f"stem {stem!r} is neither 'cifar' nor 'imagenet'", code="OOC-106")
-    return MODELS[name].make(num_classes=num_classes, stem=stem, in_channels=in_channels)
+    return recipe.make(num_classes=num_classes, stem=stem, in_channels=in_channels)

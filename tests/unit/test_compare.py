@@ -50,6 +50,19 @@ def test_a_row_says_what_trace_planner_and_bound_say():
     assert row.recompute_us == 0
 
 
+def test_a_network_of_ones_own_is_compared_too(tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "from ooctrain import nn\n\n"
+        "def net(num_classes):\n"
+        "    layers = nn.Conv2d(3, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()\n"
+        "    return nn.Sequential(*layers, nn.Linear(4, num_classes))\n"
+    )
+    row = row_of(replace(CASE, model=f"{file}:net", image_size=32))
+    assert row.feasible
+    assert row.ratio >= 1
+
+
 def test_who_does_not_fit_has_a_row_that_says_what_he_needs():
     row = row_of(replace(CASE, planner="keep-all"))
     assert not row.feasible

@@ -337,7 +337,7 @@ def test_first_weights():
 
 
 def test_unknown_names():
-    with pytest.raises(ConfigError, match="no model 'resnet19'"):
+    with pytest.raises(ConfigError, match="no model is called 'resnet19'"):
         models.build("resnet19")
     with pytest.raises(ConfigError, match="neither"):
         models.build("resnet18", stem="mnist")

@@ -1,0 +1,52 @@
+"""A network of somebody's own, named as planners and allocators are: "file.py:function".
+
+In: the text, and what networks are made with. Out: a `Module`. The one idea: the function says by
+its parameters what it wants to know; what it does not take, it is not told. Read next:
+`__init__.py`.
+"""
+
+from __future__ import annotations
+
+import inspect
+
+from ooctrain.errors import ConfigError
+from ooctrain.module import Module
+from ooctrain.specs import load_from_file
+
+
+def is_own(name: str) -> bool:
+    """Whether a name is that of a function in a file."""
+    return ".py:" in name
+
+
+def own_model(name: str, *, num_classes: int, stem: str, in_channels: int) -> Module:
+    """Calls the function with those of the arguments that it takes.
+
+    Args:
+        name: "file.py:function".
+
+    Raises:
+        ConfigError: no such file or function, it takes something else, or gives no model.
+    """
+    path, _, function_name = name.rpartition(":")
+    function = load_from_file(path, function_name)
+    offered = {"num_classes": num_classes, "stem": stem, "in_channels": in_channels}
+    accepted = inspect.signature(function).parameters
+    given = {key: value for key, value in offered.items() if key in accepted}
+    missing = [
+        word
+        for word, parameter in accepted.items()
+        if word not in given
+        and parameter.default is parameter.empty
+        and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+    ]
+    if missing:
+        raise ConfigError(
+            f"{name} takes {', '.join(missing)}, which nobody gives",
+            code="OOC-106",
+            fix=f"give it defaults; only {', '.join(offered)} are given where taken",
+        )
+    model = function(**given)
+    if not isinstance(model, Module):
+        raise ConfigError(f"{name} gave {type(model).__name__}, not a model (oc.nn.Module)")
+    return model
