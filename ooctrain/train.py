@@ -53,7 +53,8 @@ class Trainer:
 
     Args:
         model: its parameters are the trainer's from now on; read them through `state_dict`.
-        loss: "cross_entropy", "mse", "l1" or a function of (output, target).
+        loss: "cross_entropy", "mse", "l1" or a function of (output, target); a target with the
+            shape of the output is float32, others are class numbers.
         optimizer: one of `optim`, "adam", or "sgd": learning rate 0.1 and momentum 0.9.
         budget: of everything on the device: bytes, "512MiB", "25%"; None: train in-core.
         planner, allocator, device: by name, with parameters.
@@ -110,7 +111,7 @@ class Trainer:
         Raises:
             TrainingStopped: the loss is not a number; the update of this step has been made.
         """
-        prepared = self.prepare(np.shape(x))
+        prepared = self.prepare(np.shape(x), np.shape(y))
         trace = prepared.plan.trace
         result = self._run(prepared, (trace.outputs["loss"],), x, y)
         self.timeline = result.timeline
@@ -148,9 +149,15 @@ class Trainer:
                 schedule.step()
         return losses
 
-    def prepare(self, input_shape: tuple[int, ...]) -> PreparedStep:
-        """The training step for one shape of input, traced and planned at the first call."""
-        self.prepared = self._prepare_once(input_shape, training=True)
+    def prepare(
+        self, input_shape: tuple[int, ...], target_shape: tuple[int, ...] | None = None
+    ) -> PreparedStep:
+        """The training step for one shape of input, traced and planned at the first call.
+
+        Args:
+            target_shape: for a loss of your own; None: it takes class numbers. Others know it.
+        """
+        self.prepared = self._prepare_once(input_shape, target_shape, training=True)
         return self.prepared
 
     @property
@@ -234,40 +241,49 @@ class Trainer:
     # How it is done.
 
     def _prepare_once(
-        self, input_shape: tuple[int, ...], *, training: bool, with_loss: bool = True
-    ) -> PreparedStep:
-        key = (tuple(input_shape), training, with_loss)
+        self, input_shape: tuple[int, ...], target_shape: tuple[int, ...] | None, *,
+        training: bool, with_loss: bool = True,
+    ) -> PreparedStep:  # fmt: skip
+        if not callable(self.loss):
+            target_shape = None
+        key = (tuple(input_shape), target_shape, training, with_loss)
         if key not in self._prepared:
             if len(input_shape) < 2:
                 raise ConfigError(
                     f"input of shape {tuple(input_shape)} has no batch axis", code="OOC-110",
                     fix="images are (N, C, H, W)",
                 )  # fmt: skip
-            trace = self._trace(input_shape, training, with_loss)
+            trace = self._trace(input_shape, target_shape, training, with_loss)
             self._prepared[key] = prepare(trace, self._fitted())
         return self._prepared[key]
 
-    def _trace(self, input_shape: tuple[int, ...], training: bool, with_loss: bool) -> Trace:
+    def _trace(
+        self, input_shape: tuple[int, ...], target_shape: tuple[int, ...] | None, training: bool,
+        with_loss: bool,
+    ) -> Trace:  # fmt: skip
         settings = self.settings
         return trace_step(
             self.model, input_shape, self.loss if with_loss else None,
             self.optimizer if training else None, settings.device, settings.thread_count,
             accumulate=self.accumulate if training else 1, training=training,
-            conv_algorithm=self.conv_algorithm, clip=self.clip if training else None,
-            allow_tf32=self.allow_tf32,
+            conv_algorithm=self.conv_algorithm, target_shape=target_shape,
+            clip=self.clip if training else None, allow_tf32=self.allow_tf32,
         )  # fmt: skip
 
     def _fitted(self) -> Settings:
         """The settings, a percentage being that of the first training step for all other shapes."""
-        training = [p for (_, mode, _), p in self._prepared.items() if mode]
+        training = [p for (_, _, mode, _), p in self._prepared.items() if mode]
         if self.settings.budget is None or not training:
             return self.settings
         return replace(self.settings, budget=training[0].budget_bytes)
 
     def _forward(self, x: np.ndarray, y: np.ndarray | None) -> dict[str, np.ndarray]:
+        target_shape = None if y is None else np.shape(y)
         if self.prepared is None and self.settings.budget is not None:
-            self.prepare(np.shape(x))  # a percentage is that of the training step
-        prepared = self._prepare_once(np.shape(x), training=False, with_loss=y is not None)
+            self.prepare(np.shape(x), target_shape)  # a percentage is that of the training step
+        prepared = self._prepare_once(
+            np.shape(x), target_shape, training=False, with_loss=y is not None
+        )
         trace = prepared.plan.trace
         result = self._run(prepared, tuple(trace.outputs.values()), x, y)
         return {name: result.outputs[v] for name, v in trace.outputs.items()}

@@ -114,6 +114,23 @@ def test_predictions_are_those_of_the_model_itself():
     assert np.array_equal(out_of_core, eager)
 
 
+def test_a_loss_of_ones_own_takes_any_target():
+    """Class numbers, or what has the shape of the output; the target itself says which."""
+
+    def mean_square(output, target):
+        return oc.functional.mse_loss(output, target)
+
+    x, labels = batch()
+    wanted = np.eye(10, dtype=np.float32)[labels]
+    with make(loss=mean_square) as own, make(loss="mse") as named:
+        for _ in range(2):
+            assert own.step(x, wanted) == named.step(x, wanted)
+        assert states_equal(own.state_arrays(), named.state_arrays())
+        assert own.evaluate([(x, wanted)]) == named.evaluate([(x, wanted)])
+    with make(loss=oc.functional.cross_entropy) as own, make() as named:
+        assert own.step(x, labels) == named.step(x, labels)
+
+
 def test_a_shorter_last_batch_gets_a_plan_of_its_own():
     with make() as small, make(budget=None) as full:
         for samples in (8, 8, 3, 8):
