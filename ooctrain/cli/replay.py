@@ -54,7 +54,7 @@ def replay(
         content = _as_json(log_path, log, rows, times_us, budget_bytes)
         write_numbers(json_path, content)
     if picture_path:
-        shots = {row.allocator: snapshot_at_peak(log, row) for row in rows}
+        shots = {row.allocator: _shot(log, row, budget_bytes) for row in rows}
         write_file(picture_path, arena_svg(shots))
     console.print(facts(_facts(log, budget_bytes)))
     console.print()
@@ -102,6 +102,12 @@ def replay_table(rows: list[Replayed]) -> Table:
             "all" if row.failure is None else f"{row.served}",
         )  # fmt: skip
     return table
+
+
+def _shot(log: AllocationLog, row: Replayed, budget_bytes: int | None) -> dict[str, Any]:
+    """The arena when it needs most; where none was asked for it ends with what was reserved."""
+    shot = snapshot_at_peak(log, row)
+    return shot if budget_bytes else {**shot, "budget": row.stats.peak_reserved_bytes}
 
 
 def _facts(log: AllocationLog, budget_bytes: int | None) -> list[tuple[str, str]]:

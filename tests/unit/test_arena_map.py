@@ -206,3 +206,12 @@ def test_replay_draws_a_picture(tmp_path):
     texts = "".join(ElementTree.parse(tmp_path / "arena.svg").getroot().itertext())
     assert "first-fit" in texts
     assert "high: 2.00 KiB" in texts
+
+
+def test_an_arena_of_no_size_in_particular_is_drawn_as_large_as_it_had_to_be(tmp_path):
+    a_log().save(tmp_path / "log.jsonl")
+    picture = tmp_path / "arena.svg"
+    words = ["replay", str(tmp_path / "log.jsonl"), "--picture", str(picture)]
+    for budget, shown in (([], ", 0 B free"), (["--budget", "8KiB"], ", 3.00 KiB free")):
+        assert main([*words, "--allocator", "best-fit", *budget]) == 0
+        assert f"{shown} at the end" in picture.read_text()
