@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ooctrain.layers.kernels.cpu import batch_norm as bn
-from ooctrain.layers.kernels.cpu import chunks
+from ooctrain.layers.kernels.cpu import batch_norm_apply, chunks
 from ooctrain.layers.kernels.cpu import elementwise as ew
 from ooctrain.layers.kernels.cpu import workspace as ws
 from ooctrain.layers.kernels.cpu.pool import ThreadPool
@@ -106,6 +106,22 @@ def test_apply(pools, shape):
         ew.relu(pool, y, y)
         assert fused.tobytes() == y.tobytes()
     assert len(seen) == 1
+
+
+@pytest.mark.parametrize("shape", [(9001, 64), (37, 192)])
+def test_apply_row_by_row_has_the_bits_of_apply_in_fours(pools, monkeypatch, shape):
+    """The way depends on how much is moved, which a tile and its whole do not share."""
+    x, dy, gamma, beta = problem(*shape)
+    mean, inv_std, _ = statistics(pools[0], x)
+    for residual, relu in ((None, False), (dy, True)):
+        results = []
+        for in_fours_bytes in (batch_norm_apply.IN_FOURS_BYTES, 0):
+            monkeypatch.setattr(batch_norm_apply, "IN_FOURS_BYTES", in_fours_bytes)
+            y = poisoned(*shape)
+            bn.apply(pools[1], x, mean, inv_std, gamma, beta, y, residual, relu)
+            results.append(y.tobytes())
+        assert results[0] == results[1]
+        monkeypatch.undo()
 
 
 def test_apply_keeps_nan(pools):

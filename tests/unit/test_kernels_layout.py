@@ -60,6 +60,42 @@ def test_a_large_insert_in_many_chunks(pools):
     assert np.isnan(dst[..., :16]).all()
 
 
+def lines_poisoned(shape, floats_off_a_line):
+    """NaNs that begin so many elements behind the start of a cache line."""
+    size = int(np.prod(shape))
+    space = poisoned(size + 32)
+    first = -space.ctypes.data % 64 // 4 + floats_off_a_line
+    return space[first : first + size].reshape(shape)
+
+
+@pytest.mark.parametrize("floats_off_a_line", [0, 1, 4])
+@pytest.mark.parametrize(
+    ("channels", "c0", "wide"), [(16, 16, 48), (64, 0, 80), (16, 8, 32), (17, 0, 32)]
+)
+def test_inserts_past_the_caches_change_no_bit(
+    pools, monkeypatch, channels, c0, wide, floats_off_a_line
+):
+    """Whole lines stream, others do not; the gaps between the runs stay as they were."""
+    monkeypatch.setattr(layout, "GAPS_PAST_CACHES_BYTES", 0)
+    src = normal((3, 40, 40, channels))
+    for pool in pools:
+        dst = lines_poisoned((3, 40, 40, wide), floats_off_a_line)
+        whole_lines = not (floats_off_a_line or c0 % 16 or channels % 16)
+        assert layout._gaps_past_caches(dst, c0, channels) == whole_lines
+        layout.insert_nhwc(pool, src, dst, 0, 0, 0, c0)
+        np.testing.assert_array_equal(dst[..., c0 : c0 + channels], src)
+        assert np.isnan(dst[..., :c0]).all()
+        assert np.isnan(dst[..., c0 + channels :]).all()
+
+
+def test_only_large_arrays_with_gaps_are_written_past_the_caches():
+    """What fits the caches is read from them soon; a block without gaps is no dearer to write."""
+    large = lines_poisoned((6, 128, 128, 64), 0)  # exactly 24 MiB
+    assert layout._gaps_past_caches(large, 0, 32)
+    assert not layout._gaps_past_caches(large, 0, 64)
+    assert not layout._gaps_past_caches(large[:5], 0, 32)
+
+
 @pytest.mark.parametrize("channels", [(3, 5), (16, 1, 32), (64,), (100, 28)])
 def test_concat(pools, channels):
     sources = [normal((3, 30, 20, c), seed) for seed, c in enumerate(channels)]

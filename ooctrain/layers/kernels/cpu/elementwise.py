@@ -95,7 +95,10 @@ def _scale(x, y, factor, past, lo, hi, thread):
 @kernel("void(f4[::1], f4, i8, i8, i8)")
 def _fill(y, value, lo, hi, thread):
     values = vsplat(value)
-    for i in range(lo, hi, VL):
+    whole = hi - (hi - lo) % (4 * VL)
+    for i in range(lo, whole, 4 * VL):
+        vstore4(y, i, values, values, values, values)
+    for i in range(whole, hi, VL):
         vstore_upto(y, i, values, hi - i)
 
 

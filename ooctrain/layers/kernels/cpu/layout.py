@@ -3,7 +3,8 @@
 In and out: NHWC arrays. The one idea: slice, insert and concat are one kernel, the copy of a block
 of rows between two arrays with strides of their own; a concat interleaves its inputs pixel by
 pixel, two at a time. Inserts write only their region and leave the rest of `dst` as it is, which is
-what tiles need. Read next: `dropout.py`.
+what tiles need. A large block with gaps between its runs is written past the caches: a cache would
+read each of its lines first. Read next: `dropout.py`.
 """
 
 from __future__ import annotations
@@ -26,12 +27,16 @@ from ooctrain.layers.kernels.cpu.simd_memory import (
     vstore_upto,
     vtranspose,
 )
+from ooctrain.layers.kernels.cpu.simd_stream import store_fence, vstream
 from ooctrain.layers.kernels.cpu.vector import VL
 
 Array = np.ndarray
-LINE_FLOATS = 16
+LINE_FLOATS, LINE_BYTES = 16, 64
 #: How many runs ahead of their writing the lines of a strided block are asked for.
 AHEAD_RUNS = 16
+#: Arrays of this size and more are written past the caches where a block in them has gaps. Below it
+#: whoever reads them next would lose more than is gained (measured: 32 MiB of cache).
+GAPS_PAST_CACHES_BYTES = 24 << 20
 
 
 @numba.njit(inline="always")
@@ -44,6 +49,21 @@ def _copy_run(src, i, dst, j, run):
         vstore4(dst, j + k, v0, v1, v2, v3)
     for k in range(whole, run, VL):
         vstore_upto(dst, j + k, vload_upto(src, i + k, run - k), run - k)
+
+
+@numba.njit(inline="always")
+def _stream_run(src, i, dst, j, run):
+    """As `_copy_run`, past the caches, for whole lines."""
+    for k in range(0, run, VL):
+        vstream(dst, j + k, vload(src, i + k))
+
+
+@numba.njit(inline="always")
+def _add_run(src, i, dst, j, run):
+    """dst[j : j + run] += src[i : i + run]."""
+    for k in range(0, run, VL):
+        v = vload_upto(dst, j + k, run - k) + vload_upto(src, i + k, run - k)
+        vstore_upto(dst, j + k, v, run - k)
 
 
 @numba.njit(inline="always")
@@ -60,10 +80,10 @@ def _fill_run(dst, j, value, run):
         vstore_upto(dst, j + k, value, run - k)
 
 
-@kernel("void(f4[::1], i8, i8, i8, i8, f4[::1], i8, i8, i8, i8, i8, i8, i8, b1, i8, i8, i8)")
+@kernel("void(f4[::1], i8, i8, i8, i8, f4[::1], i8, i8, i8, i8, i8, i8, i8, b1, b1, i8, i8, i8)")
 def _move_block(
     src, src_at, src_n, src_h, src_w, dst, dst_at, dst_n, dst_h, dst_w,
-    height, width, run, add, lo, hi, thread,
+    height, width, run, add, past, lo, hi, thread,
 ):  # fmt: skip
     """Items are rows (n, h) of a block; each row is `width` runs of `run` elements."""
     for item in range(lo, hi):
@@ -72,13 +92,15 @@ def _move_block(
             i = src_at + n * src_n + h * src_h + w * src_w
             j = dst_at + n * dst_n + h * dst_h + w * dst_w
             if add:
-                for k in range(0, run, VL):
-                    v = vload_upto(dst, j + k, run - k) + vload_upto(src, i + k, run - k)
-                    vstore_upto(dst, j + k, v, run - k)
+                _add_run(src, i, dst, j, run)
+            elif past:
+                _stream_run(src, i, dst, j, run)
             else:
                 if width > 1:
                     _ask_for_run(dst, j + AHEAD_RUNS * dst_w, run)
                 _copy_run(src, i, dst, j, run)
+    if past:
+        store_fence()
 
 
 @kernel("void(f4[::1], f4[::1], f4[::1], i8, i8, i8, i8, i8, i8, i8)")
@@ -206,11 +228,20 @@ def _move(pool, src, src_at, dst, dst_at, extent, add=False) -> None:
     """Copies or adds a block; whole pixels are merged into longer runs."""
     batch, height, width, run = extent
     chunk = row_chunk(batch * height, width * run)
+    past = not add and _gaps_past_caches(dst, dst_at[3], run)
     if src.shape[3] == run == dst.shape[3]:
         width, run = 1, width * run
     source = flat(src), *_offset_and_strides(src, src_at)
     target = flat(dst), *_offset_and_strides(dst, dst_at)
-    pool.run(_move_block, batch * height, chunk, *source, *target, height, width, run, add)
+    pool.run(_move_block, batch * height, chunk, *source, *target, height, width, run, add, past)
+
+
+def _gaps_past_caches(dst: Array, c0: int, run: int) -> bool:
+    """Whether to write `run` channels from `c0` on past the caches: with gaps, and whole lines."""
+    channels = dst.shape[3]
+    if run == channels or dst.nbytes < GAPS_PAST_CACHES_BYTES:
+        return False
+    return (c0 | run | channels) % LINE_FLOATS == 0 and dst.ctypes.data % LINE_BYTES == 0
 
 
 def _offset_and_strides(array: Array, at: tuple[int, int, int, int]) -> tuple[int, int, int, int]:
