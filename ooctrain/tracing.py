@@ -253,9 +253,7 @@ class _Step:
         self._end()
 
     def _on_gradient(self, parameter: Tensor) -> None:
-        """The gradient of one parameter is complete: its update follows at once, unless all are
-        needed.
-        """
+        """One gradient is complete: the parameter's update follows, unless all are needed first."""
         if self.keep_gradients or self.clip is None:
             self._hand_out(f"grad:{parameter.name}", gradient_of(parameter))
         if not isinstance(self.clip, ClipNorm):
@@ -321,9 +319,7 @@ def _named(names: Mapping[Tensor, str]) -> Iterator[None]:
 
 @contextmanager
 def _mode(model: Module, training: bool) -> Iterator[None]:
-    """Training or evaluation mode for a while. Parts that the user has set apart stay so in
-    training.
-    """
+    """Training or evaluation mode for a while; in training, parts set apart by the user stay so."""
     before = [(module, module.training) for module in model.modules()]
     if not training or not model.training:
         model.train(training)

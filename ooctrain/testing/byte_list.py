@@ -120,9 +120,8 @@ class _Lister:
         self.block = schedule.granule.size_bytes
         self.arena, self.host_arena = _Addresses(rng, self.block), _Addresses(rng, 1)
         self.device: dict[tuple[int, int], _Byte] = {}
-        self.padding: dict[
-            int, list[int]
-        ] = {}  # addresses behind the end of a variable's last block
+        #: addresses behind the end of a variable's last block
+        self.padding: dict[int, list[int]] = {}
         self.host: dict[tuple[int, int], _Byte] = {}
         self.steps: dict[int, Step] = {}
         self.releases: list[Release] = []
@@ -371,9 +370,8 @@ class _Lister:
     def _release_host(self, after: set[int], stream: str = "") -> None:
         """Releases host bytes whose last copy is done when something listed now starts.
 
-        That is: something it waits for stands behind that copy on the copy's stream, or is it, or
-            it
-        stands behind that copy itself.
+        That is: it stands behind that copy on the copy's stream, or waits for the copy or for
+        something behind it there.
         """
         latest = {s: max((i for i in after if self.steps[i].stream == s), default=-1) for s in "DH"}
         staying = []
