@@ -217,12 +217,26 @@ def areas_svg(
 
 
 def stacked_svg(pictures: Sequence[str]) -> str:
-    """Pictures of this file under each other, as one."""
+    """Pictures under each other, as one."""
     parts, y = [], 0
     for picture in pictures:
         parts.append(picture.replace("<svg ", f'<svg y="{y}" ', 1))
-        y += int(re.search(r'height="(\d+)"', picture)[1])  # type: ignore[index]
-    return document(parts, y)
+        y += _extent(picture, "height")
+    return document(parts, y, max((_extent(p, "width") for p in pictures), default=WIDTH))
+
+
+def beside_svg(pictures: Sequence[str]) -> str:
+    """Pictures next to each other, as one."""
+    parts, x = [], 0
+    for picture in pictures:
+        parts.append(picture.replace("<svg ", f'<svg x="{x}" ', 1))
+        x += _extent(picture, "width")
+    return document(parts, max((_extent(p, "height") for p in pictures), default=0), x)
+
+
+def _extent(picture: str, side: str) -> int:
+    """Pixels of a picture's "width" or "height"."""
+    return int(re.search(rf' {side}="(\d+)"', picture)[1])  # type: ignore[index]
 
 
 def _points(

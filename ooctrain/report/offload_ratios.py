@@ -8,13 +8,15 @@ nobody gets who only offloads. Read next: `charts.py`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from rich.table import Table
 
 from ooctrain.experiments.compare import Row
 from ooctrain.experiments.offload_ratios import (
+    BATCHES,
     CHAIN_PLANNERS,
+    FIGURE_4,
     HEURISTICS,
     STEP_PLANNERS,
     Cell,
@@ -23,7 +25,7 @@ from ooctrain.experiments.offload_ratios import (
     drawn,
     worst,
 )
-from ooctrain.report.charts import Curve, curves_svg, stacked_svg
+from ooctrain.report.charts import Curve, beside_svg, curves_svg, stacked_svg
 from ooctrain.units import GIB
 
 HEAD_WIDTHS = (12, 6, 5)
@@ -71,13 +73,24 @@ def step_table(rows: Sequence[Row]) -> Table:
 
 
 def ratio_figure(cells: Sequence[Cell], rows: Sequence[Row]) -> str:
-    """SVG: the ratios of figures 4 to 11, the throughput of figures 12 to 18, the steps."""
+    """SVG: the ratios of figures 4 to 11, the throughput of figures 12 to 18, the steps.
+
+    A row for each network, a column for each image size.
+    """
     by_group = _by_group(cells)
-    ratios = [_ratios(group, by_group[group]) for group in drawn(by_group)]
+    ratios = [(group.image_size, _ratios(group, by_group[group])) for group in drawn(by_group)]
     kinds = dict.fromkeys((group.model, group.image_size) for group in by_group)
-    speeds = [_speeds(model, size, by_group) for model, size in kinds]
+    speeds = [(size, _speeds(model, size, by_group)) for model, size in kinds]
     steps = [_steps(model, rows) for model in dict.fromkeys(row.model for row in rows)]
-    return stacked_svg([*ratios, *speeds, *steps])
+    return stacked_svg([_grid(ratios), _grid(speeds), beside_svg(steps)])
+
+
+def _grid(pictures: Iterable[tuple[int, str]]) -> str:
+    """(image size, picture) in columns; what begins at another size stands in the first."""
+    columns: dict[int, list[str]] = {}
+    for size, picture in pictures:
+        columns.setdefault(size if size in BATCHES else FIGURE_4[0], []).append(picture)
+    return beside_svg([stacked_svg(column) for column in columns.values()])
 
 
 def short_name(planner: str) -> str:

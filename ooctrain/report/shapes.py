@@ -23,11 +23,11 @@ DASHES = "6 4"
 _MOST_TICKS = 8
 
 
-def document(parts: Iterable[str], height: float) -> str:
-    """A standalone picture of these elements, as wide as all pictures."""
+def document(parts: Iterable[str], height: float, width: float = WIDTH) -> str:
+    """A standalone picture of these elements."""
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height:.0f}" '
-        f'viewBox="0 0 {WIDTH} {height:.0f}" style="background:#fff;{STYLE}">\n'
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height:.0f}" '
+        f'viewBox="0 0 {width:.0f} {height:.0f}" style="background:#fff;{STYLE}">\n'
         + "\n".join(parts)
         + "\n</svg>\n"
     )

@@ -16,6 +16,7 @@ from ooctrain.report.charts import (
     Curve,
     Piece,
     areas_svg,
+    beside_svg,
     curves_svg,
     round_ticks,
     stacked_svg,
@@ -134,6 +135,17 @@ def test_a_stack_is_as_high_as_its_pictures_and_keeps_them():
     assert int(root.get("height")) == sum(heights)
     assert [inner.get("y") for inner in root.findall(f"{SVG}svg")] == ["0", str(heights[0])]
     assert "most" in stack
+
+
+def test_pictures_beside_each_other_are_as_wide_as_all_and_as_high_as_the_highest():
+    one = strips_svg("one", [("row", [Piece(0, 1, "a")])], extent=1)
+    two = areas_svg("two", [Area(0, 1, 0, 1)], x_axis="x", y_axis="y")
+    root = ElementTree.fromstring(stacked_svg([beside_svg([one, two]), one]))
+    assert int(root.get("width")) == 2 * WIDTH
+    row, last = root.findall(f"{SVG}svg")
+    assert [inner.get("x") for inner in row.findall(f"{SVG}svg")] == ["0", str(WIDTH)]
+    heights = [int(inner.get("height")) for inner in row.findall(f"{SVG}svg")]
+    assert last.get("y") == row.get("height") == str(max(heights))
 
 
 def texts(svg):

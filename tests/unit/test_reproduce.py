@@ -135,6 +135,24 @@ def test_claims_count_what_the_cells_say(chains):
     assert found["the ratio of DYNPROG remains below 1.3 on DenseNets"] == "not asked"
 
 
+def test_the_figure_has_a_column_for_each_image_size(chains):
+    groups = [(model, size) for size in (224, 500, 1000) for model in ("resnet18", "resnet50")]
+    groups += [("inception_v3", size) for size in (299, 500, 1000)]
+    cells = [
+        replace(cell, group=replace(cell.group, model=model, image_size=size, batch=batch))
+        for model, size in groups
+        for batch in offload_ratios.BATCHES.get(size, (32, 64))
+        for cell in chains
+    ]
+    ratios, speeds, steps = ElementTree.fromstring(report_of_ratios.ratio_figure(cells, []))
+    assert [len(ratios), len(speeds), len(steps)] == [3, 3, 0]
+    for column, sizes in zip((*ratios, *speeds), 2 * ("224 299", "500", "1000"), strict=True):
+        titles = [picture.find("{*}text").text for picture in column]
+        found = [title.partition(" pixels")[0].split(", ") for title in titles]
+        assert [model for model, _ in found] == ["resnet18", "resnet50", "inception_v3"]
+        assert {size for _, size in found} == set(sizes.split())
+
+
 def test_steps_are_asked_in_the_memory_of_their_chains():
     low, *_, high = offload_ratios.step_cases(("resnet18",), (0.0, 1.0))
     assert int(low.budget) < int(high.budget)
