@@ -20,7 +20,7 @@ from ooctrain.cost import Machine, call_durations_ns
 from ooctrain.errors import ConfigError, Infeasible
 from ooctrain.sched.base import check_host, infeasible
 from ooctrain.sched.chain_view import ChainView, Stage
-from ooctrain.sched.decisions import Decisions, lives, runs_once
+from ooctrain.sched.decisions import Decisions, runs_once
 from ooctrain.sched.in_core import Liveness
 from ooctrain.sched.recompute import plan_of
 from ooctrain.sched.schedule import Granule, Plan, Run
@@ -147,15 +147,6 @@ def fastest_that_fits(
             return plan
         refusals.append(infeasible(name, budget_bytes, least, witness))
     raise min(refusals, key=lambda refusal: refusal.minimum_bytes)
-
-
-def is_possible(view: ChainView, runs: tuple[Run, ...]) -> bool:
-    """Whether no run reads what is gone for good: a parameter that has been updated."""
-    try:
-        lives(view.trace, runs)
-    except ConfigError:
-        return False
-    return True
 
 
 def _passing(trace: Trace, stage: Stage) -> list[int]:

@@ -253,14 +253,14 @@ def _crossing_gradients(
     trace: Trace, turn: int, backward: Sequence[range], granule: Granule
 ) -> Iterator[int]:
     """y_0 .. y_{L+1}: what backward calls before the end of B_i make for later ones."""
-    for stage in backward:
-        yield sum(
-            granule.granted(variable.nbytes)
-            for variable in trace.variables
-            if not variable.persistent
-            and (uses := trace.uses[variable.id])
-            and turn <= uses[0] < stage.stop <= uses[-1]
-        )
+    change = [0] * (len(trace.calls) + 2)  # in the bytes that cross into each call
+    for variable in trace.variables:
+        uses = trace.uses[variable.id]
+        if uses and uses[0] >= turn and not variable.persistent:
+            change[uses[0] + 1] += granule.granted(variable.nbytes)
+            change[uses[-1] + 1] -= granule.granted(variable.nbytes)
+    crossing = list(accumulate(change))
+    yield from (crossing[stage.stop] for stage in backward)
     yield 0  # y_{L+1} is made and used within B_L, to which the loss belongs
 
 

@@ -9,8 +9,9 @@ bound (Land and Doig 1960), without the branches. Read next: `hmms.py`, `lms_gri
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from ooctrain.cost import Machine
@@ -39,17 +40,39 @@ def fastest_list(
 
     Cost: O(instructions) for each list, a simulation for those that may be the fastest.
     """
-    least_us = [busiest_stream_us(c.schedule, trace, machine) for c in candidates]
+    ways = [
+        (
+            busiest_stream_us(candidate.schedule, trace, machine),
+            partial(make_plan, candidate.schedule, trace, machine, candidate.notes),
+        )
+        for candidate in candidates
+    ]
+    return fastest_of(planner, (), ways, host_budget_bytes)
+
+
+def fastest_of(
+    planner: str, known: Iterable[Plan], ways: Iterable[tuple[float, Callable[[], Plan]]],
+    host_budget_bytes: int | None,
+) -> Plan:  # fmt: skip
+    """The fastest of plans that are there and of plans that are made only while they may be it.
+
+    Args:
+        known: plans.
+        ways: (the least time in us that its plan takes, what makes the plan).
+
+    Raises:
+        Infeasible: no plan keeps to the host budget.
+    """
+    plans = list(known)
     limit = math.inf if host_budget_bytes is None else host_budget_bytes
-    plans: list[Plan] = []
-    best_us = math.inf
-    for place in sorted(range(len(candidates)), key=lambda place: least_us[place]):
-        if least_us[place] >= best_us:
+    within_us = (plan.makespan_us for plan in plans if plan.host_peak_bytes <= limit)
+    best_us = min(within_us, default=math.inf)
+    for least_us, make in sorted(ways, key=lambda way: way[0]):
+        if least_us >= best_us:
             break
-        plan = make_plan(candidates[place].schedule, trace, machine, candidates[place].notes)
-        plans.append(plan)
-        if plan.host_peak_bytes <= limit:
-            best_us = min(best_us, plan.makespan_us)
+        plans.append(make())
+        if plans[-1].host_peak_bytes <= limit:
+            best_us = min(best_us, plans[-1].makespan_us)
     return fastest(planner, plans, host_budget_bytes)
 
 

@@ -1,17 +1,20 @@
-"""The least memory of runs that send nothing to the host.
+"""The least memory of runs, whatever goes to the host meanwhile.
 
-In: runs. Out: bytes, and the call that needs them. The one idea: walk from the last run to the
-first; what a later run wants is there, what a run makes was not there before it. So one set and one
-sum are enough, where `profile.py` cuts the runs into lives, for planners that move them. Source:
-liveness analysis, as compilers do it (Aho, Sethi and Ullman, Compilers, section 10.6). Read next:
-`chain_runs.py`, which asks for each of many ways to run a chain.
+In: runs, gaps. Out: bytes, and the call that needs them. The one idea: walk from the last run to
+the first; what a later run wants is there, what a run makes was not there before it. So one set and
+one sum are enough, where `profile.py` cuts the runs into lives, for who writes lists of them.
+Source: liveness analysis, as compilers do it (Aho, Sethi and Ullman, Compilers, section 10.6). Read
+next: `chain_runs.py`, which asks for each of many ways to run a chain.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import accumulate
+from operator import sub
 
 from ooctrain.errors import ConfigError
+from ooctrain.sched.decisions import Gap
 from ooctrain.sched.schedule import Granule, Run
 from ooctrain.trace import Trace
 
@@ -25,7 +28,7 @@ class Liveness:
     """
 
     def __init__(self, trace: Trace, granule: Granule):
-        self.trace = trace
+        self.trace, self.granule = trace, granule
         self.size = [granule.granted(variable.nbytes) for variable in trace.variables]
         self.start_bytes = sum(self.size[v] for v in trace.initial if trace.variables[v].persistent)
         # What a call claims: outputs on storages of their own, and workspace.
@@ -38,9 +41,13 @@ class Liveness:
             v for v in trace.initial if trace.readers[v] and not trace.variables[v].persistent
         )
 
-    def least_budget(self, runs: Sequence[Run]) -> tuple[int, str]:
+    def least_budget(self, runs: Sequence[Run], gaps: Iterable[Gap] = ()) -> tuple[int, str]:
         """(bytes, call): the least budget of some runs, and who needs it: the largest of
-        `Table.resident_bytes` and `Table.start_bytes` without gaps.
+        `Table.resident_bytes` and `Table.start_bytes`.
+
+        Args:
+            runs: in order.
+            gaps: which are spent on the host, of variables that may leave.
 
         Raises:
             ConfigError: a run reads what is not alive, a parameter that has been updated for
@@ -48,10 +55,22 @@ class Liveness:
 
         Cost: O(uses by the runs).
         """
-        size, calls = self.size, self.trace.calls
+        away = [0] * (len(runs) + 1)
+        for gap in gaps:
+            away[gap.after + 1] += self.granule.granted(gap.hi - gap.lo)
+            away[gap.before] -= self.granule.granted(gap.hi - gap.lo)
+        needs = list(map(sub, self._needs(runs), accumulate(away)))
+        most = max(needs, default=0)
+        if self.start_bytes >= most:
+            return self.start_bytes, "the start"
+        return most, self.trace.calls[runs[needs.index(most)].call].name
+
+    def _needs(self, runs: Sequence[Run]) -> list[int]:
+        """For each run the bytes on the device meanwhile."""
+        size, calls, needs = self.size, self.trace.calls, [0] * len(runs)
         comes_at = self._first_reads_of_inputs(runs)
         wanted = set(self.trace.end_variables.values())
-        held, most, witness = sum(size[v] for v in wanted), 0, -1
+        held = sum(size[v] for v in wanted)
         for position in range(len(runs) - 1, -1, -1):
             run = runs[position]
             call = calls[run.call]
@@ -65,17 +84,13 @@ class Liveness:
                 if v not in wanted:
                     wanted.add(v)
                     held += size[v]
-            needed = held + self.claim_bytes[run.call]
-            if needed >= most:
-                most, witness = needed, run.call
+            needs[position] = held + self.claim_bytes[run.call]
             if position in comes_at:
                 wanted -= comes_at[position]
                 held -= sum(size[v] for v in comes_at[position])
         if not wanted.issubset(self.trace.initial):
             raise self._not_alive(wanted.difference(self.trace.initial))
-        if self.start_bytes >= most:
-            return self.start_bytes, "the start"
-        return most, calls[witness].name
+        return needs
 
     def _first_reads_of_inputs(self, runs: Sequence[Run]) -> Mapping[int, set[int]]:
         """{position: the inputs that a run reads first there}: until then they are on the host."""

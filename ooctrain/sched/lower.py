@@ -216,11 +216,10 @@ class _Engine:
     def _reserve(self, piece: Piece) -> bool:
         """Whether the bytes fit in every call up to their use; if so, takes them from its room."""
         first = self.position + (self.run_ends_ns != NEVER)
-        room, size = self.room_bytes, piece.size_bytes
-        if any(room[q] < size for q in range(first, piece.before)):
+        room = self.room_bytes[first : piece.before]
+        if min(room, default=piece.size_bytes) < piece.size_bytes:
             return False
-        for q in range(first, piece.before):
-            room[q] -= size
+        self.room_bytes[first : piece.before] = [left - piece.size_bytes for left in room]
         return True
 
     def _clock_moves(self) -> bool:

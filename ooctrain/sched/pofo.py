@@ -18,23 +18,26 @@ Read next: `combined.py`, which has no chain and searches instead.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from ooctrain.cost import Machine
 from ooctrain.errors import ConfigError, Infeasible
-from ooctrain.sched.base import infeasible
-from ooctrain.sched.chain_runs import Kind, Step, is_possible, letting_go, lift
+from ooctrain.sched.base import infeasible, make_plan
+from ooctrain.sched.bounds import lower_bound
+from ooctrain.sched.chain_runs import Kind, Lift, Step, letting_go
 from ooctrain.sched.chain_view import ChainView, chain_view
 from ooctrain.sched.decisions import Decisions
 from ooctrain.sched.dynprog import DynProg, SlotChain, in_slots
-from ooctrain.sched.fastest import fastest
+from ooctrain.sched.fastest import fastest_of
+from ooctrain.sched.in_core import Liveness
+from ooctrain.sched.lower import lower_timed
 from ooctrain.sched.pofo_search import Block, Search
-from ooctrain.sched.profile import tabulate
-from ooctrain.sched.recompute import movable_gaps, piece_bytes, plan_of
+from ooctrain.sched.recompute import movable_gaps, piece_bytes
 from ooctrain.sched.rotor import Rotor, Table
 from ooctrain.sched.schedule import BYTES, Granule, Plan
-from ooctrain.sched.swap import in_pieces, least_budget
+from ooctrain.sched.swap import in_pieces
 from ooctrain.trace import Trace
 
 #: How often the search is asked: the chain counts what a stage needs for the whole of the stage, so
@@ -78,25 +81,38 @@ class Pofo:
         """See `Planner`. The minimum is the least of rotor's, of dynprog's, and of sending the
         input of every stage and running every stage again.
         """
-        chain = _Chain(chain_view(trace, machine, granule), machine, granule, budget_bytes)
-        plans: list[Plan] = []
-        refusals: list[Infeasible] = []
-        for planner in (Rotor(), DynProg()):
-            try:
-                plans.append(planner.plan(trace, budget_bytes, machine, granule=granule))
-            except Infeasible as refusal:
-                refusals.append(refusal)
+        chain = _Chain.of(chain_view(trace, machine, granule), machine, granule, budget_bytes)
+        plans, refusals = self._halves(chain)
         table = Table(chain.view, self.slots)
+        found: list[Decisions] = []
         frugal = chain.decisions(with_least_memory(table), table)
         if frugal is not None:
             least, witness = chain.least_budget(frugal)
             refusals.append(infeasible(self.name, budget_bytes, least, witness))
             if least <= budget_bytes:
                 known_us = min((plan.makespan_us for plan in plans), default=math.inf)
-                plans += map(chain.plan, self._better(chain, table, known_us) or [frugal])
-        if not plans:
+                found = self._better(chain, table, known_us) or [frugal]
+        if not plans and not found:
             raise min(refusals, key=lambda refusal: refusal.minimum_bytes)
-        return fastest(self.name, plans, host_budget_bytes)
+        return fastest_of(self.name, plans, map(chain.way, found), host_budget_bytes)
+
+    def _halves(self, chain: _Chain) -> tuple[list[Plan], list[Infeasible]]:
+        """What rotor does without the link, and dynprog without running anything again, unless even
+        its bound is above the former.
+        """
+        where = chain.budget_bytes, chain.machine, chain.granule
+        bound = lower_bound(chain.view.trace, *where[:2], recompute=False)
+        plans, refusals = list[Plan](), list[Infeasible]()
+        try:
+            plans.append(Rotor().plan_chain(chain.view, *where))
+        except Infeasible as refusal:
+            refusals.append(refusal)
+        if not plans or plans[0].makespan_us > bound.makespan_us:
+            try:
+                plans.append(DynProg().plan(chain.view.trace, *where[:2], granule=chain.granule))
+            except Infeasible as refusal:
+                refusals.append(refusal)
+        return plans, refusals
 
     def _better(self, chain: _Chain, table: Table, known_us: float) -> list[Decisions]:
         """What the search finds in less time than is known, where it fits the bytes."""
@@ -141,9 +157,17 @@ class _Chain:
     """A chain, and what its blocks mean on a machine, within a budget."""
 
     view: ChainView
+    lift: Lift
+    liveness: Liveness
     machine: Machine
     granule: Granule
     budget_bytes: int
+
+    @classmethod
+    def of(cls, view: ChainView, machine: Machine, granule: Granule, budget_bytes: int) -> _Chain:
+        """The chain of a view."""
+        liveness = Liveness(view.trace, granule)
+        return cls(view, Lift(view), liveness, machine, granule, budget_bytes)
 
     def in_slots(self, slot_bytes: float, share: float) -> SlotChain:
         """The chain for the search, with a share of the memory."""
@@ -167,35 +191,38 @@ class _Chain:
             let_go: inputs of stages go after their backward part, as rotor's table has it.
         """
         steps = steps_of(blocks, table)
-        runs = lift(self.view, letting_go(steps) if let_go else steps)
-        if not is_possible(self.view, runs):
+        runs = self.lift.runs(letting_go(steps) if let_go else steps)
+        try:
+            movable = movable_gaps(self.view.trace, runs)
+        except ConfigError:
             return None
         sent = set(self._sent(blocks))
         first = self.view.stages[-1].backward.start
         turn = next((p for p, run in enumerate(runs) if run.call >= first), len(runs))
         return Decisions(runs, tuple(
             gap
-            for gap in movable_gaps(self.view.trace, runs)
+            for gap in movable
             if gap.var in sent and gap.after < turn <= gap.before
         ))  # fmt: skip
 
     def least_budget(self, decisions: Decisions) -> tuple[int, str]:
         """(bytes, call): the least budget for some decisions."""
-        trace = self.view.trace
-        return least_budget(tabulate(decisions, trace, self.machine, self.granule), trace)
+        return self.liveness.least_budget(decisions.runs, decisions.gaps)
 
-    def plan(self, decisions: Decisions) -> Plan:
-        """Their plan, in which values travel in pieces."""
-        trace = self.view.trace
-        step = piece_bytes(self.budget_bytes, self.machine)
+    def way(self, decisions: Decisions) -> tuple[float, Callable[[], Plan]]:
+        """(us that they take where copies do not slow calls down, their plan); values travel in
+        pieces.
+        """
+        trace, step = self.view.trace, piece_bytes(self.budget_bytes, self.machine)
         pieces = (piece for gap in decisions.gaps for piece in in_pieces(gap, step, self.granule))
-        again = len(decisions.runs) - len(trace.calls)
+        in_parts = Decisions(decisions.runs, tuple(pieces))
+        lowered = lower_timed(in_parts, trace, self.budget_bytes, self.machine, self.granule)
         notes = {
-            "stages": len(self.view), "runs_again": again,
+            "stages": len(self.view), "runs_again": len(decisions.runs) - len(trace.calls),
             "offloaded": len({gap.var for gap in decisions.gaps}),
         }  # fmt: skip
-        in_parts = Decisions(decisions.runs, tuple(pieces))
-        return plan_of(in_parts, trace, self.budget_bytes, self.machine, self.granule, notes)
+        make = partial(make_plan, lowered.schedule, trace, self.machine, notes)
+        return lowered.makespan_ns / 1000, make
 
     def _sent(self, blocks: Sequence[Block]) -> Iterator[int]:
         """Variables of what blocks read and send out: all that the stage before saved, if all of it

@@ -24,6 +24,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -107,6 +108,8 @@ class Search:
         self.reached: list[list[_States]] = [[] for _ in range(self.stages + 1)]
         self.followed: list[_States] = []
         self.best_us, self.best_end = math.inf, (0, 0, Block(0, 0))  # stage, row, last block
+        # amounts(first, last): (slots, us) for these stages, and rotor's times in them.
+        self.amounts = cache(self._amounts)
 
     def solve(self, known_us: float = math.inf) -> Solution | None:
         """The optimum; None where nothing in the class fits in less than `known_us`."""
@@ -153,7 +156,7 @@ class Search:
             if not after.time_us.min() + own_us < self._limit_us(last):
                 return
             passing = made
-            slots, costs_us = self._amounts(first, last)
+            slots, costs_us = self.amounts(first, last)
             blocks = [Block(first, last, amount, offloaded) for amount in slots]
             self._backward(blocks, states, after, slots, costs_us)
 
@@ -215,7 +218,7 @@ class Search:
         """
         chain, kept = self.chain, states.held - states.unsent
         best_us, best_slots = np.full(len(kept), np.inf), np.zeros(len(kept), int)
-        for slots, cost_us in zip(*self._amounts(first, self.stages - 1), strict=True):
+        for slots, cost_us in zip(*self.amounts(first, self.stages - 1), strict=True):
             late_out = np.maximum(0, kept + states.unsent + slots - chain.memory)
             late_in = np.maximum(0, kept + states.unfetched + slots - chain.memory)
             idle_us = late_out / chain.out_rate + late_in / chain.in_rate
@@ -276,15 +279,8 @@ class Search:
 
 def _undominated(states: _States) -> np.ndarray:
     """Rows that no earlier row is at least as good as: less kept, sent, fetched, in less time."""
-    kept = states.held - states.unsent
-    rows: list[int] = []
-    for row in range(len(kept)):
-        known = np.array(rows, int)
-        better = (
-            (kept[known] <= kept[row]) & (states.unsent[known] <= states.unsent[row])
-            & (states.unfetched[known] <= states.unfetched[row])
-            & (states.input_size[known] == states.input_size[row])
-        )  # fmt: skip
-        if not better.any():
-            rows.append(row)
-    return np.array(rows, int)
+    from ooctrain.sched.search.dominance import undominated  # compiles
+
+    return undominated(
+        states.held - states.unsent, states.unsent, states.unfetched, states.input_size
+    )

@@ -50,6 +50,13 @@ class Rotor:
     ) -> Plan:  # fmt: skip
         """See `Planner`. The minimum is the least over all sweeps that the table holds."""
         view = chain_view(trace, machine, granule)
+        return self.plan_chain(view, budget_bytes, machine, granule, host_budget_bytes)
+
+    def plan_chain(
+        self, view: ChainView, budget_bytes: int, machine: Machine, granule: Granule,
+        host_budget_bytes: int | None = None,
+    ) -> Plan:  # fmt: skip
+        """`plan`, for who has the chain at hand."""
         table = Table(view, self.slots)
         return fastest_that_fits(
             self.name, view, map(list, table.sweeps(MOST_CHOICES)), budget_bytes, machine, granule,
@@ -111,8 +118,9 @@ class Table:
         costs = self._keeping(s, t)
         if s == t:
             return costs
-        memory = np.arange(self.slots + 1)
-        checkpoints = self._checkpoints(s, t, memory, beside[s + 1 : t + 1], self.cost_ns[s, s:t])
+        checkpoints = self._checkpoints(s, t, beside[s + 1 : t + 1], self.cost_ns[s, s:t])
+        for row, needed in zip(checkpoints, self._needed(s, t).tolist(), strict=True):
+            row[:needed] = np.inf
         return np.minimum(costs, checkpoints.min(axis=0))
 
     def _keeping(self, s: int, t: int) -> np.ndarray:
@@ -126,21 +134,18 @@ class Table:
         rest = np.zeros(self.slots + 1) if s == t else self._with_less(self.cost_ns[s + 1, t], held)
         return np.where(np.arange(self.slots + 1) >= needed, own + rest, np.inf)
 
-    def _checkpoints(
-        self, s: int, t: int, memory: np.ndarray, after: np.ndarray, before: np.ndarray
-    ) -> np.ndarray:
-        """[q - s - 1, m]: on to q, keeping x_q; then q .. t beside it, then s .. q - 1 with all m.
-
-        Args:
-            memory: some m.
-            after, before: [q - s - 1, m]: what the two parts take.
+    def _checkpoints(self, s: int, t: int, after: np.ndarray, before: np.ndarray) -> np.ndarray:
+        """[q - s - 1, m]: on to q, keeping x_q; then q .. t beside it, which takes `after`; then s
+        .. q - 1 with all memory, which takes `before`.
         """
         forward = self._forward_until_ns[s + 1 : t + 1] - self._forward_until_ns[s]
-        needed = self._y[t + 1] + self._passing[s][: t - s]
         costs = after + before
         costs += forward.reshape(-1, 1)
-        costs[memory < needed.reshape(-1, 1)] = np.inf
         return costs
+
+    def _needed(self, s: int, t: int) -> np.ndarray:
+        """[q - s - 1]: slots that it takes to run on to q while the gradient of t waits."""
+        return self._y[t + 1] + self._passing[s][: t - s]
 
     def _with_less(self, costs: np.ndarray, held: int) -> np.ndarray:
         """The costs beside `held` slots."""
@@ -169,8 +174,9 @@ class Table:
             self.cost_ns[q, t, m - self._output[q]] if m >= self._output[q] else np.inf
             for q in range(s + 1, t + 1)
         ]
-        before = self.cost_ns[s, s:t, m : m + 1]
-        costs = self._checkpoints(s, t, np.array([m]), np.array(after).reshape(-1, 1), before)
+        before = self.cost_ns[s, s:t, m]
+        costs = self._checkpoints(s, t, np.array(after).reshape(-1, 1), before.reshape(-1, 1))[:, 0]
+        costs[self._needed(s, t) > m] = np.inf
         return s + 1 + int(costs.argmin())
 
 

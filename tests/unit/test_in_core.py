@@ -1,4 +1,4 @@
-"""What runs need without the host: the walk backwards finds what the tables of lives say."""
+"""What runs need: the walk backwards finds what the tables of lives say."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from ooctrain.errors import ConfigError
 from ooctrain.sched.decisions import Decisions, runs_once
 from ooctrain.sched.in_core import Liveness
 from ooctrain.sched.profile import tabulate
+from ooctrain.sched.recompute import movable_gaps
 from ooctrain.sched.rematerialise import droppable, rematerialise
 from ooctrain.sched.schedule import Granule
 from ooctrain.sched.swap import least_budget
@@ -25,8 +26,9 @@ def test_it_is_the_largest_row_of_the_tables(seed):
     for share in (0.0, 0.4, 1.0):
         dropped = [v for v in droppable(trace) if rng.random() < share]
         runs = rematerialise(trace, dropped, again=dropped[::2])
-        table = tabulate(Decisions(runs), trace, machine, granule)
-        assert liveness.least_budget(runs) == least_budget(table, trace)
+        for gaps in ((), tuple(gap for gap in movable_gaps(trace, runs) if rng.random() < 0.5)):
+            table = tabulate(Decisions(runs, gaps), trace, machine, granule)
+            assert liveness.least_budget(runs, gaps) == least_budget(table, trace)
 
 
 def test_runs_that_read_what_is_gone_are_refused():

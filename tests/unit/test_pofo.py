@@ -11,6 +11,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
 import pytest
 
 import ooctrain as oc
@@ -24,6 +25,7 @@ from ooctrain.sched.pofo import Pofo
 from ooctrain.sched.pofo_search import Search
 from ooctrain.sched.rotor import Rotor, Table
 from ooctrain.sched.schedule import SwapOut
+from ooctrain.sched.search.dominance import undominated
 from ooctrain.sched.verify import verify
 from ooctrain.testing.check_planner import check_planner
 from ooctrain.testing.random_traces import FakeOp
@@ -354,3 +356,16 @@ def test_the_minimum_is_exact_and_below_what_either_half_needs(resnet):
     assert refused.value.minimum_bytes == mine
     assert refused.value.witness_call in {call.name for call in resnet.calls}
     assert mine <= min(least(Rotor()), least(DynProg()))
+
+
+def test_what_stays_is_what_no_earlier_state_is_as_good_as():
+    rng = np.random.default_rng(5)
+    rows = rng.integers(0, 6, (300, 3)).astype(float)
+    kind = rng.integers(0, 2, 300).astype(float)
+    stays = [
+        row
+        for row in range(300)
+        if not ((rows[:row] <= rows[row]).all(axis=1) & (kind[:row] == kind[row])).any()
+    ]
+    assert 2 < len(stays) < 100
+    assert undominated(*np.ascontiguousarray(rows.T), kind).tolist() == stays
