@@ -87,10 +87,10 @@ def random_case(rng: random.Random) -> Case:
 
 
 def _try(law: Law, planner: Planner, case: Case) -> Broken | None:
-    # A planner that changes its machine is caught by its law, and does not spoil the others.
+    # A planner that changes what it is given is caught by its law, and does not spoil the others.
     own_machine = replace(case.machine, profile=dict(case.machine.profile))
     try:
-        law(planner, replace(case, machine=own_machine))
+        law(planner, replace(case, trace=replace(case.trace), machine=own_machine))
     except Broken as problem:
         return problem
     except Exception as error:

@@ -107,14 +107,25 @@ def infeasible_is_honest(planner: Planner, case: Case) -> None:
 
 
 def planning_is_pure(planner: Planner, case: Case) -> None:
-    """The same arguments give the same plan, and are left as they were."""
+    """The same arguments give the same plan, whatever was planned before and whatever their names
+    are, and they are left as they were.
+    """
     before = (_fingerprint(case.trace), repr(case.machine))
-    budget_bytes = min(_budgets(planner, case))
-    first, second = (_plan(planner, case, budget_bytes) for _ in range(2))
-    if (_fingerprint(case.trace), repr(case.machine)) != before:
+    budgets = _budgets(planner, case)
+    budget_bytes, between = budgets[0], budgets[len(budgets) // 2]
+    first = _plan(planner, case, budget_bytes)
+    _plan(planner, case, between)
+    second = _plan(planner, case, budget_bytes)
+    if (_fingerprint(case.trace), repr(case.machine)) != before or _has_other_views(case.trace):
         raise Broken("it changes the trace or the machine that it is given", first)
     if first.schedule != second.schedule or first.makespan_us != second.makespan_us:
         raise Broken("it plans differently when asked twice", first)
+    third = _plan(planner, replace(case, trace=_renamed(case.trace)), budget_bytes)
+    if first.schedule != third.schedule:
+        raise Broken(
+            "it plans differently where variables and calls have other names: does it walk a set "
+            "of names, whose order is another one in each process?", first,
+        )  # fmt: skip
 
 
 def scale_does_not_matter(planner: Planner, case: Case) -> None:
@@ -239,6 +250,19 @@ def _budgets(planner: Planner, case: Case) -> list[int]:
 def _fingerprint(trace: Trace) -> str:
     # A fresh object: the trace's own fingerprint is cached.
     return Trace(trace.variables, trace.calls, trace.carries, trace.outputs).fingerprint
+
+
+def _has_other_views(trace: Trace) -> bool:
+    """Whether what a trace keeps of itself (`readers`, `uses`, ...) no longer follows from it."""
+    fresh = replace(trace)
+    return any(getattr(fresh, name) != kept for name, kept in vars(trace).items())
+
+
+def _renamed(trace: Trace) -> Trace:
+    """The same step with other names in the same alphabetical order."""
+    variables = tuple(replace(v, name=f"renamed/{v.name}") for v in trace.variables)
+    calls = tuple(replace(c, name=f"renamed/{c.name}") for c in trace.calls)
+    return replace(trace, variables=variables, calls=calls)
 
 
 def _near(value: float, wanted: float) -> bool:

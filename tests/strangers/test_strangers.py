@@ -1,7 +1,7 @@
 """Right plug-ins pass, wrong ones break a law, and the law that breaks says what is wrong.
 
-The plug-ins are in `allocators.py`, each as somebody would write it who knows the interface and not
-the laws.
+The plug-ins are in `allocators.py` and `planners.py`, each as somebody would write it who knows the
+interface and not the laws.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import pytest
 
 from ooctrain.specs import load_from_file
 from ooctrain.testing.check_allocator import find_failure
+from ooctrain.testing.check_planner import PlannerFailure, check_planner
 
 HERE = Path(__file__).resolve().parent
 BACKENDS = ("strict", "plain")
@@ -24,6 +25,33 @@ WRONG_ALLOCATORS = {
     "FreesTwice": "P10",
     "StartsTooLarge": "P5",
 }
+#: {wrong planner: a law that it breaks, and what its report says}
+WRONG_PLANNERS = {
+    "Stale": ("plans are legal", "R406"),
+    "HalvesApart": ("plans are legal", "R206"),
+    "ForgetsWorkspace": ("plans are legal", "R301"),
+    "OverAtForks": ("plans are legal", "R301"),
+    "SetOrder": ("planning is pure", "other names"),
+    "TakesTurns": ("planning is pure", "."),
+    "EditsItsTrace": ("planning is pure", "changes the trace"),
+}
+
+
+def planner(name):
+    return load_from_file(str(HERE / "planners.py"), name)()
+
+
+def test_a_right_planner_passes():
+    assert check_planner(planner("Farthest"), examples=10) == 10
+
+
+@pytest.mark.parametrize("name", WRONG_PLANNERS)
+def test_a_wrong_planner_breaks_a_law_and_the_report_is_short(name):
+    law, said = WRONG_PLANNERS[name]
+    with pytest.raises(PlannerFailure, match=said) as found:
+        check_planner(planner(name), laws=(law,))
+    assert len(found.value.trace.calls) <= 8, "the step is shrunken"
+    assert found.value.where.startswith("trace of")
 
 
 def allocator(name):
