@@ -19,6 +19,7 @@ from ooctrain.layers.kernels.cuda.image_rows import (
     Array,
     lanes_of,
     load,
+    pixel_of,
     place_of,
     row_blocks,
     row_start,
@@ -77,13 +78,9 @@ def _avg_pool(x, y, sizes, window, divisor, lanes):
     kh, kw, sh, sw, top, left = window
     total = cuda.local.array(LANES, float32)
     along = cuda.local.array(LANES, float32)
-    row, groups = uint32(cuda.blockIdx.x), uint32(channels // lanes)
-    place = place_of(cuda.blockIdx.y, cuda.threadIdx.x)
-    if place < uint32(columns * groups):
-        ow = uint32(place // groups)
-        c = uint32(uint32(place - uint32(ow * groups)) * lanes)
-        n = uint32(row // rows)
-        oh = uint32(row - uint32(n * rows))
+    row, place = uint32(cuda.blockIdx.x), place_of(cuda.blockIdx.y, cuda.threadIdx.x)
+    n, oh, ow, c = pixel_of(row, place, rows, channels, lanes)
+    if ow < columns:
         h, h_end = _first(oh, height, rows, kh, sh, top), _end(oh, height, rows, kh, sh, top)
         w_first = _first(ow, width, columns, kw, sw, left)
         w_end = _end(ow, width, columns, kw, sw, left)
@@ -116,13 +113,9 @@ def _avg_pool_grad(dy, dx, sizes, window, divisor, lanes):
     height, width, rows, columns, channels = sizes
     kh, kw, sh, sw, top, left = window
     total = cuda.local.array(LANES, float32)
-    row, groups = uint32(cuda.blockIdx.x), uint32(channels // lanes)
-    place = place_of(cuda.blockIdx.y, cuda.threadIdx.x)
-    if place < uint32(width * groups):
-        w = uint32(place // groups)
-        c = uint32(uint32(place - uint32(w * groups)) * lanes)
-        n = uint32(row // height)
-        h = uint32(row - uint32(n * height))
+    row, place = uint32(cuda.blockIdx.x), place_of(cuda.blockIdx.y, cuda.threadIdx.x)
+    n, h, w, c = pixel_of(row, place, height, channels, lanes)
+    if w < width:
         oh = _first_cover(h, height, rows, kh, sh, top)
         oh_end = _end_cover(h, height, rows, kh, sh, top)
         ow_first = _first_cover(w, width, columns, kw, sw, left)

@@ -12,8 +12,6 @@ in whole rows. Needs compute capability 8.0 and summed channels in fours; other 
 
 from __future__ import annotations
 
-import numpy as np
-
 from ooctrain.layers.kernels.conv_shape import ConvShape
 from ooctrain.layers.kernels.cuda import conv_gemm, conv_plan
 from ooctrain.layers.kernels.cuda.conv_address import (
@@ -37,12 +35,12 @@ from ooctrain.layers.kernels.cuda.tensor_core import (
     mma_tf32,
     round_tf32,
 )
+from ooctrain.layers.kernels.cuda.tile_product import clear
 
 THREADS = 256
 AMPERE = (8, 0)
 #: Registers of a thread with which two blocks share a processor.
 TWO_BLOCKS = 128
-ZERO = np.float32(0)
 TILE = 128
 #: Words of a row of a tile: terms of one step.
 DEPTH = 16
@@ -94,6 +92,77 @@ def _copy_terms(tiles, stage, x, w, lines, term, source, taps):
     copy_commit(tiles)
 
 
+@device
+def fragment_rows(lane, warp_row, warp_column):
+    """((row, chunk) of A, (row, chunk) of B): what a lane hands to ldmatrix first.
+
+    Of A four matrices are 16 rows x 2 chunks, of B two of eight rows x 2 chunks.
+    """
+    a_row = uint32(warp_row + uint32(lane % uint32(16)))
+    b_row = uint32(
+        warp_column + uint32(lane % uint32(8)) + uint32(uint32(lane // uint32(16)) * uint32(8))
+    )
+    b_chunk = uint32(uint32(lane // uint32(8)) % uint32(2))
+    return (a_row, uint32(lane // uint32(16))), (b_row, b_chunk)
+
+
+@device
+def fragment_place(rows, group, half):
+    """Where in its tile a lane's row of the `group`-th sixteen rows begins, for half a step."""
+    row, chunk = rows
+    return chunk_place(uint32(row + uint32(group * 16)), uint32(chunk + uint32(half * 2)))
+
+
+@device
+def put_rounded(fragments, first, words):
+    """fragments[first : first + 4] = the words, in TF32."""
+    fragments[first] = round_tf32(words[0])
+    fragments[first + 1] = round_tf32(words[1])
+    fragments[first + 2] = round_tf32(words[2])
+    fragments[first + 3] = round_tf32(words[3])
+
+
+@device
+def next_stage(stage):
+    """The stage of the ring behind another."""
+    last = uint32(2 * STAGE_WORDS)
+    return uint32(0) if stage == last else uint32(stage + uint32(STAGE_WORDS))
+
+
+@device
+def spread_sums(tiles, sums, lane, warp_column):
+    """A warp's 64 x 32 sums, from where mma leaves them into rows of OUT_STRIDE words."""
+    at = uint32(uint32(uint32(lane // uint32(4)) * uint32(OUT_STRIDE)) + warp_column)
+    at = uint32(at + uint32(uint32(lane % uint32(4)) * uint32(2)))
+    for m in range(HIGH):
+        for n in range(WIDE):
+            k = (m * WIDE + n) * 4
+            place = uint32(at + uint32(m * 16 * OUT_STRIDE + n * 8))
+            tiles[place] = sums[k]
+            tiles[uint32(place + uint32(1))] = sums[k + 1]
+            tiles[uint32(place + uint32(8 * OUT_STRIDE))] = sums[k + 2]
+            tiles[uint32(place + uint32(8 * OUT_STRIDE + 1))] = sums[k + 3]
+
+
+@device
+def store_rows(y, tiles, first_pixel, warp, lane, channels, target, bias, has_bias):
+    """Every eighth of 64 rows of results, four channels of each, to where the row's pixel lies.
+
+    `channels` is (group, first channel of the block in it).
+    """
+    group, outer = channels[0], target[10]
+    column, in_fours = int32(channels[1] + int32(lane * uint32(4))), outer % 4 == 0
+    remaining, first = int32(outer - column), int32(group * outer + column)
+    base = load_upto(bias, first, remaining if has_bias else 0)
+    for i in range(8):
+        row = uint32(warp + uint32(i * 8))
+        pixel = uint32(first_pixel + row)
+        if pixel < uint32(target[2]):
+            values = ld4(tiles, uint32(uint32(row * uint32(OUT_STRIDE)) + lane * uint32(4)))
+            offset = target_offset(pixel, target) + first
+            store_upto(y, offset, plus(values, base), remaining, in_fours)
+
+
 @kernel(
     "void(f4[::1], f4[::1], f4[::1], i4, f4[::1], UniTuple(i4, 9), UniTuple(i4, 9),"
     " UniTuple(i4, 11))",
@@ -106,8 +175,7 @@ def _correlate(x, w, bias, has_bias, y, source, taps, target):
     sums = cuda.local.array(SUMS, float32)
     left = cuda.local.array(LEFT, float32)
     right = cuda.local.array(RIGHT, float32)
-    for i in range(SUMS):
-        sums[i] = ZERO
+    clear(sums, SUMS)
     thread, group, outer = uint32(cuda.threadIdx.x), int32(cuda.blockIdx.z), target[10]
     first_pixel = uint32(uint32(cuda.blockIdx.x) * uint32(TILE))
     first_column = int32(cuda.blockIdx.y * TILE)
@@ -121,15 +189,11 @@ def _correlate(x, w, bias, has_bias, y, source, taps, target):
         (int32(group * outer + column), int32(outer - column)), chunk_place(row, chunk),
     )  # fmt: skip
 
-    # What it multiplies: rows of A and B that this lane hands to ldmatrix.
+    # What its warp multiplies.
     lane, warp = uint32(thread % uint32(32)), uint32(thread // uint32(32))
     warp_row = uint32(uint32(warp % uint32(2)) * uint32(64))
     warp_column = uint32(uint32(warp // uint32(2)) * uint32(32))
-    a_row = uint32(warp_row + uint32(lane % uint32(16)))
-    b_row = uint32(
-        warp_column + uint32(lane % uint32(8)) + uint32(uint32(lane // uint32(16)) * uint32(8))
-    )
-    a_chunk, b_chunk = uint32(lane // uint32(16)), uint32(uint32(lane // uint32(8)) % uint32(2))
+    a_rows, b_rows = fragment_rows(lane, warp_row, warp_column)
 
     steps = uint32(uint32(uint32(taps[0] * taps[8]) + uint32(DEPTH - 1)) // uint32(DEPTH))
     term = uint32(chunk * uint32(4))
@@ -142,23 +206,11 @@ def _correlate(x, w, bias, has_bias, y, source, taps, target):
         _copy_terms(tiles, put, x, w, lines, term, source, taps)
         for half in range(2):
             for m in range(HIGH):
-                place = chunk_place(
-                    uint32(a_row + uint32(m * 16)), uint32(a_chunk + uint32(half * 2))
-                )
-                words = ldmatrix_x4(tiles, uint32(get + place))
-                left[m * 4] = round_tf32(words[0])
-                left[m * 4 + 1] = round_tf32(words[1])
-                left[m * 4 + 2] = round_tf32(words[2])
-                left[m * 4 + 3] = round_tf32(words[3])
+                place = uint32(get + fragment_place(a_rows, m, half))
+                put_rounded(left, m * 4, ldmatrix_x4(tiles, place))
             for n in range(WIDE // 2):
-                place = chunk_place(
-                    uint32(b_row + uint32(n * 16)), uint32(b_chunk + uint32(half * 2))
-                )
-                words = ldmatrix_x4(tiles, uint32(get + uint32(TILE_WORDS) + place))
-                right[n * 4] = round_tf32(words[0])
-                right[n * 4 + 1] = round_tf32(words[1])
-                right[n * 4 + 2] = round_tf32(words[2])
-                right[n * 4 + 3] = round_tf32(words[3])
+                place = uint32(get + uint32(TILE_WORDS) + fragment_place(b_rows, n, half))
+                put_rounded(right, n * 4, ldmatrix_x4(tiles, place))
             for m in range(HIGH):
                 for n in range(WIDE):
                     i, j, k = m * 4, n * 2, (m * WIDE + n) * 4
@@ -167,35 +219,17 @@ def _correlate(x, w, bias, has_bias, y, source, taps, target):
                     d = mma_tf32(a, (right[j], right[j + 1]), c)
                     sums[k], sums[k + 1], sums[k + 2], sums[k + 3] = d[0], d[1], d[2], d[3]
         steps, term = uint32(steps - uint32(1)), uint32(term + uint32(DEPTH))
-        put = uint32(0) if put == uint32(2 * STAGE_WORDS) else uint32(put + uint32(STAGE_WORDS))
-        get = uint32(0) if get == uint32(2 * STAGE_WORDS) else uint32(get + uint32(STAGE_WORDS))
+        put, get = next_stage(put), next_stage(get)
     copy_wait_all(tiles)
 
-    in_fours = outer % 4 == 0
-    at = uint32(uint32(uint32(lane // uint32(4)) * uint32(OUT_STRIDE)) + warp_column)
-    at = uint32(at + uint32(uint32(lane % uint32(4)) * uint32(2)))
+    # The warps of the upper 64 rows put their results into the free tiles, then those of the lower.
     for half in range(2):
         cuda.syncthreads()
         if warp_row == uint32(half * 64):
-            for m in range(HIGH):
-                for n in range(WIDE):
-                    k = (m * WIDE + n) * 4
-                    place = uint32(at + uint32(m * 16 * OUT_STRIDE + n * 8))
-                    tiles[place] = sums[k]
-                    tiles[uint32(place + uint32(1))] = sums[k + 1]
-                    tiles[uint32(place + uint32(8 * OUT_STRIDE))] = sums[k + 2]
-                    tiles[uint32(place + uint32(8 * OUT_STRIDE + 1))] = sums[k + 3]
+            spread_sums(tiles, sums, lane, warp_column)
         cuda.syncthreads()
-        column = int32(first_column + int32(lane * uint32(4)))
-        remaining, first = int32(outer - column), int32(group * outer + column)
-        base = load_upto(bias, first, remaining if has_bias else 0)
-        for i in range(8):
-            row = uint32(warp + uint32(i * 8))
-            pixel = uint32(first_pixel + uint32(half * 64) + row)
-            if pixel < uint32(target[2]):
-                values = ld4(tiles, uint32(uint32(row * uint32(OUT_STRIDE)) + lane * uint32(4)))
-                offset = target_offset(pixel, target) + first
-                store_upto(y, offset, plus(values, base), remaining, in_fours)
+        first = uint32(first_pixel + uint32(half * 64))
+        store_rows(y, tiles, first, warp, lane, (group, first_column), target, bias, has_bias)
 
 
 def forward(launcher: Launcher, shape: ConvShape, x, w, bias, y, workspace) -> None:

@@ -51,6 +51,20 @@ def place_of(block, thread):
 
 
 @device
+def pixel_of(row, place, rows, channels, lanes):
+    """(image, row in it, column, first channel) of a thread; columns beyond the row are no pixels.
+
+    Args:
+        row: counted over all images, of `rows` each.
+        place: as `place_of` gives it.
+    """
+    groups, image = uint32(channels // lanes), uint32(row // rows)
+    column = uint32(place // groups)
+    channel = uint32(uint32(place - uint32(column * groups)) * lanes)
+    return image, uint32(row - uint32(image * rows)), column, channel
+
+
+@device
 def row_start(row, columns, channels):
     """Where a row begins in memory."""
     return uint64(row) * uint64(uint32(columns * channels))

@@ -20,6 +20,7 @@ from ooctrain.layers.kernels.cuda.image_rows import (
     Array,
     lanes_of,
     load,
+    pixel_of,
     place_of,
     row_blocks,
     row_start,
@@ -83,13 +84,9 @@ def _max_pool(x, y, index, sizes, window, lanes):
     kh, kw, sh, sw, dh, dw, top, left = window
     best = cuda.local.array(LANES, float32)
     where = cuda.local.array(LANES, uint32)
-    row, groups = uint32(cuda.blockIdx.x), uint32(channels // lanes)
-    place = place_of(cuda.blockIdx.y, cuda.threadIdx.x)
-    if place < uint32(columns * groups):
-        ow = uint32(place // groups)
-        c = uint32(uint32(place - uint32(ow * groups)) * lanes)
-        n = uint32(row // rows)
-        oh = uint32(row - uint32(n * rows))
+    row, place = uint32(cuda.blockIdx.x), place_of(cuda.blockIdx.y, cuda.threadIdx.x)
+    n, oh, ow, c = pixel_of(row, place, rows, channels, lanes)
+    if ow < columns:
         corner_h = int32(int32(oh * sh) - int32(top))
         corner_w = int32(int32(ow * sw) - int32(left))
         r, r_end = _first_cell(corner_h, dh), _end_cell(corner_h, height, dh, kh)
@@ -126,13 +123,10 @@ def _max_pool_grad(dy, index, dx, sizes, window, lanes):
     height, width, rows, columns, channels = sizes
     kh, kw, sh, sw, dh, dw, top, left = window
     total = cuda.local.array(LANES, float32)
-    row, groups = uint32(cuda.blockIdx.x), uint32(channels // lanes)
-    place = place_of(cuda.blockIdx.y, cuda.threadIdx.x)
-    if place < uint32(width * groups):
-        w = uint32(place // groups)
-        c = uint32(uint32(place - uint32(w * groups)) * lanes)
-        n = uint32(row // height)
-        at_h = uint32(uint32(row - uint32(n * height)) + top)
+    row, place = uint32(cuda.blockIdx.x), place_of(cuda.blockIdx.y, cuda.threadIdx.x)
+    n, line, w, c = pixel_of(row, place, height, channels, lanes)
+    if w < width:
+        at_h = uint32(line + top)
         at_w = uint32(w + left)
         oh = _first_window(at_h, uint32(uint32(kh - U1) * dh), sh)
         ow_first = _first_window(at_w, uint32(uint32(kw - U1) * dw), sw)

@@ -16,6 +16,7 @@ from ooctrain.layers.kernels.cuda.image_rows import (
     Array,
     lanes_of,
     load,
+    pixel_of,
     place_of,
     row_blocks,
     row_start,
@@ -55,13 +56,10 @@ def _reflect(x, y, sizes, sides, lanes):
     height, width, channels = sizes
     top, bottom, left, right = sides
     tall, wide = uint32(top + height + bottom), uint32(left + width + right)
-    row, groups = uint32(cuda.blockIdx.x), uint32(uint32(channels) // lanes)
-    place = place_of(cuda.blockIdx.y, cuda.threadIdx.x)
-    if place < uint32(wide * groups):
-        ow = uint32(place // groups)
-        c = uint32(uint32(place - uint32(ow * groups)) * lanes)
-        n = uint32(row // tall)
-        h = _mirror(int32(int32(row - uint32(n * tall)) - top), height)
+    row, place = uint32(cuda.blockIdx.x), place_of(cuda.blockIdx.y, cuda.threadIdx.x)
+    n, oh, ow, c = pixel_of(row, place, tall, uint32(channels), lanes)
+    if ow < wide:
+        h = _mirror(int32(int32(oh) - top), height)
         w = _mirror(int32(int32(ow) - left), width)
         start = row_start(uint32(n * uint32(height) + uint32(h)), width, channels)
         values = load(x, start + uint32(uint32(w) * uint32(channels) + c), lanes)
@@ -76,13 +74,10 @@ def _reflect_grad(dy, dx, sizes, sides, lanes):
     top, bottom, left, right = sides
     tall, wide = int32(top + height + bottom), int32(left + width + right)
     total = cuda.local.array(LANES, float32)
-    row, groups = uint32(cuda.blockIdx.x), uint32(uint32(channels) // lanes)
-    place = place_of(cuda.blockIdx.y, cuda.threadIdx.x)
-    if place < uint32(uint32(width) * groups):
-        w = uint32(place // groups)
-        c = uint32(uint32(place - uint32(w * groups)) * lanes)
-        n = uint32(row // uint32(height))
-        h = int32(row - uint32(n * uint32(height)))
+    row, place = uint32(cuda.blockIdx.x), place_of(cuda.blockIdx.y, cuda.threadIdx.x)
+    n, line, w, c = pixel_of(row, place, uint32(height), uint32(channels), lanes)
+    if w < uint32(width):
+        h = int32(line)
         for lane in range(LANES):
             total[lane] = F0
         for row_view in range(VIEWS):

@@ -20,6 +20,7 @@ from ooctrain.layers.kernels.cuda.image_rows import (
     Array,
     lanes_of,
     load,
+    pixel_of,
     place_of,
     row_blocks,
     row_start,
@@ -106,13 +107,10 @@ def _end_reader(i, size, out, corners):
 def _nearest(x, y, sizes, lanes):
     """A thread: some channels of an output pixel."""
     height, width, rows, columns, channels = sizes
-    row, groups = uint32(cuda.blockIdx.x), uint32(channels // lanes)
-    place = place_of(cuda.blockIdx.y, cuda.threadIdx.x)
-    if place < uint32(columns * groups):
-        ow = uint32(place // groups)
-        c = uint32(uint32(place - uint32(ow * groups)) * lanes)
-        n = uint32(row // rows)
-        h = scaled(uint32(row - uint32(n * rows)), height, rows, U0)
+    row, place = uint32(cuda.blockIdx.x), place_of(cuda.blockIdx.y, cuda.threadIdx.x)
+    n, oh, ow, c = pixel_of(row, place, rows, channels, lanes)
+    if ow < columns:
+        h = scaled(oh, height, rows, U0)
         w = scaled(ow, width, columns, U0)
         source = row_start(uint32(n * height + h), width, channels) + uint32(w * channels + c)
         target = row_start(row, columns, channels) + uint32(ow * channels + c)
@@ -125,13 +123,9 @@ def _nearest_grad(dy, dx, sizes, lanes):
     / H) - 1 read."""
     height, width, rows, columns, channels = sizes
     total = cuda.local.array(LANES, float32)
-    row, groups = uint32(cuda.blockIdx.x), uint32(channels // lanes)
-    place = place_of(cuda.blockIdx.y, cuda.threadIdx.x)
-    if place < uint32(width * groups):
-        w = uint32(place // groups)
-        c = uint32(uint32(place - uint32(w * groups)) * lanes)
-        n = uint32(row // height)
-        h = uint32(row - uint32(n * height))
+    row, place = uint32(cuda.blockIdx.x), place_of(cuda.blockIdx.y, cuda.threadIdx.x)
+    n, h, w, c = pixel_of(row, place, height, channels, lanes)
+    if w < width:
         oh = scaled(h, rows, height, uint32(height - U1))
         oh_end = scaled(uint32(h + U1), rows, height, uint32(height - U1))
         ow_first = scaled(w, columns, width, uint32(width - U1))
@@ -155,13 +149,10 @@ def _bilinear(x, y, sizes, corners, lanes):
     """A thread: some channels of an output pixel, from the four pixels around it."""
     height, width, rows, columns, channels = sizes
     total = cuda.local.array(LANES, float32)
-    row, groups = uint32(cuda.blockIdx.x), uint32(channels // lanes)
-    place = place_of(cuda.blockIdx.y, cuda.threadIdx.x)
-    if place < uint32(columns * groups):
-        ow = uint32(place // groups)
-        c = uint32(uint32(place - uint32(ow * groups)) * lanes)
-        n = uint32(row // rows)
-        h, below = _position(uint32(row - uint32(n * rows)), height, rows, corners)
+    row, place = uint32(cuda.blockIdx.x), place_of(cuda.blockIdx.y, cuda.threadIdx.x)
+    n, oh, ow, c = pixel_of(row, place, rows, channels, lanes)
+    if ow < columns:
+        h, below = _position(oh, height, rows, corners)
         w, right = _position(ow, width, columns, corners)
         h_after, w_after = (
             smaller(uint32(h + U1), uint32(height - U1)),
@@ -184,13 +175,9 @@ def _bilinear_grad(dy, dx, sizes, corners, lanes):
     """A thread: some channels of an input pixel, over the outputs that may read it."""
     height, width, rows, columns, channels = sizes
     total = cuda.local.array(LANES, float32)
-    row, groups = uint32(cuda.blockIdx.x), uint32(channels // lanes)
-    place = place_of(cuda.blockIdx.y, cuda.threadIdx.x)
-    if place < uint32(width * groups):
-        w = uint32(place // groups)
-        c = uint32(uint32(place - uint32(w * groups)) * lanes)
-        n = uint32(row // height)
-        h = uint32(row - uint32(n * height))
+    row, place = uint32(cuda.blockIdx.x), place_of(cuda.blockIdx.y, cuda.threadIdx.x)
+    n, h, w, c = pixel_of(row, place, height, channels, lanes)
+    if w < width:
         oh, oh_end = _first_reader(h, height, rows, corners), _end_reader(h, height, rows, corners)
         ow_first = _first_reader(w, width, columns, corners)
         ow_end = _end_reader(w, width, columns, corners)
