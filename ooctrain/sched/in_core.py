@@ -59,14 +59,14 @@ class Liveness:
         for gap in gaps:
             away[gap.after + 1] += self.granule.granted(gap.hi - gap.lo)
             away[gap.before] -= self.granule.granted(gap.hi - gap.lo)
-        needs = list(map(sub, self._needs(runs), accumulate(away)))
+        needs = list(map(sub, self.resident_bytes(runs), accumulate(away)))
         most = max(needs, default=0)
         if self.start_bytes >= most:
             return self.start_bytes, "the start"
         return most, self.trace.calls[runs[needs.index(most)].call].name
 
-    def _needs(self, runs: Sequence[Run]) -> list[int]:
-        """For each run the bytes on the device meanwhile."""
+    def resident_bytes(self, runs: Sequence[Run]) -> list[int]:
+        """For each run the bytes on the device meanwhile if nothing leaves."""
         size, calls, needs = self.size, self.trace.calls, [0] * len(runs)
         comes_at = self._first_reads_of_inputs(runs)
         wanted = set(self.trace.end_variables.values())

@@ -8,18 +8,16 @@ that `belady.py` solves. Read next: `prefix.py`, `combined.py`.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
-from itertools import accumulate
 from typing import Any
 
 from ooctrain.cost import Machine
 from ooctrain.sched.base import infeasible, make_plan
 from ooctrain.sched.belady import evictions
 from ooctrain.sched.decisions import Decisions, Gap, possible_gaps
+from ooctrain.sched.in_core import Liveness
 from ooctrain.sched.lower import lower
-from ooctrain.sched.profile import Table, tabulate
 from ooctrain.sched.schedule import Granule, Plan, Run
-from ooctrain.sched.swap import in_pieces, least_budget
+from ooctrain.sched.swap import in_pieces
 from ooctrain.trace import Trace
 
 #: A copy moves at most this fraction of the budget.
@@ -43,25 +41,13 @@ def offload(
 
     Cost: O(runs + gaps log gaps).
     """
-    table = tabulate(Decisions(runs), trace, machine, granule)
-    gaps = movable_gaps(trace, runs)
-    least, witness = least_budget(_with_gaps(table, gaps, granule), trace)
+    liveness, gaps = Liveness(trace, granule), movable_gaps(trace, runs)
+    least, witness = liveness.least_budget(runs, gaps)
     if least > budget_bytes:
         raise infeasible(name, budget_bytes, least, witness)
     step = piece_bytes(budget_bytes, machine)
-    gone = evictions(gaps, table.resident_bytes, budget_bytes, granule, stays)
+    gone = evictions(gaps, liveness.resident_bytes(runs), budget_bytes, granule, stays)
     return Decisions(runs, tuple(piece for gap in gone for piece in in_pieces(gap, step, granule)))
-
-
-def _with_gaps(table: Table, gaps: Sequence[Gap], granule: Granule) -> Table:
-    """The table of runs without gaps, with what is resident if all of these are used."""
-    change = [0] * (len(table.runs) + 1)
-    for gap in gaps:
-        away = granule.granted(gap.hi - gap.lo)
-        change[gap.after + 1] -= away
-        change[gap.before] += away
-    resident = map(sum, zip(table.resident_bytes, accumulate(change), strict=False))
-    return replace(table, resident_bytes=list(resident))
 
 
 def movable_gaps(trace: Trace, runs: Sequence[Run]) -> list[Gap]:
