@@ -18,7 +18,7 @@ Read next: `combined.py`, which has no chain and searches instead.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -28,15 +28,15 @@ from ooctrain.sched.base import infeasible, make_plan
 from ooctrain.sched.bounds import lower_bound
 from ooctrain.sched.chain_runs import Kind, Lift, Step, letting_go
 from ooctrain.sched.chain_view import ChainView, chain_view
-from ooctrain.sched.decisions import Decisions
+from ooctrain.sched.decisions import Decisions, Gap
 from ooctrain.sched.dynprog import DynProg, SlotChain, in_slots
 from ooctrain.sched.fastest import fastest_of
 from ooctrain.sched.in_core import Liveness
 from ooctrain.sched.lower import lower_timed
 from ooctrain.sched.pofo_search import Block, Search
-from ooctrain.sched.recompute import movable_gaps, piece_bytes
+from ooctrain.sched.recompute import piece_bytes
 from ooctrain.sched.rotor import Rotor, Table
-from ooctrain.sched.schedule import BYTES, Granule, Plan
+from ooctrain.sched.schedule import BYTES, Granule, Plan, Run
 from ooctrain.sched.swap import in_pieces
 from ooctrain.trace import Trace
 
@@ -152,6 +152,33 @@ def steps_of(blocks: Sequence[Block], table: Table) -> Iterator[Step]:
             yield from table.steps(block.first, block.last, block.slots)
 
 
+def gaps_around(
+    trace: Trace, runs: Sequence[Run], variables: Collection[int], turn: int
+) -> Iterator[Gap]:
+    """The gaps of some variables from their last use before position `turn` to the next one, if
+    they have not been computed again meanwhile; what `movable_gaps` finds there.
+    """
+    movable = frozenset(
+        v for v in variables if v not in trace.carries and trace.variables[v].nbytes
+    )
+    last_use: dict[int, int] = {}
+    for position, run in enumerate(runs):
+        call = trace.calls[run.call]
+        for v in sorted(movable.intersection(call.ins)):
+            if position < turn:
+                last_use[v] = position
+            elif v in last_use:
+                after = last_use.pop(v)
+                if position - after > 1:
+                    yield Gap(v, 0, trace.variables[v].nbytes, after, position)
+        for source in call.reuse.values():
+            last_use.pop(source, None)
+        for v in movable.intersection(call.outs if run.keep is None else run.keep):
+            last_use.pop(v, None)
+            if position < turn:
+                last_use[v] = position
+
+
 @dataclass(frozen=True, slots=True)
 class _Chain:
     """A chain, and what its blocks mean on a machine, within a budget."""
@@ -193,17 +220,13 @@ class _Chain:
         steps = steps_of(blocks, table)
         runs = self.lift.runs(letting_go(steps) if let_go else steps)
         try:
-            movable = movable_gaps(self.view.trace, runs)
+            self.liveness.resident_bytes(runs)
         except ConfigError:
             return None
-        sent = set(self._sent(blocks))
         first = self.view.stages[-1].backward.start
         turn = next((p for p, run in enumerate(runs) if run.call >= first), len(runs))
-        return Decisions(runs, tuple(
-            gap
-            for gap in movable
-            if gap.var in sent and gap.after < turn <= gap.before
-        ))  # fmt: skip
+        gaps = gaps_around(self.view.trace, runs, frozenset(self._sent(blocks)), turn)
+        return Decisions(runs, tuple(gaps))
 
     def least_budget(self, decisions: Decisions) -> tuple[int, str]:
         """(bytes, call): the least budget for some decisions."""

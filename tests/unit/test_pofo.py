@@ -21,14 +21,16 @@ from ooctrain.rewrite import apply_rewrites
 from ooctrain.sched.budget import resolve_budget
 from ooctrain.sched.chain_view import ChainView, chain_view
 from ooctrain.sched.dynprog import DynProg, SlotChain, in_slots
-from ooctrain.sched.pofo import Pofo
+from ooctrain.sched.pofo import Pofo, gaps_around
 from ooctrain.sched.pofo_search import Search
+from ooctrain.sched.recompute import movable_gaps
+from ooctrain.sched.rematerialise import droppable, rematerialise
 from ooctrain.sched.rotor import Rotor, Table
 from ooctrain.sched.schedule import SwapOut
 from ooctrain.sched.search.dominance import undominated
 from ooctrain.sched.verify import verify
 from ooctrain.testing.check_planner import check_planner
-from ooctrain.testing.random_traces import FakeOp
+from ooctrain.testing.random_traces import FakeOp, random_trace
 from ooctrain.trace import Trace, TraceBuilder
 
 UNIT = Machine("unit", 1, 1, link_bytes_per_us=1)
@@ -369,3 +371,21 @@ def test_what_stays_is_what_no_earlier_state_is_as_good_as():
     ]
     assert 2 < len(stays) < 100
     assert undominated(*np.ascontiguousarray(rows.T), kind).tolist() == stays
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_gaps_around_the_turn_are_those_movable_gaps_that_span_it(seed):
+    rng = random.Random(seed)
+    trace = random_trace(rng, calls=12)
+    dropped = [v for v in droppable(trace) if rng.random() < 0.5]
+    runs = rematerialise(trace, dropped)
+    variables = {v.id for v in trace.variables if rng.random() < 0.7}
+    turn = rng.randint(0, len(runs))
+    spanning = {
+        gap
+        for gap in movable_gaps(trace, runs)
+        if gap.var in variables and gap.after < turn <= gap.before
+    }
+    found = list(gaps_around(trace, runs, variables, turn))
+    assert len(found) == len(set(found))
+    assert set(found) == spanning
