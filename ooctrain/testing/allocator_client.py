@@ -46,6 +46,7 @@ class Client:
         self._ground, self._queues, self._thorough = ground, Queues(ground), thorough
         self._before = ground.held()
         self.allocator = make(ground.memory)
+        self._fresh_bytes = self.allocator.stats().largest_bytes
         self._laws = own_laws(self.allocator.name)
         self._unit = self.allocator.granule.size_bytes
         self.live: list[Held] = []
@@ -210,6 +211,8 @@ class Client:
             self.allocator.check()
         stats, last = self.allocator.stats(), self.allocator.snapshot()
         hold("P7", stats.granted_bytes == stats.requested_bytes == 0, "books of nothing are not 0")
+        hold("P12", stats.largest_bytes == self._fresh_bytes, f"{self._fresh_bytes} B could be had "
+             f"in the beginning, {stats.largest_bytes} B when all is free again")  # fmt: skip
         hold("P18", json.loads(json.dumps(last)) is not None, "the snapshot is no plain data")
         self._whole_again()
         live = self.allocator.close()

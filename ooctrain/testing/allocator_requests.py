@@ -157,13 +157,16 @@ def _used_again(sizes: SearchStrategy[int], unit_bytes: int) -> SearchStrategy[R
 
 
 def _between(sizes: SearchStrategy[int], granule_bytes: int) -> SearchStrategy[Row]:
-    """Two blocks go and the small one between them stays; then one as large as all is wanted."""
+    """Two blocks go and the small one between them stays; then a granule less than the first is
+    wanted, and as much as all three."""
     from hypothesis import strategies as st
 
     def row(left: int, small: int, right: int) -> Row:
         return (
             Request("allocate", left), Request("allocate", small), Request("allocate", right),
-            Request("free", -3), Request("free", -1), Request("allocate", left + small + right),
+            Request("free", -3), Request("free", -1),
+            Request("allocate", max(1, left - granule_bytes)),
+            Request("allocate", left + small + right),
         )  # fmt: skip
 
     return st.builds(row, sizes, st.integers(1, 2 * granule_bytes), sizes)

@@ -93,6 +93,13 @@ class NeverJoins(FirstHole):
         return False
 
 
+class ForgetsASmallRest(FirstHole):
+    """A rest of one granule is not worth a hole, and is gone for ever."""
+
+    def rest(self, start, end):
+        return [(start, end)] if end > start + ROUND_BYTES else []
+
+
 class LosesOnRefusal(FirstHole):
     """Takes a hole off the list before it knows whether one is large enough."""
 
