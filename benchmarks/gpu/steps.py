@@ -37,6 +37,8 @@ SCALARS = {"lr": 0.01, "seed": 0}
 #: The first step compiles and maps.
 STEPS = 3
 STEP_LIMIT_S = 120.0
+#: `auto` wants 20 s or so for this step; cut off after 2 it falls back to a plan a third as fast.
+PLANNING_LIMIT_S = 20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +111,7 @@ def _rehearsed() -> Sizes:
 
 
 def _settings(budget: int | None, planner: str, allocator: str = "va") -> Settings:
-    return Settings(budget, planner, allocator, "cuda")
+    return Settings(budget, planner, allocator, "cuda", time_limit_s=PLANNING_LIMIT_S)
 
 
 def _in_core(sizes: Sizes, batch: int, best: dict[str, float]) -> dict[str, float]:

@@ -2,7 +2,7 @@
 
 In: an operation of ours and the shapes of its inputs. Out: microseconds, or None where torch has
 nothing like it. The one idea: channels-last tensors, as ours lie, cuDNN's own search for its best
-kernel switched on, and the GPU's clock. Read next: `kernel_speed.py`.
+kernel switched on, its fused optimizers, and the GPU's clock. Read next: `kernel_speed.py`.
 """
 
 from __future__ import annotations
@@ -14,8 +14,16 @@ from typing import Any
 
 from benchmarks.gpu.workbench import MOST_REPEATS, ROUND_US, ROUNDS
 from ooctrain.layers.base import Op, Spec
+from ooctrain.layers.batch_norm import BatchNormApply, BatchNormStats
+from ooctrain.layers.combine import Add
+from ooctrain.layers.conv2d import Conv2d, Conv2dGradInput, Conv2dGradWeight
+from ooctrain.layers.linear import Linear
+from ooctrain.layers.pooling import MaxPool2d
+from ooctrain.layers.relu import ReLU
+from ooctrain.layers.update import AdamUpdate, SGDUpdate
 
 Call = Callable[[], Any]
+EPS, LR = 1e-5, 0.01
 
 
 def is_here() -> bool:
@@ -37,14 +45,14 @@ def time_us(op: Op, specs: Sequence[Spec], *, tf32: bool) -> float | None:
 
     torch.backends.cudnn.benchmark = True
     torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = tf32
-    if op.name not in _CALLS:
+    if type(op) not in CALLS:
         return None
     tensors = []
     for spec in specs:
         tensor = torch.randn(spec.shape, device="cuda")
         last = tensor.ndim == 4
         tensors.append(tensor.contiguous(memory_format=torch.channels_last) if last else tensor)
-    return _median_us(torch, _CALLS[op.name](torch, op, tensors))
+    return _median_us(torch, CALLS[type(op)](torch, op, tensors))
 
 
 def time_copy_us(shape: Sequence[int]) -> float:
@@ -121,7 +129,42 @@ def _linear(torch: Any, op: Any, tensors: Sequence[Any]) -> Call:
     return lambda: torch.nn.functional.linear(*tensors)
 
 
-_CALLS: dict[str, Callable[[Any, Any, Sequence[Any]], Call]] = {
-    "conv2d": _conv, "conv2d_grad_input": _grad_input, "conv2d_grad_weight": _grad_weight,
-    "relu": _relu, "add": _add, "max_pool2d": _max_pool, "linear": _linear,
+def _batch_norm_stats(torch: Any, op: Any, tensors: Sequence[Any]) -> Call:
+    return lambda: torch.var_mean(tensors[0], (0, 2, 3), correction=0)
+
+
+def _batch_norm_apply(torch: Any, op: Any, tensors: Sequence[Any]) -> Call:
+    """With the ReLU behind it, which torch does not fuse; our 1 / std stands for a variance."""
+    x, mean, var, gamma, beta = tensors
+
+    def call() -> Any:
+        y = torch.nn.functional.batch_norm(x, mean, var, gamma, beta, eps=EPS)
+        return torch.relu_(y) if op.relu else y
+
+    return call
+
+
+def _sgd(torch: Any, op: Any, tensors: Sequence[Any]) -> Call:
+    w, g, m = tensors
+    return lambda: torch._fused_sgd_(
+        [w], [g], [m], lr=LR, momentum=op.momentum, dampening=op.dampening,
+        weight_decay=op.weight_decay, nesterov=op.nesterov, maximize=False, is_first_step=False,
+    )  # fmt: skip
+
+
+def _adam(torch: Any, op: Any, tensors: Sequence[Any]) -> Call:
+    w, g, m, v = tensors
+    v.abs_()
+    step = torch.ones((), device=w.device)
+    return lambda: torch._fused_adam_(
+        [w], [g], [m], [v], [], [step], lr=LR, beta1=op.beta1, beta2=op.beta2,
+        weight_decay=op.weight_decay, eps=op.eps, amsgrad=False, maximize=False,
+    )  # fmt: skip
+
+
+CALLS: dict[type[Op], Callable[[Any, Any, Sequence[Any]], Call]] = {
+    Conv2d: _conv, Conv2dGradInput: _grad_input, Conv2dGradWeight: _grad_weight,
+    ReLU: _relu, Add: _add, MaxPool2d: _max_pool, Linear: _linear,
+    BatchNormStats: _batch_norm_stats, BatchNormApply: _batch_norm_apply,
+    SGDUpdate: _sgd, AdamUpdate: _adam,
 }  # fmt: skip
