@@ -10,7 +10,6 @@ back takes its own time out of its set. Source: Kirisame et al., Dynamic Tensor 
 from __future__ import annotations
 
 import math
-from collections import Counter
 
 from ooctrain.sched.base import last_uses
 from ooctrain.sched.schedule import Granule, Run
@@ -43,6 +42,7 @@ class Runtime:
     Attributes:
         runs: what has run so far.
         alive: what is on the device; held_bytes: what it takes.
+        evictable: those of them that may be evicted.
         locks: how many calls that are about to run need a value.
     """
 
@@ -60,7 +60,8 @@ class Runtime:
         self.alive = {v for v in trace.initial if trace.variables[v].persistent}
         self.held_bytes = sum(self.size[v] for v in self.alive)
         self.runs: list[Run] = []
-        self.locks: Counter[int] = Counter()
+        self.evictable: set[int] = set()
+        self.locks = [0] * len(trace.variables)
         self.now_ns, self.touched_ns = 0, [0] * len(trace.variables)
 
     def play(self) -> None:
@@ -71,12 +72,20 @@ class Runtime:
             GoneForGood: a value was evicted that has to stay.
         """
         for call in self.trace.calls:
-            self.locks.update(call.ins)
+            self._lock(call)
             for var in call.ins:
                 self._bring(var)
             self._run(call)
-            self.locks.subtract(call.ins)
+            self._unlock(call)
             self._let_go(call)
+
+    def _lock(self, call: Call) -> None:
+        for var in call.ins:
+            self.locks[var] += 1
+
+    def _unlock(self, call: Call) -> None:
+        for var in call.ins:
+            self.locks[var] -= 1
 
     def _comes_back(self, var: int) -> bool:
         producer = self.trace.producer[var]
@@ -100,14 +109,14 @@ class Runtime:
             call = self.trace.calls[producer]
             if producer not in open_calls:
                 open_calls.add(producer)
-                self.locks.update(call.ins)
+                self._lock(call)
             lacking = [v for v in call.ins if v not in self.alive]
             if lacking:
                 stack += lacking
                 continue
             self._run(call)
             open_calls.remove(producer)
-            self.locks.subtract(call.ins)
+            self._unlock(call)
 
     def _run(self, call: Call) -> None:
         if len(self.runs) >= THRASHING * len(self.trace.calls):
@@ -126,11 +135,14 @@ class Runtime:
 
     def _add(self, var: int) -> None:
         self.alive.add(var)
+        if self.may_go[var]:
+            self.evictable.add(var)
         self.held_bytes += self.size[var]
         self.around.is_back(var)
 
     def _remove(self, var: int) -> None:
         self.alive.remove(var)
+        self.evictable.discard(var)
         self.held_bytes -= self.size[var]
         self.around.is_gone(var)
 
@@ -145,16 +157,26 @@ class Runtime:
 
     def _make_room(self, size_bytes: int) -> None:
         while self.held_bytes + size_bytes > self.limit_bytes:
-            evictable = [v for v in self.alive if self.may_go[v] and not self.locks[v]]
-            if not evictable:
-                raise DoesNotFit
-            self._remove(min(evictable, key=self._h))
+            self._remove(self._least())
 
-    def _h(self, var: int) -> tuple[float, int]:
-        stale_ns = self.now_ns - self.touched_ns[var]
-        if not stale_ns:
-            return math.inf, var
-        return self.around.cost_ns(var) / (self.size[var] * stale_ns), var
+    def _least(self) -> int:
+        """The value with the least h, the first of equals; its own time says how small h may be."""
+        least, found = math.inf, len(self.size)
+        for var in self.evictable:
+            if self.locks[var]:
+                continue
+            space_time = self.size[var] * (self.now_ns - self.touched_ns[var])
+            if not space_time:
+                h = math.inf
+            elif self.around.own_ns[var] / space_time > least:
+                continue
+            else:
+                h = self.around.cost_ns(var) / space_time
+            if h < least or (h == least and var < found):
+                least, found = h, var
+        if found == len(self.size):
+            raise DoesNotFit
+        return found
 
 
 class Neighbours:
@@ -179,8 +201,10 @@ class Neighbours:
 
     def cost_ns(self, var: int) -> int:
         """Of a value and the evicted sets that it touches."""
-        sets = {self._find(self.set_of[v]) for v in self.beside[var] if v in self.set_of}
-        return self.own_ns[var] + sum(self.total_ns[name] for name in sets)
+        evicted = [self.set_of[v] for v in self.beside[var] if v in self.set_of]
+        if len(evicted) == 1:
+            return self.own_ns[var] + self.total_ns[self._find(evicted[0])]
+        return self.own_ns[var] + sum(self.total_ns[name] for name in set(map(self._find, evicted)))
 
     def is_gone(self, var: int) -> None:
         """A value was evicted: it joins the sets around it."""
