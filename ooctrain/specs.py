@@ -108,9 +108,12 @@ def check_call(
 
 
 def locate(
-    text: str, known: Mapping[str, Callable[..., Any]], *, group: str, what: str
+    text: str, known: Mapping[str, Callable[..., Any]], *, group: str, what: str, given: int = 0
 ) -> tuple[Callable[..., Any], Mapping[str, Any]]:
     """What `resolve` would call, and the parameters it would give.
+
+    Args:
+        given: how many of the first parameters are the caller's, and cannot be set in the text.
 
     Raises:
         ConfigError: as `resolve`.
@@ -124,7 +127,7 @@ def locate(
         factory = _load_entry_point(spec.name, group) or _raise_unknown(
             spec.name, known, group, what
         )
-    _check_options(factory, spec, what)
+    _check_options(factory, spec, what, given)
     return factory, spec.options
 
 
@@ -188,10 +191,11 @@ def _raise_unknown(name: str, known: Iterable[str], group: str, what: str) -> Ca
     )
 
 
-def _check_options(factory: Callable[..., Any], spec: PluginSpec, what: str) -> None:
-    accepted = inspect.signature(factory).parameters
-    if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in accepted.values()):
+def _check_options(factory: Callable[..., Any], spec: PluginSpec, what: str, given: int) -> None:
+    parameters = list(inspect.signature(factory).parameters.values())[given:]
+    if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters):
         return
+    accepted = [parameter.name for parameter in parameters]
     for option in spec.options:
         if option not in accepted:
             raise ConfigError(

@@ -98,7 +98,7 @@ def choose_allocator(
 
 
 def _choose(name: str, budget_bytes: int, binding: bool, page_bytes: int) -> AllocatorChoice:
-    factory, options = locate(name, _KNOWN, group=_GROUP, what="allocator")
+    factory, options = locate(name, _KNOWN, group=_GROUP, what="allocator", given=1)
     options = {**_defaults(factory, budget_bytes, page_bytes), **options}
     memory = PaperMemory(budget_bytes, page_bytes, max_mapped_chunks())
     check_call(factory, (memory,), options, name, "allocator")

@@ -55,7 +55,7 @@ def image_folder(root: str | Path, train: bool = True, image_size: int = 224) ->
 
     Raises:
         ConfigError: Pillow is not installed.
-        DataFormatError: no folder, no class or no image.
+        DataFormatError: no folder, no class, or a class without an image.
     """
     _pillow()
     top = Path(root)
@@ -122,6 +122,14 @@ def _list_classes(folder: Path) -> tuple[list[str], list[tuple[Path, int]]]:
             f"{folder} holds no image in a folder of its class",
             path=str(folder),
             fix=f"{folder}/<class>/<name>.png and so on; endings {', '.join(ENDINGS)}",
+        )
+    empty = [name for label, name in enumerate(names) if label not in {k for _, k in files}]
+    if empty:
+        raise DataFormatError(
+            f"{folder} has classes without an image",
+            path=str(folder),
+            numbers=", ".join(empty),
+            fix="remove these folders, or fetch their images again",
         )
     return names, files
 

@@ -7,8 +7,8 @@
         def forward(self, x):
             return np.logaddexp(x, 0)
 
-        def backward(self, dy, x):       # first the gradients, then what it needs of the forward
-            call return dy / (1 + np.exp(-x))
+        def backward(self, dy, x):       # first the gradients, then what it needs of forward()
+            return dy / (1 + np.exp(-x))
 
     y = Softplus()(x)
 

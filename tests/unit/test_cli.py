@@ -109,6 +109,10 @@ WRONG = {
     "link that is no number": (["plan", *SMALL, "--link-bandwidth", "nan"], "link bandwidth"),
     "window of nothing": (["plan", *SMALL, "--planner", "window:size=0"], "not positive"),
     "chunk of nothing": (["plan", *SMALL, "--allocator", "va:chunk=0"], "chunk 0"),
+    "memory of the allocator": (
+        ["plan", *SMALL, "--allocator", "va:memory=3"],
+        "'va' has no parameter 'memory'",
+    ),
     "plan that is a folder": (["simulate", *SMALL, "--plan", "."], "not a plan file"),
 }
 

@@ -243,6 +243,16 @@ def test_folders_of_images_are_read_and_broken_ones_named(tmp_path):
         [everything[i] for i in range(len(everything))] + [test[i] for i in range(len(test))]
 
 
+def test_a_class_without_images_is_named(tmp_path):
+    image = pytest.importorskip("PIL.Image")
+    for name in ("cat", "dog"):
+        (tmp_path / name).mkdir()
+    image.new("RGB", (8, 8)).save(tmp_path / "cat" / "0.png")
+    with pytest.raises(DataFormatError, match="classes without an image") as found:
+        data.image_folder(tmp_path)
+    assert found.value.numbers == "dog"
+
+
 def test_a_folder_without_images_is_named(tmp_path):
     pytest.importorskip("PIL.Image", reason="Pillow (the extra data) is not installed")
     (tmp_path / "class").mkdir()
