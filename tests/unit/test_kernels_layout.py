@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ooctrain.layers.kernels.cpu import copy, dropout, layout
+from ooctrain.layers.kernels.cpu import chunks, copy, dropout, layout
 from ooctrain.layers.kernels.cpu.pool import ThreadPool
 
 SHAPE = (2, 9, 11, 17)
@@ -76,7 +76,7 @@ def test_inserts_past_the_caches_change_no_bit(
     pools, monkeypatch, channels, c0, wide, floats_off_a_line
 ):
     """Whole lines stream, others do not; the gaps between the runs stay as they were."""
-    monkeypatch.setattr(layout, "GAPS_PAST_CACHES_BYTES", 0)
+    monkeypatch.setattr(chunks, "PAST_CACHES_BYTES", 0)
     src = normal((3, 40, 40, channels))
     for pool in pools:
         dst = lines_poisoned((3, 40, 40, wide), floats_off_a_line)

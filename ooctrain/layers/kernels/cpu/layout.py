@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import numba
 import numpy as np
 
-from ooctrain.layers.kernels.cpu.chunks import flat, row_chunk
+from ooctrain.layers.kernels.cpu.chunks import flat, past_caches, row_chunk
 from ooctrain.layers.kernels.cpu.jit import kernel
 from ooctrain.layers.kernels.cpu.pool import ThreadPool
 from ooctrain.layers.kernels.cpu.simd import vsplat
@@ -31,12 +31,9 @@ from ooctrain.layers.kernels.cpu.simd_stream import store_fence, vstream
 from ooctrain.layers.kernels.cpu.vector import VL
 
 Array = np.ndarray
-LINE_FLOATS, LINE_BYTES = 16, 64
+LINE_FLOATS = 16
 #: How many runs ahead of their writing the lines of a strided block are asked for.
 AHEAD_RUNS = 16
-#: Arrays of this size and more are written past the caches where a block in them has gaps. Below it
-#: whoever reads them next would lose more than is gained (measured: 32 MiB of cache).
-GAPS_PAST_CACHES_BYTES = 24 << 20
 
 
 @numba.njit(inline="always")
@@ -239,9 +236,7 @@ def _move(pool, src, src_at, dst, dst_at, extent, add=False) -> None:
 def _gaps_past_caches(dst: Array, c0: int, run: int) -> bool:
     """Whether to write `run` channels from `c0` on past the caches: with gaps, and whole lines."""
     channels = dst.shape[3]
-    if run == channels or dst.nbytes < GAPS_PAST_CACHES_BYTES:
-        return False
-    return (c0 | run | channels) % LINE_FLOATS == 0 and dst.ctypes.data % LINE_BYTES == 0
+    return run < channels and (c0 | run | channels) % LINE_FLOATS == 0 and past_caches(dst)
 
 
 def _offset_and_strides(array: Array, at: tuple[int, int, int, int]) -> tuple[int, int, int, int]:
