@@ -2,9 +2,9 @@
 
 In: shapes. Out: arrays and tensors, aligned as variables are in the arena. The one idea: whether an
 array happens to lie in pages of 2 MiB or of 4 KiB changes a kernel's time by a third, and what
-`malloc` hands out is luck; so here large arrays are shared memory, as the cpu device's arena is, and
-ask for large pages (where `shmem_enabled` is `never` all get small ones), and torch's outputs are
-views of such arrays too. Read next: `bench_ops.py`.
+`malloc` hands out is luck; so here large arrays are shared memory, as the cpu device's arena is,
+and ask for large pages (where `shmem_enabled` is `never` all get small ones), and torch's outputs
+are views of such arrays too. Read next: `bench_ops.py`.
 """
 
 from __future__ import annotations
