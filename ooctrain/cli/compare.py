@@ -137,4 +137,5 @@ def _cache_folder() -> Path:
 
 
 def _as_json(rows: Sequence[Row]) -> str:
-    return json.dumps({"version": JSON_VERSION, "rows": [asdict(row) for row in rows]}, indent=1)
+    content = {"version": JSON_VERSION, "rows": [asdict(row) for row in rows], "error": None}
+    return json.dumps(content, indent=1)

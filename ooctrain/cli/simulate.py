@@ -47,7 +47,7 @@ def simulate(
     console.print(facts(_numbers(timeline, made, machine)))
     if json_path:
         content = {"version": JSON_VERSION, "machine": machine.name, "timeline": timeline.to_json()}
-        write_numbers(json_path, content)
+        write_numbers(json_path, {**content, "error": None})
     return DONE
 
 

@@ -56,6 +56,13 @@ def test_simulate_writes_what_is_documented(tmp_path):
     assert set(numbers) == documented("simulate --json")
 
 
+def test_compare_and_simulate_say_that_nothing_went_wrong(tmp_path):
+    planned = ["--planner", "naive", "--budget", "50%", "--machine", "v100-pcie", "--batch", "8"]
+    compared = ["compare", "lenet", *planned, "--bound", "simple", "--jobs", "1", "--fresh"]
+    for arguments in (compared, ["simulate", *SMALL]):
+        assert written(tmp_path / "x.json", *arguments)["error"] is None
+
+
 def test_replay_writes_what_is_documented(tmp_path):
     log = tmp_path / "log.jsonl"
     main(["plan", *SMALL, "--allocation-log", str(log)])
