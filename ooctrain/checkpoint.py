@@ -96,6 +96,7 @@ def save(
         _keep_previous(target, keep)
         os.replace(temporary, target)
         _sync_folder(target.parent)
+        _remove_abandoned(target)
     except OSError as error:
         raise _cannot_write(target, ordered, error) from error
     finally:
@@ -231,6 +232,28 @@ def _keep_previous(target: Path, keep: int) -> None:
             os.link(target, target.with_name(f"{target.name}.1"))
         except OSError:
             os.replace(target, target.with_name(f"{target.name}.1"))
+
+
+def _remove_abandoned(target: Path) -> None:
+    """Removes what processes left that were killed while they wrote this checkpoint."""
+    for part in target.parent.glob(f"{_escaped(target.name)}.tmp.*.*"):
+        writer = part.name.removeprefix(f"{target.name}.tmp.").partition(".")[0]
+        if writer.isdecimal() and _has_ended(int(writer)):
+            with suppress(OSError):
+                part.unlink()
+
+
+def _has_ended(process: int) -> bool:
+    """Whether no process has this number; elsewhere than on POSIX systems nobody can ask."""
+    if os.name != "posix":
+        return False
+    try:
+        os.kill(process, 0)  # signal 0 only asks
+    except ProcessLookupError:
+        return True
+    except (PermissionError, OverflowError):
+        pass  # somebody else's, or no number of a process
+    return False
 
 
 def _sync_folder(folder: Path) -> None:

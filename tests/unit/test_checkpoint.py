@@ -238,3 +238,20 @@ def test_a_folder_of_that_name_stays_where_it_is(tmp_path):
     assert refused.value.code == "OOC-314"
     assert os.listdir(tmp_path) == ["runs"]
     assert folder.is_dir()
+
+
+@pytest.mark.skipif(os.name != "posix", reason="nobody can ask whether a process lives")
+def test_what_a_killed_process_left_is_removed_by_the_next_save(tmp_path):
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    target = tmp_path / "run.safetensors"
+    abandoned = tmp_path / f"run.safetensors.tmp.{ended.pid}.0123abcd"
+    others = [
+        tmp_path / f"run.safetensors.tmp.{os.getpid()}.0123abcd",
+        tmp_path / f"other.safetensors.tmp.{ended.pid}.0123abcd",
+    ]
+    for file in (abandoned, *others):
+        file.write_bytes(b"half")
+    save(target, {"w": np.ones(2, np.float32)}, RUN)
+    assert not abandoned.exists()
+    assert all(file.exists() for file in others)
