@@ -99,11 +99,6 @@ class Lift:
             alive.difference_update(self.passing[step.stage])
 
 
-def lift(view: ChainView, steps: Iterable[Step]) -> tuple[Run, ...]:
-    """`Lift.runs`, for who asks once."""
-    return Lift(view).runs(steps)
-
-
 def letting_go(steps: Iterable[Step]) -> Iterator[Step]:
     """The steps, and after each B that its stage's input goes if F_all will make it again.
 

@@ -11,7 +11,7 @@ import ooctrain as oc
 from ooctrain.errors import Infeasible
 from ooctrain.rewrite import apply_rewrites
 from ooctrain.sched.budget import trace_minimum_bytes, trace_peak_bytes
-from ooctrain.sched.chain_runs import Kind, Step, lift
+from ooctrain.sched.chain_runs import Kind, Lift, Step
 from ooctrain.sched.chain_view import chain_view
 from ooctrain.sched.chen import ChenSqrt, segmented
 from ooctrain.sched.decisions import lives
@@ -67,7 +67,7 @@ def test_chen_keeps_borders_and_runs_each_stage_at_most_twice(segments):
 def test_lifted_steps_make_runs_whose_inputs_are_alive(resnet):
     view = chain_view(resnet, MACHINE)
     for segments in (1, 2, 4, len(view)):
-        runs = lift(view, segmented(len(view), segments))
+        runs = Lift(view).runs(segmented(len(view), segments))
         lives(resnet, runs)
         first_runs = list(dict.fromkeys(run.call for run in runs))
         assert first_runs == [call.id for call in resnet.calls]
@@ -78,7 +78,7 @@ def test_keeping_everything_is_the_step_itself(resnet):
     view = chain_view(resnet, MACHINE)
     steps = [Step(Kind.ALL, i) for i in range(len(view))]
     steps += [Step(Kind.BACKWARD, i) for i in reversed(range(len(view)))]
-    assert [run.call for run in lift(view, steps)] == [call.id for call in resnet.calls]
+    assert [run.call for run in Lift(view).runs(steps)] == [call.id for call in resnet.calls]
 
 
 @pytest.mark.parametrize("spec", ["chen-sqrt", "revolve", "rotor"])
