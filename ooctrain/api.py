@@ -22,7 +22,7 @@ from ooctrain.rewrite import apply_rewrites
 from ooctrain.rewrite.small import pinning_for, with_region
 from ooctrain.sched import bounds
 from ooctrain.sched import verify as laws
-from ooctrain.sched.base import Planner
+from ooctrain.sched.base import TIME_LIMIT_S, Planner
 from ooctrain.sched.budget import resolve_budget
 from ooctrain.sched.registry import as_planner
 from ooctrain.sched.schedule import BYTES, Granule, LowerBound, Plan, Schedule
@@ -56,8 +56,9 @@ class Run:
 
 def plan(
     trace: Trace, budget: int | str, planner: str | Planner = "auto",
-    machine: str | Machine | None = None, granule: Granule = BYTES, time_limit_s: float | None = 2,
-    *, host_budget: int | str | None = None, seed: int = 0,
+    machine: str | Machine | None = None, granule: Granule = BYTES,
+    time_limit_s: float | None = TIME_LIMIT_S, *,
+    host_budget: int | str | None = None, seed: int = 0,
     rewrites: Sequence[str] = DEFAULT_REWRITES,
 ) -> Plan:  # fmt: skip
     """Rewrites the trace, plans it within a budget, and verifies what the planner returned.

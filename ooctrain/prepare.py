@@ -23,7 +23,7 @@ from ooctrain.machines import DEVICES, with_link
 from ooctrain.machines import machine as find_machine
 from ooctrain.rewrite import apply_rewrites
 from ooctrain.rewrite.small import pinning_for, with_region
-from ooctrain.sched.base import Planner
+from ooctrain.sched.base import TIME_LIMIT_S, Planner
 from ooctrain.sched.bounds import lower_bound
 from ooctrain.sched.budget import resolve_budget, trace_peak_bytes
 from ooctrain.sched.keep_all import KeepAll
@@ -57,7 +57,7 @@ class Settings:
             None: as fast as the cores copy.
         host_budget: of swapped variables on the host; None: the machine's.
         seed: of planners, dropout and data.
-        time_limit_s: of searching planners.
+        time_limit_s: seconds for a planner that searches; None: as long as it likes.
         debug: poison, delays, synchronous mode.
         rewrites: applied before planning, in order.
     """
@@ -71,7 +71,7 @@ class Settings:
     link_bytes_per_us: float | None = None
     host_budget: int | str | None = None
     seed: int = 0
-    time_limit_s: float | None = 2.0
+    time_limit_s: float | None = TIME_LIMIT_S
     debug: Debug = field(default_factory=Debug)
     rewrites: tuple[str, ...] = DEFAULT_REWRITES
 

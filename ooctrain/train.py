@@ -27,7 +27,7 @@ from ooctrain.module import Module
 from ooctrain.optim import LRScheduler, Optimizer
 from ooctrain.prepare import PreparedStep, Settings, prepare
 from ooctrain.residence import Residence
-from ooctrain.sched.base import Planner
+from ooctrain.sched.base import TIME_LIMIT_S, Planner
 from ooctrain.sched.schedule import Plan
 from ooctrain.sched.timeline import Timeline
 from ooctrain.sessions import input_values
@@ -59,8 +59,8 @@ class Trainer:
         budget: of everything on the device: bytes, "512MiB", "25%"; None: train in-core.
         planner, allocator, device: by name, with parameters.
         accumulate: parts that a batch goes through in, gradients added.
-        threads, machine, link_bandwidth, host_budget, seed, debug: see `prepare.Settings`;
-            link_bandwidth in bytes per microsecond.
+        threads, machine, link_bandwidth, host_budget, seed, debug, time_limit_s: see
+            `prepare.Settings`; link_bandwidth in bytes per microsecond.
         conv_algorithm: "auto", or see `oc.trace`.
         allow_tf32: see `oc.trace`.
         clip: `utils.ClipNorm`, `utils.ClipEach` or a number for the norm.
@@ -82,13 +82,14 @@ class Trainer:
         machine: str | Machine | None = None, link_bandwidth: float | None = None,
         host_budget: int | str | None = None, conv_algorithm: str = "auto", seed: int = 0,
         clip: Clip | float | None = None, debug: Debug | None = None, allow_tf32: bool = False,
+        time_limit_s: float | None = TIME_LIMIT_S,
     ):  # fmt: skip
         self.model, self.loss = model, loss
         self.optimizer = named_optimizer(optimizer or "sgd", model)
         self.settings = Settings(
             budget=budget, planner=planner, allocator=allocator, device=device, threads=threads,
             machine=machine, link_bytes_per_us=link_bandwidth, host_budget=host_budget, seed=seed,
-            debug=debug or Debug(),
+            debug=debug or Debug(), time_limit_s=time_limit_s,
         )  # fmt: skip
         self.accumulate, self.conv_algorithm, self.clip = accumulate, conv_algorithm, clip
         self.allow_tf32 = allow_tf32
@@ -121,7 +122,7 @@ class Trainer:
             raise TrainingStopped(
                 f"the loss is {loss} after step {self.steps_done}", step=self.steps_done,
                 where=f"learning rate {self.optimizer.param_groups[0]['lr']}",
-                fix="a smaller --lr, or clip the gradients; the last checkpoint is kept",
+                fix="a smaller --lr, or clip the gradients; checkpoints are kept",
             )  # fmt: skip
         return loss
 

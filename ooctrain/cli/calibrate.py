@@ -9,7 +9,7 @@ device; each run adds the calls of its model to those already measured. Read nex
 from __future__ import annotations
 
 import platform
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import click
@@ -17,17 +17,22 @@ import numpy as np
 
 from ooctrain.calibrate import calibrate as measure
 from ooctrain.cli import DONE
-from ooctrain.cli.options import OUTPUT_FILE, Memory, Workload, workload_options
+from ooctrain.cli.numbers_file import write_numbers
+from ooctrain.cli.options import OUTPUT_FILE, Memory, Workload, json_option, workload_options
 from ooctrain.cli.terminal import make_console
 from ooctrain.cli.training import make_trainer
-from ooctrain.cli.workload import make_task, threads_of
+from ooctrain.cli.workload import Task, make_task, threads_of
 from ooctrain.cost import Machine
+from ooctrain.data.dataset import Batch, take
+from ooctrain.data.synthetic import Synthetic
+from ooctrain.data.synthetic_maps import SyntheticImages, SyntheticPixels
 from ooctrain.errors import ConfigError
 from ooctrain.machines import calibration_path, load_calibration, save_calibration
 from ooctrain.report.text import facts
 from ooctrain.units import MIB, format_us
 
-IN_CORE = Memory(None, None, "auto", "va", "cpu-generic", None)
+JSON_VERSION = 1
+IN_CORE = Memory(None, None, "auto", "va", "cpu-generic", None, None)
 
 
 @click.command()
@@ -35,12 +40,12 @@ IN_CORE = Memory(None, None, "auto", "va", "cpu-generic", None)
 @click.option(
     "--output", metavar="FILE", type=OUTPUT_FILE, help="Where to; default: the cache folder."
 )
-def calibrate(workload: Workload, output: str | None) -> int:
+@json_option
+def calibrate(workload: Workload, output: str | None, json_path: str | None) -> int:
     """Measure this machine with steps of MODEL, and save the result."""
     path = Path(output) if output else calibration_path(workload.device)
     task = make_task(workload)
-    images = np.random.default_rng(0).standard_normal(task.input_shape(), np.float32)
-    labels = np.arange(task.batch) % task.shape.classes
+    images, labels = _first_batch(task)
     name = f"{platform.node() or 'this machine'}, {_processor(workload)}"
     # A learning rate this small keeps the loss finite whatever the images are.
     steady = replace(workload, lr=1e-6)
@@ -52,7 +57,17 @@ def calibrate(workload: Workload, output: str | None) -> int:
     console = make_console()
     console.print(facts(_rows(merged)))
     console.print(f"wrote {path}")
+    if json_path:
+        content = {"version": JSON_VERSION, "path": str(path), "machine": asdict(merged)}
+        write_numbers(json_path, {**content, "error": None})
     return DONE
+
+
+def _first_batch(task: Task) -> Batch:
+    """Of the data if any is named, else made up with the kind of target that the model learns."""
+    made_up = {"class": Synthetic, "pixels": SyntheticPixels, "image": SyntheticImages}
+    dataset = task.train or made_up[task.shape.target](task.batch, task.shape, 0, 0)
+    return take(dataset, np.arange(task.batch))
 
 
 def _processor(workload: Workload) -> str:

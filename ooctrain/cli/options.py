@@ -49,6 +49,7 @@ class Memory:
     allocator: str
     machine: str | None
     link_bandwidth: str | None
+    time_limit: float | None
 
 
 class OutputFile(click.ParamType):
@@ -160,6 +161,11 @@ MEMORY_OPTIONS = (
         help="Preset or calibration file; default: the saved calibration.",
     ),
     click.option("--link-bandwidth", metavar="SIZE", help='Per second and direction: "2GB".'),
+    click.option(
+        "--time-limit",
+        type=click.FloatRange(min=0, min_open=True),
+        help="Seconds for a planner that searches; default: 2, for `plan` 0.7.",
+    ),
 )
 json_option = click.option(
     "--json", "json_path", metavar="FILE", type=OUTPUT_FILE, help="Write the numbers here."

@@ -35,7 +35,7 @@ from ooctrain.errors import Infeasible
 from ooctrain.execution.placement import reserved_peak
 from ooctrain.execution.record import allocation_log
 from ooctrain.report.layers import layer_rows
-from ooctrain.report.text import facts, layer_table, placement, share
+from ooctrain.report.text import facts, layer_table, placement, search_rows, share
 from ooctrain.rewrite import apply_rewrites
 from ooctrain.sched.registry import get_planner, planners
 from ooctrain.sched.schedule import Plan
@@ -163,8 +163,9 @@ def _answer(workload: Workload, memory: Memory) -> Answer:
     need = need_of(found.trace, machine, found.granule)
     try:
         made = make_plan(
-            original, question.budget_bytes, memory.planner, machine, found.granule, TIME_LIMIT_S,
-            host_budget=question.host_budget_bytes, seed=workload.seed,
+            original, question.budget_bytes, memory.planner, machine, found.granule,
+            memory.time_limit or TIME_LIMIT_S, host_budget=question.host_budget_bytes,
+            seed=workload.seed,
         )  # fmt: skip
     except Infeasible as refusal:
         changes = _changes(question, refusal, memory)
@@ -223,6 +224,7 @@ def _plan_rows(need: Need, made: Plan, timeline: Timeline) -> Rows:
         ("predicted", f"{format_us(timeline.makespan_us)} a step, {slower:.2f} x in-core"),
         ("moved", f"{format_bytes(timeline.bytes_out)} out, {format_bytes(timeline.bytes_in)} in"),
         ("host peak", format_bytes(made.host_peak_bytes)),
+        *search_rows(made),
     ]
     if made.lower_bound is not None:
         bound = made.lower_bound

@@ -18,7 +18,8 @@ from ooctrain.cli.terminal import bar_blocks, make_console
 from ooctrain.cli.workload import find_machine, make_task, make_trace
 from ooctrain.cost import Machine
 from ooctrain.errors import ConfigError
-from ooctrain.report.text import facts, lanes, share
+from ooctrain.report.text import facts, lanes, search_rows, share
+from ooctrain.sched.base import TIME_LIMIT_S
 from ooctrain.sched.schedule import Plan
 from ooctrain.sched.simulate import simulate as run_simulator
 from ooctrain.sched.timeline import Timeline
@@ -55,7 +56,7 @@ def _plan(trace: Trace, workload: Workload, memory: Memory, machine: Machine) ->
     found = limits(memory, machine, trace)
     return make_plan(
         trace, found.budget_bytes, memory.planner, machine, found.granule,
-        host_budget=found.host_budget_bytes, seed=workload.seed,
+        memory.time_limit or TIME_LIMIT_S, host_budget=found.host_budget_bytes, seed=workload.seed,
     )  # fmt: skip
 
 
@@ -87,4 +88,5 @@ def _numbers(timeline: Timeline, made: Plan, machine: Machine) -> list[tuple[str
         ("peak", format_bytes(timeline.peak_bytes)),
         ("host peak", format_bytes(timeline.host_peak_bytes)),
         ("instructions", str(len(made.schedule))),
+        *search_rows(made),
     ]

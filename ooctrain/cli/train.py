@@ -40,7 +40,7 @@ from ooctrain.cli.training import (
 from ooctrain.cli.workload import Task, make_task, usual_data
 from ooctrain.execution.record import allocation_log
 from ooctrain.prepare import PreparedStep
-from ooctrain.report.text import facts, placement, share
+from ooctrain.report.text import facts, placement, search_rows, share
 from ooctrain.sched.bounds import lower_bound
 from ooctrain.train import Trainer
 from ooctrain.units import format_bytes, format_us
@@ -149,6 +149,7 @@ def _plan_rows(prepared: PreparedStep, workload: Workload) -> list[tuple[str, st
         ("in-core peak", format_bytes(peak)),
         ("budget", f"{format_bytes(budget)}, {share(budget, peak)} of the in-core peak"),
         ("plan", f"{name}, {len(plan.schedule)} instructions"),
+        *search_rows(plan),
         ("placement", placement(prepared.allocator.name, prepared.reserved_bytes, plan.peak_bytes)),
     ]
 

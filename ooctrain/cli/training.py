@@ -28,6 +28,7 @@ from ooctrain.cli.workload import Task, link_rate, make_task, threads_of
 from ooctrain.data import DataLoader
 from ooctrain.errors import TrainingStopped
 from ooctrain.optim import SGD, Adam, CosineAnnealingLR, LRScheduler, Optimizer, StepLR
+from ooctrain.sched.base import TIME_LIMIT_S
 from ooctrain.sched.timeline import Timeline
 from ooctrain.train import Trainer
 
@@ -111,6 +112,7 @@ def make_trainer(
         conv_algorithm=workload.conv_algorithm,
         seed=workload.seed,
         allow_tf32=workload.allow_tf32,
+        time_limit_s=memory.time_limit or TIME_LIMIT_S,
     )
 
 

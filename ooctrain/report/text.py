@@ -17,6 +17,7 @@ from rich.text import Text
 
 from ooctrain.report.layers import LayerRow, total_row
 from ooctrain.sched.ledger import Stream
+from ooctrain.sched.schedule import Plan
 from ooctrain.sched.timeline import Timeline
 from ooctrain.units import format_bytes, format_us
 
@@ -28,6 +29,13 @@ LANES: tuple[tuple[Stream, str, str], ...] = (
     ("H", "swap in", "green"),
 )
 LABEL_WIDTH = 10
+
+
+def search_rows(plan: Plan) -> list[tuple[str, str]]:
+    """What to do about a search that ran out of time, if it did."""
+    if not plan.notes.get("cut_short"):
+        return []
+    return [("search", "cut short; --time-limit SECONDS gives it more time")]
 
 
 def layer_table(rows: Sequence[LayerRow]) -> Table:

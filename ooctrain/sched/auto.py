@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from ooctrain.cost import Machine
 from ooctrain.errors import Infeasible
-from ooctrain.sched.base import HOST_LACKS, Planner, infeasible, make_plan
+from ooctrain.sched.base import Planner, least_refusal, make_plan
 from ooctrain.sched.belady import Belady
 from ooctrain.sched.bounds import lower_bound
 from ooctrain.sched.combined import Combined
@@ -82,7 +82,7 @@ class Auto:
             if planner.name == "keep-all":
                 return best
         if best is None:
-            raise _least(refusals, budget_bytes)
+            raise least_refusal("auto", refusals, budget_bytes)
         return best
 
 
@@ -98,11 +98,3 @@ def _ask_in_chunks(
     )  # fmt: skip
     schedule = replace(plan.schedule, granule=granule)
     return make_plan(schedule, trace, machine, plan.notes)
-
-
-def _least(refusals: list[Infeasible], budget_bytes: int) -> Infeasible:
-    honest = [refusal for refusal in refusals if refusal.minimum_bytes != HOST_LACKS]
-    if not honest:
-        return refusals[0]
-    least = min(honest, key=lambda refusal: refusal.minimum_bytes)
-    return infeasible("auto", budget_bytes, least.minimum_bytes, least.witness_call)

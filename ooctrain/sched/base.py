@@ -10,7 +10,7 @@ Read next: `keep_all.py`, `naive.py`, then `window.py`.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 from ooctrain.cost import Machine
@@ -35,6 +35,8 @@ from ooctrain.units import format_bytes
 
 #: `Infeasible.minimum_bytes` where no device budget makes up for the host memory that lacks
 HOST_LACKS = 0
+#: Seconds for a planner that searches, where nobody says how many.
+TIME_LIMIT_S = 2.0
 
 
 class Planner(Protocol):
@@ -259,7 +261,9 @@ def make_plan(
 def infeasible(
     planner: str, budget_bytes: int, minimum_bytes: int, witness_call: str
 ) -> Infeasible:
-    """The error of a planner whose least budget is above the given one."""
+    """The error of a planner whose least budget is above the given one, or `HOST_LACKS`."""
+    if minimum_bytes == HOST_LACKS:
+        return host_lacks(planner)
     return Infeasible(
         f"planner {planner!r} finds no schedule within the budget",
         minimum_bytes=minimum_bytes,
@@ -271,19 +275,32 @@ def infeasible(
     )
 
 
-def check_host(planner: str, plan: Plan, host_budget_bytes: int | None) -> None:
-    """Raises Infeasible where a plan's host copies exceed the host budget.
+def host_lacks(planner: str, numbers: str = "") -> Infeasible:
+    """The error of a planner whom no device budget helps: its `minimum_bytes` is `HOST_LACKS`."""
+    return Infeasible(
+        f"planner {planner!r} needs more host memory than its budget", minimum_bytes=HOST_LACKS,
+        numbers=numbers, fix="a larger host budget, or a planner that swaps less",
+    )  # fmt: skip
 
-    Its `minimum_bytes` is `HOST_LACKS`: no device budget makes up for it.
-    """
-    if host_budget_bytes is not None and plan.host_peak_bytes > host_budget_bytes:
-        raise Infeasible(
-            f"planner {planner!r} needs more host memory than its budget",
-            minimum_bytes=HOST_LACKS,
-            numbers=f"host budget {format_bytes(host_budget_bytes)} ({host_budget_bytes} bytes), "
-            f"needed {format_bytes(plan.host_peak_bytes)} ({plan.host_peak_bytes} bytes)",
-            fix="a larger host budget, or a planner that swaps less",
+
+def check_host(planner: str, plan: Plan, host_budget_bytes: int | None) -> None:
+    """Raises Infeasible (`host_lacks`) where a plan's host copies exceed the host budget."""
+    needed = plan.host_peak_bytes
+    if host_budget_bytes is not None and needed > host_budget_bytes:
+        raise host_lacks(
+            planner,
+            f"host budget {format_bytes(host_budget_bytes)} ({host_budget_bytes} bytes), "
+            f"needed {format_bytes(needed)} ({needed} bytes)",
         )
+
+
+def least_refusal(planner: str, refusals: Sequence[Infeasible], budget_bytes: int) -> Infeasible:
+    """What a planner says that asked others: the least budget that one of them can do with."""
+    honest = [refusal for refusal in refusals if refusal.minimum_bytes != HOST_LACKS]
+    if not honest:
+        return host_lacks(planner, refusals[0].numbers)
+    least = min(honest, key=lambda refusal: refusal.minimum_bytes)
+    return infeasible(planner, budget_bytes, least.minimum_bytes, least.witness_call)
 
 
 def smallest_budget(feasible: Callable[[int], bool], low: int, high: int) -> int:

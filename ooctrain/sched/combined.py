@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from ooctrain.cost import Machine
 from ooctrain.errors import Infeasible
-from ooctrain.sched.base import HOST_LACKS, Planner, check_host, infeasible
+from ooctrain.sched.base import Planner, check_host, least_refusal
 from ooctrain.sched.belady import Belady
 from ooctrain.sched.keep_all import KeepAll
 from ooctrain.sched.prefix import Prefix
@@ -78,7 +78,7 @@ class Combined:
             if planner.name == "keep-all":
                 return best
         if best is None:
-            raise _least(refusals, budget_bytes)
+            raise least_refusal("combined", refusals, budget_bytes)
         found = self._searched(
             trace, budget_bytes, machine, granule, host_budget_bytes, seed, deadline
         )
@@ -148,11 +148,3 @@ def _plan_of(
     except Infeasible:
         return None
     return plan
-
-
-def _least(refusals: list[Infeasible], budget_bytes: int) -> Infeasible:
-    honest = [refusal for refusal in refusals if refusal.minimum_bytes != HOST_LACKS]
-    if not honest:
-        return refusals[0]
-    least = min(honest, key=lambda refusal: refusal.minimum_bytes)
-    return infeasible("combined", budget_bytes, least.minimum_bytes, least.witness_call)

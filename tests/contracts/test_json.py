@@ -101,3 +101,14 @@ def test_a_calibration_file_holds_what_is_documented(tmp_path):
 
     save_calibration(machine("cpu-generic"), tmp_path / "c.json")
     assert set(json.loads((tmp_path / "c.json").read_text())) == documented("Calibration files")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["lenet", "unet", "pix2pixhd"])
+def test_calibrate_writes_what_is_documented_whatever_the_network_learns(tmp_path, model):
+    small = (model, "--batch", "1", "--image-size", "32", "--threads", "1")
+    numbers = written(tmp_path / "n.json", "calibrate", *small, "--output", str(tmp_path / "c"))
+    assert set(numbers) == documented("calibrate --json")
+    assert numbers["error"] is None
+    assert min(numbers["machine"]["profile"].values()) > 0
+    assert json.loads((tmp_path / "c").read_text())["machine"] == numbers["machine"]

@@ -407,3 +407,9 @@ def test_a_pipe_that_closes_is_no_traceback():
     script = f"{sys.executable} -m ooctrain explain | head -n 1"
     done = subprocess.run(script, shell=True, capture_output=True, text=True, check=False)
     assert "Traceback" not in done.stderr
+
+
+def test_a_search_that_is_cut_short_says_so(capsys):
+    arguments = "plan densenet121 --budget 10% --machine v100-pcie --time-limit 0.01"
+    assert main(arguments.split()) == 0
+    assert "--time-limit" in capsys.readouterr().out

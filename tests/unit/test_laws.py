@@ -132,6 +132,14 @@ def test_one_file_is_all_that_a_course_edits(tmp_path):
     assert f"{len(LAWS)} passed" in shown
 
 
+def test_this_checkout_has_the_file(repository):
+    status, shown = laws(repository, "--law-examples", "1", "-k", "P1 or budget")
+    assert status == 0, shown
+    for what in ("planner", "allocator"):
+        assert f"test_{what}" in shown
+        assert f"give --{what}" not in shown
+
+
 def test_without_a_name_nothing_is_tried(tmp_path):
     status, shown = laws(tmp_path)
     assert status == 0

@@ -201,6 +201,7 @@ def test_a_host_budget_that_nothing_can_meet_says_so():
         with pytest.raises(Infeasible) as refused:
             planner.plan(FORTH_AND_BACK, LARGE, MACHINE, host_budget_bytes=9)  # x alone has 10
         assert refused.value.minimum_bytes == HOST_LACKS
+        assert f"{planner.name!r} needs more host memory" in str(refused.value)
 
 
 def test_a_host_budget_names_the_device_budget_that_makes_up_for_it():
