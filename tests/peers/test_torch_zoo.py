@@ -61,8 +61,8 @@ class TorchFunctions:
 @contextlib.contextmanager
 def on_torch(functions):
     """Within the block every module computes with torch."""
-    rooms = [m for name, m in sys.modules.items() if name.startswith("ooctrain.models.")]
-    rooms = [room for room in (*rooms, sys.modules["ooctrain.nn"]) if hasattr(room, "F")]
+    places = ("ooctrain.models.", "ooctrain.nn.")
+    rooms = [m for name, m in sys.modules.items() if name.startswith(places) and hasattr(m, "F")]
     before = [room.F for room in rooms]
     for room in rooms:
         room.F = functions

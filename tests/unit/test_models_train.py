@@ -121,6 +121,7 @@ def test_a_named_loss_of_several_outputs_says_so():
 
 
 def test_accumulation_and_execute_with_a_loss_of_the_models_own():
+    oc.manual_seed(0)
     model = oc.models.build("pix2pixhd", 3, "cifar")
     x, y = batch_for("image")
     whole = oc.trace(model, x.shape, optimizer="adam", threads=1)
@@ -130,9 +131,12 @@ def test_accumulation_and_execute_with_a_loss_of_the_models_own():
     halves = oc.execute(oc.plan(parts, "100%", machine="cpu-generic"), model, (x, y))
     # Instance norm knows no batch: both halves together are the whole.
     assert np.isclose(run.loss, halves.loss, rtol=1e-5)
+    sizes = {name: np.linalg.norm(gradient) for name, gradient in run.gradients.items()}
+    # What an instance norm takes away again has no gradient but what others' rounding leaves.
+    rounding = 1e-6 * max(sizes.values())
     for name, gradient in run.gradients.items():
         error = np.linalg.norm(gradient - halves.gradients[name])
-        assert error <= 1e-3 * np.linalg.norm(gradient) + 1e-6, name
+        assert error <= 1e-3 * sizes[name] + rounding, name
 
 
 def test_evaluation_of_all_kinds_of_targets():
