@@ -23,6 +23,7 @@ from ooctrain.machines import DEVICES, with_link
 from ooctrain.machines import machine as find_machine
 from ooctrain.rewrite import apply_rewrites
 from ooctrain.rewrite.small import pinning_for, with_region
+from ooctrain.sched.auto import Auto
 from ooctrain.sched.base import TIME_LIMIT_S, Planner
 from ooctrain.sched.bounds import lower_bound
 from ooctrain.sched.budget import resolve_budget, trace_peak_bytes
@@ -34,7 +35,7 @@ from ooctrain.sched.small import plan_beside
 from ooctrain.sched.timeline import Timeline
 from ooctrain.sched.verify import verify
 from ooctrain.trace import Trace
-from ooctrain.units import MAX_BYTES, format_bytes
+from ooctrain.units import MAX_BYTES, Granule, format_bytes
 
 DEFAULT_REWRITES = ("fuse", "share_storage")
 _LEAST_ARENA_BYTES = 1 << 20
@@ -245,11 +246,7 @@ class _Search:
 
     def _try(self, limit_bytes: int) -> tuple[Plan, int]:
         host_bytes = self._host_budget_bytes()
-        found = plan_beside(
-            self.planner, self.trace, limit_bytes, self.machine,
-            granule=with_region(self.allocator.granule, self.trace), host_budget_bytes=host_bytes,
-            seed=self.settings.seed, time_limit_s=self.settings.time_limit_s,
-        )  # fmt: skip
+        found = self._choose(limit_bytes, host_bytes)
         plan = replace(
             found,
             lower_bound=found.lower_bound or lower_bound(found.trace, limit_bytes, self.machine),
@@ -258,6 +255,34 @@ class _Search:
         )
         verify(plan, self.original, limit_bytes, self.machine, host_budget_bytes=host_bytes)
         return plan, reserved_peak(plan.schedule, plan.trace, self.allocator)
+
+    def _choose(self, limit_bytes: int, host_bytes: int | None) -> Plan:
+        """The planner's plan; `auto`'s in whole variables, if what it maps makes parts slower."""
+        granule = with_region(self.allocator.granule, self.trace)
+        found = self._ask(limit_bytes, host_bytes, granule)
+        if not (isinstance(self.planner, Auto) and self.allocator.maps and granule.ranges):
+            return found
+        if self._predicted_us(found) == found.makespan_us:
+            return found
+        try:
+            whole = self._ask(limit_bytes, host_bytes, replace(granule, ranges=False))
+        except Infeasible:
+            return found
+        return min(found, whole, key=self._predicted_us)
+
+    def _ask(self, limit_bytes: int, host_bytes: int | None, granule: Granule) -> Plan:
+        return plan_beside(
+            self.planner, self.trace, limit_bytes, self.machine, granule=granule,
+            host_budget_bytes=host_bytes, seed=self.settings.seed,
+            time_limit_s=self.settings.time_limit_s,
+        )  # fmt: skip
+
+    def _predicted_us(self, plan: Plan) -> float:
+        """Of the plan with what it maps anew."""
+        there = with_mapping(self.machine, plan.schedule, plan.trace, self.allocator)
+        if there is self.machine:
+            return plan.makespan_us
+        return simulate(plan.schedule, plan.trace, there).makespan_us
 
     def _least_limit(self) -> int:
         """A ledger limit below which the planner finds nothing."""

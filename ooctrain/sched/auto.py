@@ -2,7 +2,8 @@
 
 In: a trace and a budget. Out: the plan with the smallest simulated makespan. The one idea: planning
 costs milliseconds and a step seconds, so ask several and take the best; where even that is far from
-what no list beats, computing again may pay, and `combined` searches for as long as it may. No
+what no list beats, computing again may pay: `dtr` and `superneurons` know how in their ways, and
+`combined` searches for as long as it may. No
 single window is best everywhere: over ResNet-18, ResNet-50 and VGG-11, two links and five budgets,
 the default loses up to 10 % against the best of twelve windows (six sizes, two places for
 parameters), a window of size 1 up to 15 %; those asked here lose nothing. Read next: `registry.py`.
@@ -19,9 +20,11 @@ from ooctrain.sched.base import Planner, least_refusal, make_plan
 from ooctrain.sched.belady import Belady
 from ooctrain.sched.bounds import lower_bound
 from ooctrain.sched.combined import Combined
+from ooctrain.sched.dtr import Dtr
 from ooctrain.sched.keep_all import KeepAll
 from ooctrain.sched.naive import Naive
 from ooctrain.sched.schedule import BYTES, Granule, Plan
+from ooctrain.sched.superneurons import SuperNeurons
 from ooctrain.sched.window import Window
 from ooctrain.trace import Trace
 
@@ -44,9 +47,15 @@ def candidates() -> tuple[Planner, ...]:
     )
 
 
+def who_compute_again() -> tuple[Planner, ...]:
+    """Whom auto asks besides where those are far from the bound."""
+    return (SuperNeurons(), Dtr(), Combined())
+
+
 class Auto:
     """The best plan of `keep-all`, `window` with several windows, `belady` and `naive`; of
-    `combined` too, where that plan is more than `NEAR` from the bound. Cost: theirs together.
+    `superneurons`, `dtr` and `combined` too, where that plan is more than `NEAR` from the bound.
+    Cost: theirs together.
     """
 
     name = "auto"
@@ -60,14 +69,16 @@ class Auto:
         best: Plan | None = None
         refusals: list[Infeasible] = []
         bound_us = lower_bound(trace, budget_bytes, machine).makespan_us
-        for planner in (KeepAll(), *candidates(), Combined()):
+        last_resorts = who_compute_again()
+        for planner in (KeepAll(), *candidates(), *last_resorts):
             left_s = None if time_limit_s is None else time_limit_s - time.monotonic() + started
             if best is not None and left_s is not None and left_s <= 0:
                 return replace(best, notes={**best.notes, "cut_short": True})
-            searches = isinstance(planner, Combined)
-            if searches and (best is None or best.makespan_us <= NEAR * bound_us):
+            is_last = planner in last_resorts
+            if is_last and (best is None or best.makespan_us <= NEAR * bound_us):
                 continue
-            ask = _ask_in_chunks if isinstance(planner, Belady | Combined) else type(planner).plan
+            in_chunks = isinstance(planner, Belady | Combined)
+            ask = _ask_in_chunks if in_chunks else type(planner).plan
             try:
                 plan = ask(
                     planner, trace, budget_bytes, machine, granule=granule, seed=seed,

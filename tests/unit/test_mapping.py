@@ -106,6 +106,18 @@ def test_mapping_is_time_of_the_thread_that_issues(unet):
     assert found.predict().makespan_us == before == plan.makespan_us
 
 
+@pytest.mark.parametrize("link_bytes_per_us", [20.0, 200.0, 2000.0])
+def test_auto_knows_what_its_plan_maps(unet, link_bytes_per_us):
+    """Where mapping is dear its plan is not slower than those that move whole variables."""
+    there = replace(MACHINE, link_bytes_per_us=link_bytes_per_us, map_us_per_byte=1e-2)
+    asked = replace(settings("auto"), machine=there, time_limit_s=None)
+    predicted = prepare(unet[1], asked).predict().makespan_us
+    for planner in ("window", "dtr", "superneurons"):
+        other = prepare(unet[1], replace(asked, planner=planner))
+        if not any(mapped(other)[2:]):
+            assert predicted <= 1.001 * other.predict().makespan_us
+
+
 @pytest.mark.skipif(bool(why_no_virtual_memory()), reason="no virtual memory here")
 def test_calibration_times_mappings_over_others(monkeypatch):
     pieces = []
