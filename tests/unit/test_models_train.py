@@ -39,21 +39,21 @@ def batch_for(target, count=4, size=SIZE):
 
 
 def train(make, batch, budget, lr, steps=3):
-    """Losses, the state after the steps, and bytes moved out in the last one."""
+    """Losses, the state after the steps, and the time line of the last one."""
     oc.manual_seed(0)
     model = make()
     optimizer = oc.optim.Adam(model.parameters(), lr=lr)
     with oc.Trainer(model, optimizer=optimizer, budget=budget, threads=2) as trainer:
         losses = [trainer.step(*batch) for _ in range(steps)]
-        return losses, trainer.state_arrays(), trainer.timeline.bytes_out
+        return losses, trainer.state_arrays(), trainer.timeline
 
 
 def assert_trains_out_of_core(make, batch, lr=5e-4):
     losses, state, _ = train(make, batch, None, lr)
-    again, state_again, bytes_out = train(make, batch, "25%", lr)
+    again, state_again, timeline = train(make, batch, "25%", lr)
     assert losses[-1] < losses[0]
     assert again == losses
-    assert bytes_out > 0
+    assert timeline.bytes_out > 0 or timeline.recompute_us > 0, "it did not fit in-core"
     for key, value in state.items():
         assert np.isfinite(value).all(), key
         assert value.tobytes() == state_again[key].tobytes(), key
