@@ -145,6 +145,9 @@ class Homes:
                 home.table[piece] = _NOTHING  # what a refused call leaves there is unknown
                 self._map(home, int(piece[0]), int(onto[0]), onto.size)
                 self._counts["maps"] += 1
+        except BaseException:
+            self._clear(home, slots[home.table[slots] == chunks])
+            raise
         finally:
             home.runs = runs_of(home.table[home.table != _NOTHING])
             self._count(home, +1)
@@ -188,6 +191,13 @@ class Homes:
         size = self._chunk
         self._memory.map(home.address + slot * size, chunk * size, count * size)
         home.table[slot : slot + count] = np.arange(chunk, chunk + count)
+
+    def _clear(self, home: Home, slots: np.ndarray) -> None:
+        """Takes the chunks at some slots off the map."""
+        for first, count in runs_of(slots):
+            self._memory.unmap(home.address + first * self._chunk, count * self._chunk)
+            self._counts["unmaps"] += 1
+        home.table[slots] = _NOTHING
 
     def _count(self, home: Home, sign: int) -> None:
         self.mappings += sign * len(home.runs)
