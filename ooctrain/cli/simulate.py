@@ -66,7 +66,11 @@ def _read(path: str, trace: Trace) -> Plan:
     except (OSError, ValueError) as error:
         if isinstance(error, ConfigError):
             raise
-        raise ConfigError(f"{path} is not a plan file: {error}", code="OOC-104") from error
+        raise ConfigError(
+            f"{path} is not a plan file: {error}",
+            code="OOC-104",
+            fix="`ooctrain plan MODEL --save FILE` writes one",
+        ) from error
 
 
 def _numbers(timeline: Timeline, made: Plan, machine: Machine) -> list[tuple[str, str]]:
