@@ -166,10 +166,14 @@ def load_plan(path: str, trace: Trace) -> Plan:
         with open(path, encoding="utf-8") as file:
             data = json.load(file)
     except (OSError, ValueError) as error:
-        raise ConfigError(f"{path} is not a plan file: {error}", code="OOC-104") from error
+        raise _no_plan_file(f"{path} is not a plan file: {error}") from error
     if not isinstance(data, dict) or not isinstance(data.get("rewrites", []), list):
-        raise ConfigError(f"{path} is not a plan file", code="OOC-104")
+        raise _no_plan_file(f"{path} is not a plan file")
     return Plan.from_json(data, apply_rewrites(trace, data.get("rewrites", ())))
+
+
+def _no_plan_file(what: str) -> ConfigError:
+    return ConfigError(what, code="OOC-104", fix="`ooctrain plan MODEL --save FILE` writes one")
 
 
 def execute(

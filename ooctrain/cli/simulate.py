@@ -17,7 +17,6 @@ from ooctrain.cli.options import Memory, Workload, json_option, memory_options, 
 from ooctrain.cli.terminal import bar_blocks, make_console
 from ooctrain.cli.workload import find_machine, make_task, make_trace
 from ooctrain.cost import Machine
-from ooctrain.errors import ConfigError
 from ooctrain.report.text import facts, lanes, search_rows, share
 from ooctrain.sched.base import TIME_LIMIT_S
 from ooctrain.sched.schedule import Plan
@@ -41,7 +40,7 @@ def simulate(
     console = make_console()
     machine = find_machine(workload, memory)
     trace = make_trace(make_task(workload), workload)
-    made = _read(plan_path, trace) if plan_path else _plan(trace, workload, memory, machine)
+    made = load_plan(plan_path, trace) if plan_path else _plan(trace, workload, memory, machine)
     timeline = run_simulator(made.schedule, made.trace, machine)
     console.print(lanes(timeline, min(console.width, 120), bar_blocks(console)))
     console.print()
@@ -58,19 +57,6 @@ def _plan(trace: Trace, workload: Workload, memory: Memory, machine: Machine) ->
         trace, found.budget_bytes, memory.planner, machine, found.granule,
         memory.time_limit or TIME_LIMIT_S, host_budget=found.host_budget_bytes, seed=workload.seed,
     )  # fmt: skip
-
-
-def _read(path: str, trace: Trace) -> Plan:
-    try:
-        return load_plan(path, trace)
-    except (OSError, ValueError) as error:
-        if isinstance(error, ConfigError):
-            raise
-        raise ConfigError(
-            f"{path} is not a plan file: {error}",
-            code="OOC-104",
-            fix="`ooctrain plan MODEL --save FILE` writes one",
-        ) from error
 
 
 def _numbers(timeline: Timeline, made: Plan, machine: Machine) -> list[tuple[str, str]]:
