@@ -14,7 +14,7 @@ import numpy as np
 from ooctrain import functional as F
 from ooctrain.autograd import Tensor
 from ooctrain.errors import ShapeError
-from ooctrain.functional import IntOrPair
+from ooctrain.functional.arguments import IntOrPair, pair
 from ooctrain.module import Module, Parameter
 from ooctrain.nn.init import uniform
 
@@ -27,18 +27,10 @@ class Conv2d(Module):
         padding: IntOrPair | str = 0, dilation: IntOrPair = 1, groups: int = 1, bias: bool = True,
     ):  # fmt: skip
         super().__init__()
-        if groups < 1 or in_channels % groups or out_channels % groups:
-            raise ShapeError(
-                f"conv2d: {in_channels} channels in and {out_channels} out do not part into "
-                f"{groups} groups"
-            )
-        r, s = (kernel_size, kernel_size) if isinstance(kernel_size, int) else kernel_size
+        _require_groups("conv2d", in_channels, out_channels, groups)
         self.stride, self.padding, self.dilation, self.groups = stride, padding, dilation, groups
-        shape = (out_channels, in_channels // groups, r, s)
-        self.weight = uniform(shape, math.prod(shape[1:]))
-        self.register_parameter("bias", None)
-        if bias:
-            self.bias = uniform((out_channels,), math.prod(shape[1:]))
+        shape = (out_channels, in_channels // groups, *pair(kernel_size))
+        _register_weights(self, shape, out_channels, bias)
 
     def forward(self, input: Tensor) -> Tensor:
         return F.conv2d(
@@ -60,19 +52,11 @@ class ConvTranspose2d(Module):
         dilation: IntOrPair = 1,
     ):  # fmt: skip
         super().__init__()
-        if groups < 1 or in_channels % groups or out_channels % groups:
-            raise ShapeError(
-                f"conv_transpose2d: {in_channels} channels in and {out_channels} out do not part "
-                f"into {groups} groups"
-            )
-        r, s = (kernel_size, kernel_size) if isinstance(kernel_size, int) else kernel_size
+        _require_groups("conv_transpose2d", in_channels, out_channels, groups)
         self.stride, self.padding, self.output_padding = stride, padding, output_padding
         self.groups, self.dilation = groups, dilation
-        shape = (in_channels, out_channels // groups, r, s)
-        self.weight = uniform(shape, math.prod(shape[1:]))
-        self.register_parameter("bias", None)
-        if bias:
-            self.bias = uniform((out_channels,), math.prod(shape[1:]))
+        shape = (in_channels, out_channels // groups, *pair(kernel_size))
+        _register_weights(self, shape, out_channels, bias)
 
     def forward(self, input: Tensor) -> Tensor:
         return F.conv_transpose2d(
@@ -91,10 +75,7 @@ class Linear(Module):
 
     def __init__(self, in_features: int, out_features: int, bias: bool = True):
         super().__init__()
-        self.weight = uniform((out_features, in_features), in_features)
-        self.register_parameter("bias", None)
-        if bias:
-            self.bias = uniform((out_features,), in_features)
+        _register_weights(self, (out_features, in_features), out_features, bias)
 
     def forward(self, input: Tensor) -> Tensor:
         return F.linear(input, self.weight, self.bias)
@@ -146,3 +127,22 @@ class InstanceNorm2d(Module):
 
     def extra_repr(self) -> str:
         return f"{self.num_features}, eps={self.eps}"
+
+
+def _register_weights(module: Module, shape: tuple[int, ...], outputs: int, bias: bool) -> None:
+    """Gives a layer its weight and, where wanted, a bias, whose first values have one bound.
+
+    The fan-in that sets it is the product of all extents but the first, as in PyTorch; so also for
+    a transposed convolution, where these are its outputs.
+    """
+    fan_in = math.prod(shape[1:])
+    module.weight = uniform(shape, fan_in)
+    module.register_parameter("bias", uniform((outputs,), fan_in) if bias else None)
+
+
+def _require_groups(name: str, in_channels: int, out_channels: int, groups: int) -> None:
+    if groups < 1 or in_channels % groups or out_channels % groups:
+        raise ShapeError(
+            f"{name}: {in_channels} channels in and {out_channels} out do not part into "
+            f"{groups} groups"
+        )
