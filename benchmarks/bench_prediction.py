@@ -25,8 +25,9 @@ import numpy as np
 
 import ooctrain as oc
 from benchmarks.common import machine_facts, table, threads_here, verdict
-from ooctrain.calibrate import calibrate, issue_us_of, measure_steps, profile_of_steps
+from ooctrain.calibrate import calibrate, measure_steps
 from ooctrain.machines import with_link
+from ooctrain.measured import issue_us_of, profile_of_steps
 
 NETWORKS, QUICK_NETWORKS = ("lenet:64", "resnet18:64", "resnet18:128"), ("lenet:64",)
 BUDGETS = ("50%", "25%")

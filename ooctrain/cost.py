@@ -36,6 +36,8 @@ class Machine:
         link: "shared": one transfer at a time (paper 002's assumption A); "duplex": one a
             direction.
         latency_us: of every transfer.
+        pacing_us: of every transfer besides, where a slower link is imposed (`machines.with_link`):
+            on the cpu device its thread sleeps until the link would be done, and wakes late.
         device_bytes: device memory.
         link_out_bytes_per_us, link_in_bytes_per_us: bandwidth of device to host, host to device.
         host_bytes: host memory for swapped variables; None: not limited.
@@ -54,6 +56,7 @@ class Machine:
     link_bytes_per_us: float
     link: Link = "shared"
     latency_us: float = 0.0
+    pacing_us: float = 0.0
     device_bytes: int = 1 << 34
     link_out_bytes_per_us: float | None = None
     link_in_bytes_per_us: float | None = None
@@ -75,8 +78,8 @@ class Machine:
             self.out_bytes_per_us,
             self.in_bytes_per_us,
         )
-        times = (self.latency_us, self.call_overhead_us, self.issue_us, self.map_us_per_byte,
-                 *self.profile.values())  # fmt: skip
+        times = (self.latency_us, self.pacing_us, self.call_overhead_us, self.issue_us,
+                 self.map_us_per_byte, *self.profile.values())  # fmt: skip
         if not all(math.isfinite(rate) and rate > 0 for rate in rates):
             raise self._broken("a rate that is not positive")
         if not all(math.isfinite(time_us) and time_us >= 0 for time_us in times):

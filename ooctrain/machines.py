@@ -244,7 +244,7 @@ def load_calibration(path: Path) -> Machine:
 
 
 def with_link(base: Machine, bandwidth_bytes_per_us: float) -> Machine:
-    """The same machine with another link bandwidth in both directions.
+    """The same machine with another link bandwidth in both directions, imposed on its own link.
 
     Where copies slow calls down it is the copied bytes that cost, not the time a copy lasts: a
     slower link spreads the same cost over longer copies.
@@ -254,6 +254,8 @@ def with_link(base: Machine, bandwidth_bytes_per_us: float) -> Machine:
     return replace(
         base,
         interference=1 + (base.interference - 1) * share,
+        latency_us=base.latency_us + base.pacing_us,
+        pacing_us=0.0,
         link_bytes_per_us=bandwidth_bytes_per_us,
         link_out_bytes_per_us=None,
         link_in_bytes_per_us=None,

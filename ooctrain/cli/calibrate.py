@@ -94,6 +94,7 @@ def _rows(machine: Machine) -> list[tuple[str, str]]:
         ("arithmetic", f"{machine.flops_per_us / 1e3:.1f} GFLOP/s"),
         ("memory", f"{machine.memory_bytes_per_us / 1e3:.1f} GB/s"),
         ("copies", f"{machine.link_bytes_per_us / 1e3:.1f} GB/s each way"),
+        ("imposed link", f"{format_us(machine.pacing_us)} more for each copy"),
         ("interference", f"calls take {machine.interference:.2f} x as long beside a copy"),
         ("issue", f"{format_us(machine.issue_us)} for each instruction of a list"),
         ("mapping", f"{format_us(machine.map_us_per_byte * MIB)} for each MiB mapped anew"),

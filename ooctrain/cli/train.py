@@ -13,7 +13,6 @@ from typing import Any
 import click
 from rich.console import Console
 
-from ooctrain.calibrate import profile_of_steps
 from ooctrain.cli import DONE, FAILED
 from ooctrain.cli.live import LiveView, total_steps
 from ooctrain.cli.numbers_file import write_numbers
@@ -39,6 +38,7 @@ from ooctrain.cli.training import (
 )
 from ooctrain.cli.workload import Task, make_task, usual_data
 from ooctrain.execution.record import allocation_log
+from ooctrain.measured import profile_of_steps
 from ooctrain.prepare import PreparedStep
 from ooctrain.report.text import facts, placement, search_rows, share
 from ooctrain.sched.bounds import lower_bound

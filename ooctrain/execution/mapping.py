@@ -6,7 +6,7 @@ places of the last step and map nothing (`alloc/virtual.py`); plans that move pa
 other chunks step after step, and to enter pages in tables is work of the thread that issues the
 list. Which bytes these are depends on the requests alone, so they are counted on paper. Source:
 paper 000, section 4, where mapping is what virtual addressing costs. Read next: `placement.py`,
-`../calibrate.py`.
+`../memory_speed.py`.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ FLOORS = {
     "tile": 2, "models": 2, "data": 2,
     "sched": 3, "executor": 3, "execution": 3,
     "api": 4, "train": 4, "prepare": 4, "sessions": 4, "residence": 4, "checkpoint": 4,
-    "calibrate": 4, "advice": 4, "experiments": 4,
+    "calibrate": 4, "measured": 4, "memory_speed": 4, "advice": 4, "experiments": 4,
     "report": 5,
     "cli": 6, "explain": 6, "doctor": 6, "__main__": 6,
     "testing": 6, "laws": 6,

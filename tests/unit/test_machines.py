@@ -112,6 +112,12 @@ def test_another_link_replaces_both_directions():
     assert with_link(asymmetric, 250.0).in_bytes_per_us == 250.0
 
 
+def test_an_imposed_link_costs_each_copy_its_pacing_once():
+    paced = with_link(Machine("a", 1e5, 1e4, 800.0, latency_us=3.0, pacing_us=70.0), 200.0)
+    assert paced.latency_us == 73.0
+    assert with_link(paced, 100.0).latency_us == 73.0
+
+
 def test_a_slower_link_spreads_what_copied_bytes_cost():
     fast = Machine("a", 1e5, 1e4, 800.0, interference=1.8)
     assert with_link(fast, 200.0).interference == pytest.approx(1.2)

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 import ooctrain as oc
-from ooctrain import calibrate
-from ooctrain.calibrate import COPIES, COPY_BYTES, MAP_PIECE_BYTES, map_us_per_byte
+from ooctrain import memory_speed
 from ooctrain.devices.host_vm import VirtualArena, why_no_virtual_memory
 from ooctrain.execution.mapping import mapped_by_step, mapped_bytes, with_mapping
 from ooctrain.incore import initial_values
+from ooctrain.memory_speed import COPIES, COPY_BYTES, MAP_PIECE_BYTES, map_us_per_byte
 from ooctrain.models.unet import UNet
 from ooctrain.prepare import Settings, prepare
 from ooctrain.sessions import input_values, open_session
@@ -144,5 +144,5 @@ def test_calibration_times_mappings_over_others(monkeypatch):
 
 
 def test_where_nothing_is_mapped_calibration_says_nothing(monkeypatch):
-    monkeypatch.setattr(calibrate, "why_no_virtual_memory", lambda: "no memfd")
+    monkeypatch.setattr(memory_speed, "why_no_virtual_memory", lambda: "no memfd")
     assert map_us_per_byte() == 0.0

@@ -1,0 +1,85 @@
+"""How fast this machine copies and maps memory, timed by itself.
+
+Out: bytes per microsecond, microseconds per byte. The one idea: both are done as a step does them:
+copies by the copy engines' kernel, mapping by the arena's own calls beside a thread that works.
+Read next: `calibrate.py`.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from statistics import median
+
+import numpy as np
+
+from ooctrain.devices.host_vm import VirtualArena, why_no_virtual_memory
+
+COPY_BYTES = 64 << 20
+COPIES = 8
+#: What a step maps in one piece: of the size that `combined` moves in parts (measured, ResNet-18).
+MAP_PIECE_BYTES = 2 << 20
+
+
+def copy_bytes_per_us() -> float:
+    """How fast one copy engine copies when no link slows it down."""
+    copy = _copy()
+    copy()
+    times = []
+    for _ in range(COPIES):
+        started = time.perf_counter()
+        copy()
+        times.append((time.perf_counter() - started) * 1e6)
+    return COPY_BYTES / median(times)
+
+
+def map_us_per_byte() -> float:
+    """How long mapping takes, of pages that exist already, over others; 0 where nothing is mapped.
+
+    Pieces are mapped in the reverse order of the arena, so that the system cannot join them, and
+    beside a thread that works, as in a step: its processor has to forget the old pages too
+    (measured: twice the time).
+    """
+    if why_no_virtual_memory():
+        return 0.0
+    arena, times = VirtualArena(COPY_BYTES), []
+    address, last = arena.reserve(COPY_BYTES), COPY_BYTES - MAP_PIECE_BYTES
+    with _beside_copies():
+        for turn in range(COPIES):
+            started = time.perf_counter()
+            for at in range(0, COPY_BYTES, MAP_PIECE_BYTES):
+                arena.map(
+                    address + (at + turn * MAP_PIECE_BYTES) % COPY_BYTES, last - at, MAP_PIECE_BYTES
+                )
+            times.append((time.perf_counter() - started) * 1e6)
+    arena.close()
+    return median(times[1:]) / COPY_BYTES
+
+
+@contextmanager
+def _beside_copies() -> Iterator[None]:
+    """A thread that copies all the while."""
+    copy, stopped = _copy(), threading.Event()
+
+    def work() -> None:
+        while not stopped.is_set():
+            copy()
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stopped.set()
+        thread.join()
+
+
+def _copy() -> Callable[[], object]:
+    """One copy of `COPY_BYTES` by the copy engines' kernel, imported as late as they do it."""
+    from ooctrain.layers.kernels.cpu.copy import stream_copy
+
+    # Written once, so that the pages are there before anything is timed.
+    source, target = np.ones(COPY_BYTES, np.uint8), np.zeros(COPY_BYTES, np.uint8)
+    return lambda: stream_copy(target, source)
