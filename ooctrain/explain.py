@@ -165,6 +165,13 @@ CODES: Mapping[str, Explanation] = {
         "ooctrain plan lenet --json /dev/full",
         "another file, or another disk",
     ),
+    "OOC-118": Explanation(
+        "no record of a step",
+        "The file is not what `plan`, `simulate` or `train` write with --json, or the step in it was "
+        "never planned, so that there is nothing to draw.",
+        "ooctrain report README.md",
+        "write it again with `ooctrain simulate MODEL --json FILE`",
+    ),
     "OOC-120": Explanation(
         "no schedule fits the budget",
         "This planner finds no list that stays within the budget. `minimum_bytes` is the "

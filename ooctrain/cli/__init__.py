@@ -31,6 +31,7 @@ COMMANDS: Mapping[str, str] = MappingProxyType(
         "plan": "Say what a training step needs, and what fits.",
         "simulate": "Show the time line of a planned step.",
         "compare": "Compare planners, with a bound for each cell.",
+        "report": "Draw a step that plan, simulate or train wrote with --json.",
         "replay": "Ask several allocators for what an allocation log holds.",
         "reproduce": "Compute a figure or table of the papers.",
         "calibrate": "Measure this machine and save the result.",

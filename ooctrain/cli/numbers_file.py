@@ -25,8 +25,13 @@ def write_file(path: str, text: str) -> None:
     Raises:
         OoctrainError: it cannot be written; a full disk does not name the file by itself.
     """
+    write_bytes(path, text.encode())
+
+
+def write_bytes(path: str, content: bytes) -> None:
+    """`write_file` for what is no text."""
     try:
-        Path(path).write_text(text, encoding="utf-8")
+        Path(path).write_bytes(content)
     except OSError as error:
         raise OoctrainError(
             f"{path} cannot be written: {error.strerror or error}", code="OOC-117",

@@ -35,6 +35,7 @@ from ooctrain.errors import Infeasible
 from ooctrain.execution.placement import reserved_peak
 from ooctrain.execution.record import allocation_log
 from ooctrain.report.layers import layer_rows
+from ooctrain.report.record import NOT_DRAWN, drawing
 from ooctrain.report.text import facts, layer_table, placement, search_rows, share
 from ooctrain.rewrite import apply_rewrites
 from ooctrain.sched.registry import get_planner, planners
@@ -133,7 +134,7 @@ class Answer:
     Args:
         trace: of the step, rewritten.
         question, need: what was asked, and what the step needs by itself.
-        plan: where it fits.
+        plan, timeline: where it fits.
         refusal, changes: what the planner said, and what would fit, where it does not.
     """
 
@@ -141,6 +142,7 @@ class Answer:
     question: Question
     need: Need
     plan: Plan | None
+    timeline: Timeline | None
     refusal: Infeasible | None
     changes: list[Change]
 
@@ -169,8 +171,9 @@ def _answer(workload: Workload, memory: Memory) -> Answer:
         )  # fmt: skip
     except Infeasible as refusal:
         changes = _changes(question, refusal, memory)
-        return Answer(found.trace, question, need, None, refusal, changes)
-    return Answer(found.trace, question, need, made, None, [])
+        return Answer(found.trace, question, need, None, None, refusal, changes)
+    timeline = simulate(made.schedule, made.trace, machine)
+    return Answer(found.trace, question, need, made, timeline, None, [])
 
 
 def _rows(workload: Workload, memory: Memory, answer: Answer) -> Rows:
@@ -187,10 +190,9 @@ def _rows(workload: Workload, memory: Memory, answer: Answer) -> Rows:
         ("budgets", scale),
         ("budget", _budget_text(question, need)),
     ]
-    if answer.plan is not None:
-        timeline = simulate(answer.plan.schedule, answer.plan.trace, machine)
+    if answer.plan is not None and answer.timeline is not None:
         placed = _placement_rows(memory, question, answer.plan)
-        return rows + _plan_rows(need, answer.plan, timeline) + placed
+        return rows + _plan_rows(need, answer.plan, answer.timeline) + placed
     assert answer.refusal is not None
     return rows + _refusal_rows(question, answer.refusal, memory, answer.changes)
 
@@ -257,6 +259,7 @@ def _as_json(
 ) -> dict[str, Any]:
     question, need = (answer.question, answer.need) if answer else (None, None)
     made, refusal = (answer.plan, answer.refusal) if answer else (None, None)
+    drawn = drawing(made, answer.timeline) if made and answer and answer.timeline else NOT_DRAWN
     why = refusal or error
     return {
         "version": JSON_VERSION,
@@ -275,5 +278,6 @@ def _as_json(
         "peak_bytes": made.peak_bytes if made else None,
         "host_peak_bytes": made.host_peak_bytes if made else None,
         "changes": [asdict(change) for change in answer.changes] if answer else [],
+        **drawn,
         "error": str(why) if why else None,
     }

@@ -34,12 +34,14 @@ from ooctrain.cli.training import (
     make_trainer,
     run_test,
     run_training,
+    take_up,
     typical_us,
 )
 from ooctrain.cli.workload import Task, make_task, usual_data
 from ooctrain.execution.record import allocation_log
 from ooctrain.measured import profile_of_steps
 from ooctrain.prepare import PreparedStep
+from ooctrain.report.record import NOT_DRAWN, drawing
 from ooctrain.report.text import facts, placement, search_rows, share
 from ooctrain.sched.bounds import lower_bound
 from ooctrain.train import Trainer
@@ -103,6 +105,7 @@ def _run(
     console: Console, trainer: Trainer, task: Task, workload: Workload, memory: Memory,
     extent: Extent, record: Record, verify: bool,
 ) -> None:  # fmt: skip
+    before = take_up(trainer, workload, extent)  # first: a broken file needs no plan
     prepared = trainer.prepare(task.input_shape())
     console.print(facts(_plan_rows(prepared, workload)))
     for notice in prepared.notices:
@@ -112,7 +115,7 @@ def _run(
     total = total_steps((), len(make_loader(task, workload)), extent.epochs, extent.steps)
     title = "out-of-core" if prepared.plan.notes.get("planner") != "keep-all" else "in-core"
     with LiveView(console, total, title) as view:
-        run_training(trainer, task, workload, extent, record, view.on_step)
+        run_training(trainer, task, workload, extent, record, view.on_step, before)
     trained = trainer.prepared
     run_test(trainer, task, record)
     trainer.prepared = trained
@@ -206,6 +209,7 @@ def _as_json(
     prepared: PreparedStep | None, error: BaseException | None,
 ) -> dict[str, Any]:  # fmt: skip
     timeline, plan = record.timeline, prepared.plan if prepared else None
+    drawn = drawing(plan, timeline) if plan and timeline else NOT_DRAWN
     return {
         "version": JSON_VERSION,
         "model": workload.model,
@@ -234,5 +238,6 @@ def _as_json(
         "bytes_out": timeline.bytes_out if timeline else None,
         "bytes_in": timeline.bytes_in if timeline else None,
         "identical_to_incore": record.identical_to_incore,
+        **drawn,
         "error": None if error is None else str(error) or type(error).__name__,
     }

@@ -129,30 +129,37 @@ def learning_rate(workload: Workload) -> float:
     return workload.lr if workload.lr is not None else DEFAULT_LR[workload.optimizer]
 
 
+def take_up(trainer: Trainer, workload: Workload, extent: Extent) -> RunState | None:
+    """Takes up the checkpoint that the run goes on from; None where it begins anew.
+
+    Raises:
+        CheckpointError: missing, broken, or of another model or run.
+    """
+    if extent.resume_path is None:
+        return None
+    return trainer.resume(extent.resume_path, config_of(workload, extent))
+
+
 def run_training(
-    trainer: Trainer,
-    task: Task,
-    workload: Workload,
-    extent: Extent,
-    record: Record,
-    on_step: OnStep,
-) -> None:
+    trainer: Trainer, task: Task, workload: Workload, extent: Extent, record: Record,
+    on_step: OnStep, before: RunState | None = None,
+) -> None:  # fmt: skip
     """Trains as far as `extent` says, filling `record` as it goes.
 
     Args:
         on_step: called after each step; what it raises ends the run.
+        before: where the run was stopped that `take_up` goes on with; None: at its beginning.
 
     Raises:
         TrainingStopped: by a loss that is no number, or by the user.
-        CheckpointError: a checkpoint cannot be written or read.
+        CheckpointError: a checkpoint cannot be written.
     """
     loader = make_loader(task, workload)
     schedule = make_schedule(trainer.optimizer, extent, len(loader))
-    if extent.resume_path:
-        state = trainer.resume(extent.resume_path, config_of(workload, extent))
-        loader.load_state_dict(state.data)
-        _restore(schedule, state.schedule)
-        record.losses += list(state.history.get("losses", []))
+    if before is not None:
+        loader.load_state_dict(before.data)
+        _restore(schedule, before.schedule)
+        record.losses += list(before.history.get("losses", []))
     with stop_on_interrupt() as stopped:
         while _more(loader, trainer, extent):
             for images, labels in loader:
@@ -197,7 +204,11 @@ def compare_with_in_core(
     record: Record,
     on_step: OnStep,
 ) -> None:
-    """Runs the same steps in-core, from the same start, and compares every loss and every value."""
+    """Runs the same steps in-core, and compares every loss and every value.
+
+    A resumed run is compared from its first step on, those before it was stopped included: its
+    checkpoint has been overwritten by now, and in-core it must not have mattered.
+    """
     task = make_task(workload)
     again = Record()
     until = replace(extent, steps=trainer.steps_done, checkpoint_path=None, checkpoint_steps=None)

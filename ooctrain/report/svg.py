@@ -65,7 +65,7 @@ def timelines_svg(
         )
         parts.append(part)
         y += height
-    parts.append(_axis(end_us, y))
+    parts.append(time_axis(end_us, y))
     return document(parts, y + 24)
 
 
@@ -81,20 +81,28 @@ def _one_timeline(
         f'<text x="{LEFT}" y="{y + 12}"><tspan font-weight="600">{escape(title)}</tspan>  '
         f"{summary}</text>"
     ]
-    lane_y = y + 20
+    lanes, curve_y = lane_boxes(timeline, end_us, phases, y + 20)
+    parts += [*lanes, _curve(timeline, end_us, top_bytes, budget_bytes, curve_y)]
+    return "\n".join(parts), curve_y - y + CURVE_HEIGHT + 20
+
+
+def lane_boxes(
+    timeline: Timeline, end_us: float, phases: Mapping[str, str], y: int
+) -> tuple[list[str], int]:
+    """The three lanes of a timeline from y on, and where they end."""
+    parts = []
     for stream, label in LANES:
-        parts.append(words(LEFT - 8, lane_y + 14, label, "end"))
-        parts.append(box(LEFT, lane_y, WIDTH - LEFT - RIGHT, LANE_HEIGHT, EMPTY))
+        parts.append(words(LEFT - 8, y + 14, label, "end"))
+        parts.append(box(LEFT, y, WIDTH - LEFT - RIGHT, LANE_HEIGHT, EMPTY))
         for event in timeline.events:
             if event.stream == stream:
-                x = _x(event.start_us, end_us)
-                width = max(0.5, _x(event.end_us, end_us) - x)
+                x = x_of(event.start_us, end_us)
+                width = max(0.5, x_of(event.end_us, end_us) - x)
                 tip = f"{event.name}: {format_us(event.end_us - event.start_us)}"
                 colour = _colour(stream, phases.get(event.name))
-                parts.append(box(x, lane_y, width, LANE_HEIGHT, colour, tip))
-        lane_y += LANE_HEIGHT + LANE_GAP
-    parts.append(_curve(timeline, end_us, top_bytes, budget_bytes, lane_y))
-    return "\n".join(parts), lane_y - y + CURVE_HEIGHT + 20
+                parts.append(box(x, y, width, LANE_HEIGHT, colour, tip))
+        y += LANE_HEIGHT + LANE_GAP
+    return parts, y
 
 
 def _curve(
@@ -107,12 +115,12 @@ def _curve(
 
     points: list[tuple[float, float]] = []
     for time_us, size_bytes in timeline.ledger:
-        x = _x(time_us, end_us)
+        x = x_of(time_us, end_us)
         if points:
             points.append((x, points[-1][1]))
         points.append((x, height(size_bytes)))
     if points:
-        points.append((_x(timeline.makespan_us, end_us), points[-1][1]))
+        points.append((x_of(timeline.makespan_us, end_us), points[-1][1]))
     path = " ".join(f"{x:.1f},{py:.1f}" for x, py in points)
     first, last = (points[0][0], points[-1][0]) if points else (LEFT, LEFT)
     parts = [
@@ -128,10 +136,11 @@ def _curve(
     return "\n".join(parts)
 
 
-def _axis(end_us: float, y: int) -> str:
+def time_axis(end_us: float, y: int) -> str:
+    """The axis below lanes that end at `end_us`, with round times."""
     marks = [line(LEFT, y, WIDTH - RIGHT, y, AXIS)]
     for tick in round_ticks(0, end_us):
-        x = _x(tick, end_us)
+        x = x_of(tick, end_us)
         marks.append(line(x, y, x, y + 4, AXIS))
         marks.append(words(x, y + 17, format_us(tick) if tick else "0", "middle"))
     return "\n".join(marks)
@@ -145,5 +154,6 @@ def _colour(stream: str, phase: str | None) -> str:
     return PHASES.get(phase or "", FORWARD)
 
 
-def _x(time_us: float, end_us: float) -> float:
+def x_of(time_us: float, end_us: float) -> float:
+    """Where a moment is drawn, in pixels."""
     return LEFT + time_us / end_us * (WIDTH - LEFT - RIGHT)

@@ -38,6 +38,22 @@ def search_rows(plan: Plan) -> list[tuple[str, str]]:
     return [("search", "cut short; --time-limit SECONDS gives it more time")]
 
 
+def timeline_rows(timeline: Timeline) -> list[tuple[str, str]]:
+    """The sums of a step, each beside the share of the time that it takes."""
+    whole = timeline.makespan_us
+    out, back = (share(timeline.busy_us(stream), whole) for stream in ("D", "H"))
+    return [
+        ("step", format_us(whole)),
+        ("compute", f"{format_us(timeline.compute_us)} ({share(timeline.compute_us, whole)})"),
+        ("recomputed", format_us(timeline.recompute_us)),
+        ("stalled", f"{format_us(timeline.stall_us)} ({share(timeline.stall_us, whole)})"),
+        ("swapped out", f"{format_bytes(timeline.bytes_out)}, {out} busy"),
+        ("swapped in", f"{format_bytes(timeline.bytes_in)}, {back} busy"),
+        ("peak", format_bytes(timeline.peak_bytes)),
+        ("host peak", format_bytes(timeline.host_peak_bytes)),
+    ]
+
+
 def layer_table(rows: Sequence[LayerRow]) -> Table:
     """What each layer costs, in bytes of the whole step, and the sums."""
     table = Table(header_style="bold", box=None, pad_edge=False)

@@ -19,9 +19,17 @@ from ooctrain.trace import Call, Trace
 
 
 class LawBroken(OoctrainError):
-    """A list is illegal, or two instructions that may overlap touch the same bytes."""
+    """A list is illegal, or two instructions that may overlap touch the same bytes.
+
+    Attributes:
+        index: position of the instruction; None where it is the list as a whole, or its start.
+    """
 
     default_code = "OOC-290"
+
+    def __init__(self, what: str, *, index: int | None = None, **details: str):
+        super().__init__(what, **details)
+        self.index = index
 
 
 @dataclass(slots=True)
@@ -126,6 +134,7 @@ class _Lister:
         self.steps: dict[int, Step] = {}
         self.releases: list[Release] = []
         self.barrier: set[int] = set()
+        self.now: int | None = None  # position of the instruction that is being listed
         self.ran: list[int] = []
         self.open: tuple[int, list[int]] | None = None
         self.captures: dict[str, tuple[int, list[int]]] = {}
@@ -137,7 +146,9 @@ class _Lister:
         start_device = {key: byte.address for key, byte in self.device.items()}
         start_host = {key: byte.address for key, byte in self.host.items()}
         for index, instruction in enumerate(self.schedule.instructions):
+            self.now = index
             self._list(index, instruction)
+        self.now = None
         self._end_run()
         self._check_end()
         return Job(
@@ -194,7 +205,7 @@ class _Lister:
     def _require(self, truth: bool, what: str, variable: int | None = None) -> None:
         if not truth:
             name = "" if variable is None else self.trace.variables[variable].name
-            raise LawBroken(f"illegal list: {what}", where=name)
+            raise LawBroken(f"illegal list: {what}", index=self.now, where=name)
 
     # ------------------------------------------------------------ one instruction
 
@@ -302,7 +313,7 @@ class _Lister:
             self._require((variable, at) not in self.device, "SwapIn of what is resident", variable)
             copy = self.host.get((self._slot(variable), at))
             if copy is None or copy.holder != variable:
-                raise LawBroken("illegal list: SwapIn without a host copy")
+                raise LawBroken("illegal list: SwapIn without a host copy", index=index)
             step.after |= {copy.writer} if copy.writer is not None else set()
             copy.readers.add(index)
             step.host_reads.append(copy.address)

@@ -211,5 +211,6 @@ def _check_overlap(one: Step, other: Step) -> None:
     if clash or host:
         raise LawBroken(
             f"instructions {one.index} and {other.index} may run at the same time, "
-            "and one writes what the other touches"
+            "and one writes what the other touches",
+            index=max(one.index, other.index),
         )

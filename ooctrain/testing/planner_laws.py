@@ -76,7 +76,7 @@ def results_are_exact(planner: Planner, case: Case) -> None:
         try:
             outcome = interpret(case.trace, plan.schedule, start, rng, shared_link=shared)
         except LawBroken as error:
-            raise Broken(f"step {step}: {error}", plan) from error
+            raise Broken(f"step {step}: {error}", plan, error.index) from error
         truth = in_core(case.trace, expected)
         if outcome.persistent != truth.persistent:
             raise Broken(f"step {step}: values differ from in-core training", plan)

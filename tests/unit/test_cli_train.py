@@ -65,6 +65,26 @@ def test_a_resumed_run_ends_with_the_bits_of_one_that_was_never_stopped(run, tmp
     assert all(np.array_equal(one.arrays[n], other.arrays[n]) for n in one.arrays)
 
 
+def test_a_verified_run_that_was_resumed_is_compared_from_its_first_step(run, tmp_path):
+    path = str(tmp_path / "run.safetensors")
+    assert run("--steps", "2", "--checkpoint", path)[0] == 0
+    status, numbers, _, _ = run("--steps", "4", "--resume", path, "--budget", "40%", "--verify")
+    assert status == 0
+    assert numbers["identical_to_incore"] is True
+    assert len(numbers["incore_step_us"]) == len(numbers["losses"]) == 4
+
+
+def test_a_broken_checkpoint_is_named_before_anything_is_planned(run, tmp_path):
+    path = tmp_path / "run.safetensors"
+    path.write_bytes(b"not a checkpoint")
+    # A budget that does not fit would end the run with status 3, were it looked at first.
+    status, numbers, out, err = run("--resume", str(path), "--budget", "1MiB")
+    assert status == 1
+    assert "is broken" in err
+    assert out == ""
+    assert numbers["error"].startswith("[OOC-310]")
+
+
 def test_another_run_s_checkpoint_is_refused_with_the_setting_named(run, tmp_path):
     path = str(tmp_path / "run.safetensors")
     assert run("--steps", "1", "--checkpoint", path)[0] == 0

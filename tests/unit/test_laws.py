@@ -6,10 +6,15 @@ import re
 import subprocess
 import sys
 import tomllib
+from dataclasses import replace
 from importlib import import_module
 
+import pytest
+
+from ooctrain.sched.registry import get_planner
+from ooctrain.sched.schedule import SwapIn
 from ooctrain.testing.allocator_laws import LAWS as ALLOCATOR_LAWS
-from ooctrain.testing.check_planner import LAWS
+from ooctrain.testing.check_planner import LAWS, PlannerFailure, check_planner
 
 BROKEN_PLANNER = '''
 from ooctrain.sched.registry import get_planner
@@ -104,6 +109,28 @@ def test_a_list_is_shown_up_to_the_offending_instruction(tmp_path):
     status, shown = laws(tmp_path, "--planner", "my.py:Mine", "-k", "plans_are_legal")
     assert status == 1
     assert "list, instructions" in shown
+
+
+class ForgetsACopy:
+    """Naive, but the first value that is brought in again is not."""
+
+    name = "forgets-a-copy"
+
+    def plan(self, trace, budget_bytes, machine, **rest):
+        plan = get_planner("naive").plan(trace, budget_bytes, machine, **rest)
+        listed = list(plan.schedule.instructions)
+        copies = [k for k, one in enumerate(listed) if isinstance(one, SwapIn)]
+        del listed[copies[0] : copies[0] + 1]
+        return replace(plan, schedule=replace(plan.schedule, instructions=tuple(listed)))
+
+
+def test_the_law_of_exact_results_shows_the_list_up_to_the_instruction_that_goes_wrong():
+    with pytest.raises(PlannerFailure, match="not resident") as caught:
+        check_planner(ForgetsACopy(), laws=("results are exact",))
+    last, length = re.search(r"instructions \d+ to (\d+) of (\d+)", caught.value.where).groups()
+    assert int(last) < int(length) - 1
+    shown = caught.value.where.splitlines()[-1]
+    assert re.search(rf"{last} (Run|Free|SwapOut) ", shown)
 
 
 def test_each_law_of_an_allocator_is_a_test(tmp_path):

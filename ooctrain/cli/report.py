@@ -1,0 +1,75 @@
+"""`ooctrain report`: draws a step that another command has planned, simulated or run.
+
+In: a file that `plan`, `simulate` or `train` wrote with `--json`. Out: the step in the terminal,
+and on demand a page for a browser, a trace for Perfetto, a snapshot for PyTorch's viewer of memory,
+a picture. Nothing is planned or run. Read next: `ooctrain/report/record.py`, which reads the file.
+"""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from ooctrain.cli import DONE
+from ooctrain.cli.numbers_file import write_bytes, write_file
+from ooctrain.cli.options import OUTPUT_FILE
+from ooctrain.cli.terminal import bar_blocks, make_console
+from ooctrain.report.html import step_page
+from ooctrain.report.perfetto import perfetto_trace
+from ooctrain.report.record import Record, read_record
+from ooctrain.report.snapshot import snapshot_pickle
+from ooctrain.report.step import step_svg
+from ooctrain.report.text import facts, lanes, timeline_rows
+from ooctrain.report.waits import peak_of, waits_of
+from ooctrain.units import format_bytes, format_us
+
+LANES_WIDTH = 120
+
+
+@click.command()
+@click.argument("record_path", metavar="FILE", type=click.Path())
+@click.option("--html", "page_path", metavar="FILE", type=OUTPUT_FILE,
+              help="Write one page for a browser, whole in itself.")  # fmt: skip
+@click.option("--perfetto", "trace_path", metavar="FILE", type=OUTPUT_FILE,
+              help="Write a trace for ui.perfetto.dev or chrome://tracing.")  # fmt: skip
+@click.option("--snapshot", "snapshot_path", metavar="FILE", type=OUTPUT_FILE,
+              help="Write a memory snapshot for pytorch.org/memory_viz.")  # fmt: skip
+@click.option("--svg", "svg_path", metavar="FILE", type=OUTPUT_FILE,
+              help="Write the page's picture by itself.")  # fmt: skip
+def report(
+    record_path: str, page_path: str | None, trace_path: str | None, snapshot_path: str | None,
+    svg_path: str | None,
+) -> int:  # fmt: skip
+    """Draw the step in FILE, which plan, simulate or train wrote with --json."""
+    record, console = read_record(record_path), make_console()
+    console.print(lanes(record.timeline, min(console.width, LANES_WIDTH), bar_blocks(console)))
+    console.print()
+    console.print(facts(_rows(record)))
+    if page_path:
+        write_file(page_path, step_page(record))
+    if trace_path:
+        write_file(trace_path, json.dumps(perfetto_trace(record)))
+    if snapshot_path:
+        write_bytes(snapshot_path, snapshot_pickle(record))
+    if svg_path:
+        write_file(svg_path, step_svg(record))
+    for path in filter(None, (page_path, trace_path, snapshot_path, svg_path)):
+        console.print(f"wrote {path}", highlight=False)
+    return DONE
+
+
+def _rows(record: Record) -> list[tuple[str, str]]:
+    peak, waits = peak_of(record.timeline), waits_of(record.timeline)
+    budget = f" of {format_bytes(record.budget_bytes)}" if record.budget_bytes else ""
+    rows = [
+        ("record", record.title),
+        *timeline_rows(record.timeline),
+        ("most held", f"{format_bytes(peak.size_bytes)}{budget}, at {peak.call}"),
+    ]
+    if waits:
+        longest = waits[0]
+        before = longest.call or "the end of the step"
+        last = f", the last copy in it: {longest.reason}" if longest.reason else ""
+        rows.append(("longest wait", f"{format_us(longest.length_us)} before {before}{last}"))
+    return rows

@@ -1,0 +1,121 @@
+"""A step as a memory snapshot of PyTorch, for pytorch.org/memory_viz: every value as a block.
+
+In: a `Record` with its holdings. Out: plain data, and the bytes of a pickle that the viewer reads.
+The one idea: a value that comes to the device is an allocation and one that leaves is a free; a
+value that comes in again is a block of its own, so swapping is seen as what it is. A list has no
+addresses, an allocator gives them: the blocks lie where best fit puts them, in the order of time.
+Source: `torch/cuda/_memory_viz.py` and its JavaScript, which know pickles of protocol 2 to 4 with
+plain values only. Read next: `holdings.py`, `../alloc/best_fit.py`.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from ooctrain.alloc.base import Block
+from ooctrain.alloc.best_fit import BestFit
+from ooctrain.alloc.paper import PaperMemory
+from ooctrain.errors import ConfigError
+from ooctrain.report.holdings import Holding
+from ooctrain.report.record import Record
+from ooctrain.units import MAX_BYTES
+
+PROTOCOL = 4
+#: Which device and stream the viewer shows.
+DEVICE = STREAM = 0
+Entry = dict[str, Any]
+
+
+def snapshot_pickle(record: Record) -> bytes:
+    """The file that the viewer opens.
+
+    Raises:
+        ConfigError: the record does not say who held what.
+    """
+    return pickle.dumps(snapshot(record), protocol=PROTOCOL)
+
+
+def snapshot(record: Record) -> dict[str, Any]:
+    """The snapshot as plain data: how the step goes, and what is there when it ends.
+
+    Raises:
+        ConfigError: the record does not say who held what.
+    """
+    if not record.holdings:
+        raise ConfigError(
+            "the record does not say who held the memory, only how much was held", code="OOC-118",
+            fix="write it again with this version of `ooctrain simulate MODEL --json FILE`",
+        )  # fmt: skip
+    arena = BestFit(PaperMemory(MAX_BYTES))
+    live: dict[int, Block] = {}
+    trace = [
+        entry
+        for number, one, comes in _in_time(record.holdings, record.timeline.makespan_us)
+        for entry in _entries(arena, live, number, one, comes)
+    ]
+    kept = [(block, record.holdings[number]) for number, block in live.items()]
+    segments = [_segment(kept, arena.stats().peak_reserved_bytes)]
+    return {"segments": segments, "device_traces": [trace], "allocator_settings": {}}
+
+
+def _in_time(found: Sequence[Holding], end_us: float) -> Iterator[tuple[int, Holding, bool]]:
+    """(number, holding, whether it comes) in order; at one time what goes does so first."""
+    moments = [(one.from_us, 1, number) for number, one in enumerate(found)]
+    moments += [(one.until_us, 0, number) for number, one in enumerate(found)
+                if one.until_us < end_us]  # fmt: skip
+    for _, comes, number in sorted(moments):
+        yield number, found[number], bool(comes)
+
+
+def _entries(
+    arena: BestFit, live: dict[int, Block], number: int, one: Holding, comes: bool
+) -> Iterator[Entry]:
+    """What the viewer is told of a holding that comes, or goes."""
+    if comes:
+        live[number] = arena.allocate(one.size_bytes, one.name)
+        yield _entry("alloc", live[number], one, one.from_us)
+    else:
+        block = live.pop(number)
+        arena.free(block)
+        yield _entry("free_requested", block, one, one.until_us)
+        yield _entry("free_completed", block, one, one.until_us)
+
+
+def _entry(action: str, block: Block, one: Holding, time_us: float) -> Entry:
+    return {
+        "action": action, "addr": block.address, "size": block.granted_bytes, "stream": STREAM,
+        "time_us": int(time_us), "frames": _frames(one),
+    }  # fmt: skip
+
+
+def _frames(one: Holding) -> list[Mapping[str, Any]]:
+    """Where the viewer shows a call stack: the group and the name."""
+    return [{"filename": one.group, "line": 0, "name": one.name}]
+
+
+def _segment(kept: Sequence[tuple[Block, Holding]], size_bytes: int) -> Entry:
+    """The arena at the end of the step; its blocks and the gaps between them tile it."""
+    base = min((block.address for block, _ in kept), default=0)
+    blocks, at = [], base
+    for block, one in sorted(kept, key=lambda pair: pair[0].address):
+        if block.address > at:
+            blocks.append(_block(at, block.address - at, "inactive", []))
+        blocks.append(_block(block.address, block.granted_bytes, "active_allocated", _frames(one)))
+        at = block.address + block.granted_bytes
+    if at < base + size_bytes:
+        blocks.append(_block(at, base + size_bytes - at, "inactive", []))
+    held = sum(block.granted_bytes for block, _ in kept)
+    return {
+        "device": DEVICE, "address": base, "total_size": max(size_bytes, at - base),
+        "stream": STREAM, "segment_type": "large", "allocated_size": held, "active_size": held,
+        "requested_size": sum(one.size_bytes for _, one in kept), "blocks": blocks, "frames": [],
+    }  # fmt: skip
+
+
+def _block(address: int, size: int, state: str, frames: Sequence[Mapping[str, Any]]) -> Entry:
+    return {
+        "address": address, "size": size, "requested_size": size, "state": state,
+        "frames": list(frames),
+    }  # fmt: skip
