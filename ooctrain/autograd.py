@@ -2,7 +2,7 @@
 
 In: nothing. Out: the tape that operations are recorded on. The one idea: which tape is in force is
 a context variable, not a global: each thread has its own, and `oc.trace` puts another one in its
-place for the length of a call. Read next: `tensors.py`, `tape.py`.
+place for the length of a call. Read next: `tensors.py`, `tape.py`, `backward.py`.
 """
 
 from __future__ import annotations
@@ -52,12 +52,8 @@ def use_tape(tape: Tape) -> Iterator[Tape]:
 @contextmanager
 def no_grad() -> Iterator[None]:
     """Records nothing for backward within the `with` block."""
-    tape = current_tape()
-    before, tape.recording = tape.recording, False
-    try:
+    with current_tape().paused():
         yield
-    finally:
-        tape.recording = before
 
 
 def frozen(module: Module) -> AbstractContextManager[None]:

@@ -15,7 +15,7 @@ import numpy as np
 from ooctrain.devices.base import Device
 from ooctrain.errors import ConfigError, PlanMismatch, ShapeError
 from ooctrain.layers.base import Spec, scratch_bytes
-from ooctrain.layers.loss import SoftmaxCrossEntropy, check_labels
+from ooctrain.layers.cross_entropy import SoftmaxCrossEntropy, check_labels
 from ooctrain.layers.weighted_loss import WeightedCrossEntropy
 from ooctrain.prepare import PreparedStep, Settings
 from ooctrain.trace import Call, Trace

@@ -1,19 +1,15 @@
-"""The tape: what was computed from what, and the calls of the backward pass.
+"""The tape: what was computed from what.
 
-In: operations on tensors. Out: gradients, as further calls on the same tape. The one idea:
-`backward` is not an interpreter of derivatives; it walks the recorded calls in reverse order and
-asks each operation to record the calls that make up its gradient. A *runner* decides what recording
-a call does: compute it at once (`eager.EagerRunner`) or note its shapes (`tracing.TraceRunner`);
-nothing else differs. There is no list of calls here: a tensor knows the entry that made it, and an
-entry knows its inputs, so a result that nobody holds is forgotten, as in PyTorch. Read next:
-`layers/relu.py`, then `tracing.py`.
+In: operations on tensors. Out: their results, each with the entry that made it. The one idea: a
+*runner* decides what recording a call does, compute it at once (`eager.EagerRunner`) or note its
+shapes (`tracing.TraceRunner`); nothing else differs. There is no list of calls here: a tensor knows
+the entry that made it, and an entry its inputs, so a result that nobody holds is forgotten, as in
+PyTorch. Read next: `backward.py`, then `tracing.py`.
 """
 
 from __future__ import annotations
 
 import itertools
-import warnings
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -23,7 +19,6 @@ import numpy as np
 
 from ooctrain.errors import AutogradError, ShapeError
 from ooctrain.layers.base import Op, Scalars, Spec
-from ooctrain.layers.combine import Add, Constant
 from ooctrain.tensors import Tensor
 from ooctrain.trace import Phase
 
@@ -94,9 +89,6 @@ class Runner(Protocol):
 
     def constant(self, tensor: Tensor) -> Tensor:
         """The value that a parameter has now, as a tensor that no gradient reaches."""
-
-
-Hook = Callable[["Tensor"], None]
 
 
 @dataclass
@@ -223,96 +215,29 @@ class Tape:
 
     # Backward
 
-    def backward(
-        self, root: Tensor, gradient: Tensor | None = None, *, retain_graph: bool = False,
-        on_gradient: Hook | None = None,
-    ) -> None:  # fmt: skip
-        """Records the backward pass of `root`.
+    def gradient(self, op: Op, ins: Sequence[Tensor], of: Tensor) -> Tensor | None:
+        """Records the one call that gives the gradient of `of`; None where nobody asks for it."""
+        return self.call(op, ins, of=(of,))[0] if of.requires_grad else None
 
-        Args:
-            gradient: of `root`; None: 1, for a root of one element.
-            retain_graph: keep the entries' inputs for another backward pass.
-            on_gradient: called with each parameter as soon as its gradient is complete.
-
-        Raises:
-            AutogradError: nothing to differentiate, a second pass, or a value changed in place.
-        """
-        if not root.requires_grad:
-            raise AutogradError(
-                f"{root.name or 'this tensor'!r} depends on nothing that requires a gradient",
-                fix="was it computed under no_grad(), or from detached tensors?",
-            )
-        entries = _entries_before(root)
-        recording, self.recording = self.recording, False
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """For a while, calls are computed or noted as ever, but none is kept for backward."""
+        before, self.recording = self.recording, False
         try:
-            seed = self._ones(root) if gradient is None else gradient
-            self._walk(entries, root, seed, on_gradient)
+            yield
         finally:
-            self.recording = recording
-            self._versions = {}
-        if not retain_graph:
-            for entry in entries:
-                entry.ins = entry.outs = ()
-                entry.freed_by = f"the backward pass of {root.name!r}"
+            self.recording = before
 
-    def _walk(
-        self, entries: list[Entry], root: Tensor, seed: Tensor, on_gradient: Hook | None
-    ) -> None:
-        grads: dict[Any, Tensor] = {_key(root): seed}
-        pending = Counter(leaf for entry in entries for leaf in _leaves(entry))
-        if root.source is None:
-            self._finish(root, seed, on_gradient)
-        for entry in entries:
-            cotangents = [grads.pop((entry, i), None) for i in range(len(entry.outs))]
-            if any(cotangent is not None for cotangent in cotangents):
-                self._differentiate(entry, cotangents, grads)
-            for leaf in _leaves(entry):
-                pending[leaf] -= 1
-                if not pending[leaf] and leaf in grads:
-                    with self.at(path=entry.site.path, leaf=entry.site.leaf, phase="backward"):
-                        self._finish(leaf, grads.pop(leaf), on_gradient)
-
-    def _differentiate(
-        self, entry: Entry, cotangents: list[Tensor | None], grads: dict[Any, Tensor]
-    ) -> None:
+    @contextmanager
+    def reading_again(self, entry: Entry) -> Iterator[None]:
+        """For a while, what `entry` read must not be read if it has been changed since."""
         self._versions = {
             id(t.storage): (entry, v) for t, v in zip(entry.ins, entry.versions, strict=True)
         }
-        with self.at(**_backward_site(entry)):
-            in_grads = entry.op.vjp(self, entry.ins, entry.outs, cotangents)
+        try:
+            yield
+        finally:
             self._versions = {}
-            for tensor, grad in zip(entry.ins, in_grads, strict=True):
-                if grad is not None and tensor.requires_grad:
-                    key = _key(tensor)
-                    grads[key] = self._sum(grads[key], grad, tensor) if key in grads else grad
-
-    def _finish(self, leaf: Tensor, grad: Tensor, on_gradient: Hook | None) -> None:
-        """A leaf's gradient is complete: adds it to what is in `.grad` already."""
-        if leaf.grad is not None and leaf.grad.stepped and "zero_grad" not in self.warned:
-            self.warned.add("zero_grad")
-            warnings.warn(
-                f"the gradient of {leaf.name or 'a parameter'!r} is added to that of an earlier "
-                "step: call optimizer.zero_grad() before backward()",
-                stacklevel=6,
-            )
-        leaf.grad = grad if leaf.grad is None else self._sum(leaf.grad, grad, leaf)
-        if on_gradient is not None:
-            on_gradient(leaf)
-
-    def _sum(self, a: Tensor, b: Tensor, of: Tensor) -> Tensor:
-        """Adds gradients that meet at a fork, as a call of its own: "conv1.out.grad.add"."""
-        with self.at(path=f"{of.name or 'leaf'}.grad", leaf=True, forward_of=None, verb="add"):
-            return self.call(Add(), (a, b), of=(of,))[0]
-
-    def _ones(self, root: Tensor) -> Tensor:
-        if root.numel() != 1:
-            raise AutogradError(
-                f"{root.name or 'this tensor'!r} has shape {root.shape}; "
-                "only one number has a gradient of 1",
-                fix="reduce it to a loss, or pass backward(gradient)",
-            )
-        with self.at(path=f"{root.name or 'loss'}.grad", leaf=True, phase="loss"):
-            return self.call(Constant(1.0, root.shape), (), of=(root,))[0]
 
     def _check_usable(self, tensor: Tensor, name: str) -> None:
         """A tensor, and unchanged since the forward call whose gradient reads it now."""
@@ -361,37 +286,3 @@ class Tape:
 
 def _has_gradient(op: Op) -> bool:
     return type(op).vjp is not Op.vjp
-
-
-def _key(tensor: Tensor) -> Any:
-    """What gradients are collected by: the output that a tensor is, or the leaf itself."""
-    return tensor if tensor.source is None else tensor.source
-
-
-def _leaves(entry: Entry) -> list[Tensor]:
-    return list(dict.fromkeys(t for t in entry.ins if t.source is None and t.requires_grad))
-
-
-def _entries_before(root: Tensor) -> list[Entry]:
-    """All entries that `root` was computed by, latest first."""
-    found: dict[Entry, None] = {}
-    stack = [root]
-    while stack:
-        source = stack.pop().source
-        if source is None or source[0] in found:
-            continue
-        entry = source[0]
-        if entry.freed_by:
-            raise AutogradError(
-                f"second backward through {entry.name!r}: {entry.freed_by} has freed what it needs",
-                fix="call backward(retain_graph=True) the first time, or compute the loss again",
-            )
-        found[entry] = None
-        stack.extend(entry.ins)
-    return sorted(found, key=lambda entry: -entry.number)
-
-
-def _backward_site(entry: Entry) -> dict[str, Any]:
-    """The gradient of a call is named after that call."""
-    path = entry.site.prefix(entry.op)
-    return {"path": path, "leaf": True, "phase": "backward", "forward_of": entry.site.forward_of}

@@ -105,8 +105,9 @@ class Tensor:
             retain_graph: keep what backward needs, so that it can run again.
         """
         from ooctrain.autograd import current_tape
+        from ooctrain.backward import record_backward
 
-        current_tape().backward(self, gradient, retain_graph=retain_graph)
+        record_backward(current_tape(), self, gradient, retain_graph=retain_graph)
 
     def reshape(self, *shape: int | Sequence[int]) -> Tensor:
         """The same elements in (N, C, H, W) order under another shape; one extent may be -1."""

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from numbers import Integral
 
 from ooctrain.autograd import Site, Tape, Tensor, no_grad, use_tape
+from ooctrain.backward import record_backward
 from ooctrain.errors import ConfigError, ShapeError
 from ooctrain.incore import initial_values, run_trace, storages
 from ooctrain.layers.base import Op, Scalars, Spec, scratch_bytes
@@ -159,13 +160,8 @@ def trace(
         }  # fmt: skip
     runner = TraceRunner(threads or os.cpu_count() or 1, names, device)
     tape = Tape(runner, algorithm)
-    step = _Step(
-        runner,
-        tape,
-        update,
-        ClipNorm(clip) if isinstance(clip, int | float) else clip,
-        keep_gradients,
-    )
+    clip = ClipNorm(clip) if isinstance(clip, int | float) else clip
+    step = _Step(runner, tape, update, clip, keep_gradients)
     with use_tape(tape), _named(names), _mode(model, training):
         if training:
             step.train(model, shape, named_loss(loss, model), target_shape, accumulate)
@@ -245,7 +241,8 @@ class _Step:
                 value = loss(output, _part(targets, part, parts))
                 value = value * (1 / parts) if parts > 1 else value
             last = part == parts - 1
-            self.tape.backward(value, on_gradient=self._on_gradient if last else None)
+            on_gradient = self._on_gradient if last else None
+            record_backward(self.tape, value, on_gradient=on_gradient)
             with self.tape.at(phase="loss"):
                 total = value.detach() if total is None else total + value.detach()
         assert total is not None, "there is at least one part"

@@ -32,8 +32,8 @@ from ooctrain.layers.conv2d import (
     Geometry,
 )
 from ooctrain.layers.conv_transpose import ConvTranspose2d
+from ooctrain.layers.cross_entropy import SoftmaxCrossEntropy
 from ooctrain.layers.linear import Linear, LinearGradInput, LinearGradWeight
-from ooctrain.layers.loss import SoftmaxCrossEntropy
 from ooctrain.layers.pooling import MaxPool2d
 from ooctrain.layers.relu import ReLU
 from ooctrain.layers.update import SGDUpdate

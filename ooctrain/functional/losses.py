@@ -2,7 +2,7 @@
 
 In: predictions and targets. Out: one number, or one for each row. The one idea: the plain forms
 have an operation of their own, which a step is made of; options go to a more general one. Read
-next: `../layers/loss.py`, `../layers/weighted_loss.py`.
+next: `../layers/regression_loss.py`, `../layers/cross_entropy.py`.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ import numpy as np
 
 from ooctrain.autograd import Tensor, call, current_tape
 from ooctrain.errors import ConfigError
-from ooctrain.layers.loss import (
-    MeanError,
+from ooctrain.layers.cross_entropy import (
     SoftmaxCrossEntropy,
     check_labels,
     looks_like_probabilities,
 )
-from ooctrain.layers.weighted_loss import ClassWeights, ErrorEach, Reduction, WeightedCrossEntropy
+from ooctrain.layers.regression_loss import ErrorEach, MeanError
+from ooctrain.layers.weighted_loss import ClassWeights, Reduction, WeightedCrossEntropy
 
 
 def cross_entropy(

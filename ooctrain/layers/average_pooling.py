@@ -15,7 +15,7 @@ from typing import ClassVar
 import numpy as np
 
 from ooctrain.layers.base import Op, Spec, require, require_float
-from ooctrain.layers.pooling import Pair, PoolGeometry
+from ooctrain.layers.pooling import Pair, PoolGeometry, Sides
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,18 +39,12 @@ class AvgPool2d(Op):
     def cpu(self, pool, ins, outs, workspace, scalars):
         from ooctrain.layers.kernels.cpu import pooling
 
-        g = self.geometry
-        pooling.avg_pool(
-            pool, ins[0], outs[0], g.kernel, g.stride, g.padding, self.count_include_pad
-        )
+        pooling.avg_pool(pool, ins[0], outs[0], *_window(self))
 
     def cuda(self, launcher, ins, outs, workspace, scalars):
         from ooctrain.layers.kernels.cuda import average_pooling
 
-        g = self.geometry
-        average_pooling.avg_pool(
-            launcher, ins[0], outs[0], g.kernel, g.stride, g.padding, self.count_include_pad
-        )
+        average_pooling.avg_pool(launcher, ins[0], outs[0], *_window(self))
 
     def vjp(self, tape, ins, outs, grads):
         grad = AvgPool2dGrad(self.geometry, ins[0].shape[2:], self.count_include_pad)
@@ -90,18 +84,12 @@ class AvgPool2dGrad(Op):
     def cpu(self, pool, ins, outs, workspace, scalars):
         from ooctrain.layers.kernels.cpu import pooling
 
-        g = self.geometry
-        pooling.avg_pool_grad(
-            pool, ins[0], outs[0], g.kernel, g.stride, g.padding, self.count_include_pad
-        )
+        pooling.avg_pool_grad(pool, ins[0], outs[0], *_window(self))
 
     def cuda(self, launcher, ins, outs, workspace, scalars):
         from ooctrain.layers.kernels.cuda import average_pooling
 
-        g = self.geometry
-        average_pooling.avg_pool_grad(
-            launcher, ins[0], outs[0], g.kernel, g.stride, g.padding, self.count_include_pad
-        )
+        average_pooling.avg_pool_grad(launcher, ins[0], outs[0], *_window(self))
 
     def flops(self, ins, outs):
         return ins[0].size * self.geometry.kernel[0] * self.geometry.kernel[1]
@@ -175,6 +163,12 @@ class AdaptiveAvgPool2dGrad(Op):
         from ooctrain.layers.kernels.cuda import average_pooling
 
         average_pooling.adaptive_avg_pool_grad(launcher, ins[0], outs[0])
+
+
+def _window(op: AvgPool2d | AvgPool2dGrad) -> tuple[Pair, Pair, Sides, bool]:
+    """What the kernels of either device want to know of the windows."""
+    g = op.geometry
+    return g.kernel, g.stride, g.padding, op.count_include_pad
 
 
 def _cells(op: AvgPool2d | AvgPool2dGrad, size: Pair) -> np.ndarray:

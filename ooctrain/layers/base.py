@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from ooctrain.tensors import Tensor
 
 Scalars = Mapping[str, float | int]
+FLOAT_BYTES = ITEM_BYTES["float32"]
+#: Parts of a workspace begin at whole cache lines.
+LINE_BYTES = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +166,11 @@ def scratch_bytes(
     if device == "cuda":
         return op.cuda_workspace_bytes(ins, outs)
     return op.workspace_bytes(ins, outs, threads)
+
+
+def whole_lines(size_bytes: int) -> int:
+    """Bytes rounded up to whole cache lines."""
+    return -(-size_bytes // LINE_BYTES) * LINE_BYTES
 
 
 def require(fits: bool, what: str, *specs: Spec, fix: str = "") -> None:

@@ -16,8 +16,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from ooctrain.layers.base import Op, Spec, require, require_float
-from ooctrain.layers.relu import ReLUGrad
+from ooctrain.layers.base import FLOAT_BYTES, Op, Spec, require, require_float
+from ooctrain.layers.relu import ReLUGrad, where_positive
 from ooctrain.trace import Kind
 
 
@@ -34,10 +34,8 @@ class BatchNormStats(Op):
     def infer(self, x: Spec) -> tuple[Spec, ...]:
         require_float(self, x)
         require(len(x.shape) in (2, 4), "batch_norm: wants (N, C) or (N, C, H, W)", x)
-        fix = "use a larger batch, or model.eval()"
-        require(
-            x.size > x.shape[1], "batch_norm: one value per channel has no variance", x, fix=fix
-        )
+        what, fix = "one value per channel has no variance", "use a larger batch, or model.eval()"
+        require(x.size > x.shape[1], f"batch_norm: {what}", x, fix=fix)
         return (Spec((x.shape[1],), x.dtype),) * 3
 
     def reference(self, x, scalars):
@@ -113,14 +111,8 @@ class BatchNormApply(Op):
         require_float(self, x, gamma, beta, *residual)
         channels = x.shape[1:2]
         fits = all(spec.shape == channels for spec in (mean, inv_std, gamma, beta))
-        require(
-            fits,
-            "batch_norm: wants one mean, std, gamma and beta per channel",
-            x,
-            mean,
-            gamma,
-            beta,
-        )
+        what = "batch_norm: wants one mean, std, gamma and beta per channel"
+        require(fits, what, x, mean, gamma, beta)
         fits = len(residual) == self.residual and all(r.shape == x.shape for r in residual)
         require(fits, "batch_norm: the residual does not fit", x, *residual)
         return (x,)
@@ -148,11 +140,9 @@ class BatchNormApply(Op):
         mask = outs[:1] if self.relu else ()
         reduce = BatchNormGradReduce(mask=self.relu)
         dgamma, dbeta = tape.call(reduce, (dy, x, mean, inv_std, *mask), of=(gamma, beta))
-        dx = None
-        if x.requires_grad:
-            sums = (dgamma, dbeta) if self.batch_stats else ()
-            apply = BatchNormGradApply(batch_stats=self.batch_stats, mask=self.relu)
-            (dx,) = tape.call(apply, (dy, x, mean, inv_std, gamma, *sums, *mask), of=(x,))
+        sums = (dgamma, dbeta) if self.batch_stats else ()
+        apply = BatchNormGradApply(batch_stats=self.batch_stats, mask=self.relu)
+        dx = tape.gradient(apply, (dy, x, mean, inv_std, gamma, *sums, *mask), of=x)
         through = [tape.call(ReLUGrad(), (dy, *mask), of=(r,))[0] if mask else dy for r in residual]
         return dx, None, None, dgamma, dbeta, *through
 
@@ -184,7 +174,7 @@ class BatchNormGradReduce(Op):
         return mean, mean
 
     def reference(self, dy, x, mean, inv_std, *y, scalars):
-        dz = _masked(dy, y)
+        dz = where_positive(y[0], dy) if y else dy
         centred = (x - _column(mean, x)) * _column(inv_std, x)
         return (dz * centred).sum(axis=_rows(x)), dz.sum(axis=_rows(x))
 
@@ -231,7 +221,7 @@ class BatchNormGradApply(Op):
         return (x,)
 
     def reference(self, dy, x, mean, inv_std, gamma, *rest, scalars):
-        dz = _masked(dy, rest[-1:] if self.mask else ())
+        dz = where_positive(rest[-1], dy) if self.mask else dy
         if self.batch_stats:
             rows = x.size // x.shape[1]
             xhat = (x - _column(mean, x)) * _column(inv_std, x)
@@ -336,12 +326,8 @@ def _column(values: np.ndarray, x: np.ndarray) -> np.ndarray:
     return values[:, None, None] if x.ndim == 4 else values
 
 
-def _masked(dy: np.ndarray, y: tuple[np.ndarray, ...]) -> np.ndarray:
-    return np.where(y[0] > 0, dy, dy.dtype.type(0)) if y else dy
-
-
 def _zeros(workspace: np.ndarray, channels: int) -> np.ndarray:
-    zeros = workspace[: channels * 4].view(np.float32)
+    zeros = workspace[: channels * FLOAT_BYTES].view(np.float32)
     zeros[:] = 0
     return zeros
 

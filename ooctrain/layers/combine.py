@@ -14,7 +14,7 @@ import numpy as np
 
 from ooctrain.layers.base import Op, Spec, require, require_float
 from ooctrain.layers.regions import Slice
-from ooctrain.layers.relu import POINTWISE, ReLUGrad
+from ooctrain.layers.relu import POINTWISE, ReLUGrad, where_positive
 from ooctrain.trace import Kind
 
 
@@ -70,7 +70,7 @@ class AddMasked(Op):
         return (a,)
 
     def reference(self, a, dy, y, scalars):
-        return (a + np.where(y > 0, dy, dy.dtype.type(0)),)
+        return (a + where_positive(y, dy),)
 
     def cpu(self, pool, ins, outs, workspace, scalars):
         from ooctrain.layers.kernels.cpu import elementwise
@@ -198,14 +198,11 @@ class Concat(Op):
 
     def vjp(self, tape, ins, outs, grads):
         starts = self._starts([x.shape[self.axis] for x in ins])
-        return [
-            tape.call(
-                Slice(outs[0].shape, self._at(x.ndim, start), x.shape), (grads[0],), of=(x,)
-            )[0]
-            if x.requires_grad
-            else None
+        parts = [
+            Slice(outs[0].shape, self._at(x.ndim, start), x.shape)
             for x, start in zip(ins, starts, strict=True)
-        ]  # fmt: skip
+        ]
+        return [tape.gradient(part, grads, of=x) for part, x in zip(parts, ins, strict=True)]
 
     def flops(self, ins, outs):
         return 0

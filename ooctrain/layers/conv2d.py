@@ -4,8 +4,8 @@ In: x (N, C, H, W), W (K, C / groups, R, S), b (K). Out: y (N, K, OH, OW). The o
 gradient of the input and gradient of the weight are three operations over one geometry; which
 algorithm each uses is an attribute, fixed when the call is recorded, so that a rewrite (a tile,
 say) keeps it and with it the bits. Padding is (top, bottom, left, right), because a tile is padded
-only where it touches the border. The bias gradient is the sum over all pixels, `ChannelSum`. Read
-next: `batch_norm.py`, then `kernels/cpu/conv2d.py`.
+only where it touches the border. Read next: `channel_sum.py`, the gradient of the bias;
+`batch_norm.py`; `kernels/cpu/conv2d.py`.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import ClassVar
 import numpy as np
 
 from ooctrain.layers.base import Op, Spec, Window, require, require_float
+from ooctrain.layers.channel_sum import ChannelSum
 from ooctrain.layers.kernels.conv_shape import ConvShape
 from ooctrain.layers.kernels.cuda import conv_plan as cuda_plan
 
@@ -79,24 +80,13 @@ class Conv2d(Op):
         require_float(self, x, w, *bias)
         groups = self.geometry.groups
         require(len(x.shape) == 4, "conv2d: the input must be (N, C, H, W)", x, w)
-        require(
-            len(w.shape) == 4 and w.shape[2:] == self.kernel,
-            "conv2d: the weight must be (K, C, R, S)",
-            w,
-        )
+        fits = len(w.shape) == 4 and w.shape[2:] == self.kernel
+        require(fits, "conv2d: the weight must be (K, C, R, S)", w)
         wanted = w.shape[1] * groups
-        require(
-            x.shape[1] == wanted,
-            f"conv2d: input has {x.shape[1]} channels, the weight wants {wanted}",
-            x,
-            w,
-        )
-        require(
-            all(b.shape == w.shape[:1] for b in bias),
-            "conv2d: bias does not fit the weight",
-            w,
-            *bias,
-        )
+        what = f"conv2d: input has {x.shape[1]} channels, the weight wants {wanted}"
+        require(x.shape[1] == wanted, what, x, w)
+        fits = all(b.shape == w.shape[:1] for b in bias)
+        require(fits, "conv2d: bias does not fit the weight", w, *bias)
         shape = self.geometry.conv_shape(x.shape, w.shape)
         return (Spec((shape.n, shape.k, shape.oh, shape.ow), x.dtype),)
 
@@ -136,9 +126,9 @@ class Conv2d(Op):
         grad_weight = Conv2dGradWeight(self.geometry, self.kernel, algorithm)
         grad_input = Conv2dGradInput(self.geometry, x.shape[2:], algorithm)
         # The weight first: then x may go before room for dx is needed.
-        dw = tape.call(grad_weight, (x, dy), of=(w,))[0] if w.requires_grad else None
-        db = [tape.call(ChannelSum(), (dy,), of=(b,))[0] if b.requires_grad else None for b in bias]
-        dx = tape.call(grad_input, (dy, w), of=(x,))[0] if x.requires_grad else None
+        dw = tape.gradient(grad_weight, (x, dy), of=w)
+        db = [tape.gradient(ChannelSum(), (dy,), of=b) for b in bias]
+        dx = tape.gradient(grad_input, (dy, w), of=x)
         return dx, dw, *db
 
     def workspace_bytes(self, ins, outs, threads):
@@ -269,46 +259,6 @@ class Conv2dGradWeight(Op):
 
     def _weight_shape(self, x: tuple[int, ...], dy: tuple[int, ...]) -> tuple[int, ...]:
         return (dy[1], x[1] // self.geometry.groups, *self.kernel)
-
-
-@dataclass(frozen=True, slots=True)
-class ChannelSum(Op):
-    """db[k] = sum of dy over all but the channel axis: the gradient of a bias."""
-
-    name: ClassVar[str] = "channel_sum"
-    verb: ClassVar[str] = "grad_bias"
-
-    def infer(self, dy: Spec) -> tuple[Spec, ...]:
-        require(len(dy.shape) in (2, 4), "channel_sum: wants (N, C) or (N, C, H, W)", dy)
-        return (Spec((dy.shape[1],), dy.dtype),)
-
-    def reference(self, dy, scalars):
-        return (dy.sum(axis=(0, 2, 3) if dy.ndim == 4 else 0),)
-
-    def cpu(self, pool, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cpu import elementwise
-
-        elementwise.channel_sum(pool, ins[0], outs[0], workspace)
-
-    def cuda(self, launcher, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cuda import elementwise
-
-        elementwise.channel_sum(launcher, ins[0], outs[0], workspace)
-
-    def workspace_bytes(self, ins, outs, threads):
-        from ooctrain.layers.kernels.cpu import workspace
-
-        channels = outs[0].size
-        return workspace.channel_sum_workspace_bytes(ins[0].size // channels, channels)
-
-    def cuda_workspace_bytes(self, ins, outs):
-        from ooctrain.layers.kernels.cuda import workspace
-
-        channels = outs[0].size
-        return workspace.channel_sum_workspace_bytes(ins[0].size // channels, channels)
-
-    def flops(self, ins, outs):
-        return ins[0].size
 
 
 def choose_algorithm(shape: ConvShape, requested: str) -> str:

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ooctrain.layers.base import Op, Spec, require, require_float
-from ooctrain.layers.conv2d import ChannelSum, Conv2d, Conv2dGradInput, Conv2dGradWeight, Geometry
+from ooctrain.layers.channel_sum import ChannelSum
+from ooctrain.layers.conv2d import Conv2d, Conv2dGradInput, Conv2dGradWeight, Geometry
 from ooctrain.layers.kernels.conv_shape import ConvShape
 
 Pair = tuple[int, int]
@@ -40,22 +41,15 @@ class ConvTranspose2d(Op):
         require_float(self, x, w, *bias)
         require(len(x.shape) == 4, "conv_transpose2d: the input must be (N, K, H, W)", x, w)
         fits = len(w.shape) == 4 and w.shape[2:] == self.kernel and w.shape[0] == x.shape[1]
-        require(
-            fits,
-            f"conv_transpose2d: the weight must be ({x.shape[1]}, C / groups, R, S)",
-            x,
-            w,
-        )
+        what = f"conv_transpose2d: the weight must be ({x.shape[1]}, C / groups, R, S)"
+        require(fits, what, x, w)
         channels = w.shape[1] * self.geometry.groups
         require(all(b.shape == (channels,) for b in bias), "conv_transpose2d: bias", w, *bias)
         shape = self._shape(x, w)
-        require(
-            (shape.oh, shape.ow) == x.shape[2:],
-            f"conv_transpose2d: a convolution does not lead from {self.size} to {x.shape[2:]}",
-            x,
-            w,
-            fix="output_padding must be less than stride or dilation",
-        )
+        what = f"a convolution does not lead from {self.size} to {x.shape[2:]}"
+        fix = "output_padding must be less than stride or dilation"
+        fits = (shape.oh, shape.ow) == x.shape[2:]
+        require(fits, f"conv_transpose2d: {what}", x, w, fix=fix)
         return (Spec((x.shape[0], channels, *self.size), x.dtype),)
 
     def reference(self, x, w, *bias, scalars):
@@ -81,9 +75,9 @@ class ConvTranspose2d(Op):
         (dy,) = grads
         grad_weight = Conv2dGradWeight(self.geometry, self.kernel, self.algorithm)
         grad_input = Conv2d(self.geometry, self.kernel, self.algorithm)
-        dw = tape.call(grad_weight, (dy, x), of=(w,))[0] if w.requires_grad else None
-        db = [tape.call(ChannelSum(), (dy,), of=(b,))[0] if b.requires_grad else None for b in bias]
-        dx = tape.call(grad_input, (dy, w), of=(x,))[0] if x.requires_grad else None
+        dw = tape.gradient(grad_weight, (dy, x), of=w)
+        db = [tape.gradient(ChannelSum(), (dy,), of=b) for b in bias]
+        dx = tape.gradient(grad_input, (dy, w), of=x)
         return dx, dw, *db
 
     def workspace_bytes(self, ins, outs, threads):

@@ -3,7 +3,7 @@
 In: x (N, C, H, W) or (N, C). Out: x / (1 - p) where kept, else 0. The one idea: no mask is stored
 and no generator has a state. Whether an element is kept is a hash of (seed, step, number of the
 call, its index in the whole variable); so backward is the same operation applied to dy. Source:
-counter-based generators, Salmon et al. 2011. Read next: `loss.py`.
+counter-based generators, Salmon et al. 2011. Read next: `regression_loss.py`.
 """
 
 from __future__ import annotations

@@ -15,13 +15,10 @@ from typing import ClassVar
 
 import numpy as np
 
-from ooctrain.layers.base import Op, Spec, require, require_float
-from ooctrain.layers.conv2d import ChannelSum
-from ooctrain.layers.relu import ReLUGrad
+from ooctrain.layers.base import FLOAT_BYTES, Op, Spec, require, require_float, whole_lines
+from ooctrain.layers.channel_sum import ChannelSum
+from ooctrain.layers.relu import ReLUGrad, where_positive
 from ooctrain.trace import Kind
-
-FLOAT_BYTES = 4
-LINE_BYTES = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,10 +125,8 @@ class InstanceNormApply(Op):
         dvectors = [
             tape.call(ChannelSum(), (s,), of=(v,))[0] for s, v in zip(sums, affine, strict=False)
         ]
-        dx = None
-        if x.requires_grad:
-            apply = InstanceNormGradApply(affine=self.affine, mask=self.relu)
-            (dx,) = tape.call(apply, (dy, x, mean, inv_std, *affine[:1], *sums, *mask), of=(x,))
+        apply = InstanceNormGradApply(affine=self.affine, mask=self.relu)
+        dx = tape.gradient(apply, (dy, x, mean, inv_std, *affine[:1], *sums, *mask), of=x)
         through = rest[2 * self.affine :]
         through = [tape.call(ReLUGrad(), (dy, *mask), of=(r,))[0] if mask else dy for r in through]
         return dx, None, None, *dvectors, *through
@@ -174,7 +169,7 @@ class InstanceNormGradReduce(Op):
         return mean, mean
 
     def reference(self, dy, x, mean, inv_std, *y, scalars):
-        dz = _masked(dy, y)
+        dz = where_positive(y[0], dy) if y else dy
         xhat = (x - _pixels(mean)) * _pixels(inv_std)
         return (dz * xhat).sum(axis=(2, 3)), dz.sum(axis=(2, 3))
 
@@ -219,7 +214,7 @@ class InstanceNormGradApply(Op):
         return (x,)
 
     def reference(self, dy, x, mean, inv_std, *rest, scalars):
-        dz = _masked(dy, rest[-1:] if self.mask else ())
+        dz = where_positive(rest[-1], dy) if self.mask else dy
         dz_xhat, dz_sum = rest[self.affine : self.affine + 2]
         pixels = x.shape[2] * x.shape[3]
         xhat = (x - _pixels(mean)) * _pixels(inv_std)
@@ -265,10 +260,6 @@ def _pixels(values: np.ndarray) -> np.ndarray:
     return values[:, :, None, None]
 
 
-def _masked(dy: np.ndarray, y: tuple[np.ndarray, ...]) -> np.ndarray:
-    return np.where(y[0] > 0, dy, dy.dtype.type(0)) if y else dy
-
-
 def _masks(ins: Sequence[np.ndarray], masked: bool) -> Iterator[np.ndarray | None]:
     """For each image the output that masks its gradient, or None."""
     yield from (ins[-1] if masked else [None] * len(ins[0]))
@@ -281,7 +272,7 @@ def _vectors(workspace: np.ndarray, count: int, channels: int) -> tuple[np.ndarr
 
 
 def _vector_bytes(count: int, channels: int) -> int:
-    return -(-count * channels * FLOAT_BYTES // LINE_BYTES) * LINE_BYTES
+    return whole_lines(count * channels * FLOAT_BYTES)
 
 
 def _reduction_bytes(x: Spec) -> int:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ooctrain.layers.base import Op, Spec, require, require_float
-from ooctrain.layers.conv2d import ChannelSum
+from ooctrain.layers.channel_sum import ChannelSum
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,18 +23,10 @@ class Linear(Op):
     def infer(self, x: Spec, w: Spec, *bias: Spec) -> tuple[Spec, ...]:
         require_float(self, x, w, *bias)
         require(len(x.shape) == 2, "linear: the input must be (N, C)", x, w, fix="flatten it first")
-        require(
-            x.shape[1] == w.shape[1],
-            f"linear: {x.shape[1]} features in, weight wants {w.shape[1]}",
-            x,
-            w,
-        )
-        require(
-            all(b.shape == w.shape[:1] for b in bias),
-            "linear: bias does not fit the weight",
-            w,
-            *bias,
-        )
+        what = f"linear: {x.shape[1]} features in, weight wants {w.shape[1]}"
+        require(x.shape[1] == w.shape[1], what, x, w)
+        fits = all(b.shape == w.shape[:1] for b in bias)
+        require(fits, "linear: bias does not fit the weight", w, *bias)
         return (Spec((x.shape[0], w.shape[0]), x.dtype),)
 
     def reference(self, x, w, *bias, scalars):
@@ -56,9 +48,9 @@ class Linear(Op):
         x, w, *bias = ins
         (dy,) = grads
         # The weight first: then x may go before room for dx is needed.
-        dw = tape.call(LinearGradWeight(), (x, dy), of=(w,))[0] if w.requires_grad else None
-        db = [tape.call(ChannelSum(), (dy,), of=(b,))[0] if b.requires_grad else None for b in bias]
-        dx = tape.call(LinearGradInput(), (dy, w), of=(x,))[0] if x.requires_grad else None
+        dw = tape.gradient(LinearGradWeight(), (x, dy), of=w)
+        db = [tape.gradient(ChannelSum(), (dy,), of=b) for b in bias]
+        dx = tape.gradient(LinearGradInput(), (dy, w), of=x)
         return dx, dw, *db
 
     def workspace_bytes(self, ins, outs, threads):

@@ -3,7 +3,7 @@
 In: x (N, C, H, W). Out: y (N, C, OH, OW), and where in its window each maximum sat, one byte per
 output (r * S + s), which is all that the gradient needs: neither x nor y is kept. The one idea:
 padding has four sides, so that a tile is padded only at the border of the image. Read next:
-`average_pooling.py`, `loss.py`.
+`average_pooling.py`.
 """
 
 from __future__ import annotations

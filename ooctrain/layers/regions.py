@@ -123,11 +123,8 @@ class Insert(Op):
     def vjp(self, tape, ins, outs, grads):
         x, part = ins
         (dy,) = grads
-        zeros = Clear(self.start, part.shape)
-        return (
-            tape.call(zeros, (dy,), of=(x,))[0] if x.requires_grad else None,
-            tape.call(Slice(x.shape, self.start, part.shape), (dy,), of=(part,))[0],
-        )
+        dx = tape.gradient(Clear(self.start, part.shape), (dy,), of=x)
+        return dx, tape.call(Slice(x.shape, self.start, part.shape), (dy,), of=(part,))[0]
 
     def flops(self, ins, outs):
         return 0

@@ -62,7 +62,7 @@ class ReLUGrad(Op):
         return (dy,)
 
     def reference(self, dy, y, scalars):
-        return (np.where(y > 0, dy, dy.dtype.type(0)),)
+        return (where_positive(y, dy),)
 
     def cpu(self, pool, ins, outs, workspace, scalars):
         from ooctrain.layers.kernels.cpu import elementwise
@@ -90,9 +90,8 @@ class LeakyReLU(Op):
 
     def infer(self, x: Spec) -> tuple[Spec, ...]:
         require_float(self, x)
-        require(
-            self.slope > 0, f"leaky_relu: slope {self.slope} must be positive", fix="use relu for 0"
-        )
+        what = f"leaky_relu: slope {self.slope} must be positive"
+        require(self.slope > 0, what, fix="use relu for 0")
         return (x,)
 
     def reference(self, x, scalars):
@@ -148,3 +147,8 @@ class LeakyReLUGrad(Op):
 
     def window(self):
         return POINTWISE
+
+
+def where_positive(y: np.ndarray, dy: np.ndarray) -> np.ndarray:
+    """dy where y > 0, else 0: what a ReLU lets through of a gradient."""
+    return np.where(y > 0, dy, dy.dtype.type(0))

@@ -273,11 +273,6 @@ def _update_specs(
     op: Op, w: Spec, g: Spec, slots: tuple[Spec, ...], count: int
 ) -> tuple[Spec, ...]:
     fits = len(slots) == count and all(spec.shape == w.shape for spec in (g, *slots))
-    require(
-        fits,
-        f"{op.name}: wants a gradient and {count} slots shaped like the parameter",
-        w,
-        g,
-        *slots,
-    )
+    what = f"{op.name}: wants a gradient and {count} slots shaped like the parameter"
+    require(fits, what, w, g, *slots)
     return (w, *slots)

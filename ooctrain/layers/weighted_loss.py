@@ -1,8 +1,8 @@
-"""Losses with class weights, label smoothing, or one value for each row: PyTorch's other options.
+"""Cross-entropy with class weights, label smoothing, or a loss for each row: PyTorch's options.
 
-In: logits, labels and weights, or prediction and target. Out: a mean, a sum, or every loss by
-itself. The one idea: the plain losses of `loss.py` stay small and fast; these read one input more,
-the weights, and keep the same log-sum-exp. Source: PyTorch's definition of `cross_entropy` (label
+In: logits, labels and weights. Out: a mean, a sum, or every loss by itself. The one idea: the plain
+form of `cross_entropy.py` stays small and fast; this one reads one input more, the weights, and
+keeps the same log-sum-exp. Source: PyTorch's definition of `cross_entropy` (label
 smoothing: Szegedy et al. 2016, section 7). Read next: `update.py`.
 """
 
@@ -14,16 +14,9 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from ooctrain.layers.activation import EXP_FLOPS
-from ooctrain.layers.base import Op, Spec, require, require_float
-from ooctrain.layers.loss import (
-    FLOAT_BYTES,
-    SoftmaxCrossEntropy,
-    aligned,
-    as_rows,
-    cuda_divisor,
-    reciprocal,
-    row_order,
-)
+from ooctrain.layers.base import FLOAT_BYTES, Op, Spec, require, require_float, whole_lines
+from ooctrain.layers.cross_entropy import SoftmaxCrossEntropy, as_rows, cuda_divisor, row_order
+from ooctrain.layers.regression_loss import reciprocal
 from ooctrain.trace import Kind
 
 Reduction = Literal["mean", "sum", "none"]
@@ -108,7 +101,8 @@ class WeightedCrossEntropy(Op):
         weighted_losses.weigh(pool, logits, labels, weights, lse, each, smoothing, ignored)
         if self.reduction != "none":
             factor = _factor(self, labels, weights)
-            losses.total(pool, each, out, factor, workspace[aligned(FLOAT_BYTES * labels.size) :])
+            rest = workspace[whole_lines(FLOAT_BYTES * labels.size) :]
+            losses.total(pool, each, out, factor, rest)
 
     def cuda(self, launcher, ins, outs, workspace, scalars):
         from ooctrain.layers.kernels.cuda import loss_space, losses, weighted_losses
@@ -201,78 +195,6 @@ class WeightedCrossEntropyGrad(Op):
 
     def flops(self, ins, outs):
         return EXP_FLOPS * ins[0].size
-
-    def reusable(self):
-        return {0: 0}
-
-
-@dataclass(frozen=True, slots=True)
-class ErrorEach(Op):
-    """y = (x - target)^2, or |x - target| with `absolute`: a loss for each element.
-
-    Reads (x, target).
-    """
-
-    absolute: bool = False
-    name: ClassVar[str] = "error_each"
-
-    def infer(self, x: Spec, target: Spec) -> tuple[Spec, ...]:
-        require_float(self, x, target)
-        require(x.shape == target.shape, "loss: prediction and target differ in shape", x, target)
-        return (x,)
-
-    def reference(self, x, target, scalars):
-        return (np.abs(x - target) if self.absolute else (x - target) ** 2,)
-
-    def cpu(self, pool, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cpu import weighted_losses
-
-        weighted_losses.error_each(pool, *ins, outs[0], not self.absolute)
-
-    def cuda(self, launcher, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cuda import weighted_losses
-
-        weighted_losses.error_each(launcher, *ins, outs[0], not self.absolute)
-
-    def vjp(self, tape, ins, outs, grads):
-        x, target = ins
-        op, (dy,) = ErrorEachGrad(self.absolute), grads
-        dx = tape.call(op, (x, target, dy), of=(x,))[0] if x.requires_grad else None
-        # The error is antisymmetric: exchange the two for the gradient of the target.
-        wanted = target.requires_grad
-        return dx, tape.call(op, (target, x, dy), of=(target,))[0] if wanted else None
-
-    def flops(self, ins, outs):
-        return 2 * ins[0].size
-
-
-@dataclass(frozen=True, slots=True)
-class ErrorEachGrad(Op):
-    """dx = 2 (x - target) dy, or sign(x - target) dy. Reads (x, target, dy)."""
-
-    absolute: bool = False
-    name: ClassVar[str] = "error_each_grad"
-    verb: ClassVar[str] = "grad"
-
-    def infer(self, x: Spec, target: Spec, dy: Spec) -> tuple[Spec, ...]:
-        require(dy.shape == x.shape, "loss: the gradient has the shape of the prediction", x, dy)
-        return (x,)
-
-    def reference(self, x, target, dy, scalars):
-        return ((np.sign(x - target) if self.absolute else 2 * (x - target)) * dy,)
-
-    def cpu(self, pool, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cpu import weighted_losses
-
-        weighted_losses.error_each_grad(pool, *ins, outs[0], not self.absolute)
-
-    def cuda(self, launcher, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cuda import weighted_losses
-
-        weighted_losses.error_each_grad(launcher, *ins, outs[0], not self.absolute)
-
-    def flops(self, ins, outs):
-        return 3 * ins[0].size
 
     def reusable(self):
         return {0: 0}

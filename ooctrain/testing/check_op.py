@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from ooctrain.autograd import Tape, Tensor, use_tape
+from ooctrain.backward import record_backward
 from ooctrain.eager import run_reference
 from ooctrain.layers.base import Op, Scalars, Spec, physical_shape, to_physical
 from ooctrain.trace import Trace
@@ -145,7 +146,7 @@ def trace_function(
             runner.builder.outputs[f"y{i}"] = out.variable
             cotangent = runner.input(f"dy{i}", out.spec)
             if gradient:
-                tape.backward(out, cotangent, retain_graph=True)
+                record_backward(tape, out, cotangent, retain_graph=True)
     for tensor in tensors:
         if tensor.grad is not None:
             runner.builder.outputs[f"grad:{tensor.name}"] = tensor.grad.variable

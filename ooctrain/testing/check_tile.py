@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from ooctrain.autograd import Tape, Tensor, use_tape
+from ooctrain.backward import record_backward
 from ooctrain.eager import Mode
 from ooctrain.layers.base import Scalars, Spec
 from ooctrain.module import Module
@@ -51,7 +52,7 @@ def chain_trace(
         x.requires_grad = image_gradient
         y = model(x)
         if y.requires_grad:
-            tape.backward(y, runner.input("dy", y.spec))
+            record_backward(tape, y, runner.input("dy", y.spec))
     outputs = {"y": y} | {f"grad:{t.name}": t.grad for t in (x, *names) if t.grad is not None}
     runner.builder.outputs = {name: tensor.variable for name, tensor in outputs.items()}
     return runner.builder.build()

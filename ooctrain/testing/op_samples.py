@@ -29,9 +29,11 @@ from ooctrain.layers.batch_norm import (
     BatchNormUpdate,
     InverseStd,
 )
+from ooctrain.layers.channel_sum import ChannelSum
 from ooctrain.layers.combine import Add, AddMasked, Concat, Constant, Scale
-from ooctrain.layers.conv2d import ChannelSum, Conv2d, Conv2dGradInput, Conv2dGradWeight, Geometry
+from ooctrain.layers.conv2d import Conv2d, Conv2dGradInput, Conv2dGradWeight, Geometry
 from ooctrain.layers.conv_transpose import ConvTranspose2d
+from ooctrain.layers.cross_entropy import SoftmaxCrossEntropy, SoftmaxCrossEntropyGrad
 from ooctrain.layers.dropout import Dropout
 from ooctrain.layers.instance_norm import (
     InstanceNormApply,
@@ -41,15 +43,15 @@ from ooctrain.layers.instance_norm import (
 )
 from ooctrain.layers.layout import Pad, Reshape
 from ooctrain.layers.linear import Linear, LinearGradInput, LinearGradWeight
-from ooctrain.layers.loss import (
-    MeanError,
-    MeanErrorGrad,
-    SoftmaxCrossEntropy,
-    SoftmaxCrossEntropyGrad,
-)
 from ooctrain.layers.pooling import MaxPool2d, MaxPool2dGrad, PoolGeometry
 from ooctrain.layers.reflection import ReflectionPad2d, ReflectionPad2dGrad
 from ooctrain.layers.regions import Clear, Embed, Insert, InsertAdd, Slice
+from ooctrain.layers.regression_loss import (
+    ErrorEach,
+    ErrorEachGrad,
+    MeanError,
+    MeanErrorGrad,
+)
 from ooctrain.layers.relu import LeakyReLU, LeakyReLUGrad, ReLU, ReLUGrad
 from ooctrain.layers.update import (
     AdamUpdate,
@@ -62,8 +64,6 @@ from ooctrain.layers.update import (
 from ooctrain.layers.upsample import Upsample, UpsampleGrad
 from ooctrain.layers.weighted_loss import (
     ClassWeights,
-    ErrorEach,
-    ErrorEachGrad,
     WeightedCrossEntropy,
     WeightedCrossEntropyGrad,
 )

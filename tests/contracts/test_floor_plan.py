@@ -20,7 +20,8 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "ooctrain"
 FLOORS = {
     "errors": 0, "units": 0, "specs": 0,
-    "trace": 1, "cost": 1, "machines": 1, "autograd": 1, "tape": 1, "tensors": 1, "eager": 1,
+    "trace": 1, "cost": 1, "machines": 1, "autograd": 1, "tape": 1, "backward": 1,
+    "tensors": 1, "eager": 1,
     "module": 1, "nn": 1, "optim": 1, "functional": 1, "utils": 1, "tracing": 1, "losses": 1,
     "layers": 1, "incore": 1, "lr_scheduler": 1, "alloc": 1, "devices": 1,
     "sched.schedule": 2, "sched.ledger": 2, "sched.spans": 2, "sched.verify": 2, "sched.rules": 2,

@@ -1,6 +1,7 @@
 """The tape: eager arithmetic, gradients, and errors that name what went wrong."""
 
 import gc
+import linecache
 import subprocess
 import sys
 import threading
@@ -113,22 +114,23 @@ def test_nothing_to_differentiate():
     assert not (x * 2.0).detach().requires_grad
 
 
-def test_missing_zero_grad_warns_once():
+def test_missing_zero_grad_warns_once_and_names_the_line():
     from ooctrain.optim import SGD
 
     layer = nn.Linear(3, 2)
     optimizer = SGD(layer.parameters(), lr=0.1)
 
-    def warnings_of_a_step() -> list[str]:
+    def warnings_of_a_step() -> list[warnings.WarningMessage]:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             F.mse_loss(layer(tensor(values(4, 3))), tensor(values(4, 2))).backward()
             optimizer.step()
-        return [str(warning.message) for warning in caught]
+        return caught
 
     assert warnings_of_a_step() == []
-    (message,) = warnings_of_a_step()
-    assert "zero_grad" in message
+    (warning,) = warnings_of_a_step()
+    assert "zero_grad" in str(warning.message)
+    assert "backward()" in linecache.getline(warning.filename, warning.lineno)
     assert warnings_of_a_step() == []
     optimizer.zero_grad()
     assert warnings_of_a_step() == []

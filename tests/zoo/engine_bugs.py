@@ -13,7 +13,7 @@ from importlib import import_module
 
 import pytest
 
-from ooctrain import tape
+from ooctrain import backward
 from ooctrain.functional import norm
 from ooctrain.layers import layout
 from ooctrain.layers.batch_norm import BatchNormApply, BatchNormGradApply, BatchNormUpdate
@@ -54,15 +54,17 @@ def dropout_draws_anew_in_backward(patch: pytest.MonkeyPatch) -> None:
 
 def the_last_branch_wins_at_a_fork(patch: pytest.MonkeyPatch) -> None:
     """Gradients that meet are replaced instead of added."""
-    right = Tape._sum
-    patch.setattr(
-        Tape, "_sum", lambda self, a, b, of: right(self, a, b, of) if of.source is None else b
-    )
+    right = backward._Pass._sum
+
+    def wrong(self, a, b, of):
+        return right(self, a, b, of) if of.source is None else b
+
+    patch.setattr(backward._Pass, "_sum", wrong)
 
 
 def a_shared_parameter_is_complete_after_its_last_use(patch: pytest.MonkeyPatch) -> None:
     """Uses are counted once for each parameter instead of once for each call."""
-    patch.setattr(tape, "Counter", lambda leaves: dict.fromkeys(leaves, 1))
+    patch.setattr(backward, "Counter", lambda leaves: dict.fromkeys(leaves, 1))
 
 
 def the_mean_counts_ignored_labels(patch: pytest.MonkeyPatch) -> None:

@@ -17,8 +17,8 @@ from ooctrain import nn
 from ooctrain.autograd import Tape, manual_seed, tensor, use_tape
 from ooctrain.eager import EagerRunner
 from ooctrain.layers.combine import Concat
+from ooctrain.layers.cross_entropy import SoftmaxCrossEntropy
 from ooctrain.layers.layout import Reshape
-from ooctrain.layers.loss import SoftmaxCrossEntropy
 from ooctrain.optim import SGD
 from ooctrain.rewrite import fuse, share_storage
 from ooctrain.testing.check_op import check_gradient, check_op

@@ -6,17 +6,11 @@ import numpy as np
 import pytest
 
 from ooctrain.layers.base import to_physical
+from ooctrain.layers.cross_entropy import SoftmaxCrossEntropy, SoftmaxCrossEntropyGrad
 from ooctrain.layers.kernels.cuda.sums import SUM_ROUNDINGS
-from ooctrain.layers.loss import (
-    MeanError,
-    MeanErrorGrad,
-    SoftmaxCrossEntropy,
-    SoftmaxCrossEntropyGrad,
-)
+from ooctrain.layers.regression_loss import ErrorEach, ErrorEachGrad, MeanError, MeanErrorGrad
 from ooctrain.layers.weighted_loss import (
     ClassWeights,
-    ErrorEach,
-    ErrorEachGrad,
     WeightedCrossEntropy,
     WeightedCrossEntropyGrad,
 )

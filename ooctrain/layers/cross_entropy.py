@@ -1,25 +1,24 @@
-"""Losses: softmax cross-entropy (per image or per pixel), squared and absolute error.
+"""Softmax cross-entropy, per image or per pixel.
 
-In: prediction and target. Out: one number, the mean or the sum. The one idea: cross-entropy keeps
-the log-sum-exp of each row, one number, in place of probabilities; its gradient is (exp(logit -
-lse) - onehot) / rows, times the gradient of the loss itself, which is an input like any other.
-Labels are checked where they enter (`check_labels`), not in kernels. Read next: `weighted_loss.py`.
+In: logits (N, K) or (N, K, H, W), and labels. Out: one number, the mean or the sum. The one idea:
+the log-sum-exp of each row, one number, is kept in place of probabilities; the gradient is
+(exp(logit - lse) - onehot) / rows, times the gradient of the loss itself, which is an input like
+any other. Labels are checked where they enter (`check_labels`), not in kernels. Read next:
+`weighted_loss.py`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 
 from ooctrain.errors import ConfigError
 from ooctrain.layers.activation import EXP_FLOPS
-from ooctrain.layers.base import Op, Spec, require, require_float
+from ooctrain.layers.base import FLOAT_BYTES, Op, Spec, require, require_float, whole_lines
+from ooctrain.layers.regression_loss import Total, reciprocal
 from ooctrain.trace import Kind
-
-FLOAT_BYTES = 4
-Total = Literal["mean", "sum"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,25 +37,13 @@ class SoftmaxCrossEntropy(Op):
 
     def infer(self, logits: Spec, labels: Spec) -> tuple[Spec, ...]:
         require_float(self, logits)
-        require(
-            len(logits.shape) in (2, 4), "cross_entropy: logits are (N, K) or (N, K, H, W)", logits
-        )
+        fits = len(logits.shape) in (2, 4)
+        require(fits, "cross_entropy: logits are (N, K) or (N, K, H, W)", logits)
         wanted = (logits.shape[0], *logits.shape[2:])
-        fix = "labels are class numbers, not one-hot rows"
-        require(
-            labels.shape == wanted,
-            f"cross_entropy: labels must have shape {wanted}",
-            logits,
-            labels,
-            fix=fix,
-        )
-        fits = labels.dtype == "int64"
-        require(
-            fits,
-            f"cross_entropy: labels must be int64, not {labels.dtype}",
-            labels,
-            fix="labels.astype(np.int64)",
-        )
+        what, fix = f"labels must have shape {wanted}", "labels are class numbers, not one-hot rows"
+        require(labels.shape == wanted, f"cross_entropy: {what}", logits, labels, fix=fix)
+        what, fix = f"labels must be int64, not {labels.dtype}", "labels.astype(np.int64)"
+        require(labels.dtype == "int64", f"cross_entropy: {what}", labels, fix=fix)
         return Spec((), logits.dtype), Spec(labels.shape, logits.dtype)
 
     def reference(self, logits, labels, scalars):
@@ -74,7 +61,7 @@ class SoftmaxCrossEntropy(Op):
 
         logits, labels = ins[0].reshape(-1, ins[0].shape[-1]), ins[1].reshape(-1)
         each = workspace[: FLOAT_BYTES * labels.size].view(np.float32)
-        rest = workspace[aligned(FLOAT_BYTES * labels.size) :]
+        rest = workspace[whole_lines(FLOAT_BYTES * labels.size) :]
         losses.softmax_cross_entropy(
             pool, logits, labels, each, outs[1].reshape(-1), self.ignore_index
         )
@@ -100,7 +87,7 @@ class SoftmaxCrossEntropy(Op):
         from ooctrain.layers.kernels.cpu import workspace
 
         rows = ins[1].size
-        return aligned(FLOAT_BYTES * rows) + workspace.reduction_workspace_bytes(rows)
+        return whole_lines(FLOAT_BYTES * rows) + workspace.reduction_workspace_bytes(rows)
 
     def cuda_workspace_bytes(self, ins, outs):
         from ooctrain.layers.kernels.cuda import loss_space
@@ -166,109 +153,6 @@ class SoftmaxCrossEntropyGrad(Op):
         return {0: 0}
 
 
-@dataclass(frozen=True, slots=True)
-class MeanError(Op):
-    """loss = mean or sum of (x - target)^2, or of |x - target| with `absolute`.
-
-    Reads (x, target).
-    """
-
-    absolute: bool = False
-    reduction: Total = "mean"
-    name: ClassVar[str] = "mean_error"
-    out_kinds: ClassVar[tuple[Kind, ...]] = ("aux",)
-
-    def infer(self, x: Spec, target: Spec) -> tuple[Spec, ...]:
-        require_float(self, x, target)
-        require(x.shape == target.shape, "loss: prediction and target differ in shape", x, target)
-        return (Spec((), x.dtype),)
-
-    def reference(self, x, target, scalars):
-        error = np.abs(x - target) if self.absolute else (x - target) ** 2
-        total = error.mean() if self.reduction == "mean" else error.sum()
-        return (np.asarray(total, x.dtype),)
-
-    def cpu(self, pool, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cpu import losses
-
-        kernel = losses.l1 if self.absolute else losses.mse
-        kernel(pool, *ins, outs[0].reshape(-1), _error_factor(self, ins[0]), workspace)
-
-    def cuda(self, launcher, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cuda import losses
-
-        kernel = losses.l1 if self.absolute else losses.mse
-        kernel(launcher, *ins, outs[0], _error_factor(self, ins[0]), workspace)
-
-    def vjp(self, tape, ins, outs, grads):
-        x, target = ins
-        op, (dloss,) = MeanErrorGrad(self.absolute, self.reduction), grads
-        dx = tape.call(op, (x, target, dloss), of=(x,))[0] if x.requires_grad else None
-        # The error is antisymmetric: exchange the two for the gradient of the target.
-        return dx, tape.call(op, (target, x, dloss), of=(target,))[
-            0
-        ] if target.requires_grad else None
-
-    def workspace_bytes(self, ins, outs, threads):
-        from ooctrain.layers.kernels.cpu import workspace
-
-        return workspace.reduction_workspace_bytes(ins[0].size)
-
-    def cuda_workspace_bytes(self, ins, outs):
-        from ooctrain.layers.kernels.cuda import workspace
-
-        return workspace.reduction_workspace_bytes(ins[0].size)
-
-    def flops(self, ins, outs):
-        return 3 * ins[0].size
-
-
-@dataclass(frozen=True, slots=True)
-class MeanErrorGrad(Op):
-    """dx = 2 (x - target) dloss, or sign(x - target) dloss, / size for a mean.
-
-    Reads (x, target, dloss).
-    """
-
-    absolute: bool = False
-    reduction: Total = "mean"
-    name: ClassVar[str] = "mean_error_grad"
-    verb: ClassVar[str] = "grad"
-
-    def infer(self, x: Spec, target: Spec, dloss: Spec) -> tuple[Spec, ...]:
-        require(dloss.size == 1, "loss: the gradient of the loss is one number", dloss)
-        return (x,)
-
-    def reference(self, x, target, dloss, scalars):
-        error = np.sign(x - target) if self.absolute else 2 * (x - target)
-        return (error * dloss / (x.size if self.reduction == "mean" else 1),)
-
-    def cpu(self, pool, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cpu import losses
-
-        x, target, dloss = ins
-        scale = float(dloss.reshape(-1)[0]) * _error_factor(self, x)
-        if self.absolute:
-            losses.l1_grad(pool, x, target, outs[0], scale)
-        else:
-            losses.mse_grad(pool, x, target, outs[0], 2 * scale)
-
-    def cuda(self, launcher, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cuda import losses
-
-        factor = _error_factor(self, ins[0])
-        if self.absolute:
-            losses.l1_grad(launcher, *ins, outs[0], factor)
-        else:
-            losses.mse_grad(launcher, *ins, outs[0], 2 * factor)
-
-    def flops(self, ins, outs):
-        return 3 * ins[0].size
-
-    def reusable(self):
-        return {0: 0}
-
-
 def check_labels(labels: np.ndarray, classes: int, ignore_index: int = -100) -> None:
     """Raises ConfigError where a label is not a class number.
 
@@ -310,11 +194,6 @@ def row_order(rows: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     return rows.reshape(n, h, w, k).transpose(0, 3, 1, 2)
 
 
-def aligned(size_bytes: int) -> int:
-    """Bytes rounded up to whole cache lines."""
-    return -(-size_bytes // 64) * 64
-
-
 def _row_factor(op: SoftmaxCrossEntropy | SoftmaxCrossEntropyGrad, labels: np.ndarray) -> float:
     """What the summed losses of the rows are multiplied by."""
     from ooctrain.layers.kernels.cpu import losses
@@ -338,12 +217,3 @@ def cuda_divisor(op: Any, launcher: Any, space: Any, labels: Any, weights: Any =
         return None
     losses.label_weight(launcher, labels, weights, space.divisor, space.partials, op.ignore_index)
     return space.divisor
-
-
-def _error_factor(op: MeanError | MeanErrorGrad, x: np.ndarray) -> float:
-    return 1.0 if op.reduction == "sum" else reciprocal(x.size)
-
-
-def reciprocal(count: float) -> float:
-    """1 / count; of nothing the mean is not a number, as in PyTorch."""
-    return 1.0 / count if count else float("nan")

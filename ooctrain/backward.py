@@ -1,0 +1,149 @@
+"""The backward pass: recorded calls in reverse order, each asked for the calls of its gradient.
+
+In: a tensor that was computed on a tape. Out: gradients, as further calls on the same tape, in the
+`.grad` of the leaves. The one idea: this is not an interpreter of derivatives. Each operation
+records the calls that make up its gradient (`Op.vjp`), so the backward pass is a list of ordinary
+calls, which a planner can move values around. Gradients that meet at a fork are added by a call of
+their own; a leaf's gradient is complete, and its update may follow, once the last entry that reads
+the leaf is passed. Read next: `layers/relu.py`, then `tracing.py`.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from ooctrain.errors import AutogradError
+from ooctrain.layers.combine import Add, Constant
+from ooctrain.tape import Entry, Tape
+from ooctrain.tensors import Tensor
+
+Hook = Callable[[Tensor], None]
+
+
+def record_backward(
+    tape: Tape, root: Tensor, gradient: Tensor | None = None, *, retain_graph: bool = False,
+    on_gradient: Hook | None = None,
+) -> None:  # fmt: skip
+    """Records the backward pass of `root`, and adds each leaf's gradient to its `.grad`.
+
+    Args:
+        gradient: of `root`; None: 1, for a root of one element.
+        retain_graph: keep the entries' inputs for another backward pass.
+        on_gradient: called with each parameter as soon as its gradient is complete.
+
+    Raises:
+        AutogradError: nothing to differentiate, a second pass, or a value changed in place.
+    """
+    if not root.requires_grad:
+        raise AutogradError(
+            f"{root.name or 'this tensor'!r} depends on nothing that requires a gradient",
+            fix="was it computed under no_grad(), or from detached tensors?",
+        )
+    entries = _entries_before(root)
+    with tape.paused():
+        seed = _ones(tape, root) if gradient is None else gradient
+        _Pass(tape, on_gradient).walk(entries, root, seed)
+    if not retain_graph:
+        for entry in entries:
+            entry.ins = entry.outs = ()
+            entry.freed_by = f"the backward pass of {root.name!r}"
+
+
+class _Pass:
+    """One walk. `_grads` has what is known so far of the gradients that are still to be used."""
+
+    def __init__(self, tape: Tape, on_gradient: Hook | None):
+        self._tape, self._on_gradient = tape, on_gradient
+        self._grads: dict[Any, Tensor] = {}
+
+    def walk(self, entries: list[Entry], root: Tensor, seed: Tensor) -> None:
+        self._grads[_key(root)] = seed
+        pending = Counter(leaf for entry in entries for leaf in _leaves(entry))
+        if root.source is None:
+            self._finish(root, seed)
+        for entry in entries:
+            cotangents = [self._grads.pop((entry, i), None) for i in range(len(entry.outs))]
+            if any(cotangent is not None for cotangent in cotangents):
+                self._differentiate(entry, cotangents)
+            for leaf in _leaves(entry):
+                pending[leaf] -= 1
+                if not pending[leaf] and leaf in self._grads:
+                    site = entry.site
+                    with self._tape.at(path=site.path, leaf=site.leaf, phase="backward"):
+                        self._finish(leaf, self._grads.pop(leaf))
+
+    def _differentiate(self, entry: Entry, cotangents: list[Tensor | None]) -> None:
+        """Records the calls of an entry's gradient, which are named after its own call."""
+        path, forward_of = entry.site.prefix(entry.op), entry.site.forward_of
+        with self._tape.at(path=path, leaf=True, phase="backward", forward_of=forward_of):
+            with self._tape.reading_again(entry):
+                found = entry.op.vjp(self._tape, entry.ins, entry.outs, cotangents)
+            for tensor, grad in zip(entry.ins, found, strict=True):
+                if grad is not None and tensor.requires_grad:
+                    before = self._grads.get(_key(tensor))
+                    self._grads[_key(tensor)] = (
+                        grad if before is None else self._sum(before, grad, tensor)
+                    )
+
+    def _finish(self, leaf: Tensor, grad: Tensor) -> None:
+        """A leaf's gradient is complete: adds it to what is in `.grad` already."""
+        warned = self._tape.warned
+        if leaf.grad is not None and leaf.grad.stepped and "zero_grad" not in warned:
+            warned.add("zero_grad")
+            warnings.warn(
+                f"the gradient of {leaf.name or 'a parameter'!r} is added to that of an earlier "
+                "step: call optimizer.zero_grad() before backward()",
+                stacklevel=5,
+            )
+        leaf.grad = grad if leaf.grad is None else self._sum(leaf.grad, grad, leaf)
+        if self._on_gradient is not None:
+            self._on_gradient(leaf)
+
+    def _sum(self, a: Tensor, b: Tensor, of: Tensor) -> Tensor:
+        """Adds gradients that meet at a fork, as a call of its own: "conv1.out.grad.add"."""
+        path = f"{of.name or 'leaf'}.grad"
+        with self._tape.at(path=path, leaf=True, forward_of=None, verb="add"):
+            return self._tape.call(Add(), (a, b), of=(of,))[0]
+
+
+def _ones(tape: Tape, root: Tensor) -> Tensor:
+    """The gradient of the root itself."""
+    if root.numel() != 1:
+        raise AutogradError(
+            f"{root.name or 'this tensor'!r} has shape {root.shape}; "
+            "only one number has a gradient of 1",
+            fix="reduce it to a loss, or pass backward(gradient)",
+        )
+    with tape.at(path=f"{root.name or 'loss'}.grad", leaf=True, phase="loss"):
+        return tape.call(Constant(1.0, root.shape), (), of=(root,))[0]
+
+
+def _key(tensor: Tensor) -> Any:
+    """What gradients are collected by: the output that a tensor is, or the leaf itself."""
+    return tensor if tensor.source is None else tensor.source
+
+
+def _leaves(entry: Entry) -> list[Tensor]:
+    return list(dict.fromkeys(t for t in entry.ins if t.source is None and t.requires_grad))
+
+
+def _entries_before(root: Tensor) -> list[Entry]:
+    """All entries that `root` was computed by, latest first."""
+    found: dict[Entry, None] = {}
+    stack = [root]
+    while stack:
+        source = stack.pop().source
+        if source is None or source[0] in found:
+            continue
+        entry = source[0]
+        if entry.freed_by:
+            raise AutogradError(
+                f"second backward through {entry.name!r}: {entry.freed_by} has freed what it needs",
+                fix="call backward(retain_graph=True) the first time, or compute the loss again",
+            )
+        found[entry] = None
+        stack.extend(entry.ins)
+    return sorted(found, key=lambda entry: -entry.number)

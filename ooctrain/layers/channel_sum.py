@@ -1,0 +1,53 @@
+"""The gradient of a bias: one value is added everywhere, so its gradient is summed from everywhere.
+
+In: dy (N, K, H, W) or (N, K). Out: db (K). The one idea: every layer with a bias, linear or
+convolution, has the same one; so it is a call of its own. Read next: `batch_norm.py`, whose
+reductions go the same way.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ooctrain.layers.base import Op, Spec, require
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelSum(Op):
+    """db[k] = sum of dy over all but the channel axis: the gradient of a bias."""
+
+    name: ClassVar[str] = "channel_sum"
+    verb: ClassVar[str] = "grad_bias"
+
+    def infer(self, dy: Spec) -> tuple[Spec, ...]:
+        require(len(dy.shape) in (2, 4), "channel_sum: wants (N, C) or (N, C, H, W)", dy)
+        return (Spec((dy.shape[1],), dy.dtype),)
+
+    def reference(self, dy, scalars):
+        return (dy.sum(axis=(0, 2, 3) if dy.ndim == 4 else 0),)
+
+    def cpu(self, pool, ins, outs, workspace, scalars):
+        from ooctrain.layers.kernels.cpu import elementwise
+
+        elementwise.channel_sum(pool, ins[0], outs[0], workspace)
+
+    def cuda(self, launcher, ins, outs, workspace, scalars):
+        from ooctrain.layers.kernels.cuda import elementwise
+
+        elementwise.channel_sum(launcher, ins[0], outs[0], workspace)
+
+    def workspace_bytes(self, ins, outs, threads):
+        from ooctrain.layers.kernels.cpu import workspace
+
+        channels = outs[0].size
+        return workspace.channel_sum_workspace_bytes(ins[0].size // channels, channels)
+
+    def cuda_workspace_bytes(self, ins, outs):
+        from ooctrain.layers.kernels.cuda import workspace
+
+        channels = outs[0].size
+        return workspace.channel_sum_workspace_bytes(ins[0].size // channels, channels)
+
+    def flops(self, ins, outs):
+        return ins[0].size

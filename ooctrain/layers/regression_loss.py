@@ -1,0 +1,199 @@
+"""Losses of values: squared and absolute differences, their mean, their sum, or each by itself.
+
+In: a prediction and a target of the same shape. Out: one number, or as many. The one idea: both
+errors are antisymmetric, so one operation gives the gradient of either side, with the two
+exchanged. The gradient of the loss itself is an input like any other. Read next:
+`cross_entropy.py`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from ooctrain.layers.base import Op, Spec, require, require_float
+from ooctrain.trace import Kind
+
+Total = Literal["mean", "sum"]
+
+
+@dataclass(frozen=True, slots=True)
+class MeanError(Op):
+    """loss = mean or sum of (x - target)^2, or of |x - target| with `absolute`.
+
+    Reads (x, target).
+    """
+
+    absolute: bool = False
+    reduction: Total = "mean"
+    name: ClassVar[str] = "mean_error"
+    out_kinds: ClassVar[tuple[Kind, ...]] = ("aux",)
+
+    def infer(self, x: Spec, target: Spec) -> tuple[Spec, ...]:
+        require_float(self, x, target)
+        require(x.shape == target.shape, "loss: prediction and target differ in shape", x, target)
+        return (Spec((), x.dtype),)
+
+    def reference(self, x, target, scalars):
+        error = np.abs(x - target) if self.absolute else (x - target) ** 2
+        total = error.mean() if self.reduction == "mean" else error.sum()
+        return (np.asarray(total, x.dtype),)
+
+    def cpu(self, pool, ins, outs, workspace, scalars):
+        from ooctrain.layers.kernels.cpu import losses
+
+        kernel = losses.l1 if self.absolute else losses.mse
+        kernel(pool, *ins, outs[0].reshape(-1), _error_factor(self, ins[0]), workspace)
+
+    def cuda(self, launcher, ins, outs, workspace, scalars):
+        from ooctrain.layers.kernels.cuda import losses
+
+        kernel = losses.l1 if self.absolute else losses.mse
+        kernel(launcher, *ins, outs[0], _error_factor(self, ins[0]), workspace)
+
+    def vjp(self, tape, ins, outs, grads):
+        x, target = ins
+        op, (dloss,) = MeanErrorGrad(self.absolute, self.reduction), grads
+        dx = tape.gradient(op, (x, target, dloss), of=x)
+        # The error is antisymmetric: exchange the two for the gradient of the target.
+        return dx, tape.gradient(op, (target, x, dloss), of=target)
+
+    def workspace_bytes(self, ins, outs, threads):
+        from ooctrain.layers.kernels.cpu import workspace
+
+        return workspace.reduction_workspace_bytes(ins[0].size)
+
+    def cuda_workspace_bytes(self, ins, outs):
+        from ooctrain.layers.kernels.cuda import workspace
+
+        return workspace.reduction_workspace_bytes(ins[0].size)
+
+    def flops(self, ins, outs):
+        return 3 * ins[0].size
+
+
+@dataclass(frozen=True, slots=True)
+class MeanErrorGrad(Op):
+    """dx = 2 (x - target) dloss, or sign(x - target) dloss, / size for a mean.
+
+    Reads (x, target, dloss).
+    """
+
+    absolute: bool = False
+    reduction: Total = "mean"
+    name: ClassVar[str] = "mean_error_grad"
+    verb: ClassVar[str] = "grad"
+
+    def infer(self, x: Spec, target: Spec, dloss: Spec) -> tuple[Spec, ...]:
+        require(dloss.size == 1, "loss: the gradient of the loss is one number", dloss)
+        return (x,)
+
+    def reference(self, x, target, dloss, scalars):
+        error = np.sign(x - target) if self.absolute else 2 * (x - target)
+        return (error * dloss / (x.size if self.reduction == "mean" else 1),)
+
+    def cpu(self, pool, ins, outs, workspace, scalars):
+        from ooctrain.layers.kernels.cpu import losses
+
+        x, target, dloss = ins
+        scale = float(dloss.reshape(-1)[0]) * _error_factor(self, x)
+        if self.absolute:
+            losses.l1_grad(pool, x, target, outs[0], scale)
+        else:
+            losses.mse_grad(pool, x, target, outs[0], 2 * scale)
+
+    def cuda(self, launcher, ins, outs, workspace, scalars):
+        from ooctrain.layers.kernels.cuda import losses
+
+        factor = _error_factor(self, ins[0])
+        if self.absolute:
+            losses.l1_grad(launcher, *ins, outs[0], factor)
+        else:
+            losses.mse_grad(launcher, *ins, outs[0], 2 * factor)
+
+    def flops(self, ins, outs):
+        return 3 * ins[0].size
+
+    def reusable(self):
+        return {0: 0}
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorEach(Op):
+    """y = (x - target)^2, or |x - target| with `absolute`: a loss for each element.
+
+    Reads (x, target).
+    """
+
+    absolute: bool = False
+    name: ClassVar[str] = "error_each"
+
+    def infer(self, x: Spec, target: Spec) -> tuple[Spec, ...]:
+        require_float(self, x, target)
+        require(x.shape == target.shape, "loss: prediction and target differ in shape", x, target)
+        return (x,)
+
+    def reference(self, x, target, scalars):
+        return (np.abs(x - target) if self.absolute else (x - target) ** 2,)
+
+    def cpu(self, pool, ins, outs, workspace, scalars):
+        from ooctrain.layers.kernels.cpu import weighted_losses
+
+        weighted_losses.error_each(pool, *ins, outs[0], not self.absolute)
+
+    def cuda(self, launcher, ins, outs, workspace, scalars):
+        from ooctrain.layers.kernels.cuda import weighted_losses
+
+        weighted_losses.error_each(launcher, *ins, outs[0], not self.absolute)
+
+    def vjp(self, tape, ins, outs, grads):
+        x, target = ins
+        op, (dy,) = ErrorEachGrad(self.absolute), grads
+        dx = tape.gradient(op, (x, target, dy), of=x)
+        return dx, tape.gradient(op, (target, x, dy), of=target)
+
+    def flops(self, ins, outs):
+        return 2 * ins[0].size
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorEachGrad(Op):
+    """dx = 2 (x - target) dy, or sign(x - target) dy. Reads (x, target, dy)."""
+
+    absolute: bool = False
+    name: ClassVar[str] = "error_each_grad"
+    verb: ClassVar[str] = "grad"
+
+    def infer(self, x: Spec, target: Spec, dy: Spec) -> tuple[Spec, ...]:
+        require(dy.shape == x.shape, "loss: the gradient has the shape of the prediction", x, dy)
+        return (x,)
+
+    def reference(self, x, target, dy, scalars):
+        return ((np.sign(x - target) if self.absolute else 2 * (x - target)) * dy,)
+
+    def cpu(self, pool, ins, outs, workspace, scalars):
+        from ooctrain.layers.kernels.cpu import weighted_losses
+
+        weighted_losses.error_each_grad(pool, *ins, outs[0], not self.absolute)
+
+    def cuda(self, launcher, ins, outs, workspace, scalars):
+        from ooctrain.layers.kernels.cuda import weighted_losses
+
+        weighted_losses.error_each_grad(launcher, *ins, outs[0], not self.absolute)
+
+    def flops(self, ins, outs):
+        return 3 * ins[0].size
+
+    def reusable(self):
+        return {0: 0}
+
+
+def reciprocal(count: float) -> float:
+    """1 / count; of nothing the mean is not a number, as in PyTorch."""
+    return 1.0 / count if count else float("nan")
+
+
+def _error_factor(op: MeanError | MeanErrorGrad, x: np.ndarray) -> float:
+    return 1.0 if op.reduction == "sum" else reciprocal(x.size)
