@@ -3,16 +3,16 @@
 In: a trace and a budget. Out: the plan with the smallest simulated makespan. The one idea: planning
 costs milliseconds and a step seconds, so ask several and take the best; where even that is far from
 what no list beats, computing again may pay: `dtr` and `superneurons` know how in their ways, and
-`combined` searches for as long as it may. No
-single window is best everywhere: over ResNet-18, ResNet-50 and VGG-11, two links and five budgets,
-the default loses up to 10 % against the best of twelve windows (six sizes, two places for
-parameters), a window of size 1 up to 15 %; those asked here lose nothing. Read next: `registry.py`.
+`combined` searches for as long as it may. No single window is best everywhere: over ResNet-18,
+ResNet-50 and VGG-11, two links and five budgets, the default loses up to 10 % against the best of
+twelve windows (six sizes, two places for parameters), a window of size 1 up to 15 %; those asked
+here lose nothing. Read next: `registry.py`.
 """
 
 from __future__ import annotations
 
 import time
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from ooctrain.cost import Machine
 from ooctrain.errors import Infeasible
@@ -54,8 +54,8 @@ def who_compute_again() -> tuple[Planner, ...]:
 
 class Auto:
     """The best plan of `keep-all`, `window` with several windows, `belady` and `naive`; of
-    `superneurons`, `dtr` and `combined` too, where that plan is more than `NEAR` from the bound.
-    Cost: theirs together.
+    `superneurons`, `dtr` and `combined` too, where that plan is more than `NEAR` from the bound or
+    none of those has one (they need less host memory). Cost: theirs together.
     """
 
     name = "auto"
@@ -65,47 +65,84 @@ class Auto:
         host_budget_bytes: int | None = None, seed: int = 0, time_limit_s: float | None = None,
     ) -> Plan:  # fmt: skip
         """See `Planner`. The minimum is the least of all asked; a time limit ends the asking."""
-        started = time.monotonic()
-        best: Plan | None = None
-        refusals: list[Infeasible] = []
-        bound_us = lower_bound(trace, budget_bytes, machine).makespan_us
-        last_resorts = who_compute_again()
-        for planner in (KeepAll(), *candidates(), *last_resorts):
-            left_s = None if time_limit_s is None else time_limit_s - time.monotonic() + started
-            if best is not None and left_s is not None and left_s <= 0:
-                return replace(best, notes={**best.notes, "cut_short": True})
-            is_last = planner in last_resorts
-            if is_last and (best is None or best.makespan_us <= NEAR * bound_us):
-                continue
-            in_chunks = isinstance(planner, Belady | Combined)
-            ask = _ask_in_chunks if in_chunks else type(planner).plan
+        poll = _Poll(trace, budget_bytes, machine, granule, host_budget_bytes, seed, time_limit_s)
+        poll.ask(KeepAll())
+        if poll.best is None:
+            poll.ask(*candidates())
+            bound_us = lower_bound(trace, budget_bytes, machine).makespan_us
+            if poll.best is None or poll.best.makespan_us > NEAR * bound_us:
+                poll.ask(*who_compute_again())
+        return poll.outcome()
+
+
+@dataclass
+class _Poll:
+    """One question, put to one planner after another.
+
+    Attributes:
+        best: the plan with the smallest makespan so far.
+        refusals: of those that have none.
+        cut_short: whether somebody was not asked any more.
+    """
+
+    trace: Trace
+    budget_bytes: int
+    machine: Machine
+    granule: Granule
+    host_budget_bytes: int | None
+    seed: int
+    time_limit_s: float | None
+    best: Plan | None = None
+    refusals: list[Infeasible] = field(default_factory=list)
+    cut_short: bool = False
+    started_s: float = field(default_factory=time.monotonic)
+
+    def ask(self, *planners: Planner) -> None:
+        """Asks them in turn; as soon as there is a plan, only while there is time."""
+        for planner in planners:
+            if self.best is not None and self._left_s() == 0:
+                self.cut_short = True
+                return
             try:
-                plan = ask(
-                    planner, trace, budget_bytes, machine, granule=granule, seed=seed,
-                    host_budget_bytes=host_budget_bytes, time_limit_s=left_s,
-                )  # fmt: skip
+                plan = self._answer(planner)
             except Infeasible as refusal:
-                if ask is not _ask_in_chunks:  # what it needs in chunks says nothing of bytes
-                    refusals.append(refusal)
+                if not self._in_chunks(planner):  # what it needs in chunks says nothing of bytes
+                    self.refusals.append(refusal)
                 continue
-            if best is None or plan.makespan_us < best.makespan_us:
-                best = replace(plan, notes={**plan.notes, "chosen": planner.name})
-            if planner.name == "keep-all":
-                return best
-        if best is None:
-            raise least_refusal("auto", refusals, budget_bytes)
-        return best
+            if self.best is None or plan.makespan_us < self.best.makespan_us:
+                self.best = replace(plan, notes={**plan.notes, "chosen": planner.name})
 
+    def outcome(self) -> Plan:
+        """The best plan.
 
-def _ask_in_chunks(
-    planner: Planner, trace: Trace, budget_bytes: int, machine: Machine, *, granule: Granule,
-    host_budget_bytes: int | None, seed: int, time_limit_s: float | None,
-) -> Plan:  # fmt: skip
-    """A plan that moves whole chunks, its ledger in the granule that was asked for."""
-    chunks = replace(granule, size_bytes=granule.granted(CHUNK_BYTES))
-    plan = planner.plan(
-        trace, budget_bytes, machine, granule=chunks if granule.ranges else granule, seed=seed,
-        host_budget_bytes=host_budget_bytes, time_limit_s=time_limit_s,
-    )  # fmt: skip
-    schedule = replace(plan.schedule, granule=granule)
-    return make_plan(schedule, trace, machine, plan.notes)
+        Raises:
+            Infeasible: nobody had one.
+        """
+        if self.best is None:
+            raise least_refusal("auto", self.refusals, self.budget_bytes)
+        notes = {**self.best.notes, **({"cut_short": True} if self.cut_short else {})}
+        return replace(self.best, notes=notes)
+
+    def _answer(self, planner: Planner) -> Plan:
+        """Its plan. One that moves parts moves whole chunks, and its ledger is counted in the
+        granule that was asked for.
+        """
+        in_chunks = self._in_chunks(planner)
+        chunks = replace(self.granule, size_bytes=self.granule.granted(CHUNK_BYTES))
+        plan = planner.plan(
+            self.trace, self.budget_bytes, self.machine, seed=self.seed,
+            granule=chunks if in_chunks else self.granule,
+            host_budget_bytes=self.host_budget_bytes, time_limit_s=self._left_s(),
+        )  # fmt: skip
+        if not in_chunks:
+            return plan
+        schedule = replace(plan.schedule, granule=self.granule)
+        return make_plan(schedule, self.trace, self.machine, plan.notes)
+
+    def _in_chunks(self, planner: Planner) -> bool:
+        return self.granule.ranges and isinstance(planner, Belady | Combined)
+
+    def _left_s(self) -> float | None:
+        if self.time_limit_s is None:
+            return None
+        return max(0.0, self.started_s + self.time_limit_s - time.monotonic())

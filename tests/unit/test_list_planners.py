@@ -188,6 +188,19 @@ def test_parameters_rest_where_the_window_is_told(place, on_device):
     assert [trace.variables[v].name for v, _, _ in plan.schedule.start_device] == on_device
 
 
+def test_auto_computes_again_where_the_host_has_no_room():
+    """Who only swaps refuses: the host holds the input and nothing else."""
+    calls = ("f: x -> a", "g: a -> b", "h: b -> c", "k: c b -> d", "l: d a -> e")
+    of = step(*calls, sizes={"x": 1})
+    for planner in (Naive(), Window()):
+        assert listed(planner.plan(of, 31, MACHINE), SwapOut)
+        with pytest.raises(Infeasible):
+            planner.plan(of, 31, MACHINE, host_budget_bytes=1)
+    plan = get_planner("auto").plan(of, 31, MACHINE, host_budget_bytes=1)
+    verify(plan, of, 31, MACHINE, host_budget_bytes=1)
+    assert not listed(plan, SwapOut)
+
+
 def test_auto_is_in_core_where_it_fits_and_never_worse_than_those_it_asks():
     auto = get_planner("auto")
     assert auto.plan(FORTH_AND_BACK, 40, MACHINE).notes["chosen"] == "keep-all"
