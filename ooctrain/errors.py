@@ -26,6 +26,9 @@ is short, the map of the arena is drawn besides.
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
+
 
 class OoctrainError(Exception):
     """Base of all library errors.
@@ -78,6 +81,29 @@ class ConfigError(OoctrainError, ValueError):
     """A wrong argument, budget, name or option."""
 
     default_code = "OOC-100"
+
+
+def unknown_name(what: str, name: str, known: Iterable[str], otherwise: str) -> ConfigError:
+    """The error for a name that stands for nothing.
+
+    Args:
+        what: how the sentence begins, for example "no model is called".
+        known: all names that stand for something.
+        otherwise: the fix where none of them is near.
+    """
+    choices = list(known)
+    return ConfigError(
+        f"{what} {name!r}",
+        code="OOC-106",
+        numbers=f"known: {', '.join(choices)}",
+        fix=did_you_mean(name, choices) or otherwise,
+    )
+
+
+def did_you_mean(word: str, choices: Iterable[str]) -> str:
+    """A question that names the one or two choices nearest to a word; "" where none is near."""
+    near = difflib.get_close_matches(word, list(choices), n=2, cutoff=0.5)
+    return f"did you mean {' or '.join(repr(choice) for choice in near)}?" if near else ""
 
 
 class ShapeError(ConfigError):

@@ -9,7 +9,6 @@ entry point. Read next: `sched/registry.py`.
 
 from __future__ import annotations
 
-import difflib
 import importlib.util
 import inspect
 import re
@@ -19,7 +18,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
-from ooctrain.errors import ConfigError
+from ooctrain.errors import ConfigError, did_you_mean, unknown_name
 from ooctrain.units import parse_bytes
 
 _WHOLE = re.compile(r"[+-]?[0-9]+")
@@ -124,9 +123,10 @@ def locate(
     elif spec.name in known:
         factory = known[spec.name]
     else:
-        factory = _load_entry_point(spec.name, group) or _raise_unknown(
-            spec.name, known, group, what
-        )
+        factory = _load_entry_point(spec.name, group)
+        if factory is None:
+            otherwise = f"one of the known names, or file.py:Class for your own {what}"
+            raise unknown_name(f"unknown {what}", spec.name, names(known, group), otherwise)
     _check_options(factory, spec, what, given)
     return factory, spec.options
 
@@ -149,7 +149,7 @@ def load_from_file(path: str, name: str) -> Callable[..., Any]:
     module = importlib.util.module_from_spec(specification)
     specification.loader.exec_module(module)
     if not hasattr(module, name):
-        near = _nearest(name, [word for word in vars(module) if not word.startswith("_")])
+        near = did_you_mean(name, [word for word in vars(module) if not word.startswith("_")])
         raise ConfigError(f"{path!r} defines no {name!r}", code="OOC-106", fix=near)
     found = getattr(module, name)
     if not callable(found):
@@ -180,17 +180,6 @@ def _load_entry_point(name: str, group: str) -> Callable[..., Any] | None:
     return None
 
 
-def _raise_unknown(name: str, known: Iterable[str], group: str, what: str) -> Callable[..., Any]:
-    choices = names(known, group)
-    raise ConfigError(
-        f"unknown {what} {name!r}",
-        code="OOC-106",
-        numbers=f"known: {', '.join(choices)}",
-        fix=_nearest(name, choices)
-        or f"one of the known names, or file.py:Class for your own {what}",
-    )
-
-
 def _check_options(factory: Callable[..., Any], spec: PluginSpec, what: str, given: int) -> None:
     parameters = list(inspect.signature(factory).parameters.values())[given:]
     if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters):
@@ -202,10 +191,5 @@ def _check_options(factory: Callable[..., Any], spec: PluginSpec, what: str, giv
                 f"{what} {spec.name!r} has no parameter {option!r}",
                 code="OOC-106",
                 numbers=f"parameters: {', '.join(accepted) or 'none'}",
-                fix=_nearest(option, accepted),
+                fix=did_you_mean(option, accepted),
             )
-
-
-def _nearest(word: str, choices: Iterable[str]) -> str:
-    near = difflib.get_close_matches(word, list(choices), n=2, cutoff=0.5)
-    return f"did you mean {' or '.join(repr(choice) for choice in near)}?" if near else ""

@@ -6,7 +6,6 @@ In: a text. Out: a data set. A file or folder may be given short: "mnist:DIR". R
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -20,7 +19,7 @@ from ooctrain.data.folder import image_folder
 from ooctrain.data.mnist import mnist
 from ooctrain.data.synthetic import synthetic
 from ooctrain.data.synthetic_maps import synthetic_images, synthetic_pixels
-from ooctrain.errors import ConfigError
+from ooctrain.errors import ConfigError, unknown_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,13 +89,7 @@ def shape_of(dataset: Dataset) -> Shape:
 
 def _find(name: str) -> Source:
     if name not in SOURCES:
-        near = difflib.get_close_matches(name, SOURCES, n=1)
-        raise ConfigError(
-            f"no data set is called {name!r}",
-            code="OOC-106",
-            numbers=f"known: {', '.join(SOURCES)}",
-            fix=f"did you mean {near[0]!r}?" if near else "give one of these",
-        )
+        raise unknown_name("no data set is called", name, SOURCES, "give one of these")
     return SOURCES[name]
 
 

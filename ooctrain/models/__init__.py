@@ -7,7 +7,6 @@ sensible question. Read next: `resnet.py`; `inception.py` for a step with two lo
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -15,7 +14,7 @@ from types import MappingProxyType
 from typing import Literal
 
 from ooctrain.data import Target
-from ooctrain.errors import ConfigError
+from ooctrain.errors import ConfigError, unknown_name
 from ooctrain.models.alexnet import alexnet
 from ooctrain.models.darknet import darknet19
 from ooctrain.models.deeplab import deeplabv3plus_resnet50, deeplabv3plus_xception65
@@ -97,13 +96,8 @@ def recipe_of(name: str) -> Recipe:
     if is_own(name):
         return Recipe(partial(own_model, name))
     if name not in MODELS:
-        near = difflib.get_close_matches(name, MODELS, n=1)
-        raise ConfigError(
-            f"no model is called {name!r}",
-            code="OOC-106",
-            numbers=f"known: {', '.join(MODELS)}",
-            fix=f"did you mean {near[0]!r}?" if near else "one of these, or file.py:function",
-        )
+        otherwise = "one of these, or file.py:function"
+        raise unknown_name("no model is called", name, MODELS, otherwise)
     return MODELS[name]
 
 
