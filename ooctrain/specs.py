@@ -119,14 +119,12 @@ def locate(
     """
     spec = parse_spec(text)
     if spec.file:
-        factory = load_from_file(spec.file, spec.name)
-    elif spec.name in known:
-        factory = known[spec.name]
+        factory: Callable[..., Any] | None = load_from_file(spec.file, spec.name)
     else:
-        factory = _load_entry_point(spec.name, group)
-        if factory is None:
-            otherwise = f"one of the known names, or file.py:Class for your own {what}"
-            raise unknown_name(f"unknown {what}", spec.name, names(known, group), otherwise)
+        factory = known.get(spec.name) or _load_entry_point(spec.name, group)
+    if factory is None:
+        otherwise = f"one of the known names, or file.py:Class for your own {what}"
+        raise unknown_name(f"unknown {what}", spec.name, names(known, group), otherwise)
     _check_options(factory, spec, what, given)
     return factory, spec.options
 
