@@ -23,6 +23,7 @@ from ooctrain.cost import Machine
 from ooctrain.errors import DoesNotFit, Infeasible
 from ooctrain.measured import (
     Copies,
+    Ran,
     balance_bytes_per_us,
     copies_of,
     interference_of,
@@ -43,12 +44,15 @@ LEAST_S = 0.5
 TURN = 3
 #: Of the steps that swap: little memory, so that much is copied; more where that does not fit.
 BUDGETS = ("25%", "50%", "75%")
+#: The link imposed on synchronous steps, as a share of the machine's: they would last for ever at
+#: the balance.
+SLOWER = 0.25
 
 
 def calibrate(
     trainer: Trainer, images: np.ndarray, labels: np.ndarray, name: str, steps: int = STEPS
 ) -> Machine:
-    """Measures with the steps of an in-core trainer and of three others with its model.
+    """Measures with the steps of an in-core trainer and of four others with its model.
 
     Args:
         trainer: without a budget, on the cpu device; it can be used again afterwards.
@@ -59,8 +63,8 @@ def calibrate(
     Returns:
         A machine whose link is as fast as the cores copy.
 
-    Cost: about 8 times as many steps as asked for; the synchronous ones last several times as long.
-        Two arenas at a time: the in-core one and a smaller one.
+    Cost: about 10 times as many steps as asked for; the synchronous ones last several times as
+        long. Up to three arenas at a time: the in-core one and smaller ones.
     """
     in_core = trainer.prepare(images.shape).plan
     # Taking turns, since the machine's speed wanders.
@@ -69,21 +73,24 @@ def calibrate(
         copies = copies_of(_plan_of(other), synchronous, first, issue_us_of(first, in_core))
     with _swapping(trainer, "window", images.shape) as other:
         second, beside = measure_steps([trainer, other], images, labels, steps)
-        plan = _plan_of(other)
+        swapped = Ran(_plan_of(other), beside)
     # What the calls cost each other is told by the steps that took turns with these.
-    quiet = _machine(name, copies, second, in_core)
-    interference = interference_of(plan, beside, quiet)
+    interference = interference_of(swapped, _machine(name, copies, second, in_core))
     found = replace(
         _machine(name, copies, [*first, *second], in_core),
         interference=interference, map_us_per_byte=map_us_per_byte(),
     )  # fmt: skip
     if trainer.settings.device != "cpu":  # a GPU's link is as it is
         return found
-    link = balance_bytes_per_us(beside, second)
-    with _swapping(trainer, "window", images.shape, link) as other:
-        third, paced = measure_steps([trainer, other], images, labels, steps)
+    slower, balance = found.link_bytes_per_us * SLOWER, balance_bytes_per_us(beside, second)
+    with (
+        _swapping(trainer, "naive", images.shape, slower) as alone,
+        _swapping(trainer, "window", images.shape, balance) as other,
+    ):
+        third, *paced = measure_steps([trainer, alone, other], images, labels, steps)
+        runs = [Ran(_plan_of(alone), paced[0], slower), Ran(_plan_of(other), paced[1], balance)]
         then = replace(_machine(name, copies, third, in_core), interference=interference)
-        return replace(found, pacing_us=pacing_us_of(_plan_of(other), paced, then, link))
+        return replace(found, pacing_us=pacing_us_of(runs, then))
 
 
 def _machine(name: str, copies: Copies, in_core: Collection[Timeline], plan: Plan) -> Machine:

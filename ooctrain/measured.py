@@ -9,6 +9,7 @@ who ran beside whom is fitted: the value with which `simulate` says what was mea
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
@@ -124,40 +125,60 @@ def _call_times(timelines: Collection[Timeline]) -> Collection[list[float]]:
     return times.values()
 
 
-def interference_of(plan: Plan, measured: Collection[Timeline], machine: Machine) -> float:
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """Steps that ran by a plan.
+
+    Args:
+        plan: with its trace.
+        steps: as measured.
+        link_bytes_per_us: imposed on them; None: none.
+    """
+
+    plan: Plan
+    steps: Sequence[Timeline]
+    link_bytes_per_us: float | None = None
+
+    @property
+    def copied(self) -> bool:
+        """Whether anything was."""
+        return any(line.bytes_out or line.bytes_in for line in self.steps)
+
+    def error_of(self, machine: Machine) -> float:
+        """log(predicted / measured): the same size for twice as long as for half as long."""
+        link = self.link_bytes_per_us
+        linked = machine if link is None else with_link(machine, link)
+        predicted_us = simulate(self.plan.schedule, self.plan.trace, linked).makespan_us
+        return math.log(predicted_us / median(line.makespan_us for line in self.steps))
+
+
+def interference_of(beside: Ran, machine: Machine) -> float:
     """How many times as long calls take beside copies; 1 where nothing is copied."""
-    moved = any(line.bytes_out or line.bytes_in for line in measured)
     return _fitting(
-        lambda factor: replace(machine, interference=round(factor, 3)),
-        plan, measured, 1.0, MOST_INTERFERENCE,
-    ) if moved else 1.0  # fmt: skip
+        [beside], lambda factor: replace(machine, interference=factor), 1.0, MOST_INTERFERENCE
+    )
 
 
-def pacing_us_of(
-    plan: Plan, measured: Collection[Timeline], machine: Machine, link_bytes_per_us: float
-) -> float:
-    """What a copy takes longer where that link is imposed; 0 where nothing is copied."""
-    moved = any(line.bytes_out or line.bytes_in for line in measured)
+def pacing_us_of(paced: Sequence[Ran], machine: Machine) -> float:
+    """What a copy takes longer where a link is imposed; 0 where nothing is copied."""
     return _fitting(
-        lambda pacing_us: with_link(replace(machine, pacing_us=pacing_us), link_bytes_per_us),
-        plan, measured, 0.0, MOST_PACING_US,
-    ) if moved else 0.0  # fmt: skip
+        paced, lambda pacing_us: replace(machine, pacing_us=pacing_us), 0.0, MOST_PACING_US
+    )
 
 
 def _fitting(
-    machine_of: Callable[[float], Machine], plan: Plan, measured: Collection[Timeline],
-    low: float, high: float,
-) -> float:  # fmt: skip
-    """The value whose prediction is right, or `low` where even that predicts too much.
+    runs: Sequence[Ran], machine_of: Callable[[float], Machine], low: float, high: float
+) -> float:
+    """The value whose predictions are right in the mean, or `low` where that is too much already.
 
-    The prediction grows with the value, so halving an interval finds it.
+    Predictions grow with the value, so halving an interval finds it.
     """
-    wanted_us = median(line.makespan_us for line in measured)
-    for _ in range(HALVINGS):
-        middle = (low + high) / 2
-        predicted_us = simulate(plan.schedule, plan.trace, machine_of(middle)).makespan_us
-        low, high = (middle, high) if predicted_us < wanted_us else (low, middle)
-    return round(low, 3)
+    copied = [ran for ran in runs if ran.copied]
+    for _ in range(HALVINGS if copied else 0):
+        middle = round((low + high) / 2, 3)
+        too_little = sum(ran.error_of(machine_of(middle)) for ran in copied) < 0
+        low, high = (middle, high) if too_little else (low, middle)
+    return low
 
 
 def balance_bytes_per_us(swapping: Sequence[Timeline], in_core: Collection[Timeline]) -> float:

@@ -11,6 +11,7 @@ from ooctrain.cli import main
 from ooctrain.cost import Machine, call_durations_ns, profile_key
 from ooctrain.machines import load_calibration, machine, with_link
 from ooctrain.measured import (
+    Ran,
     balance_bytes_per_us,
     copies_of,
     interference_of,
@@ -107,28 +108,29 @@ def test_the_interference_found_is_the_one_that_was_there():
     plan = swapping(alone)
     for factor in (1.0, 1.3, 2.5):
         disturbed = replace(alone, interference=factor)
-        lines = [simulate(plan.schedule, plan.trace, disturbed)]
-        assert interference_of(plan, lines, alone) == pytest.approx(factor, abs=0.01)
+        ran = Ran(plan, [simulate(plan.schedule, plan.trace, disturbed)])
+        assert interference_of(ran, alone) == pytest.approx(factor, abs=0.01)
 
 
 def test_the_pacing_found_is_the_one_that_was_there():
     alone = Machine("m", 1e3, 1e3, 500.0, link="duplex", interference=1.3, latency_us=2.0)
     plan = swapping(alone)
     still = simulate(plan.schedule, plan.trace, alone)
-    link = balance_bytes_per_us([still], [still])
+    balance = balance_bytes_per_us([still], [still])
     for pacing_us in (0.0, 20.0, 300.0):
-        paced = with_link(replace(alone, pacing_us=pacing_us), link)
-        assert paced.latency_us == 2.0 + pacing_us
-        lines = [simulate(plan.schedule, plan.trace, paced)]
-        assert pacing_us_of(plan, lines, alone, link) == pytest.approx(pacing_us, abs=1.0)
+        there, runs = replace(alone, pacing_us=pacing_us), []
+        for link in (balance, 2 * balance):
+            line = simulate(plan.schedule, plan.trace, with_link(there, link))
+            runs.append(Ran(plan, [line], link))
+        assert pacing_us_of(runs, alone) == pytest.approx(pacing_us, abs=1.0)
 
 
 def test_where_nothing_is_copied_nothing_is_fitted():
     alone, of = Machine("m", 1e3, 1e3, 500.0, link="duplex"), step()
     plan = get_planner("keep-all").plan(of, MAX_BYTES, alone)
-    lines = [measured(of, 1e6, 0.0)]
-    assert interference_of(plan, lines, alone) == 1.0
-    assert pacing_us_of(plan, lines, alone, 100.0) == 0.0
+    ran = Ran(plan, [measured(of, 1e6, 0.0)], 100.0)
+    assert interference_of(ran, alone) == 1.0
+    assert pacing_us_of([ran], alone) == 0.0
 
 
 def test_rates_and_latency_of_copies_are_those_of_synchronous_steps():
