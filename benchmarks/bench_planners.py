@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 
 import ooctrain as oc
-from benchmarks.bench_prediction import PROMISE, Bench, Row, calibrated
+from benchmarks.bench_prediction import PROMISE, Bench, Row, calibrated, kept_promises
 from benchmarks.common import machine_facts, table, threads_here, verdict
 from ooctrain.errors import Infeasible
 from ooctrain.prepare import Settings, prepare
@@ -97,8 +97,7 @@ def main(arguments: Sequence[str] = (), *, quick: bool = False) -> dict:
         print(f"{network}, batch {batch}, within {BUDGET}")
         print(table(HEADER, [cells(row) for row in found]), flush=True)
         rows += [row for row in found if isinstance(row, Row)]
-    kept = sum(abs(row.error) <= PROMISE for row in rows)
-    print(f"within {100 * PROMISE:.0f} %: {kept} of {len(rows)}")
+    print(kept_promises(rows))
     missed = [f"{row.network} {' '.join(cells(row)[:2])}" for row in rows
               if abs(row.error) > PROMISE]  # fmt: skip
     results = [asdict(row) | {"error": row.error, "current_error": row.current_error,

@@ -165,6 +165,16 @@ def cells(row: Row) -> list[str]:
     ]  # fmt: skip
 
 
+def kept_promises(rows: Sequence[Row]) -> str:
+    """How many predictions are right: as a user has them, and without the machine's wandering."""
+    kept, current = (
+        sum(abs(error) <= PROMISE for error in errors)
+        for errors in ([row.error for row in rows], [row.current_error for row in rows])
+    )
+    return (f"within {100 * PROMISE:.0f} %: {kept} of {len(rows)} as calibrated, "
+            f"{current} with the call times of the moment")  # fmt: skip
+
+
 def main(arguments: Sequence[str] = (), *, quick: bool = False) -> dict:
     """Runs; returns what goes into the JSON file."""
     parser = argparse.ArgumentParser(prog="bench_prediction", description=__doc__.splitlines()[0])
@@ -182,10 +192,7 @@ def main(arguments: Sequence[str] = (), *, quick: bool = False) -> dict:
     header = ["network", "budget", "planner", "link", "MB moved", "predicted ms", "measured ms",
               "error", "error, calls as now", ""]  # fmt: skip
     print(table(header, [cells(row) for row in rows]))
-    kept = [sum(abs(e) <= PROMISE for e in errors) for errors in (
-        [row.error for row in rows], [row.current_error for row in rows])]  # fmt: skip
-    print(f"within {100 * PROMISE:.0f} %: {kept[0]} of {len(rows)} as calibrated, "
-          f"{kept[1]} with the call times of the moment")  # fmt: skip
+    print(kept_promises(rows))
     missed = [" ".join(cells(row)[:4]) for row in rows if abs(row.error) > PROMISE]
     results = [asdict(row) | {"error": row.error, "current_error": row.current_error}
                for row in rows]  # fmt: skip
