@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from ooctrain.layers.base import Op, Scalars
+from ooctrain.eager import make_pool, run_cpu
+from ooctrain.layers.base import Op, Scalars, to_physical
 from ooctrain.testing.check_op import (
     SCALARS,
     as_input,
@@ -65,3 +66,13 @@ def run_cuda(
     space_bytes = op.cuda_workspace_bytes(specs, op.infer(*specs))
     run = partial(op.cuda, EmulatedLauncher(order))
     return run_guarded(op, inputs, run, space_bytes, scalars, in_place)
+
+
+def cpu_bits(op: Op, *arrays: np.ndarray, scalars: Scalars = SCALARS) -> list[np.ndarray]:
+    """Physical outputs of the operation's cpu kernels on logical inputs, one thread at work."""
+    outs = op.infer(*(spec_of(array) for array in arrays))
+    pool = make_pool(1)
+    try:
+        return run_cpu(op, pool, [to_physical(array) for array in arrays], outs, scalars)
+    finally:
+        pool.close()

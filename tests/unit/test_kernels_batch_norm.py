@@ -9,18 +9,9 @@ from ooctrain.layers.kernels.cpu import batch_norm as bn
 from ooctrain.layers.kernels.cpu import batch_norm_apply, chunks
 from ooctrain.layers.kernels.cpu import elementwise as ew
 from ooctrain.layers.kernels.cpu import workspace as ws
-from ooctrain.layers.kernels.cpu.pool import ThreadPool
 
 SHAPES = [(2, 1), (5, 3), (1000, 17), (9001, 64), (70, 100), (700, 260), (70_000, 3), (2003, 128)]
 EPS = 1e-5
-
-
-@pytest.fixture(scope="module")
-def pools():
-    made = [ThreadPool(1), ThreadPool(2), ThreadPool(3), ThreadPool(3, shuffle_seed=5)]
-    yield made
-    for pool in made:
-        pool.close()
 
 
 def poisoned(*shape):

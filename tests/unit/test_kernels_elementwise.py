@@ -8,17 +8,8 @@ import pytest
 from ooctrain.layers.kernels.cpu import activations, chunks
 from ooctrain.layers.kernels.cpu import elementwise as ew
 from ooctrain.layers.kernels.cpu import workspace as ws
-from ooctrain.layers.kernels.cpu.pool import ThreadPool
 
 SIZES = [1, 3, 17, 64, 1000, 70_001, 600_001]
-
-
-@pytest.fixture(scope="module")
-def pools():
-    made = [ThreadPool(1), ThreadPool(2), ThreadPool(3), ThreadPool(3, shuffle_seed=5)]
-    yield made
-    for pool in made:
-        pool.close()
 
 
 def data(size, count=1, seed=0):

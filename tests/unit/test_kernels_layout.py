@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from ooctrain.layers.kernels.cpu import chunks, copy, dropout, layout
-from ooctrain.layers.kernels.cpu.pool import ThreadPool
 
 SHAPE = (2, 9, 11, 17)
 BLOCKS = [  # offsets and extents (n, h, w, c)
@@ -17,14 +16,6 @@ BLOCKS = [  # offsets and extents (n, h, w, c)
     ((1, 8, 10, 16), (1, 1, 1, 1)),
     ((0, 0, 0, 1), (2, 9, 11, 16)),
 ]
-
-
-@pytest.fixture(scope="module")
-def pools():
-    made = [ThreadPool(1), ThreadPool(3, shuffle_seed=5)]
-    yield made
-    for pool in made:
-        pool.close()
 
 
 def normal(shape, seed=0):

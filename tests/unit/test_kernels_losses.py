@@ -7,17 +7,8 @@ import pytest
 
 from ooctrain.layers.kernels.cpu import losses
 from ooctrain.layers.kernels.cpu import workspace as ws
-from ooctrain.layers.kernels.cpu.pool import ThreadPool
 
 SHAPES = [(1, 2), (5, 3), (64, 10), (33, 17), (512, 1000), (20_000, 21), (7, 64), (3, 1)]
-
-
-@pytest.fixture(scope="module")
-def pools():
-    made = [ThreadPool(1), ThreadPool(2), ThreadPool(3, shuffle_seed=5)]
-    yield made
-    for pool in made:
-        pool.close()
 
 
 def poisoned(*shape):

@@ -9,17 +9,8 @@ import pytest
 
 from ooctrain.layers.kernels.cpu import optimizers
 from ooctrain.layers.kernels.cpu import workspace as ws
-from ooctrain.layers.kernels.cpu.pool import ThreadPool
 
 SIZES = [1, 17, 1000, 400_001]
-
-
-@pytest.fixture(scope="module")
-def pools():
-    made = [ThreadPool(1), ThreadPool(3, shuffle_seed=5)]
-    yield made
-    for pool in made:
-        pool.close()
 
 
 def poisoned(size):

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from ooctrain.layers.kernels.cpu import pooling
-from ooctrain.layers.kernels.cpu.pool import ThreadPool
 
 # (N, H, W, C), kernel, stride, (top, bottom, left, right)
 CASES = [
@@ -18,14 +17,6 @@ CASES = [
     ((3, 5, 5, 5), (5, 5), (1, 1), (2, 2, 2, 2)),
     ((4, 40, 40, 33), (3, 3), (2, 2), (1, 1, 1, 1)),
 ]
-
-
-@pytest.fixture(scope="module")
-def pools():
-    made = [ThreadPool(1), ThreadPool(2), ThreadPool(3, shuffle_seed=5)]
-    yield made
-    for pool in made:
-        pool.close()
 
 
 def poisoned(shape):

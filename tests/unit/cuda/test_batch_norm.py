@@ -7,7 +7,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ooctrain.eager import run_cpu
 from ooctrain.layers.base import to_logical, to_physical
 from ooctrain.layers.batch_norm import (
     BatchNormApply,
@@ -18,12 +17,11 @@ from ooctrain.layers.batch_norm import (
     InverseStd,
 )
 from ooctrain.layers.combine import Add
-from ooctrain.layers.kernels.cpu.pool import ThreadPool
 from ooctrain.layers.kernels.cuda import batch_norm, batch_norm_stats, chunks, columns
 from ooctrain.layers.kernels.cuda.shim import Kernel, why_no_ptx
 from ooctrain.layers.relu import ReLU, ReLUGrad
-from ooctrain.testing.check_cuda import check_cuda, run_cuda
-from ooctrain.testing.check_op import SCALARS, spec_of
+from ooctrain.testing.check_cuda import check_cuda, cpu_bits, run_cuda
+from ooctrain.testing.check_op import SCALARS
 from ooctrain.testing.ptx import assemble, check_ptx, why_no_assembler
 
 EPS = float(np.finfo(np.float32).eps)
@@ -45,15 +43,6 @@ def problem(shape, seed=0):
 def rows_of(x):
     """(rows, channels) in float64."""
     return to_physical(x).reshape(-1, x.shape[1]).astype(np.float64)
-
-
-def cpu_bits(op, *inputs):
-    pool = ThreadPool(1)
-    try:
-        outs = op.infer(*map(spec_of, inputs))
-        return run_cpu(op, pool, list(map(to_physical, inputs)), outs, SCALARS)
-    finally:
-        pool.close()
 
 
 def check_statistics(x, found):

@@ -7,18 +7,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ooctrain.eager import run_cpu
 from ooctrain.layers.activation import Sigmoid, SigmoidGrad, Tanh, TanhGrad
-from ooctrain.layers.base import to_physical
 from ooctrain.layers.combine import Add, AddMasked, Constant, Scale
-from ooctrain.layers.kernels.cpu.pool import ThreadPool
 from ooctrain.layers.kernels.cuda import channel_bias, chunks, columns, elementwise, workspace
 from ooctrain.layers.kernels.cuda.quads import first_quads, load_channels
 from ooctrain.layers.kernels.cuda.shim import Kernel, cuda, int64, kernel, why_no_ptx
 from ooctrain.layers.relu import LeakyReLU, LeakyReLUGrad, ReLU, ReLUGrad
 from ooctrain.layers.update import ClipValue, ScaleBy
-from ooctrain.testing.check_cuda import check_cuda
-from ooctrain.testing.check_op import SCALARS, spec_of
+from ooctrain.testing.check_cuda import check_cuda, cpu_bits
+from ooctrain.testing.check_op import SCALARS
 from ooctrain.testing.emulator import EmulatedLauncher
 from ooctrain.testing.ptx import assemble, check_ptx, read_ptx, why_no_assembler
 
@@ -34,15 +31,6 @@ EXACT = [
 
 def normal(*shape, seed=0):
     return np.random.default_rng((seed, *shape)).standard_normal(shape).astype(np.float32)
-
-
-def cpu_bits(op, *inputs):
-    pool = ThreadPool(1)
-    try:
-        outs = op.infer(*map(spec_of, inputs))
-        return run_cpu(op, pool, list(map(to_physical, inputs)), outs, SCALARS)
-    finally:
-        pool.close()
 
 
 @pytest.mark.parametrize("shape", SHAPES)

@@ -5,14 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ooctrain.eager import run_cpu
-from ooctrain.layers.base import to_physical
-from ooctrain.layers.kernels.cpu.pool import ThreadPool
 from ooctrain.layers.kernels.cuda import clipping, optimizers
 from ooctrain.layers.kernels.cuda.shim import Kernel, why_no_ptx
 from ooctrain.layers.update import AdamUpdate, ClipFactor, ScaleBy, SGDUpdate, SumOfSquares
-from ooctrain.testing.check_cuda import check_cuda, run_cuda
-from ooctrain.testing.check_op import SCALARS, spec_of
+from ooctrain.testing.check_cuda import check_cuda, cpu_bits, run_cuda
+from ooctrain.testing.check_op import SCALARS
 from ooctrain.testing.ptx import assemble, check_ptx, why_no_assembler
 
 EPS = float(np.finfo(np.float32).eps)
@@ -29,15 +26,6 @@ ADAM = [AdamUpdate(), AdamUpdate(weight_decay=0.1), AdamUpdate(weight_decay=0.1,
 
 def normal(size, seed=0):
     return np.random.default_rng((seed, size)).standard_normal(size).astype(np.float32)
-
-
-def cpu_bits(op, *inputs, scalars=SCALARS):
-    pool = ThreadPool(1)
-    try:
-        outs = op.infer(*map(spec_of, inputs))
-        return run_cpu(op, pool, list(map(to_physical, inputs)), outs, scalars)
-    finally:
-        pool.close()
 
 
 @pytest.mark.parametrize("size", SIZES)
