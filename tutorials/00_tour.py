@@ -5,8 +5,12 @@
 # **Prerequisites:** Python and a little PyTorch. **Minutes:** 10.
 # **Paper:** 000, figure 2 (what a scheduler does).
 #
+# A step is trained *in-core* if every value stays in the device's memory until nobody needs it any
+# more. *Out-of-core*, some values leave for the host's memory and come back: they are *swapped*.
+#
 # The whole library in one sentence: *a training step is a straight-line list; correctness and
-# memory are decided by the order of the list alone, speed by the streams it runs on.*
+# memory are decided by the order of the list alone, speed by the streams it runs on.* (A *stream*
+# is a queue of work: one computes, one copies out, one copies in, all at once.)
 
 # %%
 import numpy as np
@@ -22,7 +26,7 @@ lesson = Lesson("00 tour")
 # %% [markdown]
 # ## 1. A model and its data
 #
-# Names are PyTorch's. The digits are real: 1,797 scans of handwriting from 43 people.
+# Names are PyTorch's. The digits are real: 1,797 scans of handwriting, by 13 people.
 
 # %%
 lesson.cell("a model and real digits")
@@ -34,6 +38,10 @@ print(f"    images {x.shape} {x.dtype}, labels {y[:8]} ...")
 
 # %% [markdown]
 # ## 2. Trace: the step as a list of calls
+#
+# Who wants to decide what may leave must know who reads what, and when. A *trace* tells: the model
+# runs on shapes in place of numbers, and each call of the step is written down, forward, loss,
+# backward and update.
 
 # %%
 lesson.cell("trace")
@@ -45,8 +53,10 @@ for call in trace.calls[:4]:
 # %% [markdown]
 # ## 3. Plan: the list with swaps, within a budget
 #
-# "25%" is a quarter of the way from the least that whole calls need to what in-core needs. **What
-# share of the in-core peak will that be?**
+# A *planner* adds instructions to the list: `SwapOut` copies a value to the host, `Free` gives its
+# memory back, `SwapIn` fetches it again. (`window` is paper 000's planner; tutorial 04 explains
+# it.) The budget "25%" is a quarter of the way from the least that whole calls need to what in-core
+# needs. **What share of the in-core peak will that be?**
 
 # %%
 lesson.cell("plan")
@@ -85,6 +95,10 @@ except oc.ScheduleError as error:
 
 # %% [markdown]
 # ## 5. Simulate: how long would it take elsewhere?
+#
+# The simulator gives each instruction a beginning and an end on a machine that we need not have.
+# The picture shows, for each of two machines, the three streams; below them the bytes on the
+# device, which never rise above the budget.
 
 # %%
 lesson.cell("simulate on two machines")
@@ -98,8 +112,8 @@ lesson.picture("00_tour.svg", timelines_svg(timelines, budget_bytes=plan.peak_by
 # %% [markdown]
 # ## 6. Execute: for real, on an arena of exactly that many bytes
 #
-# Data really moves between two memories. **How many of the 11,173,962 gradients differ from
-# in-core?**
+# Data really moves between two memories: what has left is gone until it is fetched again. **How
+# many of the 11,173,962 gradients differ from in-core?**
 
 # %%
 lesson.cell("execute")
@@ -113,6 +127,8 @@ print(f"    moved out {format_bytes(small.timeline.bytes_out)}, in-core moved no
 
 # %% [markdown]
 # ## 7. Train
+#
+# `Trainer` does all of this once, and then runs the list for each batch.
 
 # %%
 lesson.cell("train five steps within the budget")
@@ -130,8 +146,8 @@ print(f"    peak predicted {format_bytes(predicted)}, measured {format_bytes(pea
 #
 # 1. Which rule did the broken list violate? (its code, as printed above)
 # 2. How many bytes lie between the predicted and the measured peak?
-# 3. Plan the step with `planner="naive"`. How many times longer is its makespan on "v100-pcie"
-#    than the window's? (to the next whole number)
+# 3. Plan the step with `planner="naive"`, which waits for every copy. How many times as long as the
+#    window's is its step on "v100-pcie"? (`.makespan_us`; to the nearest whole number)
 
 # %%
 lesson.cell("exercises")
@@ -143,8 +159,10 @@ lesson.exercise("3. naive against window", lambda a: a == times, None)
 
 # %%
 assert plan.peak_bytes < 0.75 * in_core.peak_bytes
-assert caught is not None
+assert caught.rule == "R201", "a call reads what is not there"
+assert sum(gradient.size for gradient in full.gradients.values()) == 11_173_962
 assert differing == 0
+assert small.timeline.bytes_in > 0, "and yet values went out and came back"
 assert small.loss == full.loss
 assert all(np.array_equal(small.state[n], full.state[n]) for n in full.state)
 assert losses[-1] < losses[0]

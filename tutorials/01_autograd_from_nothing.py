@@ -155,9 +155,9 @@ print(f"    forward values that the backward pass reads: {sorted(needed)} of {so
 
 # %% [markdown]
 # The picture has one row for each value that the tape writes: the bar begins at the line that
-# writes it and ends with the last line that reads it. One forward value, v1, spans the whole
-# backward pass up to the line which needs it; in a deep network there are hundreds like it, and
-# each holds its memory the longer, the earlier it was written.
+# writes it and ends with the last line that reads it. One forward value, v1, waits through the loss
+# until line 6, which masks with it; in a deep network there are hundreds like it, and each holds
+# its memory the longer, the earlier it was written.
 
 # %%
 lesson.cell("lifetimes")

@@ -5,10 +5,9 @@
 # **Prerequisites:** 02. **Minutes:** 15.
 # **Paper:** 000, sections 1 and 4.
 #
-# "Out of memory" can mean: (a) no order of calls could ever fit, because one call alone needs
-# more; (b) the step does not fit in-core, but would if something were moved; (c) there are enough
-# free bytes, but not in one piece. The three have different cures, and the library tells them
-# apart.
+# "Out of memory" can mean: (a) the step does not fit in-core, but would if something were moved;
+# (b) no order of calls could ever fit, because one call alone needs more; (c) there are enough free
+# bytes, but not in one piece. The three have different cures, and the library tells them apart.
 
 # %%
 import numpy as np
@@ -20,7 +19,7 @@ from ooctrain.alloc.registry import choose_allocator
 from ooctrain.errors import OutOfDeviceMemory
 from ooctrain.report.charts import Piece, strips_svg
 from ooctrain.sched.budget import trace_minimum_bytes, trace_peak_bytes
-from ooctrain.units import format_bytes
+from ooctrain.units import MIB, format_bytes
 
 lesson = Lesson("03 out of memory")
 
@@ -48,7 +47,7 @@ print(f"    minimum {format_bytes(least)}, peak {format_bytes(most)}")
 # Much of the minimum are the persistent variables: ResNet-18 has 11 million parameters, each with
 # a momentum, and at batch 32 its images are tiny. The share shrinks as the batch grows.
 #
-# ## (b) It does not fit in-core
+# ## (a) It does not fit in-core
 
 # %%
 lesson.cell("one byte too little")
@@ -68,7 +67,7 @@ print(f"    the window planner fits the same step into half: {format_bytes(moved
 # The error carries the planner's own minimum, and it is honest: the same planner succeeds at
 # exactly that number of bytes.
 #
-# ## (a) Nothing can fit
+# ## (b) Nothing can fit
 #
 # `naive` swaps everything out after every call, parameters too. So it goes below the trace minimum,
 # and as low as any planner that runs whole calls can go. **By how many times can it undercut the
@@ -91,12 +90,13 @@ lesson.reveal("in-core peak / naive minimum", factor)
 #
 # ## (c) Enough bytes, but not in one piece
 #
-# Allocators that hand out contiguous pieces can fail although enough is free. Let us do it by
-# hand: four blocks fill an arena of 4 MiB; we free the first and the third, and ask for 2 MiB.
+# An *allocator* says where a block of memory lies. One that hands out contiguous pieces can fail
+# although enough is free. Let us do it by hand: four blocks fill an arena of 4 MiB; we free the
+# first and the third, and ask for 2 MiB. (`PaperMemory` is memory on paper: addresses and no bytes.
+# Where blocks lie does not depend on what is in them.)
 
 # %%
 lesson.cell("fragmentation by hand")
-MIB = 1 << 20
 choice = choose_allocator("best-fit", 4 * MIB)
 arena = choice.make(PaperMemory(4 * MIB))
 blocks = [arena.allocate(MIB, f"block {i}") for i in range(4)]
@@ -109,21 +109,29 @@ except OutOfDeviceMemory as error:
     fragmented = str(error)
     print("   ", fragmented.replace("\n", "\n    "))
 
+# %% [markdown]
+# Now the allocator `va`, for *virtual addressing*. It cuts memory into chunks, gives each block a
+# range of addresses of its own, and asks the memory to *map* chunks behind them. We write down what
+# it asks for.
+
+# %%
+lesson.cell("the same requests, with virtual addressing")
+choice = choose_allocator("va", 4 * MIB)
+CHUNK = choice.granule.size_bytes
+
 
 class WatchedMemory(PaperMemory):
-    """Memory without bytes that keeps the page table: {address: place in the 4 MiB}."""
+    """Memory on paper that keeps the page table: {address: place in the 4 MiB}."""
 
     def __init__(self, size_bytes):
         super().__init__(size_bytes)
         self.table = {}
 
     def map(self, address, offset, size_bytes):
-        for page in range(0, size_bytes, PAGE):
-            self.table[address + page] = offset + page
+        for chunk in range(0, size_bytes, CHUNK):
+            self.table[address + chunk] = offset + chunk
 
 
-choice = choose_allocator("va", 4 * MIB)
-PAGE = choice.granule.size_bytes
 memory = WatchedMemory(4 * MIB)
 virtual = choice.make(memory)
 pages = [virtual.allocate(MIB, f"block {i}") for i in range(4)]
@@ -133,9 +141,9 @@ large = virtual.allocate(2 * MIB, "the large one")
 print(f"    va: granted {format_bytes(large.granted_bytes)} from the same two holes")
 
 # %% [markdown]
-# Virtual addressing glues the two holes together with a page table: the address is contiguous, the
-# memory behind it is not. That is the allocator this library uses by default (tutorial 07 builds
-# it). The picture shows where each block lies in the 4 MiB.
+# The two holes serve one block: its addresses are contiguous, the memory behind them is not. That
+# is the allocator this library uses by default (tutorial 07 builds it). The picture shows where
+# each block lies in the 4 MiB.
 
 # %%
 lesson.cell("where the blocks lie")
@@ -214,7 +222,7 @@ assert moved.peak_bytes <= in_core // 2
 assert factor > 3
 assert "fragment" in fragmented
 assert large.granted_bytes == 2 * MIB
-places = {memory.table[large.address + offset] for offset in range(0, 2 * MIB, PAGE)}
-assert places == {*range(0, MIB, PAGE), *range(2 * MIB, 3 * MIB, PAGE)}
+places = {memory.table[large.address + offset] for offset in range(0, 2 * MIB, CHUNK)}
+assert places == {*range(0, MIB, CHUNK), *range(2 * MIB, 3 * MIB, CHUNK)}, "both holes"
 assert same
 print("\nall asserts passed")

@@ -6,11 +6,12 @@
 # **Prerequisites:** 02, 03. **Minutes:** 20.
 # **Paper:** 000, section 3 (adaptive window); 002, proposition 3 (the bound).
 #
-# A device can compute, copy out and copy in at the same time. A swap costs nothing if it happens
-# beside a computation, and all of its time if the next computation waits for it.
+# A device has three *streams*, queues that work at the same time: one computes, one copies from
+# the device to the host, one copies back. A swap costs nothing if it happens beside a computation,
+# and all of its time if the next computation waits for it.
 
 # %%
-from lesson import Lesson
+from lesson import Lesson, equal_stages
 
 import ooctrain as oc
 from ooctrain.report.svg import timelines_svg
@@ -21,22 +22,15 @@ lesson = Lesson("04 swapping")
 # %% [markdown]
 # ## A chain that we can compute by hand
 #
-# Eight stages; each writes 100 bytes, runs 10 us forward and 20 us backward. The link moves 20
-# bytes per us in each direction at once. How long does the chain take in-core? Compute it, then
-# look.
+# Eight stages; each writes 100 bytes, runs 10 us forward and 20 us backward. The *link* between
+# device and host moves 20 bytes per us in each direction at once (a *duplex* link). The *makespan*
+# is the time from the first instruction's beginning to the last one's end. **What is it in-core?**
+# Compute it, then look.
 
 # %%
 lesson.cell("a chain of eight stages")
-stages = 8
 lesson.predict("in-core makespan (us)", guess=8 * 30)
-chain = oc.chain(
-    x=[100] * (stages + 1),
-    y=[100] * (stages + 1),
-    u_forward=[10] * stages,
-    u_backward=[20] * stages,
-    extra_forward=[0] * stages,
-    extra_backward=[0] * stages,
-)
+chain = equal_stages(8, size_bytes=100, forward_us=10)  # lesson.py: a call of oc.chain
 machine = oc.Machine(
     "toy", flops_per_us=1, memory_bytes_per_us=1, link_bytes_per_us=20, link="duplex"
 )
@@ -101,8 +95,9 @@ phases = {call.name: call.phase for call in chain.calls}
 lesson.picture("04_streams.svg", timelines_svg(timelines, budget_bytes=500, phases=phases))
 
 # %% [markdown]
-# Look at the picture: in the slow run the compute lane has holes, and under each hole a copy is
-# still on its way.
+# Look at the picture: naive has holes everywhere, as nothing overlaps; the window on the fast link
+# waits for its first input (5 us) and for nothing else; on the slow link there are holes again, and
+# under each a copy is still on its way.
 #
 # ## A real network
 #
@@ -124,18 +119,23 @@ for name in ("v100-pcie", "v100-32gb-nvlink"):
         plan = oc.plan(trace, "8GiB", planner=planner, machine=name)
         results[planner, name] = plan.makespan_us / base.makespan_us
         print(f"      {planner:<14} {results[planner, name]:5.2f} times in-core")
+    floor = oc.lower_bound(base.trace, "8GiB", name, recompute=False)
+    results["bound", name] = floor.makespan_us / base.makespan_us
+    print(f"      {'lower bound':<14} {results['bound', name]:5.2f} times in-core")
 lesson.reveal("window / in-core, ResNet-50 over PCIe", results["window", "v100-pcie"])
 
 # %% [markdown]
-# On NVLink the window hides nearly everything. Over PCIe it cannot: there are simply too many
-# bytes. Recomputing is the way out there, in a later tutorial.
+# On NVLink the window hides nearly everything. Over PCIe it cannot: the bound says that there are
+# simply too many bytes for any planner that only swaps. Computing values again, instead of moving
+# them, is the way out there (tutorial 11).
 #
 # ## Exercises
 #
 # 1. What is the least budget at which `window` still finds a schedule for the chain? (bytes; the
 #    error of a smaller budget tells)
-# 2. With a *shared* link (one transfer at a time), is the chain's window makespan at 500 bytes on
-#    the slow machine longer, shorter, or equal? ("longer", "shorter", "equal")
+# 2. Give the slow machine a *shared* link (one transfer at a time, `link="shared"`). Is the
+#    window's makespan at 500 bytes longer, shorter, or equal? ("longer", "shorter", "equal"; think
+#    of when bytes go out, and when they come in)
 # 3. How many bytes must be swapped in at least, if the in-core peak is P and the budget is M? (a
 #    formula as text, such as "P+M")
 
@@ -146,17 +146,22 @@ try:
     least = 1
 except oc.Infeasible as error:
     least = error.minimum_bytes
+shared = oc.Machine("shared toy", 1, 1, link_bytes_per_us=2, link="shared")
+longer_by = oc.plan(chain, 500, "window", shared).makespan_us - window_slow.makespan_us
+change = "equal" if longer_by == 0 else "longer" if longer_by > 0 else "shorter"
 lesson.exercise("1. the least budget", lambda a: a == least, None)
-lesson.exercise("2. a shared link", lambda a: a == "longer", None)
+lesson.exercise("2. a shared link", lambda a: a == change, None)
 lesson.exercise("3. bytes in", lambda a: str(a).replace(" ", "") == "P-M", None)
 
 # %%
-shared = oc.Machine("shared toy", 1, 1, link_bytes_per_us=2, link="shared")
 assert in_core.makespan_us == 8 * 30
 assert naive.makespan_us > 1.5 * in_core.makespan_us
 assert window.makespan_us < 1.1 * in_core.makespan_us
 assert window_slow.makespan_us >= bound.makespan_us >= in_core.makespan_us
 assert moved.bytes_in >= in_core.peak_bytes - 500
-assert oc.plan(chain, 500, "window", shared).makespan_us >= window_slow.makespan_us
-assert results["window", "v100-32gb-nvlink"] < results["naive", "v100-32gb-nvlink"]
+assert oc.plan(chain, least, "window", machine).peak_bytes <= least
+assert change == "equal", "bytes go out in the forward pass and come in in the backward pass"
+assert results["window", "v100-32gb-nvlink"] < 1.1
+assert results["naive", "v100-pcie"] > results["window", "v100-pcie"] > 2
+assert 2 < results["bound", "v100-pcie"] <= results["window", "v100-pcie"]
 print("\nall asserts passed")

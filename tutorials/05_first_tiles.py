@@ -24,8 +24,9 @@ lesson = Lesson("05 first tiles")
 # %% [markdown]
 # ## The halo
 #
-# Three 3 x 3 convolutions on top of each other, 32 rows. We want the output rows 8 to 15. **How
-# many input rows must be read?** Each layer adds one row on each side.
+# To compute some rows of a convolution's output one must read the same rows of its input and a few
+# more on both sides: the *halo*. Take three 3 x 3 convolutions on top of each other, on 32 rows. We
+# want the output rows 8 to 15. **How many input rows must be read?**
 
 # %%
 lesson.cell("the halo grows with depth")
@@ -40,10 +41,33 @@ for layer, read in enumerate(reads, 1):
 # %% [markdown]
 # ## At the border
 #
-# The top tile (rows 0 to 7) would read rows -3 to 10. Rows -3 to -1 do not exist. It is tempting
-# to pad the tile once with three rows of zeros and go on. That is **wrong**: a convolution of
-# zeros is its bias, not zero, so the second layer would read bias where the untiled network reads
-# padding. The exact rule: at each layer, clip to what exists and pad only what was clipped.
+# Each layer adds one row on each side. So the top tile (rows 0 to 7) would read rows -3 to 10. Rows
+# -3 to -1 do not exist. It is tempting to pad the tile once with three rows of zeros and go on. We
+# try it on one column of 32 numbers, with layers that add three neighbours and a bias. **How many
+# of the 32 results are wrong?**
+
+# %%
+lesson.cell("padded once, instead of at each layer")
+
+
+def layer(column):
+    """Sums of three neighbours, plus a bias of 1; the ends are not padded."""
+    return np.convolve(column, [1, 1, 1], "valid") + 1
+
+
+lesson.predict("wrong results, padded once", guess=0)
+column = np.arange(32)
+exact, padded_once = column, np.pad(column, 3)
+for _ in range(3):
+    exact, padded_once = layer(np.pad(exact, 1)), layer(padded_once)
+wrong_rows = np.flatnonzero(exact != padded_once)
+lesson.reveal("wrong results, padded once", len(wrong_rows))
+print(f"    they are rows {wrong_rows.tolist()}")
+
+# %% [markdown]
+# It is **wrong**, at both ends: the first layer then computes rows -2 and -1 too, from zeros, its
+# bias and row 0, and the second layer reads them where the untiled network reads zeros. The exact
+# rule: at each layer, clip to the rows that exist, and pad only what was clipped.
 
 # %%
 lesson.cell("at the border each layer pads for itself")
@@ -83,8 +107,9 @@ lesson.picture(
 )
 
 # %% [markdown]
-# Stride and pooling follow the same formula: outputs [lo, hi) read the inputs [lo * s - p, (hi -
-# 1) * s - p + k). Carry intervals, never sizes.
+# Stride and pooling follow the same formula: with kernel k, stride s and padding p the outputs
+# [lo, hi) read the inputs [lo * s - p, (hi - 1) * s - p + k). A *size* alone could not be clipped:
+# one must know where it begins.
 #
 # ## Tiling a training step
 #
@@ -135,7 +160,9 @@ lesson.reveal("untiled peak / tiled peak", factor)
 
 # %% [markdown]
 # Not sixteen times: the input, the chain's output and the parameters are not tiled. And it is not
-# free: the tiles run their forward pass twice, and halos are computed by several tiles.
+# free: the tiles run their forward pass twice, halos are computed by several tiles, and each of
+# the many small calls takes time to start. But the minimum fell too, and that is what no swapping
+# could do.
 #
 # ## The same bits?
 #
@@ -193,9 +220,11 @@ lesson.exercise("3. most tiles", lambda a: a == 128, None)
 
 # %%
 assert reads[0].inside.extent == 14
+assert wrong_rows.tolist() == [0, 1, 30, 31]
 assert [read.pad_lo for read in border] == [1, 1, 1]
 assert answer == 8 * 2 + (5 - 2)
 assert factor > 2.5
+assert trace_minimum_bytes(tiled.trace) < trace_minimum_bytes(untiled.trace)
 assert [p.peak_bytes for _, p in rows] == sorted((p.peak_bytes for _, p in rows), reverse=True)
 assert differing == 0
 assert largest > 0

@@ -24,7 +24,6 @@ from ooctrain.alloc import replay
 from ooctrain.execution.record import allocation_log
 from ooctrain.experiments.chunks import replay_chunks
 from ooctrain.report.charts import Curve, Piece, curves_svg, stacked_svg, strips_svg
-from ooctrain.rewrite import apply_rewrites
 from ooctrain.units import GIB, KIB, MIB, Granule, format_bytes
 
 lesson = Lesson("07 virtual addressing")
@@ -120,8 +119,9 @@ array = bytes_at(large, 2 * MIB)
 array[:] = 99
 untouched = [set(bytes_at(blocks[n], MIB).tolist()) for n in (1, 3)]
 chunks = pages.table[large]
+one_array = bool((array == 99).all())
 print(f"    the block's chunks: {chunks[0]} to {chunks[15]}, then {chunks[16]} to {chunks[31]}")
-print(f"    one array over both: {array.sum() == 99 * 2 * MIB}; the neighbours hold {untouched}")
+print(f"    one array over both: {one_array}; the neighbours hold {untouched}")
 
 # %% [markdown]
 # ## The price
@@ -191,7 +191,6 @@ lesson.cell("three steps of ResNet-18")
 lesson.predict("mappings of va in the third step", guess=500)
 model = oc.models.build("resnet18", num_classes=10, stem="cifar")
 trace = oc.trace(model, (64, 3, 32, 32), threads=1)
-trace = apply_rewrites(trace, ("fuse", "share_storage"))
 plan = oc.plan(trace, "25%", "window", "v100-pcie", Granule(1, ranges=False))
 log = allocation_log(plan.trace, plan.schedule, plan.peak_bytes)
 paper, ours = replay(log, "va-paper:chunk=64KiB"), replay(log, "va:chunk=64KiB")
@@ -264,7 +263,7 @@ lesson.exercise("3. the bound", lambda a: a == 600, None)
 
 # %%
 assert seen == 42
-assert array.base is not None
+assert one_array, "sixteen chunks here, sixteen there, one range of addresses"
 assert untouched == [{1}, {3}]
 assert corrupted == 77
 assert price > 1

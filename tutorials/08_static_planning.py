@@ -12,6 +12,8 @@
 
 # %%
 import time
+from collections import Counter
+from itertools import accumulate
 
 from lesson import Lesson
 
@@ -20,11 +22,10 @@ from ooctrain.alloc import replay
 from ooctrain.alloc.first_fit import FirstFit
 from ooctrain.alloc.log import foresee
 from ooctrain.alloc.paper import PaperMemory
-from ooctrain.alloc.static import pack
+from ooctrain.alloc.static import Lifetime, pack
 from ooctrain.errors import PlanMismatch
 from ooctrain.execution.record import allocation_log
 from ooctrain.report.charts import Area, areas_svg, stacked_svg
-from ooctrain.rewrite import apply_rewrites
 from ooctrain.units import GIB, MIB, Granule, format_bytes
 
 lesson = Lesson("08 static planning")
@@ -38,9 +39,9 @@ lesson = Lesson("08 static planning")
 
 # %%
 lesson.cell("lifetimes of a training step")
-batch, whole = 64, Granule(1, ranges=False)
+whole = Granule(1, ranges=False)  # count bytes, and move whole variables only
 model = oc.models.build("resnet50", num_classes=1000, stem="imagenet")
-trace = apply_rewrites(oc.trace(model, (batch, 3, 224, 224), threads=1), ("fuse", "share_storage"))
+trace = oc.trace(model, (64, 3, 224, 224), threads=1)
 plan = oc.plan(trace, "20%", "window:persistent=host", "v100-16gb-nvlink", whole)
 log = allocation_log(plan.trace, plan.schedule, plan.peak_bytes, steps=1)
 lives = foresee(log.requests, log.parameters).lifetimes
@@ -55,14 +56,18 @@ print(f"    {len(lives)} blocks; the longest life is that of {longest.tag}")
 
 # %%
 lesson.cell("a lower bound")
-change = {}
-for life in lives:
-    change[life.begin] = change.get(life.begin, 0) + life.nbytes
-    change[life.end] = change.get(life.end, 0) - life.nbytes
-live = least = 0
-for moment in sorted(change):
-    live += change[moment]
-    least = max(least, live)
+
+
+def most_live(lives):
+    """The largest sum of the blocks that live at the same time."""
+    change = Counter()
+    for life in lives:
+        change[life.begin] += life.nbytes
+        change[life.end] -= life.nbytes
+    return max(accumulate(change[moment] for moment in sorted(change)))
+
+
+least = most_live(lives)
 print(f"    at least {format_bytes(least)}; the ledger's peak is {format_bytes(plan.peak_bytes)}")
 
 # %% [markdown]
@@ -76,7 +81,7 @@ print(f"    at least {format_bytes(least)}; the ledger's peak is {format_bytes(p
 lesson.cell("first fit in list order")
 
 
-def first_fit(order):
+def first_fit(lives, order):
     """{block: offset}, the blocks taken in this order."""
     placed = {}
     for block in order:
@@ -95,14 +100,14 @@ def first_fit(order):
     return placed
 
 
-def extent(placed):
+def extent(lives, placed):
     """What a placement takes of memory."""
     return max(offset + lives[block].nbytes for block, offset in placed.items())
 
 
 lesson.predict("list order: more than the bound", guess=0.1)
-in_list_order = first_fit(range(len(lives)))
-list_gap = extent(in_list_order) / least - 1
+in_list_order = first_fit(lives, range(len(lives)))
+list_gap = extent(lives, in_list_order) / least - 1
 lesson.reveal("list order: more than the bound", list_gap)
 
 # %% [markdown]
@@ -113,9 +118,16 @@ lesson.reveal("list order: more than the bound", list_gap)
 
 # %%
 lesson.cell("first fit by size")
+
+
+def largest_first(lives):
+    """The blocks, the largest first."""
+    return sorted(range(len(lives)), key=lambda block: -lives[block].nbytes)
+
+
 lesson.predict("by size: more than the bound", guess=0.05)
-by_size = first_fit(sorted(range(len(lives)), key=lambda block: -lives[block].nbytes))
-size_gap = extent(by_size) / least - 1
+by_size = first_fit(lives, largest_first(lives))
+size_gap = extent(lives, by_size) / least - 1
 lesson.reveal("by size: more than the bound", size_gap)
 
 
@@ -140,7 +152,7 @@ def picture(title, placed):
         y_axis="address, GiB",
         legend=("activations and gradients", "parameters"),
         limits=[("no placement is lower", least / GIB)],
-        y_top=extent(in_list_order) / GIB,
+        y_top=extent(lives, in_list_order) / GIB,
     )
 
 
@@ -212,14 +224,18 @@ print(f"    planning {len(lives)} blocks took {(time.perf_counter() - started) *
 
 # %%
 lesson.cell("exercises")
-lesson.exercise("1. lower bound", lambda a: a == 4, None)
-lesson.exercise("2. offset of the third", lambda a: a == 3, None)
-lesson.exercise("3. extent by size", lambda a: a == 4, None)
+three = [Lifetime(2, "a", 0, 2), Lifetime(1, "b", 1, 4), Lifetime(3, "c", 3, 5)]
+third = first_fit(three, range(3))[2]
+shorter = extent(three, first_fit(three, largest_first(three)))
+lesson.exercise("1. lower bound", lambda a: a == most_live(three), None)
+lesson.exercise("2. offset of the third", lambda a: a == third, None)
+lesson.exercise("3. extent by size", lambda a: a == shorter, None)
 
 # %%
 assert least == plan.peak_bytes
 assert 0 < size_gap < list_gap
-assert ours == extent(in_list_order), "the library's list order is ours"
+assert ours == extent(lives, in_list_order), "the library's list order is ours"
+assert (most_live(three), third, shorter) == (4, 3, 4)
 assert (
     found["first-fit-by-size"].stats.peak_reserved_bytes
     < found["best-fit"].stats.peak_reserved_bytes

@@ -13,7 +13,7 @@
 # %%
 import random
 
-from lesson import Lesson
+from lesson import Lesson, equal_stages
 
 import ooctrain as oc
 from ooctrain.report.charts import Curve, curves_svg
@@ -30,22 +30,14 @@ lesson = Lesson("10 the lower bound")
 # %% [markdown]
 # ## Bytes that must move
 #
-# Eight stages of 100 bytes, 10 us forward, 20 us backward, on a link of 2 bytes per us that goes
-# one way at a time. In the last backward stage 1100 bytes are needed, and we have 600. So 500
-# bytes must go out before it and come back after it: proposition 3 of paper 002. **What is the
-# bound, in us?**
+# The chain of tutorial 04: eight stages of 100 bytes, 10 us forward, 20 us backward; the link moves
+# 2 bytes per us, one way at a time. In-core, memory is fullest at the first backward call, that of
+# stage 8: 1100 bytes, and we have 600. So 500 bytes must go out before it and come back after it:
+# proposition 3 of paper 002. **What is the bound, in us?**
 
 # %%
 lesson.cell("proposition 3 by hand")
-stages = 8
-chain = oc.chain(
-    x=[100] * (stages + 1),
-    y=[100] * (stages + 1),
-    u_forward=[10] * stages,
-    u_backward=[20] * stages,
-    extra_forward=[0] * stages,
-    extra_backward=[0] * stages,
-)
+chain = equal_stages(8)
 machine = oc.Machine("toy", 1, 1, link_bytes_per_us=2, link="shared")
 print(f"    the computation alone takes {compute_us(chain, machine):.0f} us")
 lesson.predict("proposition 3 (us)", guess=2 * 500 / 2)
@@ -55,9 +47,10 @@ lesson.reveal("proposition 3 (us)", proposition)
 # %% [markdown]
 # ## One call at a time
 #
-# While the last backward stage runs, these bytes are away. They left before it began and return
-# after it has ended, so its own 20 us come on top: max(compute, way out) before, its time, max(
-# compute, way back) after. Take the largest over all calls. **What is the bound now?**
+# While that call runs, these bytes are away. They left before it began and return after it has
+# ended, so its own 20 us come on top. Before it: the 80 us of the forward pass, or the way out,
+# whichever is longer; after it: the rest of the backward pass, or the way back. The same can be
+# said of every call; take the largest. **What is the bound now?**
 
 # %%
 lesson.cell("the bound per call")
@@ -111,6 +104,7 @@ lesson.reveal("share of tiny steps on which the bound is exact", exact_share)
 # %%
 lesson.cell("what the bound does not cover")
 model = oc.models.build("resnet18", num_classes=1000, stem="imagenet")
+# `oc.plan` rewrites a trace by itself; a bound must be asked about the same, rewritten trace.
 trace = apply_rewrites(oc.trace(model, (256, 3, 224, 224), threads=1), ("fuse", "share_storage"))
 gpu = oc.machine("v100-pcie")
 lesson.predict("prefix / bound of swapping", guess=1.1)
@@ -125,10 +119,13 @@ for bound in (swapping, anything):
 print(f"    {both:8.0f} us: the plan, {both / anything.makespan_us:.2f} times the second bound")
 
 # %% [markdown]
-# Below 1: nobody has cheated. That bound is about schedules that run every call once. A bound
-# without its class is no statement at all, so `covers` is printed with it.
+# Below 1, and nobody has cheated: that bound is about schedules that run every call once, and this
+# one does not. A bound without its class is no statement at all, so `covers` is printed with it.
 #
 # ## All bounds on one network
+#
+# Where do the bounds say something, and how far above them is a planner? The linear program sees
+# all calls together, proposition 3 only the fullest moment.
 
 # %%
 lesson.cell("bounds against the budget")
@@ -148,6 +145,8 @@ for percent in shares:
     for name, value in found.items():
         curves[name].append((percent, value / alone_us))
     print(f"      {percent:2d} %:", ", ".join(f"{n} {v / alone_us:.3f}" for n, v in found.items()))
+images_us = trace.variables[trace.calls[0].ins[0]].nbytes / gpu.in_bytes_per_us
+print(f"    the images alone: {1 + images_us / alone_us:.3f}")
 lesson.picture(
     "10_bounds.svg",
     curves_svg(
@@ -159,6 +158,10 @@ lesson.picture(
 )
 
 # %% [markdown]
+# `belady` lies on its bound everywhere: where only swapping is allowed there is nothing left to
+# gain. Proposition 3 is true and weak. And why is it 1.035 even with three quarters of the memory?
+# The images come over the link too, before the first call can begin.
+#
 # ## Exercises
 #
 # 1. A chain needs 50 bytes more than there is. The link moves 10 bytes per us, one way at a time;
@@ -185,6 +188,7 @@ assert anything.makespan_us <= both < swapping.makespan_us
 belady_curve, swap_curve = curves["belady"], curves["LP of swapping"]
 for (_, planned), (_, proved) in zip(belady_curve, swap_curve, strict=True):
     assert proved <= planned * (1 + 1e-9) <= 1.03 * proved
+assert abs(belady_curve[-1][1] - (1 + images_us / alone_us)) < 0.001
 for (_, proved), (_, simple) in zip(swap_curve, curves["proposition 3"], strict=True):
     assert simple <= proved * 1.001
 print("\nall asserts passed")

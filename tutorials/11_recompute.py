@@ -13,12 +13,11 @@
 import math
 
 import numpy as np
-from lesson import Lesson
+from lesson import Lesson, equal_stages
 
 import ooctrain as oc
 from ooctrain.report.charts import Curve, curves_svg
 from ooctrain.report.svg import timelines_svg
-from ooctrain.rewrite import apply_rewrites
 
 lesson = Lesson("11 recompute")
 
@@ -49,18 +48,6 @@ lesson.cell("the price of a second forward pass")
 machine = oc.Machine("toy", 1, 1, link_bytes_per_us=1)
 
 
-def line(stages, forward_us=10):
-    """A chain of equal stages of 100 bytes."""
-    return oc.chain(
-        x=[100] * (stages + 1),
-        y=[100] * (stages + 1),
-        u_forward=[forward_us] * stages,
-        u_backward=[2 * forward_us] * stages,
-        extra_forward=[0] * stages,
-        extra_backward=[0] * stages,
-    )
-
-
 def least_budget(trace, planner, on=machine):
     """The least budget at which a planner finds a plan."""
     try:
@@ -70,7 +57,7 @@ def least_budget(trace, planner, on=machine):
     return 1
 
 
-chain = line(stages)
+chain = equal_stages(stages)
 in_core = oc.plan(chain, 1 << 20, "keep-all", machine)
 lesson.predict("longer by", guess=1 / 3)
 least = least_budget(chain, "chen-sqrt")
@@ -90,17 +77,20 @@ lesson.picture("11_segments.svg", timelines_svg(timelines, phases=phases))
 # not either, as what it makes is a border and has been kept.
 #
 # Look at the picture: the triangle of the in-core step becomes a low wall with a tooth for each
-# segment, forward stages stand between backward ones, and the link does nothing at all.
+# segment, forward stages stand between backward ones, and the link does nothing at all. There are
+# three teeth, not four: the planner counts gradients too, and with them three segments (of 5, 6 and
+# 5 stages) need no more than four.
 #
 # ## More than twice
 #
-# Why run stages twice only? With c checkpoints and at most r runs of each stage, binomial(c + r,
-# c) stages can be differentiated (`revolve`): memory grows with the logarithm of the length, if
-# time may too. **What share of `chen-sqrt`'s least budget does `revolve` need for 40 stages?**
+# Why run stages twice only? With c checkpoints (values that are kept) and at most r runs of each
+# stage, binomial(c + r, c) stages can be differentiated (`revolve`): memory grows with the
+# logarithm of the length, if time may too. **What share of `chen-sqrt`'s least budget does
+# `revolve` need for 40 stages?**
 
 # %%
 lesson.cell("fewer checkpoints, more runs")
-long_chain = line(40)
+long_chain = equal_stages(40)
 lesson.predict("revolve / chen-sqrt, least budget", guess=0.7)
 least_of = {name: least_budget(long_chain, name) for name in ("keep-all", "chen-sqrt", "revolve")}
 for name, size_bytes in least_of.items():
@@ -119,7 +109,7 @@ lesson.reveal("revolve / chen-sqrt, least budget", least_of["revolve"] / least_o
 # %%
 lesson.cell("ResNet-18")
 model = oc.models.build("resnet18", num_classes=1000, stem="imagenet")
-trace = apply_rewrites(oc.trace(model, (256, 3, 224, 224), threads=1), ("fuse", "share_storage"))
+trace = oc.trace(model, (256, 3, 224, 224), threads=1)
 gpu = oc.machine("v100-pcie")
 names = ("chen-sqrt", "revolve", "rotor")
 shares = (30, 40, 50, 60, 75)
@@ -158,9 +148,10 @@ lesson.picture(
 # ## Computing again is exact
 #
 # A call that runs twice must write the same bits twice. That is not for free: batch norm updates
-# its running statistics as it runs, dropout draws random numbers. In this library these are calls
-# of their own, or counted. We run a plan of `rotor` for real and compare the gradients with those
-# of in-core training. **How many of the gradients differ?**
+# its running statistics as it runs, dropout draws random numbers. In this library the update of the
+# statistics is a call of its own that runs once, and dropout's numbers depend on the step and the
+# call's place in it, not on what was drawn before. We run a plan of `rotor` for real and compare
+# with in-core training. **How many of the gradients differ?**
 
 # %%
 lesson.cell("for real")
@@ -197,6 +188,7 @@ lesson.exercise("3. longer by", lambda a: abs(a - 1 / 3) < 0.01, None)
 # %%
 assert best_k == math.isqrt(stages)
 assert 0.1 < longer <= 1 / 3
+assert segmented.notes["runs_again"] == (5 - 1) + (6 - 1), "the stages of two segments but the last"
 assert segmented.peak_bytes < 0.7 * in_core.peak_bytes
 assert timelines["chen-sqrt"].bytes_out == 0
 assert least_of["revolve"] < least_of["chen-sqrt"] < least_of["keep-all"]

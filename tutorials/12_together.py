@@ -28,6 +28,7 @@ from ooctrain.units import Granule
 lesson = Lesson("12 together")
 granule = Granule(1)
 model = oc.models.build("resnet18", num_classes=1000, stem="imagenet")
+# Rewritten as `oc.plan` would: the prices are those of the calls that really run.
 trace = apply_rewrites(oc.trace(model, (256, 3, 224, 224), threads=1), ("fuse", "share_storage"))
 pcie, nvlink = oc.machine("v100-pcie"), oc.machine("v100-32gb-nvlink")
 
@@ -36,7 +37,8 @@ pcie, nvlink = oc.machine("v100-pcie"), oc.machine("v100-32gb-nvlink")
 #
 # A byte that is sent away travels twice: 2 / B us on a link that goes one way at a time. A byte
 # that is computed again costs the time of its producer, divided by the bytes it writes. Take the
-# saved values of ResNet-18, one by one. **Which share of them is cheaper to compute again than to
+# *saved* values of ResNet-18, those that the forward pass writes and the backward pass reads, one
+# by one. **Which share of them is cheaper to compute again than to
 # send over PCIe?**
 
 # %%
@@ -63,9 +65,10 @@ for place in (0, len(order) // 2, len(order) - 1):
     print(f"    {name:<24} {prices[place]:6.1f} us per MB")
 
 # %% [markdown]
-# The span is what matters: a batch norm reads and writes memory, a convolution multiplies. And
-# the link's price is only paid where the link is the bottleneck: as long as copies hide beside the
-# computation they cost nothing.
+# The prices are worlds apart. A ReLU only reads and writes memory: cheap. A convolution multiplies:
+# dearer than the link. A batch norm's statistics are a few hundred bytes that take a pass over all
+# of its input: nobody would drop those. And the link's price is only paid where the link is the
+# bottleneck: as long as copies hide beside the computation they cost nothing.
 #
 # ## The teaching planner
 #

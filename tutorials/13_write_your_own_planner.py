@@ -8,7 +8,9 @@
 # decides).
 #
 # A planner is anything with a `name` and a function `plan`. It gets a trace, a budget and a machine
-# and returns a plan, or says `Infeasible` and how much it needs at least.
+# and returns a plan, or says `Infeasible` and how much it needs at least. What else it may be told:
+# how the allocator rounds sizes (`granule`), what the host has (`host_budget_bytes`), and, for
+# planners that search, a `seed` and a time limit.
 
 # %%
 from bisect import bisect_right
@@ -17,7 +19,6 @@ from lesson import Lesson
 
 import ooctrain as oc
 from ooctrain.report.charts import Curve, curves_svg
-from ooctrain.rewrite import apply_rewrites
 from ooctrain.sched.base import (
     check_host,
     infeasible,
@@ -176,7 +177,7 @@ print(f"    {tried} random cases, no law broken")
 # %%
 lesson.cell("a comparison")
 model = oc.models.build("resnet18", num_classes=1000, stem="imagenet")
-trace = apply_rewrites(oc.trace(model, (256, 3, 224, 224), threads=1), ("fuse", "share_storage"))
+trace = oc.trace(model, (256, 3, 224, 224), threads=1)
 whole = oc.Granule(1, ranges=False)
 in_core = oc.plan(trace, 1 << 40, "keep-all", "v100-pcie").makespan_us
 lesson.predict("largest / farthest at 50 %", guess=0.9)

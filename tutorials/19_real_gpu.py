@@ -186,23 +186,26 @@ def network():
 
 
 def train(budget, planner, device="cuda"):
-    """Losses of two steps, the weights afterwards, and the second step in time."""
+    """Losses of two steps, the weights afterwards, the second step in time, and what each call is
+    for.
+    """
     allocator = "va" if gpu or device == "cpu" else "va:chunk=4KiB"
     with the_gpu(), oc.Trainer(
         network(), budget=budget, planner=planner, allocator=allocator, device=device,
         machine="cpu-generic",
     ) as trainer:  # fmt: skip
         losses = [trainer.step(images, labels) for _ in range(2)]
-        return losses, trainer.model.state_dict(), trainer.timeline
+        phases = {call.name: call.phase for call in trainer.plan.trace.calls}
+        return losses, trainer.model.state_dict(), trainer.timeline, phases
 
 
 lesson.predict("difference of the losses", guess=1e-3)
-whole_losses, whole_weights, whole = train(None, "keep-all")
-tight_losses, tight_weights, tight = train("25%", "window")
+whole_losses, whole_weights, whole, phases = train(None, "keep-all")
+tight_losses, tight_weights, tight, _ = train("25%", "window")
 lesson.reveal("difference of the losses", abs(whole_losses[1] - tight_losses[1]))
 print(f"    peak {format_bytes(whole.peak_bytes)} and {format_bytes(tight.peak_bytes)}; "
       f"moved {format_bytes(tight.bytes_out)} out")  # fmt: skip
-cpu_losses, _, _ = train(None, "keep-all", "cpu")
+cpu_losses, *_ = train(None, "keep-all", "cpu")
 print(f"    second loss: {tight_losses[1]:.7f}, on the cpu device {cpu_losses[1]:.7f}")
 
 # %% [markdown]
@@ -219,7 +222,8 @@ lesson.cell("a picture of the three streams")
 lesson.predict("how many times as long the step takes", guess=1.5)
 unit = "" if gpu else " (each us is one piece of work of the fake driver)"
 lesson.picture("19_streams.svg", timelines_svg(
-    {f"in-core{unit}": whole, f"within 25 %{unit}": tight}, budget_bytes=tight.peak_bytes
+    {f"in-core{unit}": whole, f"within 25 %{unit}": tight}, budget_bytes=tight.peak_bytes,
+    phases=phases,
 ))  # fmt: skip
 lesson.reveal("how many times as long the step takes", tight.makespan_us / whole.makespan_us)
 
@@ -259,6 +263,7 @@ assert last == 17
 assert whole_losses == tight_losses
 assert all((whole_weights[name] == tight_weights[name]).all() for name in whole_weights)
 assert tight.peak_bytes < whole.peak_bytes
+assert tight.bytes_in > 0, "values went out and came back"
 assert np.allclose(tight_losses, cpu_losses, rtol=1e-3)
 assert refused is not None
 if gpu is None:

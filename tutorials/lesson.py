@@ -1,4 +1,4 @@
-"""What the tutorials share: pauses, predictions, exercises and pictures.
+"""What the tutorials share: pauses, predictions, exercises, pictures, and one chain of stages.
 
 Each tutorial runs whole (`python tutorials/00_tour.py`), cell by cell in an editor that knows the
 percent format, or paused (`python tutorials/00_tour.py --step`). `predict` is called before an
@@ -11,6 +11,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import Path
+
+import ooctrain as oc
+from ooctrain.trace import Trace
 
 PICTURES = Path(__file__).parent / "pictures"
 
@@ -80,6 +83,21 @@ class Lesson:
         path.write_text(svg, encoding="utf-8")
         print(f"    picture: {path.relative_to(PICTURES.parent.parent).as_posix()}")
         return path
+
+
+def equal_stages(stages: int, size_bytes: int = 100, forward_us: int = 10) -> Trace:
+    """A chain of equal stages: each value has `size_bytes`, each stage runs `forward_us` forward
+    and twice as long backward. Small enough to be worked out by hand.
+    """
+    sizes, times = [size_bytes] * (stages + 1), [forward_us] * stages
+    return oc.chain(
+        x=sizes,  # x[i] is what stage i reads, y[i] its gradient
+        y=sizes,
+        u_forward=times,
+        u_backward=[2 * time for time in times],
+        extra_forward=[0] * stages,  # bytes that a stage needs only while it runs
+        extra_backward=[0] * stages,
+    )
 
 
 def _off(guess: float, measured: float) -> str:
