@@ -1,8 +1,8 @@
 """auto: in-core where it fits, else the best of the planners that are cheap to ask, else a search.
 
 In: a trace and a budget. Out: the plan with the smallest simulated makespan. The one idea: planning
-costs milliseconds and a step seconds, so ask several and take the best; where even that is far from
-what no list beats, computing again may pay: `dtr` and `superneurons` know how in their ways, and
+costs milliseconds and a step seconds, so ask several and take the best; where that is far from what
+no list beats, computing again may pay: `dtr` and `superneurons` know how in their ways, and
 `combined` searches for as long as it may. No single window is best everywhere: over ResNet-18,
 ResNet-50 and VGG-11, two links and five budgets, the default loses up to 10 % against the best of
 twelve windows (six sizes, two places for parameters), a window of size 1 up to 15 %; those asked
@@ -11,6 +11,7 @@ here lose nothing. Read next: `registry.py`.
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass, field, replace
 
@@ -35,27 +36,19 @@ NEAR = 1.05
 CHUNK_BYTES = 64 << 10
 
 
-def candidates() -> tuple[Planner, ...]:
-    """Whom auto asks where the step does not fit, the most promising first."""
+def other_windows() -> tuple[Planner, ...]:
+    """What the window's size and the place of parameters can still gain over its default."""
     return (
-        Window(),
         Window(size=2, persistent="device"),
         Window(size=1, persistent="host"),
         Window(size=0.75, persistent="host"),
-        Belady(),
-        Naive(),
     )
 
 
-def who_compute_again() -> tuple[Planner, ...]:
-    """Whom auto asks besides where those are far from the bound."""
-    return (SuperNeurons(), Dtr(), Combined())
-
-
 class Auto:
-    """The best plan of `keep-all`, `window` with several windows, `belady` and `naive`; of
-    `superneurons`, `dtr` and `combined` too, where that plan is more than `NEAR` from the bound or
-    none of those has one (they need less host memory). Cost: theirs together.
+    """The best plan of `keep-all`, `window` with several windows, `belady` and `naive`; of `dtr`,
+    `superneurons` and `combined` too, where the best so far is more than `NEAR` from the bound or
+    there is none (they need less host memory). Cost: theirs together.
     """
 
     name = "auto"
@@ -68,10 +61,14 @@ class Auto:
         poll = _Poll(trace, budget_bytes, machine, granule, host_budget_bytes, seed, time_limit_s)
         poll.ask(KeepAll())
         if poll.best is None:
-            poll.ask(*candidates())
-            bound_us = lower_bound(trace, budget_bytes, machine).makespan_us
-            if poll.best is None or poll.best.makespan_us > NEAR * bound_us:
-                poll.ask(*who_compute_again())
+            near_us = NEAR * lower_bound(trace, budget_bytes, machine).makespan_us
+            # Those who gain most come first: there may be no time for the others.
+            poll.ask(Window())
+            if poll.best_us > near_us:
+                poll.ask(Dtr(), SuperNeurons())
+            poll.ask(Belady(), *other_windows(), Naive())
+            if poll.best_us > near_us:
+                poll.ask(Combined())
         return poll.outcome()
 
 
@@ -97,6 +94,11 @@ class _Poll:
     cut_short: bool = False
     started_s: float = field(default_factory=time.monotonic)
 
+    @property
+    def best_us(self) -> float:
+        """Of the best plan; infinite before there is one."""
+        return math.inf if self.best is None else self.best.makespan_us
+
     def ask(self, *planners: Planner) -> None:
         """Asks them in turn; as soon as there is a plan, only while there is time."""
         for planner in planners:
@@ -109,7 +111,7 @@ class _Poll:
                 if not self._in_chunks(planner):  # what it needs in chunks says nothing of bytes
                     self.refusals.append(refusal)
                 continue
-            if self.best is None or plan.makespan_us < self.best.makespan_us:
+            if plan.makespan_us < self.best_us:
                 self.best = replace(plan, notes={**plan.notes, "chosen": planner.name})
 
     def outcome(self) -> Plan:
