@@ -167,10 +167,17 @@ CODES: Mapping[str, Explanation] = {
     ),
     "OOC-118": Explanation(
         "no record of a step",
-        "The file is not what `plan`, `simulate` or `train` write with --json, or the step in it was "
-        "never planned, so that there is nothing to draw.",
+        "The file is not what `plan`, `simulate` or `train` write with --json, or the step in it "
+        "was never planned, so that there is nothing to draw.",
         "ooctrain report README.md",
         "write it again with `ooctrain simulate MODEL --json FILE`",
+    ),
+    "OOC-119": Explanation(
+        "no assignment that can be graded",
+        "The folder has no rubric, the rubric has a word or number that cannot be, or its tests "
+        "cannot be run.",
+        "ooctrain grade docs",
+        "name the folder of an assignment, such as tutorials/assignments/lru_planner",
     ),
     "OOC-120": Explanation(
         "no schedule fits the budget",
@@ -352,32 +359,42 @@ def all_codes() -> dict[str, str]:
     }
 
 
-def explain_code(code: str) -> str:
-    """The text for a code, as `ooctrain explain` prints it.
+def find_code(code: str) -> tuple[str, Explanation]:
+    """(the code as it is written, what it means); the fix of a rule is to be read off its example.
 
     Raises:
         ConfigError: an unknown code.
     """
     wanted = code.strip().upper()
     if wanted in CODES:
-        entry = CODES[wanted]
-        example = "\n".join(f"    {line}" for line in entry.example.splitlines())
-        meaning = textwrap.fill(entry.meaning, WIDTH)
-        return (
-            f"{wanted}: {entry.title}\n\n{meaning}\n\nsmallest example\n{example}\n\n"
-            f"what mends it\n    {entry.fix}"
-        )
+        return wanted, CODES[wanted]
     if wanted in _rules():
         rule = _rules()[wanted]
-        text = inspect.cleandoc(rule.check.__doc__ or "")
-        return (
-            f"{wanted}: {rule.title} (a rule of the verifier)\n\n{text}\n\n"
-            f"smallest list that breaks it\n    {rule.example}"
-        )
+        meaning = inspect.cleandoc(rule.check.__doc__ or "")
+        return wanted, Explanation(rule.title, meaning, rule.example, "")
     near = difflib.get_close_matches(wanted, all_codes(), n=1)
     raise ConfigError(
         f"there is no code {code!r}",
         fix=f"did you mean {near[0]}?" if near else "`ooctrain explain` lists them all",
+    )
+
+
+def explain_code(code: str) -> str:
+    """The text for a code, as `ooctrain explain` prints it.
+
+    Raises:
+        ConfigError: an unknown code.
+    """
+    known, entry = find_code(code)
+    if known not in CODES:
+        return (
+            f"{known}: {entry.title} (a rule of the verifier)\n\n{entry.meaning}\n\n"
+            f"smallest list that breaks it\n    {entry.example}"
+        )
+    example = "\n".join(f"    {line}" for line in entry.example.splitlines())
+    return (
+        f"{known}: {entry.title}\n\n{textwrap.fill(entry.meaning, WIDTH)}\n\n"
+        f"smallest example\n{example}\n\nwhat mends it\n    {entry.fix}"
     )
 
 

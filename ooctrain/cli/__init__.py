@@ -1,9 +1,9 @@
 """The command `ooctrain`: one file for each subcommand, loaded when it is called.
 
-In: arguments. Out: an exit status: 0 done, 1 the run failed, 2 wrong usage, 3 does not fit. The one
-idea: `--help`, `doctor` and `plan` answer at once, so nothing that compiles kernels is imported
-before a command needs it, and errors of the library are printed as the one block they are. Read
-next: `options.py`, then `plan.py`.
+In: arguments. Out: an exit status: 0 done, 1 the run failed, 2 wrong usage, 3 does not fit, 4 a
+grade that does not pass. The one idea: `--help`, `doctor` and `plan` answer at once, so nothing
+that compiles kernels is imported before a command needs it, and errors of the library are printed
+as the one block they are. Read next: `options.py`, then `plan.py`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ooctrain.errors import ConfigError, DoesNotFit, Infeasible, OoctrainError, 
 
 __all__ = ["COMMANDS", "exit_status", "main"]
 
-DONE, FAILED, USAGE, DOES_NOT_FIT = 0, 1, 2, 3
+DONE, FAILED, USAGE, DOES_NOT_FIT, BELOW = range(5)
 #: {command: its line in `ooctrain --help`}; each is a function of its own name in `cli/<name>.py`.
 COMMANDS: Mapping[str, str] = MappingProxyType(
     {
@@ -32,6 +32,7 @@ COMMANDS: Mapping[str, str] = MappingProxyType(
         "simulate": "Show the time line of a planned step.",
         "compare": "Compare planners, with a bound for each cell.",
         "report": "Draw a step that plan, simulate or train wrote with --json.",
+        "grade": "Grade a planner for an assignment.",
         "replay": "Ask several allocators for what an allocation log holds.",
         "reproduce": "Compute a figure or table of the papers.",
         "calibrate": "Measure this machine and save the result.",

@@ -20,9 +20,17 @@ from rich.table import Table
 
 from ooctrain.cli import DOES_NOT_FIT, DONE
 from ooctrain.cli.numbers_file import write_file
-from ooctrain.cli.options import OUTPUT_FILE, json_option
+from ooctrain.cli.options import (
+    OUTPUT_FILE,
+    host_budget_option,
+    json_option,
+    link_bandwidth_option,
+    seed_option,
+    time_limit_option,
+)
 from ooctrain.cli.replay import split_names
 from ooctrain.cli.terminal import make_console
+from ooctrain.cli.workload import parse_rate
 from ooctrain.errors import ConfigError
 from ooctrain.experiments.compare import BOUNDS, Case, Row, cases
 from ooctrain.experiments.compare import compare as run_compare
@@ -50,9 +58,10 @@ DEFAULT_MACHINES = "v100-pcie,v100-32gb-nvlink"
               help="The LP over all lists, over those whose parameters stay, over those of these "
               "that only offload; or the simple bounds.",
               )  # fmt: skip
-@click.option("--time-limit", type=click.FloatRange(min=0, min_open=True),
-              help="Seconds for each plan of a searching planner.")  # fmt: skip
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
+@host_budget_option
+@link_bandwidth_option
+@time_limit_option("as long as its evaluations take")
+@seed_option("Of planners that draw random numbers.")
 @click.option("--jobs", type=click.IntRange(min=1), help="Processes; default: one for each core.")
 @click.option("--keep", metavar="FOLDER", type=click.Path(file_okay=False),
               help="Where rows, plans and bounds are kept; default: the user's cache.")  # fmt: skip
@@ -63,9 +72,10 @@ DEFAULT_MACHINES = "v100-pcie,v100-32gb-nvlink"
 @json_option
 def compare(
     models: tuple[str, ...], planners: str, budgets: str, machines: str, batches: str,
-    image_sizes: str | None, granule: str, bound: str, time_limit: float | None, seed: int,
-    jobs: int | None, keep: str | None, fresh: bool, csv_path: str | None,
-    markdown_path: str | None, figure_path: str | None, json_path: str | None,
+    image_sizes: str | None, granule: str, bound: str, host_budget: str | None,
+    link_bandwidth: str | None, time_limit: float | None, seed: int, jobs: int | None,
+    keep: str | None, fresh: bool, csv_path: str | None, markdown_path: str | None,
+    figure_path: str | None, json_path: str | None,
 ) -> int:  # fmt: skip
     """Compare planners on MODEL..., simulated, with a bound for each cell."""
     wanted = cases(
@@ -74,7 +84,8 @@ def compare(
         split_names(budgets), _planners(planners),
         image_sizes=_numbers(image_sizes, "image size") if image_sizes else (None,),
         granule_bytes=parse_bytes(granule, what="granule"), bound=bound, time_limit_s=time_limit,
-        seed=seed,
+        seed=seed, host_budget=host_budget,
+        link_bytes_per_us=None if link_bandwidth is None else parse_rate(link_bandwidth),
     )  # fmt: skip
     folder = None if fresh else Path(keep) if keep else _cache_folder()
     rows = _with_progress(wanted, jobs or os.cpu_count() or 1, folder)

@@ -28,7 +28,7 @@ def doctor(json_path: str | None) -> int:
         _print(finding, width)
     if json_path:
         rows = [asdict(finding) for finding in findings]
-        write_numbers(json_path, {"version": 1, "checks": rows})
+        write_numbers(json_path, {"version": 1, "checks": rows, "error": None})
     broken = sum(finding.level == "fail" for finding in findings)
     click.echo("all well" if not broken else f"{broken} of {len(findings)} checks failed")
     return int(broken > 0)

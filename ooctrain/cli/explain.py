@@ -9,12 +9,17 @@ from __future__ import annotations
 
 import click
 
-from ooctrain.explain import all_codes, explain_code
+from ooctrain.cli.numbers_file import write_numbers
+from ooctrain.cli.options import json_option
+from ooctrain.explain import all_codes, explain_code, find_code
+
+JSON_VERSION = 1
 
 
 @click.command()
 @click.argument("code", required=False)
-def explain(code: str | None) -> None:
+@json_option
+def explain(code: str | None, json_path: str | None) -> None:
     """Explain an error code (OOC-120) or a rule of the verifier (R203); without a code, list
     them."""
     if code is None:
@@ -22,3 +27,7 @@ def explain(code: str | None) -> None:
             click.echo(f"{known:8} {title}")
     else:
         click.echo(explain_code(code))
+    if json_path:
+        found = [find_code(known) for known in ([code] if code else all_codes())]
+        rows = [{"code": known, **entry._asdict()} for known, entry in found]
+        write_numbers(json_path, {"version": JSON_VERSION, "codes": rows, "error": None})

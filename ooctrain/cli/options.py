@@ -85,6 +85,27 @@ class LearningRate(click.ParamType):
         return rate
 
 
+def seed_option(text: str) -> Callable[[Command], Command]:
+    """--seed, and what it is of."""
+    return click.option(
+        "--seed", type=click.IntRange(min=0), default=0, show_default=True, help=text
+    )
+
+
+def time_limit_option(default: str) -> Callable[[Command], Command]:
+    """--time-limit, and what holds without it."""
+    return click.option(
+        "--time-limit", type=click.FloatRange(min=0, min_open=True),
+        help=f"Seconds for a planner that searches; default: {default}.",
+    )  # fmt: skip
+
+
+host_budget_option = click.option(
+    "--host-budget", metavar="SIZE", help="Host memory for what is swapped out."
+)
+link_bandwidth_option = click.option(
+    "--link-bandwidth", metavar="SIZE", help='Per second and direction: "2GB".'
+)
 OUTPUT_FILE = OutputFile()
 MOST_THREADS = 1024
 _POSITIVE = click.IntRange(min=1)
@@ -122,13 +143,7 @@ WORKLOAD_OPTIONS = (
         show_default=True,
         help="auto, direct, im2col, winograd2, winograd4; cuda: implicit_gemm, tf32, tiled, naive.",
     ),
-    click.option(
-        "--seed",
-        type=click.IntRange(min=0),
-        default=0,
-        show_default=True,
-        help="Of weights, data order, dropout.",
-    ),
+    seed_option("Of weights, data order, dropout."),
     click.option("--device", type=click.Choice(DEVICES), default="cpu", show_default=True),
     click.option(
         "--allow-tf32",
@@ -142,7 +157,7 @@ MEMORY_OPTIONS = (
         metavar="SIZE",
         help='Device memory: "512MiB", "8GB", or "25%" from least to most.',
     ),
-    click.option("--host-budget", metavar="SIZE", help="Host memory for what is swapped out."),
+    host_budget_option,
     click.option(
         "--planner",
         default="auto",
@@ -160,12 +175,8 @@ MEMORY_OPTIONS = (
         metavar="NAME",
         help="Preset or calibration file; default: the saved calibration.",
     ),
-    click.option("--link-bandwidth", metavar="SIZE", help='Per second and direction: "2GB".'),
-    click.option(
-        "--time-limit",
-        type=click.FloatRange(min=0, min_open=True),
-        help="Seconds for a planner that searches; default: 2, for `plan` 0.7.",
-    ),
+    link_bandwidth_option,
+    time_limit_option("2, for `plan` 0.7"),
 )
 json_option = click.option(
     "--json", "json_path", metavar="FILE", type=OUTPUT_FILE, help="Write the numbers here."

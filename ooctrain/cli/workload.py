@@ -100,10 +100,12 @@ def find_machine(workload: Workload, memory: Memory) -> Machine:
 
 def link_rate(memory: Memory) -> float | None:
     """Bytes per microsecond of --link-bandwidth; None where it is not given."""
-    if memory.link_bandwidth is None:
-        return None
-    text = memory.link_bandwidth.removesuffix("/s")
-    return parse_bytes(text, what="link bandwidth") / 1e6
+    return None if memory.link_bandwidth is None else parse_rate(memory.link_bandwidth)
+
+
+def parse_rate(text: str) -> float:
+    """Bytes per microsecond of "2GB" or "2GB/s". Raises ConfigError: no size."""
+    return parse_bytes(text.removesuffix("/s"), what="link bandwidth") / 1e6
 
 
 def is_cpu(chosen: Machine) -> bool:

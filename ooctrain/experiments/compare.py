@@ -21,10 +21,11 @@ from ooctrain.cost import Machine, call_durations_ns
 from ooctrain.experiments.kept import Store, digest, package_sources, planner_sources
 from ooctrain.experiments.planned import Question, planned
 from ooctrain.machines import machine as machine_by_name
+from ooctrain.machines import with_link
 from ooctrain.models import build, recipe_of
 from ooctrain.rewrite import apply_rewrites
 from ooctrain.sched import bounds, fluid
-from ooctrain.sched.budget import trace_minimum_bytes, trace_peak_bytes
+from ooctrain.sched.budget import resolve_budget, trace_minimum_bytes, trace_peak_bytes
 from ooctrain.sched.schedule import LowerBound, Plan, Run
 from ooctrain.sched.simulate import simulate
 from ooctrain.sched.verify import verify
@@ -54,6 +55,8 @@ class Case:
         bound: one of `BOUNDS`.
         time_limit_s: of searching planners; None: as long as their evaluations take.
         seed: of planners that draw random numbers.
+        host_budget: as typed; None: the machine's host memory.
+        link_bytes_per_us: in both directions; None: the machine's own.
     """
 
     model: str
@@ -66,6 +69,8 @@ class Case:
     bound: str = "lp"
     time_limit_s: float | None = None
     seed: int = 0
+    host_budget: str | None = None
+    link_bytes_per_us: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +85,9 @@ class Row:
         ratio: makespan / lower bound.
         recompute_us: time of calls that ran again.
         plan_s: time to plan.
+        host_budget_bytes: for what is swapped out; None: no limit.
+        host_peak_bytes: of the plan.
+        link_bytes_per_us: of the machine, as it was used.
     """
 
     model: str
@@ -103,6 +111,9 @@ class Row:
     bytes_in: int | None
     recompute_us: float | None
     plan_s: float
+    host_budget_bytes: int | None
+    host_peak_bytes: int | None
+    link_bytes_per_us: float
 
     @property
     def images_per_s(self) -> float | None:
@@ -114,14 +125,18 @@ def cases(
     models: Sequence[str], batches: Sequence[int], machines: Sequence[str | None],
     budgets: Sequence[str], planners: Sequence[str], *, image_sizes: Sequence[int | None] = (None,),
     granule_bytes: int = 1, bound: str = "lp", time_limit_s: float | None = None, seed: int = 0,
+    host_budget: str | None = None, link_bytes_per_us: float | None = None,
 ) -> list[Case]:  # fmt: skip
     """All combinations, those of one trace beside each other."""
     return [
-        Case(model, batch, size, where, budget, planner, granule_bytes, bound, time_limit_s, seed)
+        Case(
+            model, batch, size, where, budget, planner, granule_bytes, bound, time_limit_s, seed,
+            host_budget, link_bytes_per_us,
+        )
         for model, batch, size, where, budget, planner in itertools.product(
             models, batches, image_sizes, machines, budgets, planners
         )
-    ]
+    ]  # fmt: skip
 
 
 def compare(
@@ -158,7 +173,7 @@ def row_of(case: Case, keep: Path | None = None) -> Row:
         ConfigError: an unknown model, machine, planner or budget.
     """
     step = step_trace(case.model, case.batch, case.image_size)
-    where, store = machine_by_name(case.machine), Store(keep)
+    where, store = _machine(case), Store(keep)
     sources = planner_sources(case.planner)
     name = f"row-{digest(astuple(case), step.fingerprint, repr(where), sources)}.json"
     kept = store.read(name)
@@ -167,6 +182,13 @@ def row_of(case: Case, keep: Path | None = None) -> Row:
     row = _compute(case, step, where, store)
     store.write(name, asdict(row))
     return row
+
+
+def _machine(case: Case) -> Machine:
+    """The machine of a case, with its link."""
+    named = machine_by_name(case.machine)
+    rate = case.link_bytes_per_us
+    return named if rate is None else with_link(named, rate)
 
 
 @lru_cache(maxsize=2)
@@ -185,17 +207,17 @@ def _compute(case: Case, step: Trace, where: Machine, store: Store) -> Row:
     granule = Granule(case.granule_bytes)
     least, most = trace_minimum_bytes(step, granule), trace_peak_bytes(step, granule)
     budget = _budget_bytes(case.budget, least, most)
-    answer = planned(
-        Question(
-            step, budget, where, case.planner, case.granule_bytes, case.seed, case.time_limit_s
-        ),
-        store,
-    )
+    host_budget = _host_budget(case, step, where)
+    question = Question(
+        step, budget, where, case.planner, case.granule_bytes, case.seed, case.time_limit_s,
+        host_budget,
+    )  # fmt: skip
+    answer = planned(question, store)
     plan = answer.plan
     bound = _bound(case, step, budget, where, store)
     makespan = out = back = again = None
     if plan is not None:
-        verify(plan, step, budget, where)
+        verify(plan, step, budget, where, host_budget_bytes=host_budget)
         timeline = simulate(plan.schedule, plan.trace, where)
         makespan, out, back = timeline.makespan_us, timeline.bytes_out, timeline.bytes_in
         again = recompute_us(plan, where)
@@ -207,7 +229,8 @@ def _compute(case: Case, step: Trace, where: Machine, store: Store) -> Row:
         sum(call_durations_ns(step, where)) / 1000, bound_us,
         case.bound if bound is None else bound.kind,
         None if makespan is None or bound_us is None else makespan / bound_us,
-        None if plan is None else plan.peak_bytes, out, back, again, answer.plan_s,
+        None if plan is None else plan.peak_bytes, out, back, again, answer.plan_s, host_budget,
+        None if plan is None else plan.host_peak_bytes, where.link_bytes_per_us,
     )  # fmt: skip
 
 
@@ -223,6 +246,12 @@ def _budget_bytes(text: str, least: int, most: int) -> int:
     if isinstance(budget, Percent):
         return least + round(budget.fraction * (most - least))
     return budget
+
+
+def _host_budget(case: Case, step: Trace, where: Machine) -> int | None:
+    if case.host_budget is None:
+        return where.host_bytes
+    return resolve_budget(step, case.host_budget, what="host budget")
 
 
 def _bound(case: Case, step: Trace, budget: int, where: Machine, store: Store) -> LowerBound | None:

@@ -34,6 +34,7 @@ class Question:
         granule_bytes: what sizes are rounded to.
         seed: of planners that draw random numbers.
         time_limit_s: of searching planners; None: as long as their evaluations take.
+        host_budget_bytes: of host copies; None: unlimited.
     """
 
     step: Trace
@@ -43,13 +44,15 @@ class Question:
     granule_bytes: int = 1
     seed: int = 0
     time_limit_s: float | None = None
+    host_budget_bytes: int | None = None
 
     @property
     def name(self) -> str:
         """Names the question's content, and the sources that answer it."""
         return digest(
             self.step.fingerprint, self.budget_bytes, repr(self.machine), self.planner,
-            self.granule_bytes, self.seed, self.time_limit_s, planner_sources(self.planner),
+            self.granule_bytes, self.seed, self.time_limit_s, self.host_budget_bytes,
+            planner_sources(self.planner),
         )  # fmt: skip
 
 
@@ -107,7 +110,7 @@ def _ask(question: Question) -> Planned:
         plan = planner.plan(
             question.step, question.budget_bytes, question.machine,
             granule=Granule(question.granule_bytes), seed=question.seed,
-            time_limit_s=question.time_limit_s,
+            time_limit_s=question.time_limit_s, host_budget_bytes=question.host_budget_bytes,
         )  # fmt: skip
     except Infeasible as refusal:
         minimum_bytes = refusal.minimum_bytes

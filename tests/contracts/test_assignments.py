@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from ooctrain.cli import main
 
 FOLDER = Path(__file__).parents[2] / "tutorials" / "assignments" / "lru_planner"
 #: What the handout asks for, and the stub does not do yet.
@@ -16,8 +19,8 @@ EXPECTED = {
     "test_it_plans_with_the_least",
     "test_the_least_recently_used_leaves",
     "test_a_value_with_a_copy_leaves_without_another",
-    "test_par[25]",
-    "test_par[50]",
+    "test_par[25%]",
+    "test_par[50%]",
 }
 #: Whole variables by `ListWriter`, as the handout suggests.
 SOLUTION = '''
@@ -96,6 +99,30 @@ def test_the_handout_names_every_public_test():
     handout, tests = ((FOLDER / name).read_text() for name in ("README.md", "test_lru.py"))
     for name in re.findall(r"^def (test_\w+)", tests, re.MULTILINE):
         assert f"`{name}`" in handout
+
+
+def grade_of(path, *submission):
+    """(status, {row: points}) of `ooctrain grade`."""
+    numbers = path / "grade.json"
+    status = main(["grade", str(FOLDER), *submission, "--json", str(numbers)])
+    found = json.loads(numbers.read_text())
+    return status, found["points"], {row["name"]: row["points"] for row in found["rows"]}
+
+
+def test_the_stub_gets_the_points_of_what_it_does_and_does_not_pass(tmp_path):
+    status, points, rows = grade_of(tmp_path)
+    assert status == 4
+    assert points == 20, "the laws, and staying as it is"
+    assert {name for name in rows if name.startswith("test_") and not rows[name]} == {
+        name for name in EXPECTED if "par" not in name
+    }
+
+
+@pytest.mark.slow
+def test_a_solution_by_the_handout_gets_all_points(tmp_path):
+    path = tmp_path / "solved.py"
+    path.write_text((FOLDER / "lru.py").read_text() + SOLUTION)
+    assert grade_of(tmp_path, f"{path}:Solved")[:2] == (0, 100)
 
 
 def test_par_is_printed(capsys):

@@ -34,7 +34,7 @@ FLOORS = {
     "calibrate": 4, "measured": 4, "memory_speed": 4, "advice": 4, "experiments": 4,
     "report": 5,
     "cli": 6, "explain": 6, "doctor": 6, "__main__": 6,
-    "testing": 6, "laws": 6,
+    "testing": 6, "laws": 6, "course": 6,
 }  # fmt: skip
 #: Numba compiles here; everybody else asks these rooms. The plug-in serves Numba's own arrays, the
 #: emulator compiles CUDA kernels for the CPU.

@@ -90,6 +90,27 @@ def test_doctor_writes_what_is_documented(tmp_path):
     assert set(numbers) == documented("doctor --json")
 
 
+@pytest.mark.parametrize("code", [["R203"], ["OOC-120"], [], ["OOC-9"]], ids=str)
+def test_explain_writes_what_is_documented(tmp_path, code):
+    numbers = written(tmp_path / "x.json", "explain", *code)
+    assert (numbers["error"] is None) == (code != ["OOC-9"])
+    if numbers["error"] is None:
+        assert set(numbers) == documented("explain --json")
+        assert all(row["title"] and row["meaning"] and row["example"] for row in numbers["codes"])
+        assert len(numbers["codes"]) == 1 or not code
+        assert [row["code"] for row in numbers["codes"]][:1] == (code or ["OOC-000"])
+
+
+def test_grade_writes_what_is_documented(tmp_path):
+    (tmp_path / "mine.py").write_text("")
+    assignment = Path(__file__).parents[2] / "tutorials" / "assignments" / "lru_planner"
+    grade = ("grade", str(assignment), f"{tmp_path / 'mine.py'}:Mine")
+    numbers = written(tmp_path / "x.json", *grade)
+    assert set(numbers) == documented("grade --json")
+    section = TEXT.split("## `ooctrain grade --json`")[1].split("\n## ")[0]
+    assert set(numbers["rows"][0]) <= set(re.findall(r"`(\w+)`", section))
+
+
 def test_a_plan_file_holds_what_is_documented(tmp_path):
     path = tmp_path / "plan.json"
     assert main(["plan", *SMALL, "--save", str(path)]) == 0

@@ -50,6 +50,31 @@ def test_a_row_says_what_trace_planner_and_bound_say():
     assert row.recompute_us == 0
 
 
+def test_a_host_budget_is_kept_or_refused_and_named_in_the_row():
+    free = row_of(CASE)
+    assert free.host_budget_bytes is None
+    tight = row_of(replace(CASE, host_budget=f"{free.host_peak_bytes}B"))
+    assert (tight.feasible, tight.host_budget_bytes) == (True, free.host_peak_bytes)
+    assert not row_of(replace(CASE, host_budget="1B")).feasible
+
+
+def test_a_slower_link_is_another_machine_for_plan_and_bound():
+    own, slow = row_of(CASE), row_of(replace(CASE, link_bytes_per_us=100.0))
+    assert slow.link_bytes_per_us == 100.0 < own.link_bytes_per_us
+    assert slow.makespan_us > own.makespan_us
+    assert slow.lower_bound_us > own.lower_bound_us
+
+
+def test_the_command_takes_both_in_the_words_of_all_commands(tmp_path):
+    path = tmp_path / "rows.json"
+    asked = "compare lenet --planner naive --budget 30% --machine v100-pcie --batch 16 --fresh"
+    asked += " --bound simple --jobs 1 --host-budget 64MiB --link-bandwidth 100MB/s"
+    assert main([*asked.split(), "--json", str(path)]) == 0
+    (row,) = json.loads(path.read_text())["rows"]
+    assert (row["host_budget_bytes"], row["link_bytes_per_us"]) == (64 << 20, 100.0)
+    assert main([*asked.split(), "--link-bandwidth", "fast"]) == 2
+
+
 def test_a_network_of_ones_own_is_compared_too(tmp_path):
     file = tmp_path / "mine.py"
     file.write_text(

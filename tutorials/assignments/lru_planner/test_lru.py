@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 import ooctrain as oc
+from ooctrain.course.measures import budget_bytes_of, par_us, step_of
+from ooctrain.course.rubric import read_rubric
 from ooctrain.sched.budget import trace_minimum_bytes
 from ooctrain.sched.schedule import SwapIn, SwapOut
 from ooctrain.sched.verify import verify
-from ooctrain.specs import load_from_file
 from ooctrain.testing import check_planner
 from ooctrain.testing.check_planner import LAWS
 from ooctrain.testing.random_traces import FakeOp
@@ -19,8 +20,7 @@ from ooctrain.trace import TraceBuilder
 
 WHOLE = oc.Granule(1, ranges=False)
 MACHINE = oc.Machine("toy", 1, 1, link_bytes_per_us=10)
-TOLERANCE = 1.05
-par = load_from_file(str(Path(__file__).with_name("par.py")), "par")
+MEASURES = read_rubric(Path(__file__).parent).measures
 
 
 def reads(*names, size_bytes=10):
@@ -103,14 +103,14 @@ def test_a_value_with_a_copy_leaves_without_another(planner):
     assert moved(plan, SwapOut) == ["a"]
 
 
-@pytest.mark.parametrize("share", [25, 50])
-def test_par(planner, share):
-    trace, budget_bytes, par_us = par(share)
-    machine = oc.machine("v100-pcie")
-    plan = planner.plan(trace, budget_bytes, machine, granule=WHOLE)
-    verify(plan, trace, budget_bytes, machine)
-    print(f"{share} %: {plan.makespan_us:.0f} us, par {par_us:.0f} us")
-    assert plan.makespan_us <= TOLERANCE * par_us
+@pytest.mark.parametrize("measure", MEASURES, ids=lambda measure: measure.budget)
+def test_par(planner, measure):
+    trace, budget_bytes, machine = step_of(measure), budget_bytes_of(measure), measure.machine
+    plan = planner.plan(trace, budget_bytes, oc.machine(machine), granule=WHOLE)
+    verify(plan, trace, budget_bytes, oc.machine(machine))
+    par = par_us(measure)
+    print(f"{measure.budget}: {plan.makespan_us:.0f} us, par {par:.0f} us")
+    assert plan.makespan_us <= measure.full_ratio * par
 
 
 @pytest.mark.parametrize("law", LAWS, ids=lambda name: name.replace(" ", "_"))

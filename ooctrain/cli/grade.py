@@ -1,0 +1,94 @@
+"""`ooctrain grade`: what a student's file gets for an assignment, point by point.
+
+In: the folder of an assignment, a planner as "file.py:Class". Out: a table with points and reasons;
+status 4 where they are not enough to pass. The file is run in processes of its own, with a limit of
+time. Read next: `ooctrain/course/grade.py`, `tutorials/assignments/`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.table import Table
+from rich.text import Text
+
+from ooctrain.cli import BELOW, DONE
+from ooctrain.cli.numbers_file import write_numbers
+from ooctrain.cli.options import json_option, seed_option
+from ooctrain.cli.terminal import make_console
+from ooctrain.course.grade import Grade
+from ooctrain.course.grade import grade as run_grade
+from ooctrain.course.rubric import read_rubric
+from ooctrain.errors import ConfigError
+
+JSON_VERSION = 1
+
+
+@click.command()
+@click.argument("assignment", metavar="ASSIGNMENT", type=click.Path())
+@click.argument("submission", metavar="[FILE.py:CLASS]", required=False)
+@seed_option("Of the laws' random cases; one of your own makes them unknown.")
+@json_option
+def grade(assignment: str, submission: str | None, seed: int, json_path: str | None) -> int:
+    """Grade a planner for the ASSIGNMENT in a folder; default: the file that is handed out."""
+    rubric = read_rubric(Path(assignment))
+    named = submission or str(rubric.folder / rubric.submission)
+    found = run_grade(rubric, _whole_path(named), seed)
+    console = make_console()
+    console.print(grade_table(found))
+    console.print()
+    verdict = "passed" if found.passed else f"not passed: {found.pass_points:g} are needed"
+    console.print(f"{found.points:g} of {found.most_points:g} points, {verdict}")
+    if json_path:
+        write_numbers(json_path, _as_json(assignment, named, seed, found))
+    return DONE if found.passed else BELOW
+
+
+def _whole_path(submission: str) -> str:
+    """A submission that can be found from any folder.
+
+    Raises:
+        ConfigError: there is no such file.
+    """
+    file, separator, rest = submission.partition(".py:")
+    if not separator:
+        return submission
+    path = Path(f"{file}.py").resolve()
+    if not path.is_file():
+        raise ConfigError(f"there is no Python file {file + '.py'!r}", code="OOC-106")
+    return f"{path}:{rest}"
+
+
+def grade_table(found: Grade) -> Table:
+    """A line for each row; a reason that is long goes on below."""
+    table = Table(header_style="bold", box=None, pad_edge=False)
+    for title in ("what", "name"):
+        table.add_column(title)
+    table.add_column("points", justify="right")
+    table.add_column("of", justify="right")
+    table.add_column("why", overflow="fold")
+    for row in found.rows:
+        style = "" if row.points == row.most_points else "red" if not row.points else "yellow"
+        table.add_row(
+            row.kind, Text(row.name), Text(f"{row.points:g}", style), f"{row.most_points:g}",
+            Text(row.reason),
+        )  # fmt: skip
+    return table
+
+
+def _as_json(assignment: str, named: str, seed: int, found: Grade) -> dict[str, Any]:
+    return {
+        "version": JSON_VERSION,
+        "assignment": assignment,
+        "submission": named,
+        "seed": seed,
+        "points": found.points,
+        "most_points": found.most_points,
+        "pass_points": found.pass_points,
+        "passed": found.passed,
+        "rows": [asdict(row) for row in found.rows],
+        "error": None,
+    }

@@ -1,0 +1,92 @@
+"""A process of its own for a student's code, with a limit of time.
+
+In: a module to run, and a file that grows while it works. Out: how it ended. The one idea: code
+that nobody has read may print, crash, exit or never end; in another process none of that reaches
+the one that gives points, and what has shown no progress for too long is ended with all that it
+started. Read next: `checks.py` and `measures.py`, which run such processes.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+PACKAGE_PARENT = Path(__file__).resolve().parents[2]
+#: Until a process writes for the first time: it imports the library, on a machine that may be busy.
+START_LIMIT_S = 120.0
+_POLL_S = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a process ended.
+
+    Args:
+        status: its exit status; below 0: the signal that ended it.
+        out_of_time: it was ended from outside.
+        last_line: of all that it printed.
+    """
+
+    status: int
+    out_of_time: bool
+    last_line: str
+
+    def why(self, limit_s: float) -> str:
+        """The end in words."""
+        if self.out_of_time:
+            return f"it did not end within {limit_s:g} s"
+        return f"its process ended with status {self.status}: {self.last_line or 'no word'}"
+
+
+def run_child(module: str, arguments: Sequence[str], progress: Path, limit_s: float) -> Ended:
+    """Runs `python -m module` until it ends, or makes no progress for too long.
+
+    Args:
+        progress: a file that it writes to as it goes, for the first time when it has started.
+        limit_s: for each time from then on that this file does not change its size.
+    """
+    command = [sys.executable, "-m", module, *arguments]
+    paths = [str(PACKAGE_PARENT), os.environ.get("PYTHONPATH", "")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    with tempfile.TemporaryFile() as printed:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=printed, stderr=subprocess.STDOUT,
+            cwd=progress.parent, env=environment, start_new_session=True,
+        )  # fmt: skip
+        try:
+            out_of_time = not _ends_in_time(process, progress, limit_s)
+        finally:
+            _end_group(process)
+        printed.seek(max(0, printed.tell() - 4096))
+        lines = printed.read().decode(errors="replace").strip().splitlines()
+    return Ended(process.wait(), out_of_time, lines[-1] if lines else "")
+
+
+def _ends_in_time(process: subprocess.Popen, progress: Path, limit_s: float) -> bool:
+    before, since = 0, time.monotonic()
+    while process.poll() is None:
+        now = progress.stat().st_size if progress.exists() else 0
+        if now != before:
+            before, since = now, time.monotonic()
+        elif time.monotonic() - since > (limit_s if before else START_LIMIT_S):
+            return False
+        time.sleep(_POLL_S)
+    return True
+
+
+def _end_group(process: subprocess.Popen) -> None:
+    """Ends a process and whatever it has started."""
+    if os.name == "posix":
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+    else:
+        process.kill()
+    process.wait()

@@ -1,0 +1,139 @@
+"""The part of a grade that is a matter of degree: how long a planned step takes, beside par.
+
+In: a measure of a rubric, a submission. Out: its makespan and par's, both simulated here, or why
+there is none. The one idea: the planner answers in a process of its own, and its answer is a list;
+the verifier proves that list and the simulator times it here, so it does not matter what the
+planner claims. Par is what a planner of the library needs for the same step, or the bound. Read
+next: `answer.py`, the other process; `../sched/verify.py`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from ooctrain.course.child import run_child
+from ooctrain.course.rubric import BOUND, Measure
+from ooctrain.errors import OoctrainError
+from ooctrain.experiments.compare import step_trace
+from ooctrain.machines import machine
+from ooctrain.rewrite import apply_rewrites
+from ooctrain.sched.budget import resolve_budget
+from ooctrain.sched.fluid import fluid_bound
+from ooctrain.sched.registry import get_planner
+from ooctrain.sched.schedule import Plan
+from ooctrain.sched.simulate import simulate
+from ooctrain.sched.verify import verify
+from ooctrain.trace import Trace
+from ooctrain.units import Granule, format_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A submission beside par.
+
+    Args:
+        makespan_us: of its list; None where there is none that counts.
+        par_us: of par.
+        why: there is no makespan.
+    """
+
+    makespan_us: float | None
+    par_us: float
+    why: str = ""
+
+    @property
+    def ratio(self) -> float | None:
+        """How many times par."""
+        return None if self.makespan_us is None else self.makespan_us / self.par_us
+
+
+def step_of(measure: Measure) -> Trace:
+    """The step that is to be planned."""
+    return step_trace(measure.model, measure.batch, None)
+
+
+def granule_of(measure: Measure) -> Granule:
+    """Sizes to the byte; whole variables, or parts too."""
+    return Granule(1, ranges=measure.ranges)
+
+
+def budget_bytes_of(measure: Measure) -> int:
+    """The budget, resolved on the step."""
+    return resolve_budget(step_of(measure), measure.budget, granule_of(measure))
+
+
+@lru_cache(maxsize=32)
+def par_us(measure: Measure, par: str | None = None) -> float:
+    """The makespan of par.
+
+    Args:
+        par: another planner, or "bound", in the place of the rubric's own.
+    """
+    step, budget_bytes, where = step_of(measure), budget_bytes_of(measure), machine(measure.machine)
+    name = par or measure.par
+    if name == BOUND:
+        found = fluid_bound(step, budget_bytes, where, recompute=False)
+        if found is None:
+            raise OoctrainError(f"nothing fits {measure.budget} of {measure.model}", code="OOC-119")
+        return found.makespan_us
+    return (
+        get_planner(name).plan(step, budget_bytes, where, granule=granule_of(measure)).makespan_us
+    )
+
+
+def measured(measure: Measure, submission: str, limit_s: float) -> Measured:
+    """Asks a submission for a plan, proves it, and times it."""
+    par = par_us(measure)
+    answer = ask(submission, limit_s, measure)
+    if "error" in answer:
+        return Measured(None, par, answer["error"])
+    if "minimum_bytes" in answer:
+        budget, least = budget_bytes_of(measure), answer["minimum_bytes"]
+        return Measured(None, par, f"it wants {_size(least)}, and there are {format_bytes(budget)}")
+    try:
+        return Measured(_judged_us(measure, answer["plan"]), par)
+    except (OoctrainError, KeyError, TypeError, ValueError, IndexError) as error:
+        return Measured(None, par, f"its list is refused: {error}".splitlines()[0])
+
+
+def ask(submission: str, limit_s: float, measure: Measure | None = None) -> Mapping[str, Any]:
+    """The answer of a submission in a process of its own: a plan, a refusal, or an error.
+
+    Args:
+        measure: what is to be planned; None: only whether there is such a planner.
+    """
+    budget_bytes = budget_bytes_of(measure) if measure else 0
+    asked = {
+        "submission": submission, "measure": measure and asdict(measure),
+        "budget_bytes": budget_bytes,
+    }  # fmt: skip
+    with TemporaryDirectory(prefix="ooctrain-grade-") as folder:
+        question, answer = Path(folder) / "asked.json", Path(folder) / "answer.json"
+        question.write_text(json.dumps(asked), encoding="utf-8")
+        paths = [str(question), str(answer)]
+        ended = run_child("ooctrain.course.answer", paths, answer, limit_s)
+        try:
+            found = json.loads(answer.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            found = None
+    return found if isinstance(found, dict) else {"error": ended.why(limit_s)}
+
+
+def _judged_us(measure: Measure, data: Mapping[str, Any]) -> float:
+    """The makespan of a plan that is given as data, once it is proved."""
+    step, where = step_of(measure), machine(measure.machine)
+    plan = Plan.from_json(data, apply_rewrites(step, data["rewrites"]))
+    if plan.schedule.granule != granule_of(measure):
+        raise ValueError(f"it is made for {plan.schedule.granule}")
+    verify(plan, step, budget_bytes_of(measure), where)
+    return simulate(plan.schedule, plan.trace, where).makespan_us
+
+
+def _size(size_bytes: Any) -> str:
+    return format_bytes(size_bytes) if isinstance(size_bytes, int) else repr(size_bytes)

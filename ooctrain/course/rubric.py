@@ -1,0 +1,158 @@
+"""What an assignment counts: its rubric, a small file beside the handout.
+
+In: the folder of an assignment. Out: a `Rubric`. The one idea: every number of an assignment stands
+in one file that a teacher can edit without reading code: points, limits, what is measured against
+what. Only par itself stands nowhere: it is computed when it is asked for, so it cannot be out of
+date. Read next: `tutorials/assignments/lru_planner/grade.toml`, then `grade.py`.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from ooctrain.errors import ConfigError
+
+RUBRIC = "grade.toml"
+#: As `Measure.par`: what no list beats that swaps and computes nothing again.
+BOUND = "bound"
+
+
+@dataclass(frozen=True, slots=True)
+class Laws:
+    """The promises of every planner, tried on random traces (`ooctrain.laws`).
+
+    Args:
+        points: for all of them together, the same for each.
+        examples: random cases for each law.
+    """
+
+    points: float
+    examples: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tests:
+    """The assignment's public tests.
+
+    Args:
+        file: in the assignment's folder.
+        points: {test function: points}; other tests of the file do not count.
+    """
+
+    file: str
+    points: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """A real step that is planned and timed, beside par.
+
+    Args:
+        model, batch: the training step.
+        budget: as typed: "25%", "8GiB".
+        machine: a preset's name, on which lists are simulated.
+        ranges: whether parts of a variable may move.
+        par: a planner of the library, or "bound".
+        points: for at most `full_ratio` times par; from `none_ratio` times on there are none, and
+            in between they fall evenly.
+    """
+
+    model: str
+    batch: int
+    budget: str
+    machine: str
+    ranges: bool
+    par: str
+    full_ratio: float
+    none_ratio: float
+    points: float
+
+    def points_for(self, ratio: float) -> float:
+        """Points for so many times par, to a tenth."""
+        share = (self.none_ratio - ratio) / (self.none_ratio - self.full_ratio)
+        return round(self.points * min(1.0, max(0.0, share)), 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Rubric:
+    """What is counted, and how much of it passes.
+
+    Args:
+        folder: of the assignment.
+        submission: "file.py:Class" in that folder, graded where nothing else is named.
+        pass_points: the least that passes.
+        time_limit_s: for each test, and for each plan.
+    """
+
+    folder: Path
+    submission: str
+    pass_points: float
+    time_limit_s: float
+    laws: Laws
+    tests: Tests
+    measures: tuple[Measure, ...]
+
+    @property
+    def most_points(self) -> float:
+        """All points that can be had."""
+        rows = [self.laws.points, *self.tests.points.values()]
+        return sum([*rows, *(measure.points for measure in self.measures)])
+
+
+def read_rubric(folder: Path) -> Rubric:
+    """The rubric of an assignment.
+
+    Raises:
+        ConfigError: no such folder or file, or a word or number in it that cannot be.
+    """
+    path = folder / RUBRIC
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise _refuse(path, str(error)) from error
+    try:
+        parts = {
+            "laws": _made(Laws, data.pop("laws")),
+            "tests": _made(Tests, data.pop("tests")),
+            "measures": tuple(_made(Measure, row) for row in data.pop("measures", [])),
+        }
+        rubric = _made(Rubric, {"folder": folder, **data, **parts})
+        _check(rubric, path)
+    except ConfigError:
+        raise
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise _refuse(path, f"{type(error).__name__}: {error}") from error
+    return rubric
+
+
+def _made(kind: type, data: Mapping[str, Any]) -> Any:
+    """An object of a class whose fields are just the keys of a table."""
+    wanted = {field.name for field in fields(kind) if field.default is MISSING}
+    if set(data) != wanted:
+        wrong = ", ".join(sorted(set(data) ^ wanted))
+        raise ValueError(f"{kind.__name__.lower()} lacks, or does not know, {wrong}")
+    return kind(**data)
+
+
+def _check(rubric: Rubric, path: Path) -> None:
+    """Raises ConfigError where a number of a rubric cannot be."""
+    if not (rubric.folder / rubric.tests.file).is_file():
+        raise _refuse(path, f"there is no file {rubric.tests.file!r} beside it")
+    if not 0 < rubric.pass_points <= rubric.most_points:
+        raise _refuse(path, f"{rubric.pass_points} of {rubric.most_points} points cannot pass")
+    if not (rubric.time_limit_s > 0 and rubric.laws.examples > 0):
+        raise _refuse(path, "a limit of time and a number of examples are above 0")
+    for measure in rubric.measures:
+        if not 1 <= measure.full_ratio < measure.none_ratio:
+            raise _refuse(path, f"{measure.budget}: 1 <= full_ratio < none_ratio does not hold")
+
+
+def _refuse(path: Path, why: str) -> ConfigError:
+    return ConfigError(
+        f"{path} is no rubric of an assignment: {why}", code="OOC-119",
+        fix=f"name a folder with a {RUBRIC} such as that of tutorials/assignments/lru_planner",
+    )  # fmt: skip

@@ -1,0 +1,313 @@
+"""Grades: whatever a student's file does, there is one, with a reason in one line."""
+
+from __future__ import annotations
+
+import json
+import os
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+import ooctrain as oc
+from ooctrain.cli import main
+from ooctrain.course import measures as measuring
+from ooctrain.course.child import run_child
+from ooctrain.course.measures import ask, measured, par_us
+from ooctrain.course.rubric import RUBRIC, Measure, read_rubric
+from ooctrain.errors import ConfigError
+from ooctrain.sched.registry import get_planner
+
+HANDED_OUT = Path(__file__).parents[2] / "tutorials" / "assignments" / "lru_planner"
+TEST_FILE = """
+def test_it_has_a_name(planner):
+    assert planner.name
+
+
+def test_it_is_called_right(planner):
+    assert planner.name == "right"
+
+
+def test_that_does_not_count(planner):
+    raise AssertionError
+"""
+TOML = """
+submission = "mine.py:Mine"
+pass_points = 10
+time_limit_s = {limit_s}
+
+[laws]
+points = 8
+examples = 1
+
+[tests]
+file = "test_name.py"
+
+[tests.points]
+test_it_has_a_name = 3
+test_it_is_called_right = 5
+
+[[measures]]
+model = "lenet"
+batch = 8
+budget = "50%"
+machine = "v100-pcie"
+ranges = false
+par = "lru"
+full_ratio = 1.05
+none_ratio = 1.5
+points = 4
+"""
+MINE = '''
+from ooctrain.sched.registry import get_planner
+
+
+class Mine:
+    """Does what lru does, but before that something of its own."""
+
+    name = "mine"
+
+    def plan(self, trace, budget_bytes, machine, **rest):
+        {deed}
+        return get_planner("lru").plan(trace, budget_bytes, machine, **rest)
+'''
+MEASURE = Measure("lenet", 8, "50%", "v100-pcie", False, "lru", 1.05, 1.5, 4)
+
+
+def assignment(folder, deed="pass", limit_s=60):
+    (folder / RUBRIC).write_text(TOML.format(limit_s=limit_s))
+    (folder / "test_name.py").write_text(TEST_FILE)
+    (folder / "mine.py").write_text(MINE.format(deed=deed))
+    return folder
+
+
+def graded(folder, *arguments):
+    """(status, numbers) of the command."""
+    numbers = folder / "grade.json"
+    status = main(["grade", str(folder), *arguments, "--json", str(numbers)])
+    return status, json.loads(numbers.read_text())
+
+
+def quick(kinds, *chosen):
+    """All kinds; those that are not chosen are left to the long tests, as each is a process."""
+    return [
+        kind if kind in chosen else pytest.param(kind, marks=pytest.mark.slow) for kind in kinds
+    ]
+
+
+def reasons(numbers, kind):
+    return [row["reason"] for row in numbers["rows"] if row["kind"] == kind]
+
+
+def test_each_part_has_its_points_and_a_reason_where_some_are_missing(tmp_path, capsys):
+    status, numbers = graded(assignment(tmp_path))
+    assert status == 0
+    assert (numbers["points"], numbers["most_points"], numbers["passed"]) == (15, 20, True)
+    lost = [row for row in numbers["rows"] if row["points"] < row["most_points"]]
+    assert [(row["name"], row["points"]) for row in lost] == [("test_it_is_called_right", 0)]
+    assert "'mine' == 'right'" in lost[0]["reason"]
+    assert "1.00 x the library's lru" in reasons(numbers, "measure")[0]
+    shown = capsys.readouterr().out
+    assert "15 of 20 points, passed" in shown
+    assert "that_does_not_count" not in shown
+
+
+def test_a_planner_that_never_ends_loses_its_points_in_one_line_each(tmp_path, capsys):
+    status, numbers = graded(assignment(tmp_path, "while True: pass", limit_s=1))
+    assert status == 4
+    laws = reasons(numbers, "law")
+    assert laws[0] == "it did not end within 1 s"
+    assert "not tried" in laws[-1]
+    assert reasons(numbers, "measure") == ["it did not end within 1 s"]
+    captured = capsys.readouterr()
+    assert "Traceback" not in captured.out + captured.err
+
+
+@pytest.mark.slow
+def test_a_planner_that_tears_its_process_down_loses_no_points_but_its_own(tmp_path):
+    deed = "if len(trace.calls) > 30: __import__('os')._exit(7)"
+    status, numbers = graded(assignment(tmp_path, deed))
+    assert status == 0, "the laws' traces are short"
+    assert "status 7" in reasons(numbers, "measure")[0]
+    assert numbers["points"] == 11
+
+
+WRITES = """object.__setattr__(trace.variables[0], 'name', 'mine')
+        trace.__dict__.pop('fingerprint', None)"""
+
+
+@pytest.mark.slow
+def test_a_planner_that_writes_to_its_input_is_told_by_its_law(tmp_path):
+    _, numbers = graded(assignment(tmp_path, WRITES))
+    (pure,) = (row for row in numbers["rows"] if row["name"] == "planning is pure")
+    assert pure["points"] == 0
+    assert "changes the trace or the machine that it is given" in pure["reason"]
+    assert "trace of" in pure["details"]
+
+
+BROKEN = {
+    "syntax": ("def f(:", "your own code raised SyntaxError"),
+    "import": ("import no_such_module", "your own code raised ModuleNotFoundError"),
+    "no class": ("x = 3", "defines no 'Mine'"),
+    "never loaded": ("while True: pass", "did not end within 1 s"),
+    "leaves": ("import sys; sys.exit(3)", "ended with status 3"),
+}
+
+
+@pytest.mark.parametrize("kind", quick(BROKEN, "syntax", "leaves"))
+def test_a_file_that_cannot_be_loaded_is_one_row_and_no_points(kind, tmp_path, capsys):
+    content, told = BROKEN[kind]
+    assignment(tmp_path, limit_s=1)
+    (tmp_path / "mine.py").write_text(content)
+    status, numbers = graded(tmp_path)
+    assert status == 4
+    (row,) = numbers["rows"]
+    assert (row["kind"], row["points"], row["most_points"]) == ("file", 0, 20)
+    assert told in row["reason"]
+    captured = capsys.readouterr()
+    assert "Traceback" not in captured.out + captured.err
+
+
+def test_a_file_that_is_not_there_is_wrong_usage(tmp_path, capsys):
+    assert main(["grade", str(assignment(tmp_path)), "none.py:Mine"]) == 2
+    assert "there is no Python file" in capsys.readouterr().err
+
+
+def planner_file(folder, body):
+    path = folder / "own.py"
+    path.write_text(
+        f'class Mine:\n    name = "mine"\n\n    def plan(self, trace, budget, machine, **rest):\n'
+        f"{textwrap.indent(body, ' ' * 8)}\n"
+    )
+    return f"{path}:Mine"
+
+
+LIES = """
+from dataclasses import replace
+from ooctrain.sched.registry import get_planner
+plan = get_planner("lru").plan(trace, budget, machine, **rest)
+"""
+DISHONEST = {
+    "nothing": ("return None", "returned NoneType, not a Plan"),
+    "a faster claim": (LIES + "return replace(plan, makespan_us=1.0)", "its list is refused"),
+    "half a list": (
+        LIES + "half = plan.schedule.instructions[:20]\n"
+        "return replace(plan, schedule=replace(plan.schedule, instructions=half))",
+        "its list is refused",
+    ),
+    "a list in parts": (
+        LIES + "from ooctrain.units import Granule\n"
+        "return replace(plan, schedule=replace(plan.schedule, granule=Granule(1, True)))",
+        "it is made for",
+    ),
+    "its own verifier": (
+        "import ooctrain.sched.rules as rules\nfor name in list(vars(rules)):\n"
+        "    setattr(rules, name, lambda *a, **k: None)\n" + LIES
+        + "return replace(plan, schedule=replace(plan.schedule, instructions=()))",
+        "its list is refused",
+    ),
+    "an error": ("return 1 / 0", "your own code raised ZeroDivisionError"),
+    "no plan": (
+        "from ooctrain.errors import Infeasible\nraise Infeasible('x', minimum_bytes=1 << 40)",
+        "it wants 1.00 TiB",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", quick(DISHONEST, "a faster claim", "its own verifier"))
+def test_what_a_planner_claims_counts_for_nothing(kind, tmp_path):
+    body, told = DISHONEST[kind]
+    found = measured(MEASURE, planner_file(tmp_path, body), 60)
+    assert found.ratio is None
+    assert told in found.why
+    assert "\n" not in found.why
+
+
+def test_a_slower_planner_is_measured_against_par():
+    found = measured(MEASURE, "naive", 60)
+    plan = get_planner("naive").plan(
+        measuring.step_of(MEASURE), measuring.budget_bytes_of(MEASURE), oc.machine("v100-pcie"),
+        granule=measuring.granule_of(MEASURE),
+    )  # fmt: skip
+    assert found.makespan_us == plan.makespan_us > found.par_us == par_us(MEASURE)
+    assert par_us(MEASURE, "bound") <= par_us(MEASURE)
+
+
+def test_points_fall_evenly_between_the_two_ratios():
+    assert MEASURE.points_for(0.9) == MEASURE.points_for(1.05) == 4
+    assert MEASURE.points_for(1.275) == 2
+    assert MEASURE.points_for(1.5) == MEASURE.points_for(9.0) == 0
+
+
+WRONG_RUBRICS = {
+    "no rubric": (None, None, "No such file"),
+    "no TOML": ("submission", "submission =", "is no rubric"),
+    "an unknown word": ("examples", "exmaples", "exmaples"),
+    "a missing word": ('par = "lru"\n', "", "par"),
+    "points that cannot pass": ("pass_points = 10", "pass_points = 99", "99 of 20"),
+    "ratios in no order": ("none_ratio = 1.5", "none_ratio = 1.0", "full_ratio < none_ratio"),
+    "no such tests": ("test_name.py", "other.py", "'other.py'"),
+    "no time": ("time_limit_s = 60", "time_limit_s = 0", "above 0"),
+    "words for numbers": ("pass_points = 10", 'pass_points = "ten"', "is no rubric"),
+}
+
+
+@pytest.mark.parametrize("kind", WRONG_RUBRICS)
+def test_a_rubric_that_cannot_be_is_one_clear_block(kind, tmp_path, capsys):
+    before, after, told = WRONG_RUBRICS[kind]
+    assignment(tmp_path)
+    path = tmp_path / RUBRIC
+    if before is None:
+        path.unlink()
+    else:
+        path.write_text(path.read_text().replace(before, after, 1))
+    assert main(["grade", str(tmp_path)]) == 2
+    shown = capsys.readouterr().err
+    assert "[OOC-119]" in shown
+    assert told in shown
+    assert "Traceback" not in shown
+
+
+def test_the_assignment_s_rubric_counts_a_hundred_points():
+    rubric = read_rubric(HANDED_OUT)
+    assert rubric.most_points == 100
+    assert (rubric.folder / rubric.submission.partition(":")[0]).is_file()
+    source = (rubric.folder / rubric.tests.file).read_text()
+    assert all(f"def {name}(" in source for name in rubric.tests.points)
+
+
+def test_a_rubric_s_folder_must_be_one():
+    with pytest.raises(ConfigError, match="no rubric"):
+        read_rubric(Path("nowhere"))
+
+
+def test_what_a_process_started_ends_with_it(tmp_path):
+    (tmp_path / "parent.py").write_text(
+        "import pathlib, subprocess, sys, time\n"
+        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
+        "pathlib.Path('progress').write_text(str(child.pid))\nprint('last words', flush=True)\n"
+        "time.sleep(600)\n"
+    )
+    ended = run_child("parent", [], tmp_path / "progress", 0.5)
+    assert ended.out_of_time
+    assert ended.last_line == "last words"
+    assert "within 0.5 s" in ended.why(0.5)
+    child = int((tmp_path / "progress").read_text())
+    for _ in range(100):
+        if not is_running(child):
+            break
+        time.sleep(0.05)
+    assert not is_running(child)
+
+
+def is_running(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+        return "Z" not in Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+    except (ProcessLookupError, FileNotFoundError):
+        return False
+
+
+def test_a_planner_of_the_library_can_be_asked():
+    assert ask("lru", 60) == {"name": "lru"}
