@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 class LRScheduler:
     """Base of the schedules: after each `step()` the learning rate is a function of the step's
     number.
+
+    Args:
+        optimizer: whose rates it sets; those that it has now are the first ones.
     """
 
     def __init__(self, optimizer: Optimizer):

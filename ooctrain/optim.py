@@ -1,5 +1,4 @@
-"""Optimizers, with the names, argument orders and defaults of
-`torch.optim`.
+"""Optimizers, with the names, argument orders and defaults of `torch.optim`.
 
 In: parameters with gradients. Out: their next values. The one idea: an update is an operation
 (`layers/update.py`) recorded by the optimizer, at once in eager mode, as one call per parameter in
@@ -55,7 +54,15 @@ class Optimizer:
             self.add_param_group(group)
 
     def add_param_group(self, group: Mapping[str, Any]) -> None:
-        """Adds parameters with settings of their own; what is not given is as for all."""
+        """Adds parameters with settings of their own; what is not given is as for all.
+
+        Args:
+            group: {"params": parameters, setting: value, ...}.
+
+        Raises:
+            ConfigError: an unknown setting, no parameters, one that is there already, or a negative
+                learning rate.
+        """
         unknown = set(group) - {"params", *self.defaults}
         if unknown:
             raise ConfigError(f"{type(self).__name__} has no setting {sorted(unknown)[0]!r}")
@@ -111,7 +118,7 @@ class Optimizer:
         return {lr_name(index): float(group["lr"]) for index, group in enumerate(self.param_groups)}
 
     def record(self, parameter: Tensor, gradient: Tensor, step: int = 0) -> None:
-        """Records the update of one parameter on the tape in force.
+        """Records the update of one parameter by its gradient on the tape in force.
 
         Args:
             step: 0 for the first update; matters in eager mode only.
@@ -175,7 +182,20 @@ class Optimizer:
 
 
 class SGD(Optimizer):
-    """Stochastic gradient descent. Slot: "momentum", which PyTorch calls momentum_buffer."""
+    """Stochastic gradient descent. Slot: "momentum", which PyTorch calls momentum_buffer.
+
+    d = gradient + weight_decay w; m = momentum m + (1 - dampening) d; w = w - lr m, with Nesterov
+    w - lr (d + momentum m). Without momentum there is no slot, and w = w - lr d.
+
+    Args:
+        params: parameters, or a dictionary for each group: {"params": ..., "lr": ..., ...}.
+        lr: learning rate.
+        dampening: not applied in the first step, as in PyTorch.
+        nesterov: looks ahead (Nesterov 1983, in the form of Sutskever et al. 2013).
+
+    Raises:
+        ConfigError: Nesterov without momentum or with dampening; see also `add_param_group`.
+    """
 
     name = "sgd"
 
@@ -201,7 +221,16 @@ class SGD(Optimizer):
 
 
 class Adam(Optimizer):
-    """Adam. Slots: "exp_avg", "exp_avg_sq"."""
+    """Adam (Kingma and Ba 2015). Slots: "exp_avg", "exp_avg_sq".
+
+    m = beta1 m + (1 - beta1) g; v = beta2 v + (1 - beta2) g^2; w = w - lr / (1 - beta1^t) m /
+    (sqrt(v / (1 - beta2^t)) + eps) in step t = 1, 2, ...; g = gradient + weight_decay w.
+
+    Args:
+        params, lr: as for `SGD`.
+        betas: (beta1, beta2).
+        eps: keeps the quotient finite.
+    """
 
     name = "adam"
     decoupled = False
@@ -224,7 +253,9 @@ class Adam(Optimizer):
 
 
 class AdamW(Adam):
-    """Adam with decoupled weight decay."""
+    """Adam with decoupled weight decay (Loshchilov and Hutter 2019): g = gradient, and w shrinks by
+    lr weight_decay w before. Arguments as for `Adam`.
+    """
 
     name = "adamw"
     decoupled = True

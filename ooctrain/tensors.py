@@ -198,6 +198,11 @@ def tensor(
     Args:
         array: anything NumPy takes, in logical layout; floats become float32, whole numbers int64.
         requires_grad: whether backward shall reach it.
+        name: for messages.
+        kind: of variable in traces, see `trace.Variable`.
+
+    Raises:
+        ConfigError: something that no tensor can hold, such as text.
     """
     value = np.asarray(array)
     if value.dtype == np.float64 and isinstance(array, np.ndarray):

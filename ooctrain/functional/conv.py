@@ -16,7 +16,11 @@ from ooctrain.layers.linear import Linear
 
 
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """input weight^T + bias: (N, C) and (K, C) give (N, K)."""
+    """input weight^T + bias: (N, C) and (K, C) give (N, K).
+
+    Raises:
+        ShapeError: features or bias do not fit, or the input is not flat.
+    """
     return call(Linear(), input, weight, *present(bias))
 
 
@@ -26,9 +30,16 @@ def conv2d(
 ) -> Tensor:  # fmt: skip
     """2-d convolution: (N, C, H, W) and (K, C / groups, R, S) give (N, K, OH, OW).
 
+    OH = floor((H + 2 padding - dilation (R - 1) - 1) / stride) + 1. Which algorithm computes it is
+    fixed here, by its shape and what `oc.trace(conv_algorithm=)` asks for.
+
     Args:
+        bias: (K,), or None.
+        stride: rows and columns from window to window.
         padding: rows and columns on both sides; "valid" for none, "same" for as many as keep the
             size (stride 1); or four sides (top, bottom, left, right).
+        dilation: rows and columns from tap to tap of a filter.
+        groups: parts of the channels that do not see each other.
 
     Raises:
         ShapeError: channels, groups or extents do not fit.
@@ -56,6 +67,12 @@ def conv_transpose2d(
     """Transposed 2-d convolution: (N, K, H, W) and (K, C / groups, R, S) give (N, C, OH, OW).
 
     OH = (H - 1) stride - 2 padding + dilation (R - 1) + output_padding + 1.
+
+    Args:
+        bias: (C,), or None.
+        stride, padding, dilation, groups: of the convolution that leads back from output to input.
+        output_padding: rows and columns more below and to the right: which of the sizes that this
+            convolution takes to (H, W).
 
     Raises:
         ShapeError: channels, groups or extents do not fit.

@@ -37,7 +37,17 @@ def sigmoid(input: Tensor) -> Tensor:
 
 
 def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
-    """Drops each element with probability p and scales the others by 1 / (1 - p), in training."""
+    """Drops each element with probability p and scales the others by 1 / (1 - p), in training.
+
+    The mask is a hash of the seed, the step, the call and the element, so that a call that runs
+    again draws the same. `inplace` as in `relu`.
+
+    Args:
+        input: (N, C, H, W) or (N, C).
+
+    Raises:
+        ConfigError: p is no probability.
+    """
     if not 0 <= p <= 1:
         raise ConfigError(f"dropout: probability {p} is not in [0, 1]")
     if not training or p == 0:
@@ -46,7 +56,11 @@ def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool 
 
 
 def concat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
-    """One after the other along `dim` (PyTorch: `torch.cat`)."""
+    """Tensors one after the other along `dim` (PyTorch: `torch.cat`).
+
+    Raises:
+        ShapeError: their shapes differ along another axis.
+    """
     return call(Concat(dim % tensors[0].ndim), *tensors)
 
 
@@ -54,5 +68,5 @@ cat = concat
 
 
 def flatten(input: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
-    """Joins axes."""
+    """Joins the axes from `start_dim` to `end_dim`, in (N, C, H, W) order."""
     return input.flatten(start_dim, end_dim)

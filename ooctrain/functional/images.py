@@ -22,7 +22,7 @@ def interpolate(
     input: Tensor, size: IntOrPair | None = None, scale_factor: float | None = None,
     mode: str = "nearest", align_corners: bool | None = None,
 ) -> Tensor:  # fmt: skip
-    """Images in another size.
+    """Images in another size: (N, C, H, W) give (N, C, OH, OW).
 
     Args:
         size: (OH, OW); or
@@ -51,11 +51,18 @@ def max_pool2d(
     input: Tensor, kernel_size: IntOrPair, stride: IntOrPair | None = None, padding: IntOrPair = 0,
     dilation: IntOrPair = 1, ceil_mode: bool = False,
 ) -> Tensor:  # fmt: skip
-    """Maximum of each window; `stride` defaults to the window.
+    """Maximum of each window: (N, C, H, W) give (N, C, OH, OW); the first of equal ones counts.
 
     Args:
+        kernel_size: rows and columns of a window, at most 256 cells.
+        stride: from window to window; None: the window, so that windows do not overlap.
+        padding: on both sides, at most half a window; it is never the maximum.
         dilation: rows and columns from cell to cell of a window.
         ceil_mode: windows that only begin in the image count too.
+
+    Raises:
+        ConfigError: too much padding.
+        ShapeError: a window larger than the padded image, or of too many cells.
     """
     geometry = _pool_geometry(kernel_size, stride, padding, dilation)
     return call(MaxPool2d(_rounded(geometry, input, ceil_mode)), input)
@@ -65,15 +72,16 @@ def avg_pool2d(
     input: Tensor, kernel_size: IntOrPair, stride: IntOrPair | None = None, padding: IntOrPair = 0,
     ceil_mode: bool = False, count_include_pad: bool = True,
 ) -> Tensor:  # fmt: skip
-    """Mean of each window; `stride` defaults to the window.
+    """Mean of each window: (N, C, H, W) give (N, C, OH, OW).
 
     Args:
+        kernel_size, stride, padding: as in `max_pool2d`.
         ceil_mode: windows that only begin in the image count too; what lies behind the padding is
             in no mean.
         count_include_pad: whether the padding's zeros are.
 
     Raises:
-        ConfigError: ceil_mode with padding that counts.
+        ConfigError: ceil_mode with padding that counts, or too much padding.
     """
     geometry = _pool_geometry(kernel_size, stride, padding)
     counted = count_include_pad and any(geometry.padding)
@@ -87,14 +95,26 @@ def avg_pool2d(
 
 
 def adaptive_avg_pool2d(input: Tensor, output_size: IntOrPair) -> Tensor:
-    """Means over as many windows as the output has pixels."""
+    """Means over as many windows as the output has pixels: (N, C, H, W) give (N, C, OH, OW).
+
+    Window o of OH covers rows floor(o H / OH) to ceil((o + 1) H / OH) - 1, as in PyTorch.
+
+    Args:
+        output_size: (OH, OW), or one number for both.
+    """
     return call(AdaptiveAvgPool2d(pair(output_size)), input)
 
 
 def pad(
     input: Tensor, pad: Sequence[int], mode: Literal["constant", "reflect"] = "constant"
 ) -> Tensor:
-    """Padding of images by (left, right, top, bottom), PyTorch's order: with zeros, or mirrored."""
+    """Padding of images (N, C, H, W), with zeros or mirrored.
+
+    Args:
+        pad: (left, right, top, bottom), PyTorch's order, not negative.
+        mode: "constant": zeros; "reflect": mirrored at the outermost pixels, each side less than
+            the image.
+    """
     left, right, top, bottom = pad
     kind = ReflectionPad2d if mode == "reflect" else Pad
     return call(kind((top, bottom, left, right)), input)

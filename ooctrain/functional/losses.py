@@ -57,12 +57,16 @@ def cross_entropy(
 
 
 def mse_loss(input: Tensor, target: Tensor, *, reduction: Reduction = "mean") -> Tensor:
-    """Squared differences: their mean, their sum, or ("none") each."""
+    """(input - target)^2, for two of one shape.
+
+    Args:
+        reduction: "mean" or "sum" over all elements, or "none" for each by itself.
+    """
     return _error("mse_loss", input, target, False, reduction)
 
 
 def l1_loss(input: Tensor, target: Tensor, *, reduction: Reduction = "mean") -> Tensor:
-    """Absolute differences: their mean, their sum, or ("none") each."""
+    """|input - target|, for two of one shape; `reduction` as in `mse_loss`."""
     return _error("l1_loss", input, target, True, reduction)
 
 

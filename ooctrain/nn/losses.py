@@ -34,7 +34,7 @@ class CrossEntropyLoss(Module):
 
 
 class MSELoss(Module):
-    """Squared differences."""
+    """Squared differences; `reduction` as in `F.mse_loss`."""
 
     def __init__(self, *, reduction: Reduction = "mean"):
         super().__init__()
@@ -45,7 +45,7 @@ class MSELoss(Module):
 
 
 class L1Loss(Module):
-    """Absolute differences."""
+    """Absolute differences; `reduction` as in `F.l1_loss`."""
 
     def __init__(self, *, reduction: Reduction = "mean"):
         super().__init__()

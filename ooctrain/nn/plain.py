@@ -49,7 +49,7 @@ class Sigmoid(Module):
 
 
 class MaxPool2d(Module):
-    """Maximum of each window."""
+    """Maximum of each window; arguments as of `functional.max_pool2d`."""
 
     def __init__(
         self, kernel_size: IntOrPair, stride: IntOrPair | None = None, padding: IntOrPair = 0,
@@ -69,7 +69,7 @@ class MaxPool2d(Module):
 
 
 class AvgPool2d(Module):
-    """Mean of each window."""
+    """Mean of each window; arguments as of `functional.avg_pool2d`."""
 
     def __init__(
         self, kernel_size: IntOrPair, stride: IntOrPair | None = None, padding: IntOrPair = 0,
@@ -80,18 +80,12 @@ class AvgPool2d(Module):
         self.ceil_mode, self.count_include_pad = ceil_mode, count_include_pad
 
     def forward(self, input: Tensor) -> Tensor:
-        return F.avg_pool2d(
-            input,
-            self.kernel_size,
-            self.stride,
-            self.padding,
-            self.ceil_mode,
-            self.count_include_pad,
-        )
+        settings = self.stride, self.padding, self.ceil_mode, self.count_include_pad
+        return F.avg_pool2d(input, self.kernel_size, *settings)
 
 
 class AdaptiveAvgPool2d(Module):
-    """Means to a given output size."""
+    """Means over as many windows as `output_size` = (OH, OW) says."""
 
     def __init__(self, output_size: IntOrPair):
         super().__init__()
@@ -127,7 +121,7 @@ class ReflectionPad2d(Module):
 
 
 class Upsample(Module):
-    """Images in another size, by the nearest pixel or bilinear."""
+    """Images in another size; arguments as of `functional.interpolate`."""
 
     def __init__(
         self, size: IntOrPair | None = None, scale_factor: float | None = None,
@@ -153,7 +147,7 @@ class Flatten(Module):
 
 
 class Dropout(Module):
-    """Drops elements with probability p in training."""
+    """Drops elements with probability p in training. `inplace` as in `ReLU`."""
 
     def __init__(self, p: float = 0.5, inplace: bool = False):
         super().__init__()

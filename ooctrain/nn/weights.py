@@ -20,7 +20,22 @@ from ooctrain.nn.init import uniform
 
 
 class Conv2d(Module):
-    """2-d convolution, weight (out_channels, in_channels / groups, R, S)."""
+    """2-d convolution: (N, in_channels, H, W) to (N, out_channels, OH, OW).
+
+    OH = floor((H + 2 padding - dilation (R - 1) - 1) / stride) + 1.
+
+    Args:
+        kernel_size: (R, S), or one number for both.
+        stride, padding, dilation, groups: as in `functional.conv2d`.
+        bias: with one value for each output channel.
+
+    Attributes:
+        weight: (out_channels, in_channels / groups, R, S).
+        bias: (out_channels,) or None.
+
+    Raises:
+        ShapeError: the channels do not part into so many groups.
+    """
 
     def __init__(
         self, in_channels: int, out_channels: int, kernel_size: IntOrPair, stride: IntOrPair = 1,
@@ -44,7 +59,22 @@ class Conv2d(Module):
 
 
 class ConvTranspose2d(Module):
-    """Transposed 2-d convolution, weight (in_channels, out_channels / groups, R, S)."""
+    """Transposed 2-d convolution: (N, in_channels, H, W) to (N, out_channels, OH, OW).
+
+    OH = (H - 1) stride - 2 padding + dilation (R - 1) + output_padding + 1.
+
+    Args:
+        kernel_size: (R, S), or one number for both.
+        stride, padding, output_padding, groups, dilation: as in `functional.conv_transpose2d`.
+        bias: with one value for each output channel.
+
+    Attributes:
+        weight: (in_channels, out_channels / groups, R, S).
+        bias: (out_channels,) or None.
+
+    Raises:
+        ShapeError: the channels do not part into so many groups.
+    """
 
     def __init__(
         self, in_channels: int, out_channels: int, kernel_size: IntOrPair, stride: IntOrPair = 1,
@@ -71,7 +101,12 @@ class ConvTranspose2d(Module):
 
 
 class Linear(Module):
-    """y = x W^T + b, weight (out_features, in_features)."""
+    """y = x W^T + b: (N, in_features) to (N, out_features).
+
+    Attributes:
+        weight: (out_features, in_features).
+        bias: (out_features,) or None.
+    """
 
     def __init__(self, in_features: int, out_features: int, bias: bool = True):
         super().__init__()
@@ -85,7 +120,21 @@ class Linear(Module):
 
 
 class BatchNorm2d(Module):
-    """Batch normalisation of (N, C, H, W) over N, H, W."""
+    """Batch normalisation of (N, C, H, W) over N, H, W, or of (N, C) over N.
+
+    Source: Ioffe and Szegedy 2015.
+
+    Args:
+        num_features: C.
+        eps: added to the variance.
+        momentum: weight of a batch in the running statistics; None: cumulative average.
+        affine: with a weight and a bias for each channel.
+        track_running_stats: keep running statistics for evaluation; else it goes by the batch.
+
+    Attributes:
+        weight, bias: (C,) or None.
+        running_mean, running_var, num_batches_tracked: (C,), (C,) and one number, or None.
+    """
 
     def __init__(
         self, num_features: int, eps: float = 1e-5, momentum: float | None = 0.1,
@@ -114,7 +163,15 @@ class BatchNorm2d(Module):
 
 
 class InstanceNorm2d(Module):
-    """Normalisation of each channel of each image; without weights by default, as in PyTorch."""
+    """Normalisation of each channel of each image (N, C, H, W) over H, W.
+
+    Training and evaluation are the same. Source: Ulyanov, Vedaldi and Lempitsky 2016.
+
+    Args:
+        num_features: C.
+        eps: added to the variance.
+        affine: with a weight and a bias for each channel; not by default, as in PyTorch.
+    """
 
     def __init__(self, num_features: int, eps: float = 1e-5, *, affine: bool = False):
         super().__init__()
