@@ -10,9 +10,10 @@ from __future__ import annotations
 from ooctrain.autograd import Tensor, call, current_tape
 from ooctrain.errors import ConfigError
 from ooctrain.functional.arguments import present
-from ooctrain.layers.batch_norm import BatchNormApply, BatchNormStats, BatchNormUpdate, InverseStd
+from ooctrain.layers.batch_norm import BatchNormApply, BatchNormStats
 from ooctrain.layers.combine import Constant
 from ooctrain.layers.instance_norm import InstanceNormApply, InstanceNormStats
+from ooctrain.layers.running_statistics import BatchNormUpdate, InverseStd
 
 
 def batch_norm(
@@ -23,10 +24,22 @@ def batch_norm(
 ) -> Tensor:  # fmt: skip
     """Normalises each channel by the batch (training) or by the running statistics.
 
+    y = weight (x - mean) / sqrt(var + eps) + bias, with one mean and one (biased) variance for each
+    channel. In training the running statistics are updated by a call of its own.
+
     Args:
+        input: (N, C, H, W) or (N, C), in training with more than one value for each channel.
+        running_mean, running_var: (C,); None in training: not kept.
+        weight, bias: (C,); None: 1 and 0.
+        training: by the batch.
         momentum: weight of this batch in the running statistics; None: cumulative average.
         num_batches_tracked: counter beside the running statistics (in PyTorch the module counts);
             None: not counted, and `momentum` must be given.
+        eps: added to the variance.
+
+    Raises:
+        ConfigError: evaluation without running statistics.
+        ShapeError: shapes do not fit, or one value has no variance.
     """
     tape, channels = current_tape(), input.shape[1:2]
     gamma = weight if weight is not None else call(Constant(1.0, channels))
@@ -52,6 +65,12 @@ def instance_norm(
     momentum: float = 0.1, eps: float = 1e-5,
 ) -> Tensor:  # fmt: skip
     """Normalises each channel of each image by its own mean and deviation.
+
+    Args:
+        input: (N, C, H, W), of more than one pixel.
+        weight, bias: (C,), or neither.
+        eps: added to the variance.
+        running_mean, running_var, use_input_stats, momentum: PyTorch's, for its order of arguments.
 
     Raises:
         ConfigError: running statistics, which this library does not keep here (nor does PyTorch,

@@ -1,12 +1,10 @@
-"""Batch normalisation in separate calls: statistics, apply, running statistics, two calls of
-gradient.
+"""Batch normalisation in separate calls: statistics, apply, and two calls of gradient.
 
 In: x (N, C, H, W) or (N, C), gamma and beta (C). Out: y = gamma (x - mean) / std + beta. The one
 idea: split what has different lifetimes. The statistics are tiny and worth keeping, the applied
-output is large and may be recomputed from them, and the running statistics change state, so they
-stand in a call of their own that runs once: a recomputed forward has no side effects. ReLU and the
-residual sum ride along (`relu`, `residual`; `mask` in the gradient), set by the fusing rewrite.
-Source: Ioffe and Szegedy 2015. Read next: `pooling.py`.
+output is large and may be recomputed from them. ReLU and the residual sum ride along (`relu`,
+`residual`; `mask` in the gradient), set by the fusing rewrite. Source: Ioffe and Szegedy 2015. Read
+next: `running_statistics.py`, what evaluation uses; `pooling.py`.
 """
 
 from __future__ import annotations
@@ -60,33 +58,6 @@ class BatchNormStats(Op):
 
     def flops(self, ins, outs):
         return 4 * ins[0].size
-
-
-@dataclass(frozen=True, slots=True)
-class InverseStd(Op):
-    """1 / sqrt(var + eps), for evaluation with the running variance."""
-
-    eps: float = 1e-5
-    name: ClassVar[str] = "batch_norm"
-    verb: ClassVar[str] = "inv_std"
-    out_names: ClassVar[tuple[str, ...]] = ("inv_std",)
-    out_kinds: ClassVar[tuple[Kind, ...]] = ("stat",)
-
-    def infer(self, var: Spec) -> tuple[Spec, ...]:
-        return (var,)
-
-    def reference(self, var, scalars):
-        return (1 / np.sqrt(var + var.dtype.type(self.eps)),)
-
-    def cpu(self, pool, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cpu import batch_norm
-
-        batch_norm.inv_std_of(ins[0], outs[0], self.eps)
-
-    def cuda(self, launcher, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cuda import batch_norm_stats
-
-        batch_norm_stats.inv_std_of(launcher, ins[0], outs[0], self.eps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,67 +225,6 @@ class BatchNormGradApply(Op):
     def reusable(self):
         # x has no reader after this; dy may have one, where it is the gradient of a sum.
         return {0: 1}
-
-
-@dataclass(frozen=True, slots=True)
-class BatchNormUpdate(Op):
-    """Moves running statistics towards those of the batch; runs once per step.
-
-    Reads (mean, var, running_mean, running_var[, batches]); writes all but the first two.
-
-    Args:
-        momentum: weight of this batch; None: cumulative average.
-        rows: values per channel, for the unbiased variance that PyTorch keeps.
-        counted: whether there is a count of batches.
-    """
-
-    momentum: float | None
-    rows: int
-    counted: bool = True
-    name: ClassVar[str] = "batch_norm_update"
-    verb: ClassVar[str] = "update"
-    pure: ClassVar[bool] = False
-    out_names: ClassVar[tuple[str, ...]] = ("running_mean", "running_var", "batches")
-    out_kinds: ClassVar[tuple[Kind, ...]] = ("state", "state", "state")
-
-    def infer(self, mean: Spec, var: Spec, running_mean: Spec, running_var: Spec, *batches: Spec):
-        fits = mean.shape == var.shape == running_mean.shape == running_var.shape
-        require(fits, "batch_norm: running statistics do not fit the channels", mean, running_mean)
-        averages = self.counted or self.momentum is not None
-        require(averages, "batch_norm: momentum=None needs a count of batches")
-        require(len(batches) == self.counted, "batch_norm: the count of batches does not fit")
-        return running_mean, running_var, *batches
-
-    def reference(self, mean, var, running_mean, running_var, *batches, scalars):
-        weight = 1 / (int(batches[0]) + 1) if self.momentum is None else self.momentum
-        unbiased = var * (self.rows / max(self.rows - 1, 1))
-        return (
-            running_mean + weight * (mean - running_mean),
-            running_var + weight * (unbiased - running_var),
-            *(count + 1 for count in batches),
-        )
-
-    def cpu(self, pool, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cpu import batch_norm
-
-        for old, new in zip(ins[2:], outs, strict=True):
-            if old.ctypes.data != new.ctypes.data:
-                np.copyto(new, old)
-        count = outs[2] if self.counted else None
-        batch_norm.update_running(*ins[:2], *outs[:2], count, self.momentum, self.rows)
-
-    def cuda(self, launcher, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cuda import batch_norm_stats, regions
-
-        for old, new in zip(ins[2:], outs, strict=True):
-            regions.copy_unless_same(launcher, old, new)
-        count = outs[2] if self.counted else None
-        batch_norm_stats.update_running(
-            launcher, *ins[:2], *outs[:2], count, self.momentum, self.rows
-        )
-
-    def reusable(self):
-        return {0: 2, 1: 3, 2: 4} if self.counted else {0: 2, 1: 3}
 
 
 def _rows(x: np.ndarray) -> tuple[int, ...]:

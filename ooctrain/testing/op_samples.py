@@ -26,8 +26,6 @@ from ooctrain.layers.batch_norm import (
     BatchNormGradApply,
     BatchNormGradReduce,
     BatchNormStats,
-    BatchNormUpdate,
-    InverseStd,
 )
 from ooctrain.layers.channel_sum import ChannelSum
 from ooctrain.layers.combine import Add, AddMasked, Concat, Constant, Scale
@@ -53,6 +51,7 @@ from ooctrain.layers.regression_loss import (
     MeanErrorGrad,
 )
 from ooctrain.layers.relu import LeakyReLU, LeakyReLUGrad, ReLU, ReLUGrad
+from ooctrain.layers.running_statistics import BatchNormUpdate, InverseStd
 from ooctrain.layers.update import (
     AdamUpdate,
     ClipFactor,

@@ -16,10 +16,11 @@ import pytest
 from ooctrain import backward
 from ooctrain.functional import norm
 from ooctrain.layers import layout
-from ooctrain.layers.batch_norm import BatchNormApply, BatchNormGradApply, BatchNormUpdate
+from ooctrain.layers.batch_norm import BatchNormApply, BatchNormGradApply
 from ooctrain.layers.combine import AddMasked, Concat, Constant
 from ooctrain.layers.dropout import Dropout
 from ooctrain.layers.kernels.cpu import losses
+from ooctrain.layers.running_statistics import BatchNormUpdate
 from ooctrain.tape import Tape
 
 Plant = Callable[[pytest.MonkeyPatch], None]

@@ -13,13 +13,12 @@ from ooctrain.layers.batch_norm import (
     BatchNormGradApply,
     BatchNormGradReduce,
     BatchNormStats,
-    BatchNormUpdate,
-    InverseStd,
 )
 from ooctrain.layers.combine import Add
 from ooctrain.layers.kernels.cuda import batch_norm, batch_norm_stats, chunks, columns
 from ooctrain.layers.kernels.cuda.shim import Kernel, why_no_ptx
 from ooctrain.layers.relu import ReLU, ReLUGrad
+from ooctrain.layers.running_statistics import BatchNormUpdate, InverseStd
 from ooctrain.testing.check_cuda import check_cuda, cpu_bits, run_cuda
 from ooctrain.testing.check_op import SCALARS
 from ooctrain.testing.ptx import assemble, check_ptx, why_no_assembler
