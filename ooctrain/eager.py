@@ -16,14 +16,21 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import numpy as np
 
 from ooctrain.errors import AutogradError, ShapeError
-from ooctrain.layers.base import Op, Scalars, Spec, physical_shape, to_logical, to_physical
+from ooctrain.layers.base import (
+    LINE_BYTES,
+    Op,
+    Scalars,
+    Spec,
+    physical_shape,
+    to_logical,
+    to_physical,
+)
 
 if TYPE_CHECKING:
     from ooctrain.tape import Site
     from ooctrain.tensors import Tensor
 
 Mode = Literal["cpu", "reference"]
-BYTES_PER_ALIGNMENT = 64
 
 
 class Storage(Protocol):
@@ -162,8 +169,8 @@ def run_cpu(
 
 def aligned_bytes(size_bytes: int) -> np.ndarray:
     """Scratch that starts at a cache line, as on the device."""
-    raw = np.empty(size_bytes + BYTES_PER_ALIGNMENT, np.uint8)
-    start = -raw.ctypes.data % BYTES_PER_ALIGNMENT
+    raw = np.empty(size_bytes + LINE_BYTES, np.uint8)
+    start = -raw.ctypes.data % LINE_BYTES
     return raw[start : start + size_bytes]
 
 

@@ -15,14 +15,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from ooctrain.errors import ConfigError
 
 Kind = Literal["input", "param", "state", "activation", "stat", "grad", "wgrad", "aux"]
 Phase = Literal["forward", "loss", "backward", "update"]
-KINDS = ("input", "param", "state", "activation", "stat", "grad", "wgrad", "aux")
-PHASES = ("forward", "loss", "backward", "update")
+KINDS: tuple[Kind, ...] = get_args(Kind)
+PHASES: tuple[Phase, ...] = get_args(Phase)
 ITEM_BYTES = {"float32": 4, "float64": 8, "int64": 8, "int32": 4, "uint8": 1, "bool": 1}
 _NOTHING: Mapping[int, int] = MappingProxyType({})
 

@@ -51,7 +51,12 @@ class ImageFolder:
 
 
 def image_folder(root: str | Path, train: bool = True, image_size: int = 224) -> ImageFolder:
-    """Images in one folder for each class.
+    """Images in one folder for each class, decoded when they are asked for.
+
+    Args:
+        root: the folder above those of the classes, or above "train" and "val".
+        train: which of the two parts.
+        image_size: height and width; the shorter side is scaled to it, the middle cut out.
 
     Raises:
         ConfigError: Pillow is not installed.

@@ -65,10 +65,20 @@ def synthetic(
     train: bool = True, image_size: int = 32, channels: int = 3, classes: int = 10,
     samples: int = 1024, seed: int = 0,
 ) -> Synthetic:  # fmt: skip
-    """Noisy patterns; the test part has a quarter of the samples and other noise."""
+    """Noisy patterns, one for each class: images (C, H, W) of `image_size` squared, class numbers.
+
+    Args:
+        train: else the test part: a quarter of the samples, with other noise.
+        samples: of the training part.
+        seed: of patterns and noise.
+    """
     shape = Shape(channels, image_size, image_size, classes)
-    count = samples if train else max(1, samples // 4)
-    return Synthetic(count, shape, seed, 0 if train else TEST_OFFSET)
+    return Synthetic(part_samples(samples, train), shape, seed, 0 if train else TEST_OFFSET)
+
+
+def part_samples(samples: int, train: bool) -> int:
+    """Samples of the training part, or of the test part beside it: a quarter as many."""
+    return samples if train else max(1, samples // 4)
 
 
 def resize_pattern(pattern: np.ndarray, size: tuple[int, int, int]) -> np.ndarray:

@@ -11,7 +11,14 @@ from __future__ import annotations
 import numpy as np
 
 from ooctrain.data.dataset import Batch, Shape, resize
-from ooctrain.data.synthetic import COARSE, NOISE, TEST_OFFSET, Synthetic, uniform
+from ooctrain.data.synthetic import (
+    COARSE,
+    NOISE,
+    TEST_OFFSET,
+    Synthetic,
+    part_samples,
+    uniform,
+)
 
 
 class SyntheticPixels(Synthetic):
@@ -50,21 +57,26 @@ def synthetic_pixels(
     train: bool = True, image_size: int = 64, channels: int = 3, classes: int = 4,
     samples: int = 256, seed: int = 0,
 ) -> SyntheticPixels:  # fmt: skip
-    """Noisy maps; the test part has a quarter of the samples and maps of its own."""
+    """Noisy maps: images (C, H, W) of `image_size` squared, a class number for each pixel.
+
+    Args:
+        train: else the test part: a quarter of the samples, with maps of its own.
+        samples: of the training part.
+        seed: of maps and noise.
+    """
     shape = Shape(channels, image_size, image_size, classes, "pixels")
-    return SyntheticPixels(_count(samples, train), shape, seed, 0 if train else TEST_OFFSET)
+    return SyntheticPixels(part_samples(samples, train), shape, seed, 0 if train else TEST_OFFSET)
 
 
 def synthetic_images(
     train: bool = True, image_size: int = 64, channels: int = 3, samples: int = 256, seed: int = 0
 ) -> SyntheticImages:
-    """Maps and what they are painted as; the test part has a quarter of the samples."""
+    """Maps and what they are painted as: images (C, H, W) and targets (3, H, W).
+
+    Arguments as of `synthetic_pixels`.
+    """
     shape = Shape(channels, image_size, image_size, 3, "image")
-    return SyntheticImages(_count(samples, train), shape, seed, 0 if train else TEST_OFFSET)
-
-
-def _count(samples: int, train: bool) -> int:
-    return samples if train else max(1, samples // 4)
+    return SyntheticImages(part_samples(samples, train), shape, seed, 0 if train else TEST_OFFSET)
 
 
 def _nearest(extent: int) -> np.ndarray:

@@ -25,6 +25,7 @@ _MAP_SHARED, _MAP_PRIVATE, _MAP_FIXED, _MAP_ANONYMOUS = 0x01, 0x02, 0x10, 0x20
 _MAP_NORESERVE, _MAP_POPULATE = 0x4000, 0x8000
 _RESERVED = _MAP_PRIVATE | _MAP_ANONYMOUS | _MAP_NORESERVE
 _MADV_DONTFORK = 10
+_BLOCK_BYTES = 512  # what st_blocks counts in
 _FALLBACK = "use --allocator best-fit"
 _FIXES: Mapping[int, str] = {
     errno.ENOMEM: "fewer, larger chunks (vm.max_map_count), or a smaller --budget",
@@ -121,6 +122,11 @@ class HostCalls:
         # A shared mapping is shared with a forked child too: it would write into our tensors.
         if self._libc.madvise(address, size_bytes, _MADV_DONTFORK):
             raise _failed("madvise", ctypes.get_errno())
+
+
+def file_bytes(file: int) -> int:
+    """Bytes of the machine's memory that a file holds, as the kernel counts them."""
+    return os.fstat(file).st_blocks * _BLOCK_BYTES
 
 
 def why_no_virtual_memory() -> str:

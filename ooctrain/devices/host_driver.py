@@ -22,11 +22,9 @@ import numpy as np
 
 from ooctrain.devices import driver_abi as abi
 from ooctrain.devices.driver import failure
-from ooctrain.devices.host_calls import PAGE_BYTES, HostCalls
-from ooctrain.devices.host_vm import check_memory
+from ooctrain.devices.host_calls import PAGE_BYTES, HostCalls, file_bytes
+from ooctrain.devices.host_vm import check_memory, whole_pages
 from ooctrain.errors import DriverError
-
-_BLOCK_BYTES = 512  # what st_blocks counts in
 
 
 @dataclass(slots=True, eq=False)
@@ -57,7 +55,7 @@ class HostDriver:
 
     def __init__(self, total_bytes: int, calls: HostCalls | None = None):
         self._calls = calls or HostCalls()
-        self.total_bytes = -(-total_bytes // PAGE_BYTES) * PAGE_BYTES
+        self.total_bytes = whole_pages(total_bytes)
         # Linux would go on allocating until it has to kill somebody.
         check_memory(self.total_bytes, "the host driver")
         self._file: int | None = self._calls.make_file(self.total_bytes)
@@ -84,7 +82,7 @@ class HostDriver:
 
     def used_bytes(self) -> int:
         """Bytes of the machine's memory that the file holds, as the kernel counts them."""
-        return 0 if self._file is None else os.fstat(self._file).st_blocks * _BLOCK_BYTES
+        return 0 if self._file is None else file_bytes(self._file)
 
     def held(self) -> dict[str, int]:
         """What has not been given back: all zero when everything was."""
@@ -277,7 +275,7 @@ class HostDriver:
         """Raises DriverError where the process would be killed for touching an address."""
         self._stream(stream)
         first = address // PAGE_BYTES * PAGE_BYTES
-        whole = -(-(address + size_bytes - first) // PAGE_BYTES) * PAGE_BYTES
+        whole = whole_pages(address + size_bytes - first)
         if not self._within(call, first, whole).all():
             raise failure(call, abi.ILLEGAL_ADDRESS, detail=f"{address:#x} is not mapped")
         ranges = self._host.items()

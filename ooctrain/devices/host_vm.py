@@ -21,7 +21,12 @@ from pathlib import Path
 
 import numpy as np
 
-from ooctrain.devices.host_calls import PAGE_BYTES, HostCalls, why_no_virtual_memory
+from ooctrain.devices.host_calls import (
+    PAGE_BYTES,
+    HostCalls,
+    file_bytes,
+    why_no_virtual_memory,
+)
 from ooctrain.errors import ConfigError, DriverError
 from ooctrain.units import format_bytes
 
@@ -29,7 +34,6 @@ __all__ = [
     "PAGE_BYTES", "Arena", "VirtualArena", "available_memory_bytes", "bytes_at", "check_memory",
     "max_mapped_chunks", "open_arena", "whole_pages", "why_no_virtual_memory",
 ]  # fmt: skip
-_BLOCK_BYTES = 512  # what st_blocks counts in
 _DEFAULT_MAX_MAPS = 65530
 _SPARE_MAPS = 4096  # for Python, NumPy, compiled kernels and threads
 
@@ -149,7 +153,7 @@ class VirtualArena:
 
     def used_bytes(self) -> int:
         """Bytes of the machine's memory that the memfd holds, as the kernel counts them."""
-        return 0 if self._file is None else os.fstat(self._file).st_blocks * _BLOCK_BYTES
+        return 0 if self._file is None else file_bytes(self._file)
 
     def close(self) -> None:
         """Releases every reservation and the memory; arrays over it must not be used any more."""

@@ -9,7 +9,7 @@ check is a copy to the host, compared when it is done. Read next: `allocator_cli
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
@@ -25,7 +25,6 @@ from ooctrain.testing.faulty_driver import FaultyDriver
 STREAMS = 3
 _SLAB_BYTES, _WHOLE_BYTES, _BIT_BYTES = 1 << 18, 1 << 16, 64
 _FEW_MAPPINGS = 8  # so that allocators that keep mappings have to let some go
-Complain = Callable[[str], None]
 
 
 class Reached(Protocol):

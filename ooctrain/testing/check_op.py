@@ -21,14 +21,13 @@ import numpy as np
 from ooctrain.autograd import Tape, Tensor, use_tape
 from ooctrain.backward import record_backward
 from ooctrain.eager import run_reference
-from ooctrain.layers.base import Op, Scalars, Spec, physical_shape, to_physical
+from ooctrain.layers.base import LINE_BYTES, Op, Scalars, Spec, physical_shape, to_physical
 from ooctrain.trace import Trace
 from ooctrain.tracing import TraceRunner, run_trace
 
 SCALARS: Mapping[str, float] = {"lr": 0.1, "step": 3, "seed": 7}
 GUARD_BYTES = 256
 GUARD = 0xA5
-LINE_BYTES = 64
 Function = Callable[..., Any]
 
 

@@ -21,8 +21,6 @@ from ooctrain.layers.kernels.cuda import shim
 from ooctrain.layers.kernels.cuda.shim import Kernel
 
 Blocks = int | tuple[int, ...]
-#: most blocks along y and z; along x there may be 2^31 - 1
-MOST_BLOCKS_Y = 65535
 
 
 class Launcher(Protocol):
@@ -33,7 +31,7 @@ class Launcher(Protocol):
 
         Args:
             kernel: what runs.
-            blocks: a number, or up to three, along x, y and z.
+            blocks: a number, or up to three, along x (below 2^31), y and z (below 2^16).
             args: C-contiguous arrays of any shape, numbers and tuples of them, as the signature
                 asks.
         """
