@@ -65,7 +65,7 @@ def plan(
 
     Args:
         trace: a step as `oc.trace` or `oc.chain` gives it.
-        budget: device bytes, "512MiB", "8GB" or "25%" (DESIGN: minimum + share of peak - minimum).
+        budget: device bytes, "512MiB", "8GB" or "25%": minimum + share of (peak - minimum).
         planner: name with parameters ("window:size=2"), "file.py:Class", or a planner object.
         machine: name, `Machine`, or None for the saved calibration or "cpu-generic".
         granule: how the allocator rounds; `BYTES` is the pure model.

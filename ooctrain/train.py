@@ -3,8 +3,8 @@ state.
 
 In: a model, a loss, an optimizer, a budget. Out: a trained model. The one idea: each shape of input
 is traced, fused and planned once, then its list is executed step after step; between steps the true
-values live on the device, and the model's parameters read and write them there. Source: DESIGN
-sections 3 and 8. Read next: `prepare.py`, `executor.py`; `checkpoint.py` for the files.
+values live on the device, and the model's parameters read and write them there. Read next:
+`prepare.py`, `executor.py`; `checkpoint.py` for the files.
 """
 
 from __future__ import annotations
@@ -156,6 +156,7 @@ class Trainer:
         """The training step for one shape of input, traced and planned at the first call.
 
         Args:
+            input_shape: of a batch, (N, C, H, W).
             target_shape: for a loss of your own; None: it takes class numbers. Others know it.
         """
         self.prepared = self._prepare_once(input_shape, target_shape, training=True)
@@ -169,7 +170,14 @@ class Trainer:
     # Evaluation, under the same budget.
 
     def evaluate(self, batches: Iterable[Batch]) -> Evaluation:
-        """Average loss and accuracy in evaluation mode; the training state does not change."""
+        """Average loss and accuracy in evaluation mode; the training state does not change.
+
+        Args:
+            batches: (x, y) as `step` takes them.
+
+        Raises:
+            ConfigError: there is no batch.
+        """
         loss_sum, correct, samples, classes = 0.0, 0.0, 0, True
         for x, y in batches:
             outputs = self._forward(x, y)
@@ -184,7 +192,7 @@ class Trainer:
         return Evaluation(loss_sum / samples, correct / samples if classes else None, samples)
 
     def predict(self, x: np.ndarray) -> np.ndarray:
-        """The model's output in evaluation mode, logical layout."""
+        """The model's output for x (N, C, H, W) in evaluation mode, logical layout."""
         return self._forward(x, None)["output"]
 
     # State and files.
@@ -200,6 +208,7 @@ class Trainer:
         """Writes a checkpoint, whole or not at all.
 
         Args:
+            path: of the file, ".safetensors" by custom.
             run: where the run stands; default: the steps done and the seed.
             keep: files kept in all.
         """
@@ -210,6 +219,7 @@ class Trainer:
         """Takes up a checkpoint; training goes on with the same bits as if it had never stopped.
 
         Args:
+            path: of the file; where it is broken, the newest whole one before it is taken.
             config: settings that must be those of the saved run.
 
         Raises:
@@ -311,9 +321,7 @@ class Trainer:
         found: dict[str, Tensor] = dict(self.model.named_parameters())
         found |= dict(self.model.named_buffers())
         for name, parameter in self.model.named_parameters():
-            if any(
-                parameter is p for group in self.optimizer.param_groups for p in group["params"]
-            ):
+            if self.optimizer.updates(parameter):
                 slots = self.optimizer.slots(parameter)
                 found |= {f"{name}.{slot}": tensor for slot, tensor in slots.items()}
         return found

@@ -25,9 +25,7 @@ MAX_BYTES = 1 << 62
 
 @dataclass(frozen=True, slots=True)
 class Percent:
-    """A budget as a share f: minimum + f (peak - minimum), resolved on a trace (DESIGN section
-    8).
-    """
+    """A budget as a share f: minimum + f (peak - minimum) of a trace (`sched/budget.py`)."""
 
     fraction: float
 

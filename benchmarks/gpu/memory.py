@@ -3,7 +3,7 @@
 In: allocators by name. Out: for each a check of random lists of requests, and one that refuses each
 obtaining call of a run once. The one idea: what the strict fake has been shown to enforce is tried
 on the real thing; without Hypothesis the lists come from a seeded generator of requests, which
-finds less and shrinks nothing. Source: notes on allocators, 5.4. Read next:
+finds less and shrinks nothing. Source: docs/allocators.md, "The laws". Read next:
 `ooctrain/testing/check_allocator.py`.
 """
 

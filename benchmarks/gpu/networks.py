@@ -3,8 +3,8 @@
 In: networks of the zoo with random batches. Out: a check of accuracy for each, a check of bits for
 each planner and each allocator. The one idea: the error of all gradients together against the NumPy
 definitions in float64 may be at most twice the cpu device's own; and what swaps or recomputes may
-not differ from what stays in memory in a single bit. Source: DESIGN section 8. Read next:
-`ooctrain/testing/same_bits.py`, `memory.py`.
+not differ from what stays in memory in a single bit. Source: docs/architecture.md, "Laws that hold
+everywhere". Read next: `ooctrain/testing/same_bits.py`, `memory.py`.
 """
 
 from __future__ import annotations

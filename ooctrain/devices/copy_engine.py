@@ -4,8 +4,8 @@ In: addresses and sizes. Out: copied bytes, no sooner than the link would delive
 idea: the engine keeps a clock of its own that advances by latency + bytes / bandwidth for each
 copy; it sleeps until shortly before, then looks at the time until it is there, and what it took too
 long is taken off the next copy that was waiting already: so the mean bandwidth is exact although
-sleeps are not. Source: DESIGN of the machine model, transfer = latency + bytes / bandwidth (paper
-002, section 3). Read next: `cpu.py`.
+sleeps are not. Source: the machine model, transfer = latency + bytes / bandwidth (paper 002,
+section 3). Read next: `cpu.py`.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ size. The one idea: the executor's loop stays as it is; a piece of work is a cal
 calling it only queues its copies, fills and kernels on its CUDA stream, between the waits and the
 event that `CudaStreams` puts around them. So the host runs ahead, and the GPU orders everything.
 What needs Numba comes in as `Kernels`, so that the whole device also runs over the strict fake
-driver. Source: DESIGN section 6; paper 000, section 3.3. Read next: `cuda_streams.py`,
-`cuda_staging.py`, `cuda_open.py` (how all of it is found and opened).
+driver. Source: paper 000, section 3.3; see docs/architecture.md, "Two devices, one loop". Read
+next: `cuda_streams.py`, `cuda_staging.py`, `cuda_open.py` (how all of it is found and opened).
 """
 
 from __future__ import annotations

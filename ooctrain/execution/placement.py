@@ -2,8 +2,8 @@
 
 In: steps in list order. Out: requests to an allocator, always the same ones in the same order. The
 one idea: where variables lie is decided at issue by the list alone, so the executor and the replay
-that predicts fragmentation share this file and cannot differ. Source: DESIGN sections 4 and 6. Read
-next: `../executor.py`.
+that predicts fragmentation share this file and cannot differ. Source: docs/schedule.md, "Ledgers".
+Read next: `../executor.py`.
 """
 
 from __future__ import annotations

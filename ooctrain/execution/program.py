@@ -3,8 +3,8 @@
 In: a trace, a schedule, the number of streams. Out: a `Program` of steps. The one idea: everything
 that is the same in every training step is worked out once. The table (`sched/ledger.py`) says which
 listed instructions must be done first; here each of them becomes "piece n of stream s", so that at
-run time an instruction waits for one number a stream. Source: DESIGN section 4, last column. Read
-next: `placement.py`, then `../executor.py`.
+run time an instruction waits for one number a stream. Source: docs/schedule.md, "Instructions", the
+table's last column. Read next: `placement.py`, then `../executor.py`.
 """
 
 from __future__ import annotations
@@ -181,9 +181,8 @@ def fit_granule(trace: Trace, schedule: Schedule, granule: Granule) -> Schedule:
             )
     needed = with_region(granule, trace)
     if granule.size_bytes == schedule.granule.size_bytes:  # planned for it, perhaps with more
-        needed = replace(
-            needed, fixed_bytes=max(needed.fixed_bytes, schedule.granule.fixed_bytes)
-        )  # fmt: skip
+        fixed_bytes = max(needed.fixed_bytes, schedule.granule.fixed_bytes)
+        needed = replace(needed, fixed_bytes=fixed_bytes)
     return replace(schedule, granule=needed)
 
 

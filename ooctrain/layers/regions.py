@@ -2,7 +2,7 @@
 
 In: a tensor and where a block begins. Out: the block, or the whole with the block replaced. The one
 idea: slice and insert are each other's gradient, and with accumulation they are all that tiling
-needs (DESIGN section 4: a tile is a rewrite, not an instruction). Read next: `layout.py`.
+needs (a tile is a rewrite of the trace, not an instruction of the list). Read next: `layout.py`.
 """
 
 from __future__ import annotations

@@ -2,8 +2,9 @@
 
 In: a trace and names. Out: the trace after those rewrites, in their order. The one idea: a rewrite
 is a pure function, so whoever has the original trace and the names can check the plan's trace (rule
-R602). A name may carry parameters after a colon: "tile:4x4:conv1". All keep the bits, tiling as
-DESIGN states. Read next: `fuse.py`, `share_storage.py`, then `../tile/`.
+R602). A name may carry parameters after a colon: "tile:4x4:conv1". All keep the bits; tiling
+does on whole numbers, and adds floats in another order. Read next: `fuse.py`, `share_storage.py`,
+then `../tile/`.
 """
 
 from __future__ import annotations

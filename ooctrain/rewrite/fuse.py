@@ -4,8 +4,8 @@ In: a trace. Out: a trace with fewer calls and the same bits. The one idea: thes
 memory, so what rides along in a pass that happens anyway is free. Forward, ReLU and the residual
 sum are done by the call that applies batch norm. Backward, the gradient of a ReLU is dy where y >
 0: if all its readers can apply that mask themselves (the two gradient calls of batch norm, a sum),
-the masked gradient is never written. Source: notes on fused kernels; the fusions are those of
-cuDNN's batch-norm API. Apply before `share_storage`. Read next: `share_storage.py`.
+the masked gradient is never written. Source: the fusions of cuDNN's batch-norm API. Apply before
+`share_storage`. Read next: `share_storage.py`.
 """
 
 from __future__ import annotations
@@ -106,9 +106,10 @@ def _norm_before(edit: _Edit, add: Call) -> Call | None:
         if writer is None or not edit.only_reader(term) or add.ins.count(term) > 1:
             continue
         match writer.op:
-            case BatchNormApply(relu=False, residual=False):
-                return writer
-            case InstanceNormApply(relu=False, residual=False):
+            case (
+                BatchNormApply(relu=False, residual=False)
+                | InstanceNormApply(relu=False, residual=False)
+            ):
                 return writer
     return None
 

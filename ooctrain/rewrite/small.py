@@ -6,9 +6,9 @@ idea: an allocator of large chunks gives a bias of 4 KiB a chunk of 2 MiB, and t
 nothing, so such variables are none of a planner's business; each gets a place of its own for ever,
 so the region can neither fragment nor grow, and its size is known before planning. Values that come
 and go with the images (activations and their gradients) stay the planner's, whatever their size:
-their number grows with the network, and they share memory one after the other. Source: DESIGN
-section 7; PyTorch and nnabla keep pools for small objects, of no fixed size. Read next:
-`../sched/small.py`, which plans beside a region; `../execution/placement.py`.
+their number grows with the network, and they share memory one after the other. Source:
+docs/allocators.md, "Small objects"; PyTorch and nnabla keep pools for small objects, of no fixed
+size. Read next: `../sched/small.py`, which plans beside a region; `../execution/placement.py`.
 """
 
 from __future__ import annotations

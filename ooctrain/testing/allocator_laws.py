@@ -3,9 +3,9 @@
 In: what an allocator looked like before and after a request. Out: nothing, or `Broken` with the
 law's number. The one idea: a law is stated once, in words, in `LAWS`, and its number is in every
 message; laws of a kind are checked against an oracle that knows nothing of how the allocator finds
-its answer. Source: notes on allocators, 5.4; P13, P14 and "pending" as docs/schedule.md reads them:
-a claim waits for all earlier releases, so only the breaking of mappings is the allocator's affair.
-Read next: `allocator_client.py`.
+its answer. Source: docs/allocators.md, "The laws"; P13, P14 and "pending" as docs/schedule.md reads
+them: a claim waits for all earlier releases, so only the breaking of mappings is the allocator's
+affair. Read next: `allocator_client.py`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A list laid out on bytes: the table of DESIGN section 4 once more, byte by byte and pair by pair.
+"""A list laid out on bytes: the table of docs/schedule.md once more, byte by byte and pair by pair.
 
 In: a trace, a list, a `random.Random`. Out: a `Job`: for each instruction the addresses that it
 reads and writes and ALL the instructions that must be finished before it, or `LawBroken`. The one

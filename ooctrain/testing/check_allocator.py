@@ -5,7 +5,7 @@ In: how to make an allocator over a memory. Out: the number of request lists tha
 find. The one idea: the same requests run over every back end, the strict fake (whose work is done
 as late as it may and in any order), this machine's memory, a plain arena, under a client that
 remembers everything; and each call that obtains something from the driver is refused once, at each
-point of a run. Source: notes on allocators, 5.4. Read next: `allocator_laws.py` for the laws,
+point of a run. Source: docs/allocators.md, "The laws". Read next: `allocator_laws.py` for the laws,
 `allocator_client.py`, `../alloc/base.py`.
 """
 

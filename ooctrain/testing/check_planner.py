@@ -3,8 +3,8 @@
 In: a planner. Out: the number of examples that it passed, or a `PlannerFailure` with the smallest
 failing trace that could be found, the list up to the offending instruction, and the rule. The one
 idea: random traces of a few bytes hold every trouble of a real network, and what fails on one is
-made small enough to read. Source: DESIGN section 5; notes on planners, section 6. Read next:
-`planner_laws.py`, `random_traces.py`, `shrink.py`, `tests/zoo/planner_bugs.py`.
+made small enough to read. Read next: `planner_laws.py`, `random_traces.py`, `shrink.py`,
+`tests/zoo/planner_bugs.py`.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ In: a trace, a plan's list, an allocator. Out: what went wrong, or nothing. The 
 of the list alone decides what is computed and how much memory it takes; so however long copies and
 calls happen to last, three steps leave the bytes of in-core training behind, and the most that the
 allocator ever granted is the plan's peak. Threads, mappings and copies are those of training; only
-the kernels are hashes, in which any wrong byte shows. Source: DESIGN section 4, theorem 1; notes on
-planners, section 6. Read next: `run_list.py`; `planner_laws.py`, whose law this is.
+the kernels are hashes, in which any wrong byte shows. Source: docs/schedule.md, "Ledgers", theorem
+1. Read next: `run_list.py`; `planner_laws.py`, whose law this is.
 """
 
 from __future__ import annotations

@@ -2,9 +2,8 @@
 
 In: a planner and a `Case` (a trace, a machine, a granule). Out: nothing, or `Broken` with what was
 seen. The one idea: a planner is a pure function with few promises; each law asks it a few times and
-compares answers, with the verifier, with an independent interpreter, with itself. Source: DESIGN
-section 5; notes on planners, section 6. Read next: `check_planner.py`, which tries them on random
-cases; `interpreter.py`, `jitter.py`.
+compares answers, with the verifier, with an independent interpreter, with itself. Read next:
+`check_planner.py`, which tries them on random cases; `interpreter.py`, `jitter.py`.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 In: how to make such an allocator, and requests. Out: nothing, or `Broken`. The one idea: a program
 of allocate and free is a forecast of itself; what its blocks' addresses show, over two rounds, is
-compared with what lifetimes alone say. Source: notes on allocators, 5.4; paper 004, section 4.4.
-Read next: `../alloc/static.py`.
+compared with what lifetimes alone say. Source: docs/allocators.md, "The laws"; paper 004, section
+4.4. Read next: `../alloc/static.py`.
 """
 
 from __future__ import annotations

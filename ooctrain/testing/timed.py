@@ -4,7 +4,7 @@ In: a legal list, durations, an amount of memory. Out: start and end times of it
 each stream works as soon, or as late, as it likes. The one idea: only physics counts here. A call
 or copy may start when the values it touches are ready and its bytes are free at that moment; no
 claim waits for releases that it does not need. Theorem 2 says that such a schedule, sorted by time,
-is a legal list with the same start times. Source: DESIGN section 4. Read next:
+is a legal list with the same start times. Source: docs/schedule.md, "Ledgers". Read next:
 `tests/properties/test_theorems.py`.
 """
 
