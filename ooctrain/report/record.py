@@ -22,7 +22,7 @@ from ooctrain.sched.timeline import Event, Timeline
 
 #: What stands in the place of `drawing` where there is no step to draw.
 NOT_DRAWN: Mapping[str, None] = MappingProxyType(
-    {"timeline": None, "phases": None, "holdings": None}
+    dict.fromkeys(("planned_by", "timeline", "phases", "holdings"))
 )
 _STREAMS = ("C", "D", "H")
 _SUMS = (
@@ -54,6 +54,7 @@ def drawing(plan: Plan, timeline: Timeline) -> dict[str, Any]:
     """The part of a command's numbers that `read_record` needs, as plain data."""
     held = holdings(plan.trace, plan.schedule, timeline)
     return {
+        "planned_by": plan.notes.get("chosen") or plan.notes.get("planner"),
         "timeline": timeline.to_json(),
         "phases": {call.name: call.phase for call in plan.trace.calls},
         "holdings": [list(asdict(one).values()) for one in held],
@@ -101,7 +102,8 @@ def _record(data: Mapping[str, Any]) -> Record:
 
 def _title(data: Mapping[str, Any]) -> str:
     words = [str(data.get("model") or "a step")]
-    words += [f"{key} {data[key]}" for key in ("batch", "planner") if data.get(key)]
+    told = {"batch": data.get("batch"), "planner": data.get("planned_by") or data.get("planner")}
+    words += [f"{key} {value}" for key, value in told.items() if value]
     where = f" on {data['machine']}" if data.get("machine") else ""
     return ", ".join(words) + where
 

@@ -155,7 +155,10 @@ print("light")
     assert done.stdout == "light\n", done.stderr
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["plan", "--help"], ["train", "--help"]])
+HELP = [["--help"], *([name, "--help"] for name in ("plan", "train", "report", "grade"))]
+
+
+@pytest.mark.parametrize("arguments", HELP, ids=" ".join)
 def test_help_loads_no_kernel(arguments):
     script = f"""
 import sys

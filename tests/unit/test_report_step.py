@@ -66,7 +66,8 @@ def test_what_each_command_writes_can_be_drawn(command, tmp_path, capsys):
     assert main(["report", str(path), "--html", str(page)]) == 0
     shown = capsys.readouterr().out
     numbers = json.loads(path.read_text())
-    assert f"lenet, batch 8, planner {numbers['planner']} on {numbers['machine']}" in shown
+    assert numbers["planned_by"] != "auto"
+    assert f"lenet, batch 8, planner {numbers['planned_by']} on {numbers['machine']}" in shown
     assert f"of {format_bytes(numbers['budget_bytes'])}, at " in shown
     assert read_record(str(path)).holdings
     assert page.read_text().startswith("<!DOCTYPE html>")
@@ -184,9 +185,9 @@ def test_blocks_of_a_snapshot_never_overlap_and_what_is_kept_tiles_the_segment(r
 @pytest.mark.peers
 def test_pytorch_s_own_reader_takes_the_snapshot(record):
     viz = pytest.importorskip("torch.cuda._memory_viz")
-    told = viz.segsum(snapshot(record))
-    assert "active_allocated" in told or "active" in told
-    assert "alloc" in viz.trace(snapshot(record))
+    shot = snapshot(record)
+    assert viz.segsum(shot).startswith("Summary of segments")
+    assert f"{len(shot['device_traces'][0])} entries" in viz.trace(shot)
 
 
 WRONG = {
