@@ -11,6 +11,7 @@
 
 # %%
 import bisect
+import random
 
 from lesson import Lesson
 
@@ -246,10 +247,20 @@ lesson.exercise("3. share in holes", lambda a: a == 25, None)
 # %%
 ours, theirs = BestFit(64 * MIB), choose_allocator("best-fit", 64 * MIB)
 theirs = theirs.make(PaperMemory(64 * MIB))
-first, sizes = theirs.allocate(MIB), (3 * MIB, 512, 2 * MIB, MIB)
-ours.allocate(MIB)
-made = [(ours.allocate(size), theirs.allocate(size)) for size in sizes]
-assert all(offset == block.address - first.address for offset, block in made)
+rng, made = random.Random(0), [(ours.allocate(512), theirs.allocate(512))]
+base = made[0][1].address
+for _ in range(300):  # makes a block, or frees one, at random
+    if rng.random() < 0.6:
+        size = 512 * rng.randint(1, 99)
+        made.append((ours.allocate(size), theirs.allocate(size)))
+        assert made[-1][0] == made[-1][1].address - base, "the library's best fit is ours"
+    elif made:
+        offset, block = made.pop(rng.randrange(len(made)))
+        ours.free(offset)
+        theirs.free(block)
+for offset, _ in made:
+    ours.free(offset)
+assert ours.holes == [(64 * MIB, 0)], "all holes have melted into one"
 assert both_fit(2, 3)
 assert both_fit(3, 2)
 assert in_core_holes < 0.02

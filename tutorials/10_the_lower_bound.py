@@ -166,21 +166,26 @@ lesson.picture(
 #
 # 1. A chain needs 50 bytes more than there is. The link moves 10 bytes per us, one way at a time;
 #    the computation takes 8 us. What is the bound of proposition 3, in us?
-# 2. And on a link that goes both ways at once, does *this* chain's bound change? ("yes", "no";
-#    think of when the bytes go out, and when they come back)
+# 2. Does `belady` get faster on the chain of eight stages if the link goes both ways at once?
+#    ("yes", "no"; think of when the bytes go out, and when they come back)
 # 3. A plan has the makespan of its bound. May another plan be faster? ("yes", "no", "only if it is
 #    of another class")
 
 # %%
 lesson.cell("exercises")
+both_ways = oc.Machine("toy", 1, 1, link_bytes_per_us=2, link="duplex")
+one_way_us, both_ways_us = (
+    oc.plan(chain, 600, "belady", link).makespan_us for link in (machine, both_ways)
+)
 lesson.exercise("1. proposition 3", lambda a: a == 10, None)
-lesson.exercise("2. both ways at once", lambda a: a == "no", None)
+lesson.exercise("2. both ways", lambda a: a == ("yes" if both_ways_us < one_way_us else "no"), None)
 lesson.exercise("3. another plan", lambda a: a == "only if it is of another class", None)
 
 # %%
 assert compute_us(chain, machine) == 240
 assert proposition == 500
 assert per_call == 250 + 20 + 250
+assert both_ways_us == one_way_us, "bytes go out in the forward pass, and come back after it"
 assert best_plan >= per_call > proposition
 assert all(water <= truth + 1e-6 for water, truth, _ in rows)
 assert all(truth <= whole for _, truth, whole in rows)

@@ -154,7 +154,7 @@ lesson.reveal("combined: above the bound at 10 %", ratio["combined:evaluations=1
 # 1. The link is twice as fast. By what factor does the price of a swapped byte change? (1 / 2 ...)
 # 2. Of two values the first takes 100 us and has 10 MB, the second 60 us and 3 MB. Which of them is
 #    dropped first? ("first", "second")
-# 3. With nothing dropped `prefix` is the same as which other planner?
+# 3. With nothing dropped `prefix` does what which other planner does?
 
 # %%
 lesson.cell("exercises")
@@ -165,6 +165,8 @@ lesson.exercise("3. nothing dropped", lambda a: a == "belady", None)
 # %%
 assert all(one <= other * 1.0001 for one, other in pairwise(prices))
 assert 0 < cheaper <= 1
+belady_us = oc.plan(trace, budget, "belady", pcie).makespan_us
+assert abs(curves[pcie.name][0][1] * alone_us / belady_us - 1) < 0.01, "nothing dropped: belady"
 assert best_pcie[0] > 0
 assert best_pcie[1] < curves[pcie.name][0][1]
 assert best_nvlink[0] <= best_pcie[0]

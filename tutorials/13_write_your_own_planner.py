@@ -231,5 +231,8 @@ assert 1 <= len(failure.trace.calls) <= 4
 assert tried >= 5
 assert all(value >= 1 for row in slowdown.values() for value in row)
 assert slowdown["farthest"] == sorted(slowdown["farthest"], reverse=True)
+far = oc.plan(trace, "50%", FarthestRepaired(), "v100-pcie", whole)
+busy_us = sum(e.end_us - e.start_us for e in oc.simulate(far, far.trace, "v100-pcie").events)
+assert busy_us > 1.1 * far.makespan_us, "copies and calls run at the same time"
 assert slowdown["belady"][half] <= slowdown["lru"][half]
 print("\nall asserts passed")
