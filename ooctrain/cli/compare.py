@@ -22,9 +22,11 @@ from ooctrain.cli import DOES_NOT_FIT, DONE
 from ooctrain.cli.numbers_file import write_file
 from ooctrain.cli.options import (
     OUTPUT_FILE,
+    accumulate_option,
     host_budget_option,
     json_option,
     link_bandwidth_option,
+    optimizer_option,
     seed_option,
     time_limit_option,
 )
@@ -58,6 +60,8 @@ DEFAULT_MACHINES = "v100-pcie,v100-32gb-nvlink"
               help="The LP over all lists, over those whose parameters stay, over those of these "
               "that only offload; or the simple bounds.",
               )  # fmt: skip
+@optimizer_option
+@accumulate_option
 @host_budget_option
 @link_bandwidth_option
 @time_limit_option("as long as its evaluations take")
@@ -72,10 +76,10 @@ DEFAULT_MACHINES = "v100-pcie,v100-32gb-nvlink"
 @json_option
 def compare(
     models: tuple[str, ...], planners: str, budgets: str, machines: str, batches: str,
-    image_sizes: str | None, granule: str, bound: str, host_budget: str | None,
-    link_bandwidth: str | None, time_limit: float | None, seed: int, jobs: int | None,
-    keep: str | None, fresh: bool, csv_path: str | None, markdown_path: str | None,
-    figure_path: str | None, json_path: str | None,
+    image_sizes: str | None, granule: str, bound: str, optimizer: str, accumulate: int,
+    host_budget: str | None, link_bandwidth: str | None, time_limit: float | None, seed: int,
+    jobs: int | None, keep: str | None, fresh: bool, csv_path: str | None,
+    markdown_path: str | None, figure_path: str | None, json_path: str | None,
 ) -> int:  # fmt: skip
     """Compare planners on MODEL..., simulated, with a bound for each cell."""
     wanted = cases(
@@ -84,7 +88,7 @@ def compare(
         split_names(budgets), _planners(planners),
         image_sizes=_numbers(image_sizes, "image size") if image_sizes else (None,),
         granule_bytes=parse_bytes(granule, what="granule"), bound=bound, time_limit_s=time_limit,
-        seed=seed, host_budget=host_budget,
+        seed=seed, host_budget=host_budget, optimizer=optimizer, accumulate=accumulate,
         link_bytes_per_us=None if link_bandwidth is None else parse_rate(link_bandwidth),
     )  # fmt: skip
     folder = None if fresh else Path(keep) if keep else _cache_folder()

@@ -36,7 +36,9 @@ def grade(assignment: str, submission: str | None, seed: int, json_path: str | N
     """Grade a planner for the ASSIGNMENT in a folder; default: the file that is handed out."""
     rubric = read_rubric(Path(assignment))
     named = submission or str(rubric.folder / rubric.submission)
-    found = run_grade(rubric, _whole_path(named), seed)
+    submitted = _whole_path(named)
+    with make_console(stderr=True).status("trying it, test by test ..."):
+        found = run_grade(rubric, submitted, seed)
     console = make_console()
     console.print(grade_table(found))
     console.print()

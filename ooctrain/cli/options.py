@@ -100,6 +100,13 @@ def time_limit_option(default: str) -> Callable[[Command], Command]:
     )  # fmt: skip
 
 
+_POSITIVE = click.IntRange(min=1)
+optimizer_option = click.option(
+    "--optimizer", type=click.Choice(["sgd", "adam"]), default="sgd", show_default=True
+)
+accumulate_option = click.option(
+    "--accumulate", type=_POSITIVE, default=1, show_default=True, help="Micro-batches in a step."
+)
 host_budget_option = click.option(
     "--host-budget", metavar="SIZE", help="Host memory for what is swapped out."
 )
@@ -108,7 +115,6 @@ link_bandwidth_option = click.option(
 )
 OUTPUT_FILE = OutputFile()
 MOST_THREADS = 1024
-_POSITIVE = click.IntRange(min=1)
 WORKLOAD_OPTIONS = (
     click.option(
         "--data",
@@ -121,17 +127,9 @@ WORKLOAD_OPTIONS = (
     click.option(
         "--image-size", type=_POSITIVE, help="Height and width; default: the data's own, or 224."
     ),
-    click.option(
-        "--optimizer", type=click.Choice(["sgd", "adam"]), default="sgd", show_default=True
-    ),
+    optimizer_option,
     click.option("--lr", type=LearningRate(), help="Learning rate."),
-    click.option(
-        "--accumulate",
-        type=_POSITIVE,
-        default=1,
-        show_default=True,
-        help="Micro-batches in a step.",
-    ),
+    accumulate_option,
     click.option(
         "--threads",
         type=click.IntRange(1, MOST_THREADS),

@@ -57,6 +57,7 @@ class Case:
         seed: of planners that draw random numbers.
         host_budget: as typed; None: the machine's host memory.
         link_bytes_per_us: in both directions; None: the machine's own.
+        optimizer, accumulate: of the step: "sgd" or "adam", micro-batches.
     """
 
     model: str
@@ -71,6 +72,8 @@ class Case:
     seed: int = 0
     host_budget: str | None = None
     link_bytes_per_us: float | None = None
+    optimizer: str = "sgd"
+    accumulate: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +91,7 @@ class Row:
         host_budget_bytes: for what is swapped out; None: no limit.
         host_peak_bytes: of the plan.
         link_bytes_per_us: of the machine, as it was used.
+        optimizer, accumulate: of the step.
     """
 
     model: str
@@ -114,6 +118,8 @@ class Row:
     host_budget_bytes: int | None
     host_peak_bytes: int | None
     link_bytes_per_us: float
+    optimizer: str
+    accumulate: int
 
     @property
     def images_per_s(self) -> float | None:
@@ -126,12 +132,13 @@ def cases(
     budgets: Sequence[str], planners: Sequence[str], *, image_sizes: Sequence[int | None] = (None,),
     granule_bytes: int = 1, bound: str = "lp", time_limit_s: float | None = None, seed: int = 0,
     host_budget: str | None = None, link_bytes_per_us: float | None = None,
+    optimizer: str = "sgd", accumulate: int = 1,
 ) -> list[Case]:  # fmt: skip
     """All combinations, those of one trace beside each other."""
     return [
         Case(
             model, batch, size, where, budget, planner, granule_bytes, bound, time_limit_s, seed,
-            host_budget, link_bytes_per_us,
+            host_budget, link_bytes_per_us, optimizer, accumulate,
         )
         for model, batch, size, where, budget, planner in itertools.product(
             models, batches, image_sizes, machines, budgets, planners
@@ -172,7 +179,7 @@ def row_of(case: Case, keep: Path | None = None) -> Row:
     Raises:
         ConfigError: an unknown model, machine, planner or budget.
     """
-    step = step_trace(case.model, case.batch, case.image_size)
+    step = step_trace(case.model, case.batch, case.image_size, case.optimizer, case.accumulate)
     where, store = _machine(case), Store(keep)
     sources = planner_sources(case.planner)
     name = f"row-{digest(astuple(case), step.fingerprint, repr(where), sources)}.json"
@@ -192,7 +199,9 @@ def _machine(case: Case) -> Machine:
 
 
 @lru_cache(maxsize=2)
-def step_trace(model: str, batch: int, image_size: int | None) -> Trace:
+def step_trace(
+    model: str, batch: int, image_size: int | None, optimizer: str = "sgd", accumulate: int = 1
+) -> Trace:
     """The training step of a network on images of its usual kind, fused, storage shared."""
     recipe = recipe_of(model)
     height = image_size or recipe.height
@@ -200,7 +209,8 @@ def step_trace(model: str, batch: int, image_size: int | None) -> Trace:
     stem = "cifar" if max(height, width) <= SMALL_EXTENT else "imagenet"
     network = build(model, recipe.classes, stem, recipe.channels)  # type: ignore[arg-type]
     shape = (batch, recipe.channels, height, width)
-    return apply_rewrites(trace(network, shape, threads=1), REWRITES)
+    step = trace(network, shape, optimizer=optimizer, threads=1, accumulate=accumulate)
+    return apply_rewrites(step, REWRITES)
 
 
 def _compute(case: Case, step: Trace, where: Machine, store: Store) -> Row:
@@ -230,7 +240,8 @@ def _compute(case: Case, step: Trace, where: Machine, store: Store) -> Row:
         case.bound if bound is None else bound.kind,
         None if makespan is None or bound_us is None else makespan / bound_us,
         None if plan is None else plan.peak_bytes, out, back, again, answer.plan_s, host_budget,
-        None if plan is None else plan.host_peak_bytes, where.link_bytes_per_us,
+        None if plan is None else plan.host_peak_bytes, where.link_bytes_per_us, case.optimizer,
+        case.accumulate,
     )  # fmt: skip
 
 

@@ -8,7 +8,7 @@ next: `svg.py`, which draws several timelines under each other; `html.py`, the p
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from types import MappingProxyType
 
@@ -34,6 +34,7 @@ GROUP_COLOURS: Mapping[str, str] = MappingProxyType(
 )
 CURVE_HEIGHT, LEGEND_HEIGHT, HEAD_ROOM = 240, 26, 1.2
 PEAK_COLOUR = "#222"
+Height = Callable[[float], float]  # of so many bytes, in pixels
 
 
 def step_svg(record: Record) -> str:
@@ -76,7 +77,7 @@ def _memory(record: Record, end_us: float, y: int) -> list[str]:
     return [*parts, *_peak_mark(peak, x_of(peak.time_us, end_us), height(peak.size_bytes), bottom)]
 
 
-def _stack(found: Sequence[Holding], end_us: float, height) -> list[str]:
+def _stack(found: Sequence[Holding], end_us: float, height: Height) -> list[str]:
     """A surface for each group, each on top of those before it."""
     if not found:
         return []
@@ -98,7 +99,7 @@ def _stack(found: Sequence[Holding], end_us: float, height) -> list[str]:
     return parts
 
 
-def _outline(ledger: Sequence[tuple[float, int]], end_us: float, height) -> str:
+def _outline(ledger: Sequence[tuple[float, int]], end_us: float, height: Height) -> str:
     spots = [x_of(time, end_us) for time, _ in ledger] + [x_of(end_us, end_us)]
     levels = [height(held) for _, held in ledger] + [height(ledger[-1][1]) if ledger else 0.0]
     path = " ".join(f"{x:.1f},{py:.1f}" for x, py in _stairs(spots, levels))

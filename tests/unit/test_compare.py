@@ -65,13 +65,24 @@ def test_a_slower_link_is_another_machine_for_plan_and_bound():
     assert slow.lower_bound_us > own.lower_bound_us
 
 
-def test_the_command_takes_both_in_the_words_of_all_commands(tmp_path):
+def test_optimizer_and_micro_batches_are_those_of_the_step():
+    plain, adam, halves = (row_of(replace(CASE, **step)) for step in (
+        {}, {"optimizer": "adam"}, {"accumulate": 2}
+    ))  # fmt: skip
+    assert adam.trace_minimum_bytes > plain.trace_minimum_bytes, "two slots for each parameter"
+    assert halves.trace_minimum_bytes < plain.trace_minimum_bytes, "half the images at a time"
+    assert (adam.optimizer, halves.accumulate) == ("adam", 2)
+
+
+def test_the_command_takes_them_in_the_words_of_all_commands(tmp_path):
     path = tmp_path / "rows.json"
     asked = "compare lenet --planner naive --budget 30% --machine v100-pcie --batch 16 --fresh"
     asked += " --bound simple --jobs 1 --host-budget 64MiB --link-bandwidth 100MB/s"
+    asked += " --optimizer adam --accumulate 2"
     assert main([*asked.split(), "--json", str(path)]) == 0
     (row,) = json.loads(path.read_text())["rows"]
     assert (row["host_budget_bytes"], row["link_bytes_per_us"]) == (64 << 20, 100.0)
+    assert (row["optimizer"], row["accumulate"]) == ("adam", 2)
     assert main([*asked.split(), "--link-bandwidth", "fast"]) == 2
 
 
