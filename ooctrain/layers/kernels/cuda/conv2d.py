@@ -2,10 +2,11 @@
 
 In: a launcher, a `ConvShape`, an algorithm from `conv_plan.choose_algorithm`, device arrays in
 memory layout (activations N,H,W,C; weights K,R,S,C/groups; bias K) and a workspace of exactly
-`conv_plan.workspace_bytes`. Out: every element of the result is written. The one idea: as on the
-cpu device an algorithm is a module with `forward`, `grad_input` and `grad_weight`, imported when it
-is first used. They are a ladder, each explaining the next: naive, tiled, implicit_gemm, tf32. Read
-next: `conv_plan.py`, `conv_naive.py`.
+`conv_plan.workspace_bytes`. Out: every element of the result is written. The one idea: forward and
+the gradient of the input are one and the same product, a correlation, the latter with turned
+weights; so an algorithm is a module with `correlate` and `grad_weight`, imported when it is first
+used. They are a ladder, each explaining the next: naive, tiled, implicit_gemm, tf32. Read next:
+`conv_plan.py`, `conv_naive.py`.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from typing import Any
 
 from ooctrain.errors import ConfigError
 from ooctrain.layers.kernels.conv_shape import ConvShape
+from ooctrain.layers.kernels.cuda import conv_plan
+from ooctrain.layers.kernels.cuda.conv_pieces import turn_weights
 from ooctrain.layers.kernels.cuda.launcher import Launcher
 
 _MODULES = MappingProxyType({
@@ -45,14 +48,16 @@ def forward(
 
     Cost: `shape.flops`.
     """
-    _module(algorithm).forward(launcher, shape, x, w, bias, y, workspace)
+    _module(algorithm).correlate(launcher, conv_plan.forward(shape), x, w, bias, y)
 
 
 def grad_input(
     launcher: Launcher, shape: ConvShape, algorithm: str, dy: Any, w: Any, dx: Any, workspace: Any
 ) -> None:
-    """dx = d(sum of dy * y) / dx."""
-    _module(algorithm).grad_input(launcher, shape, dy, w, dx, workspace)
+    """dx = d(sum of dy * y) / dx: dy correlated with the turned weights, phase by phase."""
+    turned = turn_weights(launcher, shape, w, workspace)
+    for correlation in conv_plan.grad_input(shape):
+        _module(algorithm).correlate(launcher, correlation, dy, turned, None, dx)
 
 
 def grad_weight(

@@ -15,7 +15,6 @@ from functools import cache
 from types import MappingProxyType
 from typing import Any
 
-from ooctrain.layers.kernels.conv_shape import ConvShape
 from ooctrain.layers.kernels.cuda import conv_plan
 from ooctrain.layers.kernels.cuda.conv_fetch import (
     fetch_quads,
@@ -27,7 +26,6 @@ from ooctrain.layers.kernels.cuda.conv_fetch import (
 )
 from ooctrain.layers.kernels.cuda.conv_gemm_weights import grad_weight
 from ooctrain.layers.kernels.cuda.conv_kept import keep_pixel, kept_place
-from ooctrain.layers.kernels.cuda.conv_pieces import turn_weights
 from ooctrain.layers.kernels.cuda.launcher import Launcher, blocks_for
 from ooctrain.layers.kernels.cuda.shim import (
     Kernel,
@@ -56,7 +54,7 @@ from ooctrain.layers.kernels.cuda.tile_product import (
     product_128,
 )
 
-__all__ = ["correlate", "forward", "grad_input", "grad_weight"]
+__all__ = ["correlate", "grad_weight"]
 
 _PRODUCTS = MappingProxyType({WIDE: product_128, NARROW: product_64})
 
@@ -148,27 +146,11 @@ def _epilogue(columns: int) -> Any:
     return store_results
 
 
-def forward(launcher: Launcher, shape: ConvShape, x, w, bias, y, workspace) -> None:
-    """y = x correlated with w [+ bias]."""
-    correlate(launcher, shape.groups, conv_plan.forward(shape), x, w, bias, y)
-
-
-def grad_input(launcher: Launcher, shape: ConvShape, dy, w, dx, workspace) -> None:
-    """dx = dy correlated with the turned weights, phase by phase."""
-    turned = turn_weights(launcher, shape, w, workspace)
-    for correlation in conv_plan.grad_input(shape):
-        correlate(launcher, shape.groups, correlation, dy, turned, None, dx)
-
-
-def correlate(
-    launcher: Launcher, groups: int, correlation: conv_plan.Correlation, x, w, bias, y
-) -> None:
-    """Launches one correlation: y[pixel, o] = sum over terms of x times w [+ bias]."""
+def correlate(launcher: Launcher, correlation: conv_plan.Correlation, x, w, bias, y) -> None:
+    """y[pixel, o] = sum over terms of x times w [+ bias]."""
     source, taps, target = correlation
     columns = NARROW if target.outer <= NARROW else WIDE
-    blocks = (
-        blocks_for(target.pixels, TILE_ROWS), blocks_for(target.outer, columns), groups,
-    )  # fmt: skip
+    blocks = blocks_for(target.pixels, TILE_ROWS), blocks_for(target.outer, columns), target.groups
     launcher.launch(
         _correlation_kernel(taps.inner % 4 == 0, columns), blocks, x, w,
         w if bias is None else bias, bias is not None, y, source, taps, target,

@@ -22,7 +22,7 @@ from ooctrain.layers.kernels.cuda.conv_address import (
     tap_of,
     target_offset,
 )
-from ooctrain.layers.kernels.cuda.conv_pieces import add_partials, turn_weights
+from ooctrain.layers.kernels.cuda.conv_pieces import add_partials
 from ooctrain.layers.kernels.cuda.launcher import Launcher, blocks_for
 from ooctrain.layers.kernels.cuda.shim import cuda, int32, int64, kernel, uint32
 
@@ -80,16 +80,15 @@ def _grad_weight(x, dy, partials, source, taps, pixels, filters_per_group):
         partials[split + int64(k) * terms + position] = total
 
 
-def forward(launcher: Launcher, shape: ConvShape, x, w, bias, y, workspace) -> None:
-    """y = x correlated with w [+ bias]."""
-    _launch(launcher, conv_plan.forward(shape), x, w, bias, y)
-
-
-def grad_input(launcher: Launcher, shape: ConvShape, dy, w, dx, workspace) -> None:
-    """dx = dy correlated with the turned weights, phase by phase."""
-    turned = turn_weights(launcher, shape, w, workspace)
-    for correlation in conv_plan.grad_input(shape):
-        _launch(launcher, correlation, dy, turned, None, dx)
+def correlate(launcher: Launcher, correlation: conv_plan.Correlation, x, w, bias, y) -> None:
+    """y[pixel, o] = sum over terms of x times w [+ bias]."""
+    source, taps, target = correlation
+    count = target.pixels * target.c
+    has_bias = bias is not None
+    launcher.launch(
+        _correlate, blocks_for(count, THREADS), x, w, bias if has_bias else w, has_bias, y,
+        source, taps, target, count,
+    )  # fmt: skip
 
 
 def grad_weight(launcher: Launcher, shape: ConvShape, x, dy, dw, workspace) -> None:
@@ -100,13 +99,3 @@ def grad_weight(launcher: Launcher, shape: ConvShape, x, dy, dw, workspace) -> N
     blocks = blocks_for(dw.size, THREADS), splits
     launcher.launch(_grad_weight, blocks, x, dy, partials, source, taps, pixels, shape.kg)
     add_partials(launcher, partials, splits, dw)
-
-
-def _launch(launcher: Launcher, correlation: conv_plan.Correlation, x, w, bias, y) -> None:
-    source, taps, target = correlation
-    count = target.pixels * target.c
-    has_bias = bias is not None
-    launcher.launch(
-        _correlate, blocks_for(count, THREADS), x, w, bias if has_bias else w, has_bias, y,
-        source, taps, target, count,
-    )  # fmt: skip

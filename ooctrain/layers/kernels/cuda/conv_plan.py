@@ -87,6 +87,11 @@ class Target(NamedTuple):
     step_w: int
     outer: int
 
+    @property
+    def groups(self) -> int:
+        """Channel groups."""
+        return self.c // self.outer
+
 
 class Correlation(NamedTuple):
     """One product: y[pixel, o] = sum over taps and inner channels of source times filter."""

@@ -22,7 +22,6 @@ from ooctrain.layers.kernels.cuda.conv_address import (
     target_offset,
 )
 from ooctrain.layers.kernels.cuda.conv_fetch import load_upto, plus, store_upto
-from ooctrain.layers.kernels.cuda.conv_pieces import turn_weights
 from ooctrain.layers.kernels.cuda.intrinsics import ld4
 from ooctrain.layers.kernels.cuda.launcher import Launcher, blocks_for
 from ooctrain.layers.kernels.cuda.shim import cuda, device, float32, int32, int64, kernel, uint32
@@ -232,32 +231,19 @@ def _correlate(x, w, bias, has_bias, y, source, taps, target):
         store_rows(y, tiles, first, warp, lane, (group, first_column), target, bias, has_bias)
 
 
-def forward(launcher: Launcher, shape: ConvShape, x, w, bias, y, workspace) -> None:
-    """y = x correlated with w [+ bias]."""
-    _launch(launcher, shape.groups, conv_plan.forward(shape), x, w, bias, y)
-
-
-def grad_input(launcher: Launcher, shape: ConvShape, dy, w, dx, workspace) -> None:
-    """dx = dy correlated with the turned weights, phase by phase."""
-    turned = turn_weights(launcher, shape, w, workspace)
-    for correlation in conv_plan.grad_input(shape):
-        _launch(launcher, shape.groups, correlation, dy, turned, None, dx)
+def correlate(launcher: Launcher, correlation: conv_plan.Correlation, x, w, bias, y) -> None:
+    """y[pixel, o] = sum over terms of x times w [+ bias]."""
+    source, taps, target = correlation
+    if taps.inner % 4:
+        conv_gemm.correlate(launcher, correlation, x, w, bias, y)
+        return
+    blocks = blocks_for(target.pixels, TILE), blocks_for(target.outer, TILE), target.groups
+    launcher.launch(
+        _correlate, blocks, x, w, w if bias is None else bias, bias is not None, y,
+        source, taps, target,
+    )  # fmt: skip
 
 
 def grad_weight(launcher: Launcher, shape: ConvShape, x, dy, dw, workspace) -> None:
     """dw, in float32: see `conv_gemm.grad_weight`."""
     conv_gemm.grad_weight(launcher, shape, x, dy, dw, workspace)
-
-
-def _launch(
-    launcher: Launcher, groups: int, correlation: conv_plan.Correlation, x, w, bias, y
-) -> None:
-    source, taps, target = correlation
-    if taps.inner % 4:
-        conv_gemm.correlate(launcher, groups, correlation, x, w, bias, y)
-        return
-    blocks = blocks_for(target.pixels, TILE), blocks_for(target.outer, TILE), groups
-    launcher.launch(
-        _correlate, blocks, x, w, w if bias is None else bias, bias is not None, y,
-        source, taps, target,
-    )  # fmt: skip

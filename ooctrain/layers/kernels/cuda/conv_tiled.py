@@ -22,7 +22,7 @@ from ooctrain.layers.kernels.cuda.conv_address import (
     term_shift,
 )
 from ooctrain.layers.kernels.cuda.conv_fetch import fetch_single, term_of_pixel
-from ooctrain.layers.kernels.cuda.conv_pieces import add_partials, turn_weights
+from ooctrain.layers.kernels.cuda.conv_pieces import add_partials
 from ooctrain.layers.kernels.cuda.launcher import Launcher, blocks_for
 from ooctrain.layers.kernels.cuda.shim import cuda, float32, int32, int64, kernel, uint32
 
@@ -116,16 +116,14 @@ def _grad_weight(x, dy, partials, source, taps, pixels, outer, groups):
         partials[line * terms + term] = total
 
 
-def forward(launcher: Launcher, shape: ConvShape, x, w, bias, y, workspace) -> None:
-    """y = x correlated with w [+ bias]."""
-    _launch(launcher, shape.groups, conv_plan.forward(shape), x, w, bias, y)
-
-
-def grad_input(launcher: Launcher, shape: ConvShape, dy, w, dx, workspace) -> None:
-    """dx = dy correlated with the turned weights, phase by phase."""
-    turned = turn_weights(launcher, shape, w, workspace)
-    for correlation in conv_plan.grad_input(shape):
-        _launch(launcher, shape.groups, correlation, dy, turned, None, dx)
+def correlate(launcher: Launcher, correlation: conv_plan.Correlation, x, w, bias, y) -> None:
+    """y[pixel, o] = sum over terms of x times w [+ bias]."""
+    source, taps, target = correlation
+    blocks = blocks_for(target.pixels, TILE), blocks_for(target.outer, TILE), target.groups
+    launcher.launch(
+        _correlate, blocks, x, w, w if bias is None else bias, bias is not None, y,
+        source, taps, target,
+    )  # fmt: skip
 
 
 def grad_weight(launcher: Launcher, shape: ConvShape, x, dy, dw, workspace) -> None:
@@ -139,14 +137,3 @@ def grad_weight(launcher: Launcher, shape: ConvShape, x, dy, dw, workspace) -> N
         _grad_weight, blocks, x, dy, partials, source, taps, pixels, shape.kg, shape.groups
     )
     add_partials(launcher, partials, splits, dw)
-
-
-def _launch(
-    launcher: Launcher, groups: int, correlation: conv_plan.Correlation, x, w, bias, y
-) -> None:
-    source, taps, target = correlation
-    blocks = blocks_for(target.pixels, TILE), blocks_for(target.outer, TILE), groups
-    launcher.launch(
-        _correlate, blocks, x, w, w if bias is None else bias, bias is not None, y,
-        source, taps, target,
-    )  # fmt: skip
