@@ -9,12 +9,13 @@ Loshchilov and Hutter 2019. Read next: `../optim.py`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
-from ooctrain.layers.base import Op, Spec, require, require_float
+from ooctrain.layers.base import Op, Scalars, Spec, require, require_float
 from ooctrain.layers.relu import POINTWISE
 from ooctrain.trace import Kind
 
@@ -58,22 +59,12 @@ class SGDUpdate(Op):
     def cpu(self, pool, ins, outs, workspace, scalars):
         from ooctrain.layers.kernels.cpu import optimizers
 
-        w, g, m = (*ins, None)[:3]
-        w_out, m_out = (*outs, None)[:2]
-        optimizers.sgd(
-            pool, w, g, m, w_out, m_out, float(scalars[self.lr]), self.momentum,
-            self._dampening(scalars), self.weight_decay, self.nesterov,
-        )  # fmt: skip
+        optimizers.sgd(pool, *self._arrays(ins, outs), *self._settings(scalars))
 
     def cuda(self, launcher, ins, outs, workspace, scalars):
         from ooctrain.layers.kernels.cuda import optimizers
 
-        w, g, m = (*ins, None)[:3]
-        w_out, m_out = (*outs, None)[:2]
-        optimizers.sgd(
-            launcher, w, g, m, w_out, m_out, float(scalars[self.lr]), self.momentum,
-            self._dampening(scalars), self.weight_decay, self.nesterov,
-        )  # fmt: skip
+        optimizers.sgd(launcher, *self._arrays(ins, outs), *self._settings(scalars))
 
     def flops(self, ins, outs):
         return 6 * ins[0].size
@@ -81,7 +72,15 @@ class SGDUpdate(Op):
     def reusable(self):
         return {0: 0, 1: 2} if self.momentum else {0: 0}
 
-    def _dampening(self, scalars) -> float:
+    def _arrays(self, ins: Sequence[Any], outs: Sequence[Any]) -> tuple[Any, ...]:
+        """(w, g, m, w', m'); without momentum m and m' are None."""
+        return *(*ins, None)[:3], *(*outs, None)[:2]
+
+    def _settings(self, scalars: Scalars) -> tuple[float, float, float, float, bool]:
+        dampening = self._dampening(scalars)
+        return float(scalars[self.lr]), self.momentum, dampening, self.weight_decay, self.nesterov
+
+    def _dampening(self, scalars: Scalars) -> float:
         return self.dampening if scalars["step"] else 0.0
 
 
@@ -124,24 +123,24 @@ class AdamUpdate(Op):
     def cpu(self, pool, ins, outs, workspace, scalars):
         from ooctrain.layers.kernels.cpu import optimizers
 
-        optimizers.adam(
-            pool, *ins, *outs, float(scalars[self.lr]), self.beta1, self.beta2, self.eps,
-            self.weight_decay, int(scalars["step"]) + 1, self.decoupled,
-        )  # fmt: skip
+        optimizers.adam(pool, *ins, *outs, *self._settings(scalars))
 
     def cuda(self, launcher, ins, outs, workspace, scalars):
         from ooctrain.layers.kernels.cuda import optimizers
 
-        optimizers.adam(
-            launcher, *ins, *outs, float(scalars[self.lr]), self.beta1, self.beta2, self.eps,
-            self.weight_decay, int(scalars["step"]) + 1, self.decoupled,
-        )  # fmt: skip
+        optimizers.adam(launcher, *ins, *outs, *self._settings(scalars))
 
     def flops(self, ins, outs):
         return 14 * ins[0].size
 
     def reusable(self):
         return {0: 0, 1: 2, 2: 3}
+
+    def _settings(self, scalars: Scalars) -> tuple[float | int | bool, ...]:
+        return (
+            float(scalars[self.lr]), self.beta1, self.beta2, self.eps, self.weight_decay,
+            int(scalars["step"]) + 1, self.decoupled,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,8 +91,12 @@ class _Weaver:
             )
         return value.variable
 
+    def _number(self, variable: int) -> int:
+        """The variable of the new trace that stands for an old one."""
+        return self._write_value(self._value_of(variable))
+
     def _copy(self, call: Call) -> None:
-        number = lambda v: self._write_value(self._value_of(v))  # noqa: E731
+        number = self._number
         self.calls[call.id] = self.builder.call(
             call.name, call.op, tuple(map(number, call.ins)), tuple(map(number, call.outs)),
             workspace_bytes=call.workspace_bytes, pure=call.pure, phase=call.phase,
@@ -122,9 +126,9 @@ class _Weaver:
             legal = {out: source for out, source in call.reuse.items() if last_read[source] == i}
             if len(legal) < len(call.reuse):
                 builder.calls[i] = replace(call, reuse=MappingProxyType(legal))
-        number = lambda v: self._write_value(self.values[v])  # noqa: E731
-        builder.carries = {number(new): number(old) for new, old in self.trace.carries.items()}
-        builder.outputs = {name: number(v) for name, v in self.trace.outputs.items()}
+        carries, outputs = self.trace.carries, self.trace.outputs
+        builder.carries = {self._number(new): self._number(old) for new, old in carries.items()}
+        builder.outputs = {name: self._number(v) for name, v in outputs.items()}
         return builder.build()
 
     # Forward
