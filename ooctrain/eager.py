@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -29,8 +29,6 @@ from ooctrain.layers.base import (
 if TYPE_CHECKING:
     from ooctrain.tape import Site
     from ooctrain.tensors import Tensor
-
-Mode = Literal["cpu", "reference"]
 
 
 class Storage(Protocol):
@@ -102,16 +100,14 @@ class HostStorage:
 
 
 class EagerRunner:
-    """Computes every call with its kernel ("cpu") or with its NumPy definition ("reference").
+    """Computes every call with its kernel.
 
     Args:
-        mode: "reference" keeps whatever float type its inputs have: float64 for checks of
-            gradients.
         threads: of the kernels; None: all cores.
     """
 
-    def __init__(self, mode: Mode = "cpu", threads: int | None = None):
-        self.mode, self.threads = mode, threads or os.cpu_count() or 1
+    def __init__(self, threads: int | None = None):
+        self.threads = threads or os.cpu_count() or 1
         self._pool: Any = None
 
     def run(
@@ -119,12 +115,8 @@ class EagerRunner:
     ) -> None:
         """Computes `outs` and gives each its storage."""
         arrays = [physical_value(tensor) for tensor in ins]
-        if self.mode == "reference":
-            results = run_reference(op, arrays, scalars)
-        else:
-            self._pool = self._pool or make_pool(self.threads)
-            specs = [tensor.spec for tensor in outs]
-            results = run_cpu(op, self._pool, arrays, specs, scalars)
+        self._pool = self._pool or make_pool(self.threads)
+        results = run_cpu(op, self._pool, arrays, [tensor.spec for tensor in outs], scalars)
         for tensor, result in zip(outs, results, strict=True):
             tensor.storage = HostStorage(result)
 
@@ -148,12 +140,6 @@ def make_pool(threads: int) -> Any:
     from ooctrain.layers.kernels.cpu.pool import ThreadPool
 
     return ThreadPool(threads)
-
-
-def run_reference(op: Op, ins: Sequence[np.ndarray], scalars: Scalars) -> list[np.ndarray]:
-    """Outputs of the NumPy definition, physical in and out."""
-    results = op.reference(*(to_logical(array) for array in ins), scalars=scalars)
-    return [to_physical(np.asarray(result)) for result in results]
 
 
 def run_cpu(

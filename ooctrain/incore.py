@@ -9,16 +9,18 @@ definitions. Read next: `executor.py`, which does the same within a budget.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
-from ooctrain.eager import Mode, Storage, aligned_bytes, make_pool, run_reference
+from ooctrain.eager import Storage, aligned_bytes, make_pool
 from ooctrain.errors import ConfigError
-from ooctrain.layers.base import Scalars, Spec, physical_shape, to_logical, to_physical
+from ooctrain.layers.base import Op, Scalars, Spec, physical_shape, to_logical, to_physical
 from ooctrain.module import Module
 from ooctrain.optim import Optimizer
 from ooctrain.trace import Call, Trace, Variable
+
+Mode = Literal["cpu", "reference"]
 
 
 def storages(trace: Trace, model: Module, optimizer: Optimizer | None = None) -> dict[int, Storage]:
@@ -98,6 +100,12 @@ def run_trace(
     if pool is not None:
         pool.close()
     return found
+
+
+def run_reference(op: Op, ins: Sequence[np.ndarray], scalars: Scalars) -> list[np.ndarray]:
+    """Outputs of the NumPy definition, physical in and out."""
+    results = op.reference(*(to_logical(array) for array in ins), scalars=scalars)
+    return [to_physical(np.asarray(result)) for result in results]
 
 
 def _run_cpu(

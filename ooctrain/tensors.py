@@ -190,16 +190,12 @@ def call(op: Op, *ins: Tensor) -> Tensor:
     return current_tape().call(op, ins)[0]
 
 
-def tensor(
-    array: Any, requires_grad: bool = False, *, name: str = "", kind: Kind = "input"
-) -> Tensor:
+def tensor(array: Any, requires_grad: bool = False) -> Tensor:
     """A tensor with a copy of `array`.
 
     Args:
         array: anything NumPy takes, in logical layout; floats become float32, whole numbers int64.
         requires_grad: whether backward shall reach it.
-        name: for messages.
-        kind: of variable in traces, see `trace.Variable`.
 
     Raises:
         ConfigError: something that no tensor can hold, such as text.
@@ -211,7 +207,7 @@ def tensor(
         value = value.astype("float32" if value.dtype.kind == "f" else "int64")
     if str(value.dtype) not in ITEM_BYTES:
         raise ConfigError(f"a tensor cannot hold {value.dtype}", code="OOC-110", fix="give numbers")
-    return wrap(np.array(value), requires_grad=requires_grad, name=name, kind=kind)
+    return wrap(np.array(value), requires_grad=requires_grad)
 
 
 def wrap(

@@ -228,11 +228,10 @@ class TraceBuilder:
         self._names: dict[str, int] = {}
 
     def variable(
-        self, name: str, shape: tuple[int, ...], dtype: str = "float32", kind: Kind = "activation",
-        nbytes: int | None = None,
-    ) -> int:  # fmt: skip
+        self, name: str, shape: tuple[int, ...], dtype: str = "float32", kind: Kind = "activation"
+    ) -> int:
         """Adds a variable and returns its id; a name that is taken gets a suffix "#2", "#3", ..."""
-        size = math.prod(shape) * ITEM_BYTES[dtype] if nbytes is None else nbytes
+        size = math.prod(shape) * ITEM_BYTES[dtype]
         self.variables.append(
             Variable(len(self.variables), self._unique(name), tuple(shape), dtype, size, kind)
         )

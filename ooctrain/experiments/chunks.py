@@ -92,9 +92,8 @@ def most_live(requests: Sequence) -> int:
 
 
 def time_chunks(
-    chunks: Sequence[int] = CHUNKS, allocator: str = "va", steps: int = TIMED_STEPS,
-    threads: int | None = None,
-) -> dict[int, float]:  # fmt: skip
+    chunks: Sequence[int] = CHUNKS, steps: int = TIMED_STEPS, threads: int | None = None
+) -> dict[int, float]:
     """Median time of real steps on the cpu device, in us, for each chunk size that fits.
 
     Two rounds through all sizes: the speed of a machine that others use too wanders.
@@ -102,7 +101,7 @@ def time_chunks(
     times: dict[int, list[float]] = {}
     for chunk in [*chunks, *reversed(chunks)]:
         try:
-            found = _step_times(f"{allocator}:chunk={chunk}", steps, threads)
+            found = _step_times(f"va:chunk={chunk}", steps, threads)
         except (Infeasible, DoesNotFit):
             continue
         times.setdefault(chunk, []).extend(found)

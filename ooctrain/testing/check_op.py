@@ -20,7 +20,7 @@ import numpy as np
 
 from ooctrain.autograd import Tape, Tensor, use_tape
 from ooctrain.backward import record_backward
-from ooctrain.eager import run_reference
+from ooctrain.incore import run_reference
 from ooctrain.layers.base import LINE_BYTES, Op, Scalars, Spec, physical_shape, to_physical
 from ooctrain.trace import Trace
 from ooctrain.tracing import TraceRunner, run_trace

@@ -15,7 +15,7 @@ import numpy as np
 
 from ooctrain.autograd import Tape, Tensor, use_tape
 from ooctrain.backward import record_backward
-from ooctrain.eager import Mode
+from ooctrain.incore import Mode
 from ooctrain.layers.base import Scalars, Spec
 from ooctrain.module import Module
 from ooctrain.tile import tile
@@ -59,7 +59,7 @@ def chain_trace(
 
 
 def random_values(
-    trace: Trace, seed: int = 0, *, integers: int | None = 2, dtype: str = "float32"
+    trace: Trace, seed: int = 0, *, integers: int | None = 2
 ) -> dict[str, np.ndarray]:
     """Values of all initial variables: whole numbers up to `integers`, or normal if None."""
     rng = np.random.default_rng(seed)
@@ -68,7 +68,7 @@ def random_values(
         drawn = rng.standard_normal(variable.shape)
         if integers is not None:
             drawn = rng.integers(-integers, integers + 1, variable.shape).astype("float64")
-        values[variable.name] = drawn.astype(dtype)
+        values[variable.name] = drawn.astype("float32")
     return values
 
 

@@ -57,6 +57,16 @@ def test_a_trace_for_one_thread_runs_on_one_with_the_same_bits():
     assert all(np.array_equal(one.gradients[k], two.gradients[k]) for k in one.gradients)
 
 
+def test_the_learning_rate_is_a_scalar_of_the_step():
+    model, plan = small_model(), oc.plan(small_trace(), "100%")
+    still = oc.execute(plan, model, batch(), scalars={"lr": 0.0})
+    moved = oc.execute(plan, model, batch())
+    for name, parameter in model.named_parameters():
+        assert np.array_equal(still.state[name], parameter.numpy())
+        expected = parameter.numpy() - np.float32(0.1) * moved.gradients[name]
+        np.testing.assert_allclose(moved.state[name], expected, rtol=1e-6, atol=1e-7)
+
+
 def test_more_threads_than_the_workspaces_serve_are_refused():
     plan = oc.plan(small_trace(threads=1), "100%")
     with pytest.raises(PlanMismatch, match="workspaces"):

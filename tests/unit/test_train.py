@@ -56,6 +56,24 @@ def test_the_budget_changes_no_bit(options):
         assert small.timeline.peak_bytes == small.plan.peak_bytes
 
 
+def test_fit_is_its_steps_and_the_schedule_moves_after_each_epoch():
+    batches, told, rates = [batch(0), batch(1)], [], []
+    with make() as fitted, make() as stepped:
+        schedule = oc.optim.StepLR(fitted.optimizer, 1, gamma=0.5)
+
+        def on_step(steps, loss):
+            told.append((steps, loss))
+            rates.append(fitted.optimizer.param_groups[0]["lr"])
+
+        losses = fitted.fit(batches, epochs=2, schedule=schedule, on_step=on_step)
+        assert told == [*enumerate(losses, 1)]
+        assert rates == [0.05, 0.05, 0.025, 0.025]
+        for expected, rate, number in zip(losses, rates, (0, 1, 0, 1), strict=True):
+            stepped.optimizer.param_groups[0]["lr"] = rate
+            assert stepped.step(*batches[number]) == expected
+        assert states_equal(fitted.state_arrays(), stepped.state_arrays())
+
+
 def test_between_steps_the_model_shows_the_true_values():
     with make() as trainer:
         before = trainer.model.state_dict()["0.weight"].copy()
