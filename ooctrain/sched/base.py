@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from ooctrain.cost import Machine
 from ooctrain.errors import Infeasible
+from ooctrain.sched.ledger import peaks, walk
 from ooctrain.sched.schedule import (
     BYTES,
     End,
@@ -29,7 +30,7 @@ from ooctrain.sched.schedule import (
     SwapOut,
     whole,
 )
-from ooctrain.sched.simulate import simulate
+from ooctrain.sched.simulate import times_ns
 from ooctrain.trace import Call, Trace
 from ooctrain.units import format_bytes
 
@@ -251,11 +252,13 @@ def make_plan(
     schedule: Schedule, trace: Trace, machine: Machine, notes: Mapping[str, Any] | None = None
 ) -> Plan:
     """A plan that claims of the schedule what the simulator finds."""
-    timeline = simulate(schedule, trace, machine)
+    issued = walk(trace, schedule)
+    _, done_ns = times_ns(issued, schedule, trace, machine)
+    makespan_ns = max((done_ns[row.index] for row in issued if row.stream), default=0)
+    device_peak, host_peak = peaks(issued, schedule)
     return Plan(
-        trace, (), schedule, timeline.makespan_us, timeline.peak_bytes, timeline.host_peak_bytes,
-        notes=dict(notes or {}),
-    )  # fmt: skip
+        trace, (), schedule, makespan_ns / 1000, device_peak, host_peak, notes=dict(notes or {})
+    )
 
 
 def infeasible(

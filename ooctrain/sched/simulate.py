@@ -37,17 +37,19 @@ def time_issued(
     issued: Sequence[Issued], schedule: Schedule, trace: Trace, machine: Machine
 ) -> Timeline:
     """`simulate` for a list that has been walked already."""
-    work = durations_ns(schedule, trace, machine)
-    if machine.interference == 1.0:
-        start, done = start_times(issued, work, machine.link == "shared")
-    else:
-        start, done = interfered_times(
-            issued,
-            work,
-            machine.link == "shared",
-            Fraction(machine.interference).limit_denominator(1000),
-        )
+    start, done = times_ns(issued, schedule, trace, machine)
     return timeline_of(issued, schedule, trace, start, done)
+
+
+def times_ns(
+    issued: Sequence[Issued], schedule: Schedule, trace: Trace, machine: Machine
+) -> tuple[list[int], list[int]]:
+    """(start, done) of a walked list's instructions on a machine, by list position."""
+    work, shared_link = durations_ns(schedule, trace, machine), machine.link == "shared"
+    if machine.interference == 1.0:
+        return start_times(issued, work, shared_link)
+    slowdown = Fraction(machine.interference).limit_denominator(1000)
+    return interfered_times(issued, work, shared_link, slowdown)
 
 
 def durations_ns(schedule: Schedule, trace: Trace, machine: Machine) -> list[int]:

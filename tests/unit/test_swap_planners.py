@@ -18,6 +18,8 @@ from ooctrain.chain import chain
 from ooctrain.cost import Machine
 from ooctrain.errors import ConfigError, Infeasible
 from ooctrain.rewrite import apply_rewrites
+from ooctrain.sched import window_cyclic
+from ooctrain.sched.base import make_plan
 from ooctrain.sched.belady import Belady
 from ooctrain.sched.bounds import compute_us
 from ooctrain.sched.budget import resolve_budget, trace_minimum_bytes
@@ -519,6 +521,27 @@ def test_each_gain_of_window_cyclic_stands_alone_and_none_is_the_authors_window(
     }
     assert max(alone.values()) <= plain
     assert makespan("window-cyclic") <= min(alone["resident"], alone["across"])
+
+
+def test_what_window_cyclic_does_not_simulate_is_not_the_fastest(monkeypatch):
+    """With a host budget it simulates every list."""
+    simulated = []
+
+    def counted(*arguments):
+        simulated.append(arguments)
+        return make_plan(*arguments)
+
+    monkeypatch.setattr(window_cyclic, "make_plan", counted)
+    trace, planner = traced("vgg11", (8, 3, 64, 64)), get_planner("window-cyclic")
+    fewer = 0
+    for percent, machine in itertools.product(("0%", "10%", "40%"), (PCIE, NVLINK)):
+        budget_bytes = resolve_budget(trace, percent)
+        simulated.clear()
+        plan = planner.plan(trace, budget_bytes, machine)
+        some = len(simulated)
+        assert plan == planner.plan(trace, budget_bytes, machine, host_budget_bytes=10**12)
+        fewer += 2 * some < len(simulated)
+    assert fewer
 
 
 def test_parameters_come_back_for_the_next_step_while_this_one_still_runs():
