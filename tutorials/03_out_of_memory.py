@@ -37,7 +37,9 @@ lesson.cell("minimum and peak")
 lesson.predict("minimum / peak", guess=0.5)
 oc.manual_seed(0)
 model = oc.models.build("resnet18", num_classes=10, stem="cifar")
-plan = oc.plan(oc.trace(model, (32, 3, 32, 32)), "100%", planner="keep-all")
+# Threads need memory to work in, so their number is part of the trace.
+trace = oc.trace(model, (32, 3, 32, 32), threads=2)
+plan = oc.plan(trace, "100%", planner="keep-all")
 least, most = trace_minimum_bytes(plan.trace), trace_peak_bytes(plan.trace)
 share = least / most
 lesson.reveal("minimum / peak", share)
@@ -51,7 +53,6 @@ print(f"    minimum {format_bytes(least)}, peak {format_bytes(most)}")
 
 # %%
 lesson.cell("one byte too little")
-trace = oc.trace(model, (32, 3, 32, 32))
 in_core = plan.peak_bytes
 try:
     oc.plan(trace, in_core - 1, planner="keep-all")
@@ -205,7 +206,7 @@ print(f"    loss {small.loss:.6f} in {format_bytes(moved.peak_bytes)}; same bits
 # %%
 def share_at(batch):
     """Minimum over peak for ResNet-18 at a batch size."""
-    step = oc.plan(oc.trace(model, (batch, 3, 32, 32)), "100%", planner="keep-all").trace
+    step = oc.plan(oc.trace(model, (batch, 3, 32, 32), threads=2), "100%", planner="keep-all").trace
     return trace_minimum_bytes(step) / trace_peak_bytes(step)
 
 
