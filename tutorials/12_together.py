@@ -38,8 +38,7 @@ pcie, nvlink = oc.machine("v100-pcie"), oc.machine("v100-32gb-nvlink")
 # A byte that is sent away travels twice: 2 / B us on a link that goes one way at a time. A byte
 # that is computed again costs the time of its producer, divided by the bytes it writes. Take the
 # *saved* values of ResNet-18, those that the forward pass writes and the backward pass reads, one
-# by one. **Which share of them is cheaper to compute again than to
-# send over PCIe?**
+# by one. **Which share of them is cheaper to compute again than to send over PCIe?**
 
 # %%
 lesson.cell("two prices for each value")

@@ -206,11 +206,12 @@ lesson.reveal("difference of the losses", abs(whole_losses[1] - tight_losses[1])
 print(f"    peak {format_bytes(whole.peak_bytes)} and {format_bytes(tight.peak_bytes)}; "
       f"moved {format_bytes(tight.bytes_out)} out")  # fmt: skip
 cpu_losses, *_ = train(None, "keep-all", "cpu")
-print(f"    second loss: {tight_losses[1]:.7f}, on the cpu device {cpu_losses[1]:.7f}")
+print(f"    second loss: {tight_losses[1]:.9f}, on the cpu device {cpu_losses[1]:.9f}")
 
 # %% [markdown]
 # Not a bit: kernels add in an order that depends on shapes alone (no atomics), and swapping moves
-# bytes. The cpu device adds in another order, and differs in the last digits.
+# bytes. The cpu device has kernels of its own, which add in another order; there the last digits
+# may differ.
 #
 # ## In time
 #
