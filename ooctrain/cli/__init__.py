@@ -32,7 +32,7 @@ COMMANDS: Mapping[str, str] = MappingProxyType(
         "simulate": "Show the time line of a planned step.",
         "compare": "Compare planners, with a bound for each cell.",
         "report": "Draw a step that plan, simulate or train wrote with --json.",
-        "grade": "Grade a planner for an assignment.",
+        "grade": "Grade a planner or an allocator for an assignment.",
         "replay": "Ask several allocators for what an allocation log holds.",
         "reproduce": "Compute a figure or table of the papers.",
         "calibrate": "Measure this machine and save the result.",

@@ -1,8 +1,8 @@
 """`ooctrain grade`: what a student's file gets for an assignment, point by point.
 
-In: the folder of an assignment, a planner as "file.py:Class". Out: a table with points and reasons;
-status 4 where they are not enough to pass. The file is run in processes of its own, with a limit of
-time. Read next: `ooctrain/course/grade.py`, `tutorials/assignments/`.
+In: the folder of an assignment, a planner or an allocator as "file.py:Class". Out: a table with
+points and reasons; status 4 where they are not enough to pass. The file is run in processes of its
+own, with a limit of time. Read next: `ooctrain/course/grade.py`, `tutorials/assignments/`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ JSON_VERSION = 1
 @seed_option("Of the laws' random cases; one of your own makes them unknown.")
 @json_option
 def grade(assignment: str, submission: str | None, seed: int, json_path: str | None) -> int:
-    """Grade a planner for the ASSIGNMENT in a folder; default: the file that is handed out."""
+    """Grade a class for the ASSIGNMENT in a folder; default: the one that is handed out."""
     rubric = read_rubric(Path(assignment))
     named = submission or str(rubric.folder / rubric.submission)
     submitted = _whole_path(named)
@@ -75,10 +75,15 @@ def grade_table(found: Grade) -> Table:
     for row in found.rows:
         style = "" if row.points == row.most_points else "red" if not row.points else "yellow"
         table.add_row(
-            row.kind, Text(row.name), Text(f"{row.points:g}", style), f"{row.most_points:g}",
+            row.kind, Text(row.name), Text(_short(row.points), style), _short(row.most_points),
             Text(row.reason),
         )  # fmt: skip
     return table
+
+
+def _short(points: float) -> str:
+    """To a tenth."""
+    return f"{round(points, 1):g}"
 
 
 def _as_json(assignment: str, named: str, seed: int, found: Grade) -> dict[str, Any]:

@@ -23,7 +23,8 @@ def fault_of_own_code(error: Exception, given: Sequence[str]) -> OoctrainError |
     if not places:
         return None
     file, line, function = places[-1]
-    kind, text = type(error).__name__, str(error)
+    kind = type(error).__name__
+    text = error.msg if isinstance(error, SyntaxError) else str(error)  # the place stands below
     return OoctrainError(
         f"your own code raised {kind}" + (f": {text}" if text else ""),
         code="OOC-115",

@@ -1,8 +1,9 @@
-"""The process that a student's planner is asked in: `python -m ooctrain.course.answer`.
+"""The process that a student's code is asked in: `python -m ooctrain.course.answer`.
 
-In: a file with a submission and, if a plan is wanted, a question. Out: a file with a plan as data,
-the least budget that a refusal names, or one sentence about what went wrong. The one idea: nothing
-but numbers leaves this process, and whoever reads them trusts none. Read next: `measures.py`.
+In: a file with a submission and a question: a step to be planned, or blocks to be placed. Out: a
+file with the answer as data, or one sentence about what went wrong. The one idea: nothing but
+numbers leaves this process, and whoever reads them trusts none. Read next: `measures.py`,
+`replays.py`, which ask.
 """
 
 from __future__ import annotations
@@ -13,24 +14,37 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ooctrain.alloc import AllocationLog
+from ooctrain.alloc.paper import PaperMemory
+from ooctrain.alloc.registry import choose_allocator
 from ooctrain.cli.own_code import fault_of_own_code
 from ooctrain.course.measures import granule_of, step_of
+from ooctrain.course.replays import ROOM, addresses_given
 from ooctrain.course.rubric import Measure
-from ooctrain.errors import Infeasible
+from ooctrain.errors import Infeasible, OutOfDeviceMemory
 from ooctrain.machines import machine
 from ooctrain.sched.registry import as_planner
 from ooctrain.sched.schedule import Plan
+from ooctrain.units import format_bytes
+
+SAMPLE_BYTES = 1 << 20
 
 
-def answer(submission: str, measure: Measure | None, budget_bytes: int) -> Mapping[str, Any]:
-    """What a submission says.
+def answer(asked: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What a submission says: to a step, to a log, or just whether it can be made."""
+    submission = asked["submission"]
+    if "measure" in asked:
+        return planned(submission, Measure(**asked["measure"]), asked["budget_bytes"])
+    if "log" in asked:
+        return placed(submission, AllocationLog.load(asked["log"]), asked["arena_bytes"])
+    if asked["kind"] == "planner":
+        return {"name": as_planner(submission).name}
+    return {"name": choose_allocator(submission, SAMPLE_BYTES, binding=False).name}
 
-    Args:
-        measure: the step to be planned; None: whether it can be made at all.
-    """
+
+def planned(submission: str, measure: Measure, budget_bytes: int) -> Mapping[str, Any]:
+    """A plan of a step, or the least that it takes."""
     planner = as_planner(submission)
-    if measure is None:
-        return {"name": planner.name}
     try:
         plan = planner.plan(
             step_of(measure), budget_bytes, machine(measure.machine), granule=granule_of(measure)
@@ -42,14 +56,22 @@ def answer(submission: str, measure: Measure | None, budget_bytes: int) -> Mappi
     return {"plan": plan.to_json()}
 
 
+def placed(submission: str, log: AllocationLog, arena_bytes: int) -> Mapping[str, Any]:
+    """The addresses of a log's blocks, in their order."""
+    choice = choose_allocator(submission, arena_bytes, binding=False)
+    try:
+        return {"addresses": addresses_given(log, choice.make(PaperMemory(arena_bytes)))}
+    except OutOfDeviceMemory as refusal:
+        arena = format_bytes(arena_bytes)
+        return {"error": f"it has no room in {arena}, {ROOM} x what lives: {refusal.what}"}
+
+
 def main(asked_path: str, answer_path: str) -> None:
     """Reads a question, writes the answer."""
     Path(answer_path).write_text(" ", encoding="utf-8")  # started: from now on the time counts
     asked = json.loads(Path(asked_path).read_text(encoding="utf-8"))
-    measure = asked["measure"] and Measure(**asked["measure"])
     try:
-        found = answer(asked["submission"], measure, asked["budget_bytes"])
-        text = json.dumps(found)
+        text = json.dumps(answer(asked))
     except Exception as error:
         fault = fault_of_own_code(error, [asked["submission"]])
         where = f" ({fault.where})" if fault else ""

@@ -1,4 +1,4 @@
-"""The part of a grade that is right or wrong: the laws of all planners, and the public tests.
+"""The part of a grade that is right or wrong: the laws of all plug-ins, and the public tests.
 
 In: a rubric, a submission. Out: an `Outcome` for each law and test that counts. The one idea: these
 are the same pytest tests that the student runs; here they run in a process of their own, and one
@@ -18,9 +18,8 @@ from tempfile import TemporaryDirectory
 from ooctrain.course.child import Ended, run_child
 from ooctrain.course.rubric import Rubric
 from ooctrain.errors import OoctrainError
+from ooctrain.laws.plugin import OF_OTHER_KINDS
 
-LAW = "test_planner"
-LAWS_MODULE = f"ooctrain.laws.{LAW}"
 #: After so many tests that had to be ended from outside the others are not tried.
 MOST_BROKEN = 3
 
@@ -44,11 +43,16 @@ class Outcome:
         return self.name.partition("[")[0]
 
 
+def law_test(rubric: Rubric) -> str:
+    """The test, and its module, that holds a plug-in of this kind to the laws."""
+    return f"test_{rubric.kind}"
+
+
 def run_checks(rubric: Rubric, submission: str, seed: int) -> list[Outcome]:
     """How a submission does in everything that counts, the laws first.
 
     Args:
-        submission: "/path/file.py:Class", or a planner's name.
+        submission: "/path/file.py:Class", or a name.
         seed: of the random cases.
 
     Raises:
@@ -71,7 +75,8 @@ def run_checks(rubric: Rubric, submission: str, seed: int) -> list[Outcome]:
             fix=f"pytest {rubric.folder / rubric.tests.file} shows why",
         )  # fmt: skip
     why = f"not tried: {MOST_BROKEN} others had to be ended"
-    return [known.get(name, Outcome(name, False, why)) for name in names]
+    found = [known.get(name, Outcome(name, False, why)) for name in names]
+    return [outcome for outcome in found if OF_OTHER_KINDS not in outcome.why]
 
 
 def _session(
@@ -80,13 +85,14 @@ def _session(
     """Runs what is not known yet, and adds it: (all that counts, what was begun, how it ended)."""
     with TemporaryDirectory(prefix="ooctrain-grade-") as folder:
         asked, out = Path(folder) / "asked.json", Path(folder) / "outcomes.jsonl"
-        wanted = [LAW, *rubric.tests.points]
+        wanted = [law_test(rubric), *rubric.tests.points]
         asked.write_text(json.dumps({"wanted": wanted, "known": [*known], "out": str(out)}))
         arguments = [
             "-p", "ooctrain.laws.plugin", "-p", "ooctrain.course.outcomes",
-            "-p", "no:cacheprovider", "--grading", str(asked), "--planner", submission,
+            "-p", "no:cacheprovider", "--grading", str(asked), f"--{rubric.kind}", submission,
             "--law-examples", str(rubric.laws.examples), "--law-seed", str(seed),
-            "--pyargs", LAWS_MODULE, str((rubric.folder / rubric.tests.file).resolve()),
+            "--pyargs", f"ooctrain.laws.{law_test(rubric)}",
+            str((rubric.folder / rubric.tests.file).resolve()),
         ]  # fmt: skip
         ended = run_child("pytest", arguments, out, rubric.time_limit_s)
         told = [json.loads(line) for line in _lines(out)]

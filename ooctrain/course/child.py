@@ -1,6 +1,6 @@
 """A process of its own for a student's code, with a limit of time.
 
-In: a module to run, and a file that grows while it works. Out: how it ended. The one idea: code
+In: a module to run, or a question. Out: how it ended, or the answer. The one idea: code
 that nobody has read may print, crash, exit or never end; in another process none of that reaches
 the one that gives points, and what has shown no progress for too long is ended with all that it
 started. Read next: `checks.py` and `measures.py`, which run such processes.
@@ -8,16 +8,18 @@ started. Read next: `checks.py` and `measures.py`, which run such processes.
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 PACKAGE_PARENT = Path(__file__).resolve().parents[2]
 #: Until a process writes for the first time: it imports the library, on a machine that may be busy.
@@ -68,6 +70,27 @@ def run_child(module: str, arguments: Sequence[str], progress: Path, limit_s: fl
         printed.seek(max(0, printed.tell() - 4096))
         lines = printed.read().decode(errors="replace").strip().splitlines()
     return Ended(process.wait(), out_of_time, lines[-1] if lines else "")
+
+
+def ask(submission: str, limit_s: float, asked: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The answer of a submission in a process of its own (`answer.py`).
+
+    Args:
+        asked: what `answer.py` is told besides the submission.
+
+    Returns:
+        What it says; where it says nothing, why, as "error".
+    """
+    with tempfile.TemporaryDirectory(prefix="ooctrain-grade-") as folder:
+        question, answer = Path(folder) / "asked.json", Path(folder) / "answer.json"
+        question.write_text(json.dumps({**asked, "submission": submission}), encoding="utf-8")
+        paths = [str(question), str(answer)]
+        ended = run_child("ooctrain.course.answer", paths, answer, limit_s)
+        try:
+            found = json.loads(answer.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            found = None
+    return found if isinstance(found, dict) else {"error": ended.why(limit_s)}
 
 
 def _ends_in_time(process: subprocess.Popen, progress: Path, limit_s: float) -> bool:

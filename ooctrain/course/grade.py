@@ -11,10 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ooctrain.course.checks import LAW, Outcome, run_checks
-from ooctrain.course.measures import ask, measured
-from ooctrain.course.rubric import BOUND, Measure, Rubric
-from ooctrain.units import format_us
+from ooctrain.course.checks import Outcome, law_test, run_checks
+from ooctrain.course.child import ask
+from ooctrain.course.measures import measured
+from ooctrain.course.replays import replayed
+from ooctrain.course.rubric import BOUND, Measure, Replay, Rubric, points_for
+from ooctrain.units import format_bytes, format_us
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +24,7 @@ class Row:
     """One thing that counts.
 
     Args:
-        kind: "law", "test", "measure", or "file" where it cannot even be loaded.
+        kind: "law", "test", "measure", "replay", or "file" where it cannot even be loaded.
         name: of it.
         points, most_points: had, and to be had.
         reason: one line; "" where there is nothing to say.
@@ -43,7 +45,7 @@ class Grade:
 
     Args:
         submission: as it was named.
-        rows: laws first, then tests, then measures.
+        rows: laws first, then tests, then what is measured.
         pass_points: the least that passes.
     """
 
@@ -71,22 +73,23 @@ def grade(rubric: Rubric, submission: str, seed: int = 0) -> Grade:
     """Grades a submission.
 
     Args:
-        submission: "/path/file.py:Class", or a planner's name.
+        submission: "/path/file.py:Class", or a name.
         seed: of the laws' random cases.
     """
-    loaded = ask(submission, rubric.time_limit_s)
+    loaded = ask(submission, rubric.time_limit_s, {"kind": rubric.kind})
     if "error" in loaded:
         row = Row("file", "can be loaded", 0.0, rubric.most_points, loaded["error"])
         return Grade(submission, (row,), rubric.pass_points)
-    rows = [*_checked(rubric, submission, seed), *_measured(rubric, submission)]
+    rows = [*_checked(rubric, submission, seed), *_compared(rubric, submission)]
     return Grade(submission, tuple(rows), rubric.pass_points)
 
 
 def _checked(rubric: Rubric, submission: str, seed: int) -> Iterator[Row]:
     outcomes = run_checks(rubric, submission, seed)
-    laws = [outcome for outcome in outcomes if outcome.function == LAW]
+    law = law_test(rubric)
+    laws = [outcome for outcome in outcomes if outcome.function == law]
     for outcome in laws:
-        name = outcome.name.removeprefix(f"{LAW}[").removesuffix("]").replace("_", " ")
+        name = outcome.name.removeprefix(f"{law}[").removesuffix("]").replace("_", " ")
         yield _row("law", name, rubric.laws.points / len(laws), outcome)
     for test, points in rubric.tests.points.items():
         cases = [outcome for outcome in outcomes if outcome.function == test]
@@ -101,18 +104,21 @@ def _row(kind: str, name: str, points: float, outcome: Outcome) -> Row:
     return Row(kind, name, points if outcome.passed else 0.0, points, reason, outcome.why)
 
 
-def _measured(rubric: Rubric, submission: str) -> Iterator[Row]:
+def _compared(rubric: Rubric, submission: str) -> Iterator[Row]:
     for measure in rubric.measures:
-        found = measured(measure, submission, rubric.time_limit_s)
-        name = f"{measure.model}, batch {measure.batch}, {measure.budget}"
-        if found.ratio is None or found.makespan_us is None:
-            yield Row("measure", name, 0.0, measure.points, found.why)
-        else:
-            reason = f"{format_us(found.makespan_us)}, {found.ratio:.2f} x {_par_text(measure)}"
-            points = measure.points_for(found.ratio)
-            yield Row("measure", name, points, measure.points, reason)
+        taken = measured(measure, submission, rubric.time_limit_s)
+        text = "" if taken.makespan_us is None else format_us(taken.makespan_us)
+        yield _beside_par("measure", measure, taken.ratio, text, taken.why)
+    for part in rubric.replays:
+        needed = replayed(part, submission, rubric.time_limit_s)
+        text = "" if needed.extent_bytes is None else format_bytes(needed.extent_bytes)
+        yield _beside_par("replay", part, needed.ratio, text, needed.why)
 
 
-def _par_text(measure: Measure) -> str:
-    par = "the bound" if measure.par == BOUND else f"the library's {measure.par}"
-    return f"{par}; all points up to {measure.full_ratio:g} x"
+def _beside_par(kind: str, part: Measure | Replay, ratio: float | None, text: str, why: str) -> Row:
+    name = f"{part.model}, batch {part.batch}, {part.budget}"
+    if ratio is None:
+        return Row(kind, name, 0.0, part.points, why)
+    par = "the bound" if part.par == BOUND else f"the library's {part.par}"
+    reason = f"{text}, {ratio:.2f} x {par}; all points up to {part.full_ratio:g} x"
+    return Row(kind, name, points_for(part, ratio), part.points, reason)

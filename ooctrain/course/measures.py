@@ -9,15 +9,12 @@ next: `answer.py`, the other process; `../sched/verify.py`.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import lru_cache
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
-from ooctrain.course.child import run_child
+from ooctrain.course.child import ask
 from ooctrain.course.rubric import BOUND, Measure
 from ooctrain.errors import OoctrainError
 from ooctrain.experiments.compare import step_trace
@@ -90,7 +87,8 @@ def par_us(measure: Measure, par: str | None = None) -> float:
 def measured(measure: Measure, submission: str, limit_s: float) -> Measured:
     """Asks a submission for a plan, proves it, and times it."""
     par = par_us(measure)
-    answer = ask(submission, limit_s, measure)
+    asked = {"measure": asdict(measure), "budget_bytes": budget_bytes_of(measure)}
+    answer = ask(submission, limit_s, asked)
     if "error" in answer:
         return Measured(None, par, answer["error"])
     if "minimum_bytes" in answer:
@@ -100,29 +98,6 @@ def measured(measure: Measure, submission: str, limit_s: float) -> Measured:
         return Measured(_judged_us(measure, answer["plan"]), par)
     except (OoctrainError, KeyError, TypeError, ValueError, IndexError) as error:
         return Measured(None, par, f"its list is refused: {error}".splitlines()[0])
-
-
-def ask(submission: str, limit_s: float, measure: Measure | None = None) -> Mapping[str, Any]:
-    """The answer of a submission in a process of its own: a plan, a refusal, or an error.
-
-    Args:
-        measure: what is to be planned; None: only whether there is such a planner.
-    """
-    budget_bytes = budget_bytes_of(measure) if measure else 0
-    asked = {
-        "submission": submission, "measure": measure and asdict(measure),
-        "budget_bytes": budget_bytes,
-    }  # fmt: skip
-    with TemporaryDirectory(prefix="ooctrain-grade-") as folder:
-        question, answer = Path(folder) / "asked.json", Path(folder) / "answer.json"
-        question.write_text(json.dumps(asked), encoding="utf-8")
-        paths = [str(question), str(answer)]
-        ended = run_child("ooctrain.course.answer", paths, answer, limit_s)
-        try:
-            found = json.loads(answer.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            found = None
-    return found if isinstance(found, dict) else {"error": ended.why(limit_s)}
 
 
 def _judged_us(measure: Measure, data: Mapping[str, Any]) -> float:

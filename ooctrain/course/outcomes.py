@@ -69,5 +69,7 @@ def _why(report: pytest.TestReport) -> str:
     """What a test that fails says, without the way there."""
     if report.passed:
         return ""
+    if isinstance(report.longrepr, tuple):  # skipped: file, line, reason
+        return str(report.longrepr[2])
     crash = getattr(report.longrepr, "reprcrash", None)
     return str(crash.message if crash else report.longrepr)

@@ -17,13 +17,14 @@ from typing import Any
 from ooctrain.errors import ConfigError
 
 RUBRIC = "grade.toml"
-#: As `Measure.par`: what no list beats that swaps and computes nothing again.
+KINDS = ("planner", "allocator")
+#: As par: what no list beats that swaps and computes nothing again; what no allocator can.
 BOUND = "bound"
 
 
 @dataclass(frozen=True, slots=True)
 class Laws:
-    """The promises of every planner, tried on random traces (`ooctrain.laws`).
+    """The promises of every planner or allocator, tried on random cases (`ooctrain.laws`).
 
     Args:
         points: for all of them together, the same for each.
@@ -71,10 +72,33 @@ class Measure:
     none_ratio: float
     points: float
 
-    def points_for(self, ratio: float) -> float:
-        """Points for so many times par, to a tenth."""
-        share = (self.none_ratio - ratio) / (self.none_ratio - self.full_ratio)
-        return round(self.points * min(1.0, max(0.0, share)), 1)
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """A real step whose blocks an allocator has to place, beside par.
+
+    Args:
+        model, batch, budget, machine: of the step that is planned.
+        planner: of the library, that plans it; values move as a whole.
+        par: an allocator of the library, or "bound": the most that lives at one time.
+        points, full_ratio, none_ratio: as in `Measure`.
+    """
+
+    model: str
+    batch: int
+    budget: str
+    machine: str
+    planner: str
+    par: str
+    full_ratio: float
+    none_ratio: float
+    points: float
+
+
+def points_for(part: Measure | Replay, ratio: float) -> float:
+    """Points for so many times par, to a tenth."""
+    share = (part.none_ratio - ratio) / (part.none_ratio - part.full_ratio)
+    return round(part.points * min(1.0, max(0.0, share)), 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,24 +107,33 @@ class Rubric:
 
     Args:
         folder: of the assignment.
+        kind: what is written: "planner" or "allocator".
         submission: "file.py:Class" in that folder, graded where nothing else is named.
         pass_points: the least that passes.
-        time_limit_s: for each test, and for each plan.
+        time_limit_s: for each test, and for each measure or replay.
+        measures, replays: for planners, and for allocators.
     """
 
     folder: Path
+    kind: str
     submission: str
     pass_points: float
     time_limit_s: float
     laws: Laws
     tests: Tests
     measures: tuple[Measure, ...]
+    replays: tuple[Replay, ...]
 
     @property
     def most_points(self) -> float:
         """All points that can be had."""
-        rows = [self.laws.points, *self.tests.points.values()]
-        return sum([*rows, *(measure.points for measure in self.measures)])
+        parts = sum(part.points for part in self.compared)
+        return self.laws.points + sum(self.tests.points.values()) + parts
+
+    @property
+    def compared(self) -> tuple[Measure | Replay, ...]:
+        """What is compared with par."""
+        return (*self.measures, *self.replays)
 
 
 def read_rubric(folder: Path) -> Rubric:
@@ -119,6 +152,7 @@ def read_rubric(folder: Path) -> Rubric:
             "laws": _made(Laws, data.pop("laws")),
             "tests": _made(Tests, data.pop("tests")),
             "measures": tuple(_made(Measure, row) for row in data.pop("measures", [])),
+            "replays": tuple(_made(Replay, row) for row in data.pop("replays", [])),
         }
         rubric = _made(Rubric, {"folder": folder, **data, **parts})
         _check(rubric, path)
@@ -146,9 +180,13 @@ def _check(rubric: Rubric, path: Path) -> None:
         raise _refuse(path, f"{rubric.pass_points} of {rubric.most_points} points cannot pass")
     if not (rubric.time_limit_s > 0 and rubric.laws.examples > 0):
         raise _refuse(path, "a limit of time and a number of examples are above 0")
-    for measure in rubric.measures:
-        if not 1 <= measure.full_ratio < measure.none_ratio:
-            raise _refuse(path, f"{measure.budget}: 1 <= full_ratio < none_ratio does not hold")
+    if rubric.kind not in KINDS or (
+        rubric.replays if rubric.kind == "planner" else rubric.measures
+    ):
+        raise _refuse(path, "a planner has measures, an allocator replays, and there is no other")
+    for part in rubric.compared:
+        if not 1 <= part.full_ratio < part.none_ratio:
+            raise _refuse(path, f"{part.budget}: 1 <= full_ratio < none_ratio does not hold")
 
 
 def _refuse(path: Path, why: str) -> ConfigError:

@@ -17,7 +17,7 @@ import pytest
 from ooctrain.alloc.paper import PaperMemory
 from ooctrain.alloc.registry import choose_allocator
 from ooctrain.alloc.static import plannable
-from ooctrain.laws.plugin import repeat_command
+from ooctrain.laws.plugin import OF_OTHER_KINDS, repeat_command
 from ooctrain.testing.allocator_laws import LAWS
 from ooctrain.testing.check_allocator import AllocatorFailure, find_failure
 
@@ -52,7 +52,7 @@ def test_allocator(
     """The allocator keeps the law under random requests, on every back end."""
     make = _maker(allocator)
     if law not in (*OF_ALL, "P18", *_own(make)):
-        pytest.skip(f"a law of other kinds of allocators: {LAWS[law]}")
+        pytest.skip(f"{OF_OTHER_KINDS}: {LAWS[law]}")
     options = request.config.getoption
     key = (str(allocator), options("law_examples"), options("law_seed"))
     if key not in found:

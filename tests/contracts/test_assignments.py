@@ -1,4 +1,4 @@
-"""The assignment is fair: its stub fails the expected tests only, and solutions pass all."""
+"""The assignments are fair: a stub fails the expected tests only, and solutions pass all."""
 
 from __future__ import annotations
 
@@ -60,12 +60,12 @@ class Solved(Lru):
 '''
 
 
-def public_tests(*arguments):
-    """{test: "PASSED" or "FAILED"} of the assignment's public tests."""
+def public_tests(*arguments, folder=FOLDER):
+    """{test: "PASSED" or "FAILED"} of an assignment's public tests."""
     plugins = ["-p", "ooctrain.laws.plugin", "-p", "no:cacheprovider"]
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", *plugins, "-v", str(FOLDER), *arguments],
-        capture_output=True, text=True, check=False, cwd=FOLDER, timeout=240,
+        [sys.executable, "-m", "pytest", *plugins, "-v", str(folder), *arguments],
+        capture_output=True, text=True, check=False, cwd=folder, timeout=240,
     )  # fmt: skip
     found = dict(re.findall(r"::(\S+) (PASSED|FAILED|ERROR|SKIPPED)", done.stdout))
     assert found, done.stdout + done.stderr
@@ -101,10 +101,10 @@ def test_the_handout_names_every_public_test():
         assert f"`{name}`" in handout
 
 
-def grade_of(path, *submission):
+def grade_of(path, *submission, folder=FOLDER):
     """(status, {row: points}) of `ooctrain grade`."""
     numbers = path / "grade.json"
-    status = main(["grade", str(FOLDER), *submission, "--json", str(numbers)])
+    status = main(["grade", str(folder), *submission, "--json", str(numbers)])
     found = json.loads(numbers.read_text())
     return status, found["points"], {row["name"]: row["points"] for row in found["rows"]}
 
@@ -133,3 +133,68 @@ def test_par_is_printed(capsys):
     assert len(rows) == 2
     for par_us, ahead_us, bound_us in rows:
         assert bound_us <= ahead_us <= par_us
+
+
+BEST_FIT = FOLDER.parent / "best_fit"
+#: What its handout asks for, and its stub does not do yet.
+LACKING = {
+    "test_a_hole_is_used_again",
+    "test_the_smallest_hole_that_takes_it",
+    "test_neighbours_melt",
+    "test_the_free_end_grows_back",
+}
+#: By the handout: holes by place; the free end is never among them.
+FITTING = '''
+class Solved(Fit):
+    """Fills holes."""
+
+    def place(self, size_bytes):
+        fitting = [(end - lo, lo, end) for lo, end in self.holes if end - lo >= size_bytes]
+        if not fitting:
+            return super().place(size_bytes)
+        _, lo, end = min(fitting)
+        self.holes.remove((lo, end))
+        if end - lo > size_bytes:
+            self.holes = sorted([*self.holes, (lo + size_bytes, end)])
+        return lo
+
+    def give_back(self, offset, end):
+        for hole in [hole for hole in self.holes if hole[1] == offset or hole[0] == end]:
+            self.holes.remove(hole)
+            offset, end = min(offset, hole[0]), max(end, hole[1])
+        if end == self.top:
+            self.top = offset
+        else:
+            self.holes = sorted([*self.holes, (offset, end)])
+
+    def largest_bytes(self):
+        return max([self.budget_bytes - self.top, *(end - lo for lo, end in self.holes)])
+'''
+
+
+def test_the_stub_of_best_fit_fails_exactly_what_is_asked_for():
+    found = public_tests(folder=BEST_FIT)
+    assert {name for name, outcome in found.items() if outcome == "FAILED"} == LACKING
+    assert set(found.values()) == {"PASSED", "FAILED"}
+
+
+@pytest.mark.parametrize("solution", ["best-fit", "by the handout"])
+def test_best_fit_gets_all_points(solution, tmp_path):
+    if solution != "best-fit":
+        path = tmp_path / "solved.py"
+        path.write_text((BEST_FIT / "fit.py").read_text() + FITTING)
+        solution = f"{path}:Solved"
+    assert grade_of(tmp_path, solution, folder=BEST_FIT)[:2] == (0, 100)
+
+
+def test_the_stub_of_best_fit_does_not_pass(tmp_path):
+    status, points, rows = grade_of(tmp_path, folder=BEST_FIT)
+    assert status == 4
+    assert points < 60
+    assert {name for name in rows if name.startswith("test_") and not rows[name]} == LACKING
+
+
+def test_the_handout_of_best_fit_names_every_public_test():
+    handout, tests = ((BEST_FIT / name).read_text() for name in ("README.md", "test_fit.py"))
+    for name in re.findall(r"^def (test_\w+)", tests, re.MULTILINE):
+        assert f"`{name}`" in handout

@@ -11,15 +11,26 @@ from pathlib import Path
 import pytest
 
 import ooctrain as oc
+from ooctrain.alloc.best_fit import BestFit
+from ooctrain.alloc.bump import Bump
+from ooctrain.alloc.paper import PaperMemory
 from ooctrain.cli import main
 from ooctrain.course import measures as measuring
-from ooctrain.course.child import run_child
-from ooctrain.course.measures import ask, measured, par_us
-from ooctrain.course.rubric import RUBRIC, Measure, read_rubric
+from ooctrain.course.child import ask, run_child
+from ooctrain.course.measures import measured, par_us
+from ooctrain.course.replays import (
+    addresses_given,
+    extent_bytes,
+    log_of,
+    most_live_bytes,
+    par_bytes,
+    replayed,
+)
+from ooctrain.course.rubric import RUBRIC, Measure, Replay, points_for, read_rubric
 from ooctrain.errors import ConfigError
 from ooctrain.sched.registry import get_planner
 
-HANDED_OUT = Path(__file__).parents[2] / "tutorials" / "assignments" / "lru_planner"
+ASSIGNMENTS = Path(__file__).parents[2] / "tutorials" / "assignments"
 TEST_FILE = """
 def test_it_has_a_name(planner):
     assert planner.name
@@ -33,6 +44,7 @@ def test_that_does_not_count(planner):
     raise AssertionError
 """
 TOML = """
+kind = "planner"
 submission = "mine.py:Mine"
 pass_points = 10
 time_limit_s = {limit_s}
@@ -235,9 +247,9 @@ def test_a_slower_planner_is_measured_against_par():
 
 
 def test_points_fall_evenly_between_the_two_ratios():
-    assert MEASURE.points_for(0.9) == MEASURE.points_for(1.05) == 4
-    assert MEASURE.points_for(1.275) == 2
-    assert MEASURE.points_for(1.5) == MEASURE.points_for(9.0) == 0
+    assert points_for(MEASURE, 0.9) == points_for(MEASURE, 1.05) == 4
+    assert points_for(MEASURE, 1.275) == 2
+    assert points_for(MEASURE, 1.5) == points_for(MEASURE, 9.0) == 0
 
 
 WRONG_RUBRICS = {
@@ -248,6 +260,8 @@ WRONG_RUBRICS = {
     "points that cannot pass": ("pass_points = 10", "pass_points = 99", "99 of 20"),
     "ratios in no order": ("none_ratio = 1.5", "none_ratio = 1.0", "full_ratio < none_ratio"),
     "no such tests": ("test_name.py", "other.py", "'other.py'"),
+    "no such kind": ('kind = "planner"', 'kind = "device"', "there is no other"),
+    "a planner's measure": ('kind = "planner"', 'kind = "allocator"', "there is no other"),
     "no time": ("time_limit_s = 60", "time_limit_s = 0", "above 0"),
     "words for numbers": ("pass_points = 10", 'pass_points = "ten"', "is no rubric"),
 }
@@ -269,8 +283,9 @@ def test_a_rubric_that_cannot_be_is_one_clear_block(kind, tmp_path, capsys):
     assert "Traceback" not in shown
 
 
-def test_the_assignment_s_rubric_counts_a_hundred_points():
-    rubric = read_rubric(HANDED_OUT)
+@pytest.mark.parametrize("name", ["lru_planner", "best_fit"])
+def test_an_assignment_s_rubric_counts_a_hundred_points(name):
+    rubric = read_rubric(ASSIGNMENTS / name)
     assert rubric.most_points == 100
     assert (rubric.folder / rubric.submission.partition(":")[0]).is_file()
     source = (rubric.folder / rubric.tests.file).read_text()
@@ -310,4 +325,36 @@ def is_running(process: int) -> bool:
 
 
 def test_a_planner_of_the_library_can_be_asked():
-    assert ask("lru", 60) == {"name": "lru"}
+    assert ask("lru", 60, {"kind": "planner"}) == {"name": "lru"}
+
+
+REPLAY = Replay("lenet", 8, "50%", "v100-pcie", "lru", "best-fit", 1.02, 1.5, 4)
+
+
+def test_addresses_are_judged_without_the_allocator_that_gave_them():
+    log = log_of(REPLAY)
+    arena = PaperMemory(8 * most_live_bytes(log))
+    addresses = addresses_given(log, BestFit(arena))
+    assert extent_bytes(log, addresses) == par_bytes(REPLAY) >= most_live_bytes(log)
+    assert extent_bytes(log, addresses_given(log, Bump(arena))) > par_bytes(REPLAY)
+    with pytest.raises(ValueError, match="which is live"):
+        extent_bytes(log, [0] * len(addresses))
+    with pytest.raises(ValueError, match="addresses for"):
+        extent_bytes(log, addresses[:-1])
+    with pytest.raises(ValueError, match="addresses for"):
+        extent_bytes(log, [float(at) for at in addresses])
+
+
+@pytest.mark.slow
+def test_an_allocator_that_lays_blocks_on_each_other_gets_no_points_for_it(tmp_path):
+    path = tmp_path / "own.py"
+    path.write_text(
+        "from ooctrain.alloc.bump import Bump\n\n\nclass Mine(Bump):\n"
+        "    def allocate(self, nbytes, tag=''):\n"
+        "        block = super().allocate(nbytes, tag)\n        block.address = 1 << 20\n"
+        "        return block\n\n    def free(self, block, after=()):\n        pass\n"
+    )
+    found = replayed(REPLAY, f"{path}:Mine", 60)
+    assert found.ratio is None
+    assert "which is live" in found.why
+    assert replayed(REPLAY, "best-fit", 60).ratio == 1

@@ -1,0 +1,142 @@
+"""How much of the arena an allocator needs for the blocks of a real step, beside par.
+
+In: a replay of a rubric, a submission. Out: the bytes from the first block to the last, and par's,
+or why there is none. The one idea: an allocator answers with addresses, and addresses can be
+judged without it: no two blocks that live at the same time share a byte, and the extent is what
+they span. The blocks are those that a library's planner asks for in the first steps of a training.
+Read next: `answer.py`, the other process; `../alloc/replay.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from ooctrain.alloc import AllocationLog
+from ooctrain.alloc.base import Allocator, Block
+from ooctrain.alloc.paper import PaperMemory
+from ooctrain.alloc.registry import choose_allocator
+from ooctrain.course.child import ask
+from ooctrain.course.rubric import BOUND, Replay
+from ooctrain.execution.record import allocation_log
+from ooctrain.experiments.compare import step_trace
+from ooctrain.machines import machine
+from ooctrain.sched.budget import resolve_budget
+from ooctrain.sched.registry import get_planner
+from ooctrain.units import Granule
+
+#: As most allocators that move whole variables round.
+GRANULE = Granule(512, ranges=False)
+#: Of the arena: what is live at the same time, so many times.
+ROOM = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """A submission beside par.
+
+    Args:
+        extent_bytes: that it needs; None where its addresses do not count.
+        par_bytes: that par needs.
+        why: there is no extent.
+    """
+
+    extent_bytes: int | None
+    par_bytes: int
+    why: str = ""
+
+    @property
+    def ratio(self) -> float | None:
+        """How many times par."""
+        return None if self.extent_bytes is None else self.extent_bytes / self.par_bytes
+
+
+@lru_cache(maxsize=8)
+def log_of(part: Replay) -> AllocationLog:
+    """What the step asks for."""
+    step = step_trace(part.model, part.batch, None)
+    budget_bytes = resolve_budget(step, part.budget, GRANULE)
+    planner, where = get_planner(part.planner), machine(part.machine)
+    plan = planner.plan(step, budget_bytes, where, granule=GRANULE)
+    return allocation_log(plan.trace, plan.schedule, budget_bytes)
+
+
+def addresses_given(log: AllocationLog, allocator: Allocator) -> list[int]:
+    """Where an allocator puts the blocks of a log, in the order in which they are asked for."""
+    live: dict[int, Block] = {}
+    addresses = []
+    for request in log.requests:
+        if request.op == "allocate":
+            live[request.key] = allocator.allocate(request.nbytes, request.tag)
+            addresses.append(live[request.key].address)
+        elif request.op == "free":
+            allocator.free(live.pop(request.key))
+    return addresses
+
+
+def extent_bytes(log: AllocationLog, addresses: Sequence[int]) -> int:
+    """The bytes that blocks at these addresses span.
+
+    Raises:
+        ValueError: too many or too few addresses, or two live blocks that share a byte.
+    """
+    blocks = [request for request in log.requests if request.op == "allocate"]
+    if len(blocks) != len(addresses) or not all(type(at) is int for at in addresses):
+        raise ValueError(f"{len(addresses)} addresses for {len(blocks)} blocks")
+    place = {block.key: at for block, at in zip(blocks, addresses, strict=True)}
+    live: dict[int, tuple[int, int, str]] = {}
+    for request in log.requests:
+        if request.op == "allocate":
+            lo, hi = place[request.key], place[request.key] + request.nbytes
+            for start, stop, tag in live.values():
+                if lo < stop and start < hi:
+                    raise ValueError(f"{request.tag} lies on {tag}, which is live")
+            live[request.key] = (lo, hi, request.tag)
+        elif request.op == "free":
+            del live[request.key]
+    ends = [place[block.key] + block.nbytes for block in blocks]
+    return max(ends, default=0) - min(addresses, default=0)
+
+
+def most_live_bytes(log: AllocationLog) -> int:
+    """The most that lives at one time: no allocator needs less."""
+    sizes: dict[int, int] = {}
+    held = most = 0
+    for request in log.requests:
+        if request.op == "allocate":
+            sizes[request.key] = request.nbytes
+            held += request.nbytes
+            most = max(most, held)
+        elif request.op == "free":
+            held -= sizes.pop(request.key)
+    return most
+
+
+@lru_cache(maxsize=8)
+def par_bytes(part: Replay) -> int:
+    """What par needs."""
+    log = log_of(part)
+    if part.par == BOUND:
+        return most_live_bytes(log)
+    arena_bytes = ROOM * most_live_bytes(log)
+    choice = choose_allocator(part.par, arena_bytes, binding=False)
+    return extent_bytes(log, addresses_given(log, choice.make(PaperMemory(arena_bytes))))
+
+
+def replayed(part: Replay, submission: str, limit_s: float) -> Replayed:
+    """Asks a submission for addresses, and judges them."""
+    par, log = par_bytes(part), log_of(part)
+    with TemporaryDirectory(prefix="ooctrain-grade-") as folder:
+        path = Path(folder) / "log.jsonl"
+        log.save(path)
+        asked = {"log": str(path), "arena_bytes": ROOM * most_live_bytes(log)}
+        answer = ask(submission, limit_s, asked)
+    if "error" in answer:
+        return Replayed(None, par, answer["error"])
+    try:
+        return Replayed(extent_bytes(log, answer["addresses"]), par)
+    except (ValueError, KeyError, TypeError) as error:
+        return Replayed(None, par, f"its addresses are refused: {error}")
