@@ -26,7 +26,7 @@ from ooctrain.alloc import AllocationLog, Request
 from ooctrain.alloc.best_fit import BestFit
 from ooctrain.alloc.log import foresee, hold_whole
 from ooctrain.alloc.paper import PaperMemory
-from ooctrain.alloc.registry import choose_allocator
+from ooctrain.alloc.registry import choose_on_paper
 from ooctrain.alloc.replay import peak_bytes, serve
 from ooctrain.alloc.static import plannable
 from ooctrain.alloc.va_paper import PaperVirtualAddressing
@@ -106,7 +106,7 @@ def replay_rates(log: AllocationLog, names: Sequence[str], rounds: int) -> list[
 
     def contestant(name: str):
         arena = 4 * max(log.budget_bytes, peak_bytes(requests))
-        choice = choose_allocator(name, arena, probe=lambda: "", binding=False)
+        choice = choose_on_paper(name, arena)
 
         def run() -> None:
             allocator = choice.make(PaperMemory(arena))

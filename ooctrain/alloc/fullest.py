@@ -12,9 +12,7 @@ from typing import Any
 
 from ooctrain.alloc.base import Allocator, Block
 from ooctrain.alloc.log import AllocationLog
-from ooctrain.alloc.paper import PaperMemory
-from ooctrain.alloc.registry import choose_allocator
-from ooctrain.alloc.replay import Replayed, replay
+from ooctrain.alloc.replay import Replayed, made_on_paper, replay
 from ooctrain.alloc.wrapper import Wrapper
 
 
@@ -27,24 +25,13 @@ def snapshot_at_peak(log: AllocationLog, found: Replayed) -> dict[str, Any]:
 
     Cost: that of two replays.
     """
-    first = _Watched(_make(found))
+    first = _Watched(made_on_paper(found.allocator, found.budget_bytes))
     replay(log, first)
     if found.failure:
         return first.snapshot()
-    again = _Watched(_make(found), first.fullest)
+    again = _Watched(made_on_paper(found.allocator, found.budget_bytes), first.fullest)
     replay(log, again)
     return again.shot
-
-
-def _make(found: Replayed) -> Allocator:
-    size = found.budget_bytes
-    choice = choose_allocator(found.allocator, size, probe=_no_reason, binding=False)
-    return choice.make(PaperMemory(size))
-
-
-def _no_reason() -> str:
-    """On paper there is virtual memory everywhere."""
-    return ""
 
 
 class _Watched(Wrapper):

@@ -97,6 +97,16 @@ def choose_allocator(
     )  # fmt: skip
 
 
+def choose_on_paper(name: str, budget_bytes: int) -> AllocatorChoice:
+    """The choice for memory without bytes: neither the limits of this system nor its lack of
+    virtual memory matter.
+
+    Raises:
+        ConfigError: unknown name or parameter.
+    """
+    return choose_allocator(name, budget_bytes, probe=lambda: "", binding=False)
+
+
 def _choose(name: str, budget_bytes: int, binding: bool, page_bytes: int) -> AllocatorChoice:
     factory, options = locate(name, _KNOWN, group=_GROUP, what="allocator", given=1)
     options = {**_defaults(factory, budget_bytes, page_bytes), **options}

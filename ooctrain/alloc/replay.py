@@ -19,7 +19,7 @@ from pathlib import Path
 from ooctrain.alloc.base import Allocator, Block, RangedAllocator, Stats
 from ooctrain.alloc.log import AllocationLog, Request, foresee, hold_whole
 from ooctrain.alloc.paper import PaperMemory
-from ooctrain.alloc.registry import choose_allocator
+from ooctrain.alloc.registry import choose_on_paper
 from ooctrain.alloc.static import plannable
 from ooctrain.errors import ConfigError, OutOfDeviceMemory
 from ooctrain.units import BYTES, Granule, parse_bytes
@@ -107,9 +107,9 @@ def replay(
     if not isinstance(allocator, str):
         return _replay(log, allocator, allocator.name)
     if budget is not None:
-        return _replay(log, _make(allocator, parse_bytes(budget)), allocator)
+        return _replay(log, made_on_paper(allocator, parse_bytes(budget)), allocator)
     for arena_bytes in _arenas(log, allocator):
-        found = _replay(log, _make(allocator, arena_bytes), allocator)
+        found = _replay(log, made_on_paper(allocator, arena_bytes), allocator)
         if found.failure is None:
             break
     return found
@@ -177,19 +177,14 @@ def peak_bytes(requests: Iterable[Request], granule: Granule = BYTES) -> int:
     return most
 
 
-def _make(name: str, budget_bytes: int) -> Allocator:
-    # Neither the limits of this system nor its lack of virtual memory matter to paper.
-    choice = choose_allocator(name, budget_bytes, probe=_no_reason, binding=False)
-    return choice.make(PaperMemory(budget_bytes))
-
-
-def _no_reason() -> str:
-    return ""
+def made_on_paper(name: str, budget_bytes: int) -> Allocator:
+    """An allocator over an arena without bytes. Raises ConfigError: unknown name or parameter."""
+    return choose_on_paper(name, budget_bytes).make(PaperMemory(budget_bytes))
 
 
 def _arenas(log: AllocationLog, allocator: str) -> Iterator[int]:
     """Arenas to try: what is granted at the peak, for allocators that need no more; then larger."""
-    granule = _make(allocator, max(log.budget_bytes, _LEAST_ARENA_BYTES)).granule
+    granule = made_on_paper(allocator, max(log.budget_bytes, _LEAST_ARENA_BYTES)).granule
     tight_bytes = max(peak_bytes(log.requests, granule), granule.size_bytes)
     if granule.ranges:
         yield tight_bytes

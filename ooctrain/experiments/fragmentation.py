@@ -16,7 +16,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from ooctrain.alloc.registry import AllocatorChoice, choose_allocator
+from ooctrain.alloc.registry import AllocatorChoice, choose_on_paper
 from ooctrain.errors import Infeasible, OutOfDeviceMemory
 from ooctrain.execution.placement import reserved_peak
 from ooctrain.machines import machine
@@ -193,7 +193,7 @@ def largest_budget(
     bench = bench or Bench(step_trace(model, batch))
     rows = []
     for name in allocators:
-        choice = _choose(name, physical_bytes)
+        choice = choose_on_paper(name, physical_bytes)
 
         def fits(budget: int, choice: AllocatorChoice = choice) -> bool:
             return bench.reserved_bytes(budget, choice) <= physical_bytes
@@ -234,7 +234,7 @@ def largest_batches(
 
     rows = []
     for name in allocators:
-        choice = _choose(name, physical_bytes)
+        choice = choose_on_paper(name, physical_bytes)
         low, high = 0, 16 * step
         while high < MOST_BATCH and trains(high, choice):
             low, high = high, 2 * high
@@ -253,11 +253,6 @@ def budget_case(case: tuple[str, int, Sequence[str], int]) -> list[LargestBudget
 def batch_case(case: tuple[str, Sequence[str], int, int]) -> list[LargestBatch]:
     """`largest_batches` of (model, allocators, physical bytes, step), for `spread`."""
     return largest_batches(*case)
-
-
-def _choose(name: str, physical_bytes: int) -> AllocatorChoice:
-    # Neither the limits of this system nor its lack of virtual memory matter to paper.
-    return choose_allocator(name, physical_bytes, probe=lambda: "", binding=False)
 
 
 def _budgets(minimum_bytes: int, physical_bytes: int) -> list[int]:

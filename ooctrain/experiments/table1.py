@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from ooctrain.alloc.registry import choose_allocator
+from ooctrain.alloc.registry import choose_on_paper
 from ooctrain.errors import Infeasible
 from ooctrain.execution.placement import reserved_peak
 from ooctrain.experiments.fragmentation import (
@@ -176,7 +176,7 @@ def _as_trained(
 
     The ledger counts in chunks, and small parameters lie in a region of their own.
     """
-    choice = choose_allocator(method.allocator, physical_bytes, probe=lambda: "", binding=False)
+    choice = choose_on_paper(method.allocator, physical_bytes)
     pinned = apply_rewrites(step, pinning_for(step, choice.granule))
     granule = with_region(choice.granule, pinned)
     planner, where = get_planner(method.planner), machine(MACHINE)
