@@ -3,8 +3,9 @@
 In: `Case`s. Out: `Row`s, in the same order. The one idea: a case says everything that decides its
 row, so rows are computed in any order, by several processes, and kept on disk under a name made of
 their content, as are their plans and bounds. A comparison that was interrupted, or is asked again,
-computes only what is missing. Each ratio is to a bound that no list beats (`fluid.py`); which class
-of lists that is stands in the row. Read next: `planned.py`, `kept.py`, `../report/compare.py`.
+computes only what is missing. Each ratio is to a bound that no list beats (`../sched/fluid.py`);
+which class of lists that is stands in the row. Read next: `planned.py`, `kept.py`,
+`../report/compare.py`.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 In: a plan (or a bare schedule), the original trace, a budget. Out: nothing, or a `ScheduleError`
 for the first rule broken, with names, numbers and the likely fix. The one idea: every planner is
-distrusted; the list is walked once and each instruction must pass its rules (`rules.py`) before it
-is issued. The books are `ledger.py`'s, which no planner uses. Source: DESIGN section 4. Read next:
+distrusted; the list is walked once and each instruction must pass its rules (`rules/`) before it is
+issued. The books are `ledger.py`'s, which no planner uses. Source: DESIGN section 4. Read next:
 `simulate.py`.
 """
 

@@ -4,7 +4,7 @@ In: x (N, H, W, C), or (N, C), a rate and a key. Out: x / (1 - p) where kept, el
 no generator state. Whether an element is kept is a hash of (seed, step, call, global element
 index); so a step that begins on one device and is checked on the other drops the same elements.
 Source: counter-based generators, Salmon et al. 2011; the mixing function is splitmix64 (Steele,
-Lea, Flood 2014). Read next: `reductions.py`, `../cpu/dropout.py`.
+Lea, Flood 2014). Read next: `columns.py`, `../cpu/dropout.py`.
 """
 
 from __future__ import annotations
