@@ -18,7 +18,6 @@ from ooctrain.autograd import Tensor, current_tape, wrap
 from ooctrain.eager import HostStorage, Storage
 from ooctrain.errors import ConfigError, ShapeError
 from ooctrain.layers.base import Spec, to_physical
-from ooctrain.trace import Kind
 
 
 class Parameter(Tensor):
@@ -106,11 +105,11 @@ class Module:
         raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
 
     def register_parameter(self, name: str, parameter: Parameter | None) -> None:
-        """Registers a parameter, or with None its absence (`bias=False`)."""
+        """Registers a parameter under a name, or with None its absence (`bias=False`)."""
         self._parameters[name] = parameter
 
     def register_buffer(self, name: str, value: Any) -> None:
-        """Registers a value that is saved but not trained, such as a running mean.
+        """Registers a value under a name that is saved but not trained, such as a running mean.
 
         Args:
             value: array or tensor, float32 or int64; None: no such buffer.
@@ -227,6 +226,12 @@ class Module:
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> LoadResult:
         """Writes parameters and buffers; the reverse of `state_dict`.
 
+        Args:
+            strict: keys must be the same; else what matches is loaded.
+
+        Returns:
+            The keys that did not match.
+
         Raises:
             ShapeError: a value of another shape.
             ConfigError: `strict` and keys are missing or unexpected.
@@ -254,16 +259,13 @@ class Module:
             mine[key].storage.write(array.astype(mine[key].dtype))
         return result
 
-    def _state(self) -> Iterator[tuple[str, Any]]:
+    def _state(self, prefix: str = "") -> Iterator[tuple[str, Any]]:
         """Parameters and buffers in PyTorch's order; shared ones under each of their names."""
-        yield from self._state_under("")
-
-    def _state_under(self, prefix: str) -> Iterator[tuple[str, Any]]:
         for name, value in (*self._parameters.items(), *self._buffers.items()):
             if value is not None:
                 yield prefix + name, value
         for name, part in self.named_children():
-            yield from part._state_under(f"{prefix}{name}.")
+            yield from part._state(f"{prefix}{name}.")
 
     def extra_repr(self) -> str:
         """Its settings, for `repr`."""
@@ -289,9 +291,8 @@ def clear_grad(parameter: Tensor, set_to_none: bool = True) -> None:
 
 def _buffer(value: Any) -> Tensor:
     array = np.array(value.numpy() if isinstance(value, Tensor) else value)
-    kind: Kind = "state"
     wanted = "int64" if array.dtype.kind in "iu" else "float32"
-    buffer = Tensor(Spec(array.shape, wanted), kind=kind)
+    buffer = Tensor(Spec(array.shape, wanted), kind="state")
     buffer.storage = wrap(array.astype(wanted)).storage
     return buffer
 
