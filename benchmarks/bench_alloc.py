@@ -36,7 +36,8 @@ from ooctrain.devices.base import Memory
 from ooctrain.devices.host_vm import VirtualArena, bytes_at, why_no_virtual_memory
 from ooctrain.errors import OutOfDeviceMemory
 from ooctrain.execution.record import allocation_log
-from ooctrain.experiments.fragmentation import Bench, step_trace
+from ooctrain.experiments.compare import step_trace
+from ooctrain.experiments.fragmentation import Bench
 from ooctrain.units import GIB, KIB, MIB, format_bytes
 
 MODEL, BATCH, BUDGET_BYTES = "resnet50", 928, 12 * GIB

@@ -19,7 +19,8 @@ import numpy as np
 from ooctrain.alloc.replay import replay
 from ooctrain.errors import DoesNotFit, Infeasible
 from ooctrain.execution.record import allocation_log
-from ooctrain.experiments.fragmentation import Bench, step_trace
+from ooctrain.experiments.compare import step_trace
+from ooctrain.experiments.fragmentation import Bench
 from ooctrain.units import GIB, KIB, MIB
 
 if TYPE_CHECKING:

@@ -201,8 +201,9 @@ def _machine(case: Case) -> Machine:
 
 @lru_cache(maxsize=2)
 def step_trace(
-    model: str, batch: int, image_size: int | None, optimizer: str = "sgd", accumulate: int = 1
-) -> Trace:
+    model: str, batch: int, image_size: int | None = None, optimizer: str = "sgd",
+    accumulate: int = 1,
+) -> Trace:  # fmt: skip
     """The training step of a network on images of its usual kind, fused, storage shared."""
     recipe = recipe_of(model)
     height = image_size or recipe.height

@@ -19,13 +19,11 @@ from dataclasses import dataclass
 from ooctrain.alloc.registry import AllocatorChoice, choose_on_paper
 from ooctrain.errors import Infeasible, OutOfDeviceMemory
 from ooctrain.execution.placement import reserved_peak
+from ooctrain.experiments.compare import step_trace
 from ooctrain.machines import machine
-from ooctrain.models import MODELS, build
-from ooctrain.rewrite import apply_rewrites
 from ooctrain.sched.registry import get_planner
 from ooctrain.sched.schedule import Plan
 from ooctrain.trace import Trace
-from ooctrain.tracing import trace
 from ooctrain.units import GIB, Granule
 
 MACHINE = "v100-16gb-nvlink"
@@ -49,7 +47,6 @@ LARGE_MODELS = ("densenet121", "pix2pixhd", "deeplabv3plus")
 QUICK_BATCHES = {"resnet50": (190, 512, 928)}
 #: Table 1's last batch sizes of "Schedule" and of "Schedule + VA".
 PAPER_LARGEST_BATCH = {"best-fit": 928, "va:chunk=2MiB": 1440}
-REWRITES = ("fuse", "share_storage")
 #: Budgets are searched in steps of this share of the physical memory.
 STEPS = 32
 #: A batch counts as trainable if one of these multiples of the planner's minimum fits.
@@ -159,14 +156,6 @@ class Bench:
         except Infeasible as refusal:
             return refusal.minimum_bytes
         return 1
-
-
-def step_trace(model: str, batch: int) -> Trace:
-    """A training step on the images that a model is usually trained on, rewritten."""
-    usual = MODELS[model]
-    network = build(model, usual.classes, "imagenet", usual.channels)
-    shape = (batch, usual.channels, usual.height, usual.width)
-    return apply_rewrites(trace(network, shape, threads=1), REWRITES)
 
 
 def allocators_for(model: str, allocators: Sequence[str]) -> Sequence[str]:

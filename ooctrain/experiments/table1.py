@@ -19,13 +19,8 @@ from types import MappingProxyType
 from ooctrain.alloc.registry import choose_on_paper
 from ooctrain.errors import Infeasible
 from ooctrain.execution.placement import reserved_peak
-from ooctrain.experiments.fragmentation import (
-    MACHINE,
-    PLANNER,
-    Bench,
-    largest_budget,
-    step_trace,
-)
+from ooctrain.experiments.compare import step_trace
+from ooctrain.experiments.fragmentation import MACHINE, PLANNER, Bench, largest_budget
 from ooctrain.machines import machine
 from ooctrain.rewrite import apply_rewrites
 from ooctrain.rewrite.small import pinning_for, with_region

@@ -15,6 +15,7 @@ from ooctrain.alloc.registry import choose_allocator
 from ooctrain.cli import main
 from ooctrain.experiments import chunks, fragmentation
 from ooctrain.experiments.chunks import most_live, replay_chunks, time_chunks
+from ooctrain.experiments.compare import step_trace
 from ooctrain.experiments.fragmentation import (
     STEPS,
     Bench,
@@ -22,7 +23,6 @@ from ooctrain.experiments.fragmentation import (
     _largest,
     largest_batches,
     largest_budget,
-    step_trace,
 )
 from ooctrain.experiments.spread import spread
 from ooctrain.units import GIB, KIB, MIB
