@@ -56,8 +56,8 @@ AGREES = (
     "Xception; 1.86 with ResNet-50) what scheduling alone does; the paper says 1.5 to 2.",
     "Pix2PixHD with its perceptual loss fits in-core at a batch of 4, here as there, at 1.75 "
     "images per second (the paper: around 3).",
-    "With virtual addressing the memory stays where it is, just below what there is, however "
-    "large the batch; and where something is swapped it is no slower than best-fit.",
+    "With virtual addressing a step that does not fit in-core takes just below what there is, "
+    "however large the batch, and is no slower than with best-fit.",
 )
 DIFFERS = (
     "Nothing is measured: speeds are those of a roofline, memory is replayed on paper, without "
