@@ -26,16 +26,17 @@ from ooctrain.cli.options import (
     host_budget_option,
     json_option,
     link_bandwidth_option,
+    list_option,
     optimizer_option,
     seed_option,
     time_limit_option,
 )
-from ooctrain.cli.replay import split_names
 from ooctrain.cli.terminal import make_console
 from ooctrain.cli.workload import parse_rate
 from ooctrain.errors import ConfigError
 from ooctrain.experiments.compare import BOUNDS, Case, Row, cases
 from ooctrain.experiments.compare import compare as run_compare
+from ooctrain.machines import cache_base
 from ooctrain.report.compare import compare_csv, compare_figure, compare_markdown, compare_table
 from ooctrain.units import parse_bytes
 
@@ -48,13 +49,14 @@ DEFAULT_MACHINES = "v100-pcie,v100-32gb-nvlink"
 
 @click.command()
 @click.argument("models", metavar="MODEL...", nargs=-1, required=True)
-@click.option("--planner", "planners", default=DEFAULT_PLANNERS, show_default=True,
-              help="Names with parameters, separated by commas; `all` for every one.")  # fmt: skip
-@click.option("--budget", "budgets", default=DEFAULT_BUDGETS, show_default=True)
-@click.option("--machine", "machines", default=DEFAULT_MACHINES, show_default=True,
-              help="Presets or calibration files; `here` for the saved calibration.")  # fmt: skip
-@click.option("--batch", "batches", default="64", show_default=True)
-@click.option("--image-size", "image_sizes", help="Heights; default: what a model usually gets.")
+@list_option("--planner", "planners", default=DEFAULT_PLANNERS,
+             text="Names with parameters, separated by commas or given one by one, as all that are "
+             "several here; `all` for every one.")  # fmt: skip
+@list_option("--budget", "budgets", default=DEFAULT_BUDGETS, text="Bytes, or percentages.")
+@list_option("--machine", "machines", default=DEFAULT_MACHINES,
+             text="Presets or calibration files; `here` for the saved calibration.")  # fmt: skip
+@list_option("--batch", "batches", default="64", text="Images.")
+@list_option("--image-size", "image_sizes", text="Heights; default: what a model usually gets.")
 @click.option("--granule", default="1", show_default=True, help="What sizes are rounded to.")
 @click.option("--bound", type=click.Choice(BOUNDS), default="lp", show_default=True,
               help="The LP over all lists, over those whose parameters stay, over those of these "
@@ -70,28 +72,32 @@ DEFAULT_MACHINES = "v100-pcie,v100-32gb-nvlink"
 @click.option("--keep", metavar="FOLDER", type=click.Path(file_okay=False),
               help="Where rows, plans and bounds are kept; default: the user's cache.")  # fmt: skip
 @click.option("--fresh", is_flag=True, help="Compute every row again.")
-@click.option("--csv", "csv_path", metavar="FILE", type=OUTPUT_FILE)
-@click.option("--markdown", "markdown_path", metavar="FILE", type=OUTPUT_FILE)
-@click.option("--figure", "figure_path", metavar="FILE", type=OUTPUT_FILE)
+@click.option("--csv", "csv_path", metavar="FILE", type=OUTPUT_FILE, help="Write the rows here.")
+@click.option("--markdown", "markdown_path", metavar="FILE", type=OUTPUT_FILE,
+              help="Write the table here.")  # fmt: skip
+@click.option("--figure", "figure_path", metavar="FILE", type=OUTPUT_FILE,
+              help="Draw ratio against budget, and speed against batch or image size, as SVG.",
+              )  # fmt: skip
 @json_option
 def compare(
-    models: tuple[str, ...], planners: str, budgets: str, machines: str, batches: str,
-    image_sizes: str | None, granule: str, bound: str, optimizer: str, accumulate: int,
-    host_budget: str | None, link_bandwidth: str | None, time_limit: float | None, seed: int,
-    jobs: int | None, keep: str | None, fresh: bool, csv_path: str | None,
-    markdown_path: str | None, figure_path: str | None, json_path: str | None,
+    models: tuple[str, ...], planners: list[str], budgets: list[str], machines: list[str],
+    batches: list[str], image_sizes: list[str], granule: str, bound: str, optimizer: str,
+    accumulate: int, host_budget: str | None, link_bandwidth: str | None,
+    time_limit: float | None, seed: int, jobs: int | None, keep: str | None, fresh: bool,
+    csv_path: str | None, markdown_path: str | None, figure_path: str | None,
+    json_path: str | None,
 ) -> int:  # fmt: skip
     """Compare planners on MODEL..., simulated, with a bound for each cell."""
     wanted = cases(
         models, _numbers(batches, "batch"),
-        [None if name == "here" else name for name in split_names(machines)],
-        split_names(budgets), _planners(planners),
+        [None if name == "here" else name for name in machines],
+        budgets, _planners(planners),
         image_sizes=_numbers(image_sizes, "image size") if image_sizes else (None,),
         granule_bytes=parse_bytes(granule, what="granule"), bound=bound, time_limit_s=time_limit,
         seed=seed, host_budget=host_budget, optimizer=optimizer, accumulate=accumulate,
         link_bytes_per_us=None if link_bandwidth is None else parse_rate(link_bandwidth),
     )  # fmt: skip
-    folder = None if fresh else Path(keep) if keep else _cache_folder()
+    folder = None if fresh else Path(keep) if keep else cache_base() / "compare"
     rows = _with_progress(wanted, jobs or os.cpu_count() or 1, folder)
     _show(compare_table(rows))
     for path, write in (
@@ -125,30 +131,25 @@ def _with_progress(wanted: list[Case], jobs: int, folder: Path | None) -> list[R
         return run_compare(wanted, jobs=min(jobs, len(wanted)), keep=folder, done=done)
 
 
-def _planners(text: str) -> list[str]:
+def _planners(words: list[str]) -> list[str]:
     from ooctrain.sched.registry import get_planner, planners
 
-    names = list(planners()) if text == "all" else split_names(text)
+    names = list(planners()) if words == ["all"] else words
     for name in names:
         get_planner(name)  # raises before anything is computed
     return names
 
 
-def _numbers(text: str, what: str) -> list[int]:
+def _numbers(words: list[str], what: str) -> list[int]:
     try:
-        found = [int(word) for word in text.split(",")]
+        found = [int(word) for word in words]
     except ValueError:
         found = []
     if not found or min(found) < 1:
         raise ConfigError(
-            f"{what} {text!r} is no list of positive numbers", fix="for example 64,128"
+            f"{what} {','.join(words)!r} is no list of positive numbers", fix="for example 64,128"
         )
     return found
-
-
-def _cache_folder() -> Path:
-    base = os.environ.get("OOCTRAIN_CACHE") or Path.home() / ".cache" / "ooctrain"
-    return Path(base) / "compare"
 
 
 def _as_json(rows: Sequence[Row]) -> str:

@@ -16,9 +16,11 @@ from typing import Any, TypeVar
 
 import click
 
+from ooctrain.errors import ConfigError
 from ooctrain.machines import DEVICES
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+ALLOCATORS_TEXT = "Names with parameters, separated by commas or given one by one."
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +85,34 @@ class LearningRate(click.ParamType):
         if not (math.isfinite(rate) and rate > 0):
             self.fail(f"{value} is not a finite number above 0", param, ctx)
         return rate
+
+
+def list_option(*names: str, text: str, default: str = "") -> Callable[[Command], Command]:
+    """An option of several values: separated by commas, or given several times.
+
+    The command gets a list of words; an empty one where neither it nor a default is given.
+    """
+
+    def words(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> list[str]:
+        given = values or ((default,) if default else ())
+        found = split_names(",".join(given))
+        if given and not found:
+            raise ConfigError(f"{param.opts[0]} names nothing", fix=f"{param.opts[0]} {default}")
+        return found
+
+    text = f"{text}  [default: {default}]" if default else text
+    return click.option(*names, multiple=True, callback=words, help=text)
+
+
+def split_names(text: str) -> list[str]:
+    """Words separated by commas; "KEY=VALUE" behind a comma belongs to the word before."""
+    found: list[str] = []
+    for part in filter(None, map(str.strip, text.split(","))):
+        if found and "=" in part and ":" not in part:
+            found[-1] += f",{part}"
+        else:
+            found.append(part)
+    return found
 
 
 def seed_option(text: str) -> Callable[[Command], Command]:

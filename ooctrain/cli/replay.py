@@ -19,9 +19,8 @@ from ooctrain.alloc import replay as run_replay
 from ooctrain.alloc.fullest import snapshot_at_peak
 from ooctrain.cli import DOES_NOT_FIT, DONE
 from ooctrain.cli.numbers_file import write_file, write_numbers
-from ooctrain.cli.options import OUTPUT_FILE, json_option
+from ooctrain.cli.options import ALLOCATORS_TEXT, OUTPUT_FILE, json_option, list_option
 from ooctrain.cli.terminal import make_console
-from ooctrain.errors import ConfigError
 from ooctrain.report.arena import arena_svg
 from ooctrain.report.text import facts
 from ooctrain.units import format_bytes, parse_bytes
@@ -32,21 +31,21 @@ DEFAULT_ALLOCATORS = "best-fit,first-fit,va"
 
 @click.command()
 @click.argument("log_path", metavar="LOG", type=click.Path())
-@click.option("--allocator", "names", default=DEFAULT_ALLOCATORS, show_default=True,
-              help="Names with parameters, separated by commas.")  # fmt: skip
+@list_option("--allocator", "names", text=ALLOCATORS_TEXT, default=DEFAULT_ALLOCATORS)
 @click.option("--budget", metavar="SIZE", help="Of the arena; default: as much as each needs.")
 @click.option("--picture", "picture_path", metavar="FILE", type=OUTPUT_FILE,
               help="Draw each arena when it needs most, as SVG.")  # fmt: skip
 @json_option
 def replay(
-    log_path: str, names: str, budget: str | None, picture_path: str | None, json_path: str | None
-) -> int:
+    log_path: str, names: list[str], budget: str | None, picture_path: str | None,
+    json_path: str | None,
+) -> int:  # fmt: skip
     """Ask allocators for all that LOG holds, without running anything."""
     console = make_console()
     log = AllocationLog.load(log_path)
     budget_bytes = None if budget is None else parse_bytes(budget, what="budget")
     rows, times_us = [], []
-    for name in split_names(names):
+    for name in names:
         started = time.perf_counter()
         rows.append(run_replay(log, name, budget=budget_bytes))
         times_us.append((time.perf_counter() - started) * 1e6)
@@ -67,23 +66,6 @@ def replay(
     if any(row.held_whole for row in rows):
         console.print("\n* has no ranges: blocks of which the log moves parts were held whole")
     return DOES_NOT_FIT if all(row.failure for row in rows) else DONE
-
-
-def split_names(text: str) -> list[str]:
-    """Allocators separated by commas; "KEY=VALUE" behind a comma belongs to the one before.
-
-    Raises:
-        ConfigError: there is none.
-    """
-    found: list[str] = []
-    for part in filter(None, map(str.strip, text.split(","))):
-        if found and "=" in part and ":" not in part:
-            found[-1] += f",{part}"
-        else:
-            found.append(part)
-    if not found:
-        raise ConfigError("no allocator is named", fix=f"--allocator {DEFAULT_ALLOCATORS}")
-    return found
 
 
 def replay_table(rows: list[Replayed]) -> Table:

@@ -15,8 +15,7 @@ import click
 
 from ooctrain.cli import DONE
 from ooctrain.cli.numbers_file import write_numbers
-from ooctrain.cli.options import OUTPUT_FILE, json_option
-from ooctrain.cli.replay import split_names
+from ooctrain.cli.options import ALLOCATORS_TEXT, OUTPUT_FILE, json_option, list_option
 from ooctrain.cli.reproduce_000 import architectures, fragmentation, table1
 from ooctrain.cli.reproduce_001 import hybrid
 from ooctrain.cli.reproduce_002 import offload_ratios
@@ -43,18 +42,18 @@ EXPERIMENTS: Mapping[str, Experiment] = MappingProxyType(
 @click.argument("experiment_name", metavar="EXPERIMENT", type=click.Choice(sorted(EXPERIMENTS)))
 @click.option("--quick", is_flag=True, help="Few cases: does it run, and about what comes out?")
 @click.option("--physical", default="16GiB", show_default=True, help="Memory of the device.")
-@click.option("--allocator", "names", help="Names with parameters, separated by commas.")
+@list_option("--allocator", "names", text=ALLOCATORS_TEXT)
 @click.option("--figure", "figure_path", metavar="FILE", type=OUTPUT_FILE,
               help="Write the figure here; default: EXPERIMENT.svg.")  # fmt: skip
 @json_option
 def reproduce(
-    experiment_name: str, quick: bool, physical: str, names: str | None, figure_path: str | None,
+    experiment_name: str, quick: bool, physical: str, names: list[str], figure_path: str | None,
     json_path: str | None,
 ) -> int:  # fmt: skip
     """Compute a figure or table of the papers."""
     console = make_console()
     wanted = Wanted(
-        quick, parse_bytes(physical, what="memory"), tuple(split_names(names)) if names else None,
+        quick, parse_bytes(physical, what="memory"), tuple(names) or None,
         figure_path or f"{experiment_name}.svg",
     )  # fmt: skip
     started = time.perf_counter()

@@ -18,7 +18,7 @@ from ooctrain.alloc.registry import choose_allocator
 from ooctrain.alloc.replay import peak_bytes, serve
 from ooctrain.alloc.virtual import VirtualAddressing
 from ooctrain.cli import DOES_NOT_FIT, DONE, main
-from ooctrain.cli.replay import split_names
+from ooctrain.cli.options import split_names
 from ooctrain.errors import ConfigError, OutOfDeviceMemory
 from ooctrain.execution.placement import reserved_peak
 from ooctrain.execution.record import allocation_log
@@ -308,5 +308,22 @@ def test_train_writes_a_log_too(tmp_path, capsys):
 
 def test_commas_separate_allocators_and_their_parameters():
     assert split_names("best-fit, va:chunk=1MiB,x=2 ,va") == ["best-fit", "va:chunk=1MiB,x=2", "va"]
-    with pytest.raises(ConfigError):
-        split_names(" ,")
+    assert split_names(" ,") == []
+
+
+@pytest.mark.parametrize(
+    "typed", [("best-fit,bump",), ("best-fit", "bump"), (" best-fit ,", "bump")]
+)
+def test_allocators_are_named_together_or_one_by_one(tmp_path, typed):
+    log, out = tmp_path / "log.jsonl", tmp_path / "rows.json"
+    as_log(TWO_HOLES).save(log)
+    named = [word for name in typed for word in ("--allocator", name)]
+    main(["replay", str(log), *named, "--json", str(out)])
+    assert [row["allocator"] for row in json.loads(out.read_text())["rows"]] == ["best-fit", "bump"]
+
+
+def test_no_allocator_at_all_is_told(tmp_path, capsys):
+    log = tmp_path / "log.jsonl"
+    as_log(TWO_HOLES).save(log)
+    assert main(["replay", str(log), "--allocator", " ,"]) != DONE
+    assert "--allocator names nothing" in capsys.readouterr().err
