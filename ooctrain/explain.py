@@ -1,8 +1,8 @@
 """Every error code with its meaning, the smallest example that raises it, and what mends it.
 
 In: a code. Out: text. The one idea: a code is a promise, so that `tests/contracts/` compares this
-table with the codes that the library raises; the rules of the verifier bring their own examples.
-Read next: `errors.py`, `sched/rules/`.
+table with the codes that the library raises; the rules of the verifier bring their own examples,
+the laws of allocators the command that checks them. Read next: `errors.py`, `sched/rules/`.
 """
 
 from __future__ import annotations
@@ -16,6 +16,11 @@ from typing import NamedTuple
 from ooctrain.errors import ConfigError
 
 WIDTH = 88
+LAW_MEANING = (
+    "What an allocator promises: P all of them, B best fit, V virtual addressing, S those that "
+    "plan ahead. A failure shows the smallest list of requests that breaks it. Read next: "
+    "docs/allocators.md."
+)
 
 
 class Explanation(NamedTuple):
@@ -353,14 +358,17 @@ CODES: Mapping[str, Explanation] = {
 
 
 def all_codes() -> dict[str, str]:
-    """{code: title} of all error codes and of the verifier's rules."""
-    return {code: entry.title for code, entry in CODES.items()} | {
-        code: rule.title for code, rule in _rules().items()
+    """{code: title} of all error codes, of the verifier's rules and of the allocators' laws."""
+    return {
+        **{code: entry.title for code, entry in CODES.items()},
+        **{code: rule.title for code, rule in _rules().items()},
+        **_laws(),
     }
 
 
 def find_code(code: str) -> tuple[str, Explanation]:
-    """(the code as it is written, what it means); the fix of a rule is to be read off its example.
+    """(the code as it is written, what it means); the fix of a rule is to be read off its example,
+    which of a law is the command that checks it.
 
     Raises:
         ConfigError: an unknown code.
@@ -372,6 +380,9 @@ def find_code(code: str) -> tuple[str, Explanation]:
         rule = _rules()[wanted]
         meaning = inspect.cleandoc(rule.check.__doc__ or "")
         return wanted, Explanation(rule.title, meaning, rule.example, "")
+    if wanted in _laws():
+        check = f"pytest --pyargs ooctrain.laws --allocator my.py:Mine -k law_{wanted}"
+        return wanted, Explanation(_laws()[wanted], LAW_MEANING, check, "")
     near = difflib.get_close_matches(wanted, all_codes(), n=1)
     raise ConfigError(
         f"there is no code {code!r}",
@@ -386,6 +397,9 @@ def explain_code(code: str) -> str:
         ConfigError: an unknown code.
     """
     known, entry = find_code(code)
+    if known in _laws():
+        meaning = textwrap.fill(entry.meaning, WIDTH)
+        return f"{known}: {entry.title} (a law)\n\n{meaning}\n\nwhat checks it\n    {entry.example}"
     if known not in CODES:
         return (
             f"{known}: {entry.title} (a rule of the verifier)\n\n{entry.meaning}\n\n"
@@ -396,6 +410,12 @@ def explain_code(code: str) -> str:
         f"{known}: {entry.title}\n\n{textwrap.fill(entry.meaning, WIDTH)}\n\n"
         f"smallest example\n{example}\n\nwhat mends it\n    {entry.fix}"
     )
+
+
+def _laws() -> Mapping[str, str]:
+    from ooctrain.testing.allocator_laws import LAWS
+
+    return LAWS
 
 
 def _rules() -> Mapping:

@@ -20,8 +20,8 @@ JSON_VERSION = 1
 @click.argument("code", required=False)
 @json_option
 def explain(code: str | None, json_path: str | None) -> None:
-    """Explain an error code (OOC-120) or a rule of the verifier (R203); without a code, list
-    them."""
+    """Explain an error code (OOC-120), a rule of the verifier (R203) or a law of allocators (P8);
+    without a code, list them."""
     if code is None:
         for known, title in all_codes().items():
             click.echo(f"{known:8} {title}")
