@@ -3,7 +3,8 @@
 In: nothing but this machine and torch. Out: a table, and JSON with `--json FILE`. The one idea of a
 fair race: one process, the same number of threads, samples of all contestants interleaved and the
 median taken; torch may use its better memory layout and its `out=` variants, so that nobody is
-charged for allocating. A ratio above 1 means that ooctrain is faster than the best form of torch.
+charged for allocating (torch's gradient of batch norm has none that does without). A ratio above 1
+means that ooctrain is faster than the best form of torch.
 
     python benchmarks/bench_ops.py [--threads 2] [--rounds 15] [--only SUBSTRING] [--json FILE]
 """
@@ -37,11 +38,7 @@ from ooctrain.layers.kernels.cpu.pool import ThreadPool
 
 #: Why some cases may stay below 1, by a part of their names.
 REASONS = {
-    " 4 Ki": "calls of a microsecond or two: the way from Python is the larger part",
-    " 4x32x8x8": "as above",
-    " 64x10": "as above",
-    " 64 Ki": "a call of 3 to 6 us, of which the way from Python takes up to 3: to cut the work"
-    " into chunks, to pack the arguments, to start",
+    " 4x32x8x8": "a call of two microseconds: the way from Python is half of it",
     "insert 16x": "torch's best is NCHW, where the channels lie in one block that fits the cache;"
     " in NHWC they interleave, and there ours takes less than half of torch's time",
 }

@@ -192,7 +192,7 @@ def test_stores_past_the_caches_change_no_bit(pools, monkeypatch, name, size):
 
 
 @pytest.mark.parametrize("work", [1, 4])
-@pytest.mark.parametrize("elements", [1, 1 << 16, (1 << 16) + 1, 1 << 20, 11_170_000])
+@pytest.mark.parametrize("elements", [1, 1 << 15, (1 << 15) + 1, 1 << 16, 1 << 20, 11_170_000])
 def test_chunks_are_few_and_whole(elements, work):
     """At most so many as partial results have room for; small problems are one chunk."""
     for chunk, most in (
@@ -201,4 +201,5 @@ def test_chunks_are_few_and_whole(elements, work):
     ):
         assert chunks.chunk_count(elements, chunk) <= most
         assert chunk % chunks.ALIGN_ELEMENTS == 0
-    assert elements * work > 1 << 16 or chunks.element_chunk(elements, work) >= elements
+    small = elements * work <= chunks.INLINE_ELEMENTS
+    assert not small or chunks.element_chunk(elements, work) >= elements

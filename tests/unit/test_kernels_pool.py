@@ -5,19 +5,21 @@ from __future__ import annotations
 import gc
 import importlib
 import os
+import pickle
 import pkgutil
 import signal
 import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from ooctrain.layers.kernels import cpu
-from ooctrain.layers.kernels.cpu.entry import entry_of
+from ooctrain.layers.kernels.cpu.entry import recipe_of
 from ooctrain.layers.kernels.cpu.jit import kernel
 from ooctrain.layers.kernels.cpu.pool import ThreadPool
 
@@ -56,6 +58,26 @@ def gather(a, double, whole, flag, single, three, cube, out, lo, hi, thread):
 def weigh(a, by, b, c, single, d, out, e, lo, hi, thread):
     for item in range(lo, hi):
         out[item] = a[0] + by * b[1] + single * c[2] + 1000 * d[3] + 10000 * e[e.size - 1]
+
+
+@kernel("void(i8[::1], i8[::1], i8, i8, i8)")
+def sum_all(numbers, out, lo, hi, thread):
+    for item in range(lo, hi):
+        out[item] = 1000 * numbers.size + numbers.sum()
+
+
+@kernel("void(f4[:,:,::1], f4[:,:,::1], i8, i8, i8)")
+def copy_cube(cube, out, lo, hi, thread):
+    for item in range(lo, hi):
+        for row in range(cube.shape[1]):
+            for column in range(cube.shape[2]):
+                out[item, row, column] = cube[item, row, column]
+
+
+@kernel("void(i8[::1], i8, i8[::1], i8, i8, i8)")
+def add_number(numbers, by, out, lo, hi, thread):
+    for item in range(lo, hi):
+        out[item] = numbers[item] + by
 
 
 @kernel("void(i8[::1], i8[::1], i8, i8, i8, i8)")
@@ -110,7 +132,7 @@ def test_arguments_of_every_kind_arrive(pool):
 
 
 def test_flat_arrays_arrive_whatever_their_number(pool):
-    """They are written in threes: two in the second group, between others and numbers."""
+    """Between others and numbers."""
     a, b, c, d, e = (np.full(5 + n, n + 1, np.float32) for n in range(5))
     out = np.zeros(8)
     pool.run(weigh, 8, 1, a, 10, b, c, 100.0, d, out, e)
@@ -127,12 +149,85 @@ def test_an_exception_reaches_the_caller_and_spares_the_pool(pool):
     assert (hits == 1).all()
 
 
-def test_a_wrong_argument_is_refused_and_spares_the_pool(pool):
-    hits = np.zeros(50, np.int64)
+@pytest.mark.parametrize("shape", [(), (1,), (6,), (2, 3), (2, 3, 4), (1, 2, 3, 4, 5), (0, 3)])
+def test_a_flat_argument_may_have_any_shape(pool, shape):
+    """The kernel sees all elements in a row, and their number."""
+    numbers = np.arange(np.prod(shape), dtype=np.int64).reshape(shape)
+    out, size = np.zeros(5, np.int64), int(numbers.size)
+    pool.run(sum_all, 5, 1, numbers, out)
+    assert out.tolist() == [1000 * size + size * (size - 1) // 2] * 5
+
+
+def test_arrays_of_more_dimensions_arrive_as_they_are(pool):
+    """Extents and strides of (2, 3, 4) and of a part of a larger array's first axis."""
+    whole = np.arange(60, dtype=np.float32).reshape(5, 3, 4)
+    for cube in (whole[:2], whole[3:]):
+        out = np.zeros(cube.shape, np.float32)
+        pool.run(copy_cube, 2, 1, cube, out)
+        np.testing.assert_array_equal(out, cube)
+
+
+def odd_arguments() -> dict[str, tuple[np.ndarray, int]]:
+    """Arguments of `add_number` that are right, but not quite what the fast way looks for."""
+    array = np.arange(50, dtype=np.int64)
+    return {
+        "unpickled": (pickle.loads(pickle.dumps(array)), 7),
+        "long long": (array.astype(np.longlong), 7),
+        "memory map": (np.asarray(array).view(np.memmap), 7),
+        "NumPy's number": (array, np.int64(7)),
+        "truth": (array + 6, True),
+    }
+
+
+@pytest.mark.parametrize("name", odd_arguments())
+def test_unusual_arguments_are_understood(pool, name):
+    """Types that are equal without being the same object, subclasses, numbers of other types."""
+    numbers, by = odd_arguments()[name]
+    out = np.zeros(50, np.int64)
+    pool.run(add_number, 50, 1, numbers, by, out)
+    assert out.tolist() == list(range(7, 57))
+
+
+WRONG = {
+    "no array": ([1, 2], 7),
+    "other elements, as large": (np.zeros(50), 7),
+    "smaller elements": (np.zeros(50, np.int32), 7),
+    "other byte order": (np.zeros(50, np.int64).byteswap().view(">i8"), 7),
+    "gaps": (np.zeros(100, np.int64)[::2], 7),
+    "gaps between rows": (np.zeros((50, 2), np.int64)[:, :1], 7),
+    "no number": (np.zeros(50, np.int64), "7"),
+    "nothing": (np.zeros(50, np.int64), None),
+    "one too many": (np.zeros(50, np.int64), 7, 7),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+@pytest.mark.parametrize("chunk", [1, 50])
+def test_a_wrong_argument_is_refused_and_spares_the_pool(pool, name, chunk):
+    out = np.zeros(50, np.int64)
     with pytest.raises((TypeError, ValueError)):
-        pool.run(count_items, 50, 1, hits, [1, 2])
-    pool.run(count_items, 50, 1, hits, np.zeros(50, np.int64))
-    assert (hits == 1).all()
+        pool.run(add_number, 50, chunk, *WRONG[name], out)
+    assert not out.any()
+    pool.run(add_number, 50, chunk, np.zeros(50, np.int64), 1, out)
+    assert (out == 1).all()
+
+
+def test_what_must_not_be_written_is_refused(pool):
+    out = np.zeros(50, np.int64)
+    out.flags.writeable = False
+    with pytest.raises(TypeError):
+        pool.run(add_number, 50, 1, np.zeros(50, np.int64), 1, out)
+
+
+def test_arguments_are_released(pool):
+    """A call holds none of its arguments afterwards, not those of a refused one either."""
+    numbers, out = np.zeros(50, np.int64), np.zeros(50, np.int64)
+    before = sys.getrefcount(numbers), sys.getrefcount(out)
+    for wrong in (7, "7"):
+        for _ in range(100):
+            with suppress(TypeError):
+                pool.run(add_number, 50, 1, numbers, wrong, out)
+    assert (sys.getrefcount(numbers), sys.getrefcount(out)) == before
 
 
 def test_any_function_is_run_by_the_caller(pool):
@@ -255,7 +350,7 @@ def test_idle_workers_sleep(pool):
 
 
 @pytest.mark.slow
-def test_every_range_kernel_has_an_entry():
+def test_every_range_kernel_has_a_recipe():
     """No kernel falls back to one thread for an argument that the block cannot hold."""
     found = 0
     for module in pkgutil.iter_modules(cpu.__path__):
@@ -264,6 +359,6 @@ def test_every_range_kernel_has_an_entry():
             code = getattr(getattr(member, "py_func", None), "__code__", None)
             arguments = code.co_varnames[: code.co_argcount] if code else ()
             if arguments[-3:] == ("lo", "hi", "thread") and member.overloads:
-                assert entry_of(member) is not None, member
+                assert recipe_of(member) is not None, member
                 found += 1
     assert found > 40

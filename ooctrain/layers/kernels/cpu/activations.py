@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ooctrain.layers.kernels.cpu.chunks import element_chunk, flat
+from ooctrain.layers.kernels.cpu.chunks import element_chunk
 from ooctrain.layers.kernels.cpu.jit import kernel
 from ooctrain.layers.kernels.cpu.pool import ThreadPool
 from ooctrain.layers.kernels.cpu.simd import vselect_gt, vsplat
@@ -72,24 +72,24 @@ def leaky_relu_grad(pool: ThreadPool, dy: Array, y: Array, dx: Array, slope: flo
 
     y is the input of the forward kernel or, for slope > 0, its output. `dx` may be `dy` or `y`.
     """
-    pool.run(_leaky, dx.size, element_chunk(dx.size), flat(dy), flat(y), flat(dx), slope)
+    pool.run(_leaky, dx.size, element_chunk(dx.size), dy, y, dx, slope)
 
 
 def tanh(pool: ThreadPool, x: Array, y: Array) -> None:
     """y = tanh(x). `y` may be `x`."""
-    pool.run(_tanh, x.size, element_chunk(x.size, EXP_WORK), flat(x), flat(y))
+    pool.run(_tanh, x.size, element_chunk(x.size, EXP_WORK), x, y)
 
 
 def tanh_grad(pool: ThreadPool, dy: Array, y: Array, dx: Array) -> None:
     """dx = dy * (1 - y^2), with y the output of tanh. `dx` may be `dy`."""
-    pool.run(_tanh_grad, dx.size, element_chunk(dx.size), flat(dy), flat(y), flat(dx))
+    pool.run(_tanh_grad, dx.size, element_chunk(dx.size), dy, y, dx)
 
 
 def sigmoid(pool: ThreadPool, x: Array, y: Array) -> None:
     """y = 1 / (1 + exp(-x)). `y` may be `x`."""
-    pool.run(_sigmoid, x.size, element_chunk(x.size, EXP_WORK), flat(x), flat(y))
+    pool.run(_sigmoid, x.size, element_chunk(x.size, EXP_WORK), x, y)
 
 
 def sigmoid_grad(pool: ThreadPool, dy: Array, y: Array, dx: Array) -> None:
     """dx = dy * y * (1 - y), with y the output of the sigmoid. `dx` may be `dy`."""
-    pool.run(_sigmoid_grad, dx.size, element_chunk(dx.size), flat(dy), flat(y), flat(dx))
+    pool.run(_sigmoid_grad, dx.size, element_chunk(dx.size), dy, y, dx)

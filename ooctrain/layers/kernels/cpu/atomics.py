@@ -5,7 +5,7 @@ one order that all threads agree on. The one idea: threads that run compiled cod
 can only speak to each other through memory, so these few intrinsics are the whole language of
 `fork_join.py`. Sleeping is Linux's futex: wait while a word has a value, wake those who wait on it.
 Other systems nap and look again. Source: Drepper, "Futexes are tricky" (2011). Read next:
-`fork_join.py`.
+`elementwise.py`.
 """
 
 from __future__ import annotations

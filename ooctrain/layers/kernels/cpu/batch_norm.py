@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import math
 
-import numba
 import numpy as np
 
 from ooctrain.layers.kernels.cpu.batch_norm_apply import apply as apply
-from ooctrain.layers.kernels.cpu.chunks import chunk_count, flat, past_caches, row_chunk
+from ooctrain.layers.kernels.cpu.chunks import chunk_count, past_caches, row_chunk
 from ooctrain.layers.kernels.cpu.jit import kernel
+from ooctrain.layers.kernels.cpu.partials import channel_partials, channel_total
 from ooctrain.layers.kernels.cpu.pool import ThreadPool
 from ooctrain.layers.kernels.cpu.simd import vfma, vselect_gt, vsplat
 from ooctrain.layers.kernels.cpu.simd_memory import (
@@ -30,7 +30,7 @@ from ooctrain.layers.kernels.cpu.simd_memory import (
 )
 from ooctrain.layers.kernels.cpu.simd_stream import store_fence, vput_upto
 from ooctrain.layers.kernels.cpu.vector import VL
-from ooctrain.layers.kernels.cpu.workspace import BLOCK_ROWS, channel_partials
+from ooctrain.layers.kernels.cpu.workspace import BLOCK_ROWS, padded_channels
 
 Array = np.ndarray
 ZERO = np.float32(0)
@@ -38,17 +38,10 @@ ZERO = np.float32(0)
 AHEAD_ROWS = 16
 
 
-@numba.njit(inline="always")
-def _add_chunks(partials, width, chunks):
-    """Adds the partials of all chunks, in order, to those of the first."""
-    for chunk in range(1, chunks):
-        for c in range(width):
-            partials[c] += partials[chunk * width + c]
-
-
-@kernel("void(f4[::1], i8, i8, f8[::1], f4[::1], i8, i8, i8, i8)")
-def _stats(x, channels, padded, partials, block, rows_per_chunk, lo, hi, thread):
+@kernel("void(f4[::1], i8, u1[::1], i8, i8, i8, i8, i8, i8)")
+def _stats(x, channels, workspace, padded, chunks, rows_per_chunk, lo, hi, thread):
     """Per chunk and channel: sum of x and of x^2, in float64 from the means of blocks of rows."""
+    partials, block = channel_partials(workspace, chunks, 2 * padded)
     base = lo // rows_per_chunk * 2 * padded
     sums, squares = partials[base : base + padded], partials[base + padded : base + 2 * padded]
     sums[:] = 0.0
@@ -97,21 +90,22 @@ def _stats(x, channels, padded, partials, block, rows_per_chunk, lo, hi, thread)
             squares[c] += block[base + padded + c] + count * m * m
 
 
-@kernel("void(f8[::1], i8, i8, i8, f8, f4[::1], f4[::1], f4[::1])")
-def _finish_stats(partials, padded, chunks, rows, eps, mean, inv_std, var):
-    _add_chunks(partials, 2 * padded, chunks)
-    for c in range(mean.size):
-        m = partials[c] / rows
-        v = max(partials[padded + c] / rows - m * m, 0.0)
+@kernel("void(u1[::1], i8, i8, i8, f8, f4[::1], f4[::1], f4[::1], i8, i8, i8)")
+def _finish_stats(workspace, padded, chunks, rows, eps, mean, inv_std, var, lo, hi, thread):
+    for c in range(lo, hi):
+        m = channel_total(workspace, chunks, 2 * padded, c) / rows
+        square = channel_total(workspace, chunks, 2 * padded, padded + c) / rows
+        v = max(square - m * m, 0.0)
         mean[c], var[c], inv_std[c] = m, v, 1.0 / math.sqrt(v + eps)
 
 
-@kernel("void(f4[::1], f4[::1], f4[::1], f4[::1], b1, i8, f8[::1], f4[::1], i8, i8, i8, i8)")
+@kernel("void(f4[::1], f4[::1], f4[::1], f4[::1], b1, u1[::1], i8, i8, i8, i8, i8, i8)")
 def _grad_reduce(
-    dy, mask, x, mean, masked, padded, partials, block, rows_per_chunk, lo, hi, thread
+    dy, mask, x, mean, masked, workspace, padded, chunks, rows_per_chunk, lo, hi, thread
 ):
     """Per chunk and channel: sum of dz and of dz * (x - mean), float64 sums of blocks of rows."""
     channels, zero = mean.size, vsplat(ZERO)
+    partials, block = channel_partials(workspace, chunks, 2 * padded)
     base = lo // rows_per_chunk * 2 * padded
     sums = partials[base : base + 2 * padded]
     sums[:] = 0.0
@@ -153,12 +147,12 @@ def _grad_reduce(
             sums[padded + c] += block[base + padded + c]
 
 
-@kernel("void(f8[::1], i8, i8, f4[::1], f4[::1], f4[::1])")
-def _finish_grad(partials, padded, chunks, inv_std, dgamma, dbeta):
-    _add_chunks(partials, 2 * padded, chunks)
-    for c in range(inv_std.size):
-        dbeta[c] = partials[c]
-        dgamma[c] = partials[padded + c] * inv_std[c]
+@kernel("void(u1[::1], i8, i8, f4[::1], f4[::1], f4[::1], i8, i8, i8)")
+def _finish_grad(workspace, padded, chunks, inv_std, dgamma, dbeta, lo, hi, thread):
+    for c in range(lo, hi):
+        dbeta[c] = channel_total(workspace, chunks, 2 * padded, c)
+        products = channel_total(workspace, chunks, 2 * padded, padded + c)
+        dgamma[c] = products * inv_std[c]
 
 
 @kernel(
@@ -216,10 +210,9 @@ def stats(
     """
     channels, rows = mean.size, x.size // mean.size
     chunk = row_chunk(rows, channels)
-    chunks = chunk_count(rows, chunk)
-    padded, partials, block = channel_partials(workspace, chunks, channels, sums=2)
-    pool.run(_stats, rows, chunk, flat(x), channels, padded, partials, block, chunk)
-    _finish_stats(partials, padded, chunks, rows, eps, mean, inv_std, var)
+    space = workspace, padded_channels(channels), chunk_count(rows, chunk)
+    pool.run(_stats, rows, chunk, x, channels, *space, chunk)
+    pool.run(_finish_stats, channels, channels, *space, rows, eps, mean, inv_std, var)
 
 
 def inv_std_of(var: Array, inv_std: Array, eps: float) -> None:
@@ -247,11 +240,10 @@ def grad_reduce(
     """
     channels, rows = mean.size, x.size // mean.size
     chunk = row_chunk(rows, channels)
-    chunks = chunk_count(rows, chunk)
-    padded, partials, block = channel_partials(workspace, chunks, channels, sums=2)
-    arrays = flat(dy), flat(dy if mask is None else mask), flat(x), mean, mask is not None
-    pool.run(_grad_reduce, rows, chunk, *arrays, padded, partials, block, chunk)
-    _finish_grad(partials, padded, chunks, inv_std, dgamma, dbeta)
+    space = workspace, padded_channels(channels), chunk_count(rows, chunk)
+    arrays = dy, (dy if mask is None else mask), x, mean, mask is not None
+    pool.run(_grad_reduce, rows, chunk, *arrays, *space, chunk)
+    pool.run(_finish_grad, channels, channels, *space, inv_std, dgamma, dbeta)
 
 
 def grad_apply(
@@ -268,10 +260,10 @@ def grad_apply(
 ) -> None:
     """dx = gamma * inv_std * (dz - dbeta / P - xhat * dgamma / P); `dx` may be an input."""
     channels, rows = mean.size, x.size // mean.size
-    arrays = flat(dy), flat(dy if mask is None else mask), flat(x)
+    arrays = dy, (dy if mask is None else mask), x
     vectors = mean, inv_std, gamma, dgamma, dbeta
     past = channels % VL == 0 and past_caches(dx, dy, x)
-    others = flat(dx), mask is not None, 1.0 / rows, past
+    others = dx, mask is not None, 1.0 / rows, past
     pool.run(_grad_apply, rows, row_chunk(rows, channels), *arrays, *vectors, *others)
 
 

@@ -13,11 +13,18 @@ import math
 
 import numpy as np
 
-from ooctrain.layers.kernels.cpu.chunks import flat, past_caches, row_chunk
+from ooctrain.layers.kernels.cpu.chunks import past_caches, row_chunk
 from ooctrain.layers.kernels.cpu.jit import kernel
 from ooctrain.layers.kernels.cpu.pool import ThreadPool
 from ooctrain.layers.kernels.cpu.simd import vfma, vmax, vsplat
-from ooctrain.layers.kernels.cpu.simd_memory import vload, vload_upto, vstore4
+from ooctrain.layers.kernels.cpu.simd_memory import (
+    AHEAD_ELEMENTS,
+    prefetch,
+    vload,
+    vload_upto,
+    vscan_upto,
+    vstore4,
+)
 from ooctrain.layers.kernels.cpu.simd_stream import store_fence, vput_upto
 from ooctrain.layers.kernels.cpu.vector import VL
 
@@ -40,10 +47,12 @@ def _apply(x, mean, inv_std, gamma, beta, residual, y, add, floor, past, lo, hi,
         for c in range(0, channels, VL):
             i, n = row * channels + c, channels - c
             slope = vload_upto(gamma, c, n) * vload_upto(inv_std, c, n)
-            v = vload_upto(x, i, n) - vload_upto(mean, c, n)
+            v = vscan_upto(x, i, n) - vload_upto(mean, c, n)
             v = vfma(v, slope, vload_upto(beta, c, n))
             if add:
-                v = v + vload_upto(residual, i, n)
+                v = v + vscan_upto(residual, i, n)
+            if not past:
+                prefetch(y, i + AHEAD_ELEMENTS)
             vput_upto(y, i, vmax(floors, v), n, past)
     if past:
         store_fence()
@@ -92,10 +101,10 @@ def apply(
     chunk = row_chunk(rows, channels)
     # Without ReLU the floor is minus infinity: one kernel serves both.
     floor = 0.0 if relu else -math.inf
-    others = flat(y if residual is None else residual), flat(y), residual is not None, floor
+    others = (y if residual is None else residual), y, residual is not None, floor
     past = channels % VL == 0 and past_caches(y, x)
     moved_bytes = y.nbytes * (2 + (residual is not None))
     if channels % (4 * VL) == 0 and moved_bytes <= IN_FOURS_BYTES:
-        pool.run(_apply_in_fours, rows, chunk, flat(x), mean, inv_std, gamma, beta, *others)
+        pool.run(_apply_in_fours, rows, chunk, x, mean, inv_std, gamma, beta, *others)
         return
-    pool.run(_apply, rows, chunk, flat(x), mean, inv_std, gamma, beta, *others, past)
+    pool.run(_apply, rows, chunk, x, mean, inv_std, gamma, beta, *others, past)

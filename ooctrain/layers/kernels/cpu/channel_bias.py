@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ooctrain.layers.kernels.cpu.chunks import flat, row_chunk
+from ooctrain.layers.kernels.cpu.chunks import row_chunk
 from ooctrain.layers.kernels.cpu.jit import kernel
 from ooctrain.layers.kernels.cpu.pool import ThreadPool
 from ooctrain.layers.kernels.cpu.simd_memory import vload_upto, vstore_upto
@@ -29,4 +29,4 @@ def _add_bias(y, bias, lo, hi, thread):
 def add_in_place(pool: ThreadPool, y: np.ndarray, bias: np.ndarray) -> None:
     """y += bias along the last axis."""
     pixels = y.size // bias.size
-    pool.run(_add_bias, pixels, row_chunk(pixels, bias.size), flat(y), bias)
+    pool.run(_add_bias, pixels, row_chunk(pixels, bias.size), y, bias)

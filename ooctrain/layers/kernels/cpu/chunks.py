@@ -4,16 +4,24 @@ In: extents. Out: how many items one call of a range kernel takes. The one idea:
 part of the definition of a reduction (each chunk has its own partial sum, combined in chunk order),
 so they must not depend on threads, on load or on the machine: that is what makes 1, 2 and 3 threads
 give the same bits. A problem that fits in one chunk runs inline, for to start and join a team costs
-about 3 us, as long as one thread needs for a chunk in its cache. No Numba here: sizes of workspaces
+half a microsecond, and more where the others sleep. No Numba here: sizes of workspaces
 are needed at trace time. Read next: `workspace.py`.
 """
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 
-#: Elements below which a problem is one chunk, run inline by the caller.
+#: Elements of a reduction, or of rows, below which a problem is one chunk.
 SMALL_ELEMENTS = 1 << 16
+#: Elements of an elementwise kernel below which a problem is one chunk: a copy of as many takes one
+#: thread 1.7 us and two 1.2 us.
+INLINE_ELEMENTS = 1 << 15
+#: Elements of its chunks above that. What one thread takes of another's part lies in the other's
+#: cache, so smaller ones cost more than they balance.
+PART_ELEMENTS = 1 << 14
 #: Work of a kernel that goes through three arrays, where a copy goes through two.
 THREE_ARRAYS = 1.25
 #: Upper bound of the number of chunks of a reduction: each has partial results of its own.
@@ -27,18 +35,23 @@ ALIGN_ELEMENTS = 1 << 10
 PAST_CACHES_BYTES = 24 << 20
 
 
+@cache
 def element_chunk(elements: int, work: float = 1) -> int:
     """Elements per chunk of an elementwise kernel that takes `work` times as long as a copy."""
-    if elements * work <= SMALL_ELEMENTS:
-        return SMALL_ELEMENTS
-    return _aligned(max(int(SMALL_ELEMENTS / work / 4), -(-elements // MOST_CHUNKS)))
+    if elements * work <= INLINE_ELEMENTS:
+        return INLINE_ELEMENTS
+    parts = -(-int(elements * work) // PART_ELEMENTS)
+    chunks = 1 << (parts - 1).bit_length()  # so that two and four threads get equally many
+    return _aligned(-(-elements // min(chunks, MOST_CHUNKS)))
 
 
+@cache
 def reduction_chunk(elements: int) -> int:
     """Elements per chunk of a reduction."""
     return _aligned(max(SMALL_ELEMENTS, -(-elements // MOST_PARTIALS)))
 
 
+@cache
 def row_chunk(rows: int, row_elements: int) -> int:
     """Rows per chunk of a kernel over rows of `row_elements` elements each."""
     return max(-(-SMALL_ELEMENTS // max(row_elements, 1)), -(-rows // MOST_PARTIALS))

@@ -15,7 +15,7 @@ import numpy as np
 
 from ooctrain.layers.kernels.conv_shape import ConvShape
 from ooctrain.layers.kernels.cpu import depthwise_plan
-from ooctrain.layers.kernels.cpu.chunks import chunk_count, flat, row_chunk
+from ooctrain.layers.kernels.cpu.chunks import chunk_count, row_chunk
 from ooctrain.layers.kernels.cpu.jit import inner, kernel
 from ooctrain.layers.kernels.cpu.layout import transpose
 from ooctrain.layers.kernels.cpu.pool import ThreadPool
@@ -134,7 +134,7 @@ def forward(
     sizes = shape.h, shape.w, shape.oh, shape.ow, shape.r, shape.s, shape.c
     items = shape.n * shape.oh
     chunk = depthwise_plan.output_chunk(shape)
-    pool.run(_gather, items, chunk, flat(x), table, bias, flat(y), sizes, down, across)
+    pool.run(_gather, items, chunk, x, table, bias, y, sizes, down, across)
 
 
 def grad_input(
@@ -149,7 +149,7 @@ def grad_input(
     sizes = shape.oh, shape.ow, shape.h, shape.w, shape.r, shape.s, shape.c
     items = shape.n * shape.h
     chunk = row_chunk(items, shape.w * shape.c)
-    arrays = flat(dy), table, zeros[: shape.c], flat(dx)
+    arrays = dy, table, zeros[: shape.c], dx
     pool.run(_gather, items, chunk, *arrays, sizes, down, across)
 
 
@@ -161,7 +161,7 @@ def grad_weight(
     items, chunk = shape.n * shape.oh, depthwise_plan.output_chunk(shape)
     sizes = shape.h, shape.w, shape.oh, shape.ow, shape.r, shape.s, shape.c
     window = *shape.stride, *shape.dilation, shape.padding[0], shape.padding[2]
-    pool.run(_grad_weight, items, chunk, flat(x), flat(dy), tables, sizes, window, room, chunk)
+    pool.run(_grad_weight, items, chunk, x, dy, tables, sizes, window, room, chunk)
     taps, chunks = shape.r * shape.s, chunk_count(items, chunk)
     if chunks > 1:
         pool.run(_sum_tables, room, room, tables, room, chunks)

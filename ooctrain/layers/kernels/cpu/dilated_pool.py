@@ -10,7 +10,7 @@ from __future__ import annotations
 import numba
 import numpy as np
 
-from ooctrain.layers.kernels.cpu.chunks import flat, row_chunk
+from ooctrain.layers.kernels.cpu.chunks import row_chunk
 from ooctrain.layers.kernels.cpu.jit import kernel
 from ooctrain.layers.kernels.cpu.pool import ThreadPool
 
@@ -85,7 +85,7 @@ def max_pool(
     items = y.shape[0] * y.shape[1]
     window = (*kernel, *stride, *dilation, padding[0], padding[2])
     sizes = (*x.shape[1:3], *y.shape[1:3], x.shape[3])
-    arrays = flat(x), flat(y), flat(index)
+    arrays = x, y, index
     pool.run(_max_pool, items, row_chunk(items, y.size // items), *arrays, sizes, window)
 
 
@@ -97,5 +97,5 @@ def max_pool_grad(
     items = dx.shape[0] * dx.shape[1]
     window = (*kernel, *stride, *dilation, padding[0], padding[2])
     sizes = (*dx.shape[1:3], *dy.shape[1:3], dx.shape[3])
-    arrays = flat(dy), flat(index), flat(dx)
+    arrays = dy, index, dx
     pool.run(_max_pool_grad, items, row_chunk(items, dx.size // items), *arrays, sizes, window)

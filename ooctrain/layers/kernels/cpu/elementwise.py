@@ -1,11 +1,11 @@
 """Elementwise kernels, the simplest ones: ReLU and its gradient, sums, scaling, the bias gradient.
 
 In: arrays of equal shape, any number of dimensions, C-contiguous float32. Out: arrays written in
-place. The one idea: a driver (a public function) flattens its arrays and hands a serial range
-kernel to the pool; a kernel does `[lo, hi)` and nothing else. An output may be the same array as an
-input. All of them run at memory speed, so what counts is to read and write each byte once; results
-larger than the caches go past them, with the same bits. Functions that few networks use are in
-`activations.py`, compiled only for them. Read next: `batch_norm.py`.
+place. The one idea: a driver (a public function) hands its arrays and a serial range kernel to the
+pool; a kernel sees them flat, does `[lo, hi)` and nothing else. An output may be the same array as
+an input. All of them run at memory speed, so what counts is to read and write each byte once;
+results larger than the caches go past them, with the same bits. Functions that few networks use are
+in `activations.py`, compiled only for them. Read next: `batch_norm.py`.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from ooctrain.layers.kernels.cpu.chunks import (
     THREE_ARRAYS,
     chunk_count,
     element_chunk,
-    flat,
     past_caches,
     row_chunk,
 )
 from ooctrain.layers.kernels.cpu.jit import kernel
+from ooctrain.layers.kernels.cpu.partials import channel_partials, channel_total
 from ooctrain.layers.kernels.cpu.pool import ThreadPool
 from ooctrain.layers.kernels.cpu.simd import vmax, vselect_gt, vsplat
 from ooctrain.layers.kernels.cpu.simd_memory import (
@@ -35,7 +35,7 @@ from ooctrain.layers.kernels.cpu.simd_memory import (
 )
 from ooctrain.layers.kernels.cpu.simd_stream import store_fence, vput_upto
 from ooctrain.layers.kernels.cpu.vector import VL
-from ooctrain.layers.kernels.cpu.workspace import BLOCK_ROWS, channel_partials
+from ooctrain.layers.kernels.cpu.workspace import BLOCK_ROWS, padded_channels
 
 Array = np.ndarray
 ZERO = np.float32(0)
@@ -102,10 +102,11 @@ def _fill(y, value, lo, hi, thread):
         vstore_upto(y, i, values, hi - i)
 
 
-@kernel("void(f4[::1], i8, i8, f8[::1], f4[::1], i8, i8, i8, i8)")
-def _channel_partials(dy, channels, padded, partials, block, rows_per_chunk, lo, hi, thread):
+@kernel("void(f4[::1], f4[::1], u1[::1], i8, i8, i8, i8, i8, i8)")
+def _channel_sums(dy, db, workspace, padded, chunks, rows_per_chunk, lo, hi, thread):
     """float32 sums over blocks of rows, four vectors at a time; blocks added in float64."""
-    base = lo // rows_per_chunk * padded
+    partials, block = channel_partials(workspace, chunks, padded)
+    base, channels = lo // rows_per_chunk * padded, db.size
     sums, zero = partials[base : base + padded], vsplat(ZERO)
     sums[:] = 0.0
     for first in range(lo, hi, BLOCK_ROWS):
@@ -125,27 +126,27 @@ def _channel_partials(dy, channels, padded, partials, block, rows_per_chunk, lo,
             vstore(block, base + c, s0)
         for c in range(channels):
             sums[c] += block[base + c]
+    if chunks == 1:
+        for c in range(channels):
+            db[c] = sums[c]
 
 
-@kernel("void(f8[::1], i8, i8, f4[::1])")
-def _combine_partials(partials, padded, chunks, out):
-    for chunk in range(1, chunks):
-        for c in range(padded):
-            partials[c] += partials[chunk * padded + c]
-    for c in range(out.size):
-        out[c] = partials[c]
+@kernel("void(f4[::1], u1[::1], i8, i8, i8, i8, i8)")
+def _add_channel_sums(db, workspace, padded, chunks, lo, hi, thread):
+    for c in range(lo, hi):
+        db[c] = channel_total(workspace, chunks, padded, c)
 
 
 def relu(pool: ThreadPool, x: Array, y: Array) -> None:
     """y = max(x, 0); NaN stays NaN. `y` may be `x`."""
-    pool.run(_relu, x.size, element_chunk(x.size), flat(x), flat(y), past_caches(y, x))
+    pool.run(_relu, x.size, element_chunk(x.size), x, y, past_caches(y, x))
 
 
 def relu_grad(pool: ThreadPool, dy: Array, y: Array, dx: Array) -> None:
     """dx = dy where the ReLU's output y > 0, else 0. `dx` may be `dy` or `y`."""
     past = past_caches(dx, dy, y)
     chunk = element_chunk(dx.size, THREE_ARRAYS)
-    pool.run(_relu_grad, dx.size, chunk, flat(dy), flat(y), flat(dx), past)
+    pool.run(_relu_grad, dx.size, chunk, dy, y, dx, past)
 
 
 def add(pool: ThreadPool, a: Array, b: Array, y: Array) -> None:
@@ -163,19 +164,19 @@ def add_masked(pool: ThreadPool, a: Array, dy: Array, y: Array, out: Array) -> N
 
     `out` may be any of the inputs.
     """
-    arrays = flat(a), flat(dy), flat(y), flat(out)
+    arrays = a, dy, y, out
     chunk = element_chunk(out.size, THREE_ARRAYS)
     pool.run(_add_masked, out.size, chunk, *arrays, past_caches(out, a, dy, y))
 
 
 def scale(pool: ThreadPool, x: Array, y: Array, factor: float) -> None:
     """y = factor * x. `y` may be `x`."""
-    pool.run(_scale, y.size, element_chunk(y.size), flat(x), flat(y), factor, past_caches(y, x))
+    pool.run(_scale, y.size, element_chunk(y.size), x, y, factor, past_caches(y, x))
 
 
 def fill(pool: ThreadPool, y: Array, value: float) -> None:
     """y = value everywhere."""
-    pool.run(_fill, y.size, element_chunk(y.size), flat(y), value)
+    pool.run(_fill, y.size, element_chunk(y.size), y, value)
 
 
 def channel_sum(pool: ThreadPool, dy: Array, db: Array, workspace: Array) -> None:
@@ -187,15 +188,13 @@ def channel_sum(pool: ThreadPool, dy: Array, db: Array, workspace: Array) -> Non
         workspace: uint8, `channel_sum_workspace_bytes(rows, C)`.
     """
     channels, rows = db.size, dy.size // db.size
-    chunk = row_chunk(rows, channels)
-    padded, partials, block = channel_partials(
-        workspace, chunk_count(rows, chunk), channels, sums=1
-    )
-    pool.run(_channel_partials, rows, chunk, flat(dy), channels, padded, partials, block, chunk)
-    _combine_partials(partials, padded, chunk_count(rows, chunk), db)
+    chunk, padded = row_chunk(rows, channels), padded_channels(channels)
+    chunks = chunk_count(rows, chunk)
+    pool.run(_channel_sums, rows, chunk, dy, db, workspace, padded, chunks, chunk)
+    if chunks > 1:
+        pool.run(_add_channel_sums, channels, channels, db, workspace, padded, chunks)
 
 
 def _floored_sum(pool: ThreadPool, a: Array, b: Array, y: Array, floor: float) -> None:
-    arrays = flat(a), flat(b), flat(y)
     chunk = element_chunk(y.size, THREE_ARRAYS)
-    pool.run(_add, y.size, chunk, *arrays, floor, past_caches(y, a, b))
+    pool.run(_add, y.size, chunk, a, b, y, floor, past_caches(y, a, b))

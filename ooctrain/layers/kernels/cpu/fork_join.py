@@ -8,14 +8,15 @@ a worker that has not come: it closes the job, and then waits only for those ins
 dealt into one contiguous span per thread, so that a thread meets in its cache what it wrote last
 time; who finishes early draws from the spans of others (a thread that a copy engine delays draws
 fewer). Which thread runs a chunk never matters for the result: borders depend on shapes alone.
-Source: spin, then sleep, as in libgomp and in XNNPACK's pthreadpool. Read next: `entry.py`.
+Source: spin, then sleep, as in libgomp and in XNNPACK's pthreadpool. Read next: `atomics.py`.
 """
 
 from __future__ import annotations
 
+import numpy as np
 from llvmlite import ir
 from numba import types
-from numba.extending import intrinsic
+from numba.extending import intrinsic, register_jitable
 
 from ooctrain.layers.kernels.cpu.atomics import (
     atomic_add,
@@ -27,7 +28,9 @@ from ooctrain.layers.kernels.cpu.atomics import (
     sleep_while,
     wake,
 )
+from ooctrain.layers.kernels.cpu.entry import DONE, MOVED
 from ooctrain.layers.kernels.cpu.jit import inner, kernel
+from ooctrain.layers.kernels.cpu.raw_memory import array_at, word_at
 from ooctrain.layers.kernels.cpu.vector import I32, I64
 
 # Places in `words`. What different threads write lies on different cache lines of 8 words.
@@ -35,17 +38,23 @@ GENERATION = 0  # raised once for each job: what idle workers watch
 STATE = 8  # OPEN while workers may enter + WAITING if the caller sleeps + number of workers inside
 SLEEPERS = 16  # idle workers that need to be woken
 STOP = 17  # 1: workers return
-FAILED = 24  # a chunk whose kernel raised, plus 1
-JOB = 40  # the record of the job, in this order:
-ENTRY, FUNCTION, ARGUMENTS, ITEMS, CHUNK, ORDER, TEAM, SPINS = range(JOB, JOB + 8)
-SPANS = 48  # for each thread of the team: next chunk, end; a line each
+BUSY = 24  # 1: some caller's job is under way
+FAILED = 25  # a chunk whose kernel raised, plus 1
+HERE = 26  # the processor that the last caller ran on
+TEAM = 32  # how many threads there are, the caller counted among them
+SPINS = 33  # rounds that the caller waits at the end before it sleeps
+AVOIDED = 34  # the processor that the workers keep off
+JOB = 40  # what is to be done, in this order:
+ENTRY, FUNCTION, ARGUMENTS, ITEMS, CHUNK, ORDER, MEMBERS = range(JOB, JOB + 7)
+SPANS = 48  # for each member of the team: next chunk, end; a line each
 LINE = 8
 
 OPEN, WAITING = 1 << 20, 1 << 21
 INSIDE = OPEN - 1
 
 
-def words_of(threads: int) -> int:
+@register_jitable
+def words_of(threads):
     """Words that a pool of `threads` needs."""
     return SPANS + LINE * threads
 
@@ -63,29 +72,18 @@ def _call_entry(typingctx, entry, function, arguments, lo, hi, thread):
     return whole(whole, whole, whole, whole, whole, whole), codegen
 
 
-@intrinsic
-def _read_word(typingctx, address, index):
-    """The int64 at address[index]."""
-
-    def codegen(context, builder, signature, args):
-        pointer = builder.inttoptr(args[0], I64.as_pointer())
-        return builder.load(builder.gep(pointer, [args[1]]))
-
-    return types.int64(types.int64, types.int64), codegen
-
-
 @inner
 def _draw(words, thread):
     """Runs chunks until none is left, first those of this thread's own span."""
-    team, chunk, items = words[TEAM], words[CHUNK], words[ITEMS]
-    for step in range(team):
-        span = SPANS + (thread + step) % team * LINE
+    members, chunk, items = words[MEMBERS], words[CHUNK], words[ITEMS]
+    for step in range(members):
+        span = SPANS + (thread + step) % members * LINE
         end = words[span + 1]
         while True:
             index = atomic_add(words, span, 1)
             if index >= end:
                 break
-            place = _read_word(words[ORDER], index) if words[ORDER] != 0 else index
+            place = word_at(words[ORDER], index) if words[ORDER] != 0 else index
             lo = place * chunk
             hi = min(items, lo + chunk)
             entry, function, arguments = words[ENTRY], words[FUNCTION], words[ARGUMENTS]
@@ -166,31 +164,51 @@ def _join(words, spins):
     atomic_store(words, STATE, 0)
 
 
-@kernel("i8(i8[::1])")
-def run_job(words):
-    """Runs the job whose record lies in `words`; the caller is thread 0 of its team.
+@inner
+def run_job(team, entry, function, arguments, items, chunk, order):
+    """Runs all chunks; the caller is thread 0 of its team, or alone where another caller has it.
 
-    The record, written before by the caller while no other job is under way:
-        ENTRY, FUNCTION, ARGUMENTS: addresses, see `entry.py`.
-        ITEMS, CHUNK: chunk i is [i * CHUNK, (i + 1) * CHUNK), the last one shorter.
-        ORDER: address of the numbers of all chunks in the order to draw them, or 0.
-        TEAM: how many threads the chunks are dealt to.
-        SPINS: rounds that the caller waits at the end before it sleeps.
+    Args:
+        team: address of the team's words.
+        entry, function, arguments: addresses, see `entry.py`.
+        items, chunk: chunk i is [i * chunk, (i + 1) * chunk), the last one shorter.
+        order: address of the numbers of all chunks in the order to draw them, or 0.
 
-    Returns the number of the caller's processor (-1: unknown). Whether a kernel raised is told by
-    words[FAILED].
+    Returns DONE or MOVED; where a kernel raised, -1 - (the number of its chunk).
     """
+    words = array_at(team, words_of(word_at(team, TEAM)), np.int64)
+    chunks = (items + chunk - 1) // chunk
+    members = min(words[TEAM], chunks)
+    if members <= 1 or atomic_replace(words, BUSY, 0, 1) != 0:
+        return _run_alone(entry, function, arguments, items, chunk, order)
+    words[ENTRY], words[FUNCTION], words[ARGUMENTS] = entry, function, arguments
+    words[ITEMS], words[CHUNK], words[ORDER], words[MEMBERS] = items, chunk, order, members
     words[FAILED] = 0
-    team, chunk = words[TEAM], words[CHUNK]
-    chunks = (words[ITEMS] + chunk - 1) // chunk
-    for member in range(team):
-        words[SPANS + member * LINE] = member * chunks // team
-        words[SPANS + member * LINE + 1] = (member + 1) * chunks // team
+    for member in range(members):
+        words[SPANS + member * LINE] = member * chunks // members
+        words[SPANS + member * LINE + 1] = (member + 1) * chunks // members
     atomic_store(words, STATE, OPEN)
-    _rouse(words, team - 1)
+    _rouse(words, members - 1)
     _draw(words, 0)
     _join(words, words[SPINS])
-    return processor_here()
+    words[HERE] = processor_here()
+    moved, failed = words[HERE] != words[AVOIDED], words[FAILED]
+    atomic_store(words, BUSY, 0)
+    if failed != 0:
+        return -failed
+    return MOVED if moved else DONE
+
+
+@inner
+def _run_alone(entry, function, arguments, items, chunk, order):
+    """As `run_job`, without a team."""
+    for index in range((items + chunk - 1) // chunk):
+        place = word_at(order, index) if order != 0 else index
+        lo = place * chunk
+        hi = min(items, lo + chunk)
+        if _call_entry(entry, function, arguments, lo, hi, 0) != 0:
+            return -1 - place
+    return DONE
 
 
 @kernel("void(i8[::1], i8)")

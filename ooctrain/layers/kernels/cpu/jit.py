@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import llvmlite.binding
 import numba
@@ -24,6 +26,7 @@ _ROOM = Path(__file__).parent
 _TARGET_VARIABLES = ("NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES", "NUMBA_OPT", "OOCTRAIN_SIMD")
 _INNER = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 _OUTER = {"nogil": True, "cache": True, "boundscheck": False, "no_cfunc_wrapper": True}
+_CALLBACK = {"cache": True, "boundscheck": False, "error_model": "numpy"}
 
 
 def source_hash(folder: Path = _ROOM) -> str:
@@ -67,12 +70,31 @@ def kernel(signature: object) -> Callable[[Callable], Callable]:
     """
 
     def compile_kernel(function: Callable) -> Callable:
-        # Numba reads the folder when the decorator runs, and only from its own global setting.
-        before = numba.config.CACHE_DIR  # type: ignore[attr-defined]
-        numba.config.CACHE_DIR = str(cache_folder())  # type: ignore[attr-defined]
-        try:
+        with _own_cache():
             return numba.njit(signature, **_OUTER)(function)  # type: ignore[call-overload]
-        finally:
-            numba.config.CACHE_DIR = before  # type: ignore[attr-defined]
 
     return compile_kernel
+
+
+def callback(signature: str) -> Callable[[Callable], Any]:
+    """Decorator for a function that C calls by its `address`: compiled at import, cached.
+
+    It raises nothing, for it may run without the GIL.
+    """
+
+    def compile_callback(function: Callable) -> Any:
+        with _own_cache():
+            return numba.cfunc(signature, **_CALLBACK)(function)  # type: ignore[arg-type]
+
+    return compile_callback
+
+
+@contextmanager
+def _own_cache() -> Iterator[None]:
+    """Numba reads the folder when a decorator runs, and only from its own global setting."""
+    before = numba.config.CACHE_DIR  # type: ignore[attr-defined]
+    numba.config.CACHE_DIR = str(cache_folder())  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        numba.config.CACHE_DIR = before  # type: ignore[attr-defined]

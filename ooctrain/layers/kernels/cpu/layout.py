@@ -14,16 +14,19 @@ from collections.abc import Sequence
 import numba
 import numpy as np
 
-from ooctrain.layers.kernels.cpu.chunks import flat, past_caches, row_chunk
-from ooctrain.layers.kernels.cpu.jit import kernel
+from ooctrain.layers.kernels.cpu.chunks import past_caches, row_chunk
+from ooctrain.layers.kernels.cpu.jit import inner, kernel
 from ooctrain.layers.kernels.cpu.pool import ThreadPool
 from ooctrain.layers.kernels.cpu.simd import vsplat
 from ooctrain.layers.kernels.cpu.simd_memory import (
     prefetch,
     vinterleave3,
     vload,
+    vload_part,
     vload_upto,
+    vstore,
     vstore4,
+    vstore_part,
     vstore_upto,
     vtranspose,
 )
@@ -44,8 +47,17 @@ def _copy_run(src, i, dst, j, run):
         v0, v1 = vload(src, i + k), vload(src, i + k + VL)
         v2, v3 = vload(src, i + k + 2 * VL), vload(src, i + k + 3 * VL)
         vstore4(dst, j + k, v0, v1, v2, v3)
-    for k in range(whole, run, VL):
-        vstore_upto(dst, j + k, vload_upto(src, i + k, run - k), run - k)
+    k = whole
+    if k + 2 * VL <= run:
+        v0, v1 = vload(src, i + k), vload(src, i + k + VL)
+        vstore(dst, j + k, v0)
+        vstore(dst, j + k + VL, v1)
+        k += 2 * VL
+    if k + VL <= run:
+        vstore(dst, j + k, vload(src, i + k))
+        k += VL
+    if k < run:
+        vstore_part(dst, j + k, vload_part(src, i + k, run - k), run - k)
 
 
 @numba.njit(inline="always")
@@ -77,12 +89,26 @@ def _fill_run(dst, j, value, run):
         vstore_upto(dst, j + k, value, run - k)
 
 
-@kernel("void(f4[::1], i8, i8, i8, i8, f4[::1], i8, i8, i8, i8, i8, i8, i8, b1, b1, i8, i8, i8)")
+@inner
+def _offset_and_strides(shape, at):
+    """Element offset of `at`, and the strides of n, h and w in elements."""
+    _, h, w, c = shape
+    return ((at[0] * h + at[1]) * w + at[2]) * c + at[3], h * w * c, w * c, c
+
+
+@kernel(
+    "void(f4[::1], UniTuple(i8, 4), UniTuple(i8, 4), f4[::1], UniTuple(i8, 4), UniTuple(i8, 4), "
+    "UniTuple(i8, 4), b1, b1, i8, i8, i8)"
+)
 def _move_block(
-    src, src_at, src_n, src_h, src_w, dst, dst_at, dst_n, dst_h, dst_w,
-    height, width, run, add, past, lo, hi, thread,
-):  # fmt: skip
-    """Items are rows (n, h) of a block; each row is `width` runs of `run` elements."""
+    src, src_shape, src_start, dst, dst_shape, dst_start, extent, add, past, lo, hi, thread
+):
+    """Items are rows (n, h) of a block; whole pixels are merged into longer runs."""
+    src_at, src_n, src_h, src_w = _offset_and_strides(src_shape, src_start)
+    dst_at, dst_n, dst_h, dst_w = _offset_and_strides(dst_shape, dst_start)
+    _, height, width, run = extent
+    if src_shape[3] == run and dst_shape[3] == run:
+        width, run = 1, width * run
     for item in range(lo, hi):
         n, h = item // height, item % height
         for w in range(width):
@@ -170,11 +196,9 @@ def concat_nhwc(pool: ThreadPool, sources: Sequence[Array], y: Array) -> None:
     pixels = y.size // channels
     for first in range(0, len(sources) - 1, 2):
         a, b = sources[first], sources[first + 1]
-        ca, cb = a.shape[3], b.shape[3]
-        sizes = ca, cb, channels, at
-        pool.run(
-            _concat_pair, pixels, row_chunk(pixels, ca + cb), flat(a), flat(b), flat(y), *sizes
-        )
+        ca, cb = a.size // pixels, b.size // pixels
+        chunk = row_chunk(pixels, ca + cb)
+        pool.run(_concat_pair, pixels, chunk, a, b, y, ca, cb, channels, at)
         at += ca + cb
     if len(sources) % 2:
         insert_nhwc(pool, sources[-1], y, 0, 0, 0, at)
@@ -195,7 +219,7 @@ def pad_nhwc(
     items, tall = n * y.shape[1], y.shape[1]
     sizes = height, width * c, top, tall, left * c, right * c
     chunk = row_chunk(items, y.size // items)
-    pool.run(_pad, items, chunk, flat(x), flat(y), *sizes, value)
+    pool.run(_pad, items, chunk, x, y, *sizes, value)
 
 
 def nchw_to_nhwc(pool: ThreadPool, x: Array, y: Array) -> None:
@@ -222,24 +246,16 @@ def transpose(pool: ThreadPool, x: Array, y: Array) -> None:
 
 
 def _move(pool, src, src_at, dst, dst_at, extent, add=False) -> None:
-    """Copies or adds a block; whole pixels are merged into longer runs."""
+    """Copies or adds a block."""
     batch, height, width, run = extent
-    chunk = row_chunk(batch * height, width * run)
     past = not add and _gaps_past_caches(dst, dst_at[3], run)
-    if src.shape[3] == run == dst.shape[3]:
-        width, run = 1, width * run
-    source = flat(src), *_offset_and_strides(src, src_at)
-    target = flat(dst), *_offset_and_strides(dst, dst_at)
-    pool.run(_move_block, batch * height, chunk, *source, *target, height, width, run, add, past)
+    blocks = src, src.shape, src_at, dst, dst.shape, dst_at, extent
+    pool.run(
+        _move_block, batch * height, row_chunk(batch * height, width * run), *blocks, add, past
+    )
 
 
 def _gaps_past_caches(dst: Array, c0: int, run: int) -> bool:
     """Whether to write `run` channels from `c0` on past the caches: with gaps, and whole lines."""
     channels = dst.shape[3]
     return run < channels and (c0 | run | channels) % LINE_FLOATS == 0 and past_caches(dst)
-
-
-def _offset_and_strides(array: Array, at: tuple[int, int, int, int]) -> tuple[int, int, int, int]:
-    """Element offset of `at`, and the strides of n, h and w in elements."""
-    _, h, w, c = array.shape
-    return ((at[0] * h + at[1]) * w + at[2]) * c + at[3], h * w * c, w * c, c

@@ -139,7 +139,7 @@ def softmax_cross_entropy(
         losses, lse: (rows,), written.
     """
     rows, classes = logits.shape
-    args = flat(logits), classes, labels, losses, lse, ignore_index
+    args = logits, classes, labels, losses, lse, ignore_index
     pool.run(_cross_entropy, rows, row_chunk(rows, classes), *args)
 
 
@@ -158,7 +158,7 @@ def softmax_cross_entropy_grad(
         scale: gradient of the loss, divided by `valid_rows` for a mean.
     """
     rows, classes = logits.shape
-    args = flat(logits), classes, labels, lse, flat(dlogits), scale, ignore_index
+    args = logits, classes, labels, lse, dlogits, scale, ignore_index
     pool.run(_cross_entropy_grad, rows, row_chunk(rows, classes), *args)
 
 
@@ -173,32 +173,32 @@ def total(pool: ThreadPool, losses: Array, out: Array, factor: float, workspace:
     Args:
         workspace: uint8, `reduction_workspace_bytes(losses.size)`.
     """
-    _reduce(pool, _sum, (flat(losses),), out, factor, workspace)
+    _reduce(pool, _sum, (losses,), out, factor, workspace)
 
 
 def mse(
     pool: ThreadPool, x: Array, target: Array, out: Array, factor: float, workspace: Array
 ) -> None:
     """out[0] = factor * sum of (x - target)^2; factor = 1 / x.size for a mean, 1 for a sum."""
-    _reduce(pool, _errors, (flat(x), flat(target), True), out, factor, workspace)
+    _reduce(pool, _errors, (x, target, True), out, factor, workspace)
 
 
 def l1(
     pool: ThreadPool, x: Array, target: Array, out: Array, factor: float, workspace: Array
 ) -> None:
     """out[0] = factor * sum of |x - target|."""
-    _reduce(pool, _errors, (flat(x), flat(target), False), out, factor, workspace)
+    _reduce(pool, _errors, (x, target, False), out, factor, workspace)
 
 
 def mse_grad(pool: ThreadPool, x: Array, target: Array, dx: Array, scale: float) -> None:
     """dx = (x - target) * scale; scale = 2 * dloss / x.size for a mean. `dx` may be an input."""
-    args = flat(x), flat(target), flat(dx), scale, True
+    args = x, target, dx, scale, True
     pool.run(_errors_grad, x.size, element_chunk(x.size), *args)
 
 
 def l1_grad(pool: ThreadPool, x: Array, target: Array, dx: Array, scale: float) -> None:
     """dx = sign(x - target) * scale, 0 where equal. `dx` may be an input."""
-    args = flat(x), flat(target), flat(dx), scale, False
+    args = x, target, dx, scale, False
     pool.run(_errors_grad, x.size, element_chunk(x.size), *args)
 
 

@@ -14,11 +14,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from ooctrain.layers.kernels.adam_factors import adam_factors
-from ooctrain.layers.kernels.cpu.chunks import chunk_count, element_chunk, flat, reduction_chunk
+from ooctrain.layers.kernels.cpu.chunks import chunk_count, element_chunk, reduction_chunk
 from ooctrain.layers.kernels.cpu.jit import kernel
 from ooctrain.layers.kernels.cpu.pool import ThreadPool
 from ooctrain.layers.kernels.cpu.simd import vfma, vsplat, vsqrt, vsum
-from ooctrain.layers.kernels.cpu.simd_memory import vload_upto, vstore_upto
+from ooctrain.layers.kernels.cpu.simd_memory import vload_upto, vscan_upto, vstore_upto
 from ooctrain.layers.kernels.cpu.vector import VL
 from ooctrain.layers.kernels.cpu.workspace import BLOCK_ELEMENTS
 
@@ -31,8 +31,8 @@ def _sgd_plain(w, g, w_out, lr, weight_decay, lo, hi, thread):
     decay, negative_lr = vsplat(weight_decay), vsplat(-lr)
     for i in range(lo, hi, VL):
         n = hi - i
-        value = vload_upto(w, i, n)
-        d = vfma(decay, value, vload_upto(g, i, n))
+        value = vscan_upto(w, i, n)
+        d = vfma(decay, value, vscan_upto(g, i, n))
         vstore_upto(w_out, i, vfma(negative_lr, d, value), n)
 
 
@@ -41,9 +41,9 @@ def _sgd(w, g, m, w_out, m_out, lr, momentum, undamped, weight_decay, nesterov, 
     decay, mu, negative_lr = vsplat(weight_decay), vsplat(momentum), vsplat(-lr)
     for i in range(lo, hi, VL):
         n = hi - i
-        value = vload_upto(w, i, n)
-        d = vfma(decay, value, vload_upto(g, i, n))
-        velocity = vfma(mu, vload_upto(m, i, n), undamped * d)
+        value = vscan_upto(w, i, n)
+        d = vfma(decay, value, vscan_upto(g, i, n))
+        velocity = vfma(mu, vscan_upto(m, i, n), undamped * d)
         vstore_upto(m_out, i, velocity, n)
         if nesterov:
             velocity = vfma(mu, velocity, d)
@@ -62,10 +62,10 @@ def _adam(
     corrections, epsilons, decays = vsplat(root_correction), vsplat(eps), vsplat(decay)
     for i in range(lo, hi, VL):
         n = hi - i
-        value, first = vload_upto(w, i, n), vload_upto(m, i, n)
-        d = vfma(decays, value, vload_upto(g, i, n))
+        value, first = vscan_upto(w, i, n), vscan_upto(m, i, n)
+        d = vfma(decays, value, vscan_upto(g, i, n))
         first = vfma(rest1, d - first, first)
-        second = vfma(beta2v, vload_upto(v, i, n), rest2 * (d * d))
+        second = vfma(beta2v, vscan_upto(v, i, n), rest2 * (d * d))
         root = vfma(vsqrt(second), corrections, epsilons)
         vstore_upto(w_out, i, shrink * value - step_size * first / root, n)
         vstore_upto(m_out, i, first, n)
@@ -117,10 +117,10 @@ def sgd(
     """
     chunk = element_chunk(w.size)
     if m is None or m_out is None:
-        pool.run(_sgd_plain, w.size, chunk, flat(w), flat(g), flat(w_out), lr, weight_decay)
+        pool.run(_sgd_plain, w.size, chunk, w, g, w_out, lr, weight_decay)
         return
     factors = lr, momentum, 1.0 - dampening, weight_decay, nesterov
-    pool.run(_sgd, w.size, chunk, flat(w), flat(g), flat(m), flat(w_out), flat(m_out), *factors)
+    pool.run(_sgd, w.size, chunk, w, g, m, w_out, m_out, *factors)
 
 
 def adam(
@@ -150,8 +150,8 @@ def adam(
         decoupled: weight decay shrinks w by lr * weight_decay instead of joining the gradient.
     """
     factors = adam_factors(lr, beta1, beta2, eps, weight_decay, step, decoupled)
-    slots = flat(m), flat(v), flat(w_out), flat(m_out), flat(v_out)
-    pool.run(_adam, w.size, element_chunk(w.size), flat(w), flat(g), *slots, *factors)
+    slots = m, v, w_out, m_out, v_out
+    pool.run(_adam, w.size, element_chunk(w.size), w, g, *slots, *factors)
 
 
 def sum_of_squares(pool: ThreadPool, g: Array, workspace: Array) -> float:
@@ -161,7 +161,7 @@ def sum_of_squares(pool: ThreadPool, g: Array, workspace: Array) -> float:
         workspace: uint8, `reduction_workspace_bytes(g.size)`.
     """
     chunk, partials = reduction_chunk(g.size), workspace[: workspace.size // 8 * 8].view(np.float64)
-    pool.run(_squares, g.size, chunk, flat(g), partials, chunk)
+    pool.run(_squares, g.size, chunk, g, partials, chunk)
     return _sum_partials(partials, chunk_count(g.size, chunk))
 
 

@@ -1,14 +1,19 @@
-"""Adding up partial weight gradients.
+"""Adding up partial sums: of weight gradients, and of channels.
 
-In: the sums of at most four parts of a batch, one after another in a workspace. Out: their total.
-The one idea: parts are fixed by the shape and added in their order, so the total has the same
-bits whichever thread made which part. Read next: `conv_direct.py`.
+In: the sums of parts of a batch, one after another in a workspace. Out: their total. The one idea:
+parts are fixed by the shape and added in their order, so the total has the same bits whichever
+thread made which part. Read next: `conv_direct.py`.
 """
 
 from __future__ import annotations
 
-from ooctrain.layers.kernels.cpu.jit import kernel
+import numpy as np
+
+from ooctrain.layers.kernels.cpu import simd  # noqa: F401  (vectors are added by `+`)
+from ooctrain.layers.kernels.cpu.jit import inner, kernel
+from ooctrain.layers.kernels.cpu.raw_memory import array_at
 from ooctrain.layers.kernels.cpu.simd_memory import vload, vstore
+from ooctrain.layers.kernels.cpu.simd_stream import address_of
 from ooctrain.layers.kernels.cpu.vector import VL
 
 
@@ -29,3 +34,24 @@ def sum_partials(space, partials_at, stride, parts, total, lo, hi, thread):
                 scalar += space[partials_at + part * stride + i]
             total[i] = scalar
             i += 1
+
+
+@inner
+def channel_partials(workspace, chunks, width):
+    """A workspace as `workspace.channel_partials_bytes` counts it.
+
+    Returns for each chunk `width` float64 partials, and as many float32 sums of blocks.
+    """
+    start, count = address_of(workspace), chunks * width
+    partials = array_at(start, count, np.float64)
+    return partials, array_at(start + 8 * count, count, np.float32)
+
+
+@inner
+def channel_total(workspace, chunks, width, c):
+    """The sum of all chunks' partials number `c`, in their order."""
+    partials = array_at(address_of(workspace), chunks * width, np.float64)
+    total = partials[c]
+    for chunk in range(1, chunks):
+        total += partials[chunk * width + c]
+    return total

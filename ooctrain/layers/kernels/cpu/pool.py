@@ -1,14 +1,14 @@
 """One pool of threads that runs range kernels in chunks.
 
 In: a kernel `f(args..., lo, hi, thread)` and a number of items. Out: all items done, the caller
-having worked too. The one idea: starting and joining must cost microseconds, so both happen in
-compiled code (`fork_join.py`); Python only packs the kernel's arguments (`entry.py`). Which thread
-runs a chunk never matters for the result: chunk borders depend on the shapes alone, and partial
-results are stored by chunk, not by thread. Workers are kept off the caller's processor: on some
-systems a woken thread is put where its waker runs and stays there for milliseconds, so two threads
-would take turns on one core while the other idles (measured: no speed-up at all). A pool serves one
-caller at a time; whoever comes meanwhile, or in a forked child that has no workers, works alone.
-Read next: `fork_join.py`; for the simplest kernels, `elementwise.py`.
+having worked too. The one idea: starting and joining must cost less than a microsecond, so both
+happen in compiled code, which unpacks the arguments too (`call.py`). Which thread runs a chunk
+never matters for the result: chunk borders depend on the shapes alone, and partial results are
+stored by chunk, not by thread. Workers are kept off the caller's processor: on some systems a woken
+thread is put where its waker runs and stays there for milliseconds, so two threads would take turns
+on one core while the other idles (measured: no speed-up at all). A pool serves one caller at a
+time; whoever comes meanwhile, or in a forked child that has no workers, works alone.
+Read next: `call.py`; for the simplest kernels, `elementwise.py`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from __future__ import annotations
 import math
 import os
 import random
-import struct
 import threading
 import weakref
 from collections.abc import Callable
@@ -25,14 +24,21 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ooctrain.layers.kernels.cpu.chunks import flat
+from ooctrain.layers.kernels.cpu.entry import (
+    DONE,
+    MOVED,
+    REFUSED,
+    flat_arguments,
+    recipe_address,
+)
+
 if TYPE_CHECKING:
     from types import ModuleType
 
 #: How long an idle worker watches for the next kernel before it sleeps; a kernel follows another
 #: after some tens of microseconds, and to wake a sleeper takes as long.
 SPIN_US = 60
-#: The record of a job, as `fork_join.run_job` lists it.
-_RECORD = struct.Struct("<8q")
 
 
 class ThreadPool:
@@ -47,34 +53,35 @@ class ThreadPool:
         self.threads = threads
         self._shuffle = random.Random(shuffle_seed) if shuffle_seed is not None else None
         self._team = Team(threads) if os.name == "posix" else None
+        self._start = _refuse if self._team is None else self._team.start
+        self._words_at = 0 if self._team is None else self._team.words_at
 
     def run(self, function: Callable, items: int, chunk: int, *args: object) -> None:
         """Calls `function(*args, lo, hi, thread)` for [0, items) in chunks of `chunk` items.
 
+        What the kernel takes as a flat array may have any number of dimensions.
+
         Raises: whatever a kernel raised, after all threads have stopped.
         """
-        chunks = -(-items // chunk)
-        if chunks == 1:
-            function(*args, 0, items, 0)
+        order = None if self._shuffle is None else shuffled(-(-items // chunk), self._shuffle)
+        where = 0 if order is None else order.ctypes.data
+        outcome = self._start(recipe_address(function), self._words_at, items, chunk, where, args)
+        if outcome == DONE:
             return
-        order = self._order(chunks)
-        if self._team is not None and self._team.run(function, items, chunk, order, args):
-            return
-        for place in range(chunks) if order is None else order.tolist():
-            function(*args, place * chunk, min(items, (place + 1) * chunk), 0)
+        if outcome == MOVED and self._team is not None:
+            self._team.keep_off_caller()
+        elif outcome == REFUSED:
+            run_in_python(function, items, chunk, order, args)
+        else:
+            # The chunk that failed once more, from Python, where it can raise.
+            run_in_python(function, items, chunk, np.array([-1 - outcome]), args)
 
     def close(self) -> None:
         """Ends the workers; what is run afterwards, the caller does alone."""
         if self._team is not None:
+            self._start = _refuse
             self._team.close()
             self._team = None
-
-    def _order(self, chunks: int) -> np.ndarray | None:
-        if self._shuffle is None:
-            return None
-        order = list(range(chunks))
-        self._shuffle.shuffle(order)
-        return np.array(order, np.int64)
 
 
 class Team:
@@ -82,24 +89,30 @@ class Team:
 
     Args:
         threads: 1 or more; one of them is the caller.
+
+    Attributes:
+        start: see `call.start_function`.
+        words_at: address of the words, an argument of `start`.
     """
 
     def __init__(self, threads: int):
-        from ooctrain.layers.kernels.cpu import entry, fork_join
+        from ooctrain.layers.kernels.cpu import call, fork_join
 
-        self._fork_join, self._entry = fork_join, entry
-        self._size, self._lock = threads, threading.Lock()
-        self._words = _aligned_words(fork_join.words_of(threads))
-        self._view = self._words.data  # read and written from Python faster than an array
-        self._record = self._view[fork_join.JOB : fork_join.SPINS + 1].cast("B")
-        self._block = entry.Block(64)  # for the kernel's arguments; grows
+        self._words = words = _aligned_words(fork_join.words_of(threads))
+        self.start, self.words_at = call.start_function(), words.ctypes.data
         self._processors = _processors()
-        self._avoided = -1
-        self._spins = _spins(fork_join, self._words) if threads <= len(self._processors) else 0
+        # Even where nobody will spin, for here Numba sees the words for the first time and imports
+        # something. Workers that did so would leave the import lock taken in a child forked then.
+        spins = _spins(fork_join, words)
+        if threads > len(self._processors):
+            spins = 0
+        words[fork_join.TEAM], words[fork_join.SPINS] = threads, spins
+        words[fork_join.AVOIDED] = -1
+        self._here, self._avoided = words[fork_join.HERE :], words[fork_join.AVOIDED :]
         self._workers = [
             threading.Thread(
                 target=fork_join.serve,
-                args=(self._words, thread, self._spins),
+                args=(words, thread, spins),
                 daemon=True,
                 name=f"ooctrain-worker-{thread}",
             )
@@ -108,35 +121,7 @@ class Team:
         for worker in self._workers:
             worker.start()
         # A pool that nobody closed must not leave threads behind.
-        self._stop = weakref.finalize(self, fork_join.stop, self._words, threads)
-
-    def run(
-        self, function: Callable, items: int, chunk: int, order: np.ndarray | None, args: tuple
-    ) -> bool:
-        """Runs all chunks; False where this team cannot, and nothing was run."""
-        entry = self._entry.entry_of(function)
-        if entry is None or not self._lock.acquire(False):
-            return False
-        try:
-            if entry.words > self._block.words:
-                self._block = self._entry.Block(2 * entry.words)
-            entry.pack(self._block, args)
-            members = min(self._size, -(-items // chunk))
-            where = 0 if order is None else order.ctypes.data
-            _RECORD.pack_into(
-                self._record, 0, entry.code, entry.function, self._block.address,
-                items, chunk, where, members, self._spins,
-            )  # fmt: skip
-            here = self._fork_join.run_job(self._words)
-            failed = self._view[self._fork_join.FAILED] - 1
-            if here != self._avoided:
-                self._keep_off(here)
-        finally:
-            self._lock.release()
-        if failed >= 0:
-            # Run once more, from Python, where it can raise.
-            function(*args, failed * chunk, min(items, (failed + 1) * chunk), 0)
-        return True
+        self._stop = weakref.finalize(self, fork_join.stop, words, threads)
 
     def close(self) -> None:
         """Ends the workers."""
@@ -144,9 +129,9 @@ class Team:
         for worker in self._workers:
             worker.join()
 
-    def _keep_off(self, processor: int) -> None:
+    def keep_off_caller(self) -> None:
         """Lets the workers run on every processor but the one that the caller runs on now."""
-        self._avoided = processor
+        processor = self._avoided[0] = int(self._here[0])
         others = self._processors - {processor}
         try:
             for worker in self._workers if others else []:
@@ -154,6 +139,36 @@ class Team:
                     os.sched_setaffinity(worker.native_id, others)
         except OSError:  # these processors were taken from the process meanwhile: let it be
             self._processors = set()
+
+
+def shuffled(chunks: int, dice: random.Random) -> np.ndarray:
+    """The numbers of all chunks in a random order."""
+    order = list(range(chunks))
+    dice.shuffle(order)
+    return np.array(order, np.int64)
+
+
+def _refuse(*_: object) -> int:
+    """In place of `call.start` where there is no team."""
+    return REFUSED
+
+
+def run_in_python(
+    function: Callable, items: int, chunk: int, order: np.ndarray | None, args: tuple
+) -> None:
+    """Runs the chunks in `order` (None: all), by the function's own way from Python."""
+    args = _as_declared(function, args)
+    for place in range(-(-items // chunk)) if order is None else order.tolist():
+        function(*args, place * chunk, min(items, (place + 1) * chunk), 0)
+
+
+def _as_declared(function: Callable, args: tuple) -> tuple:
+    """The arguments with those arrays flat that the kernel declares so."""
+    flat_ones = set(flat_arguments(function))
+    return tuple(
+        flat(value) if which in flat_ones and isinstance(value, np.ndarray) else value
+        for which, value in enumerate(args)
+    )
 
 
 def _processors() -> set[int]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import numba
 import numpy as np
 
-from ooctrain.layers.kernels.cpu.chunks import flat, row_chunk
+from ooctrain.layers.kernels.cpu.chunks import row_chunk
 from ooctrain.layers.kernels.cpu.jit import kernel
 from ooctrain.layers.kernels.cpu.pool import ThreadPool
 from ooctrain.layers.kernels.cpu.simd import vfma, vselect_eq, vselect_wins, vsplat
@@ -259,7 +259,7 @@ def max_pool(
     """
     items = y.shape[0] * y.shape[1]
     window = (*kernel, *stride, padding[0], padding[2])
-    arrays = flat(x), flat(y), flat(index)
+    arrays = x, y, index
     pool.run(_max_pool, items, _row_chunk_of(y, items), *arrays, _sizes(x, y), window)
 
 
@@ -269,7 +269,7 @@ def max_pool_grad(
     """dx = for each input cell the sum of dy over the windows whose maximum it was."""
     items = dx.shape[0] * dx.shape[1]
     window = (*kernel, *stride, padding[0], padding[2])
-    arrays = flat(dy), flat(index), flat(dx)
+    arrays = dy, index, dx
     pool.run(_max_pool_grad, items, _row_chunk_of(dx, items), *arrays, _sizes(dx, dy), window)
 
 
@@ -289,7 +289,7 @@ def avg_pool(
     items = y.shape[0] * y.shape[1]
     divisor = kernel[0] * kernel[1] if count_include_pad else 0
     window = (*kernel, *stride, padding[0], padding[2])
-    arguments = flat(x), flat(y), _sizes(x, y), window, divisor
+    arguments = x, y, _sizes(x, y), window, divisor
     pool.run(_avg_pool, items, _row_chunk_of(y, items), *arguments)
 
 
@@ -306,21 +306,21 @@ def avg_pool_grad(
     items = dx.shape[0] * dx.shape[1]
     divisor = kernel[0] * kernel[1] if count_include_pad else 0
     window = (*kernel, *stride, padding[0], padding[2])
-    arguments = flat(dy), flat(dx), _sizes(dx, dy), window, divisor
+    arguments = dy, dx, _sizes(dx, dy), window, divisor
     pool.run(_avg_pool_grad, items, _row_chunk_of(dx, items), *arguments)
 
 
 def adaptive_avg_pool(pool: ThreadPool, x: Array, y: Array) -> None:
     """y = means over OH x OW windows [floor(o * H / OH), ceil((o + 1) * H / OH)), as in torch."""
     items = y.shape[0] * y.shape[1]
-    arguments = flat(x), flat(y), _sizes(x, y), ADAPTIVE, 0
+    arguments = x, y, _sizes(x, y), ADAPTIVE, 0
     pool.run(_avg_pool, items, _row_chunk_of(x, items), *arguments)
 
 
 def adaptive_avg_pool_grad(pool: ThreadPool, dy: Array, dx: Array) -> None:
     """dx = for each input cell the sum of dy / cells over the adaptive windows that cover it."""
     items = dx.shape[0] * dx.shape[1]
-    arguments = flat(dy), flat(dx), _sizes(dx, dy), ADAPTIVE, 0
+    arguments = dy, dx, _sizes(dx, dy), ADAPTIVE, 0
     pool.run(_avg_pool_grad, items, _row_chunk_of(dx, items), *arguments)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ooctrain.layers.kernels.cpu.chunks import flat, row_chunk
+from ooctrain.layers.kernels.cpu.chunks import row_chunk
 from ooctrain.layers.kernels.cpu.jit import inner, kernel
 from ooctrain.layers.kernels.cpu.pool import ThreadPool
 
@@ -72,11 +72,11 @@ def reflect(pool: ThreadPool, x: np.ndarray, y: np.ndarray, sides: Sides) -> Non
     """
     rows = y.shape[0] * y.shape[1]
     chunk = row_chunk(rows, y.shape[2] * y.shape[3])
-    pool.run(_reflect, rows, chunk, flat(x), flat(y), x.shape[1:], sides)
+    pool.run(_reflect, rows, chunk, x, y, x.shape[1:], sides)
 
 
 def reflect_grad(pool: ThreadPool, dy: np.ndarray, dx: np.ndarray, sides: Sides) -> None:
     """dx = for each pixel the sum over all places where it is seen."""
     rows = dx.shape[0] * dx.shape[1]
     chunk = row_chunk(rows, dx.shape[2] * dx.shape[3])
-    pool.run(_reflect_grad, rows, chunk, flat(dy), flat(dx), dx.shape[1:], sides)
+    pool.run(_reflect_grad, rows, chunk, dy, dx, dx.shape[1:], sides)

@@ -12,7 +12,7 @@ import math
 
 import numpy as np
 
-from ooctrain.layers.kernels.cpu.chunks import flat, row_chunk
+from ooctrain.layers.kernels.cpu.chunks import row_chunk
 from ooctrain.layers.kernels.cpu.jit import inner, kernel
 from ooctrain.layers.kernels.cpu.pool import ThreadPool
 from ooctrain.layers.kernels.cpu.simd import vfma, vsplat
@@ -161,7 +161,7 @@ def bilinear_grad(pool: ThreadPool, dy: np.ndarray, dx: np.ndarray, corners: boo
 def _run(pool, function, source, target, rows_of, *settings) -> None:
     rows = rows_of.shape[0] * rows_of.shape[1]
     chunk = row_chunk(rows, max(source.size, target.size) // rows)
-    pool.run(function, rows, chunk, flat(source), flat(target), *settings)
+    pool.run(function, rows, chunk, source, target, *settings)
 
 
 def _sizes(x: np.ndarray, y: np.ndarray) -> tuple[int, int, int, int, int]:

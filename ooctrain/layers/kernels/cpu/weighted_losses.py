@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ooctrain.layers.kernels.cpu.chunks import element_chunk, flat, row_chunk
+from ooctrain.layers.kernels.cpu.chunks import element_chunk, row_chunk
 from ooctrain.layers.kernels.cpu.jit import kernel
 from ooctrain.layers.kernels.cpu.pool import ThreadPool
 
@@ -98,7 +98,7 @@ def weigh(
         smoothing: share of the label that is spread over all classes.
     """
     rows, classes = logits.shape
-    arguments = flat(logits), classes, labels, weights, lse, losses, smoothing, ignore_index
+    arguments = logits, classes, labels, weights, lse, losses, smoothing, ignore_index
     pool.run(_weigh, rows, row_chunk(rows, classes), *arguments)
 
 
@@ -112,7 +112,7 @@ def weighted_grad(
     """
     rows, classes = logits.shape
     arguments = (
-        flat(logits), classes, labels, weights, lse, flat(dloss), factor, smoothing, flat(dlogits),
+        logits, classes, labels, weights, lse, dloss, factor, smoothing, dlogits,
         ignore_index,
     )  # fmt: skip
     pool.run(_weighted_grad, rows, row_chunk(rows, classes), *arguments)
@@ -125,7 +125,7 @@ def weight_of_labels(labels: Array, weights: Array, ignore_index: int) -> float:
 
 def error_each(pool: ThreadPool, x: Array, target: Array, y: Array, squared: bool) -> None:
     """y = (x - target)^2, or |x - target|."""
-    arguments = flat(x), flat(target), squared, flat(y)
+    arguments = x, target, squared, y
     pool.run(_error_each, x.size, element_chunk(x.size), *arguments)
 
 
@@ -133,5 +133,5 @@ def error_each_grad(
     pool: ThreadPool, x: Array, target: Array, dy: Array, dx: Array, squared: bool
 ) -> None:
     """dx = 2 (x - target) dy, or sign(x - target) dy. `dx` may be `x`."""
-    arguments = flat(x), flat(target), flat(dy), squared, flat(dx)
+    arguments = x, target, dy, squared, dx
     pool.run(_error_each_grad, x.size, element_chunk(x.size), *arguments)

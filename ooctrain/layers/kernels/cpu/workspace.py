@@ -8,8 +8,6 @@ it.
 
 from __future__ import annotations
 
-import numpy as np
-
 from ooctrain.layers.kernels.cpu.chunks import chunk_count, reduction_chunk, row_chunk
 
 #: Channels are padded to this many in scratch, so that groups of four whole vectors can be stored.
@@ -31,20 +29,6 @@ def channel_partials_bytes(rows: int, channels: int, sums: int) -> int:
     """For each chunk and padded channel `sums` float64 partials, and as many float32 block sums."""
     chunks = chunk_count(rows, row_chunk(rows, channels))
     return chunks * sums * padded_channels(channels) * (DOUBLE_BYTES + FLOAT_BYTES)
-
-
-def channel_partials(
-    workspace: np.ndarray, chunks: int, channels: int, sums: int
-) -> tuple[int, np.ndarray, np.ndarray]:
-    """The workspace as (padded channels, float64 partials, float32 block sums)."""
-    padded = padded_channels(channels)
-    doubles = chunks * sums * padded * DOUBLE_BYTES
-    floats = chunks * sums * padded * FLOAT_BYTES
-    return (
-        padded,
-        workspace[:doubles].view(np.float64),
-        workspace[doubles : doubles + floats].view(np.float32),
-    )
 
 
 def batch_norm_workspace_bytes(rows: int, channels: int) -> int:

@@ -1,0 +1,191 @@
+"""One call from Python, whatever the kernel: its arguments unpacked, its chunks run, no detours.
+
+In: `start(recipe, team, items, chunk, order, arguments)`. Out: all chunks done, or a number that
+says why not. The one idea: Numba's own way from Python finds out the types of all arguments anew
+and wraps every array, which takes longer than a small kernel does. So here one compiled function
+serves all kernels: it goes through the arguments by the kernel's recipe (`entry.py`) and takes
+exactly what is written there. Whatever else it is given it leaves to Numba, which copes, or says
+what is wrong. A flat array may have any number of dimensions. Source: Python/C API reference,
+METH_FASTCALL. Read next: `entry.py`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from functools import lru_cache
+
+import numba
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from ooctrain.layers.kernels.cpu.entry import (
+    ARGUMENT_WORDS,
+    ARRAY_TYPE,
+    BLOCK_WORDS,
+    COUNT,
+    DOUBLE,
+    ENTRY,
+    FIRST,
+    FUNCTION,
+    REFUSED,
+    SINGLE,
+    TRUTH,
+    TUPLE,
+    WHOLE,
+)
+from ooctrain.layers.kernels.cpu.fork_join import run_job
+from ooctrain.layers.kernels.cpu.jit import callback, inner
+from ooctrain.layers.kernels.cpu.python_objects import (
+    an_error_is_set,
+    array_address,
+    array_dimensions,
+    array_extent,
+    double_of,
+    forget_errors,
+    is_array,
+    new_whole,
+    release_gil,
+    take_gil,
+    truth_of,
+    tuple_item,
+    tuple_length,
+    unsigned_of,
+    whole_of,
+)
+from ooctrain.layers.kernels.cpu.raw_memory import put_at, word_at
+from ooctrain.layers.kernels.cpu.vector import I64
+
+_FASTCALL = 0x80
+
+
+@intrinsic
+def _block_on_stack(typingctx):
+    """Address of room for a kernel's arguments, until the function returns."""
+
+    def codegen(context, builder, signature, args):
+        return builder.ptrtoint(cgutils.alloca_once(builder, ir.ArrayType(I64, BLOCK_WORDS)), I64)
+
+    return types.int64(), codegen
+
+
+@inner
+def _put_array(block, place, array, dimensions, item_bytes):
+    """Writes an array as Numba passes it; all its elements in a row where `dimensions` is 1."""
+    extents, size = place + 5, 1
+    for d in range(array_dimensions(array) - 1, -1, -1):
+        if dimensions > 1:
+            put_at(block, extents + d, array_extent(array, d))
+            put_at(block, extents + dimensions + d, size * item_bytes)
+        size *= array_extent(array, d)
+    if dimensions == 1:
+        put_at(block, extents, size)
+        put_at(block, extents + 1, item_bytes)
+    # Before extents and strides: who counts references, and the Python object, both none.
+    put_at(block, place, 0)
+    put_at(block, place + 1, 0)
+    put_at(block, place + 2, size)
+    put_at(block, place + 3, item_bytes)
+    put_at(block, place + 4, array_address(array))
+
+
+@inner
+def _put_number(block, place, kind, number):
+    """Writes a number. Where it is none, Python's error is set."""
+    if kind == WHOLE:
+        put_at(block, place, whole_of(number))
+    elif kind == SINGLE:
+        put_at(block, place, np.float32(double_of(number)))
+    elif kind == TRUTH:
+        put_at(block, place, numba.int64(truth_of(number)))
+    elif kind == DOUBLE:
+        put_at(block, place, double_of(number))
+    else:
+        put_at(block, place, unsigned_of(number))
+
+
+@inner
+def _unpack(recipe, arguments, block):
+    """Writes all arguments where the kernel's entry reads them; False where one is not as it should
+    be.
+    """
+    if tuple_length(arguments) != word_at(recipe, COUNT):
+        return False
+    place, at = 0, FIRST
+    for which in range(word_at(recipe, COUNT)):
+        argument = tuple_item(arguments, which)
+        kind, what = word_at(recipe, at), word_at(recipe, at + 1)
+        if kind > 0:
+            if not is_array(argument, word_at(recipe, ARRAY_TYPE), what):
+                return False
+            if kind > 1 and array_dimensions(argument) != kind:
+                return False
+            _put_array(block, place, argument, kind, word_at(recipe, at + 2))
+            place += 5 + 2 * kind
+        elif kind == TUPLE:
+            if tuple_length(argument) != what:
+                return False
+            for member in range(what):
+                put_at(block, place + member, whole_of(tuple_item(argument, member)))
+            place += what
+        else:
+            _put_number(block, place, kind, argument)
+            place += 1
+        at += ARGUMENT_WORDS
+    return an_error_is_set() == 0
+
+
+@callback("i8(i8, i8, i8)")
+def _start(self, arguments, count):
+    """See `start_function`. As Python calls functions written in C: no object, the address of its
+    arguments, and how many there are.
+    """
+    recipe, team = whole_of(word_at(arguments, 0)), whole_of(word_at(arguments, 1))
+    items, chunk = whole_of(word_at(arguments, 2)), whole_of(word_at(arguments, 3))
+    order, block = whole_of(word_at(arguments, 4)), _block_on_stack()
+    if recipe == 0 or not _unpack(recipe, word_at(arguments, 5), block):
+        forget_errors()
+        return new_whole(REFUSED)
+    state = release_gil()
+    entry, function = word_at(recipe, ENTRY), word_at(recipe, FUNCTION)
+    outcome = run_job(team, entry, function, block, items, chunk, order)
+    take_gil(state)
+    return new_whole(outcome)
+
+
+class _MethodDef(ctypes.Structure):
+    """PyMethodDef: how Python is told of a function written in C."""
+
+    _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("code", ctypes.c_void_p),
+        ("flags", ctypes.c_int),
+        ("doc", ctypes.c_char_p),
+    )
+
+
+@lru_cache(maxsize=1)
+def _definition() -> _MethodDef:
+    """Python keeps its address, so it must stay."""
+    return _MethodDef(b"start", _start.address, _FASTCALL, None)
+
+
+def start_function() -> Callable[..., int]:
+    """`start(recipe, team, items, chunk, order, arguments)`, callable from Python.
+
+    Args:
+        recipe: address of the kernel's recipe, or 0.
+        team: address of a team's words.
+        items, chunk: chunk i is [i * chunk, (i + 1) * chunk), the last one shorter.
+        order: address of the numbers of all chunks in the order to draw them, or 0.
+        arguments: a tuple, of all arguments that come before `lo, hi, thread`.
+
+    It returns what `fork_join.run_job` says, or REFUSED.
+    """
+    new = ctypes.pythonapi.PyCFunction_NewEx
+    new.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
+    new.restype = ctypes.py_object
+    return new(ctypes.addressof(_definition()), None, None)
