@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from ooctrain.sched.search.choice import Choice
 
 
-#: Steps up to this length get all evaluations; longer ones fewer, as each takes more time: a little
-#: more than in proportion, since a prefetch looks over more runs.
-CALLS, GROWTH = 600, 1.25
+#: Steps up to this length get all evaluations; longer ones fewer, as each takes more time, and more
+#: than in proportion: a prefetch looks over more runs.
+CALLS, GROWTH = 600, 1.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class Combined:
     Cost: some 0.2 ms for each evaluation of 600 calls, and the starts' plans.
     """
 
-    evaluations: int = 80000
+    evaluations: int = 120000
 
     @property
     def name(self) -> str:
@@ -134,7 +134,7 @@ def _plan_of(
     evaluations: int, host_budget_bytes: int | None,
 ) -> Plan | None:  # fmt: skip
     """The plan of a choice, or None if `lower` does not accept it."""
-    runs = rematerialise(trace, choice.dropped, again=choice.again, held=choice.held)
+    runs = rematerialise(trace, choice.dropped, unread=choice.unread, held=choice.held)
     notes = {
         "chosen": "search", "evaluations": evaluations, "dropped": len(choice.dropped),
         "held": len(choice.held), "stays": len(choice.stays),

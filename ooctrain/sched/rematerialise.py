@@ -46,8 +46,9 @@ def droppable(trace: Trace) -> tuple[int, ...]:
 
 
 def rematerialise(
-    trace: Trace, dropped: Iterable[int], *, again: Iterable[int] = (), held: Iterable[int] = ()
-) -> tuple[Run, ...]:
+    trace: Trace, dropped: Iterable[int], *, again: Iterable[int] = (),
+    unread: Iterable[int] = (), held: Iterable[int] = (),
+) -> tuple[Run, ...]:  # fmt: skip
     """The runs of a step that computes the dropped values again.
 
     Args:
@@ -55,6 +56,8 @@ def rematerialise(
         dropped: values that die after their last use in the forward pass. One whose sources are
             gone for good when it is needed (a parameter that has been updated) is kept instead.
         again: those of `dropped` that die again right after the call for which they came back.
+        unread: those of `dropped` that do so unless the next call reads them too, as the two calls
+            of a batch norm's gradient read the same values.
         held: values that nobody reads after the forward pass, but that are to stay for the calls
             that run again and read them.
 
@@ -64,9 +67,10 @@ def rematerialise(
 
     Cost: O(calls + runs that are added), once more for each value that has to be kept instead.
     """
-    dropped, again, held = set(dropped), frozenset(again), frozenset(held)
+    dropped, held = set(dropped), frozenset(held)
+    again, unread = frozenset(again), frozenset(unread)
     while True:
-        walk = _Walk(trace, dropped, again, held)
+        walk = _Walk(trace, dropped, again, unread, held)
         lost = walk.play()
         if lost is None:
             return tuple(walk.runs)
@@ -83,9 +87,11 @@ class _Walk:
     """
 
     def __init__(
-        self, trace: Trace, dropped: Collection[int], again: Collection[int], held: Collection[int]
-    ):
-        self.trace, self.dropped, self.again, self.held = trace, dropped, again, held
+        self, trace: Trace, dropped: Collection[int], again: Collection[int],
+        unread: Collection[int], held: Collection[int],
+    ):  # fmt: skip
+        self.trace, self.dropped, self.held = trace, dropped, held
+        self.again, self.unread = again, unread
         self.alive, self.revived = set(trace.initial), set[int]()
         self.runs: list[Run] = []
         self.last_use = [uses[-1] if uses else BEFORE_THE_STEP for uses in trace.uses]
@@ -141,9 +147,15 @@ class _Walk:
             if self._dies(value, call_id):
                 self.alive.discard(value)
                 self.revived.discard(value)
-        spent = {v for v in self.revived if self.last_use[v] <= call_id or v in self.again}
+        spent = {value for value in self.revived if self._is_spent(value, call_id)}
         self.revived -= spent
         self.alive -= spent
+
+    def _is_spent(self, value: int, call_id: int) -> bool:
+        """Whether a value that came back dies after a call of the trace."""
+        if self.last_use[value] <= call_id or value in self.again:
+            return True
+        return value in self.unread and value not in self.trace.calls[call_id + 1].ins
 
     def _dies(self, value: int, call_id: int) -> bool:
         if value in self.ends:

@@ -62,6 +62,20 @@ def test_a_value_dropped_again_and_again_costs_a_run_for_each_use(chain):
     assert often["F1"] > once["F1"]
 
 
+def test_an_unread_value_stays_for_the_next_call_and_no_longer():
+    model = oc.models.build("resnet18", num_classes=10, stem="cifar")
+    trace = apply_rewrites(oc.trace(model, (4, 3, 32, 32)), ("fuse", "share_storage"))
+    dropped = by_name(trace, "layer1.0.conv1.out", "layer1.0.relu.out")
+    again = names(trace, rematerialise(trace, dropped, again=dropped))
+    unread = names(trace, rematerialise(trace, dropped, unread=dropped))
+    norm = again[again.index("layer1.0.bn1.grad_reduce") :]
+    assert norm[1:4] == ["layer1.0.conv1.fwd", "layer1.0.bn1.fwd", "layer1.0.bn1.grad_input"]
+    norm = unread[unread.index("layer1.0.bn1.grad_reduce") :]
+    assert norm[1] == "layer1.0.bn1.grad_input"
+    # The weight gradient of conv2 comes earlier: bn1 runs once for it, and once for the norm.
+    assert Counter(unread)["layer1.0.bn1.fwd"] == Counter(again)["layer1.0.bn1.fwd"] - 1 == 3
+
+
 def test_droppable_values_are_read_after_the_forward_pass():
     model = oc.models.build("resnet18", num_classes=10, stem="cifar")
     trace = apply_rewrites(oc.trace(model, (64, 3, 32, 32)), ("fuse", "share_storage"))
@@ -87,9 +101,10 @@ def test_any_choice_gives_legal_lists_and_the_same_values(trace, machine, seed):
     rng = random.Random(seed)
     values = droppable(trace)
     dropped = [v for v in values if rng.random() < 0.7]
-    again = [v for v in dropped if rng.random() < 0.5]
+    again = [v for v in dropped if rng.random() < 0.4]
+    unread = [v for v in dropped if rng.random() < 0.4]
     held = [v.id for v in trace.variables if rng.random() < 0.3]
-    runs = rematerialise(trace, dropped, again=again, held=held)
+    runs = rematerialise(trace, dropped, again=again, unread=unread, held=held)
     lives(trace, runs)
     assert list(dict.fromkeys(run.call for run in runs)) == [call.id for call in trace.calls]
     budget_bytes = least_bytes(trace, runs)

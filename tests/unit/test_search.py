@@ -17,7 +17,7 @@ from ooctrain.sched.recompute import offload
 from ooctrain.sched.rematerialise import droppable, rematerialise
 from ooctrain.sched.schedule import BYTES, Granule
 from ooctrain.sched.search.evict import evict
-from ooctrain.sched.search.expand import DROP, DROP_AGAIN, expand
+from ooctrain.sched.search.expand import DROP, DROP_UNREAD, KEEP, expand
 from ooctrain.sched.search.play import Link, play
 from ooctrain.sched.search.tables import tables_of
 from ooctrain.testing.strategies import SEEDS, machines, traces
@@ -38,15 +38,15 @@ def random_choice(trace, seed):
     rng = random.Random(seed)
     choice = np.zeros(len(trace.variables), np.int8)
     for var in droppable(trace):
-        choice[var] = rng.choice([0, DROP, DROP_AGAIN])
+        choice[var] = rng.choice([KEEP, DROP, DROP_UNREAD])
     held = np.array([rng.random() < 0.3 for _ in trace.variables])
     return choice, held
 
 
 def readable_runs(trace, choice, held):
     return rematerialise(
-        trace, np.flatnonzero(choice).tolist(), again=np.flatnonzero(choice == DROP_AGAIN).tolist(),
-        held=np.flatnonzero(held).tolist(),
+        trace, np.flatnonzero(choice).tolist(),
+        unread=np.flatnonzero(choice == DROP_UNREAD).tolist(), held=np.flatnonzero(held).tolist(),
     )  # fmt: skip
 
 

@@ -15,11 +15,11 @@ from typing import NamedTuple
 import numpy as np
 
 from ooctrain.sched.search.evict import evict
-from ooctrain.sched.search.expand import DROP_AGAIN, expand
+from ooctrain.sched.search.expand import DROP_UNREAD, expand
 from ooctrain.sched.search.jit import compiled
 from ooctrain.sched.search.play import Link, play
 
-#: Rows of the array that holds a choice, one number for each variable: KEEP, DROP or DROP_AGAIN;
+#: Rows of the array that holds a choice, one number for each variable: KEEP, DROP or DROP_UNREAD;
 #: whether it is held as a source; whether it stays while others can leave.
 FATE, HELD, STAYS = 0, 1, 2
 #: The cost of a choice that is no schedule: beyond every makespan, and less the closer it is.
@@ -111,7 +111,7 @@ def move(state, choice, field):
         state, turned = draw(state, 2)
         var = field.values[place]
         if field.saved[var]:
-            choice[FATE, var] = (choice[FATE, var] + 1 + turned) % (DROP_AGAIN + 1)
+            choice[FATE, var] = (choice[FATE, var] + 1 + turned) % (DROP_UNREAD + 1)
         else:
             choice[HELD, var] ^= 1
     return state

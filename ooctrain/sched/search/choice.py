@@ -27,7 +27,7 @@ from ooctrain.sched.search.anneal import (
     evaluate,
     first_walk,
 )
-from ooctrain.sched.search.expand import DROP, DROP_AGAIN
+from ooctrain.sched.search.expand import DROP, DROP_UNREAD
 from ooctrain.sched.search.play import Link
 from ooctrain.sched.search.tables import tables_of
 from ooctrain.trace import Trace
@@ -48,7 +48,7 @@ class Choice:
     """What `rematerialise` and `offload` take, by variable ids ascending."""
 
     dropped: tuple[int, ...]
-    again: tuple[int, ...] = ()
+    unread: tuple[int, ...] = ()
     held: tuple[int, ...] = ()
     stays: tuple[int, ...] = ()
 
@@ -117,7 +117,7 @@ class Search:
     def _array(self, start: Choice) -> np.ndarray:
         choice = np.zeros((3, self._field.saved.size), np.int8)
         choice[FATE, list(start.dropped)] = DROP
-        choice[FATE, list(start.again)] = DROP_AGAIN
+        choice[FATE, list(start.unread)] = DROP_UNREAD
         choice[HELD, list(start.held)] = True
         choice[STAYS, list(start.stays)] = True
         return choice
@@ -150,5 +150,5 @@ def _large(trace: Trace, piece_bytes: int) -> list[int]:
 
 def _choice(choice: np.ndarray) -> Choice:
     dropped, held, stays = (tuple(np.flatnonzero(row).tolist()) for row in choice)
-    again = tuple(np.flatnonzero(choice[FATE] == DROP_AGAIN).tolist())
-    return Choice(dropped, again, held, stays)
+    unread = tuple(np.flatnonzero(choice[FATE] == DROP_UNREAD).tolist())
+    return Choice(dropped, unread, held, stays)

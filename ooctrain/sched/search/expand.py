@@ -1,7 +1,7 @@
 """From a choice of dropped values to runs, lives and gaps: `rematerialise.py` and the lives of
 `decisions.py` in one compiled walk.
 
-In: `Tables` and, for each variable, `KEEP`, `DROP` or `DROP_AGAIN`, and whether it is held as a
+In: `Tables` and, for each variable, `KEEP`, `DROP` or `DROP_UNREAD`, and whether it is held as a
 source. Out: `Step`: the runs, what is resident during each if nothing moves, and every gap between
 two uses. The one idea: a value is alive while it has an open life; a read of a value without one
 runs its producer first. Tests hold it to the readable pair. Read next: `evict.py`.
@@ -16,7 +16,9 @@ import numpy as np
 from ooctrain.sched.search.jit import compiled
 from ooctrain.sched.search.tables import COMPUTED, INPUT, PERSISTENT
 
-KEEP, DROP, DROP_AGAIN = 0, 1, 2
+#: What is dropped is computed again for its next reader; then it stays, or it dies again as soon as
+#: the next call does not read it.
+KEEP, DROP, DROP_UNREAD = 0, 1, 2
 #: A search may not make a step longer than this many times its calls.
 LONGEST = 6
 
@@ -57,7 +59,7 @@ def expand(t, choice, held):
 
     Args:
         t: Tables.
-        choice: int8 for each variable: KEEP, DROP or DROP_AGAIN.
+        choice: int8 for each variable: KEEP, DROP or DROP_UNREAD.
         held: bool for each variable.
 
     Cost: O(runs + uses), some 0.1 ms for 1000 calls.
@@ -181,7 +183,12 @@ def expand(t, choice, held):
         left = 0
         for place in range(revivals):
             var = revived[place]
-            spent = t.last_use[var] <= call or choice[var] == DROP_AGAIN
+            spent = t.last_use[var] <= call
+            if choice[var] == DROP_UNREAD and call + 1 < calls:
+                read = False
+                for place in range(t.ins_at[call + 1], t.ins_at[call + 2]):
+                    read = read or t.ins[place] == var
+                spent = spent or not read
             if spent and t.last_use[var] < calls:
                 life[var] = -1
             if life[var] < 0:
