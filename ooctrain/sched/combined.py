@@ -6,8 +6,7 @@ of each source whether it is held for those that are computed again. Given a cho
 offloads what is still too much and the as-soon-as-possible engine times it: a tenth of a
 millisecond compiled, so that thousands of choices are tried. The plan itself is written by the
 readable `lower`, and it is never worse than `prefix`, `belady` or `window-cyclic`, whose plans take
-part. Source: ours; the recipe and what it reaches are in the planner notes, section 3. Read next:
-`search/anneal.py`.
+part. Source: ours; what it reaches is in docs/planners.md. Read next: `search/anneal.py`.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from ooctrain.sched.prefix import Prefix
 from ooctrain.sched.recompute import offload, plan_of
 from ooctrain.sched.rematerialise import rematerialise
 from ooctrain.sched.schedule import BYTES, Granule, Plan
-from ooctrain.sched.window import Window
+from ooctrain.sched.window_cyclic import WindowCyclic
 from ooctrain.trace import Trace
 
 if TYPE_CHECKING:
@@ -36,6 +35,8 @@ if TYPE_CHECKING:
 #: Steps up to this length get all evaluations; longer ones fewer, as each takes more time, and more
 #: than in proportion: a prefetch looks over more runs.
 CALLS, GROWTH = 600, 1.5
+#: Of a time limit: for each of the starts that can be cut short.
+STARTS_SHARE = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +70,13 @@ class Combined:
                 plan = planner.plan(
                     trace, budget_bytes, machine, granule=granule,
                     host_budget_bytes=host_budget_bytes, seed=seed,
+                    time_limit_s=None if time_limit_s is None else STARTS_SHARE * time_limit_s,
                 )  # fmt: skip
             except Infeasible as refusal:
                 refusals.append(refusal)
                 continue
             if best is None or plan.makespan_us < best.makespan_us:
-                best = replace(plan, notes={"chosen": planner.name, **plan.notes})
+                best = replace(plan, notes={"from": planner.name, **plan.notes})
             if planner.name == "keep-all":
                 return best
         if best is None:
@@ -121,7 +123,7 @@ class Combined:
 
 def starts() -> tuple[Planner, ...]:
     """Whose plans take part as they are."""
-    return (KeepAll(), Belady(), Prefix(), Window())
+    return (KeepAll(), Belady(), Prefix(), WindowCyclic())
 
 
 def _first_choices(trace: Trace, machine: Machine) -> Iterable[tuple[int, ...]]:
@@ -136,7 +138,7 @@ def _plan_of(
     """The plan of a choice, or None if `lower` does not accept it."""
     runs = rematerialise(trace, choice.dropped, unread=choice.unread, held=choice.held)
     notes = {
-        "chosen": "search", "evaluations": evaluations, "dropped": len(choice.dropped),
+        "from": "search", "evaluations": evaluations, "dropped": len(choice.dropped),
         "held": len(choice.held), "stays": len(choice.stays),
         "runs_again": len(runs) - len(trace.calls),
     }  # fmt: skip

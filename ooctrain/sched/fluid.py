@@ -12,8 +12,8 @@ price of its whole time for all of its largest output, and of the time of those 
 nobody else reads; any bytes may move at any time; persistent
 variables may start the step on either side, as long as they end it there.
 
-Sources: paper 002's relaxed model for the offload part; recomputation is ours (planner notes,
-section 3). Read next: `bounds.py` for bounds without an LP, `linear.py`.
+Sources: paper 002's relaxed model for the offload part; recomputation is ours. Read next:
+`bounds.py` for bounds without an LP, `linear.py`.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ from ooctrain.sched.rematerialise import droppable
 from ooctrain.sched.schedule import BYTES, Run
 from ooctrain.sched.verify import verify
 from ooctrain.sched.window import Window
+from ooctrain.sched.window_cyclic import WindowCyclic
 from ooctrain.testing.check_planner import check_planner
 
 
@@ -69,7 +70,7 @@ def test_combined_is_never_worse_than_its_starts_and_deterministic(resnet):
     found = Combined(evaluations=500).plan(resnet, size, machine, seed=7)
     again = Combined(evaluations=500).plan(resnet, size, machine, seed=7)
     assert found.schedule == again.schedule
-    for planner in (Belady(), Prefix(), Window()):
+    for planner in (Belady(), Prefix(), Window(), WindowCyclic()):
         assert found.makespan_us <= planner.plan(resnet, size, machine).makespan_us
 
 

@@ -5,7 +5,7 @@ a value, a pair, or a run of neighbours between keep, drop and drop again, or sa
 it stays while others can leave; memory that is still short is offloaded by Belady's rule, so that
 every choice has a makespan, and that alone decides.
 The random numbers are our own (splitmix64): the same seed gives the same plan everywhere. Source:
-the recipe of the planner notes, section 3. Read next: `../combined.py`.
+ours; Kirkpatrick, Gelatt and Vecchi (1983) for annealing. Read next: `../combined.py`.
 """
 
 from __future__ import annotations
