@@ -4,9 +4,9 @@ In: a trace, a schedule, a device, an allocator, the values of the persistent va
 each step the wanted values and what was measured. The one idea: the host walks the list in order,
 claims and releases memory as it goes, and queues each instruction on its stream behind the waits
 that the table gives; nothing else decides anything. Issue runs ahead of execution, a burst at a
-time, so addresses, and with them fragmentation, depend on the list alone. Source: DESIGN sections 4
-and 6. Read next: `execution/program.py` (what is prepared once), `execution/placement.py` (blocks
-by variable).
+time, so addresses, and with them fragmentation, depend on the list alone. Source: docs/schedule.md.
+Read next: `execution/program.py` (what is prepared once), `execution/placement.py` (blocks by
+variable).
 """
 
 from __future__ import annotations

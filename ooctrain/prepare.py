@@ -3,8 +3,8 @@
 In: a trace and `Settings`. Out: a `PreparedStep`. The one idea: the ledger is exact, the allocator
 rounds and fragments on top of it; addresses depend on the list alone, so the list is replayed over
 the allocator before the first step, and if the reserved peak exceeds the budget, planning is
-repeated with a smaller ledger limit (paper 000's figure 3, live). Source: DESIGN section 6. Read
-next: `sessions.py`, which runs it; `train.py`.
+repeated with a smaller ledger limit (paper 000's figure 3, live). Read next: `sessions.py`, which
+runs it; `train.py`.
 """
 
 from __future__ import annotations

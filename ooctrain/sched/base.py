@@ -3,8 +3,7 @@
 In: a trace and a start. Out: legal lists, and plans that state what the simulator finds. The one
 idea: a planner decides *what* moves *when*; `ListWriter` keeps the books (who is resident, which
 host copies are valid, how many granted bytes are claimed), so that a planner's file shows only its
-algorithm. Sources: DESIGN sections 4 and 5;
-Read next: `keep_all.py`, `naive.py`, then `window.py`.
+algorithm. Read next: `keep_all.py`, `naive.py`, then `window.py`.
 """
 
 from __future__ import annotations

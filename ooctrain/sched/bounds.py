@@ -5,11 +5,10 @@ still needed and does not fit beside it must be away; it left before the call be
 back after the call has ended. So the link works for so many bytes before, and again after, while
 other calls may run.
 
-Sources: paper 002, proposition 3; the bound per call is ours (notes on planners, section 1): it is
-at least as large, and unlike the proposition true of a duplex link by its own argument. Errata:
-paper 002's plots say "lower bound of Proposition 2" and mean proposition 3; it is no bound once
-values may be computed again. Read next: the planners that are measured against it, `window.py`
-first.
+Sources: paper 002, proposition 3; the bound per call is ours: it is at least as large, and unlike
+the proposition true of a duplex link by its own argument. Errata: paper 002's plots say "lower
+bound of Proposition 2" and mean proposition 3; it is no bound once values may be computed again.
+Read next: the planners that are measured against it, `window.py` first.
 """
 
 from __future__ import annotations

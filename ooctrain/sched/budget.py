@@ -1,8 +1,8 @@
 """What a budget means: the least a trace needs, the most it can use, and percentages in between.
 
 In: a trace and "25%", "512MiB" or bytes. Out: bytes. The one idea: 0% is the least that any order
-of whole calls needs, 100% is the peak without any eviction; both in granted bytes. Source: DESIGN
-section 8. Read next: `schedule.py`.
+of whole calls needs, 100% is the peak without any eviction; both in granted bytes. Read next:
+`schedule.py`.
 """
 
 from __future__ import annotations

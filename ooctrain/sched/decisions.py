@@ -4,8 +4,8 @@ on the host.
 In: a planner's choices. Out: `Decisions`, which `lower.py` turns into a list. The one idea: the
 life of a value is a row of uses; between two of them each byte either stays, or goes to the host (a
 `Gap`), or the value is dropped and its producer runs again (a second `Run` that keeps it starts a
-new life). GREEDY, DYNPROG, Belady, Chen, rotor and their mixtures differ in nothing else. Source:
-notes on planners, section 5. Read next: `lower.py`.
+new life). GREEDY, DYNPROG, Belady, Chen, rotor and their mixtures differ in nothing else. Read
+next: `lower.py`.
 """
 
 from __future__ import annotations

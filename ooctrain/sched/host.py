@@ -2,8 +2,8 @@
 
 In: a trace and a schedule. Out: `HostSlots`. The one idea: offsets are given offline, first fit in
 list order; a SwapOut that claims host memory waits for all host releases listed before it, so
-whatever offset is free in list order is safe to use. Sources: DESIGN section 4; paper 004, section
-4.4 (the host's pool). Read next: `host_life.py`, `../alloc/static.py`.
+whatever offset is free in list order is safe to use. Sources: docs/schedule.md, "Ledgers"; paper
+004, section 4.4 (the host's pool). Read next: `host_life.py`, `../alloc/static.py`.
 """
 
 from __future__ import annotations

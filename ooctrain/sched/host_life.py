@@ -3,7 +3,8 @@
 In: a trace and a schedule. Out: `HostLife`. The one idea: a byte of a host slot is held from the
 first SwapOut that writes it (or from the start) to the last listed copy that touches it; what the
 next step's start needs is held throughout. Both variables of a carry (W and its update W') share
-one slot. Source: DESIGN section 4. Read next: `ledger.py`, then `host.py` for the addresses.
+one slot. Source: docs/schedule.md, "Ledgers". Read next: `ledger.py`, then `host.py` for the
+addresses.
 """
 
 from __future__ import annotations

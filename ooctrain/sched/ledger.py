@@ -5,7 +5,7 @@ ledgers, and the instructions that it may not start before. The one idea: each s
 order, so "wait for all of these" is always "wait for the latest of them on each stream": at most
 three indices, even for "every release listed before". Verifier, simulator and executor all read
 this one table; the planners keep their own books, and `testing/interpreter.py` derives the same
-laws anew, byte by byte, so that a mistake here cannot hide. Source: DESIGN section 4. Read next:
+laws anew, byte by byte, so that a mistake here cannot hide. Source: docs/schedule.md. Read next:
 `verify.py`, `simulate.py`.
 """
 

@@ -3,7 +3,7 @@
 In: a trace, a budget, a machine. Out: the list of the fastest parameters that fit. The one idea: to
 find out what LMS can do at its best, ask the simulator, which its own tuner does not. The grid
 spreads from what the tuner finds, which is one of its points, down to the smallest numbers. Source:
-ours, as a fair baseline (notes on planners, section 2). Read next: `window.py`.
+ours, as a fair baseline. Read next: `window.py`.
 """
 
 from __future__ import annotations

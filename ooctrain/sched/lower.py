@@ -8,9 +8,8 @@ that no prefetch can ever block a call. A swap-out that has not begun when its v
 cancelled, where the bytes can stay. On a shared link swap-outs go first, unless the next call waits
 for data.
 
-Sources: notes on planners, section 5; paper 002's no-wait schedules (its proposition 1 needs a
-total order of claims, which the order of the list is). Read next: `ledger.py` for what the list
-then means, `bounds.py`.
+Sources: paper 002's no-wait schedules (its proposition 1 needs a total order of claims, which the
+order of the list is). Read next: `ledger.py` for what the list then means, `bounds.py`.
 """
 
 from __future__ import annotations

@@ -4,8 +4,7 @@ In: a trace. Out: a list that fits wherever any list fits that runs each call on
 be. The one idea: before a call its inputs come in, after it everything leaves, and nothing
 overlaps: In*, Fence, Run, Fence, Out*, Free*, Fence. Parameters are no exception: every variable
 rests on the host between calls and between steps. Source: what the authors of paper 000 do in their
-first step, before there is a schedule (notes on nnabla's swap_in_out_scheduler). Read next:
-`window.py`.
+first step, before there is a schedule (nnabla's swap_in_out_scheduler). Read next: `window.py`.
 """
 
 from __future__ import annotations

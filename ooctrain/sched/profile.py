@@ -3,7 +3,7 @@
 In: `Decisions` and a trace. Out: `Table`: bytes claimed and released by each Run, what is resident
 during it if every gap is used to the full, and the `Piece`s that go out and come back. The one
 idea: if `resident_bytes` stays within the budget, then some list of these decisions does, and if
-not, none. Source: notes on planners, section 5 (the static profile). Read next: `lower.py`.
+not, none. Read next: `lower.py`.
 """
 
 from __future__ import annotations

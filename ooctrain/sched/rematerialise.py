@@ -3,10 +3,10 @@
 In: a trace and the values to drop. Out: `Run`s, in order, in which every call finds its inputs
 alive. The one idea: walk the step; a dropped value dies after its last use in the forward pass, and
 whoever needs it later first runs its producer again, whose own inputs may have to be produced
-before, depth first. Forward calls are pure, so a second run gives the same bits (DESIGN section 2).
-Sources: Chen et al., Training deep nets with sublinear memory cost, for the idea; paper 001 edits
-its graph to the same effect. Read next: `prefix.py`, which chooses what to drop; `decisions.py` for
-what the runs become.
+before, depth first. Forward calls are pure, so a second run gives the same bits
+(docs/architecture.md, "Laws that hold everywhere"). Sources: Chen et al., Training deep nets with
+sublinear memory cost, for the idea; paper 001 edits its graph to the same effect. Read next:
+`prefix.py`, which chooses what to drop; `decisions.py` for what the runs become.
 """
 
 from __future__ import annotations

@@ -225,7 +225,7 @@ class Plan:
 def default_start(trace: Trace) -> tuple[tuple[Range, ...], tuple[Range, ...]]:
     """(device, host) ranges before a step unless a planner says otherwise.
 
-    Persistent variables stand on the device only, inputs on the host (DESIGN: `Schedule.start`).
+    Persistent variables stand on the device only, inputs on the host (docs/schedule.md).
     """
     device: list[Range] = []
     host: list[Range] = []

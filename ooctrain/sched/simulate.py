@@ -4,7 +4,7 @@ In: a legal schedule, its trace, a machine. Out: a `Timeline`. The one idea: an 
 when its stream's previous and everything it waits for are done (`ledger.py`); so one pass over the
 list gives all times. Where copies slow down calls (`Machine.interference`) a call's end depends on
 copies listed after it, and a clock that jumps from end to end takes the place of the pass. All
-times are whole ns. Source: DESIGN section 4; the link modes are paper 002's assumption A. Read
+times are whole ns. Source: docs/schedule.md; the link modes are paper 002's assumption A. Read
 next: `bounds.py`.
 """
 

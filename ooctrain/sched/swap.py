@@ -3,8 +3,8 @@
 In: a trace, then chosen gaps. Out: the least budget of a choice, and a `Plan`. The one idea: where
 nothing is computed again, a planner's whole decision is a set of gaps; when things move is for
 `lower.py`. Parameters and optimizer slots rest on the device between steps; within a step they may
-leave like all others, except a parameter's new value, which shares the old one's host slot. Source:
-notes on planners, section 5. Read next: `belady.py`, `greedy.py`.
+leave like all others, except a parameter's new value, which shares the old one's host slot. Read
+next: `belady.py`, `greedy.py`.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 In: a plan (or a bare schedule), the original trace, a budget. Out: nothing, or a `ScheduleError`
 for the first rule broken, with names, numbers and the likely fix. The one idea: every planner is
 distrusted; the list is walked once and each instruction must pass its rules (`rules/`) before it is
-issued. The books are `ledger.py`'s, which no planner uses. Source: DESIGN section 4. Read next:
-`simulate.py`.
+issued. The books are `ledger.py`'s, which no planner uses. Source: docs/schedule.md, "The
+verifier's rules". Read next: `simulate.py`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from ooctrain.units import Percent
 __all__ = ["RULES", "Rule", "verify"]
 
 Rewrite = Callable[[Trace], Trace]
-#: Rewrites before which a percentage is resolved (DESIGN section 8).
+#: Rewrites before which a percentage is resolved (`budget.py`).
 _BEFORE_TILES = ("fuse", "share_storage", "pin_small")
 
 

@@ -622,7 +622,7 @@ def test_a_resnet50_step_of_1440_images_is_planned_in_seconds_by_each():
 @pytest.mark.slow
 @pytest.mark.parametrize("machine", [PCIE, NVLINK], ids=["pcie", "nvlink"])
 def test_belady_is_within_one_percent_of_the_lp_that_only_offloads(machine):
-    """The LP leaves parameters where they are, as belady does; notes on planners, section 2."""
+    """The LP leaves parameters where they are, as belady does."""
     pytest.importorskip("highspy")
     for model, shape in (("vgg19", (64, 3, 224, 224)), ("resnet18", (128, 3, 224, 224))):
         trace = traced(model, shape)

@@ -3,8 +3,8 @@
 In: nothing. Out: `RULES`, and which rules an instruction meets, in order. The one idea: a rule asks
 one question about one instruction, and knows the names, the numbers and the likely fix. R1 shape,
 R2 residency, R3 budget, R4 order and end, R5 claims of a plan, R6 rewrites. `ooctrain explain R203`
-prints an entry of this table. Source: DESIGN section 4. Read next: `shape.py`, then
-`ooctrain/sched/verify.py`.
+prints an entry of this table. Source: docs/schedule.md, "The verifier's rules". Read next:
+`shape.py`, then `ooctrain/sched/verify.py`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """R5: what a plan claims is what comes out. R6: its trace is the original one, as rewritten.
 
 In: a plan, and its list walked and timed again. Out: a `Problem` or None. The one idea: a planner's
-own numbers are never believed. Source: DESIGN section 4. Read next: `ooctrain/sched/verify.py`.
+own numbers are never believed. Source: docs/schedule.md, "The verifier's rules". Read next:
+`ooctrain/sched/verify.py`.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 In: the ledger after an instruction; a Run or End; the end of the list. Out: a `Problem` or None.
 The one idea: a list is a step that can be repeated, so it must leave what it found, updated.
-Source: DESIGN sections 3 and 4. Read next: `claims.py`.
+Source: docs/schedule.md, "The verifier's rules". Read next: `claims.py`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """R1: every instruction names something that exists, in ranges that can move.
 
 In: one instruction, or the start of the list. Out: a `Problem` or None. The one idea: what can be
-said without knowing what came before. Source: DESIGN section 4. Read next: `residency.py`.
+said without knowing what came before. Source: docs/schedule.md, "The verifier's rules". Read next:
+`residency.py`.
 """
 
 from __future__ import annotations

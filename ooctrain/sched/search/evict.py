@@ -3,7 +3,7 @@
 In: a `Step` and a budget. Out: for each gap the bytes [0, evicted) that are away, or the bytes that
 are lacking. The one idea: walk the step; where memory is short, what is needed last goes, no more
 of it than is lacking, rounded up to chunks. Sources: Belady 1966; in bytes it is optimal for
-offloading alone (notes on planners, section 0). Read next: `play.py`.
+offloading alone. Read next: `play.py`.
 """
 
 from __future__ import annotations
