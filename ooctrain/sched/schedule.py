@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from numbers import Integral, Real
 from typing import Any
 
 from ooctrain.errors import ConfigError, PlanMismatch
@@ -176,9 +177,13 @@ class Plan:
     notes: Mapping[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """The plan file: everything but the trace, of which it carries the fingerprint."""
+        """The plan file: everything but the trace, of which it carries the fingerprint.
+
+        Raises:
+            ConfigError: the notes hold what JSON has no word for.
+        """
         bound = self.lower_bound
-        return {
+        data = {
             "version": FORMAT_VERSION,
             "trace_fingerprint": self.trace.fingerprint,
             "rewrites": list(self.rewrites),
@@ -189,6 +194,7 @@ class Plan:
             "lower_bound": bound and {"makespan_us": bound.makespan_us, "kind": bound.kind},
             "notes": dict(self.notes),
         }
+        return _as_json(data)
 
     @staticmethod
     def from_json(data: Mapping[str, Any], trace: Trace) -> Plan:
@@ -218,8 +224,28 @@ class Plan:
 
     def save(self, path: str) -> None:
         """Writes the plan file."""
+        text = json.dumps(self.to_json())
         with open(path, "w", encoding="utf-8") as file:
-            json.dump(self.to_json(), file)
+            file.write(text)
+
+
+def _as_json(data: dict[str, Any]) -> dict[str, Any]:
+    """The same with Python's numbers: planners may compute with NumPy's, which JSON refuses."""
+    try:
+        return json.loads(json.dumps(data, default=_python_number))
+    except TypeError as error:
+        raise ConfigError(
+            f"this plan cannot be written down: {error}", code="OOC-108",
+            fix="numbers, text, lists and dictionaries in the plan's notes",
+        ) from error  # fmt: skip
+
+
+def _python_number(value: object) -> int | float:
+    if isinstance(value, Integral):
+        return int(value)
+    if isinstance(value, Real):
+        return float(value)
+    raise TypeError(f"JSON has no {type(value).__name__}")
 
 
 def default_start(trace: Trace) -> tuple[tuple[Range, ...], tuple[Range, ...]]:

@@ -56,9 +56,14 @@ Law = Callable[[Planner, Case], None]
 
 
 def plans_are_legal(planner: Planner, case: Case) -> None:
-    """Every plan passes the verifier within its budget, claims included, at every budget."""
+    """Every plan passes the verifier within its budget, claims included, at every budget, and can
+    be written to a file and read back.
+    """
     for budget_bytes in _budgets(planner, case):
         plan = _plan(planner, case, budget_bytes)
+        written = plan.to_json()
+        if Plan.from_json(written, plan.trace).to_json() != written:
+            raise Broken("its plan file is read back as another plan", plan)
         try:
             verify(plan, case.trace, budget_bytes, case.machine)
         except ScheduleError as error:
@@ -84,8 +89,13 @@ def results_are_exact(planner: Planner, case: Case) -> None:
 
 
 def infeasible_is_honest(planner: Planner, case: Case) -> None:
-    """The minimum does not depend on the budget asked; it is feasible, a byte less is not."""
+    """The minimum does not depend on the budget asked; it is feasible, a byte less is not. The
+    witness is a call of the step.
+    """
     least = _least(planner, case)
+    refused = _refusal(planner, case, 0)
+    if refused and refused.witness_call not in ("", *(call.name for call in case.trace.calls)):
+        raise Broken(f"its witness {refused.witness_call!r} is no call of the step")
     for budget_bytes in {0, least // 2, least - 1} - {-1}:
         if budget_bytes < least:
             refusal = _refusal(planner, case, budget_bytes)

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from ooctrain.errors import ConfigError
 from ooctrain.sched.budget import resolve_budget, trace_minimum_bytes, trace_peak_bytes
 from ooctrain.sched.ledger import walk
 from ooctrain.sched.schedule import (
     End,
     Fence,
     Granule,
+    Plan,
     Run,
     SwapOut,
     default_start,
@@ -125,3 +129,28 @@ def _worked_rows() -> list[list[str]]:
         ledgers = [str(row.ledger_bytes), str(row.host_ledger_bytes)]
         rows.append([index, words, row.stream, change, *ledgers, waits, time])
     return rows
+
+
+def test_a_plan_computed_with_numpy_can_be_written_down(tmp_path):
+    trace = worked_trace()
+    schedule = worked_schedule(trace)
+    plain = Plan(trace, (), schedule, 7.5, 100, 60, notes={"window": 3})
+    numbers = tuple(
+        SwapOut(np.int64(i.var), np.int32(i.lo), np.int64(i.hi)) if isinstance(i, SwapOut) else i
+        for i in schedule
+    )
+    computed = Plan(
+        trace, (), replace(schedule, instructions=numbers), np.float32(7.5), np.int64(100),
+        np.int64(60), notes={"window": np.int16(3)},
+    )  # fmt: skip
+    computed.save(str(tmp_path / "plan.json"))
+    assert json.loads((tmp_path / "plan.json").read_text()) == plain.to_json()
+    assert Plan.from_json(computed.to_json(), trace) == plain
+
+
+def test_a_plan_that_cannot_be_written_down_leaves_no_file(tmp_path):
+    trace = worked_trace()
+    plan = Plan(trace, (), worked_schedule(trace), 7.5, 100, 60, notes={"planner": object()})
+    with pytest.raises(ConfigError, match="JSON has no object"):
+        plan.save(str(tmp_path / "plan.json"))
+    assert not list(tmp_path.iterdir())
