@@ -11,6 +11,7 @@ from importlib import import_module
 
 import pytest
 
+from ooctrain.errors import Infeasible
 from ooctrain.sched.registry import get_planner
 from ooctrain.sched.schedule import SwapIn
 from ooctrain.testing.allocator_laws import LAWS as ALLOCATOR_LAWS
@@ -179,3 +180,21 @@ def test_the_entry_point_is_the_plug_in(repository):
     for name, module in project["entry-points"]["pytest11"].items():
         assert name == module, "so that `-p` and the entry point are one plug-in"
         assert import_module(module).pytest_addoption
+
+
+class NamesNoCall:
+    """Refuses honestly, but for the name of the call that needs the most."""
+
+    name = "names no call"
+
+    def plan(self, *args, **options):
+        try:
+            return get_planner("naive").plan(*args, **options)
+        except Infeasible as refusal:
+            refusal.witness_call = "some call"
+            raise
+
+
+def test_a_witness_must_be_a_call_of_the_step():
+    with pytest.raises(PlannerFailure, match="'some call' is no call of the step"):
+        check_planner(NamesNoCall(), examples=1)
