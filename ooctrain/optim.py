@@ -10,6 +10,7 @@ scalars: "lr" for the first parameter group, "lr.1" for the second. Read next: `
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -60,9 +61,13 @@ class Optimizer:
             group: {"params": parameters, setting: value, ...}.
 
         Raises:
-            ConfigError: an unknown setting, no parameters, one that is there already, or a negative
-                learning rate.
+            ConfigError: an unknown setting, one out of its range, no parameters, or one that is
+                there already.
         """
+        if "params" not in group:
+            raise ConfigError(
+                "a parameter group has no parameters", fix='{"params": model.parameters(), ...}'
+            )
         unknown = set(group) - {"params", *self.defaults}
         if unknown:
             raise ConfigError(f"{type(self).__name__} has no setting {sorted(unknown)[0]!r}")
@@ -77,8 +82,7 @@ class Optimizer:
         known = {p for g in self.param_groups for p in g["params"]}
         if known & set(new["params"]) or len(set(new["params"])) < len(new["params"]):
             raise ConfigError("a parameter is given to the optimizer twice")
-        if new["lr"] < 0:
-            raise ConfigError(f"learning rate {new['lr']} is negative")
+        _check_settings(new)
         self.param_groups.append(new)
 
     def slot_names(self, group: Mapping[str, Any]) -> tuple[str, ...]:
@@ -179,6 +183,17 @@ class Optimizer:
             self.steps[parameter] = int(saved["step"])
             for name, slot in self.slots(parameter).items():
                 slot.storage.write(np.asarray(saved[name], np.float32))
+
+
+def _check_settings(settings: Mapping[str, Any]) -> None:
+    """Raises ConfigError for the first number that is none, or out of its range."""
+    for name in ("lr", "momentum", "weight_decay", "eps"):
+        value = settings.get(name, 0)
+        if not (isinstance(value, Real) and float(value) >= 0):
+            raise ConfigError(f"{name} {value!r} is not a number of 0 or more")
+    betas = settings.get("betas", (0, 0))
+    if not (len(betas) == 2 and all(isinstance(b, Real) and 0 <= float(b) < 1 for b in betas)):
+        raise ConfigError(f"betas {betas!r} are not two numbers from 0 to below 1")
 
 
 class SGD(Optimizer):

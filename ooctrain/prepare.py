@@ -16,7 +16,7 @@ from ooctrain.alloc.registry import AllocatorChoice, choose_allocator
 from ooctrain.cost import Machine
 from ooctrain.devices.base import Debug
 from ooctrain.devices.host_vm import PAGE_BYTES, why_no_virtual_memory
-from ooctrain.errors import ConfigError, DoesNotFit, Infeasible, PlanMismatch
+from ooctrain.errors import ConfigError, DoesNotFit, Infeasible, OutOfDeviceMemory, PlanMismatch
 from ooctrain.execution.mapping import with_mapping
 from ooctrain.execution.placement import reserved_peak
 from ooctrain.machines import DEVICES, with_link
@@ -35,7 +35,7 @@ from ooctrain.sched.small import plan_beside
 from ooctrain.sched.timeline import Timeline
 from ooctrain.sched.verify import verify
 from ooctrain.trace import Trace
-from ooctrain.units import MAX_BYTES, Granule, format_bytes
+from ooctrain.units import MAX_BYTES, format_bytes
 
 DEFAULT_REWRITES = ("fuse", "share_storage")
 _LEAST_ARENA_BYTES = 1 << 20
@@ -246,7 +246,7 @@ class _Search:
 
     def _try(self, limit_bytes: int) -> tuple[Plan, int]:
         host_bytes = self._host_budget_bytes()
-        found = self._choose(limit_bytes, host_bytes)
+        found = self._ask(limit_bytes, host_bytes)
         plan = replace(
             found,
             lower_bound=found.lower_bound or lower_bound(found.trace, limit_bytes, self.machine),
@@ -256,31 +256,25 @@ class _Search:
         verify(plan, self.original, limit_bytes, self.machine, host_budget_bytes=host_bytes)
         return plan, reserved_peak(plan.schedule, plan.trace, self.allocator)
 
-    def _choose(self, limit_bytes: int, host_bytes: int | None) -> Plan:
-        """The planner's plan; `auto`'s in whole variables, if what it maps makes parts slower."""
-        granule = with_region(self.allocator.granule, self.trace)
-        found = self._ask(limit_bytes, host_bytes, granule)
-        if not (isinstance(self.planner, Auto) and self.allocator.maps and granule.ranges):
-            return found
-        if self._predicted_us(found) == found.makespan_us:
-            return found
-        try:
-            whole = self._ask(limit_bytes, host_bytes, replace(granule, ranges=False))
-        except Infeasible:
-            return found
-        return min(found, whole, key=self._predicted_us)
-
-    def _ask(self, limit_bytes: int, host_bytes: int | None, granule: Granule) -> Plan:
+    def _ask(self, limit_bytes: int, host_bytes: int | None) -> Plan:
         return plan_beside(
-            self.planner, self.trace, limit_bytes, self.machine, granule=granule,
-            host_budget_bytes=host_bytes, seed=self.settings.seed,
-            time_limit_s=self.settings.time_limit_s,
+            self._told_of_mapping(), self.trace, limit_bytes, self.machine,
+            granule=with_region(self.allocator.granule, self.trace), host_budget_bytes=host_bytes,
+            seed=self.settings.seed, time_limit_s=self.settings.time_limit_s,
         )  # fmt: skip
 
+    def _told_of_mapping(self) -> Planner:
+        """The planner; `auto` weighs plans by what the allocator maps for them, too."""
+        costs = self.allocator.maps and self.machine.map_us_per_byte
+        if isinstance(self.planner, Auto) and costs:
+            return self.planner.weighing_by(self._predicted_us)
+        return self.planner
+
     def _predicted_us(self, plan: Plan) -> float:
-        """Of the plan with what it maps anew."""
-        there = with_mapping(self.machine, plan.schedule, plan.trace, self.allocator)
-        if there is self.machine:
+        """A step by the plan with what it maps anew; without it where the allocator has no room."""
+        try:
+            there = with_mapping(self.machine, plan.schedule, plan.trace, self.allocator)
+        except OutOfDeviceMemory:
             return plan.makespan_us
         return simulate(plan.schedule, plan.trace, there).makespan_us
 

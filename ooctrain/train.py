@@ -63,7 +63,8 @@ class Trainer:
             `prepare.Settings`; link_bandwidth in bytes per microsecond.
         conv_algorithm: "auto", or see `oc.trace`.
         allow_tf32: see `oc.trace`.
-        clip: `utils.ClipNorm`, `utils.ClipEach` or a number for the norm.
+        clip: `utils.ClipNorm`, `utils.ClipEach` or a number for the norm; of the gradients of all
+            that the optimizer updates.
 
     Attributes:
         steps_done: finished steps.

@@ -133,6 +133,8 @@ def _checked_bytes(number: float, text: object, what: str) -> int:
             f"{what} {text!r} must be positive and below 2**62 bytes",
             code="OOC-102",
             numbers=f"{number} bytes",
-            fix="`ooctrain plan MODEL` prints the smallest budget that fits",
+            fix="`ooctrain plan MODEL` prints the smallest budget that fits"
+            if what == "budget"
+            else 'bytes, or a number with a unit: "512MiB" is 2**29, "8GB" is 8e9',
         )
     return int(number)

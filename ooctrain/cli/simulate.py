@@ -22,6 +22,7 @@ from ooctrain.report.text import facts, lanes, search_rows, timeline_rows
 from ooctrain.sched.base import TIME_LIMIT_S
 from ooctrain.sched.schedule import Plan
 from ooctrain.sched.simulate import simulate as run_simulator
+from ooctrain.sched.verify import verify
 from ooctrain.trace import Trace
 
 JSON_VERSION = 1
@@ -41,7 +42,8 @@ def simulate(
     trace = make_trace(make_task(workload), workload)
     budget_bytes = None
     if plan_path:
-        made = load_plan(plan_path, trace)  # such a file says what it needs, not what it may
+        made = load_plan(plan_path, trace)
+        verify(made, trace, None)  # such a file says what it needs, not what it may
     else:
         found = limits(memory, machine, trace)
         budget_bytes, made = found.budget_bytes, _plan(trace, workload, memory, machine, found)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from ooctrain.cost import Machine
@@ -45,6 +46,11 @@ def other_windows() -> tuple[Planner, ...]:
     )
 
 
+def makespan_us(plan: Plan) -> float:
+    """How long a step takes by the plan's own claim."""
+    return plan.makespan_us
+
+
 class Auto:
     """The best plan of `keep-all`, `window` with several windows, `belady` and `naive`; of `dtr`,
     `superneurons` and `combined` too, where the best so far is more than `NEAR` from the bound or
@@ -53,12 +59,27 @@ class Auto:
 
     name = "auto"
 
+    def __init__(self) -> None:
+        self._step_us: Callable[[Plan], float] = makespan_us
+
+    def weighing_by(self, step_us: Callable[[Plan], float]) -> Auto:
+        """The same by another measure of a plan's step, from who knows what the allocator maps.
+
+        Parts of variables pay for that, so who moves parts is asked for whole variables too.
+        """
+        auto = Auto()
+        auto._step_us = step_us
+        return auto
+
     def plan(
         self, trace: Trace, budget_bytes: int, machine: Machine, *, granule: Granule = BYTES,
         host_budget_bytes: int | None = None, seed: int = 0, time_limit_s: float | None = None,
     ) -> Plan:  # fmt: skip
         """See `Planner`. The minimum is the least of all asked; a time limit ends the asking."""
-        poll = _Poll(trace, budget_bytes, machine, granule, host_budget_bytes, seed, time_limit_s)
+        poll = _Poll(
+            self._step_us, trace, budget_bytes, machine, granule, host_budget_bytes, seed,
+            time_limit_s,
+        )  # fmt: skip
         poll.ask(KeepAll())
         if poll.best is None:
             near_us = NEAR * lower_bound(trace, budget_bytes, machine).makespan_us
@@ -68,6 +89,8 @@ class Auto:
                 poll.ask(Dtr(), SuperNeurons())
             poll.ask(Belady(), *other_windows(), Naive())
             if poll.best_us > near_us:
+                if self._step_us is not makespan_us and granule.ranges:
+                    poll.ask(Combined(), granule=replace(granule, ranges=False), time_share=0.5)
                 poll.ask(Combined())
         return poll.outcome()
 
@@ -77,11 +100,13 @@ class _Poll:
     """One question, put to one planner after another.
 
     Attributes:
-        best: the plan with the smallest makespan so far.
+        best: the plan with the shortest step so far.
+        best_us: its step; infinite before there is one.
         refusals: of those that have none.
         cut_short: whether somebody was not asked any more.
     """
 
+    step_us: Callable[[Plan], float]
     trace: Trace
     budget_bytes: int
     machine: Machine
@@ -90,29 +115,37 @@ class _Poll:
     seed: int
     time_limit_s: float | None
     best: Plan | None = None
+    best_us: float = math.inf
     refusals: list[Infeasible] = field(default_factory=list)
     cut_short: bool = False
     started_s: float = field(default_factory=time.monotonic)
 
-    @property
-    def best_us(self) -> float:
-        """Of the best plan; infinite before there is one."""
-        return math.inf if self.best is None else self.best.makespan_us
+    def ask(
+        self, *planners: Planner, granule: Granule | None = None, time_share: float = 1.0
+    ) -> None:
+        """Asks them in turn; as soon as there is a plan, only while there is time.
 
-    def ask(self, *planners: Planner) -> None:
-        """Asks them in turn; as soon as there is a plan, only while there is time."""
+        Args:
+            granule: None: that of the question.
+            time_share: of the time left that each may take.
+        """
+        granule = granule or self.granule
         for planner in planners:
             if self.best is not None and self._left_s() == 0:
                 self.cut_short = True
                 return
             try:
-                plan = self._answer(planner)
+                plan = self._answer(planner, granule, time_share)
             except Infeasible as refusal:
-                if not self._in_chunks(planner):  # what it needs in chunks says nothing of bytes
+                if not _in_chunks(
+                    planner, granule
+                ):  # what it needs in chunks says nothing of bytes
                     self.refusals.append(refusal)
                 continue
-            if plan.makespan_us < self.best_us:
+            step_us = self.step_us(plan)
+            if step_us < self.best_us:
                 self.best = replace(plan, notes={**plan.notes, "chosen": planner.name})
+                self.best_us = step_us
 
     def outcome(self) -> Plan:
         """The best plan.
@@ -125,26 +158,28 @@ class _Poll:
         notes = {**self.best.notes, **({"cut_short": True} if self.cut_short else {})}
         return replace(self.best, notes=notes)
 
-    def _answer(self, planner: Planner) -> Plan:
+    def _answer(self, planner: Planner, granule: Granule, time_share: float) -> Plan:
         """Its plan. One that moves parts moves whole chunks, and its ledger is counted in the
         granule that was asked for.
         """
-        in_chunks = self._in_chunks(planner)
-        chunks = replace(self.granule, size_bytes=self.granule.granted(CHUNK_BYTES))
+        in_chunks, left_s = _in_chunks(planner, granule), self._left_s()
+        chunks = replace(granule, size_bytes=granule.granted(CHUNK_BYTES))
         plan = planner.plan(
             self.trace, self.budget_bytes, self.machine, seed=self.seed,
-            granule=chunks if in_chunks else self.granule,
-            host_budget_bytes=self.host_budget_bytes, time_limit_s=self._left_s(),
+            granule=chunks if in_chunks else granule, host_budget_bytes=self.host_budget_bytes,
+            time_limit_s=None if left_s is None else time_share * left_s,
         )  # fmt: skip
-        if not in_chunks:
+        if plan.schedule.granule == self.granule:
             return plan
         schedule = replace(plan.schedule, granule=self.granule)
         return make_plan(schedule, self.trace, self.machine, plan.notes)
-
-    def _in_chunks(self, planner: Planner) -> bool:
-        return self.granule.ranges and isinstance(planner, Belady | Combined)
 
     def _left_s(self) -> float | None:
         if self.time_limit_s is None:
             return None
         return max(0.0, self.started_s + self.time_limit_s - time.monotonic())
+
+
+def _in_chunks(planner: Planner, granule: Granule) -> bool:
+    """Whether it moves parts."""
+    return granule.ranges and isinstance(planner, Belady | Combined)

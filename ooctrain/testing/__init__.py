@@ -8,8 +8,8 @@ that checks every access, a shrinker. Read next: `check_planner.py`, `random_tra
 `interpreter.py`.
 """
 
-from ooctrain.testing.check_allocator import check_allocator
+from ooctrain.testing.check_allocator import AllocatorFailure, check_allocator
 from ooctrain.testing.check_op import check_op
-from ooctrain.testing.check_planner import check_planner
+from ooctrain.testing.check_planner import PlannerFailure, check_planner
 
-__all__ = ["check_allocator", "check_op", "check_planner"]
+__all__ = ["AllocatorFailure", "PlannerFailure", "check_allocator", "check_op", "check_planner"]

@@ -62,9 +62,12 @@ def test_any_decisions_lower_to_a_legal_list_with_the_engines_own_times(
 
 
 def least_budget(decisions, trace, machine, granule):
-    with pytest.raises(Infeasible) as refused:
+    try:
         lower(decisions, trace, 0, machine, granule)
-    least = refused.value.minimum_bytes
+    except Infeasible as refusal:
+        least = refusal.minimum_bytes
+    else:
+        return 0  # all that the step touches is empty
     with pytest.raises(Infeasible) as refused:
         lower(decisions, trace, least - 1, machine, granule)
     assert refused.value.minimum_bytes == least

@@ -336,6 +336,25 @@ def test_a_saved_plan_simulates_to_what_it_claims(run, tmp_path):
     assert all(word in out for word in ("compute", "swap out", "swap in", "memory"))
 
 
+@pytest.mark.parametrize(
+    ("forge", "rule"),
+    [
+        (lambda plan: plan.update(peak_bytes=5), "R501"),
+        (lambda plan: plan["schedule"]["instructions"].pop(0), "R201"),
+    ],
+    ids=["another peak", "a swap-in less"],
+)
+def test_a_plan_that_lies_is_not_simulated(run, tmp_path, forge, rule):
+    path = tmp_path / "plan.json"
+    run("plan", *SMALL, "--budget", "60%", "--planner", "naive", "--save", str(path))
+    plan = json.loads(path.read_text())
+    forge(plan)
+    path.write_text(json.dumps(plan))
+    status, _, err = run("simulate", *SMALL, "--plan", str(path))
+    assert status == 1
+    assert rule in err
+
+
 def test_a_plan_for_another_batch_is_refused(run, tmp_path):
     plan = tmp_path / "plan.json"
     assert run("plan", *SMALL, "--budget", "1GiB", "--save", str(plan))[0] == 0

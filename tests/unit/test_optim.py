@@ -98,6 +98,14 @@ def test_wrong_settings():
         lambda: SGD([p], lr=1, nesterov=True),
         lambda: SGD([{"params": [p], "speed": 3}]),
         lambda: SGD([p]).group_of(with_gradient()),
+        lambda: SGD([{"lr": 0.1}]),
+        lambda: SGD([p], lr="0.1"),
+        lambda: SGD([p], lr=float("nan")),
+        lambda: SGD([p], momentum=-1),
+        lambda: SGD([{"params": [p], "weight_decay": -1}]),
+        lambda: Adam([p], betas=(1.5, 0.9)),
+        lambda: Adam([p], betas=(0.9,)),
+        lambda: Adam([p], eps=-1),
     ):
         with pytest.raises(ConfigError):
             make()

@@ -37,6 +37,13 @@ def test_what_is_no_size_is_refused(text):
     assert "budget" in caught.value.what
 
 
+def test_what_mends_a_size_depends_on_what_it_is_of():
+    with pytest.raises(ConfigError, match="ooctrain plan MODEL"):
+        parse_bytes("0", what="budget")
+    with pytest.raises(ConfigError, match="512MiB"):
+        parse_bytes("0", what="host budget")
+
+
 @pytest.mark.parametrize(
     ("text", "share"), [("25%", 0.25), ("0%", 0.0), ("100%", 1.0), (" 12.5 % ", 0.125)]
 )
