@@ -15,8 +15,8 @@ import numpy as np
 from ooctrain.devices.base import Device
 from ooctrain.errors import ConfigError, PlanMismatch, ShapeError
 from ooctrain.layers.base import Spec, scratch_bytes
-from ooctrain.layers.cross_entropy import SoftmaxCrossEntropy, check_labels
-from ooctrain.layers.weighted_loss import WeightedCrossEntropy
+from ooctrain.layers.class_loss import ClassLoss
+from ooctrain.layers.cross_entropy import check_labels
 from ooctrain.prepare import PreparedStep, Settings
 from ooctrain.trace import Call, Trace
 
@@ -126,7 +126,7 @@ def input_values(trace: Trace, x: np.ndarray, y: np.ndarray | None) -> dict[int,
             )
         inputs[variable.id] = _checked(name, np.asarray(value), variable.dtype)
     for call in trace.calls:
-        if isinstance(call.op, SoftmaxCrossEntropy | WeightedCrossEntropy):
+        if isinstance(call.op, ClassLoss):
             _check_labels(inputs, call, trace)
     return inputs
 

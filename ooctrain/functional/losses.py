@@ -13,13 +13,14 @@ import numpy as np
 
 from ooctrain.autograd import Tensor, call, current_tape
 from ooctrain.errors import ConfigError
+from ooctrain.layers.class_loss import Reduction
 from ooctrain.layers.cross_entropy import (
     SoftmaxCrossEntropy,
     check_labels,
     looks_like_probabilities,
 )
 from ooctrain.layers.regression_loss import ErrorEach, MeanError
-from ooctrain.layers.weighted_loss import ClassWeights, Reduction, WeightedCrossEntropy
+from ooctrain.layers.weighted_loss import ClassWeights, WeightedCrossEntropy
 
 
 def cross_entropy(

@@ -10,19 +10,26 @@ any other. Labels are checked where they enter (`check_labels`), not in kernels.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
 from ooctrain.errors import ConfigError
-from ooctrain.layers.activation import EXP_FLOPS
-from ooctrain.layers.base import FLOAT_BYTES, Op, Spec, require, require_float, whole_lines
+from ooctrain.layers.base import Spec, require, require_float
+from ooctrain.layers.class_loss import (
+    ClassLoss,
+    ClassLossGrad,
+    as_rows,
+    cuda_divisor,
+    log_sum_exp,
+    loss_parts,
+    row_order,
+)
 from ooctrain.layers.regression_loss import Total, reciprocal
-from ooctrain.trace import Kind
 
 
 @dataclass(frozen=True, slots=True)
-class SoftmaxCrossEntropy(Op):
+class SoftmaxCrossEntropy(ClassLoss):
     """loss = mean or sum of -log softmax(logits)[label] over rows whose label counts: is not
     `ignore_index`.
 
@@ -32,8 +39,6 @@ class SoftmaxCrossEntropy(Op):
     ignore_index: int = -100
     reduction: Total = "mean"
     name: ClassVar[str] = "cross_entropy"
-    out_names: ClassVar[tuple[str, ...]] = ("out", "lse")
-    out_kinds: ClassVar[tuple[Kind, ...]] = ("aux", "stat")
 
     def infer(self, logits: Spec, labels: Spec) -> tuple[Spec, ...]:
         require_float(self, logits)
@@ -48,8 +53,7 @@ class SoftmaxCrossEntropy(Op):
 
     def reference(self, logits, labels, scalars):
         rows, label = as_rows(logits), labels.reshape(-1)
-        peak = rows.max(axis=1)
-        lse = peak + np.log(np.exp(rows - peak[:, None]).sum(axis=1))
+        lse = log_sum_exp(rows)
         valid = label != self.ignore_index
         picked = rows[np.arange(len(rows)), np.where(valid, label, 0)]
         loss = np.where(valid, lse - picked, 0).sum()
@@ -60,8 +64,7 @@ class SoftmaxCrossEntropy(Op):
         from ooctrain.layers.kernels.cpu import losses
 
         logits, labels = ins[0].reshape(-1, ins[0].shape[-1]), ins[1].reshape(-1)
-        each = workspace[: FLOAT_BYTES * labels.size].view(np.float32)
-        rest = workspace[whole_lines(FLOAT_BYTES * labels.size) :]
+        each, rest = loss_parts(workspace, labels.size)
         losses.softmax_cross_entropy(
             pool, logits, labels, each, outs[1].reshape(-1), self.ignore_index
         )
@@ -83,30 +86,15 @@ class SoftmaxCrossEntropy(Op):
         op = SoftmaxCrossEntropyGrad(self.ignore_index, self.reduction)
         return tape.call(op, (logits, labels, outs[1], grads[0]), of=(logits,))[0], None
 
-    def workspace_bytes(self, ins, outs, threads):
-        from ooctrain.layers.kernels.cpu import workspace
-
-        rows = ins[1].size
-        return whole_lines(FLOAT_BYTES * rows) + workspace.reduction_workspace_bytes(rows)
-
-    def cuda_workspace_bytes(self, ins, outs):
-        from ooctrain.layers.kernels.cuda import loss_space
-
-        return loss_space.loss_space_bytes(ins[1].size, each=True)
-
-    def flops(self, ins, outs):
-        return EXP_FLOPS * ins[0].size
-
 
 @dataclass(frozen=True, slots=True)
-class SoftmaxCrossEntropyGrad(Op):
+class SoftmaxCrossEntropyGrad(ClassLossGrad):
     """dlogits = (softmax - onehot) * dloss, / rows for a mean. Reads (logits, labels, lse,
     dloss)."""
 
     ignore_index: int = -100
     reduction: Total = "mean"
     name: ClassVar[str] = "cross_entropy_grad"
-    verb: ClassVar[str] = "grad"
 
     def infer(self, logits: Spec, labels: Spec, lse: Spec, dloss: Spec) -> tuple[Spec, ...]:
         require(dloss.size == 1, "cross_entropy: the gradient of the loss is one number", dloss)
@@ -141,17 +129,6 @@ class SoftmaxCrossEntropyGrad(Op):
             launcher, logits, labels, lse, dloss, divisor, outs[0], self.ignore_index
         )
 
-    def cuda_workspace_bytes(self, ins, outs):
-        from ooctrain.layers.kernels.cuda import loss_space
-
-        return loss_space.loss_space_bytes(ins[1].size, each=False)
-
-    def flops(self, ins, outs):
-        return EXP_FLOPS * ins[0].size
-
-    def reusable(self):
-        return {0: 0}
-
 
 def check_labels(labels: np.ndarray, classes: int, ignore_index: int = -100) -> None:
     """Raises ConfigError where a label is not a class number.
@@ -181,19 +158,6 @@ def looks_like_probabilities(logits: np.ndarray) -> bool:
     )
 
 
-def as_rows(logits: np.ndarray) -> np.ndarray:
-    """Logits (N, K) or (N, K, H, W) as (rows, K)."""
-    return logits if logits.ndim == 2 else logits.transpose(0, 2, 3, 1).reshape(-1, logits.shape[1])
-
-
-def row_order(rows: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """The inverse of `as_rows`."""
-    if len(shape) == 2:
-        return rows
-    n, k, h, w = shape
-    return rows.reshape(n, h, w, k).transpose(0, 3, 1, 2)
-
-
 def _row_factor(op: SoftmaxCrossEntropy | SoftmaxCrossEntropyGrad, labels: np.ndarray) -> float:
     """What the summed losses of the rows are multiplied by."""
     from ooctrain.layers.kernels.cpu import losses
@@ -201,19 +165,3 @@ def _row_factor(op: SoftmaxCrossEntropy | SoftmaxCrossEntropyGrad, labels: np.nd
     if op.reduction == "sum":
         return 1.0
     return reciprocal(losses.valid_rows(labels, op.ignore_index))
-
-
-def cuda_divisor(op: Any, launcher: Any, space: Any, labels: Any, weights: Any = None) -> Any:
-    """What a mean over rows is divided by, a number on the GPU; None for other reductions.
-
-    Args:
-        op: a cross-entropy or its gradient.
-        space: `layers.kernels.cuda.loss_space.LossSpace`.
-        weights: of the classes; None for 1 each.
-    """
-    from ooctrain.layers.kernels.cuda import losses
-
-    if op.reduction != "mean":
-        return None
-    losses.label_weight(launcher, labels, weights, space.divisor, space.partials, op.ignore_index)
-    return space.divisor

@@ -2,8 +2,7 @@
 
 In: a prediction and a target of the same shape. Out: one number, or as many. The one idea: both
 errors are antisymmetric, so one operation gives the gradient of either side, with the two
-exchanged. The gradient of the loss itself is an input like any other. Read next:
-`cross_entropy.py`.
+exchanged. The gradient of the loss itself is an input like any other. Read next: `class_loss.py`.
 """
 
 from __future__ import annotations

@@ -9,17 +9,24 @@ smoothing: Szegedy et al. 2016, section 7). Read next: `update.py`.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import numpy as np
 
-from ooctrain.layers.activation import EXP_FLOPS
-from ooctrain.layers.base import FLOAT_BYTES, Op, Spec, require, require_float, whole_lines
-from ooctrain.layers.cross_entropy import SoftmaxCrossEntropy, as_rows, cuda_divisor, row_order
+from ooctrain.layers.base import Op, Spec, require, require_float
+from ooctrain.layers.class_loss import (
+    ClassLoss,
+    ClassLossGrad,
+    Reduction,
+    as_rows,
+    cuda_divisor,
+    log_sum_exp,
+    loss_parts,
+    row_order,
+)
+from ooctrain.layers.cross_entropy import SoftmaxCrossEntropy
 from ooctrain.layers.regression_loss import reciprocal
 from ooctrain.trace import Kind
-
-Reduction = Literal["mean", "sum", "none"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +54,7 @@ class ClassWeights(Op):
 
 
 @dataclass(frozen=True, slots=True)
-class WeightedCrossEntropy(Op):
+class WeightedCrossEntropy(ClassLoss):
     """Of each row whose label counts: (1 - s) w[label] (lse - z[label]) + s / K * sum over the
     classes of w[c] (lse - z[c]).
 
@@ -63,8 +70,6 @@ class WeightedCrossEntropy(Op):
     label_smoothing: float = 0.0
     reduction: Reduction = "mean"
     name: ClassVar[str] = "weighted_cross_entropy"
-    out_names: ClassVar[tuple[str, ...]] = ("out", "lse")
-    out_kinds: ClassVar[tuple[Kind, ...]] = ("aux", "stat")
 
     def infer(self, logits: Spec, labels: Spec, weights: Spec) -> tuple[Spec, ...]:
         loss, lse = SoftmaxCrossEntropy(self.ignore_index).infer(logits, labels)
@@ -76,8 +81,7 @@ class WeightedCrossEntropy(Op):
 
     def reference(self, logits, labels, weights, scalars):
         rows, label = as_rows(logits), labels.reshape(-1)
-        peak = rows.max(axis=1)
-        lse = peak + np.log(np.exp(rows - peak[:, None]).sum(axis=1))
+        lse = log_sum_exp(rows)
         valid = label != self.ignore_index
         chosen = np.where(valid, label, 0)
         own = weights[chosen] * (lse - rows[np.arange(len(rows)), chosen])
@@ -94,14 +98,13 @@ class WeightedCrossEntropy(Op):
 
         logits, labels, weights = ins[0].reshape(-1, ins[0].shape[-1]), ins[1].reshape(-1), ins[2]
         lse, out = outs[1].reshape(-1), outs[0].reshape(-1)
-        each = workspace[: FLOAT_BYTES * labels.size].view(np.float32)
+        each, rest = loss_parts(workspace, labels.size)
         each = out if self.reduction == "none" else each
         losses.softmax_cross_entropy(pool, logits, labels, each, lse, self.ignore_index)
         smoothing, ignored = self.label_smoothing, self.ignore_index
         weighted_losses.weigh(pool, logits, labels, weights, lse, each, smoothing, ignored)
         if self.reduction != "none":
             factor = _factor(self, labels, weights)
-            rest = workspace[whole_lines(FLOAT_BYTES * labels.size) :]
             losses.total(pool, each, out, factor, rest)
 
     def cuda(self, launcher, ins, outs, workspace, scalars):
@@ -126,27 +129,15 @@ class WeightedCrossEntropy(Op):
         found = tape.call(op, (logits, labels, weights, outs[1], grads[0]), of=(logits,))
         return found[0], None, None
 
-    def workspace_bytes(self, ins, outs, threads):
-        return SoftmaxCrossEntropy().workspace_bytes(ins, outs, threads)
-
-    def cuda_workspace_bytes(self, ins, outs):
-        from ooctrain.layers.kernels.cuda import loss_space
-
-        return loss_space.loss_space_bytes(ins[1].size, each=self.reduction != "none")
-
-    def flops(self, ins, outs):
-        return EXP_FLOPS * ins[0].size
-
 
 @dataclass(frozen=True, slots=True)
-class WeightedCrossEntropyGrad(Op):
+class WeightedCrossEntropyGrad(ClassLossGrad):
     """dlogits of `WeightedCrossEntropy`. Reads (logits, labels, weights, lse, dloss)."""
 
     ignore_index: int = -100
     label_smoothing: float = 0.0
     reduction: Reduction = "mean"
     name: ClassVar[str] = "weighted_cross_entropy_grad"
-    verb: ClassVar[str] = "grad"
 
     def infer(
         self, logits: Spec, labels: Spec, weights: Spec, lse: Spec, dloss: Spec
@@ -187,17 +178,6 @@ class WeightedCrossEntropyGrad(Op):
             launcher, logits, labels, weights, lse, dloss, divisor, outs[0],
             self.label_smoothing, self.ignore_index,
         )  # fmt: skip
-
-    def cuda_workspace_bytes(self, ins, outs):
-        from ooctrain.layers.kernels.cuda import loss_space
-
-        return loss_space.loss_space_bytes(ins[1].size, each=False)
-
-    def flops(self, ins, outs):
-        return EXP_FLOPS * ins[0].size
-
-    def reusable(self):
-        return {0: 0}
 
 
 def _factor(

@@ -10,7 +10,7 @@ import numpy as np
 
 from ooctrain import functional as F
 from ooctrain.autograd import Tensor
-from ooctrain.layers.weighted_loss import Reduction
+from ooctrain.layers.class_loss import Reduction
 from ooctrain.module import Module
 
 
