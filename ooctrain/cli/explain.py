@@ -1,7 +1,7 @@
 """`ooctrain explain CODE`: what an error code or a rule of the verifier means, with the smallest
 example.
 
-In: a code such as OOC-120 or R203. Out: text. Read next: `ooctrain/explain.py`, which holds the
+In: a code such as OOC-120 or R203. Out: text. Read next: `ooctrain/explain/`, which holds the
 texts.
 """
 

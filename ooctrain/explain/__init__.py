@@ -1,0 +1,96 @@
+"""Every error code with its meaning, the smallest example that raises it, and what mends it.
+
+In: a code. Out: text. The one idea: a code is a promise, so that `tests/contracts/` compares these
+tables with the codes that the library raises; the rules of the verifier bring their own examples,
+the laws of allocators the command that checks them. Read next: `arguments.py`, the first table;
+`../errors.py`, `../sched/rules/`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import textwrap
+from collections.abc import Mapping
+
+from ooctrain.errors import ConfigError
+from ooctrain.explain.arguments import ARGUMENTS
+from ooctrain.explain.explanation import Explanation
+from ooctrain.explain.lists import LISTS
+from ooctrain.explain.memory import MEMORY
+from ooctrain.explain.training import TRAINING
+
+CODES: Mapping[str, Explanation] = {**ARGUMENTS, **MEMORY, **LISTS, **TRAINING}
+WIDTH = 88
+LAW_MEANING = (
+    "What an allocator promises: P all of them, B best fit, V virtual addressing, S those that "
+    "plan ahead. A failure shows the smallest list of requests that breaks it. Read next: "
+    "docs/allocators.md."
+)
+
+
+def all_codes() -> dict[str, str]:
+    """{code: title} of all error codes, of the verifier's rules and of the allocators' laws."""
+    return {
+        **{code: entry.title for code, entry in CODES.items()},
+        **{code: rule.title for code, rule in _rules().items()},
+        **_laws(),
+    }
+
+
+def find_code(code: str) -> tuple[str, Explanation]:
+    """(the code as it is written, what it means); the fix of a rule is to be read off its example,
+    which of a law is the command that checks it.
+
+    Raises:
+        ConfigError: an unknown code.
+    """
+    wanted = code.strip().upper()
+    if wanted in CODES:
+        return wanted, CODES[wanted]
+    if wanted in _rules():
+        rule = _rules()[wanted]
+        meaning = inspect.cleandoc(rule.check.__doc__ or "")
+        return wanted, Explanation(rule.title, meaning, rule.example, "")
+    if wanted in _laws():
+        check = f"pytest --pyargs ooctrain.laws --allocator my.py:Mine -k law_{wanted}"
+        return wanted, Explanation(_laws()[wanted], LAW_MEANING, check, "")
+    near = difflib.get_close_matches(wanted, all_codes(), n=1)
+    raise ConfigError(
+        f"there is no code {code!r}",
+        fix=f"did you mean {near[0]}?" if near else "`ooctrain explain` lists them all",
+    )
+
+
+def explain_code(code: str) -> str:
+    """The text for a code, as `ooctrain explain` prints it.
+
+    Raises:
+        ConfigError: an unknown code.
+    """
+    known, entry = find_code(code)
+    if known in _laws():
+        meaning = textwrap.fill(entry.meaning, WIDTH)
+        return f"{known}: {entry.title} (a law)\n\n{meaning}\n\nwhat checks it\n    {entry.example}"
+    if known not in CODES:
+        return (
+            f"{known}: {entry.title} (a rule of the verifier)\n\n{entry.meaning}\n\n"
+            f"smallest list that breaks it\n    {entry.example}"
+        )
+    example = "\n".join(f"    {line}" for line in entry.example.splitlines())
+    return (
+        f"{known}: {entry.title}\n\n{textwrap.fill(entry.meaning, WIDTH)}\n\n"
+        f"smallest example\n{example}\n\nwhat mends it\n    {entry.fix}"
+    )
+
+
+def _laws() -> Mapping[str, str]:
+    from ooctrain.testing.allocator_laws import LAWS
+
+    return LAWS
+
+
+def _rules() -> Mapping:
+    from ooctrain.sched.rules import RULES
+
+    return RULES

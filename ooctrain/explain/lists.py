@@ -1,0 +1,51 @@
+"""Codes OOC-200 to OOC-292: a list, a planner or an allocator breaks a rule or a law.
+
+In: a code. Out: what it says. The one idea: each rule and each law has a name of its own (R203,
+P8), which the message carries; these codes are their families. Read next: `training.py`; the rules
+themselves are in `../sched/rules/`, the laws in `../testing/planner_laws.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ooctrain.explain.explanation import Explanation
+
+LISTS: Mapping[str, Explanation] = {
+    "OOC-200": Explanation(
+        "an illegal schedule",
+        "A list breaks a rule of the verifier. The code printed is the rule's own, such as R203.",
+        "a Run whose input was freed",
+        "`ooctrain explain R203`",
+    ),
+    "OOC-210": Explanation(
+        "a plan for something else",
+        "The plan was made for another trace, granule, allocator or device than it is used with.",
+        "a plan of batch 64 executed with a batch of 32",
+        "plan again with the same model, batch, optimizer, threads and allocator",
+    ),
+    "OOC-290": Explanation(
+        "a list breaks a law",
+        "The law-checker runs a list on bytes in random orders. This list is illegal, or "
+        "two of its instructions that may overlap touch the same bytes.",
+        "Free x; Run f(x)",
+        "`oc.verify` names the rule",
+    ),
+    "OOC-291": Explanation(
+        "a planner breaks a law",
+        "`oc.testing.check_planner` found a small trace on which the planner breaks a "
+        "promise: a legal list within the budget, an honest minimum, the same plan when "
+        "asked twice.",
+        "a planner that forgets to round by the granule",
+        "the message shows the trace, the list, the rule, and what the law says",
+    ),
+    "OOC-292": Explanation(
+        "an allocator breaks a law",
+        "`oc.testing.check_allocator` found a short list of requests after which the allocator "
+        "breaks a promise: disjoint blocks that keep their bytes, honest books, a refused "
+        "request changes nothing.",
+        "an allocator that lets a block be freed twice",
+        "the message shows the law's number, the requests, and how to repeat them; "
+        "`ooctrain/testing/allocator_laws.py` states the laws",
+    ),
+}

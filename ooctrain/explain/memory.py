@@ -1,0 +1,97 @@
+"""Codes OOC-120 to OOC-161: the step does not fit, or the device fails it.
+
+In: a code. Out: what it says of budgets, allocators, copies, mappings and drivers. The one idea: a
+budget that is too small is answered with one that is not, a machine that lacks something with
+`ooctrain doctor`. Read next: `lists.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ooctrain.explain.explanation import Explanation
+
+MEMORY: Mapping[str, Explanation] = {
+    "OOC-120": Explanation(
+        "no schedule fits the budget",
+        "This planner finds no list that stays within the budget. `minimum_bytes` is the "
+        "least budget with which it does, `witness_call` the call that needs it. Another "
+        "planner may need less.",
+        "ooctrain plan vgg16 --batch 256 --budget 1GiB --planner window",
+        "the least budget printed, a smaller batch, or another planner",
+    ),
+    "OOC-121": Explanation(
+        "fragmentation does not fit",
+        "The list fits the budget, but the allocator cannot place it: free memory lies in "
+        "pieces, none of which is large enough. Virtual addressing does not have this "
+        "problem.",
+        "ooctrain train resnet18 --budget 10% --allocator best-fit",
+        "--allocator va, or the larger budget printed",
+    ),
+    "OOC-130": Explanation(
+        "out of device memory",
+        "An allocation found no room in the arena. With a verified plan this is a bug: "
+        "please report it.",
+        "allocating twice the budget by hand",
+        "a larger budget, or a smaller batch",
+    ),
+    "OOC-131": Explanation(
+        "an invalid free",
+        "A block was freed twice, after its allocator was closed, or belongs to another allocator.",
+        "block = allocator.allocate(4096, 'x'); allocator.free(block); allocator.free(block)",
+        "free each block once",
+    ),
+    "OOC-132": Explanation(
+        "an allocator's block cannot be used",
+        "The allocator, most likely one of your own, hands out a block that lies on another live "
+        "one, is not aligned, or holds less than was asked for. Training on it would give wrong "
+        "numbers without any complaint, so it is looked for in the replay before the first step.",
+        "ooctrain train lenet --allocator mine.py:Mine, whose allocate() returns one address twice",
+        "oc.testing.check_allocator(Mine) shows the shortest list of requests that does it",
+    ),
+    "OOC-140": Explanation(
+        "a copy failed",
+        "A copy engine could not finish a transfer.",
+        "a device closed while a copy runs",
+        "`ooctrain doctor`; the cause is in the message",
+    ),
+    "OOC-150": Explanation(
+        "a memory call failed",
+        "The system or the driver refused a call. The message has its name and number.",
+        "mmap of more than the address space holds",
+        "`ooctrain doctor` checks the limits of this machine",
+    ),
+    "OOC-151": Explanation(
+        "no virtual addressing",
+        "This system cannot map memory as the allocator va needs it (no memfd).",
+        "--allocator va on macOS",
+        "--allocator best-fit",
+    ),
+    "OOC-152": Explanation(
+        "no GPU that can be used",
+        "There is no CUDA driver, an old one, no device, one that another process holds, or this "
+        "process is a fork of one that uses CUDA. The message has the driver's own answer.",
+        "ooctrain train lenet --device cuda, on a machine without a GPU",
+        "`ooctrain doctor` says what is missing; --device cpu trains without a GPU",
+    ),
+    "OOC-153": Explanation(
+        "no compiler for the GPU",
+        "The kernels are compiled for the GPU by numba-cuda and NVIDIA's toolkit, and one of them "
+        "is missing, or is newer than the driver.",
+        "ooctrain train lenet --device cuda, without numba-cuda",
+        "the message has the pip command that fits the driver",
+    ),
+    "OOC-160": Explanation(
+        "values were lost",
+        "A step failed half way, so that parameters on the device are not whole any more.",
+        "a kernel that raises in the middle of a step",
+        "resume from the last checkpoint, or load_state_dict",
+    ),
+    "OOC-161": Explanation(
+        "the allocator and the ledger disagree",
+        "After a step the allocator holds other bytes than the list says. This is a bug in "
+        "the allocator, your own or ours.",
+        "an allocator that forgets a free",
+        "`oc.testing.check_allocator` finds where",
+    ),
+}

@@ -1,0 +1,67 @@
+"""Codes OOC-300 to OOC-400: data, checkpoints, and training itself.
+
+In: a code. Out: what it says of broken files, runs that cannot go on, and gradients that are asked
+for wrongly. The one idea: the last good file is kept, and the message says from where to go on.
+Read next: `../checkpoint.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ooctrain.explain.explanation import Explanation
+
+TRAINING: Mapping[str, Explanation] = {
+    "OOC-300": Explanation(
+        "a broken data file",
+        "A file of a data set is missing, truncated, too long, or holds impossible values. "
+        "`path` and `offset` say where.",
+        "a CIFAR-10 file of 100 bytes",
+        "fetch the file again",
+    ),
+    "OOC-310": Explanation(
+        "a broken checkpoint",
+        "The file is truncated, altered, or no checkpoint. Where a previous one lies beside"
+        " it, that one is used and a warning says so.",
+        "truncate -s -1 run.safetensors",
+        "resume from an older file",
+    ),
+    "OOC-311": Explanation(
+        "no checkpoint",
+        "There is no file of that name, nor a previous one.",
+        "ooctrain train lenet --resume nothing.safetensors",
+        "the path that --checkpoint had",
+    ),
+    "OOC-312": Explanation(
+        "a checkpoint of a newer version",
+        "It was written by a later release of this library.",
+        "a file of format 2 read by a release that knows format 1",
+        "update ooctrain",
+    ),
+    "OOC-313": Explanation(
+        "a checkpoint of another run",
+        "Arrays or settings differ from those of the run that was saved; the message names "
+        "the first.",
+        "ooctrain train vgg11 --resume resnet18.safetensors",
+        "resume with the same model, data, batch, optimizer and seed",
+    ),
+    "OOC-314": Explanation(
+        "a checkpoint cannot be written",
+        "The disk is full, or the folder may not be written. The last checkpoint is as it was.",
+        "ooctrain train lenet --checkpoint /proc/run.safetensors",
+        "free some space, or another folder",
+    ),
+    "OOC-320": Explanation(
+        "training stopped",
+        "The loss is no number any more, or the run was interrupted. The last checkpoint is kept.",
+        "ooctrain train lenet --lr 1e9",
+        "a smaller learning rate; `--resume` continues from the last checkpoint",
+    ),
+    "OOC-400": Explanation(
+        "wrong use of gradients",
+        "A second backward pass over a freed graph, a tensor without a graph, or an "
+        "in-place write on a value that backward still needs.",
+        "loss.backward(); loss.backward()",
+        "the message names the tensor and the operation",
+    ),
+}
