@@ -1,15 +1,16 @@
 """Does a step fit, by how much not, and which change of it is the cheapest that does.
 
 In: a way to trace the step at any batch size, a budget, a planner. Out: `Advice`. The one idea: a
-planner that finds nothing says the least budget with which it would; so three changes can be tried
+planner that finds nothing says the least budget with which it would; so four changes can be tried
 and timed: another planner, a larger budget, a smaller batch (what a step needs grows almost
-linearly with the batch, so two points find it). Read next: `sched/auto.py`, `cli/plan.py`.
+linearly with the batch, so two points find it), more host memory. Read next: `sched/auto.py`,
+`cli/plan.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ooctrain.cost import Machine, call_durations_ns
 from ooctrain.errors import Infeasible
@@ -65,7 +66,7 @@ class Change:
     """A change with which the step fits.
 
     Args:
-        kind: "planner", "budget" or "batch".
+        kind: "planner", "budget", "batch" or "host".
         option: what to type instead, such as "--batch 96".
         us_per_image: predicted time of a step, divided by its images.
     """
@@ -119,6 +120,8 @@ def changes_that_fit(
     if refusal.minimum_bytes > question.budget_bytes:
         found.append(_by_budget(question, trace, planner, refusal.minimum_bytes))
         found.append(_by_batch(question, planner, refusal.minimum_bytes))
+    if question.host_budget_bytes is not None:
+        found.append(_by_host_budget(question, trace, planner))
     return sorted((c for c in found if c is not None), key=lambda change: change.us_per_image)
 
 
@@ -144,6 +147,17 @@ def _by_budget(
         return None
     option = f"--budget {minimum_bytes} ({format_bytes(minimum_bytes)})"
     return Change("budget", option, plan.makespan_us / question.batch)
+
+
+def _by_host_budget(question: Question, trace: Trace, planner: Planner) -> Change | None:
+    """What the planner takes of the host where nobody limits it."""
+    try:
+        plan = replace(question, host_budget_bytes=None).ask(planner, trace, question.budget_bytes)
+    except Infeasible:
+        return None
+    needed = plan.host_peak_bytes
+    option = f"--host-budget {needed} ({format_bytes(needed)})"
+    return Change("host", option, plan.makespan_us / question.batch)
 
 
 def _by_batch(question: Question, planner: Planner, minimum_bytes: int) -> Change | None:

@@ -23,7 +23,7 @@ from ooctrain.rewrite.small import pinning_for, with_region
 from ooctrain.sched import bounds
 from ooctrain.sched import verify as laws
 from ooctrain.sched.base import TIME_LIMIT_S, Planner
-from ooctrain.sched.budget import resolve_budget
+from ooctrain.sched.budget import resolve_budget, resolve_host_budget
 from ooctrain.sched.registry import as_planner
 from ooctrain.sched.schedule import BYTES, Granule, LowerBound, Plan, Schedule
 from ooctrain.sched.simulate import simulate as simulated
@@ -70,7 +70,8 @@ def plan(
         machine: name, `Machine`, or None for the saved calibration or "cpu-generic".
         granule: how the allocator rounds; `BYTES` is the pure model.
         time_limit_s: cuts searching planners short.
-        host_budget: host memory for swapped variables; None: the machine's.
+        host_budget: host memory for inputs, which wait there, and what is swapped out; 0: none at
+            all; None: the machine's.
         seed: of planners that draw random numbers.
         rewrites: names of rewrites, applied in order.
 
@@ -92,11 +93,7 @@ def plan(
     rewritten = apply_rewrites(trace, rewrites)
     granule = with_region(granule, rewritten)
     budget_bytes = resolve_budget(rewritten, budget, granule)
-    host_bytes = (
-        where.host_bytes
-        if host_budget is None
-        else resolve_budget(rewritten, host_budget, granule, "host budget")
-    )
+    host_bytes = resolve_host_budget(rewritten, host_budget, where)
     chosen = as_planner(planner)
     result = plan_beside(
         chosen, rewritten, budget_bytes, where, granule=granule, host_budget_bytes=host_bytes,

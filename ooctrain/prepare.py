@@ -26,7 +26,7 @@ from ooctrain.rewrite.small import pinning_for, with_region
 from ooctrain.sched.auto import Auto
 from ooctrain.sched.base import TIME_LIMIT_S, Planner
 from ooctrain.sched.bounds import lower_bound
-from ooctrain.sched.budget import resolve_budget, trace_peak_bytes
+from ooctrain.sched.budget import resolve_budget, resolve_host_budget, trace_peak_bytes
 from ooctrain.sched.keep_all import KeepAll
 from ooctrain.sched.registry import as_planner
 from ooctrain.sched.schedule import Plan
@@ -56,7 +56,7 @@ class Settings:
             its preset).
         link_bytes_per_us: of each copy direction, planned with, and imposed on the cpu device;
             None: as fast as the cores copy.
-        host_budget: of swapped variables on the host; None: the machine's.
+        host_budget: of inputs and swapped variables on the host; None: the machine's.
         seed: of planners, dropout and data.
         time_limit_s: seconds for a planner that searches; None: as long as it likes.
         debug: poison, delays, synchronous mode.
@@ -245,7 +245,7 @@ class _Search:
         return replace(plan, notes=notes), reserved
 
     def _try(self, limit_bytes: int) -> tuple[Plan, int]:
-        host_bytes = self._host_budget_bytes()
+        host_bytes = resolve_host_budget(self.trace, self.settings.host_budget, self.machine)
         found = self._ask(limit_bytes, host_bytes)
         plan = replace(
             found,
@@ -285,12 +285,6 @@ class _Search:
         except Infeasible as refusal:
             return refusal.minimum_bytes - 1
         return 0
-
-    def _host_budget_bytes(self) -> int | None:
-        if self.settings.host_budget is None:
-            return self.machine.host_bytes
-        granule = self.allocator.granule
-        return resolve_budget(self.trace, self.settings.host_budget, granule, "host budget")
 
     def _does_not_fit(self, reserved: int) -> DoesNotFit:
         budget_bytes = self.allocator.budget_bytes

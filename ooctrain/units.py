@@ -53,14 +53,17 @@ class Granule:
 BYTES = Granule()
 
 
-def parse_bytes(text: str | int, *, what: str = "size") -> int:
+def parse_bytes(text: str | int, *, what: str = "size", least_bytes: int = 1) -> int:
     """Bytes of "512MiB", "8GB" or 4096.
 
+    Args:
+        least_bytes: 1: nothing is no size; 0: it is one.
+
     Raises:
-        ConfigError: not a whole, positive number of bytes below 2**62, or an unknown unit.
+        ConfigError: not a whole number of bytes from the least to 2**62, or an unknown unit.
     """
     if isinstance(text, str):
-        return _checked_bytes(_parse_size_text(text, what), text, what)
+        return _checked_bytes(_parse_size_text(text, what), text, what, least_bytes)
     try:
         number = operator.index(text)
     except TypeError:
@@ -71,10 +74,10 @@ def parse_bytes(text: str | int, *, what: str = "size") -> int:
             code="OOC-101",
             fix='give bytes, or text such as "512MiB" or "8GB"',
         )
-    return _checked_bytes(number, text, what)
+    return _checked_bytes(number, text, what, least_bytes)
 
 
-def parse_budget(text: str | int, what: str = "budget") -> int | Percent:
+def parse_budget(text: str | int, what: str = "budget", *, least_bytes: int = 1) -> int | Percent:
     """A budget: bytes, "512MiB", "8GB", or a percentage "25%" as `Percent`.
 
     Raises:
@@ -89,7 +92,7 @@ def parse_budget(text: str | int, what: str = "budget") -> int | Percent:
                 fix='for example "25%": a quarter of the way from the least to the in-core peak',
             )
         return Percent(float(number) / 100)
-    return parse_bytes(text, what=what)
+    return parse_bytes(text, what=what, least_bytes=least_bytes)
 
 
 def format_bytes(size_bytes: float) -> str:
@@ -127,10 +130,11 @@ def _parse_size_text(text: str, what: str) -> float:
     return math.floor(exact)
 
 
-def _checked_bytes(number: float, text: object, what: str) -> int:
-    if not 0 < number < MAX_BYTES:
+def _checked_bytes(number: float, text: object, what: str, least_bytes: int) -> int:
+    if not least_bytes <= number < MAX_BYTES:
+        least = "0 or more" if least_bytes == 0 else "positive"
         raise ConfigError(
-            f"{what} {text!r} must be positive and below 2**62 bytes",
+            f"{what} {text!r} must be {least} and below 2**62 bytes",
             code="OOC-102",
             numbers=f"{number} bytes",
             fix="`ooctrain plan MODEL` prints the smallest budget that fits"

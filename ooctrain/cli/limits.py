@@ -17,7 +17,7 @@ from ooctrain.cli.workload import is_cpu
 from ooctrain.cost import Machine
 from ooctrain.rewrite import apply_rewrites
 from ooctrain.rewrite.small import pinning_for, with_region
-from ooctrain.sched.budget import resolve_budget, trace_peak_bytes
+from ooctrain.sched.budget import resolve_budget, resolve_host_budget, trace_peak_bytes
 from ooctrain.trace import Trace
 from ooctrain.units import Granule
 
@@ -47,9 +47,7 @@ def limits(memory: Memory, machine: Machine, original: Trace) -> Limits:
     trace = apply_rewrites(original, rewrites)
     granule = with_region(rounding, trace)
     budget = machine.device_bytes if memory.budget is None else memory.budget
-    host_bytes = machine.host_bytes
-    if memory.host_budget is not None:
-        host_bytes = resolve_budget(trace, memory.host_budget, what="host budget")
+    host_bytes = resolve_host_budget(trace, memory.host_budget, machine)
     return Limits(trace, rewrites, granule, resolve_budget(trace, budget, granule), host_bytes)
 
 

@@ -138,7 +138,7 @@ accumulate_option = click.option(
     "--accumulate", type=_POSITIVE, default=1, show_default=True, help="Micro-batches in a step."
 )
 host_budget_option = click.option(
-    "--host-budget", metavar="SIZE", help="Host memory for what is swapped out."
+    "--host-budget", metavar="SIZE", help="Host memory for the inputs and what is swapped out."
 )
 link_bandwidth_option = click.option(
     "--link-bandwidth", metavar="SIZE", help='Per second and direction: "2GB".'

@@ -26,7 +26,7 @@ from ooctrain.machines import with_link
 from ooctrain.models import build, recipe_of
 from ooctrain.rewrite import apply_rewrites
 from ooctrain.sched import bounds, fluid
-from ooctrain.sched.budget import resolve_budget, trace_minimum_bytes, trace_peak_bytes
+from ooctrain.sched.budget import resolve_host_budget, trace_minimum_bytes, trace_peak_bytes
 from ooctrain.sched.schedule import LowerBound, Plan, Run
 from ooctrain.sched.simulate import simulate
 from ooctrain.sched.verify import verify
@@ -219,7 +219,7 @@ def _compute(case: Case, step: Trace, where: Machine, store: Store) -> Row:
     granule = Granule(case.granule_bytes)
     least, most = trace_minimum_bytes(step, granule), trace_peak_bytes(step, granule)
     budget = _budget_bytes(case.budget, least, most)
-    host_budget = _host_budget(case, step, where)
+    host_budget = resolve_host_budget(step, case.host_budget, where)
     question = Question(
         step, budget, where, case.planner, case.granule_bytes, case.seed, case.time_limit_s,
         host_budget,
@@ -259,12 +259,6 @@ def _budget_bytes(text: str, least: int, most: int) -> int:
     if isinstance(budget, Percent):
         return least + round(budget.fraction * (most - least))
     return budget
-
-
-def _host_budget(case: Case, step: Trace, where: Machine) -> int | None:
-    if case.host_budget is None:
-        return where.host_bytes
-    return resolve_budget(step, case.host_budget, what="host budget")
 
 
 def _bound(case: Case, step: Trace, budget: int, where: Machine, store: Store) -> LowerBound | None:

@@ -289,10 +289,16 @@ def check_host(planner: str, plan: Plan, host_budget_bytes: int | None) -> None:
     """Raises Infeasible (`host_lacks`) where a plan's host copies exceed the host budget."""
     needed = plan.host_peak_bytes
     if host_budget_bytes is not None and needed > host_budget_bytes:
+        inputs = sum(
+            hi - lo
+            for variable, lo, hi in plan.schedule.start_host
+            if not plan.trace.variables[variable].persistent
+        )
         raise host_lacks(
             planner,
             f"host budget {format_bytes(host_budget_bytes)} ({host_budget_bytes} bytes), "
-            f"needed {format_bytes(needed)} ({needed} bytes)",
+            f"needed {format_bytes(needed)} ({needed} bytes), of these {inputs} for the inputs, "
+            "which wait there before the step",
         )
 
 

@@ -1,34 +1,53 @@
 """What a budget means: the least a trace needs, the most it can use, and percentages in between.
 
-In: a trace and "25%", "512MiB" or bytes. Out: bytes. The one idea: 0% is the least that any order
-of whole calls needs, 100% is the peak without any eviction; both in granted bytes. Read next:
-`schedule.py`.
+In: a trace and "25%", "512MiB" or bytes, for the device or the host. Out: bytes. The one idea: 0%
+is the least that any order of whole calls needs, 100% is the peak without any eviction; both in
+granted bytes. Read next: `schedule.py`.
 """
 
 from __future__ import annotations
 
+from ooctrain.cost import Machine
 from ooctrain.sched.schedule import BYTES, Granule
 from ooctrain.trace import Call, Trace
 from ooctrain.units import Percent, parse_budget
 
 
-def resolve_budget(
-    trace: Trace, budget: int | str | Percent, granule: Granule = BYTES, what: str = "budget"
-) -> int:
+def resolve_budget(trace: Trace, budget: int | str | Percent, granule: Granule = BYTES) -> int:
     """A budget in bytes; a percentage f means minimum + f (peak - minimum), rounded down.
 
     Args:
         trace: after `fuse` and `share_storage`, before `tile`.
-        what: its name in errors.
 
     Raises:
         ConfigError: not a budget.
     """
-    parsed = budget if isinstance(budget, Percent) else parse_budget(budget, what)
-    if isinstance(parsed, int):
-        return parsed
+    parsed = budget if isinstance(budget, Percent) else parse_budget(budget)
+    return parsed if isinstance(parsed, int) else _share_bytes(trace, parsed, granule)
+
+
+def resolve_host_budget(trace: Trace, budget: int | str | None, machine: Machine) -> int | None:
+    """A host budget in bytes; a percentage is of the same scale as a budget's.
+
+    Args:
+        budget: 0 is one too: no host memory at all; None: the machine's host memory.
+
+    Returns:
+        None where host memory is not limited.
+
+    Raises:
+        ConfigError: not a budget.
+    """
+    if budget is None:
+        return machine.host_bytes
+    parsed = parse_budget(budget, "host budget", least_bytes=0)
+    # The host's ledger rounds nothing.
+    return parsed if isinstance(parsed, int) else _share_bytes(trace, parsed, BYTES)
+
+
+def _share_bytes(trace: Trace, share: Percent, granule: Granule) -> int:
     least, most = trace_minimum_bytes(trace, granule), trace_peak_bytes(trace, granule)
-    return least + int(parsed.fraction * (most - least))
+    return least + int(share.fraction * (most - least))
 
 
 def trace_minimum_bytes(trace: Trace, granule: Granule = BYTES) -> int:

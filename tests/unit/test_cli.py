@@ -104,7 +104,7 @@ WRONG = {
     "budget in powers of ten": (["plan", *SMALL, "--budget", "1e9"], "is not a size"),
     "budget that is no number": (["plan", *SMALL, "--budget", "nanGB"], "is not a size"),
     "budget of underscores": (["plan", *SMALL, "--budget", "1_000"], "is not a size"),
-    "host budget of nothing": (["plan", *SMALL, "--host-budget", "0"], "host budget '0'"),
+    "host budget below nothing": (["plan", *SMALL, "--host-budget", "-1"], "host budget '-1'"),
     "no words for data": (["train", *SMALL, "--data", ""], "no data set is called ''"),
     "link that is no number": (["plan", *SMALL, "--link-bandwidth", "nan"], "link bandwidth"),
     "window of nothing": (["plan", *SMALL, "--planner", "window:size=0"], "not positive"),
@@ -282,6 +282,27 @@ def test_what_does_not_fit_says_by_how_much_and_what_would(run, tmp_path):
         )
     at_minimum = ["--planner", "keep-all", "--budget", str(written["minimum_bytes"] - 1)]
     assert run("plan", *arguments, *at_minimum)[0] == 3
+
+
+@pytest.mark.parametrize("command", ["plan", "simulate", "train"])
+def test_no_host_memory_at_all_is_a_host_budget_that_does_not_fit(run, command):
+    """The images of a step wait on the host, so nothing is too little for every planner."""
+    assert run(command, *SMALL, "--budget", "1GiB", "--host-budget", "0")[0] == 3
+
+
+def test_what_lacks_on_the_host_is_proposed_and_fits(run, tmp_path):
+    path = tmp_path / "plan.json"
+    arguments = ["plan", *SMALL, "--budget", "1GiB", "--json", str(path), "--host-budget"]
+    status, out, _ = run(*arguments, "0")
+    assert status == 3
+    assert "needs more host memory" in out
+    written = json.loads(path.read_text())
+    assert "for the inputs" in written["error"]
+    (change,) = written["changes"]
+    assert change["kind"] == "host"
+    needed = change["option"].split()[1]
+    assert run(*arguments, needed)[0] == 0
+    assert run(*arguments, str(int(needed) - 1))[0] == 3
 
 
 def test_a_planner_of_one_s_own_is_used(run, tmp_path):

@@ -55,7 +55,8 @@ def test_a_host_budget_is_kept_or_refused_and_named_in_the_row():
     assert free.host_budget_bytes is None
     tight = row_of(replace(CASE, host_budget=f"{free.host_peak_bytes}B"))
     assert (tight.feasible, tight.host_budget_bytes) == (True, free.host_peak_bytes)
-    assert not row_of(replace(CASE, host_budget="1B")).feasible
+    for lacking in ("1B", "0"):
+        assert not row_of(replace(CASE, host_budget=lacking)).feasible
 
 
 def test_a_slower_link_is_another_machine_for_plan_and_bound():

@@ -44,6 +44,13 @@ def test_what_mends_a_size_depends_on_what_it_is_of():
         parse_bytes("0", what="host budget")
 
 
+def test_nothing_is_a_size_where_it_is_said_to_be_one():
+    assert parse_bytes("0", least_bytes=0) == parse_bytes(0, least_bytes=0) == 0
+    assert parse_budget("0 GiB", least_bytes=0) == 0
+    with pytest.raises(ConfigError, match="must be 0 or more"):
+        parse_bytes(-1, least_bytes=0)
+
+
 @pytest.mark.parametrize(
     ("text", "share"), [("25%", 0.25), ("0%", 0.0), ("100%", 1.0), (" 12.5 % ", 0.125)]
 )
