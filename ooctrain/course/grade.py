@@ -8,9 +8,11 @@ other numbers at home than on the server). Read next: `checks.py`, `measures.py`
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
+from ooctrain.course.beside_par import BesidePar
 from ooctrain.course.checks import Outcome, law_test, run_checks
 from ooctrain.course.child import ask
 from ooctrain.course.measures import measured
@@ -107,18 +109,19 @@ def _row(kind: str, name: str, points: float, outcome: Outcome) -> Row:
 def _compared(rubric: Rubric, submission: str) -> Iterator[Row]:
     for measure in rubric.measures:
         taken = measured(measure, submission, rubric.time_limit_s)
-        text = "" if taken.makespan_us is None else format_us(taken.makespan_us)
-        yield _beside_par("measure", measure, taken.ratio, text, taken.why)
+        yield _compared_row("measure", measure, taken, format_us)
     for part in rubric.replays:
-        needed = replayed(part, submission, rubric.time_limit_s)
-        text = "" if needed.extent_bytes is None else format_bytes(needed.extent_bytes)
-        yield _beside_par("replay", part, needed.ratio, text, needed.why)
+        taken = replayed(part, submission, rubric.time_limit_s)
+        yield _compared_row("replay", part, taken, format_bytes)
 
 
-def _beside_par(kind: str, part: Measure | Replay, ratio: float | None, text: str, why: str) -> Row:
+def _compared_row(
+    kind: str, part: Measure | Replay, found: BesidePar, in_words: Callable[[Any], str]
+) -> Row:
     name = f"{part.model}, batch {part.batch}, {part.budget}"
-    if ratio is None:
-        return Row(kind, name, 0.0, part.points, why)
+    if found.ratio is None:
+        return Row(kind, name, 0.0, part.points, found.why)
     par = "the bound" if part.par == BOUND else f"the library's {part.par}"
-    reason = f"{text}, {ratio:.2f} x {par}; all points up to {part.full_ratio:g} x"
-    return Row(kind, name, points_for(part, ratio), part.points, reason)
+    needed = f"{in_words(found.needed)}, {found.ratio:.2f} x {par}"
+    reason = f"{needed}; all points up to {part.full_ratio:g} x"
+    return Row(kind, name, points_for(part, found.ratio), part.points, reason)

@@ -10,10 +10,11 @@ next: `answer.py`, the other process; `../sched/verify.py`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import lru_cache
 from typing import Any
 
+from ooctrain.course.beside_par import BesidePar
 from ooctrain.course.child import ask
 from ooctrain.course.rubric import BOUND, Measure
 from ooctrain.errors import OoctrainError
@@ -28,26 +29,6 @@ from ooctrain.sched.simulate import simulate
 from ooctrain.sched.verify import verify
 from ooctrain.trace import Trace
 from ooctrain.units import Granule, format_bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """A submission beside par.
-
-    Args:
-        makespan_us: of its list; None where there is none that counts.
-        par_us: of par.
-        why: there is no makespan.
-    """
-
-    makespan_us: float | None
-    par_us: float
-    why: str = ""
-
-    @property
-    def ratio(self) -> float | None:
-        """How many times par."""
-        return None if self.makespan_us is None else self.makespan_us / self.par_us
 
 
 def step_of(measure: Measure) -> Trace:
@@ -84,20 +65,22 @@ def par_us(measure: Measure, par: str | None = None) -> float:
     )
 
 
-def measured(measure: Measure, submission: str, limit_s: float) -> Measured:
-    """Asks a submission for a plan, proves it, and times it."""
+def measured(measure: Measure, submission: str, limit_s: float) -> BesidePar:
+    """Asks a submission for a plan, proves it, and times it: makespans in microseconds."""
     par = par_us(measure)
     asked = {"measure": asdict(measure), "budget_bytes": budget_bytes_of(measure)}
     answer = ask(submission, limit_s, asked)
     if "error" in answer:
-        return Measured(None, par, answer["error"])
+        return BesidePar(None, par, answer["error"])
     if "minimum_bytes" in answer:
         budget, least = budget_bytes_of(measure), answer["minimum_bytes"]
-        return Measured(None, par, f"it wants {_size(least)}, and there are {format_bytes(budget)}")
+        return BesidePar(
+            None, par, f"it wants {_size(least)}, and there are {format_bytes(budget)}"
+        )
     try:
-        return Measured(_judged_us(measure, answer["plan"]), par)
+        return BesidePar(_judged_us(measure, answer["plan"]), par)
     except (OoctrainError, KeyError, TypeError, ValueError, IndexError) as error:
-        return Measured(None, par, f"its list is refused: {error}".splitlines()[0])
+        return BesidePar(None, par, f"its list is refused: {error}".splitlines()[0])
 
 
 def _judged_us(measure: Measure, data: Mapping[str, Any]) -> float:

@@ -10,7 +10,6 @@ Read next: `answer.py`, the other process; `../alloc/replay.py`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,6 +18,7 @@ from ooctrain.alloc import AllocationLog
 from ooctrain.alloc.base import Allocator, Block
 from ooctrain.alloc.paper import PaperMemory
 from ooctrain.alloc.registry import choose_allocator
+from ooctrain.course.beside_par import BesidePar
 from ooctrain.course.child import ask
 from ooctrain.course.rubric import BOUND, Replay
 from ooctrain.execution.record import allocation_log
@@ -32,26 +32,6 @@ from ooctrain.units import Granule
 GRANULE = Granule(512, ranges=False)
 #: Of the arena: what is live at the same time, so many times.
 ROOM = 8
-
-
-@dataclass(frozen=True, slots=True)
-class Replayed:
-    """A submission beside par.
-
-    Args:
-        extent_bytes: that it needs; None where its addresses do not count.
-        par_bytes: that par needs.
-        why: there is no extent.
-    """
-
-    extent_bytes: int | None
-    par_bytes: int
-    why: str = ""
-
-    @property
-    def ratio(self) -> float | None:
-        """How many times par."""
-        return None if self.extent_bytes is None else self.extent_bytes / self.par_bytes
 
 
 @lru_cache(maxsize=8)
@@ -126,8 +106,8 @@ def par_bytes(part: Replay) -> int:
     return extent_bytes(log, addresses_given(log, choice.make(PaperMemory(arena_bytes))))
 
 
-def replayed(part: Replay, submission: str, limit_s: float) -> Replayed:
-    """Asks a submission for addresses, and judges them."""
+def replayed(part: Replay, submission: str, limit_s: float) -> BesidePar:
+    """Asks a submission for addresses, and judges them: extents in bytes."""
     par, log = par_bytes(part), log_of(part)
     with TemporaryDirectory(prefix="ooctrain-grade-") as folder:
         path = Path(folder) / "log.jsonl"
@@ -135,8 +115,8 @@ def replayed(part: Replay, submission: str, limit_s: float) -> Replayed:
         asked = {"log": str(path), "arena_bytes": ROOM * most_live_bytes(log)}
         answer = ask(submission, limit_s, asked)
     if "error" in answer:
-        return Replayed(None, par, answer["error"])
+        return BesidePar(None, par, answer["error"])
     try:
-        return Replayed(extent_bytes(log, answer["addresses"]), par)
+        return BesidePar(extent_bytes(log, answer["addresses"]), par)
     except (ValueError, KeyError, TypeError) as error:
-        return Replayed(None, par, f"its addresses are refused: {error}")
+        return BesidePar(None, par, f"its addresses are refused: {error}")

@@ -1,0 +1,30 @@
+"""What a submission needs beside what par needs: a time, or memory.
+
+In: two numbers of one unit. Out: how many times par. The one idea: points depend on the ratio
+alone, so a plan's microseconds and an allocator's bytes are judged alike. Read next: `measures.py`
+for times, `replays.py` for bytes; `grade.py`, which gives the points.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class BesidePar:
+    """A submission beside par, both in microseconds (`measures.py`) or in bytes (`replays.py`).
+
+    Args:
+        needed: by the submission; None where its answer does not count.
+        par: what par needs.
+        why: its answer does not count.
+    """
+
+    needed: float | None
+    par: float
+    why: str = ""
+
+    @property
+    def ratio(self) -> float | None:
+        """How many times par."""
+        return None if self.needed is None else self.needed / self.par
