@@ -26,7 +26,7 @@ import inspect
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -34,6 +34,9 @@ from ooctrain.errors import AutogradError, ConfigError
 from ooctrain.layers import base
 from ooctrain.layers.base import Spec, require, to_logical
 from ooctrain.trace import Kind
+
+if TYPE_CHECKING:
+    from ooctrain.tensors import Tensor
 
 
 class Op(base.Op):
@@ -101,12 +104,12 @@ class Op(base.Op):
 
     def vjp(self, tape, ins, outs, grads):
         saved = [_find(name, self.forward, ins, outs) for name in self.saved_names()]
-        floats = [tensor for tensor in ins if tensor.dtype.startswith("float")]
         dys = [_or_zeros(tape, grad, out) for grad, out in zip(grads, outs, strict=True)]
-        shapes = tuple(tensor.spec for tensor in floats)
-        found = tape.call(UserGrad(self, shapes), (*dys, *saved), of=floats)
-        by_input = dict(zip(floats, found, strict=True))
-        return [by_input.get(tensor) for tensor in ins]
+        floats = [tensor for tensor in ins if _is_float(tensor)]
+        call = UserGrad(self, tuple(tensor.spec for tensor in ins))
+        found = iter(tape.call(call, (*dys, *saved), of=floats))
+        # By position: one tensor may be several of the inputs.
+        return [next(found) if _is_float(tensor) else None for tensor in ins]
 
     def saved_names(self) -> list[str]:
         """What `backward` needs of the forward call: its arguments after the gradients."""
@@ -129,11 +132,11 @@ class UserGrad(base.Op):
 
     Args:
         op: whose gradient it is.
-        specs: of the floating-point inputs, which have gradients.
+        inputs: of that operation; those of floating-point numbers have gradients.
     """
 
     op: Op
-    specs: tuple[Spec, ...]
+    inputs: tuple[Spec, ...]
     verb: ClassVar[str] = "grad"
 
     @property
@@ -142,17 +145,35 @@ class UserGrad(base.Op):
         return f"{self.op.name}_grad"
 
     def infer(self, *ins: Spec) -> tuple[Spec, ...]:
-        return self.specs
+        return tuple(filter(_is_float, self.inputs))
 
     def reference(self, *arrays, scalars):
-        found = [grad for grad in _several(self.op.backward(*arrays)) if grad is not None]
-        return tuple(found)
+        given = _several(self.op.backward(*arrays))
+        floats = self.infer()
+        if len(given) == len(self.inputs):
+            both = zip(given, self.inputs, strict=True)
+            given = tuple(grad for grad, spec in both if _is_float(spec))
+        require(
+            len(given) == len(floats),
+            f"{self.name}: backward() gives {len(given)} gradients for {len(self.inputs)} inputs",
+            *self.inputs, fix="one for each input, None for one that has none",
+        )  # fmt: skip
+        nothing = all(grad is None for grad in given)
+        require(not nothing, f"{self.name}: backward() returns nothing", fix="return dx")
+        return tuple(
+            np.zeros(spec.shape, arrays[0].dtype) if grad is None else grad
+            for grad, spec in zip(given, floats, strict=True)
+        )
 
     def cpu(self, pool, ins, outs, workspace, scalars):
         _run(lambda *arrays: self.reference(*arrays, scalars=scalars), ins, outs, self.name)
 
     def flops(self, ins, outs):
         return 2 * sum(spec.size for spec in outs)
+
+
+def _is_float(value: Spec | Tensor) -> bool:
+    return value.dtype.startswith("float")
 
 
 def _is_shape(shape: object) -> bool:

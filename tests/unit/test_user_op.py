@@ -89,6 +89,37 @@ def test_an_output_that_nobody_uses_gets_zeros():
     assert x.grad.numpy()[:, 3:].any()
 
 
+class Gate(Op):
+    """Its two inputs have different gradients, and the second may have none."""
+
+    def __init__(self, learns=True):
+        self.learns = learns
+
+    def shape(self, x, gate):
+        return x
+
+    def forward(self, x, gate):
+        return x * gate**2
+
+    def backward(self, dy, x, gate):
+        return dy * gate**2, 2 * dy * x * gate if self.learns else None
+
+
+def test_one_tensor_as_several_inputs_gets_the_sum_of_their_gradients():
+    x = tensor(values(2, 3), requires_grad=True)
+    Gate()(x, x).backward(tensor(np.ones((2, 3), np.float32)))
+    np.testing.assert_allclose(x.grad.numpy(), 3 * x.numpy() ** 2, rtol=1e-5)
+
+
+def test_an_input_without_a_gradient():
+    x, gate = tensor(values(2, 3), requires_grad=True), tensor(values(2, 3, seed=1))
+    Gate(learns=False)(x, gate).backward(tensor(np.ones((2, 3), np.float32)))
+    np.testing.assert_allclose(x.grad.numpy(), gate.numpy() ** 2, rtol=1e-6)
+    trained = tensor(gate.numpy(), requires_grad=True)
+    Gate(learns=False)(x, trained).backward(tensor(np.ones((2, 3), np.float32)))
+    assert not trained.grad.numpy().any()
+
+
 class Net(nn.Module):
     def __init__(self):
         super().__init__()
@@ -149,6 +180,14 @@ def test_mistakes_are_named():
         def forward(self, x):
             return x * 1j
 
+    class Mute(Softplus):
+        def backward(self, dy, x):
+            dy / (1 + np.exp(-x))
+
+    class Generous(Softplus):
+        def backward(self, dy, x):
+            return dy, x, dy
+
     class Empty(Op):
         pass
 
@@ -166,6 +205,10 @@ def test_mistakes_are_named():
         train(Liar())
     with pytest.raises(AutogradError, match=r"OneWay has no backward\(\)"):
         train(OneWay())
+    with pytest.raises(ShapeError, match=r"backward\(\) returns nothing"):
+        train(Mute())
+    with pytest.raises(ShapeError, match="gives 3 gradients for 1 inputs"):
+        train(Generous())
     with pytest.raises(AssertionError, match="gradient of input 0"):
         check_op(Wrong(), values(2, 3))
 
