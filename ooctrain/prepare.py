@@ -23,8 +23,7 @@ from ooctrain.machines import DEVICES, with_link
 from ooctrain.machines import machine as find_machine
 from ooctrain.rewrite import apply_rewrites
 from ooctrain.rewrite.small import pinning_for, with_region
-from ooctrain.sched.auto import Auto
-from ooctrain.sched.base import TIME_LIMIT_S, Planner
+from ooctrain.sched.base import TIME_LIMIT_S, Planner, WeighingPlanner
 from ooctrain.sched.bounds import lower_bound
 from ooctrain.sched.budget import resolve_budget, resolve_host_budget, trace_peak_bytes
 from ooctrain.sched.keep_all import KeepAll
@@ -264,9 +263,9 @@ class _Search:
         )  # fmt: skip
 
     def _told_of_mapping(self) -> Planner:
-        """The planner; `auto` weighs plans by what the allocator maps for them, too."""
+        """The planner; one that weighs plans is told what the allocator maps for each of them."""
         costs = self.allocator.maps and self.machine.map_us_per_byte
-        if isinstance(self.planner, Auto) and costs:
+        if costs and isinstance(self.planner, WeighingPlanner):
             return self.planner.weighing_by(self._predicted_us)
         return self.planner
 

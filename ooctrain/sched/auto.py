@@ -63,9 +63,8 @@ class Auto:
         self._step_us: Callable[[Plan], float] = makespan_us
 
     def weighing_by(self, step_us: Callable[[Plan], float]) -> Auto:
-        """The same by another measure of a plan's step, from who knows what the allocator maps.
-
-        Parts of variables pay for that, so who moves parts is asked for whole variables too.
+        """See `WeighingPlanner`. What claims leave out is paid for parts of variables (mapping), so
+        who moves parts is then asked for whole variables too.
         """
         auto = Auto()
         auto._step_us = step_us

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from ooctrain.cost import Machine
 from ooctrain.errors import Infeasible
@@ -65,6 +65,17 @@ class Planner(Protocol):
         Raises:
             Infeasible: with the least budget at which this same planner succeeds.
         """
+        ...
+
+
+@runtime_checkable
+class WeighingPlanner(Planner, Protocol):
+    """A planner that chooses among whole plans, and lets itself be told how long a step by one
+    takes: whoever prepares a step knows its allocator, and what a plan costs there besides.
+    """
+
+    def weighing_by(self, step_us: Callable[[Plan], float]) -> Planner:
+        """The same planner, its plans weighed by `step_us` and not by what they claim."""
         ...
 
 

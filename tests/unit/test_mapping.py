@@ -16,6 +16,7 @@ from ooctrain.incore import initial_values
 from ooctrain.memory_speed import COPIES, COPY_BYTES, MAP_PIECE_BYTES, map_us_per_byte
 from ooctrain.models.unet import UNet
 from ooctrain.prepare import Settings, prepare
+from ooctrain.sched.belady import Belady
 from ooctrain.sessions import input_values, open_session
 
 SHAPE = (8, 3, 32, 32)
@@ -116,6 +117,37 @@ def test_auto_knows_what_its_plan_maps(unet, link_bytes_per_us):
         other = prepare(unet[1], replace(asked, planner=planner))
         if not any(mapped(other)[2:]):
             assert predicted <= 1.001 * other.predict().makespan_us
+
+
+class OwnWeighing:
+    """A planner of one's own that may be told how long a step is, and keeps what it was told."""
+
+    name = "own-weighing"
+
+    def __init__(self):
+        self.weighed_us = []
+        self.step_us = None
+
+    def weighing_by(self, step_us):
+        self.step_us = step_us
+        return self
+
+    def plan(self, trace, budget_bytes, machine, **options):
+        plan = Belady().plan(trace, budget_bytes, machine, **options)
+        if self.step_us:
+            self.weighed_us.append(self.step_us(plan) - plan.makespan_us)
+        return plan
+
+
+@pytest.mark.parametrize(
+    ("allocator", "us_per_byte", "told"),
+    [("va:chunk=4KiB", 1e-2, True), ("va:chunk=4KiB", 0.0, False), ("best-fit", 1e-2, False)],
+)
+def test_any_planner_that_weighs_is_told_what_its_plans_map(unet, allocator, us_per_byte, told):
+    planner, there = OwnWeighing(), replace(MACHINE, map_us_per_byte=us_per_byte)
+    prepare(unet[1], replace(settings(planner, allocator), machine=there))
+    assert bool(planner.weighed_us) == told
+    assert all(besides_us > 0 for besides_us in planner.weighed_us)
 
 
 @pytest.mark.skipif(bool(why_no_virtual_memory()), reason="no virtual memory here")
