@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 
 import numpy as np
 
@@ -103,11 +104,15 @@ def chunks_of(runs: Iterable[Run]) -> np.ndarray:
 def runs_of(chunks: np.ndarray | Sequence[int]) -> list[Run]:
     """Runs of consecutive numbers, in order: [5, 6, 2, 3, 4] -> [(5, 2), (2, 3)]."""
     numbers = np.asarray(chunks)
-    if not numbers.size:
-        return []
-    starts = np.flatnonzero(np.diff(numbers, prepend=numbers[0] - 2) != 1)
-    counts = np.diff(starts, append=numbers.size)
-    return list(zip(numbers[starts].tolist(), counts.tolist(), strict=True))
+    return [(int(numbers[lo]), hi - lo) for lo, hi in stretches(numbers)]
+
+
+def stretches(*columns: np.ndarray) -> list[tuple[int, int]]:
+    """[lo, hi) of positions within which all of these equally long columns count up by one."""
+    breaks = {0, columns[0].size}
+    for column in columns:
+        breaks.update((np.flatnonzero(column[1:] - column[:-1] != 1) + 1).tolist())
+    return list(pairwise(sorted(breaks)))
 
 
 def _size(run: Run) -> int:

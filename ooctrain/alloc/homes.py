@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ooctrain.alloc.base import Reached
-from ooctrain.alloc.chunks import Room, Run, chunks_of, runs_of
+from ooctrain.alloc.chunks import Room, Run, chunks_of, runs_of, stretches
 from ooctrain.devices.base import VirtualMemory
 
 _NOTHING = -1  # in a page table: no chunk is mapped at this slot
@@ -137,13 +137,10 @@ class Homes:
         self.wait([e for (lo, hi), events in home.uses.items()
                    if ((lo <= slots) & (slots < hi)).any() for e in events])  # fmt: skip
         self._count(home, -1)
-        borders = np.flatnonzero((np.diff(slots) != 1) | (np.diff(chunks) != 1)) + 1
         try:
-            for piece, onto in zip(
-                np.split(slots, borders), np.split(chunks, borders), strict=True
-            ):
-                home.table[piece] = _NOTHING  # what a refused call leaves there is unknown
-                self._map(home, int(piece[0]), int(onto[0]), onto.size)
+            for lo, hi in stretches(slots, chunks):
+                home.table[slots[lo:hi]] = _NOTHING  # what a refused call leaves there is unknown
+                self._map(home, int(slots[lo]), int(chunks[lo]), hi - lo)
                 self._counts["maps"] += 1
         except BaseException:
             self._clear(home, slots[home.table[slots] == chunks])

@@ -21,7 +21,7 @@ import numpy as np
 
 from ooctrain.alloc.base import Block, Books, Reached, Stats, describe
 from ooctrain.alloc.chunk_size import checked_chunk_bytes, mappable_chunk_bytes
-from ooctrain.alloc.chunks import Room, Run, chunks_of, runs_of
+from ooctrain.alloc.chunks import Room, Run, chunks_of, runs_of, stretches
 from ooctrain.alloc.homes import Home, Homes
 from ooctrain.devices.base import VirtualMemory
 from ooctrain.devices.host_vm import max_mapped_chunks
@@ -306,9 +306,10 @@ class VirtualAddressing:
         else:
             chunks = chunks_of(seat.runs)
             slots = np.arange(chunks.size)
-        borders = np.flatnonzero((np.diff(slots) != 1) | (np.diff(chunks) != 1)) + 1
-        pieces = zip(np.split(slots, borders), np.split(chunks, borders), strict=True)
-        return [[int(s[0]), int(s[-1]) + 1, int(c[0])] for s, c in pieces if s.size]
+        return [
+            [int(slots[lo]), int(slots[lo]) + hi - lo, int(chunks[lo])]
+            for lo, hi in stretches(slots, chunks)
+        ]
 
 
 def default_chunk_bytes(budget_bytes: int, max_mappings: int | None = None) -> int:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import ooctrain as oc
-from ooctrain.alloc.chunks import Room, chunks_of, runs_of
+from ooctrain.alloc.chunks import Room, chunks_of, runs_of, stretches
 from ooctrain.alloc.homes import MOST_ALIASES
 from ooctrain.alloc.paper import PaperMemory
 from ooctrain.alloc.virtual import VirtualAddressing
@@ -70,6 +70,17 @@ def test_room_is_a_set_of_chunks(operations):
         assert (found is None) == (not sizes)
         if found is not None:
             assert (found, min(sizes)) in room.runs()
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), max_size=12))
+def test_stretches_are_as_long_as_both_columns_count_up(pairs):
+    slots, chunks = (np.array([pair[i] for pair in pairs], int) for i in (0, 1))
+    places = [range(lo, hi) for lo, hi in stretches(slots, chunks)]
+    assert [place for stretch in places for place in stretch] == list(range(len(pairs)))
+    for before, here in itertools.pairwise(range(len(pairs))):
+        together = any(before in stretch and here in stretch for stretch in places)
+        goes_on = all(column[here] == column[before] + 1 for column in (slots, chunks))
+        assert together == goes_on
 
 
 @given(st.sets(st.integers(0, 29)), st.data())
