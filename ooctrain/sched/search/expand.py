@@ -186,8 +186,8 @@ def expand(t, choice, held):
             spent = t.last_use[var] <= call
             if choice[var] == DROP_UNREAD and call + 1 < calls:
                 read = False
-                for place in range(t.ins_at[call + 1], t.ins_at[call + 2]):
-                    read = read or t.ins[place] == var
+                for entry in range(t.ins_at[call + 1], t.ins_at[call + 2]):
+                    read = read or t.ins[entry] == var
                 spent = spent or not read
             if spent and t.last_use[var] < calls:
                 life[var] = -1
