@@ -35,9 +35,12 @@ class Machine:
         link_bytes_per_us: bandwidth of the link, for each direction unless given apart below.
         link: "shared": one transfer at a time (paper 002's assumption A); "duplex": one a
             direction.
-        latency_us: of every transfer.
-        pacing_us: of every transfer besides, where a slower link is imposed (`machines.with_link`):
-            on the cpu device its thread sleeps until the link would be done, and wakes late.
+        latency_us: of every transfer, on whatever link.
+        pacing_us: no property of the link, but what it costs to imitate a slower one: the cpu
+            device keeps to an imposed link by letting the copying thread sleep until that link
+            would be done, and it begins and wakes late. So it counts only once a link is imposed:
+            `machines.with_link` adds it to `latency_us`. Fitted (`measured.pacing_us_of`); 0 on a
+            GPU and on presets, whose links nobody imitates.
         device_bytes: device memory.
         link_out_bytes_per_us, link_in_bytes_per_us: bandwidth of device to host, host to device.
         host_bytes: host memory for swapped variables; None: not limited.

@@ -246,6 +246,7 @@ def load_calibration(path: Path) -> Machine:
 def with_link(base: Machine, bandwidth_bytes_per_us: float) -> Machine:
     """The same machine with another link bandwidth in both directions, imposed on its own link.
 
+    Each copy then pays `pacing_us`, what keeping to an imposed link costs, besides its latency.
     Where copies slow calls down it is the copied bytes that cost, not the time a copy lasts: a
     slower link spreads the same cost over longer copies.
     """

@@ -160,7 +160,16 @@ def interference_of(beside: Ran, machine: Machine) -> float:
 
 
 def pacing_us_of(paced: Sequence[Ran], machine: Machine) -> float:
-    """What a copy takes longer where a link is imposed; 0 where nothing is copied."""
+    """`Machine.pacing_us`: how much longer than an imposed link each copy takes beside its latency.
+
+    Args:
+        paced: steps on imposed links. Not read off their copies, but fitted: the one number with
+            which these steps are predicted right in the mean of their log errors.
+        machine: everything else about it; its own `pacing_us` is replaced.
+
+    Returns:
+        At least 0, at most `MOST_PACING_US`; 0 where nothing is copied.
+    """
     return _fitting(
         paced, lambda pacing_us: replace(machine, pacing_us=pacing_us), 0.0, MOST_PACING_US
     )
