@@ -30,29 +30,6 @@ class Percent:
     fraction: float
 
 
-@dataclass(frozen=True, slots=True)
-class Granule:
-    """How an allocator rounds.
-
-    Args:
-        size_bytes: every grant is a multiple of it.
-        ranges: whether parts of a variable can come and go on their own; if not, whole variables
-            only.
-        fixed_bytes: always granted besides: the region of small objects, a constant in the ledger.
-    """
-
-    size_bytes: int = 1
-    ranges: bool = True
-    fixed_bytes: int = 0
-
-    def granted(self, size_bytes: int) -> int:
-        """`size_bytes` rounded up to whole granules."""
-        return -(-size_bytes // self.size_bytes) * self.size_bytes
-
-
-BYTES = Granule()
-
-
 def parse_bytes(text: str | int, *, what: str = "size", least_bytes: int = 1) -> int:
     """Bytes of "512MiB", "8GB" or 4096.
 
@@ -142,3 +119,35 @@ def _checked_bytes(number: float, text: object, what: str, least_bytes: int) -> 
             else 'bytes, or a number with a unit: "512MiB" is 2**29, "8GB" is 8e9',
         )
     return int(number)
+
+
+@dataclass(frozen=True, slots=True)
+class Granule:
+    """How an allocator rounds.
+
+    Args:
+        size_bytes: every grant is a multiple of it; text such as "64KiB" is read.
+        ranges: whether parts of a variable can come and go on their own; if not, whole variables
+            only.
+        fixed_bytes: always granted besides: the region of small objects, a constant in the ledger.
+
+    Raises:
+        ConfigError: a size that is none.
+    """
+
+    size_bytes: int = 1
+    ranges: bool = True
+    fixed_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        size_bytes = parse_bytes(self.size_bytes, what="granule")
+        fixed_bytes = parse_bytes(self.fixed_bytes, what="fixed part", least_bytes=0)
+        object.__setattr__(self, "size_bytes", size_bytes)
+        object.__setattr__(self, "fixed_bytes", fixed_bytes)
+
+    def granted(self, size_bytes: int) -> int:
+        """`size_bytes` rounded up to whole granules."""
+        return -(-size_bytes // self.size_bytes) * self.size_bytes
+
+
+BYTES = Granule()

@@ -51,7 +51,7 @@ def apply_rewrites(trace: Trace, names: Sequence[str]) -> Trace:
         ConfigError: a name that no rewrite has.
     """
     for name in names:
-        if name not in REWRITES:
+        if not isinstance(name, str) or name not in REWRITES:
             raise ConfigError(
                 f"no rewrite {name!r}", code="OOC-106", fix=f"one of {', '.join(REWRITES)}"
             )

@@ -159,8 +159,9 @@ def test_rewrites_are_pure_and_registered():
     assert share_storage(both).fingerprint == both.fingerprint
     assert "tile:4x4" in REWRITES
     assert "shrink" not in REWRITES
-    with pytest.raises(ConfigError, match="no rewrite 'shrink'"):
-        apply_rewrites(step, ["shrink"])
+    for name in ("shrink", None, ["fuse"]):
+        with pytest.raises(ConfigError, match="no rewrite"):
+            apply_rewrites(step, [name])
 
 
 def test_a_reordering_that_breaks_the_trace_is_refused():

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ooctrain.errors import ConfigError
-from ooctrain.units import Percent, format_bytes, format_us, parse_budget, parse_bytes
+from ooctrain.units import Granule, Percent, format_bytes, format_us, parse_budget, parse_bytes
 
 GOOD = {
     "512MiB": 512 << 20, "8GB": 8 * 10**9, "8 gb": 8 * 10**9, " 1KiB ": 1024, "1.5GiB": 3 << 29,
@@ -86,3 +86,13 @@ def test_printed_sizes_and_times():
         "15.3 ms",
         "2.50 s",
     ]
+
+
+@pytest.mark.parametrize("sizes", [(0,), (-1,), (1.5,), ("64", True, -1), (None,)])
+def test_what_is_no_granule_is_refused(sizes):
+    with pytest.raises(ConfigError):
+        Granule(*sizes)
+
+
+def test_a_granule_in_words():
+    assert Granule("64KiB") == Granule(np.int64(65536))

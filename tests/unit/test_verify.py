@@ -245,7 +245,10 @@ def test_a_plan_that_tells_the_truth():
         ("R501", {"peak_bytes": 319}),
         ("R502", {"host_peak_bytes": 0}),
         ("R503", {"makespan_us": 87.999}),
+        ("R503", {"makespan_us": None}),
         ("R504", {"lower_bound": LowerBound(89.0, "compute")}),
+        ("R504", {"lower_bound": LowerBound("89", "compute")}),
+        ("R504", {"lower_bound": 74.0}),
     ],
 )
 def test_a_plan_that_lies(rule: str, claims):

@@ -8,10 +8,11 @@ own numbers are never believed. Source: docs/schedule.md, "The verifier's rules"
 from __future__ import annotations
 
 from collections.abc import Mapping
+from numbers import Real
 from typing import Any, NamedTuple
 
 from ooctrain.sched.rules.state import Problem
-from ooctrain.sched.schedule import Plan
+from ooctrain.sched.schedule import LowerBound, Plan
 from ooctrain.trace import Trace
 
 
@@ -36,14 +37,21 @@ def host_peak_claim(again: Recomputed) -> Problem | None:
 
 def makespan_claim(again: Recomputed) -> Problem | None:
     """The claimed makespan is the one simulated on the planner's machine, to the nanosecond."""
-    if again.makespan_us is None or abs(again.plan.makespan_us - again.makespan_us) < 0.0005:
+    claimed = again.plan.makespan_us
+    if not isinstance(claimed, Real):
+        return _no_time("makespan_us", claimed)
+    if again.makespan_us is None or abs(claimed - again.makespan_us) < 0.0005:
         return None
-    return _claim("makespan_us", again.plan.makespan_us, again.makespan_us)
+    return _claim("makespan_us", claimed, again.makespan_us)
 
 
 def bound_claim(again: Recomputed) -> Problem | None:
     """No plan beats its own lower bound."""
     bound = again.plan.lower_bound
+    if bound is not None and not (
+        isinstance(bound, LowerBound) and isinstance(bound.makespan_us, Real)
+    ):
+        return _no_time("lower_bound", bound)
     if bound is None or bound.makespan_us <= again.plan.makespan_us * (1 + 1e-9) + 0.001:
         return None
     return _claim(f"lower bound ({bound.kind})", bound.makespan_us, again.plan.makespan_us)
@@ -67,6 +75,10 @@ def rewrites_declared(plan: Plan, rewritten: Trace) -> Problem | None:
         f"{plan.trace!r} against {rewritten!r}",
         "plan again for this trace, or name all rewrites in their order",
     )
+
+
+def _no_time(name: str, claimed: object) -> Problem:
+    return Problem(f"the plan claims {name} {claimed!r}, which is no time")
 
 
 def _claim(name: str, claimed: float, found: float) -> Problem | None:
