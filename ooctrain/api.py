@@ -164,7 +164,8 @@ def load_plan(path: str, trace: Trace) -> Plan:
             data = json.load(file)
     except (OSError, ValueError) as error:
         raise _no_plan_file(f"{path} is not a plan file: {error}") from error
-    if not isinstance(data, dict) or not isinstance(data.get("rewrites", []), list):
+    of_a_plan = isinstance(data, dict) and "trace_fingerprint" in data
+    if not of_a_plan or not isinstance(data.get("rewrites", []), list):
         raise _no_plan_file(f"{path} is not a plan file")
     return Plan.from_json(data, apply_rewrites(trace, data.get("rewrites", ())))
 

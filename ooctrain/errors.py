@@ -83,18 +83,22 @@ class ConfigError(OoctrainError, ValueError):
     default_code = "OOC-100"
 
 
-def unknown_name(what: str, name: str, known: Iterable[str], otherwise: str) -> ConfigError:
+def unknown_name(
+    what: str, name: str, known: Iterable[str], otherwise: str, *, where: str = ""
+) -> ConfigError:
     """The error for a name that stands for nothing.
 
     Args:
         what: how the sentence begins, for example "no model is called".
         known: all names that stand for something.
         otherwise: the fix where none of them is near.
+        where: the place concerned.
     """
     choices = list(known)
     return ConfigError(
         f"{what} {name!r}",
         code="OOC-106",
+        where=where,
         numbers=f"known: {', '.join(choices)}",
         fix=did_you_mean(name, choices) or otherwise,
     )

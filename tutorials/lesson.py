@@ -40,11 +40,16 @@ class Lesson:
 
     def cell(self, text: str) -> None:
         """Marks the beginning of a cell: prints its one-line summary and, with --step, waits for
-        Enter.
+        Enter. Where none can come, the tutorial ends here.
         """
         print(f"\n--- {text}")
-        if self.paused:
+        if not self.paused:
+            return
+        try:
             self._ask("    [Enter] ")
+        except (EOFError, KeyboardInterrupt):  # Ctrl-D, Ctrl-C, or nobody at the keyboard
+            print("\nleft here; without --step it runs to its end")
+            raise SystemExit from None
 
     def predict(self, what: str, guess: float) -> None:
         """Notes a guess before an experiment. Change the number in the script to your own."""

@@ -8,7 +8,6 @@ as the one block they are. Read next: `options.py`, then `plan.py`.
 
 from __future__ import annotations
 
-import difflib
 import sys
 import warnings
 from collections.abc import Mapping, Sequence
@@ -19,7 +18,15 @@ import click
 
 from ooctrain.cli.numbers_file import NumbersFile
 from ooctrain.cli.own_code import fault_of_own_code
-from ooctrain.errors import ConfigError, DoesNotFit, Infeasible, OoctrainError, OutOfDeviceMemory
+from ooctrain.cli.usage import usage_error
+from ooctrain.errors import (
+    ConfigError,
+    DoesNotFit,
+    Infeasible,
+    OoctrainError,
+    OutOfDeviceMemory,
+    unknown_name,
+)
 
 __all__ = ["COMMANDS", "exit_status", "main"]
 
@@ -57,10 +64,8 @@ class _Commands(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
-            near = difflib.get_close_matches(args[0], COMMANDS, n=1)
-            ctx.fail(
-                f"no command is called {args[0]!r}"
-                + (f"; did you mean {near[0]!r}?" if near else "")
+            raise unknown_name(
+                "no command is called", args[0], COMMANDS, "`ooctrain --help` says what each does"
             )
         return super().resolve_command(ctx, args)
 
@@ -90,9 +95,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     numbers = NumbersFile(given)
     try:
         status, message = _run(given), None
-    except click.ClickException as error:
+    except click.exceptions.NoArgsIsHelpError as error:
         error.show()
-        status, message = error.exit_code, error.format_message()
+        status, message = USAGE, "no command was given"
+    except click.UsageError as error:
+        status, message = USAGE, str(usage_error(error, _called(given)))
+        _say(message)
     except (click.Abort, KeyboardInterrupt):
         status, message = FAILED, "interrupted"
         _say(message)
@@ -115,6 +123,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if message is not None:
         numbers.tell(given, message)
     return status
+
+
+def _called(given: Sequence[str]) -> str:
+    """The command among the arguments, if there is one."""
+    return " ".join(["ooctrain", *[word for word in given if word in COMMANDS][:1]])
 
 
 def _run(given: Sequence[str]) -> int:

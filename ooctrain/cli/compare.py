@@ -22,6 +22,7 @@ from ooctrain.cli import DOES_NOT_FIT, DONE
 from ooctrain.cli.numbers_file import write_file
 from ooctrain.cli.options import (
     OUTPUT_FILE,
+    POSITIVE,
     accumulate_option,
     host_budget_option,
     json_option,
@@ -32,6 +33,7 @@ from ooctrain.cli.options import (
     time_limit_option,
 )
 from ooctrain.cli.terminal import make_console
+from ooctrain.cli.values import OneOf
 from ooctrain.cli.workload import parse_rate
 from ooctrain.errors import ConfigError
 from ooctrain.experiments.compare import BOUNDS, Case, Row, cases
@@ -58,7 +60,7 @@ DEFAULT_MACHINES = "v100-pcie,v100-32gb-nvlink"
 @list_option("--batch", "batches", default="64", text="Images.")
 @list_option("--image-size", "image_sizes", text="Heights; default: what a model usually gets.")
 @click.option("--granule", default="1", show_default=True, help="What sizes are rounded to.")
-@click.option("--bound", type=click.Choice(BOUNDS), default="lp", show_default=True,
+@click.option("--bound", type=OneOf("bound", BOUNDS), default="lp", show_default=True,
               help="The LP over all lists, over those whose parameters stay, over those of these "
               "that only offload; or the simple bounds.",
               )  # fmt: skip
@@ -68,7 +70,7 @@ DEFAULT_MACHINES = "v100-pcie,v100-32gb-nvlink"
 @link_bandwidth_option
 @time_limit_option("as long as its evaluations take")
 @seed_option("Of planners that draw random numbers.")
-@click.option("--jobs", type=click.IntRange(min=1), help="Processes; default: one for each core.")
+@click.option("--jobs", type=POSITIVE, help="Processes; default: one for each core.")
 @click.option("--keep", metavar="FOLDER", type=click.Path(file_okay=False),
               help="Where rows, plans and bounds are kept; default: the user's cache.")  # fmt: skip
 @click.option("--fresh", is_flag=True, help="Compute every row again.")

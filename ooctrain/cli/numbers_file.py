@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 
 from ooctrain.errors import OoctrainError
@@ -69,7 +70,7 @@ class NumbersFile:
 
 
 def _path_in(given: Sequence[str]) -> Path | None:
-    for word, following in zip(given, [*given[1:], ""], strict=True):
+    for word, following in pairwise([*given, ""]):
         text = following if word == OPTION else word.removeprefix(f"{OPTION}=")
         if text and (word == OPTION or text != word):
             return Path(text)

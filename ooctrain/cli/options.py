@@ -2,20 +2,20 @@
 
 In: what the user typed. Out: `Workload` (what is trained) and `Memory` (in how much, and how). The
 one idea: the same option means the same everywhere, so a command names a group of options, never an
-option. Read next: `workload.py`, which turns the words into objects.
+option. Read next: `values.py` for what an option takes; `workload.py`, which turns the words into
+objects.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import wraps
-from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
+from ooctrain.cli.values import OneOf, OutputFile, PositiveNumber, WholeNumber
 from ooctrain.errors import ConfigError
 from ooctrain.machines import DEVICES
 
@@ -54,39 +54,6 @@ class Memory:
     time_limit: float | None
 
 
-class OutputFile(click.ParamType):
-    """A file to be written: its folder must be there before hours of work go into it."""
-
-    name = "file"
-
-    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """The path, if something can be written there."""
-        path = Path(value)
-        if path.is_dir():
-            self.fail(f"{value!r} is a folder, not a file", param, ctx)
-        if not path.absolute().parent.is_dir():
-            self.fail(f"there is no folder {str(path.parent)!r}", param, ctx)
-        return value
-
-
-class LearningRate(click.ParamType):
-    """A positive number, and a number at all: "nan" is none."""
-
-    name = "float"
-
-    def convert(
-        self, value: str | float, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float:
-        """The rate, if training can use it."""
-        try:
-            rate = float(value)
-        except ValueError:
-            self.fail(f"{value!r} is not a number", param, ctx)
-        if not (math.isfinite(rate) and rate > 0):
-            self.fail(f"{value} is not a finite number above 0", param, ctx)
-        return rate
-
-
 def list_option(*names: str, text: str, default: str = "") -> Callable[[Command], Command]:
     """An option of several values: separated by commas, or given several times.
 
@@ -117,25 +84,23 @@ def split_names(text: str) -> list[str]:
 
 def seed_option(text: str) -> Callable[[Command], Command]:
     """--seed, and what it is of."""
-    return click.option(
-        "--seed", type=click.IntRange(min=0), default=0, show_default=True, help=text
-    )
+    return click.option("--seed", type=WholeNumber(min=0), default=0, show_default=True, help=text)
 
 
 def time_limit_option(default: str) -> Callable[[Command], Command]:
     """--time-limit, and what holds without it."""
     return click.option(
-        "--time-limit", type=click.FloatRange(min=0, min_open=True),
+        "--time-limit", type=PositiveNumber(10.0),
         help=f"Seconds for a planner that searches; default: {default}.",
     )  # fmt: skip
 
 
-_POSITIVE = click.IntRange(min=1)
+POSITIVE = WholeNumber(min=1)
 optimizer_option = click.option(
-    "--optimizer", type=click.Choice(["sgd", "adam"]), default="sgd", show_default=True
+    "--optimizer", type=OneOf("optimizer", ("sgd", "adam")), default="sgd", show_default=True
 )
 accumulate_option = click.option(
-    "--accumulate", type=_POSITIVE, default=1, show_default=True, help="Micro-batches in a step."
+    "--accumulate", type=POSITIVE, default=1, show_default=True, help="Micro-batches in a step."
 )
 host_budget_option = click.option(
     "--host-budget", metavar="SIZE", help="Host memory for the inputs and what is swapped out."
@@ -151,18 +116,16 @@ WORKLOAD_OPTIONS = (
         metavar="NAME",
         help="digits, cifar10:DIR, mnist:DIR, folder:DIR, synthetic[-pixels|-images].",
     ),
+    click.option("--batch", type=POSITIVE, default=64, show_default=True, help="Images in a step."),
     click.option(
-        "--batch", type=_POSITIVE, default=64, show_default=True, help="Images in a step."
-    ),
-    click.option(
-        "--image-size", type=_POSITIVE, help="Height and width; default: the data's own, or 224."
+        "--image-size", type=POSITIVE, help="Height and width; default: the data's own, or 224."
     ),
     optimizer_option,
-    click.option("--lr", type=LearningRate(), help="Learning rate."),
+    click.option("--lr", type=PositiveNumber(0.05), help="Learning rate."),
     accumulate_option,
     click.option(
         "--threads",
-        type=click.IntRange(1, MOST_THREADS),
+        type=WholeNumber(1, MOST_THREADS),
         help="Of the cpu device; default: one for each core.",
     ),
     click.option(
@@ -172,7 +135,7 @@ WORKLOAD_OPTIONS = (
         help="auto, direct, im2col, winograd2, winograd4; cuda: implicit_gemm, tf32, tiled, naive.",
     ),
     seed_option("Of weights, data order, dropout."),
-    click.option("--device", type=click.Choice(DEVICES), default="cpu", show_default=True),
+    click.option("--device", type=OneOf("device", DEVICES), default="cpu", show_default=True),
     click.option(
         "--allow-tf32",
         is_flag=True,

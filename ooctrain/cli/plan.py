@@ -23,6 +23,7 @@ from ooctrain.cli.limits import limits
 from ooctrain.cli.numbers_file import write_numbers
 from ooctrain.cli.options import (
     OUTPUT_FILE,
+    POSITIVE,
     Memory,
     Workload,
     json_option,
@@ -56,7 +57,7 @@ Rows = list[tuple[str, str]]
 @workload_options
 @memory_options
 @json_option
-@click.option("--depth", type=click.IntRange(min=1), default=2, show_default=True,
+@click.option("--depth", type=POSITIVE, default=2, show_default=True,
               help="Parts of a layer's name in the table.")  # fmt: skip
 @click.option(
     "--save",

@@ -22,6 +22,7 @@ from ooctrain.cli.reproduce_002 import offload_ratios
 from ooctrain.cli.reproduce_004 import hmms
 from ooctrain.cli.reproducing import Experiment, Wanted
 from ooctrain.cli.terminal import make_console
+from ooctrain.cli.values import OneOf
 from ooctrain.units import parse_bytes
 
 JSON_VERSION = 1
@@ -39,7 +40,9 @@ EXPERIMENTS: Mapping[str, Experiment] = MappingProxyType(
 
 
 @click.command()
-@click.argument("experiment_name", metavar="EXPERIMENT", type=click.Choice(sorted(EXPERIMENTS)))
+@click.argument(
+    "experiment_name", metavar="EXPERIMENT", type=OneOf("experiment", tuple(EXPERIMENTS))
+)
 @click.option("--quick", is_flag=True, help="Few cases: does it run, and about what comes out?")
 @click.option("--physical", default="16GiB", show_default=True, help="Memory of the device.")
 @list_option("--allocator", "names", text=ALLOCATORS_TEXT)

@@ -41,7 +41,7 @@ def simulate(
     machine = find_machine(workload, memory)
     trace = make_trace(make_task(workload), workload)
     budget_bytes = None
-    if plan_path:
+    if plan_path is not None:
         made = load_plan(plan_path, trace)
         verify(made, trace, None)  # such a file says what it needs, not what it may
     else:

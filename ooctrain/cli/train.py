@@ -18,6 +18,7 @@ from ooctrain.cli.live import LiveView, total_steps
 from ooctrain.cli.numbers_file import write_numbers
 from ooctrain.cli.options import (
     OUTPUT_FILE,
+    POSITIVE,
     Memory,
     Workload,
     json_option,
@@ -37,6 +38,7 @@ from ooctrain.cli.training import (
     take_up,
     typical_us,
 )
+from ooctrain.cli.values import OneOf
 from ooctrain.cli.workload import Task, make_task, usual_data
 from ooctrain.execution.record import allocation_log
 from ooctrain.measured import profile_of_steps
@@ -54,18 +56,21 @@ JSON_VERSION = 1
 @workload_options
 @memory_options
 @json_option
-@click.option("--epochs", type=click.IntRange(min=1), default=1, show_default=True)
+@click.option("--epochs", type=POSITIVE, default=1, show_default=True)
 @click.option(
-    "--lr-schedule", type=click.Choice(["cosine", "constant"]), default="cosine", show_default=True
+    "--lr-schedule",
+    type=OneOf("schedule", ("cosine", "constant")),
+    default="cosine",
+    show_default=True,
 )
-@click.option("--steps", type=click.IntRange(min=1), help="At most, in all.")
+@click.option("--steps", type=POSITIVE, help="At most, in all.")
 @click.option(
     "--checkpoint",
     metavar="FILE",
     type=OUTPUT_FILE,
     help="Saved after each epoch, on Ctrl-C, at the end.",
 )
-@click.option("--checkpoint-steps", type=click.IntRange(min=1), help="Saved after so many steps.")
+@click.option("--checkpoint-steps", type=POSITIVE, help="Saved after so many steps.")
 @click.option("--resume", metavar="FILE", help="Go on from a checkpoint, and save there again.")
 @click.option("--allocation-log", "log_path", metavar="FILE", type=OUTPUT_FILE,
               help="Write what the steps ask of the allocator, for `replay`.")  # fmt: skip

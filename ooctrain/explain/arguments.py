@@ -32,7 +32,7 @@ ARGUMENTS: Mapping[str, Explanation] = {
     ),
     "OOC-102": Explanation(
         "a size out of range",
-        "A size must be positive and below 2**62 bytes.",
+        "A size must be positive and below 2**62 bytes; a host budget may be 0.",
         "ooctrain plan lenet --budget 0",
         "`ooctrain plan MODEL` prints the smallest budget that fits",
     ),
@@ -58,8 +58,8 @@ ARGUMENTS: Mapping[str, Explanation] = {
     ),
     "OOC-106": Explanation(
         "an unknown name",
-        "No planner, allocator, data set or model has that name, or it does not know that "
-        "parameter.",
+        "No planner, allocator, data set, model, command or option has that name, or it does not "
+        "know that parameter.",
         "ooctrain plan lenet --planner windwo",
         "the message lists the names, and suggests the nearest; your own: file.py:Class",
     ),

@@ -105,6 +105,20 @@ def test_a_paused_tutorial_waits_before_each_cell(monkeypatch, capsys):
     assert "all asserts passed" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("gone", [EOFError, KeyboardInterrupt])
+def test_a_paused_tutorial_without_a_reader_says_so_and_ends(gone, monkeypatch, capsys):
+    def nobody(_prompt: str) -> str:
+        raise gone
+
+    monkeypatch.setattr(sys, "argv", ["tutorial", "--step"])
+    monkeypatch.setattr("builtins.input", nobody)
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(FOLDER / "01_autograd_from_nothing.py"), run_name="__main__")
+    assert not ended.value.code
+    *_, last = capsys.readouterr().out.splitlines()
+    assert "without --step" in last
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["18_a_cuda_kernel_step_by_step", "19_real_gpu"])
 def test_the_gpu_tutorials_run_cell_by_cell_and_paused(name, monkeypatch, capsys):

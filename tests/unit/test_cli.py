@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 
+import click
 import pytest
 
-from ooctrain.cli import COMMANDS, exit_status, main
+from ooctrain.cli import COMMANDS, command_line, exit_status, main
+from ooctrain.cli.values import PositiveNumber, WholeNumber
 from ooctrain.errors import ConfigError, DoesNotFit, Infeasible, OutOfDeviceMemory, TransferError
 
 SMALL = ["lenet", "--batch", "8", "--threads", "1"]
@@ -78,8 +81,20 @@ WRONG = {
     "budget without a unit": (["plan", *SMALL, "--budget", "8G"], "is not a size"),
     "budget of more than everything": (["plan", *SMALL, "--budget", "101%"], "0% to 100%"),
     "huge budget": (["plan", *SMALL, "--budget", "9999999999GiB"], "below 2**62"),
-    "batch of nothing": (["plan", "lenet", "--batch", "0"], "--batch"),
-    "batch of words": (["plan", "lenet", "--batch", "many"], "--batch"),
+    "batch of nothing": (["plan", "lenet", "--batch", "0"], "--batch '0' is not a whole number"),
+    "batch of words": (["plan", "lenet", "--batch", "many"], "such as --batch 64"),
+    "batch of underscores": (["plan", "lenet", "--batch", "1_0"], "--batch '1_0'"),
+    "batch of no words": (["plan", "lenet", "--batch"], "'--batch' requires an argument"),
+    "steps of infinity": (["train", *SMALL, "--steps", "1e400"], "--steps '1e400'"),
+    "limit of no number": (["plan", *SMALL, "--time-limit", "nan"], "not a finite number above 0"),
+    "limit without an end": (["compare", "lenet", "--time-limit", "inf"], "--time-limit 'inf'"),
+    "no such device": (["plan", *SMALL, "--device", "gpu"], "known: cpu, cuda"),
+    "no such experiment": (["reproduce", "hnms"], "did you mean 'hmms'"),
+    "no such bound": (["compare", "lenet", "--bound", "lpp"], "did you mean 'lp'"),
+    "no model": (["plan"], "MODEL is missing"),
+    "two models": (["plan", "lenet", "vgg11"], "(vgg11)"),
+    "a value for a flag": (["train", *SMALL, "--verify=3"], "does not take a value"),
+    "no words for a plan": (["simulate", *SMALL, "--plan", ""], "not a plan file"),
     "image too small": (["plan", "resnet18", "--image-size", "0"], "--image-size"),
     "link of nothing": (["plan", *SMALL, "--link-bandwidth", "0"], "link bandwidth"),
     "images without an end": (["train", "lenet", "--image-size", "99999999"], "--image-size"),
@@ -99,7 +114,7 @@ WRONG = {
     "rate that is no number": (["train", *SMALL, "--lr", "nan"], "not a finite number above 0"),
     "rate without an end": (["train", *SMALL, "--lr", "inf"], "not a finite number above 0"),
     "rate of nothing": (["train", *SMALL, "--lr", "0"], "not a finite number above 0"),
-    "rate of words": (["train", *SMALL, "--lr", "fast"], "'fast' is not a number"),
+    "rate of words": (["train", *SMALL, "--lr", "fast"], "such as --lr 0.05"),
     "budget of no words": (["plan", *SMALL, "--budget", ""], "budget '' is not a size"),
     "budget in powers of ten": (["plan", *SMALL, "--budget", "1e9"], "is not a size"),
     "budget that is no number": (["plan", *SMALL, "--budget", "nanGB"], "is not a size"),
@@ -123,9 +138,40 @@ def test_wrong_input_is_one_clear_block(kind, run, tmp_path, monkeypatch):
     arguments, hint = WRONG[kind]
     status, out, err = run(*arguments)
     assert status in (1, 2)
+    assert re.match(r"ooctrain: \[OOC-\d{3}\] ", err)
     assert hint in err
     assert "Traceback" not in err + out
     assert len(err.splitlines()) <= 5
+
+
+def test_what_may_be_none_of_an_option_is_refused_by_every_command(run, tmp_path, monkeypatch):
+    """No number is "nan", whichever option is given it; the block names option and command."""
+    monkeypatch.chdir(tmp_path)
+    for name in COMMANDS:
+        command = command_line.get_command(click.Context(command_line), name)
+        for option in command.params:
+            if isinstance(option.type, (WholeNumber, PositiveNumber)):
+                for word in ("nan", "inf", "-1", "1e400", "many", ""):
+                    status, out, err = run(name, option.opts[0], word)
+                    assert (status, out) == (2, "")
+                    assert f"{option.opts[0]} {word!r} is not" in err
+                    assert f"where: ooctrain {name} {option.opts[0]}" in err
+                    assert "likely fix: such as" in err
+
+
+def test_without_a_command_there_is_help(run):
+    status, out, err = run()
+    assert status == 2
+    assert all(name in out + err for name in COMMANDS)
+
+
+def test_the_numbers_of_a_step_are_no_plan(run, tmp_path):
+    path = str(tmp_path / "step.json")
+    assert run("simulate", *SMALL, "--json", path)[0] == 0
+    status, _, err = run("simulate", *SMALL, "--plan", path)
+    assert status == 2
+    assert "not a plan file" in err
+    assert "--save" in err
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,45 @@
+"""What is wrong with a command line before any value is read, as a block of this library.
+
+In: an error of click: no such option, an argument too many or too few. Out: a `ConfigError` with
+code, place and likely fix. The one idea: whoever types something wrong reads the same kind of block
+everywhere, whichever library found the fault. Read next: `values.py`, which refuses values.
+"""
+
+from __future__ import annotations
+
+import click
+
+from ooctrain.errors import ConfigError, did_you_mean
+
+
+def usage_error(error: click.UsageError, command: str) -> ConfigError:
+    """The same error as every other error of the library reads.
+
+    Args:
+        command: that was called, as typed; click does not always know.
+    """
+    if isinstance(error, click.NoSuchOption):
+        near = did_you_mean(error.option_name, _options(error.ctx))
+        return ConfigError(
+            f"no option is called {error.option_name!r}", code="OOC-106", where=command,
+            fix=near or f"`{command} --help` lists them",
+        )  # fmt: skip
+    if error.ctx is None:
+        fix = f"`{command} --help` says how it is called"
+        return ConfigError(_sentence(error), where=command, fix=fix)
+    what, usage = _sentence(error), " ".join(error.ctx.get_usage().split())
+    if isinstance(error, click.MissingParameter) and error.param:
+        what = f"{error.param.make_metavar(error.ctx)} is missing"
+    return ConfigError(what, where=command, fix=usage.removeprefix("Usage: "))
+
+
+def _options(ctx: click.Context | None) -> list[str]:
+    """All options of a command, as typed."""
+    parameters = ctx.command.get_params(ctx) if ctx else []
+    return [name for parameter in parameters for name in parameter.opts if name.startswith("--")]
+
+
+def _sentence(error: click.UsageError) -> str:
+    """click's own words, as one sentence among others."""
+    text = error.format_message().rstrip(".")
+    return text[:1].lower() + text[1:]

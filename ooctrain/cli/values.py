@@ -1,0 +1,122 @@
+"""The kinds of values that options take, each with the block that refuses what is none.
+
+In: a word behind an option. Out: a value that the command can use, or a `ConfigError`. The one
+idea: whoever refuses a value says to which option of which command it was given, what it may be,
+and shows one that would do. Read next: `options.py`; `usage.py` for what is wrong before any value
+is read.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ooctrain.errors import ConfigError, unknown_name
+
+
+class WholeNumber(click.IntRange):
+    """A whole number within bounds."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """The number. Raises ConfigError: it is none, or out of bounds."""
+        try:
+            # Python would read "1_0" and the digits of every script.
+            if isinstance(value, str) and not re.fullmatch(r"[+-]?[0-9]+", value):
+                self.fail(value)
+            return super().convert(value, param, ctx)
+        except click.BadParameter:
+            why = f"is not a whole number of {self.min} or more"
+            why += "" if self.max is None else f", {self.max} at most"
+            usual = param.default if param else None
+            example = usual if isinstance(usual, int) else self.min
+            raise _refusal(value, why, param, ctx, example) from None
+
+
+class PositiveNumber(click.ParamType):
+    """A finite number above 0; "nan" is no number.
+
+    Args:
+        example: one that makes sense.
+    """
+
+    name = "float"
+
+    def __init__(self, example: float):
+        self.example = example
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """The number. Raises ConfigError: it is none, or not above 0."""
+        try:
+            number = math.nan if "_" in str(value) else float(value)
+        except ValueError:
+            number = math.nan
+        if not (math.isfinite(number) and number > 0):
+            raise _refusal(value, "is not a finite number above 0", param, ctx, self.example)
+        return number
+
+
+class OneOf(click.Choice):
+    """One of some names.
+
+    Args:
+        what: such as "device".
+        names: all that there are.
+    """
+
+    def __init__(self, what: str, names: tuple[str, ...]):
+        super().__init__(names)
+        self.what = what
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The name. Raises ConfigError: none of them; the nearest ones are suggested."""
+        if value not in self.choices:
+            what, otherwise = f"no {self.what} is called", "one of these"
+            raise unknown_name(what, value, self.choices, otherwise, where=_place(param, ctx))
+        return super().convert(value, param, ctx)
+
+
+class OutputFile(click.ParamType):
+    """A file to be written: its folder must be there before hours of work go into it."""
+
+    name = "file"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The path. Raises ConfigError: nothing can be written there."""
+        path = Path(value)
+        problem = ""
+        if path.is_dir():
+            problem = f"{value!r} is a folder, not a file"
+        elif not path.absolute().parent.is_dir():
+            problem = f"there is no folder {str(path.parent)!r}"
+        if problem:
+            raise ConfigError(
+                problem, code="OOC-117", where=_place(param, ctx),
+                fix="a file in a folder that is there",
+            )  # fmt: skip
+        return value
+
+
+def _refusal(
+    value: object, why: str, param: click.Parameter | None, ctx: click.Context | None,
+    example: object,
+) -> ConfigError:  # fmt: skip
+    return ConfigError(
+        f"{_spelled(param)} {str(value)!r} {why}", where=_place(param, ctx),
+        fix=f"such as {_spelled(param)} {example}",
+    )  # fmt: skip
+
+
+def _spelled(param: click.Parameter | None) -> str:
+    return param.opts[0] if param else "value"
+
+
+def _place(param: click.Parameter | None, ctx: click.Context | None) -> str:
+    """The option and its command, as typed."""
+    command = ctx.command_path if ctx else "ooctrain"
+    return f"{command} {_spelled(param)}" if isinstance(param, click.Option) else command
