@@ -29,7 +29,8 @@ from ooctrain.sched.bounds import lower_bound
 from ooctrain.sched.chain_runs import Kind, Lift, Step, letting_go
 from ooctrain.sched.chain_view import ChainView, chain_view
 from ooctrain.sched.decisions import Decisions, Gap
-from ooctrain.sched.dynprog import DynProg, SlotChain, in_slots
+from ooctrain.sched.dynprog import DynProg
+from ooctrain.sched.dynprog_search import SlotChain, in_slots
 from ooctrain.sched.fastest import fastest_of
 from ooctrain.sched.in_core import Liveness
 from ooctrain.sched.lower import lower_timed
@@ -109,7 +110,7 @@ class Pofo:
             refusals.append(refusal)
         if not plans or plans[0].makespan_us > bound.makespan_us:
             try:
-                plans.append(DynProg().plan(chain.view.trace, *where[:2], granule=chain.granule))
+                plans.append(DynProg().plan_chain(chain.view, *where))
             except Infeasible as refusal:
                 refusals.append(refusal)
         return plans, refusals

@@ -16,7 +16,7 @@ bytes beside it are counted with its peak; nothing that is made again is sent.
 Source: Beaumont, Eyraud-Dubois and Shilova, Efficient combination of rematerialization and
 offloading for training DNNs (2021); the states are paper 002's. Departure: of very many states
 those are followed from which rotor alone would be done soonest. Read next: `rotor.py`,
-`dynprog.py`; `pofo.py` makes plans of the blocks.
+`dynprog_search.py`; `pofo.py` makes plans of the blocks.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ooctrain.chain import NS_PER_US
-from ooctrain.sched.dynprog import SlotChain
+from ooctrain.sched.dynprog_search import SlotChain
 from ooctrain.sched.rotor import Table
 
 

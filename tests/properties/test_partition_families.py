@@ -21,7 +21,7 @@ from ooctrain.chain import chain
 from ooctrain.errors import ScheduleError
 from ooctrain.sched.base import writer_with_resident_parameters
 from ooctrain.sched.chain_view import chain_view
-from ooctrain.sched.dynprog import in_slots, solve
+from ooctrain.sched.dynprog_search import in_slots, solve
 from ooctrain.sched.schedule import Schedule
 from ooctrain.sched.simulate import simulate
 from ooctrain.sched.verify import verify

@@ -20,7 +20,8 @@ from ooctrain.errors import Infeasible
 from ooctrain.rewrite import apply_rewrites
 from ooctrain.sched.budget import resolve_budget
 from ooctrain.sched.chain_view import ChainView, chain_view
-from ooctrain.sched.dynprog import DynProg, SlotChain, in_slots
+from ooctrain.sched.dynprog import DynProg
+from ooctrain.sched.dynprog_search import SlotChain, in_slots
 from ooctrain.sched.pofo import Pofo, gaps_around
 from ooctrain.sched.pofo_search import Search
 from ooctrain.sched.recompute import movable_gaps

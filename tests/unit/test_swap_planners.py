@@ -24,7 +24,7 @@ from ooctrain.sched.belady import Belady
 from ooctrain.sched.bounds import compute_us
 from ooctrain.sched.budget import resolve_budget, trace_minimum_bytes
 from ooctrain.sched.chain_view import chain_view
-from ooctrain.sched.dynprog import idle_us, in_slots, solve
+from ooctrain.sched.dynprog_search import idle_us, in_slots, solve
 from ooctrain.sched.fluid import fluid_bound
 from ooctrain.sched.greedy import shortest_prefix
 from ooctrain.sched.hmms import Storage, ends_of_offload, starts_of_prefetch, take
