@@ -19,7 +19,8 @@ from ooctrain.sched.base import Planner
 from ooctrain.sched.registry import as_planner
 from ooctrain.sched.schedule import BYTES, Granule
 from ooctrain.testing.describe import describe_list, describe_trace
-from ooctrain.testing.planner_laws import LAWS, Broken, Case, Law
+from ooctrain.testing.planner_cases import Broken, Case
+from ooctrain.testing.planner_laws import LAWS, Law
 from ooctrain.testing.random_traces import random_machine, random_trace
 from ooctrain.testing.shrink import shrink
 from ooctrain.trace import Trace

@@ -1,0 +1,129 @@
+"""A case that the laws of planners are tried on: what a planner answers, and the same case changed.
+
+In: a planner and a `Case`. Out: its plan, or its refusal; cases with other names, sizes and times,
+for which the answer must follow. The one idea: a planner is asked here only, always with all that
+the case fixes, so that a law says nothing but what it compares. Read next: `planner_laws.py`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from ooctrain.cost import Machine
+from ooctrain.errors import Infeasible
+from ooctrain.sched.base import Planner
+from ooctrain.sched.budget import trace_peak_bytes
+from ooctrain.sched.schedule import Granule, Plan
+from ooctrain.trace import Trace
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """What a law is tried on.
+
+    Args:
+        seed: of whatever else is random about it.
+    """
+
+    trace: Trace
+    machine: Machine
+    granule: Granule
+    seed: int
+
+
+class Broken(Exception):
+    """What a law says of a case; `plan` and `index` name the list and the instruction, if any."""
+
+    def __init__(self, what: str, plan: Plan | None = None, index: int | None = None):
+        super().__init__(what)
+        self.plan, self.index = plan, index
+
+
+def plan_of(planner: Planner, case: Case, budget_bytes: int) -> Plan:
+    """Its plan within a budget that it has called enough; Broken where it refuses."""
+    try:
+        return planner.plan(
+            case.trace, budget_bytes, case.machine, granule=case.granule, seed=case.seed
+        )
+    except Infeasible as refusal:
+        raise Broken(f"it refuses {budget_bytes} bytes: {refusal}") from refusal
+
+
+def refusal_of(planner: Planner, case: Case, budget_bytes: int) -> Infeasible | None:
+    """How it refuses a budget; None where it has a plan."""
+    try:
+        planner.plan(case.trace, budget_bytes, case.machine, granule=case.granule, seed=case.seed)
+    except Infeasible as refusal:
+        return refusal
+    return None
+
+
+def least_bytes(planner: Planner, case: Case) -> int:
+    """The least budget, by its own word."""
+    refusal = refusal_of(planner, case, 0)
+    return 0 if refusal is None else refusal.minimum_bytes
+
+
+def budgets_to_try(planner: Planner, case: Case) -> list[int]:
+    """The least, some above it, and what is enough for the whole step in-core."""
+    least = least_bytes(planner, case)
+    most = max(least, trace_peak_bytes(case.trace, case.granule))
+    return sorted({least, least + 1, (least + most) // 2, (least + 3 * most) // 4, most, 2 * most})
+
+
+def host_refusal(planner: Planner, case: Case, budget_bytes: int, host_bytes: int) -> int | None:
+    """None where the planner keeps to a host budget, else the least device budget that it names."""
+    try:
+        plan = planner.plan(
+            case.trace, budget_bytes, case.machine, granule=case.granule, seed=case.seed,
+            host_budget_bytes=host_bytes,
+        )  # fmt: skip
+    except Infeasible as refusal:
+        return refusal.minimum_bytes
+    if plan.host_peak_bytes > host_bytes:
+        raise Broken(f"host budget {host_bytes} bytes, used {plan.host_peak_bytes}", plan)
+    return None
+
+
+def fresh_fingerprint(trace: Trace) -> str:
+    """A trace's fingerprint, of a fresh object: its own is cached."""
+    return Trace(trace.variables, trace.calls, trace.carries, trace.outputs).fingerprint
+
+
+def has_other_views(trace: Trace) -> bool:
+    """Whether what a trace keeps of itself (`readers`, `uses`, ...) no longer follows from it."""
+    fresh = replace(trace)
+    return any(getattr(fresh, name) != kept for name, kept in vars(trace).items())
+
+
+def with_other_names(trace: Trace) -> Trace:
+    """The same step with other names in the same alphabetical order."""
+    variables = tuple(replace(v, name=f"renamed/{v.name}") for v in trace.variables)
+    calls = tuple(replace(c, name=f"renamed/{c.name}") for c in trace.calls)
+    return replace(trace, variables=variables, calls=calls)
+
+
+def scaled_case(case: Case, bytes_factor: int, time_factor: int) -> Case:
+    """Sizes and times multiplied, the link's rates with them."""
+    rate = bytes_factor / time_factor
+    machine = replace(
+        case.machine,
+        link_bytes_per_us=case.machine.link_bytes_per_us * rate,
+        link_out_bytes_per_us=case.machine.out_bytes_per_us * rate,
+        link_in_bytes_per_us=case.machine.in_bytes_per_us * rate,
+    )
+    trace = case.trace
+    variables = [
+        replace(v, nbytes=v.nbytes * bytes_factor, shape=(v.nbytes * bytes_factor,))
+        for v in trace.variables
+    ]
+    calls = [
+        replace(
+            c,
+            workspace_bytes=c.workspace_bytes * bytes_factor,
+            duration_ns=(c.duration_ns or 0) * time_factor,
+        )
+        for c in trace.calls
+    ]
+    larger = Trace(tuple(variables), tuple(calls), trace.carries, trace.outputs)
+    return replace(case, trace=larger, machine=machine)
