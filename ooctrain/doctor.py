@@ -9,7 +9,6 @@ imports what it needs by itself, and whatever it raises is its finding. Read nex
 from __future__ import annotations
 
 import importlib
-import os
 import platform
 import sys
 import tempfile
@@ -21,7 +20,7 @@ from typing import TYPE_CHECKING, Literal
 
 from ooctrain.devices.driver_abi import version_name
 from ooctrain.errors import DeviceUnavailable
-from ooctrain.machines import cache_base, calibration_path, load_calibration
+from ooctrain.machines import cache_base, calibration_path, load_calibration, usable_cores
 from ooctrain.units import GIB, format_bytes
 
 if TYPE_CHECKING:
@@ -116,9 +115,7 @@ def check_cache() -> Finding:
 
 def check_cores() -> Finding:
     """Processor cores that this process may use."""
-    cores = (
-        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    )
+    cores = usable_cores()
     if cores == 1:
         return Finding(
             "cores", "warn", "1: copies and calls take turns", "give it two or more cores"

@@ -29,6 +29,7 @@ CALIBRATION_VERSION = 1
 GB = 10**9
 #: Copies take processor time on the cpu device: at full speed about this much on two cores.
 CPU_INTERFERENCE = 1.8
+CPU_GENERIC_CORES = 2
 
 
 def _v100(name: str, **rest: Any) -> Machine:
@@ -203,6 +204,26 @@ def machine(which: str | Machine | None = None, device: str = "cpu") -> Machine:
     if name not in PRESETS:
         raise _unknown(which)
     return PRESETS[name]
+
+
+def threads_for(which: str | None) -> int:
+    """Threads of the cpu device for which a step is traced, since scratch grows with them.
+
+    Args:
+        which: a machine by its name. What is said of a preset must not depend on where it is asked:
+            two threads for "cpu-generic", one for a GPU. None or a calibration file: the cores of
+            the machine at hand.
+    """
+    if which is None or ALIASES.get(which, which) not in PRESETS:
+        return usable_cores()
+    return CPU_GENERIC_CORES if which == "cpu-generic" else 1
+
+
+def usable_cores() -> int:
+    """Cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def cache_base() -> Path:

@@ -9,7 +9,6 @@ runs it; `train.py`.
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, field, replace
 
 from ooctrain.alloc.registry import AllocatorChoice, choose_allocator
@@ -19,7 +18,7 @@ from ooctrain.devices.host_vm import PAGE_BYTES, why_no_virtual_memory
 from ooctrain.errors import ConfigError, DoesNotFit, Infeasible, OutOfDeviceMemory, PlanMismatch
 from ooctrain.execution.mapping import with_mapping
 from ooctrain.execution.placement import reserved_peak
-from ooctrain.machines import DEVICES, with_link
+from ooctrain.machines import DEVICES, usable_cores, with_link
 from ooctrain.machines import machine as find_machine
 from ooctrain.rewrite import apply_rewrites
 from ooctrain.rewrite.small import pinning_for, with_region
@@ -86,11 +85,7 @@ class Settings:
     @property
     def thread_count(self) -> int:
         """Threads as asked for, else one for each core that this process may use."""
-        if self.threads:
-            return self.threads
-        if hasattr(os, "sched_getaffinity"):
-            return len(os.sched_getaffinity(0))
-        return os.cpu_count() or 1
+        return self.threads or usable_cores()
 
     def find_machine(self) -> Machine:
         """The machine as named, with the link as imposed."""

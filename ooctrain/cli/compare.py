@@ -9,7 +9,6 @@ are kept, so that an interrupted comparison goes on where it was. Nothing is exe
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -38,7 +37,7 @@ from ooctrain.cli.workload import parse_rate
 from ooctrain.errors import ConfigError
 from ooctrain.experiments.compare import BOUNDS, Case, Row, cases
 from ooctrain.experiments.compare import compare as run_compare
-from ooctrain.machines import cache_base
+from ooctrain.machines import cache_base, usable_cores
 from ooctrain.report.compare import compare_csv, compare_figure, compare_markdown, compare_table
 from ooctrain.units import parse_bytes
 
@@ -100,7 +99,7 @@ def compare(
         link_bytes_per_us=None if link_bandwidth is None else parse_rate(link_bandwidth),
     )  # fmt: skip
     folder = None if fresh else Path(keep) if keep else cache_base() / "compare"
-    rows = _with_progress(wanted, jobs or os.cpu_count() or 1, folder)
+    rows = _with_progress(wanted, jobs or usable_cores(), folder)
     _show(compare_table(rows))
     for path, write in (
         (json_path, _as_json), (csv_path, compare_csv), (markdown_path, compare_markdown),

@@ -126,7 +126,7 @@ WORKLOAD_OPTIONS = (
     click.option(
         "--threads",
         type=WholeNumber(1, MOST_THREADS),
-        help="Of the cpu device; default: one for each core.",
+        help="Of the cpu device; default: one for each core; of a preset its own.",
     ),
     click.option(
         "--conv-algorithm",

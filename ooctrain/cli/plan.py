@@ -31,7 +31,7 @@ from ooctrain.cli.options import (
     workload_options,
 )
 from ooctrain.cli.terminal import make_console
-from ooctrain.cli.workload import find_machine, make_task, make_trace
+from ooctrain.cli.workload import as_on, find_machine, make_task, make_trace
 from ooctrain.errors import Infeasible
 from ooctrain.execution.placement import reserved_peak
 from ooctrain.execution.record import allocation_log
@@ -83,7 +83,7 @@ def plan(
     log_path: str | None, list_checkpoints: bool,
 ) -> int:  # fmt: skip
     """Say what a training step of MODEL needs, and what fits."""
-    console = make_console()
+    workload, console = as_on(workload, memory), make_console()
     if list_checkpoints:
         console.print(facts(_checkpoint_rows(workload, memory)))
         return DONE

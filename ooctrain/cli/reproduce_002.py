@@ -16,8 +16,8 @@ from rich.console import Console
 from ooctrain.cli.reproducing import Wanted, finish
 from ooctrain.experiments import offload_ratios as ratios
 from ooctrain.experiments.compare import compare
-from ooctrain.experiments.spread import spread, usable_cores
-from ooctrain.machines import cache_base
+from ooctrain.experiments.spread import spread
+from ooctrain.machines import cache_base, usable_cores
 from ooctrain.report.offload_ratios import claim_table, ratio_figure, step_table, worst_table
 
 

@@ -15,7 +15,7 @@ from ooctrain.cli.limits import Limits, limits
 from ooctrain.cli.numbers_file import write_numbers
 from ooctrain.cli.options import Memory, Workload, json_option, memory_options, workload_options
 from ooctrain.cli.terminal import bar_blocks, make_console
-from ooctrain.cli.workload import find_machine, make_task, make_trace
+from ooctrain.cli.workload import as_on, find_machine, make_task, make_trace
 from ooctrain.cost import Machine
 from ooctrain.report.record import drawing
 from ooctrain.report.text import facts, lanes, search_rows, timeline_rows
@@ -32,12 +32,17 @@ JSON_VERSION = 1
 @workload_options
 @memory_options
 @json_option
-@click.option("--plan", "plan_path", metavar="FILE", help="A plan that `plan --save` wrote.")
+@click.option(
+    "--plan",
+    "plan_path",
+    metavar="FILE",
+    help="A plan that `plan --save` wrote for the same --machine and --threads.",
+)
 def simulate(
     workload: Workload, memory: Memory, json_path: str | None, plan_path: str | None
 ) -> int:
     """Show the time line of a planned step of MODEL."""
-    console = make_console()
+    workload, console = as_on(workload, memory), make_console()
     machine = find_machine(workload, memory)
     trace = make_trace(make_task(workload), workload)
     budget_bytes = None

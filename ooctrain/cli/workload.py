@@ -7,8 +7,7 @@ follows from the data, and without data from what the network is usually trained
 
 from __future__ import annotations
 
-import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ooctrain import data
 from ooctrain.autograd import manual_seed
@@ -16,7 +15,7 @@ from ooctrain.cli.options import Memory, Workload
 from ooctrain.cost import Machine
 from ooctrain.data import Dataset, Shape
 from ooctrain.errors import ConfigError
-from ooctrain.machines import PRESETS, machine, with_link
+from ooctrain.machines import PRESETS, machine, threads_for, usable_cores, with_link
 from ooctrain.models import MODELS, build, recipe_of
 from ooctrain.module import Module
 from ooctrain.trace import Trace
@@ -84,11 +83,12 @@ def make_trace(task: Task, workload: Workload, batch: int | None = None) -> Trac
 
 def threads_of(workload: Workload) -> int:
     """Threads as asked for, else one for each core that this process may use."""
-    if workload.threads:
-        return workload.threads
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    return workload.threads or usable_cores()
+
+
+def as_on(workload: Workload, memory: Memory) -> Workload:
+    """The workload as a step on the machine is traced where nothing runs: with its threads."""
+    return replace(workload, threads=workload.threads or threads_for(memory.machine))
 
 
 def find_machine(workload: Workload, memory: Memory) -> Machine:

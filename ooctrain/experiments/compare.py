@@ -22,7 +22,7 @@ from ooctrain.cost import Machine, call_durations_ns
 from ooctrain.experiments.kept import Store, digest, package_sources, planner_sources
 from ooctrain.experiments.planned import Question, planned
 from ooctrain.machines import machine as machine_by_name
-from ooctrain.machines import with_link
+from ooctrain.machines import threads_for, with_link
 from ooctrain.models import build, recipe_of
 from ooctrain.rewrite import apply_rewrites
 from ooctrain.sched import bounds, fluid
@@ -180,7 +180,10 @@ def row_of(case: Case, keep: Path | None = None) -> Row:
     Raises:
         ConfigError: an unknown model, machine, planner or budget.
     """
-    step = step_trace(case.model, case.batch, case.image_size, case.optimizer, case.accumulate)
+    step = step_trace(
+        case.model, case.batch, case.image_size, case.optimizer, case.accumulate,
+        threads_for(case.machine),
+    )  # fmt: skip
     where, store = _machine(case), Store(keep)
     sources = planner_sources(case.planner)
     name = f"row-{digest(astuple(case), step.fingerprint, repr(where), sources)}.json"
@@ -202,7 +205,7 @@ def _machine(case: Case) -> Machine:
 @lru_cache(maxsize=2)
 def step_trace(
     model: str, batch: int, image_size: int | None = None, optimizer: str = "sgd",
-    accumulate: int = 1,
+    accumulate: int = 1, threads: int = 1,
 ) -> Trace:  # fmt: skip
     """The training step of a network on images of its usual kind, fused, storage shared."""
     recipe = recipe_of(model)
@@ -211,7 +214,7 @@ def step_trace(
     stem = "cifar" if max(height, width) <= SMALL_EXTENT else "imagenet"
     network = build(model, recipe.classes, stem, recipe.channels)  # type: ignore[arg-type]
     shape = (batch, recipe.channels, height, width)
-    step = trace(network, shape, optimizer=optimizer, threads=1, accumulate=accumulate)
+    step = trace(network, shape, optimizer=optimizer, threads=threads, accumulate=accumulate)
     return apply_rewrites(step, REWRITES)
 
 

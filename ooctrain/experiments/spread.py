@@ -8,10 +8,11 @@ a case may run in any process. Read next: `fragmentation.py`.
 from __future__ import annotations
 
 import multiprocessing
-import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from typing import TypeVar
+
+from ooctrain.machines import usable_cores
 
 Case = TypeVar("Case")
 Result = TypeVar("Result")
@@ -33,10 +34,3 @@ def spread(
     # "spawn": a fork would inherit locks of threads that do not exist in the child.
     with ProcessPoolExecutor(count, multiprocessing.get_context("spawn")) as pool:
         yield from pool.map(work, cases)
-
-
-def usable_cores() -> int:
-    """Cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

@@ -11,6 +11,7 @@ import sys
 import click
 import pytest
 
+from ooctrain import machines
 from ooctrain.cli import COMMANDS, command_line, exit_status, main
 from ooctrain.cli.values import PositiveNumber, WholeNumber
 from ooctrain.errors import ConfigError, DoesNotFit, Infeasible, OutOfDeviceMemory, TransferError
@@ -387,6 +388,36 @@ def test_a_percentage_is_the_same_budget_for_plan_and_simulate(run, tmp_path):
         content = json.loads(file.read_text())
         peaks.append(content.get("timeline", content)["peak_bytes"])
     assert peaks[0] == peaks[1]
+
+
+def test_what_is_said_of_a_preset_depends_on_no_core_at_hand(run, tmp_path, monkeypatch):
+    path = tmp_path / "numbers.json"
+
+    def said(cores: int, command: str, *machine: str) -> object:
+        monkeypatch.setattr(machines, "usable_cores", lambda: cores)
+        arguments = ["lenet", "--batch", "8", "--planner", "window", "--budget", "40%", *machine]
+        assert run(command, *arguments, "--json", str(path))[0] == 0
+        return json.loads(path.read_text())
+
+    for command in ("plan", "simulate"):
+        for name in ("v100-pcie", "h200", "cpu-generic"):
+            assert said(1, command, "--machine", name) == said(5, command, "--machine", name)
+        # A step on the machine at hand has the scratch of its threads.
+        assert said(1, command) != said(5, command)
+
+
+def test_plan_simulate_and_compare_say_the_same(run, tmp_path):
+    path, arguments = tmp_path / "numbers.json", ["--batch", "8", "--machine", "v100-pcie"]
+    arguments += ["--planner", "window", "--budget", "40%", "--json", str(path)]
+    found = {}
+    for command in ("plan", "simulate", "compare"):
+        extra = ["--fresh", "--bound", "simple", "--jobs", "1"] if command == "compare" else []
+        assert run(command, "lenet", *arguments, *extra)[0] == 0
+        numbers = json.loads(path.read_text())
+        found[command] = numbers["rows"][0] if command == "compare" else numbers
+    assert len({numbers["budget_bytes"] for numbers in found.values()}) == 1
+    simulated_us = found["simulate"]["timeline"]["makespan_us"]
+    assert found["plan"]["makespan_us"] == found["compare"]["makespan_us"] == simulated_us
 
 
 def test_a_saved_plan_simulates_to_what_it_claims(run, tmp_path):
