@@ -129,23 +129,35 @@ def profile_key(call: Call, trace: Trace) -> str:
 
 def call_durations_ns(trace: Trace, machine: Machine) -> list[int]:
     """Duration of every call: its own (`oc.chain`), the profile's, or the roofline's."""
-    work = _work(trace)
-    return [_call_ns(call, trace, machine, *work[call.id]) for call in trace.calls]
-
-
-def _call_ns(call: Call, trace: Trace, machine: Machine, flops: int, bytes_moved: int) -> int:
-    if call.duration_ns is not None:
-        return call.duration_ns
+    least_ns = max(round(machine.call_overhead_us * 1000), MINIMUM_CALL_NS)
+    rates = machine.flops_per_us, machine.memory_bytes_per_us
+    durations = list(_roofline_ns(trace, *rates, least_ns))
     if machine.profile:
-        measured_us = machine.profile.get(profile_key(call, trace))
-        if measured_us is not None:
-            return max(1, round(measured_us * 1000))
-    arithmetic = ceil_div_rate(flops * 1000, machine.flops_per_us)
-    traffic = ceil_div_rate(bytes_moved * 1000, machine.memory_bytes_per_us)
-    return max(arithmetic, traffic, round(machine.call_overhead_us * 1000), MINIMUM_CALL_NS)
+        for call in trace.calls:
+            measured_us = machine.profile.get(profile_key(call, trace))
+            if call.duration_ns is None and measured_us is not None:
+                durations[call.id] = max(1, round(measured_us * 1000))
+    return durations
 
 
 @lru_cache(maxsize=4)  # a planner asks for the durations of one step again and again
+def _roofline_ns(
+    trace: Trace, flops_per_us: float, memory_bytes_per_us: float, least_ns: int
+) -> tuple[int, ...]:
+    """Duration of every call: its own, or that of its arithmetic or its traffic."""
+    return tuple(
+        max(
+            ceil_div_rate(flops * 1000, flops_per_us),
+            ceil_div_rate(bytes_moved * 1000, memory_bytes_per_us),
+            least_ns,
+        )
+        if call.duration_ns is None
+        else call.duration_ns
+        for call, (flops, bytes_moved) in zip(trace.calls, _work(trace), strict=True)
+    )
+
+
+@lru_cache(maxsize=4)  # machines differ more often than steps
 def _work(trace: Trace) -> tuple[tuple[int, int], ...]:
     """(operations, bytes moved) of each call; (0, 0) where it states its own duration."""
     return tuple(

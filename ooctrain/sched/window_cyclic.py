@@ -29,7 +29,7 @@ from typing import Any
 
 from ooctrain.cost import Machine
 from ooctrain.sched.base import ListWriter, infeasible, make_plan
-from ooctrain.sched.fastest import busiest_stream_us, fastest
+from ooctrain.sched.fastest import fastest, least_us
 from ooctrain.sched.schedule import BYTES, Granule, Plan, Schedule
 from ooctrain.sched.sequence import VariableSequence
 from ooctrain.sched.window import DEFAULT_SIZE
@@ -122,7 +122,7 @@ def _too_slow(
 ) -> bool:
     """Whether a list cannot be faster than the fastest plan so far, which saves its simulation."""
     best_us = min((plan.makespan_us for plan in plans.values()), default=math.inf)
-    return busiest_stream_us(schedule, trace, machine) >= best_us
+    return least_us(schedule, trace, machine) >= best_us
 
 
 def _notes(choice: Choice) -> dict[str, Any]:

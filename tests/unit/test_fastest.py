@@ -13,7 +13,7 @@ from ooctrain.sched import fastest as module
 from ooctrain.sched.base import HOST_LACKS, make_plan
 from ooctrain.sched.belady import Belady
 from ooctrain.sched.budget import trace_minimum_bytes
-from ooctrain.sched.fastest import Candidate, busiest_stream_us, fastest_list
+from ooctrain.sched.fastest import Candidate, busiest_stream_us, fastest_list, least_us
 from ooctrain.sched.keep_all import KeepAll
 from ooctrain.sched.naive import Naive
 from ooctrain.sched.schedule import BYTES
@@ -47,11 +47,30 @@ def test_it_is_as_fast_as_the_fastest_of_all(lists):
     assert plan.schedule == found[plan.notes["place"]].schedule
 
 
-def test_no_list_is_done_before_its_busiest_stream(lists):
+def test_no_list_is_done_before_its_streams_are_and_what_its_calls_read_is_there(lists):
     trace, machine, found = lists
     for candidate in found:
         makespan_us = simulate(candidate.schedule, trace, machine).makespan_us
-        assert 0 < busiest_stream_us(candidate.schedule, trace, machine) <= makespan_us
+        busiest_us = busiest_stream_us(candidate.schedule, trace, machine)
+        assert 0 < busiest_us <= least_us(candidate.schedule, trace, machine) <= makespan_us
+
+
+def test_of_equals_the_first_is_taken(lists):
+    trace, machine, found = lists
+    again = [Candidate(candidate.schedule, {"place": "second"}) for candidate in found]
+    plan = fastest_list("test", found + again, trace, machine, None)
+    assert plan.notes["place"] != "second"
+
+
+def test_the_bound_waits_for_what_calls_read_and_for_the_memory_that_they_release():
+    """Naive swapping fetches when the call before has ended: 13 copies in of 8 us and the calls, 15
+    us, take turns, though the link carries both directions at once.
+    """
+    trace = oc.chain([8] * 4, [8] * 4, [2] * 3, [3] * 3, [0] * 3, [0] * 3)
+    machine = Machine("duplex", 1, 1, link_bytes_per_us=1, link="duplex")
+    plan = Naive().plan(trace, trace_minimum_bytes(trace, BYTES), machine)
+    assert busiest_stream_us(plan.schedule, trace, machine) == 13 * 8
+    assert least_us(plan.schedule, trace, machine) == 13 * 8 + 15 < plan.makespan_us
 
 
 def test_only_lists_within_the_host_budget_count(lists):
