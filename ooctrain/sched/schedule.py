@@ -1,85 +1,42 @@
-"""The list: instructions in issue order, and the plan that wraps them. Pure data, JSON both ways.
+"""The list: instructions in issue order, and the plan that wraps it. Pure data, JSON both ways.
 
 In: a planner's decisions. Out: `Schedule`, read by verifier, simulator, executor and report alike.
 The one idea: correctness and memory are decided by the order of the list alone, speed by the three
-streams it runs on: C (Run), D (SwapOut, device to host), H (SwapIn, host to device). What each
-instruction claims, releases and waits for is fixed in `docs/schedule.md`; `ledger.py` is that table
-as code. Read next: `ledger.py`, `verify.py`, `simulate.py`.
+streams it runs on. The six instructions are in `instructions.py`; everybody takes them from here,
+with the list. Read next: `instructions.py`, then `ledger.py`, `verify.py`, `simulate.py`.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from numbers import Integral, Real
 from typing import Any
 
 from ooctrain.errors import ConfigError, PlanMismatch
+from ooctrain.sched.instructions import (
+    End,
+    Fence,
+    Free,
+    Instruction,
+    Range,
+    Run,
+    SwapIn,
+    SwapOut,
+    describe_instruction,
+    instruction_from_json,
+    instruction_to_json,
+)
 from ooctrain.trace import Trace
 from ooctrain.units import BYTES, Granule
 
+__all__ = [
+    "BYTES", "End", "Fence", "Free", "Granule", "Instruction", "LowerBound", "Plan", "Range",
+    "Run", "Schedule", "SwapIn", "SwapOut", "default_start", "describe_instruction", "whole",
+]  # fmt: skip
+
 FORMAT_VERSION = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """Runs a call (again).
-
-    Args:
-        call: id of the call.
-        keep: outputs that stay, the others being scratch until End; None: all stay.
-    """
-
-    call: int
-    keep: tuple[int, ...] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class End:
-    """Releases workspace and scratch outputs of the last Run; implied before the next Run."""
-
-    call: int
-
-
-@dataclass(frozen=True, slots=True)
-class SwapOut:
-    """Copies bytes [lo, hi) of a variable to the host. It stays on the device until Free."""
-
-    var: int
-    lo: int
-    hi: int
-
-
-@dataclass(frozen=True, slots=True)
-class SwapIn:
-    """Claims bytes [lo, hi) of a variable on the device and fills them from the host copy."""
-
-    var: int
-    lo: int
-    hi: int
-
-
-@dataclass(frozen=True, slots=True)
-class Free:
-    """Gives bytes [lo, hi) back once their listed readers, writers and copies are done."""
-
-    var: int
-    lo: int
-    hi: int
-
-
-@dataclass(frozen=True, slots=True)
-class Fence:
-    """Everything after waits for everything before."""
-
-
-Instruction = Run | End | SwapOut | SwapIn | Free | Fence
-Range = tuple[int, int, int]  # (variable, lo, hi)
-_KINDS: Mapping[str, type] = {
-    "run": Run, "end": End, "out": SwapOut, "in": SwapIn, "free": Free, "fence": Fence,
-}  # fmt: skip
-_NAMES = {kind: name for name, kind in _KINDS.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +71,7 @@ class Schedule:
             },
             "start_device": [list(r) for r in self.start_device],
             "start_host": [list(r) for r in self.start_host],
-            "instructions": [_instruction_to_json(i) for i in self.instructions],
+            "instructions": [instruction_to_json(i) for i in self.instructions],
         }
 
     @staticmethod
@@ -122,7 +79,7 @@ class Schedule:
         """Raises ConfigError where the data is not a schedule."""
         try:
             return Schedule(
-                tuple(_instruction_from_json(row) for row in data["instructions"]),
+                tuple(instruction_from_json(row) for row in data["instructions"]),
                 tuple((int(v), int(lo), int(hi)) for v, lo, hi in data["start_device"]),
                 tuple((int(v), int(lo), int(hi)) for v, lo, hi in data["start_host"]),
                 Granule(
@@ -264,40 +221,3 @@ def default_start(trace: Trace) -> tuple[tuple[Range, ...], tuple[Range, ...]]:
 def whole(trace: Trace, variable: int) -> Range:
     """The range of a whole variable."""
     return (variable, 0, trace.variables[variable].nbytes)
-
-
-def describe_instruction(instruction: Instruction, trace: Trace) -> str:
-    """An instruction in words, with the names of its call or variable."""
-    match instruction:
-        case Run(call, keep):
-            names = ", ".join(trace.variables[v].name for v in keep or ())
-            return f"Run {trace.calls[call].name}" + (
-                "" if keep is None else f" keep {names or 'nothing'}"
-            )
-        case End(call):
-            return f"End {trace.calls[call].name}"
-        case Fence():
-            return "Fence"
-        case SwapOut(var, lo, hi) | SwapIn(var, lo, hi) | Free(var, lo, hi):
-            return f"{type(instruction).__name__} {trace.variables[var].name} [{lo}, {hi})"
-
-
-def _instruction_to_json(instruction: Instruction) -> list:
-    row: list = [_NAMES[type(instruction)]]
-    match instruction:
-        case Run(call, keep):
-            return [*row, call, keep if keep is None else list(keep)]
-        case End(call):
-            return [*row, call]
-        case SwapOut(var, lo, hi) | SwapIn(var, lo, hi) | Free(var, lo, hi):
-            return [*row, var, lo, hi]
-    return row
-
-
-def _instruction_from_json(row: Sequence) -> Instruction:
-    name, *fields = row
-    kind = _KINDS[name]
-    if kind is Run:
-        call, keep = fields
-        return Run(int(call), keep if keep is None else tuple(int(v) for v in keep))
-    return kind(*(int(field) for field in fields))
