@@ -12,6 +12,7 @@ from ooctrain.errors import ConfigError, ShapeError
 from ooctrain.functional.arguments import IntOrPair, Pair, pair, present
 from ooctrain.layers.conv2d import Conv2d, Geometry, choose_algorithm
 from ooctrain.layers.conv_transpose import ConvTranspose2d
+from ooctrain.layers.layout import Pad
 from ooctrain.layers.linear import Linear
 
 
@@ -71,8 +72,7 @@ def conv_transpose2d(
     Args:
         bias: (C,), or None.
         stride, padding, dilation, groups: of the convolution that leads back from output to input.
-        output_padding: rows and columns more below and to the right: which of the sizes that this
-            convolution takes to (H, W).
+        output_padding: rows and columns more below and to the right, fewer than stride or dilation.
 
     Raises:
         ShapeError: channels, groups or extents do not fit.
@@ -85,9 +85,8 @@ def conv_transpose2d(
     kernel, step, spread = pair(weight.shape[2:]), pair(stride), pair(dilation)
     rows, columns = pair(padding)
     geometry = Geometry(step, (rows, rows, columns, columns), spread, groups)
-    axes = zip(
-        input.shape[2:], step, (rows, columns), spread, kernel, pair(output_padding), strict=True
-    )
+    input, more = _whole_strides(input, pair(output_padding), step, spread)
+    axes = zip(input.shape[2:], step, (rows, columns), spread, kernel, more, strict=True)
     height, width = ((n - 1) * s - 2 * p + d * (k - 1) + extra + 1 for n, s, p, d, k, extra in axes)
     fits = input.shape[1] == weight.shape[0] and min(height, width) > 0
     enlarged = (input.shape[0], weight.shape[1] * groups, height, width)
@@ -95,6 +94,20 @@ def conv_transpose2d(
     algorithm = choose_algorithm(shape, current_tape().conv_algorithm) if shape else "direct"
     op = ConvTranspose2d(geometry, kernel, (height, width), algorithm)
     return call(op, input, weight, *present(bias))
+
+
+def _whole_strides(input: Tensor, more: Pair, stride: Pair, dilation: Pair) -> tuple[Tensor, Pair]:
+    """A transposed convolution's input and output padding, the latter below the stride.
+
+    A stride more of output is what one more pixel of zeros below would be spread over.
+    """
+    below, right = (
+        extra // s if 0 <= extra < d else 0
+        for extra, s, d in zip(more, stride, dilation, strict=True)
+    )
+    if below or right:
+        input = call(Pad((0, below, 0, right)), input)
+    return input, (more[0] - below * stride[0], more[1] - right * stride[1])
 
 
 def _sides(

@@ -6,6 +6,7 @@ In: images. Out: as many channels, other extents. Read next: `../layers/pooling.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Literal
 
 from ooctrain.autograd import Tensor, call
@@ -81,17 +82,18 @@ def avg_pool2d(
         count_include_pad: whether the padding's zeros are.
 
     Raises:
-        ConfigError: ceil_mode with padding that counts, or too much padding.
+        ConfigError: too much padding.
     """
     geometry = _pool_geometry(kernel_size, stride, padding)
-    counted = count_include_pad and any(geometry.padding)
-    if ceil_mode and counted:
-        raise ConfigError(
-            "avg_pool2d: ceil_mode=True with padding that counts is not supported",
-            fix="count_include_pad=False, or pad the input instead",
-        )
-    counts = counted if ceil_mode else count_include_pad
-    return call(AvgPool2d(_rounded(geometry, input, ceil_mode), counts), input)
+    if not ceil_mode:
+        return call(AvgPool2d(geometry, count_include_pad), input)
+    rounded = _rounded(geometry, input, ceil_mode)
+    if count_include_pad and any(geometry.padding):
+        # Zeros that count become part of the image; what rounding adds behind them stays padding.
+        input = call(Pad(geometry.padding), input)
+        behind = [b - a for a, b in zip(geometry.padding, rounded.padding, strict=True)]
+        rounded = replace(rounded, padding=(0, behind[1], 0, behind[3]))
+    return call(AvgPool2d(rounded, count_include_pad=False), input)
 
 
 def adaptive_avg_pool2d(input: Tensor, output_size: IntOrPair) -> Tensor:

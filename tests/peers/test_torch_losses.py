@@ -137,7 +137,18 @@ def test_max_pool(kernel, stride, padding, dilation, ceil_mode):
 @pytest.mark.parametrize("extent", range(5, 13))
 @pytest.mark.parametrize(
     ("kernel", "stride", "padding", "counts"),
-    [(2, 2, 0, True), (3, 2, 0, True), (2, 3, 0, True), (3, 2, 1, False), (3, 3, 1, False)],
+    [
+        (2, 2, 0, True),
+        (3, 2, 0, True),
+        (2, 3, 0, True),
+        (3, 2, 1, False),
+        (3, 3, 1, False),
+        (3, 2, 1, True),
+        (3, 3, 1, True),
+        (2, 3, 1, True),
+        (5, 4, 2, True),
+        (4, (3, 5), (2, 0), True),
+    ],
 )
 def test_rounding_up(extent, kernel, stride, padding, counts):
     x = normal(1, 2, extent, extent + 1)

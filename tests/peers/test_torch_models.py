@@ -1,11 +1,14 @@
 """Against torch: each function and its gradients, and training steps from the same weights."""
 
+import itertools
+
 import numpy as np
 import pytest
 
 from ooctrain import functional as F
 from ooctrain import models, nn, optim
 from ooctrain.autograd import tensor
+from ooctrain.errors import ShapeError
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 TF = torch.nn.functional
@@ -71,6 +74,11 @@ FUNCTIONS = {
         lambda *a: TF.conv_transpose2d(*a, (2, 3), (1, 0), (1, 2), 2, (1, 2)),
         [X, (6, 2, 3, 2), (4,)],
     ),
+    "conv_transpose, output padding beyond the stride": (
+        lambda *a: F.conv_transpose2d(*a, (2, 1), (1, 0), (3, 2), 2, (4, 3)),
+        lambda *a: TF.conv_transpose2d(*a, (2, 1), (1, 0), (3, 2), 2, (4, 3)),
+        [X, (6, 2, 3, 2), (4,)],
+    ),
     "instance_norm": (F.instance_norm, TF.instance_norm, [X]),
     "instance_norm affine": (
         lambda x, g, b: F.instance_norm(x, None, None, g, b, eps=1e-3),
@@ -120,6 +128,22 @@ def test_functions_and_their_gradients(name):
     z.backward(torch.tensor(cotangent))
     for i, (a, b) in enumerate(zip(mine, peer, strict=True)):
         assert error(a.grad.numpy(), b.grad) < ROUNDING, f"gradient of input {i}"
+
+
+@pytest.mark.parametrize("stride", [1, 2, 3])
+@pytest.mark.parametrize("dilation", [1, 2, 4])
+def test_which_output_paddings_a_transposed_convolution_takes(stride, dilation):
+    x, w, b = values(2, 3, 4, 5), values(3, 4, 2, 3, seed=1), values(4, seed=2)
+    for padding, extra in itertools.product(range(3), range(-1, 5)):
+        options = (stride, padding, extra, 1, dilation)
+        try:
+            theirs = TF.conv_transpose2d(*map(torch.tensor, (x, w, b)), *options)
+        except RuntimeError:
+            with pytest.raises(ShapeError):
+                F.conv_transpose2d(tensor(x), tensor(w), tensor(b), *options)
+        else:
+            mine = F.conv_transpose2d(tensor(x), tensor(w), tensor(b), *options)
+            assert error(mine.numpy(), theirs) < ROUNDING, options
 
 
 @pytest.mark.parametrize("shape", [(5, 4), (2, 4, 3, 5)])

@@ -75,6 +75,23 @@ def test_gradient_of_a_block_with_a_shortcut(stride):
     check_gradient(block, normal(2, 2, 5, 5), *weights, normal(3), normal(3, seed=2))
 
 
+@pytest.mark.parametrize(
+    ("kernel", "stride", "padding"), [(3, 2, 1), (2, 3, 1), ((4, 3), 3, (2, 1))]
+)
+def test_gradient_of_rounded_up_means_with_padding_that_counts(kernel, stride, padding):
+    def pooled(x):
+        return F.avg_pool2d(x, kernel, stride, padding, ceil_mode=True)
+
+    check_gradient(pooled, normal(2, 3, 7, 6))
+
+
+def test_gradient_of_a_transposed_convolution_with_more_output_padding_than_stride():
+    def enlarged(x, w, b):
+        return F.conv_transpose2d(x, w, b, (2, 1), (1, 0), (3, 2), 2, (4, 3))
+
+    check_gradient(enlarged, normal(2, 4, 3, 4), normal(4, 3, 3, 2), normal(6))
+
+
 def test_gradients_of_arithmetic_slices_and_forks():
     def function(x, y):
         z = 2 * x - y / 4 + 1
