@@ -1,7 +1,8 @@
 """Smooth activations: tanh and sigmoid, whose gradients read the output alone.
 
 In: any shape. Out: the same shape. The one idea: both derivatives are functions of y (1 - y^2 and
-y (1 - y)), so x is not kept and y may overwrite it. Read next: `combine.py`.
+y (1 - y)), so x is not kept and y may overwrite it; that much they share, and only the function
+itself is their own. Read next: `combine.py`.
 """
 
 from __future__ import annotations
@@ -18,15 +19,49 @@ from ooctrain.layers.relu import POINTWISE
 EXP_FLOPS = 10
 
 
-@dataclass(frozen=True, slots=True)
-class Tanh(Op):
-    """y = tanh(x)."""
+class SmoothActivation(Op):
+    """y = f(x), element by element, where f' is a function of y."""
 
-    name: ClassVar[str] = "tanh"
+    __slots__ = ()
 
     def infer(self, x: Spec) -> tuple[Spec, ...]:
         require_float(self, x)
         return (x,)
+
+    def flops(self, ins, outs):
+        return EXP_FLOPS * outs[0].size
+
+    def reusable(self):
+        return {0: 0}
+
+    def window(self):
+        return POINTWISE
+
+
+class SmoothActivationGrad(Op):
+    """dx = dy f'. Reads (dy, y)."""
+
+    __slots__ = ()
+    verb: ClassVar[str] = "grad"
+
+    def infer(self, dy: Spec, y: Spec) -> tuple[Spec, ...]:
+        function = self.name.removesuffix("_grad")
+        what = f"{function}: gradient and output differ in shape"
+        require(dy.shape == y.shape, what, dy, y)
+        return (dy,)
+
+    def reusable(self):
+        return {0: 0}
+
+    def window(self):
+        return POINTWISE
+
+
+@dataclass(frozen=True, slots=True)
+class Tanh(SmoothActivation):
+    """y = tanh(x)."""
+
+    name: ClassVar[str] = "tanh"
 
     def reference(self, x, scalars):
         return (np.tanh(x),)
@@ -44,26 +79,12 @@ class Tanh(Op):
     def vjp(self, tape, ins, outs, grads):
         return tape.call(TanhGrad(), (grads[0], outs[0]), of=ins)
 
-    def flops(self, ins, outs):
-        return EXP_FLOPS * outs[0].size
-
-    def reusable(self):
-        return {0: 0}
-
-    def window(self):
-        return POINTWISE
-
 
 @dataclass(frozen=True, slots=True)
-class TanhGrad(Op):
+class TanhGrad(SmoothActivationGrad):
     """dx = dy (1 - y^2). Reads (dy, y)."""
 
     name: ClassVar[str] = "tanh_grad"
-    verb: ClassVar[str] = "grad"
-
-    def infer(self, dy: Spec, y: Spec) -> tuple[Spec, ...]:
-        require(dy.shape == y.shape, "tanh: gradient and output differ in shape", dy, y)
-        return (dy,)
 
     def reference(self, dy, y, scalars):
         return (dy * (1 - y * y),)
@@ -78,22 +99,12 @@ class TanhGrad(Op):
 
         activations.tanh_grad(launcher, *ins, outs[0])
 
-    def reusable(self):
-        return {0: 0}
-
-    def window(self):
-        return POINTWISE
-
 
 @dataclass(frozen=True, slots=True)
-class Sigmoid(Op):
+class Sigmoid(SmoothActivation):
     """y = 1 / (1 + exp(-x))."""
 
     name: ClassVar[str] = "sigmoid"
-
-    def infer(self, x: Spec) -> tuple[Spec, ...]:
-        require_float(self, x)
-        return (x,)
 
     def reference(self, x, scalars):
         # In this form nothing overflows: exp(-|x|) is at most 1.
@@ -113,26 +124,12 @@ class Sigmoid(Op):
     def vjp(self, tape, ins, outs, grads):
         return tape.call(SigmoidGrad(), (grads[0], outs[0]), of=ins)
 
-    def flops(self, ins, outs):
-        return EXP_FLOPS * outs[0].size
-
-    def reusable(self):
-        return {0: 0}
-
-    def window(self):
-        return POINTWISE
-
 
 @dataclass(frozen=True, slots=True)
-class SigmoidGrad(Op):
+class SigmoidGrad(SmoothActivationGrad):
     """dx = dy y (1 - y). Reads (dy, y)."""
 
     name: ClassVar[str] = "sigmoid_grad"
-    verb: ClassVar[str] = "grad"
-
-    def infer(self, dy: Spec, y: Spec) -> tuple[Spec, ...]:
-        require(dy.shape == y.shape, "sigmoid: gradient and output differ in shape", dy, y)
-        return (dy,)
 
     def reference(self, dy, y, scalars):
         return (dy * y * (1 - y),)
@@ -146,9 +143,3 @@ class SigmoidGrad(Op):
         from ooctrain.layers.kernels.cuda import activations
 
         activations.sigmoid_grad(launcher, *ins, outs[0])
-
-    def reusable(self):
-        return {0: 0}
-
-    def window(self):
-        return POINTWISE
