@@ -174,7 +174,14 @@ def _parse_options(text: str, whole: str) -> dict[str, Any]:
 
 def _load_entry_point(name: str, group: str) -> Callable[..., Any] | None:
     for entry in entry_points(group=group, name=name):
-        return entry.load()
+        try:
+            return entry.load()
+        except (ImportError, AttributeError) as error:
+            raise ConfigError(
+                f"{name!r} of another package cannot be loaded: {error}", code="OOC-106",
+                where=f"entry point {entry.value!r} of group {group!r}",
+                fix="install that package and what it needs again",
+            ) from error  # fmt: skip
     return None
 
 

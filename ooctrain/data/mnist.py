@@ -61,7 +61,7 @@ def mnist(
             offset=8 + int(wrong[0]),
         )
     grey = images[:, None]
-    if image_size != grey.shape[2]:
+    if grey.shape[2:] != (image_size, image_size):
         grey = resize(grey, image_size, image_size)
     return ImageDataset(grey, labels, channels=channels, classes=CLASSES, mean=(MEAN,), std=(STD,))
 

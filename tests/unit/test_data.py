@@ -181,6 +181,13 @@ def test_mnist_is_read_plain_and_gzipped(tmp_path, suffix):
     assert np.array_equal(data.mnist(tmp_path).images[:, 0], images)
 
 
+def test_images_of_another_kin_become_square(tmp_path):
+    write_mnist(tmp_path)
+    narrow = np.zeros((5, 28, 20), np.uint8)
+    (tmp_path / "train-images-idx3-ubyte").write_bytes(idx(narrow))
+    assert data.shape_of(data.mnist(tmp_path)) == data.Shape(1, 28, 28, 10)
+
+
 def damaged(raw: bytes) -> dict[str, bytes]:
     return {
         "empty": b"", "magic": b"\0\0\x0d\x03" + raw[4:], "dimensions": b"\0\0\x08\x01" + raw[4:],

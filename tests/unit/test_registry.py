@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib.metadata import EntryPoint
+
 import pytest
 
 import ooctrain as oc
@@ -50,6 +52,13 @@ def test_an_entry_point_gives_a_planner(monkeypatch):
     monkeypatch.setattr(specs, "entry_points", entry_points)
     assert isinstance(get_planner("theirs"), KeepAll)
     assert "theirs" in planners()
+
+
+def test_an_entry_point_whose_package_is_broken(monkeypatch):
+    entry = EntryPoint("theirs", "no_such_package:Theirs", "ooctrain.planners")
+    monkeypatch.setattr(specs, "entry_points", lambda **_asked: [entry])
+    with pytest.raises(ConfigError, match="cannot be loaded: No module named 'no_such_package'"):
+        get_planner("theirs")
 
 
 @pytest.mark.parametrize(
