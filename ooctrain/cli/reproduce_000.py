@@ -18,6 +18,9 @@ from ooctrain.experiments import architectures as other_networks
 from ooctrain.experiments import chunks as chunk_sizes
 from ooctrain.experiments import fragmentation as experiment
 from ooctrain.experiments import table1 as first_table
+from ooctrain.experiments.said.architectures import architectures_verdict
+from ooctrain.experiments.said.sentences import Verdict
+from ooctrain.experiments.said.table1 import table1_verdict
 from ooctrain.experiments.spread import spread
 from ooctrain.report.architectures import architectures_figure, cell_table, largest_table
 from ooctrain.report.fragmentation import (
@@ -58,7 +61,7 @@ def fragmentation(wanted: Wanted, console: Console) -> Mapping[str, Any]:
     console.print(batch_table(largest))
     chunks = _chunks(wanted.quick, console)
     figure = fragmentation_figure(budgets, chunks, physical, allocators)
-    finish(wanted, console, figure, (), experiment.DIFFERENCES)
+    finish(wanted, console, figure, Verdict((), experiment.DIFFERENCES))
     return {
         "planner": experiment.PLANNER,
         "machine": experiment.MACHINE,
@@ -101,15 +104,15 @@ def table1(wanted: Wanted, console: Console) -> Mapping[str, Any]:
     console.print(speed_table(cells))
     console.print("\n[bold]Share of the best in-core speed (paper 000)[/bold]")
     console.print(kept_table(cells))
-    finish(wanted, console, table1_figure(cells), first_table.AGREES, first_table.DIFFERS)
+    said = table1_verdict(cells)
+    finish(wanted, console, table1_figure(cells), said)
     return {
         "model": first_table.MODEL,
         "machine": experiment.MACHINE,
         "physical_bytes": wanted.physical_bytes,
         "in_core_images_per_s": in_core,
         "cells": [_table1_cell(cell, in_core) for cell in cells],
-        "agrees": list(first_table.AGREES),
-        "differs": list(first_table.DIFFERS),
+        **asdict(said),
     }
 
 
@@ -144,13 +147,13 @@ def architectures(wanted: Wanted, console: Console) -> Mapping[str, Any]:
     console.print("\n[bold]Images per second, simulated, and the memory taken[/bold]")
     console.print(cell_table(cells))
     figure = architectures_figure(cells, physical)
-    finish(wanted, console, figure, other_networks.AGREES, other_networks.DIFFERS)
+    said = architectures_verdict(largest, cells, physical)
+    finish(wanted, console, figure, said)
     return {
         "machine": experiment.MACHINE,
         "physical_bytes": physical,
         "networks": [asdict(each) for each in networks],
         "largest_batches": [asdict(row) for rows in largest.values() for row in rows],
         "cells": [{"model": m, **asdict(cell)} for m, rows in cells.items() for cell in rows],
-        "agrees": list(other_networks.AGREES),
-        "differs": list(other_networks.DIFFERS),
+        **asdict(said),
     }

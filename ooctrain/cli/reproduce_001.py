@@ -16,6 +16,7 @@ from rich.console import Console
 from ooctrain.cli.reproducing import Wanted, finish
 from ooctrain.experiments import hybrid as images
 from ooctrain.experiments.hybrid_printed import NETWORKS
+from ooctrain.experiments.said.hybrid import hybrid_verdict
 from ooctrain.experiments.spread import spread
 from ooctrain.report.hybrid import (
     claim_table,
@@ -44,12 +45,12 @@ def hybrid(wanted: Wanted, console: Console) -> Mapping[str, Any]:
         console.print(speed_table(cells, memory))
         console.print(f"\n[bold]The printed parameters, {memory} memory[/bold]")
         console.print(replay_table(replays, memory))
-    finish(wanted, console, hybrid_figure(cells), images.AGREES, images.DIFFERS)
+    said = hybrid_verdict(cells, replays)
+    finish(wanted, console, hybrid_figure(cells), said)
     return {
         "machine": images.MACHINE.name,
         "memories": {network.model: images.memories(network) for network in networks},
         "cells": [asdict(cell) for cell in cells],
         "replays": [asdict(replay) for replay in replays],
-        "agrees": list(images.AGREES),
-        "differs": list(images.DIFFERS),
+        **asdict(said),
     }

@@ -16,6 +16,7 @@ from rich.console import Console
 from ooctrain.cli.reproducing import Wanted, finish
 from ooctrain.experiments import offload_ratios as ratios
 from ooctrain.experiments.compare import compare
+from ooctrain.experiments.said.offload_ratios import offload_ratios_verdict
 from ooctrain.experiments.spread import spread
 from ooctrain.machines import cache_base, usable_cores
 from ooctrain.report.offload_ratios import claim_table, ratio_figure, step_table, worst_table
@@ -43,14 +44,14 @@ def offload_ratios(wanted: Wanted, console: Console) -> Mapping[str, Any]:
     rows = compare(steps, jobs=processes or usable_cores(), keep=cache_base() / "compare")
     console.print("\n[bold]The steps themselves: step / LP bound with recomputation[/bold]")
     console.print(step_table(rows))
-    finish(wanted, console, ratio_figure(cells, rows), ratios.AGREES, ratios.DIFFERS)
+    said = offload_ratios_verdict(cells)
+    finish(wanted, console, ratio_figure(cells, rows), said)
     return {
         "machine": ratios.MACHINE,
         "cells": [_cell(cell) for cell in cells],
         "claims": [asdict(claim) for claim in claims],
         "steps": [asdict(row) for row in rows],
-        "agrees": list(ratios.AGREES),
-        "differs": list(ratios.DIFFERS),
+        **asdict(said),
     }
 
 

@@ -16,6 +16,7 @@ from rich.console import Console
 from ooctrain.cli.reproducing import Wanted, finish
 from ooctrain.experiments import hmms as plans_of
 from ooctrain.experiments.compare import step_trace
+from ooctrain.experiments.said.hmms import hmms_verdict
 from ooctrain.report.hmms import hmms_figure, share_table, speed_table
 
 
@@ -50,13 +51,13 @@ def hmms(wanted: Wanted, console: Console) -> Mapping[str, Any]:
         plans_of.timelines(plans[fitted.name, profiled], fitted),
         {call.name: call.phase for call in step.calls}, profiled,
     )  # fmt: skip
-    finish(wanted, console, figure, plans_of.AGREES, plans_of.DIFFERS)
+    said = hmms_verdict(preset, fitted, shares, speeds)
+    finish(wanted, console, figure, said)
     return {
         "batch": batch,
         "machines": [asdict(where) | {"profile": {}} for where in (preset, fitted)],
         "shares": [asdict(row) for row in shares],
         "speeds": [asdict(row) for row in speeds],
         "calls": {model: [asdict(row) for row in rows] for model, rows in calls.items()},
-        "agrees": list(plans_of.AGREES),
-        "differs": list(plans_of.DIFFERS),
+        **asdict(said),
     }

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from rich.console import Console
 
 from ooctrain.cli.numbers_file import write_file
+from ooctrain.experiments.said.sentences import Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +42,12 @@ class Experiment(Protocol):
         """Runs it."""
 
 
-def finish(
-    wanted: Wanted, console: Console, figure: str, agrees: Sequence[str], differs: Sequence[str]
-) -> None:
+def finish(wanted: Wanted, console: Console, figure: str, found: Verdict) -> None:
     """Writes the figure and says what agrees with the paper, and what does not."""
     write_file(wanted.figure_path, figure)
-    if agrees:
-        say(console, "What agrees with the paper", agrees)
-    say(console, "What differs from the paper, and why", differs)
+    if found.agrees:
+        say(console, "What agrees with the paper", found.agrees)
+    say(console, "What differs from the paper, and why", found.differs)
     console.print(f"\nwrote {wanted.figure_path}")
 
 

@@ -5,8 +5,8 @@ virtual addressing; and at these batches the images per second and the memory th
 takes. The one idea: it is table 1 for other networks, so its methods and its cells are used; what
 is new is that the batches are not given but found, since the print gives them as factors.
 
-Source: paper 000, section 5.2, figures 4 and 5. Departures: `DIFFERS`. Read next: `table1.py`,
-`fragmentation.py`; `../report/architectures.py`.
+Source: paper 000, section 5.2, figures 4 and 5. Departures: `said/architectures.py`. Read next:
+`table1.py`, `fragmentation.py`; `../report/architectures.py`.
 """
 
 from __future__ import annotations
@@ -17,9 +17,18 @@ from itertools import pairwise
 from math import isqrt
 
 from ooctrain.experiments.fragmentation import largest_batches
-from ooctrain.experiments.table1 import BASELINE, BEST_FIT, OURS, VA, Cell, cells_of, method_named
+from ooctrain.experiments.table1 import (
+    BASELINE,
+    BEST_FIT,
+    OURS,
+    SCHEDULE,
+    SCHEDULE_VA,
+    VA,
+    Cell,
+    cells_of,
+    method_named,
+)
 
-SCHEDULE, SCHEDULE_VA = "schedule", "schedule + VA"
 METHODS = tuple(method_named(name) for name in (BASELINE, SCHEDULE, SCHEDULE_VA, OURS))
 QUICK_METHODS = METHODS[:3]
 
@@ -50,31 +59,6 @@ NETWORKS = (
 QUICK_NETWORKS = (Network("pix2pixhd_perceptual", 4, 4.0, 4),)
 #: How many times the schedule's batch virtual addressing trains.
 PRINTED_VA_FACTORS = (1.5, 2.0)
-
-AGREES = (
-    "Virtual addressing trains 1.59 (DenseNet), 1.75 (Pix2PixHD) and 1.62 times (DeepLabv3+ with "
-    "Xception; 1.86 with ResNet-50) what scheduling alone does; the paper says 1.5 to 2.",
-    "Pix2PixHD with its perceptual loss fits in-core at a batch of 4, here as there, at 1.75 "
-    "images per second (the paper: around 3).",
-    "With virtual addressing a step that does not fit in-core takes just below what there is, "
-    "however large the batch, and is no slower than with best-fit.",
-)
-DIFFERS = (
-    "Nothing is measured: speeds are those of a roofline, memory is replayed on paper, without "
-    "cuDNN's workspaces and without nnabla's buffers.",
-    "The paper does not say which DenseNet. With 121 layers, the smallest of its authors', 135 "
-    "images fit in-core, not 512, unless layers share storage for what they concatenate; the "
-    "schedule then reaches 7.6 times as many, where the paper prints 1.5.",
-    "Nor does it say which backbone DeepLabv3+ has: 10 images fit with Xception-65 and 25 with "
-    "ResNet-50 (the paper: 6).",
-    "Scheduling alone reaches more than 1.5, 4 and 5.3 times (6 to 9.6): our best-fit joins "
-    "neighbouring holes, and fused calls with shared storage need less. `ooctrain reproduce "
-    "fragmentation` says more.",
-    "The paper's Pix2PixHD gets faster with the batch; at a roofline a call of four images takes "
-    "four times as long as one of one, so that nothing is gained.",
-    "auto + va is no row of the paper: it computes again where that costs less than a transfer. At "
-    "the largest batch of DenseNet it keeps 92 % of the in-core speed, schedule + VA 56 %.",
-)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,8 @@ fast the calls are. The paper measured a P100 whose convolutions reach more than
 so beside the preset stands a machine whose arithmetic is fitted to one printed figure, the 55 % of
 ResNet-18, and everything else that is printed is then a prediction.
 
-Source: paper 004, sections 1, 6.2 and 6.3. Departures: `DIFFERS`. Read next: `../sched/hmms.py`,
-`../sched/vdnn_layers.py`; `../report/hmms.py`.
+Source: paper 004, sections 1, 6.2 and 6.3. Departures: `said/hmms.py`. Read next:
+`../sched/hmms.py`, `../sched/vdnn_layers.py`; `../report/hmms.py`.
 """
 
 from __future__ import annotations
@@ -55,30 +55,6 @@ PRINTED_LOSS: Mapping[tuple[str, str], float] = MappingProxyType(
 )  # fmt: skip
 #: The fit: bisections of the factor on the arithmetic rate, between 1 and the largest.
 FIT_STEPS, LARGEST_FACTOR = 30, 16.0
-
-AGREES = (
-    "VGG-19 can offload all it generates and loses nothing by HMMS; ResNets cannot, and lose a "
-    "little. Layer by layer the loss of VGG-19 is 15 % on the fitted machine (the paper: 13.0 %).",
-    "With arithmetic fitted to ResNet-18's 55 %, ResNet-50 can offload 34 % (the paper: 40 %), and "
-    "ResNet-18 with batch norm recomputed 80 % (70 %); nothing else was fitted.",
-    "Calls that memory bounds (ReLU, pooling, batch norm) make more than the link carries while "
-    "they run, in VGG-19 too: what a call cannot do alone, several together can.",
-)
-DIFFERS = (
-    "Nothing is measured: calls take their roofline times. The preset P100 reaches 5.6 TFLOP/s; "
-    "the fit says 13.3, more than its peak in float32, counted as direct convolution: cuDNN's "
-    "Winograd kernels save multiplications. On the preset twice as much can be offloaded, "
-    "and HMMS is still the better of the two.",
-    "HMMS loses 0.0 and 2.0 % here (the paper: 1.3 and 5.1 %): issuing copies and waiting for them "
-    "costs nothing in the simulator, and copies do not slow calls down.",
-    "Layer by layer ResNet-50 loses 28 % (the paper: 12.9 %). Here a layer is a call, each of "
-    "which waits for its copies; and the share is offered in the order of the calls, so the first, "
-    "largest values leave during the shortest calls. The paper does not say how it chose.",
-    "At the share itself HMMS hardly lowers the peak of ResNet-50: its balance stays below zero to "
-    "the last forward call, and only there is memory released. Its sweep over ratios under a "
-    "budget (`--planner hmms`) finds smaller ratios that save more.",
-    "Batch norm and ReLU are one call and storage is shared, as in the rest of this library.",
-)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,8 @@ The one idea: TensorFlow's steps take about twice the memory of ours, so in the 
 is short where the paper was; so beside the device stands a memory fitted to one printed figure, the
 largest image without any method, and everything else that is printed is then a prediction.
 
-Source: paper 001, section 4. Departures: `DIFFERS`. Read next: `hybrid_printed.py`, the tables;
-`../sched/tflms_hybrid.py`; `../report/hybrid.py`.
+Source: paper 001, section 4. Departures: `said/hybrid.py`. Read next:
+`hybrid_printed.py`, the tables; `../sched/tflms_hybrid.py`; `../report/hybrid.py`.
 """
 
 from __future__ import annotations
@@ -38,34 +38,6 @@ PRINTED_LIST, OURS = "printed list", "auto"
 METHODS = (VANILLA, RECOMPUTE, SWAP, HYBRID, PRINTED_LIST, OURS)
 MACHINE = v100_32gb_nvlink()
 QUICK_SIZES = MappingProxyType({"resnet50": (3000, 6500)})
-
-AGREES = (
-    "Swapping trains images that recomputation alone does not, and the hybrid as large ones: in "
-    "the fitted memory 9000 pixels against 4000 for ResNet-50 (the paper: 7000 against 4500), 1700 "
-    "against 600 for DeepLabv3+ (1300 against 800).",
-    "The printed list for DeepLabv3+ gains most over swapping alone at 1000 pixels in the fitted "
-    "memory, where the paper's does: 6.9 % (18.7 % there).",
-    "Scaled to the height of our graph, the printed levels fit in 32 GiB at all sizes but one (the "
-    "hybrid's at 1300 pixels).",
-)
-DIFFERS = (
-    "Nothing is measured: calls take their roofline times, and memory is the list's bytes, without "
-    "workspaces, fragmentation and what TensorFlow keeps. ResNet-50 at 3000 pixels takes 14 GiB "
-    "here; on the paper's device 32 GB were full.",
-    "Recomputation alone loses 3.5 and 9.5 % (the paper: 15.8 and 16.7 %): batch statistics stay, "
-    "and norm and ReLU are one call at full memory bandwidth.",
-    "The hybrid gains 0.6 and 2.9 % at most with a list that is chosen automatically (the paper: "
-    "37.5 and 18.7 %): a simulated link of 75 GB/s hides all copies of ResNet-50 up to 8000 pixels "
-    "in 32 GiB, where the paper's swapping slows down from 4500 on.",
-    "As given, printed levels mean something else, since they are levels of another graph: "
-    "TensorFlow's have 802 and 1501, ours 321 and 891. In 32 GiB 5 of ResNet-50's 16 settings fit, "
-    "and 12 of DeepLabv3+'s 18.",
-    "The list chosen automatically is not always the best: DeepLabv3+ at 1000 pixels in the fitted "
-    "memory gains by the printed list and not by any of the nine that are tried. TFLMS's tuner "
-    "asks what fits and never how long it takes, so that a list is good or bad by luck.",
-    "auto is no row of the paper. It is up to 42 and 49 % faster than swapping in the fitted "
-    "memory, at the largest images.",
-)
 
 
 @dataclass(frozen=True, slots=True)

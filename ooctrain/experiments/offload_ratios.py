@@ -7,8 +7,8 @@ and everything is planned on that, in milliseconds; how the same planners stand 
 where values may be computed again, is another question, and asked of `compare` for the networks of
 figure 4 alone.
 
-Source: paper 002, section 6, figures 4 to 18. Departures: `DIFFERS`. Read next:
-`../sched/chain_view.py`, `../sched/bounds.py`; `../report/offload_ratios.py`.
+Source: paper 002, section 6, figures 4 to 18. Departures: `said/offload_ratios.py`. Read
+next: `../sched/chain_view.py`, `../sched/bounds.py`; `../report/offload_ratios.py`.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from ooctrain.trace import Trace
 from ooctrain.units import format_bytes
 
 MACHINE = "v100-pcie"
-GREEDY, VDNN = "greedy", "vdnn"
+GREEDY, VDNN, BELADY = "greedy", "vdnn", "belady"
 #: As in the paper in 500 slots, however short the chain.
 DYNPROG = "dynprog:slots=500,exact_stages=0"
 #: The paper's three, and what is optimal once parts of an activation may move.
 HEURISTICS = (GREEDY, DYNPROG, VDNN)
-CHAIN_PLANNERS = (*HEURISTICS, "belady")
+CHAIN_PLANNERS = (*HEURISTICS, BELADY)
 #: On the step itself, beside the LP bound.
 STEP_PLANNERS = (*CHAIN_PLANNERS, "combined")
 RESNETS = ("resnet18", "resnet34", "resnet50", "resnet101", "resnet152")
@@ -49,30 +49,6 @@ STEP_SHARES = (0.1, 0.25, 0.5, 0.75)
 LOW_SHARE = 0.3
 QUICK_NETWORKS, QUICK_BATCHES = ("resnet18",), MappingProxyType({224: (32, 64)})
 QUICK_SHARES, QUICK_STEP_SHARES = (0.1, 0.3, 0.5, 0.9), (0.25, 0.5)
-
-AGREES = (
-    "GREEDY is faster than VDNN more often than slower: 427 times, against 177, of 720; and in low "
-    "memory, to a share of 30 %, 271 times against 29, of 300.",
-    "On the long chains of DenseNets DYNPROG takes at most 1.27 times the bound: below 1.3, as "
-    "printed. Its largest ratios there are where most of the memory is present, as errors of "
-    "rounding to slots add up.",
-    "Theorem 2: once parts of an activation may move, the optimum (`belady`) is nearly that of the "
-    "LP over all lists that only offload. What whole activations cost is the distance to it.",
-)
-DIFFERS = (
-    "Nothing is measured: times are those of a roofline. The paper does not say where it cut its "
-    "networks into layers; here wherever one value crosses (`oc.chain_view`).",
-    "DYNPROG beats VDNN about as often as not (286 times against 296), in low memory too. There, "
-    "in 500 slots, hardly anything is feasible, and where nothing is it offloads everything.",
-    "All three are far from the bound on ResNet-18 (13 stages) at its least memory, DYNPROG at "
-    "1.9; the LP itself is at 1.26 there. The paper's sentence is about its largest DenseNets.",
-    "Proposition 3 is no bound for lists that compute values again: on the steps themselves "
-    "`combined` is compared with an LP bound that allows it.",
-    "DYNPROG follows 4000 states from each stage, not all; where we tried 20000 the ratio was the "
-    "same to 0.1 %.",
-    "Inception v3 begins at 299 pixels, since at 224 the filter of its auxiliary classifier is "
-    "larger than its input; from where that branches off all is one virtual layer.",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +97,15 @@ class Cell:
     def images_per_s(self) -> float:
         """Speed, simulated."""
         return self.group.batch / self.makespan_us * 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class Wins:
+    """In how many of the cells asked a planner is faster and slower than VDNN."""
+
+    faster: int
+    slower: int
+    asked: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,10 +178,10 @@ def claims(cells: Sequence[Cell]) -> list[Claim]:
     """The paper's sentences about its plots, counted."""
     dense = [cell for cell in cells if cell.group.model in DENSENETS]
     return [
-        Claim("GREEDY outperforms VDNN in most cases", _wins(cells, GREEDY)),
-        Claim("DYNPROG outperforms VDNN in most cases", _wins(cells, DYNPROG)),
-        Claim("GREEDY: especially in low memory", _wins(cells, GREEDY, LOW_SHARE)),
-        Claim("DYNPROG: especially in low memory", _wins(cells, DYNPROG, LOW_SHARE)),
+        Claim("GREEDY outperforms VDNN in most cases", _counted(wins(cells, GREEDY))),
+        Claim("DYNPROG outperforms VDNN in most cases", _counted(wins(cells, DYNPROG))),
+        Claim("GREEDY: especially in low memory", _counted_low(cells, GREEDY)),
+        Claim("DYNPROG: especially in low memory", _counted_low(cells, DYNPROG)),
         Claim("the ratio of DYNPROG remains below 1.3 on DenseNets", _place(worst(dense, DYNPROG))),
         Claim("DYNPROG is much more stable than VDNN", _place(worst(cells, DYNPROG))),
         Claim("VDNN, in the same plots", _place(worst(cells, VDNN))),
@@ -204,17 +189,23 @@ def claims(cells: Sequence[Cell]) -> list[Claim]:
     ]
 
 
-def _wins(cells: Sequence[Cell], planner: str, highest_share: float = 1.0) -> str:
-    """How often a planner is faster than VDNN, equal, and slower."""
+def wins(cells: Sequence[Cell], planner: str, highest_share: float = 1.0) -> Wins:
+    """How a planner does against VDNN, up to a share of the memory."""
     pairs = [
         (cell.makespan_us, vdnn.makespan_us)
         for cell, vdnn in zip(_of(cells, planner), _of(cells, VDNN), strict=True)
         if cell.share <= highest_share
     ]
     faster = sum(own < vdnn for own, vdnn in pairs)
-    slower = sum(own > vdnn for own, vdnn in pairs)
-    counts = f"faster in {faster}, slower in {slower} of {len(pairs)}"
-    return counts if highest_share == 1.0 else f"{counts} up to a share of {highest_share:.0%}"
+    return Wins(faster, sum(own > vdnn for own, vdnn in pairs), len(pairs))
+
+
+def _counted(found: Wins) -> str:
+    return f"faster in {found.faster}, slower in {found.slower} of {found.asked}"
+
+
+def _counted_low(cells: Sequence[Cell], planner: str) -> str:
+    return f"{_counted(wins(cells, planner, LOW_SHARE))} up to a share of {LOW_SHARE:.0%}"
 
 
 def _place(cell: Cell | None) -> str:

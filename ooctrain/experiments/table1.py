@@ -6,8 +6,8 @@ method is a planner and an allocator; the planner is promised as much as the all
 which the experiment on fragmentation finds, so a method that fragments plans with less and swaps
 more. Speeds are simulated from roofline times; compare the shares that are kept, not the images.
 
-Source: paper 000, section 5.1, table 1. Departures: `DIFFERS`. Read next: `fragmentation.py`, whose
-search this is; `../report/table1.py`.
+Source: paper 000, section 5.1, table 1. Departures: `said/table1.py`. Read next:
+`fragmentation.py`, whose search this is; `../report/table1.py`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ MODEL = "resnet50"
 BATCHES = (64, 128, 190, 256, 512, 928, 1120, 1248, 1440)
 QUICK_BATCHES = (190, 928)
 BEST_FIT, VA = "best-fit", "va:chunk=2MiB"
-BASELINE, OURS = "baseline", "auto + va"
+BASELINE, LMS, SCHEDULE, SCHEDULE_VA = "baseline", "LMS", "schedule", "schedule + VA"
+OURS = "auto + va"
 
 
 def _printed(*images_per_s: int) -> Mapping[int, int]:
@@ -61,35 +62,10 @@ class Method:
 
 METHODS = (
     Method(BASELINE, "keep-all", BEST_FIT, _printed(336, 492, 581), 581),
-    Method("LMS", "lms-auto", BEST_FIT, _printed(235, 255, 241, 236, 209, 137), 258),
-    Method("schedule", PLANNER, BEST_FIT, _printed(320, 439, 533, 559, 457, 400), 581),
-    Method(
-        "schedule + VA", PLANNER, VA, _printed(304, 389, 415, 424, 446, 409, 398, 347, 321), 581
-    ),
+    Method(LMS, "lms-auto", BEST_FIT, _printed(235, 255, 241, 236, 209, 137), 258),
+    Method(SCHEDULE, PLANNER, BEST_FIT, _printed(320, 439, 533, 559, 457, 400), 581),
+    Method(SCHEDULE_VA, PLANNER, VA, _printed(304, 389, 415, 424, 446, 409, 398, 347, 321), 581),
     Method(OURS, "auto", VA, _printed(), 581),
-)
-
-
-AGREES = (
-    "In-core 190 images are trained and 256 are not; only virtual addressing reaches 1440.",
-    "At 928 images the schedule on best-fit keeps 70 % of the speed (the paper: 69 %), and LMS on "
-    "best-fit keeps less; at 512 LMS keeps a little more, here as there.",
-    "Virtual addressing alone makes the schedule faster at 928 images, as more memory can be "
-    "promised to it.",
-)
-DIFFERS = (
-    "Images per second are those of a roofline at 8.4 TFLOP/s in float32: half of what the paper "
-    "measured, at all batches alike. Its small batches use the device badly, and its scheduling "
-    "costs time even where nothing is swapped; the roofline knows neither.",
-    "Calls take twice as long here while the link is the paper's, so more of each transfer hides "
-    "behind them: schedule + VA keeps 69 % at 1440 images, the paper 55 %.",
-    "LMS and schedule reach 1120 images, the paper's 928: our best-fit joins all neighbouring "
-    "holes, and fused calls with shared storage need less. `ooctrain reproduce fragmentation` says "
-    "more.",
-    "LMS was measured on a P100, and is divided by that machine's in-core speed; here it is "
-    "simulated on the same machine as the others. Its three searches ask only what fits.",
-    "auto + va is no row of the paper: it computes again where that costs less than a transfer, "
-    "and moves parts of variables.",
 )
 
 
