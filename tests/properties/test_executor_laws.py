@@ -62,6 +62,12 @@ def three_steps(trace, seed):
     return start, inputs
 
 
+def executed(job):
+    """What three steps of a job leave to be looked at."""
+    trace, schedule, way, seed = job
+    return run_list(trace, schedule, way, *three_steps(trace, seed))
+
+
 def _inputs(trace):
     return [v for v in trace.initial if not trace.variables[v].persistent]
 
@@ -90,9 +96,7 @@ def test_three_executions_are_three_in_core_steps_in_every_way_of_running(job):
 @given(jobs())
 @settings(max_examples=60)
 def test_ledger_simulator_and_allocator_agree_on_the_peak_to_the_byte(job):
-    trace, schedule, way, seed = job
-    start, inputs = three_steps(trace, seed)
-    ran = run_list(trace, schedule, way, start, inputs)
+    trace, ran = job[0], executed(job)
     simulated = simulate(ran.results[0].program.schedule, trace, MACHINE)
     assert ran.granted_bytes == simulated.peak_bytes
     for result in ran.results:
@@ -106,9 +110,7 @@ def test_ledger_simulator_and_allocator_agree_on_the_peak_to_the_byte(job):
 @given(jobs())
 @settings(max_examples=40)
 def test_the_arena_holds_exactly_the_reserved_peak_and_va_reserves_what_it_grants(job):
-    trace, schedule, way, seed = job
-    start, inputs = three_steps(trace, seed)
-    ran = run_list(trace, schedule, way, start, inputs)
+    way, ran = job[2], executed(job)
     assert 0 <= ran.used_bytes - ran.reserved_bytes < 4096 or not ran.reserved_bytes
     assert ran.granted_bytes <= ran.reserved_bytes
     if way.choice.granule.ranges:
@@ -118,9 +120,7 @@ def test_the_arena_holds_exactly_the_reserved_peak_and_va_reserves_what_it_grant
 @given(jobs())
 @settings(max_examples=40)
 def test_measured_copies_and_calls_keep_their_streams_order_and_their_waits(job):
-    trace, schedule, way, seed = job
-    start, inputs = three_steps(trace, seed)
-    result = run_list(trace, schedule, way, start, inputs).results[-1]
+    way, result = job[2], executed(job).results[-1]
     events = {event.index: event for event in result.timeline.events}
     last = {}
     for row in result.program.issued:

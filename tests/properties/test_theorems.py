@@ -5,17 +5,18 @@ Random traces with random workspaces, random legal lists; see `docs/schedule.md`
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ooctrain.sched.ledger import peaks, start_bytes, walk
+from ooctrain.sched.ledger import Issued, peaks, start_bytes, walk
 from ooctrain.sched.schedule import Fence
 from ooctrain.sched.simulate import start_times
 from ooctrain.sched.timeline import ledger_curve
 from ooctrain.sched.verify import verify
-from ooctrain.testing.byte_list import lay_out
+from ooctrain.testing.byte_list import Job, lay_out
 from ooctrain.testing.interpreter import in_core, interpret
 from ooctrain.testing.random_traces import random_values
 from ooctrain.testing.strategies import Case, cases
@@ -41,8 +42,11 @@ def test_any_allowed_order_computes_the_in_core_values(case: Case, shared_link: 
 @given(cases())
 @settings(max_examples=300)
 def test_the_ledger_waits_for_what_the_table_says_pair_by_pair(case: Case):
-    """`ledger.py` names at most one instruction a stream, `byte_list.py` all of them."""
-    job, issued = lay_out(case.trace, case.schedule, case.rng()), walk(case.trace, case.schedule)
+    check_waits(lay_out(case.trace, case.schedule, case.rng()), walk(case.trace, case.schedule))
+
+
+def check_waits(job: Job, issued: Sequence[Issued]) -> None:
+    """`ledger.py` names at most one instruction a stream, `byte_list.py` all of them: the same."""
     stream = {row.index: row.stream for row in issued if row.stream}
     named, all_pairs = _Clocks(stream), _Clocks(stream)
     releases = [release.after for release in job.releases if not release.host]

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from properties import test_partition_families as FAMILIES
 
 import ooctrain as oc
 from ooctrain.chain import chain
@@ -339,7 +340,7 @@ def test_greedy_takes_the_shortest_prefix():
 def test_greedy_offloads_too_much_where_dynprog_finds_the_right_sum():
     """2-partition as in the proof of theorem 3: {1, 2, 3}, V = 3; greedy's prefix is 1 + 2 here."""
     for values, optimum in (((1, 2, 3), 2.0), ((3, 1, 2), 2.0), ((2, 2, 2), 8 / 3)):
-        trace = two_partition(values)
+        trace = FAMILIES.partition_chain(values)
         volume = sum(values) // 2
         machine = replace(SHARED, link_bytes_per_us=volume)
         view = chain_view(trace, machine)
@@ -350,7 +351,7 @@ def test_greedy_offloads_too_much_where_dynprog_finds_the_right_sum():
 
 def test_dynprog_with_one_state_follows_a_single_set_of_decisions():
     """{2, 4, 3, 1}: no prefix sums to 5, so that the optimum of 2 takes states that look worse."""
-    trace = two_partition((2, 4, 3, 1))
+    trace = FAMILIES.partition_chain((2, 4, 3, 1))
     machine = replace(SHARED, link_bytes_per_us=5)
     idle = [
         get_planner(spec).plan(trace, 10, machine).notes["idle_us"]
@@ -359,15 +360,6 @@ def test_dynprog_with_one_state_follows_a_single_set_of_decisions():
     assert idle[0] == 0 < idle[1]
     with pytest.raises(ConfigError, match="most_states=0"):
         get_planner("dynprog:most_states=0")
-
-
-def two_partition(values: tuple[int, ...]) -> Trace:
-    """Paper 002, figure 3: F_n and B_n take 1, x_{n+2} has half the sum, all else is nothing."""
-    count = len(values)
-    x = [*values, 0, 0, sum(values) // 2, 0, 0]
-    stages = len(x) - 1
-    u = [1 if i == count else 0 for i in range(stages)]
-    return chain(x, [0] * len(x), u, u, [0] * stages, [0] * stages)
 
 
 def test_the_counter_example_to_lemma_3_is_27_in_order():

@@ -16,7 +16,7 @@ from ooctrain.errors import ScheduleError
 from ooctrain.sched import simulate
 from ooctrain.sched.host import host_slots
 from ooctrain.sched.ledger import peaks, walk
-from ooctrain.sched.schedule import BYTES, Fence, Granule, Schedule, SwapIn, SwapOut
+from ooctrain.sched.schedule import BYTES, Granule, Schedule, SwapIn, SwapOut
 from ooctrain.sched.verify import verify
 from ooctrain.testing.byte_list import LawBroken, lay_out
 from ooctrain.testing.interpreter import in_core, interpret
@@ -83,15 +83,7 @@ def check_ledger(trace: Trace, schedule: Schedule, rng: random.Random) -> None:
     """Peaks and waits are those of the derivation byte by byte and pair by pair."""
     job, issued = lay_out(trace, schedule, rng), walk(trace, schedule)
     assert peaks(issued, schedule) == (job.arena_bytes, job.host_arena_bytes)
-    streams = {row.index: row.stream for row in issued if row.stream}
-    named, all_pairs = THEOREMS._Clocks(streams), THEOREMS._Clocks(streams)
-    releases = [release.after for release in job.releases if not release.host]
-    for row in issued:
-        if row.stream:
-            after = job.steps[row.index].after
-            assert named.start(row.index, row.waits) == all_pairs.start(row.index, after)
-        elif not isinstance(row.instruction, Fence):
-            assert named.join(row.waits) == all_pairs.join(releases.pop(0))
+    THEOREMS.check_waits(job, issued)
 
 
 def check_slots(trace: Trace, schedule: Schedule) -> None:
