@@ -1,9 +1,9 @@
-"""A process of its own for a student's code, with a limit of time.
+"""A process of its own for a student's code, with limits of time and memory.
 
 In: a module to run, or a question. Out: how it ended, or the answer. The one idea: code
 that nobody has read may print, crash, exit or never end; in another process none of that reaches
 the one that gives points, and what has shown no progress for too long is ended with all that it
-started. Read next: `checks.py` and `measures.py`, which run such processes.
+started. Read next: `cage.py`, its own limits; `checks.py` and `measures.py`, which run it.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ def run_child(module: str, arguments: Sequence[str], progress: Path, limit_s: fl
         progress: a file that it writes to as it goes, for the first time when it has started.
         limit_s: for each time from then on that this file does not change its size.
     """
-    command = [sys.executable, "-m", module, *arguments]
+    command = [sys.executable, "-m", "ooctrain.course.cage", module, *arguments]
     paths = [str(PACKAGE_PARENT), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
     with tempfile.TemporaryFile() as printed:
         process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=printed, stderr=subprocess.STDOUT,
+            command, stdin=subprocess.PIPE, stdout=printed, stderr=subprocess.STDOUT,
             cwd=progress.parent, env=environment, start_new_session=True,
         )  # fmt: skip
         try:
@@ -112,4 +112,4 @@ def _end_group(process: subprocess.Popen) -> None:
             os.killpg(process.pid, signal.SIGKILL)
     else:
         process.kill()
-    process.wait()
+    process.communicate()  # closes its input, too

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import textwrap
 import time
 from pathlib import Path
@@ -308,12 +310,51 @@ def test_what_a_process_started_ends_with_it(tmp_path):
     assert ended.out_of_time
     assert ended.last_line == "last words"
     assert "within 0.5 s" in ended.why(0.5)
-    child = int((tmp_path / "progress").read_text())
-    for _ in range(100):
-        if not is_running(child):
-            break
+    _expect_ended(int((tmp_path / "progress").read_text()))
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="processes end otherwise there")
+def test_a_process_ends_when_its_grader_is_killed(tmp_path):
+    (tmp_path / "endless.py").write_text(
+        "import os, pathlib\npathlib.Path('progress').write_text(str(os.getpid()))\n"
+        "while True: pass\n"
+    )
+    grader = (
+        "from pathlib import Path\nfrom ooctrain.course.child import run_child\n"
+        f"run_child('endless', [], Path({str(tmp_path / 'progress')!r}), 600)"
+    )
+    process = subprocess.Popen([sys.executable, "-c", grader])
+    child = int(_read_when_there(tmp_path / "progress"))
+    assert is_running(child)
+    process.kill()
+    process.wait()
+    _expect_ended(child)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the limit is Linux's")
+def test_a_submission_has_so_much_memory_and_no_more(tmp_path):
+    (tmp_path / "greedy.py").write_text(
+        "import numpy as np\nclass Greedy:\n    name = 'greedy'\n"
+        "    def __init__(self): self.all = np.ones(6 << 30, np.uint8)\n"
+    )
+    found = ask(f"{tmp_path / 'greedy.py'}:Greedy", 60, {"kind": "planner"})
+    assert "allocate 6.00 GiB" in found["error"]
+
+
+def _read_when_there(path: Path) -> str:
+    for _ in range(1200):
+        if path.exists() and path.read_text():
+            return path.read_text()
         time.sleep(0.05)
-    assert not is_running(child)
+    raise AssertionError(f"{path} was never written")
+
+
+def _expect_ended(process: int) -> None:
+    for _ in range(100):
+        if not is_running(process):
+            return
+        time.sleep(0.05)
+    raise AssertionError("it still runs")
 
 
 def is_running(process: int) -> bool:
