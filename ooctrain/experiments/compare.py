@@ -20,7 +20,7 @@ from pathlib import Path
 
 from ooctrain.cost import Machine, call_durations_ns
 from ooctrain.experiments.kept import Store, digest, package_sources, planner_sources
-from ooctrain.experiments.planned import Question, planned
+from ooctrain.experiments.planned import Question, least_bytes, planned
 from ooctrain.machines import machine as machine_by_name
 from ooctrain.machines import threads_for, with_link
 from ooctrain.models import build, recipe_of
@@ -83,7 +83,8 @@ class Row:
 
     Args:
         budget_fraction: from the trace's minimum (0) to its in-core peak (1).
-        minimum_bytes: the planner's own, where it refuses; trace_minimum_bytes: 0 %.
+        minimum_bytes: the planner's least budget: what its refusal names; where it plans, with any
+            host budget. trace_minimum_bytes: 0 %.
         compute_us: of the step without any stall; lower_bound_us: what no list beats, of the class
             that `lower_bound_kind` names.
         ratio: makespan / lower bound.
@@ -103,7 +104,7 @@ class Row:
     budget_fraction: float
     planner: str
     feasible: bool
-    minimum_bytes: int | None
+    minimum_bytes: int
     trace_minimum_bytes: int
     granule_bytes: int
     makespan_us: float | None
@@ -230,6 +231,9 @@ def _compute(case: Case, step: Trace, where: Machine, store: Store) -> Row:
     answer = planned(question, store)
     plan = answer.plan
     bound = _bound(case, step, budget, where, store)
+    minimum = answer.minimum_bytes
+    if minimum is None:
+        minimum = least_bytes(question, store)
     makespan = out = back = again = None
     if plan is not None:
         verify(plan, step, budget, where, host_budget_bytes=host_budget)
@@ -240,7 +244,7 @@ def _compute(case: Case, step: Trace, where: Machine, store: Store) -> Row:
     return Row(
         case.model, case.batch, step.variables[step.initial[0]].shape[-2], where.name, budget,
         (budget - least) / max(1, most - least), case.planner, plan is not None,
-        answer.minimum_bytes, least, case.granule_bytes, makespan,
+        minimum, least, case.granule_bytes, makespan,
         sum(call_durations_ns(step, where)) / 1000, bound_us,
         case.bound if bound is None else bound.kind,
         None if makespan is None or bound_us is None else makespan / bound_us,

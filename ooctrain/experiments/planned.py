@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ooctrain.cost import Machine
@@ -100,6 +100,16 @@ def planned(question: Question, store: Store) -> Planned:
     answer = _ask(question)
     store.write(name, answer.to_json())
     return answer
+
+
+def least_bytes(question: Question, store: Store) -> int:
+    """The planner's least budget for a step, host memory aside: asked for none it has to name it.
+
+    Raises:
+        ConfigError: an unknown planner.
+    """
+    refused = planned(replace(question, budget_bytes=0, host_budget_bytes=None), store)
+    return refused.minimum_bytes or 0
 
 
 def _ask(question: Question) -> Planned:

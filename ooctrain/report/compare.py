@@ -112,7 +112,8 @@ def _cells(row: Row) -> tuple[str, ...]:
         format_bytes(row.budget_bytes), f"{100 * row.budget_fraction:.0f} %", row.planner,
     )  # fmt: skip
     if row.makespan_us is None:
-        least = "-" if row.minimum_bytes is None else f"needs {format_bytes(row.minimum_bytes)}"
+        lacks = row.minimum_bytes > row.budget_bytes  # else it is host memory that it lacks
+        least = f"needs {format_bytes(row.minimum_bytes)}" if lacks else "-"
         return (*head, least, "-", "-", "-", "-", "-", f"{row.plan_s:.2f} s")
     return (
         *head, format_us(row.makespan_us), "-" if row.ratio is None else f"{row.ratio:.3f}",

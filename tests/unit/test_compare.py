@@ -107,6 +107,16 @@ def test_who_does_not_fit_has_a_row_that_says_what_he_needs():
     assert row.minimum_bytes > row.budget_bytes
 
 
+def test_a_row_names_the_least_budget_of_its_planner_where_it_plans_too():
+    for planner in ("belady", "vdnn", "keep-all"):
+        row = row_of(replace(CASE, planner=planner, budget="100%"))
+        assert row.feasible
+        at_least = replace(CASE, planner=planner, bound="simple", budget=str(row.minimum_bytes))
+        assert row_of(at_least).feasible
+        refused = row_of(replace(at_least, budget=str(row.minimum_bytes - 1)))
+        assert (refused.feasible, refused.minimum_bytes) == (False, row.minimum_bytes)
+
+
 def test_what_runs_again_is_counted():
     row = row_of(replace(CASE, planner="rotor", budget="100%"))
     assert row.recompute_us == 0
@@ -116,22 +126,22 @@ def test_what_runs_again_is_counted():
 
 
 def kinds_of(folder: Path) -> Counter:
-    """How many rows, plans and bounds a folder keeps."""
+    """How many rows, plans (refusals of no memory among them) and bounds a folder keeps."""
     return Counter(path.name.partition("-")[0] for path in folder.iterdir())
 
 
 def test_rows_plans_and_bounds_are_kept_by_content(tmp_path):
     first = row_of(CASE, tmp_path)
-    assert kinds_of(tmp_path) == {"row": 1, "plan": 1, "bound": 1}
+    assert kinds_of(tmp_path) == {"row": 1, "plan": 2, "bound": 1}
     assert row_of(CASE, tmp_path) == first  # planning time included: it was read
     row_of(replace(CASE, planner="window"), tmp_path)
-    assert kinds_of(tmp_path) == {"row": 2, "plan": 2, "bound": 1}
+    assert kinds_of(tmp_path) == {"row": 2, "plan": 4, "bound": 1}
     in_bytes = row_of(replace(CASE, budget=str(first.budget_bytes)), tmp_path)
     assert in_bytes == first
     other_bound = row_of(replace(CASE, bound="lp-offload"), tmp_path)
     assert other_bound.plan_s == first.plan_s
     assert other_bound.lower_bound_us > first.lower_bound_us
-    assert kinds_of(tmp_path) == {"row": 4, "plan": 2, "bound": 2}
+    assert kinds_of(tmp_path) == {"row": 4, "plan": 4, "bound": 2}
 
 
 def test_what_is_damaged_is_computed_again(tmp_path):
@@ -140,7 +150,7 @@ def test_what_is_damaged_is_computed_again(tmp_path):
         path.write_text(path.read_text().replace("1", "2"))
     assert timeless(row_of(CASE, tmp_path)) == timeless(first)
     assert row_of(CASE, tmp_path) == row_of(CASE, tmp_path)
-    assert kinds_of(tmp_path) == {"row": 1, "plan": 1, "bound": 1}
+    assert kinds_of(tmp_path) == {"row": 1, "plan": 2, "bound": 1}
 
 
 def test_two_processes_find_what_one_finds(rows):
