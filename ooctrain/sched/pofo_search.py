@@ -108,7 +108,7 @@ class Search:
         self.reached: list[list[_States]] = [[] for _ in range(self.stages + 1)]
         self.followed: list[_States] = []
         self.best_us, self.best_end = math.inf, (0, 0, Block(0, 0))  # stage, row, last block
-        # amounts(first, last): (slots, us) for these stages, and rotor's times in them.
+        # amounts(first, last): [(slots, us)] for these stages, and rotor's times in them.
         self.amounts = cache(self._amounts)
 
     def solve(self, known_us: float = math.inf) -> Solution | None:
@@ -120,10 +120,10 @@ class Search:
             _States(input_size, nothing, nothing, input_size, nothing, none, none)
         )  # fmt: skip
         for stage in range(self.stages):
-            states = self._worth_following(stage)
+            states, ends = self._worth_following(stage)
             self.followed.append(states)
             if len(states.held):
-                self._remember(stage, states)
+                self._remember(stage, ends)
                 for offloaded in (False, True):
                     self._keep_all(stage, states, offloaded)
                     self._run_on(stage, states, offloaded)
@@ -153,12 +153,14 @@ class Search:
                 sends_input=offloaded and last == first,
             )  # fmt: skip
             own_us = self.at_least_us[first] - self.at_least_us[last + 1]
-            if not after.time_us.min() + own_us < self._limit_us(last):
+            soonest_us, limit_us = float(after.time_us.min()), self._limit_us(last)
+            if not soonest_us + own_us < limit_us:
                 return
             passing = made
-            slots, costs_us = self.amounts(first, last)
-            blocks = [Block(first, last, amount, offloaded) for amount in slots]
-            self._backward(blocks, states, after, slots, costs_us)
+            ways = [way for way in self.amounts(first, last) if soonest_us + way[1] < limit_us]
+            if ways:
+                blocks = [Block(first, last, amount, offloaded) for amount, _ in ways]
+                self._backward(blocks, states, after, *zip(*ways, strict=True))
 
     def _forward(
         self, states: _States, i: int, grows: int, *, beside: int, sends_input: bool
@@ -166,16 +168,16 @@ class Search:
         """F_i, which makes `beside` slots beside what is held; `grows` of them remain, others'
         subtracted. What cannot be takes infinitely long.
         """
-        chain = self.chain
-        lacks = np.maximum(0, states.held + beside + chain.extra_forward[i] - chain.memory)
-        sent = lacks + int(chain.forward_us[i] * chain.out_rate)
-        to_send = states.unsent + (states.input_size if sends_input else 0)
-        took_us = lacks / chain.out_rate + chain.forward_us[i]
-        return states._replace(
-            held=states.held + grows - np.minimum(to_send, sent),
-            unsent=np.maximum(0, to_send - sent),
-            time_us=np.where(lacks <= states.unsent, states.time_us + took_us, np.inf),
-        )
+        from ooctrain.sched.search.blocks import forward  # compiles
+
+        chain, work_us = self.chain, self.chain.forward_us[i]
+        leaving = states.input_size if sends_input else np.zeros_like(states.held)
+        held, unsent, time_us = forward(
+            states.held, states.unsent, states.time_us, leaving,
+            float(beside + chain.extra_forward[i]), float(grows),
+            float(int(work_us * chain.out_rate)), work_us, float(chain.memory), chain.out_rate,
+        )  # fmt: skip
+        return states._replace(held=held, unsent=unsent, time_us=time_us)
 
     def _backward(
         self, blocks: Sequence[Block], states: _States, after: _States, peaks: Sequence[int],
@@ -184,26 +186,22 @@ class Search:
         """The backward part of a block, in several ways: with `peaks` slots beside what is held
         before it.
         """
-        chain = self.chain
-        peak, took = np.array(peaks).reshape(-1, 1), np.array(took_us).reshape(-1, 1)
-        beside = states.held - states.unsent + peak
-        lacks = np.maximum(0, beside + states.unfetched - chain.memory)
-        time_us = after.time_us + took + lacks / chain.in_rate
-        last = blocks[0].last if blocks else 0
-        fits = (beside <= chain.memory) & (time_us < self._limit_us(last))
-        ways, rows = np.nonzero(fits)
+        from ooctrain.sched.search.blocks import backward  # compiles
+
+        chain, last = self.chain, blocks[0].last
+        ways, rows, unfetched, time_us = backward(
+            states.held, states.unsent, states.unfetched, after.time_us, np.array(peaks, float),
+            np.array(took_us, float), float(chain.memory), chain.in_rate, self._limit_us(last),
+        )  # fmt: skip
         if not len(rows):
             return
-        fetched = lacks[ways, rows] + np.floor(took[ways, 0] * chain.in_rate)
-        unfetched = np.maximum(0, states.unfetched[rows] - fetched)
         if blocks[0].offloaded:
             unfetched += states.input_size[rows]
         kept = chain.x if blocks[0].slots is None else self.output
         self.reached[last + 1].append(
             _States(
                 after.held[rows], after.unsent[rows], unfetched,
-                np.full(len(rows), float(kept[last + 1])), time_us[ways, rows], rows,
-                ways + len(self.moves),
+                np.full(len(rows), float(kept[last + 1])), time_us, rows, ways + len(self.moves),
             )
         )  # fmt: skip
         self.moves += blocks
@@ -218,7 +216,7 @@ class Search:
         """
         chain, kept = self.chain, states.held - states.unsent
         best_us, best_slots = np.full(len(kept), np.inf), np.zeros(len(kept), int)
-        for slots, cost_us in zip(*self.amounts(first, self.stages - 1), strict=True):
+        for slots, cost_us in self.amounts(first, self.stages - 1):
             late_out = np.maximum(0, kept + states.unsent + slots - chain.memory)
             late_in = np.maximum(0, kept + states.unfetched + slots - chain.memory)
             idle_us = late_out / chain.out_rate + late_in / chain.in_rate
@@ -231,39 +229,38 @@ class Search:
             )  # fmt: skip
         return best_us, best_slots
 
-    def _remember(self, first: int, states: _States) -> None:
+    def _remember(self, first: int, ends: tuple[np.ndarray, np.ndarray]) -> None:
         """The best ending so far."""
-        time_us, slots = self._endings(first, states)
+        time_us, slots = ends
         row = int(np.argmin(time_us))
         if time_us[row] < self.best_us:
             self.best_us = float(time_us[row])
             self.best_end = (first, row, Block(first, self.stages - 1, int(slots[row])))
 
-    def _amounts(self, first: int, last: int) -> tuple[list[int], list[float]]:
+    def _amounts(self, first: int, last: int) -> list[tuple[int, float]]:
         """(slots, us): amounts of memory for stages first .. last, and rotor's times in them."""
-        costs = self.table.cost_ns[first, last, : self.chain.memory + 1]
-        found, amounts = np.unique(costs[np.isfinite(costs)], return_index=True)
-        if not len(found):
-            return [], []
-        least = int(np.isfinite(costs).argmax())
-        places = np.linspace(0, len(found) - 1, min(self.most_amounts, len(found)))
-        chosen = np.unique(places.round().astype(int))
-        return (least + amounts[chosen]).tolist(), (found[chosen] / NS_PER_US).tolist()
+        slots, cost_ns = self.table.amounts(first, last, self.chain.memory)
+        chosen = _spread(len(slots), self.most_amounts)
+        return list(
+            zip(slots[chosen].tolist(), (cost_ns[chosen] / NS_PER_US).tolist(), strict=True)
+        )
 
     # The states.
 
-    def _worth_following(self, stage: int) -> _States:
-        """None that another is at least as good as; of very many those that could end soonest."""
+    def _worth_following(self, stage: int) -> tuple[_States, tuple[np.ndarray, np.ndarray]]:
+        """None that another is at least as good as; of very many those that could end soonest. And
+        their endings.
+        """
         parts = self.reached[stage]
         if not parts:
-            return _States(*np.zeros((7, 0)))
+            return _States(*np.zeros((7, 0))), (np.zeros(0), np.zeros(0, int))
         states = _States(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
-        ends_us, _ = self._endings(stage, states)
+        ends_us, ends_slots = self._endings(stage, states)
         rows = np.lexsort((states.time_us, ends_us))[: 4 * self.most_states]
         rows = rows[np.argsort(states.time_us[rows], kind="stable")]
         rows = rows[_undominated(states.take(rows))]
-        soonest = np.argsort(ends_us[rows], kind="stable")[: self.most_states]
-        return states.take(rows[soonest])
+        rows = rows[np.argsort(ends_us[rows], kind="stable")[: self.most_states]]
+        return states.take(rows), (ends_us[rows], ends_slots[rows])
 
     def _blocks(self) -> tuple[Block, ...]:
         """The way back from the best end."""
@@ -275,6 +272,12 @@ class Search:
             blocks.append(block)
             stage = block.first
         return tuple(reversed(blocks))
+
+
+@cache
+def _spread(count: int, most: int) -> np.ndarray:
+    """Up to `most` of the numbers 0 .. count - 1, evenly, both ends among them."""
+    return np.unique(np.linspace(0, count - 1, min(most, count)).round().astype(int))
 
 
 def _undominated(states: _States) -> np.ndarray:

@@ -98,12 +98,18 @@ class Table:
 
     def sweeps(self, most: int) -> Iterator[Iterator[Step]]:
         """The steps for up to `most` amounts of memory, those of the highest cost last."""
-        whole = self.cost_ns[0, self.stages - 1]
-        costs, firsts = np.unique(whole[np.isfinite(whole)], return_index=True)
-        amounts = np.flatnonzero(np.isfinite(whole))[firsts]
-        places = np.linspace(0, len(costs) - 1, min(most, len(costs))).round().astype(int)
+        amounts, _ = self.amounts(0, self.stages - 1, self.slots)
+        places = np.linspace(0, len(amounts) - 1, min(most, len(amounts))).round().astype(int)
         for place in np.unique(places):
             yield self.steps(0, self.stages - 1, int(amounts[place]))
+
+    def amounts(self, s: int, t: int, most: int) -> tuple[np.ndarray, np.ndarray]:
+        """(slots, ns): the least memory, up to `most` slots, for each cost of stages s .. t; the
+        lowest cost first. More memory never costs more.
+        """
+        costs = self.cost_ns[s, t, : most + 1]
+        falls = np.flatnonzero(costs < np.append(np.inf, costs[:-1]))[::-1]
+        return falls, costs[falls]
 
     def _passing_from(self, s: int) -> np.ndarray:
         """[q - s - 1]: slots that the sweep from x_s on to x_q takes beside a gradient."""

@@ -28,7 +28,7 @@ def lists(request):
     rng = random.Random(request.param)
     trace, machine = random_trace(rng), random_machine(rng, interference=rng.random() < 0.3)
     least = trace_minimum_bytes(trace, BYTES)
-    found = []
+    found: list[Candidate] = []
     for planner in (Naive(), Window(), Belady()):
         for budget in (least, least + 40, least + 400):
             try:

@@ -1,0 +1,67 @@
+"""What a block of stages does to each of many states: the inner loops of pofo's search; compiled.
+
+In: states before a block, column by column, in slots. Out: those after it. The one idea: copies for
+which there is no room delay the stage by what lacks; whatever else is on its way moves meanwhile.
+Source: paper 002, equations (1) to (8), with the blocks of Beaumont, Eyraud-Dubois and Shilova,
+Efficient combination of rematerialization and offloading for training DNNs (2021). Read next:
+`../pofo_search.py`, which asks and says what the columns are; `dominance.py`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ooctrain.sched.search.jit import compiled
+
+
+@compiled
+def forward(held, unsent, time_us, leaving, beside, grows, sends, work_us, memory, out_rate):
+    """(held, unsent, us) after the forward part of a stage; what cannot be takes infinitely long.
+
+    Args:
+        held, unsent, time_us, leaving: float64, for each state; `leaving` is to be sent with what
+            is unsent.
+        beside: slots that the stage takes beside what is held; `grows` of them remain.
+        sends: slots that the link sends in the `work_us` that the stage takes.
+
+    Cost: O(states).
+    """
+    after_held, after_unsent = np.empty_like(held), np.empty_like(held)
+    after_us = np.full_like(held, np.inf)
+    for row in range(held.size):
+        lacks = max(0.0, held[row] + beside - memory)
+        to_send, sent = unsent[row] + leaving[row], lacks + sends
+        after_held[row] = held[row] + grows - min(to_send, sent)
+        after_unsent[row] = max(0.0, to_send - sent)
+        if lacks <= unsent[row]:
+            after_us[row] = time_us[row] + (lacks / out_rate + work_us)
+    return after_held, after_unsent, after_us
+
+
+@compiled
+def backward(held, unsent, unfetched, reached_us, peaks, took_us, memory, in_rate, limit_us):
+    """(way, row, unfetched, us) for each way to run the backward part of a block, and each state,
+    that fit the memory and the time.
+
+    Args:
+        held, unsent, unfetched: float64, for each state, before the block.
+        reached_us: float64, for each state: when its forward part is done.
+        peaks, took_us: float64, for each way: slots beside what is held, and its time.
+
+    Cost: O(ways x states).
+    """
+    most = peaks.size * held.size
+    ways, rows = np.empty(most, np.int64), np.empty(most, np.int64)
+    left, done_us = np.empty(most), np.empty(most)
+    count = 0
+    for way in range(peaks.size):
+        for row in range(held.size):
+            beside = held[row] - unsent[row] + peaks[way]
+            lacks = max(0.0, beside + unfetched[row] - memory)
+            us = reached_us[row] + took_us[way] + lacks / in_rate
+            if beside <= memory and us < limit_us:
+                fetched = lacks + np.floor(took_us[way] * in_rate)
+                ways[count], rows[count] = way, row
+                left[count], done_us[count] = max(0.0, unfetched[row] - fetched), us
+                count += 1
+    return ways[:count], rows[:count], left[:count], done_us[:count]
