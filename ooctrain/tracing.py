@@ -214,7 +214,7 @@ class _Step:
             if loss is not None:
                 target = self.runner.input("target", target_of(model, loss, output, target_shape))
                 with self.tape.at(phase="loss"):
-                    self._hand_out("loss", loss(output, target))
+                    self._hand_out("loss", _tensor(loss(output, target)))
 
     def train(
         self,
@@ -238,7 +238,7 @@ class _Step:
                 spec = target_of(model, loss, output, target_shape, parts)
                 targets = self.runner.input("target", spec)
             with self.tape.at(phase="loss"):
-                value = loss(output, _part(targets, part, parts))
+                value = _tensor(loss(output, _part(targets, part, parts)))
                 value = value * (1 / parts) if parts > 1 else value
             last = part == parts - 1
             on_gradient = self._on_gradient if last else None
@@ -281,6 +281,16 @@ def _batch_shape(input_shape: Sequence[int]) -> tuple[int, ...]:
             f"{input_shape!r} is no shape of a batch", fix="images are (N, C, H, W), each 1 or more"
         )
     return tuple(int(n) for n in shape)
+
+
+def _tensor(value: object) -> Tensor:
+    """What a loss returned. Raises ConfigError: no tensor."""
+    if not isinstance(value, Tensor):
+        raise ConfigError(
+            f"the loss function returned {type(value).__name__}, not a tensor", code="OOC-106",
+            fix="return what operations on (output, target) give",
+        )  # fmt: skip
+    return value
 
 
 def _part(batch: Tensor, part: int, parts: int) -> Tensor:

@@ -249,6 +249,8 @@ def test_losses_and_their_targets():
     [
         {"loss": "hinge"}, {"optimizer": "lion"}, {"device": "tpu"}, {"accumulate": 4},
         {"accumulate": 0}, {"conv_algorithm": "magic"}, {"loss": None},
+        {"loss": lambda output, target: 1.0}, {"loss": lambda output, target: (output, target)},
+        {"loss": lambda output, target: None, "training": False},
     ],
 )  # fmt: skip
 def test_wrong_options(options):
