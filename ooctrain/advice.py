@@ -96,7 +96,7 @@ def need_of(trace: Trace, machine: Machine, granule: Granule) -> Need:
     """See `Need`. Cost: O(uses)."""
     try:
         # keep-all refuses a budget of nothing, and says what it would take and where.
-        in_core = KeepAll().plan(trace, 0, machine, granule=granule)
+        in_core = plan_beside(KeepAll(), trace, 0, machine, granule=granule)
         peak_bytes, call = in_core.peak_bytes, ""
     except Infeasible as refusal:
         peak_bytes, call = refusal.minimum_bytes, refusal.witness_call

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ooctrain.cost import Machine
-from ooctrain.errors import ConfigError
+from ooctrain.errors import ConfigError, reason
 from ooctrain.machines import machine as find_machine
 from ooctrain.prepare import DEFAULT_REWRITES, Settings, placed
 from ooctrain.rewrite import apply_rewrites
@@ -163,7 +163,7 @@ def load_plan(path: str, trace: Trace) -> Plan:
         with open(path, encoding="utf-8") as file:
             data = json.load(file)
     except (OSError, ValueError) as error:
-        raise _no_plan_file(f"{path} is not a plan file: {error}") from error
+        raise _no_plan_file(f"{path} is not a plan file: {reason(error)}") from error
     of_a_plan = isinstance(data, dict) and "trace_fingerprint" in data
     if not of_a_plan or not isinstance(data.get("rewrites", []), list):
         raise _no_plan_file(f"{path} is not a plan file")

@@ -104,6 +104,11 @@ def unknown_name(
     )
 
 
+def reason(error: Exception) -> str:
+    """Why something failed; of what the system refuses without its number and the file's name."""
+    return getattr(error, "strerror", None) or str(error)
+
+
 def did_you_mean(word: str, choices: Iterable[str]) -> str:
     """A question that names the one or two choices nearest to a word; "" where none is near."""
     near = difflib.get_close_matches(word, list(choices), n=2, cutoff=0.5)

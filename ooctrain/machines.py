@@ -22,7 +22,7 @@ from types import MappingProxyType
 from typing import Any
 
 from ooctrain.cost import Machine
-from ooctrain.errors import ConfigError
+from ooctrain.errors import ConfigError, reason
 from ooctrain.units import GIB
 
 CALIBRATION_VERSION = 1
@@ -179,6 +179,7 @@ ALIASES: Mapping[str, str] = MappingProxyType(
 #: {device: the preset that stands for it until it is measured}
 DEFAULTS: Mapping[str, str] = MappingProxyType({"cpu": "cpu-generic", "cuda": "h200-pcie"})
 DEVICES = tuple(DEFAULTS)
+HERE = "here"
 
 
 def machine(which: str | Machine | None = None, device: str = "cpu") -> Machine:
@@ -186,8 +187,8 @@ def machine(which: str | Machine | None = None, device: str = "cpu") -> Machine:
 
     Args:
         which: a preset's name or alias, the path of a calibration file (ends in ".json"), a
-            `Machine`, or None for the device's saved calibration, and where there is none for
-            "cpu-generic" or "h200-pcie".
+            `Machine`, or "here" or None for the device's saved calibration, and where there is none
+            for "cpu-generic" or "h200-pcie".
         device: "cpu" or "cuda".
 
     Raises:
@@ -195,7 +196,7 @@ def machine(which: str | Machine | None = None, device: str = "cpu") -> Machine:
     """
     if isinstance(which, Machine):
         return which
-    if which is None:
+    if which is None or which == HERE:
         path = calibration_path(device)
         return load_calibration(path) if path.is_file() else PRESETS[DEFAULTS[device]]
     if which.endswith(".json"):
@@ -258,7 +259,7 @@ def load_calibration(path: Path) -> Machine:
         return Machine(**data["machine"])
     except (OSError, KeyError, TypeError, ValueError, AttributeError) as error:
         raise ConfigError(
-            f"{path} is not a calibration of this library: {error}",
+            f"{path} is not a calibration of this library: {reason(error)}",
             code="OOC-105",
             fix="measure again with `ooctrain calibrate`, or name a preset with --machine",
         ) from error
@@ -285,7 +286,7 @@ def with_link(base: Machine, bandwidth_bytes_per_us: float) -> Machine:
 
 
 def _unknown(name: str) -> ConfigError:
-    names = sorted([*PRESETS, *ALIASES])
+    names = sorted([*PRESETS, *ALIASES, HERE])
     near = difflib.get_close_matches(name, names, n=1)
     return ConfigError(
         f"no machine is called {name!r}",

@@ -143,7 +143,10 @@ def load_from_file(path: str, name: str) -> Callable[..., Any]:
     where = Path(path)
     specification = importlib.util.spec_from_file_location(where.stem, where)
     if not where.is_file() or specification is None or specification.loader is None:
-        raise ConfigError(f"there is no Python file {path!r}", code="OOC-106")
+        raise ConfigError(
+            f"there is no Python file {path!r}", code="OOC-106",
+            fix=f"its path, from here: {Path.cwd()}",
+        )  # fmt: skip
     module = importlib.util.module_from_spec(specification)
     specification.loader.exec_module(module)
     if not hasattr(module, name):

@@ -18,7 +18,7 @@ from typing import Any, Literal, get_args
 from ooctrain.alloc.base import Allocator, Block, Reached
 from ooctrain.alloc.static import Forecast, Lifetime
 from ooctrain.alloc.wrapper import Wrapper
-from ooctrain.errors import ConfigError, OutOfDeviceMemory
+from ooctrain.errors import ConfigError, OutOfDeviceMemory, reason
 from ooctrain.units import MAX_BYTES, Granule
 
 FORMAT, VERSION = "ooctrain-allocation-log", 1
@@ -88,7 +88,10 @@ class AllocationLog:
         try:
             text = Path(path).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"{path} cannot be read: {error}", code="OOC-114") from error
+            raise ConfigError(
+                f"{path} cannot be read: {reason(error)}", code="OOC-114",
+                fix="`ooctrain plan MODEL --allocation-log FILE` writes one",
+            ) from error  # fmt: skip
         lines = text.splitlines()
         header = _read_header(path, lines[0] if lines else "")
         requests = tuple(_read_lines(path, lines[1:]))

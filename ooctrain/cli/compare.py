@@ -38,8 +38,10 @@ from ooctrain.errors import ConfigError
 from ooctrain.experiments.compare import BOUNDS, Case, Row, cases
 from ooctrain.experiments.compare import compare as run_compare
 from ooctrain.machines import cache_base, usable_cores
+from ooctrain.machines import machine as find_machine
+from ooctrain.models import recipe_of
 from ooctrain.report.compare import compare_csv, compare_figure, compare_markdown, compare_table
-from ooctrain.units import parse_bytes
+from ooctrain.units import parse_budget, parse_bytes
 
 JSON_VERSION = 1
 PIPED_COLUMNS = 1000
@@ -89,10 +91,10 @@ def compare(
     json_path: str | None,
 ) -> int:  # fmt: skip
     """Compare planners on MODEL..., simulated, with a bound for each cell."""
+    _require_known(models, machines, budgets)
     wanted = cases(
         models, _numbers(batches, "batch"),
-        [None if name == "here" else name for name in machines],
-        budgets, _planners(planners),
+        machines, budgets, _planners(planners),
         image_sizes=_numbers(image_sizes, "image size") if image_sizes else (None,),
         granule_bytes=parse_bytes(granule, what="granule"), bound=bound, time_limit_s=time_limit,
         seed=seed, host_budget=host_budget, optimizer=optimizer, accumulate=accumulate,
@@ -130,6 +132,16 @@ def _with_progress(wanted: list[Case], jobs: int, folder: Path | None) -> list[R
             progress.update(task, advance=1, description=text)
 
         return run_compare(wanted, jobs=min(jobs, len(wanted)), keep=folder, done=done)
+
+
+def _require_known(models: Sequence[str], machines: Sequence[str], budgets: Sequence[str]) -> None:
+    """Raises ConfigError before anything is computed: a word that names nothing."""
+    for model in models:
+        recipe_of(model)
+    for machine in machines:
+        find_machine(machine)
+    for budget in budgets:
+        parse_budget(budget)
 
 
 def _planners(words: list[str]) -> list[str]:

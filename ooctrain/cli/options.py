@@ -121,12 +121,14 @@ WORKLOAD_OPTIONS = (
         "--image-size", type=POSITIVE, help="Height and width; default: the data's own, or 224."
     ),
     optimizer_option,
-    click.option("--lr", type=PositiveNumber(0.05), help="Learning rate."),
+    click.option(
+        "--lr", type=PositiveNumber(0.05), help="Learning rate; default: 0.05, for adam 0.001."
+    ),
     accumulate_option,
     click.option(
         "--threads",
         type=WholeNumber(1, MOST_THREADS),
-        help="Of the cpu device; default: one for each core; of a preset its own.",
+        help="Of the cpu device; default: one for each core; where nothing runs, a preset's own.",
     ),
     click.option(
         "--conv-algorithm",
@@ -164,7 +166,7 @@ MEMORY_OPTIONS = (
     click.option(
         "--machine",
         metavar="NAME",
-        help="Preset or calibration file; default: the saved calibration.",
+        help="Preset or calibration file; default: `here`, the saved calibration.",
     ),
     link_bandwidth_option,
     time_limit_option("2, for `plan` 0.7"),

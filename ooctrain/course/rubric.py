@@ -14,7 +14,7 @@ from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from ooctrain.errors import ConfigError
+from ooctrain.errors import ConfigError, reason
 
 RUBRIC = "grade.toml"
 KINDS = ("planner", "allocator")
@@ -146,7 +146,7 @@ def read_rubric(folder: Path) -> Rubric:
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise _refuse(path, str(error)) from error
+        raise _refuse(path, reason(error)) from error
     try:
         parts = {
             "laws": _made(Laws, data.pop("laws")),

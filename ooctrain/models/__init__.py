@@ -95,6 +95,11 @@ def recipe_of(name: str) -> Recipe:
     """
     if is_own(name):
         return Recipe(partial(own_model, name))
+    if name.endswith(".py"):
+        raise ConfigError(
+            f"{name!r} is a file, and does not say what in it makes the network", code="OOC-106",
+            fix=f"{name}:function",
+        )  # fmt: skip
     if name not in MODELS:
         otherwise = "one of these, or file.py:function"
         raise unknown_name("no model is called", name, MODELS, otherwise)

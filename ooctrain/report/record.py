@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from types import MappingProxyType
 from typing import Any
 
-from ooctrain.errors import ConfigError
+from ooctrain.errors import ConfigError, reason
 from ooctrain.report.holdings import GROUPS, Holding, holdings
 from ooctrain.sched.schedule import Plan
 from ooctrain.sched.timeline import Event, Timeline
@@ -71,7 +71,7 @@ def read_record(path: str) -> Record:
         with open(path, encoding="utf-8") as file:
             data = json.load(file)
     except (OSError, ValueError) as error:
-        raise _refuse(f"{path} is no record: {error}") from error
+        raise _refuse(f"{path} is no record: {reason(error)}") from error
     if isinstance(data, dict) and "schedule" in data:
         raise _refuse(
             f"{path} is a plan file: it holds a list, and neither names nor times",

@@ -91,6 +91,10 @@ WRONG = {
     "limit without an end": (["compare", "lenet", "--time-limit", "inf"], "--time-limit 'inf'"),
     "no such device": (["plan", *SMALL, "--device", "gpu"], "known: cpu, cuda"),
     "no such experiment": (["reproduce", "hnms"], "did you mean 'hmms'"),
+    "no such model of several": (["compare", "lenet", "lenett"], "did you mean 'lenet'"),
+    "no such machine of several": (["compare", "lenet", "--machine", "here,v10"], "known:"),
+    "no such budget of several": (["compare", "lenet", "--budget", "5%,200%"], "0% to 100%"),
+    "a model's file alone": (["plan", "./net.py"], "./net.py:function"),
     "no such bound": (["compare", "lenet", "--bound", "lpp"], "did you mean 'lp'"),
     "no model": (["plan"], "MODEL is missing"),
     "two models": (["plan", "lenet", "vgg11"], "(vgg11)"),
@@ -102,7 +106,17 @@ WRONG = {
     "more than the data has": (["train", "lenet", "--batch", "2000"], "1437 images"),
     "missing data": (["train", *SMALL, "--data", "cifar10:none"], "cannot be read"),
     "no checkpoint": (["train", *SMALL, "--resume", "none.safetensors"], "no checkpoint"),
-    "no plan file": (["simulate", *SMALL, "--plan", "none.json"], "not a plan file"),
+    "no plan file": (
+        ["simulate", *SMALL, "--plan", "none.json"],
+        "not a plan file: No such file or directory\n",
+    ),
+    "no record": (["report", "none.json"], "no record: No such file or directory\n"),
+    "no log": (["replay", "none.jsonl"], "cannot be read: No such file or directory\n"),
+    "no assignment": (["grade", "none"], "rubric of an assignment: No such file or directory\n"),
+    "no calibration": (
+        ["plan", *SMALL, "--machine", "none.json"],
+        "this library: No such file or directory\n",
+    ),
     "no such code": (["explain", "OOC-999"], "there is no code"),
     "numbers into no folder": (["train", *SMALL, "--json", "none/x.json"], "no folder 'none'"),
     "numbers into a folder": (["plan", *SMALL, "--json", "."], "is a folder"),
@@ -293,6 +307,19 @@ def test_plan_says_what_fits_and_writes_it(run, tmp_path):
     assert written["budget_bytes"] == least + (most - least) // 2
     assert written["peak_bytes"] <= written["budget_bytes"]
     assert written["makespan_us"] >= written["compute_us"]
+
+
+def test_the_whole_in_core_peak_is_a_budget_of_100_percent_on_the_cpu_device_too(run, tmp_path):
+    """With the region of small objects, which its allocator always takes."""
+    path = tmp_path / "plan.json"
+    assert run("plan", *SMALL, "--budget", "100%", "--json", str(path))[0] == 0
+    written = json.loads(path.read_text())
+    assert written["incore_peak_bytes"] == written["budget_bytes"] == written["peak_bytes"]
+
+
+def test_the_machine_at_hand_has_a_name(run):
+    arguments = ["plan", *SMALL, "--budget", "50%", "--planner", "window"]
+    assert run(*arguments, "--machine", "here") == run(*arguments)
 
 
 def test_the_table_s_totals_are_the_trace_s(run):
