@@ -4,7 +4,7 @@ In: plain numbers with names. Out: SVG text without scripts or fonts of its own.
 pictures of memory are one of three: who lies where (strips: lifetimes on a list, blocks in an
 arena, rows of an image), who lies where and when (areas: time across, addresses up), and how
 something grows (curves, over linear or doubling steps). Read next: `svg.py`, which draws
-timelines; `shapes.py`, of which all are made.
+timelines; `plot.py` and `shapes.py`, of which all are made.
 """
 
 from __future__ import annotations
@@ -15,16 +15,23 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from xml.sax.saxutils import escape
 
+from ooctrain.report.plot import (
+    LEFT,
+    PLOT_HEIGHT,
+    RIGHT,
+    Plot,
+    colour_of,
+    head,
+    short,
+    x_axis_parts,
+)
 from ooctrain.report.shapes import (
-    AXIS,
-    COLOURS,
     DASHES,
     EMPTY,
     LETTER_WIDTH,
     WIDTH,
     box,
     document,
-    legend_row,
     limit,
     line,
     round_ticks,
@@ -33,9 +40,7 @@ from ooctrain.report.shapes import (
 
 Spot = tuple[float, float]  # in the picture
 
-LEFT, RIGHT = 150, 36
-ROW_HEIGHT, ROW_GAP, TITLE_HEIGHT = 22, 6, 30
-PLOT_HEIGHT = 300
+ROW_HEIGHT, ROW_GAP = 22, 6
 #: Of a curve's point; and how much wider it is drawn for each point that covers it.
 POINT_RADIUS, RING_WIDTH = 3.5, 1.5
 
@@ -109,13 +114,13 @@ def strips_svg(
     def place(value: float) -> float:
         return LEFT + value / extent * (WIDTH - LEFT - RIGHT)
 
-    parts, y = _head(title, legend)
+    parts, y = head(title, legend)
     for name, pieces in rows:
         parts.append(words(LEFT - 8, y + 15, name, "end"))
         parts.append(box(LEFT, y, WIDTH - LEFT - RIGHT, ROW_HEIGHT, EMPTY))
         parts += [_piece(piece, place(piece.lo), place(piece.hi), y) for piece in pieces]
         y += ROW_HEIGHT + ROW_GAP
-    parts += _x_axis(round_ticks(0, extent), place, y, axis, number or _short)
+    parts += x_axis_parts(round_ticks(0, extent), place, y, axis, number or short)
     return document(parts, y + 44)
 
 
@@ -136,40 +141,23 @@ def curves_svg(
         x_number, y_number: print numbers of the axes.
     """
     xs = [x for curve in curves for x, _ in curve.points]
-    top = max((y for c in curves for _, y in c.points if y is not None), default=1.0) or 1.0
-    low, high = min(xs), max(xs)
-    scale: Callable[[float], float] = math.log if doubling else float
-    span = scale(high) - scale(low) or 1.0
+    highest = max((y for c in curves for _, y in c.points if y is not None), default=1.0) or 1.0
+    top = max(highest, y_low * 1.01)  # so that a curve which nowhere leaves the axis can be drawn
     colours = [
-        _colour(order if curve.kind is None else curve.kind) for order, curve in enumerate(curves)
+        colour_of(order if curve.kind is None else curve.kind) for order, curve in enumerate(curves)
     ]
-    parts, y = _head(title, [curve.name for curve in curves], colours)
-    bottom = y + PLOT_HEIGHT
-
-    def place(value: float) -> float:
-        return LEFT + (scale(value) - scale(low)) / span * (WIDTH - LEFT - RIGHT)
-
-    top = max(top, y_low * 1.01)  # so that a curve which nowhere leaves the axis can be drawn
-
-    def height(value: float) -> float:
-        return bottom - (value - y_low) / (1.05 * (top - y_low)) * PLOT_HEIGHT
-
-    parts.append(box(LEFT, y, WIDTH - LEFT - RIGHT, PLOT_HEIGHT, "#fafafa"))
-    parts.append(words(LEFT, y - 4, y_axis, "start"))
+    parts, y = head(title, [curve.name for curve in curves], colours)
+    scale: Callable[[float], float] = math.log if doubling else float
+    plot = Plot(y + PLOT_HEIGHT, min(xs), max(xs), y_low, 1.05 * (top - y_low), scale)
+    parts += plot.frame("#fafafa", y_axis)
     for tick in round_ticks(y_low, top):
-        parts.append(line(LEFT, height(tick), WIDTH - RIGHT, height(tick), "#ddd"))
-        parts.append(words(LEFT - 8, height(tick) + 4, (y_number or _short)(tick), "end"))
-    spots = [
-        [(place(x), height(y)) for x, y in curve.points if y is not None and not curve.dashed]
-        for curve in curves
-    ]
-    for number, (curve, colour) in enumerate(zip(curves, colours, strict=True)):
-        if not curve.dashed:
-            parts += _points(curve, colour, spots[number], spots[number + 1 :])
-        parts += _lines(curve, colour, place, height)
-    ticks = [x for x, _ in curves[0].points] if doubling else round_ticks(low, high)
-    parts += _x_axis(ticks, place, bottom, x_axis, x_number or _short)
-    return document(parts, bottom + 44)
+        height = plot.height(tick)
+        parts.append(line(LEFT, height, WIDTH - RIGHT, height, "#ddd"))
+        parts.append(words(LEFT - 8, height + 4, (y_number or short)(tick), "end"))
+    parts += _drawn(curves, colours, plot)
+    ticks = [x for x, _ in curves[0].points] if doubling else round_ticks(min(xs), max(xs))
+    parts += x_axis_parts(ticks, plot.place, plot.bottom, x_axis, x_number or short)
+    return document(parts, plot.bottom + 44)
 
 
 def areas_svg(
@@ -191,29 +179,17 @@ def areas_svg(
     right = max((area.x_hi for area in areas), default=1.0) or 1.0
     highest = max([area.y_hi for area in areas] + [y for _, y in limits], default=1.0)
     top = 1.05 * (y_top or highest or 1.0)
-    parts, y = _head(title, legend)
-    bottom = y + PLOT_HEIGHT
-
-    def place(value: float) -> float:
-        return LEFT + value / right * (WIDTH - LEFT - RIGHT)
-
-    def height(value: float) -> float:
-        return bottom - value / top * PLOT_HEIGHT
-
-    parts.append(box(LEFT, y, WIDTH - LEFT - RIGHT, PLOT_HEIGHT, EMPTY))
-    parts.append(words(LEFT, y - 4, y_axis, "start"))
+    parts, y = head(title, legend)
+    plot = Plot(y + PLOT_HEIGHT, 0.0, right, 0.0, top)
+    parts += plot.frame(EMPTY, y_axis)
     parts += [
-        words(LEFT - 8, height(tick) + 4, (y_number or _short)(tick), "end")
+        words(LEFT - 8, plot.height(tick) + 4, (y_number or short)(tick), "end")
         for tick in round_ticks(0, top)
     ]
-    for area in areas:
-        x, wide = place(area.x_lo), place(area.x_hi) - place(area.x_lo)
-        low, tall = height(area.y_hi), height(area.y_lo) - height(area.y_hi)
-        colour = _colour(area.kind)
-        parts.append(box(x, low, max(wide, 0.5), max(tall - 0.4, 0.4), colour, area.text))
-    parts += [limit(LEFT, WIDTH - RIGHT, height(value), name) for name, value in limits]
-    parts += _x_axis(round_ticks(0, right), place, bottom, x_axis, _short)
-    return document(parts, bottom + 44)
+    parts += [_area(area, plot) for area in areas]
+    parts += [limit(LEFT, WIDTH - RIGHT, plot.height(value), name) for name, value in limits]
+    parts += x_axis_parts(round_ticks(0, right), plot.place, plot.bottom, x_axis, short)
+    return document(parts, plot.bottom + 44)
 
 
 def stacked_svg(pictures: Sequence[str]) -> str:
@@ -239,6 +215,25 @@ def _extent(picture: str, side: str) -> int:
     return int(re.search(rf' {side}="(\d+)"', picture)[1])  # type: ignore[index]
 
 
+def _drawn(curves: Sequence[Curve], colours: Sequence[str], plot: Plot) -> Iterator[str]:
+    """Points and lines of curves, one after the other; limits and bounds are lines alone."""
+    spots: list[list[Spot]] = [
+        [] if curve.dashed else
+        [(plot.place(x), plot.height(y)) for x, y in curve.points if y is not None]
+        for curve in curves
+    ]  # fmt: skip
+    for number, (curve, colour) in enumerate(zip(curves, colours, strict=True)):
+        if not curve.dashed:
+            yield from _points(curve, colour, spots[number], spots[number + 1 :])
+        yield from _lines(curve, colour, plot)
+
+
+def _area(area: Area, plot: Plot) -> str:
+    x, wide = plot.place(area.x_lo), plot.place(area.x_hi) - plot.place(area.x_lo)
+    y, tall = plot.height(area.y_hi), plot.height(area.y_lo) - plot.height(area.y_hi)
+    return box(x, y, max(wide, 0.5), max(tall - 0.4, 0.4), colour_of(area.kind), area.text)
+
+
 def _points(
     curve: Curve, colour: str, spots: Sequence[Spot], later: Sequence[Sequence[Spot]]
 ) -> Iterator[str]:
@@ -246,22 +241,20 @@ def _points(
     known = [(x, y) for x, y in curve.points if y is not None]
     for (x, y), spot in zip(known, spots, strict=True):
         covered = sum(any(math.dist(spot, other) < POINT_RADIUS for other in c) for c in later)
-        tip = f"<title>{escape(curve.name)}: {_short(x)}, {_short(y)}</title>"
+        tip = f"<title>{escape(curve.name)}: {short(x)}, {short(y)}</title>"
         yield (
             f'<circle cx="{spot[0]:.1f}" cy="{spot[1]:.1f}" '
             f'r="{POINT_RADIUS + covered * RING_WIDTH}" fill="{colour}">{tip}</circle>'
         )
 
 
-def _lines(
-    curve: Curve, colour: str, place: Callable[[float], float], height: Callable[[float], float]
-) -> list[str]:
+def _lines(curve: Curve, colour: str, plot: Plot) -> list[str]:
     """Lines from point to point, interrupted by gaps."""
     parts, run = [], list[str]()
     dash = f' stroke-dasharray="{DASHES}"' if curve.dashed else ""
     for x, y in [*curve.points, (0.0, None)]:
         if y is not None:
-            run.append(f"{place(x):.1f},{height(y):.1f}")
+            run.append(f"{plot.place(x):.1f},{plot.height(y):.1f}")
         elif run:
             parts.append(
                 f'<polyline points="{" ".join(run)}" fill="none" stroke="{colour}" '
@@ -273,7 +266,7 @@ def _lines(
 
 def _piece(piece: Piece, left: float, right: float, y: float) -> str:
     width = max(0.8, right - left - 1)
-    colour = _colour(piece.kind)
+    colour = colour_of(piece.kind)
     shown = piece.text if len(piece.text) * LETTER_WIDTH < width - 6 else ""
     label = (
         f'<text x="{left + width / 2:.1f}" y="{y + 15}" text-anchor="middle" '
@@ -282,35 +275,3 @@ def _piece(piece: Piece, left: float, right: float, y: float) -> str:
         else ""
     )
     return box(left, y, width, ROW_HEIGHT, colour, piece.text) + label
-
-
-def _head(
-    title: str, legend: Sequence[str], colours: Sequence[str] = COLOURS
-) -> tuple[list[str], int]:
-    """Title and legend; and where the rest begins."""
-    parts = [f'<text x="{LEFT}" y="20" font-weight="600">{escape(title)}</text>']
-    if not legend:
-        return parts, TITLE_HEIGHT
-    entries = [(name, colours[kind % len(colours)]) for kind, name in enumerate(legend)]
-    parts += legend_row(LEFT, 41, entries)
-    return parts, TITLE_HEIGHT + 38
-
-
-def _x_axis(
-    ticks: Sequence[float], place: Callable[[float], float], y: float, axis: str,
-    number: Callable[[float], str],
-) -> list[str]:  # fmt: skip
-    parts = [line(LEFT, y, WIDTH - RIGHT, y, AXIS)]
-    for tick in ticks:
-        parts.append(line(place(tick), y, place(tick), y + 4, AXIS))
-        parts.append(words(place(tick), y + 17, number(tick), "middle"))
-    parts.append(words((LEFT + WIDTH - RIGHT) / 2, y + 34, axis, "middle"))
-    return parts
-
-
-def _colour(kind: int) -> str:
-    return COLOURS[kind % len(COLOURS)]
-
-
-def _short(value: float) -> str:
-    return f"{value:,.10g}"

@@ -8,20 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ooctrain.report.charts import (
-    COLOURS,
-    LEFT,
-    RIGHT,
-    WIDTH,
     Area,
     Curve,
     Piece,
     areas_svg,
     beside_svg,
     curves_svg,
-    round_ticks,
     stacked_svg,
     strips_svg,
 )
+from ooctrain.report.plot import LEFT, RIGHT
+from ooctrain.report.shapes import COLOURS, WIDTH, round_ticks
 from ooctrain.report.svg import PHASES, timelines_svg
 from ooctrain.sched.timeline import Event, Timeline
 
