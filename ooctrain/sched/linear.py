@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -77,22 +78,10 @@ class LinearProgram:
         import highspy  # heavy: only who solves pays
 
         started = time.perf_counter()
-        program = highspy.HighsLp()
-        program.num_col_, program.num_row_ = len(self.costs), len(self.row_lowers)
-        program.col_cost_ = np.array(self.costs)
-        program.col_lower_, program.col_upper_ = np.array(self.lowers), np.array(self.uppers)
-        program.row_lower_, program.row_upper_ = (
-            np.array(self.row_lowers),
-            np.array(self.row_uppers),
-        )
-        program.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
-        program.a_matrix_.start_ = np.array([*self.starts, len(self.indices)])
-        program.a_matrix_.index_ = np.array(self.indices)
-        program.a_matrix_.value_ = np.array(self.values)
         solver = highspy.Highs()
         solver.silent()
         solver.setOptionValue("threads", 1)
-        solver.passModel(program)
+        solver.passModel(self._as_highs())
         solver.run()
         if solver.getModelStatus() != highspy.HighsModelStatus.kOptimal:
             return None
@@ -102,6 +91,22 @@ class LinearProgram:
             info.objective_function_value, self._dual(solver), columns,
             time.perf_counter() - started,
         )  # fmt: skip
+
+    def _as_highs(self) -> Any:
+        """The program in the solver's form: columns, rows, and the matrix row by row."""
+        import highspy
+
+        program = highspy.HighsLp()
+        program.num_col_, program.num_row_ = len(self.costs), len(self.row_lowers)
+        program.col_cost_ = np.array(self.costs)
+        program.col_lower_, program.col_upper_ = np.array(self.lowers), np.array(self.uppers)
+        program.row_lower_ = np.array(self.row_lowers)
+        program.row_upper_ = np.array(self.row_uppers)
+        program.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
+        program.a_matrix_.start_ = np.array([*self.starts, len(self.indices)])
+        program.a_matrix_.index_ = np.array(self.indices)
+        program.a_matrix_.value_ = np.array(self.values)
+        return program
 
     def _dual(self, solver: object) -> float:
         """The dual objective: what the multipliers of rows and columns prove by themselves."""

@@ -16,7 +16,7 @@ from fractions import Fraction
 
 from ooctrain.cost import Machine, call_durations_ns
 from ooctrain.sched.ledger import Issued, peaks, start_bytes, walk
-from ooctrain.sched.schedule import Run, Schedule, SwapIn, SwapOut
+from ooctrain.sched.schedule import Instruction, Run, Schedule, SwapIn, SwapOut
 from ooctrain.sched.timeline import Event, Timeline, ledger_curve, make_timeline
 from ooctrain.trace import Trace
 
@@ -168,33 +168,55 @@ def timeline_of(
     issued: Sequence[Issued], schedule: Schedule, trace: Trace, start: list[int], done: list[int]
 ) -> Timeline:
     """The timeline of a walked list whose times, by list position in ns, are known or measured."""
-    events: list[Event] = []
-    changes: list[tuple[int, int]] = []
-    moved = {"C": 0, "D": 0, "H": 0}
+    events = [
+        Event(
+            row.stream, _name_of(row.instruction, trace), start[row.index] / 1000,
+            done[row.index] / 1000, row.index,
+        )
+        for row in issued
+        if row.stream
+    ]  # fmt: skip
+    device_peak, host_peak = peaks(issued, schedule)
+    return make_timeline(
+        events, rerun=_runs_again(issued), bytes_out=_bytes_copied(issued, SwapOut),
+        bytes_in=_bytes_copied(issued, SwapIn), peak_bytes=device_peak, host_peak_bytes=host_peak,
+        ledger=ledger_curve(start_bytes(schedule)[0], _ledger_changes(issued, start, done)),
+    )  # fmt: skip
+
+
+def _name_of(instruction: Instruction, trace: Trace) -> str:
+    """Of the call that runs, or of the variable that is copied."""
+    if isinstance(instruction, Run):
+        return trace.calls[instruction.call].name
+    assert isinstance(instruction, SwapOut | SwapIn), "nothing else has a stream"
+    return trace.variables[instruction.var].name
+
+
+def _runs_again(issued: Sequence[Issued]) -> frozenset[int]:
+    """List positions of runs of calls that have run before."""
     seen: set[int] = set()
-    rerun: set[int] = set()
+    again: set[int] = set()
+    for row in issued:
+        if isinstance(row.instruction, Run):
+            if row.instruction.call in seen:
+                again.add(row.index)
+            seen.add(row.instruction.call)
+    return frozenset(again)
+
+
+def _bytes_copied(issued: Sequence[Issued], kind: type[SwapOut] | type[SwapIn]) -> int:
+    copies = (row.instruction for row in issued if isinstance(row.instruction, kind))
+    return sum(copy.hi - copy.lo for copy in copies)
+
+
+def _ledger_changes(
+    issued: Sequence[Issued], start: list[int], done: list[int]
+) -> list[tuple[int, int]]:
+    """(ns, bytes): a claim when its work starts, a release when all that it waits for is done."""
+    changes = []
     for row in issued:
         if row.release_bytes:
             changes.append((max((done[w] for w in row.waits), default=0), -row.release_bytes))
-        if not row.stream:
-            continue
-        match row.instruction:
-            case Run(call):
-                name = trace.calls[call].name
-                if call in seen:
-                    rerun.add(row.index)
-                seen.add(call)
-            case SwapOut(variable, lo, hi) | SwapIn(variable, lo, hi):
-                name = trace.variables[variable].name
-                moved[row.stream] += hi - lo
-        events.append(
-            Event(row.stream, name, start[row.index] / 1000, done[row.index] / 1000, row.index)
-        )
-        if row.claim_bytes:
+        if row.stream and row.claim_bytes:
             changes.append((start[row.index], row.claim_bytes))
-    device_peak, host_peak = peaks(issued, schedule)
-    return make_timeline(
-        events, rerun=frozenset(rerun), bytes_out=moved["D"], bytes_in=moved["H"],
-        peak_bytes=device_peak, host_peak_bytes=host_peak,
-        ledger=ledger_curve(start_bytes(schedule)[0], changes),
-    )  # fmt: skip
+    return changes

@@ -103,24 +103,15 @@ def _tasks(trace: Trace, schedule: Schedule, rng: random.Random, shared_link: bo
     """Instructions with the earlier ones that touch the same bytes, one of the two writing."""
     tasks: list[_Task] = []
     touches: list[list[_Touch]] = []
-    link = {SwapOut: "link" if shared_link else "D", SwapIn: "link" if shared_link else "H"}
-    granted = schedule.granule.granted
     for item in schedule.instructions:
         match item:
-            case Run(call):
-                task = _run_task(trace, schedule, item, rng)
-                touched = _run_touches(trace, item)
-                ends = _Task(
-                    End(call), "", 0, 0, _scratch_bytes(trace, schedule, item), [len(tasks)]
-                )
-            case SwapOut(var, lo, hi) | SwapIn(var, lo, hi):
-                comes_in = isinstance(item, SwapIn)
-                claim = granted(hi - lo) if comes_in else 0
-                task = _Task(item, link[type(item)], rng.randint(1, 20), claim, 0)
-                slot = trace.carries.get(var, var)
-                touched = [("device", var, lo, hi, comes_in), ("host", slot, lo, hi, not comes_in)]
+            case Run():
+                task, touched = _run_task(trace, schedule, item, rng), _run_touches(trace, item)
+            case SwapOut() | SwapIn():
+                task = _copy_task(schedule, item, rng, shared_link)
+                touched = _copy_touches(trace, item)
             case Free(var, lo, hi):
-                task = _Task(item, "", 0, 0, granted(hi - lo))
+                task = _Task(item, "", 0, 0, schedule.granule.granted(hi - lo))
                 touched = [("device", var, lo, hi, True)]
             case _:
                 continue
@@ -128,9 +119,28 @@ def _tasks(trace: Trace, schedule: Schedule, rng: random.Random, shared_link: bo
         tasks.append(task)
         touches.append(touched)
         if isinstance(item, Run):
-            tasks.append(ends)
+            scratch_bytes = _scratch_bytes(trace, schedule, item)
+            tasks.append(_Task(End(item.call), "", 0, 0, scratch_bytes, [len(tasks) - 1]))
             touches.append([])
     return tasks
+
+
+def _copy_task(
+    schedule: Schedule, copy: SwapOut | SwapIn, rng: random.Random, shared_link: bool
+) -> _Task:
+    comes_in = isinstance(copy, SwapIn)
+    lane = "link" if shared_link else "H" if comes_in else "D"
+    claim = schedule.granule.granted(copy.hi - copy.lo) if comes_in else 0
+    return _Task(copy, lane, rng.randint(1, 20), claim, 0)
+
+
+def _copy_touches(trace: Trace, copy: SwapOut | SwapIn) -> list[_Touch]:
+    """What it writes on one side, and reads on the other."""
+    comes_in, slot = isinstance(copy, SwapIn), trace.carries.get(copy.var, copy.var)
+    return [
+        ("device", copy.var, copy.lo, copy.hi, comes_in),
+        ("host", slot, copy.lo, copy.hi, not comes_in),
+    ]
 
 
 def _run_task(trace: Trace, schedule: Schedule, run: Run, rng: random.Random) -> _Task:
