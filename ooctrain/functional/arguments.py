@@ -6,8 +6,11 @@ In: arguments as PyTorch takes them. Out: as the operations want them. Read next
 from __future__ import annotations
 
 from collections.abc import Sequence
+from numbers import Integral
+from operator import index
 
 from ooctrain.autograd import Tensor
+from ooctrain.errors import ConfigError
 
 IntOrPair = int | Sequence[int]
 Pair = tuple[int, int]
@@ -19,8 +22,13 @@ def present(*tensors: Tensor | None) -> list[Tensor]:
 
 
 def pair(value: IntOrPair) -> Pair:
-    """(rows, columns) of a number for both, or of two."""
-    if isinstance(value, int):
-        return value, value
-    rows, columns = value
-    return int(rows), int(columns)
+    """(rows, columns) of a number for both, or of two.
+
+    Raises:
+        ConfigError: neither.
+    """
+    try:
+        rows, columns = (value, value) if isinstance(value, int | Integral) else value
+        return index(rows), index(columns)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"{value!r} is neither a whole number nor two of them") from error

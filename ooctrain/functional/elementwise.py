@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ooctrain.autograd import Tensor, call, current_tape
-from ooctrain.errors import ConfigError
+from ooctrain.errors import ConfigError, ShapeError
 from ooctrain.layers.activation import Sigmoid, Tanh
 from ooctrain.layers.combine import Concat
 from ooctrain.layers.dropout import Dropout
@@ -59,9 +59,12 @@ def concat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     """Tensors one after the other along `dim` (PyTorch: `torch.cat`).
 
     Raises:
-        ShapeError: their shapes differ along another axis.
+        ShapeError: their shapes differ along another axis, or there is no axis `dim`.
     """
-    return call(Concat(dim % tensors[0].ndim), *tensors)
+    axes = tensors[0].ndim if tensors else 0
+    if not -axes <= dim < axes:
+        raise ShapeError(f"concat: {len(tensors)} tensors of {axes} axes have no axis {dim}")
+    return call(Concat(dim % axes), *tensors)
 
 
 cat = concat

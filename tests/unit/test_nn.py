@@ -214,3 +214,21 @@ def test_module_list_and_repr():
     assert isinstance(blocks[1], nn.ReLU)
     assert "Linear(in_features=2, out_features=2)" in repr(nn.Sequential(*blocks))
     assert len(nn.Sequential(nn.ReLU(), nn.ReLU(), nn.ReLU())[:2]) == 2
+
+
+def test_numbers_that_are_no_pair_are_named():
+    image = tensor(np.zeros((1, 2, 6, 6), np.float32))
+    assert F.max_pool2d(image, np.int64(2)).shape == (1, 2, 3, 3)
+    for size in (1.5, (2.5, 2), (2, 2, 2), (None, 2), "two"):
+        with pytest.raises(ConfigError, match="neither a whole number nor two"):
+            F.max_pool2d(image, size)
+
+
+def test_joining_along_an_axis_that_is_not_there():
+    image = tensor(np.zeros((1, 2, 6, 6), np.float32))
+    assert F.concat([image, image], -3).shape == (1, 4, 6, 6)
+    for dim in (4, -5):
+        with pytest.raises(ShapeError, match="no axis"):
+            F.concat([image, image], dim)
+    with pytest.raises(ShapeError, match="0 tensors"):
+        F.concat([])
