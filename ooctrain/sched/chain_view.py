@@ -154,24 +154,35 @@ def chain_view(
     )
     durations = call_durations_ns(trace, where)
     table = swap_table(trace, (), where, granule)
-    pinned = sum(
-        granule.granted(trace.variables[v].nbytes)
-        for v in trace.initial
-        if trace.variables[v].persistent and v not in movable
-    )
-    x = tuple(sum(granule.granted(trace.variables[v].nbytes) for v in group) for group in groups)
+    stays = [v for v in trace.initial if trace.variables[v].persistent and v not in movable]
+    pinned = _granted_bytes(trace, stays, granule)
+    x = tuple(_granted_bytes(trace, group, granule) for group in groups)
     y = tuple(_crossing_gradients(trace, turn, backward, granule))
-    present = list(accumulate(x))[1:]
+    beside_forward = [pinned + held for held in list(accumulate(x))[1:]]
+    beside_backward = [held + y[i] + y[i + 1] for i, held in enumerate(beside_forward)]
     return ChainView(
-        trace, stages, groups[0], x, y,
-        tuple(sum(durations[k] for k in f) for f in forward),
-        tuple(sum(durations[k] for k in b) for b in backward),
-        tuple(_extra(table.resident_bytes, f, pinned + held)
-              for f, held in zip(forward, present, strict=True)),
-        tuple(_extra(table.resident_bytes, b, pinned + held + y[i] + y[i + 1])
-              for i, (b, held) in enumerate(zip(backward, present, strict=True))),
-        pinned, table.start_bytes,
-    )  # fmt: skip
+        trace,
+        stages,
+        inputs=groups[0],
+        x=x,
+        y=y,
+        forward_ns=tuple(sum(durations[k] for k in f) for f in forward),
+        backward_ns=tuple(sum(durations[k] for k in b) for b in backward),
+        extra_forward=tuple(
+            _extra(table.resident_bytes, f, known)
+            for f, known in zip(forward, beside_forward, strict=True)
+        ),
+        extra_backward=tuple(
+            _extra(table.resident_bytes, b, known)
+            for b, known in zip(backward, beside_backward, strict=True)
+        ),
+        pinned_bytes=pinned,
+        start_bytes=table.start_bytes,
+    )
+
+
+def _granted_bytes(trace: Trace, variables: Iterable[int], granule: Granule) -> int:
+    return sum(granule.granted(trace.variables[v].nbytes) for v in variables)
 
 
 def _movable(trace: Trace, turn: int) -> frozenset[int]:
