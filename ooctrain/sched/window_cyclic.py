@@ -23,13 +23,16 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any
 
 from ooctrain.cost import Machine
+from ooctrain.errors import Infeasible
 from ooctrain.sched.base import ListWriter, infeasible, make_plan
 from ooctrain.sched.fastest import fastest, least_us
+from ooctrain.sched.keep_all import KeepAll
 from ooctrain.sched.schedule import BYTES, Granule, Plan, Schedule
 from ooctrain.sched.sequence import VariableSequence
 from ooctrain.sched.window import DEFAULT_SIZE
@@ -83,6 +86,12 @@ class WindowCyclic:
         host_budget_bytes: int | None = None, seed: int = 0, time_limit_s: float | None = None,
     ) -> Plan:  # fmt: skip
         """See `Planner`. The minimum is the largest need of a single call."""
+        if self.resident:
+            with suppress(Infeasible):  # where everything fits, no list is faster or moves less
+                return KeepAll().plan(
+                    trace, budget_bytes, machine, granule=granule,
+                    host_budget_bytes=host_budget_bytes,
+                )  # fmt: skip
         need, witness = _sequence(trace, granule, Choice()).largest_need()
         if need > budget_bytes:
             raise infeasible(self.name, budget_bytes, need, witness)

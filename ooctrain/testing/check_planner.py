@@ -107,7 +107,7 @@ def _report(name: str, law: Law, planner: Planner, case: Case, problem: Broken) 
     again = _try(law, planner, smallest)
     if again is None:  # A planner that is not deterministic: the first failure is all there is.
         smallest, again = case, problem
-    lines = describe_trace(smallest.trace)
+    lines = describe_trace(smallest.trace, smallest.machine)
     if again.plan is not None:
         lines += describe_list(again.plan.schedule, again.plan.trace, again.index)
     machine = smallest.machine

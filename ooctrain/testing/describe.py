@@ -1,22 +1,24 @@
 """Traces and lists as lines of text, for the messages of law-checkers.
 
-In: a trace, a list. Out: lines such as "f1(x 12 B, w 4 B) -> y 12 B in place of x". The one idea: a
+In: a trace, a list. Out: lines such as "f1(x 12 B) -> y 12 B in place of x, 3 us". The one idea: a
 failing example is only worth having if it can be read at a glance. Read next: `check_planner.py`.
 """
 
 from __future__ import annotations
 
+from ooctrain.cost import Machine, call_durations_ns
 from ooctrain.sched.schedule import Schedule
 from ooctrain.trace import Trace
 
 MAX_LISTED = 40
 
 
-def describe_trace(trace: Trace) -> list[str]:
-    """A trace as lines: "f1(x 12 B, w 4 B) -> y 12 B in place of x, workspace 3 B"."""
+def describe_trace(trace: Trace, machine: Machine) -> list[str]:
+    """A trace as lines: "f1(x 12 B, w 4 B) -> y 12 B in place of x, workspace 3 B, 2.5 us"."""
+    durations_ns = call_durations_ns(trace, machine)
     return [
         f"trace of {len(trace.calls)} calls",
-        *(_describe_call(trace, c.id) for c in trace.calls),
+        *(f"{_describe_call(trace, c.id)}, {durations_ns[c.id] / 1000:g} us" for c in trace.calls),
     ]
 
 

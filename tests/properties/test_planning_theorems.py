@@ -26,6 +26,7 @@ from ooctrain.sched.greedy import shortest_prefix
 from ooctrain.sched.registry import get_planner
 from ooctrain.sched.schedule import BYTES, Granule, SwapIn, SwapOut
 from ooctrain.testing.exact import exact_makespan_us
+from ooctrain.testing.random_traces import random_machine, random_trace
 from ooctrain.testing.tiny_steps import tiny_step
 
 #: One byte per us, as in `exact.py`.
@@ -120,6 +121,15 @@ def test_at_the_in_core_peak_nothing_moves_and_nothing_runs_again(spec):
         plan = get_planner(spec).plan(trace, most, SHARED)
         assert not [i for i in plan.schedule if isinstance(i, SwapIn | SwapOut)]
         assert plan.makespan_us == sum(call.duration_ns for call in trace.calls) / 1000
+
+
+@pytest.mark.parametrize("spec", ["keep-all", "belady", "window-cyclic", "prefix", "auto"])
+def test_where_everything_fits_parameters_stay_too(spec):
+    for seed in range(40):
+        rng = random.Random(seed)
+        trace, machine = random_trace(rng), random_machine(rng)
+        plan = get_planner(spec).plan(trace, trace_peak_bytes(trace, BYTES), machine)
+        assert not [i for i in plan.schedule if isinstance(i, SwapOut)]
 
 
 @pytest.mark.parametrize("spec", ["naive", "belady", "greedy", "dynprog", "vdnn", "rotor", "pofo",
