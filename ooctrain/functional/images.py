@@ -96,15 +96,18 @@ def avg_pool2d(
     return call(AvgPool2d(rounded, count_include_pad=False), input)
 
 
-def adaptive_avg_pool2d(input: Tensor, output_size: IntOrPair) -> Tensor:
+def adaptive_avg_pool2d(input: Tensor, output_size: int | Sequence[int | None] | None) -> Tensor:
     """Means over as many windows as the output has pixels: (N, C, H, W) give (N, C, OH, OW).
 
     Window o of OH covers rows floor(o H / OH) to ceil((o + 1) H / OH) - 1, as in PyTorch.
 
     Args:
-        output_size: (OH, OW), or one number for both.
+        output_size: (OH, OW), or one number for both; None: as in the input.
     """
-    return call(AdaptiveAvgPool2d(pair(output_size)), input)
+    asked = output_size if isinstance(output_size, Sequence) else (output_size, output_size)
+    own = input.shape[-len(asked) :]
+    size = [mine if wanted is None else wanted for wanted, mine in zip(asked, own, strict=True)]
+    return call(AdaptiveAvgPool2d(pair(size)), input)
 
 
 def pad(

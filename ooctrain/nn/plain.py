@@ -7,6 +7,8 @@ rest. Read next: `losses.py`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ooctrain import functional as F
 from ooctrain.autograd import Tensor
 from ooctrain.functional import IntOrPair
@@ -85,9 +87,9 @@ class AvgPool2d(Module):
 
 
 class AdaptiveAvgPool2d(Module):
-    """Means over as many windows as `output_size` = (OH, OW) says."""
+    """Means over as many windows as `output_size` = (OH, OW) says; None: as the input has."""
 
-    def __init__(self, output_size: IntOrPair):
+    def __init__(self, output_size: int | Sequence[int | None] | None):
         super().__init__()
         self.output_size = output_size
 

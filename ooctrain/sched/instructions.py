@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import index
 
 from ooctrain.trace import Trace
 
@@ -110,5 +111,5 @@ def instruction_from_json(row: Sequence) -> Instruction:
     kind = _KINDS[name]
     if kind is Run:
         call, keep = fields
-        return Run(int(call), keep if keep is None else tuple(int(v) for v in keep))
-    return kind(*(int(field) for field in fields))
+        return Run(index(call), None if keep is None else tuple(map(index, keep)))
+    return kind(*map(index, fields))

@@ -9,9 +9,10 @@ with the list. Read next: `instructions.py`, then `ledger.py`, `verify.py`, `sim
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Integral, Real
+from operator import index
 from typing import Any
 
 from ooctrain.errors import ConfigError, PlanMismatch
@@ -80,13 +81,9 @@ class Schedule:
         try:
             return Schedule(
                 tuple(instruction_from_json(row) for row in data["instructions"]),
-                tuple((int(v), int(lo), int(hi)) for v, lo, hi in data["start_device"]),
-                tuple((int(v), int(lo), int(hi)) for v, lo, hi in data["start_host"]),
-                Granule(
-                    int(data["granule"]["size_bytes"]),
-                    bool(data["granule"]["ranges"]),
-                    int(data["granule"].get("fixed_bytes", 0)),
-                ),
+                tuple(_range_from_json(row) for row in data["start_device"]),
+                tuple(_range_from_json(row) for row in data["start_host"]),
+                _granule_from_json(data["granule"]),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise ConfigError(f"not a schedule: {error!r}", code="OOC-104") from error
@@ -176,7 +173,7 @@ class Plan:
                 data["makespan_us"], data["peak_bytes"], data["host_peak_bytes"], bound,
                 dict(data["notes"]),
             )  # fmt: skip
-        except (KeyError, TypeError) as error:
+        except (KeyError, TypeError, ValueError) as error:
             raise ConfigError(f"broken plan file: {error!r}", code="OOC-104") from error
 
     def save(self, path: str) -> None:
@@ -184,6 +181,18 @@ class Plan:
         text = json.dumps(self.to_json())
         with open(path, "w", encoding="utf-8") as file:
             file.write(text)
+
+
+def _range_from_json(row: Sequence) -> Range:
+    variable, lo, hi = map(index, row)
+    return variable, lo, hi
+
+
+def _granule_from_json(data: Mapping[str, Any]) -> Granule:
+    ranges = data["ranges"]
+    if not isinstance(ranges, bool):
+        raise TypeError(f"ranges: {ranges!r} is neither true nor false")
+    return Granule(index(data["size_bytes"]), ranges, index(data.get("fixed_bytes", 0)))
 
 
 def _as_json(data: dict[str, Any]) -> dict[str, Any]:

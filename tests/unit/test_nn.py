@@ -208,6 +208,15 @@ def test_layers_call_their_functions():
         F.conv2d(x, tensor(values(4, 3, 3, 3)), padding="same", stride=2)
 
 
+def test_a_pooled_size_may_be_the_input_s():
+    x = tensor(values(2, 3, 6, 4))
+    whole = F.adaptive_avg_pool2d(x, (6, 2)).numpy()
+    np.testing.assert_array_equal(nn.AdaptiveAvgPool2d((None, 2))(x).numpy(), whole)
+    np.testing.assert_array_equal(F.adaptive_avg_pool2d(x, None).numpy(), x.numpy())
+    with pytest.raises(ShapeError, match="no size of an image"):
+        F.adaptive_avg_pool2d(x, 0)
+
+
 def test_module_list_and_repr():
     blocks = nn.ModuleList([nn.Linear(2, 2)]).append(nn.ReLU())
     assert len(blocks) == 2

@@ -102,6 +102,26 @@ def test_what_is_no_budget_is_refused(budget):
         resolve_budget(worked_trace(), budget)
 
 
+@pytest.mark.parametrize(
+    ("keys", "junk"),
+    [
+        (("notes",), "x"), (("schedule", "granule", "size_bytes"), 1.5),
+        (("schedule", "granule", "ranges"), "yes"), (("schedule", "start_host", 0, 1), 0.5),
+        (("schedule", "instructions", 0, 1), "first"), (("schedule", "instructions", 0, 1), 0.5),
+    ],
+)  # fmt: skip
+def test_a_plan_file_with_junk_in_it_is_broken(keys, junk):
+    trace = worked_trace()
+    data = json.loads(json.dumps(Plan(trace, (), worked_schedule(trace), 1.0, 1, 1).to_json()))
+    assert Plan.from_json(data, trace).schedule == worked_schedule(trace)
+    place = data
+    for key in keys[:-1]:
+        place = place[key]
+    place[keys[-1]] = junk
+    with pytest.raises(ConfigError, match="OOC-104"):
+        Plan.from_json(data, trace)
+
+
 def _in_place_trace() -> Trace:
     builder = TraceBuilder()
     x = builder.variable("x", (8,), "uint8", "input")
