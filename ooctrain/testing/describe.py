@@ -13,13 +13,17 @@ from ooctrain.trace import Trace
 MAX_LISTED = 40
 
 
-def describe_trace(trace: Trace, machine: Machine) -> list[str]:
-    """A trace as lines: "f1(x 12 B, w 4 B) -> y 12 B in place of x, workspace 3 B, 2.5 us"."""
-    durations_ns = call_durations_ns(trace, machine)
-    return [
-        f"trace of {len(trace.calls)} calls",
-        *(f"{_describe_call(trace, c.id)}, {durations_ns[c.id] / 1000:g} us" for c in trace.calls),
-    ]
+def describe_trace(trace: Trace, machine: Machine | None = None) -> list[str]:
+    """A trace as lines: "f1(x 12 B, w 4 B) -> y 12 B in place of x, workspace 3 B, 2.5 us".
+
+    Args:
+        machine: whose times the calls take; None: no times.
+    """
+    calls = [_describe_call(trace, call.id) for call in trace.calls]
+    if machine is not None:
+        times_us = [ns / 1000 for ns in call_durations_ns(trace, machine)]
+        calls = [f"{call}, {us:g} us" for call, us in zip(calls, times_us, strict=True)]
+    return [f"trace of {len(calls)} calls", *calls]
 
 
 def _describe_call(trace: Trace, call_id: int) -> str:
