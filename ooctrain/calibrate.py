@@ -4,11 +4,12 @@ other.
 In: a model and a batch. Out: a `Machine` with a measured duration for each kind of call. The one
 idea: the numbers come from running real steps, the same way as training runs them: in-core for the
 calls and for what each instruction costs besides, swapping synchronously (`naive`) for the copies
-alone, hand-over to another thread included, swapping beside the calls (`window`) for what the two
-cost each other, and the same on an imposed link for what keeping to it costs; so a prediction
-stands on what it predicts. Only mapping memory is timed by itself: no step maps so much that it
-stands out from the noise. Nothing is ever measured implicitly: `ooctrain calibrate` is the only
-caller. Read next: `measured.py`, which makes numbers of the steps; `cost.py`.
+alone, hand-over to another thread included, swapping beside the calls (`window`) for how much these
+slow down and how much of the hand-over they wait for, and the same on an imposed link for what
+keeping to it costs; so a prediction stands on what it predicts. Only mapping memory is timed by
+itself: no step maps so much that it stands out from the noise. Nothing is ever measured implicitly:
+`ooctrain calibrate` is the only caller. Read next: `measured.py`, which makes numbers of the steps;
+`cost.py`.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ from ooctrain.measured import (
     Ran,
     balance_bytes_per_us,
     copies_of,
-    interference_of,
     issue_us_of,
     pacing_us_of,
     profile_of_steps,
     rates_of,
+    with_disturbance,
 )
 from ooctrain.memory_speed import map_us_per_byte
 from ooctrain.sched.schedule import Plan
@@ -75,11 +76,10 @@ def calibrate(
         second, beside = measure_steps([trainer, other], images, labels, steps)
         swapped = Ran(_plan_of(other), beside)
     # What the calls cost each other is told by the steps that took turns with these.
-    interference = interference_of(swapped, _machine(name, copies, second, in_core))
+    disturbed = with_disturbance(_with_calls(_copying(name, copies), second, in_core), swapped)
     found = replace(
-        _machine(name, copies, [*first, *second], in_core),
-        interference=interference, map_us_per_byte=map_us_per_byte(),
-    )  # fmt: skip
+        _with_calls(disturbed, [*first, *second], in_core), map_us_per_byte=map_us_per_byte()
+    )
     if trainer.settings.device != "cpu":  # a GPU's link is as it is
         return found
     slower, balance = found.link_bytes_per_us * SLOWER, balance_bytes_per_us(beside, second)
@@ -89,23 +89,31 @@ def calibrate(
     ):
         third, *paced = measure_steps([trainer, alone, other], images, labels, steps)
         runs = [Ran(_plan_of(alone), paced[0], slower), Ran(_plan_of(other), paced[1], balance)]
-        then = replace(_machine(name, copies, third, in_core), interference=interference)
-        return replace(found, pacing_us=pacing_us_of(runs, then))
+        return replace(found, pacing_us=pacing_us_of(runs, _with_calls(disturbed, third, in_core)))
 
 
-def _machine(name: str, copies: Copies, in_core: Collection[Timeline], plan: Plan) -> Machine:
-    """A machine without interference, its calls as these steps had them."""
-    profile = profile_of_steps(in_core, plan.trace)
-    rates = rates_of(profile, plan.trace)
+def _copying(name: str, copies: Copies) -> Machine:
+    """A machine of which nothing but its copies is known."""
     return Machine(
         name,
-        rates.flops_per_us,
-        rates.memory_bytes_per_us,
+        1.0,
+        1.0,
         link_bytes_per_us=min(copies.out_bytes_per_us, copies.in_bytes_per_us),
         link="duplex",
         latency_us=copies.latency_us,
         link_out_bytes_per_us=copies.out_bytes_per_us,
         link_in_bytes_per_us=copies.in_bytes_per_us,
+    )
+
+
+def _with_calls(machine: Machine, in_core: Collection[Timeline], plan: Plan) -> Machine:
+    """The machine with calls, and their issue, as these steps had them."""
+    profile = profile_of_steps(in_core, plan.trace)
+    rates = rates_of(profile, plan.trace)
+    return replace(
+        machine,
+        flops_per_us=rates.flops_per_us,
+        memory_bytes_per_us=rates.memory_bytes_per_us,
         call_overhead_us=min(profile.values()),
         issue_us=issue_us_of(in_core, plan),
         profile=profile,

@@ -49,6 +49,7 @@ class Machine:
         call_overhead_us: least duration of a call (launch).
         issue_us: what each instruction of a list costs the thread that issues it. On the cpu device
             that thread works the calls off too, so there it is time of the compute stream.
+        copy_issue_us: what a copy costs that thread besides: handing it to another one.
         map_us_per_byte: of memory that a step maps anew, issue besides (`execution/mapping.py`).
         profile: measured durations by `profile_key`, in us; where given it replaces the roofline.
     """
@@ -67,6 +68,7 @@ class Machine:
     interference: float = 1.0
     call_overhead_us: float = 0.0
     issue_us: float = 0.0
+    copy_issue_us: float = 0.0
     map_us_per_byte: float = 0.0
     profile: Mapping[str, float] = field(default_factory=dict)
 
@@ -82,7 +84,7 @@ class Machine:
             self.in_bytes_per_us,
         )
         times = (self.latency_us, self.pacing_us, self.call_overhead_us, self.issue_us,
-                 self.map_us_per_byte, *self.profile.values())  # fmt: skip
+                 self.copy_issue_us, self.map_us_per_byte, *self.profile.values())  # fmt: skip
         if not all(math.isfinite(rate) and rate > 0 for rate in rates):
             raise self._broken("a rate that is not positive")
         if not all(math.isfinite(time_us) and time_us >= 0 for time_us in times):

@@ -3,8 +3,9 @@
 In: time lines of steps that ran, with the plans that they ran by. Out: the numbers of a `Machine`.
 The one idea: what can be read off a time line is read (how long calls and copies took); what hides
 between its events is what the rest of the step's time says (issue, latency); and what depends on
-who ran beside whom is fitted: the value with which `simulate` says what was measured. Read next:
-`calibrate.py`, which runs the steps.
+who ran beside whom is fitted: the value with which `simulate` says what was measured, one value to
+one measurement (interference to what the calls took, issue and pacing of copies to what the step
+took besides). Read next: `calibrate.py`, which runs the steps.
 """
 
 from __future__ import annotations
@@ -14,17 +15,20 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
+import numpy as np
+
 from ooctrain.cost import Machine, profile_key, specs_of
 from ooctrain.machines import with_link
 from ooctrain.memory_speed import copy_bytes_per_us
-from ooctrain.sched.schedule import Plan
+from ooctrain.sched.schedule import Plan, Schedule, SwapIn, SwapOut
 from ooctrain.sched.simulate import simulate
 from ooctrain.sched.timeline import Timeline
 from ooctrain.trace import Trace
 
 #: A call that does more operations than this for each byte it moves is bound by arithmetic.
 OPERATIONS_PER_BYTE = 16
-MOST_INTERFERENCE = 4.0
+#: A copy takes one of two cores, or half of the memory's bandwidth, but not more.
+MOST_INTERFERENCE = 2.0
 MOST_PACING_US = 1000.0
 HALVINGS = 10
 
@@ -47,8 +51,8 @@ class Copies:
     """What copies reach with no call beside them.
 
     Args:
-        out_bytes_per_us, in_bytes_per_us: while a copy runs, its mapping of memory included.
-        latency_us: of each besides: what passes until another thread has taken up the work.
+        out_bytes_per_us, in_bytes_per_us: once bytes move.
+        latency_us: of each besides, its handing over to another thread included.
     """
 
     out_bytes_per_us: float
@@ -89,7 +93,7 @@ def rates_of(profile: Mapping[str, float], trace: Trace) -> Rates:
 
 def issue_us_of(in_core: Collection[Timeline], plan: Plan) -> float:
     """What an instruction costs besides calls and copies: a step's rest, shared out among all."""
-    calls_us = sum(median(times) for times in _call_times(in_core))
+    calls_us = sum(_durations_us(in_core, "C").values())
     copies_us = median(line.busy_us("D") + line.busy_us("H") for line in in_core)
     whole_us = median(line.makespan_us for line in in_core)
     return max(0.0, whole_us - calls_us - copies_us) / len(plan.schedule)
@@ -100,29 +104,56 @@ def copies_of(
 ) -> Copies:
     """From steps in which nothing overlaps; where nothing was copied, from copies by themselves.
 
-    What such a step takes besides its copies, its calls and their issue is the copies' latency.
+    What such a step takes besides its moving bytes, its calls and their issue is the copies'
+    latency.
     """
     lines = [line for line in synchronous if line.bytes_out and line.bytes_in]
     if not lines:
         rate = copy_bytes_per_us()
         return Copies(rate, rate, 0.0)
-    out_us, in_us = (median(line.busy_us(stream) for line in lines) for stream in ("D", "H"))
-    calls_us = sum(median(times) for times in _call_times(in_core))
-    known_us = calls_us + out_us + in_us + issue_us * len(plan.schedule)
-    besides_us = median(line.makespan_us for line in lines) - known_us
+    out_rate, in_rate = (
+        _bytes_per_us(plan.schedule, _durations_us(lines, stream)) for stream in ("D", "H")
+    )
     line = lines[0]
+    calls_us = sum(_durations_us(in_core, "C").values())
+    moving_us = line.bytes_out / out_rate + line.bytes_in / in_rate
+    known_us = calls_us + moving_us + issue_us * len(plan.schedule)
+    besides_us = median(line.makespan_us for line in lines) - known_us
     count = sum(event.stream != "C" for event in line.events)
-    return Copies(line.bytes_out / out_us, line.bytes_in / in_us, max(0.0, besides_us) / count)
+    return Copies(out_rate, in_rate, max(0.0, besides_us) / count)
 
 
-def _call_times(timelines: Collection[Timeline]) -> Collection[list[float]]:
-    """For each call, how long it took in each step."""
-    times: dict[int, list[float]] = {}
+def _bytes_per_us(schedule: Schedule, durations_us: Mapping[int, float]) -> float:
+    """The rate of copies, given by list position: of the line through bytes and durations.
+
+    Its distances from the points are relative, so that small copies say what each costs however few
+    its bytes. Where all are of a size there is no line, and a copy's time is taken for all moving.
+    """
+    sizes, times_us = np.array(
+        [(_size_bytes(schedule, index), time_us) for index, time_us in durations_us.items()]
+    ).T
+    if np.ptp(sizes):
+        us_per_byte, _ = np.polyfit(sizes, times_us, 1, w=1 / times_us)
+        if us_per_byte > 0:
+            return float(1 / us_per_byte)
+    return float(sizes.sum() / times_us.sum())
+
+
+def _size_bytes(schedule: Schedule, index: int) -> int:
+    """Of the copy at a list position."""
+    copy = schedule.instructions[index]
+    assert isinstance(copy, SwapIn | SwapOut), "nothing else is a copy"
+    return copy.hi - copy.lo
+
+
+def _durations_us(timelines: Collection[Timeline], stream: str) -> dict[int, float]:
+    """How long each piece of work of a stream took, by list position: the median of all steps."""
+    durations: dict[int, list[float]] = {}
     for timeline in timelines:
         for event in timeline.events:
-            if event.stream == "C":
-                times.setdefault(event.index, []).append(event.end_us - event.start_us)
-    return times.values()
+            if event.stream == stream:
+                durations.setdefault(event.index, []).append(event.end_us - event.start_us)
+    return {index: median(values) for index, values in durations.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,17 +176,46 @@ class Ran:
         return any(line.bytes_out or line.bytes_in for line in self.steps)
 
     def error_of(self, machine: Machine) -> float:
-        """log(predicted / measured): the same size for twice as long as for half as long."""
+        """Of the step: log(predicted / measured), which is as large for twice as for half."""
+        measured_us = median(line.makespan_us for line in self.steps)
+        return math.log(self._predicted(machine).makespan_us / measured_us)
+
+    def calls_error_of(self, machine: Machine) -> float:
+        """Of all calls together, likewise; a call's issue is not among what is measured of it."""
+        unissued = replace(machine, issue_us=0.0, copy_issue_us=0.0)
+        measured_us = median(line.busy_us("C") for line in self.steps)
+        return math.log(self._predicted(unissued).busy_us("C") / measured_us)
+
+    def _predicted(self, machine: Machine) -> Timeline:
         link = self.link_bytes_per_us
         linked = machine if link is None else with_link(machine, link)
-        predicted_us = simulate(self.plan.schedule, self.plan.trace, linked).makespan_us
-        return math.log(predicted_us / median(line.makespan_us for line in self.steps))
+        return simulate(self.plan.schedule, self.plan.trace, linked)
 
 
-def interference_of(beside: Ran, machine: Machine) -> float:
-    """How many times as long calls take beside copies; 1 where nothing is copied."""
-    return _fitting(
-        [beside], lambda factor: replace(machine, interference=factor), 1.0, MOST_INTERFERENCE
+def with_disturbance(machine: Machine, beside: Ran) -> Machine:
+    """The machine with what copies cost the calls that run beside them.
+
+    Args:
+        machine: whose latency is all that a copy takes besides moving its bytes.
+        beside: steps on its own link.
+
+    Returns:
+        It with the `interference` that makes the calls as long as they were, and with so much of
+        the latency as `copy_issue_us` that the step is. As it was where nothing was copied.
+    """
+    if not beside.copied:
+        return machine
+
+    def handing_over(issue_us: float) -> Machine:
+        return replace(slowed, copy_issue_us=issue_us, latency_us=machine.latency_us - issue_us)
+
+    factor = _root(
+        lambda factor: beside.calls_error_of(replace(machine, interference=factor)),
+        1.0, MOST_INTERFERENCE,
+    )  # fmt: skip
+    slowed = replace(machine, interference=factor)
+    return handing_over(
+        _root(lambda issue_us: beside.error_of(handing_over(issue_us)), 0.0, machine.latency_us)
     )
 
 
@@ -170,23 +230,19 @@ def pacing_us_of(paced: Sequence[Ran], machine: Machine) -> float:
     Returns:
         At least 0, at most `MOST_PACING_US`; 0 where nothing is copied.
     """
-    return _fitting(
-        paced, lambda pacing_us: replace(machine, pacing_us=pacing_us), 0.0, MOST_PACING_US
-    )
+    copied = [ran for ran in paced if ran.copied]
+
+    def error(pacing_us: float) -> float:
+        return sum(ran.error_of(replace(machine, pacing_us=pacing_us)) for ran in copied)
+
+    return _root(error, 0.0, MOST_PACING_US) if copied else 0.0
 
 
-def _fitting(
-    runs: Sequence[Ran], machine_of: Callable[[float], Machine], low: float, high: float
-) -> float:
-    """The value whose predictions are right in the mean, or `low` where that is too much already.
-
-    Predictions grow with the value, so halving an interval finds it.
-    """
-    copied = [ran for ran in runs if ran.copied]
-    for _ in range(HALVINGS if copied else 0):
+def _root(error: Callable[[float], float], low: float, high: float) -> float:
+    """Where a growing error is 0: found by halving; an end of the interval where it is nowhere."""
+    for _ in range(HALVINGS):
         middle = round((low + high) / 2, 3)
-        too_little = sum(ran.error_of(machine_of(middle)) for ran in copied) < 0
-        low, high = (middle, high) if too_little else (low, middle)
+        low, high = (middle, high) if error(middle) < 0 else (low, middle)
     return low
 
 

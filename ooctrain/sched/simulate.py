@@ -58,17 +58,20 @@ def durations_ns(schedule: Schedule, trace: Trace, machine: Machine) -> list[int
     A Run begins with the issue of what was listed since the last one, itself included.
     """
     calls, issue_ns = call_durations_ns(trace, machine), round(machine.issue_us * 1000)
-    durations, unpaid = [], 0
+    copy_issue_ns = round(machine.copy_issue_us * 1000)
+    durations, unpaid_ns = [], 0
     for instruction in schedule.instructions:
-        unpaid += 1
+        unpaid_ns += issue_ns
         match instruction:
             case Run(call):
-                durations.append(calls[call] + unpaid * issue_ns)
-                unpaid = 0
+                durations.append(calls[call] + unpaid_ns)
+                unpaid_ns = 0
             case SwapOut(_, lo, hi):
                 durations.append(machine.transfer_ns(hi - lo, "out"))
+                unpaid_ns += copy_issue_ns
             case SwapIn(_, lo, hi):
                 durations.append(machine.transfer_ns(hi - lo, "in"))
+                unpaid_ns += copy_issue_ns
             case _:
                 durations.append(0)
     return durations

@@ -14,11 +14,11 @@ from ooctrain.measured import (
     Ran,
     balance_bytes_per_us,
     copies_of,
-    interference_of,
     issue_us_of,
     pacing_us_of,
     profile_of_steps,
     rates_of,
+    with_disturbance,
 )
 from ooctrain.memory_speed import copy_bytes_per_us
 from ooctrain.models import build
@@ -26,7 +26,7 @@ from ooctrain.prepare import DEFAULT_REWRITES
 from ooctrain.rewrite import apply_rewrites
 from ooctrain.sched.budget import resolve_budget
 from ooctrain.sched.registry import get_planner
-from ooctrain.sched.schedule import BYTES, Plan
+from ooctrain.sched.schedule import BYTES, Plan, Run, SwapIn, SwapOut
 from ooctrain.sched.simulate import simulate
 from ooctrain.sched.timeline import Event, Timeline
 from ooctrain.trace import Trace
@@ -103,13 +103,39 @@ def swapping(alone: Machine) -> Plan:
     return get_planner("window").plan(of, budget, alone)
 
 
-def test_the_interference_found_is_the_one_that_was_there():
-    alone = Machine("m", 1e3, 1e3, 500.0, link="duplex")
+def as_measured(line: Timeline, plan: Plan, there: Machine) -> Timeline:
+    """What a device would note: a call without its issue."""
+    unpaid_us, events = 0.0, {event.index: event for event in line.events}
+    for index, instruction in enumerate(plan.schedule):
+        unpaid_us += there.issue_us
+        unpaid_us += there.copy_issue_us * isinstance(instruction, SwapIn | SwapOut)
+        if isinstance(instruction, Run):
+            event = events[index]
+            events[index] = replace(event, start_us=event.start_us + unpaid_us)
+            unpaid_us = 0.0
+    return replace(line, events=tuple(events.values()))
+
+
+@pytest.mark.parametrize("factor", [1.0, 1.3, 1.8])
+def test_the_interference_found_is_the_one_that_was_there(factor: float):
+    alone = Machine("m", 1e3, 1e3, 500.0, link="duplex", latency_us=20.0)
     plan = swapping(alone)
-    for factor in (1.0, 1.3, 2.5):
-        disturbed = replace(alone, interference=factor)
-        ran = Ran(plan, [simulate(plan.schedule, plan.trace, disturbed)])
-        assert interference_of(ran, alone) == pytest.approx(factor, abs=0.01)
+    line = simulate(plan.schedule, plan.trace, replace(alone, interference=factor))
+    found = with_disturbance(alone, Ran(plan, [line]))
+    assert found.interference == pytest.approx(factor, abs=0.01)
+    assert (found.copy_issue_us, found.latency_us) == pytest.approx((0.0, 20.0), abs=0.5)
+
+
+@pytest.mark.parametrize("copy_issue_us", [0.0, 4.0, 20.0])
+def test_what_calls_wait_for_of_the_handing_over_is_issue(copy_issue_us: float):
+    alone = Machine("m", 1e3, 1e3, 500.0, link="duplex", issue_us=2.0, latency_us=20.0)
+    plan = swapping(alone)
+    there = replace(alone, copy_issue_us=copy_issue_us, latency_us=20.0 - copy_issue_us)
+    line = simulate(plan.schedule, plan.trace, there)
+    found = with_disturbance(alone, Ran(plan, [as_measured(line, plan, there)]))
+    assert found.interference == 1.0
+    assert found.copy_issue_us == pytest.approx(copy_issue_us, abs=0.1)
+    assert found.latency_us == pytest.approx(20.0 - copy_issue_us, abs=0.1)
 
 
 def test_the_pacing_found_is_the_one_that_was_there():
@@ -129,7 +155,7 @@ def test_where_nothing_is_copied_nothing_is_fitted():
     alone, of = Machine("m", 1e3, 1e3, 500.0, link="duplex"), step()
     plan = get_planner("keep-all").plan(of, MAX_BYTES, alone)
     ran = Ran(plan, [measured(of, 1e6, 0.0)], 100.0)
-    assert interference_of(ran, alone) == 1.0
+    assert with_disturbance(alone, ran) == alone
     assert pacing_us_of([ran], alone) == 0.0
 
 

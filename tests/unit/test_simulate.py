@@ -65,6 +65,13 @@ def test_issuing_is_time_of_the_compute_stream():
     assert times(two_calls(), OUT_AND_IN, link="duplex", issue_us=3.0) == expected
 
 
+def test_handing_a_copy_over_is_time_of_the_compute_stream_too():
+    # As above with 2 us more for each copy: one is listed before f, two before g.
+    expected = [(0, 10), (10, 28), (28, 38), (28, 33), (33, 59)]
+    options = {"issue_us": 3.0, "copy_issue_us": 2.0}
+    assert times(two_calls(), OUT_AND_IN, link="duplex", **options) == expected
+
+
 def test_a_fence_stops_everything():
     items = (Run(0), SwapOut(1, 0, 100), Fence(), Run(1))
     assert times(two_calls(), items, link="duplex")[-1] == (30, 40)
