@@ -191,7 +191,7 @@ def _counted(trainer: oc.Trainer) -> Counted:
         prepared, trainer.settings, (prepared.plan.trace.outputs["loss"],)
     )
     allocator: Any = session.allocator
-    while not isinstance(allocator, Counted) and type(allocator).__name__ != "Counted":
+    while not isinstance(allocator, Counted):
         allocator = allocator.inner
     return allocator
 

@@ -6,7 +6,7 @@ median taken; torch may use its better memory layout and its `out=` variants, so
 charged for allocating (torch's gradient of batch norm has none that does without). A ratio above 1
 means that ooctrain is faster than the best form of torch.
 
-    python benchmarks/bench_ops.py [--threads 2] [--rounds 15] [--only SUBSTRING] [--json FILE]
+    python -m benchmarks.bench_ops [--threads 2] [--rounds 15] [--only SUBSTRING] [--json FILE]
 """
 
 from __future__ import annotations

@@ -48,8 +48,9 @@ def run_part(part: str, until: float, *, rehearse: bool = False) -> list[Check]:
             no_progress = log.stat().st_size == before
             if not problem or no_progress or time.time() > until:
                 checks = read_log(log)[0]
-                lost = [Check(part, "the part", "failed", note=problem)] if no_progress else []
-                return [*checks, *(lost if problem else [])]
+                if problem and no_progress:
+                    checks.append(Check(part, "the part", "failed", note=problem))
+                return checks
 
 
 def read_log(log: Path) -> tuple[list[Check], list[str]]:

@@ -22,6 +22,7 @@ from benchmarks.gpu.rehearsal import Kernels
 from ooctrain.devices import cuda_open
 from ooctrain.devices.host_vm import available_memory_bytes
 from ooctrain.incore import initial_values
+from ooctrain.models import stem_for
 from ooctrain.prepare import PreparedStep, Settings, prepare
 from ooctrain.sched.budget import trace_peak_bytes
 from ooctrain.sched.timeline import Event, Timeline
@@ -58,8 +59,7 @@ class Workload:
     def trace(self, batch: int) -> tuple[Trace, Any]:
         """One training step with SGD, and the model."""
         oc.manual_seed(0)
-        stem = "imagenet" if self.side > 64 else "cifar"
-        model = oc.models.build(self.name, self.classes, stem)
+        model = oc.models.build(self.name, self.classes, stem_for(self.side, self.side))
         return oc.trace(model, (batch, 3, self.side, self.side), device="cuda"), model
 
     def batch_for(self, peak_bytes: float) -> int:
@@ -116,10 +116,9 @@ def _settings(budget: int | None, planner: str, allocator: str = "va") -> Settin
 
 def _in_core(sizes: Sizes, batch: int, best: dict[str, float]) -> dict[str, float]:
     numbers = measure(sizes.workload, batch, _settings(None, "keep-all"))
-    if not numbers["budget_mb"] <= sizes.budget_bytes / 1e6:
+    if numbers["budget_mb"] > sizes.budget_bytes / 1e6:
         raise NotRunError(f"needs {numbers['budget_mb']:.0f} MB, more than the budget")
-    rate = numbers["images_per_s"]
-    best["in-core"] = max(rate, best.get("in-core", 0.0))
+    best["in-core"] = max(numbers["images_per_s"], best.get("in-core", 0.0))
     return numbers
 
 
