@@ -20,7 +20,7 @@ from ooctrain.sched.keep_all import KeepAll
 from ooctrain.sched.schedule import Plan
 from ooctrain.sched.small import plan_beside
 from ooctrain.trace import Trace
-from ooctrain.units import Granule, format_bytes, format_us
+from ooctrain.units import MAX_BYTES, Granule, format_bytes, format_us
 
 Retrace = Callable[[int], Trace]
 BATCH_TRIES = 4
@@ -84,24 +84,27 @@ class Need:
         in_core_bytes: without any eviction, reached at `peak_call`.
         minimum_bytes: the least that any order of whole calls needs (0% of a budget).
         compute_us: all calls, one after the other.
+        in_core_us: the step without any eviction: the calls, their issue, and the way of the batch.
     """
 
     in_core_bytes: int
     peak_call: str
     minimum_bytes: int
     compute_us: float
+    in_core_us: float
 
 
 def need_of(trace: Trace, machine: Machine, granule: Granule) -> Need:
     """See `Need`. Cost: O(uses)."""
+    in_core, peak_call = plan_beside(KeepAll(), trace, MAX_BYTES, machine, granule=granule), ""
     try:
-        # keep-all refuses a budget of nothing, and says what it would take and where.
-        in_core = plan_beside(KeepAll(), trace, 0, machine, granule=granule)
-        peak_bytes, call = in_core.peak_bytes, ""
+        # keep-all refuses a budget of nothing, and says where it would take most.
+        plan_beside(KeepAll(), trace, 0, machine, granule=granule)
     except Infeasible as refusal:
-        peak_bytes, call = refusal.minimum_bytes, refusal.witness_call
+        peak_call = refusal.witness_call
+    minimum_bytes = trace_minimum_bytes(trace, granule)
     compute_us = sum(call_durations_ns(trace, machine)) / 1000
-    return Need(peak_bytes, call, trace_minimum_bytes(trace, granule), compute_us)
+    return Need(in_core.peak_bytes, peak_call, minimum_bytes, compute_us, in_core.makespan_us)
 
 
 def changes_that_fit(

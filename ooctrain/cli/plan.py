@@ -221,7 +221,7 @@ def _placement_rows(memory: Memory, question: Question, made: Plan) -> Rows:
 
 def _plan_rows(need: Need, made: Plan, timeline: Timeline) -> Rows:
     name = made.notes.get("chosen", made.notes.get("planner", ""))
-    slower = timeline.makespan_us / need.compute_us if need.compute_us else 1.0
+    slower = timeline.makespan_us / need.in_core_us if need.in_core_us else 1.0
     rows = [
         ("verdict", f"fits with planner {name}, {format_bytes(made.peak_bytes)} at the peak"),
         ("predicted", f"{format_us(timeline.makespan_us)} a step, {slower:.2f} x in-core"),
@@ -273,6 +273,7 @@ def _as_json(
         "incore_peak_bytes": need.in_core_bytes if need else None,
         "trace_minimum_bytes": need.minimum_bytes if need else None,
         "compute_us": need.compute_us if need else None,
+        "incore_us": need.in_core_us if need else None,
         "feasible": made is not None,
         "minimum_bytes": refusal.minimum_bytes if refusal else None,
         "makespan_us": made.makespan_us if made else None,

@@ -306,7 +306,9 @@ def test_plan_says_what_fits_and_writes_it(run, tmp_path):
     least, most = written["trace_minimum_bytes"], written["incore_peak_bytes"]
     assert written["budget_bytes"] == least + (most - least) // 2
     assert written["peak_bytes"] <= written["budget_bytes"]
-    assert written["makespan_us"] >= written["compute_us"]
+    assert written["makespan_us"] >= written["incore_us"] >= written["compute_us"]
+    slower = written["makespan_us"] / written["incore_us"]
+    assert f"{slower:.2f} x in-core" in out
 
 
 def test_the_whole_in_core_peak_is_a_budget_of_100_percent_on_the_cpu_device_too(run, tmp_path):
@@ -315,6 +317,7 @@ def test_the_whole_in_core_peak_is_a_budget_of_100_percent_on_the_cpu_device_too
     assert run("plan", *SMALL, "--budget", "100%", "--json", str(path))[0] == 0
     written = json.loads(path.read_text())
     assert written["incore_peak_bytes"] == written["budget_bytes"] == written["peak_bytes"]
+    assert written["incore_us"] == written["makespan_us"]
 
 
 def test_the_machine_at_hand_has_a_name(run):
