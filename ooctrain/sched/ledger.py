@@ -129,9 +129,8 @@ class Ledger:
         self._issued = list(NONE)  # by stream: the latest instruction
         self._fence = list(NONE)
         self._released = list(NONE)  # when these are done, so is every release listed so far
-        self._host_pending: list[
-            tuple[int, int]
-        ] = []  # (stream, index) of last copies, not given back
+        # (stream, index) of copies whose `host_last_bytes` have not been given back yet
+        self._host_pending: list[tuple[int, int]] = []
         self.host_released_at: dict[int, int] = {}
         self._host_released = list(NONE)
         self._length = len(schedule.instructions)

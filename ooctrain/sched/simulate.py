@@ -143,8 +143,11 @@ class _Clock:
 
     def advance_to_next_end(self) -> None:
         """Lets everything work until the first of those that run is done."""
-        slowed = self.slowdown if len(self.running) > ("C" in self.running) else Fraction(1)
-        pace = {lane: slowed if lane == "C" else Fraction(1) for lane in self.running}
+        copying = any(lane != "C" for lane in self.running)
+        # By lane: how many ns pass for one ns of work.
+        pace = {
+            lane: self.slowdown if lane == "C" and copying else Fraction(1) for lane in self.running
+        }
         needed = {
             lane: _ceil(self.left_ns[row.index] * pace[lane]) for lane, row in self.running.items()
         }

@@ -14,9 +14,11 @@ from typing import Any
 
 from ooctrain.cost import Machine
 from ooctrain.errors import ScheduleError
+from ooctrain.rewrite import REWRITES
 from ooctrain.sched.budget import resolve_budget
 from ooctrain.sched.ledger import Issued, Ledger, peaks
 from ooctrain.sched.rules import (
+    AFTER,
     AT_END,
     AT_START,
     BEFORE,
@@ -80,19 +82,16 @@ def verify(
 
 
 def _check_rewrites(plan: Plan, trace: Trace, rewrites: Mapping[str, Rewrite] | None) -> Trace:
-    """R6; returns the trace on which a percentage is resolved."""
-    if plan.rewrites and rewrites is None:
-        from ooctrain.rewrite import REWRITES
-
-        rewrites = REWRITES
-    _ask("R601", None, "", plan, rewrites or {})
-    resolved_on = trace
-    for position, name in enumerate(plan.rewrites):
-        trace = (rewrites or {})[name](trace)
-        kinds = [earlier.partition(":")[0] for earlier in plan.rewrites[: position + 1]]
-        if all(kind in _BEFORE_TILES for kind in kinds):
+    """R6; returns the trace on which a percentage is resolved: the last before any tiling."""
+    known = REWRITES if rewrites is None else rewrites
+    _ask("R601", "", plan, known)
+    resolved_on, before_tiles = trace, True
+    for name in plan.rewrites:
+        trace = known[name](trace)
+        before_tiles = before_tiles and name.partition(":")[0] in _BEFORE_TILES
+        if before_tiles:
             resolved_on = trace
-    _ask("R602", None, "", plan, trace)
+    _ask("R602", "", plan, trace)
     return resolved_on
 
 
@@ -100,43 +99,39 @@ def _check_list(
     schedule: Schedule, trace: Trace, budget_bytes: int | None, host_budget_bytes: int | None
 ) -> list[Issued]:
     """R1 to R4, in list order; returns the list as walked."""
+    # The ledger can only be filled with the start once the start is known to be sound.
     nothing = Ledger(trace, Schedule((), granule=schedule.granule))
     ran = [0] * len(trace.calls)
     state = State(trace, schedule, nothing, budget_bytes, host_budget_bytes, ran)
     for code in AT_START:
-        _ask(code, None, "before the step", state)
+        _ask(code, "before the step", state)
     state.ledger = Ledger(trace, schedule)
-    _check_budgets(state, None, "before the step", state.ledger.host_ledger_bytes)
+    for code in AFTER:
+        _ask(code, "before the step", state)
     issued: list[Issued] = []
     for index, instruction in enumerate(schedule.instructions):
         issued += _step(state, index, instruction)
     issued += state.ledger.close()
     for code in AT_END:
-        _ask(code, None, "at the end of the step", state)
+        _ask(code, "at the end of the step", state)
     return issued
 
 
 def _step(state: State, index: int, instruction: Instruction) -> list[Issued]:
-    """Asks the rules about one instruction and issues it."""
+    """Asks the rules about one instruction, issues it, and asks the rules about the result."""
     for code in BEFORE[type(instruction)]:
         problem = RULES[code].check(state, index, instruction)
         if problem is not None:
-            _fail(code, index, _where(state, index, instruction), problem)
+            raise _error(code, problem, _where(state, index, instruction), index)
     rows = state.ledger.issue(index, instruction)
     if isinstance(instruction, Run):
         state.ran[instruction.call] += 1
         state.next_call = max(state.next_call, instruction.call + 1)
-    _check_budgets(state, index, instruction, rows[-1].host_ledger_bytes)
-    return rows
-
-
-def _check_budgets(state: State, index: int | None, at: Instruction | str, host_bytes: int) -> None:
-    """R3 after an instruction, or at the start."""
-    for code, arguments in (("R301", ()), ("R302", (host_bytes,)), ("R303", ())):
-        problem = RULES[code].check(state, index, *arguments)
+    for code in AFTER:
+        problem = RULES[code].check(state)
         if problem is not None:
-            where = at if isinstance(at, str) else _where(state, index, at)
-            _fail(code, index, where, problem)
+            raise _error(code, problem, _where(state, index, instruction), index)
+    return rows
 
 
 def _check_claims(plan: Plan, issued: list[Issued], machine: Machine | None) -> None:
@@ -147,22 +142,23 @@ def _check_claims(plan: Plan, issued: list[Issued], machine: Machine | None) -> 
         makespan = time_issued(issued, plan.schedule, plan.trace, machine).makespan_us
     again = Recomputed(plan, device, host, makespan)
     for code in CLAIMS:
-        _ask(code, None, "the plan's claims", again)
+        _ask(code, "the plan's claims", again)
 
 
-def _ask(code: str, index: int | None, where: str, *arguments: Any) -> None:
+def _ask(code: str, where: str, *arguments: Any) -> None:
+    """Raises ScheduleError where a rule that belongs to no single instruction is broken."""
     problem = RULES[code].check(*arguments)
     if problem is not None:
-        _fail(code, index, where, problem)
+        raise _error(code, problem, where)
 
 
-def _fail(code: str, index: int | None, where: str, problem: Problem) -> None:
-    raise ScheduleError(
+def _error(code: str, problem: Problem, where: str, index: int | None = None) -> ScheduleError:
+    return ScheduleError(
         problem.what, rule=code, index=index, where=where, numbers=problem.numbers, fix=problem.fix
     )
 
 
-def _where(state: State, index: int | None, instruction: Instruction) -> str:
+def _where(state: State, index: int, instruction: Instruction) -> str:
     try:
         return f"instruction {index}: {describe_instruction(instruction, state.trace)}"
     except IndexError:

@@ -8,7 +8,7 @@ import pytest
 
 from ooctrain.errors import ConfigError, ScheduleError
 from ooctrain.sched.ledger import peaks, walk
-from ooctrain.sched.rules import AT_END, AT_START, BEFORE, CLAIMS
+from ooctrain.sched.rules import AFTER, AT_END, AT_START, BEFORE, CLAIMS
 from ooctrain.sched.schedule import (
     BYTES,
     End,
@@ -213,7 +213,7 @@ def test_zero_bytes_are_always_there():
 
 def test_rules_are_all_asked_and_documented():
     asked = {code for codes in BEFORE.values() for code in codes}
-    asked |= {*AT_START, *AT_END, *CLAIMS, "R301", "R302", "R303", "R601", "R602"}
+    asked |= {*AT_START, *AFTER, *AT_END, *CLAIMS, "R601", "R602"}
     assert asked == set(RULES)
     for title, check, example in RULES.values():
         assert title
@@ -276,6 +276,9 @@ def test_rewrites_are_done_again():
     assert caught.value.rule == "R602"
     with pytest.raises(ScheduleError) as caught:
         verify(replace(plan, rewrites=("shrink",)), worked_trace(), 320, rewrites=rewrites)
+    assert caught.value.rule == "R601"
+    with pytest.raises(ScheduleError) as caught:
+        verify(replace(plan, rewrites=(3,)), worked_trace(), 320)
     assert caught.value.rule == "R601"
 
 

@@ -18,6 +18,7 @@ from ooctrain.sched.rules.state import Problem, State
 from ooctrain.sched.schedule import End, Fence, Free, Run, SwapIn, SwapOut
 
 __all__ = [
+    "AFTER",
     "AT_END",
     "AT_START",
     "BEFORE",
@@ -138,6 +139,8 @@ BEFORE: Mapping[type, tuple[str, ...]] = {
     Free: (*_RANGE, "R204"),
     Fence: (),
 }
+#: Which rules the state must meet after each instruction, and before the first.
+AFTER = ("R301", "R302", "R303")
 AT_START = ("R106", "R107", "R108")
 AT_END = ("R401", "R405", "R406", "R407")
 CLAIMS = ("R501", "R502", "R503", "R504")

@@ -59,7 +59,7 @@ def bound_claim(again: Recomputed) -> Problem | None:
 
 def rewrites_known(plan: Plan, rewrites: Mapping[str, Any]) -> Problem | None:
     """Every rewrite that a plan names exists."""
-    unknown = [name for name in plan.rewrites if name not in rewrites]
+    unknown = [name for name in plan.rewrites if not isinstance(name, str) or name not in rewrites]
     if not unknown:
         return None
     return Problem(f"no rewrite is called {unknown[0]!r}", f"known: {', '.join(sorted(rewrites))}")

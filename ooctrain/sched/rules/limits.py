@@ -1,8 +1,8 @@
 """R3: both ledgers stay within their budgets. R4: the right calls run, and the end meets the start.
 
-In: the ledger after an instruction; a Run or End; the end of the list. Out: a `Problem` or None.
-The one idea: a list is a step that can be repeated, so it must leave what it found, updated.
-Source: docs/schedule.md, "The verifier's rules". Read next: `claims.py`.
+In: the state after an instruction (R3); a Run or End, or the state at the end of the list (R4).
+Out: a `Problem` or None. The one idea: a list is a step that can be repeated, so it must leave what
+it found, updated. Source: docs/schedule.md, "The verifier's rules". Read next: `claims.py`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from ooctrain.sched.schedule import End, Run
 from ooctrain.units import format_bytes
 
 
-def device_budget(state: State, index: int | None) -> Problem | None:
+def device_budget(state: State) -> Problem | None:
     """The device ledger never exceeds the budget, the start included."""
     held, limit = state.ledger.ledger_bytes, state.budget_bytes
     if limit is None or held <= limit:
@@ -24,19 +24,19 @@ def device_budget(state: State, index: int | None) -> Problem | None:
     )
 
 
-def host_budget(state: State, index: int | None, held_bytes: int) -> Problem | None:
+def host_budget(state: State) -> Problem | None:
     """The host ledger never exceeds the host budget, the start included."""
-    limit = state.host_budget_bytes
-    if limit is None or held_bytes <= limit:
+    held, limit = state.ledger.host_ledger_bytes, state.host_budget_bytes
+    if limit is None or held <= limit:
         return None
     return Problem(
-        f"the host ledger exceeds the host budget by {format_bytes(held_bytes - limit)}",
-        f"{held_bytes} bytes of {limit}",
+        f"the host ledger exceeds the host budget by {format_bytes(held - limit)}",
+        f"{held} bytes of {limit}",
         "recompute instead of swapping, or raise --host-budget",
     )
 
 
-def ledgers_positive(state: State, index: int | None) -> Problem | None:
+def ledgers_positive(state: State) -> Problem | None:
     """Neither ledger falls below zero."""
     device, host = state.ledger.ledger_bytes, state.ledger.host_ledger_bytes
     if device >= 0 and host >= 0:
