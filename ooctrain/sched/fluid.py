@@ -1,16 +1,16 @@
 """The LP bound: a makespan that no legal list beats, with or without recomputation.
 
-In: a trace, a budget, a machine. Out: `FluidBound`. The one idea: let bytes flow. At the start and
-the end of each call, only sums count: what has gone out, what has come in, what has been released,
-what is covered by computing it again. Every legal list has such sums and they obey the rows below;
-so the least idle time that the rows allow is a bound. What the relaxation gives away: values move
-and are computed again in fractions, from anywhere, without latency, without room for the sources of
-what is computed again.
+In: a trace, a budget, a machine. Out: `FluidBound`. The one idea: forget which byte moves when. At
+the start and the end of each call, look at sums only: bytes sent out so far, bytes fetched so far,
+bytes released so far, bytes made up for by computing again. Every legal list has such sums, and
+they obey the rows below; so the least idle time that the rows allow is a bound. What the relaxation
+gives away: values move and are computed again in fractions, in any order, without latency, and
+computing again takes no room for the values that it reads.
 
-Class of schedules covered: calls run first in trace order; any pure call may run again, at the
-price of its whole time for all of its largest output, and of the time of those calls whose outputs
-nobody else reads; any bytes may move at any time; persistent
-variables may start the step on either side, as long as they end it there.
+Class of schedules covered: the first runs of the calls come in trace order. Any pure call may run
+again; to get all of its largest output back takes its whole time, and that of the calls before it
+whose outputs nobody else reads. Any bytes may move at any time. Persistent variables may start the
+step on either side, as long as they end it there.
 
 Sources: paper 002's relaxed model for the offload part; recomputation is ours. Read next:
 `bounds.py` for bounds without an LP, `linear.py`.
@@ -22,6 +22,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 from ooctrain.cost import Machine, call_durations_ns
 from ooctrain.sched.decisions import BEFORE_THE_STEP, Decisions, Life, lives, runs_once
@@ -43,8 +44,6 @@ class FluidBound:
         primal_us, dual_us: both sides of the LP.
         recompute: whether it covers lists that run calls again.
         resident: whether it covers only lists that leave persistent variables where they are.
-        solve_s: time in the solver.
-        rows, columns: size of the LP.
     """
 
     makespan_us: float
@@ -52,9 +51,6 @@ class FluidBound:
     dual_us: float
     recompute: bool
     resident: bool
-    solve_s: float
-    rows: int
-    columns: int
 
     @property
     def covers(self) -> str:
@@ -71,10 +67,10 @@ class FluidBound:
 
 @dataclass(frozen=True, slots=True)
 class _Item:
-    """Bytes between two uses.
+    """A value between two of its uses, during which its bytes may be away from the device.
 
     Args:
-        var, life: whose.
+        var, life: the variable, and the place of its life in `_Fluid.lives`.
         opens: the first call during which they may be away (0: from the start).
         needed: the call at which they must be back; the number of calls: never.
         size: as a share of the budget.
@@ -95,12 +91,23 @@ class _Item:
 
 @dataclass(frozen=True, slots=True)
 class _Resting:
-    """Columns of a persistent variable at the border of two steps: the shares of it that the host
-    has, and that the device has not.
+    """Columns of a persistent variable at the border of two steps.
+
+    Args:
+        hosted: the share of it of which the host has a valid copy.
+        away: the share of it that is not on the device.
     """
 
     hosted: int
     away: int
+
+
+class _Instant(NamedTuple):
+    """Columns of a point in time: what has been sent out, fetched, and released on the device."""
+
+    sent: int
+    fetched: int
+    released: int
 
 
 def fluid_bound(
@@ -119,21 +126,33 @@ def fluid_bound(
     Cost: an LP of some 15 rows for each call and 3 columns for each gap: 0.5 s for 600 calls.
     """
     fluid = _Fluid(trace, budget_bytes, machine, recompute, resident)
-    program = fluid.write()
-    solution = program.solve()
+    solution = fluid.write().solve()
     if solution is None:
         return None
-    total_us = fluid.compute_us
-    primal, dual = ((1 + idle) * total_us for idle in (solution.primal, solution.dual))
-    proved = max(total_us, min(primal, dual) * (1 - TOLERANCE))
-    return FluidBound(
-        proved, primal, dual, recompute, resident, solution.solve_s, len(program.row_lowers),
-        len(program.costs),
-    )  # fmt: skip
+    compute = fluid.compute_us / fluid.unit_us
+    primal, dual = ((compute + idle) * fluid.unit_us for idle in (solution.primal, solution.dual))
+    proved = max(fluid.compute_us, min(primal, dual) * (1 - TOLERANCE))
+    return FluidBound(proved, primal, dual, recompute, resident)
 
 
 class _Fluid:
-    """Writes the LP. Bytes are shares of the budget, times shares of the compute time."""
+    """Writes the LP. Bytes are shares of the budget, times shares of `unit_us`.
+
+    The columns of an item are shares of it: `away` from the device, sent out for it (`new`), or
+    dropped and computed `again`. The rows of a call see only sums of these up to its start:
+
+    * "ready": bytes to be sent that exist by then, so that no more can have been sent;
+    * "open": bytes to be away whose use before is over, so that no more can have been released;
+    * "clean": those of them of which the host has had a copy from an earlier trip or from the
+      start, so that they can be released without being sent;
+    * "due": bytes that were away and have been needed again, so that no less has been fetched;
+    * "work": compute time of all that has been computed again;
+    * "cover": bytes that are dropped at the moment, on neither side, to be computed again later.
+
+    Attributes:
+        unit_us: the compute time of the step, or 1 where that is nothing.
+        rises: {name of a sum: {call: the columns that it rises by at the start of the call}}.
+    """
 
     def __init__(
         self, trace: Trace, budget_bytes: int, machine: Machine, recompute: bool, resident: bool
@@ -142,8 +161,9 @@ class _Fluid:
         self.budget_bytes = max(1, budget_bytes)
         durations = call_durations_ns(trace, machine)
         self.compute_us = sum(durations) / 1000
-        self.duration = [ns / 1000 / self.compute_us for ns in durations]
-        per_share = self.compute_us / self.budget_bytes
+        self.unit_us = self.compute_us or 1.0
+        self.duration = [ns / 1000 / self.unit_us for ns in durations]
+        per_share = self.unit_us / self.budget_bytes
         self.out_rate = machine.out_bytes_per_us * per_share
         self.in_rate = machine.in_bytes_per_us * per_share
         self.lives = lives(trace, runs_once(trace))
@@ -179,7 +199,10 @@ class _Fluid:
                     yield _Item(life.var, number, opens, before, size, written + 1, again, fixed)
 
     def _again(self, life: Life) -> float | None:
-        """Compute time for a life's value; of a call's outputs only the largest pays."""
+        """The share of compute time that a life's value takes to get back; None: impossible.
+
+        A call that runs again makes all of its outputs, so only the largest is charged for it.
+        """
         producer = self.trace.producer[life.var]
         if producer is None or not self.trace.calls[producer].pure:
             return None
@@ -188,11 +211,11 @@ class _Fluid:
         return sum(self.duration[call] for call in self._chain(life.var))
 
     def _chain(self, var: int) -> list[int]:
-        """The calls to be paid if a value is computed again: its producer, and those of sources
-        that nobody else reads.
+        """The calls that must run if a value is computed again: its producer, and the producers
+        of those of its sources that nobody else reads.
 
-        Whoever has such a source without computing it again has kept it, here or on the host, in
-        place of the value; it is at least as large, so that keeping the value is no worse.
+        A list may instead have kept such a source, on the device or on the host. But the source is
+        at least as large as the value, so keeping the value itself would have been no worse.
         """
         chain, values = [], [var]
         while values:
@@ -204,7 +227,7 @@ class _Fluid:
         return chain
 
     def _stands_for(self, source: int, reader: int, var: int) -> bool:
-        """Whether a source is worth no more than a value that is computed from it."""
+        """Whether keeping a source is no better than keeping the value computed from it."""
         made = self.trace.producer[source]
         return (
             made is not None
@@ -313,7 +336,7 @@ class _Fluid:
         """Rows for the start and the end of each call, and for the end of the step."""
         program = self.program
         resident = self._resident()
-        before: tuple[int, int, int] | None = None  # out, in, released at the end of the last call
+        before: _Instant | None = None  # the end of the call before
         idle_so_far: int | None = None
         for call, duration in enumerate([*self.duration, 0.0]):
             idle = program.column(cost=1.0)
@@ -325,37 +348,36 @@ class _Fluid:
             program.at_most([(sums["work"][call], 1.0), (idle_sum, -1.0)])
             idle_so_far = idle_sum
             if call == len(self.duration):
-                program.at_most([(sums["ready"][call], 1.0), (start[0], -1.0)])
+                program.at_most([(sums["ready"][call], 1.0), (start.sent, -1.0)])
                 break
-            program.at_most([(sums["due"][call], 1.0), (start[1], -1.0)])
+            program.at_most([(sums["due"][call], 1.0), (start.fetched, -1.0)])
             self._fits(call, start, sums, resident[call])
             end = self._instant(call, sums)
             self._flow(start, end, None, duration)
             self._fits(call, end, sums, resident[call])
             before = end
 
-    def _instant(self, call: int, sums: dict[str, list[int]]) -> tuple[int, int, int]:
-        """Columns (out, in, released) of an instant, and what holds among them."""
-        out, back, released = (self.program.column() for _ in range(3))
-        self.program.at_most([(out, 1.0), (sums["ready"][call], -1.0)])
+    def _instant(self, call: int, sums: dict[str, list[int]]) -> _Instant:
+        """New columns of a point during a call, and the rows that hold among them."""
+        sent, fetched, released = (self.program.column() for _ in range(3))
+        self.program.at_most([(sent, 1.0), (sums["ready"][call], -1.0)])
         self.program.at_most([(released, 1.0), (sums["open"][call], -1.0)])
-        self.program.at_most([(released, 1.0), (out, -1.0), (sums["clean"][call], -1.0)])
-        self.program.at_most([(back, 1.0), (released, -1.0)])
-        return out, back, released
+        self.program.at_most([(released, 1.0), (sent, -1.0), (sums["clean"][call], -1.0)])
+        self.program.at_most([(fetched, 1.0), (released, -1.0)])
+        return _Instant(sent, fetched, released)
 
     def _flow(
-        self, before: tuple[int, int, int] | None, after: tuple[int, int, int], idle: int | None,
-        duration: float,
-    ) -> None:  # fmt: skip
-        """The link carries no more than time allows; nothing flows backwards."""
-        outs, backs, releases = (
-            [(after[kind], 1.0), *([] if before is None else [(before[kind], -1.0)])]
-            for kind in range(3)
+        self, before: _Instant | None, after: _Instant, idle: int | None, duration: float
+    ) -> None:
+        """Between two instants the link carries no more than time allows, and no sum falls."""
+        sent, fetched, released = (
+            [(column, 1.0), *([] if before is None else [(before[kind], -1.0)])]
+            for kind, column in enumerate(after)
         )
-        for terms in (outs, backs, releases):
+        for terms in (sent, fetched, released):
             self.program.at_most([(column, -amount) for column, amount in terms])
-        time_out = [(column, amount / self.out_rate) for column, amount in outs]
-        time_in = [(column, amount / self.in_rate) for column, amount in backs]
+        time_out = [(column, amount / self.out_rate) for column, amount in sent]
+        time_in = [(column, amount / self.in_rate) for column, amount in fetched]
         waits = [] if idle is None else [(idle, -1.0)]
         if self.machine.link == "shared":
             self.program.at_most([*time_out, *time_in, *waits], duration)
@@ -364,12 +386,12 @@ class _Fluid:
             self.program.at_most([*time_in, *waits], duration)
 
     def _fits(
-        self, call: int, instant: tuple[int, int, int], sums: dict[str, list[int]], resident: float
+        self, call: int, instant: _Instant, sums: dict[str, list[int]], resident: float
     ) -> None:
-        """What is resident less what is away is at most the budget, which is 1."""
-        _, back, released = instant
+        """What would be resident, less what is away, is at most the budget, which is 1."""
         self.program.at_most(
-            [(released, -1.0), (back, 1.0), (sums["cover"][call], -1.0)], 1.0 - resident
+            [(instant.released, -1.0), (instant.fetched, 1.0), (sums["cover"][call], -1.0)],
+            1.0 - resident,
         )
 
     def _resident(self) -> Sequence[float]:

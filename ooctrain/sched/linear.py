@@ -1,14 +1,13 @@
 """A linear program, written row by row, and HiGHS to solve it.
 
-In: columns with bounds and costs, rows with bounds. Out: the optimum, its dual value, the columns.
-The one idea: a small notebook for sparse rows, so that whoever writes a program writes only its
-inequalities. HiGHS (Huangfu and Hall 2018) is loaded when a program is solved. Read next:
-`fluid.py`.
+In: columns with bounds and costs, rows with bounds. Out: the optimum, from both sides. The one
+idea: rows are collected in the sparse form that the solver takes, so that whoever writes a program
+writes only its inequalities. HiGHS (Huangfu and Hall 2018) is loaded when a program is solved. Read
+next: `fluid.py`.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,18 +20,13 @@ INFINITE = float("inf")
 
 @dataclass(frozen=True, slots=True)
 class Solution:
-    """An optimum.
+    """An optimum: the objective values of the primal and of the dual program.
 
-    Args:
-        primal, dual: objective values; between them lies the optimum, rounding aside.
-        columns: values, or empty where there is none.
-        solve_s: how long it took.
+    The optimum lies between them, rounding aside.
     """
 
     primal: float
     dual: float
-    columns: np.ndarray
-    solve_s: float
 
 
 @dataclass(slots=True)
@@ -75,9 +69,8 @@ class LinearProgram:
 
     def solve(self) -> Solution | None:
         """The optimum; None where no columns satisfy all rows."""
-        import highspy  # heavy: only who solves pays
+        import highspy  # takes long to load, so only where a program is solved
 
-        started = time.perf_counter()
         solver = highspy.Highs()
         solver.silent()
         solver.setOptionValue("threads", 1)
@@ -85,12 +78,7 @@ class LinearProgram:
         solver.run()
         if solver.getModelStatus() != highspy.HighsModelStatus.kOptimal:
             return None
-        columns = np.array(solver.getSolution().col_value)
-        info = solver.getInfo()
-        return Solution(
-            info.objective_function_value, self._dual(solver), columns,
-            time.perf_counter() - started,
-        )  # fmt: skip
+        return Solution(solver.getInfo().objective_function_value, self._dual(solver))
 
     def _as_highs(self) -> Any:
         """The program in the solver's form: columns, rows, and the matrix row by row."""
@@ -109,7 +97,7 @@ class LinearProgram:
         return program
 
     def _dual(self, solver: object) -> float:
-        """The dual objective: what the multipliers of rows and columns prove by themselves."""
+        """The dual objective: the bound that the multipliers of rows and columns prove."""
         solution = solver.getSolution()  # type: ignore[attr-defined]
         rows, columns = np.array(solution.row_dual), np.array(solution.col_dual)
         total = _proved(rows, np.array(self.row_lowers), np.array(self.row_uppers))
@@ -117,7 +105,10 @@ class LinearProgram:
 
 
 def _proved(multipliers: np.ndarray, lowers: np.ndarray, uppers: np.ndarray) -> float:
-    """A positive multiplier leans on the lower bound, a negative one on the upper."""
-    leans = np.where(multipliers > 0, lowers, uppers)
-    finite = np.isfinite(leans)
-    return float((multipliers[finite] * leans[finite]).sum())
+    """Sum of multiplier times bound: a positive one belongs to the lower, a negative to the upper.
+
+    Multipliers of infinite bounds are rounding errors of zero, and left out.
+    """
+    bounds = np.where(multipliers > 0, lowers, uppers)
+    finite = np.isfinite(bounds)
+    return float((multipliers[finite] * bounds[finite]).sum())

@@ -56,6 +56,16 @@ def test_on_a_chain_it_is_at_least_proposition_3(chain):
     assert bound.makespan_us >= 2 * (peak - budget) * (1 - 1e-5)
 
 
+def test_of_a_step_whose_calls_take_no_time_the_copies_remain():
+    chain = oc.chain([4] * 4, [4] * 4, [0] * 3, [0] * 3, [0] * 3, [0] * 3)
+    assert compute_us(chain, SLOW) == 0
+    peak, least = trace_peak_bytes(chain, BYTES), trace_minimum_bytes(chain, BYTES)
+    bound = fluid_bound(chain, least, SLOW, recompute=False, resident=True)
+    assert 2 * (peak - least) * (1 - 1e-5) <= bound.makespan_us
+    assert bound.makespan_us <= Window().plan(chain, least, SLOW).makespan_us
+    assert fluid_bound(chain, peak, SLOW, resident=True).makespan_us == pytest.approx(0, abs=1e-5)
+
+
 @settings(max_examples=80)
 @given(traces(), machines(), SEEDS, st.booleans())
 def test_no_list_beats_the_lp(trace, machine, seed, recompute):
