@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from ooctrain.errors import AutogradError
+from ooctrain.errors import AutogradError, ShapeError
 from ooctrain.layers.combine import Add, Constant
 from ooctrain.tape import Entry, Tape
 from ooctrain.tensors import Tensor
@@ -30,18 +30,22 @@ def record_backward(
     """Records the backward pass of `root`, and adds each leaf's gradient to its `.grad`.
 
     Args:
-        gradient: of `root`; None: 1, for a root of one element.
+        gradient: of `root`, of its shape and element type; None: 1, for a root of one element.
         retain_graph: keep the entries' inputs for another backward pass.
-        on_gradient: called with each parameter as soon as its gradient is complete.
+        on_gradient: called with each leaf (a parameter, or another tensor that requires a
+            gradient) as soon as its gradient is complete.
 
     Raises:
         AutogradError: nothing to differentiate, a second pass, or a value changed in place.
+        ShapeError: the gradient does not fit `root`.
     """
     if not root.requires_grad:
         raise AutogradError(
             f"{root.name or 'this tensor'!r} depends on nothing that requires a gradient",
             fix="was it computed under no_grad(), or from detached tensors?",
         )
+    if gradient is not None:
+        _check_gradient(gradient, root)
     entries = _entries_before(root)
     with tape.paused():
         seed = _ones(tape, root) if gradient is None else gradient
@@ -53,7 +57,11 @@ def record_backward(
 
 
 class _Pass:
-    """One walk. `_grads` has what is known so far of the gradients that are still to be used."""
+    """One walk from the root back to the leaves.
+
+    `_grads` holds the gradients that are known so far and not yet used: {output of an entry, or
+    leaf: the sum of its gradients up to now}.
+    """
 
     def __init__(self, tape: Tape, on_gradient: Hook | None):
         self._tape, self._on_gradient = tape, on_gradient
@@ -107,6 +115,17 @@ class _Pass:
         path = f"{of.name or 'leaf'}.grad"
         with self._tape.at(path=path, leaf=True, forward_of=None, verb="add"):
             return self._tape.call(Add(), (a, b), of=(of,))[0]
+
+
+def _check_gradient(gradient: Tensor, root: Tensor) -> None:
+    """Raises ShapeError unless a given gradient has the shape and element type of `root`."""
+    found = gradient.spec if isinstance(gradient, Tensor) else type(gradient).__name__
+    if found != root.spec:
+        raise ShapeError(
+            f"the gradient given for {root.name or 'this tensor'!r} does not fit it",
+            numbers=f"wanted {root.spec}, got {found}",
+            fix="y.backward(oc.tensor(array)), array in the shape of y",
+        )
 
 
 def _ones(tape: Tape, root: Tensor) -> Tensor:

@@ -88,14 +88,17 @@ class Module:
                 self.__dict__.pop(name, None)
                 registry[name] = value
                 return
-        for registry in registries:
-            if name in registry:
-                if value is not None and not isinstance(value, Tensor):
-                    raise ConfigError(
-                        f"{name!r} is registered; only a tensor or None can replace it"
-                    )
-                registry[name] = value
-                return
+        if value is None:
+            for registry in registries:
+                if name in registry:
+                    registry[name] = None
+                    return
+        elif name in self._buffers and isinstance(value, Tensor):
+            self._buffers[name] = value if value.kind == "state" else _buffer(value)
+            return
+        elif any(name in registry for registry in registries):
+            allowed = "a tensor" if name in self._buffers else "a parameter, a module"
+            raise ConfigError(f"{name!r} is registered; only {allowed} or None can replace it")
         object.__setattr__(self, name, value)
 
     def __getattr__(self, name: str) -> Any:

@@ -62,7 +62,7 @@ class Entry:
     Args:
         number: position in the order of recording.
         outs: twins of the outputs, without history, so that an entry never holds itself.
-        versions: of the inputs' storages when they were read.
+        versions: of the storages of inputs and outputs, in this order, right after the call.
         freed_by: the backward pass that used it up.
     """
 
@@ -230,9 +230,10 @@ class Tape:
 
     @contextmanager
     def reading_again(self, entry: Entry) -> Iterator[None]:
-        """For a while, what `entry` read must not be read if it has been changed since."""
+        """For a while, what `entry` read or wrote must not be read if it was changed since."""
+        kept = (*entry.ins, *entry.outs)
         self._versions = {
-            id(t.storage): (entry, v) for t, v in zip(entry.ins, entry.versions, strict=True)
+            id(t.storage): (entry, v) for t, v in zip(kept, entry.versions, strict=True)
         }
         try:
             yield
@@ -240,7 +241,9 @@ class Tape:
             self._versions = {}
 
     def _check_usable(self, tensor: Tensor, name: str) -> None:
-        """A tensor, and unchanged since the forward call whose gradient reads it now."""
+        """Raises ShapeError for what is no tensor, AutogradError for one that was changed since
+        the forward call whose gradient reads it now.
+        """
         if not isinstance(tensor, Tensor):
             raise ShapeError(
                 f"{name} wants tensors, got {type(tensor).__name__}",
@@ -250,7 +253,7 @@ class Tape:
         if seen and tensor.storage.version != seen[1]:
             raise AutogradError(
                 f"{tensor.name or 'a tensor'!r} was changed in place after {seen[0].name!r} "
-                "read it, and its gradient needs the old value",
+                "used it, and its gradient needs the old value",
                 where=f"written at {tensor.storage.written_at}",
                 fix="write after backward(), or into a new tensor",
             )
@@ -274,7 +277,8 @@ class Tape:
     def _record(
         self, op: Op, name: str, ins: Sequence[Tensor], outs: Sequence[Tensor], call_id: int | None
     ) -> None:
-        versions = tuple(t.storage.version if t.storage is not None else 0 for t in ins)
+        kept = (*ins, *outs)
+        versions = tuple(t.storage.version if t.storage is not None else 0 for t in kept)
         twins = tuple(tensor.detach() for tensor in outs)
         site = replace(self.site, forward_of=call_id)
         entry = Entry(next(self._numbers), op, name, site, tuple(ins), twins, versions)

@@ -87,8 +87,16 @@ class Tensor:
         return self.numpy().item()
 
     def copy_(self, array: Any) -> Tensor:
-        """Overwrites the value in place. If backward still needs the old one, it will say so."""
-        self.value().write(np.asarray(array))
+        """Overwrites the value in place. If backward still needs the old one, it will say so.
+
+        Args:
+            array: logical, of this shape; floats are cast to this tensor's element type.
+
+        Raises:
+            ShapeError: of another shape.
+            TypeError: floats for a tensor of whole numbers.
+        """
+        self.value().write(np.asarray(array).astype(self.dtype, casting="same_kind", copy=False))
         return self
 
     def detach(self) -> Tensor:

@@ -102,6 +102,35 @@ def test_a_write_on_a_value_that_backward_does_not_need_is_fine():
     assert layer.bias.grad is not None
 
 
+def test_a_write_on_an_output_that_backward_needs_is_found():
+    x = tensor(values(3), requires_grad=True)
+    y = F.relu(x)
+    y.copy_(np.ones(3))
+    with pytest.raises(AutogradError, match="changed in place"):
+        F.mse_loss(y, tensor(values(3))).backward()
+
+
+def test_a_written_value_has_the_tensor_s_element_type():
+    weight, count = nn.Linear(3, 2).weight, nn.BatchNorm2d(2).num_batches_tracked
+    weight.copy_(np.full((2, 3), 0.1))  # float64, and nobody has read the first value yet
+    assert weight.numpy().dtype == np.float32
+    count.copy_(np.int32(4))
+    assert count.numpy().dtype == np.int64
+    with pytest.raises(TypeError, match="same_kind"):
+        count.copy_(np.float32(0.5))
+
+
+def test_a_given_gradient_must_fit():
+    x = tensor(values(2, 3), requires_grad=True)
+    for wrong in (tensor(values(3, 2)), tensor(np.ones((2, 3), int)), values(2, 3)):
+        for y in (x * 2.0, x):
+            with pytest.raises(ShapeError, match="does not fit"):
+                y.backward(wrong)
+    assert x.grad is None
+    (x * 2.0).backward(tensor(np.ones((2, 3), np.float32)))
+    np.testing.assert_array_equal(x.grad.numpy(), np.full((2, 3), 2))
+
+
 def test_nothing_to_differentiate():
     with pytest.raises(AutogradError, match="requires a gradient"):
         tensor(values(3)).backward()

@@ -9,6 +9,7 @@ from ooctrain import functional as F
 from ooctrain import nn
 from ooctrain.autograd import manual_seed, tensor
 from ooctrain.errors import ConfigError, ShapeError
+from ooctrain.tracing import trace
 
 
 def values(*shape, seed=0):
@@ -104,6 +105,21 @@ def test_registration_errors_and_replacement():
     assert "conv.weight" not in net.state_dict()
     with pytest.raises(AttributeError, match="Net has no attribute 'missing'"):
         _ = net.missing
+
+
+def test_what_is_registered_is_replaced_by_its_kind_only():
+    net = Net()
+    for name in ("weight", "bias"):
+        with pytest.raises(ConfigError, match="only a parameter"):
+            setattr(net.conv, name, tensor(values(4)))
+    with pytest.raises(ConfigError, match="only a parameter"):
+        net.bn = tensor(values(4))
+    net.bn.running_mean = tensor(values(4))
+    np.testing.assert_array_equal(net.state_dict()["bn.running_mean"], values(4))
+    step = trace(net, (2, 3, 4, 4), threads=1)
+    assert {v.name for v in step.variables if v.kind == "input"} == {"input", "target"}
+    net.conv.bias = None
+    assert "conv.bias" not in net.state_dict()
 
 
 def test_shared_modules_are_counted_once_and_saved_twice():
@@ -223,6 +239,51 @@ def test_module_list_and_repr():
     assert isinstance(blocks[1], nn.ReLU)
     assert "Linear(in_features=2, out_features=2)" in repr(nn.Sequential(*blocks))
     assert len(nn.Sequential(nn.ReLU(), nn.ReLU(), nn.ReLU())[:2]) == 2
+
+
+@pytest.mark.parametrize("part", [F.relu, None, nn.ReLU])
+def test_what_is_no_module_is_not_left_out_silently(part):
+    for make in (
+        lambda: nn.Sequential(nn.Flatten(), part),
+        lambda: nn.Sequential(OrderedDict(activation=part)),
+        lambda: nn.ModuleList([part]),
+    ):
+        with pytest.raises(ConfigError, match="no module"):
+            make()
+
+
+def test_a_slice_of_a_sequence_keeps_the_names():
+    net = nn.Sequential(nn.ReLU(), nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1))
+    assert list(net[1:3].state_dict()) == ["1.weight", "1.bias"]
+    assert net[1:3][0] is net[1]
+    named = nn.Sequential(OrderedDict(a=nn.Linear(2, 2), b=nn.ReLU(), c=nn.Linear(2, 2)))
+    assert [name for name, _ in named[::2].named_children()] == ["a", "c"]
+
+
+def test_settings_that_pytorch_has_and_this_library_lacks_are_refused():
+    image = tensor(values(1, 2, 4, 4))
+    for mode in ("replicate", "circular", "symmetric"):
+        with pytest.raises(ConfigError, match="neither 'constant' nor 'reflect'"):
+            F.pad(image, (1, 1, 1, 1), mode=mode)
+
+
+def test_an_image_is_not_enlarged_to_nothing():
+    image = tensor(values(1, 2, 4, 4))
+    for enlarge in (lambda: F.interpolate(image, scale_factor=0), lambda: F.interpolate(image, 0)):
+        with pytest.raises(ShapeError, match="no size of an image"):
+            enlarge()
+
+
+def test_numbers_of_numpy_are_numbers():
+    x, w = tensor(values(1, 2, 5, 5)), tensor(values(3, 2, 3, 3))
+    one = np.int64(1)
+    expected = F.conv2d(x, w, stride=1, padding=1).numpy()
+    np.testing.assert_array_equal(F.conv2d(x, w, stride=one, padding=one).numpy(), expected)
+
+
+def test_a_linear_weight_has_two_axes():
+    with pytest.raises(ShapeError, match="the weight must be"):
+        F.linear(tensor(values(2, 3)), tensor(values(3)))
 
 
 def test_numbers_that_are_no_pair_are_named():
