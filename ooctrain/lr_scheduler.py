@@ -28,14 +28,13 @@ class LRScheduler:
         self.base_lrs = [float(group["lr"]) for group in optimizer.param_groups]
 
     def factor(self, epoch: int, base_lr: float) -> float:
-        """Learning rate after `epoch` steps."""
+        """The learning rate (not a factor of it) after `epoch` calls of `step`."""
         raise TypeError(f"{type(self).__name__} lacks factor()")
 
     def step(self) -> None:
         """Ends an epoch (or whatever the schedule counts)."""
         self.last_epoch += 1
-        for group, base_lr in zip(self.optimizer.param_groups, self.base_lrs, strict=True):
-            group["lr"] = self.factor(self.last_epoch, base_lr)
+        self._set_rates()
 
     def get_last_lr(self) -> list[float]:
         """The learning rates in force."""
@@ -46,8 +45,13 @@ class LRScheduler:
         return {"last_epoch": self.last_epoch, "base_lrs": list(self.base_lrs)}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """The reverse of `state_dict`."""
+        """The reverse of `state_dict`; the optimizer's rates are those of that epoch again."""
         self.last_epoch, self.base_lrs = state_dict["last_epoch"], list(state_dict["base_lrs"])
+        self._set_rates()
+
+    def _set_rates(self) -> None:
+        for group, base_lr in zip(self.optimizer.param_groups, self.base_lrs, strict=True):
+            group["lr"] = self.factor(self.last_epoch, base_lr) if self.last_epoch else base_lr
 
 
 class StepLR(LRScheduler):

@@ -9,7 +9,7 @@ scalars: "lr" for the first parameter group, "lr.1" for the second. Read next: `
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from numbers import Real
 from typing import Any
 
@@ -171,18 +171,44 @@ class Optimizer:
         return {"state": state, "param_groups": groups}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """The reverse of `state_dict`. Raises ConfigError where groups do not fit."""
+        """The reverse of `state_dict`: what had no state when it was saved has none afterwards.
+
+        Raises:
+            ConfigError: other groups, settings or slots than this optimizer's; nothing is changed.
+        """
         groups = state_dict["param_groups"]
-        if [len(g["params"]) for g in groups] != [len(g["params"]) for g in self.param_groups]:
-            raise ConfigError("the saved optimizer has other parameter groups", code="OOC-112")
-        parameters = [p for g in self.param_groups for p in g["params"]]
+        states = {int(number): state for number, state in state_dict["state"].items()}
+        self._check_state(groups, states)
         for mine, saved in zip(self.param_groups, groups, strict=True):
             mine.update({key: value for key, value in saved.items() if key != "params"})
-        for number, saved in state_dict["state"].items():
-            parameter = parameters[int(number)]
-            self.steps[parameter] = int(saved["step"])
-            for name, slot in self.slots(parameter).items():
-                slot.storage.write(np.asarray(saved[name], np.float32))
+        parameters = [p for g in self.param_groups for p in g["params"]]
+        for number, parameter in enumerate(parameters):
+            state = states.get(number)
+            self.steps[parameter] = int(state["step"]) if state else 0
+            if state or parameter in self.state:
+                for name, slot in self.slots(parameter).items():
+                    value = state[name] if state else np.zeros(slot.shape)
+                    slot.storage.write(np.asarray(value, np.float32))
+
+    def _check_state(
+        self, groups: Sequence[Mapping[str, Any]], states: Mapping[int, Mapping[str, Any]]
+    ) -> None:
+        """Raises ConfigError unless saved groups, and states by parameter number, fit."""
+        if [len(g["params"]) for g in groups] != [len(g["params"]) for g in self.param_groups]:
+            raise ConfigError("the saved optimizer has other parameter groups", code="OOC-112")
+        if any(not set(self.defaults) <= set(saved) for saved in groups):
+            raise ConfigError("the saved optimizer has other settings", code="OOC-112")
+        shapes = [p.shape for g in self.param_groups for p in g["params"]]
+        group_of = [saved for saved in groups for _ in saved["params"]]
+        for number, state in states.items():
+            slots = self.slot_names(group_of[number])
+            fits = "step" in state and set(slots) <= set(state)
+            if not fits or any(np.shape(state[name]) != shapes[number] for name in slots):
+                raise ConfigError(
+                    f"the saved state of parameter {number} is not that of this optimizer",
+                    code="OOC-112",
+                    numbers=f"{', '.join(slots) or 'no slots'} of shape {shapes[number]} wanted",
+                )
 
 
 def _check_settings(settings: Mapping[str, Any]) -> None:

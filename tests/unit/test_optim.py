@@ -130,6 +130,33 @@ def test_state_round_trip_continues_bit_for_bit():
         Adam([with_gradient(), with_gradient(1)]).load_state_dict(optimizer.state_dict())
 
 
+def test_a_state_that_does_not_fit_changes_nothing():
+    p = with_gradient()
+    sgd, adam = SGD([p], lr=0.1, momentum=0.9), Adam([p], lr=0.2)
+    for optimizer in (sgd, adam):
+        optimizer.step()
+    sgd_state, adam_state = sgd.state_dict(), adam.state_dict()
+    wide = Adam([with_gradient(shape=(5, 4))])
+    wide.step()
+    for optimizer, state in ((sgd, adam_state), (adam, sgd_state), (wide, adam_state)):
+        before = optimizer.state_dict()
+        with pytest.raises(ConfigError, match="OOC-112"):
+            optimizer.load_state_dict(state)
+        assert repr(optimizer.state_dict()) == repr(before)
+
+
+def test_a_state_without_steps_resets_an_optimizer_that_has_some():
+    p = with_gradient()
+    optimizer = Adam([p], lr=0.1)
+    fresh, first = optimizer.state_dict(), p.numpy().copy()
+    optimizer.step()
+    once = p.numpy().copy()
+    optimizer.load_state_dict(fresh)
+    p.copy_(first)
+    optimizer.step()
+    assert p.numpy().tobytes() == once.tobytes()
+
+
 def test_schedules():
     optimizer = SGD([with_gradient()], lr=0.8)
     schedule = StepLR(optimizer, step_size=2, gamma=0.5)
@@ -149,6 +176,7 @@ def test_schedules():
     )
     resumed = CosineAnnealingLR(SGD([with_gradient()], lr=0.8), T_max=4, eta_min=0.2)
     resumed.load_state_dict(schedule.state_dict())
+    assert resumed.get_last_lr() == schedule.get_last_lr()
     resumed.step()
     schedule.step()
     assert resumed.get_last_lr() == schedule.get_last_lr()
