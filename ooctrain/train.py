@@ -3,7 +3,8 @@ state.
 
 In: a model, a loss, an optimizer, a budget. Out: a trained model. The one idea: each shape of input
 is traced, fused and planned once, then its list is executed step after step; between steps the true
-values live on the device, and the model's parameters read and write them there. Read next:
+values live on the device, and the model's parameters read and write them there. Only a change that
+a trace depends on (a frozen parameter, another weight decay) is traced and planned anew. Read next:
 `prepare.py`, `executor.py`; `checkpoint.py` for the files.
 """
 
@@ -64,10 +65,11 @@ class Trainer:
         conv_algorithm: "auto", or see `oc.trace`.
         allow_tf32: see `oc.trace`.
         clip: `utils.ClipNorm`, `utils.ClipEach` or a number for the norm; of the gradients of all
-            that the optimizer updates.
+            the model's parameters that require one.
 
     Attributes:
-        steps_done: finished steps.
+        steps_done: finished steps, those included that the optimizer has seen before (Adam's
+            bias correction and dropout's masks depend on the number).
         timeline: of the last step, measured.
         prepared: the last training step's plan and what it needs; None before the first.
 
@@ -87,6 +89,8 @@ class Trainer:
     ):  # fmt: skip
         self.model, self.loss = model, loss
         self.optimizer = named_optimizer(optimizer or "sgd", model)
+        self._parameters, self._parts = list(model.parameters()), list(model.modules())
+        self._updated = [p for p in self._parameters if self.optimizer.updates(p)]
         self.settings = Settings(
             budget=budget, planner=planner, allocator=allocator, device=device, threads=threads,
             machine=machine, link_bytes_per_us=link_bandwidth, host_budget=host_budget, seed=seed,
@@ -94,7 +98,7 @@ class Trainer:
         )  # fmt: skip
         self.accumulate, self.conv_algorithm, self.clip = accumulate, conv_algorithm, clip
         self.allow_tf32 = allow_tf32
-        self.steps_done = 0
+        self.steps_done = max(self.optimizer.steps.values(), default=0)
         self.timeline: Timeline | None = None
         self.prepared: PreparedStep | None = None
         self._prepared: dict[tuple[Any, ...], PreparedStep] = {}
@@ -117,7 +121,7 @@ class Trainer:
         trace = prepared.plan.trace
         result = self._run(prepared, (trace.outputs["loss"],), x, y)
         self.timeline = result.timeline
-        self.steps_done += 1
+        self._count_steps(self.steps_done + 1)
         loss = float(result.outputs[trace.outputs["loss"]])
         if not math.isfinite(loss):
             raise TrainingStopped(
@@ -140,13 +144,23 @@ class Trainer:
 
         Returns:
             The losses of all steps.
+
+        Raises:
+            ConfigError: an epoch without a batch, such as the second one of a generator.
         """
-        losses = []
-        for _ in range(epochs):
+        losses: list[float] = []
+        for epoch in range(epochs):
+            steps_before = len(losses)
             for x, y in batches:
                 losses.append(self.step(x, y))
                 if on_step is not None:
                     on_step(self.steps_done, losses[-1])
+            if len(losses) == steps_before:
+                raise ConfigError(
+                    f"epoch {epoch + 1} has no batch to train on", code="OOC-106",
+                    fix="a list of batches, or a DataLoader with at least one; a generator ends "
+                    "after one epoch",
+                )  # fmt: skip
             if schedule is not None:
                 schedule.step()
         return losses
@@ -219,6 +233,10 @@ class Trainer:
     def resume(self, path: str, config: Mapping[str, Any] | None = None) -> files.RunState:
         """Takes up a checkpoint; training goes on with the same bits as if it had never stopped.
 
+        Values and the number of steps come from the file; the seed (of dropout) is this trainer's
+        own and must be the same. Learning rates are not in the file: an `LRScheduler` sets them
+        when it loads `RunState.schedule`.
+
         Args:
             path: of the file; where it is broken, the newest whole one before it is taken.
             config: settings that must be those of the saved run.
@@ -237,7 +255,7 @@ class Trainer:
             files.check_config(found, config)
         for name, tensor in self._tensors().items():
             tensor.storage.write(found.arrays[name])
-        self.steps_done = found.run.step
+        self._count_steps(found.run.step)
         return found.run
 
     def close(self) -> None:
@@ -258,16 +276,30 @@ class Trainer:
     ) -> PreparedStep:  # fmt: skip
         if not callable(self.loss):
             target_shape = None
-        key = (tuple(input_shape), target_shape, training, with_loss)
+        settings = self._traced_settings() if training else ()
+        key = (tuple(input_shape), target_shape, training, with_loss, settings)
         if key not in self._prepared:
             if len(input_shape) < 2:
                 raise ConfigError(
                     f"input of shape {tuple(input_shape)} has no batch axis", code="OOC-110",
                     fix="images are (N, C, H, W)",
                 )  # fmt: skip
+            self._residence.adopt(self._tensors())  # settings may have brought new slots
             trace = self._trace(input_shape, target_shape, training, with_loss)
             self._prepared[key] = prepare(trace, self._fitted())
         return self._prepared[key]
+
+    def _traced_settings(self) -> tuple[Any, ...]:
+        """What a training trace depends on besides shapes: a change of it needs a new trace.
+
+        These are the optimizer's settings except learning rates, which parameters are trained, and
+        which parts of the model the user has set to evaluation mode.
+        """
+        groups = self.optimizer.param_groups
+        constants = [{k: v for k, v in g.items() if k not in ("params", "lr")} for g in groups]
+        trained = tuple(p.requires_grad for p in self._parameters)
+        modes = tuple(part.training for part in self._parts) if self.model.training else ()
+        return repr(constants), trained, () if all(modes) else modes
 
     def _trace(
         self, input_shape: tuple[int, ...], target_shape: tuple[int, ...] | None, training: bool,
@@ -284,7 +316,7 @@ class Trainer:
 
     def _fitted(self) -> Settings:
         """The settings, a percentage being that of the first training step for all other shapes."""
-        training = [p for (_, _, mode, _), p in self._prepared.items() if mode]
+        training = [p for (_, _, mode, *_), p in self._prepared.items() if mode]
         if self.settings.budget is None or not training:
             return self.settings
         return replace(self.settings, budget=training[0].budget_bytes)
@@ -312,6 +344,15 @@ class Trainer:
             raise
         self._residence.steps += 1
         return result
+
+    def _count_steps(self, steps_done: int) -> None:
+        """Sets the number of finished steps, here and in the optimizer.
+
+        The trainer never calls the optimizer's `step`, which would count; but its `state_dict` and
+        the next trainer need the number.
+        """
+        self.steps_done = steps_done
+        self.optimizer.steps.update(dict.fromkeys(self._updated, steps_done))
 
     def _scalars(self) -> dict[str, float | int]:
         scalars = self.optimizer.scalars()

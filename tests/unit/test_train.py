@@ -9,6 +9,7 @@ from ooctrain.data import DataLoader, synthetic
 from ooctrain.errors import (
     AutogradError,
     CheckpointError,
+    ConfigError,
     DoesNotFit,
     Infeasible,
     OoctrainError,
@@ -103,10 +104,87 @@ def test_a_changed_learning_rate_needs_no_new_plan():
         trainer.step(*batch())
         plan = trainer.plan
         trainer.optimizer.param_groups[0]["lr"] = 0.0
+        trainer.model.eval()  # nor does this: a trainer's steps train the whole model
         before = trainer.model.state_dict()["6.weight"]
         trainer.step(*batch(1))
         assert trainer.plan is plan
         assert np.array_equal(trainer.model.state_dict()["6.weight"], before)
+
+
+def test_a_new_trainer_goes_on_where_the_optimizer_is():
+    """Adam's bias correction depends on the number of steps, and dropout's masks do."""
+
+    def model_and_optimizer():
+        oc.manual_seed(3)
+        model = network()
+        return model, oc.optim.Adam(model.parameters(), lr=0.01)
+
+    model, optimizer = model_and_optimizer()
+    with oc.Trainer(model, optimizer=optimizer, threads=1, seed=5) as straight:
+        losses = [straight.step(*batch(i)) for i in range(4)]
+        final = straight.state_arrays()
+    model, optimizer = model_and_optimizer()
+    with oc.Trainer(model, optimizer=optimizer, threads=1, seed=5) as first:
+        assert [first.step(*batch(i)) for i in range(2)] == losses[:2]
+    saved = optimizer.state_dict()
+    assert {state["step"] for state in saved["state"].values()} == {2}
+    _, copy = model_and_optimizer()
+    copy.param_groups[0]["params"] = list(model.parameters())
+    copy.load_state_dict(saved)
+    for loaded in (copy, optimizer):
+        before = model.state_dict()
+        with oc.Trainer(model, "cross_entropy", loaded, "40%", threads=1, seed=5) as second:
+            assert second.steps_done == 2
+            assert [second.step(*batch(i)) for i in (2, 3)] == losses[2:]
+            assert states_equal(second.state_arrays(), final)
+        model.load_state_dict(before)
+
+
+def freeze(trainer):
+    trainer.model[0].requires_grad_(False)
+
+
+def decay(trainer):
+    trainer.optimizer.param_groups[0]["weight_decay"] = 0.5
+
+
+def fix_statistics(trainer):
+    trainer.model[1].eval()
+
+
+@pytest.mark.parametrize("change", [freeze, decay, fix_statistics])
+def test_a_change_of_how_it_trains_is_seen_by_the_next_step(change):
+    """After a step that trains nothing (but batch statistics), as if it had been there before."""
+    with make() as late, make() as early:
+        late.optimizer.param_groups[0]["lr"] = 0.0
+        late.step(*batch())
+        plan = late.plan
+        late.optimizer.param_groups[0]["lr"] = 0.05
+        early.model.load_state_dict(late.model.state_dict())
+        for slots in late.optimizer.state.values():
+            slots["momentum"].copy_(np.zeros(slots["momentum"].shape))
+        for trainer in (late, early):
+            change(trainer)
+            trainer.steps_done = 0
+        assert late.step(*batch(1)) == early.step(*batch(1))
+        assert states_equal(late.state_arrays(), early.state_arrays())
+        assert late.plan is not plan
+
+
+def test_momentum_may_come_later():
+    with make() as late:
+        late.optimizer.param_groups[0]["momentum"] = 0.0
+        late.step(*batch())
+        late.optimizer.param_groups[0]["momentum"] = 0.9
+        late.step(*batch(1))
+        assert late.state_arrays()["0.weight.momentum"].any()
+
+
+def test_an_epoch_without_batches_is_refused():
+    with make() as trainer:
+        with pytest.raises(ConfigError, match="epoch 2 has no batch"):
+            trainer.fit((batch(i) for i in range(2)), epochs=2)
+        assert trainer.steps_done == 2
 
 
 def test_evaluation_changes_nothing_and_stays_within_the_budget():
