@@ -11,7 +11,7 @@ section 3. Machine presets, each with its source, are in `machines.py`. Read nex
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Literal
@@ -100,12 +100,14 @@ class Machine:
     @property
     def out_bytes_per_us(self) -> float:
         """Bandwidth from device to host."""
-        return self.link_out_bytes_per_us or self.link_bytes_per_us
+        rate = self.link_out_bytes_per_us
+        return self.link_bytes_per_us if rate is None else rate
 
     @property
     def in_bytes_per_us(self) -> float:
         """Bandwidth from host to device."""
-        return self.link_in_bytes_per_us or self.link_bytes_per_us
+        rate = self.link_in_bytes_per_us
+        return self.link_bytes_per_us if rate is None else rate
 
     def transfer_ns(self, size_bytes: int, direction: Literal["out", "in"]) -> int:
         """Duration of one transfer: latency + ceil(bytes / bandwidth)."""
@@ -118,8 +120,8 @@ def ceil_div_rate(amount: int, rate: float) -> int:
     return -(-amount // int(rate)) if rate == int(rate) else math.ceil(amount / rate)
 
 
-def specs_of(trace: Trace, ids: tuple[int, ...]) -> list[Spec]:
-    """Shapes of variables, as operations want them."""
+def specs_of(trace: Trace, ids: Sequence[int]) -> list[Spec]:
+    """Shapes and element types of variables, as an operation's methods take them."""
     return [Spec(trace.variables[v].shape, trace.variables[v].dtype) for v in ids]
 
 

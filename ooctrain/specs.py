@@ -12,6 +12,7 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import re
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
@@ -137,17 +138,21 @@ def names(known: Iterable[str], group: str) -> tuple[str, ...]:
 def load_from_file(path: str, name: str) -> Callable[..., Any]:
     """The class (or function) `name` of a Python file, which is executed.
 
+    While it runs, and afterwards, `sys.modules` has it under its path: `dataclass` looks there for
+    the module of a class, and a path hides no other module of the same name.
+
     Raises:
         ConfigError: no such file, or no such name in it.
     """
     where = Path(path)
-    specification = importlib.util.spec_from_file_location(where.stem, where)
+    specification = importlib.util.spec_from_file_location(str(where.resolve()), where)
     if not where.is_file() or specification is None or specification.loader is None:
         raise ConfigError(
             f"there is no Python file {path!r}", code="OOC-106",
             fix=f"its path, from here: {Path.cwd()}",
         )  # fmt: skip
     module = importlib.util.module_from_spec(specification)
+    sys.modules[specification.name] = module
     specification.loader.exec_module(module)
     if not hasattr(module, name):
         near = did_you_mean(name, [word for word in vars(module) if not word.startswith("_")])

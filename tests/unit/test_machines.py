@@ -104,6 +104,12 @@ def test_a_calibration_with_a_rate_of_zero_is_refused(tmp_path):
         load_calibration(path)
 
 
+@pytest.mark.parametrize("direction", ["link_out_bytes_per_us", "link_in_bytes_per_us"])
+def test_a_link_of_rate_zero_is_refused(direction):
+    with pytest.raises(ConfigError, match="not positive"):
+        Machine("m", 1e5, 1e4, 1e3, **{direction: 0.0})
+
+
 def test_another_link_replaces_both_directions():
     asymmetric = Machine(
         "a", 1e5, 1e4, 1e3, link_out_bytes_per_us=500.0, link_in_bytes_per_us=700.0

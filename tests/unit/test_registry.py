@@ -38,6 +38,16 @@ def test_a_file_gives_a_planner(tmp_path):
     assert get_planner(f"{file}:Mine:depth=3").depth == 3
 
 
+def test_a_file_may_define_a_dataclass(tmp_path):
+    """`dataclass` looks for the module of a class in `sys.modules` where annotations are text."""
+    file = tmp_path / "planners.py"
+    file.write_text(
+        "from __future__ import annotations\nfrom dataclasses import dataclass\n\n\n"
+        "@dataclass(frozen=True)\nclass Mine:\n    depth: int = 1\n    name: str = 'mine'\n"
+    )
+    assert get_planner(f"{file}:Mine:depth=3").depth == 3
+
+
 def test_an_entry_point_gives_a_planner(monkeypatch):
     class Entry:
         name = "theirs"
@@ -73,6 +83,19 @@ def test_an_entry_point_whose_package_is_broken(monkeypatch):
         ("", "names nothing"),
         ("nowhere.py:Planner", "no Python file"),
         ("keep-all:size=1", "no parameter 'size'"),
+        ("rotor:slots=0", "slots=0 is no whole number of at least 1"),
+        ("rotor:slots=1.5", "slots=1.5 is no whole number of at least 1"),
+        ("prefix:steps=-1", "steps=-1 is no whole number of at least 0"),
+        ("dtr:limits=many", "limits='many' is no whole number of at least 0"),
+        ("dynprog:exact_stages=few", "exact_stages='few' is no whole number of at least 0"),
+        ("dynprog:slots=0", "slots=0 is no whole number of at least 1"),
+        ("pofo:most_amounts=0", "most_amounts=0 is no whole number of at least 1"),
+        ("lru:page_bytes=0", "page_bytes=0 is no whole number of at least 1"),
+        ("belady:pieces=true", "pieces=True is no whole number of at least 1"),
+        ("combined:evaluations=-1", "evaluations=-1"),
+        ("combined:evaluations=many", "evaluations='many'"),
+        ("window-cyclic:resident=no", "resident='no' is neither true nor false"),
+        ("tflms-hybrid:recomp_checkpoint_ops_by_types=2", "=2 names no operations"),
     ],
 )
 def test_what_is_wrong_is_said_with_the_nearest_right(spec, says):
