@@ -1,7 +1,8 @@
-"""Bytes and times: the one place that reads and prints them.
+"""Bytes, times and shares: the one place that reads and prints them.
 
-In: "512MiB", "8GB", "25%", 4096. Out: "1.50 GiB", "312 us". Binary units are powers of 1024,
-decimal ones powers of 1000, as IEC 80000-13 has it; nothing is guessed. Read next: `trace.py`.
+In: "512MiB", "8GB", "25%", 4096. Out: "1.50 GiB", "312 us", "70 %". Binary units are powers of
+1024, decimal ones powers of 1000, as IEC 80000-13 has it; nothing is guessed. Read next:
+`trace.py`.
 """
 
 from __future__ import annotations
@@ -91,6 +92,11 @@ def format_us(time_us: float) -> str:
             digits = 0 if divisor == 1 and value >= 10 else 1
             return f"{value:.{digits}f} {unit}"
     return f"{time_us / 1e6:.2f} s"
+
+
+def format_percent(share: float, decimals: int = 0) -> str:
+    """A share as a percentage: 0.704 -> "70 %", with one decimal "70.4 %"."""
+    return f"{100 * share:.{decimals}f} %"
 
 
 def _parse_size_text(text: str, what: str) -> float:

@@ -23,6 +23,7 @@ from ooctrain.course.grade import Grade
 from ooctrain.course.grade import grade as run_grade
 from ooctrain.course.rubric import read_rubric
 from ooctrain.errors import ConfigError
+from ooctrain.report.tables import plain_table
 
 JSON_VERSION = 1
 
@@ -66,11 +67,7 @@ def _whole_path(submission: str) -> str:
 
 def grade_table(found: Grade) -> Table:
     """A line for each row; a reason that is long goes on below."""
-    table = Table(header_style="bold", box=None, pad_edge=False)
-    for title in ("what", "name"):
-        table.add_column(title)
-    table.add_column("points", justify="right")
-    table.add_column("of", justify="right")
+    table = plain_table("what", "name", "points", "of", left=("what", "name"))
     table.add_column("why", overflow="fold")
     for row in found.rows:
         style = "" if row.points == row.most_points else "red" if not row.points else "yellow"

@@ -22,6 +22,7 @@ from ooctrain.cli.numbers_file import write_file, write_numbers
 from ooctrain.cli.options import ALLOCATORS_TEXT, OUTPUT_FILE, json_option, list_option
 from ooctrain.cli.terminal import make_console
 from ooctrain.report.arena import arena_svg
+from ooctrain.report.tables import plain_table
 from ooctrain.report.text import facts
 from ooctrain.units import format_bytes, parse_bytes
 
@@ -62,7 +63,7 @@ def replay(
         if row.failure:
             console.print(f"\n{row.allocator} fails at request {row.failure.place} of "
                           f"{len(log.requests)}, step {row.failure.step}:")  # fmt: skip
-            console.print(row.failure.text, markup=False, highlight=False, soft_wrap=True)
+            console.print(row.failure.text, soft_wrap=True)
     if any(row.held_whole for row in rows):
         console.print("\n* has no ranges: blocks of which the log moves parts were held whole")
     return DOES_NOT_FIT if all(row.failure for row in rows) else DONE
@@ -70,10 +71,10 @@ def replay(
 
 def replay_table(rows: list[Replayed]) -> Table:
     """A line for each allocator."""
-    table = Table(header_style="bold", box=None, pad_edge=False)
-    table.add_column("allocator")
-    for title in ("granted", "reserved", "in holes", "rounding", "maps", "last step", "served"):
-        table.add_column(title, justify="right")
+    table = plain_table(
+        "allocator", "granted", "reserved", "in holes", "rounding", "maps", "last step", "served",
+        left=("allocator",),
+    )  # fmt: skip
     for row in rows:
         stats = row.stats
         table.add_row(

@@ -55,7 +55,7 @@ def report(
     if svg_path:
         write_file(svg_path, step_svg(record))
     for path in filter(None, (page_path, trace_path, snapshot_path, svg_path)):
-        console.print(f"wrote {path}", highlight=False)
+        console.print(f"wrote {path}")
     return DONE
 
 

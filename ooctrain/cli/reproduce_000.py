@@ -13,15 +13,15 @@ from typing import Any
 
 from rich.console import Console
 
-from ooctrain.cli.reproducing import Wanted, finish
+from ooctrain.cli.reproducing import Wanted, finish, print_title
 from ooctrain.experiments import architectures as other_networks
 from ooctrain.experiments import chunks as chunk_sizes
 from ooctrain.experiments import fragmentation as experiment
 from ooctrain.experiments import table1 as first_table
-from ooctrain.experiments.said.architectures import architectures_verdict
-from ooctrain.experiments.said.sentences import Verdict
-from ooctrain.experiments.said.table1 import table1_verdict
 from ooctrain.experiments.spread import spread
+from ooctrain.experiments.verdicts import architectures as architectures_verdict
+from ooctrain.experiments.verdicts import table1 as table1_verdict
+from ooctrain.experiments.verdicts.sentences import Verdict, fill
 from ooctrain.report.architectures import architectures_figure, cell_table, largest_table
 from ooctrain.report.fragmentation import (
     batch_table,
@@ -37,13 +37,12 @@ def fragmentation(wanted: Wanted, console: Console) -> Mapping[str, Any]:
     """Paper 000, figure 3, the memory side of table 1, and the choice of the chunk size."""
     names = experiment.QUICK_ALLOCATORS if wanted.quick else experiment.ALLOCATORS
     allocators = wanted.allocators or names
-    asked = experiment.allocators_for
     batches = experiment.QUICK_BATCHES if wanted.quick else experiment.BATCHES
     physical = wanted.physical_bytes
-    console.print(f"[bold]What a scheduler may be promised of {format_bytes(physical)}[/bold]")
+    print_title(console, f"What a scheduler may be promised of {format_bytes(physical)}")
     processes = 1 if wanted.quick else None
     cases = [
-        (model, batch, asked(model, allocators), physical)
+        (model, batch, experiment.allocators_for(model, allocators), physical)
         for model, sizes in batches.items()
         for batch in sizes
     ]
@@ -51,11 +50,12 @@ def fragmentation(wanted: Wanted, console: Console) -> Mapping[str, Any]:
     for rows in spread(experiment.budget_case, cases, processes):
         console.print(budget_table(rows, header=not budgets))
         budgets += rows
-    console.print("\n[bold]The largest batch that can be trained[/bold]")
+    print_title(console, "\nThe largest batch that can be trained")
     models = [
-        (model, asked(model, allocators), physical, experiment.batch_step(model))
+        (model, experiment.allocators_for(model, allocators), physical,
+         experiment.batch_step(model))
         for model in batches
-    ]
+    ]  # fmt: skip
     found = spread(experiment.batch_case, models, processes)
     largest = [row for rows in found for row in rows]
     console.print(batch_table(largest))
@@ -77,11 +77,12 @@ def fragmentation(wanted: Wanted, console: Console) -> Mapping[str, Any]:
 
 def _chunks(quick: bool, console: Console) -> Sequence[chunk_sizes.ChunkCost]:
     sizes = chunk_sizes.QUICK_CHUNKS if quick else chunk_sizes.CHUNKS
-    console.print(
-        f"\n[bold]Chunk sizes of va[/bold] ({chunk_sizes.MODEL}, batch {chunk_sizes.BATCH}, "
+    about = (
+        f" ({chunk_sizes.MODEL}, batch {chunk_sizes.BATCH}, "
         f"{format_bytes(chunk_sizes.BUDGET_BYTES)}; real steps: {chunk_sizes.DEVICE_MODEL}, batch "
         f"{chunk_sizes.DEVICE_BATCH}, {chunk_sizes.DEVICE_BUDGET})"
     )
+    print_title(console, "\nChunk sizes of va", about)
     steps = chunk_sizes.QUICK_STEPS if quick else chunk_sizes.TIMED_STEPS
     times = chunk_sizes.time_chunks(sizes if quick else sizes[::2], steps=steps)
     replayed = chunk_sizes.replay_chunks(
@@ -100,19 +101,19 @@ def table1(wanted: Wanted, console: Console) -> Mapping[str, Any]:
     found = spread(first_table.batch_cells, cases[::-1], 1 if wanted.quick else None)
     cells = [cell for rows in reversed(list(found)) for cell in rows]
     in_core = first_table.in_core_images_per_s(cells)
-    console.print("[bold]Images per second, simulated (paper 000, measured)[/bold]")
+    print_title(console, "Images per second, simulated (paper 000, measured)")
     console.print(speed_table(cells))
-    console.print("\n[bold]Share of the best in-core speed (paper 000)[/bold]")
+    print_title(console, "\nShare of the best in-core speed (paper 000)")
     console.print(kept_table(cells))
-    said = table1_verdict(cells)
-    finish(wanted, console, table1_figure(cells), said)
+    verdict = fill(table1_verdict.SENTENCES, table1_verdict.facts(cells))
+    finish(wanted, console, table1_figure(cells), verdict)
     return {
         "model": first_table.MODEL,
         "machine": experiment.MACHINE,
         "physical_bytes": wanted.physical_bytes,
         "in_core_images_per_s": in_core,
         "cells": [_table1_cell(cell, in_core) for cell in cells],
-        **asdict(said),
+        **asdict(verdict),
     }
 
 
@@ -134,7 +135,7 @@ def architectures(wanted: Wanted, console: Console) -> Mapping[str, Any]:
     processes, physical = 1 if wanted.quick else None, wanted.physical_bytes
     found = spread(other_networks.largest, [(each, physical) for each in networks], processes)
     largest = {each.model: rows for each, rows in zip(networks, found, strict=True)}
-    console.print(f"[bold]The largest batch in {format_bytes(physical)}[/bold]")
+    print_title(console, f"The largest batch in {format_bytes(physical)}")
     console.print(largest_table(networks, largest))
     cases = [
         (model, batch, physical, wanted.quick)
@@ -144,16 +145,17 @@ def architectures(wanted: Wanted, console: Console) -> Mapping[str, Any]:
     cells: dict[str, list[first_table.Cell]] = {each.model: [] for each in networks}
     for case, rows in zip(cases, spread(other_networks.cells, cases, processes), strict=True):
         cells[case[0]] += rows
-    console.print("\n[bold]Images per second, simulated, and the memory taken[/bold]")
+    print_title(console, "\nImages per second, simulated, and the memory taken")
     console.print(cell_table(cells))
     figure = architectures_figure(cells, physical)
-    said = architectures_verdict(largest, cells, physical)
-    finish(wanted, console, figure, said)
+    facts = architectures_verdict.facts(largest, cells, physical)
+    verdict = fill(architectures_verdict.SENTENCES, facts)
+    finish(wanted, console, figure, verdict)
     return {
         "machine": experiment.MACHINE,
         "physical_bytes": physical,
         "networks": [asdict(each) for each in networks],
         "largest_batches": [asdict(row) for rows in largest.values() for row in rows],
         "cells": [{"model": m, **asdict(cell)} for m, rows in cells.items() for cell in rows],
-        **asdict(said),
+        **asdict(verdict),
     }

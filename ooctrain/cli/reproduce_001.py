@@ -13,11 +13,12 @@ from typing import Any
 
 from rich.console import Console
 
-from ooctrain.cli.reproducing import Wanted, finish
-from ooctrain.experiments import hybrid as images
+from ooctrain.cli.reproducing import Wanted, finish, print_title
+from ooctrain.experiments import hybrid as experiment
 from ooctrain.experiments.hybrid_printed import NETWORKS
-from ooctrain.experiments.said.hybrid import hybrid_verdict
 from ooctrain.experiments.spread import spread
+from ooctrain.experiments.verdicts import hybrid as hybrid_verdict
+from ooctrain.experiments.verdicts.sentences import fill
 from ooctrain.report.hybrid import (
     claim_table,
     hybrid_figure,
@@ -30,27 +31,27 @@ from ooctrain.report.hybrid import (
 def hybrid(wanted: Wanted, console: Console) -> Mapping[str, Any]:
     """Paper 001, figures 3 to 6, tables 1 and 2."""
     sizes = {each.model: each.image_sizes for each in NETWORKS}
-    asked = images.QUICK_SIZES if wanted.quick else sizes
-    cases = [(images.network_of(model), size) for model, sizes in asked.items() for size in sizes]
+    asked = experiment.QUICK_SIZES if wanted.quick else sizes
+    networks = [experiment.network_of(model) for model in asked]
+    cases = [(network, size) for network in networks for size in asked[network.model]]
     processes = 1 if wanted.quick else None
-    cells = [cell for rows in spread(images.cells, cases, processes) for cell in rows]
-    replays = [row for rows in spread(images.replays, cases, processes) for row in rows]
-    networks = [images.network_of(model) for model in asked]
-    console.print("[bold]The largest of the images that were tried, pixels of a side[/bold]")
+    cells = [cell for rows in spread(experiment.cells, cases, processes) for cell in rows]
+    replays = [row for rows in spread(experiment.replays, cases, processes) for row in rows]
+    print_title(console, "The largest of the images that were tried, pixels of a side")
     console.print(largest_table(cells, networks))
     console.print()
     console.print(claim_table(cells, networks))
-    for memory in (images.DEVICE, images.FITTED):
-        console.print(f"\n[bold]Megapixels per second, simulated, {memory} memory[/bold]")
+    for memory in (experiment.DEVICE, experiment.FITTED):
+        print_title(console, f"\nMegapixels per second, simulated, {memory} memory")
         console.print(speed_table(cells, memory))
-        console.print(f"\n[bold]The printed parameters, {memory} memory[/bold]")
+        print_title(console, f"\nThe printed parameters, {memory} memory")
         console.print(replay_table(replays, memory))
-    said = hybrid_verdict(cells, replays)
-    finish(wanted, console, hybrid_figure(cells), said)
+    verdict = fill(hybrid_verdict.SENTENCES, hybrid_verdict.facts(cells, replays))
+    finish(wanted, console, hybrid_figure(cells), verdict)
     return {
-        "machine": images.MACHINE.name,
-        "memories": {network.model: images.memories(network) for network in networks},
+        "machine": experiment.MACHINE.name,
+        "memories": {network.model: experiment.memories(network) for network in networks},
         "cells": [asdict(cell) for cell in cells],
         "replays": [asdict(replay) for replay in replays],
-        **asdict(said),
+        **asdict(verdict),
     }

@@ -13,49 +13,50 @@ from typing import Any
 
 from rich.console import Console
 
-from ooctrain.cli.reproducing import Wanted, finish
-from ooctrain.experiments import offload_ratios as ratios
+from ooctrain.cli.reproducing import Wanted, finish, print_title
+from ooctrain.experiments import offload_ratios as experiment
 from ooctrain.experiments.compare import compare
-from ooctrain.experiments.said.offload_ratios import offload_ratios_verdict
 from ooctrain.experiments.spread import spread
+from ooctrain.experiments.verdicts import offload_ratios as offload_ratios_verdict
+from ooctrain.experiments.verdicts.sentences import fill
 from ooctrain.machines import cache_base, usable_cores
 from ooctrain.report.offload_ratios import claim_table, ratio_figure, step_table, worst_table
 
 
 def offload_ratios(wanted: Wanted, console: Console) -> Mapping[str, Any]:
     """Paper 002, figures 4 to 18: step times over its lower bound."""
-    networks = ratios.QUICK_NETWORKS if wanted.quick else ratios.NETWORKS
-    batches = ratios.QUICK_BATCHES if wanted.quick else ratios.BATCHES
-    shares = ratios.QUICK_SHARES if wanted.quick else ratios.SHARES
+    networks = experiment.QUICK_NETWORKS if wanted.quick else experiment.NETWORKS
+    batches = experiment.QUICK_BATCHES if wanted.quick else experiment.BATCHES
+    shares = experiment.QUICK_SHARES if wanted.quick else experiment.SHARES
     processes = 1 if wanted.quick else None
-    console.print("[bold]Largest step / proposition 3 over all shares of memory, on chains[/bold]")
-    cells: list[ratios.Cell] = []
-    cases = [(group, shares) for group in ratios.groups(networks, batches)]
-    for found in spread(ratios.chain_cells, cases, processes):
+    print_title(console, "Largest step / proposition 3 over all shares of memory, on chains")
+    cells: list[experiment.Cell] = []
+    cases = [(group, shares) for group in experiment.groups(networks, batches)]
+    for found in spread(experiment.chain_cells, cases, processes):
         console.print(worst_table(found, header=not cells))
         cells += found
-    claims = ratios.claims(cells)
+    claims = experiment.claims(cells)
     console.print()
     console.print(claim_table(claims))
-    steps = ratios.step_cases(
-        ratios.QUICK_NETWORKS if wanted.quick else ratios.REPRESENTATIVE,
-        ratios.QUICK_STEP_SHARES if wanted.quick else ratios.STEP_SHARES,
+    steps = experiment.step_cases(
+        experiment.QUICK_NETWORKS if wanted.quick else experiment.REPRESENTATIVE,
+        experiment.QUICK_STEP_SHARES if wanted.quick else experiment.STEP_SHARES,
     )
     rows = compare(steps, jobs=processes or usable_cores(), keep=cache_base() / "compare")
-    console.print("\n[bold]The steps themselves: step / LP bound with recomputation[/bold]")
+    print_title(console, "\nThe steps themselves: step / LP bound with recomputation")
     console.print(step_table(rows))
-    said = offload_ratios_verdict(cells)
-    finish(wanted, console, ratio_figure(cells, rows), said)
+    verdict = fill(offload_ratios_verdict.SENTENCES, offload_ratios_verdict.facts(cells))
+    finish(wanted, console, ratio_figure(cells, rows), verdict)
     return {
-        "machine": ratios.MACHINE,
+        "machine": experiment.MACHINE,
         "cells": [_cell(cell) for cell in cells],
         "claims": [asdict(claim) for claim in claims],
         "steps": [asdict(row) for row in rows],
-        **asdict(said),
+        **asdict(verdict),
     }
 
 
-def _cell(cell: ratios.Cell) -> Mapping[str, Any]:
+def _cell(cell: experiment.Cell) -> Mapping[str, Any]:
     own = asdict(cell)
     group = own.pop("group")
     return {**group, **own, "ratio": cell.ratio, "images_per_s": cell.images_per_s}

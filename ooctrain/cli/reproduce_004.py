@@ -13,51 +13,53 @@ from typing import Any
 
 from rich.console import Console
 
-from ooctrain.cli.reproducing import Wanted, finish
-from ooctrain.experiments import hmms as plans_of
+from ooctrain.cli.reproducing import Wanted, finish, print_title
+from ooctrain.experiments import hmms as experiment
 from ooctrain.experiments.compare import step_trace
-from ooctrain.experiments.said.hmms import hmms_verdict
+from ooctrain.experiments.verdicts import hmms as hmms_verdict
+from ooctrain.experiments.verdicts.sentences import fill
 from ooctrain.report.hmms import hmms_figure, share_table, speed_table
 
 
 def hmms(wanted: Wanted, console: Console) -> Mapping[str, Any]:
     """Paper 004, figures 1, 8 and 9."""
-    batch = plans_of.QUICK_BATCH if wanted.quick else plans_of.BATCH
-    preset, fitted = plans_of.machines(batch)
-    shares = [row for where in (preset, fitted) for row in plans_of.shares(batch, where)]
-    console.print("[bold]What can be offloaded without loss[/bold]")
+    batch = experiment.QUICK_BATCH if wanted.quick else experiment.BATCH
+    preset, fitted = experiment.machines(batch)
+    shares = [row for where in (preset, fitted) for row in experiment.shares(batch, where)]
+    print_title(console, "What can be offloaded without loss")
     console.print(share_table(shares))
     plans = {
-        (where.name, model): plans_of.plans(model, batch, where)
+        (where.name, model): experiment.plans(model, batch, where)
         for where in (preset, fitted)
-        for model in plans_of.FIGURE_8
+        for model in experiment.FIGURE_8
     }
     speeds = [
         row
         for where in (preset, fitted)
-        for model in plans_of.FIGURE_8
-        for row in plans_of.speeds(model, batch, where, plans[where.name, model])
+        for model in experiment.FIGURE_8
+        for row in experiment.speeds(model, batch, where, plans[where.name, model])
     ]
-    console.print(f"\n[bold]Three memory plans at batch {batch}, simulated (paper 004)[/bold]")
+    print_title(console, f"\nThree memory plans at batch {batch}, simulated (paper 004)")
     console.print(speed_table(speeds))
     calls = {
-        model: plans_of.call_bytes(step_trace(model, batch, plans_of.IMAGE_SIZE), fitted)
-        for model in plans_of.FIGURE_1
+        model: experiment.call_bytes(step_trace(model, batch, experiment.IMAGE_SIZE), fitted)
+        for model in experiment.FIGURE_1
     }
-    profiled = plans_of.FIGURE_9
-    step = step_trace(profiled, batch, plans_of.IMAGE_SIZE)
+    profiled = experiment.FIGURE_9
+    step = step_trace(profiled, batch, experiment.IMAGE_SIZE)
     figure = hmms_figure(
         calls, [row for row in speeds if row.machine == fitted.name],
-        plans_of.timelines(plans[fitted.name, profiled], fitted),
+        experiment.timelines(plans[fitted.name, profiled], fitted),
         {call.name: call.phase for call in step.calls}, profiled,
     )  # fmt: skip
-    said = hmms_verdict(preset, fitted, shares, speeds)
-    finish(wanted, console, figure, said)
+    facts = hmms_verdict.facts(preset, fitted, shares, speeds)
+    verdict = fill(hmms_verdict.SENTENCES, facts)
+    finish(wanted, console, figure, verdict)
     return {
         "batch": batch,
         "machines": [asdict(where) | {"profile": {}} for where in (preset, fitted)],
         "shares": [asdict(row) for row in shares],
         "speeds": [asdict(row) for row in speeds],
         "calls": {model: [asdict(row) for row in rows] for model, rows in calls.items()},
-        **asdict(said),
+        **asdict(verdict),
     }

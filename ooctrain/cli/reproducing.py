@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from rich.console import Console
+from rich.text import Text
 
 from ooctrain.cli.numbers_file import write_file
-from ooctrain.experiments.said.sentences import Verdict
+from ooctrain.experiments.verdicts.sentences import Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +52,13 @@ def finish(wanted: Wanted, console: Console, figure: str, found: Verdict) -> Non
     console.print(f"\nwrote {wanted.figure_path}")
 
 
+def print_title(console: Console, title: str, about: str = "") -> None:
+    """A line of its own above a table or a list; `about` goes on in it less loudly."""
+    console.print(Text.assemble((title, "bold"), about))
+
+
 def say(console: Console, title: str, texts: Sequence[str]) -> None:
-    """A heading and a list of sentences."""
-    console.print(f"\n[bold]{title}[/bold]")
+    """A title and a list of sentences."""
+    print_title(console, f"\n{title}")
     for text in texts:
         console.print(f"- {text}")

@@ -18,10 +18,15 @@ PIPED_WIDTH = 120
 
 
 def make_console(*, stderr: bool = False) -> Console:
-    """A console on stdout (or stderr); a pipe is given room for the tables."""
+    """A console on stdout (or stderr); a pipe is given room for the tables.
+
+    Text is printed as it is: brackets in a file's or a variable's name are no markup.
+    """
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream.isatty() else max(PIPED_WIDTH, shutil.get_terminal_size().columns)
-    return Console(file=stream, width=width, highlight=False, soft_wrap=False)
+    return Console(
+        file=stream, width=width, highlight=False, soft_wrap=False, markup=False, emoji=False
+    )
 
 
 def bar_blocks(console: Console) -> str:

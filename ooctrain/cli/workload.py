@@ -16,15 +16,15 @@ from ooctrain.cost import Machine
 from ooctrain.data import Dataset, Shape
 from ooctrain.errors import ConfigError
 from ooctrain.machines import PRESETS, machine, threads_for, usable_cores, with_link
-from ooctrain.models import MODELS, build, recipe_of
+from ooctrain.models import MODELS, build, recipe_of, stem_for
 from ooctrain.module import Module
 from ooctrain.trace import Trace
 from ooctrain.tracing import trace
 from ooctrain.units import parse_bytes
 
 USUAL_DATA = {"class": "digits", "pixels": "synthetic-pixels", "image": "synthetic-images"}
-#: Up to this many pixels a network gets the stem for small images.
-SMALL_EXTENT = 64
+#: Of small images where no data says otherwise, as of the digits and of CIFAR-10.
+SMALL_CLASSES = 10
 CPU_PRESET = "cpu-generic"
 
 
@@ -53,7 +53,7 @@ class Task:
 def make_task(workload: Workload) -> Task:
     """Reads the data, if any is named, and builds the model for it."""
     train = test = None
-    shape = _custom_shape(workload)
+    shape = _usual_shape(workload)
     if workload.data is not None:
         train = data.load(workload.data, train=True, image_size=workload.image_size)
         test = data.load(workload.data, train=False, image_size=workload.image_size)
@@ -87,7 +87,8 @@ def threads_of(workload: Workload) -> int:
 
 
 def as_on(workload: Workload, memory: Memory) -> Workload:
-    """The workload as a step on the machine is traced where nothing runs: with its threads."""
+    """The workload as it is traced for a machine on which nothing runs: with as many threads as
+    that machine has, unless others were asked for."""
     return replace(workload, threads=workload.threads or threads_for(memory.machine))
 
 
@@ -113,14 +114,14 @@ def is_cpu(chosen: Machine) -> bool:
     return chosen.name == CPU_PRESET or chosen.name not in PRESETS
 
 
-def _custom_shape(workload: Workload) -> Shape:
+def _usual_shape(workload: Workload) -> Shape:
     """What the network is usually trained on; --image-size is the height, the aspect is kept."""
-    custom, size = recipe_of(workload.model), workload.image_size
-    height = size or custom.height
-    width = height * custom.width // custom.height
-    small = custom.target == "class" and height <= SMALL_EXTENT
-    classes = 10 if small else custom.classes
-    return Shape(custom.channels, height, width, classes, custom.target)
+    recipe = recipe_of(workload.model)
+    height = workload.image_size or recipe.height
+    width = height * recipe.width // recipe.height
+    small = recipe.target == "class" and stem_for(height, width) == "cifar"
+    classes = SMALL_CLASSES if small else recipe.classes
+    return Shape(recipe.channels, height, width, classes, recipe.target)
 
 
 def _check_target(workload: Workload, shape: Shape) -> None:
@@ -143,5 +144,5 @@ def usual_data(workload: Workload) -> str:
 
 def _make_model(workload: Workload, shape: Shape) -> Module:
     manual_seed(workload.seed)
-    stem = "cifar" if max(shape.height, shape.width) <= SMALL_EXTENT else "imagenet"
-    return build(workload.model, shape.classes, stem, shape.channels)  # type: ignore[arg-type]
+    stem = stem_for(shape.height, shape.width)
+    return build(workload.model, shape.classes, stem, shape.channels)

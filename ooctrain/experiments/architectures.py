@@ -5,7 +5,7 @@ virtual addressing; and at these batches the images per second and the memory th
 takes. The one idea: it is table 1 for other networks, so its methods and its cells are used; what
 is new is that the batches are not given but found, since the print gives them as factors.
 
-Source: paper 000, section 5.2, figures 4 and 5. Departures: `said/architectures.py`. Read next:
+Source: paper 000, section 5.2, figures 4 and 5. Departures: `verdicts/architectures.py`. Read next:
 `table1.py`, `fragmentation.py`; `../report/architectures.py`.
 """
 

@@ -9,13 +9,14 @@ experiment. Source: paper 000, section 4, last paragraph. Read next: `fragmentat
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ooctrain.alloc import Request
 from ooctrain.alloc.replay import replay
 from ooctrain.errors import DoesNotFit, Infeasible
 from ooctrain.execution.record import allocation_log
@@ -83,7 +84,7 @@ def replay_chunks(
     return costs
 
 
-def most_live(requests: Sequence) -> int:
+def most_live(requests: Iterable[Request]) -> int:
     """The most blocks at one time."""
     live = most = 0
     for request in requests:

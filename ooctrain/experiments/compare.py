@@ -11,7 +11,7 @@ which class of lists that is stands in the row. Read next: `planned.py`, `kept.p
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, astuple, dataclass
 from functools import lru_cache
@@ -23,7 +23,7 @@ from ooctrain.experiments.kept import Store, digest, package_sources, planner_so
 from ooctrain.experiments.planned import Question, least_bytes, planned
 from ooctrain.machines import machine as machine_by_name
 from ooctrain.machines import threads_for, with_link
-from ooctrain.models import build, recipe_of
+from ooctrain.models import build, recipe_of, stem_for
 from ooctrain.rewrite import apply_rewrites
 from ooctrain.sched import bounds, fluid
 from ooctrain.sched.budget import resolve_host_budget, trace_minimum_bytes, trace_peak_bytes
@@ -38,8 +38,6 @@ REWRITES = ("fuse", "share_storage")
 #: The LP over all lists; over those that leave parameters where they are; over those of the latter
 #: that run each call once; the bounds without an LP.
 BOUNDS = ("lp", "lp-resident", "lp-offload", "simple")
-#: Images up to this size get the stem for small images.
-SMALL_EXTENT = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,18 +80,25 @@ class Row:
     """What came of a case; what an infeasible one lacks is None.
 
     Args:
+        model, batch, planner, granule_bytes, optimizer, accumulate: of the case.
+        image_size: height of its images.
+        machine: its name.
+        budget_bytes: of the case, resolved on the step.
+        feasible: whether the planner has a plan.
         budget_fraction: from the trace's minimum (0) to its in-core peak (1).
         minimum_bytes: the planner's least budget: what its refusal names; where it plans, with any
-            host budget. trace_minimum_bytes: 0 %.
-        compute_us: of the step without any stall; lower_bound_us: what no list beats, of the class
-            that `lower_bound_kind` names.
+            host budget.
+        trace_minimum_bytes: a budget of 0 %.
+        makespan_us: of the plan, simulated.
+        compute_us: of the step without any stall.
+        lower_bound_us: what no list beats, of the class that `lower_bound_kind` names.
         ratio: makespan / lower bound.
+        peak_bytes: of the plan; bytes_out, bytes_in: copied to the host and back in a step.
         recompute_us: time of calls that ran again.
         plan_s: time to plan.
         host_budget_bytes: for what is swapped out; None: no limit.
         host_peak_bytes: of the plan.
         link_bytes_per_us: of the machine, as it was used.
-        optimizer, accumulate: of the step.
     """
 
     model: str
@@ -212,8 +217,7 @@ def step_trace(
     recipe = recipe_of(model)
     height = image_size or recipe.height
     width = height * recipe.width // recipe.height
-    stem = "cifar" if max(height, width) <= SMALL_EXTENT else "imagenet"
-    network = build(model, recipe.classes, stem, recipe.channels)  # type: ignore[arg-type]
+    network = build(model, recipe.classes, stem_for(height, width), recipe.channels)
     shape = (batch, recipe.channels, height, width)
     step = trace(network, shape, optimizer=optimizer, threads=threads, accumulate=accumulate)
     return apply_rewrites(step, REWRITES)
@@ -229,29 +233,44 @@ def _compute(case: Case, step: Trace, where: Machine, store: Store) -> Row:
         host_budget,
     )  # fmt: skip
     answer = planned(question, store)
-    plan = answer.plan
-    bound = _bound(case, step, budget, where, store)
-    minimum = answer.minimum_bytes
+    plan, minimum = answer.plan, answer.minimum_bytes
     if minimum is None:
         minimum = least_bytes(question, store)
-    makespan = out = back = again = None
+    timeline = None
     if plan is not None:
         verify(plan, step, budget, where, host_budget_bytes=host_budget)
         timeline = simulate(plan.schedule, plan.trace, where)
-        makespan, out, back = timeline.makespan_us, timeline.bytes_out, timeline.bytes_in
-        again = recompute_us(plan, where)
+    makespan_us = None if timeline is None else timeline.makespan_us
+    bound = _bound(case, step, budget, where, store)
     bound_us = None if bound is None else bound.makespan_us
     return Row(
-        case.model, case.batch, step.variables[step.initial[0]].shape[-2], where.name, budget,
-        (budget - least) / max(1, most - least), case.planner, plan is not None,
-        minimum, least, case.granule_bytes, makespan,
-        sum(call_durations_ns(step, where)) / 1000, bound_us,
-        case.bound if bound is None else bound.kind,
-        None if makespan is None or bound_us is None else makespan / bound_us,
-        None if plan is None else plan.peak_bytes, out, back, again, answer.plan_s, host_budget,
-        None if plan is None else plan.host_peak_bytes, where.link_bytes_per_us, case.optimizer,
-        case.accumulate,
-    )  # fmt: skip
+        model=case.model,
+        batch=case.batch,
+        image_size=step.variables[step.initial[0]].shape[-2],
+        machine=where.name,
+        budget_bytes=budget,
+        budget_fraction=(budget - least) / max(1, most - least),
+        planner=case.planner,
+        feasible=plan is not None,
+        minimum_bytes=minimum,
+        trace_minimum_bytes=least,
+        granule_bytes=case.granule_bytes,
+        makespan_us=makespan_us,
+        compute_us=sum(call_durations_ns(step, where)) / 1000,
+        lower_bound_us=bound_us,
+        lower_bound_kind=case.bound if bound is None else bound.kind,
+        ratio=None if makespan_us is None or bound_us is None else makespan_us / bound_us,
+        peak_bytes=None if plan is None else plan.peak_bytes,
+        bytes_out=None if timeline is None else timeline.bytes_out,
+        bytes_in=None if timeline is None else timeline.bytes_in,
+        recompute_us=None if plan is None else recompute_us(plan, where),
+        plan_s=answer.plan_s,
+        host_budget_bytes=host_budget,
+        host_peak_bytes=None if plan is None else plan.host_peak_bytes,
+        link_bytes_per_us=where.link_bytes_per_us,
+        optimizer=case.optimizer,
+        accumulate=case.accumulate,
+    )
 
 
 def recompute_us(plan: Plan, where: Machine) -> float:
@@ -281,14 +300,3 @@ def _bound(case: Case, step: Trace, budget: int, where: Machine, store: Store) -
         kept = {"bound": found and asdict(found.lower_bound())}
         store.write(name, kept)
     return kept["bound"] and LowerBound(**kept["bound"])
-
-
-def worst(rows: Iterable[Row]) -> Iterator[tuple[str, str, float, Row]]:
-    """(planner, machine, budget fraction, row) with the largest ratio of each."""
-    groups: dict[tuple[str, str, float], Row] = {}
-    for row in rows:
-        key = (row.planner, row.machine, round(row.budget_fraction, 3))
-        if row.ratio is not None and row.ratio > (groups[key].ratio or 0 if key in groups else 0):
-            groups[key] = row
-    for (planner, where, fraction), row in groups.items():
-        yield planner, where, fraction, row

@@ -7,7 +7,7 @@ fast the calls are. The paper measured a P100 whose convolutions reach more than
 so beside the preset stands a machine whose arithmetic is fitted to one printed figure, the 55 % of
 ResNet-18, and everything else that is printed is then a prediction.
 
-Source: paper 004, sections 1, 6.2 and 6.3. Departures: `said/hmms.py`. Read next:
+Source: paper 004, sections 1, 6.2 and 6.3. Departures: `verdicts/hmms.py`. Read next:
 `../sched/hmms.py`, `../sched/vdnn_layers.py`; `../report/hmms.py`.
 """
 
@@ -37,8 +37,10 @@ from ooctrain.trace import Trace
 
 BATCH, QUICK_BATCH = 64, 16
 IMAGE_SIZE = 224
-#: Figure 1's networks and, last, that of figure 8.
+#: The networks of the figures.
 FIGURE_1, FIGURE_8, FIGURE_9 = ("vgg19", "resnet18"), ("vgg19", "resnet50"), "vgg19"
+#: The network whose printed share the machine is fitted to, and the one whose share is printed with
+#: batch norm recomputed too.
 FITTED_TO, RECOMPUTED = "resnet18", "resnet18"
 BASELINE, LAYER_WISE, HMMS = "baseline", "layer-wise", "HMMS"
 METHODS = (BASELINE, LAYER_WISE, HMMS)
@@ -186,8 +188,10 @@ def speeds(
 
 
 def timelines(found: Mapping[str, tuple[float, Plan]], where: Machine) -> dict[str, Timeline]:
-    """Figure 9: the three plans' timelines."""
-    return {m: simulate(plan.schedule, plan.trace, where) for m, (_, plan) in found.items()}
+    """Figure 9: the three plans' timelines, by method."""
+    return {
+        method: simulate(plan.schedule, plan.trace, where) for method, (_, plan) in found.items()
+    }
 
 
 def _faster(base: Machine, factor: float) -> Machine:

@@ -6,7 +6,7 @@ The one idea: TensorFlow's steps take about twice the memory of ours, so in the 
 is short where the paper was; so beside the device stands a memory fitted to one printed figure, the
 largest image without any method, and everything else that is printed is then a prediction.
 
-Source: paper 001, section 4. Departures: `said/hybrid.py`. Read next:
+Source: paper 001, section 4. Departures: `verdicts/hybrid.py`. Read next:
 `hybrid_printed.py`, the tables; `../sched/tflms_hybrid.py`; `../report/hybrid.py`.
 """
 

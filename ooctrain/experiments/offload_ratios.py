@@ -7,7 +7,7 @@ and everything is planned on that, in milliseconds; how the same planners stand 
 where values may be computed again, is another question, and asked of `compare` for the networks of
 figure 4 alone.
 
-Source: paper 002, section 6, figures 4 to 18. Departures: `said/offload_ratios.py`. Read
+Source: paper 002, section 6, figures 4 to 18. Departures: `verdicts/offload_ratios.py`. Read
 next: `../sched/chain_view.py`, `../sched/bounds.py`; `../report/offload_ratios.py`.
 """
 
@@ -43,9 +43,12 @@ NETWORKS = (*RESNETS, *DENSENETS, INCEPTION)
 #: {image size: batches}, powers of two; the first of each is the one that the ratios are drawn of.
 BATCHES = MappingProxyType({224: (32, 64), 500: (8, 16), 1000: (2, 4)})
 SHARES = (0.0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
-#: The networks, image size, batch of figure 4, and shares at which steps are planned.
-REPRESENTATIVE, FIGURE_4 = ("resnet18", "resnet50", "densenet121"), (224, 32)
+#: Figure 4: its networks, their image size and batch; and the shares at which their steps are
+#: planned.
+REPRESENTATIVE = ("resnet18", "resnet50", "densenet121")
+USUAL_SIZE, USUAL_BATCH = 224, 32
 STEP_SHARES = (0.1, 0.25, 0.5, 0.75)
+#: Up to it memory counts as low.
 LOW_SHARE = 0.3
 QUICK_NETWORKS, QUICK_BATCHES = ("resnet18",), MappingProxyType({224: (32, 64)})
 QUICK_SHARES, QUICK_STEP_SHARES = (0.1, 0.3, 0.5, 0.9), (0.25, 0.5)
@@ -119,7 +122,7 @@ class Claim:
 def groups(networks: Sequence[str], batches: Mapping[int, Sequence[int]]) -> list[Group]:
     """All chains of some networks; Inception's smallest image is its own."""
     return [
-        Group(model, _smallest(model) if size == FIGURE_4[0] else size, batch)
+        Group(model, _smallest(model) if size == USUAL_SIZE else size, batch)
         for size, sizes in batches.items()
         for model in networks
         for batch in sizes
@@ -149,23 +152,25 @@ def chain_cells(case: tuple[Group, Sequence[float]]) -> list[Cell]:
 
 def step_cases(networks: Sequence[str], shares: Sequence[float]) -> list[Case]:
     """What `compare` is asked: the steps of some networks, in the memory of their chains."""
-    size, batch = FIGURE_4
     cases = []
     for model in networks:
-        view = _view(Group(model, size, batch))
+        view = _view(Group(model, USUAL_SIZE, USUAL_BATCH))
         least, most = view.minimum()[0], view.peak()[0]
         cases += [
-            Case(model, batch, size, MACHINE, str(least + round(share * (most - least))), planner)
+            Case(
+                model, USUAL_BATCH, USUAL_SIZE, MACHINE,
+                str(least + round(share * (most - least))), planner,
+            )
             for share in shares
             for planner in STEP_PLANNERS
-        ]
+        ]  # fmt: skip
     return cases
 
 
 def drawn(found: Iterable[Group]) -> list[Group]:
     """Of each network and image size the chain that the ratios are drawn of."""
     wanted = {size: batches[0] for size, batches in BATCHES.items()}
-    return [g for g in found if g.batch == wanted.get(g.image_size, FIGURE_4[1])]
+    return [g for g in found if g.batch == wanted.get(g.image_size, USUAL_BATCH)]
 
 
 def worst(cells: Iterable[Cell], planner: str) -> Cell | None:
@@ -223,7 +228,7 @@ def _of(cells: Iterable[Cell], planner: str) -> list[Cell]:
 
 
 def _smallest(model: str) -> int:
-    return 299 if model == INCEPTION else FIGURE_4[0]
+    return 299 if model == INCEPTION else USUAL_SIZE
 
 
 def _view(group: Group) -> ChainView:

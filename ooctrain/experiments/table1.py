@@ -6,7 +6,7 @@ method is a planner and an allocator; the planner is promised as much as the all
 which the experiment on fragmentation finds, so a method that fragments plans with less and swaps
 more. Speeds are simulated from roofline times; compare the shares that are kept, not the images.
 
-Source: paper 000, section 5.1, table 1. Departures: `said/table1.py`. Read next:
+Source: paper 000, section 5.1, table 1. Departures: `verdicts/table1.py`. Read next:
 `fragmentation.py`, whose search this is; `../report/table1.py`.
 """
 

@@ -29,6 +29,8 @@ from ooctrain.models.vgg import vgg11, vgg11_bn, vgg16, vgg16_bn, vgg19, vgg19_b
 from ooctrain.module import Module
 
 Stem = Literal["cifar", "imagenet"]
+#: Images with no side longer than this, in pixels, get the stem for small ones.
+SMALL_SIDE = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +106,11 @@ def recipe_of(name: str) -> Recipe:
         otherwise = "one of these, or file.py:function"
         raise unknown_name("no model is called", name, MODELS, otherwise)
     return MODELS[name]
+
+
+def stem_for(height: int, width: int) -> Stem:
+    """The stem that images of a size are usually given."""
+    return "cifar" if max(height, width) <= SMALL_SIDE else "imagenet"
 
 
 def build(name: str, num_classes: int = 10, stem: Stem = "cifar", in_channels: int = 3) -> Module:

@@ -20,12 +20,16 @@ from ooctrain.experiments.architectures import (
 )
 from ooctrain.experiments.table1 import BASELINE, Cell
 from ooctrain.report.charts import Curve, curves_svg, stacked_svg
+from ooctrain.report.tables import plain_table
 from ooctrain.units import GIB, format_bytes
 
 
 def largest_table(networks: Sequence[Network], found: Mapping[str, Sequence[Largest]]) -> Table:
     """The largest batch of each network and method, and how many times that of the one before."""
-    table = _table("network", "method", "largest batch", "paper", "factor", "paper's factor")
+    table = plain_table(
+        "network", "method", "largest batch", "paper", "factor", "paper's factor",
+        left=("network", "method"),
+    )  # fmt: skip
     for network in networks:
         times = factors(found[network.model])
         for row in found[network.model]:
@@ -41,7 +45,7 @@ def largest_table(networks: Sequence[Network], found: Mapping[str, Sequence[Larg
 def cell_table(cells: Mapping[str, Sequence[Cell]]) -> Table:
     """Images per second and reserved memory of each method, a line for each batch."""
     methods = list(dict.fromkeys(cell.method for rows in cells.values() for cell in rows))
-    table = _table("network", "batch", *methods)
+    table = plain_table("network", "batch", *methods, left=("network",))
     for model, rows in cells.items():
         for batch in sorted({cell.batch for cell in rows}):
             here = {cell.method: cell for cell in rows if cell.batch == batch}
@@ -84,10 +88,3 @@ def _speed(cell: Cell) -> str:
     if cell.images_per_s is None or cell.reserved_bytes is None:
         return "x"
     return f"{cell.images_per_s:.4g} ({format_bytes(cell.reserved_bytes)})"
-
-
-def _table(*titles: str) -> Table:
-    table = Table(header_style="bold", box=None, pad_edge=False)
-    for title in titles:
-        table.add_column(title, justify="left" if title in ("network", "method") else "right")
-    return table

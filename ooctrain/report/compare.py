@@ -16,7 +16,8 @@ from rich.table import Table
 
 from ooctrain.experiments.compare import Row
 from ooctrain.report.charts import Curve, curves_svg, stacked_svg
-from ooctrain.units import format_bytes, format_us
+from ooctrain.report.tables import or_dash, plain_table
+from ooctrain.units import format_bytes, format_percent, format_us
 
 HEADINGS = (
     "model", "batch", "machine", "budget", "share", "planner", "step", "ratio", "in-core", "out",
@@ -26,10 +27,7 @@ HEADINGS = (
 
 def compare_table(rows: Sequence[Row]) -> Table:
     """A line for each row; what repeats from the line above is left out."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in HEADINGS:
-        left = heading in ("model", "machine", "planner")
-        table.add_column(heading, justify="left" if left else "right", no_wrap=True)
+    table = plain_table(*HEADINGS, left=("model", "machine", "planner"), no_wrap=True)
     last: tuple[str, ...] = ()
     for row in rows:
         cells = _cells(row)
@@ -83,7 +81,7 @@ def _by_batch(rows: Sequence[Row]) -> list[str]:
     """Where several batches stand in the same number of bytes, or share, each."""
     groups: dict[tuple[str, int, str, str], list[Row]] = defaultdict(list)
     for row in rows:
-        share = f"{100 * row.budget_fraction:.0f} %"
+        share = format_percent(row.budget_fraction)
         for budget in {share, format_bytes(row.budget_bytes)}:
             groups[row.model, row.image_size, row.machine, budget].append(row)
     return [
@@ -109,14 +107,14 @@ def _curves(
 def _cells(row: Row) -> tuple[str, ...]:
     head = (
         row.model, str(row.batch), row.machine,
-        format_bytes(row.budget_bytes), f"{100 * row.budget_fraction:.0f} %", row.planner,
+        format_bytes(row.budget_bytes), format_percent(row.budget_fraction), row.planner,
     )  # fmt: skip
     if row.makespan_us is None:
         lacks = row.minimum_bytes > row.budget_bytes  # else it is host memory that it lacks
         least = f"needs {format_bytes(row.minimum_bytes)}" if lacks else "-"
         return (*head, least, "-", "-", "-", "-", "-", f"{row.plan_s:.2f} s")
     return (
-        *head, format_us(row.makespan_us), "-" if row.ratio is None else f"{row.ratio:.3f}",
+        *head, format_us(row.makespan_us), or_dash(row.ratio, ".3f"),
         f"{row.makespan_us / row.compute_us:.3f} x", format_bytes(row.bytes_out or 0),
         format_bytes(row.bytes_in or 0), format_us(row.recompute_us or 0), f"{row.plan_s:.2f} s",
     )  # fmt: skip

@@ -18,6 +18,7 @@ from ooctrain.experiments.fragmentation import (
     LargestBudget,
 )
 from ooctrain.report.charts import Curve, curves_svg, stacked_svg
+from ooctrain.report.tables import or_dash, plain_table
 from ooctrain.units import GIB, format_bytes, format_us
 
 COLUMN_WIDTHS = (13, 5, 17, 15, 8, 5, 12)
@@ -26,9 +27,10 @@ COLUMN_WIDTHS = (13, 5, 17, 15, 8, 5, 12)
 def budget_table(rows: Sequence[LargestBudget], *, header: bool = True) -> Table:
     """A line for each batch and allocator; columns have fixed widths, so that tables can be printed
     below each other."""
-    table = _table(
-        "model", "batch", "allocator", "may be promised", "reserved", "ratio", "images/s"
-    )
+    table = plain_table(
+        "model", "batch", "allocator", "may be promised", "reserved", "ratio", "images/s",
+        left=("model", "allocator"),
+    )  # fmt: skip
     table.show_header = header
     for column, width in zip(table.columns, COLUMN_WIDTHS, strict=True):
         column.min_width = width
@@ -39,7 +41,7 @@ def budget_table(rows: Sequence[LargestBudget], *, header: bool = True) -> Table
         last = head
         table.add_row(
             *shown, row.allocator, _size(row.budget_bytes), _size(row.reserved_bytes),
-            "-" if row.ratio is None else f"{row.ratio:.2f}",
+            or_dash(row.ratio, ".2f"),
             "does not fit" if row.images_per_s is None else f"{row.images_per_s:.0f}",
         )  # fmt: skip
     return table
@@ -47,21 +49,25 @@ def budget_table(rows: Sequence[LargestBudget], *, header: bool = True) -> Table
 
 def batch_table(rows: Sequence[LargestBatch]) -> Table:
     """The largest batch of each model and allocator, beside the paper's."""
-    table = _table("model", "allocator", "largest batch", "of best-fit's", "paper")
+    table = plain_table(
+        "model", "allocator", "largest batch", "of best-fit's", "paper", left=("model", "allocator")
+    )
     base = {row.model: row.batch for row in rows if row.allocator == "best-fit"}
     for row in rows:
         paper = PAPER_LARGEST_BATCH.get(row.allocator) if row.model == "resnet50" else None
         share = row.batch / base[row.model] if base.get(row.model) else None
         table.add_row(
             row.model, row.allocator, str(row.batch), "-" if share is None else f"{share:.2f} x",
-            "-" if paper is None else str(paper),
+            or_dash(paper),
         )  # fmt: skip
     return table
 
 
 def chunk_table(rows: Sequence[ChunkCost]) -> Table:
     """A line for each chunk size."""
-    table = _table("chunk", "rounding", "bound N c", "maps, 1st step", "maps, later", "step on cpu")
+    table = plain_table(
+        "chunk", "rounding", "bound N c", "maps, 1st step", "maps, later", "step on cpu"
+    )
     for row in rows:
         table.add_row(
             format_bytes(row.chunk_bytes), format_bytes(row.wasted_bytes),
@@ -114,14 +120,6 @@ def _chunk_figure(chunks: Sequence[ChunkCost]) -> str:
         x_axis="chunk", y_axis="GiB; hundreds", doubling=True,
         x_number=lambda size: format_bytes(int(size)),
     )  # fmt: skip
-
-
-def _table(*titles: str) -> Table:
-    table = Table(header_style="bold", box=None, pad_edge=False)
-    for title in titles:
-        words = ("model", "allocator")
-        table.add_column(title, justify="left" if title in words else "right")
-    return table
 
 
 def _size(size_bytes: int | None) -> str:

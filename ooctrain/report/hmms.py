@@ -15,6 +15,7 @@ from rich.table import Table
 from ooctrain.experiments.hmms import CallBytes, Share, Speed
 from ooctrain.report.charts import Curve, Piece, curves_svg, stacked_svg, strips_svg
 from ooctrain.report.svg import timelines_svg
+from ooctrain.report.tables import plain_table
 from ooctrain.sched.timeline import Timeline
 from ooctrain.units import format_bytes
 
@@ -23,7 +24,10 @@ HERE, PAPER = 0, 1
 
 def share_table(rows: Sequence[Share]) -> Table:
     """What can be offloaded for nothing; what exceeds the whole is the whole."""
-    table = _table("machine", "network", "batch norm", "offloadable", "paper 004")
+    table = plain_table(
+        "machine", "network", "batch norm", "offloadable", "paper 004",
+        left=("machine", "network", "batch norm"),
+    )  # fmt: skip
     for row in rows:
         again = "recomputed" if row.recomputed else "kept"
         shown = f"{row.share:.0%}" if row.share <= 1 else f"all ({row.share:.2f} times)"
@@ -34,7 +38,10 @@ def share_table(rows: Sequence[Share]) -> Table:
 
 def speed_table(rows: Sequence[Speed]) -> Table:
     """The loss of each memory plan; the paper's in brackets."""
-    table = _table("machine", "network", "plan", "offloaded", "out", "peak", "images/s", "loss")
+    table = plain_table(
+        "machine", "network", "plan", "offloaded", "out", "peak", "images/s", "loss",
+        left=("machine", "network", "plan"),
+    )  # fmt: skip
     for row in rows:
         paper = "" if row.printed is None else f" ({row.printed:.1%})"
         table.add_row(
@@ -86,11 +93,3 @@ def _eight(rows: Sequence[Speed]) -> str:
         "Figure 8: throughput of three memory plans", strips, extent=100.0,
         axis="% of the baseline's", legend=("simulated", "paper 004, measured"),
     )  # fmt: skip
-
-
-def _table(*titles: str) -> Table:
-    table = Table(header_style="bold", box=None, pad_edge=False)
-    for title in titles:
-        left = title in ("machine", "network", "plan", "batch norm")
-        table.add_column(title, justify="left" if left else "right")
-    return table

@@ -28,6 +28,7 @@ from ooctrain.experiments.hybrid import (
 )
 from ooctrain.experiments.hybrid_printed import Network
 from ooctrain.report.charts import Curve, curves_svg, stacked_svg
+from ooctrain.report.tables import or_dash, plain_table
 from ooctrain.units import format_bytes
 
 MEMORIES = (DEVICE, FITTED)
@@ -35,27 +36,33 @@ MEMORIES = (DEVICE, FITTED)
 
 def largest_table(cells: Sequence[Cell], networks: Sequence[Network]) -> Table:
     """The largest image of each method."""
-    table = _table("network", "method", *(f"{memory} memory" for memory in MEMORIES), "paper 001")
+    table = plain_table(
+        "network", "method", *(f"{memory} memory" for memory in MEMORIES), "paper 001",
+        left=("network", "method"),
+    )  # fmt: skip
     for network in networks:
         for method in METHODS:
             here = [largest(cells, network.model, method, memory) for memory in MEMORIES]
             printed = network.largest.get(method)
             if any(here):
-                table.add_row(
-                    network.model, method, *(_or_dash(size) for size in here), _or_dash(printed)
-                )
+                table.add_row(network.model, method, *map(or_dash, here), or_dash(printed))
     return table
 
 
 def claim_table(cells: Sequence[Cell], networks: Sequence[Network]) -> Table:
     """What computing again costs, and what it gains over swapping alone."""
-    table = _table("network", "claim", *(f"{memory} memory" for memory in MEMORIES), "paper 001")
+    table = plain_table(
+        "network", "claim", *(f"{memory} memory" for memory in MEMORIES), "paper 001",
+        left=("network", "claim"),
+    )  # fmt: skip
     for network in networks:
         size = network.sizes_of_fit[0]
-        overheads = [recompute_overhead(cells, network, memory) for memory in MEMORIES]
+        overheads = [
+            or_dash(recompute_overhead(cells, network, memory), ".1%") for memory in MEMORIES
+        ]
         table.add_row(
-            network.model, f"recompute at {size} loses", *map(_percent, overheads),
-            _percent(network.recompute_overhead),
+            network.model, f"recompute at {size} loses", *overheads,
+            f"{network.recompute_overhead:.1%}",
         )  # fmt: skip
         for method in (HYBRID, PRINTED_LIST, OURS):
             gains = [_gain(hybrid_gain(cells, network, memory, method)) for memory in MEMORIES]
@@ -66,7 +73,7 @@ def claim_table(cells: Sequence[Cell], networks: Sequence[Network]) -> Table:
 
 def speed_table(cells: Sequence[Cell], memory: str) -> Table:
     """Megapixels per second, a line for each image size; x: it cannot be trained."""
-    table = _table("network", "pixels", *METHODS)
+    table = plain_table("network", "pixels", *METHODS, left=("network",))
     found = {(c.model, c.image_size, c.method): c for c in cells if c.memory == memory}
     for model, size in dict.fromkeys((c.model, c.image_size) for c in cells):
         row = (found.get((model, size, method)) for method in METHODS)
@@ -76,7 +83,10 @@ def speed_table(cells: Sequence[Cell], memory: str) -> Table:
 
 def replay_table(replays: Sequence[Replay], memory: str) -> Table:
     """The paper's parameters (threshold/ahead/groupby) as given and scaled to our levels."""
-    table = _table("network", "pixels", "method", "printed", "as given", "scaled", "here")
+    table = plain_table(
+        "network", "pixels", "method", "printed", "as given", "scaled", "here",
+        left=("network", "method"),
+    )  # fmt: skip
     found = {(r.model, r.image_size, r.kind, r.scaled): r for r in replays if r.memory == memory}
     for (model, size, kind, scaled), scaled_one in found.items():
         if scaled:
@@ -147,19 +157,3 @@ def _reached(replay: Replay) -> str:
 
 def _gain(found: tuple[int, float] | None) -> str:
     return "-" if found is None else f"{found[1]:.1%} at {found[0]}"
-
-
-def _percent(share: float | None) -> str:
-    return "-" if share is None else f"{share:.1%}"
-
-
-def _or_dash(size: int | None) -> str:
-    return "-" if size is None else str(size)
-
-
-def _table(*titles: str) -> Table:
-    table = Table(header_style="bold", box=None, pad_edge=False)
-    for title in titles:
-        left = title in ("network", "method", "claim")
-        table.add_column(title, justify="left" if left else "right")
-    return table

@@ -16,9 +16,9 @@ from ooctrain.experiments.compare import Row
 from ooctrain.experiments.offload_ratios import (
     BATCHES,
     CHAIN_PLANNERS,
-    FIGURE_4,
     HEURISTICS,
     STEP_PLANNERS,
+    USUAL_SIZE,
     Cell,
     Claim,
     Group,
@@ -26,6 +26,7 @@ from ooctrain.experiments.offload_ratios import (
     worst,
 )
 from ooctrain.report.charts import Curve, beside_svg, curves_svg, stacked_svg
+from ooctrain.report.tables import or_dash, plain_table
 from ooctrain.units import GIB
 
 HEAD_WIDTHS = (12, 6, 5)
@@ -35,7 +36,8 @@ SHARE_AXIS = "memory, % of the way from what the chain needs to what it would us
 
 def worst_table(cells: Sequence[Cell], *, header: bool = True) -> Table:
     """A line for each chain: the largest ratio of each planner, and at which share it is."""
-    table = _table("network", "pixels", "batch", *(short_name(name) for name in CHAIN_PLANNERS))
+    names = map(short_name, CHAIN_PLANNERS)
+    table = plain_table("network", "pixels", "batch", *names, left=("network",))
     table.show_header = header
     widths = (*HEAD_WIDTHS, *(PLANNER_WIDTH for _ in CHAIN_PLANNERS))
     for column, width in zip(table.columns, widths, strict=True):
@@ -49,9 +51,8 @@ def worst_table(cells: Sequence[Cell], *, header: bool = True) -> Table:
 
 def claim_table(claims: Sequence[Claim]) -> Table:
     """The paper's sentences, and what is found."""
-    table = Table(header_style="bold", box=None, pad_edge=False)
-    table.add_column("paper 002, section 6.2")
-    table.add_column("here")
+    titles = ("paper 002, section 6.2", "here")
+    table = plain_table(*titles, left=titles)
     for claim in claims:
         table.add_row(claim.printed, claim.here)
     return table
@@ -59,7 +60,8 @@ def claim_table(claims: Sequence[Claim]) -> Table:
 
 def step_table(rows: Sequence[Row]) -> Table:
     """A line for each network and memory: the bound over the calls' time, steps over the bound."""
-    table = _table("network", "memory", "LP / calls", *(short_name(p) for p in STEP_PLANNERS))
+    names = map(short_name, STEP_PLANNERS)
+    table = plain_table("network", "memory", "LP / calls", *names, left=("network",))
     found = {(row.model, row.budget_bytes, row.planner): row for row in rows}
     for model, budget in dict.fromkeys((row.model, row.budget_bytes) for row in rows):
         across = [found[model, budget, planner] for planner in STEP_PLANNERS]
@@ -67,7 +69,7 @@ def step_table(rows: Sequence[Row]) -> Table:
         table.add_row(
             model, f"{budget / GIB:.2f} GiB",
             "-" if bound is None else f"{bound / across[0].compute_us:.3f}",
-            *("-" if row.ratio is None else f"{row.ratio:.3f}" for row in across),
+            *(or_dash(row.ratio, ".3f") for row in across),
         )  # fmt: skip
     return table
 
@@ -89,7 +91,7 @@ def _grid(pictures: Iterable[tuple[int, str]]) -> str:
     """(image size, picture) in columns; what begins at another size stands in the first."""
     columns: dict[int, list[str]] = {}
     for size, picture in pictures:
-        columns.setdefault(size if size in BATCHES else FIGURE_4[0], []).append(picture)
+        columns.setdefault(size if size in BATCHES else USUAL_SIZE, []).append(picture)
     return beside_svg([stacked_svg(column) for column in columns.values()])
 
 
@@ -149,10 +151,3 @@ def _by_group(cells: Sequence[Cell]) -> dict[Group, list[Cell]]:
     for cell in cells:
         groups.setdefault(cell.group, []).append(cell)
     return groups
-
-
-def _table(*titles: str) -> Table:
-    table = Table(header_style="bold", box=None, pad_edge=False)
-    for title in titles:
-        table.add_column(title, justify="left" if title == "network" else "right")
-    return table

@@ -15,14 +15,16 @@ from typing import Any
 
 from ooctrain.report.holdings import group_curves
 from ooctrain.report.record import Record
+from ooctrain.report.streams import STREAM_NAMES
 from ooctrain.report.waits import waits_of
+from ooctrain.sched.ledger import Stream
 from ooctrain.sched.timeline import Event
 
 PROCESS = 1
 COUNTERS = 0
-#: One thread each, in the order in which the viewer shows them.
-THREADS: Mapping[str, tuple[int, str]] = MappingProxyType(
-    {"C": (1, "compute"), "D": (2, "swap out"), "H": (3, "swap in")}
+#: {stream: its thread}, in the order in which the viewer shows them.
+THREADS: Mapping[Stream, int] = MappingProxyType(
+    {stream: number for number, stream in enumerate(STREAM_NAMES, 1)}
 )
 Entry = dict[str, Any]
 
@@ -37,8 +39,8 @@ def perfetto_trace(record: Record) -> dict[str, Any]:
 
 def _names(record: Record) -> Iterator[Entry]:
     yield _about(COUNTERS, "process_name", name=record.title)
-    for thread, label in THREADS.values():
-        yield _about(thread, "thread_name", name=label)
+    for stream, thread in THREADS.items():
+        yield _about(thread, "thread_name", name=STREAM_NAMES[stream])
         yield _about(thread, "thread_sort_index", sort_index=thread)
 
 
@@ -49,9 +51,9 @@ def _about(thread: int, what: str, **told: Any) -> Entry:
 def _slices(record: Record) -> Iterator[Entry]:
     phases = record.phases or {}
     for event in record.timeline.events:
-        thread, label = THREADS[event.stream]
+        label = STREAM_NAMES[event.stream]
         yield {
-            "ph": "X", "pid": PROCESS, "tid": thread, "ts": event.start_us,
+            "ph": "X", "pid": PROCESS, "tid": THREADS[event.stream], "ts": event.start_us,
             "dur": event.end_us - event.start_us, "name": event.name,
             "cat": phases.get(event.name, label) if event.stream == "C" else label,
             "args": {"instruction": event.index},
@@ -59,11 +61,11 @@ def _slices(record: Record) -> Iterator[Entry]:
 
 
 def _waits(record: Record) -> Iterator[Entry]:
-    thread = THREADS["C"][0]
     for wait in waits_of(record.timeline):
         name = f"waits {wait.length_us:.1f} us" + (f" for {wait.reason}" if wait.reason else "")
         yield {
-            "ph": "i", "s": "t", "pid": PROCESS, "tid": thread, "ts": wait.from_us, "name": name
+            "ph": "i", "s": "t", "pid": PROCESS, "tid": THREADS["C"], "ts": wait.from_us,
+            "name": name,
         }  # fmt: skip
 
 
@@ -76,8 +78,8 @@ def _arrows(record: Record) -> Iterator[Entry]:
         elif event.stream == "H" and event.name in left:
             arrow = {"pid": PROCESS, "name": "on the host", "cat": "swap", "id": event.index}
             out = left[event.name]
-            yield {**arrow, "ph": "s", "tid": THREADS["D"][0], "ts": out.start_us}
-            yield {**arrow, "ph": "f", "bp": "e", "tid": THREADS["H"][0], "ts": event.start_us}
+            yield {**arrow, "ph": "s", "tid": THREADS["D"], "ts": out.start_us}
+            yield {**arrow, "ph": "f", "bp": "e", "tid": THREADS["H"], "ts": event.start_us}
 
 
 def _memory(record: Record) -> Iterator[Entry]:

@@ -17,6 +17,7 @@ from typing import Any
 
 from ooctrain.errors import ConfigError, reason
 from ooctrain.report.holdings import GROUPS, Holding, holdings
+from ooctrain.report.streams import STREAM_NAMES
 from ooctrain.sched.schedule import Plan
 from ooctrain.sched.timeline import Event, Timeline
 
@@ -24,7 +25,6 @@ from ooctrain.sched.timeline import Event, Timeline
 NOT_DRAWN: Mapping[str, None] = MappingProxyType(
     dict.fromkeys(("planned_by", "timeline", "phases", "holdings"))
 )
-_STREAMS = ("C", "D", "H")
 _SUMS = (
     "makespan_us", "peak_bytes", "host_peak_bytes", "bytes_out", "bytes_in", "compute_us",
     "recompute_us", "stall_us",
@@ -118,7 +118,7 @@ def _timeline(data: Mapping[str, Any]) -> Timeline:
 
 
 def _event(row: Mapping[str, Any]) -> Event:
-    if row["stream"] not in _STREAMS:
+    if row["stream"] not in STREAM_NAMES:
         raise ValueError(f"no stream is called {row['stream']!r}")
     return Event(
         row["stream"], str(row["name"]), *_stretch(row["start_us"], row["end_us"]),

@@ -24,12 +24,12 @@ from ooctrain.report.shapes import (
     round_ticks,
     words,
 )
+from ooctrain.report.streams import STREAM_NAMES
 from ooctrain.sched.timeline import Timeline
 from ooctrain.units import format_bytes, format_us
 
 LEFT, RIGHT = 96, 16
 LANE_HEIGHT, LANE_GAP, CURVE_HEIGHT, LEGEND_HEIGHT = 20, 6, 84, 26
-LANES = (("C", "compute"), ("D", "swap out"), ("H", "swap in"))
 FORWARD, BACKWARD, IN, OUT = COLOURS[:4]
 #: Of the compute lane; the loss is drawn as a forward call.
 PHASES = {"forward": FORWARD, "backward": BACKWARD, "update": COLOURS[5]}
@@ -91,7 +91,7 @@ def lane_boxes(
 ) -> tuple[list[str], int]:
     """The three lanes of a timeline from y on, and where they end."""
     parts = []
-    for stream, label in LANES:
+    for stream, label in STREAM_NAMES.items():
         parts.append(words(LEFT - 8, y + 14, label, "end"))
         parts.append(box(LEFT, y, WIDTH - LEFT - RIGHT, LANE_HEIGHT, EMPTY))
         for event in timeline.events:

@@ -20,6 +20,7 @@ from ooctrain.experiments.table1 import (
     speed_kept,
 )
 from ooctrain.report.charts import Curve, curves_svg, stacked_svg
+from ooctrain.report.tables import plain_table
 
 
 def speed_table(cells: Sequence[Cell]) -> Table:
@@ -46,11 +47,11 @@ def table1_figure(cells: Sequence[Cell]) -> str:
     in_core = in_core_images_per_s(cells)
     batches = sorted({cell.batch for cell in cells})
     here = [
-        Curve(m.name, [(c.batch, _percent(speed_kept(c, in_core))) for c in _of(cells, m)])
+        Curve(m.name, [(c.batch, _in_percent(speed_kept(c, in_core))) for c in _of(cells, m)])
         for m in METHODS
     ]
     paper = [
-        Curve(m.name, [(batch, _percent(printed_kept(m, batch))) for batch in batches])
+        Curve(m.name, [(batch, _in_percent(printed_kept(m, batch))) for batch in batches])
         for m in METHODS
         if m.printed
     ]
@@ -71,9 +72,7 @@ def table1_figure(cells: Sequence[Cell]) -> str:
 
 
 def _table(cells: Sequence[Cell], text: Callable[[Cell, Method], str]) -> Table:
-    table = Table(header_style="bold", box=None, pad_edge=False)
-    for title in ("batch", *(method.name for method in METHODS)):
-        table.add_column(title, justify="right", no_wrap=True)
+    table = plain_table("batch", *(method.name for method in METHODS), no_wrap=True)
     for batch in sorted({cell.batch for cell in cells}):
         found = {cell.method: cell for cell in cells if cell.batch == batch}
         table.add_row(str(batch), *(text(found[method.name], method) for method in METHODS))
@@ -91,5 +90,5 @@ def _of(cells: Sequence[Cell], method: Method) -> list[Cell]:
     return sorted((c for c in cells if c.method == method.name), key=lambda cell: cell.batch)
 
 
-def _percent(share: float | None) -> float | None:
+def _in_percent(share: float | None) -> float | None:
     return None if share is None else 100 * share

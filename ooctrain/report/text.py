@@ -10,24 +10,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from types import MappingProxyType
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from ooctrain.report.layers import LayerRow, total_row
+from ooctrain.report.streams import STREAM_NAMES
+from ooctrain.report.tables import plain_table
 from ooctrain.sched.ledger import Stream
 from ooctrain.sched.schedule import Plan
 from ooctrain.sched.timeline import Timeline
-from ooctrain.units import format_bytes, format_us
+from ooctrain.units import format_bytes, format_percent, format_us
 
 BLOCKS = " ▁▂▃▄▅▆▇█"
 PLAIN_BLOCKS = " .:-=+*#@"
-LANES: tuple[tuple[Stream, str, str], ...] = (
-    ("C", "compute", "cyan"),
-    ("D", "swap out", "magenta"),
-    ("H", "swap in", "green"),
-)
+LANE_COLOURS: Mapping[Stream, str] = MappingProxyType({"C": "cyan", "D": "magenta", "H": "green"})
 LABEL_WIDTH = 10
 
 
@@ -56,11 +55,8 @@ def timeline_rows(timeline: Timeline) -> list[tuple[str, str]]:
 
 def layer_table(rows: Sequence[LayerRow]) -> Table:
     """What each layer costs, in bytes of the whole step, and the sums."""
-    table = Table(header_style="bold", box=None, pad_edge=False)
-    table.add_column("layer")
-    table.add_column("output")
-    for title in ("parameters", "activations", "gradients", "state", "workspace"):
-        table.add_column(title, justify="right")
+    sizes = ("parameters", "activations", "gradients", "state", "workspace")
+    table = plain_table("layer", "output", *sizes, left=("layer", "output"))
     for row in rows:
         table.add_row(*_cells(row))
     table.add_section()
@@ -87,9 +83,9 @@ def lanes(timeline: Timeline, width: int, blocks: str = BLOCKS) -> Group:
     """
     columns = max(10, width - LABEL_WIDTH)
     lines: list[RenderableType] = []
-    for stream, title, colour in LANES:
+    for stream, title in STREAM_NAMES.items():
         shares = busy_shares(timeline, stream, columns)
-        lines.append(_lane(title, colour, shares, blocks))
+        lines.append(_lane(title, LANE_COLOURS[stream], shares, blocks))
     held = held_shares(timeline, columns)
     lines.append(_lane("memory", "yellow", held, blocks))
     scale = f"0{format_us(timeline.makespan_us):>{columns - 1}}"
@@ -115,12 +111,11 @@ def busy_shares(timeline: Timeline, stream: Stream, columns: int) -> list[float]
 def held_shares(timeline: Timeline, columns: int) -> list[float]:
     """For each piece of the step the largest share of the peak that is held."""
     piece = timeline.makespan_us / columns or 1.0
-    shares, held = [0.0] * columns, 0
+    shares = [0.0] * columns
     steps = [*timeline.ledger, (timeline.makespan_us, 0)]
     for (start, held), (end, _) in pairwise(steps):
-        for column in range(
-            min(int(start / piece), columns - 1), min(int(end / piece), columns - 1) + 1
-        ):
+        first, last = (min(int(time / piece), columns - 1) for time in (start, end))
+        for column in range(first, last + 1):
             shares[column] = max(shares[column], held / (timeline.peak_bytes or 1))
     return shares
 
@@ -166,7 +161,7 @@ def placement(allocator: str, reserved_bytes: int, alive_bytes: int) -> str:
 
 def share(part: float, whole: float) -> str:
     """A part as a percentage of a whole."""
-    return f"{100 * part / whole:.0f} %" if whole else "-"
+    return format_percent(part / whole) if whole else "-"
 
 
 def _cells(row: LayerRow) -> list[str]:

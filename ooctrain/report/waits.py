@@ -9,13 +9,11 @@ longest wait and at the copy that ended it; who wants it smaller looks at the pe
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 
+from ooctrain.report.streams import STREAM_NAMES
 from ooctrain.sched.timeline import Event, Timeline
-
-COPIES: Mapping[str, str] = MappingProxyType({"D": "swap out", "H": "swap in"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +62,7 @@ def peak_of(timeline: Timeline) -> Peak:
 def waits_of(timeline: Timeline) -> list[Wait]:
     """All waits of the compute stream, the longest first."""
     copies = sorted(
-        (event for event in timeline.events if event.stream in COPIES),
+        (event for event in timeline.events if event.stream != "C"),
         key=lambda event: (event.end_us, event.stream),
     )
     starts = [(event.start_us, event.end_us, event.name) for event in _calls(timeline)]
@@ -86,4 +84,4 @@ def _reason(copies: Sequence[Event], from_us: float, until_us: float) -> str:
     if not behind or copies[behind - 1].end_us <= from_us:
         return ""
     last = copies[behind - 1]
-    return f"{COPIES[last.stream]} of {last.name}"
+    return f"{STREAM_NAMES[last.stream]} of {last.name}"

@@ -341,3 +341,8 @@ def test_unknown_names():
         models.build("resnet19")
     with pytest.raises(ConfigError, match="neither"):
         models.build("resnet18", stem="mnist")
+
+
+def test_images_with_a_side_of_more_than_64_pixels_are_no_small_ones():
+    assert models.stem_for(64, 28) == "cifar"
+    assert models.stem_for(28, 65) == models.stem_for(65, 28) == "imagenet"

@@ -7,8 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
+from ooctrain.cli.terminal import make_console
 from ooctrain.models import build
 from ooctrain.report.layers import layer_rows, total_row
+from ooctrain.report.tables import or_dash, plain_table
 from ooctrain.report.text import (
     busy_shares,
     held_shares,
@@ -75,6 +77,20 @@ def test_a_spark_line_spans_least_to_largest():
     assert spark([], 5) == ""
     assert len(spark(list(range(100)), 7)) == 7
     assert set(spark([3.0] * 4, 9)) == {"▁"}
+
+
+def test_what_is_printed_is_no_markup(capsys):
+    """Names of files, planners and variables may have brackets and colons."""
+    name = "runs[final]/plan[/x].json:apple:"
+    table = plain_table("name", "size", left=("name",))
+    table.add_row(name, or_dash(1.25, ".1f"))
+    table.add_row("none", or_dash(None))
+    make_console().print(f"wrote {name}")
+    make_console().print(table)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == f"wrote {name}"
+    assert lines[2].split() == [name, "1.2"]
+    assert lines[3].split() == ["none", "-"]
 
 
 def test_shares_are_percentages():

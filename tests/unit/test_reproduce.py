@@ -156,7 +156,7 @@ def test_the_figure_has_a_column_for_each_image_size(chains):
 def test_steps_are_asked_in_the_memory_of_their_chains():
     low, *_, high = offload_ratios.step_cases(("resnet18",), (0.0, 1.0))
     assert int(low.budget) < int(high.budget)
-    assert (low.batch, low.image_size) == offload_ratios.FIGURE_4[::-1]
+    assert (low.batch, low.image_size) == (offload_ratios.USUAL_BATCH, offload_ratios.USUAL_SIZE)
 
 
 def test_offload_ratios_prints_draws_and_writes(monkeypatch, tmp_path, capsys):

@@ -10,7 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ooctrain.errors import ConfigError
-from ooctrain.units import Granule, Percent, format_bytes, format_us, parse_budget, parse_bytes
+from ooctrain.units import (
+    Granule,
+    Percent,
+    format_bytes,
+    format_percent,
+    format_us,
+    parse_budget,
+    parse_bytes,
+)
 
 GOOD = {
     "512MiB": 512 << 20, "8GB": 8 * 10**9, "8 gb": 8 * 10**9, " 1KiB ": 1024, "1.5GiB": 3 << 29,
@@ -86,6 +94,8 @@ def test_printed_sizes_and_times():
         "15.3 ms",
         "2.50 s",
     ]
+    shown = (format_percent(0.704), format_percent(0.0351, 1), format_percent(-1.5))
+    assert shown == ("70 %", "3.5 %", "-150 %")
 
 
 @pytest.mark.parametrize("sizes", [(0,), (-1,), (1.5,), ("64", True, -1), (None,)])

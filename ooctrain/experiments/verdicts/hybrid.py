@@ -1,6 +1,7 @@
 """What figures 3 to 6 and tables 1 and 2 show here, beside what paper 001 prints.
 
-In: the cells and replays of `../hybrid.py`. Out: a `Verdict`. Read next: `sentences.py`.
+In: the cells and replays of `../hybrid.py`. Out: `SENTENCES`, and the `facts` that fill them. Read
+next: `sentences.py`.
 """
 
 from __future__ import annotations
@@ -21,15 +22,7 @@ from ooctrain.experiments.hybrid import (
     network_of,
     recompute_overhead,
 )
-from ooctrain.experiments.said.sentences import (
-    Facts,
-    Verdict,
-    more,
-    number,
-    percent,
-    percent_1,
-    verdict,
-)
+from ooctrain.experiments.verdicts.sentences import Facts, Verdict, more, number, percent
 
 NAMES = {"resnet": "resnet50", "deeplab": "deeplabv3plus_xception65"}
 
@@ -62,15 +55,11 @@ DIFFERS = (
     "auto is no row of the paper. It is up to {auto_resnet} and {auto_deeplab} faster than "
     "swapping in the fitted memory, at {auto_where_resnet} and {auto_where_deeplab} pixels.",
 )
-
-
-def hybrid_verdict(cells: Sequence[Cell], replays: Sequence[Replay]) -> Verdict:
-    """The figures and tables beside the paper's."""
-    return verdict(AGREES, DIFFERS, facts(cells, replays))
+SENTENCES = Verdict(AGREES, DIFFERS)
 
 
 def facts(cells: Sequence[Cell], replays: Sequence[Replay]) -> Facts:
-    """What the sentences want."""
+    """The figures that the sentences want, by the names of their holes."""
     on_device = [row for row in replays if row.memory == DEVICE]
     found: dict[str, str | None] = {
         "printed": number(len(on_device) // 2),
@@ -101,11 +90,11 @@ def _facts_of(model: str, cells: Sequence[Cell], on_device: Sequence[Replay]) ->
     return {
         "hybrid": number(more(both, again)),
         "recompute": number(again),
-        "listed": percent_1(more(listed, fitted_gain)),
+        "listed": percent(more(listed, fitted_gain), 1),
         "listed_where": number(listed_where),
-        "gain_fitted": percent_1(fitted_gain),
-        "overhead": percent_1(recompute_overhead(cells, network, DEVICE)),
-        "gain": percent_1(max((gain[1] for gain in gains if gain), default=None)),
+        "gain_fitted": percent(fitted_gain, 1),
+        "overhead": percent(recompute_overhead(cells, network, DEVICE), 1),
+        "gain": percent(max((gain[1] for gain in gains if gain), default=None), 1),
         "given_fit": number(_fitting(given)),
         "printed": number(len(given)),
         "auto": percent(auto),

@@ -1,7 +1,7 @@
 """What figures 1, 8 and 9 show here, beside what paper 004 prints.
 
-In: the shares and speeds of `../hmms.py`, on the preset machine and the fitted one. Out: a
-`Verdict`. Read next: `sentences.py`.
+In: the shares and speeds of `../hmms.py`, on the preset machine and the fitted one. Out:
+`SENTENCES`, and the `facts` that fill them. Read next: `sentences.py`.
 """
 
 from __future__ import annotations
@@ -10,15 +10,7 @@ from collections.abc import Sequence
 
 from ooctrain.cost import Machine
 from ooctrain.experiments.hmms import HMMS, LAYER_WISE, Share, Speed
-from ooctrain.experiments.said.sentences import (
-    Facts,
-    Verdict,
-    more,
-    number,
-    percent,
-    percent_1,
-    verdict,
-)
+from ooctrain.experiments.verdicts.sentences import Facts, Verdict, more, number, percent
 
 VGG, RESNET, FITTED_NETWORK = "vgg19", "resnet50", "resnet18"
 #: A loss below this is none.
@@ -50,19 +42,13 @@ DIFFERS = (
     "budget (`--planner hmms`) finds smaller ratios that save more.",
     "Batch norm and ReLU are one call and storage is shared, as in the rest of this library.",
 )
-
-
-def hmms_verdict(
-    preset: Machine, fitted: Machine, shares: Sequence[Share], speeds: Sequence[Speed]
-) -> Verdict:
-    """The figures beside the paper's."""
-    return verdict(AGREES, DIFFERS, facts(preset, fitted, shares, speeds))
+SENTENCES = Verdict(AGREES, DIFFERS)
 
 
 def facts(
     preset: Machine, fitted: Machine, shares: Sequence[Share], speeds: Sequence[Speed]
 ) -> Facts:
-    """What the sentences want."""
+    """The figures that the sentences want, by the names of their holes."""
     share_of = {(row.machine, row.model, row.recomputed): row.share for row in shares}
     loss_of = {(row.machine, row.model, row.method): row.loss for row in speeds}
     hmms = {model: loss_of[fitted.name, model, HMMS] for model in (VGG, RESNET)}
@@ -82,10 +68,10 @@ def facts(
                  share_of[fitted.name, FITTED_NETWORK, False])
         ),
         "resnet_share_preset": percent(on_preset),
-        "vgg_hmms": percent_1(hmms[VGG] if hmms[VGG] < NOTHING else None),
-        "resnet_hmms": percent_1(hmms[RESNET]),
-        "vgg_layers": percent_1(layers[VGG]),
-        "resnet_layers": percent_1(layers[RESNET]),
+        "vgg_hmms": percent(hmms[VGG] if hmms[VGG] < NOTHING else None, 1),
+        "resnet_hmms": percent(hmms[RESNET], 1),
+        "vgg_layers": percent(layers[VGG], 1),
+        "resnet_layers": percent(layers[RESNET], 1),
         "preset_rate": number(preset.flops_per_us / 1e6, ".1f"),
         "fitted_rate": number(fitted.flops_per_us / 1e6, ".1f"),
     }  # fmt: skip

@@ -1,13 +1,13 @@
 """What table 1 shows here, beside what paper 000 prints.
 
-In: the cells of `../table1.py`. Out: a `Verdict`. Read next: `sentences.py`.
+In: the cells of `../table1.py`. Out: `SENTENCES`, and the `facts` that fill them. Read next:
+`sentences.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ooctrain.experiments.said.sentences import Facts, Verdict, more, number, percent, verdict
 from ooctrain.experiments.table1 import (
     BASELINE,
     LMS,
@@ -18,6 +18,7 @@ from ooctrain.experiments.table1 import (
     largest_batch,
     speed_kept,
 )
+from ooctrain.experiments.verdicts.sentences import Facts, Verdict, more, number, percent
 
 AGREES = (
     "In-core {in_core_most} images are trained and {in_core_next} are not; best-fit gets to "
@@ -44,15 +45,11 @@ DIFFERS = (
     "auto + va is no row of the paper: it computes again where that costs less than a transfer, "
     "and moves parts of variables.",
 )
-
-
-def table1_verdict(cells: Sequence[Cell]) -> Verdict:
-    """The table beside the paper's."""
-    return verdict(AGREES, DIFFERS, facts(cells))
+SENTENCES = Verdict(AGREES, DIFFERS)
 
 
 def facts(cells: Sequence[Cell]) -> Facts:
-    """What the sentences want."""
+    """The figures that the sentences want, by the names of their holes."""
     in_core = in_core_images_per_s(cells)
     found = {(cell.method, cell.batch): cell for cell in cells}
 

@@ -1,6 +1,7 @@
 """What figures 4 to 18 show here, beside what paper 002 prints.
 
-In: the chains' cells of `../offload_ratios.py`. Out: a `Verdict`. Read next: `sentences.py`.
+In: the chains' cells of `../offload_ratios.py`. Out: `SENTENCES`, and the `facts` that fill them.
+Read next: `sentences.py`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from ooctrain.experiments.offload_ratios import (
     wins,
     worst,
 )
-from ooctrain.experiments.said.sentences import Facts, Verdict, more, number, percent, verdict
+from ooctrain.experiments.verdicts.sentences import Facts, Verdict, more, number, percent
 
 #: Below it the ratio of DYNPROG remains on DenseNets, in print.
 PRINTED_MOST = 1.3
@@ -49,18 +50,15 @@ DIFFERS = (
     "Inception v3 begins at 299 pixels, since at 224 the filter of its auxiliary classifier is "
     "larger than its input; from where that branches off all is one virtual layer.",
 )
-
-
-def offload_ratios_verdict(cells: Sequence[Cell]) -> Verdict:
-    """The plots beside the paper's."""
-    return verdict(AGREES, DIFFERS, facts(cells))
+SENTENCES = Verdict(AGREES, DIFFERS)
 
 
 def facts(cells: Sequence[Cell]) -> Facts:
-    """What the sentences want."""
+    """The figures that the sentences want, by the names of their holes."""
     greedy, greedy_low = wins(cells, GREEDY), wins(cells, GREEDY, LOW_SHARE)
     dynprog, dynprog_low = wins(cells, DYNPROG), wins(cells, DYNPROG, LOW_SHARE)
     most = worst(cells, DYNPROG)
+    where = None if most is None else f"{most.group.model} at {most.group.image_size} pixels"
     dense = worst([cell for cell in cells if cell.group.model in DENSENETS], DYNPROG)
     parts = [cell.makespan_us / cell.lp_us for cell in cells if cell.planner == BELADY]
     return {
@@ -78,9 +76,7 @@ def facts(cells: Sequence[Cell]) -> Facts:
         "dynprog_faster_low": number(dynprog_low.faster),
         "dynprog_slower_low": number(dynprog_low.slower),
         "dynprog_most": number(most.ratio if most else None, ".2f"),
-        "dynprog_where": None
-        if most is None
-        else f"{most.group.model} at {most.group.image_size} pixels",
+        "dynprog_where": where,
         "lp_there": number(most.lp_ratio if most else None, ".2f"),
     }
 

@@ -4,7 +4,8 @@ said."""
 from __future__ import annotations
 
 from dataclasses import replace
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -25,10 +26,10 @@ from ooctrain.experiments.hybrid import Cell as ImageCell
 from ooctrain.experiments.hybrid_printed import Tuned
 from ooctrain.experiments.offload_ratios import BELADY, DYNPROG, GREEDY, VDNN, Group
 from ooctrain.experiments.offload_ratios import Cell as RatioCell
-from ooctrain.experiments.said import architectures, hmms, hybrid, offload_ratios, table1
-from ooctrain.experiments.said.sentences import Verdict, holes, more, percent, percent_1, verdict
 from ooctrain.experiments.table1 import BASELINE, LMS, SCHEDULE, SCHEDULE_VA, Cell
 from ooctrain.experiments.table1 import OURS as AUTO_VA
+from ooctrain.experiments.verdicts import architectures, hmms, hybrid, offload_ratios, table1
+from ooctrain.experiments.verdicts.sentences import Verdict, fill, holes, more, percent
 
 TUNED = Tuned(1, 2, 3)
 RESNET, XCEPTION = "resnet50", "deeplabv3plus_xception65"
@@ -113,6 +114,16 @@ def hybrid_rows() -> tuple[list[ImageCell], list[Replay]]:
     return cells, replays
 
 
+def text_of(verdict: Verdict) -> str:
+    """All sentences in one text."""
+    return "\n".join((*verdict.agrees, *verdict.differs))
+
+
+def said(module: ModuleType, *found: Any) -> str:
+    """What an experiment says of what it found, in one text."""
+    return text_of(fill(module.SENTENCES, module.facts(*found)))
+
+
 FACTS = {
     "table1": (table1, lambda: table1.facts(table1_cells())),
     "offload-ratios": (offload_ratios, lambda: offload_ratios.facts(ratio_cells())),
@@ -125,23 +136,25 @@ FACTS = {
 @pytest.mark.parametrize("name", FACTS)
 def test_each_hole_has_its_fact_and_each_fact_a_hole_where_all_is_known(name):
     module, facts = FACTS[name]
-    sentences = (*module.AGREES, *module.DIFFERS)
-    wanted, known = {hole for s in sentences for hole in holes(s)}, facts()
+    sentences, known = module.SENTENCES, facts()
+    wanted = {hole for s in (*sentences.agrees, *sentences.differs) for hole in holes(s)}
     assert wanted <= set(known)
     assert {hole for hole in wanted if known[hole] is None} == set()
-    said = verdict(module.AGREES, module.DIFFERS, known)
-    assert (len(said.agrees), len(said.differs)) == (len(module.AGREES), len(module.DIFFERS))
-    assert "{" not in "".join((*said.agrees, *said.differs))
+    filled = fill(sentences, known)
+    assert len(filled.agrees) == len(sentences.agrees)
+    assert len(filled.differs) == len(sentences.differs)
+    assert "{" not in text_of(filled)
 
 
 def test_a_sentence_is_said_only_with_all_its_facts():
     sentences = ("always", "{a} and {b}", "{a}")
-    assert verdict(sentences, (), {"a": "1", "b": None}).agrees == ["always", "1"]
-    assert verdict((), sentences, {"a": "1", "b": "2"}).differs == ["always", "1 and 2", "1"]
+    assert fill(Verdict(sentences, ()), {"a": "1", "b": None}).agrees == ["always", "1"]
+    known = {"a": "1", "b": "2"}
+    assert fill(Verdict((), sentences), known).differs == ["always", "1 and 2", "1"]
 
 
 def test_figures_are_rounded_as_they_are_read():
-    assert (percent(0.704), percent_1(0.0351), percent(None)) == ("70 %", "3.5 %", None)
+    assert (percent(0.704), percent(0.0351, 1), percent(None)) == ("70 %", "3.5 %", None)
     assert (more(2.0, 1.0), more(1.0, 1.0), more(None, 1.0), more(1.0, None)) == (
         2,
         None,
@@ -150,14 +163,9 @@ def test_figures_are_rounded_as_they_are_read():
     )
 
 
-def said_of(found: Verdict) -> str:
-    """All sentences in one text."""
-    return "\n".join((*found.agrees, *found.differs))
-
-
 def test_table1_says_the_shares_of_its_cells():
     cells = table1_cells()
-    text = said_of(table1.table1_verdict(cells))
+    text = said(table1, cells)
     for words in ("190 images are trained and 256 are not", "best-fit gets to 928",
                   "addressing to 1440", "keeps 70 % of the speed", "LMS on best-fit 60 %",
                   "90 % against 80 %", "225 images/s instead of 210",
@@ -167,50 +175,50 @@ def test_table1_says_the_shares_of_its_cells():
         replace(cell, images_per_s=290.0) if (cell.method, cell.batch) == (LMS, 928) else cell
         for cell in cells
     ]
-    assert "LMS on best-fit" not in said_of(table1.table1_verdict(lms_wins))
+    assert "LMS on best-fit" not in said(table1, lms_wins)
 
 
 def test_ratios_are_counted_and_a_broken_promise_is_not_kept_by_words():
     cells = ratio_cells()
-    text = said_of(offload_ratios.offload_ratios_verdict(cells))
+    text = said(offload_ratios, cells)
     for words in ("4 times, against 0, of 4", "2 times against 0, of 2", "at most 1.25 times",
                   "at most 1.010 times", "VDNN 0 times and slower 4 times"):  # fmt: skip
         assert words in text
     slow = [replace(cell, makespan_us=140.0) if cell.planner == DYNPROG else cell for cell in cells]
-    slow_text = said_of(offload_ratios.offload_ratios_verdict(slow))
+    slow_text = said(offload_ratios, slow)
     assert "below 1.3" not in slow_text
     assert "largest ratio of DYNPROG is 1.40" in slow_text
 
 
 def test_architectures_say_the_factors_and_the_least_that_is_taken():
     largest, cells = architecture_rows()
-    text = said_of(architectures.architectures_verdict(largest, cells, 100))
+    text = said(architectures, largest, cells, 100)
     for words in ("trains 1.75 (DenseNet)", "97 % and more", "reaches 6.0, 6.0 and 6.0 times",
                   "keeps 90 % of the in-core speed, schedule + VA 50 %"):  # fmt: skip
         assert words in text
     cells[architectures.DEEPLAB][2] = replace(cells[architectures.DEEPLAB][2], images_per_s=1.4)
-    assert "no slower" not in said_of(architectures.architectures_verdict(largest, cells, 100))
+    assert "no slower" not in said(architectures, largest, cells, 100)
     only = {architectures.PIX2PIXHD: largest[architectures.PIX2PIXHD]}
-    quick = said_of(architectures.architectures_verdict(only, {}, 100))
+    quick = said(architectures, only, {}, 100)
     assert "DenseNet)" not in quick
 
 
 def test_hmms_says_the_shares_and_losses_of_the_fitted_machine():
     preset, fitted, shares, speeds = hmms_rows()
-    text = said_of(hmms.hmms_verdict(preset, fitted, shares, speeds))
+    text = said(hmms, preset, fitted, shares, speeds)
     for words in ("(160 %; the paper: 100 %)", "is 15.0 % on the fitted", "recomputed 80 %",
                   "reaches 5.6 TFLOP/s; the fit says 13.3", "ResNet-50 loses 28.0 %"):  # fmt: skip
         assert words in text
     short = [replace(row, share=0.9) if row.model == "vgg19" else row for row in shares]
-    assert "all it generates" not in said_of(hmms.hmms_verdict(preset, fitted, short, speeds))
+    assert "all it generates" not in said(hmms, preset, fitted, short, speeds)
 
 
 def test_hybrid_says_where_each_gains_most():
     cells, replays = hybrid_rows()
-    text = said_of(hybrid.hybrid_verdict(cells, replays))
+    text = said(hybrid, cells, replays)
     for words in ("6000 pixels against 3000", "800 against 400", "10.0 % (the paper: 18.7 %",
                   "2 of the 2 printed settings", "loses 10.0 % and 10.0 %", "gains 5.0 % and 5.0 %",
                   "0 of ResNet-50's 1 settings", "up to 50 % and 50 % faster"):  # fmt: skip
         assert words in text
     as_far = [cell for cell in cells if cell.image_size in (3000, 400)]
-    assert "Swapping trains images" not in said_of(hybrid.hybrid_verdict(as_far, replays))
+    assert "Swapping trains images" not in said(hybrid, as_far, replays)

@@ -1,7 +1,7 @@
 """What figures 4 and 5 show here, beside what paper 000 prints.
 
-In: the largest batches and the cells of `../architectures.py`. Out: a `Verdict`. Read next:
-`sentences.py`.
+In: the largest batches and the cells of `../architectures.py`. Out: `SENTENCES`, and the `facts`
+that fill them. Read next: `sentences.py`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from ooctrain.experiments.architectures import (
     Largest,
     factors,
 )
-from ooctrain.experiments.said.sentences import Facts, Verdict, number, percent, verdict
 from ooctrain.experiments.table1 import (
     BASELINE,
     OURS,
@@ -23,6 +22,7 @@ from ooctrain.experiments.table1 import (
     in_core_images_per_s,
     speed_kept,
 )
+from ooctrain.experiments.verdicts.sentences import Facts, Verdict, number, percent
 
 DENSENET, PIX2PIXHD = "densenet121", "pix2pixhd_perceptual"
 XCEPTION, DEEPLAB = "deeplabv3plus_xception65", "deeplabv3plus"
@@ -56,21 +56,14 @@ DIFFERS = (
     "the largest batch of DenseNet it keeps {auto_densenet} of the in-core speed, schedule + VA "
     "{kept_densenet}.",
 )
-
-
-def architectures_verdict(
-    largest: Mapping[str, Sequence[Largest]], cells: Mapping[str, Sequence[Cell]],
-    physical_bytes: int,
-) -> Verdict:  # fmt: skip
-    """The figures beside the paper's, by the names of networks."""
-    return verdict(AGREES, DIFFERS, facts(largest, cells, physical_bytes))
+SENTENCES = Verdict(AGREES, DIFFERS)
 
 
 def facts(
     largest: Mapping[str, Sequence[Largest]], cells: Mapping[str, Sequence[Cell]],
     physical_bytes: int,
 ) -> Facts:  # fmt: skip
-    """What the sentences want."""
+    """The figures that the sentences want, by the names of their holes."""
     found: dict[str, str | None] = {"least_taken": percent(_least_taken(cells, physical_bytes))}
     names = {"densenet": DENSENET, "pix2pixhd": PIX2PIXHD, "xception": XCEPTION, "deeplab": DEEPLAB}
     for name, model in names.items():
