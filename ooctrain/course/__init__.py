@@ -1,4 +1,4 @@
-"""Courses: assignments whose grade is computed, and cannot be talked into anything else.
+"""Courses: assignments that a program grades, with a reason for each missing point.
 
 In: a folder with a handout, tests and a rubric; a student's file. Out: points, with a reason for
 each that is missing. The one idea: a student's code is only ever run in a process of its own, with

@@ -1,4 +1,4 @@
-"""What a process puts on itself before it loads code that nobody has read.
+"""Limits that a process sets for itself before it runs a student's code.
 
     python -m ooctrain.course.cage MODULE ARGUMENT...
 

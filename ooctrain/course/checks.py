@@ -29,7 +29,7 @@ class Outcome:
     """How a law or a test went.
 
     Args:
-        name: of the test, with its parameters.
+        name: of the test, with its class and its parameters: "TestMine::test_it[3]".
         why: what it says where it fails, in full.
     """
 
@@ -39,8 +39,8 @@ class Outcome:
 
     @property
     def function(self) -> str:
-        """Name of the test without its parameters."""
-        return self.name.partition("[")[0]
+        """Name of the test without its class and its parameters."""
+        return self.name.partition("[")[0].rpartition("::")[2]
 
 
 def law_test(rubric: Rubric) -> str:

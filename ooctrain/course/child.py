@@ -1,9 +1,9 @@
 """A process of its own for a student's code, with limits of time and memory.
 
-In: a module to run, or a question. Out: how it ended, or the answer. The one idea: code
-that nobody has read may print, crash, exit or never end; in another process none of that reaches
-the one that gives points, and what has shown no progress for too long is ended with all that it
-started. Read next: `cage.py`, its own limits; `checks.py` and `measures.py`, which run it.
+In: a module to run, or a question. Out: how it ended, or the answer. The one idea: code that nobody
+has read may print, crash, exit or never end; in another process none of that reaches the one that
+gives points, and a process that has shown no progress for too long is ended together with all that
+it started. Read next: `cage.py`, its own limits; `checks.py` and `measures.py`, which run it.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ PACKAGE_PARENT = Path(__file__).resolve().parents[2]
 #: Until a process writes for the first time: it imports the library, on a machine that may be busy.
 START_LIMIT_S = 120.0
 _POLL_S = 0.05
+#: Of what a process printed: its last line is somewhere in them.
+LAST_BYTES = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +69,8 @@ def run_child(module: str, arguments: Sequence[str], progress: Path, limit_s: fl
             out_of_time = not _ends_in_time(process, progress, limit_s)
         finally:
             _end_group(process)
-        printed.seek(max(0, printed.tell() - 4096))
+        # The child wrote through the same open file, so its place is the end of what was printed.
+        printed.seek(max(0, printed.tell() - LAST_BYTES))
         lines = printed.read().decode(errors="replace").strip().splitlines()
     return Ended(process.wait(), out_of_time, lines[-1] if lines else "")
 
@@ -90,7 +93,8 @@ def ask(submission: str, limit_s: float, asked: Mapping[str, Any]) -> Mapping[st
             found = json.loads(answer.read_text(encoding="utf-8"))
         except (OSError, ValueError):
             found = None
-    return found if isinstance(found, dict) else {"error": ended.why(limit_s)}
+    answered = isinstance(found, dict) and isinstance(found.get("error", ""), str)
+    return found if answered else {"error": ended.why(limit_s)}
 
 
 def _ends_in_time(process: subprocess.Popen, progress: Path, limit_s: float) -> bool:

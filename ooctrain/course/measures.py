@@ -28,7 +28,7 @@ from ooctrain.sched.schedule import Plan
 from ooctrain.sched.simulate import simulate
 from ooctrain.sched.verify import verify
 from ooctrain.trace import Trace
-from ooctrain.units import Granule, format_bytes
+from ooctrain.units import MAX_BYTES, Granule, format_bytes
 
 
 def step_of(measure: Measure) -> Trace:
@@ -79,7 +79,7 @@ def measured(measure: Measure, submission: str, limit_s: float) -> BesidePar:
         )
     try:
         return BesidePar(_judged_us(measure, answer["plan"]), par)
-    except (OoctrainError, KeyError, TypeError, ValueError, IndexError) as error:
+    except Exception as error:  # data of a stranger: whatever fails, it is the data's fault
         return BesidePar(None, par, f"its list is refused: {error}".splitlines()[0])
 
 
@@ -94,4 +94,6 @@ def _judged_us(measure: Measure, data: Mapping[str, Any]) -> float:
 
 
 def _size(size_bytes: Any) -> str:
-    return format_bytes(size_bytes) if isinstance(size_bytes, int) else repr(size_bytes)
+    """A size as a stranger states it; what is none is quoted, its first 40 characters."""
+    known = isinstance(size_bytes, int) and abs(size_bytes) < MAX_BYTES
+    return format_bytes(size_bytes) if known else f"{size_bytes!r:.40}"

@@ -44,8 +44,8 @@ class _Outcomes:
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         """Keeps the tests that count."""
         counted = [item for item in items if getattr(item, "originalname", "") in self.wanted]
-        self._tell(collected=[item.name for item in counted])
-        items[:] = [item for item in counted if item.name not in self.known]
+        self._tell(collected=[_name(item.nodeid) for item in counted])
+        items[:] = [item for item in counted if _name(item.nodeid) not in self.known]
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
         """A test begins."""
@@ -62,6 +62,7 @@ class _Outcomes:
 
 
 def _name(nodeid: str) -> str:
+    """A test's class, if it has one, its function and its parameters."""
     return nodeid.partition("::")[2]
 
 

@@ -18,6 +18,7 @@ from ooctrain.alloc import AllocationLog
 from ooctrain.alloc.base import Allocator, Block
 from ooctrain.alloc.paper import PaperMemory
 from ooctrain.alloc.registry import choose_allocator
+from ooctrain.alloc.replay import peak_bytes
 from ooctrain.course.beside_par import BesidePar
 from ooctrain.course.child import ask
 from ooctrain.course.rubric import BOUND, Replay
@@ -26,11 +27,11 @@ from ooctrain.experiments.compare import step_trace
 from ooctrain.machines import machine
 from ooctrain.sched.budget import resolve_budget
 from ooctrain.sched.registry import get_planner
-from ooctrain.units import Granule
+from ooctrain.units import MAX_BYTES, Granule
 
 #: As most allocators that move whole variables round.
 GRANULE = Granule(512, ranges=False)
-#: Of the arena: what is live at the same time, so many times.
+#: The arena is so many times as large as what is live at the peak.
 ROOM = 8
 
 
@@ -61,11 +62,14 @@ def extent_bytes(log: AllocationLog, addresses: Sequence[int]) -> int:
     """The bytes that blocks at these addresses span.
 
     Raises:
-        ValueError: too many or too few addresses, or two live blocks that share a byte.
+        ValueError: too many or too few addresses, one that is none, or two live blocks that share a
+            byte.
     """
     blocks = [request for request in log.requests if request.op == "allocate"]
-    if len(blocks) != len(addresses) or not all(type(at) is int for at in addresses):
+    if len(blocks) != len(addresses):
         raise ValueError(f"{len(addresses)} addresses for {len(blocks)} blocks")
+    if not all(type(at) is int and 0 <= at < MAX_BYTES for at in addresses):
+        raise ValueError("an address is a whole number of bytes from 0 to 2**62")
     place = {block.key: at for block, at in zip(blocks, addresses, strict=True)}
     live: dict[int, tuple[int, int, str]] = {}
     for request in log.requests:
@@ -81,27 +85,13 @@ def extent_bytes(log: AllocationLog, addresses: Sequence[int]) -> int:
     return max(ends, default=0) - min(addresses, default=0)
 
 
-def most_live_bytes(log: AllocationLog) -> int:
-    """The most that lives at one time: no allocator needs less."""
-    sizes: dict[int, int] = {}
-    held = most = 0
-    for request in log.requests:
-        if request.op == "allocate":
-            sizes[request.key] = request.nbytes
-            held += request.nbytes
-            most = max(most, held)
-        elif request.op == "free":
-            held -= sizes.pop(request.key)
-    return most
-
-
 @lru_cache(maxsize=8)
 def par_bytes(part: Replay) -> int:
     """What par needs."""
     log = log_of(part)
     if part.par == BOUND:
-        return most_live_bytes(log)
-    arena_bytes = ROOM * most_live_bytes(log)
+        return peak_bytes(log.requests)
+    arena_bytes = ROOM * peak_bytes(log.requests)
     choice = choose_allocator(part.par, arena_bytes, binding=False)
     return extent_bytes(log, addresses_given(log, choice.make(PaperMemory(arena_bytes))))
 
@@ -112,7 +102,7 @@ def replayed(part: Replay, submission: str, limit_s: float) -> BesidePar:
     with TemporaryDirectory(prefix="ooctrain-grade-") as folder:
         path = Path(folder) / "log.jsonl"
         log.save(path)
-        asked = {"log": str(path), "arena_bytes": ROOM * most_live_bytes(log)}
+        asked = {"log": str(path), "arena_bytes": ROOM * peak_bytes(log.requests)}
         answer = ask(submission, limit_s, asked)
     if "error" in answer:
         return BesidePar(None, par, answer["error"])

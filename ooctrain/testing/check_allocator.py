@@ -22,7 +22,7 @@ from ooctrain.alloc.registry import choose_allocator
 from ooctrain.alloc.static import plannable
 from ooctrain.devices.fake_driver import Violation
 from ooctrain.devices.host_vm import why_no_virtual_memory
-from ooctrain.errors import DriverError, OoctrainError
+from ooctrain.errors import ConfigError, DriverError, OoctrainError, unknown_name
 from ooctrain.testing.allocator_client import Client
 from ooctrain.testing.allocator_grounds import Ground, make_ground
 from ooctrain.testing.allocator_laws import Broken, hold
@@ -31,6 +31,7 @@ from ooctrain.testing.static_laws import run_planned
 from ooctrain.units import Granule
 
 Make = Callable[[Any], Allocator]
+BACKENDS = ("strict", "memfd", "plain", "cuda")
 UNITS = 12
 _PAGE_BYTES = 4096
 
@@ -72,6 +73,7 @@ def check_allocator(
 
     Raises:
         AllocatorFailure: a law is broken.
+        ConfigError: a back end that there is not, or none that the allocator can stand on.
     """
     if isinstance(make, str):
         make = choose_allocator(make, 2 * UNITS * _PAGE_BYTES, binding=False).make
@@ -185,11 +187,19 @@ def sweep_refusals(make: Make, backend: str = "strict") -> int:
 
 
 def _usable(make: Make, backends: Sequence[str]) -> list[str]:
-    """The back ends that the allocator can stand on."""
+    """The back ends that the allocator can stand on. Raises ConfigError: none, or no such one."""
+    for backend in backends:
+        if backend not in BACKENDS:
+            raise unknown_name("no back end is called", backend, BACKENDS, "one of these")
     usable = [b for b in backends if b != "memfd" or not why_no_virtual_memory()]
     sample = _sample(make)
     if sample.granule.ranges or getattr(sample, "needs_virtual_memory", False):
-        return [backend for backend in usable if backend != "plain"]
+        usable = [backend for backend in usable if backend != "plain"]
+    if not usable:
+        raise ConfigError(
+            f"{sample.name} can be tried on none of {', '.join(backends) or 'no back ends'}",
+            code="OOC-108", fix='"strict" is there for every allocator',
+        )  # fmt: skip
     return usable
 
 

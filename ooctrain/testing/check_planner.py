@@ -14,7 +14,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ooctrain.errors import OoctrainError
+from ooctrain.errors import OoctrainError, unknown_name
 from ooctrain.sched.base import Planner
 from ooctrain.sched.registry import as_planner
 from ooctrain.sched.schedule import BYTES, Granule
@@ -61,9 +61,12 @@ def check_planner(
 
     Raises:
         PlannerFailure: the first law broken, on a trace that was made as small as possible.
-        ConfigError: no planner is named so.
+        ConfigError: no planner, or no law, is named so.
     """
     planner = as_planner(planner)
+    for name in laws:
+        if name not in LAWS:
+            raise unknown_name("no law of planners is called", name, LAWS, "one of `LAWS`")
     chosen = {name: LAWS[name] for name in laws or LAWS}
     started = time.monotonic()
     for number in range(examples):

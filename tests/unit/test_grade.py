@@ -16,6 +16,7 @@ import ooctrain as oc
 from ooctrain.alloc.best_fit import BestFit
 from ooctrain.alloc.bump import Bump
 from ooctrain.alloc.paper import PaperMemory
+from ooctrain.alloc.replay import peak_bytes
 from ooctrain.cli import main
 from ooctrain.course import measures as measuring
 from ooctrain.course.child import ask, run_child
@@ -24,7 +25,6 @@ from ooctrain.course.replays import (
     addresses_given,
     extent_bytes,
     log_of,
-    most_live_bytes,
     par_bytes,
     replayed,
 )
@@ -238,6 +238,46 @@ def test_what_a_planner_claims_counts_for_nothing(kind, tmp_path):
     assert "\n" not in found.why
 
 
+STRANGE = [
+    {},
+    {"plan": None},
+    {"plan": {"rewrites": 3}},
+    {"plan": {"rewrites": [3]}},
+    {"plan": {"rewrites": [], "version": 1}},
+    {"minimum_bytes": None},
+    {"minimum_bytes": 10**400},
+    {"minimum_bytes": "\n" * 99},
+]
+
+
+@pytest.mark.parametrize("answer", STRANGE)
+def test_whatever_a_process_answers_there_is_a_measure(answer, monkeypatch):
+    monkeypatch.setattr(measuring, "ask", lambda *_: answer)
+    found = measured(MEASURE, "any", 60)
+    assert found.ratio is None
+    assert 0 < len(found.why) < 120
+    assert "\n" not in found.why
+
+
+def test_an_answer_that_a_submission_writes_by_itself_is_text_or_none(tmp_path):
+    path = tmp_path / "own.py"
+    path.write_text(
+        "import os, pathlib, sys\nclass Mine:\n    def __init__(self):\n"
+        "        pathlib.Path(sys.argv[2]).write_text('{\"error\": 5}')\n        os._exit(0)\n"
+    )
+    assert "ended with status 0" in ask(f"{path}:Mine", 60, {"kind": "planner"})["error"]
+
+
+def test_a_test_in_a_class_counts_too(tmp_path):
+    assignment(tmp_path)
+    methods = textwrap.indent(TEST_FILE.replace("(planner", "(self, planner"), "    ")
+    (tmp_path / "test_name.py").write_text(f"class TestMine:\n{methods}")
+    _, numbers = graded(tmp_path)
+    tests = {row["name"]: row for row in numbers["rows"] if row["kind"] == "test"}
+    assert tests["TestMine::test_it_has_a_name"]["points"] == 3
+    assert "'mine' == 'right'" in tests["TestMine::test_it_is_called_right"]["reason"]
+
+
 def test_a_slower_planner_is_measured_against_par():
     found = measured(MEASURE, "naive", 60)
     plan = get_planner("naive").plan(
@@ -374,16 +414,18 @@ REPLAY = Replay("lenet", 8, "50%", "v100-pcie", "lru", "best-fit", 1.02, 1.5, 4)
 
 def test_addresses_are_judged_without_the_allocator_that_gave_them():
     log = log_of(REPLAY)
-    arena = PaperMemory(8 * most_live_bytes(log))
+    least_bytes = peak_bytes(log.requests)
+    arena = PaperMemory(8 * least_bytes)
     addresses = addresses_given(log, BestFit(arena))
-    assert extent_bytes(log, addresses) == par_bytes(REPLAY) >= most_live_bytes(log)
+    assert extent_bytes(log, addresses) == par_bytes(REPLAY) >= least_bytes
     assert extent_bytes(log, addresses_given(log, Bump(arena))) > par_bytes(REPLAY)
     with pytest.raises(ValueError, match="which is live"):
         extent_bytes(log, [0] * len(addresses))
     with pytest.raises(ValueError, match="addresses for"):
         extent_bytes(log, addresses[:-1])
-    with pytest.raises(ValueError, match="addresses for"):
-        extent_bytes(log, [float(at) for at in addresses])
+    for wrong in (float(addresses[0]), True, -1, 1 << 62, 10**400):
+        with pytest.raises(ValueError, match="whole number of bytes"):
+            extent_bytes(log, [wrong, *addresses[1:]])
 
 
 @pytest.mark.slow

@@ -11,10 +11,11 @@ from importlib import import_module
 
 import pytest
 
-from ooctrain.errors import Infeasible
+from ooctrain.errors import ConfigError, Infeasible
 from ooctrain.sched.registry import get_planner
 from ooctrain.sched.schedule import SwapIn
 from ooctrain.testing.allocator_laws import LAWS as ALLOCATOR_LAWS
+from ooctrain.testing.check_allocator import check_allocator
 from ooctrain.testing.check_planner import LAWS, PlannerFailure, check_planner
 
 BROKEN_PLANNER = '''
@@ -132,6 +133,25 @@ def test_the_law_of_exact_results_shows_the_list_up_to_the_instruction_that_goes
     assert int(last) < int(length) - 1
     shown = caught.value.where.splitlines()[-1]
     assert re.search(rf"{last} (Run|Free|SwapOut) ", shown)
+
+
+def test_a_law_that_there_is_not_is_named():
+    with pytest.raises(ConfigError, match="did you mean 'results are exact'"):
+        check_planner("naive", laws=("results are exakt",))
+
+
+@pytest.mark.parametrize(
+    ("backends", "told"),
+    [
+        (("memdf",), "did you mean 'memfd'"),  # it must not be another one in silence
+        (("strict", "gpu"), "no back end is called 'gpu'"),
+        (("plain",), "va can be tried on none of plain"),  # it must not pass without any test
+        ((), "none of no back ends"),
+    ],
+)
+def test_an_allocator_is_tried_on_the_back_ends_that_are_named_or_not_at_all(backends, told):
+    with pytest.raises(ConfigError, match=told):
+        check_allocator("va:chunk=4KiB", examples=1, backends=backends)
 
 
 def test_each_law_of_an_allocator_is_a_test(tmp_path):
