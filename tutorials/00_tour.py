@@ -13,12 +13,15 @@
 # is a queue of work: one computes, one copies out, one copies in, all at once.)
 
 # %%
+from dataclasses import replace
+
 import numpy as np
 from lesson import Lesson
 
 import ooctrain as oc
 from ooctrain.data import DataLoader
 from ooctrain.report.svg import timelines_svg
+from ooctrain.sched.schedule import SwapIn
 from ooctrain.units import format_bytes, format_us
 
 lesson = Lesson("00 tour")
@@ -39,9 +42,9 @@ print(f"    images {x.shape} {x.dtype}, labels {y[:8]} ...")
 # %% [markdown]
 # ## 2. Trace: the step as a list of calls
 #
-# Who wants to decide what may leave must know who reads what, and when. A *trace* tells: the model
-# runs on shapes in place of numbers, and each call of the step is written down, forward, loss,
-# backward and update.
+# To decide what may leave, one must know which call reads what, and when. A *trace* says so: the
+# model runs on shapes instead of numbers, and each call of the step is written down, of the forward
+# pass, the loss, the backward pass and the update.
 
 # %%
 lesson.cell("trace")
@@ -73,20 +76,17 @@ print(f"      ... {len(plan.schedule)} instructions in all")
 # ## 4. Verify: a proof, not a hope
 #
 # The verifier knows no planner. It walks the list and checks every rule: nothing is read that is
-# not there, nothing is lost, the budget holds at every instruction. Break the list and it says
-# where.
+# not there, nothing is lost, the budget holds at every instruction. We leave out the last `SwapIn`;
+# the verifier says where the list goes wrong.
 
 # %%
 lesson.cell("verify, then break it")
 oc.verify(plan, trace, "25%")
 print("    the plan is legal")
-swaps = [i for i, step in enumerate(plan.schedule) if type(step).__name__ == "SwapIn"]
-broken = oc.Schedule(
-    tuple(step for i, step in enumerate(plan.schedule) if i != swaps[-1]),
-    plan.schedule.start_device,
-    plan.schedule.start_host,
-    plan.schedule.granule,
-)
+instructions = plan.schedule.instructions
+*_, last_fetch = (i for i, step in enumerate(instructions) if isinstance(step, SwapIn))
+without_it = instructions[:last_fetch] + instructions[last_fetch + 1 :]
+broken = replace(plan.schedule, instructions=without_it)
 try:
     oc.verify(broken, plan.trace, plan.peak_bytes)
     caught = None

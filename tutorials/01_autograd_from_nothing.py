@@ -102,11 +102,14 @@ w1, w2 = rng.normal(size=(8, 32)) / math.sqrt(8), rng.normal(size=(32, 1)) / mat
 def step(w1, w2):
     """One forward and backward pass: the tape, the loss, both gradients."""
     tape = Tape()
-    names = [tape.new(n, v) for n, v in (("x", x), ("w1", w1), ("w2", w2), ("target", target))]
-    hidden = tape.run("relu", tape.run("matmul", names[0], names[1]))
-    error = tape.run("sub", tape.run("matmul", hidden, names[2]), names[3])
+    for name, value in (("x", x), ("w1", w1), ("w2", w2), ("target", target)):
+        tape.new(name, value)
+    hidden = tape.run("relu", tape.run("matmul", "x", "w1"))
+    error = tape.run("sub", tape.run("matmul", hidden, "w2"), "target")
     loss = 0.5 * float((tape.values[error] ** 2).mean())
-    gradient = backward(tape, error, tape.new("seed", tape.values[error] / len(x)))
+    # The tape begins behind the loss: its derivative by the error is worked out by hand.
+    seed = tape.new("seed", tape.values[error] / len(x))
+    gradient = backward(tape, error, seed)
     return tape, loss, tape.values[gradient["w1"]], tape.values[gradient["w2"]]
 
 
@@ -141,11 +144,11 @@ print(f"    loss {first_loss:.4f} -> {loss:.4f}")
 # %% [markdown]
 # ## Which values does the backward pass read?
 #
-# Read the tape: the backward lines read `x`, `w2`, the ReLU's *output*, and gradients. The ReLU's
-# *input* is read by nobody: it is dead as soon as the ReLU has run. This is why an in-place ReLU
-# costs nothing, and why `layers/relu.py` masks with y and not with x. Everything else must survive
-# from its forward use to its backward use, and that long wait is what out-of-core training makes
-# use of.
+# Read the tape: the backward lines read `x`, the weights, the ReLU's *output*, and gradients. The
+# ReLU's *input* is read by nobody: it is dead as soon as the ReLU has run. This is why an in-place
+# ReLU costs nothing, and why `layers/relu.py` masks with y and not with x. What a backward line
+# does read must survive from its forward use until then, and that long wait is what out-of-core
+# training makes use of.
 
 # %%
 lesson.cell("who waits for the backward pass?")
@@ -199,7 +202,8 @@ before_relu_reads = [c.name for c in trace.calls if relu.ins[0] in c.ins and c.p
 # %% [markdown]
 # ## Exercises
 #
-# 1. Name a forward value of our tape that nobody reads once the loss is known.
+# 1. The loss and the seed are computed from v3. Name a forward value of our tape that nobody reads
+#    any more by then.
 # 2. Add a rule for `add` to `GRADIENTS`: what are the gradients of a and b in y = a + b? (a tuple
 #    of names, given that the gradient of y is called "dy")
 # 3. The library's trace does not compute the gradient of `x`. How many backward calls does it save

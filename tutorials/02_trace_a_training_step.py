@@ -46,7 +46,7 @@ print(f"      ... and {len(trace.calls) - 8} more")
 #
 # Paper 000 flattens the step: for each call, the variables it touches, one after the other. The
 # same variable comes again and again; the distance between two occurrences is the time in which it
-# is *not* needed. Swapping lives from long distances.
+# is *not* needed. The longer that is, the more swapping the variable out is worth.
 
 # %%
 lesson.cell("how far apart are a variable's uses?")
@@ -95,9 +95,8 @@ lesson.picture("02_memory_curve.svg", timelines_svg({"ResNet-18 in-core": timeli
 
 # %% [markdown]
 # Up in the forward pass, down in the backward pass: the curve is a tent. Its top is just behind the
-# loss, as the first gradients come before the first activations can go. The foot on which it stands
-# are the *persistent* variables, which are there before the step and after it: parameters and
-# momentum.
+# loss, as the first gradients come before the first activations can go. It never falls to zero, as
+# the *persistent* variables, parameters and momentum, are there before, during and after the step.
 #
 # ## Batch 1440 on a laptop
 #

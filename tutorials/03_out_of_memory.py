@@ -46,8 +46,8 @@ lesson.reveal("minimum / peak", share)
 print(f"    minimum {format_bytes(least)}, peak {format_bytes(most)}")
 
 # %% [markdown]
-# Much of the minimum are the persistent variables: ResNet-18 has 11 million parameters, each with
-# a momentum, and at batch 32 its images are tiny. The share shrinks as the batch grows.
+# Much of the minimum is persistent: ResNet-18 has 11 million parameters, each with a momentum, and
+# 32 small images need little beside them. The share shrinks as the batch grows.
 #
 # ## (a) It does not fit in-core
 
@@ -71,7 +71,7 @@ print(f"    the window planner fits the same step into half: {format_bytes(moved
 # ## (b) Nothing can fit
 #
 # `naive` swaps everything out after every call, parameters too. So it goes below the trace minimum,
-# and as low as any planner that runs whole calls can go. **By how many times can it undercut the
+# and as low as any planner that runs whole calls can go. **How many times naive's minimum is the
 # in-core peak here?**
 
 # %%

@@ -64,16 +64,16 @@ lesson.reveal("naive / in-core", naive.makespan_us / in_core.makespan_us)
 # ## The window
 #
 # Paper 000 slides a window over the variable sequence. What enters the window is fetched; what a
-# call has used and what does not come again within the window is sent away, but *nobody waits* for
-# it until its memory is needed. One parameter, no model of time. **How close to in-core does it
-# come?**
+# call has used and what does not occur again within the window is sent away, but *nobody waits* for
+# that copy until its memory is needed. There is one parameter, the size of the window, and no model
+# of time. **How close to in-core does it come?**
 
 # %%
 lesson.cell("window")
 lesson.predict("window / in-core", guess=1.2)
 window = run("window", 500)
 lesson.reveal("window / in-core", window.makespan_us / in_core.makespan_us)
-moved = timelines[next(reversed(timelines))]
+moved = timelines["window, 500 bytes, toy"]
 print(f"    it moved {moved.bytes_out} bytes out and {moved.bytes_in} in, beside the computation")
 
 # %% [markdown]
@@ -96,8 +96,8 @@ lesson.picture("04_streams.svg", timelines_svg(timelines, budget_bytes=500, phas
 
 # %% [markdown]
 # Look at the picture: naive has holes everywhere, as nothing overlaps; the window on the fast link
-# waits for its first input (5 us) and for nothing else; on the slow link there are holes again, and
-# under each a copy is still on its way.
+# waits for its first input (5 us; in-core it is on the device from the start) and for nothing else;
+# on the slow link there are holes again, and under each a copy is still on its way.
 #
 # ## A real network
 #

@@ -50,7 +50,7 @@ for layer, read in enumerate(reads, 1):
 lesson.cell("padded once, instead of at each layer")
 
 
-def layer(column):
+def sums_of_three(column):
     """Sums of three neighbours, plus a bias of 1; the ends are not padded."""
     return np.convolve(column, [1, 1, 1], "valid") + 1
 
@@ -59,7 +59,7 @@ lesson.predict("wrong results, padded once", guess=0)
 column = np.arange(32)
 exact, padded_once = column, np.pad(column, 3)
 for _ in range(3):
-    exact, padded_once = layer(np.pad(exact, 1)), layer(padded_once)
+    exact, padded_once = sums_of_three(np.pad(exact, 1)), sums_of_three(padded_once)
 wrong_rows = np.flatnonzero(exact != padded_once)
 lesson.reveal("wrong results, padded once", len(wrong_rows))
 print(f"    they are rows {wrong_rows.tolist()}")
@@ -67,7 +67,7 @@ print(f"    they are rows {wrong_rows.tolist()}")
 # %% [markdown]
 # It is **wrong**, at both ends: the first layer then computes rows -2 and -1 too, from zeros, its
 # bias and row 0, and the second layer reads them where the untiled network reads zeros. The exact
-# rule: at each layer, clip to the rows that exist, and pad only what was clipped.
+# rule: at each layer, clip what is read to the rows that exist, and pad only what was clipped.
 
 # %%
 lesson.cell("at the border each layer pads for itself")
@@ -77,8 +77,8 @@ for layer, read in enumerate(border, 1):
     print(f"      layer {layer} reads rows {read.inside}, {padding}")
 
 # %% [markdown]
-# The picture shows, for two tiles, which rows of each layer's input are read: blue the rows above
-# which the tile lies, orange the halo. The top tile has no halo above: there is nothing to read.
+# The picture shows, for two tiles, which rows of each layer's input are read: blue the tile's own
+# rows, orange the halo. The top tile has a halo on one side only: no rows come before row 0.
 
 # %%
 lesson.cell("a picture of halos")
@@ -108,8 +108,8 @@ lesson.picture(
 
 # %% [markdown]
 # Stride and pooling follow the same formula: with kernel k, stride s and padding p the outputs
-# [lo, hi) read the inputs [lo * s - p, (hi - 1) * s - p + k). A *size* alone could not be clipped:
-# one must know where it begins.
+# [lo, hi) read the inputs [lo * s - p, (hi - 1) * s - p + k). The number of rows alone, hi - lo, is
+# not enough: what must be clipped depends on where the tile begins.
 #
 # ## Tiling a training step
 #

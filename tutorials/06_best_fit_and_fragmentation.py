@@ -32,8 +32,8 @@ lesson = Lesson("06 best fit and fragmentation")
 # ## Best fit in thirty lines
 #
 # Keep the holes sorted by size; take the smallest that is large enough; cut off what is left over.
-# When a block comes back, melt it with the holes beside it. PyTorch, TensorFlow and nnabla do this
-# (with a cache of what the driver gave around it).
+# When a block comes back, melt its hole with the holes beside it (*coalescing*). PyTorch,
+# TensorFlow and nnabla do this, in memory that they once got from the driver and keep.
 
 # %%
 lesson.cell("best fit in thirty lines")
@@ -130,11 +130,22 @@ print(f"    the list needs {format_bytes(swapped.peak_bytes)}, best fit takes "
 lesson.cell("a picture of who lies where, and when")
 
 
+FORWARD, BACKWARD, WEIGHTS = range(3)  # colours
+
+
+def colour_of(tag):
+    """The colour of a block, by the name of what lies in it."""
+    if ".grad" in tag:  # a gradient, or the workspace of a call that computes one
+        return BACKWARD
+    return WEIGHTS if ".weight" in tag else FORWARD
+
+
 class Watcher(Wrapper):
     """Notes when and where each block lived."""
 
     def __init__(self, inner):
         super().__init__(inner)
+        self.base = inner.snapshot()["base"]  # where the arena begins
         self.time, self.made, self.areas = 0, {}, []
 
     def allocate(self, nbytes, tag=""):
@@ -150,18 +161,20 @@ class Watcher(Wrapper):
     def note(self, block):
         """Adds a rectangle from a block's making to now."""
         self.time += 1
-        lo = block.address - PaperMemory(1).linear()
+        lo = block.address - self.base
         hi = lo + block.granted_bytes
-        kind = int(".grad" in block.tag or "bwd" in block.tag) + 2 * (".weight" in block.tag)
-        self.areas.append(Area(self.made[block.id], self.time, lo / GIB, hi / GIB, block.tag, kind))
+        area = Area(
+            self.made[block.id], self.time, lo / GIB, hi / GIB, block.tag, colour_of(block.tag)
+        )
+        self.areas.append(area)
 
 
-def watched(log, name="best-fit"):
-    """Rectangles of the first step of a log."""
+def watched(log):
+    """Rectangles of the first step of a log, served by best fit."""
     requests = log.requests
     second = [n for n, request in enumerate(requests) if request.op == "step"][1]
     arena_bytes = 4 * log.budget_bytes
-    watcher = Watcher(choose_allocator(name, arena_bytes).make(PaperMemory(arena_bytes)))
+    watcher = Watcher(choose_allocator("best-fit", arena_bytes).make(PaperMemory(arena_bytes)))
     serve(requests[:second], watcher)
     for block in watcher.close():
         watcher.note(block)
@@ -174,7 +187,7 @@ pictures = [
         watched(log),
         x_axis="request",
         y_axis="address, GiB",
-        legend=("forward", "backward", "weights"),
+        legend=("forward", "backward", "weights and momentum"),
         limits=[("what the list needs", plan.peak_bytes / GIB)],
     )
     for title, log, plan in (

@@ -1,14 +1,14 @@
 # %% [markdown]
 # # 07 Virtual addressing
 #
-# **Goal:** build an allocator that has no holes, from `mmap` up; learn what it costs, and why the
-# library's one costs next to nothing.
+# **Goal:** build an allocator that has no holes, from `mmap` up; learn what it costs, and why that
+# of the library costs next to nothing.
 # **Prerequisites:** 06; Linux (the system call `memfd_create`). **Minutes:** 25.
 # **Paper:** 000, section 4 (equations 1 and 2).
 #
 # Best fit failed because a block must be one piece of memory. But a program never sees memory, it
-# sees *addresses*; the processor looks up behind them, page by page. If a block's addresses are in
-# a row, nobody cares where its pages are.
+# sees *addresses*; page by page, the processor looks up in a table which memory is behind them. If
+# a block's addresses are in a row, nobody cares where its pages are.
 
 # %%
 import ctypes
@@ -42,7 +42,9 @@ one, two = mmap.mmap(memory, 64 * KIB), mmap.mmap(memory, 64 * KIB)
 one[0] = 42
 print(f"    written through the first address, read through the second: {two[0]}")
 seen = two[0]
-one.close(), two.close(), os.close(memory)
+one.close()
+two.close()
+os.close(memory)
 
 # %% [markdown]
 # ## A page table in forty lines
@@ -219,16 +221,12 @@ wasted = next(cost.wasted_bytes for cost in costs if cost.chunk_bytes == 2 * MIB
 lesson.reveal("MiB wasted with chunks of 2 MiB", wasted)
 
 
-def numbers(values, kind):
-    """Chunks in a row as pieces of a strip."""
-    return [Piece(place, place + 1, str(chunk), kind) for place, chunk in enumerate(values)]
-
-
 held = pages.table[large]
-whole = [Piece(0, len(held), "the large block: in a row", 0)]
+whole = [Piece(0, len(held), "the large block: in a row", kind=0)]
+numbers = [Piece(place, place + 1, str(chunk), kind=1) for place, chunk in enumerate(held)]
 table = strips_svg(
     "A block's addresses, and the chunk of memory behind each",
-    [("addresses", whole), ("chunks", numbers(held, 1))],
+    [("addresses", whole), ("chunks", numbers)],
     extent=len(held),
     axis="place in the block, in chunks",
 )

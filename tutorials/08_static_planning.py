@@ -6,7 +6,7 @@
 # **Prerequisites:** 06. **Minutes:** 20.
 # **Paper:** 004, section 4.4 (static first fit, pools).
 #
-# Best fit decides with its eyes closed: it does not know how long a block will live. But a
+# Best fit decides without looking ahead: it does not know how long a block will live. But a
 # training step is a list, and the list is known. So the whole placement can be worked out before
 # the first step, and at run time there is nothing left to search.
 
@@ -113,8 +113,8 @@ lesson.reveal("list order: more than the bound", list_gap)
 # %% [markdown]
 # ## The large ones first
 #
-# Who packs a car begins with the suitcases. We know all blocks, so we may take them in any order.
-# **And now?**
+# Whoever packs a car begins with the suitcases. We know all blocks, so we may take them in any
+# order. **By what share does that exceed the lower bound?**
 
 # %%
 lesson.cell("first fit by size")
@@ -164,11 +164,12 @@ lesson.picture(
 )
 
 # %% [markdown]
-# ## The library's, and the others
+# ## All allocators on the same log
 #
-# `first-fit` and `first-fit-by-size` are these two. The first has paper 004's pools: parameters and
-# their gradients lie in one of their own (the third pool is the host's), because small blocks that
-# stay long would cut the other pool to pieces. We replay the same log over all allocators.
+# The library has both rules, as `first-fit` and `first-fit-by-size`. `first-fit` has paper 004's
+# pools too: parameters and their gradients lie in a pool of their own, apart from the general one,
+# because small blocks that stay long would cut that to pieces (the paper's third pool is the
+# host's). We replay the same log over all allocators.
 
 # %%
 lesson.cell("all allocators on one log")

@@ -26,8 +26,8 @@ lesson = Lesson("09 swap planners")
 # A call needs its values on the device, as a processor needs its lines in the cache. Two rules say
 # who leaves when room is needed. *Least recently used* looks back. *Belady's rule* looks ahead:
 # whoever is needed last leaves first, and no rule has fewer misses. A training step reads the
-# values of 8 layers forward, then backward. The cache has 4 places. **How many misses has the rule
-# that looks back, over those of the rule that looks ahead?**
+# values of 8 layers forward, then backward. The cache has 4 places. **How many times the misses of
+# the rule that looks ahead are those of the rule that looks back?**
 
 # %%
 lesson.cell("two caches")
@@ -48,12 +48,12 @@ def misses(accesses, places, rule):
 
 
 def least_recently_used(there, future):
-    """Looks back."""
+    """The rule that looks back: the first of the list, as the list is kept in order of use."""
     return there[0]
 
 
 def belady(there, future):
-    """Looks ahead: who is needed last, or never."""
+    """The rule that looks ahead: the value whose next access is the farthest, or never comes."""
     return max(there, key=lambda value: future.index(value) if value in future else len(future))
 
 
@@ -149,17 +149,17 @@ lesson.reveal("share of chains on which dynprog wins", faster / 40)
 print(f"    it loses on {slower}; greedy takes up to {max(gains):.2f} times as long")
 
 # %% [markdown]
-# Rarely, on chains like these; where it is, by up to an eighth. And it may lose a little: it plans
-# in a model in which values leave in order and come back in order, and then the list is written
-# for the real machine. If values could be cut, `greedy` would be the best rule there is (paper 002
-# proves it).
+# Rarely, on chains like these, and then by up to an eighth. And it may lose a little: it plans in a
+# model in which values leave in order and come back in order, and then the list is written for the
+# real machine. If values could be cut, `greedy` would be the best rule there is (paper 002 proves
+# it).
 #
 # ## How much at a time
 #
-# Nobody says that a value must move as a whole. `belady` takes exactly as many bytes as lack, and
-# cuts them into pieces, so that the first ones make room while the last ones still travel. Without
-# pieces it is a planner of whole activations like the others. ResNet-18 on a V100 over PCIe, at
-# half the memory: **how many times longer does it take with whole activations?**
+# Nobody says that a value must move as a whole. `belady` moves exactly as many bytes as are too
+# many, and cuts them into pieces, so that the first ones make room while the last ones still
+# travel. Without pieces it is a planner of whole activations like the others. ResNet-18 on a V100
+# over PCIe, at half the memory: **how many times longer does it take with whole activations?**
 
 # %%
 lesson.cell("whole activations against pieces")
@@ -197,8 +197,10 @@ lesson.picture(
 )
 
 # %% [markdown]
-# `vdnn-all` is a flat line: it moves everything, whatever the budget. The order of the others is
-# the order of the questions: when (`lru` against all), how much (`belady` against all).
+# `vdnn-all` is a flat line: it moves everything, whatever the budget. Of the others, `lru` is the
+# slowest, as its copies do not overlap with the computation (the question *when*); `belady` is the
+# fastest, as its copies do, and it moves parts of values where the rest move whole ones (*how
+# much*).
 #
 # ## Exercises
 #

@@ -7,8 +7,8 @@
 # **Paper:** 002, section 3.3 (proposition 3) and its fractional relaxation.
 #
 # "Our planner is 20 % faster than theirs" says little: both may be far from what is possible. A
-# bound is a makespan that *no* schedule beats. A plan close to it needs no further work; one far
-# from it is bad, or the bound is.
+# bound is a makespan that *no* schedule beats. A plan close to it needs no further work; where a
+# plan is far from it, either the plan is bad or the bound is weak.
 
 # %%
 import random
@@ -97,7 +97,7 @@ lesson.reveal("share of tiny steps on which the bound is exact", exact_share)
 #
 # ## A bound is true of a class of schedules
 #
-# ResNet-18 on a V100 over PCIe at 10 % of the memory. The bound for schedules that run each call
+# ResNet-18 on a V100 over PCIe with a budget of 10 %. The bound for schedules that run each call
 # once says how long swapping takes *at best*. The planner `prefix` runs some calls twice. **What
 # is its makespan, as a share of that bound?**
 
@@ -159,8 +159,8 @@ lesson.picture(
 
 # %% [markdown]
 # `belady` lies on its bound everywhere: where only swapping is allowed there is nothing left to
-# gain. Proposition 3 is true and weak. And why is it 1.035 even with three quarters of the memory?
-# The images come over the link too, before the first call can begin.
+# gain. Proposition 3 is true and weak. And why does `belady` take 1.035 times the computation even
+# with a budget of 75 %? The images come over the link too, before the first call can begin.
 #
 # ## Exercises
 #

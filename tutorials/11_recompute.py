@@ -11,6 +11,7 @@
 
 # %%
 import math
+from collections import Counter
 
 import numpy as np
 from lesson import Lesson, equal_stages
@@ -18,6 +19,8 @@ from lesson import Lesson, equal_stages
 import ooctrain as oc
 from ooctrain.report.charts import Curve, curves_svg
 from ooctrain.report.svg import timelines_svg
+from ooctrain.sched.chain_runs import Kind
+from ooctrain.sched.revolve import Splits
 
 lesson = Lesson("11 recompute")
 
@@ -39,9 +42,9 @@ best_k = min(held, key=held.get)
 lesson.reveal("best number of segments", best_k)
 
 # %% [markdown]
-# The square root of the number of stages; the memory is twice that, instead of 16. The price: every
-# stage but those of the last segment runs forward twice. On a chain whose backward stages take
-# twice as long as the forward ones, **how much longer does a step take at worst? (as a share)**
+# The square root of the number of stages: 4 segments hold 8 values at once, instead of 16. The
+# price: every stage but those of the last segment runs forward twice. On a chain whose backward
+# stages take twice as long as the forward ones, **how much longer does a step take? (as a share)**
 
 # %%
 lesson.cell("the price of a second forward pass")
@@ -83,10 +86,11 @@ lesson.picture("11_segments.svg", timelines_svg(timelines, phases=phases))
 #
 # ## More than twice
 #
-# Why run stages twice only? With c checkpoints (values that are kept) and at most r runs of each
-# stage, binomial(c + r, c) stages can be differentiated (`revolve`): memory grows with the
-# logarithm of the length, if time may too. **What share of `chen-sqrt`'s least budget does
-# `revolve` need for 40 stages?**
+# Why run stages twice only? Let c values be kept at a time, the chain's input among them, and let
+# each stage run up to r times before its last run, the one that its backward stage needs. Then
+# binomial(c + r, c) stages can be differentiated (`revolve`): memory grows with the logarithm of
+# the length, if time may too. **What share of `chen-sqrt`'s least budget does `revolve` need for 40
+# stages?**
 
 # %%
 lesson.cell("fewer checkpoints, more runs")
@@ -103,8 +107,8 @@ lesson.reveal("revolve / chen-sqrt, least budget", least_of["revolve"] / least_o
 #
 # A network is no chain of equal stages: a batch norm is nearly free to run again, a convolution is
 # not; early values are large, late ones small. `rotor` finds the best way for a chain with any
-# sizes and times, by dynamic programming. ResNet-18 at half the memory: **how much longer than
-# in-core does it take, over what `chen-sqrt` takes longer?**
+# sizes and times, by dynamic programming. Both take longer than in-core. For ResNet-18 at half the
+# memory, **what share of `chen-sqrt`'s extra time is `rotor`'s?**
 
 # %%
 lesson.cell("ResNet-18")
@@ -175,14 +179,23 @@ print(f"    {recomputing.notes['runs_again']} calls ran again, in {peaks:.0%} of
 # ## Exercises
 #
 # 1. 100 stages in 10 segments: how many values are there at once, by the formula k + n / k?
-# 2. 3 checkpoints, each stage at most 3 times: how many stages can be differentiated?
-# 3. The forward pass takes a third of a step. If every forward call runs twice, by what share does
-#    the step get longer? (1 / 2, 1 / 3 ...)
+# 2. At most 3 values are kept, the input among them, and each stage runs up to 3 times before its
+#    last run. How many stages can be differentiated?
+# 3. The forward pass takes 10 ms, the backward pass 20. If every forward call runs twice, by what
+#    share does the step get longer? (such as 1 / 2)
 
 # %%
+
+
+def most_runs(length, kept):
+    """How often `revolve` runs a stage at most, with so many values kept, the input among them."""
+    steps = Splits(length).steps(kept - 1)  # the library counts them without the input
+    return max(Counter(step.stage for step in steps if step.kind != Kind.BACKWARD).values())
+
+
 lesson.cell("exercises")
 lesson.exercise("1. values at once", lambda a: a == 20, None)
-lesson.exercise("2. stages", lambda a: a == math.comb(6, 3), None)
+lesson.exercise("2. stages", lambda a: a == math.comb(3 + 3, 3), None)
 lesson.exercise("3. longer by", lambda a: abs(a - 1 / 3) < 0.01, None)
 
 # %%
@@ -192,6 +205,8 @@ assert segmented.notes["runs_again"] == (5 - 1) + (6 - 1), "the stages of two se
 assert segmented.peak_bytes < 0.7 * in_core.peak_bytes
 assert timelines["chen-sqrt"].bytes_out == 0
 assert least_of["revolve"] < least_of["chen-sqrt"] < least_of["keep-all"]
+assert most_runs(20, kept=3) == 3 + 1, "the formula: 20 stages, three runs and the last one"
+assert most_runs(21, kept=3) > 3 + 1
 assert extra["rotor", 50] <= extra["chen-sqrt", 50]
 assert different == 0
 assert recomputing.notes["runs_again"] > 0

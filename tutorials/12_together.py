@@ -7,7 +7,7 @@
 # **Paper:** 001, section 3 (hybrid of recomputation and swapping); 002, section 7 (left open).
 #
 # Swapping uses the link and leaves the processor alone. Recomputing uses the processor and leaves
-# the link alone. Who does only one of them lets half of the machine stand idle.
+# the link alone. A planner that does only one of them leaves the other half of the machine idle.
 
 # %%
 from itertools import pairwise
@@ -38,7 +38,7 @@ pcie, nvlink = oc.machine("v100-pcie"), oc.machine("v100-32gb-nvlink")
 # A byte that is sent away travels twice: 2 / B us on a link that goes one way at a time. A byte
 # that is computed again costs the time of its producer, divided by the bytes it writes. Take the
 # *saved* values of ResNet-18, those that the forward pass writes and the backward pass reads, one
-# by one. **Which share of them is cheaper to compute again than to send over PCIe?**
+# by one. **What share of them is cheaper to compute again than to send over PCIe?**
 
 # %%
 lesson.cell("two prices for each value")
@@ -71,9 +71,10 @@ for place in (0, len(order) // 2, len(order) - 1):
 #
 # ## The teaching planner
 #
-# Sort the values by price. Drop the first d of them, let Belady's rule of tutorial 09 send away
-# what is still too much, and try all d. That is the planner `prefix`. **How many values does the
-# best plan drop at 25 % of the memory over PCIe? (as a share of all)**
+# Sort the values by price. Drop the first d of them, so that they are computed again; let Belady's
+# rule of tutorial 09 send away what is still too much; take the best d. That is the planner
+# `prefix`. **How many values does the best plan drop with a budget of 25 % over PCIe? (as a share
+# of all)**
 
 # %%
 lesson.cell("how many to drop")
@@ -96,14 +97,15 @@ curves = {}
 for machine in (pcie, nvlink):
     plans = {count: dropping(count, budget, machine) for count in counts}
     curves[machine.name] = [
-        (count, plan and plan.makespan_us / alone_us) for count, plan in plans.items()
+        (count, None if plan is None else plan.makespan_us / alone_us)
+        for count, plan in plans.items()
     ]
 lesson.predict("share of values that the best plan drops, PCIe", guess=0.5)
 
 
 def best_of(curve):
     """(number dropped, slowdown) where the curve is lowest."""
-    return min((point for point in curve if point[1]), key=lambda point: point[1])
+    return min((point for point in curve if point[1] is not None), key=lambda point: point[1])
 
 
 best_pcie, best_nvlink = (best_of(curves[machine.name]) for machine in (pcie, nvlink))
@@ -125,8 +127,10 @@ lesson.picture(
 #
 # ## Against each alone, and against the bound
 #
-# `combined` starts where `prefix` ends and searches: keep, drop, drop again, hold a source. **How
-# far from the bound is it at 10 % of the memory over PCIe? (as a share above it)**
+# `combined` starts from plans such as `prefix`'s and searches. For each value it tries to keep it,
+# to drop it once, and to drop it again after each use; and it tries to hold the values from which
+# others are computed again. **How far from the bound is it with a budget of 10 % over PCIe? (as a
+# share above it)**
 
 # %%
 lesson.cell("swap, recompute, both")
@@ -150,10 +154,10 @@ lesson.reveal("combined: above the bound at 10 %", ratio["combined:evaluations=1
 # %% [markdown]
 # ## Exercises
 #
-# 1. The link is twice as fast. By what factor does the price of a swapped byte change? (1 / 2 ...)
+# 1. The link is twice as fast. What is the new price of a swapped byte, over the old one?
 # 2. Of two values the first takes 100 us and has 10 MB, the second 60 us and 3 MB. Which of them is
 #    dropped first? ("first", "second")
-# 3. With nothing dropped `prefix` does what which other planner does?
+# 3. With nothing dropped, which other planner's plan does `prefix` make? (its name)
 
 # %%
 lesson.cell("exercises")

@@ -8,9 +8,9 @@
 # decides).
 #
 # A planner is anything with a `name` and a function `plan`. It gets a trace, a budget and a machine
-# and returns a plan, or says `Infeasible` and how much it needs at least. What else it may be told:
-# how the allocator rounds sizes (`granule`), what the host has (`host_budget_bytes`), and, for
-# planners that search, a `seed` and a time limit.
+# and returns a plan, or raises `Infeasible` with the least budget that it needs. Its keyword
+# arguments say how the allocator rounds sizes (`granule`), how many bytes the host has
+# (`host_budget_bytes`), and, for planners that search, a `seed` and a time limit.
 
 # %%
 from bisect import bisect_right
@@ -36,17 +36,17 @@ lesson = Lesson("13 write your own planner")
 # %% [markdown]
 # ## First attempt: write the list
 #
-# `ListWriter` keeps the books: who is on the device, which host copies are valid, how many bytes
-# are claimed. We only say what happens: before a call, fetch what it reads; where there is no room,
-# whoever is needed last leaves.
+# `ListWriter` keeps the books: which values are on the device, which host copies are valid, how
+# many bytes are claimed. We only say what happens: before a call, fetch what it reads; where there
+# is no room, the value that is needed last leaves.
 #
-# How do we know the least budget? By writing the list with no budget at all: then everything leaves
+# How do we know the least budget? By writing the list for a budget of 0: then everything leaves
 # that may, and the peak of that list is the least we can do.
 
 
 # %%
 class Farthest:
-    """Whoever is needed last leaves, when somebody else needs the room."""
+    """The value that is needed last leaves, when another one needs the room."""
 
     name = "farthest"
 
@@ -85,7 +85,7 @@ class Farthest:
             writer.free(victim)
 
     def may_leave(self, trace, variable, call):
-        """What persists stays."""
+        """Whether a value may be sent away before a call: parameters and states stay."""
         return not trace.variables[variable].persistent
 
 
@@ -115,7 +115,7 @@ lesson.reveal("calls of the smallest failing trace", len(failure.trace.calls))
 
 # %% [markdown]
 # A call that reads one value and writes another: making room for what it writes sends away what it
-# reads, as nobody else is there. What a call touches must stay until it has run. One line.
+# reads, as no other value is there. What a call touches must stay until it has run. One line.
 
 
 # %%
@@ -133,10 +133,11 @@ print(f"    {tried} random cases, no law broken")
 # %% [markdown]
 # ## Second attempt: only decide
 #
-# When things move is always the same question, and the shared engine answers it: as soon as
-# possible. So a planner may only say *which gaps between two uses* a value spends on the host, and
-# let `swap_plan` write the list. Our own rule, which is in no paper: the gaps that relieve most go
-# first, bytes times the number of calls. A gap is taken only if some call in it is still short.
+# When values move is the same question for every planner, and the shared engine answers it: as soon
+# as possible. So a planner may decide no more than *in which gaps between two uses* a value is on
+# the host, and let `swap_plan` write the list. Our own rule, which is in no paper: go through the
+# gaps in the order of their area, bytes times calls, the largest first; take a gap only if at some
+# call in it the budget is still exceeded.
 
 
 # %%
@@ -153,7 +154,7 @@ class Largest:
         check_budget(self.name, trace, gaps, budget_bytes, machine, granule)
         needed = list(swap_table(trace, (), machine, granule).resident_bytes)
         chosen = []
-        for gap in sorted(gaps, key=lambda gap: (gap.after - gap.before) * gap.hi):
+        for gap in sorted(gaps, key=area, reverse=True):
             inside = range(gap.after + 1, gap.before)
             if any(needed[k] > budget_bytes for k in inside):
                 chosen.append(gap)
@@ -164,6 +165,11 @@ class Largest:
         )
 
 
+def area(gap):
+    """Bytes times calls: what a gap relieves."""
+    return gap.hi * (gap.before - gap.after)
+
+
 lesson.cell("deciding only")
 tried = check_planner(Largest(), examples=20, time_limit_s=10)
 print(f"    {tried} random cases, no law broken")
@@ -171,8 +177,8 @@ print(f"    {tried} random cases, no law broken")
 # %% [markdown]
 # ## Beside the published ones
 #
-# ResNet-18 at batch 256 over PCIe. All of them move whole activations here. **How does `largest` do
-# against `farthest` at half the memory (makespan / makespan)?**
+# ResNet-18 at batch 256 over PCIe. All of them move whole activations here. **What is the makespan
+# of `largest` over that of `farthest` at half the memory?**
 
 # %%
 lesson.cell("a comparison")

@@ -10,7 +10,8 @@
 # A GPU runs *blocks* of threads. The threads of a block may wait for each other and share a few
 # KiB of fast memory; blocks know nothing of each other. A *kernel* is what one thread does. Here
 # kernels run in the library's emulator: on the CPU, one thread after the other from barrier to
-# barrier, and whatever has no order on a GPU is an error.
+# barrier. If two threads touch the same word, one of them writing, and no barrier orders them, the
+# emulator raises an error.
 
 # %%
 from time import perf_counter
@@ -85,8 +86,8 @@ lesson.reveal("floats loaded for each multiply-add", hunger["naive"])
 # of A and one of B into *shared memory*, and then all use what all have fetched, sixteen times.
 # Between fetching and using stands a **barrier**: no thread goes on before all have come. After
 # using stands another: nobody may overwrite the tile while a slower thread still reads it. (The
-# second one can be left out here, to see in a moment what happens; the compiler knows which form it
-# is given, so no thread asks while it runs.)
+# second one can be left out here, to see in a moment what happens. `wait_after_using` is a constant
+# when the kernel is compiled, so it costs no branch.)
 
 # %%
 lesson.cell("a tile in shared memory")
@@ -129,7 +130,7 @@ lesson.reveal("floats loaded for each multiply-add, in tiles", hunger["tiled"])
 #
 # The second barrier looks superfluous: all have read, haven't they? On a GPU the kernel without it
 # gives the right result nearly always; on another GPU, or in a year, it does not. The emulator
-# keeps a log of who touched which word since the last barrier, and so it needs no luck.
+# records which thread touched which word since the last barrier, and so it needs no luck.
 
 # %%
 lesson.cell("the second barrier left out")

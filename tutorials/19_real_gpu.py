@@ -37,8 +37,8 @@ lesson = Lesson("19 a real GPU")
 # ## Is there one?
 #
 # The driver is a library, libcuda, that comes with the kernel module of the operating system; no
-# toolkit is needed to call it. To compile kernels Numba needs numba-cuda beside it. What is missing
-# is said with the command that installs it (`ooctrain doctor` says the same).
+# toolkit is needed to call it. To compile kernels Numba needs numba-cuda beside it. If something is
+# missing, the cell names it and the command that installs it (`ooctrain doctor` says the same).
 
 # %%
 lesson.cell("is there a GPU?")
@@ -65,7 +65,9 @@ if gpu is None:
 
 
 def open_driver():
-    """The GPU's driver, or the fake with 64 MiB in pages of 4 KiB, whose queues run late."""
+    """The GPU's driver; without a GPU the fake, with 64 MiB in pages of 4 KiB. Of the streams that
+    can go on, it runs the one that was made last (`max`).
+    """
     return cuda_open.open_cuda_driver() if gpu else FakeDriver(64 * MIB, 4 * KIB, max)
 
 
@@ -159,9 +161,9 @@ driver.close()
 # ## The same list
 #
 # Now a network. Tracing for "cuda" chooses other algorithms for its convolutions and other
-# workspaces; everything after that is as before. We train two steps in-core, and two within a
-# budget a quarter of the way from the least that is possible to that. **By how much do the losses
-# differ?** (On a GPU, thousands of threads add up thousands of numbers.)
+# workspaces; everything after that is as before. We train two steps in-core, and two with a budget
+# of 25 %. **By how much do the losses differ?** (On a GPU, thousands of threads add up thousands of
+# numbers.)
 
 # %%
 lesson.cell("training, in-core and within 25 %")
@@ -186,8 +188,8 @@ def network():
 
 
 def train(budget, planner, device="cuda"):
-    """Losses of two steps, the weights afterwards, the second step in time, and what each call is
-    for.
+    """Trains two steps; returns their losses, the weights after them, the timeline of the second,
+    and the phase of each call.
     """
     allocator = "va" if gpu or device == "cpu" else "va:chunk=4KiB"
     with the_gpu(), oc.Trainer(
@@ -215,8 +217,9 @@ print(f"    second loss: {tight_losses[1]:.9f}, on the cpu device {cpu_losses[1]
 #
 # ## In time
 #
-# Each piece of work lies between two events that know when they were reached. On the fake driver
-# time is counted in pieces of work done; its queues let copies out as late as they may.
+# Each piece of work lies between two events, and an event notes the time at which its stream
+# reached it. The fake driver counts time in pieces of work done, and runs each piece as late as
+# CUDA allows.
 
 # %%
 lesson.cell("a picture of the three streams")

@@ -23,19 +23,13 @@ class Lesson:
 
     Args:
         title: printed first.
-        arguments: the command line, without the program's name.
-        ask: how a paused run waits for the reader; None: for Enter.
+        arguments: the command line, without the program's name; None: that of this process.
     """
 
-    def __init__(
-        self,
-        title: str,
-        arguments: list[str] | None = None,
-        ask: Callable[[str], str] | None = None,
-    ):
+    def __init__(self, title: str, arguments: list[str] | None = None):
         words = sys.argv[1:] if arguments is None else arguments
         self.paused = "--step" in words
-        self._ask, self._guesses = ask or input, {}
+        self._guesses: dict[str, float] = {}
         print(f"=== {title} ===")
 
     def cell(self, text: str) -> None:
@@ -46,7 +40,7 @@ class Lesson:
         if not self.paused:
             return
         try:
-            self._ask("    [Enter] ")
+            input("    [Enter] ")
         except (EOFError, KeyboardInterrupt):  # Ctrl-D, Ctrl-C, or nobody at the keyboard
             print("\nleft here; without --step it runs to its end")
             raise SystemExit from None
@@ -56,16 +50,10 @@ class Lesson:
         self._guesses[what] = guess
         print(f"    prediction: {what} = {guess:g}")
 
-    def reveal(self, what: str, measured: float) -> float:
-        """Prints what was measured and how far off the prediction was; returns the error as a
-        share.
-        """
-        guess = self._guesses.pop(what)
-        error = abs(guess - measured) / abs(measured) if measured else abs(guess)
-        print(
-            f"    measured:   {what} = {measured:g}   (the prediction was {_off(guess, measured)})"
-        )
-        return error
+    def reveal(self, what: str, measured: float) -> None:
+        """Prints what was measured, and how far off the prediction of the same name was."""
+        off = _off(self._guesses.pop(what), measured)
+        print(f"    measured:   {what} = {measured:g}   (the prediction was {off})")
 
     def exercise(self, question: str, check: Callable[[object], bool], answer: object) -> bool:
         """States an exercise and checks `answer` (None: not tried yet); returns whether it is
@@ -81,13 +69,12 @@ class Lesson:
         print(f"    exercise: {question}  -> {answer!r} is {'right' if right else 'not right yet'}")
         return right
 
-    def picture(self, name: str, svg: str) -> Path:
-        """Writes an SVG picture beside the tutorials and says where."""
+    def picture(self, name: str, svg: str) -> None:
+        """Writes an SVG picture into the folder `pictures` and says where."""
         PICTURES.mkdir(exist_ok=True)
         path = PICTURES / name
         path.write_text(svg, encoding="utf-8")
         print(f"    picture: {path.relative_to(PICTURES.parent.parent).as_posix()}")
-        return path
 
 
 def equal_stages(stages: int, size_bytes: int = 100, forward_us: int = 10) -> Trace:
@@ -106,7 +93,9 @@ def equal_stages(stages: int, size_bytes: int = 100, forward_us: int = 10) -> Tr
 
 
 def _off(guess: float, measured: float) -> str:
-    """How far a guess was off: a share where it was near, a factor where it was not."""
+    """How far off a guess was, in words: a percentage; a factor where it is above two; a difference
+    where one of the two numbers is zero or their signs differ.
+    """
     if guess * measured <= 0:
         return "right" if guess == measured else f"{abs(guess - measured):g} off"
     factor = guess / measured

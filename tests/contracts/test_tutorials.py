@@ -5,11 +5,18 @@ import re
 import runpy
 import sys
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
+from ooctrain.report.shapes import COLOURS
+
 FOLDER = Path(__file__).parents[2] / "tutorials"
 SCRIPTS = sorted(FOLDER.glob("[0-9]*.py"))
+#: Pictures whose colours have no other explanation than their legend.
+WITH_A_LEGEND = (
+    "01_lifetimes", "03_two_holes", "05_halos", "06_fragmentation", "08_placements",
+)  # fmt: skip
 sys.path.insert(0, str(FOLDER))
 
 #: What a reader who has understood would put into the exercises; written by hand, not read off.
@@ -147,9 +154,10 @@ def test_a_right_answer_is_recognised_and_a_wrong_one_is_not(capsys):
     assert lesson.exercise("1 + 1", lambda a: a == 2, 2)
     assert not lesson.exercise("1 + 1", lambda a: a == 2, 3)
     assert not lesson.exercise("1 + 1", lambda a: a == 2, None)
-    lesson.predict("bytes", guess=50)
-    assert lesson.reveal("bytes", 100) == 0.5
-    assert "50% off" in capsys.readouterr().out
+    _, right, wrong, untried = capsys.readouterr().out.splitlines()
+    assert right.endswith("-> 2 is right")
+    assert wrong.endswith("-> 3 is not right yet")
+    assert untried.endswith("(put your answer into the script)")
 
 
 def test_an_answer_of_another_kind_is_not_right_and_no_error():
@@ -160,8 +168,9 @@ def test_an_answer_of_another_kind_is_not_right_and_no_error():
 
 @pytest.mark.parametrize(
     ("guess", "measured", "said"),
-    [(110, 100, "10% off"), (500, 2, "250 times too high"), (1, 4, "4 times too low"),
-     (500, 0, "500 off"), (0, 0, "right"), (100, 100, "0% off")],
+    [(110, 100, "10% off"), (50, 100, "50% off"), (200, 100, "100% off"),
+     (500, 2, "250 times too high"), (1, 4, "4 times too low"), (500, 0, "500 off"),
+     (0, 3, "3 off"), (0, 0, "right"), (100, 100, "0% off")],
 )  # fmt: skip
 def test_a_prediction_learns_how_far_off_it_was(guess, measured, said, capsys):
     from lesson import Lesson
@@ -170,6 +179,16 @@ def test_a_prediction_learns_how_far_off_it_was(guess, measured, said, capsys):
     lesson.predict("bytes", guess)
     lesson.reveal("bytes", measured)
     assert f"the prediction was {said})" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", WITH_A_LEGEND)
+def test_a_legend_explains_every_colour_of_its_picture(name):
+    picture = ElementTree.parse(FOLDER / "pictures" / f"{name}.svg")
+    boxes = [box.attrib for box in picture.iter("{http://www.w3.org/2000/svg}rect")]
+    explained = {box["fill"] for box in boxes if float(box["width"]) == float(box["height"]) == 12}
+    drawn = {box["fill"] for box in boxes} & set(COLOURS)
+    assert explained, "a legend is a row of boxes of 12 x 12 pixels"
+    assert drawn <= explained
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
