@@ -63,8 +63,8 @@ class Auto:
         self._step_us: Callable[[Plan], float] = makespan_us
 
     def weighing_by(self, step_us: Callable[[Plan], float]) -> Auto:
-        """See `WeighingPlanner`. What claims leave out is paid for parts of variables (mapping), so
-        who moves parts is then asked for whole variables too.
+        """See `WeighingPlanner`. What claims leave out is the cost of moving parts of variables
+        (mapping), so planners that move parts are then asked for whole variables too.
         """
         auto = Auto()
         auto._step_us = step_us
@@ -136,9 +136,8 @@ class _Poll:
             try:
                 plan = self._answer(planner, granule, time_share)
             except Infeasible as refusal:
-                if not _in_chunks(
-                    planner, granule
-                ):  # what it needs in chunks says nothing of bytes
+                # The least budget in chunks says nothing about the least budget in bytes.
+                if not _in_chunks(planner, granule):
                     self.refusals.append(refusal)
                 continue
             step_us = self.step_us(plan)
@@ -180,5 +179,5 @@ class _Poll:
 
 
 def _in_chunks(planner: Planner, granule: Granule) -> bool:
-    """Whether it moves parts."""
+    """Whether a planner moves parts of variables, and so is asked for multiples of a chunk."""
     return granule.ranges and isinstance(planner, Belady | Combined)

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Collection, Mapping, Sequence
+from numbers import Integral
 from typing import Any, Protocol, runtime_checkable
 
 from ooctrain.cost import Machine
-from ooctrain.errors import Infeasible
+from ooctrain.errors import ConfigError, Infeasible
 from ooctrain.sched.ledger import peaks, walk
 from ooctrain.sched.schedule import (
     BYTES,
@@ -33,7 +34,8 @@ from ooctrain.sched.simulate import times_ns
 from ooctrain.trace import Call, Trace
 from ooctrain.units import format_bytes
 
-#: `Infeasible.minimum_bytes` where no device budget makes up for the host memory that lacks
+#: `Infeasible.minimum_bytes` where host memory is what lacks and the planner names no device budget
+#: that makes up for it: there is none, or it has not looked for one.
 HOST_LACKS = 0
 #: Seconds for a planner that searches, where nobody says how many.
 TIME_LIMIT_S = 2.0
@@ -70,13 +72,30 @@ class Planner(Protocol):
 
 @runtime_checkable
 class WeighingPlanner(Planner, Protocol):
-    """A planner that chooses among whole plans, and lets itself be told how long a step by one
-    takes: whoever prepares a step knows its allocator, and what a plan costs there besides.
+    """A planner that chooses among whole plans, by a measure that the caller may replace.
+
+    What a plan claims leaves out what its allocator costs (mapping memory, for example). Whoever
+    prepares a step knows the allocator, and can give a function that counts it.
     """
 
     def weighing_by(self, step_us: Callable[[Plan], float]) -> Planner:
-        """The same planner, its plans weighed by `step_us` and not by what they claim."""
+        """The same planner, which compares plans by `step_us(plan)`, not by their makespans."""
         ...
+
+
+def check_whole_numbers(planner: str, parameters: Mapping[str, object], least: int = 1) -> None:
+    """Raises ConfigError for a parameter of a planner that is no whole number, or too small a one.
+
+    Args:
+        parameters: {name: value}.
+        least: the smallest value that is allowed.
+    """
+    for name, value in parameters.items():
+        if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
+            raise ConfigError(
+                f"{planner}: {name}={value!r} is no whole number of at least {least}",
+                code="OOC-105",
+            )
 
 
 def call_need_bytes(call: Call, trace: Trace, granule: Granule) -> int:
@@ -289,7 +308,7 @@ def infeasible(
 
 
 def host_lacks(planner: str, numbers: str = "") -> Infeasible:
-    """The error of a planner whom no device budget helps: its `minimum_bytes` is `HOST_LACKS`."""
+    """The error of a planner that lacks host memory: its `minimum_bytes` is `HOST_LACKS`."""
     return Infeasible(
         f"planner {planner!r} needs more host memory than its budget", minimum_bytes=HOST_LACKS,
         numbers=numbers, fix="a larger host budget, or a planner that swaps less",
@@ -314,11 +333,14 @@ def check_host(planner: str, plan: Plan, host_budget_bytes: int | None) -> None:
 
 
 def least_refusal(planner: str, refusals: Sequence[Infeasible], budget_bytes: int) -> Infeasible:
-    """What a planner says that asked others: the least budget that one of them can do with."""
-    honest = [refusal for refusal in refusals if refusal.minimum_bytes != HOST_LACKS]
-    if not honest:
+    """The refusal of a planner that asked others, which all refused.
+
+    It names the least device budget that one of them named; `HOST_LACKS` if none named any.
+    """
+    named = [refusal for refusal in refusals if refusal.minimum_bytes != HOST_LACKS]
+    if not named:
         return host_lacks(planner, refusals[0].numbers)
-    least = min(honest, key=lambda refusal: refusal.minimum_bytes)
+    least = min(named, key=lambda refusal: refusal.minimum_bytes)
     return infeasible(planner, budget_bytes, least.minimum_bytes, least.witness_call)
 
 

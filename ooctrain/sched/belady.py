@@ -20,14 +20,18 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from ooctrain.cost import Machine
-from ooctrain.errors import ConfigError
+from ooctrain.sched.base import check_whole_numbers
 from ooctrain.sched.decisions import Gap
 from ooctrain.sched.schedule import BYTES, Granule, Plan
-from ooctrain.sched.swap import check_budget, in_pieces, swap_gaps, swap_plan, swap_table
+from ooctrain.sched.swap import (
+    check_budget,
+    in_pieces,
+    swap_gaps,
+    swap_plan,
+    swap_table,
+    worth_its_latency_bytes,
+)
 from ooctrain.trace import Trace
-
-#: A copy of this many times its latency loses 5 % to it.
-LATENCIES_PER_PIECE = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +48,7 @@ class Belady:
     pieces: int = 200
 
     def __post_init__(self) -> None:
-        if not isinstance(self.pieces, int) or self.pieces < 1:
-            raise ConfigError(
-                f"belady: pieces={self.pieces!r} is no positive number", code="OOC-105"
-            )
+        check_whole_numbers(self.name, {"pieces": self.pieces})
 
     @property
     def name(self) -> str:
@@ -62,7 +63,7 @@ class Belady:
         gaps = swap_gaps(trace)
         check_budget(self.name, trace, gaps, budget_bytes, machine, granule)
         in_core = swap_table(trace, (), machine, granule).resident_bytes
-        piece_bytes = max(budget_bytes // self.pieces, _worth_its_latency_bytes(machine))
+        piece_bytes = max(budget_bytes // self.pieces, worth_its_latency_bytes(machine))
         chosen = [
             piece
             for gap in evictions(gaps, in_core, budget_bytes, granule)
@@ -113,8 +114,3 @@ def evictions(
     for gap, size_bytes in taken.items():
         if size_bytes:
             yield Gap(gap.var, 0, size_bytes, gap.after, gap.before)
-
-
-def _worth_its_latency_bytes(machine: Machine) -> int:
-    rate = max(machine.in_bytes_per_us, machine.out_bytes_per_us)
-    return int(LATENCIES_PER_PIECE * machine.latency_us * rate)

@@ -25,17 +25,18 @@ from ooctrain.trace import Trace
 
 @dataclass(frozen=True, slots=True)
 class Pressure:
-    """What one call forces off the device, in bytes.
+    """Bytes that do not fit beside one call, by what the link must do about them.
 
     Args:
-        left: of values computed before it and used after it: these must have been copied out.
-        moved: of those and of initial values used on both sides of it: copied out or in before it.
-        comes: of all that is used after it: copied in after it.
+        sent_bytes: of values computed before the call and used after it: copied out before it.
+        moved_bytes: of these and of initial values used on both sides of the call: copied out, or
+            in, before it.
+        fetched_bytes: of all values used after the call: copied in after it.
     """
 
-    left: int
-    moved: int
-    comes: int
+    sent_bytes: int
+    moved_bytes: int
+    fetched_bytes: int
 
 
 def lower_bound(
@@ -79,7 +80,7 @@ def proposition_3_us(trace: Trace, budget_bytes: int, machine: Machine) -> float
     moved = max(
         (
             _before_us(p, machine, recompute=False)
-            + _time_us(p.moved, machine.in_bytes_per_us, machine)
+            + _time_us(p.moved_bytes, machine.in_bytes_per_us, machine)
             for p in pressures(trace, budget_bytes)
         ),
         default=0.0,
@@ -100,7 +101,7 @@ def per_call_link_us(
     durations = call_durations_ns(trace, machine)
     total, before, bound = sum(durations), 0, 0.0
     for own, pressure in zip(durations, pressures(trace, budget_bytes, recompute), strict=True):
-        way_back = _time_us(pressure.comes, machine.in_bytes_per_us, machine)
+        way_back = _time_us(pressure.fetched_bytes, machine.in_bytes_per_us, machine)
         way_out = _before_us(pressure, machine, recompute)
         after = total - before - own
         bound = max(bound, max(before / 1000, way_out) + own / 1000 + max(after / 1000, way_back))
@@ -109,7 +110,11 @@ def per_call_link_us(
 
 
 def pressures(trace: Trace, budget_bytes: int, recompute: bool = False) -> Iterator[Pressure]:
-    """What each call forces off the device, call by call."""
+    """What does not fit beside each call, in order.
+
+    Args:
+        recompute: count only values that cannot be computed again, as in `per_call_link_us`.
+    """
     initial = [trace.producer[v] is None for v in range(len(trace.variables))]
     once = [
         initial[v] or not recompute or not _producer_is_pure(trace, v) for v in range(len(initial))
@@ -151,13 +156,14 @@ def _producer_is_pure(trace: Trace, variable: int) -> bool:
 
 def _before_us(pressure: Pressure, machine: Machine, recompute: bool) -> float:
     """Time of the transfers before a call: computed values out, initial ones out or in."""
-    out = _time_us(pressure.left, machine.out_bytes_per_us, machine)
+    out = _time_us(pressure.sent_bytes, machine.out_bytes_per_us, machine)
     if recompute:
         return out
     if machine.link == "duplex":
         both = machine.out_bytes_per_us + machine.in_bytes_per_us
-        return max(out, _time_us(pressure.moved, both, machine))
-    started = _time_us(pressure.moved - pressure.left, _fastest(machine), machine)
+        return max(out, _time_us(pressure.moved_bytes, both, machine))
+    initial_bytes = pressure.moved_bytes - pressure.sent_bytes
+    started = _time_us(initial_bytes, _fastest(machine), machine)
     # One transfer may be all, so that its latency counts once.
     return out + started - (_latency_us(machine) if out and started else 0.0)
 

@@ -21,7 +21,7 @@ from ooctrain.errors import ConfigError, Infeasible
 from ooctrain.sched.base import check_host, infeasible
 from ooctrain.sched.chain_view import ChainView, Stage
 from ooctrain.sched.decisions import Decisions, runs_once
-from ooctrain.sched.in_core import Liveness
+from ooctrain.sched.liveness import Liveness
 from ooctrain.sched.recompute import plan_of
 from ooctrain.sched.schedule import Granule, Plan, Run
 from ooctrain.trace import Call, Trace

@@ -139,7 +139,7 @@ def chain_view(
         machine: gives the times; a name, or None for this machine as calibrated.
         granule: how sizes are rounded.
 
-    Cost: O(uses).
+    Cost: O(stages x uses).
     """
     where = find_machine(machine)
     turn = turning_point(trace)

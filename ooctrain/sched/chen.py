@@ -22,7 +22,10 @@ from ooctrain.trace import Trace
 
 
 class ChenSqrt:
-    """Segments of equal numbers of stages. Cost: one lowering for each number of segments."""
+    """Segments of equal numbers of stages.
+
+    Cost: the runs of each number of segments, O(calls) each; the best that fits is lowered.
+    """
 
     name = "chen-sqrt"
 

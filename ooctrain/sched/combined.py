@@ -11,13 +11,14 @@ part. Source: ours; what it reaches is in docs/planners.md. Read next: `search/a
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ooctrain.cost import Machine
-from ooctrain.errors import Infeasible
+from ooctrain.errors import ConfigError, Infeasible
 from ooctrain.sched.base import Planner, check_host, least_refusal
 from ooctrain.sched.belady import Belady
 from ooctrain.sched.keep_all import KeepAll
@@ -53,6 +54,11 @@ class Combined:
 
     evaluations: int = 120000
 
+    def __post_init__(self) -> None:
+        number = self.evaluations
+        if not isinstance(number, int | float) or not 0 <= number < math.inf:
+            raise ConfigError(f"combined: evaluations={number!r} are not so many", code="OOC-105")
+
     @property
     def name(self) -> str:
         """The planner's name in tables."""
@@ -78,7 +84,7 @@ class Combined:
             if best is None or plan.makespan_us < best.makespan_us:
                 best = replace(plan, notes={"from": planner.name, **plan.notes})
             if planner.name == "keep-all":
-                return best
+                return best  # everything fits: nothing is faster
         if best is None:
             raise least_refusal("combined", refusals, budget_bytes)
         found = self._searched(

@@ -91,8 +91,9 @@ def lives(trace: Trace, runs: Sequence[Run]) -> list[Life]:
 
 
 def possible_gaps(trace: Trace, runs: Sequence[Run]) -> list[Gap]:
-    """Every gap between two consecutive uses, for whole variables, longest lives of a planner's
-    choice.
+    """Every gap between two consecutive uses, each of a whole variable, by life.
+
+    Those at the end of the step are left out: they follow from the gaps at the start (`Decisions`).
     """
     end = len(runs)
     return [

@@ -21,11 +21,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ooctrain.cost import Machine, call_durations_ns
-from ooctrain.sched.base import check_host, infeasible
+from ooctrain.sched.base import check_host, check_whole_numbers, infeasible
 from ooctrain.sched.budget import trace_minimum_bytes, trace_peak_bytes
 from ooctrain.sched.decisions import Decisions, runs_once
 from ooctrain.sched.dtr_runtime import DoesNotFit, GoneForGood, Runtime
-from ooctrain.sched.in_core import Liveness
+from ooctrain.sched.liveness import Liveness
 from ooctrain.sched.recompute import plan_of
 from ooctrain.sched.schedule import BYTES, Granule, Plan, Run
 from ooctrain.trace import Trace
@@ -43,6 +43,9 @@ class Dtr:
 
     limits: int = 12
 
+    def __post_init__(self) -> None:
+        check_whole_numbers(self.name, {"limits": self.limits}, least=0)
+
     @property
     def name(self) -> str:
         """The planner's name in tables."""
@@ -54,20 +57,18 @@ class Dtr:
     ) -> Plan:  # fmt: skip
         """See `Planner`. The minimum is the least need of the runs at the fixed limits."""
         durations = call_durations_ns(trace, machine)
-        ways = [runs_once(trace)]
-        for limit in self._limits(trace, granule):
-            ways += online(trace, limit, durations, granule)
+        limits = self._limits(trace, granule)
+        tried = (online(trace, limit, durations, granule) for limit in limits)
+        ways = [runs_once(trace), *(runs for runs in tried if runs is not None)]
         liveness = Liveness(trace, granule)
         needs = [liveness.least_budget(way) for way in ways]
         least, witness = min(needs)
         if least > budget_bytes:
             raise infeasible(self.name, budget_bytes, least, witness)
         fitting = [w for w, need in zip(ways, needs, strict=True) if need[0] <= budget_bytes]
-        fitting += [
-            runs
-            for runs in online(trace, budget_bytes, durations, granule)
-            if liveness.least_budget(runs)[0] <= budget_bytes
-        ]
+        within = online(trace, budget_bytes, durations, granule)
+        if within is not None and liveness.least_budget(within)[0] <= budget_bytes:
+            fitting.append(within)
         runs = min(fitting, key=lambda runs: sum(durations[run.call] for run in runs))
         notes = {"runs_again": len(runs) - len(trace.calls)}
         plan = plan_of(Decisions(runs), trace, budget_bytes, machine, granule, notes)
@@ -75,6 +76,7 @@ class Dtr:
         return plan
 
     def _limits(self, trace: Trace, granule: Granule) -> Iterator[int]:
+        """Bytes, from the step's minimum up to just below its peak."""
         least, most = trace_minimum_bytes(trace, granule), trace_peak_bytes(trace, granule)
         for step in range(self.limits):
             yield least + (most - least) * step // self.limits
@@ -82,8 +84,8 @@ class Dtr:
 
 def online(
     trace: Trace, limit_bytes: int, duration_ns: list[int], granule: Granule
-) -> Iterator[tuple[Run, ...]]:
-    """The runs of a run-time under a limit, if it gets through."""
+) -> tuple[Run, ...] | None:
+    """The runs of an online run-time under a limit; None where it does not get through the step."""
     stays: frozenset[int] = frozenset()
     while True:
         runtime = Runtime(trace, limit_bytes, duration_ns, granule, stays)
@@ -92,7 +94,6 @@ def online(
         except GoneForGood as gone:
             stays |= {gone.var}
         except DoesNotFit:
-            return
+            return None
         else:
-            yield tuple(runtime.runs)
-            return
+            return tuple(runtime.runs)

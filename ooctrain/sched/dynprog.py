@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ooctrain.cost import Machine
-from ooctrain.errors import ConfigError
+from ooctrain.sched.base import check_whole_numbers
 from ooctrain.sched.chain_view import ChainView, chain_view
 from ooctrain.sched.dynprog_search import MOST_STATES, in_slots, solve
 from ooctrain.sched.schedule import BYTES, Granule, Plan
@@ -43,10 +43,8 @@ class DynProg:
     most_states: int = MOST_STATES
 
     def __post_init__(self) -> None:
-        for name in ("slots", "most_states"):
-            value = getattr(self, name)
-            if not isinstance(value, int) or value < 1:
-                raise ConfigError(f"dynprog: {name}={value!r} is not positive", code="OOC-105")
+        check_whole_numbers(self.name, {"slots": self.slots, "most_states": self.most_states})
+        check_whole_numbers(self.name, {"exact_stages": self.exact_stages}, least=0)
 
     @property
     def name(self) -> str:
@@ -65,7 +63,7 @@ class DynProg:
         self, view: ChainView, budget_bytes: int, machine: Machine, granule: Granule,
         host_budget_bytes: int | None = None,
     ) -> Plan:  # fmt: skip
-        """`plan`, for who has the chain at hand."""
+        """`plan`, for callers that already have the view of the trace as a chain."""
         view.check_budget(self.name, budget_bytes)
         memory_bytes = budget_bytes - view.pinned_bytes
         slot_bytes = 1.0 if len(view) <= self.exact_stages else memory_bytes / self.slots

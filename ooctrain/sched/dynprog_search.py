@@ -56,10 +56,14 @@ class SlotChain:
 
 
 class States(NamedTuple):
-    """States before a stage, column by column, in slots.
+    """States before a stage, column by column; sizes in slots.
 
-    held: M_F. due_out, due_in: D_F, D_B. idle_us: the least on the way to it. before: the row, in
-    the states before the last stage, that it comes from. offloaded: whether x_i left on the way.
+    Args:
+        held: M_F.
+        due_out, due_in: D_F, D_B.
+        idle_us: the least idle time on the way to the state.
+        before: the row that it comes from, among the states before the stage before.
+        offloaded: whether that stage's x_i was offloaded.
     """
 
     held: np.ndarray

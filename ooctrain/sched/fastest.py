@@ -1,11 +1,10 @@
 """The fastest of some lists, or plans, that keep to the host's budget.
 
-In: what a planner came to in several ways. Out: one `Plan`. The one idea: a list whose calls wait
-for nothing but what they read takes at least so long, and that is found ten times faster than by a
-simulation; so lists are simulated in the order of that bound, until the next one could not be
-faster any more. That is the second or the third, where the link is slow or nobody waits for it.
-Source: branch and bound (Land and Doig 1960), without the branches. Read next: `hmms.py`,
-`lms_grid.py`.
+In: lists, or plans, among which a planner has to choose. Out: one `Plan`. The one idea: a lower
+bound on a list's makespan (`least_us`) is found ten times faster than the makespan itself. So lists
+are simulated in ascending order of their bounds, until the bound of the next one is no less than
+the best makespan found; often that is the second or the third. Source: branch and bound (Land and
+Doig 1960), without the branches. Read next: `hmms.py`, `lms_grid.py`.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from ooctrain.trace import Trace
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A list and what its plan is to note."""
+    """A list, and the notes that its plan is to have."""
 
     schedule: Schedule
     notes: Mapping[str, Any]
@@ -61,12 +60,13 @@ def fastest_of(
     planner: str, known: Sequence[Plan], ways: Iterable[tuple[float, Callable[[], Plan]]],
     host_budget_bytes: int | None,
 ) -> Plan:  # fmt: skip
-    """The fastest of plans that are there and of plans that are made only while they may be it; of
-    equals the first, those that are there before the others.
+    """The fastest of some plans, and of others that are made only while they may be the fastest.
+
+    Of equals the first is taken, `known` before `ways`.
 
     Args:
         known: plans.
-        ways: (the least time in us that its plan takes, what makes the plan).
+        ways: for each plan that can be made (a lower bound on its makespan in us, what makes it).
 
     Raises:
         Infeasible: no plan keeps to the host budget.
@@ -85,8 +85,10 @@ def fastest_of(
 
 
 def least_us(schedule: Schedule, trace: Trace, machine: Machine) -> float:
-    """What a list takes at least: every stream works in order, a call waits for what it reads to
-    come in, and what comes in for the calls listed before, whose memory it may take.
+    """A lower bound on a list's makespan, in O(instructions).
+
+    It counts that every stream works in list order, that a call waits until what it reads has come
+    in, and that what comes in waits for the calls listed before it, whose memory it may take.
     """
     shared_link = machine.link == "shared"
     calls_ns = in_ns = out_ns = 0  # when what has been listed for each stream is done
@@ -112,7 +114,7 @@ def least_us(schedule: Schedule, trace: Trace, machine: Machine) -> float:
 
 
 def busiest_stream_us(schedule: Schedule, trace: Trace, machine: Machine) -> float:
-    """What a list takes at least: all calls, or all copies that take turns."""
+    """A weaker bound: the time of all calls, or of all copies that take turns."""
     busy_ns = {Run: 0, SwapOut: 0, SwapIn: 0}
     for instruction, took_ns in zip(
         schedule.instructions, durations_ns(schedule, trace, machine), strict=True

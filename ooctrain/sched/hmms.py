@@ -38,12 +38,16 @@ RATIO_STEPS = 20
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """A tensor storage object that may leave: its last forward reader, its first backward reader.
+    """A value that forward and backward calls read, and that may leave in between.
+
+    The paper's tensor storage object.
 
     Args:
-        var: the variable that it holds in between.
+        var: the variable.
         size_bytes: its size.
-        copied: whether letting go of it takes a copy.
+        copied: whether it must be copied out to leave; an input has a host copy already.
+        leaves_with: its last forward reader.
+        needed_by: its first backward reader.
     """
 
     var: int
@@ -55,7 +59,7 @@ class Storage:
 
 @dataclass(frozen=True, slots=True)
 class Hmms:
-    """HMMS.
+    """Paper 004's heterogeneous memory management system.
 
     Args:
         ratio: the share of the bytes that may leave, from 0 to 1; None: of `RATIO_STEPS` + 1 the
@@ -80,7 +84,7 @@ class Hmms:
         host_budget_bytes: int | None = None, seed: int = 0, time_limit_s: float | None = None,
     ) -> Plan:  # fmt: skip
         """See `Planner`. The minimum is the lowest peak of the ratios that are tried."""
-        offloadable = list(_storages(trace))
+        offloadable = list(offloadable_storages(trace))
         lists, peaks = [], []
         for ratio in _ratios(self.ratio):
             writer = _write(trace, list(take(offloadable, ratio)), machine, granule)
@@ -104,7 +108,7 @@ def _ratios(ratio: float | None) -> Sequence[float]:
     return [step / RATIO_STEPS for step in range(RATIO_STEPS + 1)]
 
 
-def _storages(trace: Trace) -> Iterator[Storage]:
+def offloadable_storages(trace: Trace) -> Iterator[Storage]:
     """What may leave, in the order in which its last forward readers run."""
     turn = turning_point(trace)
     found = []
@@ -133,7 +137,7 @@ def take(offloadable: Iterable[Storage], ratio: float) -> Iterator[Storage]:
 def ends_of_offload(
     trace: Trace, offloaded: Sequence[Storage], machine: Machine
 ) -> Mapping[int, list[int]]:
-    """Algorithm 1: {call: what is freed after it}."""
+    """Algorithm 1: {call: variables that are freed after it}."""
     leaving: Mapping[int, list[Storage]] = defaultdict(list)
     for storage in offloaded:
         leaving[storage.leaves_with].append(storage)
@@ -153,7 +157,7 @@ def ends_of_offload(
 def starts_of_prefetch(
     trace: Trace, offloaded: Sequence[Storage], machine: Machine
 ) -> Mapping[int, list[int]]:
-    """The mirror of algorithm 1: {call: what is started before it}."""
+    """The mirror of algorithm 1: {call: variables whose swap-ins are started before it}."""
     needed: Mapping[int, list[Storage]] = defaultdict(list)
     for storage in offloaded:
         needed[storage.needed_by].append(storage)

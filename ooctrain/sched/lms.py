@@ -28,12 +28,12 @@ from ooctrain.sched.base import (
     infeasible,
     writer_with_resident_parameters,
 )
+from ooctrain.sched.decisions import BEFORE_THE_STEP
 from ooctrain.sched.fastest import Candidate, fastest_list
 from ooctrain.sched.lms_peak import Curve
 from ooctrain.sched.schedule import BYTES, Granule, Plan
 from ooctrain.trace import Trace
 
-BEFORE_THE_STEP = -1
 #: The authors' code looks so many levels further back for a call that can trigger a swap-in.
 LEVELS_TO_SEARCH = 10
 

@@ -88,7 +88,7 @@ def search(start: Lms, height: int, fits: Fits) -> Lms:
     if fits(replace(found, swapin_groupby=height)):
         return replace(found, swapin_groupby=height)
     return replace(
-        found, swapin_groupby=_some(height, lambda n: fits(replace(found, swapin_groupby=n)))
+        found, swapin_groupby=_first_half(height, lambda n: fits(replace(found, swapin_groupby=n)))
     )
 
 
@@ -103,8 +103,8 @@ def _largest(low: int, high: int, fits: Callable[[int], bool]) -> int:
     return low
 
 
-def _some(high: int, fits: Callable[[int], bool]) -> int:
-    """The first number that fits on the way down by halves; 0 where none does."""
+def _first_half(high: int, fits: Callable[[int], bool]) -> int:
+    """The first of high / 2, high / 4, .. that fits; 0 where none does."""
     while high > 0:
         high //= 2
         if fits(high):

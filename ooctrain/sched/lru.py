@@ -22,8 +22,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ooctrain.cost import Machine
-from ooctrain.errors import ConfigError
-from ooctrain.sched.base import bound_to_device, check_host, infeasible, last_uses, make_plan
+from ooctrain.sched.base import (
+    bound_to_device,
+    check_host,
+    check_whole_numbers,
+    infeasible,
+    last_uses,
+    make_plan,
+)
 from ooctrain.sched.schedule import (
     BYTES,
     End,
@@ -57,10 +63,7 @@ class Lru:
     page_bytes: int = PAGE_BYTES
 
     def __post_init__(self) -> None:
-        if not isinstance(self.page_bytes, int) or self.page_bytes < 1:
-            raise ConfigError(
-                f"lru: page_bytes={self.page_bytes!r} is not positive", code="OOC-105"
-            )
+        check_whole_numbers(self.name, {"page_bytes": self.page_bytes})
 
     @property
     def name(self) -> str:

@@ -24,7 +24,7 @@ from functools import partial
 
 from ooctrain.cost import Machine
 from ooctrain.errors import ConfigError, Infeasible
-from ooctrain.sched.base import infeasible, make_plan
+from ooctrain.sched.base import check_whole_numbers, infeasible, make_plan
 from ooctrain.sched.bounds import lower_bound
 from ooctrain.sched.chain_runs import Kind, Lift, Step, letting_go
 from ooctrain.sched.chain_view import ChainView, chain_view
@@ -32,7 +32,7 @@ from ooctrain.sched.decisions import Decisions, Gap
 from ooctrain.sched.dynprog import DynProg
 from ooctrain.sched.dynprog_search import SlotChain, in_slots
 from ooctrain.sched.fastest import fastest_of
-from ooctrain.sched.in_core import Liveness
+from ooctrain.sched.liveness import Liveness
 from ooctrain.sched.lower import lower_timed
 from ooctrain.sched.pofo_search import Block, Search
 from ooctrain.sched.recompute import piece_bytes
@@ -65,10 +65,10 @@ class Pofo:
     most_amounts: int = 5
 
     def __post_init__(self) -> None:
-        for name in ("slots", "most_states", "most_amounts"):
-            value = getattr(self, name)
-            if not isinstance(value, int) or value < 1:
-                raise ConfigError(f"pofo: {name}={value!r} is not positive", code="OOC-105")
+        parameters = {
+            "slots": self.slots, "most_states": self.most_states, "most_amounts": self.most_amounts,
+        }  # fmt: skip
+        check_whole_numbers(self.name, parameters)
 
     @property
     def name(self) -> str:

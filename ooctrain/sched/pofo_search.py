@@ -59,13 +59,18 @@ class Solution:
 
 
 class _States(NamedTuple):
-    """States before a stage, column by column, in slots.
+    """States before a stage, column by column; sizes in slots.
 
-    held: on the device when the stage may start, what it reads and what is still to be sent with
-    it. unsent: of it. unfetched: what must come before the backward part of the stage before.
-    input_size: what the stage reads: all that the stage before saved, or its output alone.
-    time_us: of all that is settled. before: the row of the state that it comes from, and its stage.
-    move: number of the block between them.
+    Args:
+        held: on the device when the stage may start, its input and what is still to be sent
+            included.
+        unsent: the part of `held` that is still to be sent.
+        unfetched: what must be fetched before the backward part of the stage before.
+        input_size: of what the stage reads: all that the stage before saved, or its output alone.
+        time_us: of all forward and backward parts that are settled.
+        before: the row of the state that it comes from, among those followed from that block's
+            first stage.
+        move: the number, in `Search.moves`, of the block that leads from there to here.
     """
 
     held: np.ndarray
@@ -135,7 +140,7 @@ class Search:
         """Stage i is a block of its own, and all that it saves is kept."""
         chain = self.chain
         if i + 1 == self.stages:
-            return  # the last block is `_end`'s
+            return  # the last block is for `_endings`
         after = self._forward(
             states, i, chain.x[i + 1], beside=chain.x[i + 1], sends_input=offloaded
         )
@@ -281,7 +286,10 @@ def _spread(count: int, most: int) -> np.ndarray:
 
 
 def _undominated(states: _States) -> np.ndarray:
-    """Rows that no earlier row is at least as good as: less kept, sent, fetched, in less time."""
+    """Rows that no earlier row is at least as good as; rows are in order of their time.
+
+    As good is: no more kept, no more unsent, no more unfetched, the same input to come.
+    """
     from ooctrain.sched.search.dominance import undominated  # compiles
 
     return undominated(

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from ooctrain.cost import Machine, call_durations_ns
 from ooctrain.errors import Infeasible
-from ooctrain.sched.base import check_host, make_plan
+from ooctrain.sched.base import check_host, check_whole_numbers, make_plan
 from ooctrain.sched.lower import Lowered, lower_timed
 from ooctrain.sched.recompute import offload
 from ooctrain.sched.rematerialise import droppable, last_forward_use, rematerialise
@@ -38,6 +38,9 @@ class Prefix:
     """
 
     steps: int = 16
+
+    def __post_init__(self) -> None:
+        check_whole_numbers(self.name, {"steps": self.steps}, least=0)
 
     @property
     def name(self) -> str:

@@ -1,29 +1,27 @@
-"""What planners that compute again have in common: a choice of dropped values becomes a plan.
+"""What planners that compute again have in common: from runs to decisions, and to a plan.
 
-In: runs (from `rematerialise`). Out: a `Plan` whose memory is made up by offloading what is still
-too much. The one idea: once it is settled which calls run again, the rest is the offloading problem
-that `belady.py` solves. Read next: `prefix.py`, `combined.py`.
+In: runs (from `rematerialise`). Out: `Decisions` that offload what is still too much for the
+budget, and the `Plan` of decisions. The one idea: once it is settled which calls run again, the
+rest is the offloading problem that `belady.py` solves. Read next: `prefix.py`, `combined.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from ooctrain.cost import Machine
 from ooctrain.sched.base import infeasible, make_plan
 from ooctrain.sched.belady import evictions
-from ooctrain.sched.decisions import Decisions, Gap, possible_gaps
-from ooctrain.sched.in_core import Liveness
+from ooctrain.sched.decisions import Decisions
+from ooctrain.sched.liveness import Liveness
 from ooctrain.sched.lower import lower
 from ooctrain.sched.schedule import Granule, Plan, Run
-from ooctrain.sched.swap import in_pieces
+from ooctrain.sched.swap import in_pieces, movable_gaps, worth_its_latency_bytes
 from ooctrain.trace import Trace
 
-#: A copy moves at most this fraction of the budget.
+#: A copy moves at most this fraction of the budget, or what is worth its latency if that is more.
 PIECES = 128
-#: And at least this many times what passes the link during its latency: 5 % are lost to it.
-LATENCIES_PER_PIECE = 20
 
 
 def offload(
@@ -50,19 +48,9 @@ def offload(
     return Decisions(runs, tuple(piece for gap in gone for piece in in_pieces(gap, step, granule)))
 
 
-def movable_gaps(trace: Trace, runs: Sequence[Run]) -> list[Gap]:
-    """Gaps that a whole variable may spend on the host. As `swap.swap_gaps`, for any runs."""
-    return [
-        gap
-        for gap in possible_gaps(trace, runs)
-        if gap.after >= 0 and gap.before - gap.after > 1 and gap.var not in trace.carries
-    ]
-
-
 def piece_bytes(budget_bytes: int, machine: Machine) -> int:
     """How large the pieces are in which a gap travels."""
-    rate = max(machine.in_bytes_per_us, machine.out_bytes_per_us)
-    return max(budget_bytes // PIECES, int(LATENCIES_PER_PIECE * machine.latency_us * rate), 1)
+    return max(budget_bytes // PIECES, worth_its_latency_bytes(machine), 1)
 
 
 def plan_of(

@@ -1,9 +1,9 @@
 """Planners by name.
 
 In: "window:size=2,count=occurrence", "file.py:Class", or the name of another package's entry point.
-Out: a planner. The one idea: the table below is all the magic there is. Other packages register
-theirs in the entry-point group "ooctrain.planners". Read next: `base.py` for what a planner is,
-`specs.py` for the grammar.
+Out: a planner. The one idea: names are looked up in the explicit table below, where a reader can
+see them all; nothing registers itself. Other packages name theirs in the entry-point group
+"ooctrain.planners". Read next: `base.py` for what a planner is, `specs.py` for the grammar.
 """
 
 from __future__ import annotations

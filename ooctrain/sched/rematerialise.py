@@ -65,7 +65,8 @@ def rematerialise(
         Every call of the trace once, in order, and before each call the runs that bring back what
         it lacks.
 
-    Cost: O(calls + runs that are added), once more for each value that has to be kept instead.
+    Cost: O(calls + runs that are added + values that are back at each call), once more for each
+    value that has to be kept instead.
     """
     dropped, held = set(dropped), frozenset(held)
     again, unread = frozenset(again), frozenset(unread)

@@ -22,8 +22,10 @@ from ooctrain.trace import Trace
 
 
 class Revolve:
-    """Binomial checkpointing. Cost: O(stages^3) once, and a table of the list for each number of
-    checkpoints.
+    """Binomial checkpointing.
+
+    Cost: O(stages^3) for the table of splits, and the runs of each number of checkpoints; the best
+    that fits is lowered.
     """
 
     name = "revolve"
@@ -50,7 +52,8 @@ class Splits:
 
     def __init__(self, stages: int):
         self.stages = stages
-        # forward_steps(length, slots): how often stages run at least, the last time keeping all.
+        # forward_steps(length, slots): the least number of runs of stages, the last one of each
+        # keeping all.
         self.forward_steps = cache(self._forward_steps)
         # split(length, slots): how many stages run before the first checkpoint is set.
         self.split = cache(self._split)

@@ -18,12 +18,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from ooctrain.cost import Machine
+from ooctrain.sched.base import check_whole_numbers
 from ooctrain.sched.chain_runs import Kind, Step, fastest_that_fits
 from ooctrain.sched.chain_view import ChainView, chain_view
 from ooctrain.sched.schedule import BYTES, Granule, Plan
 from ooctrain.trace import Trace
 
-#: How many sweeps of different cost are worth lowering.
+#: How many sweeps of different cost are tried.
 MOST_CHOICES = 24
 
 
@@ -38,6 +39,9 @@ class Rotor:
     """
 
     slots: int = 500
+
+    def __post_init__(self) -> None:
+        check_whole_numbers(self.name, {"slots": self.slots})
 
     @property
     def name(self) -> str:
@@ -56,7 +60,7 @@ class Rotor:
         self, view: ChainView, budget_bytes: int, machine: Machine, granule: Granule,
         host_budget_bytes: int | None = None,
     ) -> Plan:  # fmt: skip
-        """`plan`, for who has the chain at hand."""
+        """`plan`, for callers that already have the view of the trace as a chain."""
         table = Table(view, self.slots)
         return fastest_that_fits(
             self.name, view, map(list, table.sweeps(MOST_CHOICES)), budget_bytes, machine, granule,

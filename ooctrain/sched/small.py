@@ -1,9 +1,10 @@
-"""Planning beside a region of small objects: every planner can, and none has to know.
+"""Planning beside a region of small objects, with planners that know nothing of it.
 
-In: a planner and what it is to plan, with a granule whose `fixed_bytes` are always taken. Out: its
-plan, with the constant in ledger and peak. The one idea: a constant shifts every ledger alike, so
-to plan within a budget beside it is to plan within the rest. Read next: `../rewrite/small.py` for
-what the region holds; `base.py` for what a planner is.
+In: a planner and its arguments, with a granule whose `fixed_bytes` are always taken. Out: its plan,
+with these bytes counted in ledger and peak. The one idea: the region is a constant in every ledger,
+so the planner is asked for a plan within the budget less that constant, and the constant is added
+to what it answers. Read next: `../rewrite/small.py` for what the region holds; `base.py` for what a
+planner is.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ def plan_beside(
         granule: with `fixed_bytes` if the trace has pinned variables (`rewrite.small.with_region`).
 
     Raises:
-        Infeasible: with the region in its minimum.
+        Infeasible: the planner's; its minimum includes the region.
         ConfigError: what the planner returned is no plan.
     """
     fixed = granule.fixed_bytes

@@ -32,10 +32,10 @@ from ooctrain.sched.base import call_need_bytes, check_host, infeasible
 from ooctrain.sched.checkpoints import segments
 from ooctrain.sched.decisions import Decisions, Gap, runs_once
 from ooctrain.sched.profile import tabulate
-from ooctrain.sched.recompute import movable_gaps, plan_of
+from ooctrain.sched.recompute import plan_of
 from ooctrain.sched.rematerialise import rematerialise
 from ooctrain.sched.schedule import BYTES, Granule, Plan, Run
-from ooctrain.sched.swap import least_budget
+from ooctrain.sched.swap import least_budget, movable_gaps
 from ooctrain.trace import Call, Trace
 
 CHECKPOINT_LAYERS = (Conv2d, ConvTranspose2d, Linear, Concat, Add)

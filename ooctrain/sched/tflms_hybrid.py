@@ -52,6 +52,14 @@ class TflmsHybrid:
     checkpoint_list: str | int | tuple[int, ...] | None = AUTO
     recomp_checkpoint_ops_by_types: str = "Conv2d"
 
+    def __post_init__(self) -> None:
+        types = self.recomp_checkpoint_ops_by_types
+        if not isinstance(types, str):
+            raise ConfigError(
+                f"tflms-hybrid: recomp_checkpoint_ops_by_types={types!r} names no operations",
+                code="OOC-105", fix='such as "Conv2d" or "Conv2d+Linear"',
+            )  # fmt: skip
+
     @property
     def name(self) -> str:
         """The planner's name in tables."""
@@ -141,7 +149,7 @@ class TflmsHybrid:
 def times_to_drop_ns(
     trace: Trace, machine: Machine, sets: Iterable[Collection[int]]
 ) -> Iterator[int]:
-    """For some sets of values how much longer a step computes that drops each."""
+    """For each set of values, how much compute time is added where the step drops them."""
     from ooctrain.sched.search.expand import DROP, KEEP, expand  # compiles
     from ooctrain.sched.search.tables import tables_of
 

@@ -27,7 +27,7 @@ from ooctrain.sched.base import (
     turning_point,
     writer_with_resident_parameters,
 )
-from ooctrain.sched.hmms import Storage, check_ratio, take
+from ooctrain.sched.hmms import Storage, check_ratio, offloadable_storages, take
 from ooctrain.sched.schedule import BYTES, Granule, Plan
 from ooctrain.trace import Trace
 
@@ -57,7 +57,7 @@ class VdnnAll:
         host_budget_bytes: int | None = None, seed: int = 0, time_limit_s: float | None = None,
     ) -> Plan:  # fmt: skip
         """See `Planner`. The minimum is the peak of its only list."""
-        trips = list(take(_trips(trace, convolutions_only=False), self.ratio))
+        trips = list(take(_layer_inputs(trace), self.ratio))
         return _plan(self.name, trace, trips, budget_bytes, machine, granule, host_budget_bytes)
 
 
@@ -71,30 +71,22 @@ class VdnnConv:
         host_budget_bytes: int | None = None, seed: int = 0, time_limit_s: float | None = None,
     ) -> Plan:  # fmt: skip
         """See `Planner`. The minimum is the peak of its only list."""
-        trips = list(_trips(trace, convolutions_only=True))
+        trips = [s for s in _layer_inputs(trace) if _feeds_convolution(trace, s)]
         return _plan(self.name, trace, trips, budget_bytes, machine, granule, host_budget_bytes)
 
 
-def _trips(trace: Trace, *, convolutions_only: bool) -> Iterator[Storage]:
-    """What may leave with one call and is back for another, in the order of leaving."""
-    turn = turning_point(trace)
-    found = []
-    for variable in trace.variables:
-        readers = trace.readers[variable.id]
-        forward = [call for call in readers if call < turn]
-        backward = [call for call in readers if call >= turn]
-        if variable.kind not in ("activation", "input") or not forward or not backward:
-            continue
-        if convolutions_only and not any(_is_convolution(trace, call) for call in forward):
-            continue
-        if variable.nbytes and backward[0] - forward[-1] > 1:
-            made = trace.producer[variable.id] is not None
-            found.append(Storage(variable.id, variable.nbytes, made, forward[-1], backward[0]))
-    yield from sorted(found, key=lambda storage: (storage.leaves_with, storage.var))
+def _layer_inputs(trace: Trace) -> Iterator[Storage]:
+    """What layers read forward and again backward, with a call in between, in order of leaving."""
+    for storage in offloadable_storages(trace):
+        is_layer_input = trace.variables[storage.var].kind in ("activation", "input")
+        if is_layer_input and storage.needed_by - storage.leaves_with > 1:
+            yield storage
 
 
-def _is_convolution(trace: Trace, call_id: int) -> bool:
-    return isinstance(trace.calls[call_id].op, Conv2d)
+def _feeds_convolution(trace: Trace, storage: Storage) -> bool:
+    """Whether one of its forward readers is a convolution."""
+    forward = (call for call in trace.readers[storage.var] if call <= storage.leaves_with)
+    return any(isinstance(trace.calls[call].op, Conv2d) for call in forward)
 
 
 def _plan(
@@ -134,8 +126,9 @@ def _write(trace: Trace, trips: list[Storage], granule: Granule) -> ListWriter:
 
 
 def _next_needed(trace: Trace, needed: Collection[int]) -> list[int]:
-    """For each call the next later one that needs something back; -1 in the forward phase, and
-    where there is none.
+    """For each call the next later one that needs something back.
+
+    -1 in the forward phase, and where there is none.
     """
     following, later, turn = [], -1, turning_point(trace)
     for call in reversed(trace.calls):

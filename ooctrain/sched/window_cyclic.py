@@ -29,7 +29,7 @@ from itertools import accumulate
 from typing import Any
 
 from ooctrain.cost import Machine
-from ooctrain.errors import Infeasible
+from ooctrain.errors import ConfigError, Infeasible
 from ooctrain.sched.base import ListWriter, infeasible, make_plan
 from ooctrain.sched.fastest import fastest, least_us
 from ooctrain.sched.keep_all import KeepAll
@@ -75,6 +75,14 @@ class WindowCyclic:
     across: bool = True
     tuned: bool = True
     ordered: bool = True
+
+    def __post_init__(self) -> None:
+        for gain in ("resident", "across", "tuned", "ordered"):
+            value = getattr(self, gain)
+            if not isinstance(value, bool):
+                raise ConfigError(
+                    f"window-cyclic: {gain}={value!r} is neither true nor false", code="OOC-105"
+                )
 
     @property
     def name(self) -> str:

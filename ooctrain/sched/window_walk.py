@@ -31,11 +31,16 @@ def walk(
 ) -> tuple[ListWriter, float]:  # fmt: skip
     """The list, and the size of the window that led to it.
 
-    Without a `rank`, swap-outs are waited for in the order in which they began; with one, in
-    ascending rank, and a call's variables leave in that order too.
+    Each restart forbids at least one more prefetch, so the walk comes to an end. It goes back no
+    further than to the call at which the forbidden prefetch entered the window.
 
-    The budget is the largest need or more. Each restart forbids at least one prefetch more, so that
-    there is an end. A restart goes back no further than to where it makes a difference.
+    Args:
+        sequence: the variables in order of use.
+        budget_bytes: of the device; at least `sequence.largest_need()`.
+        size: of the window, as a multiple of the budget.
+        count: as of `Window`.
+        rank: the order in which swap-outs are waited for, and in which a call's variables leave,
+            ascending; None: the order in which the swap-outs began.
     """
     not_before, entered_at = [0] * len(sequence.order), [0] * len(sequence.order)
 

@@ -24,11 +24,11 @@ from ooctrain.sched.dynprog import DynProg
 from ooctrain.sched.dynprog_search import SlotChain, in_slots
 from ooctrain.sched.pofo import Pofo, gaps_around
 from ooctrain.sched.pofo_search import Search
-from ooctrain.sched.recompute import movable_gaps
 from ooctrain.sched.rematerialise import droppable, rematerialise
 from ooctrain.sched.rotor import Rotor, Table
 from ooctrain.sched.schedule import SwapOut
 from ooctrain.sched.search.dominance import undominated
+from ooctrain.sched.swap import movable_gaps
 from ooctrain.sched.verify import verify
 from ooctrain.testing.check_planner import check_planner
 from ooctrain.testing.random_traces import FakeOp, random_trace

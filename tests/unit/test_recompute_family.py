@@ -307,7 +307,7 @@ def test_dtr_throws_away_the_cheap_the_large_and_the_stale():
     def first_again(sizes, times):
         trace = oc.chain([1, *sizes, 1], [1] * 5, times, [1] * 4, [0] * 4, [0] * 4)
         limit = trace_peak_bytes(trace, BYTES) - 1
-        (runs,) = online(trace, limit, call_durations_ns(trace, PCIE), BYTES)
+        runs = online(trace, limit, call_durations_ns(trace, PCIE), BYTES)
         lives(trace, runs)
         seen = set()
         return next(trace.calls[r.call].name for r in runs

@@ -2,10 +2,10 @@
 
 In: `Tables`, a first choice, a budget, a link. Out: the best choice met. The one idea: a move flips
 a value, a pair, or a run of neighbours between keep, drop and drop again, or says of a value that
-it stays while others can leave; memory that is still short is offloaded by Belady's rule, so that
-every choice has a makespan, and that alone decides.
-The random numbers are our own (splitmix64): the same seed gives the same plan everywhere. Source:
-ours; Kirkpatrick, Gelatt and Vecchi (1983) for annealing. Read next: `../combined.py`.
+it stays while others can leave. Where memory is still short Belady's rule offloads, so that every
+choice has a makespan, and that alone decides. The random numbers are our own (splitmix64): the same
+seed gives the same plan everywhere. Source: ours; Kirkpatrick, Gelatt and Vecchi (1983) for
+annealing. Read next: `../combined.py`.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def draw(state, below):
 
 @compiled
 def move(state, choice, field):
-    """Changes one value, two, or a run of up to six neighbours, in place; returns the state."""
+    """Changes one value, two, or a run of neighbours, in place; returns the state."""
     state, kind = draw(state, 12)
     if kind < 4 and field.large.size:
         state, place = draw(state, field.large.size)

@@ -1,10 +1,12 @@
-"""The least memory of runs, whatever goes to the host meanwhile.
+"""How much memory runs need, without cutting them into lives.
 
-In: runs, gaps. Out: bytes, and the call that needs them. The one idea: walk from the last run to
-the first; what a later run wants is there, what a run makes was not there before it. So one set and
-one sum are enough, where `profile.py` cuts the runs into lives, for who writes lists of them.
-Source: liveness analysis, as compilers do it (Aho, Sethi and Ullman, Compilers, section 10.6). Read
-next: `chain_runs.py`, which asks for each of many ways to run a chain.
+In: runs, and the gaps that are spent on the host. Out: bytes, and the call that needs them. The one
+idea: walk from the last run to the first. What a later run reads is on the device, what a run makes
+was not there before it; so one set of variables and one sum are enough. `profile.py` finds the same
+bytes on its way to the tables from which a list is written; planners that only want to know what
+fits, for many choices of runs, ask here. Source: liveness analysis, as compilers do it (Aho, Sethi
+and Ullman, Compilers, section 10.6). Read next: `chain_runs.py`, which asks for each of many ways
+to run a chain.
 """
 
 from __future__ import annotations
@@ -47,7 +49,7 @@ class Liveness:
 
         Args:
             runs: in order.
-            gaps: which are spent on the host, of variables that may leave.
+            gaps: which are spent on the host; none of them after `BEFORE_THE_STEP`.
 
         Raises:
             ConfigError: a run reads what is not alive, a parameter that has been updated for

@@ -8,12 +8,11 @@ import pytest
 
 from ooctrain.errors import ConfigError
 from ooctrain.sched.decisions import Decisions, runs_once
-from ooctrain.sched.in_core import Liveness
+from ooctrain.sched.liveness import Liveness
 from ooctrain.sched.profile import tabulate
-from ooctrain.sched.recompute import movable_gaps
 from ooctrain.sched.rematerialise import droppable, rematerialise
 from ooctrain.sched.schedule import Granule
-from ooctrain.sched.swap import least_budget
+from ooctrain.sched.swap import least_budget, movable_gaps
 from ooctrain.testing.random_traces import random_machine, random_trace
 from ooctrain.trace import Trace
 
