@@ -1,4 +1,6 @@
-"""What the documents promise exists: commands, options, functions, files, make targets."""
+"""What the documents promise exists: commands, options, functions, files, make targets; and what
+they show in Python runs.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +8,15 @@ import importlib
 import re
 import shlex
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
 
+from ooctrain.alloc.paper import PaperMemory
+from ooctrain.alloc.registry import choose_allocator
 from ooctrain.cli import COMMANDS, command_line
+from ooctrain.errors import OutOfDeviceMemory
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -43,6 +49,29 @@ def check_command(words: list[str]) -> None:
 def test_every_command_in_a_document_exists(path):
     for words in commands_in(path.read_text(encoding="utf-8")):
         check_command(words)
+
+
+def python_in(path: Path) -> str:
+    """The one block of Python in a document."""
+    (block,) = re.findall(r"```python\n(.*?)```", path.read_text(encoding="utf-8"), re.S)
+    return block
+
+
+def test_the_python_in_the_readme_runs_and_trains_with_the_bits_of_execute():
+    names: dict[str, Any] = {}
+    exec(compile(python_in(ROOT / "README.md"), "README.md", "exec"), names)
+    names["trainer"].close()
+    assert names["loss"] == names["run"].loss
+    assert names["run"].timeline.peak_bytes == names["plan"].peak_bytes
+
+
+def test_the_allocator_in_the_documents_is_one(tmp_path):
+    (tmp_path / "mine.py").write_text(python_in(ROOT / "docs" / "allocators.md"))
+    mine = choose_allocator(f"{tmp_path / 'mine.py'}:make:limit=64KiB", 1 << 20, binding=False)
+    allocator = mine.make(PaperMemory(1 << 20))
+    allocator.allocate(64 << 10)
+    with pytest.raises(OutOfDeviceMemory):
+        allocator.allocate(1)
 
 
 def test_the_contract_notices_a_command_that_does_not_exist():

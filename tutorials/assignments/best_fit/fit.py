@@ -1,8 +1,8 @@
-"""Your allocator. It is right, but what is freed is lost until everything is; make it used again.
+"""Your allocator. It is correct, but uses freed memory again only when all blocks have been freed.
 
 In: sizes, in the order of a list. Out: blocks in one arena. The one idea is yours to write: each
 block goes into the smallest hole that takes it, and holes beside each other melt. `Books` keeps the
-statistics and refuses what is wrong; four short methods are left. Read next: README.md,
+statistics and refuses what is wrong; three short methods are yours. Read next: README.md,
 `ooctrain/alloc/base.py`.
 """
 
@@ -24,7 +24,9 @@ class Fit:
         self.holes = []  # (offset, end), ascending; so far nobody makes or fills one
 
     def place(self, size_bytes):
-        """Offset of a block of so many bytes, taken; None where there is no room. Your work."""
+        """Takes so many bytes for a block; returns their offset, or None where there is no room.
+        Your work.
+        """
         if self.top + size_bytes > self.budget_bytes:
             return None
         self.top += size_bytes

@@ -1,9 +1,11 @@
 """Your planner. It is right where everything fits; make it work where it does not.
 
-In: a trace, a budget. Out: a plan. The one idea is yours to write: whoever has not been touched for
-longest leaves. `ListWriter` keeps the books: `resident` (who is on the device), `hosted` (who has a
-valid host copy), `ledger_bytes` (claimed now), `claim_bytes(call)` (what a call claims), `run`,
-`swap_in`, `swap_out`, `free`, `free_dead`. Read next: README.md, `ooctrain/sched/base.py`.
+In: a trace, a budget. Out: a plan. The one idea is yours to write: the value that has not been
+touched for longest leaves. `ListWriter` keeps the books: `resident` (what is on the device),
+`hosted` (what has a valid host copy), `ledger_bytes` (claimed now), `claim_bytes(call)` (what a
+call claims), `granted(variable)` (what a value takes); and it writes the list: `run`, `swap_in`,
+`swap_out`, `free`, `free_dead` (of what no later call touches). Read next: README.md,
+`ooctrain/sched/base.py`.
 """
 
 from ooctrain.sched.base import (
