@@ -1,6 +1,8 @@
-"""What the functions do alike with their arguments.
+"""PyTorch's arguments, turned into what the operations take.
 
-In: arguments as PyTorch takes them. Out: as the operations want them. Read next: `conv.py`.
+In: arguments as PyTorch takes them. Out: pairs (rows, columns) and lists without None. The one
+idea: PyTorch takes one number for both axes and None for an absent tensor; operations take pairs
+and only the tensors that there are. Read next: `conv.py`.
 """
 
 from __future__ import annotations
@@ -11,21 +13,21 @@ from operator import index
 
 from ooctrain.autograd import Tensor
 from ooctrain.errors import ConfigError
+from ooctrain.layers.base import Pair
 
 IntOrPair = int | Sequence[int]
-Pair = tuple[int, int]
 
 
 def present(*tensors: Tensor | None) -> list[Tensor]:
-    """Those that are there."""
+    """Those of the tensors that are not None, in order."""
     return [tensor for tensor in tensors if tensor is not None]
 
 
 def pair(value: IntOrPair) -> Pair:
-    """(rows, columns) of a number for both, or of two.
+    """(rows, columns), from one whole number for both or from two.
 
     Raises:
-        ConfigError: neither.
+        ConfigError: `value` is neither.
     """
     try:
         rows, columns = (value, value) if isinstance(value, int | Integral) else value

@@ -7,9 +7,12 @@ call is recorded, so this is where the algorithm of a convolution is chosen. Rea
 
 from __future__ import annotations
 
+from numbers import Integral
+
 from ooctrain.autograd import Tensor, call, current_tape
 from ooctrain.errors import ConfigError, ShapeError
-from ooctrain.functional.arguments import IntOrPair, Pair, pair, present
+from ooctrain.functional.arguments import IntOrPair, pair, present
+from ooctrain.layers.base import Pair, Sides
 from ooctrain.layers.conv2d import Conv2d, Geometry, choose_algorithm
 from ooctrain.layers.conv_transpose import ConvTranspose2d
 from ooctrain.layers.layout import Pad
@@ -110,10 +113,8 @@ def _whole_strides(input: Tensor, more: Pair, stride: Pair, dilation: Pair) -> t
     return input, (more[0] - below * stride[0], more[1] - right * stride[1])
 
 
-def _sides(
-    padding: IntOrPair | str, kernel: Pair, dilation: Pair, stride: Pair
-) -> tuple[int, int, int, int]:
-    """(top, bottom, left, right) of what a convolution takes as padding."""
+def _sides(padding: IntOrPair | str, kernel: Pair, dilation: Pair, stride: Pair) -> Sides:
+    """The four sides of what a convolution takes as padding."""
     if padding == "valid":
         return 0, 0, 0, 0
     if padding == "same":
@@ -123,7 +124,7 @@ def _sides(
         return rows // 2, rows - rows // 2, columns // 2, columns - columns // 2
     if isinstance(padding, str):
         raise ConfigError(f"conv2d: padding {padding!r} is neither 'same' nor 'valid'")
-    if not isinstance(padding, int) and len(padding) == 4:
+    if not isinstance(padding, int | Integral) and len(padding) == 4:
         top, bottom, left, right = padding
         return top, bottom, left, right
     rows, columns = pair(padding)

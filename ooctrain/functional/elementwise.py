@@ -1,7 +1,8 @@
-"""Each element by itself, or only put elsewhere: activations, dropout, joining.
+"""Functions of single elements (activations, dropout), and those that only move them (joining).
 
-In: tensors. Out: tensors with the same numbers, changed one by one. Read next:
-`../layers/relu.py`.
+In: tensors. Out: tensors. The one idea: PyTorch's `inplace` is accepted and ignored; where an
+output may overwrite its input is decided on the whole trace, by the rewrite `share_storage`. Read
+next: `../layers/relu.py`, `../rewrite/share_storage.py`.
 """
 
 from __future__ import annotations

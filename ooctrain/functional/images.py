@@ -1,11 +1,13 @@
 """Images of another size: resized, pooled, padded.
 
-In: images. Out: as many channels, other extents. Read next: `../layers/pooling.py`.
+In: images (N, C, H, W). Out: images with the same channels and other extents. The one idea: a tile
+of an image is padded only where it touches the border, so PyTorch's padding (one number for both
+sides) and its `ceil_mode` become four explicit sides here. Read next: `../layers/pooling.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -18,6 +20,10 @@ from ooctrain.layers.pooling import MaxPool2d, PoolGeometry
 from ooctrain.layers.reflection import ReflectionPad2d
 from ooctrain.layers.upsample import Upsample
 
+_PADDINGS: Mapping[str, type[Pad] | type[ReflectionPad2d]] = {
+    "constant": Pad, "reflect": ReflectionPad2d,
+}  # fmt: skip
+
 
 def interpolate(
     input: Tensor, size: IntOrPair | None = None, scale_factor: float | None = None,
@@ -27,25 +33,27 @@ def interpolate(
 
     Args:
         size: (OH, OW); or
-        scale_factor: that makes whole numbers of both extents.
+        scale_factor: OH / H and OW / W, positive; both products must be whole numbers.
         mode: "nearest" or "bilinear".
         align_corners: bilinear: True lets the centres of the corner pixels fall on each other, else
             the borders of the images do.
 
     Raises:
         ConfigError: both or neither of size and scale_factor, or a factor that leaves fractions.
+        ShapeError: no images, an output without pixels, or no such mode.
     """
-    if (size is None) == (scale_factor is None):
+    if size is not None and scale_factor is None:
+        return call(Upsample(pair(size), mode, bool(align_corners)), input)
+    if size is not None or scale_factor is None:
         raise ConfigError("interpolate takes either size or scale_factor", code="OOC-106")
-    if size is None:
-        extents = [n * (scale_factor or 1) for n in input.shape[2:]]
-        if any(extent != int(extent) for extent in extents):
-            raise ConfigError(
-                f"scale_factor {scale_factor} makes {extents[0]} x {extents[1]} of "
-                f"{input.shape[2]} x {input.shape[3]}", code="OOC-106", fix="give size",
-            )  # fmt: skip
-        size = [int(extent) for extent in extents]
-    return call(Upsample(pair(size), mode, bool(align_corners)), input)
+    extents = [extent * scale_factor for extent in input.shape[2:]]
+    if any(extent != int(extent) for extent in extents):
+        raise ConfigError(
+            f"scale_factor {scale_factor} makes {' x '.join(map(str, extents))} of "
+            f"{' x '.join(map(str, input.shape[2:]))}", code="OOC-106", fix="give size",
+        )  # fmt: skip
+    whole = [int(extent) for extent in extents]
+    return call(Upsample(pair(whole), mode, bool(align_corners)), input)
 
 
 def max_pool2d(
@@ -119,10 +127,17 @@ def pad(
         pad: (left, right, top, bottom), PyTorch's order, not negative.
         mode: "constant": zeros; "reflect": mirrored at the outermost pixels, each side less than
             the image.
+
+    Raises:
+        ConfigError: no such mode; PyTorch's "replicate" and "circular" are not here.
+        ShapeError: no images, a negative side, or more to mirror than there is.
     """
+    if mode not in _PADDINGS:
+        raise ConfigError(
+            f"pad: mode {mode!r} is neither {' nor '.join(map(repr, _PADDINGS))}", code="OOC-106"
+        )
     left, right, top, bottom = pad
-    kind = ReflectionPad2d if mode == "reflect" else Pad
-    return call(kind((top, bottom, left, right)), input)
+    return call(_PADDINGS[mode]((top, bottom, left, right)), input)
 
 
 def _pool_geometry(

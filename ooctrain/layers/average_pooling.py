@@ -14,8 +14,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from ooctrain.layers.base import Op, Spec, require, require_float
-from ooctrain.layers.pooling import Pair, PoolGeometry, Sides
+from ooctrain.layers.base import Op, Pair, Sides, Spec, require, require_float
+from ooctrain.layers.pooling import PoolGeometry
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +28,8 @@ class AvgPool2d(Op):
 
     def infer(self, x: Spec) -> tuple[Spec, ...]:
         require_float(self, x)
+        # As in PyTorch; the kernels do not look at it.
+        require(self.geometry.dilation == (1, 1), "avg_pool2d: its windows have no dilation", x)
         return (self.geometry.infer(x),)
 
     def reference(self, x, scalars):
@@ -59,7 +61,7 @@ class AvgPool2d(Op):
 
 @dataclass(frozen=True, slots=True)
 class AvgPool2dGrad(Op):
-    """dx: each dy is shared out evenly over its window. Reads (dy).
+    """dx: each dy is shared out evenly over the cells that were averaged. Reads (dy).
 
     Args:
         size: (H, W) of the input.

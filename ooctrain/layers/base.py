@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from ooctrain.tensors import Tensor
 
 Scalars = Mapping[str, float | int]
+Pair = tuple[int, int]  # (rows, columns)
+Sides = tuple[int, int, int, int]  # (top, bottom, left, right)
 FLOAT_BYTES = ITEM_BYTES["float32"]
 #: Parts of a workspace begin at whole cache lines.
 LINE_BYTES = 64
@@ -68,8 +70,10 @@ class Op:
     """One pure operation. Subclasses are frozen, slotted dataclasses; their fields are the
     attributes.
 
-    A subclass gives `infer`, `reference` and `cpu`; where it is differentiable, `vjp`; where it is
-    not free of scratch, `workspace_bytes`; and its cost where bytes moved is not the whole of it.
+    A subclass defines `infer`, `reference` and `cpu`; `cuda` if it runs on GPUs; `vjp` if it is
+    differentiable; `workspace_bytes` and `cuda_workspace_bytes` if its kernels need scratch;
+    `flops` and `bytes_moved` if the defaults (one operation for each element written; all inputs
+    read and all outputs written once) are not what it costs.
     """
 
     __slots__ = ()

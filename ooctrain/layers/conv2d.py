@@ -16,13 +16,11 @@ from typing import ClassVar
 
 import numpy as np
 
-from ooctrain.layers.base import Op, Spec, Window, require, require_float
+from ooctrain.layers.base import Op, Pair, Sides, Spec, Window, require, require_float
 from ooctrain.layers.channel_sum import ChannelSum
 from ooctrain.layers.kernels.conv_shape import ConvShape
 from ooctrain.layers.kernels.cuda import conv_plan as cuda_plan
 
-Pair = tuple[int, int]
-Sides = tuple[int, int, int, int]
 #: What convolutions can be asked for on a GPU; the first is the usual one.
 CUDA_ALGORITHMS = cuda_plan.ALGORITHMS
 

@@ -12,12 +12,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ooctrain.layers.base import Op, Spec, require, require_float
+from ooctrain.layers.base import Op, Pair, Spec, require, require_float
 from ooctrain.layers.channel_sum import ChannelSum
 from ooctrain.layers.conv2d import Conv2d, Conv2dGradInput, Conv2dGradWeight, Geometry
 from ooctrain.layers.kernels.conv_shape import ConvShape
-
-Pair = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +42,8 @@ class ConvTranspose2d(Op):
         what = f"conv_transpose2d: the weight must be ({x.shape[1]}, C / groups, R, S)"
         require(fits, what, x, w)
         channels = w.shape[1] * self.geometry.groups
-        require(all(b.shape == (channels,) for b in bias), "conv_transpose2d: bias", w, *bias)
+        fits = all(b.shape == (channels,) for b in bias)
+        require(fits, "conv_transpose2d: bias does not fit the weight", w, *bias)
         shape = self._shape(x, w)
         what = f"a convolution does not lead from {self.size} to {x.shape[2:]}"
         fix = "output_padding must be less than stride or dilation"

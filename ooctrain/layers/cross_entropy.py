@@ -25,19 +25,19 @@ from ooctrain.layers.class_loss import (
     loss_parts,
     row_order,
 )
-from ooctrain.layers.regression_loss import Total, reciprocal
+from ooctrain.layers.regression_loss import MeanOrSum, mean_factor
 
 
 @dataclass(frozen=True, slots=True)
 class SoftmaxCrossEntropy(ClassLoss):
-    """loss = mean or sum of -log softmax(logits)[label] over rows whose label counts: is not
-    `ignore_index`.
+    """loss = mean or sum of -log softmax(logits)[label] over the rows that count: those whose label
+    is not `ignore_index`.
 
     Reads (logits, labels): (N, K) and (N), or (N, K, H, W) and (N, H, W). Writes (loss, lse).
     """
 
     ignore_index: int = -100
-    reduction: Total = "mean"
+    reduction: MeanOrSum = "mean"
     name: ClassVar[str] = "cross_entropy"
 
     def infer(self, logits: Spec, labels: Spec) -> tuple[Spec, ...]:
@@ -93,7 +93,7 @@ class SoftmaxCrossEntropyGrad(ClassLossGrad):
     dloss)."""
 
     ignore_index: int = -100
-    reduction: Total = "mean"
+    reduction: MeanOrSum = "mean"
     name: ClassVar[str] = "cross_entropy_grad"
 
     def infer(self, logits: Spec, labels: Spec, lse: Spec, dloss: Spec) -> tuple[Spec, ...]:
@@ -151,7 +151,9 @@ def check_labels(labels: np.ndarray, classes: int, ignore_index: int = -100) -> 
 
 
 def looks_like_probabilities(logits: np.ndarray) -> bool:
-    """Whether every row (of the first few) is >= 0 and sums to 1: a softmax too many."""
+    """Whether every row (of the first eight images) is >= 0 and sums to 1: probabilities, which a
+    softmax has made already.
+    """
     rows = as_rows(logits[:8])
     return bool(
         rows.shape[1] > 1 and (rows >= 0).all() and np.allclose(rows.sum(axis=1), 1, atol=1e-4)
@@ -164,4 +166,4 @@ def _row_factor(op: SoftmaxCrossEntropy | SoftmaxCrossEntropyGrad, labels: np.nd
 
     if op.reduction == "sum":
         return 1.0
-    return reciprocal(losses.valid_rows(labels, op.ignore_index))
+    return mean_factor(losses.valid_rows(labels, op.ignore_index))

@@ -1,8 +1,9 @@
 """The same elements in another shape, or with zeros around them.
 
 In: a tensor. Out: a reshaped or a padded one. The one idea: a reshape keeps the logical (N, C, H,
-W) order; in memory, channels-last, it moves nothing when H * W = 1 or C = 1. Read next:
-`pooling.py`.
+W) order; in memory, channels-last, it moves nothing when H * W = 1 or C = 1. From one 4-d shape to
+another it goes by way of the workspace: to logical order, and from there to the new channels-last
+order. Read next: `pooling.py`.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from ooctrain.layers.base import Op, Spec, require, require_float, to_logical, to_physical
+from ooctrain.layers.base import Op, Spec, require, require_float, to_logical
 from ooctrain.layers.regions import Index, Slice, copy_unless_same
 
 
@@ -40,10 +41,22 @@ class Reshape(Op):
         return (x.reshape(self.shape).copy(),)
 
     def cpu(self, pool, ins, outs, workspace, scalars):
+        from ooctrain.layers.kernels.cpu import layout
+
+        x, y = ins[0], outs[0]
         if self.keeps_memory_order:
-            copy_unless_same(pool, ins[0], outs[0])
+            copy_unless_same(x, y)
+        elif x.dtype != np.float32:
+            # The kernels know float32 only; images of whole numbers are rare: NumPy copies them.
+            to_logical(y)[...] = to_logical(x).reshape(self.shape)
+        elif _logical_in_memory(self.source):
+            layout.nchw_to_nhwc(pool, x.reshape(self.shape), y)
+        elif _logical_in_memory(self.shape):
+            layout.nhwc_to_nchw(pool, x, y.reshape(self.source))
         else:
-            _move(pool, ins[0], outs[0], self.source, self.shape)
+            logical = workspace[: x.nbytes].view(x.dtype)
+            layout.nhwc_to_nchw(pool, x, logical.reshape(self.source))
+            layout.nchw_to_nhwc(pool, logical.reshape(self.shape), y)
 
     def cuda(self, launcher, ins, outs, workspace, scalars):
         from ooctrain.layers.kernels.cuda import layout, regions
@@ -59,9 +72,11 @@ class Reshape(Op):
             layout.nhwc_to_nchw(launcher, ins[0], logical)
             layout.nchw_to_nhwc(launcher, logical, outs[0])
 
+    def workspace_bytes(self, ins, outs, threads):
+        return self._logical_bytes(ins[0])
+
     def cuda_workspace_bytes(self, ins, outs):
-        both_4d = not any(map(_logical_in_memory, (self.source, self.shape)))
-        return ins[0].nbytes if both_4d and not self.keeps_memory_order else 0
+        return self._logical_bytes(ins[0])
 
     def vjp(self, tape, ins, outs, grads):
         return tape.call(Reshape(self.shape, self.source), grads, of=ins)
@@ -76,6 +91,11 @@ class Reshape(Op):
 
     def reusable(self):
         return {0: 0} if self.keeps_memory_order else {}
+
+    def _logical_bytes(self, x: Spec) -> int:
+        """Size of the copy in logical order that lies between two channels-last ones."""
+        both_4d = not any(map(_logical_in_memory, (self.source, self.shape)))
+        return x.nbytes if both_4d and not self.keeps_memory_order else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,22 +136,6 @@ class Pad(Op):
 
     def flops(self, ins, outs):
         return 0
-
-
-def _move(pool, x: np.ndarray, y: np.ndarray, source: Index, shape: Index) -> None:
-    """Between a 4-d channels-last array and one in logical order, by the kernels for layout
-    changes.
-    """
-    from ooctrain.layers.kernels.cpu import layout
-
-    if _logical_in_memory(shape):
-        n, c, h, w = source
-        layout.nhwc_to_nchw(pool, x, y.reshape(n, c, h, w))
-    elif _logical_in_memory(source):
-        n, c, h, w = shape
-        layout.nchw_to_nhwc(pool, x.reshape(n, c, h, w), y)
-    else:
-        np.copyto(y, to_physical(to_logical(x).reshape(shape)))
 
 
 def _logical_in_memory(shape: Index) -> bool:

@@ -23,6 +23,7 @@ class Linear(Op):
     def infer(self, x: Spec, w: Spec, *bias: Spec) -> tuple[Spec, ...]:
         require_float(self, x, w, *bias)
         require(len(x.shape) == 2, "linear: the input must be (N, C)", x, w, fix="flatten it first")
+        require(len(w.shape) == 2, "linear: the weight must be (K, C)", x, w)
         what = f"linear: {x.shape[1]} features in, weight wants {w.shape[1]}"
         require(x.shape[1] == w.shape[1], what, x, w)
         fits = all(b.shape == w.shape[:1] for b in bias)

@@ -14,11 +14,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from ooctrain.layers.base import Op, Spec, Window, require, require_float
+from ooctrain.layers.base import Op, Pair, Sides, Spec, Window, require, require_float
 from ooctrain.trace import Kind
 
-Pair = tuple[int, int]
-Sides = tuple[int, int, int, int]
 MOST_CELLS = 256  # positions in a window are stored in one byte
 
 
@@ -28,7 +26,7 @@ class PoolGeometry:
 
     Args:
         kernel, stride: (rows, columns).
-        padding: (top, bottom, left, right); each less than the window's extent.
+        padding: of the four sides, each less than the window's extent.
         dilation: rows and columns from cell to cell of a window.
     """
 

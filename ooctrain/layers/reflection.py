@@ -13,9 +13,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from ooctrain.layers.base import Op, Spec, require, require_float
-
-Sides = tuple[int, int, int, int]
+from ooctrain.layers.base import Op, Sides, Spec, require, require_float
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +29,8 @@ class ReflectionPad2d(Op):
 
     def infer(self, x: Spec) -> tuple[Spec, ...]:
         require_float(self, x)
-        require(len(x.shape) == 4 and min(self.padding) >= 0, "reflection_pad2d: (N, C, H, W)", x)
+        what = "reflection_pad2d: wants (N, C, H, W) and sides >= 0"
+        require(len(x.shape) == 4 and min(self.padding) >= 0, what, x)
         top, bottom, left, right = self.padding
         n, c, h, w = x.shape
         fits = max(top, bottom) < h and max(left, right) < w

@@ -111,7 +111,7 @@ class Insert(Op):
         return (y,)
 
     def cpu(self, pool, ins, outs, workspace, scalars):
-        copy_unless_same(pool, ins[0], outs[0])
+        copy_unless_same(ins[0], outs[0])
         copy_block(pool, ins[1], outs[0], self.start, insert=True)
 
     def cuda(self, launcher, ins, outs, workspace, scalars):
@@ -151,11 +151,8 @@ class InsertAdd(Op):
         return (y,)
 
     def cpu(self, pool, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cpu import layout
-
-        copy_unless_same(pool, ins[0], outs[0])
-        n, c, h, w = _as_4d(self.start)
-        layout.insert_add_nhwc(pool, _nhwc(ins[1]), _nhwc(outs[0]), n, h, w, c)
+        copy_unless_same(ins[0], outs[0])
+        add_block(pool, ins[1], outs[0], self.start)
 
     def cuda(self, launcher, ins, outs, workspace, scalars):
         from ooctrain.layers.kernels.cuda import regions
@@ -193,7 +190,7 @@ class Clear(Op):
         return (y,)
 
     def cpu(self, pool, ins, outs, workspace, scalars):
-        copy_unless_same(pool, ins[0], outs[0])
+        copy_unless_same(ins[0], outs[0])
         to_logical(outs[0])[_region(self.start, self.shape)] = 0
 
     def cuda(self, launcher, ins, outs, workspace, scalars):
@@ -211,7 +208,7 @@ class Clear(Op):
 
 def copy_block(pool, x: np.ndarray, y: np.ndarray, start: Index, *, insert: bool = False) -> None:
     """y = the block of x at logical `start`; with `insert`, the block of y at `start` = x."""
-    if x.dtype != np.float32 or x.ndim not in (2, 4):
+    if not _has_kernel(x):
         # Labels and the like are small: NumPy's own copy does.
         whole, part = (y, x) if insert else (x, y)
         region = to_logical(whole)[_region(start, to_logical(part).shape)]
@@ -224,10 +221,27 @@ def copy_block(pool, x: np.ndarray, y: np.ndarray, start: Index, *, insert: bool
     (layout.insert_nhwc if insert else layout.slice_nhwc)(pool, _nhwc(x), _nhwc(y), n, h, w, c)
 
 
-def copy_unless_same(pool, x: np.ndarray, y: np.ndarray) -> None:
+def add_block(pool, part: np.ndarray, whole: np.ndarray, start: Index) -> None:
+    """The block of `whole` at logical `start` += part."""
+    if not _has_kernel(part):
+        region = to_logical(whole)[_region(start, to_logical(part).shape)]
+        np.add(region, to_logical(part), out=region)
+        return
+    from ooctrain.layers.kernels.cpu import layout
+
+    n, c, h, w = _as_4d(start)
+    layout.insert_add_nhwc(pool, _nhwc(part), _nhwc(whole), n, h, w, c)
+
+
+def copy_unless_same(x: np.ndarray, y: np.ndarray) -> None:
     """y = x, for arrays of equal size; nothing to do where y lies on the storage of x."""
     if x.ctypes.data != y.ctypes.data:
         np.copyto(y.reshape(-1), x.reshape(-1))
+
+
+def _has_kernel(array: np.ndarray) -> bool:
+    """Whether the kernels for blocks take it: (N, H, W, C) and (N, C) arrays of float32."""
+    return array.dtype == np.float32 and array.ndim in (2, 4)
 
 
 def _nhwc(physical: np.ndarray) -> np.ndarray:

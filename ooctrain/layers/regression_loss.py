@@ -15,7 +15,7 @@ import numpy as np
 from ooctrain.layers.base import Op, Spec, require, require_float
 from ooctrain.trace import Kind
 
-Total = Literal["mean", "sum"]
+MeanOrSum = Literal["mean", "sum"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class MeanError(Op):
     """
 
     absolute: bool = False
-    reduction: Total = "mean"
+    reduction: MeanOrSum = "mean"
     name: ClassVar[str] = "mean_error"
     out_kinds: ClassVar[tuple[Kind, ...]] = ("aux",)
 
@@ -81,7 +81,7 @@ class MeanErrorGrad(Op):
     """
 
     absolute: bool = False
-    reduction: Total = "mean"
+    reduction: MeanOrSum = "mean"
     name: ClassVar[str] = "mean_error_grad"
     verb: ClassVar[str] = "grad"
 
@@ -189,10 +189,13 @@ class ErrorEachGrad(Op):
         return {0: 0}
 
 
-def reciprocal(count: float) -> float:
-    """1 / count; of nothing the mean is not a number, as in PyTorch."""
+def mean_factor(count: float) -> float:
+    """What a sum is multiplied by for a mean: 1 / count, or NaN where nothing counts, as in
+    PyTorch.
+    """
     return 1.0 / count if count else float("nan")
 
 
 def _error_factor(op: MeanError | MeanErrorGrad, x: np.ndarray) -> float:
-    return 1.0 if op.reduction == "sum" else reciprocal(x.size)
+    """What the summed errors are multiplied by."""
+    return 1.0 if op.reduction == "sum" else mean_factor(x.size)

@@ -14,6 +14,7 @@ from typing import ClassVar
 import numpy as np
 
 from ooctrain.layers.base import Op, Spec, require
+from ooctrain.layers.regions import copy_unless_same
 from ooctrain.trace import Kind
 
 
@@ -59,8 +60,7 @@ class BatchNormUpdate(Op):
         from ooctrain.layers.kernels.cpu import batch_norm
 
         for old, new in zip(ins[2:], outs, strict=True):
-            if old.ctypes.data != new.ctypes.data:
-                np.copyto(new, old)
+            copy_unless_same(old, new)
         count = outs[2] if self.counted else None
         batch_norm.update_running(*ins[:2], *outs[:2], count, self.momentum, self.rows)
 

@@ -74,7 +74,7 @@ class SGDUpdate(Op):
 
     def _arrays(self, ins: Sequence[Any], outs: Sequence[Any]) -> tuple[Any, ...]:
         """(w, g, m, w', m'); without momentum m and m' are None."""
-        return *(*ins, None)[:3], *(*outs, None)[:2]
+        return (*ins, *outs) if self.momentum else (*ins, None, *outs, None)
 
     def _settings(self, scalars: Scalars) -> tuple[float, float, float, float, bool]:
         dampening = self._dampening(scalars)

@@ -1,4 +1,4 @@
-"""Images in another size: the nearest pixel, or between the four nearest ones; and their gradients.
+"""Images in another size, by the nearest pixel or by bilinear interpolation, and their gradients.
 
 In: x (N, C, H, W). Out: y (N, C, OH, OW). The one idea: both are linear, separable and have no
 parameters: y = A x B^T with a sparse matrix for the rows and one for the columns, so the gradient
@@ -12,9 +12,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from ooctrain.layers.base import Op, Spec, require, require_float
+from ooctrain.layers.base import Op, Pair, Spec, require, require_float
 
-Pair = tuple[int, int]
 BILINEAR_FLOPS = 8
 
 
@@ -25,7 +24,8 @@ class Upsample(Op):
     Args:
         size: (OH, OW).
         mode: "nearest" or "bilinear".
-        corners: bilinear: the centres of the corner pixels fall on each other; else the borders do.
+        corners: for "bilinear": whether the centres of the corner pixels of x and y coincide
+            (PyTorch: `align_corners`); if not, the borders of the images coincide.
     """
 
     size: Pair
@@ -35,7 +35,8 @@ class Upsample(Op):
 
     def infer(self, x: Spec) -> tuple[Spec, ...]:
         require_float(self, x)
-        require(len(x.shape) == 4 and min(self.size) > 0, "upsample: wants (N, C, H, W)", x)
+        require(len(x.shape) == 4, "upsample: wants (N, C, H, W)", x)
+        require(min(self.size) > 0, f"upsample: {self.size} is no size of an image", x)
         require(self.mode in ("nearest", "bilinear"), f"upsample: no mode {self.mode!r}", x)
         return (Spec((*x.shape[:2], *self.size), x.dtype),)
 
@@ -68,7 +69,7 @@ class Upsample(Op):
 
 @dataclass(frozen=True, slots=True)
 class UpsampleGrad(Op):
-    """dx: each pixel sums the gradients of all outputs that read it, as weighed. Reads (dy).
+    """dx: for each pixel the weighted sum of the gradients of all outputs that read it. Reads (dy).
 
     Args:
         size: (H, W) of the input.
@@ -120,8 +121,10 @@ def _nearest_weights(size: int, out: int, corners: bool) -> np.ndarray:
 
 
 def _bilinear_weights(size: int, out: int, corners: bool) -> np.ndarray:
-    at = np.arange(out) * ((size - 1) / max(out - 1, 1))
-    at = at if corners else np.maximum((np.arange(out) + 0.5) * (size / out) - 0.5, 0)
+    if corners:
+        at = np.arange(out) * ((size - 1) / max(out - 1, 1))
+    else:
+        at = np.maximum((np.arange(out) + 0.5) * (size / out) - 0.5, 0)
     lower = np.minimum(at.astype(int), size - 1)
     matrix = np.zeros((out, size))
     matrix[np.arange(out), lower] += 1 - (at - lower)

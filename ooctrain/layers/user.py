@@ -14,8 +14,9 @@
 
 In: arrays in logical layout, (N, C, H, W). Out: the same. The one idea: the names of `backward`'s
 arguments say what is kept for it: an argument of `forward` ("x"), or an output ("y"; "y0", "y1"
-where there are several). So the tape, the planners and the executor know what this operation saves,
-as for all others. Attributes that set it up belong into a frozen dataclass or into `__init__`.
+where there are several). A name that means both, such as the "y" of `forward(self, x, y)`, means
+the argument. So the tape, the planners and the executor know what this operation saves, as for all
+others. Attributes that set it up belong into a frozen dataclass or into `__init__`.
 Check it with `oc.testing.check_op(Softplus(), x)`. Read next: `base.py` for the tile rule
 (`window`) and the cost (`flops`, `workspace_bytes`), which may be given as well.
 """
@@ -201,7 +202,7 @@ def _run(
 
 
 def _find(name: str, forward: Callable, ins: Sequence[Any], outs: Sequence[Any]) -> Any:
-    """The tensor that an argument of `backward` names."""
+    """The tensor that an argument of `backward` names; arguments of `forward` go before outputs."""
     named = dict(zip(_output_names(len(outs), "y"), outs, strict=True))
     parameters = list(inspect.signature(forward).parameters.values())
     if parameters and parameters[-1].kind is inspect.Parameter.VAR_POSITIONAL:

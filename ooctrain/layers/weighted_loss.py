@@ -25,7 +25,7 @@ from ooctrain.layers.class_loss import (
     row_order,
 )
 from ooctrain.layers.cross_entropy import SoftmaxCrossEntropy
-from ooctrain.layers.regression_loss import reciprocal
+from ooctrain.layers.regression_loss import mean_factor
 from ooctrain.trace import Kind
 
 
@@ -188,4 +188,4 @@ def _factor(
 
     if op.reduction != "mean":
         return 1.0
-    return reciprocal(weighted_losses.weight_of_labels(labels, weights, op.ignore_index))
+    return mean_factor(weighted_losses.weight_of_labels(labels, weights, op.ignore_index))

@@ -1,8 +1,8 @@
 """A network of somebody's own, named as planners and allocators are: "file.py:function".
 
-In: the text, and what networks are made with. Out: a `Module`. The one idea: the function says by
-its parameters what it wants to know; what it does not take, it is not told. Read next:
-`__init__.py`.
+In: the text, and the arguments of `models.build`. Out: a `Module`. The one idea: the function is
+called with those of num_classes, stem and in_channels that are among its parameters, so that a
+network of fixed size need not take any. Read next: `__init__.py`.
 """
 
 from __future__ import annotations

@@ -1,14 +1,15 @@
 """Pix2PixHD: a generator and discriminators at several scales, trained together in one step.
 
 In: a label map (N, C, H, W) (for Cityscapes 35 one-hot classes and one channel of object borders),
-and as target the photograph (N, 3, H, W). Out: a painted photograph. The one idea: all players are
-one module with one loss. The discriminators' loss sees the painting as a constant, the generator's
-loss sees the discriminators as constants (`autograd.frozen`), so the gradient of the sum of both is
-each player's own, and one backward pass, one optimizer and one plan serve them all. Source: Wang et
-al. 2018: the global generator (512 x 1024), multi-scale discriminators, least-squares losses
-and feature matching (section 3.2); two scales and the names as in the published code. Its
-perceptual loss is a choice: it means something with VGG-19's trained weights only, which are not
-part of this library, and costs the same with any. Read next: `../tracing.py`.
+and as target the photograph (N, 3, H, W). Out: a generated photograph. The one idea: generator and
+discriminators are one module with one loss. The discriminators' loss takes the generated image as a
+constant, the generator's loss takes the discriminators' weights as constants (`autograd.frozen`);
+so in the gradient of the sum each network has the gradient of its own loss, and one backward pass,
+one optimizer and one plan serve both. Source: Wang et al. 2018: the global generator (512 x 1024),
+multi-scale discriminators, least-squares losses and feature matching (section 3.2); two scales and
+the names as in the published code. Its perceptual loss is optional: it is meaningful only with
+VGG-19's trained weights, which are not part of this library, and costs the same with any. Read
+next: `../tracing.py`.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ class GlobalGenerator(nn.Module):
 
 
 class MultiscaleDiscriminator(nn.Module):
-    """Judges patches of an image, once for each scale.
+    """Tells real patches of an image from generated ones, with a network for each scale.
 
     Args:
         in_channels: of label map and image together.
@@ -90,13 +91,13 @@ class MultiscaleDiscriminator(nn.Module):
         super().__init__()
         self.layers, self.scales = layers, scales
         for scale in range(scales):
-            for i, part in enumerate(_judge(in_channels, base, layers)):
+            for i, part in enumerate(_discriminator_layers(in_channels, base, layers)):
                 self.add_module(f"scale{scale}_layer{i}", part)
         self.downsample = nn.AvgPool2d(3, stride=2, padding=1, count_include_pad=False)
 
     def forward(self, x: Tensor) -> list[Features]:
-        """For each scale, the largest first, the outputs of all its layers; the last is the
-        verdict.
+        """For each scale, the largest first, the outputs of all its layers; the last is the score
+        of each patch, 1 for real and 0 for generated.
         """
         parts, results = dict(self.named_children()), []
         for scale in reversed(range(self.scales)):
@@ -126,14 +127,14 @@ class VGGFeatures(nn.Module):
 
 
 class Pix2PixHD(nn.Module):
-    """All players: `netG` paints, `netD` judges.
+    """The generator `netG` and the discriminators `netD`.
 
     Args:
         in_channels: of the label map.
         base: channels of generator and discriminators at full size.
         steps, blocks: of the generator.
         layers, scales: of the discriminators.
-        perceptual: with the difference of VGG-19's features in the generator's loss.
+        perceptual: adds the difference of VGG-19's features to the generator's loss.
     """
 
     def __init__(
@@ -149,49 +150,52 @@ class Pix2PixHD(nn.Module):
         self.vgg = VGGFeatures() if perceptual else None
 
     def forward(self, x: Tensor) -> Tensor | tuple[Tensor, Tensor]:
-        """The painting; in training the label map too, which the discriminators look at."""
-        painting = self.netG(x)
-        return (x, painting) if self.training else painting
+        """The generated image; in training after the label map, which the discriminators read."""
+        generated = self.netG(x)
+        return (x, generated) if self.training else generated
 
     def loss(self, output: Tensor | tuple[Tensor, Tensor], target: Tensor) -> Tensor:
-        """The sum of both players' losses; in evaluation the mean absolute error."""
+        """The generator's loss plus the discriminators'; in evaluation the mean absolute error."""
         if isinstance(output, Tensor):
             return F.l1_loss(output, target)
         with current_tape().module(self):  # the discriminators' calls are named after them
             return self._both_losses(*output, target)
 
     def target_spec(self, output: Tensor | tuple[Tensor, Tensor]) -> Spec:
-        """An image as large as the painting."""
+        """An image of the generated one's shape."""
         return (output if isinstance(output, Tensor) else output[1]).spec
 
-    def _both_losses(self, labels: Tensor, painting: Tensor, target: Tensor) -> Tensor:
+    def _both_losses(self, labels: Tensor, generated: Tensor, target: Tensor) -> Tensor:
         real = self.netD(F.concat([labels, target], 1))
-        fooled = self.netD(F.concat([labels, painting.detach()], 1))
-        discriminators = 0.5 * (_verdicts_are(real, 1.0) + _verdicts_are(fooled, 0.0))
+        fake = self.netD(F.concat([labels, generated.detach()], 1))
+        discriminators = 0.5 * (_least_squares(real, 1.0) + _least_squares(fake, 0.0))
         # Recorded last, so that backward comes here first and the discriminators' update follows.
         with frozen(self.netD):
-            seen = self.netD(F.concat([labels, painting], 1))
-        generator = _verdicts_are(seen, 1.0) + MATCHING_WEIGHT * self._mismatch(seen, real)
+            judged = self.netD(F.concat([labels, generated], 1))
+        generator = _least_squares(judged, 1.0)
+        generator = generator + MATCHING_WEIGHT * self._feature_matching(judged, real)
         if self.vgg is not None:
-            generator = generator + MATCHING_WEIGHT * self._unlike(painting, target)
+            generator = generator + MATCHING_WEIGHT * self._perceptual(generated, target)
         return discriminators + generator
 
-    def _mismatch(self, seen: list[Features], real: list[Features]) -> Tensor:
-        """Mean absolute difference of all inner features; the real ones are constants."""
+    def _feature_matching(self, generated: list[Features], real: list[Features]) -> Tensor:
+        """Mean absolute difference of the features of all inner layers; the real image's are
+        constants.
+        """
         terms = [
             F.l1_loss(a, b.detach())
-            for of_painting, of_photo in zip(seen, real, strict=True)
-            for a, b in zip(of_painting[:-1], of_photo[:-1], strict=True)
+            for of_generated, of_real in zip(generated, real, strict=True)
+            for a, b in zip(of_generated[:-1], of_real[:-1], strict=True)
         ]
         weight = 4.0 / (self.netD.layers + 1) / self.netD.scales
         return weight * _total(terms)
 
-    def _unlike(self, painting: Tensor, target: Tensor) -> Tensor:
-        """Weighted mean absolute differences of VGG-19's features; the photo's are constants."""
+    def _perceptual(self, generated: Tensor, target: Tensor) -> Tensor:
+        """Weighted mean absolute differences of VGG-19's features; the target's are constants."""
         assert self.vgg is not None, "asked for only where there is one"
         with no_grad():
             wanted = self.vgg(target)
-        pairs = zip(PERCEPTUAL_WEIGHTS.values(), self.vgg(painting), wanted, strict=True)
+        pairs = zip(PERCEPTUAL_WEIGHTS.values(), self.vgg(generated), wanted, strict=True)
         return _total([weight * F.l1_loss(a, b) for weight, a, b in pairs])
 
 
@@ -199,8 +203,10 @@ def _norm_relu(planes: int) -> tuple[nn.Module, ...]:
     return nn.InstanceNorm2d(planes), nn.ReLU(True)
 
 
-def _judge(in_channels: int, base: int, layers: int) -> list[nn.Sequential]:
-    """4 x 4 convolutions, the last two of stride 1; verdicts of patches of 70 x 70 pixels."""
+def _discriminator_layers(in_channels: int, base: int, layers: int) -> list[nn.Sequential]:
+    """4 x 4 convolutions, the last two of stride 1; with three layers each score is of a patch of
+    70 x 70 pixels.
+    """
     parts = [nn.Sequential(nn.Conv2d(in_channels, base, 4, 2, padding=2), nn.LeakyReLU(SLOPE))]
     planes = base
     for i in range(layers):
@@ -211,10 +217,10 @@ def _judge(in_channels: int, base: int, layers: int) -> list[nn.Sequential]:
     return [*parts, nn.Sequential(nn.Conv2d(planes, 1, 4, padding=2))]
 
 
-def _verdicts_are(results: list[Features], wanted: float) -> Tensor:
-    """Sum over the scales of the mean squared distance of verdicts from what is wanted."""
-    verdicts = [features[-1] for features in results]
-    return _total([F.mse_loss(v, call(Constant(wanted, v.shape))) for v in verdicts])
+def _least_squares(results: list[Features], wanted: float) -> Tensor:
+    """Sum over the scales of the mean squared difference between the scores and `wanted`."""
+    scores = [features[-1] for features in results]
+    return _total([F.mse_loss(s, call(Constant(wanted, s.shape))) for s in scores])
 
 
 def _total(terms: list[Tensor]) -> Tensor:

@@ -98,8 +98,9 @@ class Xception65(nn.Module):
         self.entry1 = XceptionBlock(64, (128,) * 3, step)
         self.entry2 = XceptionBlock(128, (256,) * 3, 2)
         self.entry3 = XceptionBlock(256, (728,) * 3, 2)
-        middle = [XceptionBlock(728, (728,) * 3, skip="sum") for _ in range(MIDDLE_BLOCKS)]
-        self.middle = nn.ModuleList(list(middle))
+        self.middle = nn.ModuleList(
+            XceptionBlock(728, (728,) * 3, skip="sum") for _ in range(MIDDLE_BLOCKS)
+        )
         self.exit1 = XceptionBlock(728, (728, 1024, 1024))
         self.exit2 = XceptionBlock(1024, (1536, 1536, 2048), dilation=2, skip="none")
         for module in self.modules():

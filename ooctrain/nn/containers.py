@@ -7,23 +7,29 @@ weights have the same names. Read next: `weights.py`.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from ooctrain.autograd import Tensor
+from ooctrain.errors import ConfigError
 from ooctrain.module import Module
 
 
 class Sequential(Module):
-    """Modules one after the other; takes them as arguments, or one OrderedDict of named ones."""
+    """Modules one after the other; takes them as arguments, or one OrderedDict of named ones.
+
+    A slice of it is a Sequential of the same modules under the same names, as in PyTorch.
+
+    Raises:
+        ConfigError: one of them is no module (a function such as `functional.relu`, say).
+    """
 
     def __init__(self, *modules: Module | OrderedDict[str, Module]):
         super().__init__()
+        named: Mapping[str, object] = {str(place): module for place, module in enumerate(modules)}
         if len(modules) == 1 and isinstance(modules[0], OrderedDict):
-            named = dict(modules[0])
-        else:
-            named = {str(i): m for i, m in enumerate(modules) if isinstance(m, Module)}
+            named = modules[0]
         for name, module in named.items():
-            self.add_module(name, module)
+            self.add_module(name, _checked_module(name, module))
 
     def forward(self, input: Tensor) -> Tensor:
         for module in self.children():
@@ -34,8 +40,10 @@ class Sequential(Module):
         return len(self._modules)
 
     def __getitem__(self, index: int | slice) -> Module:
-        modules = list(self.children())
-        return Sequential(*modules[index]) if isinstance(index, slice) else modules[index]
+        named = list(self.named_children())
+        if isinstance(index, slice):
+            return Sequential(OrderedDict(named[index]))
+        return named[index][1]
 
     def __iter__(self) -> Iterator[Module]:
         return self.children()
@@ -44,14 +52,15 @@ class Sequential(Module):
 class ModuleList(Module):
     """Modules in a list; the owner calls them."""
 
-    def __init__(self, modules: list[Module] | None = None):
+    def __init__(self, modules: Iterable[Module] | None = None):
         super().__init__()
-        for module in modules or []:
+        for module in modules or ():
             self.append(module)
 
     def append(self, module: Module) -> ModuleList:
-        """Adds one at the end."""
-        self.add_module(str(len(self)), module)
+        """Adds one at the end. Raises ConfigError: it is no module."""
+        name = str(len(self))
+        self.add_module(name, _checked_module(name, module))
         return self
 
     def __len__(self) -> int:
@@ -69,3 +78,13 @@ class Identity(Module):
 
     def forward(self, input: Tensor) -> Tensor:
         return input
+
+
+def _checked_module(name: str, module: object) -> Module:
+    """The module itself. Raises ConfigError: it is none, so it would be left out of the network."""
+    if not isinstance(module, Module):
+        raise ConfigError(
+            f"part {name!r} is {module!r}, which is no module",
+            fix="use the module in place of the function, such as nn.ReLU() for functional.relu",
+        )
+    return module

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 
+from ooctrain.autograd import tensor
+from ooctrain.layers.base import Spec, physical_shape, to_logical, to_physical
 from ooctrain.layers.kernels.cpu import chunks, copy, dropout, layout
+from ooctrain.layers.layout import Reshape
 
 SHAPE = (2, 9, 11, 17)
 BLOCKS = [  # offsets and extents (n, h, w, c)
@@ -77,6 +82,29 @@ def test_inserts_past_the_caches_change_no_bit(
         np.testing.assert_array_equal(dst[..., c0 : c0 + channels], src)
         assert np.isnan(dst[..., :c0]).all()
         assert np.isnan(dst[..., c0 + channels :]).all()
+
+
+def test_a_reshape_from_image_to_image_allocates_nothing(pools):
+    """From one channels-last layout to another, by way of the workspace."""
+    source, shape = (4, 8, 32, 32), (4, 32, 16, 16)
+    op, x = Reshape(source, shape), normal(source)
+    workspace = np.empty(op.workspace_bytes([Spec(source)], [Spec(shape)], 1), np.uint8)
+    physical, out = to_physical(x), poisoned(physical_shape(shape))
+    for pool in pools:
+        tracemalloc.start()
+        op.cpu(pool, [physical], [out], workspace, {})
+        _, peak_bytes = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        np.testing.assert_array_equal(to_logical(out), x.reshape(shape))
+        assert peak_bytes < x.nbytes // 2
+
+
+@pytest.mark.parametrize("shape", [(2, 60), (2, 6, 2, 5), (2, 3, 20)])
+def test_images_of_whole_numbers_are_reshaped_too(shape):
+    numbers = np.arange(120).reshape(2, 3, 4, 5)
+    np.testing.assert_array_equal(tensor(numbers).reshape(shape).numpy(), numbers.reshape(shape))
+    there_and_back = tensor(numbers).reshape(shape).reshape(numbers.shape)
+    np.testing.assert_array_equal(there_and_back.numpy(), numbers)
 
 
 def test_only_large_arrays_with_gaps_are_written_past_the_caches():

@@ -8,6 +8,9 @@ import pytest
 import ooctrain as oc
 from ooctrain import functional as F
 from ooctrain import nn
+from ooctrain.errors import ShapeError
+from ooctrain.layers.average_pooling import AvgPool2d
+from ooctrain.layers.base import Spec
 from ooctrain.layers.pooling import PoolGeometry
 
 
@@ -66,6 +69,11 @@ def test_rounded_up_means_count_the_padding_and_nothing_behind_it():
     inside, counted = np.array([2, 3, 1]), np.array([3, 3, 2])
     expected = np.outer(inside, inside) / np.outer(counted, counted)
     np.testing.assert_allclose(ones.numpy()[0, 0], expected, rtol=1e-6)
+
+
+def test_means_of_dilated_windows_are_refused():
+    with pytest.raises(ShapeError, match="no dilation"):
+        AvgPool2d(PoolGeometry((2, 2), (1, 1), dilation=(2, 2))).infer(Spec((1, 1, 5, 5)))
 
 
 def test_rounding_up_leaves_out_windows_that_begin_in_the_padding():

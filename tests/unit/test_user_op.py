@@ -67,8 +67,23 @@ class Halves(Op):
         return dx, None
 
 
+@dataclass(frozen=True)
+class Product(Op):
+    """The second input has the name that the output has elsewhere."""
+
+    def shape(self, x, y):
+        return x
+
+    def forward(self, x, y):
+        return x * y
+
+    def backward(self, dz, x, y):
+        return dz * y, dz * x
+
+
 def test_laws():
     check_op(Softplus(), values(2, 3, 4, 5))
+    check_op(Product(), values(2, 3), values(2, 3, seed=1))
     check_op(Power(3.0), values(2, 3) + np.sign(values(2, 3)))
     check_op(Halves(), values(3, 6), np.array([3, 0, 5, 1, 2, 4]))
 
