@@ -130,7 +130,7 @@ class Books:
         self.name, self.budget_bytes = name, budget_bytes
         self.live: dict[int, Block] = {}
         self.requested = self.granted = self.pending = self.reserved = 0
-        self.peaks = [0, 0, 0, 0, 0]  # of R, A, W, C, V
+        self.peaks = [0, 0, 0, 0, 0]  # of requested, granted, pending, cached, reserved
         self.counts: Counter[str] = Counter()
         self.closed = False
         self._ids = itertools.count(1)
@@ -194,10 +194,22 @@ class Books:
             largest_bytes: that one request can have now; None: all that is free.
         """
         free = self.budget_bytes - self.granted - self.pending
-        cached = self.reserved - self.granted - self.pending
-        largest = free if largest_bytes is None else largest_bytes
-        now = [self.requested, self.granted, self.pending, cached, self.reserved]
-        return Stats(*now, *self.peaks, *[free, largest], **self.counts)
+        requested, granted, pending, cached, reserved = self.peaks
+        return Stats(
+            requested_bytes=self.requested,
+            granted_bytes=self.granted,
+            pending_bytes=self.pending,
+            cached_bytes=self.reserved - self.granted - self.pending,
+            reserved_bytes=self.reserved,
+            peak_requested_bytes=requested,
+            peak_granted_bytes=granted,
+            peak_pending_bytes=pending,
+            peak_cached_bytes=cached,
+            peak_reserved_bytes=reserved,
+            free_bytes=free,
+            largest_bytes=free if largest_bytes is None else largest_bytes,
+            **self.counts,
+        )
 
     def check(self, cached_bytes: int) -> None:
         """The sums agree with the live blocks, and V = A + W + C.
@@ -243,13 +255,11 @@ class Books:
         )  # fmt: skip
 
     def _holders(self) -> str:
+        """The live blocks that hold most, for messages."""
+        largest = sorted(self.live.values(), key=lambda b: (-b.granted_bytes, b.id))
         return ", ".join(
-            f"{b.tag or b.id} {format_bytes(b.granted_bytes)}" for b in self.top_holders()
+            f"{b.tag or b.id} {format_bytes(b.granted_bytes)}" for b in largest[:_TOP_HOLDERS]
         )
-
-    def top_holders(self) -> list[Block]:
-        """The live blocks that hold most."""
-        return sorted(self.live.values(), key=lambda b: (-b.granted_bytes, b.id))[:_TOP_HOLDERS]
 
     def close(self) -> list[Block]:
         """Marks the allocator closed; returns the blocks still live."""

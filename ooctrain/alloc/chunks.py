@@ -65,17 +65,18 @@ class Room:
         return place >= 0 and run[0] + run[1] <= self._his[place]
 
     def take(self, runs: Iterable[Run]) -> None:
-        """Holds free runs."""
+        """Holds free runs, each of which lies within one free run. O(free runs)."""
         for lo, count in runs:
             place, hi = bisect_right(self._los, lo) - 1, lo + count
-            start, stop = self._los[place], self._his[place]
-            self._los[place : place + 1] = [start] * (start < lo) + [hi] * (hi < stop)
-            self._his[place : place + 1] = [lo] * (start < lo) + [stop] * (hi < stop)
+            before, behind = (self._los[place], lo), (hi, self._his[place])
+            left = [piece for piece in (before, behind) if piece[0] < piece[1]]
+            self._los[place : place + 1] = [first for first, _ in left]
+            self._his[place : place + 1] = [last for _, last in left]
             self.held[lo:hi] = True
             self.free -= count
 
     def give(self, runs: Iterable[Run]) -> None:
-        """Frees held runs."""
+        """Frees held runs and joins them with free neighbours. O(free runs)."""
         for lo, count in runs:
             hi = lo + count
             self.held[lo:hi] = False

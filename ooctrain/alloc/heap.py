@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from ooctrain.alloc.base import Allocator, Block
-from ooctrain.devices.driver import VmmDriver
+from ooctrain.devices.driver_calls import VmmDriver
 from ooctrain.errors import InvalidFree, OutOfDeviceMemory
 
 DEFAULT_STREAM = 0
@@ -110,14 +110,21 @@ class Heap:
         return freed
 
     def _mark_returned(self) -> None:
-        """Notes which work has to be over before what was given back is used again."""
-        blocks = []
+        """Notes which work has to be over before what was given back is used again.
+
+        Raises:
+            InvalidFree: an address that is not live; the others are noted all the same.
+        """
+        blocks, unknown = [], []
         while self._returned:
             address = self._returned.popleft()
-            if address not in self._live:
-                raise InvalidFree(f"{address:#x} is given back twice, or is not of this heap")
-            blocks.append(self._live.pop(address))
+            if address in self._live:
+                blocks.append(self._live.pop(address))
+            else:
+                unknown.append(address)
         if blocks:
             event = self._driver.create_event()
             self._driver.record_event(event, DEFAULT_STREAM)
             self._pending.append(_Batch(event, blocks))
+        if unknown:
+            raise InvalidFree(f"{unknown[0]:#x} is given back twice, or is not of this heap")

@@ -97,7 +97,7 @@ class AllocationLog:
         requests = tuple(_read_lines(path, lines[1:]))
         check_requests(requests, str(path))
         return cls(
-            requests, header["allocator"], Granule(**header["granule"]), header["budget_bytes"],
+            requests, header["allocator"], header["granule"], header["budget_bytes"],
             header["about"], frozenset(header["parameters"]),
         )  # fmt: skip
 
@@ -263,15 +263,19 @@ def _as_line(request: Request) -> dict[str, Any]:
 
 
 def _read_header(path: str | Path, line: str) -> Mapping[str, Any]:
+    """The header with what may be absent filled in, its granule made."""
     try:
         header = json.loads(line)
         found, version = header["format"], header["version"]
-        header["granule"]["size_bytes"], header["budget_bytes"], header["allocator"]
+        granule, _, _ = header["granule"], header["budget_bytes"], header["allocator"]
     except (ValueError, KeyError, TypeError) as error:
         raise _not_a_log(path, 1, "its first line is no header") from error
     if found != FORMAT or version != VERSION:
         raise _not_a_log(path, 1, f"it is {found} version {version}, this reads {VERSION}")
-    return {"about": "", "parameters": [], **header}
+    try:
+        return {"about": "", "parameters": [], **header, "granule": Granule(**granule)}
+    except (ValueError, TypeError) as error:
+        raise _not_a_log(path, 1, f"its header has no granule, but {granule!r}") from error
 
 
 def _read_lines(path: str | Path, lines: Sequence[str]) -> Iterator[Request]:

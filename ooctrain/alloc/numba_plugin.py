@@ -25,14 +25,15 @@ from typing import Any
 
 from ooctrain.alloc.heap import Heap
 from ooctrain.alloc.registry import choose_allocator
-from ooctrain.devices.driver import VmmDriver, open_cuda_driver
+from ooctrain.devices.driver import open_cuda_driver
+from ooctrain.devices.driver_calls import VmmDriver
 from ooctrain.devices.driver_memory import DriverMemory
 from ooctrain.devices.probe import probe
 from ooctrain.errors import DriverError
 from ooctrain.units import parse_bytes
 
 DEFAULT_ALLOCATOR = "va:chunk=2MiB"
-_SHARE_OF_FREE = 4, 3  # without a budget: three quarters
+_QUARTERS_OF_FREE = 3  # how much of the free memory is taken without a budget
 INTERFACE_VERSION = 1
 
 
@@ -103,8 +104,8 @@ class Store:
     def _size(self, driver: VmmDriver) -> int:
         if self._budget is not None:
             return parse_bytes(self._budget, what="OOCTRAIN_NUMBA_BUDGET")
-        divisor, factor = _SHARE_OF_FREE
-        return driver.memory_info()[0] // divisor * factor
+        free_bytes, _ = driver.memory_info()
+        return free_bytes // 4 * _QUARTERS_OF_FREE
 
 
 def memory_manager(

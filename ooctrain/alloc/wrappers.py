@@ -98,7 +98,8 @@ class Counted(Wrapper):
     Attributes:
         calls: {method: how often it was called}.
         spent_ns: {method: time within it}.
-        bytes_by_tag: {tag: bytes asked for in all}.
+        bytes_by_tag: {tag: bytes granted on request in all: of blocks of `allocate`, and of ranges
+            mapped into blocks of `reserve`}.
     """
 
     def __init__(self, inner: Allocator):
@@ -119,10 +120,16 @@ class Counted(Wrapper):
         with self._counting("free"):
             self.inner.free(block, after)
 
+    def reserve(self, nbytes: int, tag: str = "") -> Block:
+        """Counted; an address range alone holds no bytes."""
+        with self._counting("reserve"):
+            return super().reserve(nbytes, tag)
+
     def map_range(self, block: Block, lo: int, hi: int) -> None:
-        """Counted."""
+        """Counted, also if it is refused."""
         with self._counting("map_range"):
             super().map_range(block, lo, hi)
+        self.bytes_by_tag[block.tag] += hi - lo
 
     def unmap_range(self, block: Block, lo: int, hi: int, after: Sequence[Reached] = ()) -> None:
         """Counted."""

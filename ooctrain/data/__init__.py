@@ -1,8 +1,8 @@
 """Data: sets of labelled images by name, and the loader that makes batches of them.
 
-In: names, folders, seeds. Out: (images (N, C, H, W) float32, labels (N,) int64) batch by batch; or
-labels for each pixel (N, H, W), or other images.
-Read next: `dataset.py`, `loader.py`, `registry.py`.
+In: names, folders, seeds. Out: batches (images, targets): images (N, C, H, W) float32; targets
+class numbers (N,) int64, class numbers of each pixel (N, H, W) int64, or images (N, C, H, W)
+float32. Read next: `dataset.py`, `loader.py`, `registry.py`.
 """
 
 from ooctrain.data.cifar10 import cifar10

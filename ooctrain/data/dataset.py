@@ -101,8 +101,13 @@ class ImageDataset:
 
 def take(dataset: Dataset, indices: np.ndarray) -> Batch:
     """A batch of any data set: by its own `take`, or sample by sample."""
-    if hasattr(dataset, "take"):
-        return dataset.take(indices)
+    return dataset.take(indices) if hasattr(dataset, "take") else stack(dataset, indices)
+
+
+def stack(dataset: Dataset, indices: np.ndarray) -> Batch:
+    """A batch sample by sample: images (n, C, H, W) float32, and the targets, whole numbers as
+    int64 and others as float32.
+    """
     images, labels = zip(*(dataset[int(i)] for i in indices), strict=True)
     targets = np.asarray(labels)
     wanted = np.int64 if targets.dtype.kind in "iub" else np.float32

@@ -13,7 +13,7 @@ from types import ModuleType
 
 import numpy as np
 
-from ooctrain.data.dataset import Batch, Shape, permutation
+from ooctrain.data.dataset import Batch, Shape, permutation, stack
 from ooctrain.errors import ConfigError, DataFormatError
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".ppm", ".tif", ".tiff")
@@ -46,8 +46,7 @@ class ImageFolder:
 
     def take(self, indices: np.ndarray) -> Batch:
         """The samples `indices` as (images (n, 3, H, W) float32, labels (n,) int64)."""
-        images, labels = zip(*(self[int(i)] for i in indices), strict=True)
-        return np.stack(images), np.asarray(labels, np.int64)
+        return stack(self, indices)
 
 
 def image_folder(root: str | Path, train: bool = True, image_size: int = 224) -> ImageFolder:

@@ -61,9 +61,7 @@ class DataLoader:
     def __iter__(self) -> Iterator[Batch]:
         epoch, first = self._next
         self._next = (epoch + 1, 0)
-        batches = self._indices(epoch)[first:]
-        reader = _read_ahead if self.prefetch else _read_now
-        for position, batch in enumerate(reader(self.dataset, batches, self.prefetch), first + 1):
+        for position, batch in enumerate(self._read(self._indices(epoch)[first:]), first + 1):
             # After its last batch an epoch is over, whether or not somebody asks for one more.
             self._state = (epoch, position) if position < len(self) else (epoch + 1, 0)
             yield batch
@@ -87,18 +85,20 @@ class DataLoader:
             )
         self._next = self._state = (epoch, position)
 
+    def _read(self, batches: list[np.ndarray]) -> Iterator[Batch]:
+        if self.prefetch:
+            return _read_ahead(self.dataset, batches, self.prefetch)
+        return (take(self.dataset, indices) for indices in batches)
+
     def _indices(self, epoch: int) -> list[np.ndarray]:
+        """Of each batch of an epoch the numbers of its samples."""
         count = len(self.dataset)
         order = permutation(count, self.seed, epoch) if self.shuffle else np.arange(count)
         return [order[i * self.batch_size :][: self.batch_size] for i in range(len(self))]
 
 
-def _read_now(dataset: Dataset, batches: list[np.ndarray], _ahead: int) -> Iterator[Batch]:
-    for indices in batches:
-        yield take(dataset, indices)
-
-
 def _read_ahead(dataset: Dataset, batches: list[np.ndarray], ahead: int) -> Iterator[Batch]:
+    """Batches in order; a thread reads up to `ahead` of them before they are asked for."""
     ready: queue.Queue[Batch | BaseException] = queue.Queue(ahead)
     stop = threading.Event()
     reader = threading.Thread(
@@ -121,6 +121,7 @@ def _read_ahead(dataset: Dataset, batches: list[np.ndarray], ahead: int) -> Iter
 def _fill(
     ready: queue.Queue, stop: threading.Event, dataset: Dataset, batches: list[np.ndarray]
 ) -> None:
+    """The reader's thread: batches, or the error that ended it, into `ready`, until `stop`."""
     for indices in batches:
         try:
             item: Batch | BaseException = take(dataset, indices)

@@ -64,13 +64,17 @@ def load(text: str, *, train: bool = True, image_size: int | None = None) -> Dat
         image_size: height and width; None: the usual one of this data set.
 
     Raises:
-        ConfigError: an unknown name or parameter, or no path where one is needed.
+        ConfigError: an unknown name or parameter, no path (or two) where one is needed, or images
+            without pixels.
         DataFormatError: the files are broken.
     """
     name, _, rest = text.partition(":")
     source = _find(name)
     options = _parse_options(name, source, rest)
-    return source.load(train=train, image_size=image_size or source.image_size, **options)
+    size = source.image_size if image_size is None else image_size
+    if size < 1:
+        raise ConfigError(f"images of {size} x {size} have no pixels", code="OOC-106")
+    return source.load(train=train, image_size=size, **options)
 
 
 def shape_of(dataset: Dataset) -> Shape:
@@ -97,7 +101,13 @@ def _parse_options(name: str, source: Source, rest: str) -> dict[str, str | int]
     options: dict[str, str | int] = {}
     for item in rest.split(",") if rest else []:
         key, equals, value = item.partition("=")
-        if source.needs_path and (not equals or key == "path"):
+        is_path = source.needs_path and (not equals or key == "path")
+        if is_path and "root" in options:
+            raise ConfigError(
+                f"data set {name!r} takes one folder, and {item!r} is a second", code="OOC-106",
+                fix="the name of the folder must not hold a comma",
+            )  # fmt: skip
+        if is_path:
             options["root"] = value if equals else item
         elif key in source.numbers and value.isdecimal():
             options[key] = int(value)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ooctrain.data.dataset import Batch, Shape, resize
+from ooctrain.data.dataset import Batch, Shape, resize, stack
 from ooctrain.errors import ConfigError
 
 COARSE = 4
@@ -51,9 +51,10 @@ class Synthetic:
         return self.first + index
 
     def take(self, indices: np.ndarray) -> Batch:
-        """The samples `indices` as (images (n, C, H, W) float32, labels (n,) int64)."""
-        images, labels = zip(*(self[int(i)] for i in indices), strict=True)
-        return np.stack(images), np.asarray(labels, np.int64)
+        """The samples `indices`: images (n, C, H, W) float32, and targets, which are class numbers
+        (n,) int64, those of pixels (n, H, W) int64, or images (n, 3, H, W) float32.
+        """
+        return stack(self, indices)
 
     def _pattern(self, label: int) -> np.ndarray:
         rows, columns = min(COARSE, self.shape.height), min(COARSE, self.shape.width)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ooctrain.data.dataset import Batch, Shape, resize
+from ooctrain.data.dataset import Shape, resize
 from ooctrain.data.synthetic import (
     COARSE,
     NOISE,
@@ -33,10 +33,6 @@ class SyntheticPixels(Synthetic):
         noise = uniform((size.channels, size.height, size.width), self.seed, 1, number)
         return colours[:, labels] + np.float32(NOISE) * noise, labels
 
-    def take(self, indices: np.ndarray) -> Batch:
-        """The samples `indices` as (images (n, C, H, W) float32, labels (n, H, W) int64)."""
-        return _stack(self, indices)
-
 
 class SyntheticImages(Synthetic):
     """Smooth coarse maps of several channels; the target is their mixture in three colours."""
@@ -47,10 +43,6 @@ class SyntheticImages(Synthetic):
         image = resize(coarse, size.height, size.width)[0]
         mixture = uniform((size.classes, size.channels), self.seed, 3)
         return image, np.tanh(np.tensordot(mixture, image, 1)).astype(np.float32)
-
-    def take(self, indices: np.ndarray) -> Batch:
-        """The samples `indices` as (images (n, C, H, W), images (n, 3, H, W)), both float32."""
-        return _stack(self, indices)
 
 
 def synthetic_pixels(
@@ -82,8 +74,3 @@ def synthetic_images(
 def _nearest(extent: int) -> np.ndarray:
     """For each pixel the coarse one that it lies in."""
     return np.arange(extent) * COARSE // extent
-
-
-def _stack(dataset: Synthetic, indices: np.ndarray) -> Batch:
-    images, targets = zip(*(dataset[int(i)] for i in indices), strict=True)
-    return np.stack(images), np.stack(targets)

@@ -1,11 +1,11 @@
 """A copy engine: moves bytes in one long call, at a set bandwidth.
 
 In: addresses and sizes. Out: copied bytes, no sooner than the link would deliver them. The one
-idea: the engine keeps a clock of its own that advances by latency + bytes / bandwidth for each
-copy; it sleeps until shortly before, then looks at the time until it is there, and what it took too
-long is taken off the next copy that was waiting already: so the mean bandwidth is exact although
-sleeps are not. Source: the machine model, transfer = latency + bytes / bandwidth (paper 002,
-section 3). Read next: `cpu.py`.
+idea: the engine keeps the time at which the link would be free again, which advances by latency +
+bytes / bandwidth with each copy; it sleeps until shortly before that time and polls the clock for
+the rest. A copy that was waiting already is timed from when the link was free, not from when the
+last sleep ended: so the mean bandwidth is exact although sleeps are not. Source: the machine model,
+transfer = latency + bytes / bandwidth (paper 002, section 3). Read next: `cpu.py`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 
 CopyBytes = Callable[[int, int, int], object]  # (target address, source address, bytes)
-_WAKING_S = 60e-6  # a sleep ends about this late; meanwhile the clock is looked at again and again
+_WAKING_S = 60e-6  # sleeps end up to so late: they are made so much shorter, the rest is polled
 _LONGEST_SLEEP_S = 0.05  # between two looks at whether the device has stopped
 _BACK_TO_BACK_NS = 200_000  # a copy that starts this soon after the last one was waiting for it
 

@@ -97,8 +97,9 @@ def require_compiler(gpu: Gpu, installed: Installed | None = None) -> None:
     found = installed or installed_version
     if found("numba-cuda") is None:
         raise _no_compiler("numba-cuda is not installed", gpu.version)
-    newer = [w for e, w in TOOLKIT_WHEELS.items() if found(w) and e > _extra(gpu.version)]
-    if newer and found(TOOLKIT_WHEELS[_extra(gpu.version)]) is None:
+    fitting = _extra(gpu.version)
+    newer = [wheel for extra, wheel in TOOLKIT_WHEELS.items() if extra > fitting and found(wheel)]
+    if newer and found(TOOLKIT_WHEELS[fitting]) is None:
         raise _no_compiler(
             f"the compiler makes code for CUDA 13, and the driver serves "
             f"{version_name(gpu.version)}", gpu.version, f"{newer[0]} {found(newer[0])}",
@@ -179,4 +180,5 @@ def _no_compiler(what: str, version: int, numbers: str = "") -> DeviceUnavailabl
 
 
 def _extra(version: int) -> str:
+    """The extra of numba-cuda that fits a driver; a later one is larger as text."""
     return "cu13" if version >= CUDA_13 else "cu12"

@@ -17,12 +17,8 @@ from typing import Any
 
 from ooctrain.devices import driver_abi as abi
 from ooctrain.devices.driver_abi import version_name
-from ooctrain.devices.driver_calls import GpuDriver, VmmDriver
 from ooctrain.errors import DeviceUnavailable, DriverError
 
-__all__ = [
-    "CudaDriver", "GpuDriver", "VmmDriver", "bind", "check", "failure", "open_cuda_driver",
-]  # fmt: skip
 LIBRARY = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
 _FALLBACK = "--device cpu trains without a GPU"
 _GONE = (abi.DEINITIALIZED, abi.INVALID_CONTEXT)

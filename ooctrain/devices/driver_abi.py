@@ -19,7 +19,6 @@ CUdeviceptr = ctypes.c_uint64
 CUhandle = ctypes.c_uint64  # CUmemGenericAllocationHandle
 CUcontext = CUstream = CUevent = ctypes.c_void_p
 CUresult = ctypes.c_int
-CUhostFn = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 _int, _uint, _size, _u64 = ctypes.c_int, ctypes.c_uint, ctypes.c_size_t, ctypes.c_uint64
 _void, _byte, _text = ctypes.c_void_p, ctypes.c_ubyte, ctypes.c_char_p
 _out = ctypes.POINTER
@@ -62,7 +61,7 @@ class AccessDesc(ctypes.Structure):
 
 MEM_ALLOCATION_PINNED = MEM_LOCATION_DEVICE = 1
 MEM_ACCESS_READ_WRITE = 3
-GRANULARITY_MINIMUM, GRANULARITY_RECOMMENDED = 0, 1
+GRANULARITY_MINIMUM = 0
 ATTRIBUTE_MAJOR, ATTRIBUTE_MINOR, ATTRIBUTE_VMM_SUPPORTED = 75, 76, 102
 STREAM_NON_BLOCKING = 1
 EVENT_DEFAULT, EVENT_DISABLE_TIMING = 0, 2
@@ -74,29 +73,22 @@ INVALID_CONTEXT, INVALID_HANDLE, NOT_READY, ILLEGAL_ADDRESS = 201, 400, 600, 700
 #: process, or a context that a crashed kernel has broken.
 LOST = frozenset({NOT_INITIALIZED, DEINITIALIZED, INVALID_CONTEXT, ILLEGAL_ADDRESS, 719})
 
-#: VMM exists from 10.2 on, cuStreamGetId from 12.0 on.
+#: Older drivers are untried; virtual memory management is in all from 10.2 on.
 MINIMUM_VERSION = 12000
 
-#: {exported symbol: argument types}; each returns a CUresult. No `_ptsz` variants: those belong to
-#: the per-thread default stream, which must not be mixed with this one.
+#: {exported symbol: argument types} of all that `driver.py` calls; each returns a CUresult. No
+#: `_ptsz` variants: those belong to the per-thread default stream, not to be mixed with this one.
 SYMBOLS: Mapping[str, tuple[type, ...]] = {
     "cuInit": (_uint,),
     "cuDriverGetVersion": (_out(_int),),
     "cuGetErrorName": (CUresult, _out(_text)),
-    "cuGetErrorString": (CUresult, _out(_text)),
     # devices and contexts
     "cuDeviceGet": (_out(CUdevice), _int),
-    "cuDeviceGetCount": (_out(_int),),
     "cuDeviceGetName": (_text, _int, CUdevice),
     "cuDeviceGetAttribute": (_out(_int), _int, CUdevice),
-    "cuDeviceTotalMem_v2": (_out(_size), CUdevice),
     "cuDevicePrimaryCtxRetain": (_out(CUcontext), CUdevice),
     "cuDevicePrimaryCtxRelease_v2": (CUdevice,),
-    "cuDevicePrimaryCtxReset_v2": (CUdevice,),
-    "cuCtxGetCurrent": (_out(CUcontext),),
     "cuCtxSetCurrent": (CUcontext,),
-    "cuCtxPushCurrent_v2": (CUcontext,),
-    "cuCtxPopCurrent_v2": (_out(CUcontext),),
     # virtual memory
     "cuMemAddressReserve": (_out(CUdeviceptr), _size, _size, CUdeviceptr, _u64),
     "cuMemAddressFree": (CUdeviceptr, _size),
@@ -105,26 +97,16 @@ SYMBOLS: Mapping[str, tuple[type, ...]] = {
     "cuMemMap": (CUdeviceptr, _size, _size, CUhandle, _u64),
     "cuMemUnmap": (CUdeviceptr, _size),
     "cuMemSetAccess": (CUdeviceptr, _size, _out(AccessDesc), _size),
-    "cuMemGetAccess": (_out(_u64), _out(MemLocation), CUdeviceptr),
     "cuMemGetAllocationGranularity": (_out(_size), _out(AllocationProp), _int),
-    "cuMemRetainAllocationHandle": (_out(CUhandle), _void),
     # other memory
     "cuMemAlloc_v2": (_out(CUdeviceptr), _size),
     "cuMemFree_v2": (CUdeviceptr,),
     "cuMemGetInfo_v2": (_out(_size), _out(_size)),
-    "cuMemGetAddressRange_v2": (_out(CUdeviceptr), _out(_size), CUdeviceptr),
     "cuMemHostAlloc": (_out(_void), _size, _uint),
     "cuMemFreeHost": (_void,),
-    "cuMemHostRegister_v2": (_void, _size, _uint),
-    "cuMemHostUnregister": (_void,),
-    "cuMemHostGetDevicePointer_v2": (_out(CUdeviceptr), _void, _uint),
     # copies
-    "cuMemcpyHtoD_v2": (CUdeviceptr, _void, _size),
-    "cuMemcpyDtoH_v2": (_void, CUdeviceptr, _size),
-    "cuMemcpyDtoD_v2": (CUdeviceptr, CUdeviceptr, _size),
     "cuMemcpyHtoDAsync_v2": (CUdeviceptr, _void, _size, CUstream),
     "cuMemcpyDtoHAsync_v2": (_void, CUdeviceptr, _size, CUstream),
-    "cuMemcpyDtoDAsync_v2": (CUdeviceptr, CUdeviceptr, _size, CUstream),
     "cuMemsetD8Async": (CUdeviceptr, _byte, _size, CUstream),
     # streams and events
     "cuStreamCreate": (_out(CUstream), _uint),
@@ -132,8 +114,6 @@ SYMBOLS: Mapping[str, tuple[type, ...]] = {
     "cuStreamSynchronize": (CUstream,),
     "cuStreamQuery": (CUstream,),
     "cuStreamWaitEvent": (CUstream, CUevent, _uint),
-    "cuStreamGetId": (CUstream, _out(_u64)),
-    "cuLaunchHostFunc": (CUstream, CUhostFn, _void),
     "cuEventCreate": (_out(CUevent), _uint),
     "cuEventDestroy_v2": (CUevent,),
     "cuEventRecord": (CUevent, CUstream),

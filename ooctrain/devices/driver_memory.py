@@ -3,9 +3,10 @@
 In: a `VmmDriver` and a size. Out: `devices.base.VirtualMemory`: offsets into the memory that can be
 mapped into reserved addresses, so that an allocator runs unchanged over a GPU, over this machine's
 own memory and over the strict fake. The one idea: offsets are numbers of pieces, and a table for
-each reservation says which piece is mapped where. A piece may appear at several addresses; what is
-in the way at an address is unmapped first, since a GPU does not map over a mapping, as Linux does.
-By the contract of `map` nobody uses that any more. A `map` that fails leaves nothing half mapped.
+each reservation says which piece is mapped where. A piece may appear at several addresses. `map`
+first unmaps what is mapped at its addresses, since a GPU, unlike Linux, refuses to map over a
+mapping; its caller has made sure that nobody uses that any more. A `map` that fails leaves nothing
+half mapped.
 Source: paper 000, section 4. Read next: `host_driver.py`; `../alloc/virtual.py`.
 """
 

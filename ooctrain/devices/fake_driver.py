@@ -192,16 +192,6 @@ class FakeDriver:
         physical.references -= 1
         self._memory.collect(physical)
 
-    def retain(self, address: int) -> int:
-        """The handle of the mapping at an address, with one reference more."""
-        call = "cuMemRetainAllocationHandle"
-        self._gate.enter(call)
-        found = self._pages.covering(address)
-        if found is None:
-            raise self._wrong(call, f"{address:#x} is not mapped")
-        found[1].references += 1
-        return found[1].handle
-
     def map(self, address: int, size_bytes: int, handle: int, offset: int = 0) -> None:
         call = "cuMemMap"
         self._gate.enter(call)
@@ -389,7 +379,7 @@ class FakeDriver:
             raise failure("event", abi.INVALID_HANDLE, detail=f"{event} is no event")
         return self.queues.events[event]
 
-    # Addresses.
+    # What several calls have in common.
 
     def _tiles(self, call: str, address: int, size_bytes: int) -> list[int]:
         try:

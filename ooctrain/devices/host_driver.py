@@ -189,17 +189,20 @@ class HostDriver:
     # Streams and events: everything is done when it has been queued.
 
     def create_stream(self) -> int:
-        self._streams.add(stream := next(self._numbers))
+        stream = next(self._numbers)
+        self._streams.add(stream)
         return stream
 
     def destroy_stream(self, stream: int) -> None:
-        self._streams.remove(self._stream(stream))
+        self._expect_stream(stream)
+        self._streams.remove(stream)
 
     def stream_done(self, stream: int) -> bool:
-        return self._stream(stream) > 0
+        self._expect_stream(stream)
+        return True
 
     def synchronize_stream(self, stream: int) -> None:
-        self._stream(stream)
+        self._expect_stream(stream)
 
     def create_event(self, timing: bool = False) -> int:
         event = next(self._numbers)
@@ -211,12 +214,12 @@ class HostDriver:
         del self._events[event]
 
     def record_event(self, event: int, stream: int) -> None:
-        self._stream(stream)
+        self._expect_stream(stream)
         self._time(event)
         self._events[event] = time.perf_counter_ns()
 
     def wait_event(self, stream: int, event: int) -> None:
-        self._stream(stream)
+        self._expect_stream(stream)
         self._time(event)
 
     def event_done(self, event: int) -> bool:
@@ -273,7 +276,7 @@ class HostDriver:
 
     def _reach(self, call: str, address: int, host: int, size_bytes: int, stream: int) -> None:
         """Raises DriverError where the process would be killed for touching an address."""
-        self._stream(stream)
+        self._expect_stream(stream)
         first = address // PAGE_BYTES * PAGE_BYTES
         whole = whole_pages(address + size_bytes - first)
         if not self._within(call, first, whole).all():
@@ -282,10 +285,9 @@ class HostDriver:
         if host and not any(a <= host and host + size_bytes <= a + d.size for a, d in ranges):
             raise _wrong(call, f"{host:#x} is not of host_alloc")
 
-    def _stream(self, stream: int) -> int:
+    def _expect_stream(self, stream: int) -> None:
         if stream not in self._streams:
             raise failure("stream", abi.INVALID_HANDLE, detail=f"{stream} is no stream")
-        return stream
 
     def _time(self, event: int) -> int | None:
         if event not in self._events:

@@ -110,8 +110,13 @@ class VirtualArena:
     def linear(self) -> int:
         """Address of the whole arena as one piece, mapped on first use."""
         if self._linear is None:
-            self._linear = self.reserve(self._paged_bytes)
-            self.map(self._linear, 0, self._paged_bytes)
+            address = self.reserve(self._paged_bytes)
+            try:
+                self.map(address, 0, self._paged_bytes)
+            except DriverError:
+                self.release(address)
+                raise
+            self._linear = address
         return self._linear
 
     def reserve(self, size_bytes: int) -> int:

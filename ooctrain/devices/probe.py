@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ooctrain.devices.driver import VmmDriver
+from ooctrain.devices.driver_calls import VmmDriver, give_back
 from ooctrain.devices.host_vm import bytes_at
 from ooctrain.errors import DriverError, VmmUnavailable
 
@@ -30,26 +30,31 @@ def probe(driver: VmmDriver) -> None:
     if not driver.maps:
         raise _unavailable(driver, "attribute", "the device says that it has none")
     undo: list[Callable[[], None]] = []
-    step = ["granularity"]
+    steps = ["granularity"]
     try:
-        found = _round_trip(driver, step, undo)
+        found = _round_trip(driver, steps, undo)
     except DriverError as error:
-        raise _unavailable(driver, step[-1], str(error.what), error) from error
+        raise _unavailable(driver, steps[-1], str(error.what), error) from error
     finally:
-        for give_back in reversed(undo):
-            give_back()
+        for call in reversed(undo):
+            give_back(call)
     if found != _MARK:
         raise _unavailable(driver, "read", f"byte {found:#x} was read where {_MARK:#x} was written")
 
 
-def _round_trip(driver: VmmDriver, step: list[str], undo: list[Callable[[], None]]) -> int:
-    """The byte that was read through the second address. Notes steps, and how to undo them."""
+def _round_trip(driver: VmmDriver, steps: list[str], undo: list[Callable[[], None]]) -> int:
+    """The byte that was read through the second address.
+
+    Args:
+        steps: the name of each step is appended before it is tried.
+        undo: what gives back what a step obtained is appended after it.
+    """
     size = driver.granularity()
-    step.append("create")
+    steps.append("create")
     handle = driver.create(size)
     undo.append(lambda: driver.release(handle))
-    addresses = [_mapped(driver, size, handle, step, undo) for _ in range(2)]
-    step.append("copy")
+    addresses = [_mapped(driver, size, handle, steps, undo) for _ in range(2)]
+    steps.append("copy")
     stream = driver.create_stream()
     undo.append(lambda: driver.destroy_stream(stream))
     host = driver.host_alloc(size)
@@ -61,16 +66,16 @@ def _round_trip(driver: VmmDriver, step: list[str], undo: list[Callable[[], None
 
 
 def _mapped(
-    driver: VmmDriver, size: int, handle: int, step: list[str], undo: list[Callable[[], None]]
+    driver: VmmDriver, size: int, handle: int, steps: list[str], undo: list[Callable[[], None]]
 ) -> int:
     """An address at which the handle appears."""
-    step.append("reserve")
+    steps.append("reserve")
     address = driver.reserve(size)
     undo.append(lambda: driver.address_free(address, size))
-    step.append("map")
+    steps.append("map")
     driver.map(address, size, handle)
     undo.append(lambda: driver.unmap(address, size))
-    step.append("set_access")
+    steps.append("set_access")
     driver.set_access(address, size)
     return address
 

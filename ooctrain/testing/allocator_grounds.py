@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
-from ooctrain.devices.driver import VmmDriver, open_cuda_driver
+from ooctrain.devices.driver import open_cuda_driver
+from ooctrain.devices.driver_calls import VmmDriver
 from ooctrain.devices.driver_memory import DriverMemory
 from ooctrain.devices.fake_driver import FakeDriver
 from ooctrain.devices.host_driver import HostDriver

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from ooctrain.devices.driver import VmmDriver, failure
+from ooctrain.devices.driver import failure
 from ooctrain.devices.driver_abi import OUT_OF_MEMORY
+from ooctrain.devices.driver_calls import VmmDriver
 
 #: What a driver refuses in practice; what gives something back is not refused.
 OBTAINING = ("reserve", "create", "map", "set_access")

@@ -152,6 +152,17 @@ def test_counted_counts_calls_and_bytes_by_tag():
     assert all(spent > 0 for spent in counted.spent_ns.values())
 
 
+def test_counted_counts_ranges_too():
+    counted = Counted(virtual())
+    block = counted.reserve(4 * PAGE, "x")
+    counted.map_range(block, 0, PAGE)
+    counted.map_range(block, PAGE, 3 * PAGE)
+    counted.unmap_range(block, 0, PAGE)
+    counted.map_range(block, 0, PAGE)
+    assert counted.calls == {"reserve": 1, "map_range": 3, "unmap_range": 1}
+    assert counted.bytes_by_tag == {"x": 4 * PAGE}
+
+
 def test_poison_shows_reads_too_early_and_too_late():
     memory = Bytes()
     allocator = Poisoned(best_fit(), memory)

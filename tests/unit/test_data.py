@@ -303,6 +303,18 @@ def test_wrong_names_and_parameters_are_refused(text):
         data.load(text)
 
 
+@pytest.mark.parametrize("text", ["mnist:a,b", "folder:path=a,b", "cifar10:path=a,path=b"])
+def test_a_folder_with_a_comma_is_not_cut_off_silently(text):
+    with pytest.raises(ConfigError, match="a second"):
+        data.load(text)
+
+
+@pytest.mark.parametrize("text", ["digits", "synthetic", "synthetic-images", "folder:x"])
+def test_images_without_pixels_are_refused(text):
+    with pytest.raises(ConfigError, match="no pixels"):
+        data.load(text, image_size=0)
+
+
 def test_a_near_name_is_suggested():
     with pytest.raises(ConfigError) as caught:
         data.load("digit")

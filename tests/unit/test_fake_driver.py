@@ -154,10 +154,7 @@ def test_unmap_takes_whole_mappings_only(driver):
 
 def test_memory_is_freed_when_neither_mapped_nor_referenced(driver):
     address, (handle,) = mapped(driver)
-    again = driver.retain(address + 5)
-    assert again == handle
     driver.release(handle)
-    driver.release(again)
     assert driver.used_bytes == PAGE  # still mapped
     driver.read(address, PAGE)
     with pytest.raises(Violation, match="no reference"):
@@ -166,7 +163,6 @@ def test_memory_is_freed_when_neither_mapped_nor_referenced(driver):
     assert driver.used_bytes == 0
     with pytest.raises(Violation, match="no reference"):
         driver.release(handle)
-    assert refused(driver.retain, address).status == INVALID_VALUE
 
 
 def test_a_released_handle_cannot_be_mapped_again(driver):

@@ -10,6 +10,7 @@ import sys
 
 import pytest
 
+from ooctrain.devices.driver_abi import ILLEGAL_ADDRESS
 from ooctrain.devices.driver_memory import DriverMemory
 from ooctrain.devices.fake_driver import ACQUIRING, FakeDriver
 from ooctrain.devices.host_calls import PAGE_BYTES, HostCalls
@@ -277,6 +278,17 @@ def test_the_probe_names_the_step_that_fails_and_leaves_nothing_behind():
         assert (error.where, error.status) == (f"probe, step {step}", 801)
         assert "best-fit" in error.fix
         assert not any(fake.held().values())
+
+
+def test_the_probe_names_the_step_that_broke_the_device():
+    class Breaking(FakeDriver):
+        def synchronize_stream(self, stream):
+            self._gate.sticky = ILLEGAL_ADDRESS  # every call fails from now on
+            super().synchronize_stream(stream)
+
+    error = refused(probe, Breaking(TOTAL, PAGE_BYTES))
+    assert isinstance(error, VmmUnavailable)
+    assert (error.where, error.status) == ("probe, step copy", ILLEGAL_ADDRESS)
 
 
 def test_the_probe_sees_memory_that_is_not_shared(driver):

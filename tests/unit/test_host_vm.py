@@ -10,6 +10,7 @@ import sys
 import numpy as np
 import pytest
 
+from ooctrain.devices.host_calls import HostCalls
 from ooctrain.devices.host_vm import (
     PAGE_BYTES,
     Arena,
@@ -98,6 +99,22 @@ def test_releasing_twice_and_after_close_are_refused(arena):
     assert arena.used_bytes() == 0
     with pytest.raises(DriverError):
         arena.map(address, 0, PAGE_BYTES)
+
+
+@needs_memfd
+def test_a_whole_that_cannot_be_mapped_is_not_taken_for_mapped(arena, monkeypatch):
+    place = HostCalls.place
+
+    def refuse_once(*arguments):
+        monkeypatch.setattr(HostCalls, "place", place)
+        raise DriverError("mmap failed", call="mmap")
+
+    monkeypatch.setattr(HostCalls, "place", refuse_once)
+    with pytest.raises(DriverError):
+        arena.linear()
+    address = arena.linear()
+    assert arena.map_calls == 1  # else the next line would kill the process
+    bytes_at(address, SIZE)[:] = 5
 
 
 @needs_memfd

@@ -79,6 +79,7 @@ def test_what_is_given_back_twice_is_found_at_the_next_claim(heap):
     heap.give_back(address)
     with pytest.raises(InvalidFree, match="twice"):
         heap.allocate(PAGE)
+    assert heap.allocate(8 * PAGE), "what was given back rightly is not lost"
 
 
 def test_nothing_is_recycled_while_it_is_paused(heap):

@@ -87,6 +87,17 @@ def test_a_log_of_another_version_is_refused(tmp_path):
         AllocationLog.load(path)
 
 
+@pytest.mark.parametrize("granule", ['{"size_bytes": 0}', '{"size": 512}', "512"])
+def test_a_log_without_a_granule_is_refused(tmp_path, granule):
+    path = tmp_path / "log.jsonl"
+    as_log(FOUR_BLOCKS).save(path)
+    header, *rest = path.read_text().splitlines()
+    changed = {**json.loads(header), "granule": json.loads(granule)}
+    path.write_text("\n".join([json.dumps(changed), *rest]))
+    with pytest.raises(ConfigError, match="no granule"):
+        AllocationLog.load(path)
+
+
 @pytest.mark.parametrize(
     ("line", "why"),
     [
