@@ -7,7 +7,7 @@ BIN = .venv/bin
 DOCS_BIN = .venv-docs/bin
 PEERS_BIN = .venv-peers/bin
 # NVIDIA's compiler as wheels: it makes PTX of the GPU's kernels on any machine, for tests that read it.
-ADD_NVVM = -m pip install --quiet "numba-cuda[cu13]>=0.30.4" || echo "numba-cuda cannot be installed here: what needs NVVM is skipped"
+ADD_NVVM = -m pip install --quiet --editable ".[cu13]" || echo "numba-cuda cannot be installed here: what needs NVVM is skipped"
 # A stamp is named by the content of pyproject.toml, so a fresh checkout of the same file stays valid.
 STAMP := $(shell $(PYTHON) -c "import hashlib; print(hashlib.sha256(open('pyproject.toml', 'rb').read()).hexdigest()[:12])")
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import tomllib
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -73,7 +75,17 @@ def test_a_device_that_maps_nothing_still_has_a_granularity(monkeypatch):
     ("version", "extra"), [(12000, "cu12"), (12090, "cu12"), (13000, "cu13"), (13020, "cu13")]
 )
 def test_the_pip_command_is_the_one_for_the_driver(version, extra):
-    assert pip_command(version) == f'pip install "numba-cuda[{extra}]>=0.30.4"'
+    command = f'pip install "numba-cuda[{extra}]>=0.30.4" "numpy<2.5"'
+    assert pip_command(version) == command
+
+
+def test_the_pip_command_asks_for_what_the_extras_do():
+    """Else a user who follows it gets a NumPy beside which the compiler does not work."""
+    text = (Path(__file__).resolve().parents[2] / "pyproject.toml").read_text(encoding="utf-8")
+    extras = tomllib.loads(text)["project"]["optional-dependencies"]
+    for version, extra in ((12000, "cu12"), (13000, "cu13")):
+        wanted = [requirement.split(";")[0] for requirement in extras[extra]]
+        assert pip_command(version) == "pip install " + " ".join(f'"{w}"' for w in wanted)
 
 
 def test_without_numba_cuda_the_command_is_said(compiler):
