@@ -65,7 +65,8 @@ class Planner(Protocol):
             time_limit_s: only cuts a search short, and the plan's notes then say so.
 
         Raises:
-            Infeasible: with the least budget at which this same planner succeeds.
+            Infeasible: with the least budget at which this same planner succeeds, host memory
+                permitting; with `HOST_LACKS` where it is host memory that does not suffice.
         """
         ...
 

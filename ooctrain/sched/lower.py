@@ -109,12 +109,18 @@ class _Engine:
     """Plays the step in time and writes the list down.
 
     Attributes:
-        now_ns: the clock; position: the Run that is running, or next.
+        now_ns: the clock.
+        position: the Run that is running, or next.
         held_bytes: the device ledger.
         room_bytes: for each Run, what is left of the budget beside all that must or will be there
             by then.
         ended: position of the latest Run that has ended.
-        awaited, returning: for each Run, for each host copy, how many pieces have yet to arrive.
+        awaited: for each Run, how many pieces have yet to arrive (or stay) before it can start.
+        returning: for each host copy, how many pieces have yet to arrive from it (or stay).
+        opening: for each Run, the pieces whose gap begins when it ends.
+        outgoing, incoming: pieces whose copy has not started, in the order in which they start.
+        copies: {host copy: when it is done, in ns}, of those that have started.
+        going, coming: the pieces that are being copied, out and in.
     """
 
     def __init__(self, table: Table, budget_bytes: int, shared_link: bool):
@@ -149,6 +155,7 @@ class _Engine:
             pass
 
     def _start_something(self) -> bool:
+        """Starts a call or a copy that can start now; False where none can."""
         if self._start_run():
             return True
         waits_for_data = self.run_ends_ns == NEVER and self.awaited[self.position] > 0
@@ -184,33 +191,40 @@ class _Engine:
         return True
 
     def _start_in(self) -> bool:
+        """Brings in the piece that is needed next, or lets it stay if it has not left."""
         if not self.incoming:
             return False
         piece = self.incoming[0]
-        link_is_free = not self.coming and not (self.shared_link and self.going)
-        if piece.is_out:
-            if not link_is_free or self.held_bytes + piece.size_bytes > self.budget_bytes:
-                return False
-            if not self._reserve(piece):
-                return False
-            self._bring_in(piece)
-        else:
-            due = self.run_ends_ns == NEVER and piece.before == self.position
-            if not (due or link_is_free) or not self._can_stay(piece):
-                return False
-            piece.stays = True
-            self._await(piece, -1)
-        self.incoming.popleft()
-        return True
+        settled = self._bring_in(piece) if piece.is_out else self._let_stay(piece)
+        if settled:
+            self.incoming.popleft()
+        return settled
 
-    def _bring_in(self, piece: Piece) -> None:
+    def _bring_in(self, piece: Piece) -> bool:
+        """Starts a swap-in where the link is free and the bytes fit, now and up to their use."""
+        if not self._may_copy_in() or self.held_bytes + piece.size_bytes > self.budget_bytes:
+            return False
+        if not self._reserve(piece):
+            return False
         self.held_bytes += piece.size_bytes
         self.coming, self.in_ends_ns = piece, self.now_ns + piece.in_ns
         self._write(SwapIn(piece.var, piece.lo, piece.hi))
+        return True
 
-    def _can_stay(self, piece: Piece) -> bool:
-        """Whether a swap-out can be cancelled: gap begun, copy not begun, and the bytes fit."""
-        return piece.after <= self.ended and piece.copy not in self.copies and self._reserve(piece)
+    def _let_stay(self, piece: Piece) -> bool:
+        """Cancels a swap-out when its way back would start: the copy out has not, the bytes fit."""
+        due = self.run_ends_ns == NEVER and piece.before == self.position
+        if not (due or self._may_copy_in()):
+            return False
+        if piece.after > self.ended or piece.copy in self.copies or not self._reserve(piece):
+            return False
+        piece.stays = True
+        self._await(piece, -1)
+        return True
+
+    def _may_copy_in(self) -> bool:
+        """Whether the link is free for a copy to the device."""
+        return not self.coming and not (self.shared_link and self.going)
 
     def _reserve(self, piece: Piece) -> bool:
         """Whether the bytes fit in every call up to their use; if so, takes them from its room."""
