@@ -121,12 +121,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         status, message = FAILED, str(fault)
         _say(message)
     if message is not None:
-        numbers.tell(given, message)
+        numbers.tell(message)
     return status
 
 
 def _called(given: Sequence[str]) -> str:
-    """The command among the arguments, if there is one."""
+    """What was called: "ooctrain", and the command among the arguments, if there is one."""
     return " ".join(["ooctrain", *[word for word in given if word in COMMANDS][:1]])
 
 

@@ -121,7 +121,7 @@ def _show(table: Table) -> None:
 
 
 def _with_progress(wanted: list[Case], jobs: int, folder: Path | None) -> list[Row]:
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(),
                TimeElapsedColumn())  # fmt: skip
     console = make_console(stderr=True)
     with Progress(*columns, console=console, transient=True) as progress:
@@ -154,11 +154,9 @@ def _planners(words: list[str]) -> list[str]:
 
 
 def _numbers(words: list[str], what: str) -> list[int]:
-    try:
-        found = [int(word) for word in words]
-    except ValueError:
-        found = []
-    if not found or min(found) < 1:
+    # Python would read "1_0" and the digits of every script.
+    found = [int(word) for word in words if word.isascii() and word.isdigit()]
+    if not found or len(found) < len(words) or min(found) < 1:
         raise ConfigError(
             f"{what} {','.join(words)!r} is no list of positive numbers", fix="for example 64,128"
         )

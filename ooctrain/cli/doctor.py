@@ -11,10 +11,12 @@ from dataclasses import asdict
 
 import click
 
+from ooctrain.cli import DONE, FAILED
 from ooctrain.cli.numbers_file import write_numbers
 from ooctrain.cli.options import json_option
 from ooctrain.doctor import Finding, examine
 
+JSON_VERSION = 1
 COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 
 
@@ -28,10 +30,10 @@ def doctor(json_path: str | None) -> int:
         _print(finding, width)
     if json_path:
         rows = [asdict(finding) for finding in findings]
-        write_numbers(json_path, {"version": 1, "checks": rows, "error": None})
+        write_numbers(json_path, {"version": JSON_VERSION, "checks": rows, "error": None})
     broken = sum(finding.level == "fail" for finding in findings)
     click.echo("all well" if not broken else f"{broken} of {len(findings)} checks failed")
-    return int(broken > 0)
+    return FAILED if broken else DONE
 
 
 def _print(finding: Finding, width: int) -> None:

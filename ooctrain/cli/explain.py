@@ -7,6 +7,8 @@ texts.
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 import click
 
 from ooctrain.cli.numbers_file import write_numbers
@@ -29,5 +31,5 @@ def explain(code: str | None, json_path: str | None) -> None:
         click.echo(explain_code(code))
     if json_path:
         found = [find_code(known) for known in ([code] if code else all_codes())]
-        rows = [{"code": known, **entry._asdict()} for known, entry in found]
+        rows = [{"code": known, **asdict(entry)} for known, entry in found]
         write_numbers(json_path, {"version": JSON_VERSION, "codes": rows, "error": None})

@@ -46,22 +46,27 @@ def write_numbers(path: str, content: object) -> None:
 
 
 class NumbersFile:
-    """What stands behind `--json` in a command's arguments, if anything, and how it was before."""
+    """The file that a command was asked to write by `--json`, if any, and its state before.
+
+    Args:
+        given: the arguments of the whole command line.
+    """
 
     def __init__(self, given: Sequence[str]):
+        self._command = next((word for word in given if not word.startswith("-")), None)
         self._path = _path_in(given)
         self._before = self._state()
 
-    def tell(self, given: Sequence[str], message: str) -> None:
-        """Writes the reason of a failure, unless the command has written or nothing can be."""
+    def tell(self, message: str) -> None:
+        """Writes why the command failed, unless it has written the file itself, or nobody can."""
         if self._path is None or self._state() != self._before:
             return
-        command = next((word for word in given if not word.startswith("-")), None)
-        content = {"version": JSON_VERSION, "command": command, "error": message}
+        content = {"version": JSON_VERSION, "command": self._command, "error": message}
         with suppress(OSError):
             self._path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
     def _state(self) -> tuple[int, int] | None:
+        """(time of the last change in ns, bytes); None: there is no such file."""
         try:
             found = self._path.stat() if self._path else None
         except OSError:
@@ -70,6 +75,7 @@ class NumbersFile:
 
 
 def _path_in(given: Sequence[str]) -> Path | None:
+    """What stands behind `--json`, or after `--json=`."""
     for word, following in pairwise([*given, ""]):
         text = following if word == OPTION else word.removeprefix(f"{OPTION}=")
         if text and (word == OPTION or text != word):

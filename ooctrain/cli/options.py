@@ -25,7 +25,22 @@ ALLOCATORS_TEXT = "Names with parameters, separated by commas or given one by on
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """What is trained: all that decides the trace of a step."""
+    """What is trained: all that decides the trace of a step.
+
+    Args:
+        model: by name, or "file.py:function".
+        data: by name, "cifar10:DIR" for example; None: none, or the command's usual one.
+        batch: images in a step.
+        image_size: height in pixels; None: the data's own, or what the network usually gets.
+        optimizer: "sgd" or "adam".
+        lr: learning rate; None: the optimizer's usual one.
+        accumulate: micro-batches in a step.
+        threads: of the cpu device; None: one for each core.
+        conv_algorithm: "auto", or one by name.
+        seed: of weights, data order, dropout.
+        device: "cpu" or "cuda".
+        allow_tf32: whether convolutions on a GPU may round their inputs to TF32.
+    """
 
     model: str
     data: str | None
@@ -43,7 +58,16 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """In how much memory, on what, and who decides what moves."""
+    """In how much memory, on which machine, and who decides what moves; sizes as they were typed.
+
+    Args:
+        budget: device memory; None: all of it, or no limit.
+        host_budget: host memory for inputs and copies; None: the machine's.
+        planner, allocator: by name with parameters, or "file.py:Class".
+        machine: a preset or a calibration file; None: the saved calibration.
+        link_bandwidth: a second, in each direction; None: the machine's own.
+        time_limit: seconds, for planners that search; None: the command's own.
+    """
 
     budget: str | None
     host_budget: str | None

@@ -87,10 +87,11 @@ def plan(
     if list_checkpoints:
         console.print(facts(_checkpoint_rows(workload, memory)))
         return DONE
-    answer, error = None, None
+    answer: Answer | None = None
+    error: BaseException | None = None
     try:
         answer = _answer(workload, memory)
-    except Exception as caught:
+    except BaseException as caught:  # an interruption too: the file says why it has no numbers
         error = caught
         raise
     finally:
@@ -256,7 +257,7 @@ def _changes(question: Question, refusal: Infeasible, memory: Memory) -> list[Ch
 
 
 def _as_json(
-    workload: Workload, memory: Memory, answer: Answer | None, error: Exception | None
+    workload: Workload, memory: Memory, answer: Answer | None, error: BaseException | None
 ) -> dict[str, Any]:
     question, need = (answer.question, answer.need) if answer else (None, None)
     made, refusal = (answer.plan, answer.refusal) if answer else (None, None)
@@ -281,5 +282,5 @@ def _as_json(
         "host_peak_bytes": made.host_peak_bytes if made else None,
         "changes": [asdict(change) for change in answer.changes] if answer else [],
         **drawn,
-        "error": str(why) if why else None,
+        "error": None if why is None else str(why) or type(why).__name__,
     }

@@ -1,4 +1,4 @@
-"""What is wrong with a command line before any value is read, as a block of this library.
+"""Faults of a command line that click finds before any value is read, as errors of this library.
 
 In: an error of click: no such option, an argument too many or too few. Out: a `ConfigError` with
 code, place and likely fix. The one idea: whoever types something wrong reads the same kind of block
@@ -13,7 +13,7 @@ from ooctrain.errors import ConfigError, did_you_mean
 
 
 def usage_error(error: click.UsageError, command: str) -> ConfigError:
-    """The same error as every other error of the library reads.
+    """The same fault as an error of the library: code, place, likely fix.
 
     Args:
         command: that was called, as typed; click does not always know.

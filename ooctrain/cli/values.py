@@ -1,4 +1,4 @@
-"""The kinds of values that options take, each with the block that refuses what is none.
+"""The kinds of values that options take, each with the error for a word that is no such value.
 
 In: a word behind an option. Out: a value that the command can use, or a `ConfigError`. The one
 idea: whoever refuses a value says to which option of which command it was given, what it may be,

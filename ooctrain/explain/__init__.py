@@ -69,19 +69,19 @@ def explain_code(code: str) -> str:
         ConfigError: an unknown code.
     """
     known, entry = find_code(code)
+    kind, example, meaning = "", "smallest example", textwrap.fill(entry.meaning, WIDTH)
     if known in _laws():
-        meaning = textwrap.fill(entry.meaning, WIDTH)
-        return f"{known}: {entry.title} (a law)\n\n{meaning}\n\nwhat checks it\n    {entry.example}"
-    if known not in CODES:
-        return (
-            f"{known}: {entry.title} (a rule of the verifier)\n\n{entry.meaning}\n\n"
-            f"smallest list that breaks it\n    {entry.example}"
-        )
-    example = "\n".join(f"    {line}" for line in entry.example.splitlines())
-    return (
-        f"{known}: {entry.title}\n\n{textwrap.fill(entry.meaning, WIDTH)}\n\n"
-        f"smallest example\n{example}\n\nwhat mends it\n    {entry.fix}"
-    )
+        kind, example = " (a law)", "what checks it"
+    elif known not in CODES:
+        kind, example = " (a rule of the verifier)", "smallest list that breaks it"
+        meaning = entry.meaning  # a docstring, with lines of its own
+    parts = [f"{known}: {entry.title}{kind}", meaning, _section(example, entry.example)]
+    return "\n\n".join([*parts, *([_section("what mends it", entry.fix)] if entry.fix else [])])
+
+
+def _section(title: str, text: str) -> str:
+    """A title with a text below, indented."""
+    return f"{title}\n{textwrap.indent(text, '    ')}"
 
 
 def _laws() -> Mapping[str, str]:

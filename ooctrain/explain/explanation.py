@@ -5,17 +5,18 @@ In: four texts. Out: one `Explanation`. Read next: `arguments.py`, the first of 
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass
 
 
-class Explanation(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Explanation:
     """What a code means.
 
     Args:
         title: in a few words.
         meaning: in a few sentences.
-        example: the smallest thing that raises it.
-        fix: what mends it.
+        example: the smallest thing that raises it; of a law, the command that checks it.
+        fix: what mends it; "" for rules and laws.
     """
 
     title: str

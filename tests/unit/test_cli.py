@@ -211,6 +211,18 @@ def test_whoever_reads_the_numbers_finds_why_there_are_none(
         (tmp_path / "a.json").unlink()
 
 
+@pytest.mark.parametrize("command", ["plan", "simulate"])
+def test_the_numbers_of_a_command_that_is_interrupted_say_so(run, tmp_path, monkeypatch, command):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(f"ooctrain.cli.{command}.make_plan", interrupted)
+    path = tmp_path / "a.json"
+    status, _, err = run(command, *SMALL, "--budget", "1GiB", "--json", str(path))
+    assert (status, err.strip()) == (1, "ooctrain: interrupted")
+    assert json.loads(path.read_text())["error"] in ("KeyboardInterrupt", "interrupted")
+
+
 OWN = """
 from ooctrain.sched.keep_all import KeepAll
 
