@@ -32,7 +32,10 @@ from ooctrain.report.text import facts
 from ooctrain.units import MIB, format_us
 
 JSON_VERSION = 1
-IN_CORE = Memory(None, None, "auto", "va", "cpu-generic", None, None)
+IN_CORE = Memory(
+    budget=None, host_budget=None, planner="auto", allocator="va", machine="cpu-generic",
+    link_bandwidth=None, time_limit=None,
+)  # fmt: skip
 
 
 @click.command()

@@ -6,8 +6,6 @@ Read next: `report/text.py`, which draws.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
@@ -97,9 +95,7 @@ def _labelled(label: str, picture: str, colour: str) -> Text:
     return Text(f"{label:10}", style="dim").append(picture, style=colour)
 
 
-def total_steps(
-    losses_before: Sequence[float], per_epoch: int, epochs: int, most: int | None
-) -> int:
-    """How many steps a run will have done in the end."""
-    whole = per_epoch * epochs
-    return max(len(losses_before), whole if most is None else min(whole, most))
+def total_steps(steps_per_epoch: int, epochs: int, most: int | None) -> int:
+    """How many steps a run will have done in the end; `most`: at most so many."""
+    whole = steps_per_epoch * epochs
+    return whole if most is None else min(whole, most)

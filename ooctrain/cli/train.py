@@ -47,7 +47,7 @@ from ooctrain.report.record import NOT_DRAWN, drawing
 from ooctrain.report.text import facts, placement, search_rows, share
 from ooctrain.sched.bounds import lower_bound
 from ooctrain.train import Trainer
-from ooctrain.units import format_bytes, format_us
+from ooctrain.units import format_bytes, format_percent, format_us
 
 JSON_VERSION = 1
 
@@ -117,11 +117,11 @@ def _run(
         console.print(f"note: {notice}")
     if not has_compiled_kernels():
         console.print("compiling the kernels, once; later starts take them from the cache ...")
-    total = total_steps((), len(make_loader(task, workload)), extent.epochs, extent.steps)
+    total = total_steps(len(make_loader(task, workload)), extent.epochs, extent.steps)
     title = "out-of-core" if prepared.plan.notes.get("planner") != "keep-all" else "in-core"
     with LiveView(console, total, title) as view:
         run_training(trainer, task, workload, extent, record, view.on_step, before)
-    trained = trainer.prepared
+    trained = trainer.prepared  # the test prepares a step of its own
     run_test(trainer, task, record)
     trainer.prepared = trained
     if verify:
@@ -168,7 +168,7 @@ def _summary_rows(prepared: PreparedStep, record: Record, extent: Extent) -> lis
         same = "the same bits as in-core" if record.identical_to_incore else "NOT those of in-core"
         rows.append(("result", f"{same}: every loss, parameter and statistic"))
     if record.test_accuracy is not None:
-        rows.append(("accuracy", f"{100 * record.test_accuracy:.1f} % of the test images"))
+        rows.append(("accuracy", f"{format_percent(record.test_accuracy, 1)} of the test images"))
     timeline, predicted = record.timeline, prepared.plan.peak_bytes
     if timeline is not None:
         equal = "=" if timeline.peak_bytes == predicted else "but"

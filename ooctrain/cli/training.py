@@ -95,8 +95,8 @@ OnStep = Callable[[Trainer, Record], None]
 def make_trainer(
     task: Task, workload: Workload, memory: Memory, *, in_core: bool = False
 ) -> Trainer:
-    """The trainer that the options describe; in-core with no budget and every planner's choice
-    unused."""
+    """The trainer that the options describe; in-core: without its budget, so that everything stays
+    in memory, whatever the planner."""
     return Trainer(
         task.model,
         optimizer=make_optimizer(task, workload),
@@ -125,7 +125,7 @@ def make_optimizer(task: Task, workload: Workload) -> Optimizer:
 
 
 def learning_rate(workload: Workload) -> float:
-    """As given, else the custom of the optimizer."""
+    """As given, else the usual one of the optimizer."""
     return workload.lr if workload.lr is not None else DEFAULT_LR[workload.optimizer]
 
 
