@@ -17,7 +17,7 @@ import numpy as np
 from ooctrain.cost import Machine
 from ooctrain.errors import ConfigError, reason
 from ooctrain.machines import machine as find_machine
-from ooctrain.prepare import DEFAULT_REWRITES, Settings, placed
+from ooctrain.prepare import DEFAULT_REWRITES, Settings, completed, placed
 from ooctrain.rewrite import apply_rewrites
 from ooctrain.rewrite.small import pinning_for, with_region
 from ooctrain.sched import bounds
@@ -89,24 +89,19 @@ def plan(
         )
     where = find_machine(machine)
     rewritten = apply_rewrites(trace, rewrites)
-    rewrites = (*rewrites, *pinning_for(rewritten, granule))
-    rewritten = apply_rewrites(trace, rewrites)
+    pinning = pinning_for(rewritten, granule)
+    rewritten = apply_rewrites(rewritten, pinning)
     granule = with_region(granule, rewritten)
     budget_bytes = resolve_budget(rewritten, budget, granule)
     host_bytes = resolve_host_budget(rewritten, host_budget, where)
     chosen = as_planner(planner)
-    result = plan_beside(
+    found = plan_beside(
         chosen, rewritten, budget_bytes, where, granule=granule, host_budget_bytes=host_bytes,
         seed=seed, time_limit_s=time_limit_s,
     )  # fmt: skip
-    named = Plan(
-        result.trace, (*rewrites, *result.rewrites), result.schedule, result.makespan_us,
-        result.peak_bytes, result.host_peak_bytes,
-        result.lower_bound or bounds.lower_bound(result.trace, budget_bytes, where),
-        {"planner": chosen.name, **result.notes},
-    )  # fmt: skip
-    laws.verify(named, trace, budget_bytes, where, host_budget_bytes=host_bytes)
-    return named
+    result = completed(found, chosen, (*rewrites, *pinning), budget_bytes, where)
+    laws.verify(result, trace, budget_bytes, where, host_budget_bytes=host_bytes)
+    return result
 
 
 def verify(
@@ -193,10 +188,15 @@ def execute(
 
     Raises:
         PlanMismatch: the plan is for another shape, model, or an allocator with other granules.
-        ConfigError: not a plan.
+        ConfigError: not a plan, or one of a step without a loss.
     """
     if not isinstance(plan, Plan):
         raise ConfigError(f"{type(plan).__name__} is not a Plan", code="OOC-104")
+    if "loss" not in plan.trace.outputs:
+        raise ConfigError(
+            "the plan's step has no loss", code="OOC-104",
+            fix="Trainer.predict evaluates a model; chains of oc.chain have no kernels",
+        )  # fmt: skip
     chosen = replace(settings or Settings(), device=device, allocator=allocator)
     trace = plan.trace
     if chosen.threads is None and trace.device == "cpu":

@@ -18,11 +18,10 @@ from typing import Any
 import numpy as np
 
 from ooctrain.alloc.base import Allocator
-from ooctrain.alloc.registry import AllocatorChoice
 from ooctrain.devices.base import Device
 from ooctrain.devices.streams import COMPUTE, OUT
-from ooctrain.errors import ConfigError, DoesNotFit, OoctrainError, PlanMismatch
-from ooctrain.execution.placement import WORKSPACE, Placement, reserved_peak
+from ooctrain.errors import ConfigError, OoctrainError, PlanMismatch
+from ooctrain.execution.placement import WORKSPACE, Placement
 from ooctrain.execution.program import (
     EndStep,
     FreeStep,
@@ -31,16 +30,14 @@ from ooctrain.execution.program import (
     Program,
     RunStep,
     Waits,
-    fit_granule,
     make_program,
 )  # fmt: skip
 from ooctrain.execution.result import StepResult, from_bytes, to_bytes
 from ooctrain.layers.base import Scalars, physical_shape
 from ooctrain.sched.host import host_slots
-from ooctrain.sched.ledger import peaks, start_bytes, walk
+from ooctrain.sched.ledger import start_bytes
 from ooctrain.sched.schedule import Schedule
 from ooctrain.trace import Trace
-from ooctrain.units import format_bytes
 
 _ISSUED_AHEAD = 8  # Runs; copies that follow them in the list can start while they still run
 # Steps. A large kernel pushes Python itself out of the caches, and each step after it would fetch
@@ -326,28 +323,6 @@ class Session:
 def host_extent_bytes(trace: Trace, schedule: Schedule) -> int:
     """Size of the host slab that a schedule needs: exactly the extent of its host slots."""
     return host_slots(trace, schedule).extent_bytes
-
-
-def check_fits(trace: Trace, schedule: Schedule, choice: AllocatorChoice) -> int:
-    """The reserved peak of a schedule on an allocator, fragmentation included.
-
-    Raises:
-        DoesNotFit: it is over the allocator's budget; says how much of it is fragmentation.
-        PlanMismatch: the allocator cannot hold the schedule's ranges.
-    """
-    reserved = reserved_peak(schedule, trace, choice)
-    if reserved <= choice.budget_bytes:
-        return reserved
-    rounded = fit_granule(trace, schedule, choice.granule)
-    ledger_peak = peaks(walk(trace, rounded), rounded)[0]
-    raise DoesNotFit(
-        f"the schedule needs more than the budget on allocator {choice.name}",
-        reserved_bytes=reserved, budget_bytes=choice.budget_bytes,
-        numbers=f"reserved {format_bytes(reserved)} = ledger {format_bytes(ledger_peak)} + "
-        f"fragmentation {format_bytes(reserved - ledger_peak)}; budget "
-        f"{format_bytes(choice.budget_bytes)}",
-        fix="--allocator va, which does not fragment, or a larger --budget",
-    )  # fmt: skip
 
 
 def _check_slab(program: Program, device: Device) -> None:

@@ -9,13 +9,15 @@ definitions. Read next: `executor.py`, which does the same within a budget.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import closing, nullcontext
 from typing import Any, Literal
 
 import numpy as np
 
+from ooctrain.cost import specs_of
 from ooctrain.eager import Storage, aligned_bytes, make_pool
 from ooctrain.errors import ConfigError
-from ooctrain.layers.base import Op, Scalars, Spec, physical_shape, to_logical, to_physical
+from ooctrain.layers.base import Op, Scalars, physical_shape, to_logical, to_physical
 from ooctrain.module import Module
 from ooctrain.optim import Optimizer
 from ooctrain.trace import Call, Trace, Variable
@@ -78,27 +80,25 @@ def run_trace(
     handed_out = {**trace.outputs}
     handed_out |= {trace.variables[old].name: new for new, old in trace.carries.items()}
     asked = {name: trace.variable_by_name[name].id for name in wanted}
-    # As the executor does: results are taken when their last call is done, the others when written.
+    # As the executor does, results are copied after the last call that touches them; what is wanted
+    # besides is copied when it is written, since a later call may overwrite it.
     due: dict[int | None, list[tuple[str, int]]] = {}
     for name, v in handed_out.items():
         due.setdefault(trace.uses[v][-1] if trace.uses[v] else None, []).append((name, v))
     for name, v in asked.items():
         due.setdefault(trace.producer[v], []).append((name, v))
     found = {name: to_logical(held[v]).copy() for name, v in due.get(None, [])}
-    pool = make_pool(threads) if mode == "cpu" else None
-    for call in trace.calls:
-        ins = [held[v] for v in call.ins]
-        if pool is None:
-            outs = run_reference(call.op, ins, scalars)
-        else:
-            outs = _run_cpu(trace, call, held, pool, scalars)
-        held |= zip(call.outs, outs, strict=True)
-        found |= {name: to_logical(held[v]).copy() for name, v in due.get(call.id, [])}
-        for v in call.touched():
-            if trace.uses[v][-1] == call.id:
-                del held[v]
-    if pool is not None:
-        pool.close()
+    with closing(make_pool(threads)) if mode == "cpu" else nullcontext() as pool:
+        for call in trace.calls:
+            if pool is None:
+                outs = run_reference(call.op, [held[v] for v in call.ins], scalars)
+            else:
+                outs = _run_cpu(trace, call, held, pool, scalars)
+            held |= zip(call.outs, outs, strict=True)
+            found |= {name: to_logical(held[v]).copy() for name, v in due.get(call.id, [])}
+            for v in call.touched():
+                if trace.uses[v][-1] == call.id:
+                    del held[v]
     return found
 
 
@@ -111,18 +111,14 @@ def run_reference(op: Op, ins: Sequence[np.ndarray], scalars: Scalars) -> list[n
 def _run_cpu(
     trace: Trace, call: Call, held: Mapping[int, np.ndarray], pool: Any, scalars: Scalars
 ) -> list[np.ndarray]:
-    outs = [trace.variables[v] for v in call.outs]
     arrays = [
         held[call.reuse[v.id]].reshape(physical_shape(v.shape))
         if v.id in call.reuse
         else np.empty(physical_shape(v.shape), v.dtype)
-        for v in outs
+        for v in (trace.variables[out] for out in call.outs)
     ]
-    specs = [
-        [Spec(v.shape, v.dtype) for v in side]
-        for side in (map(trace.variables.__getitem__, call.ins), outs)
-    ]
-    if call.op.workspace_bytes(*specs, pool.threads) > call.workspace_bytes:
+    in_specs, out_specs = specs_of(trace, call.ins), specs_of(trace, call.outs)
+    if call.op.workspace_bytes(in_specs, out_specs, pool.threads) > call.workspace_bytes:
         raise ConfigError(
             f"this trace was made for fewer than {pool.threads} threads", where=call.name
         )

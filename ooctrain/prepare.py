@@ -9,6 +9,7 @@ runs it; `train.py`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from ooctrain.alloc.registry import AllocatorChoice, choose_allocator
@@ -147,13 +148,13 @@ def prepare(trace: Trace, settings: Settings) -> PreparedStep:
     rewritten = apply_rewrites(rewritten, pinning)
     granule = with_region(roomy.granule, rewritten)
     in_core = KeepAll().plan(rewritten, MAX_BYTES, machine, granule=granule)
-    # Named wrongly is wrong, even where no budget asks for planning.
+    # A wrong name is an error, even where no budget is given and nothing is planned.
     chosen, budget = as_planner(settings.planner), settings.budget
     if budget is None:
         chosen, budget = KeepAll(), reserved_peak(in_core.schedule, rewritten, roomy)
     budget_bytes = resolve_budget(rewritten, budget, granule)
     if budget_bytes < granule.size_bytes:
-        # No allocator can serve so little; the planner says what it takes.
+        # Not even one granule: no allocator can be made. The planner raises Infeasible.
         plan_beside(chosen, rewritten, budget_bytes, machine, granule=granule)
     allocator = pages.choose(settings.allocator, budget_bytes)
     rewrites = (*settings.rewrites, *pinning)
@@ -163,6 +164,25 @@ def prepare(trace: Trace, settings: Settings) -> PreparedStep:
         trace, plan, machine, budget_bytes, allocator, reserved, in_core.peak_bytes,
         allocator.notices,
     )  # fmt: skip
+
+
+def completed(
+    found: Plan, planner: Planner, rewrites: Sequence[str], budget_bytes: int, machine: Machine
+) -> Plan:
+    """What a planner returned, with all that belongs to a plan besides the list.
+
+    Args:
+        found: over the rewritten trace.
+        planner: that made it, to be named in the notes.
+        rewrites: applied before planning; the planner's own come after them.
+        budget_bytes, machine: that it was planned for; of the lower bound, where it brings none.
+    """
+    return replace(
+        found,
+        rewrites=(*rewrites, *found.rewrites),
+        lower_bound=found.lower_bound or lower_bound(found.trace, budget_bytes, machine),
+        notes={"planner": planner.name, **found.notes},
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,32 +260,26 @@ class _Search:
 
     def _try(self, limit_bytes: int) -> tuple[Plan, int]:
         host_bytes = resolve_host_budget(self.trace, self.settings.host_budget, self.machine)
-        found = self._ask(limit_bytes, host_bytes)
-        plan = replace(
-            found,
-            lower_bound=found.lower_bound or lower_bound(found.trace, limit_bytes, self.machine),
-            rewrites=(*self.rewrites, *found.rewrites),
-            notes={"planner": self.planner.name, **found.notes},
-        )
-        verify(plan, self.original, limit_bytes, self.machine, host_budget_bytes=host_bytes)
-        return plan, reserved_peak(plan.schedule, plan.trace, self.allocator)
-
-    def _ask(self, limit_bytes: int, host_bytes: int | None) -> Plan:
-        return plan_beside(
-            self._told_of_mapping(), self.trace, limit_bytes, self.machine,
+        found = plan_beside(
+            self._counting_mapping(), self.trace, limit_bytes, self.machine,
             granule=with_region(self.allocator.granule, self.trace), host_budget_bytes=host_bytes,
             seed=self.settings.seed, time_limit_s=self.settings.time_limit_s,
         )  # fmt: skip
+        plan = completed(found, self.planner, self.rewrites, limit_bytes, self.machine)
+        verify(plan, self.original, limit_bytes, self.machine, host_budget_bytes=host_bytes)
+        return plan, reserved_peak(plan.schedule, plan.trace, self.allocator)
 
-    def _told_of_mapping(self) -> Planner:
-        """The planner; one that weighs plans is told what the allocator maps for each of them."""
+    def _counting_mapping(self) -> Planner:
+        """The planner; one that chooses among whole plans compares step times with mapping."""
         costs = self.allocator.maps and self.machine.map_us_per_byte
         if costs and isinstance(self.planner, WeighingPlanner):
             return self.planner.weighing_by(self._predicted_us)
         return self.planner
 
     def _predicted_us(self, plan: Plan) -> float:
-        """A step by the plan with what it maps anew; without it where the allocator has no room."""
+        """Duration of a step, mapping included; without mapping where the plan does not fit the
+        allocator's budget, since then nobody knows what it would map.
+        """
         try:
             there = with_mapping(self.machine, plan.schedule, plan.trace, self.allocator)
         except OutOfDeviceMemory:

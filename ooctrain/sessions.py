@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ooctrain.cost import specs_of
 from ooctrain.devices.base import Device
 from ooctrain.errors import ConfigError, PlanMismatch, ShapeError
-from ooctrain.layers.base import Spec, scratch_bytes
+from ooctrain.layers.base import scratch_bytes
 from ooctrain.layers.class_loss import ClassLoss
 from ooctrain.layers.cross_entropy import check_labels
 from ooctrain.prepare import PreparedStep, Settings
@@ -89,17 +90,12 @@ def threads_served(trace: Trace, most: int) -> int:
 
 def _serves(trace: Trace, threads: int) -> bool:
     return all(
-        scratch_bytes(call.op, *_specs(trace, call), trace.device, threads) <= call.workspace_bytes
+        scratch_bytes(
+            call.op, specs_of(trace, call.ins), specs_of(trace, call.outs), trace.device, threads
+        )
+        <= call.workspace_bytes
         for call in trace.calls
     )
-
-
-def _specs(trace: Trace, call: Call) -> tuple[list[Spec], list[Spec]]:
-    ins, outs = (
-        [Spec(trace.variables[v].shape, trace.variables[v].dtype) for v in side]
-        for side in (call.ins, call.outs)
-    )
-    return ins, outs
 
 
 def input_values(trace: Trace, x: np.ndarray, y: np.ndarray | None) -> dict[int, np.ndarray]:

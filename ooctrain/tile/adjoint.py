@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from ooctrain.autograd import Site, Tape, Tensor
+from ooctrain.cost import specs_of
 from ooctrain.errors import ConfigError
 from ooctrain.layers.base import Op, Scalars, Spec
-from ooctrain.trace import Call, Trace, Variable
+from ooctrain.trace import Call, Trace
 
 #: role of a variable in the gradient of one call, see `Recorded`
 Role = tuple[str, int]
@@ -108,11 +109,6 @@ def _unify(record: Record, backward: Sequence[Call], known: dict[Role, int]) -> 
     return True
 
 
-def spec_of(variable: Variable) -> Spec:
-    """Shape and element type of a variable."""
-    return Spec(variable.shape, variable.dtype)
-
-
 def match_backward(
     trace: Trace, call: Call, backward: Sequence[Call]
 ) -> tuple[dict[int, int], int | None]:
@@ -122,8 +118,8 @@ def match_backward(
     for wanted in itertools.product((True, False), repeat=len(call.ins)):
         record = record_vjp(
             call.op,
-            [spec_of(trace.variables[v]) for v in call.ins],
-            [spec_of(trace.variables[v]) for v in call.outs],
+            specs_of(trace, call.ins),
+            specs_of(trace, call.outs),
             wanted,
         )
         known = {("in", i): v for i, v in enumerate(call.ins)}

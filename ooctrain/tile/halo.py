@@ -119,14 +119,13 @@ def split_evenly(extent: int, parts: int) -> tuple[Span, ...]:
 def tile_spans(windows: Sequence[Window], extent: int, parts: int) -> tuple[Span, ...]:
     """Output spans of a chain's tiles, `parts` of them or fewer.
 
-    A span of which some layer would read padding alone (a 1 x 1 convolution with padding has such
-    rows) is
-    joined with its neighbour: an operation on no rows at all is no operation. If that leaves one
-    span, `whole_reads` says what it reads.
+    A span for which some layer would read nothing but padding (a 1 x 1 convolution with padding has
+    such rows) is joined with its neighbour, since no operation can run on zero rows. If that leaves
+    one span, `whole_reads` says what it reads.
     """
     joined: list[Span] = []
     for span in split_evenly(extents(windows, extent)[-1], parts):
-        if joined and not (_reads_something(joined[-1], windows, extent)):
+        if joined and not _reads_something(joined[-1], windows, extent):
             span = Span(joined.pop().lo, span.hi)
         joined.append(span)
     while len(joined) > 1 and not _reads_something(joined[-1], windows, extent):

@@ -1,8 +1,8 @@
 """The rewrite itself: from a grid and two names to a tiled trace.
 
 In: a trace, a grid, names of layers. Out: the tiled trace. The one idea: rows and columns are cut
-independently; what is left is to read off the trace for how many threads its workspaces are, since
-those of the tiles must be for as many. Read next: `halo.py`, `rules.py`, `segment.py`, `weave.py`.
+independently: the segment's output is split into spans of rows and spans of columns, and each pair
+of spans is a tile. Read next: `halo.py`, `rules.py`, `segment.py`, `weave.py`.
 """
 
 from __future__ import annotations
@@ -11,14 +11,11 @@ from collections.abc import Sequence
 from numbers import Integral
 
 from ooctrain.errors import ConfigError
-from ooctrain.tile.adjoint import spec_of
 from ooctrain.tile.halo import tile_spans
-from ooctrain.tile.segment import Segment, find_segment
+from ooctrain.tile.segment import find_segment
 from ooctrain.tile.steps import make_tiles
 from ooctrain.tile.weave import weave
 from ooctrain.trace import Trace
-
-MOST_THREADS = 1024
 
 
 def tile_trace(trace: Trace, grid: tuple[int, int], first: str | None, last: str | None) -> Trace:
@@ -30,13 +27,11 @@ def tile_trace(trace: Trace, grid: tuple[int, int], first: str | None, last: str
     windows = [stage.windows for stage in segment.stages]
     rows = tile_spans([w[0] for w in windows], height, grid[0])
     columns = tile_spans([w[1] for w in windows], width, grid[1])
-    tiles = make_tiles(trace, segment, rows, columns)
-    threads = _threads(trace, segment) if trace.device == "cpu" else 1
-    return weave(trace, segment, tiles, threads)
+    return weave(trace, segment, make_tiles(trace, segment, rows, columns))
 
 
 def _is_grid(grid: object) -> bool:
-    """Two whole numbers from 1 on."""
+    """Whether it is two whole numbers of 1 or more."""
     return (
         isinstance(grid, Sequence) and len(grid) == 2
         and all(isinstance(n, Integral) and int(n) >= 1 for n in grid)
@@ -58,24 +53,3 @@ def parse_name(name: str) -> tuple[tuple[int, int], str | None, str | None]:
         )
     first, last = (*(end or None for end in ends), None, None)[:2]
     return (int(h), int(w)), first, last
-
-
-def _threads(trace: Trace, segment: Segment) -> int:
-    """The number of threads that the trace's workspaces are for, read off the segment's calls."""
-    calls = [call for stage in segment.stages for call in (stage.forward, *stage.backward)]
-    sides = [
-        [[spec_of(trace.variables[v]) for v in side] for side in (call.ins, call.outs)]
-        for call in calls
-    ]
-    for threads in range(1, MOST_THREADS + 1):
-        if all(
-            call.op.workspace_bytes(ins, outs, threads) == call.workspace_bytes
-            for call, (ins, outs) in zip(calls, sides, strict=True)
-        ):
-            return threads
-    raise ConfigError(
-        "the workspaces of this trace are those of no number of threads",
-        code="OOC-113",
-        where=calls[0].name,
-        fix="tile the trace that oc.trace returned",
-    )

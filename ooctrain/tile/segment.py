@@ -25,9 +25,9 @@ class Stage:
 
     Args:
         forward: its forward call; `forward.ins[0]` is the image, the others are parameters or
-        states.
+            states.
         backward: its backward calls, in order; none in a trace without a backward pass.
-        windows: in rows and columns.
+        rule: how the operation is cut to a tile.
         gradients: {input of the forward call: variable that is its gradient from this call}.
         seed: variable that is the gradient of the output, None without a backward pass.
     """
@@ -71,7 +71,7 @@ def find_segment(trace: Trace, first: str | None = None, last: str | None = None
 
     Raises:
         ConfigError: there is no such call, or a call between them cannot be tiled; it says which
-        and why.
+            and why.
     """
     chain = _choose_chain(trace, first, last)
     return Segment(_stages(trace, chain))

@@ -18,7 +18,7 @@ from typing import Any
 
 from ooctrain.layers.base import Op, Spec, scratch_bytes
 from ooctrain.layers.regions import Insert, InsertAdd, Slice
-from ooctrain.tile.adjoint import Record, Role, record_vjp, spec_of
+from ooctrain.tile.adjoint import Record, Role, record_vjp
 from ooctrain.tile.rules import Place
 from ooctrain.tile.segment import Segment, Stage
 from ooctrain.tile.steps import (
@@ -36,22 +36,21 @@ from ooctrain.tile.steps import (
 from ooctrain.trace import Call, Phase, Trace, TraceBuilder
 
 
-def weave(trace: Trace, segment: Segment, tiles: Sequence[Tile], threads: int) -> Trace:
+def weave(trace: Trace, segment: Segment, tiles: Sequence[Tile]) -> Trace:
     """The trace with the segment's calls replaced by those of its tiles.
 
-    Args:
-        threads: for which the trace's workspaces were computed.
+    The tiles' workspaces are for as many threads as those of the trace.
 
     Cost: O(calls of the trace + tiles * calls of the segment).
     """
-    return _Weaver(trace, segment, tiles, threads).run()
+    return _Weaver(trace, segment, tiles).run()
 
 
 class _Weaver:
     """Copies a trace call by call; the segment is replaced on the way."""
 
-    def __init__(self, trace: Trace, segment: Segment, tiles: Sequence[Tile], threads: int) -> None:
-        self.trace, self.segment, self.tiles, self.threads = trace, segment, tiles, threads
+    def __init__(self, trace: Trace, segment: Segment, tiles: Sequence[Tile]) -> None:
+        self.trace, self.segment, self.tiles = trace, segment, tiles
         self.builder = TraceBuilder(trace.threads, trace.device)
         self.values: dict[int, Value] = {}  # variable of the old trace: what stands for it
         self.calls: dict[int, int] = {}  # call of the old trace: call of the new one
@@ -81,7 +80,7 @@ class _Weaver:
     def _value_of(self, variable: int) -> Value:
         if variable not in self.values:
             old = self.trace.variables[variable]
-            self.values[variable] = Value(old.name, spec_of(old), old.kind)
+            self.values[variable] = Value(old.name, Spec(old.shape, old.dtype), old.kind)
         return self.values[variable]
 
     def _write_value(self, value: Value) -> int:
@@ -113,13 +112,15 @@ class _Weaver:
             step.call = self.builder.call(
                 step.name, step.op, ins, outs, phase=step.phase,
                 workspace_bytes=scratch_bytes(
-                    step.op, in_specs, out_specs, self.trace.device, self.threads
+                    step.op, in_specs, out_specs, self.trace.device, self.trace.threads or 1
                 ),
                 reuse={outs[out]: ins[source] for out, source in step.reuse.items()},
                 forward_of=step.of.call if step.of is not None else None,
             )  # fmt: skip
 
     def _finish(self) -> Trace:
+        # A variable that the original call was the last to read may be read later here, for example
+        # when tiles run forward calls again: then its storage must not be taken over.
         builder = self.builder
         last_read = {v: call.id for call in builder.calls for v in call.ins}
         for i, call in enumerate(builder.calls):
@@ -146,7 +147,13 @@ class _Weaver:
         return steps
 
     def _run_tile(self, tile: Tile, phase: Phase, mark: str) -> tuple[list[Step], Value]:
-        """Slice and forward calls of a tile; returns them and the tile's part of the target."""
+        """Slice and forward calls of a tile; returns them and the tile's part of the target.
+
+        Args:
+            phase: "backward" where the calls are run again to compute gradients.
+            mark: part of the names of calls and variables, which must differ from those of the
+                first run.
+        """
         steps: list[Step] = []
         image = self._slice(
             self._value_of(self.segment.source), tile.read_region(0), phase, mark, steps

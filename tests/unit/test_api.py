@@ -148,10 +148,13 @@ def test_broken_plan_files(tmp_path, text):
     assert refused.value.code == "OOC-104"
 
 
-def test_a_chain_cannot_be_executed_and_says_so():
+def test_what_has_no_loss_cannot_be_executed_and_says_so():
+    model, (x, _) = small_model(), batch()
     chain = oc.chain([4, 6], [3, 0], [3], [5], [1], [1])
-    with pytest.raises(ConfigError, match="takes no batch"):
-        oc.execute(oc.plan(chain, 100), small_model(), batch())
+    forward = oc.trace(model, x.shape, None, training=False, threads=1)
+    for step in (chain, forward):
+        with pytest.raises(ConfigError, match="has no loss"):
+            oc.execute(oc.plan(step, "100%"), model, (x, None))
 
 
 def test_a_batch_without_target_costs_nothing():

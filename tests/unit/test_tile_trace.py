@@ -10,11 +10,11 @@ from dataclasses import replace
 import pytest
 
 from ooctrain import nn
+from ooctrain.cost import specs_of
 from ooctrain.errors import ConfigError
 from ooctrain.sched.budget import trace_peak_bytes
 from ooctrain.testing.check_tile import chain_trace
 from ooctrain.tile import tile, tile_by_name
-from ooctrain.tile.adjoint import spec_of
 from ooctrain.trace import Trace
 from ooctrain.tracing import trace as trace_step
 
@@ -109,7 +109,7 @@ def test_workspaces_are_for_the_same_threads(algorithm: str, threads: int) -> No
         plain = chain_trace(model, image, conv_algorithm=algorithm, threads=threads)
         tiled = tile(plain, (3, 3))
         for call in tiled.calls:
-            ins, outs = ([spec_of(tiled.variables[v]) for v in s] for s in (call.ins, call.outs))
+            ins, outs = specs_of(tiled, call.ins), specs_of(tiled, call.outs)
             assert call.workspace_bytes == call.op.workspace_bytes(ins, outs, threads), call.name
 
 
