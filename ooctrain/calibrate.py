@@ -1,15 +1,18 @@
-"""Measures this machine as the cpu device: calls, memory, copies, and how the two disturb each
-other.
+"""Measures this machine as the cpu device: calls, memory, copies, and how copies slow calls down.
 
-In: a model and a batch. Out: a `Machine` with a measured duration for each kind of call. The one
-idea: the numbers come from running real steps, the same way as training runs them: in-core for the
-calls and for what each instruction costs besides, swapping synchronously (`naive`) for the copies
-alone, hand-over to another thread included, swapping beside the calls (`window`) for how much these
-slow down and how much of the hand-over they wait for, and the same on an imposed link for what
-keeping to it costs; so a prediction stands on what it predicts. Only mapping memory is timed by
-itself: no step maps so much that it stands out from the noise. Nothing is ever measured implicitly:
-`ooctrain calibrate` is the only caller. Read next: `measured.py`, which makes numbers of the steps;
-`cost.py`.
+In: an in-core trainer and a batch. Out: a `Machine` with a measured duration for each kind of call.
+The one idea: the numbers come from real training steps, so that a prediction stands on the same
+kind of run that it predicts. Four kinds of steps are run:
+
+- in-core: durations of the calls, and what issuing an instruction costs besides;
+- planner `naive`, which copies while no call runs: bandwidth and latency of the copies alone;
+- planner `window`, which copies while calls run: by how much the calls become slower, and which
+  part of a copy's latency the calls wait for;
+- both planners on an imposed, slower link: what keeping to such a link costs.
+
+Only the mapping of memory is timed by itself (`memory_speed.py`): no step maps so much that it
+stands out from the noise. Nothing is ever measured implicitly: `ooctrain calibrate` is the only
+caller. Read next: `measured.py`, which computes the numbers from the steps; `cost.py`.
 """
 
 from __future__ import annotations
@@ -39,14 +42,14 @@ from ooctrain.sched.timeline import Timeline
 from ooctrain.train import Trainer
 
 STEPS = 7
-#: Short steps vary most, so there are as many of them as fit into this time.
+#: Seconds for each trainer at least: short steps vary most, so more of them are measured.
 LEAST_S = 0.5
 #: Steps that count in a turn of one trainer.
 TURN = 3
 #: Of the steps that swap: little memory, so that much is copied; more where that does not fit.
 BUDGETS = ("25%", "50%", "75%")
-#: The link imposed on synchronous steps, as a share of the machine's: they would last for ever at
-#: the balance.
+#: The link imposed on `naive` steps, as a share of the machine's. The one imposed on `window` steps
+#: (`balance_bytes_per_us`) may be slower still; `naive` waits for every copy, and would take long.
 SLOWER = 0.25
 
 
@@ -64,8 +67,8 @@ def calibrate(
     Returns:
         A machine whose link is as fast as the cores copy.
 
-    Cost: about 10 times as many steps as asked for; the synchronous ones last several times as
-        long. Up to three arenas at a time: the in-core one and smaller ones.
+    Cost: about 10 times as many steps as asked for; those of `naive` last several times as long.
+        Up to three arenas at a time: the in-core one and smaller ones.
     """
     in_core = trainer.prepare(images.shape).plan
     # Taking turns, since the machine's speed wanders.
@@ -75,7 +78,7 @@ def calibrate(
     with _swapping(trainer, "window", images.shape) as other:
         second, beside = measure_steps([trainer, other], images, labels, steps)
         swapped = Ran(_plan_of(other), beside)
-    # What the calls cost each other is told by the steps that took turns with these.
+    # How much the calls slowed down is judged by the in-core steps that took turns with these.
     disturbed = with_disturbance(_with_calls(_copying(name, copies), second, in_core), swapped)
     found = replace(
         _with_calls(disturbed, [*first, *second], in_core), map_us_per_byte=map_us_per_byte()
@@ -93,7 +96,7 @@ def calibrate(
 
 
 def _copying(name: str, copies: Copies) -> Machine:
-    """A machine of which nothing but its copies is known."""
+    """A machine with measured copies; its calls are not known yet (`_with_calls`)."""
     return Machine(
         name,
         1.0,
@@ -107,7 +110,7 @@ def _copying(name: str, copies: Copies) -> Machine:
 
 
 def _with_calls(machine: Machine, in_core: Collection[Timeline], plan: Plan) -> Machine:
-    """The machine with calls, and their issue, as these steps had them."""
+    """The machine with durations of calls and of issuing instructions from in-core steps."""
     profile = profile_of_steps(in_core, plan.trace)
     rates = rates_of(profile, plan.trace)
     return replace(
@@ -121,23 +124,27 @@ def _with_calls(machine: Machine, in_core: Collection[Timeline], plan: Plan) -> 
 
 
 def _plan_of(trainer: Trainer) -> Plan:
-    assert trainer.prepared is not None, "it is prepared"
+    assert trainer.prepared is not None, "`_swapping` has prepared its step"
     return trainer.prepared.plan
 
 
 def _swapping(
     in_core: Trainer, planner: str, input_shape: tuple[int, ...], link: float | None = None
 ) -> Trainer:
-    """A trainer of the same model in little memory, on a link if one is given, its step planned."""
+    """A trainer of the same model in little memory, its step planned.
+
+    Args:
+        in_core: whose model, loss, optimizer and settings it shares.
+        link: imposed, bytes per microsecond; None: none.
+    """
     settings = in_core.settings
 
     def within(budget: int | str) -> Trainer:
         trainer = Trainer(
             in_core.model, in_core.loss, in_core.optimizer, budget, planner, settings.allocator,
-            settings.device, allow_tf32=in_core.allow_tf32,
-            accumulate=in_core.accumulate, threads=settings.threads, machine=settings.machine,
-            link_bandwidth=link,
-            conv_algorithm=in_core.conv_algorithm, seed=settings.seed, clip=in_core.clip,
+            settings.device, in_core.accumulate, threads=settings.threads,
+            machine=settings.machine, link_bandwidth=link, conv_algorithm=in_core.conv_algorithm,
+            seed=settings.seed, clip=in_core.clip, allow_tf32=in_core.allow_tf32,
         )  # fmt: skip
         trainer.prepare(input_shape)
         return trainer
@@ -155,17 +162,19 @@ def _swapping(
 def measure_steps(
     trainers: Sequence[Trainer], images: np.ndarray, labels: np.ndarray, steps: int
 ) -> list[list[Timeline]]:
-    """Measured time lines of each, taking turns: at least `steps`, and `LEAST_S` of them.
+    """Measured time lines of each trainer, which take turns.
 
-    A turn is some steps on end, as training does them; its first one, which finds the caches full
-    of another's data, does not count.
+    A turn is `TURN` steps on end, as training does them, after one that does not count: it finds
+    the caches full of another trainer's data. There are turns until each trainer has `steps` time
+    lines at least, and `LEAST_S` seconds for each trainer have passed.
     """
     timelines: list[list[Timeline]] = [[] for _ in trainers]
     began = time.perf_counter()
     while len(timelines[0]) < steps or time.perf_counter() - began < LEAST_S * len(trainers):
         for trainer, kept in zip(trainers, timelines, strict=True):
-            for counts in (False, *[True] * TURN):
+            trainer.step(images, labels)
+            for _ in range(TURN):
                 trainer.step(images, labels)
-                assert trainer.timeline is not None
-                kept += [trainer.timeline] * counts
+                assert trainer.timeline is not None, "a step was made"
+                kept.append(trainer.timeline)
     return timelines

@@ -8,7 +8,6 @@ C, H, W) view. Read next: `tracing.py`, then `layers/base.py`.
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
@@ -25,6 +24,7 @@ from ooctrain.layers.base import (
     to_logical,
     to_physical,
 )
+from ooctrain.machines import usable_cores
 
 if TYPE_CHECKING:
     from ooctrain.tape import Site
@@ -103,11 +103,11 @@ class EagerRunner:
     """Computes every call with its kernel.
 
     Args:
-        threads: of the kernels; None: all cores.
+        threads: of the kernels; None: one for each core that this process may use.
     """
 
     def __init__(self, threads: int | None = None):
-        self.threads = threads or os.cpu_count() or 1
+        self.threads = threads or usable_cores()
         self._pool: Any = None
 
     def run(

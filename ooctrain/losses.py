@@ -24,10 +24,10 @@ LOSSES: Mapping[str, Loss] = {"cross_entropy": F.cross_entropy, "mse": F.mse_los
 
 @runtime_checkable
 class OwnLoss(Protocol):
-    """A model whose step is not one output and one named loss; it stands for "cross_entropy".
+    """A model that defines its own loss, since its step is more than one output and a named loss.
 
-    Inception's auxiliary classifier and the players of Pix2PixHD are such. Where no other loss is
-    asked for, the model's own is taken.
+    Inception v3, which has a second classifier, and Pix2PixHD with its two players are such models.
+    Their own loss is used where "cross_entropy", the default, is asked for.
     """
 
     def loss(self, output: Any, target: Tensor) -> Tensor:
@@ -89,7 +89,7 @@ def _spec_for(loss: Loss, output: Tensor, target_shape: Sequence[int] | None, pa
         return Spec(tuple(target_shape), "float32" if tuple(target_shape) == whole else "int64")
     if loss in (F.mse_loss, F.l1_loss):
         return Spec(whole)
-    from_class = loss is F.cross_entropy or isinstance(loss, CrossEntropyLoss)
-    if not from_class and isinstance(loss, Module):
+    of_classes = loss is F.cross_entropy or isinstance(loss, CrossEntropyLoss)
+    if isinstance(loss, Module) and not of_classes:
         return Spec(whole)
     return Spec((whole[0], *whole[2:]), "int64")

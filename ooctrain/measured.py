@@ -1,11 +1,16 @@
 """What measured steps say about a machine: its calls, its copies, and what they cost each other.
 
 In: time lines of steps that ran, with the plans that they ran by. Out: the numbers of a `Machine`.
-The one idea: what can be read off a time line is read (how long calls and copies took); what hides
-between its events is what the rest of the step's time says (issue, latency); and what depends on
-who ran beside whom is fitted: the value with which `simulate` says what was measured, one value to
-one measurement (interference to what the calls took, issue and pacing of copies to what the step
-took besides). Read next: `calibrate.py`, which runs the steps.
+The one idea: each number is found in the simplest way that the time lines allow:
+
+- read off: durations of calls and copies are those of the events;
+- as a remainder: issue and latency lie between the events, so they are what is left of the step's
+  time when all known durations are subtracted, shared out among the instructions or the copies;
+- fitted, where it depends on which copies ran beside which calls: the value with which `simulate`
+  predicts what was measured. Interference is fitted to the time of all calls, the issue and the
+  pacing of copies to the time of the whole step.
+
+Read next: `calibrate.py`, which runs the steps.
 """
 
 from __future__ import annotations
@@ -92,7 +97,9 @@ def rates_of(profile: Mapping[str, float], trace: Trace) -> Rates:
 
 
 def issue_us_of(in_core: Collection[Timeline], plan: Plan) -> float:
-    """What an instruction costs besides calls and copies: a step's rest, shared out among all."""
+    """What each instruction costs besides calls and copies: what is left of an in-core step when
+    these are subtracted, shared out among all instructions.
+    """
     calls_us = sum(_durations_us(in_core, "C").values())
     copies_us = median(line.busy_us("D") + line.busy_us("H") for line in in_core)
     whole_us = median(line.makespan_us for line in in_core)
@@ -102,10 +109,16 @@ def issue_us_of(in_core: Collection[Timeline], plan: Plan) -> float:
 def copies_of(
     plan: Plan, synchronous: Collection[Timeline], in_core: Collection[Timeline], issue_us: float
 ) -> Copies:
-    """From steps in which nothing overlaps; where nothing was copied, from copies by themselves.
+    """Bandwidth and latency of copies, from steps in which they do not overlap with calls.
 
-    What such a step takes besides its moving bytes, its calls and their issue is the copies'
-    latency.
+    The latency is what is left of such a step when the moving of bytes, the calls and the issue of
+    all instructions are subtracted, shared out among the copies. Where nothing was copied, the
+    bandwidth is that of copies timed by themselves, and the latency 0.
+
+    Args:
+        plan, synchronous: of the steps without overlap, and their time lines.
+        in_core: time lines of in-core steps, for the durations of the calls.
+        issue_us: of each instruction (`issue_us_of`).
     """
     lines = [line for line in synchronous if line.bytes_out and line.bytes_in]
     if not lines:
@@ -124,10 +137,14 @@ def copies_of(
 
 
 def _bytes_per_us(schedule: Schedule, durations_us: Mapping[int, float]) -> float:
-    """The rate of copies, given by list position: of the line through bytes and durations.
+    """The bandwidth of copies: the slope of the line fitted to their durations over their bytes.
 
-    Its distances from the points are relative, so that small copies say what each costs however few
-    its bytes. Where all are of a size there is no line, and a copy's time is taken for all moving.
+    The line's other parameter is what each copy costs however few its bytes. Errors are weighted as
+    shares of the durations, so that small copies count as much as large ones. Where all copies have
+    one size, or the slope is not positive, the bandwidth is all bytes over all time.
+
+    Args:
+        durations_us: {list position of a copy: how long it took}.
     """
     sizes, times_us = np.array(
         [(_size_bytes(schedule, index), time_us) for index, time_us in durations_us.items()]
@@ -140,7 +157,7 @@ def _bytes_per_us(schedule: Schedule, durations_us: Mapping[int, float]) -> floa
 
 
 def _size_bytes(schedule: Schedule, index: int) -> int:
-    """Of the copy at a list position."""
+    """Bytes moved by the copy at a list position."""
     copy = schedule.instructions[index]
     assert isinstance(copy, SwapIn | SwapOut), "nothing else is a copy"
     return copy.hi - copy.lo
@@ -172,16 +189,22 @@ class Ran:
 
     @property
     def copied(self) -> bool:
-        """Whether anything was."""
+        """Whether any bytes were copied."""
         return any(line.bytes_out or line.bytes_in for line in self.steps)
 
     def error_of(self, machine: Machine) -> float:
-        """Of the step: log(predicted / measured), which is as large for twice as for half."""
+        """Error of the predicted duration of a step: log(predicted / measured).
+
+        The logarithm makes twice as long as bad as half as long.
+        """
         measured_us = median(line.makespan_us for line in self.steps)
         return math.log(self._predicted(machine).makespan_us / measured_us)
 
     def calls_error_of(self, machine: Machine) -> float:
-        """Of all calls together, likewise; a call's issue is not among what is measured of it."""
+        """Error of the predicted time of all calls together, as a logarithm like `error_of`.
+
+        Issue is left out of the prediction: the measured duration of a call does not contain it.
+        """
         unissued = replace(machine, issue_us=0.0, copy_issue_us=0.0)
         measured_us = median(line.busy_us("C") for line in self.steps)
         return math.log(self._predicted(unissued).busy_us("C") / measured_us)
@@ -195,13 +218,16 @@ class Ran:
 def with_disturbance(machine: Machine, beside: Ran) -> Machine:
     """The machine with what copies cost the calls that run beside them.
 
+    First `interference` is fitted, so that the calls are predicted as long as they were; then
+    `copy_issue_us` is taken out of the latency, so that the step is predicted as long as it was.
+
     Args:
-        machine: whose latency is all that a copy takes besides moving its bytes.
-        beside: steps on its own link.
+        machine: whose `latency_us` is all that a copy takes besides moving its bytes.
+        beside: steps in which copies overlap with calls, on the machine's own link.
 
     Returns:
-        It with the `interference` that makes the calls as long as they were, and with so much of
-        the latency as `copy_issue_us` that the step is. As it was where nothing was copied.
+        The machine with these two, its latency reduced by `copy_issue_us`; unchanged where nothing
+        was copied.
     """
     if not beside.copied:
         return machine
@@ -220,12 +246,13 @@ def with_disturbance(machine: Machine, beside: Ran) -> Machine:
 
 
 def pacing_us_of(paced: Sequence[Ran], machine: Machine) -> float:
-    """`Machine.pacing_us`: how much longer than an imposed link each copy takes beside its latency.
+    """`Machine.pacing_us`, fitted: what each copy takes longer on an imposed link.
+
+    It is the number with which the log errors of these steps add up to 0.
 
     Args:
-        paced: steps on imposed links. Not read off their copies, but fitted: the one number with
-            which these steps are predicted right in the mean of their log errors.
-        machine: everything else about it; its own `pacing_us` is replaced.
+        paced: steps on imposed links.
+        machine: with everything else known; its own `pacing_us` is replaced.
 
     Returns:
         At least 0, at most `MOST_PACING_US`; 0 where nothing is copied.
@@ -239,7 +266,10 @@ def pacing_us_of(paced: Sequence[Ran], machine: Machine) -> float:
 
 
 def _root(error: Callable[[float], float], low: float, high: float) -> float:
-    """Where a growing error is 0: found by halving; an end of the interval where it is nowhere."""
+    """Where an error that grows with its argument is 0, by bisection to 1/1024 of the interval.
+
+    Where it has one sign on the whole interval, the result is the end that is nearest to 0.
+    """
     for _ in range(HALVINGS):
         middle = round((low + high) / 2, 3)
         low, high = (middle, high) if error(middle) < 0 else (low, middle)
@@ -247,6 +277,6 @@ def _root(error: Callable[[float], float], low: float, high: float) -> float:
 
 
 def balance_bytes_per_us(swapping: Sequence[Timeline], in_core: Collection[Timeline]) -> float:
-    """The link on which one direction's copies last as long as a step that copies nothing."""
+    """The link bandwidth at which the copies of one direction take as long as an in-core step."""
     moved = max(swapping[0].bytes_out, swapping[0].bytes_in, 1)
     return moved / median(line.makespan_us for line in in_core)

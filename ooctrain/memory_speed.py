@@ -1,8 +1,8 @@
 """How fast this machine copies and maps memory, timed by itself.
 
-Out: bytes per microsecond, microseconds per byte. The one idea: both are done as a step does them:
-copies by the copy engines' kernel, mapping by the arena's own calls beside a thread that works.
-Read next: `calibrate.py`.
+In: nothing. Out: bytes per microsecond, microseconds per byte. The one idea: both are timed as they
+happen in a training step: copies by the copy engines' kernel, mapping by the arena's own calls
+while another thread copies. Read next: `calibrate.py`.
 """
 
 from __future__ import annotations
@@ -36,11 +36,12 @@ def copy_bytes_per_us() -> float:
 
 
 def map_us_per_byte() -> float:
-    """How long mapping takes, of pages that exist already, over others; 0 where nothing is mapped.
+    """How long it takes to map pages over others; 0 where memory cannot be mapped.
 
-    Pieces are mapped in the reverse order of the arena, so that the system cannot join them, and
-    beside a thread that works, as in a step: its processor has to forget the old pages too
-    (measured: twice the time).
+    The first turn is not counted: it maps where nothing is mapped yet. Pieces are mapped in the
+    reverse order of the arena, so that the system cannot join neighbours. Another thread copies
+    meanwhile, as in a step: its processor must drop the old addresses from its translation cache
+    (TLB) too, which takes twice the time (measured).
     """
     if why_no_virtual_memory():
         return 0.0
@@ -77,7 +78,10 @@ def _beside_copies() -> Iterator[None]:
 
 
 def _copy() -> Callable[[], object]:
-    """One copy of `COPY_BYTES` by the copy engines' kernel, imported as late as they do it."""
+    """A function that makes one copy of `COPY_BYTES` by the copy engines' kernel.
+
+    The kernel is imported here, so that importing this module does not load Numba.
+    """
     from ooctrain.layers.kernels.cpu.copy import stream_copy
 
     # Written once, so that the pages are there before anything is timed.

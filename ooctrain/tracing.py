@@ -9,7 +9,6 @@ soon as its gradient is complete. Read next: `trace.py`, `losses.py`, `incore.py
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -22,6 +21,7 @@ from ooctrain.incore import initial_values, run_trace, storages
 from ooctrain.layers.base import Op, Scalars, Spec, scratch_bytes
 from ooctrain.layers.conv2d import CUDA_ALGORITHMS
 from ooctrain.losses import Loss, named_loss, target_of
+from ooctrain.machines import usable_cores
 from ooctrain.module import Module, Parameter
 from ooctrain.optim import SGD, Adam, Optimizer
 from ooctrain.trace import Trace, TraceBuilder
@@ -122,7 +122,7 @@ def trace(
         optimizer: "sgd" (momentum 0.9), "adam", an optimizer of `optim`, or None for gradients
             alone.
         device: "cpu" or "cuda": what algorithms and workspaces are chosen for.
-        threads: of the cpu device; None: all cores.
+        threads: of the cpu device; None: one for each core that this process may use.
         keep_gradients: hand out the gradients as backward leaves them; else clipped ones are handed
             out, and the clipping may overwrite what it reads.
         accumulate: k: the batch goes through in k parts one after the other, whose gradients are
@@ -158,7 +158,7 @@ def trace(
             slot: f"{names[p]}.{key}" for p in model.parameters() if update.updates(p)
             for key, slot in update.slots(p).items()
         }  # fmt: skip
-    runner = TraceRunner(threads or os.cpu_count() or 1, names, device)
+    runner = TraceRunner(threads or usable_cores(), names, device)
     tape = Tape(runner, algorithm)
     clip = ClipNorm(clip) if isinstance(clip, int | float) else clip
     step = _Step(runner, tape, update, clip, keep_gradients)

@@ -2,11 +2,11 @@
 
 In: a trace, a schedule, the allocator that will hold it. Out: bytes mapped in each step, and a
 machine whose instructions cost that much more. The one idea: plans of whole variables find the
-places of the last step and map nothing (`alloc/virtual.py`); plans that move parts come back to
-other chunks step after step, and to enter pages in tables is work of the thread that issues the
-list. Which bytes these are depends on the requests alone, so they are counted on paper. Source:
-paper 000, section 4, where mapping is what virtual addressing costs. Read next: `placement.py`,
-`../memory_speed.py`.
+places of the last step and map nothing (`alloc/virtual.py`); plans that move parts of variables get
+other chunks in each step, and mapping these is work of the thread that issues the list. Which bytes
+are mapped depends on the requests alone, so they are counted by an allocator over memory that does
+not exist (`PaperMemory`). Source: paper 000, section 4, where mapping is what virtual addressing
+costs. Read next: `placement.py`, `../memory_speed.py`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ COUNTED_STEPS = 3
 
 
 class CountingMemory(PaperMemory):
-    """Paper that counts the bytes mapped on it.
+    """Memory without bytes that counts how many of them an allocator maps.
 
     Attributes:
         mapped_bytes: in all map calls so far.
@@ -40,14 +40,16 @@ class CountingMemory(PaperMemory):
         self.mapped_bytes = 0
 
     def map(self, address: int, offset: int, size_bytes: int) -> None:
-        """Counts."""
+        """Adds the size to `mapped_bytes`; nothing is mapped."""
         self.mapped_bytes += size_bytes
 
 
 def mapped_by_step(
     schedule: Schedule, trace: Trace, choice: AllocatorChoice, steps: int
 ) -> list[int]:
-    """Bytes that the allocator maps in each of the first steps, what it maps when made left out.
+    """Bytes that the allocator maps in each of the first steps.
+
+    What it maps when it is made is not counted.
 
     Args:
         choice: the allocator, with a budget that the schedule fits into.
@@ -69,7 +71,7 @@ def mapped_by_step(
 
 
 def mapped_bytes(schedule: Schedule, trace: Trace, choice: AllocatorChoice) -> float:
-    """Bytes mapped in a step that follows others; the mean of some, since they differ."""
+    """Bytes mapped in a step that follows others: the mean over `COUNTED_STEPS`, which differ."""
     found = mapped_by_step(schedule, trace, choice, SETTLING_STEPS + COUNTED_STEPS)
     return fmean(found[SETTLING_STEPS:])
 
@@ -77,8 +79,14 @@ def mapped_bytes(schedule: Schedule, trace: Trace, choice: AllocatorChoice) -> f
 def with_mapping(
     machine: Machine, schedule: Schedule, trace: Trace, choice: AllocatorChoice
 ) -> Machine:
-    """The machine as a schedule finds it on an allocator: its mapping shared out among all
-    instructions, as part of their issue.
+    """The machine with the time of a step's mapping added to `issue_us`, in equal shares for all
+    instructions of the schedule.
+
+    Args:
+        choice: the allocator, with a budget that the schedule fits into.
+
+    Raises:
+        OutOfDeviceMemory, PlanMismatch: as `mapped_by_step`.
     """
     if not machine.map_us_per_byte or not len(schedule):
         return machine

@@ -239,7 +239,7 @@ def forecast(program: Program, granule: Granule) -> Forecast:
 
 
 def _number(block: Block) -> int:
-    """Which block it is, in the order of their making on paper."""
+    """Its position among all blocks that the recording allocator has handed out."""
     return block.id - 1
 
 

@@ -28,10 +28,10 @@ def share_storage(trace: Trace) -> Trace:
 
 
 def _reuse(trace: Trace, call: Call, lasting: set[int]) -> Mapping[int, int]:
-    """What `call` may overwrite, besides what it overwrites already."""
-    reuse = dict(call.reuse)
+    """{output: input whose storage it takes}: what `call` has already, and what is safe besides."""
     if not call.pure:
         return call.reuse
+    reuse = dict(call.reuse)
     for index, position in call.op.reusable().items():
         out, source = call.outs[index], call.ins[position]
         last = trace.readers[source][-1] == call.id and call.ins.count(source) == 1

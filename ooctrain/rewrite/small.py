@@ -1,12 +1,12 @@
 """Small objects: biases, scales and statistics lie in one region that never leaves the device.
 
 In: a trace, and how the allocator rounds. Out: the trace with its small lasting variables *pinned*:
-they weigh nothing on the ledger, and the region that holds them all is a constant in it. The one
-idea: an allocator of large chunks gives a bias of 4 KiB a chunk of 2 MiB, and to swap it gains
-nothing, so such variables are none of a planner's business; each gets a place of its own for ever,
-so the region can neither fragment nor grow, and its size is known before planning. Values that come
-and go with the images (activations and their gradients) stay the planner's, whatever their size:
-their number grows with the network, and they share memory one after the other. Source:
+each counts 0 bytes in the ledger, and the region that holds them all is a constant in it. The one
+idea: an allocator of large chunks gives a bias of 4 KiB a chunk of 2 MiB, and swapping it would
+gain nothing, so planners do not see such variables; each gets a place of its own that it keeps, so
+the region can neither fragment nor grow, and its size is known before planning. Values that come
+and go with the images (activations and their gradients) are left to the planner, whatever their
+size: their number grows with the network, and they use the same memory one after the other. Source:
 docs/allocators.md, "Small objects"; PyTorch and nnabla keep pools for small objects, of no fixed
 size. Read next: `../sched/small.py`, which plans beside a region; `../execution/placement.py`.
 """
@@ -24,7 +24,7 @@ from ooctrain.units import Granule
 NAME = "pin_small"
 KINDS = ("param", "state", "stat")  # what lasts over a step, or from forward to backward
 SHARE = 8  # small is what fills less than an eighth of a chunk
-LEAST_GRANULE_BYTES = 16 << 10  # finer rounding wastes too little to care
+LEAST_GRANULE_BYTES = 16 << 10  # with smaller granules rounding wastes little
 ALIGN_BYTES = 512
 
 
@@ -42,11 +42,11 @@ class Region:
 
 
 def pin_small(trace: Trace, most_bytes: int) -> Trace:
-    """Pins the parameters, states and statistics of at most so many bytes.
+    """Pins the parameters, states and statistics of at most `most_bytes` each.
 
-    What shares a storage, or carries over, is pinned together or not at all. A value that is
-    written over before the step ends stays out, unless it is a parameter or a state: it might be
-    wanted, and made, again.
+    Variables that share a storage, or carry over to each other, are pinned together or not at all.
+    Statistics whose storage a later call takes over are not pinned: a planner may want to compute
+    them again, which needs a place for them besides.
     """
     return _pin(trace, {
         v.id
@@ -58,8 +58,11 @@ def pin_small(trace: Trace, most_bytes: int) -> Trace:
 
 
 def pin_again(trace: Trace, before: Trace) -> Trace:
-    """Pins what was pinned before a rewrite that writes its variables anew, as far as it is still
-    there; so the region does not grow."""
+    """Pins the variables that were pinned in the trace `before` a rewrite, found by their names.
+
+    For rewrites that build a trace anew; variables that are gone stay out, so the region does not
+    grow.
+    """
     names = {v.name for v in before.variables if v.pinned}
     return _pin(trace, {v.id for v in trace.variables if v.name in names}) if names else trace
 
@@ -75,10 +78,11 @@ def pin_by_name(trace: Trace, name: str) -> Trace:
 
 
 def pinning_for(trace: Trace, granule: Granule) -> tuple[str, ...]:
-    """The rewrite that suits an allocator, as names for `apply_rewrites`; none where it is no gain.
+    """Names of rewrites (one or none) that pin what is small for an allocator with this granule.
 
-    It is a gain where the region takes no more than the chunks of what it holds that lasts over
-    steps: then neither the least nor the most memory of the step becomes more.
+    None where pinning might cost memory: the region must be no larger than the chunks that its
+    persistent storages would take by themselves. Then neither the least nor the most memory of the
+    step grows.
     """
     if granule.size_bytes < LEAST_GRANULE_BYTES:
         return ()
@@ -93,7 +97,7 @@ def pinning_for(trace: Trace, granule: Granule) -> tuple[str, ...]:
 
 
 def region(trace: Trace) -> Region:
-    """The places of what is pinned, in the order of the variables."""
+    """The places of the pinned variables, one after the other in the order of their ids."""
     offsets: dict[int, int] = {}
     place_of: dict[int, int] = {}
     end = 0
@@ -123,7 +127,7 @@ def _pin(trace: Trace, wanted: Collection[int]) -> Trace:
 
 
 def _storages(trace: Trace) -> list[int]:
-    """By variable: the first one with its storage."""
+    """For each variable the first variable that had its storage in this step."""
     storage = list(range(len(trace.variables)))
     for call in trace.calls:
         for out, source in call.reuse.items():
@@ -132,7 +136,9 @@ def _storages(trace: Trace) -> list[int]:
 
 
 def _heads(trace: Trace) -> list[int]:
-    """By variable: one that stands for all with its storage, of this step or the next."""
+    """For each variable one that stands for all that share its storage, be it in this step or, by
+    `carries`, in the next.
+    """
     heads = _storages(trace)
     for new, old in trace.carries.items():
         one, other = sorted((heads[new], heads[old]))
