@@ -20,7 +20,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-#: Ours; those of kernels are commands with options of their own.
+#: All of them; those of kernels are commands with options of their own, and race torch.
 NAMES = ("steps", "ops", "conv", "prediction", "planners", "overhead", "scale", "alloc")
 KERNELS = ("ops", "conv")
 NEEDS_TORCH = KERNELS

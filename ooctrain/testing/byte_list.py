@@ -49,11 +49,10 @@ class Step:
 
 @dataclass(slots=True)
 class Release:
-    """Device or host bytes that are given back when some steps are finished."""
+    """Bytes of the device, or of the host, that are given back when some steps are finished."""
 
     after: set[int]
     addresses: list[int]
-    blocks: int
     host: bool = False
 
 
@@ -72,7 +71,16 @@ class _Byte:
 
 @dataclass(slots=True)
 class Job:
-    """The list with addresses: what `_Lister` works out and `_Runner` carries out."""
+    """The list with addresses: what `_Lister` works out and `interpreter.py` carries out.
+
+    Args:
+        steps: {position in the list: step}, without those that only give back.
+        releases: in list order.
+        start_device, end_device: {(variable, byte of it): address} before and after the list.
+        start_host, end_host: the same on the host, by the variable whose value is there.
+        captures: {output: (position of the call that computes it, addresses)}.
+        arena_bytes, host_arena_bytes: how many addresses were given out.
+    """
 
     steps: dict[int, Step]
     releases: list[Release]
@@ -370,7 +378,7 @@ class _Lister:
         return set().union(*(r.after for r in self.releases if r.host == host))
 
     def _release(self, after: set[int], addresses: list[int]) -> None:
-        self.releases.append(Release(after, addresses, len(addresses)))
+        self.releases.append(Release(after, addresses))
         self.arena.give(addresses)
 
     def _leave_host(self, step: Step, keys: list[tuple[int, int]]) -> None:
@@ -392,6 +400,6 @@ class _Lister:
                 continue
             for key in keys:
                 byte = self.host.pop(key)
-                self.releases.append(Release(byte.users() | {index}, [byte.address], 1, host=True))
+                self.releases.append(Release(byte.users() | {index}, [byte.address], host=True))
                 self.host_arena.give([byte.address])
         self.host_leaving = staying

@@ -112,7 +112,7 @@ def check_gradient(
         for v in trace.initial
     }
     values |= {f"x{i}": array for i, array in enumerate(arrays)}
-    found = _exact_run(trace, values, scalars)
+    found = run_trace(trace, values, scalars, "reference")
     forward = trace_function(function, arrays, gradient=False)
     for i, array in enumerate(arrays):
         if f"grad:x{i}" in found:
@@ -152,12 +152,6 @@ def trace_function(
     return runner.builder.build()
 
 
-def _exact_run(
-    trace: Trace, values: Mapping[str, np.ndarray], scalars: Scalars
-) -> dict[str, np.ndarray]:
-    return run_trace(trace, values, scalars, "reference")
-
-
 def _differences(
     trace: Trace,
     values: dict[str, np.ndarray],
@@ -169,7 +163,7 @@ def _differences(
     """d sum(dy * y) / d x, element by element."""
 
     def total(x: np.ndarray) -> float:
-        found = _exact_run(trace, values | {name: x}, scalars)
+        found = run_trace(trace, values | {name: x}, scalars, "reference")
         return sum(float(np.sum(found[f"y{i}"] * values[f"dy{i}"])) for i in range(_outputs(found)))
 
     base = array.astype(np.float64)

@@ -20,12 +20,9 @@ import numpy as np
 
 from ooctrain.devices.fake_driver import FakeDriver
 from ooctrain.eager import aligned_bytes
-from ooctrain.layers.base import Spec
+from ooctrain.layers.base import LINE_BYTES, Scalars, Spec
 from ooctrain.layers.conv2d import CUDA_ALGORITHMS
 from ooctrain.layers.kernels.cpu.pool import ThreadPool
-
-Scalars = Mapping[str, float | int]
-_LINE_BYTES = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,8 +189,8 @@ def _joined(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
 
 def _placed(data: np.ndarray, address: int) -> np.ndarray:
     """The same bytes, aligned as they are on the device: no better, and no worse."""
-    room = np.empty(data.size + _LINE_BYTES, np.uint8)
-    start = (address - room.ctypes.data) % _LINE_BYTES
+    room = np.empty(data.size + LINE_BYTES, np.uint8)
+    start = (address - room.ctypes.data) % LINE_BYTES
     room[start : start + data.size] = data
     return room[start : start + data.size]
 

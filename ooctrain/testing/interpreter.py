@@ -166,7 +166,7 @@ class _Runner:
         for release in self.pending:
             if release.after <= self.finished:
                 self._poison(self.host if release.host else self.device, release.addresses)
-                self.held -= 0 if release.host else release.blocks
+                self.held -= 0 if release.host else len(release.addresses)
             else:
                 waiting.append(release)
         self.pending = waiting

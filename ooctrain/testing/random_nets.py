@@ -18,9 +18,10 @@ from ooctrain.autograd import Tensor
 
 Step = tuple[str, int]
 CHANNELS = 4
-STEPS = ("conv", "conv_bias", "norm", "relu", "leaky", "tanh", "sigmoid", "drop", "pool", "avg",
-         "scale", "add", "add", "concat", "slice", "shared", "alone", "apart", "up", "mirror",
-         "resize")  # fmt: skip
+#: Names of steps; one that stands twice is drawn twice as often.
+STEPS = ("conv", "conv_bias", "norm", "relu", "leaky", "tanh", "sigmoid", "dropout", "pool", "avg",
+         "scale", "add", "add", "concat", "slice", "shared", "instance_norm", "depthwise",
+         "transposed", "reflect", "resize")  # fmt: skip
 #: Beyond this many pixels nothing is enlarged.
 MOST_PIXELS = 400
 
@@ -38,10 +39,10 @@ class RandomNet(nn.Module):
             "conv_bias": lambda: nn.Conv2d(CHANNELS, CHANNELS, 1),
             "norm": lambda: nn.BatchNorm2d(CHANNELS),
             "concat": lambda: nn.Conv2d(2 * CHANNELS, CHANNELS, 1),
-            "drop": lambda: nn.Dropout(0.3),
-            "alone": lambda: nn.InstanceNorm2d(CHANNELS),
-            "apart": lambda: nn.Conv2d(CHANNELS, CHANNELS, 3, padding=1, groups=CHANNELS),
-            "up": lambda: nn.ConvTranspose2d(CHANNELS, CHANNELS, 2, stride=2),
+            "dropout": lambda: nn.Dropout(0.3),
+            "instance_norm": lambda: nn.InstanceNorm2d(CHANNELS),
+            "depthwise": lambda: nn.Conv2d(CHANNELS, CHANNELS, 3, padding=1, groups=CHANNELS),
+            "transposed": lambda: nn.ConvTranspose2d(CHANNELS, CHANNELS, 2, stride=2),
         }
         self.parts = nn.ModuleList([makers.get(kind, nn.Identity)() for kind, _ in plan])
         self.head = nn.Linear(CHANNELS, 3)
@@ -64,12 +65,12 @@ class RandomNet(nn.Module):
             "slice": lambda v: F.pad(v[:, :, 1:, :], (0, 0, 0, 1)), "shared": self.shared,
         }  # fmt: skip
         height, width = y.shape[2:]
-        if kind == "up":
+        if kind == "transposed":
             return part(F.max_pool2d(y, 2) if min(height, width) > 1 else y)
-        if kind in ("mirror", "resize", "alone"):
+        if kind in ("reflect", "resize", "instance_norm"):
             if min(height, width) < 2 or height * width > MOST_PIXELS:
                 return y
-            if kind == "mirror":
+            if kind == "reflect":
                 return F.pad(y, (1, 1, 0, 1), mode="reflect")
             if kind == "resize":
                 return F.interpolate(y, (height + 1, 2 * width), mode="bilinear")
@@ -89,7 +90,8 @@ block_plans = st.lists(
         [("norm", 0), ("add", 0), ("relu", 0), ("relu", 0)],
         [("relu", 0), ("add", 2), ("relu", 0)],
         [("norm", 0), ("double", 0), ("relu", 0)],
-        [("alone", 0), ("relu", 0), ("apart", 0), ("alone", 0), ("add", 1), ("relu", 0)],
+        [("instance_norm", 0), ("relu", 0), ("depthwise", 0), ("instance_norm", 0), ("add", 1),
+         ("relu", 0)],
     ]),
     min_size=1, max_size=3,
 ).map(lambda lists: [step for steps in lists for step in steps])  # fmt: skip

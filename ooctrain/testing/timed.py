@@ -59,7 +59,7 @@ def run_freely(
     held = schedule.granule.fixed_bytes + sum(
         schedule.granule.granted(hi - lo) for _, lo, hi in schedule.start_device
     )
-    now, idle = 0, 0
+    now = idle = 0
     while any(task.end_ns < 0 or task.end_ns > now for task in tasks):
         started = False
         for task in tasks:
