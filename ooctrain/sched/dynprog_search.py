@@ -98,17 +98,23 @@ class Solution:
 
 
 def in_slots(view: ChainView, memory_bytes: int, machine: Machine, slot_bytes: float) -> SlotChain:
-    """A chain counted in slots, sizes rounded up."""
+    """A chain counted in slots: sizes rounded up, the memory down."""
 
     def up(sizes: Sequence[int]) -> tuple[int, ...]:
         return tuple(-int(-size // slot_bytes) for size in sizes)
 
     return SlotChain(
-        up(view.x), up(view.y), up(view.extra_forward), up(view.extra_backward),
-        tuple(ns / 1000 for ns in view.forward_ns), tuple(ns / 1000 for ns in view.backward_ns),
-        int(memory_bytes // slot_bytes), machine.out_bytes_per_us / slot_bytes,
-        machine.in_bytes_per_us / slot_bytes, machine.link == "duplex",
-    )  # fmt: skip
+        x=up(view.x),
+        y=up(view.y),
+        extra_forward=up(view.extra_forward),
+        extra_backward=up(view.extra_backward),
+        forward_us=tuple(ns / 1000 for ns in view.forward_ns),
+        backward_us=tuple(ns / 1000 for ns in view.backward_ns),
+        memory=int(memory_bytes // slot_bytes),
+        out_rate=machine.out_bytes_per_us / slot_bytes,
+        in_rate=machine.in_bytes_per_us / slot_bytes,
+        duplex=machine.link == "duplex",
+    )
 
 
 def solve(chain: SlotChain, most_states: int = MOST_STATES) -> Solution | None:

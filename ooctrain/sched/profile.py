@@ -66,6 +66,9 @@ class Table:
         dead: (variable, bytes, granted bytes) to be freed after it; `BEFORE_THE_STEP`: before the
             first.
         resident_bytes: what is on the device during it if every gap is used to the full.
+        pieces: what goes out and comes back, by the Run after which its gap begins.
+        start_device, start_host: as of `Schedule`.
+        start_bytes: granted bytes of `start_device`.
     """
 
     runs: tuple[Run, ...]
@@ -88,25 +91,30 @@ def tabulate(decisions: Decisions, trace: Trace, machine: Machine, granule: Gran
     pieces = _pieces(gaps, all_lives, len(runs), trace, machine, granule)
     durations = call_durations_ns(trace, machine)
     on_host = {(gap.var, gap.lo, gap.hi) for gap in gaps if gap.after == BEFORE_THE_STEP}
+    # Inputs that nobody reads have no life and no gap, but they are on the host too.
     on_host |= {(v, 0, trace.variables[v].nbytes) for v in trace.initial if not trace.readers[v]
                 and not trace.variables[v].persistent}  # fmt: skip
     start_device = tuple(_on_device(trace, on_host))
     return Table(
-        runs,
-        [durations[run.call] for run in runs],
-        [_claim_bytes(trace, run, granule) for run in runs],
-        [_end_bytes(trace, run, granule) for run in runs],
-        _dead(trace, all_lives, len(runs), granule),
-        _resident_bytes(trace, runs, all_lives, pieces, granule),
-        pieces,
-        start_device,
-        tuple(sorted(on_host)),
-        sum(granule.granted(hi - lo) for _, lo, hi in start_device),
+        runs=runs,
+        duration_ns=[durations[run.call] for run in runs],
+        claim_bytes=[_claim_bytes(trace, run, granule) for run in runs],
+        end_bytes=[_end_bytes(trace, run, granule) for run in runs],
+        dead=_dead(trace, all_lives, len(runs), granule),
+        resident_bytes=_resident_bytes(trace, runs, all_lives, pieces, granule),
+        pieces=pieces,
+        start_device=start_device,
+        start_host=tuple(sorted(on_host)),
+        start_bytes=sum(granule.granted(hi - lo) for _, lo, hi in start_device),
     )
 
 
 def _implied_gaps(trace: Trace, decisions: Decisions, all_lives: Iterable[Life]) -> Iterator[Gap]:
-    """Inputs come from the host; what started there goes back at the end (`Decisions`)."""
+    """The gaps that `Decisions` leaves unsaid.
+
+    Inputs are on the host until their first use, and what persists and starts there is there again
+    after its last use.
+    """
     at_start: dict[int, list[Gap]] = defaultdict(list)
     for gap in sorted(decisions.gaps, key=lambda gap: gap.lo):
         if gap.after == BEFORE_THE_STEP:
@@ -151,6 +159,7 @@ def _pieces(
     gaps: list[Gap], all_lives: Iterable[Life], end: int, trace: Trace, machine: Machine,
     granule: Granule,
 ) -> list[Piece]:  # fmt: skip
+    """A piece for each gap, except where W' must wait for W so long that nothing of it is left."""
     moved = {gap.var for gap in gaps}
     begins = {
         (life.var, use): life.uses[0]
@@ -170,8 +179,8 @@ def _pieces(
             pieces.append(
                 Piece(
                     gap.var, gap.lo, gap.hi, granule.granted(size),
-                    written, queued, after, gap.before,
-                    machine.transfer_ns(size, "out"), machine.transfer_ns(size, "in"),
+                    written=written, queued=queued, after=after, before=gap.before,
+                    out_ns=machine.transfer_ns(size, "out"), in_ns=machine.transfer_ns(size, "in"),
                     slot=(trace.carries.get(gap.var, gap.var), gap.lo, gap.hi),
                     returns=gap.before < end,
                 )
@@ -180,8 +189,9 @@ def _pieces(
 
 
 def _last_returns(trace: Trace, gaps: Iterable[Gap]) -> dict[int, int]:
-    """{W': the last Run for which bytes of W come in}: before that, W' may not be copied to their
-    slot.
+    """{W': the last Run for which bytes of W come in}.
+
+    Before that, W' may not be copied out, for its host slot is that of W.
     """
     last: dict[int, int] = {}
     for gap in gaps:
@@ -236,6 +246,7 @@ def _end_bytes(trace: Trace, run: Run, granule: Granule) -> int:
 def _dead(
     trace: Trace, all_lives: Iterable[Life], end: int, granule: Granule
 ) -> Mapping[int, list[tuple[int, int, int]]]:
+    """What is freed after each Run: lives that end with it and are not taken over by an output."""
     dead: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
     for life in all_lives:
         size = trace.variables[life.var].nbytes
@@ -251,6 +262,9 @@ def _resident_bytes(
     pieces: Iterable[Piece],
     granule: Granule,
 ) -> list[int]:
+    """For each Run: all lives that include it, less the pieces that are away, and its own scratch
+    and workspace.
+    """
     end = len(runs)
     change = [0] * (end + 2)
     for life in all_lives:
