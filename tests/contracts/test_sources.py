@@ -117,6 +117,14 @@ def test_cuda_is_imported_in_its_rooms_only(path):
         assert not [n for n in names if n.startswith(CUDA_MODULES) or n.startswith("numba.cuda")]
 
 
+def test_one_file_of_the_kernels_imports_the_cuda_target():
+    """`shim.py`, so that a successor of Numba's CUDA target costs that file."""
+    target = re.compile(r"(from|import) numba(\.| import )cuda")
+    sources = (ROOT / "ooctrain/layers/kernels").rglob("*.py")
+    found = {path.name for path in sources if target.search(path.read_text(encoding="utf-8"))}
+    assert found == {"shim.py"}
+
+
 @pytest.mark.parametrize("path", PACKAGE, ids=relative)
 def test_no_function_changes_what_a_module_keeps(path):
     tree = parse(path)

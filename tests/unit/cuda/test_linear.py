@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from ooctrain.errors import ShapeError
+from ooctrain.layers.base import Spec
 from ooctrain.layers.kernels.cuda import matmul_plan
 from ooctrain.layers.linear import Linear, LinearGradInput, LinearGradWeight
 from ooctrain.testing.check_cuda import check_cuda
@@ -50,6 +52,17 @@ def test_integers_are_exact_in_any_split():
     x, w = (rng.integers(-4, 5, shape).astype(np.float32) for shape in ((3, 1025), (5, 1025)))
     assert matmul_plan.splits(3, 5, 1025) > 1
     check_cuda(Linear(), x, w, tolerance=0)
+
+
+def test_extents_whose_elements_32_bits_cannot_count_are_refused():
+    """From a tile's first element to its last: TILE - 1 rows and STEP - 1 terms further."""
+    most = matmul_plan.MOST_EXTENT
+    assert (matmul_plan.TILE - 1) * most + matmul_plan.STEP - 1 < 2**32
+    x, w, y = (Spec(shape, "float32") for shape in ((2, most), (10, most), (2, 10)))
+    assert Linear().cuda_workspace_bytes((x, w), (y,)) > 0
+    x, w = (Spec((rows, most + 1), "float32") for rows in (2, 10))
+    with pytest.raises(ShapeError, match="too large for the cuda device"):
+        Linear().cuda_workspace_bytes((x, w), (y,))
 
 
 def test_splits_cover_the_sum_and_none_is_empty():

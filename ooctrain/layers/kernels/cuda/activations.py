@@ -1,4 +1,4 @@
-"""Leaky ReLU, tanh and sigmoid, and their gradients, which read the output alone.
+"""Leaky ReLU, tanh and sigmoid, and their gradients, which need only the output.
 
 In and out: as in `elementwise.py`. The one idea: the hardware has a fast exponential and libdevice
 a tanh, both right to about two units in the last place, so each kernel is the formula itself, at

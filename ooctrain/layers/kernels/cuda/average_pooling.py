@@ -1,9 +1,9 @@
 """Average pooling on NHWC, fixed windows and adaptive ones, and their gradients.
 
 In: x (N, H, W, C). Out: y (N, OH, OW, C). The one idea: an adaptive window is a window whose first
-and end cell follow from its number by another formula; so one kernel serves both. A window is
-summed row by row and then over its rows: an average of a million pixels loses no more digits than
-two sums of a thousand. Read next: `upsample.py`.
+and end cell follow from its number by another formula; so one kernel serves both. The rows of a
+window are summed one by one, then their sums: an average of a million pixels loses no more digits
+than two sums of a thousand. Read next: `upsample.py`.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from ooctrain.layers.kernels.cuda.shim import cuda, device, float32, kernel, sma
 Pair = tuple[int, int]
 Sides = tuple[int, int, int, int]
 F1 = np.float32(1)
-#: The window (kernel, stride, top, left) that stands for adaptive pooling.
+#: The window (kernel, stride, top and left padding) that stands for adaptive pooling.
 ADAPTIVE = (0, 0, 0, 0, 0, 0)
 
 
 @device
 def _first(window, size, windows, cells, stride, before):
-    """First input cell of a window; 0 cells mean adaptive windows."""
+    """First input cell of a window; `cells`, its size, is 0 for adaptive windows."""
     if cells == U0:
         return scaled(window, size, windows, U0)
     start = uint32(window * stride)

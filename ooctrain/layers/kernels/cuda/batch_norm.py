@@ -2,8 +2,8 @@
 
 In: x or dy as (P, C), rows being N * H * W; per-channel vectors, statistics among them
 (`batch_norm_stats.py`). Out: normalised rows, gradients. The one idea: as on the cpu
-(`cpu/batch_norm.py`: the same products and sums in the same order), ReLU and the residual sum ride
-along in the same pass, with the bits of the separate kernels. `apply` and `grad_apply` walk over
+(`cpu/batch_norm.py`: the same products and sums in the same order), ReLU and the residual sum are
+done in the same pass, with the bits of the separate kernels. `apply` and `grad_apply` walk over
 quads, whatever the number of channels; `grad_reduce` sums over rows as `columns.py` tells. Source:
 Ioffe and Szegedy 2015. Read next: `optimizers.py`.
 """
@@ -142,7 +142,10 @@ def _grad_sums(
 
 @device
 def input_gradient(dz, x, mean, inv_std, gamma, dgamma, dbeta, inv_rows):
-    """gamma inv_std (dz - dbeta / P - xhat dgamma / P), each fma spelled out: fixed bits."""
+    """gamma inv_std (dz - dbeta / P - xhat dgamma / P).
+
+    Each fused product-and-sum is written out, so that the bits do not depend on the compiler.
+    """
     dz = fma(dbeta, -inv_rows, dz)
     slope = inv_std * (inv_rows * dgamma)
     return gamma * inv_std * fma(mean - x, slope, dz)

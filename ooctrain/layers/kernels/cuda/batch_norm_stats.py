@@ -192,17 +192,8 @@ def stats(
     sizes = cut.rows, cut.channels, cut.lanes, cut.rows_per_chunk
     launcher.launch(_stats, cut.blocks, x, means, squares, *sizes)
     sizes = cut.rows, cut.channels, cut.chunks, cut.rows_per_chunk
-    launcher.launch(
-        _finish_stats,
-        (cut.finish_blocks, cut.images),
-        means,
-        squares,
-        *sizes,
-        eps,
-        mean,
-        inv_std,
-        var,
-    )
+    blocks, results = (cut.finish_blocks, cut.images), (mean, inv_std, var)
+    launcher.launch(_finish_stats, blocks, means, squares, *sizes, eps, *results)
 
 
 def inv_std_of(launcher: Launcher, var: Array, inv_std: Array, eps: float) -> None:
@@ -240,7 +231,7 @@ def update_running(
 
 
 def joins(cut: Columns) -> int:
-    """How many joins of triples, each of a few roundings, lie one behind the other."""
+    """How many joins of triples, each of a few roundings, follow one another in a result."""
     threads_of_a_channel = THREADS // cut.lanes
     batches = -(-cut.rows_per_chunk // (threads_of_a_channel * BATCH_ROWS))
     rows_of_finish = THREADS // FINISH_LANES

@@ -1,11 +1,11 @@
 """Clipping of gradients: the sum of all squares, the factor that it gives, and its use.
 
 In: gradients. Out: gradients whose common norm, or whose elements, are bounded. The one idea: the
-one number for all gradients never comes to the host, which would have to wait for the GPU: sums of
-squares, their total and the factor are variables there. All is float32, which a GPU has in plenty,
-and as good as if it were not: sums carry along what their roundings lost (Kahan 1965), from launch
-to launch, so that the factor is right to `FACTOR_ROUNDINGS` whatever the number of gradients.
-Source: torch.nn.utils.clip_grad_norm_. Read next: `sums.py`, `layout.py`.
+factor for all gradients is never copied to the host, which would have to wait for the GPU: sums of
+squares, their total and the factor are variables on the GPU. All are float32, in which a GPU is
+fastest; sums are compensated (Kahan 1965), also from launch to launch, so that the factor is right
+to `FACTOR_ROUNDINGS` whatever the number of gradients. Source: torch.nn.utils.clip_grad_norm_. Read
+next: `sums.py`, `layout.py`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ FACTOR_ROUNDINGS = (SQUARES_ROUNDINGS + 2) / 2 + 3
 
 @device
 def squares(u, v):
-    """u^2; what the template loads for v is never used, and so not loaded."""
+    """u^2. The compiler drops the template's load of v, which is not used."""
     return u * u
 
 

@@ -2,12 +2,13 @@
 together.
 
 In: an array whose last axis is the channel. Out: one sum per channel. The one idea: two kernels. In
-the first, a block takes a chunk of rows of up to 32 channels (`chunks.Columns`): its threads stand
-in rows side by side, so that a warp reads contiguous bytes, and each adds up rows of its own, eight
-loads under way. Threads beyond the last channel repeat it, rows beyond the chunk count as 0, so no
-thread branches. The second kernel adds the chunks. The order is fixed by shapes, nothing is atomic.
-Running sums are compensated (Kahan 1965), so the error does not grow with the number of rows, and
-no float64 is needed. Read next: `batch_norm.py`.
+the first, a block takes a chunk of rows of up to 32 channels (`chunks.Columns`): neighbouring
+threads take neighbouring channels, so that a warp reads contiguous bytes, and each thread adds up
+every so many rows of one channel, with eight loads under way. Threads beyond the last channel
+repeat it, rows beyond the chunk count as 0, so no thread branches. The second kernel adds the
+chunks. The order is fixed by shapes, nothing is atomic. Running sums are compensated (Kahan 1965),
+so the error does not grow with the number of rows, and no float64 is needed. Read next:
+`batch_norm.py`.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import uint64
 
 from ooctrain.layers.kernels.cuda.chunks import (
     BATCH_ROWS,
@@ -33,11 +33,12 @@ from ooctrain.layers.kernels.cuda.shim import (
     kernel,
     smaller,
     uint32,
+    uint64,
 )
 
 ZERO = np.float32(0)
 #: The error of a sum is at most this many roundings of the sum of absolute values: seven in a
-#: batch, two in each of four compensated sums (threads' own, of a block, the same of the chunks).
+#: batch, two in each of four compensated sums (in a thread and in a block, of rows and of chunks).
 SUM_ROUNDINGS = BATCH_ROWS - 1 + 4 * 2
 
 
@@ -63,7 +64,7 @@ def column_of(block, thread, lanes, channels):
 
 @device
 def rows_of_chunk(block, rows_per_chunk, rows):
-    """(first row, number of rows) of a block."""
+    """(first row, number of rows) of a block's chunk."""
     first = int64(block) * int64(rows_per_chunk)
     return first, uint32(smaller(int64(rows_per_chunk), rows - first))
 

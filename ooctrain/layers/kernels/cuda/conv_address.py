@@ -4,17 +4,35 @@ In: numbers of pixels, taps and channels, and the tuples of `conv_plan.py`. Out:
 idea: a pixel's own offset may need 64 bits (an image of 20,480 x 20,480 x 64 has 2.7e10 elements)
 but is made once for a thread; what a tap adds to it fits into 32 bits. Divisions are made on
 uint32, which costs a sixth of those on int64, and `int32(...)` or `uint32(...)` stands around every
-sum, because Numba would widen it. Read next: `conv_naive.py`.
+sum, because Numba would widen it to 64 bits. Read next: `conv_naive.py`.
 """
 
 from __future__ import annotations
 
+from ooctrain.layers.kernels.cuda.conv_plan import (
+    COLUMNS,
+    INNER,
+    PIXELS,
+    ROWS,
+    SOURCE_C,
+    SOURCE_H,
+    SOURCE_W,
+    SPACING_H,
+    SPACING_W,
+    TAP_COUNT,
+)
 from ooctrain.layers.kernels.cuda.shim import device, int32, int64, uint32
 
 #: the offset of what lies in the padding
 OUTSIDE = -1
 #: a row so far down that no tap leads back into the image: of pixels and terms that do not exist
 NOWHERE = 2**30
+
+
+@device
+def terms_of(taps):
+    """How many terms each sum has: taps times channels."""
+    return int32(taps[TAP_COUNT] * taps[INNER])
 
 
 @device
@@ -37,8 +55,9 @@ def source_place(pixel, rows, columns, source):
 @device
 def pixel_place(pixel, source, target):
     """`source_place` of a pixel that is written; NOWHERE if there is no such pixel."""
-    exists = pixel < uint32(target[2])
-    row, column, offset = source_place(pixel if exists else uint32(0), target[0], target[1], source)
+    exists = pixel < uint32(target[PIXELS])
+    existing = pixel if exists else uint32(0)
+    row, column, offset = source_place(existing, target[ROWS], target[COLUMNS], source)
     return row if exists else int32(NOWHERE), column, offset
 
 
@@ -55,14 +74,14 @@ def tap_of(position, taps):
 @device
 def tap_shift(tap_row, tap_column, channel, source):
     """(rows, columns, elements) from a pixel's place to what a tap reads."""
-    down, right = int32(tap_row * source[7]), int32(tap_column * source[8])
-    return down, right, (int64(down) * source[1] + right) * source[2] + channel
+    down, right = int32(tap_row * source[SPACING_H]), int32(tap_column * source[SPACING_W])
+    return down, right, (int64(down) * source[SOURCE_W] + right) * source[SOURCE_C] + channel
 
 
 @device
 def term_shift(term, first_channel, source, taps):
     """`tap_shift` of a term of the sum; NOWHERE after the last."""
-    exists = term < uint32(taps[0] * taps[8])
+    exists = term < uint32(terms_of(taps))
     tap_row, tap_column, channel = tap_of(term if exists else uint32(0), taps)
     down, right, distance = tap_shift(tap_row, tap_column, int32(first_channel + channel), source)
     return down if exists else int32(NOWHERE), right, distance
@@ -72,7 +91,9 @@ def term_shift(term, first_channel, source, taps):
 def shifted_offset(place, shift, source):
     """Offset of what lies at a shift from a place; OUTSIDE in the padding."""
     (row, column, offset), (down, right, distance) = place, shift
-    inside = uint32(row + down) < uint32(source[0]) and uint32(column + right) < uint32(source[1])
+    # A negative number is a large unsigned one, so one comparison tests both ends.
+    in_rows = uint32(row + down) < uint32(source[SOURCE_H])
+    inside = in_rows and uint32(column + right) < uint32(source[SOURCE_W])
     return offset + distance if inside else int64(OUTSIDE)
 
 

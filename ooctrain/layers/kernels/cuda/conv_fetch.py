@@ -1,10 +1,11 @@
-"""How the products of `conv_gemm.py` get their factors and put their results, in fours.
+"""How the products of `conv_gemm.py` load their factors and store their results, four at a time.
 
-In: places and terms. Out: tuples of four float32, zero where there is nothing. The one idea: with
-channels in fours, four terms of a sum lie side by side and are one 128-bit load; with any other
-number (the three colours of an image) each term may belong to another tap and is looked up by
-itself. The rest of a kernel is the same for both. A `line` is what a thread fetches for: (place of
-its pixel, first channel, its output channel, whether there is one). Read next: `conv_gemm.py`.
+In: places and terms. Out: tuples of four float32, zero where there is nothing. The one idea: where
+the number of channels is a multiple of four, four terms of a sum lie side by side and are one
+128-bit load; else (the three colours of an image) each term may belong to another tap and is loaded
+by itself. The rest of a kernel is the same for both. A `line` describes what a thread loads for:
+(place of its pixel, first channel, its output channel, whether there is one). Read next:
+`conv_gemm.py`.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from ooctrain.layers.kernels.cuda.conv_address import (
     source_offset,
     source_place,
     tap_of,
+    terms_of,
 )
 from ooctrain.layers.kernels.cuda.conv_kept import kept_shift
 from ooctrain.layers.kernels.cuda.intrinsics import ld4, st4
@@ -30,7 +32,7 @@ def fetch_quads(x, w, line, term, source, taps):
     """Four terms of a pixel and of an output channel from `term`, in one load each."""
     place, first_channel, output, has_output = line
     a, b = (ZERO, ZERO, ZERO, ZERO), (ZERO, ZERO, ZERO, ZERO)
-    if term < uint32(taps[0] * taps[8]):
+    if term < uint32(terms_of(taps)):
         tap_row, tap_column, channel = tap_of(term, taps)
         offset = source_offset(place, tap_row, tap_column, int32(first_channel + channel), source)
         if offset >= 0:
@@ -45,7 +47,7 @@ def fetch_single(x, w, line, term, source, taps):
     """One term of a pixel and of an output channel."""
     place, first_channel, output, has_output = line
     a, b = ZERO, ZERO
-    if term < uint32(taps[0] * taps[8]):
+    if term < uint32(terms_of(taps)):
         tap_row, tap_column, channel = tap_of(term, taps)
         offset = source_offset(place, tap_row, tap_column, int32(first_channel + channel), source)
         if offset >= 0:
@@ -57,7 +59,7 @@ def fetch_single(x, w, line, term, source, taps):
 
 @device
 def fetch_singles(x, w, line, term, source, taps):
-    """The same for any number of channels: each term by itself."""
+    """As `fetch_quads`, for any number of channels: each term by itself."""
     a0, b0 = fetch_single(x, w, line, term, source, taps)
     a1, b1 = fetch_single(x, w, line, uint32(term + uint32(1)), source, taps)
     a2, b2 = fetch_single(x, w, line, uint32(term + uint32(2)), source, taps)
@@ -73,13 +75,14 @@ def fetch_pixel_quads(x, dy, pixel, image, shifts, term, filters, source):
     one, how many there are from there on).
     """
     a, b = (ZERO, ZERO, ZERO, ZERO), (ZERO, ZERO, ZERO, ZERO)
-    if pixel < image[0]:
-        place = source_place(pixel, image[1], image[2], source)
+    (end, rows, columns), (all_filters, first_filter, filters_left) = image, filters
+    if pixel < end:
+        place = source_place(pixel, rows, columns, source)
         offset = shifted_offset(place, kept_shift(shifts, term), source)
         if offset >= 0:
             a = ld4(x, offset)
-        if filters[2] > 0:
-            b = ld4(dy, int64(pixel) * filters[0] + filters[1])
+        if filters_left > 0:
+            b = ld4(dy, int64(pixel) * all_filters + first_filter)
     return a, b
 
 
@@ -92,11 +95,12 @@ def term_of_pixel(x, place, shift, source):
 
 @device
 def fetch_pixel_singles(x, dy, pixel, image, shifts, term, filters, source):
-    """The same for any number of channels and filters."""
+    """As `fetch_pixel_quads`, for any number of channels and filters."""
     a, b = (ZERO, ZERO, ZERO, ZERO), (ZERO, ZERO, ZERO, ZERO)
-    if pixel < image[0]:
-        b = load_upto(dy, int64(pixel) * filters[0] + filters[1], filters[2])
-        place = source_place(pixel, image[1], image[2], source)
+    (end, rows, columns), (all_filters, first_filter, filters_left) = image, filters
+    if pixel < end:
+        b = load_upto(dy, int64(pixel) * all_filters + first_filter, filters_left)
+        place = source_place(pixel, rows, columns, source)
         a = (
             term_of_pixel(x, place, kept_shift(shifts, term), source),
             term_of_pixel(x, place, kept_shift(shifts, uint32(term + uint32(1))), source),
@@ -141,9 +145,3 @@ def store_upto(y, offset, values, count, in_fours):
             y[offset + 2] = values[2]
         if count > 3:
             y[offset + 3] = values[3]
-
-
-@device
-def plus(a, b):
-    """The sum of two quads."""
-    return a[0] + b[0], a[1] + b[1], a[2] + b[2], a[3] + b[3]

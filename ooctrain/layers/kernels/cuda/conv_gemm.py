@@ -16,17 +16,19 @@ from types import MappingProxyType
 from typing import Any
 
 from ooctrain.layers.kernels.cuda import conv_plan
+from ooctrain.layers.kernels.cuda.conv_address import terms_of
 from ooctrain.layers.kernels.cuda.conv_fetch import (
     fetch_quads,
     fetch_singles,
     load_upto,
-    plus,
     store_column,
     store_upto,
 )
 from ooctrain.layers.kernels.cuda.conv_gemm_weights import grad_weight
 from ooctrain.layers.kernels.cuda.conv_kept import keep_pixel, kept_place
+from ooctrain.layers.kernels.cuda.conv_plan import INNER, OUTER
 from ooctrain.layers.kernels.cuda.launcher import Launcher, blocks_for
+from ooctrain.layers.kernels.cuda.quads import sum_quad
 from ooctrain.layers.kernels.cuda.shim import (
     Kernel,
     cuda,
@@ -80,7 +82,7 @@ def _correlation(fetch: Any, product: Any, columns: int) -> Kernel:
         targets = cuda.shared.array(TILE_ROWS, int64)
         sums = cuda.local.array(sums_words, float32)
         clear(sums, sums_words)
-        thread, group, outer = uint32(cuda.threadIdx.x), int32(cuda.blockIdx.z), target[10]
+        thread, group, outer = uint32(cuda.threadIdx.x), int32(cuda.blockIdx.z), target[OUTER]
         first_pixel = uint32(uint32(cuda.blockIdx.x) * uint32(TILE_ROWS))
         first_column = int32(cuda.blockIdx.y * columns)
         places = place_rows, place_columns, place_offsets
@@ -91,7 +93,7 @@ def _correlation(fetch: Any, product: Any, columns: int) -> Kernel:
         # This thread fetches four of a step's eight terms, for one pixel and for one channel.
         number = uint32(thread // uint32(2))
         within = uint32(thread % uint32(2) * uint32(4))
-        column, channel = int32(first_column + number), int32(group * taps[8])
+        column, channel = int32(first_column + number), int32(group * taps[INNER])
         has_output = number < uint32(columns) and column < outer
         output = int32(group * outer + column)
         a_put = uint32(within * uint32(A_STRIDE) + number)
@@ -100,7 +102,7 @@ def _correlation(fetch: Any, product: Any, columns: int) -> Kernel:
         # It multiplies for eight of the block's pixels and 4 or 8 of its channels.
         row = uint32(thread // uint32(16) * uint32(4))
         cell = uint32(thread % uint32(16) * uint32(4))
-        half, step, depth = uint32(0), uint32(0), uint32(taps[0] * taps[8])
+        half, step, depth = uint32(0), uint32(0), uint32(terms_of(taps))
         line = kept_place(places, number), channel, output, has_output
         a, b = fetch(x, w, line, within, source, taps)
         while step < depth:
@@ -141,7 +143,7 @@ def _epilogue(columns: int) -> Any:
                 j = i * wide + q * 4
                 values = (sums[j], sums[j + 1], sums[j + 2], sums[j + 3])
                 if offset >= 0:
-                    store_upto(y, offset + first, plus(values, base), remaining, in_fours)
+                    store_upto(y, offset + first, sum_quad(values, base), remaining, in_fours)
 
     return store_results
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from ooctrain.layers.kernels.conv_shape import ConvShape
 from ooctrain.layers.kernels.cuda import conv_plan
+from ooctrain.layers.kernels.cuda.conv_address import terms_of
 from ooctrain.layers.kernels.cuda.conv_fetch import (
     fetch_pixel_quads,
     fetch_pixel_singles,
@@ -23,6 +24,7 @@ from ooctrain.layers.kernels.cuda.conv_fetch import (
 )
 from ooctrain.layers.kernels.cuda.conv_kept import keep_term
 from ooctrain.layers.kernels.cuda.conv_pieces import add_partials
+from ooctrain.layers.kernels.cuda.conv_plan import INNER
 from ooctrain.layers.kernels.cuda.intrinsics import st4
 from ooctrain.layers.kernels.cuda.launcher import Launcher, blocks_for
 from ooctrain.layers.kernels.cuda.shim import (
@@ -76,7 +78,7 @@ def _weight_product(fetch: Any, product: Any, columns: int) -> Kernel:
         sums = cuda.local.array(sums_words, float32)
         clear(sums, sums_words)
         total, image_rows, image_columns, filters, per_split = pixels
-        thread, terms = uint32(cuda.threadIdx.x), int32(taps[0] * taps[8])
+        thread, terms = uint32(cuda.threadIdx.x), int32(terms_of(taps))
         group = int32(int32(cuda.blockIdx.z) % groups)
         split = int32(int32(cuda.blockIdx.z) // groups)
         first_term = int32(cuda.blockIdx.x * TILE_ROWS)
@@ -84,7 +86,7 @@ def _weight_product(fetch: Any, product: Any, columns: int) -> Kernel:
         shifts = shift_rows, shift_columns, shift_distances
         if thread < uint32(TILE_ROWS):
             term = uint32(uint32(first_term) + thread)
-            keep_term(shifts, thread, term, int32(group * taps[8]), source, taps)
+            keep_term(shifts, thread, term, int32(group * taps[INNER]), source, taps)
         cuda.syncthreads()
 
         # This thread fetches, for one of a step's eight pixels, four terms and four filters.

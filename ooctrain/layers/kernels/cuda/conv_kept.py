@@ -1,10 +1,10 @@
-"""What a block of `conv_gemm.py` works out once and looks up again in every step.
+"""What a block of `conv_gemm.py` computes once and looks up again in every step.
 
 In: numbers of pixels or of terms. Out: words of shared memory, and tuples read back from them. The
-one idea: 64 sums, a step's sixteen factors and the next step's eight fill a thread's registers;
-where its pixel lies (or its term) is four numbers that never change, wanted for a moment in each
-step, so one thread notes them and whoever fetches reads them back. In registers they would drive
-sums out into memory. A barrier must stand between. Read next: `conv_fetch.py`.
+one idea: 64 sums, a step's sixteen factors and the next step's eight fill a thread's registers.
+Where its pixel (or its term) lies is a few numbers that never change and are needed for a moment in
+each step; in registers they would spill sums to memory. So one thread writes them to shared memory,
+and after a barrier every thread that fetches reads them back. Read next: `conv_fetch.py`.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from ooctrain.layers.kernels.cuda.conv_address import (
     target_offset,
     term_shift,
 )
+from ooctrain.layers.kernels.cuda.conv_plan import PIXELS
 from ooctrain.layers.kernels.cuda.shim import device, int64, uint32
 
 
@@ -23,7 +24,7 @@ def keep_pixel(places, targets, i, pixel, source, target):
     """Notes where pixel i of the block is read from, and where its results go."""
     rows, columns, offsets = places
     rows[i], columns[i], offsets[i] = pixel_place(pixel, source, target)
-    targets[i] = target_offset(pixel, target) if pixel < uint32(target[2]) else int64(OUTSIDE)
+    targets[i] = target_offset(pixel, target) if pixel < uint32(target[PIXELS]) else int64(OUTSIDE)
 
 
 @device

@@ -1,9 +1,9 @@
 """Convolution, first step of the ladder: one thread for each number that is written.
 
 In: NHWC activations, KRSC weights. Out: y, dx or dW. The one idea: on a GPU a loop over results is
-not written, it is launched; neighbouring threads take neighbouring channels, so that what they
-write lies side by side. Every thread reads everything it needs itself: of 2 R S C loads for each
-result all but a few find what another thread has just read. Right for filters of one channel
+not written, it is launched: one thread for each. Neighbouring threads take neighbouring channels,
+so that what they write lies side by side. Every thread itself reads all it needs, 2 R S C numbers
+for a result, most of which other threads read as well. Right for filters of one channel
 (depthwise), which have nothing to share. The gradient of a weight sums over all pixels, in the
 splits of `conv_plan.splits`, whose results are added in order. Read next: `conv_tiled.py`, which
 shares the loads.
@@ -21,8 +21,17 @@ from ooctrain.layers.kernels.cuda.conv_address import (
     source_place,
     tap_of,
     target_offset,
+    terms_of,
 )
 from ooctrain.layers.kernels.cuda.conv_pieces import add_partials
+from ooctrain.layers.kernels.cuda.conv_plan import (
+    COLUMNS,
+    INNER,
+    OUTER,
+    ROWS,
+    TAP_COUNT,
+    TARGET_C,
+)
 from ooctrain.layers.kernels.cuda.launcher import Launcher, blocks_for
 from ooctrain.layers.kernels.cuda.shim import cuda, int32, int64, kernel, uint32
 
@@ -39,13 +48,13 @@ def _correlate(x, w, bias, has_bias, y, source, taps, target, count):
     """Thread: one channel of one pixel. `count` results may be more than 2^32."""
     result = int64(cuda.blockIdx.x) * int64(THREADS) + cuda.threadIdx.x
     if result < count:
-        channels = int64(target[5])
+        channels = int64(target[TARGET_C])
         pixel = uint32(result // channels)
         channel = int32(result - int64(pixel) * channels)
-        first_channel = int32(channel // target[10] * taps[8])
-        place = source_place(pixel, target[0], target[1], source)
+        first_channel = int32(channel // target[OUTER] * taps[INNER])
+        place = source_place(pixel, target[ROWS], target[COLUMNS], source)
         total = bias[channel] if has_bias else ZERO
-        for position in range(taps[0] * taps[8]):
+        for position in range(taps[TAP_COUNT] * taps[INNER]):
             tap_row, tap_column, inner = tap_of(uint32(position), taps)
             offset = source_offset(place, tap_row, tap_column, int32(first_channel + inner), source)
             if offset >= 0:
@@ -61,12 +70,12 @@ def _grad_weight(x, dy, partials, source, taps, pixels, filters_per_group):
     """Thread: one weight over one split of the pixels; filters run fastest over the threads."""
     total_pixels, rows, columns, filters, per_split = pixels
     weight = uint32(uint32(cuda.blockIdx.x) * uint32(THREADS) + uint32(cuda.threadIdx.x))
-    terms = uint32(taps[0] * taps[8])
+    terms = uint32(terms_of(taps))
     position = uint32(weight // uint32(filters))
     if position < terms:
         k = int32(weight - position * uint32(filters))
         tap_row, tap_column, channel = tap_of(position, taps)
-        channel = int32(channel + k // filters_per_group * taps[8])
+        channel = int32(channel + k // filters_per_group * taps[INNER])
         first = int64(cuda.blockIdx.y) * per_split
         end = int64(first + per_split)
         end = end if end < total_pixels else int64(total_pixels)

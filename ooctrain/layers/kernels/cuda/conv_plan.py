@@ -16,11 +16,11 @@ from typing import Literal, NamedTuple
 
 from ooctrain.errors import ConfigError, ShapeError
 from ooctrain.layers.kernels.conv_shape import ConvShape
+from ooctrain.layers.kernels.cuda.chunks import FLOAT_BYTES
 
 Algorithm = Literal["implicit_gemm", "tf32", "tiled", "naive"]
 #: what can be asked for; no name is that of an algorithm of the cpu device
 ALGORITHMS: tuple[Algorithm, ...] = ("implicit_gemm", "tf32", "tiled", "naive")
-FLOAT_BYTES = 4
 #: Kernels count pixels and weights of one call in 31 bits; addresses have 64.
 MOST_COUNTED = 2**31 - 1
 #: With fewer channels in a group than this a product of matrices is mostly padding.
@@ -53,7 +53,7 @@ class Source(NamedTuple):
 
 
 class Taps(NamedTuple):
-    """The taps of a phase, and where each lies in the filter: tap t is filter row first + t step.
+    """The taps of a phase, and where each lies in the filter: row t is filter row first + t step.
 
     `inner` channels of a group are summed for every tap.
     """
@@ -106,6 +106,18 @@ class Correlation(NamedTuple):
         return self.taps.count * self.taps.inner
 
 
+def _places(kind: type[tuple], *names: str) -> tuple[int, ...]:
+    return tuple(kind._fields.index(name) for name in names)  # type: ignore[attr-defined]
+
+
+# Kernels get plain tuples. Places of the fields that they read one at a time:
+SOURCE_H, SOURCE_W, SOURCE_C = _places(Source, "h", "w", "c")
+SPACING_H, SPACING_W = _places(Source, "spacing_h", "spacing_w")
+TAP_COUNT, INNER = _places(Taps, "count", "inner")
+ROWS, COLUMNS, PIXELS = _places(Target, "rows", "columns", "pixels")
+TARGET_C, OUTER = _places(Target, "c", "outer")
+
+
 class Pixels(NamedTuple):
     """How the gradient of a weight sums over output pixels, in splits of whole steps."""
 
@@ -141,7 +153,7 @@ def workspace_bytes(shape: ConvShape, algorithm: str, part: str) -> int:
 
     Args:
         shape: the convolution.
-        algorithm: as `choose_algorithm` returned it.
+        algorithm: as `choose_algorithm` returned it; all of them need the same.
         part: "forward", "grad_input" or "grad_weight".
     """
     weights = shape.k * shape.cg * shape.r * shape.s

@@ -2,12 +2,13 @@
 
 In: as in `conv_gemm.py`. Out: the same sums, of factors rounded to TF32 (10 bits of mantissa), in
 float32. The one idea: a warp's `mma` does in one instruction what took 32 multiply-adds in each of
-its lanes, so everything else must cost less too. Copies go straight into shared memory, three steps
-of sixteen terms in a ring; a barrier for each step says that one has come and another is free.
-`ldmatrix` reads eight rows of 16 bytes at once: chunks of a row change places with the row's
-number, so that the eight lie in different banks. Results leave through shared memory, to be written
-in whole rows. Needs compute capability 8.0 and summed channels in fours; other parts go to
-`conv_gemm.py`. Source: CUTLASS, "Efficient GEMM in CUDA"; PTX ISA. Read next: `tensor_core.py`.
+its lanes, so everything else must cost less too. Copies go straight into shared memory, into a ring
+of three stages of sixteen terms each; one barrier for each step tells that a stage is filled and
+that another may be overwritten. `ldmatrix` reads eight rows of 16 bytes at once: the order of the
+16-byte chunks in a row depends on the row's number, so that the eight lie in different banks.
+Results go through shared memory, to be written in whole rows. Needs compute capability 8.0. Sums
+over channels that are no multiple of four, and the gradient of the weight, go to `conv_gemm.py`.
+Source: CUTLASS, "Efficient GEMM in CUDA"; PTX ISA. Read next: `tensor_core.py`.
 """
 
 from __future__ import annotations
@@ -20,10 +21,13 @@ from ooctrain.layers.kernels.cuda.conv_address import (
     source_offset,
     tap_of,
     target_offset,
+    terms_of,
 )
-from ooctrain.layers.kernels.cuda.conv_fetch import load_upto, plus, store_upto
+from ooctrain.layers.kernels.cuda.conv_fetch import load_upto, store_upto
+from ooctrain.layers.kernels.cuda.conv_plan import INNER, OUTER, PIXELS
 from ooctrain.layers.kernels.cuda.intrinsics import ld4
 from ooctrain.layers.kernels.cuda.launcher import Launcher, blocks_for
+from ooctrain.layers.kernels.cuda.quads import sum_quad
 from ooctrain.layers.kernels.cuda.shim import cuda, device, float32, int32, int64, kernel, uint32
 from ooctrain.layers.kernels.cuda.tensor_core import (
     copy_async,
@@ -34,12 +38,10 @@ from ooctrain.layers.kernels.cuda.tensor_core import (
     mma_tf32,
     round_tf32,
 )
-from ooctrain.layers.kernels.cuda.tile_product import clear
+from ooctrain.layers.kernels.cuda.tile_product import TWO_BLOCKS, clear
 
 THREADS = 256
 AMPERE = (8, 0)
-#: Registers of a thread with which two blocks share a processor.
-TWO_BLOCKS = 128
 TILE = 128
 #: Words of a row of a tile: terms of one step.
 DEPTH = 16
@@ -59,16 +61,23 @@ OUT_STRIDE = TILE + 4
 
 @device
 def chunk_place(row, chunk):
-    """Where a chunk of four words of a row lies in its tile."""
+    """Where a chunk of four words of a row lies in its tile: chunk ^ (row / 2 % 4) of that row."""
     moved = uint32(chunk ^ uint32(uint32(row >> uint32(1)) & uint32(3)))
     return uint32(uint32(row * uint32(DEPTH)) + uint32(moved * uint32(4)))
 
 
 @device
 def _copy_terms(tiles, stage, x, w, lines, term, source, taps):
-    """Starts this thread's four copies of a step: four terms of two pixels and two channels."""
+    """Starts this thread's four copies of a step: four terms of two pixels and two channels.
+
+    Args:
+        tiles, stage: shared memory, and where in it the step's two tiles begin.
+        lines: places of both pixels, first channel that is read, (lower output channel, how many
+            there are from it on), where in a tile the thread's first copy goes.
+        term: the first of the four; past the last one zeros are copied.
+    """
     low, high, first_channel, (output, outputs_left), place = lines
-    inside = term < uint32(taps[0] * taps[8])
+    inside = term < uint32(terms_of(taps))
     tap_row, tap_column, channel = tap_of(term if inside else uint32(0), taps)
     from_channel = int32(first_channel + channel)
     a_low = source_offset(low, tap_row, tap_column, from_channel, source)
@@ -123,7 +132,7 @@ def put_rounded(fragments, first, words):
 
 @device
 def next_stage(stage):
-    """The stage of the ring behind another."""
+    """The stage that follows another in the ring; a stage is given by where it begins."""
     last = uint32(2 * STAGE_WORDS)
     return uint32(0) if stage == last else uint32(stage + uint32(STAGE_WORDS))
 
@@ -149,17 +158,17 @@ def store_rows(y, tiles, first_pixel, warp, lane, channels, target, bias, has_bi
 
     `channels` is (group, first channel of the block in it).
     """
-    group, outer = channels[0], target[10]
+    group, outer = channels[0], target[OUTER]
     column, in_fours = int32(channels[1] + int32(lane * uint32(4))), outer % 4 == 0
     remaining, first = int32(outer - column), int32(group * outer + column)
     base = load_upto(bias, first, remaining if has_bias else 0)
     for i in range(8):
         row = uint32(warp + uint32(i * 8))
         pixel = uint32(first_pixel + row)
-        if pixel < uint32(target[2]):
+        if pixel < uint32(target[PIXELS]):
             values = ld4(tiles, uint32(uint32(row * uint32(OUT_STRIDE)) + lane * uint32(4)))
             offset = target_offset(pixel, target) + first
-            store_upto(y, offset, plus(values, base), remaining, in_fours)
+            store_upto(y, offset, sum_quad(values, base), remaining, in_fours)
 
 
 @kernel(
@@ -175,7 +184,7 @@ def _correlate(x, w, bias, has_bias, y, source, taps, target):
     left = cuda.local.array(LEFT, float32)
     right = cuda.local.array(RIGHT, float32)
     clear(sums, SUMS)
-    thread, group, outer = uint32(cuda.threadIdx.x), int32(cuda.blockIdx.z), target[10]
+    thread, group, outer = uint32(cuda.threadIdx.x), int32(cuda.blockIdx.z), target[OUTER]
     first_pixel = uint32(uint32(cuda.blockIdx.x) * uint32(TILE))
     first_column = int32(cuda.blockIdx.y * TILE)
 
@@ -184,7 +193,8 @@ def _correlate(x, w, bias, has_bias, y, source, taps, target):
     low, high = uint32(first_pixel + row), uint32(first_pixel + row + uint32(ROWS_AT_ONCE))
     column = int32(first_column + row)
     lines = (
-        pixel_place(low, source, target), pixel_place(high, source, target), int32(group * taps[8]),
+        pixel_place(low, source, target), pixel_place(high, source, target),
+        int32(group * taps[INNER]),
         (int32(group * outer + column), int32(outer - column)), chunk_place(row, chunk),
     )  # fmt: skip
 
@@ -194,7 +204,7 @@ def _correlate(x, w, bias, has_bias, y, source, taps, target):
     warp_column = uint32(uint32(warp // uint32(2)) * uint32(32))
     a_rows, b_rows = fragment_rows(lane, warp_row, warp_column)
 
-    steps = uint32(uint32(uint32(taps[0] * taps[8]) + uint32(DEPTH - 1)) // uint32(DEPTH))
+    steps = uint32(uint32(uint32(terms_of(taps)) + uint32(DEPTH - 1)) // uint32(DEPTH))
     term = uint32(chunk * uint32(4))
     _copy_terms(tiles, uint32(0), x, w, lines, term, source, taps)
     _copy_terms(tiles, uint32(STAGE_WORDS), x, w, lines, uint32(term + uint32(DEPTH)), source, taps)

@@ -20,9 +20,11 @@ from ooctrain.layers.kernels.cuda.conv_address import (
     source_place,
     target_offset,
     term_shift,
+    terms_of,
 )
 from ooctrain.layers.kernels.cuda.conv_fetch import fetch_single, term_of_pixel
 from ooctrain.layers.kernels.cuda.conv_pieces import add_partials
+from ooctrain.layers.kernels.cuda.conv_plan import INNER, OUTER, PIXELS
 from ooctrain.layers.kernels.cuda.launcher import Launcher, blocks_for
 from ooctrain.layers.kernels.cuda.shim import cuda, float32, int32, int64, kernel, uint32
 
@@ -41,7 +43,7 @@ ZERO = np.float32(0)
 def _correlate(x, w, bias, has_bias, y, source, taps, target):
     a_tile = cuda.shared.array(WORDS, float32)
     b_tile = cuda.shared.array(WORDS, float32)
-    thread, group, outer = uint32(cuda.threadIdx.x), int32(cuda.blockIdx.z), target[10]
+    thread, group, outer = uint32(cuda.threadIdx.x), int32(cuda.blockIdx.z), target[OUTER]
     row, column = uint32(thread // uint32(TILE)), uint32(thread % uint32(TILE))
     first_channel = int32(cuda.blockIdx.y * TILE)
 
@@ -49,12 +51,12 @@ def _correlate(x, w, bias, has_bias, y, source, taps, target):
     pixel = uint32(uint32(uint32(cuda.blockIdx.x) * uint32(TILE)) + row)
     output = int32(first_channel + row)
     line = (
-        pixel_place(pixel, source, target), int32(group * taps[8]), int32(group * outer + output),
-        output < outer,
+        pixel_place(pixel, source, target), int32(group * taps[INNER]),
+        int32(group * outer + output), output < outer,
     )  # fmt: skip
 
     total, step = ZERO, uint32(0)
-    while step < uint32(taps[0] * taps[8]):
+    while step < uint32(terms_of(taps)):
         a, b = fetch_single(x, w, line, uint32(step + column), source, taps)
         a_tile[uint32(row * uint32(LINE) + column)] = a
         b_tile[uint32(row * uint32(LINE) + column)] = b
@@ -67,9 +69,9 @@ def _correlate(x, w, bias, has_bias, y, source, taps, target):
         cuda.syncthreads()
         step = uint32(step + uint32(TILE))
 
-    # It has the result for pixel number `row` and channel number `column`.
+    # It writes the result for pixel number `row` and channel number `column`.
     channel = int32(first_channel + column)
-    if pixel < uint32(target[2]) and channel < outer:
+    if pixel < uint32(target[PIXELS]) and channel < outer:
         channel = int32(channel + group * outer)
         y[target_offset(pixel, target) + channel] = total + bias[channel] if has_bias else total
 
@@ -79,17 +81,17 @@ def _correlate(x, w, bias, has_bias, y, source, taps, target):
     threads=THREADS,
 )
 def _grad_weight(x, dy, partials, source, taps, pixels, outer, groups):
-    """The sum runs over pixels: sixteen filters and sixteen terms of each are fetched together."""
+    """The sum runs over pixels: in each step, sixteen filters and terms of sixteen pixels."""
     x_tile = cuda.shared.array(WORDS, float32)
     dy_tile = cuda.shared.array(WORDS, float32)
     total_pixels, rows, columns, filters, per_split = pixels
-    thread, terms = uint32(cuda.threadIdx.x), int32(taps[0] * taps[8])
+    thread, terms = uint32(cuda.threadIdx.x), int32(terms_of(taps))
     group = int32(int32(cuda.blockIdx.z) % groups)
     split = int32(int32(cuda.blockIdx.z) // groups)
     row, column = uint32(thread // uint32(TILE)), uint32(thread % uint32(TILE))
     term = int32(cuda.blockIdx.x * TILE + int32(column))
     first_filter = int32(cuda.blockIdx.y * TILE)
-    shift = term_shift(uint32(term), int32(group * taps[8]), source, taps)
+    shift = term_shift(uint32(term), int32(group * taps[INNER]), source, taps)
     fetched, made = int32(first_filter + column), int32(first_filter + row)
 
     end = uint32((split + 1) * per_split)

@@ -122,8 +122,8 @@ def fill(launcher: Launcher, y: Array, value: float) -> None:
 def channel_sum(launcher: Launcher, dy: Array, db: Array, workspace: Array) -> None:
     """db[c] = sum of dy over all rows: the gradient of a bias.
 
-    The error is at most `columns.SUM_EPS` roundings of the sum of absolute values (the cpu kernel,
-    which adds blocks in float64, has about as many for its blocks, and one more).
+    The error is at most `columns.SUM_ROUNDINGS` roundings of the sum of absolute values (the cpu
+    kernel, which adds blocks in float64, has about as many for its blocks, and one more).
 
     Args:
         dy: (rows, C), or any array whose last axis is C.

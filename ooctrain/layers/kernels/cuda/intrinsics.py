@@ -12,7 +12,8 @@ from __future__ import annotations
 from llvmlite import ir
 from numba import float32, float64, njit
 from numba.core import types
-from numba.cuda.extending import intrinsic
+
+from ooctrain.layers.kernels.cuda.shim import intrinsic
 
 I32, F32 = ir.IntType(32), ir.FloatType()
 F32X4 = ir.VectorType(F32, 4)

@@ -64,7 +64,7 @@ def places(e, extent, source, target):
 
 @device
 def item_of(block, thread, move):
-    """Which quad or element a thread moves."""
+    """Number of the quad or element that a thread moves in its `move`-th turn."""
     return (int64(block) * MOVES + move) * THREADS + int64(thread)
 
 

@@ -1,9 +1,9 @@
 """The workspace of a loss over rows: how many bytes, and what lies where.
 
-In: the number of rows. Out: bytes for the trace, arrays for the kernels. The one idea: what the
-host would have to wait for, the divisor of a mean, is one number of the workspace; partial sums lie
-behind it, used by one sum after the other, and behind them, where wanted, a loss for each row. No
-Numba here. Read next: `losses.py`.
+In: the number of rows. Out: bytes for the trace, arrays for the kernels. The one idea: the divisor
+of a mean depends on the labels; it is kept in the workspace, on the GPU, so that the host need not
+wait for it. Behind it lie partial sums, used by one sum after the other, and behind them, where
+wanted, a loss for each row. No Numba here. Read next: `losses.py`.
 """
 
 from __future__ import annotations

@@ -38,7 +38,10 @@ COPIES = TILE * STEP // THREADS
 
 @device
 def place_in_tile(number, along):
-    """(outer, k) of the number-th element of a tile, counted along memory; `along`: from k to k."""
+    """(outer, k) of element `number` of a tile, counted in the order of memory.
+
+    `along` is the distance from k to k + 1: 1 where neighbours in memory differ in k.
+    """
     if along == ONE:
         return uint32(number // uint32(STEP)), uint32(number % uint32(STEP))
     return uint32(number % uint32(TILE)), uint32(number // uint32(TILE))
@@ -46,7 +49,10 @@ def place_in_tile(number, along):
 
 @device
 def element(matrix, base, outer, k, outer_end, k_end, apart, along):
-    """An element of a tile that begins at `base`; 0 outside of the matrix."""
+    """Element (outer, k) of a tile that begins at `base`; 0 outside of the matrix.
+
+    Within a tile 32 bits hold the distance: see `matmul_plan.MOST_EXTENT`.
+    """
     if outer < outer_end and k < k_end:
         return matrix[base + uint32(uint32(outer * apart) + uint32(k * along))]
     return ZERO
@@ -81,15 +87,9 @@ def _product(a, b, c, extents, a_steps, b_steps, terms):
             number = uint32(thread + uint32(n * THREADS))
             i, k = place_in_tile(number, a_steps[1])
             a_tile[k * uint32(PITCH) + i] = element(
-                a,
-                a_base,
-                i,
-                k,
-                uint32(rows - first_row),
-                uint32(k_end - k0),
-                a_steps[0],
-                a_steps[1],
-            )
+                a, a_base, i, k, uint32(rows - first_row), uint32(k_end - k0),
+                a_steps[0], a_steps[1],
+            )  # fmt: skip
             j, k = place_in_tile(number, b_steps[1])
             b_tile[k * uint32(PITCH) + j] = element(
                 b, b_base, j, k, uint32(columns - first_column), uint32(k_end - k0),

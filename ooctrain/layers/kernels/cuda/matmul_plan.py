@@ -8,7 +8,9 @@ added in their order. All numbers depend on shapes alone. No Numba here. Read ne
 
 from __future__ import annotations
 
-FLOAT_BYTES = 4
+from ooctrain.errors import ShapeError
+from ooctrain.layers.kernels.cuda.chunks import FLOAT_BYTES
+
 #: Rows and columns of the tile of a block, and how much of the sum it takes at once.
 TILE = 64
 STEP = 16
@@ -17,6 +19,8 @@ ENOUGH_BLOCKS = 264
 MOST_SPLITS = 32
 #: Fewest terms of a split: shorter ones cost more in partial results than they save.
 SPLIT_TERMS = 512
+#: Largest extent of a matrix: within a tile, distances between elements are counted in 32 bits.
+MOST_EXTENT = 2**32 // TILE
 
 
 def tiles(rows: int, columns: int) -> tuple[int, int]:
@@ -38,6 +42,16 @@ def splits(rows: int, columns: int, depth: int) -> int:
 
 
 def workspace_bytes(rows: int, columns: int, depth: int) -> int:
-    """Scratch of a product: the results of all splits, where there are several."""
+    """Scratch of a product: the results of all splits, where there are several.
+
+    Raises:
+        ShapeError: a matrix larger than kernels can count.
+    """
+    if max(rows, columns, depth) > MOST_EXTENT:
+        raise ShapeError(
+            f"a product of {rows} x {depth} x {columns} is too large for the cuda device",
+            numbers=f"extents are at most {MOST_EXTENT}",
+            fix="pool or split what goes into the linear layer",
+        )
     parts = splits(rows, columns, depth)
     return parts * rows * columns * FLOAT_BYTES if parts > 1 else 0

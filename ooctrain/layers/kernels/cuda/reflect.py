@@ -1,8 +1,9 @@
 """Reflection padding on NHWC and its gradient.
 
 In: x (N, H, W, C). Out: y with borders in which the image is mirrored at its outermost pixels. The
-one idea: the gradient *gathers*: a pixel is seen in at most three rows and three columns of the
-padded image, itself and its mirrors, and adds them up in ascending order. Read next: `dropout.py`.
+one idea: the gradient *gathers*: a pixel has copies in at most three rows and three columns of the
+padded image, itself and its mirror images, and adds them up in ascending order. Read next:
+`dropout.py`.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ from ooctrain.layers.kernels.cuda.shim import cuda, device, float32, int32, kern
 Sides = tuple[int, int, int, int]
 I0, I1, I2 = np.int32(0), np.int32(1), np.int32(2)
 NOWHERE = np.int32(-1)
-#: A pixel is seen before the image, in it and behind it.
+#: A pixel may have a copy before the image, in it and behind it.
 VIEWS = 3
 
 
 @device
 def _mirror(i, extent):
-    """The pixel that is seen at `i`, which may lie outside [0, extent) by less than extent."""
+    """The index in [0, extent) whose pixel reflection shows at `i`, at most extent - 1 outside."""
     if i < I0:
         return int32(-i)
     return int32(I2 * int32(extent - I1) - i) if i >= extent else i
@@ -103,6 +104,6 @@ def reflect(launcher: Launcher, x: Array, y: Array, sides: Sides) -> None:
 
 
 def reflect_grad(launcher: Launcher, dy: Array, dx: Array, sides: Sides) -> None:
-    """dx = for each pixel the sum over all places where it is seen."""
+    """dx = for each pixel the sum of dy over all its copies."""
     lanes = lanes_of(dx.shape[3])
     launcher.launch(_reflect_grad, row_blocks(dx), dy, dx, dx.shape[1:], sides, lanes)

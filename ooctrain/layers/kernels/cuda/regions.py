@@ -1,9 +1,9 @@
-"""Regions of arrays of any rank and type: the door of slices, inserts and reshapes to the kernels.
+"""Slices, inserts and reshapes of arrays of any type and up to four axes, by `layout.py`'s kernels.
 
-In: physical arrays, logical starts. Out: a part, or a whole with a part replaced. The one idea:
-what only moves need not know what it moves: an array of up to four axes is one of four, the first
-of length 1, and an int64 is two words of a float32's size; so labels and vectors go through the
-kernels of `layout.py` too. Read next: `layout.py`.
+In: physical arrays, logical starts. Out: a part, or a whole with a part replaced. The one idea: a
+copy depends neither on the number of axes nor on the element type: an array of fewer than four axes
+is treated as one of four whose first have length 1, and an int64 as two words of a float32's size;
+so labels and vectors go through the kernels of `layout.py` too. Read next: `layout.py`.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def embed(launcher: Launcher, part: Array, whole: Array, start: Index) -> None:
 
 
 def copy_unless_same(launcher: Launcher, x: Array, y: Array) -> None:
-    """y = x, for arrays of equal size; nothing to do where y lies on the storage of x."""
+    """y = x, for arrays of equal size; nothing is done if both have the same storage."""
     if _address(x) != _address(y):
         elementwise.copy(launcher, _words(x), _words(y))
 
@@ -68,7 +68,11 @@ def _box(array: Array) -> Array:
 
 
 def _first(array: Array, index: Index, outer: int = 0) -> tuple[int, int, int, int]:
-    """A logical index (or shape, with 1 for the `outer` axes) of an array as one of its box."""
+    """A logical index of an array as one of its `_box`.
+
+    Args:
+        outer: what the added axes get: 0 for an index, 1 for a shape.
+    """
     if len(index) == MOST_AXES:
         n, c, h, w = index
         index = n, h, w, c

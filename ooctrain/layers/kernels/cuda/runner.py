@@ -1,10 +1,10 @@
-"""What the cuda device asks of Numba: arrays over raw addresses, operations started, a trial.
+"""What the cuda device needs from Numba: arrays over raw addresses, launches, a test compilation.
 
 In: device addresses, operations. Out: Numba device arrays, launches on one stream. The one idea:
 memory is the engine's own, so an array is only a description of it, given to Numba by the CUDA
-array interface; "stream" is None in it, since any other value lets Numba wait on the host for that
-stream each time. Order is the streams' affair. Source: Numba, CUDA array interface, version 3. Read
-next: `launcher.py`, `../../../devices/cuda.py`.
+array interface. Its "stream" is None: any other value makes the host wait for that stream each
+time, while the device's own events already keep the order. Source: Numba, CUDA array interface,
+version 3. Read next: `launcher.py`, `../../../devices/cuda.py`.
 """
 
 from __future__ import annotations

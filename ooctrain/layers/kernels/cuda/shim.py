@@ -1,12 +1,12 @@
-"""The one file that knows Numba's CUDA target: a successor of it costs this file.
+"""The one file that imports Numba's CUDA target: to replace the target, replace this file.
 
 In: a Python function written in Numba's CUDA dialect. Out: a `Kernel`, plain data; the compiled
 form is made when it is first launched on a GPU (`compiled`), its PTX without any driver
 (`compile_ptx`), and the emulator in `ooctrain.testing` reads its source. The one idea: signature
 and block size stand beside the kernel, because a kernel's index arithmetic is right for one block
-size only. Kernel files import `cuda` and the number types from here. Both the CUDA target inside
-Numba and the package numba-cuda, which takes its place where installed, serve. Source: Numba CUDA
-manual. Read next: `intrinsics.py`, `launcher.py`.
+size only. Kernel files import `cuda`, `intrinsic` and the number types from here. Both the CUDA
+target inside Numba and the package numba-cuda, which takes its place where installed, serve.
+Source: Numba CUDA manual. Read next: `intrinsics.py`, `launcher.py`.
 """
 
 from __future__ import annotations
@@ -20,10 +20,12 @@ from typing import Any
 
 from numba import cuda, float32, int32, int64, uint8, uint32, uint64
 from numba.core import sigutils
+from numba.cuda.extending import intrinsic
 
 __all__ = [
     "Capability", "Kernel", "argument_types", "compile_ptx", "compiled", "cuda", "device",
-    "float32", "int32", "int64", "kernel", "larger", "smaller", "uint8", "uint32", "uint64",
+    "float32", "int32", "int64", "intrinsic", "kernel", "larger", "smaller", "uint8", "uint32",
+    "uint64",
 ]  # fmt: skip
 
 Capability = tuple[int, int]

@@ -1,4 +1,4 @@
-"""Sums over all elements of arrays, in a fixed order: a template and its second half.
+"""Sums over all elements of arrays, in a fixed order: by blocks, then over the blocks.
 
 In: a device function of two elements, two arrays. Out: one number on the GPU, times a factor and,
 where asked, divided by another number on the GPU, which the host need not know. The one idea: a
@@ -38,7 +38,12 @@ def sum_of_first(sums, count):
 
 
 def sum_of(function: Any) -> Kernel:
-    """Kernel partials[block] = sum of function(u, v) over a block's tiles; function(0, 0) is 0."""
+    """The kernel partials[block] = sum of function(u, v) over a block's tiles.
+
+    Args:
+        function: a device function of two elements. It must be 0 for two zeros, which stand for the
+            elements beyond the end.
+    """
 
     @device
     def of_quads(a, b):

@@ -16,9 +16,9 @@ import math
 from llvmlite import ir
 from numba import float32, float64, njit
 from numba.core import types
-from numba.cuda.extending import intrinsic
 
 from ooctrain.layers.kernels.cuda.intrinsics import F32, FOUR_FLOATS, I32, element_pointer
+from ooctrain.layers.kernels.cuda.shim import intrinsic
 
 I64, VOID = ir.IntType(64), ir.VoidType()
 SHARED = 3

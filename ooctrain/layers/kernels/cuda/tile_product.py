@@ -15,7 +15,6 @@ import numpy as np
 from llvmlite import ir
 from numba import njit
 from numba.core import cgutils, types
-from numba.cuda.extending import intrinsic
 
 from ooctrain.layers.kernels.cuda.intrinsics import (
     F32,
@@ -24,7 +23,7 @@ from ooctrain.layers.kernels.cuda.intrinsics import (
     VECTOR_BYTES,
     element_pointer,
 )
-from ooctrain.layers.kernels.cuda.shim import device
+from ooctrain.layers.kernels.cuda.shim import device, intrinsic
 
 TILE_DEPTH = 8
 TILE_ROWS = 128

@@ -1,7 +1,7 @@
-"""For each intrinsic the function that stands in for it where there is no GPU.
+"""For each intrinsic the function that replaces it where there is no GPU.
 
-In: nothing. Out: `TWINS`. The one idea: the emulator knows an intrinsic by identity, wherever a
-kernel got it from. Read next: `intrinsics.py`, `tile_product.py`.
+In: nothing. Out: `TWINS`. The one idea: the emulator recognises an intrinsic by identity, under
+whatever name a kernel imports it. Read next: `intrinsics.py`, `tile_product.py`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from types import MappingProxyType
 from ooctrain.layers.kernels.cuda import intrinsics, tensor_core, tile_product
 
 TWINS = MappingProxyType({
-    intrinsics.fma: intrinsics.fma_twin,
     intrinsics.fma: intrinsics.fma_twin,
     intrinsics.ld4: intrinsics.ld4_twin,
     intrinsics.st4: intrinsics.st4_twin,

@@ -1,9 +1,10 @@
 """Enlarging (or reducing) NHWC images: nearest pixel and bilinear, and their gradients.
 
 In: x (N, H, W, C). Out: y (N, OH, OW, C). The one idea: where an output pixel lies among the inputs
-is a fraction of whole numbers, so its pixel and its share are a quotient and a remainder: exact
-without float64, also 20,000 pixels from the border. Gradients gather, over all outputs that may
-read an input, with a weight that is zero where they do not. Read next: `reflect.py`.
+is a fraction of whole numbers, so the pixel before it and the share of the pixel after it are a
+quotient and a remainder: exact without float64, also 20,000 pixels from the border. Gradients
+gather over all outputs that may read an input, with weight 0 for those that do not. Read next:
+`reflect.py`.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ def _weight(o, i, size, out, corners):
 
 @device
 def _first_reader(i, size, out, corners):
-    """First of a range of outputs that holds all that read input `i`."""
+    """First of a range that contains every output which reads input `i`."""
     if i == U0 or size == U1:
         return U0
     if corners:
@@ -93,7 +94,7 @@ def _first_reader(i, size, out, corners):
 
 @device
 def _end_reader(i, size, out, corners):
-    """One past the last of these."""
+    """One past the last output of that range."""
     if size == U1:
         return out
     if corners:
@@ -119,8 +120,10 @@ def _nearest(x, y, sizes, lanes):
 
 @kernel("void(f4[::1], f4[::1], UniTuple(u4, 5), u4)", threads=THREADS)
 def _nearest_grad(dy, dx, sizes, lanes):
-    """A thread: some channels of an input pixel h, which outputs ceil(h OH / H) to ceil((h + 1) OH
-    / H) - 1 read."""
+    """A thread: some channels of an input pixel.
+
+    Row h is read by the output rows ceil(h OH / H) to ceil((h + 1) OH / H) - 1; so for columns.
+    """
     height, width, rows, columns, channels = sizes
     total = cuda.local.array(LANES, float32)
     row, place = uint32(cuda.blockIdx.x), place_of(cuda.blockIdx.y, cuda.threadIdx.x)
@@ -154,10 +157,8 @@ def _bilinear(x, y, sizes, corners, lanes):
     if ow < columns:
         h, below = _position(oh, height, rows, corners)
         w, right = _position(ow, width, columns, corners)
-        h_after, w_after = (
-            smaller(uint32(h + U1), uint32(height - U1)),
-            smaller(uint32(w + U1), uint32(width - U1)),
-        )
+        h_after = smaller(uint32(h + U1), uint32(height - U1))
+        w_after = smaller(uint32(w + U1), uint32(width - U1))
         above, left = F1 - below, F1 - right
         row0 = row_start(uint32(n * height + h), width, channels)
         row1 = row_start(uint32(n * height + h_after), width, channels)
@@ -210,10 +211,11 @@ def nearest_grad(launcher: Launcher, dy: Array, dx: Array) -> None:
 
 
 def bilinear(launcher: Launcher, x: Array, y: Array, corners: bool) -> None:
-    """y = x between its four nearest pixels.
+    """y = x, interpolated bilinearly between its four nearest pixels.
 
     Args:
-        corners: the corner pixels' centres fall on each other; else the images' borders do.
+        corners: whether the centres of the corner pixels of x and y coincide (torch's
+            `align_corners`); else the borders of the images do.
     """
     sizes, lanes = sizes_of(x, y), lanes_of(x.shape[3])
     launcher.launch(_bilinear, row_blocks(y), x, y, sizes, corners, lanes)
