@@ -1,10 +1,10 @@
 """What Adam's kernels are given for one step: the seven numbers that its elements share.
 
-In: learning rate, decays, the step's number. Out: `AdamFactors`. The one idea: the corrections of
-both moments depend on the step alone, so they are worked out once, in float64 on the host, and the
-kernels of either device have no power and one root for an element. No Numba here. Source: Kingma
-and Ba, "Adam" (2015), section 2; Loshchilov and Hutter (2019) for `decoupled`. Read next:
-`cpu/optimizers.py`, `cuda/optimizers.py`.
+In: learning rate, decays, the step's number. Out: `AdamFactors`. The one idea: the bias corrections
+of both moments depend on the step alone, so they are computed once, in float64 on the host; what is
+left to the kernels of either device is one square root and one division for each element, and no
+power. No Numba here. Source: Kingma and Ba, "Adam" (2015), section 2; Loshchilov and Hutter (2019)
+for `decoupled`. Read next: `cpu/optimizers.py`, `cuda/optimizers.py`.
 """
 
 from __future__ import annotations

@@ -98,7 +98,9 @@ class ConvShape:
 
     @property
     def flops(self) -> int:
-        """Operations of the direct algorithm: a multiply and an add for each tap, in each part."""
+        """Operations of the direct algorithm, forward and either gradient: a multiply and an add
+        for each output, tap and input channel of its group.
+        """
         return 2 * self.n * self.k * self.oh * self.ow * self.cg * self.r * self.s
 
     def ends(self, *, backward: bool) -> tuple[tuple[int, int, int], tuple[int, int, int]]:

@@ -1,4 +1,4 @@
-"""Leaky ReLU, tanh and sigmoid, and their gradients, which read the output alone.
+"""Leaky ReLU, tanh and sigmoid, and their gradients, which need only the output.
 
 In and out: as in `elementwise.py`. The one idea: kernels are compiled when their module is
 imported, so those that most networks do not need live in a module of their own. Read next:
@@ -19,7 +19,7 @@ from ooctrain.layers.kernels.cpu.vector import VL
 
 Array = np.ndarray
 ZERO, ONE = np.float32(0), np.float32(1)
-#: How many times as long as a sum an exponential takes.
+#: Time of a kernel with an exponential relative to a copy.
 EXP_WORK = 4
 
 

@@ -2,10 +2,10 @@
 
 In: an int64 array and the index of a word. Out: its value, loads and changes being atomic and in
 one order that all threads agree on. The one idea: threads that run compiled code without the GIL
-can only speak to each other through memory, so these few intrinsics are the whole language of
-`fork_join.py`. Sleeping is Linux's futex: wait while a word has a value, wake those who wait on it.
-Other systems nap and look again. Source: Drepper, "Futexes are tricky" (2011). Read next:
-`elementwise.py`.
+can communicate only through memory, and `fork_join.py` needs no more than these few intrinsics for
+it. Sleeping is Linux's futex: wait while a word has a value, wake those who wait on it. On other
+systems a waiting thread sleeps for `_NAP_US` and looks again. Source: Drepper, "Futexes are tricky"
+(2011). Read next: `raw_memory.py`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from numba.extending import intrinsic
 
 from ooctrain.layers.kernels.cpu.vector import I32, I64, element_pointer
 
-#: Number of the system call by processor; where it is not known, a sleeper naps instead.
+#: Number of the system call by processor; where it is not known, a waiting thread naps instead.
 _FUTEX_CALLS = {"x86_64": 202, "aarch64": 98, "riscv64": 98}
 _FUTEX = _FUTEX_CALLS.get(platform.machine(), 0) if sys.platform == "linux" else 0
 _WAIT_PRIVATE, _WAKE_PRIVATE = 128, 129

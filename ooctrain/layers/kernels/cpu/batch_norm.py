@@ -1,12 +1,13 @@
 """Batch normalisation on (rows, channels): statistics, apply, and the two passes of its gradient.
 
 In: x or dy as (P, C), rows being N * H * W; per-channel vectors. Out: normalised rows, statistics,
-gradients. The one idea: batch norm is bound by memory, so ReLU and the residual sum ride along in
-the same pass, forward (`relu=`, `residual=`) and backward (`mask=`, the ReLU's output), with the
-same bits as the separate kernels: every product-and-sum has one fixed order. Statistics are taken
-block by block, mean first and then squared deviations from it while the block is in cache, so that
-a mean of a thousand standard deviations costs no digits; blocks are summed in float64. Source:
-Ioffe and Szegedy 2015; variance: Chan, Golub, LeVeque 1983. Read next: `batch_norm_apply.py`.
+gradients. The one idea: batch norm is bound by memory, so ReLU and the residual sum are done in the
+same pass, forward (`relu=`, `residual=`) and backward (`mask=`, the ReLU's output), with the same
+bits as the separate kernels: every product-and-sum has one fixed order. Statistics are taken block
+by block, mean first and then squared deviations from it while the block is in cache, so that no
+digits are lost where the mean is a thousand standard deviations; blocks are added in float64.
+Source: Ioffe and Szegedy 2015; variance: Chan, Golub, LeVeque 1983. Read next:
+`batch_norm_apply.py`.
 """
 
 from __future__ import annotations
@@ -34,13 +35,17 @@ from ooctrain.layers.kernels.cpu.workspace import BLOCK_ROWS, padded_channels
 
 Array = np.ndarray
 ZERO = np.float32(0)
-#: How many rows ahead the statistics ask for their data.
+#: How many rows ahead the statistics prefetch their data.
 AHEAD_ROWS = 16
 
 
 @kernel("void(f4[::1], i8, u1[::1], i8, i8, i8, i8, i8, i8)")
 def _stats(x, channels, workspace, padded, chunks, rows_per_chunk, lo, hi, thread):
-    """Per chunk and channel: sum of x and of x^2, in float64 from the means of blocks of rows."""
+    """Per chunk and channel: sums of x and of x^2 in float64. Items are rows.
+
+    A block of rows has n rows, mean m and squared deviations q from it, both float32; it adds n m
+    and q + n m^2.
+    """
     partials, block = channel_partials(workspace, chunks, 2 * padded)
     base = lo // rows_per_chunk * 2 * padded
     sums, squares = partials[base : base + padded], partials[base + padded : base + 2 * padded]
@@ -92,6 +97,7 @@ def _stats(x, channels, workspace, padded, chunks, rows_per_chunk, lo, hi, threa
 
 @kernel("void(u1[::1], i8, i8, i8, f8, f4[::1], f4[::1], f4[::1], i8, i8, i8)")
 def _finish_stats(workspace, padded, chunks, rows, eps, mean, inv_std, var, lo, hi, thread):
+    """Mean, variance and 1 / sqrt(variance + eps) from the sums of all chunks. Items: channels."""
     for c in range(lo, hi):
         m = channel_total(workspace, chunks, 2 * padded, c) / rows
         square = channel_total(workspace, chunks, 2 * padded, padded + c) / rows
@@ -103,7 +109,10 @@ def _finish_stats(workspace, padded, chunks, rows, eps, mean, inv_std, var, lo, 
 def _grad_reduce(
     dy, mask, x, mean, masked, workspace, padded, chunks, rows_per_chunk, lo, hi, thread
 ):
-    """Per chunk and channel: sum of dz and of dz * (x - mean), float64 sums of blocks of rows."""
+    """Per chunk and channel: sums of dz and of dz * (x - mean). Items are rows.
+
+    Blocks of rows are summed in float32, their sums added in float64.
+    """
     channels, zero = mean.size, vsplat(ZERO)
     partials, block = channel_partials(workspace, chunks, 2 * padded)
     base = lo // rows_per_chunk * 2 * padded
@@ -149,6 +158,7 @@ def _grad_reduce(
 
 @kernel("void(u1[::1], i8, i8, f4[::1], f4[::1], f4[::1], i8, i8, i8)")
 def _finish_grad(workspace, padded, chunks, inv_std, dgamma, dbeta, lo, hi, thread):
+    """dgamma and dbeta from the sums of all chunks. Items: channels."""
     for c in range(lo, hi):
         dbeta[c] = channel_total(workspace, chunks, 2 * padded, c)
         products = channel_total(workspace, chunks, 2 * padded, padded + c)
@@ -162,7 +172,10 @@ def _finish_grad(workspace, padded, chunks, inv_std, dgamma, dbeta, lo, hi, thre
 def _grad_apply(
     dy, mask, x, mean, inv_std, gamma, dgamma, dbeta, dx, masked, inv_rows, past, lo, hi, thread
 ):
-    """dx = scale * (dz - dbeta / P - (x - mean) * slope), each fma spelled out: fixed bits."""
+    """dx = gamma inv_std (dz - dbeta / P - (x - mean) slope), slope = inv_std dgamma / P.
+
+    Each fused product-and-sum is written out, so that the bits do not depend on the compiler.
+    """
     channels, zero, negative = mean.size, vsplat(ZERO), vsplat(-inv_rows)
     for row in range(lo, hi):
         for c in range(0, channels, VL):
@@ -235,8 +248,10 @@ def grad_reduce(
 
     Args:
         dy, x: (P, C).
-        mask: the output of the fused ReLU, (P, C), or None.
+        mean, inv_std: (C,), of the batch, as `stats` gives them.
+        dgamma, dbeta: (C,), written.
         workspace: uint8, `batch_norm_workspace_bytes(P, C)`.
+        mask: the output of the fused ReLU, (P, C), or None.
     """
     channels, rows = mean.size, x.size // mean.size
     chunk = row_chunk(rows, channels)
@@ -258,7 +273,10 @@ def grad_apply(
     dx: Array,
     mask: Array | None = None,
 ) -> None:
-    """dx = gamma * inv_std * (dz - dbeta / P - xhat * dgamma / P); `dx` may be an input."""
+    """dx = gamma * inv_std * (dz - dbeta / P - xhat * dgamma / P), dz as in `grad_reduce`.
+
+    `dx` may be `dy`, `x` or `mask`.
+    """
     channels, rows = mean.size, x.size // mean.size
     arrays = dy, (dy if mask is None else mask), x
     vectors = mean, inv_std, gamma, dgamma, dbeta

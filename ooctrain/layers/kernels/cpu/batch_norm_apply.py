@@ -1,10 +1,11 @@
 """Batch normalisation with statistics that are known: y = (x - mean) * (gamma * inv_std) + beta.
 
 In: x as (P, C), vectors of C, perhaps a residual. Out: y, with the residual added and ReLU applied
-on the way. The one idea: in a cache it is the vectors of C, not x, that cost the most to load, so
-four vectors of channels keep theirs in registers while some rows go by; from memory it is x, and
-whole rows come one after the other. Both ways and the separate kernels give the same bits: every
-product-and-sum has one fixed order. Source: Ioffe and Szegedy 2015. Read next: `pooling.py`.
+in the same pass. The one idea: if x is in a cache, loading the vectors of C costs more than loading
+x, so they are loaded for four machine vectors of channels and kept in registers over some rows; if
+x is in memory, loading x costs more, and whole rows are read one after the other. Both ways and the
+separate kernels give the same bits: every product-and-sum has one fixed order. Source: Ioffe and
+Szegedy 2015. Read next: `pooling.py`.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ from ooctrain.layers.kernels.cpu.vector import VL
 Array = np.ndarray
 #: Rows for which `apply` keeps a group of channels in registers.
 ROWS_IN_FOURS = 16
-#: What is read and written may be as much for that; more comes from memory, which delivers one row
-#: after the other faster, even where four vectors are a row (measured with 32 MiB of cache:
-#: 64 x 64 x 32 x 32 takes two thirds of the time).
+#: Most bytes read and written for which it does so. More come from memory, which is faster row
+#: after row, even where a row is four vectors (measured with 32 MiB of cache: 64 x 64 x 32 x 32
+#: takes two thirds of the time).
 IN_FOURS_BYTES = 20 << 20
 
 
@@ -60,7 +61,7 @@ def _apply(x, mean, inv_std, gamma, beta, residual, y, add, floor, past, lo, hi,
 
 @kernel("void(f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], b1, f4, i8, i8, i8)")
 def _apply_in_fours(x, mean, inv_std, gamma, beta, residual, y, add, floor, lo, hi, thread):
-    """As `_apply`; four vectors of channels stay in registers while some rows go by."""
+    """As `_apply`; the vectors of C for four machine vectors stay in registers over some rows."""
     channels, floors = mean.size, vsplat(floor)
     for first in range(lo, hi, ROWS_IN_FOURS):
         last = min(hi, first + ROWS_IN_FOURS)

@@ -10,7 +10,7 @@ filter tap for each b and a channel for each k, this *is* a convolution; with on
 matrix product; so forward, gradient of the input, 1x1, strided, dilated, grouped, linear and the
 products inside Winograd are all this one loop. The accumulators are LLVM phi nodes, hence stay in
 registers: MR x NV vectors for C, NV for a row of B, one broadcast element of A at a time, 2 NV MR
-VL flops for each k. Source: Georganas et al., "High- Performance Deep Learning via a Single
+VL flops for each k. Source: Georganas et al., "High-Performance Deep Learning via a Single
 Building Block" (2019). Read next: `conv_direct.py`.
 """
 
@@ -59,6 +59,14 @@ def _at(builder, pointer, *terms):
     return pointer
 
 
+def _with_pointers(context, builder, signature, args):
+    """The arguments of an intrinsic, arrays replaced by pointers to their first elements."""
+    return [
+        array_data(context, builder, type_, value) if isinstance(type_, types.Array) else value
+        for type_, value in zip(signature.args, args, strict=True)
+    ]
+
+
 def _load_row(builder, pointer, count):
     """NV vectors from `pointer`; only the first `count` elements where a count is given."""
     if count is None:
@@ -80,7 +88,12 @@ def _multiply_add(builder, accumulators, row_of_b, a_pointers):
 
 
 class _Loop:
-    """A counted loop of phi nodes: read `carried`, emit the body, `finish(new)`."""
+    """A counted loop whose values stay in registers, as LLVM phi nodes.
+
+    Making one begins the body. Emit it, reading `index` (0 in the first turn) and `carried` (first
+    `initial`), then call `finish` with the values for the next turn; after the loop these are the
+    results. The body runs at least once.
+    """
 
     def __init__(self, builder, name, count, initial):
         self.builder, self.count = builder, count
@@ -95,6 +108,7 @@ class _Loop:
             phi.add_incoming(value, before)
 
     def finish(self, new):
+        """Ends the body: the next turn carries the values `new`; what is emitted next follows."""
         builder = self.builder
         following = builder.add(self.index, _constant(1))
         last = builder.block
@@ -123,8 +137,8 @@ def _store_tile(builder, values, pointers, count):
 
 
 def _ask_for_rows(builder, pointers):
-    """Asks for the cache lines of a register tile that will be written: rows of a wide output lie
-    far apart, and no hardware guesses them (measured: a quarter of the time of first layers).
+    """Prefetches the cache lines of a register tile that will be written: rows of a wide output lie
+    far apart, and no hardware predicts them (measured: a quarter of the time of first layers).
     """
     for pointer in pointers:
         for j in range(0, COLUMNS, LINE_FLOATS):
@@ -148,13 +162,9 @@ def _make_rows_kernel(rows_count: int):
         )  # fmt: skip
 
         def codegen(context, builder, signature, args):
-            data = [
-                array_data(context, builder, t, v) if isinstance(t, types.Array) else v
-                for t, v in zip(signature.args, args, strict=True)
-            ]
-            a, a0, tables, rows, taps, tap_count, b, b0, run, bias, bias0, c, c0, outs, columns = (
-                data
-            )
+            (
+                a, a0, tables, rows, taps, tap_count, b, b0, run, bias, bias0, c, c0, outs, columns,
+            ) = _with_pointers(context, builder, signature, args)  # fmt: skip
             a_start, b_start = _at(builder, a, a0), _at(builder, b, b0)
             row_offsets = [builder.load(_at(builder, tables, rows, i)) for i in range(rows_count)]
             first = _load_row(builder, _at(builder, bias, bias0), None) * rows_count
@@ -195,12 +205,10 @@ def _make_outer_kernel(rows_count: int):
         )  # fmt: skip
 
         def codegen(context, builder, signature, args):
-            data = [
-                array_data(context, builder, t, v) if isinstance(t, types.Array) else v
-                for t, v in zip(signature.args, args, strict=True)
-            ]
-            a, a0, a_step, b, b0, b_step, tables, starts_a, starts_b, starts, run = data[:11]
-            c, c0, c_step, add, columns = data[11:]
+            (
+                a, a0, a_step, b, b0, b_step, tables, starts_a, starts_b, starts, run, c, c0,
+                c_step, add, columns,
+            ) = _with_pointers(context, builder, signature, args)  # fmt: skip
             a_start, b_start = _at(builder, a, a0), _at(builder, b, b0)
             zeros = [ir.Constant(VECTOR, [0.0] * VL)] * (rows_count * NV)
 

@@ -1,12 +1,12 @@
-"""One call from Python, whatever the kernel: its arguments unpacked, its chunks run, no detours.
+"""How Python starts any kernel: one compiled function unpacks its arguments and runs its chunks.
 
 In: `start(recipe, team, items, chunk, order, arguments)`. Out: all chunks done, or a number that
-says why not. The one idea: Numba's own way from Python finds out the types of all arguments anew
-and wraps every array, which takes longer than a small kernel does. So here one compiled function
-serves all kernels: it goes through the arguments by the kernel's recipe (`entry.py`) and takes
-exactly what is written there. Whatever else it is given it leaves to Numba, which copes, or says
-what is wrong. A flat array may have any number of dimensions. Source: Python/C API reference,
-METH_FASTCALL. Read next: `entry.py`.
+says why not. The one idea: Numba's dispatcher determines the types of all arguments anew at every
+call and wraps every array, which takes longer than a small kernel does. So one compiled function
+serves all kernels here: it unpacks the arguments as the kernel's recipe (`entry.py`) describes
+them. If one is anything else it does nothing and returns REFUSED; the caller (`pool.py`) then uses
+Numba's dispatcher, which converts the argument or raises. An array that the recipe calls flat may
+have any number of dimensions. Source: Python/C API reference, METH_FASTCALL. Read next: `entry.py`.
 """
 
 from __future__ import annotations
@@ -60,6 +60,8 @@ from ooctrain.layers.kernels.cpu.raw_memory import put_at, word_at
 from ooctrain.layers.kernels.cpu.vector import I64
 
 _FASTCALL = 0x80
+# Words of an array before its extents and strides.
+_ARRAY_HEAD = 5
 
 
 @intrinsic
@@ -74,8 +76,12 @@ def _block_on_stack(typingctx):
 
 @inner
 def _put_array(block, place, array, dimensions, item_bytes):
-    """Writes an array as Numba passes it; all its elements in a row where `dimensions` is 1."""
-    extents, size = place + 5, 1
+    """Writes an array as Numba passes it: its reference counter and its Python object (none here),
+    number of elements, bytes of one, address; then all extents, then all strides.
+
+    With one dimension: the elements of the array, whatever its shape.
+    """
+    extents, size = place + _ARRAY_HEAD, 1
     for d in range(array_dimensions(array) - 1, -1, -1):
         if dimensions > 1:
             put_at(block, extents + d, array_extent(array, d))
@@ -84,7 +90,6 @@ def _put_array(block, place, array, dimensions, item_bytes):
     if dimensions == 1:
         put_at(block, extents, size)
         put_at(block, extents + 1, item_bytes)
-    # Before extents and strides: who counts references, and the Python object, both none.
     put_at(block, place, 0)
     put_at(block, place + 1, 0)
     put_at(block, place + 2, size)
@@ -94,7 +99,7 @@ def _put_array(block, place, array, dimensions, item_bytes):
 
 @inner
 def _put_number(block, place, kind, number):
-    """Writes a number. Where it is none, Python's error is set."""
+    """Writes a number of a kind. If `number` is not one, Python's error is set."""
     if kind == WHOLE:
         put_at(block, place, whole_of(number))
     elif kind == SINGLE:
@@ -109,8 +114,8 @@ def _put_number(block, place, kind, number):
 
 @inner
 def _unpack(recipe, arguments, block):
-    """Writes all arguments where the kernel's entry reads them; False where one is not as it should
-    be.
+    """Writes all arguments where the kernel's entry reads them; False if one is not what the recipe
+    says.
     """
     if tuple_length(arguments) != word_at(recipe, COUNT):
         return False
@@ -124,7 +129,7 @@ def _unpack(recipe, arguments, block):
             if kind > 1 and array_dimensions(argument) != kind:
                 return False
             _put_array(block, place, argument, kind, word_at(recipe, at + 2))
-            place += 5 + 2 * kind
+            place += _ARRAY_HEAD + 2 * kind
         elif kind == TUPLE:
             if tuple_length(argument) != what:
                 return False
@@ -140,8 +145,8 @@ def _unpack(recipe, arguments, block):
 
 @callback("i8(i8, i8, i8)")
 def _start(self, arguments, count):
-    """See `start_function`. As Python calls functions written in C: no object, the address of its
-    arguments, and how many there are.
+    """See `start_function`. The parameters are those of a C function of Python's: `self` (unused),
+    the address of the arguments, how many there are.
     """
     recipe, team = whole_of(word_at(arguments, 0)), whole_of(word_at(arguments, 1))
     items, chunk = whole_of(word_at(arguments, 2)), whole_of(word_at(arguments, 3))
@@ -157,7 +162,7 @@ def _start(self, arguments, count):
 
 
 class _MethodDef(ctypes.Structure):
-    """PyMethodDef: how Python is told of a function written in C."""
+    """PyMethodDef: the description by which Python makes a C function callable."""
 
     _fields_ = (
         ("name", ctypes.c_char_p),
@@ -169,7 +174,7 @@ class _MethodDef(ctypes.Structure):
 
 @lru_cache(maxsize=1)
 def _definition() -> _MethodDef:
-    """Python keeps its address, so it must stay."""
+    """The description of `start`; cached because Python keeps its address."""
     return _MethodDef(b"start", _start.address, _FASTCALL, None)
 
 

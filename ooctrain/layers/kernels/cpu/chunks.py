@@ -3,9 +3,9 @@
 In: extents. Out: how many items one call of a range kernel takes. The one idea: chunk borders are
 part of the definition of a reduction (each chunk has its own partial sum, combined in chunk order),
 so they must not depend on threads, on load or on the machine: that is what makes 1, 2 and 3 threads
-give the same bits. A problem that fits in one chunk runs inline, for to start and join a team costs
-half a microsecond, and more where the others sleep. No Numba here: sizes of workspaces
-are needed at trace time. Read next: `workspace.py`.
+give the same bits. A problem that fits in one chunk is run by the caller alone, since starting and
+joining the workers costs half a microsecond, and more where they sleep. No Numba here: sizes of
+workspaces are needed at trace time. Read next: `workspace.py`.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ SMALL_ELEMENTS = 1 << 16
 #: Elements of an elementwise kernel below which a problem is one chunk: a copy of as many takes one
 #: thread 1.7 us and two 1.2 us.
 INLINE_ELEMENTS = 1 << 15
-#: Elements of its chunks above that. What one thread takes of another's part lies in the other's
-#: cache, so smaller ones cost more than they balance.
+#: Elements of its chunks above that. Smaller ones would balance the threads better, but what a
+#: thread takes from another's span often lies in the other's cache.
 PART_ELEMENTS = 1 << 14
-#: Work of a kernel that goes through three arrays, where a copy goes through two.
+#: Time of a kernel over three arrays relative to a copy, which goes through two.
 THREE_ARRAYS = 1.25
 #: Upper bound of the number of chunks of a reduction: each has partial results of its own.
 MOST_PARTIALS = 16
-#: Upper bound where a chunk leaves nothing behind. The last chunk keeps one thread waiting for the
-#: other, on average half its time: 3 % with 16 chunks and two threads, as measured.
+#: Upper bound where a chunk has no partial result. During the last chunk one thread waits for the
+#: other, on average for half of that chunk: 3 % with 16 chunks and two threads (measured).
 MOST_CHUNKS = 32
 #: Chunk borders are multiples of this many elements, so that vectors are cut only at the very end.
 ALIGN_ELEMENTS = 1 << 10
@@ -37,7 +37,7 @@ PAST_CACHES_BYTES = 24 << 20
 
 @cache
 def element_chunk(elements: int, work: float = 1) -> int:
-    """Elements per chunk of an elementwise kernel that takes `work` times as long as a copy."""
+    """Elements per chunk of an elementwise kernel; its time is `work` times that of a copy."""
     if elements * work <= INLINE_ELEMENTS:
         return INLINE_ELEMENTS
     parts = -(-int(elements * work) // PART_ELEMENTS)

@@ -1,8 +1,8 @@
 """Depthwise convolution: every channel has a filter of its own.
 
 In and out: as `conv2d.py` says, with one input channel for each filter. The one idea: there is no
-matrix product here, each output is a sum over the window's few taps; so channels lie in vectors,
-weights are turned into a (taps, channels) table once, and the whole is bound by memory. Forward and
+matrix product here, each output is a sum over the window's few taps; so vectors hold channels, the
+weights are transposed into a (taps, channels) table once, and memory limits the speed. Forward and
 the gradient of the input are one kernel: output o reads pixel (o * scale + shift + tap * step) /
 divide where that is whole, with scale = stride, step = dilation forwards, and divide = stride, step
 = -dilation backwards. Any stride, dilation and padding. Read next: `../../conv2d.py`, whose
@@ -140,7 +140,7 @@ def forward(
 def grad_input(
     pool: ThreadPool, shape: ConvShape, dy: Array, w: Array, dx: Array, workspace: Array
 ) -> None:
-    """dx: every dy goes back to the pixels that its window read."""
+    """dx: for each input pixel the sum of dy times the weight of the tap that read it."""
     table, zeros = _table(pool, shape, w, workspace)
     top, _, left, _ = shape.padding
     zeros[: shape.c] = 0
@@ -156,7 +156,7 @@ def grad_input(
 def grad_weight(
     pool: ThreadPool, shape: ConvShape, x: Array, dy: Array, dw: Array, workspace: Array
 ) -> None:
-    """dw: for every tap the products of dy with the pixels that it read, chunk by chunk."""
+    """dw: for each tap the sum of dy times the pixel that it read, chunk by chunk."""
     tables, room = workspace.view(np.float32), depthwise_plan.table_floats(shape)
     items, chunk = shape.n * shape.oh, depthwise_plan.output_chunk(shape)
     sizes = shape.h, shape.w, shape.oh, shape.ow, shape.r, shape.s, shape.c

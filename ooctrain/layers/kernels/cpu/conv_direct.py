@@ -1,10 +1,11 @@
 """Direct convolution: gather pixels, multiply by panels of weights, no column buffer.
 
 In: NHWC activations, KRSC weights, a plan from `direct_plan.py`. Out: y, dx or dW. The one idea:
-a block of output pixels needs a window of the source. Where that window touches the border it is
-copied once, zeros included; else the source is read where it lies. Tables tell the micro-kernel
-where the row of each pixel starts, so rows of a tile may cross image rows and images, and small
-images fill the registers as well as large ones. Weights are packed in panels of PANEL filters.
+a block of output pixels reads a window of the source. If any tap of the convolution reads outside
+the source, each block's window is first copied, with the zeros around; else the source is read in
+place. Tables tell the micro-kernel where each pixel's channels start, so the pixels of a register
+tile may lie in different image rows or images, and small images fill the registers as well as large
+ones. Weights are packed in panels of PANEL filters.
 Cost: 2 N K OH OW R S C/groups flops for each part. Source: Georganas et al., "Anatomy of
 High-Performance Deep Learning Convolutions on SIMD Architectures" (SC 2018); `brgemm.py`. Read
 next: `direct_weights.py`, then `conv_winograd.py`.
@@ -21,7 +22,12 @@ from ooctrain.layers.kernels.cpu.brgemm import (
     multiply_rows,
 )
 from ooctrain.layers.kernels.cpu.direct_plan import (
+    FIRST_TAP,
     PHASE_FIELDS,
+    SHIFT_H,
+    SHIFT_W,
+    TAP_COUNT,
+    WEIGHTS_AT,
     Correlation,
     plan_forward,
     plan_grad_input,
@@ -29,7 +35,7 @@ from ooctrain.layers.kernels.cpu.direct_plan import (
 from ooctrain.layers.kernels.cpu.direct_weights import add_outer_products
 from ooctrain.layers.kernels.cpu.direct_weights_plan import plan_grad_weight
 from ooctrain.layers.kernels.cpu.jit import inner, kernel
-from ooctrain.layers.kernels.cpu.partials import sum_partials
+from ooctrain.layers.kernels.cpu.partials import add_parts
 from ooctrain.layers.kernels.cpu.plan import views, write_bias
 from ooctrain.layers.kernels.cpu.pool import ThreadPool
 from ooctrain.layers.kernels.cpu.tiling import PANEL, chunk_items
@@ -41,7 +47,7 @@ from ooctrain.layers.kernels.cpu.window import (
 )
 
 STRIPS = PANEL // COLUMNS  # register tiles that lie side by side in a panel
-PACK_FLOPS = 20  # packing an element takes as long as so many operations of the multiplying loop
+PACK_FLOPS = 20  # packing an element takes as long as so many flops of the multiplying loop
 _floats = types.float32[::1]
 _whole = types.int64
 _tables = types.int64[::1]
@@ -54,7 +60,7 @@ _numbers = types.NamedUniTuple(_whole, len(Correlation._fields), Correlation)
 
 @inner
 def _pack_panel(w, panel, phase, tables, p, target, place):
-    """One panel of one phase: [tap][run][PANEL] floats at target[place]."""
+    """The weights of one panel and phase to target[place:], as [tap][run][PANEL]."""
     group, first = panel // p.panels, panel % p.panels * PANEL
     columns = min(PANEL, p.out_cg - first)
     if p.backward == 0:
@@ -64,7 +70,8 @@ def _pack_panel(w, panel, phase, tables, p, target, place):
             w, (group * p.out_cg + first) * p.weight_row, columns, p.weight_row, target, place
         )
         return
-    first_tap, count = tables[phase * PHASE_FIELDS + 2], tables[phase * PHASE_FIELDS + 3]
+    record = phase * PHASE_FIELDS
+    first_tap, count = tables[record + FIRST_TAP], tables[record + TAP_COUNT]
     for tap in range(first_tap, first_tap + count):
         # The filters of this group are rows; their input channels at this tap are the columns.
         start = group * p.in_cg * p.weight_row + tables[p.source_table + tap] + first
@@ -79,10 +86,9 @@ def _pack_weights(w, space, tables, p, lo, hi, thread):
     for item in range(lo, hi):
         phase, panel = item // all_panels, item % all_panels
         record = phase * PHASE_FIELDS
-        size = tables[record + 3] * p.run * PANEL
-        _pack_panel(
-            w, panel, phase, tables, p, space, p.packed_at + tables[record + 4] + panel * size
-        )
+        size = tables[record + TAP_COUNT] * p.run * PANEL
+        place = p.packed_at + tables[record + WEIGHTS_AT] + panel * size
+        _pack_panel(w, panel, phase, tables, p, space, place)
 
 
 @inner
@@ -90,9 +96,10 @@ def _list_pixels(tables, rows, p, phase, images, q0, q1):
     """Writes where each pixel of a block starts, in the source and in the output, both counted
     from the block's own start; returns how many there are.
 
-    Pixels that the phase does not have are left out.
+    Grid positions whose output pixel in this phase lies outside the image are left out.
     """
-    shift_h, shift_w = tables[phase * PHASE_FIELDS], tables[phase * PHASE_FIELDS + 1]
+    record = phase * PHASE_FIELDS
+    shift_h, shift_w = tables[record + SHIFT_H], tables[record + SHIFT_W]
     outs, count = rows + p.rows_capacity, 0
     for i in range(images):
         for q in range(q0, q1):
@@ -122,8 +129,9 @@ def _multiply_block(
     weights_at, `size` elements apart. The block starts at start_of[0] in the source, at start_of[1]
     in the output.
 
-    The inner loop goes over what is reused: panels if all of them fit the first-level cache
-    together, then the output is written in order; else pixels.
+    The inner loop goes over panels if their weights fit the first-level cache together: these are
+    then reused for every tile of pixels, and the output is written in order. Else it goes over
+    pixels, so that the weights of one strip are reused.
     """
     strips = (panels[1] - panels[0]) * STRIPS
     tiles = (pixels + MR - 1) // MR
@@ -141,7 +149,7 @@ def _multiply_block(
             channel, record = group * p.out_cg + first, phase * PHASE_FIELDS
             multiply_rows(
                 source, start_of[0] + group * p.in_cg, tables, rows + start,
-                p.tap_table + tables[record + 2], tables[record + 3],
+                p.tap_table + tables[record + FIRST_TAP], tables[record + TAP_COUNT],
                 space, weights_at + strip // STRIPS * size + part, p.run,
                 space, p.bias_at + channel,
                 y, start_of[1] + channel, rows + p.rows_capacity + start, p.out_cg - first,
@@ -150,13 +158,13 @@ def _multiply_block(
 
 @inner
 def _first_channel(p, panel):
-    """Of all output channels, the first of a panel: panels are numbered group by group."""
+    """The first output channel of a panel; panels are numbered group by group."""
     return panel // p.panels * p.out_cg + panel % p.panels * PANEL
 
 
 @inner
 def _write_bias(space, tables, outs, start, p, panel_lo, panel_hi, pixels, y):
-    """Output pixels that no tap reaches (a 1x1 filter with stride 2) are the bias alone."""
+    """Writes the bias to pixels that no tap reaches (a 1x1 filter with stride 2 leaves some)."""
     first = _first_channel(p, panel_lo)
     end = p.out_c if panel_hi == p.panels * p.groups else _first_channel(p, panel_hi)
     for pixel in range(pixels):
@@ -165,7 +173,7 @@ def _write_bias(space, tables, outs, start, p, panel_lo, panel_hi, pixels, y):
 
 @inner
 def _fill_window(x, space, p, image, images, q0, base):
-    """Copies what a block's pixels see, zeros outside the image included."""
+    """Copies the source pixels that a block reads, with zeros for those outside the image."""
     top, left = q0 * p.in_step_h + p.low_h, p.q_w0 * p.in_step_w + p.low_w
     for i in range(images):
         place = base + i * p.window_h * p.window_w * p.in_c
@@ -175,11 +183,12 @@ def _fill_window(x, space, p, image, images, q0, base):
 
 
 @inner
-def _block(x, w, y, space, tables, p, block, panel_lo, panel_hi, listed, thread):
-    """One block of output pixels times the panels [panel_lo, panel_hi).
+def _block(x, y, space, tables, p, block, panel_lo, panel_hi, listed, thread):
+    """One block of output pixels times the panels [panel_lo, panel_hi); returns its extent (images
+    times grid rows).
 
-    `listed` is the extent of the block whose pixels the thread's table holds. Where there is one
-    phase, blocks of one extent share it; returns the extent of this block.
+    With a single phase, blocks of the same extent have the same list of pixels: `listed` is the
+    extent of the block whose list is in the thread's table (0: of none).
     """
     image = block // p.row_blocks * p.block_images
     images = min(p.block_images, p.images - image)
@@ -198,12 +207,12 @@ def _block(x, w, y, space, tables, p, block, panel_lo, panel_hi, listed, thread)
         if p.phases > 1 or listed != extent:
             pixels = _list_pixels(tables, rows, p, phase, images, q0, q1)
         record = phase * PHASE_FIELDS
-        size = tables[record + 3] * p.run * PANEL
+        size = tables[record + TAP_COUNT] * p.run * PANEL
         if size == 0:
             outs = rows + p.rows_capacity
             _write_bias(space, tables, outs, out, p, panel_lo, panel_hi, pixels, y)
             continue
-        weights_at = p.packed_at + tables[record + 4]
+        weights_at = p.packed_at + tables[record + WEIGHTS_AT]
         weights_at += thread * p.packed_stride if p.private == 1 else panel_lo * size
         panels, start_of = (panel_lo, panel_hi), (start, out)
         _multiply_block(
@@ -214,21 +223,22 @@ def _block(x, w, y, space, tables, p, block, panel_lo, panel_hi, listed, thread)
 
 @kernel(types.void(*[_floats] * 4, _tables, _numbers, *[_whole] * 3))
 def _correlate(x, w, y, space, tables, p, lo, hi, thread):
-    """Items: (block of pixels, group of panels), or panels alone, packed where they are used."""
+    """Items: (block of pixels, group of panels); or panels, each packed here for all blocks."""
     all_panels = p.panels * p.groups
     shares = -(-all_panels // p.item_panels)
     listed = 0
     for item in range(lo, hi):
         if p.private == 1:
             for phase in range(p.phases):
-                place = p.packed_at + thread * p.packed_stride + tables[phase * PHASE_FIELDS + 4]
+                weights_at = tables[phase * PHASE_FIELDS + WEIGHTS_AT]
+                place = p.packed_at + thread * p.packed_stride + weights_at
                 _pack_panel(w, item, phase, tables, p, space, place)
             for block in range(p.blocks):
-                listed = _block(x, w, y, space, tables, p, block, item, item + 1, listed, thread)
+                listed = _block(x, y, space, tables, p, block, item, item + 1, listed, thread)
         else:
             panel = item % shares * p.item_panels
             end = min(panel + p.item_panels, all_panels)
-            listed = _block(x, w, y, space, tables, p, item // shares, panel, end, listed, thread)
+            listed = _block(x, y, space, tables, p, item // shares, panel, end, listed, thread)
 
 
 # --- drivers ---
@@ -268,7 +278,4 @@ def grad_weight(pool: ThreadPool, shape: ConvShape, x, dy, dw, workspace) -> Non
     pool.run(
         add_outer_products, p.items, chunk, x.reshape(-1), dy.reshape(-1), flat, space, tables, p
     )
-    if p.parts > 1:
-        pool.run(
-            sum_partials, flat.size, 65536, space, p.partials_at, p.partial_stride, p.parts, flat
-        )
+    add_parts(pool, space, p, flat)

@@ -1,10 +1,10 @@
 """Convolution as in textbooks: write every receptive field as a row of a matrix, then multiply.
 
-In: NHWC activations, KRSC weights. Out: y, dx or dW. The one idea ("im2col"): with col[p] the
-R*S*C numbers that output pixel p sees, y[p, k] = col[p] . w[k]; dcol[p] = sum_k dy[p, k] w[k] is
-scattered back to dx; and dW[k] = sum_p dy[p, k] col[p]. Slow and clear: the reference that the
-fast kernels are read against. Each item keeps its column rows in scratch memory, a block of
-output rows at a time. Source: Chellapilla, Puri, Simard, "High Performance Convolutional Neural
+In: NHWC activations, KRSC weights. Out: y, dx or dW. The one idea ("im2col"): with col[p] the R*S*C
+numbers that output pixel p depends on, y[p, k] = col[p] . w[k]; dcol[p] = sum_k dy[p, k] w[k] is
+scattered back to dx; and dW[k] = sum_p dy[p, k] col[p]. Slow and clear: the reference that the fast
+kernels are compared with. Each thread writes the column rows of one block of output rows at a time
+to scratch memory. Source: Chellapilla, Puri, Simard, "High Performance Convolutional Neural
 Networks for Document Processing" (2006), section 3. Read next: `conv_direct.py`, which never
 writes the columns.
 """
@@ -26,16 +26,16 @@ ZERO = np.float32(0.0)
 
 @inner
 def _write_columns(x, p, image, group, row, rows, column):
-    """column[pixel * columns + (r, s, c)] = what tap (r, s) of the pixel sees, 0 outside."""
+    """column[pixel * columns + (r, s, c)] = x at tap (r, s), channel c of the pixel; 0 outside."""
     place = 0
     for oh in range(row, row + rows):
         for ow in range(p.ow):
             for r in range(p.r):
-                y = oh * p.stride_h + r * p.dilation_h - p.top
+                ih = oh * p.stride_h + r * p.dilation_h - p.top
                 for s in range(p.s):
-                    z = ow * p.stride_w + s * p.dilation_w - p.left
-                    inside = y >= 0 and y < p.h and z >= 0 and z < p.w
-                    start = ((image * p.h + y) * p.w + z) * p.c + group * p.cg
+                    iw = ow * p.stride_w + s * p.dilation_w - p.left
+                    inside = ih >= 0 and ih < p.h and iw >= 0 and iw < p.w
+                    start = ((image * p.h + ih) * p.w + iw) * p.c + group * p.cg
                     for c in range(p.cg):
                         column[place + c] = x[start + c] if inside else ZERO
                     place += p.cg
@@ -67,7 +67,7 @@ def _forward(x, w, bias, has_bias, y, space, p, lo, hi, thread):
 
 @kernel(types.void(_floats, _floats, _floats, _floats, _numbers, _whole, _whole, _whole))
 def _grad_input(dy, w, dx, space, p, lo, hi, thread):
-    """Items: images, for the fields of an image's pixels overlap."""
+    """Items: whole images, since the fields of an image's pixels overlap in dx."""
     field = space[thread * p.column_floats : thread * p.column_floats + p.columns]
     for image in range(lo, hi):
         dx[image * p.h * p.w * p.c : (image + 1) * p.h * p.w * p.c] = ZERO
@@ -81,11 +81,11 @@ def _grad_input(dy, w, dx, space, p, lo, hi, thread):
                     for i in range(p.columns):
                         field[i] += error * weights[i]
                 for r in range(p.r):
-                    y = oh * p.stride_h + r * p.dilation_h - p.top
+                    ih = oh * p.stride_h + r * p.dilation_h - p.top
                     for s in range(p.s):
-                        z = ow * p.stride_w + s * p.dilation_w - p.left
-                        if y >= 0 and y < p.h and z >= 0 and z < p.w:
-                            start = ((image * p.h + y) * p.w + z) * p.c + group * p.cg
+                        iw = ow * p.stride_w + s * p.dilation_w - p.left
+                        if ih >= 0 and ih < p.h and iw >= 0 and iw < p.w:
+                            start = ((image * p.h + ih) * p.w + iw) * p.c + group * p.cg
                             for c in range(p.cg):
                                 dx[start + c] += field[(r * p.s + s) * p.cg + c]
 

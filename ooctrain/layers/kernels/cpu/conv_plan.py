@@ -21,13 +21,13 @@ from ooctrain.layers.kernels.cpu import (
 )
 
 Algorithm = Literal["direct", "winograd2", "winograd4", "im2col", "depthwise"]
-Part = Literal["forward", "grad_input", "grad_weight"]
 #: what can be asked for; "depthwise" is chosen where every channel has its own filter
 ALGORITHMS: tuple[Algorithm, ...] = ("direct", "winograd2", "winograd4", "im2col")
 
 # Bounds of the rounding error in each part: root mean square over the standard deviation of the
 # exact result, for data without a mean and up to some thousand terms in a sum. Single elements may
-# be off by ten times as much. The tests hold every algorithm to its bound.
+# be off by ten times as much. The tests hold every algorithm to its bound, "depthwise" to that of
+# "direct".
 RELATIVE_ERROR: dict[Algorithm, float] = {
     "direct": 1e-6,
     "im2col": 2e-6,
@@ -61,12 +61,15 @@ def choose_algorithm(shape: ConvShape, requested: str = "auto") -> Algorithm:
         return "depthwise"
     if requested == "direct" or not winograd_plan.applies(shape):
         return "direct"
-    wanted: dict[str, Algorithm] = {"winograd2": "winograd2", "winograd4": "winograd4"}
-    return wanted.get(requested) or _cheapest(shape)
+    if requested == "winograd2":
+        return "winograd2"
+    return "winograd4" if requested == "winograd4" else _cheapest(shape)
 
 
 def _cheapest(shape: ConvShape) -> Algorithm:
-    """The fewest multiplications, if enough tiles share each transformed weight."""
+    """The algorithm with the fewest multiplications; "direct" where few tiles share a transformed
+    weight.
+    """
     pixels = shape.n * shape.oh * shape.ow
     costs: dict[Algorithm, float] = {
         "direct": 9 * pixels,

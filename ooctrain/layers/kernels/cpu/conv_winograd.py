@@ -23,7 +23,7 @@ from ooctrain.layers.kernels.cpu.brgemm import (
     multiply_rows,
 )
 from ooctrain.layers.kernels.cpu.jit import inner, kernel
-from ooctrain.layers.kernels.cpu.partials import sum_partials
+from ooctrain.layers.kernels.cpu.partials import add_parts
 from ooctrain.layers.kernels.cpu.plan import views, write_bias
 from ooctrain.layers.kernels.cpu.pool import ThreadPool
 from ooctrain.layers.kernels.cpu.tiling import PANEL, chunk_items
@@ -60,7 +60,7 @@ def _tile_place(p, tile):
 
 @inner
 def _transform_tiles(x, space, p, lo, hi, first, place, scratch):
-    """Tiles [lo, hi) of the input into planes at `place`, of which tile `first` is row 0."""
+    """Transforms input tiles [lo, hi) into planes at `place`, whose row 0 is tile `first`."""
     for tile in range(lo, hi):
         image, y, z = _tile_place(p, tile)
         row = place + (tile - first) * p.in_c
@@ -71,7 +71,10 @@ def _transform_tiles(x, space, p, lo, hi, first, place, scratch):
 
 @inner
 def _list_rows(tables, rows, p, count):
-    """Rows of a product of `count` tiles; the last is repeated to fill a register tile."""
+    """Writes where each row of a product starts, in the transformed tiles and in the products.
+
+    With fewer tiles (`count`) than rows of a register tile the last one is repeated.
+    """
     for i in range(max(count, MR)):
         tables[rows + i] = min(i, count - 1) * p.in_c
         tables[rows + p.rows_capacity + i] = min(i, count - 1) * PANEL
@@ -81,7 +84,8 @@ def _list_rows(tables, rows, p, count):
 def _multiply_panel(y, space, tables, p, panel, lo, hi, tiles_at, weights_at, thread):
     """Output channels of one panel for the tiles [lo, hi), whose planes start at `tiles_at`."""
     rows = p.rows_at + thread * 2 * p.rows_capacity
-    outs, zero = rows + p.rows_capacity, rows  # a tap table of the one entry 0: row 0 starts at 0
+    # There is one tap, at offset 0; the first entry of `rows`, where row 0 starts, is that 0.
+    outs, zero = rows + p.rows_capacity, rows
     products = p.products_at + thread * p.products_stride
     scratch = p.transform_at + thread * p.transform_stride
     count = hi - lo
@@ -253,7 +257,4 @@ def grad_weight(pool: ThreadPool, shape: ConvShape, m: int, x, dy, dw, workspace
     tables[p.table_at] = 0
     chunk = chunk_items(p.items, 2 * p.planes * p.tiles * p.in_c * p.out_c)
     pool.run(_grad_weight, p.items, chunk, x.reshape(-1), dy.reshape(-1), flat, space, tables, p)
-    if p.parts > 1:
-        pool.run(
-            sum_partials, flat.size, 65536, space, p.partials_at, p.partial_stride, p.parts, flat
-        )
+    add_parts(pool, space, p, flat)

@@ -1,9 +1,8 @@
-"""The copy engines' copy: bytes, one long call without the GIL.
+"""The copy engines' kernel: copies bytes in one long call without the GIL.
 
-In and out: uint8 arrays of equal length, any alignment. The one idea: a large swapped variable is
-not read again soon, so its copy should not push the working set of the kernels out of the caches; a
-small one is copied through them, which is faster. Read next: `devices/cpu.py`, whose copy engines
-call it.
+In and out: uint8 arrays, any alignment. The one idea: a large swapped variable is not read again
+soon, so its copy should not evict the working set of the kernels from the caches; a small one is
+copied through them, which is faster. Read next: `devices/cpu.py`, whose copy engines call it.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from ooctrain.layers.kernels.cpu.simd_stream import (
 )
 
 LINE = 64
-#: Copies below this go through the caches: they push out little.
+#: Copies below this go through the caches, since they evict little.
 SMALL_BYTES = 2 << 20
 
 

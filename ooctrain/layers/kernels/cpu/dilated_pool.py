@@ -1,8 +1,8 @@
 """Max pooling whose windows have gaps between their cells, and its gradient.
 
-In and out: as `pooling.py`. The one idea: few networks dilate a pooling, so these are the plain
-loops that the definition suggests; a gradient gathers from the windows that have a cell right
-there. Read next: `losses.py`.
+In and out: as in `pooling.py`. The one idea: few networks dilate a pooling, so these are the plain
+loops of the definition; in the gradient an input cell sums the windows one of whose cells it is.
+Read next: `losses.py`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def _max_pool(xs, ys, indices, sizes, window, lo, hi, thread):
 
 @numba.njit(inline="always")
 def _position(at, window, stride, dilation, cells):
-    """Which cell of a window lies `at` rows behind its first row; -1 for none."""
+    """Which of a window's cells (along one axis) padded row `at` is; -1 where it is none."""
     behind = at - window * stride
     if behind < 0 or behind % dilation != 0 or behind // dilation >= cells:
         return -1

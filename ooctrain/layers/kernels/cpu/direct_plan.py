@@ -28,9 +28,12 @@ from ooctrain.layers.kernels.cpu.tiling import (
     place,
 )
 
-PHASE_FIELDS = 6  # integers of one phase in the tables
+# The record of one phase in the tables: shifts of its output pixels, the number of its first tap,
+# how many it has, where its packed weights begin; and one integer unused.
+SHIFT_H, SHIFT_W, FIRST_TAP, TAP_COUNT, WEIGHTS_AT = range(5)
+PHASE_FIELDS = 6
 MIN_ITEMS = 32  # work items wanted, so that many threads share them evenly
-PRIVATE_PIXELS = 1024  # with no more pixels than this, weights are packed where they are used
+PRIVATE_PIXELS = 1024  # up to this many pixels, each item may pack its own weights
 FEW_WEIGHTS = 4096  # floats: half of a first-level cache of 32 KiB
 
 
@@ -56,7 +59,7 @@ class Correlation(NamedTuple):
     in_step_w: int
     out_step_h: int
     out_step_w: int
-    low_h: int  # smallest tap: the source pixel of q is q * in_step + low + (tap - low)
+    low_h: int  # smallest tap: the window of q begins at source row q * in_step + low
     low_w: int
     phases: int
     taps: int  # of all phases
@@ -65,7 +68,7 @@ class Correlation(NamedTuple):
     backward: int  # 1: weights are read for the gradient of the input
     copied: int  # 1: source pixels are copied into a zero-bordered window first
     private: int  # 1: each item packs its own panel of weights; 0: all are packed beforehand
-    by_tiles: int  # 1: pixels outside, panels inside: the weights stay in the first-level cache
+    by_tiles: int  # 1: the inner loop is over panels: all weights fit the first-level cache
     block_images: int
     block_rows: int
     row_blocks: int
@@ -75,10 +78,10 @@ class Correlation(NamedTuple):
     window_h: int
     window_w: int
     rows_capacity: int
-    tap_table: int  # positions in the int64 view
+    tap_table: int  # this and the next two: positions in the int64 view
     source_table: int
     rows_at: int
-    bias_at: int  # positions in the float32 view
+    bias_at: int  # this and what follows: positions in the float32 view
     packed_at: int
     packed_stride: int  # from one thread's private panel to the next
     window_at: int
@@ -124,6 +127,7 @@ def backward_axis(inner: int, filter_taps: int, stride: int, dilation: int, befo
 
 
 def _tap_range(axis: _Grid) -> tuple[int, int]:
+    """(smallest, largest) tap of all phases."""
     taps = [tap for _, taps in axis.phases for tap, _ in taps] or [0]
     return min(taps), max(taps)
 
@@ -149,6 +153,7 @@ class _Taps:
 
 
 def _taps_of(shape: ConvShape, rows: _Grid, columns: _Grid, *, backward: bool) -> _Taps:
+    """The phases of both axes combined, each with the taps that its pixels read."""
     (in_h, in_w, in_c), _ = shape.ends(backward=backward)
     # Forward: in an image row the S taps and their channels lie side by side, so they are read as
     # one run.
@@ -186,6 +191,7 @@ class _Cut(NamedTuple):
 def _cut(
     shape: ConvShape, rows: _Grid, columns: _Grid, taps: _Taps, *, backward: bool, all_panels: int
 ) -> _Cut:
+    """Work items large enough to reuse what they load, and enough of them for all threads."""
     (in_h, in_w, in_c), _ = shape.ends(backward=backward)
     pixels = shape.n * rows.count * columns.count
     weights = all_panels * taps.count * taps.run * PANEL
@@ -225,6 +231,7 @@ def _plan_correlation(
     by_tiles = cut.item_panels * weight_floats <= FEW_WEIGHTS
     shared = 1 if cut.private else all_panels
     tables = _phase_tables(taps, low_h, low_w, window_w, in_c, shape.cg, shared)
+    # The tables lie at 0. Positions and sizes are in floats, an int64 being two of them.
     rows_at, bias_at, packed_at, window_at, size_floats = place(
         2 * len(tables),
         2 * 2 * capacity * threads,
@@ -256,7 +263,9 @@ def _phase_tables(
 ) -> tuple[int, ...]:
     """Phase records, then for each tap its offset in the window, then its offset in a filter.
 
-    All `shared` panels of a phase lie together; a private panel holds its phases one after another.
+    Args:
+        shared: panels whose weights of one phase lie together: all, or 1 where each item packs its
+            own panel, which then holds its phases one after another.
     """
     records: list[int] = []
     offsets: list[int] = []

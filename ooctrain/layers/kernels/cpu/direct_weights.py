@@ -3,9 +3,10 @@
 In: x and dy in NHWC, a plan from `direct_weights_plan.py`. Out: dW in KRSC, or partial sums of it.
 The one idea: for a block of output pixels, PANEL channels of the source are copied into a small
 window, one pixel behind another, so that they stay in the first-level cache while every tap and
-every filter multiplies them. Rows of dW are filters and its columns channels, so the result lies as
-it is stored. Images of few channels are copied whole, and the taps of a filter row are one run; the
-product is turned there, so that vectors hold filters. Source: `brgemm.py`; the blocking as in Goto
+every filter multiplies them. Rows of dW are filters and its columns channels, so products are added
+where dW stores them. Of images with few channels all channels are copied, and the taps of a filter
+row are one run; with whole panels of filters the product is transposed there, so that vectors hold
+filters. Source: `brgemm.py`; the blocking as in Goto
 & van de Geijn, "Anatomy of High-Performance Matrix Multiplication" (2008). Read next:
 `partials.py`.
 """
@@ -33,7 +34,10 @@ _numbers = types.NamedUniTuple(_whole, len(WeightGradient._fields), WeightGradie
 
 @inner
 def _list_rows(tables, rows, p, image, images, q0, q1):
-    """Writes where each row of a block starts in dy and in the window: (rows, their length)."""
+    """Writes where each row of a block starts, in dy and in the window.
+
+    Returns (how many rows there are, pixels of one).
+    """
     if p.flat == 1:
         tables[rows] = (image * p.out_h + q0) * p.out_w * p.out_c
         tables[rows + p.rows_capacity] = 0
@@ -91,10 +95,10 @@ def _outer_block(dy, space, tables, rows, count, run, p, k0, k1, window, columns
 
 @inner
 def _turned_block(dy, space, tables, rows, count, run, p, k0, k1, window, add, sums):
-    """The same product turned: sums[tap, column, k0:k1], vectors of filters read from dy.
+    """The same product transposed: sums[tap, column, k0:k1], with vectors of filters read from dy.
 
-    Rows of the last register tile that stick out hold sums of the wrong elements; nobody reads
-    them.
+    The last register tile may have more rows than columns of a tap are left; what is summed in
+    these rows is never read.
     """
     a_rows, a_step = rows + p.rows_capacity, p.step_w * p.pitch
     for tap in range(p.taps):
@@ -110,7 +114,7 @@ def _turned_block(dy, space, tables, rows, count, run, p, k0, k1, window, add, s
 
 @inner
 def _turn_back(space, p, k0, k1, sums, target, place):
-    """dW[k0:k1] = the turned sums, element by element: there are few."""
+    """dW[k0:k1] = the transposed sums, element by element: there are few."""
     for k in range(k0, k1):
         for tap in range(p.taps):
             to = place + k * p.weight_row + tap * p.tap_columns

@@ -1,12 +1,12 @@
 """How a direct gradient of the weights is cut into work items, and where its scratch lies.
 
 In: a `ConvShape` and a number of threads. Out: the integers that `direct_weights.py` reads. The one
-idea: work is cut where it costs least to put together again. Parts of the batch need their own copy
-of dW, blocks of dW read the batch again; so the batch is cut (into at most four parts, fixed by the
-shape) where dW is small beside it, and dW is cut otherwise. Images of few channels are special:
-their taps of a filter row are one run of columns, and where the filters fill vectors the product is
-turned, since a run of nine would waste most of a vector of 32. Pure Python. Read next:
-`direct_weights.py`.
+idea: work is cut where that costs least. Each part of the batch needs a copy of dW of its own, each
+block of dW reads the batch again; so the batch is cut (into at most four parts, fixed by the shape)
+where dW is small beside it, and dW is cut otherwise. With few channels all taps of a filter row are
+one run of columns, and where the filters fill whole panels the product is transposed ("turned"), so
+that vectors hold filters: a run of nine columns would waste most of a panel of 32. Pure Python.
+Read next: `direct_weights.py`.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class WeightGradient(NamedTuple):
 
 
 class _Window(NamedTuple):
-    """The scratch copy of what a block of output pixels sees."""
+    """The scratch copy of the source pixels that a block of output pixels reads."""
 
     merged: bool
     single: bool  # a 1x1 filter: only the pixels under its taps are copied
@@ -110,6 +110,7 @@ class _Cut(NamedTuple):
 
 
 def _window(shape: ConvShape) -> _Window:
+    """The window of a block of GRADIENT_PIXELS output pixels, or fewer where strides widen it."""
     merged = shape.groups == 1 and shape.dilation[1] == 1 and shape.c < PANEL
     single = (shape.r, shape.s) == (1, 1) and not merged
     step_h, step_w = (1, 1) if single else shape.stride
@@ -127,6 +128,7 @@ def _window(shape: ConvShape) -> _Window:
 
 
 def _cut(shape: ConvShape, merged: bool, blocks: int) -> _Cut:
+    """Parts of the batch first where dW is small beside x and y; else panels of dW first."""
     panels = 1 if merged else ceil_div(shape.cg, PANEL)
     filter_rows = min(shape.kg, FILTER_ROWS)
     filter_items = ceil_div(shape.kg, filter_rows)
@@ -165,6 +167,7 @@ def plan_grad_weight(shape: ConvShape, threads: int) -> Plan[WeightGradient]:
     window_floats = aligned(pixels * window.pitch + PANEL)
     sums_floats = aligned(len(window.taps) * sum_rows * cut.filter_rows)
     tables = tuple((y * window.width + x) * window.pitch for y, x in window.taps)
+    # The table of taps lies at 0. Sizes are in floats, an int64 being two of them.
     rows_at, partials_at, window_at, sums_at, size_floats = place(
         2 * len(tables),
         2 * 2 * capacity * threads,

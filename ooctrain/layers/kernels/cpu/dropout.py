@@ -1,4 +1,4 @@
-"""Dropout whose mask can be drawn again: by a re-run, by a fused call, by a tile.
+"""Dropout whose mask is the same in a re-run, in a fused call and in a tile.
 
 In: x (N, H, W, C), or (N, C), a rate and a key. Out: x / (1 - p) where kept, else 0. The one idea:
 no generator state. Whether an element is kept is a hash of (seed, step, call, global element
@@ -67,7 +67,7 @@ def dropout(
     Args:
         x: (N, H, W, C), or (N, C).
         p: probability of an element to be zeroed, in [0, 1].
-        seed, step, call: the key; re-runs and tiles keep the number of the original call.
+        seed, step, call: the key; re-runs and tiles pass the number of the original call.
         offset: logical (n0, c0, h0, w0) of this block in the whole variable.
         full: logical (N, C, H, W) of the whole variable; None: this is the whole.
     """

@@ -23,8 +23,8 @@ from numba.core.compiler_lock import global_compiler_lock
 from ooctrain.layers.kernels.cpu.vector import I32, I64
 
 _RANGE = 3  # the arguments lo, hi, thread, which do not come from the block
-# Of (function, block, lo, hi, thread); the result is not 0 if the kernel raised.
-_ENTRY = ir.FunctionType(I32, [I64] * 5)
+#: Type of an entry, of (function, block, lo, hi, thread); it returns 0 unless the kernel raised.
+ENTRY_TYPE = ir.FunctionType(I32, [I64] * 5)
 #: Room for the arguments of one call, words of eight bytes each.
 BLOCK_WORDS = 256
 
@@ -109,7 +109,7 @@ def _entry_code(context: Any, kernel_type: ir.FunctionType) -> int:
     name = f"ooctrain_entry_{sha1(str(kernel_type).encode(), usedforsecurity=False).hexdigest()}"
     library = context.codegen().create_library(name)
     module = library.create_ir_module(name)
-    entry = ir.Function(module, _ENTRY, name)
+    entry = ir.Function(module, ENTRY_TYPE, name)
     builder = ir.IRBuilder(entry.append_basic_block())
     function, block, *range_ = entry.args
     words = builder.inttoptr(block, I64.as_pointer())

@@ -1,20 +1,20 @@
 """How threads share the chunks of one kernel call: start, draw, join, all without the GIL.
 
-In: `words`, an int64 array that all threads of a pool know, and a job written into it. Out: every
+In: `words`, an int64 array that all threads of a pool share, and a job written into it. Out: every
 chunk of the job done once. The one idea: workers wait in compiled code, first spinning for some
-tens of microseconds, then asleep; so a job starts by raising one number and costs what OpenMP's
-does, not a hand-over of Python's lock. The caller draws chunks like everybody and never waits for
-a worker that has not come: it closes the job, and then waits only for those inside. Chunks are
-dealt into one contiguous span per thread, so that a thread meets in its cache what it wrote last
-time; who finishes early draws from the spans of others (a thread that a copy engine delays draws
-fewer). Which thread runs a chunk never matters for the result: borders depend on shapes alone.
-Source: spin, then sleep, as in libgomp and in XNNPACK's pthreadpool. Read next: `atomics.py`.
+tens of microseconds, then asleep; so a job starts by incrementing one word and costs what OpenMP's
+does, without handing over Python's lock. The caller runs chunks like any worker and never waits for
+a worker that has not entered the job: it closes the job, and then waits only for those inside it.
+Each thread begins with a contiguous span of chunks of its own, so that it finds in its cache what
+it wrote in the call before; a thread that has finished its span takes chunks from the spans of
+others (so one that a copy engine delays runs fewer). Which thread runs a chunk never matters for
+the result: borders depend on shapes alone. Source: spin, then sleep, as in libgomp and in XNNPACK's
+pthreadpool. Read next: `atomics.py`.
 """
 
 from __future__ import annotations
 
 import numpy as np
-from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic, register_jitable
 
@@ -28,10 +28,10 @@ from ooctrain.layers.kernels.cpu.atomics import (
     sleep_while,
     wake,
 )
-from ooctrain.layers.kernels.cpu.entry import DONE, MOVED
+from ooctrain.layers.kernels.cpu.entry import DONE, ENTRY_TYPE, MOVED
 from ooctrain.layers.kernels.cpu.jit import inner, kernel
 from ooctrain.layers.kernels.cpu.raw_memory import array_at, word_at
-from ooctrain.layers.kernels.cpu.vector import I32, I64
+from ooctrain.layers.kernels.cpu.vector import I64
 
 # Places in `words`. What different threads write lies on different cache lines of 8 words.
 GENERATION = 0  # raised once for each job: what idle workers watch
@@ -65,8 +65,7 @@ def _call_entry(typingctx, entry, function, arguments, lo, hi, thread):
     whole = types.int64
 
     def codegen(context, builder, signature, args):
-        signature = ir.FunctionType(I32, [I64] * 5)
-        code = builder.inttoptr(args[0], signature.as_pointer())
+        code = builder.inttoptr(args[0], ENTRY_TYPE.as_pointer())
         return builder.sext(builder.call(code, args[1:]), I64)
 
     return whole(whole, whole, whole, whole, whole, whole), codegen

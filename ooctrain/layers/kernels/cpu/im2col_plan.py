@@ -39,9 +39,11 @@ class Im2colPlan(NamedTuple):
 
 
 def plan(shape: ConvShape, part: str, threads: int) -> Im2colPlan:
-    """Items: blocks of output rows (forward), images (grad_input), blocks of filters."""
+    """Items: blocks of about 256 output pixels (forward), images (grad_input), eighths of a group's
+    filters (grad_weight).
+    """
     columns = shape.r * shape.s * shape.cg
-    filters = max(1, min(shape.kg, ceil_div(shape.kg, 8)))
+    filters = ceil_div(shape.kg, 8)
     block_rows = min(shape.oh, max(1, 256 // shape.ow))
     row_blocks = ceil_div(shape.oh, block_rows)
     items = {

@@ -1,11 +1,10 @@
 """How every CPU kernel is compiled: serial, nogil, eager signature, cached on disk.
 
 In: a Python range kernel `f(args..., lo, hi, thread)`. Out: its compiled form. The one idea:
-    Numba's own
-disk cache does not notice that a callee in another file has changed, so the cache folder is named
-by the hash of *all* kernel sources, the Numba version and the CPU: a changed source can never serve
-a stale binary. Kernels run under `pool.ThreadPool`, which hands out the ranges. Read next:
-    `pool.py`, `vector.py`.
+Numba's own disk cache does not notice that a callee in another file has changed, so the cache
+folder is named by the hash of *all* sources in this folder, the Numba version and the CPU: a binary
+of older sources is never used. Kernels run under `pool.ThreadPool`, which hands out the ranges.
+Read next: `pool.py`, `vector.py`.
 """
 
 from __future__ import annotations
@@ -47,9 +46,7 @@ def source_hash(folder: Path = _ROOM) -> str:
 
 @lru_cache(maxsize=1)
 def cache_folder() -> Path:
-    """`$OOCTRAIN_CACHE` or `~/.cache/ooctrain`, below it one folder for each state of the
-    sources.
-    """
+    """The cache of these sources: a folder below `$OOCTRAIN_CACHE`, else `~/.cache/ooctrain`."""
     base = os.environ.get("OOCTRAIN_CACHE") or Path.home() / ".cache" / "ooctrain"
     return Path(base) / f"kernels-{source_hash()}"
 
@@ -91,7 +88,7 @@ def callback(signature: str) -> Callable[[Callable], Any]:
 
 @contextmanager
 def _own_cache() -> Iterator[None]:
-    """Numba reads the folder when a decorator runs, and only from its own global setting."""
+    """Makes Numba's decorators use `cache_folder`: they read a global setting when they run."""
     before = numba.config.CACHE_DIR  # type: ignore[attr-defined]
     numba.config.CACHE_DIR = str(cache_folder())  # type: ignore[attr-defined]
     try:

@@ -35,7 +35,7 @@ from ooctrain.layers.kernels.cpu.vector import VL
 
 Array = np.ndarray
 LINE_FLOATS = 16
-#: How many runs ahead of their writing the lines of a strided block are asked for.
+#: How many runs ahead of their writing the lines of a strided block are prefetched.
 AHEAD_RUNS = 16
 
 
@@ -77,7 +77,7 @@ def _add_run(src, i, dst, j, run):
 
 @numba.njit(inline="always")
 def _ask_for_run(dst, j, run):
-    """Asks for the lines of a run that will be written: with gaps between, no hardware does."""
+    """Prefetches the lines of a run that will be written: runs with gaps no hardware predicts."""
     for k in range(0, run, LINE_FLOATS):
         prefetch(dst, j + k)
 

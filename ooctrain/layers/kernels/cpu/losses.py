@@ -32,6 +32,11 @@ ZERO, ONE, LOWEST = np.float32(0), np.float32(1), np.float32(-np.inf)
 
 @kernel("void(f4[::1], i8, i8[::1], f4[::1], f4[::1], i8, i8, i8, i8)")
 def _cross_entropy(z, classes, labels, losses, lse, ignore_index, lo, hi, thread):
+    """Items are rows: losses[r] = lse[r] - z[r, label], lse[r] = log(sum of exp(z[r])).
+
+    VL rows at a time, so that their logarithms are one vector; until then `lse` holds the largest
+    logit of a row and `losses` the sum of exp(z[r] - largest).
+    """
     for first in range(lo, hi, VL):
         last = min(hi, first + VL)
         for row in range(first, last):
@@ -49,7 +54,7 @@ def _cross_entropy(z, classes, labels, losses, lse, ignore_index, lo, hi, thread
         for row in range(first, last):
             top, log_sum, label = lse[row], losses[row], labels[row]
             lse[row] = top + log_sum
-            # Taken from the largest logit, not from lse: no digits are lost to a common offset.
+            # Logits are taken relative to the largest: a large common offset costs no digits.
             losses[row] = (
                 log_sum - (z[row * classes + label] - top) if label != ignore_index else ZERO
             )
@@ -57,6 +62,7 @@ def _cross_entropy(z, classes, labels, losses, lse, ignore_index, lo, hi, thread
 
 @kernel("void(f4[::1], i8, i8[::1], f4[::1], f4[::1], f4, i8, i8, i8, i8)")
 def _cross_entropy_grad(z, classes, labels, lse, dz, scale, ignore_index, lo, hi, thread):
+    """Items are rows: dz[r] = (exp(z[r] - lse[r]) - onehot) * scale, 0 in ignored rows."""
     for row in range(lo, hi):
         start, label = row * classes, labels[row]
         factor = ZERO if label == ignore_index else scale
@@ -78,6 +84,7 @@ def _valid_rows(labels, ignore_index):
 
 @kernel("void(f4[::1], f8[::1], i8, i8, i8, i8)")
 def _sum(x, partials, chunk, lo, hi, thread):
+    """Items are elements; each chunk has its partial sum, in float64 over blocks in float32."""
     total = 0.0
     for first in range(lo, hi, BLOCK_ELEMENTS):
         last = min(hi, first + BLOCK_ELEMENTS)
@@ -90,7 +97,7 @@ def _sum(x, partials, chunk, lo, hi, thread):
 
 @kernel("void(f4[::1], f4[::1], b1, f8[::1], i8, i8, i8, i8)")
 def _errors(x, target, squared, partials, chunk, lo, hi, thread):
-    """Sum of (x - target)^2 or of |x - target|."""
+    """Sum of (x - target)^2 or of |x - target|, as `_sum`."""
     total = 0.0
     for first in range(lo, hi, BLOCK_ELEMENTS):
         last = min(hi, first + BLOCK_ELEMENTS)

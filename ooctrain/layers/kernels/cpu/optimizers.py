@@ -1,7 +1,7 @@
 """Optimizer updates, each one fused pass: SGD with momentum, Adam and AdamW, and gradient clipping.
 
 In: a parameter, its gradient, its slots. Out: their next values, which may lie on the same storage.
-The one idea: an update reads and writes each array once, and reads its step scalars as arguments,
+The one idea: an update reads and writes each array once, and gets the step's numbers as arguments,
 so that a changed learning rate needs no new trace. Source: torch.optim (whose order of operations
 is kept); Kingma and Ba 2015; Loshchilov and Hutter 2019. Read next: `layout.py`.
 """
@@ -28,6 +28,7 @@ ZERO, ONE = np.float32(0), np.float32(1)
 
 @kernel("void(f4[::1], f4[::1], f4[::1], f4, f4, i8, i8, i8)")
 def _sgd_plain(w, g, w_out, lr, weight_decay, lo, hi, thread):
+    """w_out = w - lr (g + decay w)."""
     decay, negative_lr = vsplat(weight_decay), vsplat(-lr)
     for i in range(lo, hi, VL):
         n = hi - i
@@ -38,6 +39,7 @@ def _sgd_plain(w, g, w_out, lr, weight_decay, lo, hi, thread):
 
 @kernel("void(f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], f4, f4, f4, f4, b1, i8, i8, i8)")
 def _sgd(w, g, m, w_out, m_out, lr, momentum, undamped, weight_decay, nesterov, lo, hi, thread):
+    """m_out = momentum m + undamped (g + decay w); w_out = w - lr m_out (Nesterov: see `sgd`)."""
     decay, mu, negative_lr = vsplat(weight_decay), vsplat(momentum), vsplat(-lr)
     for i in range(lo, hi, VL):
         n = hi - i
@@ -58,6 +60,7 @@ def _adam(
     w, g, m, v, w_out, m_out, v_out,
     step_size, beta1, beta2, eps, root_correction, decay, shrink, lo, hi, thread,
 ):  # fmt: skip
+    """Both moments of d = g + decay w, then w_out as `AdamFactors` says."""
     rest1, beta2v, rest2 = vsplat(ONE - beta1), vsplat(beta2), ONE - beta2
     corrections, epsilons, decays = vsplat(root_correction), vsplat(eps), vsplat(decay)
     for i in range(lo, hi, VL):
@@ -74,6 +77,7 @@ def _adam(
 
 @kernel("void(f4[::1], f8[::1], i8, i8, i8, i8)")
 def _squares(g, partials, chunk, lo, hi, thread):
+    """Each chunk's sum of g^2, in float64 over blocks in float32."""
     total = 0.0
     for first in range(lo, hi, BLOCK_ELEMENTS):
         last = min(hi, first + BLOCK_ELEMENTS)

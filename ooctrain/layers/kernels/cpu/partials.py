@@ -7,10 +7,14 @@ thread made which part. Read next: `conv_direct.py`.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from ooctrain.layers.kernels.cpu import simd  # noqa: F401  (vectors are added by `+`)
+from ooctrain.layers.kernels.cpu.chunks import SMALL_ELEMENTS
 from ooctrain.layers.kernels.cpu.jit import inner, kernel
+from ooctrain.layers.kernels.cpu.pool import ThreadPool
 from ooctrain.layers.kernels.cpu.raw_memory import array_at
 from ooctrain.layers.kernels.cpu.simd_memory import vload, vstore
 from ooctrain.layers.kernels.cpu.simd_stream import address_of
@@ -18,7 +22,7 @@ from ooctrain.layers.kernels.cpu.vector import VL
 
 
 @kernel("void(f4[::1], i8, i8, i8, f4[::1], i8, i8, i8)")
-def sum_partials(space, partials_at, stride, parts, total, lo, hi, thread):
+def _sum_partials(space, partials_at, stride, parts, total, lo, hi, thread):
     """Items: elements. total = the partial sums added in their order."""
     i = lo
     while i < hi:
@@ -36,11 +40,23 @@ def sum_partials(space, partials_at, stride, parts, total, lo, hi, thread):
             i += 1
 
 
+def add_parts(pool: ThreadPool, space: np.ndarray, p: Any, total: np.ndarray) -> None:
+    """total = the sum of a weight gradient's parts; a single part already lies in `total`.
+
+    Args:
+        space: the workspace as float32.
+        p: the numbers of a plan: `parts` arrays from `partials_at` on, `partial_stride` apart.
+        total: float32, flat.
+    """
+    if p.parts > 1:
+        partials = space, p.partials_at, p.partial_stride, p.parts
+        pool.run(_sum_partials, total.size, SMALL_ELEMENTS, *partials, total)
+
+
 @inner
 def channel_partials(workspace, chunks, width):
-    """A workspace as `workspace.channel_partials_bytes` counts it.
-
-    Returns for each chunk `width` float64 partials, and as many float32 sums of blocks.
+    """(float64 partials, float32 sums of blocks) in a workspace of `channel_partials_bytes`:
+    `width` of each for every chunk.
     """
     start, count = address_of(workspace), chunks * width
     partials = array_at(start, count, np.float64)
@@ -49,7 +65,7 @@ def channel_partials(workspace, chunks, width):
 
 @inner
 def channel_total(workspace, chunks, width, c):
-    """The sum of all chunks' partials number `c`, in their order."""
+    """The sum over all chunks of partial number `c`, in the order of the chunks."""
     partials = array_at(address_of(workspace), chunks * width, np.float64)
     total = partials[c]
     for chunk in range(1, chunks):

@@ -34,7 +34,7 @@ class Plan(Generic[Numbers]):
 
 
 def views(plan: Plan, workspace: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The workspace as float32 and as int64, the plan's tables written to its front."""
+    """The workspace as float32 and as int64, after writing the plan's tables to its front."""
     space = workspace[: plan.size_floats * 4]
     tables = space.view(np.int64)
     tables[: len(plan.tables)] = plan.tables

@@ -7,7 +7,8 @@ never matters for the result: chunk borders depend on the shapes alone, and part
 stored by chunk, not by thread. Workers are kept off the caller's processor: on some systems a woken
 thread is put where its waker runs and stays there for milliseconds, so two threads would take turns
 on one core while the other idles (measured: no speed-up at all). A pool serves one caller at a
-time; whoever comes meanwhile, or in a forked child that has no workers, works alone.
+time; a second caller meanwhile, or one in a forked child, which has no workers, runs all its chunks
+itself.
 Read next: `call.py`; for the simplest kernels, `elementwise.py`.
 """
 
@@ -68,13 +69,13 @@ class ThreadPool:
         outcome = self._start(recipe_address(function), self._words_at, items, chunk, where, args)
         if outcome == DONE:
             return
-        if outcome == MOVED and self._team is not None:
-            self._team.keep_off_caller()
-        elif outcome == REFUSED:
+        if outcome == REFUSED:
             run_in_python(function, items, chunk, order, args)
-        else:
-            # The chunk that failed once more, from Python, where it can raise.
+        elif outcome < DONE:
+            # A kernel raised in chunk -1 - outcome. Run that chunk again from Python, which raises.
             run_in_python(function, items, chunk, np.array([-1 - outcome]), args)
+        elif outcome == MOVED and self._team is not None:
+            self._team.keep_off_caller()
 
     def close(self) -> None:
         """Ends the workers; what is run afterwards, the caller does alone."""
@@ -101,8 +102,8 @@ class Team:
         self._words = words = _aligned_words(fork_join.words_of(threads))
         self.start, self.words_at = call.start_function(), words.ctypes.data
         self._processors = _processors()
-        # Even where nobody will spin, for here Numba sees the words for the first time and imports
-        # something. Workers that did so would leave the import lock taken in a child forked then.
+        # Timed even where nobody will spin: the first call with these words makes Numba import
+        # modules. Were it a worker's, a child forked meanwhile would inherit a locked import lock.
         spins = _spins(fork_join, words)
         if threads > len(self._processors):
             spins = 0
@@ -130,14 +131,14 @@ class Team:
             worker.join()
 
     def keep_off_caller(self) -> None:
-        """Lets the workers run on every processor but the one that the caller runs on now."""
+        """Lets the workers run on every processor except the one that the caller ran on last."""
         processor = self._avoided[0] = int(self._here[0])
         others = self._processors - {processor}
         try:
             for worker in self._workers if others else []:
                 if worker.is_alive() and worker.native_id is not None:
                     os.sched_setaffinity(worker.native_id, others)
-        except OSError:  # these processors were taken from the process meanwhile: let it be
+        except OSError:  # the process may no longer use these processors: do not try again
             self._processors = set()
 
 

@@ -1,12 +1,12 @@
 """Max and average pooling on NHWC, fixed windows and adaptive ones, and their gradients.
 
-In: x (N, H, W, C). Out: y (N, OH, OW, C), for max pooling also where in its window the maximum sat
-(one byte, r * S + s). The one idea: gradients *gather*: each input cell sums the windows that cover
-it, in ascending order, so no two threads write the same cell and the order of a sum is fixed.
-Padding is (top, bottom, left, right): a tile of an image passes zero on the sides where it was cut
-and the real padding where the image ends; since its halo is data, the cells that lie outside the
-tile are exactly the cells outside the image, so an average divides by the same count as in the
-untiled image. Read next: `losses.py`.
+In: x (N, H, W, C). Out: y (N, OH, OW, C), for max pooling also the position of each maximum in its
+window (one byte, r * kernel width + s). The one idea: gradients *gather*: each input cell sums the
+windows that cover it, in ascending order, so no two threads write the same cell and the order of a
+sum is fixed. Padding is (top, bottom, left, right): a tile of an image passes 0 on the sides where
+it was cut, its halo being part of the data, and the image's padding on the others; so the cells
+outside the tile are exactly those outside the image, and an average divides by the same count as
+in the untiled image. Read next: `losses.py`.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ Pair = tuple[int, int]
 Sides = tuple[int, int, int, int]
 ZERO, ONE = np.float32(0), np.float32(1)
 LOWEST = np.float32(-np.inf)
-#: Distance in elements between a window and what is prefetched meanwhile.
+#: How far ahead, in elements, rows of windows are prefetched.
 AHEAD = 1024
-#: The window (kernel, stride, padding) that stands for adaptive pooling.
+#: The window (kernel, stride, top and left padding) that stands for adaptive pooling.
 ADAPTIVE = (0, 0, 0, 0, 0, 0)
 
 
 @numba.njit(inline="always")
 def _prefetch_run(array, start, count):
-    """Asks for `count` floats from `start`, AHEAD of their use.
+    """Prefetches `count` floats that lie AHEAD elements behind `start`.
 
-    Rows of windows defeat the hardware's prefetcher: max pooling of large images is twice as fast
-    with this (measured).
+    The hardware's prefetcher does not follow the rows of windows: max pooling of large images is
+    twice as fast with this (measured).
     """
     for i in range(start + AHEAD, start + AHEAD + count, 16):
         prefetch(array, i)
@@ -59,8 +59,8 @@ def _prefetch_run(array, start, count):
 def _max_pool(xs, ys, indices, sizes, window, lo, hi, thread):
     """Items are output rows (n, oh). Rows r and columns s of a window are clipped to the image.
 
-    As in torch, the first maximum wins, and NaN beats everything. Four vectors of channels at a
-    time: their chains of comparisons overlap.
+    As in torch, the first maximum wins, and NaN beats everything. Four vectors of channels are done
+    at a time: in each, every comparison waits for the one before, so the four overlap.
     """
     height, width, rows, columns, channels = sizes
     kh, kw, sh, sw, top, left = window
@@ -80,10 +80,8 @@ def _max_pool(xs, ys, indices, sizes, window, lo, hi, thread):
                 w0, w1, w2, w3 = start, start, start, start
                 for r in range(r0, r1):
                     for s in range(s0, s1):
-                        i, k = (
-                            corner + (r * width + s) * channels + c,
-                            vsplat(np.float32(r * kw + s)),
-                        )
+                        i = corner + (r * width + s) * channels + c
+                        k = vsplat(np.float32(r * kw + s))
                         v0, v1 = vload(xs, i), vload(xs, i + VL)
                         v2, v3 = vload(xs, i + 2 * VL), vload(xs, i + 3 * VL)
                         w0, b0 = vselect_wins(v0, b0, k, w0), vselect_wins(v0, b0, v0, b0)
@@ -184,10 +182,8 @@ def _avg_pool(xs, ys, sizes, window, divisor, lo, hi, thread):
         n, oh = item // rows, item % rows
         h0, h1 = _first(oh, height, rows, kh, sh, top), _end(oh, height, rows, kh, sh, top)
         for ow in range(columns):
-            w0, w1 = (
-                _first(ow, width, columns, kw, sw, left),
-                _end(ow, width, columns, kw, sw, left),
-            )
+            w0 = _first(ow, width, columns, kw, sw, left)
+            w1 = _end(ow, width, columns, kw, sw, left)
             cells = vsplat(np.float32(divisor if divisor > 0 else (h1 - h0) * (w1 - w0)))
             out = (item * columns + ow) * channels
             for h in range(h0, h1):

@@ -1,9 +1,9 @@
 """Python's objects as compiled code sees them: numbers, tuples and NumPy arrays.
 
 In: the address of an object that a caller keeps alive. Out: what it holds. The one idea: numbers
-and tuples are read by Python's own C functions; of an array the few words are read in which NumPy
-keeps address, extents, element type and flags. Every extension module that was compiled with
-NumPy's headers has these places compiled in, so they cannot change: they are its binary interface.
+and tuples are read by Python's own C functions; of an array this reads directly the few words in
+which NumPy keeps address, extents, element type and flags. Their places are compiled into every
+extension module that was built with NumPy's headers: they are NumPy's binary interface, and stay.
 Source: Python/C API reference; numpy/ndarraytypes.h, PyArrayObject_fields. Read next: `call.py`.
 """
 
@@ -38,7 +38,7 @@ _WANTED_FLAGS = 0x0001 | 0x0100 | 0x0400
 
 @inner
 def is_array(candidate, array_type, dtype):
-    """Whether this is an array of that element type (addresses all), as kernels want it."""
+    """Whether an object is a contiguous, writeable array of an element type; all by address."""
     return (
         word_at(candidate, _HEAD - 1) == array_type
         and word_at(candidate, _DTYPE) == dtype

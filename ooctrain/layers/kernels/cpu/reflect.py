@@ -1,8 +1,8 @@
 """Reflection padding on NHWC and its gradient.
 
 In: x (N, H, W, C). Out: y with borders in which the image is mirrored at its outermost pixels. The
-one idea: the gradient *gathers*: an input row sums the at most three output rows that show it, in
-ascending order, so no two threads write the same row. Read next: `upsample.py`.
+one idea: the gradient *gathers*: an input row sums the at most three output rows that are copies of
+it, in ascending order, so no two threads write the same row. Read next: `upsample.py`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Sides = tuple[int, int, int, int]
 
 @inner
 def _mirror(i, extent):
-    """The pixel that is seen at `i`, which may lie outside [0, extent) by less than extent."""
+    """The index in [0, extent) whose pixel reflection shows at `i`, at most extent - 1 outside."""
     if i < 0:
         return -i
     return 2 * (extent - 1) - i if i >= extent else i
@@ -48,7 +48,7 @@ def _reflect(x, y, sizes, sides, lo, hi, thread):
 
 @kernel("void(f4[::1], f4[::1], UniTuple(i8, 3), UniTuple(i8, 4), i8, i8, i8)")
 def _reflect_grad(dy, dx, sizes, sides, lo, hi, thread):
-    """Items are input rows (n, h); the rows that show h are its mirrors above, itself and below."""
+    """Items are input rows (n, h); copies of h: the mirror image above, itself, the one below."""
     height, width, channels = sizes
     top, bottom, left, right = sides
     tall, wide = top + height + bottom, left + width + right
@@ -56,9 +56,9 @@ def _reflect_grad(dy, dx, sizes, sides, lo, hi, thread):
         n, h = item // height, item % height
         row = item * width * channels
         dx[row : row + width * channels] = 0.0
-        for image in range(3):
-            oh = top + (-h if image == 0 else h if image == 1 else 2 * (height - 1) - h)
-            if oh < 0 or oh >= tall or (image != 1 and oh == top + h):
+        for copy in range(3):
+            oh = top + (-h if copy == 0 else h if copy == 1 else 2 * (height - 1) - h)
+            if oh < 0 or oh >= tall or (copy != 1 and oh == top + h):
                 continue
             source = (n * tall + oh) * wide * channels
             for ow in range(wide):
@@ -76,7 +76,7 @@ def reflect(pool: ThreadPool, x: np.ndarray, y: np.ndarray, sides: Sides) -> Non
 
 
 def reflect_grad(pool: ThreadPool, dy: np.ndarray, dx: np.ndarray, sides: Sides) -> None:
-    """dx = for each pixel the sum over all places where it is seen."""
+    """dx = for each pixel the sum of dy over all its copies."""
     rows = dx.shape[0] * dx.shape[1]
     chunk = row_chunk(rows, dx.shape[2] * dx.shape[3])
     pool.run(_reflect_grad, rows, chunk, dy, dx, dx.shape[1:], sides)

@@ -1,7 +1,8 @@
-"""Vectors from and to bytes: where in its window a maximum sat fits a byte.
+"""Vectors from and to bytes, in which max pooling stores the position of a maximum in its window.
 
 In: 1-d uint8 arrays and offsets. Out: vectors of whole numbers as floats, and back. The one idea:
-comparisons are of floats, storage is of bytes. Read next: `pooling.py`, the only user.
+positions are compared as floats, as the values beside them are, and stored as bytes, a quarter of
+the size. Read next: `pooling.py`, the only user.
 """
 
 from __future__ import annotations
@@ -78,10 +79,8 @@ def vstore_bytes_upto(typingctx, array, offset, value, count):
 
     def codegen(context, builder, signature, args):
         element = element_pointer(context, builder, signature.args[0], args[0], args[1])
-        pointer, data = (
-            builder.bitcast(element, _BYTES.as_pointer()),
-            builder.fptoui(args[2], _BYTES),
-        )
+        pointer = builder.bitcast(element, _BYTES.as_pointer())
+        data = builder.fptoui(args[2], _BYTES)
 
         def whole():
             builder.store(data, pointer, align=1)

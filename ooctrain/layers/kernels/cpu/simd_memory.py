@@ -1,4 +1,4 @@
-"""Vectors from and to memory: whole ones, partial ones, and blocks turned on the way.
+"""Vectors from and to memory: whole ones, partial ones, and transposed blocks.
 
 In: 1-d float32 arrays and element offsets. Out: values of type `f32v`, or written elements. The one
 idea: the tail of a row is read and written by the same instructions as its body, with lanes
@@ -31,7 +31,7 @@ from ooctrain.layers.kernels.cpu.vector import (
     vector_pointer,
 )
 
-#: How far ahead `vscan_upto` asks: 4 KiB. Distances of 2 to 8 KiB are as good.
+#: How far ahead `vscan_upto` prefetches: 4 KiB. Distances of 2 to 8 KiB are as good.
 AHEAD_ELEMENTS = 1024
 
 
@@ -189,10 +189,9 @@ def prefetch(typingctx, array, offset):
     def codegen(context, builder, signature, args):
         pointer = element_pointer(context, builder, signature.args[0], args[0], args[1])
         byte = builder.bitcast(pointer, I8.as_pointer())
-        hints = [
-            ir.Constant(I32, hint) for hint in (0, 3, 1)
-        ]  # for reading, keep in all levels, data
-        call_llvm(builder, "llvm.prefetch.p0", ir.VoidType(), byte, *hints)
+        to_read_in_all_levels_as_data = [ir.Constant(I32, hint) for hint in (0, 3, 1)]
+        arguments = byte, *to_read_in_all_levels_as_data
+        call_llvm(builder, "llvm.prefetch.p0", ir.VoidType(), *arguments)
         return context.get_dummy_value()
 
     return types.void(array, types.int64), codegen
@@ -202,8 +201,9 @@ def prefetch(typingctx, array, offset):
 def vscan_upto(array, offset, count):
     """As `vload_upto`, in a loop that runs through several arrays at once.
 
-    It asks for the line AHEAD_ELEMENTS further on, since the hardware alone does not keep up with
-    three streams and more (measured: the gradient of ReLU on 3 x 16 MiB takes 1.5 times as long).
+    It prefetches the line AHEAD_ELEMENTS further on, since the hardware's prefetcher alone does not
+    keep up with three streams (measured: the gradient of ReLU on 3 x 16 MiB takes 1.5 times as long
+    without).
     """
     prefetch(array, offset + AHEAD_ELEMENTS)
     return vload_upto(array, offset, count)
@@ -219,9 +219,11 @@ def vtranspose(typingctx, source, offset, stride, target, target_offset, target_
     def codegen(context, builder, signature, args):
         base = element_pointer(context, builder, signature.args[0], args[0], args[1])
         goal = element_pointer(context, builder, signature.args[3], args[3], args[4])
-        row = lambda start, i, step: vector_pointer(  # noqa: E731
-            builder, builder.gep(start, [builder.mul(ir.Constant(I64, i), step)])
-        )
+
+        def row(start, i, step):
+            place = builder.gep(start, [builder.mul(ir.Constant(I64, i), step)])
+            return vector_pointer(builder, place)
+
         rows = [builder.load(row(base, i, args[2]), align=4) for i in range(VL)]
         width = VL // 2
         while width:

@@ -1,8 +1,8 @@
 """Stores that go past the caches, for what will not be read again soon.
 
 In: arrays and offsets. Out: written memory. The one idea: an ordinary store first reads its line
-into the cache, which costs half as much again and pushes out something else; where the result is
-larger than the caches anyway (`chunks.past_caches`), both are in vain. Non-temporal stores need
+into the cache, which costs half as much again, and evicts another line; where the result is larger
+than the caches (`chunks.past_caches`), neither is of use. Non-temporal stores avoid both; they need
 addresses that are multiples of their size, and a fence behind them. Read next: `copy.py`.
 """
 
@@ -80,7 +80,7 @@ def vstream(typingctx, array, offset, value):
 
 @numba.njit(inline="always")
 def vput_upto(array, offset, value, count, past):
-    """As `vstore_upto`; `past` the caches where the vector is whole."""
+    """As `vstore_upto`; where `past` is true, whole vectors are written past the caches."""
     if past and count >= VL:
         vstream(array, offset, value)
     else:

@@ -41,8 +41,8 @@ def chunk_items(items: int, flops: int) -> int:
 def cut_blocks(images: int, rows: int, columns: int, target: int) -> tuple[int, int]:
     """(images, rows) of a block of about `target` pixels: rows of one image, or whole images.
 
-    Of the sizes from half the target up, the one whose register tiles of ROWS pixels are the
-    fullest.
+    Of the sizes from half the target up to it, the one that leaves the fewest rows of register
+    tiles (of ROWS pixels) idle.
     """
     unit, most = (columns, rows) if rows * columns >= target else (rows * columns, images)
     largest = max(1, min(most, target // unit))

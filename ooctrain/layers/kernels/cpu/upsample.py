@@ -1,9 +1,9 @@
 """Enlarging (or reducing) NHWC images: nearest pixel and bilinear, and their gradients.
 
-In: x (N, H, W, C). Out: y (N, OH, OW, C). The one idea: which pixels an output pixel reads, and how
-they are weighed, follows from its number by a few operations, so there are no tables; gradients
-gather, over all outputs that may read an input, with a weight that is zero where they do not. Read
-next: `losses.py`.
+In: x (N, H, W, C). Out: y (N, OH, OW, C). The one idea: which pixels an output pixel reads, and
+with what weights, follows from its index by a few operations, so there are no tables; gradients
+gather over all outputs that may read an input, with weight 0 for those that do not. Read next:
+`losses.py`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,11 @@ def _weight(o, i, size, out, corners):
 
 @inner
 def _readers(i, size, out, corners):
-    """First and last + 1 of a range of outputs that holds all that read input `i`."""
+    """(first, last + 1) of a range that contains every output which reads input `i`.
+
+    These are the outputs that `_position` puts between i - 1 and i + 1, and perhaps some more,
+    whose `_weight` is 0.
+    """
     if corners:
         scale = (out - 1) / (size - 1) if size > 1 and out > 1 else float(out)
         return max(0, math.floor((i - 1) * scale)), min(out, math.ceil((i + 1) * scale) + 1)
@@ -68,8 +72,10 @@ def _nearest(x, y, sizes, lo, hi, thread):
 
 @kernel("void(f4[::1], f4[::1], UniTuple(i8, 5), i8, i8, i8)")
 def _nearest_grad(dy, dx, sizes, lo, hi, thread):
-    """Items are input rows (n, h), which outputs ceil(h OH / H) to ceil((h + 1) OH / H) - 1
-    read."""
+    """Items are input rows (n, h).
+
+    Row h is read by the output rows ceil(h OH / H) to ceil((h + 1) OH / H) - 1; so for columns.
+    """
     height, width, rows, columns, channels = sizes
     for item in range(lo, hi):
         n, h = item // height, item % height
@@ -145,10 +151,11 @@ def nearest_grad(pool: ThreadPool, dy: np.ndarray, dx: np.ndarray) -> None:
 
 
 def bilinear(pool: ThreadPool, x: np.ndarray, y: np.ndarray, corners: bool) -> None:
-    """y = x between its four nearest pixels.
+    """y = x, interpolated bilinearly between its four nearest pixels.
 
     Args:
-        corners: the corner pixels' centres fall on each other; else the images' borders do.
+        corners: whether the centres of the corner pixels of x and y coincide (torch's
+            `align_corners`); else the borders of the images do.
     """
     _run(pool, _bilinear, x, y, y, _sizes(x, y), corners)
 

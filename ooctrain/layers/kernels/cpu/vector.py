@@ -5,8 +5,8 @@ LLVM IR for `simd.py`, `simd_memory.py`, `brgemm.py`. The one idea: LLVM's auto-
 (alias checks, half-width vectors, wrap-around tests of indices); an `@intrinsic` that emits
 `<VL x float>` does not, so a kernel written with these is as fast as it looks and compiles quickly.
 VL is 16 with AVX-512, 8 with AVX2, else 4 (SSE, NEON); `OOCTRAIN_SIMD=avx512|avx2|generic`
-overrides it, and `jit.source_hash` knows. Source: notes on prefer-256-bit in LLVM's X86 back end
-("explicit vectors of 512 bits stay 512 bits wide"). Read next: `simd.py`.
+overrides it, and is part of `jit.source_hash`. Source: notes on prefer-256-bit in LLVM's X86 back
+end ("explicit vectors of 512 bits stay 512 bits wide"). Read next: `simd.py`.
 """
 
 from __future__ import annotations
@@ -78,9 +78,9 @@ def vector_pointer(builder, pointer):
     return builder.bitcast(pointer, VECTOR.as_pointer())
 
 
-def splat(builder, scalar):
-    """All lanes equal to `scalar`."""
-    undefined = ir.Constant(VECTOR, ir.Undefined)
+def splat(builder, scalar, vector=VECTOR):
+    """All lanes of a vector type (floats, or LANES) equal to `scalar`."""
+    undefined = ir.Constant(vector, ir.Undefined)
     first = builder.insert_element(undefined, scalar, ir.Constant(I32, 0))
     return builder.shuffle_vector(first, undefined, ir.Constant(LANES, [0] * VL))
 
@@ -99,10 +99,7 @@ def fused(builder, x, y, z):
 
 def first_lanes(builder, count):
     """Mask with the first `count` (int64) lanes set."""
-    narrow = builder.trunc(count, I32)
-    undefined = ir.Constant(LANES, ir.Undefined)
-    first = builder.insert_element(undefined, narrow, ir.Constant(I32, 0))
-    counts = builder.shuffle_vector(first, undefined, ir.Constant(LANES, [0] * VL))
+    counts = splat(builder, builder.trunc(count, I32), LANES)
     return builder.icmp_signed("<", ir.Constant(LANES, list(range(VL))), counts)
 
 

@@ -2,8 +2,8 @@
 
 In: logits (rows, classes), labels, a weight for each class; or prediction and target. Out: one loss
 per row or element, gradients. The one idea: what `losses.py` has found for a row (log-sum-exp, loss
-of the label) is all that weights and smoothing need besides one more pass over the row. These are
-asked for seldom, so they are plain loops. Read next: `pooling.py`.
+of the label) is all that weights and smoothing need besides one more pass over the row. Few
+trainings use them, so these are plain loops. Read next: `pooling.py`.
 """
 
 from __future__ import annotations

@@ -23,6 +23,8 @@ from ooctrain.layers.kernels.cpu.tiling import PANEL
 from ooctrain.layers.kernels.cpu.vector import VL
 
 ZERO = np.float32(0)
+#: How far ahead of their use pixels of a window, and rows of weights, are prefetched.
+AHEAD_PIXELS, AHEAD_ROWS = 12, 6
 
 
 @inner
@@ -53,7 +55,9 @@ def copy_run(source, source_start, target, start, count):
 def copy_window(
     source, image, height, width, channels, top, left, target, start, window_h, window_w
 ):
-    """Rows top.. and columns left.. (may be outside) of one NHWC image to target[start:], dense."""
+    """Copies window_h x window_w pixels of one NHWC image, from row `top` and column `left` (which
+    may lie outside: zeros), to target[start:], one pixel behind the other.
+    """
     before = min(window_w, max(0, -left))
     inside = max(0, min(width, left + window_w) - max(0, left))
     after = window_w - before - inside
@@ -73,7 +77,9 @@ def copy_panel(
     source, image, height, width, channels, first, count, top, left, skip_h, skip_w,
     target, start, window_h, window_w,
 ):  # fmt: skip
-    """`count` channels of every skip-th pixel of a rectangle, PANEL floats each, zeros behind."""
+    """As `copy_window`, but of every skip-th pixel `count` channels from channel `first` on, each
+    pixel PANEL floats: zeros fill it up.
+    """
     place = start
     for row in range(window_h):
         y = top + row * skip_h
@@ -81,9 +87,9 @@ def copy_panel(
             z = left + column * skip_w
             if y >= 0 and y < height and z >= 0 and z < width:
                 at = ((image * height + y) * width + z) * channels + first
-                # Pixels lie far apart: without a hint each would wait for memory.
-                prefetch(source, at + 12 * skip_w * channels)
-                prefetch(source, at + 12 * skip_w * channels + PANEL // 2)
+                # Pixels lie far apart: without a prefetch each would wait for memory.
+                prefetch(source, at + AHEAD_PIXELS * skip_w * channels)
+                prefetch(source, at + AHEAD_PIXELS * skip_w * channels + PANEL // 2)
                 if count >= PANEL:
                     for c in range(0, PANEL, VL):
                         vstore(target, place + c, vload(source, at + c))
@@ -118,9 +124,9 @@ def pack_transposed(w, start, rows, row_length, target, place):
 def pack_columns(w, start, rows, row_length, columns, target, place):
     """target[place + i * PANEL + j] = w[start + i * row_length + j] for j < columns, else 0."""
     for i in range(rows):
-        # Rows are far apart: without a hint each would wait for memory.
-        prefetch(w, start + (i + 6) * row_length)
-        prefetch(w, start + (i + 6) * row_length + columns - 1)
+        # Rows lie far apart: without a prefetch each would wait for memory.
+        prefetch(w, start + (i + AHEAD_ROWS) * row_length)
+        prefetch(w, start + (i + AHEAD_ROWS) * row_length + columns - 1)
         if columns < PANEL:
             fill_zero(target, place + i * PANEL, PANEL)
         copy_run(w, start + i * row_length, target, place + i * PANEL, columns)

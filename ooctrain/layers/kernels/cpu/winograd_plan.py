@@ -139,6 +139,7 @@ def plan_correlation(
     tiles_plane = (tiles if by_filters else group_tiles) * in_c + ALIGNMENT
     products_plane = group_tiles * PANEL + ALIGNMENT
     capacity = group_tiles + ROWS
+    # The lists of rows lie at 0; sizes are in floats, an int64 being two of them.
     bias_at, weights_at, tiles_at, products_at, transform_at, size_floats = place(
         2 * 2 * capacity * threads,
         out_c + PANEL,
@@ -178,6 +179,7 @@ def plan_grad_weight(shape: ConvShape, m: int, threads: int) -> Plan[WeightGradi
     inputs_plane = group_tiles * channel_block + ALIGNMENT
     errors_plane = group_tiles * filter_block + ALIGNMENT
     partial_floats = aligned(shape.k * 9 * shape.c)
+    # At 0 lies the table of the product's one run of tiles: an int64 0, two floats.
     sums_at, inputs_at, errors_at, transform_at, partials_at, size_floats = place(
         2,
         planes * sums_plane * threads,
