@@ -38,11 +38,13 @@ from ooctrain.tracing import trace as trace_step
 from ooctrain.utils import Clip
 
 Batch = tuple[np.ndarray, np.ndarray]
+#: The label that cross-entropy ignores unless it is told another one, as in PyTorch.
+IGNORED_LABEL = -100
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """Averages over a data set. `accuracy` is None where targets are no class numbers."""
+    """Averages over a data set. `accuracy` is None where no target is a class that counts."""
 
     loss: float
     accuracy: float | None
@@ -187,24 +189,30 @@ class Trainer:
     def evaluate(self, batches: Iterable[Batch]) -> Evaluation:
         """Average loss and accuracy in evaluation mode; the training state does not change.
 
+        Labels that the loss ignores (`CrossEntropyLoss(ignore_index=...)`) are no part of the
+        accuracy.
+
         Args:
             batches: (x, y) as `step` takes them.
 
         Raises:
             ConfigError: there is no batch.
         """
-        loss_sum, correct, samples, classes = 0.0, 0.0, 0, True
+        ignored = getattr(self.loss, "ignore_index", IGNORED_LABEL)
+        loss_sum, samples, correct, judged, classes = 0.0, 0, 0, 0, True
         for x, y in batches:
             outputs = self._forward(x, y)
             loss_sum += float(outputs["loss"]) * len(x)
             samples += len(x)
             classes = classes and outputs["output"].ndim == np.ndim(y) + 1
             if classes:
-                hits = outputs["output"].argmax(axis=1) == y
-                correct += float(hits.mean()) * len(x)
+                counts = np.asarray(y) != ignored
+                correct += int(((outputs["output"].argmax(axis=1) == y) & counts).sum())
+                judged += int(counts.sum())
         if not samples:
             raise ConfigError("nothing to evaluate: the data set is empty", code="OOC-106")
-        return Evaluation(loss_sum / samples, correct / samples if classes else None, samples)
+        accuracy = correct / judged if classes and judged else None
+        return Evaluation(loss_sum / samples, accuracy, samples)
 
     def predict(self, x: np.ndarray) -> np.ndarray:
         """The model's output for x (N, C, H, W) in evaluation mode, logical layout."""

@@ -199,6 +199,19 @@ def test_evaluation_changes_nothing_and_stays_within_the_budget():
         assert evaluated.step(*batch(1)) == plain.step(*batch(1))
 
 
+@pytest.mark.parametrize("ignored", [-100, 3])
+def test_labels_that_the_loss_ignores_are_neither_hits_nor_misses(ignored):
+    x, labels = batch()
+    with make(loss=oc.nn.CrossEntropyLoss(ignore_index=ignored)) as trainer:
+        right = trainer.predict(x).argmax(axis=1)
+        right = np.where(right == ignored, right + 1, right)
+        labels = right.copy()
+        labels[:3] = ignored
+        hits = (trainer.predict(x).argmax(axis=1) == labels)[3:]
+        assert trainer.evaluate([(x, labels)]).accuracy == hits.mean()
+        assert trainer.evaluate([(x, np.full_like(labels, ignored))]).accuracy is None
+
+
 def test_predictions_are_those_of_the_model_itself():
     with make() as trainer:
         trainer.step(*batch())
