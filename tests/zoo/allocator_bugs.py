@@ -186,8 +186,8 @@ BUGS: dict[str, Bug] = {
         "self._books.move(nbytes if growth else size, size, growth)", "P7", seed=1,
     ),
     "nnabla (c): what is free in between is not counted": Bug(
-        BestFit, Books, "stats", "cached = self.reserved - self.granted - self.pending",
-        "cached = 0", "P7",
+        BestFit, Books, "stats", "cached_bytes=self.reserved - self.granted - self.pending",
+        "cached_bytes=0", "P7",
     ),
     "BUDGET_OFF_BY_ONE: a sector beyond the arena": Bug(
         BestFit, BestFit, "allocate", "self._top + size <= self.budget_bytes",
