@@ -73,6 +73,7 @@ class Residence:
     def __init__(self) -> None:
         self.steps = 0
         self._stored: dict[str, ResidentStorage] = {}
+        self._tensors: dict[str, Tensor] = {}
         self._open: tuple[PreparedStep, tuple[int, ...], Device, Session] | None = None
         self._variables: Mapping[str, int] = {}
 
@@ -84,6 +85,7 @@ class Residence:
                 assert storage is not None, "parameters and slots have values"
                 # The value of another trainer's tensor is read through that trainer.
                 tensor.storage = self._stored[name] = ResidentStorage(self, name, storage)
+                self._tensors[name] = tensor
 
     def find(self, name: str) -> tuple[Session, int] | None:
         """The open session that holds a value, and its variable there; None: it is on the host."""
@@ -95,6 +97,7 @@ class Residence:
         self, prepared: PreparedStep, settings: Settings, wanted: tuple[int, ...]
     ) -> Session:
         """The open session of a prepared step; another one that is open is closed first."""
+        self._take_back()
         if self._open is None or self._open[0] is not prepared or self._open[1] != wanted:
             self.close()
             trace = prepared.plan.trace
@@ -109,6 +112,15 @@ class Residence:
                 if isinstance(host, HostStorage):
                     host.release()  # one copy of what persists is enough
         return self._open[3]
+
+    def _take_back(self) -> None:
+        """Fetches the values that another trainer of the same model has adopted since."""
+        for name, stored in self._stored.items():
+            tensor = self._tensors[name]
+            if tensor.storage is not stored:
+                assert tensor.storage is not None, "parameters and slots have values"
+                stored.write(tensor.storage.read())
+                tensor.storage = stored
 
     def close(self) -> None:
         """Brings all values to the host and gives the device back."""

@@ -70,8 +70,6 @@ class Trainer:
             the model's parameters that require one.
 
     Attributes:
-        steps_done: finished steps, those included that the optimizer has seen before (Adam's
-            bias correction and dropout's masks depend on the number).
         timeline: of the last step, measured.
         prepared: the last training step's plan and what it needs; None before the first.
 
@@ -100,7 +98,7 @@ class Trainer:
         )  # fmt: skip
         self.accumulate, self.conv_algorithm, self.clip = accumulate, conv_algorithm, clip
         self.allow_tf32 = allow_tf32
-        self.steps_done = max(self.optimizer.steps.values(), default=0)
+        self._steps_done = 0
         self.timeline: Timeline | None = None
         self.prepared: PreparedStep | None = None
         self._prepared: dict[tuple[Any, ...], PreparedStep] = {}
@@ -178,6 +176,15 @@ class Trainer:
         """
         self.prepared = self._prepare_once(input_shape, target_shape, training=True)
         return self.prepared
+
+    @property
+    def steps_done(self) -> int:
+        """Finished steps, those of other trainers with this optimizer included.
+
+        Adam's bias correction and dropout's masks depend on the number. Where the optimizer updates
+        nothing, and so counts nothing, they are this trainer's own.
+        """
+        return max(self.optimizer.steps.values(), default=self._steps_done)
 
     @property
     def plan(self) -> Plan | None:
@@ -357,9 +364,9 @@ class Trainer:
         """Sets the number of finished steps, here and in the optimizer.
 
         The trainer never calls the optimizer's `step`, which would count; but its `state_dict` and
-        the next trainer need the number.
+        other trainers need the number.
         """
-        self.steps_done = steps_done
+        self._steps_done = steps_done
         self.optimizer.steps.update(dict.fromkeys(self._updated, steps_done))
 
     def _scalars(self) -> dict[str, float | int]:

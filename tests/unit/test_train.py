@@ -165,7 +165,7 @@ def test_a_change_of_how_it_trains_is_seen_by_the_next_step(change):
             slots["momentum"].copy_(np.zeros(slots["momentum"].shape))
         for trainer in (late, early):
             change(trainer)
-            trainer.steps_done = 0
+            trainer.optimizer.steps.update(dict.fromkeys(trainer.optimizer.steps, 0))
         assert late.step(*batch(1)) == early.step(*batch(1))
         assert states_equal(late.state_arrays(), early.state_arrays())
         assert late.plan is not plan
@@ -178,6 +178,31 @@ def test_momentum_may_come_later():
         late.optimizer.param_groups[0]["momentum"] = 0.9
         late.step(*batch(1))
         assert late.state_arrays()["0.weight.momentum"].any()
+
+
+@pytest.mark.parametrize("open_between", [True, False])
+def test_trainers_of_one_model_take_turns_at_the_same_values(open_between):
+    """Each step begins where the last one ended, whoever made it."""
+    with make(budget=None) as alone:
+        expected = [alone.step(*batch(i)) for i in range(5)]
+        wanted = alone.state_arrays()
+    oc.manual_seed(3)
+    model = network()
+    optimizer = oc.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    one, two = (
+        oc.Trainer(model, optimizer=optimizer, budget=budget, threads=1, seed=5)
+        for budget in (None, "30%")
+    )
+    losses = []
+    for i, trainer in enumerate((one, two, one, two, one)):
+        losses.append(trainer.step(*batch(i)))
+        if not open_between:
+            trainer.close()
+    assert losses == expected
+    assert states_equal(one.state_arrays(), wanted)
+    assert states_equal(two.state_arrays(), wanted)
+    one.close()
+    two.close()
 
 
 def test_an_epoch_without_batches_is_refused():
