@@ -204,5 +204,5 @@ def _check_options(factory: Callable[..., Any], spec: PluginSpec, what: str, giv
                 f"{what} {spec.name!r} has no parameter {option!r}",
                 code="OOC-106",
                 numbers=f"parameters: {', '.join(accepted) or 'none'}",
-                fix=did_you_mean(option, accepted),
+                fix=did_you_mean(option, accepted) or f"leave {option} out",
             )

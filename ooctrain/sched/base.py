@@ -96,6 +96,7 @@ def check_whole_numbers(planner: str, parameters: Mapping[str, object], least: i
             raise ConfigError(
                 f"{planner}: {name}={value!r} is no whole number of at least {least}",
                 code="OOC-105",
+                fix=f"such as {planner}:{name}={max(least, 1)}, or leave {name} out",
             )
 
 

@@ -53,8 +53,9 @@ class BnRecompute:
     def __post_init__(self) -> None:
         if self.swap not in SWAPPERS:
             raise ConfigError(
-                f"bn-recompute: swap={self.swap!r} is none of {', '.join(SWAPPERS)}", code="OOC-105"
-            )
+                f"bn-recompute: swap={self.swap!r} names no planner that can swap beside it",
+                code="OOC-105", fix=f"one of {', '.join(SWAPPERS)}",
+            )  # fmt: skip
 
     @property
     def name(self) -> str:

@@ -57,7 +57,10 @@ class Combined:
     def __post_init__(self) -> None:
         number = self.evaluations
         if not isinstance(number, int | float) or not 0 <= number < math.inf:
-            raise ConfigError(f"combined: evaluations={number!r} are not so many", code="OOC-105")
+            raise ConfigError(
+                f"combined: evaluations={number!r} is not a finite number of 0 or more",
+                code="OOC-105", fix="such as combined:evaluations=20000, or leave it out",
+            )  # fmt: skip
 
     @property
     def name(self) -> str:

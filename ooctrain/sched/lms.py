@@ -22,9 +22,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ooctrain.cost import Machine
-from ooctrain.errors import ConfigError
 from ooctrain.sched.base import (
     ListWriter,
+    check_whole_numbers,
     infeasible,
     writer_with_resident_parameters,
 )
@@ -69,9 +69,8 @@ class Lms:
     swapin_groupby: int = 0
 
     def __post_init__(self) -> None:
-        numbers = (self.swapout_threshold, self.swapin_ahead, self.swapin_groupby)
-        if not all(isinstance(number, int) and number >= 0 for number in numbers):
-            raise ConfigError(f"lms: {numbers} are not three numbers of levels", code="OOC-105")
+        names = ("swapout_threshold", "swapin_ahead", "swapin_groupby")
+        check_whole_numbers("lms", {name: getattr(self, name) for name in names}, least=0)
 
     @property
     def name(self) -> str:

@@ -77,8 +77,8 @@ def test_an_entry_point_whose_package_is_broken(monkeypatch):
         ("windwo", "did you mean 'window'"),
         ("window:sise=2", "did you mean 'size'"),
         ("window:size", "is not key=value"),
-        ("window:size=-1", "is not positive"),
-        ("window:size=wide", "is not positive"),
+        ("window:size=-1", "finite number above 0"),
+        ("window:size=wide", "finite number above 0"),
         ("window:count=some", "occurrence"),
         ("", "names nothing"),
         ("nowhere.py:Planner", "no Python file"),
@@ -96,12 +96,16 @@ def test_an_entry_point_whose_package_is_broken(monkeypatch):
         ("combined:evaluations=many", "evaluations='many'"),
         ("window-cyclic:resident=no", "resident='no' is neither true nor false"),
         ("tflms-hybrid:recomp_checkpoint_ops_by_types=2", "=2 names no operations"),
+        ("lms:swapin_ahead=-1", "swapin_ahead=-1 is no whole number of at least 0"),
+        ("hmms:ratio=2", "ratio=2 is not between 0 and 1"),
+        ("bn-recompute:swap=nobody", "swap='nobody'"),
     ],
 )
 def test_what_is_wrong_is_said_with_the_nearest_right(spec, says):
     with pytest.raises(ConfigError) as caught:
         get_planner(spec)
     assert says in str(caught.value)
+    assert caught.value.fix
 
 
 def test_a_file_without_the_class_suggests_the_nearest(tmp_path):
