@@ -137,7 +137,7 @@ WRONG = {
     "host budget below nothing": (["plan", *SMALL, "--host-budget", "-1"], "host budget '-1'"),
     "no words for data": (["train", *SMALL, "--data", ""], "no data set is called ''"),
     "link that is no number": (["plan", *SMALL, "--link-bandwidth", "nan"], "link bandwidth"),
-    "window of nothing": (["plan", *SMALL, "--planner", "window:size=0"], "not positive"),
+    "window of nothing": (["plan", *SMALL, "--planner", "window:size=0"], "finite number above 0"),
     "chunk of nothing": (["plan", *SMALL, "--allocator", "va:chunk=0"], "chunk 0"),
     "memory of the allocator": (
         ["plan", *SMALL, "--allocator", "va:memory=3"],
