@@ -26,7 +26,7 @@ from ooctrain.alloc.virtual import VirtualAddressing
 from ooctrain.devices.base import Memory
 from ooctrain.devices.host_vm import PAGE_BYTES, max_mapped_chunks, why_no_virtual_memory
 from ooctrain.errors import ConfigError
-from ooctrain.specs import check_call, locate, names
+from ooctrain.plugins import check_call, locate, names
 from ooctrain.units import Granule, format_bytes
 
 _KNOWN: Mapping[str, Callable[..., Allocator]] = {

@@ -4,7 +4,7 @@ In: an unexpected error, the arguments as given. Out: an error of the library th
 and function, or None where the error did not pass through a file of the user's. The one idea: an
 error in a file that was named as file.py:Name is most likely that file's, so its author wants the
 line, not the calls of this library that led there; any other unexpected error is ours, and keeps
-its traceback. Read next: `ooctrain/specs.py`, which loads such files.
+its traceback. Read next: `ooctrain/plugins.py`, which loads such files.
 """
 
 from __future__ import annotations

@@ -20,8 +20,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from ooctrain.plugins import parse_spec
 from ooctrain.sched.registry import PLANNERS, get_planner
-from ooctrain.specs import parse_spec
 
 PACKAGE = Path(__file__).parents[1]
 

@@ -62,7 +62,7 @@ def repeat_command(request: pytest.FixtureRequest, what: str) -> str:
 
 
 def _named(request: pytest.FixtureRequest, what: str) -> Any:
-    from ooctrain.specs import load_from_file
+    from ooctrain.plugins import load_from_file
 
     given = request.config.getoption(what)
     if given:

@@ -11,7 +11,7 @@ import inspect
 
 from ooctrain.errors import ConfigError
 from ooctrain.module import Module
-from ooctrain.specs import load_from_file
+from ooctrain.plugins import load_from_file
 
 
 def is_own(name: str) -> bool:

@@ -3,7 +3,7 @@
 In: "window:size=2,count=occurrence", "file.py:Class", or the name of another package's entry point.
 Out: a planner. The one idea: names are looked up in the explicit table below, where a reader can
 see them all; nothing registers itself. Other packages name theirs in the entry-point group
-"ooctrain.planners". Read next: `base.py` for what a planner is, `specs.py` for the grammar.
+"ooctrain.planners". Read next: `base.py` for what a planner is, `plugins.py` for the grammar.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from ooctrain import specs
+from ooctrain import plugins as specs
 from ooctrain.errors import ConfigError
 from ooctrain.sched.auto import Auto
 from ooctrain.sched.base import Planner

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ooctrain.specs import load_from_file
+from ooctrain.plugins import load_from_file
 from ooctrain.testing.check_allocator import find_failure
 from ooctrain.testing.check_planner import PlannerFailure, check_planner
 

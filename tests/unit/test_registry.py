@@ -7,7 +7,7 @@ from importlib.metadata import EntryPoint
 import pytest
 
 import ooctrain as oc
-from ooctrain import specs
+from ooctrain import plugins as specs
 from ooctrain.errors import ConfigError
 from ooctrain.sched.keep_all import KeepAll
 from ooctrain.sched.registry import get_planner, planners
