@@ -26,8 +26,8 @@ import numpy as np
 import ooctrain as oc
 from benchmarks.common import machine_facts, table, threads_here, verdict
 from ooctrain.calibrate import calibrate, measure_steps
-from ooctrain.machines import with_link
 from ooctrain.measured import issue_us_of, profile_of_steps
+from ooctrain.step.presets import with_link
 
 NETWORKS, QUICK_NETWORKS = ("lenet:64", "resnet18:64", "resnet18:128"), ("lenet:64",)
 BUDGETS = ("50%", "25%")

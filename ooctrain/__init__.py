@@ -7,7 +7,7 @@
 
 A training step is a straight-line list (`trace`, `plan`); it is proved (`verify`), timed
 (`simulate`) and run (`execute`, `Trainer`). Names are loaded on first use, so that planning never
-waits for kernels to load. Read next: `trace.py`, `sched/schedule.py`, `executor.py`;
+waits for kernels to load. Read next: `step/trace.py`, `sched/schedule.py`, `executor.py`;
 docs/architecture.md is the map.
 """
 
@@ -16,23 +16,20 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-import ooctrain.chain
 import ooctrain.tile
-import ooctrain.trace
 
 __version__ = "0.1.0"
 
-# The first import of a submodule binds its name here. `oc.trace`, `oc.tile` and `oc.chain` are
-# functions, so these names are freed again; `from ooctrain.trace import Trace` keeps working, and
-# no later import binds them anew.
-del ooctrain.chain, ooctrain.tile, ooctrain.trace
+# The first import of a submodule binds its name here. `oc.tile` is a function, so this name is freed
+# again; no later import binds it anew.
+del ooctrain.tile
 
 #: {public name: module that defines it}; a module of the package where both are equal
 _HOME = {
     "Granule": "ooctrain.sched.schedule",
     "Infeasible": "ooctrain.errors",
     "LowerBound": "ooctrain.sched.schedule",
-    "Machine": "ooctrain.cost",
+    "Machine": "ooctrain.step.machine",
     "OoctrainError": "ooctrain.errors",
     "Op": "ooctrain.layers.user",
     "Plan": "ooctrain.sched.schedule",
@@ -40,15 +37,15 @@ _HOME = {
     "ScheduleError": "ooctrain.errors",
     "Tensor": "ooctrain.autograd",
     "Timeline": "ooctrain.sched.timeline",
-    "Trace": "ooctrain.trace",
+    "Trace": "ooctrain.step.trace",
     "Trainer": "ooctrain.train",
     "allocators": "ooctrain.alloc.registry",
-    "chain": "ooctrain.chain",
+    "chain": "ooctrain.step.chain",
     "chain_view": "ooctrain.sched.chain_view",
     "execute": "ooctrain.api",
     "load_plan": "ooctrain.api",
     "lower_bound": "ooctrain.api",
-    "machine": "ooctrain.machines",
+    "machine": "ooctrain.step.presets",
     "manual_seed": "ooctrain.autograd",
     "no_grad": "ooctrain.autograd",
     "plan": "ooctrain.api",
@@ -108,17 +105,17 @@ if TYPE_CHECKING:
     from ooctrain.alloc.registry import allocators
     from ooctrain.api import execute, load_plan, lower_bound, plan, simulate, verify
     from ooctrain.autograd import Tensor, manual_seed, no_grad, tensor
-    from ooctrain.chain import chain
-    from ooctrain.cost import Machine
     from ooctrain.errors import Infeasible, OoctrainError, ScheduleError
     from ooctrain.layers.user import Op
-    from ooctrain.machines import machine
     from ooctrain.sched.chain_view import chain_view
     from ooctrain.sched.registry import planners
     from ooctrain.sched.schedule import Granule, LowerBound, Plan, Schedule
     from ooctrain.sched.timeline import Timeline
+    from ooctrain.step.chain import chain
+    from ooctrain.step.machine import Machine
+    from ooctrain.step.presets import machine
+    from ooctrain.step.trace import Trace
     from ooctrain.tile import tile
-    from ooctrain.trace import Trace
     from ooctrain.tracing import trace
     from ooctrain.train import Trainer
 

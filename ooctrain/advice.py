@@ -12,14 +12,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from ooctrain.cost import Machine, call_durations_ns
 from ooctrain.errors import Infeasible
 from ooctrain.sched.base import Planner
 from ooctrain.sched.budget import trace_minimum_bytes
 from ooctrain.sched.keep_all import KeepAll
 from ooctrain.sched.schedule import Plan
 from ooctrain.sched.small import plan_beside
-from ooctrain.trace import Trace
+from ooctrain.step.machine import Machine, call_durations_ns
+from ooctrain.step.trace import Trace
 from ooctrain.units import MAX_BYTES, Granule, format_bytes, format_us
 
 Retrace = Callable[[int], Trace]

@@ -14,9 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ooctrain.cost import Machine
 from ooctrain.errors import ConfigError, reason
-from ooctrain.machines import machine as find_machine
 from ooctrain.prepare import DEFAULT_REWRITES, Settings, completed, placed
 from ooctrain.rewrite import apply_rewrites
 from ooctrain.rewrite.small import pinning_for, with_region
@@ -30,7 +28,9 @@ from ooctrain.sched.simulate import simulate as simulated
 from ooctrain.sched.small import plan_beside
 from ooctrain.sched.timeline import Timeline
 from ooctrain.sessions import input_values, open_session, threads_served
-from ooctrain.trace import Trace
+from ooctrain.step.machine import Machine
+from ooctrain.step.presets import machine as find_machine
+from ooctrain.step.trace import Trace
 from ooctrain.tracing import DEFAULT_LR, initial_values
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ kind of run that it predicts. Four kinds of steps are run:
 
 Only the mapping of memory is timed by itself (`memory_speed.py`): no step maps so much that it
 stands out from the noise. Nothing is ever measured implicitly: `ooctrain calibrate` is the only
-caller. Read next: `measured.py`, which computes the numbers from the steps; `cost.py`.
+caller. Read next: `measured.py`, which computes the numbers from the steps; `step/machine.py`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from ooctrain.cost import Machine
 from ooctrain.errors import DoesNotFit, Infeasible
 from ooctrain.measured import (
     Copies,
@@ -39,6 +38,7 @@ from ooctrain.measured import (
 from ooctrain.memory_speed import map_us_per_byte
 from ooctrain.sched.schedule import Plan
 from ooctrain.sched.timeline import Timeline
+from ooctrain.step.machine import Machine
 from ooctrain.train import Trainer
 
 STEPS = 7

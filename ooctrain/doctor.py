@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Literal
 
 from ooctrain.devices.driver_abi import version_name
 from ooctrain.errors import DeviceUnavailable
-from ooctrain.machines import cache_base, calibration_path, load_calibration, usable_cores
+from ooctrain.step.presets import cache_base, calibration_path, load_calibration, usable_cores
 from ooctrain.units import GIB, format_bytes
 
 if TYPE_CHECKING:

@@ -3,7 +3,7 @@
 In: calls from the tape. Out: arrays. The one idea: eager and traced training use the same
 operations and the same tape; only this runner differs from `tracing.TraceRunner`. Arrays lie in
 physical layout (`layers.base`), which nobody sees from outside: `Storage.read()` is a logical (N,
-C, H, W) view. Read next: `tracing.py`, then `layers/base.py`.
+C, H, W) view. Read next: `tracing.py`, then `step/op.py`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from ooctrain.errors import AutogradError, ShapeError
-from ooctrain.layers.base import (
+from ooctrain.step.op import (
     LINE_BYTES,
     Op,
     Scalars,
@@ -24,7 +24,7 @@ from ooctrain.layers.base import (
     to_logical,
     to_physical,
 )
-from ooctrain.machines import usable_cores
+from ooctrain.step.presets import usable_cores
 
 if TYPE_CHECKING:
     from ooctrain.tape import Site

@@ -21,7 +21,7 @@
 Each message has up to four lines: code and what; where; the numbers; the likely fix. Where memory
 is short, the map of the arena is drawn besides.
 `ooctrain explain CODE` shows the smallest bad example of a code. Read next: `units.py`, then
-`trace.py`.
+`step/trace.py`.
 """
 
 from __future__ import annotations

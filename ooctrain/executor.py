@@ -33,11 +33,11 @@ from ooctrain.execution.program import (
     make_program,
 )  # fmt: skip
 from ooctrain.execution.result import StepResult, from_bytes, to_bytes
-from ooctrain.layers.base import Scalars, physical_shape
 from ooctrain.sched.host import host_slots
 from ooctrain.sched.ledger import start_bytes
 from ooctrain.sched.schedule import Schedule
-from ooctrain.trace import Trace
+from ooctrain.step.op import Scalars, physical_shape
+from ooctrain.step.trace import Trace
 
 _ISSUED_AHEAD = 8  # Runs; copies that follow them in the list can start while they still run
 # Steps. A large kernel pushes Python itself out of the caches, and each step after it would fetch

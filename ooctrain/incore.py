@@ -14,13 +14,13 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ooctrain.cost import specs_of
 from ooctrain.eager import Storage, aligned_bytes, make_pool
 from ooctrain.errors import ConfigError
-from ooctrain.layers.base import Op, Scalars, physical_shape, to_logical, to_physical
 from ooctrain.module import Module
 from ooctrain.optim import Optimizer
-from ooctrain.trace import Call, Trace, Variable
+from ooctrain.step.machine import specs_of
+from ooctrain.step.op import Op, Scalars, physical_shape, to_logical, to_physical
+from ooctrain.step.trace import Call, Trace, Variable
 
 Mode = Literal["cpu", "reference"]
 

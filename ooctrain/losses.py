@@ -14,9 +14,9 @@ from typing import Any, Protocol, runtime_checkable
 from ooctrain import functional as F
 from ooctrain.autograd import Tensor
 from ooctrain.errors import ConfigError
-from ooctrain.layers.base import Spec
 from ooctrain.module import Module
 from ooctrain.nn import CrossEntropyLoss
+from ooctrain.step.op import Spec
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 LOSSES: Mapping[str, Loss] = {"cross_entropy": F.cross_entropy, "mse": F.mse_loss, "l1": F.l1_loss}

@@ -22,13 +22,13 @@ from statistics import median
 
 import numpy as np
 
-from ooctrain.cost import Machine, profile_key, specs_of
-from ooctrain.machines import with_link
 from ooctrain.memory_speed import copy_bytes_per_us
 from ooctrain.sched.schedule import Plan, Schedule, SwapIn, SwapOut
 from ooctrain.sched.simulate import simulate
 from ooctrain.sched.timeline import Timeline
-from ooctrain.trace import Trace
+from ooctrain.step.machine import Machine, profile_key, specs_of
+from ooctrain.step.presets import with_link
+from ooctrain.step.trace import Trace
 
 #: A call that does more operations than this for each byte it moves is bound by arithmetic.
 OPERATIONS_PER_BYTE = 16

@@ -17,7 +17,7 @@ import numpy as np
 from ooctrain.autograd import Tensor, current_tape, wrap
 from ooctrain.eager import HostStorage, Storage
 from ooctrain.errors import ConfigError, ShapeError
-from ooctrain.layers.base import Spec, to_physical
+from ooctrain.step.op import Spec, to_physical
 
 
 class Parameter(Tensor):

@@ -19,10 +19,10 @@ from ooctrain import lr_scheduler
 from ooctrain.autograd import Tensor, current_tape
 from ooctrain.eager import HostStorage
 from ooctrain.errors import ConfigError
-from ooctrain.layers.base import Op, Spec
 from ooctrain.layers.update import AdamUpdate, SGDUpdate
 from ooctrain.lr_scheduler import CosineAnnealingLR, LRScheduler, StepLR
 from ooctrain.module import Parameter, clear_grad
+from ooctrain.step.op import Op, Spec
 
 __all__ = [
     "SGD", "Adam", "AdamW", "CosineAnnealingLR", "LRScheduler", "Optimizer", "StepLR", "lr_name",

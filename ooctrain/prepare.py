@@ -13,14 +13,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from ooctrain.alloc.registry import AllocatorChoice, choose_allocator
-from ooctrain.cost import Machine
 from ooctrain.devices.base import Debug
 from ooctrain.devices.host_vm import PAGE_BYTES, why_no_virtual_memory
 from ooctrain.errors import ConfigError, DoesNotFit, Infeasible, OutOfDeviceMemory, PlanMismatch
 from ooctrain.execution.mapping import with_mapping
 from ooctrain.execution.placement import reserved_peak
-from ooctrain.machines import DEVICES, usable_cores, with_link
-from ooctrain.machines import machine as find_machine
 from ooctrain.rewrite import apply_rewrites
 from ooctrain.rewrite.small import pinning_for, with_region
 from ooctrain.sched.base import TIME_LIMIT_S, Planner, WeighingPlanner
@@ -33,7 +30,10 @@ from ooctrain.sched.simulate import simulate
 from ooctrain.sched.small import plan_beside
 from ooctrain.sched.timeline import Timeline
 from ooctrain.sched.verify import verify
-from ooctrain.trace import Trace
+from ooctrain.step.machine import Machine
+from ooctrain.step.presets import DEVICES, usable_cores, with_link
+from ooctrain.step.presets import machine as find_machine
+from ooctrain.step.trace import Trace
 from ooctrain.units import MAX_BYTES, format_bytes
 
 DEFAULT_REWRITES = ("fuse", "share_storage")

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ooctrain.cost import specs_of
 from ooctrain.devices.base import Device
 from ooctrain.errors import ConfigError, PlanMismatch, ShapeError
-from ooctrain.layers.base import scratch_bytes
 from ooctrain.layers.class_loss import ClassLoss
 from ooctrain.layers.cross_entropy import check_labels
 from ooctrain.prepare import PreparedStep, Settings
-from ooctrain.trace import Call, Trace
+from ooctrain.step.machine import specs_of
+from ooctrain.step.op import scratch_bytes
+from ooctrain.step.trace import Call, Trace
 
 if TYPE_CHECKING:
     from ooctrain.executor import Session

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from ooctrain.errors import AutogradError, ShapeError
-from ooctrain.layers.base import Op, Scalars, Spec
+from ooctrain.step.op import Op, Scalars, Spec
+from ooctrain.step.trace import Phase
 from ooctrain.tensors import Tensor
-from ooctrain.trace import Phase
 
 if TYPE_CHECKING:
     from ooctrain.module import Module

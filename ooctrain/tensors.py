@@ -16,11 +16,11 @@ import numpy as np
 
 from ooctrain.eager import HostStorage, Storage
 from ooctrain.errors import AutogradError, ConfigError, ShapeError
-from ooctrain.layers.base import Op, Spec, to_physical
 from ooctrain.layers.combine import Add, Constant, Scale
 from ooctrain.layers.layout import Reshape
 from ooctrain.layers.regions import Slice
-from ooctrain.trace import ITEM_BYTES, Kind
+from ooctrain.step.op import Op, Spec, to_physical
+from ooctrain.step.trace import ITEM_BYTES, Kind
 
 if TYPE_CHECKING:
     from ooctrain.tape import Entry

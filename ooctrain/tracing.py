@@ -3,7 +3,7 @@
 In: a model, shapes, a loss, an optimizer. Out: `trace.Trace`. The one idea: the model is called as
 ever, on a tape whose runner writes down shapes and sizes instead of computing; a 20480 x 20480
 VGG-16 traces in a fraction of a second and needs no memory. Each parameter's update is recorded as
-soon as its gradient is complete. Read next: `trace.py`, `losses.py`, `incore.py`, `rewrite/`,
+soon as its gradient is complete. Read next: `step/trace.py`, `losses.py`, `incore.py`, `rewrite/`,
 `sched/schedule.py`.
 """
 
@@ -18,13 +18,13 @@ from ooctrain.autograd import Site, Tape, Tensor, no_grad, use_tape
 from ooctrain.backward import record_backward
 from ooctrain.errors import ConfigError, ShapeError
 from ooctrain.incore import initial_values, run_trace, storages
-from ooctrain.layers.base import Op, Scalars, Spec, scratch_bytes
 from ooctrain.layers.conv2d import CUDA_ALGORITHMS
 from ooctrain.losses import Loss, named_loss, target_of
-from ooctrain.machines import usable_cores
 from ooctrain.module import Module, Parameter
 from ooctrain.optim import SGD, Adam, Optimizer
-from ooctrain.trace import Trace, TraceBuilder
+from ooctrain.step.op import Op, Scalars, Spec, scratch_bytes
+from ooctrain.step.presets import usable_cores
+from ooctrain.step.trace import Trace, TraceBuilder
 from ooctrain.utils import Clip, ClipNorm, gradient_of
 
 __all__ = ["TraceRunner", "initial_values", "run_trace", "storages", "trace"]

@@ -19,7 +19,6 @@ import numpy as np
 
 from ooctrain import checkpoint as files
 from ooctrain.autograd import Tensor
-from ooctrain.cost import Machine
 from ooctrain.devices.base import Debug
 from ooctrain.errors import ConfigError, TrainingStopped
 from ooctrain.execution.result import StepResult
@@ -32,7 +31,8 @@ from ooctrain.sched.base import TIME_LIMIT_S, Planner
 from ooctrain.sched.schedule import Plan
 from ooctrain.sched.timeline import Timeline
 from ooctrain.sessions import input_values
-from ooctrain.trace import Trace
+from ooctrain.step.machine import Machine
+from ooctrain.step.trace import Trace
 from ooctrain.tracing import named_optimizer
 from ooctrain.tracing import trace as trace_step
 from ooctrain.utils import Clip

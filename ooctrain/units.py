@@ -2,7 +2,7 @@
 
 In: "512MiB", "8GB", "25%", 4096. Out: "1.50 GiB", "312 us", "70 %". Binary units are powers of
 1024, decimal ones powers of 1000, as IEC 80000-13 has it; nothing is guessed. Read next:
-`trace.py`.
+`step/trace.py`.
 """
 
 from __future__ import annotations

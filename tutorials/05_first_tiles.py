@@ -13,9 +13,9 @@ import numpy as np
 from lesson import Lesson
 
 import ooctrain as oc
-from ooctrain.layers.base import Window
 from ooctrain.report.charts import Piece, strips_svg
 from ooctrain.sched.budget import trace_minimum_bytes
+from ooctrain.step.op import Window
 from ooctrain.tile.halo import Span, chain_reads
 from ooctrain.units import format_bytes
 

@@ -15,7 +15,6 @@ from itertools import pairwise
 from lesson import Lesson
 
 import ooctrain as oc
-from ooctrain.cost import call_durations_ns
 from ooctrain.report.charts import Curve, curves_svg
 from ooctrain.rewrite import apply_rewrites
 from ooctrain.sched.budget import resolve_budget
@@ -23,6 +22,7 @@ from ooctrain.sched.fluid import fluid_bound
 from ooctrain.sched.prefix import by_recompute_time
 from ooctrain.sched.recompute import offload, plan_of
 from ooctrain.sched.rematerialise import rematerialise
+from ooctrain.step.machine import call_durations_ns
 from ooctrain.units import Granule
 
 lesson = Lesson("12 together")

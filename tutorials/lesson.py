@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import ooctrain as oc
-from ooctrain.trace import Trace
+from ooctrain.step.trace import Trace
 
 PICTURES = Path(__file__).parent / "pictures"
 

@@ -16,7 +16,6 @@ from benchmarks.gpu.bench import Bench, NotRunError
 from benchmarks.gpu.rehearsal import Kernels
 from benchmarks.gpu.workbench import Workbench
 from ooctrain.devices.cuda_open import TF32_CAPABILITY
-from ooctrain.layers.base import Op, Spec
 from ooctrain.layers.batch_norm import BatchNormApply, BatchNormGradApply, BatchNormStats
 from ooctrain.layers.combine import Add, Scale
 from ooctrain.layers.conv2d import Conv2d, Conv2dGradInput, Conv2dGradWeight, Geometry
@@ -24,6 +23,7 @@ from ooctrain.layers.linear import Linear
 from ooctrain.layers.pooling import MaxPool2d, PoolGeometry
 from ooctrain.layers.relu import ReLU, ReLUGrad
 from ooctrain.layers.update import AdamUpdate, SGDUpdate
+from ooctrain.step.op import Op, Spec
 
 REHEARSED_BY: Kernels = "cpu kernels"
 ARENA_BYTES, HOST_BYTES, REHEARSED_BYTES = 4 << 30, 64 << 20, 4 << 20

@@ -22,7 +22,6 @@ from benchmarks.gpu.rehearsal import Kernels
 from benchmarks.gpu.workbench import Workbench
 from ooctrain.devices.cuda_open import TF32_CAPABILITY
 from ooctrain.incore import run_reference
-from ooctrain.layers.base import Op, to_physical
 from ooctrain.layers.batch_norm import BatchNormApply, BatchNormStats
 from ooctrain.layers.conv2d import (
     CUDA_ALGORITHMS,
@@ -37,6 +36,7 @@ from ooctrain.layers.linear import Linear, LinearGradInput, LinearGradWeight
 from ooctrain.layers.pooling import MaxPool2d
 from ooctrain.layers.relu import ReLU
 from ooctrain.layers.update import SGDUpdate
+from ooctrain.step.op import Op, to_physical
 from ooctrain.testing.check_op import (
     SCALARS,
     as_input,

@@ -27,7 +27,7 @@ from ooctrain.prepare import PreparedStep, Settings, prepare
 from ooctrain.sched.budget import trace_peak_bytes
 from ooctrain.sched.timeline import Event, Timeline
 from ooctrain.sessions import input_values, open_session
-from ooctrain.trace import Trace
+from ooctrain.step.trace import Trace
 
 REHEARSED_BY: Kernels = "cpu kernels"
 OVERSUBSCRIPTION = 7.5

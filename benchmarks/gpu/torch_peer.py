@@ -13,7 +13,6 @@ from statistics import median
 from typing import Any
 
 from benchmarks.gpu.workbench import MOST_REPEATS, ROUND_US, ROUNDS
-from ooctrain.layers.base import Op, Spec
 from ooctrain.layers.batch_norm import BatchNormApply, BatchNormStats
 from ooctrain.layers.combine import Add
 from ooctrain.layers.conv2d import Conv2d, Conv2dGradInput, Conv2dGradWeight
@@ -21,6 +20,7 @@ from ooctrain.layers.linear import Linear
 from ooctrain.layers.pooling import MaxPool2d
 from ooctrain.layers.relu import ReLU
 from ooctrain.layers.update import AdamUpdate, SGDUpdate
+from ooctrain.step.op import Op, Spec
 
 Call = Callable[[], Any]
 EPS, LR = 1e-5, 0.01

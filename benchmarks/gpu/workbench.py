@@ -17,7 +17,7 @@ import numpy as np
 
 from ooctrain.devices import cuda_open
 from ooctrain.devices.host_vm import bytes_at
-from ooctrain.layers.base import Op, Scalars, Spec, physical_shape
+from ooctrain.step.op import Op, Scalars, Spec, physical_shape
 from ooctrain.testing.check_op import SCALARS
 
 ALIGN_BYTES, GAP_BYTES, GUARD = 256, 256, 0xA5

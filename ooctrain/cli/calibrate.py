@@ -22,13 +22,13 @@ from ooctrain.cli.options import OUTPUT_FILE, Memory, Workload, json_option, wor
 from ooctrain.cli.terminal import make_console
 from ooctrain.cli.training import make_trainer
 from ooctrain.cli.workload import Task, make_task, threads_of
-from ooctrain.cost import Machine
 from ooctrain.data.dataset import Batch, take
 from ooctrain.data.synthetic import Synthetic
 from ooctrain.data.synthetic_maps import SyntheticImages, SyntheticPixels
 from ooctrain.errors import ConfigError
-from ooctrain.machines import calibration_path, load_calibration, save_calibration
 from ooctrain.report.text import facts
+from ooctrain.step.machine import Machine
+from ooctrain.step.presets import calibration_path, load_calibration, save_calibration
 from ooctrain.units import MIB, format_us
 
 JSON_VERSION = 1

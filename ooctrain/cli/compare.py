@@ -37,10 +37,10 @@ from ooctrain.cli.workload import parse_rate
 from ooctrain.errors import ConfigError
 from ooctrain.experiments.compare import BOUNDS, Case, Row, cases
 from ooctrain.experiments.compare import compare as run_compare
-from ooctrain.machines import cache_base, usable_cores
-from ooctrain.machines import machine as find_machine
 from ooctrain.models import recipe_of
 from ooctrain.report.compare import compare_csv, compare_figure, compare_markdown, compare_table
+from ooctrain.step.presets import cache_base, usable_cores
+from ooctrain.step.presets import machine as find_machine
 from ooctrain.units import parse_budget, parse_bytes
 
 JSON_VERSION = 1

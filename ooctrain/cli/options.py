@@ -17,7 +17,7 @@ import click
 
 from ooctrain.cli.values import OneOf, OutputFile, PositiveNumber, WholeNumber
 from ooctrain.errors import ConfigError
-from ooctrain.machines import DEVICES
+from ooctrain.step.presets import DEVICES
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 ALLOCATORS_TEXT = "Names with parameters, separated by commas or given one by one."

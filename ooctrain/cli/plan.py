@@ -44,7 +44,7 @@ from ooctrain.sched.schedule import Plan
 from ooctrain.sched.simulate import simulate
 from ooctrain.sched.tflms_hybrid import TflmsHybrid
 from ooctrain.sched.timeline import Timeline
-from ooctrain.trace import Trace
+from ooctrain.step.trace import Trace
 from ooctrain.units import format_bytes, format_us
 
 JSON_VERSION = 1

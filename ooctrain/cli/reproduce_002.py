@@ -19,8 +19,8 @@ from ooctrain.experiments.compare import compare
 from ooctrain.experiments.spread import spread
 from ooctrain.experiments.verdicts import offload_ratios as offload_ratios_verdict
 from ooctrain.experiments.verdicts.sentences import fill
-from ooctrain.machines import cache_base, usable_cores
 from ooctrain.report.offload_ratios import claim_table, ratio_figure, step_table, worst_table
+from ooctrain.step.presets import cache_base, usable_cores
 
 
 def offload_ratios(wanted: Wanted, console: Console) -> Mapping[str, Any]:

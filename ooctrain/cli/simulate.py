@@ -16,14 +16,14 @@ from ooctrain.cli.numbers_file import write_numbers
 from ooctrain.cli.options import Memory, Workload, json_option, memory_options, workload_options
 from ooctrain.cli.terminal import bar_blocks, make_console
 from ooctrain.cli.workload import as_on, find_machine, make_task, make_trace
-from ooctrain.cost import Machine
 from ooctrain.report.record import drawing
 from ooctrain.report.text import facts, lanes, search_rows, timeline_rows
 from ooctrain.sched.base import TIME_LIMIT_S
 from ooctrain.sched.schedule import Plan
 from ooctrain.sched.simulate import simulate as run_simulator
 from ooctrain.sched.verify import verify
-from ooctrain.trace import Trace
+from ooctrain.step.machine import Machine
+from ooctrain.step.trace import Trace
 
 JSON_VERSION = 1
 

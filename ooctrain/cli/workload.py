@@ -12,13 +12,13 @@ from dataclasses import dataclass, replace
 from ooctrain import data
 from ooctrain.autograd import manual_seed
 from ooctrain.cli.options import Memory, Workload
-from ooctrain.cost import Machine
 from ooctrain.data import Dataset, Shape
 from ooctrain.errors import ConfigError
-from ooctrain.machines import PRESETS, machine, threads_for, usable_cores, with_link
 from ooctrain.models import MODELS, build, recipe_of, stem_for
 from ooctrain.module import Module
-from ooctrain.trace import Trace
+from ooctrain.step.machine import Machine
+from ooctrain.step.presets import PRESETS, machine, threads_for, usable_cores, with_link
+from ooctrain.step.trace import Trace
 from ooctrain.tracing import trace
 from ooctrain.units import parse_bytes
 

@@ -19,7 +19,6 @@ from ooctrain.course.child import ask
 from ooctrain.course.rubric import BOUND, Measure
 from ooctrain.errors import OoctrainError
 from ooctrain.experiments.compare import step_trace
-from ooctrain.machines import machine
 from ooctrain.rewrite import apply_rewrites
 from ooctrain.sched.budget import resolve_budget
 from ooctrain.sched.fluid import fluid_bound
@@ -27,7 +26,8 @@ from ooctrain.sched.registry import get_planner
 from ooctrain.sched.schedule import Plan
 from ooctrain.sched.simulate import simulate
 from ooctrain.sched.verify import verify
-from ooctrain.trace import Trace
+from ooctrain.step.presets import machine
+from ooctrain.step.trace import Trace
 from ooctrain.units import MAX_BYTES, Granule, format_bytes
 
 

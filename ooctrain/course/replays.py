@@ -24,9 +24,9 @@ from ooctrain.course.child import ask
 from ooctrain.course.rubric import BOUND, Replay
 from ooctrain.execution.record import allocation_log
 from ooctrain.experiments.compare import step_trace
-from ooctrain.machines import machine
 from ooctrain.sched.budget import resolve_budget
 from ooctrain.sched.registry import get_planner
+from ooctrain.step.presets import machine
 from ooctrain.units import MAX_BYTES, Granule
 
 #: As most allocators that move whole variables round.

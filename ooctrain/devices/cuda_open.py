@@ -20,8 +20,8 @@ from ooctrain.devices.driver_abi import version_name
 from ooctrain.devices.driver_calls import GpuDriver
 from ooctrain.devices.probe import probe
 from ooctrain.errors import ConfigError, DeviceUnavailable, VmmUnavailable
-from ooctrain.layers.base import Op
-from ooctrain.trace import Trace
+from ooctrain.step.op import Op
+from ooctrain.step.trace import Trace
 
 CUDA_13 = 13000
 LEAST_NUMBA_CUDA = "0.30.4"
@@ -120,7 +120,7 @@ def require_kernels(trace: Trace, gpu: Gpu) -> None:
         where = next(call.name for call in trace.calls if call.op.name == missing[0])
         raise ConfigError(
             f"{', '.join(missing)}: no kernel for the GPU", code="OOC-116", where=where,
-            fix="--device cpu; or give the operation a method `cuda` (ooctrain/layers/base.py)",
+            fix="--device cpu; or give the operation a method `cuda` (ooctrain/step/op.py)",
         )  # fmt: skip
     wants_tf32 = any(getattr(call.op, "algorithm", "") == "tf32" for call in trace.calls)
     if wants_tf32 and gpu.capability < TF32_CAPABILITY:

@@ -17,11 +17,11 @@ from statistics import fmean
 
 from ooctrain.alloc.paper import PaperMemory
 from ooctrain.alloc.registry import AllocatorChoice
-from ooctrain.cost import Machine
 from ooctrain.execution.placement import Placement, play_step
 from ooctrain.execution.program import make_program
 from ooctrain.sched.schedule import Schedule
-from ooctrain.trace import Trace
+from ooctrain.step.machine import Machine
+from ooctrain.step.trace import Trace
 
 #: The first step maps what every plan maps once, the second what has moved since.
 SETTLING_STEPS = 2

@@ -22,7 +22,7 @@ from ooctrain.errors import OutOfDeviceMemory, ScheduleError
 from ooctrain.execution.program import EndStep, FreeStep, InStep, Program, RunStep, make_program
 from ooctrain.rewrite.small import region
 from ooctrain.sched.schedule import Schedule
-from ooctrain.trace import Trace
+from ooctrain.step.trace import Trace
 from ooctrain.units import Granule
 
 WORKSPACE = -1

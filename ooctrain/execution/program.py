@@ -17,7 +17,7 @@ from ooctrain.rewrite.small import with_region
 from ooctrain.sched.host import HostSlots, host_slots
 from ooctrain.sched.ledger import Issued, peaks, walk
 from ooctrain.sched.schedule import End, Free, Run, Schedule, SwapIn, SwapOut
-from ooctrain.trace import Call, Trace
+from ooctrain.step.trace import Call, Trace
 from ooctrain.units import Granule
 
 Waits = tuple[int, ...]

@@ -13,7 +13,7 @@ from ooctrain.alloc.paper import PaperAllocator
 from ooctrain.execution.placement import PARAMETER_KINDS, Placement, play_step
 from ooctrain.execution.program import make_program
 from ooctrain.sched.schedule import Schedule
-from ooctrain.trace import Trace
+from ooctrain.step.trace import Trace
 from ooctrain.units import Granule
 
 #: The first step maps and warms up; from the third on nothing changes any more.

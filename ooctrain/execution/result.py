@@ -16,10 +16,10 @@ import numpy as np
 from ooctrain.devices.streams import Span
 from ooctrain.errors import ShapeError
 from ooctrain.execution.program import Program
-from ooctrain.layers.base import physical_shape, to_logical, to_physical
 from ooctrain.sched.simulate import timeline_of
 from ooctrain.sched.timeline import Timeline
-from ooctrain.trace import Variable
+from ooctrain.step.op import physical_shape, to_logical, to_physical
+from ooctrain.step.trace import Variable
 
 
 @dataclass(frozen=True)

@@ -18,11 +18,8 @@ from functools import lru_cache
 from multiprocessing import get_context
 from pathlib import Path
 
-from ooctrain.cost import Machine, call_durations_ns
 from ooctrain.experiments.kept import Store, digest, package_sources, planner_sources
 from ooctrain.experiments.planned import Question, least_bytes, planned
-from ooctrain.machines import machine as machine_by_name
-from ooctrain.machines import threads_for, with_link
 from ooctrain.models import build, recipe_of, stem_for
 from ooctrain.rewrite import apply_rewrites
 from ooctrain.sched import bounds, fluid
@@ -30,7 +27,10 @@ from ooctrain.sched.budget import resolve_host_budget, trace_minimum_bytes, trac
 from ooctrain.sched.schedule import LowerBound, Plan, Run
 from ooctrain.sched.simulate import simulate
 from ooctrain.sched.verify import verify
-from ooctrain.trace import Trace
+from ooctrain.step.machine import Machine, call_durations_ns
+from ooctrain.step.presets import machine as machine_by_name
+from ooctrain.step.presets import threads_for, with_link
+from ooctrain.step.trace import Trace
 from ooctrain.tracing import trace
 from ooctrain.units import Granule, Percent, parse_budget
 

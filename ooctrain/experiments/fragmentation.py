@@ -20,10 +20,10 @@ from ooctrain.alloc.registry import AllocatorChoice, choose_on_paper
 from ooctrain.errors import Infeasible, OutOfDeviceMemory
 from ooctrain.execution.placement import reserved_peak
 from ooctrain.experiments.compare import step_trace
-from ooctrain.machines import machine
 from ooctrain.sched.registry import get_planner
 from ooctrain.sched.schedule import Plan
-from ooctrain.trace import Trace
+from ooctrain.step.presets import machine
+from ooctrain.step.trace import Trace
 from ooctrain.units import GIB, Granule
 
 MACHINE = "v100-16gb-nvlink"

@@ -17,9 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from ooctrain.cost import Machine, call_durations_ns
 from ooctrain.experiments.compare import step_trace
-from ooctrain.machines import p100_nvlink
 from ooctrain.sched.base import turning_point
 from ooctrain.sched.bn_recompute import (
     generated_bytes,
@@ -33,7 +31,9 @@ from ooctrain.sched.simulate import simulate
 from ooctrain.sched.timeline import Timeline
 from ooctrain.sched.vdnn_layers import VdnnAll
 from ooctrain.sched.verify import verify
-from ooctrain.trace import Trace
+from ooctrain.step.machine import Machine, call_durations_ns
+from ooctrain.step.presets import p100_nvlink
+from ooctrain.step.trace import Trace
 
 BATCH, QUICK_BATCH = 64, 16
 IMAGE_SIZE = 224

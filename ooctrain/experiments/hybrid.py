@@ -19,7 +19,6 @@ from types import MappingProxyType
 from ooctrain.errors import Infeasible
 from ooctrain.experiments.compare import step_trace
 from ooctrain.experiments.hybrid_printed import NETWORKS, Network, Tuned
-from ooctrain.machines import v100_32gb_nvlink
 from ooctrain.sched.auto import Auto
 from ooctrain.sched.base import Planner
 from ooctrain.sched.budget import trace_peak_bytes
@@ -30,7 +29,8 @@ from ooctrain.sched.schedule import BYTES, Plan, SwapOut
 from ooctrain.sched.tflms_hybrid import TflmsHybrid
 from ooctrain.sched.unroll import plan_runs
 from ooctrain.sched.verify import verify
-from ooctrain.trace import Trace
+from ooctrain.step.presets import v100_32gb_nvlink
+from ooctrain.step.trace import Trace
 
 DEVICE, FITTED = "32 GiB", "fitted"
 VANILLA, RECOMPUTE, SWAP, HYBRID = "vanilla", "recompute", "swap", "hybrid"

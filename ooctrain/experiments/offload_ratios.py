@@ -18,13 +18,13 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from ooctrain.experiments.compare import Case, step_trace
-from ooctrain.machines import machine
 from ooctrain.sched.bounds import compute_us, proposition_3_us
 from ooctrain.sched.chain_view import ChainView, chain_view
 from ooctrain.sched.fluid import fluid_bound
 from ooctrain.sched.registry import get_planner
 from ooctrain.sched.verify import verify
-from ooctrain.trace import Trace
+from ooctrain.step.presets import machine
+from ooctrain.step.trace import Trace
 from ooctrain.units import format_bytes
 
 MACHINE = "v100-pcie"

@@ -13,13 +13,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ooctrain.cost import Machine
 from ooctrain.errors import Infeasible
 from ooctrain.experiments.kept import Store, digest, planner_sources
 from ooctrain.rewrite import apply_rewrites
 from ooctrain.sched.registry import get_planner
 from ooctrain.sched.schedule import Plan
-from ooctrain.trace import Trace
+from ooctrain.step.machine import Machine
+from ooctrain.step.trace import Trace
 from ooctrain.units import Granule
 
 

@@ -28,7 +28,7 @@ from ooctrain.models import build
 from ooctrain.module import Module
 from ooctrain.prepare import PreparedStep, Settings, prepare
 from ooctrain.sched.registry import PLANNERS
-from ooctrain.trace import Trace
+from ooctrain.step.trace import Trace
 from ooctrain.tracing import trace as trace_step
 
 BUDGETS = ("10%", "25%", "50%")

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from typing import TypeVar
 
-from ooctrain.machines import usable_cores
+from ooctrain.step.presets import usable_cores
 
 Case = TypeVar("Case")
 Result = TypeVar("Result")

@@ -21,13 +21,13 @@ from ooctrain.errors import Infeasible
 from ooctrain.execution.placement import reserved_peak
 from ooctrain.experiments.compare import step_trace
 from ooctrain.experiments.fragmentation import MACHINE, PLANNER, Bench, largest_budget
-from ooctrain.machines import machine
 from ooctrain.rewrite import apply_rewrites
 from ooctrain.rewrite.small import pinning_for, with_region
 from ooctrain.sched.bounds import compute_us
 from ooctrain.sched.registry import get_planner
 from ooctrain.sched.small import plan_beside
-from ooctrain.trace import Trace
+from ooctrain.step.presets import machine
+from ooctrain.step.trace import Trace
 
 MODEL = "resnet50"
 BATCHES = (64, 128, 190, 256, 512, 928, 1120, 1248, 1440)

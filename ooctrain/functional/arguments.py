@@ -13,7 +13,7 @@ from operator import index
 
 from ooctrain.autograd import Tensor
 from ooctrain.errors import ConfigError
-from ooctrain.layers.base import Pair
+from ooctrain.step.op import Pair
 
 IntOrPair = int | Sequence[int]
 

@@ -12,11 +12,11 @@ from numbers import Integral
 from ooctrain.autograd import Tensor, call, current_tape
 from ooctrain.errors import ConfigError, ShapeError
 from ooctrain.functional.arguments import IntOrPair, pair, present
-from ooctrain.layers.base import Pair, Sides
 from ooctrain.layers.conv2d import Conv2d, Geometry, choose_algorithm
 from ooctrain.layers.conv_transpose import ConvTranspose2d
 from ooctrain.layers.layout import Pad
 from ooctrain.layers.linear import Linear
+from ooctrain.step.op import Pair, Sides
 
 
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

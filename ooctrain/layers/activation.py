@@ -12,8 +12,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from ooctrain.layers.base import Op, Spec, require, require_float
 from ooctrain.layers.relu import POINTWISE
+from ooctrain.step.op import Op, Spec, require, require_float
 
 #: What an exponential or a tanh is worth in floating point operations, for the cost model.
 EXP_FLOPS = 10

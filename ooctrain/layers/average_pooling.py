@@ -14,8 +14,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from ooctrain.layers.base import Op, Pair, Sides, Spec, require, require_float
 from ooctrain.layers.pooling import PoolGeometry
+from ooctrain.step.op import Op, Pair, Sides, Spec, require, require_float
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ooctrain.layers.base import Op, Spec, require
+from ooctrain.step.op import Op, Spec, require
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,8 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from ooctrain.layers.activation import EXP_FLOPS
-from ooctrain.layers.base import FLOAT_BYTES, Op, whole_lines
-from ooctrain.trace import Kind
+from ooctrain.step.op import FLOAT_BYTES, Op, whole_lines
+from ooctrain.step.trace import Kind
 
 Reduction = Literal["mean", "sum", "none"]
 

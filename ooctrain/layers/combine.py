@@ -12,10 +12,10 @@ from typing import ClassVar
 
 import numpy as np
 
-from ooctrain.layers.base import Op, Spec, require, require_float
 from ooctrain.layers.regions import Slice
 from ooctrain.layers.relu import POINTWISE, ReLUGrad, where_positive
-from ooctrain.trace import Kind
+from ooctrain.step.op import Op, Spec, require, require_float
+from ooctrain.step.trace import Kind
 
 
 @dataclass(frozen=True, slots=True)

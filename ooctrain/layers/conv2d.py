@@ -16,10 +16,10 @@ from typing import ClassVar
 
 import numpy as np
 
-from ooctrain.layers.base import Op, Pair, Sides, Spec, Window, require, require_float
 from ooctrain.layers.channel_sum import ChannelSum
 from ooctrain.layers.kernels.conv_shape import ConvShape
 from ooctrain.layers.kernels.cuda import conv_plan as cuda_plan
+from ooctrain.step.op import Op, Pair, Sides, Spec, Window, require, require_float
 
 #: What convolutions can be asked for on a GPU; the first is the usual one.
 CUDA_ALGORITHMS = cuda_plan.ALGORITHMS

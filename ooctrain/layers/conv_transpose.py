@@ -12,10 +12,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ooctrain.layers.base import Op, Pair, Spec, require, require_float
 from ooctrain.layers.channel_sum import ChannelSum
 from ooctrain.layers.conv2d import Conv2d, Conv2dGradInput, Conv2dGradWeight, Geometry
 from ooctrain.layers.kernels.conv_shape import ConvShape
+from ooctrain.step.op import Op, Pair, Spec, require, require_float
 
 
 @dataclass(frozen=True, slots=True)

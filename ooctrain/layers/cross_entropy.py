@@ -15,7 +15,6 @@ from typing import ClassVar
 import numpy as np
 
 from ooctrain.errors import ConfigError
-from ooctrain.layers.base import Spec, require, require_float
 from ooctrain.layers.class_loss import (
     ClassLoss,
     ClassLossGrad,
@@ -26,6 +25,7 @@ from ooctrain.layers.class_loss import (
     row_order,
 )
 from ooctrain.layers.regression_loss import MeanOrSum, mean_factor
+from ooctrain.step.op import Spec, require, require_float
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from ooctrain.layers.base import Op, Spec, require, require_float, to_logical, to_physical
+from ooctrain.step.op import Op, Spec, require, require_float, to_logical, to_physical
 
 Index = tuple[int, int, int, int]
 

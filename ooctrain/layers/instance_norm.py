@@ -15,10 +15,10 @@ from typing import ClassVar
 
 import numpy as np
 
-from ooctrain.layers.base import FLOAT_BYTES, Op, Spec, require, require_float, whole_lines
 from ooctrain.layers.channel_sum import ChannelSum
 from ooctrain.layers.relu import ReLUGrad, where_positive
-from ooctrain.trace import Kind
+from ooctrain.step.op import FLOAT_BYTES, Op, Spec, require, require_float, whole_lines
+from ooctrain.step.trace import Kind
 
 
 @dataclass(frozen=True, slots=True)

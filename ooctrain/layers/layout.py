@@ -14,8 +14,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from ooctrain.layers.base import Op, Spec, require, require_float, to_logical
 from ooctrain.layers.regions import Index, Slice, copy_unless_same
+from ooctrain.step.op import Op, Spec, require, require_float, to_logical
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ooctrain.layers.base import Op, Spec, require, require_float
 from ooctrain.layers.channel_sum import ChannelSum
+from ooctrain.step.op import Op, Spec, require, require_float
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from ooctrain.layers.base import Op, Pair, Sides, Spec, Window, require, require_float
-from ooctrain.trace import Kind
+from ooctrain.step.op import Op, Pair, Sides, Spec, Window, require, require_float
+from ooctrain.step.trace import Kind
 
 MOST_CELLS = 256  # positions in a window are stored in one byte
 

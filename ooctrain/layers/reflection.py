@@ -13,7 +13,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from ooctrain.layers.base import Op, Sides, Spec, require, require_float
+from ooctrain.step.op import Op, Sides, Spec, require, require_float
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from ooctrain.layers.base import Op, Spec, require, require_float, to_logical
+from ooctrain.step.op import Op, Spec, require, require_float, to_logical
 
 Index = tuple[int, ...]
 

@@ -12,8 +12,8 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from ooctrain.layers.base import Op, Spec, require, require_float
-from ooctrain.trace import Kind
+from ooctrain.step.op import Op, Spec, require, require_float
+from ooctrain.step.trace import Kind
 
 MeanOrSum = Literal["mean", "sum"]
 

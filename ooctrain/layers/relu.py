@@ -12,7 +12,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from ooctrain.layers.base import Op, Spec, Window, require, require_float
+from ooctrain.step.op import Op, Spec, Window, require, require_float
 
 POINTWISE = (Window(), Window())
 

@@ -13,9 +13,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from ooctrain.layers.base import Op, Spec, require
 from ooctrain.layers.regions import copy_unless_same
-from ooctrain.trace import Kind
+from ooctrain.step.op import Op, Spec, require
+from ooctrain.step.trace import Kind
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,9 +15,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ooctrain.layers.base import Op, Scalars, Spec, require, require_float
 from ooctrain.layers.relu import POINTWISE
-from ooctrain.trace import Kind
+from ooctrain.step.op import Op, Scalars, Spec, require, require_float
+from ooctrain.step.trace import Kind
 
 CLIP_EPS = 1e-6  # torch.nn.utils.clip_grad_norm_ divides by norm + 1e-6
 

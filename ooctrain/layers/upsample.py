@@ -12,7 +12,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from ooctrain.layers.base import Op, Pair, Spec, require, require_float
+from ooctrain.step.op import Op, Pair, Spec, require, require_float
 
 BILINEAR_FLOPS = 8
 

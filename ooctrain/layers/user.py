@@ -17,7 +17,7 @@ arguments say what is kept for it: an argument of `forward` ("x"), or an output 
 where there are several). A name that means both, such as the "y" of `forward(self, x, y)`, means
 the argument. So the tape, the planners and the executor know what this operation saves, as for all
 others. Attributes that set it up belong into a frozen dataclass or into `__init__`.
-Check it with `oc.testing.check_op(Softplus(), x)`. Read next: `base.py` for the tile rule
+Check it with `oc.testing.check_op(Softplus(), x)`. Read next: `step/op.py` for the tile rule
 (`window`) and the cost (`flops`, `workspace_bytes`), which may be given as well.
 """
 
@@ -32,9 +32,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from ooctrain.errors import AutogradError, ConfigError
-from ooctrain.layers import base
-from ooctrain.layers.base import Spec, require, to_logical
-from ooctrain.trace import Kind
+from ooctrain.step import op as base
+from ooctrain.step.op import Spec, require, to_logical
+from ooctrain.step.trace import Kind
 
 if TYPE_CHECKING:
     from ooctrain.tensors import Tensor

@@ -13,7 +13,6 @@ from typing import ClassVar
 
 import numpy as np
 
-from ooctrain.layers.base import Op, Spec, require, require_float
 from ooctrain.layers.class_loss import (
     ClassLoss,
     ClassLossGrad,
@@ -26,7 +25,8 @@ from ooctrain.layers.class_loss import (
 )
 from ooctrain.layers.cross_entropy import SoftmaxCrossEntropy
 from ooctrain.layers.regression_loss import mean_factor
-from ooctrain.trace import Kind
+from ooctrain.step.op import Op, Spec, require, require_float
+from ooctrain.step.trace import Kind
 
 
 @dataclass(frozen=True, slots=True)

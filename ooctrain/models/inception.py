@@ -13,7 +13,7 @@ from ooctrain import functional as F
 from ooctrain import nn
 from ooctrain.autograd import Tensor
 from ooctrain.functional import IntOrPair
-from ooctrain.layers.base import Spec
+from ooctrain.step.op import Spec
 
 AUX_WEIGHT = 0.4
 WEIGHT_STD = 0.1

@@ -18,7 +18,7 @@ from ooctrain.sched.ledger import Issued, walk
 from ooctrain.sched.schedule import End, Free, Run, Schedule, SwapIn
 from ooctrain.sched.spans import Spans
 from ooctrain.sched.timeline import Timeline
-from ooctrain.trace import Call, Trace
+from ooctrain.step.trace import Call, Trace
 
 #: What a reader asks of memory, from the ground up, and the kinds of variables that belong to it.
 GROUPS: Mapping[str, tuple[str, ...]] = MappingProxyType(

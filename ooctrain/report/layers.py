@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ooctrain.trace import Call, Trace, Variable
+from ooctrain.step.trace import Call, Trace, Variable
 
 #: Which column a kind of variable is counted in.
 COLUMN_OF = {

@@ -16,7 +16,7 @@ from ooctrain.rewrite.fuse import fuse
 from ooctrain.rewrite.share_storage import share_storage
 from ooctrain.rewrite.small import NAME as PIN_SMALL
 from ooctrain.rewrite.small import pin_again, pin_by_name
-from ooctrain.trace import Trace
+from ooctrain.step.trace import Trace
 
 Rewrite = Callable[[Trace], Trace]
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
-from ooctrain.trace import Call, Trace
+from ooctrain.step.trace import Call, Trace
 
 
 def with_calls(

@@ -22,7 +22,7 @@ from ooctrain.layers.instance_norm import (
 )
 from ooctrain.layers.relu import ReLU, ReLUGrad
 from ooctrain.rewrite.edit import with_calls
-from ooctrain.trace import Call, Trace
+from ooctrain.step.trace import Call, Trace
 
 
 def fuse(trace: Trace) -> Trace:

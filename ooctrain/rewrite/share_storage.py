@@ -16,7 +16,7 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from ooctrain.rewrite.edit import with_calls
-from ooctrain.trace import Call, Trace
+from ooctrain.step.trace import Call, Trace
 
 
 def share_storage(trace: Trace) -> Trace:

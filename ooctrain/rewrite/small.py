@@ -18,7 +18,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 from ooctrain.errors import ConfigError
-from ooctrain.trace import ITEM_BYTES, Trace
+from ooctrain.step.trace import ITEM_BYTES, Trace
 from ooctrain.units import Granule
 
 NAME = "pin_small"

@@ -16,7 +16,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from ooctrain.cost import Machine
 from ooctrain.errors import Infeasible
 from ooctrain.sched.base import Planner, least_refusal, make_plan
 from ooctrain.sched.belady import Belady
@@ -28,7 +27,8 @@ from ooctrain.sched.naive import Naive
 from ooctrain.sched.schedule import BYTES, Granule, Plan
 from ooctrain.sched.superneurons import SuperNeurons
 from ooctrain.sched.window import Window
-from ooctrain.trace import Trace
+from ooctrain.step.machine import Machine
+from ooctrain.step.trace import Trace
 
 #: A plan within this factor of what no list beats is not worth seconds of search.
 NEAR = 1.05

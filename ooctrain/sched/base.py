@@ -13,7 +13,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from numbers import Integral
 from typing import Any, Protocol, runtime_checkable
 
-from ooctrain.cost import Machine
 from ooctrain.errors import ConfigError, Infeasible
 from ooctrain.sched.ledger import peaks, walk
 from ooctrain.sched.schedule import (
@@ -31,7 +30,8 @@ from ooctrain.sched.schedule import (
     whole,
 )
 from ooctrain.sched.simulate import times_ns
-from ooctrain.trace import Call, Trace
+from ooctrain.step.machine import Machine
+from ooctrain.step.trace import Call, Trace
 from ooctrain.units import format_bytes
 
 #: `Infeasible.minimum_bytes` where host memory is what lacks and the planner names no device budget

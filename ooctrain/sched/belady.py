@@ -19,7 +19,6 @@ import heapq
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
-from ooctrain.cost import Machine
 from ooctrain.sched.base import check_whole_numbers
 from ooctrain.sched.decisions import Gap
 from ooctrain.sched.schedule import BYTES, Granule, Plan
@@ -31,7 +30,8 @@ from ooctrain.sched.swap import (
     swap_table,
     worth_its_latency_bytes,
 )
-from ooctrain.trace import Trace
+from ooctrain.step.machine import Machine
+from ooctrain.step.trace import Trace
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,6 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from ooctrain.cost import Machine, call_durations_ns
 from ooctrain.errors import ConfigError
 from ooctrain.layers.batch_norm import BatchNormApply
 from ooctrain.layers.relu import ReLU
@@ -30,7 +29,8 @@ from ooctrain.sched.rematerialise import droppable, rematerialise
 from ooctrain.sched.schedule import BYTES, Granule, Plan
 from ooctrain.sched.unroll import plan_runs
 from ooctrain.sched.window_cyclic import WindowCyclic
-from ooctrain.trace import Call, Trace
+from ooctrain.step.machine import Machine, call_durations_ns
+from ooctrain.step.trace import Call, Trace
 
 #: Who may plan the rest: planners that list each call once.
 SWAPPERS: Mapping[str, Callable[[], Planner]] = MappingProxyType(

@@ -17,10 +17,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import accumulate
 
-from ooctrain.cost import Machine, call_durations_ns
 from ooctrain.sched.base import call_need_bytes
 from ooctrain.sched.schedule import BYTES, LowerBound
-from ooctrain.trace import Trace
+from ooctrain.step.machine import Machine, call_durations_ns
+from ooctrain.step.trace import Trace
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,9 @@ granted bytes. Read next: `schedule.py`.
 
 from __future__ import annotations
 
-from ooctrain.cost import Machine
 from ooctrain.sched.schedule import BYTES, Granule
-from ooctrain.trace import Call, Trace
+from ooctrain.step.machine import Machine
+from ooctrain.step.trace import Call, Trace
 from ooctrain.units import Percent, parse_budget
 
 

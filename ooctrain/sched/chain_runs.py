@@ -16,7 +16,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from ooctrain.cost import Machine, call_durations_ns
 from ooctrain.errors import ConfigError, Infeasible
 from ooctrain.sched.base import check_host, infeasible
 from ooctrain.sched.chain_view import ChainView, Stage
@@ -24,7 +23,8 @@ from ooctrain.sched.decisions import Decisions, runs_once
 from ooctrain.sched.liveness import Liveness
 from ooctrain.sched.recompute import plan_of
 from ooctrain.sched.schedule import Granule, Plan, Run
-from ooctrain.trace import Call, Trace
+from ooctrain.step.machine import Machine, call_durations_ns
+from ooctrain.step.trace import Call, Trace
 
 
 class Kind(Enum):

@@ -21,14 +21,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
-from ooctrain.chain import NS_PER_US, chain
-from ooctrain.cost import Machine, call_durations_ns
-from ooctrain.machines import machine as find_machine
 from ooctrain.sched.base import infeasible, turning_point
 from ooctrain.sched.decisions import Gap
 from ooctrain.sched.schedule import BYTES, Granule
 from ooctrain.sched.swap import swap_gaps, swap_table
-from ooctrain.trace import Trace
+from ooctrain.step.chain import NS_PER_US, chain
+from ooctrain.step.machine import Machine, call_durations_ns
+from ooctrain.step.presets import machine as find_machine
+from ooctrain.step.trace import Trace
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from ooctrain.sched.rematerialise import droppable
-from ooctrain.trace import Call, Trace
+from ooctrain.step.trace import Call, Trace
 
 #: Owner of what is made from inputs and parameters alone.
 NO_CHECKPOINT = -1

@@ -14,11 +14,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import pairwise
 
-from ooctrain.cost import Machine
 from ooctrain.sched.chain_runs import Kind, Step, fastest_that_fits
 from ooctrain.sched.chain_view import chain_view
 from ooctrain.sched.schedule import BYTES, Granule, Plan
-from ooctrain.trace import Trace
+from ooctrain.step.machine import Machine
+from ooctrain.step.trace import Trace
 
 
 class ChenSqrt:

@@ -17,7 +17,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from ooctrain.cost import Machine
 from ooctrain.errors import ConfigError, Infeasible
 from ooctrain.sched.base import Planner, check_host, least_refusal
 from ooctrain.sched.belady import Belady
@@ -27,7 +26,8 @@ from ooctrain.sched.recompute import offload, plan_of
 from ooctrain.sched.rematerialise import rematerialise
 from ooctrain.sched.schedule import BYTES, Granule, Plan
 from ooctrain.sched.window_cyclic import WindowCyclic
-from ooctrain.trace import Trace
+from ooctrain.step.machine import Machine
+from ooctrain.step.trace import Trace
 
 if TYPE_CHECKING:
     from ooctrain.sched.search.choice import Choice

@@ -16,7 +16,7 @@ from itertools import pairwise
 
 from ooctrain.errors import ConfigError
 from ooctrain.sched.schedule import Granule, Run
-from ooctrain.trace import Trace
+from ooctrain.step.trace import Trace
 
 BEFORE_THE_STEP = -1
 

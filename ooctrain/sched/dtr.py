@@ -20,7 +20,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ooctrain.cost import Machine, call_durations_ns
 from ooctrain.sched.base import check_host, check_whole_numbers, infeasible
 from ooctrain.sched.budget import trace_minimum_bytes, trace_peak_bytes
 from ooctrain.sched.decisions import Decisions, runs_once
@@ -28,7 +27,8 @@ from ooctrain.sched.dtr_runtime import DoesNotFit, GoneForGood, Runtime
 from ooctrain.sched.liveness import Liveness
 from ooctrain.sched.recompute import plan_of
 from ooctrain.sched.schedule import BYTES, Granule, Plan, Run
-from ooctrain.trace import Trace
+from ooctrain.step.machine import Machine, call_durations_ns
+from ooctrain.step.trace import Trace
 
 
 @dataclass(frozen=True, slots=True)

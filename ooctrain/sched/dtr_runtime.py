@@ -13,7 +13,7 @@ import math
 
 from ooctrain.sched.base import last_uses
 from ooctrain.sched.schedule import Granule, Run
-from ooctrain.trace import Call, Trace
+from ooctrain.step.trace import Call, Trace
 
 #: A run-time that runs this many times the calls of a step has begun to thrash, and is given up.
 THRASHING = 4

@@ -17,13 +17,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ooctrain.cost import Machine
 from ooctrain.sched.base import check_whole_numbers
 from ooctrain.sched.chain_view import ChainView, chain_view
 from ooctrain.sched.dynprog_search import MOST_STATES, in_slots, solve
 from ooctrain.sched.schedule import BYTES, Granule, Plan
 from ooctrain.sched.swap import swap_plan
-from ooctrain.trace import Trace
+from ooctrain.step.machine import Machine
+from ooctrain.step.trace import Trace
 
 
 @dataclass(frozen=True, slots=True)

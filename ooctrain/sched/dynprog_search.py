@@ -22,8 +22,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ooctrain.cost import Machine
 from ooctrain.sched.chain_view import ChainView
+from ooctrain.step.machine import Machine
 
 State = tuple[int, int, int]  # (M_F, D_F, D_B) in slots
 #: On ten networks from ResNet-18 to DenseNet-201 (30 to 90 %, batch 32, v100-pcie) 20000 find no

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from ooctrain.cost import Machine
 from ooctrain.sched.base import check_host, make_plan
 from ooctrain.sched.schedule import End, Plan, Run, Schedule, SwapIn, SwapOut
 from ooctrain.sched.simulate import durations_ns
-from ooctrain.trace import Trace
+from ooctrain.step.machine import Machine
+from ooctrain.step.trace import Trace
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,12 +24,12 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
-from ooctrain.cost import Machine, call_durations_ns
 from ooctrain.sched.decisions import BEFORE_THE_STEP, Decisions, Life, lives, runs_once
 from ooctrain.sched.linear import LinearProgram, Term
 from ooctrain.sched.profile import tabulate
 from ooctrain.sched.schedule import BYTES, LowerBound
-from ooctrain.trace import Trace
+from ooctrain.step.machine import Machine, call_durations_ns
+from ooctrain.step.trace import Trace
 
 #: HiGHS is exact to about 1e-7 of the largest number; the bound gives this share away.
 TOLERANCE = 1e-6

@@ -14,11 +14,11 @@ from __future__ import annotations
 
 from itertools import accumulate
 
-from ooctrain.cost import Machine
 from ooctrain.sched.chain_view import ChainView, chain_view
 from ooctrain.sched.schedule import BYTES, Granule, Plan
 from ooctrain.sched.swap import swap_plan
-from ooctrain.trace import Trace
+from ooctrain.step.machine import Machine
+from ooctrain.step.trace import Trace
 
 
 class Greedy:

@@ -20,7 +20,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from ooctrain.cost import Machine, call_durations_ns
 from ooctrain.errors import ConfigError
 from ooctrain.sched.base import (
     ListWriter,
@@ -30,7 +29,8 @@ from ooctrain.sched.base import (
 )
 from ooctrain.sched.fastest import Candidate, fastest_list
 from ooctrain.sched.schedule import BYTES, Granule, Plan
-from ooctrain.trace import Trace
+from ooctrain.step.machine import Machine, call_durations_ns
+from ooctrain.step.trace import Trace
 
 #: Ratios of offloaded bytes that are tried: 0, 1/20, .. 1.
 RATIO_STEPS = 20

@@ -16,7 +16,7 @@ from ooctrain.alloc.static import lowest_gap
 from ooctrain.sched.host_life import copies, lives
 from ooctrain.sched.ledger import Ledger
 from ooctrain.sched.schedule import Schedule
-from ooctrain.trace import Trace
+from ooctrain.step.trace import Trace
 
 SLOT_ALIGN_BYTES = 64
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from ooctrain.sched.schedule import Schedule, SwapIn, SwapOut
 from ooctrain.sched.spans import Spans
-from ooctrain.trace import Trace
+from ooctrain.step.trace import Trace
 
 
 @dataclass(frozen=True, slots=True)

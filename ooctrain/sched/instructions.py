@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from operator import index
 
-from ooctrain.trace import Trace
+from ooctrain.step.trace import Trace
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,10 +8,10 @@ the "baseline" of paper 000, section 5. Read next: `naive.py`.
 
 from __future__ import annotations
 
-from ooctrain.cost import Machine
 from ooctrain.sched.base import ListWriter, check_host, infeasible, make_plan
 from ooctrain.sched.schedule import BYTES, Granule, Plan
-from ooctrain.trace import Trace
+from ooctrain.step.machine import Machine
+from ooctrain.step.trace import Trace
 
 
 class KeepAll:

@@ -27,7 +27,7 @@ from ooctrain.sched.schedule import (
     SwapOut,
 )  # fmt: skip
 from ooctrain.sched.spans import Spans
-from ooctrain.trace import Trace
+from ooctrain.step.trace import Trace
 
 Stream = Literal["C", "D", "H", ""]
 C, D, H = 0, 1, 2

@@ -18,7 +18,7 @@ from operator import sub
 from ooctrain.errors import ConfigError
 from ooctrain.sched.decisions import Gap
 from ooctrain.sched.schedule import Granule, Run
-from ooctrain.trace import Trace
+from ooctrain.step.trace import Trace
 
 
 class Liveness:

@@ -21,7 +21,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ooctrain.cost import Machine
 from ooctrain.sched.base import (
     ListWriter,
     check_whole_numbers,
@@ -32,7 +31,8 @@ from ooctrain.sched.decisions import BEFORE_THE_STEP
 from ooctrain.sched.fastest import Candidate, fastest_list
 from ooctrain.sched.lms_peak import Curve
 from ooctrain.sched.schedule import BYTES, Granule, Plan
-from ooctrain.trace import Trace
+from ooctrain.step.machine import Machine
+from ooctrain.step.trace import Trace
 
 #: The authors' code looks so many levels further back for a call that can trigger a swap-in.
 LEVELS_TO_SEARCH = 10

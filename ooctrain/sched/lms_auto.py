@@ -20,13 +20,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 
-from ooctrain.cost import Machine
 from ooctrain.sched.base import infeasible
 from ooctrain.sched.fastest import Candidate, fastest_list
 from ooctrain.sched.lms import LevelGraph, Lms, list_with
 from ooctrain.sched.lms_peak import Curve
 from ooctrain.sched.schedule import BYTES, Granule, Plan
-from ooctrain.trace import Trace
+from ooctrain.step.machine import Machine
+from ooctrain.step.trace import Trace
 
 Fits = Callable[[Lms], bool]
 

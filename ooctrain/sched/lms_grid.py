@@ -13,14 +13,14 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 
-from ooctrain.cost import Machine
 from ooctrain.sched.base import infeasible
 from ooctrain.sched.fastest import Candidate, fastest_list
 from ooctrain.sched.lms import LevelGraph, Lms, list_with
 from ooctrain.sched.lms_auto import search, starting_points
 from ooctrain.sched.lms_peak import Curve
 from ooctrain.sched.schedule import BYTES, Granule, Plan
-from ooctrain.trace import Trace
+from ooctrain.step.machine import Machine
+from ooctrain.step.trace import Trace
 
 #: Shares of the largest threshold that fits, and of the height of the graph for the other two.
 THRESHOLD_SHARES = (1.0, 0.6, 0.3)

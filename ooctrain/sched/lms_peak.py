@@ -15,7 +15,7 @@ import numpy as np
 
 from ooctrain.sched.base import last_uses
 from ooctrain.sched.schedule import Granule
-from ooctrain.trace import Trace
+from ooctrain.step.trace import Trace
 
 
 class Curve:

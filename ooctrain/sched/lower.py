@@ -17,7 +17,6 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from dataclasses import dataclass
 
-from ooctrain.cost import Machine
 from ooctrain.sched.base import infeasible
 from ooctrain.sched.decisions import BEFORE_THE_STEP, Decisions
 from ooctrain.sched.profile import Piece, Table, tabulate
@@ -32,7 +31,8 @@ from ooctrain.sched.schedule import (
     SwapIn,
     SwapOut,
 )
-from ooctrain.trace import Trace
+from ooctrain.step.machine import Machine
+from ooctrain.step.trace import Trace
 
 NEVER = 1 << 62
 

@@ -21,7 +21,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ooctrain.cost import Machine
 from ooctrain.sched.base import (
     bound_to_device,
     check_host,
@@ -44,7 +43,8 @@ from ooctrain.sched.schedule import (
     SwapOut,
 )
 from ooctrain.sched.sequence import VariableSequence
-from ooctrain.trace import Call, Trace
+from ooctrain.step.machine import Machine
+from ooctrain.step.trace import Call, Trace
 
 PAGE_BYTES = 2 << 20
 

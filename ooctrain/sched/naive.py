@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from ooctrain.cost import Machine
 from ooctrain.sched.base import ListWriter, bound_to_device, check_host, infeasible, make_plan
 from ooctrain.sched.schedule import BYTES, Granule, Plan
-from ooctrain.trace import Call, Trace
+from ooctrain.step.machine import Machine
+from ooctrain.step.trace import Call, Trace
 
 
 class Naive:

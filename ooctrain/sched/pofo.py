@@ -22,7 +22,6 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from ooctrain.cost import Machine
 from ooctrain.errors import ConfigError, Infeasible
 from ooctrain.sched.base import check_whole_numbers, infeasible, make_plan
 from ooctrain.sched.bounds import lower_bound
@@ -39,7 +38,8 @@ from ooctrain.sched.recompute import piece_bytes
 from ooctrain.sched.rotor import Rotor, Table
 from ooctrain.sched.schedule import BYTES, Granule, Plan, Run
 from ooctrain.sched.swap import in_pieces
-from ooctrain.trace import Trace
+from ooctrain.step.machine import Machine
+from ooctrain.step.trace import Trace
 
 #: How often the search is asked: the chain counts what a stage needs for the whole of the stage, so
 #: that the list of its blocks often leaves room, which the next one may use.

@@ -29,9 +29,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ooctrain.chain import NS_PER_US
 from ooctrain.sched.dynprog_search import SlotChain
 from ooctrain.sched.rotor import Table
+from ooctrain.step.chain import NS_PER_US
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,14 +13,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from ooctrain.cost import Machine, call_durations_ns
 from ooctrain.errors import Infeasible
 from ooctrain.sched.base import check_host, check_whole_numbers, make_plan
 from ooctrain.sched.lower import Lowered, lower_timed
 from ooctrain.sched.recompute import offload
 from ooctrain.sched.rematerialise import droppable, last_forward_use, rematerialise
 from ooctrain.sched.schedule import BYTES, Granule, Plan, Run
-from ooctrain.trace import Trace
+from ooctrain.step.machine import Machine, call_durations_ns
+from ooctrain.step.trace import Trace
 
 #: Distances at which neighbours of the best prefix are tried, after every fourth prefix.
 COARSE, FINER = 4, (2, 1)

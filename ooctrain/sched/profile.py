@@ -13,10 +13,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
-from ooctrain.cost import Machine, call_durations_ns
 from ooctrain.sched.decisions import BEFORE_THE_STEP, Decisions, Gap, Life, check_gaps, lives
 from ooctrain.sched.schedule import Granule, Range, Run
-from ooctrain.trace import Trace
+from ooctrain.step.machine import Machine, call_durations_ns
+from ooctrain.step.trace import Trace
 
 
 @dataclass(slots=True)

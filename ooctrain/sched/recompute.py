@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from ooctrain.cost import Machine
 from ooctrain.sched.base import infeasible, make_plan
 from ooctrain.sched.belady import evictions
 from ooctrain.sched.decisions import Decisions
@@ -18,7 +17,8 @@ from ooctrain.sched.liveness import Liveness
 from ooctrain.sched.lower import lower
 from ooctrain.sched.schedule import Granule, Plan, Run
 from ooctrain.sched.swap import in_pieces, movable_gaps, worth_its_latency_bytes
-from ooctrain.trace import Trace
+from ooctrain.step.machine import Machine
+from ooctrain.step.trace import Trace
 
 #: A copy moves at most this fraction of the budget, or what is worth its latency if that is more.
 PIECES = 128

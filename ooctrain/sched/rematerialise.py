@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable
 
 from ooctrain.sched.decisions import BEFORE_THE_STEP
 from ooctrain.sched.schedule import Run
-from ooctrain.trace import Trace
+from ooctrain.step.trace import Trace
 
 _FORWARD = ("forward", "loss")
 

@@ -17,12 +17,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ooctrain.cost import Machine
 from ooctrain.sched.base import check_whole_numbers
 from ooctrain.sched.chain_runs import Kind, Step, fastest_that_fits
 from ooctrain.sched.chain_view import ChainView, chain_view
 from ooctrain.sched.schedule import BYTES, Granule, Plan
-from ooctrain.trace import Trace
+from ooctrain.step.machine import Machine
+from ooctrain.step.trace import Trace
 
 #: How many sweeps of different cost are tried.
 MOST_CHOICES = 24

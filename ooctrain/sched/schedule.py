@@ -29,7 +29,7 @@ from ooctrain.sched.instructions import (
     instruction_from_json,
     instruction_to_json,
 )
-from ooctrain.trace import Trace
+from ooctrain.step.trace import Trace
 from ooctrain.units import BYTES, Granule
 
 __all__ = [

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from ooctrain.sched.base import ListWriter, bound_to_device, last_uses
 from ooctrain.sched.budget import storages
 from ooctrain.sched.schedule import Granule
-from ooctrain.trace import Trace
+from ooctrain.step.trace import Trace
 
 
 class VariableSequence:

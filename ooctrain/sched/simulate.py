@@ -14,11 +14,11 @@ from collections import deque
 from collections.abc import Sequence
 from fractions import Fraction
 
-from ooctrain.cost import Machine, call_durations_ns
 from ooctrain.sched.ledger import Issued, peaks, start_bytes, walk
 from ooctrain.sched.schedule import Instruction, Run, Schedule, SwapIn, SwapOut
 from ooctrain.sched.timeline import Event, Timeline, ledger_curve, make_timeline
-from ooctrain.trace import Trace
+from ooctrain.step.machine import Machine, call_durations_ns
+from ooctrain.step.trace import Trace
 
 
 def simulate(schedule: Schedule, trace: Trace, machine: Machine) -> Timeline:

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ooctrain.cost import Machine
 from ooctrain.errors import Infeasible
 from ooctrain.sched.base import HOST_LACKS, Planner, infeasible
 from ooctrain.sched.registry import as_plan
 from ooctrain.sched.schedule import Granule, Plan
-from ooctrain.trace import Trace
+from ooctrain.step.machine import Machine
+from ooctrain.step.trace import Trace
 
 
 def plan_beside(

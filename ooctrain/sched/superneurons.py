@@ -20,7 +20,6 @@ from __future__ import annotations
 import heapq
 from collections.abc import Collection, Iterator, Sequence
 
-from ooctrain.cost import Machine
 from ooctrain.errors import Infeasible
 from ooctrain.layers.batch_norm import BatchNormApply, BatchNormStats
 from ooctrain.layers.combine import Add, Concat
@@ -36,7 +35,8 @@ from ooctrain.sched.recompute import plan_of
 from ooctrain.sched.rematerialise import rematerialise
 from ooctrain.sched.schedule import BYTES, Granule, Plan, Run
 from ooctrain.sched.swap import least_budget, movable_gaps
-from ooctrain.trace import Call, Trace
+from ooctrain.step.machine import Machine
+from ooctrain.step.trace import Call, Trace
 
 CHECKPOINT_LAYERS = (Conv2d, ConvTranspose2d, Linear, Concat, Add)
 #: They read what a layer puts out beside the layer that follows, so they make no fork of it.

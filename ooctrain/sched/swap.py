@@ -12,13 +12,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from ooctrain.cost import Machine
 from ooctrain.sched.base import check_host, infeasible, make_plan
 from ooctrain.sched.decisions import Decisions, Gap, possible_gaps, runs_once
 from ooctrain.sched.lower import lower
 from ooctrain.sched.profile import Table, tabulate
 from ooctrain.sched.schedule import Granule, Plan, Run
-from ooctrain.trace import Trace
+from ooctrain.step.machine import Machine
+from ooctrain.step.trace import Trace
 
 #: A copy of this many times its latency loses 5 % to it.
 LATENCIES_PER_PIECE = 20

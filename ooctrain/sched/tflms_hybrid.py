@@ -21,7 +21,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ooctrain.cost import Machine
 from ooctrain.errors import ConfigError, Infeasible
 from ooctrain.sched.base import HOST_LACKS
 from ooctrain.sched.checkpoints import Checkpoint, checkpoints_by_types, segments
@@ -30,7 +29,8 @@ from ooctrain.sched.lms_auto import tuned_list
 from ooctrain.sched.rematerialise import rematerialise
 from ooctrain.sched.schedule import BYTES, Granule, Plan, Run
 from ooctrain.sched.unroll import list_runs
-from ooctrain.trace import Trace
+from ooctrain.step.machine import Machine
+from ooctrain.step.trace import Trace
 
 AUTO, ALL = "auto", "all"
 #: How many prefixes are tried besides the empty one.

@@ -17,7 +17,6 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
-from ooctrain.cost import Machine
 from ooctrain.errors import Infeasible
 from ooctrain.sched.base import HOST_LACKS, Planner, check_host, infeasible, make_plan
 from ooctrain.sched.fastest import Candidate
@@ -30,7 +29,8 @@ from ooctrain.sched.schedule import (
     Run,
     Schedule,
 )
-from ooctrain.trace import Call, Trace, Variable
+from ooctrain.step.machine import Machine
+from ooctrain.step.trace import Call, Trace, Variable
 
 
 @dataclass(frozen=True, slots=True)

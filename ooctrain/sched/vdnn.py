@@ -14,14 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ooctrain.cost import Machine
 from ooctrain.errors import Infeasible
 from ooctrain.sched.chain_view import ChainView, chain_view
 from ooctrain.sched.decisions import Decisions, runs_once
 from ooctrain.sched.lower import lower_timed
 from ooctrain.sched.schedule import BYTES, Granule, Plan
 from ooctrain.sched.swap import swap_gaps, swap_plan
-from ooctrain.trace import Trace
+from ooctrain.step.machine import Machine
+from ooctrain.step.trace import Trace
 
 
 class Vdnn:

@@ -17,7 +17,6 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
-from ooctrain.cost import Machine
 from ooctrain.layers.conv2d import Conv2d
 from ooctrain.sched.base import (
     ListWriter,
@@ -29,7 +28,8 @@ from ooctrain.sched.base import (
 )
 from ooctrain.sched.hmms import Storage, check_ratio, offloadable_storages, take
 from ooctrain.sched.schedule import BYTES, Granule, Plan
-from ooctrain.trace import Trace
+from ooctrain.step.machine import Machine
+from ooctrain.step.trace import Trace
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ooctrain.cost import Machine
 from ooctrain.errors import ScheduleError
 from ooctrain.rewrite import REWRITES
 from ooctrain.sched.budget import resolve_budget
@@ -31,7 +30,8 @@ from ooctrain.sched.rules import (
 )  # fmt: skip
 from ooctrain.sched.schedule import Instruction, Plan, Run, Schedule, describe_instruction
 from ooctrain.sched.simulate import time_issued
-from ooctrain.trace import Trace
+from ooctrain.step.machine import Machine
+from ooctrain.step.trace import Trace
 from ooctrain.units import Percent
 
 __all__ = ["RULES", "Rule", "verify"]

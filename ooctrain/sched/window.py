@@ -22,13 +22,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from ooctrain.cost import Machine
 from ooctrain.errors import ConfigError
 from ooctrain.sched.base import HOST_LACKS, infeasible, make_plan, smallest_budget
 from ooctrain.sched.schedule import BYTES, Granule, Plan
 from ooctrain.sched.sequence import VariableSequence
 from ooctrain.sched.window_walk import Count, walk
-from ooctrain.trace import Trace
+from ooctrain.step.machine import Machine
+from ooctrain.step.trace import Trace
 
 Place = Literal["auto", "device", "host"]
 DEFAULT_SIZE = 1.5  # "according to ResNet50 experiment" (nnabla's lms.pyx); the paper states none

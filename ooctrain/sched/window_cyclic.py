@@ -28,7 +28,6 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any
 
-from ooctrain.cost import Machine
 from ooctrain.errors import ConfigError, Infeasible
 from ooctrain.sched.base import ListWriter, infeasible, make_plan
 from ooctrain.sched.fastest import fastest, least_us
@@ -37,7 +36,8 @@ from ooctrain.sched.schedule import BYTES, Granule, Plan, Schedule
 from ooctrain.sched.sequence import VariableSequence
 from ooctrain.sched.window import DEFAULT_SIZE
 from ooctrain.sched.window_walk import Walk, walk
-from ooctrain.trace import Trace
+from ooctrain.step.machine import Machine
+from ooctrain.step.trace import Trace
 
 SIZES = (0.75, 1.0, 2.5)
 #: Shares of the persistent bytes that are tried as what rests on the device, in order of first use.

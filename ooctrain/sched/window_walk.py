@@ -17,7 +17,7 @@ from typing import Literal
 
 from ooctrain.sched.base import ListWriter
 from ooctrain.sched.sequence import VariableSequence
-from ooctrain.trace import Call
+from ooctrain.step.trace import Call
 
 Count = Literal["unique", "occurrence"]
 Rank = Callable[["Walk", int], tuple[int, ...]]

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from ooctrain.errors import OoctrainError
 from ooctrain.sched.schedule import End, Fence, Free, Run, Schedule, SwapIn, SwapOut
-from ooctrain.trace import Call, Trace
+from ooctrain.step.trace import Call, Trace
 
 
 class LawBroken(OoctrainError):

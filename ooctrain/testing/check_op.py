@@ -5,7 +5,7 @@ broke. The laws: shapes are as inferred; the kernel agrees with the NumPy defini
 outside its outputs and workspace, changes no input, gives the same bits for any number of threads
 and any order of chunks, and in place where it says it can; the recorded gradient agrees with
 central finite differences in float64, along random cotangents (uniform ones hide mistakes: the sum
-of a batch norm's output does not depend on its input). Read next: `../layers/base.py`.
+of a batch norm's output does not depend on its input). Read next: `step/op.py`.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ import numpy as np
 from ooctrain.autograd import Tape, Tensor, use_tape
 from ooctrain.backward import record_backward
 from ooctrain.incore import run_reference
-from ooctrain.layers.base import LINE_BYTES, Op, Scalars, Spec, physical_shape, to_physical
-from ooctrain.trace import Trace
+from ooctrain.step.op import LINE_BYTES, Op, Scalars, Spec, physical_shape, to_physical
+from ooctrain.step.trace import Trace
 from ooctrain.tracing import TraceRunner, run_trace
 
 SCALARS: Mapping[str, float] = {"lr": 0.1, "step": 3, "seed": 7}

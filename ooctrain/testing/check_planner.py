@@ -18,12 +18,12 @@ from ooctrain.errors import OoctrainError, unknown_name
 from ooctrain.sched.base import Planner
 from ooctrain.sched.registry import as_planner
 from ooctrain.sched.schedule import BYTES, Granule
+from ooctrain.step.trace import Trace
 from ooctrain.testing.describe import describe_list, describe_trace
 from ooctrain.testing.planner_cases import Broken, Case
 from ooctrain.testing.planner_laws import LAWS, Law
 from ooctrain.testing.random_traces import random_machine, random_trace
 from ooctrain.testing.shrink import shrink
-from ooctrain.trace import Trace
 
 __all__ = ["LAWS", "PlannerFailure", "check_planner", "random_case"]
 

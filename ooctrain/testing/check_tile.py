@@ -16,10 +16,10 @@ import numpy as np
 from ooctrain.autograd import Tape, Tensor, use_tape
 from ooctrain.backward import record_backward
 from ooctrain.incore import Mode
-from ooctrain.layers.base import Scalars, Spec
 from ooctrain.module import Module
+from ooctrain.step.op import Scalars, Spec
+from ooctrain.step.trace import Trace
 from ooctrain.tile import tile
-from ooctrain.trace import Trace
 from ooctrain.tracing import TraceRunner, run_trace
 
 SCALARS: Scalars = {"lr": 0.5, "step": 3, "seed": 7}

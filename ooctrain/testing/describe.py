@@ -6,9 +6,9 @@ failing example is only worth having if it can be read at a glance. Read next: `
 
 from __future__ import annotations
 
-from ooctrain.cost import Machine, call_durations_ns
 from ooctrain.sched.schedule import Schedule
-from ooctrain.trace import Trace
+from ooctrain.step.machine import Machine, call_durations_ns
+from ooctrain.step.trace import Trace
 
 MAX_LISTED = 40
 

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ooctrain.errors import ConfigError
-from ooctrain.trace import Trace
+from ooctrain.step.trace import Trace
 
 NS_PER_US = 1000
 Job = tuple[int, int]

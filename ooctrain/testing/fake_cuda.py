@@ -20,9 +20,9 @@ import numpy as np
 
 from ooctrain.devices.fake_driver import FakeDriver
 from ooctrain.eager import aligned_bytes
-from ooctrain.layers.base import LINE_BYTES, Scalars, Spec
 from ooctrain.layers.conv2d import CUDA_ALGORITHMS
 from ooctrain.layers.kernels.cpu.pool import ThreadPool
+from ooctrain.step.op import LINE_BYTES, Scalars, Spec
 
 
 @dataclass(frozen=True, slots=True)

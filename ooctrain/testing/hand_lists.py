@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ooctrain.layers.base import Op
 from ooctrain.sched.schedule import (
     End,
     Fence,
@@ -25,7 +24,8 @@ from ooctrain.sched.schedule import (
     SwapOut,
     default_start,
 )
-from ooctrain.trace import Trace, TraceBuilder
+from ooctrain.step.op import Op
+from ooctrain.step.trace import Trace, TraceBuilder
 
 CHUNK = 4096
 N = 4 * CHUNK // 4  # floats in four chunks

@@ -16,8 +16,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ooctrain.sched.schedule import Run, Schedule
+from ooctrain.step.trace import Call, Trace
 from ooctrain.testing.byte_list import Job, LawBroken, Step, lay_out
-from ooctrain.trace import Call, Trace
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,10 +17,10 @@ from ooctrain.alloc.registry import AllocatorChoice, choose_allocator
 from ooctrain.devices.base import Debug, Link
 from ooctrain.errors import OoctrainError
 from ooctrain.sched.schedule import Plan
+from ooctrain.step.trace import Trace
 from ooctrain.testing.interpreter import in_core
 from ooctrain.testing.random_traces import random_values
 from ooctrain.testing.run_list import Way, run_list
-from ooctrain.trace import Trace
 
 STEPS = 3
 LONGEST_DELAY_US = 300.0

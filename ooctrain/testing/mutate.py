@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from ooctrain.sched.schedule import Free, Instruction, Run, Schedule, SwapIn, SwapOut
-from ooctrain.trace import Trace
+from ooctrain.step.trace import Trace
 
 
 def mutants(

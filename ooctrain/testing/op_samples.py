@@ -20,7 +20,6 @@ from ooctrain.layers.average_pooling import (
     AvgPool2d,
     AvgPool2dGrad,
 )
-from ooctrain.layers.base import Op
 from ooctrain.layers.batch_norm import (
     BatchNormApply,
     BatchNormGradApply,
@@ -66,6 +65,7 @@ from ooctrain.layers.weighted_loss import (
     WeightedCrossEntropy,
     WeightedCrossEntropyGrad,
 )
+from ooctrain.step.op import Op
 
 Samples = Iterator[tuple[Op, tuple[Any, ...]]]
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from ooctrain.cost import Machine
 from ooctrain.errors import Infeasible
 from ooctrain.sched.base import Planner
 from ooctrain.sched.budget import trace_peak_bytes
 from ooctrain.sched.schedule import Granule, Plan
-from ooctrain.trace import Trace
+from ooctrain.step.machine import Machine
+from ooctrain.step.trace import Trace
 
 
 @dataclass(frozen=True, slots=True)

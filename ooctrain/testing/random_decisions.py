@@ -14,7 +14,7 @@ from itertools import pairwise
 from ooctrain.errors import ConfigError
 from ooctrain.sched.decisions import Decisions, Gap, lives, possible_gaps, runs_once
 from ooctrain.sched.schedule import BYTES, Granule, Run
-from ooctrain.trace import Trace
+from ooctrain.step.trace import Trace
 
 
 def random_decisions(

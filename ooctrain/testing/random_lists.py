@@ -25,7 +25,7 @@ from ooctrain.sched.schedule import (
     SwapIn,
     SwapOut,
 )
-from ooctrain.trace import Trace
+from ooctrain.step.trace import Trace
 
 
 def random_schedule(

@@ -12,9 +12,9 @@ import random
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ooctrain.cost import Machine
-from ooctrain.layers.base import Op, Spec
-from ooctrain.trace import Kind, Phase, Trace, TraceBuilder
+from ooctrain.step.machine import Machine
+from ooctrain.step.op import Op, Spec
+from ooctrain.step.trace import Kind, Phase, Trace, TraceBuilder
 
 
 @dataclass(frozen=True, slots=True)

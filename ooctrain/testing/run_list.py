@@ -23,10 +23,10 @@ from ooctrain.devices.host_vm import PAGE_BYTES
 from ooctrain.execution.placement import reserved_peak
 from ooctrain.execution.result import StepResult
 from ooctrain.executor import Session, host_extent_bytes
-from ooctrain.layers.base import Op
 from ooctrain.sched.schedule import Schedule
+from ooctrain.step.op import Op
+from ooctrain.step.trace import Trace
 from ooctrain.testing.byte_list import LawBroken
-from ooctrain.trace import Trace
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,11 +14,11 @@ import numpy as np
 
 from ooctrain.devices.host_vm import whole_pages
 from ooctrain.incore import run_trace
-from ooctrain.layers.base import Scalars
 from ooctrain.prepare import PreparedStep, Settings
 from ooctrain.sessions import input_values, open_session
+from ooctrain.step.op import Scalars
+from ooctrain.step.trace import Trace
 from ooctrain.testing.byte_list import LawBroken
-from ooctrain.trace import Trace
 
 Batch = tuple[np.ndarray, np.ndarray]
 Values = Mapping[str, np.ndarray]

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from ooctrain.errors import ConfigError
 from ooctrain.sched.budget import storages
-from ooctrain.trace import Call, Trace, TraceBuilder, Variable
+from ooctrain.step.trace import Call, Trace, TraceBuilder, Variable
 
 MAX_QUESTIONS = 400
 

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 from hypothesis import strategies as st
 
-from ooctrain.cost import Machine
 from ooctrain.sched.schedule import BYTES, Granule, Schedule
+from ooctrain.step.machine import Machine
+from ooctrain.step.trace import Trace
 from ooctrain.testing.random_lists import random_schedule
 from ooctrain.testing.random_traces import random_machine, random_trace
-from ooctrain.trace import Trace
 
 SEEDS = st.integers(0, 2**32 - 1)
 GRANULES = st.sampled_from([BYTES, Granule(4), Granule(8), Granule(4, ranges=False)])

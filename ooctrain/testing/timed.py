@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ooctrain.sched.schedule import End, Free, Instruction, Run, Schedule, SwapIn, SwapOut
-from ooctrain.trace import Trace
+from ooctrain.step.trace import Trace
 
 _Touch = tuple[str, int, int, int, bool]  # (side, variable or host slot, lo, hi, writes)
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import random
 
-from ooctrain.chain import Stage
-from ooctrain.trace import Trace, TraceBuilder
+from ooctrain.step.chain import Stage
+from ooctrain.step.trace import Trace, TraceBuilder
 
 US = 1000
 

@@ -7,7 +7,6 @@ next: `docs/schedule.md`.
 
 from __future__ import annotations
 
-from ooctrain.cost import Machine
 from ooctrain.sched.schedule import (
     Free,
     Instruction,
@@ -18,8 +17,9 @@ from ooctrain.sched.schedule import (
     default_start,
     whole,
 )
+from ooctrain.step.machine import Machine
+from ooctrain.step.trace import Phase, Trace, TraceBuilder
 from ooctrain.testing.random_traces import FakeOp
-from ooctrain.trace import Phase, Trace, TraceBuilder
 
 
 def worked_trace() -> Trace:

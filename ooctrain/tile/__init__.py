@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ooctrain.trace import Trace
+    from ooctrain.step.trace import Trace
 
 __all__ = ["tile", "tile_by_name"]
 

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from ooctrain.autograd import Site, Tape, Tensor
-from ooctrain.cost import specs_of
 from ooctrain.errors import ConfigError
-from ooctrain.layers.base import Op, Scalars, Spec
-from ooctrain.trace import Call, Trace
+from ooctrain.step.machine import specs_of
+from ooctrain.step.op import Op, Scalars, Spec
+from ooctrain.step.trace import Call, Trace
 
 #: role of a variable in the gradient of one call, see `Recorded`
 Role = tuple[str, int]

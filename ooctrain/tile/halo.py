@@ -15,7 +15,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ooctrain.layers.base import Window
+from ooctrain.step.op import Window
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from numbers import Integral
 
 from ooctrain.errors import ConfigError
+from ooctrain.step.trace import Trace
 from ooctrain.tile.halo import tile_spans
 from ooctrain.tile.segment import find_segment
 from ooctrain.tile.steps import make_tiles
 from ooctrain.tile.weave import weave
-from ooctrain.trace import Trace
 
 
 def tile_trace(trace: Trace, grid: tuple[int, int], first: str | None, last: str | None) -> Trace:

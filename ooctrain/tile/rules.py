@@ -14,11 +14,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ooctrain.layers.average_pooling import AvgPool2d
-from ooctrain.layers.base import Op, Window
 from ooctrain.layers.conv2d import Conv2d
 from ooctrain.layers.dropout import Dropout
 from ooctrain.layers.layout import Pad
 from ooctrain.layers.pooling import MaxPool2d
+from ooctrain.step.op import Op, Window
 
 Sides = tuple[int, int, int, int]
 

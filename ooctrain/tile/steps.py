@@ -11,12 +11,12 @@ import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ooctrain.layers.base import Op, Spec, Window
 from ooctrain.layers.combine import Add, Constant
 from ooctrain.layers.regions import Insert, InsertAdd
+from ooctrain.step.op import Op, Spec, Window
+from ooctrain.step.trace import Kind, Phase, Trace
 from ooctrain.tile.halo import Read, Span, chain_reads, whole_reads
 from ooctrain.tile.segment import Segment
-from ooctrain.trace import Kind, Phase, Trace
 
 Region = tuple[Span, Span]
 

@@ -16,8 +16,9 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
-from ooctrain.layers.base import Op, Spec, scratch_bytes
 from ooctrain.layers.regions import Insert, InsertAdd, Slice
+from ooctrain.step.op import Op, Spec, scratch_bytes
+from ooctrain.step.trace import Call, Phase, Trace, TraceBuilder
 from ooctrain.tile.adjoint import Record, Role, record_vjp
 from ooctrain.tile.rules import Place
 from ooctrain.tile.segment import Segment, Stage
@@ -33,7 +34,6 @@ from ooctrain.tile.steps import (
     label,
     zeros,
 )
-from ooctrain.trace import Call, Phase, Trace, TraceBuilder
 
 
 def weave(trace: Trace, segment: Segment, tiles: Sequence[Tile]) -> Trace:

@@ -10,9 +10,9 @@ import subprocess
 import sys
 
 import ooctrain.layers
-from ooctrain.layers.base import Op
 from ooctrain.layers.user import Op as UserOp
 from ooctrain.layers.user import UserGrad
+from ooctrain.step.op import Op
 
 #: defined in NumPy by their users; `devices.cuda_open.require_kernels` says so before a step
 WITHOUT_KERNELS = {UserOp, UserGrad}

@@ -118,7 +118,7 @@ def test_a_plan_file_holds_what_is_documented(tmp_path):
 
 
 def test_a_calibration_file_holds_what_is_documented(tmp_path):
-    from ooctrain.machines import machine, save_calibration
+    from ooctrain.step.presets import machine, save_calibration
 
     save_calibration(machine("cpu-generic"), tmp_path / "c.json")
     assert set(json.loads((tmp_path / "c.json").read_text())) == documented("Calibration files")

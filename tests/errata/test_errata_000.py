@@ -15,10 +15,10 @@ from dataclasses import replace
 
 import pytest
 
-from ooctrain.cost import Machine
 from ooctrain.sched.schedule import Fence, Free, Run, Schedule, SwapOut
 from ooctrain.sched.simulate import simulate
-from ooctrain.trace import TraceBuilder
+from ooctrain.step.machine import Machine
+from ooctrain.step.trace import TraceBuilder
 
 
 def test_000_window_sum() -> None:

@@ -17,7 +17,7 @@ from math import prod
 import numpy as np
 import pytest
 
-from ooctrain.layers.base import Window
+from ooctrain.step.op import Window
 from ooctrain.tile.halo import Span, read_span
 
 # --------------------------------------------------------------------------------------------------

@@ -17,7 +17,6 @@ from dataclasses import dataclass, replace
 import pytest
 
 import ooctrain as oc
-from ooctrain.chain import chain
 from ooctrain.errors import ScheduleError
 from ooctrain.sched.base import writer_with_resident_parameters
 from ooctrain.sched.chain_view import chain_view
@@ -25,8 +24,9 @@ from ooctrain.sched.dynprog_search import in_slots, solve
 from ooctrain.sched.schedule import Schedule
 from ooctrain.sched.simulate import simulate
 from ooctrain.sched.verify import verify
+from ooctrain.step.chain import chain
+from ooctrain.step.trace import Trace
 from ooctrain.testing.exact import exact_makespan_us
-from ooctrain.trace import Trace
 from ooctrain.units import Granule
 
 #: One byte per us, one transfer at a time.

@@ -16,12 +16,12 @@ from ooctrain.sched.registry import get_planner
 from ooctrain.sched.schedule import Granule
 from ooctrain.sched.simulate import simulate
 from ooctrain.sched.verify import verify
+from ooctrain.step.trace import Trace
 from ooctrain.testing.check_planner import check_planner
 from ooctrain.testing.interpreter import in_core, interpret
 from ooctrain.testing.random_decisions import random_decisions
 from ooctrain.testing.random_traces import random_values
 from ooctrain.testing.strategies import GRANULES, SEEDS, machines, traces
-from ooctrain.trace import Trace
 
 PLANNERS = [
     "keep-all", "naive", "window", "window:count=occurrence", "window:size=3,persistent=host",

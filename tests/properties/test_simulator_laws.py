@@ -9,7 +9,6 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ooctrain.cost import Machine
 from ooctrain.sched.ledger import walk
 from ooctrain.sched.schedule import (
     Free,
@@ -23,8 +22,9 @@ from ooctrain.sched.schedule import (
 )
 from ooctrain.sched.simulate import durations_ns, interfered_times, simulate, start_times
 from ooctrain.sched.verify import verify
+from ooctrain.step.machine import Machine
+from ooctrain.step.trace import Trace
 from ooctrain.testing.strategies import Case, cases, machines, traces
-from ooctrain.trace import Trace
 
 
 @given(cases(), machines(), machines(interference=True))

@@ -24,13 +24,13 @@ from ooctrain.alloc.wrappers import (
     ThreadSafe,
     Wrapper,
 )
-from ooctrain.chain import chain
 from ooctrain.devices.cpu import CpuDevice
 from ooctrain.errors import ConfigError, InvalidFree, OutOfDeviceMemory, PlanMismatch
 from ooctrain.executor import Session, host_extent_bytes
 from ooctrain.incore import initial_values
 from ooctrain.prepare import Settings, prepare
 from ooctrain.sessions import input_values
+from ooctrain.step.chain import chain
 from ooctrain.testing.check_allocator import check_allocator
 from ooctrain.testing.strict_memory import StrictMemory
 

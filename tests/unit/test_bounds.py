@@ -6,11 +6,11 @@ import random
 
 import pytest
 
-from ooctrain.chain import chain
-from ooctrain.cost import Machine
 from ooctrain.sched.bounds import compute_us, lower_bound, per_call_link_us, proposition_3_us
 from ooctrain.sched.registry import get_planner
 from ooctrain.sched.schedule import LowerBound
+from ooctrain.step.chain import chain
+from ooctrain.step.machine import Machine
 
 UNIT = Machine("unit", 1, 1, link_bytes_per_us=1)
 #: 3 stages of 10 bytes, 1 us each; M_peak = 40.

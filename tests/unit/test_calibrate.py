@@ -8,8 +8,6 @@ from dataclasses import replace
 import pytest
 
 from ooctrain.cli import main
-from ooctrain.cost import Machine, call_durations_ns, profile_key
-from ooctrain.machines import load_calibration, machine, with_link
 from ooctrain.measured import (
     Ran,
     balance_bytes_per_us,
@@ -29,7 +27,9 @@ from ooctrain.sched.registry import get_planner
 from ooctrain.sched.schedule import BYTES, Plan, Run, SwapIn, SwapOut
 from ooctrain.sched.simulate import simulate
 from ooctrain.sched.timeline import Event, Timeline
-from ooctrain.trace import Trace
+from ooctrain.step.machine import Machine, call_durations_ns, profile_key
+from ooctrain.step.presets import load_calibration, machine, with_link
+from ooctrain.step.trace import Trace
 from ooctrain.tracing import trace
 from ooctrain.units import MAX_BYTES
 

@@ -7,13 +7,13 @@ import random
 
 import pytest
 
-from ooctrain.chain import chain
-from ooctrain.cost import Machine, call_durations_ns
 from ooctrain.errors import ConfigError, Infeasible
 from ooctrain.sched.budget import trace_peak_bytes
 from ooctrain.sched.decisions import Decisions, Gap, possible_gaps, runs_once
 from ooctrain.sched.lower import lower_timed
 from ooctrain.sched.registry import get_planner
+from ooctrain.step.chain import chain
+from ooctrain.step.machine import Machine, call_durations_ns
 
 #: Paper 002's lemma 3 fails here: ordered 27, unordered 26 (docs/errata.md).
 EXAMPLE = {

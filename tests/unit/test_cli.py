@@ -11,10 +11,10 @@ import sys
 import click
 import pytest
 
-from ooctrain import machines
 from ooctrain.cli import COMMANDS, command_line, exit_status, main
 from ooctrain.cli.values import PositiveNumber, WholeNumber
 from ooctrain.errors import ConfigError, DoesNotFit, Infeasible, OutOfDeviceMemory, TransferError
+from ooctrain.step import presets as machines
 
 SMALL = ["lenet", "--batch", "8", "--threads", "1"]
 

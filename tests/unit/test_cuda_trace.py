@@ -9,8 +9,8 @@ import pytest
 
 import ooctrain as oc
 from ooctrain.errors import ConfigError, PlanMismatch
-from ooctrain.layers.base import Op, Spec, scratch_bytes
 from ooctrain.rewrite import apply_rewrites
+from ooctrain.step.op import Op, Spec, scratch_bytes
 
 SHAPE = (8, 3, 32, 32)
 

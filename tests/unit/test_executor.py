@@ -22,13 +22,14 @@ from ooctrain.errors import (
 )
 from ooctrain.execution.placement import reserved_peak
 from ooctrain.executor import Session, host_extent_bytes
-from ooctrain.layers.base import Op
 from ooctrain.sched.schedule import (
     Free,
     Run,
     SwapIn,
     SwapOut,
 )
+from ooctrain.step.op import Op
+from ooctrain.step.trace import TraceBuilder
 from ooctrain.testing.hand_lists import (
     AWAY,
     CHUNK,
@@ -47,7 +48,6 @@ from ooctrain.testing.hand_lists import (
     make_list,
     small_step,
 )
-from ooctrain.trace import TraceBuilder
 
 ALLOCATORS = ("va:chunk=4KiB", "best-fit")
 

@@ -7,7 +7,6 @@ import random
 import pytest
 
 import ooctrain as oc
-from ooctrain.cost import Machine
 from ooctrain.errors import Infeasible
 from ooctrain.sched import fastest as module
 from ooctrain.sched.base import HOST_LACKS, make_plan
@@ -19,6 +18,7 @@ from ooctrain.sched.naive import Naive
 from ooctrain.sched.schedule import BYTES
 from ooctrain.sched.simulate import simulate
 from ooctrain.sched.window import Window
+from ooctrain.step.machine import Machine
 from ooctrain.testing.random_traces import random_machine, random_trace
 
 

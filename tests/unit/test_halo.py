@@ -6,7 +6,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from ooctrain.layers.base import Window
+from ooctrain.step.op import Window
 from ooctrain.tile.halo import (
     Read,
     Span,

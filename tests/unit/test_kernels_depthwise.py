@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ooctrain.layers.base import Spec, to_logical, to_physical
 from ooctrain.layers.conv2d import Conv2d, Conv2dGradInput, Conv2dGradWeight, Geometry
 from ooctrain.layers.kernels.conv_shape import ConvShape
 from ooctrain.layers.kernels.cpu import conv_plan
 from ooctrain.layers.kernels.cpu.pool import ThreadPool
+from ooctrain.step.op import Spec, to_logical, to_physical
 
 NO_SCALARS = {}
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from ooctrain.autograd import tensor
-from ooctrain.layers.base import Spec, physical_shape, to_logical, to_physical
 from ooctrain.layers.kernels.cpu import chunks, copy, dropout, layout
 from ooctrain.layers.layout import Reshape
+from ooctrain.step.op import Spec, physical_shape, to_logical, to_physical
 
 SHAPE = (2, 9, 11, 17)
 BLOCKS = [  # offsets and extents (n, h, w, c)

@@ -19,8 +19,8 @@ from ooctrain.sched.schedule import (
     default_start,
 )
 from ooctrain.sched.spans import Spans
+from ooctrain.step.trace import Trace, TraceBuilder
 from ooctrain.testing.strategies import Case, cases
-from ooctrain.trace import Trace, TraceBuilder
 
 X, A, B, C = 0, 1, 2, 3
 

@@ -7,7 +7,6 @@ import time
 import pytest
 
 import ooctrain as oc
-from ooctrain.cost import Machine
 from ooctrain.errors import Infeasible
 from ooctrain.rewrite import apply_rewrites
 from ooctrain.sched.base import HOST_LACKS
@@ -17,8 +16,9 @@ from ooctrain.sched.registry import get_planner
 from ooctrain.sched.schedule import Fence, Free, Granule, Run, SwapIn, SwapOut
 from ooctrain.sched.verify import verify
 from ooctrain.sched.window import Window
+from ooctrain.step.machine import Machine
+from ooctrain.step.trace import Trace, TraceBuilder
 from ooctrain.testing.random_traces import FakeOp
-from ooctrain.trace import Trace, TraceBuilder
 
 MACHINE = Machine("m", 1, 1, link_bytes_per_us=1, link="duplex")
 LARGE = 10**6

@@ -13,8 +13,8 @@ from ooctrain.sched.profile import tabulate
 from ooctrain.sched.rematerialise import droppable, rematerialise
 from ooctrain.sched.schedule import Granule
 from ooctrain.sched.swap import least_budget, movable_gaps
+from ooctrain.step.trace import Trace
 from ooctrain.testing.random_traces import random_machine, random_trace
-from ooctrain.trace import Trace
 
 
 @pytest.mark.parametrize("seed", range(60))

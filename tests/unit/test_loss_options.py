@@ -10,8 +10,8 @@ from ooctrain import functional as F
 from ooctrain import nn
 from ooctrain.errors import ShapeError
 from ooctrain.layers.average_pooling import AvgPool2d
-from ooctrain.layers.base import Spec
 from ooctrain.layers.pooling import PoolGeometry
+from ooctrain.step.op import Spec
 
 
 def logits():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from ooctrain.cost import Machine
 from ooctrain.errors import ConfigError, Infeasible
 from ooctrain.sched.decisions import (
     BEFORE_THE_STEP,
@@ -18,8 +17,9 @@ from ooctrain.sched.lower import lower, lower_timed
 from ooctrain.sched.schedule import BYTES, Granule, Run, SwapIn, SwapOut
 from ooctrain.sched.simulate import simulate
 from ooctrain.sched.verify import verify
+from ooctrain.step.machine import Machine
+from ooctrain.step.trace import Trace, TraceBuilder
 from ooctrain.testing.random_traces import FakeOp
-from ooctrain.trace import Trace, TraceBuilder
 
 SHARED = Machine("shared", 1, 1, link_bytes_per_us=1)
 DUPLEX = Machine("duplex", 1, 1, link_bytes_per_us=1, link="duplex")

@@ -7,9 +7,9 @@ import math
 
 import pytest
 
-from ooctrain.cost import Machine
 from ooctrain.errors import ConfigError
-from ooctrain.machines import (
+from ooctrain.step.machine import Machine
+from ooctrain.step.presets import (
     ALIASES,
     PRESETS,
     load_calibration,

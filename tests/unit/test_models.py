@@ -10,13 +10,13 @@ import pytest
 
 from ooctrain import models, nn
 from ooctrain.autograd import manual_seed, tensor
-from ooctrain.cost import specs_of
 from ooctrain.errors import ConfigError
 from ooctrain.layers.conv2d import Conv2d
 from ooctrain.layers.conv_transpose import ConvTranspose2d
 from ooctrain.layers.linear import Linear
 from ooctrain.rewrite import apply_rewrites
 from ooctrain.sched.budget import trace_peak_bytes
+from ooctrain.step.machine import specs_of
 from ooctrain.tracing import initial_values, run_trace, trace
 
 # Parameters, state_dict entries, and 10^9 multiply-adds of convolutions and linear layers on one

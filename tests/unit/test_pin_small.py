@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 import ooctrain as oc
 from ooctrain.alloc.registry import choose_allocator
-from ooctrain.cost import Machine
 from ooctrain.devices.base import Debug
 from ooctrain.errors import ConfigError, Infeasible, ScheduleError
 from ooctrain.prepare import DEFAULT_REWRITES, Settings, prepare
@@ -31,11 +30,12 @@ from ooctrain.sched.schedule import Free, Run, Schedule
 from ooctrain.sched.simulate import simulate
 from ooctrain.sched.small import plan_beside
 from ooctrain.sched.verify import verify
+from ooctrain.step.machine import Machine
+from ooctrain.step.trace import TraceBuilder
 from ooctrain.testing.interpreter import in_core
 from ooctrain.testing.random_lists import random_schedule
 from ooctrain.testing.random_traces import random_trace, random_values
 from ooctrain.testing.run_list import Way, run_list
-from ooctrain.trace import TraceBuilder
 from ooctrain.units import KIB, MIB, Granule
 
 MACHINE = Machine("any", 1, 1, 1)

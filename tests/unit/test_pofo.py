@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 
 import ooctrain as oc
-from ooctrain.cost import Machine
 from ooctrain.errors import Infeasible
 from ooctrain.rewrite import apply_rewrites
 from ooctrain.sched.budget import resolve_budget
@@ -30,9 +29,10 @@ from ooctrain.sched.schedule import SwapOut
 from ooctrain.sched.search.dominance import undominated
 from ooctrain.sched.swap import movable_gaps
 from ooctrain.sched.verify import verify
+from ooctrain.step.machine import Machine
+from ooctrain.step.trace import Trace, TraceBuilder
 from ooctrain.testing.check_planner import check_planner
 from ooctrain.testing.random_traces import FakeOp, random_trace
-from ooctrain.trace import Trace, TraceBuilder
 
 UNIT = Machine("unit", 1, 1, link_bytes_per_us=1)
 PCIE = oc.machine("v100-pcie")

@@ -10,7 +10,6 @@ from hypothesis import given, settings
 
 import ooctrain as oc
 from ooctrain.cli import main
-from ooctrain.cost import call_durations_ns
 from ooctrain.errors import ConfigError, Infeasible
 from ooctrain.rewrite import apply_rewrites
 from ooctrain.sched.base import call_need_bytes
@@ -36,6 +35,7 @@ from ooctrain.sched.tflms_hybrid import TflmsHybrid, times_to_drop_ns
 from ooctrain.sched.unroll import plan_runs, unroll
 from ooctrain.sched.verify import verify
 from ooctrain.sched.window_cyclic import WindowCyclic
+from ooctrain.step.machine import call_durations_ns
 from ooctrain.testing.check_planner import check_planner
 from ooctrain.testing.interpreter import in_core, interpret
 from ooctrain.testing.random_traces import random_values

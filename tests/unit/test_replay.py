@@ -22,8 +22,8 @@ from ooctrain.cli.options import split_names
 from ooctrain.errors import ConfigError, OutOfDeviceMemory
 from ooctrain.execution.placement import reserved_peak
 from ooctrain.execution.record import allocation_log
-from ooctrain.machines import machine
 from ooctrain.rewrite import apply_rewrites
+from ooctrain.step.presets import machine
 from ooctrain.units import Granule
 
 MIB = 1 << 20

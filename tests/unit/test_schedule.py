@@ -24,8 +24,8 @@ from ooctrain.sched.schedule import (
 )
 from ooctrain.sched.simulate import durations_ns, simulate, start_times
 from ooctrain.sched.verify import verify
+from ooctrain.step.trace import Trace, TraceBuilder
 from ooctrain.testing.worked_example import worked_machine, worked_schedule, worked_trace
-from ooctrain.trace import Trace, TraceBuilder
 
 
 def test_granted_bytes_are_whole_granules():

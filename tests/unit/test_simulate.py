@@ -6,14 +6,14 @@ import time
 from collections.abc import Callable
 from fractions import Fraction
 
-from ooctrain.cost import Machine
 from ooctrain.sched.ledger import walk
 from ooctrain.sched.schedule import Fence, Free, Run, Schedule, SwapIn, SwapOut, default_start
 from ooctrain.sched.simulate import durations_ns, interfered_times, simulate, start_times
 from ooctrain.sched.timeline import Event, ledger_curve, make_timeline
 from ooctrain.sched.verify import verify
+from ooctrain.step.machine import Machine
+from ooctrain.step.trace import Trace, TraceBuilder
 from ooctrain.testing.random_traces import FakeOp
-from ooctrain.trace import Trace, TraceBuilder
 
 
 def two_calls(first_us: int = 10, second_us: int = 10) -> Trace:

@@ -15,8 +15,6 @@ import pytest
 from properties import test_partition_families as FAMILIES
 
 import ooctrain as oc
-from ooctrain.chain import chain
-from ooctrain.cost import Machine
 from ooctrain.errors import ConfigError, Infeasible
 from ooctrain.rewrite import apply_rewrites
 from ooctrain.sched import window_cyclic
@@ -35,8 +33,10 @@ from ooctrain.sched.registry import get_planner
 from ooctrain.sched.schedule import Fence, Free, Granule, Run, SwapIn, SwapOut
 from ooctrain.sched.vdnn import candidates
 from ooctrain.sched.verify import verify
+from ooctrain.step.chain import chain
+from ooctrain.step.machine import Machine
+from ooctrain.step.trace import Trace, TraceBuilder
 from ooctrain.testing.random_traces import FakeOp
-from ooctrain.trace import Trace, TraceBuilder
 
 SWAP_PLANNERS = (
     "belady", "dynprog", "greedy", "hmms", "lms", "lms-auto", "lms-grid", "lru", "vdnn",

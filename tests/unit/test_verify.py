@@ -24,8 +24,8 @@ from ooctrain.sched.schedule import (
 )
 from ooctrain.sched.simulate import simulate
 from ooctrain.sched.verify import RULES, verify
+from ooctrain.step.trace import Trace, TraceBuilder
 from ooctrain.testing.worked_example import worked_machine, worked_schedule, worked_trace
-from ooctrain.trace import Trace, TraceBuilder
 
 X, W, A, B, W2 = range(5)
 SIZE = 16

@@ -13,7 +13,6 @@ from dataclasses import replace
 
 import pytest
 
-from ooctrain.cost import call_durations_ns
 from ooctrain.errors import Infeasible
 from ooctrain.sched import base, chain_view, naive, sequence
 from ooctrain.sched import lms as lms_module
@@ -26,7 +25,8 @@ from ooctrain.sched.naive import Naive
 from ooctrain.sched.schedule import End, Free, Run
 from ooctrain.sched.window import Window
 from ooctrain.sched.window_walk import Walk
-from ooctrain.trace import Trace
+from ooctrain.step.machine import call_durations_ns
+from ooctrain.step.trace import Trace
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 

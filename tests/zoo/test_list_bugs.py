@@ -18,13 +18,13 @@ from ooctrain.sched.host import host_slots
 from ooctrain.sched.ledger import peaks, walk
 from ooctrain.sched.schedule import BYTES, Granule, Schedule, SwapIn, SwapOut
 from ooctrain.sched.verify import verify
+from ooctrain.step.trace import Trace
 from ooctrain.testing.byte_list import LawBroken, lay_out
 from ooctrain.testing.interpreter import in_core, interpret
 from ooctrain.testing.mutate import mutants
 from ooctrain.testing.random_lists import random_schedule
 from ooctrain.testing.random_traces import random_trace, random_values
 from ooctrain.testing.worked_example import worked_schedule, worked_trace
-from ooctrain.trace import Trace
 
 
 @pytest.mark.parametrize("bug", ZOO.BUGS)

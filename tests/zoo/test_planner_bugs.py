@@ -9,12 +9,12 @@ import pytest
 from zoo import executor_bugs as EXECUTOR
 from zoo.planner_bugs import BUGS
 
-from ooctrain.cost import Machine
 from ooctrain.sched.registry import get_planner
 from ooctrain.sched.verify import verify
+from ooctrain.step.machine import Machine
+from ooctrain.step.trace import TraceBuilder
 from ooctrain.testing.check_planner import LAWS, PlannerFailure, check_planner
 from ooctrain.testing.random_traces import FakeOp
-from ooctrain.trace import TraceBuilder
 
 MACHINE = Machine("plain", 1, 1, 1)
 LARGE = 10**6

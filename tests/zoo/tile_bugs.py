@@ -13,8 +13,8 @@ from dataclasses import replace
 
 import pytest
 
-from ooctrain.layers.base import Window
 from ooctrain.layers.regions import Insert
+from ooctrain.step.op import Window
 from ooctrain.tile import rewrite, rules, steps, weave
 from ooctrain.tile.halo import Read, Span, extents, reach, split_evenly
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ooctrain.cost import Machine
 from ooctrain.experiments.hmms import HMMS, LAYER_WISE, Share, Speed
 from ooctrain.experiments.verdicts.sentences import Facts, Verdict, more, number, percent
+from ooctrain.step.machine import Machine
 
 VGG, RESNET, FITTED_NETWORK = "vgg19", "resnet50", "resnet18"
 #: A loss below this is none.

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from ooctrain.sched.rules.state import Problem
 from ooctrain.sched.schedule import LowerBound, Plan
-from ooctrain.trace import Trace
+from ooctrain.step.trace import Trace
 
 
 class Recomputed(NamedTuple):

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from ooctrain.sched.ledger import Ledger
 from ooctrain.sched.schedule import Range, Schedule
 from ooctrain.sched.spans import Spans
-from ooctrain.trace import Trace
+from ooctrain.step.trace import Trace
 
 OTHER_TRACE = "the list was made for another trace"
 

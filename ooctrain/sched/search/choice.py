@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ooctrain.cost import Machine
 from ooctrain.sched.recompute import piece_bytes
 from ooctrain.sched.rematerialise import droppable
 from ooctrain.sched.schedule import Granule
@@ -30,7 +29,8 @@ from ooctrain.sched.search.anneal import (
 from ooctrain.sched.search.expand import DROP, DROP_UNREAD
 from ooctrain.sched.search.play import Link
 from ooctrain.sched.search.tables import tables_of
-from ooctrain.trace import Trace
+from ooctrain.step.machine import Machine
+from ooctrain.step.trace import Trace
 
 #: The first temperature, as a share of the makespan: of a search from a start, and of the last one,
 #: from the best that those found.

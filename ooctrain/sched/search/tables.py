@@ -12,11 +12,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ooctrain.cost import Machine, call_durations_ns
 from ooctrain.sched.base import last_uses
 from ooctrain.sched.rematerialise import last_forward_use
 from ooctrain.sched.schedule import Granule
-from ooctrain.trace import Trace
+from ooctrain.step.machine import Machine, call_durations_ns
+from ooctrain.step.trace import Trace
 
 COMPUTED, PERSISTENT, INPUT = 0, 1, 2
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ooctrain.layers.base import to_logical, to_physical
 from ooctrain.layers.batch_norm import (
     BatchNormApply,
     BatchNormGradApply,
@@ -19,6 +18,7 @@ from ooctrain.layers.kernels.cuda import batch_norm, batch_norm_stats, chunks, c
 from ooctrain.layers.kernels.cuda.shim import Kernel, why_no_ptx
 from ooctrain.layers.relu import ReLU, ReLUGrad
 from ooctrain.layers.running_statistics import BatchNormUpdate, InverseStd
+from ooctrain.step.op import to_logical, to_physical
 from ooctrain.testing.check_cuda import check_cuda, cpu_bits, run_cuda
 from ooctrain.testing.check_op import SCALARS
 from ooctrain.testing.ptx import assemble, check_ptx, why_no_assembler

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from ooctrain.errors import ConfigError, ShapeError
-from ooctrain.layers.base import Op, Spec, to_logical, to_physical
 from ooctrain.layers.conv2d import (
     Conv2d,
     Conv2dGradInput,
@@ -19,6 +18,7 @@ from ooctrain.layers.conv2d import (
 from ooctrain.layers.conv_transpose import ConvTranspose2d
 from ooctrain.layers.kernels.conv_shape import ConvShape
 from ooctrain.layers.kernels.cuda import conv_plan
+from ooctrain.step.op import Op, Spec, to_logical, to_physical
 from ooctrain.testing.emulator import EmulatedLauncher
 
 SHAPES = {

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ooctrain.layers.base import to_physical
 from ooctrain.layers.cross_entropy import SoftmaxCrossEntropy, SoftmaxCrossEntropyGrad
 from ooctrain.layers.kernels.cuda.sums import SUM_ROUNDINGS
 from ooctrain.layers.regression_loss import ErrorEach, ErrorEachGrad, MeanError, MeanErrorGrad
@@ -14,6 +13,7 @@ from ooctrain.layers.weighted_loss import (
     WeightedCrossEntropy,
     WeightedCrossEntropyGrad,
 )
+from ooctrain.step.op import to_physical
 from ooctrain.testing.check_cuda import check_cuda, run_cuda
 
 UNIT = 2.0**-24  # of a rounding to nearest

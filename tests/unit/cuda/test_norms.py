@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ooctrain.layers.base import to_physical
 from ooctrain.layers.batch_norm import BatchNormGradReduce, BatchNormStats
 from ooctrain.layers.instance_norm import (
     InstanceNormApply,
@@ -14,6 +13,7 @@ from ooctrain.layers.instance_norm import (
     InstanceNormStats,
 )
 from ooctrain.layers.kernels.cuda import batch_norm_stats, chunks, columns
+from ooctrain.step.op import to_physical
 from ooctrain.testing.check_cuda import check_cuda, run_cuda
 
 EPS = float(np.finfo(np.float32).eps)

@@ -7,11 +7,11 @@ from functools import partial
 import numpy as np
 import pytest
 
-from ooctrain.layers.base import to_physical
 from ooctrain.layers.dropout import Dropout
 from ooctrain.layers.kernels.cpu.pool import ThreadPool
 from ooctrain.layers.reflection import ReflectionPad2d, ReflectionPad2dGrad
 from ooctrain.layers.upsample import Upsample, UpsampleGrad
+from ooctrain.step.op import to_physical
 from ooctrain.testing.check_cuda import check_cuda, run_cuda
 from ooctrain.testing.check_op import SCALARS, run_guarded
 

@@ -13,10 +13,10 @@ from ooctrain.course.rubric import read_rubric
 from ooctrain.sched.budget import trace_minimum_bytes
 from ooctrain.sched.schedule import SwapIn, SwapOut
 from ooctrain.sched.verify import verify
+from ooctrain.step.trace import TraceBuilder
 from ooctrain.testing import check_planner
 from ooctrain.testing.check_planner import LAWS
 from ooctrain.testing.random_traces import FakeOp
-from ooctrain.trace import TraceBuilder
 
 WHOLE = oc.Granule(1, ranges=False)
 MACHINE = oc.Machine("toy", 1, 1, link_bytes_per_us=10)

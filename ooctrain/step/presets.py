@@ -7,7 +7,7 @@ what a training step reaches, about 0.53 of the peak on the V100 (8.4 of 15.7 TF
 us per launch) and the same share of the peak elsewhere. Device memory follows the makers, whose "16
 GB" are 2**34 bytes; host memory and links are as the papers print them. Papers: 000 NNL scheduling,
 001 TFLMS hybrid, 002 optimal re-materialization and offloading, 003 segmented fused tiling, 004
-Split-CNN. Read next: `cost.py`.
+Split-CNN. Read next: `machine.py`.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from ooctrain.cost import Machine
 from ooctrain.errors import ConfigError, reason
+from ooctrain.step.machine import Machine
 from ooctrain.units import GIB
 
 CALIBRATION_VERSION = 1

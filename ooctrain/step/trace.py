@@ -3,8 +3,8 @@
 In: nothing but shapes (a trace needs no memory). Out: `Trace`, which planners, verifier, simulator
 and executor read. The one idea: a training step is a straight-line list of pure calls over
 variables that are written once. `trace.calls` is the papers' *function sequence*,
-`trace.variable_sequence()` their *variable sequence* (paper 000, section 3). Read next: `cost.py`,
-then `sched/schedule.py`.
+`trace.variable_sequence()` their *variable sequence* (paper 000, section 3). Read next:
+`machine.py`, then `sched/schedule.py`.
 """
 
 from __future__ import annotations

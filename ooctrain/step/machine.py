@@ -4,7 +4,7 @@ In: a trace and a `Machine`. Out: integer nanoseconds, so that simulators can be
 The one idea: a call lasts as long as the slower of its arithmetic and its memory traffic; a
 transfer lasts latency + ceil(bytes / bandwidth). Nothing is measured implicitly: a profile is part
 of the machine or absent. Sources: roofline (Williams et al. 2009); transfers as in paper 002,
-section 3. Machine presets, each with its source, are in `machines.py`. Read next:
+section 3. Machine presets, each with its source, are in `presets.py`. Read next:
 `sched/simulate.py`.
 """
 
@@ -17,8 +17,8 @@ from functools import lru_cache
 from typing import Literal
 
 from ooctrain.errors import ConfigError
-from ooctrain.layers.base import Op, Spec
-from ooctrain.trace import Call, Trace
+from ooctrain.step.op import Op, Spec
+from ooctrain.step.trace import Call, Trace
 
 Link = Literal["shared", "duplex"]
 MINIMUM_CALL_NS = 1

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ooctrain.errors import ConfigError
-from ooctrain.layers.base import Op, Spec
-from ooctrain.trace import Trace, TraceBuilder
+from ooctrain.step.op import Op, Spec
+from ooctrain.step.trace import Trace, TraceBuilder
 
 NS_PER_US = 1000
 

@@ -6,7 +6,7 @@ of its backward pass are Ops of their own, recorded on the same tape by `vjp`. W
 is therefore visible: it is what those calls read. Layouts: shapes are logical, (N, C, H, W) and (K,
 C, R, S); `reference` works on logical arrays of any float type; `cpu` gets physical arrays,
 C-contiguous float32, where every 4-d variable lies channels-last (`physical_shape`): activations
-NHWC, weights KRSC. Read next: `relu.py`, the smallest op, then `conv2d.py`.
+NHWC, weights KRSC. Read next: `layers/relu.py`, the smallest op, then `layers/conv2d.py`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from ooctrain.errors import ShapeError
-from ooctrain.trace import ITEM_BYTES, Kind
+from ooctrain.step.trace import ITEM_BYTES, Kind
 
 if TYPE_CHECKING:
     from ooctrain.tape import Tape
