@@ -3,7 +3,7 @@
 In: options. Out: a table and, with --json, a file. The one idea: speeds of a shared machine
 wander, so every round runs ours and torch's in both memory layouts one after the other, in one
 process with the same number of threads, and only medians and their ratios are reported. Each
-side's error is measured against float64. Read next: `ooctrain/layers/kernels/cpu/conv2d.py`.
+side's error is measured against float64. Read next: `ooctrain/layers/kernels/cpu/conv/conv2d.py`.
 
     python -m benchmarks.bench_conv [--network resnet18] [--algorithm auto] [--errors] [--json FILE]
 """
@@ -21,10 +21,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from ooctrain.layers.kernels.conv_shape import ConvShape
-from ooctrain.layers.kernels.cpu import conv2d, conv_plan
-from ooctrain.layers.kernels.cpu.pool import ThreadPool
-from ooctrain.layers.kernels.cpu.vector import ISA
+from ooctrain.layers.conv_shape import ConvShape
+from ooctrain.layers.kernels.cpu.conv import conv2d, conv_plan
+from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
+from ooctrain.layers.kernels.cpu.simd.vector import ISA
 
 PARTS = ("forward", "grad_input", "grad_weight")
 PAUSE_S = 0.02

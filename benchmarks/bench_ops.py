@@ -34,7 +34,7 @@ from ooctrain.layers.kernels.cpu import (
     pooling,
     workspace,
 )
-from ooctrain.layers.kernels.cpu.pool import ThreadPool
+from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
 
 #: Why some cases may stay below 1, by a part of their names.
 REASONS = {

@@ -20,8 +20,8 @@ import ooctrain.tile
 
 __version__ = "0.1.0"
 
-# The first import of a submodule binds its name here. `oc.tile` is a function, so this name is freed
-# again; no later import binds it anew.
+# The first import of a submodule binds its name here. `oc.tile` is a function, so this name is
+# freed again; no later import binds it anew.
 del ooctrain.tile
 
 #: {public name: module that defines it}; a module of the package where both are equal

@@ -137,7 +137,7 @@ def physical_value(tensor: Tensor) -> np.ndarray:
 
 def make_pool(threads: int) -> Any:
     """A pool of kernel threads; imported late, since it belongs to the compiled part."""
-    from ooctrain.layers.kernels.cpu.pool import ThreadPool
+    from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
 
     return ThreadPool(threads)
 

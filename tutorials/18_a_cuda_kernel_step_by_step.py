@@ -19,9 +19,9 @@ from time import perf_counter
 import numpy as np
 from lesson import Lesson
 
-from ooctrain.layers.kernels.conv_shape import ConvShape
-from ooctrain.layers.kernels.cuda import conv2d, conv_gemm, conv_naive, conv_tf32, conv_tiled
-from ooctrain.layers.kernels.cuda.shim import cuda, float32, kernel, uint32, why_no_ptx
+from ooctrain.layers.conv_shape import ConvShape
+from ooctrain.layers.kernels.cuda.conv import conv2d, conv_gemm, conv_naive, conv_tf32, conv_tiled
+from ooctrain.layers.kernels.cuda.runtime.shim import cuda, float32, kernel, uint32, why_no_ptx
 from ooctrain.report.charts import Curve, curves_svg
 from ooctrain.testing.emulator import EmulatedLauncher, EmulationError
 

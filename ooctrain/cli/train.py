@@ -142,7 +142,7 @@ def write_log(prepared: PreparedStep, workload: Workload, path: str) -> None:
 
 def has_compiled_kernels() -> bool:
     """Whether the cache holds kernels of these sources on this processor."""
-    from ooctrain.layers.kernels.cpu.jit import cache_folder
+    from ooctrain.layers.kernels.cpu.runtime.jit import cache_folder
 
     folder = cache_folder()
     return folder.is_dir() and any(folder.iterdir())

@@ -28,7 +28,7 @@ from ooctrain.devices.host_vm import (
 )
 from ooctrain.devices.streams import Streams
 from ooctrain.errors import ConfigError
-from ooctrain.layers.kernels.cpu.pool import ThreadPool
+from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
 
 
 class CpuDevice:

@@ -144,7 +144,7 @@ def open_device(
 
 def make_kernels(driver: GpuDriver, stream: int) -> Kernels:
     """Numba's kernels on a stream; imported here since it loads the compiler."""
-    from ooctrain.layers.kernels.cuda.runner import NumbaKernels
+    from ooctrain.layers.kernels.cuda.runtime.runner import NumbaKernels
 
     return NumbaKernels(stream)
 
@@ -164,7 +164,7 @@ def installed_version(distribution: str) -> str | None:
 
 
 def _try_compiler(gpu: Gpu) -> None:
-    from ooctrain.layers.kernels.cuda.runner import try_compiler
+    from ooctrain.layers.kernels.cuda.runtime.runner import try_compiler
 
     try:
         try_compiler(gpu.capability)

@@ -257,6 +257,6 @@ def _cuda_zeros(launcher, workspace, channels: int):
 
 
 def _cuda_reduction_bytes(x: Spec) -> int:
-    from ooctrain.layers.kernels.cuda import workspace
+    from ooctrain.layers.kernels.cuda.runtime import workspace
 
     return workspace.batch_norm_workspace_bytes(x.size // x.shape[1], x.shape[1])

@@ -44,7 +44,7 @@ class ChannelSum(Op):
         return workspace.channel_sum_workspace_bytes(ins[0].size // channels, channels)
 
     def cuda_workspace_bytes(self, ins, outs):
-        from ooctrain.layers.kernels.cuda import workspace
+        from ooctrain.layers.kernels.cuda.runtime import workspace
 
         channels = outs[0].size
         return workspace.channel_sum_workspace_bytes(ins[0].size // channels, channels)

@@ -5,7 +5,7 @@ gradient of the input and gradient of the weight are three operations over one g
 algorithm each uses is an attribute, fixed when the call is recorded, so that a rewrite (a tile,
 say) keeps it and with it the bits. Padding is (top, bottom, left, right), because a tile is padded
 only where it touches the border. Read next: `channel_sum.py`, the gradient of the bias;
-`batch_norm.py`; `kernels/cpu/conv2d.py`.
+`batch_norm.py`; `kernels/cpu/conv/conv2d.py`.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import ClassVar
 import numpy as np
 
 from ooctrain.layers.channel_sum import ChannelSum
-from ooctrain.layers.kernels.conv_shape import ConvShape
-from ooctrain.layers.kernels.cuda import conv_plan as cuda_plan
+from ooctrain.layers.conv_shape import ConvShape
+from ooctrain.layers.kernels.cuda.conv import conv_plan as cuda_plan
 from ooctrain.step.op import Op, Pair, Sides, Spec, Window, require, require_float
 
 #: What convolutions can be asked for on a GPU; the first is the usual one.
@@ -99,7 +99,7 @@ class Conv2d(Op):
         return (y + bias[0][:, None, None] if bias else y,)
 
     def cpu(self, pool, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cpu import conv2d
+        from ooctrain.layers.kernels.cpu.conv import conv2d
 
         x, w, *bias = ins
         shape = _physical_conv_shape(self.geometry, x, w)
@@ -108,7 +108,7 @@ class Conv2d(Op):
         )
 
     def cuda(self, launcher, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cuda import conv2d
+        from ooctrain.layers.kernels.cuda.conv import conv2d
 
         x, w, *bias = ins
         shape = _physical_conv_shape(self.geometry, x, w)
@@ -175,14 +175,14 @@ class Conv2dGradInput(Op):
         return (dx[:, :, top : top + self.size[0], left : left + self.size[1]].copy(),)
 
     def cpu(self, pool, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cpu import conv2d
+        from ooctrain.layers.kernels.cpu.conv import conv2d
 
         dy, w = ins
         shape = _physical_conv_shape(self.geometry, outs[0], w)
         conv2d.grad_input(pool, shape, self.algorithm, dy, w, outs[0], workspace)
 
     def cuda(self, launcher, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cuda import conv2d
+        from ooctrain.layers.kernels.cuda.conv import conv2d
 
         dy, w = ins
         shape = _physical_conv_shape(self.geometry, outs[0], w)
@@ -231,14 +231,14 @@ class Conv2dGradWeight(Op):
         return (dw,)
 
     def cpu(self, pool, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cpu import conv2d
+        from ooctrain.layers.kernels.cpu.conv import conv2d
 
         x, dy = ins
         shape = _physical_conv_shape(self.geometry, x, outs[0])
         conv2d.grad_weight(pool, shape, self.algorithm, x, dy, outs[0], workspace)
 
     def cuda(self, launcher, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cuda import conv2d
+        from ooctrain.layers.kernels.cuda.conv import conv2d
 
         x, dy = ins
         shape = _physical_conv_shape(self.geometry, x, outs[0])
@@ -266,7 +266,7 @@ def choose_algorithm(shape: ConvShape, requested: str) -> str:
     """
     if requested in CUDA_ALGORITHMS:
         return cuda_plan.choose_algorithm(shape, requested)
-    from ooctrain.layers.kernels.cpu import conv_plan
+    from ooctrain.layers.kernels.cpu.conv import conv_plan
 
     return conv_plan.choose_algorithm(shape, requested)
 
@@ -308,7 +308,7 @@ def _physical_conv_shape(geometry: Geometry, x: np.ndarray, w: np.ndarray) -> Co
 
 
 def _workspace_bytes(shape: ConvShape, algorithm: str, part: str, threads: int) -> int:
-    from ooctrain.layers.kernels.cpu import conv_plan
+    from ooctrain.layers.kernels.cpu.conv import conv_plan
 
     return conv_plan.workspace_bytes(shape, algorithm, part, threads)
 

@@ -14,7 +14,7 @@ from typing import ClassVar
 
 from ooctrain.layers.channel_sum import ChannelSum
 from ooctrain.layers.conv2d import Conv2d, Conv2dGradInput, Conv2dGradWeight, Geometry
-from ooctrain.layers.kernels.conv_shape import ConvShape
+from ooctrain.layers.conv_shape import ConvShape
 from ooctrain.step.op import Op, Pair, Spec, require, require_float
 
 

@@ -47,7 +47,7 @@ class Dropout(Op):
 
     def reference(self, x, scalars):
         # The mask is defined by the kernel alone; a second definition here could only disagree.
-        from ooctrain.layers.kernels.cpu.pool import ThreadPool
+        from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
 
         ones = np.ones(to_physical(x).shape, np.float32)
         mask = np.empty_like(ones)

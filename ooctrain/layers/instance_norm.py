@@ -282,7 +282,7 @@ def _reduction_bytes(x: Spec) -> int:
 
 
 def _cuda_reduction_bytes(x: Spec) -> int:
-    from ooctrain.layers.kernels.cuda import workspace
+    from ooctrain.layers.kernels.cuda.runtime import workspace
 
     images, channels, height, width = x.shape
     return workspace.batch_norm_workspace_bytes(height * width, channels, images)

@@ -133,7 +133,7 @@ class LinearGradWeight(Op):
 
 
 def _workspace_bytes(rows: int, outputs: int, inputs: int, part: str, threads: int) -> int:
-    from ooctrain.layers.kernels.cpu import conv_plan
+    from ooctrain.layers.kernels.cpu.conv import conv_plan
 
     return conv_plan.linear_workspace_bytes(rows, inputs, outputs, part, threads)
 

@@ -65,7 +65,7 @@ class MeanError(Op):
         return workspace.reduction_workspace_bytes(ins[0].size)
 
     def cuda_workspace_bytes(self, ins, outs):
-        from ooctrain.layers.kernels.cuda import workspace
+        from ooctrain.layers.kernels.cuda.runtime import workspace
 
         return workspace.reduction_workspace_bytes(ins[0].size)
 

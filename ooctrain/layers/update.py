@@ -169,7 +169,7 @@ class SumOfSquares(Op):
         clipping.sum_of_squares(launcher, ins[0], outs[0], workspace)
 
     def cuda_workspace_bytes(self, ins, outs):
-        from ooctrain.layers.kernels.cuda import workspace
+        from ooctrain.layers.kernels.cuda.runtime import workspace
 
         return workspace.reduction_workspace_bytes(ins[0].size)
 
@@ -207,7 +207,7 @@ class ClipFactor(Op):
         clipping.clip_scale(launcher, ins, outs[0], self.max_norm, CLIP_EPS, workspace)
 
     def cuda_workspace_bytes(self, ins, outs):
-        from ooctrain.layers.kernels.cuda import workspace
+        from ooctrain.layers.kernels.cuda.runtime import workspace
 
         return workspace.CLIP_BYTES
 

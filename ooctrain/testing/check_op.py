@@ -183,7 +183,7 @@ def _run_kernel(
     op: Op, inputs: Sequence[np.ndarray], scalars: Scalars, threads: int, shuffle_seed: int | None,
     in_place: bool = False,
 ) -> list[np.ndarray]:  # fmt: skip
-    from ooctrain.layers.kernels.cpu.pool import ThreadPool
+    from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
 
     specs = [spec_of(a) for a in inputs]
     space_bytes = op.workspace_bytes(specs, op.infer(*specs), threads)

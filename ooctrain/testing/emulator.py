@@ -24,10 +24,11 @@ from typing import Any
 import numpy as np
 
 from ooctrain.errors import OoctrainError
-from ooctrain.layers.kernels.cpu.jit import cache_folder
-from ooctrain.layers.kernels.cuda import intrinsics, tensor_core, tile_product
-from ooctrain.layers.kernels.cuda.launcher import Blocks, part_of, prepare_arguments
-from ooctrain.layers.kernels.cuda.shim import Kernel
+from ooctrain.layers.kernels.cpu.runtime.jit import cache_folder
+from ooctrain.layers.kernels.cuda.conv import tensor_core, tile_product
+from ooctrain.layers.kernels.cuda.runtime import intrinsics
+from ooctrain.layers.kernels.cuda.runtime.launcher import Blocks, part_of, prepare_arguments
+from ooctrain.layers.kernels.cuda.runtime.shim import Kernel
 from ooctrain.testing import emulator_memory, emulator_warp
 from ooctrain.testing.emulator_memory import SEVERAL, Fault, SharedArray
 from ooctrain.testing.emulator_source import BARRIER, KINDS, WARP_BARRIER, Module, translate

@@ -23,8 +23,8 @@ from numba.extending import (
     register_model,
 )
 
-from ooctrain.layers.kernels.cpu.jit import inner
-from ooctrain.layers.kernels.cuda import tensor_core
+from ooctrain.layers.kernels.cpu.runtime.jit import inner
+from ooctrain.layers.kernels.cuda.conv import tensor_core
 
 WARP = 32
 # Columns of the log of one word.

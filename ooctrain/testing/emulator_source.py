@@ -22,8 +22,8 @@ import numpy as np
 from numba.core import types
 
 from ooctrain.errors import ConfigError
-from ooctrain.layers.kernels.cuda.shim import Kernel
-from ooctrain.layers.kernels.cuda.twins import TWINS
+from ooctrain.layers.kernels.cuda.runtime.shim import Kernel
+from ooctrain.layers.kernels.cuda.runtime.twins import TWINS
 from ooctrain.testing.emulator_memory import COPIES
 from ooctrain.testing.emulator_warp import EXCHANGES, SHUFFLES
 

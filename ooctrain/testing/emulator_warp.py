@@ -15,8 +15,8 @@ import numpy as np
 from numba.core import types
 from numba.extending import overload
 
-from ooctrain.layers.kernels.cpu.jit import inner
-from ooctrain.layers.kernels.cuda import tensor_core
+from ooctrain.layers.kernels.cpu.runtime.jit import inner
+from ooctrain.layers.kernels.cuda.conv import tensor_core
 
 WARP = 32
 #: values that a lane may publish at once

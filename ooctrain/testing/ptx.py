@@ -3,7 +3,7 @@
 In: a `Kernel` and a compute capability. Out: `PtxFacts`, counts of its PTX instructions, and, where
 the assembler `ptxas` is on the path, `Resources`: registers and spilled bytes. The one idea: what
 makes a kernel slow is seen in its text: double precision crept in, an array that did not fit into
-registers, loads of 4 bytes instead of 16. Read next: `layers/kernels/cuda/shim.py`;
+registers, loads of 4 bytes instead of 16. Read next: `layers/kernels/cuda/runtime/shim.py`;
 `tests/unit/cuda/test_ptx.py`.
 """
 
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 
 from ooctrain.errors import OoctrainError
-from ooctrain.layers.kernels.cuda.shim import Capability, Kernel, compile_ptx
+from ooctrain.layers.kernels.cuda.runtime.shim import Capability, Kernel, compile_ptx
 
 _INSTRUCTION = re.compile(r"^\s*(?:@!?%p\d+\s+)?([a-z][a-z0-9_.:]*)\s[^;]*;", re.MULTILINE)
 _BODY = re.compile(r"^\{$(.*?)^\}$", re.MULTILINE | re.DOTALL)

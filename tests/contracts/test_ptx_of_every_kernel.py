@@ -17,8 +17,8 @@ from types import ModuleType
 import pytest
 
 import ooctrain.layers.kernels.cuda as package
-from ooctrain.layers.kernels.cuda import conv_gemm, conv_gemm_weights
-from ooctrain.layers.kernels.cuda.shim import (
+from ooctrain.layers.kernels.cuda.conv import conv_gemm, conv_gemm_weights
+from ooctrain.layers.kernels.cuda.runtime.shim import (
     LOWEST_CAPABILITY,
     Capability,
     Kernel,

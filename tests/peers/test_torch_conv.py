@@ -7,9 +7,9 @@ import math
 import numpy as np
 import pytest
 
-from ooctrain.layers.kernels.conv_shape import ConvShape
-from ooctrain.layers.kernels.cpu import conv2d, conv_plan
-from ooctrain.layers.kernels.cpu.pool import ThreadPool
+from ooctrain.layers.conv_shape import ConvShape
+from ooctrain.layers.kernels.cpu.conv import conv2d, conv_plan
+from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.peers

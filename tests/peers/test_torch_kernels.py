@@ -14,7 +14,7 @@ from ooctrain.layers.kernels.cpu import (
     pooling,
 )
 from ooctrain.layers.kernels.cpu import workspace as ws
-from ooctrain.layers.kernels.cpu.pool import ThreadPool
+from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
 
 torch = pytest.importorskip("torch")
 F = torch.nn.functional

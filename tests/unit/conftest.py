@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from ooctrain.layers.kernels.cpu.pool import ThreadPool
+from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
 
 
 @pytest.fixture(scope="module")

@@ -110,7 +110,7 @@ def test_a_toolkit_that_is_missing_shows_when_a_kernel_is_tried(monkeypatch):
     def fail(capability):
         raise OSError(f"libnvvm is not found for {capability}\nlong text")
 
-    runner = "ooctrain.layers.kernels.cuda.runner.try_compiler"
+    runner = "ooctrain.layers.kernels.cuda.runtime.runner.try_compiler"
     monkeypatch.setattr(runner, fail)
     with pytest.raises(DeviceUnavailable, match="kernels cannot be compiled") as caught:
         require_compiler(GPU, WHEELS.get)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ooctrain.layers.kernels.cpu import jit
+from ooctrain.layers.kernels.cpu.runtime import jit
 
 ROOM = Path(jit.__file__).parent
 
@@ -106,7 +106,7 @@ import numpy as np
 sys.path.insert(0, "tests/unit")
 from test_kernels_conv import SHAPES, arrays, reference, run
 from ooctrain.layers.kernels.cpu import vector
-from ooctrain.layers.kernels.cpu.pool import ThreadPool
+from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
 assert vector.ISA == {isa!r}
 pool = ThreadPool(2)
 for name, algorithm in {cases!r}:

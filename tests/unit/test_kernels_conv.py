@@ -13,9 +13,10 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from ooctrain.errors import ConfigError, ShapeError
-from ooctrain.layers.kernels.conv_shape import ConvShape
-from ooctrain.layers.kernels.cpu import conv2d, conv_plan, matmul, tiling
-from ooctrain.layers.kernels.cpu.pool import ThreadPool
+from ooctrain.layers.conv_shape import ConvShape
+from ooctrain.layers.kernels.cpu import matmul, tiling
+from ooctrain.layers.kernels.cpu.conv import conv2d, conv_plan
+from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
 
 PARTS = ("forward", "grad_input", "grad_weight")
 

@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ooctrain.layers.conv2d import Conv2d, Conv2dGradInput, Conv2dGradWeight, Geometry
-from ooctrain.layers.kernels.conv_shape import ConvShape
-from ooctrain.layers.kernels.cpu import conv_plan
-from ooctrain.layers.kernels.cpu.pool import ThreadPool
+from ooctrain.layers.conv_shape import ConvShape
+from ooctrain.layers.kernels.cpu.conv import conv_plan
+from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
 from ooctrain.step.op import Spec, to_logical, to_physical
 
 NO_SCALARS = {}

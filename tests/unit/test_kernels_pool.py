@@ -19,9 +19,9 @@ import numpy as np
 import pytest
 
 from ooctrain.layers.kernels import cpu
-from ooctrain.layers.kernels.cpu.entry import recipe_of
-from ooctrain.layers.kernels.cpu.jit import kernel
-from ooctrain.layers.kernels.cpu.pool import ThreadPool
+from ooctrain.layers.kernels.cpu.runtime.entry import recipe_of
+from ooctrain.layers.kernels.cpu.runtime.jit import kernel
+from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
 
 ROOT = Path(__file__).parents[2]
 

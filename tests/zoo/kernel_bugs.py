@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from zoo.planting import with_bug
 
-from ooctrain.layers.kernels.cuda.intrinsics import ld4, st4
-from ooctrain.layers.kernels.cuda.shim import Kernel, cuda, float32, kernel, uint32
-from ooctrain.layers.kernels.cuda.tensor_core import (
+from ooctrain.layers.kernels.cuda.conv.tensor_core import (
     copy_async,
     copy_commit,
     copy_wait_all,
     copy_wait_but_one,  # noqa: F401 (a bug calls it)
 )
+from ooctrain.layers.kernels.cuda.runtime.intrinsics import ld4, st4
+from ooctrain.layers.kernels.cuda.runtime.shim import Kernel, cuda, float32, kernel, uint32
 
 COUNT = 64
 LAST = COUNT - 1

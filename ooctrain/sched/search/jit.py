@@ -1,7 +1,7 @@
 """How the search is compiled: on first use, cached on disk in a folder named by these sources.
 
-In: a Python function. Out: its compiled form. The one idea: as `layers/kernels/cpu/jit.py`, which
-says why Numba's own cache is not enough. Read next: `tables.py`.
+In: a Python function. Out: its compiled form. The one idea: as `layers/kernels/cpu/runtime/jit.py`,
+which says why Numba's own cache is not enough. Read next: `tables.py`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numba
 
-from ooctrain.layers.kernels.cpu.jit import cache_folder, source_hash
+from ooctrain.layers.kernels.cpu.runtime.jit import cache_folder, source_hash
 
 
 @lru_cache(maxsize=1)

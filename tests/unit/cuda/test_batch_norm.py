@@ -14,8 +14,9 @@ from ooctrain.layers.batch_norm import (
     BatchNormStats,
 )
 from ooctrain.layers.combine import Add
-from ooctrain.layers.kernels.cuda import batch_norm, batch_norm_stats, chunks, columns
-from ooctrain.layers.kernels.cuda.shim import Kernel, why_no_ptx
+from ooctrain.layers.kernels.cuda import batch_norm, batch_norm_stats, chunks
+from ooctrain.layers.kernels.cuda.conv import columns
+from ooctrain.layers.kernels.cuda.runtime.shim import Kernel, why_no_ptx
 from ooctrain.layers.relu import ReLU, ReLUGrad
 from ooctrain.layers.running_statistics import BatchNormUpdate, InverseStd
 from ooctrain.step.op import to_logical, to_physical

@@ -15,9 +15,9 @@ from ooctrain.layers.conv2d import (
     Geometry,
     choose_algorithm,
 )
+from ooctrain.layers.conv_shape import ConvShape
 from ooctrain.layers.conv_transpose import ConvTranspose2d
-from ooctrain.layers.kernels.conv_shape import ConvShape
-from ooctrain.layers.kernels.cuda import conv_plan
+from ooctrain.layers.kernels.cuda.conv import conv_plan
 from ooctrain.step.op import Op, Spec, to_logical, to_physical
 from ooctrain.testing.emulator import EmulatedLauncher
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from ooctrain.layers.kernels.conv_shape import ConvShape
-from ooctrain.layers.kernels.cuda import conv_plan
-from ooctrain.layers.kernels.cuda.conv_address import (
+from ooctrain.layers.conv_shape import ConvShape
+from ooctrain.layers.kernels.cuda.conv import conv_plan
+from ooctrain.layers.kernels.cuda.conv.conv_address import (
     OUTSIDE,
     filter_offset,
     source_offset,
@@ -14,7 +14,7 @@ from ooctrain.layers.kernels.cuda.conv_address import (
     tap_of,
     target_offset,
 )
-from ooctrain.layers.kernels.cuda.shim import cuda, kernel, uint32
+from ooctrain.layers.kernels.cuda.runtime.shim import cuda, kernel, uint32
 from ooctrain.testing.emulator import EmulatedLauncher
 
 HUGE = ConvShape(2, 64, 20480, 20480, 64, 3, 3, padding=(1, 1, 1, 1))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ooctrain.layers.kernels.cuda import (
+from ooctrain.layers.kernels.cuda.conv import (
     conv_gemm,
     conv_gemm_weights,
     conv_naive,
@@ -12,7 +12,7 @@ from ooctrain.layers.kernels.cuda import (
     conv_tf32,
     conv_tiled,
 )
-from ooctrain.layers.kernels.cuda.shim import why_no_ptx
+from ooctrain.layers.kernels.cuda.runtime.shim import why_no_ptx
 from ooctrain.testing.ptx import assemble, check_ptx, why_no_assembler
 
 pytestmark = pytest.mark.skipif(bool(why_no_ptx()), reason=why_no_ptx())

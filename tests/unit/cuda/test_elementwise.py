@@ -9,9 +9,11 @@ import pytest
 
 from ooctrain.layers.activation import Sigmoid, SigmoidGrad, Tanh, TanhGrad
 from ooctrain.layers.combine import Add, AddMasked, Constant, Scale
-from ooctrain.layers.kernels.cuda import channel_bias, chunks, columns, elementwise, workspace
+from ooctrain.layers.kernels.cuda import channel_bias, chunks, elementwise
+from ooctrain.layers.kernels.cuda.conv import columns
 from ooctrain.layers.kernels.cuda.quads import first_quads, load_channels
-from ooctrain.layers.kernels.cuda.shim import Kernel, cuda, int64, kernel, why_no_ptx
+from ooctrain.layers.kernels.cuda.runtime import workspace
+from ooctrain.layers.kernels.cuda.runtime.shim import Kernel, cuda, int64, kernel, why_no_ptx
 from ooctrain.layers.relu import LeakyReLU, LeakyReLUGrad, ReLU, ReLUGrad
 from ooctrain.layers.update import ClipValue, ScaleBy
 from ooctrain.testing.check_cuda import check_cuda, cpu_bits

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from ooctrain.errors import ConfigError
-from ooctrain.layers.kernels.cuda.intrinsics import ld4, st4
-from ooctrain.layers.kernels.cuda.shim import cuda, device, float32, int32, kernel, uint32
+from ooctrain.layers.kernels.cuda.runtime.intrinsics import ld4, st4
+from ooctrain.layers.kernels.cuda.runtime.shim import cuda, device, float32, int32, kernel, uint32
 from ooctrain.testing.emulator import EmulatedLauncher, EmulationError
 
 THREADS = 64

@@ -9,7 +9,7 @@ from ooctrain.errors import ShapeError
 from ooctrain.layers.combine import Concat
 from ooctrain.layers.kernels.cuda import layout, regions
 from ooctrain.layers.kernels.cuda.layout import places
-from ooctrain.layers.kernels.cuda.shim import Kernel, cuda, kernel, why_no_ptx
+from ooctrain.layers.kernels.cuda.runtime.shim import Kernel, cuda, kernel, why_no_ptx
 from ooctrain.layers.layout import Pad, Reshape
 from ooctrain.layers.regions import Clear, Embed, Insert, InsertAdd, Slice
 from ooctrain.testing.check_cuda import check_cuda

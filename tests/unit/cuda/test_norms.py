@@ -12,7 +12,8 @@ from ooctrain.layers.instance_norm import (
     InstanceNormGradReduce,
     InstanceNormStats,
 )
-from ooctrain.layers.kernels.cuda import batch_norm_stats, chunks, columns
+from ooctrain.layers.kernels.cuda import batch_norm_stats, chunks
+from ooctrain.layers.kernels.cuda.conv import columns
 from ooctrain.step.op import to_physical
 from ooctrain.testing.check_cuda import check_cuda, run_cuda
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ooctrain.layers.kernels.cuda import clipping, optimizers
-from ooctrain.layers.kernels.cuda.shim import Kernel, why_no_ptx
+from ooctrain.layers.kernels.cuda.runtime.shim import Kernel, why_no_ptx
 from ooctrain.layers.update import AdamUpdate, ClipFactor, ScaleBy, SGDUpdate, SumOfSquares
 from ooctrain.testing.check_cuda import check_cuda, cpu_bits, run_cuda
 from ooctrain.testing.check_op import SCALARS

@@ -13,9 +13,9 @@ from ooctrain.layers.average_pooling import (
     AvgPool2d,
     AvgPool2dGrad,
 )
-from ooctrain.layers.kernels.cpu.pool import ThreadPool
-from ooctrain.layers.kernels.cuda.image_rows import row_start
-from ooctrain.layers.kernels.cuda.shim import cuda, kernel, uint32
+from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
+from ooctrain.layers.kernels.cuda.conv.image_rows import row_start
+from ooctrain.layers.kernels.cuda.runtime.shim import cuda, kernel, uint32
 from ooctrain.layers.pooling import MaxPool2d, MaxPool2dGrad, PoolGeometry
 from ooctrain.step.op import to_physical
 from ooctrain.testing.check_cuda import check_cuda, run_cuda

@@ -5,8 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ooctrain.layers.kernels.cuda.intrinsics import ld4, st4
-from ooctrain.layers.kernels.cuda.shim import cuda, float32, int32, kernel, uint32, why_no_ptx
+from ooctrain.layers.kernels.cuda.runtime.intrinsics import ld4, st4
+from ooctrain.layers.kernels.cuda.runtime.shim import (
+    cuda,
+    float32,
+    int32,
+    kernel,
+    uint32,
+    why_no_ptx,
+)
 from ooctrain.testing.ptx import assemble, check_ptx, read_ptx, why_no_assembler
 
 pytestmark = pytest.mark.skipif(bool(why_no_ptx()), reason=why_no_ptx())

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ooctrain.layers.dropout import Dropout
-from ooctrain.layers.kernels.cpu.pool import ThreadPool
+from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
 from ooctrain.layers.reflection import ReflectionPad2d, ReflectionPad2dGrad
 from ooctrain.layers.upsample import Upsample, UpsampleGrad
 from ooctrain.step.op import to_physical

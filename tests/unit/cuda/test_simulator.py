@@ -16,9 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from ooctrain.layers.kernels.conv_shape import ConvShape
-from ooctrain.layers.kernels.cuda import chunks, columns, conv2d, layout, shim
-from ooctrain.layers.kernels.cuda.launcher import Launcher, part_of, prepare_arguments
+from ooctrain.layers.conv_shape import ConvShape
+from ooctrain.layers.kernels.cuda import chunks, layout
+from ooctrain.layers.kernels.cuda.conv import columns, conv2d
+from ooctrain.layers.kernels.cuda.runtime import shim
+from ooctrain.layers.kernels.cuda.runtime.launcher import Launcher, part_of, prepare_arguments
 
 SHAPE = ConvShape(n=1, c=3, h=4, w=5, k=2, r=3, s=3, stride=(1, 2), padding=(1, 1, 1, 0))
 

@@ -2,7 +2,7 @@
 
 In and out: as in `elementwise.py`. The one idea: kernels are compiled when their module is
 imported, so those that most networks do not need live in a module of their own. Read next:
-`simd_math.py`, where the exponential is.
+`simd/simd_math.py`, where the exponential is.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from __future__ import annotations
 import numpy as np
 
 from ooctrain.layers.kernels.cpu.chunks import element_chunk
-from ooctrain.layers.kernels.cpu.jit import kernel
-from ooctrain.layers.kernels.cpu.pool import ThreadPool
-from ooctrain.layers.kernels.cpu.simd import vselect_gt, vsplat
-from ooctrain.layers.kernels.cpu.simd_math import vsigmoid, vtanh
-from ooctrain.layers.kernels.cpu.simd_memory import vload_upto, vstore_upto
-from ooctrain.layers.kernels.cpu.vector import VL
+from ooctrain.layers.kernels.cpu.runtime.jit import kernel
+from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
+from ooctrain.layers.kernels.cpu.simd.simd import vselect_gt, vsplat
+from ooctrain.layers.kernels.cpu.simd.simd_math import vsigmoid, vtanh
+from ooctrain.layers.kernels.cpu.simd.simd_memory import vload_upto, vstore_upto
+from ooctrain.layers.kernels.cpu.simd.vector import VL
 
 Array = np.ndarray
 ZERO, ONE = np.float32(0), np.float32(1)

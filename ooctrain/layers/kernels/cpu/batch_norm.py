@@ -18,19 +18,19 @@ import numpy as np
 
 from ooctrain.layers.kernels.cpu.batch_norm_apply import apply as apply
 from ooctrain.layers.kernels.cpu.chunks import chunk_count, past_caches, row_chunk
-from ooctrain.layers.kernels.cpu.jit import kernel
 from ooctrain.layers.kernels.cpu.partials import channel_partials, channel_total
-from ooctrain.layers.kernels.cpu.pool import ThreadPool
-from ooctrain.layers.kernels.cpu.simd import vfma, vselect_gt, vsplat
-from ooctrain.layers.kernels.cpu.simd_memory import (
+from ooctrain.layers.kernels.cpu.runtime.jit import kernel
+from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
+from ooctrain.layers.kernels.cpu.simd.simd import vfma, vselect_gt, vsplat
+from ooctrain.layers.kernels.cpu.simd.simd_memory import (
     prefetch,
     vload,
     vload_upto,
     vstore,
     vstore4,
 )
-from ooctrain.layers.kernels.cpu.simd_stream import store_fence, vput_upto
-from ooctrain.layers.kernels.cpu.vector import VL
+from ooctrain.layers.kernels.cpu.simd.simd_stream import store_fence, vput_upto
+from ooctrain.layers.kernels.cpu.simd.vector import VL
 from ooctrain.layers.kernels.cpu.workspace import BLOCK_ROWS, padded_channels
 
 Array = np.ndarray

@@ -15,10 +15,10 @@ import math
 import numpy as np
 
 from ooctrain.layers.kernels.cpu.chunks import past_caches, row_chunk
-from ooctrain.layers.kernels.cpu.jit import kernel
-from ooctrain.layers.kernels.cpu.pool import ThreadPool
-from ooctrain.layers.kernels.cpu.simd import vfma, vmax, vsplat
-from ooctrain.layers.kernels.cpu.simd_memory import (
+from ooctrain.layers.kernels.cpu.runtime.jit import kernel
+from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
+from ooctrain.layers.kernels.cpu.simd.simd import vfma, vmax, vsplat
+from ooctrain.layers.kernels.cpu.simd.simd_memory import (
     AHEAD_ELEMENTS,
     prefetch,
     vload,
@@ -26,8 +26,8 @@ from ooctrain.layers.kernels.cpu.simd_memory import (
     vscan_upto,
     vstore4,
 )
-from ooctrain.layers.kernels.cpu.simd_stream import store_fence, vput_upto
-from ooctrain.layers.kernels.cpu.vector import VL
+from ooctrain.layers.kernels.cpu.simd.simd_stream import store_fence, vput_upto
+from ooctrain.layers.kernels.cpu.simd.vector import VL
 
 Array = np.ndarray
 #: Rows for which `apply` keeps a group of channels in registers.

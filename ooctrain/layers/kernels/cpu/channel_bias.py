@@ -10,10 +10,10 @@ from __future__ import annotations
 import numpy as np
 
 from ooctrain.layers.kernels.cpu.chunks import row_chunk
-from ooctrain.layers.kernels.cpu.jit import kernel
-from ooctrain.layers.kernels.cpu.pool import ThreadPool
-from ooctrain.layers.kernels.cpu.simd_memory import vload_upto, vstore_upto
-from ooctrain.layers.kernels.cpu.vector import VL
+from ooctrain.layers.kernels.cpu.runtime.jit import kernel
+from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
+from ooctrain.layers.kernels.cpu.simd.simd_memory import vload_upto, vstore_upto
+from ooctrain.layers.kernels.cpu.simd.vector import VL
 
 
 @kernel("void(f4[::1], f4[::1], i8, i8, i8)")

@@ -7,8 +7,8 @@ copied through them, which is faster. Read next: `devices/cpu.py`, whose copy en
 
 from __future__ import annotations
 
-from ooctrain.layers.kernels.cpu.jit import kernel
-from ooctrain.layers.kernels.cpu.simd_stream import (
+from ooctrain.layers.kernels.cpu.runtime.jit import kernel
+from ooctrain.layers.kernels.cpu.simd.simd_stream import (
     address_of,
     copy_line,
     store_fence,

@@ -11,8 +11,8 @@ import numba
 import numpy as np
 
 from ooctrain.layers.kernels.cpu.chunks import row_chunk
-from ooctrain.layers.kernels.cpu.jit import kernel
-from ooctrain.layers.kernels.cpu.pool import ThreadPool
+from ooctrain.layers.kernels.cpu.runtime.jit import kernel
+from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
 
 Array = np.ndarray
 Pair = tuple[int, int]

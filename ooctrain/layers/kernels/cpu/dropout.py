@@ -13,8 +13,8 @@ from __future__ import annotations
 import numpy as np
 
 from ooctrain.layers.kernels.cpu.chunks import row_chunk
-from ooctrain.layers.kernels.cpu.jit import kernel
-from ooctrain.layers.kernels.cpu.pool import ThreadPool
+from ooctrain.layers.kernels.cpu.runtime.jit import kernel
+from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
 
 Array = np.ndarray
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)

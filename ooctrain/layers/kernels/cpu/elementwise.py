@@ -21,11 +21,11 @@ from ooctrain.layers.kernels.cpu.chunks import (
     past_caches,
     row_chunk,
 )
-from ooctrain.layers.kernels.cpu.jit import kernel
 from ooctrain.layers.kernels.cpu.partials import channel_partials, channel_total
-from ooctrain.layers.kernels.cpu.pool import ThreadPool
-from ooctrain.layers.kernels.cpu.simd import vmax, vselect_gt, vsplat
-from ooctrain.layers.kernels.cpu.simd_memory import (
+from ooctrain.layers.kernels.cpu.runtime.jit import kernel
+from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
+from ooctrain.layers.kernels.cpu.simd.simd import vmax, vselect_gt, vsplat
+from ooctrain.layers.kernels.cpu.simd.simd_memory import (
     vload,
     vload_upto,
     vscan_upto,
@@ -33,8 +33,8 @@ from ooctrain.layers.kernels.cpu.simd_memory import (
     vstore4,
     vstore_upto,
 )
-from ooctrain.layers.kernels.cpu.simd_stream import store_fence, vput_upto
-from ooctrain.layers.kernels.cpu.vector import VL
+from ooctrain.layers.kernels.cpu.simd.simd_stream import store_fence, vput_upto
+from ooctrain.layers.kernels.cpu.simd.vector import VL
 from ooctrain.layers.kernels.cpu.workspace import BLOCK_ROWS, padded_channels
 
 Array = np.ndarray

@@ -15,10 +15,10 @@ import numba
 import numpy as np
 
 from ooctrain.layers.kernels.cpu.chunks import past_caches, row_chunk
-from ooctrain.layers.kernels.cpu.jit import inner, kernel
-from ooctrain.layers.kernels.cpu.pool import ThreadPool
-from ooctrain.layers.kernels.cpu.simd import vsplat
-from ooctrain.layers.kernels.cpu.simd_memory import (
+from ooctrain.layers.kernels.cpu.runtime.jit import inner, kernel
+from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
+from ooctrain.layers.kernels.cpu.simd.simd import vsplat
+from ooctrain.layers.kernels.cpu.simd.simd_memory import (
     prefetch,
     vinterleave3,
     vload,
@@ -30,8 +30,8 @@ from ooctrain.layers.kernels.cpu.simd_memory import (
     vstore_upto,
     vtranspose,
 )
-from ooctrain.layers.kernels.cpu.simd_stream import store_fence, vstream
-from ooctrain.layers.kernels.cpu.vector import VL
+from ooctrain.layers.kernels.cpu.simd.simd_stream import store_fence, vstream
+from ooctrain.layers.kernels.cpu.simd.vector import VL
 
 Array = np.ndarray
 LINE_FLOATS = 16

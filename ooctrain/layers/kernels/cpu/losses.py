@@ -18,12 +18,20 @@ from ooctrain.layers.kernels.cpu.chunks import (
     reduction_chunk,
     row_chunk,
 )
-from ooctrain.layers.kernels.cpu.jit import kernel
-from ooctrain.layers.kernels.cpu.pool import ThreadPool
-from ooctrain.layers.kernels.cpu.simd import vabs, vfma, vmax, vmax_lanes, vselect_gt, vsplat, vsum
-from ooctrain.layers.kernels.cpu.simd_math import vexp, vlog
-from ooctrain.layers.kernels.cpu.simd_memory import vload_upto, vload_upto_or, vstore_upto
-from ooctrain.layers.kernels.cpu.vector import VL
+from ooctrain.layers.kernels.cpu.runtime.jit import kernel
+from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
+from ooctrain.layers.kernels.cpu.simd.simd import (
+    vabs,
+    vfma,
+    vmax,
+    vmax_lanes,
+    vselect_gt,
+    vsplat,
+    vsum,
+)
+from ooctrain.layers.kernels.cpu.simd.simd_math import vexp, vlog
+from ooctrain.layers.kernels.cpu.simd.simd_memory import vload_upto, vload_upto_or, vstore_upto
+from ooctrain.layers.kernels.cpu.simd.vector import VL
 from ooctrain.layers.kernels.cpu.workspace import BLOCK_ELEMENTS
 
 Array = np.ndarray

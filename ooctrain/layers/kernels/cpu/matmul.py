@@ -4,16 +4,16 @@ In: x (N, I), w (O, I), bias (O,) or None, all C-contiguous float32; a workspace
 `conv_plan.linear_workspace_bytes`. Out: y (N, O), dx (N, I) or dw (O, I), every element written.
 The one idea: a linear layer is a 1x1 convolution on N images of one pixel, with the very same
 memory layout, so the direct kernels serve it: they read x in place and, with few rows, pack each
-panel of weights just before its use. Read next: `conv_direct.py`.
+panel of weights just before its use. Read next: `conv/conv_direct.py`.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from ooctrain.layers.kernels.cpu import conv_direct
-from ooctrain.layers.kernels.cpu.conv_plan import linear_shape
-from ooctrain.layers.kernels.cpu.pool import ThreadPool
+from ooctrain.layers.kernels.cpu.conv import conv_direct
+from ooctrain.layers.kernels.cpu.conv.conv_plan import linear_shape
+from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
 
 
 def forward(

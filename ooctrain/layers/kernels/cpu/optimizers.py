@@ -15,11 +15,11 @@ import numpy as np
 
 from ooctrain.layers.kernels.adam_factors import adam_factors
 from ooctrain.layers.kernels.cpu.chunks import chunk_count, element_chunk, reduction_chunk
-from ooctrain.layers.kernels.cpu.jit import kernel
-from ooctrain.layers.kernels.cpu.pool import ThreadPool
-from ooctrain.layers.kernels.cpu.simd import vfma, vsplat, vsqrt, vsum
-from ooctrain.layers.kernels.cpu.simd_memory import vload_upto, vscan_upto, vstore_upto
-from ooctrain.layers.kernels.cpu.vector import VL
+from ooctrain.layers.kernels.cpu.runtime.jit import kernel
+from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
+from ooctrain.layers.kernels.cpu.simd.simd import vfma, vsplat, vsqrt, vsum
+from ooctrain.layers.kernels.cpu.simd.simd_memory import vload_upto, vscan_upto, vstore_upto
+from ooctrain.layers.kernels.cpu.simd.vector import VL
 from ooctrain.layers.kernels.cpu.workspace import BLOCK_ELEMENTS
 
 Array = np.ndarray

@@ -2,7 +2,7 @@
 
 In: the sums of parts of a batch, one after another in a workspace. Out: their total. The one idea:
 parts are fixed by the shape and added in their order, so the total has the same bits whichever
-thread made which part. Read next: `conv_direct.py`.
+thread made which part. Read next: `conv/conv_direct.py`.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from ooctrain.layers.kernels.cpu import simd  # noqa: F401  (vectors are added by `+`)
 from ooctrain.layers.kernels.cpu.chunks import SMALL_ELEMENTS
-from ooctrain.layers.kernels.cpu.jit import inner, kernel
-from ooctrain.layers.kernels.cpu.pool import ThreadPool
-from ooctrain.layers.kernels.cpu.raw_memory import array_at
-from ooctrain.layers.kernels.cpu.simd_memory import vload, vstore
-from ooctrain.layers.kernels.cpu.simd_stream import address_of
-from ooctrain.layers.kernels.cpu.vector import VL
+from ooctrain.layers.kernels.cpu.runtime.jit import inner, kernel
+from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
+from ooctrain.layers.kernels.cpu.runtime.raw_memory import array_at
+from ooctrain.layers.kernels.cpu.simd import simd  # noqa: F401  (vectors are added by `+`)
+from ooctrain.layers.kernels.cpu.simd.simd_memory import vload, vstore
+from ooctrain.layers.kernels.cpu.simd.simd_stream import address_of
+from ooctrain.layers.kernels.cpu.simd.vector import VL
 
 
 @kernel("void(f4[::1], i8, i8, i8, f4[::1], i8, i8, i8)")

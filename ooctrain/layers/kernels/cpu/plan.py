@@ -3,7 +3,7 @@
 In: a workspace. Out: its two views, as float32 and as int64. The one idea: a kernel gets everything
 it must know as one tuple of integers (`numbers`, a NamedTuple, so that it reads `p.out_h`) and one
 block of memory, so its signature is the same for every shape. No Numba here. Read next:
-`direct_plan.py`.
+`conv/direct_plan.py`.
 """
 
 from __future__ import annotations

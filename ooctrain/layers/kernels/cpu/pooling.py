@@ -15,23 +15,23 @@ import numba
 import numpy as np
 
 from ooctrain.layers.kernels.cpu.chunks import row_chunk
-from ooctrain.layers.kernels.cpu.jit import kernel
-from ooctrain.layers.kernels.cpu.pool import ThreadPool
-from ooctrain.layers.kernels.cpu.simd import vfma, vselect_eq, vselect_wins, vsplat
-from ooctrain.layers.kernels.cpu.simd_bytes import (
+from ooctrain.layers.kernels.cpu.runtime.jit import kernel
+from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
+from ooctrain.layers.kernels.cpu.simd.simd import vfma, vselect_eq, vselect_wins, vsplat
+from ooctrain.layers.kernels.cpu.simd.simd_bytes import (
     vload_bytes,
     vload_bytes_upto,
     vstore4_bytes,
     vstore_bytes_upto,
 )
-from ooctrain.layers.kernels.cpu.simd_memory import (
+from ooctrain.layers.kernels.cpu.simd.simd_memory import (
     prefetch,
     vload,
     vload_upto,
     vstore4,
     vstore_upto,
 )
-from ooctrain.layers.kernels.cpu.vector import VL
+from ooctrain.layers.kernels.cpu.simd.vector import VL
 
 Array = np.ndarray
 Pair = tuple[int, int]

@@ -2,7 +2,7 @@
 
 In: sizes. Out: sizes. The one idea: memory layouts (panels of 32 columns, rows of tables) are the
 same for every instruction set, so that a plan made on one machine tells the workspace of any
-other with as many threads. Read next: `conv_plan.py`.
+other with as many threads. Read next: `conv/conv_plan.py`.
 """
 
 from __future__ import annotations

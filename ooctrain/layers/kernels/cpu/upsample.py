@@ -13,11 +13,11 @@ import math
 import numpy as np
 
 from ooctrain.layers.kernels.cpu.chunks import row_chunk
-from ooctrain.layers.kernels.cpu.jit import inner, kernel
-from ooctrain.layers.kernels.cpu.pool import ThreadPool
-from ooctrain.layers.kernels.cpu.simd import vfma, vsplat
-from ooctrain.layers.kernels.cpu.simd_memory import vload_upto, vstore_upto
-from ooctrain.layers.kernels.cpu.vector import VL
+from ooctrain.layers.kernels.cpu.runtime.jit import inner, kernel
+from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
+from ooctrain.layers.kernels.cpu.simd.simd import vfma, vsplat
+from ooctrain.layers.kernels.cpu.simd.simd_memory import vload_upto, vstore_upto
+from ooctrain.layers.kernels.cpu.simd.vector import VL
 
 
 @inner

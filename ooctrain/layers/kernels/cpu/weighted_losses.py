@@ -11,8 +11,8 @@ from __future__ import annotations
 import numpy as np
 
 from ooctrain.layers.kernels.cpu.chunks import element_chunk, row_chunk
-from ooctrain.layers.kernels.cpu.jit import kernel
-from ooctrain.layers.kernels.cpu.pool import ThreadPool
+from ooctrain.layers.kernels.cpu.runtime.jit import kernel
+from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
 
 Array = np.ndarray
 ZERO = np.float32(0)

@@ -2,16 +2,17 @@
 
 In: NHWC images or KRSC weights. Out: windows with their padding written out, panels of PANEL
 columns. The one idea: once the zeros of the padding lie in memory, no multiplying loop needs a
-test; the copy is a small share of the work and stays in the cache. Read next: `conv_direct.py`.
+test; the copy is a small share of the work and stays in the cache. Read next:
+`conv/conv_direct.py`.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from ooctrain.layers.kernels.cpu.jit import inner
-from ooctrain.layers.kernels.cpu.simd import vsplat
-from ooctrain.layers.kernels.cpu.simd_memory import (
+from ooctrain.layers.kernels.cpu.runtime.jit import inner
+from ooctrain.layers.kernels.cpu.simd.simd import vsplat
+from ooctrain.layers.kernels.cpu.simd.simd_memory import (
     prefetch,
     vload,
     vload_part,
@@ -19,8 +20,8 @@ from ooctrain.layers.kernels.cpu.simd_memory import (
     vstore_part,
     vtranspose,
 )
+from ooctrain.layers.kernels.cpu.simd.vector import VL
 from ooctrain.layers.kernels.cpu.tiling import PANEL
-from ooctrain.layers.kernels.cpu.vector import VL
 
 ZERO = np.float32(0)
 #: How far ahead of their use pixels of a window, and rows of weights, are prefetched.

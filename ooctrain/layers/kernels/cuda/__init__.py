@@ -1,1 +1,3 @@
-"""Kernels for NVIDIA GPUs, in Numba. Read next: `shim.py`, `elementwise.py`, `launcher.py`."""
+"""Kernels for NVIDIA GPUs, in Numba. Read next: `runtime/shim.py`, `elementwise.py`,
+`runtime/launcher.py`.
+"""

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from ooctrain.layers.kernels.cuda.intrinsics import fma
-from ooctrain.layers.kernels.cuda.launcher import Launcher
 from ooctrain.layers.kernels.cuda.pointwise import apply, binary, unary
-from ooctrain.layers.kernels.cuda.shim import device
+from ooctrain.layers.kernels.cuda.runtime.intrinsics import fma
+from ooctrain.layers.kernels.cuda.runtime.launcher import Launcher
+from ooctrain.layers.kernels.cuda.runtime.shim import device
 
 Array = Any
 ZERO, ONE = np.float32(0), np.float32(1)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ooctrain.layers.kernels.cuda.image_rows import (
+from ooctrain.layers.kernels.cuda.conv.image_rows import (
     F0,
     LANES,
     THREADS,
@@ -27,8 +27,8 @@ from ooctrain.layers.kernels.cuda.image_rows import (
     sizes_of,
     store,
 )
-from ooctrain.layers.kernels.cuda.launcher import Launcher
-from ooctrain.layers.kernels.cuda.shim import cuda, device, float32, kernel, smaller, uint32
+from ooctrain.layers.kernels.cuda.runtime.launcher import Launcher
+from ooctrain.layers.kernels.cuda.runtime.shim import cuda, device, float32, kernel, smaller, uint32
 
 Pair = tuple[int, int]
 Sides = tuple[int, int, int, int]

@@ -4,8 +4,8 @@ In: x or dy as (P, C), rows being N * H * W; per-channel vectors, statistics amo
 (`batch_norm_stats.py`). Out: normalised rows, gradients. The one idea: as on the cpu
 (`cpu/batch_norm.py`: the same products and sums in the same order), ReLU and the residual sum are
 done in the same pass, with the bits of the separate kernels. `apply` and `grad_apply` walk over
-quads, whatever the number of channels; `grad_reduce` sums over rows as `columns.py` tells. Source:
-Ioffe and Szegedy 2015. Read next: `optimizers.py`.
+quads, whatever the number of channels; `grad_reduce` sums over rows as `conv/columns.py` tells.
+Source: Ioffe and Szegedy 2015. Read next: `optimizers.py`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from ooctrain.layers.kernels.cuda.chunks import BATCH_ROWS, THREADS, columns, tiles
-from ooctrain.layers.kernels.cuda.columns import (
+from ooctrain.layers.kernels.cuda.conv.columns import (
     add_compensated,
     column_of,
     column_total,
@@ -28,8 +28,6 @@ from ooctrain.layers.kernels.cuda.columns import (
     two_partials,
 )
 from ooctrain.layers.kernels.cuda.elementwise import masked_by, relu_of
-from ooctrain.layers.kernels.cuda.intrinsics import fma
-from ooctrain.layers.kernels.cuda.launcher import Launcher
 from ooctrain.layers.kernels.cuda.quads import (
     first_quads,
     load_channels,
@@ -37,7 +35,9 @@ from ooctrain.layers.kernels.cuda.quads import (
     store_quad,
     sum_quad,
 )
-from ooctrain.layers.kernels.cuda.shim import cuda, device, float32, kernel, uint32
+from ooctrain.layers.kernels.cuda.runtime.intrinsics import fma
+from ooctrain.layers.kernels.cuda.runtime.launcher import Launcher
+from ooctrain.layers.kernels.cuda.runtime.shim import cuda, device, float32, kernel, uint32
 
 Array = Any
 ZERO = np.float32(0)

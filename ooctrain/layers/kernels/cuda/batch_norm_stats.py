@@ -4,8 +4,8 @@ In: x as (P, C), rows being N * H * W. Out: mean, variance, 1 / sqrt(variance + 
 no float64 is needed where no digits are lost: a thread keeps eight rows in registers, takes their
 mean, then the squared deviations from it, and such triples are joined by a formula without
 cancellation; so a mean of a thousand standard deviations costs nothing. Who joins what is as in
-`columns.py`: threads, then rows of threads, then chunks, in an order fixed by shapes. Source: Chan,
-Golub, LeVeque 1983. Read next: `batch_norm.py`.
+`conv/columns.py`: threads, then rows of threads, then chunks, in an order fixed by shapes. Source:
+Chan, Golub, LeVeque 1983. Read next: `batch_norm.py`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ooctrain.layers.kernels.cuda.chunks import (
     Columns,
     columns,
 )
-from ooctrain.layers.kernels.cuda.columns import (
+from ooctrain.layers.kernels.cuda.conv.columns import (
     at,
     column_of,
     in_chunk,
@@ -31,10 +31,10 @@ from ooctrain.layers.kernels.cuda.columns import (
     rows_of_chunk,
     two_partials,
 )
-from ooctrain.layers.kernels.cuda.intrinsics import fma
-from ooctrain.layers.kernels.cuda.launcher import Launcher
 from ooctrain.layers.kernels.cuda.pointwise import apply, unary
-from ooctrain.layers.kernels.cuda.shim import cuda, device, float32, kernel, uint32
+from ooctrain.layers.kernels.cuda.runtime.intrinsics import fma
+from ooctrain.layers.kernels.cuda.runtime.launcher import Launcher
+from ooctrain.layers.kernels.cuda.runtime.shim import cuda, device, float32, kernel, uint32
 
 Array = Any
 ZERO, ONE = np.float32(0), np.float32(1)

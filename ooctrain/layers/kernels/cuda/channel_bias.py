@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import Any
 
 from ooctrain.layers.kernels.cuda.chunks import THREADS, tiles
-from ooctrain.layers.kernels.cuda.launcher import Launcher
 from ooctrain.layers.kernels.cuda.quads import (
     first_quads,
     load_channels,
@@ -18,7 +17,8 @@ from ooctrain.layers.kernels.cuda.quads import (
     store_quad,
     sum_quad,
 )
-from ooctrain.layers.kernels.cuda.shim import cuda, kernel
+from ooctrain.layers.kernels.cuda.runtime.launcher import Launcher
+from ooctrain.layers.kernels.cuda.runtime.shim import cuda, kernel
 
 
 @kernel("void(f4[::1], f4[::1], u4)", threads=THREADS)

@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 
 from ooctrain.layers.kernels.cuda.chunks import THREADS, tiles
-from ooctrain.layers.kernels.cuda.columns import add_compensated
-from ooctrain.layers.kernels.cuda.launcher import Launcher
+from ooctrain.layers.kernels.cuda.conv.columns import add_compensated
 from ooctrain.layers.kernels.cuda.pointwise import apply, unary
 from ooctrain.layers.kernels.cuda.quads import first_quads, load_quad, store_quad
-from ooctrain.layers.kernels.cuda.shim import cuda, device, kernel, smaller
+from ooctrain.layers.kernels.cuda.runtime.launcher import Launcher
+from ooctrain.layers.kernels.cuda.runtime.shim import cuda, device, kernel, smaller
 from ooctrain.layers.kernels.cuda.sums import SUM_ROUNDINGS, sum_into, sum_of
 
 Array = Any

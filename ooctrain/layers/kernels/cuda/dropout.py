@@ -4,7 +4,7 @@ In: x (N, H, W, C), or (N, C), a rate and a key. Out: x / (1 - p) where kept, el
 no generator state. Whether an element is kept is a hash of (seed, step, call, global element
 index); so a step that begins on one device and is checked on the other drops the same elements.
 Source: counter-based generators, Salmon et al. 2011; the mixing function is splitmix64 (Steele,
-Lea, Flood 2014). Read next: `columns.py`, `../cpu/dropout.py`.
+Lea, Flood 2014). Read next: `conv/columns.py`, `../cpu/dropout.py`.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from __future__ import annotations
 import numpy as np
 
 from ooctrain.layers.kernels.cpu.dropout import GOLDEN, MIX_1, MIX_2, S27, S30, S31, S32, key_of
-from ooctrain.layers.kernels.cuda.image_rows import THREADS, Array, place_of, row_start
-from ooctrain.layers.kernels.cuda.launcher import Launcher, blocks_for
-from ooctrain.layers.kernels.cuda.shim import cuda, kernel, uint32, uint64
+from ooctrain.layers.kernels.cuda.conv.image_rows import THREADS, Array, place_of, row_start
+from ooctrain.layers.kernels.cuda.runtime.launcher import Launcher, blocks_for
+from ooctrain.layers.kernels.cuda.runtime.shim import cuda, kernel, uint32, uint64
 
 F0 = np.float32(0)
 

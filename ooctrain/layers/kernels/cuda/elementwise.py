@@ -6,7 +6,7 @@ be the same array as an input. The one idea: a kernel is one function of numbers
 (`pointwise.py`), a driver (a public function) names the arrays; names, arguments and bits are those
 of `cpu/elementwise.py`. All run at memory speed. `channel_sum` is the smallest reduction: read it
 before the larger ones. Functions that few networks use are in `activations.py`. Read next:
-`columns.py`, `batch_norm.py`.
+`conv/columns.py`, `batch_norm.py`.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from ooctrain.layers.kernels.cuda import chunks, columns
-from ooctrain.layers.kernels.cuda.launcher import Launcher
+from ooctrain.layers.kernels.cuda import chunks
+from ooctrain.layers.kernels.cuda.conv import columns
 from ooctrain.layers.kernels.cuda.pointwise import apply, binary, ternary, unary
-from ooctrain.layers.kernels.cuda.shim import device
+from ooctrain.layers.kernels.cuda.runtime.launcher import Launcher
+from ooctrain.layers.kernels.cuda.runtime.shim import device
 
 Array = Any
 ZERO = np.float32(0)

@@ -14,8 +14,7 @@ import math
 import numpy as np
 
 from ooctrain.layers.kernels.cuda.batch_norm import input_gradient, masked, normalised
-from ooctrain.layers.kernels.cuda.elementwise import relu_of
-from ooctrain.layers.kernels.cuda.image_rows import (
+from ooctrain.layers.kernels.cuda.conv.image_rows import (
     LANES,
     THREADS,
     Array,
@@ -26,8 +25,9 @@ from ooctrain.layers.kernels.cuda.image_rows import (
     row_start,
     store,
 )
-from ooctrain.layers.kernels.cuda.launcher import Launcher
-from ooctrain.layers.kernels.cuda.shim import cuda, device, float32, kernel, uint32
+from ooctrain.layers.kernels.cuda.elementwise import relu_of
+from ooctrain.layers.kernels.cuda.runtime.launcher import Launcher
+from ooctrain.layers.kernels.cuda.runtime.shim import cuda, device, float32, kernel, uint32
 
 ZERO, ONE = np.float32(0), np.float32(1)
 

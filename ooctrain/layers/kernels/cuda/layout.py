@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 
 from ooctrain.layers.kernels.cuda.chunks import QUAD, THREADS
-from ooctrain.layers.kernels.cuda.columns import at
-from ooctrain.layers.kernels.cuda.intrinsics import ld4, st4
-from ooctrain.layers.kernels.cuda.launcher import Launcher, blocks_for
+from ooctrain.layers.kernels.cuda.conv.columns import at
 from ooctrain.layers.kernels.cuda.pointwise import named_after
-from ooctrain.layers.kernels.cuda.shim import (
+from ooctrain.layers.kernels.cuda.runtime.intrinsics import ld4, st4
+from ooctrain.layers.kernels.cuda.runtime.launcher import Launcher, blocks_for
+from ooctrain.layers.kernels.cuda.runtime.shim import (
     Kernel,
     cuda,
     device,

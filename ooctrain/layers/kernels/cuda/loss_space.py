@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ooctrain.layers.kernels.cuda.chunks import FLOAT_BYTES
-from ooctrain.layers.kernels.cuda.workspace import reduction_workspace_bytes
+from ooctrain.layers.kernels.cuda.runtime.workspace import reduction_workspace_bytes
 
 LINE_BYTES = 64
 

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 
 from ooctrain.layers.kernels.cuda.chunks import THREADS, element_chunk, tiles
-from ooctrain.layers.kernels.cuda.columns import add_compensated, column_total
-from ooctrain.layers.kernels.cuda.launcher import Launcher, blocks_for
+from ooctrain.layers.kernels.cuda.conv.columns import add_compensated, column_total
 from ooctrain.layers.kernels.cuda.quads import first_quads, load_quad, store_quad
-from ooctrain.layers.kernels.cuda.shim import (
+from ooctrain.layers.kernels.cuda.runtime.launcher import Launcher, blocks_for
+from ooctrain.layers.kernels.cuda.runtime.shim import (
     cuda,
     device,
     float32,

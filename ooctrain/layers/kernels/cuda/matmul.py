@@ -5,7 +5,7 @@ Out: y (N, O), dx (N, I) or dw (O, I), every element written. The one idea: all 
 sum of a[i, k] b[k, j], and differ only in how far apart the elements of a and b lie; so one kernel
 takes these distances. A block copies 64 x 16 of a and 16 x 64 of b to shared memory, neighbours in
 memory by neighbouring threads; then each thread multiplies 4 x 4 of them, 16 products for 8 values
-read. Read next: `conv_tiled.py`.
+read. Read next: `conv/conv_tiled.py`.
 """
 
 from __future__ import annotations
@@ -16,11 +16,19 @@ import numpy as np
 
 from ooctrain.layers.kernels.cuda import matmul_plan
 from ooctrain.layers.kernels.cuda.channel_bias import add_in_place
-from ooctrain.layers.kernels.cuda.conv_pieces import add_partials
-from ooctrain.layers.kernels.cuda.intrinsics import ld4
-from ooctrain.layers.kernels.cuda.launcher import Launcher
+from ooctrain.layers.kernels.cuda.conv.conv_pieces import add_partials
 from ooctrain.layers.kernels.cuda.matmul_plan import STEP, TILE
-from ooctrain.layers.kernels.cuda.shim import cuda, device, float32, kernel, smaller, uint32, uint64
+from ooctrain.layers.kernels.cuda.runtime.intrinsics import ld4
+from ooctrain.layers.kernels.cuda.runtime.launcher import Launcher
+from ooctrain.layers.kernels.cuda.runtime.shim import (
+    cuda,
+    device,
+    float32,
+    kernel,
+    smaller,
+    uint32,
+    uint64,
+)
 
 Array = Any
 THREADS = 256

@@ -16,10 +16,10 @@ import numpy as np
 
 from ooctrain.layers.kernels.adam_factors import adam_factors
 from ooctrain.layers.kernels.cuda.chunks import STRIDE, THREADS, tiles
-from ooctrain.layers.kernels.cuda.intrinsics import fma
-from ooctrain.layers.kernels.cuda.launcher import Launcher
 from ooctrain.layers.kernels.cuda.quads import first_quads, load_quad, store_quad
-from ooctrain.layers.kernels.cuda.shim import cuda, device, kernel
+from ooctrain.layers.kernels.cuda.runtime.intrinsics import fma
+from ooctrain.layers.kernels.cuda.runtime.launcher import Launcher
+from ooctrain.layers.kernels.cuda.runtime.shim import cuda, device, kernel
 
 Array = Any
 ONE = np.float32(1)

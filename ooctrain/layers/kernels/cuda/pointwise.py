@@ -13,9 +13,9 @@ from collections.abc import Callable
 from typing import Any
 
 from ooctrain.layers.kernels.cuda.chunks import THREADS, tiles
-from ooctrain.layers.kernels.cuda.launcher import Launcher
 from ooctrain.layers.kernels.cuda.quads import first_quads, load_quad, store_quad
-from ooctrain.layers.kernels.cuda.shim import Kernel, cuda, device, kernel
+from ooctrain.layers.kernels.cuda.runtime.launcher import Launcher
+from ooctrain.layers.kernels.cuda.runtime.shim import Kernel, cuda, device, kernel
 
 
 def unary(function: Any) -> Kernel:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ooctrain.layers.kernels.cuda.image_rows import (
+from ooctrain.layers.kernels.cuda.conv.image_rows import (
     F0,
     LANES,
     THREADS,
@@ -27,8 +27,8 @@ from ooctrain.layers.kernels.cuda.image_rows import (
     sizes_of,
     store,
 )
-from ooctrain.layers.kernels.cuda.launcher import Launcher
-from ooctrain.layers.kernels.cuda.shim import (
+from ooctrain.layers.kernels.cuda.runtime.launcher import Launcher
+from ooctrain.layers.kernels.cuda.runtime.shim import (
     cuda,
     device,
     float32,

@@ -14,8 +14,8 @@ from __future__ import annotations
 import numpy as np
 
 from ooctrain.layers.kernels.cuda.chunks import QUAD, STRIDE, TILE
-from ooctrain.layers.kernels.cuda.intrinsics import ld4, st4
-from ooctrain.layers.kernels.cuda.shim import device, int64, uint32
+from ooctrain.layers.kernels.cuda.runtime.intrinsics import ld4, st4
+from ooctrain.layers.kernels.cuda.runtime.shim import device, int64, uint32
 
 ZERO = np.float32(0)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ooctrain.layers.kernels.cuda.image_rows import (
+from ooctrain.layers.kernels.cuda.conv.image_rows import (
     F0,
     LANES,
     THREADS,
@@ -23,8 +23,8 @@ from ooctrain.layers.kernels.cuda.image_rows import (
     row_start,
     store,
 )
-from ooctrain.layers.kernels.cuda.launcher import Launcher
-from ooctrain.layers.kernels.cuda.shim import cuda, device, float32, int32, kernel, uint32
+from ooctrain.layers.kernels.cuda.runtime.launcher import Launcher
+from ooctrain.layers.kernels.cuda.runtime.shim import cuda, device, float32, int32, kernel, uint32
 
 Sides = tuple[int, int, int, int]
 I0, I1, I2 = np.int32(0), np.int32(1), np.int32(2)

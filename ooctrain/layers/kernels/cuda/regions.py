@@ -14,7 +14,7 @@ import numpy as np
 
 from ooctrain.errors import ShapeError
 from ooctrain.layers.kernels.cuda import elementwise, layout
-from ooctrain.layers.kernels.cuda.launcher import Launcher
+from ooctrain.layers.kernels.cuda.runtime.launcher import Launcher
 
 Array = Any
 Index = tuple[int, ...]

@@ -14,10 +14,18 @@ from typing import Any
 import numpy as np
 
 from ooctrain.layers.kernels.cuda.chunks import THREADS, TILE, element_chunk
-from ooctrain.layers.kernels.cuda.columns import add_compensated, column_total
-from ooctrain.layers.kernels.cuda.launcher import Launcher, blocks_for
+from ooctrain.layers.kernels.cuda.conv.columns import add_compensated, column_total
 from ooctrain.layers.kernels.cuda.quads import first_quads, load_quad
-from ooctrain.layers.kernels.cuda.shim import Kernel, cuda, device, float32, int64, kernel, uint32
+from ooctrain.layers.kernels.cuda.runtime.launcher import Launcher, blocks_for
+from ooctrain.layers.kernels.cuda.runtime.shim import (
+    Kernel,
+    cuda,
+    device,
+    float32,
+    int64,
+    kernel,
+    uint32,
+)
 
 Array = Any
 ZERO = np.float32(0)

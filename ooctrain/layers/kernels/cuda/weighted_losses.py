@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from ooctrain.layers.kernels.cuda.launcher import Launcher, blocks_for
 from ooctrain.layers.kernels.cuda.losses import (
     ROWS,
     THREADS,
@@ -24,7 +23,8 @@ from ooctrain.layers.kernels.cuda.losses import (
     row_of,
 )
 from ooctrain.layers.kernels.cuda.pointwise import apply, binary, ternary
-from ooctrain.layers.kernels.cuda.shim import cuda, device, float32, kernel, uint32, uint64
+from ooctrain.layers.kernels.cuda.runtime.launcher import Launcher, blocks_for
+from ooctrain.layers.kernels.cuda.runtime.shim import cuda, device, float32, kernel, uint32, uint64
 
 Array = Any
 ONE, TWO = np.float32(1), np.float32(2)

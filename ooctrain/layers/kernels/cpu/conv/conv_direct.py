@@ -1,0 +1,281 @@
+"""Direct convolution: gather pixels, multiply by panels of weights, no column buffer.
+
+In: NHWC activations, KRSC weights, a plan from `direct_plan.py`. Out: y, dx or dW. The one idea:
+a block of output pixels reads a window of the source. If any tap of the convolution reads outside
+the source, each block's window is first copied, with the zeros around; else the source is read in
+place. Tables tell the micro-kernel where each pixel's channels start, so the pixels of a register
+tile may lie in different image rows or images, and small images fill the registers as well as large
+ones. Weights are packed in panels of PANEL filters.
+Cost: 2 N K OH OW R S C/groups flops for each part. Source: Georganas et al., "Anatomy of
+High-Performance Deep Learning Convolutions on SIMD Architectures" (SC 2018); `brgemm.py`. Read
+next: `direct_weights.py`, then `conv_winograd.py`.
+"""
+
+from __future__ import annotations
+
+from numba import types
+
+from ooctrain.layers.conv_shape import ConvShape
+from ooctrain.layers.kernels.cpu.conv.brgemm import (
+    COLUMNS,
+    MR,
+    multiply_rows,
+)
+from ooctrain.layers.kernels.cpu.conv.direct_plan import (
+    FIRST_TAP,
+    PHASE_FIELDS,
+    SHIFT_H,
+    SHIFT_W,
+    TAP_COUNT,
+    WEIGHTS_AT,
+    Correlation,
+    plan_forward,
+    plan_grad_input,
+)
+from ooctrain.layers.kernels.cpu.conv.direct_weights import add_outer_products
+from ooctrain.layers.kernels.cpu.conv.direct_weights_plan import plan_grad_weight
+from ooctrain.layers.kernels.cpu.partials import add_parts
+from ooctrain.layers.kernels.cpu.plan import views, write_bias
+from ooctrain.layers.kernels.cpu.runtime.jit import inner, kernel
+from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
+from ooctrain.layers.kernels.cpu.tiling import PANEL, chunk_items
+from ooctrain.layers.kernels.cpu.window import (
+    copy_run,
+    copy_window,
+    pack_columns,
+    pack_transposed,
+)
+
+STRIPS = PANEL // COLUMNS  # register tiles that lie side by side in a panel
+PACK_FLOPS = 20  # packing an element takes as long as so many flops of the multiplying loop
+_floats = types.float32[::1]
+_whole = types.int64
+_tables = types.int64[::1]
+# Numba's type of a plan: a named tuple of int64.
+_numbers = types.NamedUniTuple(_whole, len(Correlation._fields), Correlation)
+
+
+# --- forward and gradient of the input ---
+
+
+@inner
+def _pack_panel(w, panel, phase, tables, p, target, place):
+    """The weights of one panel and phase to target[place:], as [tap][run][PANEL]."""
+    group, first = panel // p.panels, panel % p.panels * PANEL
+    columns = min(PANEL, p.out_cg - first)
+    if p.backward == 0:
+        # The one phase uses all taps in the order of a filter's elements, so a filter is read
+        # whole.
+        pack_transposed(
+            w, (group * p.out_cg + first) * p.weight_row, columns, p.weight_row, target, place
+        )
+        return
+    record = phase * PHASE_FIELDS
+    first_tap, count = tables[record + FIRST_TAP], tables[record + TAP_COUNT]
+    for tap in range(first_tap, first_tap + count):
+        # The filters of this group are rows; their input channels at this tap are the columns.
+        start = group * p.in_cg * p.weight_row + tables[p.source_table + tap] + first
+        pack_columns(w, start, p.in_cg, p.weight_row, columns, target, place)
+        place += p.run * PANEL
+
+
+@kernel(types.void(_floats, _floats, _tables, _numbers, _whole, _whole, _whole))
+def _pack_weights(w, space, tables, p, lo, hi, thread):
+    """Items: (phase, panel). All weights into the shared packed region."""
+    all_panels = p.panels * p.groups
+    for item in range(lo, hi):
+        phase, panel = item // all_panels, item % all_panels
+        record = phase * PHASE_FIELDS
+        size = tables[record + TAP_COUNT] * p.run * PANEL
+        place = p.packed_at + tables[record + WEIGHTS_AT] + panel * size
+        _pack_panel(w, panel, phase, tables, p, space, place)
+
+
+@inner
+def _list_pixels(tables, rows, p, phase, images, q0, q1):
+    """Writes where each pixel of a block starts, in the source and in the output, both counted
+    from the block's own start; returns how many there are.
+
+    Grid positions whose output pixel in this phase lies outside the image are left out.
+    """
+    record = phase * PHASE_FIELDS
+    shift_h, shift_w = tables[record + SHIFT_H], tables[record + SHIFT_W]
+    outs, count = rows + p.rows_capacity, 0
+    for i in range(images):
+        for q in range(q0, q1):
+            y = q * p.out_step_h + shift_h
+            if y < 0 or y >= p.out_h:
+                continue
+            row = (i * p.window_h + (q - q0) * p.in_step_h) * p.window_w
+            out = (i * p.out_h + y - q0 * p.out_step_h) * p.out_w
+            for column in range(p.q_w):
+                x = (p.q_w0 + column) * p.out_step_w + shift_w
+                if x >= 0 and x < p.out_w:
+                    tables[rows + count] = (row + column * p.in_step_w) * p.in_c
+                    tables[outs + count] = (out + x) * p.out_c
+                    count += 1
+    # A block smaller than a register tile repeats its last pixel: it is computed and written again.
+    for extra in range(count, MR if count > 0 else 0):
+        tables[rows + extra] = tables[rows + count - 1]
+        tables[outs + extra] = tables[outs + count - 1]
+    return count
+
+
+@inner
+def _multiply_block(
+    source, start_of, space, weights_at, size, tables, rows, p, phase, panels, pixels, y
+):
+    """All pixels of a block times the panels [panels[0], panels[1]), whose weights start at
+    weights_at, `size` elements apart. The block starts at start_of[0] in the source, at start_of[1]
+    in the output.
+
+    The inner loop goes over panels if their weights fit the first-level cache together: these are
+    then reused for every tile of pixels, and the output is written in order. Else it goes over
+    pixels, so that the weights of one strip are reused.
+    """
+    strips = (panels[1] - panels[0]) * STRIPS
+    tiles = (pixels + MR - 1) // MR
+    outside, inside = (tiles, strips) if p.by_tiles == 1 else (strips, tiles)
+    for i in range(outside):
+        for j in range(inside):
+            tile, strip = (i, j) if p.by_tiles == 1 else (j, i)
+            panel, part = panels[0] + strip // STRIPS, strip % STRIPS * COLUMNS
+            group, first = panel // p.panels, panel % p.panels * PANEL + part
+            if first >= p.out_cg:
+                continue
+            # The last tile overlaps its neighbour rather than being cut: the same values are
+            # written twice.
+            start = max(0, min(tile * MR, pixels - MR))
+            channel, record = group * p.out_cg + first, phase * PHASE_FIELDS
+            multiply_rows(
+                source, start_of[0] + group * p.in_cg, tables, rows + start,
+                p.tap_table + tables[record + FIRST_TAP], tables[record + TAP_COUNT],
+                space, weights_at + strip // STRIPS * size + part, p.run,
+                space, p.bias_at + channel,
+                y, start_of[1] + channel, rows + p.rows_capacity + start, p.out_cg - first,
+            )  # fmt: skip
+
+
+@inner
+def _first_channel(p, panel):
+    """The first output channel of a panel; panels are numbered group by group."""
+    return panel // p.panels * p.out_cg + panel % p.panels * PANEL
+
+
+@inner
+def _write_bias(space, tables, outs, start, p, panel_lo, panel_hi, pixels, y):
+    """Writes the bias to pixels that no tap reaches (a 1x1 filter with stride 2 leaves some)."""
+    first = _first_channel(p, panel_lo)
+    end = p.out_c if panel_hi == p.panels * p.groups else _first_channel(p, panel_hi)
+    for pixel in range(pixels):
+        copy_run(space, p.bias_at + first, y, start + tables[outs + pixel] + first, end - first)
+
+
+@inner
+def _fill_window(x, space, p, image, images, q0, base):
+    """Copies the source pixels that a block reads, with zeros for those outside the image."""
+    top, left = q0 * p.in_step_h + p.low_h, p.q_w0 * p.in_step_w + p.low_w
+    for i in range(images):
+        place = base + i * p.window_h * p.window_w * p.in_c
+        copy_window(
+            x, image + i, p.in_h, p.in_w, p.in_c, top, left, space, place, p.window_h, p.window_w
+        )
+
+
+@inner
+def _block(x, y, space, tables, p, block, panel_lo, panel_hi, listed, thread):
+    """One block of output pixels times the panels [panel_lo, panel_hi); returns its extent (images
+    times grid rows).
+
+    With a single phase, blocks of the same extent have the same list of pixels: `listed` is the
+    extent of the block whose list is in the thread's table (0: of none).
+    """
+    image = block // p.row_blocks * p.block_images
+    images = min(p.block_images, p.images - image)
+    q0 = p.q_h0 + block % p.row_blocks * p.block_rows
+    q1 = min(q0 + p.block_rows, p.q_h0 + p.q_h)
+    out = (image * p.out_h + q0 * p.out_step_h) * p.out_w * p.out_c
+    if p.copied == 1:
+        source, start = space, p.window_at + thread * p.window_stride
+        _fill_window(x, space, p, image, images, q0, start)
+    else:
+        row = (image * p.in_h + q0 * p.in_step_h + p.low_h) * p.in_w
+        source, start = x, (row + p.q_w0 * p.in_step_w + p.low_w) * p.in_c
+    rows, extent = p.rows_at + thread * 2 * p.rows_capacity, images * (q1 - q0)
+    pixels = extent * p.q_w
+    for phase in range(p.phases):
+        if p.phases > 1 or listed != extent:
+            pixels = _list_pixels(tables, rows, p, phase, images, q0, q1)
+        record = phase * PHASE_FIELDS
+        size = tables[record + TAP_COUNT] * p.run * PANEL
+        if size == 0:
+            outs = rows + p.rows_capacity
+            _write_bias(space, tables, outs, out, p, panel_lo, panel_hi, pixels, y)
+            continue
+        weights_at = p.packed_at + tables[record + WEIGHTS_AT]
+        weights_at += thread * p.packed_stride if p.private == 1 else panel_lo * size
+        panels, start_of = (panel_lo, panel_hi), (start, out)
+        _multiply_block(
+            source, start_of, space, weights_at, size, tables, rows, p, phase, panels, pixels, y
+        )
+    return extent
+
+
+@kernel(types.void(*[_floats] * 4, _tables, _numbers, *[_whole] * 3))
+def _correlate(x, w, y, space, tables, p, lo, hi, thread):
+    """Items: (block of pixels, group of panels); or panels, each packed here for all blocks."""
+    all_panels = p.panels * p.groups
+    shares = -(-all_panels // p.item_panels)
+    listed = 0
+    for item in range(lo, hi):
+        if p.private == 1:
+            for phase in range(p.phases):
+                weights_at = tables[phase * PHASE_FIELDS + WEIGHTS_AT]
+                place = p.packed_at + thread * p.packed_stride + weights_at
+                _pack_panel(w, item, phase, tables, p, space, place)
+            for block in range(p.blocks):
+                listed = _block(x, y, space, tables, p, block, item, item + 1, listed, thread)
+        else:
+            panel = item % shares * p.item_panels
+            end = min(panel + p.item_panels, all_panels)
+            listed = _block(x, y, space, tables, p, item // shares, panel, end, listed, thread)
+
+
+# --- drivers ---
+
+
+def _run_correlation(pool, shape, plan, source, w, bias, target, workspace) -> None:
+    space, tables = views(plan, workspace)
+    p = plan.numbers
+    write_bias(space, p.bias_at, p.out_c, bias)
+    source, w, target = source.reshape(-1), w.reshape(-1), target.reshape(-1)
+    if not p.private:
+        panels = p.phases * p.panels * p.groups
+        pool.run(
+            _pack_weights, panels, chunk_items(panels, PACK_FLOPS * w.size), w, space, tables, p
+        )
+    chunk = chunk_items(p.items, shape.flops)
+    pool.run(_correlate, p.items, chunk, source, w, target, space, tables, p)
+
+
+def forward(pool: ThreadPool, shape: ConvShape, x, w, bias, y, workspace) -> None:
+    """y = x * w + bias. See `conv2d.forward`."""
+    _run_correlation(pool, shape, plan_forward(shape, pool.threads), x, w, bias, y, workspace)
+
+
+def grad_input(pool: ThreadPool, shape: ConvShape, dy, w, dx, workspace) -> None:
+    """dx = dy correlated with the flipped weights. See `conv2d.grad_input`."""
+    _run_correlation(pool, shape, plan_grad_input(shape, pool.threads), dy, w, None, dx, workspace)
+
+
+def grad_weight(pool: ThreadPool, shape: ConvShape, x, dy, dw, workspace) -> None:
+    """dw = sum over pixels of dy (outer) x. See `conv2d.grad_weight`."""
+    plan = plan_grad_weight(shape, pool.threads)
+    space, tables = views(plan, workspace)
+    p = plan.numbers
+    flat = dw.reshape(-1)
+    chunk = chunk_items(p.items, shape.flops)
+    pool.run(
+        add_outer_products, p.items, chunk, x.reshape(-1), dy.reshape(-1), flat, space, tables, p
+    )
+    add_parts(pool, space, p, flat)

@@ -1,0 +1,260 @@
+"""Winograd convolution F(2x2, 3x3) and F(4x4, 3x3): 3x3 filters with fewer multiplications.
+
+In: NHWC activations, KRSC weights, a plan from `winograd_plan.py`. Out: y, dx or dW. The one
+idea: transform a group of tiles into (m+2)^2 planes, multiply each plane by the same plane of the
+transformed weights with the micro-kernel of `brgemm.py`, transform back; all of it while the
+group lies in the cache. The gradient of the weights uses the transposed transforms: dW = G^T [sum
+over tiles of (B^T d B) (outer) (A e A^T)] G. Rounding: F2 about as direct (exact on whole numbers
+of moderate size), F4 a few 1e-6 of the result's own deviation (root mean square). Cost: 9 m^2 /
+(m+2)^2 times fewer multiplications than direct: 2.25 and 4. Source: Lavin & Gray (CVPR 2016).
+Read next: `winograd_transforms.py`.
+"""
+
+from __future__ import annotations
+
+from numba import types
+
+from ooctrain.layers.conv_shape import ConvShape
+from ooctrain.layers.kernels.cpu.conv.brgemm import (
+    COLUMNS,
+    MR,
+    OUTER_MR,
+    multiply_outer,
+    multiply_rows,
+)
+from ooctrain.layers.kernels.cpu.conv.winograd_plan import (
+    Correlation,
+    WeightGradient,
+    plan_correlation,
+    plan_grad_weight,
+)
+from ooctrain.layers.kernels.cpu.conv.winograd_transforms import (
+    transform_error,
+    transform_gradient,
+    transform_input,
+    transform_output,
+    transform_panel,
+)
+from ooctrain.layers.kernels.cpu.partials import add_parts
+from ooctrain.layers.kernels.cpu.plan import views, write_bias
+from ooctrain.layers.kernels.cpu.runtime.jit import inner, kernel
+from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
+from ooctrain.layers.kernels.cpu.simd.vector import VL
+from ooctrain.layers.kernels.cpu.tiling import PANEL, chunk_items
+
+TRANSFORM_FLOPS = 40  # a transformed element takes as long as so many flops of the products
+_floats, _tables, _whole = types.float32[::1], types.int64[::1], types.int64
+_correlation = types.NamedUniTuple(_whole, len(Correlation._fields), Correlation)
+_gradient = types.NamedUniTuple(_whole, len(WeightGradient._fields), WeightGradient)
+
+
+# --- forward and gradient of the input ---
+
+
+@inner
+def _tile_place(p, tile):
+    """(image, first output row, first output column) of a tile's number."""
+    image, rest = tile // (p.tiles_h * p.tiles_w), tile % (p.tiles_h * p.tiles_w)
+    return image, rest // p.tiles_w * p.m, rest % p.tiles_w * p.m
+
+
+@inner
+def _transform_tiles(x, space, p, lo, hi, first, place, scratch):
+    """Transforms input tiles [lo, hi) into planes at `place`, whose row 0 is tile `first`."""
+    for tile in range(lo, hi):
+        image, y, z = _tile_place(p, tile)
+        row = place + (tile - first) * p.in_c
+        transform_input(
+            x, image, y - p.top, z - p.left, p, 0, p.in_c, space, row, p.tiles_plane, scratch
+        )
+
+
+@inner
+def _list_rows(tables, rows, p, count):
+    """Writes where each row of a product starts, in the transformed tiles and in the products.
+
+    With fewer tiles (`count`) than rows of a register tile the last one is repeated.
+    """
+    for i in range(max(count, MR)):
+        tables[rows + i] = min(i, count - 1) * p.in_c
+        tables[rows + p.rows_capacity + i] = min(i, count - 1) * PANEL
+
+
+@inner
+def _multiply_panel(y, space, tables, p, panel, lo, hi, tiles_at, weights_at, thread):
+    """Output channels of one panel for the tiles [lo, hi), whose planes start at `tiles_at`."""
+    rows = p.rows_at + thread * 2 * p.rows_capacity
+    # There is one tap, at offset 0; the first entry of `rows`, where row 0 starts, is that 0.
+    outs, zero = rows + p.rows_capacity, rows
+    products = p.products_at + thread * p.products_stride
+    scratch = p.transform_at + thread * p.transform_stride
+    count = hi - lo
+    for point in range(p.planes):
+        a0, b0 = tiles_at + point * p.tiles_plane, weights_at + point * p.weights_plane
+        c0 = products + point * p.products_plane
+        for part in range(0, PANEL, COLUMNS):
+            tile = 0
+            while tile < count:
+                start = max(0, min(tile, count - MR))
+                multiply_rows(
+                    space, a0, tables, rows + start, zero, 1, space, b0 + part, p.in_c,
+                    space, p.bias_at + p.out_c, space, c0 + part, outs + start, COLUMNS,
+                )  # fmt: skip
+                tile += MR
+    channel = panel * PANEL
+    for tile in range(lo, hi):
+        image, row, column = _tile_place(p, tile)
+        place = products + (tile - lo) * PANEL
+        transform_output(
+            space, place, p.products_plane, scratch, p, image, row, column,
+            channel, min(PANEL, p.out_c - channel), p.bias_at, y,
+        )  # fmt: skip
+
+
+@kernel(types.void(_floats, _floats, _correlation, _whole, _whole, _whole))
+def _transform_weights(w, space, p, lo, hi, thread):
+    """Items: panels of output channels, into the shared transformed weights."""
+    scratch = p.transform_at + thread * p.transform_stride
+    for panel in range(lo, hi):
+        place, first = p.weights_at + panel * p.weights_stride, panel * PANEL
+        transform_panel(w, p, first, min(PANEL, p.out_c - first), space, place, scratch)
+
+
+@kernel(types.void(_floats, _floats, _floats, _tables, _correlation, _whole, _whole, _whole))
+def _by_tiles(x, y, space, tables, p, lo, hi, thread):
+    """Items: groups of tiles, from input to output."""
+    scratch = p.transform_at + thread * p.transform_stride
+    tiles_at = p.tiles_at + thread * p.tiles_stride
+    for group in range(lo, hi):
+        first = group * p.group_tiles
+        last = min(first + p.group_tiles, p.tiles)
+        _transform_tiles(x, space, p, first, last, first, tiles_at, scratch)
+        _list_rows(tables, p.rows_at + thread * 2 * p.rows_capacity, p, last - first)
+        for panel in range(p.panels):
+            weights_at = p.weights_at + panel * p.weights_stride
+            _multiply_panel(y, space, tables, p, panel, first, last, tiles_at, weights_at, thread)
+
+
+@kernel(types.void(_floats, _floats, _correlation, _whole, _whole, _whole))
+def _transform_inputs(x, space, p, lo, hi, thread):
+    """Items: tiles, into the shared planes."""
+    scratch = p.transform_at + thread * p.transform_stride
+    _transform_tiles(x, space, p, lo, hi, 0, p.tiles_at, scratch)
+
+
+@kernel(types.void(_floats, _floats, _floats, _tables, _correlation, _whole, _whole, _whole))
+def _by_filters(w, y, space, tables, p, lo, hi, thread):
+    """Items: panels of output channels, for all tiles; the panel's weights are transformed here."""
+    scratch = p.transform_at + thread * p.transform_stride
+    weights_at = p.weights_at + thread * p.weights_stride
+    for panel in range(lo, hi):
+        columns = min(PANEL, p.out_c - panel * PANEL)
+        transform_panel(w, p, panel * PANEL, columns, space, weights_at, scratch)
+        for group in range(p.groups):
+            first = group * p.group_tiles
+            last = min(first + p.group_tiles, p.tiles)
+            _list_rows(tables, p.rows_at + thread * 2 * p.rows_capacity, p, last - first)
+            tiles_at = p.tiles_at + first * p.in_c
+            _multiply_panel(y, space, tables, p, panel, first, last, tiles_at, weights_at, thread)
+
+
+# --- gradient of the weights ---
+
+
+@inner
+def _add_products(space, tables, p, tiles, filters, channels, add, thread):
+    """sums[point, k, c] (+)= sum over tiles t of errors[point, t, k] * inputs[point, t, c]."""
+    inputs = p.inputs_at + thread * p.inputs_stride
+    errors = p.errors_at + thread * p.errors_stride
+    sums = p.sums_at + thread * p.sums_stride
+    for point in range(p.planes):
+        for c in range(0, channels, COLUMNS):
+            b0 = inputs + point * p.inputs_plane + c
+            for k in range(0, filters, OUTER_MR):
+                a0 = errors + point * p.errors_plane + k
+                c0 = sums + point * p.sums_plane + k * p.channel_block + c
+                multiply_outer(
+                    space, a0, p.filter_block, space, b0, p.channel_block, tables, p.table_at,
+                    p.table_at, 1, tiles, space, c0, p.channel_block, add, channels - c,
+                )  # fmt: skip
+
+
+@kernel(types.void(_floats, _floats, _floats, _floats, _tables, _gradient, _whole, _whole, _whole))
+def _grad_weight(x, dy, dw, space, tables, p, lo, hi, thread):
+    """Items: (part of the tiles, block of filters, block of channels)."""
+    scratch = p.transform_at + thread * p.transform_stride
+    for item in range(lo, hi):
+        channel = item % p.channel_blocks * p.channel_block
+        rest = item // p.channel_blocks
+        filter_ = rest % p.filter_blocks * p.filter_block
+        part = rest // p.filter_blocks
+        channels = min(p.channel_block, p.in_c - channel)
+        filters = min(p.filter_block, p.out_c - filter_)
+        first, last = part * p.tiles // p.parts, (part + 1) * p.tiles // p.parts
+        for start in range(first, last, p.group_tiles):
+            end = min(start + p.group_tiles, last)
+            for tile in range(start, end):
+                image, y, z = _tile_place(p, tile)
+                row = p.inputs_at + thread * p.inputs_stride + (tile - start) * p.channel_block
+                transform_input(
+                    x, image, y - p.top, z - p.left, p, channel, channels, space, row,
+                    p.inputs_plane, scratch,
+                )  # fmt: skip
+                row = p.errors_at + thread * p.errors_stride + (tile - start) * p.filter_block
+                transform_error(
+                    dy, image, y, z, p, filter_, filters, space, row, p.errors_plane, scratch
+                )
+            _add_products(space, tables, p, end - start, filters, channels, start > first, thread)
+        target = dw if p.parts == 1 else space
+        base = 0 if p.parts == 1 else p.partials_at + part * p.partial_stride
+        for k in range(filters):
+            for c in range(0, channels, VL):
+                place = p.sums_at + thread * p.sums_stride + k * p.channel_block + c
+                at = base + (filter_ + k) * 9 * p.in_c + channel + c
+                transform_gradient(
+                    space, place, p.sums_plane, scratch, p.m, target, at, 3 * p.in_c, p.in_c
+                )
+
+
+# --- drivers ---
+
+
+def _run_correlation(pool, plan, source, w, bias, target, workspace) -> None:
+    space, tables = views(plan, workspace)
+    p = plan.numbers
+    # Products start from the zeros behind the bias, which is added after the last transform.
+    write_bias(space, p.bias_at, p.out_c, bias)
+    source, w, target = source.reshape(-1), w.reshape(-1), target.reshape(-1)
+    product_flops = 2 * p.planes * p.tiles * p.in_c * p.out_c
+    chunk = chunk_items(p.items, product_flops)
+    if p.by_filters:
+        inputs_chunk = chunk_items(p.tiles, TRANSFORM_FLOPS * p.planes * p.tiles * p.in_c)
+        pool.run(_transform_inputs, p.tiles, inputs_chunk, source, space, p)
+        pool.run(_by_filters, p.items, chunk, w, target, space, tables, p)
+    else:
+        weights_chunk = chunk_items(p.panels, TRANSFORM_FLOPS * p.planes * p.in_c * p.out_c)
+        pool.run(_transform_weights, p.panels, weights_chunk, w, space, p)
+        pool.run(_by_tiles, p.items, chunk, source, target, space, tables, p)
+
+
+def forward(pool: ThreadPool, shape: ConvShape, m: int, x, w, bias, y, workspace) -> None:
+    """y = x * w + bias with tiles of m x m. See `conv2d.forward`."""
+    plan = plan_correlation(shape, m, pool.threads, backward=False)
+    _run_correlation(pool, plan, x, w, bias, y, workspace)
+
+
+def grad_input(pool: ThreadPool, shape: ConvShape, m: int, dy, w, dx, workspace) -> None:
+    """dx from dy with tiles of m x m. See `conv2d.grad_input`."""
+    plan = plan_correlation(shape, m, pool.threads, backward=True)
+    _run_correlation(pool, plan, dy, w, None, dx, workspace)
+
+
+def grad_weight(pool: ThreadPool, shape: ConvShape, m: int, x, dy, dw, workspace) -> None:
+    """dw from x and dy with tiles of m x m. See `conv2d.grad_weight`."""
+    plan = plan_grad_weight(shape, m, pool.threads)
+    space, tables = views(plan, workspace)
+    p, flat = plan.numbers, dw.reshape(-1)
+    tables[p.table_at] = 0
+    chunk = chunk_items(p.items, 2 * p.planes * p.tiles * p.in_c * p.out_c)
+    pool.run(_grad_weight, p.items, chunk, x.reshape(-1), dy.reshape(-1), flat, space, tables, p)
+    add_parts(pool, space, p, flat)

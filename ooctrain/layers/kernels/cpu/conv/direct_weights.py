@@ -1,0 +1,166 @@
+"""The kernel behind the direct gradient of the weights: dW = sum over pixels of dy (outer) x.
+
+In: x and dy in NHWC, a plan from `direct_weights_plan.py`. Out: dW in KRSC, or partial sums of it.
+The one idea: for a block of output pixels, PANEL channels of the source are copied into a small
+window, one pixel behind another, so that they stay in the first-level cache while every tap and
+every filter multiplies them. Rows of dW are filters and its columns channels, so products are added
+where dW stores them. Of images with few channels all channels are copied, and the taps of a filter
+row are one run; with whole panels of filters the product is transposed there, so that vectors hold
+filters. Source: `brgemm.py`; the blocking as in Goto
+& van de Geijn, "Anatomy of High-Performance Matrix Multiplication" (2008). Read next:
+`layers/kernels/cpu/partials.py`.
+"""
+
+from __future__ import annotations
+
+from numba import types
+
+from ooctrain.layers.kernels.cpu.conv.brgemm import (
+    COLUMNS,
+    MR,
+    OUTER_MR,
+    multiply_outer,
+    multiply_outer_one,
+    multiply_outer_wide,
+)
+from ooctrain.layers.kernels.cpu.conv.direct_weights_plan import WeightGradient
+from ooctrain.layers.kernels.cpu.runtime.jit import inner, kernel
+from ooctrain.layers.kernels.cpu.tiling import PANEL
+from ooctrain.layers.kernels.cpu.window import copy_panel, copy_window
+
+_floats, _tables, _whole = types.float32[::1], types.int64[::1], types.int64
+_numbers = types.NamedUniTuple(_whole, len(WeightGradient._fields), WeightGradient)
+
+
+@inner
+def _list_rows(tables, rows, p, image, images, q0, q1):
+    """Writes where each row of a block starts, in dy and in the window.
+
+    Returns (how many rows there are, pixels of one).
+    """
+    if p.flat == 1:
+        tables[rows] = (image * p.out_h + q0) * p.out_w * p.out_c
+        tables[rows + p.rows_capacity] = 0
+        return 1, images * (q1 - q0) * p.out_w
+    count = 0
+    for i in range(images):
+        for q in range(q0, q1):
+            tables[rows + count] = ((image + i) * p.out_h + q) * p.out_w * p.out_c
+            row = (i * p.window_h + (q - q0) * p.step_h) * p.window_w
+            tables[rows + p.rows_capacity + count] = row * p.pitch
+            count += 1
+    return count, p.out_w
+
+
+@inner
+def _copy_block(x, space, p, image, images, q0, q1, channel, channels, window):
+    """The window of a block: one panel of channels, or all channels where there are few."""
+    height = p.window_h - (p.block_rows - (q1 - q0)) * p.step_h
+    top, left = q0 * p.step_h * p.skip_h - p.top, -p.left
+    for i in range(images):
+        place = window + i * p.window_h * p.window_w * p.pitch
+        if p.merged == 1:
+            copy_window(
+                x, image + i, p.in_h, p.in_w, p.in_c, top, left, space, place, height, p.window_w
+            )
+        else:
+            copy_panel(
+                x, image + i, p.in_h, p.in_w, p.in_c, channel, channels, top, left, p.skip_h,
+                p.skip_w, space, place, height, p.window_w,
+            )  # fmt: skip
+
+
+@inner
+def _outer_block(dy, space, tables, rows, count, run, p, k0, k1, window, columns, add, dw, place):
+    """dW[k0:k1, `columns` at each tap] (+)= sum over a block's pixels of dy (outer) window."""
+    a_rows, b_rows, b_step = rows, rows + p.rows_capacity, p.step_w * p.pitch
+    for tap in range(p.taps):
+        for part in range(0, columns, COLUMNS):
+            b0 = window + tables[p.tap_table + tap] + part
+            c0 = place + tap * p.tap_columns + part
+            k = k0
+            while k + OUTER_MR <= k1:
+                multiply_outer(
+                    dy, k, p.out_c, space, b0, b_step, tables, a_rows, b_rows, count, run,
+                    dw, c0 + k * p.weight_row, p.weight_row, add, columns - part,
+                )  # fmt: skip
+                k += OUTER_MR
+            while k < k1:
+                multiply_outer_one(
+                    dy, k, p.out_c, space, b0, b_step, tables, a_rows, b_rows, count, run,
+                    dw, c0 + k * p.weight_row, p.weight_row, add, columns - part,
+                )  # fmt: skip
+                k += 1
+
+
+@inner
+def _turned_block(dy, space, tables, rows, count, run, p, k0, k1, window, add, sums):
+    """The same product transposed: sums[tap, column, k0:k1], with vectors of filters read from dy.
+
+    The last register tile may have more rows than columns of a tap are left; what is summed in
+    these rows is never read.
+    """
+    a_rows, a_step = rows + p.rows_capacity, p.step_w * p.pitch
+    for tap in range(p.taps):
+        for k in range(k0, k1, COLUMNS):
+            for column in range(0, p.tap_columns, MR):
+                a0 = window + tables[p.tap_table + tap] + column
+                c0 = sums + (tap * p.sum_rows + column) * p.filter_rows + k - k0
+                multiply_outer_wide(
+                    space, a0, a_step, dy, k, p.out_c, tables, a_rows, rows, count, run,
+                    space, c0, p.filter_rows, add, COLUMNS,
+                )  # fmt: skip
+
+
+@inner
+def _turn_back(space, p, k0, k1, sums, target, place):
+    """dW[k0:k1] = the transposed sums, element by element: there are few."""
+    for k in range(k0, k1):
+        for tap in range(p.taps):
+            to = place + k * p.weight_row + tap * p.tap_columns
+            for column in range(p.tap_columns):
+                at = sums + (tap * p.sum_rows + column) * p.filter_rows + k - k0
+                target[to + column] = space[at]
+
+
+@kernel(types.void(*[_floats] * 4, _tables, _numbers, *[_whole] * 3))
+def add_outer_products(x, dy, dw, space, tables, p, lo, hi, thread):
+    """Items: (part of the batch, group, block of filters, group of channel panels)."""
+    rows = p.rows_at + thread * 2 * p.rows_capacity
+    window = p.window_at + thread * p.window_stride
+    sums = p.sums_at + thread * p.sums_stride
+    for item in range(lo, hi):
+        panel = item % p.panel_items * p.item_panels
+        panel_end = min(panel + p.item_panels, p.panels)
+        rest = item // p.panel_items
+        group = rest // p.filter_items % p.groups
+        part = rest // p.filter_items // p.groups
+        k0 = group * p.out_cg + rest % p.filter_items * p.filter_rows
+        k1 = min(k0 + p.filter_rows, (group + 1) * p.out_cg)
+        target = dw if p.parts == 1 else space
+        place = 0 if p.parts == 1 else p.partials_at + part * p.partial_stride
+        first_block = part * p.blocks // p.parts
+        for block in range(first_block, (part + 1) * p.blocks // p.parts):
+            image = block // p.row_blocks * p.block_images
+            images = min(p.block_images, p.images - image)
+            q0 = block % p.row_blocks * p.block_rows
+            q1 = min(q0 + p.block_rows, p.out_h)
+            count, run = _list_rows(tables, rows, p, image, images, q0, q1)
+            for step in range(panel, panel_end):
+                channel = step * PANEL
+                columns = p.tap_columns if p.merged == 1 else min(PANEL, p.tap_columns - channel)
+                _copy_block(
+                    x, space, p, image, images, q0, q1, group * p.in_cg + channel, columns, window
+                )
+                if p.turned == 1:
+                    _turned_block(
+                        dy, space, tables, rows, count, run, p, k0, k1, window,
+                        block > first_block, sums,
+                    )  # fmt: skip
+                else:
+                    _outer_block(
+                        dy, space, tables, rows, count, run, p, k0, k1, window, columns,
+                        block > first_block, target, place + channel,
+                    )  # fmt: skip
+        if p.turned == 1:
+            _turn_back(space, p, k0, k1, sums, target, place)

@@ -1,0 +1,196 @@
+"""How Python starts any kernel: one compiled function unpacks its arguments and runs its chunks.
+
+In: `start(recipe, team, items, chunk, order, arguments)`. Out: all chunks done, or a number that
+says why not. The one idea: Numba's dispatcher determines the types of all arguments anew at every
+call and wraps every array, which takes longer than a small kernel does. So one compiled function
+serves all kernels here: it unpacks the arguments as the kernel's recipe (`entry.py`) describes
+them. If one is anything else it does nothing and returns REFUSED; the caller (`pool.py`) then uses
+Numba's dispatcher, which converts the argument or raises. An array that the recipe calls flat may
+have any number of dimensions. Source: Python/C API reference, METH_FASTCALL. Read next: `entry.py`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from functools import lru_cache
+
+import numba
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from ooctrain.layers.kernels.cpu.runtime.entry import (
+    ARGUMENT_WORDS,
+    ARRAY_TYPE,
+    BLOCK_WORDS,
+    COUNT,
+    DOUBLE,
+    ENTRY,
+    FIRST,
+    FUNCTION,
+    REFUSED,
+    SINGLE,
+    TRUTH,
+    TUPLE,
+    WHOLE,
+)
+from ooctrain.layers.kernels.cpu.runtime.fork_join import run_job
+from ooctrain.layers.kernels.cpu.runtime.jit import callback, inner
+from ooctrain.layers.kernels.cpu.runtime.python_objects import (
+    an_error_is_set,
+    array_address,
+    array_dimensions,
+    array_extent,
+    double_of,
+    forget_errors,
+    is_array,
+    new_whole,
+    release_gil,
+    take_gil,
+    truth_of,
+    tuple_item,
+    tuple_length,
+    unsigned_of,
+    whole_of,
+)
+from ooctrain.layers.kernels.cpu.runtime.raw_memory import put_at, word_at
+from ooctrain.layers.kernels.cpu.simd.vector import I64
+
+_FASTCALL = 0x80
+# Words of an array before its extents and strides.
+_ARRAY_HEAD = 5
+
+
+@intrinsic
+def _block_on_stack(typingctx):
+    """Address of room for a kernel's arguments, until the function returns."""
+
+    def codegen(context, builder, signature, args):
+        return builder.ptrtoint(cgutils.alloca_once(builder, ir.ArrayType(I64, BLOCK_WORDS)), I64)
+
+    return types.int64(), codegen
+
+
+@inner
+def _put_array(block, place, array, dimensions, item_bytes):
+    """Writes an array as Numba passes it: its reference counter and its Python object (none here),
+    number of elements, bytes of one, address; then all extents, then all strides.
+
+    With one dimension: the elements of the array, whatever its shape.
+    """
+    extents, size = place + _ARRAY_HEAD, 1
+    for d in range(array_dimensions(array) - 1, -1, -1):
+        if dimensions > 1:
+            put_at(block, extents + d, array_extent(array, d))
+            put_at(block, extents + dimensions + d, size * item_bytes)
+        size *= array_extent(array, d)
+    if dimensions == 1:
+        put_at(block, extents, size)
+        put_at(block, extents + 1, item_bytes)
+    put_at(block, place, 0)
+    put_at(block, place + 1, 0)
+    put_at(block, place + 2, size)
+    put_at(block, place + 3, item_bytes)
+    put_at(block, place + 4, array_address(array))
+
+
+@inner
+def _put_number(block, place, kind, number):
+    """Writes a number of a kind. If `number` is not one, Python's error is set."""
+    if kind == WHOLE:
+        put_at(block, place, whole_of(number))
+    elif kind == SINGLE:
+        put_at(block, place, np.float32(double_of(number)))
+    elif kind == TRUTH:
+        put_at(block, place, numba.int64(truth_of(number)))
+    elif kind == DOUBLE:
+        put_at(block, place, double_of(number))
+    else:
+        put_at(block, place, unsigned_of(number))
+
+
+@inner
+def _unpack(recipe, arguments, block):
+    """Writes all arguments where the kernel's entry reads them; False if one is not what the recipe
+    says.
+    """
+    if tuple_length(arguments) != word_at(recipe, COUNT):
+        return False
+    place, at = 0, FIRST
+    for which in range(word_at(recipe, COUNT)):
+        argument = tuple_item(arguments, which)
+        kind, what = word_at(recipe, at), word_at(recipe, at + 1)
+        if kind > 0:
+            if not is_array(argument, word_at(recipe, ARRAY_TYPE), what):
+                return False
+            if kind > 1 and array_dimensions(argument) != kind:
+                return False
+            _put_array(block, place, argument, kind, word_at(recipe, at + 2))
+            place += _ARRAY_HEAD + 2 * kind
+        elif kind == TUPLE:
+            if tuple_length(argument) != what:
+                return False
+            for member in range(what):
+                put_at(block, place + member, whole_of(tuple_item(argument, member)))
+            place += what
+        else:
+            _put_number(block, place, kind, argument)
+            place += 1
+        at += ARGUMENT_WORDS
+    return an_error_is_set() == 0
+
+
+@callback("i8(i8, i8, i8)")
+def _start(self, arguments, count):
+    """See `start_function`. The parameters are those of a C function of Python's: `self` (unused),
+    the address of the arguments, how many there are.
+    """
+    recipe, team = whole_of(word_at(arguments, 0)), whole_of(word_at(arguments, 1))
+    items, chunk = whole_of(word_at(arguments, 2)), whole_of(word_at(arguments, 3))
+    order, block = whole_of(word_at(arguments, 4)), _block_on_stack()
+    if recipe == 0 or not _unpack(recipe, word_at(arguments, 5), block):
+        forget_errors()
+        return new_whole(REFUSED)
+    state = release_gil()
+    entry, function = word_at(recipe, ENTRY), word_at(recipe, FUNCTION)
+    outcome = run_job(team, entry, function, block, items, chunk, order)
+    take_gil(state)
+    return new_whole(outcome)
+
+
+class _MethodDef(ctypes.Structure):
+    """PyMethodDef: the description by which Python makes a C function callable."""
+
+    _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("code", ctypes.c_void_p),
+        ("flags", ctypes.c_int),
+        ("doc", ctypes.c_char_p),
+    )
+
+
+@lru_cache(maxsize=1)
+def _definition() -> _MethodDef:
+    """The description of `start`; cached because Python keeps its address."""
+    return _MethodDef(b"start", _start.address, _FASTCALL, None)
+
+
+def start_function() -> Callable[..., int]:
+    """`start(recipe, team, items, chunk, order, arguments)`, callable from Python.
+
+    Args:
+        recipe: address of the kernel's recipe, or 0.
+        team: address of a team's words.
+        items, chunk: chunk i is [i * chunk, (i + 1) * chunk), the last one shorter.
+        order: address of the numbers of all chunks in the order to draw them, or 0.
+        arguments: a tuple, of all arguments that come before `lo, hi, thread`.
+
+    It returns what `fork_join.run_job` says, or REFUSED.
+    """
+    new = ctypes.pythonapi.PyCFunction_NewEx
+    new.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
+    new.restype = ctypes.py_object
+    return new(ctypes.addressof(_definition()), None, None)

@@ -1,0 +1,128 @@
+"""The way from a number to a kernel: how compiled loops call kernels whose arguments differ.
+
+In: a kernel of `jit.kernel`. Out: its *recipe*, a few numbers by which compiled code can call it.
+The one idea: every kernel takes arguments of its own, then `lo, hi, thread`; an *entry* is a few
+instructions, one for each list of argument types, `entry(function, block, lo, hi, thread)`, that
+load the arguments from a block of memory, eight bytes for each, and jump into the kernel. So the
+loop in `fork_join.py` is compiled once and serves all kernels, and so does what fills the block,
+for the recipe lists what it is to find. Read next: `fork_join.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from hashlib import sha1
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.core.compiler_lock import global_compiler_lock
+
+from ooctrain.layers.kernels.cpu.simd.vector import I32, I64
+
+_RANGE = 3  # the arguments lo, hi, thread, which do not come from the block
+#: Type of an entry, of (function, block, lo, hi, thread); it returns 0 unless the kernel raised.
+ENTRY_TYPE = ir.FunctionType(I32, [I64] * 5)
+#: Room for the arguments of one call, words of eight bytes each.
+BLOCK_WORDS = 256
+
+#: What a call reports: all chunks done; done, and the caller has moved to another processor;
+#: nothing done, an argument is not as the recipe wants it. Below 0: -1 - (the chunk that raised).
+DONE, MOVED, REFUSED = range(3)
+
+# A recipe: addresses of the entry, of the kernel and of the type `ndarray`; how many arguments
+# there are; for each its kind and two numbers more.
+ENTRY, FUNCTION, ARRAY_TYPE, COUNT, FIRST = range(5)
+ARGUMENT_WORDS = 3
+# An array's kind is its number of dimensions; then come the address of its dtype and the bytes of
+# an element. A tuple of whole numbers: its length. Nothing more is said of numbers.
+TUPLE, WHOLE, UNSIGNED, DOUBLE, SINGLE, TRUTH = range(-6, 0)
+_NUMBERS = {
+    types.int64: WHOLE,
+    types.uint64: UNSIGNED,
+    types.float64: DOUBLE,
+    types.float32: SINGLE,
+    types.boolean: TRUTH,
+}
+
+
+@cache
+def recipe_of(function: Callable) -> np.ndarray | None:
+    """How to call `function`; None if it was not made by `jit.kernel`. Cost: milliseconds, once."""
+    compiled = _only_overload(function)
+    if compiled is None:
+        return None
+    context, signature = compiled.target_context, compiled.signature
+    arguments = signature.args[:-_RANGE]
+    words = sum(len(context.get_arg_packer((type_,)).argument_types) for type_ in arguments)
+    if words > BLOCK_WORDS:
+        raise ValueError(f"{function.__name__} takes {words} words of arguments, not {BLOCK_WORDS}")
+    kernel_type = context.call_conv.get_function_type(signature.return_type, signature.args)
+    kernel = compiled.library.get_pointer_to_function(compiled.fndesc.llvm_func_name)
+    recipe = [_entry_code(context, kernel_type), kernel, id(np.ndarray), len(arguments)]
+    for type_ in arguments:
+        recipe += _described(type_)
+    return np.array(recipe, np.int64)
+
+
+@cache
+def recipe_address(function: Callable) -> int:
+    """Where the recipe of `function` lies, for good; 0 if it has none."""
+    recipe = recipe_of(function)
+    return 0 if recipe is None else recipe.ctypes.data
+
+
+def flat_arguments(function: Callable) -> tuple[int, ...]:
+    """Which arguments of `function` are flat arrays."""
+    compiled = _only_overload(function)
+    arguments = () if compiled is None else compiled.signature.args
+    return tuple(
+        which
+        for which, type_ in enumerate(arguments)
+        if isinstance(type_, types.Array) and type_.ndim == 1
+    )
+
+
+def _only_overload(function: Callable) -> Any:
+    """The compiled form of a kernel; None for other functions."""
+    overloads = list(getattr(function, "overloads", {}).values())
+    return overloads[0] if len(overloads) == 1 else None
+
+
+def _described(type_: types.Type) -> tuple[int, int, int]:
+    """An argument's part of a recipe."""
+    if isinstance(type_, types.Array):
+        dtype = np.dtype(type_.dtype.name)  # NumPy has one object for each, which lives for ever
+        return type_.ndim, id(dtype), dtype.itemsize
+    if isinstance(type_, types.BaseTuple) and set(type_) == {types.int64}:  # type: ignore[call-overload]
+        return TUPLE, len(type_), 0
+    if type_ not in _NUMBERS:
+        raise TypeError(f"kernels take arrays and {', '.join(map(str, _NUMBERS))}, not {type_}")
+    return _NUMBERS[type_], 0, 0
+
+
+@cache
+def _entry_code(context: Any, kernel_type: ir.FunctionType) -> int:
+    """Compiles the entry to all kernels of one type; returns its address."""
+    name = f"ooctrain_entry_{sha1(str(kernel_type).encode(), usedforsecurity=False).hexdigest()}"
+    library = context.codegen().create_library(name)
+    module = library.create_ir_module(name)
+    entry = ir.Function(module, ENTRY_TYPE, name)
+    builder = ir.IRBuilder(entry.append_basic_block())
+    function, block, *range_ = entry.args
+    words = builder.inttoptr(block, I64.as_pointer())
+    # Numba passes first where to put the result and where the exception, then the arguments.
+    result, error, *declared = kernel_type.args
+    outs = [builder.alloca(pointer.pointee) for pointer in (result, error)]
+    arguments = []
+    for place, type_ in enumerate(declared[:-_RANGE]):
+        pointer = builder.gep(words, [I64(place)])
+        arguments.append(builder.load(builder.bitcast(pointer, type_.as_pointer())))
+    code = builder.inttoptr(function, kernel_type.as_pointer())
+    builder.ret(builder.call(code, [*outs, *arguments, *range_]))
+    with global_compiler_lock:
+        library.add_ir_module(module)
+        library.finalize()
+    return library.get_pointer_to_function(name)

@@ -1,0 +1,226 @@
+"""How threads share the chunks of one kernel call: start, draw, join, all without the GIL.
+
+In: `words`, an int64 array that all threads of a pool share, and a job written into it. Out: every
+chunk of the job done once. The one idea: workers wait in compiled code, first spinning for some
+tens of microseconds, then asleep; so a job starts by incrementing one word and costs what OpenMP's
+does, without handing over Python's lock. The caller runs chunks like any worker and never waits for
+a worker that has not entered the job: it closes the job, and then waits only for those inside it.
+Each thread begins with a contiguous span of chunks of its own, so that it finds in its cache what
+it wrote in the call before; a thread that has finished its span takes chunks from the spans of
+others (so one that a copy engine delays runs fewer). Which thread runs a chunk never matters for
+the result: borders depend on shapes alone. Source: spin, then sleep, as in libgomp and in XNNPACK's
+pthreadpool. Read next: `atomics.py`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import types
+from numba.extending import intrinsic, register_jitable
+
+from ooctrain.layers.kernels.cpu.runtime.atomics import (
+    atomic_add,
+    atomic_load,
+    atomic_replace,
+    atomic_store,
+    pause,
+    processor_here,
+    sleep_while,
+    wake,
+)
+from ooctrain.layers.kernels.cpu.runtime.entry import DONE, ENTRY_TYPE, MOVED
+from ooctrain.layers.kernels.cpu.runtime.jit import inner, kernel
+from ooctrain.layers.kernels.cpu.runtime.raw_memory import array_at, word_at
+from ooctrain.layers.kernels.cpu.simd.vector import I64
+
+# Places in `words`. What different threads write lies on different cache lines of 8 words.
+GENERATION = 0  # raised once for each job: what idle workers watch
+STATE = 8  # OPEN while workers may enter + WAITING if the caller sleeps + number of workers inside
+SLEEPERS = 16  # idle workers that need to be woken
+STOP = 17  # 1: workers return
+BUSY = 24  # 1: some caller's job is under way
+FAILED = 25  # a chunk whose kernel raised, plus 1
+HERE = 26  # the processor that the last caller ran on
+TEAM = 32  # how many threads there are, the caller counted among them
+SPINS = 33  # rounds that the caller waits at the end before it sleeps
+AVOIDED = 34  # the processor that the workers keep off
+JOB = 40  # what is to be done, in this order:
+ENTRY, FUNCTION, ARGUMENTS, ITEMS, CHUNK, ORDER, MEMBERS = range(JOB, JOB + 7)
+SPANS = 48  # for each member of the team: next chunk, end; a line each
+LINE = 8
+
+OPEN, WAITING = 1 << 20, 1 << 21
+INSIDE = OPEN - 1
+
+
+@register_jitable
+def words_of(threads):
+    """Words that a pool of `threads` needs."""
+    return SPANS + LINE * threads
+
+
+@intrinsic
+def _call_entry(typingctx, entry, function, arguments, lo, hi, thread):
+    """Calls the machine code at `entry` (see `entry.py`); 0 unless the kernel raised."""
+    whole = types.int64
+
+    def codegen(context, builder, signature, args):
+        code = builder.inttoptr(args[0], ENTRY_TYPE.as_pointer())
+        return builder.sext(builder.call(code, args[1:]), I64)
+
+    return whole(whole, whole, whole, whole, whole, whole), codegen
+
+
+@inner
+def _draw(words, thread):
+    """Runs chunks until none is left, first those of this thread's own span."""
+    members, chunk, items = words[MEMBERS], words[CHUNK], words[ITEMS]
+    for step in range(members):
+        span = SPANS + (thread + step) % members * LINE
+        end = words[span + 1]
+        while True:
+            index = atomic_add(words, span, 1)
+            if index >= end:
+                break
+            place = word_at(words[ORDER], index) if words[ORDER] != 0 else index
+            lo = place * chunk
+            hi = min(items, lo + chunk)
+            entry, function, arguments = words[ENTRY], words[FUNCTION], words[ARGUMENTS]
+            if _call_entry(entry, function, arguments, lo, hi, thread) != 0:
+                atomic_store(words, FAILED, place + 1)
+
+
+@inner
+def _enter(words):
+    """Counts this worker in, unless the job is closed."""
+    state = atomic_load(words, STATE)
+    while state & OPEN:
+        before = atomic_replace(words, STATE, state, state + 1)
+        if before == state:
+            return True
+        state = before
+    return False
+
+
+@inner
+def _leave(words):
+    """Counts this worker out, and wakes the caller if it sleeps and this was the last."""
+    before = atomic_add(words, STATE, -1)
+    if before & WAITING and before & INSIDE == 1:
+        wake(words, STATE, 1)
+
+
+@inner
+def _await_job(words, seen, spins):
+    """Waits until the generation is no longer `seen`; returns it."""
+    for _ in range(spins):
+        if atomic_load(words, GENERATION) != seen:
+            return atomic_load(words, GENERATION)
+        pause()
+    # The caller raises the generation and then looks for sleepers; here it is the other way
+    # round, so at least one of the two sees the other.
+    atomic_add(words, SLEEPERS, 1)
+    while atomic_load(words, GENERATION) == seen:
+        sleep_while(words, GENERATION, seen)
+    atomic_add(words, SLEEPERS, -1)
+    return atomic_load(words, GENERATION)
+
+
+@kernel("void(i8[::1], i8, i8)")
+def serve(words, thread, spins):
+    """The life of worker `thread`: waits for jobs, takes part in them, until told to stop."""
+    seen = 0
+    while True:
+        seen = _await_job(words, seen, spins)
+        if atomic_load(words, STOP) != 0:
+            return
+        if _enter(words):
+            _draw(words, thread)
+            _leave(words)
+
+
+@inner
+def _rouse(words, wanted):
+    """Tells idle workers of a job: the spinning ones see it, sleepers are woken."""
+    atomic_add(words, GENERATION, 1)
+    asleep = atomic_load(words, SLEEPERS)
+    if asleep > 0:
+        wake(words, GENERATION, min(asleep, wanted))
+
+
+@inner
+def _join(words, spins):
+    """Lets nobody in any more and waits for the workers inside."""
+    atomic_add(words, STATE, -OPEN)
+    for _ in range(spins):
+        if atomic_load(words, STATE) == 0:
+            return
+        pause()
+    state = atomic_add(words, STATE, WAITING) + WAITING
+    while state & INSIDE:
+        sleep_while(words, STATE, state)
+        state = atomic_load(words, STATE)
+    atomic_store(words, STATE, 0)
+
+
+@inner
+def run_job(team, entry, function, arguments, items, chunk, order):
+    """Runs all chunks; the caller is thread 0 of its team, or alone where another caller has it.
+
+    Args:
+        team: address of the team's words.
+        entry, function, arguments: addresses, see `entry.py`.
+        items, chunk: chunk i is [i * chunk, (i + 1) * chunk), the last one shorter.
+        order: address of the numbers of all chunks in the order to draw them, or 0.
+
+    Returns DONE or MOVED; where a kernel raised, -1 - (the number of its chunk).
+    """
+    words = array_at(team, words_of(word_at(team, TEAM)), np.int64)
+    chunks = (items + chunk - 1) // chunk
+    members = min(words[TEAM], chunks)
+    if members <= 1 or atomic_replace(words, BUSY, 0, 1) != 0:
+        return _run_alone(entry, function, arguments, items, chunk, order)
+    words[ENTRY], words[FUNCTION], words[ARGUMENTS] = entry, function, arguments
+    words[ITEMS], words[CHUNK], words[ORDER], words[MEMBERS] = items, chunk, order, members
+    words[FAILED] = 0
+    for member in range(members):
+        words[SPANS + member * LINE] = member * chunks // members
+        words[SPANS + member * LINE + 1] = (member + 1) * chunks // members
+    atomic_store(words, STATE, OPEN)
+    _rouse(words, members - 1)
+    _draw(words, 0)
+    _join(words, words[SPINS])
+    words[HERE] = processor_here()
+    moved, failed = words[HERE] != words[AVOIDED], words[FAILED]
+    atomic_store(words, BUSY, 0)
+    if failed != 0:
+        return -failed
+    return MOVED if moved else DONE
+
+
+@inner
+def _run_alone(entry, function, arguments, items, chunk, order):
+    """As `run_job`, without a team."""
+    for index in range((items + chunk - 1) // chunk):
+        place = word_at(order, index) if order != 0 else index
+        lo = place * chunk
+        hi = min(items, lo + chunk)
+        if _call_entry(entry, function, arguments, lo, hi, 0) != 0:
+            return -1 - place
+    return DONE
+
+
+@kernel("void(i8[::1], i8)")
+def stop(words, threads):
+    """Makes all workers return."""
+    atomic_store(words, STOP, 1)
+    _rouse(words, threads)
+
+
+@kernel("void(i8[::1], i8)")
+def spin(words, spins):
+    """Waits as an idle worker does, for timing: nobody may be using `words`."""
+    for _ in range(spins):
+        if atomic_load(words, GENERATION) != 0:
+            return
+        pause()

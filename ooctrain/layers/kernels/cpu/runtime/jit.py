@@ -1,0 +1,97 @@
+"""How every CPU kernel is compiled: serial, nogil, eager signature, cached on disk.
+
+In: a Python range kernel `f(args..., lo, hi, thread)`. Out: its compiled form. The one idea:
+Numba's own disk cache does not notice that a callee in another file has changed, so the cache
+folder is named by the hash of *all* sources in this folder, the Numba version and the CPU: a binary
+of older sources is never used. Kernels run under `pool.ThreadPool`, which hands out the ranges.
+Read next: `pool.py`, `layers/kernels/cpu/simd/vector.py`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import llvmlite.binding
+import numba
+
+_ROOM = Path(__file__).parents[1]
+# Each of these changes the machine code that the same source gives.
+_TARGET_VARIABLES = ("NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES", "NUMBA_OPT", "OOCTRAIN_SIMD")
+_INNER = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+_OUTER = {"nogil": True, "cache": True, "boundscheck": False, "no_cfunc_wrapper": True}
+_CALLBACK = {"cache": True, "boundscheck": False, "error_model": "numpy"}
+
+
+def source_hash(folder: Path = _ROOM) -> str:
+    """Hash of every kernel source in `folder`, of the Numba version and of this CPU's name and
+    features.
+    """
+    digest = hashlib.sha1(usedforsecurity=False)
+    for path in sorted(folder.rglob("*.py")):
+        digest.update(
+            path.relative_to(folder).as_posix().encode() + b"\0" + path.read_bytes() + b"\0"
+        )
+    features = llvmlite.binding.get_host_cpu_features().flatten()
+    target = f"{numba.__version__} {llvmlite.binding.get_host_cpu_name()} {features}"
+    overrides = [os.environ.get(name, "") for name in _TARGET_VARIABLES]
+    digest.update(repr((target, overrides)).encode())
+    return digest.hexdigest()[:16]
+
+
+@lru_cache(maxsize=1)
+def cache_folder() -> Path:
+    """The cache of these sources: a folder below `$OOCTRAIN_CACHE`, else `~/.cache/ooctrain`."""
+    base = os.environ.get("OOCTRAIN_CACHE") or Path.home() / ".cache" / "ooctrain"
+    return Path(base) / f"kernels-{source_hash()}"
+
+
+def inner(function: Callable) -> Callable:
+    """Decorator for a function that only kernels call: compiled into them.
+
+    It gets no entry point for Python or C callers; those would double the time of compilation.
+    """
+    return numba.njit(**_INNER)(function)  # type: ignore[call-overload]
+
+
+def kernel(signature: object) -> Callable[[Callable], Callable]:
+    """Decorator for a range kernel: compiled at import for exactly `signature`, cached, without the
+    GIL.
+
+    Only module-level functions may be decorated: Numba cannot cache closures.
+    """
+
+    def compile_kernel(function: Callable) -> Callable:
+        with _own_cache():
+            return numba.njit(signature, **_OUTER)(function)  # type: ignore[call-overload]
+
+    return compile_kernel
+
+
+def callback(signature: str) -> Callable[[Callable], Any]:
+    """Decorator for a function that C calls by its `address`: compiled at import, cached.
+
+    It raises nothing, for it may run without the GIL.
+    """
+
+    def compile_callback(function: Callable) -> Any:
+        with _own_cache():
+            return numba.cfunc(signature, **_CALLBACK)(function)  # type: ignore[arg-type]
+
+    return compile_callback
+
+
+@contextmanager
+def _own_cache() -> Iterator[None]:
+    """Makes Numba's decorators use `cache_folder`: they read a global setting when they run."""
+    before = numba.config.CACHE_DIR  # type: ignore[attr-defined]
+    numba.config.CACHE_DIR = str(cache_folder())  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        numba.config.CACHE_DIR = before  # type: ignore[attr-defined]

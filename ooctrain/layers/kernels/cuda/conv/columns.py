@@ -1,0 +1,169 @@
+"""Sums over the rows of a (rows, channels) array: how blocks, threads and partial results go
+together.
+
+In: an array whose last axis is the channel. Out: one sum per channel. The one idea: two kernels. In
+the first, a block takes a chunk of rows of up to 32 channels (`chunks.Columns`): neighbouring
+threads take neighbouring channels, so that a warp reads contiguous bytes, and each thread adds up
+every so many rows of one channel, with eight loads under way. Threads beyond the last channel
+repeat it, rows beyond the chunk count as 0, so no thread branches. The second kernel adds the
+chunks. The order is fixed by shapes, nothing is atomic. Running sums are compensated (Kahan 1965),
+so the error does not grow with the number of rows, and no float64 is needed. Read next:
+`layers/kernels/cuda/batch_norm.py`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ooctrain.layers.kernels.cuda.chunks import (
+    BATCH_ROWS,
+    FINISH_LANES,
+    FLOAT_BYTES,
+    THREADS,
+    Columns,
+)
+from ooctrain.layers.kernels.cuda.runtime.launcher import Launcher
+from ooctrain.layers.kernels.cuda.runtime.shim import (
+    cuda,
+    device,
+    float32,
+    int64,
+    kernel,
+    smaller,
+    uint32,
+    uint64,
+)
+
+ZERO = np.float32(0)
+#: The error of a sum is at most this many roundings of the sum of absolute values: seven in a
+#: batch, two in each of four compensated sums (in a thread and in a block, of rows and of chunks).
+SUM_ROUNDINGS = BATCH_ROWS - 1 + 4 * 2
+
+
+@device
+def at(x, i):
+    """x[i] for i >= 0, without Numba's test for negative indices."""
+    return x[uint64(i)]
+
+
+@device
+def add_compensated(total, lost, value):
+    """(total + value, what its rounding lost), given what was lost before."""
+    kept = value - lost
+    new = total + kept
+    return new, (new - total) - kept
+
+
+@device
+def column_of(block, thread, lanes, channels):
+    """The channel of a thread; the last one for those beyond it."""
+    return smaller(uint32(block * lanes + thread % lanes), uint32(channels - 1))
+
+
+@device
+def rows_of_chunk(block, rows_per_chunk, rows):
+    """(first row, number of rows) of a block's chunk."""
+    first = int64(block) * int64(rows_per_chunk)
+    return first, uint32(smaller(int64(rows_per_chunk), rows - first))
+
+
+@device
+def place_of(image, row, rows, c, channels):
+    """Index of an element of (images, rows, channels)."""
+    return (int64(image) * int64(rows) + int64(row)) * int64(channels) + int64(c)
+
+
+@device
+def load_rows(batch, x, base, row, step, left, channels):
+    """batch[k] = x[base + r * channels] for the rows r = row, row + step, ...; at most the last."""
+    for k in range(BATCH_ROWS):
+        r = smaller(uint32(row + uint32(k) * step), uint32(left - 1))
+        batch[k] = at(x, base + int64(r) * int64(channels))
+
+
+@device
+def in_chunk(k, row, step, left):
+    """Whether the k-th row of a batch belongs to the chunk."""
+    return uint32(row + uint32(k) * step) < left
+
+
+@device
+def column_total(sums, lane, lanes):
+    """sums[lane] + sums[lane + lanes] + ...: over the threads of one channel, in their order."""
+    total, lost = ZERO, ZERO
+    for i in range(lane, THREADS, lanes):
+        total, lost = add_compensated(total, lost, sums[i])
+    return total
+
+
+@kernel("void(f4[::1], f4[::1], i8, u4, u4, u4)", threads=THREADS)
+def _sum_chunks(x, partials, rows, channels, lanes, rows_per_chunk):
+    """partials[chunk, c] = sum of x over the rows of the chunk."""
+    totals = cuda.shared.array(THREADS, float32)
+    batch = cuda.local.array(BATCH_ROWS, float32)
+    thread = uint32(cuda.threadIdx.x)
+    c = column_of(uint32(cuda.blockIdx.y), thread, lanes, channels)
+    first, left = rows_of_chunk(cuda.blockIdx.x, rows_per_chunk, rows)
+    base = first * int64(channels) + int64(c)
+    row, step = uint32(thread // lanes), uint32(THREADS // lanes)
+    total, lost = ZERO, ZERO
+    while row < left:
+        load_rows(batch, x, base, row, step, left, channels)
+        part = ZERO
+        for k in range(BATCH_ROWS):
+            part += batch[k] if in_chunk(k, row, step, left) else ZERO
+        total, lost = add_compensated(total, lost, part)
+        row = uint32(row + uint32(BATCH_ROWS) * step)
+    totals[thread] = total
+    cuda.syncthreads()
+    if thread < lanes:
+        partials[int64(cuda.blockIdx.x) * int64(channels) + int64(c)] = column_total(
+            totals, thread, lanes
+        )
+
+
+@kernel("void(f4[::1], f4[::1], f4[::1], u4, u4)", threads=THREADS)
+def _finish_sums(partials, sums, others, chunks, channels):
+    """sums[z, c] = partials[z, 0, c] + partials[z, 1, c] + ..., for image z; blocks with y = 1 take
+    the set behind it."""
+    totals = cuda.shared.array(THREADS, float32)
+    thread, lanes = uint32(cuda.threadIdx.x), uint32(FINISH_LANES)
+    c = column_of(uint32(cuda.blockIdx.x), thread, lanes, channels)
+    image = uint32(cuda.blockIdx.z)
+    of_set = uint32(uint32(cuda.blockIdx.y) * uint32(cuda.gridDim.z) + image)
+    total, lost = ZERO, ZERO
+    for chunk in range(thread // lanes, chunks, THREADS // FINISH_LANES):
+        value = at(partials, place_of(of_set, chunk, chunks, c, channels))
+        total, lost = add_compensated(total, lost, value)
+    totals[thread] = total
+    cuda.syncthreads()
+    if thread < lanes:
+        result = column_total(totals, thread, lanes)
+        if cuda.blockIdx.y == 0:
+            sums[uint32(image * channels + c)] = result
+        else:
+            others[uint32(image * channels + c)] = result
+
+
+def sum_chunks(launcher: Launcher, cut: Columns, x: Any, partials: Any) -> None:
+    """partials[chunk, c] = sum of x over the rows of the chunk."""
+    sizes = cut.rows, cut.channels, cut.lanes, cut.rows_per_chunk
+    launcher.launch(_sum_chunks, cut.blocks, x, partials, *sizes)
+
+
+def finish_sums(
+    launcher: Launcher, cut: Columns, partials: Any, sums: Any, others: Any = None
+) -> None:
+    """sums = the partial sums added over the chunks; `others` those of a second set behind it."""
+    blocks = cut.finish_blocks, 1 if others is None else 2, cut.images
+    outs = sums, sums if others is None else others
+    launcher.launch(_finish_sums, blocks, partials, *outs, cut.chunks, cut.channels)
+
+
+def two_partials(launcher: Launcher, cut: Columns, workspace: Any) -> tuple[Any, Any]:
+    """The workspace as two sets of partial results, one behind the other."""
+    size_bytes = cut.partials * FLOAT_BYTES
+    first = launcher.part(workspace, 0, cut.partials, "float32")
+    return first, launcher.part(workspace, size_bytes, cut.partials, "float32")

@@ -1,0 +1,67 @@
+"""The three parts of a convolution on a GPU, by algorithm.
+
+In: a launcher, a `ConvShape`, an algorithm from `conv_plan.choose_algorithm`, device arrays in
+memory layout (activations N,H,W,C; weights K,R,S,C/groups; bias K) and a workspace of exactly
+`conv_plan.workspace_bytes`. Out: every element of the result is written. The one idea: forward and
+the gradient of the input are one and the same product, a correlation, the latter with turned
+weights; so an algorithm is a module with `correlate` and `grad_weight`, imported when it is first
+used. They are a ladder, each explaining the next: naive, tiled, implicit_gemm, tf32. Read next:
+`conv_plan.py`, `conv_naive.py`.
+"""
+
+from __future__ import annotations
+
+import importlib
+from functools import cache
+from types import MappingProxyType, ModuleType
+from typing import Any
+
+from ooctrain.errors import ConfigError
+from ooctrain.layers.conv_shape import ConvShape
+from ooctrain.layers.kernels.cuda.conv import conv_plan
+from ooctrain.layers.kernels.cuda.conv.conv_pieces import turn_weights
+from ooctrain.layers.kernels.cuda.runtime.launcher import Launcher
+
+_MODULES = MappingProxyType({
+    "naive": "conv_naive",
+    "tiled": "conv_tiled",
+    "implicit_gemm": "conv_gemm",
+    "tf32": "conv_tf32",
+})  # fmt: skip
+
+
+@cache
+def _module(algorithm: str) -> ModuleType:
+    if algorithm not in _MODULES:
+        raise ConfigError(
+            f"the convolution algorithm {algorithm!r} is not one of the cuda device",
+            fix='trace the step with device="cuda"',
+        )
+    return importlib.import_module(f"ooctrain.layers.kernels.cuda.conv.{_MODULES[algorithm]}")
+
+
+def forward(
+    launcher: Launcher, shape: ConvShape, algorithm: str, x: Any, w: Any, bias: Any | None, y: Any,
+    workspace: Any,
+) -> None:  # fmt: skip
+    """y[n, p, q, k] = bias[k] + sum of x[n, p * stride + r * dilation - pad, .., c] w[k, r, s, c].
+
+    Cost: `shape.flops`.
+    """
+    _module(algorithm).correlate(launcher, conv_plan.forward(shape), x, w, bias, y)
+
+
+def grad_input(
+    launcher: Launcher, shape: ConvShape, algorithm: str, dy: Any, w: Any, dx: Any, workspace: Any
+) -> None:
+    """dx = d(sum of dy * y) / dx: dy correlated with the turned weights, phase by phase."""
+    turned = turn_weights(launcher, shape, w, workspace)
+    for correlation in conv_plan.grad_input(shape):
+        _module(algorithm).correlate(launcher, correlation, dy, turned, None, dx)
+
+
+def grad_weight(
+    launcher: Launcher, shape: ConvShape, algorithm: str, x: Any, dy: Any, dw: Any, workspace: Any
+) -> None:
+    """dw = d(sum of dy * y) / dw; pixels are summed in `conv_plan.splits` parts, in order."""
+    _module(algorithm).grad_weight(launcher, shape, x, dy, dw, workspace)

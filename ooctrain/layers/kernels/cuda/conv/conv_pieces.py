@@ -1,0 +1,61 @@
+"""Two small kernels that all algorithms of convolution share: turned weights, sums of partials.
+
+In: weights, or partial results one behind the other. Out: weights with inner and outer channels
+exchanged; the sum. The one idea: the gradient of the input sums over filters, so it needs them side
+by side as the forward pass needs channels; exchanging them first costs little and makes both the
+same product. Partial results are added in their order, so that the bits never change. Read next:
+`conv_naive.py`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ooctrain.layers.conv_shape import ConvShape
+from ooctrain.layers.kernels.cuda.runtime.launcher import Launcher, blocks_for
+from ooctrain.layers.kernels.cuda.runtime.shim import cuda, kernel, uint32
+
+THREADS = 256
+ZERO = np.float32(0)
+
+
+@kernel("void(f4[::1], f4[::1], u4, u4, u4, u4)", threads=THREADS)
+def _turn(w, turned, taps, inner, outer, count):
+    """Thread: one weight w[g, o, tap, i], in the order of the result [g, i, tap, o]."""
+    i = uint32(uint32(cuda.blockIdx.x) * uint32(THREADS) + uint32(cuda.threadIdx.x))
+    if i < count:
+        rest = uint32(i // outer)
+        o = uint32(i - rest * outer)
+        line = uint32(rest // taps)
+        tap = uint32(rest - line * taps)
+        group = uint32(line // inner)
+        channel = uint32(line - group * inner)
+        row = uint32(group * outer + o)
+        turned[i] = w[uint32(uint32(row * taps + tap) * inner + channel)]
+
+
+@kernel("void(f4[::1], f4[::1], u4, u4)", threads=THREADS)
+def _add_partials(partials, total, parts, count):
+    i = uint32(uint32(cuda.blockIdx.x) * uint32(THREADS) + uint32(cuda.threadIdx.x))
+    if i < count:
+        sum_of_parts = ZERO
+        for part in range(parts):
+            sum_of_parts += partials[part * count + i]
+        total[i] = sum_of_parts
+
+
+def turn_weights(launcher: Launcher, shape: ConvShape, w: Any, workspace: Any) -> Any:
+    """The weights (K, R, S, C / groups) as (C, R, S, K / groups), in the workspace."""
+    turned = launcher.part(workspace, 0, w.size, "float32")
+    blocks = blocks_for(w.size, THREADS)
+    launcher.launch(_turn, blocks, w, turned, shape.r * shape.s, shape.cg, shape.kg, w.size)
+    return turned
+
+
+def add_partials(launcher: Launcher, partials: Any, parts: int, total: Any) -> None:
+    """total = the sum of `parts` arrays that lie one behind the other; one part is in place."""
+    if parts > 1:
+        blocks = blocks_for(total.size, THREADS)
+        launcher.launch(_add_partials, blocks, partials, total, parts, total.size)

@@ -1,0 +1,91 @@
+"""GPU instructions that Numba does not offer, each with a twin that runs on the CPU.
+
+In: arrays and offsets, never addresses. Out: 128-bit loads and stores, fused products. The one
+idea: an intrinsic writes LLVM for the GPU; its twin, a few lines of plain Python, says what the
+instruction means, and the emulator puts it in the intrinsic's place. So a kernel that uses
+intrinsics is still tested where there is no GPU. Offsets of 128-bit accesses are multiples of 4
+elements. Source: PTX ISA, "ld" and "st". Read next: `layers/kernels/cuda/elementwise.py`,
+`layers/kernels/cuda/conv/conv_gemm.py`.
+"""
+
+from __future__ import annotations
+
+from llvmlite import ir
+from numba import float32, float64, njit
+from numba.core import types
+
+from ooctrain.layers.kernels.cuda.runtime.shim import intrinsic
+
+I32, F32 = ir.IntType(32), ir.FloatType()
+F32X4 = ir.VectorType(F32, 4)
+FOUR_FLOATS = types.UniTuple(types.float32, 4)
+VECTOR_BYTES = 16
+
+
+def element_pointer(context, builder, array_type, array, offset):
+    """LLVM pointer to `array[offset]`."""
+    data = context.make_array(array_type)(context, builder, array).data
+    return builder.gep(data, [offset], inbounds=True)
+
+
+@intrinsic
+def ld4(typing_context, array, offset):
+    """array[offset : offset + 4] as four float32, in one 128-bit load."""
+
+    def codegen(context, builder, signature, args):
+        pointer = element_pointer(context, builder, signature.args[0], args[0], args[1])
+        vector = builder.load(builder.bitcast(pointer, F32X4.as_pointer()), align=VECTOR_BYTES)
+        lanes = [builder.extract_element(vector, I32(lane)) for lane in range(4)]
+        return context.make_tuple(builder, FOUR_FLOATS, lanes)
+
+    return FOUR_FLOATS(array, offset), codegen
+
+
+@intrinsic
+def st4(typing_context, array, offset, values):
+    """array[offset : offset + 4] = four float32, in one 128-bit store."""
+
+    def codegen(context, builder, signature, args):
+        pointer = element_pointer(context, builder, signature.args[0], args[0], args[1])
+        vector = ir.Constant(F32X4, ir.Undefined)
+        for lane in range(4):
+            value = builder.extract_value(args[2], lane)
+            vector = builder.insert_element(vector, value, I32(lane))
+        builder.store(vector, builder.bitcast(pointer, F32X4.as_pointer()), align=VECTOR_BYTES)
+        return context.get_dummy_value()
+
+    return types.void(array, offset, FOUR_FLOATS), codegen
+
+
+@intrinsic
+def fma(typing_context, x, y, z):
+    """x * y + z in float32 with one rounding, whatever NVVM would make of a product and a sum."""
+    f4 = types.float32
+
+    def codegen(context, builder, signature, args):
+        return builder.fma(*args)
+
+    return f4(f4, f4, f4), codegen
+
+
+@njit(boundscheck=True)
+def ld4_twin(array, offset):
+    """What `ld4` means."""
+    if offset % 4 != 0:
+        raise ValueError("128-bit access at an offset that is no multiple of 4", offset)
+    return array[offset], array[offset + 1], array[offset + 2], array[offset + 3]
+
+
+@njit(boundscheck=True)
+def st4_twin(array, offset, values):
+    """What `st4` means."""
+    if offset % 4 != 0:
+        raise ValueError("128-bit access at an offset that is no multiple of 4", offset)
+    for lane in range(4):
+        array[offset + lane] = values[lane]
+
+
+@njit
+def fma_twin(x, y, z):
+    """What `fma` means: the product is exact in float64."""
+    return float32(float64(x) * float64(y) + float64(z))

@@ -1,0 +1,22 @@
+"""For each intrinsic the function that replaces it where there is no GPU.
+
+In: nothing. Out: `TWINS`. The one idea: the emulator recognises an intrinsic by identity, under
+whatever name a kernel imports it. Read next: `intrinsics.py`,
+`layers/kernels/cuda/conv/tile_product.py`.
+"""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+
+from ooctrain.layers.kernels.cuda.conv import tensor_core, tile_product
+from ooctrain.layers.kernels.cuda.runtime import intrinsics
+
+TWINS = MappingProxyType({
+    intrinsics.fma: intrinsics.fma_twin,
+    intrinsics.ld4: intrinsics.ld4_twin,
+    intrinsics.st4: intrinsics.st4_twin,
+    tensor_core.round_tf32: tensor_core.round_tf32_twin,
+    tile_product.product_128: tile_product.product_128_twin,
+    tile_product.product_64: tile_product.product_64_twin,
+})  # fmt: skip

@@ -1,0 +1,32 @@
+"""Scratch of the CUDA kernels in bytes, known from shapes before anything is compiled or allocated.
+
+In: extents. Out: bytes. The one idea: a reduction keeps its partial results of each chunk in the
+call's workspace, and chunks depend on shapes alone (`layers/kernels/cuda/chunks.py`). No Numba
+here. Read next: `layers/kernels/cuda/batch_norm.py`.
+"""
+
+from __future__ import annotations
+
+from ooctrain.layers.kernels.cuda.chunks import FLOAT_BYTES, columns, element_chunk
+
+#: Scratch of `clipping.clip_scale`: the total so far, and what its roundings lost.
+CLIP_BYTES = 2 * FLOAT_BYTES
+
+
+def batch_norm_workspace_bytes(rows: int, channels: int, images: int = 1) -> int:
+    """Scratch of `batch_norm_stats.stats` and `batch_norm.grad_reduce` on (rows, channels).
+
+    Args:
+        images: how many such arrays, each with statistics of its own (instance norm).
+    """
+    return 2 * columns(rows, channels, images).partials * FLOAT_BYTES
+
+
+def channel_sum_workspace_bytes(rows: int, channels: int) -> int:
+    """Scratch of `elementwise.channel_sum` on (rows, channels)."""
+    return columns(rows, channels).partials * FLOAT_BYTES
+
+
+def reduction_workspace_bytes(elements: int) -> int:
+    """Scratch of a sum over all elements: one float32 for each block."""
+    return -(-elements // element_chunk(elements)) * FLOAT_BYTES
