@@ -31,11 +31,11 @@ _HOME = {
     "LowerBound": "ooctrain.sched.schedule",
     "Machine": "ooctrain.step.machine",
     "OoctrainError": "ooctrain.errors",
-    "Op": "ooctrain.layers.user",
+    "Op": "ooctrain.engine.own_op",
     "Plan": "ooctrain.sched.schedule",
     "Schedule": "ooctrain.sched.schedule",
     "ScheduleError": "ooctrain.errors",
-    "Tensor": "ooctrain.autograd",
+    "Tensor": "ooctrain.engine.autograd",
     "Timeline": "ooctrain.sched.timeline",
     "Trace": "ooctrain.step.trace",
     "Trainer": "ooctrain.train",
@@ -46,12 +46,12 @@ _HOME = {
     "load_plan": "ooctrain.api",
     "lower_bound": "ooctrain.api",
     "machine": "ooctrain.step.presets",
-    "manual_seed": "ooctrain.autograd",
-    "no_grad": "ooctrain.autograd",
+    "manual_seed": "ooctrain.engine.autograd",
+    "no_grad": "ooctrain.engine.autograd",
     "plan": "ooctrain.api",
     "planners": "ooctrain.sched.registry",
     "simulate": "ooctrain.api",
-    "tensor": "ooctrain.autograd",
+    "tensor": "ooctrain.engine.autograd",
     "tile": "ooctrain.tile",
     "trace": "ooctrain.tracing",
     "verify": "ooctrain.api",
@@ -101,12 +101,13 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from ooctrain import alloc, data, errors, functional, models, nn, optim, testing, utils
+    from ooctrain import alloc, data, errors, functional, models, nn, optim, testing
     from ooctrain.alloc.registry import allocators
     from ooctrain.api import execute, load_plan, lower_bound, plan, simulate, verify
-    from ooctrain.autograd import Tensor, manual_seed, no_grad, tensor
+    from ooctrain.engine import clip as utils
+    from ooctrain.engine.autograd import Tensor, manual_seed, no_grad, tensor
+    from ooctrain.engine.own_op import Op
     from ooctrain.errors import Infeasible, OoctrainError, ScheduleError
-    from ooctrain.layers.user import Op
     from ooctrain.sched.chain_view import chain_view
     from ooctrain.sched.registry import planners
     from ooctrain.sched.schedule import Granule, LowerBound, Plan, Schedule

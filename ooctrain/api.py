@@ -34,7 +34,7 @@ from ooctrain.step.trace import Trace
 from ooctrain.tracing import DEFAULT_LR, initial_values
 
 if TYPE_CHECKING:
-    from ooctrain.module import Module
+    from ooctrain.engine.module import Module
 
 
 @dataclass(frozen=True, slots=True)

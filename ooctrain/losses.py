@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from ooctrain import functional as F
-from ooctrain.autograd import Tensor
+from ooctrain.engine.autograd import Tensor
+from ooctrain.engine.module import Module
 from ooctrain.errors import ConfigError
-from ooctrain.module import Module
 from ooctrain.nn import CrossEntropyLoss
 from ooctrain.step.op import Spec
 

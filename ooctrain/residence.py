@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ooctrain.autograd import Tensor
-from ooctrain.eager import HostStorage, Storage
+from ooctrain.engine.autograd import Tensor
+from ooctrain.engine.eager import HostStorage, Storage
 from ooctrain.errors import OoctrainError
 from ooctrain.prepare import PreparedStep, Settings
 from ooctrain.sessions import open_session

@@ -18,12 +18,13 @@ from typing import Any
 import numpy as np
 
 from ooctrain import checkpoint as files
-from ooctrain.autograd import Tensor
 from ooctrain.devices.base import Debug
+from ooctrain.engine.autograd import Tensor
+from ooctrain.engine.clip import Clip
+from ooctrain.engine.module import Module
 from ooctrain.errors import ConfigError, TrainingStopped
 from ooctrain.execution.result import StepResult
 from ooctrain.losses import Loss
-from ooctrain.module import Module
 from ooctrain.optim import LRScheduler, Optimizer
 from ooctrain.prepare import PreparedStep, Settings, prepare
 from ooctrain.residence import Residence
@@ -35,7 +36,6 @@ from ooctrain.step.machine import Machine
 from ooctrain.step.trace import Trace
 from ooctrain.tracing import named_optimizer
 from ooctrain.tracing import trace as trace_step
-from ooctrain.utils import Clip
 
 Batch = tuple[np.ndarray, np.ndarray]
 #: The label that cross-entropy ignores unless it is told another one, as in PyTorch.

@@ -21,8 +21,8 @@ from benchmarks.gpu.bench import Bench, NotRunError
 from benchmarks.gpu.rehearsal import Kernels
 from ooctrain import nn
 from ooctrain.alloc.registry import allocators
+from ooctrain.engine.incore import initial_values, run_trace
 from ooctrain.errors import DoesNotFit, Infeasible, ShapeError
-from ooctrain.incore import initial_values, run_trace
 from ooctrain.prepare import Settings, prepare
 from ooctrain.sched.registry import planners
 from ooctrain.testing.same_bits import Values, check_same_bits, out_of_core

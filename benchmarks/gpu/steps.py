@@ -21,7 +21,7 @@ from benchmarks.gpu.bench import Bench, NotRunError
 from benchmarks.gpu.rehearsal import Kernels
 from ooctrain.devices import cuda_open
 from ooctrain.devices.host_vm import available_memory_bytes
-from ooctrain.incore import initial_values
+from ooctrain.engine.incore import initial_values
 from ooctrain.models import stem_for
 from ooctrain.prepare import PreparedStep, Settings, prepare
 from ooctrain.sched.budget import trace_peak_bytes

@@ -10,12 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from ooctrain import data
-from ooctrain.autograd import manual_seed
 from ooctrain.cli.options import Memory, Workload
 from ooctrain.data import Dataset, Shape
+from ooctrain.engine.autograd import manual_seed
+from ooctrain.engine.module import Module
 from ooctrain.errors import ConfigError
 from ooctrain.models import MODELS, build, recipe_of, stem_for
-from ooctrain.module import Module
 from ooctrain.step.machine import Machine
 from ooctrain.step.presets import PRESETS, machine, threads_for, usable_cores, with_link
 from ooctrain.step.trace import Trace

@@ -21,11 +21,11 @@ from typing import TextIO
 
 import numpy as np
 
-from ooctrain.autograd import manual_seed
 from ooctrain.devices.base import Debug
+from ooctrain.engine.autograd import manual_seed
+from ooctrain.engine.module import Module
 from ooctrain.errors import Infeasible
 from ooctrain.models import build
-from ooctrain.module import Module
 from ooctrain.prepare import PreparedStep, Settings, prepare
 from ooctrain.sched.registry import PLANNERS
 from ooctrain.step.trace import Trace

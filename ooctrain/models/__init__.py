@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Literal
 
 from ooctrain.data import Target
+from ooctrain.engine.module import Module
 from ooctrain.errors import ConfigError, unknown_name
 from ooctrain.models.alexnet import alexnet
 from ooctrain.models.darknet import darknet19
@@ -26,7 +27,6 @@ from ooctrain.models.pix2pixhd import pix2pixhd, pix2pixhd_perceptual
 from ooctrain.models.resnet import resnet18, resnet34, resnet50, resnet101, resnet152
 from ooctrain.models.unet import unet
 from ooctrain.models.vgg import vgg11, vgg11_bn, vgg16, vgg16_bn, vgg19, vgg19_bn
-from ooctrain.module import Module
 
 Stem = Literal["cifar", "imagenet"]
 #: Images with no side longer than this, in pixels, get the stem for small ones.

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import inspect
 
+from ooctrain.engine.module import Module
 from ooctrain.errors import ConfigError
-from ooctrain.module import Module
 from ooctrain.plugins import load_from_file
 
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from ooctrain import functional as F
 from ooctrain import nn
-from ooctrain.autograd import Tensor, call, current_tape, frozen, no_grad
+from ooctrain.engine.autograd import Tensor, call, current_tape, frozen, no_grad
 from ooctrain.layers.combine import Constant
 from ooctrain.models.vgg import VGG
 from ooctrain.step.op import Spec

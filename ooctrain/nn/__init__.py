@@ -7,7 +7,7 @@ generator that `oc.manual_seed` seeds. Read next: `weights.py`, `../functional/`
 `../models/resnet.py`.
 """
 
-from ooctrain.module import Module, Parameter
+from ooctrain.engine.module import Module, Parameter
 from ooctrain.nn.containers import Identity, ModuleList, Sequential
 from ooctrain.nn.init import init_constant, init_kaiming_normal, init_normal
 from ooctrain.nn.losses import CrossEntropyLoss, L1Loss, MSELoss

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 
-from ooctrain.autograd import Tensor
+from ooctrain.engine.autograd import Tensor
+from ooctrain.engine.module import Module
 from ooctrain.errors import ConfigError
-from ooctrain.module import Module
 
 
 class Sequential(Module):

@@ -3,7 +3,7 @@
 In: a parameter, or its shape. Out: the parameter, with a way to make its first values. The one
 idea: values are made when they are first needed, from the generator drawn now; so a model that is
 only traced and planned never has them. Sources: He et al. (2015) for Kaiming's bounds; PyTorch for
-which layer uses which. Read next: `../eager.py` (where the values are kept).
+which layer uses which. Read next: `engine/eager.py` (where the values are kept).
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Literal
 
 import numpy as np
 
-from ooctrain.autograd import current_tape
-from ooctrain.eager import HostStorage
-from ooctrain.module import Parameter
+from ooctrain.engine.autograd import current_tape
+from ooctrain.engine.eager import HostStorage
+from ooctrain.engine.module import Parameter
 
 
 def init_normal(parameter: Parameter, std: float) -> None:

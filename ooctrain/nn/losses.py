@@ -9,9 +9,9 @@ from __future__ import annotations
 import numpy as np
 
 from ooctrain import functional as F
-from ooctrain.autograd import Tensor
+from ooctrain.engine.autograd import Tensor
+from ooctrain.engine.module import Module
 from ooctrain.layers.class_loss import Reduction
-from ooctrain.module import Module
 
 
 class CrossEntropyLoss(Module):

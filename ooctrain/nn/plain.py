@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ooctrain import functional as F
-from ooctrain.autograd import Tensor
+from ooctrain.engine.autograd import Tensor
+from ooctrain.engine.module import Module
 from ooctrain.functional import IntOrPair
-from ooctrain.module import Module
 
 
 class ReLU(Module):

@@ -12,10 +12,10 @@ import math
 import numpy as np
 
 from ooctrain import functional as F
-from ooctrain.autograd import Tensor
+from ooctrain.engine.autograd import Tensor
+from ooctrain.engine.module import Module, Parameter
 from ooctrain.errors import ShapeError
 from ooctrain.functional.arguments import IntOrPair, pair
-from ooctrain.module import Module, Parameter
 from ooctrain.nn.init import uniform
 
 

@@ -22,8 +22,8 @@ from ooctrain.errors import ShapeError
 from ooctrain.step.trace import ITEM_BYTES, Kind
 
 if TYPE_CHECKING:
-    from ooctrain.tape import Tape
-    from ooctrain.tensors import Tensor
+    from ooctrain.engine.tape import Tape
+    from ooctrain.engine.tensor import Tensor
 
 Scalars = Mapping[str, float | int]
 Pair = tuple[int, int]  # (rows, columns)

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from ooctrain.eager import make_pool, run_cpu
+from ooctrain.engine.eager import make_pool, run_cpu
 from ooctrain.step.op import Op, Scalars, to_physical
 from ooctrain.testing.check_op import (
     SCALARS,

@@ -18,9 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from ooctrain.autograd import Tape, Tensor, use_tape
-from ooctrain.backward import record_backward
-from ooctrain.incore import run_reference
+from ooctrain.engine.autograd import Tape, Tensor, use_tape
+from ooctrain.engine.backward import record_backward
+from ooctrain.engine.incore import run_reference
 from ooctrain.step.op import LINE_BYTES, Op, Scalars, Spec, physical_shape, to_physical
 from ooctrain.step.trace import Trace
 from ooctrain.tracing import TraceRunner, run_trace
@@ -266,7 +266,7 @@ def spec_of(array: np.ndarray) -> Spec:
 
 
 def _call(op: Op, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
-    from ooctrain.autograd import current_tape
+    from ooctrain.engine.autograd import current_tape
 
     return current_tape().call(op, tensors)
 

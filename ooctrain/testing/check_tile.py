@@ -13,10 +13,10 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from ooctrain.autograd import Tape, Tensor, use_tape
-from ooctrain.backward import record_backward
-from ooctrain.incore import Mode
-from ooctrain.module import Module
+from ooctrain.engine.autograd import Tape, Tensor, use_tape
+from ooctrain.engine.backward import record_backward
+from ooctrain.engine.incore import Mode
+from ooctrain.engine.module import Module
 from ooctrain.step.op import Scalars, Spec
 from ooctrain.step.trace import Trace
 from ooctrain.tile import tile

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from ooctrain.devices.fake_driver import FakeDriver
-from ooctrain.eager import aligned_bytes
+from ooctrain.engine.eager import aligned_bytes
 from ooctrain.layers.conv2d import CUDA_ALGORITHMS
 from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
 from ooctrain.step.op import LINE_BYTES, Scalars, Spec

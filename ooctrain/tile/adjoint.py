@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ooctrain.autograd import Site, Tape, Tensor
+from ooctrain.engine.autograd import Site, Tape, Tensor
 from ooctrain.errors import ConfigError
 from ooctrain.step.machine import specs_of
 from ooctrain.step.op import Op, Scalars, Spec

@@ -10,8 +10,8 @@ import subprocess
 import sys
 
 import ooctrain.layers
-from ooctrain.layers.user import Op as UserOp
-from ooctrain.layers.user import UserGrad
+from ooctrain.engine.own_op import Op as UserOp
+from ooctrain.engine.own_op import UserGrad
 from ooctrain.step.op import Op
 
 #: defined in NumPy by their users; `devices.cuda_open.require_kernels` says so before a step

@@ -7,7 +7,7 @@ import pytest
 
 from ooctrain import functional as F
 from ooctrain import models, nn, optim
-from ooctrain.autograd import tensor
+from ooctrain.engine.autograd import tensor
 from ooctrain.errors import ShapeError
 
 torch = pytest.importorskip("torch", reason="torch is not installed")

@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 
 from ooctrain import models
-from ooctrain.autograd import manual_seed
-from ooctrain.incore import initial_values, run_trace
+from ooctrain.engine.autograd import manual_seed
+from ooctrain.engine.incore import initial_values, run_trace
+from ooctrain.engine.module import Module, Parameter
 from ooctrain.models.deeplab import DeepLabV3Plus
 from ooctrain.models.densenet import DenseNet
 from ooctrain.models.pix2pixhd import Pix2PixHD
 from ooctrain.models.unet import UNet
 from ooctrain.models.xception import SeparableConv2d, XceptionBlock
-from ooctrain.module import Module, Parameter
 from ooctrain.nn import Dropout, Sequential
 from ooctrain.tracing import trace
 

@@ -5,8 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ooctrain import functional as F
-from ooctrain.autograd import Tape, manual_seed, tensor, use_tape
-from ooctrain.eager import EagerRunner
+from ooctrain.engine.autograd import Tape, manual_seed, tensor, use_tape
+from ooctrain.engine.eager import EagerRunner
 from ooctrain.optim import SGD
 from ooctrain.testing.random_nets import RandomNet, block_plans, plans
 from ooctrain.tracing import initial_values, run_trace, trace

@@ -12,9 +12,9 @@ import pytest
 
 import ooctrain.layers
 from ooctrain import functional as F
+from ooctrain.engine.own_op import UserGrad
 from ooctrain.layers.instance_norm import InstanceNormApply
 from ooctrain.layers.relu import ReLU
-from ooctrain.layers.user import UserGrad
 from ooctrain.step.op import Op
 from ooctrain.testing.check_op import check_gradient, check_op
 from ooctrain.testing.op_samples import SAMPLES, normal

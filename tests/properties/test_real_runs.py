@@ -14,6 +14,7 @@ import pytest
 
 import ooctrain as oc
 from ooctrain.devices.base import FRESH_POISON, Debug
+from ooctrain.engine.incore import initial_values
 from ooctrain.experiments.real_runs import (
     WORKLOADS,
     Cell,
@@ -23,7 +24,6 @@ from ooctrain.experiments.real_runs import (
     read_table,
     write_table,
 )
-from ooctrain.incore import initial_values
 from ooctrain.testing.byte_list import LawBroken
 from ooctrain.testing.same_bits import check_same_bits, in_core, out_of_core
 

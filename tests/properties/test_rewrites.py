@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ooctrain.autograd import manual_seed
+from ooctrain.engine.autograd import manual_seed
 from ooctrain.rewrite import fuse, share_storage
 from ooctrain.testing.random_nets import RandomNet, block_plans, plans
 from ooctrain.tracing import initial_values, run_trace, trace

@@ -18,7 +18,7 @@ import ooctrain as oc
 from ooctrain import nn
 from ooctrain.alloc.registry import choose_allocator
 from ooctrain.devices.base import Debug
-from ooctrain.incore import initial_values
+from ooctrain.engine.incore import initial_values
 from ooctrain.prepare import Settings, placed, prepare
 from ooctrain.rewrite import apply_rewrites
 from ooctrain.sched.registry import get_planner

@@ -25,9 +25,9 @@ from ooctrain.alloc.wrappers import (
     Wrapper,
 )
 from ooctrain.devices.cpu import CpuDevice
+from ooctrain.engine.incore import initial_values
 from ooctrain.errors import ConfigError, InvalidFree, OutOfDeviceMemory, PlanMismatch
 from ooctrain.executor import Session, host_extent_bytes
-from ooctrain.incore import initial_values
 from ooctrain.prepare import Settings, prepare
 from ooctrain.sessions import input_values
 from ooctrain.step.chain import chain

@@ -13,7 +13,7 @@ import pytest
 
 from ooctrain import functional as F
 from ooctrain import nn
-from ooctrain.autograd import (
+from ooctrain.engine.autograd import (
     Tape,
     current_tape,
     manual_seed,
@@ -21,7 +21,7 @@ from ooctrain.autograd import (
     tensor,
     use_tape,
 )
-from ooctrain.eager import EagerRunner
+from ooctrain.engine.eager import EagerRunner
 from ooctrain.errors import AutogradError, ConfigError, ShapeError
 from ooctrain.tracing import TraceRunner
 

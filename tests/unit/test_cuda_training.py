@@ -19,8 +19,8 @@ from ooctrain.cli import main
 from ooctrain.devices import cuda_open
 from ooctrain.devices.base import Debug
 from ooctrain.devices.fake_driver import FakeDriver
+from ooctrain.engine.incore import initial_values
 from ooctrain.errors import ConfigError, DeviceUnavailable, OutOfDeviceMemory, PlanMismatch
-from ooctrain.incore import initial_values
 from ooctrain.prepare import Settings, prepare
 from ooctrain.testing.fake_cuda import CpuKernels
 from ooctrain.testing.same_bits import out_of_core

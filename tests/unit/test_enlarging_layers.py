@@ -7,9 +7,9 @@ import pytest
 
 from ooctrain import functional as F
 from ooctrain import nn
-from ooctrain.autograd import frozen, manual_seed, tensor
+from ooctrain.engine.autograd import frozen, manual_seed, tensor
+from ooctrain.engine.incore import initial_values, run_trace
 from ooctrain.errors import AutogradError, ConfigError, OoctrainError, ShapeError
-from ooctrain.incore import initial_values, run_trace
 from ooctrain.models.pix2pixhd import Pix2PixHD
 from ooctrain.rewrite import apply_rewrites
 from ooctrain.rewrite.fuse import fuse

@@ -7,7 +7,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from ooctrain.autograd import tensor
+from ooctrain.engine.autograd import tensor
 from ooctrain.layers.kernels.cpu import chunks, copy, dropout, layout
 from ooctrain.layers.layout import Reshape
 from ooctrain.step.op import Spec, physical_shape, to_logical, to_physical

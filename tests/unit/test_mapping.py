@@ -11,8 +11,8 @@ import pytest
 import ooctrain as oc
 from ooctrain import memory_speed
 from ooctrain.devices.host_vm import VirtualArena, why_no_virtual_memory
+from ooctrain.engine.incore import initial_values
 from ooctrain.execution.mapping import mapped_by_step, mapped_bytes, with_mapping
-from ooctrain.incore import initial_values
 from ooctrain.memory_speed import COPIES, COPY_BYTES, MAP_PIECE_BYTES, map_us_per_byte
 from ooctrain.models.unet import UNet
 from ooctrain.prepare import Settings, prepare

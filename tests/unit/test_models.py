@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ooctrain import models, nn
-from ooctrain.autograd import manual_seed, tensor
+from ooctrain.engine.autograd import manual_seed, tensor
 from ooctrain.errors import ConfigError
 from ooctrain.layers.conv2d import Conv2d
 from ooctrain.layers.conv_transpose import ConvTranspose2d

@@ -7,7 +7,7 @@ import pytest
 
 from ooctrain import functional as F
 from ooctrain import nn
-from ooctrain.autograd import manual_seed, tensor
+from ooctrain.engine.autograd import manual_seed, tensor
 from ooctrain.errors import ConfigError, ShapeError
 from ooctrain.tracing import trace
 

@@ -5,10 +5,10 @@ import pytest
 
 from ooctrain import functional as F
 from ooctrain import nn, optim
-from ooctrain.autograd import tensor
+from ooctrain.engine.autograd import tensor
+from ooctrain.engine.clip import clip_grad_norm_, clip_grad_value_
 from ooctrain.errors import ConfigError
 from ooctrain.optim import SGD, Adam, AdamW, CosineAnnealingLR, StepLR
-from ooctrain.utils import clip_grad_norm_, clip_grad_value_
 
 
 def values(*shape, seed=0):

@@ -7,9 +7,9 @@ import pytest
 
 from ooctrain import functional as F
 from ooctrain import nn
-from ooctrain.autograd import tensor
+from ooctrain.engine.autograd import tensor
+from ooctrain.engine.own_op import Op
 from ooctrain.errors import AutogradError, ConfigError, ShapeError
-from ooctrain.layers.user import Op
 from ooctrain.rewrite import fuse, share_storage
 from ooctrain.testing.check_op import check_op
 from ooctrain.tracing import initial_values, run_trace, trace

@@ -13,7 +13,8 @@ from importlib import import_module
 
 import pytest
 
-from ooctrain import backward
+from ooctrain.engine import backward
+from ooctrain.engine.tape import Tape
 from ooctrain.functional import norm
 from ooctrain.layers import layout
 from ooctrain.layers.batch_norm import BatchNormApply, BatchNormGradApply
@@ -21,7 +22,6 @@ from ooctrain.layers.combine import AddMasked, Concat, Constant
 from ooctrain.layers.dropout import Dropout
 from ooctrain.layers.kernels.cpu import losses
 from ooctrain.layers.running_statistics import BatchNormUpdate
-from ooctrain.tape import Tape
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 # The package's attributes of these names are the functions.

@@ -14,8 +14,8 @@ from zoo.engine_bugs import BUGS
 
 from ooctrain import functional as F
 from ooctrain import nn
-from ooctrain.autograd import Tape, manual_seed, tensor, use_tape
-from ooctrain.eager import EagerRunner
+from ooctrain.engine.autograd import Tape, manual_seed, tensor, use_tape
+from ooctrain.engine.eager import EagerRunner
 from ooctrain.layers.combine import Concat
 from ooctrain.layers.cross_entropy import SoftmaxCrossEntropy
 from ooctrain.layers.layout import Reshape

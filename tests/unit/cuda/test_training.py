@@ -15,7 +15,7 @@ import ooctrain as oc
 from ooctrain import nn
 from ooctrain.devices import cuda_open
 from ooctrain.devices.fake_driver import FakeDriver
-from ooctrain.incore import initial_values, run_trace
+from ooctrain.engine.incore import initial_values, run_trace
 from ooctrain.prepare import Settings, prepare
 from ooctrain.testing.emulator import EmulatedLauncher
 from ooctrain.testing.fake_cuda import EmulatedKernels

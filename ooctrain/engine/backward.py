@@ -15,10 +15,10 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+from ooctrain.engine.tape import Entry, Tape
+from ooctrain.engine.tensor import Tensor
 from ooctrain.errors import AutogradError, ShapeError
 from ooctrain.layers.combine import Add, Constant
-from ooctrain.tape import Entry, Tape
-from ooctrain.tensors import Tensor
 
 Hook = Callable[[Tensor], None]
 

@@ -37,7 +37,7 @@ from ooctrain.step.op import Spec, require, to_logical
 from ooctrain.step.trace import Kind
 
 if TYPE_CHECKING:
-    from ooctrain.tensors import Tensor
+    from ooctrain.engine.tensor import Tensor
 
 
 class Op(base.Op):
@@ -80,7 +80,7 @@ class Op(base.Op):
 
     def __call__(self, *tensors: Any) -> Any:
         """Records one call; returns its output, or a tuple of several."""
-        from ooctrain.autograd import current_tape
+        from ooctrain.engine.autograd import current_tape
 
         outs = current_tape().call(self, tensors)
         return outs[0] if self.outputs == 1 else outs

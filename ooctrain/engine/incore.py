@@ -14,9 +14,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ooctrain.eager import Storage, aligned_bytes, make_pool
+from ooctrain.engine.eager import Storage, aligned_bytes, make_pool
+from ooctrain.engine.module import Module
 from ooctrain.errors import ConfigError
-from ooctrain.module import Module
 from ooctrain.optim import Optimizer
 from ooctrain.step.machine import specs_of
 from ooctrain.step.op import Op, Scalars, physical_shape, to_logical, to_physical

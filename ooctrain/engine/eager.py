@@ -27,8 +27,8 @@ from ooctrain.step.op import (
 from ooctrain.step.presets import usable_cores
 
 if TYPE_CHECKING:
-    from ooctrain.tape import Site
-    from ooctrain.tensors import Tensor
+    from ooctrain.engine.tape import Site
+    from ooctrain.engine.tensor import Tensor
 
 
 class Storage(Protocol):

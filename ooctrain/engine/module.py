@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ooctrain.autograd import Tensor, current_tape, wrap
-from ooctrain.eager import HostStorage, Storage
+from ooctrain.engine.autograd import Tensor, current_tape, wrap
+from ooctrain.engine.eager import HostStorage, Storage
 from ooctrain.errors import ConfigError, ShapeError
 from ooctrain.step.op import Spec, to_physical
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ooctrain.autograd import Tensor, current_tape
+from ooctrain.engine.autograd import Tensor, current_tape
+from ooctrain.engine.module import Parameter
 from ooctrain.layers.update import ClipFactor, ClipValue, ScaleBy, SumOfSquares
-from ooctrain.module import Parameter
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 In: nothing. Out: the tape that operations are recorded on. The one idea: which tape is in force is
 a context variable, not a global: each thread has its own, and `oc.trace` puts another one in its
-place for the length of a call. Read next: `tensors.py`, `tape.py`, `backward.py`.
+place for the length of a call. Read next: `tensor.py`, `tape.py`, `backward.py`.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING
 
-from ooctrain.eager import EagerRunner
-from ooctrain.tape import Site, Tape
-from ooctrain.tensors import Tensor, call, reshape, tensor, wrap
+from ooctrain.engine.eager import EagerRunner
+from ooctrain.engine.tape import Site, Tape
+from ooctrain.engine.tensor import Tensor, call, reshape, tensor, wrap
 
 if TYPE_CHECKING:
-    from ooctrain.module import Module
+    from ooctrain.engine.module import Module
 
 __all__ = [
     "Site", "Tape", "Tensor", "call", "current_tape", "frozen", "manual_seed", "no_grad", "reshape",

@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from ooctrain.engine.tensor import Tensor
 from ooctrain.errors import AutogradError, ShapeError
 from ooctrain.step.op import Op, Scalars, Spec
 from ooctrain.step.trace import Phase
-from ooctrain.tensors import Tensor
 
 if TYPE_CHECKING:
-    from ooctrain.module import Module
+    from ooctrain.engine.module import Module
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ooctrain.eager import HostStorage, Storage
+from ooctrain.engine.eager import HostStorage, Storage
 from ooctrain.errors import AutogradError, ConfigError, ShapeError
 from ooctrain.layers.combine import Add, Constant, Scale
 from ooctrain.layers.layout import Reshape
@@ -23,7 +23,7 @@ from ooctrain.step.op import Op, Spec, to_physical
 from ooctrain.step.trace import ITEM_BYTES, Kind
 
 if TYPE_CHECKING:
-    from ooctrain.tape import Entry
+    from ooctrain.engine.tape import Entry
 
 
 class Tensor:
@@ -112,8 +112,8 @@ class Tensor:
             gradient: of this tensor; None for a tensor of one element: 1.
             retain_graph: keep what backward needs, so that it can run again.
         """
-        from ooctrain.autograd import current_tape
-        from ooctrain.backward import record_backward
+        from ooctrain.engine.autograd import current_tape
+        from ooctrain.engine.backward import record_backward
 
         record_backward(current_tape(), self, gradient, retain_graph=retain_graph)
 
@@ -193,7 +193,7 @@ class Tensor:
 
 def call(op: Op, *ins: Tensor) -> Tensor:
     """Records one call on the tape in force and returns its first output."""
-    from ooctrain.autograd import current_tape
+    from ooctrain.engine.autograd import current_tape
 
     return current_tape().call(op, ins)[0]
 
