@@ -3,8 +3,8 @@
 In: a model, shapes, a loss, an optimizer. Out: `trace.Trace`. The one idea: the model is called as
 ever, on a tape whose runner writes down shapes and sizes instead of computing; a 20480 x 20480
 VGG-16 traces in a fraction of a second and needs no memory. Each parameter's update is recorded as
-soon as its gradient is complete. Read next: `step/trace.py`, `losses.py`, `engine/incore.py`,
-`rewrite/`, `sched/schedule.py`.
+soon as its gradient is complete. Read next: `step/trace.py`, `nn/named_losses.py`,
+`engine/incore.py`, `rewrite/`, `sched/schedule.py`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ooctrain.engine.incore import initial_values, run_trace, storages
 from ooctrain.engine.module import Module, Parameter
 from ooctrain.errors import ConfigError, ShapeError
 from ooctrain.layers.conv2d import CUDA_ALGORITHMS
-from ooctrain.losses import Loss, named_loss, target_of
+from ooctrain.nn.named_losses import Loss, named_loss, target_of
 from ooctrain.optim import SGD, Adam, Optimizer
 from ooctrain.step.op import Op, Scalars, Spec, scratch_bytes
 from ooctrain.step.presets import usable_cores

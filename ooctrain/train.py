@@ -24,7 +24,7 @@ from ooctrain.engine.clip import Clip
 from ooctrain.engine.module import Module
 from ooctrain.errors import ConfigError, TrainingStopped
 from ooctrain.execution.result import StepResult
-from ooctrain.losses import Loss
+from ooctrain.nn.named_losses import Loss
 from ooctrain.optim import LRScheduler, Optimizer
 from ooctrain.prepare import PreparedStep, Settings, prepare
 from ooctrain.residence import Residence

@@ -4,7 +4,7 @@ In: parameter, gradient, slots. Out: their next values, on the same storage. The
 learning rate and the step number are step scalars, read by name when the call runs, never
 attributes: a changed learning rate needs no new trace, and a call that runs again in the same step
 sees the same values. Source: torch.optim, whose order of operations is kept; Kingma and Ba 2015;
-Loshchilov and Hutter 2019. Read next: `../optim.py`.
+Loshchilov and Hutter 2019. Read next: `optim/optimizers.py`.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ In: (N, 3, 299, 299). Out: logits; in training also those of the auxiliary class
 four branches side by side at several scales, joined along the channels; large windows are split
 into 1 x 7 and 7 x 1. The auxiliary classifier hangs on the middle of the network and counts 0.4 in
 the loss: a step with two losses. Source: Szegedy et al. 2016, which does not state the weight; 0.4
-is what PyTorch's training scripts take. Read next: `../losses.py`, `OwnLoss`.
+is what PyTorch's training scripts take. Read next: `nn/named_losses.py`, `OwnLoss`.
 """
 
 from __future__ import annotations

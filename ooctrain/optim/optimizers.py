@@ -15,19 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from ooctrain import lr_scheduler
 from ooctrain.engine.autograd import Tensor, current_tape
 from ooctrain.engine.eager import HostStorage
 from ooctrain.engine.module import Parameter, clear_grad
 from ooctrain.errors import ConfigError
 from ooctrain.layers.update import AdamUpdate, SGDUpdate
-from ooctrain.lr_scheduler import CosineAnnealingLR, LRScheduler, StepLR
 from ooctrain.step.op import Op, Spec
-
-__all__ = [
-    "SGD", "Adam", "AdamW", "CosineAnnealingLR", "LRScheduler", "Optimizer", "StepLR", "lr_name",
-    "lr_scheduler",
-]  # fmt: skip
 
 Params = Iterable[Parameter] | Iterable[dict[str, Any]]
 

@@ -2,7 +2,8 @@
 
 In: an optimizer, the number of epochs so far. Out: its learning rates. The one idea: a rate is a
 function of the epoch and the first rate, not of the rate before; so a resumed run needs nothing but
-the epoch. A rate is a step scalar: changing it never traces or plans anew. Read next: `optim.py`.
+the epoch. A rate is a step scalar: changing it never traces or plans anew. Read next:
+`optimizers.py`.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ooctrain.optim import Optimizer
+    from ooctrain.optim.optimizers import Optimizer
 
 
 class LRScheduler:
