@@ -16,13 +16,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-import ooctrain.tile
-
 __version__ = "0.1.0"
-
-# The first import of a submodule binds its name here. `oc.tile` is a function, so this name is
-# freed again; no later import binds it anew.
-del ooctrain.tile
 
 #: {public name: module that defines it}; a module of the package where both are equal
 _HOME = {
@@ -52,7 +46,7 @@ _HOME = {
     "planners": "ooctrain.sched.registry",
     "simulate": "ooctrain.api",
     "tensor": "ooctrain.engine.autograd",
-    "tile": "ooctrain.tile",
+    "tile": "ooctrain.rewrite.tile",
     "trace": "ooctrain.tracing",
     "verify": "ooctrain.api",
 }
@@ -108,6 +102,7 @@ if TYPE_CHECKING:
     from ooctrain.engine.autograd import Tensor, manual_seed, no_grad, tensor
     from ooctrain.engine.own_op import Op
     from ooctrain.errors import Infeasible, OoctrainError, ScheduleError
+    from ooctrain.rewrite.tile import tile
     from ooctrain.sched.chain_view import chain_view
     from ooctrain.sched.registry import planners
     from ooctrain.sched.schedule import Granule, LowerBound, Plan, Schedule
@@ -116,7 +111,6 @@ if TYPE_CHECKING:
     from ooctrain.step.machine import Machine
     from ooctrain.step.presets import machine
     from ooctrain.step.trace import Trace
-    from ooctrain.tile import tile
     from ooctrain.tracing import trace
     from ooctrain.train import Trainer
 

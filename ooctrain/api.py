@@ -17,7 +17,7 @@ import numpy as np
 from ooctrain.errors import ConfigError, reason
 from ooctrain.prepare import DEFAULT_REWRITES, Settings, completed, placed
 from ooctrain.rewrite import apply_rewrites
-from ooctrain.rewrite.small import pinning_for, with_region
+from ooctrain.rewrite.pin_small import pinning_for, with_region
 from ooctrain.sched import bounds
 from ooctrain.sched import verify as laws
 from ooctrain.sched.base import TIME_LIMIT_S, Planner

@@ -19,7 +19,7 @@ from ooctrain.errors import ConfigError, DoesNotFit, Infeasible, OutOfDeviceMemo
 from ooctrain.execution.mapping import with_mapping
 from ooctrain.execution.placement import reserved_peak
 from ooctrain.rewrite import apply_rewrites
-from ooctrain.rewrite.small import pinning_for, with_region
+from ooctrain.rewrite.pin_small import pinning_for, with_region
 from ooctrain.sched.base import TIME_LIMIT_S, Planner, WeighingPlanner
 from ooctrain.sched.bounds import lower_bound
 from ooctrain.sched.budget import resolve_budget, resolve_host_budget, trace_peak_bytes

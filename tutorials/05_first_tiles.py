@@ -14,9 +14,9 @@ from lesson import Lesson
 
 import ooctrain as oc
 from ooctrain.report.charts import Piece, strips_svg
+from ooctrain.rewrite.tile.halo import Span, chain_reads
 from ooctrain.sched.budget import trace_minimum_bytes
 from ooctrain.step.op import Window
-from ooctrain.tile.halo import Span, chain_reads
 from ooctrain.units import format_bytes
 
 lesson = Lesson("05 first tiles")

@@ -22,7 +22,7 @@ from ooctrain.execution.placement import reserved_peak
 from ooctrain.experiments.compare import step_trace
 from ooctrain.experiments.fragmentation import MACHINE, PLANNER, Bench, largest_budget
 from ooctrain.rewrite import apply_rewrites
-from ooctrain.rewrite.small import pinning_for, with_region
+from ooctrain.rewrite.pin_small import pinning_for, with_region
 from ooctrain.sched.bounds import compute_us
 from ooctrain.sched.registry import get_planner
 from ooctrain.sched.small import plan_beside

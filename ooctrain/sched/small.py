@@ -3,8 +3,8 @@
 In: a planner and its arguments, with a granule whose `fixed_bytes` are always taken. Out: its plan,
 with these bytes counted in ledger and peak. The one idea: the region is a constant in every ledger,
 so the planner is asked for a plan within the budget less that constant, and the constant is added
-to what it answers. Read next: `../rewrite/small.py` for what the region holds; `base.py` for what a
-planner is.
+to what it answers. Read next: `rewrite/pin_small.py` for what the region holds; `base.py` for what
+a planner is.
 """
 
 from __future__ import annotations

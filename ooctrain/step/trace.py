@@ -41,7 +41,7 @@ class Variable:
         kind: "input" (comes from the host each step), "param" and "state" (persist over steps),
             "activation", "stat" (batch statistics), "grad" (of an activation), "wgrad" (of a
             parameter), "aux" (loss, pooling indices and the like).
-        pinned: whether it lies in the region of small objects (`rewrite/small.py`), always.
+        pinned: whether it lies in the region of small objects (`rewrite/pin_small.py`), always.
     """
 
     id: int

@@ -4,7 +4,7 @@ In: a trace, a grid, values for inputs and parameters. Out: silence, or an Asser
 the output. The one idea: both traces are run call by call and their outputs (y, dX, dW, db of a
 chain; loss, gradients and updated parameters of a step) must agree; on small whole numbers float
 sums are exact in any order, so there they agree to the bit. Also for an operation of your own that
-has a tile rule. Read next: `tile/weave.py`.
+has a tile rule. Read next: `rewrite/tile/weave.py`.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from ooctrain.engine.autograd import Tape, Tensor, use_tape
 from ooctrain.engine.backward import record_backward
 from ooctrain.engine.incore import Mode
 from ooctrain.engine.module import Module
+from ooctrain.rewrite.tile import tile
 from ooctrain.step.op import Scalars, Spec
 from ooctrain.step.trace import Trace
-from ooctrain.tile import tile
 from ooctrain.tracing import TraceRunner, run_trace
 
 SCALARS: Scalars = {"lr": 0.5, "step": 3, "seed": 7}

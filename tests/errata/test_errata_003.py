@@ -3,7 +3,7 @@
 In: graphs of a few operators, tiny arrays. Out: verdicts. The one idea: each listing is written out
 in Python, with the printed line and the corrected one side by side; the printed one raises, loops
 or gives a wrong size. Source: paper 003, sections 4.1 to 4.3, listings 1 to 4, tables 3 and 4. What
-the library does instead is `ooctrain/tile/halo.py`. The table of errata is docs/errata.md.
+the library does instead is `ooctrain/rewrite/tile/halo.py`. The table of errata is docs/errata.md.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from math import prod
 import numpy as np
 import pytest
 
+from ooctrain.rewrite.tile.halo import Span, read_span
 from ooctrain.step.op import Window
-from ooctrain.tile.halo import Span, read_span
 
 # --------------------------------------------------------------------------------------------------
 # -------

@@ -6,8 +6,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from ooctrain.step.op import Window
-from ooctrain.tile.halo import (
+from ooctrain.rewrite.tile.halo import (
     Read,
     Span,
     chain_reads,
@@ -19,6 +18,7 @@ from ooctrain.tile.halo import (
     tile_spans,
     whole_reads,
 )
+from ooctrain.step.op import Window
 
 SAME_3 = Window(kernel=3, pad_lo=1, pad_hi=1)
 POOL_3_2_1 = Window(kernel=3, stride=2, pad_lo=1, pad_hi=1)

@@ -17,7 +17,7 @@ from ooctrain.devices.base import Debug
 from ooctrain.errors import ConfigError, Infeasible, ScheduleError
 from ooctrain.prepare import DEFAULT_REWRITES, Settings, prepare
 from ooctrain.rewrite import apply_rewrites
-from ooctrain.rewrite.small import (
+from ooctrain.rewrite.pin_small import (
     ALIGN_BYTES,
     pin_small,
     pinning_for,

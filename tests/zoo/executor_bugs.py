@@ -19,7 +19,7 @@ from ooctrain.alloc.virtual import VirtualAddressing
 from ooctrain.execution import placement, program
 from ooctrain.execution.placement import Placement
 from ooctrain.executor import Session
-from ooctrain.rewrite import small
+from ooctrain.rewrite import pin_small as small
 
 BUGS: dict[str, tuple[Any, str, str, str, str]] = {
     "an event is recorded before its work is done": (

@@ -14,9 +14,9 @@ from dataclasses import replace
 import pytest
 
 from ooctrain.layers.regions import Insert
+from ooctrain.rewrite.tile import rewrite, rules, steps, weave
+from ooctrain.rewrite.tile.halo import Read, Span, extents, reach, split_evenly
 from ooctrain.step.op import Window
-from ooctrain.tile import rewrite, rules, steps, weave
-from ooctrain.tile.halo import Read, Span, extents, reach, split_evenly
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 ReadRule = Callable[[Span, Window, int], Read]

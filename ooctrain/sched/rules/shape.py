@@ -7,7 +7,7 @@ said without knowing what came before. Source: docs/schedule.md, "The verifier's
 
 from __future__ import annotations
 
-from ooctrain.rewrite.small import region
+from ooctrain.rewrite.pin_small import region
 from ooctrain.sched.rules.state import OTHER_TRACE, Problem, State, by_variable
 from ooctrain.sched.schedule import End, Free, Instruction, Range, Run, SwapIn, SwapOut
 

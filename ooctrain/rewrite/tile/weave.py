@@ -17,12 +17,10 @@ from types import MappingProxyType
 from typing import Any
 
 from ooctrain.layers.regions import Insert, InsertAdd, Slice
-from ooctrain.step.op import Op, Spec, scratch_bytes
-from ooctrain.step.trace import Call, Phase, Trace, TraceBuilder
-from ooctrain.tile.adjoint import Record, Role, record_vjp
-from ooctrain.tile.rules import Place
-from ooctrain.tile.segment import Segment, Stage
-from ooctrain.tile.steps import (
+from ooctrain.rewrite.tile.adjoint import Record, Role, record_vjp
+from ooctrain.rewrite.tile.rules import Place
+from ooctrain.rewrite.tile.segment import Segment, Stage
+from ooctrain.rewrite.tile.steps import (
     Region,
     Step,
     Tile,
@@ -34,6 +32,8 @@ from ooctrain.tile.steps import (
     label,
     zeros,
 )
+from ooctrain.step.op import Op, Spec, scratch_bytes
+from ooctrain.step.trace import Call, Phase, Trace, TraceBuilder
 
 
 def weave(trace: Trace, segment: Segment, tiles: Sequence[Tile]) -> Trace:

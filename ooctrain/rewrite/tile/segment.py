@@ -13,10 +13,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ooctrain.errors import ConfigError
+from ooctrain.rewrite.tile.adjoint import match_backward
+from ooctrain.rewrite.tile.rules import TileRule, obstacle, rule_of
 from ooctrain.step.op import Window
 from ooctrain.step.trace import Call, Trace
-from ooctrain.tile.adjoint import match_backward
-from ooctrain.tile.rules import TileRule, obstacle, rule_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,7 +45,7 @@ def tile(
     Cost: O(calls + tiles * calls of the chain).
     """
     # Imported late, so that `import ooctrain` stays light.
-    from ooctrain.tile.rewrite import tile_trace
+    from ooctrain.rewrite.tile.rewrite import tile_trace
 
     return tile_trace(trace, grid, first, last)
 
@@ -56,6 +56,6 @@ def tile_by_name(trace: Trace, name: str) -> Trace:
     Raises:
         ConfigError: as `tile`, or the name is not of this form.
     """
-    from ooctrain.tile.rewrite import parse_name, tile_trace
+    from ooctrain.rewrite.tile.rewrite import parse_name, tile_trace
 
     return tile_trace(trace, *parse_name(name))

@@ -11,15 +11,15 @@ from collections.abc import Sequence
 from numbers import Integral
 
 from ooctrain.errors import ConfigError
+from ooctrain.rewrite.tile.halo import tile_spans
+from ooctrain.rewrite.tile.segment import find_segment
+from ooctrain.rewrite.tile.steps import make_tiles
+from ooctrain.rewrite.tile.weave import weave
 from ooctrain.step.trace import Trace
-from ooctrain.tile.halo import tile_spans
-from ooctrain.tile.segment import find_segment
-from ooctrain.tile.steps import make_tiles
-from ooctrain.tile.weave import weave
 
 
 def tile_trace(trace: Trace, grid: tuple[int, int], first: str | None, last: str | None) -> Trace:
-    """See `ooctrain.tile.tile`."""
+    """See `ooctrain.rewrite.tile.tile`."""
     if not _is_grid(grid):
         raise ConfigError(f"a grid is two numbers of tiles, not {grid!r}", code="OOC-113")
     segment = find_segment(trace, first, last)

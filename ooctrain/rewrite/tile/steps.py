@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 
 from ooctrain.layers.combine import Add, Constant
 from ooctrain.layers.regions import Insert, InsertAdd
+from ooctrain.rewrite.tile.halo import Read, Span, chain_reads, whole_reads
+from ooctrain.rewrite.tile.segment import Segment
 from ooctrain.step.op import Op, Spec, Window
 from ooctrain.step.trace import Kind, Phase, Trace
-from ooctrain.tile.halo import Read, Span, chain_reads, whole_reads
-from ooctrain.tile.segment import Segment
 
 Region = tuple[Span, Span]
 
