@@ -24,14 +24,14 @@ import ooctrain as oc
 from benchmarks.common import machine_facts, table, threads_here, verdict
 from ooctrain.alloc import AllocationLog, Request
 from ooctrain.alloc.best_fit import BestFit
-from ooctrain.alloc.log import foresee, hold_whole
-from ooctrain.alloc.paper import PaperMemory
+from ooctrain.alloc.dry_run import PaperMemory
 from ooctrain.alloc.registry import choose_on_paper
-from ooctrain.alloc.replay import peak_bytes, serve
+from ooctrain.alloc.replay.log import foresee, hold_whole
+from ooctrain.alloc.replay.replay import peak_bytes, serve
 from ooctrain.alloc.static import plannable
 from ooctrain.alloc.va_paper import PaperVirtualAddressing
 from ooctrain.alloc.virtual import VirtualAddressing
-from ooctrain.alloc.wrappers import Counted
+from ooctrain.alloc.wrapped.wrappers import Counted
 from ooctrain.devices.base import Memory
 from ooctrain.devices.host_vm import VirtualArena, bytes_at, why_no_virtual_memory
 from ooctrain.errors import OutOfDeviceMemory

@@ -14,7 +14,7 @@ import numpy as np
 from lesson import Lesson
 
 import ooctrain as oc
-from ooctrain.alloc.paper import PaperMemory
+from ooctrain.alloc.dry_run import PaperMemory
 from ooctrain.alloc.registry import choose_allocator
 from ooctrain.errors import OutOfDeviceMemory
 from ooctrain.report.charts import Piece, strips_svg

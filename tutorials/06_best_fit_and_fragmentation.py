@@ -16,11 +16,11 @@ import random
 from lesson import Lesson
 
 import ooctrain as oc
-from ooctrain.alloc import replay
-from ooctrain.alloc.paper import PaperMemory
+from ooctrain.alloc.dry_run import PaperMemory
 from ooctrain.alloc.registry import choose_allocator
-from ooctrain.alloc.replay import serve
-from ooctrain.alloc.wrappers import Wrapper
+from ooctrain.alloc.replay import replay
+from ooctrain.alloc.replay.replay import serve
+from ooctrain.alloc.wrapped.wrappers import Wrapper
 from ooctrain.execution.record import allocation_log
 from ooctrain.experiments.fragmentation import largest_budget
 from ooctrain.report.charts import Area, areas_svg, stacked_svg

@@ -54,7 +54,7 @@ def _laws(make: Any, backend: str) -> dict[str, int]:
 
 def _walks(make: Any, backend: str) -> dict[str, int]:
     unit = PAGE_BYTES if backend == "strict" else cuda_open.look_at_gpu().granularity_bytes
-    from ooctrain.alloc.paper import PaperMemory
+    from ooctrain.alloc.dry_run import PaperMemory
 
     granule = make(PaperMemory(2 * UNITS * unit)).granule
     for seed in range(WALKS):

@@ -4,10 +4,10 @@ In: sizes in list order. Out: addresses, books, logs. The names below are for us
 `base.py`, which says what an allocator is. Read next: `base.py`, then `best_fit.py`.
 """
 
-from ooctrain.alloc.log import AllocationLog, Recorder, Request
 from ooctrain.alloc.registry import allocators
+from ooctrain.alloc.replay.log import AllocationLog, Recorder, Request
 
-# `oc.alloc.replay` is the function; its module is found by `from ooctrain.alloc.replay import ...`.
-from ooctrain.alloc.replay import Replayed, replay
+# `oc.alloc.replay` is the function; its folder is found by `from ooctrain.alloc.replay.log import`.
+from ooctrain.alloc.replay.replay import Replayed, replay
 
 __all__ = ["AllocationLog", "Recorder", "Replayed", "Request", "allocators", "replay"]

@@ -14,9 +14,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ooctrain.alloc.base import Block, Books, Reached, Stats, describe
-from ooctrain.alloc.chunk_size import checked_chunk_bytes, mappable_chunk_bytes
-from ooctrain.alloc.chunks import Room
-from ooctrain.alloc.homes import Home, Homes
+from ooctrain.alloc.virtual_pages.chunk_size import checked_chunk_bytes, mappable_chunk_bytes
+from ooctrain.alloc.virtual_pages.chunks import Room
+from ooctrain.alloc.virtual_pages.mappings import Home, Homes
 from ooctrain.devices.base import VirtualMemory
 from ooctrain.devices.host_vm import PAGE_BYTES, max_mapped_chunks
 from ooctrain.units import Granule

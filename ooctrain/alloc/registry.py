@@ -4,7 +4,7 @@ In: what a user typed, and the budget. Out: an `AllocatorChoice`: its name and g
 planners must know before anything is allocated, and how to make it over an arena. The one idea: an
 allocator is a class whose first parameter is the memory; its granule is asked of one made over
 memory without bytes, so that planning needs no device. To add one: a file with the class, and a
-line below. Read next: `base.py`; `replay.py` for the memory without bytes.
+line below. Read next: `base.py`; `replay/replay.py` for the memory without bytes.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from ooctrain.alloc.base import Allocator
 from ooctrain.alloc.best_fit import BestFit
 from ooctrain.alloc.buddy import Buddy
 from ooctrain.alloc.bump import Bump
+from ooctrain.alloc.dry_run import PaperMemory
 from ooctrain.alloc.first_fit import FirstFit, FirstFitBySize
-from ooctrain.alloc.paper import PaperMemory
 from ooctrain.alloc.passthrough import Passthrough
 from ooctrain.alloc.va_paper import PaperVirtualAddressing
 from ooctrain.alloc.virtual import VirtualAddressing

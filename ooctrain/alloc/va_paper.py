@@ -17,8 +17,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ooctrain.alloc.base import Block, Books, Reached, Stats, describe
-from ooctrain.alloc.chunk_size import checked_chunk_bytes
-from ooctrain.alloc.homes import Home, Homes
+from ooctrain.alloc.virtual_pages.chunk_size import checked_chunk_bytes
+from ooctrain.alloc.virtual_pages.mappings import Home, Homes
 from ooctrain.devices.base import VirtualMemory
 from ooctrain.errors import ConfigError
 from ooctrain.units import MIB, Granule, format_bytes

@@ -8,7 +8,7 @@ are all free; (3) a new home with free chunks, which are mapped there and then. 
 system. What a request finds depends on the chunks held and on what was made before, so a training
 step, which repeats the requests of the last one, soon maps nothing any more. Sources: paper 000,
 section 4 (virtual addressing, chunks); GMLake's stitching; the plain is ours. Read next:
-`chunks.py` (what is free), `homes.py` (page tables and aliases).
+`virtual_pages/chunks.py` (what is free), `virtual_pages/mappings.py` (page tables and aliases).
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 
 from ooctrain.alloc.base import Block, Books, Reached, Stats, describe
-from ooctrain.alloc.chunk_size import checked_chunk_bytes, mappable_chunk_bytes
-from ooctrain.alloc.chunks import Room, Run, chunks_of, runs_of, stretches
-from ooctrain.alloc.homes import Home, Homes
+from ooctrain.alloc.virtual_pages.chunk_size import checked_chunk_bytes, mappable_chunk_bytes
+from ooctrain.alloc.virtual_pages.chunks import Room, Run, chunks_of, runs_of, stretches
+from ooctrain.alloc.virtual_pages.mappings import Home, Homes
 from ooctrain.devices.base import VirtualMemory
 from ooctrain.devices.host_vm import max_mapped_chunks
 from ooctrain.errors import ConfigError

@@ -2,7 +2,7 @@
 
 In: an allocator. Out: an allocator that is as good as the inner one. The one idea: a wrapper has
 the methods for ranges always; whether they work is the inner one's `granule.ranges`, which planners
-ask anyway. Read next: `wrappers.py`, those that do something besides.
+ask anyway. Read next: `wrapped/wrappers.py`, those that do something besides.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 In: a log that `plan --allocation-log` or `train --allocation-log` wrote, names of allocators. Out:
 a table of peaks, holes, mapping changes and, under a budget, where each of them failed; a picture
 of the arenas; status 3 where none serves the log. Nothing is executed. Read next:
-`ooctrain/alloc/replay.py`.
+`ooctrain/alloc/replay/replay.py`.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import click
 from rich.table import Table
 
 from ooctrain.alloc import AllocationLog, Replayed
-from ooctrain.alloc import replay as run_replay
-from ooctrain.alloc.fullest import snapshot_at_peak
+from ooctrain.alloc.replay import replay as run_replay
+from ooctrain.alloc.replay.fullest import snapshot_at_peak
 from ooctrain.cli import DOES_NOT_FIT, DONE
 from ooctrain.cli.numbers_file import write_file, write_numbers
 from ooctrain.cli.options import ALLOCATORS_TEXT, OUTPUT_FILE, json_option, list_option

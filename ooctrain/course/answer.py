@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ooctrain.alloc import AllocationLog
-from ooctrain.alloc.paper import PaperMemory
+from ooctrain.alloc.dry_run import PaperMemory
 from ooctrain.alloc.registry import choose_allocator
 from ooctrain.cli.own_code import fault_of_own_code
 from ooctrain.course.measures import granule_of, step_of

@@ -4,7 +4,7 @@ In: a replay of a rubric, a submission. Out: the bytes from the first block to t
 or why there is none. The one idea: an allocator answers with addresses, and addresses can be
 judged without it: no two blocks that live at the same time share a byte, and the extent is what
 they span. The blocks are those that a library's planner asks for in the first steps of a training.
-Read next: `answer.py`, the other process; `../alloc/replay.py`.
+Read next: `answer.py`, the other process; `alloc/replay/replay.py`.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from tempfile import TemporaryDirectory
 
 from ooctrain.alloc import AllocationLog
 from ooctrain.alloc.base import Allocator, Block
-from ooctrain.alloc.paper import PaperMemory
+from ooctrain.alloc.dry_run import PaperMemory
 from ooctrain.alloc.registry import choose_allocator
-from ooctrain.alloc.replay import peak_bytes
+from ooctrain.alloc.replay.replay import peak_bytes
 from ooctrain.course.beside_par import BesidePar
 from ooctrain.course.child import ask
 from ooctrain.course.rubric import BOUND, Replay

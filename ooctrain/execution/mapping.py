@@ -15,7 +15,7 @@ from dataclasses import replace
 from itertools import pairwise
 from statistics import fmean
 
-from ooctrain.alloc.paper import PaperMemory
+from ooctrain.alloc.dry_run import PaperMemory
 from ooctrain.alloc.registry import AllocatorChoice
 from ooctrain.execution.placement import Placement, play_step
 from ooctrain.execution.program import make_program

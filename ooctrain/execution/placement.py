@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ooctrain.alloc.base import Allocator, Block, RangedAllocator, Reached
-from ooctrain.alloc.checked import Checked
-from ooctrain.alloc.log import Recorder, foresee
-from ooctrain.alloc.paper import PaperAllocator, PaperMemory
+from ooctrain.alloc.dry_run import PaperAllocator, PaperMemory
 from ooctrain.alloc.registry import AllocatorChoice
+from ooctrain.alloc.replay.log import Recorder, foresee
 from ooctrain.alloc.static import Forecast, plannable
+from ooctrain.alloc.wrapped.checked import Checked
 from ooctrain.devices.host_vm import PAGE_BYTES
 from ooctrain.errors import OutOfDeviceMemory, ScheduleError
 from ooctrain.execution.program import EndStep, FreeStep, InStep, Program, RunStep, make_program

@@ -3,13 +3,13 @@
 In: a trace and its schedule. Out: an `AllocationLog` of some training steps. The one idea: the
 executor and this file make their requests by the same `Placement`, so the log is the one that a
 real run would leave, whatever the size of the machine. Read next: `placement.py`,
-`../alloc/replay.py`.
+`alloc/replay/replay.py`.
 """
 
 from __future__ import annotations
 
-from ooctrain.alloc.log import AllocationLog, Recorder
-from ooctrain.alloc.paper import PaperAllocator
+from ooctrain.alloc.dry_run import PaperAllocator
+from ooctrain.alloc.replay.log import AllocationLog, Recorder
 from ooctrain.execution.placement import PARAMETER_KINDS, Placement, play_step
 from ooctrain.execution.program import make_program
 from ooctrain.sched.schedule import Schedule

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ooctrain.alloc import Request
-from ooctrain.alloc.replay import replay
+from ooctrain.alloc.replay.replay import replay
 from ooctrain.errors import DoesNotFit, Infeasible
 from ooctrain.execution.record import allocation_log
 from ooctrain.experiments.compare import step_trace

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from ooctrain.alloc.paper import PaperMemory
+from ooctrain.alloc.dry_run import PaperMemory
 from ooctrain.alloc.registry import choose_allocator
 from ooctrain.alloc.static import plannable
 from ooctrain.laws.plugin import OF_OTHER_KINDS, repeat_command

@@ -16,7 +16,7 @@ from typing import Any
 
 from ooctrain.alloc.base import Block
 from ooctrain.alloc.best_fit import BestFit
-from ooctrain.alloc.paper import PaperMemory
+from ooctrain.alloc.dry_run import PaperMemory
 from ooctrain.errors import ConfigError
 from ooctrain.report.holdings import Holding
 from ooctrain.report.record import Record

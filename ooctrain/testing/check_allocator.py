@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ooctrain.alloc.base import Allocator
-from ooctrain.alloc.paper import PaperMemory
+from ooctrain.alloc.dry_run import PaperMemory
 from ooctrain.alloc.registry import choose_allocator
 from ooctrain.alloc.static import plannable
 from ooctrain.devices.fake_driver import Violation

@@ -13,7 +13,7 @@ from typing import Any
 import click
 import pytest
 
-from ooctrain.alloc.paper import PaperMemory
+from ooctrain.alloc.dry_run import PaperMemory
 from ooctrain.alloc.registry import choose_allocator
 from ooctrain.cli import COMMANDS, command_line
 from ooctrain.errors import OutOfDeviceMemory

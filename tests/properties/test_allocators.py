@@ -7,12 +7,12 @@ import json
 import pytest
 
 from ooctrain.alloc.best_fit import BestFit
-from ooctrain.alloc.checked import Checked
-from ooctrain.alloc.log import Recorder as Logged
-from ooctrain.alloc.paper import PaperMemory
+from ooctrain.alloc.dry_run import PaperMemory
 from ooctrain.alloc.registry import allocators, choose_allocator
+from ooctrain.alloc.replay.log import Recorder as Logged
 from ooctrain.alloc.virtual import VirtualAddressing
-from ooctrain.alloc.wrappers import Counted, ThreadSafe
+from ooctrain.alloc.wrapped.checked import Checked
+from ooctrain.alloc.wrapped.wrappers import Counted, ThreadSafe
 from ooctrain.devices.fake_driver import FakeDriver
 from ooctrain.testing import check_allocator
 from ooctrain.testing.allocator_grounds import DriverGround, make_ground

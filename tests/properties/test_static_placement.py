@@ -16,10 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import ooctrain as oc
+from ooctrain.alloc.dry_run import PaperAllocator, PaperMemory
 from ooctrain.alloc.first_fit import FirstFit, FirstFitBySize
-from ooctrain.alloc.log import Recorder, foresee
-from ooctrain.alloc.paper import PaperAllocator, PaperMemory
 from ooctrain.alloc.registry import choose_allocator
+from ooctrain.alloc.replay.log import Recorder, foresee
 from ooctrain.alloc.static import Forecast, Lifetime, most_alive, pack, plannable
 from ooctrain.cli import main
 from ooctrain.errors import (

@@ -15,11 +15,11 @@ from ooctrain.alloc.base import Allocator, Books, RangedAllocator, Stats
 from ooctrain.alloc.best_fit import ROUND_BYTES, BestFit
 from ooctrain.alloc.buddy import Buddy
 from ooctrain.alloc.bump import Bump
+from ooctrain.alloc.dry_run import PaperMemory
 from ooctrain.alloc.first_fit import FirstFit, FirstFitBySize
-from ooctrain.alloc.log import Recorder
-from ooctrain.alloc.paper import PaperMemory
 from ooctrain.alloc.registry import allocators, choose_allocator
-from ooctrain.alloc.replay import serve
+from ooctrain.alloc.replay.log import Recorder
+from ooctrain.alloc.replay.replay import serve
 from ooctrain.alloc.virtual import VirtualAddressing, default_chunk_bytes
 from ooctrain.devices.host_vm import max_mapped_chunks
 from ooctrain.errors import ConfigError, InvalidFree, OutOfDeviceMemory

@@ -15,8 +15,8 @@ import pytest
 import ooctrain as oc
 from ooctrain.alloc.best_fit import BestFit
 from ooctrain.alloc.bump import Bump
-from ooctrain.alloc.paper import PaperMemory
-from ooctrain.alloc.replay import peak_bytes
+from ooctrain.alloc.dry_run import PaperMemory
+from ooctrain.alloc.replay.replay import peak_bytes
 from ooctrain.cli import main
 from ooctrain.course import measures as measuring
 from ooctrain.course.child import ask, run_child

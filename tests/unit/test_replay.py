@@ -10,12 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import ooctrain as oc
-from ooctrain.alloc import AllocationLog, Recorder, Request, replay
+from ooctrain.alloc import AllocationLog, Recorder, Request
 from ooctrain.alloc.best_fit import BestFit
-from ooctrain.alloc.log import check_requests, foresee, hold_whole
-from ooctrain.alloc.paper import PaperMemory
+from ooctrain.alloc.dry_run import PaperMemory
 from ooctrain.alloc.registry import choose_allocator
-from ooctrain.alloc.replay import peak_bytes, serve
+from ooctrain.alloc.replay import replay
+from ooctrain.alloc.replay.log import check_requests, foresee, hold_whole
+from ooctrain.alloc.replay.replay import peak_bytes, serve
 from ooctrain.alloc.virtual import VirtualAddressing
 from ooctrain.cli import DOES_NOT_FIT, DONE, main
 from ooctrain.cli.options import split_names
@@ -240,7 +241,7 @@ def test_a_laptop_replays_a_batch_of_1440():
 
 LOGGED = """
 from ooctrain.alloc.{module} import {kind}
-from ooctrain.alloc.wrappers import Logged
+from ooctrain.alloc.wrapped.wrappers import Logged
 
 def make(memory):
     return Logged({kind}(memory))

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ooctrain.alloc.paper import PaperMemory
+from ooctrain.alloc.dry_run import PaperMemory
 from ooctrain.alloc.passthrough import ALIGN_BYTES, Passthrough
 from ooctrain.alloc.registry import choose_allocator
 from ooctrain.alloc.va_paper import PaperVirtualAddressing, paper_chunk_bytes

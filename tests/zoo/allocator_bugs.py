@@ -36,11 +36,11 @@ from ooctrain.alloc.best_fit import BestFit
 from ooctrain.alloc.buddy import Buddy
 from ooctrain.alloc.bump import Bump
 from ooctrain.alloc.first_fit import FirstFit, FirstFitBySize
-from ooctrain.alloc.homes import Homes
 from ooctrain.alloc.passthrough import Passthrough
 from ooctrain.alloc.va_paper import PaperVirtualAddressing
 from ooctrain.alloc.virtual import VirtualAddressing
-from ooctrain.alloc.wrappers import Limited, ThreadSafe
+from ooctrain.alloc.virtual_pages.mappings import Homes
+from ooctrain.alloc.wrapped.wrappers import Limited, ThreadSafe
 from ooctrain.devices.driver_memory import DriverMemory
 
 PAGE = 4096

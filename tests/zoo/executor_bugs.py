@@ -14,8 +14,8 @@ from zoo import planting
 
 from ooctrain import executor
 from ooctrain.alloc.best_fit import BestFit
-from ooctrain.alloc.homes import Homes
 from ooctrain.alloc.virtual import VirtualAddressing
+from ooctrain.alloc.virtual_pages.mappings import Homes
 from ooctrain.execution import placement, program
 from ooctrain.execution.placement import Placement
 from ooctrain.executor import Session

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from ooctrain.alloc.paper import PaperMemory
+from ooctrain.alloc.dry_run import PaperMemory
 from ooctrain.alloc.registry import choose_allocator
 from ooctrain.errors import OutOfDeviceMemory
 

@@ -4,13 +4,13 @@ In: what Numba asks of such a plug-in (interface version 1). Out: memory of an o
 within a budget. The one idea: Numba knows no streams when it allocates, so a `Heap` stands between
 it and the allocator. Nothing here is needed for training, which hands raw addresses to kernels.
 
-    NUMBA_CUDA_MEMORY_MANAGER=ooctrain.alloc.numba_plugin python my_script.py
+    NUMBA_CUDA_MEMORY_MANAGER=ooctrain.alloc.numba.numba_plugin python my_script.py
 
 with OOCTRAIN_NUMBA_ALLOCATOR (default "va:chunk=2MiB") and OOCTRAIN_NUMBA_BUDGET ("4GiB"; default:
 three quarters of what is free); or in Python `cuda.set_memory_manager(memory_manager("best-fit",
 "4GiB"))`. Bypassed, by Numba's design: host arrays passed to kernels (numba-cuda takes their copies
 from elsewhere), modules, the context. Source: numba-cuda, "External Memory Management (EMM) Plugin
-interface"; RMM's plug-in. Read next: `heap.py`.
+interface"; RMM's plug-in. Read next: `deferred_free.py`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
-from ooctrain.alloc.heap import Heap
+from ooctrain.alloc.numba.deferred_free import Heap
 from ooctrain.alloc.registry import choose_allocator
 from ooctrain.devices.driver import open_cuda_driver
 from ooctrain.devices.driver_calls import VmmDriver

@@ -3,7 +3,7 @@
 In: a log and what a replay of it came to. Out: the allocator's `snapshot()` at the moment that
 decided how much it needs, or at which it refused. The one idea: that is when a block lies highest,
 or, where blocks lie anywhere (virtual addressing), when most is granted; one more replay finds the
-request, and another takes the snapshot behind it. Read next: `arena_map.py`.
+request, and another takes the snapshot behind it. Read next: `alloc/arena_map.py`.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from __future__ import annotations
 from typing import Any
 
 from ooctrain.alloc.base import Allocator, Block
-from ooctrain.alloc.log import AllocationLog
-from ooctrain.alloc.replay import Replayed, made_on_paper, replay
+from ooctrain.alloc.replay.log import AllocationLog
+from ooctrain.alloc.replay.replay import Replayed, made_on_paper, replay
 from ooctrain.alloc.wrapper import Wrapper
 
 

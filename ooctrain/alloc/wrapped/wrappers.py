@@ -7,7 +7,7 @@ base allocators stay free of all this.
 
 On the command line a combination of one's own is a function in a file: `--allocator mine.py:make`,
 where `make(memory)` returns the outermost wrapper. Source: RMM's adaptors, which compose like this.
-Read next: `log.py` (`Recorder`, here `Logged`), `checked.py`.
+Read next: `alloc/replay/log.py` (`Recorder`, here `Logged`), `checked.py`.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from dataclasses import replace
 from typing import Protocol
 
 from ooctrain.alloc.base import Allocator, Block, Reached, Stats, size_of
-from ooctrain.alloc.log import Recorder as Logged
-from ooctrain.alloc.thread_safe import ThreadSafe
+from ooctrain.alloc.replay.log import Recorder as Logged
+from ooctrain.alloc.wrapped.thread_safe import ThreadSafe
 from ooctrain.alloc.wrapper import Wrapper
 from ooctrain.errors import ConfigError, OutOfDeviceMemory
 from ooctrain.units import format_bytes

@@ -5,7 +5,7 @@ and the request at which it failed, if it did. The one idea: on a list the order
 all addresses, so what an allocator would have reserved, mapped and wasted in a run of hours is
 known in a second. A static allocator is given the whole log first, as it is given a schedule.
 Source: RMM's replay benchmark; paper 000, figure 3 is a replay. Read next:
-`../execution/placement.py`, which makes the same requests from a schedule, in replay and in
+`execution/placement.py`, which makes the same requests from a schedule, in replay and in
 earnest.
 """
 
@@ -17,9 +17,9 @@ from itertools import pairwise
 from pathlib import Path
 
 from ooctrain.alloc.base import Allocator, Block, RangedAllocator, Stats
-from ooctrain.alloc.log import AllocationLog, Request, foresee, hold_whole
-from ooctrain.alloc.paper import PaperMemory
+from ooctrain.alloc.dry_run import PaperMemory
 from ooctrain.alloc.registry import choose_on_paper
+from ooctrain.alloc.replay.log import AllocationLog, Request, foresee, hold_whole
 from ooctrain.alloc.static import plannable
 from ooctrain.errors import ConfigError, OutOfDeviceMemory
 from ooctrain.units import BYTES, Granule, parse_bytes

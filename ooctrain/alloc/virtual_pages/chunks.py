@@ -4,7 +4,7 @@ In: runs that are taken and given back. Out: the smallest run that has room for 
 fewest runs that together have. The one idea: free runs are kept sorted and joined, so there are few
 of them and a scan is quick; what is free depends on what is held alone, not on how it came about,
 so that a training step that begins as the last one did goes on as the last one did. Read next:
-`homes.py`, then `virtual.py`.
+`mappings.py`, then `alloc/virtual.py`.
 """
 
 from __future__ import annotations

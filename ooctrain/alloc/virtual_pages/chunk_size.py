@@ -2,7 +2,7 @@
 
 In: the memory, and the size that somebody asks for. Out: a size that the memory can map. The one
 idea: a chunk is made of whole pages, and all chunks of the budget must be mappable apart from each
-other, since Linux bounds the mappings of a process. Read next: `chunks.py`, `virtual.py`.
+other, since Linux bounds the mappings of a process. Read next: `chunks.py`, `alloc/virtual.py`.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ memory management, "Virtual Aliasing Support") asks that an operation which wrot
 address has completed before one that uses another address begins; here it has, since every claim
 waits for all releases listed before it. What is mapped is bounded: beyond, the idle home that was
 used longest ago goes, after its last use. Sources: paper 000, section 4; GMLake's stitched blocks.
-Read next: `virtual.py`.
+Read next: `alloc/virtual.py`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ooctrain.alloc.base import Reached
-from ooctrain.alloc.chunks import Room, Run, chunks_of, runs_of, stretches
+from ooctrain.alloc.virtual_pages.chunks import Room, Run, chunks_of, runs_of, stretches
 from ooctrain.devices.base import VirtualMemory
 
 _NOTHING = -1  # in a page table: no chunk is mapped at this slot

@@ -4,7 +4,7 @@ In: an allocator, often a user's own. Out: the same, or an error that names the 
 and its neighbour. The one idea: an allocator that gives one address to two blocks trains to wrong
 numbers without any complaint; all that is needed to see it is a sorted list of what is live. The
 replay before the first step goes through this, so no training begins on such an allocator. Read
-next: `wrapper.py`, `../execution/placement.py`.
+next: `alloc/wrapper.py`, `execution/placement.py`.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ In: an allocator. Out: the same, behind a lock. The one idea: Python may run a f
 also while its own thread is inside the allocator, and neither waiting for the lock nor entering a
 second time is right then; so such a free is put off and made at the beginning of the next call.
 Sources: cupy issue 317 and its like (a free from the garbage collector while the lock is held).
-Read next: `wrapper.py`.
+Read next: `alloc/wrapper.py`.
 """
 
 from __future__ import annotations
