@@ -3,7 +3,7 @@
 In: nothing. Out: `Finding`s: what is well, what will be slow or missing, what is broken, and the
 command that mends it. The one idea: a doctor must survive a broken patient, so that every check
 imports what it needs by itself, and whatever it raises is its finding. Read next:
-`devices/host_vm.py` for what the cpu device asks of a system.
+`devices/cpu/host_vm.py` for what the cpu device asks of a system.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from importlib import metadata
 from types import MappingProxyType, ModuleType
 from typing import TYPE_CHECKING, Literal
 
-from ooctrain.devices.driver_abi import version_name
+from ooctrain.devices.cuda.driver_abi import version_name
 from ooctrain.errors import DeviceUnavailable
 from ooctrain.step.presets import cache_base, calibration_path, load_calibration, usable_cores
 from ooctrain.units import GIB, format_bytes
 
 if TYPE_CHECKING:
-    from ooctrain.devices.cuda_open import Gpu
+    from ooctrain.devices.cuda.open import Gpu
 
 Level = Literal["ok", "warn", "fail"]
 OLDEST_PYTHON, NEWEST_PYTHON = (3, 11), (3, 14)
@@ -87,7 +87,7 @@ def check_kernels() -> Finding:
 
 def check_virtual_memory() -> Finding:
     """Whether memory can be mapped as the allocator `va` does it."""
-    host_vm = importlib.import_module("ooctrain.devices.host_vm")
+    host_vm = importlib.import_module("ooctrain.devices.cpu.host_vm")
     reason = host_vm.why_no_virtual_memory()
     if reason:
         return Finding("virtual memory", "warn", reason, "use --allocator best-fit")
@@ -125,7 +125,7 @@ def check_cores() -> Finding:
 
 def check_memory() -> Finding:
     """Memory that is free for the arena and the host slab, control groups considered."""
-    host_vm = importlib.import_module("ooctrain.devices.host_vm")
+    host_vm = importlib.import_module("ooctrain.devices.cpu.host_vm")
     available = host_vm.available_memory_bytes()
     if available is None:
         return Finding("memory", "warn", "this system does not say how much is free")
@@ -192,7 +192,7 @@ def check_gpu_link() -> Finding:
         return Finding("CUDA copies", "ok", "no GPU")
     driver = _cuda_open().open_cuda_driver()
     try:
-        rates = importlib.import_module("ooctrain.devices.cuda_link").measure_link(driver)
+        rates = importlib.import_module("ooctrain.devices.cuda.link").measure_link(driver)
     finally:
         driver.close()
     text = (
@@ -212,7 +212,7 @@ def _gpu() -> Gpu | None:
 
 def _cuda_open() -> ModuleType:
     """How a GPU is opened; imported as late as all that may be broken."""
-    return importlib.import_module("ooctrain.devices.cuda_open")
+    return importlib.import_module("ooctrain.devices.cuda.open")
 
 
 def _add(a, b):

@@ -15,7 +15,7 @@ from statistics import median
 
 import numpy as np
 
-from ooctrain.devices.host_vm import VirtualArena, why_no_virtual_memory
+from ooctrain.devices.cpu.host_vm import VirtualArena, why_no_virtual_memory
 
 COPY_BYTES = 64 << 20
 COPIES = 8

@@ -54,7 +54,7 @@ def open_session(
 
 
 def _open_cpu(prepared: PreparedStep, settings: Settings, host_bytes: int) -> Device:
-    from ooctrain.devices.cpu import CpuDevice
+    from ooctrain.devices.cpu.device import CpuDevice
 
     plan = prepared.plan
     if not _serves(plan.trace, settings.thread_count):
@@ -72,7 +72,7 @@ def _open_cpu(prepared: PreparedStep, settings: Settings, host_bytes: int) -> De
 
 
 def _open_cuda(prepared: PreparedStep, settings: Settings, host_bytes: int) -> Device:
-    from ooctrain.devices import cuda_open
+    from ooctrain.devices.cuda import open as cuda_open
 
     chosen = prepared.allocator
     # Each chunk is a piece of physical memory; who maps nothing takes it all in one.

@@ -21,14 +21,14 @@ from lesson import Lesson
 
 import ooctrain as oc
 from ooctrain import nn
-from ooctrain.devices import cuda_open
-from ooctrain.devices.cuda import CudaDevice
-from ooctrain.devices.fake_driver import FakeDriver
-from ooctrain.devices.host_vm import bytes_at
+from ooctrain.devices.cpu.host_vm import bytes_at
+from ooctrain.devices.cuda import open as cuda_open
+from ooctrain.devices.cuda.device import CudaDevice
 from ooctrain.errors import DeviceUnavailable, OutOfDeviceMemory
 from ooctrain.report.svg import timelines_svg
+from ooctrain.testing.driver.fake_cuda import EmulatedKernels
+from ooctrain.testing.driver.fake_driver import FakeDriver
 from ooctrain.testing.emulator import EmulatedLauncher
-from ooctrain.testing.fake_cuda import EmulatedKernels
 from ooctrain.units import KIB, MIB, format_bytes
 
 lesson = Lesson("19 a real GPU")

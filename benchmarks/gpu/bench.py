@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu.records import Check
-from ooctrain.devices import cuda_open
+from ooctrain.devices.cuda import open as cuda_open
 from ooctrain.devices.probe import probe
 from ooctrain.errors import OoctrainError
 

@@ -16,8 +16,8 @@ from benchmarks.common import processor_name, threads_here
 from benchmarks.gpu.bench import Bench
 from benchmarks.gpu.rehearsal import Kernels
 from ooctrain import doctor
-from ooctrain.devices import cuda_open
-from ooctrain.devices.host_vm import available_memory_bytes
+from ooctrain.devices.cpu.host_vm import available_memory_bytes
+from ooctrain.devices.cuda import open as cuda_open
 from ooctrain.units import format_bytes
 
 REHEARSED_BY: Kernels = "cpu kernels"

@@ -15,7 +15,7 @@ from benchmarks.gpu import torch_peer
 from benchmarks.gpu.bench import Bench, NotRunError
 from benchmarks.gpu.rehearsal import Kernels
 from benchmarks.gpu.workbench import Workbench
-from ooctrain.devices.cuda_open import TF32_CAPABILITY
+from ooctrain.devices.cuda.open import TF32_CAPABILITY
 from ooctrain.layers.batch_norm import BatchNormApply, BatchNormGradApply, BatchNormStats
 from ooctrain.layers.combine import Add, Scale
 from ooctrain.layers.conv2d import Conv2d, Conv2dGradInput, Conv2dGradWeight, Geometry

@@ -20,7 +20,7 @@ import numpy as np
 from benchmarks.gpu.bench import Bench, NotRunError
 from benchmarks.gpu.rehearsal import Kernels
 from benchmarks.gpu.workbench import Workbench
-from ooctrain.devices.cuda_open import TF32_CAPABILITY
+from ooctrain.devices.cuda.open import TF32_CAPABILITY
 from ooctrain.engine.incore import run_reference
 from ooctrain.layers.batch_norm import BatchNormApply, BatchNormStats
 from ooctrain.layers.conv2d import (

@@ -3,7 +3,7 @@
 In: pinned memory. Out: GB/s, and what share of them is left while kernels run. The one idea:
 out-of-core training lives on copies beside kernels; a kernel that fills the GPU's memory bus for
 the whole time is the worst neighbour that a copy can have. Read next:
-`ooctrain/devices/cuda_link.py`.
+`ooctrain/devices/cuda/link.py`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from benchmarks.gpu.bench import Bench
 from benchmarks.gpu.rehearsal import Kernels
 from benchmarks.gpu.workbench import Workbench
-from ooctrain.devices.cuda_link import LinkRates, measure_link
+from ooctrain.devices.cuda.link import LinkRates, measure_link
 from ooctrain.layers.relu import ReLU
 
 REHEARSED_BY: Kernels = "cpu kernels"

@@ -3,7 +3,7 @@
 In: a budget. Out: microseconds for each piece mapped and unmapped; the largest batch of ResNet-50
 that each allocator can be planned for, and the step at the larger one. The one idea: fragmentation
 is memory that is free and of no use, so that its price is images in the batch. Source: paper 000,
-sections 3.3 and 5. Read next: `steps.py`, `ooctrain/devices/driver_memory.py`.
+sections 3.3 and 5. Read next: `steps.py`, `ooctrain/devices/cuda/driver_memory.py`.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import time
 from benchmarks.gpu.bench import Bench
 from benchmarks.gpu.rehearsal import Kernels
 from benchmarks.gpu.steps import STEP_LIMIT_S, Sizes, Workload, find_sizes, measure
-from ooctrain.devices import cuda_open
-from ooctrain.devices.driver_memory import DriverMemory
+from ooctrain.devices.cuda import open as cuda_open
+from ooctrain.devices.cuda.driver_memory import DriverMemory
 from ooctrain.errors import DoesNotFit, Infeasible
 from ooctrain.prepare import Settings, prepare
 

@@ -16,7 +16,7 @@ from typing import Any
 from benchmarks.gpu.bench import Bench, NotRunError
 from benchmarks.gpu.rehearsal import PAGE_BYTES, Kernels
 from ooctrain.alloc.registry import choose_allocator
-from ooctrain.devices import cuda_open
+from ooctrain.devices.cuda import open as cuda_open
 from ooctrain.testing.allocator_requests import Program, Request
 from ooctrain.testing.check_allocator import UNITS, check_allocator, run_requests, sweep_refusals
 from ooctrain.units import Granule

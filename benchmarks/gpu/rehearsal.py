@@ -1,8 +1,8 @@
 """The same program without a GPU: the strict fake driver and what runs kernels on its bytes.
 
 In: how kernels are to run. Out: while the context lasts, whoever opens a GPU gets the fake. The one
-idea: everything in this package opens its GPU through `ooctrain.devices.cuda_open`, so that is the
-one place to put the fake. Read next: `ooctrain/testing/fake_cuda.py`.
+idea: everything in this package opens its GPU through `ooctrain.devices.cuda.open`, so that is the
+one place to put the fake. Read next: `ooctrain/testing/driver/fake_cuda.py`.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from typing import Any, Literal
 from unittest import mock
 
-from ooctrain.devices import cuda_open
-from ooctrain.devices.fake_driver import FakeDriver
+from ooctrain.devices.cuda import open as cuda_open
+from ooctrain.testing.driver.fake_driver import FakeDriver
 
 Kernels = Literal["emulator", "cpu kernels"]
 PAGE_BYTES = 4096
@@ -35,7 +35,7 @@ def rehearsing(kernels: Kernels) -> Iterator[None]:
 
 
 def _make_kernels(kernels: Kernels) -> Any:
-    from ooctrain.testing.fake_cuda import CpuKernels, EmulatedKernels
+    from ooctrain.testing.driver.fake_cuda import CpuKernels, EmulatedKernels
 
     if kernels == "cpu kernels":
         return CpuKernels

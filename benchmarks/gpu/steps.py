@@ -19,8 +19,8 @@ import numpy as np
 import ooctrain as oc
 from benchmarks.gpu.bench import Bench, NotRunError
 from benchmarks.gpu.rehearsal import Kernels
-from ooctrain.devices import cuda_open
-from ooctrain.devices.host_vm import available_memory_bytes
+from ooctrain.devices.cpu.host_vm import available_memory_bytes
+from ooctrain.devices.cuda import open as cuda_open
 from ooctrain.engine.incore import initial_values
 from ooctrain.models import stem_for
 from ooctrain.prepare import PreparedStep, Settings, prepare

@@ -18,7 +18,7 @@ from ooctrain.alloc.virtual_pages.chunk_size import checked_chunk_bytes, mappabl
 from ooctrain.alloc.virtual_pages.chunks import Room
 from ooctrain.alloc.virtual_pages.mappings import Home, Homes
 from ooctrain.devices.base import VirtualMemory
-from ooctrain.devices.host_vm import PAGE_BYTES, max_mapped_chunks
+from ooctrain.devices.cpu.host_vm import PAGE_BYTES, max_mapped_chunks
 from ooctrain.units import Granule
 
 ALIGN_BYTES = 64  # what kernels may count on; so an overrun by less than this may go unseen

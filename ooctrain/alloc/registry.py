@@ -24,7 +24,7 @@ from ooctrain.alloc.passthrough import Passthrough
 from ooctrain.alloc.va_paper import PaperVirtualAddressing
 from ooctrain.alloc.virtual import VirtualAddressing
 from ooctrain.devices.base import Memory
-from ooctrain.devices.host_vm import PAGE_BYTES, max_mapped_chunks, why_no_virtual_memory
+from ooctrain.devices.cpu.host_vm import PAGE_BYTES, max_mapped_chunks, why_no_virtual_memory
 from ooctrain.errors import ConfigError
 from ooctrain.plugins import check_call, locate, names
 from ooctrain.units import Granule, format_bytes

@@ -24,7 +24,7 @@ from ooctrain.alloc.virtual_pages.chunk_size import checked_chunk_bytes, mappabl
 from ooctrain.alloc.virtual_pages.chunks import Room, Run, chunks_of, runs_of, stretches
 from ooctrain.alloc.virtual_pages.mappings import Home, Homes
 from ooctrain.devices.base import VirtualMemory
-from ooctrain.devices.host_vm import max_mapped_chunks
+from ooctrain.devices.cpu.host_vm import max_mapped_chunks
 from ooctrain.errors import ConfigError
 from ooctrain.units import Granule, format_bytes
 

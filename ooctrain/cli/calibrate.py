@@ -77,7 +77,7 @@ def _processor(workload: Workload) -> str:
     """What computes: so many threads, or the GPU by its name."""
     if workload.device == "cpu":
         return f"{threads_of(workload)} threads"
-    from ooctrain.devices.cuda_open import look_at_gpu
+    from ooctrain.devices.cuda.open import look_at_gpu
 
     return look_at_gpu().name
 

@@ -13,7 +13,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 
-from ooctrain.devices.host_vm import available_memory_bytes
+from ooctrain.devices.cpu.host_vm import available_memory_bytes
 from ooctrain.errors import ConfigError
 from ooctrain.units import format_bytes
 

@@ -4,15 +4,15 @@ In: an opened driver. Out: nothing, or `VmmUnavailable` with the step that faile
 what to use instead. The one idea: attributes and versions say what should work; containers, virtual
 GPUs and memory checkers refuse it all the same, so one piece of memory goes the whole way once:
 made, mapped at two addresses, written through one, read through the other, given back. Read next:
-`driver.py`.
+`cuda/driver.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from ooctrain.devices.driver_calls import VmmDriver, give_back
-from ooctrain.devices.host_vm import bytes_at
+from ooctrain.devices.cpu.host_vm import bytes_at
+from ooctrain.devices.cuda.driver_calls import VmmDriver, give_back
 from ooctrain.errors import DriverError, VmmUnavailable
 
 _MARK = 0x5A

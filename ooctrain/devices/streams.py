@@ -6,7 +6,7 @@ so an event is a number, waiting for any set of pieces is waiting for at most on
 stream, and no lock is touched where the numbers have been reached already. Stream 0, the compute
 stream, has no thread: the walker of the list works it off (`advance`), so that kernels run on the
 thread that issues them. Source: CUDA's streams and events; timeline semaphores. Read next:
-`copy_engine.py`, `cpu.py`.
+`cpu/copy_engine.py`, `cpu/device.py`.
 """
 
 from __future__ import annotations
@@ -215,7 +215,7 @@ class Streams:
 def _wake_on_time() -> None:
     """Lets this thread's sleeps end when they should: Linux adds up to 50 us to save power.
 
-    A copy on a slow link ends with a sleep (`copy_engine.py`). Where there is no such setting,
+    A copy on a slow link ends with a sleep (`cpu/copy_engine.py`). Where there is no such setting,
     copies just end a little later.
     """
     if sys.platform == "linux":

@@ -17,7 +17,7 @@ from ooctrain.alloc.registry import AllocatorChoice
 from ooctrain.alloc.replay.log import Recorder, foresee
 from ooctrain.alloc.static import Forecast, plannable
 from ooctrain.alloc.wrapped.checked import Checked
-from ooctrain.devices.host_vm import PAGE_BYTES
+from ooctrain.devices.cpu.host_vm import PAGE_BYTES
 from ooctrain.errors import OutOfDeviceMemory, ScheduleError
 from ooctrain.execution.program import EndStep, FreeStep, InStep, Program, RunStep, make_program
 from ooctrain.rewrite.pin_small import region

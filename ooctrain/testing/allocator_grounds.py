@@ -13,15 +13,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
-from ooctrain.devices.driver import open_cuda_driver
-from ooctrain.devices.driver_calls import VmmDriver
-from ooctrain.devices.driver_memory import DriverMemory
-from ooctrain.devices.fake_driver import FakeDriver
-from ooctrain.devices.host_driver import HostDriver
-from ooctrain.devices.host_vm import Arena, bytes_at
+from ooctrain.devices.cpu.host_vm import Arena, bytes_at
+from ooctrain.devices.cuda.driver import open_cuda_driver
+from ooctrain.devices.cuda.driver_calls import VmmDriver
+from ooctrain.devices.cuda.driver_memory import DriverMemory
 from ooctrain.errors import DriverError
 from ooctrain.testing.allocator_laws import hold
-from ooctrain.testing.faulty_driver import FaultyDriver
+from ooctrain.testing.driver.fake_driver import FakeDriver
+from ooctrain.testing.driver.faulty_driver import FaultyDriver
+from ooctrain.testing.driver.host_driver import HostDriver
 
 STREAMS = 3
 _SLAB_BYTES, _WHOLE_BYTES, _BIT_BYTES = 1 << 18, 1 << 16, 64

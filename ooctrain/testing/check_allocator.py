@@ -20,13 +20,13 @@ from ooctrain.alloc.base import Allocator
 from ooctrain.alloc.dry_run import PaperMemory
 from ooctrain.alloc.registry import choose_allocator
 from ooctrain.alloc.static import plannable
-from ooctrain.devices.fake_driver import Violation
-from ooctrain.devices.host_vm import why_no_virtual_memory
+from ooctrain.devices.cpu.host_vm import why_no_virtual_memory
 from ooctrain.errors import ConfigError, DriverError, OoctrainError, unknown_name
 from ooctrain.testing.allocator_client import Client
 from ooctrain.testing.allocator_grounds import Ground, make_ground
 from ooctrain.testing.allocator_laws import Broken, hold
 from ooctrain.testing.allocator_requests import Program, fragmenting, programs
+from ooctrain.testing.driver.fake_driver import Violation
 from ooctrain.testing.static_laws import run_planned
 from ooctrain.units import Granule
 

@@ -18,8 +18,8 @@ import numpy as np
 
 from ooctrain.alloc.registry import AllocatorChoice
 from ooctrain.devices.base import Debug, Link
-from ooctrain.devices.cpu import CpuDevice
-from ooctrain.devices.host_vm import PAGE_BYTES
+from ooctrain.devices.cpu.device import CpuDevice
+from ooctrain.devices.cpu.host_vm import PAGE_BYTES
 from ooctrain.execution.placement import reserved_peak
 from ooctrain.execution.result import StepResult
 from ooctrain.executor import Session, host_extent_bytes

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from ooctrain.devices.host_vm import whole_pages
+from ooctrain.devices.cpu.host_vm import whole_pages
 from ooctrain.engine.incore import run_trace
 from ooctrain.prepare import PreparedStep, Settings
 from ooctrain.sessions import input_values, open_session

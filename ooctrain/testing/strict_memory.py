@@ -3,13 +3,13 @@
 In: the calls of `devices.base.VirtualMemory`. Out: errors, where a real machine would end the
 process or go on with wrong data. The one idea: the fake driver already knows what is mapped where;
 here only marks are added, which tests write to a range and read back, page by page, by whatever
-address. Read next: `../devices/fake_driver.py`, `../devices/driver_memory.py`.
+address. Read next: `testing/driver/fake_driver.py`, `devices/cuda/driver_memory.py`.
 """
 
 from __future__ import annotations
 
-from ooctrain.devices.driver_memory import DriverMemory
-from ooctrain.devices.fake_driver import FakeDriver
+from ooctrain.devices.cuda.driver_memory import DriverMemory
+from ooctrain.testing.driver.fake_driver import FakeDriver
 
 
 class StrictMemory:

@@ -13,7 +13,6 @@ from ooctrain.alloc.replay.log import Recorder as Logged
 from ooctrain.alloc.virtual import VirtualAddressing
 from ooctrain.alloc.wrapped.checked import Checked
 from ooctrain.alloc.wrapped.wrappers import Counted, ThreadSafe
-from ooctrain.devices.fake_driver import FakeDriver
 from ooctrain.testing import check_allocator
 from ooctrain.testing.allocator_grounds import DriverGround, make_ground
 from ooctrain.testing.allocator_laws import LAWS, Broken, own_laws
@@ -24,6 +23,7 @@ from ooctrain.testing.check_allocator import (
     run_requests,
     sweep_refusals,
 )
+from ooctrain.testing.driver.fake_driver import FakeDriver
 
 PAGE = 4096
 #: Each allocator of the registry, with chunks small enough to cut an arena of 12 pages to pieces.

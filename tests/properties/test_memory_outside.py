@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from ooctrain.devices.host_vm import why_no_virtual_memory
+from ooctrain.devices.cpu.host_vm import why_no_virtual_memory
 
 MIB = 1 << 20
 ALLOWANCE_BYTES = 32 * MIB

@@ -21,7 +21,7 @@ from ooctrain.alloc.registry import allocators, choose_allocator
 from ooctrain.alloc.replay.log import Recorder
 from ooctrain.alloc.replay.replay import serve
 from ooctrain.alloc.virtual import VirtualAddressing, default_chunk_bytes
-from ooctrain.devices.host_vm import max_mapped_chunks
+from ooctrain.devices.cpu.host_vm import max_mapped_chunks
 from ooctrain.errors import ConfigError, InvalidFree, OutOfDeviceMemory
 from ooctrain.testing.check_allocator import AllocatorFailure, check_allocator
 from ooctrain.testing.strict_memory import StrictMemory

@@ -24,7 +24,7 @@ from ooctrain.alloc.wrapped.wrappers import (
     ThreadSafe,
     Wrapper,
 )
-from ooctrain.devices.cpu import CpuDevice
+from ooctrain.devices.cpu.device import CpuDevice
 from ooctrain.engine.incore import initial_values
 from ooctrain.errors import ConfigError, InvalidFree, OutOfDeviceMemory, PlanMismatch
 from ooctrain.executor import Session, host_extent_bytes

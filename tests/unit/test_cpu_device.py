@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ooctrain.devices.base import FRESH_POISON, Debug
-from ooctrain.devices.copy_engine import CopyEngine
-from ooctrain.devices.cpu import CpuDevice
-from ooctrain.devices.host_vm import bytes_at
+from ooctrain.devices.cpu.copy_engine import CopyEngine
+from ooctrain.devices.cpu.device import CpuDevice
+from ooctrain.devices.cpu.host_vm import bytes_at
 from ooctrain.devices.streams import COMPUTE, IN, OUT, Streams
 from ooctrain.errors import ConfigError, TransferError
 

@@ -12,18 +12,18 @@ import numpy as np
 import pytest
 
 from ooctrain.alloc.registry import choose_allocator
-from ooctrain.devices import driver_abi as abi
 from ooctrain.devices.base import Debug
-from ooctrain.devices.cuda import CudaDevice
-from ooctrain.devices.cuda_staging import Staging
-from ooctrain.devices.cuda_streams import CudaStreams
-from ooctrain.devices.fake_driver import ACQUIRING, FakeDriver, Violation
-from ooctrain.devices.host_vm import bytes_at
+from ooctrain.devices.cpu.host_vm import bytes_at
+from ooctrain.devices.cuda import driver_abi as abi
+from ooctrain.devices.cuda.device import CudaDevice
+from ooctrain.devices.cuda.staging import Staging
+from ooctrain.devices.cuda.streams import CudaStreams
 from ooctrain.devices.streams import COMPUTE, IN, OUT
 from ooctrain.errors import ConfigError, DriverError, OoctrainError, OutOfDeviceMemory
 from ooctrain.execution.placement import reserved_peak
 from ooctrain.executor import Session, host_extent_bytes
-from ooctrain.testing.fake_cuda import CpuKernels, FakeArray, queue
+from ooctrain.testing.driver.fake_cuda import CpuKernels, FakeArray, queue
+from ooctrain.testing.driver.fake_driver import ACQUIRING, FakeDriver, Violation
 from ooctrain.testing.hand_lists import (
     AWAY,
     CHUNK,
@@ -227,9 +227,9 @@ class ReadsAtOnce(Staging):
 
 
 BUGS = {
-    "Unordered": ("ooctrain.devices.cuda.CudaStreams", Unordered),
-    "Forgetful": ("ooctrain.devices.cuda.CudaStreams", Forgetful),
-    "ReadsAtOnce": ("ooctrain.devices.cuda.Staging", ReadsAtOnce),
+    "Unordered": ("ooctrain.devices.cuda.device.CudaStreams", Unordered),
+    "Forgetful": ("ooctrain.devices.cuda.device.CudaStreams", Forgetful),
+    "ReadsAtOnce": ("ooctrain.devices.cuda.device.Staging", ReadsAtOnce),
     "CapturesElsewhere": (f"{__name__}.CudaDevice", CapturesElsewhere),
     "SpoilsAtOnce": (f"{__name__}.CudaDevice", SpoilsAtOnce),
     "FillsElsewhere": (f"{__name__}.CudaDevice", FillsElsewhere),

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from ooctrain import doctor
-from ooctrain.devices import cuda_open
-from ooctrain.devices.cuda_link import measure_link
-from ooctrain.devices.fake_driver import FakeDriver
+from ooctrain.devices.cuda import open as cuda_open
+from ooctrain.devices.cuda.link import measure_link
 from ooctrain.errors import DeviceUnavailable
+from ooctrain.testing.driver.fake_driver import FakeDriver
 
 MIB = 1 << 20
 

@@ -11,20 +11,20 @@ import numpy as np
 import pytest
 
 import ooctrain as oc
-from ooctrain.devices import cuda_open
-from ooctrain.devices import driver_abi as abi
 from ooctrain.devices.base import Debug
-from ooctrain.devices.cuda_open import (
+from ooctrain.devices.cuda import driver_abi as abi
+from ooctrain.devices.cuda import open as cuda_open
+from ooctrain.devices.cuda.driver import open_cuda_driver
+from ooctrain.devices.cuda.open import (
     Gpu,
     look_at_gpu,
     pip_command,
     require_compiler,
     require_kernels,
 )
-from ooctrain.devices.driver import open_cuda_driver
-from ooctrain.devices.fake_driver import FakeDriver
 from ooctrain.errors import ConfigError, DeviceUnavailable
 from ooctrain.layers.relu import ReLU
+from ooctrain.testing.driver.fake_driver import FakeDriver
 
 GPU = Gpu("fake", 13000, (9, 0), 2 << 20, 1 << 30, 2 << 30)
 WHEELS = {"numba-cuda": "0.30.4", "nvidia-cuda-nvrtc": "13.3.1"}

@@ -16,13 +16,13 @@ import pytest
 import ooctrain as oc
 from ooctrain import nn
 from ooctrain.cli import main
-from ooctrain.devices import cuda_open
 from ooctrain.devices.base import Debug
-from ooctrain.devices.fake_driver import FakeDriver
+from ooctrain.devices.cuda import open as cuda_open
 from ooctrain.engine.incore import initial_values
 from ooctrain.errors import ConfigError, DeviceUnavailable, OutOfDeviceMemory, PlanMismatch
 from ooctrain.prepare import Settings, prepare
-from ooctrain.testing.fake_cuda import CpuKernels
+from ooctrain.testing.driver.fake_cuda import CpuKernels
+from ooctrain.testing.driver.fake_driver import FakeDriver
 from ooctrain.testing.same_bits import out_of_core
 
 MIB = 1 << 20

@@ -20,13 +20,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ooctrain.devices import driver_abi as abi
-from ooctrain.devices.driver import bind, check, open_cuda_driver
-from ooctrain.devices.fake_driver import FakeDriver
-from ooctrain.devices.host_driver import HostDriver
-from ooctrain.devices.host_vm import bytes_at, why_no_virtual_memory
+from ooctrain.devices.cpu.host_vm import bytes_at, why_no_virtual_memory
+from ooctrain.devices.cuda import driver_abi as abi
+from ooctrain.devices.cuda.driver import bind, check, open_cuda_driver
 from ooctrain.devices.probe import probe
 from ooctrain.errors import DeviceUnavailable, DriverError, VmmUnavailable
+from ooctrain.testing.driver.fake_driver import FakeDriver
+from ooctrain.testing.driver.host_driver import HostDriver
 
 PAGE = 4096
 WITHOUT_SUFFIX = """

@@ -11,7 +11,7 @@ import pytest
 
 from ooctrain.alloc.registry import choose_allocator
 from ooctrain.devices.base import Debug
-from ooctrain.devices.cpu import CpuDevice
+from ooctrain.devices.cpu.device import CpuDevice
 from ooctrain.errors import (
     ConfigError,
     OoctrainError,

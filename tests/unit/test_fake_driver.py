@@ -9,10 +9,10 @@ import pytest
 
 from ooctrain.alloc.best_fit import BestFit
 from ooctrain.alloc.virtual import VirtualAddressing
-from ooctrain.devices.driver_memory import DriverMemory
-from ooctrain.devices.fake_driver import ACQUIRING, FRESH_BYTE, FakeDriver, Violation
-from ooctrain.devices.host_vm import bytes_at
+from ooctrain.devices.cpu.host_vm import bytes_at
+from ooctrain.devices.cuda.driver_memory import DriverMemory
 from ooctrain.errors import ConfigError, DriverError, OutOfDeviceMemory
+from ooctrain.testing.driver.fake_driver import ACQUIRING, FRESH_BYTE, FakeDriver, Violation
 
 PAGE = 4096
 INVALID_VALUE, OUT_OF_MEMORY = 1, 2

@@ -24,7 +24,7 @@ from benchmarks.gpu.rehearsal import rehearsing
 from benchmarks.gpu.steps import hidden_share
 from benchmarks.gpu.workbench import GAP_BYTES, Workbench
 from ooctrain.alloc.best_fit import BestFit
-from ooctrain.devices import cuda_open
+from ooctrain.devices.cuda import open as cuda_open
 from ooctrain.layers.relu import ReLU
 from ooctrain.sched.timeline import Event, make_timeline
 from ooctrain.testing.check_op import SCALARS

@@ -10,14 +10,14 @@ import sys
 
 import pytest
 
-from ooctrain.devices.driver_abi import ILLEGAL_ADDRESS
-from ooctrain.devices.driver_memory import DriverMemory
-from ooctrain.devices.fake_driver import ACQUIRING, FakeDriver
-from ooctrain.devices.host_calls import PAGE_BYTES, HostCalls
-from ooctrain.devices.host_driver import HostDriver
-from ooctrain.devices.host_vm import bytes_at, why_no_virtual_memory
+from ooctrain.devices.cpu.host_calls import PAGE_BYTES, HostCalls
+from ooctrain.devices.cpu.host_vm import bytes_at, why_no_virtual_memory
+from ooctrain.devices.cuda.driver_abi import ILLEGAL_ADDRESS
+from ooctrain.devices.cuda.driver_memory import DriverMemory
 from ooctrain.devices.probe import probe
 from ooctrain.errors import ConfigError, DriverError, VmmUnavailable
+from ooctrain.testing.driver.fake_driver import ACQUIRING, FakeDriver
+from ooctrain.testing.driver.host_driver import HostDriver
 
 pytestmark = pytest.mark.skipif(bool(why_no_virtual_memory()), reason="no memfd here")
 PAGES = 16
@@ -164,8 +164,8 @@ def test_a_forked_child_neither_writes_our_bytes_nor_uses_the_driver(driver):
 
 def test_an_unmapped_page_ends_the_process_that_reads_it():
     code = (
-        "from ooctrain.devices.host_driver import HostDriver\n"
-        "from ooctrain.devices.host_vm import bytes_at\n"
+        "from ooctrain.testing.driver.host_driver import HostDriver\n"
+        "from ooctrain.devices.cpu.host_vm import bytes_at\n"
         "d = HostDriver(1 << 20); a = d.reserve(1 << 20); d.map(a, 1 << 20, d.create(1 << 20))\n"
         "print(bytes_at(a, 1)[0], flush=True); d.unmap(a, 1 << 20); print(bytes_at(a, 1)[0])\n"
     )

@@ -10,8 +10,8 @@ import sys
 import numpy as np
 import pytest
 
-from ooctrain.devices.host_calls import HostCalls
-from ooctrain.devices.host_vm import (
+from ooctrain.devices.cpu.host_calls import HostCalls
+from ooctrain.devices.cpu.host_vm import (
     PAGE_BYTES,
     Arena,
     VirtualArena,
@@ -135,7 +135,7 @@ def test_a_forked_child_cannot_write_into_our_tensors(arena):
 @needs_memfd
 def test_reading_an_unmapped_range_is_noticed_by_the_processor():
     code = (
-        "from ooctrain.devices.host_vm import *\n"
+        "from ooctrain.devices.cpu.host_vm import *\n"
         "arena = VirtualArena(1 << 20); address = arena.reserve(1 << 20)\n"
         "arena.map(address, 0, 1 << 16); print(bytes_at(address, 1)[0], flush=True)\n"
         "arena.unmap(address, 1 << 16); print(bytes_at(address, 1)[0])\n"

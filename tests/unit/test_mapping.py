@@ -10,7 +10,7 @@ import pytest
 
 import ooctrain as oc
 from ooctrain import memory_speed
-from ooctrain.devices.host_vm import VirtualArena, why_no_virtual_memory
+from ooctrain.devices.cpu.host_vm import VirtualArena, why_no_virtual_memory
 from ooctrain.engine.incore import initial_values
 from ooctrain.execution.mapping import mapped_by_step, mapped_bytes, with_mapping
 from ooctrain.memory_speed import COPIES, COPY_BYTES, MAP_PIECE_BYTES, map_us_per_byte

@@ -13,9 +13,9 @@ import pytest
 from ooctrain.alloc.best_fit import BestFit
 from ooctrain.alloc.numba.deferred_free import DEFAULT_STREAM, Heap
 from ooctrain.alloc.virtual import VirtualAddressing
-from ooctrain.devices.driver_memory import DriverMemory
-from ooctrain.devices.fake_driver import FakeDriver
+from ooctrain.devices.cuda.driver_memory import DriverMemory
 from ooctrain.errors import ConfigError, DriverError, InvalidFree, OutOfDeviceMemory
+from ooctrain.testing.driver.fake_driver import FakeDriver
 
 PAGE = 4096
 

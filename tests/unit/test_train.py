@@ -328,7 +328,7 @@ def test_after_a_failed_step_values_are_lost_until_a_checkpoint_brings_them_back
         trainer.save(path)
         saved = trainer.state_arrays()
         monkeypatch.setattr(
-            "ooctrain.devices.cpu.CpuDevice.launch",
+            "ooctrain.devices.cpu.device.CpuDevice.launch",
             lambda *_: (_ for _ in ()).throw(KeyboardInterrupt),
         )
         with pytest.raises(KeyboardInterrupt):

@@ -15,7 +15,7 @@ from ooctrain.alloc.dry_run import PaperMemory
 from ooctrain.alloc.passthrough import ALIGN_BYTES, Passthrough
 from ooctrain.alloc.registry import choose_allocator
 from ooctrain.alloc.va_paper import PaperVirtualAddressing, paper_chunk_bytes
-from ooctrain.devices.host_vm import why_no_virtual_memory
+from ooctrain.devices.cpu.host_vm import why_no_virtual_memory
 from ooctrain.errors import ConfigError, DriverError, OutOfDeviceMemory
 from ooctrain.testing.strict_memory import StrictMemory
 from ooctrain.units import GIB, MIB
@@ -144,7 +144,7 @@ def test_a_real_wild_write_ends_the_process(act):
     """In a process of its own, as the machine's memory protection strikes."""
     program = textwrap.dedent(f"""
         from ooctrain.alloc.passthrough import Passthrough
-        from ooctrain.devices.host_vm import VirtualArena, bytes_at
+        from ooctrain.devices.cpu.host_vm import VirtualArena, bytes_at
         allocator = Passthrough(VirtualArena(1 << 20))
         block = allocator.allocate(5000, "x")
         size = 5000 + (64 if {act == "overrun"} else 0)

@@ -15,7 +15,7 @@ from ooctrain.alloc.dry_run import PaperMemory
 from ooctrain.alloc.virtual import VirtualAddressing
 from ooctrain.alloc.virtual_pages.chunks import Room, chunks_of, runs_of, stretches
 from ooctrain.alloc.virtual_pages.mappings import MOST_ALIASES
-from ooctrain.devices.host_vm import VirtualArena, bytes_at, why_no_virtual_memory
+from ooctrain.devices.cpu.host_vm import VirtualArena, bytes_at, why_no_virtual_memory
 from ooctrain.errors import ConfigError, DriverError, OutOfDeviceMemory
 from ooctrain.testing.strict_memory import StrictMemory
 

@@ -41,7 +41,7 @@ from ooctrain.alloc.va_paper import PaperVirtualAddressing
 from ooctrain.alloc.virtual import VirtualAddressing
 from ooctrain.alloc.virtual_pages.mappings import Homes
 from ooctrain.alloc.wrapped.wrappers import Limited, ThreadSafe
-from ooctrain.devices.driver_memory import DriverMemory
+from ooctrain.devices.cuda.driver_memory import DriverMemory
 
 PAGE = 4096
 Make = Callable[[Any], Any]

@@ -13,12 +13,12 @@ import pytest
 
 import ooctrain as oc
 from ooctrain import nn
-from ooctrain.devices import cuda_open
-from ooctrain.devices.fake_driver import FakeDriver
+from ooctrain.devices.cuda import open as cuda_open
 from ooctrain.engine.incore import initial_values, run_trace
 from ooctrain.prepare import Settings, prepare
+from ooctrain.testing.driver.fake_cuda import EmulatedKernels
+from ooctrain.testing.driver.fake_driver import FakeDriver
 from ooctrain.testing.emulator import EmulatedLauncher
-from ooctrain.testing.fake_cuda import EmulatedKernels
 from ooctrain.testing.same_bits import out_of_core
 
 PAGE = 4096

@@ -2,7 +2,8 @@
 
 In and out: uint8 arrays, any alignment. The one idea: a large swapped variable is not read again
 soon, so its copy should not evict the working set of the kernels from the caches; a small one is
-copied through them, which is faster. Read next: `devices/cpu.py`, whose copy engines call it.
+copied through them, which is faster. Read next: `devices/cpu/device.py`, whose copy engines call
+it.
 """
 
 from __future__ import annotations

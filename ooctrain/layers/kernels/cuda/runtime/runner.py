@@ -4,7 +4,7 @@ In: device addresses, operations. Out: Numba device arrays, launches on one stre
 memory is the engine's own, so an array is only a description of it, given to Numba by the CUDA
 array interface. Its "stream" is None: any other value makes the host wait for that stream each
 time, while the device's own events already keep the order. Source: Numba, CUDA array interface,
-version 3. Read next: `launcher.py`, `devices/cuda.py`.
+version 3. Read next: `launcher.py`, `devices/cuda/device.py`.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ each reservation says which piece is mapped where. A piece may appear at several
 first unmaps what is mapped at its addresses, since a GPU, unlike Linux, refuses to map over a
 mapping; its caller has made sure that nobody uses that any more. A `map` that fails leaves nothing
 half mapped.
-Source: paper 000, section 4. Read next: `host_driver.py`; `../alloc/virtual.py`.
+Source: paper 000, section 4. Read next: `testing/driver/host_driver.py`; `alloc/virtual.py`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ooctrain.devices.driver_calls import GpuDriver, VmmDriver, give_back
+from ooctrain.devices.cuda.driver_calls import GpuDriver, VmmDriver, give_back
 from ooctrain.errors import ConfigError, DriverError
 from ooctrain.units import format_bytes
 

@@ -5,10 +5,10 @@ address ranges, as a GPU driver's virtual memory management does it. The one ide
 physical memory (its blocks are what the budget buys), an inaccessible reservation is the address
 range, and mapping is mmap(MAP_SHARED | MAP_FIXED) of one onto the other. An unmapped page is
 covered by an inaccessible mapping and never given back by munmap, since anybody's next mmap would
-land in the hole. The same calls serve behind the driver object (`host_driver.py`), which checks
-CUDA's rules as well; the arena keeps no tables, so that it costs what the calls cost. Source: paper
-000, section 3.3 (virtual addressing), with CUDA's calls replaced by Linux's. Read next:
-`host_calls.py`, `alloc/virtual.py`.
+land in the hole. The same calls serve behind the driver object (`testing/driver/host_driver.py`),
+which checks CUDA's rules as well; the arena keeps no tables, so that it costs what the calls cost.
+Source: paper 000, section 3.3 (virtual addressing), with CUDA's calls replaced by Linux's. Read
+next: `host_calls.py`, `alloc/virtual.py`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ooctrain.devices.host_calls import (
+from ooctrain.devices.cpu.host_calls import (
     PAGE_BYTES,
     HostCalls,
     file_bytes,

@@ -4,7 +4,7 @@ In: addresses and sizes, as plain ints. Out: the same, or `DriverError` with the
 what it means here. The one idea: Python's own `mmap` module cannot place a mapping at an address,
 so the C functions are bound with their argument types; everything that may destroy foreign memory
 (MAP_FIXED) stands in this file alone. Sources: mmap(2), memfd_create(2), madvise(2). Read next:
-`host_driver.py`.
+`testing/driver/host_driver.py`.
 """
 
 from __future__ import annotations

@@ -13,11 +13,11 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from ooctrain.devices import driver_abi as abi
-from ooctrain.devices.fake_gate import Gate, Violation
-from ooctrain.devices.fake_pages import PageTable, Physical
-from ooctrain.devices.fake_streams import Range
-from ooctrain.devices.host_vm import bytes_at
+from ooctrain.devices.cpu.host_vm import bytes_at
+from ooctrain.devices.cuda import driver_abi as abi
+from ooctrain.testing.driver.fake_gate import Gate, Violation
+from ooctrain.testing.driver.fake_pages import PageTable, Physical
+from ooctrain.testing.driver.fake_streams import Range
 
 FRESH_BYTE = 0xFF  # NaN in every float type
 

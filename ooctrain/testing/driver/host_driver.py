@@ -5,8 +5,9 @@ idea: a file in memory is the physical memory, a handle is a part of it, and a m
 that part into an inaccessible reservation. Rules are CUDA's, checked here because Linux would
 silently map over anything; two are wider: a part of a handle may be mapped (`parts`), and access
 comes with the mapping. Streams have nothing to wait for: work is done where it is queued (the cpu
-device has streams of its own, `streams.py`). Costs, per 2 MiB: map 70 us, unmap 60 us. Sources:
-paper 000, section 3.3; CUDA guide, virtual memory management. Read next: `host_calls.py`.
+device has streams of its own, `devices/streams.py`). Costs, per 2 MiB: map 70 us, unmap 60 us.
+Sources: paper 000, section 3.3; CUDA guide, virtual memory management. Read next:
+`devices/cpu/host_calls.py`.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ooctrain.devices import driver_abi as abi
-from ooctrain.devices.driver import failure
-from ooctrain.devices.host_calls import PAGE_BYTES, HostCalls, file_bytes
-from ooctrain.devices.host_vm import check_memory, whole_pages
+from ooctrain.devices.cpu.host_calls import PAGE_BYTES, HostCalls, file_bytes
+from ooctrain.devices.cpu.host_vm import check_memory, whole_pages
+from ooctrain.devices.cuda import driver_abi as abi
+from ooctrain.devices.cuda.driver import failure
 from ooctrain.errors import DriverError
 
 

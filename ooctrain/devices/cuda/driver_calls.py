@@ -2,10 +2,11 @@
 
 In: sizes, addresses, handles, all plain ints. Out: the same, or `DriverError`. The one idea:
 whatever manages memory or queues work sees only these Protocols, so that a strict pure Python fake
-(`fake_driver.py`) can stand in for the GPU and enforce the rules that a GPU breaks silently. The
-safe order: map, one set_access over all of it, use; before unmap wait on the *host* for the last
-use, since mapping is no stream operation. Source: paper 000, section 3.3; cuda.h. Read next:
-`driver.py` (CUDA), `host_driver.py` (Linux), `fake_driver.py` (tests).
+(`testing/driver/fake_driver.py`) can stand in for the GPU and enforce the rules that a GPU breaks
+silently. The safe order: map, one set_access over all of it, use; before unmap wait on the *host*
+for the last use, since mapping is no stream operation. Source: paper 000, section 3.3; cuda.h. Read
+next: `driver.py` (CUDA), `testing/driver/host_driver.py` (Linux), `testing/driver/fake_driver.py`
+(tests).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from ooctrain.devices import driver_abi as abi
+from ooctrain.devices.cuda import driver_abi as abi
 from ooctrain.errors import DriverError
 
 
@@ -29,7 +30,7 @@ class VmmDriver(Protocol):
 
     @property
     def maps(self) -> bool:
-        """Whether virtual memory management is there at all; `probe.py` tries it."""
+        """Whether virtual memory management is there at all; `devices/probe.py` tries it."""
 
     def make_current(self) -> None:
         """Lets the calling thread use the device; each thread calls it once."""

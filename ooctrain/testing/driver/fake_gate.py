@@ -14,8 +14,8 @@ from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from ooctrain.devices import driver_abi as abi
-from ooctrain.devices.driver import failure
+from ooctrain.devices.cuda import driver_abi as abi
+from ooctrain.devices.cuda.driver import failure
 from ooctrain.errors import DriverError, OoctrainError
 
 #: The calls that obtain something: where a driver refuses in practice.

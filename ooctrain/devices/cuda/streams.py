@@ -6,7 +6,7 @@ so `submit` only queues: a wait for each other stream's event, the work, an even
 at once, and blocks only where somebody breaks a mapping or wants values (`wait`, `synchronize`),
 which is counted and timed. A stream works in order, so a wait that an earlier piece of the same
 stream has made already is left out. Events are made once and used again in each step. Source:
-CUDA's streams and events. Read next: `streams.py` (the same on threads), `cuda.py`.
+CUDA's streams and events. Read next: `devices/streams.py` (the same on threads), `device.py`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ooctrain.devices.driver_calls import VmmDriver
+from ooctrain.devices.cuda.driver_calls import VmmDriver
 from ooctrain.devices.streams import COMPUTE, Event, Span, Waits, Work
 from ooctrain.errors import DriverError
 

@@ -7,7 +7,7 @@ calling it only queues its copies, fills and kernels on its CUDA stream, between
 event that `CudaStreams` puts around them. So the host runs ahead, and the GPU orders everything.
 What needs Numba comes in as `Kernels`, so that the whole device also runs over the strict fake
 driver. Source: paper 000, section 3.3; see docs/architecture.md, "Two devices, one loop". Read
-next: `cuda_streams.py`, `cuda_staging.py`, `cuda_open.py` (how all of it is found and opened).
+next: `streams.py`, `staging.py`, `open.py` (how all of it is found and opened).
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ooctrain.devices import driver_abi as abi
 from ooctrain.devices.base import Debug, Link, jitter_of
-from ooctrain.devices.cuda_staging import Staging
-from ooctrain.devices.cuda_streams import CudaStreams
-from ooctrain.devices.driver_calls import GpuDriver, give_back
-from ooctrain.devices.driver_memory import DriverMemory, PlainMemory
-from ooctrain.devices.host_vm import bytes_at
+from ooctrain.devices.cpu.host_vm import bytes_at
+from ooctrain.devices.cuda import driver_abi as abi
+from ooctrain.devices.cuda.driver_calls import GpuDriver, give_back
+from ooctrain.devices.cuda.driver_memory import DriverMemory, PlainMemory
+from ooctrain.devices.cuda.staging import Staging
+from ooctrain.devices.cuda.streams import CudaStreams
 from ooctrain.devices.streams import COMPUTE, OUT
 from ooctrain.errors import ConfigError, DriverError, OutOfDeviceMemory
 from ooctrain.units import format_bytes

@@ -3,16 +3,16 @@
 In: any `VmmDriver`. Out: the same driver, one call of which fails. The one idea: whoever obtains
 things one after the other has to give back what he has when the next is refused; a test sweeps the
 refusal over all calls until a run passes untouched, as SQLite's tests do with memory. Read next:
-`allocator_client.py`.
+`testing/allocator_client.py`.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from ooctrain.devices.driver import failure
-from ooctrain.devices.driver_abi import OUT_OF_MEMORY
-from ooctrain.devices.driver_calls import VmmDriver
+from ooctrain.devices.cuda.driver import failure
+from ooctrain.devices.cuda.driver_abi import OUT_OF_MEMORY
+from ooctrain.devices.cuda.driver_calls import VmmDriver
 
 #: What a driver refuses in practice; what gives something back is not refused.
 OBTAINING = ("reserve", "create", "map", "set_access")

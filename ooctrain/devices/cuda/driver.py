@@ -5,7 +5,7 @@ number, the number's name and the likely fix. The one idea: nothing is loaded be
 `open_cuda_driver` is called, every symbol is bound with its argument types, and every number that
 comes back is looked at; so planning and tests need no driver, and no failure goes unseen. Source:
 cuda.h; paper 000, section 3.3. Read next: `driver_calls.py` (what the calls mean, and their safe
-order), `driver_abi.py` (the tables), `fake_driver.py`, `driver_memory.py`.
+order), `driver_abi.py` (the tables), `testing/driver/fake_driver.py`, `driver_memory.py`.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ooctrain.devices import driver_abi as abi
-from ooctrain.devices.driver_abi import version_name
+from ooctrain.devices.cuda import driver_abi as abi
+from ooctrain.devices.cuda.driver_abi import version_name
 from ooctrain.errors import DeviceUnavailable, DriverError
 
 LIBRARY = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"

@@ -4,7 +4,7 @@ In: nothing, or a trace that is to run. Out: a `Gpu`, what planning must know of
 `CudaDevice`. The one idea: whatever makes a run fail is looked for in the order in which a user
 would mend it (driver, device, compiler, virtual memory, kernels), by trying it and not by reading
 version numbers where that can be helped; each has one error with the command that mends it. Nothing
-of this is loaded for the cpu device. Read next: `cuda.py`, `probe.py`, `../doctor.py`.
+of this is loaded for the cpu device. Read next: `device.py`, `devices/probe.py`, `doctor.py`.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from importlib import metadata
 
 from ooctrain.devices.base import Debug, Link
-from ooctrain.devices.cuda import CudaDevice, Kernels
-from ooctrain.devices.driver import open_cuda_driver
-from ooctrain.devices.driver_abi import version_name
-from ooctrain.devices.driver_calls import GpuDriver
+from ooctrain.devices.cuda.device import CudaDevice, Kernels
+from ooctrain.devices.cuda.driver import open_cuda_driver
+from ooctrain.devices.cuda.driver_abi import version_name
+from ooctrain.devices.cuda.driver_calls import GpuDriver
 from ooctrain.devices.probe import probe
 from ooctrain.errors import ConfigError, DeviceUnavailable, VmmUnavailable
 from ooctrain.step.op import Op

@@ -6,7 +6,8 @@ breaks in production, so the fake never forgives: work is done as late as it may
 (`fake_streams.py`), fresh memory is NaN, no work may use two mappings of the same memory, and
 mappings go only when the host has seen the last use done. Any call can be made to fail (`fail`).
 Sources: cuda.h's comments; CUDA guide, virtual memory management. Read next: `fake_gate.py`,
-`fake_memory.py`, `fake_addresses.py`; then `driver_memory.py`, which runs the allocators over it.
+`fake_memory.py`, `fake_addresses.py`; then `devices/cuda/driver_memory.py`, which runs the
+allocators over it.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
 
-from ooctrain.devices import driver_abi as abi
-from ooctrain.devices.driver import failure
-from ooctrain.devices.fake_addresses import Addresses, Placement
-from ooctrain.devices.fake_gate import ACQUIRING, Gate, Violation
-from ooctrain.devices.fake_memory import FRESH_BYTE, FakeMemory, show
-from ooctrain.devices.fake_pages import Physical
-from ooctrain.devices.fake_streams import Choose, FakeEvent, LazyStreams, Range, Work
+from ooctrain.devices.cuda import driver_abi as abi
+from ooctrain.devices.cuda.driver import failure
 from ooctrain.errors import DriverError
+from ooctrain.testing.driver.fake_addresses import Addresses, Placement
+from ooctrain.testing.driver.fake_gate import ACQUIRING, Gate, Violation
+from ooctrain.testing.driver.fake_memory import FRESH_BYTE, FakeMemory, show
+from ooctrain.testing.driver.fake_pages import Physical
+from ooctrain.testing.driver.fake_streams import Choose, FakeEvent, LazyStreams, Range, Work
 
 __all__ = ["ACQUIRING", "FRESH_BYTE", "FakeDriver", "Violation"]
 

@@ -5,7 +5,7 @@ host. The one idea: a GPU copies from ordinary memory only through a hidden buff
 waiting, so values pass through pinned memory of our own: parameters and inputs piece by piece
 between steps, while the host waits for each piece; wanted values of a running step each into a
 block that is kept, so that nobody waits and every step after the first finds its blocks ready.
-Source: cuda.h, cuMemcpyDtoHAsync; notes of the CUDA guide on pinned memory. Read next: `cuda.py`.
+Source: cuda.h, cuMemcpyDtoHAsync; notes of the CUDA guide on pinned memory. Read next: `device.py`.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ooctrain.devices.driver_calls import GpuDriver
-from ooctrain.devices.host_vm import bytes_at
+from ooctrain.devices.cpu.host_vm import bytes_at
+from ooctrain.devices.cuda.driver_calls import GpuDriver
 
 PIECE_BYTES = 8 << 20
 

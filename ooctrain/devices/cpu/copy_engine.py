@@ -5,7 +5,7 @@ idea: the engine keeps the time at which the link would be free again, which adv
 bytes / bandwidth with each copy; it sleeps until shortly before that time and polls the clock for
 the rest. A copy that was waiting already is timed from when the link was free, not from when the
 last sleep ended: so the mean bandwidth is exact although sleeps are not. Source: the machine model,
-transfer = latency + bytes / bandwidth (paper 002, section 3). Read next: `cpu.py`.
+transfer = latency + bytes / bandwidth (paper 002, section 3). Read next: `device.py`.
 """
 
 from __future__ import annotations
