@@ -35,7 +35,7 @@ _HOME = {
     "Trainer": "ooctrain.train",
     "allocators": "ooctrain.alloc.registry",
     "chain": "ooctrain.step.chain",
-    "chain_view": "ooctrain.sched.chain_view",
+    "chain_view": "ooctrain.sched.planning.chain_view",
     "execute": "ooctrain.api",
     "load_plan": "ooctrain.api",
     "lower_bound": "ooctrain.api",
@@ -43,7 +43,7 @@ _HOME = {
     "manual_seed": "ooctrain.engine.autograd",
     "no_grad": "ooctrain.engine.autograd",
     "plan": "ooctrain.api",
-    "planners": "ooctrain.sched.registry",
+    "planners": "ooctrain.sched.planners.registry",
     "simulate": "ooctrain.api",
     "tensor": "ooctrain.engine.autograd",
     "tile": "ooctrain.rewrite.tile",
@@ -103,8 +103,8 @@ if TYPE_CHECKING:
     from ooctrain.engine.own_op import Op
     from ooctrain.errors import Infeasible, OoctrainError, ScheduleError
     from ooctrain.rewrite.tile import tile
-    from ooctrain.sched.chain_view import chain_view
-    from ooctrain.sched.registry import planners
+    from ooctrain.sched.planners.registry import planners
+    from ooctrain.sched.planning.chain_view import chain_view
     from ooctrain.sched.schedule import Granule, LowerBound, Plan, Schedule
     from ooctrain.sched.timeline import Timeline
     from ooctrain.step.chain import chain

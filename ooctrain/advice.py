@@ -3,8 +3,8 @@
 In: a way to trace the step at any batch size, a budget, a planner. Out: `Advice`. The one idea: a
 planner that finds nothing says the least budget with which it would; so four changes can be tried
 and timed: another planner, a larger budget, a smaller batch (what a step needs grows almost
-linearly with the batch, so two points find it), more host memory. Read next: `sched/auto.py`,
-`cli/plan.py`.
+linearly with the batch, so two points find it), more host memory. Read next:
+`sched/planners/auto.py`, `cli/plan.py`.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from ooctrain.errors import Infeasible
-from ooctrain.sched.base import Planner
-from ooctrain.sched.budget import trace_minimum_bytes
-from ooctrain.sched.keep_all import KeepAll
+from ooctrain.sched.planners.keep_all import KeepAll
+from ooctrain.sched.planning.beside_region import plan_beside
+from ooctrain.sched.planning.budget import trace_minimum_bytes
+from ooctrain.sched.planning.planner import Planner
 from ooctrain.sched.schedule import Plan
-from ooctrain.sched.small import plan_beside
 from ooctrain.step.machine import Machine, call_durations_ns
 from ooctrain.step.trace import Trace
 from ooctrain.units import MAX_BYTES, Granule, format_bytes, format_us

@@ -18,14 +18,14 @@ from ooctrain.errors import ConfigError, reason
 from ooctrain.prepare import DEFAULT_REWRITES, Settings, completed, placed
 from ooctrain.rewrite import apply_rewrites
 from ooctrain.rewrite.pin_small import pinning_for, with_region
-from ooctrain.sched import bounds
 from ooctrain.sched import verify as laws
-from ooctrain.sched.base import TIME_LIMIT_S, Planner
-from ooctrain.sched.budget import resolve_budget, resolve_host_budget
-from ooctrain.sched.registry import as_planner
+from ooctrain.sched.bounds import closed as bounds
+from ooctrain.sched.planners.registry import as_planner
+from ooctrain.sched.planning.beside_region import plan_beside
+from ooctrain.sched.planning.budget import resolve_budget, resolve_host_budget
+from ooctrain.sched.planning.planner import TIME_LIMIT_S, Planner
 from ooctrain.sched.schedule import BYTES, Granule, LowerBound, Plan, Schedule
 from ooctrain.sched.simulate import simulate as simulated
-from ooctrain.sched.small import plan_beside
 from ooctrain.sched.timeline import Timeline
 from ooctrain.sessions import input_values, open_session, threads_served
 from ooctrain.step.machine import Machine
@@ -139,8 +139,8 @@ def simulate(
 def lower_bound(
     trace: Trace, budget: int | str, machine: str | Machine | None = None, recompute: bool = True
 ) -> LowerBound:
-    """A makespan that no schedule within the budget can beat (`sched/bounds.py` says of which
-    class).
+    """A makespan that no schedule within the budget can beat (`sched/bounds/closed.py` says of
+    which class).
     """
     return bounds.lower_bound(
         trace, resolve_budget(trace, budget, BYTES), find_machine(machine), recompute

@@ -4,7 +4,7 @@
 In: what a user typed and the table of what is there. Out: an object made with the given parameters.
 The one idea: planners and allocators are named the same way, so the grammar lives here once:
 NAME[:KEY=VALUE,...] or FILE.py:CLASS[:KEY=VALUE,...]; a name may also come from another package's
-entry point. Read next: `sched/registry.py`.
+entry point. Read next: `sched/planners/registry.py`.
 """
 
 from __future__ import annotations

@@ -20,14 +20,14 @@ from ooctrain.execution.mapping import with_mapping
 from ooctrain.execution.placement import reserved_peak
 from ooctrain.rewrite import apply_rewrites
 from ooctrain.rewrite.pin_small import pinning_for, with_region
-from ooctrain.sched.base import TIME_LIMIT_S, Planner, WeighingPlanner
-from ooctrain.sched.bounds import lower_bound
-from ooctrain.sched.budget import resolve_budget, resolve_host_budget, trace_peak_bytes
-from ooctrain.sched.keep_all import KeepAll
-from ooctrain.sched.registry import as_planner
+from ooctrain.sched.bounds.closed import lower_bound
+from ooctrain.sched.planners.keep_all import KeepAll
+from ooctrain.sched.planners.registry import as_planner
+from ooctrain.sched.planning.beside_region import plan_beside
+from ooctrain.sched.planning.budget import resolve_budget, resolve_host_budget, trace_peak_bytes
+from ooctrain.sched.planning.planner import TIME_LIMIT_S, Planner, WeighingPlanner
 from ooctrain.sched.schedule import Plan
 from ooctrain.sched.simulate import simulate
-from ooctrain.sched.small import plan_beside
 from ooctrain.sched.timeline import Timeline
 from ooctrain.sched.verify import verify
 from ooctrain.step.machine import Machine

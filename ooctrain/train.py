@@ -28,7 +28,7 @@ from ooctrain.nn.named_losses import Loss
 from ooctrain.optim import LRScheduler, Optimizer
 from ooctrain.prepare import PreparedStep, Settings, prepare
 from ooctrain.residence import Residence
-from ooctrain.sched.base import TIME_LIMIT_S, Planner
+from ooctrain.sched.planning.planner import TIME_LIMIT_S, Planner
 from ooctrain.sched.schedule import Plan
 from ooctrain.sched.timeline import Timeline
 from ooctrain.sessions import input_values

@@ -26,7 +26,7 @@ MAX_BYTES = 1 << 62
 
 @dataclass(frozen=True, slots=True)
 class Percent:
-    """A budget as a share f: minimum + f (peak - minimum) of a trace (`sched/budget.py`)."""
+    """A budget as a share f of a trace: minimum + f (peak - minimum)."""
 
     fraction: float
 

@@ -19,8 +19,8 @@ from lesson import Lesson, equal_stages
 import ooctrain as oc
 from ooctrain.report.charts import Curve, curves_svg
 from ooctrain.report.svg import timelines_svg
-from ooctrain.sched.chain_runs import Kind
-from ooctrain.sched.revolve import Splits
+from ooctrain.sched.planners.revolve import Splits
+from ooctrain.sched.planning.chain_runs import Kind
 
 lesson = Lesson("11 recompute")
 

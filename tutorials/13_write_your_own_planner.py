@@ -19,14 +19,14 @@ from lesson import Lesson
 
 import ooctrain as oc
 from ooctrain.report.charts import Curve, curves_svg
-from ooctrain.sched.base import (
+from ooctrain.sched.planning.planner import (
     check_host,
     infeasible,
     make_plan,
     writer_with_resident_parameters,
 )
+from ooctrain.sched.planning.swap import check_budget, swap_gaps, swap_plan, swap_table
 from ooctrain.sched.schedule import BYTES
-from ooctrain.sched.swap import check_budget, swap_gaps, swap_plan, swap_table
 from ooctrain.testing import check_planner
 from ooctrain.testing.check_planner import PlannerFailure
 from ooctrain.testing.describe import describe_trace

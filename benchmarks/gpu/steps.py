@@ -24,7 +24,7 @@ from ooctrain.devices.cuda import open as cuda_open
 from ooctrain.engine.incore import initial_values
 from ooctrain.models import stem_for
 from ooctrain.prepare import PreparedStep, Settings, prepare
-from ooctrain.sched.budget import trace_peak_bytes
+from ooctrain.sched.planning.budget import trace_peak_bytes
 from ooctrain.sched.timeline import Event, Timeline
 from ooctrain.sessions import input_values, open_session
 from ooctrain.step.trace import Trace

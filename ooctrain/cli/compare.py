@@ -145,7 +145,7 @@ def _require_known(models: Sequence[str], machines: Sequence[str], budgets: Sequ
 
 
 def _planners(words: list[str]) -> list[str]:
-    from ooctrain.sched.registry import get_planner, planners
+    from ooctrain.sched.planners.registry import get_planner, planners
 
     names = list(planners()) if words == ["all"] else words
     for name in names:

@@ -39,10 +39,10 @@ from ooctrain.report.layers import layer_rows
 from ooctrain.report.record import NOT_DRAWN, drawing
 from ooctrain.report.text import facts, layer_table, placement, search_rows, share
 from ooctrain.rewrite import apply_rewrites
-from ooctrain.sched.registry import get_planner, planners
+from ooctrain.sched.planners.registry import get_planner, planners
+from ooctrain.sched.planners.tflms_hybrid import TflmsHybrid
 from ooctrain.sched.schedule import Plan
 from ooctrain.sched.simulate import simulate
-from ooctrain.sched.tflms_hybrid import TflmsHybrid
 from ooctrain.sched.timeline import Timeline
 from ooctrain.step.trace import Trace
 from ooctrain.units import format_bytes, format_us

@@ -18,7 +18,7 @@ from ooctrain.cli.terminal import bar_blocks, make_console
 from ooctrain.cli.workload import as_on, find_machine, make_task, make_trace
 from ooctrain.report.record import drawing
 from ooctrain.report.text import facts, lanes, search_rows, timeline_rows
-from ooctrain.sched.base import TIME_LIMIT_S
+from ooctrain.sched.planning.planner import TIME_LIMIT_S
 from ooctrain.sched.schedule import Plan
 from ooctrain.sched.simulate import simulate as run_simulator
 from ooctrain.sched.verify import verify

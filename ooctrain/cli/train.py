@@ -45,7 +45,7 @@ from ooctrain.measured import profile_of_steps
 from ooctrain.prepare import PreparedStep
 from ooctrain.report.record import NOT_DRAWN, drawing
 from ooctrain.report.text import facts, placement, search_rows, share
-from ooctrain.sched.bounds import lower_bound
+from ooctrain.sched.bounds.closed import lower_bound
 from ooctrain.train import Trainer
 from ooctrain.units import format_bytes, format_percent, format_us
 

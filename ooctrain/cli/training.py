@@ -28,7 +28,7 @@ from ooctrain.cli.workload import Task, link_rate, make_task, threads_of
 from ooctrain.data import DataLoader
 from ooctrain.errors import TrainingStopped
 from ooctrain.optim import SGD, Adam, CosineAnnealingLR, LRScheduler, Optimizer, StepLR
-from ooctrain.sched.base import TIME_LIMIT_S
+from ooctrain.sched.planning.planner import TIME_LIMIT_S
 from ooctrain.sched.timeline import Timeline
 from ooctrain.train import Trainer
 

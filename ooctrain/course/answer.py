@@ -22,7 +22,7 @@ from ooctrain.course.measures import granule_of, step_of
 from ooctrain.course.replays import ROOM, addresses_given
 from ooctrain.course.rubric import Measure
 from ooctrain.errors import Infeasible, OutOfDeviceMemory
-from ooctrain.sched.registry import as_planner
+from ooctrain.sched.planners.registry import as_planner
 from ooctrain.sched.schedule import Plan
 from ooctrain.step.presets import machine
 from ooctrain.units import format_bytes

@@ -3,7 +3,7 @@
 In: `Case`s. Out: `Row`s, in the same order. The one idea: a case says everything that decides its
 row, so rows are computed in any order, by several processes, and kept on disk under a name made of
 their content, as are their plans and bounds. A comparison that was interrupted, or is asked again,
-computes only what is missing. Each ratio is to a bound that no list beats (`../sched/fluid.py`);
+computes only what is missing. Each ratio is to a bound that no list beats (`sched/bounds/lp.py`);
 which class of lists that is stands in the row. Read next: `planned.py`, `kept.py`,
 `../report/compare.py`.
 """
@@ -22,8 +22,13 @@ from ooctrain.experiments.kept import Store, digest, package_sources, planner_so
 from ooctrain.experiments.planned import Question, least_bytes, planned
 from ooctrain.models import build, recipe_of, stem_for
 from ooctrain.rewrite import apply_rewrites
-from ooctrain.sched import bounds, fluid
-from ooctrain.sched.budget import resolve_host_budget, trace_minimum_bytes, trace_peak_bytes
+from ooctrain.sched.bounds import closed as bounds
+from ooctrain.sched.bounds import lp as fluid
+from ooctrain.sched.planning.budget import (
+    resolve_host_budget,
+    trace_minimum_bytes,
+    trace_peak_bytes,
+)
 from ooctrain.sched.schedule import LowerBound, Plan, Run
 from ooctrain.sched.simulate import simulate
 from ooctrain.sched.verify import verify

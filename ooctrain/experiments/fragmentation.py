@@ -20,7 +20,7 @@ from ooctrain.alloc.registry import AllocatorChoice, choose_on_paper
 from ooctrain.errors import Infeasible, OutOfDeviceMemory
 from ooctrain.execution.placement import reserved_peak
 from ooctrain.experiments.compare import step_trace
-from ooctrain.sched.registry import get_planner
+from ooctrain.sched.planners.registry import get_planner
 from ooctrain.sched.schedule import Plan
 from ooctrain.step.presets import machine
 from ooctrain.step.trace import Trace

@@ -8,7 +8,7 @@ so beside the preset stands a machine whose arithmetic is fitted to one printed 
 ResNet-18, and everything else that is printed is then a prediction.
 
 Source: paper 004, sections 1, 6.2 and 6.3. Departures: `verdicts/hmms.py`. Read next:
-`../sched/hmms.py`, `../sched/vdnn_layers.py`; `../report/hmms.py`.
+`sched/planners/hmms.py`, `sched/planners/vdnn/vdnn_layers.py`; `../report/hmms.py`.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from ooctrain.experiments.compare import step_trace
-from ooctrain.sched.base import turning_point
-from ooctrain.sched.bn_recompute import (
+from ooctrain.sched.planners.bn_recompute import (
     generated_bytes,
     offloadable_share,
     outputs_of_norms,
 )
-from ooctrain.sched.hmms import Hmms
-from ooctrain.sched.keep_all import KeepAll
+from ooctrain.sched.planners.hmms import Hmms
+from ooctrain.sched.planners.keep_all import KeepAll
+from ooctrain.sched.planners.vdnn.vdnn_layers import VdnnAll
+from ooctrain.sched.planning.planner import turning_point
 from ooctrain.sched.schedule import Plan
 from ooctrain.sched.simulate import simulate
 from ooctrain.sched.timeline import Timeline
-from ooctrain.sched.vdnn_layers import VdnnAll
 from ooctrain.sched.verify import verify
 from ooctrain.step.machine import Machine, call_durations_ns
 from ooctrain.step.presets import p100_nvlink

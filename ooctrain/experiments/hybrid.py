@@ -7,7 +7,7 @@ is short where the paper was; so beside the device stands a memory fitted to one
 largest image without any method, and everything else that is printed is then a prediction.
 
 Source: paper 001, section 4. Departures: `verdicts/hybrid.py`. Read next:
-`hybrid_printed.py`, the tables; `../sched/tflms_hybrid.py`; `../report/hybrid.py`.
+`hybrid_printed.py`, the tables; `sched/planners/tflms_hybrid.py`; `../report/hybrid.py`.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from types import MappingProxyType
 from ooctrain.errors import Infeasible
 from ooctrain.experiments.compare import step_trace
 from ooctrain.experiments.hybrid_printed import NETWORKS, Network, Tuned
-from ooctrain.sched.auto import Auto
-from ooctrain.sched.base import Planner
-from ooctrain.sched.budget import trace_peak_bytes
-from ooctrain.sched.keep_all import KeepAll
-from ooctrain.sched.lms import LevelGraph, Lms
-from ooctrain.sched.lms_auto import LmsAuto
+from ooctrain.sched.planners.auto import Auto
+from ooctrain.sched.planners.keep_all import KeepAll
+from ooctrain.sched.planners.lms.lms import LevelGraph, Lms
+from ooctrain.sched.planners.lms.lms_auto import LmsAuto
+from ooctrain.sched.planners.tflms_hybrid import TflmsHybrid
+from ooctrain.sched.planning.budget import trace_peak_bytes
+from ooctrain.sched.planning.planner import Planner
+from ooctrain.sched.planning.unroll import plan_runs
 from ooctrain.sched.schedule import BYTES, Plan, SwapOut
-from ooctrain.sched.tflms_hybrid import TflmsHybrid
-from ooctrain.sched.unroll import plan_runs
 from ooctrain.sched.verify import verify
 from ooctrain.step.presets import v100_32gb_nvlink
 from ooctrain.step.trace import Trace

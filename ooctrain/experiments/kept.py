@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from ooctrain.plugins import parse_spec
-from ooctrain.sched.registry import PLANNERS, get_planner
+from ooctrain.sched.planners.registry import PLANNERS, get_planner
 
 PACKAGE = Path(__file__).parents[1]
 

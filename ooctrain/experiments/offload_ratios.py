@@ -8,7 +8,7 @@ where values may be computed again, is another question, and asked of `compare` 
 figure 4 alone.
 
 Source: paper 002, section 6, figures 4 to 18. Departures: `verdicts/offload_ratios.py`. Read
-next: `../sched/chain_view.py`, `../sched/bounds.py`; `../report/offload_ratios.py`.
+next: `sched/planning/chain_view.py`, `sched/bounds/closed.py`; `../report/offload_ratios.py`.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from ooctrain.experiments.compare import Case, step_trace
-from ooctrain.sched.bounds import compute_us, proposition_3_us
-from ooctrain.sched.chain_view import ChainView, chain_view
-from ooctrain.sched.fluid import fluid_bound
-from ooctrain.sched.registry import get_planner
+from ooctrain.sched.bounds.closed import compute_us, proposition_3_us
+from ooctrain.sched.bounds.lp import fluid_bound
+from ooctrain.sched.planners.registry import get_planner
+from ooctrain.sched.planning.chain_view import ChainView, chain_view
 from ooctrain.sched.verify import verify
 from ooctrain.step.presets import machine
 from ooctrain.step.trace import Trace

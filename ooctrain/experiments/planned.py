@@ -16,7 +16,7 @@ from typing import Any
 from ooctrain.errors import Infeasible
 from ooctrain.experiments.kept import Store, digest, planner_sources
 from ooctrain.rewrite import apply_rewrites
-from ooctrain.sched.registry import get_planner
+from ooctrain.sched.planners.registry import get_planner
 from ooctrain.sched.schedule import Plan
 from ooctrain.step.machine import Machine
 from ooctrain.step.trace import Trace

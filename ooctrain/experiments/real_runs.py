@@ -27,7 +27,7 @@ from ooctrain.engine.module import Module
 from ooctrain.errors import Infeasible
 from ooctrain.models import build
 from ooctrain.prepare import PreparedStep, Settings, prepare
-from ooctrain.sched.registry import PLANNERS
+from ooctrain.sched.planners.registry import PLANNERS
 from ooctrain.step.trace import Trace
 from ooctrain.tracing import trace as trace_step
 

@@ -23,9 +23,9 @@ from ooctrain.experiments.compare import step_trace
 from ooctrain.experiments.fragmentation import MACHINE, PLANNER, Bench, largest_budget
 from ooctrain.rewrite import apply_rewrites
 from ooctrain.rewrite.pin_small import pinning_for, with_region
-from ooctrain.sched.bounds import compute_us
-from ooctrain.sched.registry import get_planner
-from ooctrain.sched.small import plan_beside
+from ooctrain.sched.bounds.closed import compute_us
+from ooctrain.sched.planners.registry import get_planner
+from ooctrain.sched.planning.beside_region import plan_beside
 from ooctrain.step.presets import machine
 from ooctrain.step.trace import Trace
 

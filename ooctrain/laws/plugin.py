@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from ooctrain.sched.base import Planner
+    from ooctrain.sched.planning.planner import Planner
 
 ADAPTERS = "adapters.py"
 #: Why a law is skipped that does not concern the allocator.
@@ -34,7 +34,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.fixture
 def planner(request: pytest.FixtureRequest) -> Planner:
     """The planner of `--planner`, else what `planner()` of the nearest adapters.py returns."""
-    from ooctrain.sched.registry import as_planner
+    from ooctrain.sched.planners.registry import as_planner
 
     return as_planner(_named(request, "planner"))
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 
 from ooctrain.laws.plugin import repeat_command
-from ooctrain.sched.base import Planner
+from ooctrain.sched.planning.planner import Planner
 from ooctrain.testing.check_planner import LAWS, PlannerFailure, check_planner
 
 #: Eight laws of this length are half a minute.

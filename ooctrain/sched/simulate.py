@@ -5,7 +5,7 @@ when its stream's previous and everything it waits for are done (`ledger.py`); s
 list gives all times. Where copies slow down calls (`Machine.interference`) a call's end depends on
 copies listed after it, and a clock that jumps from end to end takes the place of the pass. All
 times are whole ns. Source: docs/schedule.md; the link modes are paper 002's assumption A. Read
-next: `bounds.py`.
+next: `bounds/closed.py`.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ In: sizes and times of a chain of stages. Out: a `Trace` that carries its own du
 every planner, the simulator and the bounds work on the paper's instances. The one idea: stage F_i
 reads x_i and writes x_{i+1}; B_i reads x_i, x_{i+1}, y_{i+1} and writes y_i. Source: paper 002,
 section 3.1 (which counts stages from 0 to L in its formulas, from 1 in its text: we follow the
-formulas). Read next: `sched/bounds.py`.
+formulas). Read next: `sched/bounds/closed.py`.
 """
 
 from __future__ import annotations

@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ooctrain.errors import OoctrainError, unknown_name
-from ooctrain.sched.base import Planner
-from ooctrain.sched.registry import as_planner
+from ooctrain.sched.planners.registry import as_planner
+from ooctrain.sched.planning.planner import Planner
 from ooctrain.sched.schedule import BYTES, Granule
 from ooctrain.step.trace import Trace
 from ooctrain.testing.describe import describe_list, describe_trace

@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from ooctrain.errors import Infeasible
-from ooctrain.sched.base import Planner
-from ooctrain.sched.budget import trace_peak_bytes
+from ooctrain.sched.planning.budget import trace_peak_bytes
+from ooctrain.sched.planning.planner import Planner
 from ooctrain.sched.schedule import Granule, Plan
 from ooctrain.step.machine import Machine
 from ooctrain.step.trace import Trace

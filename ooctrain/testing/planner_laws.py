@@ -15,8 +15,8 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from ooctrain.errors import ScheduleError
-from ooctrain.sched.base import HOST_LACKS, Planner
-from ooctrain.sched.bounds import lower_bound
+from ooctrain.sched.bounds.closed import lower_bound
+from ooctrain.sched.planning.planner import HOST_LACKS, Planner
 from ooctrain.sched.schedule import BYTES, Plan
 from ooctrain.sched.verify import verify
 from ooctrain.testing.byte_list import LawBroken

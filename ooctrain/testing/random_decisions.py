@@ -2,7 +2,7 @@
 
 In: a trace and a `random.Random`. Out: `Decisions` that are legal and usually foolish. The one
 idea: `lower` must make a legal list of any decisions, not only of those that a good planner takes.
-Read next: `../sched/lower.py`.
+Read next: `sched/planning/lower.py`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from ooctrain.errors import ConfigError
-from ooctrain.sched.decisions import Decisions, Gap, lives, possible_gaps, runs_once
+from ooctrain.sched.planning.decisions import Decisions, Gap, lives, possible_gaps, runs_once
 from ooctrain.sched.schedule import BYTES, Granule, Run
 from ooctrain.step.trace import Trace
 

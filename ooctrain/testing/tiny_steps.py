@@ -1,6 +1,6 @@
-"""Random steps that are small enough for `exact.py`: forks, joins, workspaces, a loss.
+"""Random steps that are small enough for `sched/bounds/exact.py`: forks, joins, workspaces, a loss.
 
-In: a `random.Random`. Out: a `Trace` with own times. Read next: `exact.py`.
+In: a `random.Random`. Out: a `Trace` with own times. Read next: `sched/bounds/exact.py`.
 """
 
 from __future__ import annotations

@@ -18,15 +18,15 @@ import pytest
 
 import ooctrain as oc
 from ooctrain.errors import ScheduleError
-from ooctrain.sched.base import writer_with_resident_parameters
-from ooctrain.sched.chain_view import chain_view
-from ooctrain.sched.dynprog_search import in_slots, solve
+from ooctrain.sched.bounds.exact import exact_makespan_us
+from ooctrain.sched.planners.dynprog.dynprog_search import in_slots, solve
+from ooctrain.sched.planning.chain_view import chain_view
+from ooctrain.sched.planning.planner import writer_with_resident_parameters
 from ooctrain.sched.schedule import Schedule
 from ooctrain.sched.simulate import simulate
 from ooctrain.sched.verify import verify
 from ooctrain.step.chain import chain
 from ooctrain.step.trace import Trace
-from ooctrain.testing.exact import exact_makespan_us
 from ooctrain.units import Granule
 
 #: One byte per us, one transfer at a time.

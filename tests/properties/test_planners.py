@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ooctrain.errors import Infeasible
-from ooctrain.sched.bounds import lower_bound
-from ooctrain.sched.budget import trace_minimum_bytes, trace_peak_bytes
-from ooctrain.sched.lower import lower, lower_timed
-from ooctrain.sched.registry import get_planner
+from ooctrain.sched.bounds.closed import lower_bound
+from ooctrain.sched.planners.registry import get_planner
+from ooctrain.sched.planning.budget import trace_minimum_bytes, trace_peak_bytes
+from ooctrain.sched.planning.lower import lower, lower_timed
 from ooctrain.sched.schedule import Granule
 from ooctrain.sched.simulate import simulate
 from ooctrain.sched.verify import verify

@@ -21,7 +21,7 @@ from ooctrain.devices.base import Debug
 from ooctrain.engine.incore import initial_values
 from ooctrain.prepare import Settings, placed, prepare
 from ooctrain.rewrite import apply_rewrites
-from ooctrain.sched.registry import get_planner
+from ooctrain.sched.planners.registry import get_planner
 from ooctrain.testing.same_bits import check_same_bits, in_core, out_of_core
 
 BATCH, CLASSES = 4, 5

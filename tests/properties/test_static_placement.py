@@ -34,8 +34,8 @@ from ooctrain.execution.placement import Placement, play_step, reserved_peak
 from ooctrain.execution.program import make_program
 from ooctrain.prepare import Settings, prepare
 from ooctrain.rewrite import apply_rewrites
-from ooctrain.sched.budget import resolve_budget
-from ooctrain.sched.registry import get_planner
+from ooctrain.sched.planners.registry import get_planner
+from ooctrain.sched.planning.budget import resolve_budget
 from ooctrain.testing.strategies import machines, traces
 from ooctrain.units import Granule
 

@@ -1,4 +1,5 @@
-"""A right planner, and wrong ones, as somebody writes them who has read `sched/base.py` only.
+"""A right planner, and wrong ones, as somebody writes them who has read `sched/planning/planner.py`
+only.
 
 In: a trace, a budget. Out: `Farthest`, which keeps every law, and classes that differ from it in
 one thought. Read next: `test_strangers.py`.
@@ -8,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ooctrain.sched.base import (
+from ooctrain.sched.planning.planner import (
     ListWriter,
     check_host,
     infeasible,

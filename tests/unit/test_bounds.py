@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from ooctrain.sched.bounds import compute_us, lower_bound, per_call_link_us, proposition_3_us
-from ooctrain.sched.registry import get_planner
+from ooctrain.sched.bounds.closed import compute_us, lower_bound, per_call_link_us, proposition_3_us
+from ooctrain.sched.planners.registry import get_planner
 from ooctrain.sched.schedule import LowerBound
 from ooctrain.step.chain import chain
 from ooctrain.step.machine import Machine

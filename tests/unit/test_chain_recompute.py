@@ -10,14 +10,14 @@ import pytest
 import ooctrain as oc
 from ooctrain.errors import Infeasible
 from ooctrain.rewrite import apply_rewrites
-from ooctrain.sched.budget import trace_minimum_bytes, trace_peak_bytes
-from ooctrain.sched.chain_runs import Kind, Lift, Step
-from ooctrain.sched.chain_view import chain_view
-from ooctrain.sched.chen import ChenSqrt, segmented
-from ooctrain.sched.decisions import lives
-from ooctrain.sched.registry import get_planner
-from ooctrain.sched.revolve import Revolve, Splits
-from ooctrain.sched.rotor import Rotor
+from ooctrain.sched.planners.chen import ChenSqrt, segmented
+from ooctrain.sched.planners.registry import get_planner
+from ooctrain.sched.planners.revolve import Revolve, Splits
+from ooctrain.sched.planners.rotor import Rotor
+from ooctrain.sched.planning.budget import trace_minimum_bytes, trace_peak_bytes
+from ooctrain.sched.planning.chain_runs import Kind, Lift, Step
+from ooctrain.sched.planning.chain_view import chain_view
+from ooctrain.sched.planning.decisions import lives
 from ooctrain.sched.schedule import BYTES, SwapOut
 from ooctrain.sched.verify import verify
 from ooctrain.testing.check_planner import check_planner

@@ -224,7 +224,7 @@ def test_the_numbers_of_a_command_that_is_interrupted_say_so(run, tmp_path, monk
 
 
 OWN = """
-from ooctrain.sched.keep_all import KeepAll
+from ooctrain.sched.planners.keep_all import KeepAll
 
 class Divides:
     name = "divides"
@@ -396,7 +396,8 @@ def test_what_lacks_on_the_host_is_proposed_and_fits(run, tmp_path):
 
 def test_a_planner_of_one_s_own_is_used(run, tmp_path):
     (tmp_path / "mine.py").write_text(
-        "from ooctrain.sched.keep_all import KeepAll\nclass Mine(KeepAll):\n    name = 'mine'\n"
+        "from ooctrain.sched.planners.keep_all import KeepAll\n"
+        "class Mine(KeepAll):\n    name = 'mine'\n"
     )
     status, out, _ = run(
         "plan", *SMALL, "--budget", "1GiB", "--planner", f"{tmp_path}/mine.py:Mine"

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 import ooctrain as oc
 from ooctrain.errors import Infeasible
-from ooctrain.sched.bounds import compute_us
-from ooctrain.sched.budget import trace_minimum_bytes, trace_peak_bytes
-from ooctrain.sched.fluid import fluid_bound
-from ooctrain.sched.lower import lower_timed
-from ooctrain.sched.prefix import Prefix
+from ooctrain.sched.bounds.closed import compute_us
+from ooctrain.sched.bounds.lp import fluid_bound
+from ooctrain.sched.planners.prefix import Prefix
+from ooctrain.sched.planners.window.window import Window
+from ooctrain.sched.planning.budget import trace_minimum_bytes, trace_peak_bytes
+from ooctrain.sched.planning.lower import lower_timed
 from ooctrain.sched.schedule import BYTES
-from ooctrain.sched.window import Window
 from ooctrain.testing.random_decisions import random_decisions
 from ooctrain.testing.strategies import SEEDS, machines, traces
 

@@ -30,7 +30,7 @@ from ooctrain.course.replays import (
 )
 from ooctrain.course.rubric import RUBRIC, Measure, Replay, points_for, read_rubric
 from ooctrain.errors import ConfigError
-from ooctrain.sched.registry import get_planner
+from ooctrain.sched.planners.registry import get_planner
 
 ASSIGNMENTS = Path(__file__).parents[2] / "tutorials" / "assignments"
 TEST_FILE = """
@@ -74,7 +74,7 @@ none_ratio = 1.5
 points = 4
 """
 MINE = '''
-from ooctrain.sched.registry import get_planner
+from ooctrain.sched.planners.registry import get_planner
 
 
 class Mine:
@@ -199,7 +199,7 @@ def planner_file(folder, body):
 
 LIES = """
 from dataclasses import replace
-from ooctrain.sched.registry import get_planner
+from ooctrain.sched.planners.registry import get_planner
 plan = get_planner("lru").plan(trace, budget, machine, **rest)
 """
 DISHONEST = {

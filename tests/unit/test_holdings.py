@@ -9,7 +9,7 @@ import pytest
 import ooctrain as oc
 from ooctrain.report.holdings import GROUPS, Holding, group_curves, held_at, holdings
 from ooctrain.report.waits import peak_of, waits_of
-from ooctrain.sched.registry import get_planner
+from ooctrain.sched.planners.registry import get_planner
 from ooctrain.sched.simulate import simulate
 from ooctrain.sched.timeline import Event, Timeline
 from ooctrain.step.machine import Machine

@@ -12,14 +12,14 @@ from importlib import import_module
 import pytest
 
 from ooctrain.errors import ConfigError, Infeasible
-from ooctrain.sched.registry import get_planner
+from ooctrain.sched.planners.registry import get_planner
 from ooctrain.sched.schedule import SwapIn
 from ooctrain.testing.allocator_laws import LAWS as ALLOCATOR_LAWS
 from ooctrain.testing.check_allocator import check_allocator
 from ooctrain.testing.check_planner import LAWS, PlannerFailure, check_planner
 
 BROKEN_PLANNER = '''
-from ooctrain.sched.registry import get_planner
+from ooctrain.sched.planners.registry import get_planner
 
 
 class Mine:
@@ -38,7 +38,7 @@ class Mine:
 FORGETFUL_PLANNER = '''
 from dataclasses import replace
 
-from ooctrain.sched.registry import get_planner
+from ooctrain.sched.planners.registry import get_planner
 
 
 class Mine:

@@ -9,13 +9,13 @@ import pytest
 import ooctrain as oc
 from ooctrain.errors import Infeasible
 from ooctrain.rewrite import apply_rewrites
-from ooctrain.sched.base import HOST_LACKS
-from ooctrain.sched.keep_all import KeepAll
-from ooctrain.sched.naive import Naive
-from ooctrain.sched.registry import get_planner
+from ooctrain.sched.planners.keep_all import KeepAll
+from ooctrain.sched.planners.naive import Naive
+from ooctrain.sched.planners.registry import get_planner
+from ooctrain.sched.planners.window.window import Window
+from ooctrain.sched.planning.planner import HOST_LACKS
 from ooctrain.sched.schedule import Fence, Free, Granule, Run, SwapIn, SwapOut
 from ooctrain.sched.verify import verify
-from ooctrain.sched.window import Window
 from ooctrain.step.machine import Machine
 from ooctrain.step.trace import Trace, TraceBuilder
 from ooctrain.testing.random_traces import FakeOp

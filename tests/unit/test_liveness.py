@@ -7,12 +7,12 @@ import random
 import pytest
 
 from ooctrain.errors import ConfigError
-from ooctrain.sched.decisions import Decisions, runs_once
-from ooctrain.sched.liveness import Liveness
-from ooctrain.sched.profile import tabulate
-from ooctrain.sched.rematerialise import droppable, rematerialise
+from ooctrain.sched.planning.decisions import Decisions, runs_once
+from ooctrain.sched.planning.liveness import Liveness
+from ooctrain.sched.planning.rematerialise import droppable, rematerialise
+from ooctrain.sched.planning.residency import tabulate
+from ooctrain.sched.planning.swap import least_budget, movable_gaps
 from ooctrain.sched.schedule import Granule
-from ooctrain.sched.swap import least_budget, movable_gaps
 from ooctrain.step.trace import Trace
 from ooctrain.testing.random_traces import random_machine, random_trace
 

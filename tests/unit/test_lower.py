@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ooctrain.errors import ConfigError, Infeasible
-from ooctrain.sched.decisions import (
+from ooctrain.sched.planning.decisions import (
     BEFORE_THE_STEP,
     Decisions,
     Gap,
@@ -13,7 +13,7 @@ from ooctrain.sched.decisions import (
     possible_gaps,
     runs_once,
 )
-from ooctrain.sched.lower import lower, lower_timed
+from ooctrain.sched.planning.lower import lower, lower_timed
 from ooctrain.sched.schedule import BYTES, Granule, Run, SwapIn, SwapOut
 from ooctrain.sched.simulate import simulate
 from ooctrain.sched.verify import verify

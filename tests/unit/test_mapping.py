@@ -16,7 +16,7 @@ from ooctrain.execution.mapping import mapped_by_step, mapped_bytes, with_mappin
 from ooctrain.memory_speed import COPIES, COPY_BYTES, MAP_PIECE_BYTES, map_us_per_byte
 from ooctrain.models.unet import UNet
 from ooctrain.prepare import Settings, prepare
-from ooctrain.sched.belady import Belady
+from ooctrain.sched.planners.belady import Belady
 from ooctrain.sessions import input_values, open_session
 
 SHAPE = (8, 3, 32, 32)

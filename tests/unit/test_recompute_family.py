@@ -12,29 +12,29 @@ import ooctrain as oc
 from ooctrain.cli import main
 from ooctrain.errors import ConfigError, Infeasible
 from ooctrain.rewrite import apply_rewrites
-from ooctrain.sched.base import call_need_bytes
-from ooctrain.sched.belady import Belady
-from ooctrain.sched.bn_recompute import BnRecompute, offloadable_share, outputs_of_norms
-from ooctrain.sched.budget import resolve_budget, trace_peak_bytes
-from ooctrain.sched.checkpoints import NO_CHECKPOINT, checkpoints_by_types, segments
-from ooctrain.sched.decisions import Gap, lives, runs_once
-from ooctrain.sched.dtr import Dtr, online
-from ooctrain.sched.dtr_runtime import Neighbours
-from ooctrain.sched.hmms import Hmms
-from ooctrain.sched.lms_auto import LmsAuto
-from ooctrain.sched.registry import get_planner
-from ooctrain.sched.rematerialise import droppable, rematerialise
-from ooctrain.sched.schedule import BYTES, Run, SwapIn, SwapOut
-from ooctrain.sched.superneurons import (
+from ooctrain.sched.planners.belady import Belady
+from ooctrain.sched.planners.bn_recompute import BnRecompute, offloadable_share, outputs_of_norms
+from ooctrain.sched.planners.dtr.dtr import Dtr, online
+from ooctrain.sched.planners.dtr.dtr_runtime import Neighbours
+from ooctrain.sched.planners.hmms import Hmms
+from ooctrain.sched.planners.lms.lms_auto import LmsAuto
+from ooctrain.sched.planners.registry import get_planner
+from ooctrain.sched.planners.superneurons import (
     SuperNeurons,
     checkpoint_outputs,
     cost_aware,
     least_recently_used,
 )
-from ooctrain.sched.tflms_hybrid import TflmsHybrid, times_to_drop_ns
-from ooctrain.sched.unroll import plan_runs, unroll
+from ooctrain.sched.planners.tflms_hybrid import TflmsHybrid, times_to_drop_ns
+from ooctrain.sched.planners.window.window_cyclic import WindowCyclic
+from ooctrain.sched.planning.budget import resolve_budget, trace_peak_bytes
+from ooctrain.sched.planning.decisions import Gap, lives, runs_once
+from ooctrain.sched.planning.planner import call_need_bytes
+from ooctrain.sched.planning.rematerialise import droppable, rematerialise
+from ooctrain.sched.planning.segments import NO_CHECKPOINT, checkpoints_by_types, segments
+from ooctrain.sched.planning.unroll import plan_runs, unroll
+from ooctrain.sched.schedule import BYTES, Run, SwapIn, SwapOut
 from ooctrain.sched.verify import verify
-from ooctrain.sched.window_cyclic import WindowCyclic
 from ooctrain.step.machine import call_durations_ns
 from ooctrain.testing.check_planner import check_planner
 from ooctrain.testing.interpreter import in_core, interpret

@@ -9,9 +9,9 @@ import pytest
 import ooctrain as oc
 from ooctrain import plugins as specs
 from ooctrain.errors import ConfigError
-from ooctrain.sched.keep_all import KeepAll
-from ooctrain.sched.registry import get_planner, planners
-from ooctrain.sched.window import Window
+from ooctrain.sched.planners.keep_all import KeepAll
+from ooctrain.sched.planners.registry import get_planner, planners
+from ooctrain.sched.planners.window.window import Window
 
 
 def test_names_are_listed():

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 import ooctrain as oc
 from ooctrain.errors import Infeasible
 from ooctrain.rewrite import apply_rewrites
-from ooctrain.sched.decisions import Decisions, lives, runs_once
-from ooctrain.sched.lower import lower
-from ooctrain.sched.rematerialise import droppable, last_forward_use, rematerialise
+from ooctrain.sched.planning.decisions import Decisions, lives, runs_once
+from ooctrain.sched.planning.lower import lower
+from ooctrain.sched.planning.rematerialise import droppable, last_forward_use, rematerialise
 from ooctrain.sched.verify import verify
 from ooctrain.testing.interpreter import in_core, interpret
 from ooctrain.testing.random_traces import random_values

@@ -20,7 +20,7 @@ from ooctrain.report.record import Record, drawing, read_record
 from ooctrain.report.snapshot import snapshot, snapshot_pickle
 from ooctrain.report.step import step_svg
 from ooctrain.report.waits import peak_of
-from ooctrain.sched.registry import get_planner
+from ooctrain.sched.planners.registry import get_planner
 from ooctrain.sched.simulate import simulate
 from ooctrain.testing.check_planner import random_case
 from ooctrain.units import format_bytes

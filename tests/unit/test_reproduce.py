@@ -24,8 +24,8 @@ from ooctrain.experiments.compare import step_trace
 from ooctrain.experiments.hybrid_printed import Tuned
 from ooctrain.experiments.table1 import BASELINE, METHODS, OURS, batch_cells, method_named
 from ooctrain.report import offload_ratios as report_of_ratios
-from ooctrain.sched.bn_recompute import offloadable_share
-from ooctrain.sched.lms import LevelGraph
+from ooctrain.sched.planners.bn_recompute import offloadable_share
+from ooctrain.sched.planners.lms.lms import LevelGraph
 from ooctrain.units import GIB, MIB
 
 ROOT = Path(__file__).parents[2]

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from ooctrain.errors import ConfigError
-from ooctrain.sched.budget import resolve_budget, trace_minimum_bytes, trace_peak_bytes
 from ooctrain.sched.ledger import walk
+from ooctrain.sched.planning.budget import resolve_budget, trace_minimum_bytes, trace_peak_bytes
 from ooctrain.sched.schedule import (
     End,
     Fence,

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ooctrain as oc
-from ooctrain.sched.decisions import Decisions, Gap
-from ooctrain.sched.lower import lower_timed
-from ooctrain.sched.profile import tabulate
-from ooctrain.sched.recompute import offload
-from ooctrain.sched.rematerialise import droppable, rematerialise
+from ooctrain.sched.planning.decisions import Decisions, Gap
+from ooctrain.sched.planning.lower import lower_timed
+from ooctrain.sched.planning.recompute import offload
+from ooctrain.sched.planning.rematerialise import droppable, rematerialise
+from ooctrain.sched.planning.residency import tabulate
 from ooctrain.sched.schedule import BYTES, Granule
 from ooctrain.sched.search.evict import evict
 from ooctrain.sched.search.expand import DROP, DROP_UNREAD, KEEP, expand

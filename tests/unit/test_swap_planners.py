@@ -17,21 +17,21 @@ from properties import test_partition_families as FAMILIES
 import ooctrain as oc
 from ooctrain.errors import ConfigError, Infeasible
 from ooctrain.rewrite import apply_rewrites
-from ooctrain.sched import window_cyclic
-from ooctrain.sched.base import make_plan
-from ooctrain.sched.belady import Belady
-from ooctrain.sched.bounds import compute_us
-from ooctrain.sched.budget import resolve_budget, trace_minimum_bytes
-from ooctrain.sched.chain_view import chain_view
-from ooctrain.sched.dynprog_search import idle_us, in_slots, solve
-from ooctrain.sched.fluid import fluid_bound
-from ooctrain.sched.greedy import shortest_prefix
-from ooctrain.sched.hmms import Storage, ends_of_offload, starts_of_prefetch, take
-from ooctrain.sched.lms import LevelGraph, Lms, Trip, peak
-from ooctrain.sched.lms_auto import search
-from ooctrain.sched.registry import get_planner
+from ooctrain.sched.bounds.closed import compute_us
+from ooctrain.sched.bounds.lp import fluid_bound
+from ooctrain.sched.planners.belady import Belady
+from ooctrain.sched.planners.dynprog.dynprog_search import idle_us, in_slots, solve
+from ooctrain.sched.planners.greedy import shortest_prefix
+from ooctrain.sched.planners.hmms import Storage, ends_of_offload, starts_of_prefetch, take
+from ooctrain.sched.planners.lms.lms import LevelGraph, Lms, Trip, peak
+from ooctrain.sched.planners.lms.lms_auto import search
+from ooctrain.sched.planners.registry import get_planner
+from ooctrain.sched.planners.vdnn.vdnn import candidates
+from ooctrain.sched.planners.window import window_cyclic
+from ooctrain.sched.planning.budget import resolve_budget, trace_minimum_bytes
+from ooctrain.sched.planning.chain_view import chain_view
+from ooctrain.sched.planning.planner import make_plan
 from ooctrain.sched.schedule import Fence, Free, Granule, Run, SwapIn, SwapOut
-from ooctrain.sched.vdnn import candidates
 from ooctrain.sched.verify import verify
 from ooctrain.step.chain import chain
 from ooctrain.step.machine import Machine

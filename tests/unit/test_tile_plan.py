@@ -9,7 +9,7 @@ import pytest
 
 import ooctrain as oc
 from ooctrain import nn
-from ooctrain.sched.budget import trace_minimum_bytes, trace_peak_bytes
+from ooctrain.sched.planning.budget import trace_minimum_bytes, trace_peak_bytes
 from ooctrain.step.op import Window
 from ooctrain.testing.check_tile import chain_trace, check_tile, random_values
 

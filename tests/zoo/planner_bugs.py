@@ -14,17 +14,20 @@ from dataclasses import replace
 import pytest
 
 from ooctrain.errors import Infeasible
-from ooctrain.sched import base, chain_view, naive, sequence
-from ooctrain.sched import lms as lms_module
-from ooctrain.sched.base import ListWriter
-from ooctrain.sched.keep_all import KeepAll
-from ooctrain.sched.lms import LevelGraph, Lms
-from ooctrain.sched.lower import NEVER, _Engine
-from ooctrain.sched.lru import _Cache
-from ooctrain.sched.naive import Naive
+from ooctrain.sched.planners import naive
+from ooctrain.sched.planners.keep_all import KeepAll
+from ooctrain.sched.planners.lms import lms as lms_module
+from ooctrain.sched.planners.lms.lms import LevelGraph, Lms
+from ooctrain.sched.planners.lru import _Cache
+from ooctrain.sched.planners.naive import Naive
+from ooctrain.sched.planners.window.window import Window
+from ooctrain.sched.planners.window.window_walk import Walk
+from ooctrain.sched.planning import chain_view
+from ooctrain.sched.planning import planner as base
+from ooctrain.sched.planning import storages as sequence
+from ooctrain.sched.planning.lower import NEVER, _Engine
+from ooctrain.sched.planning.planner import ListWriter
 from ooctrain.sched.schedule import End, Free, Run
-from ooctrain.sched.window import Window
-from ooctrain.sched.window_walk import Walk
 from ooctrain.step.machine import call_durations_ns
 from ooctrain.step.trace import Trace
 

@@ -9,7 +9,7 @@ import pytest
 from zoo import executor_bugs as EXECUTOR
 from zoo.planner_bugs import BUGS
 
-from ooctrain.sched.registry import get_planner
+from ooctrain.sched.planners.registry import get_planner
 from ooctrain.sched.verify import verify
 from ooctrain.step.machine import Machine
 from ooctrain.step.trace import TraceBuilder

@@ -5,7 +5,7 @@ a value, a pair, or a run of neighbours between keep, drop and drop again, or sa
 it stays while others can leave. Where memory is still short Belady's rule offloads, so that every
 choice has a makespan, and that alone decides. The random numbers are our own (splitmix64): the same
 seed gives the same plan everywhere. Source: ours; Kirkpatrick, Gelatt and Vecchi (1983) for
-annealing. Read next: `../combined.py`.
+annealing. Read next: `sched/planners/combined.py`.
 """
 
 from __future__ import annotations

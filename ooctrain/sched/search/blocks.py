@@ -4,7 +4,7 @@ In: states before a block, column by column, in slots. Out: those after it. The 
 which there is no room delay the stage by what lacks; whatever else is on its way moves meanwhile.
 Source: paper 002, equations (1) to (8), with the blocks of Beaumont, Eyraud-Dubois and Shilova,
 Efficient combination of rematerialization and offloading for training DNNs (2021). Read next:
-`../pofo_search.py`, which asks and says what the columns are; `dominance.py`.
+`sched/planners/pofo/pofo_search.py`, which asks and says what the columns are; `dominance.py`.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 In: states, the best first. Out: the rows that stay. The one idea: a row need only be compared with
 those that stay, since whatever is no worse than a row is no worse than all that this row excludes.
 Source: Kung, Luccio and Preparata, On finding the maxima of a set of vectors (1975), by its plain
-method. Read next: `../pofo_search.py`, which asks.
+method. Read next: `sched/planners/pofo/pofo_search.py`, which asks.
 """
 
 from __future__ import annotations

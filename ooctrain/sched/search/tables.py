@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ooctrain.sched.base import last_uses
-from ooctrain.sched.rematerialise import last_forward_use
+from ooctrain.sched.planning.planner import last_uses
+from ooctrain.sched.planning.rematerialise import last_forward_use
 from ooctrain.sched.schedule import Granule
 from ooctrain.step.machine import Machine, call_durations_ns
 from ooctrain.step.trace import Trace

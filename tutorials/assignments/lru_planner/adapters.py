@@ -5,7 +5,7 @@ In: nothing. Out: the planner that is tried when no `--planner` is given. Read n
 
 from pathlib import Path
 
-from ooctrain.sched.registry import get_planner
+from ooctrain.sched.planners.registry import get_planner
 
 
 def planner():

@@ -5,10 +5,10 @@ touched for longest leaves. `ListWriter` keeps the books: `resident` (what is on
 `hosted` (what has a valid host copy), `ledger_bytes` (claimed now), `claim_bytes(call)` (what a
 call claims), `granted(variable)` (what a value takes); and it writes the list: `run`, `swap_in`,
 `swap_out`, `free`, `free_dead` (of what no later call touches). Read next: README.md,
-`ooctrain/sched/base.py`.
+`ooctrain/sched/planning/planner.py`.
 """
 
-from ooctrain.sched.base import (
+from ooctrain.sched.planning.planner import (
     check_host,
     infeasible,
     make_plan,
@@ -26,7 +26,7 @@ class Lru:
         self, trace, budget_bytes, machine, *, granule=BYTES,
         host_budget_bytes=None, seed=0, time_limit_s=None,
     ):  # fmt: skip
-        """See `ooctrain.sched.base.Planner`."""
+        """See `ooctrain.sched.planning.planner.Planner`."""
         writer = self.write(trace, budget_bytes, granule)
         if writer.peak_bytes > budget_bytes:
             raise infeasible(self.name, budget_bytes, writer.peak_bytes, writer.peak_call)

@@ -1,0 +1,182 @@
+"""Makespans that no schedule can beat, and of which schedules each is true.
+
+In: a trace, a budget, a machine. Out: a `LowerBound`. The one idea: while a call runs, whatever is
+still needed and does not fit beside it must be away; it left before the call began, and it comes
+back after the call has ended. So the link works for so many bytes before, and again after, while
+other calls may run.
+
+Sources: paper 002, proposition 3; the bound per call is ours: it is at least as large, and unlike
+the proposition true of a duplex link by its own argument. Errata: paper 002's plots say "lower
+bound of Proposition 2" and mean proposition 3; it is no bound once values may be computed again.
+Read next: the planners that are measured against it, `sched/planners/window/window.py` first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import accumulate
+
+from ooctrain.sched.planning.planner import call_need_bytes
+from ooctrain.sched.schedule import BYTES, LowerBound
+from ooctrain.step.machine import Machine, call_durations_ns
+from ooctrain.step.trace import Trace
+
+
+@dataclass(frozen=True, slots=True)
+class Pressure:
+    """Bytes that do not fit beside one call, by what the link must do about them.
+
+    Args:
+        sent_bytes: of values computed before the call and used after it: copied out before it.
+        moved_bytes: of these and of initial values used on both sides of the call: copied out, or
+            in, before it.
+        fetched_bytes: of all values used after the call: copied in after it.
+    """
+
+    sent_bytes: int
+    moved_bytes: int
+    fetched_bytes: int
+
+
+def lower_bound(
+    trace: Trace, budget_bytes: int, machine: Machine, recompute: bool = True
+) -> LowerBound:
+    """The best bound that is valid for a class of schedules.
+
+    Args:
+        trace: the step.
+        budget_bytes: of the device.
+        machine: durations, link.
+        recompute: True: valid for every legal list. False: for lists that run each call once and in
+            which no byte starts the step on both sides.
+
+    Returns:
+        The largest of `compute_us`, `per_call_link_us` and, without recomputation,
+        `proposition_3_us`; where two are equal, the simpler one.
+
+    Cost: O(calls + uses).
+    """
+    bounds = [LowerBound(compute_us(trace, machine), "compute")]
+    if not recompute:
+        bounds.append(LowerBound(proposition_3_us(trace, budget_bytes, machine), "proposition 3"))
+    link = per_call_link_us(trace, budget_bytes, machine, recompute=recompute)
+    bounds.append(LowerBound(link, "per-call link"))
+    return max(bounds, key=lambda bound: bound.makespan_us)
+
+
+def compute_us(trace: Trace, machine: Machine) -> float:
+    """Every call runs, one after the other. Valid for every legal list."""
+    return sum(call_durations_ns(trace, machine)) / 1000
+
+
+def proposition_3_us(trace: Trace, budget_bytes: int, machine: Machine) -> float:
+    """Paper 002: max(sum of u, 2 (M_peak - M) / B), for lists as with `recompute=False`.
+
+    2 / B is the way out and the way back; M_peak is the most that any call needs together with what
+    was used before it and is used after it. Where the directions differ, each byte pays for its
+    own.
+    """
+    moved = max(
+        (
+            _before_us(p, machine, recompute=False)
+            + _time_us(p.moved_bytes, machine.in_bytes_per_us, machine)
+            for p in pressures(trace, budget_bytes)
+        ),
+        default=0.0,
+    )
+    return max(compute_us(trace, machine), moved)
+
+
+def per_call_link_us(
+    trace: Trace, budget_bytes: int, machine: Machine, *, recompute: bool = True
+) -> float:
+    """The largest, over all calls k, of max(U_before, T_before) + u_k + max(U_after, T_after).
+
+    U are the times of the calls before and after k, T those of the transfers that k forces. Valid
+    for half and full duplex. With `recompute` only what cannot be computed again counts: initial
+    values, and those of calls that run once; before k only the latter, as an initial value may have
+    a host copy from the start.
+    """
+    durations = call_durations_ns(trace, machine)
+    total, before, bound = sum(durations), 0, 0.0
+    for own, pressure in zip(durations, pressures(trace, budget_bytes, recompute), strict=True):
+        way_back = _time_us(pressure.fetched_bytes, machine.in_bytes_per_us, machine)
+        way_out = _before_us(pressure, machine, recompute)
+        after = total - before - own
+        bound = max(bound, max(before / 1000, way_out) + own / 1000 + max(after / 1000, way_back))
+        before += own
+    return bound
+
+
+def pressures(trace: Trace, budget_bytes: int, recompute: bool = False) -> Iterator[Pressure]:
+    """What does not fit beside each call, in order.
+
+    Args:
+        recompute: count only values that cannot be computed again, as in `per_call_link_us`.
+    """
+    initial = [trace.producer[v] is None for v in range(len(trace.variables))]
+    once = [
+        initial[v] or not recompute or not _producer_is_pure(trace, v) for v in range(len(initial))
+    ]
+    computed = _held_across(trace, lambda v: once[v] and not initial[v], from_start=False)
+    started = _held_across(trace, lambda v: initial[v], from_start=False)
+    ahead = _held_across(trace, lambda v: initial[v], from_start=True)
+    for call in trace.calls:
+        short = call_need_bytes(call, trace, BYTES) + computed[call.id] - budget_bytes
+        yield Pressure(
+            max(0, short), max(0, short + started[call.id]), max(0, short + ahead[call.id])
+        )
+
+
+def _held_across(trace: Trace, counts: Callable[[int], bool], *, from_start: bool) -> list[int]:
+    """For each call: bytes of variables that it does not touch, with a use before it and one after
+    it.
+
+    Args:
+        counts: which variables.
+        from_start: a use after it is enough.
+    """
+    change = [0] * (len(trace.calls) + 1)
+    touched = [0] * len(trace.calls)
+    for variable in trace.variables:
+        uses = trace.uses[variable.id]
+        if uses and counts(variable.id):
+            change[0 if from_start else uses[0]] += variable.nbytes
+            change[uses[-1] + 1] -= variable.nbytes
+            for use in dict.fromkeys(uses):
+                touched[use] += variable.nbytes
+    return [held - own for held, own in zip(accumulate(change), touched, strict=False)]
+
+
+def _producer_is_pure(trace: Trace, variable: int) -> bool:
+    producer = trace.producer[variable]
+    return producer is not None and trace.calls[producer].pure
+
+
+def _before_us(pressure: Pressure, machine: Machine, recompute: bool) -> float:
+    """Time of the transfers before a call: computed values out, initial ones out or in."""
+    out = _time_us(pressure.sent_bytes, machine.out_bytes_per_us, machine)
+    if recompute:
+        return out
+    if machine.link == "duplex":
+        both = machine.out_bytes_per_us + machine.in_bytes_per_us
+        return max(out, _time_us(pressure.moved_bytes, both, machine))
+    initial_bytes = pressure.moved_bytes - pressure.sent_bytes
+    started = _time_us(initial_bytes, _fastest(machine), machine)
+    # One transfer may be all, so that its latency counts once.
+    return out + started - (_latency_us(machine) if out and started else 0.0)
+
+
+def _fastest(machine: Machine) -> float:
+    return max(machine.out_bytes_per_us, machine.in_bytes_per_us)
+
+
+def _time_us(size_bytes: int, bytes_per_us: float, machine: Machine) -> float:
+    if not size_bytes:
+        return 0.0
+    return _latency_us(machine) + size_bytes / bytes_per_us
+
+
+def _latency_us(machine: Machine) -> float:
+    return round(machine.latency_us * 1000) / 1000  # as `Machine.transfer_ns` rounds it

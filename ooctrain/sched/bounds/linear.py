@@ -1,0 +1,114 @@
+"""A linear program, written row by row, and HiGHS to solve it.
+
+In: columns with bounds and costs, rows with bounds. Out: the optimum, from both sides. The one
+idea: rows are collected in the sparse form that the solver takes, so that whoever writes a program
+writes only its inequalities. HiGHS (Huangfu and Hall 2018) is loaded when a program is solved. Read
+next: `lp.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+Term = tuple[int, float]  # (column, coefficient)
+INFINITE = float("inf")
+
+
+@dataclass(frozen=True, slots=True)
+class Solution:
+    """An optimum: the objective values of the primal and of the dual program.
+
+    The optimum lies between them, rounding aside.
+    """
+
+    primal: float
+    dual: float
+
+
+@dataclass(slots=True)
+class LinearProgram:
+    """Minimise costs over columns >= 0, subject to rows."""
+
+    costs: list[float] = field(default_factory=list)
+    uppers: list[float] = field(default_factory=list)
+    lowers: list[float] = field(default_factory=list)
+    row_lowers: list[float] = field(default_factory=list)
+    row_uppers: list[float] = field(default_factory=list)
+    starts: list[int] = field(default_factory=list)
+    indices: list[int] = field(default_factory=list)
+    values: list[float] = field(default_factory=list)
+
+    def column(self, *, cost: float = 0.0, upper: float = INFINITE, lower: float = 0.0) -> int:
+        """A new column; returns its number."""
+        self.costs.append(cost)
+        self.uppers.append(upper)
+        self.lowers.append(lower)
+        return len(self.costs) - 1
+
+    def at_most(self, terms: Iterable[Term], bound: float = 0.0) -> None:
+        """A row: the sum of the terms is at most `bound`."""
+        self._row(terms, -INFINITE, bound)
+
+    def equal(self, terms: Iterable[Term], value: float = 0.0) -> None:
+        """A row: the sum of the terms is `value`."""
+        self._row(terms, value, value)
+
+    def _row(self, terms: Iterable[Term], lower: float, upper: float) -> None:
+        merged: dict[int, float] = {}
+        for column, coefficient in terms:
+            merged[column] = merged.get(column, 0.0) + coefficient
+        self.starts.append(len(self.indices))
+        self.indices += merged.keys()
+        self.values += merged.values()
+        self.row_lowers.append(lower)
+        self.row_uppers.append(upper)
+
+    def solve(self) -> Solution | None:
+        """The optimum; None where no columns satisfy all rows."""
+        import highspy  # takes long to load, so only where a program is solved
+
+        solver = highspy.Highs()
+        solver.silent()
+        solver.setOptionValue("threads", 1)
+        solver.passModel(self._as_highs())
+        solver.run()
+        if solver.getModelStatus() != highspy.HighsModelStatus.kOptimal:
+            return None
+        return Solution(solver.getInfo().objective_function_value, self._dual(solver))
+
+    def _as_highs(self) -> Any:
+        """The program in the solver's form: columns, rows, and the matrix row by row."""
+        import highspy
+
+        program = highspy.HighsLp()
+        program.num_col_, program.num_row_ = len(self.costs), len(self.row_lowers)
+        program.col_cost_ = np.array(self.costs)
+        program.col_lower_, program.col_upper_ = np.array(self.lowers), np.array(self.uppers)
+        program.row_lower_ = np.array(self.row_lowers)
+        program.row_upper_ = np.array(self.row_uppers)
+        program.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
+        program.a_matrix_.start_ = np.array([*self.starts, len(self.indices)])
+        program.a_matrix_.index_ = np.array(self.indices)
+        program.a_matrix_.value_ = np.array(self.values)
+        return program
+
+    def _dual(self, solver: object) -> float:
+        """The dual objective: the bound that the multipliers of rows and columns prove."""
+        solution = solver.getSolution()  # type: ignore[attr-defined]
+        rows, columns = np.array(solution.row_dual), np.array(solution.col_dual)
+        total = _proved(rows, np.array(self.row_lowers), np.array(self.row_uppers))
+        return total + _proved(columns, np.array(self.lowers), np.array(self.uppers))
+
+
+def _proved(multipliers: np.ndarray, lowers: np.ndarray, uppers: np.ndarray) -> float:
+    """Sum of multiplier times bound: a positive one belongs to the lower, a negative to the upper.
+
+    Multipliers of infinite bounds are rounding errors of zero, and left out.
+    """
+    bounds = np.where(multipliers > 0, lowers, uppers)
+    finite = np.isfinite(bounds)
+    return float((multipliers[finite] * bounds[finite]).sum())

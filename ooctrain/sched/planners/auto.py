@@ -1,0 +1,183 @@
+"""auto: in-core where it fits, else the best of the planners that are cheap to ask, else a search.
+
+In: a trace and a budget. Out: the plan with the smallest simulated makespan. The one idea: planning
+costs milliseconds and a step seconds, so ask several and take the best; where that is far from what
+no list beats, computing again may pay: `dtr` and `superneurons` know how in their ways, and
+`combined` searches for as long as it may. No single window is best everywhere: over ResNet-18,
+ResNet-50 and VGG-11, two links and five budgets, the default loses up to 10 % against the best of
+twelve windows (six sizes, two places for parameters), a window of size 1 up to 15 %; those asked
+here lose nothing. Read next: `registry.py`.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from ooctrain.errors import Infeasible
+from ooctrain.sched.bounds.closed import lower_bound
+from ooctrain.sched.planners.belady import Belady
+from ooctrain.sched.planners.combined import Combined
+from ooctrain.sched.planners.dtr.dtr import Dtr
+from ooctrain.sched.planners.keep_all import KeepAll
+from ooctrain.sched.planners.naive import Naive
+from ooctrain.sched.planners.superneurons import SuperNeurons
+from ooctrain.sched.planners.window.window import Window
+from ooctrain.sched.planning.planner import Planner, least_refusal, make_plan
+from ooctrain.sched.schedule import BYTES, Granule, Plan
+from ooctrain.step.machine import Machine
+from ooctrain.step.trace import Trace
+
+#: A plan within this factor of what no list beats is not worth seconds of search.
+NEAR = 1.05
+#: Whoever moves parts of variables is asked for multiples of this (`alloc/virtual.py`'s chunk), so
+#: that a plan made to the byte can be executed too.
+CHUNK_BYTES = 64 << 10
+
+
+def other_windows() -> tuple[Planner, ...]:
+    """What the window's size and the place of parameters can still gain over its default."""
+    return (
+        Window(size=2, persistent="device"),
+        Window(size=1, persistent="host"),
+        Window(size=0.75, persistent="host"),
+    )
+
+
+def makespan_us(plan: Plan) -> float:
+    """How long a step takes by the plan's own claim."""
+    return plan.makespan_us
+
+
+class Auto:
+    """The best plan of `keep-all`, `window` with several windows, `belady` and `naive`; of `dtr`,
+    `superneurons` and `combined` too, where the best so far is more than `NEAR` from the bound or
+    there is none (they need less host memory). Cost: theirs together.
+    """
+
+    name = "auto"
+
+    def __init__(self) -> None:
+        self._step_us: Callable[[Plan], float] = makespan_us
+
+    def weighing_by(self, step_us: Callable[[Plan], float]) -> Auto:
+        """See `WeighingPlanner`. What claims leave out is the cost of moving parts of variables
+        (mapping), so planners that move parts are then asked for whole variables too.
+        """
+        auto = Auto()
+        auto._step_us = step_us
+        return auto
+
+    def plan(
+        self, trace: Trace, budget_bytes: int, machine: Machine, *, granule: Granule = BYTES,
+        host_budget_bytes: int | None = None, seed: int = 0, time_limit_s: float | None = None,
+    ) -> Plan:  # fmt: skip
+        """See `Planner`. The minimum is the least of all asked; a time limit ends the asking."""
+        poll = _Poll(
+            self._step_us, trace, budget_bytes, machine, granule, host_budget_bytes, seed,
+            time_limit_s,
+        )  # fmt: skip
+        poll.ask(KeepAll())
+        if poll.best is None:
+            near_us = NEAR * lower_bound(trace, budget_bytes, machine).makespan_us
+            # Those who gain most come first: there may be no time for the others.
+            poll.ask(Window())
+            if poll.best_us > near_us:
+                poll.ask(Dtr(), SuperNeurons())
+            poll.ask(Belady(), *other_windows(), Naive())
+            if poll.best_us > near_us:
+                if self._step_us is not makespan_us and granule.ranges:
+                    poll.ask(Combined(), granule=replace(granule, ranges=False), time_share=0.5)
+                poll.ask(Combined())
+        return poll.outcome()
+
+
+@dataclass
+class _Poll:
+    """One question, put to one planner after another.
+
+    Attributes:
+        best: the plan with the shortest step so far.
+        best_us: its step; infinite before there is one.
+        refusals: of those that have none.
+        cut_short: whether somebody was not asked any more.
+    """
+
+    step_us: Callable[[Plan], float]
+    trace: Trace
+    budget_bytes: int
+    machine: Machine
+    granule: Granule
+    host_budget_bytes: int | None
+    seed: int
+    time_limit_s: float | None
+    best: Plan | None = None
+    best_us: float = math.inf
+    refusals: list[Infeasible] = field(default_factory=list)
+    cut_short: bool = False
+    started_s: float = field(default_factory=time.monotonic)
+
+    def ask(
+        self, *planners: Planner, granule: Granule | None = None, time_share: float = 1.0
+    ) -> None:
+        """Asks them in turn; as soon as there is a plan, only while there is time.
+
+        Args:
+            granule: None: that of the question.
+            time_share: of the time left that each may take.
+        """
+        granule = granule or self.granule
+        for planner in planners:
+            if self.best is not None and self._left_s() == 0:
+                self.cut_short = True
+                return
+            try:
+                plan = self._answer(planner, granule, time_share)
+            except Infeasible as refusal:
+                # The least budget in chunks says nothing about the least budget in bytes.
+                if not _in_chunks(planner, granule):
+                    self.refusals.append(refusal)
+                continue
+            step_us = self.step_us(plan)
+            if step_us < self.best_us:
+                self.best = replace(plan, notes={**plan.notes, "chosen": planner.name})
+                self.best_us = step_us
+
+    def outcome(self) -> Plan:
+        """The best plan.
+
+        Raises:
+            Infeasible: nobody had one.
+        """
+        if self.best is None:
+            raise least_refusal("auto", self.refusals, self.budget_bytes)
+        notes = {**self.best.notes, **({"cut_short": True} if self.cut_short else {})}
+        return replace(self.best, notes=notes)
+
+    def _answer(self, planner: Planner, granule: Granule, time_share: float) -> Plan:
+        """Its plan. One that moves parts moves whole chunks, and its ledger is counted in the
+        granule that was asked for.
+        """
+        in_chunks, left_s = _in_chunks(planner, granule), self._left_s()
+        chunks = replace(granule, size_bytes=granule.granted(CHUNK_BYTES))
+        plan = planner.plan(
+            self.trace, self.budget_bytes, self.machine, seed=self.seed,
+            granule=chunks if in_chunks else granule, host_budget_bytes=self.host_budget_bytes,
+            time_limit_s=None if left_s is None else time_share * left_s,
+        )  # fmt: skip
+        if plan.schedule.granule == self.granule:
+            return plan
+        schedule = replace(plan.schedule, granule=self.granule)
+        return make_plan(schedule, self.trace, self.machine, plan.notes)
+
+    def _left_s(self) -> float | None:
+        if self.time_limit_s is None:
+            return None
+        return max(0.0, self.started_s + self.time_limit_s - time.monotonic())
+
+
+def _in_chunks(planner: Planner, granule: Granule) -> bool:
+    """Whether a planner moves parts of variables, and so is asked for multiples of a chunk."""
+    return granule.ranges and isinstance(planner, Belady | Combined)

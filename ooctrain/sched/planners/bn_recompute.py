@@ -1,0 +1,116 @@
+"""bn-recompute: what batch norms put out is computed again; another planner does the rest.
+
+In: a trace, a budget, the name of a planner that swaps. Out: its plan of a step in which the
+outputs of batch norms come back in the backward pass. The one idea: a batch norm (with the ReLU
+fused to it) keeps two values of one size, its input and its output, and makes one from the other in
+a single pass over memory. To keep the input and the statistics only halves what the step generates,
+so that the link can carry a larger share of it.
+
+Source: paper 004, section 6.3, which takes over the idea of Rota Bulo et al., In-place activated
+batch norm (2018). Departures: they keep the output and invert the norm, we keep the input and apply
+it again, which is exact; a norm to which a shortcut is added is left alone, since its output would
+need that of the block before, and so on to the first. Read next: `hmms.py`,
+`sched/planning/unroll.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from ooctrain.errors import ConfigError
+from ooctrain.layers.batch_norm import BatchNormApply
+from ooctrain.layers.relu import ReLU
+from ooctrain.sched.planners.belady import Belady
+from ooctrain.sched.planners.hmms import Hmms
+from ooctrain.sched.planners.lms.lms_auto import LmsAuto
+from ooctrain.sched.planners.window.window_cyclic import WindowCyclic
+from ooctrain.sched.planning.planner import Planner, turning_point
+from ooctrain.sched.planning.rematerialise import droppable, rematerialise
+from ooctrain.sched.planning.unroll import plan_runs
+from ooctrain.sched.schedule import BYTES, Granule, Plan
+from ooctrain.step.machine import Machine, call_durations_ns
+from ooctrain.step.trace import Call, Trace
+
+#: Who may plan the rest: planners that list each call once.
+SWAPPERS: Mapping[str, Callable[[], Planner]] = MappingProxyType(
+    {"belady": Belady, "hmms": Hmms, "lms-auto": LmsAuto, "window-cyclic": WindowCyclic}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class BnRecompute:
+    """Batch norms run again, and a planner that swaps.
+
+    Args:
+        swap: its name.
+
+    Cost: that of the planner.
+    """
+
+    swap: str = "hmms"
+
+    def __post_init__(self) -> None:
+        if self.swap not in SWAPPERS:
+            raise ConfigError(
+                f"bn-recompute: swap={self.swap!r} names no planner that can swap beside it",
+                code="OOC-105", fix=f"one of {', '.join(SWAPPERS)}",
+            )  # fmt: skip
+
+    @property
+    def name(self) -> str:
+        """The planner's name in tables."""
+        return "bn-recompute"
+
+    def plan(
+        self, trace: Trace, budget_bytes: int, machine: Machine, *, granule: Granule = BYTES,
+        host_budget_bytes: int | None = None, seed: int = 0, time_limit_s: float | None = None,
+    ) -> Plan:  # fmt: skip
+        """See `Planner`. The minimum is that of the swapping planner on the step that results."""
+        dropped = outputs_of_norms(trace)
+        return plan_runs(
+            self.name, SWAPPERS[self.swap](), trace, rematerialise(trace, dropped), budget_bytes,
+            machine, granule, host_budget_bytes, {"dropped": len(dropped), "swap": self.swap},
+        )  # fmt: skip
+
+
+def outputs_of_norms(trace: Trace) -> tuple[int, ...]:
+    """The outputs of batch norms without a shortcut, and of ReLUs right after them."""
+
+    def comes_from_norm(call: Call) -> bool:
+        if isinstance(call.op, BatchNormApply):
+            return not call.op.residual
+        before = trace.producer[call.ins[0]] if isinstance(call.op, ReLU) else None
+        return before is not None and comes_from_norm(trace.calls[before])
+
+    return tuple(
+        var for var in droppable(trace) if comes_from_norm(trace.calls[trace.producer[var] or 0])
+    )
+
+
+def generated_bytes(trace: Trace, dropped: Collection[int] = ()) -> Mapping[int, int]:
+    """{variable: bytes} of what forward calls make and backward calls read."""
+    turn = turning_point(trace)
+    return {
+        v.id: v.nbytes
+        for v in trace.variables
+        if not v.persistent
+        and v.id not in dropped
+        and (producer := trace.producer[v.id]) is not None
+        and producer < turn <= trace.uses[v.id][-1]
+    }
+
+
+def offloadable_share(trace: Trace, machine: Machine, dropped: Collection[int] = ()) -> float:
+    """Bytes that the link carries during the forward pass over those that the backward pass needs;
+    more than 1 where the link is not the limit.
+
+    Args:
+        dropped: values that are computed again and so need no transfer.
+
+    Reference: paper 004, figure 1 and section 6.3: 55 % of ResNet-18, 70 % with norms recomputed.
+    """
+    forward_us = sum(call_durations_ns(trace, machine)[: turning_point(trace)]) / 1000
+    generated = sum(generated_bytes(trace, dropped).values())
+    return forward_us * machine.out_bytes_per_us / max(1, generated)

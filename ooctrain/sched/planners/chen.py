@@ -1,0 +1,65 @@
+"""chen-sqrt: keep the borders of some segments, compute the rest again, segment by segment.
+
+In: a trace, a budget. Out: the fastest plan over all numbers of segments that fits. The one idea:
+cut n stages into k segments; forward keeps only what crosses the borders, k values; before the
+backward of a segment its n / k stages run again and keep all. Memory k + n / k is least at the
+square root of n, for one more forward pass. Source: Chen, Xu, Zhang and Guestrin, Training deep
+nets with sublinear memory cost (2016), section 4.1, to which the papers compare. Departure: every
+number of segments is tried, not the square root alone, as stages are not alike. Read next:
+`revolve.py`, which spends less memory for more time; `rotor.py`, which is optimal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+from ooctrain.sched.planning.chain_runs import Kind, Step, fastest_that_fits
+from ooctrain.sched.planning.chain_view import chain_view
+from ooctrain.sched.schedule import BYTES, Granule, Plan
+from ooctrain.step.machine import Machine
+from ooctrain.step.trace import Trace
+
+
+class ChenSqrt:
+    """Segments of equal numbers of stages.
+
+    Cost: the runs of each number of segments, O(calls) each; the best that fits is lowered.
+    """
+
+    name = "chen-sqrt"
+
+    def plan(
+        self, trace: Trace, budget_bytes: int, machine: Machine, *, granule: Granule = BYTES,
+        host_budget_bytes: int | None = None, seed: int = 0, time_limit_s: float | None = None,
+    ) -> Plan:  # fmt: skip
+        """See `Planner`. The minimum is the least over the numbers of segments."""
+        view = chain_view(trace, machine, granule)
+        stages = len(view)
+        choices = (list(segmented(stages, count)) for count in numbers_of_segments(stages))
+        return fastest_that_fits(
+            self.name, view, choices, budget_bytes, machine, granule, host_budget_bytes
+        )
+
+
+def numbers_of_segments(stages: int) -> list[int]:
+    """Those that differ in the length of their longest segment, and one for each stage."""
+    return sorted({-(-stages // length) for length in range(1, stages + 1)})
+
+
+def segmented(stages: int, segments: int) -> Iterator[Step]:
+    """Forward, keeping borders; then segment by segment, the last first.
+
+    The last segment keeps all at once: its backward comes next.
+    """
+    borders = [round(place * stages / segments) for place in range(segments + 1)]
+    for first, after in pairwise(borders):
+        for stage in range(first, after):
+            if after == stages:
+                yield Step(Kind.ALL, stage)
+            else:
+                yield Step(Kind.CHECKPOINT if stage == first else Kind.NONE, stage)
+    for first, after in reversed(list(pairwise(borders))):
+        if after != stages:
+            yield from (Step(Kind.ALL, stage) for stage in range(first, after))
+        yield from (Step(Kind.BACKWARD, stage) for stage in reversed(range(first, after)))

@@ -1,0 +1,161 @@
+"""combined: offloading and recomputation together, by search. The planner to beat.
+
+In: a trace, a budget. Out: the fastest plan of the starts and of what annealing makes of them. The
+one idea: a choice says of each value whether it is kept, dropped, or dropped again and again, and
+of each source whether it is held for those that are computed again. Given a choice, Belady's rule
+offloads what is still too much and the as-soon-as-possible engine times it: a tenth of a
+millisecond compiled, so that thousands of choices are tried. The plan itself is written by the
+readable `lower`, and it is never worse than `prefix`, `belady` or `window-cyclic`, whose plans take
+part. Source: ours; what it reaches is in docs/planners.md. Read next: `sched/search/anneal.py`.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from ooctrain.errors import ConfigError, Infeasible
+from ooctrain.sched.planners.belady import Belady
+from ooctrain.sched.planners.keep_all import KeepAll
+from ooctrain.sched.planners.prefix import Prefix
+from ooctrain.sched.planners.window.window_cyclic import WindowCyclic
+from ooctrain.sched.planning.planner import Planner, check_host, least_refusal
+from ooctrain.sched.planning.recompute import offload, plan_of
+from ooctrain.sched.planning.rematerialise import rematerialise
+from ooctrain.sched.schedule import BYTES, Granule, Plan
+from ooctrain.step.machine import Machine
+from ooctrain.step.trace import Trace
+
+if TYPE_CHECKING:
+    from ooctrain.sched.search.choice import Choice
+
+
+#: Steps up to this length get all evaluations; longer ones fewer, as each takes more time, and more
+#: than in proportion: a prefetch looks over more runs.
+CALLS, GROWTH = 600, 1.5
+#: Of a time limit: for each of the starts that can be cut short.
+STARTS_SHARE = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Combined:
+    """Annealing from several starts over what is kept, dropped, held; Belady and `lower` do the
+    rest.
+
+    Args:
+        evaluations: how many choices are tried at most in a step of `CALLS` calls. A time limit
+            cuts it short, and the plan's notes then say so.
+
+    Cost: some 0.2 ms for each evaluation of 600 calls, and the starts' plans.
+    """
+
+    evaluations: int = 120000
+
+    def __post_init__(self) -> None:
+        number = self.evaluations
+        if not isinstance(number, int | float) or not 0 <= number < math.inf:
+            raise ConfigError(
+                f"combined: evaluations={number!r} is not a finite number of 0 or more",
+                code="OOC-105", fix="such as combined:evaluations=20000, or leave it out",
+            )  # fmt: skip
+
+    @property
+    def name(self) -> str:
+        """The planner's name in tables."""
+        return "combined"
+
+    def plan(
+        self, trace: Trace, budget_bytes: int, machine: Machine, *, granule: Granule = BYTES,
+        host_budget_bytes: int | None = None, seed: int = 0, time_limit_s: float | None = None,
+    ) -> Plan:  # fmt: skip
+        """See `Planner`. The minimum is the least of the starts'."""
+        deadline = None if time_limit_s is None else time.monotonic() + time_limit_s
+        best, refusals = None, list[Infeasible]()
+        for planner in starts():
+            try:
+                plan = planner.plan(
+                    trace, budget_bytes, machine, granule=granule,
+                    host_budget_bytes=host_budget_bytes, seed=seed,
+                    time_limit_s=None if time_limit_s is None else STARTS_SHARE * time_limit_s,
+                )  # fmt: skip
+            except Infeasible as refusal:
+                refusals.append(refusal)
+                continue
+            if best is None or plan.makespan_us < best.makespan_us:
+                best = replace(plan, notes={"from": planner.name, **plan.notes})
+            if planner.name == "keep-all":
+                return best  # everything fits: nothing is faster
+        if best is None:
+            raise least_refusal("combined", refusals, budget_bytes)
+        found = self._searched(
+            trace, budget_bytes, machine, granule, host_budget_bytes, seed, deadline
+        )
+        if found is not None and found.makespan_us < best.makespan_us:
+            best = found
+        if deadline is not None and time.monotonic() >= deadline:
+            best = replace(best, notes={**best.notes, "cut_short": True})
+        return best
+
+    def _searched(
+        self, trace: Trace, budget_bytes: int, machine: Machine, granule: Granule,
+        host_budget_bytes: int | None, seed: int, deadline: float | None,
+    ) -> Plan | None:  # fmt: skip
+        """The plan of the best choice: half of the search goes to the starts, half to what came of
+        the best of them.
+        """
+        from ooctrain.sched.search.choice import LESS_HEAT, Search  # compiles
+
+        search = Search(trace, budget_bytes, machine, granule)
+        first = search.best_first(_first_choices(trace, machine))
+        longer = max(1.0, len(trace.calls) / CALLS)
+        half = int(self.evaluations / longer**GROWTH / 2)
+        found = [
+            search.improve(choice, half // len(first), seed=seed + place, deadline=deadline)
+            for place, choice in enumerate(first)
+        ]
+        nearest = min(found, key=search.cost)
+        last = seed + len(first)
+        found.append(
+            search.improve(nearest, half, seed=last, deadline=deadline, heat=LESS_HEAT)
+        )  # fmt: skip
+        for choice in sorted(found, key=search.cost):
+            plan = _plan_of(
+                choice, trace, budget_bytes, machine, granule, search.evaluations, host_budget_bytes
+            )
+            if plan is not None:
+                return plan
+        return None
+
+
+def starts() -> tuple[Planner, ...]:
+    """Whose plans take part as they are."""
+    return (KeepAll(), Belady(), Prefix(), WindowCyclic())
+
+
+def _first_choices(trace: Trace, machine: Machine) -> Iterable[tuple[int, ...]]:
+    """What annealing begins with: values to drop."""
+    return Prefix(steps=8).choices(trace, machine)
+
+
+def _plan_of(
+    choice: Choice, trace: Trace, budget_bytes: int, machine: Machine, granule: Granule,
+    evaluations: int, host_budget_bytes: int | None,
+) -> Plan | None:  # fmt: skip
+    """The plan of a choice, or None if `lower` does not accept it."""
+    runs = rematerialise(trace, choice.dropped, unread=choice.unread, held=choice.held)
+    notes = {
+        "from": "search", "evaluations": evaluations, "dropped": len(choice.dropped),
+        "held": len(choice.held), "stays": len(choice.stays),
+        "runs_again": len(runs) - len(trace.calls),
+    }  # fmt: skip
+    stays = frozenset(choice.stays)
+    try:
+        decisions = offload("combined", trace, runs, budget_bytes, machine, granule, stays)
+        plan = plan_of(decisions, trace, budget_bytes, machine, granule, notes)
+        check_host("combined", plan, host_budget_bytes)
+    except Infeasible:
+        return None
+    return plan

@@ -1,0 +1,1 @@
+"""Dynamic tensor rematerialisation: the planner, and the runtime that it plays."""

@@ -1,0 +1,228 @@
+"""The run-time of `dtr.py`: a cache of tensors whose misses are computed.
+
+In: a trace and a limit in bytes. Out: the runs it came to. The one idea: h = (time of the tensor
+and of the evicted ones around it) / (size x time since it was touched); the least goes. Evicted
+tensors that hang together form a set with one total, kept by union and find; a tensor that comes
+back takes its own time out of its set. Source: Kirisame et al., Dynamic Tensor Rematerialization
+(2021), section 3 and appendix (h_DTR-eq). Read next: `dtr.py`.
+"""
+
+from __future__ import annotations
+
+import math
+
+from ooctrain.sched.planning.planner import last_uses
+from ooctrain.sched.schedule import Granule, Run
+from ooctrain.step.trace import Call, Trace
+
+#: A run-time that runs this many times the calls of a step has begun to thrash, and is given up.
+THRASHING = 4
+
+
+class DoesNotFit(Exception):
+    """All that may go is gone, or the run-time thrashes."""
+
+
+class GoneForGood(Exception):
+    """An evicted value cannot come back: what it was made from has been updated."""
+
+    def __init__(self, var: int):
+        super().__init__(var)
+        self.var = var
+
+
+class Runtime:
+    """One step, run online under a limit.
+
+    Args:
+        limit_bytes: of all that is on the device, in granted bytes.
+        duration_ns: of each call.
+        stays: values that are not evicted.
+
+    Attributes:
+        runs: what has run so far.
+        alive: what is on the device; held_bytes: what it takes.
+        evictable: those of them that may be evicted.
+        locks: how many calls that are about to run need a value.
+    """
+
+    def __init__(
+        self, trace: Trace, limit_bytes: int, duration_ns: list[int], granule: Granule,
+        stays: frozenset[int],
+    ):  # fmt: skip
+        self.trace, self.limit_bytes, self.duration_ns = trace, limit_bytes, duration_ns
+        self.size = [granule.granted(variable.nbytes) for variable in trace.variables]
+        self.workspace = [granule.granted(call.workspace_bytes) for call in trace.calls]
+        self.last_use = last_uses(trace)
+        stays |= {*trace.outputs.values(), *trace.end_variables.values()}
+        self.may_go = [self._comes_back(v.id) and v.id not in stays for v in trace.variables]
+        self.around = Neighbours(trace, duration_ns)
+        self.alive = {v for v in trace.initial if trace.variables[v].persistent}
+        self.held_bytes = sum(self.size[v] for v in self.alive)
+        self.runs: list[Run] = []
+        self.evictable: set[int] = set()
+        self.locks = [0] * len(trace.variables)
+        self.now_ns, self.touched_ns = 0, [0] * len(trace.variables)
+
+    def play(self) -> None:
+        """Runs the step.
+
+        Raises:
+            DoesNotFit: the limit is too small.
+            GoneForGood: a value was evicted that has to stay.
+        """
+        for call in self.trace.calls:
+            self._lock(call)
+            for var in call.ins:
+                self._bring(var)
+            self._run(call)
+            self._unlock(call)
+            self._let_go(call)
+
+    def _lock(self, call: Call) -> None:
+        for var in call.ins:
+            self.locks[var] += 1
+
+    def _unlock(self, call: Call) -> None:
+        for var in call.ins:
+            self.locks[var] -= 1
+
+    def _comes_back(self, var: int) -> bool:
+        producer = self.trace.producer[var]
+        return producer is not None and self.trace.calls[producer].pure and self.size[var] > 0
+
+    def _bring(self, wanted: int) -> None:
+        """Runs what it takes to have a value, depth first."""
+        stack, open_calls = [wanted], set[int]()
+        while stack:
+            var = stack[-1]
+            if var in self.alive:
+                stack.pop()
+                continue
+            producer = self.trace.producer[var]
+            if producer is None and not self.trace.variables[var].persistent:
+                self._make_room(self.size[var])  # an input comes from the host, and stays
+                self._add(var)
+                continue
+            if producer is None or not self.trace.calls[producer].pure:
+                raise GoneForGood(wanted)
+            call = self.trace.calls[producer]
+            if producer not in open_calls:
+                open_calls.add(producer)
+                self._lock(call)
+            lacking = [v for v in call.ins if v not in self.alive]
+            if lacking:
+                stack += lacking
+                continue
+            self._run(call)
+            open_calls.remove(producer)
+            self._unlock(call)
+
+    def _run(self, call: Call) -> None:
+        if len(self.runs) >= THRASHING * len(self.trace.calls):
+            raise DoesNotFit
+        keep = tuple(v for v in call.outs if v not in self.alive)
+        fresh = sum(self.size[v] for v in call.outs if v not in call.reuse)
+        self._make_room(fresh + self.workspace[call.id])
+        self.runs.append(Run(call.id, keep if len(keep) < len(call.outs) else None))
+        for source in call.reuse.values():
+            self._remove(source)
+        for var in keep:
+            self._add(var)
+        self.now_ns += self.duration_ns[call.id]
+        for var in call.touched():
+            self.touched_ns[var] = self.now_ns
+
+    def _add(self, var: int) -> None:
+        self.alive.add(var)
+        if self.may_go[var]:
+            self.evictable.add(var)
+        self.held_bytes += self.size[var]
+        self.around.is_back(var)
+
+    def _remove(self, var: int) -> None:
+        self.alive.remove(var)
+        self.evictable.discard(var)
+        self.held_bytes -= self.size[var]
+        self.around.is_gone(var)
+
+    def _let_go(self, call: Call) -> None:
+        """What nobody in the rest of the step reads; inputs stay."""
+        candidates = {*call.touched(), *self.around.brought_back}
+        self.around.brought_back.clear()
+        for var in candidates & self.alive:
+            is_input = self.trace.producer[var] is None and not self.trace.variables[var].persistent
+            if self.last_use[var] <= call.id and not is_input:
+                self._remove(var)
+
+    def _make_room(self, size_bytes: int) -> None:
+        while self.held_bytes + size_bytes > self.limit_bytes:
+            self._remove(self._least())
+
+    def _least(self) -> int:
+        """The value with the least h, the first of equals; its own time says how small h may be."""
+        least, found = math.inf, len(self.size)
+        for var in self.evictable:
+            if self.locks[var]:
+                continue
+            space_time = self.size[var] * (self.now_ns - self.touched_ns[var])
+            if not space_time:
+                h = math.inf
+            elif self.around.own_ns[var] / space_time > least:
+                continue
+            else:
+                h = self.around.cost_ns(var) / space_time
+            if h < least or (h == least and var < found):
+                least, found = h, var
+        if found == len(self.size):
+            raise DoesNotFit
+        return found
+
+
+class Neighbours:
+    """What is evicted around a value, and what it costs together.
+
+    Attributes:
+        brought_back: values that came back since this was cleared.
+    """
+
+    def __init__(self, trace: Trace, duration_ns: list[int]):
+        makers = [None if p is None else trace.calls[p] for p in trace.producer]
+        self.own_ns = [0 if call is None else duration_ns[call.id] for call in makers]
+        self.beside: list[tuple[int, ...]] = []
+        for var, call in enumerate(makers):
+            made_from = () if call is None else call.ins
+            made_of_it = [out for k in trace.readers[var] for out in trace.calls[k].outs]
+            self.beside.append(tuple(dict.fromkeys((*made_from, *made_of_it))))
+        self.brought_back: set[int] = set()
+        self.parent: dict[int, int] = {}  # of evicted values, up to the name of their set
+        self.set_of: dict[int, int] = {}
+        self.total_ns: dict[int, int] = {}
+
+    def cost_ns(self, var: int) -> int:
+        """Of a value and the evicted sets that it touches."""
+        evicted = [self.set_of[v] for v in self.beside[var] if v in self.set_of]
+        if len(evicted) == 1:
+            return self.own_ns[var] + self.total_ns[self._find(evicted[0])]
+        return self.own_ns[var] + sum(self.total_ns[name] for name in set(map(self._find, evicted)))
+
+    def is_gone(self, var: int) -> None:
+        """A value was evicted: it joins the sets around it."""
+        name = len(self.parent)
+        self.parent[name], self.total_ns[name] = name, self.own_ns[var]
+        for other in {self._find(self.set_of[v]) for v in self.beside[var] if v in self.set_of}:
+            self.parent[other] = name
+            self.total_ns[name] += self.total_ns.pop(other)
+        self.set_of[var] = name
+
+    def is_back(self, var: int) -> None:
+        """A value is there (again): it takes its own time out of its set, which stays one."""
+        if var in self.set_of:
+            self.total_ns[self._find(self.set_of.pop(var))] -= self.own_ns[var]
+            self.brought_back.add(var)
+
+    def _find(self, name: int) -> int:
+        while self.parent[name] != name:
+            self.parent[name] = self.parent[self.parent[name]]
+            name = self.parent[name]
+        return name

@@ -1,0 +1,1 @@
+"""DYNPROG of paper 002: the planner, and its dynamic program."""

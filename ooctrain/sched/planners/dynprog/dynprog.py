@@ -1,0 +1,80 @@
+"""dynprog: which activations to offload, all or nothing, by dynamic programming.
+
+In: a trace, a budget, a machine. Out: the gaps of the best set, lowered as soon as possible. The
+one idea: walk the chain with F_i and B_i side by side, and keep for each state that can arise the
+least idle time on the way to it (`dynprog_search.py`). Optimal among schedules that send in
+ascending and fetch in descending order and may pause a transfer; the plan then moves whole
+activations, which can cost a little again.
+
+Source: paper 002, section 5.2 and algorithm 1, repaired. Departures: short chains are solved in
+bytes instead of slots; where rounding to slots leaves no feasible state everything is offloaded; of
+very many states those with the least idle time are followed. Read next: `dynprog_search.py`; then
+`sched/planners/belady.py`, which moves parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ooctrain.sched.planners.dynprog.dynprog_search import MOST_STATES, in_slots, solve
+from ooctrain.sched.planning.chain_view import ChainView, chain_view
+from ooctrain.sched.planning.planner import check_whole_numbers
+from ooctrain.sched.planning.swap import swap_plan
+from ooctrain.sched.schedule import BYTES, Granule, Plan
+from ooctrain.step.machine import Machine
+from ooctrain.step.trace import Trace
+
+
+@dataclass(frozen=True, slots=True)
+class DynProg:
+    """Paper 002's DYNPROG on the chain of a trace.
+
+    Args:
+        slots: the memory is counted in so many slots (the paper's S).
+        exact_stages: chains of at most this many stages are counted in bytes.
+        most_states: so many states are followed from each stage; the paper follows all.
+
+    Cost: O(states) for each stage: at most 2^stages in bytes, and `most_states`.
+    """
+
+    slots: int = 500
+    exact_stages: int = 11
+    most_states: int = MOST_STATES
+
+    def __post_init__(self) -> None:
+        check_whole_numbers(self.name, {"slots": self.slots, "most_states": self.most_states})
+        check_whole_numbers(self.name, {"exact_stages": self.exact_stages}, least=0)
+
+    @property
+    def name(self) -> str:
+        """The planner's name in tables."""
+        return "dynprog"
+
+    def plan(
+        self, trace: Trace, budget_bytes: int, machine: Machine, *, granule: Granule = BYTES,
+        host_budget_bytes: int | None = None, seed: int = 0, time_limit_s: float | None = None,
+    ) -> Plan:  # fmt: skip
+        """See `Planner`. The minimum is the chain's own."""
+        view = chain_view(trace, machine, granule)
+        return self.plan_chain(view, budget_bytes, machine, granule, host_budget_bytes)
+
+    def plan_chain(
+        self, view: ChainView, budget_bytes: int, machine: Machine, granule: Granule,
+        host_budget_bytes: int | None = None,
+    ) -> Plan:  # fmt: skip
+        """`plan`, for callers that already have the view of the trace as a chain."""
+        view.check_budget(self.name, budget_bytes)
+        memory_bytes = budget_bytes - view.pinned_bytes
+        slot_bytes = 1.0 if len(view) <= self.exact_stages else memory_bytes / self.slots
+        slotted = in_slots(view, memory_bytes, machine, slot_bytes)
+        solution = solve(slotted, self.most_states)
+        notes = {"offloaded": len(view), "stages": len(view), "slot_bytes": slot_bytes}
+        chosen: Sequence[int] = range(len(view))
+        if solution is not None:
+            chosen = solution.offloaded
+            notes |= {"offloaded": len(chosen), "idle_us": solution.idle_us}
+        return swap_plan(
+            self.name, view.trace, view.gaps(chosen), budget_bytes, machine, granule,
+            host_budget_bytes, notes,
+        )  # fmt: skip

@@ -1,0 +1,49 @@
+"""greedy: the first activations go to the host, as many as it takes.
+
+In: a trace, a budget. Out: the gaps of a prefix of its chain, lowered as soon as possible. The one
+idea: what is made first is needed last, so it has the most time to go and come back; offload the
+shortest prefix x_0 .. x_k with at least M_peak - M bytes. Optimal where the last activation may go
+in part (paper 002, theorem 2); here all go whole, which is what rounding costs.
+
+Source: paper 002, section 4.2. Departure: the input x_0 has a host copy already and is never copied
+out (docs/errata.md, wording of 002). Read next: `dynprog/dynprog.py`, and `belady.py` for the same
+rule without the chain and without the rounding.
+"""
+
+from __future__ import annotations
+
+from itertools import accumulate
+
+from ooctrain.sched.planning.chain_view import ChainView, chain_view
+from ooctrain.sched.planning.swap import swap_plan
+from ooctrain.sched.schedule import BYTES, Granule, Plan
+from ooctrain.step.machine import Machine
+from ooctrain.step.trace import Trace
+
+
+class Greedy:
+    """Paper 002's GREEDY on the chain of a trace. Cost: O(uses); lowering costs more."""
+
+    name = "greedy"
+
+    def plan(
+        self, trace: Trace, budget_bytes: int, machine: Machine, *, granule: Granule = BYTES,
+        host_budget_bytes: int | None = None, seed: int = 0, time_limit_s: float | None = None,
+    ) -> Plan:  # fmt: skip
+        """See `Planner`. The minimum is the chain's own."""
+        view = chain_view(trace, machine, granule)
+        view.check_budget(self.name, budget_bytes)
+        chosen = shortest_prefix(view, budget_bytes)
+        return swap_plan(
+            self.name, trace, view.gaps(chosen), budget_bytes, machine, granule, host_budget_bytes,
+            {"offloaded": len(chosen), "stages": len(view)},
+        )  # fmt: skip
+
+
+def shortest_prefix(view: ChainView, budget_bytes: int) -> range:
+    """0 .. k with the smallest k such that x_0 + .. + x_k is at least M_peak - M."""
+    missing = view.peak()[0] - budget_bytes
+    if missing <= 0:
+        return range(0)
+    prefix_bytes = accumulate(view.x[: len(view)])
+    return range(next((k + 1 for k, held in enumerate(prefix_bytes) if held >= missing), len(view)))

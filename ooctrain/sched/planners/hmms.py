@@ -1,0 +1,202 @@
+"""hmms: offload across layers, and wait only where the link must have caught up.
+
+In: a trace, a budget, a machine. Out: a list. The one idea: keep a balance in bytes. To decide that
+something leaves is a loss of its size; each call that runs is a gain of what the link moves in the
+meantime. While the balance is negative nobody waits; when it is back at zero the copies must be
+done, so their memory is freed there and nobody is slowed down. Prefetching is the same story told
+backward: from the last call to the turning point, what a call needs is started that many calls
+earlier.
+
+Source: paper 004, section 4.3, algorithm 1; the mirror is ours after its last paragraph. Departures
+(docs/errata.md, 004-*): the balance is clamped to zero while nothing is pending; a value with
+several forward readers leaves with the last of them, once; there is no budget in the paper, so we
+sweep the ratio of bytes offloaded and take the fastest list that fits. An input has its host copy
+already: letting go of it is no loss. Read next: `lms/lms.py`, `window/window_cyclic.py`.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from ooctrain.errors import ConfigError
+from ooctrain.sched.planning.fastest import Candidate, fastest_list
+from ooctrain.sched.planning.planner import (
+    ListWriter,
+    infeasible,
+    turning_point,
+    writer_with_resident_parameters,
+)
+from ooctrain.sched.schedule import BYTES, Granule, Plan
+from ooctrain.step.machine import Machine, call_durations_ns
+from ooctrain.step.trace import Trace
+
+#: Ratios of offloaded bytes that are tried: 0, 1/20, .. 1.
+RATIO_STEPS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """A value that forward and backward calls read, and that may leave in between.
+
+    The paper's tensor storage object.
+
+    Args:
+        var: the variable.
+        size_bytes: its size.
+        copied: whether it must be copied out to leave; an input has a host copy already.
+        leaves_with: its last forward reader.
+        needed_by: its first backward reader.
+    """
+
+    var: int
+    size_bytes: int
+    copied: bool
+    leaves_with: int
+    needed_by: int
+
+
+@dataclass(frozen=True, slots=True)
+class Hmms:
+    """Paper 004's heterogeneous memory management system.
+
+    Args:
+        ratio: the share of the bytes that may leave, from 0 to 1; None: of `RATIO_STEPS` + 1 the
+            one with the fastest list that fits.
+
+    Cost: a list for each ratio, a simulation for those that may be the fastest.
+    """
+
+    ratio: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.ratio is not None:
+            check_ratio(self.name, self.ratio)
+
+    @property
+    def name(self) -> str:
+        """The planner's name in tables."""
+        return "hmms"
+
+    def plan(
+        self, trace: Trace, budget_bytes: int, machine: Machine, *, granule: Granule = BYTES,
+        host_budget_bytes: int | None = None, seed: int = 0, time_limit_s: float | None = None,
+    ) -> Plan:  # fmt: skip
+        """See `Planner`. The minimum is the lowest peak of the ratios that are tried."""
+        offloadable = list(offloadable_storages(trace))
+        lists, peaks = [], []
+        for ratio in _ratios(self.ratio):
+            writer = _write(trace, list(take(offloadable, ratio)), machine, granule)
+            peaks.append((writer.peak_bytes, writer.peak_call))
+            if writer.peak_bytes <= budget_bytes:
+                lists.append(Candidate(writer.finish(), {"ratio": ratio}))
+        if not lists:
+            raise infeasible(self.name, budget_bytes, *min(peaks))
+        return fastest_list(self.name, lists, trace, machine, host_budget_bytes)
+
+
+def check_ratio(planner: str, ratio: float) -> None:
+    """Raises ConfigError where a ratio is no share."""
+    if not (isinstance(ratio, float | int) and 0 <= ratio <= 1):
+        raise ConfigError(
+            f"{planner}: ratio={ratio!r} is not between 0 and 1", code="OOC-105",
+            fix=f"such as {planner}:ratio=0.5, or leave it out",
+        )  # fmt: skip
+
+
+def _ratios(ratio: float | None) -> Sequence[float]:
+    if ratio is not None:
+        return (ratio,)
+    return [step / RATIO_STEPS for step in range(RATIO_STEPS + 1)]
+
+
+def offloadable_storages(trace: Trace) -> Iterator[Storage]:
+    """What may leave, in the order in which its last forward readers run."""
+    turn = turning_point(trace)
+    found = []
+    for variable in trace.variables:
+        readers = trace.readers[variable.id]
+        forward = [k for k in readers if k < turn]
+        backward = [k for k in readers if k >= turn]
+        if forward and backward and not variable.persistent and variable.nbytes:
+            made = trace.producer[variable.id] is not None
+            found.append(Storage(variable.id, variable.nbytes, made, forward[-1], backward[0]))
+    yield from sorted(found, key=lambda storage: (storage.leaves_with, storage.var))
+
+
+def take(offloadable: Iterable[Storage], ratio: float) -> Iterator[Storage]:
+    """Of what may leave, in its order, as many as keep the bytes taken at most `ratio` of the bytes
+    seen so far.
+    """
+    seen = taken = 0
+    for storage in offloadable:
+        seen += storage.size_bytes
+        if taken + storage.size_bytes <= ratio * seen:
+            taken += storage.size_bytes
+            yield storage
+
+
+def ends_of_offload(
+    trace: Trace, offloaded: Sequence[Storage], machine: Machine
+) -> Mapping[int, list[int]]:
+    """Algorithm 1: {call: variables that are freed after it}."""
+    leaving: Mapping[int, list[Storage]] = defaultdict(list)
+    for storage in offloaded:
+        leaving[storage.leaves_with].append(storage)
+    durations, turn = call_durations_ns(trace, machine), turning_point(trace)
+    freed: dict[int, list[int]] = {}
+    pending: list[int] = []
+    balance = 0.0
+    for call in range(turn):
+        pending += [storage.var for storage in leaving[call]]
+        balance -= sum(storage.size_bytes for storage in leaving[call] if storage.copied)
+        balance += durations[call] / 1000 * machine.out_bytes_per_us
+        if balance >= 0 or call == turn - 1:
+            freed[call], pending, balance = pending, [], 0.0
+    return freed
+
+
+def starts_of_prefetch(
+    trace: Trace, offloaded: Sequence[Storage], machine: Machine
+) -> Mapping[int, list[int]]:
+    """The mirror of algorithm 1: {call: variables whose swap-ins are started before it}."""
+    needed: Mapping[int, list[Storage]] = defaultdict(list)
+    for storage in offloaded:
+        needed[storage.needed_by].append(storage)
+    durations, turn = call_durations_ns(trace, machine), turning_point(trace)
+    started: dict[int, list[int]] = {}
+    pending: list[int] = []
+    balance = 0.0
+    for call in reversed(range(turn, len(trace.calls))):
+        pending += [storage.var for storage in needed[call]]
+        balance -= sum(storage.size_bytes for storage in needed[call])
+        before = max(call - 1, turn)  # the call whose run time hides the copy
+        if call > turn:
+            balance += durations[before] / 1000 * machine.in_bytes_per_us
+        if balance >= 0 or call == turn:
+            # What is needed first is fetched first.
+            started[before] = pending[::-1] + started.get(before, [])
+            pending, balance = [], 0.0
+    return started
+
+
+def _write(
+    trace: Trace, offloaded: Sequence[Storage], machine: Machine, granule: Granule
+) -> ListWriter:
+    writer = writer_with_resident_parameters(trace, granule)
+    leaving: Mapping[int, list[int]] = defaultdict(list)
+    for storage in offloaded:
+        leaving[storage.leaves_with].append(storage.var)
+    freed = ends_of_offload(trace, offloaded, machine)
+    started = starts_of_prefetch(trace, offloaded, machine)
+    for call in trace.calls:
+        for variable in (*started.get(call.id, ()), *call.ins):
+            writer.swap_in(variable)
+        for variable in leaving[call.id]:
+            writer.swap_out(variable)
+        writer.run(call.id)
+        for variable in freed.get(call.id, ()):
+            writer.free(variable)
+        writer.free_dead(call.id)
+    return writer

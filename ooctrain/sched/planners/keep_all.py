@@ -1,0 +1,58 @@
+"""keep-all: the step in-core. Everything stays from its first to its last use.
+
+In: a trace. Out: the list that every other planner is measured against, or Infeasible. The one
+idea: nothing moves but the inputs, which come from the host once; what is dead is freed at once.
+Where the budget allows, the inputs come first, so that none of them is waited for later. Source:
+the "baseline" of paper 000, section 5. Read next: `naive.py`.
+"""
+
+from __future__ import annotations
+
+from ooctrain.sched.planning.planner import ListWriter, check_host, infeasible, make_plan
+from ooctrain.sched.schedule import BYTES, Granule, Plan
+from ooctrain.step.machine import Machine
+from ooctrain.step.trace import Trace
+
+
+class KeepAll:
+    """In-core: feasible if and only if everything fits. Cost: O(calls + variables)."""
+
+    name = "keep-all"
+
+    def plan(
+        self, trace: Trace, budget_bytes: int, machine: Machine, *, granule: Granule = BYTES,
+        host_budget_bytes: int | None = None, seed: int = 0, time_limit_s: float | None = None,
+    ) -> Plan:  # fmt: skip
+        """See `Planner`. The minimum is the in-core peak."""
+        writer = write_in_core(trace, granule, early_inputs=True)
+        if writer.peak_bytes > budget_bytes:
+            writer = write_in_core(trace, granule, early_inputs=False)
+        plan = make_plan(writer.finish(), trace, machine)
+        check_host(self.name, plan, host_budget_bytes)
+        if writer.peak_bytes > budget_bytes:
+            raise infeasible(self.name, budget_bytes, writer.peak_bytes, writer.peak_call)
+        return plan
+
+
+def write_in_core(trace: Trace, granule: Granule, *, early_inputs: bool) -> ListWriter:
+    """The in-core list, its last frees still to be written.
+
+    Args:
+        trace: the step.
+        granule: how the ledger rounds.
+        early_inputs: all inputs before the first call, else each right before the call that reads
+            it.
+    """
+    inputs = [v for v in trace.initial if not trace.variables[v].persistent]
+    persistent = [v for v in trace.initial if trace.variables[v].persistent]
+    writer = ListWriter(trace, granule, device=persistent, host=inputs)
+    for variable in inputs:
+        if early_inputs and trace.readers[variable]:
+            writer.swap_in(variable)
+    for call in trace.calls:
+        for variable in call.touched():
+            if variable in writer.hosted:
+                writer.swap_in(variable)
+        writer.run(call.id)
+        writer.free_dead(call.id)
+    return writer

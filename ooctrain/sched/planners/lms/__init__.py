@@ -1,0 +1,1 @@
+"""Large-model support: swap edges by rule, its grid of parameters, its peak."""

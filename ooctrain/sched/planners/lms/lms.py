@@ -1,0 +1,219 @@
+"""lms: TensorFlow Large Model Support: long edges of the graph go through the host.
+
+In: a trace and three numbers. Out: a list. The one idea: an edge from the call that makes a value
+to one that reads it, `swapout_threshold` topological levels long or longer, becomes a trip: out
+once the value is made, back in `swapin_ahead` levels before it is read. Readers at most
+`swapin_groupby` levels apart share one trip. Time and memory appear nowhere in it.
+
+Sources: paper 001, sections 2.1 and 3.1; the authors' TFLMS (branch tflmsv2, lms.py). Departures:
+among the calls that could trigger a swap-in the code picks any element of a set, we the last one in
+trace order; the code skips tensors of fewer than two dimensions, we do not; a swap-out is waited
+for when its bytes are needed, oldest first, where TensorFlow frees a tensor as soon as it is out.
+Erratum: paper 000 quotes the rule as distance <= threshold; the code and paper 001 swap long edges.
+Read next: `lms_auto.py`, `lms_grid.py`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ooctrain.sched.planners.lms.lms_peak import Curve
+from ooctrain.sched.planning.decisions import BEFORE_THE_STEP
+from ooctrain.sched.planning.fastest import Candidate, fastest_list
+from ooctrain.sched.planning.planner import (
+    ListWriter,
+    check_whole_numbers,
+    infeasible,
+    writer_with_resident_parameters,
+)
+from ooctrain.sched.schedule import BYTES, Granule, Plan
+from ooctrain.step.machine import Machine
+from ooctrain.step.trace import Trace
+
+#: The authors' code looks so many levels further back for a call that can trigger a swap-in.
+LEVELS_TO_SEARCH = 10
+
+
+class Trip(NamedTuple):
+    """A variable is away from the end of one call to the end of another.
+
+    Args:
+        var: the variable.
+        after: the last call that uses it before; `BEFORE_THE_STEP` for an input.
+        trigger: its swap-in is listed right after this call.
+    """
+
+    var: int
+    after: int
+    trigger: int
+
+
+@dataclass(frozen=True, slots=True)
+class Lms:
+    """TFLMS with given parameters, all in topological levels.
+
+    Args:
+        swapout_threshold: edges of at least this length are swapped.
+        swapin_ahead: how long before its reader a value is to come back; 0: right before it.
+        swapin_groupby: readers at most this far apart share a swap-in.
+
+    Cost: O(calls^2 / word size + uses).
+    """
+
+    swapout_threshold: int = 1
+    swapin_ahead: int = 1
+    swapin_groupby: int = 0
+
+    def __post_init__(self) -> None:
+        names = ("swapout_threshold", "swapin_ahead", "swapin_groupby")
+        check_whole_numbers("lms", {name: getattr(self, name) for name in names}, least=0)
+
+    @property
+    def name(self) -> str:
+        """The planner's name in tables."""
+        return "lms"
+
+    def plan(
+        self, trace: Trace, budget_bytes: int, machine: Machine, *, granule: Granule = BYTES,
+        host_budget_bytes: int | None = None, seed: int = 0, time_limit_s: float | None = None,
+    ) -> Plan:  # fmt: skip
+        """See `Planner`. The minimum is the peak of its list if every swap-out is waited for at
+        once.
+        """
+        graph = LevelGraph(trace)
+        least, witness = peak(graph, granule, self)
+        if least > budget_bytes:
+            raise infeasible(self.name, budget_bytes, least, witness)
+        found = list_with(graph, self, budget_bytes, granule)
+        return fastest_list(self.name, [found], trace, machine, host_budget_bytes)
+
+
+class LevelGraph:
+    """The trace as a graph with topological levels.
+
+    Attributes:
+        level: for each call one more than the highest among those whose results it reads.
+        height: the highest level.
+    """
+
+    def __init__(self, trace: Trace):
+        self.trace = trace
+        self.level: list[int] = []
+        self._ancestors: list[int] = []  # of each call, as the bits of a number
+        self._at_level: dict[int, int] = defaultdict(int)
+        for call in trace.calls:
+            producers = {p for v in call.ins if (p := trace.producer[v]) is not None}
+            level = 1 + max((self.level[p] for p in producers), default=0)
+            ancestors = 0
+            for p in producers:
+                ancestors |= self._ancestors[p] | 1 << p
+            self.level.append(level)
+            self._ancestors.append(ancestors)
+            self._at_level[level] |= 1 << call.id
+        self.height = max(self.level, default=0)
+        self._travellers = [
+            (variable.id, self._reach(variable.id))
+            for variable in trace.variables
+            if trace.readers[variable.id] and not variable.persistent and variable.nbytes
+        ]
+
+    def trigger(self, reader: int, ahead: int) -> int:
+        """The call after which a swap-in for a reader is listed: the last ancestor `ahead` levels
+        before it, or a few levels further back; else the call right before it.
+        """
+        wanted = self.level[reader] - ahead
+        if ahead:
+            for level in range(wanted, max(0, wanted - LEVELS_TO_SEARCH - 1), -1):
+                candidates = self._ancestors[reader] & self._at_level[level]
+                if candidates:
+                    return candidates.bit_length() - 1
+        return reader - 1
+
+    def trips(self, lms: Lms) -> Iterator[Trip]:
+        """All trips of some parameters, variable by variable. What persists stays."""
+        for variable, reach in self._travellers:
+            if reach >= lms.swapout_threshold:
+                yield from self._trips_of(variable, lms)
+
+    def _reach(self, variable: int) -> float:
+        """The length of the longest edge from a variable; an input always travels."""
+        producer, readers = self.trace.producer[variable], self.trace.readers[variable]
+        if producer is None:
+            return math.inf
+        return max(self.level[reader] for reader in readers) - self.level[producer]
+
+    def _trips_of(self, variable: int, lms: Lms) -> Iterator[Trip]:
+        producer = self.trace.producer[variable]
+        home, last_use, group = 0, BEFORE_THE_STEP, None
+        if producer is not None:
+            home, last_use = self.level[producer], producer
+        for reader in self.trace.readers[variable]:
+            level = self.level[reader]
+            far = level - home >= lms.swapout_threshold or last_use == BEFORE_THE_STEP
+            if far and (group is None or level - group > lms.swapin_groupby):
+                group = level
+                trigger = self.trigger(reader, lms.swapin_ahead)
+                # A trip whose way back begins where its way out does would gain nothing.
+                if trigger > last_use or last_use == BEFORE_THE_STEP:
+                    yield Trip(variable, last_use, trigger)
+            last_use = reader
+
+
+def peak(graph: LevelGraph, granule: Granule, lms: Lms) -> tuple[int, str]:
+    """(bytes, call): the peak of a list whose swap-outs are waited for at once: the least budget of
+    these parameters.
+    """
+    return Curve(graph.trace, granule).peak(graph.trips(lms))
+
+
+def list_with(graph: LevelGraph, lms: Lms, budget_bytes: int, granule: Granule) -> Candidate:
+    """The list of some parameters that fit the budget."""
+    writer = _write(graph, granule, graph.trips(lms), budget_bytes)
+    return Candidate(
+        writer.finish(),
+        {
+            "swapout_threshold": lms.swapout_threshold,
+            "swapin_ahead": lms.swapin_ahead,
+            "swapin_groupby": lms.swapin_groupby,
+        },
+    )
+
+
+def _write(
+    graph: LevelGraph, granule: Granule, trips: Iterable[Trip], budget_bytes: int
+) -> ListWriter:
+    trace = graph.trace
+    writer = writer_with_resident_parameters(trace, granule)
+    leaves, returns = defaultdict(list), defaultdict(list)
+    for trip in trips:
+        leaves[trip.after].append(trip.var)
+        returns[trip.trigger].append(trip.var)
+    travellers = {variable for variables in leaves.values() for variable in variables}
+    leaving: dict[int, None] = {}  # swapped out, their bytes not yet waited for; oldest first
+
+    def make_room(size_bytes: int) -> None:
+        while leaving and writer.ledger_bytes + size_bytes > budget_bytes:
+            oldest = next(iter(leaving))
+            del leaving[oldest]
+            writer.free(oldest)
+
+    for call_id in range(BEFORE_THE_STEP, len(trace.calls)):
+        if call_id >= 0:
+            make_room(writer.claim_bytes(call_id))
+            writer.run(call_id)
+            writer.free_dead(call_id)
+            for out in trace.calls[call_id].outs:
+                if out in travellers:
+                    writer.swap_out(out)
+            leaving.update(dict.fromkeys(leaves[call_id]))
+        for variable in returns[call_id]:
+            if variable in leaving:
+                del leaving[variable]
+                writer.free(variable)
+            make_room(writer.granted(variable))
+            writer.swap_in(variable)
+    return writer

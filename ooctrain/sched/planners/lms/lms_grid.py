@@ -1,0 +1,81 @@
+"""lms-grid: TFLMS with the best of a grid of parameters, by simulated time.
+
+In: a trace, a budget, a machine. Out: the list of the fastest parameters that fit. The one idea: to
+find out what LMS can do at its best, ask the simulator, which its own tuner does not. The grid
+spreads from what the tuner finds, which is one of its points, down to the smallest numbers. Source:
+ours, as a fair baseline. Read next: `sched/planners/window/window.py`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+
+from ooctrain.sched.planners.lms.lms import LevelGraph, Lms, list_with
+from ooctrain.sched.planners.lms.lms_auto import search, starting_points
+from ooctrain.sched.planners.lms.lms_peak import Curve
+from ooctrain.sched.planning.fastest import Candidate, fastest_list
+from ooctrain.sched.planning.planner import infeasible
+from ooctrain.sched.schedule import BYTES, Granule, Plan
+from ooctrain.step.machine import Machine
+from ooctrain.step.trace import Trace
+
+#: Shares of the largest threshold that fits, and of the height of the graph for the other two.
+THRESHOLD_SHARES = (1.0, 0.6, 0.3)
+AHEAD_SHARES = (0.0, 0.05)
+GROUPBY_SHARES = (0.0, 0.1, 1.0)
+
+
+class LmsGrid:
+    """The fastest of a grid. Cost: a list for each point, a simulation for those that may be it."""
+
+    name = "lms-grid"
+
+    def plan(
+        self, trace: Trace, budget_bytes: int, machine: Machine, *, granule: Granule = BYTES,
+        host_budget_bytes: int | None = None, seed: int = 0, time_limit_s: float | None = None,
+    ) -> Plan:  # fmt: skip
+        """See `Planner`. The minimum is that of the points the tuner starts with; a time limit ends
+        the asking.
+        """
+        started = time.monotonic()
+        graph, curve = LevelGraph(trace), Curve(trace, granule)
+        lists: list[Candidate] = []
+        for lms in _fitting(graph, curve, budget_bytes):
+            lists.append(list_with(graph, lms, budget_bytes, granule))
+            if time_limit_s is not None and time.monotonic() - started > time_limit_s:
+                lists = [replace(c, notes={**c.notes, "cut_short": True}) for c in lists]
+                break
+        if not lists:
+            peaks = (curve.peak(graph.trips(lms)) for lms in starting_points(graph))
+            raise infeasible(self.name, budget_bytes, *min(peaks))
+        return fastest_list(self.name, lists, trace, machine, host_budget_bytes)
+
+
+def _fitting(graph: LevelGraph, curve: Curve, budget_bytes: int) -> Iterator[Lms]:
+    """The points of the grid that fit and lead to different lists, the tuner's own first."""
+
+    def fits(lms: Lms) -> bool:
+        return curve.peak(graph.trips(lms))[0] <= budget_bytes
+
+    start = next((lms for lms in starting_points(graph) if fits(lms)), None)
+    if start is None:
+        return
+    found = search(start, graph.height, fits)
+    seen = set()
+    for lms in (found, *_grid(found.swapout_threshold, graph.height)):
+        trips = tuple(graph.trips(lms))
+        if trips not in seen and fits(lms):
+            yield lms
+        seen.add(trips)
+
+
+def _grid(threshold: int, height: int) -> Iterator[Lms]:
+    for shares in itertools.product(THRESHOLD_SHARES, AHEAD_SHARES, GROUPBY_SHARES):
+        yield Lms(
+            max(1, round(threshold * shares[0])),
+            round(height * shares[1]),
+            round(height * shares[2]),
+        )

@@ -1,0 +1,1 @@
+"""POFO: optimal offloading with recomputation on a chain: the planner, and its search."""

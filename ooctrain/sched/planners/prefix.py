@@ -1,0 +1,148 @@
+"""prefix: compute again what is cheap per byte, offload the rest.
+
+In: a trace, a budget. Out: a plan. The one idea: sort the values of the forward pass by the time to
+compute them again per byte they free; drop a prefix of that order, let Belady offload what is still
+too much, and take the prefix whose plan is the fastest. With nothing dropped it is `belady`; with
+everything cheap dropped, batch norms and ReLUs run twice and convolutions once. Source: ours,
+as the smallest planner that combines both. Read next: `combined.py`, which searches where this one
+sorts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from ooctrain.errors import Infeasible
+from ooctrain.sched.planning.lower import Lowered, lower_timed
+from ooctrain.sched.planning.planner import check_host, check_whole_numbers, make_plan
+from ooctrain.sched.planning.recompute import offload
+from ooctrain.sched.planning.rematerialise import droppable, last_forward_use, rematerialise
+from ooctrain.sched.schedule import BYTES, Granule, Plan, Run
+from ooctrain.step.machine import Machine, call_durations_ns
+from ooctrain.step.trace import Trace
+
+#: Distances at which neighbours of the best prefix are tried, after every fourth prefix.
+COARSE, FINER = 4, (2, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Prefix:
+    """The best of some prefixes of the values sorted by recompute time per byte.
+
+    Args:
+        steps: how finely the length is chosen: evenly spaced, besides none and all. Every fourth is
+            tried, then the neighbours of the best.
+
+    Cost: for each prefix that is tried that of `lower`.
+    """
+
+    steps: int = 16
+
+    def __post_init__(self) -> None:
+        check_whole_numbers(self.name, {"steps": self.steps}, least=0)
+
+    @property
+    def name(self) -> str:
+        """The planner's name in tables."""
+        return "prefix"
+
+    def plan(
+        self, trace: Trace, budget_bytes: int, machine: Machine, *, granule: Granule = BYTES,
+        host_budget_bytes: int | None = None, seed: int = 0, time_limit_s: float | None = None,
+    ) -> Plan:  # fmt: skip
+        """See `Planner`. The minimum is the least of all prefixes."""
+        prefixes = self.choices(trace, machine)
+        attempts = _Attempts(trace, prefixes, budget_bytes, machine, granule)
+        attempts.make(range(0, len(prefixes), COARSE))
+        for distance in FINER:
+            for best in attempts.fastest_first()[:1]:
+                attempts.make((best - distance, best + distance))
+        if not attempts.lists:
+            attempts.make(range(len(prefixes)))
+        refusals = attempts.refusals
+        for place in attempts.fastest_first():
+            schedule, runs = attempts.lists[place].schedule, attempts.runs[place]
+            notes = {"dropped": len(prefixes[place]), "runs_again": len(runs) - len(trace.calls)}
+            plan = make_plan(schedule, trace, machine, notes)
+            try:
+                check_host(self.name, plan, host_budget_bytes)
+            except Infeasible as refusal:
+                refusals[place] = refusal
+            else:
+                return plan
+        raise min(refusals.values(), key=lambda refusal: refusal.minimum_bytes)
+
+    def choices(self, trace: Trace, machine: Machine) -> list[tuple[int, ...]]:
+        """The prefixes, by length: none first, all last."""
+        order = by_recompute_time(trace, machine)
+        lengths = {round(step * len(order) / (self.steps + 1)) for step in range(self.steps + 2)}
+        return [order[:length] for length in sorted(lengths)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Attempts:
+    """What came of some prefixes: a list, or a refusal, by place in `prefixes`."""
+
+    trace: Trace
+    prefixes: Sequence[tuple[int, ...]]
+    budget_bytes: int
+    machine: Machine
+    granule: Granule
+    runs: dict[int, tuple[Run, ...]] = field(default_factory=dict)
+    lists: dict[int, Lowered] = field(default_factory=dict)
+    refusals: dict[int, Infeasible] = field(default_factory=dict)
+
+    def make(self, places: Iterable[int]) -> None:
+        """Tries those of some prefixes that there are and that have not been tried."""
+        for place in places:
+            if place in self.runs or not 0 <= place < len(self.prefixes):
+                continue
+            runs = self.runs[place] = rematerialise(self.trace, self.prefixes[place])
+            where = (self.budget_bytes, self.machine, self.granule)
+            try:
+                decisions = offload("prefix", self.trace, runs, *where)
+            except Infeasible as refusal:
+                self.refusals[place] = refusal
+            else:
+                self.lists[place] = lower_timed(decisions, self.trace, *where)
+
+    def fastest_first(self) -> list[int]:
+        """The places that have lists, by makespan."""
+        return sorted(self.lists, key=lambda place: (self.lists[place].makespan_ns, place))
+
+
+def by_recompute_time(trace: Trace, machine: Machine) -> tuple[int, ...]:
+    """The droppable values, those first that take the least time per byte to compute again.
+
+    The time counts whatever has to run before, if this value alone is dropped. Values that nothing
+    brings back come last: `rematerialise` keeps them.
+    """
+    durations = call_durations_ns(trace, machine)
+
+    def time_per_byte(var: int) -> float:
+        calls = _brought_back_by(trace, var)
+        if calls is None:
+            return float("inf")
+        return sum(durations[call] for call in calls) / trace.variables[var].nbytes
+
+    return tuple(sorted(droppable(trace), key=lambda var: (time_per_byte(var), var)))
+
+
+def _brought_back_by(trace: Trace, dropped: int) -> set[int] | None:
+    """The calls that run again if one value alone is dropped; None: it cannot be had again."""
+    needed = next(use for use in trace.uses[dropped] if use > last_forward_use(trace, dropped))
+    lasting = frozenset(trace.end_variables.values())
+    calls, lacking = set[int](), [dropped]
+    while lacking:
+        producer = trace.producer[lacking.pop()]
+        if producer is None or not trace.calls[producer].pure:
+            return None
+        if producer not in calls:
+            calls.add(producer)
+            lacking += [
+                source
+                for source in trace.calls[producer].ins
+                if trace.uses[source][-1] < needed and source not in lasting
+            ]
+    return calls

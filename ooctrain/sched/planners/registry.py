@@ -1,0 +1,116 @@
+"""Planners by name.
+
+In: "window:size=2,count=occurrence", "file.py:Class", or the name of another package's entry point.
+Out: a planner. The one idea: names are looked up in the explicit table below, where a reader can
+see them all; nothing registers itself. Other packages name theirs in the entry-point group
+"ooctrain.planners". Read next: `sched/planning/planner.py` for what a planner is, `plugins.py` for
+the grammar.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+from ooctrain import plugins as specs
+from ooctrain.errors import ConfigError
+from ooctrain.sched.planners.auto import Auto
+from ooctrain.sched.planners.belady import Belady
+from ooctrain.sched.planners.bn_recompute import BnRecompute
+from ooctrain.sched.planners.chen import ChenSqrt
+from ooctrain.sched.planners.combined import Combined
+from ooctrain.sched.planners.dtr.dtr import Dtr
+from ooctrain.sched.planners.dynprog.dynprog import DynProg
+from ooctrain.sched.planners.greedy import Greedy
+from ooctrain.sched.planners.hmms import Hmms
+from ooctrain.sched.planners.keep_all import KeepAll
+from ooctrain.sched.planners.lms.lms import Lms
+from ooctrain.sched.planners.lms.lms_auto import LmsAuto
+from ooctrain.sched.planners.lms.lms_grid import LmsGrid
+from ooctrain.sched.planners.lru import Lru
+from ooctrain.sched.planners.naive import Naive
+from ooctrain.sched.planners.pofo.pofo import Pofo
+from ooctrain.sched.planners.prefix import Prefix
+from ooctrain.sched.planners.revolve import Revolve
+from ooctrain.sched.planners.rotor import Rotor
+from ooctrain.sched.planners.superneurons import SuperNeurons
+from ooctrain.sched.planners.tflms_hybrid import TflmsHybrid
+from ooctrain.sched.planners.vdnn.vdnn import Vdnn
+from ooctrain.sched.planners.vdnn.vdnn_layers import VdnnAll, VdnnConv
+from ooctrain.sched.planners.window.window import Window
+from ooctrain.sched.planners.window.window_cyclic import WindowCyclic
+from ooctrain.sched.planning.planner import Planner
+from ooctrain.sched.schedule import Plan
+
+ENTRY_POINTS = "ooctrain.planners"
+PLANNERS: Mapping[str, Callable[..., Planner]] = MappingProxyType(
+    {
+        "auto": Auto,
+        "belady": Belady,
+        "bn-recompute": BnRecompute,
+        "chen-sqrt": ChenSqrt,
+        "combined": Combined,
+        "dtr": Dtr,
+        "dynprog": DynProg,
+        "greedy": Greedy,
+        "hmms": Hmms,
+        "keep-all": KeepAll,
+        "lms": Lms,
+        "lms-auto": LmsAuto,
+        "lms-grid": LmsGrid,
+        "lru": Lru,
+        "naive": Naive,
+        "pofo": Pofo,
+        "prefix": Prefix,
+        "revolve": Revolve,
+        "rotor": Rotor,
+        "superneurons": SuperNeurons,
+        "tflms-hybrid": TflmsHybrid,
+        "vdnn": Vdnn,
+        "vdnn-all": VdnnAll,
+        "vdnn-conv": VdnnConv,
+        "window": Window,
+        "window-cyclic": WindowCyclic,
+    }
+)
+
+
+def get_planner(spec: str) -> Planner:
+    """The planner that a text names.
+
+    Raises:
+        ConfigError: unknown name, file or parameter; the nearest known one is suggested.
+    """
+    return specs.resolve(spec, PLANNERS, group=ENTRY_POINTS, what="planner")
+
+
+def as_planner(planner: str | Planner | type) -> Planner:
+    """A planner from whatever names one: a text, a class with defaults for all, or a planner.
+
+    Raises:
+        ConfigError: as `get_planner`, or an object that cannot plan.
+    """
+    if isinstance(planner, str):
+        found: Planner = get_planner(planner)
+    else:
+        found = planner() if isinstance(planner, type) else planner
+    if not callable(getattr(found, "plan", None)) or not hasattr(found, "name"):
+        raise ConfigError(
+            f"{type(found).__name__} is no planner: it lacks `name` or `plan`", code="OOC-108",
+            fix="ooctrain/sched/planning/planner.py says what a planner has",
+        )  # fmt: skip
+    return found
+
+
+def as_plan(found: object, planner: Planner) -> Plan:
+    """What a planner returned, if it is a plan at all; ConfigError otherwise."""
+    if not isinstance(found, Plan):
+        raise ConfigError(
+            f"planner {planner.name!r} returned {type(found).__name__}, not a Plan", code="OOC-108"
+        )
+    return found
+
+
+def planners() -> tuple[str, ...]:
+    """Names of all planners, those of other packages included."""
+    return specs.names(PLANNERS, ENTRY_POINTS)

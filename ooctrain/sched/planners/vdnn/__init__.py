@@ -1,0 +1,1 @@
+"""vDNN: which layers leave the device, and when they come back."""

@@ -1,0 +1,1 @@
+"""The window of paper 000: the planner, its walk, and its cyclic form."""

@@ -1,0 +1,122 @@
+"""window: paper 000's scheduling, as its authors' code does it.
+
+In: a trace, a budget, and one number, the window. Out: a list that swaps ahead of the calls. The
+one idea: walk the calls with a window over the variable sequence that starts at the current call.
+Variables that enter the window are swapped in, as far as the budget goes; a variable that a call
+used and that does not come again within the window is swapped out, but its bytes are waited for
+only when something needs them, oldest first; if it comes again before that, its swap-out is
+cancelled.
+
+Sources: paper 000, section 3; the authors' nnabla, src/nbla/lms/swap_in_out_scheduler.cpp. Where
+paper and code differ we follow the code: a variable counts once per window, and where a call does
+not fit beside what was prefetched for later ones, those prefetches are forbidden until then and the
+walk starts again. We depart from the code in two points. What has a valid host copy leaves without
+a transfer. Parameters and optimizer slots may stay on the device where that is faster
+(`persistent="auto"` tries both). Read next: `window_walk.py`, `window_cyclic.py`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from ooctrain.errors import ConfigError
+from ooctrain.sched.planners.window.window_walk import Count, walk
+from ooctrain.sched.planning.planner import HOST_LACKS, infeasible, make_plan, smallest_budget
+from ooctrain.sched.planning.storages import VariableSequence
+from ooctrain.sched.schedule import BYTES, Granule, Plan
+from ooctrain.step.machine import Machine
+from ooctrain.step.trace import Trace
+
+Place = Literal["auto", "device", "host"]
+DEFAULT_SIZE = 1.5  # "according to ResNet50 experiment" (nnabla's lms.pyx); the paper states none
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Paper 000's planner.
+
+    Args:
+        size: the window as a multiple of the budget.
+        count: "unique": each variable once per window, with cancel and restart (the authors' code);
+            "occurrence": each time it occurs, without cancel (paper 000 as printed). The paper is
+            silent about a call that does not fit beside what was prefetched; the window is halved
+            until all fit, and the plan's notes name the window that did.
+        persistent: where parameters and optimizer slots rest: "host" (as the authors: they swap
+            like all others), "device" (they never move), "auto" (the faster of the two that fit).
+
+    Cost: O(calls + variables) for a walk; a restart walks a part of it again.
+    """
+
+    size: float = DEFAULT_SIZE
+    count: Count = "unique"
+    persistent: Place = "auto"
+
+    def __post_init__(self) -> None:
+        if self.count not in get_args(Count) or self.persistent not in get_args(Place):
+            raise ConfigError(
+                f"window: count={self.count!r}, persistent={self.persistent!r}",
+                code="OOC-105",
+                fix='count is "unique" or "occurrence"; persistent is "auto", "device" or "host"',
+            )
+        if not isinstance(self.size, int | float) or not 0 < self.size < math.inf:
+            raise ConfigError(
+                f"window: size={self.size!r} is not a finite number above 0", code="OOC-105",
+                fix="such as window:size=1.5, paper 000's; a share of the budget",
+            )  # fmt: skip
+
+    @property
+    def name(self) -> str:
+        """The planner's name in tables."""
+        return "window"
+
+    def plan(
+        self, trace: Trace, budget_bytes: int, machine: Machine, *, granule: Granule = BYTES,
+        host_budget_bytes: int | None = None, seed: int = 0, time_limit_s: float | None = None,
+    ) -> Plan:  # fmt: skip
+        """See `Planner`. The minimum is the largest need of a single call."""
+        needs = (sequence.largest_need() for _, sequence in self._sequences(trace, granule))
+        least, witness = min(needs)
+        host_limit = math.inf if host_budget_bytes is None else host_budget_bytes
+        plans = self._plans(trace, budget_bytes, machine, granule, host_limit)
+        if plans:
+            return min(plans, key=lambda plan: plan.makespan_us)
+        if host_budget_bytes is not None:
+            low = max(least, budget_bytes + 1)
+            least = self._least_for_host(trace, low, machine, granule, host_limit)
+        raise infeasible(self.name, budget_bytes, least, witness)
+
+    def _sequences(self, trace: Trace, granule: Granule) -> Iterator[tuple[str, VariableSequence]]:
+        places = ("device", "host") if self.persistent == "auto" else (self.persistent,)
+        for place in places:
+            yield place, VariableSequence(trace, granule, pin_persistent=place == "device")
+
+    def _plans(
+        self, trace: Trace, budget_bytes: int, machine: Machine, granule: Granule, host_limit: float
+    ) -> list[Plan]:
+        """A plan for each place where persistent variables may rest, as far as the budgets go."""
+        plans = []
+        for place, sequence in self._sequences(trace, granule):
+            if sequence.largest_need()[0] <= budget_bytes:
+                writer, size = walk(sequence, budget_bytes, self.size, self.count)
+                notes = {"window": size, "count": self.count, "persistent": place}
+                plans.append(make_plan(writer.finish(), trace, machine, notes))
+        return [plan for plan in plans if plan.host_peak_bytes <= host_limit]
+
+    def _least_for_host(
+        self, trace: Trace, low: int, machine: Machine, granule: Granule, host_limit: float
+    ) -> int:
+        """The least device budget from `low` on that makes do with the host budget."""
+
+        def feasible(budget_bytes: int) -> bool:
+            return bool(self._plans(trace, budget_bytes, machine, granule, host_limit))
+
+        if feasible(low):
+            return low
+        # With every occurrence within window and budget, nothing ever leaves.
+        most = sum(granule.granted(trace.variables[v].nbytes) for v in trace.variable_sequence())
+        most += max((granule.granted(call.workspace_bytes) for call in trace.calls), default=0)
+        high = max(low, math.ceil(most * max(1.0, 1 / self.size)))
+        return smallest_budget(feasible, low, high) if feasible(high) else HOST_LACKS

@@ -1,0 +1,106 @@
+"""What a budget means: the least a trace needs, the most it can use, and percentages in between.
+
+In: a trace and "25%", "512MiB" or bytes, for the device or the host. Out: bytes. The one idea: 0%
+is the least that any order of whole calls needs, 100% is the peak without any eviction; both in
+granted bytes. Read next: `sched/schedule.py`.
+"""
+
+from __future__ import annotations
+
+from ooctrain.sched.schedule import BYTES, Granule
+from ooctrain.step.machine import Machine
+from ooctrain.step.trace import Call, Trace
+from ooctrain.units import Percent, parse_budget
+
+
+def resolve_budget(trace: Trace, budget: int | str | Percent, granule: Granule = BYTES) -> int:
+    """A budget in bytes; a percentage f means minimum + f (peak - minimum), rounded down.
+
+    Args:
+        trace: after `fuse` and `share_storage`, before `tile`.
+
+    Raises:
+        ConfigError: not a budget.
+    """
+    parsed = budget if isinstance(budget, Percent) else parse_budget(budget)
+    return parsed if isinstance(parsed, int) else _share_bytes(trace, parsed, granule)
+
+
+def resolve_host_budget(trace: Trace, budget: int | str | None, machine: Machine) -> int | None:
+    """A host budget in bytes; a percentage is of the same scale as a budget's.
+
+    Args:
+        budget: 0 is one too: no host memory at all; None: the machine's host memory.
+
+    Returns:
+        None where host memory is not limited.
+
+    Raises:
+        ConfigError: not a budget.
+    """
+    if budget is None:
+        return machine.host_bytes
+    parsed = parse_budget(budget, "host budget", least_bytes=0)
+    # The host's ledger rounds nothing.
+    return parsed if isinstance(parsed, int) else _share_bytes(trace, parsed, BYTES)
+
+
+def _share_bytes(trace: Trace, share: Percent, granule: Granule) -> int:
+    least, most = trace_minimum_bytes(trace, granule), trace_peak_bytes(trace, granule)
+    return least + int(share.fraction * (most - least))
+
+
+def trace_minimum_bytes(trace: Trace, granule: Granule = BYTES) -> int:
+    """Persistent bytes + the largest need of a single call. Cost: O(uses).
+
+    A call needs the distinct storages of its inputs and outputs, those of persistent variables not
+    counted again, and its workspace.
+    """
+    storage, sizes = storages(trace, granule)
+    persistent = _persistent_storages(trace, storage)
+
+    def need(call: Call) -> int:
+        touched = {storage[v] for v in call.touched()} - persistent
+        return sum(sizes[s] for s in touched) + granule.granted(call.workspace_bytes)
+
+    lasting = granule.fixed_bytes + sum(sizes[s] for s in persistent)
+    return lasting + max(map(need, trace.calls), default=0)
+
+
+def trace_peak_bytes(trace: Trace, granule: Granule = BYTES) -> int:
+    """Persistent bytes + the largest live set without any eviction. Cost: O(uses).
+
+    A storage lives from the first call that touches it to the last; persistent ones from the start,
+    and what stands for them after the step to the end.
+    """
+    storage, sizes = storages(trace, granule)
+    last = {storage[v]: call.id for call in trace.calls for v in call.touched()}
+    for variable in trace.end_variables.values():
+        last[storage[variable]] = len(trace.calls)
+    live = _persistent_storages(trace, storage)
+    held = peak = granule.fixed_bytes + sum(sizes[s] for s in live)
+    for call in trace.calls:
+        touched = {storage[v] for v in call.touched()}
+        held += sum(sizes[s] for s in touched - live)
+        live |= touched
+        peak = max(peak, held + granule.granted(call.workspace_bytes))
+        gone = {s for s in touched if last[s] == call.id}
+        held -= sum(sizes[s] for s in gone)
+        live -= gone
+    return peak
+
+
+def storages(trace: Trace, granule: Granule = BYTES) -> tuple[list[int], list[int]]:
+    """(storage of each variable, granted bytes by storage).
+
+    Outputs that reuse an input share its storage, which is named by its first variable.
+    """
+    storage = list(range(len(trace.variables)))
+    for call in trace.calls:
+        for out, source in call.reuse.items():
+            storage[out] = storage[source]
+    return storage, [granule.granted(variable.nbytes) for variable in trace.variables]
+
+
+def _persistent_storages(trace: Trace, storage: list[int]) -> set[int]:
+    return {storage[v] for v in trace.initial if trace.variables[v].persistent}

@@ -1,0 +1,112 @@
+"""How much memory runs need, without cutting them into lives.
+
+In: runs, and the gaps that are spent on the host. Out: bytes, and the call that needs them. The one
+idea: walk from the last run to the first. What a later run reads is on the device, what a run makes
+was not there before it; so one set of variables and one sum are enough. `residency.py` finds the
+same bytes on its way to the tables from which a list is written; planners that only want to know
+what fits, for many choices of runs, ask here. Source: liveness analysis, as compilers do it (Aho,
+Sethi and Ullman, Compilers, section 10.6). Read next: `chain_runs.py`, which asks for each of many
+ways to run a chain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import accumulate
+from operator import sub
+
+from ooctrain.errors import ConfigError
+from ooctrain.sched.planning.decisions import Gap
+from ooctrain.sched.schedule import Granule, Run
+from ooctrain.step.trace import Trace
+
+
+class Liveness:
+    """What runs of a step need, for many choices of runs.
+
+    Args:
+        trace: the step.
+        granule: how sizes are rounded.
+    """
+
+    def __init__(self, trace: Trace, granule: Granule):
+        self.trace, self.granule = trace, granule
+        self.size = [granule.granted(variable.nbytes) for variable in trace.variables]
+        self.start_bytes = sum(self.size[v] for v in trace.initial if trace.variables[v].persistent)
+        # What a call claims: outputs on storages of their own, and workspace.
+        self.claim_bytes = [
+            sum(self.size[v] for v in call.outs if v not in call.reuse)
+            + granule.granted(call.workspace_bytes)
+            for call in trace.calls
+        ]
+        self.inputs = frozenset(
+            v for v in trace.initial if trace.readers[v] and not trace.variables[v].persistent
+        )
+
+    def least_budget(self, runs: Sequence[Run], gaps: Iterable[Gap] = ()) -> tuple[int, str]:
+        """(bytes, call): the least budget of some runs, and who needs it: the largest of
+        `Table.resident_bytes` and `Table.start_bytes`.
+
+        Args:
+            runs: in order.
+            gaps: which are spent on the host; none of them after `BEFORE_THE_STEP`.
+
+        Raises:
+            ConfigError: a run reads what is not alive, a parameter that has been updated for
+                example.
+
+        Cost: O(uses by the runs).
+        """
+        away = [0] * (len(runs) + 1)
+        for gap in gaps:
+            away[gap.after + 1] += self.granule.granted(gap.hi - gap.lo)
+            away[gap.before] -= self.granule.granted(gap.hi - gap.lo)
+        needs = list(map(sub, self.resident_bytes(runs), accumulate(away)))
+        most = max(needs, default=0)
+        if self.start_bytes >= most:
+            return self.start_bytes, "the start"
+        return most, self.trace.calls[runs[needs.index(most)].call].name
+
+    def resident_bytes(self, runs: Sequence[Run]) -> list[int]:
+        """For each run the bytes on the device meanwhile if nothing leaves."""
+        size, calls, needs = self.size, self.trace.calls, [0] * len(runs)
+        comes_at = self._first_reads_of_inputs(runs)
+        wanted = set(self.trace.end_variables.values())
+        held = sum(size[v] for v in wanted)
+        for position in range(len(runs) - 1, -1, -1):
+            run = runs[position]
+            call = calls[run.call]
+            if call.reuse and not wanted.isdisjoint(call.reuse.values()):
+                raise self._not_alive(wanted.intersection(call.reuse.values()))
+            for v in call.outs if run.keep is None else run.keep:
+                if v in wanted:
+                    wanted.remove(v)
+                    held -= size[v]
+            for v in call.ins:
+                if v not in wanted:
+                    wanted.add(v)
+                    held += size[v]
+            needs[position] = held + self.claim_bytes[run.call]
+            if position in comes_at:
+                wanted -= comes_at[position]
+                held -= sum(size[v] for v in comes_at[position])
+        if not wanted.issubset(self.trace.initial):
+            raise self._not_alive(wanted.difference(self.trace.initial))
+        return needs
+
+    def _first_reads_of_inputs(self, runs: Sequence[Run]) -> Mapping[int, set[int]]:
+        """{position: the inputs that a run reads first there}: until then they are on the host."""
+        away, found = set(self.inputs), dict[int, set[int]]()
+        for position, run in enumerate(runs):
+            if not away:
+                break
+            read = away.intersection(self.trace.calls[run.call].ins)
+            if read:
+                found[position] = read
+                away -= read
+        return found
+
+    def _not_alive(self, variables: Collection[int]) -> ConfigError:
+        names = ", ".join(repr(self.trace.variables[v].name) for v in sorted(variables)[:3])
+        return ConfigError(f"the runs read {names} when it is not alive", code="OOC-109",
+                           fix="run the producer again before")  # fmt: skip

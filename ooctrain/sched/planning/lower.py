@@ -1,0 +1,289 @@
+"""From decisions to a list: everything as soon as it is possible and safe.
+
+In: `Decisions`, a trace, a budget, a machine. Out: a legal `Schedule`. The one idea: play the step
+through in time, and write down each instruction when it starts. A call starts when its inputs are
+there and its memory is free; swap-outs go in order of production, as soon as the value exists;
+swap-ins in order of next use, but only if the bytes fit now and in every call up to that use, so
+that no prefetch can ever block a call. A swap-out that has not begun when its value is due back is
+cancelled, where the bytes can stay. On a shared link swap-outs go first, unless the next call waits
+for data.
+
+Sources: paper 002's no-wait schedules (its proposition 1 needs a total order of claims, which the
+order of the list is). Read next: `sched/ledger.py` for what the list then means,
+`sched/bounds/closed.py`.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from dataclasses import dataclass
+
+from ooctrain.sched.planning.decisions import BEFORE_THE_STEP, Decisions
+from ooctrain.sched.planning.planner import infeasible
+from ooctrain.sched.planning.residency import Piece, Table, tabulate
+from ooctrain.sched.schedule import (
+    BYTES,
+    End,
+    Free,
+    Granule,
+    Instruction,
+    Range,
+    Schedule,
+    SwapIn,
+    SwapOut,
+)
+from ooctrain.step.machine import Machine
+from ooctrain.step.trace import Trace
+
+NEVER = 1 << 62
+
+
+@dataclass(frozen=True, slots=True)
+class Lowered:
+    """A list with the engine's own times.
+
+    Args:
+        schedule: the list.
+        start_ns: by list position, when the instruction starts (a Free or End: when it takes
+            effect).
+        makespan_ns: when the last one is done.
+    """
+
+    schedule: Schedule
+    start_ns: tuple[int, ...]
+    makespan_ns: int
+
+
+def lower(
+    decisions: Decisions,
+    trace: Trace,
+    budget_bytes: int,
+    machine: Machine,
+    granule: Granule = BYTES,
+) -> Schedule:
+    """The as-soon-as-possible list of some decisions.
+
+    Args:
+        decisions: runs and gaps.
+        trace: what they are about.
+        budget_bytes: of the device, in granted bytes.
+        machine: gives durations and the link. Times are undisturbed ones: where copies slow calls
+            down (`Machine.interference`) the list is as legal, but its times are the simulator's.
+        granule: how the allocator rounds.
+
+    Raises:
+        Infeasible: a call does not fit beside what the decisions keep on the device;
+            `minimum_bytes` is the least budget for these decisions.
+        ConfigError: the decisions contradict the trace.
+
+    Cost: O((runs + pieces) log + swap-ins x calls between prefetch and use).
+    """
+    return lower_timed(decisions, trace, budget_bytes, machine, granule).schedule
+
+
+def lower_timed(
+    decisions: Decisions,
+    trace: Trace,
+    budget_bytes: int,
+    machine: Machine,
+    granule: Granule = BYTES,
+) -> Lowered:
+    """`lower`, with the times at which the engine starts each instruction."""
+    table = tabulate(decisions, trace, machine, granule)
+    _check_fits(table, decisions, trace, budget_bytes)
+    engine = _Engine(table, budget_bytes, machine.link == "shared")
+    engine.play()
+    schedule = Schedule(tuple(engine.instructions), table.start_device, table.start_host, granule)
+    return Lowered(schedule, tuple(engine.start_ns), engine.last_end_ns)
+
+
+def _check_fits(table: Table, decisions: Decisions, trace: Trace, budget_bytes: int) -> None:
+    most, position = max(
+        ((most, position) for position, most in enumerate(table.resident_bytes)), default=(0, 0)
+    )
+    if max(most, table.start_bytes) > budget_bytes:
+        name = trace.calls[decisions.runs[position].call].name
+        raise infeasible("lower", budget_bytes, max(most, table.start_bytes), name)
+
+
+class _Engine:
+    """Plays the step in time and writes the list down.
+
+    Attributes:
+        now_ns: the clock.
+        position: the Run that is running, or next.
+        held_bytes: the device ledger.
+        room_bytes: for each Run, what is left of the budget beside all that must or will be there
+            by then.
+        ended: position of the latest Run that has ended.
+        awaited: for each Run, how many pieces have yet to arrive (or stay) before it can start.
+        returning: for each host copy, how many pieces have yet to arrive from it (or stay).
+        opening: for each Run, the pieces whose gap begins when it ends.
+        outgoing, incoming: pieces whose copy has not started, in the order in which they start.
+        copies: {host copy: when it is done, in ns}, of those that have started.
+        going, coming: the pieces that are being copied, out and in.
+    """
+
+    def __init__(self, table: Table, budget_bytes: int, shared_link: bool):
+        self.table, self.budget_bytes, self.shared_link = table, budget_bytes, shared_link
+        self.now_ns = self.last_end_ns = self.position = 0
+        self.held_bytes = table.start_bytes
+        self.room_bytes = [budget_bytes - resident for resident in table.resident_bytes]
+        self.ended = BEFORE_THE_STEP
+        self.awaited = [0] * (len(table.runs) + 1)
+        self.returning: dict[Range, int] = defaultdict(int)
+        self.opening: dict[int, list[Piece]] = defaultdict(list)
+        for piece in table.pieces:
+            self._await(piece, piece.returns)
+            self.opening[piece.after].append(piece)
+        self.outgoing = deque(sorted(table.pieces, key=lambda piece: (piece.queued, piece.after)))
+        self.incoming = deque(
+            sorted((p for p in table.pieces if p.returns), key=lambda piece: piece.before)
+        )
+        self.copies = {p.copy: 0 for p in table.pieces if p.after == BEFORE_THE_STEP}  # done, in ns
+        self.run_ends_ns = self.out_ends_ns = self.in_ends_ns = NEVER
+        self.going: Piece | None = None
+        self.coming: Piece | None = None
+        self.instructions: list[Instruction] = []
+        self.start_ns: list[int] = []
+
+    def play(self) -> None:
+        """Until every Run has ended and every copy is done."""
+        for piece in self.opening[BEFORE_THE_STEP]:
+            piece.is_out = True
+        self._free_dead(BEFORE_THE_STEP)
+        while self._start_something() or self._clock_moves():
+            pass
+
+    def _start_something(self) -> bool:
+        """Starts a call or a copy that can start now; False where none can."""
+        if self._start_run():
+            return True
+        waits_for_data = self.run_ends_ns == NEVER and self.awaited[self.position] > 0
+        if self.shared_link and waits_for_data:
+            return self._start_in() or self._start_out()
+        return self._start_out() or self._start_in()
+
+    def _start_run(self) -> bool:
+        position, table = self.position, self.table
+        if self.run_ends_ns != NEVER or position == len(table.runs) or self.awaited[position]:
+            return False
+        if self.held_bytes + table.claim_bytes[position] > self.budget_bytes:
+            return False
+        self.held_bytes += table.claim_bytes[position]
+        self.run_ends_ns = self.now_ns + table.duration_ns[position]
+        self._write(table.runs[position])
+        return True
+
+    def _start_out(self) -> bool:
+        while self.outgoing and (self.outgoing[0].stays or self.outgoing[0].copy in self.copies):
+            self.outgoing.popleft()
+        if self.going or (self.shared_link and self.coming) or not self.outgoing:
+            return False
+        piece = self.outgoing[0]
+        if piece.written > self.ended:
+            return False
+        if piece.slot != piece.copy and self.returning[piece.slot]:
+            return False
+        self.outgoing.popleft()
+        self.going, self.out_ends_ns = piece, self.now_ns + piece.out_ns
+        self.copies[piece.copy] = self.out_ends_ns
+        self._write(SwapOut(piece.var, piece.lo, piece.hi))
+        return True
+
+    def _start_in(self) -> bool:
+        """Brings in the piece that is needed next, or lets it stay if it has not left."""
+        if not self.incoming:
+            return False
+        piece = self.incoming[0]
+        settled = self._bring_in(piece) if piece.is_out else self._let_stay(piece)
+        if settled:
+            self.incoming.popleft()
+        return settled
+
+    def _bring_in(self, piece: Piece) -> bool:
+        """Starts a swap-in where the link is free and the bytes fit, now and up to their use."""
+        if not self._may_copy_in() or self.held_bytes + piece.size_bytes > self.budget_bytes:
+            return False
+        if not self._reserve(piece):
+            return False
+        self.held_bytes += piece.size_bytes
+        self.coming, self.in_ends_ns = piece, self.now_ns + piece.in_ns
+        self._write(SwapIn(piece.var, piece.lo, piece.hi))
+        return True
+
+    def _let_stay(self, piece: Piece) -> bool:
+        """Cancels a swap-out when its way back would start: the copy out has not, the bytes fit."""
+        due = self.run_ends_ns == NEVER and piece.before == self.position
+        if not (due or self._may_copy_in()):
+            return False
+        if piece.after > self.ended or piece.copy in self.copies or not self._reserve(piece):
+            return False
+        piece.stays = True
+        self._await(piece, -1)
+        return True
+
+    def _may_copy_in(self) -> bool:
+        """Whether the link is free for a copy to the device."""
+        return not self.coming and not (self.shared_link and self.going)
+
+    def _reserve(self, piece: Piece) -> bool:
+        """Whether the bytes fit in every call up to their use; if so, takes them from its room."""
+        first = self.position + (self.run_ends_ns != NEVER)
+        room = self.room_bytes[first : piece.before]
+        if min(room, default=piece.size_bytes) < piece.size_bytes:
+            return False
+        self.room_bytes[first : piece.before] = [left - piece.size_bytes for left in room]
+        return True
+
+    def _clock_moves(self) -> bool:
+        """Goes to the next end of something; False if nothing is under way."""
+        next_ns = min(self.run_ends_ns, self.out_ends_ns, self.in_ends_ns)
+        if next_ns == NEVER:
+            return False
+        self.now_ns = self.last_end_ns = next_ns
+        if self.out_ends_ns == next_ns:
+            self._end_out()
+        if self.in_ends_ns == next_ns:
+            self._end_in()
+        if self.run_ends_ns == next_ns:
+            self._end_run()
+        return True
+
+    def _end_out(self) -> None:
+        piece, self.going, self.out_ends_ns = self.going, None, NEVER
+        if piece is not None and piece.after <= self.ended:
+            self._release(piece)
+
+    def _end_in(self) -> None:
+        piece, self.coming, self.in_ends_ns = self.coming, None, NEVER
+        if piece is not None:
+            self._await(piece, -1)
+
+    def _await(self, piece: Piece, change: int) -> None:
+        self.awaited[piece.before] += change
+        self.returning[piece.copy] += change
+
+    def _end_run(self) -> None:
+        self.ended, self.run_ends_ns = self.position, NEVER
+        self.position += 1
+        self._write(End(self.table.runs[self.ended].call))
+        self.held_bytes -= self.table.end_bytes[self.ended]
+        self._free_dead(self.ended)
+        for piece in self.opening[self.ended]:
+            if self.copies.get(piece.copy, NEVER) <= self.now_ns:
+                self._release(piece)
+
+    def _free_dead(self, position: int) -> None:
+        for variable, size_bytes, granted_bytes in self.table.dead[position]:
+            self._write(Free(variable, 0, size_bytes))
+            self.held_bytes -= granted_bytes
+
+    def _release(self, piece: Piece) -> None:
+        piece.is_out = True
+        self._write(Free(piece.var, piece.lo, piece.hi))
+        self.held_bytes -= piece.size_bytes
+
+    def _write(self, instruction: Instruction) -> None:
+        self.instructions.append(instruction)
+        self.start_ns.append(self.now_ns)

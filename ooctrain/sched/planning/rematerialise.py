@@ -1,0 +1,166 @@
+"""Recomputation: the calls that run again when some values of the forward pass are not kept.
+
+In: a trace and the values to drop. Out: `Run`s, in order, in which every call finds its inputs
+alive. The one idea: walk the step; a dropped value dies after its last use in the forward pass, and
+whoever needs it later first runs its producer again, whose own inputs may have to be produced
+before, depth first. Forward calls are pure, so a second run gives the same bits
+(docs/architecture.md, "Laws that hold everywhere"). Sources: Chen et al., Training deep nets with
+sublinear memory cost, for the idea; paper 001 edits its graph to the same effect. Read next:
+`sched/planners/prefix.py`, which chooses what to drop; `decisions.py` for what the runs become.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from ooctrain.sched.planning.decisions import BEFORE_THE_STEP
+from ooctrain.sched.schedule import Run
+from ooctrain.step.trace import Trace
+
+_FORWARD = ("forward", "loss")
+
+
+def last_forward_use(trace: Trace, var: int) -> int:
+    """The last call of the forward pass (or the loss) that touches a variable.
+
+    `BEFORE_THE_STEP` if there is none.
+    """
+    uses = (use for use in reversed(trace.uses[var]) if trace.calls[use].phase in _FORWARD)
+    return next(uses, BEFORE_THE_STEP)
+
+
+def droppable(trace: Trace) -> tuple[int, ...]:
+    """The values that recomputation is about, in order of production.
+
+    Outputs of pure forward calls that somebody reads after the forward pass.
+    """
+    return tuple(
+        variable.id
+        for variable in trace.variables
+        if variable.nbytes
+        and (producer := trace.producer[variable.id]) is not None
+        and trace.calls[producer].pure
+        and trace.calls[producer].phase == "forward"
+        and trace.uses[variable.id][-1] > last_forward_use(trace, variable.id)
+    )
+
+
+def rematerialise(
+    trace: Trace, dropped: Iterable[int], *, again: Iterable[int] = (),
+    unread: Iterable[int] = (), held: Iterable[int] = (),
+) -> tuple[Run, ...]:  # fmt: skip
+    """The runs of a step that computes the dropped values again.
+
+    Args:
+        trace: the step.
+        dropped: values that die after their last use in the forward pass. One whose sources are
+            gone for good when it is needed (a parameter that has been updated) is kept instead.
+        again: those of `dropped` that die again right after the call for which they came back.
+        unread: those of `dropped` that do so unless the next call reads them too, as the two calls
+            of a batch norm's gradient read the same values.
+        held: values that nobody reads after the forward pass, but that are to stay for the calls
+            that run again and read them.
+
+    Returns:
+        Every call of the trace once, in order, and before each call the runs that bring back what
+        it lacks.
+
+    Cost: O(calls + runs that are added + values that are back at each call), once more for each
+    value that has to be kept instead.
+    """
+    dropped, held = set(dropped), frozenset(held)
+    again, unread = frozenset(again), frozenset(unread)
+    while True:
+        walk = _Walk(trace, dropped, again, unread, held)
+        lost = walk.play()
+        if lost is None:
+            return tuple(walk.runs)
+        dropped.remove(lost)  # only dropped values are ever missing when a call of the trace runs
+
+
+class _Walk:
+    """One walk over the step.
+
+    Attributes:
+        alive: values that a call can read now.
+        revived: those of them that were computed again.
+        runs: what has been decided so far.
+    """
+
+    def __init__(
+        self, trace: Trace, dropped: Collection[int], again: Collection[int],
+        unread: Collection[int], held: Collection[int],
+    ):  # fmt: skip
+        self.trace, self.dropped, self.held = trace, dropped, held
+        self.again, self.unread = again, unread
+        self.alive, self.revived = set(trace.initial), set[int]()
+        self.runs: list[Run] = []
+        self.last_use = [uses[-1] if uses else BEFORE_THE_STEP for uses in trace.uses]
+        self.ends = frozenset(trace.end_variables.values())
+        self.drop_after = {var: last_forward_use(trace, var) for var in dropped}
+
+    def play(self) -> int | None:
+        """Walks all calls; returns a dropped value that cannot be computed again, if there is
+        one.
+        """
+        for call in self.trace.calls:
+            lost = self._revive([v for v in dict.fromkeys(call.ins) if v not in self.alive])
+            if lost is not None:
+                return lost
+            self._run(call.id, None)
+            self._bury(call.id)
+        return None
+
+    def _revive(self, targets: list[int]) -> int | None:
+        """Runs the producers of values again, and before each those of what it reads, depth first,
+        the last value first. Returns the target that cannot be had, if there is one.
+        """
+        stack = list(targets)
+        while stack:
+            value = stack[-1]
+            if value in self.alive:
+                stack.pop()
+                continue
+            producer = self.trace.producer[value]
+            if producer is None or not self.trace.calls[producer].pure:
+                return next(v for v in reversed(stack) if v in targets)
+            ins = dict.fromkeys(self.trace.calls[producer].ins)
+            lacking = [v for v in ins if v not in self.alive]
+            if lacking:
+                stack += lacking
+                continue
+            outs = self.trace.calls[producer].outs
+            keep = tuple(v for v in outs if v not in self.alive)
+            self._run(producer, keep if len(keep) < len(outs) else None)
+            self.revived.update(keep)
+            stack.pop()
+        return None
+
+    def _run(self, call_id: int, keep: tuple[int, ...] | None) -> None:
+        call = self.trace.calls[call_id]
+        self.runs.append(Run(call_id, keep))
+        self.alive.difference_update(call.reuse.values())
+        self.alive.update(call.outs if keep is None else keep)
+
+    def _bury(self, call_id: int) -> None:
+        """What dies after a call of the trace: by its last use, or because it is dropped."""
+        for value in self.trace.calls[call_id].touched():
+            if self._dies(value, call_id):
+                self.alive.discard(value)
+                self.revived.discard(value)
+        spent = {value for value in self.revived if self._is_spent(value, call_id)}
+        self.revived -= spent
+        self.alive -= spent
+
+    def _is_spent(self, value: int, call_id: int) -> bool:
+        """Whether a value that came back dies after a call of the trace."""
+        if self.last_use[value] <= call_id or value in self.again:
+            return True
+        return value in self.unread and value not in self.trace.calls[call_id + 1].ins
+
+    def _dies(self, value: int, call_id: int) -> bool:
+        if value in self.ends:
+            return False
+        if self.last_use[value] <= call_id:
+            return value not in self.held or value in self.revived
+        return self.drop_after.get(value) == call_id
