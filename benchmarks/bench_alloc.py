@@ -35,7 +35,7 @@ from ooctrain.alloc.wrapped.wrappers import Counted
 from ooctrain.devices.base import Memory
 from ooctrain.devices.cpu.host_vm import VirtualArena, bytes_at, why_no_virtual_memory
 from ooctrain.errors import OutOfDeviceMemory
-from ooctrain.execution.record import allocation_log
+from ooctrain.execution.allocation_log import allocation_log
 from ooctrain.experiments.compare import step_trace
 from ooctrain.experiments.fragmentation import Bench
 from ooctrain.units import GIB, KIB, MIB, format_bytes

@@ -22,7 +22,7 @@ import numpy as np
 
 import ooctrain as oc
 from benchmarks.common import machine_facts, table, threads_here, verdict
-from ooctrain.sessions import input_values
+from ooctrain.execution.sessions import input_values
 
 TARGET_US = 50.0
 ALLOCATORS = ("va", "best-fit")

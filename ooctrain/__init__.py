@@ -7,7 +7,7 @@
 
 A training step is a straight-line list (`trace`, `plan`); it is proved (`verify`), timed
 (`simulate`) and run (`execute`, `Trainer`). Names are loaded on first use, so that planning never
-waits for kernels to load. Read next: `step/trace.py`, `sched/schedule.py`, `executor.py`;
+waits for kernels to load. Read next: `step/trace.py`, `sched/schedule.py`, `execution/executor.py`;
 docs/architecture.md is the map.
 """
 

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ooctrain.errors import ConfigError, reason
-from ooctrain.prepare import DEFAULT_REWRITES, Settings, completed, placed
+from ooctrain.execution.prepare import DEFAULT_REWRITES, Settings, completed, placed
+from ooctrain.execution.sessions import input_values, open_session, threads_served
 from ooctrain.rewrite import apply_rewrites
 from ooctrain.rewrite.pin_small import pinning_for, with_region
 from ooctrain.sched import verify as laws
@@ -27,7 +28,6 @@ from ooctrain.sched.planning.planner import TIME_LIMIT_S, Planner
 from ooctrain.sched.schedule import BYTES, Granule, LowerBound, Plan, Schedule
 from ooctrain.sched.simulate import simulate as simulated
 from ooctrain.sched.timeline import Timeline
-from ooctrain.sessions import input_values, open_session, threads_served
 from ooctrain.step.machine import Machine
 from ooctrain.step.presets import machine as find_machine
 from ooctrain.step.trace import Trace

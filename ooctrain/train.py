@@ -5,7 +5,7 @@ In: a model, a loss, an optimizer, a budget. Out: a trained model. The one idea:
 is traced, fused and planned once, then its list is executed step after step; between steps the true
 values live on the device, and the model's parameters read and write them there. Only a change that
 a trace depends on (a frozen parameter, another weight decay) is traced and planned anew. Read next:
-`prepare.py`, `executor.py`; `checkpoint.py` for the files.
+`execution/prepare.py`, `execution/executor.py`; `execution/checkpoint.py` for the files.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from typing import Any
 
 import numpy as np
 
-from ooctrain import checkpoint as files
 from ooctrain.devices.base import Debug
 from ooctrain.engine.autograd import Tensor
 from ooctrain.engine.clip import Clip
 from ooctrain.engine.module import Module
 from ooctrain.errors import ConfigError, TrainingStopped
+from ooctrain.execution import checkpoint as files
+from ooctrain.execution.prepare import PreparedStep, Settings, prepare
+from ooctrain.execution.residence import Residence
 from ooctrain.execution.result import StepResult
+from ooctrain.execution.sessions import input_values
 from ooctrain.nn.named_losses import Loss
 from ooctrain.optim import LRScheduler, Optimizer
-from ooctrain.prepare import PreparedStep, Settings, prepare
-from ooctrain.residence import Residence
 from ooctrain.sched.planning.planner import TIME_LIMIT_S, Planner
 from ooctrain.sched.schedule import Plan
 from ooctrain.sched.timeline import Timeline
-from ooctrain.sessions import input_values
 from ooctrain.step.machine import Machine
 from ooctrain.step.trace import Trace
 from ooctrain.tracing import named_optimizer

@@ -24,7 +24,7 @@ from ooctrain.alloc.replay import replay
 from ooctrain.alloc.replay.log import foresee
 from ooctrain.alloc.static import Lifetime, pack
 from ooctrain.errors import PlanMismatch
-from ooctrain.execution.record import allocation_log
+from ooctrain.execution.allocation_log import allocation_log
 from ooctrain.report.charts import Area, areas_svg, stacked_svg
 from ooctrain.units import GIB, MIB, Granule, format_bytes
 

@@ -16,7 +16,7 @@ from benchmarks.gpu.steps import STEP_LIMIT_S, Sizes, Workload, find_sizes, meas
 from ooctrain.devices.cuda import open as cuda_open
 from ooctrain.devices.cuda.driver_memory import DriverMemory
 from ooctrain.errors import DoesNotFit, Infeasible
-from ooctrain.prepare import Settings, prepare
+from ooctrain.execution.prepare import Settings, prepare
 
 REHEARSED_BY: Kernels = "cpu kernels"
 PIECES, REHEARSED_PIECES = 512, 8

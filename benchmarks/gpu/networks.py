@@ -23,7 +23,7 @@ from ooctrain import nn
 from ooctrain.alloc.registry import allocators
 from ooctrain.engine.incore import initial_values, run_trace
 from ooctrain.errors import DoesNotFit, Infeasible, ShapeError
-from ooctrain.prepare import Settings, prepare
+from ooctrain.execution.prepare import Settings, prepare
 from ooctrain.sched.planners.registry import planners
 from ooctrain.testing.same_bits import Values, check_same_bits, out_of_core
 

@@ -22,11 +22,11 @@ from benchmarks.gpu.rehearsal import Kernels
 from ooctrain.devices.cpu.host_vm import available_memory_bytes
 from ooctrain.devices.cuda import open as cuda_open
 from ooctrain.engine.incore import initial_values
+from ooctrain.execution.prepare import PreparedStep, Settings, prepare
+from ooctrain.execution.sessions import input_values, open_session
 from ooctrain.models import stem_for
-from ooctrain.prepare import PreparedStep, Settings, prepare
 from ooctrain.sched.planning.budget import trace_peak_bytes
 from ooctrain.sched.timeline import Event, Timeline
-from ooctrain.sessions import input_values, open_session
 from ooctrain.step.trace import Trace
 
 REHEARSED_BY: Kernels = "cpu kernels"

@@ -33,8 +33,8 @@ from ooctrain.cli.options import (
 from ooctrain.cli.terminal import make_console
 from ooctrain.cli.workload import as_on, find_machine, make_task, make_trace
 from ooctrain.errors import Infeasible
+from ooctrain.execution.allocation_log import allocation_log
 from ooctrain.execution.placement import reserved_peak
-from ooctrain.execution.record import allocation_log
 from ooctrain.report.layers import layer_rows
 from ooctrain.report.record import NOT_DRAWN, drawing
 from ooctrain.report.text import facts, layer_table, placement, search_rows, share

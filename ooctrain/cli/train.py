@@ -40,9 +40,9 @@ from ooctrain.cli.training import (
 )
 from ooctrain.cli.values import OneOf
 from ooctrain.cli.workload import Task, make_task, usual_data
-from ooctrain.execution.record import allocation_log
+from ooctrain.execution.allocation_log import allocation_log
+from ooctrain.execution.prepare import PreparedStep
 from ooctrain.measured import profile_of_steps
-from ooctrain.prepare import PreparedStep
 from ooctrain.report.record import NOT_DRAWN, drawing
 from ooctrain.report.text import facts, placement, search_rows, share
 from ooctrain.sched.bounds.closed import lower_bound

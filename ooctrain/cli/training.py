@@ -22,11 +22,11 @@ from typing import Any
 
 import numpy as np
 
-from ooctrain.checkpoint import RunState
 from ooctrain.cli.options import Memory, Workload
 from ooctrain.cli.workload import Task, link_rate, make_task, threads_of
 from ooctrain.data import DataLoader
 from ooctrain.errors import TrainingStopped
+from ooctrain.execution.checkpoint import RunState
 from ooctrain.optim import SGD, Adam, CosineAnnealingLR, LRScheduler, Optimizer, StepLR
 from ooctrain.sched.planning.planner import TIME_LIMIT_S
 from ooctrain.sched.timeline import Timeline

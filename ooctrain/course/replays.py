@@ -22,7 +22,7 @@ from ooctrain.alloc.replay.replay import peak_bytes
 from ooctrain.course.beside_par import BesidePar
 from ooctrain.course.child import ask
 from ooctrain.course.rubric import BOUND, Replay
-from ooctrain.execution.record import allocation_log
+from ooctrain.execution.allocation_log import allocation_log
 from ooctrain.experiments.compare import step_trace
 from ooctrain.sched.planners.registry import get_planner
 from ooctrain.sched.planning.budget import resolve_budget

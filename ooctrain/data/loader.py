@@ -2,8 +2,8 @@
 
 In: a data set. Out: (images, labels) batch by batch. The one idea: the order of an epoch is a
 function of (seed, epoch) alone, so the whole state of a loader is two numbers, and a run that
-resumes sees the same batches as one that was never stopped. Read next: `checkpoint.py`, which keeps
-those two numbers.
+resumes sees the same batches as one that was never stopped. Read next: `execution/checkpoint.py`,
+which keeps those two numbers.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ kernel is started and how bytes are moved. A stream counts its finished pieces, 
 count for each stream. A piece of work is a callable: the cpu device calls it when its turn has come
 and it does the work; a GPU device calls it at once and it queues the work. So what it calls here is
 done, or queued, in the order of its stream. Read next: `cpu/device.py` with `streams.py`,
-`cuda/device.py` with `cuda/streams.py`, then `executor.py`.
+`cuda/device.py` with `cuda/streams.py`, then `execution/executor.py`.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 In: a trace and the values of its initial variables. Out: its results. The one idea: a few lines
 that keep every variable in an array of its own (or, where the trace says so, in that of the input
 it overwrites) and run the calls in order; with the kernels, or in float64 with the NumPy
-definitions. Read next: `executor.py`, which does the same within a budget.
+definitions. Read next: `execution/executor.py`, which does the same within a budget.
 """
 
 from __future__ import annotations

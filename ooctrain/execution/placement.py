@@ -3,7 +3,7 @@
 In: steps in list order. Out: requests to an allocator, always the same ones in the same order. The
 one idea: where variables lie is decided at issue by the list alone, so the executor and the replay
 that predicts fragmentation share this file and cannot differ. Source: docs/schedule.md, "Ledgers".
-Read next: `../executor.py`.
+Read next: `executor.py`.
 """
 
 from __future__ import annotations

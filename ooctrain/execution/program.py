@@ -4,7 +4,7 @@ In: a trace, a schedule, the number of streams. Out: a `Program` of steps. The o
 that is the same in every training step is worked out once. The table (`sched/ledger.py`) says which
 listed instructions must be done first; here each of them becomes "piece n of stream s", so that at
 run time an instruction waits for one number a stream. Source: docs/schedule.md, "Instructions", the
-table's last column. Read next: `placement.py`, then `../executor.py`.
+table's last column. Read next: `placement.py`, then `executor.py`.
 """
 
 from __future__ import annotations

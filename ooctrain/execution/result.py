@@ -2,7 +2,7 @@
 
 In: bytes as they lie in memory, and what the streams measured. Out: arrays in logical layout, a
 `Timeline`. The one idea: measured times go through the same function as simulated ones, so that the
-two can be laid over each other. Read next: `../executor.py`, `../sched/timeline.py`.
+two can be laid over each other. Read next: `executor.py`, `../sched/timeline.py`.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ import numpy as np
 from ooctrain.alloc import Request
 from ooctrain.alloc.replay.replay import replay
 from ooctrain.errors import DoesNotFit, Infeasible
-from ooctrain.execution.record import allocation_log
+from ooctrain.execution.allocation_log import allocation_log
 from ooctrain.experiments.compare import step_trace
 from ooctrain.experiments.fragmentation import Bench
 from ooctrain.units import GIB, KIB, MIB

@@ -25,8 +25,8 @@ from ooctrain.devices.base import Debug
 from ooctrain.engine.autograd import manual_seed
 from ooctrain.engine.module import Module
 from ooctrain.errors import Infeasible
+from ooctrain.execution.prepare import PreparedStep, Settings, prepare
 from ooctrain.models import build
-from ooctrain.prepare import PreparedStep, Settings, prepare
 from ooctrain.sched.planners.registry import PLANNERS
 from ooctrain.step.trace import Trace
 from ooctrain.tracing import trace as trace_step

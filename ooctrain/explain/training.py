@@ -2,7 +2,7 @@
 
 In: a code. Out: what it says of broken files, runs that cannot go on, and gradients that are asked
 for wrongly. The one idea: the last good file is kept, and the message says from where to go on.
-Read next: `../checkpoint.py`.
+Read next: `execution/checkpoint.py`.
 """
 
 from __future__ import annotations

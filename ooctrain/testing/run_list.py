@@ -20,9 +20,9 @@ from ooctrain.alloc.registry import AllocatorChoice
 from ooctrain.devices.base import Debug, Link
 from ooctrain.devices.cpu.device import CpuDevice
 from ooctrain.devices.cpu.host_vm import PAGE_BYTES
+from ooctrain.execution.executor import Session, host_extent_bytes
 from ooctrain.execution.placement import reserved_peak
 from ooctrain.execution.result import StepResult
-from ooctrain.executor import Session, host_extent_bytes
 from ooctrain.sched.schedule import Schedule
 from ooctrain.step.op import Op
 from ooctrain.step.trace import Trace

@@ -14,8 +14,8 @@ import numpy as np
 
 from ooctrain.devices.cpu.host_vm import whole_pages
 from ooctrain.engine.incore import run_trace
-from ooctrain.prepare import PreparedStep, Settings
-from ooctrain.sessions import input_values, open_session
+from ooctrain.execution.prepare import PreparedStep, Settings
+from ooctrain.execution.sessions import input_values, open_session
 from ooctrain.step.op import Scalars
 from ooctrain.step.trace import Trace
 from ooctrain.testing.byte_list import LawBroken

@@ -19,7 +19,7 @@ from ooctrain import nn
 from ooctrain.alloc.registry import choose_allocator
 from ooctrain.devices.base import Debug
 from ooctrain.engine.incore import initial_values
-from ooctrain.prepare import Settings, placed, prepare
+from ooctrain.execution.prepare import Settings, placed, prepare
 from ooctrain.rewrite import apply_rewrites
 from ooctrain.sched.planners.registry import get_planner
 from ooctrain.testing.same_bits import check_same_bits, in_core, out_of_core

@@ -31,8 +31,8 @@ from ooctrain.errors import (
     PlanMismatch,
 )
 from ooctrain.execution.placement import Placement, play_step, reserved_peak
+from ooctrain.execution.prepare import Settings, prepare
 from ooctrain.execution.program import make_program
-from ooctrain.prepare import Settings, prepare
 from ooctrain.rewrite import apply_rewrites
 from ooctrain.sched.planners.registry import get_planner
 from ooctrain.sched.planning.budget import resolve_budget

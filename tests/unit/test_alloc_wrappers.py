@@ -27,9 +27,9 @@ from ooctrain.alloc.wrapped.wrappers import (
 from ooctrain.devices.cpu.device import CpuDevice
 from ooctrain.engine.incore import initial_values
 from ooctrain.errors import ConfigError, InvalidFree, OutOfDeviceMemory, PlanMismatch
-from ooctrain.executor import Session, host_extent_bytes
-from ooctrain.prepare import Settings, prepare
-from ooctrain.sessions import input_values
+from ooctrain.execution.executor import Session, host_extent_bytes
+from ooctrain.execution.prepare import Settings, prepare
+from ooctrain.execution.sessions import input_values
 from ooctrain.step.chain import chain
 from ooctrain.testing.check_allocator import check_allocator
 from ooctrain.testing.strict_memory import StrictMemory

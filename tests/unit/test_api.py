@@ -7,7 +7,7 @@ import pytest
 
 import ooctrain as oc
 from ooctrain.errors import ConfigError, Infeasible, PlanMismatch, ShapeError
-from ooctrain.prepare import Settings
+from ooctrain.execution.prepare import Settings
 from ooctrain.testing import check_allocator, check_planner
 
 CLASSES, BATCH = 4, 8

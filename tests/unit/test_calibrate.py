@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from ooctrain.cli import main
+from ooctrain.execution.prepare import DEFAULT_REWRITES
 from ooctrain.measured import (
     Ran,
     balance_bytes_per_us,
@@ -20,7 +21,6 @@ from ooctrain.measured import (
 )
 from ooctrain.memory_speed import copy_bytes_per_us
 from ooctrain.models import build
-from ooctrain.prepare import DEFAULT_REWRITES
 from ooctrain.rewrite import apply_rewrites
 from ooctrain.sched.planners.registry import get_planner
 from ooctrain.sched.planning.budget import resolve_budget

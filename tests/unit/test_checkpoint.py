@@ -16,7 +16,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ooctrain.checkpoint import (
+from ooctrain.errors import CheckpointError
+from ooctrain.execution.checkpoint import (
     RunState,
     check_arrays,
     check_config,
@@ -25,7 +26,6 @@ from ooctrain.checkpoint import (
     read,
     save,
 )
-from ooctrain.errors import CheckpointError
 
 RUN = RunState(
     step=12, epoch=2, seed=7, data={"epoch": 2, "position": 3}, schedule={"last": 0.1},
@@ -211,7 +211,7 @@ def test_a_writer_killed_at_any_moment_leaves_a_whole_file(tmp_path):
     script = textwrap.dedent(
         f"""
         import numpy as np
-        from ooctrain.checkpoint import RunState, save
+        from ooctrain.execution.checkpoint import RunState, save
         step = 0
         while True:
             step += 1

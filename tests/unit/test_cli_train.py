@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ooctrain.checkpoint import load, save
 from ooctrain.cli import main
+from ooctrain.execution.checkpoint import load, save
 
 LENET = ["train", "lenet", "--batch", "64", "--threads", "1"]
 

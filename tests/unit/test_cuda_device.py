@@ -20,8 +20,8 @@ from ooctrain.devices.cuda.staging import Staging
 from ooctrain.devices.cuda.streams import CudaStreams
 from ooctrain.devices.streams import COMPUTE, IN, OUT
 from ooctrain.errors import ConfigError, DriverError, OoctrainError, OutOfDeviceMemory
+from ooctrain.execution.executor import Session, host_extent_bytes
 from ooctrain.execution.placement import reserved_peak
-from ooctrain.executor import Session, host_extent_bytes
 from ooctrain.testing.driver.fake_cuda import CpuKernels, FakeArray, queue
 from ooctrain.testing.driver.fake_driver import ACQUIRING, FakeDriver, Violation
 from ooctrain.testing.hand_lists import (

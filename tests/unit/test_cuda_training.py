@@ -20,7 +20,7 @@ from ooctrain.devices.base import Debug
 from ooctrain.devices.cuda import open as cuda_open
 from ooctrain.engine.incore import initial_values
 from ooctrain.errors import ConfigError, DeviceUnavailable, OutOfDeviceMemory, PlanMismatch
-from ooctrain.prepare import Settings, prepare
+from ooctrain.execution.prepare import Settings, prepare
 from ooctrain.testing.driver.fake_cuda import CpuKernels
 from ooctrain.testing.driver.fake_driver import FakeDriver
 from ooctrain.testing.same_bits import out_of_core

@@ -20,8 +20,8 @@ from ooctrain.errors import (
     ShapeError,
     TransferError,
 )
+from ooctrain.execution.executor import Session, host_extent_bytes
 from ooctrain.execution.placement import reserved_peak
-from ooctrain.executor import Session, host_extent_bytes
 from ooctrain.sched.schedule import (
     Free,
     Run,

@@ -15,7 +15,7 @@ import ooctrain as oc
 from ooctrain.alloc.registry import choose_allocator
 from ooctrain.devices.base import Debug
 from ooctrain.errors import ConfigError, Infeasible, ScheduleError
-from ooctrain.prepare import DEFAULT_REWRITES, Settings, prepare
+from ooctrain.execution.prepare import DEFAULT_REWRITES, Settings, prepare
 from ooctrain.rewrite import apply_rewrites
 from ooctrain.rewrite.pin_small import (
     ALIGN_BYTES,

@@ -21,8 +21,8 @@ from ooctrain.alloc.virtual import VirtualAddressing
 from ooctrain.cli import DOES_NOT_FIT, DONE, main
 from ooctrain.cli.options import split_names
 from ooctrain.errors import ConfigError, OutOfDeviceMemory
+from ooctrain.execution.allocation_log import allocation_log
 from ooctrain.execution.placement import reserved_peak
-from ooctrain.execution.record import allocation_log
 from ooctrain.rewrite import apply_rewrites
 from ooctrain.step.presets import machine
 from ooctrain.units import Granule

@@ -12,13 +12,12 @@ from typing import Any
 import pytest
 from zoo import planting
 
-from ooctrain import executor
 from ooctrain.alloc.best_fit import BestFit
 from ooctrain.alloc.virtual import VirtualAddressing
 from ooctrain.alloc.virtual_pages.mappings import Homes
-from ooctrain.execution import placement, program
+from ooctrain.execution import executor, placement, program
+from ooctrain.execution.executor import Session
 from ooctrain.execution.placement import Placement
-from ooctrain.executor import Session
 from ooctrain.rewrite import pin_small as small
 
 BUGS: dict[str, tuple[Any, str, str, str, str]] = {

@@ -4,7 +4,7 @@ In: a budget, the planned host extent, a link. Out: a `Device` whose arena is ex
 whose copies take the time that the link would. The one idea: nothing is simulated. All data moves
 between two real memories, at addresses that are really unmapped, on threads that really race; only
 the link's slowness is imposed. See docs/architecture.md, "Two devices, one loop". Read next:
-`executor.py`.
+`execution/executor.py`.
 """
 
 from __future__ import annotations

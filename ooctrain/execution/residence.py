@@ -16,12 +16,12 @@ import numpy as np
 from ooctrain.engine.autograd import Tensor
 from ooctrain.engine.eager import HostStorage, Storage
 from ooctrain.errors import OoctrainError
-from ooctrain.prepare import PreparedStep, Settings
-from ooctrain.sessions import open_session
+from ooctrain.execution.prepare import PreparedStep, Settings
+from ooctrain.execution.sessions import open_session
 
 if TYPE_CHECKING:
     from ooctrain.devices.base import Device
-    from ooctrain.executor import Session
+    from ooctrain.execution.executor import Session
 
 
 class ResidentStorage:

@@ -14,15 +14,15 @@ import numpy as np
 
 from ooctrain.devices.base import Device
 from ooctrain.errors import ConfigError, PlanMismatch, ShapeError
+from ooctrain.execution.prepare import PreparedStep, Settings
 from ooctrain.layers.class_loss import ClassLoss
 from ooctrain.layers.cross_entropy import check_labels
-from ooctrain.prepare import PreparedStep, Settings
 from ooctrain.step.machine import specs_of
 from ooctrain.step.op import scratch_bytes
 from ooctrain.step.trace import Call, Trace
 
 if TYPE_CHECKING:
-    from ooctrain.executor import Session
+    from ooctrain.execution.executor import Session
 
 
 def open_session(
@@ -39,7 +39,7 @@ def open_session(
         PlanMismatch: kernels on so many threads need more scratch than the trace gives them.
         OutOfDeviceMemory: a GPU has less free than the budget.
     """
-    from ooctrain.executor import Session, host_extent_bytes
+    from ooctrain.execution.executor import Session, host_extent_bytes
 
     plan = prepared.plan
     host_bytes = host_extent_bytes(plan.trace, plan.schedule)

@@ -5,7 +5,7 @@ each step the wanted values and what was measured. The one idea: the host walks 
 claims and releases memory as it goes, and queues each instruction on its stream behind the waits
 that the table gives; nothing else decides anything. Issue runs ahead of execution, a burst at a
 time, so addresses, and with them fragmentation, depend on the list alone. Source: docs/schedule.md.
-Read next: `execution/program.py` (what is prepared once), `execution/placement.py` (blocks by
+Read next: `program.py` (what is prepared once), `placement.py` (blocks by
 variable).
 """
 
