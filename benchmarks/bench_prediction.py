@@ -25,8 +25,8 @@ import numpy as np
 
 import ooctrain as oc
 from benchmarks.common import machine_facts, table, threads_here, verdict
-from ooctrain.calibrate import calibrate, measure_steps
-from ooctrain.measured import issue_us_of, profile_of_steps
+from ooctrain.machine.calibrate import calibrate, measure_steps
+from ooctrain.machine.measured import issue_us_of, profile_of_steps
 from ooctrain.step.presets import with_link
 
 NETWORKS, QUICK_NETWORKS = ("lenet:64", "resnet18:64", "resnet18:128"), ("lenet:64",)

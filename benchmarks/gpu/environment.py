@@ -1,7 +1,7 @@
 """What the numbers of a run must be read beside: the machine, the driver, versions, health.
 
 In: nothing. Out: facts for the head of the report, and `doctor`'s findings on the GPU as checks.
-Read next: `ooctrain/doctor.py`.
+Read next: `ooctrain/machine/doctor.py`.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import Any
 from benchmarks.common import processor_name, threads_here
 from benchmarks.gpu.bench import Bench
 from benchmarks.gpu.rehearsal import Kernels
-from ooctrain import doctor
 from ooctrain.devices.cpu.host_vm import available_memory_bytes
 from ooctrain.devices.cuda import open as cuda_open
+from ooctrain.machine import doctor
 from ooctrain.units import format_bytes
 
 REHEARSED_BY: Kernels = "cpu kernels"

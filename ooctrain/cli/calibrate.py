@@ -3,7 +3,7 @@
 
 In: a model and a batch to measure with. Out: a calibration file in the cache folder, one for each
 device; each run adds the calls of its model to those already measured. Read next:
-`ooctrain/calibrate.py`.
+`ooctrain/machine/calibrate.py`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from pathlib import Path
 import click
 import numpy as np
 
-from ooctrain.calibrate import calibrate as measure
 from ooctrain.cli import DONE
 from ooctrain.cli.numbers_file import write_numbers
 from ooctrain.cli.options import OUTPUT_FILE, Memory, Workload, json_option, workload_options
@@ -26,6 +25,7 @@ from ooctrain.data.dataset import Batch, take
 from ooctrain.data.synthetic import Synthetic
 from ooctrain.data.synthetic_maps import SyntheticImages, SyntheticPixels
 from ooctrain.errors import ConfigError
+from ooctrain.machine.calibrate import calibrate as measure
 from ooctrain.report.text import facts
 from ooctrain.step.machine import Machine
 from ooctrain.step.presets import calibration_path, load_calibration, save_calibration

@@ -1,8 +1,8 @@
 """`ooctrain doctor`: what is well, what is missing, and the command that mends it.
 
 In: nothing. Out: a line for each check; status 1 if one of them fails. It prints with nothing but
-click, since the installation may be what is broken. Read next: `ooctrain/doctor.py`, which holds
-the checks.
+click, since the installation may be what is broken. Read next: `ooctrain/machine/doctor.py`, which
+holds the checks.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import click
 from ooctrain.cli import DONE, FAILED
 from ooctrain.cli.numbers_file import write_numbers
 from ooctrain.cli.options import json_option
-from ooctrain.doctor import Finding, examine
+from ooctrain.machine.doctor import Finding, examine
 
 JSON_VERSION = 1
 COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}

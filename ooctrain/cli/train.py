@@ -42,7 +42,7 @@ from ooctrain.cli.values import OneOf
 from ooctrain.cli.workload import Task, make_task, usual_data
 from ooctrain.execution.allocation_log import allocation_log
 from ooctrain.execution.prepare import PreparedStep
-from ooctrain.measured import profile_of_steps
+from ooctrain.machine.measured import profile_of_steps
 from ooctrain.report.record import NOT_DRAWN, drawing
 from ooctrain.report.text import facts, placement, search_rows, share
 from ooctrain.sched.bounds.closed import lower_bound

@@ -6,7 +6,7 @@ places of the last step and map nothing (`alloc/virtual.py`); plans that move pa
 other chunks in each step, and mapping these is work of the thread that issues the list. Which bytes
 are mapped depends on the requests alone, so they are counted by an allocator over memory that does
 not exist (`PaperMemory`). Source: paper 000, section 4, where mapping is what virtual addressing
-costs. Read next: `placement.py`, `../memory_speed.py`.
+costs. Read next: `placement.py`, `machine/memory_speed.py`.
 """
 
 from __future__ import annotations

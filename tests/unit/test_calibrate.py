@@ -9,7 +9,7 @@ import pytest
 
 from ooctrain.cli import main
 from ooctrain.execution.prepare import DEFAULT_REWRITES
-from ooctrain.measured import (
+from ooctrain.machine.measured import (
     Ran,
     balance_bytes_per_us,
     copies_of,
@@ -19,7 +19,7 @@ from ooctrain.measured import (
     rates_of,
     with_disturbance,
 )
-from ooctrain.memory_speed import copy_bytes_per_us
+from ooctrain.machine.memory_speed import copy_bytes_per_us
 from ooctrain.models import build
 from ooctrain.rewrite import apply_rewrites
 from ooctrain.sched.planners.registry import get_planner

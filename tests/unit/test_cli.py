@@ -525,7 +525,7 @@ def test_planning_a_resnet50_answers_at_once():
 
 
 def test_doctor_survives_broken_checks(run, monkeypatch, tmp_path):
-    from ooctrain import doctor
+    from ooctrain.machine import doctor
 
     def broken():
         raise RuntimeError("a broken installation")
@@ -548,7 +548,7 @@ def test_doctor_is_content_with_this_installation(run):
 def test_doctor_names_a_cache_that_cannot_be_written(run, monkeypatch, tmp_path):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("OOCTRAIN_CACHE", str(tmp_path / "file" / "cache"))
-    from ooctrain.doctor import check_cache
+    from ooctrain.machine.doctor import check_cache
 
     finding = check_cache()
     assert finding.level == "warn"

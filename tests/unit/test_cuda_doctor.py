@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from ooctrain import doctor
 from ooctrain.devices.cuda import open as cuda_open
 from ooctrain.devices.cuda.link import measure_link
 from ooctrain.errors import DeviceUnavailable
+from ooctrain.machine import doctor
 from ooctrain.testing.driver.fake_driver import FakeDriver
 
 MIB = 1 << 20

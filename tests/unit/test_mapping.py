@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 import ooctrain as oc
-from ooctrain import memory_speed
 from ooctrain.devices.cpu.host_vm import VirtualArena, why_no_virtual_memory
 from ooctrain.engine.incore import initial_values
 from ooctrain.execution.mapping import mapped_by_step, mapped_bytes, with_mapping
 from ooctrain.execution.prepare import Settings, prepare
 from ooctrain.execution.sessions import input_values, open_session
-from ooctrain.memory_speed import COPIES, COPY_BYTES, MAP_PIECE_BYTES, map_us_per_byte
+from ooctrain.machine import memory_speed
+from ooctrain.machine.memory_speed import COPIES, COPY_BYTES, MAP_PIECE_BYTES, map_us_per_byte
 from ooctrain.models.unet import UNet
 from ooctrain.sched.planners.belady import Belady
 

@@ -2,7 +2,7 @@
 
 In: an opened driver. Out: bytes per microsecond. The one idea: a copy's own events time it, on the
 GPU's clock; some copies are queued back to back, so that what the host does between them does not
-count. Read next: `doctor.py`, which prints it.
+count. Read next: `machine/doctor.py`, which prints it.
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@ In: nothing, or a trace that is to run. Out: a `Gpu`, what planning must know of
 `CudaDevice`. The one idea: whatever makes a run fail is looked for in the order in which a user
 would mend it (driver, device, compiler, virtual memory, kernels), by trying it and not by reading
 version numbers where that can be helped; each has one error with the command that mends it. Nothing
-of this is loaded for the cpu device. Read next: `device.py`, `devices/probe.py`, `doctor.py`.
+of this is loaded for the cpu device. Read next: `device.py`, `devices/probe.py`,
+`machine/doctor.py`.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from statistics import median
 
 import numpy as np
 
-from ooctrain.memory_speed import copy_bytes_per_us
+from ooctrain.machine.memory_speed import copy_bytes_per_us
 from ooctrain.sched.schedule import Plan, Schedule, SwapIn, SwapOut
 from ooctrain.sched.simulate import simulate
 from ooctrain.sched.timeline import Timeline

@@ -24,7 +24,7 @@ from dataclasses import replace
 import numpy as np
 
 from ooctrain.errors import DoesNotFit, Infeasible
-from ooctrain.measured import (
+from ooctrain.machine.measured import (
     Copies,
     Ran,
     balance_bytes_per_us,
@@ -35,7 +35,7 @@ from ooctrain.measured import (
     rates_of,
     with_disturbance,
 )
-from ooctrain.memory_speed import map_us_per_byte
+from ooctrain.machine.memory_speed import map_us_per_byte
 from ooctrain.sched.schedule import Plan
 from ooctrain.sched.timeline import Timeline
 from ooctrain.step.machine import Machine
