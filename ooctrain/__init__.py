@@ -16,7 +16,13 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+import ooctrain.machine
+
 __version__ = "0.1.0"
+
+# The first import of a room binds its name here. `oc.machine` is a function, so this name is freed
+# again; `from ooctrain.machine.calibrate import ...` keeps working, and no later import binds it.
+del ooctrain.machine
 
 #: {public name: module that defines it}; a module of the package where both are equal
 _HOME = {
