@@ -37,7 +37,7 @@ from ooctrain.devices.cpu.host_vm import VirtualArena, bytes_at, why_no_virtual_
 from ooctrain.errors import OutOfDeviceMemory
 from ooctrain.execution.allocation_log import allocation_log
 from ooctrain.experiments.compare import step_trace
-from ooctrain.experiments.fragmentation import Bench
+from ooctrain.experiments.paper_000.fragmentation import Bench
 from ooctrain.units import GIB, KIB, MIB, format_bytes
 
 MODEL, BATCH, BUDGET_BYTES = "resnet50", 928, 12 * GIB

@@ -22,7 +22,7 @@ from ooctrain.alloc.replay import replay
 from ooctrain.alloc.replay.replay import serve
 from ooctrain.alloc.wrapped.wrappers import Wrapper
 from ooctrain.execution.allocation_log import allocation_log
-from ooctrain.experiments.fragmentation import largest_budget
+from ooctrain.experiments.paper_000.fragmentation import largest_budget
 from ooctrain.report.charts import Area, areas_svg, stacked_svg
 from ooctrain.units import GIB, MIB, Granule, format_bytes
 

@@ -22,7 +22,7 @@ from lesson import Lesson
 import ooctrain as oc
 from ooctrain.alloc.replay import replay
 from ooctrain.execution.allocation_log import allocation_log
-from ooctrain.experiments.chunks import replay_chunks
+from ooctrain.experiments.paper_000.chunks import replay_chunks
 from ooctrain.report.charts import Curve, Piece, curves_svg, stacked_svg, strips_svg
 from ooctrain.units import GIB, KIB, MIB, Granule, format_bytes
 

@@ -16,7 +16,6 @@ import click
 import numpy as np
 
 from ooctrain.cli import DONE
-from ooctrain.cli.numbers_file import write_numbers
 from ooctrain.cli.options import OUTPUT_FILE, Memory, Workload, json_option, workload_options
 from ooctrain.cli.terminal import make_console
 from ooctrain.cli.training import make_trainer
@@ -26,6 +25,7 @@ from ooctrain.data.synthetic import Synthetic
 from ooctrain.data.synthetic_maps import SyntheticImages, SyntheticPixels
 from ooctrain.errors import ConfigError
 from ooctrain.machine.calibrate import calibrate as measure
+from ooctrain.report.numbers_file import write_numbers
 from ooctrain.report.text import facts
 from ooctrain.step.machine import Machine
 from ooctrain.step.presets import calibration_path, load_calibration, save_calibration

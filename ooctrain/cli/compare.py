@@ -18,7 +18,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from ooctrain.cli import DOES_NOT_FIT, DONE
-from ooctrain.cli.numbers_file import write_file
 from ooctrain.cli.options import (
     OUTPUT_FILE,
     POSITIVE,
@@ -37,8 +36,14 @@ from ooctrain.cli.workload import parse_rate
 from ooctrain.errors import ConfigError
 from ooctrain.experiments.compare import BOUNDS, Case, Row, cases
 from ooctrain.experiments.compare import compare as run_compare
+from ooctrain.experiments.compare_shown import (
+    compare_csv,
+    compare_figure,
+    compare_markdown,
+    compare_table,
+)
 from ooctrain.models import recipe_of
-from ooctrain.report.compare import compare_csv, compare_figure, compare_markdown, compare_table
+from ooctrain.report.numbers_file import write_file
 from ooctrain.step.presets import cache_base, usable_cores
 from ooctrain.step.presets import machine as find_machine
 from ooctrain.units import parse_budget, parse_bytes

@@ -12,9 +12,9 @@ from dataclasses import asdict
 import click
 
 from ooctrain.cli import DONE, FAILED
-from ooctrain.cli.numbers_file import write_numbers
 from ooctrain.cli.options import json_option
 from ooctrain.machine.doctor import Finding, examine
+from ooctrain.report.numbers_file import write_numbers
 
 JSON_VERSION = 1
 COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}

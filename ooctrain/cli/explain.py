@@ -11,9 +11,9 @@ from dataclasses import asdict
 
 import click
 
-from ooctrain.cli.numbers_file import write_numbers
 from ooctrain.cli.options import json_option
 from ooctrain.explain import all_codes, explain_code, find_code
+from ooctrain.report.numbers_file import write_numbers
 
 JSON_VERSION = 1
 

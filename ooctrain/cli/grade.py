@@ -16,13 +16,13 @@ from rich.table import Table
 from rich.text import Text
 
 from ooctrain.cli import BELOW, DONE
-from ooctrain.cli.numbers_file import write_numbers
 from ooctrain.cli.options import json_option, seed_option
 from ooctrain.cli.terminal import make_console
 from ooctrain.course.grade import Grade
 from ooctrain.course.grade import grade as run_grade
 from ooctrain.course.rubric import read_rubric
 from ooctrain.errors import ConfigError
+from ooctrain.report.numbers_file import write_numbers
 from ooctrain.report.tables import plain_table
 
 JSON_VERSION = 1

@@ -1,8 +1,8 @@
 """`ooctrain plan`: what a step needs, layer by layer, whether it fits, and if not what would.
 
 In: a model, a batch, a budget, a machine. Out: a table and a verdict; status 3 where it does not
-fit. No kernel is compiled and nothing is executed. Read next: `ooctrain/advice.py`, which finds the
-changes.
+fit. No kernel is compiled and nothing is executed. Read next: `ooctrain/cli/advice.py`, which finds
+the changes.
 """
 
 from __future__ import annotations
@@ -13,14 +13,13 @@ from typing import Any
 
 import click
 
-from ooctrain.advice import Change, Need, Question, changes_that_fit, describe_change, need_of
 from ooctrain.alloc import AllocationLog
 from ooctrain.alloc.registry import choose_allocator
 from ooctrain.api import DEFAULT_REWRITES
 from ooctrain.api import plan as make_plan
 from ooctrain.cli import DOES_NOT_FIT, DONE
+from ooctrain.cli.advice import Change, Need, Question, changes_that_fit, describe_change, need_of
 from ooctrain.cli.limits import limits
-from ooctrain.cli.numbers_file import write_numbers
 from ooctrain.cli.options import (
     OUTPUT_FILE,
     POSITIVE,
@@ -36,6 +35,7 @@ from ooctrain.errors import Infeasible
 from ooctrain.execution.allocation_log import allocation_log
 from ooctrain.execution.placement import reserved_peak
 from ooctrain.report.layers import layer_rows
+from ooctrain.report.numbers_file import write_numbers
 from ooctrain.report.record import NOT_DRAWN, drawing
 from ooctrain.report.text import facts, layer_table, placement, search_rows, share
 from ooctrain.rewrite import apply_rewrites

@@ -18,10 +18,10 @@ from ooctrain.alloc import AllocationLog, Replayed
 from ooctrain.alloc.replay import replay as run_replay
 from ooctrain.alloc.replay.fullest import snapshot_at_peak
 from ooctrain.cli import DOES_NOT_FIT, DONE
-from ooctrain.cli.numbers_file import write_file, write_numbers
 from ooctrain.cli.options import ALLOCATORS_TEXT, OUTPUT_FILE, json_option, list_option
 from ooctrain.cli.terminal import make_console
 from ooctrain.report.arena import arena_svg
+from ooctrain.report.numbers_file import write_file, write_numbers
 from ooctrain.report.tables import plain_table
 from ooctrain.report.text import facts
 from ooctrain.units import format_bytes, parse_bytes

@@ -12,10 +12,10 @@ import json
 import click
 
 from ooctrain.cli import DONE
-from ooctrain.cli.numbers_file import write_bytes, write_file
 from ooctrain.cli.options import OUTPUT_FILE
 from ooctrain.cli.terminal import bar_blocks, make_console
 from ooctrain.report.html import step_page
+from ooctrain.report.numbers_file import write_bytes, write_file
 from ooctrain.report.perfetto import perfetto_trace
 from ooctrain.report.record import Record, read_record
 from ooctrain.report.snapshot import snapshot_pickle

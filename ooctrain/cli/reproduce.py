@@ -2,7 +2,7 @@
 
 In: the name of an experiment. Out: its tables, a figure, numbers as JSON, and in words where they
 differ from the print and why. Nothing needs a GPU; what is simulated is called so. Read next:
-`reproducing.py` for what an experiment is, `ooctrain/experiments/`.
+`experiments/reproducing.py` for what an experiment is, `ooctrain/experiments/`.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from types import MappingProxyType
 import click
 
 from ooctrain.cli import DONE
-from ooctrain.cli.numbers_file import write_numbers
 from ooctrain.cli.options import ALLOCATORS_TEXT, OUTPUT_FILE, json_option, list_option
-from ooctrain.cli.reproduce_000 import architectures, fragmentation, table1
-from ooctrain.cli.reproduce_001 import hybrid
-from ooctrain.cli.reproduce_002 import offload_ratios
-from ooctrain.cli.reproduce_004 import hmms
-from ooctrain.cli.reproducing import Experiment, Wanted
 from ooctrain.cli.terminal import make_console
 from ooctrain.cli.values import OneOf
+from ooctrain.experiments.paper_000.run import architectures, fragmentation, table1
+from ooctrain.experiments.paper_001.run import hybrid
+from ooctrain.experiments.paper_002.run import offload_ratios
+from ooctrain.experiments.paper_004.run import hmms
+from ooctrain.experiments.reproducing import Experiment, Wanted
+from ooctrain.report.numbers_file import write_numbers
 from ooctrain.units import parse_bytes
 
 JSON_VERSION = 1

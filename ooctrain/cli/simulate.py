@@ -12,10 +12,10 @@ from ooctrain.api import load_plan
 from ooctrain.api import plan as make_plan
 from ooctrain.cli import DONE
 from ooctrain.cli.limits import Limits, limits
-from ooctrain.cli.numbers_file import write_numbers
 from ooctrain.cli.options import Memory, Workload, json_option, memory_options, workload_options
 from ooctrain.cli.terminal import bar_blocks, make_console
 from ooctrain.cli.workload import as_on, find_machine, make_task, make_trace
+from ooctrain.report.numbers_file import write_numbers
 from ooctrain.report.record import drawing
 from ooctrain.report.text import facts, lanes, search_rows, timeline_rows
 from ooctrain.sched.planning.planner import TIME_LIMIT_S

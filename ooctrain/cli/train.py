@@ -15,7 +15,6 @@ from rich.console import Console
 
 from ooctrain.cli import DONE, FAILED
 from ooctrain.cli.live import LiveView, total_steps
-from ooctrain.cli.numbers_file import write_numbers
 from ooctrain.cli.options import (
     OUTPUT_FILE,
     POSITIVE,
@@ -43,6 +42,7 @@ from ooctrain.cli.workload import Task, make_task, usual_data
 from ooctrain.execution.allocation_log import allocation_log
 from ooctrain.execution.prepare import PreparedStep
 from ooctrain.machine.measured import profile_of_steps
+from ooctrain.report.numbers_file import write_numbers
 from ooctrain.report.record import NOT_DRAWN, drawing
 from ooctrain.report.text import facts, placement, search_rows, share
 from ooctrain.sched.bounds.closed import lower_bound

@@ -5,7 +5,7 @@ row, so rows are computed in any order, by several processes, and kept on disk u
 their content, as are their plans and bounds. A comparison that was interrupted, or is asked again,
 computes only what is missing. Each ratio is to a bound that no list beats (`sched/bounds/lp.py`);
 which class of lists that is stands in the row. Read next: `planned.py`, `kept.py`,
-`../report/compare.py`.
+`compare_shown.py`.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 In: a function and its cases. Out: its results, in the order of the cases, each as soon as it and
 those before it are there. The one idea: planning and replaying are pure functions of plain data, so
-a case may run in any process. Read next: `fragmentation.py`.
+a case may run in any process. Read next: `paper_000/fragmentation.py`.
 """
 
 from __future__ import annotations

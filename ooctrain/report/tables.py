@@ -1,7 +1,8 @@
 """Tables for a terminal, all of one kind: bold titles, no lines, words to the left.
 
 In: titles. Out: an empty table of rich, to be filled row by row; and texts for its cells. The one
-idea: whoever reads many tables should learn to read one. Read next: `table1.py`, `text.py`.
+idea: whoever reads many tables should learn to read one. Read next:
+`experiments/paper_000/table1_shown.py`, `text.py`.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ import pytest
 
 from ooctrain.cli import main
 from ooctrain.experiments.compare import Case, Row, cases, compare, row_of, step_trace
-from ooctrain.report.compare import compare_csv, compare_figure, compare_markdown
+from ooctrain.experiments.compare_shown import compare_csv, compare_figure, compare_markdown
 from ooctrain.sched.bounds.lp import fluid_bound
 from ooctrain.sched.planners.registry import get_planner
 from ooctrain.sched.planning.budget import trace_minimum_bytes, trace_peak_bytes

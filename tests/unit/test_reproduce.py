@@ -11,19 +11,15 @@ from xml.etree import ElementTree
 import pytest
 
 from ooctrain.cli import main
-from ooctrain.experiments import (
-    architectures,
-    hmms,
-    hybrid,
-    hybrid_printed,
-    offload_ratios,
-    table1,
-)
-from ooctrain.experiments.architectures import Largest
 from ooctrain.experiments.compare import step_trace
-from ooctrain.experiments.hybrid_printed import Tuned
-from ooctrain.experiments.table1 import BASELINE, METHODS, OURS, batch_cells, method_named
-from ooctrain.report import offload_ratios as report_of_ratios
+from ooctrain.experiments.paper_000 import architectures, table1
+from ooctrain.experiments.paper_000.architectures import Largest
+from ooctrain.experiments.paper_000.table1 import BASELINE, METHODS, OURS, batch_cells, method_named
+from ooctrain.experiments.paper_001 import hybrid, hybrid_printed
+from ooctrain.experiments.paper_001.hybrid_printed import Tuned
+from ooctrain.experiments.paper_002 import offload_ratios
+from ooctrain.experiments.paper_002 import offload_ratios_shown as report_of_ratios
+from ooctrain.experiments.paper_004 import hmms
 from ooctrain.sched.planners.bn_recompute import offloadable_share
 from ooctrain.sched.planners.lms.lms import LevelGraph
 from ooctrain.units import GIB, MIB

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from ooctrain.experiments.architectures import Largest
-from ooctrain.experiments.hmms import HMMS, LAYER_WISE, Share, Speed
-from ooctrain.experiments.hybrid import (
+from ooctrain.experiments.paper_000.architectures import Largest
+from ooctrain.experiments.paper_000.table1 import BASELINE, LMS, SCHEDULE, SCHEDULE_VA, Cell
+from ooctrain.experiments.paper_000.table1 import OURS as AUTO_VA
+from ooctrain.experiments.paper_001.hybrid import (
     DEVICE,
     FITTED,
     HYBRID,
@@ -22,12 +23,11 @@ from ooctrain.experiments.hybrid import (
     VANILLA,
     Replay,
 )
-from ooctrain.experiments.hybrid import Cell as ImageCell
-from ooctrain.experiments.hybrid_printed import Tuned
-from ooctrain.experiments.offload_ratios import BELADY, DYNPROG, GREEDY, VDNN, Group
-from ooctrain.experiments.offload_ratios import Cell as RatioCell
-from ooctrain.experiments.table1 import BASELINE, LMS, SCHEDULE, SCHEDULE_VA, Cell
-from ooctrain.experiments.table1 import OURS as AUTO_VA
+from ooctrain.experiments.paper_001.hybrid import Cell as ImageCell
+from ooctrain.experiments.paper_001.hybrid_printed import Tuned
+from ooctrain.experiments.paper_002.offload_ratios import BELADY, DYNPROG, GREEDY, VDNN, Group
+from ooctrain.experiments.paper_002.offload_ratios import Cell as RatioCell
+from ooctrain.experiments.paper_004.hmms import HMMS, LAYER_WISE, Share, Speed
 from ooctrain.experiments.verdicts import architectures, hmms, hybrid, offload_ratios, table1
 from ooctrain.experiments.verdicts.sentences import Verdict, fill, holes, more, percent
 

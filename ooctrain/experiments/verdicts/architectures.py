@@ -1,19 +1,19 @@
 """What figures 4 and 5 show here, beside what paper 000 prints.
 
-In: the largest batches and the cells of `../architectures.py`. Out: `SENTENCES`, and the `facts`
-that fill them. Read next: `sentences.py`.
+In: the largest batches and the cells of `experiments/paper_000/architectures.py`. Out: `SENTENCES`,
+and the `facts` that fill them. Read next: `sentences.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ooctrain.experiments.architectures import (
+from ooctrain.experiments.paper_000.architectures import (
     PRINTED_VA_FACTORS,
     Largest,
     factors,
 )
-from ooctrain.experiments.table1 import (
+from ooctrain.experiments.paper_000.table1 import (
     BASELINE,
     OURS,
     SCHEDULE,

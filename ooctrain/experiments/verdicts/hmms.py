@@ -1,14 +1,14 @@
 """What figures 1, 8 and 9 show here, beside what paper 004 prints.
 
-In: the shares and speeds of `../hmms.py`, on the preset machine and the fitted one. Out:
-`SENTENCES`, and the `facts` that fill them. Read next: `sentences.py`.
+In: the shares and speeds of `experiments/paper_004/hmms.py`, on the preset machine and the fitted
+one. Out: `SENTENCES`, and the `facts` that fill them. Read next: `sentences.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ooctrain.experiments.hmms import HMMS, LAYER_WISE, Share, Speed
+from ooctrain.experiments.paper_004.hmms import HMMS, LAYER_WISE, Share, Speed
 from ooctrain.experiments.verdicts.sentences import Facts, Verdict, more, number, percent
 from ooctrain.step.machine import Machine
 

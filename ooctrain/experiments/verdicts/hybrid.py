@@ -1,14 +1,14 @@
 """What figures 3 to 6 and tables 1 and 2 show here, beside what paper 001 prints.
 
-In: the cells and replays of `../hybrid.py`. Out: `SENTENCES`, and the `facts` that fill them. Read
-next: `sentences.py`.
+In: the cells and replays of `experiments/paper_001/hybrid.py`. Out: `SENTENCES`, and the `facts`
+that fill them. Read next: `sentences.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from ooctrain.experiments.hybrid import (
+from ooctrain.experiments.paper_001.hybrid import (
     DEVICE,
     FITTED,
     HYBRID,

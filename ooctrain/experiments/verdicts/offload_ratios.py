@@ -1,14 +1,14 @@
 """What figures 4 to 18 show here, beside what paper 002 prints.
 
-In: the chains' cells of `../offload_ratios.py`. Out: `SENTENCES`, and the `facts` that fill them.
-Read next: `sentences.py`.
+In: the chains' cells of `experiments/paper_002/offload_ratios.py`. Out: `SENTENCES`, and the
+`facts` that fill them. Read next: `sentences.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ooctrain.experiments.offload_ratios import (
+from ooctrain.experiments.paper_002.offload_ratios import (
     BELADY,
     DENSENETS,
     DYNPROG,

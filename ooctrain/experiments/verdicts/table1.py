@@ -1,14 +1,14 @@
 """What table 1 shows here, beside what paper 000 prints.
 
-In: the cells of `../table1.py`. Out: `SENTENCES`, and the `facts` that fill them. Read next:
-`sentences.py`.
+In: the cells of `experiments/paper_000/table1.py`. Out: `SENTENCES`, and the `facts` that fill
+them. Read next: `sentences.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ooctrain.experiments.table1 import (
+from ooctrain.experiments.paper_000.table1 import (
     BASELINE,
     LMS,
     SCHEDULE,

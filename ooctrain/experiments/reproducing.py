@@ -3,7 +3,7 @@
 In: what was asked for. Out: words and tables on a console, a figure, and a mapping for the JSON
 file. The one idea: an experiment is a function of what is wanted; what it computes lies in
 `experiments/`, how that looks in `report/`, so that here only the order of the two is left. Read
-next: `reproduce.py`, the table of them.
+next: `cli/reproduce.py`, the table of them.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Any, Protocol
 from rich.console import Console
 from rich.text import Text
 
-from ooctrain.cli.numbers_file import write_file
 from ooctrain.experiments.verdicts.sentences import Verdict
+from ooctrain.report.numbers_file import write_file
 
 
 @dataclass(frozen=True, slots=True)

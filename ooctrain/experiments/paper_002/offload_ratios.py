@@ -7,8 +7,8 @@ and everything is planned on that, in milliseconds; how the same planners stand 
 where values may be computed again, is another question, and asked of `compare` for the networks of
 figure 4 alone.
 
-Source: paper 002, section 6, figures 4 to 18. Departures: `verdicts/offload_ratios.py`. Read
-next: `sched/planning/chain_view.py`, `sched/bounds/closed.py`; `../report/offload_ratios.py`.
+Source: paper 002, section 6, figures 4 to 18. Departures: `experiments/verdicts/offload_ratios.py`.
+Read next: `sched/planning/chain_view.py`, `sched/bounds/closed.py`; `offload_ratios_shown.py`.
 """
 
 from __future__ import annotations

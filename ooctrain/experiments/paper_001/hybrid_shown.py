@@ -1,8 +1,8 @@
 """Paper 001's figures 3 to 6 and tables 1 and 2 beside what is computed here.
 
-In: cells and replays of `experiments/hybrid.py`. Out: tables for a terminal, one SVG. The one idea:
+In: cells and replays of `hybrid.py`. Out: tables for a terminal, one SVG. The one idea:
 each figure twice, for the memory of the device and for the one in which the step without any method
-gets as far as the paper's. Read next: `charts.py`.
+gets as far as the paper's. Read next: `report/charts.py`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from rich.table import Table
 
-from ooctrain.experiments.hybrid import (
+from ooctrain.experiments.paper_001.hybrid import (
     DEVICE,
     FITTED,
     HYBRID,
@@ -26,7 +26,7 @@ from ooctrain.experiments.hybrid import (
     network_of,
     recompute_overhead,
 )
-from ooctrain.experiments.hybrid_printed import Network
+from ooctrain.experiments.paper_001.hybrid_printed import Network
 from ooctrain.report.charts import Curve, curves_svg, stacked_svg
 from ooctrain.report.tables import or_dash, plain_table
 from ooctrain.units import format_bytes

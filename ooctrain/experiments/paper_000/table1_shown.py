@@ -1,8 +1,8 @@
 """Paper 000's table 1 beside what is computed here: two tables and a figure.
 
-In: the cells of `experiments/table1.py`. Out: tables for a terminal, one SVG. The one idea:
+In: the cells of `table1.py`. Out: tables for a terminal, one SVG. The one idea:
 machines and kernels differ, so images per second stand beside each other for whoever wants them,
-and what is compared is the share of the in-core speed that is kept. Read next: `charts.py`.
+and what is compared is the share of the in-core speed that is kept. Read next: `report/charts.py`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from rich.table import Table
 
-from ooctrain.experiments.table1 import (
+from ooctrain.experiments.paper_000.table1 import (
     METHODS,
     Cell,
     Method,

@@ -21,7 +21,7 @@ from ooctrain.alloc.replay.replay import replay
 from ooctrain.errors import DoesNotFit, Infeasible
 from ooctrain.execution.allocation_log import allocation_log
 from ooctrain.experiments.compare import step_trace
-from ooctrain.experiments.fragmentation import Bench
+from ooctrain.experiments.paper_000.fragmentation import Bench
 from ooctrain.units import GIB, KIB, MIB
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ rounds and leaves holes, so the scheduler must be promised less than there is; h
 found by planning and replaying, budget by budget, with no GPU.
 
 Sources: paper 000, section 5.1, figure 3 and table 1. What differs from the paper: `DIFFERENCES`.
-Read next: `chunks.py`, the sweep over chunk sizes; `../report/fragmentation.py`.
+Read next: `chunks.py`, the sweep over chunk sizes; `fragmentation_shown.py`.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ The one idea: TensorFlow's steps take about twice the memory of ours, so in the 
 is short where the paper was; so beside the device stands a memory fitted to one printed figure, the
 largest image without any method, and everything else that is printed is then a prediction.
 
-Source: paper 001, section 4. Departures: `verdicts/hybrid.py`. Read next:
-`hybrid_printed.py`, the tables; `sched/planners/tflms_hybrid.py`; `../report/hybrid.py`.
+Source: paper 001, section 4. Departures: `experiments/verdicts/hybrid.py`. Read next:
+`hybrid_printed.py`, the tables; `sched/planners/tflms_hybrid.py`; `hybrid_shown.py`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from types import MappingProxyType
 
 from ooctrain.errors import Infeasible
 from ooctrain.experiments.compare import step_trace
-from ooctrain.experiments.hybrid_printed import NETWORKS, Network, Tuned
+from ooctrain.experiments.paper_001.hybrid_printed import NETWORKS, Network, Tuned
 from ooctrain.sched.planners.auto import Auto
 from ooctrain.sched.planners.keep_all import KeepAll
 from ooctrain.sched.planners.lms.lms import LevelGraph, Lms

@@ -4,7 +4,7 @@ In: a way to trace the step at any batch size, a budget, a planner. Out: `Advice
 planner that finds nothing says the least budget with which it would; so four changes can be tried
 and timed: another planner, a larger budget, a smaller batch (what a step needs grows almost
 linearly with the batch, so two points find it), more host memory. Read next:
-`sched/planners/auto.py`, `cli/plan.py`.
+`sched/planners/auto.py`, `plan.py`.
 """
 
 from __future__ import annotations

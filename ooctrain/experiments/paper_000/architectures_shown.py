@@ -1,8 +1,8 @@
 """Paper 000's figures 4 and 5: largest batches beside the paper's, speed and memory over the batch.
 
-In: what `experiments/architectures.py` finds. Out: tables for a terminal, one SVG. The one idea:
+In: what `architectures.py` finds. Out: tables for a terminal, one SVG. The one idea:
 the two figures share their batches, so where a speed ends, the memory below it shows why. Read
-next: `charts.py`.
+next: `report/charts.py`.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from collections.abc import Callable, Mapping, Sequence
 
 from rich.table import Table
 
-from ooctrain.experiments.architectures import (
+from ooctrain.experiments.paper_000.architectures import (
     Largest,
     Network,
     factors,
     printed_batch,
     printed_factor,
 )
-from ooctrain.experiments.table1 import BASELINE, Cell
+from ooctrain.experiments.paper_000.table1 import BASELINE, Cell
 from ooctrain.report.charts import Curve, curves_svg, stacked_svg
 from ooctrain.report.tables import plain_table
 from ooctrain.units import GIB, format_bytes

@@ -6,8 +6,8 @@ method is a planner and an allocator; the planner is promised as much as the all
 which the experiment on fragmentation finds, so a method that fragments plans with less and swaps
 more. Speeds are simulated from roofline times; compare the shares that are kept, not the images.
 
-Source: paper 000, section 5.1, table 1. Departures: `verdicts/table1.py`. Read next:
-`fragmentation.py`, whose search this is; `../report/table1.py`.
+Source: paper 000, section 5.1, table 1. Departures: `experiments/verdicts/table1.py`. Read next:
+`fragmentation.py`, whose search this is; `table1_shown.py`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ooctrain.alloc.registry import choose_on_paper
 from ooctrain.errors import Infeasible
 from ooctrain.execution.placement import reserved_peak
 from ooctrain.experiments.compare import step_trace
-from ooctrain.experiments.fragmentation import MACHINE, PLANNER, Bench, largest_budget
+from ooctrain.experiments.paper_000.fragmentation import MACHINE, PLANNER, Bench, largest_budget
 from ooctrain.rewrite import apply_rewrites
 from ooctrain.rewrite.pin_small import pinning_for, with_region
 from ooctrain.sched.bounds.closed import compute_us

@@ -2,7 +2,7 @@
 
 In: what is wanted. Out: tables, a figure, numbers. The one idea: first the paper's own question,
 on chains, then the same planners on the steps that the chains were made of. Read next:
-`../experiments/offload_ratios.py`.
+`offload_ratios.py`.
 """
 
 from __future__ import annotations
@@ -13,13 +13,18 @@ from typing import Any
 
 from rich.console import Console
 
-from ooctrain.cli.reproducing import Wanted, finish, print_title
-from ooctrain.experiments import offload_ratios as experiment
 from ooctrain.experiments.compare import compare
+from ooctrain.experiments.paper_002 import offload_ratios as experiment
+from ooctrain.experiments.paper_002.offload_ratios_shown import (
+    claim_table,
+    ratio_figure,
+    step_table,
+    worst_table,
+)
+from ooctrain.experiments.reproducing import Wanted, finish, print_title
 from ooctrain.experiments.spread import spread
 from ooctrain.experiments.verdicts import offload_ratios as offload_ratios_verdict
 from ooctrain.experiments.verdicts.sentences import fill
-from ooctrain.report.offload_ratios import claim_table, ratio_figure, step_table, worst_table
 from ooctrain.step.presets import cache_base, usable_cores
 
 

@@ -2,7 +2,7 @@
 
 In: what is wanted. Out: tables, a figure, numbers. The one idea: every image size is a case of its
 own, with all methods and both memories, so that cases go to any process. Read next:
-`../experiments/hybrid.py`.
+`hybrid.py`.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from typing import Any
 
 from rich.console import Console
 
-from ooctrain.cli.reproducing import Wanted, finish, print_title
-from ooctrain.experiments import hybrid as experiment
-from ooctrain.experiments.hybrid_printed import NETWORKS
-from ooctrain.experiments.spread import spread
-from ooctrain.experiments.verdicts import hybrid as hybrid_verdict
-from ooctrain.experiments.verdicts.sentences import fill
-from ooctrain.report.hybrid import (
+from ooctrain.experiments.paper_001 import hybrid as experiment
+from ooctrain.experiments.paper_001.hybrid_printed import NETWORKS
+from ooctrain.experiments.paper_001.hybrid_shown import (
     claim_table,
     hybrid_figure,
     largest_table,
     replay_table,
     speed_table,
 )
+from ooctrain.experiments.reproducing import Wanted, finish, print_title
+from ooctrain.experiments.spread import spread
+from ooctrain.experiments.verdicts import hybrid as hybrid_verdict
+from ooctrain.experiments.verdicts.sentences import fill
 
 
 def hybrid(wanted: Wanted, console: Console) -> Mapping[str, Any]:

@@ -1,8 +1,8 @@
 """Tables and the figure of the fragmentation experiment: paper 000's figure 3, and chunk sizes.
 
-In: the rows of `experiments/fragmentation.py` and `experiments/chunks.py`. Out: tables for a
+In: the rows of `fragmentation.py` and `chunks.py`. Out: tables for a
 terminal, one SVG. The one idea: as in the paper, the distance between the line of what may be
-promised and the line of what is there is what the allocator costs. Read next: `charts.py`.
+promised and the line of what is there is what the allocator costs. Read next: `report/charts.py`.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 from rich.table import Table
 
-from ooctrain.experiments.chunks import ChunkCost
-from ooctrain.experiments.fragmentation import (
+from ooctrain.experiments.paper_000.chunks import ChunkCost
+from ooctrain.experiments.paper_000.fragmentation import (
     PAPER_LARGEST_BATCH,
     LargestBatch,
     LargestBudget,

@@ -1,8 +1,8 @@
 """The experiments of paper 000 for `ooctrain reproduce`: architectures, fragmentation, table1.
 
 In: what is wanted. Out: tables, a figure, numbers. The one idea: compute row by row and print each
-as soon as it is there, since the whole takes minutes. Read next: `../experiments/fragmentation.py`,
-`../experiments/table1.py`, `../experiments/architectures.py`.
+as soon as it is there, since the whole takes minutes. Read next: `fragmentation.py`,
+`table1.py`, `architectures.py`.
 """
 
 from __future__ import annotations
@@ -13,23 +13,27 @@ from typing import Any
 
 from rich.console import Console
 
-from ooctrain.cli.reproducing import Wanted, finish, print_title
-from ooctrain.experiments import architectures as other_networks
-from ooctrain.experiments import chunks as chunk_sizes
-from ooctrain.experiments import fragmentation as experiment
-from ooctrain.experiments import table1 as first_table
-from ooctrain.experiments.spread import spread
-from ooctrain.experiments.verdicts import architectures as architectures_verdict
-from ooctrain.experiments.verdicts import table1 as table1_verdict
-from ooctrain.experiments.verdicts.sentences import Verdict, fill
-from ooctrain.report.architectures import architectures_figure, cell_table, largest_table
-from ooctrain.report.fragmentation import (
+from ooctrain.experiments.paper_000 import architectures as other_networks
+from ooctrain.experiments.paper_000 import chunks as chunk_sizes
+from ooctrain.experiments.paper_000 import fragmentation as experiment
+from ooctrain.experiments.paper_000 import table1 as first_table
+from ooctrain.experiments.paper_000.architectures_shown import (
+    architectures_figure,
+    cell_table,
+    largest_table,
+)
+from ooctrain.experiments.paper_000.fragmentation_shown import (
     batch_table,
     budget_table,
     chunk_table,
     fragmentation_figure,
 )
-from ooctrain.report.table1 import kept_table, speed_table, table1_figure
+from ooctrain.experiments.paper_000.table1_shown import kept_table, speed_table, table1_figure
+from ooctrain.experiments.reproducing import Wanted, finish, print_title
+from ooctrain.experiments.spread import spread
+from ooctrain.experiments.verdicts import architectures as architectures_verdict
+from ooctrain.experiments.verdicts import table1 as table1_verdict
+from ooctrain.experiments.verdicts.sentences import Verdict, fill
 from ooctrain.units import format_bytes
 
 

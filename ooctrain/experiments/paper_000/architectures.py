@@ -5,8 +5,9 @@ virtual addressing; and at these batches the images per second and the memory th
 takes. The one idea: it is table 1 for other networks, so its methods and its cells are used; what
 is new is that the batches are not given but found, since the print gives them as factors.
 
-Source: paper 000, section 5.2, figures 4 and 5. Departures: `verdicts/architectures.py`. Read next:
-`table1.py`, `fragmentation.py`; `../report/architectures.py`.
+Source: paper 000, section 5.2, figures 4 and 5. Departures:
+`experiments/verdicts/architectures.py`. Read next: `table1.py`, `fragmentation.py`;
+`architectures_shown.py`.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from math import isqrt
 
-from ooctrain.experiments.fragmentation import largest_batches
-from ooctrain.experiments.table1 import (
+from ooctrain.experiments.paper_000.fragmentation import largest_batches
+from ooctrain.experiments.paper_000.table1 import (
     BASELINE,
     BEST_FIT,
     OURS,

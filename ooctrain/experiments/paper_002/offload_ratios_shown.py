@@ -1,9 +1,9 @@
 """Paper 002's plots: ratios to its bound, throughput, and its claims beside what is counted here.
 
-In: the cells of `experiments/offload_ratios.py`, and rows of `compare` for steps. Out: tables for
+In: the cells of `offload_ratios.py`, and rows of `compare` for steps. Out: tables for
 a terminal, one SVG. The one idea: as in the paper 1 is its bound, and the axis is the share of
 memory between what a chain needs and what it would use; the dashed curve is the LP, below which
-nobody gets who only offloads. Read next: `charts.py`.
+nobody gets who only offloads. Read next: `report/charts.py`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from rich.table import Table
 
 from ooctrain.experiments.compare import Row
-from ooctrain.experiments.offload_ratios import (
+from ooctrain.experiments.paper_002.offload_ratios import (
     BATCHES,
     CHAIN_PLANNERS,
     HEURISTICS,

@@ -2,7 +2,7 @@
 
 In: what is wanted. Out: tables, a figure, numbers. The one idea: all of it twice, on the preset
 machine and on the one that is fitted to a printed figure; pictures show the second. Read next:
-`../experiments/hmms.py`.
+`hmms.py`.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Any
 
 from rich.console import Console
 
-from ooctrain.cli.reproducing import Wanted, finish, print_title
-from ooctrain.experiments import hmms as experiment
 from ooctrain.experiments.compare import step_trace
+from ooctrain.experiments.paper_004 import hmms as experiment
+from ooctrain.experiments.paper_004.hmms_shown import hmms_figure, share_table, speed_table
+from ooctrain.experiments.reproducing import Wanted, finish, print_title
 from ooctrain.experiments.verdicts import hmms as hmms_verdict
 from ooctrain.experiments.verdicts.sentences import fill
-from ooctrain.report.hmms import hmms_figure, share_table, speed_table
 
 
 def hmms(wanted: Wanted, console: Console) -> Mapping[str, Any]:

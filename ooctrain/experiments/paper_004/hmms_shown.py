@@ -1,8 +1,8 @@
 """Paper 004's figures 1, 8 and 9 beside what is computed here: two tables and a figure.
 
-In: the rows of `experiments/hmms.py`. Out: tables for a terminal, one SVG. The one idea: figure 1
-explains the two others: where the curve of what the link carries stays below the curve of what is
-generated, somebody waits, and the timelines show who. Read next: `charts.py`, `svg.py`.
+In: the rows of `hmms.py`. Out: tables for a terminal, one SVG. The one idea: figure 1 explains the
+two others: where the curve of what the link carries stays below the curve of what is generated,
+somebody waits, and the timelines show who. Read next: `report/charts.py`, `report/svg.py`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from itertools import accumulate
 
 from rich.table import Table
 
-from ooctrain.experiments.hmms import CallBytes, Share, Speed
+from ooctrain.experiments.paper_004.hmms import CallBytes, Share, Speed
 from ooctrain.report.charts import Curve, Piece, curves_svg, stacked_svg, strips_svg
 from ooctrain.report.svg import timelines_svg
 from ooctrain.report.tables import plain_table

@@ -1,0 +1,1 @@
+"""Paper 004: what it prints, what is computed here, and how it is shown. Read next: `run.py`."""
