@@ -23,7 +23,7 @@ from ooctrain.layers.conv_shape import ConvShape
 from ooctrain.layers.kernels.cuda.conv import conv2d, conv_gemm, conv_naive, conv_tf32, conv_tiled
 from ooctrain.layers.kernels.cuda.runtime.shim import cuda, float32, kernel, uint32, why_no_ptx
 from ooctrain.report.charts import Curve, curves_svg
-from ooctrain.testing.emulator import EmulatedLauncher, EmulationError
+from ooctrain.testing.emulator.emulator import EmulatedLauncher, EmulationError
 
 lesson = Lesson("18 a CUDA kernel, step by step")
 launcher = EmulatedLauncher()
@@ -202,7 +202,7 @@ if reason:
     print(f"    {reason}: as it was when this was written")
     counts = known
 else:
-    from ooctrain.testing.ptx import read_ptx
+    from ooctrain.testing.emulator.ptx import read_ptx
 
     facts = {name: read_ptx(k, max(k.capability, (7, 5))) for name, k in ladder.items()}
     counts = {name: tuple(f.count(what) for what in WHAT) for name, f in facts.items()}

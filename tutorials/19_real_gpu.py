@@ -28,7 +28,7 @@ from ooctrain.errors import DeviceUnavailable, OutOfDeviceMemory
 from ooctrain.report.svg import timelines_svg
 from ooctrain.testing.driver.fake_cuda import EmulatedKernels
 from ooctrain.testing.driver.fake_driver import FakeDriver
-from ooctrain.testing.emulator import EmulatedLauncher
+from ooctrain.testing.emulator.emulator import EmulatedLauncher
 from ooctrain.units import KIB, MIB, format_bytes
 
 lesson = Lesson("19 a real GPU")

@@ -39,6 +39,6 @@ def _make_kernels(kernels: Kernels) -> Any:
 
     if kernels == "cpu kernels":
         return CpuKernels
-    from ooctrain.testing.emulator import EmulatedLauncher
+    from ooctrain.testing.emulator.emulator import EmulatedLauncher
 
     return lambda driver, stream: EmulatedKernels(driver, stream, EmulatedLauncher())

@@ -5,7 +5,7 @@ one idea: if a list gives the in-core result in many random orders, with starts 
 freed bytes poisoned and addresses reused at once, then the order of the list alone decides what is
 computed. What may start when comes from `byte_list.py`, which knows nothing of
 `../sched/ledger.py`. Slow, and meant for variables of a few bytes. Source: docs/schedule.md. Read
-next: `mutate.py`.
+next: `tests/support/mutate.py`.
 """
 
 from __future__ import annotations

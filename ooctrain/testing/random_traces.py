@@ -3,7 +3,7 @@
 In: a `random.Random` and sizes. Out: traces, machines, starting values. The one idea: the list's
 laws never look inside an operation, so a trace over variables of 0 to 24 bytes shows every shape of
 trouble that a network can make, at a size where each byte can be watched. Read next:
-`random_lists.py`, then `interpreter.py`.
+`tests/support/random_lists.py`, then `interpreter.py`.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ from ooctrain.layers.kernels.cuda.runtime.shim import (
     kernel,
     why_no_ptx,
 )
-from ooctrain.testing.ptx import assemble, read_ptx, why_no_assembler
+from ooctrain.testing.emulator.ptx import assemble, read_ptx, why_no_assembler
 
 HOPPER = (9, 0)
 CAPABILITIES = ((7, 5), (8, 0), (8, 6), (8, 9), (9, 0), (10, 0), (12, 0))

@@ -3,12 +3,12 @@
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.random_nets import RandomNet, block_plans, plans
 
 from ooctrain import functional as F
 from ooctrain.engine.autograd import Tape, manual_seed, tensor, use_tape
 from ooctrain.engine.eager import EagerRunner
 from ooctrain.optim import SGD
-from ooctrain.testing.random_nets import RandomNet, block_plans, plans
 from ooctrain.tracing import initial_values, run_trace, trace
 
 SHAPE = (4, 2, 6, 6)

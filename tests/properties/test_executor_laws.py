@@ -7,13 +7,13 @@ import random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.random_lists import random_schedule
 
 from ooctrain.alloc.registry import choose_allocator
 from ooctrain.devices.base import Debug
 from ooctrain.sched.simulate import simulate
 from ooctrain.step.machine import Machine
 from ooctrain.testing.interpreter import in_core
-from ooctrain.testing.random_lists import random_schedule
 from ooctrain.testing.random_traces import random_trace, random_values
 from ooctrain.testing.run_list import Way, run_list
 

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.strategies import Case, cases
+from support.worked_example import worked_schedule, worked_trace
 
 from ooctrain.errors import ConfigError, PlanMismatch
 from ooctrain.sched.schedule import LowerBound, Plan, Schedule
-from ooctrain.testing.strategies import Case, cases
-from ooctrain.testing.worked_example import worked_schedule, worked_trace
 
 BOUNDS = st.none() | st.builds(LowerBound, st.floats(0, 1e9), st.sampled_from(["compute", "lp"]))
 

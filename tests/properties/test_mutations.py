@@ -8,6 +8,8 @@ tried; and what the interpreter lets pass the verifier does not refuse.
 from __future__ import annotations
 
 from hypothesis import given, settings
+from support.mutate import mutants
+from support.strategies import Case, cases
 
 from ooctrain.errors import ScheduleError
 from ooctrain.sched.ledger import peaks, walk
@@ -15,9 +17,7 @@ from ooctrain.sched.schedule import Schedule
 from ooctrain.sched.verify import verify
 from ooctrain.testing.byte_list import LawBroken
 from ooctrain.testing.interpreter import in_core, interpret
-from ooctrain.testing.mutate import mutants
 from ooctrain.testing.random_traces import random_values
-from ooctrain.testing.strategies import Case, cases
 
 SHAPE_ONLY = ("R103", "R104")  # the interpreter does not care how ranges are cut
 

@@ -7,6 +7,8 @@ import random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.random_decisions import random_decisions
+from support.strategies import GRANULES, SEEDS, machines, traces
 
 from ooctrain.errors import Infeasible
 from ooctrain.sched.bounds.closed import lower_bound
@@ -19,9 +21,7 @@ from ooctrain.sched.verify import verify
 from ooctrain.step.trace import Trace
 from ooctrain.testing.check_planner import check_planner
 from ooctrain.testing.interpreter import in_core, interpret
-from ooctrain.testing.random_decisions import random_decisions
 from ooctrain.testing.random_traces import random_values
-from ooctrain.testing.strategies import GRANULES, SEEDS, machines, traces
 
 PLANNERS = [
     "keep-all", "naive", "window", "window:count=occurrence", "window:size=3,persistent=host",

@@ -3,10 +3,10 @@
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.random_nets import RandomNet, block_plans, plans
 
 from ooctrain.engine.autograd import manual_seed
 from ooctrain.rewrite import fuse, share_storage
-from ooctrain.testing.random_nets import RandomNet, block_plans, plans
 from ooctrain.tracing import initial_values, run_trace, trace
 
 SCALARS = {"lr": 0.1, "step": 2, "seed": 5}

@@ -8,6 +8,7 @@ from itertools import pairwise
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.strategies import Case, cases, machines, traces
 
 from ooctrain.sched.ledger import walk
 from ooctrain.sched.schedule import (
@@ -24,7 +25,6 @@ from ooctrain.sched.simulate import durations_ns, interfered_times, simulate, st
 from ooctrain.sched.verify import verify
 from ooctrain.step.machine import Machine
 from ooctrain.step.trace import Trace
-from ooctrain.testing.strategies import Case, cases, machines, traces
 
 
 @given(cases(), machines(), machines(interference=True))

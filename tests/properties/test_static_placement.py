@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.strategies import machines, traces
 
 import ooctrain as oc
 from ooctrain.alloc.dry_run import PaperAllocator, PaperMemory
@@ -36,7 +37,6 @@ from ooctrain.execution.program import make_program
 from ooctrain.rewrite import apply_rewrites
 from ooctrain.sched.planners.registry import get_planner
 from ooctrain.sched.planning.budget import resolve_budget
-from ooctrain.testing.strategies import machines, traces
 from ooctrain.units import Granule
 
 SECTOR = Granule(512, ranges=False)

@@ -10,6 +10,8 @@ from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.strategies import Case, cases
+from support.timed import run_freely
 
 from ooctrain.sched.ledger import Issued, peaks, start_bytes, walk
 from ooctrain.sched.schedule import Fence
@@ -19,8 +21,6 @@ from ooctrain.sched.verify import verify
 from ooctrain.testing.byte_list import Job, lay_out
 from ooctrain.testing.interpreter import in_core, interpret
 from ooctrain.testing.random_traces import random_values
-from ooctrain.testing.strategies import Case, cases
-from ooctrain.testing.timed import run_freely
 
 
 @given(cases(), st.booleans())

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from support.check_tile import SCALARS, chain_trace, check_tile, random_values
+from support.tile_chains import Chain, chains, exact_values
 
 from ooctrain import nn
 from ooctrain.layers.conv2d import Conv2d, Conv2dGradInput, Conv2dGradWeight
 from ooctrain.rewrite.tile import tile
 from ooctrain.step.trace import Call, Trace
-from ooctrain.testing.check_tile import SCALARS, chain_trace, check_tile, random_values
-from ooctrain.testing.tile_chains import Chain, chains, exact_values
 from ooctrain.tracing import initial_values, run_trace
 from ooctrain.tracing import trace as trace_step
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.strict_memory import StrictMemory
 
 from ooctrain.alloc.base import Allocator, Books, RangedAllocator, Stats
 from ooctrain.alloc.best_fit import ROUND_BYTES, BestFit
@@ -24,7 +25,6 @@ from ooctrain.alloc.virtual import VirtualAddressing, default_chunk_bytes
 from ooctrain.devices.cpu.host_vm import max_mapped_chunks
 from ooctrain.errors import ConfigError, InvalidFree, OutOfDeviceMemory
 from ooctrain.testing.check_allocator import AllocatorFailure, check_allocator
-from ooctrain.testing.strict_memory import StrictMemory
 
 PAGE = 4096
 BUDGET = 32 * PAGE

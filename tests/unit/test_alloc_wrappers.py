@@ -7,6 +7,7 @@ import threading
 
 import numpy as np
 import pytest
+from support.strict_memory import StrictMemory
 
 import ooctrain as oc
 from ooctrain.alloc.base import Allocator, Block
@@ -32,7 +33,6 @@ from ooctrain.execution.prepare import Settings, prepare
 from ooctrain.execution.sessions import input_values
 from ooctrain.step.chain import chain
 from ooctrain.testing.check_allocator import check_allocator
-from ooctrain.testing.strict_memory import StrictMemory
 
 PAGE = 4096
 BUDGET = 16 * PAGE

@@ -10,21 +10,7 @@ import random
 
 import numpy as np
 import pytest
-
-from ooctrain.alloc.registry import choose_allocator
-from ooctrain.devices.base import Debug
-from ooctrain.devices.cpu.host_vm import bytes_at
-from ooctrain.devices.cuda import driver_abi as abi
-from ooctrain.devices.cuda.device import CudaDevice
-from ooctrain.devices.cuda.staging import Staging
-from ooctrain.devices.cuda.streams import CudaStreams
-from ooctrain.devices.streams import COMPUTE, IN, OUT
-from ooctrain.errors import ConfigError, DriverError, OoctrainError, OutOfDeviceMemory
-from ooctrain.execution.executor import Session, host_extent_bytes
-from ooctrain.execution.placement import reserved_peak
-from ooctrain.testing.driver.fake_cuda import CpuKernels, FakeArray, queue
-from ooctrain.testing.driver.fake_driver import ACQUIRING, FakeDriver, Violation
-from ooctrain.testing.hand_lists import (
+from support.hand_lists import (
     AWAY,
     CHUNK,
     HALVES,
@@ -41,6 +27,20 @@ from ooctrain.testing.hand_lists import (
     make_list,
     small_step,
 )
+
+from ooctrain.alloc.registry import choose_allocator
+from ooctrain.devices.base import Debug
+from ooctrain.devices.cpu.host_vm import bytes_at
+from ooctrain.devices.cuda import driver_abi as abi
+from ooctrain.devices.cuda.device import CudaDevice
+from ooctrain.devices.cuda.staging import Staging
+from ooctrain.devices.cuda.streams import CudaStreams
+from ooctrain.devices.streams import COMPUTE, IN, OUT
+from ooctrain.errors import ConfigError, DriverError, OoctrainError, OutOfDeviceMemory
+from ooctrain.execution.executor import Session, host_extent_bytes
+from ooctrain.execution.placement import reserved_peak
+from ooctrain.testing.driver.fake_cuda import CpuKernels, FakeArray, queue
+from ooctrain.testing.driver.fake_driver import ACQUIRING, FakeDriver, Violation
 
 ALLOCATORS = (
     "va:chunk=4KiB",

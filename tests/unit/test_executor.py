@@ -8,6 +8,24 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
+from support.hand_lists import (
+    AWAY,
+    CHUNK,
+    HALVES,
+    IN_CORE,
+    NEW,
+    RECOMPUTED,
+    SWAPPED,
+    A,
+    Add,
+    G,
+    N,
+    S,
+    W,
+    X,
+    make_list,
+    small_step,
+)
 
 from ooctrain.alloc.registry import choose_allocator
 from ooctrain.devices.base import Debug
@@ -30,24 +48,6 @@ from ooctrain.sched.schedule import (
 )
 from ooctrain.step.op import Op
 from ooctrain.step.trace import TraceBuilder
-from ooctrain.testing.hand_lists import (
-    AWAY,
-    CHUNK,
-    HALVES,
-    IN_CORE,
-    NEW,
-    RECOMPUTED,
-    SWAPPED,
-    A,
-    Add,
-    G,
-    N,
-    S,
-    W,
-    X,
-    make_list,
-    small_step,
-)
 
 ALLOCATORS = ("va:chunk=4KiB", "best-fit")
 

@@ -7,6 +7,8 @@ import random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.random_decisions import random_decisions
+from support.strategies import SEEDS, machines, traces
 
 import ooctrain as oc
 from ooctrain.errors import Infeasible
@@ -17,8 +19,6 @@ from ooctrain.sched.planners.window.window import Window
 from ooctrain.sched.planning.budget import trace_minimum_bytes, trace_peak_bytes
 from ooctrain.sched.planning.lower import lower_timed
 from ooctrain.sched.schedule import BYTES
-from ooctrain.testing.random_decisions import random_decisions
-from ooctrain.testing.strategies import SEEDS, machines, traces
 
 SLOW = oc.Machine("slow", flops_per_us=1, memory_bytes_per_us=1, link_bytes_per_us=1)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hypothesis import given
+from support.strategies import Case, cases
 
 from ooctrain.sched.host import host_slots
 from ooctrain.sched.ledger import Issued, peaks, walk
@@ -20,7 +21,6 @@ from ooctrain.sched.schedule import (
 )
 from ooctrain.sched.spans import Spans
 from ooctrain.step.trace import Trace, TraceBuilder
-from ooctrain.testing.strategies import Case, cases
 
 X, A, B, C = 0, 1, 2, 3
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.random_lists import random_schedule
 
 import ooctrain as oc
 from ooctrain.alloc.registry import choose_allocator
@@ -33,7 +34,6 @@ from ooctrain.sched.verify import verify
 from ooctrain.step.machine import Machine
 from ooctrain.step.trace import TraceBuilder
 from ooctrain.testing.interpreter import in_core
-from ooctrain.testing.random_lists import random_schedule
 from ooctrain.testing.random_traces import random_trace, random_values
 from ooctrain.testing.run_list import Way, run_list
 from ooctrain.units import KIB, MIB, Granule

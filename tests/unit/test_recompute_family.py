@@ -7,6 +7,7 @@ from collections import Counter
 
 import pytest
 from hypothesis import given, settings
+from support.strategies import SEEDS, machines, traces
 
 import ooctrain as oc
 from ooctrain.cli import main
@@ -39,7 +40,6 @@ from ooctrain.step.machine import call_durations_ns
 from ooctrain.testing.check_planner import check_planner
 from ooctrain.testing.interpreter import in_core, interpret
 from ooctrain.testing.random_traces import random_values
-from ooctrain.testing.strategies import SEEDS, machines, traces
 
 FAMILY = ("bn-recompute", "dtr", "superneurons", "tflms-hybrid")
 PCIE = oc.machine("v100-pcie")

@@ -7,6 +7,7 @@ from collections import Counter
 
 import pytest
 from hypothesis import given, settings
+from support.strategies import SEEDS, machines, traces
 
 import ooctrain as oc
 from ooctrain.errors import Infeasible
@@ -17,7 +18,6 @@ from ooctrain.sched.planning.rematerialise import droppable, last_forward_use, r
 from ooctrain.sched.verify import verify
 from ooctrain.testing.interpreter import in_core, interpret
 from ooctrain.testing.random_traces import random_values
-from ooctrain.testing.strategies import SEEDS, machines, traces
 
 
 @pytest.fixture(scope="module")

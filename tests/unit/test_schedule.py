@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.worked_example import worked_machine, worked_schedule, worked_trace
 
 from ooctrain.errors import ConfigError
 from ooctrain.sched.ledger import walk
@@ -25,7 +26,6 @@ from ooctrain.sched.schedule import (
 from ooctrain.sched.simulate import durations_ns, simulate, start_times
 from ooctrain.sched.verify import verify
 from ooctrain.step.trace import Trace, TraceBuilder
-from ooctrain.testing.worked_example import worked_machine, worked_schedule, worked_trace
 
 
 def test_granted_bytes_are_whole_granules():

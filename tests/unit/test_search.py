@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.strategies import SEEDS, machines, traces
 
 import ooctrain as oc
 from ooctrain.sched.planning.decisions import Decisions, Gap
@@ -20,7 +21,6 @@ from ooctrain.sched.search.evict import evict
 from ooctrain.sched.search.expand import DROP, DROP_UNREAD, KEEP, expand
 from ooctrain.sched.search.play import Link, play
 from ooctrain.sched.search.tables import tables_of
-from ooctrain.testing.strategies import SEEDS, machines, traces
 
 
 @st.composite

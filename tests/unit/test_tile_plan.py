@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
+from support.check_tile import chain_trace, check_tile, random_values
 
 import ooctrain as oc
 from ooctrain import nn
 from ooctrain.sched.planning.budget import trace_minimum_bytes, trace_peak_bytes
 from ooctrain.step.op import Window
-from ooctrain.testing.check_tile import chain_trace, check_tile, random_values
 
 SEGMENT = "tile:4x4:0:7"
 

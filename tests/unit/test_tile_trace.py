@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from support.check_tile import chain_trace
 
 from ooctrain import nn
 from ooctrain.errors import ConfigError
@@ -15,7 +16,6 @@ from ooctrain.rewrite.tile import tile, tile_by_name
 from ooctrain.sched.planning.budget import trace_peak_bytes
 from ooctrain.step.machine import specs_of
 from ooctrain.step.trace import Trace
-from ooctrain.testing.check_tile import chain_trace
 from ooctrain.tracing import trace as trace_step
 
 

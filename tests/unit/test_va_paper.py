@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.strict_memory import StrictMemory
 
 from ooctrain.alloc.dry_run import PaperMemory
 from ooctrain.alloc.passthrough import ALIGN_BYTES, Passthrough
@@ -17,7 +18,6 @@ from ooctrain.alloc.registry import choose_allocator
 from ooctrain.alloc.va_paper import PaperVirtualAddressing, paper_chunk_bytes
 from ooctrain.devices.cpu.host_vm import why_no_virtual_memory
 from ooctrain.errors import ConfigError, DriverError, OutOfDeviceMemory
-from ooctrain.testing.strict_memory import StrictMemory
 from ooctrain.units import GIB, MIB
 
 PAGE = 4096

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from support.worked_example import worked_machine, worked_schedule, worked_trace
 
 from ooctrain.errors import ConfigError, ScheduleError
 from ooctrain.sched.ledger import peaks, walk
@@ -25,7 +26,6 @@ from ooctrain.sched.schedule import (
 from ooctrain.sched.simulate import simulate
 from ooctrain.sched.verify import RULES, verify
 from ooctrain.step.trace import Trace, TraceBuilder
-from ooctrain.testing.worked_example import worked_machine, worked_schedule, worked_trace
 
 X, W, A, B, W2 = range(5)
 SIZE = 16

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.strict_memory import StrictMemory
 
 import ooctrain as oc
 from ooctrain.alloc.dry_run import PaperMemory
@@ -17,7 +18,6 @@ from ooctrain.alloc.virtual_pages.chunks import Room, chunks_of, runs_of, stretc
 from ooctrain.alloc.virtual_pages.mappings import MOST_ALIASES
 from ooctrain.devices.cpu.host_vm import VirtualArena, bytes_at, why_no_virtual_memory
 from ooctrain.errors import ConfigError, DriverError, OutOfDeviceMemory
-from ooctrain.testing.strict_memory import StrictMemory
 
 PAGE = 4096
 SIZES = st.integers(1, 12 * PAGE)

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from properties import test_executor_laws as LAWS
+from support.random_lists import random_schedule
 from unit import test_alloc as ALLOCATORS
 from unit import test_executor as LISTS
 from unit import test_pin_small as PIN
@@ -23,7 +24,6 @@ from zoo import executor_bugs as ZOO
 from ooctrain.alloc.registry import choose_allocator
 from ooctrain.devices.base import Debug
 from ooctrain.errors import OoctrainError
-from ooctrain.testing.random_lists import random_schedule
 from ooctrain.testing.random_traces import random_trace
 from ooctrain.testing.run_list import Way, run_list
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from zoo import kernel_bugs as ZOO
 
-from ooctrain.testing.emulator import EmulatedLauncher
+from ooctrain.testing.emulator.emulator import EmulatedLauncher
 
 ORDERS = pytest.mark.parametrize("order", [1, -1])
 

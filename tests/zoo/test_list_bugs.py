@@ -9,6 +9,9 @@ from itertools import pairwise
 
 import pytest
 from properties import test_theorems as THEOREMS
+from support.mutate import mutants
+from support.random_lists import random_schedule
+from support.worked_example import worked_schedule, worked_trace
 from unit import test_verify as VERIFY
 from zoo import list_bugs as ZOO
 
@@ -21,10 +24,7 @@ from ooctrain.sched.verify import verify
 from ooctrain.step.trace import Trace
 from ooctrain.testing.byte_list import LawBroken, lay_out
 from ooctrain.testing.interpreter import in_core, interpret
-from ooctrain.testing.mutate import mutants
-from ooctrain.testing.random_lists import random_schedule
 from ooctrain.testing.random_traces import random_trace, random_values
-from ooctrain.testing.worked_example import worked_schedule, worked_trace
 
 
 @pytest.mark.parametrize("bug", ZOO.BUGS)

@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterator
 import pytest
 from hypothesis import Phase, assume, given, settings
 from hypothesis import strategies as st
+from support.check_tile import check_tile
+from support.tile_chains import Chain, chains, exact_values
 from unit import test_tile_trace as PLAIN
 from zoo.tile_bugs import BUGS
 
 from ooctrain.errors import OoctrainError
-from ooctrain.testing.check_tile import check_tile
-from ooctrain.testing.tile_chains import Chain, chains, exact_values
 
 
 def plain_tests() -> Iterator[Callable[[], None]]:

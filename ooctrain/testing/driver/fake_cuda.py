@@ -6,7 +6,7 @@ kernel is queued, as on a GPU; when it runs, the bytes behind its arrays are gat
 fake's pages (which checks that each is mapped), the kernel runs on them, and they are written back.
 Arrays that lie on the same bytes share them. Two ways to run: the real device code in the emulator
 (`EmulatedKernels`), or each operation's cpu kernel (`CpuKernels`), which is fast and tests the
-device alone. Read next: `testing/emulator.py`, `fake_driver.py`, `devices/cuda/device.py`.
+device alone. Read next: `testing/emulator/emulator.py`, `fake_driver.py`, `devices/cuda/device.py`.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from ooctrain.layers.conv_shape import ConvShape
 from ooctrain.layers.conv_transpose import ConvTranspose2d
 from ooctrain.layers.kernels.cuda.conv import conv_plan
 from ooctrain.step.op import Op, Spec, to_logical, to_physical
-from ooctrain.testing.emulator import EmulatedLauncher
+from ooctrain.testing.emulator.emulator import EmulatedLauncher
 
 SHAPES = {
     "3x3": ConvShape(2, 16, 7, 6, 24, 3, 3, padding=(1, 1, 1, 1)),

@@ -16,10 +16,10 @@ from ooctrain.layers.kernels.cuda.runtime import workspace
 from ooctrain.layers.kernels.cuda.runtime.shim import Kernel, cuda, int64, kernel, why_no_ptx
 from ooctrain.layers.relu import LeakyReLU, LeakyReLUGrad, ReLU, ReLUGrad
 from ooctrain.layers.update import ClipValue, ScaleBy
-from ooctrain.testing.check_cuda import check_cuda, cpu_bits
 from ooctrain.testing.check_op import SCALARS
-from ooctrain.testing.emulator import EmulatedLauncher
-from ooctrain.testing.ptx import assemble, check_ptx, read_ptx, why_no_assembler
+from ooctrain.testing.emulator.check_cuda import check_cuda, cpu_bits
+from ooctrain.testing.emulator.emulator import EmulatedLauncher
+from ooctrain.testing.emulator.ptx import assemble, check_ptx, read_ptx, why_no_assembler
 
 EPS = float(np.finfo(np.float32).eps)
 # One element; no whole quad; quads and a rest; one tile and one element; three tiles.

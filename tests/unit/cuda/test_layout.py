@@ -12,9 +12,9 @@ from ooctrain.layers.kernels.cuda.layout import places
 from ooctrain.layers.kernels.cuda.runtime.shim import Kernel, cuda, kernel, why_no_ptx
 from ooctrain.layers.layout import Pad, Reshape
 from ooctrain.layers.regions import Clear, Embed, Insert, InsertAdd, Slice
-from ooctrain.testing.check_cuda import check_cuda
-from ooctrain.testing.emulator import EmulatedLauncher
-from ooctrain.testing.ptx import assemble, check_ptx, why_no_assembler
+from ooctrain.testing.emulator.check_cuda import check_cuda
+from ooctrain.testing.emulator.emulator import EmulatedLauncher
+from ooctrain.testing.emulator.ptx import assemble, check_ptx, why_no_assembler
 
 # (whole, start, part), logical: quads and elements; all channels and some; whole pixels; one
 # element; vectors; planes without channels.

@@ -9,7 +9,7 @@ from ooctrain.errors import ShapeError
 from ooctrain.layers.kernels.cuda import matmul_plan
 from ooctrain.layers.linear import Linear, LinearGradInput, LinearGradWeight
 from ooctrain.step.op import Spec
-from ooctrain.testing.check_cuda import check_cuda
+from ooctrain.testing.emulator.check_cuda import check_cuda
 
 UNIT = 2.0**-24  # of a rounding to nearest
 # rows N, inputs I, outputs O

@@ -8,9 +8,9 @@ import pytest
 from ooctrain.layers.kernels.cuda import clipping, optimizers
 from ooctrain.layers.kernels.cuda.runtime.shim import Kernel, why_no_ptx
 from ooctrain.layers.update import AdamUpdate, ClipFactor, ScaleBy, SGDUpdate, SumOfSquares
-from ooctrain.testing.check_cuda import check_cuda, cpu_bits, run_cuda
 from ooctrain.testing.check_op import SCALARS
-from ooctrain.testing.ptx import assemble, check_ptx, why_no_assembler
+from ooctrain.testing.emulator.check_cuda import check_cuda, cpu_bits, run_cuda
+from ooctrain.testing.emulator.ptx import assemble, check_ptx, why_no_assembler
 
 EPS = float(np.finfo(np.float32).eps)
 SIZES = [1, 18, 2051]

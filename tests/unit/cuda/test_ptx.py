@@ -14,7 +14,7 @@ from ooctrain.layers.kernels.cuda.runtime.shim import (
     uint32,
     why_no_ptx,
 )
-from ooctrain.testing.ptx import assemble, check_ptx, read_ptx, why_no_assembler
+from ooctrain.testing.emulator.ptx import assemble, check_ptx, read_ptx, why_no_assembler
 
 pytestmark = pytest.mark.skipif(bool(why_no_ptx()), reason=why_no_ptx())
 needs_assembler = pytest.mark.skipif(bool(why_no_assembler()), reason=why_no_assembler())

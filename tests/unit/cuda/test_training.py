@@ -18,7 +18,7 @@ from ooctrain.engine.incore import initial_values, run_trace
 from ooctrain.execution.prepare import Settings, prepare
 from ooctrain.testing.driver.fake_cuda import EmulatedKernels
 from ooctrain.testing.driver.fake_driver import FakeDriver
-from ooctrain.testing.emulator import EmulatedLauncher
+from ooctrain.testing.emulator.emulator import EmulatedLauncher
 from ooctrain.testing.same_bits import out_of_core
 
 PAGE = 4096

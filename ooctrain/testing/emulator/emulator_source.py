@@ -24,8 +24,8 @@ from numba.core import types
 from ooctrain.errors import ConfigError
 from ooctrain.layers.kernels.cuda.runtime.shim import Kernel
 from ooctrain.layers.kernels.cuda.runtime.twins import TWINS
-from ooctrain.testing.emulator_memory import COPIES
-from ooctrain.testing.emulator_warp import EXCHANGES, SHUFFLES
+from ooctrain.testing.emulator.emulator_memory import COPIES
+from ooctrain.testing.emulator.emulator_warp import EXCHANGES, SHUFFLES
 
 #: a yielded number is `site * 4 + kind`; sites tell barriers of one kernel apart
 EXCHANGE, WARP_BARRIER, BARRIER, KINDS = 0, 1, 2, 4
@@ -45,8 +45,9 @@ _HEAD = """\
 import numpy as _np
 from numba import njit as _njit, int32 as _int32
 from functools import partial as _partial
-from ooctrain.testing import emulator_memory as _memory, emulator_warp as _warp
-from ooctrain.testing.emulator_memory import local_array as _local_array, shared_of as _shared_of
+from ooctrain.testing.emulator import emulator_memory as _memory, emulator_warp as _warp
+from ooctrain.testing.emulator.emulator_memory import local_array as _local_array
+from ooctrain.testing.emulator.emulator_memory import shared_of as _shared_of
 _as_on_gpu = {"boundscheck": True, "error_model": "numpy", "no_cfunc_wrapper": True}
 _inner = _njit(no_cpython_wrapper=True, **_as_on_gpu)
 _outer = _partial(_njit, cache=True, **_as_on_gpu)

@@ -3,7 +3,7 @@
 In: a list of (kind of layer, number). Out: a module; `plans` makes such lists with Hypothesis. The
 one idea: the number chooses which earlier value of the same shape a shortcut comes from, so that
 forks, chains of sums and values with many readers all come up, and shrinking finds the smallest.
-Read next: `random_traces.py`.
+Read next: `testing/random_traces.py`.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 In: a legal schedule. Out: lists that differ from it by one deleted, swapped, moved or shrunk
 instruction, or one output less to keep. The one idea: a mutant is either caught by the verifier, or
-it computes the same; `interpreter.py` is the judge. Read next:
+it computes the same; `testing/interpreter.py` is the judge. Read next:
 `tests/properties/test_mutations.py`.
 """
 

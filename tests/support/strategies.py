@@ -11,11 +11,11 @@ import random
 from dataclasses import dataclass
 
 from hypothesis import strategies as st
+from support.random_lists import random_schedule
 
 from ooctrain.sched.schedule import BYTES, Granule, Schedule
 from ooctrain.step.machine import Machine
 from ooctrain.step.trace import Trace
-from ooctrain.testing.random_lists import random_schedule
 from ooctrain.testing.random_traces import random_machine, random_trace
 
 SEEDS = st.integers(0, 2**32 - 1)

@@ -14,11 +14,11 @@ from typing import Any
 
 import hypothesis.strategies as st
 import numpy as np
+from support.check_tile import SCALARS, chain_trace, random_values
 
 from ooctrain import nn
 from ooctrain.errors import ShapeError
 from ooctrain.step.trace import Trace
-from ooctrain.testing.check_tile import SCALARS, chain_trace, random_values
 from ooctrain.tracing import run_trace
 
 #: Whole numbers are exact in float32 up to here; transforms of winograd2 (16 times the values, in

@@ -3,7 +3,7 @@
 In: nothing. Out: a trace, `small_step`, and lists of instructions that run it in-core, swapping,
 recomputing, in parts, and with the parameter away between steps. The one idea: a = x + w, c = a +
 a, g = c + a, w' = w - lr g, so that g = 3 (x + w) exactly, and whatever the memory does wrong shows
-in g or w. Every device's tests walk these. Read next: `tiny_steps.py`, then
+in g or w. Every device's tests walk these. Read next: `testing/tiny_steps.py`, then
 `execution/executor.py`.
 """
 

@@ -4,7 +4,7 @@ In: a trace and a `random.Random`. Out: a legal `Schedule` that swaps parts of v
 moments, drops and recomputes, evicts clean copies, prefetches, runs calls twice for nothing. The
 one idea: before it destroys a value the author asks whether everything that is still needed could
 be had again; if not, it swaps the value out first. Its books are plain sets of granule numbers.
-Read next: `interpreter.py`.
+Read next: `testing/interpreter.py`.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ In: an operation and arrays to try it on. Out: nothing, or an AssertionError tha
 broke. The laws: in the emulator, which forgives neither races nor stray indices, the kernels agree
 with the NumPy definition in float64, write nothing outside their outputs and workspace, change no
 input, and give the same bits whether blocks and threads run up or down, and in place where the
-operation says it can. Read next: `emulator.py`, `check_op.py`.
+operation says it can. Read next: `emulator.py`, `testing/check_op.py`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ooctrain.testing.check_op import (
     same_bits,
     spec_of,
 )
-from ooctrain.testing.emulator import EmulatedLauncher
+from ooctrain.testing.emulator.emulator import EmulatedLauncher
 
 ASCENDING, DESCENDING = 1, -1
 
