@@ -4,7 +4,7 @@ In: a trace and names. Out: the trace after those rewrites, in their order. The 
 is a pure function, so whoever has the original trace and the names can check the plan's trace (rule
 R602). A name may carry parameters after a colon: "tile:4x4:conv1". All keep the bits; tiling
 does on whole numbers, and adds floats in another order. Read next: `fuse.py`, `share_storage.py`,
-then `../tile/`.
+then `tile/`.
 """
 
 from __future__ import annotations

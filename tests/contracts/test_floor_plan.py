@@ -1,8 +1,8 @@
-"""The picture of docs/architecture.md is true: a room imports from its own floor or below, never in
-a cycle, and only the doors to the kernels know Numba.
+"""The picture of docs/architecture.md is true: a room imports only from lower floors, and no room
+is crowded.
 
-The table below is that picture, room by room; the longest entry that starts a module's name
-decides.
+Every import counts: at the top of a file, in a function, and for annotations alone. A room is a
+folder or a loose file of `ooctrain/`; the table below is the picture, floor by floor.
 """
 
 from __future__ import annotations
@@ -11,35 +11,40 @@ import ast
 import re
 import subprocess
 import sys
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
+from statistics import median
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "ooctrain"
-FLOORS = {
-    "errors": 0, "units": 0, "specs": 0,
-    "trace": 1, "cost": 1, "machines": 1, "autograd": 1, "tape": 1, "backward": 1,
-    "tensors": 1, "eager": 1,
-    "module": 1, "nn": 1, "optim": 1, "functional": 1, "utils": 1, "tracing": 1, "losses": 1,
-    "layers": 1, "incore": 1, "lr_scheduler": 1, "alloc": 1, "devices": 1,
-    "sched.instructions": 2, "sched.schedule": 2, "sched.ledger": 2, "sched.spans": 2,
-    "sched.verify": 2, "sched.rules": 2,
-    "sched.simulate": 2, "sched.timeline": 2, "sched.lower": 2, "sched.decisions": 2,
-    "sched.bounds": 2, "sched.base": 2, "sched.budget": 2, "sched.profile": 2, "sched.host": 2,
-    "sched.host_life": 2, "sched.fluid": 2, "sched.linear": 2, "chain": 2, "rewrite": 2,
-    "tile": 2, "models": 2, "data": 2,
-    "sched": 3, "executor": 3, "execution": 3,
-    "api": 4, "train": 4, "prepare": 4, "sessions": 4, "residence": 4, "checkpoint": 4,
-    "calibrate": 4, "measured": 4, "memory_speed": 4, "advice": 4, "experiments": 4,
-    "report": 5,
-    "cli": 6, "explain": 6, "doctor": 6, "__main__": 6,
-    "testing": 6, "laws": 6, "course": 6,
-}  # fmt: skip
+FLOORS = (
+    ("errors", "units", "plugins"),
+    ("step",),
+    ("layers",),
+    ("engine", "devices", "sched"),
+    ("functional", "optim", "rewrite", "alloc", "data"),
+    ("nn", "execution", "report"),
+    ("models", "tracing"),
+    ("api", "train", "testing"),
+    ("experiments", "machine", "course", "explain", "laws"),
+    ("cli",),
+    ("__main__",),
+)
+FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
+#: On the ground units may import errors, and plugins both.
+ON_THE_GROUND = {("units", "errors"), ("plugins", "errors"), ("plugins", "units")}
+#: Rooms whose folders are compared with each other.
+WITH_FOLDERS = ("sched", "alloc", "devices")
+MOST_LOOSE_FILES, MOST_ROOMS, MOST_PAIRS, LONGEST_CHAIN = 8, 30, 175, 10
+MOST_FILES, MOST_PLANNERS, MOST_LINES = 32, 45, 405
+MOST_IMPORTS_IN_FUNCTIONS = 35
+MOST_LOADED_BY_THE_VERIFIER, MOST_LOADED_AT_ONCE = 24, 7
 #: Numba compiles here; everybody else asks these rooms. The plug-in serves Numba's own arrays, the
 #: emulator compiles CUDA kernels for the CPU.
-NUMBA_ROOMS = ("layers.kernels", "sched.search", "alloc.numba_plugin", "testing.emulator")
+NUMBA_ROOMS = ("layers.kernels", "sched.search", "alloc.numba", "testing.emulator")
 
 
 def modules() -> dict[str, Path]:
@@ -54,106 +59,230 @@ def modules() -> dict[str, Path]:
 MODULES = modules()
 
 
-def floor_of(module: str) -> int | None:
-    parts = module.split(".")
-    names = [".".join(parts[:end]) for end in range(len(parts), 0, -1)]
-    return next((FLOORS[name] for name in names if name in FLOORS), None)
+@cache
+def tree_of(module: str) -> ast.Module:
+    return ast.parse(MODULES[module].read_text(encoding="utf-8"))
 
 
 @cache
-def imports_of(module: str, *, top_level_only: bool = False) -> frozenset[str]:
-    """Modules of the package that a module imports, annotations' imports left out."""
-    tree = ast.parse(MODULES[module].read_text(encoding="utf-8"))
-    found = set()
-    for node in _walk(tree, top_level_only):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("ooctrain"):
+def imports_of(module: str) -> Mapping[str, frozenset[str]]:
+    """{module of the package that a module imports: names that it takes}, every import counted."""
+    found: dict[str, set[str]] = {}
+    for node in ast.walk(tree_of(module)):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "ooctrain":
             base = (node.module or "").removeprefix("ooctrain").removeprefix(".")
             for alias in node.names:
                 inner = f"{base}.{alias.name}".removeprefix(".")
-                found.add(inner if inner in MODULES else base)
+                found.setdefault(inner if inner in MODULES else base, set()).add(alias.name)
         elif isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names if alias.name.startswith("ooctrain.")]
-            found |= {name.removeprefix("ooctrain.") for name in names}
-    return frozenset(found - {module, ""})
+            for alias in node.names:
+                if alias.name.startswith("ooctrain."):
+                    found.setdefault(alias.name.removeprefix("ooctrain."), set()).add(alias.name)
+    return {name: frozenset(taken) for name, taken in found.items() if name not in ("", module)}
 
 
-def _walk(node: ast.AST, top_level_only: bool):
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
-            continue
-        if top_level_only and isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
-            continue
-        yield child
-        yield from _walk(child, top_level_only)
+def room_of(module: str) -> str:
+    return module.split(".")[0]
+
+
+def folder_of(module: str) -> str:
+    """The folder below its room that a module stands in; "" for the room's own files."""
+    folders = MODULES[module].relative_to(PACKAGE).parts[1:-1]
+    return folders[0] if folders else ""
+
+
+def arrows(kind: Callable[[str], Hashable]) -> dict[Hashable, set[Hashable]]:
+    """{x: all that x imports}, for files, rooms or folders, as `kind` says; nothing to itself."""
+    found: dict[Hashable, set[Hashable]] = {kind(module): set() for module in MODULES if module}
+    for module in filter(None, MODULES):
+        found[kind(module)] |= {kind(name) for name in imports_of(module)} - {kind(module)}
+    return found
+
+
+def circles(graph: Mapping[Hashable, set[Hashable]]) -> list[str]:
+    """Ways from something back to itself, one for each start that has one."""
+    found, done = [], set()
+
+    def visit(here: Hashable, path: tuple[Hashable, ...]) -> None:
+        if here in path:
+            found.append(" -> ".join(map(str, (*path[path.index(here) :], here))))
+        elif here not in done:
+            for there in sorted(graph[here], key=str):
+                visit(there, (*path, here))
+            done.add(here)
+
+    for start in graph:
+        visit(start, ())
+    return found
+
+
+def functions() -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
+    for module in MODULES:
+        for node in ast.walk(tree_of(module)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                yield module, node
+
+
+def imports_in_functions() -> list[tuple[str, int]]:
+    """(module, line) of each import statement inside a function."""
+    found = {
+        (module, node.lineno)
+        for module, function in functions()
+        for node in ast.walk(function)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+    }
+    return sorted(found)
+
+
+# One direction
 
 
 @pytest.mark.parametrize("module", [name for name in MODULES if name])
-def test_a_room_imports_from_its_own_floor_or_below(module):
-    here = floor_of(module)
-    assert here is not None, (
-        f"{module} has no floor: add it to the table and to docs/architecture.md"
-    )
-    too_high = sorted(name for name in imports_of(module) if (floor_of(name) or 0) > here)
-    assert not too_high, f"{module} (floor {here}) imports from above: {too_high}"
+def test_a_room_imports_only_from_lower_floors(module):
+    here = room_of(module)
+    assert here in FLOOR, f"{here} has no floor: add it to the table and to docs/architecture.md"
+    wrong = {
+        name: sorted(taken)
+        for name, taken in imports_of(module).items()
+        if room_of(name) != here
+        and FLOOR[room_of(name)] >= FLOOR[here]
+        and (here, room_of(name)) not in ON_THE_GROUND
+    }
+    assert not wrong, f"{module} (floor {FLOOR[here]}) takes from its own floor or above: {wrong}"
 
 
-def test_there_is_no_cycle_of_imports():
-    done: set[str] = set()
+def test_there_is_no_circle_of_files():
+    assert not circles(arrows(lambda module: module))
 
-    def visit(module: str, path: tuple[str, ...]) -> None:
-        assert module not in path, " -> ".join((*path[path.index(module) :], module))
-        if module not in done:
-            for name in sorted(imports_of(module, top_level_only=True)):
-                if name in MODULES:
-                    visit(name, (*path, module))
-            done.add(module)
 
-    for module in MODULES:
-        visit(module, ())
-    assert done == set(MODULES)
+def test_there_is_no_circle_of_rooms():
+    assert not circles(arrows(room_of))
+
+
+@pytest.mark.parametrize("room", WITH_FOLDERS)
+def test_there_is_no_circle_of_folders(room):
+    graph = arrows(lambda module: (room_of(module), folder_of(module)))
+    folders = {place: near for place, near in graph.items() if place[0] == room and place[1]}
+    assert not circles({place: near & set(folders) for place, near in folders.items()})
+
+
+def test_the_list_imports_nothing_below_its_room_but_rules():
+    own = [m for m in MODULES if room_of(m) == "sched" and not folder_of(m) and m != "sched"]
+    wrong = {
+        (module, name)
+        for module in own
+        for name in imports_of(module)
+        if room_of(name) == "sched" and folder_of(name) not in ("", "rules")
+    }
+    assert not wrong
+
+
+def test_operations_know_no_device():
+    own = [m for m in MODULES if room_of(m) == "layers" and not m.startswith("layers.kernels")]
+    assert not [(m, n) for m in own for n in imports_of(m) if n.startswith("layers.kernels")]
+
+
+def test_the_package_is_few_rooms_that_know_few_others():
+    graph = arrows(room_of)
+    assert len(graph) <= MOST_ROOMS
+    assert sum(len(near) for near in graph.values()) <= MOST_PAIRS
+    assert not circles(graph)
+
+    @cache
+    def chain(room: Hashable) -> int:
+        return 1 + max(map(chain, graph[room]), default=0)
+
+    assert max(chain(room) for room in graph if room not in ("__main__", "cli")) <= LONGEST_CHAIN
 
 
 def test_the_table_is_the_picture_of_the_architecture_page():
     text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     picture = re.search(r"## Floors.*?```\n(.*?)```", text, re.S).group(1)
-    drawn, floor = {}, -1
+    drawn = {}
     for line in picture.splitlines():
-        floor = int(line[0]) if line[:1].isdigit() else floor
-        drawn[floor] = drawn.get(floor, "") + line
-    for name, floor in FLOORS.items():
-        room = re.split(r"[./]", name)[-1]
-        assert re.search(rf"\b{room}\b", drawn[floor]), f"{name} is not drawn on floor {floor}"
+        number, rooms, _ = re.split(r"\s{2,}", line.strip(), maxsplit=2)
+        drawn[int(number)] = sorted(re.sub(r"(/|\.py)$", "", room) for room in rooms.split())
+    assert drawn == {n: sorted(rooms) for n, rooms in enumerate(FLOORS) if n < len(FLOORS) - 1}
 
 
-def test_every_entry_of_the_table_is_a_room():
-    missing = [n for n in FLOORS if not any(m == n or m.startswith(f"{n}.") for m in MODULES)]
-    assert not missing
+def test_every_room_of_the_table_is_there():
+    assert {room_of(module) for module in MODULES if module} == set(FLOOR)
+
+
+# Nothing is crowded
+
+
+def test_few_files_lie_loose():
+    assert len(list(PACKAGE.glob("*.py"))) <= MOST_LOOSE_FILES
+
+
+def test_no_folder_is_crowded():
+    folders = {path.parent for path in MODULES.values()}
+    for folder in folders:
+        most = MOST_PLANNERS if folder == PACKAGE / "sched" / "planners" else MOST_FILES
+        assert len(list(folder.glob("*.py"))) <= most, folder
+
+
+def test_files_and_functions_are_short():
+    lines = {m: len(p.read_text(encoding="utf-8").splitlines()) for m, p in MODULES.items()}
+    assert not {module: count for module, count in lines.items() if count > MOST_LINES}
+    assert 100 <= median(lines.values()) <= 150
+    assert median(f.end_lineno - f.lineno + 1 for _, f in functions()) <= 8
+
+
+def test_few_functions_import_and_each_says_why():
+    found = imports_in_functions()
+    assert len(found) <= MOST_IMPORTS_IN_FUNCTIONS
+    for module, number in found:
+        lines = MODULES[module].read_text(encoding="utf-8").splitlines()
+        above = number - 2
+        while re.match(r"\s*(from|import) ", lines[above]):
+            above -= 1
+        assert "#" in lines[number - 1] or lines[above].strip().startswith("#"), (module, number)
+
+
+# What is loaded
 
 
 @pytest.mark.parametrize("module", [m for m in MODULES if not m.startswith(NUMBA_ROOMS)])
 def test_only_kernel_rooms_import_numba(module):
-    tree = ast.parse(MODULES[module].read_text(encoding="utf-8"))
-    for node in _walk(tree, False):
+    for node in ast.walk(tree_of(module)):
         names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
         names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
         assert not any(name.split(".")[0] in ("numba", "llvmlite", "cuda") for name in names)
 
 
+def loaded_by(script: str) -> list[str]:
+    """All modules that a fresh process has loaded after `script`."""
+    done = subprocess.run(
+        [sys.executable, "-c", f"{script}\nimport sys\nprint(*sys.modules, sep='\\n')"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def test_importing_the_package_loads_next_to_nothing():
+    loaded = [name for name in loaded_by("import ooctrain") if name.startswith("ooctrain")]
+    assert len(loaded) <= MOST_LOADED_AT_ONCE
+
+
+def test_the_verifier_loads_little_and_no_operation_rewrite_or_allocator():
+    verifier = "ooctrain.sched.verify"
+    loaded = [name for name in loaded_by(f"import {verifier}") if name.startswith("ooctrain")]
+    assert len(set(loaded) - {verifier}) <= MOST_LOADED_BY_THE_VERIFIER
+    unwanted = tuple(f"ooctrain.{room}" for room in ("layers", "rewrite", "alloc"))
+    assert not [name for name in loaded if name.startswith(unwanted)]
+
+
 def test_planning_loads_no_kernel():
     script = """
-import sys
 import ooctrain as oc
 trace = oc.trace(oc.models.build("lenet"), (8, 3, 32, 32))
 plan = oc.plan(trace, "50%", planner="window")
 oc.verify(plan, trace, "50%")
-heavy = [name for name in ("numba", "llvmlite", "rich", "pytest") if name in sys.modules]
-assert not heavy, heavy
-print("light")
 """
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=False
-    )
-    assert done.stdout == "light\n", done.stderr
+    assert not {"numba", "llvmlite", "rich", "pytest"} & set(loaded_by(script))
 
 
 HELP = [["--help"], *([name, "--help"] for name in ("plan", "train", "report", "grade"))]
@@ -161,15 +290,6 @@ HELP = [["--help"], *([name, "--help"] for name in ("plan", "train", "report", "
 
 @pytest.mark.parametrize("arguments", HELP, ids=" ".join)
 def test_help_loads_no_kernel(arguments):
-    script = f"""
-import sys
-from ooctrain.cli import main
-status = main({arguments!r})
-assert status == 0, status
-assert not [name for name in ("numba", "llvmlite", "highspy", "networkx") if name in sys.modules]
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert "Usage" in done.stdout
+    loaded = loaded_by(f"from ooctrain.cli import main\nassert main({arguments!r}) == 0")
+    assert "Usage" in "\n".join(loaded)
+    assert not {"numba", "llvmlite", "highspy"} & set(loaded)

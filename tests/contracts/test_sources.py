@@ -118,7 +118,7 @@ def test_cuda_is_imported_in_its_rooms_only(path):
 
 
 def test_one_file_of_the_kernels_imports_the_cuda_target():
-    """`shim.py`, so that a successor of Numba's CUDA target costs that file."""
+    """`runtime/shim.py`, so that a successor of Numba's CUDA target costs that file."""
     target = re.compile(r"(from|import) numba(\.| import )cuda")
     sources = (ROOT / "ooctrain/layers/kernels").rglob("*.py")
     found = {path.name for path in sources if target.search(path.read_text(encoding="utf-8"))}

@@ -18,7 +18,7 @@ from ooctrain.sched.planning.budget import trace_minimum_bytes, trace_peak_bytes
 from ooctrain.sched.schedule import BYTES
 from ooctrain.testing.tiny_steps import tiny_step
 
-#: One byte per us each way, as in `exact.py`.
+#: One byte per us each way, as in `sched/bounds/exact.py`.
 LINKS = {
     duplex: oc.Machine(
         "tiny", flops_per_us=1, memory_bytes_per_us=1, link_bytes_per_us=1,

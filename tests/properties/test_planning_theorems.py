@@ -29,7 +29,7 @@ from ooctrain.step.chain import chain
 from ooctrain.testing.random_traces import random_machine, random_trace
 from ooctrain.testing.tiny_steps import tiny_step
 
-#: One byte per us, as in `exact.py`.
+#: One byte per us, as in `sched/bounds/exact.py`.
 SHARED = oc.Machine("tiny", 1, 1, link_bytes_per_us=1, link="shared")
 #: Whole values only.
 WHOLE = Granule(1, ranges=False)

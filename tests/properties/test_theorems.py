@@ -46,7 +46,7 @@ def test_the_ledger_waits_for_what_the_table_says_pair_by_pair(case: Case):
 
 
 def check_waits(job: Job, issued: Sequence[Issued]) -> None:
-    """`ledger.py` names at most one instruction a stream, `byte_list.py` all of them: the same."""
+    """The ledger names at most one instruction a stream, `byte_list` all of them: the same."""
     stream = {row.index: row.stream for row in issued if row.stream}
     named, all_pairs = _Clocks(stream), _Clocks(stream)
     releases = [release.after for release in job.releases if not release.host]

@@ -92,7 +92,7 @@ def test_with_all_memory_nothing_runs_again(spec, resnet):
     assert not swapped(plan)
 
 
-# ---------------------------------------------------------------- unroll.py
+# ---------------------------------------------------------------- planning/unroll.py
 
 
 def test_runs_that_happen_once_unroll_to_the_step_itself(resnet):
@@ -131,7 +131,7 @@ def test_any_swap_planner_plans_runs_that_happen_again(trace, machine, seed):
     assert outcome.persistent == in_core(trace, start).persistent
 
 
-# ---------------------------------------------------------------- checkpoints.py, tflms_hybrid.py
+# --------------------------------------------- planning/segments.py, planners/tflms_hybrid.py
 
 
 def test_checkpoints_are_numbered_in_order_and_name_their_segments(resnet):
@@ -215,7 +215,7 @@ def test_the_command_lists_checkpoints_by_number_name_and_size(capsys):
     assert all(row[-1].endswith("iB") for row in rows)
 
 
-# ---------------------------------------------------------------- superneurons.py
+# ---------------------------------------------------------------- planners/superneurons.py
 
 
 def test_outputs_of_dear_layers_joins_and_forks_are_checkpoints(resnet):
@@ -261,7 +261,7 @@ def test_superneurons_swaps_checkpoints_only_when_it_computes_again(resnet):
         assert not swapped(plan) & set(dropped)
 
 
-# ---------------------------------------------------------------- bn_recompute.py
+# ---------------------------------------------------------------- planners/bn_recompute.py
 
 
 def test_norms_without_a_shortcut_run_again_and_nothing_else(resnet):
@@ -298,7 +298,7 @@ def test_a_planner_that_is_none_of_the_swappers_is_refused():
         BnRecompute(swap="rotor")
 
 
-# ---------------------------------------------------------------- dtr.py
+# ---------------------------------------------------------------- planners/dtr/
 
 
 def test_dtr_throws_away_the_cheap_the_large_and_the_stale():
