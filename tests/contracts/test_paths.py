@@ -51,7 +51,7 @@ def said_in(path: Path) -> Iterator[tuple[str, int]]:
 
 def is_there(name: str, path: Path) -> bool:
     kernels = PACKAGE / "layers" / "kernels"
-    rooms = (PACKAGE, PACKAGE / "sched", kernels, kernels / "cuda", kernels / "cpu")
+    rooms = (PACKAGE, PACKAGE / "sched", kernels, kernels / "cuda")
     places = (path.parent, *rooms, ROOT, ROOT / "tests", ROOT / "tutorials", ROOT / "benchmarks")
     return any((place / name).exists() for place in places)
 

@@ -4,8 +4,8 @@ gradient.
 In: device arrays of equal size, C-contiguous float32. Out: arrays written in place; an output may
 be the same array as an input. The one idea: a kernel is one function of numbers in a template
 (`pointwise.py`), a driver (a public function) names the arrays; names, arguments and bits are those
-of `../cpu/elementwise.py`. All run at memory speed. `channel_sum` is the smallest reduction: read it
-before the larger ones. Functions that few networks use are in `activations.py`. Read next:
+of `../cpu/elementwise.py`. All run at memory speed. `channel_sum` is the smallest reduction: read
+it before the larger ones. Functions that few networks use are in `activations.py`. Read next:
 `conv/columns.py`, `batch_norm.py`.
 """
 
