@@ -148,13 +148,14 @@ for order in (1, -1):
 #
 # A tile of 16 x 16 still reads two words of *shared* memory for each multiply-add. So a thread
 # takes 8 x 8 results instead of one: 16 numbers read serve 64 multiply-adds, and all sums stay in
-# registers. A block then makes 128 x 128 results. That is `conv/conv_gemm.py`, for convolutions: the
-# rows of A are pixels with all that their filter sees, gathered while they are fetched.
+# registers. A block then makes 128 x 128 results. That is `conv/conv_gemm.py`, for convolutions:
+# the rows of A are pixels with all that their filter sees, gathered while they are fetched.
 #
 # In the fourth step, `conv/conv_tf32.py`, the multiply-adds are no longer done by the thread. 32
-# threads together hand 16 x 8 and 8 x 8 numbers to a *tensor core*, and get 1024 multiply-adds for one
-# instruction; copies go straight into shared memory without passing through registers. The price:
-# factors keep 10 bits of mantissa instead of 23 (TF32). **How many times larger is the error?**
+# threads together hand 16 x 8 and 8 x 8 numbers to a *tensor core*, and get 1024 multiply-adds for
+# one instruction; copies go straight into shared memory without passing through registers. The
+# price: factors keep 10 bits of mantissa instead of 23 (TF32). **How many times larger is the
+# error?**
 
 # %%
 lesson.cell("the same convolution on all four steps of the ladder")
