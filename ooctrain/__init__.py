@@ -56,7 +56,7 @@ _HOME = {
     "trace": "ooctrain.tracing",
     "verify": "ooctrain.api",
 }
-_MODULES = ("alloc", "data", "errors", "functional", "models", "nn", "optim", "testing", "utils")
+_MODULES = ("alloc", "data", "errors", "functional", "models", "nn", "optim", "testing")
 
 __all__ = [
     "Granule",
@@ -126,6 +126,8 @@ def __getattr__(name: str) -> Any:
         value = getattr(import_module(_HOME[name]), name)
     elif name in _MODULES:
         value = import_module(f"ooctrain.{name}")
+    elif name == "utils":
+        value = import_module("ooctrain.engine.clip")
     else:
         raise AttributeError(f"module 'ooctrain' has no attribute {name!r}")
     globals()[name] = value

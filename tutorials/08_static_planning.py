@@ -18,9 +18,9 @@ from itertools import accumulate
 from lesson import Lesson
 
 import ooctrain as oc
+from ooctrain.alloc import replay
 from ooctrain.alloc.dry_run import PaperMemory
 from ooctrain.alloc.first_fit import FirstFit
-from ooctrain.alloc.replay import replay
 from ooctrain.alloc.replay.log import foresee
 from ooctrain.alloc.static import Lifetime, pack
 from ooctrain.errors import PlanMismatch

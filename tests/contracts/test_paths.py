@@ -27,7 +27,9 @@ PAGES = [
     *sorted((ROOT / "benchmarks").rglob("*.py")),
     ROOT / "benchmarks" / "README.md",
 ]
-NAMED = re.compile(r"(?<![\w./<-])((?:\.\./)*(?:\w+/)*\w+\.py|(?:\.\./)*(?:[a-z_0-9]+/)+(?=`))")
+NAMED = re.compile(
+    r"(?<![\w./<-])((?:\.\./)*(?:[\w-]+/)*\w+\.py|docs/[\w-]+\.md|(?:\.\./)*(?:[a-z_0-9]+/)+(?=`))"
+)
 #: Stand for a reader's own file, or for one that a command or another project has.
 OF_OTHERS = re.compile(
     r"(^|/)(my\w*|mine|file|FILE|own|stub|script|x|answer|greedy_planner|conftest|_memory_viz|lms)\.py$"

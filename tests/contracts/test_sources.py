@@ -185,17 +185,3 @@ def test_every_room_says_what_it_is_for(path):
     assert text, "no docstring"
     if len(path.read_text(encoding="utf-8").splitlines()) > 40:
         assert re.search(r"\bIn(:| and out:|put)|Read next", text), "not what flows in and out"
-
-
-#: Files that are named in docstrings and are a user's, or another project's.
-ELSEWHERE = ("adapters.py", "torch/cuda/_memory_viz.py")
-
-
-@pytest.mark.parametrize("path", PACKAGE, ids=relative)
-def test_every_file_that_a_docstring_names_is_there(path):
-    """Named from the file's own folder, one above it, or the repository."""
-    text = ast.get_docstring(parse(path)) or ""
-    named = re.findall(r"`([\w./-]+\.(?:py|md))`", text) + re.findall(r"docs/[\w-]+\.md", text)
-    folders = [folder for folder in path.parents if ROOT in (folder, *folder.parents)]
-    gone = [name for name in named if not any((folder / name).exists() for folder in folders)]
-    assert set(gone) <= set(ELSEWHERE)

@@ -211,7 +211,7 @@ def test_a_disk_that_fills_up_is_one_clear_line_and_keeps_the_last_checkpoint(tm
     resumed = [*LENET, "--steps", "3", "--resume", str(path)]
     script = (
         "import resource, signal, sys\n"
-        "from ooctrain import checkpoint\n"
+        "from ooctrain.execution import checkpoint\n"
         "from ooctrain.cli import main\n"
         "save = checkpoint.save\n"
         "def on_a_full_disk(*given, **options):\n"

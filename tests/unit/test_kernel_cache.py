@@ -58,9 +58,9 @@ def test_every_source_changes_the_hash(tmp_path):
     (room / "extra.py").write_text("")
     assert jit.source_hash(room) != original
     (room / "extra.py").unlink()
-    (room / "simd.py").rename(room / "simd2.py")
+    (room / "layout.py").rename(room / "layout2.py")
     assert jit.source_hash(room) != original
-    (room / "simd2.py").rename(room / "simd.py")
+    (room / "layout2.py").rename(room / "layout.py")
     assert jit.source_hash(room) == original
 
 
@@ -105,7 +105,7 @@ import sys
 import numpy as np
 sys.path.insert(0, "tests/unit")
 from test_kernels_conv import SHAPES, arrays, reference, run
-from ooctrain.layers.kernels.cpu import vector
+from ooctrain.layers.kernels.cpu.simd import vector
 from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
 assert vector.ISA == {isa!r}
 pool = ThreadPool(2)

@@ -205,7 +205,7 @@ def test_winograd_covers_any_image(pool, n, c, h, w, k, padding):
 def test_planning_needs_no_numba():
     """Tracing asks for algorithms and workspaces; it must not pay for the compiler."""
     code = (
-        "import sys; from ooctrain.layers.kernels.cpu import conv_plan as plan;"
+        "import sys; from ooctrain.layers.kernels.cpu.conv import conv_plan as plan;"
         "shape = plan.linear_shape(64, 512, 10); plan.choose_algorithm(shape);"
         "plan.workspace_bytes(shape, 'direct', 'forward', 2); print('numba' in sys.modules)"
     )

@@ -353,8 +353,8 @@ def test_idle_workers_sleep(pool):
 def test_every_range_kernel_has_a_recipe():
     """No kernel falls back to one thread for an argument that the block cannot hold."""
     found = 0
-    for module in pkgutil.iter_modules(cpu.__path__):
-        members = vars(importlib.import_module(f"{cpu.__name__}.{module.name}")).values()
+    for module in pkgutil.walk_packages(cpu.__path__, f"{cpu.__name__}."):
+        members = vars(importlib.import_module(module.name)).values()
         for member in members:
             code = getattr(getattr(member, "py_func", None), "__code__", None)
             arguments = code.co_varnames[: code.co_argcount] if code else ()

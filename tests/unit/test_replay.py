@@ -10,11 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import ooctrain as oc
-from ooctrain.alloc import AllocationLog, Recorder, Request
+from ooctrain.alloc import AllocationLog, Recorder, Request, replay
 from ooctrain.alloc.best_fit import BestFit
 from ooctrain.alloc.dry_run import PaperMemory
 from ooctrain.alloc.registry import choose_allocator
-from ooctrain.alloc.replay import replay
 from ooctrain.alloc.replay.log import check_requests, foresee, hold_whole
 from ooctrain.alloc.replay.replay import peak_bytes, serve
 from ooctrain.alloc.virtual import VirtualAddressing
