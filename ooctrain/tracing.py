@@ -23,9 +23,10 @@ from ooctrain.errors import ConfigError, ShapeError
 from ooctrain.layers.conv2d import CUDA_ALGORITHMS
 from ooctrain.nn.named_losses import Loss, named_loss, target_of
 from ooctrain.optim import SGD, Adam, Optimizer
+from ooctrain.step.builder import TraceBuilder
 from ooctrain.step.op import Op, Scalars, Spec, scratch_bytes
 from ooctrain.step.presets import usable_cores
-from ooctrain.step.trace import Trace, TraceBuilder
+from ooctrain.step.trace import Trace
 
 __all__ = ["TraceRunner", "initial_values", "run_trace", "storages", "trace"]
 
