@@ -35,7 +35,7 @@ _HOME = {
     "Plan": "ooctrain.sched.schedule",
     "Schedule": "ooctrain.sched.schedule",
     "ScheduleError": "ooctrain.errors",
-    "Tensor": "ooctrain.engine.autograd",
+    "Tensor": "ooctrain.engine.tensor",
     "Timeline": "ooctrain.sched.timeline",
     "Trace": "ooctrain.step.trace",
     "Trainer": "ooctrain.train",
@@ -105,8 +105,9 @@ if TYPE_CHECKING:
     from ooctrain.alloc.registry import allocators
     from ooctrain.api import execute, load_plan, lower_bound, plan, simulate, verify
     from ooctrain.engine import clip as utils
-    from ooctrain.engine.autograd import Tensor, manual_seed, no_grad, tensor
+    from ooctrain.engine.autograd import manual_seed, no_grad, tensor
     from ooctrain.engine.own_op import Op
+    from ooctrain.engine.tensor import Tensor
     from ooctrain.errors import Infeasible, OoctrainError, ScheduleError
     from ooctrain.rewrite.tile import tile
     from ooctrain.sched.planners.registry import planners

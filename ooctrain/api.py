@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ooctrain.engine.incore import initial_values
 from ooctrain.errors import ConfigError, reason
 from ooctrain.execution.prepare import DEFAULT_REWRITES, Settings, completed, placed
 from ooctrain.execution.sessions import input_values, open_session, threads_served
@@ -31,7 +32,7 @@ from ooctrain.sched.timeline import Timeline
 from ooctrain.step.machine import Machine
 from ooctrain.step.presets import machine as find_machine
 from ooctrain.step.trace import Trace
-from ooctrain.tracing import DEFAULT_LR, initial_values
+from ooctrain.tracing import DEFAULT_LR
 
 if TYPE_CHECKING:
     from ooctrain.engine.module import Module

@@ -14,20 +14,20 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from numbers import Integral
 
-from ooctrain.engine.autograd import Site, Tape, Tensor, no_grad, use_tape
+from ooctrain.engine.autograd import no_grad
 from ooctrain.engine.backward import record_backward
 from ooctrain.engine.clip import Clip, ClipNorm, gradient_of
-from ooctrain.engine.incore import initial_values, run_trace, storages
 from ooctrain.engine.module import Module, Parameter
+from ooctrain.engine.site import Site
+from ooctrain.engine.tensor import Tape, Tensor, use_tape
 from ooctrain.errors import ConfigError, ShapeError
 from ooctrain.layers.conv2d import CUDA_ALGORITHMS
 from ooctrain.nn.named_losses import Loss, named_loss, target_of
 from ooctrain.optim import SGD, Adam, Optimizer
+from ooctrain.step.builder import TraceBuilder
 from ooctrain.step.op import Op, Scalars, Spec, scratch_bytes
 from ooctrain.step.presets import usable_cores
-from ooctrain.step.trace import Trace, TraceBuilder
-
-__all__ = ["TraceRunner", "initial_values", "run_trace", "storages", "trace"]
+from ooctrain.step.trace import Trace
 
 DEFAULT_LR = 0.1
 

@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 
 from ooctrain.devices.base import Debug
-from ooctrain.engine.autograd import Tensor
 from ooctrain.engine.clip import Clip
 from ooctrain.engine.module import Module
+from ooctrain.engine.tensor import Tensor
 from ooctrain.errors import ConfigError, TrainingStopped
 from ooctrain.execution import checkpoint as files
 from ooctrain.execution.prepare import PreparedStep, Settings, prepare

@@ -1,52 +1,54 @@
-"""Automatic differentiation from outside: the tape in force, `no_grad`, `manual_seed`.
+"""What is done to tensors from outside: making them, recording nothing for a while, seeds.
 
-In: nothing. Out: the tape that operations are recorded on. The one idea: which tape is in force is
-a context variable, not a global: each thread has its own, and `oc.trace` puts another one in its
-place for the length of a call. Read next: `tensor.py`, `tape.py`, `backward.py`.
+In: arrays. Out: tensors. The one idea: all of it concerns the tape in force, which is a context
+variable, not a global (`tensor.current_tape`): each thread has its own. Read next: `module.py`.
 """
 
 from __future__ import annotations
 
-import contextvars
+import warnings
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
-from typing import TYPE_CHECKING
+from contextlib import contextmanager
+from typing import Any
 
-from ooctrain.engine.eager import EagerRunner
-from ooctrain.engine.tape import Site, Tape
-from ooctrain.engine.tensor import Tensor, call, reshape, tensor, wrap
+import numpy as np
 
-if TYPE_CHECKING:
-    from ooctrain.engine.module import Module
-
-__all__ = [
-    "Site", "Tape", "Tensor", "call", "current_tape", "frozen", "manual_seed", "no_grad", "reshape",
-    "tensor", "use_tape", "wrap",
-]  # fmt: skip
-
-_TAPE: contextvars.ContextVar[Tape] = contextvars.ContextVar("ooctrain_tape")
+from ooctrain.engine.eager import HostStorage
+from ooctrain.engine.tensor import Tensor, current_tape
+from ooctrain.errors import ConfigError
+from ooctrain.step.op import Spec, to_physical
+from ooctrain.step.trace import ITEM_BYTES, Kind
 
 
-def current_tape() -> Tape:
-    """The tape in force: the one set by `use_tape`, else this context's own eager tape.
+def tensor(array: Any, requires_grad: bool = False) -> Tensor:
+    """A tensor with a copy of `array`.
 
-    It is a context variable, not a global: threads and tasks each have their own.
+    Args:
+        array: anything NumPy takes, in logical layout; floats become float32, whole numbers int64.
+        requires_grad: whether backward shall reach it.
+
+    Raises:
+        ConfigError: something that no tensor can hold, such as text.
     """
-    tape = _TAPE.get(None)
-    if tape is None:
-        tape = Tape(EagerRunner())
-        _TAPE.set(tape)
-    return tape
+    value = np.asarray(array)
+    if value.dtype == np.float64 and isinstance(array, np.ndarray):
+        warnings.warn("float64 data was cast to float32", stacklevel=2)
+    if value.dtype.kind in "fiu" and str(value.dtype) != "uint8":
+        value = value.astype("float32" if value.dtype.kind == "f" else "int64")
+    if str(value.dtype) not in ITEM_BYTES:
+        raise ConfigError(f"a tensor cannot hold {value.dtype}", code="OOC-110", fix="give numbers")
+    return wrap(np.array(value), requires_grad=requires_grad)
 
 
-@contextmanager
-def use_tape(tape: Tape) -> Iterator[Tape]:
-    """Records on `tape` within the `with` block."""
-    token = _TAPE.set(tape)
-    try:
-        yield tape
-    finally:
-        _TAPE.reset(token)
+def wrap(
+    array: np.ndarray, *, requires_grad: bool = False, name: str = "", kind: Kind = "input"
+) -> Tensor:
+    """A tensor over a logical array of any element type; copies only what must be laid out anew."""
+    result = Tensor(
+        Spec(array.shape, str(array.dtype)), name=name, kind=kind, requires_grad=requires_grad
+    )
+    result.storage = HostStorage(to_physical(array))
+    return result
 
 
 @contextmanager
@@ -54,17 +56,6 @@ def no_grad() -> Iterator[None]:
     """Records nothing for backward within the `with` block."""
     with current_tape().paused():
         yield
-
-
-def frozen(module: Module) -> AbstractContextManager[None]:
-    """Within the `with` block the module's parameters are constants; gradients pass through it.
-
-    So one player of a game learns from the other: the discriminator judges what the generator made,
-    and only the generator is changed. Where the same step trains both, record the loss of the
-    frozen module's own training *before* this block: backward then comes to it last, when nobody
-    needs the old parameters any more.
-    """
-    return current_tape().frozen(module)
 
 
 def manual_seed(seed: int) -> None:

@@ -5,7 +5,8 @@ In: a tensor that was computed on a tape. Out: gradients, as further calls on th
 records the calls that make up its gradient (`Op.vjp`), so the backward pass is a list of ordinary
 calls, which a planner can move values around. Gradients that meet at a fork are added by a call of
 their own; a leaf's gradient is complete, and its update may follow, once the last entry that reads
-the leaf is passed. Read next: `layers/relu.py`, then `tracing.py`.
+the leaf is passed. This file knows no tensor, only what it asks of one (`Node`) and of the tape.
+Read next: `tensor.py`, then `tracing.py`.
 """
 
 from __future__ import annotations
@@ -13,19 +14,96 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any, Generic, Protocol, TypeVar
 
-from ooctrain.engine.tape import Entry, Tape
-from ooctrain.engine.tensor import Tensor
+from ooctrain.engine.site import Site
 from ooctrain.errors import AutogradError, ShapeError
 from ooctrain.layers.combine import Add, Constant
+from ooctrain.step.op import Op, TapeLike, TensorLike
 
-Hook = Callable[[Tensor], None]
+
+class Node(TensorLike, Protocol):
+    """A tensor as the backward pass sees it.
+
+    Attributes:
+        name: as in messages.
+        requires_grad: whether backward shall reach it.
+        storage: its value; None in trace mode.
+        source: the entry that wrote it, and as which output; None for a leaf.
+        grad: of a leaf: the sum of its gradients up to now, or None.
+        stepped: of a gradient: an optimizer has used it.
+    """
+
+    name: str
+    requires_grad: bool
+    storage: Any
+    source: tuple[Entry[Any], int] | None
+    grad: Any
+    stepped: bool
+
+
+T = TypeVar("T", bound=Node)
+Hook = Callable[[T], None]
+
+
+@dataclass(slots=True, eq=False)
+class Entry(Generic[T]):
+    """One recorded call with what its gradient may need; made right after the call.
+
+    Args:
+        number: position in the order of recording.
+        outs: twins of the outputs, without history, so that an entry never holds itself.
+        freed_by: the backward pass that used it up.
+    """
+
+    number: int
+    op: Op
+    name: str
+    site: Site
+    ins: tuple[T, ...]
+    outs: tuple[T, ...]
+    freed_by: str = ""
+    #: of the storages of inputs and outputs, in this order, when the entry was made
+    _versions: tuple[int, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        storages = [tensor.storage for tensor in (*self.ins, *self.outs)]
+        self._versions = tuple(s.version if s is not None else 0 for s in storages)
+
+    def check_unchanged(self, tensor: T) -> None:
+        """Raises AutogradError for what this call read or wrote and somebody has changed since."""
+        for kept, version in zip((*self.ins, *self.outs), self._versions, strict=True):
+            same = kept.storage is tensor.storage is not None
+            if same and tensor.storage.version != version:
+                raise AutogradError(
+                    f"{tensor.name or 'a tensor'!r} was changed in place after {self.name!r} "
+                    "used it, and its gradient needs the old value",
+                    where=f"written at {tensor.storage.written_at}",
+                    fix="write after backward(), or into a new tensor",
+                )
+
+
+class BackwardTape(TapeLike[T], Protocol[T]):
+    """What the backward pass asks of a tape (`tensor.py` has it)."""
+
+    #: what the user was warned of already
+    warned: set[str]
+
+    def at(self, **changes: Any) -> AbstractContextManager[None]:
+        """Records at another site for a while."""
+
+    def paused(self) -> AbstractContextManager[None]:
+        """For a while, no call is kept for backward."""
+
+    def reading_again(self, entry: Entry[T]) -> AbstractContextManager[None]:
+        """For a while, what `entry` read or wrote must not be read if it was changed since."""
 
 
 def record_backward(
-    tape: Tape, root: Tensor, gradient: Tensor | None = None, *, retain_graph: bool = False,
-    on_gradient: Hook | None = None,
+    tape: BackwardTape[T], root: T, gradient: T | None = None, *, retain_graph: bool = False,
+    on_gradient: Hook[T] | None = None,
 ) -> None:  # fmt: skip
     """Records the backward pass of `root`, and adds each leaf's gradient to its `.grad`.
 
@@ -56,18 +134,18 @@ def record_backward(
             entry.freed_by = f"the backward pass of {root.name!r}"
 
 
-class _Pass:
+class _Pass(Generic[T]):
     """One walk from the root back to the leaves.
 
     `_grads` holds the gradients that are known so far and not yet used: {output of an entry, or
     leaf: the sum of its gradients up to now}.
     """
 
-    def __init__(self, tape: Tape, on_gradient: Hook | None):
+    def __init__(self, tape: BackwardTape[T], on_gradient: Hook[T] | None):
         self._tape, self._on_gradient = tape, on_gradient
-        self._grads: dict[Any, Tensor] = {}
+        self._grads: dict[Any, T] = {}
 
-    def walk(self, entries: list[Entry], root: Tensor, seed: Tensor) -> None:
+    def walk(self, entries: list[Entry[T]], root: T, seed: T) -> None:
         self._grads[_key(root)] = seed
         pending = Counter(leaf for entry in entries for leaf in _leaves(entry))
         if root.source is None:
@@ -83,7 +161,7 @@ class _Pass:
                     with self._tape.at(path=site.path, leaf=site.leaf, phase="backward"):
                         self._finish(leaf, self._grads.pop(leaf))
 
-    def _differentiate(self, entry: Entry, cotangents: list[Tensor | None]) -> None:
+    def _differentiate(self, entry: Entry[T], cotangents: list[T | None]) -> None:
         """Records the calls of an entry's gradient, which are named after its own call."""
         path, forward_of = entry.site.prefix(entry.op), entry.site.forward_of
         with self._tape.at(path=path, leaf=True, phase="backward", forward_of=forward_of):
@@ -96,7 +174,7 @@ class _Pass:
                         grad if before is None else self._sum(before, grad, tensor)
                     )
 
-    def _finish(self, leaf: Tensor, grad: Tensor) -> None:
+    def _finish(self, leaf: T, grad: T) -> None:
         """A leaf's gradient is complete: adds it to what is in `.grad` already."""
         warned = self._tape.warned
         if leaf.grad is not None and leaf.grad.stepped and "zero_grad" not in warned:
@@ -110,16 +188,16 @@ class _Pass:
         if self._on_gradient is not None:
             self._on_gradient(leaf)
 
-    def _sum(self, a: Tensor, b: Tensor, of: Tensor) -> Tensor:
+    def _sum(self, a: T, b: T, of: T) -> T:
         """Adds gradients that meet at a fork, as a call of its own: "conv1.out.grad.add"."""
         path = f"{of.name or 'leaf'}.grad"
         with self._tape.at(path=path, leaf=True, forward_of=None, verb="add"):
             return self._tape.call(Add(), (a, b), of=(of,))[0]
 
 
-def _check_gradient(gradient: Tensor, root: Tensor) -> None:
+def _check_gradient(gradient: Node, root: Node) -> None:
     """Raises ShapeError unless a given gradient has the shape and element type of `root`."""
-    found = gradient.spec if isinstance(gradient, Tensor) else type(gradient).__name__
+    found = getattr(gradient, "spec", type(gradient).__name__)
     if found != root.spec:
         raise ShapeError(
             f"the gradient given for {root.name or 'this tensor'!r} does not fit it",
@@ -128,9 +206,9 @@ def _check_gradient(gradient: Tensor, root: Tensor) -> None:
         )
 
 
-def _ones(tape: Tape, root: Tensor) -> Tensor:
+def _ones(tape: BackwardTape[T], root: T) -> T:
     """The gradient of the root itself."""
-    if root.numel() != 1:
+    if root.spec.size != 1:
         raise AutogradError(
             f"{root.name or 'this tensor'!r} has shape {root.shape}; "
             "only one number has a gradient of 1",
@@ -140,18 +218,18 @@ def _ones(tape: Tape, root: Tensor) -> Tensor:
         return tape.call(Constant(1.0, root.shape), (), of=(root,))[0]
 
 
-def _key(tensor: Tensor) -> Any:
+def _key(tensor: Node) -> Any:
     """What gradients are collected by: the output that a tensor is, or the leaf itself."""
     return tensor if tensor.source is None else tensor.source
 
 
-def _leaves(entry: Entry) -> list[Tensor]:
+def _leaves(entry: Entry[T]) -> list[T]:
     return list(dict.fromkeys(t for t in entry.ins if t.source is None and t.requires_grad))
 
 
-def _entries_before(root: Tensor) -> list[Entry]:
+def _entries_before(root: T) -> list[Entry[T]]:
     """All entries that `root` was computed by, latest first."""
-    found: dict[Entry, None] = {}
+    found: dict[Entry[T], None] = {}
     stack = [root]
     while stack:
         source = stack.pop().source

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ooctrain.engine.autograd import Tensor, current_tape
 from ooctrain.engine.module import Parameter
+from ooctrain.engine.tensor import Tensor, current_tape
 from ooctrain.layers.update import ClipFactor, ClipValue, ScaleBy, SumOfSquares
 
 

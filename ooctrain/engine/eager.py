@@ -2,33 +2,31 @@
 
 In: calls from the tape. Out: arrays. The one idea: eager and traced training use the same
 operations and the same tape; only this runner differs from `tracing.TraceRunner`. Arrays lie in
-physical layout (`layers.base`), which nobody sees from outside: `Storage.read()` is a logical (N,
-C, H, W) view. Read next: `tracing.py`, then `step/op.py`.
+physical layout (`step/op.py`), which nobody sees from outside: `Storage.read()` is a logical (N, C,
+H, W) view. Read next: `tensor.py`, then `tracing.py`.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol, Self, TypeVar
 
 import numpy as np
 
+from ooctrain.engine.site import Site
 from ooctrain.errors import AutogradError, ShapeError
 from ooctrain.step.op import (
     LINE_BYTES,
     Op,
     Scalars,
     Spec,
+    TensorLike,
     physical_shape,
     to_logical,
     to_physical,
 )
 from ooctrain.step.presets import usable_cores
-
-if TYPE_CHECKING:
-    from ooctrain.engine.tape import Site
-    from ooctrain.engine.tensor import Tensor
 
 
 class Storage(Protocol):
@@ -46,6 +44,21 @@ class Storage(Protocol):
 
     def write(self, array: np.ndarray) -> None:
         """Replaces the value by `array` (logical, same shape)."""
+
+
+class Stored(TensorLike, Protocol):
+    """A tensor as this runner sees it: something with a value."""
+
+    storage: Any
+
+    def value(self) -> Storage:
+        """Where its value lies. Raises AutogradError where it has none."""
+
+    def detach(self) -> Self:
+        """The same value, without its history."""
+
+
+S = TypeVar("S", bound=Stored)
 
 
 class HostStorage:
@@ -111,7 +124,7 @@ class EagerRunner:
         self._pool: Any = None
 
     def run(
-        self, op: Op, ins: Sequence[Tensor], outs: Sequence[Tensor], site: Site, scalars: Scalars
+        self, op: Op, ins: Sequence[Stored], outs: Sequence[Stored], site: Site, scalars: Scalars
     ) -> None:
         """Computes `outs` and gives each its storage."""
         arrays = [physical_value(tensor) for tensor in ins]
@@ -120,23 +133,24 @@ class EagerRunner:
         for tensor, result in zip(outs, results, strict=True):
             tensor.storage = HostStorage(result)
 
-    def assign(self, target: Tensor, new: Tensor) -> None:
+    def assign(self, target: Stored, new: Stored) -> None:
         """A parameter or state takes a new value in place."""
         target.value().write(new.value().read())
 
-    def constant(self, tensor: Tensor) -> Tensor:
+    def constant(self, tensor: S) -> S:
         """The same value; the tape notices if it is written before backward reads it."""
         return tensor.detach()
 
 
-def physical_value(tensor: Tensor) -> np.ndarray:
+def physical_value(tensor: Stored) -> np.ndarray:
     """A tensor's value as a contiguous physical array (no copy where it lies so already)."""
     storage = tensor.value()
     return storage.physical if isinstance(storage, HostStorage) else to_physical(storage.read())
 
 
 def make_pool(threads: int) -> Any:
-    """A pool of kernel threads; imported late, since it belongs to the compiled part."""
+    """A pool of kernel threads."""
+    # Not at the top: it loads Numba, which whoever only plans never waits for.
     from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
 
     return ThreadPool(threads)

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import closing, nullcontext
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
 from ooctrain.engine.eager import Storage, aligned_bytes, make_pool
 from ooctrain.engine.module import Module
+from ooctrain.engine.tensor import Tensor
 from ooctrain.errors import ConfigError
-from ooctrain.optim import Optimizer
 from ooctrain.step.machine import specs_of
 from ooctrain.step.op import Op, Scalars, physical_shape, to_logical, to_physical
 from ooctrain.step.trace import Call, Trace, Variable
@@ -25,7 +25,17 @@ from ooctrain.step.trace import Call, Trace, Variable
 Mode = Literal["cpu", "reference"]
 
 
-def storages(trace: Trace, model: Module, optimizer: Optimizer | None = None) -> dict[int, Storage]:
+class HasSlots(Protocol):
+    """What is asked of an optimizer: the tensors that it keeps beside a parameter."""
+
+    def updates(self, parameter: Tensor) -> bool:
+        """Whether the parameter is among those that it updates."""
+
+    def slots(self, parameter: Tensor) -> Mapping[str, Tensor]:
+        """{name: tensor}, such as "momentum"."""
+
+
+def storages(trace: Trace, model: Module, optimizer: HasSlots | None = None) -> dict[int, Storage]:
     """Where the values of a trace's persistent variables lie: {variable: storage}.
 
     Slots of an optimizer that is not given are left out (they begin with zeros).
@@ -42,7 +52,7 @@ def storages(trace: Trace, model: Module, optimizer: Optimizer | None = None) ->
 
 
 def initial_values(
-    trace: Trace, model: Module, optimizer: Optimizer | None = None
+    trace: Trace, model: Module, optimizer: HasSlots | None = None
 ) -> dict[str, np.ndarray]:
     """Copies of the persistent variables' values before the step, by name; slots of no optimizer
     are 0.

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from ooctrain.engine.autograd import Tensor, current_tape, wrap
+from ooctrain.engine.autograd import wrap
 from ooctrain.engine.eager import HostStorage, Storage
+from ooctrain.engine.tensor import Tensor, current_tape
 from ooctrain.errors import ConfigError, ShapeError
 from ooctrain.step.op import Spec, to_physical
 
@@ -70,7 +72,7 @@ class Module:
         raise TypeError(f"{type(self).__name__} lacks forward()")
 
     def __call__(self, *inputs: Any) -> Any:
-        with current_tape().module(self):
+        with inside(self):
             return self.forward(*inputs)
 
     # Registration
@@ -281,6 +283,36 @@ class Module:
         body = "\n  ".join(filter(None, [self.extra_repr(), *parts]))
         inner = f"\n  {body}\n" if parts else body
         return f"{type(self).__name__}({inner})"
+
+
+@contextmanager
+def inside(module: Module) -> Iterator[None]:
+    """Records inside `module`; the outermost one names all its parts."""
+    tape = current_tape()
+    outermost = module not in tape.module_paths
+    if outermost:
+        before = tape.module_paths
+        tape.module_paths = {part: path for path, part in module.named_modules()}
+    try:
+        with tape.at(path=tape.module_paths[module], leaf=not module.has_parts):
+            yield
+    finally:
+        if outermost:
+            tape.module_paths = before
+
+
+@contextmanager
+def frozen(module: Module) -> Iterator[None]:
+    """Within the `with` block the module's parameters are constants; gradients pass through it.
+
+    So one player of a game learns from the other: the discriminator judges what the generator made,
+    and only the generator is changed. Where the same step trains both, record the loss of the
+    frozen module's own training *before* this block: backward then comes to it last, when nobody
+    needs the old parameters any more.
+    """
+    tape = current_tape()
+    with tape.reading({p: tape.runner.constant(p) for p in module.parameters()}):
+        yield
 
 
 def clear_grad(parameter: Tensor, set_to_none: bool = True) -> None:

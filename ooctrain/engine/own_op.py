@@ -27,17 +27,16 @@ import inspect
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
+from ooctrain.engine.tensor import Tensor, current_tape
 from ooctrain.errors import AutogradError, ConfigError
+from ooctrain.layers.combine import Constant
 from ooctrain.step import op as base
 from ooctrain.step.op import Spec, require, to_logical
 from ooctrain.step.trace import Kind
-
-if TYPE_CHECKING:
-    from ooctrain.engine.tensor import Tensor
 
 
 class Op(base.Op):
@@ -80,8 +79,6 @@ class Op(base.Op):
 
     def __call__(self, *tensors: Any) -> Any:
         """Records one call; returns its output, or a tuple of several."""
-        from ooctrain.engine.autograd import current_tape
-
         outs = current_tape().call(self, tensors)
         return outs[0] if self.outputs == 1 else outs
 
@@ -141,7 +138,7 @@ class UserGrad(base.Op):
     verb: ClassVar[str] = "grad"
 
     @property
-    def name(self) -> str:
+    def name(self) -> str:  # type: ignore[override]
         """Of the operation, with "_grad"."""
         return f"{self.op.name}_grad"
 
@@ -219,8 +216,6 @@ def _find(name: str, forward: Callable, ins: Sequence[Any], outs: Sequence[Any])
 
 def _or_zeros(tape: Any, grad: Any, out: Any) -> Any:
     """The gradient of an output; of one that nobody uses: zeros."""
-    from ooctrain.layers.combine import Constant
-
     return tape.call(Constant(0.0, out.shape), (), of=(out,))[0] if grad is None else grad
 
 

@@ -1,29 +1,34 @@
-"""Tensors: a value with a name, a shape, and the memory of what computed it.
+"""Tensors, and the tape that records what is computed from what: each defines the other.
 
-In: arrays, or shapes. Out: tensors with PyTorch's names for what can be done to them. The one idea:
-a tensor does not compute; it hands an operation to the tape in force (`autograd.current_tape`),
-which in eager mode computes it at once and in trace mode notes its shape. Read next: `tape.py`.
+In: arrays, or shapes; operations on them. Out: tensors with PyTorch's names for what can be done to
+them, each with the entry that made it. The one idea: a tensor does not compute; it hands an
+operation to the tape in force, and the tape's *runner* decides what recording a call does: compute
+it at once (`eager.EagerRunner`) or note its shapes (`tracing.TraceRunner`). There is no list of
+calls here: a tensor knows the entry that made it, and an entry its inputs, so a result that nobody
+holds is forgotten, as in PyTorch. Read next: `autograd.py`, `module.py`, then `tracing.py`.
 """
 
 from __future__ import annotations
 
+import contextvars
+import itertools
 import math
-import warnings
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
 
 import numpy as np
 
-from ooctrain.engine.eager import HostStorage, Storage
-from ooctrain.errors import AutogradError, ConfigError, ShapeError
+from ooctrain.engine.backward import Entry, record_backward
+from ooctrain.engine.eager import EagerRunner, Storage
+from ooctrain.engine.site import Site
+from ooctrain.errors import AutogradError, ShapeError
 from ooctrain.layers.combine import Add, Constant, Scale
 from ooctrain.layers.layout import Reshape
 from ooctrain.layers.regions import Slice
-from ooctrain.step.op import Op, Spec, to_physical
-from ooctrain.step.trace import ITEM_BYTES, Kind
-
-if TYPE_CHECKING:
-    from ooctrain.engine.tape import Entry
+from ooctrain.step.op import Op, Scalars, Spec
+from ooctrain.step.trace import Kind
 
 
 class Tensor:
@@ -48,7 +53,8 @@ class Tensor:
         self.grad: Tensor | None = None
         self.storage: Any = None  # a Storage, in eager mode
         self.variable: Any = None  # its id in the trace, in trace mode
-        self.source: tuple[Entry, int] | None = None  # the entry that wrote it, and as which output
+        # The entry that wrote it, and as which output.
+        self.source: tuple[Entry[Tensor], int] | None = None
         self.stepped = False  # for a gradient: an optimizer has used it
 
     @property
@@ -112,14 +118,14 @@ class Tensor:
             gradient: of this tensor; None for a tensor of one element: 1.
             retain_graph: keep what backward needs, so that it can run again.
         """
-        from ooctrain.engine.autograd import current_tape
-        from ooctrain.engine.backward import record_backward
-
         record_backward(current_tape(), self, gradient, retain_graph=retain_graph)
 
     def reshape(self, *shape: int | Sequence[int]) -> Tensor:
         """The same elements in (N, C, H, W) order under another shape; one extent may be -1."""
-        return reshape(self, _as_shape(shape))
+        wanted: Any = shape if len(shape) != 1 or isinstance(shape[0], int) else shape[0]
+        known = math.prod(n for n in wanted if n != -1)
+        full = tuple(self.numel() // known if n == -1 and known else n for n in wanted)
+        return call(Reshape(self.shape, full), self)
 
     view = reshape
 
@@ -127,7 +133,7 @@ class Tensor:
         """Joins the axes from `start_dim` to `end_dim`."""
         end = end_dim % self.ndim
         joined = math.prod(self.shape[start_dim : end + 1])
-        return reshape(self, (*self.shape[:start_dim], joined, *self.shape[end + 1 :]))
+        return self.reshape(*self.shape[:start_dim], joined, *self.shape[end + 1 :])
 
     def __add__(self, other: Tensor | float) -> Tensor:
         if not isinstance(other, Tensor):
@@ -158,18 +164,7 @@ class Tensor:
         return self * (1.0 / divisor)
 
     def __getitem__(self, key: slice | tuple[slice, ...]) -> Tensor:
-        keys = key if isinstance(key, tuple) else (key,)
-        if (
-            not all(isinstance(k, slice) and k.step in (None, 1) for k in keys)
-            or len(keys) > self.ndim
-        ):
-            raise ShapeError("a tensor takes slices with step 1 only", fix="x[0:8] or x[:, :3]")
-        bounds = [k.indices(extent)[:2] for k, extent in zip(keys, self.shape, strict=False)]
-        bounds += [(0, extent) for extent in self.shape[len(keys) :]]
-        start, stop = (tuple(b[i] for b in bounds) for i in (0, 1))
-        return call(
-            Slice(self.shape, start, tuple(b - a for a, b in zip(start, stop, strict=True))), self
-        )
+        return call(Slice.of(self.shape, key if isinstance(key, tuple) else (key,)), self)
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -193,48 +188,212 @@ class Tensor:
 
 def call(op: Op, *ins: Tensor) -> Tensor:
     """Records one call on the tape in force and returns its first output."""
-    from ooctrain.engine.autograd import current_tape
-
     return current_tape().call(op, ins)[0]
 
 
-def tensor(array: Any, requires_grad: bool = False) -> Tensor:
-    """A tensor with a copy of `array`.
+class Runner(Protocol):
+    """What recording a call does: `eager.EagerRunner` computes, `tracing.TraceRunner` notes."""
+
+    def run(
+        self, op: Op, ins: Sequence[Tensor], outs: Sequence[Tensor], site: Site, scalars: Scalars
+    ) -> int | None:
+        """Fills in `outs`; returns the call's id where there is one."""
+
+    def assign(self, target: Tensor, new: Tensor) -> None:
+        """Makes `new` the value of a parameter or state from now on."""
+
+    def constant(self, tensor: Tensor) -> Tensor:
+        """The value that a parameter has now, as a tensor that no gradient reaches."""
+
+
+@dataclass
+class Tape:
+    """Records calls and their gradients.
 
     Args:
-        array: anything NumPy takes, in logical layout; floats become float32, whole numbers int64.
-        requires_grad: whether backward shall reach it.
-
-    Raises:
-        ConfigError: something that no tensor can hold, such as text.
+        runner: computes or notes each call.
+        conv_algorithm: what convolutions ask for: "auto", "direct", "im2col", "winograd2",
+            "winograd4".
+        seed: of dropout masks and initial weights.
     """
-    value = np.asarray(array)
-    if value.dtype == np.float64 and isinstance(array, np.ndarray):
-        warnings.warn("float64 data was cast to float32", stacklevel=2)
-    if value.dtype.kind in "fiu" and str(value.dtype) != "uint8":
-        value = value.astype("float32" if value.dtype.kind == "f" else "int64")
-    if str(value.dtype) not in ITEM_BYTES:
-        raise ConfigError(f"a tensor cannot hold {value.dtype}", code="OOC-110", fix="give numbers")
-    return wrap(np.array(value), requires_grad=requires_grad)
+
+    runner: Runner
+    conv_algorithm: str = "auto"
+    seed: int = 0
+    recording: bool = True
+    site: Site = field(default_factory=Site)
+
+    def __post_init__(self) -> None:
+        self.warned: set[str] = set()
+        self._numbers = itertools.count()
+        self._dropouts = itertools.count()
+        self._streams = itertools.count()
+        #: while a module is called: {it or a part of it: its path}, see `module.py`
+        self.module_paths: Mapping[Any, str] = {}
+        self._again: Entry[Tensor] | None = None
+        self._twins: Mapping[Tensor, Tensor] = {}
+
+    # Recording
+
+    def call(
+        self,
+        op: Op,
+        ins: Sequence[Tensor],
+        *,
+        of: Sequence[Tensor] = (),
+        scalars: Scalars | None = None,
+    ) -> tuple[Tensor, ...]:
+        """Records one call and returns its outputs.
+
+        Args:
+            of: in a backward pass, the tensors whose gradients the outputs are.
+            scalars: step scalars, where not the tape's own.
+
+        Raises:
+            ShapeError: the inputs do not fit the operation.
+        """
+        name = self.site.call_name(op)
+        if self._twins:
+            ins = [self._twins.get(tensor, tensor) for tensor in ins]
+        for tensor in ins:
+            self._check_usable(tensor, name)
+        try:
+            specs = op.infer(*(tensor.spec for tensor in ins))
+        except ShapeError as error:
+            error.where = error.where or name
+            raise
+        outs = self._outputs(op, specs, of)
+        step = {"seed": self.seed, "step": 0} if scalars is None else scalars
+        call_id = self.runner.run(op, ins, outs, self.site, step)
+        if self.recording and any(tensor.requires_grad for tensor in ins) and _has_gradient(op):
+            self._record(op, name, ins, outs, call_id)
+        return outs
+
+    def update(
+        self, op: Op, ins: Sequence[Tensor], targets: Sequence[Tensor], scalars: Scalars
+    ) -> None:
+        """Records a call whose outputs are the next values of `targets` (parameters or states)."""
+        specs = op.infer(*(tensor.spec for tensor in ins))
+        outs = [
+            Tensor(spec, name=f"{target.name}'", kind=target.kind)
+            for spec, target in zip(specs, targets, strict=True)
+        ]
+        self.runner.run(op, ins, outs, self.site, scalars)
+        for target, new in zip(targets, outs, strict=True):
+            self.runner.assign(target, new)
+
+    def next_dropout(self) -> int:
+        """A number for one call of dropout, part of the key of its mask."""
+        return next(self._dropouts)
+
+    def reseed(self, seed: int) -> None:
+        """Begins all random numbers anew."""
+        self.seed, self._dropouts, self._streams = seed, itertools.count(), itertools.count()
+
+    def next_generator(self) -> Callable[[], np.random.Generator]:
+        """A stream of random numbers of its own, for one parameter; it can be begun at any time."""
+        key = (self.seed, next(self._streams))
+        return lambda: np.random.default_rng(key)
+
+    @contextmanager
+    def at(self, **changes: Any) -> Iterator[None]:
+        """Records at another site for a while, such as `at(phase="loss")`."""
+        before, self.site = self.site, replace(self.site, **changes)
+        try:
+            yield
+        finally:
+            self.site = before
+
+    @contextmanager
+    def reading(self, twins: Mapping[Tensor, Tensor]) -> Iterator[None]:
+        """For a while, calls read {tensor: what stands for it} in place of the tensors."""
+        before = self._twins
+        self._twins = {**before, **twins}
+        try:
+            yield
+        finally:
+            self._twins = before
+
+    # Backward
+
+    def gradient(self, op: Op, ins: Sequence[Tensor], of: Tensor) -> Tensor | None:
+        """Records the one call that gives the gradient of `of`; None where nobody asks for it."""
+        return self.call(op, ins, of=(of,))[0] if of.requires_grad else None
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """For a while, calls are computed or noted as ever, but none is kept for backward."""
+        before, self.recording = self.recording, False
+        try:
+            yield
+        finally:
+            self.recording = before
+
+    @contextmanager
+    def reading_again(self, entry: Entry[Tensor]) -> Iterator[None]:
+        """For a while, what `entry` read or wrote must not be read if it was changed since."""
+        self._again = entry
+        try:
+            yield
+        finally:
+            self._again = None
+
+    def _check_usable(self, tensor: Tensor, name: str) -> None:
+        if not isinstance(tensor, Tensor):
+            raise ShapeError(
+                f"{name} wants tensors, got {type(tensor).__name__}",
+                fix="wrap it: oc.tensor(array)",
+            )
+        if self._again is not None:
+            self._again.check_unchanged(tensor)
+
+    def _outputs(self, op: Op, specs: Sequence[Spec], of: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        kinds: Sequence[Kind] = op.out_kinds
+        names = [f"{self.site.prefix(op)}.{name}" for name in op.out_names]
+        if of:
+            kinds = ["wgrad" if tensor.kind == "param" else "grad" for tensor in of]
+            names = [f"{tensor.name or 'leaf'}.grad" for tensor in of]
+        return tuple(
+            Tensor(spec, name=name, kind=kind)
+            for spec, name, kind in zip(specs, names, kinds, strict=True)
+        )
+
+    def _record(
+        self, op: Op, name: str, ins: Sequence[Tensor], outs: Sequence[Tensor], call_id: int | None
+    ) -> None:
+        site = replace(self.site, forward_of=call_id)
+        twins = tuple(tensor.detach() for tensor in outs)
+        entry = Entry(next(self._numbers), op, name, site, tuple(ins), twins)
+        for i, tensor in enumerate(outs):
+            # Statistics are by-products: nothing is differentiated through them.
+            if tensor.dtype.startswith("float") and tensor.kind != "stat":
+                tensor.requires_grad, tensor.source = True, (entry, i)
 
 
-def wrap(
-    array: np.ndarray, *, requires_grad: bool = False, name: str = "", kind: Kind = "input"
-) -> Tensor:
-    """A tensor over a logical array of any element type; copies only what must be laid out anew."""
-    result = Tensor(
-        Spec(array.shape, str(array.dtype)), name=name, kind=kind, requires_grad=requires_grad
-    )
-    result.storage = HostStorage(to_physical(array))
-    return result
+def _has_gradient(op: Op) -> bool:
+    return type(op).vjp is not Op.vjp
 
 
-def reshape(x: Tensor, shape: Sequence[int]) -> Tensor:
-    """The same elements in logical order under another shape; one extent may be -1."""
-    known = math.prod(extent for extent in shape if extent != -1)
-    full = tuple(x.numel() // known if extent == -1 and known else extent for extent in shape)
-    return call(Reshape(x.shape, full), x)
+_TAPE: contextvars.ContextVar[Tape] = contextvars.ContextVar("ooctrain_tape")
 
 
-def _as_shape(shape: Sequence[Any]) -> tuple[int, ...]:
-    return tuple(shape[0]) if len(shape) == 1 and not isinstance(shape[0], int) else tuple(shape)
+def current_tape() -> Tape:
+    """The tape in force: the one set by `use_tape`, else this context's own eager tape.
+
+    It is a context variable, not a global: threads and tasks each have their own.
+    """
+    tape = _TAPE.get(None)
+    if tape is None:
+        tape = Tape(EagerRunner())
+        _TAPE.set(tape)
+    return tape
+
+
+@contextmanager
+def use_tape(tape: Tape) -> Iterator[Tape]:
+    """Records on `tape` within the `with` block."""
+    token = _TAPE.set(tape)
+    try:
+        yield tape
+    finally:
+        _TAPE.reset(token)

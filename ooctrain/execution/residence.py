@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ooctrain.engine.autograd import Tensor
 from ooctrain.engine.eager import HostStorage, Storage
+from ooctrain.engine.tensor import Tensor
 from ooctrain.errors import OoctrainError
 from ooctrain.execution.prepare import PreparedStep, Settings
 from ooctrain.execution.sessions import open_session

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from numbers import Integral
 from operator import index
 
-from ooctrain.engine.autograd import Tensor
+from ooctrain.engine.tensor import Tensor
 from ooctrain.errors import ConfigError
 from ooctrain.step.op import Pair
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from numbers import Integral
 
-from ooctrain.engine.autograd import Tensor, call, current_tape
+from ooctrain.engine.tensor import Tensor, call, current_tape
 from ooctrain.errors import ConfigError, ShapeError
 from ooctrain.functional.arguments import IntOrPair, pair, present
 from ooctrain.layers.conv2d import Conv2d, Geometry, choose_algorithm

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ooctrain.engine.autograd import Tensor, call, current_tape
+from ooctrain.engine.tensor import Tensor, call, current_tape
 from ooctrain.errors import ConfigError, ShapeError
 from ooctrain.layers.activation import Sigmoid, Tanh
 from ooctrain.layers.combine import Concat

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
-from ooctrain.engine.autograd import Tensor, call
+from ooctrain.engine.tensor import Tensor, call
 from ooctrain.errors import ConfigError
 from ooctrain.functional.arguments import IntOrPair, pair
 from ooctrain.layers.average_pooling import AdaptiveAvgPool2d, AvgPool2d

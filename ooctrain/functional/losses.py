@@ -11,7 +11,7 @@ import warnings
 
 import numpy as np
 
-from ooctrain.engine.autograd import Tensor, call, current_tape
+from ooctrain.engine.tensor import Tensor, call, current_tape
 from ooctrain.errors import ConfigError
 from ooctrain.layers.class_loss import Reduction
 from ooctrain.layers.cross_entropy import (

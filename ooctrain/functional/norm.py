@@ -7,7 +7,7 @@ are updated by a third, which runs once. Read next: `../layers/batch_norm.py`.
 
 from __future__ import annotations
 
-from ooctrain.engine.autograd import Tensor, call, current_tape
+from ooctrain.engine.tensor import Tensor, call, current_tape
 from ooctrain.errors import ConfigError
 from ooctrain.functional.arguments import present
 from ooctrain.layers.batch_norm import BatchNormApply, BatchNormStats

@@ -7,11 +7,13 @@ needs (a tile is a rewrite of the trace, not an instruction of the list). Read n
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
+from ooctrain.errors import ShapeError
 from ooctrain.step.op import Op, Spec, require, require_float, to_logical
 
 Index = tuple[int, ...]
@@ -31,6 +33,19 @@ class Slice(Op):
     start: Index
     shape: Index
     name: ClassVar[str] = "slice"
+
+    @staticmethod
+    def of(full: Index, keys: Sequence[slice]) -> Slice:
+        """The slice that `x[keys]` means, x of shape `full`. Raises ShapeError for other keys."""
+        fits = len(keys) <= len(full) and all(
+            isinstance(key, slice) and key.step in (None, 1) for key in keys
+        )
+        if not fits:
+            raise ShapeError("a tensor takes slices with step 1 only", fix="x[0:8] or x[:, :3]")
+        bounds = [key.indices(extent)[:2] for key, extent in zip(keys, full, strict=False)]
+        bounds += [(0, extent) for extent in full[len(keys) :]]
+        start, stop = (tuple(b[i] for b in bounds) for i in (0, 1))
+        return Slice(full, start, tuple(b - a for a, b in zip(start, stop, strict=True)))
 
     def infer(self, x: Spec) -> tuple[Spec, ...]:
         require(x.shape == self.full, f"slice: made for shape {self.full}", x)

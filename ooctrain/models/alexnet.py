@@ -10,7 +10,7 @@ the filters over two GPUs. Read next: `vgg.py`.
 from __future__ import annotations
 
 from ooctrain import nn
-from ooctrain.engine.autograd import Tensor
+from ooctrain.engine.tensor import Tensor
 
 
 class AlexNet(nn.Module):

@@ -10,7 +10,7 @@ it; the names are those of VGG with batch norm. Read next: `densenet.py`.
 from __future__ import annotations
 
 from ooctrain import nn
-from ooctrain.engine.autograd import Tensor
+from ooctrain.engine.tensor import Tensor
 
 #: filters of each convolution by stage; 3 x 3 and 1 x 1 take turns, 3 x 3 first
 STAGES = (

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from ooctrain import functional as F
 from ooctrain import nn
-from ooctrain.engine.autograd import Tensor
+from ooctrain.engine.tensor import Tensor
 from ooctrain.models.resnet import Bottleneck, ResNet
 from ooctrain.models.xception import SeparableConv2d, Xception65
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from ooctrain import functional as F
 from ooctrain import nn
-from ooctrain.engine.autograd import Tensor
+from ooctrain.engine.tensor import Tensor
 from ooctrain.functional import IntOrPair
 from ooctrain.step.op import Spec
 

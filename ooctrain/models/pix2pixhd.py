@@ -3,7 +3,7 @@
 In: a label map (N, C, H, W) (for Cityscapes 35 one-hot classes and one channel of object borders),
 and as target the photograph (N, 3, H, W). Out: a generated photograph. The one idea: generator and
 discriminators are one module with one loss. The discriminators' loss takes the generated image as a
-constant, the generator's loss takes the discriminators' weights as constants (`autograd.frozen`);
+constant, the generator's loss takes the discriminators' weights as constants (`module.frozen`);
 so in the gradient of the sum each network has the gradient of its own loss, and one backward pass,
 one optimizer and one plan serve both. Source: Wang et al. 2018: the global generator (512 x 1024),
 multi-scale discriminators, least-squares losses and feature matching (section 3.2); two scales and
@@ -16,7 +16,9 @@ from __future__ import annotations
 
 from ooctrain import functional as F
 from ooctrain import nn
-from ooctrain.engine.autograd import Tensor, call, current_tape, frozen, no_grad
+from ooctrain.engine.autograd import no_grad
+from ooctrain.engine.module import frozen, inside
+from ooctrain.engine.tensor import Tensor, call
 from ooctrain.layers.combine import Constant
 from ooctrain.models.vgg import VGG
 from ooctrain.step.op import Spec
@@ -158,7 +160,7 @@ class Pix2PixHD(nn.Module):
         """The generator's loss plus the discriminators'; in evaluation the mean absolute error."""
         if isinstance(output, Tensor):
             return F.l1_loss(output, target)
-        with current_tape().module(self):  # the discriminators' calls are named after them
+        with inside(self):  # the discriminators' calls are named after them
             return self._both_losses(*output, target)
 
     def target_spec(self, output: Tensor | tuple[Tensor, Tensor]) -> Spec:

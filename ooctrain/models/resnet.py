@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ooctrain import nn
-from ooctrain.engine.autograd import Tensor
+from ooctrain.engine.tensor import Tensor
 from ooctrain.errors import ConfigError
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from ooctrain import functional as F
 from ooctrain import nn
-from ooctrain.engine.autograd import Tensor
+from ooctrain.engine.tensor import Tensor
 
 
 class DoubleConv(nn.Module):

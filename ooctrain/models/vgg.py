@@ -10,7 +10,7 @@ maps: 512 - 512 - classes. Source: Simonyan and Zisserman 2015, table 1 (A, D, E
 from __future__ import annotations
 
 from ooctrain import nn
-from ooctrain.engine.autograd import Tensor
+from ooctrain.engine.tensor import Tensor
 
 #: channels of each convolution; 0 stands for a max pooling
 LAYERS = {

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from ooctrain import functional as F
 from ooctrain import nn
-from ooctrain.engine.autograd import Tensor
+from ooctrain.engine.tensor import Tensor
 
 MIDDLE_BLOCKS = 16
 

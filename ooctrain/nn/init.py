@@ -14,9 +14,9 @@ from typing import Literal
 
 import numpy as np
 
-from ooctrain.engine.autograd import current_tape
 from ooctrain.engine.eager import HostStorage
 from ooctrain.engine.module import Parameter
+from ooctrain.engine.tensor import current_tape
 
 
 def init_normal(parameter: Parameter, std: float) -> None:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 
 from ooctrain import functional as F
-from ooctrain.engine.autograd import Tensor
 from ooctrain.engine.module import Module
+from ooctrain.engine.tensor import Tensor
 from ooctrain.layers.class_loss import Reduction
 
 

@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from ooctrain import functional as F
-from ooctrain.engine.autograd import Tensor
 from ooctrain.engine.module import Module
+from ooctrain.engine.tensor import Tensor
 from ooctrain.errors import ConfigError
 from ooctrain.nn import CrossEntropyLoss
 from ooctrain.step.op import Spec

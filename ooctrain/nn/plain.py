@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ooctrain import functional as F
-from ooctrain.engine.autograd import Tensor
 from ooctrain.engine.module import Module
+from ooctrain.engine.tensor import Tensor
 from ooctrain.functional import IntOrPair
 
 

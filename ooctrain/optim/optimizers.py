@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from ooctrain.engine.autograd import Tensor, current_tape
 from ooctrain.engine.eager import HostStorage
 from ooctrain.engine.module import Parameter, clear_grad
+from ooctrain.engine.tensor import Tensor, current_tape
 from ooctrain.errors import ConfigError
 from ooctrain.layers.update import AdamUpdate, SGDUpdate
 from ooctrain.step.op import Op, Spec

@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from ooctrain.optim.optimizers import Optimizer
+from ooctrain.optim.optimizers import Optimizer
 
 
 class LRScheduler:

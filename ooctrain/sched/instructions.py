@@ -1,17 +1,14 @@
 """What a list can say: six instructions, each a line of data.
 
-In: ids of calls and variables, bytes. Out: instructions, in words, and as rows of a plan file. The
-one idea: three of them work, each on a stream of its own: Run on C, SwapOut on D (device to host),
-SwapIn on H (host to device); the other three release or wait. What each claims, releases and waits
-for is fixed in `docs/schedule.md`; `ledger.py` is that table as code. Read next: `schedule.py`, the
-list of them.
+In: ids of calls and variables, bytes. Out: instructions, and each in words. The one idea: three of
+them work, each on a stream of its own: Run on C, SwapOut on D (device to host), SwapIn on H (host
+to device); the other three release or wait. What each claims, releases and waits for is fixed in
+`docs/schedule.md`; `ledger.py` is that table as code. Read next: `schedule.py`, the list of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from operator import index
 
 from ooctrain.step.trace import Trace
 
@@ -70,10 +67,6 @@ class Fence:
 
 Instruction = Run | End | SwapOut | SwapIn | Free | Fence
 Range = tuple[int, int, int]  # (variable, lo, hi)
-_KINDS: Mapping[str, type] = {
-    "run": Run, "end": End, "out": SwapOut, "in": SwapIn, "free": Free, "fence": Fence,
-}  # fmt: skip
-_NAMES = {kind: name for name, kind in _KINDS.items()}
 
 
 def describe_instruction(instruction: Instruction, trace: Trace) -> str:
@@ -90,26 +83,3 @@ def describe_instruction(instruction: Instruction, trace: Trace) -> str:
             return "Fence"
         case SwapOut(var, lo, hi) | SwapIn(var, lo, hi) | Free(var, lo, hi):
             return f"{type(instruction).__name__} {trace.variables[var].name} [{lo}, {hi})"
-
-
-def instruction_to_json(instruction: Instruction) -> list:
-    """Its row in a plan file: its name, then its fields."""
-    row: list = [_NAMES[type(instruction)]]
-    match instruction:
-        case Run(call, keep):
-            return [*row, call, keep if keep is None else list(keep)]
-        case End(call):
-            return [*row, call]
-        case SwapOut(var, lo, hi) | SwapIn(var, lo, hi) | Free(var, lo, hi):
-            return [*row, var, lo, hi]
-    return row
-
-
-def instruction_from_json(row: Sequence) -> Instruction:
-    """The instruction of a row; KeyError, TypeError or ValueError where it is none."""
-    name, *fields = row
-    kind = _KINDS[name]
-    if kind is Run:
-        call, keep = fields
-        return Run(index(call), None if keep is None else tuple(map(index, keep)))
-    return kind(*map(index, fields))

@@ -1,21 +1,19 @@
-"""The list: instructions in issue order, and the plan that wraps it. Pure data, JSON both ways.
+"""The list: instructions in issue order, and the plan that wraps it. Pure data.
 
 In: a planner's decisions. Out: `Schedule`, read by verifier, simulator, executor and report alike.
 The one idea: correctness and memory are decided by the order of the list alone, speed by the three
 streams it runs on. The six instructions are in `instructions.py`; everybody takes them from here,
-with the list. Read next: `instructions.py`, then `ledger.py`, `verify.py`, `simulate.py`.
+with the list. How both look in a file is `plan_file.py`. Read next: `instructions.py`, then
+`ledger.py`, `simulate.py`, `verify.py`.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from numbers import Integral, Real
-from operator import index
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from ooctrain.errors import ConfigError, PlanMismatch
 from ooctrain.sched.instructions import (
     End,
     Fence,
@@ -26,8 +24,13 @@ from ooctrain.sched.instructions import (
     SwapIn,
     SwapOut,
     describe_instruction,
-    instruction_from_json,
-    instruction_to_json,
+)
+from ooctrain.sched.plan_file import (
+    check_plan_file,
+    plan_to_json,
+    refused_as,
+    schedule_from_json,
+    schedule_to_json,
 )
 from ooctrain.step.trace import Trace
 from ooctrain.units import BYTES, Granule
@@ -36,8 +39,6 @@ __all__ = [
     "BYTES", "End", "Fence", "Free", "Granule", "Instruction", "LowerBound", "Plan", "Range",
     "Run", "Schedule", "SwapIn", "SwapOut", "default_start", "describe_instruction", "whole",
 ]  # fmt: skip
-
-FORMAT_VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,29 +65,14 @@ class Schedule:
 
     def to_json(self) -> dict[str, Any]:
         """Plain lists and numbers; `from_json` gives back an equal schedule."""
-        return {
-            "granule": {
-                "size_bytes": self.granule.size_bytes,
-                "ranges": self.granule.ranges,
-                "fixed_bytes": self.granule.fixed_bytes,
-            },
-            "start_device": [list(r) for r in self.start_device],
-            "start_host": [list(r) for r in self.start_host],
-            "instructions": [instruction_to_json(i) for i in self.instructions],
-        }
+        return schedule_to_json(
+            (self.instructions, self.start_device, self.start_host, self.granule)
+        )
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Schedule:
         """Raises ConfigError where the data is not a schedule."""
-        try:
-            return Schedule(
-                tuple(instruction_from_json(row) for row in data["instructions"]),
-                tuple(_range_from_json(row) for row in data["start_device"]),
-                tuple(_range_from_json(row) for row in data["start_host"]),
-                _granule_from_json(data["granule"]),
-            )
-        except (KeyError, TypeError, ValueError) as error:
-            raise ConfigError(f"not a schedule: {error!r}", code="OOC-104") from error
+        return Schedule(*schedule_from_json(data))
 
     def describe(self, index: int, trace: Trace) -> str:
         """Instruction `index` in words: "SwapOut layer1.0.conv1.out [0, 65536)"."""
@@ -136,19 +122,16 @@ class Plan:
         Raises:
             ConfigError: the notes hold what JSON has no word for.
         """
-        bound = self.lower_bound
-        data = {
-            "version": FORMAT_VERSION,
-            "trace_fingerprint": self.trace.fingerprint,
+        parts = {
             "rewrites": list(self.rewrites),
             "schedule": self.schedule.to_json(),
             "makespan_us": self.makespan_us,
             "peak_bytes": self.peak_bytes,
             "host_peak_bytes": self.host_peak_bytes,
-            "lower_bound": bound and {"makespan_us": bound.makespan_us, "kind": bound.kind},
+            "lower_bound": self.lower_bound and asdict(self.lower_bound),
             "notes": dict(self.notes),
         }
-        return _as_json(data)
+        return plan_to_json(self.trace.fingerprint, parts)
 
     @staticmethod
     def from_json(data: Mapping[str, Any], trace: Trace) -> Plan:
@@ -158,60 +141,20 @@ class Plan:
             ConfigError: not a plan file, or of a version this library does not know.
             PlanMismatch: made for another trace.
         """
-        if not isinstance(data, Mapping) or data.get("version") != FORMAT_VERSION:
-            raise ConfigError("not a plan file of version 1", code="OOC-104")
-        if data.get("trace_fingerprint") != trace.fingerprint:
-            raise PlanMismatch(
-                "this plan was made for another trace",
-                numbers=f"plan {data.get('trace_fingerprint')}, trace {trace.fingerprint}",
-                fix="trace with the same model, batch, optimizer and threads, or plan again",
-            )
-        try:
+        check_plan_file(data, trace.fingerprint)
+        with refused_as("broken plan file"):
             bound = data["lower_bound"] and LowerBound(**data["lower_bound"])
             return Plan(
                 trace, tuple(data["rewrites"]), Schedule.from_json(data["schedule"]),
                 data["makespan_us"], data["peak_bytes"], data["host_peak_bytes"], bound,
                 dict(data["notes"]),
             )  # fmt: skip
-        except (KeyError, TypeError, ValueError) as error:
-            raise ConfigError(f"broken plan file: {error!r}", code="OOC-104") from error
 
     def save(self, path: str) -> None:
         """Writes the plan file."""
         text = json.dumps(self.to_json())
         with open(path, "w", encoding="utf-8") as file:
             file.write(text)
-
-
-def _range_from_json(row: Sequence) -> Range:
-    variable, lo, hi = map(index, row)
-    return variable, lo, hi
-
-
-def _granule_from_json(data: Mapping[str, Any]) -> Granule:
-    ranges = data["ranges"]
-    if not isinstance(ranges, bool):
-        raise TypeError(f"ranges: {ranges!r} is neither true nor false")
-    return Granule(index(data["size_bytes"]), ranges, index(data.get("fixed_bytes", 0)))
-
-
-def _as_json(data: dict[str, Any]) -> dict[str, Any]:
-    """The same with Python's numbers: planners may compute with NumPy's, which JSON refuses."""
-    try:
-        return json.loads(json.dumps(data, default=_python_number))
-    except TypeError as error:
-        raise ConfigError(
-            f"this plan cannot be written down: {error}", code="OOC-108",
-            fix="numbers, text, lists and dictionaries in the plan's notes",
-        ) from error  # fmt: skip
-
-
-def _python_number(value: object) -> int | float:
-    if isinstance(value, Integral):
-        return int(value)
-    if isinstance(value, Real):
-        return float(value)
-    raise TypeError(f"JSON has no {type(value).__name__}")
 
 
 def default_start(trace: Trace) -> tuple[tuple[Range, ...], tuple[Range, ...]]:

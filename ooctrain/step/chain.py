@@ -14,8 +14,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ooctrain.errors import ConfigError
+from ooctrain.step.builder import TraceBuilder
 from ooctrain.step.op import Op, Spec
-from ooctrain.step.trace import Trace, TraceBuilder
+from ooctrain.step.trace import Trace
 
 NS_PER_US = 1000
 

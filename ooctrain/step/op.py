@@ -14,16 +14,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
 
 from ooctrain.errors import ShapeError
 from ooctrain.step.trace import ITEM_BYTES, Kind
-
-if TYPE_CHECKING:
-    from ooctrain.engine.tape import Tape
-    from ooctrain.engine.tensor import Tensor
 
 Scalars = Mapping[str, float | int]
 Pair = tuple[int, int]  # (rows, columns)
@@ -64,6 +60,41 @@ class Window:
     dilation: int = 1
     pad_lo: int = 0
     pad_hi: int = 0
+
+
+class TensorLike(Protocol):
+    """What `Op.vjp` sees of a tensor: what it looks like, never its value."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Logical shape."""
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+
+    @property
+    def spec(self) -> Spec:
+        """Shape and element type."""
+
+
+T = TypeVar("T", bound=TensorLike)
+
+
+class TapeLike(Protocol[T]):
+    """What `Op.vjp` asks of the tape that it records on (`engine/tensor.py` has one).
+
+    Attributes:
+        conv_algorithm: what convolutions shall use, "auto" or one by name.
+    """
+
+    conv_algorithm: str
+
+    def call(self, op: Op, ins: Sequence[T], *, of: Sequence[T] = ()) -> tuple[T, ...]:
+        """Records one call; returns its outputs, the gradients of the tensors `of`."""
+
+    def gradient(self, op: Op, ins: Sequence[T], of: T) -> T | None:
+        """Records the one call that gives the gradient of `of`; None where nobody asks for it."""
 
 
 class Op:
@@ -128,11 +159,11 @@ class Op:
 
     def vjp(
         self,
-        tape: Tape,
-        ins: Sequence[Tensor],
-        outs: Sequence[Tensor],
-        grads: Sequence[Tensor | None],
-    ) -> Sequence[Tensor | None]:
+        tape: TapeLike[T],
+        ins: Sequence[T],
+        outs: Sequence[T],
+        grads: Sequence[T | None],
+    ) -> Sequence[T | None]:
         """Records the backward calls; returns for each input its gradient, or None."""
         raise TypeError(f"{type(self).__name__} has no gradient")
 

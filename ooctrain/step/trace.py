@@ -3,8 +3,8 @@
 In: nothing but shapes (a trace needs no memory). Out: `Trace`, which planners, verifier, simulator
 and executor read. The one idea: a training step is a straight-line list of pure calls over
 variables that are written once. `trace.calls` is the papers' *function sequence*,
-`trace.variable_sequence()` their *variable sequence* (paper 000, section 3). Read next:
-`machine.py`, then `sched/schedule.py`.
+`trace.variable_sequence()` their *variable sequence* (paper 000, section 3). `builder.py` makes
+one. Read next: `sched/schedule.py`; what a call is and takes: `op.py`, `machine.py`.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Call:
     Args:
         id: its index in `Trace.calls`.
         name: readable and unique, for example "layer1.0.conv1.fwd".
-        op: the operation (`layers.base.Op`); the list's laws never look inside.
+        op: the operation (`step.op.Op`); the list's laws never look inside.
         ins: ids of the variables read; repetitions are allowed.
         outs: ids of the variables written.
         workspace_bytes: scratch while it runs, for the device and threads of the trace.
@@ -212,65 +212,6 @@ class Trace:
     def __repr__(self) -> str:
         counts = f"{len(self.calls)} calls, {len(self.variables)} variables"
         return f"Trace({counts}, {self.fingerprint[:8]})"
-
-
-class TraceBuilder:
-    """Collects variables and calls in order, hands out ids and unique names, builds a checked
-    `Trace`.
-    """
-
-    def __init__(self, threads: int | None = None, device: str = "cpu") -> None:
-        self.threads, self.device = threads, device
-        self.variables: list[Variable] = []
-        self.calls: list[Call] = []
-        self.carries: dict[int, int] = {}
-        self.outputs: dict[str, int] = {}
-        self._names: dict[str, int] = {}
-
-    def variable(
-        self, name: str, shape: tuple[int, ...], dtype: str = "float32", kind: Kind = "activation"
-    ) -> int:
-        """Adds a variable and returns its id; a name that is taken gets a suffix "#2", "#3", ..."""
-        size = math.prod(shape) * ITEM_BYTES[dtype]
-        self.variables.append(
-            Variable(len(self.variables), self._unique(name), tuple(shape), dtype, size, kind)
-        )
-        return len(self.variables) - 1
-
-    def call(
-        self, name: str, op: Any, ins: tuple[int, ...], outs: tuple[int, ...], *,
-        workspace_bytes: int = 0,
-        reuse: Mapping[int, int] | None = None, pure: bool = True, phase: Phase = "forward",
-        forward_of: int | None = None, duration_ns: int | None = None,
-    ) -> int:  # fmt: skip
-        """Adds a call and returns its id."""
-        shared = MappingProxyType(dict(reuse)) if reuse else _NOTHING
-        self.calls.append(
-            Call(len(self.calls), self._unique(name), op, tuple(ins), tuple(outs), workspace_bytes,
-                 shared, pure, phase, forward_of, duration_ns)
-        )  # fmt: skip
-        return len(self.calls) - 1
-
-    def build(self) -> Trace:
-        """The finished trace, checked.
-
-        Raises:
-            ConfigError: an invariant is broken.
-        """
-        trace = Trace(
-            tuple(self.variables),
-            tuple(self.calls),
-            MappingProxyType(dict(self.carries)),
-            MappingProxyType(dict(self.outputs)),
-            self.threads,
-            self.device,
-        )
-        trace.check()
-        return trace
-
-    def _unique(self, name: str) -> str:
-        self._names[name] = self._names.get(name, 0) + 1
-        return name if self._names[name] == 1 else self._unique(f"{name}#{self._names[name]}")
 
 
 def _broken(what: str, **details: str) -> ConfigError:

@@ -18,12 +18,12 @@ from typing import Any
 
 import numpy as np
 
-from ooctrain.engine.autograd import Tape, Tensor, use_tape
 from ooctrain.engine.backward import record_backward
-from ooctrain.engine.incore import run_reference
+from ooctrain.engine.incore import run_reference, run_trace
+from ooctrain.engine.tensor import Tape, Tensor, current_tape, use_tape
 from ooctrain.step.op import LINE_BYTES, Op, Scalars, Spec, physical_shape, to_physical
 from ooctrain.step.trace import Trace
-from ooctrain.tracing import TraceRunner, run_trace
+from ooctrain.tracing import TraceRunner
 
 SCALARS: Mapping[str, float] = {"lr": 0.1, "step": 3, "seed": 7}
 GUARD_BYTES = 256
@@ -266,8 +266,6 @@ def spec_of(array: np.ndarray) -> Spec:
 
 
 def _call(op: Op, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
-    from ooctrain.engine.autograd import current_tape
-
     return current_tape().call(op, tensors)
 
 

@@ -12,9 +12,10 @@ import random
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ooctrain.step.builder import TraceBuilder
 from ooctrain.step.machine import Machine
 from ooctrain.step.op import Op, Spec
-from ooctrain.step.trace import Kind, Phase, Trace, TraceBuilder
+from ooctrain.step.trace import Kind, Phase, Trace
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,8 @@ from dataclasses import replace
 
 from ooctrain.errors import ConfigError
 from ooctrain.sched.planning.budget import storages
-from ooctrain.step.trace import Call, Trace, TraceBuilder, Variable
+from ooctrain.step.builder import TraceBuilder
+from ooctrain.step.trace import Call, Trace, Variable
 
 MAX_QUESTIONS = 400
 

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import random
 
+from ooctrain.step.builder import TraceBuilder
 from ooctrain.step.chain import Stage
-from ooctrain.step.trace import Trace, TraceBuilder
+from ooctrain.step.trace import Trace
 
 US = 1000
 

@@ -17,8 +17,8 @@ import pytest
 
 from ooctrain.sched.schedule import Fence, Free, Run, Schedule, SwapOut
 from ooctrain.sched.simulate import simulate
+from ooctrain.step.builder import TraceBuilder
 from ooctrain.step.machine import Machine
-from ooctrain.step.trace import TraceBuilder
 
 
 def test_000_window_sum() -> None:

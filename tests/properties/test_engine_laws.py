@@ -6,10 +6,12 @@ from hypothesis import strategies as st
 from support.random_nets import RandomNet, block_plans, plans
 
 from ooctrain import functional as F
-from ooctrain.engine.autograd import Tape, manual_seed, tensor, use_tape
+from ooctrain.engine.autograd import manual_seed, tensor
 from ooctrain.engine.eager import EagerRunner
+from ooctrain.engine.incore import initial_values, run_trace
+from ooctrain.engine.tensor import Tape, use_tape
 from ooctrain.optim import SGD
-from ooctrain.tracing import initial_values, run_trace, trace
+from ooctrain.tracing import trace
 
 SHAPE = (4, 2, 6, 6)
 SCALARS = {"lr": 0.1, "step": 0, "seed": 0}

@@ -6,8 +6,9 @@ from hypothesis import strategies as st
 from support.random_nets import RandomNet, block_plans, plans
 
 from ooctrain.engine.autograd import manual_seed
+from ooctrain.engine.incore import initial_values, run_trace
 from ooctrain.rewrite import fuse, share_storage
-from ooctrain.tracing import initial_values, run_trace, trace
+from ooctrain.tracing import trace
 
 SCALARS = {"lr": 0.1, "step": 2, "seed": 5}
 

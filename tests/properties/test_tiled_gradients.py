@@ -16,10 +16,10 @@ from support.check_tile import SCALARS, chain_trace, check_tile, random_values
 from support.tile_chains import Chain, chains, exact_values
 
 from ooctrain import nn
+from ooctrain.engine.incore import initial_values, run_trace
 from ooctrain.layers.conv2d import Conv2d, Conv2dGradInput, Conv2dGradWeight
 from ooctrain.rewrite.tile import tile
 from ooctrain.step.trace import Call, Trace
-from ooctrain.tracing import initial_values, run_trace
 from ooctrain.tracing import trace as trace_step
 
 UNIT = 2.0**-24  # the rounding unit of float32

@@ -13,14 +13,14 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from ooctrain.engine.autograd import Tape, Tensor, use_tape
 from ooctrain.engine.backward import record_backward
-from ooctrain.engine.incore import Mode
+from ooctrain.engine.incore import Mode, run_trace
 from ooctrain.engine.module import Module
+from ooctrain.engine.tensor import Tape, Tensor, use_tape
 from ooctrain.rewrite.tile import tile
 from ooctrain.step.op import Scalars, Spec
 from ooctrain.step.trace import Trace
-from ooctrain.tracing import TraceRunner, run_trace
+from ooctrain.tracing import TraceRunner
 
 SCALARS: Scalars = {"lr": 0.5, "step": 3, "seed": 7}
 

@@ -25,8 +25,9 @@ from ooctrain.sched.schedule import (
     SwapOut,
     default_start,
 )
+from ooctrain.step.builder import TraceBuilder
 from ooctrain.step.op import Op
-from ooctrain.step.trace import Trace, TraceBuilder
+from ooctrain.step.trace import Trace
 
 CHUNK = 4096
 N = 4 * CHUNK // 4  # floats in four chunks

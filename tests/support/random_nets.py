@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from ooctrain import functional as F
 from ooctrain import nn
-from ooctrain.engine.autograd import Tensor
+from ooctrain.engine.tensor import Tensor
 
 Step = tuple[str, int]
 CHANNELS = 4

@@ -17,9 +17,9 @@ import numpy as np
 from support.check_tile import SCALARS, chain_trace, random_values
 
 from ooctrain import nn
+from ooctrain.engine.incore import run_trace
 from ooctrain.errors import ShapeError
 from ooctrain.step.trace import Trace
-from ooctrain.tracing import run_trace
 
 #: Whole numbers are exact in float32 up to here; transforms of winograd2 (16 times the values, in
 #: quarters) and windows of pools that overlap (4 times) stay below it with 64 to spare.

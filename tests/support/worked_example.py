@@ -17,8 +17,9 @@ from ooctrain.sched.schedule import (
     default_start,
     whole,
 )
+from ooctrain.step.builder import TraceBuilder
 from ooctrain.step.machine import Machine
-from ooctrain.step.trace import Phase, Trace, TraceBuilder
+from ooctrain.step.trace import Phase, Trace
 from ooctrain.testing.random_traces import FakeOp
 
 

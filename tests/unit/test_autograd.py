@@ -13,15 +13,9 @@ import pytest
 
 from ooctrain import functional as F
 from ooctrain import nn
-from ooctrain.engine.autograd import (
-    Tape,
-    current_tape,
-    manual_seed,
-    no_grad,
-    tensor,
-    use_tape,
-)
+from ooctrain.engine.autograd import manual_seed, no_grad, tensor
 from ooctrain.engine.eager import EagerRunner
+from ooctrain.engine.tensor import Tape, current_tape, use_tape
 from ooctrain.errors import AutogradError, ConfigError, ShapeError
 from ooctrain.tracing import TraceRunner
 

@@ -7,8 +7,9 @@ import pytest
 
 from ooctrain import functional as F
 from ooctrain import nn
-from ooctrain.engine.autograd import frozen, manual_seed, tensor
+from ooctrain.engine.autograd import manual_seed, tensor
 from ooctrain.engine.incore import initial_values, run_trace
+from ooctrain.engine.module import frozen
 from ooctrain.errors import AutogradError, ConfigError, OoctrainError, ShapeError
 from ooctrain.models.pix2pixhd import Pix2PixHD
 from ooctrain.rewrite import apply_rewrites

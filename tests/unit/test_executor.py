@@ -46,8 +46,8 @@ from ooctrain.sched.schedule import (
     SwapIn,
     SwapOut,
 )
+from ooctrain.step.builder import TraceBuilder
 from ooctrain.step.op import Op
-from ooctrain.step.trace import TraceBuilder
 
 ALLOCATORS = ("va:chunk=4KiB", "best-fit")
 

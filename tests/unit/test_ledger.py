@@ -20,7 +20,8 @@ from ooctrain.sched.schedule import (
     default_start,
 )
 from ooctrain.sched.spans import Spans
-from ooctrain.step.trace import Trace, TraceBuilder
+from ooctrain.step.builder import TraceBuilder
+from ooctrain.step.trace import Trace
 
 X, A, B, C = 0, 1, 2, 3
 

@@ -16,8 +16,9 @@ from ooctrain.sched.planners.window.window import Window
 from ooctrain.sched.planning.planner import HOST_LACKS
 from ooctrain.sched.schedule import Fence, Free, Granule, Run, SwapIn, SwapOut
 from ooctrain.sched.verify import verify
+from ooctrain.step.builder import TraceBuilder
 from ooctrain.step.machine import Machine
-from ooctrain.step.trace import Trace, TraceBuilder
+from ooctrain.step.trace import Trace
 from ooctrain.testing.random_traces import FakeOp
 
 MACHINE = Machine("m", 1, 1, link_bytes_per_us=1, link="duplex")

@@ -17,8 +17,9 @@ from ooctrain.sched.planning.lower import lower, lower_timed
 from ooctrain.sched.schedule import BYTES, Granule, Run, SwapIn, SwapOut
 from ooctrain.sched.simulate import simulate
 from ooctrain.sched.verify import verify
+from ooctrain.step.builder import TraceBuilder
 from ooctrain.step.machine import Machine
-from ooctrain.step.trace import Trace, TraceBuilder
+from ooctrain.step.trace import Trace
 from ooctrain.testing.random_traces import FakeOp
 
 SHARED = Machine("shared", 1, 1, link_bytes_per_us=1)

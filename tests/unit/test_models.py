@@ -10,6 +10,7 @@ import pytest
 
 from ooctrain import models, nn
 from ooctrain.engine.autograd import manual_seed, tensor
+from ooctrain.engine.incore import initial_values, run_trace
 from ooctrain.errors import ConfigError
 from ooctrain.layers.conv2d import Conv2d
 from ooctrain.layers.conv_transpose import ConvTranspose2d
@@ -17,7 +18,7 @@ from ooctrain.layers.linear import Linear
 from ooctrain.rewrite import apply_rewrites
 from ooctrain.sched.planning.budget import trace_peak_bytes
 from ooctrain.step.machine import specs_of
-from ooctrain.tracing import initial_values, run_trace, trace
+from ooctrain.tracing import trace
 
 # Parameters, state_dict entries, and 10^9 multiply-adds of convolutions and linear layers on one
 # usual image. torchvision's networks: `num_params` and `_ops` of its published weights' metadata.

@@ -31,8 +31,8 @@ from ooctrain.sched.planning.budget import trace_minimum_bytes, trace_peak_bytes
 from ooctrain.sched.schedule import Free, Run, Schedule
 from ooctrain.sched.simulate import simulate
 from ooctrain.sched.verify import verify
+from ooctrain.step.builder import TraceBuilder
 from ooctrain.step.machine import Machine
-from ooctrain.step.trace import TraceBuilder
 from ooctrain.testing.interpreter import in_core
 from ooctrain.testing.random_traces import random_trace, random_values
 from ooctrain.testing.run_list import Way, run_list

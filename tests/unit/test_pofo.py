@@ -29,8 +29,9 @@ from ooctrain.sched.planning.swap import movable_gaps
 from ooctrain.sched.schedule import SwapOut
 from ooctrain.sched.search.dominance import undominated
 from ooctrain.sched.verify import verify
+from ooctrain.step.builder import TraceBuilder
 from ooctrain.step.machine import Machine
-from ooctrain.step.trace import Trace, TraceBuilder
+from ooctrain.step.trace import Trace
 from ooctrain.testing.check_planner import check_planner
 from ooctrain.testing.random_traces import FakeOp, random_trace
 

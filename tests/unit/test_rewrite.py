@@ -7,11 +7,12 @@ import pytest
 
 from ooctrain import functional as F
 from ooctrain import models, nn
+from ooctrain.engine.incore import initial_values, run_trace
 from ooctrain.errors import ConfigError
 from ooctrain.layers.batch_norm import BatchNormApply
 from ooctrain.rewrite import REWRITES, apply_rewrites, fuse, share_storage
 from ooctrain.rewrite.edit import with_calls
-from ooctrain.tracing import initial_values, run_trace, trace
+from ooctrain.tracing import trace
 
 SCALARS = {"lr": 0.1, "step": 0, "seed": 0}
 

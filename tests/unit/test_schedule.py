@@ -25,7 +25,8 @@ from ooctrain.sched.schedule import (
 )
 from ooctrain.sched.simulate import durations_ns, simulate, start_times
 from ooctrain.sched.verify import verify
-from ooctrain.step.trace import Trace, TraceBuilder
+from ooctrain.step.builder import TraceBuilder
+from ooctrain.step.trace import Trace
 
 
 def test_granted_bytes_are_whole_granules():

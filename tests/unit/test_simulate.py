@@ -11,8 +11,9 @@ from ooctrain.sched.schedule import Fence, Free, Run, Schedule, SwapIn, SwapOut,
 from ooctrain.sched.simulate import durations_ns, interfered_times, simulate, start_times
 from ooctrain.sched.timeline import Event, ledger_curve, make_timeline
 from ooctrain.sched.verify import verify
+from ooctrain.step.builder import TraceBuilder
 from ooctrain.step.machine import Machine
-from ooctrain.step.trace import Trace, TraceBuilder
+from ooctrain.step.trace import Trace
 from ooctrain.testing.random_traces import FakeOp
 
 

@@ -33,9 +33,10 @@ from ooctrain.sched.planning.chain_view import chain_view
 from ooctrain.sched.planning.planner import make_plan
 from ooctrain.sched.schedule import Fence, Free, Granule, Run, SwapIn, SwapOut
 from ooctrain.sched.verify import verify
+from ooctrain.step.builder import TraceBuilder
 from ooctrain.step.chain import chain
 from ooctrain.step.machine import Machine
-from ooctrain.step.trace import Trace, TraceBuilder
+from ooctrain.step.trace import Trace
 from ooctrain.testing.random_traces import FakeOp
 
 SWAP_PLANNERS = (

@@ -10,12 +10,14 @@ import pytest
 
 from ooctrain import functional as F
 from ooctrain import models, nn
-from ooctrain.engine.autograd import Tape, manual_seed, no_grad, tensor, use_tape
+from ooctrain.engine.autograd import manual_seed, no_grad, tensor
 from ooctrain.engine.clip import ClipEach, clip_grad_norm_, clip_grad_value_
 from ooctrain.engine.eager import EagerRunner
+from ooctrain.engine.incore import initial_values, run_trace, storages
+from ooctrain.engine.tensor import Tape, use_tape
 from ooctrain.errors import ConfigError
 from ooctrain.optim import SGD, Adam
-from ooctrain.tracing import initial_values, run_trace, storages, trace
+from ooctrain.tracing import trace
 
 SCALARS = {"lr": 0.1, "step": 0, "seed": 0}
 

@@ -8,11 +8,12 @@ import pytest
 from ooctrain import functional as F
 from ooctrain import nn
 from ooctrain.engine.autograd import tensor
+from ooctrain.engine.incore import initial_values, run_trace
 from ooctrain.engine.own_op import Op
 from ooctrain.errors import AutogradError, ConfigError, ShapeError
 from ooctrain.rewrite import fuse, share_storage
 from ooctrain.testing.check_op import check_op
-from ooctrain.tracing import initial_values, run_trace, trace
+from ooctrain.tracing import trace
 
 
 def values(*shape, seed=0):

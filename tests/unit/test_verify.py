@@ -25,7 +25,8 @@ from ooctrain.sched.schedule import (
 )
 from ooctrain.sched.simulate import simulate
 from ooctrain.sched.verify import RULES, verify
-from ooctrain.step.trace import Trace, TraceBuilder
+from ooctrain.step.builder import TraceBuilder
+from ooctrain.step.trace import Trace
 
 X, W, A, B, W2 = range(5)
 SIZE = 16

@@ -14,7 +14,7 @@ from importlib import import_module
 import pytest
 
 from ooctrain.engine import backward
-from ooctrain.engine.tape import Tape
+from ooctrain.engine.tensor import Tape
 from ooctrain.functional import norm
 from ooctrain.layers import layout
 from ooctrain.layers.batch_norm import BatchNormApply, BatchNormGradApply

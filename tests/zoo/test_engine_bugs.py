@@ -14,15 +14,17 @@ from zoo.engine_bugs import BUGS
 
 from ooctrain import functional as F
 from ooctrain import nn
-from ooctrain.engine.autograd import Tape, manual_seed, tensor, use_tape
+from ooctrain.engine.autograd import manual_seed, tensor
 from ooctrain.engine.eager import EagerRunner
+from ooctrain.engine.incore import initial_values, run_trace
+from ooctrain.engine.tensor import Tape, use_tape
 from ooctrain.layers.combine import Concat
 from ooctrain.layers.cross_entropy import SoftmaxCrossEntropy
 from ooctrain.layers.layout import Reshape
 from ooctrain.optim import SGD
 from ooctrain.rewrite import fuse, share_storage
 from ooctrain.testing.check_op import check_gradient, check_op
-from ooctrain.tracing import initial_values, run_trace, trace
+from ooctrain.tracing import trace
 
 SCALARS = {"lr": 0.05, "step": 1, "seed": 2}
 

@@ -11,8 +11,8 @@ from zoo.planner_bugs import BUGS
 
 from ooctrain.sched.planners.registry import get_planner
 from ooctrain.sched.verify import verify
+from ooctrain.step.builder import TraceBuilder
 from ooctrain.step.machine import Machine
-from ooctrain.step.trace import TraceBuilder
 from ooctrain.testing.check_planner import LAWS, PlannerFailure, check_planner
 from ooctrain.testing.random_traces import FakeOp
 

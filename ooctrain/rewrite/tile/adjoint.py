@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ooctrain.engine.autograd import Site, Tape, Tensor
+from ooctrain.engine.site import Site
+from ooctrain.engine.tensor import Tape, Tensor
 from ooctrain.errors import ConfigError
 from ooctrain.step.machine import specs_of
 from ooctrain.step.op import Op, Scalars, Spec

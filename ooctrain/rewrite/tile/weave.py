@@ -32,8 +32,9 @@ from ooctrain.rewrite.tile.steps import (
     label,
     zeros,
 )
+from ooctrain.step.builder import TraceBuilder
 from ooctrain.step.op import Op, Spec, scratch_bytes
-from ooctrain.step.trace import Call, Phase, Trace, TraceBuilder
+from ooctrain.step.trace import Call, Phase, Trace
 
 
 def weave(trace: Trace, segment: Segment, tiles: Sequence[Tile]) -> Trace:

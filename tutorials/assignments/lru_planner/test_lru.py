@@ -13,7 +13,7 @@ from ooctrain.course.rubric import read_rubric
 from ooctrain.sched.planning.budget import trace_minimum_bytes
 from ooctrain.sched.schedule import SwapIn, SwapOut
 from ooctrain.sched.verify import verify
-from ooctrain.step.trace import TraceBuilder
+from ooctrain.step.builder import TraceBuilder
 from ooctrain.testing import check_planner
 from ooctrain.testing.check_planner import LAWS
 from ooctrain.testing.random_traces import FakeOp
