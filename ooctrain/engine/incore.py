@@ -17,6 +17,7 @@ import numpy as np
 from ooctrain.engine.eager import Storage, aligned_bytes, make_pool
 from ooctrain.engine.module import Module
 from ooctrain.errors import ConfigError
+from ooctrain.layers.kernels.cpu.table import CPU
 from ooctrain.optim import Optimizer
 from ooctrain.step.machine import specs_of
 from ooctrain.step.op import Op, Scalars, physical_shape, to_logical, to_physical
@@ -118,12 +119,13 @@ def _run_cpu(
         for v in (trace.variables[out] for out in call.outs)
     ]
     in_specs, out_specs = specs_of(trace, call.ins), specs_of(trace, call.outs)
-    if call.op.workspace_bytes(in_specs, out_specs, pool.threads) > call.workspace_bytes:
+    needed = CPU.workspace_bytes(call.op, in_specs, out_specs, pool.threads)
+    if needed > call.workspace_bytes:
         raise ConfigError(
             f"this trace was made for fewer than {pool.threads} threads", where=call.name
         )
     workspace = aligned_bytes(call.workspace_bytes)
-    call.op.cpu(pool, [held[v] for v in call.ins], arrays, workspace, scalars)
+    CPU.run(call.op, pool, [held[v] for v in call.ins], arrays, workspace, scalars)
     return arrays
 
 

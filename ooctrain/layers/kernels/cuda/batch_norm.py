@@ -27,7 +27,7 @@ from ooctrain.layers.kernels.cuda.conv.columns import (
     rows_of_chunk,
     two_partials,
 )
-from ooctrain.layers.kernels.cuda.elementwise import masked_by, relu_of
+from ooctrain.layers.kernels.cuda.elementwise import fill, masked_by, relu_of
 from ooctrain.layers.kernels.cuda.quads import (
     first_quads,
     load_channels,
@@ -192,16 +192,9 @@ def _grad_apply(dy, mask, x, mean, inv_std, gamma, dgamma, dbeta, dx, has_mask, 
 
 
 def apply(
-    launcher: Launcher,
-    x: Array,
-    mean: Array,
-    inv_std: Array,
-    gamma: Array,
-    beta: Array,
-    y: Array,
-    residual: Array | None = None,
-    relu: bool = False,
-) -> None:
+    launcher: Launcher, x: Array, mean: Array, inv_std: Array, gamma: Array, beta: Array,
+    y: Array, residual: Array | None, relu: bool,
+) -> None:  # fmt: skip
     """y = (x - mean) * (gamma * inv_std) + beta [+ residual] [then ReLU].
 
     `y` may be `x` or `residual`.
@@ -216,16 +209,9 @@ def apply(
 
 
 def grad_reduce(
-    launcher: Launcher,
-    dy: Array,
-    x: Array,
-    mean: Array,
-    inv_std: Array,
-    dgamma: Array,
-    dbeta: Array,
-    workspace: Array,
-    mask: Array | None = None,
-) -> None:
+    launcher: Launcher, dy: Array, x: Array, mean: Array, inv_std: Array, dgamma: Array,
+    dbeta: Array, mask: Array | None, workspace: Array,
+) -> None:  # fmt: skip
     """dbeta = sum of dz, dgamma = sum of dz * xhat; dz = dy, where `mask > 0` if a mask is given.
 
     Both are right to `columns.SUM_ROUNDINGS` + 3 roundings of the sum of absolute values.
@@ -247,18 +233,18 @@ def grad_reduce(
 
 
 def grad_apply(
-    launcher: Launcher,
-    dy: Array,
-    x: Array,
-    mean: Array,
-    inv_std: Array,
-    gamma: Array,
-    dgamma: Array,
-    dbeta: Array,
-    dx: Array,
-    mask: Array | None = None,
-) -> None:
-    """dx = gamma * inv_std * (dz - dbeta / P - xhat * dgamma / P); `dx` may be an input."""
+    launcher: Launcher, dy: Array, x: Array, mean: Array, inv_std: Array, gamma: Array,
+    dgamma: Array | None, dbeta: Array | None, dx: Array, mask: Array | None, workspace: Array,
+) -> None:  # fmt: skip
+    """dx = gamma * inv_std * (dz - dbeta / P - xhat * dgamma / P); `dx` may be an input.
+
+    Args:
+        dgamma, dbeta: (C,); None where the statistics are constants.
+        workspace: uint8, in that case C float32.
+    """
+    if dgamma is None or dbeta is None:
+        dgamma = dbeta = launcher.part(workspace, 0, mean.size, "float32")
+        fill(launcher, dgamma, 0.0)
     arrays = dy, dy if mask is None else mask, x
     vectors = mean, inv_std, gamma, dgamma, dbeta
     numbers = mask is not None, mean.size, mean.size / x.size
