@@ -105,7 +105,7 @@ import sys
 import numpy as np
 sys.path.insert(0, "tests/unit")
 from test_kernels_conv import SHAPES, arrays, reference, run
-from ooctrain.layers.kernels.cpu import vector
+from ooctrain.layers.kernels.cpu.simd import vector
 from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
 assert vector.ISA == {isa!r}
 pool = ThreadPool(2)
