@@ -37,6 +37,7 @@ from ooctrain.layers.kernels.cpu.workspace import BLOCK_ROWS, padded_channels
 from ooctrain.layers.running_statistics import BatchNormUpdate
 
 Array = np.ndarray
+Arrays = Sequence[Array]
 ZERO = np.float32(0)
 #: How many rows ahead the statistics prefetch their data.
 AHEAD_ROWS = 16
@@ -207,10 +208,7 @@ def _inv_std(var, out, eps):
         out[c] = 1.0 / math.sqrt(var[c] + eps)
 
 
-def stats(
-    pool: ThreadPool, x: Array, mean: Array, inv_std: Array, var: Array, eps: float,
-    workspace: Array,
-) -> None:  # fmt: skip
+def stats(pool: ThreadPool, x, mean, inv_std, var, eps: float, workspace) -> None:
     """Mean, biased variance and 1 / sqrt(var + eps) of each channel.
 
     Args:
@@ -231,10 +229,7 @@ def inv_std_of(pool: ThreadPool, var: Array, inv_std: Array, eps: float) -> None
     _inv_std(var, inv_std, eps)
 
 
-def grad_reduce(
-    pool: ThreadPool, dy: Array, x: Array, mean: Array, inv_std: Array, dgamma: Array,
-    dbeta: Array, mask: Array | None, workspace: Array,
-) -> None:  # fmt: skip
+def grad_reduce(pool: ThreadPool, dy, x, mean, inv_std, dgamma, dbeta, mask, workspace) -> None:
     """dbeta = sum of dz, dgamma = sum of dz * xhat; dz = dy, where `mask > 0` if a mask is given.
 
     Args:
@@ -253,9 +248,8 @@ def grad_reduce(
 
 
 def grad_apply(
-    pool: ThreadPool, dy: Array, x: Array, mean: Array, inv_std: Array, gamma: Array,
-    dgamma: Array | None, dbeta: Array | None, dx: Array, mask: Array | None, workspace: Array,
-) -> None:  # fmt: skip
+    pool: ThreadPool, dy, x, mean, inv_std, gamma, dgamma, dbeta, dx, mask, workspace
+) -> None:
     """dx = gamma * inv_std * (dz - dbeta / P - xhat * dgamma / P), dz as in `grad_reduce`.
 
     `dx` may be `dy`, `x` or `mask`.
@@ -275,9 +269,7 @@ def grad_apply(
     pool.run(_grad_apply, rows, row_chunk(rows, channels), *arrays, *vectors, *others)
 
 
-def update(
-    pool: ThreadPool, op: BatchNormUpdate, ins: Sequence[Array], outs: Sequence[Array]
-) -> None:
+def update(pool: ThreadPool, op: BatchNormUpdate, ins: Arrays, outs: Arrays) -> None:
     """The running statistics behind those of this batch, by `update_running`."""
     for old, new in zip(ins[2:], outs, strict=True):
         copy_unless_same(old, new)
@@ -287,9 +279,8 @@ def update(
 
 
 def update_running(
-    mean: Array, var: Array, running_mean: Array, running_var: Array, count: Array | None,
-    momentum: float | None, rows: int,
-) -> None:  # fmt: skip
+    mean, var, running_mean, running_var, count, momentum: float | None, rows: int
+) -> None:
     """Moves the running statistics, in place, towards those of this batch, as torch does.
 
     Args:

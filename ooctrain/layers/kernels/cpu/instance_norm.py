@@ -31,9 +31,8 @@ def stats(
 
 
 def apply(
-    pool: ThreadPool, x: Array, mean: Array, inv_std: Array, gamma: Array | None,
-    beta: Array | None, y: Array, residual: Array | None, relu: bool, workspace: Array,
-) -> None:  # fmt: skip
+    pool: ThreadPool, x, mean, inv_std, gamma, beta, y, residual, relu: bool, workspace
+) -> None:
     """y = (x - mean) * (gamma * inv_std) + beta [+ residual] [then ReLU]; may be x or residual."""
     if gamma is None or beta is None:
         gamma, beta = _vectors(workspace, 2, x.shape[3])
@@ -43,9 +42,8 @@ def apply(
 
 
 def grad_reduce(
-    pool: ThreadPool, dy: Array, x: Array, mean: Array, inv_std: Array, sum_dz_xhat: Array,
-    sum_dz: Array, mask: Array | None, workspace: Array,
-) -> None:  # fmt: skip
+    pool: ThreadPool, dy, x, mean, inv_std, sum_dz_xhat, sum_dz, mask, workspace
+) -> None:
     """The sums of dz xhat and of dz, for each channel of each image."""
     values = dy, x, mean, inv_std, sum_dz_xhat, sum_dz, _each(mask, x)
     for of_image in zip(*values, strict=True):
@@ -53,9 +51,8 @@ def grad_reduce(
 
 
 def grad_apply(
-    pool: ThreadPool, dy: Array, x: Array, mean: Array, inv_std: Array, gamma: Array | None,
-    sum_dz_xhat: Array, sum_dz: Array, dx: Array, mask: Array | None, workspace: Array,
-) -> None:  # fmt: skip
+    pool: ThreadPool, dy, x, mean, inv_std, gamma, sum_dz_xhat, sum_dz, dx, mask, workspace
+) -> None:
     """dx = gamma * inv_std * (dz - sum_dz / P - xhat * sum_dz_xhat / P); `dx` may be an input."""
     if gamma is None:
         (gamma,) = _vectors(workspace, 1, x.shape[3])

@@ -40,6 +40,7 @@ from ooctrain.layers.regression_loss import mean_factor
 from ooctrain.step.op import whole_lines
 
 Array = np.ndarray
+Arrays = Sequence[Array]
 ZERO, ONE, LOWEST = np.float32(0), np.float32(1), np.float32(-np.inf)
 
 
@@ -144,9 +145,8 @@ def _errors_grad(x, target, dx, scale, squared, lo, hi, thread):
 
 
 def cross_entropy(
-    pool: ThreadPool, op: SoftmaxCrossEntropy, ins: Sequence[Array], outs: Sequence[Array],
-    workspace: Array,
-) -> None:  # fmt: skip
+    pool: ThreadPool, op: SoftmaxCrossEntropy, ins: Arrays, outs: Arrays, workspace: Array
+) -> None:
     """The loss and the log-sum-exp of each row."""
     logits, labels = ins
     loss, lse = outs
@@ -156,7 +156,7 @@ def cross_entropy(
 
 
 def cross_entropy_grad(
-    pool: ThreadPool, op: SoftmaxCrossEntropyGrad, ins: Sequence[Array], outs: Sequence[Array]
+    pool: ThreadPool, op: SoftmaxCrossEntropyGrad, ins: Arrays, outs: Arrays
 ) -> None:
     """dlogits, which may be the logits."""
     logits, labels, lse, dloss = ins
@@ -165,9 +165,8 @@ def cross_entropy_grad(
 
 
 def softmax_cross_entropy(
-    pool: ThreadPool, logits: Array, labels: Array, losses: Array, lse: Array,
-    ignore_index: int = -100,
-) -> None:  # fmt: skip
+    pool: ThreadPool, logits, labels, losses, lse, ignore_index: int = -100
+) -> None:
     """losses[r] = lse[r] - logits[r, label], lse[r] = log(sum of exp(logits[r])).
 
     Args:
@@ -182,9 +181,8 @@ def softmax_cross_entropy(
 
 
 def softmax_cross_entropy_grad(
-    pool: ThreadPool, logits: Array, labels: Array, lse: Array, dlogits: Array, scale: float,
-    ignore_index: int = -100,
-) -> None:  # fmt: skip
+    pool: ThreadPool, logits, labels, lse, dlogits, scale: float, ignore_index: int = -100
+) -> None:
     """dlogits = (softmax - onehot) * scale, 0 in ignored rows. `dlogits` may be `logits`.
 
     Args:
@@ -209,10 +207,7 @@ def total(pool: ThreadPool, losses: Array, out: Array, factor: float, workspace:
     _reduce(pool, _sum, (losses,), out, factor, workspace)
 
 
-def mean_error(
-    pool: ThreadPool, x: Array, target: Array, out: Array, factor: float, absolute: bool,
-    workspace: Array,
-) -> None:  # fmt: skip
+def mean_error(pool: ThreadPool, x, target, out, factor: float, absolute: bool, workspace) -> None:
     """out[0] = factor * sum of (x - target)^2, or of |x - target|.
 
     Args:
@@ -221,10 +216,7 @@ def mean_error(
     _reduce(pool, _errors, (x, target, not absolute), out, factor, workspace)
 
 
-def mean_error_grad(
-    pool: ThreadPool, x: Array, target: Array, dloss: Array, dx: Array, factor: float,
-    absolute: bool,
-) -> None:  # fmt: skip
+def mean_error_grad(pool: ThreadPool, x, target, dloss, dx, factor: float, absolute: bool) -> None:
     """dx = 2 (x - target) dloss factor, or sign(x - target) dloss factor, 0 where equal.
 
     `dx` may be `x`.

@@ -97,10 +97,7 @@ def _sum_partials(partials, chunks):
     return total
 
 
-def sgd(
-    pool: ThreadPool, w: Array, g: Array, m: Array | None, w_out: Array, m_out: Array | None,
-    factors: SgdFactors,
-) -> None:  # fmt: skip
+def sgd(pool: ThreadPool, w, g, m, w_out, m_out, factors: SgdFactors) -> None:
     """One step of torch's SGD.
 
     Args:
@@ -116,10 +113,7 @@ def sgd(
         pool.run(_sgd, w.size, chunk, w, g, m, w_out, m_out, *factors)
 
 
-def adam(
-    pool: ThreadPool, w: Array, g: Array, m: Array, v: Array, w_out: Array, m_out: Array,
-    v_out: Array, factors: AdamFactors,
-) -> None:  # fmt: skip
+def adam(pool: ThreadPool, w, g, m, v, w_out, m_out, v_out, factors: AdamFactors) -> None:
     """One step of torch's Adam, or of AdamW.
 
     Args:

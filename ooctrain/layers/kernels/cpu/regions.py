@@ -19,6 +19,7 @@ from ooctrain.layers.layout import Reshape, logical_in_memory
 from ooctrain.step.op import to_logical
 
 Array = np.ndarray
+Arrays = Sequence[Array]
 Index = tuple[int, ...]
 
 
@@ -66,7 +67,7 @@ def clear(pool: ThreadPool, x: Array, y: Array, start: Index, shape: Index) -> N
     to_logical(y)[_region(start, shape)] = 0
 
 
-def concat(pool: ThreadPool, op: Concat, ins: Sequence[Array], outs: Sequence[Array]) -> None:
+def concat(pool: ThreadPool, op: Concat, ins: Arrays, outs: Arrays) -> None:
     """The inputs one after the other; channels of images are interleaved pixel by pixel."""
     y = outs[0]
     if y.ndim == 4 and op.axis == 1:
@@ -77,9 +78,7 @@ def concat(pool: ThreadPool, op: Concat, ins: Sequence[Array], outs: Sequence[Ar
         insert_into(pool, x, y, op.at(x.ndim, start))
 
 
-def reshape(
-    pool: ThreadPool, op: Reshape, ins: Sequence[Array], outs: Sequence[Array], workspace: Array
-) -> None:
+def reshape(pool: ThreadPool, op: Reshape, ins: Arrays, outs: Arrays, workspace: Array) -> None:
     """The same elements in the same logical order; from image to image by way of the workspace."""
     x, y = ins[0], outs[0]
     if op.keeps_memory_order:

@@ -20,6 +20,7 @@ from ooctrain.layers.regression_loss import mean_factor
 from ooctrain.layers.weighted_loss import WeightedCrossEntropy, WeightedCrossEntropyGrad
 
 Array = np.ndarray
+Arrays = Sequence[Array]
 ZERO = np.float32(0)
 
 
@@ -96,9 +97,8 @@ def write(pool: ThreadPool, target: Array, values: tuple[float, ...]) -> None:
 
 
 def weighted_cross_entropy(
-    pool: ThreadPool, op: WeightedCrossEntropy, ins: Sequence[Array], outs: Sequence[Array],
-    workspace: Array,
-) -> None:  # fmt: skip
+    pool: ThreadPool, op: WeightedCrossEntropy, ins: Arrays, outs: Arrays, workspace: Array
+) -> None:
     """The loss, of all rows or of each, and the log-sum-exp of each row."""
     logits, labels, weights = ins
     loss, lse = outs
@@ -113,7 +113,7 @@ def weighted_cross_entropy(
 
 
 def weighted_cross_entropy_grad(
-    pool: ThreadPool, op: WeightedCrossEntropyGrad, ins: Sequence[Array], outs: Sequence[Array]
+    pool: ThreadPool, op: WeightedCrossEntropyGrad, ins: Arrays, outs: Arrays
 ) -> None:
     """dlogits, which may be the logits; dloss is one number, or one for each row."""
     logits, labels, weights, lse, dloss = ins

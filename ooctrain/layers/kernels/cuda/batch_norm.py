@@ -191,10 +191,7 @@ def _grad_apply(dy, mask, x, mean, inv_std, gamma, dgamma, dbeta, dx, has_mask, 
     store_quad(dx, j, dxj)
 
 
-def apply(
-    launcher: Launcher, x: Array, mean: Array, inv_std: Array, gamma: Array, beta: Array,
-    y: Array, residual: Array | None, relu: bool,
-) -> None:  # fmt: skip
+def apply(launcher: Launcher, x, mean, inv_std, gamma, beta, y, residual, relu: bool) -> None:
     """y = (x - mean) * (gamma * inv_std) + beta [+ residual] [then ReLU].
 
     `y` may be `x` or `residual`.
@@ -208,10 +205,7 @@ def apply(
         launcher.launch(_apply_add, blocks, x, *vectors, residual, y, mean.size, floor)
 
 
-def grad_reduce(
-    launcher: Launcher, dy: Array, x: Array, mean: Array, inv_std: Array, dgamma: Array,
-    dbeta: Array, mask: Array | None, workspace: Array,
-) -> None:  # fmt: skip
+def grad_reduce(launcher: Launcher, dy, x, mean, inv_std, dgamma, dbeta, mask, workspace) -> None:
     """dbeta = sum of dz, dgamma = sum of dz * xhat; dz = dy, where `mask > 0` if a mask is given.
 
     Both are right to `columns.SUM_ROUNDINGS` + 3 roundings of the sum of absolute values.
@@ -233,9 +227,8 @@ def grad_reduce(
 
 
 def grad_apply(
-    launcher: Launcher, dy: Array, x: Array, mean: Array, inv_std: Array, gamma: Array,
-    dgamma: Array | None, dbeta: Array | None, dx: Array, mask: Array | None, workspace: Array,
-) -> None:  # fmt: skip
+    launcher: Launcher, dy, x, mean, inv_std, gamma, dgamma, dbeta, dx, mask, workspace
+) -> None:
     """dx = gamma * inv_std * (dz - dbeta / P - xhat * dgamma / P); `dx` may be an input.
 
     Args:

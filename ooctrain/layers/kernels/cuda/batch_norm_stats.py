@@ -40,6 +40,7 @@ from ooctrain.layers.kernels.cuda.runtime.shim import cuda, device, float32, ker
 from ooctrain.layers.running_statistics import BatchNormUpdate
 
 Array = Any
+Arrays = Sequence[Array]
 ZERO, ONE = np.float32(0), np.float32(1)
 
 
@@ -170,10 +171,7 @@ def inverse_deviation(variance, eps):
 _inv_std = unary(inverse_deviation)
 
 
-def stats(
-    launcher: Launcher, x: Array, mean: Array, inv_std: Array, var: Array, eps: float,
-    workspace: Array,
-) -> None:  # fmt: skip
+def stats(launcher: Launcher, x, mean, inv_std, var, eps: float, workspace) -> None:
     """Mean, biased variance and 1 / sqrt(var + eps) of each channel.
 
     With M = `joins(columns)` roundings, the mean is right to M * 2^-24 * max |x|, the variance to
@@ -199,9 +197,7 @@ def inv_std_of(launcher: Launcher, var: Array, inv_std: Array, eps: float) -> No
     apply(launcher, _inv_std, var, inv_std, parameter=eps)
 
 
-def update(
-    launcher: Launcher, op: BatchNormUpdate, ins: Sequence[Array], outs: Sequence[Array]
-) -> None:
+def update(launcher: Launcher, op: BatchNormUpdate, ins: Arrays, outs: Arrays) -> None:
     """Moves the running statistics, in place, towards those of this batch, as torch does.
 
     Args:

@@ -105,9 +105,8 @@ def sum_of_squares(launcher: Launcher, g: Array, total: Array, workspace: Array)
 
 
 def clip_factor(
-    launcher: Launcher, op: ClipFactor, squares: Sequence[Array], outs: Sequence[Array],
-    workspace: Array,
-) -> None:  # fmt: skip
+    launcher: Launcher, op: ClipFactor, squares: Sequence[Array], outs: Sequence[Array], workspace
+) -> None:
     """The factor min(1, max_norm / (norm + eps)), which brings the common norm of all gradients to
     at most `max_norm`, as in torch; right to FACTOR_ROUNDINGS * 2^-24 of itself.
 

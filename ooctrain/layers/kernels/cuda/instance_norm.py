@@ -106,10 +106,7 @@ def stats(
     batch_norm_stats.stats(launcher, x, mean, inv_std, var, eps, space)
 
 
-def apply(
-    launcher: Launcher, x: Array, mean: Array, inv_std: Array, gamma: Array | None,
-    beta: Array | None, y: Array, residual: Array | None, relu: bool,
-) -> None:  # fmt: skip
+def apply(launcher: Launcher, x, mean, inv_std, gamma, beta, y, residual, relu: bool) -> None:
     """y = (x - mean) * (gamma * inv_std) + beta [+ residual] [then ReLU]; may be x or residual.
 
     Args:
@@ -125,10 +122,7 @@ def apply(
     )  # fmt: skip
 
 
-def grad_apply(
-    launcher: Launcher, dy: Array, x: Array, mean: Array, inv_std: Array, gamma: Array | None,
-    dz_xhat: Array, dz_sum: Array, dx: Array, mask: Array | None,
-) -> None:  # fmt: skip
+def grad_apply(launcher: Launcher, dy, x, mean, inv_std, gamma, dz_xhat, dz_sum, dx, mask) -> None:
     """dx = gamma * inv_std * (dz - dz_sum / P - xhat * dz_xhat / P); `dx` may be an input."""
     scale = mean if gamma is None else gamma
     launcher.launch(

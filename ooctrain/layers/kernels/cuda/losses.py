@@ -42,6 +42,7 @@ from ooctrain.layers.kernels.cuda.sums import (
 )
 
 Array = Any
+Arrays = Sequence[Array]
 ZERO, ONE, LOWEST = np.float32(0), np.float32(1), np.float32(-np.inf)
 #: Lanes of a warp, and rows of a block of THREADS.
 WARP = 32
@@ -169,9 +170,8 @@ def _errors_grad(x, target, dloss, factor, squared, dx):
 
 
 def cross_entropy(
-    launcher: Launcher, op: SoftmaxCrossEntropy, ins: Sequence[Array], outs: Sequence[Array],
-    workspace: Array,
-) -> None:  # fmt: skip
+    launcher: Launcher, op: SoftmaxCrossEntropy, ins: Arrays, outs: Arrays, workspace: Array
+) -> None:
     """The loss and the log-sum-exp of each row."""
     logits, labels = ins
     loss, lse = outs
@@ -182,9 +182,8 @@ def cross_entropy(
 
 
 def cross_entropy_grad(
-    launcher: Launcher, op: SoftmaxCrossEntropyGrad, ins: Sequence[Array], outs: Sequence[Array],
-    workspace: Array,
-) -> None:  # fmt: skip
+    launcher: Launcher, op: SoftmaxCrossEntropyGrad, ins: Arrays, outs: Arrays, workspace: Array
+) -> None:
     """dlogits = (softmax - onehot) * dloss / divisor, 0 in ignored rows; may be the logits."""
     logits, labels, lse, dloss = ins
     space = loss_space(launcher, workspace, labels.size, each=False)
@@ -196,9 +195,8 @@ def cross_entropy_grad(
 
 
 def softmax_cross_entropy(
-    launcher: Launcher, logits: Array, labels: Array, losses: Array, lse: Array,
-    ignore_index: int,
-) -> None:  # fmt: skip
+    launcher: Launcher, logits: Array, labels: Array, losses: Array, lse: Array, ignore_index: int
+) -> None:
     """losses[r] = lse[r] - logits[r, label], lse[r] = log(sum of exp(logits[r])).
 
     Args:
@@ -212,9 +210,8 @@ def softmax_cross_entropy(
 
 
 def mean_divisor(
-    launcher: Launcher, op: ClassLoss | ClassLossGrad, space: LossSpace, labels: Array,
-    weights: Array | None = None,
-) -> Array | None:  # fmt: skip
+    launcher: Launcher, op: ClassLoss | ClassLossGrad, space: LossSpace, labels, weights=None
+) -> Array | None:
     """What a mean over rows is divided by, a number on the GPU; None for other reductions: the
     number of labels that count, or the sum of their weights.
 
@@ -244,9 +241,8 @@ def total(
 
 
 def mean_error(
-    launcher: Launcher, x: Array, target: Array, out: Array, factor: float, absolute: bool,
-    workspace: Array,
-) -> None:  # fmt: skip
+    launcher: Launcher, x, target, out, factor: float, absolute: bool, workspace
+) -> None:
     """out[0] = factor * sum of (x - target)^2, or of |x - target|.
 
     Args:
@@ -257,9 +253,8 @@ def mean_error(
 
 
 def mean_error_grad(
-    launcher: Launcher, x: Array, target: Array, dloss: Array, dx: Array, factor: float,
-    absolute: bool,
-) -> None:  # fmt: skip
+    launcher: Launcher, x, target, dloss, dx, factor: float, absolute: bool
+) -> None:
     """dx = 2 (x - target) dloss factor, or sign(x - target) dloss factor, 0 where equal.
 
     `dx` may be `x`.

@@ -115,10 +115,7 @@ def _adam(w, g, m, v, w_out, m_out, v_out, factors):
         ))  # fmt: skip
 
 
-def sgd(
-    launcher: Launcher, w: Array, g: Array, m: Array | None, w_out: Array, m_out: Array | None,
-    factors: SgdFactors,
-) -> None:  # fmt: skip
+def sgd(launcher: Launcher, w, g, m, w_out, m_out, factors: SgdFactors) -> None:
     """One step of torch's SGD.
 
     Args:
@@ -132,10 +129,7 @@ def sgd(
         launcher.launch(_sgd, tiles(w.size), w, g, m, w_out, m_out, *factors)
 
 
-def adam(
-    launcher: Launcher, w: Array, g: Array, m: Array, v: Array, w_out: Array, m_out: Array,
-    v_out: Array, factors: AdamFactors,
-) -> None:  # fmt: skip
+def adam(launcher: Launcher, w, g, m, v, w_out, m_out, v_out, factors: AdamFactors) -> None:
     """One step of torch's Adam, or of AdamW.
 
     Args:

@@ -21,6 +21,7 @@ from ooctrain.layers.kernels.cuda.runtime.launcher import Launcher
 from ooctrain.layers.layout import Reshape, logical_in_memory
 
 Array = Any
+Arrays = Sequence[Array]
 Index = tuple[int, ...]
 MOST_AXES = 4
 #: Where a logical axis of an image lies in memory.
@@ -61,16 +62,14 @@ def embed(launcher: Launcher, part: Array, whole: Array, start: Index) -> None:
     layout.embed_nhwc(launcher, _box(part), _box(whole), _first(whole, start))
 
 
-def concat(launcher: Launcher, op: Concat, ins: Sequence[Array], outs: Sequence[Array]) -> None:
+def concat(launcher: Launcher, op: Concat, ins: Arrays, outs: Arrays) -> None:
     """The inputs one after the other along an axis."""
     axis = PHYSICAL_AXES[op.axis] if outs[0].ndim == MOST_AXES else op.axis
     for x, start in zip(ins, op.starts([x.shape[axis] for x in ins]), strict=True):
         insert_into(launcher, x, outs[0], op.at(x.ndim, start))
 
 
-def reshape(
-    launcher: Launcher, op: Reshape, ins: Sequence[Array], outs: Sequence[Array], workspace: Array
-) -> None:
+def reshape(launcher: Launcher, op: Reshape, ins: Arrays, outs: Arrays, workspace: Array) -> None:
     """The same elements in the same logical order; from image to image by way of the workspace."""
     x, y = ins[0], outs[0]
     if op.keeps_memory_order:

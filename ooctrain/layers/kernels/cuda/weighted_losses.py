@@ -33,6 +33,7 @@ from ooctrain.layers.kernels.cuda.runtime.shim import cuda, device, float32, ker
 from ooctrain.layers.weighted_loss import WeightedCrossEntropy, WeightedCrossEntropyGrad
 
 Array = Any
+Arrays = Sequence[Array]
 ONE, TWO = np.float32(1), np.float32(2)
 SQUARED, ABSOLUTE = 2.0, 1.0
 #: Weights that one launch writes.
@@ -127,9 +128,8 @@ def write(launcher: Launcher, target: Array, values: tuple[float, ...]) -> None:
 
 
 def weighted_cross_entropy(
-    launcher: Launcher, op: WeightedCrossEntropy, ins: Sequence[Array], outs: Sequence[Array],
-    workspace: Array,
-) -> None:  # fmt: skip
+    launcher: Launcher, op: WeightedCrossEntropy, ins: Arrays, outs: Arrays, workspace: Array
+) -> None:
     """The loss, of all rows or of each, and the log-sum-exp of each row."""
     logits, labels, weights = ins
     loss, lse = outs
@@ -145,9 +145,8 @@ def weighted_cross_entropy(
 
 
 def weighted_cross_entropy_grad(
-    launcher: Launcher, op: WeightedCrossEntropyGrad, ins: Sequence[Array], outs: Sequence[Array],
-    workspace: Array,
-) -> None:  # fmt: skip
+    launcher: Launcher, op: WeightedCrossEntropyGrad, ins: Arrays, outs: Arrays, workspace: Array
+) -> None:
     """dlogits, which may be the logits; dloss is one number, or one for each row."""
     logits, labels, weights, lse, dloss = ins
     space = loss_space(launcher, workspace, labels.size, each=False)

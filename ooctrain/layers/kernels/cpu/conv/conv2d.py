@@ -40,10 +40,7 @@ def _function(algorithm: str, part: str) -> Callable[..., None]:
     return partial(getattr(found, part), **settings)
 
 
-def forward(
-    pool: ThreadPool, shape: ConvShape, algorithm: str, x: Array, w: Array, bias: Array | None,
-    y: Array, workspace: Array,
-) -> None:  # fmt: skip
+def forward(pool: ThreadPool, shape: ConvShape, algorithm: str, x, w, bias, y, workspace) -> None:
     """y[n, p, q, k] = bias[k] + sum of x[n, p * stride + r * dilation - pad, .., c] w[k, r, s, c].
 
     Cost: `shape.flops` (direct, im2col); about 4/9 (winograd2) or 1/4 (winograd4) of its
@@ -52,26 +49,19 @@ def forward(
     _function(algorithm, "forward")(pool, shape, x, w, bias, y, workspace)
 
 
-def grad_input(
-    pool: ThreadPool, shape: ConvShape, algorithm: str, dy: Array, w: Array, dx: Array,
-    workspace: Array,
-) -> None:  # fmt: skip
+def grad_input(pool: ThreadPool, shape: ConvShape, algorithm: str, dy, w, dx, workspace) -> None:
     """dx = d(sum of dy * y) / dx."""
     _function(algorithm, "grad_input")(pool, shape, dy, w, dx, workspace)
 
 
-def grad_weight(
-    pool: ThreadPool, shape: ConvShape, algorithm: str, x: Array, dy: Array, dw: Array,
-    workspace: Array,
-) -> None:  # fmt: skip
+def grad_weight(pool: ThreadPool, shape: ConvShape, algorithm: str, x, dy, dw, workspace) -> None:
     """dw = d(sum of dy * y) / dw. The batch is summed in at most four parts, in a fixed order."""
     _function(algorithm, "grad_weight")(pool, shape, x, dy, dw, workspace)
 
 
 def transposed(
-    pool: ThreadPool, shape: ConvShape, algorithm: str, x: Array, w: Array, bias: Array | None,
-    y: Array, workspace: Array,
-) -> None:  # fmt: skip
+    pool: ThreadPool, shape: ConvShape, algorithm: str, x, w, bias, y, workspace
+) -> None:
     """y = bias + what `grad_input` computes of x."""
     grad_input(pool, shape, algorithm, x, w, y, workspace)
     if bias is not None:

@@ -41,10 +41,7 @@ def _module(algorithm: str) -> ModuleType:
     return importlib.import_module(f"ooctrain.layers.kernels.cuda.conv.{_MODULES[algorithm]}")
 
 
-def forward(
-    launcher: Launcher, shape: ConvShape, algorithm: str, x: Any, w: Any, bias: Any | None, y: Any,
-    workspace: Any,
-) -> None:  # fmt: skip
+def forward(launcher: Launcher, shape: ConvShape, algorithm: str, x, w, bias, y, workspace) -> None:
     """y[n, p, q, k] = bias[k] + sum of x[n, p * stride + r * dilation - pad, .., c] w[k, r, s, c].
 
     Cost: `shape.flops`.
@@ -69,9 +66,8 @@ def grad_weight(
 
 
 def transposed(
-    launcher: Launcher, shape: ConvShape, algorithm: str, x: Any, w: Any, bias: Any | None, y: Any,
-    workspace: Any,
-) -> None:  # fmt: skip
+    launcher: Launcher, shape: ConvShape, algorithm: str, x, w, bias, y, workspace
+) -> None:
     """y = bias + what `grad_input` computes of x."""
     grad_input(launcher, shape, algorithm, x, w, y, workspace)
     if bias is not None:
