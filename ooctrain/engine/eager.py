@@ -16,6 +16,7 @@ import numpy as np
 
 from ooctrain.engine.site import Site
 from ooctrain.errors import AutogradError, ShapeError
+from ooctrain.layers.kernels.cpu.table import CPU
 from ooctrain.step.op import (
     LINE_BYTES,
     Op,
@@ -162,8 +163,8 @@ def run_cpu(
     """Outputs of the kernel in new arrays, with a workspace of exactly the stated size."""
     in_specs = [Spec(to_logical(array).shape, str(array.dtype)) for array in ins]
     results = [np.empty(physical_shape(spec.shape), spec.dtype) for spec in outs]
-    workspace = aligned_bytes(op.workspace_bytes(in_specs, outs, pool.threads))
-    op.cpu(pool, ins, results, workspace, scalars)
+    workspace = aligned_bytes(CPU.workspace_bytes(op, in_specs, outs, pool.threads))
+    CPU.run(op, pool, ins, results, workspace, scalars)
     return results
 
 

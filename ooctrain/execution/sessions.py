@@ -17,8 +17,8 @@ from ooctrain.errors import ConfigError, PlanMismatch, ShapeError
 from ooctrain.execution.prepare import PreparedStep, Settings
 from ooctrain.layers.class_loss import ClassLoss
 from ooctrain.layers.cross_entropy import check_labels
+from ooctrain.layers.kernels.tables import TABLES
 from ooctrain.step.machine import specs_of
-from ooctrain.step.op import scratch_bytes
 from ooctrain.step.trace import Call, Trace
 
 if TYPE_CHECKING:
@@ -89,10 +89,9 @@ def threads_served(trace: Trace, most: int) -> int:
 
 
 def _serves(trace: Trace, threads: int) -> bool:
+    needed = TABLES[trace.device].workspace_bytes
     return all(
-        scratch_bytes(
-            call.op, specs_of(trace, call.ins), specs_of(trace, call.outs), trace.device, threads
-        )
+        needed(call.op, specs_of(trace, call.ins), specs_of(trace, call.outs), threads)
         <= call.workspace_bytes
         for call in trace.calls
     )

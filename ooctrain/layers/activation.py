@@ -66,16 +66,6 @@ class Tanh(SmoothActivation):
     def reference(self, x, scalars):
         return (np.tanh(x),)
 
-    def cpu(self, pool, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cpu import activations
-
-        activations.tanh(pool, ins[0], outs[0])
-
-    def cuda(self, launcher, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cuda import activations
-
-        activations.tanh(launcher, ins[0], outs[0])
-
     def vjp(self, tape, ins, outs, grads):
         return tape.call(TanhGrad(), (grads[0], outs[0]), of=ins)
 
@@ -89,16 +79,6 @@ class TanhGrad(SmoothActivationGrad):
     def reference(self, dy, y, scalars):
         return (dy * (1 - y * y),)
 
-    def cpu(self, pool, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cpu import activations
-
-        activations.tanh_grad(pool, *ins, outs[0])
-
-    def cuda(self, launcher, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cuda import activations
-
-        activations.tanh_grad(launcher, *ins, outs[0])
-
 
 @dataclass(frozen=True, slots=True)
 class Sigmoid(SmoothActivation):
@@ -110,16 +90,6 @@ class Sigmoid(SmoothActivation):
         # In this form nothing overflows: exp(-|x|) is at most 1.
         small = np.exp(-np.abs(x))
         return (np.where(x >= 0, 1 / (1 + small), small / (1 + small)),)
-
-    def cpu(self, pool, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cpu import activations
-
-        activations.sigmoid(pool, ins[0], outs[0])
-
-    def cuda(self, launcher, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cuda import activations
-
-        activations.sigmoid(launcher, ins[0], outs[0])
 
     def vjp(self, tape, ins, outs, grads):
         return tape.call(SigmoidGrad(), (grads[0], outs[0]), of=ins)
@@ -133,13 +103,3 @@ class SigmoidGrad(SmoothActivationGrad):
 
     def reference(self, dy, y, scalars):
         return (dy * y * (1 - y),)
-
-    def cpu(self, pool, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cpu import activations
-
-        activations.sigmoid_grad(pool, *ins, outs[0])
-
-    def cuda(self, launcher, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cuda import activations
-
-        activations.sigmoid_grad(launcher, *ins, outs[0])

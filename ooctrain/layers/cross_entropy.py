@@ -19,12 +19,10 @@ from ooctrain.layers.class_loss import (
     ClassLoss,
     ClassLossGrad,
     as_rows,
-    cuda_divisor,
     log_sum_exp,
-    loss_parts,
     row_order,
 )
-from ooctrain.layers.regression_loss import MeanOrSum, mean_factor
+from ooctrain.layers.regression_loss import MeanOrSum
 from ooctrain.step.op import Spec, require, require_float
 
 
@@ -60,27 +58,6 @@ class SoftmaxCrossEntropy(ClassLoss):
         loss = loss / valid.sum() if self.reduction == "mean" else loss
         return np.asarray(loss, logits.dtype), lse.reshape(labels.shape)
 
-    def cpu(self, pool, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cpu import losses
-
-        logits, labels = ins[0].reshape(-1, ins[0].shape[-1]), ins[1].reshape(-1)
-        each, rest = loss_parts(workspace, labels.size)
-        losses.softmax_cross_entropy(
-            pool, logits, labels, each, outs[1].reshape(-1), self.ignore_index
-        )
-        losses.total(pool, each, outs[0].reshape(-1), _row_factor(self, labels), rest)
-
-    def cuda(self, launcher, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cuda import loss_space, losses
-
-        logits, labels = ins
-        space = loss_space.loss_space(launcher, workspace, labels.size, each=True)
-        losses.softmax_cross_entropy(
-            launcher, logits, labels, space.each, outs[1], self.ignore_index
-        )
-        divisor = cuda_divisor(self, launcher, space, labels)
-        losses.total(launcher, space.each, outs[0], space.partials, divisor)
-
     def vjp(self, tape, ins, outs, grads):
         logits, labels = ins
         op = SoftmaxCrossEntropyGrad(self.ignore_index, self.reduction)
@@ -107,27 +84,6 @@ class SoftmaxCrossEntropyGrad(ClassLossGrad):
         d[np.arange(len(rows)), np.where(valid, label, 0)] -= 1
         d *= valid[:, None] * dloss / (valid.sum() if self.reduction == "mean" else 1)
         return (row_order(d, logits.shape),)
-
-    def cpu(self, pool, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cpu import losses
-
-        logits, labels, lse, dloss = ins
-        classes, labels = logits.shape[-1], labels.reshape(-1)
-        scale = float(dloss.reshape(-1)[0]) * _row_factor(self, labels)
-        rows, out = logits.reshape(-1, classes), outs[0].reshape(-1, classes)
-        losses.softmax_cross_entropy_grad(
-            pool, rows, labels, lse.reshape(-1), out, scale, self.ignore_index
-        )
-
-    def cuda(self, launcher, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cuda import loss_space, losses
-
-        logits, labels, lse, dloss = ins
-        space = loss_space.loss_space(launcher, workspace, labels.size, each=False)
-        divisor = cuda_divisor(self, launcher, space, labels)
-        losses.softmax_cross_entropy_grad(
-            launcher, logits, labels, lse, dloss, divisor, outs[0], self.ignore_index
-        )
 
 
 def check_labels(labels: np.ndarray, classes: int, ignore_index: int = -100) -> None:
@@ -158,12 +114,3 @@ def looks_like_probabilities(logits: np.ndarray) -> bool:
     return bool(
         rows.shape[1] > 1 and (rows >= 0).all() and np.allclose(rows.sum(axis=1), 1, atol=1e-4)
     )
-
-
-def _row_factor(op: SoftmaxCrossEntropy | SoftmaxCrossEntropyGrad, labels: np.ndarray) -> float:
-    """What the summed losses of the rows are multiplied by."""
-    from ooctrain.layers.kernels.cpu import losses
-
-    if op.reduction == "sum":
-        return 1.0
-    return mean_factor(losses.valid_rows(labels, op.ignore_index))

@@ -30,16 +30,6 @@ class ReLU(Op):
     def reference(self, x, scalars):
         return (np.where(x < 0, x.dtype.type(0), x),)
 
-    def cpu(self, pool, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cpu import elementwise
-
-        elementwise.relu(pool, ins[0], outs[0])
-
-    def cuda(self, launcher, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cuda import elementwise
-
-        elementwise.relu(launcher, ins[0], outs[0])
-
     def vjp(self, tape, ins, outs, grads):
         return tape.call(ReLUGrad(), (grads[0], outs[0]), of=ins)
 
@@ -64,16 +54,6 @@ class ReLUGrad(Op):
     def reference(self, dy, y, scalars):
         return (where_positive(y, dy),)
 
-    def cpu(self, pool, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cpu import elementwise
-
-        elementwise.relu_grad(pool, *ins, outs[0])
-
-    def cuda(self, launcher, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cuda import elementwise
-
-        elementwise.relu_grad(launcher, *ins, outs[0])
-
     def reusable(self):
         return {0: 0}
 
@@ -96,16 +76,6 @@ class LeakyReLU(Op):
 
     def reference(self, x, scalars):
         return (np.where(x > 0, x, x * x.dtype.type(self.slope)),)
-
-    def cpu(self, pool, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cpu import activations
-
-        activations.leaky_relu(pool, ins[0], outs[0], self.slope)
-
-    def cuda(self, launcher, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cuda import activations
-
-        activations.leaky_relu(launcher, ins[0], outs[0], self.slope)
 
     def vjp(self, tape, ins, outs, grads):
         return tape.call(LeakyReLUGrad(self.slope), (grads[0], outs[0]), of=ins)
@@ -131,16 +101,6 @@ class LeakyReLUGrad(Op):
 
     def reference(self, dy, y, scalars):
         return (np.where(y > 0, dy, dy * dy.dtype.type(self.slope)),)
-
-    def cpu(self, pool, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cpu import activations
-
-        activations.leaky_relu_grad(pool, *ins, outs[0], self.slope)
-
-    def cuda(self, launcher, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cuda import activations
-
-        activations.leaky_relu_grad(launcher, *ins, outs[0], self.slope)
 
     def reusable(self):
         return {0: 0}

@@ -18,13 +18,10 @@ from ooctrain.layers.class_loss import (
     ClassLossGrad,
     Reduction,
     as_rows,
-    cuda_divisor,
     log_sum_exp,
-    loss_parts,
     row_order,
 )
 from ooctrain.layers.cross_entropy import SoftmaxCrossEntropy
-from ooctrain.layers.regression_loss import mean_factor
 from ooctrain.step.op import Op, Spec, require, require_float
 from ooctrain.step.trace import Kind
 
@@ -43,14 +40,6 @@ class ClassWeights(Op):
 
     def reference(self, scalars):
         return (np.asarray(self.values),)
-
-    def cpu(self, pool, ins, outs, workspace, scalars):
-        outs[0][:] = self.values
-
-    def cuda(self, launcher, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cuda import weighted_losses
-
-        weighted_losses.write(launcher, outs[0], self.values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,36 +82,6 @@ class WeightedCrossEntropy(ClassLoss):
             loss = np.asarray(each.sum() / counted)
         return loss.astype(logits.dtype), lse.reshape(labels.shape)
 
-    def cpu(self, pool, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cpu import losses, weighted_losses
-
-        logits, labels, weights = ins[0].reshape(-1, ins[0].shape[-1]), ins[1].reshape(-1), ins[2]
-        lse, out = outs[1].reshape(-1), outs[0].reshape(-1)
-        each, rest = loss_parts(workspace, labels.size)
-        each = out if self.reduction == "none" else each
-        losses.softmax_cross_entropy(pool, logits, labels, each, lse, self.ignore_index)
-        smoothing, ignored = self.label_smoothing, self.ignore_index
-        weighted_losses.weigh(pool, logits, labels, weights, lse, each, smoothing, ignored)
-        if self.reduction != "none":
-            factor = _factor(self, labels, weights)
-            losses.total(pool, each, out, factor, rest)
-
-    def cuda(self, launcher, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cuda import loss_space, losses, weighted_losses
-
-        logits, labels, weights = ins
-        out, lse = outs
-        summed, ignored = self.reduction != "none", self.ignore_index
-        space = loss_space.loss_space(launcher, workspace, labels.size, each=summed)
-        each = space.each if summed else out
-        losses.softmax_cross_entropy(launcher, logits, labels, each, lse, ignored)
-        weighted_losses.weigh(
-            launcher, logits, labels, weights, lse, each, self.label_smoothing, ignored
-        )
-        if summed:
-            divisor = cuda_divisor(self, launcher, space, labels, weights)
-            losses.total(launcher, each, out, space.partials, divisor)
-
     def vjp(self, tape, ins, outs, grads):
         logits, labels, weights = ins
         op = WeightedCrossEntropyGrad(self.ignore_index, self.label_smoothing, self.reduction)
@@ -157,35 +116,3 @@ class WeightedCrossEntropyGrad(ClassLossGrad):
         counted = weights[chosen][valid].sum() if self.reduction == "mean" else 1
         d *= valid[:, None] * dloss.reshape(-1, 1) / counted
         return (row_order(d, logits.shape),)
-
-    def cpu(self, pool, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cpu import weighted_losses
-
-        logits, labels, weights, lse, dloss = ins
-        classes, labels = logits.shape[-1], labels.reshape(-1)
-        weighted_losses.weighted_grad(
-            pool, logits.reshape(-1, classes), labels, weights, lse.reshape(-1), dloss, outs[0],
-            _factor(self, labels, weights), self.label_smoothing, self.ignore_index,
-        )  # fmt: skip
-
-    def cuda(self, launcher, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cuda import loss_space, weighted_losses
-
-        logits, labels, weights, lse, dloss = ins
-        space = loss_space.loss_space(launcher, workspace, labels.size, each=False)
-        divisor = cuda_divisor(self, launcher, space, labels, weights)
-        weighted_losses.weighted_grad(
-            launcher, logits, labels, weights, lse, dloss, divisor, outs[0],
-            self.label_smoothing, self.ignore_index,
-        )  # fmt: skip
-
-
-def _factor(
-    op: WeightedCrossEntropy | WeightedCrossEntropyGrad, labels: np.ndarray, weights: np.ndarray
-) -> float:
-    """What the summed losses are multiplied by."""
-    from ooctrain.layers.kernels.cpu import weighted_losses
-
-    if op.reduction != "mean":
-        return 1.0
-    return mean_factor(weighted_losses.weight_of_labels(labels, weights, op.ignore_index))

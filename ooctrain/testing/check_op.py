@@ -21,6 +21,7 @@ import numpy as np
 from ooctrain.engine.backward import record_backward
 from ooctrain.engine.incore import run_reference, run_trace
 from ooctrain.engine.tensor import Tape, Tensor, current_tape, use_tape
+from ooctrain.layers.kernels.cpu.table import CPU
 from ooctrain.step.op import LINE_BYTES, Op, Scalars, Spec, physical_shape, to_physical
 from ooctrain.step.trace import Trace
 from ooctrain.tracing import TraceRunner
@@ -186,10 +187,10 @@ def _run_kernel(
     from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
 
     specs = [spec_of(a) for a in inputs]
-    space_bytes = op.workspace_bytes(specs, op.infer(*specs), threads)
+    space_bytes = CPU.workspace_bytes(op, specs, op.infer(*specs), threads)
     pool = ThreadPool(threads, shuffle_seed=shuffle_seed)
     try:
-        return run_guarded(op, inputs, partial(op.cpu, pool), space_bytes, scalars, in_place)
+        return run_guarded(op, inputs, partial(CPU.run, op, pool), space_bytes, scalars, in_place)
     finally:
         pool.close()
 

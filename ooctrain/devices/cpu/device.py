@@ -29,6 +29,7 @@ from ooctrain.devices.cpu.host_vm import (
 from ooctrain.devices.streams import Streams
 from ooctrain.errors import ConfigError
 from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
+from ooctrain.layers.kernels.cpu.table import CPU
 
 
 class CpuDevice:
@@ -91,7 +92,7 @@ class CpuDevice:
         workspace: np.ndarray, scalars: Mapping[str, float | int],
     ) -> None:  # fmt: skip
         """Runs one operation on the pool, on the calling thread and its helpers."""
-        op.cpu(self._pool, ins, outs, workspace, scalars)
+        CPU.run(op, self._pool, ins, outs, workspace, scalars)
 
     def copy_out(self, address: int, host_offset: int, size_bytes: int) -> None:
         """Copies device bytes to the host slab."""

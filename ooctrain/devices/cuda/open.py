@@ -21,7 +21,7 @@ from ooctrain.devices.cuda.driver_abi import version_name
 from ooctrain.devices.cuda.driver_calls import GpuDriver
 from ooctrain.devices.probe import probe
 from ooctrain.errors import ConfigError, DeviceUnavailable, VmmUnavailable
-from ooctrain.step.op import Op
+from ooctrain.layers.kernels.cuda.table import CUDA
 from ooctrain.step.trace import Trace
 
 CUDA_13 = 13000
@@ -116,12 +116,12 @@ def require_kernels(trace: Trace, gpu: Gpu) -> None:
     Raises:
         ConfigError: one has no kernel for GPUs, or wants what this GPU does not have.
     """
-    missing = sorted({call.op.name for call in trace.calls if type(call.op).cuda is Op.cuda})
+    missing = sorted({call.op.name for call in trace.calls if not CUDA.runs(call.op)})
     if missing:
         where = next(call.name for call in trace.calls if call.op.name == missing[0])
         raise ConfigError(
             f"{', '.join(missing)}: no kernel for the GPU", code="OOC-116", where=where,
-            fix="--device cpu; or give the operation a method `cuda` (ooctrain/step/op.py)",
+            fix="--device cpu; or give the operation a method `cuda` (ooctrain/engine/own_op.py)",
         )  # fmt: skip
     wants_tf32 = any(getattr(call.op, "algorithm", "") == "tf32" for call in trace.calls)
     if wants_tf32 and gpu.capability < TF32_CAPABILITY:

@@ -16,6 +16,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
+from ooctrain.layers.kernels.tables import TABLES
 from ooctrain.layers.regions import Insert, InsertAdd, Slice
 from ooctrain.rewrite.tile.adjoint import Record, Role, record_vjp
 from ooctrain.rewrite.tile.rules import Place
@@ -33,7 +34,7 @@ from ooctrain.rewrite.tile.steps import (
     zeros,
 )
 from ooctrain.step.builder import TraceBuilder
-from ooctrain.step.op import Op, Spec, scratch_bytes
+from ooctrain.step.op import Op, Spec
 from ooctrain.step.trace import Call, Phase, Trace
 
 
@@ -112,8 +113,8 @@ class _Weaver:
             in_specs, out_specs = ([v.spec for v in side] for side in (step.ins, step.outs))
             step.call = self.builder.call(
                 step.name, step.op, ins, outs, phase=step.phase,
-                workspace_bytes=scratch_bytes(
-                    step.op, in_specs, out_specs, self.trace.device, self.trace.threads or 1
+                workspace_bytes=TABLES[self.trace.device].workspace_bytes(
+                    step.op, in_specs, out_specs, self.trace.threads or 1
                 ),
                 reuse={outs[out]: ins[source] for out, source in step.reuse.items()},
                 forward_of=step.of.call if step.of is not None else None,

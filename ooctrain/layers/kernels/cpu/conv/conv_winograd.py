@@ -237,19 +237,19 @@ def _run_correlation(pool, plan, source, w, bias, target, workspace) -> None:
         pool.run(_by_tiles, p.items, chunk, source, target, space, tables, p)
 
 
-def forward(pool: ThreadPool, shape: ConvShape, m: int, x, w, bias, y, workspace) -> None:
+def forward(pool: ThreadPool, shape: ConvShape, x, w, bias, y, workspace, m: int) -> None:
     """y = x * w + bias with tiles of m x m. See `conv2d.forward`."""
     plan = plan_correlation(shape, m, pool.threads, backward=False)
     _run_correlation(pool, plan, x, w, bias, y, workspace)
 
 
-def grad_input(pool: ThreadPool, shape: ConvShape, m: int, dy, w, dx, workspace) -> None:
+def grad_input(pool: ThreadPool, shape: ConvShape, dy, w, dx, workspace, m: int) -> None:
     """dx from dy with tiles of m x m. See `conv2d.grad_input`."""
     plan = plan_correlation(shape, m, pool.threads, backward=True)
     _run_correlation(pool, plan, dy, w, None, dx, workspace)
 
 
-def grad_weight(pool: ThreadPool, shape: ConvShape, m: int, x, dy, dw, workspace) -> None:
+def grad_weight(pool: ThreadPool, shape: ConvShape, x, dy, dw, workspace, m: int) -> None:
     """dw from x and dy with tiles of m x m. See `conv2d.grad_weight`."""
     plan = plan_grad_weight(shape, m, pool.threads)
     space, tables = views(plan, workspace)

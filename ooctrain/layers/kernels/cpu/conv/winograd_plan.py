@@ -17,7 +17,6 @@ from ooctrain.layers.conv_shape import ConvShape
 from ooctrain.layers.kernels.cpu.plan import Plan
 from ooctrain.layers.kernels.cpu.tiling import ALIGNMENT, PANEL, ROWS, aligned, ceil_div, place
 
-CHANNEL_UNIT = 16  # channels and filters must be multiples of the widest vector
 TRANSFORM_FLOATS = 36 * 16 * 16 + 36 * 16  # scratch of one thread: a block of weights, a tile
 GROUP_TILES = 24  # tiles transformed together; a multiple of every register tile's rows
 FILTER_BLOCK = CHANNEL_BLOCK = 128  # of the gradient of the weights that one item computes
@@ -101,19 +100,6 @@ class WeightGradient(NamedTuple):
     transform_stride: int
     partials_at: int
     partial_stride: int
-
-
-def applies(shape: ConvShape) -> bool:
-    """3x3, stride 1, no dilation, no groups, whole vectors of channels."""
-    plain = (shape.r, shape.s, shape.stride, shape.dilation) == (3, 3, (1, 1), (1, 1))
-    return (
-        plain and shape.groups == 1 and shape.c % CHANNEL_UNIT == 0 and shape.k % CHANNEL_UNIT == 0
-    )
-
-
-def tile_count(shape: ConvShape, m: int) -> int:
-    """Tiles of m x m output pixels that cover the batch."""
-    return shape.n * ceil_div(shape.oh, m) * ceil_div(shape.ow, m)
 
 
 @lru_cache(maxsize=1024)
