@@ -14,14 +14,12 @@ import itertools
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, astuple, dataclass
-from functools import lru_cache
 from multiprocessing import get_context
 from pathlib import Path
 
+from ooctrain.api import step_trace
 from ooctrain.experiments.kept import Store, digest, package_sources, planner_sources
 from ooctrain.experiments.planned import Question, least_bytes, planned
-from ooctrain.models import build, recipe_of, stem_for
-from ooctrain.rewrite import apply_rewrites
 from ooctrain.sched.bounds import closed as bounds
 from ooctrain.sched.bounds import lp as fluid
 from ooctrain.sched.planning.budget import (
@@ -36,10 +34,8 @@ from ooctrain.step.machine import Machine, call_durations_ns
 from ooctrain.step.presets import machine as machine_by_name
 from ooctrain.step.presets import threads_for, with_link
 from ooctrain.step.trace import Trace
-from ooctrain.tracing import trace
 from ooctrain.units import Granule, Percent, parse_budget
 
-REWRITES = ("fuse", "share_storage")
 #: The LP over all lists; over those that leave parameters where they are; over those of the latter
 #: that run each call once; the bounds without an LP.
 BOUNDS = ("lp", "lp-resident", "lp-offload", "simple")
@@ -211,21 +207,6 @@ def _machine(case: Case) -> Machine:
     named = machine_by_name(case.machine)
     rate = case.link_bytes_per_us
     return named if rate is None else with_link(named, rate)
-
-
-@lru_cache(maxsize=2)
-def step_trace(
-    model: str, batch: int, image_size: int | None = None, optimizer: str = "sgd",
-    accumulate: int = 1, threads: int = 1,
-) -> Trace:  # fmt: skip
-    """The training step of a network on images of its usual kind, fused, storage shared."""
-    recipe = recipe_of(model)
-    height = image_size or recipe.height
-    width = height * recipe.width // recipe.height
-    network = build(model, recipe.classes, stem_for(height, width), recipe.channels)
-    shape = (batch, recipe.channels, height, width)
-    step = trace(network, shape, optimizer=optimizer, threads=threads, accumulate=accumulate)
-    return apply_rewrites(step, REWRITES)
 
 
 def _compute(case: Case, step: Trace, where: Machine, store: Store) -> Row:

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from ooctrain.api import step_trace
 from ooctrain.cli import main
-from ooctrain.experiments.compare import Case, Row, cases, compare, row_of, step_trace
+from ooctrain.experiments.compare import Case, Row, cases, compare, row_of
 from ooctrain.experiments.compare_shown import compare_csv, compare_figure, compare_markdown
 from ooctrain.sched.bounds.lp import fluid_bound
 from ooctrain.sched.planners.registry import get_planner

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ooctrain.alloc.registry import choose_allocator
+from ooctrain.api import step_trace
 from ooctrain.cli import main
-from ooctrain.experiments.compare import step_trace
 from ooctrain.experiments.paper_000 import chunks, fragmentation
 from ooctrain.experiments.paper_000.chunks import most_live, replay_chunks, time_chunks
 from ooctrain.experiments.paper_000.fragmentation import (

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from ooctrain.api import step_trace
 from ooctrain.experiments import kept, planned
-from ooctrain.experiments.compare import step_trace
 from ooctrain.experiments.kept import Store, package_sources, planner_sources
 from ooctrain.experiments.planned import Question
 from ooctrain.sched.planning.budget import trace_minimum_bytes, trace_peak_bytes

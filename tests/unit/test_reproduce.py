@@ -10,8 +10,8 @@ from xml.etree import ElementTree
 
 import pytest
 
+from ooctrain.api import step_trace
 from ooctrain.cli import main
-from ooctrain.experiments.compare import step_trace
 from ooctrain.experiments.paper_000 import architectures, table1
 from ooctrain.experiments.paper_000.architectures import Largest
 from ooctrain.experiments.paper_000.table1 import BASELINE, METHODS, OURS, batch_cells, method_named

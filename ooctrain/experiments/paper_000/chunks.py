@@ -18,9 +18,9 @@ import numpy as np
 
 from ooctrain.alloc import Request
 from ooctrain.alloc.replay.replay import replay
+from ooctrain.api import step_trace
 from ooctrain.errors import DoesNotFit, Infeasible
 from ooctrain.execution.allocation_log import allocation_log
-from ooctrain.experiments.compare import step_trace
 from ooctrain.experiments.paper_000.fragmentation import Bench
 from ooctrain.units import GIB, KIB, MIB
 

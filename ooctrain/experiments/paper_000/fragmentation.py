@@ -17,9 +17,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ooctrain.alloc.registry import AllocatorChoice, choose_on_paper
+from ooctrain.api import step_trace
 from ooctrain.errors import Infeasible, OutOfDeviceMemory
 from ooctrain.execution.placement import reserved_peak
-from ooctrain.experiments.compare import step_trace
 from ooctrain.sched.planners.registry import get_planner
 from ooctrain.sched.schedule import Plan
 from ooctrain.step.presets import machine

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from ooctrain.alloc.registry import choose_on_paper
+from ooctrain.api import step_trace
 from ooctrain.errors import Infeasible
 from ooctrain.execution.placement import reserved_peak
-from ooctrain.experiments.compare import step_trace
 from ooctrain.experiments.paper_000.fragmentation import MACHINE, PLANNER, Bench, largest_budget
 from ooctrain.rewrite import apply_rewrites
 from ooctrain.rewrite.pin_small import pinning_for, with_region

@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from ooctrain.api import step_trace
 from ooctrain.errors import Infeasible
-from ooctrain.experiments.compare import step_trace
 from ooctrain.experiments.paper_001.hybrid_printed import NETWORKS, Network, Tuned
 from ooctrain.sched.planners.auto import Auto
 from ooctrain.sched.planners.keep_all import KeepAll

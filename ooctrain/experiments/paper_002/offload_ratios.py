@@ -17,7 +17,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from ooctrain.experiments.compare import Case, step_trace
+from ooctrain.api import step_trace
+from ooctrain.experiments.compare import Case
 from ooctrain.sched.bounds.closed import compute_us, proposition_3_us
 from ooctrain.sched.bounds.lp import fluid_bound
 from ooctrain.sched.planners.registry import get_planner

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from ooctrain.experiments.compare import step_trace
+from ooctrain.api import step_trace
 from ooctrain.sched.planners.bn_recompute import (
     generated_bytes,
     offloadable_share,

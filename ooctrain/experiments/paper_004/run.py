@@ -13,7 +13,7 @@ from typing import Any
 
 from rich.console import Console
 
-from ooctrain.experiments.compare import step_trace
+from ooctrain.api import step_trace
 from ooctrain.experiments.paper_004 import hmms as experiment
 from ooctrain.experiments.paper_004.hmms_shown import hmms_figure, share_table, speed_table
 from ooctrain.experiments.reproducing import Wanted, finish, print_title
