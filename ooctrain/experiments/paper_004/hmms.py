@@ -7,7 +7,7 @@ fast the calls are. The paper measured a P100 whose convolutions reach more than
 so beside the preset stands a machine whose arithmetic is fitted to one printed figure, the 55 % of
 ResNet-18, and everything else that is printed is then a prediction.
 
-Source: paper 004, sections 1, 6.2 and 6.3. Departures: `experiments/verdicts/hmms.py`. Read next:
+Source: paper 004, sections 1, 6.2 and 6.3. Departures: docs/papers.md. Read next:
 `sched/planners/hmms.py`, `sched/planners/vdnn/vdnn_layers.py`; `hmms_shown.py`.
 """
 
