@@ -81,8 +81,9 @@ DEFAULT_MACHINES = "v100-pcie,v100-32gb-nvlink"
               help="Where rows, plans and bounds are kept; default: the user's cache.")  # fmt: skip
 @click.option("--fresh", is_flag=True, help="Compute every row again.")
 @click.option("--csv", "csv_path", metavar="FILE", type=OUTPUT_FILE, help="Write the rows here.")
-@click.option("--markdown", "markdown_path", metavar="FILE", type=OUTPUT_FILE,
-              help="Write the table here.")  # fmt: skip
+@click.option(
+    "--markdown", "markdown_path", metavar="FILE", type=OUTPUT_FILE, help="Write the table here."
+)
 @click.option("--figure", "figure_path", metavar="FILE", type=OUTPUT_FILE,
               help="Draw ratio against budget, and speed against batch or image size, as SVG.",
               )  # fmt: skip

@@ -70,11 +70,12 @@ def _by_budget(rows: Sequence[CompareRow]) -> list[str]:
         curves_svg(
             f"{model}, batch {batch}, {size} pixels high, {machine}",
             _curves(group, lambda row: 100 * row.budget_fraction, lambda row: row.ratio),
-            x_axis="budget, % of the way from least to in-core", y_axis="step / lower bound",
+            x_axis="budget, % of the way from least to in-core",
+            y_axis="step / lower bound",
         )
         for (model, batch, size, machine), group in groups.items()
         if len({row.budget_bytes for row in group}) > 1
-    ]  # fmt: skip
+    ]
 
 
 def _by_batch(rows: Sequence[CompareRow]) -> list[str]:

@@ -379,19 +379,33 @@ def shares(machines) -> dict[tuple[str, str, bool], float]:
 
 
 @pytest.fixture(scope="module")
-def losses(machines) -> dict[tuple[str, str, str], float]:
-    rows = [
+def speeds(machines) -> list[hmms.Speed]:
+    return [
         row
         for where in machines
         for model in hmms.FIGURE_8
         for row in hmms.speeds(model, hmms.BATCH, where, hmms.plans(model, hmms.BATCH, where))
     ]
-    return {(row.machine, row.model, row.method): row.loss for row in rows}
+
+
+@pytest.fixture(scope="module")
+def losses(speeds) -> dict[tuple[str, str, str], float]:
+    return {(row.machine, row.model, row.method): row.loss for row in speeds}
 
 
 def test_vgg_19_can_offload_all_and_resnet_50_cannot(machines, shares):
     for where in machines:
         assert shares[where.name, "vgg19", False] >= 1 > shares[where.name, "resnet50", False]
+
+
+def test_some_calls_of_vgg_19_make_more_than_the_link_carries_meanwhile(machines):
+    step = step_trace("vgg19", hmms.BATCH, hmms.IMAGE_SIZE)
+    for where in machines:
+        calls = hmms.call_bytes(step, where)
+        short = [call for call in calls if call.generated_bytes > call.offloadable_bytes]
+        assert 0 < len(short) < len(calls)
+        generated = sum(call.generated_bytes for call in calls)
+        assert generated <= sum(call.offloadable_bytes for call in calls)
 
 
 def test_with_batch_norm_recomputed_resnet_18_can_offload_more(machines, shares):
@@ -413,6 +427,16 @@ def test_hmms_loses_less_than_layer_by_layer_and_less_than_in_print(machines, lo
             assert lost < losses[where.name, model, LAYER_WISE]
             assert lost < hmms.PRINTED_LOSS[model, HMMS]
         assert losses[where.name, "vgg19", HMMS] < 0.005 < losses[where.name, "resnet50", HMMS]
+
+
+def test_at_the_share_itself_hmms_hardly_lowers_the_peak_of_resnet_50(machines, speeds):
+    for where in machines:
+        peak = {
+            row.method: row.peak_bytes
+            for row in speeds
+            if (row.machine, row.model) == (where.name, "resnet50")
+        }
+        assert 0.98 < peak[HMMS] / peak[hmms.BASELINE] <= 1
 
 
 def test_layer_by_layer_resnet_50_loses_more_than_in_print(machines, losses):

@@ -159,9 +159,10 @@ def fragmentation_figure(
             curves_svg(
                 f"{model}: what a scheduler may be promised of {format_bytes(physical_bytes)}",
                 [*curves, Curve("there is", limit, dashed=True, kind=len(allocators))],
-                x_axis="batch (no point: it cannot be trained)", y_axis="GiB",
+                x_axis="batch (no point: it cannot be trained)",
+                y_axis="GiB",
             )
-        )  # fmt: skip
+        )
     if chunks:
         pictures.append(_chunk_figure(chunks))
     return stacked_svg(pictures)

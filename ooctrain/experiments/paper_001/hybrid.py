@@ -139,7 +139,7 @@ def largest(found: Iterable[ImageCell], model: str, method: str, memory: str) ->
 
 def speed(
     found: Iterable[ImageCell], model: str, method: str, memory: str, size: int
-) -> float | None:  # fmt: skip
+) -> float | None:
     """The speed of one cell."""
     key = (model, method, memory, size)
     return next(

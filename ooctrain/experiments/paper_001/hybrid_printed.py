@@ -61,9 +61,7 @@ def _table(
     """{image size: parameters} of the rows of a table."""
     listed = lists or ((),) * len(sizes)
     rows = zip(thresholds, ahead, groupby, listed, strict=True)
-    return MappingProxyType(
-        {size: Tuned(*row) for size, row in zip(sizes, rows, strict=True)}
-    )  # fmt: skip
+    return MappingProxyType({size: Tuned(*row) for size, row in zip(sizes, rows, strict=True)})
 
 
 _TABLE_1, _TABLE_2 = range(3500, 7001, 500), range(500, 1301, 100)

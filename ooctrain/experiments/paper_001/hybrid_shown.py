@@ -140,11 +140,12 @@ def hybrid_figure(cells: Sequence[ImageCell]) -> str:
             title = f"{model}, batch {network_of(model).batch}, {_memory(found[0])}"
             pictures.append(
                 curves_svg(
-                    f"Figures 3, 4: {title}", _curves(found, METHODS, _megapixels),
+                    f"Figures 3, 4: {title}",
+                    _curves(found, METHODS, _megapixels),
                     x_axis="pixels of a side (no point: it cannot be trained)",
                     y_axis="megapixels/s, simulated",
                 )
-            )  # fmt: skip
+            )
             pictures.append(
                 curves_svg(
                     f"Figures 5, 6: {title}", _curves(found, (SWAP, HYBRID), _swap_outs),

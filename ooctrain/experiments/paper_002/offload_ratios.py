@@ -147,7 +147,7 @@ def chain_cells(case: tuple[Group, Sequence[float]]) -> list[ChainCell]:
                 group, name, share, budget, _makespan_us(name, chain, budget), printed, lp, total
             )
             for name in CHAIN_PLANNERS
-        ]  # fmt: skip
+        ]
     return cells
 
 

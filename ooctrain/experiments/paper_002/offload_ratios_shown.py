@@ -112,10 +112,11 @@ def step_table(rows: Sequence[CompareRow]) -> Table:
         across = [found[model, budget, planner] for planner in STEP_PLANNERS]
         bound = across[0].lower_bound_us
         table.add_row(
-            model, f"{budget / GIB:.2f} GiB",
+            model,
+            f"{budget / GIB:.2f} GiB",
             "-" if bound is None else f"{bound / across[0].compute_us:.3f}",
             *(or_dash(row.ratio, ".3f") for row in across),
-        )  # fmt: skip
+        )
     return table
 
 

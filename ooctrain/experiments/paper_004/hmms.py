@@ -135,11 +135,12 @@ def call_bytes(step: Trace, where: Machine) -> list[CallBytes]:
     generated = generated_bytes(step)
     return [
         CallBytes(
-            call.name, sum(generated.get(out, 0) for out in call.outs),
+            call.name,
+            sum(generated.get(out, 0) for out in call.outs),
             durations[call.id] / 1000 * where.out_bytes_per_us,
         )
         for call in step.calls[: turning_point(step)]
-    ]  # fmt: skip
+    ]
 
 
 def shares(batch: int, where: Machine) -> list[Share]:
