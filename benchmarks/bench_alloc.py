@@ -32,11 +32,11 @@ from ooctrain.alloc.static import plannable
 from ooctrain.alloc.va_paper import PaperVirtualAddressing
 from ooctrain.alloc.virtual import VirtualAddressing
 from ooctrain.alloc.wrapped.wrappers import Counted
+from ooctrain.api import step_trace
 from ooctrain.devices.base import Memory
 from ooctrain.devices.cpu.host_vm import VirtualArena, bytes_at, why_no_virtual_memory
 from ooctrain.errors import OutOfDeviceMemory
 from ooctrain.execution.allocation_log import allocation_log
-from ooctrain.experiments.compare import step_trace
 from ooctrain.experiments.paper_000.fragmentation import Bench
 from ooctrain.units import GIB, KIB, MIB, format_bytes
 

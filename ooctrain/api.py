@@ -1,8 +1,9 @@
 """The short names: plan, verify, simulate, lower_bound, execute, as users call them.
 
-In: traces, budgets in words ("25%"), names of planners, machines and allocators. Out: plans and
-runs. The one idea: this room only resolves words into objects and composes the rooms below; every
-decision is made elsewhere. Read next: `train.py`, which composes the same pieces over many steps.
+In: traces, budgets in words ("25%"), names of networks, planners, machines and allocators. Out:
+steps, plans and runs. The one idea: this room only resolves words into objects and composes the
+rooms below; every decision is made elsewhere. Read next: `train.py`, which composes the same pieces
+over many steps.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,6 +20,7 @@ from ooctrain.engine.incore import initial_values
 from ooctrain.errors import ConfigError, reason
 from ooctrain.execution.prepare import DEFAULT_REWRITES, Settings, completed, placed
 from ooctrain.execution.sessions import input_values, open_session, threads_served
+from ooctrain.models import build, recipe_of, stem_for
 from ooctrain.rewrite import apply_rewrites
 from ooctrain.rewrite.pin_small import pinning_for, with_region
 from ooctrain.sched import verify as laws
@@ -33,6 +36,7 @@ from ooctrain.step.machine import Machine
 from ooctrain.step.presets import machine as find_machine
 from ooctrain.step.trace import Trace
 from ooctrain.tracing import DEFAULT_LR
+from ooctrain.tracing import trace as traced
 
 if TYPE_CHECKING:
     from ooctrain.engine.module import Module
@@ -53,6 +57,27 @@ class Run:
     loss: float
     gradients: Mapping[str, np.ndarray]
     state: Mapping[str, np.ndarray]
+
+
+@lru_cache(maxsize=2)
+def step_trace(
+    model: str, batch: int, image_size: int | None = None, optimizer: str = "sgd",
+    accumulate: int = 1, threads: int = 1,
+) -> Trace:  # fmt: skip
+    """The training step of a named network on its usual images, rewritten as `plan` rewrites.
+
+    Args:
+        model, batch: of the step, by name or "file.py:function".
+        image_size: height of its images; None: the model's usual. The aspect is kept.
+        optimizer, accumulate, threads: as for `oc.trace`.
+    """
+    recipe = recipe_of(model)
+    height = image_size or recipe.height
+    width = height * recipe.width // recipe.height
+    network = build(model, recipe.classes, stem_for(height, width), recipe.channels)
+    shape = (batch, recipe.channels, height, width)
+    step = traced(network, shape, optimizer=optimizer, threads=threads, accumulate=accumulate)
+    return apply_rewrites(step, DEFAULT_REWRITES)
 
 
 def plan(

@@ -215,7 +215,8 @@ print(f"    va served all {chunked.served} requests in 2 % more than the list ne
 #
 # A planner counts bytes; it does not know about holes. So it must be *promised less* than there
 # is, until what the allocator reserves fits. Take ResNet-50 at batch 928 on a GPU with 16 GiB.
-# **How many GiB may the scheduler be promised with best fit?** (The paper's could be promised 8.)
+# **How many GiB may the scheduler be promised with best fit?** (In the paper it was 8,
+# with an allocator that never joins the pieces that the driver gave.)
 
 # %%
 lesson.cell("how much may a scheduler be promised?")

@@ -6,8 +6,9 @@ of m_r bytes takes k = ceil(m_r / m_c) chunks (equation 1) and wastes less than 
 free the address range is released and the chunks are kept for the next request, which maps them
 again; until the last uses are over a range is on a waiting list. The price is the mapping, which is
 why the paper's chunks are as large as 40 MiB, and why `va` keeps what it has mapped. Source: paper
-000, section 4; the waiting list is that of its code (nnabla), but each range there waits for its
-own last use only. Read next: `virtual.py`.
+000, section 4, as printed; the waiting list is that of its code (nnabla), but each range there
+waits for its own last use only, and the code keeps mapped ranges for requests of their size
+(docs/errata.md). Read next: `virtual.py`.
 """
 
 from __future__ import annotations

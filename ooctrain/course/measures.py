@@ -14,11 +14,11 @@ from dataclasses import asdict
 from functools import lru_cache
 from typing import Any
 
+from ooctrain.api import step_trace
 from ooctrain.course.beside_par import BesidePar
 from ooctrain.course.child import ask
 from ooctrain.course.rubric import BOUND, Measure
 from ooctrain.errors import OoctrainError
-from ooctrain.experiments.compare import step_trace
 from ooctrain.rewrite import apply_rewrites
 from ooctrain.sched.bounds.lp import fluid_bound
 from ooctrain.sched.planners.registry import get_planner

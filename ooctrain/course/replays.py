@@ -19,11 +19,11 @@ from ooctrain.alloc.base import Allocator, Block
 from ooctrain.alloc.dry_run import PaperMemory
 from ooctrain.alloc.registry import choose_allocator
 from ooctrain.alloc.replay.replay import peak_bytes
+from ooctrain.api import step_trace
 from ooctrain.course.beside_par import BesidePar
 from ooctrain.course.child import ask
 from ooctrain.course.rubric import BOUND, Replay
 from ooctrain.execution.allocation_log import allocation_log
-from ooctrain.experiments.compare import step_trace
 from ooctrain.sched.planners.registry import get_planner
 from ooctrain.sched.planning.budget import resolve_budget
 from ooctrain.step.presets import machine

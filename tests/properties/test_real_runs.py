@@ -17,11 +17,11 @@ from ooctrain.devices.base import FRESH_POISON, Debug
 from ooctrain.engine.incore import initial_values
 from ooctrain.experiments.real_runs import (
     WORKLOADS,
-    Cell,
+    RealRun,
     Refusal,
-    cells,
-    prepare_cell,
+    prepare_run,
     read_table,
+    runs,
     write_table,
 )
 from ooctrain.testing.byte_list import LawBroken
@@ -50,7 +50,7 @@ def table(repository):
 
 
 def infeasible(table):
-    return {Cell(row.workload, row.planner, row.budget) for row in table}
+    return {RealRun(row.workload, row.planner, row.budget) for row in table}
 
 
 def case(cell):
@@ -58,10 +58,10 @@ def case(cell):
     return pytest.param(cell, marks=marks, id=f"{cell.workload}-{cell.planner}-{cell.budget}")
 
 
-@pytest.mark.parametrize("cell", [case(cell) for cell in cells()])
+@pytest.mark.parametrize("cell", [case(cell) for cell in runs()])
 def test_a_planner_trains_to_the_bit_unless_the_table_says_that_it_cannot(cell, table):
     trace, start, batches, expected = workload(cell.workload)
-    found = prepare_cell(cell, trace)
+    found = prepare_run(cell, trace)
     if isinstance(found, Refusal):
         assert found in table
         return
@@ -71,7 +71,7 @@ def test_a_planner_trains_to_the_bit_unless_the_table_says_that_it_cannot(cell, 
 
 
 def test_every_refusal_of_the_table_is_of_a_cell_and_stands_once(table):
-    assert infeasible(table) <= set(cells())
+    assert infeasible(table) <= set(runs())
     assert len(infeasible(table)) == len(table)
     assert {row.planner for row in table} < set(oc.planners())
 

@@ -20,7 +20,13 @@ from ooctrain.rewrite import apply_rewrites
 from ooctrain.sched.bounds.closed import compute_us
 from ooctrain.sched.bounds.lp import fluid_bound
 from ooctrain.sched.planners.belady import Belady
-from ooctrain.sched.planners.dynprog.dynprog_search import idle_us, in_slots, solve
+from ooctrain.sched.planners.dynprog.dynprog_search import (
+    States,
+    _steps,
+    idle_us,
+    in_slots,
+    solve,
+)
 from ooctrain.sched.planners.greedy import shortest_prefix
 from ooctrain.sched.planners.hmms import Storage, ends_of_offload, starts_of_prefetch, take
 from ooctrain.sched.planners.lms.lms import LevelGraph, Lms, Trip, peak
@@ -421,7 +427,8 @@ def test_sizes_are_rounded_up_to_slots_and_transfers_down():
     view = chain_view(chain([5, 4, 4], [0, 0, 0], [3, 3], [3, 3], [0, 0], [1, 0]), SHARED)
     slots = in_slots(view, 20, SHARED, 2)
     assert (slots.x, slots.extra_backward, slots.memory) == ((3, 2, 2), (1, 0), 10)
-    assert int(slots.forward_us[0] * slots.out_rate) == 1  # 3 us move 3 bytes: one whole slot
+    _, leaves = _steps(slots, 0, States.start(slots, 1))
+    assert leaves.due_out.tolist() == [2]  # of three slots: 3 us move 3 bytes, one whole slot
 
 
 def test_vdnn_tries_every_threshold_with_all_and_every_other_member():

@@ -7,10 +7,12 @@ once the value is made, back in `swapin_ahead` levels before it is read. Readers
 
 Sources: paper 001, sections 2.1 and 3.1; the authors' TFLMS (branch tflmsv2, lms.py). Departures:
 among the calls that could trigger a swap-in the code picks any element of a set, we the last one in
-trace order; the code skips tensors of fewer than two dimensions, we do not; a swap-out is waited
-for when its bytes are needed, oldest first, where TensorFlow frees a tensor as soon as it is out.
-Erratum: paper 000 quotes the rule as distance <= threshold; the code and paper 001 swap long edges.
-Read next: `lms_auto.py`, `lms_grid.py`.
+trace order, and begins to look a level earlier; its groups are chains, each reader at most
+`swapin_groupby` levels behind the one before, ours lie that near to their first reader; its
+threshold is strict (distance > n), ours is paper 001's (>=); the code skips tensors of fewer than
+two dimensions, we do not; a swap-out is waited for when its bytes are needed, oldest first, where
+TensorFlow frees a tensor as soon as it is out. Erratum: paper 000 quotes the rule as distance <=
+threshold; the code and paper 001 swap long edges. Read next: `lms_auto.py`, `lms_grid.py`.
 """
 
 from __future__ import annotations
@@ -59,7 +61,7 @@ class Lms:
     Args:
         swapout_threshold: edges of at least this length are swapped.
         swapin_ahead: how long before its reader a value is to come back; 0: right before it.
-        swapin_groupby: readers at most this far apart share a swap-in.
+        swapin_groupby: readers at most this far behind the first of them share its swap-in.
 
     Cost: O(calls^2 / word size + uses).
     """
