@@ -21,9 +21,9 @@ from ooctrain.rewrite import apply_rewrites
 from ooctrain.rewrite.pin_small import pinning_for, with_region
 from ooctrain.sched import verify as laws
 from ooctrain.sched.bounds import closed as bounds
+from ooctrain.sched.budget import resolve_budget, resolve_host_budget
 from ooctrain.sched.planners.registry import as_planner
 from ooctrain.sched.planning.beside_region import plan_beside
-from ooctrain.sched.planning.budget import resolve_budget, resolve_host_budget
 from ooctrain.sched.planning.planner import TIME_LIMIT_S, Planner
 from ooctrain.sched.schedule import BYTES, Granule, LowerBound, Plan, Schedule
 from ooctrain.sched.simulate import simulate as simulated

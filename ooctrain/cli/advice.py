@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from ooctrain.errors import Infeasible
+from ooctrain.sched.budget import trace_minimum_bytes
 from ooctrain.sched.planners.keep_all import KeepAll
 from ooctrain.sched.planning.beside_region import plan_beside
-from ooctrain.sched.planning.budget import trace_minimum_bytes
 from ooctrain.sched.planning.planner import Planner
 from ooctrain.sched.schedule import Plan
 from ooctrain.step.machine import Machine, call_durations_ns

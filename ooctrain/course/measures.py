@@ -21,8 +21,8 @@ from ooctrain.errors import OoctrainError
 from ooctrain.experiments.compare import step_trace
 from ooctrain.rewrite import apply_rewrites
 from ooctrain.sched.bounds.lp import fluid_bound
+from ooctrain.sched.budget import resolve_budget
 from ooctrain.sched.planners.registry import get_planner
-from ooctrain.sched.planning.budget import resolve_budget
 from ooctrain.sched.schedule import Plan
 from ooctrain.sched.simulate import simulate
 from ooctrain.sched.verify import verify

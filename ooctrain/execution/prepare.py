@@ -21,10 +21,10 @@ from ooctrain.execution.placement import reserved_peak
 from ooctrain.rewrite import apply_rewrites
 from ooctrain.rewrite.pin_small import pinning_for, with_region
 from ooctrain.sched.bounds.closed import lower_bound
+from ooctrain.sched.budget import resolve_budget, resolve_host_budget, trace_peak_bytes
 from ooctrain.sched.planners.keep_all import KeepAll
 from ooctrain.sched.planners.registry import as_planner
 from ooctrain.sched.planning.beside_region import plan_beside
-from ooctrain.sched.planning.budget import resolve_budget, resolve_host_budget, trace_peak_bytes
 from ooctrain.sched.planning.planner import TIME_LIMIT_S, Planner, WeighingPlanner
 from ooctrain.sched.schedule import Plan
 from ooctrain.sched.simulate import simulate

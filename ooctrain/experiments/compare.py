@@ -24,7 +24,7 @@ from ooctrain.models import build, recipe_of, stem_for
 from ooctrain.rewrite import apply_rewrites
 from ooctrain.sched.bounds import closed as bounds
 from ooctrain.sched.bounds import lp as fluid
-from ooctrain.sched.planning.budget import (
+from ooctrain.sched.budget import (
     resolve_host_budget,
     trace_minimum_bytes,
     trace_peak_bytes,

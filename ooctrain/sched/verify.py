@@ -14,8 +14,8 @@ from typing import Any
 
 from ooctrain.errors import ScheduleError
 from ooctrain.rewrite import REWRITES
+from ooctrain.sched.budget import resolve_budget
 from ooctrain.sched.ledger import Issued, Ledger, peaks
-from ooctrain.sched.planning.budget import resolve_budget
 from ooctrain.sched.rules import (
     AFTER,
     AT_END,
@@ -37,7 +37,7 @@ from ooctrain.units import Percent
 __all__ = ["RULES", "Rule", "verify"]
 
 Rewrite = Callable[[Trace], Trace]
-#: Rewrites before which a percentage is resolved (`planning/budget.py`).
+#: Rewrites before which a percentage is resolved (`budget.py`).
 _BEFORE_TILES = ("fuse", "share_storage", "pin_small")
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from ooctrain.errors import ConfigError
-from ooctrain.sched.planning.budget import storages
+from ooctrain.sched.budget import storages
 from ooctrain.step.trace import Call, Trace, TraceBuilder, Variable
 
 MAX_QUESTIONS = 400

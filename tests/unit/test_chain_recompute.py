@@ -10,11 +10,11 @@ import pytest
 import ooctrain as oc
 from ooctrain.errors import Infeasible
 from ooctrain.rewrite import apply_rewrites
+from ooctrain.sched.budget import trace_minimum_bytes, trace_peak_bytes
 from ooctrain.sched.planners.chen import ChenSqrt, segmented
 from ooctrain.sched.planners.registry import get_planner
 from ooctrain.sched.planners.revolve import Revolve, Splits
 from ooctrain.sched.planners.rotor import Rotor
-from ooctrain.sched.planning.budget import trace_minimum_bytes, trace_peak_bytes
 from ooctrain.sched.planning.chain_runs import Kind, Lift, Step
 from ooctrain.sched.planning.chain_view import chain_view
 from ooctrain.sched.planning.decisions import lives

@@ -8,12 +8,12 @@ import pytest
 
 import ooctrain as oc
 from ooctrain.errors import Infeasible
+from ooctrain.sched.budget import trace_minimum_bytes
 from ooctrain.sched.planners.belady import Belady
 from ooctrain.sched.planners.keep_all import KeepAll
 from ooctrain.sched.planners.naive import Naive
 from ooctrain.sched.planners.window.window import Window
 from ooctrain.sched.planning import fastest as module
-from ooctrain.sched.planning.budget import trace_minimum_bytes
 from ooctrain.sched.planning.fastest import Candidate, busiest_stream_us, fastest_list, least_us
 from ooctrain.sched.planning.planner import HOST_LACKS, make_plan
 from ooctrain.sched.schedule import BYTES

@@ -14,9 +14,9 @@ import ooctrain as oc
 from ooctrain.errors import Infeasible
 from ooctrain.sched.bounds.closed import compute_us
 from ooctrain.sched.bounds.lp import fluid_bound
+from ooctrain.sched.budget import trace_minimum_bytes, trace_peak_bytes
 from ooctrain.sched.planners.prefix import Prefix
 from ooctrain.sched.planners.window.window import Window
-from ooctrain.sched.planning.budget import trace_minimum_bytes, trace_peak_bytes
 from ooctrain.sched.planning.lower import lower_timed
 from ooctrain.sched.schedule import BYTES
 

@@ -25,9 +25,9 @@ from ooctrain.rewrite.pin_small import (
     region,
     with_region,
 )
+from ooctrain.sched.budget import trace_minimum_bytes, trace_peak_bytes
 from ooctrain.sched.planners.registry import as_planner
 from ooctrain.sched.planning.beside_region import plan_beside
-from ooctrain.sched.planning.budget import trace_minimum_bytes, trace_peak_bytes
 from ooctrain.sched.schedule import Free, Run, Schedule
 from ooctrain.sched.simulate import simulate
 from ooctrain.sched.verify import verify

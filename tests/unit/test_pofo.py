@@ -17,12 +17,12 @@ import pytest
 import ooctrain as oc
 from ooctrain.errors import Infeasible
 from ooctrain.rewrite import apply_rewrites
+from ooctrain.sched.budget import resolve_budget
 from ooctrain.sched.planners.dynprog.dynprog import DynProg
 from ooctrain.sched.planners.dynprog.dynprog_search import SlotChain, in_slots
 from ooctrain.sched.planners.pofo.pofo import Pofo, gaps_around
 from ooctrain.sched.planners.pofo.pofo_search import Search
 from ooctrain.sched.planners.rotor import Rotor, Table
-from ooctrain.sched.planning.budget import resolve_budget
 from ooctrain.sched.planning.chain_view import ChainView, chain_view
 from ooctrain.sched.planning.rematerialise import droppable, rematerialise
 from ooctrain.sched.planning.swap import movable_gaps

@@ -13,6 +13,7 @@ import ooctrain as oc
 from ooctrain.cli import main
 from ooctrain.errors import ConfigError, Infeasible
 from ooctrain.rewrite import apply_rewrites
+from ooctrain.sched.budget import resolve_budget, trace_peak_bytes
 from ooctrain.sched.planners.belady import Belady
 from ooctrain.sched.planners.bn_recompute import BnRecompute, offloadable_share, outputs_of_norms
 from ooctrain.sched.planners.dtr.dtr import Dtr, online
@@ -28,7 +29,6 @@ from ooctrain.sched.planners.superneurons import (
 )
 from ooctrain.sched.planners.tflms_hybrid import TflmsHybrid, times_to_drop_ns
 from ooctrain.sched.planners.window.window_cyclic import WindowCyclic
-from ooctrain.sched.planning.budget import resolve_budget, trace_peak_bytes
 from ooctrain.sched.planning.decisions import Gap, lives, runs_once
 from ooctrain.sched.planning.planner import call_need_bytes
 from ooctrain.sched.planning.rematerialise import droppable, rematerialise

@@ -6,12 +6,12 @@ import pytest
 
 import ooctrain as oc
 from ooctrain.rewrite import apply_rewrites
+from ooctrain.sched.budget import trace_minimum_bytes, trace_peak_bytes
 from ooctrain.sched.planners.belady import Belady
 from ooctrain.sched.planners.combined import Combined
 from ooctrain.sched.planners.prefix import Prefix, by_recompute_time
 from ooctrain.sched.planners.window.window import Window
 from ooctrain.sched.planners.window.window_cyclic import WindowCyclic
-from ooctrain.sched.planning.budget import trace_minimum_bytes, trace_peak_bytes
 from ooctrain.sched.planning.rematerialise import droppable
 from ooctrain.sched.schedule import BYTES, Run
 from ooctrain.sched.verify import verify

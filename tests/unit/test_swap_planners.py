@@ -19,6 +19,7 @@ from ooctrain.errors import ConfigError, Infeasible
 from ooctrain.rewrite import apply_rewrites
 from ooctrain.sched.bounds.closed import compute_us
 from ooctrain.sched.bounds.lp import fluid_bound
+from ooctrain.sched.budget import resolve_budget, trace_minimum_bytes
 from ooctrain.sched.planners.belady import Belady
 from ooctrain.sched.planners.dynprog.dynprog_search import idle_us, in_slots, solve
 from ooctrain.sched.planners.greedy import shortest_prefix
@@ -28,7 +29,6 @@ from ooctrain.sched.planners.lms.lms_auto import search
 from ooctrain.sched.planners.registry import get_planner
 from ooctrain.sched.planners.vdnn.vdnn import candidates
 from ooctrain.sched.planners.window import window_cyclic
-from ooctrain.sched.planning.budget import resolve_budget, trace_minimum_bytes
 from ooctrain.sched.planning.chain_view import chain_view
 from ooctrain.sched.planning.planner import make_plan
 from ooctrain.sched.schedule import Fence, Free, Granule, Run, SwapIn, SwapOut

@@ -19,12 +19,12 @@ from types import MappingProxyType
 from ooctrain.errors import Infeasible
 from ooctrain.experiments.compare import step_trace
 from ooctrain.experiments.paper_001.hybrid_printed import NETWORKS, Network, Tuned
+from ooctrain.sched.budget import trace_peak_bytes
 from ooctrain.sched.planners.auto import Auto
 from ooctrain.sched.planners.keep_all import KeepAll
 from ooctrain.sched.planners.lms.lms import LevelGraph, Lms
 from ooctrain.sched.planners.lms.lms_auto import LmsAuto
 from ooctrain.sched.planners.tflms_hybrid import TflmsHybrid
-from ooctrain.sched.planning.budget import trace_peak_bytes
 from ooctrain.sched.planning.planner import Planner
 from ooctrain.sched.planning.unroll import plan_runs
 from ooctrain.sched.schedule import BYTES, Plan, SwapOut

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
-from ooctrain.sched.planning.budget import storages
+from ooctrain.sched.budget import storages
 from ooctrain.sched.planning.planner import ListWriter, bound_to_device, last_uses
 from ooctrain.sched.schedule import Granule
 from ooctrain.step.trace import Trace

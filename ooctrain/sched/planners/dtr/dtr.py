@@ -20,8 +20,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from ooctrain.sched.budget import trace_minimum_bytes, trace_peak_bytes
 from ooctrain.sched.planners.dtr.dtr_runtime import DoesNotFit, GoneForGood, Runtime
-from ooctrain.sched.planning.budget import trace_minimum_bytes, trace_peak_bytes
 from ooctrain.sched.planning.decisions import Decisions, runs_once
 from ooctrain.sched.planning.liveness import Liveness
 from ooctrain.sched.planning.planner import check_host, check_whole_numbers, infeasible

@@ -2,7 +2,7 @@
 
 In: a trace and "25%", "512MiB" or bytes, for the device or the host. Out: bytes. The one idea: 0%
 is the least that any order of whole calls needs, 100% is the peak without any eviction; both in
-granted bytes. Read next: `sched/schedule.py`.
+granted bytes. Read next: `schedule.py`.
 """
 
 from __future__ import annotations
