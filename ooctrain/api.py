@@ -17,11 +17,11 @@ import numpy as np
 from ooctrain.errors import ConfigError, reason
 from ooctrain.execution.prepare import DEFAULT_REWRITES, Settings, completed, placed
 from ooctrain.execution.sessions import input_values, open_session, threads_served
-from ooctrain.rewrite import apply_rewrites
-from ooctrain.rewrite.pin_small import pinning_for, with_region
+from ooctrain.rewrite import REWRITES, apply_rewrites
+from ooctrain.rewrite.pin_small import pinning_for
 from ooctrain.sched import verify as laws
 from ooctrain.sched.bounds import closed as bounds
-from ooctrain.sched.budget import resolve_budget, resolve_host_budget
+from ooctrain.sched.budget import resolve_budget, resolve_host_budget, with_region
 from ooctrain.sched.planners.registry import as_planner
 from ooctrain.sched.planning.beside_region import plan_beside
 from ooctrain.sched.planning.planner import TIME_LIMIT_S, Planner
@@ -100,7 +100,7 @@ def plan(
         seed=seed, time_limit_s=time_limit_s,
     )  # fmt: skip
     result = completed(found, chosen, (*rewrites, *pinning), budget_bytes, where)
-    laws.verify(result, trace, budget_bytes, where, host_budget_bytes=host_bytes)
+    laws.verify(result, trace, budget_bytes, where, host_budget_bytes=host_bytes, rewrites=REWRITES)
     return result
 
 
@@ -119,7 +119,7 @@ def verify(
     if not isinstance(plan, Plan | Schedule):
         raise ConfigError(f"{type(plan).__name__} is neither a Plan nor a Schedule", code="OOC-104")
     where = None if machine is None else find_machine(machine)
-    laws.verify(plan, original_trace, budget, where)
+    laws.verify(plan, original_trace, budget, where, rewrites=REWRITES)
 
 
 def simulate(

@@ -18,10 +18,15 @@ from ooctrain.devices.cpu.host_vm import PAGE_BYTES, why_no_virtual_memory
 from ooctrain.errors import ConfigError, DoesNotFit, Infeasible, OutOfDeviceMemory, PlanMismatch
 from ooctrain.execution.mapping import with_mapping
 from ooctrain.execution.placement import reserved_peak
-from ooctrain.rewrite import apply_rewrites
-from ooctrain.rewrite.pin_small import pinning_for, with_region
+from ooctrain.rewrite import REWRITES, apply_rewrites
+from ooctrain.rewrite.pin_small import pinning_for
 from ooctrain.sched.bounds.closed import lower_bound
-from ooctrain.sched.budget import resolve_budget, resolve_host_budget, trace_peak_bytes
+from ooctrain.sched.budget import (
+    resolve_budget,
+    resolve_host_budget,
+    trace_peak_bytes,
+    with_region,
+)
 from ooctrain.sched.planners.keep_all import KeepAll
 from ooctrain.sched.planners.registry import as_planner
 from ooctrain.sched.planning.beside_region import plan_beside
@@ -266,7 +271,10 @@ class _Search:
             seed=self.settings.seed, time_limit_s=self.settings.time_limit_s,
         )  # fmt: skip
         plan = completed(found, self.planner, self.rewrites, limit_bytes, self.machine)
-        verify(plan, self.original, limit_bytes, self.machine, host_budget_bytes=host_bytes)
+        verify(
+            plan, self.original, limit_bytes, self.machine, host_budget_bytes=host_bytes,
+            rewrites=REWRITES,
+        )  # fmt: skip
         return plan, reserved_peak(plan.schedule, plan.trace, self.allocator)
 
     def _counting_mapping(self) -> Planner:

@@ -21,6 +21,7 @@ from pathlib import Path
 from ooctrain.experiments.kept import Store, digest, package_sources, planner_sources
 from ooctrain.experiments.planned import Question, least_bytes, planned
 from ooctrain.models import build, recipe_of, stem_for
+from ooctrain.rewrite import REWRITES as KNOWN_REWRITES
 from ooctrain.rewrite import apply_rewrites
 from ooctrain.sched.bounds import closed as bounds
 from ooctrain.sched.bounds import lp as fluid
@@ -243,7 +244,7 @@ def _compute(case: Case, step: Trace, where: Machine, store: Store) -> Row:
         minimum = least_bytes(question, store)
     timeline = None
     if plan is not None:
-        verify(plan, step, budget, where, host_budget_bytes=host_budget)
+        verify(plan, step, budget, where, host_budget_bytes=host_budget, rewrites=KNOWN_REWRITES)
         timeline = simulate(plan.schedule, plan.trace, where)
     makespan_us = None if timeline is None else timeline.makespan_us
     bound = _bound(case, step, budget, where, store)

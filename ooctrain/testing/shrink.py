@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from ooctrain.errors import ConfigError
-from ooctrain.sched.budget import storages
 from ooctrain.step.trace import Call, Trace, TraceBuilder, Variable
 
 MAX_QUESTIONS = 400
@@ -49,7 +48,7 @@ def _smaller(trace: Trace) -> Iterator[Trace]:
     yield from filter(None, (_without(trace, call) for call in trace.calls))
     for call in trace.calls:
         yield from _simpler_calls(trace, call)
-    storage, _ = storages(trace)
+    storage = trace.storage
     for leader in sorted({_leader(trace, storage, v) for v in range(len(storage))}):
         size = trace.variables[leader].nbytes
         for smaller in dict.fromkeys((1, size // 2, size - 1)):
@@ -104,7 +103,7 @@ def _simpler_calls(trace: Trace, call: Call) -> Iterator[Trace]:
             )
 
 
-def _leader(trace: Trace, storage: list[int], variable: int) -> int:
+def _leader(trace: Trace, storage: Sequence[int], variable: int) -> int:
     """Names the variables that must have one size: those of a storage, and both of a carry."""
     root = storage[variable]
     return storage[trace.carries.get(root, root)]

@@ -17,15 +17,15 @@ from ooctrain.alloc.registry import choose_allocator
 from ooctrain.devices.base import Debug
 from ooctrain.errors import ConfigError, Infeasible, ScheduleError
 from ooctrain.execution.prepare import DEFAULT_REWRITES, Settings, prepare
-from ooctrain.rewrite import apply_rewrites
-from ooctrain.rewrite.pin_small import (
+from ooctrain.rewrite import REWRITES, apply_rewrites
+from ooctrain.rewrite.pin_small import pin_small, pinning_for
+from ooctrain.sched.budget import (
     ALIGN_BYTES,
-    pin_small,
-    pinning_for,
     region,
+    trace_minimum_bytes,
+    trace_peak_bytes,
     with_region,
 )
-from ooctrain.sched.budget import trace_minimum_bytes, trace_peak_bytes
 from ooctrain.sched.planners.registry import as_planner
 from ooctrain.sched.planning.beside_region import plan_beside
 from ooctrain.sched.schedule import Free, Run, Schedule
@@ -132,7 +132,7 @@ def test_every_planner_plans_beside_it(planner):
         budget = max(budget + 1, refusal.minimum_bytes)
         plan = plan_beside(found, pinned, budget, machine, **options)
     plan = replace(plan, rewrites=(*DEFAULT_REWRITES, *names, *plan.rewrites))
-    verify(plan, original, budget, machine)
+    verify(plan, original, budget, machine, rewrites=REWRITES)
     timeline = simulate(plan.schedule, plan.trace, machine)
     assert timeline.peak_bytes == plan.peak_bytes <= budget
     assert plan.schedule.granule.fixed_bytes == beside.fixed_bytes

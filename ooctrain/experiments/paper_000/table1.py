@@ -22,8 +22,9 @@ from ooctrain.execution.placement import reserved_peak
 from ooctrain.experiments.compare import step_trace
 from ooctrain.experiments.paper_000.fragmentation import MACHINE, PLANNER, Bench, largest_budget
 from ooctrain.rewrite import apply_rewrites
-from ooctrain.rewrite.pin_small import pinning_for, with_region
+from ooctrain.rewrite.pin_small import pinning_for
 from ooctrain.sched.bounds.closed import compute_us
+from ooctrain.sched.budget import with_region
 from ooctrain.sched.planners.registry import get_planner
 from ooctrain.sched.planning.beside_region import plan_beside
 from ooctrain.step.presets import machine

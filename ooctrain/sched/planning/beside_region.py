@@ -27,7 +27,7 @@ def plan_beside(
 
     Args:
         planner, trace, budget_bytes, machine, ...: as of `Planner.plan`.
-        granule: with `fixed_bytes` if the trace has pinned variables (`rewrite.small.with_region`).
+        granule: with `fixed_bytes` if the trace has pinned variables (`budget.with_region`).
 
     Raises:
         Infeasible: the planner's; its minimum includes the region.
