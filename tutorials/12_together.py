@@ -19,8 +19,9 @@ from ooctrain.report.charts import Curve, curves_svg
 from ooctrain.rewrite import apply_rewrites
 from ooctrain.sched.bounds.lp import fluid_bound
 from ooctrain.sched.budget import resolve_budget
+from ooctrain.sched.planners.belady import offload
 from ooctrain.sched.planners.prefix import by_recompute_time
-from ooctrain.sched.planning.recompute import offload, plan_of
+from ooctrain.sched.planning.recompute import plan_of
 from ooctrain.sched.planning.rematerialise import rematerialise
 from ooctrain.step.machine import call_durations_ns
 from ooctrain.units import Granule

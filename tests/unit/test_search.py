@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from support.strategies import SEEDS, machines, traces
 
 import ooctrain as oc
+from ooctrain.sched.planners.belady import offload
 from ooctrain.sched.planning.decisions import Decisions, Gap
 from ooctrain.sched.planning.lower import lower_timed
-from ooctrain.sched.planning.recompute import offload
 from ooctrain.sched.planning.rematerialise import droppable, rematerialise
 from ooctrain.sched.planning.residency import tabulate
 from ooctrain.sched.schedule import BYTES, Granule

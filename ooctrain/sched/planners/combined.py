@@ -18,12 +18,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ooctrain.errors import ConfigError, Infeasible
-from ooctrain.sched.planners.belady import Belady
+from ooctrain.sched.planners.belady import Belady, offload
 from ooctrain.sched.planners.keep_all import KeepAll
 from ooctrain.sched.planners.prefix import Prefix
 from ooctrain.sched.planners.window.window_cyclic import WindowCyclic
 from ooctrain.sched.planning.planner import Planner, check_host, least_refusal
-from ooctrain.sched.planning.recompute import offload, plan_of
+from ooctrain.sched.planning.recompute import plan_of
 from ooctrain.sched.planning.rematerialise import rematerialise
 from ooctrain.sched.schedule import BYTES, Granule, Plan
 from ooctrain.step.machine import Machine

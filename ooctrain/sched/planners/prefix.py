@@ -14,9 +14,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from ooctrain.errors import Infeasible
+from ooctrain.sched.planners.belady import offload
 from ooctrain.sched.planning.lower import Lowered, lower_timed
 from ooctrain.sched.planning.planner import check_host, check_whole_numbers, make_plan
-from ooctrain.sched.planning.recompute import offload
 from ooctrain.sched.planning.rematerialise import droppable, last_forward_use, rematerialise
 from ooctrain.sched.schedule import BYTES, Granule, Plan, Run
 from ooctrain.step.machine import Machine, call_durations_ns

@@ -40,7 +40,6 @@ from ooctrain.sched.planners.vdnn.vdnn_layers import VdnnAll, VdnnConv
 from ooctrain.sched.planners.window.window import Window
 from ooctrain.sched.planners.window.window_cyclic import WindowCyclic
 from ooctrain.sched.planning.planner import Planner
-from ooctrain.sched.schedule import Plan
 
 ENTRY_POINTS = "ooctrain.planners"
 PLANNERS: Mapping[str, Callable[..., Planner]] = MappingProxyType(
@@ -99,15 +98,6 @@ def as_planner(planner: str | Planner | type) -> Planner:
             f"{type(found).__name__} is no planner: it lacks `name` or `plan`", code="OOC-108",
             fix="ooctrain/sched/planning/planner.py says what a planner has",
         )  # fmt: skip
-    return found
-
-
-def as_plan(found: object, planner: Planner) -> Plan:
-    """What a planner returned, if it is a plan at all; ConfigError otherwise."""
-    if not isinstance(found, Plan):
-        raise ConfigError(
-            f"planner {planner.name!r} returned {type(found).__name__}, not a Plan", code="OOC-108"
-        )
     return found
 
 

@@ -12,8 +12,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ooctrain.errors import Infeasible
-from ooctrain.sched.planners.registry import as_plan
-from ooctrain.sched.planning.planner import HOST_LACKS, Planner, infeasible
+from ooctrain.sched.planning.planner import HOST_LACKS, Planner, as_plan, infeasible
 from ooctrain.sched.schedule import Granule, Plan
 from ooctrain.step.machine import Machine
 from ooctrain.step.trace import Trace
