@@ -8,9 +8,9 @@ import pytest
 
 from ooctrain.errors import ConfigError
 from ooctrain.sched.planning.decisions import Decisions, runs_once
-from ooctrain.sched.planning.liveness import Liveness
+from ooctrain.sched.planning.pieces import tabulate
 from ooctrain.sched.planning.rematerialise import droppable, rematerialise
-from ooctrain.sched.planning.residency import tabulate
+from ooctrain.sched.planning.residency import Liveness
 from ooctrain.sched.planning.swap import least_budget, movable_gaps
 from ooctrain.sched.schedule import Granule
 from ooctrain.step.trace import Trace

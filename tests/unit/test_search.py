@@ -14,8 +14,8 @@ import ooctrain as oc
 from ooctrain.sched.planners.belady import offload
 from ooctrain.sched.planning.decisions import Decisions, Gap
 from ooctrain.sched.planning.lower import lower_timed
+from ooctrain.sched.planning.pieces import tabulate
 from ooctrain.sched.planning.rematerialise import droppable, rematerialise
-from ooctrain.sched.planning.residency import tabulate
 from ooctrain.sched.schedule import BYTES, Granule
 from ooctrain.sched.search.evict import evict
 from ooctrain.sched.search.expand import DROP, DROP_UNREAD, KEEP, expand

@@ -26,7 +26,7 @@ from typing import NamedTuple
 
 from ooctrain.sched.bounds.linear import LinearProgram, Term
 from ooctrain.sched.planning.decisions import BEFORE_THE_STEP, Decisions, Life, lives, runs_once
-from ooctrain.sched.planning.residency import tabulate
+from ooctrain.sched.planning.pieces import tabulate
 from ooctrain.sched.schedule import BYTES, LowerBound
 from ooctrain.step.machine import Machine, call_durations_ns
 from ooctrain.step.trace import Trace

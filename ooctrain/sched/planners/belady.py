@@ -20,9 +20,9 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from ooctrain.sched.planning.decisions import Decisions, Gap
-from ooctrain.sched.planning.liveness import Liveness
 from ooctrain.sched.planning.planner import check_whole_numbers, infeasible
 from ooctrain.sched.planning.recompute import piece_bytes
+from ooctrain.sched.planning.residency import Liveness
 from ooctrain.sched.planning.swap import (
     check_budget,
     in_pieces,

@@ -28,10 +28,10 @@ from ooctrain.layers.conv_transpose import ConvTranspose2d
 from ooctrain.layers.instance_norm import InstanceNormStats
 from ooctrain.layers.linear import Linear
 from ooctrain.sched.planning.decisions import Decisions, Gap, runs_once
+from ooctrain.sched.planning.pieces import tabulate
 from ooctrain.sched.planning.planner import call_need_bytes, check_host, infeasible
 from ooctrain.sched.planning.recompute import plan_of
 from ooctrain.sched.planning.rematerialise import rematerialise
-from ooctrain.sched.planning.residency import tabulate
 from ooctrain.sched.planning.segments import segments
 from ooctrain.sched.planning.swap import least_budget, movable_gaps
 from ooctrain.sched.schedule import BYTES, Granule, Plan, Run

@@ -20,9 +20,9 @@ from enum import Enum
 from ooctrain.errors import ConfigError, Infeasible
 from ooctrain.sched.planning.chain_view import ChainView, Stage
 from ooctrain.sched.planning.decisions import Decisions, runs_once
-from ooctrain.sched.planning.liveness import Liveness
 from ooctrain.sched.planning.planner import check_host, infeasible
 from ooctrain.sched.planning.recompute import plan_of
+from ooctrain.sched.planning.residency import Liveness
 from ooctrain.sched.schedule import Granule, Plan, Run
 from ooctrain.step.machine import Machine, call_durations_ns
 from ooctrain.step.trace import Call, Trace

@@ -19,8 +19,8 @@ from collections import defaultdict, deque
 from dataclasses import dataclass
 
 from ooctrain.sched.planning.decisions import BEFORE_THE_STEP, Decisions
+from ooctrain.sched.planning.pieces import Piece, Table, tabulate
 from ooctrain.sched.planning.planner import infeasible
-from ooctrain.sched.planning.residency import Piece, Table, tabulate
 from ooctrain.sched.schedule import (
     BYTES,
     End,

@@ -15,8 +15,8 @@ from typing import Any
 
 from ooctrain.sched.planning.decisions import Decisions, Gap, possible_gaps, runs_once
 from ooctrain.sched.planning.lower import lower
+from ooctrain.sched.planning.pieces import Table, tabulate
 from ooctrain.sched.planning.planner import check_host, infeasible, make_plan
-from ooctrain.sched.planning.residency import Table, tabulate
 from ooctrain.sched.schedule import Granule, Plan, Run
 from ooctrain.step.machine import Machine
 from ooctrain.step.trace import Trace

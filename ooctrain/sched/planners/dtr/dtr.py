@@ -23,9 +23,9 @@ from dataclasses import dataclass
 from ooctrain.sched.budget import trace_minimum_bytes, trace_peak_bytes
 from ooctrain.sched.planners.dtr.dtr_runtime import DoesNotFit, GoneForGood, Runtime
 from ooctrain.sched.planning.decisions import Decisions, runs_once
-from ooctrain.sched.planning.liveness import Liveness
 from ooctrain.sched.planning.planner import check_host, check_whole_numbers, infeasible
 from ooctrain.sched.planning.recompute import plan_of
+from ooctrain.sched.planning.residency import Liveness
 from ooctrain.sched.schedule import BYTES, Granule, Plan, Run
 from ooctrain.step.machine import Machine, call_durations_ns
 from ooctrain.step.trace import Trace

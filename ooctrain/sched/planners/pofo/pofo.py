@@ -32,10 +32,10 @@ from ooctrain.sched.planning.chain_runs import Kind, Lift, Step, letting_go
 from ooctrain.sched.planning.chain_view import ChainView, chain_view
 from ooctrain.sched.planning.decisions import Decisions, Gap
 from ooctrain.sched.planning.fastest import fastest_of
-from ooctrain.sched.planning.liveness import Liveness
 from ooctrain.sched.planning.lower import lower_timed
 from ooctrain.sched.planning.planner import check_whole_numbers, infeasible, make_plan
 from ooctrain.sched.planning.recompute import piece_bytes
+from ooctrain.sched.planning.residency import Liveness
 from ooctrain.sched.planning.swap import in_pieces
 from ooctrain.sched.schedule import BYTES, Granule, Plan, Run
 from ooctrain.step.machine import Machine
