@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from ooctrain.sched.schedule import BYTES, Granule
+from ooctrain.sched.spans import held_during
 from ooctrain.step.machine import Machine
 from ooctrain.step.trace import Call, Trace
 from ooctrain.units import Percent, parse_budget
@@ -80,21 +81,17 @@ def trace_peak_bytes(trace: Trace, granule: Granule = BYTES) -> int:
     A storage lives from the first call that touches it to the last; persistent ones from the start,
     and what stands for them after the step to the end.
     """
-    storage, sizes = trace.storage, _granted(trace, granule)
-    last = {storage[v]: call.id for call in trace.calls for v in call.touched()}
-    for variable in trace.end_variables.values():
-        last[storage[variable]] = len(trace.calls)
-    live = _persistent_storages(trace)
-    held = peak = granule.fixed_bytes + sum(sizes[s] for s in live)
+    storage, sizes, end = trace.storage, _granted(trace, granule), len(trace.calls)
+    persistent = _persistent_storages(trace)
+    first, last = dict.fromkeys(persistent, 0), dict.fromkeys(persistent, end - 1)
     for call in trace.calls:
-        touched = {storage[v] for v in call.touched()}
-        held += sum(sizes[s] for s in touched - live)
-        live |= touched
-        peak = max(peak, held + granule.granted(call.workspace_bytes))
-        gone = {s for s in touched if last[s] == call.id}
-        held -= sum(sizes[s] for s in gone)
-        live -= gone
-    return peak
+        for variable in call.touched():
+            first.setdefault(storage[variable], call.id)
+            last[storage[variable]] = call.id
+    last |= {storage[variable]: end - 1 for variable in trace.end_variables.values()}
+    held = held_during(((first[s], last[s], sizes[s]) for s in first), end)
+    needs = (held[call.id] + granule.granted(call.workspace_bytes) for call in trace.calls)
+    return granule.fixed_bytes + max([sum(sizes[s] for s in persistent), *needs])
 
 
 def _granted(trace: Trace, granule: Granule) -> list[int]:

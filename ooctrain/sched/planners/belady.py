@@ -19,7 +19,7 @@ import heapq
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
-from ooctrain.sched.planning.decisions import Decisions, Gap
+from ooctrain.sched.planning.decisions import Decisions, Gap, runs_once
 from ooctrain.sched.planning.planner import check_whole_numbers, infeasible
 from ooctrain.sched.planning.recompute import piece_bytes
 from ooctrain.sched.planning.residency import Liveness
@@ -29,7 +29,6 @@ from ooctrain.sched.planning.swap import (
     movable_gaps,
     swap_gaps,
     swap_plan,
-    swap_table,
     worth_its_latency_bytes,
 )
 from ooctrain.sched.schedule import BYTES, Granule, Plan, Run
@@ -65,7 +64,7 @@ class Belady:
         """See `Planner`. The minimum is what the largest call needs beside what never leaves."""
         gaps = swap_gaps(trace)
         check_budget(self.name, trace, gaps, budget_bytes, machine, granule)
-        in_core = swap_table(trace, (), machine, granule).resident_bytes
+        in_core = Liveness(trace, granule).resident_bytes(runs_once(trace))
         step = max(budget_bytes // self.pieces, worth_its_latency_bytes(machine))
         chosen = [
             piece

@@ -32,6 +32,7 @@ from ooctrain.sched.planning.pieces import tabulate
 from ooctrain.sched.planning.planner import call_need_bytes, check_host, infeasible
 from ooctrain.sched.planning.recompute import plan_of
 from ooctrain.sched.planning.rematerialise import rematerialise
+from ooctrain.sched.planning.residency import Liveness
 from ooctrain.sched.planning.segments import segments
 from ooctrain.sched.planning.swap import least_budget, movable_gaps
 from ooctrain.sched.schedule import BYTES, Granule, Plan, Run
@@ -82,7 +83,7 @@ class SuperNeurons:
         least, witness = least_budget(full, trace)
         if least > budget_bytes:
             raise infeasible(self.name, budget_bytes, least, witness)
-        kept = tabulate(Decisions(runs), trace, machine, granule).resident_bytes
+        kept = Liveness(trace, granule).resident_bytes(runs)
         swapped = tuple(least_recently_used(gaps, kept, budget_bytes, granule))
         notes = {"dropped": len(dropped), "runs_again": len(runs) - len(trace.calls)}
         return plan_of(Decisions(runs, swapped), trace, budget_bytes, machine, granule, notes)

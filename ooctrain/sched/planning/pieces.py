@@ -9,9 +9,10 @@ not, none. Read next: `lower.py`.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from itertools import pairwise
+from operator import sub
 
 from ooctrain.sched.planning.decisions import (
     BEFORE_THE_STEP,
@@ -21,7 +22,9 @@ from ooctrain.sched.planning.decisions import (
     check_gaps,
     lives,
 )
+from ooctrain.sched.planning.residency import Liveness
 from ooctrain.sched.schedule import Granule, Range, Run
+from ooctrain.sched.spans import held_during
 from ooctrain.step.machine import Machine, call_durations_ns
 from ooctrain.step.trace import Trace
 
@@ -93,9 +96,11 @@ class Table:
 def tabulate(decisions: Decisions, trace: Trace, machine: Machine, granule: Granule) -> Table:
     """The static tables of some decisions. Cost: O((runs + gaps) log)."""
     runs, all_lives = decisions.runs, lives(trace, decisions.runs)
+    liveness = Liveness(trace, granule)
     check_gaps(trace, decisions, all_lives, granule)
     gaps = cut([*decisions.gaps, *_implied_gaps(trace, decisions, all_lives)], trace)
     pieces = _pieces(gaps, all_lives, len(runs), trace, machine, granule)
+    away = held_during(_moved_away(trace, pieces), len(runs))
     durations = call_durations_ns(trace, machine)
     on_host = {(gap.var, gap.lo, gap.hi) for gap in gaps if gap.after == BEFORE_THE_STEP}
     # Inputs that nobody reads have no life and no gap, but they are on the host too.
@@ -105,10 +110,10 @@ def tabulate(decisions: Decisions, trace: Trace, machine: Machine, granule: Gran
     return Table(
         runs=runs,
         duration_ns=[durations[run.call] for run in runs],
-        claim_bytes=[_claim_bytes(trace, run, granule) for run in runs],
-        end_bytes=[_end_bytes(trace, run, granule) for run in runs],
+        claim_bytes=[liveness.claim_bytes[run.call] for run in runs],
+        end_bytes=[liveness.end_bytes(run) for run in runs],
         dead=_dead(trace, all_lives, len(runs), granule),
-        resident_bytes=_resident_bytes(trace, runs, all_lives, pieces, granule),
+        resident_bytes=list(map(sub, liveness.resident_bytes(runs), away)),
         pieces=pieces,
         start_device=start_device,
         start_host=tuple(sorted(on_host)),
@@ -219,37 +224,6 @@ def _on_device(trace: Trace, on_host: Iterable[Range]) -> Iterator[Range]:
                 yield variable, lo, hi
 
 
-def _fresh_bytes(trace: Trace, run: Run, granule: Granule) -> tuple[int, int]:
-    """(kept, scratch) granted bytes that a Run claims for outputs on storages of their own."""
-    call = trace.calls[run.call]
-    kept = scratch = 0
-    for out in call.outs:
-        granted = granule.granted(trace.variables[out].nbytes)
-        if out in call.reuse:
-            continue
-        if run.keep is None or out in run.keep:
-            kept += granted
-        else:
-            scratch += granted
-    return kept, scratch
-
-
-def _claim_bytes(trace: Trace, run: Run, granule: Granule) -> int:
-    workspace = granule.granted(trace.calls[run.call].workspace_bytes)
-    return sum(_fresh_bytes(trace, run, granule)) + workspace
-
-
-def _end_bytes(trace: Trace, run: Run, granule: Granule) -> int:
-    """Workspace and scratch; a scratch output on the storage of an input releases that storage."""
-    call = trace.calls[run.call]
-    taken = sum(
-        granule.granted(trace.variables[out].nbytes)
-        for out in call.reuse
-        if run.keep is not None and out not in run.keep
-    )
-    return _fresh_bytes(trace, run, granule)[1] + granule.granted(call.workspace_bytes) + taken
-
-
 def _dead(
     trace: Trace, all_lives: Iterable[Life], end: int, granule: Granule
 ) -> Mapping[int, list[tuple[int, int, int]]]:
@@ -262,33 +236,10 @@ def _dead(
     return dead
 
 
-def _resident_bytes(
-    trace: Trace,
-    runs: Sequence[Run],
-    all_lives: Iterable[Life],
-    pieces: Iterable[Piece],
-    granule: Granule,
-) -> list[int]:
-    """For each Run: all lives that include it, less the pieces that are away, and its own scratch
-    and workspace.
+def _moved_away(trace: Trace, pieces: Iterable[Piece]) -> Iterator[tuple[int, int, int]]:
+    """(first Run, last Run, bytes) that pieces are away. Inputs are not there before their first
+    use in any case.
     """
-    end = len(runs)
-    change = [0] * (end + 2)
-    for life in all_lives:
-        granted = granule.granted(trace.variables[life.var].nbytes)
-        # The storage that a life takes over is counted with its input during that Run.
-        first = max(life.uses[0] + life.takes_over, 0)
-        last = min(life.uses[-1], end - 1)
-        if last >= first:
-            change[first] += granted
-            change[last + 1] -= granted
     for piece in pieces:
-        change[piece.after + 1] -= piece.size_bytes
-        change[piece.before] += piece.size_bytes
-    held = accumulate(change)
-    return [
-        kept
-        + _fresh_bytes(trace, run, granule)[1]
-        + granule.granted(trace.calls[run.call].workspace_bytes)
-        for kept, run in zip(held, runs, strict=False)
-    ]
+        if piece.after != BEFORE_THE_STEP or trace.variables[piece.var].persistent:
+            yield piece.after + 1, piece.before - 1, piece.size_bytes

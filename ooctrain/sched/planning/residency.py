@@ -1,23 +1,24 @@
-"""How much memory runs need, without cutting them into lives.
+"""What is on the device during each run if nothing moves.
 
-In: runs, and the gaps that are spent on the host. Out: bytes, and the call that needs them. The one
-idea: walk from the last run to the first. What a later run reads is on the device, what a run makes
-was not there before it; so one set of variables and one sum are enough. `residency.py` finds the
-same bytes on its way to the tables from which a list is written; planners that only want to know
-what fits, for many choices of runs, ask here. Source: liveness analysis, as compilers do it (Aho,
-Sethi and Ullman, Compilers, section 10.6). Read next: `chain_runs.py`, which asks for each of many
-ways to run a chain.
+In: runs, in order. Out: for each the bytes on the device meanwhile; and the least budget, once some
+gaps are spent on the host. The one idea: walk from the last run to the first. What a later run
+reads is on the device, what a run makes was not there before it; so one set of variables and one
+sum are enough, and nothing need be cut into lives. Planners that only want to know what fits ask
+here, for many choices of runs; `pieces.py` and `bounds/` ask too, and `search/expand.py` does the
+same compiled. (`sched/budget.py` needs no runs: each call runs once, so storages will do.) Source:
+liveness analysis, as compilers do it (Aho, Sethi and Ullman, Compilers, section 10.6). Read next:
+`pieces.py`; `chain_runs.py`, which asks for each of many ways to run a chain.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from itertools import accumulate
 from operator import sub
 
 from ooctrain.errors import ConfigError
 from ooctrain.sched.planning.decisions import Gap
 from ooctrain.sched.schedule import Granule, Run
+from ooctrain.sched.spans import held_during
 from ooctrain.step.trace import Trace
 
 
@@ -27,16 +28,22 @@ class Liveness:
     Args:
         trace: the step.
         granule: how sizes are rounded.
+
+    Attributes:
+        size: granted bytes of each variable.
+        start_bytes: of what persists, before the first run.
+        workspace, claim_bytes: of each call; it claims workspace, and outputs on storages of their
+            own.
+        inputs: those that some call reads; until their first read they are on the host.
     """
 
     def __init__(self, trace: Trace, granule: Granule):
         self.trace, self.granule = trace, granule
         self.size = [granule.granted(variable.nbytes) for variable in trace.variables]
         self.start_bytes = sum(self.size[v] for v in trace.initial if trace.variables[v].persistent)
-        # What a call claims: outputs on storages of their own, and workspace.
+        self.workspace = [granule.granted(call.workspace_bytes) for call in trace.calls]
         self.claim_bytes = [
-            sum(self.size[v] for v in call.outs if v not in call.reuse)
-            + granule.granted(call.workspace_bytes)
+            sum(self.size[v] for v in call.outs if v not in call.reuse) + self.workspace[call.id]
             for call in trace.calls
         ]
         self.inputs = frozenset(
@@ -57,11 +64,9 @@ class Liveness:
 
         Cost: O(uses by the runs).
         """
-        away = [0] * (len(runs) + 1)
-        for gap in gaps:
-            away[gap.after + 1] += self.granule.granted(gap.hi - gap.lo)
-            away[gap.before] -= self.granule.granted(gap.hi - gap.lo)
-        needs = list(map(sub, self.resident_bytes(runs), accumulate(away)))
+        granted = self.granule.granted
+        away = ((gap.after + 1, gap.before - 1, granted(gap.hi - gap.lo)) for gap in gaps)
+        needs = list(map(sub, self.resident_bytes(runs), held_during(away, len(runs))))
         most = max(needs, default=0)
         if self.start_bytes >= most:
             return self.start_bytes, "the start"
@@ -93,6 +98,14 @@ class Liveness:
         if not wanted.issubset(self.trace.initial):
             raise self._not_alive(wanted.difference(self.trace.initial))
         return needs
+
+    def end_bytes(self, run: Run) -> int:
+        """What the End of a run releases: workspace, and outputs that it does not keep. One of
+        these on the storage of an input releases that storage.
+        """
+        outs, kept = self.trace.calls[run.call].outs, run.keep
+        scratch = () if kept is None else [v for v in outs if v not in kept]
+        return self.workspace[run.call] + sum(self.size[v] for v in scratch)
 
     def _first_reads_of_inputs(self, runs: Sequence[Run]) -> Mapping[int, set[int]]:
         """{position: the inputs that a run reads first there}: until then they are on the host."""

@@ -214,7 +214,8 @@ def expand(t, choice, held):
 
 @compiled
 def _residency(t, runs, scratch, life_var, first_alone, life_last, still_open, taken_over):
-    """(bytes that die with each run, bytes on the device during it).
+    """(bytes that die with each run, bytes on the device during it): the compiled twin of
+    `planning/residency.py`.
 
     Args:
         first_alone: for each life the first run during which its storage is nobody else's.
