@@ -25,6 +25,7 @@ from ooctrain.sched.budget import resolve_budget, resolve_host_budget, with_regi
 from ooctrain.sched.planners.registry import as_planner
 from ooctrain.sched.planning.beside_region import plan_beside
 from ooctrain.sched.planning.planner import TIME_LIMIT_S, Planner
+from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import BYTES, Granule, LowerBound, Plan, Schedule
 from ooctrain.sched.simulate import simulate as simulated
 from ooctrain.sched.timeline import Timeline
@@ -95,10 +96,8 @@ def plan(
     budget_bytes = resolve_budget(rewritten, budget, granule)
     host_bytes = resolve_host_budget(rewritten, host_budget, where)
     chosen = as_planner(planner)
-    found = plan_beside(
-        chosen, rewritten, budget_bytes, where, granule=granule, host_budget_bytes=host_bytes,
-        seed=seed, time_limit_s=time_limit_s,
-    )  # fmt: skip
+    question = Question(rewritten, budget_bytes, where, granule, host_bytes, seed, time_limit_s)
+    found = plan_beside(chosen, question)
     result = completed(found, chosen, (*rewrites, *pinning), budget_bytes, where)
     laws.verify(result, trace, budget_bytes, where, host_budget_bytes=host_bytes, rewrites=REWRITES)
     return result

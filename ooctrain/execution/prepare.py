@@ -31,6 +31,7 @@ from ooctrain.sched.planners.keep_all import KeepAll
 from ooctrain.sched.planners.registry import as_planner
 from ooctrain.sched.planning.beside_region import plan_beside
 from ooctrain.sched.planning.planner import TIME_LIMIT_S, Planner, WeighingPlanner
+from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import Plan
 from ooctrain.sched.simulate import simulate
 from ooctrain.sched.timeline import Timeline
@@ -160,7 +161,7 @@ def prepare(trace: Trace, settings: Settings) -> PreparedStep:
     budget_bytes = resolve_budget(rewritten, budget, granule)
     if budget_bytes < granule.size_bytes:
         # Not even one granule: no allocator can be made. The planner raises Infeasible.
-        plan_beside(chosen, rewritten, budget_bytes, machine, granule=granule)
+        plan_beside(chosen, Question(rewritten, budget_bytes, machine, granule))
     allocator = pages.choose(settings.allocator, budget_bytes)
     rewrites = (*settings.rewrites, *pinning)
     search = _Search(trace, rewritten, rewrites, chosen, machine, allocator, settings)
@@ -265,11 +266,11 @@ class _Search:
 
     def _try(self, limit_bytes: int) -> tuple[Plan, int]:
         host_bytes = resolve_host_budget(self.trace, self.settings.host_budget, self.machine)
-        found = plan_beside(
-            self._counting_mapping(), self.trace, limit_bytes, self.machine,
-            granule=with_region(self.allocator.granule, self.trace), host_budget_bytes=host_bytes,
-            seed=self.settings.seed, time_limit_s=self.settings.time_limit_s,
+        question = Question(
+            self.trace, limit_bytes, self.machine, with_region(self.allocator.granule, self.trace),
+            host_bytes, self.settings.seed, self.settings.time_limit_s,
         )  # fmt: skip
+        found = plan_beside(self._counting_mapping(), question)
         plan = completed(found, self.planner, self.rewrites, limit_bytes, self.machine)
         verify(
             plan, self.original, limit_bytes, self.machine, host_budget_bytes=host_bytes,

@@ -28,6 +28,7 @@ from ooctrain.sched.budget import (
 )
 from ooctrain.sched.planners.registry import as_planner
 from ooctrain.sched.planning.beside_region import plan_beside
+from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import Free, Run, Schedule
 from ooctrain.sched.simulate import simulate
 from ooctrain.sched.verify import verify
@@ -124,13 +125,13 @@ def test_every_planner_plans_beside_it(planner):
     machine = oc.machine("cpu-generic")
     least = trace_minimum_bytes(pinned, beside)
     budget = least + (trace_peak_bytes(pinned, beside) - least) // 4
-    options = {"granule": beside, "time_limit_s": 0.5}
+    question = Question(pinned, budget, machine, beside, time_limit_s=0.5)
     found = as_planner(planner)
     try:
-        plan = plan_beside(found, pinned, budget, machine, **options)
+        plan = plan_beside(found, question)
     except Infeasible as refusal:
         budget = max(budget + 1, refusal.minimum_bytes)
-        plan = plan_beside(found, pinned, budget, machine, **options)
+        plan = plan_beside(found, replace(question, budget_bytes=budget))
     plan = replace(plan, rewrites=(*DEFAULT_REWRITES, *names, *plan.rewrites))
     verify(plan, original, budget, machine, rewrites=REWRITES)
     timeline = simulate(plan.schedule, plan.trace, machine)

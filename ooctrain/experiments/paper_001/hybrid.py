@@ -26,6 +26,7 @@ from ooctrain.sched.planners.lms.lms import LevelGraph, Lms
 from ooctrain.sched.planners.lms.lms_auto import LmsAuto
 from ooctrain.sched.planners.tflms_hybrid import TflmsHybrid
 from ooctrain.sched.planning.planner import Planner
+from ooctrain.sched.planning.question import Question
 from ooctrain.sched.planning.unroll import plan_runs
 from ooctrain.sched.schedule import BYTES, Plan, SwapOut
 from ooctrain.sched.verify import verify
@@ -227,7 +228,7 @@ def _replay(
 def _plan(step: Trace, checkpoints: Sequence[int], swapper: Planner, budget: int) -> Plan:
     """Paper 001's order of edits: compute again, then swap."""
     runs = TflmsHybrid().runs(step, checkpoints)
-    return plan_runs("hybrid", swapper, step, runs, budget, MACHINE, BYTES, None, {})
+    return plan_runs("hybrid", Question(step, budget, MACHINE), runs, swapper, {})
 
 
 def _step(network: Network, size: int) -> Trace:

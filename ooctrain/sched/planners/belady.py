@@ -21,12 +21,13 @@ from dataclasses import dataclass
 
 from ooctrain.sched.planning.decisions import Decisions, Gap, runs_once
 from ooctrain.sched.planning.planner import check_whole_numbers, infeasible
-from ooctrain.sched.planning.recompute import piece_bytes
+from ooctrain.sched.planning.question import Question
 from ooctrain.sched.planning.residency import Liveness
 from ooctrain.sched.planning.swap import (
     check_budget,
     in_pieces,
     movable_gaps,
+    piece_bytes,
     swap_gaps,
     swap_plan,
     worth_its_latency_bytes,
@@ -62,25 +63,22 @@ class Belady:
         host_budget_bytes: int | None = None, seed: int = 0, time_limit_s: float | None = None,
     ) -> Plan:  # fmt: skip
         """See `Planner`. The minimum is what the largest call needs beside what never leaves."""
+        question = Question(trace, budget_bytes, machine, granule, host_budget_bytes)
         gaps = swap_gaps(trace)
-        check_budget(self.name, trace, gaps, budget_bytes, machine, granule)
-        in_core = Liveness(trace, granule).resident_bytes(runs_once(trace))
+        check_budget(self.name, question, gaps)
         step = max(budget_bytes // self.pieces, worth_its_latency_bytes(machine))
+        in_core = Liveness(trace, granule).resident_bytes(runs_once(trace))
         chosen = [
             piece
             for gap in evictions(gaps, in_core, budget_bytes, granule)
             for piece in in_pieces(gap, step, granule)
         ]
-        return swap_plan(
-            self.name, trace, chosen, budget_bytes, machine, granule, host_budget_bytes,
-            {"piece_bytes": step},
-        )  # fmt: skip
+        return swap_plan(self.name, question, chosen, {"piece_bytes": step})
 
 
 def offload(
-    name: str, trace: Trace, runs: tuple[Run, ...], budget_bytes: int, machine: Machine,
-    granule: Granule, stays: Collection[int] = (),
-) -> Decisions:  # fmt: skip
+    name: str, question: Question, runs: tuple[Run, ...], stays: Collection[int] = ()
+) -> Decisions:
     """The runs, and what Belady's rule sends to the host so that they fit.
 
     Args:
@@ -92,11 +90,12 @@ def offload(
 
     Cost: O(runs + gaps log gaps).
     """
-    liveness, gaps = Liveness(trace, granule), movable_gaps(trace, runs)
+    budget_bytes, granule = question.budget_bytes, question.granule
+    liveness, gaps = Liveness(question.trace, granule), movable_gaps(question.trace, runs)
     least, witness = liveness.least_budget(runs, gaps)
     if least > budget_bytes:
         raise infeasible(name, budget_bytes, least, witness)
-    step = piece_bytes(budget_bytes, machine)
+    step = piece_bytes(budget_bytes, question.machine)
     gone = evictions(gaps, liveness.resident_bytes(runs), budget_bytes, granule, stays)
     return Decisions(runs, tuple(piece for gap in gone for piece in in_pieces(gap, step, granule)))
 

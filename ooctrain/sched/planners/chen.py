@@ -16,6 +16,7 @@ from itertools import pairwise
 
 from ooctrain.sched.planning.chain_runs import Kind, Step, fastest_that_fits
 from ooctrain.sched.planning.chain_view import chain_view
+from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import BYTES, Granule, Plan
 from ooctrain.step.machine import Machine
 from ooctrain.step.trace import Trace
@@ -37,9 +38,8 @@ class ChenSqrt:
         view = chain_view(trace, machine, granule)
         stages = len(view)
         choices = (list(segmented(stages, count)) for count in numbers_of_segments(stages))
-        return fastest_that_fits(
-            self.name, view, choices, budget_bytes, machine, granule, host_budget_bytes
-        )
+        question = Question(trace, budget_bytes, machine, granule, host_budget_bytes)
+        return fastest_that_fits(self.name, question, view, choices)
 
 
 def numbers_of_segments(stages: int) -> list[int]:

@@ -28,6 +28,7 @@ from ooctrain.sched.planning.planner import (
     turning_point,
     writer_with_resident_parameters,
 )
+from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import BYTES, Granule, Plan
 from ooctrain.step.machine import Machine, call_durations_ns
 from ooctrain.step.trace import Trace
@@ -93,7 +94,8 @@ class Hmms:
                 lists.append(Candidate(writer.finish(), {"ratio": ratio}))
         if not lists:
             raise infeasible(self.name, budget_bytes, *min(peaks))
-        return fastest_list(self.name, lists, trace, machine, host_budget_bytes)
+        question = Question(trace, budget_bytes, machine, granule, host_budget_bytes)
+        return fastest_list(self.name, question, lists)
 
 
 def check_ratio(planner: str, ratio: float) -> None:

@@ -17,6 +17,7 @@ from functools import cache
 
 from ooctrain.sched.planning.chain_runs import Kind, Step, fastest_that_fits
 from ooctrain.sched.planning.chain_view import chain_view
+from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import BYTES, Granule, Plan
 from ooctrain.step.machine import Machine
 from ooctrain.step.trace import Trace
@@ -39,9 +40,8 @@ class Revolve:
         view = chain_view(trace, machine, granule)
         splits = Splits(len(view))
         choices = (list(splits.steps(slots)) for slots in range(len(view)))
-        return fastest_that_fits(
-            self.name, view, choices, budget_bytes, machine, granule, host_budget_bytes
-        )
+        question = Question(trace, budget_bytes, machine, granule, host_budget_bytes)
+        return fastest_that_fits(self.name, question, view, choices)
 
 
 class Splits:

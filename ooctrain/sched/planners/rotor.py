@@ -20,6 +20,7 @@ import numpy as np
 from ooctrain.sched.planning.chain_runs import Kind, Step, fastest_that_fits
 from ooctrain.sched.planning.chain_view import ChainView, chain_view
 from ooctrain.sched.planning.planner import check_whole_numbers
+from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import BYTES, Granule, Plan
 from ooctrain.step.machine import Machine
 from ooctrain.step.trace import Trace
@@ -54,18 +55,13 @@ class Rotor:
     ) -> Plan:  # fmt: skip
         """See `Planner`. The minimum is the least over all sweeps that the table holds."""
         view = chain_view(trace, machine, granule)
-        return self.plan_chain(view, budget_bytes, machine, granule, host_budget_bytes)
+        question = Question(trace, budget_bytes, machine, granule, host_budget_bytes)
+        return self.plan_chain(question, view)
 
-    def plan_chain(
-        self, view: ChainView, budget_bytes: int, machine: Machine, granule: Granule,
-        host_budget_bytes: int | None = None,
-    ) -> Plan:  # fmt: skip
+    def plan_chain(self, question: Question, view: ChainView) -> Plan:
         """`plan`, for callers that already have the view of the trace as a chain."""
         table = Table(view, self.slots)
-        return fastest_that_fits(
-            self.name, view, map(list, table.sweeps(MOST_CHOICES)), budget_bytes, machine, granule,
-            host_budget_bytes,
-        )  # fmt: skip
+        return fastest_that_fits(self.name, question, view, map(list, table.sweeps(MOST_CHOICES)))
 
 
 class Table:

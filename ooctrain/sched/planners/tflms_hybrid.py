@@ -25,6 +25,7 @@ from ooctrain.errors import ConfigError, Infeasible
 from ooctrain.sched.planners.lms.lms_auto import tuned_list
 from ooctrain.sched.planning.fastest import Candidate, fastest_list
 from ooctrain.sched.planning.planner import HOST_LACKS
+from ooctrain.sched.planning.question import Question
 from ooctrain.sched.planning.rematerialise import rematerialise
 from ooctrain.sched.planning.segments import Checkpoint, checkpoints_by_types, segments
 from ooctrain.sched.planning.unroll import list_runs
@@ -70,28 +71,27 @@ class TflmsHybrid:
         host_budget_bytes: int | None = None, seed: int = 0, time_limit_s: float | None = None,
     ) -> Plan:  # fmt: skip
         """See `Planner`. The minimum is the least over the lists that are tried."""
+        question = Question(trace, budget_bytes, machine, granule, host_budget_bytes)
         lists, refusals = list[Candidate](), list[Infeasible]()
         for ids in self._lists(trace, machine):
             try:
-                lists.append(self._list(trace, ids, budget_bytes, granule))
+                lists.append(self._list(question, ids))
             except Infeasible as refusal:
                 refusals.append(refusal)
         try:
             if lists:
-                return fastest_list(self.name, lists, trace, machine, host_budget_bytes)
+                return fastest_list(self.name, question, lists)
         except Infeasible as refusal:
             refusals.append(refusal)
         raise min(refusals, key=_by_minimum)
 
-    def _list(
-        self, trace: Trace, ids: Sequence[int], budget_bytes: int, granule: Granule
-    ) -> Candidate:
+    def _list(self, question: Question, ids: Sequence[int]) -> Candidate:
         """What TFLMS makes of the step in which some checkpoints' segments are computed again."""
 
         def write(step: Trace) -> Candidate:
-            return tuned_list(self.name, step, budget_bytes, granule)
+            return tuned_list(self.name, step, question.budget_bytes, question.granule)
 
-        found = list_runs(self.name, write, trace, self.runs(trace, ids), budget_bytes)
+        found = list_runs(self.name, question, self.runs(question.trace, ids), write)
         return replace(found, notes={**found.notes, "checkpoint_list": "+".join(map(str, ids))})
 
     def checkpoints(self, trace: Trace) -> tuple[Checkpoint, ...]:

@@ -20,11 +20,12 @@ from enum import Enum
 from ooctrain.errors import ConfigError, Infeasible
 from ooctrain.sched.planning.chain_view import ChainView, Stage
 from ooctrain.sched.planning.decisions import Decisions, runs_once
-from ooctrain.sched.planning.planner import check_host, infeasible
-from ooctrain.sched.planning.recompute import plan_of
+from ooctrain.sched.planning.lower import plan_of
+from ooctrain.sched.planning.planner import infeasible
+from ooctrain.sched.planning.question import Question
 from ooctrain.sched.planning.residency import Liveness
-from ooctrain.sched.schedule import Granule, Plan, Run
-from ooctrain.step.machine import Machine, call_durations_ns
+from ooctrain.sched.schedule import Plan, Run
+from ooctrain.step.machine import call_durations_ns
 from ooctrain.step.trace import Call, Trace
 
 
@@ -118,30 +119,27 @@ def letting_go(steps: Iterable[Step]) -> Iterator[Step]:
 
 
 def fastest_that_fits(
-    name: str, view: ChainView, choices: Iterable[Sequence[Step]], budget_bytes: int,
-    machine: Machine, granule: Granule, host_budget_bytes: int | None,
-) -> Plan:  # fmt: skip
+    name: str, question: Question, view: ChainView, choices: Iterable[Sequence[Step]]
+) -> Plan:
     """Of some ways to run a chain the one with the least to compute that fits; nothing is
     offloaded. To keep everything is always among them.
 
     Raises:
         Infeasible: none fits; its minimum is the least of them.
     """
-    durations = call_durations_ns(view.trace, machine)
+    durations = call_durations_ns(view.trace, question.machine)
     ways = [runs_once(view.trace), *map(Lift(view).runs, choices)]
     ways.sort(key=lambda runs: sum(durations[run.call] for run in runs))
-    liveness, refusals = Liveness(view.trace, granule), list[Infeasible]()
+    liveness, refusals = Liveness(view.trace, question.granule), list[Infeasible]()
     for runs in ways:
         try:
             least, witness = liveness.least_budget(runs)
         except ConfigError:  # they read a parameter that has been updated
             continue
-        if least <= budget_bytes:
+        if least <= question.budget_bytes:
             notes = {"stages": len(view), "runs_again": len(runs) - len(view.trace.calls)}
-            plan = plan_of(Decisions(runs), view.trace, budget_bytes, machine, granule, notes)
-            check_host(name, plan, host_budget_bytes)
-            return plan
-        refusals.append(infeasible(name, budget_bytes, least, witness))
+            return plan_of(name, question, Decisions(runs), notes)
+        refusals.append(infeasible(name, question.budget_bytes, least, witness))
     raise min(refusals, key=lambda refusal: refusal.minimum_bytes)
 
 

@@ -1,12 +1,12 @@
 """From decisions to a list: everything as soon as it is possible and safe.
 
-In: `Decisions`, a trace, a budget, a machine. Out: a legal `Schedule`. The one idea: play the step
-through in time, and write down each instruction when it starts. A call starts when its inputs are
-there and its memory is free; swap-outs go in order of production, as soon as the value exists;
-swap-ins in order of next use, but only if the bytes fit now and in every call up to that use, so
-that no prefetch can ever block a call. A swap-out that has not begun when its value is due back is
-cancelled, where the bytes can stay. On a shared link swap-outs go first, unless the next call waits
-for data.
+In: `Decisions`, a trace, a budget, a machine. Out: a legal `Schedule`, or the plan of it. The one
+idea: play the step through in time, and write down each instruction when it starts. A call starts
+when its inputs are there and its memory is free; swap-outs go in order of production, as soon as
+the value exists; swap-ins in order of next use, but only if the bytes fit now and in every call up
+to that use, so that no prefetch can ever block a call. A swap-out that has not begun when its value
+is due back is cancelled, where the bytes can stay. On a shared link swap-outs go first, unless the
+next call waits for data.
 
 Sources: paper 002's no-wait schedules (its proposition 1 needs a total order of claims, which the
 order of the list is). Read next: `sched/ledger.py` for what the list then means,
@@ -16,17 +16,21 @@ order of the list is). Read next: `sched/ledger.py` for what the list then means
 from __future__ import annotations
 
 from collections import defaultdict, deque
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from ooctrain.sched.planning.decisions import BEFORE_THE_STEP, Decisions
 from ooctrain.sched.planning.pieces import Piece, Table, tabulate
-from ooctrain.sched.planning.planner import infeasible
+from ooctrain.sched.planning.planner import check_host, infeasible, make_plan
+from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import (
     BYTES,
     End,
     Free,
     Granule,
     Instruction,
+    Plan,
     Range,
     Schedule,
     SwapIn,
@@ -95,6 +99,24 @@ def lower_timed(
     engine.play()
     schedule = Schedule(tuple(engine.instructions), table.start_device, table.start_host, granule)
     return Lowered(schedule, tuple(engine.start_ns), engine.last_end_ns)
+
+
+def plan_of(
+    name: str, question: Question, decisions: Decisions, notes: Mapping[str, Any] | None = None
+) -> Plan:
+    """The as-soon-as-possible plan of some decisions.
+
+    Args:
+        name: of the planner, for what is raised.
+
+    Raises:
+        Infeasible: they do not fit the budget, or the host's.
+    """
+    trace, machine = question.trace, question.machine
+    schedule = lower(decisions, trace, question.budget_bytes, machine, question.granule)
+    plan = make_plan(schedule, trace, machine, notes)
+    check_host(name, plan, question.host_budget_bytes)
+    return plan
 
 
 def _check_fits(table: Table, decisions: Decisions, trace: Trace, budget_bytes: int) -> None:

@@ -99,7 +99,7 @@ def tabulate(decisions: Decisions, trace: Trace, machine: Machine, granule: Gran
     liveness = Liveness(trace, granule)
     check_gaps(trace, decisions, all_lives, granule)
     gaps = cut([*decisions.gaps, *_implied_gaps(trace, decisions, all_lives)], trace)
-    pieces = _pieces(gaps, all_lives, len(runs), trace, machine, granule)
+    pieces = _pieces(Decisions(runs, tuple(gaps)), all_lives, trace, machine, granule)
     away = held_during(_moved_away(trace, pieces), len(runs))
     durations = call_durations_ns(trace, machine)
     on_host = {(gap.var, gap.lo, gap.hi) for gap in gaps if gap.after == BEFORE_THE_STEP}
@@ -168,10 +168,11 @@ def cut(gaps: Iterable[Gap], trace: Trace) -> list[Gap]:
 
 
 def _pieces(
-    gaps: list[Gap], all_lives: Iterable[Life], end: int, trace: Trace, machine: Machine,
+    decisions: Decisions, all_lives: Iterable[Life], trace: Trace, machine: Machine,
     granule: Granule,
 ) -> list[Piece]:  # fmt: skip
     """A piece for each gap, except where W' must wait for W so long that nothing of it is left."""
+    gaps, end = decisions.gaps, len(decisions.runs)
     moved = {gap.var for gap in gaps}
     begins = {
         (life.var, use): life.uses[0]

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ooctrain.sched.planning.recompute import piece_bytes
 from ooctrain.sched.planning.rematerialise import droppable
+from ooctrain.sched.planning.swap import piece_bytes
 from ooctrain.sched.schedule import Granule
 from ooctrain.sched.search.anneal import (
     FATE,

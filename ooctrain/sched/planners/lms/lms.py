@@ -30,6 +30,7 @@ from ooctrain.sched.planning.planner import (
     infeasible,
     writer_with_resident_parameters,
 )
+from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import BYTES, Granule, Plan
 from ooctrain.step.machine import Machine
 from ooctrain.step.trace import Trace
@@ -89,7 +90,8 @@ class Lms:
         if least > budget_bytes:
             raise infeasible(self.name, budget_bytes, least, witness)
         found = list_with(graph, self, budget_bytes, granule)
-        return fastest_list(self.name, [found], trace, machine, host_budget_bytes)
+        question = Question(trace, budget_bytes, machine, granule, host_budget_bytes)
+        return fastest_list(self.name, question, [found])
 
 
 class LevelGraph:

@@ -18,6 +18,7 @@ from ooctrain.sched.planners.lms.lms_auto import search, starting_points
 from ooctrain.sched.planners.lms.lms_peak import Curve
 from ooctrain.sched.planning.fastest import Candidate, fastest_list
 from ooctrain.sched.planning.planner import infeasible
+from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import BYTES, Granule, Plan
 from ooctrain.step.machine import Machine
 from ooctrain.step.trace import Trace
@@ -51,7 +52,8 @@ class LmsGrid:
         if not lists:
             peaks = (curve.peak(graph.trips(lms)) for lms in starting_points(graph))
             raise infeasible(self.name, budget_bytes, *min(peaks))
-        return fastest_list(self.name, lists, trace, machine, host_budget_bytes)
+        question = Question(trace, budget_bytes, machine, granule, host_budget_bytes)
+        return fastest_list(self.name, question, lists)
 
 
 def _fitting(graph: LevelGraph, curve: Curve, budget_bytes: int) -> Iterator[Lms]:

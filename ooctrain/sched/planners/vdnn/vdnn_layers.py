@@ -27,6 +27,7 @@ from ooctrain.sched.planning.planner import (
     turning_point,
     writer_with_resident_parameters,
 )
+from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import BYTES, Granule, Plan
 from ooctrain.step.machine import Machine
 from ooctrain.step.trace import Trace
@@ -58,7 +59,8 @@ class VdnnAll:
     ) -> Plan:  # fmt: skip
         """See `Planner`. The minimum is the peak of its only list."""
         trips = list(take(_layer_inputs(trace), self.ratio))
-        return _plan(self.name, trace, trips, budget_bytes, machine, granule, host_budget_bytes)
+        question = Question(trace, budget_bytes, machine, granule, host_budget_bytes)
+        return _plan(self.name, question, trips)
 
 
 class VdnnConv:
@@ -72,7 +74,8 @@ class VdnnConv:
     ) -> Plan:  # fmt: skip
         """See `Planner`. The minimum is the peak of its only list."""
         trips = [s for s in _layer_inputs(trace) if _feeds_convolution(trace, s)]
-        return _plan(self.name, trace, trips, budget_bytes, machine, granule, host_budget_bytes)
+        question = Question(trace, budget_bytes, machine, granule, host_budget_bytes)
+        return _plan(self.name, question, trips)
 
 
 def _layer_inputs(trace: Trace) -> Iterator[Storage]:
@@ -89,15 +92,12 @@ def _feeds_convolution(trace: Trace, storage: Storage) -> bool:
     return any(isinstance(trace.calls[call].op, Conv2d) for call in forward)
 
 
-def _plan(
-    name: str, trace: Trace, trips: list[Storage], budget_bytes: int, machine: Machine,
-    granule: Granule, host_budget_bytes: int | None,
-) -> Plan:  # fmt: skip
-    writer = _write(trace, trips, granule)
-    plan = make_plan(writer.finish(), trace, machine)
-    if writer.peak_bytes > budget_bytes:
-        raise infeasible(name, budget_bytes, writer.peak_bytes, writer.peak_call)
-    check_host(name, plan, host_budget_bytes)
+def _plan(name: str, question: Question, trips: list[Storage]) -> Plan:
+    writer = _write(question.trace, trips, question.granule)
+    plan = make_plan(writer.finish(), question.trace, question.machine)
+    if writer.peak_bytes > question.budget_bytes:
+        raise infeasible(name, question.budget_bytes, writer.peak_bytes, writer.peak_call)
+    check_host(name, plan, question.host_budget_bytes)
     return plan
 
 

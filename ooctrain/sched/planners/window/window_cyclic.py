@@ -34,6 +34,7 @@ from ooctrain.sched.planners.window.window import DEFAULT_SIZE
 from ooctrain.sched.planners.window.window_walk import Walk, walk
 from ooctrain.sched.planning.fastest import fastest, least_us
 from ooctrain.sched.planning.planner import ListWriter, infeasible, make_plan
+from ooctrain.sched.planning.question import Question
 from ooctrain.sched.planning.storages import VariableSequence
 from ooctrain.sched.schedule import BYTES, Granule, Plan, Schedule
 from ooctrain.step.machine import Machine
@@ -96,11 +97,9 @@ class WindowCyclic:
     ) -> Plan:  # fmt: skip
         """See `Planner`. The minimum is the largest need of a single call."""
         if self.resident:
+            question = Question(trace, budget_bytes, machine, granule, host_budget_bytes)
             with suppress(Infeasible):  # where everything fits, no list is faster or moves less
-                return KeepAll().plan(
-                    trace, budget_bytes, machine, granule=granule,
-                    host_budget_bytes=host_budget_bytes,
-                )  # fmt: skip
+                return question.put_to(KeepAll())
         need, witness = _sequence(trace, granule, Choice()).largest_need()
         if need > budget_bytes:
             raise infeasible(self.name, budget_bytes, need, witness)
