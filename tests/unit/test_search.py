@@ -20,7 +20,7 @@ from ooctrain.sched.planning.rematerialise import droppable, rematerialise
 from ooctrain.sched.schedule import BYTES, Granule
 from ooctrain.sched.search.evict import evict
 from ooctrain.sched.search.expand import DROP, DROP_UNREAD, KEEP, expand
-from ooctrain.sched.search.play import Link, play
+from ooctrain.sched.search.play import Link, SearchLimits, play
 from ooctrain.sched.search.tables import tables_of
 
 
@@ -107,7 +107,7 @@ def test_the_compiled_engine_keeps_the_time_of_the_readable_one(
         machine.link == "shared", round(machine.latency_us * 1000), machine.out_bytes_per_us,
         machine.in_bytes_per_us,
     )  # fmt: skip
-    found = play(tables, step, evicted, budget_bytes, chunk_bytes, link)
+    found = play(tables, step, evicted, SearchLimits(budget_bytes, chunk_bytes, link))
     decisions = Decisions(
         readable_runs(trace, choice, held), tuple(gaps(trace, step, evicted, chunk_bytes))
     )

@@ -17,7 +17,7 @@ import numpy as np
 from ooctrain.sched.search.evict import evict
 from ooctrain.sched.search.expand import DROP_UNREAD, expand
 from ooctrain.sched.search.jit import compiled
-from ooctrain.sched.search.play import Link, play
+from ooctrain.sched.search.play import SearchLimits, play
 
 #: Rows of the array that holds a choice, one number for each variable: KEEP, DROP or DROP_UNREAD;
 #: whether it is held as a source; whether it stays while others can leave.
@@ -43,18 +43,17 @@ class Walk(NamedTuple):
     random: int
 
 
-class Limits(NamedTuple):
-    """What a choice has to live with.
+class Cooling(NamedTuple):
+    """Evaluations `first` to `stop`, `stop` not included, of a search of `total`.
 
     Args:
-        budget_bytes: of the device.
-        chunk_bytes: of a transfer at most; 0: whole values.
-        link: how bytes travel.
+        heat: the first temperature, as a share of the makespan; it falls to 0 at `total`.
     """
 
-    budget_bytes: int
-    chunk_bytes: int
-    link: Link
+    first: int
+    stop: int
+    total: int
+    heat: float
 
 
 class Field(NamedTuple):
@@ -81,7 +80,7 @@ def evaluate(t, choice, limits):
     evicted, lack = evict(step, t.granted, choice[STAYS], budget_bytes, chunk_bytes)
     if lack > 0:
         return IMPOSSIBLE * (1 + lack / (lack + budget_bytes + 1))
-    makespan = play(t, step, evicted, budget_bytes, chunk_bytes, limits.link)
+    makespan = play(t, step, evicted, limits)
     return float(makespan) if makespan >= 0 else 2 * IMPOSSIBLE
 
 
@@ -131,23 +130,23 @@ def _move_neighbours(state, choice, field):
 
 
 @compiled
-def anneal(t, walk, field, limits, first, count, total, heat):
-    """Evaluations `first` to `first + count` of a search of `total`.
+def anneal(t, walk, field, limits, cooling):
+    """Some evaluations of a search.
 
     Args:
         walk: Walk so far; not changed.
-        heat: the first temperature, as a share of the makespan; it falls to 0 at `total`.
+        cooling: which of the search's evaluations they are.
 
     Returns:
         Walk.
     """
     choice, cost, best, best_cost = walk.choice, walk.cost, walk.best, walk.best_cost
     state = np.uint64(walk.random)
-    for turn in range(first, first + count):
+    for turn in range(cooling.first, cooling.stop):
         other = choice.copy()
         state = move(state, other, field)
         found = evaluate(t, other, limits)
-        temperature = heat * (1 - turn / total)
+        temperature = cooling.heat * (1 - turn / cooling.total)
         state, die = draw(state, 1 << 30)
         worse = (found - cost) / max(cost, 1.0)
         if worse <= 0 or die < (1 << 30) * np.exp(-worse / max(temperature, 1e-12)):
@@ -157,7 +156,7 @@ def anneal(t, walk, field, limits, first, count, total, heat):
     return Walk(choice, cost, best, best_cost, np.int64(state))  # type: ignore[arg-type]
 
 
-def first_walk(t, choice: np.ndarray, limits: Limits, seed: int) -> Walk:
+def first_walk(t, choice: np.ndarray, limits: SearchLimits, seed: int) -> Walk:
     """A search that has not begun.
 
     Args:

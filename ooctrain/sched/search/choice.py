@@ -20,14 +20,14 @@ from ooctrain.sched.search.anneal import (
     HELD,
     IMPOSSIBLE,
     STAYS,
+    Cooling,
     Field,
-    Limits,
     anneal,
     evaluate,
     first_walk,
 )
 from ooctrain.sched.search.expand import DROP, DROP_UNREAD
-from ooctrain.sched.search.play import Link
+from ooctrain.sched.search.play import Link, SearchLimits
 from ooctrain.sched.search.tables import tables_of
 from ooctrain.step.machine import Machine
 from ooctrain.step.trace import Trace
@@ -68,7 +68,7 @@ class Search:
         )  # fmt: skip
         piece = piece_bytes(budget_bytes, machine)
         chunk = granule.granted(piece) if granule.ranges else 0
-        self._limits = Limits(budget_bytes, chunk, link)
+        self._limits = SearchLimits(budget_bytes, chunk, link)
         saved = np.zeros(len(trace.variables), np.bool_)
         saved[list(droppable(trace))] = True
         self._field = Field(
@@ -107,11 +107,10 @@ class Search:
         for first in range(0, evaluations, BLOCK):
             if deadline is not None and time.monotonic() >= deadline:
                 break
-            count = min(BLOCK, evaluations - first)
-            walk = anneal(
-                self._tables, walk, self._field, self._limits, first, count, evaluations, heat
-            )
-            self.evaluations += count
+            stop = min(first + BLOCK, evaluations)
+            cooling = Cooling(first, stop, evaluations, heat)
+            walk = anneal(self._tables, walk, self._field, self._limits, cooling)
+            self.evaluations += stop - first
         return start if walk.best_cost >= IMPOSSIBLE else _choice(walk.best)
 
     def _array(self, start: Choice) -> np.ndarray:

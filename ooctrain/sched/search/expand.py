@@ -51,6 +51,23 @@ class Step(NamedTuple):
     life_first: np.ndarray
 
 
+class Lives(NamedTuple):
+    """What is alive when.
+
+    Args:
+        var: of each life its variable.
+        first_alone, last: the first run during which its storage is nobody else's, the last one.
+        still_open: whether the next step needs it.
+        taken_over: whether an output takes its storage.
+    """
+
+    var: np.ndarray
+    first_alone: np.ndarray
+    last: np.ndarray
+    still_open: np.ndarray
+    taken_over: np.ndarray
+
+
 # One long function on purpose, like `play`: Numba counts every array that is handed to an inner
 # function in and out at each call, and split by idea this walk took six times as long.
 @compiled
@@ -202,10 +219,10 @@ def expand(t, choice, held):
     for var in range(variables):
         if life[var] >= 0 and t.last_use[var] == calls:
             still_open[life[var]] = True
-    dead, resident = _residency(
-        t, runs[:count], scratch, life_var[:lives], life_first + takes_over, life_last,
-        still_open, taken_over,
+    all_lives = Lives(
+        life_var[:lives], life_first + takes_over, life_last, still_open, taken_over
     )  # fmt: skip
+    dead, resident = _residency(t, runs[:count], scratch, all_lives)
     return Step(
         ok, runs[:count], claim[:count], end[:count], dead[:count], resident, start,
         gap_var[:gaps], gap_life[:gaps], gap_after[:gaps], gap_before[:gaps], life_first[:lives],
@@ -213,25 +230,21 @@ def expand(t, choice, held):
 
 
 @compiled
-def _residency(t, runs, scratch, life_var, first_alone, life_last, still_open, taken_over):
+def _residency(t, runs, scratch, lives):
     """(bytes that die with each run, bytes on the device during it): the compiled twin of
     `planning/residency.py`.
-
-    Args:
-        first_alone: for each life the first run during which its storage is nobody else's.
-        still_open: whether the next step needs it.
     """
     count = runs.size
     dead = np.zeros(count + 1, np.int64)
     change = np.zeros(count + 2, np.int64)
-    for own in range(life_var.size):
-        size = t.granted[life_var[own]]
-        first = max(first_alone[own], 0)
-        last = count - 1 if still_open[own] else life_last[own]
+    for own in range(lives.var.size):
+        size = t.granted[lives.var[own]]
+        first = max(lives.first_alone[own], 0)
+        last = count - 1 if lives.still_open[own] else lives.last[own]
         if last >= first:
             change[first] += size
             change[last + 1] -= size
-        if not still_open[own] and not taken_over[own] and last >= 0:
+        if not lives.still_open[own] and not lives.taken_over[own] and last >= 0:
             dead[last] += size
     resident = np.empty(count, np.int64)
     kept = 0

@@ -174,15 +174,16 @@ class Search:
         """F_i, which makes `beside` slots beside what is held; `grows` of them remain, others'
         subtracted. What cannot be takes infinitely long.
         """
-        from ooctrain.sched.search.blocks import forward  # compiles
+        from ooctrain.sched.search.blocks import Capacity, Work, forward  # compiles
 
         chain, work_us = self.chain, self.chain.forward_us[i]
         leaving = states.input_size if sends_input else np.zeros_like(states.held)
+        taken, sent = float(beside + chain.extra_forward[i]), float(int(work_us * chain.out_rate))
+        work = Work(taken, float(grows), sent, work_us)
+        capacity = Capacity(float(chain.memory), chain.out_rate)
         held, unsent, time_us = forward(
-            states.held, states.unsent, states.time_us, leaving,
-            float(beside + chain.extra_forward[i]), float(grows),
-            float(int(work_us * chain.out_rate)), work_us, float(chain.memory), chain.out_rate,
-        )  # fmt: skip
+            states.held, states.unsent, states.time_us, leaving, work, capacity
+        )
         return states._replace(held=held, unsent=unsent, time_us=time_us)
 
     def _backward(
@@ -192,12 +193,13 @@ class Search:
         """The backward part of a block, in several ways: with `peaks` slots beside what is held
         before it.
         """
-        from ooctrain.sched.search.blocks import backward  # compiles
+        from ooctrain.sched.search.blocks import Capacity, Ways, backward  # compiles
 
         chain, last = self.chain, blocks[0].last
         ways, rows, unfetched, time_us = backward(
-            states.held, states.unsent, states.unfetched, after.time_us, np.array(peaks, float),
-            np.array(took_us, float), float(chain.memory), chain.in_rate, self._limit_us(last),
+            states.held, states.unsent, states.unfetched, after.time_us,
+            Ways(np.array(peaks, float), np.array(took_us, float)),
+            Capacity(float(chain.memory), chain.in_rate), self._limit_us(last),
         )  # fmt: skip
         if not len(rows):
             return
