@@ -27,7 +27,7 @@ from ooctrain.sched.rules import (
     Recomputed,
     Rule,
     State,
-)  # fmt: skip
+)
 from ooctrain.sched.schedule import Instruction, Plan, Run, Schedule, describe_instruction
 from ooctrain.sched.simulate import time_issued
 from ooctrain.step.machine import Machine

@@ -56,8 +56,9 @@ class BnRecompute:
         if self.swap not in SWAPPERS:
             raise ConfigError(
                 f"bn-recompute: swap={self.swap!r} names no planner that can swap beside it",
-                code="OOC-105", fix=f"one of {', '.join(SWAPPERS)}",
-            )  # fmt: skip
+                code="OOC-105",
+                fix=f"one of {', '.join(SWAPPERS)}",
+            )
 
     @property
     def name(self) -> str:

@@ -60,8 +60,9 @@ class Combined:
         if not isinstance(number, int | float) or not 0 <= number < math.inf:
             raise ConfigError(
                 f"combined: evaluations={number!r} is not a finite number of 0 or more",
-                code="OOC-105", fix="such as combined:evaluations=20000, or leave it out",
-            )  # fmt: skip
+                code="OOC-105",
+                fix="such as combined:evaluations=20000, or leave it out",
+            )
 
     @property
     def name(self) -> str:
@@ -115,9 +116,7 @@ class Combined:
         ]
         nearest = min(found, key=search.cost)
         last = seed + len(first)
-        found.append(
-            search.improve(nearest, half, seed=last, deadline=deadline, heat=LESS_HEAT)
-        )  # fmt: skip
+        found.append(search.improve(nearest, half, seed=last, deadline=deadline, heat=LESS_HEAT))
         for choice in sorted(found, key=search.cost):
             plan = _plan_of(choice, question, search.evaluations)
             if plan is not None:

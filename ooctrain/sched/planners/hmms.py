@@ -102,9 +102,10 @@ def check_ratio(planner: str, ratio: float) -> None:
     """Raises ConfigError where a ratio is no share."""
     if not (isinstance(ratio, float | int) and 0 <= ratio <= 1):
         raise ConfigError(
-            f"{planner}: ratio={ratio!r} is not between 0 and 1", code="OOC-105",
+            f"{planner}: ratio={ratio!r} is not between 0 and 1",
+            code="OOC-105",
             fix=f"such as {planner}:ratio=0.5, or leave it out",
-        )  # fmt: skip
+        )
 
 
 def _ratios(ratio: float | None) -> Sequence[float]:

@@ -58,8 +58,9 @@ class TflmsHybrid:
         if not isinstance(types, str):
             raise ConfigError(
                 f"tflms-hybrid: recomp_checkpoint_ops_by_types={types!r} names no operations",
-                code="OOC-105", fix='such as "Conv2d" or "Conv2d+Linear"',
-            )  # fmt: skip
+                code="OOC-105",
+                fix='such as "Conv2d" or "Conv2d+Linear"',
+            )
 
     @property
     def name(self) -> str:
@@ -122,8 +123,9 @@ class TflmsHybrid:
                 raise ConfigError(
                     f"tflms-hybrid: checkpoint_list={self.checkpoint_list!r} names a checkpoint "
                     f"that is not there; there are {len(known)}",
-                    code="OOC-105", fix="ooctrain plan MODEL --list-checkpoints prints them",
-                )  # fmt: skip
+                    code="OOC-105",
+                    fix="ooctrain plan MODEL --list-checkpoints prints them",
+                )
             yield ids
 
     def _prefixes(self, trace: Trace, machine: Machine) -> Iterator[tuple[int, ...]]:
@@ -174,9 +176,10 @@ def _numbers(text: str | int | tuple[int, ...] | None) -> tuple[int, ...]:
         return tuple(int(number) for number in str(text).split("+"))
     except ValueError as error:
         raise ConfigError(
-            f"tflms-hybrid: checkpoint_list={text!r} is no list of numbers", code="OOC-105",
+            f"tflms-hybrid: checkpoint_list={text!r} is no list of numbers",
+            code="OOC-105",
             fix='such as "2+4+6", "all", "auto" or none',
-        ) from error  # fmt: skip
+        ) from error
 
 
 def _by_minimum(refusal: Infeasible) -> tuple[bool, int]:

@@ -96,9 +96,10 @@ class ChainView:
         chosen = {v for i in offloaded for v in self.variables(i)}
         turn = self.stages[-1].backward.start
         return [
-            gap for gap in swap_gaps(self.trace)
+            gap
+            for gap in swap_gaps(self.trace)
             if gap.var in chosen and gap.after < turn <= gap.before
-        ]  # fmt: skip
+        ]
 
     def variables(self, i: int) -> tuple[int, ...]:
         """The variables of x_i."""

@@ -72,9 +72,10 @@ class Search:
         saved = np.zeros(len(trace.variables), np.bool_)
         saved[list(droppable(trace))] = True
         self._field = Field(
-            np.array(_changeable(trace), np.int64), saved,
+            np.array(_changeable(trace), np.int64),
+            saved,
             np.array(_large(trace, piece), np.int64),
-        )  # fmt: skip
+        )
         self.evaluations = 0
 
     def best_first(self, choices: Iterable[Iterable[int]]) -> list[Choice]:

@@ -219,9 +219,7 @@ def expand(t, choice, held):
     for var in range(variables):
         if life[var] >= 0 and t.last_use[var] == calls:
             still_open[life[var]] = True
-    all_lives = Lives(
-        life_var[:lives], life_first + takes_over, life_last, still_open, taken_over
-    )  # fmt: skip
+    all_lives = Lives(life_var[:lives], life_first + takes_over, life_last, still_open, taken_over)
     dead, resident = _residency(t, runs[:count], scratch, all_lives)
     return Step(
         ok, runs[:count], claim[:count], end[:count], dead[:count], resident, start,

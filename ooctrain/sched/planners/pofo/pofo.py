@@ -242,9 +242,10 @@ class _Chain:
         in_parts = Decisions(decisions.runs, tuple(pieces))
         lowered = lower_timed(in_parts, trace, self.question.budget_bytes, machine, granule)
         notes = {
-            "stages": len(self.view), "runs_again": len(decisions.runs) - len(trace.calls),
+            "stages": len(self.view),
+            "runs_again": len(decisions.runs) - len(trace.calls),
             "offloaded": len({gap.var for gap in decisions.gaps}),
-        }  # fmt: skip
+        }
         make = partial(make_plan, lowered.schedule, trace, machine, notes)
         return lowered.makespan_ns / 1000, make
 

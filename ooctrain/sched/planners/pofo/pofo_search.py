@@ -124,7 +124,7 @@ class Search:
         none = np.zeros(1, int)
         self.reached[0].append(
             _States(input_size, nothing, nothing, input_size, nothing, none, none)
-        )  # fmt: skip
+        )
         for stage in range(self.stages):
             states, ends = self._worth_following(stage)
             self.followed.append(states)
@@ -233,8 +233,9 @@ class Search:
             time_us = states.time_us + idle_us + np.maximum(cost_us, copies_us)
             better = (kept + slots <= chain.memory) & (time_us < best_us)
             best_us, best_slots = (
-                np.where(better, time_us, best_us), np.where(better, slots, best_slots)
-            )  # fmt: skip
+                np.where(better, time_us, best_us),
+                np.where(better, slots, best_slots),
+            )
         return best_us, best_slots
 
     def _remember(self, first: int, ends: tuple[np.ndarray, np.ndarray]) -> None:

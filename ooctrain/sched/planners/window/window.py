@@ -64,9 +64,10 @@ class Window:
             )
         if not isinstance(self.size, int | float) or not 0 < self.size < math.inf:
             raise ConfigError(
-                f"window: size={self.size!r} is not a finite number above 0", code="OOC-105",
+                f"window: size={self.size!r} is not a finite number above 0",
+                code="OOC-105",
                 fix="such as window:size=1.5, paper 000's; a share of the budget",
-            )  # fmt: skip
+            )
 
     @property
     def name(self) -> str:

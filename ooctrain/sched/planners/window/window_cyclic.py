@@ -82,9 +82,10 @@ class WindowCyclic:
             value = getattr(self, gain)
             if not isinstance(value, bool):
                 raise ConfigError(
-                    f"window-cyclic: {gain}={value!r} is neither true nor false", code="OOC-105",
+                    f"window-cyclic: {gain}={value!r} is neither true nor false",
+                    code="OOC-105",
                     fix=f"window-cyclic:{gain}=false leaves this gain out",
-                )  # fmt: skip
+                )
 
     @property
     def name(self) -> str:
