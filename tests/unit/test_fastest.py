@@ -12,7 +12,7 @@ from ooctrain.sched.budget import trace_minimum_bytes
 from ooctrain.sched.planners.belady import Belady
 from ooctrain.sched.planners.keep_all import KeepAll
 from ooctrain.sched.planners.naive import Naive
-from ooctrain.sched.planners.window.window import Window
+from ooctrain.sched.planners.window.window import SlidingWindow
 from ooctrain.sched.planning import fastest as module
 from ooctrain.sched.planning.fastest import Candidate, busiest_stream_us, fastest_list, least_us
 from ooctrain.sched.planning.planner import HOST_LACKS, make_plan
@@ -30,7 +30,7 @@ def lists(request):
     trace, machine = random_trace(rng), random_machine(rng, interference=rng.random() < 0.3)
     least = trace_minimum_bytes(trace, BYTES)
     found: list[Candidate] = []
-    for planner in (Naive(), Window(), Belady()):
+    for planner in (Naive(), SlidingWindow(), Belady()):
         for budget in (least, least + 40, least + 400):
             try:
                 plan = planner.plan(trace, budget, machine)

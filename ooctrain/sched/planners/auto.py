@@ -24,7 +24,7 @@ from ooctrain.sched.planners.dtr.dtr import Dtr
 from ooctrain.sched.planners.keep_all import KeepAll
 from ooctrain.sched.planners.naive import Naive
 from ooctrain.sched.planners.superneurons import SuperNeurons
-from ooctrain.sched.planners.window.window import Window
+from ooctrain.sched.planners.window.window import SlidingWindow
 from ooctrain.sched.planning.planner import Planner, least_refusal, make_plan
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import BYTES, Granule, Plan
@@ -41,9 +41,9 @@ CHUNK_BYTES = 64 << 10
 def other_windows() -> tuple[Planner, ...]:
     """What the window's size and the place of parameters can still gain over its default."""
     return (
-        Window(size=2, persistent="device"),
-        Window(size=1, persistent="host"),
-        Window(size=0.75, persistent="host"),
+        SlidingWindow(size=2, persistent="device"),
+        SlidingWindow(size=1, persistent="host"),
+        SlidingWindow(size=0.75, persistent="host"),
     )
 
 
@@ -84,7 +84,7 @@ class Auto:
         if poll.best is None:
             near_us = NEAR * lower_bound(trace, budget_bytes, machine).makespan_us
             # Those who gain most come first: there may be no time for the others.
-            poll.ask(Window())
+            poll.ask(SlidingWindow())
             if poll.best_us > near_us:
                 poll.ask(Dtr(), SuperNeurons())
             poll.ask(Belady(), *other_windows(), Naive())

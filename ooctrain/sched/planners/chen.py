@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import pairwise
 
-from ooctrain.sched.planning.chain_runs import Kind, Step, fastest_that_fits
+from ooctrain.sched.planning.chain_runs import ChainStep, Kind, fastest_that_fits
 from ooctrain.sched.planning.chain_view import chain_view
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import BYTES, Granule, Plan
@@ -47,7 +47,7 @@ def numbers_of_segments(stages: int) -> list[int]:
     return sorted({-(-stages // length) for length in range(1, stages + 1)})
 
 
-def segmented(stages: int, segments: int) -> Iterator[Step]:
+def segmented(stages: int, segments: int) -> Iterator[ChainStep]:
     """Forward, keeping borders; then segment by segment, the last first.
 
     The last segment keeps all at once: its backward comes next.
@@ -56,10 +56,10 @@ def segmented(stages: int, segments: int) -> Iterator[Step]:
     for first, after in pairwise(borders):
         for stage in range(first, after):
             if after == stages:
-                yield Step(Kind.ALL, stage)
+                yield ChainStep(Kind.ALL, stage)
             else:
-                yield Step(Kind.CHECKPOINT if stage == first else Kind.NONE, stage)
+                yield ChainStep(Kind.CHECKPOINT if stage == first else Kind.NONE, stage)
     for first, after in reversed(list(pairwise(borders))):
         if after != stages:
-            yield from (Step(Kind.ALL, stage) for stage in range(first, after))
-        yield from (Step(Kind.BACKWARD, stage) for stage in reversed(range(first, after)))
+            yield from (ChainStep(Kind.ALL, stage) for stage in range(first, after))
+        yield from (ChainStep(Kind.BACKWARD, stage) for stage in reversed(range(first, after)))

@@ -38,7 +38,7 @@ RATIO_STEPS = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Storage:
+class Offloadable:
     """A value that forward and backward calls read, and that may leave in between.
 
     The paper's tensor storage object.
@@ -114,7 +114,7 @@ def _ratios(ratio: float | None) -> Sequence[float]:
     return [step / RATIO_STEPS for step in range(RATIO_STEPS + 1)]
 
 
-def offloadable_storages(trace: Trace) -> Iterator[Storage]:
+def offloadable_storages(trace: Trace) -> Iterator[Offloadable]:
     """What may leave, in the order in which its last forward readers run."""
     turn = turning_point(trace)
     found = []
@@ -124,11 +124,11 @@ def offloadable_storages(trace: Trace) -> Iterator[Storage]:
         backward = [k for k in readers if k >= turn]
         if forward and backward and not variable.persistent and variable.nbytes:
             made = trace.producer[variable.id] is not None
-            found.append(Storage(variable.id, variable.nbytes, made, forward[-1], backward[0]))
+            found.append(Offloadable(variable.id, variable.nbytes, made, forward[-1], backward[0]))
     yield from sorted(found, key=lambda storage: (storage.leaves_with, storage.var))
 
 
-def take(offloadable: Iterable[Storage], ratio: float) -> Iterator[Storage]:
+def take(offloadable: Iterable[Offloadable], ratio: float) -> Iterator[Offloadable]:
     """Of what may leave, in its order, as many as keep the bytes taken at most `ratio` of the bytes
     seen so far.
     """
@@ -141,10 +141,10 @@ def take(offloadable: Iterable[Storage], ratio: float) -> Iterator[Storage]:
 
 
 def ends_of_offload(
-    trace: Trace, offloaded: Sequence[Storage], machine: Machine
+    trace: Trace, offloaded: Sequence[Offloadable], machine: Machine
 ) -> Mapping[int, list[int]]:
     """Algorithm 1: {call: variables that are freed after it}."""
-    leaving: Mapping[int, list[Storage]] = defaultdict(list)
+    leaving: Mapping[int, list[Offloadable]] = defaultdict(list)
     for storage in offloaded:
         leaving[storage.leaves_with].append(storage)
     durations, turn = call_durations_ns(trace, machine), turning_point(trace)
@@ -161,10 +161,10 @@ def ends_of_offload(
 
 
 def starts_of_prefetch(
-    trace: Trace, offloaded: Sequence[Storage], machine: Machine
+    trace: Trace, offloaded: Sequence[Offloadable], machine: Machine
 ) -> Mapping[int, list[int]]:
     """The mirror of algorithm 1: {call: variables whose swap-ins are started before it}."""
-    needed: Mapping[int, list[Storage]] = defaultdict(list)
+    needed: Mapping[int, list[Offloadable]] = defaultdict(list)
     for storage in offloaded:
         needed[storage.needed_by].append(storage)
     durations, turn = call_durations_ns(trace, machine), turning_point(trace)
@@ -185,7 +185,7 @@ def starts_of_prefetch(
 
 
 def _write(
-    trace: Trace, offloaded: Sequence[Storage], machine: Machine, granule: Granule
+    trace: Trace, offloaded: Sequence[Offloadable], machine: Machine, granule: Granule
 ) -> ListWriter:
     writer = writer_with_resident_parameters(trace, granule)
     leaving: Mapping[int, list[int]] = defaultdict(list)

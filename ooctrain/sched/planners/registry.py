@@ -37,7 +37,7 @@ from ooctrain.sched.planners.superneurons import SuperNeurons
 from ooctrain.sched.planners.tflms_hybrid import TflmsHybrid
 from ooctrain.sched.planners.vdnn.vdnn import Vdnn
 from ooctrain.sched.planners.vdnn.vdnn_layers import VdnnAll, VdnnConv
-from ooctrain.sched.planners.window.window import Window
+from ooctrain.sched.planners.window.window import SlidingWindow
 from ooctrain.sched.planners.window.window_cyclic import WindowCyclic
 from ooctrain.sched.planning.planner import Planner
 
@@ -68,7 +68,7 @@ PLANNERS: Mapping[str, Callable[..., Planner]] = MappingProxyType(
         "vdnn": Vdnn,
         "vdnn-all": VdnnAll,
         "vdnn-conv": VdnnConv,
-        "window": Window,
+        "window": SlidingWindow,
         "window-cyclic": WindowCyclic,
     }
 )

@@ -27,7 +27,7 @@ from ooctrain.sched.planning.fastest import Candidate, fastest_list
 from ooctrain.sched.planning.planner import HOST_LACKS
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.planning.rematerialise import rematerialise
-from ooctrain.sched.planning.segments import Checkpoint, checkpoints_by_types, segments
+from ooctrain.sched.planning.segments import SegmentCheckpoint, checkpoints_by_types, segments
 from ooctrain.sched.planning.unroll import list_runs
 from ooctrain.sched.schedule import BYTES, Granule, Plan, Run
 from ooctrain.step.machine import Machine
@@ -95,7 +95,7 @@ class TflmsHybrid:
         found = list_runs(self.name, question, self.runs(question.trace, ids), write)
         return replace(found, notes={**found.notes, "checkpoint_list": "+".join(map(str, ids))})
 
-    def checkpoints(self, trace: Trace) -> tuple[Checkpoint, ...]:
+    def checkpoints(self, trace: Trace) -> tuple[SegmentCheckpoint, ...]:
         """All checkpoints of a trace, with their numbers."""
         return checkpoints_by_types(trace, self.recomp_checkpoint_ops_by_types.split("+"))
 

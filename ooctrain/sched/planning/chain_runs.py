@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from ooctrain.errors import ConfigError, Infeasible
-from ooctrain.sched.planning.chain_view import ChainView, Stage
+from ooctrain.sched.planning.chain_view import ChainStage, ChainView
 from ooctrain.sched.planning.decisions import Decisions, runs_once
 from ooctrain.sched.planning.lower import plan_of
 from ooctrain.sched.planning.planner import infeasible
@@ -40,7 +40,7 @@ class Kind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ChainStep:
     """One operation on one stage."""
 
     kind: Kind
@@ -64,7 +64,7 @@ class Lift:
         self.input = [(), *([s.output] if s.output is not None else () for s in view.stages)]
         self.runs_whole = [Run(call.id) for call in view.trace.calls]
 
-    def runs(self, steps: Iterable[Step]) -> tuple[Run, ...]:
+    def runs(self, steps: Iterable[ChainStep]) -> tuple[Run, ...]:
         """The runs that some steps mean, such that every B finds what it needs.
 
         Cost: O(calls that run).
@@ -85,13 +85,13 @@ class Lift:
             self._let_go(step, alive)
         return tuple(runs)
 
-    def _calls(self, step: Step) -> Iterable[Call]:
+    def _calls(self, step: ChainStep) -> Iterable[Call]:
         """What runs in an operation."""
         if step.kind is Kind.LET_GO:
             return ()
         return (self.backward if step.kind is Kind.BACKWARD else self.forward)[step.stage]
 
-    def _let_go(self, step: Step, alive: set[int]) -> None:
+    def _let_go(self, step: ChainStep, alive: set[int]) -> None:
         """What is not kept after an operation."""
         if step.kind in (Kind.CHECKPOINT, Kind.NONE):
             alive -= self.saved[step.stage]
@@ -101,7 +101,7 @@ class Lift:
             alive.difference_update(self.passing[step.stage])
 
 
-def letting_go(steps: Iterable[Step]) -> Iterator[Step]:
+def letting_go(steps: Iterable[ChainStep]) -> Iterator[ChainStep]:
     """The steps, and after each B that its stage's input goes if F_all will make it again.
 
     Without it the input stays, so that the last calls of the stage before need not run again: less
@@ -115,11 +115,11 @@ def letting_go(steps: Iterable[Step]) -> Iterator[Step]:
         elif step.kind is not Kind.BACKWARD:
             whole.discard(step.stage)
         elif step.stage - 1 not in whole:
-            yield Step(Kind.LET_GO, step.stage)
+            yield ChainStep(Kind.LET_GO, step.stage)
 
 
 def fastest_that_fits(
-    name: str, question: Question, view: ChainView, choices: Iterable[Sequence[Step]]
+    name: str, question: Question, view: ChainView, choices: Iterable[Sequence[ChainStep]]
 ) -> Plan:
     """Of some ways to run a chain the one with the least to compute that fits; nothing is
     offloaded. To keep everything is always among them.
@@ -143,7 +143,7 @@ def fastest_that_fits(
     raise min(refusals, key=lambda refusal: refusal.minimum_bytes)
 
 
-def _passing(trace: Trace, stage: Stage) -> list[int]:
+def _passing(trace: Trace, stage: ChainStage) -> list[int]:
     """What a stage makes and only itself reads: gone when it is through."""
     made = (v for call in stage.forward for v in trace.calls[call].outs)
     kept = set(stage.saved)

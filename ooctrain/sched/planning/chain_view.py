@@ -34,7 +34,7 @@ from ooctrain.step.trace import Trace
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class ChainStage:
     """One virtual layer.
 
     Args:
@@ -67,7 +67,7 @@ class ChainView:
     """
 
     trace: Trace
-    stages: tuple[Stage, ...]
+    stages: tuple[ChainStage, ...]
     inputs: tuple[int, ...]
     x: tuple[int, ...]
     y: tuple[int, ...]
@@ -152,7 +152,7 @@ def chain_view(
     groups = _groups(trace, movable, forward)
     backward = _backward_stages(trace, groups, forward)
     stages = tuple(
-        Stage(f, b, _crossing(trace, movable, f.stop, turn), saved)
+        ChainStage(f, b, _crossing(trace, movable, f.stop, turn), saved)
         for f, b, saved in zip(forward, backward, groups[1:], strict=True)
     )
     durations = call_durations_ns(trace, where)

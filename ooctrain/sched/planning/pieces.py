@@ -1,7 +1,7 @@
 """What decisions mean for memory, before there is any time: the tables that `lower.py` plays with.
 
 In: `Decisions` and a trace. Out: `Table`: bytes claimed and released by each Run, what is resident
-during it if every gap is used to the full, and the `Piece`s that go out and come back. The one
+during it if every gap is used to the full, and the `GapPiece`s that go out and come back. The one
 idea: if `resident_bytes` stays within the budget, then some list of these decisions does, and if
 not, none. Read next: `lower.py`.
 """
@@ -30,7 +30,7 @@ from ooctrain.step.trace import Trace
 
 
 @dataclass(slots=True)
-class Piece:
+class GapPiece:
     """Bytes of a gap, on their way out and back.
 
     Args:
@@ -87,7 +87,7 @@ class Table:
     end_bytes: list[int]
     dead: Mapping[int, list[tuple[int, int, int]]]
     resident_bytes: list[int]
-    pieces: list[Piece]
+    pieces: list[GapPiece]
     start_device: tuple[Range, ...]
     start_host: tuple[Range, ...]
     start_bytes: int
@@ -170,7 +170,7 @@ def cut(gaps: Iterable[Gap], trace: Trace) -> list[Gap]:
 def _pieces(
     decisions: Decisions, all_lives: Iterable[Life], trace: Trace, machine: Machine,
     granule: Granule,
-) -> list[Piece]:  # fmt: skip
+) -> list[GapPiece]:  # fmt: skip
     """A piece for each gap, except where W' must wait for W so long that nothing of it is left."""
     gaps, end = decisions.gaps, len(decisions.runs)
     moved = {gap.var for gap in gaps}
@@ -190,7 +190,7 @@ def _pieces(
         if after < gap.before:
             size = gap.hi - gap.lo
             pieces.append(
-                Piece(
+                GapPiece(
                     gap.var, gap.lo, gap.hi, granule.granted(size),
                     written=written, queued=queued, after=after, before=gap.before,
                     out_ns=machine.transfer_ns(size, "out"), in_ns=machine.transfer_ns(size, "in"),
@@ -237,7 +237,7 @@ def _dead(
     return dead
 
 
-def _moved_away(trace: Trace, pieces: Iterable[Piece]) -> Iterator[tuple[int, int, int]]:
+def _moved_away(trace: Trace, pieces: Iterable[GapPiece]) -> Iterator[tuple[int, int, int]]:
     """(first Run, last Run, bytes) that pieces are away. Inputs are not there before their first
     use in any case.
     """

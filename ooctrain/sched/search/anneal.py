@@ -26,7 +26,7 @@ FATE, HELD, STAYS = 0, 1, 2
 IMPOSSIBLE = 1e30
 
 
-class Walk(NamedTuple):
+class Annealing(NamedTuple):
     """Where a search stands.
 
     Args:
@@ -134,11 +134,11 @@ def anneal(t, walk, field, limits, cooling):
     """Some evaluations of a search.
 
     Args:
-        walk: Walk so far; not changed.
+        walk: Annealing so far; not changed.
         cooling: which of the search's evaluations they are.
 
     Returns:
-        Walk.
+        Annealing.
     """
     choice, cost, best, best_cost = walk.choice, walk.cost, walk.best, walk.best_cost
     state = np.uint64(walk.random)
@@ -153,10 +153,10 @@ def anneal(t, walk, field, limits, cooling):
             choice, cost = other, found
             if cost < best_cost:
                 best, best_cost = choice, cost
-    return Walk(choice, cost, best, best_cost, np.int64(state))  # type: ignore[arg-type]
+    return Annealing(choice, cost, best, best_cost, np.int64(state))  # type: ignore[arg-type]
 
 
-def first_walk(t, choice: np.ndarray, limits: SearchLimits, seed: int) -> Walk:
+def annealing_from(t, choice: np.ndarray, limits: SearchLimits, seed: int) -> Annealing:
     """A search that has not begun.
 
     Args:
@@ -165,4 +165,4 @@ def first_walk(t, choice: np.ndarray, limits: SearchLimits, seed: int) -> Walk:
         seed: of its random numbers.
     """
     cost = evaluate(t, choice, limits)
-    return Walk(choice, cost, choice, cost, seed)
+    return Annealing(choice, cost, choice, cost, seed)

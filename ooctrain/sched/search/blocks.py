@@ -16,7 +16,7 @@ import numpy as np
 from ooctrain.sched.search.jit import compiled
 
 
-class Work(NamedTuple):
+class StageWork(NamedTuple):
     """The forward part of a stage.
 
     Args:
@@ -53,7 +53,7 @@ def forward(held, unsent, time_us, leaving, work, capacity):
     Args:
         held, unsent, time_us, leaving: float64, for each state; `leaving` is to be sent with what
             is unsent.
-        work: Work.
+        work: StageWork.
         capacity: Capacity, on the way out.
 
     Cost: O(states).

@@ -23,8 +23,8 @@ from ooctrain.sched.search.anneal import (
     Cooling,
     Field,
     anneal,
+    annealing_from,
     evaluate,
-    first_walk,
 )
 from ooctrain.sched.search.expand import DROP, DROP_UNREAD
 from ooctrain.sched.search.play import Link, SearchLimits
@@ -101,7 +101,7 @@ class Search:
             deadline: of `time.monotonic()`; the search ends there.
             heat: the first temperature, as a share of the makespan.
         """
-        walk = first_walk(self._tables, self._array(start), self._limits, seed)
+        walk = annealing_from(self._tables, self._array(start), self._limits, seed)
         if not self._field.values.size:
             return start
         evaluations = min(evaluations, ENOUGH * self._field.values.size)

@@ -2,9 +2,10 @@
 `decisions.py` in one compiled walk.
 
 In: `Tables` and, for each variable, `KEEP`, `DROP` or `DROP_UNREAD`, and whether it is held as a
-source. Out: `Step`: the runs, what is resident during each if nothing moves, and every gap between
-two uses. The one idea: a value is alive while it has an open life; a read of a value without one
-runs its producer first. Tests hold it to the readable pair. Read next: `evict.py`.
+source. Out: `ExpandedStep`: the runs, what is resident during each if nothing moves, and every gap
+between two uses. The one idea: a value is alive while it has an open life; a read of a value
+without one runs its producer first. Tests hold it to the readable ones, `planning/residency.py`
+among them. Read next: `evict.py`.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ KEEP, DROP, DROP_UNREAD = 0, 1, 2
 LONGEST = 6
 
 
-class Step(NamedTuple):
+class ExpandedStep(NamedTuple):
     """A step with its recomputations, by position in the runs.
 
     Args:
@@ -221,7 +222,7 @@ def expand(t, choice, held):
             still_open[life[var]] = True
     all_lives = Lives(life_var[:lives], life_first + takes_over, life_last, still_open, taken_over)
     dead, resident = _residency(t, runs[:count], scratch, all_lives)
-    return Step(
+    return ExpandedStep(
         ok, runs[:count], claim[:count], end[:count], dead[:count], resident, start,
         gap_var[:gaps], gap_life[:gaps], gap_after[:gaps], gap_before[:gaps], life_first[:lives],
     )  # fmt: skip

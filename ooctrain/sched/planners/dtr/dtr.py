@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ooctrain.sched.budget import trace_minimum_bytes, trace_peak_bytes
-from ooctrain.sched.planners.dtr.dtr_runtime import DoesNotFit, GoneForGood, Runtime
+from ooctrain.sched.planners.dtr.dtr_runtime import GivenUp, GoneForGood, Runtime
 from ooctrain.sched.planning.decisions import Decisions, runs_once
 from ooctrain.sched.planning.lower import plan_of
 from ooctrain.sched.planning.planner import check_whole_numbers, infeasible
@@ -93,7 +93,7 @@ def online(
             runtime.play()
         except GoneForGood as gone:
             stays |= {gone.var}
-        except DoesNotFit:
+        except GivenUp:
             return None
         else:
             return tuple(runtime.runs)

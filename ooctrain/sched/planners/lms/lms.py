@@ -21,7 +21,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ooctrain.sched.planners.lms.lms_peak import Curve
+from ooctrain.sched.planners.lms.lms_peak import HeldCurve
 from ooctrain.sched.planning.decisions import BEFORE_THE_STEP
 from ooctrain.sched.planning.fastest import Candidate, fastest_list
 from ooctrain.sched.planning.planner import (
@@ -169,7 +169,7 @@ def peak(graph: LevelGraph, granule: Granule, lms: Lms) -> tuple[int, str]:
     """(bytes, call): the peak of a list whose swap-outs are waited for at once: the least budget of
     these parameters.
     """
-    return Curve(graph.trace, granule).peak(graph.trips(lms))
+    return HeldCurve(graph.trace, granule).peak(graph.trips(lms))
 
 
 def list_with(graph: LevelGraph, lms: Lms, budget_bytes: int, granule: Granule) -> Candidate:

@@ -21,7 +21,7 @@ from dataclasses import replace
 from functools import cache
 
 from ooctrain.sched.planners.lms.lms import LevelGraph, Lms, list_with
-from ooctrain.sched.planners.lms.lms_peak import Curve
+from ooctrain.sched.planners.lms.lms_peak import HeldCurve
 from ooctrain.sched.planning.fastest import Candidate, fastest_list
 from ooctrain.sched.planning.planner import infeasible
 from ooctrain.sched.planning.question import Question
@@ -56,7 +56,7 @@ def tuned_list(name: str, trace: Trace, budget_bytes: int, granule: Granule) -> 
     Raises:
         Infeasible: the parameters the search starts with do not fit.
     """
-    graph, curve = LevelGraph(trace), Curve(trace, granule)
+    graph, curve = LevelGraph(trace), HeldCurve(trace, granule)
 
     @cache
     def need(lms: Lms) -> tuple[int, str]:

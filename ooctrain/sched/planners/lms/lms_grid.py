@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from ooctrain.sched.planners.lms.lms import LevelGraph, Lms, list_with
 from ooctrain.sched.planners.lms.lms_auto import search, starting_points
-from ooctrain.sched.planners.lms.lms_peak import Curve
+from ooctrain.sched.planners.lms.lms_peak import HeldCurve
 from ooctrain.sched.planning.fastest import Candidate, fastest_list
 from ooctrain.sched.planning.planner import infeasible
 from ooctrain.sched.planning.question import Question
@@ -42,7 +42,7 @@ class LmsGrid:
         the asking.
         """
         started = time.monotonic()
-        graph, curve = LevelGraph(trace), Curve(trace, granule)
+        graph, curve = LevelGraph(trace), HeldCurve(trace, granule)
         lists: list[Candidate] = []
         for lms in _fitting(graph, curve, budget_bytes):
             lists.append(list_with(graph, lms, budget_bytes, granule))
@@ -56,7 +56,7 @@ class LmsGrid:
         return fastest_list(self.name, question, lists)
 
 
-def _fitting(graph: LevelGraph, curve: Curve, budget_bytes: int) -> Iterator[Lms]:
+def _fitting(graph: LevelGraph, curve: HeldCurve, budget_bytes: int) -> Iterator[Lms]:
     """The points of the grid that fit and lead to different lists, the tuner's own first."""
 
     def fits(lms: Lms) -> bool:

@@ -26,9 +26,9 @@ from ooctrain.errors import ConfigError, Infeasible
 from ooctrain.sched.bounds.closed import lower_bound
 from ooctrain.sched.planners.dynprog.dynprog import DynProg
 from ooctrain.sched.planners.dynprog.dynprog_search import SlotChain, in_slots
-from ooctrain.sched.planners.pofo.pofo_search import Block, Search
-from ooctrain.sched.planners.rotor import Rotor, Table
-from ooctrain.sched.planning.chain_runs import Kind, Lift, Step, letting_go
+from ooctrain.sched.planners.pofo.pofo_search import BlockSearch, StageBlock
+from ooctrain.sched.planners.rotor import CostTable, Rotor
+from ooctrain.sched.planning.chain_runs import ChainStep, Kind, Lift, letting_go
 from ooctrain.sched.planning.chain_view import ChainView, chain_view
 from ooctrain.sched.planning.decisions import Decisions, Gap
 from ooctrain.sched.planning.fastest import fastest_of
@@ -85,7 +85,7 @@ class Pofo:
         question = Question(trace, budget_bytes, machine, granule)
         chain = _Chain.of(question, chain_view(trace, machine, granule))
         plans, refusals = self._halves(chain)
-        table = Table(chain.view, self.slots)
+        table = CostTable(chain.view, self.slots)
         found: list[Decisions] = []
         frugal = chain.decisions(with_least_memory(table), table)
         if frugal is not None:
@@ -116,14 +116,14 @@ class Pofo:
                 refusals.append(refusal)
         return plans, refusals
 
-    def _better(self, chain: _Chain, table: Table, known_us: float) -> list[Decisions]:
+    def _better(self, chain: _Chain, table: CostTable, known_us: float) -> list[Decisions]:
         """What the search finds in less time than is known, where it fits the bytes."""
         found: list[Decisions] = []
         budget_bytes = chain.question.budget_bytes
         output, share = chain.output_slots(table.slot_bytes), 1.0
         for _ in range(ROUNDS):
             slots = chain.in_slots(table.slot_bytes, share)
-            search = Search(slots, output, table, self.most_states, self.most_amounts)
+            search = BlockSearch(slots, output, table, self.most_states, self.most_amounts)
             solution = search.solve(known_us)
             if solution is None:
                 share *= MORE
@@ -137,20 +137,20 @@ class Pofo:
         return found
 
 
-def with_least_memory(table: Table) -> list[Block]:
+def with_least_memory(table: CostTable) -> list[StageBlock]:
     """Of every stage only the input is kept, and that on the host."""
     last = table.stages - 1
-    return [Block(i, i, table.slots, offloaded=i < last) for i in range(last + 1)]
+    return [StageBlock(i, i, table.slots, offloaded=i < last) for i in range(last + 1)]
 
 
-def steps_of(blocks: Sequence[Block], table: Table) -> Iterator[Step]:
+def steps_of(blocks: Sequence[StageBlock], table: CostTable) -> Iterator[ChainStep]:
     """The operations that blocks mean: one sweep, in which the last block turns, and back."""
     for block in blocks[:-1]:
-        yield Step(Kind.ALL if block.slots is None else Kind.CHECKPOINT, block.first)
-        yield from (Step(Kind.NONE, stage) for stage in range(block.first + 1, block.last + 1))
+        yield ChainStep(Kind.ALL if block.slots is None else Kind.CHECKPOINT, block.first)
+        yield from (ChainStep(Kind.NONE, stage) for stage in range(block.first + 1, block.last + 1))
     for block in reversed(blocks):
         if block.slots is None:
-            yield Step(Kind.BACKWARD, block.first)
+            yield ChainStep(Kind.BACKWARD, block.first)
         else:
             yield from table.steps(block.first, block.last, block.slots)
 
@@ -209,7 +209,7 @@ class _Chain:
         return [-int(-size // slot_bytes) for size in (self.view.x[0], *sizes)]
 
     def decisions(
-        self, blocks: Sequence[Block], table: Table, let_go: bool = True
+        self, blocks: Sequence[StageBlock], table: CostTable, let_go: bool = True
     ) -> Decisions | None:
         """Runs, and gaps around the turn for what is offloaded; None where a run would read what is
         gone for good.
@@ -249,11 +249,11 @@ class _Chain:
         make = partial(make_plan, lowered.schedule, trace, machine, notes)
         return lowered.makespan_ns / 1000, make
 
-    def _sent(self, blocks: Sequence[Block]) -> Iterator[int]:
+    def _sent(self, blocks: Sequence[StageBlock]) -> Iterator[int]:
         """Variables of what blocks read and send out: all that the stage before saved, if all of it
         was kept.
         """
-        before: Block | None = None
+        before: StageBlock | None = None
         for block in blocks:
             if block.offloaded:
                 if before is None or before.slots is None:

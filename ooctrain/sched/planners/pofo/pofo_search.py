@@ -31,12 +31,12 @@ from typing import NamedTuple
 import numpy as np
 
 from ooctrain.sched.planners.dynprog.dynprog_search import SlotChain
-from ooctrain.sched.planners.rotor import Table
+from ooctrain.sched.planners.rotor import CostTable
 from ooctrain.step.chain import NS_PER_US
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class StageBlock:
     """Stages that the first sweep treats alike.
 
     Args:
@@ -52,11 +52,11 @@ class Block:
 
 
 @dataclass(frozen=True, slots=True)
-class Solution:
+class BlockSolution:
     """The least time in the class, and the blocks that take it; the last of them holds the loss."""
 
     makespan_us: float
-    blocks: tuple[Block, ...]
+    blocks: tuple[StageBlock, ...]
 
 
 class _States(NamedTuple):
@@ -71,7 +71,7 @@ class _States(NamedTuple):
         time_us: of all forward and backward parts that are settled.
         before: the row of the state that it comes from, among those followed from that block's
             first stage.
-        move: the number, in `Search.moves`, of the block that leads from there to here.
+        move: the number, in `BlockSearch.moves`, of the block that leads from there to here.
     """
 
     held: np.ndarray
@@ -87,7 +87,7 @@ class _States(NamedTuple):
         return _States(*(column[rows] for column in self))
 
 
-class Search:
+class BlockSearch:
     """The dynamic program.
 
     Args:
@@ -102,7 +102,7 @@ class Search:
     """
 
     def __init__(
-        self, chain: SlotChain, output: Sequence[int], table: Table, most_states: int,
+        self, chain: SlotChain, output: Sequence[int], table: CostTable, most_states: int,
         most_amounts: int,
     ):  # fmt: skip
         self.chain, self.output, self.table = chain, output, table
@@ -110,14 +110,14 @@ class Search:
         self.stages = len(chain.forward_us)
         own = [f + b for f, b in zip(chain.forward_us, chain.backward_us, strict=True)]
         self.at_least_us = [math.fsum(own[i:]) for i in range(self.stages + 1)]
-        self.moves: list[Block] = []
+        self.moves: list[StageBlock] = []
         self.reached: list[list[_States]] = [[] for _ in range(self.stages + 1)]
         self.followed: list[_States] = []
-        self.best_us, self.best_end = math.inf, (0, 0, Block(0, 0))  # stage, row, last block
+        self.best_us, self.best_end = math.inf, (0, 0, StageBlock(0, 0))  # stage, row, last block
         # amounts(first, last): [(slots, us)] for these stages, and rotor's times in them.
         self.amounts = cache(self._amounts)
 
-    def solve(self, known_us: float = math.inf) -> Solution | None:
+    def solve(self, known_us: float = math.inf) -> BlockSolution | None:
         """The optimum; None where nothing in the class fits in less than `known_us`."""
         self.best_us = known_us
         input_size, nothing = np.array([float(self.chain.x[0])]), np.zeros(1)
@@ -133,7 +133,7 @@ class Search:
                 for offloaded in (False, True):
                     self._keep_all(stage, states, offloaded)
                     self._run_on(stage, states, offloaded)
-        return None if self.best_us == known_us else Solution(self.best_us, self._blocks())
+        return None if self.best_us == known_us else BlockSolution(self.best_us, self._blocks())
 
     # The blocks that a state may continue with.
 
@@ -147,7 +147,7 @@ class Search:
         )
         peak = chain.y[i] + chain.y[i + 1] + chain.x[i + 1] + chain.extra_backward[i]
         took_us = chain.backward_us[i]
-        self._backward([Block(i, i, None, offloaded)], states, after, [peak], [took_us])
+        self._backward([StageBlock(i, i, None, offloaded)], states, after, [peak], [took_us])
 
     def _run_on(self, first: int, states: _States, offloaded: bool) -> None:
         """Stages first .. last keep nothing but what the first of them reads, for any last."""
@@ -165,7 +165,7 @@ class Search:
             passing = made
             ways = [way for way in self.amounts(first, last) if soonest_us + way[1] < limit_us]
             if ways:
-                blocks = [Block(first, last, amount, offloaded) for amount, _ in ways]
+                blocks = [StageBlock(first, last, amount, offloaded) for amount, _ in ways]
                 self._backward(blocks, states, after, *zip(*ways, strict=True))
 
     def _forward(
@@ -174,12 +174,12 @@ class Search:
         """F_i, which makes `beside` slots beside what is held; `grows` of them remain, others'
         subtracted. What cannot be takes infinitely long.
         """
-        from ooctrain.sched.search.blocks import Capacity, Work, forward  # compiles
+        from ooctrain.sched.search.blocks import Capacity, StageWork, forward  # compiles
 
         chain, work_us = self.chain, self.chain.forward_us[i]
         leaving = states.input_size if sends_input else np.zeros_like(states.held)
         taken, sent = float(beside + chain.extra_forward[i]), float(int(work_us * chain.out_rate))
-        work = Work(taken, float(grows), sent, work_us)
+        work = StageWork(taken, float(grows), sent, work_us)
         capacity = Capacity(float(chain.memory), chain.out_rate)
         held, unsent, time_us = forward(
             states.held, states.unsent, states.time_us, leaving, work, capacity
@@ -187,7 +187,7 @@ class Search:
         return states._replace(held=held, unsent=unsent, time_us=time_us)
 
     def _backward(
-        self, blocks: Sequence[Block], states: _States, after: _States, peaks: Sequence[int],
+        self, blocks: Sequence[StageBlock], states: _States, after: _States, peaks: Sequence[int],
         took_us: Sequence[float],
     ) -> None:  # fmt: skip
         """The backward part of a block, in several ways: with `peaks` slots beside what is held
@@ -244,7 +244,7 @@ class Search:
         row = int(np.argmin(time_us))
         if time_us[row] < self.best_us:
             self.best_us = float(time_us[row])
-            self.best_end = (first, row, Block(first, self.stages - 1, int(slots[row])))
+            self.best_end = (first, row, StageBlock(first, self.stages - 1, int(slots[row])))
 
     def _amounts(self, first: int, last: int) -> list[tuple[int, float]]:
         """(slots, us): amounts of memory for stages first .. last, and rotor's times in them."""
@@ -271,7 +271,7 @@ class Search:
         rows = rows[np.argsort(ends_us[rows], kind="stable")[: self.most_states]]
         return states.take(rows), (ends_us[rows], ends_slots[rows])
 
-    def _blocks(self) -> tuple[Block, ...]:
+    def _blocks(self) -> tuple[StageBlock, ...]:
         """The way back from the best end."""
         stage, row, block = self.best_end
         blocks = [block]

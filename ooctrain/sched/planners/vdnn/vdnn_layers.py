@@ -18,7 +18,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from ooctrain.layers.conv2d import Conv2d
-from ooctrain.sched.planners.hmms import Storage, check_ratio, offloadable_storages, take
+from ooctrain.sched.planners.hmms import Offloadable, check_ratio, offloadable_storages, take
 from ooctrain.sched.planning.planner import (
     ListWriter,
     check_host,
@@ -78,7 +78,7 @@ class VdnnConv:
         return _plan(self.name, question, trips)
 
 
-def _layer_inputs(trace: Trace) -> Iterator[Storage]:
+def _layer_inputs(trace: Trace) -> Iterator[Offloadable]:
     """What layers read forward and again backward, with a call in between, in order of leaving."""
     for storage in offloadable_storages(trace):
         is_layer_input = trace.variables[storage.var].kind in ("activation", "input")
@@ -86,13 +86,13 @@ def _layer_inputs(trace: Trace) -> Iterator[Storage]:
             yield storage
 
 
-def _feeds_convolution(trace: Trace, storage: Storage) -> bool:
+def _feeds_convolution(trace: Trace, storage: Offloadable) -> bool:
     """Whether one of its forward readers is a convolution."""
     forward = (call for call in trace.readers[storage.var] if call <= storage.leaves_with)
     return any(isinstance(trace.calls[call].op, Conv2d) for call in forward)
 
 
-def _plan(name: str, question: Question, trips: list[Storage]) -> Plan:
+def _plan(name: str, question: Question, trips: list[Offloadable]) -> Plan:
     writer = _write(question.trace, trips, question.granule)
     plan = make_plan(writer.finish(), question.trace, question.machine)
     if writer.peak_bytes > question.budget_bytes:
@@ -101,7 +101,7 @@ def _plan(name: str, question: Question, trips: list[Storage]) -> Plan:
     return plan
 
 
-def _write(trace: Trace, trips: list[Storage], granule: Granule) -> ListWriter:
+def _write(trace: Trace, trips: list[Offloadable], granule: Granule) -> ListWriter:
     writer = writer_with_resident_parameters(trace, granule)
     leaving, needed = defaultdict(list), defaultdict(list)
     for trip in trips:

@@ -36,7 +36,7 @@ DEFAULT_SIZE = 1.5  # "according to ResNet50 experiment" (nnabla's lms.pyx); the
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class SlidingWindow:
     """Paper 000's planner.
 
     Args:

@@ -46,7 +46,7 @@ RESTING_SHARES = (0.3, 0.6, 1.0)
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class WindowChoice:
     """The free choices of a walk.
 
     Args:
@@ -101,12 +101,12 @@ class WindowCyclic:
             question = Question(trace, budget_bytes, machine, granule, host_budget_bytes)
             with suppress(Infeasible):  # where everything fits, no list is faster or moves less
                 return question.put_to(KeepAll())
-        need, witness = _sequence(trace, granule, Choice()).largest_need()
+        need, witness = _sequence(trace, granule, WindowChoice()).largest_need()
         if need > budget_bytes:
             raise infeasible(self.name, budget_bytes, need, witness)
         started = time.monotonic()
-        plans: dict[Choice, Plan] = {}
-        best = Choice()
+        plans: dict[WindowChoice, Plan] = {}
+        best = WindowChoice()
         for changes in (({},), *self._rounds()):
             for change in changes:
                 choice = replace(best, **change)
@@ -136,21 +136,23 @@ class WindowCyclic:
 
 
 def _too_slow(
-    schedule: Schedule, plans: Mapping[Choice, Plan], trace: Trace, machine: Machine
+    schedule: Schedule, plans: Mapping[WindowChoice, Plan], trace: Trace, machine: Machine
 ) -> bool:
     """Whether a list cannot be faster than the fastest plan so far, which saves its simulation."""
     best_us = min((plan.makespan_us for plan in plans.values()), default=math.inf)
     return least_us(schedule, trace, machine) >= best_us
 
 
-def _notes(choice: Choice) -> dict[str, Any]:
+def _notes(choice: WindowChoice) -> dict[str, Any]:
     return {
         "window": choice.size, "pinned": choice.pinned, "resting": choice.resting,
         "ordered": choice.ordered,
     }  # fmt: skip
 
 
-def _walk(trace: Trace, budget_bytes: int, granule: Granule, choice: Choice) -> ListWriter | None:
+def _walk(
+    trace: Trace, budget_bytes: int, granule: Granule, choice: WindowChoice
+) -> ListWriter | None:
     """The list of a choice; None where its persistent variables leave no room."""
     sequence = _sequence(trace, granule, choice)
     if sequence.largest_need()[0] > budget_bytes or sequence.start().ledger_bytes > budget_bytes:
@@ -159,7 +161,7 @@ def _walk(trace: Trace, budget_bytes: int, granule: Granule, choice: Choice) -> 
     return walk(sequence, budget_bytes, choice.size, "unique", rank)[0]
 
 
-def _sequence(trace: Trace, granule: Granule, choice: Choice) -> VariableSequence:
+def _sequence(trace: Trace, granule: Granule, choice: WindowChoice) -> VariableSequence:
     resting = _first_needed(trace, choice.resting) if choice.resting else ()
     return VariableSequence(trace, granule, choice.pinned, resting)
 
