@@ -21,14 +21,15 @@ from ooctrain.errors import ConfigError, reason
 from ooctrain.execution.prepare import DEFAULT_REWRITES, Settings, completed, placed
 from ooctrain.execution.sessions import input_values, open_session, threads_served
 from ooctrain.models import build, recipe_of, stem_for
-from ooctrain.rewrite import apply_rewrites
-from ooctrain.rewrite.pin_small import pinning_for, with_region
+from ooctrain.rewrite import REWRITES, apply_rewrites
+from ooctrain.rewrite.pin_small import pinning_for
 from ooctrain.sched import verify as laws
 from ooctrain.sched.bounds import closed as bounds
+from ooctrain.sched.budget import resolve_budget, resolve_host_budget, with_region
 from ooctrain.sched.planners.registry import as_planner
 from ooctrain.sched.planning.beside_region import plan_beside
-from ooctrain.sched.planning.budget import resolve_budget, resolve_host_budget
 from ooctrain.sched.planning.planner import TIME_LIMIT_S, Planner
+from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import BYTES, Granule, LowerBound, Plan, Schedule
 from ooctrain.sched.simulate import simulate as simulated
 from ooctrain.sched.timeline import Timeline
@@ -121,12 +122,10 @@ def plan(
     budget_bytes = resolve_budget(rewritten, budget, granule)
     host_bytes = resolve_host_budget(rewritten, host_budget, where)
     chosen = as_planner(planner)
-    found = plan_beside(
-        chosen, rewritten, budget_bytes, where, granule=granule, host_budget_bytes=host_bytes,
-        seed=seed, time_limit_s=time_limit_s,
-    )  # fmt: skip
+    question = Question(rewritten, budget_bytes, where, granule, host_bytes, seed, time_limit_s)
+    found = plan_beside(chosen, question)
     result = completed(found, chosen, (*rewrites, *pinning), budget_bytes, where)
-    laws.verify(result, trace, budget_bytes, where, host_budget_bytes=host_bytes)
+    laws.verify(result, trace, budget_bytes, where, host_budget_bytes=host_bytes, rewrites=REWRITES)
     return result
 
 
@@ -145,7 +144,7 @@ def verify(
     if not isinstance(plan, Plan | Schedule):
         raise ConfigError(f"{type(plan).__name__} is neither a Plan nor a Schedule", code="OOC-104")
     where = None if machine is None else find_machine(machine)
-    laws.verify(plan, original_trace, budget, where)
+    laws.verify(plan, original_trace, budget, where, rewrites=REWRITES)
 
 
 def simulate(

@@ -18,7 +18,7 @@ from ooctrain.alloc.dry_run import PaperMemory
 from ooctrain.alloc.registry import choose_allocator
 from ooctrain.errors import OutOfDeviceMemory
 from ooctrain.report.charts import Piece, strips_svg
-from ooctrain.sched.planning.budget import trace_minimum_bytes, trace_peak_bytes
+from ooctrain.sched.budget import trace_minimum_bytes, trace_peak_bytes
 from ooctrain.units import MIB, format_bytes
 
 lesson = Lesson("03 out of memory")

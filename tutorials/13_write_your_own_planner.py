@@ -25,6 +25,7 @@ from ooctrain.sched.planning.planner import (
     make_plan,
     writer_with_resident_parameters,
 )
+from ooctrain.sched.planning.question import Question
 from ooctrain.sched.planning.swap import check_budget, swap_gaps, swap_plan, swap_table
 from ooctrain.sched.schedule import BYTES
 from ooctrain.testing import check_planner
@@ -150,8 +151,9 @@ class Largest:
         self, trace, budget_bytes, machine, *, granule=BYTES,
         host_budget_bytes=None, seed=0, time_limit_s=None,
     ):  # fmt: skip
+        question = Question(trace, budget_bytes, machine, granule, host_budget_bytes)
         gaps = swap_gaps(trace)
-        check_budget(self.name, trace, gaps, budget_bytes, machine, granule)
+        check_budget(self.name, question, gaps)
         needed = list(swap_table(trace, (), machine, granule).resident_bytes)
         chosen = []
         for gap in sorted(gaps, key=area, reverse=True):
@@ -160,9 +162,7 @@ class Largest:
                 chosen.append(gap)
                 for k in inside:
                     needed[k] -= granule.granted(gap.hi)
-        return swap_plan(
-            self.name, trace, chosen, budget_bytes, machine, granule, host_budget_bytes
-        )
+        return swap_plan(self.name, question, chosen)
 
 
 def area(gap):

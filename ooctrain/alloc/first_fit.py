@@ -21,9 +21,10 @@ from typing import Any
 
 from ooctrain.alloc.base import Block, Books, Reached, Stats, describe
 from ooctrain.alloc.best_fit import ROUND_BYTES
-from ooctrain.alloc.static import Forecast, Lifetime, Order, Packing, lowest_gap, pack
+from ooctrain.alloc.static import Forecast, Lifetime, Order, Packing, pack
 from ooctrain.devices.base import Memory
 from ooctrain.errors import ConfigError, OutOfDeviceMemory, PlanMismatch
+from ooctrain.sched.spans import lowest_gap
 from ooctrain.units import Granule, format_bytes
 
 

@@ -13,10 +13,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from ooctrain.errors import Infeasible
+from ooctrain.sched.budget import trace_minimum_bytes
 from ooctrain.sched.planners.keep_all import KeepAll
 from ooctrain.sched.planning.beside_region import plan_beside
-from ooctrain.sched.planning.budget import trace_minimum_bytes
 from ooctrain.sched.planning.planner import Planner
+from ooctrain.sched.planning.question import Question as Asked
 from ooctrain.sched.schedule import Plan
 from ooctrain.step.machine import Machine, call_durations_ns
 from ooctrain.step.trace import Trace
@@ -49,16 +50,11 @@ class Question:
 
     def ask(self, planner: Planner, trace: Trace, budget_bytes: int) -> Plan:
         """The planner's plan of a trace. Raises Infeasible."""
-        return plan_beside(
-            planner,
-            trace,
-            budget_bytes,
-            self.machine,
-            granule=self.granule,
-            host_budget_bytes=self.host_budget_bytes,
-            seed=self.seed,
-            time_limit_s=TIME_LIMIT_S,
-        )
+        question = Asked(
+            trace, budget_bytes, self.machine, self.granule, self.host_budget_bytes, self.seed,
+            TIME_LIMIT_S,
+        )  # fmt: skip
+        return plan_beside(planner, question)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +92,11 @@ class Need:
 
 def need_of(trace: Trace, machine: Machine, granule: Granule) -> Need:
     """See `Need`. Cost: O(uses)."""
-    in_core, peak_call = plan_beside(KeepAll(), trace, MAX_BYTES, machine, granule=granule), ""
+    question = Asked(trace, MAX_BYTES, machine, granule)
+    in_core, peak_call = plan_beside(KeepAll(), question), ""
     try:
         # keep-all refuses a budget of nothing, and says where it would take most.
-        plan_beside(KeepAll(), trace, 0, machine, granule=granule)
+        plan_beside(KeepAll(), replace(question, budget_bytes=0))
     except Infeasible as refusal:
         peak_call = refusal.witness_call
     minimum_bytes = trace_minimum_bytes(trace, granule)

@@ -15,8 +15,13 @@ from ooctrain.api import DEFAULT_REWRITES
 from ooctrain.cli.options import Memory
 from ooctrain.cli.workload import is_cpu
 from ooctrain.rewrite import apply_rewrites
-from ooctrain.rewrite.pin_small import pinning_for, with_region
-from ooctrain.sched.planning.budget import resolve_budget, resolve_host_budget, trace_peak_bytes
+from ooctrain.rewrite.pin_small import pinning_for
+from ooctrain.sched.budget import (
+    resolve_budget,
+    resolve_host_budget,
+    trace_peak_bytes,
+    with_region,
+)
 from ooctrain.step.machine import Machine
 from ooctrain.step.trace import Trace
 from ooctrain.units import Granule

@@ -18,6 +18,7 @@ from ooctrain.cli.workload import as_on, find_machine, make_task, make_trace
 from ooctrain.report.numbers_file import write_numbers
 from ooctrain.report.record import drawing
 from ooctrain.report.text import facts, lanes, search_rows, timeline_rows
+from ooctrain.rewrite import REWRITES
 from ooctrain.sched.planning.planner import TIME_LIMIT_S
 from ooctrain.sched.schedule import Plan
 from ooctrain.sched.simulate import simulate as run_simulator
@@ -48,7 +49,8 @@ def simulate(
     budget_bytes = None
     if plan_path is not None:
         made = load_plan(plan_path, trace)
-        verify(made, trace, None)  # such a file says what it needs, not what it may
+        # No budget: such a file says what it needs, not what it may.
+        verify(made, trace, None, rewrites=REWRITES)
     else:
         found = limits(memory, machine, trace)
         budget_bytes, made = found.budget_bytes, _plan(trace, workload, memory, machine, found)

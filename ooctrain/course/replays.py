@@ -24,8 +24,8 @@ from ooctrain.course.beside_par import BesidePar
 from ooctrain.course.child import ask
 from ooctrain.course.rubric import BOUND, Replay
 from ooctrain.execution.allocation_log import allocation_log
+from ooctrain.sched.budget import resolve_budget
 from ooctrain.sched.planners.registry import get_planner
-from ooctrain.sched.planning.budget import resolve_budget
 from ooctrain.step.presets import machine
 from ooctrain.units import MAX_BYTES, Granule
 

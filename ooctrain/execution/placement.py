@@ -20,7 +20,7 @@ from ooctrain.alloc.wrapped.checked import Checked
 from ooctrain.devices.cpu.host_vm import PAGE_BYTES
 from ooctrain.errors import OutOfDeviceMemory, ScheduleError
 from ooctrain.execution.program import EndStep, FreeStep, InStep, Program, RunStep, make_program
-from ooctrain.rewrite.pin_small import region
+from ooctrain.sched.budget import region
 from ooctrain.sched.schedule import Schedule
 from ooctrain.step.trace import Trace
 from ooctrain.units import Granule

@@ -18,14 +18,20 @@ from ooctrain.devices.cpu.host_vm import PAGE_BYTES, why_no_virtual_memory
 from ooctrain.errors import ConfigError, DoesNotFit, Infeasible, OutOfDeviceMemory, PlanMismatch
 from ooctrain.execution.mapping import with_mapping
 from ooctrain.execution.placement import reserved_peak
-from ooctrain.rewrite import apply_rewrites
-from ooctrain.rewrite.pin_small import pinning_for, with_region
+from ooctrain.rewrite import REWRITES, apply_rewrites
+from ooctrain.rewrite.pin_small import pinning_for
 from ooctrain.sched.bounds.closed import lower_bound
+from ooctrain.sched.budget import (
+    resolve_budget,
+    resolve_host_budget,
+    trace_peak_bytes,
+    with_region,
+)
 from ooctrain.sched.planners.keep_all import KeepAll
 from ooctrain.sched.planners.registry import as_planner
 from ooctrain.sched.planning.beside_region import plan_beside
-from ooctrain.sched.planning.budget import resolve_budget, resolve_host_budget, trace_peak_bytes
 from ooctrain.sched.planning.planner import TIME_LIMIT_S, Planner, WeighingPlanner
+from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import Plan
 from ooctrain.sched.simulate import simulate
 from ooctrain.sched.timeline import Timeline
@@ -155,7 +161,7 @@ def prepare(trace: Trace, settings: Settings) -> PreparedStep:
     budget_bytes = resolve_budget(rewritten, budget, granule)
     if budget_bytes < granule.size_bytes:
         # Not even one granule: no allocator can be made. The planner raises Infeasible.
-        plan_beside(chosen, rewritten, budget_bytes, machine, granule=granule)
+        plan_beside(chosen, Question(rewritten, budget_bytes, machine, granule))
     allocator = pages.choose(settings.allocator, budget_bytes)
     rewrites = (*settings.rewrites, *pinning)
     search = _Search(trace, rewritten, rewrites, chosen, machine, allocator, settings)
@@ -260,13 +266,16 @@ class _Search:
 
     def _try(self, limit_bytes: int) -> tuple[Plan, int]:
         host_bytes = resolve_host_budget(self.trace, self.settings.host_budget, self.machine)
-        found = plan_beside(
-            self._counting_mapping(), self.trace, limit_bytes, self.machine,
-            granule=with_region(self.allocator.granule, self.trace), host_budget_bytes=host_bytes,
-            seed=self.settings.seed, time_limit_s=self.settings.time_limit_s,
+        question = Question(
+            self.trace, limit_bytes, self.machine, with_region(self.allocator.granule, self.trace),
+            host_bytes, self.settings.seed, self.settings.time_limit_s,
         )  # fmt: skip
+        found = plan_beside(self._counting_mapping(), question)
         plan = completed(found, self.planner, self.rewrites, limit_bytes, self.machine)
-        verify(plan, self.original, limit_bytes, self.machine, host_budget_bytes=host_bytes)
+        verify(
+            plan, self.original, limit_bytes, self.machine, host_budget_bytes=host_bytes,
+            rewrites=REWRITES,
+        )  # fmt: skip
         return plan, reserved_peak(plan.schedule, plan.trace, self.allocator)
 
     def _counting_mapping(self) -> Planner:

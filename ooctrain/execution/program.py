@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ooctrain.errors import ConfigError, PlanMismatch
-from ooctrain.rewrite.pin_small import with_region
+from ooctrain.sched.budget import with_region
 from ooctrain.sched.host import HostSlots, host_slots
 from ooctrain.sched.ledger import Issued, peaks, walk
 from ooctrain.sched.schedule import End, Free, Run, Schedule, SwapIn, SwapOut

@@ -20,9 +20,10 @@ from pathlib import Path
 from ooctrain.api import step_trace
 from ooctrain.experiments.kept import ResultStore, digest, package_sources, planner_sources
 from ooctrain.experiments.planned import PlanQuestion, least_bytes, planned
+from ooctrain.rewrite import REWRITES
 from ooctrain.sched.bounds import closed as bounds
 from ooctrain.sched.bounds import lp as fluid
-from ooctrain.sched.planning.budget import (
+from ooctrain.sched.budget import (
     resolve_host_budget,
     trace_minimum_bytes,
     trace_peak_bytes,
@@ -218,7 +219,7 @@ def _compute(case: CompareCase, step: Trace, where: Machine, store: ResultStore)
         minimum = least_bytes(question, store)
     timeline = None
     if plan is not None:
-        verify(plan, step, budget, where, host_budget_bytes=host_budget)
+        verify(plan, step, budget, where, host_budget_bytes=host_budget, rewrites=REWRITES)
         timeline = simulate(plan.schedule, plan.trace, where)
     makespan_us = None if timeline is None else timeline.makespan_us
     bound = _bound(case, step, budget, where, store)

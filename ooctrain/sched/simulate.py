@@ -182,12 +182,13 @@ def timeline_of(
         for row in issued
         if row.stream
     ]  # fmt: skip
-    device_peak, host_peak = peaks(issued, schedule)
     return make_timeline(
-        events, rerun=_runs_again(issued), bytes_out=_bytes_copied(issued, SwapOut),
-        bytes_in=_bytes_copied(issued, SwapIn), peak_bytes=device_peak, host_peak_bytes=host_peak,
+        events,
+        rerun=_runs_again(issued),
+        copied_bytes=(_bytes_copied(issued, SwapOut), _bytes_copied(issued, SwapIn)),
+        peak_bytes=peaks(issued, schedule),
         ledger=ledger_curve(start_bytes(schedule)[0], _ledger_changes(issued, start, done)),
-    )  # fmt: skip
+    )
 
 
 def _name_of(instruction: Instruction, trace: Trace) -> str:

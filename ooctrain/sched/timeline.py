@@ -89,28 +89,26 @@ def ledger_curve(
 
 
 def make_timeline(
-    events: Sequence[Event], *, rerun: frozenset[int], bytes_out: int, bytes_in: int,
-    peak_bytes: int, host_peak_bytes: int, ledger: tuple[tuple[float, int], ...] = (),
-    makespan_us: float | None = None,
+    events: Sequence[Event], *, rerun: frozenset[int], copied_bytes: tuple[int, int],
+    peak_bytes: tuple[int, int], ledger: tuple[tuple[float, int], ...] = (),
 ) -> Timeline:  # fmt: skip
     """A timeline with its sums worked out.
 
     Args:
         events: in any order.
         rerun: list positions of Runs that repeat a call.
-        makespan_us: the end, where it is later than the last event's.
+        copied_bytes: to the host, to the device.
+        peak_bytes: of the device, of the host.
     """
     length_ns = {event.index: _length_ns(event) for event in events if event.stream == "C"}
     compute_ns = sum(length_ns.values())
-    end_us = (
-        max((event.end_us for event in events), default=0.0) if makespan_us is None else makespan_us
-    )
+    end_us = max((event.end_us for event in events), default=0.0)
     return Timeline(
         makespan_us=end_us,
-        peak_bytes=peak_bytes,
-        host_peak_bytes=host_peak_bytes,
-        bytes_out=bytes_out,
-        bytes_in=bytes_in,
+        peak_bytes=peak_bytes[0],
+        host_peak_bytes=peak_bytes[1],
+        bytes_out=copied_bytes[0],
+        bytes_in=copied_bytes[1],
         compute_us=compute_ns / 1000,
         recompute_us=sum(length_ns[index] for index in rerun if index in length_ns) / 1000,
         stall_us=(round(end_us * 1000) - compute_ns) / 1000,

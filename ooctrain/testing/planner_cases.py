@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from ooctrain.errors import Infeasible
-from ooctrain.sched.planning.budget import trace_peak_bytes
+from ooctrain.sched.budget import trace_peak_bytes
 from ooctrain.sched.planning.planner import Planner
 from ooctrain.sched.schedule import Granule, Plan
 from ooctrain.step.machine import Machine

@@ -15,6 +15,7 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from ooctrain.errors import ScheduleError
+from ooctrain.rewrite import REWRITES
 from ooctrain.sched.bounds.closed import lower_bound
 from ooctrain.sched.planning.planner import HOST_LACKS, Planner
 from ooctrain.sched.schedule import BYTES, Plan
@@ -54,7 +55,7 @@ def plans_are_legal(planner: Planner, case: Case) -> None:
         if Plan.from_json(written, plan.trace).to_json() != written:
             raise Broken("its plan file is read back as another plan", plan)
         try:
-            verify(plan, case.trace, budget_bytes, case.machine)
+            verify(plan, case.trace, budget_bytes, case.machine, rewrites=REWRITES)
         except ScheduleError as error:
             raise Broken(f"budget {budget_bytes} bytes: {error}", plan, error.index) from error
 

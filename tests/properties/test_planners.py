@@ -12,8 +12,8 @@ from support.strategies import GRANULES, SEEDS, machines, traces
 
 from ooctrain.errors import Infeasible
 from ooctrain.sched.bounds.closed import lower_bound
+from ooctrain.sched.budget import trace_minimum_bytes, trace_peak_bytes
 from ooctrain.sched.planners.registry import get_planner
-from ooctrain.sched.planning.budget import trace_minimum_bytes, trace_peak_bytes
 from ooctrain.sched.planning.lower import lower, lower_timed
 from ooctrain.sched.schedule import Granule
 from ooctrain.sched.simulate import simulate

@@ -35,8 +35,8 @@ from ooctrain.execution.placement import Placement, play_step, reserved_peak
 from ooctrain.execution.prepare import Settings, prepare
 from ooctrain.execution.program import make_program
 from ooctrain.rewrite import apply_rewrites
+from ooctrain.sched.budget import resolve_budget
 from ooctrain.sched.planners.registry import get_planner
-from ooctrain.sched.planning.budget import resolve_budget
 from ooctrain.units import Granule
 
 SECTOR = Granule(512, ranges=False)

@@ -22,8 +22,8 @@ from ooctrain.machine.measured import (
 from ooctrain.machine.memory_speed import copy_bytes_per_us
 from ooctrain.models import build
 from ooctrain.rewrite import apply_rewrites
+from ooctrain.sched.budget import resolve_budget
 from ooctrain.sched.planners.registry import get_planner
-from ooctrain.sched.planning.budget import resolve_budget
 from ooctrain.sched.schedule import BYTES, Plan, Run, SwapIn, SwapOut
 from ooctrain.sched.simulate import simulate
 from ooctrain.sched.timeline import Event, Timeline

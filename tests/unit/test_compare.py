@@ -17,8 +17,8 @@ from ooctrain.cli import main
 from ooctrain.experiments.compare import CompareCase, CompareRow, cases, compare, row_of
 from ooctrain.experiments.compare_shown import compare_csv, compare_figure, compare_markdown
 from ooctrain.sched.bounds.lp import fluid_bound
+from ooctrain.sched.budget import trace_minimum_bytes, trace_peak_bytes
 from ooctrain.sched.planners.registry import get_planner
-from ooctrain.sched.planning.budget import trace_minimum_bytes, trace_peak_bytes
 from ooctrain.sched.schedule import BYTES
 from ooctrain.step.presets import machine
 

@@ -10,7 +10,7 @@ from ooctrain.api import step_trace
 from ooctrain.experiments import kept, planned
 from ooctrain.experiments.kept import ResultStore, package_sources, planner_sources
 from ooctrain.experiments.planned import PlanQuestion
-from ooctrain.sched.planning.budget import trace_minimum_bytes, trace_peak_bytes
+from ooctrain.sched.budget import trace_minimum_bytes, trace_peak_bytes
 from ooctrain.sched.schedule import BYTES
 from ooctrain.sched.verify import verify
 from ooctrain.step.presets import machine

@@ -10,7 +10,7 @@ from support.check_tile import chain_trace, check_tile, random_values
 
 import ooctrain as oc
 from ooctrain import nn
-from ooctrain.sched.planning.budget import trace_minimum_bytes, trace_peak_bytes
+from ooctrain.sched.budget import trace_minimum_bytes, trace_peak_bytes
 from ooctrain.step.machine import call_durations_ns
 from ooctrain.step.op import Window
 from ooctrain.step.presets import rtx2080ti

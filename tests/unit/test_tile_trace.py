@@ -14,7 +14,7 @@ from ooctrain import nn
 from ooctrain.errors import ConfigError
 from ooctrain.layers.kernels.cpu.table import CPU
 from ooctrain.rewrite.tile import tile, tile_by_name
-from ooctrain.sched.planning.budget import trace_peak_bytes
+from ooctrain.sched.budget import trace_peak_bytes
 from ooctrain.step.machine import specs_of
 from ooctrain.step.trace import Trace
 from ooctrain.tracing import trace as trace_step

@@ -18,7 +18,7 @@ from ooctrain.alloc.virtual_pages.mappings import Homes
 from ooctrain.execution import executor, placement, program
 from ooctrain.execution.executor import Session
 from ooctrain.execution.placement import Placement
-from ooctrain.rewrite import pin_small as small
+from ooctrain.sched import budget
 
 BUGS: dict[str, tuple[Any, str, str, str, str]] = {
     "an event is recorded before its work is done": (
@@ -79,7 +79,7 @@ BUGS: dict[str, tuple[Any, str, str, str, str]] = {
         Placement, "carry", "there[old], there[new] = there[new], there[old]", "pass", "small",
     ),
     "a small value lies where its elements' number says": (
-        small, "region", "-(-variable.value_bytes // ALIGN_BYTES) * ALIGN_BYTES",
+        budget, "region", "-(-variable.value_bytes // ALIGN_BYTES) * ALIGN_BYTES",
         "-(-len(variable.shape) // ALIGN_BYTES) * ALIGN_BYTES", "small",
     ),
     "holes melt with the hole behind only": (

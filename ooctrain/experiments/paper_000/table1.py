@@ -23,10 +23,12 @@ from ooctrain.errors import Infeasible
 from ooctrain.execution.placement import reserved_peak
 from ooctrain.experiments.paper_000.fragmentation import MACHINE, PLANNER, Bench, largest_budget
 from ooctrain.rewrite import apply_rewrites
-from ooctrain.rewrite.pin_small import pinning_for, with_region
+from ooctrain.rewrite.pin_small import pinning_for
 from ooctrain.sched.bounds.closed import compute_us
+from ooctrain.sched.budget import with_region
 from ooctrain.sched.planners.registry import get_planner
 from ooctrain.sched.planning.beside_region import plan_beside
+from ooctrain.sched.planning.question import Question
 from ooctrain.step.presets import machine
 from ooctrain.step.trace import Trace
 
@@ -155,7 +157,7 @@ def _as_trained(
     granule = with_region(choice.granule, pinned)
     planner, where = get_planner(method.planner), machine(MACHINE)
     try:
-        plan = plan_beside(planner, pinned, physical_bytes, where, granule=granule)
+        plan = plan_beside(planner, Question(pinned, physical_bytes, where, granule))
     except Infeasible:
         return None, None, None
     reserved = reserved_peak(plan.schedule, plan.trace, choice)

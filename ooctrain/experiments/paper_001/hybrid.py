@@ -19,13 +19,14 @@ from types import MappingProxyType
 from ooctrain.api import step_trace
 from ooctrain.errors import Infeasible
 from ooctrain.experiments.paper_001.hybrid_printed import NETWORKS, Tuned, TunedNetwork
+from ooctrain.sched.budget import trace_peak_bytes
 from ooctrain.sched.planners.auto import Auto
 from ooctrain.sched.planners.keep_all import KeepAll
 from ooctrain.sched.planners.lms.lms import LevelGraph, Lms
 from ooctrain.sched.planners.lms.lms_auto import LmsAuto
 from ooctrain.sched.planners.tflms_hybrid import TflmsHybrid
-from ooctrain.sched.planning.budget import trace_peak_bytes
 from ooctrain.sched.planning.planner import Planner
+from ooctrain.sched.planning.question import Question
 from ooctrain.sched.planning.unroll import plan_runs
 from ooctrain.sched.schedule import BYTES, Plan, SwapOut
 from ooctrain.sched.verify import verify
@@ -233,9 +234,8 @@ def _replay(asked: _Asked, kind: str, printed: Tuned, scaled: bool) -> TunedRepl
 def _plan(asked: _Asked, checkpoints: Sequence[int], swapper: Planner) -> Plan:
     """Paper 001's order of edits: compute again, then swap."""
     runs = TflmsHybrid().runs(asked.step, checkpoints)
-    return plan_runs(
-        "hybrid", swapper, asked.step, runs, asked.budget_bytes, MACHINE, BYTES, None, {}
-    )
+    question = Question(asked.step, asked.budget_bytes, MACHINE)
+    return plan_runs("hybrid", question, runs, swapper, {})
 
 
 def _step(network: TunedNetwork, size: int) -> Trace:

@@ -19,7 +19,7 @@ INFINITE = float("inf")
 
 
 @dataclass(frozen=True, slots=True)
-class Solution:
+class LpSolution:
     """An optimum: the objective values of the primal and of the dual program.
 
     The optimum lies between them, rounding aside.
@@ -67,7 +67,7 @@ class LinearProgram:
         self.row_lowers.append(lower)
         self.row_uppers.append(upper)
 
-    def solve(self) -> Solution | None:
+    def solve(self) -> LpSolution | None:
         """The optimum; None where no columns satisfy all rows."""
         import highspy  # takes long to load, so only where a program is solved
 
@@ -78,7 +78,7 @@ class LinearProgram:
         solver.run()
         if solver.getModelStatus() != highspy.HighsModelStatus.kOptimal:
             return None
-        return Solution(solver.getInfo().objective_function_value, self._dual(solver))
+        return LpSolution(solver.getInfo().objective_function_value, self._dual(solver))
 
     def _as_highs(self) -> Any:
         """The program in the solver's form: columns, rows, and the matrix row by row."""

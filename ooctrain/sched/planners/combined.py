@@ -18,12 +18,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ooctrain.errors import ConfigError, Infeasible
-from ooctrain.sched.planners.belady import Belady
+from ooctrain.sched.planners.belady import Belady, offload
 from ooctrain.sched.planners.keep_all import KeepAll
 from ooctrain.sched.planners.prefix import Prefix
 from ooctrain.sched.planners.window.window_cyclic import WindowCyclic
-from ooctrain.sched.planning.planner import Planner, check_host, least_refusal
-from ooctrain.sched.planning.recompute import offload, plan_of
+from ooctrain.sched.planning.lower import plan_of
+from ooctrain.sched.planning.planner import Planner, least_refusal
+from ooctrain.sched.planning.question import Question
 from ooctrain.sched.planning.rematerialise import rematerialise
 from ooctrain.sched.schedule import BYTES, Granule, Plan
 from ooctrain.step.machine import Machine
@@ -59,8 +60,9 @@ class Combined:
         if not isinstance(number, int | float) or not 0 <= number < math.inf:
             raise ConfigError(
                 f"combined: evaluations={number!r} is not a finite number of 0 or more",
-                code="OOC-105", fix="such as combined:evaluations=20000, or leave it out",
-            )  # fmt: skip
+                code="OOC-105",
+                fix="such as combined:evaluations=20000, or leave it out",
+            )
 
     @property
     def name(self) -> str:
@@ -73,14 +75,14 @@ class Combined:
     ) -> Plan:  # fmt: skip
         """See `Planner`. The minimum is the least of the starts'."""
         deadline = None if time_limit_s is None else time.monotonic() + time_limit_s
+        question = Question(
+            trace, budget_bytes, machine, granule, host_budget_bytes, seed, time_limit_s
+        )
+        start_s = None if time_limit_s is None else STARTS_SHARE * time_limit_s
         best, refusals = None, list[Infeasible]()
         for planner in starts():
             try:
-                plan = planner.plan(
-                    trace, budget_bytes, machine, granule=granule,
-                    host_budget_bytes=host_budget_bytes, seed=seed,
-                    time_limit_s=None if time_limit_s is None else STARTS_SHARE * time_limit_s,
-                )  # fmt: skip
+                plan = replace(question, time_limit_s=start_s).put_to(planner)
             except Infeasible as refusal:
                 refusals.append(refusal)
                 continue
@@ -90,25 +92,21 @@ class Combined:
                 return best  # everything fits: nothing is faster
         if best is None:
             raise least_refusal("combined", refusals, budget_bytes)
-        found = self._searched(
-            trace, budget_bytes, machine, granule, host_budget_bytes, seed, deadline
-        )
+        found = self._searched(question, deadline)
         if found is not None and found.makespan_us < best.makespan_us:
             best = found
         if deadline is not None and time.monotonic() >= deadline:
             best = replace(best, notes={**best.notes, "cut_short": True})
         return best
 
-    def _searched(
-        self, trace: Trace, budget_bytes: int, machine: Machine, granule: Granule,
-        host_budget_bytes: int | None, seed: int, deadline: float | None,
-    ) -> Plan | None:  # fmt: skip
+    def _searched(self, question: Question, deadline: float | None) -> Plan | None:
         """The plan of the best choice: half of the search goes to the starts, half to what came of
         the best of them.
         """
         from ooctrain.sched.search.choice import LESS_HEAT, Search  # compiles
 
-        search = Search(trace, budget_bytes, machine, granule)
+        trace, machine, seed = question.trace, question.machine, question.seed
+        search = Search(trace, question.budget_bytes, machine, question.granule)
         first = search.best_first(_first_choices(trace, machine))
         longer = max(1.0, len(trace.calls) / CALLS)
         half = int(self.evaluations / longer**GROWTH / 2)
@@ -118,13 +116,9 @@ class Combined:
         ]
         nearest = min(found, key=search.cost)
         last = seed + len(first)
-        found.append(
-            search.improve(nearest, half, seed=last, deadline=deadline, heat=LESS_HEAT)
-        )  # fmt: skip
+        found.append(search.improve(nearest, half, seed=last, deadline=deadline, heat=LESS_HEAT))
         for choice in sorted(found, key=search.cost):
-            plan = _plan_of(
-                choice, trace, budget_bytes, machine, granule, search.evaluations, host_budget_bytes
-            )
+            plan = _plan_of(choice, question, search.evaluations)
             if plan is not None:
                 return plan
         return None
@@ -140,22 +134,16 @@ def _first_choices(trace: Trace, machine: Machine) -> Iterable[tuple[int, ...]]:
     return Prefix(steps=8).choices(trace, machine)
 
 
-def _plan_of(
-    choice: Choice, trace: Trace, budget_bytes: int, machine: Machine, granule: Granule,
-    evaluations: int, host_budget_bytes: int | None,
-) -> Plan | None:  # fmt: skip
+def _plan_of(choice: Choice, question: Question, evaluations: int) -> Plan | None:
     """The plan of a choice, or None if `lower` does not accept it."""
-    runs = rematerialise(trace, choice.dropped, unread=choice.unread, held=choice.held)
+    runs = rematerialise(question.trace, choice.dropped, unread=choice.unread, held=choice.held)
     notes = {
         "from": "search", "evaluations": evaluations, "dropped": len(choice.dropped),
         "held": len(choice.held), "stays": len(choice.stays),
-        "runs_again": len(runs) - len(trace.calls),
+        "runs_again": len(runs) - len(question.trace.calls),
     }  # fmt: skip
     stays = frozenset(choice.stays)
     try:
-        decisions = offload("combined", trace, runs, budget_bytes, machine, granule, stays)
-        plan = plan_of(decisions, trace, budget_bytes, machine, granule, notes)
-        check_host("combined", plan, host_budget_bytes)
+        return plan_of("combined", question, offload("combined", question, runs, stays), notes)
     except Infeasible:
         return None
-    return plan

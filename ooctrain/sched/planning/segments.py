@@ -25,7 +25,7 @@ NO_CHECKPOINT = -1
 
 
 @dataclass(frozen=True, slots=True)
-class Checkpoint:
+class SegmentCheckpoint:
     """A value that stays while those of its segment may be computed again.
 
     Args:
@@ -40,7 +40,7 @@ class Checkpoint:
     size_bytes: int
 
 
-def checkpoints_by_types(trace: Trace, types: Collection[str]) -> tuple[Checkpoint, ...]:
+def checkpoints_by_types(trace: Trace, types: Collection[str]) -> tuple[SegmentCheckpoint, ...]:
     """The outputs of the forward calls of some types, numbered.
 
     Args:
@@ -54,7 +54,7 @@ def checkpoints_by_types(trace: Trace, types: Collection[str]) -> tuple[Checkpoi
         for out in call.outs
     ]
     variables = [trace.variables[var] for var in found]
-    return tuple(Checkpoint(k, v.id, v.name, v.nbytes) for k, v in enumerate(variables, 1))
+    return tuple(SegmentCheckpoint(k, v.id, v.name, v.nbytes) for k, v in enumerate(variables, 1))
 
 
 def segments(trace: Trace, checkpoints: Collection[int]) -> Mapping[int, tuple[int, ...]]:

@@ -23,7 +23,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ooctrain.sched.planners.lms.lms_peak import Curve
+from ooctrain.sched.planners.lms.lms_peak import HeldCurve
 from ooctrain.sched.planning.decisions import BEFORE_THE_STEP
 from ooctrain.sched.planning.fastest import Candidate, fastest_list
 from ooctrain.sched.planning.planner import (
@@ -32,6 +32,7 @@ from ooctrain.sched.planning.planner import (
     infeasible,
     writer_with_resident_parameters,
 )
+from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import BYTES, Granule, Plan
 from ooctrain.step.machine import Machine
 from ooctrain.step.trace import Trace
@@ -91,7 +92,8 @@ class Lms:
         if least > budget_bytes:
             raise infeasible(self.name, budget_bytes, least, witness)
         found = list_with(graph, self, budget_bytes, granule)
-        return fastest_list(self.name, [found], trace, machine, host_budget_bytes)
+        question = Question(trace, budget_bytes, machine, granule, host_budget_bytes)
+        return fastest_list(self.name, question, [found])
 
 
 class LevelGraph:
@@ -169,7 +171,7 @@ def peak(graph: LevelGraph, granule: Granule, lms: Lms) -> tuple[int, str]:
     """(bytes, call): the peak of a list whose swap-outs are waited for at once: the least budget of
     these parameters.
     """
-    return Curve(graph.trace, granule).peak(graph.trips(lms))
+    return HeldCurve(graph.trace, granule).peak(graph.trips(lms))
 
 
 def list_with(graph: LevelGraph, lms: Lms, budget_bytes: int, granule: Granule) -> Candidate:
