@@ -18,8 +18,7 @@ from lesson import Lesson
 import ooctrain as oc
 from ooctrain.alloc.dry_run import PaperMemory
 from ooctrain.alloc.registry import choose_allocator
-from ooctrain.alloc.replay import replay
-from ooctrain.alloc.replay.replay import serve
+from ooctrain.alloc.replay.replay import replay, serve
 from ooctrain.alloc.wrapped.wrappers import Wrapper
 from ooctrain.execution.allocation_log import allocation_log
 from ooctrain.experiments.paper_000.fragmentation import largest_budget

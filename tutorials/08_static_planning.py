@@ -20,8 +20,8 @@ from lesson import Lesson
 import ooctrain as oc
 from ooctrain.alloc.dry_run import PaperMemory
 from ooctrain.alloc.first_fit import FirstFit
-from ooctrain.alloc.replay import replay
 from ooctrain.alloc.replay.log import foresee
+from ooctrain.alloc.replay.replay import replay
 from ooctrain.alloc.static import Lifetime, pack
 from ooctrain.errors import PlanMismatch
 from ooctrain.execution.allocation_log import allocation_log

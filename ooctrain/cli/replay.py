@@ -15,8 +15,8 @@ import click
 from rich.table import Table
 
 from ooctrain.alloc import AllocationLog, Replayed
-from ooctrain.alloc.replay import replay as run_replay
 from ooctrain.alloc.replay.fullest import snapshot_at_peak
+from ooctrain.alloc.replay.replay import replay as run_replay
 from ooctrain.cli import DOES_NOT_FIT, DONE
 from ooctrain.cli.options import ALLOCATORS_TEXT, OUTPUT_FILE, json_option, list_option
 from ooctrain.cli.terminal import make_console

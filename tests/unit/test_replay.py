@@ -14,9 +14,8 @@ from ooctrain.alloc import AllocationLog, Recorder, Request
 from ooctrain.alloc.best_fit import BestFit
 from ooctrain.alloc.dry_run import PaperMemory
 from ooctrain.alloc.registry import choose_allocator
-from ooctrain.alloc.replay import replay
 from ooctrain.alloc.replay.log import check_requests, foresee, hold_whole
-from ooctrain.alloc.replay.replay import peak_bytes, serve
+from ooctrain.alloc.replay.replay import peak_bytes, replay, serve
 from ooctrain.alloc.virtual import VirtualAddressing
 from ooctrain.cli import DOES_NOT_FIT, DONE, main
 from ooctrain.cli.options import split_names
