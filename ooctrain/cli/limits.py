@@ -14,9 +14,8 @@ from ooctrain.alloc.registry import choose_allocator
 from ooctrain.api import DEFAULT_REWRITES
 from ooctrain.cli.options import Memory
 from ooctrain.cli.workload import is_cpu
-from ooctrain.rewrite import apply_rewrites
-from ooctrain.rewrite.pin_small import pinning_for, with_region
-from ooctrain.sched.planning.budget import resolve_budget, resolve_host_budget, trace_peak_bytes
+from ooctrain.execution.compose import RewrittenStep, rewritten
+from ooctrain.sched.planning.budget import resolve_host_budget, trace_peak_bytes
 from ooctrain.step.machine import Machine
 from ooctrain.step.trace import Trace
 from ooctrain.units import Granule
@@ -27,28 +26,22 @@ class Limits:
     """What a plan has to keep to.
 
     Args:
-        trace: of the step, rewritten by `rewrites`.
-        granule: how the allocator rounds, its region of small objects included.
+        step: rewritten, and rounded as the allocator does.
         host_budget_bytes: None: unlimited.
     """
 
-    trace: Trace
-    rewrites: tuple[str, ...]
-    granule: Granule
+    step: RewrittenStep
     budget_bytes: int
     host_budget_bytes: int | None
 
 
 def limits(memory: Memory, machine: Machine, original: Trace) -> Limits:
     """The limits of a step as traced; without a budget, the memory of the machine."""
-    plain = apply_rewrites(original, DEFAULT_REWRITES)
-    rounding = _rounding(memory, machine, plain)
-    rewrites = (*DEFAULT_REWRITES, *pinning_for(plain, rounding))
-    trace = apply_rewrites(original, rewrites)
-    granule = with_region(rounding, trace)
+    plain = rewritten(original, DEFAULT_REWRITES)
+    step = plain.pinned_for(_rounding(memory, machine, plain.trace))
     budget = machine.device_bytes if memory.budget is None else memory.budget
-    host_bytes = resolve_host_budget(trace, memory.host_budget, machine)
-    return Limits(trace, rewrites, granule, resolve_budget(trace, budget, granule), host_bytes)
+    host_bytes = resolve_host_budget(step.trace, memory.host_budget, machine)
+    return Limits(step, step.bytes_of(budget), host_bytes)
 
 
 def _rounding(memory: Memory, machine: Machine, trace: Trace) -> Granule:

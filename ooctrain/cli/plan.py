@@ -153,29 +153,30 @@ def _answer(workload: Workload, memory: Memory) -> Answer:
     task, machine = make_task(workload), find_machine(workload, memory)
     original = make_trace(task, workload)
     found = limits(memory, machine, original)
+    step = found.step
 
     @cache
     def rewritten(batch: int) -> Trace:
         if batch == task.batch:
-            return found.trace
-        return apply_rewrites(make_trace(task, workload, batch), found.rewrites)
+            return step.trace
+        return apply_rewrites(make_trace(task, workload, batch), step.rewrites)
 
     question = Question(
-        rewritten, task.batch, found.budget_bytes, machine, found.granule,
+        rewritten, task.batch, found.budget_bytes, machine, step.granule,
         found.host_budget_bytes, workload.seed,
     )  # fmt: skip
-    need = need_of(found.trace, machine, found.granule)
+    need = need_of(step.trace, machine, step.granule)
     try:
         made = make_plan(
-            original, question.budget_bytes, memory.planner, machine, found.granule,
+            original, question.budget_bytes, memory.planner, machine, step.granule,
             memory.time_limit or TIME_LIMIT_S, host_budget=question.host_budget_bytes,
             seed=workload.seed,
         )  # fmt: skip
     except Infeasible as refusal:
         changes = _changes(question, refusal, memory)
-        return Answer(found.trace, question, need, None, None, refusal, changes)
+        return Answer(step.trace, question, need, None, None, refusal, changes)
     timeline = simulate(made.schedule, made.trace, machine)
-    return Answer(found.trace, question, need, made, timeline, None, [])
+    return Answer(step.trace, question, need, made, timeline, None, [])
 
 
 def _rows(workload: Workload, memory: Memory, answer: Answer) -> Rows:

@@ -72,6 +72,6 @@ def _plan(
     trace: Trace, workload: Workload, memory: Memory, machine: Machine, found: Limits
 ) -> Plan:
     return make_plan(
-        trace, found.budget_bytes, memory.planner, machine, found.granule,
+        trace, found.budget_bytes, memory.planner, machine, found.step.granule,
         memory.time_limit or TIME_LIMIT_S, host_budget=found.host_budget_bytes, seed=workload.seed,
     )  # fmt: skip

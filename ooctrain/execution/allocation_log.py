@@ -35,7 +35,8 @@ def allocation_log(
     Raises:
         PlanMismatch: the schedule moves parts that such an allocator cannot hold.
     """
-    program = make_program(trace, schedule, granule or schedule.granule)
+    rounding = PaperAllocator(granule or schedule.granule, allocator)
+    program = make_program(trace, schedule, rounding)
     recorder = Recorder(PaperAllocator(program.schedule.granule, allocator))
     placement = Placement(program, recorder)
     for _ in range(steps):

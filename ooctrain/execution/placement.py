@@ -202,7 +202,7 @@ def reserved_peak(schedule: Schedule, trace: Trace, choice: AllocatorChoice) -> 
 
     Cost: a few microseconds an instruction.
     """
-    program = make_program(trace, schedule, choice.granule)
+    program = make_program(trace, schedule, choice)
     arena_bytes = choice.granule.granted(max(program.peak_bytes, PAGE_BYTES))
     factor = 1
     while True:

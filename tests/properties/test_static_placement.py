@@ -201,7 +201,7 @@ def test_s6_planned_steps_run_round_after_round_in_exactly_their_extent(
     plan = least_plan(get_planner(planner), trace, machine, choice.granule)
     reserved = reserved_peak(plan.schedule, plan.trace, choice)
     assert plan.peak_bytes <= reserved
-    program = make_program(plan.trace, plan.schedule, choice.granule)
+    program = make_program(plan.trace, plan.schedule, choice)
     allocator = choice.make(PaperMemory(max(512, reserved)))
     placement = Placement(program, allocator)
     for _ in range(4):
