@@ -33,7 +33,8 @@ from ooctrain.alloc.va_paper import PaperVirtualAddressing
 from ooctrain.alloc.virtual import VirtualAddressing
 from ooctrain.alloc.wrapped.wrappers import Counted
 from ooctrain.devices.base import Memory
-from ooctrain.devices.cpu.host_vm import VirtualArena, bytes_at, why_no_virtual_memory
+from ooctrain.devices.cpu.host_vm import VirtualArena, why_no_virtual_memory
+from ooctrain.devices.raw_bytes import bytes_at
 from ooctrain.errors import OutOfDeviceMemory
 from ooctrain.execution.allocation_log import allocation_log
 from ooctrain.experiments.compare import step_trace

@@ -17,11 +17,11 @@ from typing import Any
 from ooctrain.alloc import AllocationLog
 from ooctrain.alloc.dry_run import PaperMemory
 from ooctrain.alloc.registry import choose_allocator
-from ooctrain.cli.own_code import fault_of_own_code
 from ooctrain.course.measures import granule_of, step_of
 from ooctrain.course.replays import ROOM, addresses_given
 from ooctrain.course.rubric import Measure
 from ooctrain.errors import Infeasible, OutOfDeviceMemory
+from ooctrain.plugins import fault_of_own_code
 from ooctrain.sched.planners.registry import as_planner
 from ooctrain.sched.schedule import Plan
 from ooctrain.step.presets import machine

@@ -18,7 +18,7 @@ from tempfile import TemporaryDirectory
 from ooctrain.course.child import Ended, run_child
 from ooctrain.course.rubric import Rubric
 from ooctrain.errors import OoctrainError
-from ooctrain.laws.plugin import OF_OTHER_KINDS
+from ooctrain.testing.allocator_laws import OF_OTHER_KINDS
 
 #: After so many tests that had to be ended from outside the others are not tried.
 MOST_BROKEN = 3

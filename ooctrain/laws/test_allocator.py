@@ -17,8 +17,8 @@ import pytest
 from ooctrain.alloc.dry_run import PaperMemory
 from ooctrain.alloc.registry import choose_allocator
 from ooctrain.alloc.static import plannable
-from ooctrain.laws.plugin import OF_OTHER_KINDS, repeat_command
-from ooctrain.testing.allocator_laws import LAWS
+from ooctrain.laws.plugin import repeat_command
+from ooctrain.testing.allocator_laws import LAWS, OF_OTHER_KINDS
 from ooctrain.testing.check_allocator import AllocatorFailure, find_failure
 
 #: What is held of every allocator; the others are laws of a kind. Errors that no law names are "".

@@ -13,10 +13,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
-from ooctrain.devices.cpu.host_vm import Arena, bytes_at
+from ooctrain.devices.cpu.host_vm import Arena
 from ooctrain.devices.cuda.driver import open_cuda_driver
-from ooctrain.devices.cuda.driver_calls import VmmDriver
 from ooctrain.devices.cuda.driver_memory import DriverMemory
+from ooctrain.devices.driver_calls import VmmDriver
+from ooctrain.devices.raw_bytes import bytes_at
 from ooctrain.errors import DriverError
 from ooctrain.testing.allocator_laws import hold
 from ooctrain.testing.driver.fake_driver import FakeDriver

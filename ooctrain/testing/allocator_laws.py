@@ -19,6 +19,8 @@ from typing import Any
 from ooctrain.alloc.base import Allocator, Stats
 from ooctrain.testing.allocator_requests import Request
 
+#: Why a law is skipped that does not concern the allocator.
+OF_OTHER_KINDS = "a law of other kinds of allocators"
 LAWS: Mapping[str, str] = {
     "P1": "live blocks do not overlap",
     "P2": "a block is as large as asked for, rounded as the granule says, and aligned",

@@ -144,7 +144,8 @@ def test_a_real_wild_write_ends_the_process(act):
     """In a process of its own, as the machine's memory protection strikes."""
     program = textwrap.dedent(f"""
         from ooctrain.alloc.passthrough import Passthrough
-        from ooctrain.devices.cpu.host_vm import VirtualArena, bytes_at
+        from ooctrain.devices.cpu.host_vm import VirtualArena
+        from ooctrain.devices.raw_bytes import bytes_at
         allocator = Passthrough(VirtualArena(1 << 20))
         block = allocator.allocate(5000, "x")
         size = 5000 + (64 if {act == "overrun"} else 0)

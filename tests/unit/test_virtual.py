@@ -16,7 +16,8 @@ from ooctrain.alloc.dry_run import PaperMemory
 from ooctrain.alloc.virtual import VirtualAddressing
 from ooctrain.alloc.virtual_pages.chunks import Room, chunks_of, runs_of, stretches
 from ooctrain.alloc.virtual_pages.mappings import MOST_ALIASES
-from ooctrain.devices.cpu.host_vm import VirtualArena, bytes_at, why_no_virtual_memory
+from ooctrain.devices.cpu.host_vm import VirtualArena, why_no_virtual_memory
+from ooctrain.devices.raw_bytes import bytes_at
 from ooctrain.errors import ConfigError, DriverError, OutOfDeviceMemory
 
 PAGE = 4096

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from ooctrain.alloc.base import Allocator, Block
-from ooctrain.devices.cuda.driver_calls import VmmDriver
+from ooctrain.devices.driver_calls import VmmDriver
 from ooctrain.errors import InvalidFree, OutOfDeviceMemory
 
 DEFAULT_STREAM = 0

@@ -26,8 +26,8 @@ from typing import Any
 from ooctrain.alloc.numba.deferred_free import Heap
 from ooctrain.alloc.registry import choose_allocator
 from ooctrain.devices.cuda.driver import open_cuda_driver
-from ooctrain.devices.cuda.driver_calls import VmmDriver
 from ooctrain.devices.cuda.driver_memory import DriverMemory
+from ooctrain.devices.driver_calls import VmmDriver
 from ooctrain.devices.probe import probe
 from ooctrain.errors import DriverError
 from ooctrain.units import parse_bytes

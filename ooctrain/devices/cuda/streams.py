@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ooctrain.devices.cuda.driver_calls import VmmDriver
+from ooctrain.devices.driver_calls import VmmDriver
 from ooctrain.devices.streams import COMPUTE, Event, Span, Waits, Work
 from ooctrain.errors import DriverError
 
