@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class Executed:
     """What one executed step gave.
 
     Args:
@@ -180,7 +180,7 @@ def execute(
     plan: Plan, model: Module, batch: tuple[np.ndarray, np.ndarray], device: str = "cpu",
     allocator: str = "va", *, scalars: Mapping[str, float] | None = None,
     settings: Settings | None = None,
-) -> Run:  # fmt: skip
+) -> Executed:  # fmt: skip
     """Runs one step of a plan from the model's present values, and changes nothing of the model.
 
     Args:
@@ -230,4 +230,4 @@ def execute(
         opened.close()
     found = {name: result.outputs[v] for name, v in trace.outputs.items()}
     gradients = {n.removeprefix("grad:"): g for n, g in found.items() if n.startswith("grad:")}
-    return Run(timeline, float(found["loss"]), gradients, state)
+    return Executed(timeline, float(found["loss"]), gradients, state)

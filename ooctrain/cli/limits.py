@@ -1,9 +1,9 @@
 """How much memory a planned step gets: the words of the options in bytes, as the allocator rounds.
 
-In: `Memory`, a machine, the step as traced. Out: `Limits`. The one idea: a percentage is a share of
-what the rewritten step needs in rounded bytes, so rewriting, rounding and budget are found together
-and in one place, and `plan` and `simulate` mean the same by the same words. Read next: `plan.py`,
-`simulate.py`.
+In: `MemoryOptions`, a machine, the step as traced. Out: `Limits`. The one idea: a percentage is a
+share of what the rewritten step needs in rounded bytes, so rewriting, rounding and budget are found
+together and in one place, and `plan` and `simulate` mean the same by the same words. Read next:
+`plan.py`, `simulate.py`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from ooctrain.alloc.registry import choose_allocator
 from ooctrain.api import DEFAULT_REWRITES
-from ooctrain.cli.options import Memory
+from ooctrain.cli.options import MemoryOptions
 from ooctrain.cli.workload import is_cpu
 from ooctrain.execution.compose import RewrittenStep, rewritten
 from ooctrain.sched.planning.budget import resolve_host_budget, trace_peak_bytes
@@ -35,7 +35,7 @@ class Limits:
     host_budget_bytes: int | None
 
 
-def limits(memory: Memory, machine: Machine, original: Trace) -> Limits:
+def limits(memory: MemoryOptions, machine: Machine, original: Trace) -> Limits:
     """The limits of a step as traced; without a budget, the memory of the machine."""
     plain = rewritten(original, DEFAULT_REWRITES)
     step = plain.pinned_for(_rounding(memory, machine, plain.trace))
@@ -44,7 +44,7 @@ def limits(memory: Memory, machine: Machine, original: Trace) -> Limits:
     return Limits(step, step.bytes_of(budget), host_bytes)
 
 
-def _rounding(memory: Memory, machine: Machine, trace: Trace) -> Granule:
+def _rounding(memory: MemoryOptions, machine: Machine, trace: Trace) -> Granule:
     """How the allocator rounds on the cpu device; for a GPU and on a preset of another machine, to
     the byte, in parts where the allocator has ranges."""
     if trace.device != "cpu" or not is_cpu(machine):

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
+from ooctrain.alloc.base import Reached
 from ooctrain.devices.cpu.host_vm import Arena
 from ooctrain.devices.cuda.driver import open_cuda_driver
 from ooctrain.devices.cuda.driver_memory import DriverMemory
@@ -27,13 +28,6 @@ from ooctrain.testing.driver.host_driver import HostDriver
 STREAMS = 3
 _SLAB_BYTES, _WHOLE_BYTES, _BIT_BYTES = 1 << 18, 1 << 16, 64
 _FEW_MAPPINGS = 8  # so that allocators that keep mappings have to let some go
-
-
-class Reached(Protocol):
-    """The point at which work is done."""
-
-    def wait(self) -> None:
-        """Blocks until then."""
 
 
 class Ground(Protocol):
