@@ -54,9 +54,9 @@ def _laws(make: Any, backend: str) -> dict[str, int]:
 
 def _walks(make: Any, backend: str) -> dict[str, int]:
     unit = PAGE_BYTES if backend == "strict" else cuda_open.look_at_gpu().granularity_bytes
-    from ooctrain.alloc.dry_run import PaperMemory
+    from ooctrain.alloc.dry_run import DryMemory
 
-    granule = make(PaperMemory(2 * UNITS * unit)).granule
+    granule = make(DryMemory(2 * UNITS * unit)).granule
     for seed in range(WALKS):
         run_requests(make, _walk(granule, unit, seed), backend)
     return {"lists": WALKS, "requests_each": WALK_LENGTH}

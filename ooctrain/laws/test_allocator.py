@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from ooctrain.alloc.dry_run import PaperMemory
+from ooctrain.alloc.dry_run import DryMemory
 from ooctrain.alloc.registry import choose_allocator
 from ooctrain.alloc.static import plannable
 from ooctrain.laws.plugin import repeat_command
@@ -73,5 +73,5 @@ def _maker(allocator: Any) -> Callable[[Any], Any]:
 
 def _own(make: Callable[[Any], Any]) -> tuple[str, ...]:
     """The laws of its kind."""
-    sample = make(PaperMemory(SAMPLE_BYTES))
+    sample = make(DryMemory(SAMPLE_BYTES))
     return (*OF_KIND.get(sample.name, ()), *(OF_PLANNED if plannable(sample) is not None else ()))

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ooctrain.alloc.base import Allocator
-from ooctrain.alloc.dry_run import PaperMemory
+from ooctrain.alloc.dry_run import DryMemory
 from ooctrain.alloc.registry import choose_allocator
 from ooctrain.alloc.static import plannable
 from ooctrain.devices.cpu.host_vm import why_no_virtual_memory
@@ -204,7 +204,7 @@ def _usable(make: Make, backends: Sequence[str]) -> list[str]:
 
 
 def _sample(make: Make) -> Allocator:
-    return make(PaperMemory(2 * UNITS * _PAGE_BYTES))
+    return make(DryMemory(2 * UNITS * _PAGE_BYTES))
 
 
 def _sizes(make: Make) -> tuple[Granule, int, int]:

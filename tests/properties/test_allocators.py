@@ -7,7 +7,7 @@ import json
 import pytest
 
 from ooctrain.alloc.best_fit import BestFit
-from ooctrain.alloc.dry_run import PaperMemory
+from ooctrain.alloc.dry_run import DryMemory
 from ooctrain.alloc.registry import allocators, choose_allocator
 from ooctrain.alloc.replay.log import Recorder as Logged
 from ooctrain.alloc.virtual import VirtualAddressing
@@ -191,7 +191,7 @@ def test_a_free_within_an_allocate_is_put_off_and_not_lost():
     """As from a finalizer: the memory's own call comes back into the allocator."""
     inside = []
 
-    class Calling(PaperMemory):
+    class Calling(DryMemory):
         def reserve(self, size_bytes: int) -> int:
             for block in inside:
                 allocator.free(block)

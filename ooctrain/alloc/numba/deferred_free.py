@@ -32,8 +32,8 @@ class _Batch:
     blocks: Sequence[Block]
 
 
-class Heap:
-    """Addresses over one allocator.
+class DeferredFree:
+    """Addresses over one allocator, freed once the work queued before is over.
 
     Args:
         driver: for events; current in every thread that asks for memory.
