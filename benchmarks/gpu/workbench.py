@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from ooctrain.devices.cpu.host_vm import bytes_at
 from ooctrain.devices.cuda import open as cuda_open
+from ooctrain.devices.raw_bytes import bytes_at
 from ooctrain.layers.kernels.cuda.table import CUDA
 from ooctrain.step.op import Op, Scalars, Spec, physical_shape
 from ooctrain.testing.check_op import SCALARS

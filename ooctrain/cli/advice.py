@@ -29,7 +29,7 @@ TIME_LIMIT_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class FitQuestion:
     """What is to fit.
 
     Args:
@@ -105,7 +105,7 @@ def need_of(trace: Trace, machine: Machine, granule: Granule) -> Need:
 
 
 def changes_that_fit(
-    question: Question, refusal: Infeasible, planner: Planner, others: Mapping[str, Planner]
+    question: FitQuestion, refusal: Infeasible, planner: Planner, others: Mapping[str, Planner]
 ) -> list[Change]:
     """Changes with which the step fits, the fastest per image first.
 
@@ -130,7 +130,7 @@ def describe_change(change: Change) -> str:
     return f"{change.option}  ({format_us(change.us_per_image)} an image)"
 
 
-def _by_planner(question: Question, trace: Trace, name: str, other: Planner) -> Change | None:
+def _by_planner(question: FitQuestion, trace: Trace, name: str, other: Planner) -> Change | None:
     try:
         plan = question.ask(other, trace, question.budget_bytes)
     except Infeasible:
@@ -139,7 +139,7 @@ def _by_planner(question: Question, trace: Trace, name: str, other: Planner) -> 
 
 
 def _by_budget(
-    question: Question, trace: Trace, planner: Planner, minimum_bytes: int
+    question: FitQuestion, trace: Trace, planner: Planner, minimum_bytes: int
 ) -> Change | None:
     try:
         plan = question.ask(planner, trace, minimum_bytes)
@@ -149,7 +149,7 @@ def _by_budget(
     return Change("budget", option, plan.makespan_us / question.batch)
 
 
-def _by_host_budget(question: Question, trace: Trace, planner: Planner) -> Change | None:
+def _by_host_budget(question: FitQuestion, trace: Trace, planner: Planner) -> Change | None:
     """What the planner takes of the host where nobody limits it."""
     try:
         plan = replace(question, host_budget_bytes=None).ask(planner, trace, question.budget_bytes)
@@ -160,7 +160,7 @@ def _by_host_budget(question: Question, trace: Trace, planner: Planner) -> Chang
     return Change("host", option, plan.makespan_us / question.batch)
 
 
-def _by_batch(question: Question, planner: Planner, minimum_bytes: int) -> Change | None:
+def _by_batch(question: FitQuestion, planner: Planner, minimum_bytes: int) -> Change | None:
     """The largest batch that fits, on the line through the needs of this batch and of one image."""
     of_one = _minimum(question, planner, question.retrace(1)) if question.batch > 1 else None
     if of_one is None or of_one > question.budget_bytes:
@@ -176,7 +176,7 @@ def _by_batch(question: Question, planner: Planner, minimum_bytes: int) -> Chang
     return None
 
 
-def _minimum(question: Question, planner: Planner, trace: Trace) -> int | None:
+def _minimum(question: FitQuestion, planner: Planner, trace: Trace) -> int | None:
     try:
         return question.ask(planner, trace, 1).peak_bytes
     except Infeasible as refusal:

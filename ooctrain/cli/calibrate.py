@@ -16,7 +16,7 @@ import click
 import numpy as np
 
 from ooctrain.cli import DONE
-from ooctrain.cli.options import OUTPUT_FILE, Memory, Workload, json_option, workload_options
+from ooctrain.cli.options import OUTPUT_FILE, MemoryOptions, Workload, json_option, workload_options
 from ooctrain.cli.terminal import make_console
 from ooctrain.cli.training import make_trainer
 from ooctrain.cli.workload import Task, make_task, threads_of
@@ -32,7 +32,7 @@ from ooctrain.step.presets import calibration_path, load_calibration, save_calib
 from ooctrain.units import MIB, format_us
 
 JSON_VERSION = 1
-IN_CORE = Memory(
+IN_CORE = MemoryOptions(
     budget=None, host_budget=None, planner="auto", allocator="va", machine="cpu-generic",
     link_bandwidth=None, time_limit=None,
 )  # fmt: skip

@@ -1,9 +1,9 @@
 """The options of all commands, each defined once, and the values they are gathered into.
 
-In: what the user typed. Out: `Workload` (what is trained) and `Memory` (in how much, and how). The
-one idea: the same option means the same everywhere, so a command names a group of options, never an
-option. Read next: `values.py` for what an option takes; `workload.py`, which turns the words into
-objects.
+In: what the user typed. Out: `Workload` (what is trained) and `MemoryOptions` (in how much, and
+how). The one idea: the same option means the same everywhere, so a command names a group of
+options, never an option. Read next: `values.py` for what an option takes; `workload.py`, which
+turns the words into objects.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Workload:
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class MemoryOptions:
     """In how much memory, on which machine, and who decides what moves; sizes as they were typed.
 
     Args:
@@ -207,8 +207,8 @@ def workload_options(command: Command) -> Command:
 
 
 def memory_options(command: Command) -> Command:
-    """Adds the options of `Memory`, which the command gets as `memory`."""
-    return _gathered(command, "memory", Memory, MEMORY_OPTIONS)
+    """Adds the options of `MemoryOptions`, which the command gets as `memory`."""
+    return _gathered(command, "memory", MemoryOptions, MEMORY_OPTIONS)
 
 
 def _gathered(command: Command, name: str, kind: type, options: tuple) -> Command:

@@ -12,7 +12,13 @@ from ooctrain.api import load_plan
 from ooctrain.api import plan as make_plan
 from ooctrain.cli import DONE
 from ooctrain.cli.limits import Limits, limits
-from ooctrain.cli.options import Memory, Workload, json_option, memory_options, workload_options
+from ooctrain.cli.options import (
+    MemoryOptions,
+    Workload,
+    json_option,
+    memory_options,
+    workload_options,
+)
 from ooctrain.cli.terminal import bar_blocks, make_console
 from ooctrain.cli.workload import as_on, find_machine, make_task, make_trace
 from ooctrain.report.numbers_file import write_numbers
@@ -40,7 +46,7 @@ JSON_VERSION = 1
     help="A plan that `plan --save` wrote for the same --machine and --threads.",
 )
 def simulate(
-    workload: Workload, memory: Memory, json_path: str | None, plan_path: str | None
+    workload: Workload, memory: MemoryOptions, json_path: str | None, plan_path: str | None
 ) -> int:
     """Show the time line of a planned step of MODEL."""
     workload, console = as_on(workload, memory), make_console()
@@ -71,9 +77,9 @@ def simulate(
 
 
 def _plan(
-    trace: Trace, workload: Workload, memory: Memory, machine: Machine, found: Limits
+    trace: Trace, workload: Workload, memory: MemoryOptions, machine: Machine, found: Limits
 ) -> Plan:
     return make_plan(
-        trace, found.budget_bytes, memory.planner, machine, found.granule,
+        trace, found.budget_bytes, memory.planner, machine, found.step.granule,
         memory.time_limit or TIME_LIMIT_S, host_budget=found.host_budget_bytes, seed=workload.seed,
     )  # fmt: skip

@@ -18,7 +18,7 @@ from ooctrain.cli.live import LiveView, total_steps
 from ooctrain.cli.options import (
     OUTPUT_FILE,
     POSITIVE,
-    Memory,
+    MemoryOptions,
     Workload,
     json_option,
     memory_options,
@@ -28,7 +28,7 @@ from ooctrain.cli.terminal import make_console
 from ooctrain.cli.training import (
     WARMUP_STEPS,
     Extent,
-    Record,
+    RunRecord,
     compare_with_in_core,
     make_loader,
     make_trainer,
@@ -76,15 +76,15 @@ JSON_VERSION = 1
               help="Write what the steps ask of the allocator, for `replay`.")  # fmt: skip
 @click.option("--verify", is_flag=True, help="Run in-core as well and compare every bit.")
 def train(
-    workload: Workload, memory: Memory, json_path: str | None, epochs: int, steps: int | None,
-    checkpoint: str | None, checkpoint_steps: int | None, resume: str | None, verify: bool,
-    lr_schedule: str, log_path: str | None,
+    workload: Workload, memory: MemoryOptions, json_path: str | None, epochs: int,
+    steps: int | None, checkpoint: str | None, checkpoint_steps: int | None, resume: str | None,
+    verify: bool, lr_schedule: str, log_path: str | None,
 ) -> int:  # fmt: skip
     """Train MODEL within a memory budget."""
     data = usual_data(workload) if workload.data is None else workload.data
     workload = replace(workload, data=data)
     extent = Extent(epochs, steps, checkpoint or resume, checkpoint_steps, resume, lr_schedule)
-    console, record = make_console(), Record()
+    console, record = make_console(), RunRecord()
     trainer: Trainer | None = None
     error: BaseException | None = None
     try:
@@ -107,8 +107,8 @@ def train(
 
 
 def _run(
-    console: Console, trainer: Trainer, task: Task, workload: Workload, memory: Memory,
-    extent: Extent, record: Record, verify: bool,
+    console: Console, trainer: Trainer, task: Task, workload: Workload, memory: MemoryOptions,
+    extent: Extent, record: RunRecord, verify: bool,
 ) -> None:  # fmt: skip
     before = take_up(trainer, workload, extent)  # first: a broken file needs no plan
     prepared = trainer.prepare(task.input_shape())
@@ -162,7 +162,9 @@ def _plan_rows(prepared: PreparedStep, workload: Workload) -> list[tuple[str, st
     ]
 
 
-def _summary_rows(prepared: PreparedStep, record: Record, extent: Extent) -> list[tuple[str, str]]:
+def _summary_rows(
+    prepared: PreparedStep, record: RunRecord, extent: Extent
+) -> list[tuple[str, str]]:
     rows = [("", "")]
     if record.identical_to_incore is not None:
         same = "the same bits as in-core" if record.identical_to_incore else "NOT those of in-core"
@@ -185,7 +187,7 @@ def _summary_rows(prepared: PreparedStep, record: Record, extent: Extent) -> lis
     return rows
 
 
-def _time_rows(prepared: PreparedStep, record: Record) -> list[tuple[str, str]]:
+def _time_rows(prepared: PreparedStep, record: RunRecord) -> list[tuple[str, str]]:
     step_us = typical_us(record.step_us)
     if step_us is None:
         return []
@@ -199,7 +201,7 @@ def _time_rows(prepared: PreparedStep, record: Record) -> list[tuple[str, str]]:
     return rows
 
 
-def bound_us(prepared: PreparedStep, record: Record) -> float | None:
+def bound_us(prepared: PreparedStep, record: RunRecord) -> float | None:
     """What no schedule can beat, with call times as measured in-core; None where nothing was."""
     measured = record.incore_timelines
     if not measured:
@@ -210,7 +212,7 @@ def bound_us(prepared: PreparedStep, record: Record) -> float | None:
 
 
 def _as_json(
-    workload: Workload, memory: Memory, extent: Extent, record: Record,
+    workload: Workload, memory: MemoryOptions, extent: Extent, record: RunRecord,
     prepared: PreparedStep | None, error: BaseException | None,
 ) -> dict[str, Any]:  # fmt: skip
     timeline, plan = record.timeline, prepared.plan if prepared else None

@@ -1,7 +1,7 @@
 """The run behind `ooctrain train`: steps, checkpoints, the comparison with in-core, the record of
 it all.
 
-In: a task, a trainer, how far to go. Out: a `Record`. The one idea: whatever ends a run, a wrong
+In: a task, a trainer, how far to go. Out: a `RunRecord`. The one idea: whatever ends a run, a wrong
 number, a full disk or Ctrl-C, it ends between two steps with its last checkpoint whole, and the
 record says how far it came. Read next: `train.py`, which prints the record; `ooctrain/train.py` for
 the trainer itself.
@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from ooctrain.cli.options import Memory, Workload
+from ooctrain.cli.options import MemoryOptions, Workload
 from ooctrain.cli.workload import Task, link_rate, make_task, threads_of
 from ooctrain.data import DataLoader
 from ooctrain.errors import TrainingStopped
@@ -62,7 +62,7 @@ class Extent:
 
 
 @dataclass(slots=True)
-class Record:
+class RunRecord:
     """What a run did.
 
     Args:
@@ -89,11 +89,11 @@ class Record:
     incore_timelines: deque[Timeline] = field(default_factory=deque)
 
 
-OnStep = Callable[[Trainer, Record], None]
+OnStep = Callable[[Trainer, RunRecord], None]
 
 
 def make_trainer(
-    task: Task, workload: Workload, memory: Memory, *, in_core: bool = False
+    task: Task, workload: Workload, memory: MemoryOptions, *, in_core: bool = False
 ) -> Trainer:
     """The trainer that the options describe; in-core: without its budget, so that everything stays
     in memory, whatever the planner."""
@@ -141,7 +141,7 @@ def take_up(trainer: Trainer, workload: Workload, extent: Extent) -> RunState | 
 
 
 def run_training(
-    trainer: Trainer, task: Task, workload: Workload, extent: Extent, record: Record,
+    trainer: Trainer, task: Task, workload: Workload, extent: Extent, record: RunRecord,
     on_step: OnStep, before: RunState | None = None,
 ) -> None:  # fmt: skip
     """Trains as far as `extent` says, filling `record` as it goes.
@@ -189,7 +189,7 @@ def make_loader(task: Task, workload: Workload) -> DataLoader:
     return DataLoader(task.train, workload.batch, shuffle=True, drop_last=True, seed=workload.seed)
 
 
-def run_test(trainer: Trainer, task: Task, record: Record) -> None:
+def run_test(trainer: Trainer, task: Task, record: RunRecord) -> None:
     """Loss and accuracy on the test part, under the same budget."""
     if task.test is not None:
         result = trainer.evaluate(DataLoader(task.test, min(task.batch, len(task.test))))
@@ -199,9 +199,9 @@ def run_test(trainer: Trainer, task: Task, record: Record) -> None:
 def compare_with_in_core(
     trainer: Trainer,
     workload: Workload,
-    memory: Memory,
+    memory: MemoryOptions,
     extent: Extent,
-    record: Record,
+    record: RunRecord,
     on_step: OnStep,
 ) -> None:
     """Runs the same steps in-core, and compares every loss and every value.
@@ -210,7 +210,7 @@ def compare_with_in_core(
     checkpoint has been overwritten by now, and in-core it must not have mattered.
     """
     task = make_task(workload)
-    again = Record()
+    again = RunRecord()
     until = replace(extent, steps=trainer.steps_done, checkpoint_path=None, checkpoint_steps=None)
     with make_trainer(task, workload, memory, in_core=True) as other:
         run_training(other, task, workload, until, again, on_step)
@@ -262,7 +262,7 @@ def stop_on_interrupt() -> Iterator[Callable[[], bool]]:
         signal.signal(signal.SIGINT, before)
 
 
-def _one_step(trainer: Trainer, images: np.ndarray, labels: np.ndarray, record: Record) -> None:
+def _one_step(trainer: Trainer, images: np.ndarray, labels: np.ndarray, record: RunRecord) -> None:
     started = time.perf_counter()
     loss = trainer.step(images, labels)
     record.step_us.append((time.perf_counter() - started) * 1e6)
@@ -287,7 +287,7 @@ def _is_due(trainer: Trainer, loader: DataLoader, extent: Extent) -> bool:
 
 def _save(
     trainer: Trainer, loader: DataLoader, schedule: LRScheduler, workload: Workload,
-    extent: Extent, record: Record,
+    extent: Extent, record: RunRecord,
 ) -> None:  # fmt: skip
     if extent.checkpoint_path is None:
         return

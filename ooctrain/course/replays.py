@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 
 from ooctrain.alloc import AllocationLog
 from ooctrain.alloc.base import Allocator, Block
-from ooctrain.alloc.dry_run import PaperMemory
+from ooctrain.alloc.dry_run import DryMemory
 from ooctrain.alloc.registry import choose_allocator
 from ooctrain.alloc.replay.replay import peak_bytes
 from ooctrain.api import step_trace
@@ -93,7 +93,7 @@ def par_bytes(part: Replay) -> int:
         return peak_bytes(log.requests)
     arena_bytes = ROOM * peak_bytes(log.requests)
     choice = choose_allocator(part.par, arena_bytes, binding=False)
-    return extent_bytes(log, addresses_given(log, choice.make(PaperMemory(arena_bytes))))
+    return extent_bytes(log, addresses_given(log, choice.make(DryMemory(arena_bytes))))
 
 
 def replayed(part: Replay, submission: str, limit_s: float) -> BesidePar:

@@ -41,7 +41,7 @@ class Counters(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class StreamEvent:
     """Reached once each stream has done as many pieces as `waits` says, or counts from 0 again.
 
     Args:
@@ -65,7 +65,7 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class WorkSpan:
     """What was measured of one piece of work.
 
     Args:
@@ -92,7 +92,7 @@ class Streams:
         self.count = 1 + copy_streams
         self.done = [0] * self.count
         self.submitted = [0] * self.count
-        self.spans: list[Span] = []
+        self.spans: list[WorkSpan] = []
         self.failure: BaseException | None = None
         self.era = 0
         self._computing = False
@@ -117,9 +117,9 @@ class Streams:
             self._arrived[stream].release()
         return self.submitted[stream]
 
-    def event(self, waits: Waits) -> Event:
+    def event(self, waits: Waits) -> StreamEvent:
         """The event of these points."""
-        return Event(self, tuple(waits), self.era)
+        return StreamEvent(self, tuple(waits), self.era)
 
     def reached(self, waits: Waits) -> bool:
         """Whether every stream has come as far as `waits` says."""
@@ -149,7 +149,7 @@ class Streams:
         if self.failure is not None:
             raise self.failure
 
-    def restart(self) -> list[Span]:
+    def restart(self) -> list[WorkSpan]:
         """Sets every counter back to 0 after `synchronize`; returns the spans measured since."""
         spans, self.spans = self.spans, []
         self.done = [0] * self.count
@@ -209,7 +209,7 @@ class Streams:
         if self.failure is None:
             start_ns = time.perf_counter_ns()
             work()
-            self.spans.append(Span(tag, stream, start_ns, time.perf_counter_ns()))
+            self.spans.append(WorkSpan(tag, stream, start_ns, time.perf_counter_ns()))
 
 
 def _wake_on_time() -> None:

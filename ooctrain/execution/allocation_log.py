@@ -8,7 +8,7 @@ real run would leave, whatever the size of the machine. Read next: `placement.py
 
 from __future__ import annotations
 
-from ooctrain.alloc.dry_run import PaperAllocator
+from ooctrain.alloc.dry_run import DryAllocator
 from ooctrain.alloc.replay.log import AllocationLog, Recorder
 from ooctrain.execution.placement import PARAMETER_KINDS, Placement, play_step
 from ooctrain.execution.program import make_program
@@ -35,8 +35,9 @@ def allocation_log(
     Raises:
         PlanMismatch: the schedule moves parts that such an allocator cannot hold.
     """
-    program = make_program(trace, schedule, granule or schedule.granule)
-    recorder = Recorder(PaperAllocator(program.schedule.granule, allocator))
+    rounding = DryAllocator(granule or schedule.granule, allocator)
+    program = make_program(trace, schedule, rounding)
+    recorder = Recorder(DryAllocator(program.schedule.granule, allocator))
     placement = Placement(program, recorder)
     for _ in range(steps):
         recorder.mark_step()

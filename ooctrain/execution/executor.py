@@ -67,7 +67,7 @@ class Session:
         values: Mapping[int, np.ndarray], wanted: Sequence[int] = (),
     ):  # fmt: skip
         self.program = make_program(
-            trace, schedule, allocator.granule, streams=device.streams.count, wanted=wanted,
+            trace, schedule, allocator, streams=device.streams.count, wanted=wanted,
             fills=device.debug.poison is not None,
         )  # fmt: skip
         _check_slab(self.program, device)

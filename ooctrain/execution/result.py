@@ -13,7 +13,7 @@ from functools import cached_property
 
 import numpy as np
 
-from ooctrain.devices.streams import Span
+from ooctrain.devices.streams import WorkSpan
 from ooctrain.errors import ShapeError
 from ooctrain.execution.program import Program
 from ooctrain.sched.simulate import timeline_of
@@ -35,7 +35,7 @@ class StepResult:
     """
 
     outputs: Mapping[int, np.ndarray]
-    spans: Sequence[Span]
+    spans: Sequence[WorkSpan]
     program: Program
     peak_bytes: int
     host_peak_bytes: int

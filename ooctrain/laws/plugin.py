@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from ooctrain.sched.planning.planner import Planner
 
 ADAPTERS = "adapters.py"
-#: Why a law is skipped that does not concern the allocator.
-OF_OTHER_KINDS = "a law of other kinds of allocators"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

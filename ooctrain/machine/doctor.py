@@ -223,7 +223,7 @@ def _package_check(name: str) -> Callable[[], Finding]:
     return lambda: check_package(name)
 
 
-PACKAGES = ("numpy", "numba", "llvmlite", "click", "rich", "safetensors", "networkx", "highspy")
+PACKAGES = ("numpy", "numba", "llvmlite", "click", "rich", "safetensors", "highspy")
 CHECKS: Mapping[str, Callable[[], Finding]] = MappingProxyType(
     {
         "Python": check_python,

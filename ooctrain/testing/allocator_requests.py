@@ -1,8 +1,8 @@
 """What a client may ask of an allocator, as plain data that can be printed, cut down and repeated.
 
-In: nothing; `programs` draws them. Out: `Program`s. The one idea: a request names blocks by their
-place among the live ones, modulo how many there are, so that any part of a list of requests is a
-list of requests again, and a failing one shrinks to the few that matter. Read next:
+In: nothing; `programs` draws them. Out: `DrawnProgram`s. The one idea: a request names blocks by
+their place among the live ones, modulo how many there are, so that any part of a list of requests
+is a list of requests again, and a failing one shrinks to the few that matter. Read next:
 `allocator_client.py`, which makes the requests.
 """
 
@@ -52,7 +52,7 @@ _TEXTS: dict[str, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class Ask:
     """One request.
 
     Args:
@@ -75,7 +75,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
+class DrawnProgram:
     """Requests, and in which order queued work is done.
 
     Args:
@@ -83,11 +83,11 @@ class Program:
         order: of the streams that can go on, which goes on; modulo how many there are.
     """
 
-    requests: tuple[Request, ...]
+    requests: tuple[Ask, ...]
     order: tuple[int, ...] = ()
 
 
-def programs(granule: Granule, unit_bytes: int, units: int) -> SearchStrategy[Program]:
+def programs(granule: Granule, unit_bytes: int, units: int) -> SearchStrategy[DrawnProgram]:
     """Programs for an arena: single requests, and short rows of them that belong together.
 
     Args:
@@ -104,7 +104,7 @@ def programs(granule: Granule, unit_bytes: int, units: int) -> SearchStrategy[Pr
     )  # fmt: skip
     every_second = sum(1 << place for place in range(0, units, 2))
     masks = st.integers(0, (1 << units) - 1) | st.just(every_second)
-    punch = st.builds(Request, st.just("punch"), masks, count=st.just(unit_bytes))
+    punch = st.builds(Ask, st.just("punch"), masks, count=st.just(unit_bytes))
     rows = [
         _single(sizes, st.integers(0, units)), _used_again(sizes, unit_bytes),
         _between(sizes, size),
@@ -112,13 +112,13 @@ def programs(granule: Granule, unit_bytes: int, units: int) -> SearchStrategy[Pr
     if granule.ranges:
         rows += [_parts(sizes, st.integers(0, units)), _part_moves(sizes)]
     return st.builds(
-        lambda first, rest, order: Program((*first, *itertools.chain(*rest)), tuple(order)),
+        lambda first, rest, order: DrawnProgram((*first, *itertools.chain(*rest)), tuple(order)),
         st.one_of(st.tuples(punch), st.just(())), st.lists(st.one_of(rows), max_size=14),
         st.lists(st.integers(0, 2), max_size=8),
     )  # fmt: skip
 
 
-Row = tuple[Request, ...]
+Row = tuple[Ask, ...]
 
 
 def _single(sizes: SearchStrategy[int], pick: SearchStrategy[int]) -> SearchStrategy[Row]:
@@ -128,7 +128,7 @@ def _single(sizes: SearchStrategy[int], pick: SearchStrategy[int]) -> SearchStra
     stream = st.integers(0, 2)
 
     def one(op: Op, **arguments: SearchStrategy[int]) -> SearchStrategy[Row]:
-        return st.tuples(st.builds(Request, st.just(op), **arguments))
+        return st.tuples(st.builds(Ask, st.just(op), **arguments))
 
     allocate, free = one("allocate", value=sizes, stream=stream), one("free", value=pick)
     return st.one_of(
@@ -145,12 +145,12 @@ def _used_again(sizes: SearchStrategy[int], unit_bytes: int) -> SearchStrategy[R
     from hypothesis import strategies as st
 
     def row(large: int, other: int, stream: int, small_first: bool, small_goes: bool) -> Row:
-        small = [Request("allocate", unit_bytes, stream)] * small_first
-        gone = [Request("free", -2)] * (small_first and small_goes)
+        small = [Ask("allocate", unit_bytes, stream)] * small_first
+        gone = [Ask("free", -2)] * (small_first and small_goes)
         return (
-            Request("allocate", large), Request("use", -1, stream), Request("renew", -1, stream),
-            Request("free", -1), *small, Request("allocate", other), *gone,
-            Request("allocate", large, stream),
+            Ask("allocate", large), Ask("use", -1, stream), Ask("renew", -1, stream),
+            Ask("free", -1), *small, Ask("allocate", other), *gone,
+            Ask("allocate", large, stream),
         )  # fmt: skip
 
     return st.builds(row, sizes, sizes, st.integers(0, 2), st.booleans(), st.booleans())
@@ -163,10 +163,10 @@ def _between(sizes: SearchStrategy[int], granule_bytes: int) -> SearchStrategy[R
 
     def row(left: int, small: int, right: int) -> Row:
         return (
-            Request("allocate", left), Request("allocate", small), Request("allocate", right),
-            Request("free", -3), Request("free", -1),
-            Request("allocate", max(1, left - granule_bytes)),
-            Request("allocate", left + small + right),
+            Ask("allocate", left), Ask("allocate", small), Ask("allocate", right),
+            Ask("free", -3), Ask("free", -1),
+            Ask("allocate", max(1, left - granule_bytes)),
+            Ask("allocate", left + small + right),
         )  # fmt: skip
 
     return st.builds(row, sizes, st.integers(1, 2 * granule_bytes), sizes)
@@ -179,9 +179,9 @@ def _parts(sizes: SearchStrategy[int], pick: SearchStrategy[int]) -> SearchStrat
     small, stream = st.integers(1, 3), st.integers(0, 2)
     part = {"value": pick, "lo": st.integers(0, 7), "count": small}
     return st.one_of(
-        st.tuples(st.builds(Request, st.just("reserve"), sizes)),
-        st.tuples(st.builds(Request, st.just("claim"), stream=stream, **part)),
-        st.tuples(st.builds(Request, st.just("release"), **part)),
+        st.tuples(st.builds(Ask, st.just("reserve"), sizes)),
+        st.tuples(st.builds(Ask, st.just("claim"), stream=stream, **part)),
+        st.tuples(st.builds(Ask, st.just("release"), **part)),
     )
 
 
@@ -190,12 +190,12 @@ def _part_moves(sizes: SearchStrategy[int]) -> SearchStrategy[Row]:
     from hypothesis import strategies as st
 
     def row(nbytes: int, count: int, taken: int | None, stream: int, refused: int | None) -> Row:
-        taking = Request("largest") if taken is None else Request("allocate", taken, stream)
-        refuse = [] if refused is None else [Request("refuse", refused)]
+        taking = Ask("largest") if taken is None else Ask("allocate", taken, stream)
+        refuse = [] if refused is None else [Ask("refuse", refused)]
         return (
-            Request("reserve", nbytes), Request("claim", -1, 0, 0, count), Request("use", -1, 0),
-            Request("use", -1, stream), Request("release", -1, 0, 0, count), taking,
-            Request("free", 0), *refuse, Request("claim", -1, stream, 0, count),
+            Ask("reserve", nbytes), Ask("claim", -1, 0, 0, count), Ask("use", -1, 0),
+            Ask("use", -1, stream), Ask("release", -1, 0, 0, count), taking,
+            Ask("free", 0), *refuse, Ask("claim", -1, stream, 0, count),
         )  # fmt: skip
 
     return st.builds(
@@ -204,21 +204,21 @@ def _part_moves(sizes: SearchStrategy[int]) -> SearchStrategy[Row]:
     )  # fmt: skip
 
 
-def fragmenting(granule: Granule, unit: int) -> Program:
+def fragmenting(granule: Granule, unit: int) -> DrawnProgram:
     """A program that cuts the arena to pieces, so that every kind of driver call is made.
 
     Args:
         unit: bytes of a piece, whole granules.
     """
     requests = (
-        Request("punch", 0b0101_0101_0101, count=unit), Request("allocate", 3 * unit, 1),
-        Request("free", 0),
-        Request("renew", 2, 2), Request("reserve", 6 * unit), Request("claim", 0, 1, 1, 2),
-        Request("free", 3), Request("claim", 0, 2, 4, 2), Request("release", 0, 0, 1, 2),
-        Request("claim", 0, 1, 0, 3), Request("release", 0, 0, 0, 3),
-        Request("allocate", unit, 1), Request("claim", 0, 2, 0, 3),
-        Request("allocate", 2 * unit, 2), Request("claim", 0, 0, 1, 1), Request("use", 1, 2),
-        Request("largest", 0, 1),
+        Ask("punch", 0b0101_0101_0101, count=unit), Ask("allocate", 3 * unit, 1),
+        Ask("free", 0),
+        Ask("renew", 2, 2), Ask("reserve", 6 * unit), Ask("claim", 0, 1, 1, 2),
+        Ask("free", 3), Ask("claim", 0, 2, 4, 2), Ask("release", 0, 0, 1, 2),
+        Ask("claim", 0, 1, 0, 3), Ask("release", 0, 0, 0, 3),
+        Ask("allocate", unit, 1), Ask("claim", 0, 2, 0, 3),
+        Ask("allocate", 2 * unit, 2), Ask("claim", 0, 0, 1, 1), Ask("use", 1, 2),
+        Ask("largest", 0, 1),
     )  # fmt: skip
     parts = ("reserve", "claim", "release")
-    return Program(tuple(r for r in requests if granule.ranges or r.op not in parts))
+    return DrawnProgram(tuple(r for r in requests if granule.ranges or r.op not in parts))

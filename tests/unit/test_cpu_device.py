@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from ooctrain.devices.base import FRESH_POISON, Debug
 from ooctrain.devices.cpu.copy_engine import CopyEngine
 from ooctrain.devices.cpu.device import CpuDevice
-from ooctrain.devices.cpu.host_vm import bytes_at
+from ooctrain.devices.raw_bytes import bytes_at
 from ooctrain.devices.streams import COMPUTE, IN, OUT, Streams
 from ooctrain.errors import ConfigError, TransferError
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from ooctrain.alloc.registry import choose_on_paper
+from ooctrain.alloc.registry import choose_dry
 from ooctrain.api import step_trace
 from ooctrain.errors import Infeasible
 from ooctrain.execution.placement import reserved_peak
@@ -163,7 +163,7 @@ def test_chunks_of_40_mib_train_the_papers_batches_where_the_planner_counts_in_c
     step, where, speeds = step_trace("resnet50", batch), machine("v100-16gb-nvlink"), {}
     for chunk in ("2MiB", "40MiB"):
         for name in ("va", "va-paper"):
-            choice = choose_on_paper(f"{name}:chunk={chunk}", PHYSICAL)
+            choice = choose_dry(f"{name}:chunk={chunk}", PHYSICAL)
             plan = get_planner("window:persistent=host").plan(
                 step, PHYSICAL, where, granule=choice.granule
             )

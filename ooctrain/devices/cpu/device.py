@@ -21,11 +21,11 @@ from ooctrain.devices.cpu.copy_engine import CopyBytes, CopyEngine
 from ooctrain.devices.cpu.host_vm import (
     Arena,
     VirtualArena,
-    bytes_at,
     check_memory,
     open_arena,
     why_no_virtual_memory,
 )
+from ooctrain.devices.raw_bytes import bytes_at
 from ooctrain.devices.streams import Streams
 from ooctrain.errors import ConfigError
 from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool

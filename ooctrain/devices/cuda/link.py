@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-from ooctrain.devices.cuda.driver_calls import GpuDriver
+from ooctrain.devices.driver_calls import GpuDriver
 
 COPY_BYTES = 64 << 20
 COPIES = 4

@@ -18,7 +18,7 @@ from ooctrain.devices.base import Debug, Link
 from ooctrain.devices.cuda.device import CudaDevice, Kernels
 from ooctrain.devices.cuda.driver import open_cuda_driver
 from ooctrain.devices.cuda.driver_abi import version_name
-from ooctrain.devices.cuda.driver_calls import GpuDriver
+from ooctrain.devices.driver_calls import GpuDriver
 from ooctrain.devices.probe import probe
 from ooctrain.errors import ConfigError, DeviceUnavailable, VmmUnavailable
 from ooctrain.layers.kernels.cuda.table import CUDA

@@ -16,7 +16,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from ooctrain.alloc.registry import AllocatorChoice, choose_on_paper
+from ooctrain.alloc.registry import AllocatorChoice, choose_dry
 from ooctrain.api import step_trace
 from ooctrain.errors import Infeasible, OutOfDeviceMemory
 from ooctrain.execution.placement import reserved_peak
@@ -168,7 +168,7 @@ def largest_budget(
     bench = bench or Bench(step_trace(model, batch))
     rows = []
     for name in allocators:
-        choice = choose_on_paper(name, physical_bytes)
+        choice = choose_dry(name, physical_bytes)
 
         def fits(budget: int, choice: AllocatorChoice = choice) -> bool:
             return bench.reserved_bytes(budget, choice) <= physical_bytes
@@ -209,7 +209,7 @@ def largest_batches(
 
     rows = []
     for name in allocators:
-        choice = choose_on_paper(name, physical_bytes)
+        choice = choose_dry(name, physical_bytes)
         low, high = 0, 16 * step
         while high < MOST_BATCH and trains(high, choice):
             low, high = high, 2 * high

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from ooctrain.alloc.registry import choose_on_paper
+from ooctrain.alloc.registry import choose_dry
 from ooctrain.api import step_trace
 from ooctrain.errors import Infeasible
 from ooctrain.execution.placement import reserved_peak
@@ -152,7 +152,7 @@ def _as_trained(
 
     The ledger counts in chunks, and small parameters lie in a region of their own.
     """
-    choice = choose_on_paper(method.allocator, physical_bytes)
+    choice = choose_dry(method.allocator, physical_bytes)
     pinned = apply_rewrites(step, pinning_for(step, choice.granule))
     granule = with_region(choice.granule, pinned)
     planner, where = get_planner(method.planner), machine(MACHINE)

@@ -35,7 +35,7 @@ from ooctrain.testing.emulator.emulator_source import (
     BARRIER,
     KINDS,
     WARP_BARRIER,
-    Module,
+    EmulatedKernel,
     translate,
 )
 from ooctrain.testing.emulator.emulator_warp import SLOTS, WARP
@@ -54,7 +54,7 @@ class Emulated:
     """A kernel ready to run on the CPU."""
 
     kernel: Kernel
-    module: Module
+    module: EmulatedKernel
     entry: Any
 
     def run(self, blocks: Blocks, args: list[Any], order: int = 1) -> None:

@@ -23,8 +23,8 @@ from ooctrain.layers.kernels.cpu.conv.brgemm import (
     multiply_rows,
 )
 from ooctrain.layers.kernels.cpu.conv.winograd_plan import (
-    Correlation,
-    WeightGradient,
+    WinogradCorrelation,
+    WinogradWeightGradient,
     plan_correlation,
     plan_grad_weight,
 )
@@ -44,8 +44,8 @@ from ooctrain.layers.kernels.cpu.tiling import PANEL, chunk_items
 
 TRANSFORM_FLOPS = 40  # a transformed element takes as long as so many flops of the products
 _floats, _tables, _whole = types.float32[::1], types.int64[::1], types.int64
-_correlation = types.NamedUniTuple(_whole, len(Correlation._fields), Correlation)
-_gradient = types.NamedUniTuple(_whole, len(WeightGradient._fields), WeightGradient)
+_correlation = types.NamedUniTuple(_whole, len(WinogradCorrelation._fields), WinogradCorrelation)
+_gradient = types.NamedUniTuple(_whole, len(WinogradWeightGradient._fields), WinogradWeightGradient)
 
 
 # --- forward and gradient of the input ---
