@@ -16,8 +16,7 @@ import numpy as np
 from ooctrain.devices.streams import WorkSpan
 from ooctrain.errors import ShapeError
 from ooctrain.execution.program import Program
-from ooctrain.sched.simulate import timeline_of
-from ooctrain.sched.timeline import Timeline
+from ooctrain.sched.timeline import Timeline, timeline_of
 from ooctrain.step.op import physical_shape, to_logical, to_physical
 from ooctrain.step.trace import Variable
 

@@ -6,9 +6,10 @@ import time
 from collections.abc import Callable
 from fractions import Fraction
 
+from ooctrain.sched.interference import interfered_times
 from ooctrain.sched.ledger import walk
 from ooctrain.sched.schedule import Fence, Free, Run, Schedule, SwapIn, SwapOut, default_start
-from ooctrain.sched.simulate import durations_ns, interfered_times, simulate, start_times
+from ooctrain.sched.simulate import durations_ns, simulate, start_times
 from ooctrain.sched.timeline import Event, ledger_curve, make_timeline
 from ooctrain.sched.verify import verify
 from ooctrain.step.builder import TraceBuilder
