@@ -2,9 +2,9 @@
 
 In: a walked list with its durations, and by how much copies slow a call. Out: when each instruction
 starts and is done. The one idea: a call's end then depends on copies listed after it, so no single
-pass over the list gives the times; a clock jumps from one end of an instruction to the next. Source:
-measured on the cpu device, whose copies take processor time (`machine/calibrate.py`). Read next:
-`simulate.py`.
+pass over the list gives the times; a clock jumps from one end of an instruction to the next.
+Source: measured on the cpu device, whose copies take processor time (`machine/calibrate.py`). Read
+next: `simulate.py`.
 """
 
 from __future__ import annotations
