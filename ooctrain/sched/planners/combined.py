@@ -103,7 +103,8 @@ class Combined:
         """The plan of the best choice: half of the search goes to the starts, half to what came of
         the best of them.
         """
-        from ooctrain.sched.search.choice import LESS_HEAT, Search  # compiles
+        # Late: it loads Numba, which planning otherwise does without.
+        from ooctrain.sched.search.choice import LESS_HEAT, Search
 
         trace, machine, seed = question.trace, question.machine, question.seed
         search = Search(trace, question.budget_bytes, machine, question.granule)

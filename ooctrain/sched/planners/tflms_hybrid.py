@@ -30,6 +30,7 @@ from ooctrain.sched.planning.rematerialise import rematerialise
 from ooctrain.sched.planning.segments import SegmentCheckpoint, checkpoints_by_types, segments
 from ooctrain.sched.planning.unroll import list_runs
 from ooctrain.sched.schedule import BYTES, Granule, Plan, Run
+from ooctrain.sched.search.tables import tables_of
 from ooctrain.step.machine import Machine
 from ooctrain.step.trace import Trace
 
@@ -152,8 +153,8 @@ def times_to_drop_ns(
     trace: Trace, machine: Machine, sets: Iterable[Collection[int]]
 ) -> Iterator[int]:
     """For each set of values, how much compute time is added where the step drops them."""
-    from ooctrain.sched.search.expand import DROP, KEEP, expand  # compiles
-    from ooctrain.sched.search.tables import tables_of
+    # Late: it loads Numba, which planning otherwise does without.
+    from ooctrain.sched.search.expand import DROP, KEEP, expand
 
     tables = tables_of(trace, machine, BYTES)
     durations, in_core_ns = tables.duration_ns, int(tables.duration_ns.sum())
