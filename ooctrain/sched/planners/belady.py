@@ -48,15 +48,12 @@ class Belady:
     Cost: O(gaps log gaps) to decide; lowering costs more.
     """
 
+    name = "belady"
+
     pieces: int = 200
 
     def __post_init__(self) -> None:
         check_whole_numbers(self.name, {"pieces": self.pieces})
-
-    @property
-    def name(self) -> str:
-        """The planner's name in tables."""
-        return "belady"
 
     def plan(
         self, trace: Trace, budget_bytes: int, machine: Machine, *, granule: Granule = BYTES,

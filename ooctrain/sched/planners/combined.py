@@ -53,6 +53,8 @@ class Combined:
     Cost: some 0.2 ms for each evaluation of 600 calls, and the starts' plans.
     """
 
+    name = "combined"
+
     evaluations: int = 120000
 
     def __post_init__(self) -> None:
@@ -63,11 +65,6 @@ class Combined:
                 code="OOC-105",
                 fix="such as combined:evaluations=20000, or leave it out",
             )
-
-    @property
-    def name(self) -> str:
-        """The planner's name in tables."""
-        return "combined"
 
     def plan(
         self, trace: Trace, budget_bytes: int, machine: Machine, *, granule: Granule = BYTES,

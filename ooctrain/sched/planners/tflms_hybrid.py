@@ -51,6 +51,8 @@ class TflmsHybrid:
     Cost: that of `lms-auto`; for "auto" up to `PREFIXES` + 1 lists.
     """
 
+    name = "tflms-hybrid"
+
     checkpoint_list: str | int | tuple[int, ...] | None = AUTO
     recomp_checkpoint_ops_by_types: str = "Conv2d"
 
@@ -62,11 +64,6 @@ class TflmsHybrid:
                 code="OOC-105",
                 fix='such as "Conv2d" or "Conv2d+Linear"',
             )
-
-    @property
-    def name(self) -> str:
-        """The planner's name in tables."""
-        return "tflms-hybrid"
 
     def plan(
         self, trace: Trace, budget_bytes: int, machine: Machine, *, granule: Granule = BYTES,
