@@ -19,6 +19,7 @@ from lesson import Lesson
 
 import ooctrain as oc
 from ooctrain.report.charts import Curve, curves_svg
+from ooctrain.sched.planning.decisions import runs_once
 from ooctrain.sched.planning.planner import (
     check_host,
     infeasible,
@@ -26,7 +27,8 @@ from ooctrain.sched.planning.planner import (
     writer_with_resident_parameters,
 )
 from ooctrain.sched.planning.question import Question
-from ooctrain.sched.planning.swap import check_budget, swap_gaps, swap_plan, swap_table
+from ooctrain.sched.planning.residency import Liveness
+from ooctrain.sched.planning.swap import check_budget, swap_gaps, swap_plan
 from ooctrain.sched.schedule import BYTES
 from ooctrain.testing import check_planner
 from ooctrain.testing.check_planner import PlannerFailure
@@ -154,7 +156,7 @@ class Largest:
         question = Question(trace, budget_bytes, machine, granule, host_budget_bytes)
         gaps = swap_gaps(trace)
         check_budget(self.name, question, gaps)
-        needed = list(swap_table(trace, (), machine, granule).resident_bytes)
+        needed = Liveness(trace, granule).resident_bytes(runs_once(trace))
         chosen = []
         for gap in sorted(gaps, key=area, reverse=True):
             inside = range(gap.after + 1, gap.before)

@@ -20,16 +20,14 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from ooctrain.sched.planning.decisions import Decisions, Gap, runs_once
+from ooctrain.sched.planning.lower import plan_of
 from ooctrain.sched.planning.planner import check_whole_numbers, infeasible
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.planning.residency import Liveness
 from ooctrain.sched.planning.swap import (
-    check_budget,
     in_pieces,
     movable_gaps,
     piece_bytes,
-    swap_gaps,
-    swap_plan,
     worth_its_latency_bytes,
 )
 from ooctrain.sched.schedule import BYTES, Granule, Plan, Run
@@ -48,15 +46,12 @@ class Belady:
     Cost: O(gaps log gaps) to decide; lowering costs more.
     """
 
+    name = "belady"
+
     pieces: int = 200
 
     def __post_init__(self) -> None:
         check_whole_numbers(self.name, {"pieces": self.pieces})
-
-    @property
-    def name(self) -> str:
-        """The planner's name in tables."""
-        return "belady"
 
     def plan(
         self, trace: Trace, budget_bytes: int, machine: Machine, *, granule: Granule = BYTES,
@@ -64,26 +59,21 @@ class Belady:
     ) -> Plan:  # fmt: skip
         """See `Planner`. The minimum is what the largest call needs beside what never leaves."""
         question = Question(trace, budget_bytes, machine, granule, host_budget_bytes)
-        gaps = swap_gaps(trace)
-        check_budget(self.name, question, gaps)
         step = max(budget_bytes // self.pieces, worth_its_latency_bytes(machine))
-        in_core = Liveness(trace, granule).resident_bytes(runs_once(trace))
-        chosen = [
-            piece
-            for gap in evictions(gaps, in_core, budget_bytes, granule)
-            for piece in in_pieces(gap, step, granule)
-        ]
-        return swap_plan(self.name, question, chosen, {"piece_bytes": step})
+        decisions = offload(self.name, question, runs_once(trace), step_bytes=step)
+        return plan_of(self.name, question, decisions, {"piece_bytes": step})
 
 
 def offload(
-    name: str, question: Question, runs: tuple[Run, ...], stays: Collection[int] = ()
-) -> Decisions:
+    name: str, question: Question, runs: tuple[Run, ...], stays: Collection[int] = (),
+    step_bytes: int | None = None,
+) -> Decisions:  # fmt: skip
     """The runs, and what Belady's rule sends to the host so that they fit.
 
     Args:
         name: of the planner, for what is raised.
         stays: variables that leave only when all others have left.
+        step_bytes: how large the pieces of a gap are; None: `piece_bytes`.
 
     Raises:
         Infeasible: the runs do not fit though all that can goes to the host.
@@ -95,9 +85,11 @@ def offload(
     least, witness = liveness.least_budget(runs, gaps)
     if least > budget_bytes:
         raise infeasible(name, budget_bytes, least, witness)
-    step = piece_bytes(budget_bytes, question.machine)
+    if step_bytes is None:
+        step_bytes = piece_bytes(budget_bytes, question.machine)
     gone = evictions(gaps, liveness.resident_bytes(runs), budget_bytes, granule, stays)
-    return Decisions(runs, tuple(piece for gap in gone for piece in in_pieces(gap, step, granule)))
+    pieces = (piece for gap in gone for piece in in_pieces(gap, step_bytes, granule))
+    return Decisions(runs, tuple(pieces))
 
 
 def evictions(

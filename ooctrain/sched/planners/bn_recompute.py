@@ -50,6 +50,8 @@ class BnRecompute:
     Cost: that of the planner.
     """
 
+    name = "bn-recompute"
+
     swap: str = "hmms"
 
     def __post_init__(self) -> None:
@@ -59,11 +61,6 @@ class BnRecompute:
                 code="OOC-105",
                 fix=f"one of {', '.join(SWAPPERS)}",
             )
-
-    @property
-    def name(self) -> str:
-        """The planner's name in tables."""
-        return "bn-recompute"
 
     def plan(
         self, trace: Trace, budget_bytes: int, machine: Machine, *, granule: Granule = BYTES,

@@ -53,6 +53,8 @@ class Combined:
     Cost: some 0.2 ms for each evaluation of 600 calls, and the starts' plans.
     """
 
+    name = "combined"
+
     evaluations: int = 120000
 
     def __post_init__(self) -> None:
@@ -63,11 +65,6 @@ class Combined:
                 code="OOC-105",
                 fix="such as combined:evaluations=20000, or leave it out",
             )
-
-    @property
-    def name(self) -> str:
-        """The planner's name in tables."""
-        return "combined"
 
     def plan(
         self, trace: Trace, budget_bytes: int, machine: Machine, *, granule: Granule = BYTES,
@@ -103,7 +100,8 @@ class Combined:
         """The plan of the best choice: half of the search goes to the starts, half to what came of
         the best of them.
         """
-        from ooctrain.sched.search.choice import LESS_HEAT, Search  # compiles
+        # Late: it loads Numba, which planning otherwise does without.
+        from ooctrain.sched.search.choice import LESS_HEAT, Search
 
         trace, machine, seed = question.trace, question.machine, question.seed
         search = Search(trace, question.budget_bytes, machine, question.granule)

@@ -69,16 +69,13 @@ class Hmms:
     Cost: a list for each ratio, a simulation for those that may be the fastest.
     """
 
+    name = "hmms"
+
     ratio: float | None = None
 
     def __post_init__(self) -> None:
         if self.ratio is not None:
             check_ratio(self.name, self.ratio)
-
-    @property
-    def name(self) -> str:
-        """The planner's name in tables."""
-        return "hmms"
 
     def plan(
         self, trace: Trace, budget_bytes: int, machine: Machine, *, granule: Granule = BYTES,

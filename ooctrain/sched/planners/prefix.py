@@ -38,15 +38,12 @@ class Prefix:
     Cost: for each prefix that is tried that of `lower`.
     """
 
+    name = "prefix"
+
     steps: int = 16
 
     def __post_init__(self) -> None:
         check_whole_numbers(self.name, {"steps": self.steps}, least=0)
-
-    @property
-    def name(self) -> str:
-        """The planner's name in tables."""
-        return "prefix"
 
     def plan(
         self, trace: Trace, budget_bytes: int, machine: Machine, *, granule: Granule = BYTES,

@@ -39,15 +39,12 @@ class Rotor:
     Cost: O(stages^3 slots), in NumPy.
     """
 
+    name = "rotor"
+
     slots: int = 500
 
     def __post_init__(self) -> None:
         check_whole_numbers(self.name, {"slots": self.slots})
-
-    @property
-    def name(self) -> str:
-        """The planner's name in tables."""
-        return "rotor"
 
     def plan(
         self, trace: Trace, budget_bytes: int, machine: Machine, *, granule: Granule = BYTES,

@@ -29,13 +29,12 @@ from ooctrain.layers.instance_norm import InstanceNormStats
 from ooctrain.layers.linear import Linear
 from ooctrain.sched.planning.decisions import Decisions, Gap, runs_once
 from ooctrain.sched.planning.lower import plan_of
-from ooctrain.sched.planning.pieces import tabulate
 from ooctrain.sched.planning.planner import call_need_bytes, infeasible
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.planning.rematerialise import rematerialise
 from ooctrain.sched.planning.residency import Liveness
 from ooctrain.sched.planning.segments import segments
-from ooctrain.sched.planning.swap import least_budget, movable_gaps
+from ooctrain.sched.planning.swap import movable_gaps
 from ooctrain.sched.schedule import BYTES, Granule, Plan, Run
 from ooctrain.step.machine import Machine
 from ooctrain.step.trace import Call, Trace
@@ -78,11 +77,11 @@ class SuperNeurons:
             dropped, again = cost_aware(trace, granule)
             runs = rematerialise(trace, dropped, again=again)
         gaps = list(_in_cache(trace, runs, dropped))
-        full = tabulate(Decisions(runs, tuple(gaps)), trace, question.machine, granule)
-        least, witness = least_budget(full, trace)
+        liveness = Liveness(trace, granule)
+        least, witness = liveness.least_budget(runs, gaps)
         if least > budget_bytes:
             raise infeasible(self.name, budget_bytes, least, witness)
-        kept = Liveness(trace, granule).resident_bytes(runs)
+        kept = liveness.resident_bytes(runs)
         swapped = tuple(least_recently_used(gaps, kept, budget_bytes, granule))
         notes = {"dropped": len(dropped), "runs_again": len(runs) - len(trace.calls)}
         return plan_of(self.name, question, Decisions(runs, swapped), notes)

@@ -30,6 +30,7 @@ from ooctrain.sched.planning.rematerialise import rematerialise
 from ooctrain.sched.planning.segments import SegmentCheckpoint, checkpoints_by_types, segments
 from ooctrain.sched.planning.unroll import list_runs
 from ooctrain.sched.schedule import BYTES, Granule, Plan, Run
+from ooctrain.sched.search.tables import tables_of
 from ooctrain.step.machine import Machine
 from ooctrain.step.trace import Trace
 
@@ -50,6 +51,8 @@ class TflmsHybrid:
     Cost: that of `lms-auto`; for "auto" up to `PREFIXES` + 1 lists.
     """
 
+    name = "tflms-hybrid"
+
     checkpoint_list: str | int | tuple[int, ...] | None = AUTO
     recomp_checkpoint_ops_by_types: str = "Conv2d"
 
@@ -61,11 +64,6 @@ class TflmsHybrid:
                 code="OOC-105",
                 fix='such as "Conv2d" or "Conv2d+Linear"',
             )
-
-    @property
-    def name(self) -> str:
-        """The planner's name in tables."""
-        return "tflms-hybrid"
 
     def plan(
         self, trace: Trace, budget_bytes: int, machine: Machine, *, granule: Granule = BYTES,
@@ -152,8 +150,8 @@ def times_to_drop_ns(
     trace: Trace, machine: Machine, sets: Iterable[Collection[int]]
 ) -> Iterator[int]:
     """For each set of values, how much compute time is added where the step drops them."""
-    from ooctrain.sched.search.expand import DROP, KEEP, expand  # compiles
-    from ooctrain.sched.search.tables import tables_of
+    # Late: it loads Numba, which planning otherwise does without.
+    from ooctrain.sched.search.expand import DROP, KEEP, expand
 
     tables = tables_of(trace, machine, BYTES)
     durations, in_core_ns = tables.duration_ns, int(tables.duration_ns.sum())

@@ -1,6 +1,6 @@
 """What planners that swap have in common: the gaps they choose from, and a plan of the chosen.
 
-In: a trace, then chosen gaps. Out: the least budget of a choice, and a `Plan`. The one idea: where
+In: a trace, then chosen gaps. Out: a `Plan`, or the refusal of a budget. The one idea: where
 nothing is computed again, a planner's whole decision is a set of gaps; when things move is for
 `lower.py`. Parameters and optimizer slots rest on the device between steps; within a step they may
 leave like all others, except a parameter's new value, which shares the old one's host slot. Read
@@ -15,9 +15,9 @@ from typing import Any
 
 from ooctrain.sched.planning.decisions import Decisions, Gap, possible_gaps, runs_once
 from ooctrain.sched.planning.lower import plan_of
-from ooctrain.sched.planning.pieces import Table, tabulate
 from ooctrain.sched.planning.planner import infeasible
 from ooctrain.sched.planning.question import Question
+from ooctrain.sched.planning.residency import Liveness
 from ooctrain.sched.schedule import Granule, Plan, Run
 from ooctrain.step.machine import Machine
 from ooctrain.step.trace import Trace
@@ -51,21 +51,6 @@ def movable_gaps(trace: Trace, runs: Sequence[Run]) -> list[Gap]:
     ]
 
 
-def swap_table(trace: Trace, gaps: Iterable[Gap], machine: Machine, granule: Granule) -> Table:
-    """What some gaps mean for memory, call by call."""
-    return tabulate(Decisions(runs_once(trace), tuple(gaps)), trace, machine, granule)
-
-
-def least_budget(table: Table, trace: Trace) -> tuple[int, str]:
-    """(bytes, call): the least budget in which the gaps of a table can be lowered, and who needs
-    it.
-    """
-    rows = zip(
-        table.resident_bytes, (trace.calls[run.call].name for run in table.runs), strict=True
-    )
-    return max([(table.start_bytes, "the start"), *rows], key=lambda row: row[0])
-
-
 def swap_plan(
     name: str, question: Question, gaps: Iterable[Gap], notes: Mapping[str, Any] | None = None
 ) -> Plan:
@@ -78,10 +63,13 @@ def swap_plan(
 
 
 def check_budget(name: str, question: Question, gaps: Iterable[Gap]) -> None:
-    """Raises Infeasible where not even all of some gaps together make room enough."""
-    trace = question.trace
-    table = swap_table(trace, gaps, question.machine, question.granule)
-    least, witness = least_budget(table, trace)
+    """Raises Infeasible where not even all of some gaps together make room enough.
+
+    Args:
+        gaps: as `swap_gaps` finds them.
+    """
+    liveness = Liveness(question.trace, question.granule)
+    least, witness = liveness.least_budget(runs_once(question.trace), gaps)
     if least > question.budget_bytes:
         raise infeasible(name, question.budget_bytes, least, witness)
 

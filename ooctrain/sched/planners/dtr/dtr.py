@@ -42,15 +42,12 @@ class Dtr:
     Cost: for each limit O(evictions x values alive).
     """
 
+    name = "dtr"
+
     limits: int = 12
 
     def __post_init__(self) -> None:
         check_whole_numbers(self.name, {"limits": self.limits}, least=0)
-
-    @property
-    def name(self) -> str:
-        """The planner's name in tables."""
-        return "dtr"
 
     def plan(
         self, trace: Trace, budget_bytes: int, machine: Machine, *, granule: Granule = BYTES,

@@ -39,6 +39,8 @@ class DynProg:
     Cost: O(states) for each stage: at most 2^stages in bytes, and `most_states`.
     """
 
+    name = "dynprog"
+
     slots: int = 500
     exact_stages: int = 11
     most_states: int = MOST_STATES
@@ -46,11 +48,6 @@ class DynProg:
     def __post_init__(self) -> None:
         check_whole_numbers(self.name, {"slots": self.slots, "most_states": self.most_states})
         check_whole_numbers(self.name, {"exact_stages": self.exact_stages}, least=0)
-
-    @property
-    def name(self) -> str:
-        """The planner's name in tables."""
-        return "dynprog"
 
     def plan(
         self, trace: Trace, budget_bytes: int, machine: Machine, *, granule: Granule = BYTES,

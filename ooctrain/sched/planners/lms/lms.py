@@ -67,6 +67,8 @@ class Lms:
     Cost: O(calls^2 / word size + uses).
     """
 
+    name = "lms"
+
     swapout_threshold: int = 1
     swapin_ahead: int = 1
     swapin_groupby: int = 0
@@ -74,11 +76,6 @@ class Lms:
     def __post_init__(self) -> None:
         names = ("swapout_threshold", "swapin_ahead", "swapin_groupby")
         check_whole_numbers("lms", {name: getattr(self, name) for name in names}, least=0)
-
-    @property
-    def name(self) -> str:
-        """The planner's name in tables."""
-        return "lms"
 
     def plan(
         self, trace: Trace, budget_bytes: int, machine: Machine, *, granule: Granule = BYTES,

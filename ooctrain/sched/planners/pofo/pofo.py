@@ -60,6 +60,8 @@ class Pofo:
     Cost: O(stages^3 slots + stages^2 amounts states), in NumPy.
     """
 
+    name = "pofo"
+
     slots: int = 250
     most_states: int = 200
     most_amounts: int = 5
@@ -69,11 +71,6 @@ class Pofo:
             "slots": self.slots, "most_states": self.most_states, "most_amounts": self.most_amounts,
         }  # fmt: skip
         check_whole_numbers(self.name, parameters)
-
-    @property
-    def name(self) -> str:
-        """The planner's name in tables."""
-        return "pofo"
 
     def plan(
         self, trace: Trace, budget_bytes: int, machine: Machine, *, granule: Granule = BYTES,

@@ -105,6 +105,10 @@ class BlockSearch:
         self, chain: SlotChain, output: Sequence[int], table: CostTable, most_states: int,
         most_amounts: int,
     ):  # fmt: skip
+        # Late: they load Numba, which planning otherwise does without.
+        from ooctrain.sched.search import blocks, dominance
+
+        self.blocks, self.dominance = blocks, dominance
         self.chain, self.output, self.table = chain, output, table
         self.most_states, self.most_amounts = most_states, most_amounts
         self.stages = len(chain.forward_us)
@@ -174,14 +178,12 @@ class BlockSearch:
         """F_i, which makes `beside` slots beside what is held; `grows` of them remain, others'
         subtracted. What cannot be takes infinitely long.
         """
-        from ooctrain.sched.search.blocks import Capacity, StageWork, forward  # compiles
-
         chain, work_us = self.chain, self.chain.forward_us[i]
         leaving = states.input_size if sends_input else np.zeros_like(states.held)
         taken, sent = float(beside + chain.extra_forward[i]), float(int(work_us * chain.out_rate))
-        work = StageWork(taken, float(grows), sent, work_us)
-        capacity = Capacity(float(chain.memory), chain.out_rate)
-        held, unsent, time_us = forward(
+        work = self.blocks.StageWork(taken, float(grows), sent, work_us)
+        capacity = self.blocks.Capacity(float(chain.memory), chain.out_rate)
+        held, unsent, time_us = self.blocks.forward(
             states.held, states.unsent, states.time_us, leaving, work, capacity
         )
         return states._replace(held=held, unsent=unsent, time_us=time_us)
@@ -193,13 +195,12 @@ class BlockSearch:
         """The backward part of a block, in several ways: with `peaks` slots beside what is held
         before it.
         """
-        from ooctrain.sched.search.blocks import Capacity, Ways, backward  # compiles
-
         chain, last = self.chain, blocks[0].last
-        ways, rows, unfetched, time_us = backward(
-            states.held, states.unsent, states.unfetched, after.time_us,
-            Ways(np.array(peaks, float), np.array(took_us, float)),
-            Capacity(float(chain.memory), chain.in_rate), self._limit_us(last),
+        each_way = self.blocks.Ways(np.array(peaks, float), np.array(took_us, float))
+        capacity = self.blocks.Capacity(float(chain.memory), chain.in_rate)
+        ways, rows, unfetched, time_us = self.blocks.backward(
+            states.held, states.unsent, states.unfetched, after.time_us, each_way, capacity,
+            self._limit_us(last),
         )  # fmt: skip
         if not len(rows):
             return
@@ -267,9 +268,18 @@ class BlockSearch:
         ends_us, ends_slots = self._endings(stage, states)
         rows = np.lexsort((states.time_us, ends_us))[: 4 * self.most_states]
         rows = rows[np.argsort(states.time_us[rows], kind="stable")]
-        rows = rows[_undominated(states.take(rows))]
+        rows = rows[self._undominated(states.take(rows))]
         rows = rows[np.argsort(ends_us[rows], kind="stable")[: self.most_states]]
         return states.take(rows), (ends_us[rows], ends_slots[rows])
+
+    def _undominated(self, states: _States) -> np.ndarray:
+        """Rows that no earlier row is at least as good as; rows are in order of their time.
+
+        As good is: no more kept, no more unsent, no more unfetched, the same input to come.
+        """
+        return self.dominance.undominated(
+            states.held - states.unsent, states.unsent, states.unfetched, states.input_size
+        )
 
     def _blocks(self) -> tuple[StageBlock, ...]:
         """The way back from the best end."""
@@ -287,15 +297,3 @@ class BlockSearch:
 def _spread(count: int, most: int) -> np.ndarray:
     """Up to `most` of the numbers 0 .. count - 1, evenly, both ends among them."""
     return np.unique(np.linspace(0, count - 1, min(most, count)).round().astype(int))
-
-
-def _undominated(states: _States) -> np.ndarray:
-    """Rows that no earlier row is at least as good as; rows are in order of their time.
-
-    As good is: no more kept, no more unsent, no more unfetched, the same input to come.
-    """
-    from ooctrain.sched.search.dominance import undominated  # compiles
-
-    return undominated(
-        states.held - states.unsent, states.unsent, states.unfetched, states.input_size
-    )

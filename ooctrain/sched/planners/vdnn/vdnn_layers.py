@@ -43,15 +43,12 @@ class VdnnAll:
     Cost: O(uses).
     """
 
+    name = "vdnn-all"
+
     ratio: float = 1.0
 
     def __post_init__(self) -> None:
         check_ratio(self.name, self.ratio)
-
-    @property
-    def name(self) -> str:
-        """The planner's name in tables."""
-        return "vdnn-all"
 
     def plan(
         self, trace: Trace, budget_bytes: int, machine: Machine, *, granule: Granule = BYTES,

@@ -51,6 +51,8 @@ class SlidingWindow:
     Cost: O(calls + variables) for a walk; a restart walks a part of it again.
     """
 
+    name = "window"
+
     size: float = DEFAULT_SIZE
     count: Count = "unique"
     persistent: Place = "auto"
@@ -68,11 +70,6 @@ class SlidingWindow:
                 code="OOC-105",
                 fix="such as window:size=1.5, paper 000's; a share of the budget",
             )
-
-    @property
-    def name(self) -> str:
-        """The planner's name in tables."""
-        return "window"
 
     def plan(
         self, trace: Trace, budget_bytes: int, machine: Machine, *, granule: Granule = BYTES,

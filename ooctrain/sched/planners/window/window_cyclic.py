@@ -72,6 +72,8 @@ class WindowCyclic:
     Cost: about a dozen walks, and a simulation for each list that may be the fastest.
     """
 
+    name = "window-cyclic"
+
     resident: bool = True
     across: bool = True
     tuned: bool = True
@@ -86,11 +88,6 @@ class WindowCyclic:
                     code="OOC-105",
                     fix=f"window-cyclic:{gain}=false leaves this gain out",
                 )
-
-    @property
-    def name(self) -> str:
-        """The planner's name in tables."""
-        return "window-cyclic"
 
     def plan(
         self, trace: Trace, budget_bytes: int, machine: Machine, *, granule: Granule = BYTES,
