@@ -23,7 +23,7 @@ from ooctrain.experiments.paper_000.architectures import (
     printed_factor,
 )
 from ooctrain.experiments.paper_000.fragmentation import MACHINE
-from ooctrain.experiments.paper_000.table1 import BASELINE, MethodCell
+from ooctrain.experiments.paper_000.table1 import ABOUT_VA, BASELINE, MethodCell
 from ooctrain.experiments.reproducing import Wanted, print_title, write_figure
 from ooctrain.experiments.spread import spread
 from ooctrain.report.charts import Curve, curves_svg, stacked_svg
@@ -47,7 +47,7 @@ def architectures(wanted: Wanted, console: Console) -> Mapping[str, Any]:
     cells: dict[str, list[MethodCell]] = {each.model: [] for each in networks}
     for case, rows in zip(cases, spread(experiment.cells, cases, processes), strict=True):
         cells[case[0]] += rows
-    print_title(console, "\nImages per second, simulated, and the memory taken")
+    print_title(console, "\nImages per second, simulated, and the memory taken", ABOUT_VA)
     console.print(cell_table(cells))
     write_figure(wanted, console, architectures_figure(cells, physical))
     return {

@@ -38,6 +38,8 @@ QUICK_BATCHES = (190, 928)
 BEST_FIT, VA = "best-fit", "va:chunk=2MiB"
 BASELINE, LMS, SCHEDULE, SCHEDULE_VA = "baseline", "LMS", "schedule", "schedule + VA"
 OURS = "auto + va"
+#: Behind the titles of tables: the rows are named as in print, the allocator is another.
+ABOUT_VA = "; VA here is va, which maps each chunk once: ours, not the paper's"
 
 
 def _printed(*images_per_s: int) -> Mapping[int, int]:

@@ -17,6 +17,7 @@ from rich.table import Table
 from ooctrain.experiments.paper_000 import table1 as experiment
 from ooctrain.experiments.paper_000.fragmentation import MACHINE
 from ooctrain.experiments.paper_000.table1 import (
+    ABOUT_VA,
     METHODS,
     Method,
     MethodCell,
@@ -38,8 +39,7 @@ def table1(wanted: Wanted, console: Console) -> Mapping[str, Any]:
     # The largest batches take longest to plan; with several processes they should begin first.
     found = spread(experiment.batch_cells, cases[::-1], 1 if wanted.quick else None)
     cells = [cell for rows in reversed(list(found)) for cell in rows]
-    about = "; VA: va, which maps each chunk once, in place of the paper's way"
-    print_title(console, "Images per second, simulated (paper 000, measured)", about)
+    print_title(console, "Images per second, simulated (paper 000, measured)", ABOUT_VA)
     console.print(speed_table(cells))
     print_title(console, "\nShare of the best in-core speed (paper 000)")
     console.print(kept_table(cells))
