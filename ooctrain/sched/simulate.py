@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fractions import Fraction
 
-from ooctrain.sched.interference import interfered_times
 from ooctrain.sched.ledger import Issued, lane_of, walk
 from ooctrain.sched.schedule import Run, Schedule, SwapIn, SwapOut
 from ooctrain.sched.timeline import Timeline, timeline_of
@@ -47,6 +46,9 @@ def times_ns(
     work, shared_link = durations_ns(schedule, trace, machine), machine.link == "shared"
     if machine.interference == 1.0:
         return start_times(issued, work, shared_link)
+    # Late: only a measured machine needs that clock, and whoever proves a plan needs little.
+    from ooctrain.sched.interference import interfered_times
+
     slowdown = Fraction(machine.interference).limit_denominator(1000)
     return interfered_times(issued, work, shared_link, slowdown)
 
