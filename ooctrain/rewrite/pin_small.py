@@ -8,8 +8,8 @@ the region can neither fragment nor grow, and its size is known before planning.
 and go with the images (activations and their gradients) are left to the planner, whatever their
 size: their number grows with the network, and they use the same memory one after the other. Source:
 docs/allocators.md, "Small objects"; PyTorch and nnabla keep pools for small objects, of no fixed
-size. Read next: `sched/planning/beside_region.py`, which plans beside a region;
-`execution/placement.py`.
+size. Read next: `sched/budget.py`, which counts the region; `sched/planning/beside_region.py`,
+which plans beside it; `execution/placement.py`.
 """
 
 from __future__ import annotations
