@@ -142,6 +142,7 @@ def write_log(prepared: PreparedStep, workload: Workload, path: str) -> None:
 
 def has_compiled_kernels() -> bool:
     """Whether the cache holds kernels of these sources on this processor."""
+    # Not at the top, since it loads Numba, and `--help` is to answer at once.
     from ooctrain.layers.kernels.cpu.runtime.jit import cache_folder
 
     folder = cache_folder()

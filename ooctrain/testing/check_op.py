@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from ooctrain.engine.autograd import Tape, Tensor, use_tape
+from ooctrain.engine.autograd import Tape, Tensor, current_tape, use_tape
 from ooctrain.engine.backward import record_backward
 from ooctrain.engine.incore import run_reference
 from ooctrain.step.op import LINE_BYTES, Op, Scalars, Spec, physical_shape, to_physical
@@ -183,6 +183,7 @@ def _run_kernel(
     op: Op, inputs: Sequence[np.ndarray], scalars: Scalars, threads: int, shuffle_seed: int | None,
     in_place: bool = False,
 ) -> list[np.ndarray]:  # fmt: skip
+    # Not at the top, since it loads Numba, which `oc.testing` and its other laws do without.
     from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
 
     specs = [spec_of(a) for a in inputs]
@@ -266,8 +267,6 @@ def spec_of(array: np.ndarray) -> Spec:
 
 
 def _call(op: Op, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
-    from ooctrain.engine.autograd import current_tape
-
     return current_tape().call(op, tensors)
 
 
