@@ -23,6 +23,7 @@ from ooctrain.cli.workload import Task, make_task, threads_of
 from ooctrain.data.dataset import Batch, take
 from ooctrain.data.synthetic import Synthetic
 from ooctrain.data.synthetic_maps import SyntheticImages, SyntheticPixels
+from ooctrain.devices.cuda import open as cuda_open
 from ooctrain.errors import ConfigError
 from ooctrain.machine.calibrate import calibrate as measure
 from ooctrain.report.numbers_file import write_numbers
@@ -77,9 +78,7 @@ def _processor(workload: Workload) -> str:
     """What computes: so many threads, or the GPU by its name."""
     if workload.device == "cpu":
         return f"{threads_of(workload)} threads"
-    from ooctrain.devices.cuda.open import look_at_gpu
-
-    return look_at_gpu().name
+    return cuda_open.look_at_gpu().name
 
 
 def _known(path: Path, name: str) -> dict[str, float]:

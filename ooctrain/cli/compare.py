@@ -44,6 +44,7 @@ from ooctrain.experiments.compare_shown import (
 )
 from ooctrain.models import recipe_of
 from ooctrain.report.numbers_file import write_file
+from ooctrain.sched.planners.registry import get_planner, planners
 from ooctrain.step.presets import cache_base, usable_cores
 from ooctrain.step.presets import machine as find_machine
 from ooctrain.units import parse_budget, parse_bytes
@@ -156,8 +157,6 @@ def _require_known(models: Sequence[str], machines: Sequence[str], budgets: Sequ
 
 
 def _planners(words: list[str]) -> list[str]:
-    from ooctrain.sched.planners.registry import get_planner, planners
-
     names = list(planners()) if words == ["all"] else words
     for name in names:
         get_planner(name)  # raises before anything is computed

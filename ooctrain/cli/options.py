@@ -1,9 +1,9 @@
 """The options of all commands, each defined once, and the values they are gathered into.
 
-In: what the user typed. Out: `Workload` (what is trained) and `MemoryOptions` (in how much, and
-how). The one idea: the same option means the same everywhere, so a command names a group of
-options, never an option. Read next: `values.py` for what an option takes; `workload.py`, which
-turns the words into objects.
+In: what the user typed. Out: `Workload` (what is trained), `MemoryOptions` (in how much, and how)
+and `Extent` (how far). The one idea: the same option means the same everywhere, so a command names
+a group of options, never an option. Read next: `values.py` for what an option takes; `workload.py`,
+which turns the words into objects.
 """
 
 from __future__ import annotations
@@ -76,6 +76,28 @@ class MemoryOptions:
     machine: str | None
     link_bandwidth: str | None
     time_limit: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """How far a run goes, and where it leaves its checkpoints.
+
+    Args:
+        epochs: in all, those before a resume included.
+        steps: at most, in all; None: as many as the epochs have.
+        checkpoint_path: written after each epoch and at the end; None: nowhere.
+        checkpoint_steps: written after each so many steps besides; None: not.
+        resume_path: gone on from; None: from the start.
+        lr_schedule: "constant", or "cosine": from the learning rate to nothing along half a cosine
+            over all epochs.
+    """
+
+    epochs: int
+    steps: int | None
+    checkpoint_path: str | None
+    checkpoint_steps: int | None
+    resume_path: str | None
+    lr_schedule: str
 
 
 def list_option(*names: str, text: str, default: str = "") -> Callable[[Command], Command]:
@@ -195,6 +217,23 @@ MEMORY_OPTIONS = (
     link_bandwidth_option,
     time_limit_option("2, for `plan` 0.7"),
 )
+EXTENT_OPTIONS = (
+    click.option("--epochs", type=POSITIVE, default=1, show_default=True),
+    click.option(
+        "--lr-schedule", type=OneOf("schedule", ("cosine", "constant")), default="cosine",
+        show_default=True,
+    ),
+    click.option("--steps", type=POSITIVE, help="At most, in all."),
+    click.option(
+        "--checkpoint", "checkpoint_path", metavar="FILE", type=OUTPUT_FILE,
+        help="Saved after each epoch, on Ctrl-C, at the end.",
+    ),
+    click.option("--checkpoint-steps", type=POSITIVE, help="Saved after so many steps."),
+    click.option(
+        "--resume", "resume_path", metavar="FILE",
+        help="Go on from a checkpoint, and save there again.",
+    ),
+)  # fmt: skip
 json_option = click.option(
     "--json", "json_path", metavar="FILE", type=OUTPUT_FILE, help="Write the numbers here."
 )
@@ -209,6 +248,11 @@ def workload_options(command: Command) -> Command:
 def memory_options(command: Command) -> Command:
     """Adds the options of `MemoryOptions`, which the command gets as `memory`."""
     return _gathered(command, "memory", MemoryOptions, MEMORY_OPTIONS)
+
+
+def extent_options(command: Command) -> Command:
+    """Adds the options of `Extent`, which the command gets as `extent`."""
+    return _gathered(command, "extent", Extent, EXTENT_OPTIONS)
 
 
 def _gathered(command: Command, name: str, kind: type, options: tuple) -> Command:

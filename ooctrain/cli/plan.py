@@ -7,7 +7,7 @@ the changes.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -135,7 +135,8 @@ def make_log(
     """The allocation log of a plan."""
     allocator = memory.allocator if made.schedule.granule.size_bytes > 1 else ""
     about = f"{workload.model}, batch {workload.batch}, planner {memory.planner}"
-    return allocation_log(made.trace, made.schedule, budget_bytes, allocator=allocator, about=about)
+    log = allocation_log(made.trace, made.schedule, budget_bytes)
+    return replace(log, allocator=allocator, about=about)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from ooctrain.alloc.registry import AllocatorChoice, choose_allocator
 from ooctrain.devices.base import Debug
 from ooctrain.devices.cpu.host_vm import PAGE_BYTES, why_no_virtual_memory
+from ooctrain.devices.cuda import open as cuda_open
 from ooctrain.errors import ConfigError, DoesNotFit, Infeasible, OutOfDeviceMemory, PlanMismatch
 from ooctrain.execution.compose import RewrittenStep, plan_step, rewritten
 from ooctrain.execution.mapping import with_mapping
@@ -194,8 +195,6 @@ def _pages(trace: Trace, settings: Settings) -> _Pages:
         )
     if settings.device == "cpu":
         return _Pages(PAGE_BYTES, why_no_virtual_memory())
-    from ooctrain.devices.cuda import open as cuda_open
-
     gpu = cuda_open.look_at_gpu()
     cuda_open.require_kernels(trace, gpu)
     cuda_open.require_compiler(gpu)

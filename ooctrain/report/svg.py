@@ -9,6 +9,7 @@ next: `text.py`.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from xml.sax.saxutils import escape
 
 from ooctrain.report.shapes import (
@@ -35,6 +36,15 @@ FORWARD, BACKWARD, IN, OUT = COLOURS[:4]
 PHASES = {"forward": FORWARD, "backward": BACKWARD, "update": COLOURS[5]}
 
 
+@dataclass(frozen=True, slots=True)
+class _Scale:
+    """What the timelines of one picture share."""
+
+    end_us: float
+    top_bytes: int
+    budget_bytes: int | None
+
+
 def timelines_svg(
     rows: Mapping[str, Timeline],
     *,
@@ -54,15 +64,13 @@ def timelines_svg(
     """
     end_us = max((t.makespan_us for t in rows.values()), default=1.0) or 1.0
     top_bytes = max([budget_bytes or 0, *(t.peak_bytes for t in rows.values())]) or 1
-    parts, y = [], 8
+    scale, parts, y = _Scale(end_us, top_bytes, budget_bytes), [], 8
     if phases:
         shown = set(phases.values())
         parts += legend_row(LEFT, y + 12, [entry for entry in PHASES.items() if entry[0] in shown])
         y += LEGEND_HEIGHT
     for title, timeline in rows.items():
-        part, height = _one_timeline(
-            title, timeline, end_us, top_bytes, budget_bytes, phases or {}, y
-        )
+        part, height = _one_timeline(title, timeline, scale, phases or {}, y)
         parts.append(part)
         y += height
     parts.append(time_axis(end_us, y))
@@ -70,9 +78,8 @@ def timelines_svg(
 
 
 def _one_timeline(
-    title: str, timeline: Timeline, end_us: float, top_bytes: int, budget_bytes: int | None,
-    phases: Mapping[str, str], y: int,
-) -> tuple[str, int]:  # fmt: skip
+    title: str, timeline: Timeline, scale: _Scale, phases: Mapping[str, str], y: int
+) -> tuple[str, int]:
     summary = (
         f"{format_us(timeline.makespan_us)}, peak {format_bytes(timeline.peak_bytes)}, "
         f"out {format_bytes(timeline.bytes_out)}, in {format_bytes(timeline.bytes_in)}"
@@ -81,8 +88,8 @@ def _one_timeline(
         f'<text x="{LEFT}" y="{y + 12}"><tspan font-weight="600">{escape(title)}</tspan>  '
         f"{summary}</text>"
     ]
-    lanes, curve_y = lane_boxes(timeline, end_us, phases, y + 20)
-    parts += [*lanes, _curve(timeline, end_us, top_bytes, budget_bytes, curve_y)]
+    lanes, curve_y = lane_boxes(timeline, scale.end_us, phases, y + 20)
+    parts += [*lanes, _curve(timeline, scale, curve_y)]
     return "\n".join(parts), curve_y - y + CURVE_HEIGHT + 20
 
 
@@ -105,10 +112,8 @@ def lane_boxes(
     return parts, y
 
 
-def _curve(
-    timeline: Timeline, end_us: float, top_bytes: int, budget_bytes: int | None, y: int
-) -> str:
-    bottom = y + CURVE_HEIGHT
+def _curve(timeline: Timeline, scale: _Scale, y: int) -> str:
+    bottom, end_us, top_bytes = y + CURVE_HEIGHT, scale.end_us, scale.top_bytes
 
     def height(size_bytes: float) -> float:
         return bottom - size_bytes / top_bytes * (CURVE_HEIGHT - 10)
@@ -130,9 +135,9 @@ def _curve(
         f'<polygon points="{first:.1f},{bottom} {path} {last:.1f},{bottom}" fill="#d9e4f2"/>',
         f'<polyline points="{path}" fill="none" stroke="{FORWARD}" stroke-width="1.2"/>',
     ]
-    if budget_bytes:
-        name = f"budget {format_bytes(budget_bytes)}"
-        parts.append(limit(LEFT, WIDTH - RIGHT, height(budget_bytes), name))
+    if scale.budget_bytes:
+        name = f"budget {format_bytes(scale.budget_bytes)}"
+        parts.append(limit(LEFT, WIDTH - RIGHT, height(scale.budget_bytes), name))
     return "\n".join(parts)
 
 

@@ -16,6 +16,7 @@ from ooctrain.rewrite.fuse import fuse
 from ooctrain.rewrite.pin_small import NAME as PIN_SMALL
 from ooctrain.rewrite.pin_small import pin_again, pin_by_name
 from ooctrain.rewrite.share_storage import share_storage
+from ooctrain.rewrite.tile import tile_by_name
 from ooctrain.step.trace import Trace
 
 Rewrite = Callable[[Trace], Trace]
@@ -60,6 +61,4 @@ def apply_rewrites(trace: Trace, names: Sequence[str]) -> Trace:
 
 
 def _tile(trace: Trace, name: str) -> Trace:
-    from ooctrain.rewrite.tile import tile_by_name
-
     return pin_again(tile_by_name(trace, name), trace)

@@ -25,7 +25,7 @@ from ooctrain.errors import ConfigError, DriverError, OoctrainError, unknown_nam
 from ooctrain.testing.allocator_client import Client
 from ooctrain.testing.allocator_grounds import Ground, make_ground
 from ooctrain.testing.allocator_laws import Broken, hold
-from ooctrain.testing.allocator_requests import DrawnProgram, fragmenting, programs
+from ooctrain.testing.allocator_requests import DrawnProgram, fragmenting
 from ooctrain.testing.driver.fake_driver import Violation
 from ooctrain.testing.static_laws import run_planned
 from ooctrain.units import Granule
@@ -91,7 +91,10 @@ def find_failure(
     Args:
         shortest: whether to look for the shortest list, which takes most of the time.
     """
+    # Not at the top: Hypothesis is loaded by whoever searches, not by whoever checks a planner.
     import hypothesis
+
+    from ooctrain.testing.allocator_draws import programs
 
     usable = _usable(make, backends)
     failing: list[tuple[DrawnProgram, str, Exception]] = []

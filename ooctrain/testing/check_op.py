@@ -115,9 +115,9 @@ def check_gradient(
     values |= {f"x{i}": array for i, array in enumerate(arrays)}
     found = run_trace(trace, values, scalars, "reference")
     forward = trace_function(function, arrays, gradient=False)
-    for i, array in enumerate(arrays):
+    for i in range(len(arrays)):
         if f"grad:x{i}" in found:
-            numeric = _differences(forward, values, f"x{i}", array, scalars, step)
+            numeric = _differences(forward, values, f"x{i}", scalars, step)
             scale = max(1.0, float(np.abs(numeric).max(initial=0)))
             error = float(np.abs(numeric - found[f"grad:x{i}"]).max(initial=0)) / scale
             assert error <= tolerance, f"gradient of input {i} is off by {error:.1e} of its largest"
@@ -154,12 +154,7 @@ def trace_function(
 
 
 def _differences(
-    trace: Trace,
-    values: dict[str, np.ndarray],
-    name: str,
-    array: np.ndarray,
-    scalars: Scalars,
-    step: float,
+    trace: Trace, values: dict[str, np.ndarray], name: str, scalars: Scalars, step: float
 ) -> np.ndarray:
     """d sum(dy * y) / d x, element by element."""
 
@@ -167,7 +162,7 @@ def _differences(
         found = run_trace(trace, values | {name: x}, scalars, "reference")
         return sum(float(np.sum(found[f"y{i}"] * values[f"dy{i}"])) for i in range(_outputs(found)))
 
-    base = array.astype(np.float64)
+    base = values[name].astype(np.float64)
     result = np.zeros_like(base)
     for index in np.ndindex(base.shape):
         nudge = np.zeros_like(base)
@@ -184,6 +179,7 @@ def _run_kernel(
     op: Op, inputs: Sequence[np.ndarray], scalars: Scalars, threads: int, shuffle_seed: int | None,
     in_place: bool = False,
 ) -> list[np.ndarray]:  # fmt: skip
+    # Not at the top, since it loads Numba, which `oc.testing` and its other laws do without.
     from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
 
     specs = [spec_of(a) for a in inputs]

@@ -174,7 +174,7 @@ def delays_change_nothing(planner: Planner, case: Case) -> None:
     """Executed with random delays, three steps leave in-core bytes behind, and the allocator's peak
     is the plan's.
     """
-    # The executor is heavy: only this law loads it.
+    # Not at the top, since it loads Numba: only this law runs kernels.
     from ooctrain.testing.jitter import harm_of_delays, some_allocator
 
     rng = random.Random(case.seed)

@@ -267,7 +267,7 @@ def test_the_log_of_a_schedule_is_what_a_real_run_asks_for(tmp_path, module, kin
         while not hasattr(found, "requests"):
             found = found.inner
         recorded = [request for request in found.requests if request.op != "step"]
-    log = allocation_log(plan.trace, plan.schedule, 0, chosen.granule)
+    log = allocation_log(plan.trace, plan.schedule, 0, chosen)
     foreseen = [request for request in log.requests if request.op != "step"]
     assert recorded[: len(foreseen)] == foreseen
     assert len(foreseen) > 100

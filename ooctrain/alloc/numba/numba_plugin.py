@@ -120,7 +120,7 @@ def memory_manager(
         budget: bytes or a text such as "4GiB"; None: three quarters of what is free.
         open_driver: opens a device by its number.
     """
-    from numba import cuda
+    from numba import cuda  # not at the top: only who makes one needs Numba's CUDA target
 
     class OoctrainMemoryManager(cuda.HostOnlyCUDAMemoryManager):
         """Device memory from an ooctrain allocator; host memory as Numba does it."""

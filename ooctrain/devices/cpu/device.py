@@ -135,7 +135,8 @@ class CpuDevice:
 
 
 def _copy_kernel() -> CopyBytes:
-    """The kernels' non-temporal copy; imported here since it loads the compiler."""
+    """The kernels' non-temporal copy."""
+    # Not at the top, since it compiles the kernel or loads it from the disk.
     from ooctrain.layers.kernels.cpu.copy import stream_copy
 
     def copy_bytes(target: int, source: int, size_bytes: int) -> None:

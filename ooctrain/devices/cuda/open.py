@@ -3,8 +3,8 @@
 In: nothing, or a trace that is to run. Out: a `Gpu`, what planning must know of it; later a
 `CudaDevice`. The one idea: whatever makes a run fail is looked for in the order in which a user
 would mend it (driver, device, compiler, virtual memory, kernels), by trying it and not by reading
-version numbers where that can be helped; each has one error with the command that mends it. Nothing
-of this is loaded for the cpu device. Read next: `device.py`, `devices/probe.py`,
+version numbers where that can be helped; each has one error with the command that mends it. The
+driver is loaded when it is first asked for. Read next: `device.py`, `devices/probe.py`,
 `machine/doctor.py`.
 """
 
@@ -144,7 +144,8 @@ def open_device(
 
 
 def make_kernels(driver: GpuDriver, stream: int) -> Kernels:
-    """Numba's kernels on a stream; imported here since it loads the compiler."""
+    """Numba's kernels on a stream."""
+    # Not at the top, since it loads Numba; planning for a GPU and looking at it do without.
     from ooctrain.layers.kernels.cuda.runtime.runner import NumbaKernels
 
     return NumbaKernels(stream)
@@ -165,6 +166,7 @@ def installed_version(distribution: str) -> str | None:
 
 
 def _try_compiler(gpu: Gpu) -> None:
+    # As in `make_kernels`; and that it cannot be loaded may be what is wrong.
     from ooctrain.layers.kernels.cuda.runtime.runner import try_compiler
 
     try:

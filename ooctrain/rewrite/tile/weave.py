@@ -232,9 +232,10 @@ class _Weaver:
             stage, place = self.segment.stages[i], label(tile.written_region(i))
             if not stage.backward:
                 break  # nothing before it needs a gradient
-            roles, results = self._backward_of_stage(
-                stage, place, again[i], forward[i], seed, steps
+            calls, roles, results = self._backward_of_stage(
+                stage, place, again[i], forward[i], seed
             )
+            steps += calls
             image, *others = zip(stage.forward.ins, results, strict=True)
             for variable, role in others:
                 if role is not None:
@@ -254,9 +255,10 @@ class _Weaver:
         again: TileCall,
         forward: TileCall,
         seed: Value,
-        steps: list[TileCall],
-    ) -> tuple[dict[Role, Value], Sequence[Role | None]]:
-        """Appends the backward calls of a stage for one tile; returns its variables by role."""
+    ) -> tuple[list[TileCall], dict[Role, Value], Sequence[Role | None]]:
+        """The backward calls of a stage for one tile, its variables by role, the roles of its
+        results."""
+        calls: list[TileCall] = []
         record = self._record(stage, again)
         roles: dict[Role, Value] = {("in", i): v for i, v in enumerate(again.ins)}
         roles |= {("out", i): v for i, v in enumerate(again.outs)}
@@ -270,8 +272,8 @@ class _Weaver:
             ins = tuple(roles[role] for role in recorded.ins)
             op = _keep_algorithm(recorded.op, call.op)
             name, reuse = f"{call.name}{place}", _positions(call)
-            steps.append(TileCall(name, op, ins, outs, "backward", reuse, forward))
-        return roles, record.results
+            calls.append(TileCall(name, op, ins, outs, "backward", reuse, forward))
+        return calls, roles, record.results
 
     def _record(self, stage: TiledLayer, step: TileCall) -> VjpCalls:
         """The backward calls of a tile's operation, kept, since most tiles share their shapes."""

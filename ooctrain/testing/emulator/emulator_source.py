@@ -249,9 +249,11 @@ class _Rewriter(ast.NodeTransformer):
             return _expression("(_gx * _threads)")
         if text == "cuda.local.array":
             return ast.Call(ast.Name("_local_array"), [self.visit(a) for a in node.args], [])
-        exchange = SHUFFLES.get(text) or EXCHANGES.get(self._known.get(text))
+        if text in SHUFFLES:  # all lanes take part, whatever the mask in front says
+            return self._exchange(SHUFFLES[text], [self.visit(given) for given in node.args[1:]])
+        exchange = EXCHANGES.get(self._known.get(text))
         if exchange is not None:
-            return self._exchange(exchange, [self.visit(argument) for argument in node.args])
+            return self._exchange(exchange, [self.visit(given) for given in node.args])
         if text.startswith("cuda."):
             raise self._unknown(text)
         return self.generic_visit(node)  # type: ignore[return-value]
