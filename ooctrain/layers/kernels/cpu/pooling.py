@@ -319,7 +319,8 @@ def _row_chunk_of(array: Array, items: int) -> int:
 
 
 def _dilated() -> ModuleType:
-    """Kernels for windows with gaps; imported late, since few networks have any to compile."""
+    """Kernels for windows with gaps."""
+    # Late: it compiles, and few networks have such windows.
     from ooctrain.layers.kernels.cpu import dilated_pool
 
     return dilated_pool
