@@ -219,6 +219,9 @@ lesson.picture(
 # pytest --pyargs ooctrain.laws --planner my.py:Mine
 # ```
 #
+# A planner that is to join the library is one file in `ooctrain/sched/planners/` and one line in
+# `ooctrain/sched/planners/registry.py`, the table of names.
+#
 # ## Exercises
 #
 # 1. Which law did the first attempt break? (its name, as printed)
