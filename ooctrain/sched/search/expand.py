@@ -3,9 +3,9 @@
 In: `Tables` and, for each variable, `KEEP`, `DROP` or `DROP_UNREAD`, and whether it is held as a
 source. Out: `ExpandedStep`: the runs, what is resident during each if nothing moves, and every gap
 between two uses. The one idea: a value is alive while it has an open life; a read of a value
-without one runs its producer first. It is the twin of `planning/rematerialise.py`, of the lives in
-`planning/decisions.py` and of `planning/residency.py`; tests hold it to these. Read next:
-`evict.py`.
+without one runs its producer first. It is the compiled twin of `sched/planning/rematerialise.py`,
+of the lives in `sched/planning/decisions.py` and of `sched/planning/residency.py`, to which tests
+hold it. Read next: `evict.py`.
 """
 
 from __future__ import annotations
@@ -231,7 +231,7 @@ def expand(t, choice, held):
 @compiled
 def _residency(t, runs, scratch, lives):
     """(bytes that die with each run, bytes on the device during it): the compiled twin of
-    `planning/residency.py`.
+    `sched/planning/residency.py`.
     """
     count = runs.size
     dead = np.zeros(count + 1, np.int64)
