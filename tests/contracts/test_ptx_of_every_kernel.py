@@ -40,7 +40,7 @@ needs_ptx = pytest.mark.skipif(bool(why_no_ptx()), reason=why_no_ptx())
 
 def modules() -> list[ModuleType]:
     """All modules of CUDA kernels."""
-    found = pkgutil.iter_modules(package.__path__, f"{package.__name__}.")
+    found = pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
     return [importlib.import_module(module.name) for module in found]
 
 
