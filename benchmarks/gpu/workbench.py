@@ -62,7 +62,7 @@ class Workbench:
         self, op: Op, ins: Sequence[np.ndarray], outs: Sequence[np.ndarray], workspace: np.ndarray,
         scalars: Scalars,
     ) -> None:  # fmt: skip
-        """Runs an operation on physical arrays; writes `outs` and `workspace`, as on the cpu device.
+        """Runs an operation on physical arrays; writes `outs` and `workspace` as on the cpu.
 
         Raises:
             AssertionError: a byte beside the arrays was changed.
