@@ -17,7 +17,7 @@ from ooctrain.sched.budget import trace_minimum_bytes
 from ooctrain.sched.planners.keep_all import KeepAll
 from ooctrain.sched.planning.beside_region import plan_beside
 from ooctrain.sched.planning.planner import Planner
-from ooctrain.sched.planning.question import Question as Asked
+from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import Plan
 from ooctrain.step.machine import Machine, call_durations_ns
 from ooctrain.step.trace import Trace
@@ -50,7 +50,7 @@ class FitQuestion:
 
     def ask(self, planner: Planner, trace: Trace, budget_bytes: int) -> Plan:
         """The planner's plan of a trace. Raises Infeasible."""
-        question = Asked(
+        question = Question(
             trace, budget_bytes, self.machine, self.granule, self.host_budget_bytes, self.seed,
             TIME_LIMIT_S,
         )  # fmt: skip
@@ -92,7 +92,7 @@ class Need:
 
 def need_of(trace: Trace, machine: Machine, granule: Granule) -> Need:
     """See `Need`. Cost: O(uses)."""
-    question = Asked(trace, MAX_BYTES, machine, granule)
+    question = Question(trace, MAX_BYTES, machine, granule)
     in_core, peak_call = plan_beside(KeepAll(), question), ""
     try:
         # keep-all refuses a budget of nothing, and says where it would take most.

@@ -16,12 +16,6 @@ PYTORCH = {
 }  # fmt: skip
 #: Public under `oc.`: what a user derives from is an operation as the library's own are.
 PUBLIC = {"Op"}
-#: Until the rooms `sched/` and `experiments/` have names of their own.
-FOR_A_WHILE = {
-    "Block", "Case", "Cell", "Checkpoint", "Choice", "Curve", "DoesNotFit", "Limits", "Network",
-    "Piece", "Replay", "Row", "Search", "Solution", "Stage", "Step", "Storage", "Store", "Table",
-    "Walk", "Window", "Workload",
-}  # fmt: skip
 
 
 def homes_by_name() -> dict[str, list[str]]:
@@ -36,7 +30,7 @@ def homes_by_name() -> dict[str, list[str]]:
 
 def test_a_public_class_has_its_name_for_itself():
     shared = {name: homes for name, homes in homes_by_name().items() if len(homes) > 1}
-    assert {n: h for n, h in shared.items() if n not in PYTORCH | PUBLIC | FOR_A_WHILE} == {}
+    assert {n: h for n, h in shared.items() if n not in PYTORCH | PUBLIC} == {}
 
 
 def test_only_modules_and_their_operations_share_pytorchs_names():
