@@ -78,7 +78,9 @@ def test_the_stub_fails_exactly_what_is_asked_for():
     assert set(found.values()) == {"PASSED", "FAILED"}
 
 
-@pytest.mark.parametrize("solution", ["lru", "by the handout"])
+@pytest.mark.parametrize(
+    "solution", ["lru", pytest.param("by the handout", marks=pytest.mark.slow)]
+)
 def test_a_solution_passes_all(solution, tmp_path):
     if solution != "lru":
         path = tmp_path / "solved.py"
@@ -178,7 +180,9 @@ def test_the_stub_of_best_fit_fails_exactly_what_is_asked_for():
     assert set(found.values()) == {"PASSED", "FAILED"}
 
 
-@pytest.mark.parametrize("solution", ["best-fit", "by the handout"])
+@pytest.mark.parametrize(
+    "solution", ["best-fit", pytest.param("by the handout", marks=pytest.mark.slow)]
+)
 def test_best_fit_gets_all_points(solution, tmp_path):
     if solution != "best-fit":
         path = tmp_path / "solved.py"

@@ -35,7 +35,11 @@ SWAP_PLANNERS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("spec", PLANNERS)
+@pytest.mark.parametrize(
+    "spec",
+    # `auto` asks most of the others: ten seconds.
+    [pytest.param(spec, marks=pytest.mark.slow if spec == "auto" else ()) for spec in PLANNERS],
+)
 def test_planners_keep_the_laws(spec):
     examples = 6 if spec == "auto" else 25  # it asks all the others
     assert check_planner(get_planner(spec), examples=examples, seed=1, time_limit_s=60) >= 2

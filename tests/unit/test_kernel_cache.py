@@ -12,7 +12,7 @@ import pytest
 
 from ooctrain.layers.kernels.cpu.runtime import jit
 
-ROOM = Path(jit.__file__).parent
+ROOM = Path(jit.__file__).parents[1]
 
 CALLEE = """
 import numba
@@ -120,6 +120,7 @@ FEW = ("odd channels", "3x3, stride 2", "stem", "two groups", "few channels, man
 DIRECT = [(name, "direct") for name in FEW]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("isa", "cases"),
     [("avx2", [*DIRECT, ("3x3", "winograd2")]), ("generic", DIRECT)],

@@ -37,7 +37,9 @@ def budget(trace, fraction):
     return round(least + fraction * (most - least))
 
 
-@pytest.mark.parametrize("planner", [Prefix(steps=4), Combined(evaluations=300)])
+@pytest.mark.parametrize(
+    "planner", [Prefix(steps=4), pytest.param(Combined(evaluations=300), marks=pytest.mark.slow)]
+)
 def test_planners_keep_the_laws(planner):
     assert check_planner(planner, examples=12, seed=3, time_limit_s=60) >= 2
 

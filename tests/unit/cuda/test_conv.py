@@ -39,9 +39,8 @@ SHAPES = {
 }
 QUICK = {
     "implicit_gemm": (
-        "3x3, stride 2", "stem", "odd channels", "more filters than a tile",
-        "more pixels than a tile", "dilated, strided", "two groups", "much padding",
-        "several splits", "single everything",
+        "odd channels", "more pixels than a tile", "dilated, strided", "two groups",
+        "much padding", "several splits", "single everything",
     ),
     "tf32": ("3x3", "1x1, stride 2", "more filters than a tile", "dilated, strided", "two groups"),
     "tiled": ("odd channels", "3x3, stride 2", "odd groups", "several splits", "much padding"),

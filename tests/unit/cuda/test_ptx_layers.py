@@ -33,6 +33,7 @@ def kernels_of(modules):
 
 
 @CAPABILITIES
+@pytest.mark.slow
 @pytest.mark.parametrize("kernel", kernels_of(ALL), ids=lambda kernel: kernel.name)
 def test_no_double_precision_and_nothing_spills(kernel, capability):
     facts = check_ptx(kernel, capability)
