@@ -354,7 +354,7 @@ def test_on_densenets_dynprog_stays_below_the_printed_ratio(all_chains):
 
 @slow
 def test_the_rounding_of_transfers_decides_whether_dynprog_loses_on_densenets(
-    all_chains, monkeypatch
+    chains, all_chains, monkeypatch
 ):
     """The paper does not say how it rounds what leaves meanwhile; down is ours."""
     down = wins([cell for cell in all_chains if cell.group.model == "densenet121"], DYNPROG)
@@ -362,6 +362,7 @@ def test_the_rounding_of_transfers_decides_whether_dynprog_loses_on_densenets(
     up = wins(cells_of_chains(("densenet121",)), DYNPROG)
     assert up.faster > down.faster
     assert up.slower <= down.slower
+    assert wins(cells_of_chains(("resnet18", "resnet50")), DYNPROG) == wins(chains, DYNPROG)
 
 
 # ---------------------------------------------------------------- paper 004
