@@ -72,6 +72,7 @@ def public_tests(*arguments, folder=FOLDER):
     return found
 
 
+@pytest.mark.slow
 def test_the_stub_fails_exactly_what_is_asked_for():
     found = public_tests()
     assert {name for name, outcome in found.items() if outcome == "FAILED"} == EXPECTED
@@ -191,6 +192,7 @@ def test_best_fit_gets_all_points(solution, tmp_path):
     assert grade_of(tmp_path, solution, folder=BEST_FIT)[:2] == (0, 100)
 
 
+@pytest.mark.slow
 def test_the_stub_of_best_fit_does_not_pass(tmp_path):
     status, points, rows = grade_of(tmp_path, folder=BEST_FIT)
     assert status == 4

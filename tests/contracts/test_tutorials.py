@@ -13,8 +13,11 @@ from ooctrain.report.shapes import COLOURS
 
 FOLDER = Path(__file__).parents[2] / "tutorials"
 SCRIPTS = sorted(FOLDER.glob("[0-9]*.py"))
-#: These two run kernels of a GPU on a CPU, which takes half a minute each.
-LONG = ("18_a_cuda_kernel_step_by_step", "19_real_gpu")
+#: The last two run kernels of a GPU on a CPU, which takes half a minute each.
+LONG = (
+    "06_best_fit_and_fragmentation", "09_swap_planners", "12_together",
+    "13_write_your_own_planner", "18_a_cuda_kernel_step_by_step", "19_real_gpu",
+)  # fmt: skip
 QUICK_ONES = [
     pytest.param(path, marks=pytest.mark.slow if path.stem in LONG else ()) for path in SCRIPTS
 ]
