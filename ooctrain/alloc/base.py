@@ -337,6 +337,11 @@ class Books:
             f"{b.tag or b.id} {format_bytes(b.granted_bytes)}" for b in largest[:_TOP_HOLDERS]
         )
 
+    def layout(self, **place: int) -> dict[str, Any]:
+        """What every snapshot begins with; `place` is where the arena lies, or its chunk's size."""
+        blocks = describe(self.live.values())
+        return {"allocator": self.name, "budget": self.budget_bytes, **place, "blocks": blocks}
+
     def close(self) -> list[Block]:
         """Marks the allocator closed; returns the blocks still live."""
         leaked = [self.live[key] for key in sorted(self.live)]

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ooctrain.alloc.base import Block, Books, Reached, Stats, describe
+from ooctrain.alloc.base import Block, Books, Reached, Stats
 from ooctrain.alloc.virtual_pages.chunk_size import checked_chunk_bytes, mappable_chunk_bytes
 from ooctrain.alloc.virtual_pages.chunks import FreeRuns
 from ooctrain.alloc.virtual_pages.mappings import ChunkMapping, MappingCache
@@ -59,7 +59,6 @@ class Passthrough:
         """A block at the end of a fresh mapping. Cost: two or more system calls.
 
         Raises:
-            ConfigError: not a size.
             OutOfDeviceMemory: fewer free chunks than it needs; the state is as before.
             DriverError: the system refused; the state is as before.
         """
@@ -79,11 +78,7 @@ class Passthrough:
         return block
 
     def free(self, block: Block, after: Sequence[Reached] = ()) -> None:
-        """Waits for the last uses and unmaps the block.
-
-        Raises:
-            InvalidFree: not a live block of this allocator.
-        """
+        """Waits for the last uses and unmaps the block."""
         self._books.retire(block)
         mapping = self._blocks.pop(block.id)
         mapping.uses[0, mapping.slots] = tuple(after)
@@ -108,10 +103,7 @@ class Passthrough:
     def snapshot(self) -> dict[str, Any]:
         """Live blocks, as plain data."""
         return {
-            "allocator": self.name,
-            "budget": self.budget_bytes,
-            "chunk": self._chunk,
-            "blocks": describe(self._books.live.values()),
+            **self._books.layout(chunk=self._chunk),
             "free": self._free.count,
         }
 

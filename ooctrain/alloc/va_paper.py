@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ooctrain.alloc.base import Block, Books, Reached, Stats, describe
+from ooctrain.alloc.base import Block, Books, Reached, Stats
 from ooctrain.alloc.virtual_pages.chunk_size import checked_chunk_bytes
 from ooctrain.alloc.virtual_pages.mappings import ChunkMapping, MappingCache
 from ooctrain.devices.base import VirtualMemory
@@ -76,7 +76,6 @@ class PaperVirtualAddressing:
         """A block in a fresh range. Cost: a system call for each chunk, and one for the range.
 
         Raises:
-            ConfigError: not a size.
             OutOfDeviceMemory: fewer chunks than it needs are free or waiting; as before.
             DriverError: the system refused to map; no block is made.
         """
@@ -101,11 +100,7 @@ class PaperVirtualAddressing:
         return block
 
     def free(self, block: Block, after: Sequence[Reached] = ()) -> None:
-        """Puts the block's range on the waiting list; where nothing is to wait for, releases it.
-
-        Raises:
-            InvalidFree: not a live block of this allocator.
-        """
+        """Puts the block's range on the waiting list; where nothing is to wait for, releases it."""
         self._books.retire(block)
         mapping = self._blocks.pop(block.id)
         mapping.uses[0, mapping.slots] = tuple(after)
@@ -134,10 +129,7 @@ class PaperVirtualAddressing:
     def snapshot(self) -> dict[str, Any]:
         """Live blocks with their chunks, as plain data."""
         return {
-            "allocator": self.name,
-            "budget": self.budget_bytes,
-            "chunk": self._chunk,
-            "blocks": describe(self._books.live.values()),
+            **self._books.layout(chunk=self._chunk),
             "chunks": {
                 key: [[slot, slot + 1, chunk] for slot, chunk in enumerate(mapping.table.tolist())]
                 for key, mapping in sorted(self._blocks.items())

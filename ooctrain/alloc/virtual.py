@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from ooctrain.alloc.base import Block, Books, Reached, Stats, describe
+from ooctrain.alloc.base import Block, Books, Reached, Stats
 from ooctrain.alloc.virtual_pages.chunk_size import checked_chunk_bytes, mappable_chunk_bytes
 from ooctrain.alloc.virtual_pages.chunks import FreeRuns, Run, chunks_of, runs_of, stretches
 from ooctrain.alloc.virtual_pages.mappings import ChunkMapping, MappingCache
@@ -108,7 +108,6 @@ class VirtualAddressing:
         """A whole block. Cost: O(free runs); system calls only if it needs a new mapping.
 
         Raises:
-            ConfigError: not a size.
             OutOfDeviceMemory: fewer free chunks than it needs; the state is as before.
             DriverError: the system refused to map; the state is as before.
         """
@@ -123,11 +122,7 @@ class VirtualAddressing:
         return block
 
     def free(self, block: Block, after: Sequence[Reached] = ()) -> None:
-        """Frees the block's chunks; what is mapped stays mapped. No system call.
-
-        Raises:
-            InvalidFree: not a live block of this allocator.
-        """
+        """Frees the block's chunks; what is mapped stays mapped. No system call."""
         self._books.retire(block)
         holding = self._holdings.pop(block.id)
         runs = holding.runs
@@ -146,7 +141,6 @@ class VirtualAddressing:
         """A block with an address and nothing in it, to be held in parts.
 
         Raises:
-            ConfigError: not a size.
             DriverError: no address range is to be had; the state is as before.
         """
         size = self._books.checked_size(nbytes)
@@ -228,10 +222,7 @@ class VirtualAddressing:
     def snapshot(self) -> dict[str, Any]:
         """Live blocks with their chunks, as plain data."""
         return {
-            "allocator": self.name,
-            "budget": self.budget_bytes,
-            "chunk": self._chunk,
-            "blocks": describe(self._books.live.values()),
+            **self._books.layout(chunk=self._chunk),
             "chunks": {key: self._chunks_of(self._holdings[key]) for key in sorted(self._holdings)},
             "free": self._free.count,
             "own_ranges": sum(holding.mapping is not None for holding in self._holdings.values()),

@@ -13,7 +13,7 @@ from typing import Any
 import click
 from rich.console import Console
 
-from ooctrain.cli import DONE, FAILED
+from ooctrain.cli import DONE, FAILED, training
 from ooctrain.cli.live import LiveView, total_steps
 from ooctrain.cli.options import (
     OUTPUT_FILE,
@@ -26,19 +26,6 @@ from ooctrain.cli.options import (
     workload_options,
 )
 from ooctrain.cli.terminal import make_console
-from ooctrain.cli.training import (
-    WARMUP_STEPS,
-    RunOptions,
-    RunRecord,
-    TrainingRun,
-    compare_with_in_core,
-    make_loader,
-    make_trainer,
-    run_test,
-    run_training,
-    take_up,
-    typical_us,
-)
 from ooctrain.cli.workload import make_task, usual_data
 from ooctrain.execution.allocation_log import allocation_log
 from ooctrain.execution.prepare import PreparedStep
@@ -69,14 +56,14 @@ def train(
     data = usual_data(workload) if workload.data is None else workload.data
     workload = replace(workload, data=data)
     extent = replace(extent, checkpoint_path=extent.checkpoint_path or extent.resume_path)
-    options = RunOptions(workload, memory, extent)
-    console, record = make_console(), RunRecord()
+    options = training.RunOptions(workload, memory, extent)
+    console, record = make_console(), training.RunRecord()
     trainer: Trainer | None = None
     error: BaseException | None = None
     try:
         task = make_task(workload)
-        trainer = make_trainer(task, workload, memory)
-        _run(console, TrainingRun(options, task, trainer, record), verify)
+        trainer = training.make_trainer(task, workload, memory)
+        _run(console, training.TrainingRun(options, task, trainer, record), verify)
         if log_path and trainer.prepared:
             write_log(trainer.prepared, workload, log_path)
             console.print(f"wrote {log_path}")
@@ -92,25 +79,25 @@ def train(
     return FAILED if record.identical_to_incore is False else DONE
 
 
-def _run(console: Console, run: TrainingRun, verify: bool) -> None:
+def _run(console: Console, run: training.TrainingRun, verify: bool) -> None:
     trainer, workload, extent = run.trainer, run.options.workload, run.options.extent
-    before = take_up(run)  # first: a broken file needs no plan
+    before = training.take_up(run)  # first: a broken file needs no plan
     prepared = trainer.prepare(run.task.input_shape())
     console.print(facts(_plan_rows(prepared, workload)))
     for notice in prepared.notices:
         console.print(f"note: {notice}")
     if not has_compiled_kernels():
         console.print("compiling the kernels, once; later starts take them from the cache ...")
-    total = total_steps(len(make_loader(run.task, workload)), extent.epochs, extent.steps)
+    total = total_steps(len(training.make_loader(run.task, workload)), extent.epochs, extent.steps)
     title = "out-of-core" if prepared.plan.notes.get("planner") != "keep-all" else "in-core"
     with LiveView(console, total, title) as view:
-        run_training(run, view.on_step, before)
+        training.run_training(run, view.on_step, before)
     trained = trainer.prepared  # the test prepares a step of its own
-    run_test(run)
+    training.run_test(run)
     trainer.prepared = trained
     if verify:
         with LiveView(console, total, "in-core again") as view:
-            compare_with_in_core(run, view.on_step)
+            training.compare_with_in_core(run, view.on_step)
     console.print(facts(_summary_rows(prepared, run.record, extent)))
 
 
@@ -146,7 +133,7 @@ def _plan_rows(prepared: PreparedStep, workload: Workload) -> list[tuple[str, st
 
 
 def _summary_rows(
-    prepared: PreparedStep, record: RunRecord, extent: Extent
+    prepared: PreparedStep, record: training.RunRecord, extent: Extent
 ) -> list[tuple[str, str]]:
     rows = [("", "")]
     if record.identical_to_incore is not None:
@@ -170,12 +157,12 @@ def _summary_rows(
     return rows
 
 
-def _time_rows(prepared: PreparedStep, record: RunRecord) -> list[tuple[str, str]]:
-    step_us = typical_us(record.step_us)
+def _time_rows(prepared: PreparedStep, record: training.RunRecord) -> list[tuple[str, str]]:
+    step_us = training.typical_us(record.step_us)
     if step_us is None:
         return []
     rows = [("step", f"{format_us(step_us)} (median)")]
-    in_core_us = typical_us(record.incore_step_us)
+    in_core_us = training.typical_us(record.incore_step_us)
     if in_core_us is not None:
         rows.append(("in-core step", f"{format_us(in_core_us)}: {step_us / in_core_us:.2f} x"))
     bound = bound_us(prepared, record)
@@ -184,7 +171,7 @@ def _time_rows(prepared: PreparedStep, record: RunRecord) -> list[tuple[str, str
     return rows
 
 
-def bound_us(prepared: PreparedStep, record: RunRecord) -> float | None:
+def bound_us(prepared: PreparedStep, record: training.RunRecord) -> float | None:
     """What no schedule can beat, with call times as measured in-core; None where nothing was."""
     measured = record.incore_timelines
     if not measured:
@@ -195,7 +182,7 @@ def bound_us(prepared: PreparedStep, record: RunRecord) -> float | None:
 
 
 def _as_json(
-    options: RunOptions, record: RunRecord, prepared: PreparedStep | None,
+    options: training.RunOptions, record: training.RunRecord, prepared: PreparedStep | None,
     error: BaseException | None,
 ) -> dict[str, Any]:  # fmt: skip
     workload, memory = options.workload, options.memory
@@ -222,7 +209,7 @@ def _as_json(
         "reserved_peak_bytes": prepared.reserved_bytes if prepared else None,
         "host_peak_bytes": timeline.host_peak_bytes if timeline else None,
         "step_us": record.step_us,
-        "warmup_steps": WARMUP_STEPS,
+        "warmup_steps": training.WARMUP_STEPS,
         "predicted_step_us": prepared.predict().makespan_us if prepared else None,
         "incore_peak_bytes": prepared.in_core_peak_bytes if prepared else None,
         "incore_step_us": record.incore_step_us,

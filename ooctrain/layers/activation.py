@@ -12,53 +12,14 @@ from typing import ClassVar
 
 import numpy as np
 
-from ooctrain.layers.relu import POINTWISE
-from ooctrain.step.op import Op, Spec, require, require_float
+from ooctrain.layers.relu import Pointwise, PointwiseGrad
 
 #: What an exponential or a tanh is worth in floating point operations, for the cost model.
 EXP_FLOPS = 10
 
 
-class SmoothActivation(Op):
-    """y = f(x), element by element, where f' is a function of y."""
-
-    __slots__ = ()
-
-    def infer(self, x: Spec) -> tuple[Spec, ...]:
-        require_float(self, x)
-        return (x,)
-
-    def flops(self, ins, outs):
-        return EXP_FLOPS * outs[0].size
-
-    def reusable(self):
-        return {0: 0}
-
-    def window(self):
-        return POINTWISE
-
-
-class SmoothActivationGrad(Op):
-    """dx = dy f'. Reads (dy, y)."""
-
-    __slots__ = ()
-    verb: ClassVar[str] = "grad"
-
-    def infer(self, dy: Spec, y: Spec) -> tuple[Spec, ...]:
-        function = self.name.removesuffix("_grad")
-        what = f"{function}: gradient and output differ in shape"
-        require(dy.shape == y.shape, what, dy, y)
-        return (dy,)
-
-    def reusable(self):
-        return {0: 0}
-
-    def window(self):
-        return POINTWISE
-
-
 @dataclass(frozen=True, slots=True)
-class Tanh(SmoothActivation):
+class Tanh(Pointwise):
     """y = tanh(x)."""
 
     name: ClassVar[str] = "tanh"
@@ -69,9 +30,12 @@ class Tanh(SmoothActivation):
     def vjp(self, tape, ins, outs, grads):
         return tape.call(TanhGrad(), (grads[0], outs[0]), of=ins)
 
+    def flops(self, ins, outs):
+        return EXP_FLOPS * outs[0].size
+
 
 @dataclass(frozen=True, slots=True)
-class TanhGrad(SmoothActivationGrad):
+class TanhGrad(PointwiseGrad):
     """dx = dy (1 - y^2). Reads (dy, y)."""
 
     name: ClassVar[str] = "tanh_grad"
@@ -81,7 +45,7 @@ class TanhGrad(SmoothActivationGrad):
 
 
 @dataclass(frozen=True, slots=True)
-class Sigmoid(SmoothActivation):
+class Sigmoid(Pointwise):
     """y = 1 / (1 + exp(-x))."""
 
     name: ClassVar[str] = "sigmoid"
@@ -94,9 +58,12 @@ class Sigmoid(SmoothActivation):
     def vjp(self, tape, ins, outs, grads):
         return tape.call(SigmoidGrad(), (grads[0], outs[0]), of=ins)
 
+    def flops(self, ins, outs):
+        return EXP_FLOPS * outs[0].size
+
 
 @dataclass(frozen=True, slots=True)
-class SigmoidGrad(SmoothActivationGrad):
+class SigmoidGrad(PointwiseGrad):
     """dx = dy y (1 - y). Reads (dy, y)."""
 
     name: ClassVar[str] = "sigmoid_grad"

@@ -14,13 +14,13 @@ from typing import ClassVar
 import numpy as np
 
 from ooctrain.layers.regions import Slice
-from ooctrain.layers.relu import POINTWISE, ReLUGrad, where_positive
+from ooctrain.layers.relu import Pointwise, ReLUGrad, where_positive
 from ooctrain.step.op import Op, Spec, require, require_float
 from ooctrain.step.trace import Kind
 
 
 @dataclass(frozen=True, slots=True)
-class Add(Op):
+class Add(Pointwise):
     """y = a + b, or max(a + b, 0) with `relu` (set by the fusing rewrite). No broadcasting."""
 
     relu: bool = False
@@ -41,15 +41,9 @@ class Add(Op):
             (dy,) = tape.call(ReLUGrad(), (dy, outs[0]), of=ins[:1])
         return dy, dy
 
-    def reusable(self):
-        return {0: 0}
-
-    def window(self):
-        return POINTWISE
-
 
 @dataclass(frozen=True, slots=True)
-class AddMasked(Op):
+class AddMasked(Pointwise):
     """out = a + (dy where y > 0, else 0): the sum of two gradients, one of which comes through a
     ReLU.
     """
@@ -66,35 +60,19 @@ class AddMasked(Op):
     def flops(self, ins, outs):
         return 2 * outs[0].size
 
-    def reusable(self):
-        return {0: 0}
-
-    def window(self):
-        return POINTWISE
-
 
 @dataclass(frozen=True, slots=True)
-class Scale(Op):
+class Scale(Pointwise):
     """y = factor * x."""
 
     factor: float
     name: ClassVar[str] = "scale"
-
-    def infer(self, x: Spec) -> tuple[Spec, ...]:
-        require_float(self, x)
-        return (x,)
 
     def reference(self, x, scalars):
         return (x * x.dtype.type(self.factor),)
 
     def vjp(self, tape, ins, outs, grads):
         return tape.call(Scale(self.factor), grads, of=ins)
-
-    def reusable(self):
-        return {0: 0}
-
-    def window(self):
-        return POINTWISE
 
 
 @dataclass(frozen=True, slots=True)

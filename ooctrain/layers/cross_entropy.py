@@ -15,19 +15,13 @@ from typing import ClassVar
 import numpy as np
 
 from ooctrain.errors import ConfigError
-from ooctrain.layers.class_loss import (
-    ClassLoss,
-    ClassLossGrad,
-    as_rows,
-    log_sum_exp,
-    row_order,
-)
+from ooctrain.layers import class_loss
 from ooctrain.layers.regression_loss import MeanOrSum
 from ooctrain.step.op import Spec, require, require_float
 
 
 @dataclass(frozen=True, slots=True)
-class SoftmaxCrossEntropy(ClassLoss):
+class SoftmaxCrossEntropy(class_loss.ClassLoss):
     """loss = mean or sum of -log softmax(logits)[label] over the rows that count: those whose label
     is not `ignore_index`.
 
@@ -50,8 +44,8 @@ class SoftmaxCrossEntropy(ClassLoss):
         return Spec((), logits.dtype), Spec(labels.shape, logits.dtype)
 
     def reference(self, logits, labels, scalars):
-        rows, label = as_rows(logits), labels.reshape(-1)
-        lse = log_sum_exp(rows)
+        rows, label = class_loss.as_rows(logits), labels.reshape(-1)
+        lse = class_loss.log_sum_exp(rows)
         valid = label != self.ignore_index
         picked = rows[np.arange(len(rows)), np.where(valid, label, 0)]
         loss = np.where(valid, lse - picked, 0).sum()
@@ -65,7 +59,7 @@ class SoftmaxCrossEntropy(ClassLoss):
 
 
 @dataclass(frozen=True, slots=True)
-class SoftmaxCrossEntropyGrad(ClassLossGrad):
+class SoftmaxCrossEntropyGrad(class_loss.ClassLossGrad):
     """dlogits = (softmax - onehot) * dloss, / rows for a mean. Reads (logits, labels, lse,
     dloss)."""
 
@@ -78,12 +72,12 @@ class SoftmaxCrossEntropyGrad(ClassLossGrad):
         return (logits,)
 
     def reference(self, logits, labels, lse, dloss, scalars):
-        rows, label = as_rows(logits), labels.reshape(-1)
+        rows, label = class_loss.as_rows(logits), labels.reshape(-1)
         valid = label != self.ignore_index
         d = np.exp(rows - lse.reshape(-1, 1))
         d[np.arange(len(rows)), np.where(valid, label, 0)] -= 1
         d *= valid[:, None] * dloss / (valid.sum() if self.reduction == "mean" else 1)
-        return (row_order(d, logits.shape),)
+        return (class_loss.row_order(d, logits.shape),)
 
 
 def check_labels(labels: np.ndarray, classes: int, ignore_index: int = -100) -> None:
@@ -110,7 +104,7 @@ def looks_like_probabilities(logits: np.ndarray) -> bool:
     """Whether every row (of the first eight images) is >= 0 and sums to 1: probabilities, which a
     softmax has made already.
     """
-    rows = as_rows(logits[:8])
+    rows = class_loss.as_rows(logits[:8])
     return bool(
         rows.shape[1] > 1 and (rows >= 0).all() and np.allclose(rows.sum(axis=1), 1, atol=1e-4)
     )

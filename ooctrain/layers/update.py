@@ -14,7 +14,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from ooctrain.layers.relu import POINTWISE
+from ooctrain.layers.relu import Pointwise
 from ooctrain.step.op import Op, Scalars, Spec, require, require_float
 from ooctrain.step.trace import Kind
 
@@ -163,24 +163,14 @@ class ScaleBy(Op):
 
 
 @dataclass(frozen=True, slots=True)
-class ClipValue(Op):
+class ClipValue(Pointwise):
     """y = x limited to [-limit, limit]."""
 
     limit: float
     name: ClassVar[str] = "clip_value"
 
-    def infer(self, x: Spec) -> tuple[Spec, ...]:
-        require_float(self, x)
-        return (x,)
-
     def reference(self, x, scalars):
         return (np.clip(x, -self.limit, self.limit),)
-
-    def reusable(self):
-        return {0: 0}
-
-    def window(self):
-        return POINTWISE
 
 
 def _update_specs(

@@ -13,14 +13,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from ooctrain.layers.class_loss import (
-    ClassLoss,
-    ClassLossGrad,
-    Reduction,
-    as_rows,
-    log_sum_exp,
-    row_order,
-)
+from ooctrain.layers import class_loss
 from ooctrain.layers.cross_entropy import SoftmaxCrossEntropy
 from ooctrain.step.op import Op, Spec, require, require_float
 from ooctrain.step.trace import Kind
@@ -43,7 +36,7 @@ class ClassWeights(Op):
 
 
 @dataclass(frozen=True, slots=True)
-class WeightedCrossEntropy(ClassLoss):
+class WeightedCrossEntropy(class_loss.ClassLoss):
     """Of each row whose label counts: (1 - s) w[label] (lse - z[label]) + s / K * sum over the
     classes of w[c] (lse - z[c]).
 
@@ -57,7 +50,7 @@ class WeightedCrossEntropy(ClassLoss):
 
     ignore_index: int = -100
     label_smoothing: float = 0.0
-    reduction: Reduction = "mean"
+    reduction: class_loss.Reduction = "mean"
     name: ClassVar[str] = "weighted_cross_entropy"
 
     def infer(self, logits: Spec, labels: Spec, weights: Spec) -> tuple[Spec, ...]:
@@ -69,8 +62,8 @@ class WeightedCrossEntropy(ClassLoss):
         return (lse if self.reduction == "none" else loss), lse
 
     def reference(self, logits, labels, weights, scalars):
-        rows, label = as_rows(logits), labels.reshape(-1)
-        lse = log_sum_exp(rows)
+        rows, label = class_loss.as_rows(logits), labels.reshape(-1)
+        lse = class_loss.log_sum_exp(rows)
         valid = label != self.ignore_index
         chosen = np.where(valid, label, 0)
         own = weights[chosen] * (lse - rows[np.arange(len(rows)), chosen])
@@ -90,12 +83,12 @@ class WeightedCrossEntropy(ClassLoss):
 
 
 @dataclass(frozen=True, slots=True)
-class WeightedCrossEntropyGrad(ClassLossGrad):
+class WeightedCrossEntropyGrad(class_loss.ClassLossGrad):
     """dlogits of `WeightedCrossEntropy`. Reads (logits, labels, weights, lse, dloss)."""
 
     ignore_index: int = -100
     label_smoothing: float = 0.0
-    reduction: Reduction = "mean"
+    reduction: class_loss.Reduction = "mean"
     name: ClassVar[str] = "weighted_cross_entropy_grad"
 
     def infer(
@@ -106,7 +99,7 @@ class WeightedCrossEntropyGrad(ClassLossGrad):
         return (logits,)
 
     def reference(self, logits, labels, weights, lse, dloss, scalars):
-        rows, label = as_rows(logits), labels.reshape(-1)
+        rows, label = class_loss.as_rows(logits), labels.reshape(-1)
         valid = label != self.ignore_index
         chosen, share = np.where(valid, label, 0), self.label_smoothing / rows.shape[1]
         own = ((1 - self.label_smoothing) * weights[chosen])[:, None]
@@ -115,4 +108,4 @@ class WeightedCrossEntropyGrad(ClassLossGrad):
         d -= own * (np.arange(rows.shape[1]) == chosen[:, None])
         counted = weights[chosen][valid].sum() if self.reduction == "mean" else 1
         d *= valid[:, None] * dloss.reshape(-1, 1) / counted
-        return (row_order(d, logits.shape),)
+        return (class_loss.row_order(d, logits.shape),)

@@ -32,7 +32,7 @@ class Rewrites(Mapping[str, Rewrite]):
         if name.partition(":")[0] == PIN_SMALL:
             return lambda trace: pin_by_name(trace, name)
         if name.partition(":")[0] in self.with_parameters:
-            return lambda trace: _tile(trace, name)
+            return lambda trace: pin_again(tile_by_name(trace, name), trace)
         return self.plain[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -58,7 +58,3 @@ def apply_rewrites(trace: Trace, names: Sequence[str]) -> Trace:
             )
         trace = REWRITES[name](trace)
     return trace
-
-
-def _tile(trace: Trace, name: str) -> Trace:
-    return pin_again(tile_by_name(trace, name), trace)

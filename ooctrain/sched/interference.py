@@ -9,6 +9,7 @@ next: `simulate.py`.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Sequence
 from fractions import Fraction
@@ -67,7 +68,8 @@ class _Clock:
             lane: self.slowdown if lane == "C" and copying else Fraction(1) for lane in self.running
         }
         needed = {
-            lane: _ceil(self.left_ns[row.index] * pace[lane]) for lane, row in self.running.items()
+            lane: math.ceil(self.left_ns[row.index] * pace[lane])
+            for lane, row in self.running.items()
         }
         span = min(needed.values())
         self.now_ns += span
@@ -77,7 +79,3 @@ class _Clock:
                 del self.running[lane]
             else:
                 self.left_ns[row.index] -= int(span / pace[lane])
-
-
-def _ceil(value: Fraction) -> int:
-    return -(-value.numerator // value.denominator)

@@ -160,7 +160,8 @@ def _differences(
 
     def total(x: np.ndarray) -> float:
         found = run_trace(trace, values | {name: x}, scalars, "reference")
-        return sum(float(np.sum(found[f"y{i}"] * values[f"dy{i}"])) for i in range(_outputs(found)))
+        outputs = sum(name[0] == "y" for name in found)
+        return sum(float(np.sum(found[f"y{i}"] * values[f"dy{i}"])) for i in range(outputs))
 
     base = values[name].astype(np.float64)
     result = np.zeros_like(base)
@@ -169,10 +170,6 @@ def _differences(
         nudge[index] = step
         result[index] = (total(base + nudge) - total(base - nudge)) / (2 * step)
     return result
-
-
-def _outputs(found: Mapping[str, Any]) -> int:
-    return sum(name[0] == "y" for name in found)
 
 
 def _run_kernel(

@@ -11,11 +11,7 @@ from functools import cache
 
 import numpy as np
 import pytest
-
-import ooctrain as oc
-from ooctrain.devices.base import FRESH_POISON, Debug
-from ooctrain.engine.incore import initial_values
-from ooctrain.experiments.real_runs import (
+from support.real_runs import (
     WORKLOADS,
     RealRun,
     Refusal,
@@ -24,6 +20,10 @@ from ooctrain.experiments.real_runs import (
     runs,
     write_table,
 )
+
+import ooctrain as oc
+from ooctrain.devices.base import FRESH_POISON, Debug
+from ooctrain.engine.incore import initial_values
 from ooctrain.testing.byte_list import LawBroken
 from ooctrain.testing.same_bits import check_same_bits, in_core, out_of_core
 

@@ -166,12 +166,9 @@ class CudaStreams:
 
     def _record(self, handle: int) -> int:
         """An event behind all that is queued on a stream."""
-        event = self._take_event()
+        event = self._events.pop() if self._events else self._driver.create_event(timing=True)
         self._driver.record_event(event, handle)
         return event
-
-    def _take_event(self) -> int:
-        return self._events.pop() if self._events else self._driver.create_event(timing=True)
 
     def _span(self, piece: _Piece, stream: int) -> WorkSpan:
         assert self._zero is not None, "it was recorded before the first piece"

@@ -13,7 +13,7 @@ Sources: paper 000, section 5.1, figure 3 and table 1. Departures: docs/papers.m
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ooctrain.alloc.registry import AllocatorChoice, choose_dry
@@ -243,7 +243,9 @@ def _largest(budgets: Sequence[int], fits: Callable[[int], bool]) -> int | None:
         return None
     if fits(budgets[-1]):
         return budgets[-1]
-    start = next((n for n in _quarters(len(budgets)) if fits(budgets[n])), None)
+    # Where the search may begin: the least first, since it mostly fits.
+    quarters = sorted({quarter * len(budgets) // 4 for quarter in range(4)})
+    start = next((n for n in quarters if fits(budgets[n])), None)
     if start is None:
         return None
     low, high = start, len(budgets) - 1
@@ -251,8 +253,3 @@ def _largest(budgets: Sequence[int], fits: Callable[[int], bool]) -> int | None:
         middle = (low + high) // 2
         low, high = (middle, high) if fits(budgets[middle]) else (low, middle)
     return budgets[low]
-
-
-def _quarters(count: int) -> Iterator[int]:
-    """Places from which a search may begin: the least first, since it mostly fits."""
-    yield from sorted({0, count // 4, count // 2, 3 * count // 4})

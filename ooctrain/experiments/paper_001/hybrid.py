@@ -214,7 +214,8 @@ def _cell(asked: _Asked, method: str, plan: Callable[[], Plan]) -> ImageCell:
     outs = [i for i in found.schedule.instructions if isinstance(i, SwapOut)]
     bytes_out = sum(out.hi - out.lo for out in outs)
     speed = _megapixels_per_s(asked, found)
-    return ImageCell(*head, speed, None, len(outs), bytes_out, _in_words(found))
+    notes = ", ".join(f"{name}={value}" for name, value in found.notes.items())
+    return ImageCell(*head, speed, None, len(outs), bytes_out, notes)
 
 
 def _replay(asked: _Asked, kind: str, printed: Tuned, scaled: bool) -> TunedReplay:
@@ -254,7 +255,3 @@ def _scaled(tuned: Tuned, asked: _Asked) -> Tuned:
         for number in (tuned.swapout_threshold, tuned.swapin_ahead, tuned.swapin_groupby)
     )
     return Tuned(threshold, ahead, groupby, tuned.checkpoints)
-
-
-def _in_words(plan: Plan) -> str:
-    return ", ".join(f"{name}={value}" for name, value in plan.notes.items())

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from operator import attrgetter
 from typing import Any
 
 from rich.console import Console
@@ -141,14 +142,15 @@ def hybrid_figure(cells: Sequence[ImageCell]) -> str:
             pictures.append(
                 curves_svg(
                     f"Figures 3, 4: {title}",
-                    _curves(found, METHODS, _megapixels),
+                    _curves(found, METHODS, attrgetter("megapixels_per_s")),
                     x_axis="pixels of a side (no point: it cannot be trained)",
                     y_axis="megapixels/s, simulated",
                 )
             )
             pictures.append(
                 curves_svg(
-                    f"Figures 5, 6: {title}", _curves(found, (SWAP, HYBRID), _swap_outs),
+                    f"Figures 5, 6: {title}",
+                    _curves(found, (SWAP, HYBRID), attrgetter("swap_outs")),
                     x_axis="pixels of a side", y_axis="swap-outs in a step",
                 )
             )  # fmt: skip
@@ -169,14 +171,6 @@ def _curves(
         for method in methods
         if (points := [(c.image_size, y(c)) for c in cells if c.method == method])
     ]
-
-
-def _megapixels(cell: ImageCell) -> float | None:
-    return cell.megapixels_per_s
-
-
-def _swap_outs(cell: ImageCell) -> float | None:
-    return cell.swap_outs
 
 
 def _speed(cell: ImageCell) -> str:

@@ -165,13 +165,10 @@ def _before_us(pressure: Pressure, machine: Machine, recompute: bool) -> float:
         both = machine.out_bytes_per_us + machine.in_bytes_per_us
         return max(out, _time_us(pressure.moved_bytes, both, machine))
     initial_bytes = pressure.moved_bytes - pressure.sent_bytes
-    started = _time_us(initial_bytes, _fastest(machine), machine)
+    fastest = max(machine.out_bytes_per_us, machine.in_bytes_per_us)
+    started = _time_us(initial_bytes, fastest, machine)
     # One transfer may be all, so that its latency counts once.
     return out + started - (_latency_us(machine) if out and started else 0.0)
-
-
-def _fastest(machine: Machine) -> float:
-    return max(machine.out_bytes_per_us, machine.in_bytes_per_us)
 
 
 def _time_us(size_bytes: int, bytes_per_us: float, machine: Machine) -> float:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -105,7 +104,8 @@ class Combined:
 
         trace, machine, seed = question.trace, question.machine, question.seed
         search = Search(trace, question.budget_bytes, machine, question.granule)
-        first = search.best_first(_first_choices(trace, machine))
+        # What annealing begins with: values to drop.
+        first = search.best_first(Prefix(steps=8).choices(trace, machine))
         longer = max(1.0, len(trace.calls) / CALLS)
         half = int(self.evaluations / longer**GROWTH / 2)
         found = [
@@ -125,11 +125,6 @@ class Combined:
 def starts() -> tuple[Planner, ...]:
     """Whose plans take part as they are."""
     return (KeepAll(), Belady(), Prefix(), WindowCyclic())
-
-
-def _first_choices(trace: Trace, machine: Machine) -> Iterable[tuple[int, ...]]:
-    """What annealing begins with: values to drop."""
-    return Prefix(steps=8).choices(trace, machine)
 
 
 def _plan_of(choice: Choice, question: Question, evaluations: int) -> Plan | None:
