@@ -16,7 +16,7 @@ import click
 import numpy as np
 
 from ooctrain.cli import DONE
-from ooctrain.cli.options import OUTPUT_FILE, MemoryOptions, Workload, json_option, workload_options
+from ooctrain.cli.options import MemoryOptions, Workload, file_option, json_option, workload_options
 from ooctrain.cli.terminal import make_console
 from ooctrain.cli.training import make_trainer
 from ooctrain.cli.workload import Task, make_task, threads_of
@@ -41,9 +41,7 @@ IN_CORE = MemoryOptions(
 
 @click.command()
 @workload_options
-@click.option(
-    "--output", metavar="FILE", type=OUTPUT_FILE, help="Where to; default: the cache folder."
-)
+@file_option("--output", text="Where to; default: the cache folder.")
 @json_option
 def calibrate(workload: Workload, output: str | None, json_path: str | None) -> int:
     """Measure this machine with steps of MODEL, and save the result."""

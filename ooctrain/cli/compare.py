@@ -19,9 +19,9 @@ from rich.table import Table
 
 from ooctrain.cli import DOES_NOT_FIT, DONE
 from ooctrain.cli.options import (
-    OUTPUT_FILE,
     POSITIVE,
     accumulate_option,
+    file_option,
     host_budget_option,
     json_option,
     link_bandwidth_option,
@@ -81,13 +81,13 @@ DEFAULT_MACHINES = "v100-pcie,v100-32gb-nvlink"
 @click.option("--keep", metavar="FOLDER", type=click.Path(file_okay=False),
               help="Where rows, plans and bounds are kept; default: the user's cache.")  # fmt: skip
 @click.option("--fresh", is_flag=True, help="Compute every row again.")
-@click.option("--csv", "csv_path", metavar="FILE", type=OUTPUT_FILE, help="Write the rows here.")
-@click.option(
-    "--markdown", "markdown_path", metavar="FILE", type=OUTPUT_FILE, help="Write the table here."
+@file_option("--csv", "csv_path", text="Write the rows here.")
+@file_option("--markdown", "markdown_path", text="Write the table here.")
+@file_option(
+    "--figure",
+    "figure_path",
+    text="Draw ratio against budget, and speed against batch or image size, as SVG.",
 )
-@click.option("--figure", "figure_path", metavar="FILE", type=OUTPUT_FILE,
-              help="Draw ratio against budget, and speed against batch or image size, as SVG.",
-              )  # fmt: skip
 @json_option
 def compare(
     models: tuple[str, ...], planners: list[str], budgets: list[str], machines: list[str],

@@ -128,6 +128,11 @@ def split_names(text: str) -> list[str]:
     return found
 
 
+def file_option(*names: str, text: str) -> Callable[[Command], Command]:
+    """An option that names a file to be written."""
+    return click.option(*names, metavar="FILE", type=OutputFile(), help=text)
+
+
 def seed_option(text: str) -> Callable[[Command], Command]:
     """--seed, and what it is of."""
     return click.option("--seed", type=WholeNumber(min=0), default=0, show_default=True, help=text)
@@ -154,7 +159,6 @@ host_budget_option = click.option(
 link_bandwidth_option = click.option(
     "--link-bandwidth", metavar="SIZE", help='Per second and direction: "2GB".'
 )
-OUTPUT_FILE = OutputFile()
 MOST_THREADS = 1024
 WORKLOAD_OPTIONS = (
     click.option(
@@ -224,9 +228,8 @@ EXTENT_OPTIONS = (
         show_default=True,
     ),
     click.option("--steps", type=POSITIVE, help="At most, in all."),
-    click.option(
-        "--checkpoint", "checkpoint_path", metavar="FILE", type=OUTPUT_FILE,
-        help="Saved after each epoch, on Ctrl-C, at the end.",
+    file_option(
+        "--checkpoint", "checkpoint_path", text="Saved after each epoch, on Ctrl-C, at the end."
     ),
     click.option("--checkpoint-steps", type=POSITIVE, help="Saved after so many steps."),
     click.option(
@@ -234,9 +237,7 @@ EXTENT_OPTIONS = (
         help="Go on from a checkpoint, and save there again.",
     ),
 )  # fmt: skip
-json_option = click.option(
-    "--json", "json_path", metavar="FILE", type=OUTPUT_FILE, help="Write the numbers here."
-)
+json_option = file_option("--json", "json_path", text="Write the numbers here.")
 model_argument = click.argument("model", metavar="MODEL")
 
 

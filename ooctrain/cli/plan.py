@@ -28,10 +28,10 @@ from ooctrain.cli.advice import (
 )
 from ooctrain.cli.limits import limits
 from ooctrain.cli.options import (
-    OUTPUT_FILE,
     POSITIVE,
     MemoryOptions,
     Workload,
+    file_option,
     json_option,
     memory_options,
     workload_options,
@@ -66,19 +66,9 @@ Rows = list[tuple[str, str]]
 @json_option
 @click.option("--depth", type=POSITIVE, default=2, show_default=True,
               help="Parts of a layer's name in the table.")  # fmt: skip
-@click.option(
-    "--save",
-    "plan_path",
-    metavar="FILE",
-    type=OUTPUT_FILE,
-    help="Write the plan, for `simulate --plan`.",
-)
-@click.option(
-    "--allocation-log",
-    "log_path",
-    metavar="FILE",
-    type=OUTPUT_FILE,
-    help="Write what the plan asks of an allocator, for `replay`.",
+@file_option("--save", "plan_path", text="Write the plan, for `simulate --plan`.")
+@file_option(
+    "--allocation-log", "log_path", text="Write what the plan asks of an allocator, for `replay`."
 )
 @click.option(
     "--list-checkpoints",

@@ -14,7 +14,7 @@ from types import MappingProxyType
 import click
 
 from ooctrain.cli import DONE
-from ooctrain.cli.options import ALLOCATORS_TEXT, OUTPUT_FILE, json_option, list_option
+from ooctrain.cli.options import ALLOCATORS_TEXT, file_option, json_option, list_option
 from ooctrain.cli.terminal import make_console
 from ooctrain.cli.values import OneOf
 from ooctrain.experiments.paper_000.architectures_shown import architectures
@@ -50,8 +50,7 @@ EXPERIMENTS: Mapping[str, Experiment] = MappingProxyType(
 @click.option("--quick", is_flag=True, help="Few cases: does it run, and about what comes out?")
 @click.option("--physical", default="16GiB", show_default=True, help="Memory of the device.")
 @list_option("--allocator", "names", text=ALLOCATORS_TEXT)
-@click.option("--figure", "figure_path", metavar="FILE", type=OUTPUT_FILE,
-              help="Write the figure here; default: EXPERIMENT.svg.")  # fmt: skip
+@file_option("--figure", "figure_path", text="Write the figure here; default: EXPERIMENT.svg.")
 @json_option
 def reproduce(
     experiment_name: str, quick: bool, physical: str, names: list[str], figure_path: str | None,

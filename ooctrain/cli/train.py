@@ -16,11 +16,11 @@ from rich.console import Console
 from ooctrain.cli import DONE, FAILED, training
 from ooctrain.cli.live import LiveView, total_steps
 from ooctrain.cli.options import (
-    OUTPUT_FILE,
     Extent,
     MemoryOptions,
     Workload,
     extent_options,
+    file_option,
     json_option,
     memory_options,
     workload_options,
@@ -45,8 +45,9 @@ JSON_VERSION = 1
 @memory_options
 @json_option
 @extent_options
-@click.option("--allocation-log", "log_path", metavar="FILE", type=OUTPUT_FILE,
-              help="Write what the steps ask of the allocator, for `replay`.")  # fmt: skip
+@file_option(
+    "--allocation-log", "log_path", text="Write what the steps ask of the allocator, for `replay`."
+)
 @click.option("--verify", is_flag=True, help="Run in-core as well and compare every bit.")
 def train(
     workload: Workload, memory: MemoryOptions, extent: Extent, json_path: str | None, verify: bool,
