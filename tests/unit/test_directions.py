@@ -353,11 +353,9 @@ def test_on_densenets_dynprog_stays_below_the_printed_ratio(all_chains):
 
 
 @slow
-def test_the_rounding_of_transfers_decides_whether_dynprog_loses_on_densenets(
-    chains, all_chains, monkeypatch
-):
+def test_the_rounding_of_transfers_decides_whether_dynprog_loses_on_densenets(chains, monkeypatch):
     """The paper does not say how it rounds what leaves meanwhile; down is ours."""
-    down = wins([cell for cell in all_chains if cell.group.model == "densenet121"], DYNPROG)
+    down = wins(cells_of_chains(("densenet121",)), DYNPROG)
     monkeypatch.setattr(dynprog_search, "int", lambda value: -int(-value // 1), raising=False)
     up = wins(cells_of_chains(("densenet121",)), DYNPROG)
     assert up.faster > down.faster
