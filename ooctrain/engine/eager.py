@@ -35,7 +35,7 @@ class Holder(Protocol):
 
     @property
     def changes(self) -> int:
-        """How often the value has changed there, `write` apart, since it was lent."""
+        """How often the value has changed there, `write` apart."""
 
     def read(self) -> np.ndarray | None:
         """The value in logical layout; None: it has left meanwhile."""

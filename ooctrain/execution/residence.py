@@ -35,16 +35,16 @@ if TYPE_CHECKING:
 class Place:
     """A holder: the place of one value in an open session."""
 
-    __slots__ = ("changing", "since", "stay", "storage", "variable")
+    __slots__ = ("changing", "stay", "storage", "variable")
 
     def __init__(self, stay: Stay, variable: int, storage: Storage, *, changing: bool):
         self.stay, self.variable, self.storage = stay, variable, storage
-        self.changing, self.since = changing, 0
+        self.changing = changing
 
     @property
     def changes(self) -> int:
-        """Steps that have changed the value since it came."""
-        return self.stay.session.steps - self.since if self.changing else 0
+        """Steps that have changed the value here."""
+        return self.stay.session.steps if self.changing else 0
 
     def read(self) -> np.ndarray | None:
         """The true value, logical layout. Raises InUse: a step is under way, or this is a fork."""
@@ -139,7 +139,6 @@ class Stay:
 
     def keep(self, place: Place, before: Holder | None, version: int) -> None:
         """From now on the value is here. Raises InUse: another thread's trainer has taken it."""
-        place.since = self.session.steps
         if not place.storage.lend(place, before, version):
             raise InUse("another thread's trainer takes values of the same model", fix=ONE_THREAD)
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import gc
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
@@ -18,7 +19,14 @@ import numpy as np
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 import ooctrain as oc
 from ooctrain import nn, train
@@ -43,21 +51,14 @@ class Networks:
         body = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.ReLU())
         self.models = [nn.Sequential(body, nn.Flatten(), nn.Linear(8, 3)) for _ in range(2)]
         self.optimizers = [sgd(model) for model in self.models for _ in range(2)]
-
-    def tensors(self):
-        """All that has a value, by a name that no other has."""
-        found = {}
-        for m, model in enumerate(self.models):
-            found |= {f"{m}.{name}": value for name, value in model.named_parameters()}
-            found |= {f"{m}.{name}": value for name, value in model.named_buffers()}
-        for o, optimizer in enumerate(self.optimizers):
-            names = named(self.models[o // 2], optimizer)
-            found |= {f"optimizer{o}.{name}": slot for name, slot in names.items() if "mom" in name}
-        return found
+        #: for each optimizer what persists of it and its network, by the names that a trace gives
+        self.named = [persistent(self.models[o // 2], self.optimizers[o]) for o in range(4)]
+        every = {t: f"{o}.{name}" for o in range(4) for name, t in self.named[o].items()}
+        self.tensors = {name: tensor for tensor, name in every.items()}
 
     def values(self):
         """Copies of them all."""
-        return {name: np.array(tensor.numpy()) for name, tensor in self.tensors().items()}
+        return {name: np.array(tensor.numpy()) for name, tensor in self.tensors.items()}
 
     def train_eagerly(self, o, x, y):
         """A step of the eager engine."""
@@ -72,8 +73,8 @@ def sgd(model):
     return oc.optim.SGD(model.parameters(), lr=LR, momentum=0.9)
 
 
-def named(model, optimizer):
-    """What persists, by the names that a trace gives it."""
+def persistent(model, optimizer):
+    """What persists from step to step, by the names that a trace gives it."""
     found = dict(model.named_parameters()) | dict(model.named_buffers())
     for name, parameter in model.named_parameters():
         for slot, tensor in optimizer.slots(parameter).items():
@@ -87,13 +88,13 @@ class Reference(Networks):
     def run(self, o, x, y=None, *, training=False):
         """One step in memory; what it carries to the next one is written back. Its outputs."""
         trace = the_trace(x.shape, y is not None, training)
-        mine = named(self.models[o // 2], self.optimizers[o])
-        persistent = [v.name for v in (trace.variables[i] for i in trace.initial) if v.persistent]
-        values = {name: mine[name].numpy() for name in persistent} | {"input": x}
+        mine = self.named[o]
+        first = [trace.variables[v].name for v in trace.initial if trace.variables[v].persistent]
+        values = {name: mine[name].numpy() for name in first} | {"input": x}
         if y is not None:
             values["target"] = y
         found = run_trace(trace, values, {"lr": LR, "step": 0, "seed": 0})
-        for name in persistent:
+        for name in first:
             if name in found:
                 mine[name].copy_(found[name])
         return found
@@ -108,8 +109,8 @@ def the_trace(shape, with_loss, training):
 
 
 def within(thread, call, *args):
-    """What a call returns or raises in one of the threads; a minute is never."""
-    return call(*args) if thread == 0 else THREADS[thread - 1].submit(call, *args).result(60)
+    """What a call returns or raises in one of the threads; five minutes is never."""
+    return call(*args) if thread == 0 else THREADS[thread - 1].submit(call, *args).result(300)
 
 
 def batch(samples, seed):
@@ -167,39 +168,32 @@ class Trainers(RuleBasedStateMachine):
         assert within(thread, trainer.step, x, y) == wanted["loss"]
 
     @precondition(lambda self: self.trainers)
-    @rule(**TURNS, **BATCHES)
-    def evaluate(self, which, thread, samples, seed):
+    @rule(**TURNS, **BATCHES, with_loss=st.booleans())
+    def evaluate_or_predict(self, which, thread, samples, seed, with_loss):
         optimizer, trainer = self.chosen(which)
         x, y = batch(samples, seed)
-        found = within(thread, trainer.evaluate, [(x, y)])
-        assert found.loss == self.plain.run(optimizer, x, y)["loss"]
+        wanted = self.plain.run(optimizer, x, y if with_loss else None)
+        if with_loss:
+            assert within(thread, trainer.evaluate, [(x, y)]).loss == wanted["loss"]
+        else:
+            assert np.array_equal(within(thread, trainer.predict, x), wanted["output"])
 
     @precondition(lambda self: self.trainers)
-    @rule(**TURNS, **BATCHES)
-    def predict(self, which, thread, samples, seed):
-        optimizer, trainer = self.chosen(which)
-        x, _ = batch(samples, seed)
-        found = within(thread, trainer.predict, x)
-        assert np.array_equal(found, self.plain.run(optimizer, x)["output"])
+    @rule(**TURNS, close=st.booleans())
+    def close_or_drop(self, which, thread, close):
+        if close:
+            within(thread, self.chosen(which)[1].close)
+        else:
+            self.trainers.pop(which % len(self.trainers))
+            gc.collect()
 
-    @precondition(lambda self: self.trainers)
-    @rule(**TURNS)
-    def close(self, which, thread):
-        within(thread, self.chosen(which)[1].close)
-
-    @precondition(lambda self: self.trainers)
-    @rule(which=st.integers(0, 2))
-    def drop(self, which):
-        self.trainers.pop(which % len(self.trainers))
-        gc.collect()
-
-    @precondition(lambda self: self.trainers)
+    @precondition(lambda self: self.trainers and len(self.saved) < 2)
     @rule(which=st.integers(0, 2))
     def save(self, which):
         optimizer, trainer = self.chosen(which)
         path = Path(self.folder.name) / f"{len(self.saved)}.safetensors"
         trainer.save(str(path))
-        mine = named(self.plain.models[optimizer // 2], self.plain.optimizers[optimizer])
+        mine = self.plain.named[optimizer]
         self.saved.append((path, {name: np.array(value) for name, value in mine.items()}))
 
     @precondition(lambda self: self.trainers and self.saved)
@@ -208,27 +202,22 @@ class Trainers(RuleBasedStateMachine):
         optimizer, trainer = self.chosen(which)
         path, values = self.saved[number % len(self.saved)]
         trainer.resume(str(path))
-        mine = named(self.plain.models[optimizer // 2], self.plain.optimizers[optimizer])
-        for name, tensor in mine.items():
+        for name, tensor in self.plain.named[optimizer].items():
             tensor.copy_(values[name])
 
     # The model and the eager engine
 
-    @rule(number=st.integers(0, 100), seed=st.integers(0, 9))
-    def assign(self, number, seed):
-        name = sorted(self.plain.tensors())[number % len(self.plain.tensors())]
+    @rule(number=st.integers(0, 100), seed=st.integers(0, 9), load=st.booleans())
+    def assign_or_load(self, number, seed, load):
+        """One tensor takes other values, or a network those that one had the first time."""
+        name = sorted(self.plain.tensors)[number % len(self.plain.tensors)]
+        self.kept = self.kept or self.plain.models[0].state_dict()
         for networks in (self.real, self.plain):
-            tensor = networks.tensors()[name]
-            rng = np.random.default_rng(seed)
-            tensor.copy_(rng.integers(1, 5, tensor.shape).astype(tensor.dtype))
-
-    @rule(model=st.integers(0, 1), keep=st.booleans())
-    def load_state_dict(self, model, keep):
-        """The values of a network now, or those that were kept earlier."""
-        if keep or self.kept is None:
-            self.kept = self.plain.models[model].state_dict()
-        for networks in (self.real, self.plain):
-            networks.models[model].load_state_dict(self.kept)
+            tensor, rng = networks.tensors[name], np.random.default_rng(seed)
+            if load:
+                networks.models[number % 2].load_state_dict(self.kept)
+            else:
+                tensor.copy_(rng.integers(1, 5, tensor.shape).astype(tensor.dtype))
 
     @rule(optimizer=st.integers(0, 3), **BATCHES)
     def train_eagerly(self, optimizer, samples, seed):
@@ -240,8 +229,8 @@ class Trainers(RuleBasedStateMachine):
         return self.trainers[which % len(self.trainers)]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _quickly():
+@contextmanager
+def quickly():
     """Plans each step once for all trainers, and lets the collector look at new objects only."""
     patch, planned, prepare = pytest.MonkeyPatch(), {}, train.prepare
 
@@ -254,10 +243,15 @@ def _quickly():
     patch.setattr(train, "prepare", once)
     gc.collect()
     gc.freeze()
-    yield
-    gc.unfreeze()
-    patch.undo()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+        patch.undo()
 
 
-TestTrainers = Trainers.TestCase
-TestTrainers.settings = settings(max_examples=25, stateful_step_count=25)
+def test_the_values_are_those_of_one_step_after_the_other():
+    with quickly():
+        run_state_machine_as_test(
+            Trainers, settings=settings(max_examples=20, stateful_step_count=20)
+        )

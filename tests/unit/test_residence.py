@@ -22,7 +22,8 @@ import pytest
 import ooctrain as oc
 from ooctrain import nn
 from ooctrain.engine.eager import Storage
-from ooctrain.errors import AutogradError, InUse
+from ooctrain.errors import AutogradError, InUse, OoctrainError
+from ooctrain.execution import residence
 
 needs_proc = pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="no /proc here")
 X = np.random.default_rng(0).standard_normal((2, 1, 4, 4), np.float32)
@@ -107,47 +108,81 @@ def test_the_tape_sees_what_changed_and_not_what_moved():
         assert "a trainer's step" in str(caught.value)
 
 
+def test_a_value_that_changes_while_it_is_fetched_stays_where_it_is(monkeypatch):
+    """As by another thread's trainer, which opens, steps and closes while this one opens."""
+    model = network()
+    optimizer = oc.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    slow, fast = trainer_of(model, optimizer), trainer_of(model, optimizer)
+    opened = residence.open_session
+
+    def meanwhile(*args):
+        monkeypatch.setattr(residence, "open_session", opened)
+        fast.step(X, Y)
+        fast.close()
+        return opened(*args)
+
+    monkeypatch.setattr(residence, "open_session", meanwhile)
+    with pytest.raises(InUse):
+        slow.step(X, Y)
+    assert same(slow.state_arrays(), after(1))
+    slow.step(X, Y)
+    slow.close()
+    assert same(slow.state_arrays(), after(2))
+
+
 # Threads
 
 
-def test_a_second_thread_is_refused_and_nothing_is_broken(tmp_path):
+def test_each_step_may_be_another_threads():
+    trainer = trainer_of(network(), budget="60%", planner="window")
+    trainer.step(X, Y)
+    with ThreadPoolExecutor(1) as one, ThreadPoolExecutor(1) as two:
+        try:
+            for thread in (one, two, one):
+                thread.submit(trainer.step, X, Y).result(10)
+        except TimeoutError:  # the walker is not the thread that waits: let this one walk
+            streams = trainer._residence.open.device.streams
+            streams.attach()
+            streams.abandon(OoctrainError("it hangs"))
+            raise AssertionError("a step in another thread hangs") from None
+    assert same(trainer.state_arrays(), after(4))
+    trainer.close()
+
+
+def test_a_second_thread_is_refused_and_nothing_is_broken():
     """Whatever it asks for, while the first one is within an evaluation."""
     model = network()
     trainer = trainer_of(model)
     trainer.step(X, Y)
-    trainer.save(str(tmp_path / "run.safetensors"))
     before = trainer.state_arrays()
-    begun, go_on, found = threading.Event(), threading.Event(), []
+    begun, go_on = threading.Event(), threading.Event()
 
     def batches():
-        yield X, Y
-        trainer.predict(X)  # the same thread may
-        begun.set()
+        try:
+            yield X, Y
+            trainer.predict(X)  # the same thread may
+        finally:
+            begun.set()
         go_on.wait()
         yield X, Y
 
-    first = threading.Thread(target=lambda: found.append(trainer.evaluate(batches())))
-    first.start()
-    assert begun.wait(60)
-    zeros = np.zeros(model[4].bias.shape)
-    for refused in (
-        lambda: trainer.step(X, Y),
-        lambda: trainer.evaluate([(X, Y)]),
-        lambda: trainer.predict(X),
-        lambda: trainer.state_arrays(),
-        lambda: trainer.save(str(tmp_path / "other.safetensors")),
-        lambda: trainer.resume(str(tmp_path / "run.safetensors")),
-        lambda: trainer.close(),
-        lambda: trainer_of(model).step(X, Y),
-        lambda: model.state_dict(),
-        lambda: model[4].bias.copy_(zeros),
-    ):
-        with pytest.raises(InUse) as caught:
-            refused()
-        assert caught.value.code == "OOC-162"
-    go_on.set()
-    first.join()
-    assert found[0].samples == 4
+    with ThreadPoolExecutor(1) as thread:
+        first = thread.submit(trainer.evaluate, batches())
+        begun.wait()
+        try:
+            for refused in (
+                lambda: trainer.step(X, Y), lambda: trainer.evaluate([(X, Y)]),
+                lambda: trainer.predict(X), trainer.state_arrays, lambda: trainer.save("here"),
+                lambda: trainer.resume("here"), trainer.close,
+                lambda: trainer_of(model).step(X, Y), model.state_dict,
+                lambda: model[4].bias.copy_(np.zeros(3)),
+            ):  # fmt: skip
+                with pytest.raises(InUse) as caught:
+                    refused()
+                assert caught.value.code == "OOC-162"
+        finally:
+            go_on.set()
+        assert first.result().samples == 4
     assert same(trainer.state_arrays(), before)
     trainer.step(X, Y)
     assert same(trainer.state_arrays(), after(2))
@@ -210,8 +245,9 @@ def things():
 
 
 @needs_proc
-@pytest.mark.parametrize("model", [network(), None], ids=["one model", "a model for each"])
-@pytest.mark.parametrize("cycle", [False, True], ids=["dropped", "in a cycle"])
+@pytest.mark.parametrize(
+    ("model", "cycle"), [(network(), False), (None, True)], ids=["one model", "in cycles"]
+)
 def test_forty_dropped_trainers_leave_nothing(model, cycle, monkeypatch):
     """The C library keeps a few stacks of threads that have ended, as mappings."""
     planned = trainer_of(network(), budget="60%", planner="window", threads=2).prepare(X.shape)
@@ -222,8 +258,9 @@ def test_forty_dropped_trainers_leave_nothing(model, cycle, monkeypatch):
         trainer.step(X, Y)
         if cycle:
             trainer.itself = trainer
+        return trainer
 
-    drop()
+    drop().close()
     gc.collect()
     before = things()
     for _ in range(40):
@@ -267,6 +304,24 @@ def test_a_trainer_may_be_dropped_in_the_midst_of_a_look_at_its_values(monkeypat
 
 
 # Other processes
+
+
+def test_a_fork_touches_nothing_of_its_parents(monkeypatch):
+    trainer = trainer_of(network())
+    trainer.step(X, Y)
+    stay = trainer._residence.open
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "getpid", lambda: -1)
+        for refused in (lambda: trainer.step(X, Y), trainer.state_arrays):
+            with pytest.raises(InUse) as caught:
+                refused()
+            assert caught.value.code == "OOC-163"
+        trainer.close()
+        stay.close()
+    assert not stay.closed
+    stay.close()
+    assert same(trainer.state_arrays(), after(1))
+
 
 BEGIN = """
 import atexit, os, sys, threading
