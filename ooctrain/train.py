@@ -24,7 +24,7 @@ from ooctrain.engine.tensor import Tensor
 from ooctrain.errors import ConfigError, TrainingStopped
 from ooctrain.execution import checkpoint as files
 from ooctrain.execution.prepare import PreparedStep, Settings, prepare
-from ooctrain.execution.residence import Residence
+from ooctrain.execution.residence import Residence, one_at_a_time
 from ooctrain.execution.result import StepResult
 from ooctrain.execution.sessions import input_values
 from ooctrain.nn.named_losses import Loss
@@ -107,6 +107,7 @@ class Trainer:
 
     # Training.
 
+    @one_at_a_time
     def step(self, x: np.ndarray, y: np.ndarray) -> float:
         """One training step; returns the loss.
 
@@ -165,6 +166,7 @@ class Trainer:
                 schedule.step()
         return losses
 
+    @one_at_a_time
     def prepare(
         self, input_shape: tuple[int, ...], target_shape: tuple[int, ...] | None = None
     ) -> PreparedStep:
@@ -193,6 +195,7 @@ class Trainer:
 
     # Evaluation, under the same budget.
 
+    @one_at_a_time
     def evaluate(self, batches: Iterable[Batch]) -> Evaluation:
         """Average loss and accuracy in evaluation mode; the training state does not change.
 
@@ -221,12 +224,14 @@ class Trainer:
         accuracy = correct / judged if classes and judged else None
         return Evaluation(loss_sum / samples, accuracy, samples)
 
+    @one_at_a_time
     def predict(self, x: np.ndarray) -> np.ndarray:
         """The model's output for x (N, C, H, W) in evaluation mode, logical layout."""
         return self._forward(x, None)["output"]
 
     # State and files.
 
+    @one_at_a_time
     def state_arrays(self) -> dict[str, np.ndarray]:
         """Copies of parameters, buffers and optimizer slots by name: all that persists."""
         return {
@@ -234,6 +239,7 @@ class Trainer:
             for name, tensor in self._tensors().items()
         }
 
+    @one_at_a_time
     def save(self, path: str, run: files.RunState | None = None, *, keep: int = files.KEEP) -> None:
         """Writes a checkpoint, whole or not at all.
 
@@ -245,6 +251,7 @@ class Trainer:
         state = run or files.RunState(step=self.steps_done, seed=self.settings.seed)
         files.save(path, self.state_arrays(), state, keep=keep)
 
+    @one_at_a_time
     def resume(self, path: str, config: Mapping[str, Any] | None = None) -> files.RunState:
         """Takes up a checkpoint; training goes on with the same bits as if it had never stopped.
 
@@ -357,7 +364,6 @@ class Trainer:
         except BaseException:
             self._residence.abandon()
             raise
-        self._residence.steps += 1
         return result
 
     def _count_steps(self, steps_done: int) -> None:

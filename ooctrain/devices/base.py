@@ -149,6 +149,9 @@ class Device(Protocol):
     def streams(self) -> StreamSet:
         """Compute, copy out, copy in."""
 
+    def attach(self) -> None:
+        """From now on the calling thread works with the device, and no other one."""
+
     def view(self, address: int, shape: tuple[int, ...], dtype: str) -> Any:
         """The array at a device address, as kernels want it."""
 

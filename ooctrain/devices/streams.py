@@ -100,13 +100,17 @@ class Streams:
         self._moved = threading.Condition()
         self._queues: list[deque] = [deque() for _ in range(self.count)]
         self._arrived = [threading.Semaphore(0) for _ in range(self.count)]
-        self._walker = threading.get_ident()
+        self.attach()
         self._threads = [
             threading.Thread(target=self._serve, args=(s,), daemon=True, name=f"ooctrain-copy-{s}")
             for s in range(1, self.count)
         ]
         for thread in self._threads:
             thread.start()
+
+    def attach(self) -> None:
+        """Makes the calling thread the walker; it is asked once for each step."""
+        self._walker = threading.get_ident()
 
     def submit(self, stream: int, waits: Waits, work: Work, tag: int = -1) -> int:
         """Queues a piece of work; returns its number: it is done when `done[stream]` reaches
@@ -168,7 +172,8 @@ class Streams:
         for stream, thread in enumerate(self._threads, start=1):
             self._queues[stream].append(None)
             self._arrived[stream].release()
-            thread.join()
+            if thread is not threading.current_thread():  # the garbage collector runs anywhere
+                thread.join()
 
     def _compute(self) -> None:
         self._computing = True

@@ -263,7 +263,7 @@ def test_the_log_of_a_schedule_is_what_a_real_run_asks_for(tmp_path, module, kin
         for _ in range(3):
             trainer.step(x, y)
         plan, chosen = trainer.prepared.plan, trainer.prepared.allocator
-        found = trainer._residence._open[3].allocator
+        found = trainer._residence.open.session.allocator
         while not hasattr(found, "requests"):
             found = found.inner
         recorded = [request for request in found.requests if request.op != "step"]

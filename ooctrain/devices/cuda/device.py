@@ -95,6 +95,10 @@ class CudaDevice:
             self._held.close()
             raise
 
+    def attach(self) -> None:
+        """Makes the GPU current in the calling thread."""
+        self._driver.make_current()
+
     def view(self, address: int, shape: tuple[int, ...], dtype: str) -> Any:
         """The array at a device address, made once. It does not keep the mapping alive."""
         key = (address, shape, dtype)
