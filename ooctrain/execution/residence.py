@@ -144,3 +144,12 @@ class Residence:
             self._stored[name].lost = True
         session.close()
         device.close()
+
+    def release(self) -> None:
+        """Brings all values to the host and lets all tensors go."""
+        self.close()
+        for name, stored in self._stored.items():
+            stored.residence = Residence()  # who still reads through it finds the host's value
+            if self._tensors[name].storage is stored and not stored.lost:
+                self._tensors[name].storage = stored.host
+        self._stored, self._tensors = {}, {}
