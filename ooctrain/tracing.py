@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from numbers import Integral
+from typing import Any
 
 from ooctrain.engine.autograd import no_grad
 from ooctrain.engine.backward import record_backward
@@ -113,8 +114,9 @@ def trace(
     keep_gradients: bool = False, *, accumulate: int = 1, training: bool = True,
     conv_algorithm: str = "auto", target_shape: Sequence[int] | None = None,
     clip: Clip | float | None = None, allow_tf32: bool = False,
+    looked_at: dict[Any, Any] | None = None,
 ) -> Trace:  # fmt: skip
-    """The training step of a model as a trace.
+    """The training step of a model as a trace, each of its parts in the mode that it is in.
 
     Args:
         input_shape: of the whole batch, (N, C, H, W).
@@ -137,6 +139,8 @@ def trace(
         clip: `ClipNorm`, `ClipEach`, or a number for the norm.
         allow_tf32: on a GPU, "auto" convolutions round their inputs to TF32 (10 bits of mantissa)
             for the tensor cores.
+        looked_at: is filled with what the trace depends on besides arguments and shapes, {tensor:
+            its value} and {module that was called: None}.
 
     Returns:
         A checked trace with outputs "loss" and "grad:<parameter>".
@@ -160,15 +164,16 @@ def trace(
             for key, slot in update.slots(p).items()
         }  # fmt: skip
     runner = TraceRunner(threads or usable_cores(), names, device)
-    tape = Tape(runner, algorithm)
+    tape = Tape(runner, algorithm, looked_at=looked_at)
     clip = ClipNorm(clip) if isinstance(clip, int | float) else clip
     step = _Step(runner, tape, update, clip, keep_gradients)
-    with use_tape(tape), _named(names), _mode(model, training):
+    with use_tape(tape), _named(names):
         if training:
             step.train(model, shape, named_loss(loss, model), target_shape, accumulate)
         else:
             evaluated = named_loss(loss, model) if loss else None
-            step.evaluate(model, shape, evaluated, target_shape)
+            with _evaluating(model):
+                step.evaluate(model, shape, evaluated, target_shape)
     return runner.builder.build()
 
 
@@ -326,11 +331,10 @@ def _named(names: Mapping[Tensor, str]) -> Iterator[None]:
 
 
 @contextmanager
-def _mode(model: Module, training: bool) -> Iterator[None]:
-    """Training or evaluation mode for a while; in training, parts set apart by the user stay so."""
+def _evaluating(model: Module) -> Iterator[None]:
+    """Evaluation mode for a while."""
     before = [(module, module.training) for module in model.modules()]
-    if not training or not model.training:
-        model.train(training)
+    model.eval()
     try:
         yield
     finally:

@@ -5,15 +5,18 @@ In: a model, a loss, an optimizer, a budget. Out: a trained model. The one idea:
 is traced, fused and planned once, then its list is executed step after step; between steps the true
 values live on the device, and the model's parameters read and write them there. Only a change that
 a trace depends on (a frozen parameter, another weight decay) is traced and planned anew. Read next:
-`execution/prepare.py`, `execution/executor.py`; `execution/checkpoint.py` for the files.
+`execution/seen.py`, `execution/prepare.py`, `execution/executor.py`; `execution/checkpoint.py` for
+the files.
 """
 
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 
@@ -23,9 +26,11 @@ from ooctrain.engine.module import Module
 from ooctrain.engine.tensor import Tensor
 from ooctrain.errors import ConfigError, TrainingStopped
 from ooctrain.execution import checkpoint as files
-from ooctrain.execution.prepare import PreparedStep, Settings, prepare
+from ooctrain.execution.evaluation import Averages, Evaluation
+from ooctrain.execution.prepare import PreparedStep, Settings
 from ooctrain.execution.residence import Residence, one_at_a_time
 from ooctrain.execution.result import StepResult
+from ooctrain.execution.seen import Seen, StepCache, StepShape, Training, warn_of_strangers
 from ooctrain.execution.sessions import input_values
 from ooctrain.nn.named_losses import Loss
 from ooctrain.optim import LRScheduler, Optimizer
@@ -33,6 +38,7 @@ from ooctrain.sched.planning.planner import TIME_LIMIT_S, Planner
 from ooctrain.sched.schedule import Plan
 from ooctrain.sched.timeline import Timeline
 from ooctrain.step.machine import Machine
+from ooctrain.step.op import Scalars
 from ooctrain.step.trace import Trace
 from ooctrain.tracing import named_optimizer
 from ooctrain.tracing import trace as trace_step
@@ -42,17 +48,17 @@ Batch = tuple[np.ndarray, np.ndarray]
 IGNORED_LABEL = -100
 
 
-@dataclass(frozen=True, slots=True)
-class Evaluation:
-    """Averages over a data set. `accuracy` is None where no target is a class that counts."""
-
-    loss: float
-    accuracy: float | None
-    samples: int
-
-
 class Trainer:
     """Trains a model within a budget of device memory.
+
+    Between steps anything may be changed that they depend on: attributes and parts of the model and
+    of the loss, what is frozen, settings of the optimizer, the attributes of the trainer. The next
+    step has it; it is traced again, and planned again where the trace comes out differently. What
+    is not seen: writes to the `__dict__` of a module, and global names that a function reads.
+
+    A step trains each part of the model in the mode that it is in, as in PyTorch: after
+    `model.eval()` with running statistics and without dropout, which a warning says. `evaluate` and
+    `predict` are in evaluation mode always.
 
     Args:
         model: its parameters are the trainer's from now on; read them through `state_dict`.
@@ -89,8 +95,6 @@ class Trainer:
     ):  # fmt: skip
         self.model, self.loss = model, loss
         self.optimizer = named_optimizer(optimizer or "sgd", model)
-        self._parameters, self._parts = list(model.parameters()), list(model.modules())
-        self._updated = [p for p in self._parameters if self.optimizer.updates(p)]
         self.settings = Settings(
             budget=budget, planner=planner, allocator=allocator, device=device, threads=threads,
             machine=machine, link_bytes_per_us=link_bandwidth, host_budget=host_budget, seed=seed,
@@ -98,12 +102,14 @@ class Trainer:
         )  # fmt: skip
         self.accumulate, self.conv_algorithm, self.clip = accumulate, conv_algorithm, clip
         self.allow_tf32 = allow_tf32
-        self._steps_done = 0
         self.timeline: Timeline | None = None
         self.prepared: PreparedStep | None = None
-        self._prepared: dict[tuple[Any, ...], PreparedStep] = {}
         self._residence = Residence()
-        self._residence.adopt(self._tensors())
+        self._adopted: dict[str, Tensor] = {}
+        self._known: WeakSet[Tensor] = WeakSet()
+        self._cache = StepCache()
+        self._looked_at: dict[Any, Any] = {}
+        self._look()
 
     # Training.
 
@@ -116,20 +122,22 @@ class Trainer:
             y: (N,) class numbers, or what the loss takes.
 
         Raises:
-            TrainingStopped: the loss is not a number; the update of this step has been made.
+            TrainingStopped: the loss is no finite number. Parameters, buffers, optimizer slots and
+                the number of steps are as they were before, and training may go on.
         """
         prepared = self.prepare(np.shape(x), np.shape(y))
-        trace = prepared.plan.trace
-        result = self._run(prepared, (trace.outputs["loss"],), x, y)
+        variable = prepared.plan.trace.outputs["loss"]
+        updated = self._seen.updated_by(prepared)
+        result = self._run(prepared, (variable,), x, y, self._own_scalars(updated), variable)
         self.timeline = result.timeline
-        self._count_steps(self.steps_done + 1)
-        loss = float(result.outputs[trace.outputs["loss"]])
+        loss = float(result.outputs[variable])
         if not math.isfinite(loss):
             raise TrainingStopped(
-                f"the loss is {loss} after step {self.steps_done}", step=self.steps_done,
+                f"the loss of step {self.steps_done + 1} is {loss}", step=self.steps_done + 1,
                 where=f"learning rate {self.optimizer.param_groups[0]['lr']}",
-                fix="a smaller --lr, or clip the gradients; checkpoints are kept",
+                fix="a smaller --lr, or clip the gradients; the step has changed nothing",
             )  # fmt: skip
+        self.optimizer.count(updated.values())
         return loss
 
     def fit(
@@ -181,12 +189,12 @@ class Trainer:
 
     @property
     def steps_done(self) -> int:
-        """Finished steps, those of other trainers with this optimizer included.
+        """Finished steps of the optimizer, those of other trainers included.
 
-        Adam's bias correction and dropout's masks depend on the number. Where the optimizer updates
-        nothing, and so counts nothing, they are this trainer's own.
+        Dropout's masks depend on the number. Adam's bias correction depends on how often each
+        parameter was updated, which is fewer times where it was frozen (`Optimizer.steps`).
         """
-        return max(self.optimizer.steps.values(), default=self._steps_done)
+        return self.optimizer.steps_done
 
     @property
     def plan(self) -> Plan | None:
@@ -208,21 +216,10 @@ class Trainer:
         Raises:
             ConfigError: there is no batch.
         """
-        ignored = getattr(self.loss, "ignore_index", IGNORED_LABEL)
-        loss_sum, samples, correct, judged, classes = 0.0, 0, 0, 0, True
+        averages = Averages(getattr(self.loss, "ignore_index", IGNORED_LABEL))
         for x, y in batches:
-            outputs = self._forward(x, y)
-            loss_sum += float(outputs["loss"]) * len(x)
-            samples += len(x)
-            classes = classes and outputs["output"].ndim == np.ndim(y) + 1
-            if classes:
-                counts = np.asarray(y) != ignored
-                correct += int(((outputs["output"].argmax(axis=1) == y) & counts).sum())
-                judged += int(counts.sum())
-        if not samples:
-            raise ConfigError("nothing to evaluate: the data set is empty", code="OOC-106")
-        accuracy = correct / judged if classes and judged else None
-        return Evaluation(loss_sum / samples, accuracy, samples)
+            averages.add(self._forward(x, y), y)
+        return averages.result()
 
     @one_at_a_time
     def predict(self, x: np.ndarray) -> np.ndarray:
@@ -249,7 +246,13 @@ class Trainer:
             keep: files kept in all.
         """
         state = run or files.RunState(step=self.steps_done, seed=self.settings.seed)
-        files.save(path, self.state_arrays(), state, keep=keep)
+        updates = {
+            name: self.optimizer.steps.get(parameter, 0)
+            for name, parameter in self.model.named_parameters()
+            if self.optimizer.updates(parameter)
+        }
+        others = {name: count for name, count in updates.items() if count != state.step}
+        files.save(path, self.state_arrays(), replace(state, updates=others), keep=keep)
 
     @one_at_a_time
     def resume(self, path: str, config: Mapping[str, Any] | None = None) -> files.RunState:
@@ -277,7 +280,11 @@ class Trainer:
             files.check_config(found, config)
         for name, tensor in self._tensors().items():
             tensor.storage.write(found.arrays[name])
-        self._count_steps(found.run.step)
+        self.optimizer.steps_done = found.run.step
+        for name, parameter in self.model.named_parameters():
+            if self.optimizer.updates(parameter):
+                count = found.run.updates.get(name, found.run.step)
+                self.optimizer.steps[parameter] = count
         return found.run
 
     def close(self) -> None:
@@ -296,52 +303,62 @@ class Trainer:
         self, input_shape: tuple[int, ...], target_shape: tuple[int, ...] | None, *,
         training: bool, with_loss: bool = True,
     ) -> PreparedStep:  # fmt: skip
-        if not callable(self.loss):
-            target_shape = None
-        settings = self._traced_settings() if training else ()
-        key = (tuple(input_shape), target_shape, training, with_loss, settings)
-        if key not in self._prepared:
+        if not self._seen.unchanged(self._training()):
+            self._look()
+        target = target_shape if callable(self.loss) else None
+        step = StepShape(tuple(input_shape), target, training, with_loss)
+        if step not in self._seen.ready:
             if len(input_shape) < 2:
                 raise ConfigError(
                     f"input of shape {tuple(input_shape)} has no batch axis", code="OOC-110",
                     fix="images are (N, C, H, W)",
                 )  # fmt: skip
-            self._residence.adopt(self._tensors())  # settings may have brought new slots
-            trace = self._trace(input_shape, target_shape, training, with_loss)
-            self._prepared[key] = prepare(trace, self._fitted())
-        return self._prepared[key]
+            found = self._cache.find(self._seen.key(step)) or self._make(step)
+            self._seen.ready[step] = found
+        return self._seen.ready[step]
 
-    def _traced_settings(self) -> tuple[Any, ...]:
-        """What a training trace depends on besides shapes: a change of it needs a new trace.
+    def _make(self, step: StepShape) -> PreparedStep:
+        if step.training and not self.model.training:
+            warnings.warn(
+                "the model is in evaluation mode, so this step trains it with running statistics "
+                "and without dropout, as in PyTorch; model.train() ends that",
+                stacklevel=5,
+            )
+        looked_at: dict[Any, Any] = {}
+        trace = self._trace(step, looked_at)
+        self._looked_at |= looked_at
+        self._look()  # again: tracing sets modes, and may call modules that nobody knew of
+        key = self._seen.key(step)
+        return self._cache.add(key, trace, self.settings, training=step.training)
 
-        These are the optimizer's settings except learning rates, which parameters are trained, and
-        which parts of the model the user has set to evaluation mode.
-        """
-        groups = self.optimizer.param_groups
-        constants = [{k: v for k, v in g.items() if k not in ("params", "lr")} for g in groups]
-        trained = tuple(p.requires_grad for p in self._parameters)
-        modes = tuple(part.training for part in self._parts) if self.model.training else ()
-        return repr(constants), trained, () if all(modes) else modes
+    def _look(self) -> None:
+        """Takes in how everything is now."""
+        tensors, training = self._tensors(), self._training()
+        if tensors != self._adopted:
+            if not self._adopted.items() <= tensors.items():
+                self._residence.release()  # a module or the optimizer's state is another one
+                self._adopted = {}
+            new = {name: tensor for name, tensor in tensors.items() if name not in self._adopted}
+            self._residence.adopt(new)
+            self._adopted = tensors
+            warn_of_strangers(training, self._known)
+        self._seen = Seen(training, self._looked_at)
 
-    def _trace(
-        self, input_shape: tuple[int, ...], target_shape: tuple[int, ...] | None, training: bool,
-        with_loss: bool,
-    ) -> Trace:  # fmt: skip
-        settings = self.settings
-        return trace_step(
-            self.model, input_shape, self.loss if with_loss else None,
-            self.optimizer if training else None, settings.device, settings.thread_count,
-            accumulate=self.accumulate if training else 1, training=training,
-            conv_algorithm=self.conv_algorithm, target_shape=target_shape,
-            clip=self.clip if training else None, allow_tf32=self.allow_tf32,
+    def _training(self) -> Training:
+        return Training(
+            self.model, self.loss, self.optimizer, self.settings, self.accumulate, self.clip,
+            self.conv_algorithm, self.allow_tf32,
         )  # fmt: skip
 
-    def _fitted(self) -> Settings:
-        """The settings, a percentage being that of the first training step for all other shapes."""
-        training = [p for (_, _, mode, *_), p in self._prepared.items() if mode]
-        if self.settings.budget is None or not training:
-            return self.settings
-        return replace(self.settings, budget=training[0].budget_bytes)
+    def _trace(self, step: StepShape, looked_at: dict[Any, Any]) -> Trace:
+        settings, training = self.settings, step.training
+        return trace_step(
+            self.model, step.input, self.loss if step.with_loss else None,
+            self.optimizer if training else None, settings.device, settings.thread_count,
+            accumulate=self.accumulate if training else 1, training=training,
+            conv_algorithm=self.conv_algorithm, target_shape=step.target,
+            clip=self.clip if training else None, allow_tf32=self.allow_tf32, looked_at=looked_at,
+        )  # fmt: skip
 
     def _forward(self, x: np.ndarray, y: np.ndarray | None) -> dict[str, np.ndarray]:
         target_shape = None if y is None else np.shape(y)
@@ -355,25 +372,26 @@ class Trainer:
         return {name: result.outputs[v] for name, v in trace.outputs.items()}
 
     def _run(
-        self, prepared: PreparedStep, wanted: tuple[int, ...], x: np.ndarray, y: np.ndarray | None
-    ) -> StepResult:
+        self, prepared: PreparedStep, wanted: tuple[int, ...], x: np.ndarray, y: np.ndarray | None,
+        own: Mapping[int, Scalars] | None = None, guarded: int | None = None,
+    ) -> StepResult:  # fmt: skip
         inputs = input_values(prepared.plan.trace, x, y)
         session = self._residence.session(prepared, self.settings, wanted)
         try:
-            result = session.run_step(inputs, self._scalars())
+            result = session.run_step(inputs, self._scalars(), own, guarded)
         except BaseException:
             self._residence.abandon()
             raise
         return result
 
-    def _count_steps(self, steps_done: int) -> None:
-        """Sets the number of finished steps, here and in the optimizer.
-
-        The trainer never calls the optimizer's `step`, which would count; but its `state_dict` and
-        other trainers need the number.
-        """
-        self._steps_done = steps_done
-        self.optimizer.steps.update(dict.fromkeys(self._updated, steps_done))
+    def _own_scalars(self, updated: Mapping[int, Tensor]) -> dict[int, Scalars]:
+        """Step scalars of the updates whose parameters have seen fewer updates than others."""
+        scalars, counts = self._scalars(), self.optimizer.steps
+        return {
+            call: {**scalars, "step": counts.get(parameter, 0)}
+            for call, parameter in updated.items()
+            if counts.get(parameter, 0) != scalars["step"]
+        }
 
     def _scalars(self) -> dict[str, float | int]:
         scalars = self.optimizer.scalars()

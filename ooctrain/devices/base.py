@@ -176,6 +176,9 @@ class Device(Protocol):
         They are there once the streams have been synchronized, until the next step.
         """
 
+    def look(self, address: int, size_bytes: int) -> np.ndarray:
+        """Device bytes as the work before has left them, at once; called by any stream's work."""
+
     def read(self, address: int, size_bytes: int) -> np.ndarray:
         """A copy of device bytes as a uint8 array; called between steps."""
 

@@ -57,15 +57,22 @@ class LoadResult(NamedTuple):
 
 
 class Module:
-    """A layer, or a network of them. Subclasses define `__init__` and `forward`."""
+    """A layer, or a network of them. Subclasses define `__init__` and `forward`.
+
+    It counts its changes: attributes set or deleted, parts, parameters and buffers registered, its
+    mode. So a trainer sees in no time that there is something to look at (`fingerprint.py`). What
+    is written to its `__dict__` is not counted.
+    """
 
     training: bool
+    _change_count: int
 
     def __init__(self) -> None:
         # Set around __setattr__, which needs these to be there.
         for attribute in ("_parameters", "_buffers", "_modules"):
             object.__setattr__(self, attribute, OrderedDict())
         object.__setattr__(self, "training", True)
+        object.__setattr__(self, "_change_count", 0)
 
     def forward(self, *inputs: Any) -> Any:
         """What the module computes. Raises TypeError where a subclass does not say."""
@@ -82,6 +89,7 @@ class Module:
             raise ConfigError(
                 f"{type(self).__name__}: call super().__init__() before assigning {name!r}"
             )
+        self._changed()
         registries = (self._parameters, self._modules, self._buffers)
         for kind, registry in ((Parameter, self._parameters), (Module, self._modules)):
             if isinstance(value, kind):
@@ -109,8 +117,20 @@ class Module:
                 return self.__dict__[registry][name]
         raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
 
+    def __delattr__(self, name: str) -> None:
+        self._changed()
+        for registry in (self._parameters, self._modules, self._buffers):
+            if name in registry:
+                del registry[name]
+                return
+        object.__delattr__(self, name)
+
+    def _changed(self) -> None:
+        self.__dict__["_change_count"] += 1
+
     def register_parameter(self, name: str, parameter: Parameter | None) -> None:
         """Registers a parameter under a name, or with None its absence (`bias=False`)."""
+        self._changed()
         self._parameters[name] = parameter
 
     def register_buffer(self, name: str, value: Any) -> None:
@@ -119,10 +139,12 @@ class Module:
         Args:
             value: array or tensor, float32 or int64; None: no such buffer.
         """
+        self._changed()
         self._buffers[name] = None if value is None else _buffer(value)
 
     def add_module(self, name: str, module: Module) -> None:
         """Registers a part under a name."""
+        self._changed()
         self._modules[name] = module
 
     # The tree
@@ -193,6 +215,7 @@ class Module:
         """Training mode: batch statistics, dropout."""
         for module in self.modules():
             object.__setattr__(module, "training", mode)
+            module._changed()
         return self
 
     def eval(self) -> Module:
@@ -291,6 +314,7 @@ def inside(module: Module) -> Iterator[None]:
     tape = current_tape()
     outermost = module not in tape.module_paths
     if outermost:
+        tape.look_at(module)
         before = tape.module_paths
         tape.module_paths = {part: path for path, part in module.named_modules()}
     try:

@@ -53,8 +53,7 @@ class Tensor:
         self.grad: Tensor | None = None
         self.storage: Any = None  # a Storage, in eager mode
         self.variable: Any = None  # its id in the trace, in trace mode
-        # The entry that wrote it, and as which output.
-        self.source: tuple[Entry[Tensor], int] | None = None
+        self.source: tuple[Entry[Tensor], int] | None = None  # who wrote it, as which output
         self.stepped = False  # for a gradient: an optimizer has used it
 
     @property
@@ -83,6 +82,7 @@ class Tensor:
         """
         view = self.value().read().view()
         view.flags.writeable = False
+        current_tape().look_at(self, view)
         return view
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
@@ -212,9 +212,9 @@ class Tape:
 
     Args:
         runner: computes or notes each call.
-        conv_algorithm: what convolutions ask for: "auto", "direct", "im2col", "winograd2",
-            "winograd4".
+        conv_algorithm: of convolutions: "auto", "direct", "im2col", "winograd2", "winograd4".
         seed: of dropout masks and initial weights.
+        looked_at: takes in whose value is read, {tensor: value}, and who is called: {module: None}.
     """
 
     runner: Runner
@@ -222,6 +222,7 @@ class Tape:
     seed: int = 0
     recording: bool = True
     site: Site = field(default_factory=Site)
+    looked_at: dict[Any, Any] | None = None
 
     def __post_init__(self) -> None:
         self.warned: set[str] = set()
@@ -281,6 +282,11 @@ class Tape:
         self.runner.run(op, ins, outs, self.site, scalars)
         for target, new in zip(targets, outs, strict=True):
             self.runner.assign(target, new)
+
+    def look_at(self, what: Any, value: np.ndarray | None = None) -> None:
+        """Notes what the calls depend on besides shapes, where somebody wants to know."""
+        if self.looked_at is not None:
+            self.looked_at[what] = None if value is None else value.copy()
 
     def next_dropout(self) -> int:
         """A number for one call of dropout, part of the key of its mask."""

@@ -28,7 +28,8 @@ from safetensors import SafetensorError, safe_open
 from ooctrain.errors import CheckpointError
 from ooctrain.units import format_bytes
 
-FORMAT_VERSION = 1
+#: 2 has `RunState.updates`; files that need none are written as 1.
+FORMAT_VERSION = 2
 KEEP = 2
 STATE_KEY, CHECKSUM_KEY = "ooctrain", "sha256"
 _DTYPE_NAMES = {
@@ -49,6 +50,8 @@ class RunState:
         schedule: the learning-rate schedule's state.
         config: what must be the same to go on with the same bits (model, batch, optimizer, ...).
         history: what the run wants to remember (losses).
+        updates: {parameter: how many it has seen}, where that is not `step`: it was frozen, or came
+            later.
     """
 
     step: int
@@ -58,6 +61,7 @@ class RunState:
     schedule: Mapping[str, Any] = field(default_factory=dict)
     config: Mapping[str, Any] = field(default_factory=dict)
     history: Mapping[str, Any] = field(default_factory=dict)
+    updates: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +89,7 @@ def save(
     """
     target = Path(path)
     ordered = {name: np.asarray(arrays[name], order="C") for name in sorted(arrays)}
-    state = json.dumps({"version": FORMAT_VERSION, **asdict(run)}, sort_keys=True, allow_nan=False)
+    state = json.dumps(_as_json(run), sort_keys=True, allow_nan=False)
     metadata = {STATE_KEY: state, CHECKSUM_KEY: _checksum(ordered, state)}
     temporary = target.with_name(f"{target.name}.tmp.{os.getpid()}.{secrets.token_hex(4)}")
     try:
@@ -190,6 +194,13 @@ def check_config(checkpoint: Checkpoint, expected: Mapping[str, Any]) -> None:
                 numbers=f"saved {saved.get(key)!r}, now {expected.get(key)!r}",
                 fix="resume with the settings of the run that was saved",
             )
+
+
+def _as_json(run: RunState) -> dict[str, Any]:
+    values = asdict(run)
+    if not run.updates:
+        del values["updates"]  # who reads only version 1 can read it
+    return {"version": FORMAT_VERSION if run.updates else 1, **values}
 
 
 def _header(arrays: Mapping[str, np.ndarray], metadata: Mapping[str, str]) -> bytes:

@@ -22,6 +22,7 @@ from ooctrain.alloc.base import Allocator
 from ooctrain.devices.base import Device
 from ooctrain.devices.streams import COMPUTE, OUT
 from ooctrain.errors import ConfigError, DriverError, InUse, OoctrainError, PlanMismatch
+from ooctrain.execution.guard import Guard
 from ooctrain.execution.placement import WORKSPACE, Placement
 from ooctrain.execution.program import (
     EndStep,
@@ -81,6 +82,8 @@ class Session:
         self._views: dict[tuple[int, int], Any] = {}
         self._outputs: dict[int, np.ndarray] = {}
         self._scalars: Scalars = {}
+        self._own: Mapping[int, Scalars] = {}
+        self._guard = Guard(device, trace, None)
         self._host_peak = 0
         self._broken: BaseException | None = None
         self._walking = False
@@ -95,12 +98,18 @@ class Session:
             if trace.variables[variable].persistent:
                 self._put(variable, self._bytes_given(values, variable))
 
-    def run_step(self, inputs: Mapping[int, np.ndarray], scalars: Scalars) -> StepResult:
+    def run_step(
+        self, inputs: Mapping[int, np.ndarray], scalars: Scalars,
+        own: Mapping[int, Scalars] | None = None, guarded: int | None = None,
+    ) -> StepResult:  # fmt: skip
         """Runs the list once.
 
         Args:
             inputs: {input variable id: its value, logical layout}.
             scalars: the step scalars by name ("lr", "step", "seed").
+            own: {call id: the step scalars of this call, in place of those of all}.
+            guarded: a variable, the loss; where its value is no finite number, all that persists
+                is afterwards as it was before.
 
         Raises:
             ConfigError, ShapeError: an input is missing or of another shape; nothing has happened.
@@ -112,9 +121,11 @@ class Session:
             for v in self.program.trace.initial
             if not self.program.trace.variables[v].persistent
         }
+        self._outputs, self._scalars, self._own = {}, dict(scalars), own or {}
+        self._guard = Guard(self.device, self.program.trace, guarded)
         self._walking = True
         try:
-            result = self._walk(data, scalars)
+            result = self._walk(data)
         except BaseException as error:
             self._broken = error
             self._streams.abandon(error)
@@ -163,9 +174,8 @@ class Session:
 
     # The loop.
 
-    def _walk(self, data: Mapping[int, np.ndarray], scalars: Scalars) -> StepResult:
+    def _walk(self, data: Mapping[int, np.ndarray]) -> StepResult:
         program, streams, debug = self.program, self._streams, self.device.debug
-        self._outputs, self._scalars = {}, dict(scalars)
         self.placement.claim_start()
         for variable, value in data.items():
             self._put(variable, value)
@@ -182,6 +192,8 @@ class Session:
                 self._check_waste(position)
         streams.synchronize()
         self.placement.carry()
+        for variable, value in self._guard.to_restore().items():
+            self._put(variable, value)
         variables = program.trace.variables
         return StepResult(
             {v: from_bytes(value, variables[v]) for v, value in self._outputs.items()},
@@ -189,7 +201,8 @@ class Session:
         )  # fmt: skip
 
     def _run(self, step: RunStep) -> None:
-        call, place = step.call, self.placement
+        call, place, guard = step.call, self.placement, self._guard
+        changed = [(v, place.input_address(v, step.index)) for v in guard.changed_by(call)]
         # Inputs are looked up first: `begin` gives their storage to the outputs that reuse it.
         ins = [self._view(v, place.input_address(v, step.index)) for v in call.ins]
         before = [(v, place.address(v)) for v in step.before]
@@ -197,12 +210,16 @@ class Session:
         outs = [self._view(v, place.run_address(v)) for v in call.outs]
         after = [(v, place.run_address(v)) for v in step.after]
         workspace = self.device.view(place.run_address(WORKSPACE), (call.workspace_bytes,), "uint8")
-        fresh = self._fresh(step)
+        fresh, scalars = self._fresh(step), self._own.get(call.id, self._scalars)
+        loss_at = place.run_address(guard.loss) if guard.loss in call.outs else None
 
         def work() -> None:
             self._poison_fresh(fresh)
             self._capture(before)
-            self.device.launch(call.op, ins, outs, workspace, self._scalars)
+            if not changed or guard.lets(call, changed):
+                self.device.launch(call.op, ins, outs, workspace, scalars)
+            if loss_at is not None:
+                guard.look(loss_at)
             self._capture(after)
 
         self._streams.submit(COMPUTE, step.waits, work, step.index)

@@ -262,6 +262,11 @@ class Residence:
             self.open.abandon()
         self._forget()
 
+    def release(self) -> None:
+        """Brings all values to the host and lets all tensors go."""
+        self.close()
+        self._tensors = {}
+
     def _forget(self) -> None:
         self.open = None
         if self._dropped is not None:

@@ -53,7 +53,8 @@ TRAINING: Mapping[str, Explanation] = {
     ),
     "OOC-320": Explanation(
         "training stopped",
-        "The loss is no number any more, or the run was interrupted. The last checkpoint is kept.",
+        "The loss is no finite number, so this step has changed nothing; or the run was "
+        "interrupted. The last checkpoint is kept.",
         "ooctrain train lenet --lr 1e9",
         "a smaller learning rate; `--resume` continues from the last checkpoint",
     ),

@@ -9,20 +9,47 @@ scalars: "lr" for the first parameter group, "lr.1" for the second. Read next: `
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from numbers import Real
 from typing import Any
 
 import numpy as np
 
 from ooctrain.engine.eager import Storage
+from ooctrain.engine.fingerprint import described
 from ooctrain.engine.module import Parameter, clear_grad
 from ooctrain.engine.tensor import Tensor, current_tape
 from ooctrain.errors import ConfigError
 from ooctrain.layers.update import AdamUpdate, SGDUpdate
 from ooctrain.step.op import Op, Spec
 
+#: What an optimizer holds besides its settings.
+_KEPT = ("state", "steps", "steps_done", "param_groups", "defaults")
 Params = Iterable[Parameter] | Iterable[dict[str, Any]]
+
+
+class Slots(Mapping[str, Tensor]):
+    """The slots of one parameter by name. A slot is written to, never replaced: a trainer may hold
+    its value."""
+
+    __slots__ = ("_slots",)
+
+    def __init__(self, slots: Mapping[str, Tensor]):
+        self._slots = dict(slots)
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._slots[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._slots)
+
+    def __len__(self) -> int:
+        return len(self._slots)
+
+    def __setitem__(self, name: str, value: object) -> None:
+        raise ConfigError(
+            f"slot {name!r} cannot be replaced", fix=f"optimizer.state[p][{name!r}].copy_(array)"
+        )
 
 
 class Optimizer:
@@ -32,14 +59,16 @@ class Optimizer:
         param_groups: dictionaries with "params" and the settings of each group, as in PyTorch.
         state: for each parameter its slots by name, such as "momentum"; made when first asked for.
         steps: number of updates that each parameter has seen.
+        steps_done: number of steps, whatever they updated; those of trainers included.
     """
 
     #: name of its calls in traces: "sgd.layer1.0.conv1.weight"
     name = "optimizer"
 
     def __init__(self, params: Params, defaults: dict[str, Any]):
-        self.state: dict[Tensor, dict[str, Tensor]] = {}
+        self.state: dict[Tensor, Slots] = {}
         self.steps: dict[Tensor, int] = {}
+        self.steps_done = 0
         self.param_groups: list[dict[str, Any]] = []
         self.defaults = defaults
         entries: list[Any] = list(params)
@@ -89,11 +118,11 @@ class Optimizer:
     def slots(self, parameter: Tensor) -> dict[str, Tensor]:
         """The slots of a parameter, zero at first."""
         group = self.param_groups[self.group_of(parameter)]
-        state = self.state.setdefault(parameter, {})
-        for name in self.slot_names(group):
-            if name not in state:
-                state[name] = _zeros(parameter)
-        return {name: state[name] for name in self.slot_names(group)}
+        names, state = self.slot_names(group), self.state.get(parameter, Slots({}))
+        missing = {name: _zeros(parameter) for name in names if name not in state}
+        if missing or parameter not in self.state:
+            state = self.state[parameter] = Slots({**state, **missing})
+        return {name: state[name] for name in names}
 
     def updates(self, parameter: Tensor) -> bool:
         """Whether a parameter is among those that it updates."""
@@ -109,6 +138,14 @@ class Optimizer:
             if any(parameter is other for other in group["params"]):
                 return index
         raise ConfigError(f"{parameter.name or 'a parameter'!r} is not in the optimizer")
+
+    def settings(self) -> Hashable:
+        """What a trace reads of it, by value, besides which parameters are in which group."""
+        own = {k: v for k, v in vars(self).items() if k not in _KEPT}
+        groups = [
+            {k: v for k, v in g.items() if k not in ("params", "lr")} for g in self.param_groups
+        ]
+        return type(self), repr(groups), tuple(own) and described(own)
 
     def scalars(self) -> dict[str, float]:
         """The learning rates as step scalars: {"lr": 0.1, "lr.1": 0.01}."""
@@ -132,13 +169,18 @@ class Optimizer:
 
     def step(self) -> None:
         """Updates every parameter that has a gradient."""
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is not None and parameter.requires_grad:
-                    step = self.steps.get(parameter, 0)
-                    self.record(parameter, parameter.grad, step)
-                    self.steps[parameter] = step + 1
-                    parameter.grad.stepped = True
+        parameters = [p for group in self.param_groups for p in group["params"]]
+        updated = [p for p in parameters if p.grad is not None and p.requires_grad]
+        for parameter in updated:
+            self.record(parameter, parameter.grad, self.steps.get(parameter, 0))
+            parameter.grad.stepped = True
+        self.count(updated)
+
+    def count(self, updated: Iterable[Tensor]) -> None:
+        """Counts a step that has updated these parameters, whoever made it."""
+        self.steps_done += 1
+        for parameter in updated:
+            self.steps[parameter] = self.steps.get(parameter, 0) + 1
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forgets all gradients (with `set_to_none=False`: sets them to zero)."""
@@ -161,7 +203,7 @@ class Optimizer:
             if parameter in self.state
         }
         groups = [{**g, "params": [numbers[p] for p in g["params"]]} for g in self.param_groups]
-        return {"state": state, "param_groups": groups}
+        return {"state": state, "param_groups": groups, "steps_done": self.steps_done}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """The reverse of `state_dict`: what had no state when it was saved has none afterwards.
@@ -172,6 +214,8 @@ class Optimizer:
         groups = state_dict["param_groups"]
         states = {int(number): state for number, state in state_dict["state"].items()}
         self._check_state(groups, states)
+        counts = (int(state["step"]) for state in states.values())
+        self.steps_done = int(state_dict.get("steps_done", max(counts, default=0)))
         for mine, saved in zip(self.param_groups, groups, strict=True):
             mine.update({key: value for key, value in saved.items() if key != "params"})
         parameters = [p for g in self.param_groups for p in g["params"]]

@@ -103,7 +103,6 @@ def test_a_changed_learning_rate_needs_no_new_plan():
         trainer.step(*batch())
         plan = trainer.plan
         trainer.optimizer.param_groups[0]["lr"] = 0.0
-        trainer.model.eval()  # nor does this: a trainer's steps train the whole model
         before = trainer.model.state_dict()["6.weight"]
         trainer.step(*batch(1))
         assert trainer.plan is plan
@@ -165,6 +164,7 @@ def test_a_change_of_how_it_trains_is_seen_by_the_next_step(change):
         for trainer in (late, early):
             change(trainer)
             trainer.optimizer.steps.update(dict.fromkeys(trainer.optimizer.steps, 0))
+            trainer.optimizer.steps_done = 0
         assert late.step(*batch(1)) == early.step(*batch(1))
         assert states_equal(late.state_arrays(), early.state_arrays())
         assert late.plan is not plan

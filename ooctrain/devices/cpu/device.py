@@ -125,6 +125,10 @@ class CpuDevice:
         """A copy of device bytes, taken there and then."""
         return self.read(address, size_bytes)
 
+    def look(self, address: int, size_bytes: int) -> np.ndarray:
+        """A copy of device bytes, taken there and then."""
+        return self.read(address, size_bytes)
+
     def write(self, address: int, data: np.ndarray) -> None:
         """Writes uint8 data to the device."""
         bytes_at(address, data.size)[:] = data

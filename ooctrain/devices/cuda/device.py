@@ -135,6 +135,10 @@ class CudaDevice:
         streams = self.streams
         return self._staging.capture(address, size_bytes, streams.current, streams.era)
 
+    def look(self, address: int, size_bytes: int) -> np.ndarray:
+        """A copy of device bytes; the host waits for the work of this stream."""
+        return self._staging.read(address, size_bytes, self.streams.current)
+
     def read(self, address: int, size_bytes: int) -> np.ndarray:
         """A copy of device bytes, after all work that has been queued."""
         self.streams.synchronize()

@@ -1,0 +1,62 @@
+"""What persists is as it was before where a step's loss is no finite number.
+
+In: the calls that change what persists, and the loss, as they run. Out: whether a call may run, and
+afterwards what is to be put back. The one idea: updates work in place and follow the loss, so an
+update that is left out leaves the old value there, and the rest of the list goes its way; only what
+changes before the loss is known (running statistics, a few numbers a layer) is kept aside. Read
+next: `executor.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from ooctrain.devices.base import Device
+from ooctrain.step.trace import Call, Trace
+
+
+class Guard:
+    """Watches over one step.
+
+    Args:
+        loss: the variable that must be a finite number; None: nothing is watched.
+    """
+
+    def __init__(self, device: Device, trace: Trace, loss: int | None):
+        self.loss, self._device, self._trace = loss, device, trace
+        self._sound: bool | None = None  # nobody knows yet
+        self._kept: dict[int, np.ndarray] = {}
+
+    def changed_by(self, call: Call) -> Sequence[int]:
+        """The variables there before the step whose next values a call makes."""
+        if call.pure or self.loss is None:
+            return ()
+        return [v for v in call.ins if v in self._trace.carried_from]
+
+    def lets(self, call: Call, places: Sequence[tuple[int, int]]) -> bool:
+        """Whether a call may run; called by the compute stream's work, as `look` is.
+
+        Args:
+            places: (variable, address) of all in `changed_by`.
+        """
+        in_place = len(call.reuse) == len(call.outs)
+        if self._sound is False and in_place:
+            return False
+        if self._sound is None or not in_place:
+            for variable, address in places:
+                size = self._trace.variables[variable].value_bytes
+                self._kept[variable] = self._device.capture(address, size)
+        return True
+
+    def look(self, address: int) -> None:
+        """Looks at the loss, which has been written to an address."""
+        assert self.loss is not None, "somebody has asked for it"
+        described = self._trace.variables[self.loss]
+        value = self._device.look(address, described.value_bytes).view(described.dtype)
+        self._sound = bool(np.isfinite(value).all())
+
+    def to_restore(self) -> Mapping[int, np.ndarray]:
+        """{variable: its bytes before the step}, of what must be put back after it."""
+        return self._kept if self._sound is False else {}

@@ -1,0 +1,175 @@
+"""What the steps of a trainer depend on, whether it has changed, and the plans made for it.
+
+In: everything that a trainer's user may set. Out: whether it is as it was, a key by value, the step
+that was prepared under that key. The one idea: a step is traced and planned once and run many
+times, so whatever its trace has read must be the same before each run; where it is not, the step is
+traced again, and planned again only if the trace comes out differently. Read next:
+`../engine/fingerprint.py`; `../train.py`, which asks.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Hashable, Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+from weakref import WeakSet
+
+from ooctrain.engine.clip import Clip
+from ooctrain.engine.fingerprint import Watch, described
+from ooctrain.engine.module import Module
+from ooctrain.engine.tensor import Tensor
+from ooctrain.execution.prepare import PreparedStep, Settings, prepare
+from ooctrain.optim import Optimizer
+from ooctrain.step.trace import Trace
+
+#: Steps that a trainer remembers; each change of what they depend on makes another.
+MOST_REMEMBERED = 32
+_NAMED_AT_MOST = 4
+
+
+class Training(NamedTuple):
+    """What is trained, and how; see `Trainer`."""
+
+    model: Module
+    loss: Any
+    optimizer: Optimizer
+    settings: Settings
+    accumulate: int
+    clip: Clip | float | None
+    conv_algorithm: str
+    allow_tf32: bool
+
+
+class StepShape(NamedTuple):
+    """Which step of a training: shapes, and whether it trains or evaluates, with a loss or not."""
+
+    input: tuple[int, ...]
+    target: tuple[int, ...] | None
+    training: bool
+    with_loss: bool
+
+
+class Seen:
+    """A training as it is now.
+
+    Args:
+        looked_at: by its traces so far (`oc.trace(looked_at=...)`).
+
+    Attributes:
+        ready: steps that have been found to be right for it.
+    """
+
+    def __init__(self, training: Training, looked_at: Mapping[Any, Any]):
+        self.training = training
+        self.ready: dict[StepShape, PreparedStep] = {}
+        self._updates: dict[int, Mapping[int, Tensor]] = {}  # by id of a step that is ready
+        found = (training.model, training.loss, *looked_at)
+        roots = [root for root in found if isinstance(root, Module)]
+        read = {tensor: v for tensor, v in looked_at.items() if isinstance(tensor, Tensor)}
+        self._watch = Watch(roots, read)
+        self._rest = _rest(training)
+
+    def unchanged(self, training: Training) -> bool:
+        """Whether a training is this one, and as it was."""
+        return (
+            training == self.training and self._watch.unchanged() and _rest(training) == self._rest
+        )
+
+    def key(self, step: StepShape) -> tuple[Hashable, ...]:
+        """All that a step depends on, by value; the settings first. Learning rates are not in it:
+        they are step scalars."""
+        now = self.training
+        both = now.loss, _attributes(now.loss), now.conv_algorithm, now.allow_tf32
+        watched = self._watch.fingerprint(training=step.training)
+        key = described(now.settings), step, described(both), watched
+        if not step.training:
+            return key
+        groups = enumerate(now.optimizer.param_groups)
+        place = {p: number for number, group in groups for p in group["params"]}
+        places = tuple(place.get(parameter) for parameter in self._watch.parameters)
+        return *key, described((now.accumulate, now.clip)), now.optimizer.settings(), places
+
+    def updated_by(self, step: PreparedStep) -> Mapping[int, Tensor]:
+        """{call that updates a parameter: the parameter} of a step that is ready."""
+        if id(step) not in self._updates:
+            trace, here = step.plan.trace, dict(self.training.model.named_parameters())
+            self._updates[id(step)] = {
+                trace.calls[trace.producer[new] or 0].id: here[trace.variables[old].name]
+                for new, old in trace.carries.items()
+                if trace.variables[old].kind == "param"
+            }
+        return self._updates[id(step)]
+
+
+class StepCache:
+    """Prepared steps by what they depend on; those used last are kept."""
+
+    def __init__(self) -> None:
+        self._steps: dict[tuple[Hashable, ...], PreparedStep] = {}
+        self._budgets: dict[Hashable, int] = {}  # by settings, of the first training step
+
+    def find(self, key: tuple[Hashable, ...]) -> PreparedStep | None:
+        """The step of this key, if it is still there."""
+        found = self._steps.pop(key, None)
+        if found is not None:
+            self._steps[key] = found
+        return found
+
+    def add(
+        self, key: tuple[Hashable, ...], trace: Trace, settings: Settings, *, training: bool
+    ) -> PreparedStep:
+        """Prepares a step, unless one is there whose trace came out the same."""
+        alike = (
+            step
+            for other, step in self._steps.items()
+            if other[0] == key[0] and step.original == trace
+        )
+        found = next(alike, None) or prepare(trace, self._fitted(key[0], settings))
+        self._steps[key] = found
+        if training:
+            self._budgets.setdefault(key[0], found.budget_bytes)
+        if len(self._steps) > MOST_REMEMBERED:
+            del self._steps[next(iter(self._steps))]
+        return found
+
+    def _fitted(self, key: Hashable, settings: Settings) -> Settings:
+        """The settings, a percentage being that of the first training step for all other shapes."""
+        first = self._budgets.get(key)
+        return (
+            settings
+            if settings.budget is None or first is None
+            else replace(settings, budget=first)
+        )
+
+
+def warn_of_strangers(training: Training, known: WeakSet[Tensor]) -> None:
+    """Warns of the model's parameters that have come since and that the optimizer does not know.
+
+    Args:
+        known: parameters that the model has had; those that it has now are added.
+    """
+    here = dict(training.model.named_parameters())
+    came = [name for name, parameter in here.items() if known and parameter not in known]
+    new = [name for name in came if not training.optimizer.updates(here[name])]
+    known.update(here.values())
+    if new:
+        more = " ..." if len(new) > _NAMED_AT_MOST else ""
+        warnings.warn(
+            f"{', '.join(new[:_NAMED_AT_MOST])}{more}: new in the model, but not in the optimizer, "
+            "so no step changes them; optimizer.add_param_group({'params': ...}) adds them",
+            stacklevel=6,
+        )
+
+
+def _rest(training: Training) -> tuple[Any, ...]:
+    """What modules do not count, told so that it can be compared at once."""
+    optimizer = training.optimizer
+    groups = [list(group["params"]) for group in optimizer.param_groups]
+    slots = list(optimizer.state.values())
+    return optimizer.settings(), groups, slots, _attributes(training.loss)
+
+
+def _attributes(loss: object) -> Hashable:
+    """What a loss that is an object of one's own, and no module, holds."""
+    return None if isinstance(loss, Module) else described(getattr(loss, "__dict__", None))

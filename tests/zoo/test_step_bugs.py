@@ -1,0 +1,86 @@
+"""The laws around the step bite: each planted bug passes the plain tests and breaks its law.
+
+The plain tests are what one writes first: an untouched training, in-core and within a budget, gives
+the same bits and a loss that falls. The laws are those of tests/properties, on a small sample.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from properties import test_bad_losses as bad
+from properties import test_step_counts as counted
+from properties import test_what_a_step_reads as reads
+from zoo.step_bugs import BUGS
+
+import ooctrain as oc
+
+
+def plain_training() -> None:
+    """A loss that falls, whatever the budget."""
+    losses: list[list[float]] = []
+    values: list[dict[str, bytes]] = []
+    for budget in (None, "50%"):
+        model = bad.network()
+        optimizer = oc.optim.Adam(model.parameters(), lr=0.01)
+        options = {"budget": budget, "planner": "window", "threads": 1}
+        with oc.Trainer(model, optimizer=optimizer, **options) as trainer:
+            losses.append([trainer.step(*bad.batch(0)) for _ in range(4)])
+            values.append({k: v.tobytes() for k, v in trainer.state_arrays().items()})
+    assert losses[0] == losses[1]
+    assert values[0] == values[1]
+    assert losses[0][-1] < losses[0][0]
+
+
+def law_of_what_is_seen() -> None:
+    """Changes of each kind between two steps."""
+    for name in (
+        "BatchNorm2d:model.train", "BatchNorm2d:1.running_mean", "Identity:model.4",
+        "ModuleList:1.slopes[:]", "Identity:4.weight.requires_grad", "Identity:trainer.clip",
+        "SGD:optimizer.state", "CrossEntropyLoss:loss.weight",
+    ):  # fmt: skip
+        reads.check(reads.CHANGES[name])
+
+
+def law_of_counts(tmp_path) -> None:
+    """A parameter that joins late, one that is frozen for a while; a checkpoint in the middle."""
+    everything = set(counted.PARAMETERS)
+    history = [({"4.weight"}, 0), (everything, 1), (everything - {"4.bias"}, 0), (everything, 1)]
+    eager = counted.Run("adam").eagerly(history)
+    assert counted.Run("adam").by_a_trainer(history) == eager
+    assert eager[1] == counted.expected_counts(history)
+    assert counted.Run("adam").by_a_trainer(history, str(tmp_path / "file")) == eager
+
+
+def law_of_bad_losses() -> None:
+    """Bad batches leave no trace."""
+    for kind, spoilt in (("adam", np.nan), ("mse", bad.LARGE)):
+        events = [(0, None), (1, spoilt), (2, None)]
+        found = bad.run(events, kind, {})
+        assert found == bad.run([events[0], events[2]], kind, {})
+
+
+LAWS: dict[str, Callable[..., None]] = {
+    "seen": lambda tmp_path: law_of_what_is_seen(), "counts": law_of_counts,
+    "bad losses": lambda tmp_path: law_of_bad_losses(),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("law", LAWS)
+def test_laws_hold_without_bugs(law, tmp_path):
+    assert LAWS[law](tmp_path) is None
+
+
+def test_plain_tests_pass_without_bugs():
+    assert plain_training() is None
+
+
+@pytest.mark.parametrize("name", BUGS)
+def test_the_bug_passes_plain_tests_and_breaks_its_law(name, monkeypatch, tmp_path):
+    law, plant = BUGS[name]
+    plant(monkeypatch)
+    plain_training()
+    with pytest.raises((AssertionError, oc.OoctrainError)):
+        LAWS[law](tmp_path)
