@@ -334,12 +334,8 @@ class Trainer:
     def _look(self) -> None:
         """Takes in how everything is now."""
         tensors, training = self._tensors(), self._training()
-        if tensors != self._adopted:
-            if not self._adopted.items() <= tensors.items():
-                self._residence.release()  # a module or the optimizer's state is another one
-                self._adopted = {}
-            new = {name: tensor for name, tensor in tensors.items() if name not in self._adopted}
-            self._residence.adopt(new)
+        if tensors != self._adopted:  # a module or the optimizer's state is new, or another one
+            self._residence.adopt(tensors)
             self._adopted = tensors
             warn_of_strangers(training, self._known)
         self._seen = Seen(training, self._looked_at)

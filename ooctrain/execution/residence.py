@@ -215,9 +215,9 @@ class Residence:
             yield
 
     def adopt(self, tensors: Mapping[str, Tensor]) -> None:
-        """From now on steps find their values in these tensors, by name."""
+        """From now on steps find their values in these tensors, by name, and in no others."""
         self.close()
-        self._tensors.update(tensors)
+        self._tensors = dict(tensors)
 
     def session(
         self, prepared: PreparedStep, settings: Settings, wanted: tuple[int, ...]
@@ -261,11 +261,6 @@ class Residence:
         if self.open is not None:
             self.open.abandon()
         self._forget()
-
-    def release(self) -> None:
-        """Brings all values to the host and lets all tensors go."""
-        self.close()
-        self._tensors = {}
 
     def _forget(self) -> None:
         self.open = None
