@@ -2,7 +2,7 @@
 # pyproject.toml has changed since; afterwards all of them work without a network.
 PYTHON ?= python3
 JOBS ?= 2
-PYTEST = $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
+PYTEST = $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup
 BIN = .venv/bin
 DOCS_BIN = .venv-docs/bin
 PEERS_BIN = .venv-peers/bin
@@ -17,7 +17,7 @@ STAMP := $(shell $(PYTHON) -c "import hashlib; print(hashlib.sha256(open('pyproj
 
 help:
 	@echo "make demo      train a ResNet-18 on handwritten digits in 41 % of the memory it needs"
-	@echo "make test      the quick tests (under 10 minutes on 2 cores, compilation included)"
+	@echo "make test      the quick tests (under 6 minutes on 2 cores, compilation included)"
 	@echo "make test-all  every test, comparison with torch included where it can be installed"
 	@echo "make bench     benchmarks, against torch where it can be installed"
 	@echo "make gpu OUT=folder  everything that only a GPU can show, in 8 minutes; installs nothing"
@@ -32,7 +32,7 @@ test: .venv/$(STAMP).stamp
 	$(PYTEST) -m "not slow" tests
 
 test-all: .venv-peers/$(STAMP).stamp
-	$(PEERS_BIN)/python -m pytest -n $(JOBS) --dist worksteal tests
+	$(PEERS_BIN)/python -m pytest -n $(JOBS) --dist loadgroup tests
 
 bench: .venv-peers/$(STAMP).stamp
 	$(PEERS_BIN)/python -m benchmarks

@@ -24,19 +24,20 @@ import ooctrain as oc
 from benchmarks.common import machine_facts, table, threads_here, verdict
 from ooctrain.alloc import AllocationLog, Request
 from ooctrain.alloc.best_fit import BestFit
-from ooctrain.alloc.dry_run import PaperMemory
-from ooctrain.alloc.registry import choose_on_paper
+from ooctrain.alloc.dry_run import DryMemory
+from ooctrain.alloc.registry import choose_dry
 from ooctrain.alloc.replay.log import foresee, hold_whole
 from ooctrain.alloc.replay.replay import peak_bytes, serve
 from ooctrain.alloc.static import plannable
 from ooctrain.alloc.va_paper import PaperVirtualAddressing
 from ooctrain.alloc.virtual import VirtualAddressing
 from ooctrain.alloc.wrapped.wrappers import Counted
+from ooctrain.api import step_trace
 from ooctrain.devices.base import Memory
-from ooctrain.devices.cpu.host_vm import VirtualArena, bytes_at, why_no_virtual_memory
+from ooctrain.devices.cpu.host_vm import VirtualArena, why_no_virtual_memory
+from ooctrain.devices.raw_bytes import bytes_at
 from ooctrain.errors import OutOfDeviceMemory
 from ooctrain.execution.allocation_log import allocation_log
-from ooctrain.experiments.compare import step_trace
 from ooctrain.experiments.paper_000.fragmentation import Bench
 from ooctrain.units import GIB, KIB, MIB, format_bytes
 
@@ -107,10 +108,10 @@ def replay_rates(log: AllocationLog, names: Sequence[str], rounds: int) -> list[
 
     def contestant(name: str):
         arena = 4 * max(log.budget_bytes, peak_bytes(requests))
-        choice = choose_on_paper(name, arena)
+        choice = choose_dry(name, arena)
 
         def run() -> None:
-            allocator = choice.make(PaperMemory(arena))
+            allocator = choice.make(DryMemory(arena))
             planned = plannable(allocator)
             if planned is not None:
                 planned.load_plan(foresee(requests, log.parameters))

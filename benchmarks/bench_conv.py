@@ -21,6 +21,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from ooctrain.layers.conv_algorithms import CPU_ALGORITHMS, choose_algorithm
 from ooctrain.layers.conv_shape import ConvShape
 from ooctrain.layers.kernels.cpu.conv import conv2d, conv_plan
 from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
@@ -194,7 +195,7 @@ def measure(
             (shape.n, shape.oh, shape.ow, shape.k),
         )
     )
-    chosen = conv_plan.choose_algorithm(shape, algorithm)
+    chosen = choose_algorithm(shape, algorithm)
     ours = Ours(pool, shape, chosen, x, w, dy)
     nchw, nhwc = (Torch(shape, x, w, dy, f) for f in (torch.contiguous_format, torch.channels_last))
     rows = []
@@ -238,7 +239,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--network", nargs="+", choices=sorted(NETWORKS), default=sorted(NETWORKS))
     parser.add_argument("--layers", default="", help="only layers whose name contains this text")
-    parser.add_argument("--algorithm", default="auto", choices=("auto", *conv_plan.ALGORITHMS))
+    parser.add_argument("--algorithm", default="auto", choices=("auto", *CPU_ALGORITHMS))
     parser.add_argument("--batch", type=int, help="instead of each network's own")
     parser.add_argument("--rounds", type=int, default=11)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())

@@ -22,6 +22,7 @@ import numpy as np
 import torch
 
 from benchmarks.arrays import both_layouts, empty, empty_like, scratch, tensor_like, tensors
+from ooctrain.layers.dropout import Dropout
 from ooctrain.layers.kernels.cpu import (
     activations,
     batch_norm,
@@ -35,6 +36,9 @@ from ooctrain.layers.kernels.cpu import (
     workspace,
 )
 from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
+from ooctrain.layers.kernels.update_factors import adam_factors, sgd_factors
+from ooctrain.layers.pooling import PoolGeometry
+from ooctrain.layers.update import AdamUpdate, SGDUpdate
 
 #: Why some cases may stay below 1, by a part of their names.
 REASONS = {
@@ -123,7 +127,7 @@ def elementwise_cases(b: Bench) -> Iterator[Case]:
         )
         yield case(
             "add relu",
-            lambda x=x, dy=dy, out=out: elementwise.add_relu(b.pool, x, dy, out),
+            lambda x=x, dy=dy, out=out: elementwise.add(b.pool, x, dy, out, relu=True),
             lambda tx=tx, tdy=tdy, tout=tout: torch.add(tx, tdy, out=tout).relu_(),
         )
         yield case(
@@ -191,7 +195,7 @@ def _batch_norm(b: Bench, n: int, h: int, c: int) -> Iterator[Case]:
     t_running = torch.zeros(c), torch.ones(c)
 
     def ours(**fused):
-        batch_norm.stats(b.pool, x, mean, inv_std, var, space, 1e-5)
+        batch_norm.stats(b.pool, x, mean, inv_std, var, 1e-5, space)
         batch_norm.apply(b.pool, x, mean, inv_std, gamma, beta, y, **fused)
         batch_norm.update_running(mean, var, *running, None, 0.1, rows)
 
@@ -272,8 +276,8 @@ def _batch_norm(b: Bench, n: int, h: int, c: int) -> Iterator[Case]:
     )
 
     def our_gradient():
-        batch_norm.grad_reduce(b.pool, dy, x, mean, inv_std, dgamma, dbeta, space, mask=y)
-        batch_norm.grad_apply(b.pool, dy, x, mean, inv_std, gamma, dgamma, dbeta, dx, mask=y)
+        batch_norm.grad_reduce(b.pool, dy, x, mean, inv_std, dgamma, dbeta, y, space)
+        batch_norm.grad_apply(b.pool, dy, x, mean, inv_std, gamma, dgamma, dbeta, dx, y, space)
 
     def their_gradient(s):
         aten.threshold_backward.grad_input(s[2], s[3], 0, grad_input=s[5])
@@ -345,7 +349,7 @@ def _pooling(b: Bench, n: int, h: int, c: int, k: int, s: int, p: int) -> Iterat
     oh = (h + 2 * p - k) // s + 1
     x, dy = b.normal(n, h, h, c), b.normal(n, oh, oh, c)
     y, dx, index = empty_like(dy), empty_like(x), scratch(dy.size).reshape(dy.shape)
-    window = (k, k), (s, s), (p, p, p, p)
+    window = PoolGeometry((k, k), (s, s), (p, p, p, p))
     fwd, bwd, avg, avg_bwd = {}, {}, {}, {}
     for key, t, g in zip(("nchw", "nhwc"), both_layouts(x), both_layouts(dy), strict=True):
         o, i, gi = tensor_like(g), tensor_like(g, torch.int64), tensor_like(t)
@@ -363,13 +367,13 @@ def _pooling(b: Bench, n: int, h: int, c: int, k: int, s: int, p: int) -> Iterat
             g, t, *a, False, True, None, grad_input=gi
         )
     label = f"{k}x{k}/{s} {n}x{c}x{h}x{h}"
-    yield Case(f"max pool {label}", lambda: pooling.max_pool(b.pool, x, y, index, *window), fwd)
+    yield Case(f"max pool {label}", lambda: pooling.max_pool(b.pool, x, y, index, window), fwd)
     yield Case(
-        f"max pool grad {label}", lambda: pooling.max_pool_grad(b.pool, dy, index, dx, *window), bwd
+        f"max pool grad {label}", lambda: pooling.max_pool_grad(b.pool, dy, index, dx, window), bwd
     )
-    yield Case(f"avg pool {label}", lambda: pooling.avg_pool(b.pool, x, y, *window), avg)
+    yield Case(f"avg pool {label}", lambda: pooling.avg_pool(b.pool, x, y, window), avg)
     yield Case(
-        f"avg pool grad {label}", lambda: pooling.avg_pool_grad(b.pool, dy, dx, *window), avg_bwd
+        f"avg pool grad {label}", lambda: pooling.avg_pool_grad(b.pool, dy, dx, window), avg_bwd
     )
 
 
@@ -380,13 +384,15 @@ def loss_cases(b: Bench) -> Iterator[Case]:
         x, t, out = b.normal(size), b.normal(size), empty(1)
         tx, tt = tensors(x, t)
         space = scratch(workspace.reduction_workspace_bytes(size))
-        for name, ours, theirs, exact in (
-            ("mse", losses.mse, torch.nn.functional.mse_loss, lambda d: d * d),
-            ("l1", losses.l1, torch.nn.functional.l1_loss, abs),
+        for name, absolute, theirs, exact in (
+            ("mse", False, torch.nn.functional.mse_loss, lambda d: d * d),
+            ("l1", True, torch.nn.functional.l1_loss, abs),
         ):
             yield Case(
                 f"{name} {label}",
-                lambda f=ours, x=x, t=t, out=out, s=space, n=size: f(b.pool, x, t, out, 1 / n, s),
+                lambda a=absolute, x=x, t=t, out=out, s=space, n=size: losses.mean_error(
+                    b.pool, x, t, out, 1 / n, a, s
+                ),
                 {"flat": lambda f=theirs, tx=tx, tt=tt: f(tx, tt)},
                 lambda f=exact, x=x, t=t: np.array([f(x.astype(np.float64) - t).mean()]),
                 lambda out=out: out,
@@ -445,6 +451,9 @@ def _cross_entropy(b: Bench, rows: int, classes: int) -> Iterator[Case]:
 
 
 def optimizer_cases(b: Bench) -> Iterator[Case]:
+    scalars = {"lr": 1e-4, "step": 1}
+    sgd = sgd_factors(SGDUpdate(momentum=0.9, weight_decay=5e-4), scalars)
+    adam = adam_factors(AdamUpdate(), scalars)
     for size, label in (
         (1 << 12, "4 Ki"),
         (1 << 18, "256 Ki"),
@@ -454,11 +463,10 @@ def optimizer_cases(b: Bench) -> Iterator[Case]:
         w, g, m, v = b.normal(size), b.normal(size), b.normal(size), abs(b.normal(size))
         tw, tg, tm, tv = (tensor_like(t).copy_(t) for t in tensors(w, g, m, v))
         step = [torch.ones(())]
+        total = np.zeros((), np.float32)
         yield Case(
             f"sgd momentum {label}",
-            lambda w=w, g=g, m=m: optimizers.sgd(
-                b.pool, w, g, m, w, m, 1e-4, momentum=0.9, weight_decay=5e-4
-            ),
+            lambda w=w, g=g, m=m: optimizers.sgd(b.pool, w, g, m, w, m, sgd),
             {
                 "fused": lambda tw=tw, tg=tg, tm=tm: torch._fused_sgd_(
                     [tw], [tg], [tm], weight_decay=5e-4, momentum=0.9, lr=1e-4, dampening=0.0,
@@ -468,7 +476,7 @@ def optimizer_cases(b: Bench) -> Iterator[Case]:
         )  # fmt: skip
         yield Case(
             f"adam {label}",
-            lambda w=w, g=g, m=m, v=v: optimizers.adam(b.pool, w, g, m, v, w, m, v, 1e-4, step=2),
+            lambda w=w, g=g, m=m, v=v: optimizers.adam(b.pool, w, g, m, v, w, m, v, adam),
             {
                 "fused": lambda tw=tw, tg=tg, tm=tm, tv=tv, step=step: torch._fused_adam_(
                     [tw], [tg], [tm], [tv], [], step, lr=1e-4, beta1=0.9, beta2=0.999,
@@ -479,10 +487,10 @@ def optimizer_cases(b: Bench) -> Iterator[Case]:
         space = scratch(workspace.reduction_workspace_bytes(size))
         yield Case(
             f"sum of squares {label}",
-            lambda g=g, space=space: optimizers.sum_of_squares(b.pool, g, space),
+            lambda g=g, t=total, space=space: optimizers.sum_of_squares(b.pool, g, t, space),
             {"norm": lambda tg=tg: float(torch.linalg.vector_norm(tg))},
             lambda g=g: np.array([(g.astype(np.float64) ** 2).sum()]),
-            lambda g=g, space=space: np.array([optimizers.sum_of_squares(b.pool, g, space)]),
+            lambda t=total: t.reshape(1),
             lambda tg=tg: np.array([float(torch.linalg.vector_norm(tg)) ** 2]),
         )
 
@@ -523,7 +531,7 @@ def layout_cases(b: Bench) -> Iterator[Case]:
         t_padded = both_layouts(padded)
         yield Case(
             f"pad 1 {label}",
-            lambda x=x, padded=padded: layout.pad_nhwc(b.pool, x, padded, 1, 1, 1, 1),
+            lambda x=x, padded=padded: layout.pad_nhwc(b.pool, x, padded, (1, 1, 1, 1)),
             {
                 key: lambda t=t, o=o: aten.constant_pad_nd.out(t, [1, 1, 1, 1], 0.0, out=o)
                 for key, t, o in zip(("nchw", "nhwc"), (tx, last), t_padded, strict=True)
@@ -543,7 +551,7 @@ def layout_cases(b: Bench) -> Iterator[Case]:
         mask, ty = tensor_like(tx, torch.bool), tensor_like(tx)
         yield Case(
             f"dropout {n}x{c}x{h}x{h}",
-            lambda x=x, y=y: dropout.dropout(b.pool, x, y, 0.5, 1, 2, 3),
+            lambda x=x, y=y: dropout.dropout(b.pool, x, y, Dropout(0.5, 3), 1),
             {
                 "native": lambda tx=tx, ty=ty, mask=mask: aten.native_dropout.out(
                     tx, 0.5, True, out0=ty, out1=mask

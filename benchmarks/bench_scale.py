@@ -52,8 +52,8 @@ def host_side() -> list[Row]:
 
     import ooctrain as oc
     from ooctrain.rewrite import apply_rewrites
+    from ooctrain.sched.budget import resolve_budget
     from ooctrain.sched.planners.registry import get_planner
-    from ooctrain.sched.planning.budget import resolve_budget
     from ooctrain.units import Granule
 
     model = oc.models.build("resnet50", num_classes=1000, stem="imagenet")

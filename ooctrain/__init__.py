@@ -24,81 +24,32 @@ __version__ = "0.1.0"
 # again; `from ooctrain.machine.calibrate import ...` keeps working, and no later import binds it.
 del ooctrain.machine
 
-#: {public name: module that defines it}; a module of the package where both are equal
-_HOME = {
-    "Granule": "ooctrain.sched.schedule",
-    "Infeasible": "ooctrain.errors",
-    "LowerBound": "ooctrain.sched.schedule",
-    "Machine": "ooctrain.step.machine",
-    "OoctrainError": "ooctrain.errors",
-    "Op": "ooctrain.engine.own_op",
-    "Plan": "ooctrain.sched.schedule",
-    "Schedule": "ooctrain.sched.schedule",
-    "ScheduleError": "ooctrain.errors",
-    "Tensor": "ooctrain.engine.tensor",
-    "Timeline": "ooctrain.sched.timeline",
-    "Trace": "ooctrain.step.trace",
-    "Trainer": "ooctrain.train",
-    "allocators": "ooctrain.alloc.registry",
-    "chain": "ooctrain.step.chain",
-    "chain_view": "ooctrain.sched.planning.chain_view",
-    "execute": "ooctrain.api",
-    "load_plan": "ooctrain.api",
-    "lower_bound": "ooctrain.api",
-    "machine": "ooctrain.step.presets",
-    "manual_seed": "ooctrain.engine.autograd",
-    "no_grad": "ooctrain.engine.autograd",
-    "plan": "ooctrain.api",
-    "planners": "ooctrain.sched.planners.registry",
-    "simulate": "ooctrain.api",
-    "tensor": "ooctrain.engine.autograd",
-    "tile": "ooctrain.rewrite.tile",
-    "trace": "ooctrain.tracing",
-    "verify": "ooctrain.api",
+#: {module: its public names}
+_NAMES = {
+    "alloc.registry": ("allocators",),
+    "api": ("execute", "load_plan", "lower_bound", "plan", "simulate", "verify"),
+    "engine.autograd": ("Tensor", "manual_seed", "no_grad", "tensor"),
+    "engine.own_op": ("Op",),
+    "errors": ("Infeasible", "OoctrainError", "ScheduleError"),
+    "rewrite.tile": ("tile",),
+    "sched.planners.registry": ("planners",),
+    "sched.planning.chain_view": ("chain_view",),
+    "sched.schedule": ("Granule", "LowerBound", "Plan", "Schedule"),
+    "sched.timeline": ("Timeline",),
+    "step.chain": ("chain",),
+    "step.machine": ("Machine",),
+    "step.presets": ("machine",),
+    "step.trace": ("Trace",),
+    "tracing": ("trace",),
+    "train": ("Trainer",),
 }
-_MODULES = ("alloc", "data", "errors", "functional", "models", "nn", "optim", "testing")
-
-__all__ = [
-    "Granule",
-    "Infeasible",
-    "LowerBound",
-    "Machine",
-    "OoctrainError",
-    "Op",
-    "Plan",
-    "Schedule",
-    "ScheduleError",
-    "Tensor",
-    "Timeline",
-    "Trace",
-    "Trainer",
-    "__version__",
-    "alloc",
-    "allocators",
-    "chain",
-    "chain_view",
-    "data",
-    "errors",
-    "execute",
-    "functional",
-    "load_plan",
-    "lower_bound",
-    "machine",
-    "manual_seed",
-    "models",
-    "nn",
-    "no_grad",
-    "optim",
-    "plan",
-    "planners",
-    "simulate",
-    "tensor",
-    "testing",
-    "tile",
-    "trace",
-    "utils",
-    "verify",
-]
+_HOME = {name: module for module, names in _NAMES.items() for name in names}
+#: {public name: the module that it is}
+_MODULES = {
+    **{m: m for m in ("alloc", "data", "errors", "functional", "models", "nn", "optim", "testing")},
+    "utils": "engine.clip",
+}
+__all__ = sorted([*_HOME, *_MODULES, "__version__"])
 
 if TYPE_CHECKING:
     from ooctrain import alloc, data, errors, functional, models, nn, optim, testing
@@ -124,11 +75,9 @@ if TYPE_CHECKING:
 
 def __getattr__(name: str) -> Any:
     if name in _HOME:
-        value = getattr(import_module(_HOME[name]), name)
+        value = getattr(import_module(f"ooctrain.{_HOME[name]}"), name)
     elif name in _MODULES:
-        value = import_module(f"ooctrain.{name}")
-    elif name == "utils":
-        value = import_module("ooctrain.engine.clip")
+        value = import_module(f"ooctrain.{_MODULES[name]}")
     else:
         raise AttributeError(f"module 'ooctrain' has no attribute {name!r}")
     globals()[name] = value

@@ -1,8 +1,9 @@
 """The short names: plan, verify, simulate, lower_bound, execute, as users call them.
 
-In: traces, budgets in words ("25%"), names of planners, machines and allocators. Out: plans and
-runs. The one idea: this room only resolves words into objects and composes the rooms below; every
-decision is made elsewhere. Read next: `train.py`, which composes the same pieces over many steps.
+In: traces, budgets in words ("25%"), names of networks, planners, machines and allocators. Out:
+steps, plans and runs. The one idea: this room only resolves words into objects and composes the
+rooms below; every decision is made elsewhere. Read next: `train.py`, which composes the same pieces
+over many steps.
 """
 
 from __future__ import annotations
@@ -10,22 +11,24 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ooctrain.engine.incore import initial_values
 from ooctrain.errors import ConfigError, reason
-from ooctrain.execution.prepare import DEFAULT_REWRITES, Settings, completed, placed
+from ooctrain.execution.compose import plan_step, rewritten
+from ooctrain.execution.prepare import DEFAULT_REWRITES, Settings, placed, prepare
 from ooctrain.execution.sessions import input_values, open_session, threads_served
-from ooctrain.rewrite import apply_rewrites
-from ooctrain.rewrite.pin_small import pinning_for, with_region
+from ooctrain.models import build, recipe_of, stem_for
+from ooctrain.rewrite import REWRITES, apply_rewrites
 from ooctrain.sched import verify as laws
 from ooctrain.sched.bounds import closed as bounds
+from ooctrain.sched.budget import resolve_budget, resolve_host_budget
 from ooctrain.sched.planners.registry import as_planner
-from ooctrain.sched.planning.beside_region import plan_beside
-from ooctrain.sched.planning.budget import resolve_budget, resolve_host_budget
 from ooctrain.sched.planning.planner import TIME_LIMIT_S, Planner
+from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import BYTES, Granule, LowerBound, Plan, Schedule
 from ooctrain.sched.simulate import simulate as simulated
 from ooctrain.sched.timeline import Timeline
@@ -33,13 +36,15 @@ from ooctrain.step.machine import Machine
 from ooctrain.step.presets import machine as find_machine
 from ooctrain.step.trace import Trace
 from ooctrain.tracing import DEFAULT_LR
+from ooctrain.tracing import trace as traced
+from ooctrain.units import parse_budget
 
 if TYPE_CHECKING:
     from ooctrain.engine.module import Module
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class Executed:
     """What one executed step gave.
 
     Args:
@@ -55,12 +60,33 @@ class Run:
     state: Mapping[str, np.ndarray]
 
 
+@lru_cache(maxsize=2)
+def step_trace(
+    model: str, batch: int, image_size: int | None = None, optimizer: str = "sgd",
+    accumulate: int = 1, threads: int = 1,
+) -> Trace:  # fmt: skip
+    """The training step of a named network on its usual images, rewritten as `plan` rewrites.
+
+    Args:
+        model, batch: of the step, by name or "file.py:function".
+        image_size: height of its images; None: the model's usual. The aspect is kept.
+        optimizer, accumulate, threads: as for `oc.trace`.
+    """
+    recipe = recipe_of(model)
+    height = image_size or recipe.height
+    width = height * recipe.width // recipe.height
+    network = build(model, recipe.classes, stem_for(height, width), recipe.channels)
+    shape = (batch, recipe.channels, height, width)
+    step = traced(network, shape, optimizer=optimizer, threads=threads, accumulate=accumulate)
+    return apply_rewrites(step, DEFAULT_REWRITES)
+
+
 def plan(
     trace: Trace, budget: int | str, planner: str | Planner = "auto",
     machine: str | Machine | None = None, granule: Granule = BYTES,
     time_limit_s: float | None = TIME_LIMIT_S, *,
     host_budget: int | str | None = None, seed: int = 0,
-    rewrites: Sequence[str] = DEFAULT_REWRITES,
+    rewrites: Sequence[str] = DEFAULT_REWRITES, allocator: str | None = None,
 ) -> Plan:  # fmt: skip
     """Rewrites the trace, plans it within a budget, and verifies what the planner returned.
 
@@ -69,18 +95,22 @@ def plan(
         budget: device bytes, "512MiB", "8GB" or "25%": minimum + share of (peak - minimum).
         planner: name with parameters ("window:size=2"), "file.py:Class", or a planner object.
         machine: name, `Machine`, or None for the saved calibration or "cpu-generic".
-        granule: how the allocator rounds; `BYTES` is the pure model.
+        granule: how the allocator rounds; `BYTES` is the pure model: whatever runs such a plan
+            rounds on top of it.
         time_limit_s: cuts searching planners short.
         host_budget: host memory for inputs, which wait there, and what is swapped out; 0: none at
             all; None: the machine's.
         seed: of planners that draw random numbers.
         rewrites: names of rewrites, applied in order.
+        allocator: name with parameters, of the one that will run the plan: it rounds as that one
+            does, and the arena that it needs there, holes included, keeps to the budget. None: any.
 
     Returns:
         A verified `Plan` whose `.trace` is the rewritten trace.
 
     Raises:
         Infeasible: the planner finds no schedule; it carries the planner's minimum.
+        DoesNotFit: it finds one, but not one that the allocator places within the budget.
         ScheduleError: the planner returned an illegal schedule.
         ConfigError: an unknown name or a budget that is none.
     """
@@ -88,21 +118,25 @@ def plan(
         raise ConfigError(
             f"{granule!r} is no granule", code="OOC-105", fix="oc.Granule(65536, True)"
         )
+    if allocator is not None:
+        if granule != BYTES:
+            raise ConfigError(
+                f"allocator {allocator!r} has a granule of its own", code="OOC-105",
+                fix="give granule or allocator",
+            )  # fmt: skip
+        parse_budget(budget)  # None, which `Settings` takes for in-core, is no budget here
+        settings = Settings(
+            budget, planner, allocator, trace.device, machine=machine, host_budget=host_budget,
+            seed=seed, time_limit_s=time_limit_s, rewrites=tuple(rewrites),
+        )  # fmt: skip
+        return prepare(trace, settings).plan
     where = find_machine(machine)
-    rewritten = apply_rewrites(trace, rewrites)
-    pinning = pinning_for(rewritten, granule)
-    rewritten = apply_rewrites(rewritten, pinning)
-    granule = with_region(granule, rewritten)
-    budget_bytes = resolve_budget(rewritten, budget, granule)
-    host_bytes = resolve_host_budget(rewritten, host_budget, where)
-    chosen = as_planner(planner)
-    found = plan_beside(
-        chosen, rewritten, budget_bytes, where, granule=granule, host_budget_bytes=host_bytes,
-        seed=seed, time_limit_s=time_limit_s,
+    step = rewritten(trace, rewrites).pinned_for(granule)
+    question = Question(
+        step.trace, step.bytes_of(budget), where, step.granule,
+        resolve_host_budget(step.trace, host_budget, where), seed, time_limit_s,
     )  # fmt: skip
-    result = completed(found, chosen, (*rewrites, *pinning), budget_bytes, where)
-    laws.verify(result, trace, budget_bytes, where, host_budget_bytes=host_bytes)
-    return result
+    return plan_step(step, as_planner(planner), question)
 
 
 def verify(
@@ -120,7 +154,7 @@ def verify(
     if not isinstance(plan, Plan | Schedule):
         raise ConfigError(f"{type(plan).__name__} is neither a Plan nor a Schedule", code="OOC-104")
     where = None if machine is None else find_machine(machine)
-    laws.verify(plan, original_trace, budget, where)
+    laws.verify(plan, original_trace, budget, where, rewrites=REWRITES)
 
 
 def simulate(
@@ -174,7 +208,7 @@ def execute(
     plan: Plan, model: Module, batch: tuple[np.ndarray, np.ndarray], device: str = "cpu",
     allocator: str = "va", *, scalars: Mapping[str, float] | None = None,
     settings: Settings | None = None,
-) -> Run:  # fmt: skip
+) -> Executed:  # fmt: skip
     """Runs one step of a plan from the model's present values, and changes nothing of the model.
 
     Args:
@@ -224,4 +258,4 @@ def execute(
         opened.close()
     found = {name: result.outputs[v] for name, v in trace.outputs.items()}
     gradients = {n.removeprefix("grad:"): g for n, g in found.items() if n.startswith("grad:")}
-    return Run(timeline, float(found["loss"]), gradients, state)
+    return Executed(timeline, float(found["loss"]), gradients, state)

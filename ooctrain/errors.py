@@ -15,6 +15,7 @@
     |   +-- DeviceUnavailable            no GPU that can be used: driver, device, compiler
     +-- DataFormatError                  a data file is broken (.path, .offset)
     +-- CheckpointError                  a checkpoint is broken, foreign or cannot be written
+    +-- InUse                            two threads at once, or a fork, at one trainer
     +-- TrainingStopped                  the run ended early: NaN loss, interrupt (.step)
     +-- AutogradError                    second backward, no graph, in-place write on a saved value
 
@@ -263,6 +264,12 @@ class CheckpointError(OoctrainError):
     """A checkpoint is broken, foreign or cannot be written."""
 
     default_code = "OOC-310"
+
+
+class InUse(OoctrainError):
+    """A trainer is used by two threads at once, or by a fork of its process; nothing changes."""
+
+    default_code = "OOC-162"
 
 
 class TrainingStopped(OoctrainError):

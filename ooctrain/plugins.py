@@ -4,7 +4,9 @@
 In: what a user typed and the table of what is there. Out: an object made with the given parameters.
 The one idea: planners and allocators are named the same way, so the grammar lives here once:
 NAME[:KEY=VALUE,...] or FILE.py:CLASS[:KEY=VALUE,...]; a name may also come from another package's
-entry point. Read next: `sched/planners/registry.py`.
+entry point. An unexpected error in a file that was named so is most likely that file's: its author
+is told the line there, not the calls of this library that led to it; any other is ours. Read next:
+`sched/planners/registry.py`.
 """
 
 from __future__ import annotations
@@ -13,17 +15,19 @@ import importlib.util
 import inspect
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
-from ooctrain.errors import ConfigError, did_you_mean, unknown_name
+from ooctrain.errors import ConfigError, OoctrainError, did_you_mean, unknown_name
 from ooctrain.units import parse_bytes
 
 _WHOLE = re.compile(r"[+-]?[0-9]+")
 _SIZE = re.compile(r"[0-9]+(\.[0-9]+)?[ ]*[kmgt]?i?b", re.IGNORECASE)
+_FRAME = re.compile(r'^ *File "(.+)", line (\d+), in (.+)$', re.MULTILINE)
 _WORDS: Mapping[str, Any] = {"true": True, "false": False, "none": None}
 
 
@@ -166,6 +170,33 @@ def load_from_file(path: str, name: str) -> Callable[..., Any]:
     return found
 
 
+def fault_of_own_code(error: Exception, given: Sequence[str]) -> OoctrainError | None:
+    """The error as its author should read it; None if it did not pass through a file of his."""
+    files = {Path(file).resolve() for file in own_files(given)}
+    places = [p for p in _places(error) if Path(p[0]).resolve() in files]
+    if not places:
+        return None
+    file, line, function = places[-1]
+    kind = type(error).__name__
+    text = error.msg if isinstance(error, SyntaxError) else str(error)  # the place stands below
+    return OoctrainError(
+        f"your own code raised {kind}" + (f": {text}" if text else ""),
+        code="OOC-115",
+        where=f"{file}, line {line}" + (f", in {function}" if function else ""),
+        fix="`ooctrain --traceback COMMAND ...` shows the whole way there",
+    )
+
+
+def own_files(given: Sequence[str]) -> Iterator[str]:
+    """The Python files named in arguments such as mine.py:Mine or --planner=lru,mine.py:Mine."""
+    for word in given:
+        value = word.partition("=")[2] if word.startswith("--") else word
+        for name in (value, *value.split(",")):  # a list of names, or a path with a comma
+            file, separator, _ = name.partition(".py:")
+            if separator:
+                yield f"{file}.py"
+
+
 def _parse_options(text: str, whole: str) -> dict[str, Any]:
     options = {}
     for item in filter(None, text.split(",")):
@@ -206,3 +237,15 @@ def _check_options(factory: Callable[..., Any], spec: PluginSpec, what: str, giv
                 numbers=f"parameters: {', '.join(accepted) or 'none'}",
                 fix=did_you_mean(option, accepted) or f"leave {option} out",
             )
+
+
+def _places(error: Exception) -> list[tuple[str, int, str]]:
+    """(file, line, function) from the outermost frame to the innermost, syntax errors included."""
+    frames = traceback.extract_tb(error.__traceback__)
+    places = [(frame.filename, frame.lineno or 0, frame.name) for frame in frames]
+    # An error in a worker process comes with the frames of that process as text only.
+    remote = getattr(error.__cause__, "tb", "")
+    places += [(file, int(line), function) for file, line, function in _FRAME.findall(remote)]
+    if isinstance(error, SyntaxError) and error.filename:
+        places.append((error.filename, error.lineno or 0, ""))
+    return places

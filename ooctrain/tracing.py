@@ -22,11 +22,12 @@ from ooctrain.engine.module import Module, Parameter
 from ooctrain.engine.site import Site
 from ooctrain.engine.tensor import Tape, Tensor, use_tape
 from ooctrain.errors import ConfigError, ShapeError
-from ooctrain.layers.conv2d import CUDA_ALGORITHMS
+from ooctrain.layers.conv_algorithms import CUDA_ALGORITHMS
+from ooctrain.layers.kernels.tables import TABLES
 from ooctrain.nn.named_losses import Loss, named_loss, target_of
 from ooctrain.optim import SGD, Adam, Optimizer
 from ooctrain.step.builder import TraceBuilder
-from ooctrain.step.op import Op, Scalars, Spec, scratch_bytes
+from ooctrain.step.op import Op, Scalars, Spec
 from ooctrain.step.presets import usable_cores
 from ooctrain.step.trace import Trace
 
@@ -84,8 +85,8 @@ class TraceRunner:
             )
             tensor.name = self.builder.variables[tensor.variable].name
         out_ids = tuple(tensor.variable for tensor in outs)
-        workspace = scratch_bytes(
-            op, [t.spec for t in ins], [t.spec for t in outs], self.device, self.threads
+        workspace = TABLES[self.device].workspace_bytes(
+            op, [t.spec for t in ins], [t.spec for t in outs], self.threads
         )
         # What changes state does so in place: the new value takes the old one's storage.
         reuse = None if op.pure else {out_ids[o]: in_ids[i] for o, i in op.reusable().items()}
@@ -132,7 +133,7 @@ def trace(
         training: False: the forward pass of an evaluation, with outputs "output" and "loss" (if
             any).
         conv_algorithm: "auto", "direct", "im2col", "winograd2" or "winograd4"; on a GPU "auto" or
-            one of `layers.conv2d.CUDA_ALGORITHMS`.
+            one of `layers.conv_algorithms.CUDA_ALGORITHMS`.
         target_shape: of the target, where the loss is a function of your own and takes no class
             numbers.
         clip: `ClipNorm`, `ClipEach`, or a number for the norm.

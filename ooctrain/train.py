@@ -28,7 +28,7 @@ from ooctrain.errors import ConfigError, TrainingStopped
 from ooctrain.execution import checkpoint as files
 from ooctrain.execution.evaluation import Averages, Evaluation
 from ooctrain.execution.prepare import PreparedStep, Settings
-from ooctrain.execution.residence import Residence
+from ooctrain.execution.residence import Residence, one_at_a_time
 from ooctrain.execution.result import StepResult
 from ooctrain.execution.seen import Seen, StepCache, StepShape, Training, warn_of_strangers
 from ooctrain.execution.sessions import input_values
@@ -113,6 +113,7 @@ class Trainer:
 
     # Training.
 
+    @one_at_a_time
     def step(self, x: np.ndarray, y: np.ndarray) -> float:
         """One training step; returns the loss.
 
@@ -173,6 +174,7 @@ class Trainer:
                 schedule.step()
         return losses
 
+    @one_at_a_time
     def prepare(
         self, input_shape: tuple[int, ...], target_shape: tuple[int, ...] | None = None
     ) -> PreparedStep:
@@ -201,6 +203,7 @@ class Trainer:
 
     # Evaluation, under the same budget.
 
+    @one_at_a_time
     def evaluate(self, batches: Iterable[Batch]) -> Evaluation:
         """Average loss and accuracy in evaluation mode; the training state does not change.
 
@@ -218,12 +221,14 @@ class Trainer:
             averages.add(self._forward(x, y), y)
         return averages.result()
 
+    @one_at_a_time
     def predict(self, x: np.ndarray) -> np.ndarray:
         """The model's output for x (N, C, H, W) in evaluation mode, logical layout."""
         return self._forward(x, None)["output"]
 
     # State and files.
 
+    @one_at_a_time
     def state_arrays(self) -> dict[str, np.ndarray]:
         """Copies of parameters, buffers and optimizer slots by name: all that persists."""
         return {
@@ -231,6 +236,7 @@ class Trainer:
             for name, tensor in self._tensors().items()
         }
 
+    @one_at_a_time
     def save(self, path: str, run: files.RunState | None = None, *, keep: int = files.KEEP) -> None:
         """Writes a checkpoint, whole or not at all.
 
@@ -248,6 +254,7 @@ class Trainer:
         others = {name: count for name, count in updates.items() if count != state.step}
         files.save(path, self.state_arrays(), replace(state, updates=others), keep=keep)
 
+    @one_at_a_time
     def resume(self, path: str, config: Mapping[str, Any] | None = None) -> files.RunState:
         """Takes up a checkpoint; training goes on with the same bits as if it had never stopped.
 
@@ -315,7 +322,7 @@ class Trainer:
             warnings.warn(
                 "the model is in evaluation mode, so this step trains it with running statistics "
                 "and without dropout, as in PyTorch; model.train() ends that",
-                stacklevel=5,
+                stacklevel=7,
             )
         looked_at: dict[Any, Any] = {}
         trace = self._trace(step, looked_at)
@@ -328,11 +335,7 @@ class Trainer:
         """Takes in how everything is now."""
         tensors, training = self._tensors(), self._training()
         if tensors != self._adopted:
-            if not self._adopted.items() <= tensors.items():
-                self._residence.release()  # a module or the optimizer's state is another one
-                self._adopted = {}
-            new = {name: tensor for name, tensor in tensors.items() if name not in self._adopted}
-            self._residence.adopt(new)
+            self._residence.adopt(tensors)  # a module, or the optimizer's state, is another one
             self._adopted = tensors
             warn_of_strangers(training, self._known)
         self._seen = Seen(training, self._looked_at)
@@ -375,7 +378,6 @@ class Trainer:
         except BaseException:
             self._residence.abandon()
             raise
-        self._residence.steps += 1
         return result
 
     def _own_scalars(self, updated: Mapping[int, Tensor]) -> dict[int, Scalars]:

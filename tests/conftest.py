@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import importlib.util
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -29,15 +30,43 @@ settings.register_profile(
 settings.load_profile("default")
 
 
-def pytest_configure() -> None:
+EMULATED = Path(__file__).parent / "unit" / "cuda"
+KERNELS = Path(__file__).parents[1] / "ooctrain" / "layers" / "kernels" / "cpu"
+COMPILE = "import importlib, sys; [importlib.import_module(name) for name in sys.argv[1:]]"
+
+
+def pytest_configure(config: pytest.Config) -> None:
     """Hides the calibration of this machine, in this process and in those that tests start."""
     os.environ["OOCTRAIN_CALIBRATION"] = os.devnull
+    if getattr(config.option, "numprocesses", None) and not hasattr(config, "workerinput"):
+        _compile_kernels(config.option.numprocesses)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skips what this machine cannot run, and says why."""
+def _compile_kernels(processes: int) -> None:
+    """Fills the cache before the workers start, so that no two of them compile the same kernel."""
+    sources = sorted(KERNELS.rglob("*.py"), key=lambda path: path.stat().st_size, reverse=True)
+    names = [
+        ".".join(path.relative_to(KERNELS.parents[3]).with_suffix("").parts)
+        for path in sources
+        if path.stem != "__init__"
+    ]
+    running = [
+        subprocess.Popen([sys.executable, "-c", COMPILE, *names[first::processes]])
+        for first in range(processes)
+    ]
+    for process in running:
+        process.wait()
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Skips what this machine cannot run, and says why; one worker runs all that is emulated.
+
+    The emulator compiles each CUDA kernel anew in each process.
+    """
     reasons = {"gpu": _no_gpu_reason(), "peers": _no_torch_reason()}
     for item in items:
+        if config.pluginmanager.hasplugin("xdist") and EMULATED in item.path.parents:
+            item.add_marker(pytest.mark.xdist_group("emulator"))
         for marker, reason in reasons.items():
             if reason and marker in item.keywords:
                 item.add_marker(pytest.mark.skip(reason=reason))

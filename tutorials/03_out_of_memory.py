@@ -14,11 +14,11 @@ import numpy as np
 from lesson import Lesson
 
 import ooctrain as oc
-from ooctrain.alloc.dry_run import PaperMemory
+from ooctrain.alloc.dry_run import DryMemory
 from ooctrain.alloc.registry import choose_allocator
 from ooctrain.errors import OutOfDeviceMemory
 from ooctrain.report.charts import Piece, strips_svg
-from ooctrain.sched.planning.budget import trace_minimum_bytes, trace_peak_bytes
+from ooctrain.sched.budget import trace_minimum_bytes, trace_peak_bytes
 from ooctrain.units import MIB, format_bytes
 
 lesson = Lesson("03 out of memory")
@@ -93,13 +93,13 @@ lesson.reveal("in-core peak / naive minimum", factor)
 #
 # An *allocator* says where a block of memory lies. One that hands out contiguous pieces can fail
 # although enough is free. Let us do it by hand: four blocks fill an arena of 4 MiB; we free the
-# first and the third, and ask for 2 MiB. (`PaperMemory` is memory on paper: addresses and no bytes.
+# first and the third, and ask for 2 MiB. (`DryMemory` is for dry runs: addresses and no bytes.
 # Where blocks lie does not depend on what is in them.)
 
 # %%
 lesson.cell("fragmentation by hand")
 choice = choose_allocator("best-fit", 4 * MIB)
-arena = choice.make(PaperMemory(4 * MIB))
+arena = choice.make(DryMemory(4 * MIB))
 blocks = [arena.allocate(MIB, f"block {i}") for i in range(4)]
 arena.free(blocks[0])
 arena.free(blocks[2])
@@ -121,8 +121,8 @@ choice = choose_allocator("va", 4 * MIB)
 CHUNK = choice.granule.size_bytes
 
 
-class WatchedMemory(PaperMemory):
-    """Memory on paper that keeps the page table: {address: place in the 4 MiB}."""
+class WatchedMemory(DryMemory):
+    """Memory without bytes that keeps the page table: {address: place in the 4 MiB}."""
 
     def __init__(self, size_bytes):
         super().__init__(size_bytes)

@@ -15,7 +15,7 @@ from lesson import Lesson
 import ooctrain as oc
 from ooctrain.report.charts import Piece, strips_svg
 from ooctrain.rewrite.tile.halo import Span, chain_reads
-from ooctrain.sched.planning.budget import trace_minimum_bytes
+from ooctrain.sched.budget import trace_minimum_bytes
 from ooctrain.step.op import Window
 from ooctrain.units import format_bytes
 

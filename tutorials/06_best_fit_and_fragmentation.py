@@ -16,10 +16,9 @@ import random
 from lesson import Lesson
 
 import ooctrain as oc
-from ooctrain.alloc import replay
-from ooctrain.alloc.dry_run import PaperMemory
+from ooctrain.alloc.dry_run import DryMemory
 from ooctrain.alloc.registry import choose_allocator
-from ooctrain.alloc.replay.replay import serve
+from ooctrain.alloc.replay.replay import replay, serve
 from ooctrain.alloc.wrapped.wrappers import Wrapper
 from ooctrain.execution.allocation_log import allocation_log
 from ooctrain.experiments.paper_000.fragmentation import largest_budget
@@ -174,7 +173,7 @@ def watched(log):
     requests = log.requests
     second = [n for n, request in enumerate(requests) if request.op == "step"][1]
     arena_bytes = 4 * log.budget_bytes
-    watcher = Watcher(choose_allocator("best-fit", arena_bytes).make(PaperMemory(arena_bytes)))
+    watcher = Watcher(choose_allocator("best-fit", arena_bytes).make(DryMemory(arena_bytes)))
     serve(requests[:second], watcher)
     for block in watcher.close():
         watcher.note(block)
@@ -215,7 +214,8 @@ print(f"    va served all {chunked.served} requests in 2 % more than the list ne
 #
 # A planner counts bytes; it does not know about holes. So it must be *promised less* than there
 # is, until what the allocator reserves fits. Take ResNet-50 at batch 928 on a GPU with 16 GiB.
-# **How many GiB may the scheduler be promised with best fit?** (The paper's could be promised 8.)
+# **How many GiB may the scheduler be promised with best fit?** (In the paper it was 8,
+# with an allocator that never joins the pieces that the driver gave.)
 
 # %%
 lesson.cell("how much may a scheduler be promised?")
@@ -259,7 +259,7 @@ lesson.exercise("3. share in holes", lambda a: a == 25, None)
 
 # %%
 ours, theirs = BestFit(64 * MIB), choose_allocator("best-fit", 64 * MIB)
-theirs = theirs.make(PaperMemory(64 * MIB))
+theirs = theirs.make(DryMemory(64 * MIB))
 rng, made = random.Random(0), [(ours.allocate(512), theirs.allocate(512))]
 base = made[0][1].address
 for _ in range(300):  # makes a block, or frees one, at random

@@ -20,7 +20,7 @@ import numpy as np
 from lesson import Lesson
 
 import ooctrain as oc
-from ooctrain.alloc import replay
+from ooctrain.alloc.replay.replay import replay
 from ooctrain.execution.allocation_log import allocation_log
 from ooctrain.experiments.paper_000.chunks import replay_chunks
 from ooctrain.report.charts import Curve, Piece, curves_svg, stacked_svg, strips_svg

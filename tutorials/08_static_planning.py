@@ -18,10 +18,10 @@ from itertools import accumulate
 from lesson import Lesson
 
 import ooctrain as oc
-from ooctrain.alloc import replay
-from ooctrain.alloc.dry_run import PaperMemory
+from ooctrain.alloc.dry_run import DryMemory
 from ooctrain.alloc.first_fit import FirstFit
 from ooctrain.alloc.replay.log import foresee
+from ooctrain.alloc.replay.replay import replay
 from ooctrain.alloc.static import Lifetime, pack
 from ooctrain.errors import PlanMismatch
 from ooctrain.execution.allocation_log import allocation_log
@@ -203,7 +203,7 @@ ours = pack(forecast, Granule(1, False), "list", pools=1).extent_bytes
 
 # %%
 lesson.cell("an unforeseen request")
-static = FirstFit(PaperMemory(1 << 40))
+static = FirstFit(DryMemory(1 << 40))
 static.load_plan(forecast)
 static.allocate(lives[0].nbytes, lives[0].tag)
 try:

@@ -21,7 +21,7 @@ from ooctrain.rewrite import apply_rewrites
 from ooctrain.sched.bounds.closed import compute_us, per_call_link_us, proposition_3_us
 from ooctrain.sched.bounds.exact import exact_makespan_us
 from ooctrain.sched.bounds.lp import fluid_bound
-from ooctrain.sched.planning.budget import resolve_budget, trace_minimum_bytes, trace_peak_bytes
+from ooctrain.sched.budget import resolve_budget, trace_minimum_bytes, trace_peak_bytes
 from ooctrain.testing.tiny_steps import tiny_step
 from ooctrain.units import Granule
 

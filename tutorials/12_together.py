@@ -18,9 +18,11 @@ import ooctrain as oc
 from ooctrain.report.charts import Curve, curves_svg
 from ooctrain.rewrite import apply_rewrites
 from ooctrain.sched.bounds.lp import fluid_bound
+from ooctrain.sched.budget import resolve_budget
+from ooctrain.sched.planners.belady import offload
 from ooctrain.sched.planners.prefix import by_recompute_time
-from ooctrain.sched.planning.budget import resolve_budget
-from ooctrain.sched.planning.recompute import offload, plan_of
+from ooctrain.sched.planning.lower import plan_of
+from ooctrain.sched.planning.question import Question
 from ooctrain.sched.planning.rematerialise import rematerialise
 from ooctrain.step.machine import call_durations_ns
 from ooctrain.units import Granule
@@ -83,11 +85,12 @@ lesson.cell("how many to drop")
 def dropping(count, budget_bytes, machine):
     """The plan that computes the `count` cheapest values again; None where it does not fit."""
     runs = rematerialise(trace, order[:count])
+    question = Question(trace, budget_bytes, machine, granule)
     try:
-        decisions = offload("lesson", trace, runs, budget_bytes, machine, granule)
+        decisions = offload("lesson", question, runs)
     except oc.Infeasible:
         return None
-    return plan_of(decisions, trace, budget_bytes, machine, granule, {})
+    return plan_of("lesson", question, decisions)
 
 
 budget = resolve_budget(trace, "25%", granule)

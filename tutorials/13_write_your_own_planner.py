@@ -19,13 +19,16 @@ from lesson import Lesson
 
 import ooctrain as oc
 from ooctrain.report.charts import Curve, curves_svg
+from ooctrain.sched.planning.decisions import runs_once
 from ooctrain.sched.planning.planner import (
     check_host,
     infeasible,
     make_plan,
     writer_with_resident_parameters,
 )
-from ooctrain.sched.planning.swap import check_budget, swap_gaps, swap_plan, swap_table
+from ooctrain.sched.planning.question import Question
+from ooctrain.sched.planning.residency import Liveness
+from ooctrain.sched.planning.swap import check_budget, swap_gaps, swap_plan
 from ooctrain.sched.schedule import BYTES
 from ooctrain.testing import check_planner
 from ooctrain.testing.check_planner import PlannerFailure
@@ -150,9 +153,10 @@ class Largest:
         self, trace, budget_bytes, machine, *, granule=BYTES,
         host_budget_bytes=None, seed=0, time_limit_s=None,
     ):  # fmt: skip
+        question = Question(trace, budget_bytes, machine, granule, host_budget_bytes)
         gaps = swap_gaps(trace)
-        check_budget(self.name, trace, gaps, budget_bytes, machine, granule)
-        needed = list(swap_table(trace, (), machine, granule).resident_bytes)
+        check_budget(self.name, question, gaps)
+        needed = Liveness(trace, granule).resident_bytes(runs_once(trace))
         chosen = []
         for gap in sorted(gaps, key=area, reverse=True):
             inside = range(gap.after + 1, gap.before)
@@ -160,9 +164,7 @@ class Largest:
                 chosen.append(gap)
                 for k in inside:
                     needed[k] -= granule.granted(gap.hi)
-        return swap_plan(
-            self.name, trace, chosen, budget_bytes, machine, granule, host_budget_bytes
-        )
+        return swap_plan(self.name, question, chosen)
 
 
 def area(gap):
@@ -216,6 +218,9 @@ lesson.picture(
 # ooctrain plan resnet18 --batch 256 --machine v100-pcie --planner my.py:Mine --budget 25%
 # pytest --pyargs ooctrain.laws --planner my.py:Mine
 # ```
+#
+# A planner that is to join the library is one file in `ooctrain/sched/planners/` and one line in
+# `ooctrain/sched/planners/registry.py`, the table of names.
 #
 # ## Exercises
 #

@@ -21,9 +21,9 @@ from lesson import Lesson
 
 import ooctrain as oc
 from ooctrain import nn
-from ooctrain.devices.cpu.host_vm import bytes_at
 from ooctrain.devices.cuda import open as cuda_open
 from ooctrain.devices.cuda.device import CudaDevice
+from ooctrain.devices.raw_bytes import bytes_at
 from ooctrain.errors import DeviceUnavailable, OutOfDeviceMemory
 from ooctrain.report.svg import timelines_svg
 from ooctrain.testing.driver.fake_cuda import EmulatedKernels

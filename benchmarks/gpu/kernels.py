@@ -23,15 +23,11 @@ from benchmarks.gpu.workbench import Workbench
 from ooctrain.devices.cuda.open import TF32_CAPABILITY
 from ooctrain.engine.incore import run_reference
 from ooctrain.layers.batch_norm import BatchNormApply, BatchNormStats
-from ooctrain.layers.conv2d import (
-    CUDA_ALGORITHMS,
-    Conv2d,
-    Conv2dGradInput,
-    Conv2dGradWeight,
-    Geometry,
-)
+from ooctrain.layers.conv2d import Conv2d, Conv2dGradInput, Conv2dGradWeight, Geometry
+from ooctrain.layers.conv_algorithms import CUDA_ALGORITHMS
 from ooctrain.layers.conv_transpose import ConvTranspose2d
 from ooctrain.layers.cross_entropy import SoftmaxCrossEntropy
+from ooctrain.layers.kernels.cuda.table import CUDA
 from ooctrain.layers.linear import Linear, LinearGradInput, LinearGradWeight
 from ooctrain.layers.pooling import MaxPool2d
 from ooctrain.layers.relu import ReLU
@@ -155,7 +151,7 @@ def _check(
     if tf32 and workbench.driver.capability() < TF32_CAPABILITY:
         raise NotRunError("this GPU has no tensor cores for TF32")
     specs = [spec_of(a) for a in inputs]
-    space_bytes = op.cuda_workspace_bytes(specs, op.infer(*specs))
+    space_bytes = CUDA.workspace_bytes(op, specs, op.infer(*specs), 1)
     once = partial(run_guarded, op, inputs, partial(workbench.run, op), space_bytes, SCALARS)
     outputs = once()
     numbers: dict[str, float] = {}

@@ -17,7 +17,7 @@ from benchmarks.gpu.bench import Bench, NotRunError
 from benchmarks.gpu.rehearsal import PAGE_BYTES, Kernels
 from ooctrain.alloc.registry import choose_allocator
 from ooctrain.devices.cuda import open as cuda_open
-from ooctrain.testing.allocator_requests import Program, Request
+from ooctrain.testing.allocator_requests import Ask, DrawnProgram
 from ooctrain.testing.check_allocator import UNITS, check_allocator, run_requests, sweep_refusals
 from ooctrain.units import Granule
 
@@ -54,9 +54,9 @@ def _laws(make: Any, backend: str) -> dict[str, int]:
 
 def _walks(make: Any, backend: str) -> dict[str, int]:
     unit = PAGE_BYTES if backend == "strict" else cuda_open.look_at_gpu().granularity_bytes
-    from ooctrain.alloc.dry_run import PaperMemory
+    from ooctrain.alloc.dry_run import DryMemory
 
-    granule = make(PaperMemory(2 * UNITS * unit)).granule
+    granule = make(DryMemory(2 * UNITS * unit)).granule
     for seed in range(WALKS):
         run_requests(make, _walk(granule, unit, seed), backend)
     return {"lists": WALKS, "requests_each": WALK_LENGTH}
@@ -72,7 +72,7 @@ def _given_back(before: int) -> dict[str, int]:
     return {"kept_bytes": kept}
 
 
-def _walk(granule: Granule, unit: int, seed: int) -> Program:
+def _walk(granule: Granule, unit: int, seed: int) -> DrawnProgram:
     """Random requests; those for parts of a block only where the allocator knows ranges."""
     draw = random.Random(seed)
     whole = ("allocate", "allocate", "allocate", "free", "free", "renew", "use", "write", "largest")
@@ -83,8 +83,8 @@ def _walk(granule: Granule, unit: int, seed: int) -> Program:
         sized = op in ("allocate", "reserve")
         value = draw.randint(1, UNITS // 2) * unit if sized else draw.randint(0, UNITS)
         place = draw.randint(0, 7), draw.randint(1, 3)
-        requests.append(Request(op, value, draw.randint(0, 2), *place))
-    return Program(tuple(requests), tuple(draw.randint(0, 2) for _ in range(8)))
+        requests.append(Ask(op, value, draw.randint(0, 2), *place))
+    return DrawnProgram(tuple(requests), tuple(draw.randint(0, 2) for _ in range(8)))
 
 
 def _free_bytes() -> int:

@@ -25,7 +25,7 @@ from ooctrain.engine.incore import initial_values
 from ooctrain.execution.prepare import PreparedStep, Settings, prepare
 from ooctrain.execution.sessions import input_values, open_session
 from ooctrain.models import stem_for
-from ooctrain.sched.planning.budget import trace_peak_bytes
+from ooctrain.sched.budget import trace_peak_bytes
 from ooctrain.sched.timeline import Event, Timeline
 from ooctrain.step.trace import Trace
 

@@ -15,8 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from ooctrain.devices.cpu.host_vm import bytes_at
 from ooctrain.devices.cuda import open as cuda_open
+from ooctrain.devices.raw_bytes import bytes_at
+from ooctrain.layers.kernels.cuda.table import CUDA
 from ooctrain.step.op import Op, Scalars, Spec, physical_shape
 from ooctrain.testing.check_op import SCALARS
 
@@ -61,7 +62,7 @@ class Workbench:
         self, op: Op, ins: Sequence[np.ndarray], outs: Sequence[np.ndarray], workspace: np.ndarray,
         scalars: Scalars,
     ) -> None:  # fmt: skip
-        """Runs an operation on physical arrays; `outs` and `workspace` are written, as by `cpu`.
+        """Runs an operation on physical arrays; writes `outs` and `workspace` as on the cpu.
 
         Raises:
             AssertionError: a byte beside the arrays was changed.
@@ -86,7 +87,7 @@ class Workbench:
     def time_op(self, op: Op, specs: Sequence[Spec]) -> float:
         """Microseconds of one call of an operation on random values of the given shapes."""
         outs = op.infer(*specs)
-        space = Spec((op.cuda_workspace_bytes(specs, outs),), "uint8")
+        space = Spec((CUDA.workspace_bytes(op, specs, outs, 1),), "uint8")
         views, at = [], 0
         for place, spec in enumerate((*specs, *outs)):
             if place < len(specs):

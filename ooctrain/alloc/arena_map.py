@@ -22,7 +22,7 @@ _OTHER, _HOLE, _END = "#", ".", " "
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class ArenaPiece:
     """A piece of the arena.
 
     Args:
@@ -39,22 +39,22 @@ class Piece:
     tag: str = ""
 
 
-def pieces_of(snapshot: Snapshot) -> list[Piece]:
+def pieces_of(snapshot: Snapshot) -> list[ArenaPiece]:
     """The arena from its first byte to its last.
 
     An allocator whose snapshot says neither where its arena begins ("base") nor which chunks it
     uses ("chunks") has no physical layout: its blocks are drawn one behind the other.
     """
     live = sorted(_live(snapshot), key=lambda piece: piece.lo)
-    found: list[Piece] = []
+    found: list[ArenaPiece] = []
     end = 0
     for piece in live:
         if end < piece.lo:
-            found.append(Piece(end, piece.lo, "hole"))
+            found.append(ArenaPiece(end, piece.lo, "hole"))
         found.append(piece)
         end = piece.hi
     if end < snapshot["budget"]:
-        found.append(Piece(end, snapshot["budget"], "end"))
+        found.append(ArenaPiece(end, snapshot["budget"], "end"))
     return found
 
 
@@ -109,21 +109,21 @@ def arena_text(snapshot: Snapshot, width: int = LINE_WIDTH) -> str:
     return f"|{arena_line(snapshot, width)}|\n" + ", ".join(names)
 
 
-def _live(snapshot: Snapshot) -> Iterator[Piece]:
+def _live(snapshot: Snapshot) -> Iterator[ArenaPiece]:
     tags = {b["id"]: b["tag"] for b in snapshot["blocks"]}
     if "chunks" in snapshot:
         size = snapshot["chunk"]
         for key, runs in snapshot["chunks"].items():
             for chunk, count in _joined(runs):
                 lo = chunk * size
-                yield Piece(lo, lo + count * size, "block", int(key), tags[int(key)])
+                yield ArenaPiece(lo, lo + count * size, "block", int(key), tags[int(key)])
         return
     end = 0
     for block in sorted(snapshot["blocks"], key=lambda b: b["address"]):
         lo = block["address"] - snapshot["base"] if "base" in snapshot else end
         end = lo + block["granted"]
         if block["granted"]:
-            yield Piece(lo, end, "block", block["id"], block["tag"])
+            yield ArenaPiece(lo, end, "block", block["id"], block["tag"])
 
 
 def _joined(runs: list[list[int]]) -> Iterator[tuple[int, int]]:
@@ -134,7 +134,7 @@ def _joined(runs: list[list[int]]) -> Iterator[tuple[int, int]]:
         yield found[0], len(found)
 
 
-def _sign(piece: Piece, letters: Mapping[int, str]) -> str:
+def _sign(piece: ArenaPiece, letters: Mapping[int, str]) -> str:
     if piece.kind == "block":
         return letters.get(piece.block, _OTHER)
     return _HOLE if piece.kind == "hole" else _END

@@ -5,9 +5,11 @@ for all releases listed before it, so an allocator needs to know nothing of stre
 whichever free address it picks is safe, and what it has granted can be used as soon as these waits
 are over. Only one thing waits: a *mapping* (virtual addressing) may be broken no sooner than its
 last user is done; so a free tells the events of the last uses (`after`), and who breaks the mapping
-waits for them. Blocks are known by increasing ids, never by address: addresses come again.
-Sources: paper 000, section 4; the statistics of PyTorch's and RMM's allocators. Read next:
-`best_fit.py`, then `virtual.py`.
+waits for them. Blocks are known by increasing ids, never by address: addresses come again. In the
+books whatever was taken of the arena is granted, pending or cached, so fragmentation is a
+difference of two numbers, and a sum that is wrong is noticed. Sources: paper 000, section 4 and
+equations 1 and 2; the statistics of PyTorch's and RMM's allocators; GMLake's ratio of peaks. Read
+next: `best_fit.py`, then `virtual.py`.
 """
 
 from __future__ import annotations
@@ -20,7 +22,6 @@ from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from ooctrain.alloc.arena_map import arena_text
-from ooctrain.alloc.stats import Stats
 from ooctrain.errors import ConfigError, InvalidFree, OutOfDeviceMemory
 from ooctrain.units import MAX_BYTES, Granule, format_bytes
 
@@ -51,6 +52,81 @@ class Block:
     requested_bytes: int
     granted_bytes: int
     tag: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """The books. V = A + W + C at all times: reserved = granted + pending + cached.
+
+    Args:
+        requested_bytes: R, what the live blocks asked for (with ranges: what is mapped of it).
+        granted_bytes: A, what they hold.
+        pending_bytes: W, freed, but not to be had yet, as its last uses may not be over. 0
+            where free memory can be claimed at once: a list allows it (`docs/schedule.md`).
+        cached_bytes: C, free, but in holes between blocks: what external fragmentation costs.
+            Always 0 where any free chunk serves any request.
+        reserved_bytes: V, what of the budget is in use or held up.
+        peak_requested_bytes, peak_granted_bytes, peak_pending_bytes, peak_cached_bytes,
+            peak_reserved_bytes: their largest values, kept at every event, not sampled.
+        free_bytes: of the budget, neither granted nor pending.
+        largest_bytes: the largest request that would be served now.
+        allocations, frees: blocks given out and taken back.
+        creates: physical pieces asked of the driver.
+        reservations: address ranges made.
+        maps, unmaps, set_access: changes of mappings asked of the driver.
+        reuses: claims that needed no change of a mapping, though mappings exist.
+        failures: requests refused.
+        host_waits, waited_ns: how often, and how long, the breaking of mappings waited for last
+            uses.
+        mapped_bytes: seen through all address ranges, the same memory through several of them
+            counted each time.
+    """
+
+    requested_bytes: int = 0
+    granted_bytes: int = 0
+    pending_bytes: int = 0
+    cached_bytes: int = 0
+    reserved_bytes: int = 0
+    peak_requested_bytes: int = 0
+    peak_granted_bytes: int = 0
+    peak_pending_bytes: int = 0
+    peak_cached_bytes: int = 0
+    peak_reserved_bytes: int = 0
+    free_bytes: int = 0
+    largest_bytes: int = 0
+    allocations: int = 0
+    frees: int = 0
+    creates: int = 0
+    reservations: int = 0
+    maps: int = 0
+    unmaps: int = 0
+    set_access: int = 0
+    reuses: int = 0
+    failures: int = 0
+    host_waits: int = 0
+    waited_ns: int = 0
+    mapped_bytes: int = 0
+
+    @property
+    def internal_bytes(self) -> int:
+        """Internal fragmentation: granted beyond what was asked for (paper 000, equation 2)."""
+        return self.granted_bytes - self.requested_bytes
+
+    @property
+    def external_bytes(self) -> int:
+        """External fragmentation: what is free beyond the largest request that would be served."""
+        return self.free_bytes - self.largest_bytes
+
+    @property
+    def external_ratio(self) -> float:
+        """The share of the free memory that no single request can have; 0 where nothing is free."""
+        return self.external_bytes / self.free_bytes if self.free_bytes else 0.0
+
+    @property
+    def overhead(self) -> float:
+        """What rounding and holes cost at most: peak reserved over peak requested, less one."""
+        peak = self.peak_requested_bytes
+        return self.peak_reserved_bytes / peak - 1 if peak else 0.0
 
 
 @runtime_checkable
@@ -260,6 +336,11 @@ class Books:
         return ", ".join(
             f"{b.tag or b.id} {format_bytes(b.granted_bytes)}" for b in largest[:_TOP_HOLDERS]
         )
+
+    def layout(self, **place: int) -> dict[str, Any]:
+        """What every snapshot begins with; `place` is where the arena lies, or its chunk's size."""
+        blocks = describe(self.live.values())
+        return {"allocator": self.name, "budget": self.budget_bytes, **place, "blocks": blocks}
 
     def close(self) -> list[Block]:
         """Marks the allocator closed; returns the blocks still live."""

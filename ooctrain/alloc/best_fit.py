@@ -26,7 +26,7 @@ from bisect import bisect_left, insort
 from collections.abc import Sequence
 from typing import Any
 
-from ooctrain.alloc.base import Block, Books, Reached, Stats, describe
+from ooctrain.alloc.base import Block, Books, Reached, Stats
 from ooctrain.devices.base import Memory
 from ooctrain.units import Granule
 
@@ -57,7 +57,6 @@ class BestFit:
         insert.
 
         Raises:
-            ConfigError: not a size.
             OutOfDeviceMemory: neither takes it.
         """
         size = self.granule.granted(self._books.checked_size(nbytes))
@@ -77,11 +76,7 @@ class BestFit:
         return self._books.open(self._base + offset, nbytes, size, tag)
 
     def free(self, block: Block, after: Sequence[Reached] = ()) -> None:
-        """Makes a hole of a block, molten with the holes beside it. `after` is not needed here.
-
-        Raises:
-            InvalidFree: not a live block of this allocator.
-        """
+        """Makes a hole of a block, molten with the holes beside it. `after` is not needed here."""
         self._books.retire(block)
         lo = block.address - self._base
         hi = lo + block.granted_bytes
@@ -128,10 +123,7 @@ class BestFit:
         """Live blocks and holes, as plain data."""
         holes = sorted((offset, size) for size, offset in self._by_size)
         return {
-            "allocator": self.name,
-            "budget": self.budget_bytes,
-            "base": self._base,
-            "blocks": describe(self._books.live.values()),
+            **self._books.layout(base=self._base),
             "holes": [list(hole) for hole in holes],
             "top": self._top,
         }

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
-from ooctrain.alloc.base import Block, Books, Reached, Stats, describe
+from ooctrain.alloc.base import Block, Books, Reached, Stats
 from ooctrain.alloc.best_fit import ROUND_BYTES
 from ooctrain.devices.base import Memory
 from ooctrain.units import Granule
@@ -51,7 +51,6 @@ class Buddy:
         Cost: O(log budget) and list inserts.
 
         Raises:
-            ConfigError: not a size.
             OutOfDeviceMemory: no place that takes it lies within the arena.
         """
         size = self.granule.granted(self._books.checked_size(nbytes))
@@ -75,9 +74,6 @@ class Buddy:
         """Takes a place back and joins it with its buddy, as often as that is free too.
 
         `after` is not needed here. Cost: O(log budget) and list inserts.
-
-        Raises:
-            InvalidFree: not a live block of this allocator.
         """
         self._books.retire(block)
         reserved = self._reserved()
@@ -115,10 +111,7 @@ class Buddy:
     def snapshot(self) -> dict[str, Any]:
         """Live blocks, the lengths of their places, and free places."""
         return {
-            "allocator": self.name,
-            "budget": self.budget_bytes,
-            "base": self._base,
-            "blocks": describe(self._books.live.values()),
+            **self._books.layout(base=self._base),
             "places": [list(place) for place in sorted(self._lengths.items())],
             "holes": sorted([o, length] for length, found in self._free.items() for o in found),
             "top": self._top,

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
-from ooctrain.alloc.base import Block, Books, Reached, Stats, describe
+from ooctrain.alloc.base import Block, Books, Reached, Stats
 from ooctrain.alloc.best_fit import ROUND_BYTES
 from ooctrain.devices.base import Memory
 from ooctrain.units import Granule
@@ -44,7 +44,6 @@ class Bump:
         """The bytes behind the highest block. Cost: O(1).
 
         Raises:
-            ConfigError: not a size.
             OutOfDeviceMemory: too little lies behind it, whatever lies free below.
         """
         size = self.granule.granted(self._books.checked_size(nbytes))
@@ -61,9 +60,6 @@ class Bump:
         """Takes a block back; the pointer falls to the highest block that is still live.
 
         `after` is not needed here. Cost: O(1), amortised.
-
-        Raises:
-            InvalidFree: not a live block of this allocator.
         """
         self._books.retire(block)
         top = self._top()
@@ -90,10 +86,7 @@ class Bump:
     def snapshot(self) -> dict[str, Any]:
         """Live blocks and where the pointer stands."""
         return {
-            "allocator": self.name,
-            "budget": self.budget_bytes,
-            "base": self._base,
-            "blocks": describe(self._books.live.values()),
+            **self._books.layout(base=self._base),
             "top": self._top(),
         }
 

@@ -17,13 +17,13 @@ _FIRST_ADDRESS = 1 << 20
 _GAP_BYTES = 1 << 20
 
 
-class PaperMemory:
+class DryMemory:
     """Addresses without bytes behind them, linear and virtual.
 
     Args:
         size_bytes: of the arena it stands for.
         granularity_bytes: bounds of mappings are multiples of it.
-        max_mappings: how many mappings apart from each other it carries; paper bears any number.
+        max_mappings: how many mappings apart from each other it carries.
     """
 
     ranges = True
@@ -55,7 +55,7 @@ class PaperMemory:
         """Nothing to be done."""
 
 
-class PaperAllocator:
+class DryAllocator:
     """An allocator that grants all that is asked for, each block at an address of its own: for
     recording what a schedule asks for, whoever will serve it.
 
@@ -66,9 +66,9 @@ class PaperAllocator:
 
     budget_bytes = MAX_BYTES
 
-    def __init__(self, granule: Granule, name: str = "paper"):
+    def __init__(self, granule: Granule, name: str = "dry run"):
         self.granule, self.name = granule, name
-        self._memory = PaperMemory(MAX_BYTES)
+        self._memory = DryMemory(MAX_BYTES)
         self._books = Books(name, MAX_BYTES)
 
     def allocate(self, nbytes: int, tag: str = "") -> Block:

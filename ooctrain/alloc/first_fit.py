@@ -19,11 +19,12 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
-from ooctrain.alloc.base import Block, Books, Reached, Stats, describe
+from ooctrain.alloc.base import Block, Books, Reached, Stats
 from ooctrain.alloc.best_fit import ROUND_BYTES
-from ooctrain.alloc.static import Forecast, Lifetime, Order, Packing, lowest_gap, pack
+from ooctrain.alloc.static import Forecast, Lifetime, Order, Packing, pack
 from ooctrain.devices.base import Memory
 from ooctrain.errors import ConfigError, OutOfDeviceMemory, PlanMismatch
+from ooctrain.sched.spans import lowest_gap
 from ooctrain.units import Granule, format_bytes
 
 
@@ -79,7 +80,6 @@ class FirstFit:
         """The block at its planned offset; without a plan, at the lowest that is free.
 
         Raises:
-            ConfigError: not a size.
             PlanMismatch: not the request that was foreseen, or its place is still taken.
             OutOfDeviceMemory: without a plan, no hole takes it.
 
@@ -100,11 +100,7 @@ class FirstFit:
         return self._books.open(self._base + offset, nbytes, size, tag)
 
     def free(self, block: Block, after: Sequence[Reached] = ()) -> None:
-        """Takes a block back. `after` is not needed here.
-
-        Raises:
-            InvalidFree: not a live block of this allocator.
-        """
+        """Takes a block back. `after` is not needed here."""
         self._books.retire(block)
         top = self._top()
         offset = block.address - self._base
@@ -135,10 +131,7 @@ class FirstFit:
         """Live blocks and, with a plan, its pools and the least that any plan needs."""
         packing = self._packing
         return {
-            "allocator": self.name,
-            "budget": self.budget_bytes,
-            "base": self._base,
-            "blocks": describe(self._books.live.values()),
+            **self._books.layout(base=self._base),
             "top": packing.extent_bytes if packing else self._top(),
             "pools": list(packing.pools) if packing else [],
             "least": packing.least_bytes if packing else 0,

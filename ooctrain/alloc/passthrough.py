@@ -13,10 +13,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ooctrain.alloc.base import Block, Books, Reached, Stats, describe
+from ooctrain.alloc.base import Block, Books, Reached, Stats
 from ooctrain.alloc.virtual_pages.chunk_size import checked_chunk_bytes, mappable_chunk_bytes
-from ooctrain.alloc.virtual_pages.chunks import Room
-from ooctrain.alloc.virtual_pages.mappings import Home, Homes
+from ooctrain.alloc.virtual_pages.chunks import FreeRuns
+from ooctrain.alloc.virtual_pages.mappings import ChunkMapping, MappingCache
 from ooctrain.devices.base import VirtualMemory
 from ooctrain.devices.cpu.host_vm import PAGE_BYTES, max_mapped_chunks
 from ooctrain.units import Granule
@@ -51,72 +51,64 @@ class Passthrough:
         chunks = memory.size_bytes // size
         self.budget_bytes = chunks * size
         self._books = Books(self.name, self.budget_bytes)
-        self._room = Room(chunks)
-        self._homes = Homes(memory, size, self._books.counts)
-        self._blocks: dict[int, Home] = {}  # by block id
+        self._free = FreeRuns(chunks)
+        self._cache = MappingCache(memory, size, self._books.counts)
+        self._blocks: dict[int, ChunkMapping] = {}  # by block id
 
     def allocate(self, nbytes: int, tag: str = "") -> Block:
         """A block at the end of a fresh mapping. Cost: two or more system calls.
 
         Raises:
-            ConfigError: not a size.
             OutOfDeviceMemory: fewer free chunks than it needs; the state is as before.
             DriverError: the system refused; the state is as before.
         """
         size = self._books.checked_size(nbytes)
         granted = self.granule.granted(size)
-        free = self._room.free * self._chunk
+        free = self._free.count * self._chunk
         if granted > free:
             raise self._books.refuse(size, granted, free, free, tag, self.snapshot())
-        runs = self._room.holes(granted // self._chunk)
-        home = self._homes.make(granted // self._chunk + 1, runs)  # the last slot is the guard
-        home.live = True
-        self._room.take(home.runs)
-        start = home.address + (granted - size) // ALIGN_BYTES * ALIGN_BYTES
+        runs = self._free.holes(granted // self._chunk)
+        mapping = self._cache.make(granted // self._chunk + 1, runs)  # the last slot is the guard
+        mapping.live = True
+        self._free.take(mapping.runs)
+        start = mapping.address + (granted - size) // ALIGN_BYTES * ALIGN_BYTES
         block = self._books.open(start, size, granted, tag)
-        self._blocks[block.id] = home
+        self._blocks[block.id] = mapping
         self._books.move(size, granted, granted)
         return block
 
     def free(self, block: Block, after: Sequence[Reached] = ()) -> None:
-        """Waits for the last uses and unmaps the block.
-
-        Raises:
-            InvalidFree: not a live block of this allocator.
-        """
+        """Waits for the last uses and unmaps the block."""
         self._books.retire(block)
-        home = self._blocks.pop(block.id)
-        home.uses[0, home.slots] = tuple(after)
-        self._homes.drop(home)
-        self._room.give(home.runs)
+        mapping = self._blocks.pop(block.id)
+        mapping.uses[0, mapping.slots] = tuple(after)
+        self._cache.drop(mapping)
+        self._free.give(mapping.runs)
         self._books.move(-block.requested_bytes, -block.granted_bytes, -block.granted_bytes)
 
     def stats(self) -> Stats:
         """The books; every free chunk serves every request."""
-        self._books.counts["mapped_bytes"] = self._homes.mapped_chunks * self._chunk
+        self._books.counts["mapped_bytes"] = self._cache.mapped_chunks * self._chunk
         return self._books.stats()
 
     def check(self) -> None:
         """What is mapped is what is held, once."""
         self._books.check(0)
-        self._homes.check()
-        held = [chunk for home in self._homes for chunk in home.table[:-1].tolist()]
-        assert sorted(held) == [c for c, busy in enumerate(self._room.held) if busy], "held chunks"
+        self._cache.check()
+        held = [chunk for mapping in self._cache for chunk in mapping.table[:-1].tolist()]
+        assert sorted(held) == [c for c, busy in enumerate(self._free.held) if busy], "held chunks"
         assert len(held) * self._chunk == self._books.granted, "A is not the chunks held"
-        assert all(home.table[-1] < 0 for home in self._homes), "a guard is mapped"
+        assert all(mapping.table[-1] < 0 for mapping in self._cache), "a guard is mapped"
 
     def snapshot(self) -> dict[str, Any]:
         """Live blocks, as plain data."""
         return {
-            "allocator": self.name,
-            "budget": self.budget_bytes,
-            "chunk": self._chunk,
-            "blocks": describe(self._books.live.values()),
-            "free": self._room.free,
+            **self._books.layout(chunk=self._chunk),
+            "free": self._free.count,
         }
 
     def close(self) -> list[Block]:
         """Gives the address ranges back; returns the blocks that were still live."""
-        self._homes.close()
+        self._cache.close()
         self._blocks.clear()
         return self._books.close()

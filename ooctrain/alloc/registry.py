@@ -18,7 +18,7 @@ from ooctrain.alloc.base import Allocator
 from ooctrain.alloc.best_fit import BestFit
 from ooctrain.alloc.buddy import Buddy
 from ooctrain.alloc.bump import Bump
-from ooctrain.alloc.dry_run import PaperMemory
+from ooctrain.alloc.dry_run import DryMemory
 from ooctrain.alloc.first_fit import FirstFit, FirstFitBySize
 from ooctrain.alloc.passthrough import Passthrough
 from ooctrain.alloc.va_paper import PaperVirtualAddressing
@@ -97,7 +97,7 @@ def choose_allocator(
     )  # fmt: skip
 
 
-def choose_on_paper(name: str, budget_bytes: int) -> AllocatorChoice:
+def choose_dry(name: str, budget_bytes: int) -> AllocatorChoice:
     """The choice for memory without bytes: neither the limits of this system nor its lack of
     virtual memory matter.
 
@@ -110,7 +110,7 @@ def choose_on_paper(name: str, budget_bytes: int) -> AllocatorChoice:
 def _choose(name: str, budget_bytes: int, binding: bool, page_bytes: int) -> AllocatorChoice:
     factory, options = locate(name, _KNOWN, group=_GROUP, what="allocator", given=1)
     options = {**_defaults(factory, budget_bytes, page_bytes), **options}
-    memory = PaperMemory(budget_bytes, page_bytes, max_mapped_chunks())
+    memory = DryMemory(budget_bytes, page_bytes, max_mapped_chunks())
     check_call(factory, (memory,), options, name, "allocator")
     make = partial(factory, **options)
     sample = make(memory)

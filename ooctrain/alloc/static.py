@@ -164,7 +164,7 @@ def _place(
 
 
 def _gap_between(starts: np.ndarray, stops: np.ndarray, size_bytes: int) -> int:
-    """`lowest_gap` in NumPy, of what lies in any order."""
+    """`sched/spans.lowest_gap` in NumPy, of what lies in any order."""
     order = np.argsort(starts)
     reached = np.concatenate(([0], np.maximum.accumulate(stops[order])))
     fits = starts[order] - reached[:-1] >= size_bytes
@@ -191,20 +191,6 @@ _KEYS: Mapping[Order, Sequence[Callable[[int, tuple[Span, ...]], tuple[int, ...]
     "list": (_as_asked,),
     "size": (_by_size, _by_class_and_life),
 }
-
-
-def lowest_gap(taken: Sequence[tuple[int, int]], size_bytes: int, align_bytes: int = 1) -> int:
-    """The lowest aligned offset with room for `size_bytes` between what is taken.
-
-    Args:
-        taken: (offset, end), by offset; they may overlap.
-    """
-    offset = 0
-    for start, end in taken:
-        if start - offset >= size_bytes:
-            break
-        offset = max(offset, -(-end // align_bytes) * align_bytes)
-    return offset
 
 
 def most_alive(sizes: Sequence[int], spans: Sequence[Span]) -> int:

@@ -6,8 +6,9 @@ of m_r bytes takes k = ceil(m_r / m_c) chunks (equation 1) and wastes less than 
 free the address range is released and the chunks are kept for the next request, which maps them
 again; until the last uses are over a range is on a waiting list. The price is the mapping, which is
 why the paper's chunks are as large as 40 MiB, and why `va` keeps what it has mapped. Source: paper
-000, section 4; the waiting list is that of its code (nnabla), but each range there waits for its
-own last use only. Read next: `virtual.py`.
+000, section 4, as printed; the waiting list is that of its code (nnabla), but each range there
+waits for its own last use only, and the code keeps mapped ranges for requests of their size
+(docs/errata.md). Read next: `virtual.py`.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ooctrain.alloc.base import Block, Books, Reached, Stats, describe
+from ooctrain.alloc.base import Block, Books, Reached, Stats
 from ooctrain.alloc.virtual_pages.chunk_size import checked_chunk_bytes
-from ooctrain.alloc.virtual_pages.mappings import Home, Homes
+from ooctrain.alloc.virtual_pages.mappings import ChunkMapping, MappingCache
 from ooctrain.devices.base import VirtualMemory
 from ooctrain.errors import ConfigError
 from ooctrain.units import MIB, Granule, format_bytes
@@ -56,10 +57,10 @@ class PaperVirtualAddressing:
         self._chunks = memory.size_bytes // size
         self.budget_bytes = self._chunks * size
         self._books = Books(self.name, self.budget_bytes)
-        self._homes = Homes(memory, size, self._books.counts)
+        self._cache = MappingCache(memory, size, self._books.counts)
         self._free = deque(range(self._chunks))  # the longest unused first
-        self._blocks: dict[int, Home] = {}  # by block id
-        self._waiting: deque[Home] = deque()  # freed, the first freed first
+        self._blocks: dict[int, ChunkMapping] = {}  # by block id
+        self._waiting: deque[ChunkMapping] = deque()  # freed, the first freed first
 
     def check_limits(self) -> None:
         """Raises ConfigError if the arena has no whole chunk, or more than can be mapped apart."""
@@ -75,7 +76,6 @@ class PaperVirtualAddressing:
         """A block in a fresh range. Cost: a system call for each chunk, and one for the range.
 
         Raises:
-            ConfigError: not a size.
             OutOfDeviceMemory: fewer chunks than it needs are free or waiting; as before.
             DriverError: the system refused to map; no block is made.
         """
@@ -89,73 +89,66 @@ class PaperVirtualAddressing:
         while len(self._free) < count:
             self._release(self._waiting.popleft())
         chunks = [self._free[place] for place in range(count)]
-        home = self._homes.make(count, [(chunk, 1) for chunk in chunks])
+        mapping = self._cache.make(count, [(chunk, 1) for chunk in chunks])
         for _ in chunks:
             self._free.popleft()
-        home.live = True
+        mapping.live = True
         granted = count * self._chunk
-        block = self._books.open(home.address, size, granted, tag)
-        self._blocks[block.id] = home
+        block = self._books.open(mapping.address, size, granted, tag)
+        self._blocks[block.id] = mapping
         self._books.move(size, granted, granted)
         return block
 
     def free(self, block: Block, after: Sequence[Reached] = ()) -> None:
-        """Puts the block's range on the waiting list; where nothing is to wait for, releases it.
-
-        Raises:
-            InvalidFree: not a live block of this allocator.
-        """
+        """Puts the block's range on the waiting list; where nothing is to wait for, releases it."""
         self._books.retire(block)
-        home = self._blocks.pop(block.id)
-        home.uses[0, home.slots] = tuple(after)
+        mapping = self._blocks.pop(block.id)
+        mapping.uses[0, mapping.slots] = tuple(after)
         granted = block.granted_bytes
         self._books.move(-block.requested_bytes, -granted, 0, pending=granted)
         if after:
-            self._waiting.append(home)
+            self._waiting.append(mapping)
         else:
-            self._release(home)
+            self._release(mapping)
 
     def stats(self) -> Stats:
         """The books; pending is what waits."""
-        self._books.counts["mapped_bytes"] = self._homes.mapped_chunks * self._chunk
+        self._books.counts["mapped_bytes"] = self._cache.mapped_chunks * self._chunk
         can_have = self.budget_bytes - self._books.granted
         return self._books.stats(can_have)
 
     def check(self) -> None:
         """Each chunk is free, or mapped once: in a block's range or in one that waits."""
         self._books.check(0)
-        self._homes.check()
-        mapped = [c for home in self._homes for c in home.table.tolist()]
+        self._cache.check()
+        mapped = [c for mapping in self._cache for c in mapping.table.tolist()]
         assert sorted([*self._free, *mapped]) == list(range(self._chunks)), "a chunk is lost"
-        waiting = sum(home.slots for home in self._waiting)
+        waiting = sum(mapping.slots for mapping in self._waiting)
         assert self._books.pending == waiting * self._chunk, "W is not the waiting list"
 
     def snapshot(self) -> dict[str, Any]:
         """Live blocks with their chunks, as plain data."""
         return {
-            "allocator": self.name,
-            "budget": self.budget_bytes,
-            "chunk": self._chunk,
-            "blocks": describe(self._books.live.values()),
+            **self._books.layout(chunk=self._chunk),
             "chunks": {
-                key: [[slot, slot + 1, chunk] for slot, chunk in enumerate(home.table.tolist())]
-                for key, home in sorted(self._blocks.items())
+                key: [[slot, slot + 1, chunk] for slot, chunk in enumerate(mapping.table.tolist())]
+                for key, mapping in sorted(self._blocks.items())
             },
             "free": self._chunks - self._books.granted // self._chunk,
         }
 
     def close(self) -> list[Block]:
         """Gives the address ranges back; returns the blocks that were still live."""
-        self._homes.close()
+        self._cache.close()
         self._blocks.clear()
         self._waiting.clear()
         return self._books.close()
 
-    def _release(self, home: Home) -> None:
+    def _release(self, mapping: ChunkMapping) -> None:
         """Waits for the last use of a range, unmaps it and keeps its chunks."""
-        self._homes.drop(home)
-        self._free.extend(home.table.tolist())
-        granted = home.slots * self._chunk
+        self._cache.drop(mapping)
+        self._free.extend(mapping.table.tolist())
+        granted = mapping.slots * self._chunk
         self._books.move(0, 0, -granted, pending=-granted)
 
 

@@ -2,13 +2,14 @@
 
 In: sizes and ranges. Out: blocks at fixed addresses. The one idea: memory never fragments, since a
 request fails only if the free chunks are too few; and mapping is dear, so nothing is mapped twice.
-A block gets, first choice first: (1) a place on the plain, where chunk n is seen at slot n for
-ever, if enough neighbours are free; (2) a home that an earlier block left, if the chunks seen there
-are all free; (3) a new home with free chunks, which are mapped there and then. Only (3) calls the
-system. What a request finds depends on the chunks held and on what was made before, so a training
-step, which repeats the requests of the last one, soon maps nothing any more. Sources: paper 000,
-section 4 (virtual addressing, chunks); GMLake's stitching; the plain is ours. Read next:
-`virtual_pages/chunks.py` (what is free), `virtual_pages/mappings.py` (page tables and aliases).
+A block gets, first choice first: (1) a place in the identity mapping, where chunk n is seen at slot
+n for ever, if enough neighbours are free; (2) a mapping that an earlier block left, if the chunks
+seen there are all free; (3) a new mapping with free chunks, which are mapped there and then. Only
+(3) calls the system. What a request finds depends on the chunks held and on what was made before,
+so a training step, which repeats the requests of the last one, soon maps nothing any more. Sources:
+paper 000, section 4 (virtual addressing, chunks); GMLake's stitching; the identity mapping is ours.
+Read next: `virtual_pages/chunks.py` (what is free), `virtual_pages/mappings.py` (page tables and
+aliases).
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ from typing import Any
 
 import numpy as np
 
-from ooctrain.alloc.base import Block, Books, Reached, Stats, describe
+from ooctrain.alloc.base import Block, Books, Reached, Stats
 from ooctrain.alloc.virtual_pages.chunk_size import checked_chunk_bytes, mappable_chunk_bytes
-from ooctrain.alloc.virtual_pages.chunks import Room, Run, chunks_of, runs_of, stretches
-from ooctrain.alloc.virtual_pages.mappings import Home, Homes
+from ooctrain.alloc.virtual_pages.chunks import FreeRuns, Run, chunks_of, runs_of, stretches
+from ooctrain.alloc.virtual_pages.mappings import ChunkMapping, MappingCache
 from ooctrain.devices.base import VirtualMemory
 from ooctrain.devices.cpu.host_vm import max_mapped_chunks
 from ooctrain.errors import ConfigError
@@ -33,23 +34,23 @@ DEFAULT_CHUNK_BYTES = 64 << 10
 
 @dataclass(frozen=True, slots=True)
 class _Whole:
-    """A block of `allocate`: what it holds, and its home (None: the plain)."""
+    """A block of `allocate`: what it holds, and its mapping (None: the identity)."""
 
     runs: tuple[Run, ...]
-    home: Home | None
+    mapping: ChunkMapping | None
 
 
 @dataclass(frozen=True, slots=True)
 class _Parted:
-    """A block of `reserve`: its home, and which of its slots it holds."""
+    """A block of `reserve`: its mapping, and which of its slots it holds."""
 
-    home: Home
+    mapping: ChunkMapping
     held: np.ndarray
 
     @property
     def runs(self) -> list[Run]:
         """The chunks it holds."""
-        return runs_of(self.home.table[self.held])
+        return runs_of(self.mapping.table[self.held])
 
 
 class VirtualAddressing:
@@ -80,12 +81,12 @@ class VirtualAddressing:
         self._chunks = memory.size_bytes // size
         self.budget_bytes = self._chunks * size
         self._books = Books(self.name, self.budget_bytes)
-        self._room = Room(self._chunks)
-        self._seats: dict[int, _Whole | _Parted] = {}  # by block id
-        self._homes = Homes(memory, size, self._books.counts)
-        self._plain = self._homes.make(self._chunks, self._room.runs()) if self._chunks else None
-        if self._plain is not None:
-            self._plain.live = True  # for ever: never let go, never found as another block's home
+        self._free = FreeRuns(self._chunks)
+        self._holdings: dict[int, _Whole | _Parted] = {}  # by block id
+        self._cache = MappingCache(memory, size, self._books.counts)
+        self._identity = self._cache.make(self._chunks, self._free.runs()) if self._chunks else None
+        if self._identity is not None:
+            self._identity.live = True  # for ever: never let go, never found for a block
 
     def check_limits(self) -> None:
         """Raises ConfigError if the arena has no whole chunk, or more than can be mapped apart."""
@@ -104,56 +105,50 @@ class VirtualAddressing:
             )  # fmt: skip
 
     def allocate(self, nbytes: int, tag: str = "") -> Block:
-        """A whole block. Cost: O(free runs); system calls only if it needs a new home.
+        """A whole block. Cost: O(free runs); system calls only if it needs a new mapping.
 
         Raises:
-            ConfigError: not a size.
             OutOfDeviceMemory: fewer free chunks than it needs; the state is as before.
             DriverError: the system refused to map; the state is as before.
         """
         size = self._books.checked_size(nbytes)
         slots = self._slots(size)
         self._expect_room(slots, size, tag)
-        address, seat = self._find_seat(slots)
-        self._room.take(seat.runs)
+        address, holding = self._find_place(slots)
+        self._free.take(holding.runs)
         block = self._books.open(address, size, 0, tag)
-        self._seats[block.id] = seat
+        self._holdings[block.id] = holding
         self._move(block, size, slots)
         return block
 
     def free(self, block: Block, after: Sequence[Reached] = ()) -> None:
-        """Frees the block's chunks; what is mapped stays mapped. No system call.
-
-        Raises:
-            InvalidFree: not a live block of this allocator.
-        """
+        """Frees the block's chunks; what is mapped stays mapped. No system call."""
         self._books.retire(block)
-        seat = self._seats.pop(block.id)
-        runs = seat.runs
-        self._room.give(runs)
-        if isinstance(seat, _Parted):
-            requested = self._requested(block, seat.held)
+        holding = self._holdings.pop(block.id)
+        runs = holding.runs
+        self._free.give(runs)
+        if isinstance(holding, _Parted):
+            requested = self._requested(block, holding.held)
         else:
             requested = block.requested_bytes
         self._move(block, -requested, -sum(count for _, count in runs))
-        if seat.home is not None:
+        if holding.mapping is not None:
             if runs:
-                seat.home.uses[0, seat.home.slots] = tuple(after)
-            self._homes.leave(seat.home)
+                holding.mapping.uses[0, holding.mapping.slots] = tuple(after)
+            self._cache.leave(holding.mapping)
 
     def reserve(self, nbytes: int, tag: str = "") -> Block:
         """A block with an address and nothing in it, to be held in parts.
 
         Raises:
-            ConfigError: not a size.
             DriverError: no address range is to be had; the state is as before.
         """
         size = self._books.checked_size(nbytes)
         slots = self._slots(size)
-        home = self._homes.find(slots, self._room, whole=False) or self._homes.make(slots, ())
-        home.live = True
-        block = self._books.open(home.address, size, 0, tag)
-        self._seats[block.id] = _Parted(home, np.zeros(slots, bool))
+        mapping = self._cache.find(slots, self._free, whole=False) or self._cache.make(slots, ())
+        mapping.live = True
+        block = self._books.open(mapping.address, size, 0, tag)
+        self._holdings[block.id] = _Parted(mapping, np.zeros(slots, bool))
         return block
 
     def map_range(self, block: Block, lo: int, hi: int) -> None:
@@ -167,19 +162,19 @@ class VirtualAddressing:
             ConfigError: bounds that are none, or a part is held already.
             DriverError: the system refused to map; the state is as before.
         """
-        seat, slots = self._part(block, lo, hi)
-        if seat.held[slots].any():
+        holding, slots = self._part(block, lo, hi)
+        if holding.held[slots].any():
             raise ConfigError(f"bytes of [{lo}, {hi}) of {block.tag!r} are held already")
         self._expect_room(slots.size, hi - lo, block.tag)
-        there = seat.home.table[slots]
-        usable = (there >= 0) & ~self._room.held[there]
+        there = holding.mapping.table[slots]
+        usable = (there >= 0) & ~self._free.held[there]
         kept = runs_of(there[usable])
-        self._room.take(kept)
+        self._free.take(kept)
         if usable.all():
             self._books.counts["reuses"] += 1
         else:
-            self._put_others(seat.home, slots[~usable], kept)
-        seat.held[slots] = True
+            self._put_others(holding.mapping, slots[~usable], kept)
+        holding.held[slots] = True
         self._move(block, min(hi, block.requested_bytes) - lo, slots.size)
 
     def unmap_range(self, block: Block, lo: int, hi: int, after: Sequence[Reached] = ()) -> None:
@@ -189,55 +184,55 @@ class VirtualAddressing:
             InvalidFree: the block is not live here.
             ConfigError: bounds that are none, or a part is not held.
         """
-        seat, slots = self._part(block, lo, hi)
-        if not seat.held[slots].all():
+        holding, slots = self._part(block, lo, hi)
+        if not holding.held[slots].all():
             raise ConfigError(f"bytes of [{lo}, {hi}) of {block.tag!r} are not held")
-        self._room.give(runs_of(seat.home.table[slots]))
-        seat.held[slots] = False
-        seat.home.uses[int(slots[0]), int(slots[-1]) + 1] = tuple(after)
+        self._free.give(runs_of(holding.mapping.table[slots]))
+        holding.held[slots] = False
+        holding.mapping.uses[int(slots[0]), int(slots[-1]) + 1] = tuple(after)
         self._move(block, lo - min(hi, block.requested_bytes), -slots.size)
 
     def stats(self) -> Stats:
         """The books; reserved is what is granted, since every free chunk serves every request."""
-        self._books.counts["mapped_bytes"] = self._homes.mapped_chunks * self._chunk
+        self._books.counts["mapped_bytes"] = self._cache.mapped_chunks * self._chunk
         return self._books.stats()
 
     def check(self) -> None:
-        """Each held chunk has one holder, who sees it in his home; the books are the sums."""
+        """Each held chunk has one holder, who sees it in its mapping; the books are the sums."""
         self._books.check(0)
-        self._homes.check()
-        held = [chunk for seat in self._seats.values() for chunk in chunks_of(seat.runs).tolist()]
+        self._cache.check()
+        held = [c for holding in self._holdings.values() for c in chunks_of(holding.runs).tolist()]
         assert len(set(held)) == len(held), "a chunk has two holders"
-        assert set(held) == set(np.flatnonzero(self._room.held).tolist()), "a chunk is lost"
-        free = np.sort(chunks_of(self._room.runs()))
-        assert (free == np.flatnonzero(~self._room.held)).all(), "free runs are not what is free"
-        assert self._room.free == self._chunks - len(held), "the free chunks are miscounted"
+        assert set(held) == set(np.flatnonzero(self._free.held).tolist()), "a chunk is lost"
+        free = np.sort(chunks_of(self._free.runs()))
+        assert (free == np.flatnonzero(~self._free.held)).all(), "free runs are not what is free"
+        assert self._free.count == self._chunks - len(held), "the free chunks are miscounted"
         assert self._books.granted == len(held) * self._chunk, "A is not the chunks held"
-        homes = [seat.home for seat in self._seats.values() if seat.home is not None]
-        assert len({id(home) for home in homes}) == len(homes), "two blocks in one home"
-        for home in homes:
-            assert home.live, "a block lives in a home that is thought empty"
-        for seat in self._seats.values():
-            if isinstance(seat, _Whole) and seat.home is not None:
-                assert list(seat.runs) == seat.home.runs, "a block sees other chunks than it holds"
+        mappings = [h.mapping for h in self._holdings.values() if h.mapping is not None]
+        assert len({id(mapping) for mapping in mappings}) == len(mappings), (
+            "two blocks, one mapping"
+        )
+        for mapping in mappings:
+            assert mapping.live, "a block uses a mapping that is thought idle"
+        for holding in self._holdings.values():
+            if isinstance(holding, _Whole) and holding.mapping is not None:
+                same = list(holding.runs) == holding.mapping.runs
+                assert same, "a block sees other chunks than it holds"
 
     def snapshot(self) -> dict[str, Any]:
         """Live blocks with their chunks, as plain data."""
         return {
-            "allocator": self.name,
-            "budget": self.budget_bytes,
-            "chunk": self._chunk,
-            "blocks": describe(self._books.live.values()),
-            "chunks": {key: self._chunks_of(self._seats[key]) for key in sorted(self._seats)},
-            "free": self._room.free,
-            "own_ranges": sum(seat.home is not None for seat in self._seats.values()),
+            **self._books.layout(chunk=self._chunk),
+            "chunks": {key: self._chunks_of(self._holdings[key]) for key in sorted(self._holdings)},
+            "free": self._free.count,
+            "own_ranges": sum(holding.mapping is not None for holding in self._holdings.values()),
         }
 
     def close(self) -> list[Block]:
         """Gives the address ranges back; returns the blocks that were still live."""
-        self._homes.close()
-        self._seats.clear()
-        self._plain = None
+        self._cache.close()
+        self._holdings.clear()
+        self._identity = None
         return self._books.close()
 
     # Small parts.
@@ -245,41 +240,41 @@ class VirtualAddressing:
     def _slots(self, nbytes: int) -> int:
         return -(-nbytes // self._chunk)
 
-    def _find_seat(self, slots: int) -> tuple[int, _Whole]:
-        """Address and seat of a whole block; enough chunks are free."""
-        first = self._room.find(slots)
-        if first is not None and self._plain is not None:
+    def _find_place(self, slots: int) -> tuple[int, _Whole]:
+        """Where a whole block lies, and what it holds; enough chunks are free."""
+        first = self._free.find(slots)
+        if first is not None and self._identity is not None:
             self._books.counts["reuses"] += 1
-            return self._plain.address + first * self._chunk, _Whole(((first, slots),), None)
-        home = self._homes.find(slots, self._room, whole=True)
-        if home is None:
-            home = self._homes.make(slots, self._room.holes(slots))
+            return self._identity.address + first * self._chunk, _Whole(((first, slots),), None)
+        mapping = self._cache.find(slots, self._free, whole=True)
+        if mapping is None:
+            mapping = self._cache.make(slots, self._free.holes(slots))
         else:
             self._books.counts["reuses"] += 1
-        home.live = True
-        return home.address, _Whole(tuple(home.runs), home)
+        mapping.live = True
+        return mapping.address, _Whole(tuple(mapping.runs), mapping)
 
-    def _put_others(self, home: Home, slots: np.ndarray, kept: Sequence[Run]) -> None:
+    def _put_others(self, mapping: ChunkMapping, slots: np.ndarray, kept: Sequence[Run]) -> None:
         """Maps free chunks at slots and takes them; if refused, gives back what was kept."""
-        chosen = self._room.holes(slots.size)
+        chosen = self._free.holes(slots.size)
         try:
-            self._homes.put(home, slots, chunks_of(chosen))
+            self._cache.put(mapping, slots, chunks_of(chosen))
         except BaseException:
-            self._room.give(kept)
+            self._free.give(kept)
             raise
-        self._room.take(chosen)
+        self._free.take(chosen)
 
     def _part(self, block: Block, lo: int, hi: int) -> tuple[_Parted, np.ndarray]:
-        """The seat and the slots of a byte range, checked."""
+        """What a block holds, and the slots of a byte range, checked."""
         self._books.expect_live(block)
-        seat = self._seats[block.id]
-        if not isinstance(seat, _Parted):
+        holding = self._holdings[block.id]
+        if not isinstance(holding, _Parted):
             raise ConfigError(f"{block.tag!r} is whole until freed: parts are for `reserve`")
         if not 0 <= lo < hi <= block.requested_bytes or lo % self._chunk:
             raise ConfigError(f"[{lo}, {hi}) is no range of {block.tag!r} in chunks")
         if hi % self._chunk and hi != block.requested_bytes:
             raise ConfigError(f"[{lo}, {hi}) of {block.tag!r} ends within a chunk")
-        return seat, np.arange(lo // self._chunk, self._slots(hi))
+        return holding, np.arange(lo // self._chunk, self._slots(hi))
 
     def _requested(self, block: Block, held: np.ndarray) -> int:
         """How many bytes of a block the slots it holds have."""
@@ -287,7 +282,7 @@ class VirtualAddressing:
         return whole - (held.size * self._chunk - block.requested_bytes if held[-1] else 0)
 
     def _expect_room(self, chunks: int, nbytes: int, tag: str) -> None:
-        free, size = self._room.free, self._chunk
+        free, size = self._free.count, self._chunk
         if chunks > free:
             raise self._books.refuse(
                 nbytes, chunks * size, free * size, free * size, tag, self.snapshot()
@@ -298,13 +293,13 @@ class VirtualAddressing:
         block.granted_bytes += granted
         self._books.move(requested, granted, granted)
 
-    def _chunks_of(self, seat: _Whole | _Parted) -> list[list[int]]:
+    def _chunks_of(self, holding: _Whole | _Parted) -> list[list[int]]:
         """[slot within the block, slot behind, chunk] of what a block holds."""
-        if isinstance(seat, _Parted):
-            slots = np.flatnonzero(seat.held)
-            chunks = seat.home.table[slots]
+        if isinstance(holding, _Parted):
+            slots = np.flatnonzero(holding.held)
+            chunks = holding.mapping.table[slots]
         else:
-            chunks = chunks_of(seat.runs)
+            chunks = chunks_of(holding.runs)
             slots = np.arange(chunks.size)
         return [
             [int(slots[lo]), int(slots[lo]) + hi - lo, int(chunks[lo])]

@@ -16,7 +16,6 @@ from types import MappingProxyType
 
 import click
 
-from ooctrain.cli.own_code import fault_of_own_code
 from ooctrain.cli.usage import usage_error
 from ooctrain.errors import (
     ConfigError,
@@ -26,6 +25,7 @@ from ooctrain.errors import (
     OutOfDeviceMemory,
     unknown_name,
 )
+from ooctrain.plugins import fault_of_own_code
 from ooctrain.report.numbers_file import NumbersFile
 
 __all__ = ["COMMANDS", "exit_status", "main"]

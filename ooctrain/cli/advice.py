@@ -13,10 +13,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from ooctrain.errors import Infeasible
+from ooctrain.sched.budget import trace_minimum_bytes
 from ooctrain.sched.planners.keep_all import KeepAll
 from ooctrain.sched.planning.beside_region import plan_beside
-from ooctrain.sched.planning.budget import trace_minimum_bytes
 from ooctrain.sched.planning.planner import Planner
+from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import Plan
 from ooctrain.step.machine import Machine, call_durations_ns
 from ooctrain.step.trace import Trace
@@ -28,7 +29,7 @@ TIME_LIMIT_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class FitQuestion:
     """What is to fit.
 
     Args:
@@ -49,16 +50,11 @@ class Question:
 
     def ask(self, planner: Planner, trace: Trace, budget_bytes: int) -> Plan:
         """The planner's plan of a trace. Raises Infeasible."""
-        return plan_beside(
-            planner,
-            trace,
-            budget_bytes,
-            self.machine,
-            granule=self.granule,
-            host_budget_bytes=self.host_budget_bytes,
-            seed=self.seed,
-            time_limit_s=TIME_LIMIT_S,
-        )
+        question = Question(
+            trace, budget_bytes, self.machine, self.granule, self.host_budget_bytes, self.seed,
+            TIME_LIMIT_S,
+        )  # fmt: skip
+        return plan_beside(planner, question)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +92,11 @@ class Need:
 
 def need_of(trace: Trace, machine: Machine, granule: Granule) -> Need:
     """See `Need`. Cost: O(uses)."""
-    in_core, peak_call = plan_beside(KeepAll(), trace, MAX_BYTES, machine, granule=granule), ""
+    question = Question(trace, MAX_BYTES, machine, granule)
+    in_core, peak_call = plan_beside(KeepAll(), question), ""
     try:
         # keep-all refuses a budget of nothing, and says where it would take most.
-        plan_beside(KeepAll(), trace, 0, machine, granule=granule)
+        plan_beside(KeepAll(), replace(question, budget_bytes=0))
     except Infeasible as refusal:
         peak_call = refusal.witness_call
     minimum_bytes = trace_minimum_bytes(trace, granule)
@@ -108,7 +105,7 @@ def need_of(trace: Trace, machine: Machine, granule: Granule) -> Need:
 
 
 def changes_that_fit(
-    question: Question, refusal: Infeasible, planner: Planner, others: Mapping[str, Planner]
+    question: FitQuestion, refusal: Infeasible, planner: Planner, others: Mapping[str, Planner]
 ) -> list[Change]:
     """Changes with which the step fits, the fastest per image first.
 
@@ -133,7 +130,7 @@ def describe_change(change: Change) -> str:
     return f"{change.option}  ({format_us(change.us_per_image)} an image)"
 
 
-def _by_planner(question: Question, trace: Trace, name: str, other: Planner) -> Change | None:
+def _by_planner(question: FitQuestion, trace: Trace, name: str, other: Planner) -> Change | None:
     try:
         plan = question.ask(other, trace, question.budget_bytes)
     except Infeasible:
@@ -142,7 +139,7 @@ def _by_planner(question: Question, trace: Trace, name: str, other: Planner) -> 
 
 
 def _by_budget(
-    question: Question, trace: Trace, planner: Planner, minimum_bytes: int
+    question: FitQuestion, trace: Trace, planner: Planner, minimum_bytes: int
 ) -> Change | None:
     try:
         plan = question.ask(planner, trace, minimum_bytes)
@@ -152,7 +149,7 @@ def _by_budget(
     return Change("budget", option, plan.makespan_us / question.batch)
 
 
-def _by_host_budget(question: Question, trace: Trace, planner: Planner) -> Change | None:
+def _by_host_budget(question: FitQuestion, trace: Trace, planner: Planner) -> Change | None:
     """What the planner takes of the host where nobody limits it."""
     try:
         plan = replace(question, host_budget_bytes=None).ask(planner, trace, question.budget_bytes)
@@ -163,7 +160,7 @@ def _by_host_budget(question: Question, trace: Trace, planner: Planner) -> Chang
     return Change("host", option, plan.makespan_us / question.batch)
 
 
-def _by_batch(question: Question, planner: Planner, minimum_bytes: int) -> Change | None:
+def _by_batch(question: FitQuestion, planner: Planner, minimum_bytes: int) -> Change | None:
     """The largest batch that fits, on the line through the needs of this batch and of one image."""
     of_one = _minimum(question, planner, question.retrace(1)) if question.batch > 1 else None
     if of_one is None or of_one > question.budget_bytes:
@@ -179,7 +176,7 @@ def _by_batch(question: Question, planner: Planner, minimum_bytes: int) -> Chang
     return None
 
 
-def _minimum(question: Question, planner: Planner, trace: Trace) -> int | None:
+def _minimum(question: FitQuestion, planner: Planner, trace: Trace) -> int | None:
     try:
         return question.ask(planner, trace, 1).peak_bytes
     except Infeasible as refusal:

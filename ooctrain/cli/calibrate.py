@@ -16,13 +16,14 @@ import click
 import numpy as np
 
 from ooctrain.cli import DONE
-from ooctrain.cli.options import OUTPUT_FILE, Memory, Workload, json_option, workload_options
+from ooctrain.cli.options import MemoryOptions, Workload, file_option, json_option, workload_options
 from ooctrain.cli.terminal import make_console
 from ooctrain.cli.training import make_trainer
 from ooctrain.cli.workload import Task, make_task, threads_of
 from ooctrain.data.dataset import Batch, take
 from ooctrain.data.synthetic import Synthetic
 from ooctrain.data.synthetic_maps import SyntheticImages, SyntheticPixels
+from ooctrain.devices.cuda import open as cuda_open
 from ooctrain.errors import ConfigError
 from ooctrain.machine.calibrate import calibrate as measure
 from ooctrain.report.numbers_file import write_numbers
@@ -32,7 +33,7 @@ from ooctrain.step.presets import calibration_path, load_calibration, save_calib
 from ooctrain.units import MIB, format_us
 
 JSON_VERSION = 1
-IN_CORE = Memory(
+IN_CORE = MemoryOptions(
     budget=None, host_budget=None, planner="auto", allocator="va", machine="cpu-generic",
     link_bandwidth=None, time_limit=None,
 )  # fmt: skip
@@ -40,9 +41,7 @@ IN_CORE = Memory(
 
 @click.command()
 @workload_options
-@click.option(
-    "--output", metavar="FILE", type=OUTPUT_FILE, help="Where to; default: the cache folder."
-)
+@file_option("--output", text="Where to; default: the cache folder.")
 @json_option
 def calibrate(workload: Workload, output: str | None, json_path: str | None) -> int:
     """Measure this machine with steps of MODEL, and save the result."""
@@ -77,9 +76,7 @@ def _processor(workload: Workload) -> str:
     """What computes: so many threads, or the GPU by its name."""
     if workload.device == "cpu":
         return f"{threads_of(workload)} threads"
-    from ooctrain.devices.cuda.open import look_at_gpu
-
-    return look_at_gpu().name
+    return cuda_open.look_at_gpu().name
 
 
 def _known(path: Path, name: str) -> dict[str, float]:

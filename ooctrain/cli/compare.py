@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import click
@@ -19,9 +19,9 @@ from rich.table import Table
 
 from ooctrain.cli import DOES_NOT_FIT, DONE
 from ooctrain.cli.options import (
-    OUTPUT_FILE,
     POSITIVE,
     accumulate_option,
+    file_option,
     host_budget_option,
     json_option,
     link_bandwidth_option,
@@ -34,7 +34,7 @@ from ooctrain.cli.terminal import make_console
 from ooctrain.cli.values import OneOf
 from ooctrain.cli.workload import parse_rate
 from ooctrain.errors import ConfigError
-from ooctrain.experiments.compare import BOUNDS, Case, Row, cases
+from ooctrain.experiments.compare import BOUNDS, CompareCase, CompareRow, cases
 from ooctrain.experiments.compare import compare as run_compare
 from ooctrain.experiments.compare_shown import (
     compare_csv,
@@ -44,6 +44,7 @@ from ooctrain.experiments.compare_shown import (
 )
 from ooctrain.models import recipe_of
 from ooctrain.report.numbers_file import write_file
+from ooctrain.sched.planners.registry import get_planner, planners
 from ooctrain.step.presets import cache_base, usable_cores
 from ooctrain.step.presets import machine as find_machine
 from ooctrain.units import parse_budget, parse_bytes
@@ -80,12 +81,13 @@ DEFAULT_MACHINES = "v100-pcie,v100-32gb-nvlink"
 @click.option("--keep", metavar="FOLDER", type=click.Path(file_okay=False),
               help="Where rows, plans and bounds are kept; default: the user's cache.")  # fmt: skip
 @click.option("--fresh", is_flag=True, help="Compute every row again.")
-@click.option("--csv", "csv_path", metavar="FILE", type=OUTPUT_FILE, help="Write the rows here.")
-@click.option("--markdown", "markdown_path", metavar="FILE", type=OUTPUT_FILE,
-              help="Write the table here.")  # fmt: skip
-@click.option("--figure", "figure_path", metavar="FILE", type=OUTPUT_FILE,
-              help="Draw ratio against budget, and speed against batch or image size, as SVG.",
-              )  # fmt: skip
+@file_option("--csv", "csv_path", text="Write the rows here.")
+@file_option("--markdown", "markdown_path", text="Write the table here.")
+@file_option(
+    "--figure",
+    "figure_path",
+    text="Draw ratio against budget, and speed against batch or image size, as SVG.",
+)
 @json_option
 def compare(
     models: tuple[str, ...], planners: list[str], budgets: list[str], machines: list[str],
@@ -97,14 +99,19 @@ def compare(
 ) -> int:  # fmt: skip
     """Compare planners on MODEL..., simulated, with a bound for each cell."""
     _require_known(models, machines, budgets)
-    wanted = cases(
-        models, _numbers(batches, "batch"),
-        machines, budgets, _planners(planners),
-        image_sizes=_numbers(image_sizes, "image size") if image_sizes else (None,),
-        granule_bytes=parse_bytes(granule, what="granule"), bound=bound, time_limit_s=time_limit,
-        seed=seed, host_budget=host_budget, optimizer=optimizer, accumulate=accumulate,
-        link_bytes_per_us=None if link_bandwidth is None else parse_rate(link_bandwidth),
-    )  # fmt: skip
+    sizes = _numbers(image_sizes, "image size") if image_sizes else (None,)
+    granule_bytes = parse_bytes(granule, what="granule")
+    link_rate = None if link_bandwidth is None else parse_rate(link_bandwidth)
+    wanted = [
+        replace(
+            case, granule_bytes=granule_bytes, bound=bound, time_limit_s=time_limit, seed=seed,
+            host_budget=host_budget, link_bytes_per_us=link_rate, optimizer=optimizer,
+            accumulate=accumulate,
+        )
+        for case in cases(
+            models, _numbers(batches, "batch"), machines, budgets, _planners(planners), sizes
+        )
+    ]  # fmt: skip
     folder = None if fresh else Path(keep) if keep else cache_base() / "compare"
     rows = _with_progress(wanted, jobs or usable_cores(), folder)
     _show(compare_table(rows))
@@ -125,14 +132,14 @@ def _show(table: Table) -> None:
     console.print(table)
 
 
-def _with_progress(wanted: list[Case], jobs: int, folder: Path | None) -> list[Row]:
+def _with_progress(wanted: list[CompareCase], jobs: int, folder: Path | None) -> list[CompareRow]:
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(),
                TimeElapsedColumn())  # fmt: skip
     console = make_console(stderr=True)
     with Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task("", total=len(wanted))
 
-        def done(case: Case) -> None:
+        def done(case: CompareCase) -> None:
             text = f"{case.model} {case.budget} {case.planner}"
             progress.update(task, advance=1, description=text)
 
@@ -150,8 +157,6 @@ def _require_known(models: Sequence[str], machines: Sequence[str], budgets: Sequ
 
 
 def _planners(words: list[str]) -> list[str]:
-    from ooctrain.sched.planners.registry import get_planner, planners
-
     names = list(planners()) if words == ["all"] else words
     for name in names:
         get_planner(name)  # raises before anything is computed
@@ -168,6 +173,6 @@ def _numbers(words: list[str], what: str) -> list[int]:
     return found
 
 
-def _as_json(rows: Sequence[Row]) -> str:
+def _as_json(rows: Sequence[CompareRow]) -> str:
     content = {"version": JSON_VERSION, "rows": [asdict(row) for row in rows], "error": None}
     return json.dumps(content, indent=1)

@@ -1,9 +1,9 @@
 """How much memory a planned step gets: the words of the options in bytes, as the allocator rounds.
 
-In: `Memory`, a machine, the step as traced. Out: `Limits`. The one idea: a percentage is a share of
-what the rewritten step needs in rounded bytes, so rewriting, rounding and budget are found together
-and in one place, and `plan` and `simulate` mean the same by the same words. Read next: `plan.py`,
-`simulate.py`.
+In: `MemoryOptions`, a machine, the step as traced. Out: `Limits`. The one idea: a percentage is a
+share of what the rewritten step needs in rounded bytes, so rewriting, rounding and budget are found
+together and in one place, and `plan` and `simulate` mean the same by the same words. Read next:
+`plan.py`, `simulate.py`.
 """
 
 from __future__ import annotations
@@ -12,11 +12,10 @@ from dataclasses import dataclass
 
 from ooctrain.alloc.registry import choose_allocator
 from ooctrain.api import DEFAULT_REWRITES
-from ooctrain.cli.options import Memory
+from ooctrain.cli.options import MemoryOptions
 from ooctrain.cli.workload import is_cpu
-from ooctrain.rewrite import apply_rewrites
-from ooctrain.rewrite.pin_small import pinning_for, with_region
-from ooctrain.sched.planning.budget import resolve_budget, resolve_host_budget, trace_peak_bytes
+from ooctrain.execution.compose import RewrittenStep, rewritten
+from ooctrain.sched.budget import resolve_host_budget, trace_peak_bytes
 from ooctrain.step.machine import Machine
 from ooctrain.step.trace import Trace
 from ooctrain.units import Granule
@@ -27,31 +26,25 @@ class Limits:
     """What a plan has to keep to.
 
     Args:
-        trace: of the step, rewritten by `rewrites`.
-        granule: how the allocator rounds, its region of small objects included.
+        step: rewritten, and rounded as the allocator does.
         host_budget_bytes: None: unlimited.
     """
 
-    trace: Trace
-    rewrites: tuple[str, ...]
-    granule: Granule
+    step: RewrittenStep
     budget_bytes: int
     host_budget_bytes: int | None
 
 
-def limits(memory: Memory, machine: Machine, original: Trace) -> Limits:
+def limits(memory: MemoryOptions, machine: Machine, original: Trace) -> Limits:
     """The limits of a step as traced; without a budget, the memory of the machine."""
-    plain = apply_rewrites(original, DEFAULT_REWRITES)
-    rounding = _rounding(memory, machine, plain)
-    rewrites = (*DEFAULT_REWRITES, *pinning_for(plain, rounding))
-    trace = apply_rewrites(original, rewrites)
-    granule = with_region(rounding, trace)
+    plain = rewritten(original, DEFAULT_REWRITES)
+    step = plain.pinned_for(_rounding(memory, machine, plain.trace))
     budget = machine.device_bytes if memory.budget is None else memory.budget
-    host_bytes = resolve_host_budget(trace, memory.host_budget, machine)
-    return Limits(trace, rewrites, granule, resolve_budget(trace, budget, granule), host_bytes)
+    host_bytes = resolve_host_budget(step.trace, memory.host_budget, machine)
+    return Limits(step, step.bytes_of(budget), host_bytes)
 
 
-def _rounding(memory: Memory, machine: Machine, trace: Trace) -> Granule:
+def _rounding(memory: MemoryOptions, machine: Machine, trace: Trace) -> Granule:
     """How the allocator rounds on the cpu device; for a GPU and on a preset of another machine, to
     the byte, in parts where the allocator has ranges."""
     if trace.device != "cpu" or not is_cpu(machine):

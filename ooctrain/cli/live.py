@@ -11,7 +11,7 @@ from rich.live import Live
 from rich.text import Text
 
 from ooctrain.cli.terminal import bar_blocks
-from ooctrain.cli.training import Record
+from ooctrain.cli.training import RunRecord
 from ooctrain.report.text import lanes, memory_bar, spark
 from ooctrain.sched.timeline import Timeline
 from ooctrain.train import Trainer
@@ -45,14 +45,14 @@ class LiveView:
         if self._live:
             self._live.stop()
 
-    def on_step(self, trainer: Trainer, record: Record) -> None:
+    def on_step(self, trainer: Trainer, record: RunRecord) -> None:
         """Shows the step that was just done."""
         if self._live:
             self._live.update(self._picture(trainer, record))
         else:
             self.console.print(self._line(trainer, record))
 
-    def _line(self, trainer: Trainer, record: Record) -> str:
+    def _line(self, trainer: Trainer, record: RunRecord) -> str:
         timeline = record.timeline
         moved = ""
         if timeline is not None and timeline.bytes_out:
@@ -64,7 +64,7 @@ class LiveView:
             f"loss {record.losses[-1]:.4f}  {format_us(record.step_us[-1])}  peak {peak}{moved}"
         )
 
-    def _picture(self, trainer: Trainer, record: Record) -> RenderableType:
+    def _picture(self, trainer: Trainer, record: RunRecord) -> RenderableType:
         blocks, timeline = bar_blocks(self.console), record.timeline
         width = min(self.console.width, MOST_COLUMNS)
         parts: list[RenderableType] = [Text(self._line(trainer, record), no_wrap=True)]

@@ -1,9 +1,9 @@
 """The options of all commands, each defined once, and the values they are gathered into.
 
-In: what the user typed. Out: `Workload` (what is trained) and `Memory` (in how much, and how). The
-one idea: the same option means the same everywhere, so a command names a group of options, never an
-option. Read next: `values.py` for what an option takes; `workload.py`, which turns the words into
-objects.
+In: what the user typed. Out: `Workload` (what is trained), `MemoryOptions` (in how much, and how)
+and `Extent` (how far). The one idea: the same option means the same everywhere, so a command names
+a group of options, never an option. Read next: `values.py` for what an option takes; `workload.py`,
+which turns the words into objects.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Workload:
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class MemoryOptions:
     """In how much memory, on which machine, and who decides what moves; sizes as they were typed.
 
     Args:
@@ -76,6 +76,28 @@ class Memory:
     machine: str | None
     link_bandwidth: str | None
     time_limit: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """How far a run goes, and where it leaves its checkpoints.
+
+    Args:
+        epochs: in all, those before a resume included.
+        steps: at most, in all; None: as many as the epochs have.
+        checkpoint_path: written after each epoch and at the end; None: nowhere.
+        checkpoint_steps: written after each so many steps besides; None: not.
+        resume_path: gone on from; None: from the start.
+        lr_schedule: "constant", or "cosine": from the learning rate to nothing along half a cosine
+            over all epochs.
+    """
+
+    epochs: int
+    steps: int | None
+    checkpoint_path: str | None
+    checkpoint_steps: int | None
+    resume_path: str | None
+    lr_schedule: str
 
 
 def list_option(*names: str, text: str, default: str = "") -> Callable[[Command], Command]:
@@ -106,6 +128,11 @@ def split_names(text: str) -> list[str]:
     return found
 
 
+def file_option(*names: str, text: str) -> Callable[[Command], Command]:
+    """An option that names a file to be written."""
+    return click.option(*names, metavar="FILE", type=OutputFile(), help=text)
+
+
 def seed_option(text: str) -> Callable[[Command], Command]:
     """--seed, and what it is of."""
     return click.option("--seed", type=WholeNumber(min=0), default=0, show_default=True, help=text)
@@ -132,7 +159,6 @@ host_budget_option = click.option(
 link_bandwidth_option = click.option(
     "--link-bandwidth", metavar="SIZE", help='Per second and direction: "2GB".'
 )
-OUTPUT_FILE = OutputFile()
 MOST_THREADS = 1024
 WORKLOAD_OPTIONS = (
     click.option(
@@ -195,9 +221,23 @@ MEMORY_OPTIONS = (
     link_bandwidth_option,
     time_limit_option("2, for `plan` 0.7"),
 )
-json_option = click.option(
-    "--json", "json_path", metavar="FILE", type=OUTPUT_FILE, help="Write the numbers here."
-)
+EXTENT_OPTIONS = (
+    click.option("--epochs", type=POSITIVE, default=1, show_default=True),
+    click.option(
+        "--lr-schedule", type=OneOf("schedule", ("cosine", "constant")), default="cosine",
+        show_default=True,
+    ),
+    click.option("--steps", type=POSITIVE, help="At most, in all."),
+    file_option(
+        "--checkpoint", "checkpoint_path", text="Saved after each epoch, on Ctrl-C, at the end."
+    ),
+    click.option("--checkpoint-steps", type=POSITIVE, help="Saved after so many steps."),
+    click.option(
+        "--resume", "resume_path", metavar="FILE",
+        help="Go on from a checkpoint, and save there again.",
+    ),
+)  # fmt: skip
+json_option = file_option("--json", "json_path", text="Write the numbers here.")
 model_argument = click.argument("model", metavar="MODEL")
 
 
@@ -207,8 +247,13 @@ def workload_options(command: Command) -> Command:
 
 
 def memory_options(command: Command) -> Command:
-    """Adds the options of `Memory`, which the command gets as `memory`."""
-    return _gathered(command, "memory", Memory, MEMORY_OPTIONS)
+    """Adds the options of `MemoryOptions`, which the command gets as `memory`."""
+    return _gathered(command, "memory", MemoryOptions, MEMORY_OPTIONS)
+
+
+def extent_options(command: Command) -> Command:
+    """Adds the options of `Extent`, which the command gets as `extent`."""
+    return _gathered(command, "extent", Extent, EXTENT_OPTIONS)
 
 
 def _gathered(command: Command, name: str, kind: type, options: tuple) -> Command:

@@ -7,7 +7,7 @@ the changes.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -18,13 +18,20 @@ from ooctrain.alloc.registry import choose_allocator
 from ooctrain.api import DEFAULT_REWRITES
 from ooctrain.api import plan as make_plan
 from ooctrain.cli import DOES_NOT_FIT, DONE
-from ooctrain.cli.advice import Change, Need, Question, changes_that_fit, describe_change, need_of
+from ooctrain.cli.advice import (
+    Change,
+    FitQuestion,
+    Need,
+    changes_that_fit,
+    describe_change,
+    need_of,
+)
 from ooctrain.cli.limits import limits
 from ooctrain.cli.options import (
-    OUTPUT_FILE,
     POSITIVE,
-    Memory,
+    MemoryOptions,
     Workload,
+    file_option,
     json_option,
     memory_options,
     workload_options,
@@ -59,19 +66,9 @@ Rows = list[tuple[str, str]]
 @json_option
 @click.option("--depth", type=POSITIVE, default=2, show_default=True,
               help="Parts of a layer's name in the table.")  # fmt: skip
-@click.option(
-    "--save",
-    "plan_path",
-    metavar="FILE",
-    type=OUTPUT_FILE,
-    help="Write the plan, for `simulate --plan`.",
-)
-@click.option(
-    "--allocation-log",
-    "log_path",
-    metavar="FILE",
-    type=OUTPUT_FILE,
-    help="Write what the plan asks of an allocator, for `replay`.",
+@file_option("--save", "plan_path", text="Write the plan, for `simulate --plan`.")
+@file_option(
+    "--allocation-log", "log_path", text="Write what the plan asks of an allocator, for `replay`."
 )
 @click.option(
     "--list-checkpoints",
@@ -79,8 +76,8 @@ Rows = list[tuple[str, str]]
     help="Only print the checkpoints of planner tflms-hybrid: number, name, size.",
 )
 def plan(
-    workload: Workload, memory: Memory, json_path: str | None, depth: int, plan_path: str | None,
-    log_path: str | None, list_checkpoints: bool,
+    workload: Workload, memory: MemoryOptions, json_path: str | None, depth: int,
+    plan_path: str | None, log_path: str | None, list_checkpoints: bool,
 ) -> int:  # fmt: skip
     """Say what a training step of MODEL needs, and what fits."""
     workload, console = as_on(workload, memory), make_console()
@@ -112,7 +109,7 @@ def plan(
     return DONE
 
 
-def _checkpoint_rows(workload: Workload, memory: Memory) -> Rows:
+def _checkpoint_rows(workload: Workload, memory: MemoryOptions) -> Rows:
     named = get_planner(memory.planner)
     planner = named if isinstance(named, TflmsHybrid) else TflmsHybrid()
     trace = apply_rewrites(make_trace(make_task(workload), workload), DEFAULT_REWRITES)
@@ -122,11 +119,14 @@ def _checkpoint_rows(workload: Workload, memory: Memory) -> Rows:
     ]
 
 
-def make_log(workload: Workload, memory: Memory, made: Plan, budget_bytes: int) -> AllocationLog:
+def make_log(
+    workload: Workload, memory: MemoryOptions, made: Plan, budget_bytes: int
+) -> AllocationLog:
     """The allocation log of a plan."""
     allocator = memory.allocator if made.schedule.granule.size_bytes > 1 else ""
     about = f"{workload.model}, batch {workload.batch}, planner {memory.planner}"
-    return allocation_log(made.trace, made.schedule, budget_bytes, allocator=allocator, about=about)
+    log = allocation_log(made.trace, made.schedule, budget_bytes)
+    return replace(log, allocator=allocator, about=about)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +141,7 @@ class Answer:
     """
 
     trace: Trace
-    question: Question
+    question: FitQuestion
     need: Need
     plan: Plan | None
     timeline: Timeline | None
@@ -149,36 +149,37 @@ class Answer:
     changes: list[Change]
 
 
-def _answer(workload: Workload, memory: Memory) -> Answer:
+def _answer(workload: Workload, memory: MemoryOptions) -> Answer:
     task, machine = make_task(workload), find_machine(workload, memory)
     original = make_trace(task, workload)
     found = limits(memory, machine, original)
+    step = found.step
 
     @cache
     def rewritten(batch: int) -> Trace:
         if batch == task.batch:
-            return found.trace
-        return apply_rewrites(make_trace(task, workload, batch), found.rewrites)
+            return step.trace
+        return apply_rewrites(make_trace(task, workload, batch), step.rewrites)
 
-    question = Question(
-        rewritten, task.batch, found.budget_bytes, machine, found.granule,
+    question = FitQuestion(
+        rewritten, task.batch, found.budget_bytes, machine, step.granule,
         found.host_budget_bytes, workload.seed,
     )  # fmt: skip
-    need = need_of(found.trace, machine, found.granule)
+    need = need_of(step.trace, machine, step.granule)
     try:
         made = make_plan(
-            original, question.budget_bytes, memory.planner, machine, found.granule,
+            original, question.budget_bytes, memory.planner, machine, step.granule,
             memory.time_limit or TIME_LIMIT_S, host_budget=question.host_budget_bytes,
             seed=workload.seed,
         )  # fmt: skip
     except Infeasible as refusal:
         changes = _changes(question, refusal, memory)
-        return Answer(found.trace, question, need, None, None, refusal, changes)
+        return Answer(step.trace, question, need, None, None, refusal, changes)
     timeline = simulate(made.schedule, made.trace, machine)
-    return Answer(found.trace, question, need, made, timeline, None, [])
+    return Answer(step.trace, question, need, made, timeline, None, [])
 
 
-def _rows(workload: Workload, memory: Memory, answer: Answer) -> Rows:
+def _rows(workload: Workload, memory: MemoryOptions, answer: Answer) -> Rows:
     question, need = answer.question, answer.need
     shape = " x ".join(map(str, answer.trace.variable_by_name["input"].shape))
     machine = question.machine
@@ -199,7 +200,7 @@ def _rows(workload: Workload, memory: Memory, answer: Answer) -> Rows:
     return rows + _refusal_rows(question, answer.refusal, memory, answer.changes)
 
 
-def _budget_text(question: Question, need: Need) -> str:
+def _budget_text(question: FitQuestion, need: Need) -> str:
     over = need.in_core_bytes - question.budget_bytes
     size = format_bytes(question.budget_bytes)
     part = share(question.budget_bytes, need.in_core_bytes)
@@ -208,7 +209,7 @@ def _budget_text(question: Question, need: Need) -> str:
     return f"{size} ({part} of the peak): does not fit in-core by {format_bytes(over)}"
 
 
-def _placement_rows(memory: Memory, question: Question, made: Plan) -> Rows:
+def _placement_rows(memory: MemoryOptions, question: FitQuestion, made: Plan) -> Rows:
     """How far the allocator's placement is from the least that any needs, where it can differ."""
     choice = choose_allocator(memory.allocator, 2 * made.peak_bytes, binding=False)
     if choice.granule.ranges:
@@ -238,7 +239,7 @@ def _plan_rows(need: Need, made: Plan, timeline: Timeline) -> Rows:
 
 
 def _refusal_rows(
-    question: Question, refusal: Infeasible, memory: Memory, changes: list[Change]
+    question: FitQuestion, refusal: Infeasible, memory: MemoryOptions, changes: list[Change]
 ) -> Rows:
     lacking = refusal.minimum_bytes - question.budget_bytes
     where = f" at {refusal.witness_call}" if refusal.witness_call else ""
@@ -249,7 +250,7 @@ def _refusal_rows(
     return [("verdict", verdict), *(fitting or [("fits with", "none of the changes tried")])]
 
 
-def _changes(question: Question, refusal: Infeasible, memory: Memory) -> list[Change]:
+def _changes(question: FitQuestion, refusal: Infeasible, memory: MemoryOptions) -> list[Change]:
     # `auto` has asked the others already.
     names = () if memory.planner == "auto" else planners()
     others = {name: get_planner(name) for name in names if name not in ("auto", memory.planner)}
@@ -257,7 +258,7 @@ def _changes(question: Question, refusal: Infeasible, memory: Memory) -> list[Ch
 
 
 def _as_json(
-    workload: Workload, memory: Memory, answer: Answer | None, error: BaseException | None
+    workload: Workload, memory: MemoryOptions, answer: Answer | None, error: BaseException | None
 ) -> dict[str, Any]:
     question, need = (answer.question, answer.need) if answer else (None, None)
     made, refusal = (answer.plan, answer.refusal) if answer else (None, None)

@@ -18,7 +18,7 @@ from ooctrain.alloc import AllocationLog, Replayed
 from ooctrain.alloc.replay.fullest import snapshot_at_peak
 from ooctrain.alloc.replay.replay import replay as run_replay
 from ooctrain.cli import DOES_NOT_FIT, DONE
-from ooctrain.cli.options import ALLOCATORS_TEXT, OUTPUT_FILE, json_option, list_option
+from ooctrain.cli.options import ALLOCATORS_TEXT, file_option, json_option, list_option
 from ooctrain.cli.terminal import make_console
 from ooctrain.report.arena import arena_svg
 from ooctrain.report.numbers_file import write_file, write_numbers
@@ -34,8 +34,7 @@ DEFAULT_ALLOCATORS = "best-fit,first-fit,va"
 @click.argument("log_path", metavar="LOG", type=click.Path())
 @list_option("--allocator", "names", text=ALLOCATORS_TEXT, default=DEFAULT_ALLOCATORS)
 @click.option("--budget", metavar="SIZE", help="Of the arena; default: as much as each needs.")
-@click.option("--picture", "picture_path", metavar="FILE", type=OUTPUT_FILE,
-              help="Draw each arena when it needs most, as SVG.")  # fmt: skip
+@file_option("--picture", "picture_path", text="Draw each arena when it needs most, as SVG.")
 @json_option
 def replay(
     log_path: str, names: list[str], budget: str | None, picture_path: str | None,

@@ -12,7 +12,7 @@ import json
 import click
 
 from ooctrain.cli import DONE
-from ooctrain.cli.options import OUTPUT_FILE
+from ooctrain.cli.options import file_option
 from ooctrain.cli.terminal import bar_blocks, make_console
 from ooctrain.report.html import step_page
 from ooctrain.report.numbers_file import write_bytes, write_file
@@ -29,14 +29,14 @@ LANES_WIDTH = 120
 
 @click.command()
 @click.argument("record_path", metavar="FILE", type=click.Path())
-@click.option("--html", "page_path", metavar="FILE", type=OUTPUT_FILE,
-              help="Write one page for a browser, whole in itself.")  # fmt: skip
-@click.option("--perfetto", "trace_path", metavar="FILE", type=OUTPUT_FILE,
-              help="Write a trace for ui.perfetto.dev or chrome://tracing.")  # fmt: skip
-@click.option("--snapshot", "snapshot_path", metavar="FILE", type=OUTPUT_FILE,
-              help="Write a memory snapshot for pytorch.org/memory_viz.")  # fmt: skip
-@click.option("--svg", "svg_path", metavar="FILE", type=OUTPUT_FILE,
-              help="Write the page's picture by itself.")  # fmt: skip
+@file_option("--html", "page_path", text="Write one page for a browser, whole in itself.")
+@file_option(
+    "--perfetto", "trace_path", text="Write a trace for ui.perfetto.dev or chrome://tracing."
+)
+@file_option(
+    "--snapshot", "snapshot_path", text="Write a memory snapshot for pytorch.org/memory_viz."
+)
+@file_option("--svg", "svg_path", text="Write the page's picture by itself.")
 def report(
     record_path: str, page_path: str | None, trace_path: str | None, snapshot_path: str | None,
     svg_path: str | None,

@@ -1,8 +1,8 @@
 """`ooctrain reproduce EXPERIMENT`: a figure or table of the papers, computed here.
 
-In: the name of an experiment. Out: its tables, a figure, numbers as JSON, and in words where they
-differ from the print and why. Nothing needs a GPU; what is simulated is called so. Read next:
-`experiments/reproducing.py` for what an experiment is, `ooctrain/experiments/`.
+In: the name of an experiment. Out: its tables, a figure, numbers as JSON, and where docs/papers.md
+says what of it agrees with the paper and what differs. Nothing needs a GPU; what is simulated is
+called so. Read next: `experiments/reproducing.py` for what an experiment is.
 """
 
 from __future__ import annotations
@@ -14,18 +14,22 @@ from types import MappingProxyType
 import click
 
 from ooctrain.cli import DONE
-from ooctrain.cli.options import ALLOCATORS_TEXT, OUTPUT_FILE, json_option, list_option
+from ooctrain.cli.options import ALLOCATORS_TEXT, file_option, json_option, list_option
 from ooctrain.cli.terminal import make_console
 from ooctrain.cli.values import OneOf
-from ooctrain.experiments.paper_000.run import architectures, fragmentation, table1
-from ooctrain.experiments.paper_001.run import hybrid
-from ooctrain.experiments.paper_002.run import offload_ratios
-from ooctrain.experiments.paper_004.run import hmms
+from ooctrain.experiments.paper_000.architectures_shown import architectures
+from ooctrain.experiments.paper_000.fragmentation_shown import fragmentation
+from ooctrain.experiments.paper_000.table1_shown import table1
+from ooctrain.experiments.paper_001.hybrid_shown import hybrid
+from ooctrain.experiments.paper_002.offload_ratios_shown import offload_ratios
+from ooctrain.experiments.paper_004.hmms_shown import hmms
 from ooctrain.experiments.reproducing import Experiment, Wanted
 from ooctrain.report.numbers_file import write_numbers
 from ooctrain.units import parse_bytes
 
-JSON_VERSION = 1
+JSON_VERSION = 2
+#: What agrees with the papers and what differs, a section for each experiment.
+PAGE = "docs/papers.md"
 
 EXPERIMENTS: Mapping[str, Experiment] = MappingProxyType(
     {
@@ -46,8 +50,7 @@ EXPERIMENTS: Mapping[str, Experiment] = MappingProxyType(
 @click.option("--quick", is_flag=True, help="Few cases: does it run, and about what comes out?")
 @click.option("--physical", default="16GiB", show_default=True, help="Memory of the device.")
 @list_option("--allocator", "names", text=ALLOCATORS_TEXT)
-@click.option("--figure", "figure_path", metavar="FILE", type=OUTPUT_FILE,
-              help="Write the figure here; default: EXPERIMENT.svg.")  # fmt: skip
+@file_option("--figure", "figure_path", text="Write the figure here; default: EXPERIMENT.svg.")
 @json_option
 def reproduce(
     experiment_name: str, quick: bool, physical: str, names: list[str], figure_path: str | None,
@@ -68,5 +71,9 @@ def reproduce(
             "error": None,
         }  # fmt: skip
         write_numbers(json_path, content)
+    console.print(
+        f'what agrees with the paper, what differs and why: {PAGE}, section "ooctrain reproduce '
+        f'{experiment_name}"'
+    )
     console.print(f"took {seconds:.0f} s")
     return DONE

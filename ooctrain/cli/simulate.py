@@ -12,12 +12,19 @@ from ooctrain.api import load_plan
 from ooctrain.api import plan as make_plan
 from ooctrain.cli import DONE
 from ooctrain.cli.limits import Limits, limits
-from ooctrain.cli.options import Memory, Workload, json_option, memory_options, workload_options
+from ooctrain.cli.options import (
+    MemoryOptions,
+    Workload,
+    json_option,
+    memory_options,
+    workload_options,
+)
 from ooctrain.cli.terminal import bar_blocks, make_console
 from ooctrain.cli.workload import as_on, find_machine, make_task, make_trace
 from ooctrain.report.numbers_file import write_numbers
 from ooctrain.report.record import drawing
 from ooctrain.report.text import facts, lanes, search_rows, timeline_rows
+from ooctrain.rewrite import REWRITES
 from ooctrain.sched.planning.planner import TIME_LIMIT_S
 from ooctrain.sched.schedule import Plan
 from ooctrain.sched.simulate import simulate as run_simulator
@@ -39,7 +46,7 @@ JSON_VERSION = 1
     help="A plan that `plan --save` wrote for the same --machine and --threads.",
 )
 def simulate(
-    workload: Workload, memory: Memory, json_path: str | None, plan_path: str | None
+    workload: Workload, memory: MemoryOptions, json_path: str | None, plan_path: str | None
 ) -> int:
     """Show the time line of a planned step of MODEL."""
     workload, console = as_on(workload, memory), make_console()
@@ -48,7 +55,8 @@ def simulate(
     budget_bytes = None
     if plan_path is not None:
         made = load_plan(plan_path, trace)
-        verify(made, trace, None)  # such a file says what it needs, not what it may
+        # No budget: such a file says what it needs, not what it may.
+        verify(made, trace, None, rewrites=REWRITES)
     else:
         found = limits(memory, machine, trace)
         budget_bytes, made = found.budget_bytes, _plan(trace, workload, memory, machine, found)
@@ -69,9 +77,9 @@ def simulate(
 
 
 def _plan(
-    trace: Trace, workload: Workload, memory: Memory, machine: Machine, found: Limits
+    trace: Trace, workload: Workload, memory: MemoryOptions, machine: Machine, found: Limits
 ) -> Plan:
     return make_plan(
-        trace, found.budget_bytes, memory.planner, machine, found.granule,
+        trace, found.budget_bytes, memory.planner, machine, found.step.granule,
         memory.time_limit or TIME_LIMIT_S, host_budget=found.host_budget_bytes, seed=workload.seed,
     )  # fmt: skip

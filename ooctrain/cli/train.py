@@ -13,32 +13,20 @@ from typing import Any
 import click
 from rich.console import Console
 
-from ooctrain.cli import DONE, FAILED
+from ooctrain.cli import DONE, FAILED, training
 from ooctrain.cli.live import LiveView, total_steps
 from ooctrain.cli.options import (
-    OUTPUT_FILE,
-    POSITIVE,
-    Memory,
+    Extent,
+    MemoryOptions,
     Workload,
+    extent_options,
+    file_option,
     json_option,
     memory_options,
     workload_options,
 )
 from ooctrain.cli.terminal import make_console
-from ooctrain.cli.training import (
-    WARMUP_STEPS,
-    Extent,
-    Record,
-    compare_with_in_core,
-    make_loader,
-    make_trainer,
-    run_test,
-    run_training,
-    take_up,
-    typical_us,
-)
-from ooctrain.cli.values import OneOf
-from ooctrain.cli.workload import Task, make_task, usual_data
+from ooctrain.cli.workload import make_task, usual_data
 from ooctrain.execution.allocation_log import allocation_log
 from ooctrain.execution.prepare import PreparedStep
 from ooctrain.machine.measured import profile_of_steps
@@ -56,41 +44,27 @@ JSON_VERSION = 1
 @workload_options
 @memory_options
 @json_option
-@click.option("--epochs", type=POSITIVE, default=1, show_default=True)
-@click.option(
-    "--lr-schedule",
-    type=OneOf("schedule", ("cosine", "constant")),
-    default="cosine",
-    show_default=True,
+@extent_options
+@file_option(
+    "--allocation-log", "log_path", text="Write what the steps ask of the allocator, for `replay`."
 )
-@click.option("--steps", type=POSITIVE, help="At most, in all.")
-@click.option(
-    "--checkpoint",
-    metavar="FILE",
-    type=OUTPUT_FILE,
-    help="Saved after each epoch, on Ctrl-C, at the end.",
-)
-@click.option("--checkpoint-steps", type=POSITIVE, help="Saved after so many steps.")
-@click.option("--resume", metavar="FILE", help="Go on from a checkpoint, and save there again.")
-@click.option("--allocation-log", "log_path", metavar="FILE", type=OUTPUT_FILE,
-              help="Write what the steps ask of the allocator, for `replay`.")  # fmt: skip
 @click.option("--verify", is_flag=True, help="Run in-core as well and compare every bit.")
 def train(
-    workload: Workload, memory: Memory, json_path: str | None, epochs: int, steps: int | None,
-    checkpoint: str | None, checkpoint_steps: int | None, resume: str | None, verify: bool,
-    lr_schedule: str, log_path: str | None,
+    workload: Workload, memory: MemoryOptions, extent: Extent, json_path: str | None, verify: bool,
+    log_path: str | None,
 ) -> int:  # fmt: skip
     """Train MODEL within a memory budget."""
     data = usual_data(workload) if workload.data is None else workload.data
     workload = replace(workload, data=data)
-    extent = Extent(epochs, steps, checkpoint or resume, checkpoint_steps, resume, lr_schedule)
-    console, record = make_console(), Record()
+    extent = replace(extent, checkpoint_path=extent.checkpoint_path or extent.resume_path)
+    options = training.RunOptions(workload, memory, extent)
+    console, record = make_console(), training.RunRecord()
     trainer: Trainer | None = None
     error: BaseException | None = None
     try:
         task = make_task(workload)
-        trainer = make_trainer(task, workload, memory)
-        _run(console, trainer, task, workload, memory, extent, record, verify)
+        trainer = training.make_trainer(task, workload, memory)
+        _run(console, training.TrainingRun(options, task, trainer, record), verify)
         if log_path and trainer.prepared:
             write_log(trainer.prepared, workload, log_path)
             console.print(f"wrote {log_path}")
@@ -100,48 +74,45 @@ def train(
     finally:
         prepared = trainer.prepared if trainer else None
         if json_path:
-            write_numbers(json_path, _as_json(workload, memory, extent, record, prepared, error))
+            write_numbers(json_path, _as_json(options, record, prepared, error))
         if trainer:
             trainer.close()
     return FAILED if record.identical_to_incore is False else DONE
 
 
-def _run(
-    console: Console, trainer: Trainer, task: Task, workload: Workload, memory: Memory,
-    extent: Extent, record: Record, verify: bool,
-) -> None:  # fmt: skip
-    before = take_up(trainer, workload, extent)  # first: a broken file needs no plan
-    prepared = trainer.prepare(task.input_shape())
+def _run(console: Console, run: training.TrainingRun, verify: bool) -> None:
+    trainer, workload, extent = run.trainer, run.options.workload, run.options.extent
+    before = training.take_up(run)  # first: a broken file needs no plan
+    prepared = trainer.prepare(run.task.input_shape())
     console.print(facts(_plan_rows(prepared, workload)))
     for notice in prepared.notices:
         console.print(f"note: {notice}")
     if not has_compiled_kernels():
         console.print("compiling the kernels, once; later starts take them from the cache ...")
-    total = total_steps(len(make_loader(task, workload)), extent.epochs, extent.steps)
+    total = total_steps(len(training.make_loader(run.task, workload)), extent.epochs, extent.steps)
     title = "out-of-core" if prepared.plan.notes.get("planner") != "keep-all" else "in-core"
     with LiveView(console, total, title) as view:
-        run_training(trainer, task, workload, extent, record, view.on_step, before)
+        training.run_training(run, view.on_step, before)
     trained = trainer.prepared  # the test prepares a step of its own
-    run_test(trainer, task, record)
+    training.run_test(run)
     trainer.prepared = trained
     if verify:
         with LiveView(console, total, "in-core again") as view:
-            compare_with_in_core(trainer, workload, memory, extent, record, view.on_step)
-    console.print(facts(_summary_rows(prepared, record, extent)))
+            training.compare_with_in_core(run, view.on_step)
+    console.print(facts(_summary_rows(prepared, run.record, extent)))
 
 
 def write_log(prepared: PreparedStep, workload: Workload, path: str) -> None:
     """Writes the requests of the first steps; the executor makes exactly these."""
     plan, allocator = prepared.plan, prepared.allocator
     about = f"{workload.model}, batch {workload.batch}, planner {plan.notes.get('planner', '')}"
-    allocation_log(
-        plan.trace, plan.schedule, prepared.budget_bytes, allocator.granule, allocator.name,
-        about=about,
-    ).save(path)  # fmt: skip
+    log = allocation_log(plan.trace, plan.schedule, prepared.budget_bytes, allocator)
+    replace(log, about=about).save(path)
 
 
 def has_compiled_kernels() -> bool:
     """Whether the cache holds kernels of these sources on this processor."""
+    # Not at the top, since it loads Numba, and `--help` is to answer at once.
     from ooctrain.layers.kernels.cpu.runtime.jit import cache_folder
 
     folder = cache_folder()
@@ -162,7 +133,9 @@ def _plan_rows(prepared: PreparedStep, workload: Workload) -> list[tuple[str, st
     ]
 
 
-def _summary_rows(prepared: PreparedStep, record: Record, extent: Extent) -> list[tuple[str, str]]:
+def _summary_rows(
+    prepared: PreparedStep, record: training.RunRecord, extent: Extent
+) -> list[tuple[str, str]]:
     rows = [("", "")]
     if record.identical_to_incore is not None:
         same = "the same bits as in-core" if record.identical_to_incore else "NOT those of in-core"
@@ -185,12 +158,12 @@ def _summary_rows(prepared: PreparedStep, record: Record, extent: Extent) -> lis
     return rows
 
 
-def _time_rows(prepared: PreparedStep, record: Record) -> list[tuple[str, str]]:
-    step_us = typical_us(record.step_us)
+def _time_rows(prepared: PreparedStep, record: training.RunRecord) -> list[tuple[str, str]]:
+    step_us = training.typical_us(record.step_us)
     if step_us is None:
         return []
     rows = [("step", f"{format_us(step_us)} (median)")]
-    in_core_us = typical_us(record.incore_step_us)
+    in_core_us = training.typical_us(record.incore_step_us)
     if in_core_us is not None:
         rows.append(("in-core step", f"{format_us(in_core_us)}: {step_us / in_core_us:.2f} x"))
     bound = bound_us(prepared, record)
@@ -199,7 +172,7 @@ def _time_rows(prepared: PreparedStep, record: Record) -> list[tuple[str, str]]:
     return rows
 
 
-def bound_us(prepared: PreparedStep, record: Record) -> float | None:
+def bound_us(prepared: PreparedStep, record: training.RunRecord) -> float | None:
     """What no schedule can beat, with call times as measured in-core; None where nothing was."""
     measured = record.incore_timelines
     if not measured:
@@ -210,9 +183,10 @@ def bound_us(prepared: PreparedStep, record: Record) -> float | None:
 
 
 def _as_json(
-    workload: Workload, memory: Memory, extent: Extent, record: Record,
-    prepared: PreparedStep | None, error: BaseException | None,
+    options: training.RunOptions, record: training.RunRecord, prepared: PreparedStep | None,
+    error: BaseException | None,
 ) -> dict[str, Any]:  # fmt: skip
+    workload, memory = options.workload, options.memory
     timeline, plan = record.timeline, prepared.plan if prepared else None
     drawn = drawing(plan, timeline) if plan and timeline else NOT_DRAWN
     return {
@@ -220,7 +194,7 @@ def _as_json(
         "model": workload.model,
         "data": workload.data,
         "batch": workload.batch,
-        "epochs": extent.epochs,
+        "epochs": options.extent.epochs,
         "seed": workload.seed,
         "budget_bytes": prepared.budget_bytes if prepared else None,
         "planner": memory.planner,
@@ -236,7 +210,7 @@ def _as_json(
         "reserved_peak_bytes": prepared.reserved_bytes if prepared else None,
         "host_peak_bytes": timeline.host_peak_bytes if timeline else None,
         "step_us": record.step_us,
-        "warmup_steps": WARMUP_STEPS,
+        "warmup_steps": training.WARMUP_STEPS,
         "predicted_step_us": prepared.predict().makespan_us if prepared else None,
         "incore_peak_bytes": prepared.in_core_peak_bytes if prepared else None,
         "incore_step_us": record.incore_step_us,

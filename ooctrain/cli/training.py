@@ -1,10 +1,10 @@
 """The run behind `ooctrain train`: steps, checkpoints, the comparison with in-core, the record of
 it all.
 
-In: a task, a trainer, how far to go. Out: a `Record`. The one idea: whatever ends a run, a wrong
-number, a full disk or Ctrl-C, it ends between two steps with its last checkpoint whole, and the
-record says how far it came. Read next: `train.py`, which prints the record; `ooctrain/train.py` for
-the trainer itself.
+In: a `TrainingRun`: options, a task, a trainer. Out: its `RunRecord`. The one idea: whatever ends a
+run, a wrong number, a full disk or Ctrl-C, it ends between two steps with its last checkpoint
+whole, and the record says how far it came. Read next: `train.py`, which prints the record;
+`ooctrain/train.py` for the trainer itself.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from ooctrain.cli.options import Memory, Workload
+from ooctrain.cli.options import Extent, MemoryOptions, Workload
 from ooctrain.cli.workload import Task, link_rate, make_task, threads_of
 from ooctrain.data import DataLoader
 from ooctrain.errors import TrainingStopped
@@ -40,29 +40,16 @@ MOMENTUM = 0.9
 
 
 @dataclass(frozen=True, slots=True)
-class Extent:
-    """How far a run goes, and where it leaves its checkpoints.
+class RunOptions:
+    """What the user typed: what is trained, in how much memory, how far."""
 
-    Args:
-        epochs: in all, those before a resume included.
-        steps: at most, in all; None: as many as the epochs have.
-        checkpoint_path: written after each epoch and at the end; None: nowhere.
-        checkpoint_steps: written after each so many steps besides; None: not.
-        resume_path: gone on from; None: from the start.
-        lr_schedule: "constant", or "cosine": from the learning rate to nothing along half a cosine
-            over all epochs.
-    """
-
-    epochs: int = 1
-    steps: int | None = None
-    checkpoint_path: str | None = None
-    checkpoint_steps: int | None = None
-    resume_path: str | None = None
-    lr_schedule: str = "cosine"
+    workload: Workload
+    memory: MemoryOptions
+    extent: Extent
 
 
 @dataclass(slots=True)
-class Record:
+class RunRecord:
     """What a run did.
 
     Args:
@@ -89,11 +76,21 @@ class Record:
     incore_timelines: deque[Timeline] = field(default_factory=deque)
 
 
-OnStep = Callable[[Trainer, Record], None]
+@dataclass(frozen=True, slots=True)
+class TrainingRun:
+    """A training that goes on: what was asked for, what is trained and by whom, what it did."""
+
+    options: RunOptions
+    task: Task
+    trainer: Trainer
+    record: RunRecord = field(default_factory=RunRecord)
+
+
+OnStep = Callable[[Trainer, RunRecord], None]
 
 
 def make_trainer(
-    task: Task, workload: Workload, memory: Memory, *, in_core: bool = False
+    task: Task, workload: Workload, memory: MemoryOptions, *, in_core: bool = False
 ) -> Trainer:
     """The trainer that the options describe; in-core: without its budget, so that everything stays
     in memory, whatever the planner."""
@@ -129,22 +126,18 @@ def learning_rate(workload: Workload) -> float:
     return workload.lr if workload.lr is not None else DEFAULT_LR[workload.optimizer]
 
 
-def take_up(trainer: Trainer, workload: Workload, extent: Extent) -> RunState | None:
+def take_up(run: TrainingRun) -> RunState | None:
     """Takes up the checkpoint that the run goes on from; None where it begins anew.
 
     Raises:
         CheckpointError: missing, broken, or of another model or run.
     """
-    if extent.resume_path is None:
-        return None
-    return trainer.resume(extent.resume_path, config_of(workload, extent))
+    path = run.options.extent.resume_path
+    return None if path is None else run.trainer.resume(path, config_of(run.options))
 
 
-def run_training(
-    trainer: Trainer, task: Task, workload: Workload, extent: Extent, record: Record,
-    on_step: OnStep, before: RunState | None = None,
-) -> None:  # fmt: skip
-    """Trains as far as `extent` says, filling `record` as it goes.
+def run_training(run: TrainingRun, on_step: OnStep, before: RunState | None = None) -> None:
+    """Trains as far as the options say, filling the record as it goes.
 
     Args:
         on_step: called after each step; what it raises ends the run.
@@ -154,26 +147,26 @@ def run_training(
         TrainingStopped: by a loss that is no number, or by the user.
         CheckpointError: a checkpoint cannot be written.
     """
-    loader = make_loader(task, workload)
+    trainer, extent = run.trainer, run.options.extent
+    loader = make_loader(run.task, run.options.workload)
     schedule = make_schedule(trainer.optimizer, extent, len(loader))
     if before is not None:
         loader.load_state_dict(before.data)
         _restore(schedule, before.schedule)
-        record.losses += list(before.history.get("losses", []))
+        run.record.losses += list(before.history.get("losses", []))
     with stop_on_interrupt() as stopped:
         while _more(loader, trainer, extent):
             for images, labels in loader:
-                _one_step(trainer, images, labels, record)
+                _one_step(trainer, images, labels, run.record)
                 schedule.step()
-                on_step(trainer, record)
+                on_step(trainer, run.record)
                 if stopped() or _is_due(trainer, loader, extent):
-                    _save(trainer, loader, schedule, workload, extent, record)
+                    _save(run, loader, schedule)
                 if stopped():
                     raise _interrupted(trainer, extent)
                 if not _more(loader, trainer, extent):
                     break
-    if extent.checkpoint_path:
-        _save(trainer, loader, schedule, workload, extent, record)
+    _save(run, loader, schedule)
 
 
 def make_schedule(optimizer: Optimizer, extent: Extent, steps_per_epoch: int) -> LRScheduler:
@@ -189,34 +182,30 @@ def make_loader(task: Task, workload: Workload) -> DataLoader:
     return DataLoader(task.train, workload.batch, shuffle=True, drop_last=True, seed=workload.seed)
 
 
-def run_test(trainer: Trainer, task: Task, record: Record) -> None:
+def run_test(run: TrainingRun) -> None:
     """Loss and accuracy on the test part, under the same budget."""
+    task = run.task
     if task.test is not None:
-        result = trainer.evaluate(DataLoader(task.test, min(task.batch, len(task.test))))
-        record.test_loss, record.test_accuracy = result.loss, result.accuracy
+        result = run.trainer.evaluate(DataLoader(task.test, min(task.batch, len(task.test))))
+        run.record.test_loss, run.record.test_accuracy = result.loss, result.accuracy
 
 
-def compare_with_in_core(
-    trainer: Trainer,
-    workload: Workload,
-    memory: Memory,
-    extent: Extent,
-    record: Record,
-    on_step: OnStep,
-) -> None:
+def compare_with_in_core(run: TrainingRun, on_step: OnStep) -> None:
     """Runs the same steps in-core, and compares every loss and every value.
 
     A resumed run is compared from its first step on, those before it was stopped included: its
     checkpoint has been overwritten by now, and in-core it must not have mattered.
     """
-    task = make_task(workload)
-    again = Record()
-    until = replace(extent, steps=trainer.steps_done, checkpoint_path=None, checkpoint_steps=None)
-    with make_trainer(task, workload, memory, in_core=True) as other:
-        run_training(other, task, workload, until, again, on_step)
-        same_values = _same(trainer.state_arrays(), other.state_arrays())
-    record.identical_to_incore = same_values and again.losses == record.losses
-    record.incore_step_us, record.incore_timelines = again.step_us, again.timelines
+    asked, record, done = run.options, run.record, run.trainer.steps_done
+    until = replace(asked.extent, steps=done, checkpoint_path=None, checkpoint_steps=None)
+    task = make_task(asked.workload)
+    with make_trainer(task, asked.workload, asked.memory, in_core=True) as other:
+        again = TrainingRun(replace(asked, extent=until), task, other)
+        run_training(again, on_step)
+        same_values = _same(run.trainer.state_arrays(), other.state_arrays())
+    record.identical_to_incore = same_values and again.record.losses == record.losses
+    record.incore_step_us = again.record.step_us
+    record.incore_timelines = again.record.timelines
 
 
 def typical_us(step_us: list[float]) -> float | None:
@@ -225,9 +214,10 @@ def typical_us(step_us: list[float]) -> float | None:
     return median(counted) if counted else None
 
 
-def config_of(workload: Workload, extent: Extent) -> dict[str, object]:
+def config_of(options: RunOptions) -> dict[str, object]:
     """What must be the same for a resumed run to go on with the same bits; memory is not among
     it."""
+    workload, extent = options.workload, options.extent
     return {
         "model": workload.model,
         "data": workload.data,
@@ -262,7 +252,7 @@ def stop_on_interrupt() -> Iterator[Callable[[], bool]]:
         signal.signal(signal.SIGINT, before)
 
 
-def _one_step(trainer: Trainer, images: np.ndarray, labels: np.ndarray, record: Record) -> None:
+def _one_step(trainer: Trainer, images: np.ndarray, labels: np.ndarray, record: RunRecord) -> None:
     started = time.perf_counter()
     loss = trainer.step(images, labels)
     record.step_us.append((time.perf_counter() - started) * 1e6)
@@ -285,24 +275,22 @@ def _is_due(trainer: Trainer, loader: DataLoader, extent: Extent) -> bool:
     return loader.state_dict()["position"] == 0 or bool(every and trainer.steps_done % every == 0)
 
 
-def _save(
-    trainer: Trainer, loader: DataLoader, schedule: LRScheduler, workload: Workload,
-    extent: Extent, record: Record,
-) -> None:  # fmt: skip
-    if extent.checkpoint_path is None:
+def _save(run: TrainingRun, loader: DataLoader, schedule: LRScheduler) -> None:
+    """Writes the checkpoint, if there is to be one."""
+    path, position = run.options.extent.checkpoint_path, loader.state_dict()
+    if path is None:
         return
-    position = loader.state_dict()
-    run = RunState(
-        step=trainer.steps_done,
+    state = RunState(
+        step=run.trainer.steps_done,
         epoch=position["epoch"],
-        seed=workload.seed,
+        seed=run.options.workload.seed,
         data=position,
         schedule={**schedule.state_dict(), "lr": schedule.get_last_lr()},
-        config=config_of(workload, extent),
-        history={"losses": record.losses},
+        config=config_of(run.options),
+        history={"losses": run.record.losses},
     )
-    trainer.save(extent.checkpoint_path, run)
-    record.saved += 1
+    run.trainer.save(path, state)
+    run.record.saved += 1
 
 
 def _restore(schedule: LRScheduler, state: Mapping[str, Any]) -> None:

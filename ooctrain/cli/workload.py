@@ -1,7 +1,7 @@
 """From the words of the options to objects: model, data, trace, machine, budget.
 
-In: `Workload` and `Memory`. Out: a `Task`, a trace, a `Machine`. The one idea: what is not said
-follows from the data, and without data from what the network is usually trained on
+In: `Workload` and `MemoryOptions`. Out: a `Task`, a trace, a `Machine`. The one idea: what is not
+said follows from the data, and without data from what the network is usually trained on
 (`models.Recipe`). Read next: `plan.py`.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from ooctrain import data
-from ooctrain.cli.options import Memory, Workload
+from ooctrain.cli.options import MemoryOptions, Workload
 from ooctrain.data import Dataset, Shape
 from ooctrain.engine.autograd import manual_seed
 from ooctrain.engine.module import Module
@@ -86,20 +86,20 @@ def threads_of(workload: Workload) -> int:
     return workload.threads or usable_cores()
 
 
-def as_on(workload: Workload, memory: Memory) -> Workload:
+def as_on(workload: Workload, memory: MemoryOptions) -> Workload:
     """The workload as it is traced for a machine on which nothing runs: with as many threads as
     that machine has, unless others were asked for."""
     return replace(workload, threads=workload.threads or threads_for(memory.machine))
 
 
-def find_machine(workload: Workload, memory: Memory) -> Machine:
+def find_machine(workload: Workload, memory: MemoryOptions) -> Machine:
     """The machine as named, else the device's, with the link as asked for."""
     named = machine(memory.machine, workload.device)
     rate = link_rate(memory)
     return named if rate is None else with_link(named, rate)
 
 
-def link_rate(memory: Memory) -> float | None:
+def link_rate(memory: MemoryOptions) -> float | None:
     """Bytes per microsecond of --link-bandwidth; None where it is not given."""
     return None if memory.link_bandwidth is None else parse_rate(memory.link_bandwidth)
 

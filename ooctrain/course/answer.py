@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from ooctrain.alloc import AllocationLog
-from ooctrain.alloc.dry_run import PaperMemory
+from ooctrain.alloc.dry_run import DryMemory
 from ooctrain.alloc.registry import choose_allocator
-from ooctrain.cli.own_code import fault_of_own_code
 from ooctrain.course.measures import granule_of, step_of
 from ooctrain.course.replays import ROOM, addresses_given
 from ooctrain.course.rubric import Measure
 from ooctrain.errors import Infeasible, OutOfDeviceMemory
+from ooctrain.plugins import fault_of_own_code
 from ooctrain.sched.planners.registry import as_planner
 from ooctrain.sched.schedule import Plan
 from ooctrain.step.presets import machine
@@ -60,7 +60,7 @@ def placed(submission: str, log: AllocationLog, arena_bytes: int) -> Mapping[str
     """The addresses of a log's blocks, in their order."""
     choice = choose_allocator(submission, arena_bytes, binding=False)
     try:
-        return {"addresses": addresses_given(log, choice.make(PaperMemory(arena_bytes)))}
+        return {"addresses": addresses_given(log, choice.make(DryMemory(arena_bytes)))}
     except OutOfDeviceMemory as refusal:
         arena = format_bytes(arena_bytes)
         return {"error": f"it has no room in {arena}, {ROOM} x what lives: {refusal.what}"}

@@ -24,7 +24,7 @@ MEMORY_LIMIT_BYTES = 4 << 30
 def limit_memory(limit_bytes: int) -> None:
     """Lets this process and its children have so much private memory; more is a MemoryError."""
     if sys.platform != "win32":
-        import resource
+        import resource  # Windows has none
 
         _, most = resource.getrlimit(resource.RLIMIT_DATA)
         allowed = limit_bytes if most == resource.RLIM_INFINITY else min(limit_bytes, most)

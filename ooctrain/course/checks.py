@@ -1,9 +1,9 @@
 """The part of a grade that is right or wrong: the laws of all plug-ins, and the public tests.
 
-In: a rubric, a submission. Out: an `Outcome` for each law and test that counts. The one idea: these
-are the same pytest tests that the student runs; here they run in a process of their own, and one
-that hangs or tears the process down costs its own points and not those of the tests behind it. They
-share that process with the submission, so a file that sets out to deceive pytest could; what
+In: a rubric, a submission. Out: a `CheckResult` for each law and test that counts. The one idea:
+these are the same pytest tests that the student runs; here they run in a process of their own, and
+one that hangs or tears the process down costs its own points and not those of the tests behind it.
+They share that process with the submission, so a file that sets out to deceive pytest could; what
 `measures.py` counts it cannot. Read next: `outcomes.py`, `../laws/plugin.py`.
 """
 
@@ -18,14 +18,14 @@ from tempfile import TemporaryDirectory
 from ooctrain.course.child import Ended, run_child
 from ooctrain.course.rubric import Rubric
 from ooctrain.errors import OoctrainError
-from ooctrain.laws.plugin import OF_OTHER_KINDS
+from ooctrain.testing.allocator_laws import OF_OTHER_KINDS
 
 #: After so many tests that had to be ended from outside the others are not tried.
 MOST_BROKEN = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class CheckResult:
     """How a law or a test went.
 
     Args:
@@ -48,7 +48,7 @@ def law_test(rubric: Rubric) -> str:
     return f"test_{rubric.kind}"
 
 
-def run_checks(rubric: Rubric, submission: str, seed: int) -> list[Outcome]:
+def run_checks(rubric: Rubric, submission: str, seed: int) -> list[CheckResult]:
     """How a submission does in everything that counts, the laws first.
 
     Args:
@@ -58,7 +58,7 @@ def run_checks(rubric: Rubric, submission: str, seed: int) -> list[Outcome]:
     Raises:
         OoctrainError: the tests themselves cannot be run.
     """
-    known: dict[str, Outcome] = {}
+    known: dict[str, CheckResult] = {}
     broken = 0
     while True:
         names, begun, ended = _session(rubric, submission, seed, known)
@@ -66,7 +66,7 @@ def run_checks(rubric: Rubric, submission: str, seed: int) -> list[Outcome]:
         if open_test is None:
             break
         broken += 1
-        known[open_test] = Outcome(open_test, False, ended.why(rubric.time_limit_s))
+        known[open_test] = CheckResult(open_test, False, ended.why(rubric.time_limit_s))
         if broken == MOST_BROKEN:
             break
     if not names:
@@ -75,12 +75,12 @@ def run_checks(rubric: Rubric, submission: str, seed: int) -> list[Outcome]:
             fix=f"pytest {rubric.folder / rubric.tests.file} shows why",
         )  # fmt: skip
     why = f"not tried: {MOST_BROKEN} others had to be ended"
-    found = [known.get(name, Outcome(name, False, why)) for name in names]
+    found = [known.get(name, CheckResult(name, False, why)) for name in names]
     return [outcome for outcome in found if OF_OTHER_KINDS not in outcome.why]
 
 
 def _session(
-    rubric: Rubric, submission: str, seed: int, known: dict[str, Outcome]
+    rubric: Rubric, submission: str, seed: int, known: dict[str, CheckResult]
 ) -> tuple[list[str], list[str], Ended]:
     """Runs what is not known yet, and adds it: (all that counts, what was begun, how it ended)."""
     with TemporaryDirectory(prefix="ooctrain-grade-") as folder:
@@ -101,8 +101,8 @@ def _session(
     return names, [line["begins"] for line in told if "begins" in line], ended
 
 
-def _outcome(line: Mapping) -> Outcome:
-    return Outcome(line["ends"], line["passed"], line["why"])
+def _outcome(line: Mapping) -> CheckResult:
+    return CheckResult(line["ends"], line["passed"], line["why"])
 
 
 def _lines(path: Path) -> list[str]:

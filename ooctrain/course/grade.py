@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ooctrain.course.beside_par import BesidePar
-from ooctrain.course.checks import Outcome, law_test, run_checks
+from ooctrain.course.checks import CheckResult, law_test, run_checks
 from ooctrain.course.child import ask
 from ooctrain.course.measures import measured
 from ooctrain.course.replays import replayed
@@ -101,7 +101,7 @@ def _checked(rubric: Rubric, submission: str, seed: int) -> Iterator[Row]:
             yield Row("test", test, 0.0, points, f"{rubric.tests.file} has no such test")
 
 
-def _row(kind: str, name: str, points: float, outcome: Outcome) -> Row:
+def _row(kind: str, name: str, points: float, outcome: CheckResult) -> Row:
     reason = outcome.why.splitlines()[0] if outcome.why else ""
     return Row(kind, name, points if outcome.passed else 0.0, points, reason, outcome.why)
 

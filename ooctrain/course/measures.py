@@ -14,15 +14,15 @@ from dataclasses import asdict
 from functools import lru_cache
 from typing import Any
 
+from ooctrain.api import step_trace
 from ooctrain.course.beside_par import BesidePar
 from ooctrain.course.child import ask
 from ooctrain.course.rubric import BOUND, Measure
 from ooctrain.errors import OoctrainError
-from ooctrain.experiments.compare import step_trace
-from ooctrain.rewrite import apply_rewrites
+from ooctrain.rewrite import REWRITES, apply_rewrites
 from ooctrain.sched.bounds.lp import fluid_bound
+from ooctrain.sched.budget import resolve_budget
 from ooctrain.sched.planners.registry import get_planner
-from ooctrain.sched.planning.budget import resolve_budget
 from ooctrain.sched.schedule import Plan
 from ooctrain.sched.simulate import simulate
 from ooctrain.sched.verify import verify
@@ -89,7 +89,7 @@ def _judged_us(measure: Measure, data: Mapping[str, Any]) -> float:
     plan = Plan.from_json(data, apply_rewrites(step, data["rewrites"]))
     if plan.schedule.granule != granule_of(measure):
         raise ValueError(f"it is made for {plan.schedule.granule}")
-    verify(plan, step, budget_bytes_of(measure), where)
+    verify(plan, step, budget_bytes_of(measure), where, rewrites=REWRITES)
     return simulate(plan.schedule, plan.trace, where).makespan_us
 
 

@@ -16,16 +16,16 @@ from tempfile import TemporaryDirectory
 
 from ooctrain.alloc import AllocationLog
 from ooctrain.alloc.base import Allocator, Block
-from ooctrain.alloc.dry_run import PaperMemory
+from ooctrain.alloc.dry_run import DryMemory
 from ooctrain.alloc.registry import choose_allocator
 from ooctrain.alloc.replay.replay import peak_bytes
+from ooctrain.api import step_trace
 from ooctrain.course.beside_par import BesidePar
 from ooctrain.course.child import ask
 from ooctrain.course.rubric import BOUND, Replay
 from ooctrain.execution.allocation_log import allocation_log
-from ooctrain.experiments.compare import step_trace
+from ooctrain.sched.budget import resolve_budget
 from ooctrain.sched.planners.registry import get_planner
-from ooctrain.sched.planning.budget import resolve_budget
 from ooctrain.step.presets import machine
 from ooctrain.units import MAX_BYTES, Granule
 
@@ -93,7 +93,7 @@ def par_bytes(part: Replay) -> int:
         return peak_bytes(log.requests)
     arena_bytes = ROOM * peak_bytes(log.requests)
     choice = choose_allocator(part.par, arena_bytes, binding=False)
-    return extent_bytes(log, addresses_given(log, choice.make(PaperMemory(arena_bytes))))
+    return extent_bytes(log, addresses_given(log, choice.make(DryMemory(arena_bytes))))
 
 
 def replayed(part: Replay, submission: str, limit_s: float) -> BesidePar:

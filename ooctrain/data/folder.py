@@ -140,7 +140,7 @@ def _list_classes(folder: Path) -> tuple[list[str], list[tuple[Path, int]]]:
 
 def _pillow() -> ModuleType:
     try:
-        from PIL import Image
+        from PIL import Image  # an extra: only who reads image folders needs it
     except ImportError as error:
         raise ConfigError(
             "image folders need Pillow, which is not installed",

@@ -23,7 +23,7 @@ from ooctrain.errors import ConfigError, unknown_name
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class DataSource:
     """A data set that can be named.
 
     Args:
@@ -39,17 +39,17 @@ class Source:
     needs_path: bool = False
 
 
-SOURCES: Mapping[str, Source] = MappingProxyType(
+SOURCES: Mapping[str, DataSource] = MappingProxyType(
     {
-        "digits": Source(digits, 32, ("channels",)),
-        "cifar10": Source(cifar10, 32, needs_path=True),
-        "mnist": Source(mnist, 28, ("channels",), needs_path=True),
-        "folder": Source(image_folder, 224, needs_path=True),
-        "synthetic": Source(synthetic, 32, ("channels", "classes", "samples", "seed")),
-        "synthetic-pixels": Source(
+        "digits": DataSource(digits, 32, ("channels",)),
+        "cifar10": DataSource(cifar10, 32, needs_path=True),
+        "mnist": DataSource(mnist, 28, ("channels",), needs_path=True),
+        "folder": DataSource(image_folder, 224, needs_path=True),
+        "synthetic": DataSource(synthetic, 32, ("channels", "classes", "samples", "seed")),
+        "synthetic-pixels": DataSource(
             synthetic_pixels, 64, ("channels", "classes", "samples", "seed")
         ),
-        "synthetic-images": Source(synthetic_images, 64, ("channels", "samples", "seed")),
+        "synthetic-images": DataSource(synthetic_images, 64, ("channels", "samples", "seed")),
     }
 )
 
@@ -91,13 +91,13 @@ def shape_of(dataset: Dataset) -> Shape:
     return Shape(channels, height, width, classes, kind)
 
 
-def _find(name: str) -> Source:
+def _find(name: str) -> DataSource:
     if name not in SOURCES:
         raise unknown_name("no data set is called", name, SOURCES, "give one of these")
     return SOURCES[name]
 
 
-def _parse_options(name: str, source: Source, rest: str) -> dict[str, str | int]:
+def _parse_options(name: str, source: DataSource, rest: str) -> dict[str, str | int]:
     options: dict[str, str | int] = {}
     for item in rest.split(",") if rest else []:
         key, equals, value = item.partition("=")
@@ -127,7 +127,7 @@ def _parse_options(name: str, source: Source, rest: str) -> dict[str, str | int]
     return options
 
 
-def _example(name: str, source: Source) -> str:
+def _example(name: str, source: DataSource) -> str:
     if source.needs_path:
         return f"{name}:path=DIR"
     return f"{name}:{source.numbers[-1]}=3"

@@ -20,7 +20,7 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from ooctrain.devices.streams import Event, Span, Waits
+from ooctrain.devices.streams import StreamEvent, Waits, WorkSpan
 from ooctrain.errors import ConfigError
 
 Link = Literal["shared", "duplex"]
@@ -118,7 +118,7 @@ class StreamSet(Protocol):
         `work` calls the device, whose copies, launches and fills then belong to this piece.
         """
 
-    def event(self, waits: Waits) -> Event:
+    def event(self, waits: Waits) -> StreamEvent:
         """The event that these counts are reached."""
 
     def advance(self, at_most: int) -> None:
@@ -127,7 +127,7 @@ class StreamSet(Protocol):
     def synchronize(self) -> None:
         """Waits for all work. Raises what the first failing piece raised."""
 
-    def restart(self) -> list[Span]:
+    def restart(self) -> list[WorkSpan]:
         """Counts from 0 again, all work being done; hands out what was measured."""
 
     def abandon(self, reason: BaseException) -> None:
@@ -148,6 +148,9 @@ class Device(Protocol):
     @property
     def streams(self) -> StreamSet:
         """Compute, copy out, copy in."""
+
+    def attach(self) -> None:
+        """From now on the calling thread works with the device, and no other one."""
 
     def view(self, address: int, shape: tuple[int, ...], dtype: str) -> Any:
         """The array at a device address, as kernels want it."""

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ooctrain.devices.cpu.host_vm import bytes_at
-from ooctrain.devices.cuda.driver_calls import VmmDriver, give_back
+from ooctrain.devices.driver_calls import VmmDriver, give_back
+from ooctrain.devices.raw_bytes import bytes_at
 from ooctrain.errors import DriverError, VmmUnavailable
 
 _MARK = 0x5A

@@ -41,7 +41,7 @@ class Counters(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class StreamEvent:
     """Reached once each stream has done as many pieces as `waits` says, or counts from 0 again.
 
     Args:
@@ -65,7 +65,7 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class WorkSpan:
     """What was measured of one piece of work.
 
     Args:
@@ -92,7 +92,7 @@ class Streams:
         self.count = 1 + copy_streams
         self.done = [0] * self.count
         self.submitted = [0] * self.count
-        self.spans: list[Span] = []
+        self.spans: list[WorkSpan] = []
         self.failure: BaseException | None = None
         self.era = 0
         self._computing = False
@@ -100,13 +100,17 @@ class Streams:
         self._moved = threading.Condition()
         self._queues: list[deque] = [deque() for _ in range(self.count)]
         self._arrived = [threading.Semaphore(0) for _ in range(self.count)]
-        self._walker = threading.get_ident()
+        self.attach()
         self._threads = [
             threading.Thread(target=self._serve, args=(s,), daemon=True, name=f"ooctrain-copy-{s}")
             for s in range(1, self.count)
         ]
         for thread in self._threads:
             thread.start()
+
+    def attach(self) -> None:
+        """Makes the calling thread the walker; it is asked once for each step."""
+        self._walker = threading.get_ident()
 
     def submit(self, stream: int, waits: Waits, work: Work, tag: int = -1) -> int:
         """Queues a piece of work; returns its number: it is done when `done[stream]` reaches
@@ -117,9 +121,9 @@ class Streams:
             self._arrived[stream].release()
         return self.submitted[stream]
 
-    def event(self, waits: Waits) -> Event:
+    def event(self, waits: Waits) -> StreamEvent:
         """The event of these points."""
-        return Event(self, tuple(waits), self.era)
+        return StreamEvent(self, tuple(waits), self.era)
 
     def reached(self, waits: Waits) -> bool:
         """Whether every stream has come as far as `waits` says."""
@@ -149,7 +153,7 @@ class Streams:
         if self.failure is not None:
             raise self.failure
 
-    def restart(self) -> list[Span]:
+    def restart(self) -> list[WorkSpan]:
         """Sets every counter back to 0 after `synchronize`; returns the spans measured since."""
         spans, self.spans = self.spans, []
         self.done = [0] * self.count
@@ -168,7 +172,8 @@ class Streams:
         for stream, thread in enumerate(self._threads, start=1):
             self._queues[stream].append(None)
             self._arrived[stream].release()
-            thread.join()
+            if thread is not threading.current_thread():  # the garbage collector runs anywhere
+                thread.join()
 
     def _compute(self) -> None:
         self._computing = True
@@ -209,7 +214,7 @@ class Streams:
         if self.failure is None:
             start_ns = time.perf_counter_ns()
             work()
-            self.spans.append(Span(tag, stream, start_ns, time.perf_counter_ns()))
+            self.spans.append(WorkSpan(tag, stream, start_ns, time.perf_counter_ns()))
 
 
 def _wake_on_time() -> None:

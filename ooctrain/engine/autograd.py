@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ooctrain.engine.eager import HostStorage
+from ooctrain.engine.eager import Storage
 from ooctrain.engine.tensor import Tensor, current_tape
 from ooctrain.errors import ConfigError
 from ooctrain.step.op import Spec, to_physical
@@ -47,7 +47,7 @@ def wrap(
     result = Tensor(
         Spec(array.shape, str(array.dtype)), name=name, kind=kind, requires_grad=requires_grad
     )
-    result.storage = HostStorage(to_physical(array))
+    result.storage = Storage(to_physical(array))
     return result
 
 

@@ -9,13 +9,15 @@ H, W) view. Read next: `tensor.py`, then `tracing.py`.
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, Self, TypeVar
 
 import numpy as np
 
 from ooctrain.engine.site import Site
-from ooctrain.errors import AutogradError, ShapeError
+from ooctrain.errors import ShapeError
+from ooctrain.layers.kernels.cpu.table import CPU
 from ooctrain.step.op import (
     LINE_BYTES,
     Op,
@@ -29,21 +31,18 @@ from ooctrain.step.op import (
 from ooctrain.step.presets import usable_cores
 
 
-class Storage(Protocol):
-    """Where a tensor's value lies: in host memory here, or on a trainer's device between steps.
+class Holder(Protocol):
+    """Who keeps a value in place of its storage for a while: a trainer, on its device."""
 
-    `version` grows with every write, `written_at` says where the last one came from; so the tape
-    can tell a value that backward needs from one that was changed meanwhile.
-    """
+    @property
+    def changes(self) -> int:
+        """How often the value has changed there, `write` apart."""
 
-    version: int
-    written_at: str
+    def read(self) -> np.ndarray | None:
+        """The value in logical layout; None: it has left meanwhile."""
 
-    def read(self) -> np.ndarray:
-        """The value in logical layout; a view, not to be written to."""
-
-    def write(self, array: np.ndarray) -> None:
-        """Replaces the value by `array` (logical, same shape)."""
+    def write(self, array: np.ndarray) -> bool:
+        """Replaces the value; False: it does not keep it any more."""
 
 
 class Stored(TensorLike, Protocol):
@@ -61,16 +60,22 @@ class Stored(TensorLike, Protocol):
 S = TypeVar("S", bound=Stored)
 
 
-class HostStorage:
-    """A value in host memory, in physical layout.
+class Storage:
+    """Where a tensor's value lies: in host memory, in physical layout, or with one holder.
+
+    `version` grows with every change, `written_at` says where the last write came from; so the tape
+    can tell a value that backward needs from one that was changed meanwhile.
 
     Args:
         physical: the value, or
         shape, initial: logical shape, and a function that makes the first value when it is first
             read; so a model of any size is built, traced and planned without drawing its weights.
+
+    Attributes:
+        holder: who keeps the value now; None: it is here. Never two at a time.
     """
 
-    __slots__ = ("_physical", "initial", "shape", "version", "written_at")
+    __slots__ = ("_moving", "_physical", "_writes", "_written_at", "holder", "initial", "shape")
 
     def __init__(
         self, physical: np.ndarray | None = None, *, shape: tuple[int, ...] = (),
@@ -78,38 +83,96 @@ class HostStorage:
     ):  # fmt: skip
         self._physical, self.initial = physical, initial
         self.shape = shape if physical is None else to_logical(physical).shape
-        self.version, self.written_at = 0, ""
+        self._writes, self._written_at = 0, ""
+        self.holder: Holder | None = None
+        self._moving = threading.Lock()
+
+    @property
+    def version(self) -> int:
+        """Grows with every change of the value, whoever makes it; moving it changes nothing."""
+        return self._writes + _changes(self.holder)
+
+    @property
+    def written_at(self) -> str:
+        """Where the value was changed last."""
+        return "a trainer's step" if _changes(self.holder) else self._written_at
 
     @property
     def physical(self) -> np.ndarray:
-        """The value as it lies in memory."""
-        if self._physical is None:
-            if self.initial is None:
-                raise AutogradError(
-                    "this value has moved to a trainer's device",
-                    fix="read it through the model's own parameter, or close the trainer first",
-                )
-            self._physical = to_physical(self.initial())
-        return self._physical
+        """The value as it lies in memory; a copy where a holder has it."""
+        while True:
+            holder, physical = self.holder, self._physical
+            if holder is not None:
+                if (value := holder.read()) is not None:
+                    return to_physical(value)
+            elif physical is not None:
+                return physical
+            elif self.initial is not None:
+                self._physical = to_physical(self.initial())
 
     def read(self) -> np.ndarray:
-        """The value as a logical view (no copy)."""
+        """The value in logical layout; not to be written to. No copy where it is here."""
         return to_logical(self.physical)
 
     def write(self, array: np.ndarray) -> None:
-        """Copies `array` over the value, and remembers which line of code did so."""
+        """Replaces the value by a copy of `array` (logical, same shape), and remembers which line
+        of code did so."""
         if np.shape(array) != self.shape:
             raise ShapeError(f"value of shape {np.shape(array)} does not fit {self.shape}")
-        if self._physical is None:
-            self._physical = np.array(to_physical(np.asarray(array)))
+        while (holder := self.holder) is not None:
+            if holder.write(array) or self.take_back(np.array(array), holder):
+                break
         else:
-            np.copyto(self.read(), array, casting="same_kind")
-        self.version += 1
-        self.written_at = _line_outside_library()
+            if self._physical is None:
+                self._physical = np.array(to_physical(np.asarray(array)))
+            else:
+                np.copyto(to_logical(self._physical), array, casting="same_kind")
+        self._writes += 1
+        self._written_at = _line_outside_library()
 
-    def release(self) -> None:
-        """Forgets the value, which lives elsewhere from now on; `write` brings one back."""
-        self._physical = self.initial = None
+    def lend(self, holder: Holder, before: Holder | None, version: int) -> bool:
+        """Has `holder` keep the value from now on; the memory here is given back.
+
+        Args:
+            before, version: holder and version of the value that `holder` has got.
+
+        Returns:
+            False: meanwhile another one keeps or has changed the value; then it stays there.
+        """
+        with self._moving:
+            if self.holder is not before or self.version != version:
+                return False
+            self._writes, self._written_at = self.version, self.written_at
+            self.holder, self._physical, self.initial = holder, None, None
+            return True
+
+    def take_back(self, array: np.ndarray, holder: Holder) -> bool:
+        """Keeps the value here again; `array` becomes its own. False: `holder` has it no more."""
+        with self._moving:
+            if self.holder is not holder:
+                return False
+            self._writes, self._written_at = self.version, self.written_at
+            self._physical, self.holder = to_physical(array), None
+            return True
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy of a model is one of its values, wherever they are."""
+        drawn = self.holder is not None or self._physical is not None
+        physical = self.physical if drawn else None
+        return _again, (physical, self.shape, self.initial, self.version, self.written_at)
+
+
+def _again(
+    physical: np.ndarray | None, shape: tuple[int, ...], initial: Any, version: int, written_at: str
+) -> Storage:
+    """A storage from what a copy of it is made of."""
+    copy = Storage(physical, shape=shape, initial=initial)
+    copy._writes, copy._written_at = version, written_at
+    return copy
+
+
+def _changes(holder: Holder | None) -> int:
+    return 0 if holder is None else holder.changes
 
 
 class EagerRunner:
@@ -131,7 +194,7 @@ class EagerRunner:
         self._pool = self._pool or make_pool(self.threads)
         results = run_cpu(op, self._pool, arrays, [tensor.spec for tensor in outs], scalars)
         for tensor, result in zip(outs, results, strict=True):
-            tensor.storage = HostStorage(result)
+            tensor.storage = Storage(result)
 
     def assign(self, target: Stored, new: Stored) -> None:
         """A parameter or state takes a new value in place."""
@@ -144,8 +207,7 @@ class EagerRunner:
 
 def physical_value(tensor: Stored) -> np.ndarray:
     """A tensor's value as a contiguous physical array (no copy where it lies so already)."""
-    storage = tensor.value()
-    return storage.physical if isinstance(storage, HostStorage) else to_physical(storage.read())
+    return tensor.value().physical
 
 
 def make_pool(threads: int) -> Any:
@@ -162,8 +224,8 @@ def run_cpu(
     """Outputs of the kernel in new arrays, with a workspace of exactly the stated size."""
     in_specs = [Spec(to_logical(array).shape, str(array.dtype)) for array in ins]
     results = [np.empty(physical_shape(spec.shape), spec.dtype) for spec in outs]
-    workspace = aligned_bytes(op.workspace_bytes(in_specs, outs, pool.threads))
-    op.cpu(pool, ins, results, workspace, scalars)
+    workspace = aligned_bytes(CPU.workspace_bytes(op, in_specs, outs, pool.threads))
+    CPU.run(op, pool, ins, results, workspace, scalars)
     return results
 
 

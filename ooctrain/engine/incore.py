@@ -18,6 +18,7 @@ from ooctrain.engine.eager import Storage, aligned_bytes, make_pool
 from ooctrain.engine.module import Module
 from ooctrain.engine.tensor import Tensor
 from ooctrain.errors import ConfigError
+from ooctrain.layers.kernels.cpu.table import CPU
 from ooctrain.step.machine import specs_of
 from ooctrain.step.op import Op, Scalars, physical_shape, to_logical, to_physical
 from ooctrain.step.trace import Call, Trace, Variable
@@ -128,12 +129,13 @@ def _run_cpu(
         for v in (trace.variables[out] for out in call.outs)
     ]
     in_specs, out_specs = specs_of(trace, call.ins), specs_of(trace, call.outs)
-    if call.op.workspace_bytes(in_specs, out_specs, pool.threads) > call.workspace_bytes:
+    needed = CPU.workspace_bytes(call.op, in_specs, out_specs, pool.threads)
+    if needed > call.workspace_bytes:
         raise ConfigError(
             f"this trace was made for fewer than {pool.threads} threads", where=call.name
         )
     workspace = aligned_bytes(call.workspace_bytes)
-    call.op.cpu(pool, [held[v] for v in call.ins], arrays, workspace, scalars)
+    CPU.run(call.op, pool, [held[v] for v in call.ins], arrays, workspace, scalars)
     return arrays
 
 

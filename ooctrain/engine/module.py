@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ooctrain.engine.autograd import wrap
-from ooctrain.engine.eager import HostStorage, Storage
+from ooctrain.engine.eager import Storage
 from ooctrain.engine.tensor import Tensor, current_tape
 from ooctrain.errors import ConfigError, ShapeError
 from ooctrain.step.op import Spec, to_physical
@@ -42,9 +42,9 @@ class Parameter(Tensor):
     ):
         if initial is None:
             data = np.array(data.numpy() if isinstance(data, Tensor) else data, np.float32)
-            storage = HostStorage(to_physical(data))
+            storage = Storage(to_physical(data))
         else:
-            storage = HostStorage(shape=tuple(data), initial=initial)
+            storage = Storage(shape=tuple(data), initial=initial)
         super().__init__(Spec(storage.shape), kind="param", requires_grad=requires_grad)
         self.storage: Storage = storage
 

@@ -18,7 +18,7 @@ where there are several). A name that means both, such as the "y" of `forward(se
 the argument. So the tape, the planners and the executor know what this operation saves, as for all
 others. Attributes that set it up belong into a frozen dataclass or into `__init__`.
 Check it with `oc.testing.check_op(Softplus(), x)`. Read next: `step/op.py` for the tile rule
-(`window`) and the cost (`flops`, `workspace_bytes`), which may be given as well.
+(`window`) and the cost (`flops`), which may be given as well.
 """
 
 from __future__ import annotations
@@ -44,7 +44,10 @@ class Op(base.Op):
     `backward`.
 
     Memory that `forward` or `backward` allocate on the way is not part of a plan; state it with
-    `workspace_bytes` if it is large. The same arguments must give the same bits.
+    `workspace_bytes` if it is large. The same arguments must give the same bits. To run on a GPU it
+    needs a method `cuda(launcher, ins, outs, workspace, scalars)`, which queues what `cpu` does
+    (`layers/kernels/driver_table.py` says with what arrays), and for its workspace
+    `cuda_workspace_bytes(ins, outs)`.
     """
 
     #: arguments of `backward` that are gradients: as many as there are outputs
@@ -98,7 +101,12 @@ class Op(base.Op):
         return _several(self.forward(*arrays))
 
     def cpu(self, pool, ins, outs, workspace, scalars):
+        """Writes `outs` from `ins`, physical arrays."""
         _run(self.forward, ins, outs, self.name)
+
+    def workspace_bytes(self, ins: Sequence[Spec], outs: Sequence[Spec], threads: int) -> int:
+        """Scratch of `cpu` in bytes, known from shapes and the number of threads."""
+        return 0
 
     def vjp(self, tape, ins, outs, grads):
         saved = [_find(name, self.forward, ins, outs) for name in self.saved_names()]
@@ -138,7 +146,7 @@ class UserGrad(base.Op):
     verb: ClassVar[str] = "grad"
 
     @property
-    def name(self) -> str:  # type: ignore[override]
+    def name(self) -> str:
         """Of the operation, with "_grad"."""
         return f"{self.op.name}_grad"
 

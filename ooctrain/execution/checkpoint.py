@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from safetensors import SafetensorError, safe_open
 
 from ooctrain.errors import CheckpointError
 from ooctrain.units import format_bytes
@@ -141,8 +142,6 @@ def read(path: str | Path) -> Checkpoint:
     Raises:
         CheckpointError: missing, truncated, altered, foreign, or of a newer version (OOC-312).
     """
-    from safetensors import SafetensorError, safe_open
-
     try:
         with safe_open(str(path), "np") as file:
             metadata = file.metadata() or {}

@@ -12,6 +12,7 @@ variable).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -20,7 +21,7 @@ import numpy as np
 from ooctrain.alloc.base import Allocator
 from ooctrain.devices.base import Device
 from ooctrain.devices.streams import COMPUTE, OUT
-from ooctrain.errors import ConfigError, OoctrainError, PlanMismatch
+from ooctrain.errors import ConfigError, DriverError, InUse, OoctrainError, PlanMismatch
 from ooctrain.execution.guard import Guard
 from ooctrain.execution.placement import WORKSPACE, Placement
 from ooctrain.execution.program import (
@@ -57,6 +58,9 @@ class Session:
         values: {persistent variable id: its value before the first step, logical layout}.
         wanted: ids of variables whose value each step hands out.
 
+    Attributes:
+        steps: run so far.
+
     Raises:
         PlanMismatch: the allocator cannot hold the schedule's ranges, or the slab is too small.
         ConfigError, ShapeError: a value is missing, or of another shape.
@@ -68,7 +72,7 @@ class Session:
         values: Mapping[int, np.ndarray], wanted: Sequence[int] = (),
     ):  # fmt: skip
         self.program = make_program(
-            trace, schedule, allocator.granule, streams=device.streams.count, wanted=wanted,
+            trace, schedule, allocator, streams=device.streams.count, wanted=wanted,
             fills=device.debug.poison is not None,
         )  # fmt: skip
         _check_slab(self.program, device)
@@ -82,6 +86,8 @@ class Session:
         self._guard = Guard(device, trace, None)
         self._host_peak = 0
         self._broken: BaseException | None = None
+        self._walking = False
+        self.steps = 0
         self._start_device, self._start_host = _start_ranges(self.program)
         self._issue: Mapping[type, Callable[[Any], None]] = {
             RunStep: self._run, EndStep: self._end, FreeStep: self._free,
@@ -117,12 +123,17 @@ class Session:
         }
         self._outputs, self._scalars, self._own = {}, dict(scalars), own or {}
         self._guard = Guard(self.device, self.program.trace, guarded)
+        self._walking = True
         try:
-            return self._walk(data)
+            result = self._walk(data)
         except BaseException as error:
             self._broken = error
             self._streams.abandon(error)
             raise
+        finally:
+            self._walking = False
+        self.steps += 1
+        return result
 
     def read(self, variable: int) -> np.ndarray:
         """The true value of a persistent variable between steps, wherever it is; logical layout."""
@@ -150,9 +161,16 @@ class Session:
 
     def close(self) -> None:
         """Gives the allocator's memory back; the device stays open."""
+        with suppress(DriverError):  # a device that has failed
+            self.device.attach()
         self._views.clear()
         self._broken = self._broken or OoctrainError("the session is closed")
         self.allocator.close()
+
+    def expect_idle(self) -> None:
+        """Raises InUse in the midst of a step, such as from an operation of one's own."""
+        if self._walking:
+            raise InUse("a step is under way", fix="look at values between steps")
 
     # The loop.
 
@@ -330,11 +348,13 @@ class Session:
         return to_bytes(values[variable], described)
 
     def _expect_sound(self) -> None:
+        self.expect_idle()
         if self._broken is not None:
             raise OoctrainError(
                 "this session has stopped: what persists is not whole any more", code="OOC-160",
                 where=f"after {self._broken!r}", fix="begin again from the last checkpoint",
             ) from self._broken  # fmt: skip
+        self.device.attach()
 
 
 def host_extent_bytes(trace: Trace, schedule: Schedule) -> int:

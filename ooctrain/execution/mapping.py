@@ -5,7 +5,7 @@ machine whose instructions cost that much more. The one idea: plans of whole var
 places of the last step and map nothing (`alloc/virtual.py`); plans that move parts of variables get
 other chunks in each step, and mapping these is work of the thread that issues the list. Which bytes
 are mapped depends on the requests alone, so they are counted by an allocator over memory that does
-not exist (`PaperMemory`). Source: paper 000, section 4, where mapping is what virtual addressing
+not exist (`DryMemory`). Source: paper 000, section 4, where mapping is what virtual addressing
 costs. Read next: `placement.py`, `machine/memory_speed.py`.
 """
 
@@ -15,7 +15,7 @@ from dataclasses import replace
 from itertools import pairwise
 from statistics import fmean
 
-from ooctrain.alloc.dry_run import PaperMemory
+from ooctrain.alloc.dry_run import DryMemory
 from ooctrain.alloc.registry import AllocatorChoice
 from ooctrain.execution.placement import Placement, play_step
 from ooctrain.execution.program import make_program
@@ -28,7 +28,7 @@ SETTLING_STEPS = 2
 COUNTED_STEPS = 3
 
 
-class CountingMemory(PaperMemory):
+class CountingMemory(DryMemory):
     """Memory without bytes that counts how many of them an allocator maps.
 
     Attributes:
@@ -61,7 +61,7 @@ def mapped_by_step(
     Cost: some tens of microseconds an instruction and step where parts are moved.
     """
     memory = CountingMemory(choice.budget_bytes)
-    placement = Placement(make_program(trace, schedule, choice.granule), choice.make(memory))
+    placement = Placement(make_program(trace, schedule, choice), choice.make(memory))
     counts = [memory.mapped_bytes]
     for _ in range(steps):
         placement.claim_start()

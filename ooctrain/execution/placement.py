@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ooctrain.alloc.base import Allocator, Block, RangedAllocator, Reached
-from ooctrain.alloc.dry_run import PaperAllocator, PaperMemory
+from ooctrain.alloc.dry_run import DryAllocator, DryMemory
 from ooctrain.alloc.registry import AllocatorChoice
 from ooctrain.alloc.replay.log import Recorder, foresee
 from ooctrain.alloc.static import Forecast, plannable
@@ -20,7 +20,7 @@ from ooctrain.alloc.wrapped.checked import Checked
 from ooctrain.devices.cpu.host_vm import PAGE_BYTES
 from ooctrain.errors import OutOfDeviceMemory, ScheduleError
 from ooctrain.execution.program import EndStep, FreeStep, InStep, Program, RunStep, make_program
-from ooctrain.rewrite.pin_small import region
+from ooctrain.sched.budget import region
 from ooctrain.sched.schedule import Schedule
 from ooctrain.step.trace import Trace
 from ooctrain.units import Granule
@@ -202,12 +202,12 @@ def reserved_peak(schedule: Schedule, trace: Trace, choice: AllocatorChoice) -> 
 
     Cost: a few microseconds an instruction.
     """
-    program = make_program(trace, schedule, choice.granule)
+    program = make_program(trace, schedule, choice)
     arena_bytes = choice.granule.granted(max(program.peak_bytes, PAGE_BYTES))
     factor = 1
     while True:
         try:
-            return _replay(program, Checked(choice.make(PaperMemory(arena_bytes * factor))))
+            return _replay(program, Checked(choice.make(DryMemory(arena_bytes * factor))))
         except OutOfDeviceMemory:
             if factor == _MAX_ARENA_FACTOR:
                 raise
@@ -221,7 +221,7 @@ def forecast(program: Program, granule: Granule) -> Forecast:
     still there; the next step's takes the place that has become free: the places alternate, and a
     round is two steps.
     """
-    recorder = Recorder(PaperAllocator(granule))
+    recorder = Recorder(DryAllocator(granule))
     placement = Placement(program, recorder)
     placement.claim_start()
     start = {v: _number(block) for v, block in placement.blocks.items()}

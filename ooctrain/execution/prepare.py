@@ -1,35 +1,33 @@
-"""From a trace to a step that is ready to run: rewritten, planned, verified, and sure to fit.
+"""From a trace to a step that is ready to run: planned for its allocator, and sure to fit.
 
 In: a trace and `Settings`. Out: a `PreparedStep`. The one idea: the ledger is exact, the allocator
 rounds and fragments on top of it; addresses depend on the list alone, so the list is replayed over
-the allocator before the first step, and if the reserved peak exceeds the budget, planning is
-repeated with a smaller ledger limit (paper 000's figure 3, live). Read next: `sessions.py`, which
-runs it; `train.py`.
+the allocator before the first step, and if the reserved peak exceeds the budget, planning
+(`compose.py`) is repeated with a smaller ledger limit (paper 000's figure 3, live). Read next:
+`sessions.py`, which runs it; `train.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from ooctrain.alloc.registry import AllocatorChoice, choose_allocator
 from ooctrain.devices.base import Debug
 from ooctrain.devices.cpu.host_vm import PAGE_BYTES, why_no_virtual_memory
+from ooctrain.devices.cuda import open as cuda_open
 from ooctrain.errors import ConfigError, DoesNotFit, Infeasible, OutOfDeviceMemory, PlanMismatch
+from ooctrain.execution.compose import RewrittenStep, plan_step, rewritten
 from ooctrain.execution.mapping import with_mapping
 from ooctrain.execution.placement import reserved_peak
-from ooctrain.rewrite import apply_rewrites
-from ooctrain.rewrite.pin_small import pinning_for, with_region
-from ooctrain.sched.bounds.closed import lower_bound
+from ooctrain.sched.budget import resolve_host_budget, trace_peak_bytes, with_region
 from ooctrain.sched.planners.keep_all import KeepAll
 from ooctrain.sched.planners.registry import as_planner
 from ooctrain.sched.planning.beside_region import plan_beside
-from ooctrain.sched.planning.budget import resolve_budget, resolve_host_budget, trace_peak_bytes
 from ooctrain.sched.planning.planner import TIME_LIMIT_S, Planner, WeighingPlanner
-from ooctrain.sched.schedule import Plan
+from ooctrain.sched.planning.question import Question
+from ooctrain.sched.schedule import BYTES, Plan
 from ooctrain.sched.simulate import simulate
 from ooctrain.sched.timeline import Timeline
-from ooctrain.sched.verify import verify
 from ooctrain.step.machine import Machine
 from ooctrain.step.presets import DEVICES, usable_cores, with_link
 from ooctrain.step.presets import machine as find_machine
@@ -140,49 +138,33 @@ def prepare(trace: Trace, settings: Settings) -> PreparedStep:
         DeviceUnavailable: the device is not there, or nothing can be compiled for it.
     """
     machine, pages = settings.find_machine(), _pages(trace, settings)
-    rewritten = apply_rewrites(trace, settings.rewrites)
+    step = rewritten(trace, settings.rewrites)
     # An allocator may round coarser in a larger arena, so it is asked for one of about this size.
-    roomy_bytes = 2 * trace_peak_bytes(rewritten)
+    roomy_bytes = 2 * trace_peak_bytes(step.trace)
     roomy = pages.choose(settings.allocator, roomy_bytes, binding=False)
-    pinning = pinning_for(rewritten, roomy.granule)
-    rewritten = apply_rewrites(rewritten, pinning)
-    granule = with_region(roomy.granule, rewritten)
-    in_core = KeepAll().plan(rewritten, MAX_BYTES, machine, granule=granule)
+    step = step.pinned_for(roomy.granule)
+    in_core = KeepAll().plan(step.trace, MAX_BYTES, machine, granule=step.granule)
     # A wrong name is an error, even where no budget is given and nothing is planned.
     chosen, budget = as_planner(settings.planner), settings.budget
     if budget is None:
-        chosen, budget = KeepAll(), reserved_peak(in_core.schedule, rewritten, roomy)
-    budget_bytes = resolve_budget(rewritten, budget, granule)
-    if budget_bytes < granule.size_bytes:
+        chosen, budget = KeepAll(), reserved_peak(in_core.schedule, step.trace, roomy)
+    budget_bytes = step.bytes_of(budget)
+    if budget_bytes < step.granule.size_bytes:
         # Not even one granule: no allocator can be made. The planner raises Infeasible.
-        plan_beside(chosen, rewritten, budget_bytes, machine, granule=granule)
+        plan_beside(chosen, Question(step.trace, budget_bytes, machine, step.granule))
     allocator = pages.choose(settings.allocator, budget_bytes)
-    rewrites = (*settings.rewrites, *pinning)
-    search = _Search(trace, rewritten, rewrites, chosen, machine, allocator, settings)
+    host_bytes = resolve_host_budget(step.trace, settings.host_budget, machine)
+    step = step.rounded_by(allocator.granule)
+    question = Question(
+        step.trace, budget_bytes, machine, step.granule, host_bytes, settings.seed,
+        settings.time_limit_s,
+    )  # fmt: skip
+    search = _Search(step, chosen, allocator, question)
     plan, reserved = search.plan_that_fits()
     return PreparedStep(
         trace, plan, machine, budget_bytes, allocator, reserved, in_core.peak_bytes,
         allocator.notices,
     )  # fmt: skip
-
-
-def completed(
-    found: Plan, planner: Planner, rewrites: Sequence[str], budget_bytes: int, machine: Machine
-) -> Plan:
-    """What a planner returned, with all that belongs to a plan besides the list.
-
-    Args:
-        found: over the rewritten trace.
-        planner: that made it, to be named in the notes.
-        rewrites: applied before planning; the planner's own come after them.
-        budget_bytes, machine: that it was planned for; of the lower bound, where it brings none.
-    """
-    return replace(
-        found,
-        rewrites=(*rewrites, *found.rewrites),
-        lower_bound=found.lower_bound or lower_bound(found.trace, budget_bytes, machine),
-        notes={"planner": planner.name, **found.notes},
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,8 +195,6 @@ def _pages(trace: Trace, settings: Settings) -> _Pages:
         )
     if settings.device == "cpu":
         return _Pages(PAGE_BYTES, why_no_virtual_memory())
-    from ooctrain.devices.cuda import open as cuda_open
-
     gpu = cuda_open.look_at_gpu()
     cuda_open.require_kernels(trace, gpu)
     cuda_open.require_compiler(gpu)
@@ -225,13 +205,10 @@ def _pages(trace: Trace, settings: Settings) -> _Pages:
 class _Search:
     """The search for a ledger limit whose plan the allocator can place within its budget."""
 
-    original: Trace
-    trace: Trace
-    rewrites: tuple[str, ...]
+    step: RewrittenStep
     planner: Planner
-    machine: Machine
     allocator: AllocatorChoice
-    settings: Settings
+    question: Question
 
     def plan_that_fits(self) -> tuple[Plan, int]:
         """The plan at the largest limit found, with its reserved peak."""
@@ -259,19 +236,13 @@ class _Search:
         return replace(plan, notes=notes), reserved
 
     def _try(self, limit_bytes: int) -> tuple[Plan, int]:
-        host_bytes = resolve_host_budget(self.trace, self.settings.host_budget, self.machine)
-        found = plan_beside(
-            self._counting_mapping(), self.trace, limit_bytes, self.machine,
-            granule=with_region(self.allocator.granule, self.trace), host_budget_bytes=host_bytes,
-            seed=self.settings.seed, time_limit_s=self.settings.time_limit_s,
-        )  # fmt: skip
-        plan = completed(found, self.planner, self.rewrites, limit_bytes, self.machine)
-        verify(plan, self.original, limit_bytes, self.machine, host_budget_bytes=host_bytes)
+        question = replace(self.question, budget_bytes=limit_bytes)
+        plan = plan_step(self.step, self._counting_mapping(), question)
         return plan, reserved_peak(plan.schedule, plan.trace, self.allocator)
 
     def _counting_mapping(self) -> Planner:
         """The planner; one that chooses among whole plans compares step times with mapping."""
-        costs = self.allocator.maps and self.machine.map_us_per_byte
+        costs = self.allocator.maps and self.question.machine.map_us_per_byte
         if costs and isinstance(self.planner, WeighingPlanner):
             return self.planner.weighing_by(self._predicted_us)
         return self.planner
@@ -281,7 +252,7 @@ class _Search:
         allocator's budget, since then nobody knows what it would map.
         """
         try:
-            there = with_mapping(self.machine, plan.schedule, plan.trace, self.allocator)
+            there = with_mapping(self.question.machine, plan.schedule, plan.trace, self.allocator)
         except OutOfDeviceMemory:
             return plan.makespan_us
         return simulate(plan.schedule, plan.trace, there).makespan_us
@@ -313,7 +284,9 @@ def placed(plan: Plan, settings: Settings) -> PreparedStep:
         PlanMismatch: the plan moves parts that this allocator cannot hold.
     """
     machine, pages = settings.find_machine(), _pages(plan.trace, settings)
-    roomy_bytes = 2 * max(plan.peak_bytes, _LEAST_ARENA_BYTES)
+    roomy_bytes = plan.peak_bytes  # rounds no coarser than the arena that it was planned for
+    if plan.schedule.granule == BYTES:
+        roomy_bytes = 2 * max(roomy_bytes, _LEAST_ARENA_BYTES)  # here rounding comes on top
     roomy = pages.choose(settings.allocator, roomy_bytes, binding=False)
     reserved = reserved_peak(plan.schedule, plan.trace, roomy)
     allocator = pages.choose(settings.allocator, reserved)

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from ooctrain.errors import ConfigError, PlanMismatch
-from ooctrain.rewrite.pin_small import with_region
+from ooctrain.sched.budget import with_region
 from ooctrain.sched.host import HostSlots, host_slots
 from ooctrain.sched.ledger import Issued, peaks, walk
 from ooctrain.sched.schedule import End, Free, Run, Schedule, SwapIn, SwapOut
@@ -126,14 +127,28 @@ class Program:
     parted: frozenset[int]
 
 
+class Rounding(Protocol):
+    """An allocator, or the choice of one, as far as a program depends on it."""
+
+    @property
+    def name(self) -> str:
+        """As users type it, with parameters."""
+        ...
+
+    @property
+    def granule(self) -> Granule:
+        """How it rounds, and whether it has ranges."""
+        ...
+
+
 def make_program(
-    trace: Trace, schedule: Schedule, granule: Granule, *, streams: int = 3,
+    trace: Trace, schedule: Schedule, allocator: Rounding, *, streams: int = 3,
     wanted: Sequence[int] = (), fills: bool = False,
 ) -> Program:  # fmt: skip
-    """Prepares a legal schedule (`verify`) for an allocator with this granule.
+    """Prepares a legal schedule (`verify`) for an allocator.
 
     Args:
-        granule: the allocator's; the schedule's ranges must be possible with it.
+        allocator: the schedule's ranges must be possible with its granule.
         streams: 3, or 2 where both copy directions share one.
         wanted: variables whose value is to be handed out.
         fills: freed memory is filled with poison, as a piece of work of the compute stream.
@@ -142,7 +157,7 @@ def make_program(
         PlanMismatch: ranges that the allocator cannot hold.
         ConfigError: a wanted variable that no Run touches.
     """
-    schedule = fit_granule(trace, schedule, granule)
+    schedule = fit_granule(trace, schedule, allocator)
     parted = _parted(trace, schedule)
     issued = tuple(walk(trace, schedule))
     slots = host_slots(trace, schedule)
@@ -162,12 +177,13 @@ def make_program(
     )
 
 
-def fit_granule(trace: Trace, schedule: Schedule, granule: Granule) -> Schedule:
-    """The schedule with its ledger in this granule, and the trace's region in it.
+def fit_granule(trace: Trace, schedule: Schedule, allocator: Rounding) -> Schedule:
+    """The schedule with its ledger in the allocator's granule, and the trace's region in it.
 
     Raises:
-        PlanMismatch: it moves parts that an allocator with this granule cannot hold.
+        PlanMismatch: it moves parts that the allocator cannot hold.
     """
+    granule = allocator.granule
     for variable, lo, hi in _parts(trace, schedule):
         size = trace.variables[variable].nbytes
         aligned = not lo % granule.size_bytes and (hi == size or not hi % granule.size_bytes)
@@ -177,7 +193,7 @@ def fit_granule(trace: Trace, schedule: Schedule, granule: Granule) -> Schedule:
                 where=f"{trace.variables[variable].name} [{lo}, {hi})",
                 numbers=f"granule {granule.size_bytes} B"
                 + ("" if granule.ranges else ", whole variables only"),
-                fix="plan with the granule of the allocator that runs it",
+                fix=f'oc.plan(..., allocator="{allocator.name}")',
             )
     needed = with_region(granule, trace)
     if granule.size_bytes == schedule.granule.size_bytes:  # planned for it, perhaps with more

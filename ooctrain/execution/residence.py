@@ -1,155 +1,283 @@
 """Where the true values of parameters, buffers and optimizer slots are between steps.
 
 In: tensors by name. Out: one open session at a time, in which they live, and host values otherwise.
-The one idea: a parameter's `storage` asks here, so `model.state_dict()` reads the device while
-training goes on, an assignment is seen by the next step, and nobody has to know. Only one plan is
-open at a time: the budget covers everything on the device. Read next: `train.py`.
+The one idea: a value is in one place at a time. A tensor's `Storage` says who keeps it: nobody, or
+the open session of one trainer, which has fetched it from wherever it was. So `model.state_dict()`
+reads the device while training goes on, an assignment is seen by the next step, trainers of one
+model take turns, and a trainer that closes brings home only what nobody has fetched since. Only one
+session of a trainer is open at a time: the budget covers everything on the device. Read next:
+`turns.py`, then `train.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+import os
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Concatenate, NoReturn, ParamSpec, TypeVar
 
 import numpy as np
 
-from ooctrain.engine.eager import HostStorage, Storage
+from ooctrain.engine.eager import Holder, Storage
 from ooctrain.engine.tensor import Tensor
-from ooctrain.errors import OoctrainError
+from ooctrain.errors import InUse, OoctrainError
 from ooctrain.execution.prepare import PreparedStep, Settings
 from ooctrain.execution.sessions import open_session
+from ooctrain.execution.turns import ONE_THREAD, Turns
 
 if TYPE_CHECKING:
     from ooctrain.devices.base import Device
     from ooctrain.execution.executor import Session
 
 
-class ResidentStorage:
-    """A value that is on the device while a session is open, and in `host` otherwise."""
+class Place:
+    """A holder: the place of one value in an open session."""
 
-    __slots__ = ("_writes", "host", "lost", "name", "residence", "written_at")
+    __slots__ = ("changing", "stay", "storage", "variable")
 
-    def __init__(self, residence: Residence, name: str, host: Storage):
-        self.residence, self.name, self.host = residence, name, host
-        self._writes, self.written_at, self.lost = 0, "", False
+    def __init__(self, stay: Stay, variable: int, storage: Storage, *, changing: bool):
+        self.stay, self.variable, self.storage = stay, variable, storage
+        self.changing = changing
 
     @property
-    def version(self) -> int:
-        """Grows with every write, and with every step."""
-        return self._writes + self.residence.steps
+    def changes(self) -> int:
+        """Steps that have changed the value here."""
+        return self.stay.session.steps if self.changing else 0
 
-    def read(self) -> np.ndarray:
-        """The true value, logical layout; not to be written to."""
-        found = self.residence.find(self.name)
-        if found is not None:
-            session, variable = found
-            return session.read(variable)
-        if self.lost:
-            raise OoctrainError(
-                f"the value of {self.name!r} was lost when a step failed", code="OOC-160",
-                fix="Trainer.resume from the last checkpoint, or load_state_dict",
+    def read(self) -> np.ndarray | None:
+        """The true value, logical layout. Raises InUse: a step is under way, or this is a fork."""
+        self.stay.expect_own_process()
+        with self.stay.turns.look():  # nobody fetches the value meanwhile
+            return self.stay.session.read(self.variable) if self.storage.holder is self else None
+
+    def write(self, array: np.ndarray) -> bool:
+        """Replaces the true value; False in a forked process, where there is none."""
+        if self.stay.forked:
+            return False
+        with self.stay.turns.look():
+            if self.storage.holder is not self:
+                return False
+            described = self.stay.prepared.plan.trace.variables[self.variable]
+            self.stay.session.write(self.variable, np.asarray(array, described.dtype))
+            return True
+
+
+class Lost:
+    """A holder: the value was on a device when a step failed."""
+
+    changes = 0
+
+    def __init__(self, name: str):
+        self.name = name
+
+    def read(self) -> NoReturn:
+        """Raises OoctrainError."""
+        raise OoctrainError(
+            f"the value of {self.name!r} was lost when a step failed", code="OOC-160",
+            fix="Trainer.resume from the last checkpoint, or load_state_dict",
+        )  # fmt: skip
+
+    def write(self, array: np.ndarray) -> bool:
+        """False: a new value is kept on the host."""
+        return False
+
+
+class Stay:
+    """One open session with the values that live in it.
+
+    Args:
+        storages: by variable, of the values that the session was opened with; they are still
+            elsewhere (`keep`).
+        turns: of the trainer.
+    """
+
+    def __init__(
+        self, prepared: PreparedStep, wanted: tuple[int, ...], opened: tuple[Device, Session],
+        storages: Mapping[int, Storage], turns: Turns,
+    ):  # fmt: skip
+        self.prepared, self.wanted, self.turns = prepared, wanted, turns
+        self.device, self.session = opened
+        changing = set(prepared.plan.trace.carries.values())
+        self.places = [Place(self, v, s, changing=v in changing) for v, s in storages.items()]
+        self.closed, self._process = False, os.getpid()
+
+    @property
+    def forked(self) -> bool:
+        """Whether this process is a fork of the one that opened it: memory and threads are not
+        there."""
+        return os.getpid() != self._process
+
+    def expect_own_process(self) -> None:
+        """Raises InUse in a forked process."""
+        if self.forked:
+            raise InUse(
+                "the values are in a trainer of the process that this one is a fork of",
+                code="OOC-163", numbers=f"opened in process {self._process}, this is {os.getpid()}",
+                fix="close the trainer before the fork; or here: trainer.close(), and then "
+                "load_state_dict or Trainer.resume",
             )  # fmt: skip
-        return self.host.read()
 
-    def write(self, array: np.ndarray) -> None:
-        """Replaces the true value."""
-        found = self.residence.find(self.name)
-        if found is not None:
-            session, variable = found
-            described = session.program.trace.variables[variable]
-            session.write(variable, np.asarray(array, described.dtype))
-        else:
-            self.host.write(array)
-        self._writes, self.lost = self._writes + 1, False
+    def serves(self, prepared: PreparedStep, wanted: tuple[int, ...]) -> bool:
+        """Whether it can run this step and hand these variables out."""
+        return self.prepared is prepared and self.wanted == wanted and not self.closed
+
+    def take_over(self) -> None:
+        """Fetches what has been elsewhere since the last step: with another trainer, on the host.
+
+        Raises:
+            InUse: a step of this trainer, or of one that has a value, is under way.
+        """
+        self.session.expect_idle()
+        missing = [place for place in self.places if place.storage.holder is not place]
+        if missing:
+            with held_still([place.storage for place in missing]) as holders:
+                for place, before in zip(missing, holders, strict=True):
+                    self.session.write(place.variable, place.storage.read())
+                    self.keep(place, *before)
+
+    def keep(self, place: Place, before: Holder | None, version: int) -> None:
+        """From now on the value is here. Raises InUse: another thread's trainer has taken it."""
+        if not place.storage.lend(place, before, version):
+            raise InUse("another thread's trainer takes values of the same model", fix=ONE_THREAD)
+
+    def close(self) -> None:
+        """Brings the values that are still here to the host, and gives the device back."""
+        if self.closed or self.forked:
+            return
+        here = self._here()
+        self.session.expect_idle()
+        try:
+            values = [self.session.read(place.variable) for place in here]
+        except Exception:  # the device has failed
+            self.abandon()
+            raise
+        for place, value in zip(here, values, strict=True):
+            place.storage.take_back(value, place)
+        self._give_back()
+
+    def abandon(self) -> None:
+        """Gives the device back after a failed step, whose values are not whole any more."""
+        variables = self.prepared.plan.trace.variables
+        for place in self._here():
+            name = variables[place.variable].name
+            place.storage.lend(Lost(name), place, place.storage.version)
+        self._give_back()
+
+    def _here(self) -> list[Place]:
+        return [place for place in self.places if place.storage.holder is place]
+
+    def _give_back(self) -> None:
+        self.closed = True
+        self.session.close()
+        self.device.close()
+
+
+@contextmanager
+def held_still(storages: Sequence[Storage]) -> Iterator[list[tuple[Holder | None, int]]]:
+    """Holders and versions of values, whose trainers do nothing meanwhile.
+
+    Raises:
+        InUse: one of them is at work.
+    """
+    holders = [(storage.holder, storage.version) for storage in storages]
+    with ExitStack() as turns:
+        for stay in dict.fromkeys(h.stay for h, _ in holders if isinstance(h, Place)):
+            stay.expect_own_process()
+            turns.enter_context(stay.turns.work())
+        yield holders
 
 
 class Residence:
-    """Opens and closes sessions, and carries values from one to the next.
+    """Opens and closes a trainer's sessions, and carries values from one to the next.
 
     Attributes:
-        steps: run in all sessions so far.
+        open: the open session with its values; None: all values are elsewhere.
     """
 
     def __init__(self) -> None:
-        self.steps = 0
-        self._stored: dict[str, ResidentStorage] = {}
+        self.open: Stay | None = None
+        self._turns = Turns()
         self._tensors: dict[str, Tensor] = {}
-        self._open: tuple[PreparedStep, tuple[int, ...], Device, Session] | None = None
-        self._variables: Mapping[str, int] = {}
+        self._dropped: weakref.finalize | None = None
+
+    @contextmanager
+    def work(self) -> Iterator[None]:
+        """Nobody else works with the trainer meanwhile.
+
+        Raises:
+            InUse: another thread does, or this is a fork of the process that opened the session.
+        """
+        if (stay := self.open) is not None:
+            stay.expect_own_process()
+        with self._turns.work():
+            yield
 
     def adopt(self, tensors: Mapping[str, Tensor]) -> None:
-        """From now on these tensors' values are found here."""
-        for name, tensor in tensors.items():
-            storage = tensor.storage
-            if not (isinstance(storage, ResidentStorage) and storage.residence is self):
-                assert storage is not None, "parameters and slots have values"
-                # The value of another trainer's tensor is read through that trainer.
-                tensor.storage = self._stored[name] = ResidentStorage(self, name, storage)
-                self._tensors[name] = tensor
-
-    def find(self, name: str) -> tuple[Session, int] | None:
-        """The open session that holds a value, and its variable there; None: it is on the host."""
-        if self._open is None or name not in self._variables:
-            return None
-        return self._open[3], self._variables[name]
+        """From now on steps find their values in these tensors, by name, and in no others."""
+        self.close()
+        self._tensors = dict(tensors)
 
     def session(
         self, prepared: PreparedStep, settings: Settings, wanted: tuple[int, ...]
     ) -> Session:
-        """The open session of a prepared step; another one that is open is closed first."""
-        self._take_back()
-        if self._open is None or self._open[0] is not prepared or self._open[1] != wanted:
+        """The open session of a prepared step, with all its values; another one is closed first."""
+        stay = self.open
+        if stay is not None and stay.serves(prepared, wanted):
+            stay.take_over()
+        else:
             self.close()
-            trace = prepared.plan.trace
-            names = {
-                trace.variables[v].name: v for v in trace.initial if trace.variables[v].persistent
-            }
-            values = {v: self._stored[name].read() for name, v in names.items()}
-            device, session = open_session(prepared, settings, values, wanted)
-            self._open, self._variables = (prepared, wanted, device, session), names
-            for name in names:
-                host = self._stored[name].host
-                if isinstance(host, HostStorage):
-                    host.release()  # one copy of what persists is enough
-        return self._open[3]
+            stay = self._open(prepared, settings, wanted)
+        return stay.session
 
-    def _take_back(self) -> None:
-        """Fetches the values that another trainer of the same model has adopted since."""
-        for name, stored in self._stored.items():
-            tensor = self._tensors[name]
-            if tensor.storage is not stored:
-                assert tensor.storage is not None, "parameters and slots have values"
-                stored.write(tensor.storage.read())
-                tensor.storage = stored
+    def _open(self, prepared: PreparedStep, settings: Settings, wanted: tuple[int, ...]) -> Stay:
+        variables = prepared.plan.trace.variables
+        persistent = [v for v in prepared.plan.trace.initial if variables[v].persistent]
+        storages = {v: self._tensors[variables[v].name].storage for v in persistent}
+        with held_still(list(storages.values())) as holders:
+            values = {variable: storage.read() for variable, storage in storages.items()}
+            opened = open_session(prepared, settings, values, wanted)
+            self.open = stay = Stay(prepared, wanted, opened, storages, self._turns)
+            # A trainer that nobody closes loses no value and leaves no threads and memory behind.
+            self._dropped = weakref.finalize(self, self._turns.end, stay.close)
+            self._dropped.atexit = False  # threads may be at work, and the system takes all back
+            for place, before in zip(stay.places, holders, strict=True):
+                stay.keep(place, *before)
+        return stay
 
     def close(self) -> None:
         """Brings all values to the host and gives the device back."""
-        if self._open is None:
-            return
-        _, _, device, session = self._open
-        values = {name: session.read(variable) for name, variable in self._variables.items()}
-        self._open = None
-        for name, value in values.items():
-            self._stored[name].host.write(value)
-        session.close()
-        device.close()
+        if (stay := self.open) is not None and stay.forked:
+            self._forget()  # it is the other process's
+        elif stay is not None:
+            with self._turns.work():
+                if self.open is not None:
+                    self.open.close()
+                    self._forget()
 
     def abandon(self) -> None:
         """Gives the device back after a failed step, whose values are not whole any more."""
-        if self._open is None:
-            return
-        _, _, device, session = self._open
-        self._open = None
-        for name in self._variables:
-            self._stored[name].lost = True
-        session.close()
-        device.close()
+        if self.open is not None:
+            self.open.abandon()
+        self._forget()
 
-    def release(self) -> None:
-        """Brings all values to the host and lets all tensors go."""
-        self.close()
-        for name, stored in self._stored.items():
-            stored.residence = Residence()  # who still reads through it finds the host's value
-            if self._tensors[name].storage is stored and not stored.lost:
-                self._tensors[name].storage = stored.host
-        self._stored, self._tensors = {}, {}
+    def _forget(self) -> None:
+        self.open = None
+        if self._dropped is not None:
+            self._dropped.detach()
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def one_at_a_time(method: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[Any, P], R]:
+    """A trainer's method that only one thread at a time may be in."""
+
+    @wraps(method)
+    def alone(self: Any, *args: P.args, **kwargs: P.kwargs) -> R:
+        with self._residence.work():
+            return method(self, *args, **kwargs)
+
+    return alone

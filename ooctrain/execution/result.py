@@ -13,11 +13,10 @@ from functools import cached_property
 
 import numpy as np
 
-from ooctrain.devices.streams import Span
+from ooctrain.devices.streams import WorkSpan
 from ooctrain.errors import ShapeError
 from ooctrain.execution.program import Program
-from ooctrain.sched.simulate import timeline_of
-from ooctrain.sched.timeline import Timeline
+from ooctrain.sched.timeline import Timeline, timeline_of
 from ooctrain.step.op import physical_shape, to_logical, to_physical
 from ooctrain.step.trace import Variable
 
@@ -35,7 +34,7 @@ class StepResult:
     """
 
     outputs: Mapping[int, np.ndarray]
-    spans: Sequence[Span]
+    spans: Sequence[WorkSpan]
     program: Program
     peak_bytes: int
     host_peak_bytes: int

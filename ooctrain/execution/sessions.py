@@ -8,21 +8,19 @@ before the first instruction runs. Read next: `executor.py`, which runs the step
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ooctrain.devices.base import Device
+from ooctrain.devices.cuda import open as cuda_open
 from ooctrain.errors import ConfigError, PlanMismatch, ShapeError
+from ooctrain.execution.executor import Session, host_extent_bytes
 from ooctrain.execution.prepare import PreparedStep, Settings
 from ooctrain.layers.class_loss import ClassLoss
 from ooctrain.layers.cross_entropy import check_labels
+from ooctrain.layers.kernels.tables import TABLES
 from ooctrain.step.machine import specs_of
-from ooctrain.step.op import scratch_bytes
 from ooctrain.step.trace import Call, Trace
-
-if TYPE_CHECKING:
-    from ooctrain.execution.executor import Session
 
 
 def open_session(
@@ -39,8 +37,6 @@ def open_session(
         PlanMismatch: kernels on so many threads need more scratch than the trace gives them.
         OutOfDeviceMemory: a GPU has less free than the budget.
     """
-    from ooctrain.execution.executor import Session, host_extent_bytes
-
     plan = prepared.plan
     host_bytes = host_extent_bytes(plan.trace, plan.schedule)
     open_device = _open_cpu if settings.device == "cpu" else _open_cuda
@@ -54,6 +50,7 @@ def open_session(
 
 
 def _open_cpu(prepared: PreparedStep, settings: Settings, host_bytes: int) -> Device:
+    # Not at the top, since it loads Numba, which planning does without.
     from ooctrain.devices.cpu.device import CpuDevice
 
     plan = prepared.plan
@@ -72,8 +69,6 @@ def _open_cpu(prepared: PreparedStep, settings: Settings, host_bytes: int) -> De
 
 
 def _open_cuda(prepared: PreparedStep, settings: Settings, host_bytes: int) -> Device:
-    from ooctrain.devices.cuda import open as cuda_open
-
     chosen = prepared.allocator
     # Each chunk is a piece of physical memory; who maps nothing takes it all in one.
     piece_bytes = chosen.granule.size_bytes if chosen.maps else None
@@ -89,10 +84,9 @@ def threads_served(trace: Trace, most: int) -> int:
 
 
 def _serves(trace: Trace, threads: int) -> bool:
+    needed = TABLES[trace.device].workspace_bytes
     return all(
-        scratch_bytes(
-            call.op, specs_of(trace, call.ins), specs_of(trace, call.outs), trace.device, threads
-        )
+        needed(call.op, specs_of(trace, call.ins), specs_of(trace, call.outs), threads)
         <= call.workspace_bytes
         for call in trace.calls
     )

@@ -1,11 +1,11 @@
 """Planners beside each other: the same steps, budgets and machines, and how far from the bound.
 
-In: `Case`s. Out: `Row`s, in the same order. The one idea: a case says everything that decides its
-row, so rows are computed in any order, by several processes, and kept on disk under a name made of
-their content, as are their plans and bounds. A comparison that was interrupted, or is asked again,
-computes only what is missing. Each ratio is to a bound that no list beats (`sched/bounds/lp.py`);
-which class of lists that is stands in the row. Read next: `planned.py`, `kept.py`,
-`compare_shown.py`.
+In: `CompareCase`s. Out: `CompareRow`s, in the same order. The one idea: a case says everything that
+decides its row, so rows are computed in any order, by several processes, and kept on disk under a
+name made of their content, as are their plans and bounds. A comparison that was interrupted, or is
+asked again, computes only what is missing. Each ratio is to a bound that no list beats
+(`sched/bounds/lp.py`); which class of lists that is stands in the row. Read next: `planned.py`,
+`kept.py`, `compare_shown.py`.
 """
 
 from __future__ import annotations
@@ -14,17 +14,16 @@ import itertools
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, astuple, dataclass
-from functools import lru_cache
 from multiprocessing import get_context
 from pathlib import Path
 
-from ooctrain.experiments.kept import Store, digest, package_sources, planner_sources
-from ooctrain.experiments.planned import Question, least_bytes, planned
-from ooctrain.models import build, recipe_of, stem_for
-from ooctrain.rewrite import apply_rewrites
+from ooctrain.api import step_trace
+from ooctrain.experiments.kept import ResultStore, digest, package_sources, planner_sources
+from ooctrain.experiments.planned import PlanQuestion, least_bytes, planned
+from ooctrain.rewrite import REWRITES
 from ooctrain.sched.bounds import closed as bounds
 from ooctrain.sched.bounds import lp as fluid
-from ooctrain.sched.planning.budget import (
+from ooctrain.sched.budget import (
     resolve_host_budget,
     trace_minimum_bytes,
     trace_peak_bytes,
@@ -36,17 +35,15 @@ from ooctrain.step.machine import Machine, call_durations_ns
 from ooctrain.step.presets import machine as machine_by_name
 from ooctrain.step.presets import threads_for, with_link
 from ooctrain.step.trace import Trace
-from ooctrain.tracing import trace
 from ooctrain.units import Granule, Percent, parse_budget
 
-REWRITES = ("fuse", "share_storage")
 #: The LP over all lists; over those that leave parameters where they are; over those of the latter
 #: that run each call once; the bounds without an LP.
 BOUNDS = ("lp", "lp-resident", "lp-offload", "simple")
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class CompareCase:
     """One cell.
 
     Args:
@@ -81,7 +78,7 @@ class Case:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class CompareRow:
     """What came of a case; what an infeasible one lacks is None.
 
     Args:
@@ -141,27 +138,21 @@ class Row:
 
 def cases(
     models: Sequence[str], batches: Sequence[int], machines: Sequence[str | None],
-    budgets: Sequence[str], planners: Sequence[str], *, image_sizes: Sequence[int | None] = (None,),
-    granule_bytes: int = 1, bound: str = "lp", time_limit_s: float | None = None, seed: int = 0,
-    host_budget: str | None = None, link_bytes_per_us: float | None = None,
-    optimizer: str = "sgd", accumulate: int = 1,
-) -> list[Case]:  # fmt: skip
+    budgets: Sequence[str], planners: Sequence[str], image_sizes: Sequence[int | None] = (None,),
+) -> list[CompareCase]:  # fmt: skip
     """All combinations, those of one trace beside each other."""
     return [
-        Case(
-            model, batch, size, where, budget, planner, granule_bytes, bound, time_limit_s, seed,
-            host_budget, link_bytes_per_us, optimizer, accumulate,
-        )
+        CompareCase(model, batch, size, where, budget, planner)
         for model, batch, size, where, budget, planner in itertools.product(
             models, batches, image_sizes, machines, budgets, planners
         )
-    ]  # fmt: skip
+    ]
 
 
 def compare(
-    wanted: Sequence[Case], *, jobs: int = 1, keep: Path | None = None,
-    done: Callable[[Case], None] = lambda case: None,
-) -> list[Row]:  # fmt: skip
+    wanted: Sequence[CompareCase], *, jobs: int = 1, keep: Path | None = None,
+    done: Callable[[CompareCase], None] = lambda case: None,
+) -> list[CompareRow]:  # fmt: skip
     """The rows of some cases, in their order.
 
     Args:
@@ -176,7 +167,7 @@ def compare(
             rows.append(row_of(case, keep))
             done(case)
         return rows
-    found: dict[int, Row] = {}
+    found: dict[int, CompareRow] = {}
     with ProcessPoolExecutor(jobs, get_context("spawn")) as pool:
         waiting = {pool.submit(row_of, case, keep): place for place, case in enumerate(wanted)}
         for future in as_completed(waiting):
@@ -185,7 +176,7 @@ def compare(
     return [found[place] for place in range(len(wanted))]
 
 
-def row_of(case: Case, keep: Path | None = None) -> Row:
+def row_of(case: CompareCase, keep: Path | None = None) -> CompareRow:
     """The row of one case, from the folder if it is there.
 
     Raises:
@@ -195,45 +186,30 @@ def row_of(case: Case, keep: Path | None = None) -> Row:
         case.model, case.batch, case.image_size, case.optimizer, case.accumulate,
         threads_for(case.machine),
     )  # fmt: skip
-    where, store = _machine(case), Store(keep)
+    where, store = _machine(case), ResultStore(keep)
     sources = planner_sources(case.planner)
     name = f"row-{digest(astuple(case), step.fingerprint, repr(where), sources)}.json"
     kept = store.read(name)
     if kept is not None:
-        return Row(**kept)
+        return CompareRow(**kept)
     row = _compute(case, step, where, store)
     store.write(name, asdict(row))
     return row
 
 
-def _machine(case: Case) -> Machine:
+def _machine(case: CompareCase) -> Machine:
     """The machine of a case, with its link."""
     named = machine_by_name(case.machine)
     rate = case.link_bytes_per_us
     return named if rate is None else with_link(named, rate)
 
 
-@lru_cache(maxsize=2)
-def step_trace(
-    model: str, batch: int, image_size: int | None = None, optimizer: str = "sgd",
-    accumulate: int = 1, threads: int = 1,
-) -> Trace:  # fmt: skip
-    """The training step of a network on images of its usual kind, fused, storage shared."""
-    recipe = recipe_of(model)
-    height = image_size or recipe.height
-    width = height * recipe.width // recipe.height
-    network = build(model, recipe.classes, stem_for(height, width), recipe.channels)
-    shape = (batch, recipe.channels, height, width)
-    step = trace(network, shape, optimizer=optimizer, threads=threads, accumulate=accumulate)
-    return apply_rewrites(step, REWRITES)
-
-
-def _compute(case: Case, step: Trace, where: Machine, store: Store) -> Row:
+def _compute(case: CompareCase, step: Trace, where: Machine, store: ResultStore) -> CompareRow:
     granule = Granule(case.granule_bytes)
     least, most = trace_minimum_bytes(step, granule), trace_peak_bytes(step, granule)
     budget = _budget_bytes(case.budget, least, most)
     host_budget = resolve_host_budget(step, case.host_budget, where)
-    question = Question(
+    question = PlanQuestion(
         step, budget, where, case.planner, case.granule_bytes, case.seed, case.time_limit_s,
         host_budget,
     )  # fmt: skip
@@ -243,12 +219,12 @@ def _compute(case: Case, step: Trace, where: Machine, store: Store) -> Row:
         minimum = least_bytes(question, store)
     timeline = None
     if plan is not None:
-        verify(plan, step, budget, where, host_budget_bytes=host_budget)
+        verify(plan, step, budget, where, host_budget_bytes=host_budget, rewrites=REWRITES)
         timeline = simulate(plan.schedule, plan.trace, where)
     makespan_us = None if timeline is None else timeline.makespan_us
     bound = _bound(case, step, budget, where, store)
     bound_us = None if bound is None else bound.makespan_us
-    return Row(
+    return CompareRow(
         model=case.model,
         batch=case.batch,
         image_size=step.variables[step.initial[0]].shape[-2],
@@ -292,7 +268,9 @@ def _budget_bytes(text: str, least: int, most: int) -> int:
     return budget
 
 
-def _bound(case: Case, step: Trace, budget: int, where: Machine, store: Store) -> LowerBound | None:
+def _bound(
+    case: CompareCase, step: Trace, budget: int, where: Machine, store: ResultStore
+) -> LowerBound | None:
     """The bound of a cell, kept for all its planners; None where no list fits at all."""
     if case.bound == "simple":
         return bounds.lower_bound(step, budget, where)

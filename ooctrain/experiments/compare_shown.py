@@ -14,7 +14,7 @@ from dataclasses import asdict, fields
 
 from rich.table import Table
 
-from ooctrain.experiments.compare import Row
+from ooctrain.experiments.compare import CompareRow
 from ooctrain.report.charts import Curve, curves_svg, stacked_svg
 from ooctrain.report.tables import or_dash, plain_table
 from ooctrain.units import format_bytes, format_percent, format_us
@@ -25,7 +25,7 @@ HEADINGS = (
 )  # fmt: skip
 
 
-def compare_table(rows: Sequence[Row]) -> Table:
+def compare_table(rows: Sequence[CompareRow]) -> Table:
     """A line for each row; what repeats from the line above is left out."""
     table = plain_table(*HEADINGS, left=("model", "machine", "planner"), no_wrap=True)
     last: tuple[str, ...] = ()
@@ -37,23 +37,23 @@ def compare_table(rows: Sequence[Row]) -> Table:
     return table
 
 
-def compare_markdown(rows: Sequence[Row]) -> str:
+def compare_markdown(rows: Sequence[CompareRow]) -> str:
     """The same as Markdown."""
     lines = [" | ".join(HEADINGS), " | ".join("---" for _ in HEADINGS)]
     lines += [" | ".join(_cells(row)) for row in rows]
     return "".join(f"| {line} |\n" for line in lines)
 
 
-def compare_csv(rows: Sequence[Row]) -> str:
+def compare_csv(rows: Sequence[CompareRow]) -> str:
     """All numbers, one line for each row, as RFC 4180 has it."""
     text = io.StringIO()
-    writer = csv.DictWriter(text, [field.name for field in fields(Row)])
+    writer = csv.DictWriter(text, [field.name for field in fields(CompareRow)])
     writer.writeheader()
     writer.writerows(asdict(row) for row in rows)
     return text.getvalue()
 
 
-def compare_figure(rows: Sequence[Row]) -> str:
+def compare_figure(rows: Sequence[CompareRow]) -> str:
     """Ratio against budget for each step and machine; speed against batch where there are
     several.
     """
@@ -62,24 +62,25 @@ def compare_figure(rows: Sequence[Row]) -> str:
     return stacked_svg(pictures)
 
 
-def _by_budget(rows: Sequence[Row]) -> list[str]:
-    groups: dict[tuple[str, int, int, str], list[Row]] = defaultdict(list)
+def _by_budget(rows: Sequence[CompareRow]) -> list[str]:
+    groups: dict[tuple[str, int, int, str], list[CompareRow]] = defaultdict(list)
     for row in rows:
         groups[row.model, row.batch, row.image_size, row.machine].append(row)
     return [
         curves_svg(
             f"{model}, batch {batch}, {size} pixels high, {machine}",
             _curves(group, lambda row: 100 * row.budget_fraction, lambda row: row.ratio),
-            x_axis="budget, % of the way from least to in-core", y_axis="step / lower bound",
+            x_axis="budget, % of the way from least to in-core",
+            y_axis="step / lower bound",
         )
         for (model, batch, size, machine), group in groups.items()
         if len({row.budget_bytes for row in group}) > 1
-    ]  # fmt: skip
+    ]
 
 
-def _by_batch(rows: Sequence[Row]) -> list[str]:
+def _by_batch(rows: Sequence[CompareRow]) -> list[str]:
     """Where several batches stand in the same number of bytes, or share, each."""
-    groups: dict[tuple[str, int, str, str], list[Row]] = defaultdict(list)
+    groups: dict[tuple[str, int, str, str], list[CompareRow]] = defaultdict(list)
     for row in rows:
         share = format_percent(row.budget_fraction)
         for budget in {share, format_bytes(row.budget_bytes)}:
@@ -96,7 +97,9 @@ def _by_batch(rows: Sequence[Row]) -> list[str]:
 
 
 def _curves(
-    rows: Sequence[Row], x: Callable[[Row], float], y: Callable[[Row], float | None]
+    rows: Sequence[CompareRow],
+    x: Callable[[CompareRow], float],
+    y: Callable[[CompareRow], float | None],
 ) -> list[Curve]:
     by_planner: dict[str, list[tuple[float, float | None]]] = defaultdict(list)
     for row in rows:
@@ -104,7 +107,7 @@ def _curves(
     return [Curve(name, sorted(points)) for name, points in by_planner.items()]
 
 
-def _cells(row: Row) -> tuple[str, ...]:
+def _cells(row: CompareRow) -> tuple[str, ...]:
     head = (
         row.model, str(row.batch), row.machine,
         format_bytes(row.budget_bytes), format_percent(row.budget_fraction), row.planner,

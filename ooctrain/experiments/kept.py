@@ -27,7 +27,7 @@ PACKAGE = Path(__file__).parents[1]
 
 
 @dataclass(frozen=True, slots=True)
-class Store:
+class ResultStore:
     """A folder of results; it may be emptied at any time.
 
     Args:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ooctrain.errors import Infeasible
-from ooctrain.experiments.kept import Store, digest, planner_sources
+from ooctrain.experiments.kept import ResultStore, digest, planner_sources
 from ooctrain.rewrite import apply_rewrites
 from ooctrain.sched.planners.registry import get_planner
 from ooctrain.sched.schedule import Plan
@@ -24,7 +24,7 @@ from ooctrain.units import Granule
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class PlanQuestion:
     """Everything that decides a plan, apart from the sources.
 
     Args:
@@ -87,7 +87,7 @@ class Planned:
         return Planned(plan, data["minimum_bytes"], data["plan_s"])
 
 
-def planned(question: Question, store: Store) -> Planned:
+def planned(question: PlanQuestion, store: ResultStore) -> Planned:
     """The answer to a question, from the store if it is there.
 
     Raises:
@@ -102,7 +102,7 @@ def planned(question: Question, store: Store) -> Planned:
     return answer
 
 
-def least_bytes(question: Question, store: Store) -> int:
+def least_bytes(question: PlanQuestion, store: ResultStore) -> int:
     """The planner's least budget for a step, host memory aside: asked for none it has to name it.
 
     Raises:
@@ -112,7 +112,7 @@ def least_bytes(question: Question, store: Store) -> int:
     return refused.minimum_bytes or 0
 
 
-def _ask(question: Question) -> Planned:
+def _ask(question: PlanQuestion) -> Planned:
     planner = get_planner(question.planner)
     plan = minimum_bytes = None
     started = time.perf_counter()

@@ -1,21 +1,21 @@
 """What the experiments of `ooctrain reproduce` are given and give back.
 
-In: what was asked for. Out: words and tables on a console, a figure, and a mapping for the JSON
-file. The one idea: an experiment is a function of what is wanted; what it computes lies in
-`experiments/`, how that looks in `report/`, so that here only the order of the two is left. Read
-next: `cli/reproduce.py`, the table of them.
+In: what was asked for. Out: tables on a console, a figure, and a mapping for the JSON file. The one
+idea: an experiment is a function of what is wanted; it stands beside the tables and pictures that
+it shows (`paper_000/table1_shown.py`), what it computes beside that (`paper_000/table1.py`). What
+agrees with the paper and what differs is no output: docs/papers.md says it once. Read next:
+`cli/reproduce.py`, the table of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from rich.console import Console
 from rich.text import Text
 
-from ooctrain.experiments.verdicts.sentences import Verdict
 from ooctrain.report.numbers_file import write_file
 
 
@@ -43,22 +43,12 @@ class Experiment(Protocol):
         """Runs it."""
 
 
-def finish(wanted: Wanted, console: Console, figure: str, found: Verdict) -> None:
-    """Writes the figure and says what agrees with the paper, and what does not."""
-    write_file(wanted.figure_path, figure)
-    if found.agrees:
-        say(console, "What agrees with the paper", found.agrees)
-    say(console, "What differs from the paper, and why", found.differs)
+def write_figure(wanted: Wanted, console: Console, svg: str) -> None:
+    """Writes the figure where it was asked for, and says so."""
+    write_file(wanted.figure_path, svg)
     console.print(f"\nwrote {wanted.figure_path}")
 
 
 def print_title(console: Console, title: str, about: str = "") -> None:
-    """A line of its own above a table or a list; `about` goes on in it less loudly."""
+    """A line of its own above a table; `about` goes on in it less loudly."""
     console.print(Text.assemble((title, "bold"), about))
-
-
-def say(console: Console, title: str, texts: Sequence[str]) -> None:
-    """A title and a list of sentences."""
-    print_title(console, f"\n{title}")
-    for text in texts:
-        console.print(f"- {text}")

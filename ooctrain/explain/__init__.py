@@ -85,12 +85,14 @@ def _section(title: str, text: str) -> str:
 
 
 def _laws() -> Mapping[str, str]:
+    # Not at the top: codes are explained at once, without what the laws are made of.
     from ooctrain.testing.allocator_laws import LAWS
 
     return LAWS
 
 
 def _rules() -> Mapping:
+    # As in `_laws`.
     from ooctrain.sched.rules import RULES
 
     return RULES

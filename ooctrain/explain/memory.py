@@ -94,4 +94,21 @@ MEMORY: Mapping[str, Explanation] = {
         "an allocator that forgets a free",
         "`oc.testing.check_allocator` finds where",
     ),
+    "OOC-162": Explanation(
+        "two threads at once",
+        "A trainer works for any thread, and for one at a time: while one is in a step, an "
+        "evaluation or another of its methods, a second one is refused, and so is whoever reads a "
+        "parameter in the midst of a step. Nothing has happened to the values.",
+        "threading.Thread(target=trainer.step, args=batch), twice",
+        "one thread after the other, with a threading.Lock; or a model for each thread",
+    ),
+    "OOC-163": Explanation(
+        "a fork of the trainer's process",
+        "The values are on the device, which only the process that opened it has. Its fork, such "
+        "as a worker of multiprocessing's start method fork, cannot train, evaluate or read them; "
+        "the process itself goes on.",
+        "a step, then os.fork(), and a step in the child",
+        "close the trainer before the fork, which brings the values to the host, or have "
+        "multiprocessing spawn; in the fork load_state_dict after trainer.close()",
+    ),
 }

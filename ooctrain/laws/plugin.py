@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from ooctrain.sched.planning.planner import Planner
 
 ADAPTERS = "adapters.py"
-#: Why a law is skipped that does not concern the allocator.
-OF_OTHER_KINDS = "a law of other kinds of allocators"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -34,6 +32,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.fixture
 def planner(request: pytest.FixtureRequest) -> Planner:
     """The planner of `--planner`, else what `planner()` of the nearest adapters.py returns."""
+    # Not at the top: see the head of this file.
     from ooctrain.sched.planners.registry import as_planner
 
     return as_planner(_named(request, "planner"))
@@ -62,6 +61,7 @@ def repeat_command(request: pytest.FixtureRequest, what: str) -> str:
 
 
 def _named(request: pytest.FixtureRequest, what: str) -> Any:
+    # Not at the top: see the head of this file.
     from ooctrain.plugins import load_from_file
 
     given = request.config.getoption(what)

@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from ooctrain.alloc.dry_run import PaperMemory
+from ooctrain.alloc.dry_run import DryMemory
 from ooctrain.alloc.registry import choose_allocator
 from ooctrain.alloc.static import plannable
-from ooctrain.laws.plugin import OF_OTHER_KINDS, repeat_command
-from ooctrain.testing.allocator_laws import LAWS
+from ooctrain.laws.plugin import repeat_command
+from ooctrain.testing.allocator_laws import LAWS, OF_OTHER_KINDS
 from ooctrain.testing.check_allocator import AllocatorFailure, find_failure
 
 #: What is held of every allocator; the others are laws of a kind. Errors that no law names are "".
@@ -73,5 +73,5 @@ def _maker(allocator: Any) -> Callable[[Any], Any]:
 
 def _own(make: Callable[[Any], Any]) -> tuple[str, ...]:
     """The laws of its kind."""
-    sample = make(PaperMemory(SAMPLE_BYTES))
+    sample = make(DryMemory(SAMPLE_BYTES))
     return (*OF_KIND.get(sample.name, ()), *(OF_PLANNED if plannable(sample) is not None else ()))

@@ -1,6 +1,7 @@
-"""Operations, one file per kind of layer: shape rule, definition in NumPy, kernel, gradient, cost.
+"""Operations, one file per kind of layer: shape rule, definition in NumPy, gradient, cost.
 
 Read `step/op.py` for what an operation is, then `relu.py`, the smallest, `conv2d.py` and
-`batch_norm.py`. `engine/own_op.py` is for operations of your own. Kernels are in `kernels/`,
-imported when an operation first runs, so that tracing and planning never wait for them.
+`batch_norm.py`. `engine/own_op.py` is for operations of your own. Kernels are in `kernels/`: each
+device's table says which computes what, and imports it when an operation first runs, so that
+tracing and planning never wait for them. No file here imports `kernels/`.
 """

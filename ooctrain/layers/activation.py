@@ -12,53 +12,14 @@ from typing import ClassVar
 
 import numpy as np
 
-from ooctrain.layers.relu import POINTWISE
-from ooctrain.step.op import Op, Spec, require, require_float
+from ooctrain.layers.relu import Pointwise, PointwiseGrad
 
 #: What an exponential or a tanh is worth in floating point operations, for the cost model.
 EXP_FLOPS = 10
 
 
-class SmoothActivation(Op):
-    """y = f(x), element by element, where f' is a function of y."""
-
-    __slots__ = ()
-
-    def infer(self, x: Spec) -> tuple[Spec, ...]:
-        require_float(self, x)
-        return (x,)
-
-    def flops(self, ins, outs):
-        return EXP_FLOPS * outs[0].size
-
-    def reusable(self):
-        return {0: 0}
-
-    def window(self):
-        return POINTWISE
-
-
-class SmoothActivationGrad(Op):
-    """dx = dy f'. Reads (dy, y)."""
-
-    __slots__ = ()
-    verb: ClassVar[str] = "grad"
-
-    def infer(self, dy: Spec, y: Spec) -> tuple[Spec, ...]:
-        function = self.name.removesuffix("_grad")
-        what = f"{function}: gradient and output differ in shape"
-        require(dy.shape == y.shape, what, dy, y)
-        return (dy,)
-
-    def reusable(self):
-        return {0: 0}
-
-    def window(self):
-        return POINTWISE
-
-
 @dataclass(frozen=True, slots=True)
-class Tanh(SmoothActivation):
+class Tanh(Pointwise):
     """y = tanh(x)."""
 
     name: ClassVar[str] = "tanh"
@@ -66,22 +27,15 @@ class Tanh(SmoothActivation):
     def reference(self, x, scalars):
         return (np.tanh(x),)
 
-    def cpu(self, pool, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cpu import activations
-
-        activations.tanh(pool, ins[0], outs[0])
-
-    def cuda(self, launcher, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cuda import activations
-
-        activations.tanh(launcher, ins[0], outs[0])
-
     def vjp(self, tape, ins, outs, grads):
         return tape.call(TanhGrad(), (grads[0], outs[0]), of=ins)
 
+    def flops(self, ins, outs):
+        return EXP_FLOPS * outs[0].size
+
 
 @dataclass(frozen=True, slots=True)
-class TanhGrad(SmoothActivationGrad):
+class TanhGrad(PointwiseGrad):
     """dx = dy (1 - y^2). Reads (dy, y)."""
 
     name: ClassVar[str] = "tanh_grad"
@@ -89,19 +43,9 @@ class TanhGrad(SmoothActivationGrad):
     def reference(self, dy, y, scalars):
         return (dy * (1 - y * y),)
 
-    def cpu(self, pool, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cpu import activations
-
-        activations.tanh_grad(pool, *ins, outs[0])
-
-    def cuda(self, launcher, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cuda import activations
-
-        activations.tanh_grad(launcher, *ins, outs[0])
-
 
 @dataclass(frozen=True, slots=True)
-class Sigmoid(SmoothActivation):
+class Sigmoid(Pointwise):
     """y = 1 / (1 + exp(-x))."""
 
     name: ClassVar[str] = "sigmoid"
@@ -111,35 +55,18 @@ class Sigmoid(SmoothActivation):
         small = np.exp(-np.abs(x))
         return (np.where(x >= 0, 1 / (1 + small), small / (1 + small)),)
 
-    def cpu(self, pool, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cpu import activations
-
-        activations.sigmoid(pool, ins[0], outs[0])
-
-    def cuda(self, launcher, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cuda import activations
-
-        activations.sigmoid(launcher, ins[0], outs[0])
-
     def vjp(self, tape, ins, outs, grads):
         return tape.call(SigmoidGrad(), (grads[0], outs[0]), of=ins)
 
+    def flops(self, ins, outs):
+        return EXP_FLOPS * outs[0].size
+
 
 @dataclass(frozen=True, slots=True)
-class SigmoidGrad(SmoothActivationGrad):
+class SigmoidGrad(PointwiseGrad):
     """dx = dy y (1 - y). Reads (dy, y)."""
 
     name: ClassVar[str] = "sigmoid_grad"
 
     def reference(self, dy, y, scalars):
         return (dy * y * (1 - y),)
-
-    def cpu(self, pool, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cpu import activations
-
-        activations.sigmoid_grad(pool, *ins, outs[0])
-
-    def cuda(self, launcher, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cuda import activations
-
-        activations.sigmoid_grad(launcher, *ins, outs[0])

@@ -15,7 +15,7 @@ from typing import ClassVar
 import numpy as np
 
 from ooctrain.layers.pooling import PoolGeometry
-from ooctrain.step.op import Op, Pair, Sides, Spec, require, require_float
+from ooctrain.step.op import Op, Pair, Spec, require, require_float
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,16 +37,6 @@ class AvgPool2d(Op):
         padded = self.geometry.pad(x, 0)
         total = sum(padded[pixels] for _, pixels in self.geometry.cells(size))
         return (total / _cells(self, x.shape[2:]).astype(x.dtype),)
-
-    def cpu(self, pool, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cpu import pooling
-
-        pooling.avg_pool(pool, ins[0], outs[0], *_window(self))
-
-    def cuda(self, launcher, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cuda import average_pooling
-
-        average_pooling.avg_pool(launcher, ins[0], outs[0], *_window(self))
 
     def vjp(self, tape, ins, outs, grads):
         grad = AvgPool2dGrad(self.geometry, ins[0].shape[2:], self.count_include_pad)
@@ -83,16 +73,6 @@ class AvgPool2dGrad(Op):
             dx[pixels] += share
         return (self.geometry.crop(dx, self.size),)
 
-    def cpu(self, pool, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cpu import pooling
-
-        pooling.avg_pool_grad(pool, ins[0], outs[0], *_window(self))
-
-    def cuda(self, launcher, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cuda import average_pooling
-
-        average_pooling.avg_pool_grad(launcher, ins[0], outs[0], *_window(self))
-
     def flops(self, ins, outs):
         return ins[0].size * self.geometry.kernel[0] * self.geometry.kernel[1]
 
@@ -115,16 +95,6 @@ class AdaptiveAvgPool2d(Op):
         for i, j, rows, columns in _adaptive(x.shape[2:], self.size):
             y[:, :, i, j] = x[:, :, rows, columns].mean(axis=(2, 3))
         return (y,)
-
-    def cpu(self, pool, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cpu import pooling
-
-        pooling.adaptive_avg_pool(pool, ins[0], outs[0])
-
-    def cuda(self, launcher, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cuda import average_pooling
-
-        average_pooling.adaptive_avg_pool(launcher, ins[0], outs[0])
 
     def vjp(self, tape, ins, outs, grads):
         return tape.call(AdaptiveAvgPool2dGrad(ins[0].shape[2:]), grads, of=ins)
@@ -154,22 +124,6 @@ class AdaptiveAvgPool2dGrad(Op):
             cells = (rows.stop - rows.start) * (columns.stop - columns.start)
             dx[:, :, rows, columns] += dy[:, :, i : i + 1, j : j + 1] / cells
         return (dx,)
-
-    def cpu(self, pool, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cpu import pooling
-
-        pooling.adaptive_avg_pool_grad(pool, ins[0], outs[0])
-
-    def cuda(self, launcher, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cuda import average_pooling
-
-        average_pooling.adaptive_avg_pool_grad(launcher, ins[0], outs[0])
-
-
-def _window(op: AvgPool2d | AvgPool2dGrad) -> tuple[Pair, Pair, Sides, bool]:
-    """What the kernels of either device want to know of the windows."""
-    g = op.geometry
-    return g.kernel, g.stride, g.padding, op.count_include_pad
 
 
 def _cells(op: AvgPool2d | AvgPool2dGrad, size: Pair) -> np.ndarray:

@@ -15,7 +15,7 @@ from typing import ClassVar
 import numpy as np
 
 from ooctrain.layers.relu import ReLUGrad, where_positive
-from ooctrain.step.op import FLOAT_BYTES, Op, Spec, require, require_float
+from ooctrain.step.op import Op, Spec, require, require_float
 from ooctrain.step.trace import Kind
 
 
@@ -39,22 +39,6 @@ class BatchNormStats(Op):
     def reference(self, x, scalars):
         mean, var = x.mean(axis=_rows(x)), x.var(axis=_rows(x))
         return mean, 1 / np.sqrt(var + x.dtype.type(self.eps)), var
-
-    def cpu(self, pool, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cpu import batch_norm
-
-        batch_norm.stats(pool, ins[0], *outs, workspace, self.eps)
-
-    def cuda(self, launcher, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cuda import batch_norm_stats
-
-        batch_norm_stats.stats(launcher, ins[0], *outs, workspace, self.eps)
-
-    def cuda_workspace_bytes(self, ins, outs):
-        return _cuda_reduction_bytes(ins[0])
-
-    def workspace_bytes(self, ins, outs, threads):
-        return _reduction_bytes(ins[0])
 
     def flops(self, ins, outs):
         return 4 * ins[0].size
@@ -92,18 +76,6 @@ class BatchNormApply(Op):
         y = (x - _column(mean, x)) * _column(gamma * inv_std, x) + _column(beta, x)
         y = y + residual[0] if residual else y
         return (np.where(y < 0, y.dtype.type(0), y) if self.relu else y,)
-
-    def cpu(self, pool, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cpu import batch_norm
-
-        residual = ins[5] if self.residual else None
-        batch_norm.apply(pool, *ins[:5], outs[0], residual=residual, relu=self.relu)
-
-    def cuda(self, launcher, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cuda import batch_norm
-
-        residual = ins[5] if self.residual else None
-        batch_norm.apply(launcher, *ins[:5], outs[0], residual=residual, relu=self.relu)
 
     def vjp(self, tape, ins, outs, grads):
         x, mean, inv_std, gamma, beta, *residual = ins
@@ -149,24 +121,6 @@ class BatchNormGradReduce(Op):
         centred = (x - _column(mean, x)) * _column(inv_std, x)
         return (dz * centred).sum(axis=_rows(x)), dz.sum(axis=_rows(x))
 
-    def cpu(self, pool, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cpu import batch_norm
-
-        mask = ins[4] if self.mask else None
-        batch_norm.grad_reduce(pool, *ins[:4], *outs, workspace, mask=mask)
-
-    def cuda(self, launcher, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cuda import batch_norm
-
-        mask = ins[4] if self.mask else None
-        batch_norm.grad_reduce(launcher, *ins[:4], *outs, workspace, mask=mask)
-
-    def cuda_workspace_bytes(self, ins, outs):
-        return _cuda_reduction_bytes(ins[1])
-
-    def workspace_bytes(self, ins, outs, threads):
-        return _reduction_bytes(ins[1])
-
     def flops(self, ins, outs):
         return 4 * ins[0].size
 
@@ -199,26 +153,6 @@ class BatchNormGradApply(Op):
             dz = dz - _column(rest[1] / rows, x) - xhat * _column(rest[0] / rows, x)
         return (_column(gamma * inv_std, x) * dz,)
 
-    def cpu(self, pool, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cpu import batch_norm
-
-        sums = ins[5:7] if self.batch_stats else [_zeros(workspace, ins[2].size)] * 2
-        mask = ins[-1] if self.mask else None
-        batch_norm.grad_apply(pool, *ins[:5], *sums, outs[0], mask=mask)
-
-    def cuda(self, launcher, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cuda import batch_norm
-
-        sums = ins[5:7] if self.batch_stats else [_cuda_zeros(launcher, workspace, ins[2].size)] * 2
-        mask = ins[-1] if self.mask else None
-        batch_norm.grad_apply(launcher, *ins[:5], *sums, outs[0], mask=mask)
-
-    def cuda_workspace_bytes(self, ins, outs):
-        return 0 if self.batch_stats else ins[2].nbytes
-
-    def workspace_bytes(self, ins, outs, threads):
-        return 0 if self.batch_stats else ins[2].nbytes
-
     def flops(self, ins, outs):
         return 8 * outs[0].size
 
@@ -234,29 +168,3 @@ def _rows(x: np.ndarray) -> tuple[int, ...]:
 def _column(values: np.ndarray, x: np.ndarray) -> np.ndarray:
     """Per-channel values in a shape that broadcasts over x."""
     return values[:, None, None] if x.ndim == 4 else values
-
-
-def _zeros(workspace: np.ndarray, channels: int) -> np.ndarray:
-    zeros = workspace[: channels * FLOAT_BYTES].view(np.float32)
-    zeros[:] = 0
-    return zeros
-
-
-def _reduction_bytes(x: Spec) -> int:
-    from ooctrain.layers.kernels.cpu import workspace
-
-    return workspace.batch_norm_workspace_bytes(x.size // x.shape[1], x.shape[1])
-
-
-def _cuda_zeros(launcher, workspace, channels: int):
-    from ooctrain.layers.kernels.cuda import elementwise
-
-    zeros = launcher.part(workspace, 0, channels, "float32")
-    elementwise.fill(launcher, zeros, 0.0)
-    return zeros
-
-
-def _cuda_reduction_bytes(x: Spec) -> int:
-    from ooctrain.layers.kernels.cuda.runtime import workspace
-
-    return workspace.batch_norm_workspace_bytes(x.size // x.shape[1], x.shape[1])

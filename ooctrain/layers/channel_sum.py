@@ -27,27 +27,5 @@ class ChannelSum(Op):
     def reference(self, dy, scalars):
         return (dy.sum(axis=(0, 2, 3) if dy.ndim == 4 else 0),)
 
-    def cpu(self, pool, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cpu import elementwise
-
-        elementwise.channel_sum(pool, ins[0], outs[0], workspace)
-
-    def cuda(self, launcher, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cuda import elementwise
-
-        elementwise.channel_sum(launcher, ins[0], outs[0], workspace)
-
-    def workspace_bytes(self, ins, outs, threads):
-        from ooctrain.layers.kernels.cpu import workspace
-
-        channels = outs[0].size
-        return workspace.channel_sum_workspace_bytes(ins[0].size // channels, channels)
-
-    def cuda_workspace_bytes(self, ins, outs):
-        from ooctrain.layers.kernels.cuda.runtime import workspace
-
-        channels = outs[0].size
-        return workspace.channel_sum_workspace_bytes(ins[0].size // channels, channels)
-
     def flops(self, ins, outs):
         return ins[0].size

@@ -8,12 +8,12 @@ loss, then `weighted_loss.py`.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
 from ooctrain.layers.activation import EXP_FLOPS
-from ooctrain.step.op import FLOAT_BYTES, Op, whole_lines
+from ooctrain.step.op import Op
 from ooctrain.step.trace import Kind
 
 Reduction = Literal["mean", "sum", "none"]
@@ -30,17 +30,6 @@ class ClassLoss(Op):
     out_names: ClassVar[tuple[str, ...]] = ("out", "lse")
     out_kinds: ClassVar[tuple[Kind, ...]] = ("aux", "stat")
 
-    def workspace_bytes(self, ins, outs, threads):
-        from ooctrain.layers.kernels.cpu import workspace
-
-        rows = ins[1].size
-        return whole_lines(FLOAT_BYTES * rows) + workspace.reduction_workspace_bytes(rows)
-
-    def cuda_workspace_bytes(self, ins, outs):
-        from ooctrain.layers.kernels.cuda import loss_space
-
-        return loss_space.loss_space_bytes(ins[1].size, each=self.reduction != "none")
-
     def flops(self, ins, outs):
         return EXP_FLOPS * ins[0].size
 
@@ -52,11 +41,6 @@ class ClassLossGrad(Op):
     ignore_index: int
     reduction: Reduction
     verb: ClassVar[str] = "grad"
-
-    def cuda_workspace_bytes(self, ins, outs):
-        from ooctrain.layers.kernels.cuda import loss_space
-
-        return loss_space.loss_space_bytes(ins[1].size, each=False)
 
     def flops(self, ins, outs):
         return EXP_FLOPS * ins[0].size
@@ -82,26 +66,3 @@ def log_sum_exp(rows: np.ndarray) -> np.ndarray:
     """log(sum(exp(row))) of each row; the largest is taken out, so that nothing overflows."""
     peak = rows.max(axis=1)
     return peak + np.log(np.exp(rows - peak[:, None]).sum(axis=1))
-
-
-def loss_parts(workspace: np.ndarray, rows: int) -> tuple[np.ndarray, np.ndarray]:
-    """(a float32 for each row, scratch of their sum): the workspace of a loss on the cpu device."""
-    each_bytes = FLOAT_BYTES * rows
-    return workspace[:each_bytes].view(np.float32), workspace[whole_lines(each_bytes) :]
-
-
-def cuda_divisor(
-    op: ClassLoss | ClassLossGrad, launcher: Any, space: Any, labels: Any, weights: Any = None
-) -> Any:
-    """What a mean over rows is divided by, a number on the GPU; None for other reductions.
-
-    Args:
-        space: `layers.kernels.cuda.loss_space.LossSpace`.
-        weights: of the classes; None for 1 each.
-    """
-    from ooctrain.layers.kernels.cuda import losses
-
-    if op.reduction != "mean":
-        return None
-    losses.label_weight(launcher, labels, weights, space.divisor, space.partials, op.ignore_index)
-    return space.divisor

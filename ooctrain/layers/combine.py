@@ -7,19 +7,20 @@ records no call at all. Read next: `regions.py`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
 from ooctrain.layers.regions import Slice
-from ooctrain.layers.relu import POINTWISE, ReLUGrad, where_positive
+from ooctrain.layers.relu import Pointwise, ReLUGrad, where_positive
 from ooctrain.step.op import Op, Spec, require, require_float
 from ooctrain.step.trace import Kind
 
 
 @dataclass(frozen=True, slots=True)
-class Add(Op):
+class Add(Pointwise):
     """y = a + b, or max(a + b, 0) with `relu` (set by the fusing rewrite). No broadcasting."""
 
     relu: bool = False
@@ -34,31 +35,15 @@ class Add(Op):
         total = a + b
         return (np.where(total < 0, total.dtype.type(0), total) if self.relu else total,)
 
-    def cpu(self, pool, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cpu import elementwise
-
-        (elementwise.add_relu if self.relu else elementwise.add)(pool, *ins, outs[0])
-
-    def cuda(self, launcher, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cuda import elementwise
-
-        (elementwise.add_relu if self.relu else elementwise.add)(launcher, *ins, outs[0])
-
     def vjp(self, tape, ins, outs, grads):
         (dy,) = grads
         if self.relu:
             (dy,) = tape.call(ReLUGrad(), (dy, outs[0]), of=ins[:1])
         return dy, dy
 
-    def reusable(self):
-        return {0: 0}
-
-    def window(self):
-        return POINTWISE
-
 
 @dataclass(frozen=True, slots=True)
-class AddMasked(Op):
+class AddMasked(Pointwise):
     """out = a + (dy where y > 0, else 0): the sum of two gradients, one of which comes through a
     ReLU.
     """
@@ -72,58 +57,22 @@ class AddMasked(Op):
     def reference(self, a, dy, y, scalars):
         return (a + where_positive(y, dy),)
 
-    def cpu(self, pool, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cpu import elementwise
-
-        elementwise.add_masked(pool, *ins, outs[0])
-
-    def cuda(self, launcher, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cuda import elementwise
-
-        elementwise.add_masked(launcher, *ins, outs[0])
-
     def flops(self, ins, outs):
         return 2 * outs[0].size
 
-    def reusable(self):
-        return {0: 0}
-
-    def window(self):
-        return POINTWISE
-
 
 @dataclass(frozen=True, slots=True)
-class Scale(Op):
+class Scale(Pointwise):
     """y = factor * x."""
 
     factor: float
     name: ClassVar[str] = "scale"
 
-    def infer(self, x: Spec) -> tuple[Spec, ...]:
-        require_float(self, x)
-        return (x,)
-
     def reference(self, x, scalars):
         return (x * x.dtype.type(self.factor),)
 
-    def cpu(self, pool, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cpu import elementwise
-
-        elementwise.scale(pool, ins[0], outs[0], self.factor)
-
-    def cuda(self, launcher, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cuda import elementwise
-
-        elementwise.scale(launcher, ins[0], outs[0], self.factor)
-
     def vjp(self, tape, ins, outs, grads):
         return tape.call(Scale(self.factor), grads, of=ins)
-
-    def reusable(self):
-        return {0: 0}
-
-    def window(self):
-        return POINTWISE
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,16 +90,6 @@ class Constant(Op):
 
     def reference(self, scalars):
         return (np.full(self.shape, self.value),)
-
-    def cpu(self, pool, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cpu import elementwise
-
-        elementwise.fill(pool, outs[0], self.value)
-
-    def cuda(self, launcher, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cuda import elementwise
-
-        elementwise.fill(launcher, outs[0], self.value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,29 +116,10 @@ class Concat(Op):
     def reference(self, *arrays, scalars):
         return (np.concatenate(arrays, self.axis),)
 
-    def cpu(self, pool, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cpu import layout
-        from ooctrain.layers.regions import copy_block
-
-        if outs[0].ndim == 4 and self.axis == 1:
-            layout.concat_nhwc(pool, ins, outs[0])
-            return
-        for array, start in zip(
-            ins, self._starts([_extent(a, self.axis) for a in ins]), strict=True
-        ):
-            copy_block(pool, array, outs[0], self._at(array.ndim, start), insert=True)
-
-    def cuda(self, launcher, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cuda import regions
-
-        starts = self._starts([_extent(array, self.axis) for array in ins])
-        for array, start in zip(ins, starts, strict=True):
-            regions.insert(launcher, array, outs[0], self._at(array.ndim, start))
-
     def vjp(self, tape, ins, outs, grads):
-        starts = self._starts([x.shape[self.axis] for x in ins])
+        starts = self.starts([x.shape[self.axis] for x in ins])
         parts = [
-            Slice(outs[0].shape, self._at(x.ndim, start), x.shape)
+            Slice(outs[0].shape, self.at(x.ndim, start), x.shape)
             for x, start in zip(ins, starts, strict=True)
         ]
         return [tape.gradient(part, grads, of=x) for part, x in zip(parts, ins, strict=True)]
@@ -207,13 +127,10 @@ class Concat(Op):
     def flops(self, ins, outs):
         return 0
 
-    def _starts(self, extents: list[int]) -> list[int]:
+    def starts(self, extents: Sequence[int]) -> list[int]:
+        """Where along the axis each input lies in the output."""
         return [sum(extents[:i]) for i in range(len(extents))]
 
-    def _at(self, ndim: int, start: int) -> tuple[int, ...]:
+    def at(self, ndim: int, start: int) -> tuple[int, ...]:
+        """`start` along the axis, as an index."""
         return tuple(start if axis == self.axis else 0 for axis in range(ndim))
-
-
-def _extent(physical: np.ndarray, axis: int) -> int:
-    """Extent of a logical axis of a physical array."""
-    return physical.shape[(0, 3, 1, 2)[axis] if physical.ndim == 4 else axis]

@@ -5,24 +5,21 @@ gradient of the input and gradient of the weight are three operations over one g
 algorithm each uses is an attribute, fixed when the call is recorded, so that a rewrite (a tile,
 say) keeps it and with it the bits. Padding is (top, bottom, left, right), because a tile is padded
 only where it touches the border. Read next: `channel_sum.py`, the gradient of the bias;
-`batch_norm.py`; `kernels/cpu/conv/conv2d.py`.
+`conv_algorithms.py`; `batch_norm.py`; `kernels/cpu/conv/conv2d.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from ooctrain.layers.channel_sum import ChannelSum
+from ooctrain.layers.conv_algorithms import choose_algorithm
 from ooctrain.layers.conv_shape import ConvShape
-from ooctrain.layers.kernels.cuda.conv import conv_plan as cuda_plan
 from ooctrain.step.op import Op, Pair, Sides, Spec, Window, require, require_float
-
-#: What convolutions can be asked for on a GPU; the first is the usual one.
-CUDA_ALGORITHMS = cuda_plan.ALGORITHMS
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +54,28 @@ class Geometry:
         return rows, Window(s, self.stride[1], self.dilation[1], left, right)
 
 
+class Convolution(Op):
+    """An operation of a convolution: forward or a gradient, all at the same cost."""
+
+    __slots__ = ()
+    geometry: Geometry
+    algorithm: str
+
+    def image_and_weight(self, ins: Sequence[Any], outs: Sequence[Any]) -> tuple[Any, Any]:
+        """The convolution's x and W, or what has their shapes, among inputs and outputs."""
+        raise TypeError(f"{type(self).__name__} lacks image_and_weight()")
+
+    def conv_shape(self, ins: Sequence[Spec], outs: Sequence[Spec]) -> ConvShape:
+        """All extents of the convolution."""
+        x, w = self.image_and_weight(ins, outs)
+        return self.geometry.conv_shape(x.shape, w.shape)
+
+    def flops(self, ins, outs):
+        return self.conv_shape(ins, outs).flops
+
+
 @dataclass(frozen=True, slots=True)
-class Conv2d(Op):
+class Conv2d(Convolution):
     """y[n, k, i, j] = sum over c, r, s of W[k, c, r, s] x[n, c, i stride + r dilation - top, ...]
     [+ b[k]].
 
@@ -98,24 +115,6 @@ class Conv2d(Op):
             )
         return (y + bias[0][:, None, None] if bias else y,)
 
-    def cpu(self, pool, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cpu.conv import conv2d
-
-        x, w, *bias = ins
-        shape = _physical_conv_shape(self.geometry, x, w)
-        conv2d.forward(
-            pool, shape, self.algorithm, x, w, bias[0] if bias else None, outs[0], workspace
-        )
-
-    def cuda(self, launcher, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cuda.conv import conv2d
-
-        x, w, *bias = ins
-        shape = _physical_conv_shape(self.geometry, x, w)
-        conv2d.forward(
-            launcher, shape, self.algorithm, x, w, bias[0] if bias else None, outs[0], workspace
-        )
-
     def vjp(self, tape, ins, outs, grads):
         x, w, *bias = ins
         (dy,) = grads
@@ -129,23 +128,15 @@ class Conv2d(Op):
         dx = tape.gradient(grad_input, (dy, w), of=x)
         return dx, dw, *db
 
-    def workspace_bytes(self, ins, outs, threads):
-        shape = self.geometry.conv_shape(ins[0].shape, ins[1].shape)
-        return _workspace_bytes(shape, self.algorithm, "forward", threads)
-
-    def cuda_workspace_bytes(self, ins, outs):
-        shape = self.geometry.conv_shape(ins[0].shape, ins[1].shape)
-        return cuda_plan.workspace_bytes(shape, self.algorithm, "forward")
-
-    def flops(self, ins, outs):
-        return self.geometry.conv_shape(ins[0].shape, ins[1].shape).flops
+    def image_and_weight(self, ins, outs):
+        return ins[0], ins[1]
 
     def window(self):
         return self.geometry.windows(*self.kernel)
 
 
 @dataclass(frozen=True, slots=True)
-class Conv2dGradInput(Op):
+class Conv2dGradInput(Convolution):
     """dx: every dy goes back to the pixels that its window read. Reads (dy, W).
 
     Args:
@@ -174,34 +165,12 @@ class Conv2dGradInput(Op):
         top, _, left, _ = self.geometry.padding
         return (dx[:, :, top : top + self.size[0], left : left + self.size[1]].copy(),)
 
-    def cpu(self, pool, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cpu.conv import conv2d
-
-        dy, w = ins
-        shape = _physical_conv_shape(self.geometry, outs[0], w)
-        conv2d.grad_input(pool, shape, self.algorithm, dy, w, outs[0], workspace)
-
-    def cuda(self, launcher, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cuda.conv import conv2d
-
-        dy, w = ins
-        shape = _physical_conv_shape(self.geometry, outs[0], w)
-        conv2d.grad_input(launcher, shape, self.algorithm, dy, w, outs[0], workspace)
-
-    def workspace_bytes(self, ins, outs, threads):
-        shape = self.geometry.conv_shape(outs[0].shape, ins[1].shape)
-        return _workspace_bytes(shape, self.algorithm, "grad_input", threads)
-
-    def cuda_workspace_bytes(self, ins, outs):
-        shape = self.geometry.conv_shape(outs[0].shape, ins[1].shape)
-        return cuda_plan.workspace_bytes(shape, self.algorithm, "grad_input")
-
-    def flops(self, ins, outs):
-        return self.geometry.conv_shape(outs[0].shape, ins[1].shape).flops
+    def image_and_weight(self, ins, outs):
+        return outs[0], ins[1]
 
 
 @dataclass(frozen=True, slots=True)
-class Conv2dGradWeight(Op):
+class Conv2dGradWeight(Convolution):
     """dW: for every tap the product of dy with the pixels that it read. Reads (x, dy).
 
     Args:
@@ -230,45 +199,11 @@ class Conv2dGradWeight(Op):
             )
         return (dw,)
 
-    def cpu(self, pool, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cpu.conv import conv2d
-
-        x, dy = ins
-        shape = _physical_conv_shape(self.geometry, x, outs[0])
-        conv2d.grad_weight(pool, shape, self.algorithm, x, dy, outs[0], workspace)
-
-    def cuda(self, launcher, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cuda.conv import conv2d
-
-        x, dy = ins
-        shape = _physical_conv_shape(self.geometry, x, outs[0])
-        conv2d.grad_weight(launcher, shape, self.algorithm, x, dy, outs[0], workspace)
-
-    def workspace_bytes(self, ins, outs, threads):
-        shape = self.geometry.conv_shape(ins[0].shape, outs[0].shape)
-        return _workspace_bytes(shape, self.algorithm, "grad_weight", threads)
-
-    def cuda_workspace_bytes(self, ins, outs):
-        shape = self.geometry.conv_shape(ins[0].shape, outs[0].shape)
-        return cuda_plan.workspace_bytes(shape, self.algorithm, "grad_weight")
-
-    def flops(self, ins, outs):
-        return self.geometry.conv_shape(ins[0].shape, outs[0].shape).flops
+    def image_and_weight(self, ins, outs):
+        return ins[0], outs[0]
 
     def _weight_shape(self, x: tuple[int, ...], dy: tuple[int, ...]) -> tuple[int, ...]:
         return (dy[1], x[1] // self.geometry.groups, *self.kernel)
-
-
-def choose_algorithm(shape: ConvShape, requested: str) -> str:
-    """The algorithm for a shape: as requested where it can be, else by the rules of `conv_plan`.
-
-    The name tells the device: no algorithm of a GPU is called as one of the cpu device.
-    """
-    if requested in CUDA_ALGORITHMS:
-        return cuda_plan.choose_algorithm(shape, requested)
-    from ooctrain.layers.kernels.cpu.conv import conv_plan
-
-    return conv_plan.choose_algorithm(shape, requested)
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,18 +234,6 @@ def _every(start: int, step: int, count: int) -> slice:
 def _pad(x: np.ndarray, padding: Sides) -> np.ndarray:
     top, bottom, left, right = padding
     return np.pad(x, ((0, 0), (0, 0), (top, bottom), (left, right)))
-
-
-def _physical_conv_shape(geometry: Geometry, x: np.ndarray, w: np.ndarray) -> ConvShape:
-    n, h, width, c = x.shape
-    k, r, s, cg = w.shape
-    return geometry.conv_shape((n, c, h, width), (k, cg, r, s))
-
-
-def _workspace_bytes(shape: ConvShape, algorithm: str, part: str, threads: int) -> int:
-    from ooctrain.layers.kernels.cpu.conv import conv_plan
-
-    return conv_plan.workspace_bytes(shape, algorithm, part, threads)
 
 
 def _require_output(shape: ConvShape, dy: Spec) -> None:

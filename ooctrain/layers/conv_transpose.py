@@ -13,13 +13,18 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ooctrain.layers.channel_sum import ChannelSum
-from ooctrain.layers.conv2d import Conv2d, Conv2dGradInput, Conv2dGradWeight, Geometry
-from ooctrain.layers.conv_shape import ConvShape
-from ooctrain.step.op import Op, Pair, Spec, require, require_float
+from ooctrain.layers.conv2d import (
+    Conv2d,
+    Conv2dGradInput,
+    Conv2dGradWeight,
+    Convolution,
+    Geometry,
+)
+from ooctrain.step.op import Pair, Spec, require, require_float
 
 
 @dataclass(frozen=True, slots=True)
-class ConvTranspose2d(Op):
+class ConvTranspose2d(Convolution):
     """Every x is spread by W over the pixels that a convolution's window would read [+ b].
 
     Args:
@@ -44,7 +49,7 @@ class ConvTranspose2d(Op):
         channels = w.shape[1] * self.geometry.groups
         fits = all(b.shape == (channels,) for b in bias)
         require(fits, "conv_transpose2d: bias does not fit the weight", w, *bias)
-        shape = self._shape(x, w)
+        shape = self.geometry.conv_shape((x.shape[0], channels, *self.size), w.shape)
         what = f"a convolution does not lead from {self.size} to {x.shape[2:]}"
         fix = "output_padding must be less than stride or dilation"
         fits = (shape.oh, shape.ow) == x.shape[2:]
@@ -52,22 +57,9 @@ class ConvTranspose2d(Op):
         return (Spec((x.shape[0], channels, *self.size), x.dtype),)
 
     def reference(self, x, w, *bias, scalars):
-        (y,) = self._spread.reference(x, w, scalars=scalars)
+        spread = Conv2dGradInput(self.geometry, self.size, self.algorithm)
+        (y,) = spread.reference(x, w, scalars=scalars)
         return (y + bias[0][:, None, None] if bias else y,)
-
-    def cpu(self, pool, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cpu import channel_bias
-
-        self._spread.cpu(pool, ins[:2], outs, workspace, scalars)
-        if len(ins) == 3:
-            channel_bias.add_in_place(pool, outs[0], ins[2])
-
-    def cuda(self, launcher, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cuda import channel_bias
-
-        self._spread.cuda(launcher, ins[:2], outs, workspace, scalars)
-        if len(ins) == 3:
-            channel_bias.add_in_place(launcher, outs[0], ins[2])
 
     def vjp(self, tape, ins, outs, grads):
         x, w, *bias = ins
@@ -79,19 +71,5 @@ class ConvTranspose2d(Op):
         dx = tape.gradient(grad_input, (dy, w), of=x)
         return dx, dw, *db
 
-    def workspace_bytes(self, ins, outs, threads):
-        return self._spread.workspace_bytes(ins[:2], outs, threads)
-
-    def cuda_workspace_bytes(self, ins, outs):
-        return self._spread.cuda_workspace_bytes(ins[:2], outs)
-
-    def flops(self, ins, outs):
-        return self._shape(ins[0], ins[1]).flops
-
-    @property
-    def _spread(self) -> Conv2dGradInput:
-        return Conv2dGradInput(self.geometry, self.size, self.algorithm)
-
-    def _shape(self, x: Spec, w: Spec) -> ConvShape:
-        channels = w.shape[1] * self.geometry.groups
-        return self.geometry.conv_shape((x.shape[0], channels, *self.size), w.shape)
+    def image_and_weight(self, ins, outs):
+        return outs[0], ins[1]

@@ -15,21 +15,13 @@ from typing import ClassVar
 import numpy as np
 
 from ooctrain.errors import ConfigError
-from ooctrain.layers.class_loss import (
-    ClassLoss,
-    ClassLossGrad,
-    as_rows,
-    cuda_divisor,
-    log_sum_exp,
-    loss_parts,
-    row_order,
-)
-from ooctrain.layers.regression_loss import MeanOrSum, mean_factor
+from ooctrain.layers import class_loss
+from ooctrain.layers.regression_loss import MeanOrSum
 from ooctrain.step.op import Spec, require, require_float
 
 
 @dataclass(frozen=True, slots=True)
-class SoftmaxCrossEntropy(ClassLoss):
+class SoftmaxCrossEntropy(class_loss.ClassLoss):
     """loss = mean or sum of -log softmax(logits)[label] over the rows that count: those whose label
     is not `ignore_index`.
 
@@ -52,34 +44,13 @@ class SoftmaxCrossEntropy(ClassLoss):
         return Spec((), logits.dtype), Spec(labels.shape, logits.dtype)
 
     def reference(self, logits, labels, scalars):
-        rows, label = as_rows(logits), labels.reshape(-1)
-        lse = log_sum_exp(rows)
+        rows, label = class_loss.as_rows(logits), labels.reshape(-1)
+        lse = class_loss.log_sum_exp(rows)
         valid = label != self.ignore_index
         picked = rows[np.arange(len(rows)), np.where(valid, label, 0)]
         loss = np.where(valid, lse - picked, 0).sum()
         loss = loss / valid.sum() if self.reduction == "mean" else loss
         return np.asarray(loss, logits.dtype), lse.reshape(labels.shape)
-
-    def cpu(self, pool, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cpu import losses
-
-        logits, labels = ins[0].reshape(-1, ins[0].shape[-1]), ins[1].reshape(-1)
-        each, rest = loss_parts(workspace, labels.size)
-        losses.softmax_cross_entropy(
-            pool, logits, labels, each, outs[1].reshape(-1), self.ignore_index
-        )
-        losses.total(pool, each, outs[0].reshape(-1), _row_factor(self, labels), rest)
-
-    def cuda(self, launcher, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cuda import loss_space, losses
-
-        logits, labels = ins
-        space = loss_space.loss_space(launcher, workspace, labels.size, each=True)
-        losses.softmax_cross_entropy(
-            launcher, logits, labels, space.each, outs[1], self.ignore_index
-        )
-        divisor = cuda_divisor(self, launcher, space, labels)
-        losses.total(launcher, space.each, outs[0], space.partials, divisor)
 
     def vjp(self, tape, ins, outs, grads):
         logits, labels = ins
@@ -88,7 +59,7 @@ class SoftmaxCrossEntropy(ClassLoss):
 
 
 @dataclass(frozen=True, slots=True)
-class SoftmaxCrossEntropyGrad(ClassLossGrad):
+class SoftmaxCrossEntropyGrad(class_loss.ClassLossGrad):
     """dlogits = (softmax - onehot) * dloss, / rows for a mean. Reads (logits, labels, lse,
     dloss)."""
 
@@ -101,33 +72,12 @@ class SoftmaxCrossEntropyGrad(ClassLossGrad):
         return (logits,)
 
     def reference(self, logits, labels, lse, dloss, scalars):
-        rows, label = as_rows(logits), labels.reshape(-1)
+        rows, label = class_loss.as_rows(logits), labels.reshape(-1)
         valid = label != self.ignore_index
         d = np.exp(rows - lse.reshape(-1, 1))
         d[np.arange(len(rows)), np.where(valid, label, 0)] -= 1
         d *= valid[:, None] * dloss / (valid.sum() if self.reduction == "mean" else 1)
-        return (row_order(d, logits.shape),)
-
-    def cpu(self, pool, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cpu import losses
-
-        logits, labels, lse, dloss = ins
-        classes, labels = logits.shape[-1], labels.reshape(-1)
-        scale = float(dloss.reshape(-1)[0]) * _row_factor(self, labels)
-        rows, out = logits.reshape(-1, classes), outs[0].reshape(-1, classes)
-        losses.softmax_cross_entropy_grad(
-            pool, rows, labels, lse.reshape(-1), out, scale, self.ignore_index
-        )
-
-    def cuda(self, launcher, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cuda import loss_space, losses
-
-        logits, labels, lse, dloss = ins
-        space = loss_space.loss_space(launcher, workspace, labels.size, each=False)
-        divisor = cuda_divisor(self, launcher, space, labels)
-        losses.softmax_cross_entropy_grad(
-            launcher, logits, labels, lse, dloss, divisor, outs[0], self.ignore_index
-        )
+        return (class_loss.row_order(d, logits.shape),)
 
 
 def check_labels(labels: np.ndarray, classes: int, ignore_index: int = -100) -> None:
@@ -154,16 +104,7 @@ def looks_like_probabilities(logits: np.ndarray) -> bool:
     """Whether every row (of the first eight images) is >= 0 and sums to 1: probabilities, which a
     softmax has made already.
     """
-    rows = as_rows(logits[:8])
+    rows = class_loss.as_rows(logits[:8])
     return bool(
         rows.shape[1] > 1 and (rows >= 0).all() and np.allclose(rows.sum(axis=1), 1, atol=1e-4)
     )
-
-
-def _row_factor(op: SoftmaxCrossEntropy | SoftmaxCrossEntropyGrad, labels: np.ndarray) -> float:
-    """What the summed losses of the rows are multiplied by."""
-    from ooctrain.layers.kernels.cpu import losses
-
-    if op.reduction == "sum":
-        return 1.0
-    return mean_factor(losses.valid_rows(labels, op.ignore_index))

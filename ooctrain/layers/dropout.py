@@ -2,8 +2,10 @@
 
 In: x (N, C, H, W) or (N, C). Out: x / (1 - p) where kept, else 0. The one idea: no mask is stored
 and no generator has a state. Whether an element is kept is a hash of (seed, step, number of the
-call, its index in the whole variable); so backward is the same operation applied to dy. Source:
-counter-based generators, Salmon et al. 2011. Read next: `regression_loss.py`.
+call, its index in the whole variable, counted in logical order); so backward is the same operation
+applied to dy, and both devices drop the same elements. Source: counter-based generators, Salmon et
+al. 2011; the mixing function is splitmix64 (Steele, Lea, Flood 2014). Read next:
+`regression_loss.py`.
 """
 
 from __future__ import annotations
@@ -13,9 +15,15 @@ from typing import ClassVar
 
 import numpy as np
 
-from ooctrain.step.op import Op, Spec, require, require_float, to_logical, to_physical
+from ooctrain.step.op import Op, Scalars, Spec, require, require_float
 
 Index = tuple[int, int, int, int]
+# splitmix64; kernels take these as they are.
+GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
+MIX_2 = np.uint64(0x94D049BB133111EB)
+S27, S30, S31, S32 = np.uint64(27), np.uint64(30), np.uint64(31), np.uint64(32)
+MASK_64 = (1 << 64) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,26 +54,37 @@ class Dropout(Op):
         return (x,)
 
     def reference(self, x, scalars):
-        # The mask is defined by the kernel alone; a second definition here could only disagree.
-        from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
-
-        ones = np.ones(to_physical(x).shape, np.float32)
-        mask = np.empty_like(ones)
-        self.cpu(ThreadPool(1), [ones], [mask], np.empty(0, np.uint8), scalars)
-        kept = to_logical(mask) != 0
+        kept = self.kept(x.shape, scalars)
         return (np.where(kept, x / (1 - self.p) if self.p < 1 else 0 * x, 0 * x),)
 
-    def cpu(self, pool, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cpu import dropout
+    def kept(self, shape: tuple[int, ...], scalars: Scalars) -> np.ndarray:
+        """Which elements of a block of a logical shape are kept."""
+        block = (*shape, 1, 1)[:4]
+        _, c, h, w = (np.uint64(extent) for extent in self.full or block)
+        at = np.ogrid[tuple(slice(a, a + n) for a, n in zip(self.offset, block, strict=True))]
+        n_at, c_at, h_at, w_at = (index.astype(np.uint64) for index in at)
+        z = (((n_at * c + c_at) * h + h_at) * w + w_at) * GOLDEN + np.uint64(self.key(scalars))
+        z = (z ^ (z >> S30)) * MIX_1
+        z = (z ^ (z >> S27)) * MIX_2
+        z = z ^ (z >> S31)
+        return ((z >> S32) >= self.threshold).reshape(shape)
 
-        key = int(scalars["seed"]), int(scalars["step"]), self.call
-        dropout.dropout(pool, ins[0], outs[0], self.p, *key, offset=self.offset, full=self.full)
+    def key(self, scalars: Scalars) -> int:
+        """64 bits for this call in this step: three numbers mixed one after the other."""
+        key = 0
+        for part in (int(scalars["seed"]), int(scalars["step"]), self.call):
+            key = _mix((key ^ part) & MASK_64)
+        return key
 
-    def cuda(self, launcher, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cuda import dropout
+    @property
+    def threshold(self) -> int:
+        """An element is dropped where the upper 32 bits of its hash are below."""
+        return round(self.p * 2**32)
 
-        key = int(scalars["seed"]), int(scalars["step"]), self.call
-        dropout.dropout(launcher, ins[0], outs[0], self.p, *key, self.offset, self.full)
+    @property
+    def scale(self) -> float:
+        """What is kept is multiplied by this."""
+        return 0.0 if self.p >= 1 else 1.0 / (1.0 - self.p)
 
     def vjp(self, tape, ins, outs, grads):
         return tape.call(self, grads, of=ins)
@@ -75,3 +94,11 @@ class Dropout(Op):
 
     def reusable(self):
         return {0: 0}
+
+
+def _mix(value: int) -> int:
+    """splitmix64 on a Python integer."""
+    z = (value + int(GOLDEN)) & MASK_64
+    z = ((z ^ (z >> 30)) * int(MIX_1)) & MASK_64
+    z = ((z ^ (z >> 27)) * int(MIX_2)) & MASK_64
+    return z ^ (z >> 31)

@@ -9,7 +9,6 @@ calls of the gradient are apart, ReLU and a residual sum ride along, for the rea
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -17,7 +16,7 @@ import numpy as np
 
 from ooctrain.layers.channel_sum import ChannelSum
 from ooctrain.layers.relu import ReLUGrad, where_positive
-from ooctrain.step.op import FLOAT_BYTES, Op, Spec, require, require_float, whole_lines
+from ooctrain.step.op import Op, Spec, require, require_float
 from ooctrain.step.trace import Kind
 
 
@@ -40,27 +39,6 @@ class InstanceNormStats(Op):
     def reference(self, x, scalars):
         var = x.var(axis=(2, 3))
         return x.mean(axis=(2, 3)), 1 / np.sqrt(var + x.dtype.type(self.eps))
-
-    def cpu(self, pool, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cpu import batch_norm
-
-        var, rest = _vectors(workspace, 1, ins[0].shape[3])
-        for x, mean, inv_std in zip(ins[0], *outs, strict=True):
-            batch_norm.stats(pool, x, mean, inv_std, var[0], rest, self.eps)
-
-    def cuda(self, launcher, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cuda import batch_norm_stats
-
-        reduction_bytes = workspace.size - outs[0].nbytes
-        var = launcher.part(workspace, reduction_bytes, outs[0].size, "float32")
-        space = launcher.part(workspace, 0, reduction_bytes, "uint8")
-        batch_norm_stats.stats(launcher, ins[0], *outs, var, space, self.eps)
-
-    def cuda_workspace_bytes(self, ins, outs):
-        return _cuda_reduction_bytes(ins[0]) + outs[0].nbytes
-
-    def workspace_bytes(self, ins, outs, threads):
-        return _vector_bytes(1, ins[0].shape[1]) + _reduction_bytes(ins[0])
 
     def flops(self, ins, outs):
         return 4 * ins[0].size
@@ -100,21 +78,6 @@ class InstanceNormApply(Op):
         y = y + rest[-1] if self.residual else y
         return (np.where(y < 0, y.dtype.type(0), y) if self.relu else y,)
 
-    def cpu(self, pool, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cpu import batch_norm
-
-        gamma, beta = self._affine(ins, workspace)
-        residuals: Sequence = ins[-1] if self.residual else [None] * len(ins[0])
-        for x, mean, inv_std, residual, y in zip(*ins[:3], residuals, outs[0], strict=True):
-            batch_norm.apply(pool, x, mean, inv_std, gamma, beta, y, residual, self.relu)
-
-    def cuda(self, launcher, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cuda import instance_norm
-
-        affine = ins[3:5] if self.affine else ()
-        residual = ins[-1] if self.residual else None
-        instance_norm.apply(launcher, *ins[:3], affine, outs[0], residual, self.relu)
-
     def vjp(self, tape, ins, outs, grads):
         x, mean, inv_std, *rest = ins
         (dy,) = grads
@@ -131,22 +94,12 @@ class InstanceNormApply(Op):
         through = [tape.call(ReLUGrad(), (dy, *mask), of=(r,))[0] if mask else dy for r in through]
         return dx, None, None, *dvectors, *through
 
-    def workspace_bytes(self, ins, outs, threads):
-        return 0 if self.affine else _vector_bytes(2, ins[0].shape[1])
-
     def flops(self, ins, outs):
         return 4 * outs[0].size
 
     def reusable(self):
         # The gradient needs x, but not the residual.
         return {0: 3 + 2 * self.affine if self.residual else 0}
-
-    def _affine(self, ins: Sequence[np.ndarray], workspace: np.ndarray) -> Sequence[np.ndarray]:
-        if self.affine:
-            return ins[3:5]
-        (gamma, beta), _ = _vectors(workspace, 2, ins[0].shape[3])
-        gamma[:], beta[:] = 1, 0
-        return gamma, beta
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,24 +125,6 @@ class InstanceNormGradReduce(Op):
         dz = where_positive(y[0], dy) if y else dy
         xhat = (x - _pixels(mean)) * _pixels(inv_std)
         return (dz * xhat).sum(axis=(2, 3)), dz.sum(axis=(2, 3))
-
-    def cpu(self, pool, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cpu import batch_norm
-
-        for mask, *values in zip(_masks(ins, self.mask), *ins[:4], *outs, strict=True):
-            batch_norm.grad_reduce(pool, *values, workspace, mask=mask)
-
-    def cuda(self, launcher, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cuda import batch_norm
-
-        mask = ins[-1] if self.mask else None
-        batch_norm.grad_reduce(launcher, *ins[:4], *outs, workspace, mask)
-
-    def cuda_workspace_bytes(self, ins, outs):
-        return _cuda_reduction_bytes(ins[1])
-
-    def workspace_bytes(self, ins, outs, threads):
-        return _reduction_bytes(ins[1])
 
     def flops(self, ins, outs):
         return 4 * ins[0].size
@@ -222,31 +157,6 @@ class InstanceNormGradApply(Op):
         slope = inv_std * rest[0] if self.affine else inv_std
         return (_pixels(slope) * dz,)
 
-    def cpu(self, pool, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cpu import batch_norm
-
-        if self.affine:
-            gamma = ins[4]
-        else:
-            (gamma,), _ = _vectors(workspace, 1, ins[0].shape[3])
-            gamma[:] = 1
-        sums = ins[4 + self.affine : 6 + self.affine]
-        for mask, dx, dz_xhat, dz_sum, *values in zip(
-            _masks(ins, self.mask), outs[0], *sums, *ins[:4], strict=True
-        ):
-            batch_norm.grad_apply(pool, *values, gamma, dz_xhat, dz_sum, dx, mask=mask)
-
-    def cuda(self, launcher, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cuda import instance_norm
-
-        gamma = ins[4] if self.affine else None
-        sums = ins[4 + self.affine : 6 + self.affine]
-        mask = ins[-1] if self.mask else None
-        instance_norm.grad_apply(launcher, *ins[:4], gamma, *sums, outs[0], mask)
-
-    def workspace_bytes(self, ins, outs, threads):
-        return 0 if self.affine else _vector_bytes(1, ins[0].shape[1])
-
     def flops(self, ins, outs):
         return 8 * outs[0].size
 
@@ -258,31 +168,3 @@ class InstanceNormGradApply(Op):
 def _pixels(values: np.ndarray) -> np.ndarray:
     """(N, C) values in a shape that broadcasts over (N, C, H, W)."""
     return values[:, :, None, None]
-
-
-def _masks(ins: Sequence[np.ndarray], masked: bool) -> Iterator[np.ndarray | None]:
-    """For each image the output that masks its gradient, or None."""
-    yield from (ins[-1] if masked else [None] * len(ins[0]))
-
-
-def _vectors(workspace: np.ndarray, count: int, channels: int) -> tuple[np.ndarray, np.ndarray]:
-    """(count, channels) float32 at the front of the workspace, and the rest of it."""
-    floats = workspace[: count * channels * FLOAT_BYTES].view(np.float32)
-    return floats.reshape(count, channels), workspace[_vector_bytes(count, channels) :]
-
-
-def _vector_bytes(count: int, channels: int) -> int:
-    return whole_lines(count * channels * FLOAT_BYTES)
-
-
-def _reduction_bytes(x: Spec) -> int:
-    from ooctrain.layers.kernels.cpu import workspace
-
-    return workspace.batch_norm_workspace_bytes(x.shape[2] * x.shape[3], x.shape[1])
-
-
-def _cuda_reduction_bytes(x: Spec) -> int:
-    from ooctrain.layers.kernels.cuda.runtime import workspace
-
-    images, channels, height, width = x.shape
-    return workspace.batch_norm_workspace_bytes(height * width, channels, images)

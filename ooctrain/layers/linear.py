@@ -33,18 +33,6 @@ class Linear(Op):
     def reference(self, x, w, *bias, scalars):
         return (x @ w.T + (bias[0] if bias else 0),)
 
-    def cpu(self, pool, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cpu import matmul
-
-        bias = ins[2] if len(ins) == 3 else None
-        matmul.forward(pool, ins[0], ins[1], bias, outs[0], workspace)
-
-    def cuda(self, launcher, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cuda import matmul
-
-        bias = ins[2] if len(ins) == 3 else None
-        matmul.forward(launcher, ins[0], ins[1], bias, outs[0], workspace)
-
     def vjp(self, tape, ins, outs, grads):
         x, w, *bias = ins
         (dy,) = grads
@@ -53,12 +41,6 @@ class Linear(Op):
         db = [tape.gradient(ChannelSum(), (dy,), of=b) for b in bias]
         dx = tape.gradient(LinearGradInput(), (dy, w), of=x)
         return dx, dw, *db
-
-    def workspace_bytes(self, ins, outs, threads):
-        return _workspace_bytes(ins[0].shape[0], *ins[1].shape, "forward", threads)
-
-    def cuda_workspace_bytes(self, ins, outs):
-        return _cuda_workspace_bytes(*outs[0].shape, ins[0].shape[1])
 
     def flops(self, ins, outs):
         return 2 * outs[0].size * ins[0].shape[1]
@@ -78,22 +60,6 @@ class LinearGradInput(Op):
     def reference(self, dy, w, scalars):
         return (dy @ w,)
 
-    def cpu(self, pool, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cpu import matmul
-
-        matmul.grad_input(pool, *ins, outs[0], workspace)
-
-    def cuda(self, launcher, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cuda import matmul
-
-        matmul.grad_input(launcher, *ins, outs[0], workspace)
-
-    def workspace_bytes(self, ins, outs, threads):
-        return _workspace_bytes(ins[0].shape[0], *ins[1].shape, "grad_input", threads)
-
-    def cuda_workspace_bytes(self, ins, outs):
-        return _cuda_workspace_bytes(*outs[0].shape, ins[0].shape[1])
-
     def flops(self, ins, outs):
         return 2 * outs[0].size * ins[0].shape[1]
 
@@ -112,33 +78,5 @@ class LinearGradWeight(Op):
     def reference(self, x, dy, scalars):
         return (dy.T @ x,)
 
-    def cpu(self, pool, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cpu import matmul
-
-        matmul.grad_weight(pool, *ins, outs[0], workspace)
-
-    def cuda(self, launcher, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cuda import matmul
-
-        matmul.grad_weight(launcher, *ins, outs[0], workspace)
-
-    def workspace_bytes(self, ins, outs, threads):
-        return _workspace_bytes(ins[0].shape[0], *outs[0].shape, "grad_weight", threads)
-
-    def cuda_workspace_bytes(self, ins, outs):
-        return _cuda_workspace_bytes(*outs[0].shape, ins[0].shape[0])
-
     def flops(self, ins, outs):
         return 2 * outs[0].size * ins[0].shape[0]
-
-
-def _workspace_bytes(rows: int, outputs: int, inputs: int, part: str, threads: int) -> int:
-    from ooctrain.layers.kernels.cpu.conv import conv_plan
-
-    return conv_plan.linear_workspace_bytes(rows, inputs, outputs, part, threads)
-
-
-def _cuda_workspace_bytes(rows: int, columns: int, depth: int) -> int:
-    from ooctrain.layers.kernels.cuda import matmul_plan
-
-    return matmul_plan.workspace_bytes(rows, columns, depth)

@@ -121,22 +121,6 @@ class MaxPool2d(Op):
         cells = np.stack([padded[pixels] for _, pixels in self.geometry.cells(size)])
         return cells.max(axis=0), cells.argmax(axis=0).astype(np.uint8)
 
-    def cpu(self, pool, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cpu import dilated_pool, pooling
-
-        g = self.geometry
-        if g.dilation == (1, 1):
-            pooling.max_pool(pool, ins[0], *outs, g.kernel, g.stride, g.padding)
-        else:
-            dilated_pool.max_pool(pool, ins[0], *outs, g.kernel, g.stride, g.dilation, g.padding)
-
-    def cuda(self, launcher, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cuda import pooling
-
-        g = self.geometry
-        window = g.kernel, g.stride, g.padding, g.dilation
-        pooling.max_pool(launcher, ins[0], *outs, *window)
-
     def vjp(self, tape, ins, outs, grads):
         return tape.call(
             MaxPool2dGrad(self.geometry, ins[0].shape[2:]), (grads[0], outs[1]), of=ins
@@ -173,22 +157,6 @@ class MaxPool2dGrad(Op):
         for cell, pixels in self.geometry.cells(dy.shape[2:]):
             dx[pixels] += np.where(index == cell, dy, dy.dtype.type(0))
         return (self.geometry.crop(dx, self.size),)
-
-    def cpu(self, pool, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cpu import dilated_pool, pooling
-
-        g, dx = self.geometry, outs[0]
-        if g.dilation == (1, 1):
-            pooling.max_pool_grad(pool, *ins, dx, g.kernel, g.stride, g.padding)
-        else:
-            dilated_pool.max_pool_grad(pool, *ins, dx, g.kernel, g.stride, g.dilation, g.padding)
-
-    def cuda(self, launcher, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cuda import pooling
-
-        g = self.geometry
-        window = g.kernel, g.stride, g.padding, g.dilation
-        pooling.max_pool_grad(launcher, *ins, outs[0], *window)
 
     def flops(self, ins, outs):
         return ins[0].size * self.geometry.kernel[0] * self.geometry.kernel[1]

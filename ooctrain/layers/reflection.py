@@ -41,16 +41,6 @@ class ReflectionPad2d(Op):
         top, bottom, left, right = self.padding
         return (np.pad(x, ((0, 0), (0, 0), (top, bottom), (left, right)), mode="reflect"),)
 
-    def cpu(self, pool, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cpu import reflect
-
-        reflect.reflect(pool, ins[0], outs[0], self.padding)
-
-    def cuda(self, launcher, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cuda import reflect
-
-        reflect.reflect(launcher, ins[0], outs[0], self.padding)
-
     def vjp(self, tape, ins, outs, grads):
         return tape.call(ReflectionPad2dGrad(self.padding), grads, of=ins)
 
@@ -79,13 +69,3 @@ class ReflectionPad2dGrad(Op):
         shown_rows = (rows[:, None] == np.arange(h - top - bottom)).astype(dy.dtype)
         shown_columns = (columns[:, None] == np.arange(w - left - right)).astype(dy.dtype)
         return (shown_rows.T @ dy @ shown_columns,)
-
-    def cpu(self, pool, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cpu import reflect
-
-        reflect.reflect_grad(pool, ins[0], outs[0], self.padding)
-
-    def cuda(self, launcher, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cuda import reflect
-
-        reflect.reflect_grad(launcher, ins[0], outs[0], self.padding)

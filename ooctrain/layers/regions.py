@@ -14,7 +14,7 @@ from typing import ClassVar
 import numpy as np
 
 from ooctrain.errors import ShapeError
-from ooctrain.step.op import Op, Spec, require, require_float, to_logical
+from ooctrain.step.op import Op, Spec, require, require_float
 
 Index = tuple[int, ...]
 
@@ -55,14 +55,6 @@ class Slice(Op):
     def reference(self, x, scalars):
         return (x[_region(self.start, self.shape)].copy(),)
 
-    def cpu(self, pool, ins, outs, workspace, scalars):
-        copy_block(pool, ins[0], outs[0], self.start)
-
-    def cuda(self, launcher, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cuda import regions
-
-        regions.slice_of(launcher, ins[0], outs[0], self.start)
-
     def vjp(self, tape, ins, outs, grads):
         return tape.call(Embed(self.full, self.start), grads, of=ins)
 
@@ -91,17 +83,6 @@ class Embed(Op):
         y[_region(self.start, x.shape)] = x
         return (y,)
 
-    def cpu(self, pool, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cpu import elementwise
-
-        elementwise.fill(pool, outs[0], 0.0)
-        copy_block(pool, ins[0], outs[0], self.start, insert=True)
-
-    def cuda(self, launcher, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cuda import regions
-
-        regions.embed(launcher, ins[0], outs[0], self.start)
-
     def vjp(self, tape, ins, outs, grads):
         return tape.call(Slice(self.full, self.start, ins[0].shape), grads, of=ins)
 
@@ -124,16 +105,6 @@ class Insert(Op):
         y = x.copy()
         y[_region(self.start, part.shape)] = part
         return (y,)
-
-    def cpu(self, pool, ins, outs, workspace, scalars):
-        copy_unless_same(ins[0], outs[0])
-        copy_block(pool, ins[1], outs[0], self.start, insert=True)
-
-    def cuda(self, launcher, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cuda import regions
-
-        regions.copy_unless_same(launcher, ins[0], outs[0])
-        regions.insert(launcher, ins[1], outs[0], self.start)
 
     def vjp(self, tape, ins, outs, grads):
         x, part = ins
@@ -165,16 +136,6 @@ class InsertAdd(Op):
         y[_region(self.start, part.shape)] += part
         return (y,)
 
-    def cpu(self, pool, ins, outs, workspace, scalars):
-        copy_unless_same(ins[0], outs[0])
-        add_block(pool, ins[1], outs[0], self.start)
-
-    def cuda(self, launcher, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cuda import regions
-
-        regions.copy_unless_same(launcher, ins[0], outs[0])
-        regions.insert_add(launcher, ins[1], outs[0], self.start)
-
     def vjp(self, tape, ins, outs, grads):
         x, part = ins
         (dy,) = grads
@@ -204,69 +165,11 @@ class Clear(Op):
         y[_region(self.start, self.shape)] = 0
         return (y,)
 
-    def cpu(self, pool, ins, outs, workspace, scalars):
-        copy_unless_same(ins[0], outs[0])
-        to_logical(outs[0])[_region(self.start, self.shape)] = 0
-
-    def cuda(self, launcher, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cuda import regions
-
-        regions.copy_unless_same(launcher, ins[0], outs[0])
-        regions.clear(launcher, outs[0], self.start, self.shape)
-
     def vjp(self, tape, ins, outs, grads):
         return tape.call(self, grads, of=ins)
 
     def reusable(self):
         return {0: 0}
-
-
-def copy_block(pool, x: np.ndarray, y: np.ndarray, start: Index, *, insert: bool = False) -> None:
-    """y = the block of x at logical `start`; with `insert`, the block of y at `start` = x."""
-    if not _has_kernel(x):
-        # Labels and the like are small: NumPy's own copy does.
-        whole, part = (y, x) if insert else (x, y)
-        region = to_logical(whole)[_region(start, to_logical(part).shape)]
-        source, target = (to_logical(part), region) if insert else (region, to_logical(part))
-        np.copyto(target, source)
-        return
-    from ooctrain.layers.kernels.cpu import layout
-
-    n, c, h, w = _as_4d(start)
-    (layout.insert_nhwc if insert else layout.slice_nhwc)(pool, _nhwc(x), _nhwc(y), n, h, w, c)
-
-
-def add_block(pool, part: np.ndarray, whole: np.ndarray, start: Index) -> None:
-    """The block of `whole` at logical `start` += part."""
-    if not _has_kernel(part):
-        region = to_logical(whole)[_region(start, to_logical(part).shape)]
-        np.add(region, to_logical(part), out=region)
-        return
-    from ooctrain.layers.kernels.cpu import layout
-
-    n, c, h, w = _as_4d(start)
-    layout.insert_add_nhwc(pool, _nhwc(part), _nhwc(whole), n, h, w, c)
-
-
-def copy_unless_same(x: np.ndarray, y: np.ndarray) -> None:
-    """y = x, for arrays of equal size; nothing to do where y lies on the storage of x."""
-    if x.ctypes.data != y.ctypes.data:
-        np.copyto(y.reshape(-1), x.reshape(-1))
-
-
-def _has_kernel(array: np.ndarray) -> bool:
-    """Whether the kernels for blocks take it: (N, H, W, C) and (N, C) arrays of float32."""
-    return array.dtype == np.float32 and array.ndim in (2, 4)
-
-
-def _nhwc(physical: np.ndarray) -> np.ndarray:
-    """A (N, C) array seen as (N, 1, 1, C); 4-d ones as they are."""
-    return physical if physical.ndim == 4 else physical.reshape(physical.shape[0], 1, 1, -1)
-
-
-def _as_4d(start: Index) -> tuple[int, int, int, int]:
-    n, c, h, w = (*start, 0, 0)[:4]
-    return n, c, h, w
 
 
 def _region(start: Index, shape: Index) -> tuple[slice, ...]:

@@ -40,34 +40,12 @@ class MeanError(Op):
         total = error.mean() if self.reduction == "mean" else error.sum()
         return (np.asarray(total, x.dtype),)
 
-    def cpu(self, pool, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cpu import losses
-
-        kernel = losses.l1 if self.absolute else losses.mse
-        kernel(pool, *ins, outs[0].reshape(-1), _error_factor(self, ins[0]), workspace)
-
-    def cuda(self, launcher, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cuda import losses
-
-        kernel = losses.l1 if self.absolute else losses.mse
-        kernel(launcher, *ins, outs[0], _error_factor(self, ins[0]), workspace)
-
     def vjp(self, tape, ins, outs, grads):
         x, target = ins
         op, (dloss,) = MeanErrorGrad(self.absolute, self.reduction), grads
         dx = tape.gradient(op, (x, target, dloss), of=x)
         # The error is antisymmetric: exchange the two for the gradient of the target.
         return dx, tape.gradient(op, (target, x, dloss), of=target)
-
-    def workspace_bytes(self, ins, outs, threads):
-        from ooctrain.layers.kernels.cpu import workspace
-
-        return workspace.reduction_workspace_bytes(ins[0].size)
-
-    def cuda_workspace_bytes(self, ins, outs):
-        from ooctrain.layers.kernels.cuda.runtime import workspace
-
-        return workspace.reduction_workspace_bytes(ins[0].size)
 
     def flops(self, ins, outs):
         return 3 * ins[0].size
@@ -92,25 +70,6 @@ class MeanErrorGrad(Op):
     def reference(self, x, target, dloss, scalars):
         error = np.sign(x - target) if self.absolute else 2 * (x - target)
         return (error * dloss / (x.size if self.reduction == "mean" else 1),)
-
-    def cpu(self, pool, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cpu import losses
-
-        x, target, dloss = ins
-        scale = float(dloss.reshape(-1)[0]) * _error_factor(self, x)
-        if self.absolute:
-            losses.l1_grad(pool, x, target, outs[0], scale)
-        else:
-            losses.mse_grad(pool, x, target, outs[0], 2 * scale)
-
-    def cuda(self, launcher, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cuda import losses
-
-        factor = _error_factor(self, ins[0])
-        if self.absolute:
-            losses.l1_grad(launcher, *ins, outs[0], factor)
-        else:
-            losses.mse_grad(launcher, *ins, outs[0], 2 * factor)
 
     def flops(self, ins, outs):
         return 3 * ins[0].size
@@ -137,16 +96,6 @@ class ErrorEach(Op):
     def reference(self, x, target, scalars):
         return (np.abs(x - target) if self.absolute else (x - target) ** 2,)
 
-    def cpu(self, pool, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cpu import weighted_losses
-
-        weighted_losses.error_each(pool, *ins, outs[0], not self.absolute)
-
-    def cuda(self, launcher, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cuda import weighted_losses
-
-        weighted_losses.error_each(launcher, *ins, outs[0], not self.absolute)
-
     def vjp(self, tape, ins, outs, grads):
         x, target = ins
         op, (dy,) = ErrorEachGrad(self.absolute), grads
@@ -172,16 +121,6 @@ class ErrorEachGrad(Op):
     def reference(self, x, target, dy, scalars):
         return ((np.sign(x - target) if self.absolute else 2 * (x - target)) * dy,)
 
-    def cpu(self, pool, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cpu import weighted_losses
-
-        weighted_losses.error_each_grad(pool, *ins, outs[0], not self.absolute)
-
-    def cuda(self, launcher, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cuda import weighted_losses
-
-        weighted_losses.error_each_grad(launcher, *ins, outs[0], not self.absolute)
-
     def flops(self, ins, outs):
         return 3 * ins[0].size
 
@@ -194,8 +133,3 @@ def mean_factor(count: float) -> float:
     PyTorch.
     """
     return 1.0 / count if count else float("nan")
-
-
-def _error_factor(op: MeanError | MeanErrorGrad, x: np.ndarray) -> float:
-    """What the summed errors are multiplied by."""
-    return 1.0 if op.reduction == "sum" else mean_factor(x.size)

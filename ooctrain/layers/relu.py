@@ -14,75 +14,60 @@ import numpy as np
 
 from ooctrain.step.op import Op, Spec, Window, require, require_float
 
-POINTWISE = (Window(), Window())
 
+class Pointwise(Op):
+    """y = f(x), element by element: y may overwrite x, and a tile of y needs that tile of x."""
 
-@dataclass(frozen=True, slots=True)
-class ReLU(Op):
-    """y = max(x, 0)."""
-
-    name: ClassVar[str] = "relu"
+    __slots__ = ()
 
     def infer(self, x: Spec) -> tuple[Spec, ...]:
         require_float(self, x)
         return (x,)
 
+    def reusable(self):
+        return {0: 0}
+
+    def window(self):
+        return Window(), Window()
+
+
+class PointwiseGrad(Pointwise):
+    """dx = dy f', where f' is a function of y. Reads (dy, y)."""
+
+    __slots__ = ()
+    verb: ClassVar[str] = "grad"
+
+    def infer(self, dy: Spec, y: Spec) -> tuple[Spec, ...]:
+        what = f"{self.name.removesuffix('_grad')}: gradient and output differ in shape"
+        require(dy.shape == y.shape, what, dy, y)
+        return (dy,)
+
+
+@dataclass(frozen=True, slots=True)
+class ReLU(Pointwise):
+    """y = max(x, 0)."""
+
+    name: ClassVar[str] = "relu"
+
     def reference(self, x, scalars):
         return (np.where(x < 0, x.dtype.type(0), x),)
-
-    def cpu(self, pool, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cpu import elementwise
-
-        elementwise.relu(pool, ins[0], outs[0])
-
-    def cuda(self, launcher, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cuda import elementwise
-
-        elementwise.relu(launcher, ins[0], outs[0])
 
     def vjp(self, tape, ins, outs, grads):
         return tape.call(ReLUGrad(), (grads[0], outs[0]), of=ins)
 
-    def reusable(self):
-        return {0: 0}
-
-    def window(self):
-        return POINTWISE
-
 
 @dataclass(frozen=True, slots=True)
-class ReLUGrad(Op):
+class ReLUGrad(PointwiseGrad):
     """dx = dy where y > 0, else 0. Reads (dy, y)."""
 
     name: ClassVar[str] = "relu_grad"
-    verb: ClassVar[str] = "grad"
-
-    def infer(self, dy: Spec, y: Spec) -> tuple[Spec, ...]:
-        require(dy.shape == y.shape, "relu: gradient and output differ in shape", dy, y)
-        return (dy,)
 
     def reference(self, dy, y, scalars):
         return (where_positive(y, dy),)
 
-    def cpu(self, pool, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cpu import elementwise
-
-        elementwise.relu_grad(pool, *ins, outs[0])
-
-    def cuda(self, launcher, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cuda import elementwise
-
-        elementwise.relu_grad(launcher, *ins, outs[0])
-
-    def reusable(self):
-        return {0: 0}
-
-    def window(self):
-        return POINTWISE
-
 
 @dataclass(frozen=True, slots=True)
-class LeakyReLU(Op):
+class LeakyReLU(Pointwise):
     """y = x where x > 0, else slope * x; slope > 0, so that the sign of y tells that of x."""
 
     slope: float = 0.01
@@ -97,56 +82,19 @@ class LeakyReLU(Op):
     def reference(self, x, scalars):
         return (np.where(x > 0, x, x * x.dtype.type(self.slope)),)
 
-    def cpu(self, pool, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cpu import activations
-
-        activations.leaky_relu(pool, ins[0], outs[0], self.slope)
-
-    def cuda(self, launcher, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cuda import activations
-
-        activations.leaky_relu(launcher, ins[0], outs[0], self.slope)
-
     def vjp(self, tape, ins, outs, grads):
         return tape.call(LeakyReLUGrad(self.slope), (grads[0], outs[0]), of=ins)
 
-    def reusable(self):
-        return {0: 0}
-
-    def window(self):
-        return POINTWISE
-
 
 @dataclass(frozen=True, slots=True)
-class LeakyReLUGrad(Op):
+class LeakyReLUGrad(PointwiseGrad):
     """dx = dy where y > 0, else slope * dy. Reads (dy, y)."""
 
     slope: float = 0.01
     name: ClassVar[str] = "leaky_relu_grad"
-    verb: ClassVar[str] = "grad"
-
-    def infer(self, dy: Spec, y: Spec) -> tuple[Spec, ...]:
-        require(dy.shape == y.shape, "leaky_relu: gradient and output differ in shape", dy, y)
-        return (dy,)
 
     def reference(self, dy, y, scalars):
         return (np.where(y > 0, dy, dy * dy.dtype.type(self.slope)),)
-
-    def cpu(self, pool, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cpu import activations
-
-        activations.leaky_relu_grad(pool, *ins, outs[0], self.slope)
-
-    def cuda(self, launcher, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cuda import activations
-
-        activations.leaky_relu_grad(launcher, *ins, outs[0], self.slope)
-
-    def reusable(self):
-        return {0: 0}
-
-    def window(self):
-        return POINTWISE
 
 
 def where_positive(y: np.ndarray, dy: np.ndarray) -> np.ndarray:

@@ -13,7 +13,6 @@ from typing import ClassVar
 
 import numpy as np
 
-from ooctrain.layers.regions import copy_unless_same
 from ooctrain.step.op import Op, Spec, require
 from ooctrain.step.trace import Kind
 
@@ -56,24 +55,6 @@ class BatchNormUpdate(Op):
             *(count + 1 for count in batches),
         )
 
-    def cpu(self, pool, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cpu import batch_norm
-
-        for old, new in zip(ins[2:], outs, strict=True):
-            copy_unless_same(old, new)
-        count = outs[2] if self.counted else None
-        batch_norm.update_running(*ins[:2], *outs[:2], count, self.momentum, self.rows)
-
-    def cuda(self, launcher, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cuda import batch_norm_stats, regions
-
-        for old, new in zip(ins[2:], outs, strict=True):
-            regions.copy_unless_same(launcher, old, new)
-        count = outs[2] if self.counted else None
-        batch_norm_stats.update_running(
-            launcher, *ins[:2], *outs[:2], count, self.momentum, self.rows
-        )
-
     def reusable(self):
         return {0: 2, 1: 3, 2: 4} if self.counted else {0: 2, 1: 3}
 
@@ -93,13 +74,3 @@ class InverseStd(Op):
 
     def reference(self, var, scalars):
         return (1 / np.sqrt(var + var.dtype.type(self.eps)),)
-
-    def cpu(self, pool, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cpu import batch_norm
-
-        batch_norm.inv_std_of(ins[0], outs[0], self.eps)
-
-    def cuda(self, launcher, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cuda import batch_norm_stats
-
-        batch_norm_stats.inv_std_of(launcher, ins[0], outs[0], self.eps)

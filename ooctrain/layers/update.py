@@ -9,13 +9,12 @@ Loshchilov and Hutter 2019. Read next: `optim/optimizers.py`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
-from ooctrain.layers.relu import POINTWISE
+from ooctrain.layers.relu import Pointwise
 from ooctrain.step.op import Op, Scalars, Spec, require, require_float
 from ooctrain.step.trace import Kind
 
@@ -53,18 +52,8 @@ class SGDUpdate(Op):
         lr, d = scalars[self.lr], g + self.weight_decay * w
         if not slots:
             return (w - lr * d,)
-        m = self.momentum * slots[0] + (1 - self._dampening(scalars)) * d
+        m = self.momentum * slots[0] + (1 - self.dampening_in(scalars)) * d
         return w - lr * (d + self.momentum * m if self.nesterov else m), m
-
-    def cpu(self, pool, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cpu import optimizers
-
-        optimizers.sgd(pool, *self._arrays(ins, outs), *self._settings(scalars))
-
-    def cuda(self, launcher, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cuda import optimizers
-
-        optimizers.sgd(launcher, *self._arrays(ins, outs), *self._settings(scalars))
 
     def flops(self, ins, outs):
         return 6 * ins[0].size
@@ -72,15 +61,8 @@ class SGDUpdate(Op):
     def reusable(self):
         return {0: 0, 1: 2} if self.momentum else {0: 0}
 
-    def _arrays(self, ins: Sequence[Any], outs: Sequence[Any]) -> tuple[Any, ...]:
-        """(w, g, m, w', m'); without momentum m and m' are None."""
-        return (*ins, *outs) if self.momentum else (*ins, None, *outs, None)
-
-    def _settings(self, scalars: Scalars) -> tuple[float, float, float, float, bool]:
-        dampening = self._dampening(scalars)
-        return float(scalars[self.lr]), self.momentum, dampening, self.weight_decay, self.nesterov
-
-    def _dampening(self, scalars: Scalars) -> float:
+    def dampening_in(self, scalars: Scalars) -> float:
+        """What is applied in this step."""
         return self.dampening if scalars["step"] else 0.0
 
 
@@ -120,27 +102,11 @@ class AdamUpdate(Op):
         root = np.sqrt(v) / np.sqrt(1 - self.beta2**step) + self.eps
         return w - lr / (1 - self.beta1**step) * m / root, m, v
 
-    def cpu(self, pool, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cpu import optimizers
-
-        optimizers.adam(pool, *ins, *outs, *self._settings(scalars))
-
-    def cuda(self, launcher, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cuda import optimizers
-
-        optimizers.adam(launcher, *ins, *outs, *self._settings(scalars))
-
     def flops(self, ins, outs):
         return 14 * ins[0].size
 
     def reusable(self):
         return {0: 0, 1: 2, 2: 3}
-
-    def _settings(self, scalars: Scalars) -> tuple[float | int | bool, ...]:
-        return (
-            float(scalars[self.lr]), self.beta1, self.beta2, self.eps, self.weight_decay,
-            int(scalars["step"]) + 1, self.decoupled,
-        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,26 +123,6 @@ class SumOfSquares(Op):
 
     def reference(self, g, scalars):
         return (np.sum(np.square(g, dtype=np.float64)),)
-
-    def cpu(self, pool, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cpu import optimizers
-
-        outs[0][...] = optimizers.sum_of_squares(pool, ins[0], workspace)
-
-    def cuda(self, launcher, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cuda import clipping
-
-        clipping.sum_of_squares(launcher, ins[0], outs[0], workspace)
-
-    def cuda_workspace_bytes(self, ins, outs):
-        from ooctrain.layers.kernels.cuda.runtime import workspace
-
-        return workspace.reduction_workspace_bytes(ins[0].size)
-
-    def workspace_bytes(self, ins, outs, threads):
-        from ooctrain.layers.kernels.cpu import workspace
-
-        return workspace.reduction_workspace_bytes(ins[0].size)
 
     def flops(self, ins, outs):
         return 2 * ins[0].size
@@ -198,19 +144,6 @@ class ClipFactor(Op):
         norm = np.sqrt(sum(float(square) for square in squares))
         return (np.asarray(min(1.0, self.max_norm / (norm + CLIP_EPS))),)
 
-    def cpu(self, pool, ins, outs, workspace, scalars):
-        outs[0][...] = self.reference(*ins, scalars=scalars)[0]
-
-    def cuda(self, launcher, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cuda import clipping
-
-        clipping.clip_scale(launcher, ins, outs[0], self.max_norm, CLIP_EPS, workspace)
-
-    def cuda_workspace_bytes(self, ins, outs):
-        from ooctrain.layers.kernels.cuda.runtime import workspace
-
-        return workspace.CLIP_BYTES
-
 
 @dataclass(frozen=True, slots=True)
 class ScaleBy(Op):
@@ -225,47 +158,19 @@ class ScaleBy(Op):
     def reference(self, x, factor, scalars):
         return (x * x.dtype.type(factor),)
 
-    def cpu(self, pool, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cpu import elementwise
-
-        elementwise.scale(pool, ins[0], outs[0], float(ins[1]))
-
-    def cuda(self, launcher, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cuda import clipping
-
-        clipping.scale_by(launcher, *ins, outs[0])
-
     def reusable(self):
         return {0: 0}
 
 
 @dataclass(frozen=True, slots=True)
-class ClipValue(Op):
+class ClipValue(Pointwise):
     """y = x limited to [-limit, limit]."""
 
     limit: float
     name: ClassVar[str] = "clip_value"
 
-    def infer(self, x: Spec) -> tuple[Spec, ...]:
-        require_float(self, x)
-        return (x,)
-
     def reference(self, x, scalars):
         return (np.clip(x, -self.limit, self.limit),)
-
-    def cpu(self, pool, ins, outs, workspace, scalars):
-        np.clip(ins[0], np.float32(-self.limit), np.float32(self.limit), out=outs[0])
-
-    def cuda(self, launcher, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cuda import clipping
-
-        clipping.clip_value(launcher, ins[0], outs[0], self.limit)
-
-    def reusable(self):
-        return {0: 0}
-
-    def window(self):
-        return POINTWISE
 
 
 def _update_specs(

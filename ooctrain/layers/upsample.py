@@ -44,22 +44,6 @@ class Upsample(Op):
         rows, columns = _matrices(self, x.shape[2:], self.size, x.dtype)
         return (rows @ x @ columns.T,)
 
-    def cpu(self, pool, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cpu import upsample
-
-        if self.mode == "nearest":
-            upsample.nearest(pool, ins[0], outs[0])
-        else:
-            upsample.bilinear(pool, ins[0], outs[0], self.corners)
-
-    def cuda(self, launcher, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cuda import upsample
-
-        if self.mode == "nearest":
-            upsample.nearest(launcher, ins[0], outs[0])
-        else:
-            upsample.bilinear(launcher, ins[0], outs[0], self.corners)
-
     def vjp(self, tape, ins, outs, grads):
         return tape.call(UpsampleGrad(ins[0].shape[2:], self.mode, self.corners), grads, of=ins)
 
@@ -87,22 +71,6 @@ class UpsampleGrad(Op):
     def reference(self, dy, scalars):
         rows, columns = _matrices(self, self.size, dy.shape[2:], dy.dtype)
         return (rows.T @ dy @ columns,)
-
-    def cpu(self, pool, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cpu import upsample
-
-        if self.mode == "nearest":
-            upsample.nearest_grad(pool, ins[0], outs[0])
-        else:
-            upsample.bilinear_grad(pool, ins[0], outs[0], self.corners)
-
-    def cuda(self, launcher, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cuda import upsample
-
-        if self.mode == "nearest":
-            upsample.nearest_grad(launcher, ins[0], outs[0])
-        else:
-            upsample.bilinear_grad(launcher, ins[0], outs[0], self.corners)
 
     def flops(self, ins, outs):
         return ins[0].size if self.mode == "nearest" else BILINEAR_FLOPS * ins[0].size

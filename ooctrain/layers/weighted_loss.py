@@ -13,18 +13,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from ooctrain.layers.class_loss import (
-    ClassLoss,
-    ClassLossGrad,
-    Reduction,
-    as_rows,
-    cuda_divisor,
-    log_sum_exp,
-    loss_parts,
-    row_order,
-)
+from ooctrain.layers import class_loss
 from ooctrain.layers.cross_entropy import SoftmaxCrossEntropy
-from ooctrain.layers.regression_loss import mean_factor
 from ooctrain.step.op import Op, Spec, require, require_float
 from ooctrain.step.trace import Kind
 
@@ -44,17 +34,9 @@ class ClassWeights(Op):
     def reference(self, scalars):
         return (np.asarray(self.values),)
 
-    def cpu(self, pool, ins, outs, workspace, scalars):
-        outs[0][:] = self.values
-
-    def cuda(self, launcher, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cuda import weighted_losses
-
-        weighted_losses.write(launcher, outs[0], self.values)
-
 
 @dataclass(frozen=True, slots=True)
-class WeightedCrossEntropy(ClassLoss):
+class WeightedCrossEntropy(class_loss.ClassLoss):
     """Of each row whose label counts: (1 - s) w[label] (lse - z[label]) + s / K * sum over the
     classes of w[c] (lse - z[c]).
 
@@ -68,7 +50,7 @@ class WeightedCrossEntropy(ClassLoss):
 
     ignore_index: int = -100
     label_smoothing: float = 0.0
-    reduction: Reduction = "mean"
+    reduction: class_loss.Reduction = "mean"
     name: ClassVar[str] = "weighted_cross_entropy"
 
     def infer(self, logits: Spec, labels: Spec, weights: Spec) -> tuple[Spec, ...]:
@@ -80,8 +62,8 @@ class WeightedCrossEntropy(ClassLoss):
         return (lse if self.reduction == "none" else loss), lse
 
     def reference(self, logits, labels, weights, scalars):
-        rows, label = as_rows(logits), labels.reshape(-1)
-        lse = log_sum_exp(rows)
+        rows, label = class_loss.as_rows(logits), labels.reshape(-1)
+        lse = class_loss.log_sum_exp(rows)
         valid = label != self.ignore_index
         chosen = np.where(valid, label, 0)
         own = weights[chosen] * (lse - rows[np.arange(len(rows)), chosen])
@@ -93,36 +75,6 @@ class WeightedCrossEntropy(ClassLoss):
             loss = np.asarray(each.sum() / counted)
         return loss.astype(logits.dtype), lse.reshape(labels.shape)
 
-    def cpu(self, pool, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cpu import losses, weighted_losses
-
-        logits, labels, weights = ins[0].reshape(-1, ins[0].shape[-1]), ins[1].reshape(-1), ins[2]
-        lse, out = outs[1].reshape(-1), outs[0].reshape(-1)
-        each, rest = loss_parts(workspace, labels.size)
-        each = out if self.reduction == "none" else each
-        losses.softmax_cross_entropy(pool, logits, labels, each, lse, self.ignore_index)
-        smoothing, ignored = self.label_smoothing, self.ignore_index
-        weighted_losses.weigh(pool, logits, labels, weights, lse, each, smoothing, ignored)
-        if self.reduction != "none":
-            factor = _factor(self, labels, weights)
-            losses.total(pool, each, out, factor, rest)
-
-    def cuda(self, launcher, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cuda import loss_space, losses, weighted_losses
-
-        logits, labels, weights = ins
-        out, lse = outs
-        summed, ignored = self.reduction != "none", self.ignore_index
-        space = loss_space.loss_space(launcher, workspace, labels.size, each=summed)
-        each = space.each if summed else out
-        losses.softmax_cross_entropy(launcher, logits, labels, each, lse, ignored)
-        weighted_losses.weigh(
-            launcher, logits, labels, weights, lse, each, self.label_smoothing, ignored
-        )
-        if summed:
-            divisor = cuda_divisor(self, launcher, space, labels, weights)
-            losses.total(launcher, each, out, space.partials, divisor)
-
     def vjp(self, tape, ins, outs, grads):
         logits, labels, weights = ins
         op = WeightedCrossEntropyGrad(self.ignore_index, self.label_smoothing, self.reduction)
@@ -131,12 +83,12 @@ class WeightedCrossEntropy(ClassLoss):
 
 
 @dataclass(frozen=True, slots=True)
-class WeightedCrossEntropyGrad(ClassLossGrad):
+class WeightedCrossEntropyGrad(class_loss.ClassLossGrad):
     """dlogits of `WeightedCrossEntropy`. Reads (logits, labels, weights, lse, dloss)."""
 
     ignore_index: int = -100
     label_smoothing: float = 0.0
-    reduction: Reduction = "mean"
+    reduction: class_loss.Reduction = "mean"
     name: ClassVar[str] = "weighted_cross_entropy_grad"
 
     def infer(
@@ -147,7 +99,7 @@ class WeightedCrossEntropyGrad(ClassLossGrad):
         return (logits,)
 
     def reference(self, logits, labels, weights, lse, dloss, scalars):
-        rows, label = as_rows(logits), labels.reshape(-1)
+        rows, label = class_loss.as_rows(logits), labels.reshape(-1)
         valid = label != self.ignore_index
         chosen, share = np.where(valid, label, 0), self.label_smoothing / rows.shape[1]
         own = ((1 - self.label_smoothing) * weights[chosen])[:, None]
@@ -156,36 +108,4 @@ class WeightedCrossEntropyGrad(ClassLossGrad):
         d -= own * (np.arange(rows.shape[1]) == chosen[:, None])
         counted = weights[chosen][valid].sum() if self.reduction == "mean" else 1
         d *= valid[:, None] * dloss.reshape(-1, 1) / counted
-        return (row_order(d, logits.shape),)
-
-    def cpu(self, pool, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cpu import weighted_losses
-
-        logits, labels, weights, lse, dloss = ins
-        classes, labels = logits.shape[-1], labels.reshape(-1)
-        weighted_losses.weighted_grad(
-            pool, logits.reshape(-1, classes), labels, weights, lse.reshape(-1), dloss, outs[0],
-            _factor(self, labels, weights), self.label_smoothing, self.ignore_index,
-        )  # fmt: skip
-
-    def cuda(self, launcher, ins, outs, workspace, scalars):
-        from ooctrain.layers.kernels.cuda import loss_space, weighted_losses
-
-        logits, labels, weights, lse, dloss = ins
-        space = loss_space.loss_space(launcher, workspace, labels.size, each=False)
-        divisor = cuda_divisor(self, launcher, space, labels, weights)
-        weighted_losses.weighted_grad(
-            launcher, logits, labels, weights, lse, dloss, divisor, outs[0],
-            self.label_smoothing, self.ignore_index,
-        )  # fmt: skip
-
-
-def _factor(
-    op: WeightedCrossEntropy | WeightedCrossEntropyGrad, labels: np.ndarray, weights: np.ndarray
-) -> float:
-    """What the summed losses are multiplied by."""
-    from ooctrain.layers.kernels.cpu import weighted_losses
-
-    if op.reduction != "mean":
-        return 1.0
-    return mean_factor(weighted_losses.weight_of_labels(labels, weights, op.ignore_index))
+        return (class_loss.row_order(d, logits.shape),)

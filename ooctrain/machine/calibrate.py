@@ -26,7 +26,7 @@ import numpy as np
 from ooctrain.errors import DoesNotFit, Infeasible
 from ooctrain.machine.measured import (
     Copies,
-    Ran,
+    MeasuredRun,
     balance_bytes_per_us,
     copies_of,
     issue_us_of,
@@ -77,7 +77,7 @@ def calibrate(
         copies = copies_of(_plan_of(other), synchronous, first, issue_us_of(first, in_core))
     with _swapping(trainer, "window", images.shape) as other:
         second, beside = measure_steps([trainer, other], images, labels, steps)
-        swapped = Ran(_plan_of(other), beside)
+        swapped = MeasuredRun(_plan_of(other), beside)
     # How much the calls slowed down is judged by the in-core steps that took turns with these.
     disturbed = with_disturbance(_with_calls(_copying(name, copies), second, in_core), swapped)
     found = replace(
@@ -91,7 +91,10 @@ def calibrate(
         _swapping(trainer, "window", images.shape, balance) as other,
     ):
         third, *paced = measure_steps([trainer, alone, other], images, labels, steps)
-        runs = [Ran(_plan_of(alone), paced[0], slower), Ran(_plan_of(other), paced[1], balance)]
+        runs = [
+            MeasuredRun(_plan_of(alone), paced[0], slower),
+            MeasuredRun(_plan_of(other), paced[1], balance),
+        ]
         return replace(found, pacing_us=pacing_us_of(runs, _with_calls(disturbed, third, in_core)))
 
 

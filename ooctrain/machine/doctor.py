@@ -14,6 +14,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from importlib import metadata
 from types import MappingProxyType, ModuleType
 from typing import TYPE_CHECKING, Literal
@@ -219,15 +220,11 @@ def _add(a, b):
     return a + b
 
 
-def _package_check(name: str) -> Callable[[], Finding]:
-    return lambda: check_package(name)
-
-
-PACKAGES = ("numpy", "numba", "llvmlite", "click", "rich", "safetensors", "networkx", "highspy")
+PACKAGES = ("numpy", "numba", "llvmlite", "click", "rich", "safetensors", "highspy")
 CHECKS: Mapping[str, Callable[[], Finding]] = MappingProxyType(
     {
         "Python": check_python,
-        **{name: _package_check(name) for name in PACKAGES},
+        **{name: partial(check_package, name) for name in PACKAGES},
         "compiler": check_kernels,
         "kernel cache": check_cache,
         "virtual memory": check_virtual_memory,

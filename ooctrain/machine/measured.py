@@ -174,7 +174,7 @@ def _durations_us(timelines: Collection[Timeline], stream: str) -> dict[int, flo
 
 
 @dataclass(frozen=True, slots=True)
-class Ran:
+class MeasuredRun:
     """Steps that ran by a plan.
 
     Args:
@@ -215,7 +215,7 @@ class Ran:
         return simulate(self.plan.schedule, self.plan.trace, linked)
 
 
-def with_disturbance(machine: Machine, beside: Ran) -> Machine:
+def with_disturbance(machine: Machine, beside: MeasuredRun) -> Machine:
     """The machine with what copies cost the calls that run beside them.
 
     First `interference` is fitted, so that the calls are predicted as long as they were; then
@@ -245,7 +245,7 @@ def with_disturbance(machine: Machine, beside: Ran) -> Machine:
     )
 
 
-def pacing_us_of(paced: Sequence[Ran], machine: Machine) -> float:
+def pacing_us_of(paced: Sequence[MeasuredRun], machine: Machine) -> float:
     """`Machine.pacing_us`, fitted: what each copy takes longer on an imposed link.
 
     It is the number with which the log errors of these steps add up to 0.

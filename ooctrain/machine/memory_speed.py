@@ -78,10 +78,8 @@ def _beside_copies() -> Iterator[None]:
 
 
 def _copy() -> Callable[[], object]:
-    """A function that makes one copy of `COPY_BYTES` by the copy engines' kernel.
-
-    The kernel is imported here, so that importing this module does not load Numba.
-    """
+    """A function that makes one copy of `COPY_BYTES` by the copy engines' kernel."""
+    # Not at the top, since it loads Numba, and `--help` is to answer at once.
     from ooctrain.layers.kernels.cpu.copy import stream_copy
 
     # Written once, so that the pages are there before anything is timed.

@@ -14,7 +14,7 @@ from typing import Literal
 
 import numpy as np
 
-from ooctrain.engine.eager import HostStorage
+from ooctrain.engine.eager import Storage
 from ooctrain.engine.module import Parameter
 from ooctrain.engine.tensor import current_tape
 
@@ -40,7 +40,7 @@ def init_constant(parameter: Parameter, value: float) -> None:
 
 
 def _begin(parameter: Parameter, initial: Callable[[], np.ndarray]) -> None:
-    parameter.storage = HostStorage(shape=parameter.shape, initial=initial)
+    parameter.storage = Storage(shape=parameter.shape, initial=initial)
 
 
 def uniform(shape: tuple[int, ...], fan_in: int) -> Parameter:

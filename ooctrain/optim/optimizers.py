@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from ooctrain.engine.eager import HostStorage
+from ooctrain.engine.eager import Storage
 from ooctrain.engine.fingerprint import described
 from ooctrain.engine.module import Parameter, clear_grad
 from ooctrain.engine.tensor import Tensor, current_tape
@@ -353,5 +353,5 @@ def lr_name(group: int) -> str:
 def _zeros(parameter: Tensor) -> Tensor:
     slot = Tensor(Spec(parameter.shape), kind="state")
     shape = parameter.shape
-    slot.storage = HostStorage(shape=shape, initial=lambda: np.zeros(shape, np.float32))
+    slot.storage = Storage(shape=shape, initial=lambda: np.zeros(shape, np.float32))
     return slot

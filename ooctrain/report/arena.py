@@ -17,7 +17,7 @@ from rich.text import Text
 from ooctrain.alloc.arena_map import (
     LETTERS,
     LINE_WIDTH,
-    Piece,
+    ArenaPiece,
     Snapshot,
     arena_text,
     pieces_of,
@@ -93,7 +93,7 @@ def _strip(
     return "\n".join(parts)
 
 
-def _piece(piece: Piece, extent: int, colours: Mapping[str, tuple[str, str]], y: int) -> str:
+def _piece(piece: ArenaPiece, extent: int, colours: Mapping[str, tuple[str, str]], y: int) -> str:
     scale = (WIDTH - MARGIN - RIGHT) / extent
     x, width = MARGIN + piece.lo * scale, (piece.hi - piece.lo) * scale
     letter, colour = colours.get(piece.tag, ("", OTHER)) if piece.kind == "block" else ("", "")

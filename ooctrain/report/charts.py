@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from xml.sax.saxutils import escape
 
+from ooctrain.report import shapes
 from ooctrain.report.plot import (
     LEFT,
     PLOT_HEIGHT,
@@ -24,18 +25,6 @@ from ooctrain.report.plot import (
     head,
     short,
     x_axis_parts,
-)
-from ooctrain.report.shapes import (
-    DASHES,
-    EMPTY,
-    LETTER_WIDTH,
-    WIDTH,
-    box,
-    document,
-    limit,
-    line,
-    round_ticks,
-    words,
 )
 
 Spot = tuple[float, float]  # in the picture
@@ -112,16 +101,16 @@ def strips_svg(
     """
 
     def place(value: float) -> float:
-        return LEFT + value / extent * (WIDTH - LEFT - RIGHT)
+        return LEFT + value / extent * (shapes.WIDTH - LEFT - RIGHT)
 
     parts, y = head(title, legend)
     for name, pieces in rows:
-        parts.append(words(LEFT - 8, y + 15, name, "end"))
-        parts.append(box(LEFT, y, WIDTH - LEFT - RIGHT, ROW_HEIGHT, EMPTY))
+        parts.append(shapes.words(LEFT - 8, y + 15, name, "end"))
+        parts.append(shapes.box(LEFT, y, shapes.WIDTH - LEFT - RIGHT, ROW_HEIGHT, shapes.EMPTY))
         parts += [_piece(piece, place(piece.lo), place(piece.hi), y) for piece in pieces]
         y += ROW_HEIGHT + ROW_GAP
-    parts += x_axis_parts(round_ticks(0, extent), place, y, axis, number or short)
-    return document(parts, y + 44)
+    parts += x_axis_parts(shapes.round_ticks(0, extent), place, y, axis, number or short)
+    return shapes.document(parts, y + 44)
 
 
 def curves_svg(
@@ -150,14 +139,14 @@ def curves_svg(
     scale: Callable[[float], float] = math.log if doubling else float
     plot = Plot(y + PLOT_HEIGHT, min(xs), max(xs), y_low, 1.05 * (top - y_low), scale)
     parts += plot.frame("#fafafa", y_axis)
-    for tick in round_ticks(y_low, top):
+    for tick in shapes.round_ticks(y_low, top):
         height = plot.height(tick)
-        parts.append(line(LEFT, height, WIDTH - RIGHT, height, "#ddd"))
-        parts.append(words(LEFT - 8, height + 4, (y_number or short)(tick), "end"))
+        parts.append(shapes.line(LEFT, height, shapes.WIDTH - RIGHT, height, "#ddd"))
+        parts.append(shapes.words(LEFT - 8, height + 4, (y_number or short)(tick), "end"))
     parts += _drawn(curves, colours, plot)
-    ticks = [x for x, _ in curves[0].points] if doubling else round_ticks(min(xs), max(xs))
+    ticks = [x for x, _ in curves[0].points] if doubling else shapes.round_ticks(min(xs), max(xs))
     parts += x_axis_parts(ticks, plot.place, plot.bottom, x_axis, x_number or short)
-    return document(parts, plot.bottom + 44)
+    return shapes.document(parts, plot.bottom + 44)
 
 
 def areas_svg(
@@ -181,15 +170,17 @@ def areas_svg(
     top = 1.05 * (y_top or highest or 1.0)
     parts, y = head(title, legend)
     plot = Plot(y + PLOT_HEIGHT, 0.0, right, 0.0, top)
-    parts += plot.frame(EMPTY, y_axis)
+    parts += plot.frame(shapes.EMPTY, y_axis)
     parts += [
-        words(LEFT - 8, plot.height(tick) + 4, (y_number or short)(tick), "end")
-        for tick in round_ticks(0, top)
+        shapes.words(LEFT - 8, plot.height(tick) + 4, (y_number or short)(tick), "end")
+        for tick in shapes.round_ticks(0, top)
     ]
     parts += [_area(area, plot) for area in areas]
-    parts += [limit(LEFT, WIDTH - RIGHT, plot.height(value), name) for name, value in limits]
-    parts += x_axis_parts(round_ticks(0, right), plot.place, plot.bottom, x_axis, short)
-    return document(parts, plot.bottom + 44)
+    parts += [
+        shapes.limit(LEFT, shapes.WIDTH - RIGHT, plot.height(value), name) for name, value in limits
+    ]
+    parts += x_axis_parts(shapes.round_ticks(0, right), plot.place, plot.bottom, x_axis, short)
+    return shapes.document(parts, plot.bottom + 44)
 
 
 def stacked_svg(pictures: Sequence[str]) -> str:
@@ -198,7 +189,9 @@ def stacked_svg(pictures: Sequence[str]) -> str:
     for picture in pictures:
         parts.append(picture.replace("<svg ", f'<svg y="{y}" ', 1))
         y += _extent(picture, "height")
-    return document(parts, y, max((_extent(p, "width") for p in pictures), default=WIDTH))
+    return shapes.document(
+        parts, y, max((_extent(p, "width") for p in pictures), default=shapes.WIDTH)
+    )
 
 
 def beside_svg(pictures: Sequence[str]) -> str:
@@ -207,7 +200,7 @@ def beside_svg(pictures: Sequence[str]) -> str:
     for picture in pictures:
         parts.append(picture.replace("<svg ", f'<svg x="{x}" ', 1))
         x += _extent(picture, "width")
-    return document(parts, max((_extent(p, "height") for p in pictures), default=0), x)
+    return shapes.document(parts, max((_extent(p, "height") for p in pictures), default=0), x)
 
 
 def _extent(picture: str, side: str) -> int:
@@ -231,7 +224,7 @@ def _drawn(curves: Sequence[Curve], colours: Sequence[str], plot: Plot) -> Itera
 def _area(area: Area, plot: Plot) -> str:
     x, wide = plot.place(area.x_lo), plot.place(area.x_hi) - plot.place(area.x_lo)
     y, tall = plot.height(area.y_hi), plot.height(area.y_lo) - plot.height(area.y_hi)
-    return box(x, y, max(wide, 0.5), max(tall - 0.4, 0.4), colour_of(area.kind), area.text)
+    return shapes.box(x, y, max(wide, 0.5), max(tall - 0.4, 0.4), colour_of(area.kind), area.text)
 
 
 def _points(
@@ -251,7 +244,7 @@ def _points(
 def _lines(curve: Curve, colour: str, plot: Plot) -> list[str]:
     """Lines from point to point, interrupted by gaps."""
     parts, run = [], list[str]()
-    dash = f' stroke-dasharray="{DASHES}"' if curve.dashed else ""
+    dash = f' stroke-dasharray="{shapes.DASHES}"' if curve.dashed else ""
     for x, y in [*curve.points, (0.0, None)]:
         if y is not None:
             run.append(f"{plot.place(x):.1f},{plot.height(y):.1f}")
@@ -267,11 +260,11 @@ def _lines(curve: Curve, colour: str, plot: Plot) -> list[str]:
 def _piece(piece: Piece, left: float, right: float, y: float) -> str:
     width = max(0.8, right - left - 1)
     colour = colour_of(piece.kind)
-    shown = piece.text if len(piece.text) * LETTER_WIDTH < width - 6 else ""
+    shown = piece.text if len(piece.text) * shapes.LETTER_WIDTH < width - 6 else ""
     label = (
         f'<text x="{left + width / 2:.1f}" y="{y + 15}" text-anchor="middle" '
         f'style="fill:#fff;font-size:11px">{escape(shown)}</text>'
         if shown
         else ""
     )
-    return box(left, y, width, ROW_HEIGHT, colour, piece.text) + label
+    return shapes.box(left, y, width, ROW_HEIGHT, colour, piece.text) + label

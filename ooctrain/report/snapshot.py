@@ -16,7 +16,7 @@ from typing import Any
 
 from ooctrain.alloc.base import Block
 from ooctrain.alloc.best_fit import BestFit
-from ooctrain.alloc.dry_run import PaperMemory
+from ooctrain.alloc.dry_run import DryMemory
 from ooctrain.errors import ConfigError
 from ooctrain.report.holdings import Holding
 from ooctrain.report.record import Record
@@ -48,7 +48,7 @@ def snapshot(record: Record) -> dict[str, Any]:
             "the record does not say who held the memory, only how much was held", code="OOC-118",
             fix="write it again with this version of `ooctrain simulate MODEL --json FILE`",
         )  # fmt: skip
-    arena = BestFit(PaperMemory(MAX_BYTES))
+    arena = BestFit(DryMemory(MAX_BYTES))
     live: dict[int, Block] = {}
     trace = [
         entry

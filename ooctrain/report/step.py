@@ -12,18 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from types import MappingProxyType
 
+from ooctrain.report import shapes
 from ooctrain.report.holdings import GROUPS, Holding, group_curves
 from ooctrain.report.record import Record
-from ooctrain.report.shapes import (
-    WIDTH,
-    box,
-    document,
-    legend_row,
-    limit,
-    line,
-    round_ticks,
-    words,
-)
 from ooctrain.report.svg import LEFT, PHASES, RIGHT, lane_boxes, time_axis, x_of
 from ooctrain.report.waits import Peak, peak_of
 from ooctrain.units import GIB, KIB, MIB, format_bytes
@@ -44,16 +35,16 @@ def step_svg(record: Record) -> str:
     phases = {call: phase for call, phase in (record.phases or {}).items() if phase in PHASES}
     shown = set(phases.values())
     lane_legend = [(name, colour) for name, colour in PHASES.items() if name in shown]
-    parts = legend_row(LEFT, 20, lane_legend)
+    parts = shapes.legend_row(LEFT, 20, lane_legend)
     lanes, y = lane_boxes(timeline, end_us, phases, LEGEND_HEIGHT + 8)
     parts += lanes
     if record.holdings:
-        parts += legend_row(LEFT, y + 20, [*GROUP_COLOURS.items()])
+        parts += shapes.legend_row(LEFT, y + 20, [*GROUP_COLOURS.items()])
         y += LEGEND_HEIGHT
     parts += _memory(record, end_us, y + 8)
     y += 8 + CURVE_HEIGHT
-    parts += [time_axis(end_us, y), words(LEFT - 8, y + 17, "time", "end")]
-    return document(parts, y + 24)
+    parts += [time_axis(end_us, y), shapes.words(LEFT - 8, y + 17, "time", "end")]
+    return shapes.document(parts, y + 24)
 
 
 def _memory(record: Record, end_us: float, y: int) -> list[str]:
@@ -66,14 +57,18 @@ def _memory(record: Record, end_us: float, y: int) -> list[str]:
 
     parts = []
     for tick_bytes in _round_bytes(top_bytes):
-        parts.append(line(LEFT, height(tick_bytes), WIDTH - RIGHT, height(tick_bytes), "#e4e4e4"))
+        parts.append(
+            shapes.line(
+                LEFT, height(tick_bytes), shapes.WIDTH - RIGHT, height(tick_bytes), "#e4e4e4"
+            )
+        )
         label = format_bytes(round(tick_bytes)) if tick_bytes else "0"
-        parts.append(words(LEFT - 8, height(tick_bytes) + 4, label, "end"))
+        parts.append(shapes.words(LEFT - 8, height(tick_bytes) + 4, label, "end"))
     parts += _stack(record.holdings, end_us, height)
     parts.append(_outline(record.timeline.ledger, end_us, height))
     if record.budget_bytes:
         name = f"budget {format_bytes(record.budget_bytes)}"
-        parts.append(limit(LEFT, WIDTH - RIGHT, height(record.budget_bytes), name))
+        parts.append(shapes.limit(LEFT, shapes.WIDTH - RIGHT, height(record.budget_bytes), name))
     return [*parts, *_peak_mark(peak, x_of(peak.time_us, end_us), height(peak.size_bytes), bottom)]
 
 
@@ -116,16 +111,16 @@ def _stairs(xs: Sequence[float], ys: Sequence[float]) -> list[tuple[float, float
 
 def _peak_mark(peak: Peak, x: float, y: float, bottom: float) -> list[str]:
     """A dot where most is held, and above it, and above the budget's name, how much and where."""
-    anchor = "start" if x < WIDTH / 2 else "end"
+    anchor = "start" if x < shapes.WIDTH / 2 else "end"
     label = f"most at one moment: {format_bytes(peak.size_bytes)}, {peak.call}"
     return [
-        line(x, y, x, bottom, PEAK_COLOUR, dashed=True),
-        box(x - 3, y - 3, 6, 6, PEAK_COLOUR, label),
-        words(x, y - 20, label, anchor),
+        shapes.line(x, y, x, bottom, PEAK_COLOUR, dashed=True),
+        shapes.box(x - 3, y - 3, 6, 6, PEAK_COLOUR, label),
+        shapes.words(x, y - 20, label, anchor),
     ]
 
 
 def _round_bytes(top_bytes: float) -> list[float]:
     """Round numbers of the largest unit that fits, up to `top_bytes`."""
     unit = next((unit for unit in (GIB, MIB, KIB) if top_bytes >= unit), 1)
-    return [tick * unit for tick in round_ticks(0, top_bytes / unit)]
+    return [tick * unit for tick in shapes.round_ticks(0, top_bytes / unit)]

@@ -9,30 +9,28 @@ next: `text.py`.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from xml.sax.saxutils import escape
 
-from ooctrain.report.shapes import (
-    AXIS,
-    COLOURS,
-    EMPTY,
-    WIDTH,
-    box,
-    document,
-    legend_row,
-    limit,
-    line,
-    round_ticks,
-    words,
-)
+from ooctrain.report import shapes
 from ooctrain.report.streams import STREAM_NAMES
 from ooctrain.sched.timeline import Timeline
 from ooctrain.units import format_bytes, format_us
 
 LEFT, RIGHT = 96, 16
 LANE_HEIGHT, LANE_GAP, CURVE_HEIGHT, LEGEND_HEIGHT = 20, 6, 84, 26
-FORWARD, BACKWARD, IN, OUT = COLOURS[:4]
+FORWARD, BACKWARD, IN, OUT = shapes.COLOURS[:4]
 #: Of the compute lane; the loss is drawn as a forward call.
-PHASES = {"forward": FORWARD, "backward": BACKWARD, "update": COLOURS[5]}
+PHASES = {"forward": FORWARD, "backward": BACKWARD, "update": shapes.COLOURS[5]}
+
+
+@dataclass(frozen=True, slots=True)
+class _Scale:
+    """What the timelines of one picture share."""
+
+    end_us: float
+    top_bytes: int
+    budget_bytes: int | None
 
 
 def timelines_svg(
@@ -54,25 +52,24 @@ def timelines_svg(
     """
     end_us = max((t.makespan_us for t in rows.values()), default=1.0) or 1.0
     top_bytes = max([budget_bytes or 0, *(t.peak_bytes for t in rows.values())]) or 1
-    parts, y = [], 8
+    scale, parts, y = _Scale(end_us, top_bytes, budget_bytes), [], 8
     if phases:
         shown = set(phases.values())
-        parts += legend_row(LEFT, y + 12, [entry for entry in PHASES.items() if entry[0] in shown])
+        parts += shapes.legend_row(
+            LEFT, y + 12, [entry for entry in PHASES.items() if entry[0] in shown]
+        )
         y += LEGEND_HEIGHT
     for title, timeline in rows.items():
-        part, height = _one_timeline(
-            title, timeline, end_us, top_bytes, budget_bytes, phases or {}, y
-        )
+        part, height = _one_timeline(title, timeline, scale, phases or {}, y)
         parts.append(part)
         y += height
     parts.append(time_axis(end_us, y))
-    return document(parts, y + 24)
+    return shapes.document(parts, y + 24)
 
 
 def _one_timeline(
-    title: str, timeline: Timeline, end_us: float, top_bytes: int, budget_bytes: int | None,
-    phases: Mapping[str, str], y: int,
-) -> tuple[str, int]:  # fmt: skip
+    title: str, timeline: Timeline, scale: _Scale, phases: Mapping[str, str], y: int
+) -> tuple[str, int]:
     summary = (
         f"{format_us(timeline.makespan_us)}, peak {format_bytes(timeline.peak_bytes)}, "
         f"out {format_bytes(timeline.bytes_out)}, in {format_bytes(timeline.bytes_in)}"
@@ -81,8 +78,8 @@ def _one_timeline(
         f'<text x="{LEFT}" y="{y + 12}"><tspan font-weight="600">{escape(title)}</tspan>  '
         f"{summary}</text>"
     ]
-    lanes, curve_y = lane_boxes(timeline, end_us, phases, y + 20)
-    parts += [*lanes, _curve(timeline, end_us, top_bytes, budget_bytes, curve_y)]
+    lanes, curve_y = lane_boxes(timeline, scale.end_us, phases, y + 20)
+    parts += [*lanes, _curve(timeline, scale, curve_y)]
     return "\n".join(parts), curve_y - y + CURVE_HEIGHT + 20
 
 
@@ -92,23 +89,21 @@ def lane_boxes(
     """The three lanes of a timeline from y on, and where they end."""
     parts = []
     for stream, label in STREAM_NAMES.items():
-        parts.append(words(LEFT - 8, y + 14, label, "end"))
-        parts.append(box(LEFT, y, WIDTH - LEFT - RIGHT, LANE_HEIGHT, EMPTY))
+        parts.append(shapes.words(LEFT - 8, y + 14, label, "end"))
+        parts.append(shapes.box(LEFT, y, shapes.WIDTH - LEFT - RIGHT, LANE_HEIGHT, shapes.EMPTY))
         for event in timeline.events:
             if event.stream == stream:
                 x = x_of(event.start_us, end_us)
                 width = max(0.5, x_of(event.end_us, end_us) - x)
                 tip = f"{event.name}: {format_us(event.end_us - event.start_us)}"
                 colour = _colour(stream, phases.get(event.name))
-                parts.append(box(x, y, width, LANE_HEIGHT, colour, tip))
+                parts.append(shapes.box(x, y, width, LANE_HEIGHT, colour, tip))
         y += LANE_HEIGHT + LANE_GAP
     return parts, y
 
 
-def _curve(
-    timeline: Timeline, end_us: float, top_bytes: int, budget_bytes: int | None, y: int
-) -> str:
-    bottom = y + CURVE_HEIGHT
+def _curve(timeline: Timeline, scale: _Scale, y: int) -> str:
+    bottom, end_us, top_bytes = y + CURVE_HEIGHT, scale.end_us, scale.top_bytes
 
     def height(size_bytes: float) -> float:
         return bottom - size_bytes / top_bytes * (CURVE_HEIGHT - 10)
@@ -124,25 +119,25 @@ def _curve(
     path = " ".join(f"{x:.1f},{py:.1f}" for x, py in points)
     first, last = (points[0][0], points[-1][0]) if points else (LEFT, LEFT)
     parts = [
-        words(LEFT - 8, height(top_bytes) + 4, format_bytes(top_bytes), "end"),
-        words(LEFT - 8, bottom - 30, "memory", "end"),
-        words(LEFT - 8, bottom, "0", "end"),
+        shapes.words(LEFT - 8, height(top_bytes) + 4, format_bytes(top_bytes), "end"),
+        shapes.words(LEFT - 8, bottom - 30, "memory", "end"),
+        shapes.words(LEFT - 8, bottom, "0", "end"),
         f'<polygon points="{first:.1f},{bottom} {path} {last:.1f},{bottom}" fill="#d9e4f2"/>',
         f'<polyline points="{path}" fill="none" stroke="{FORWARD}" stroke-width="1.2"/>',
     ]
-    if budget_bytes:
-        name = f"budget {format_bytes(budget_bytes)}"
-        parts.append(limit(LEFT, WIDTH - RIGHT, height(budget_bytes), name))
+    if scale.budget_bytes:
+        name = f"budget {format_bytes(scale.budget_bytes)}"
+        parts.append(shapes.limit(LEFT, shapes.WIDTH - RIGHT, height(scale.budget_bytes), name))
     return "\n".join(parts)
 
 
 def time_axis(end_us: float, y: int) -> str:
     """The axis below lanes that end at `end_us`, with round times."""
-    marks = [line(LEFT, y, WIDTH - RIGHT, y, AXIS)]
-    for tick in round_ticks(0, end_us):
+    marks = [shapes.line(LEFT, y, shapes.WIDTH - RIGHT, y, shapes.AXIS)]
+    for tick in shapes.round_ticks(0, end_us):
         x = x_of(tick, end_us)
-        marks.append(line(x, y, x, y + 4, AXIS))
-        marks.append(words(x, y + 17, format_us(tick) if tick else "0", "middle"))
+        marks.append(shapes.line(x, y, x, y + 4, shapes.AXIS))
+        marks.append(shapes.words(x, y + 17, format_us(tick) if tick else "0", "middle"))
     return "\n".join(marks)
 
 
@@ -156,4 +151,4 @@ def _colour(stream: str, phase: str | None) -> str:
 
 def x_of(time_us: float, end_us: float) -> float:
     """Where a moment is drawn, in pixels."""
-    return LEFT + time_us / end_us * (WIDTH - LEFT - RIGHT)
+    return LEFT + time_us / end_us * (shapes.WIDTH - LEFT - RIGHT)

@@ -16,6 +16,7 @@ from ooctrain.rewrite.fuse import fuse
 from ooctrain.rewrite.pin_small import NAME as PIN_SMALL
 from ooctrain.rewrite.pin_small import pin_again, pin_by_name
 from ooctrain.rewrite.share_storage import share_storage
+from ooctrain.rewrite.tile import tile_by_name
 from ooctrain.step.trace import Trace
 
 Rewrite = Callable[[Trace], Trace]
@@ -31,7 +32,7 @@ class Rewrites(Mapping[str, Rewrite]):
         if name.partition(":")[0] == PIN_SMALL:
             return lambda trace: pin_by_name(trace, name)
         if name.partition(":")[0] in self.with_parameters:
-            return lambda trace: _tile(trace, name)
+            return lambda trace: pin_again(tile_by_name(trace, name), trace)
         return self.plain[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -57,9 +58,3 @@ def apply_rewrites(trace: Trace, names: Sequence[str]) -> Trace:
             )
         trace = REWRITES[name](trace)
     return trace
-
-
-def _tile(trace: Trace, name: str) -> Trace:
-    from ooctrain.rewrite.tile import tile_by_name
-
-    return pin_again(tile_by_name(trace, name), trace)

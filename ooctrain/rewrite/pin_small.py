@@ -8,17 +8,18 @@ the region can neither fragment nor grow, and its size is known before planning.
 and go with the images (activations and their gradients) are left to the planner, whatever their
 size: their number grows with the network, and they use the same memory one after the other. Source:
 docs/allocators.md, "Small objects"; PyTorch and nnabla keep pools for small objects, of no fixed
-size. Read next: `sched/planning/beside_region.py`, which plans beside a region;
-`execution/placement.py`.
+size. Read next: `sched/budget.py`, which counts the region; `sched/planning/beside_region.py`,
+which plans beside it; `execution/placement.py`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Collection
+from dataclasses import replace
 
 from ooctrain.errors import ConfigError
+from ooctrain.sched.budget import region
 from ooctrain.step.trace import ITEM_BYTES, Trace
 from ooctrain.units import Granule
 
@@ -26,20 +27,6 @@ NAME = "pin_small"
 KINDS = ("param", "state", "stat")  # what lasts over a step, or from forward to backward
 SHARE = 8  # small is what fills less than an eighth of a chunk
 LEAST_GRANULE_BYTES = 16 << 10  # with smaller granules rounding wastes little
-ALIGN_BYTES = 512
-
-
-@dataclass(frozen=True, slots=True)
-class Region:
-    """Where the pinned variables of a trace lie.
-
-    Args:
-        offsets: {pinned variable: its first byte}; what shares a storage shares its place.
-        size_bytes: of the region; 0 where nothing is pinned.
-    """
-
-    offsets: Mapping[int, int]
-    size_bytes: int
 
 
 def pin_small(trace: Trace, most_bytes: int) -> Trace:
@@ -97,26 +84,6 @@ def pinning_for(trace: Trace, granule: Granule) -> tuple[str, ...]:
     return (f"{NAME}:{most}",) if 0 < size <= lasting * granule.size_bytes else ()
 
 
-def region(trace: Trace) -> Region:
-    """The places of the pinned variables, one after the other in the order of their ids."""
-    offsets: dict[int, int] = {}
-    place_of: dict[int, int] = {}
-    end = 0
-    storage = _storages(trace)
-    for variable in trace.variables:
-        if variable.pinned:
-            if storage[variable.id] not in place_of:
-                place_of[storage[variable.id]] = end
-                end += -(-variable.value_bytes // ALIGN_BYTES) * ALIGN_BYTES
-            offsets[variable.id] = place_of[storage[variable.id]]
-    return Region(offsets, end)
-
-
-def with_region(granule: Granule, trace: Trace) -> Granule:
-    """The granule with the trace's region as its constant."""
-    return replace(granule, fixed_bytes=granule.granted(region(trace).size_bytes))
-
-
 def _pin(trace: Trace, wanted: Collection[int]) -> Trace:
     """Pins the variables whose storage has only wanted ones."""
     heads = _heads(trace)
@@ -127,20 +94,11 @@ def _pin(trace: Trace, wanted: Collection[int]) -> Trace:
     return replace(trace, variables=variables)
 
 
-def _storages(trace: Trace) -> list[int]:
-    """For each variable the first variable that had its storage in this step."""
-    storage = list(range(len(trace.variables)))
-    for call in trace.calls:
-        for out, source in call.reuse.items():
-            storage[out] = storage[source]
-    return storage
-
-
 def _heads(trace: Trace) -> list[int]:
     """For each variable one that stands for all that share its storage, be it in this step or, by
     `carries`, in the next.
     """
-    heads = _storages(trace)
+    heads = list(trace.storage)
     for new, old in trace.carries.items():
         one, other = sorted((heads[new], heads[old]))
         if one != other:

@@ -3,7 +3,7 @@
 In: a trace and a schedule. Out: `HostSlots`. The one idea: offsets are given offline, first fit in
 list order; a SwapOut that claims host memory waits for all host releases listed before it, so
 whatever offset is free in list order is safe to use. Sources: docs/schedule.md, "Ledgers"; paper
-004, section 4.4 (the host's pool). Read next: `host_life.py`, `../alloc/static.py`.
+004, section 4.4 (the host's pool). Read next: `host_life.py`, `spans.py`.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from bisect import insort
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from ooctrain.alloc.static import lowest_gap
 from ooctrain.sched.host_life import copies, lives
 from ooctrain.sched.ledger import Ledger
 from ooctrain.sched.schedule import Schedule
+from ooctrain.sched.spans import lowest_gap
 from ooctrain.step.trace import Trace
 
 SLOT_ALIGN_BYTES = 64

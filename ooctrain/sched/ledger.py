@@ -304,3 +304,8 @@ def _raise_to(waits: list[int], others: Sequence[int]) -> None:
     for lane, other in enumerate(others):
         if other > waits[lane]:
             waits[lane] = other
+
+
+def lane_of(row: Issued, shared_link: bool) -> str:
+    """The queue an instruction stands in: on a shared link both directions are one."""
+    return "link" if shared_link and row.stream != "C" else row.stream

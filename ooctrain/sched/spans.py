@@ -3,12 +3,15 @@
 In: ranges [lo, hi) of one variable. Out: which of them are covered, by what, and where the gaps
 are. The one idea: a sorted list of disjoint (lo, hi, value); neighbours with equal values melt
 together, so a variable that moves as a whole is one entry and a chunked one has as many entries as
-differ. Read next: `ledger.py`.
+differ. Besides: `held_during`, the sum over stretches of time, and `lowest_gap`, first fit for host
+slots and for allocators. Read next: `ledger.py`.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
 from operator import itemgetter
 from typing import Generic, TypeVar
 
@@ -100,3 +103,28 @@ class Spans(Generic[Value]):
 def total(ranges: list[tuple[int, int]]) -> int:
     """Bytes in a list of disjoint ranges."""
     return sum(hi - lo for lo, hi in ranges)
+
+
+def held_during(stretches: Iterable[tuple[int, int, int]], count: int) -> list[int]:
+    """For each of `count` calls the bytes of all stretches (first call, last call, bytes) that
+    include it.
+    """
+    change = [0] * (count + 1)
+    for first, last, size_bytes in stretches:
+        change[first] += size_bytes
+        change[last + 1] -= size_bytes
+    return list(accumulate(change[:count]))
+
+
+def lowest_gap(taken: Sequence[tuple[int, int]], size_bytes: int, align_bytes: int = 1) -> int:
+    """The lowest aligned offset with room for `size_bytes` between what is taken.
+
+    Args:
+        taken: (offset, end), by offset; they may overlap.
+    """
+    offset = 0
+    for start, end in taken:
+        if start - offset >= size_bytes:
+            break
+        offset = max(offset, -(-end // align_bytes) * align_bytes)
+    return offset

@@ -1,8 +1,9 @@
 """When everything happened: the result of a simulation, and of a measured step alike.
 
-In: events in integer nanoseconds and the two ledgers' peaks. Out: `Timeline`, read by reports,
-tests and people. The one idea: predicted and measured steps are the same kind of data, so that they
-can be laid over each other. Read next: `simulate.py`, then `report/`.
+In: a walked list and the times of its instructions in whole nanoseconds, simulated or measured.
+Out: `Timeline`, read by reports, tests and people. The one idea: predicted and measured steps are
+the same kind of data, so that they can be laid over each other. Read next: `simulate.py`, then
+`report/`.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ from dataclasses import asdict, dataclass
 from itertools import accumulate
 from typing import Any
 
-from ooctrain.sched.ledger import Stream
+from ooctrain.sched.ledger import Issued, Stream, peaks, start_bytes
+from ooctrain.sched.schedule import Instruction, Run, Schedule, SwapIn, SwapOut
+from ooctrain.step.trace import Trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,28 +92,26 @@ def ledger_curve(
 
 
 def make_timeline(
-    events: Sequence[Event], *, rerun: frozenset[int], bytes_out: int, bytes_in: int,
-    peak_bytes: int, host_peak_bytes: int, ledger: tuple[tuple[float, int], ...] = (),
-    makespan_us: float | None = None,
+    events: Sequence[Event], *, rerun: frozenset[int], copied_bytes: tuple[int, int],
+    peak_bytes: tuple[int, int], ledger: tuple[tuple[float, int], ...] = (),
 ) -> Timeline:  # fmt: skip
     """A timeline with its sums worked out.
 
     Args:
         events: in any order.
         rerun: list positions of Runs that repeat a call.
-        makespan_us: the end, where it is later than the last event's.
+        copied_bytes: to the host, to the device.
+        peak_bytes: of the device, of the host.
     """
     length_ns = {event.index: _length_ns(event) for event in events if event.stream == "C"}
     compute_ns = sum(length_ns.values())
-    end_us = (
-        max((event.end_us for event in events), default=0.0) if makespan_us is None else makespan_us
-    )
+    end_us = max((event.end_us for event in events), default=0.0)
     return Timeline(
         makespan_us=end_us,
-        peak_bytes=peak_bytes,
-        host_peak_bytes=host_peak_bytes,
-        bytes_out=bytes_out,
-        bytes_in=bytes_in,
+        peak_bytes=peak_bytes[0],
+        host_peak_bytes=peak_bytes[1],
+        bytes_out=copied_bytes[0],
+        bytes_in=copied_bytes[1],
         compute_us=compute_ns / 1000,
         recompute_us=sum(length_ns[index] for index in rerun if index in length_ns) / 1000,
         stall_us=(round(end_us * 1000) - compute_ns) / 1000,
@@ -122,3 +123,62 @@ def make_timeline(
 def _length_ns(event: Event) -> int:
     """In whole nanoseconds, so that equal steps give equal sums."""
     return round(event.end_us * 1000) - round(event.start_us * 1000)
+
+
+def timeline_of(
+    issued: Sequence[Issued], schedule: Schedule, trace: Trace, start: list[int], done: list[int]
+) -> Timeline:
+    """The timeline of a walked list whose times, by list position in ns, are known or measured."""
+    events = [
+        Event(
+            row.stream, _name_of(row.instruction, trace), start[row.index] / 1000,
+            done[row.index] / 1000, row.index,
+        )
+        for row in issued
+        if row.stream
+    ]  # fmt: skip
+    return make_timeline(
+        events,
+        rerun=_runs_again(issued),
+        copied_bytes=(_bytes_copied(issued, SwapOut), _bytes_copied(issued, SwapIn)),
+        peak_bytes=peaks(issued, schedule),
+        ledger=ledger_curve(start_bytes(schedule)[0], _ledger_changes(issued, start, done)),
+    )
+
+
+def _name_of(instruction: Instruction, trace: Trace) -> str:
+    """Of the call that runs, or of the variable that is copied."""
+    if isinstance(instruction, Run):
+        return trace.calls[instruction.call].name
+    assert isinstance(instruction, SwapOut | SwapIn), "nothing else has a stream"
+    return trace.variables[instruction.var].name
+
+
+def _runs_again(issued: Sequence[Issued]) -> frozenset[int]:
+    """List positions of runs of calls that have run before."""
+    seen: set[int] = set()
+    again: set[int] = set()
+    for row in issued:
+        if isinstance(row.instruction, Run):
+            if row.instruction.call in seen:
+                again.add(row.index)
+            seen.add(row.instruction.call)
+    return frozenset(again)
+
+
+def _bytes_copied(issued: Sequence[Issued], kind: type[SwapOut] | type[SwapIn]) -> int:
+    copies = (row.instruction for row in issued if isinstance(row.instruction, kind))
+    return sum(copy.hi - copy.lo for copy in copies)
+
+
+def _ledger_changes(
+    issued: Sequence[Issued], start: list[int], done: list[int]
+) -> list[tuple[int, int]]:
+    """(ns, bytes): a claim when its work starts, a release when all that it waits for is done."""
+    changes = []
+    for row in issued:
+        if row.release_bytes:
+            changes.append((max((done[w] for w in row.waits), default=0), -row.release_bytes))
+        if row.stream and row.claim_bytes:
+            changes.append((start[row.index], row.claim_bytes))
+    return changes

@@ -10,12 +10,12 @@ verifier's rules". Read next: `simulate.py`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from ooctrain.errors import ScheduleError
-from ooctrain.rewrite import REWRITES
+from ooctrain.sched.budget import resolve_budget
 from ooctrain.sched.ledger import Issued, Ledger, peaks
-from ooctrain.sched.planning.budget import resolve_budget
 from ooctrain.sched.rules import (
     AFTER,
     AT_END,
@@ -27,7 +27,7 @@ from ooctrain.sched.rules import (
     Recomputed,
     Rule,
     State,
-)  # fmt: skip
+)
 from ooctrain.sched.schedule import Instruction, Plan, Run, Schedule, describe_instruction
 from ooctrain.sched.simulate import time_issued
 from ooctrain.step.machine import Machine
@@ -37,7 +37,8 @@ from ooctrain.units import Percent
 __all__ = ["RULES", "Rule", "verify"]
 
 Rewrite = Callable[[Trace], Trace]
-#: Rewrites before which a percentage is resolved (`planning/budget.py`).
+_NONE: Mapping[str, Rewrite] = MappingProxyType({})
+#: Rewrites before which a percentage is resolved (`budget.py`).
 _BEFORE_TILES = ("fuse", "share_storage", "pin_small")
 
 
@@ -48,7 +49,7 @@ def verify(
     machine: Machine | None = None,
     *,
     host_budget_bytes: int | None = None,
-    rewrites: Mapping[str, Rewrite] | None = None,
+    rewrites: Mapping[str, Rewrite] = _NONE,
 ) -> None:
     """Walks a list through all rules.
 
@@ -60,7 +61,7 @@ def verify(
         machine: what the plan is for; None: its makespan is not recomputed.
         host_budget_bytes: None: the machine's host memory, if there is a machine and it has a
             limit.
-        rewrites: {name: function}; None: those of `ooctrain.rewrite`.
+        rewrites: {name: function} of those that a plan may name; `rewrite.REWRITES` has ours.
 
     Raises:
         ScheduleError: the first rule broken, with `.rule` and `.index`.
@@ -81,13 +82,12 @@ def verify(
     _check_claims(plan, issued, machine)
 
 
-def _check_rewrites(plan: Plan, trace: Trace, rewrites: Mapping[str, Rewrite] | None) -> Trace:
+def _check_rewrites(plan: Plan, trace: Trace, rewrites: Mapping[str, Rewrite]) -> Trace:
     """R6; returns the trace on which a percentage is resolved: the last before any tiling."""
-    known = REWRITES if rewrites is None else rewrites
-    _ask("R601", "", plan, known)
+    _ask("R601", "", plan, rewrites)
     resolved_on, before_tiles = trace, True
     for name in plan.rewrites:
-        trace = known[name](trace)
+        trace = rewrites[name](trace)
         before_tiles = before_tiles and name.partition(":")[0] in _BEFORE_TILES
         if before_tiles:
             resolved_on = trace

@@ -1,12 +1,14 @@
-"""What an operation is: shape rule, reference, kernel per device, gradient rule, cost.
+"""What an operation is: shape rule, definition in NumPy, gradient rule, cost.
 
 In: shapes (`Spec`) and arrays. Out: shapes, arrays, and for the tape the calls of the backward
 pass. The one idea: an `Op` is a frozen value without state that describes ONE pure call; the calls
 of its backward pass are Ops of their own, recorded on the same tape by `vjp`. What backward needs
-is therefore visible: it is what those calls read. Layouts: shapes are logical, (N, C, H, W) and (K,
-C, R, S); `reference` works on logical arrays of any float type; `cpu` gets physical arrays,
-C-contiguous float32, where every 4-d variable lies channels-last (`physical_shape`): activations
-NHWC, weights KRSC. Read next: `layers/relu.py`, the smallest op, then `layers/conv2d.py`.
+is therefore visible: it is what those calls read. An operation knows no device: each has a table
+that names its kernels (`layers/kernels/driver_table.py`). Layouts: shapes are logical, (N, C, H, W)
+and (K, C, R, S); `reference` works on logical arrays of any float type; kernels get physical
+arrays, C-contiguous float32, where every 4-d variable lies channels-last (`physical_shape`):
+activations NHWC, weights KRSC. Read next: `layers/relu.py`, the smallest op, then
+`layers/conv2d.py`.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import ClassVar, Protocol, TypeVar
 
 import numpy as np
 
@@ -101,10 +103,9 @@ class Op:
     """One pure operation. Subclasses are frozen, slotted dataclasses; their fields are the
     attributes.
 
-    A subclass defines `infer`, `reference` and `cpu`; `cuda` if it runs on GPUs; `vjp` if it is
-    differentiable; `workspace_bytes` and `cuda_workspace_bytes` if its kernels need scratch;
-    `flops` and `bytes_moved` if the defaults (one operation for each element written; all inputs
-    read and all outputs written once) are not what it costs.
+    A subclass defines `infer` and `reference`; `vjp` if it is differentiable; `flops` and
+    `bytes_moved` if the defaults (one operation for each element written; all inputs read and all
+    outputs written once) are not what it costs.
     """
 
     __slots__ = ()
@@ -128,35 +129,6 @@ class Op:
         """The definition in NumPy, on logical arrays; keeps the float type it is given."""
         raise TypeError(f"{type(self).__name__} lacks reference()")
 
-    def cpu(
-        self, pool: Any, ins: Sequence[np.ndarray], outs: Sequence[np.ndarray],
-        workspace: np.ndarray, scalars: Scalars,
-    ) -> None:  # fmt: skip
-        """Writes `outs` from `ins` on the cpu device.
-
-        Args:
-            pool: `layers.kernels.cpu.pool.ThreadPool`.
-            ins, outs: physical arrays. An output may lie on the storage of an input that the call
-                reuses (see `reusable`); all other outputs are distinct and hold garbage before.
-            workspace: uint8, exactly `workspace_bytes(...)`; kernels allocate nothing.
-            scalars: the step scalars.
-        """
-        raise TypeError(f"{type(self).__name__} lacks cpu()")
-
-    def cuda(
-        self, launcher: Any, ins: Sequence[Any], outs: Sequence[Any], workspace: Any,
-        scalars: Scalars,
-    ) -> None:  # fmt: skip
-        """Queues on a GPU what `cpu` does.
-
-        Args:
-            launcher: `layers.kernels.cuda.launcher.Launcher`; starts kernels on the compute stream.
-            ins, outs: device arrays in physical layout, with the promises of `cpu`.
-            workspace: uint8, exactly `cuda_workspace_bytes(...)`.
-            scalars: the step scalars.
-        """
-        raise TypeError(f"{type(self).__name__} lacks cuda()")
-
     def vjp(
         self,
         tape: TapeLike[T],
@@ -166,14 +138,6 @@ class Op:
     ) -> Sequence[T | None]:
         """Records the backward calls; returns for each input its gradient, or None."""
         raise TypeError(f"{type(self).__name__} has no gradient")
-
-    def workspace_bytes(self, ins: Sequence[Spec], outs: Sequence[Spec], threads: int) -> int:
-        """Scratch of `cpu` in bytes, known from shapes and the number of threads."""
-        return 0
-
-    def cuda_workspace_bytes(self, ins: Sequence[Spec], outs: Sequence[Spec]) -> int:
-        """Scratch of `cuda` in bytes, known from shapes alone."""
-        return 0
 
     def flops(self, ins: Sequence[Spec], outs: Sequence[Spec]) -> int:
         """Floating point operations, a multiply-add counted as two."""
@@ -192,15 +156,6 @@ class Op:
         exact.
         """
         return None
-
-
-def scratch_bytes(
-    op: Op, ins: Sequence[Spec], outs: Sequence[Spec], device: str, threads: int
-) -> int:
-    """Workspace of a call on a device: "cpu", with so many threads, or "cuda"."""
-    if device == "cuda":
-        return op.cuda_workspace_bytes(ins, outs)
-    return op.workspace_bytes(ins, outs, threads)
 
 
 def whole_lines(size_bytes: int) -> int:

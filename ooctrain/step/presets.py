@@ -32,8 +32,12 @@ CPU_INTERFERENCE = 1.8
 CPU_GENERIC_CORES = 2
 
 
+def _gpu(name: str, flops_per_us: float, memory_bytes_per_us: float, **rest: Any) -> Machine:
+    return Machine(name, flops_per_us, memory_bytes_per_us, call_overhead_us=5.0, **rest)
+
+
 def _v100(name: str, **rest: Any) -> Machine:
-    return Machine(name, 8.4e6, 900e3, call_overhead_us=5.0, **rest)
+    return _gpu(name, 8.4e6, 900e3, **rest)
 
 
 def v100_16gb_nvlink() -> Machine:
@@ -63,10 +67,7 @@ def v100_32gb_nvlink() -> Machine:
 def v100_pcie() -> Machine:
     """Paper 002, section 6.1: V100-PCIE, 15.75 GB, 12.2 GB/s measured, one transfer at a time."""
     return _v100(
-        "v100-pcie",
-        link_bytes_per_us=12.2e3,
-        link="shared",
-        device_bytes=int(15.75 * GIB),
+        "v100-pcie", link_bytes_per_us=12.2e3, link="shared", device_bytes=int(15.75 * GIB)
     )
 
 
@@ -75,14 +76,8 @@ def p100_nvlink() -> Machine:
 
     Peak of the P100 (SXM2 data sheet): 10.6 TFLOP/s, 732 GB/s.
     """
-    return Machine(
-        "p100-nvlink",
-        5.6e6,
-        732e3,
-        link_bytes_per_us=34.1e3,
-        link="duplex",
-        device_bytes=16 * GIB,
-        call_overhead_us=5.0,
+    return _gpu(
+        "p100-nvlink", 5.6e6, 732e3, link_bytes_per_us=34.1e3, link="duplex", device_bytes=16 * GIB
     )
 
 
@@ -91,7 +86,7 @@ def rtx2080ti() -> Machine:
 
     Peak of the card (data sheet): 13.4 TFLOP/s, 616 GB/s; PCIe 3.0 x16 as measured in paper 002.
     """
-    return Machine(
+    return _gpu(
         "rtx2080ti",
         7.2e6,
         616e3,
@@ -99,7 +94,6 @@ def rtx2080ti() -> Machine:
         link="duplex",
         device_bytes=11 * GIB,
         host_bytes=128 * GIB,
-        call_overhead_us=5.0,
     )
 
 
@@ -109,7 +103,7 @@ def a100_pcie() -> Machine:
     Peak of the card (data sheet): 19.5 TFLOP/s in float32, 1555 GB/s; PCIe 4.0 x16 taken as twice
     12.2 GB/s.
     """
-    return Machine(
+    return _gpu(
         "a100-pcie",
         10.4e6,
         1555e3,
@@ -117,7 +111,6 @@ def a100_pcie() -> Machine:
         link="duplex",
         device_bytes=40 * GIB,
         host_bytes=384 * GIB,
-        call_overhead_us=5.0,
     )
 
 
@@ -127,14 +120,8 @@ def h200_pcie() -> Machine:
 
     Nobody has measured these for this library yet: `ooctrain calibrate` is for the machine at hand.
     """
-    return Machine(
-        "h200-pcie",
-        36e6,
-        4800e3,
-        link_bytes_per_us=50e3,
-        link="duplex",
-        device_bytes=141 * GB,
-        call_overhead_us=5.0,
+    return _gpu(
+        "h200-pcie", 36e6, 4800e3, link_bytes_per_us=50e3, link="duplex", device_bytes=141 * GB
     )
 
 
@@ -158,21 +145,16 @@ def cpu_generic() -> Machine:
     )
 
 
-PRESETS: Mapping[str, Machine] = MappingProxyType(
-    {
-        preset.name: preset
-        for preset in (
-            v100_16gb_nvlink(),
-            v100_32gb_nvlink(),
-            v100_pcie(),
-            p100_nvlink(),
-            rtx2080ti(),
-            a100_pcie(),
-            h200_pcie(),
-            cpu_generic(),
-        )
-    }
+_GPUS = (
+    v100_16gb_nvlink(),
+    v100_32gb_nvlink(),
+    v100_pcie(),
+    p100_nvlink(),
+    rtx2080ti(),
+    a100_pcie(),
+    h200_pcie(),
 )
+PRESETS: Mapping[str, Machine] = MappingProxyType({m.name: m for m in (*_GPUS, cpu_generic())})
 ALIASES: Mapping[str, str] = MappingProxyType(
     {"v100-nvlink": "v100-32gb-nvlink", "h200": "h200-pcie"}
 )

@@ -157,6 +157,15 @@ class Trace:
         return {source: c.id for c in self.calls for source in c.reuse.values()}
 
     @cached_property
+    def storage(self) -> tuple[int, ...]:
+        """For each variable the first variable that had its storage in this step."""
+        storage = list(range(len(self.variables)))
+        for call in self.calls:
+            for out, source in call.reuse.items():
+                storage[out] = storage[source]
+        return tuple(storage)
+
+    @cached_property
     def initial(self) -> tuple[int, ...]:
         """Variables that no call writes: parameters, states and inputs."""
         return tuple(v for v, call in enumerate(self.producer) if call is None)

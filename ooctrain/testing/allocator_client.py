@@ -20,14 +20,14 @@ from ooctrain.alloc.base import Allocator, Block
 from ooctrain.errors import ConfigError, DriverError, OutOfDeviceMemory
 from ooctrain.testing.allocator_grounds import STREAMS, Ground
 from ooctrain.testing.allocator_held import Held, difference
-from ooctrain.testing.allocator_laws import MAPPED_ONCE, Broken, Step, View, hold, own_laws
+from ooctrain.testing.allocator_laws import MAPPED_ONCE, Answered, Broken, View, hold, own_laws
 from ooctrain.testing.allocator_refusals import (
     refuses_all,
     refuses_frees,
     refuses_more,
     refuses_sizes,
 )
-from ooctrain.testing.allocator_requests import Request
+from ooctrain.testing.allocator_requests import Ask
 from ooctrain.testing.allocator_work import Queues
 
 ALIGN_BYTES = 64  # kernels use vector instructions on whole cache lines
@@ -58,7 +58,7 @@ class Client:
 
     # Requests.
 
-    def serve(self, request: Request) -> None:
+    def serve(self, request: Ask) -> None:
         """Makes one request and checks what can be seen from outside."""
         if request.op == "refuse":
             self._refusal = request.value
@@ -73,18 +73,18 @@ class Client:
         self._check_books()
         if before is not None:
             for law in self._laws:
-                law(Step(request, self.allocator, before, self._seen()))
+                law(Answered(request, self.allocator, before, self._seen()))
 
-    def _punch(self, request: Request) -> None:
+    def _punch(self, request: Ask) -> None:
         count = self.allocator.budget_bytes // request.count
         first = len(self.live)
         for place in range(count):
-            self._allocate(Request("allocate", request.count, place % STREAMS))
+            self._allocate(Ask("allocate", request.count, place % STREAMS))
         for place in reversed(range(first, len(self.live))):
             if request.value >> (place - first) & 1:
-                self._free(Request("free", place))
+                self._free(Ask("free", place))
 
-    def _allocate(self, request: Request) -> None:
+    def _allocate(self, request: Ask) -> None:
         nbytes = request.value
         block = self._obtain(nbytes, lambda: self.allocator.allocate(nbytes, f"b{self._made}"))
         if block is None:
@@ -97,12 +97,12 @@ class Client:
         self._queues.claim(request.stream)
         self._queues.put(held, [(0, nbytes)], request.stream)
 
-    def _largest(self, request: Request) -> None:
+    def _largest(self, request: Ask) -> None:
         largest = self.allocator.stats().largest_bytes // self._unit * self._unit
         if largest:
             self._refuses(largest + 1)
             before = len(self.live)
-            self._allocate(Request("allocate", largest, request.stream))
+            self._allocate(Ask("allocate", largest, request.stream))
             hold("P9", len(self.live) > before, f"{largest} B were promised, and are refused")
 
     def _refuses(self, nbytes: int) -> None:
@@ -110,7 +110,7 @@ class Client:
         with self._unchanged("P8", "a request without room changed something"):
             refuses_more(self.allocator, nbytes)
 
-    def _reserve(self, request: Request) -> None:
+    def _reserve(self, request: Ask) -> None:
         ranged: Any = self.allocator
         nbytes = request.value
         block = self._obtain(0, lambda: ranged.reserve(nbytes, f"r{self._made}"))
@@ -118,7 +118,7 @@ class Client:
             hold("P2", block.granted_bytes == 0, "a reserved block holds something")
             self._welcome(Held(block, self._unit, {}))
 
-    def _claim(self, request: Request) -> None:
+    def _claim(self, request: Ask) -> None:
         found = self._part(request)
         if found is None:
             return
@@ -137,7 +137,7 @@ class Client:
         self._queues.claim(request.stream)
         self._queues.put(held, [held.bytes_of(g) for g in granules], request.stream)
 
-    def _release(self, request: Request) -> None:
+    def _release(self, request: Ask) -> None:
         found = self._part(request)
         if found is None:
             return
@@ -159,7 +159,7 @@ class Client:
         for granule in granules:
             del held.marks[granule]
 
-    def _free(self, request: Request) -> None:
+    def _free(self, request: Ask) -> None:
         if not self.live:
             return
         held = self.live.pop(request.value % len(self.live))
@@ -168,35 +168,35 @@ class Client:
         self._queues.released(held)
         self._dead.append(held.block)
 
-    def _renew(self, request: Request) -> None:
+    def _renew(self, request: Ask) -> None:
         """Frees a whole block and asks for as much again."""
         whole = [place for place, held in enumerate(self.live) if held.marks is None]
         if whole:
             place = whole[request.value % len(whole)]
             nbytes = self.live[place].block.requested_bytes
-            self._free(Request("free", place))
-            self._allocate(Request("allocate", nbytes, request.stream))
+            self._free(Ask("free", place))
+            self._allocate(Ask("allocate", nbytes, request.stream))
 
-    def _use(self, request: Request) -> None:
+    def _use(self, request: Ask) -> None:
         held = self._pick(request)
         if held is not None:
             self._queues.use(held, request.stream)
 
-    def _write(self, request: Request) -> None:
+    def _write(self, request: Ask) -> None:
         held = self._pick(request)
         if held is not None and held.wrote is not None:
             self._queues.put(held, held.ranges(), request.stream)
 
-    def _again(self, request: Request) -> None:
+    def _again(self, request: Ask) -> None:
         foreign = Block(1, ALIGN_BYTES, 1, self._unit, "foreign")
         with self._unchanged("P10", "a refused free changed something"):
             refuses_frees(self.allocator, [foreign, *self._dead[-2:]])
 
-    def _nonsense(self, request: Request) -> None:
+    def _nonsense(self, request: Ask) -> None:
         with self._unchanged("P10", "a refused size changed something"):
             refuses_sizes(self.allocator)
 
-    def _work(self, request: Request) -> None:
+    def _work(self, request: Ask) -> None:
         self._ground.work(request.value)
 
     # The end.
@@ -207,7 +207,7 @@ class Client:
             self._queues.use(held, 0)
         self._queues.complain()
         for _ in range(len(self.live)):
-            self._free(Request("free", -1 if backwards else 0))
+            self._free(Ask("free", -1 if backwards else 0))
             self.allocator.check()
         stats, last = self.allocator.stats(), self.allocator.snapshot()
         hold("P7", stats.granted_bytes == stats.requested_bytes == 0, "books of nothing are not 0")
@@ -236,12 +236,12 @@ class Client:
 
     def _whole_again(self) -> None:
         """What was freed can be had again, in the largest piece that is promised."""
-        self._largest(Request("largest"))
+        self._largest(Ask("largest"))
         largest = self.live[0].block.granted_bytes if self.live else 0
         hold("P12", largest * 2 > self.allocator.budget_bytes,
              f"of an empty arena {largest} B can be had")  # fmt: skip
         while self.live:
-            self._free(Request("free"))
+            self._free(Ask("free"))
         self._queues.complain()
 
     # Claims.
@@ -300,10 +300,10 @@ class Client:
 
     # Sizes.
 
-    def _pick(self, request: Request) -> Held | None:
+    def _pick(self, request: Ask) -> Held | None:
         return self.live[request.value % len(self.live)] if self.live else None
 
-    def _part(self, request: Request) -> tuple[Held, range, tuple[int, int]] | None:
+    def _part(self, request: Ask) -> tuple[Held, range, tuple[int, int]] | None:
         """A reserved block, granules of it, and their bytes."""
         reserved = [held for held in self.live if held.marks is not None]
         if not reserved:

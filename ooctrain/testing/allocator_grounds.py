@@ -13,10 +13,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
-from ooctrain.devices.cpu.host_vm import Arena, bytes_at
+from ooctrain.alloc.base import Reached
+from ooctrain.devices.cpu.host_vm import Arena
 from ooctrain.devices.cuda.driver import open_cuda_driver
-from ooctrain.devices.cuda.driver_calls import VmmDriver
 from ooctrain.devices.cuda.driver_memory import DriverMemory
+from ooctrain.devices.driver_calls import VmmDriver
+from ooctrain.devices.raw_bytes import bytes_at
 from ooctrain.errors import DriverError
 from ooctrain.testing.allocator_laws import hold
 from ooctrain.testing.driver.fake_driver import FakeDriver
@@ -26,13 +28,6 @@ from ooctrain.testing.driver.host_driver import HostDriver
 STREAMS = 3
 _SLAB_BYTES, _WHOLE_BYTES, _BIT_BYTES = 1 << 18, 1 << 16, 64
 _FEW_MAPPINGS = 8  # so that allocators that keep mappings have to let some go
-
-
-class Reached(Protocol):
-    """The point at which work is done."""
-
-    def wait(self) -> None:
-        """Blocks until then."""
 
 
 class Ground(Protocol):

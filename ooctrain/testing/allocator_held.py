@@ -13,9 +13,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from ooctrain.alloc.base import Block
+from ooctrain.alloc.base import Block, Reached
 from ooctrain.errors import DriverError
-from ooctrain.testing.allocator_grounds import Reached
 from ooctrain.testing.allocator_laws import Broken
 
 

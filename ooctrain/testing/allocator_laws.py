@@ -17,8 +17,10 @@ from itertools import pairwise
 from typing import Any
 
 from ooctrain.alloc.base import Allocator, Stats
-from ooctrain.testing.allocator_requests import Request
+from ooctrain.testing.allocator_requests import Ask
 
+#: Why a law is skipped that does not concern the allocator.
+OF_OTHER_KINDS = "a law of other kinds of allocators"
 LAWS: Mapping[str, str] = {
     "P1": "live blocks do not overlap",
     "P2": "a block is as large as asked for, rounded as the granule says, and aligned",
@@ -80,19 +82,19 @@ class View:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class Answered:
     """One request, with what was before and after it."""
 
-    request: Request
+    request: Ask
     allocator: Allocator
     before: View
     after: View
 
 
-Law = Callable[[Step], None]
+Law = Callable[[Answered], None]
 
 
-def best_fit_laws(step: Step) -> None:
+def best_fit_laws(step: Answered) -> None:
     """B1 to B4, by scans over the snapshot. (B5: there is one segment; B6 is in check().)"""
     layout = step.after.layout
     base, top = layout["base"], layout["top"]
@@ -116,7 +118,7 @@ def best_fit_laws(step: Step) -> None:
         hold("B4", sorted(map(list, layout["holes"])) == left, f"holes {layout['holes']}")
 
 
-def chunk_laws(step: Step) -> None:
+def chunk_laws(step: Answered) -> None:
     """V1, V3 and V5: of all that give any free chunk to any request."""
     stats, chunk = step.after.stats, step.allocator.granule.size_bytes
     live = len(step.after.layout["blocks"])
@@ -131,7 +133,7 @@ def chunk_laws(step: Step) -> None:
     hold("V3", not twice, f"chunks {twice} have two live blocks")
 
 
-def reuse_laws(step: Step) -> None:
+def reuse_laws(step: Answered) -> None:
     """P13 and V4: of va, which keeps what is mapped."""
     before, after = step.before.stats, step.after.stats
     if step.request.op == "renew":

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ooctrain.testing.allocator_grounds import STREAMS, Ground, Reached
+from ooctrain.alloc.base import Reached
+from ooctrain.testing.allocator_grounds import STREAMS, Ground
 from ooctrain.testing.allocator_held import Held, reaching
 from ooctrain.testing.allocator_laws import hold
 

@@ -33,7 +33,7 @@ class LawBroken(OoctrainError):
 
 
 @dataclass(slots=True)
-class Step:
+class RunnerStep:
     """An instruction as the runner sees it: addresses, and what must be finished before it."""
 
     index: int
@@ -82,7 +82,7 @@ class Job:
         arena_bytes, host_arena_bytes: how many addresses were given out.
     """
 
-    steps: dict[int, Step]
+    steps: dict[int, RunnerStep]
     releases: list[Release]
     start_device: dict[tuple[int, int], int]
     start_host: dict[tuple[int, int], int]
@@ -139,7 +139,7 @@ class _Lister:
         #: addresses behind the end of a variable's last block
         self.padding: dict[int, list[int]] = {}
         self.host: dict[tuple[int, int], _Byte] = {}
-        self.steps: dict[int, Step] = {}
+        self.steps: dict[int, RunnerStep] = {}
         self.releases: list[Release] = []
         self.barrier: set[int] = set()
         self.now: int | None = None  # position of the instruction that is being listed
@@ -240,7 +240,7 @@ class _Lister:
         self._require(call.pure or call.id not in self.ran, "an impure call runs twice")
         kept = call.outs if keep is None else keep
         self._require(set(kept) <= set(call.outs), "keep is no output")
-        step = Step(index, "C", set(self.barrier))
+        step = RunnerStep(index, "C", set(self.barrier))
         for variable in dict.fromkeys(call.ins):
             for byte in self._bytes(variable):
                 step.after |= {byte.writer} if byte.writer is not None else set()
@@ -262,7 +262,7 @@ class _Lister:
             if variable in call.touched() and (variable, 0) in self.device:
                 self.captures[name] = (index, [byte.address for byte in self._bytes(variable)])
 
-    def _give_places(self, step: Step, call: Call, kept: tuple[int, ...]) -> list[int]:
+    def _give_places(self, step: RunnerStep, call: Call, kept: tuple[int, ...]) -> list[int]:
         """Where each output is written; returns the addresses that End gives back."""
         scratch: list[int] = []
         for out in call.outs:
@@ -292,7 +292,7 @@ class _Lister:
             self.open = None
 
     def _list_swap_out(self, index: int, variable: int, lo: int, hi: int) -> None:
-        step = Step(index, "D", set(self.barrier))
+        step = RunnerStep(index, "D", set(self.barrier))
         for at in range(lo, hi):
             self._require(
                 (variable, at) in self.device, "SwapOut of what is not resident", variable
@@ -316,7 +316,7 @@ class _Lister:
         self._leave_host(step, keys)
 
     def _list_swap_in(self, index: int, variable: int, lo: int, hi: int) -> None:
-        step = Step(index, "H", self.barrier | self._all_releases(host=False))
+        step = RunnerStep(index, "H", self.barrier | self._all_releases(host=False))
         for at in range(lo, hi):
             self._require((variable, at) not in self.device, "SwapIn of what is resident", variable)
             copy = self.host.get((self._slot(variable), at))
@@ -381,7 +381,7 @@ class _Lister:
         self.releases.append(Release(after, addresses))
         self.arena.give(addresses)
 
-    def _leave_host(self, step: Step, keys: list[tuple[int, int]]) -> None:
+    def _leave_host(self, step: RunnerStep, keys: list[tuple[int, int]]) -> None:
         """Notes the host bytes that this copy is the last to touch."""
         last = [key for key in keys if self.host_uses.get(key) == step.index]
         self.host_leaving.append((step.stream, step.index, last))

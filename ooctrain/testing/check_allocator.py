@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ooctrain.alloc.base import Allocator
-from ooctrain.alloc.dry_run import PaperMemory
+from ooctrain.alloc.dry_run import DryMemory
 from ooctrain.alloc.registry import choose_allocator
 from ooctrain.alloc.static import plannable
 from ooctrain.devices.cpu.host_vm import why_no_virtual_memory
@@ -25,7 +25,7 @@ from ooctrain.errors import ConfigError, DriverError, OoctrainError, unknown_nam
 from ooctrain.testing.allocator_client import Client
 from ooctrain.testing.allocator_grounds import Ground, make_ground
 from ooctrain.testing.allocator_laws import Broken, hold
-from ooctrain.testing.allocator_requests import Program, fragmenting, programs
+from ooctrain.testing.allocator_requests import DrawnProgram, fragmenting
 from ooctrain.testing.driver.fake_driver import Violation
 from ooctrain.testing.static_laws import run_planned
 from ooctrain.units import Granule
@@ -48,7 +48,7 @@ class AllocatorFailure(OoctrainError, AssertionError):
 
     default_code = "OOC-292"
 
-    def __init__(self, what: str, *, law: str, program: Program, backend: str, **details: str):
+    def __init__(self, what: str, *, law: str, program: DrawnProgram, backend: str, **details: str):
         super().__init__(what, **details)
         self.law, self.program, self.backend = law, program, backend
         self.requests = program.requests
@@ -91,13 +91,16 @@ def find_failure(
     Args:
         shortest: whether to look for the shortest list, which takes most of the time.
     """
+    # Not at the top: Hypothesis is loaded by whoever searches, not by whoever checks a planner.
     import hypothesis
 
+    from ooctrain.testing.allocator_draws import programs
+
     usable = _usable(make, backends)
-    failing: list[tuple[Program, str, Exception]] = []
+    failing: list[tuple[DrawnProgram, str, Exception]] = []
     granule, unit, _ = _sizes(make)
 
-    def passes(program: Program) -> None:
+    def passes(program: DrawnProgram) -> None:
         for backend in usable:
             try:
                 run_requests(make, program, backend)
@@ -130,7 +133,7 @@ def find_failure(
     return None
 
 
-def run_requests(make: Make, program: Program, backend: str = "strict") -> int:
+def run_requests(make: Make, program: DrawnProgram, backend: str = "strict") -> int:
     """Runs one list of requests; use it to repeat what `check_allocator` found.
 
     Returns:
@@ -204,7 +207,7 @@ def _usable(make: Make, backends: Sequence[str]) -> list[str]:
 
 
 def _sample(make: Make) -> Allocator:
-    return make(PaperMemory(2 * UNITS * _PAGE_BYTES))
+    return make(DryMemory(2 * UNITS * _PAGE_BYTES))
 
 
 def _sizes(make: Make) -> tuple[Granule, int, int]:
@@ -215,16 +218,18 @@ def _sizes(make: Make) -> tuple[Granule, int, int]:
     return granule, unit, size if granule.ranges else unit
 
 
-def _ground(make: Make, program: Program, backend: str, refuse_at: int | None = None) -> Ground:
+def _ground(
+    make: Make, program: DrawnProgram, backend: str, refuse_at: int | None = None
+) -> Ground:
     _, unit, page = _sizes(make)
     return make_ground(backend, UNITS * unit, page, program.order, refuse_at)
 
 
-def _client(make: Make, program: Program, backend: str, *, thorough: bool = True) -> Client:
+def _client(make: Make, program: DrawnProgram, backend: str, *, thorough: bool = True) -> Client:
     return Client(make, _ground(make, program, backend), thorough=thorough and backend == "strict")
 
 
-def _failure(program: Program, backend: str, error: Exception, seed: int) -> AllocatorFailure:
+def _failure(program: DrawnProgram, backend: str, error: Exception, seed: int) -> AllocatorFailure:
     if isinstance(error, Violation):
         error = Broken("P5", error.what)
     elif isinstance(error, AssertionError) and not isinstance(error, Broken):

@@ -21,6 +21,7 @@ import numpy as np
 from ooctrain.engine.backward import record_backward
 from ooctrain.engine.incore import run_reference, run_trace
 from ooctrain.engine.tensor import Tape, Tensor, current_tape, use_tape
+from ooctrain.layers.kernels.cpu.table import CPU
 from ooctrain.step.op import LINE_BYTES, Op, Scalars, Spec, physical_shape, to_physical
 from ooctrain.step.trace import Trace
 from ooctrain.tracing import TraceRunner
@@ -114,9 +115,9 @@ def check_gradient(
     values |= {f"x{i}": array for i, array in enumerate(arrays)}
     found = run_trace(trace, values, scalars, "reference")
     forward = trace_function(function, arrays, gradient=False)
-    for i, array in enumerate(arrays):
+    for i in range(len(arrays)):
         if f"grad:x{i}" in found:
-            numeric = _differences(forward, values, f"x{i}", array, scalars, step)
+            numeric = _differences(forward, values, f"x{i}", scalars, step)
             scale = max(1.0, float(np.abs(numeric).max(initial=0)))
             error = float(np.abs(numeric - found[f"grad:x{i}"]).max(initial=0)) / scale
             assert error <= tolerance, f"gradient of input {i} is off by {error:.1e} of its largest"
@@ -153,20 +154,16 @@ def trace_function(
 
 
 def _differences(
-    trace: Trace,
-    values: dict[str, np.ndarray],
-    name: str,
-    array: np.ndarray,
-    scalars: Scalars,
-    step: float,
+    trace: Trace, values: dict[str, np.ndarray], name: str, scalars: Scalars, step: float
 ) -> np.ndarray:
     """d sum(dy * y) / d x, element by element."""
 
     def total(x: np.ndarray) -> float:
         found = run_trace(trace, values | {name: x}, scalars, "reference")
-        return sum(float(np.sum(found[f"y{i}"] * values[f"dy{i}"])) for i in range(_outputs(found)))
+        outputs = sum(name[0] == "y" for name in found)
+        return sum(float(np.sum(found[f"y{i}"] * values[f"dy{i}"])) for i in range(outputs))
 
-    base = array.astype(np.float64)
+    base = values[name].astype(np.float64)
     result = np.zeros_like(base)
     for index in np.ndindex(base.shape):
         nudge = np.zeros_like(base)
@@ -175,21 +172,18 @@ def _differences(
     return result
 
 
-def _outputs(found: Mapping[str, Any]) -> int:
-    return sum(name[0] == "y" for name in found)
-
-
 def _run_kernel(
     op: Op, inputs: Sequence[np.ndarray], scalars: Scalars, threads: int, shuffle_seed: int | None,
     in_place: bool = False,
 ) -> list[np.ndarray]:  # fmt: skip
+    # Not at the top, since it loads Numba, which `oc.testing` and its other laws do without.
     from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
 
     specs = [spec_of(a) for a in inputs]
-    space_bytes = op.workspace_bytes(specs, op.infer(*specs), threads)
+    space_bytes = CPU.workspace_bytes(op, specs, op.infer(*specs), threads)
     pool = ThreadPool(threads, shuffle_seed=shuffle_seed)
     try:
-        return run_guarded(op, inputs, partial(op.cpu, pool), space_bytes, scalars, in_place)
+        return run_guarded(op, inputs, partial(CPU.run, op, pool), space_bytes, scalars, in_place)
     finally:
         pool.close()
 

@@ -20,7 +20,7 @@ from ooctrain.sched.planning.planner import Planner
 from ooctrain.sched.schedule import BYTES, Granule
 from ooctrain.step.trace import Trace
 from ooctrain.testing.describe import describe_list, describe_trace
-from ooctrain.testing.planner_cases import Broken, Case
+from ooctrain.testing.planner_cases import Breach, Case
 from ooctrain.testing.planner_laws import LAWS, Law
 from ooctrain.testing.random_traces import random_machine, random_trace
 from ooctrain.testing.shrink import shrink
@@ -90,19 +90,19 @@ def random_case(rng: random.Random) -> Case:
     return Case(trace, machine, granule, rng.randrange(2**32))
 
 
-def _try(law: Law, planner: Planner, case: Case) -> Broken | None:
+def _try(law: Law, planner: Planner, case: Case) -> Breach | None:
     # A planner that changes what it is given is caught by its law, and does not spoil the others.
     own_machine = replace(case.machine, profile=dict(case.machine.profile))
     try:
         law(planner, replace(case, trace=replace(case.trace), machine=own_machine))
-    except Broken as problem:
+    except Breach as problem:
         return problem
     except Exception as error:
-        return Broken(f"it raises {type(error).__name__}: {error}")
+        return Breach(f"it raises {type(error).__name__}: {error}")
     return None
 
 
-def _report(name: str, law: Law, planner: Planner, case: Case, problem: Broken) -> PlannerFailure:
+def _report(name: str, law: Law, planner: Planner, case: Case, problem: Breach) -> PlannerFailure:
     def fails(trace: Trace) -> bool:
         return bool(trace.calls) and _try(law, planner, replace(case, trace=trace)) is not None
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from ooctrain.sched.schedule import Run, Schedule
 from ooctrain.step.trace import Call, Trace
-from ooctrain.testing.byte_list import Job, LawBroken, Step, lay_out
+from ooctrain.testing.byte_list import Job, LawBroken, RunnerStep, lay_out
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,11 +92,11 @@ class _Runner:
         for memory, places in ((self.device, job.start_device), (self.host, job.start_host)):
             for (variable, at), address in places.items():
                 memory[address] = start[variable][at]
-        self.lanes: dict[str, list[Step]] = {}
+        self.lanes: dict[str, list[RunnerStep]] = {}
         for step in job.steps.values():
             lane = "link" if shared_link and step.stream in "DH" else step.stream
             self.lanes.setdefault(lane, []).append(step)
-        self.running: dict[str, tuple[Step, list[bytes]]] = {}
+        self.running: dict[str, tuple[RunnerStep, list[bytes]]] = {}
         self.finished: set[int] = set()
         self.pending = list(job.releases)
         self.held = schedule.granule.fixed_bytes + sum(
@@ -195,13 +195,13 @@ class _Runner:
         return values
 
 
-def _writes(step: Step) -> list[int]:
+def _writes(step: RunnerStep) -> list[int]:
     return (
         [address for addresses in step.writes for address in addresses] + step.scratch + step.claims
     )
 
 
-def _check_overlap(one: Step, other: Step) -> None:
+def _check_overlap(one: RunnerStep, other: RunnerStep) -> None:
     """Two running instructions must not touch the same byte if one of them writes it."""
     writes, others = set(_writes(one)), set(_writes(other))
     reads = {address for addresses in one.reads for address in addresses}

@@ -49,7 +49,8 @@ def harm_of_delays(
     """
     start = random_values(trace, rng)
     batches = [random_values(trace, rng) for _ in range(STEPS)]
-    inputs = [{v: batch[v] for v in _inputs(trace)} for batch in batches]
+    given = [v for v in trace.initial if not trace.variables[v].persistent]
+    inputs = [{v: batch[v] for v in given} for batch in batches]
     debug = Debug(delay_us=LONGEST_DELAY_US, delay_seed=rng.randrange(2**32))
     try:
         # Twice the room: a wrong byte is to be seen, not to end the process.
@@ -62,10 +63,6 @@ def harm_of_delays(
     if ran.granted_bytes != plan.peak_bytes:
         return f"delayed, the peak is {ran.granted_bytes} bytes; the plan says {plan.peak_bytes}"
     return ""
-
-
-def _inputs(trace: Trace) -> list[int]:
-    return [v for v in trace.initial if not trace.variables[v].persistent]
 
 
 def _in_core_steps(

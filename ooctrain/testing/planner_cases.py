@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from ooctrain.errors import Infeasible
-from ooctrain.sched.planning.budget import trace_peak_bytes
+from ooctrain.sched.budget import trace_peak_bytes
 from ooctrain.sched.planning.planner import Planner
 from ooctrain.sched.schedule import Granule, Plan
 from ooctrain.step.machine import Machine
@@ -34,7 +34,7 @@ class Case:
     seed: int
 
 
-class Broken(Exception):
+class Breach(Exception):
     """What a law says of a case; `plan` and `index` name the list and the instruction, if any."""
 
     def __init__(self, what: str, plan: Plan | None = None, index: int | None = None):
@@ -43,13 +43,13 @@ class Broken(Exception):
 
 
 def plan_of(planner: Planner, case: Case, budget_bytes: int) -> Plan:
-    """Its plan within a budget that it has called enough; Broken where it refuses."""
+    """Its plan within a budget that it has called enough; Breach where it refuses."""
     try:
         return planner.plan(
             case.trace, budget_bytes, case.machine, granule=case.granule, seed=case.seed
         )
     except Infeasible as refusal:
-        raise Broken(f"it refuses {budget_bytes} bytes: {refusal}") from refusal
+        raise Breach(f"it refuses {budget_bytes} bytes: {refusal}") from refusal
 
 
 def refusal_of(planner: Planner, case: Case, budget_bytes: int) -> Infeasible | None:
@@ -84,7 +84,7 @@ def host_refusal(planner: Planner, case: Case, budget_bytes: int, host_bytes: in
     except Infeasible as refusal:
         return refusal.minimum_bytes
     if plan.host_peak_bytes > host_bytes:
-        raise Broken(f"host budget {host_bytes} bytes, used {plan.host_peak_bytes}", plan)
+        raise Breach(f"host budget {host_bytes} bytes, used {plan.host_peak_bytes}", plan)
     return None
 
 

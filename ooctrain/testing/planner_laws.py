@@ -1,6 +1,6 @@
 """What a planner promises, each promise as a function that tries it on one case.
 
-In: a planner and a `Case` (a trace, a machine, a granule). Out: nothing, or `Broken` with what was
+In: a planner and a `Case` (a trace, a machine, a granule). Out: nothing, or `Breach` with what was
 seen. The one idea: a planner is a pure function with few promises; each law asks it a few times and
 compares answers, with the verifier, with an independent interpreter, with itself. Read next:
 `planner_cases.py`, which does the asking; `check_planner.py`, which tries the laws on random cases;
@@ -15,6 +15,7 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from ooctrain.errors import ScheduleError
+from ooctrain.rewrite import REWRITES
 from ooctrain.sched.bounds.closed import lower_bound
 from ooctrain.sched.planning.planner import HOST_LACKS, Planner
 from ooctrain.sched.schedule import BYTES, Plan
@@ -22,7 +23,7 @@ from ooctrain.sched.verify import verify
 from ooctrain.testing.byte_list import LawBroken
 from ooctrain.testing.interpreter import in_core, interpret
 from ooctrain.testing.planner_cases import (
-    Broken,
+    Breach,
     Case,
     budgets_to_try,
     fresh_fingerprint,
@@ -52,11 +53,11 @@ def plans_are_legal(planner: Planner, case: Case) -> None:
         plan = plan_of(planner, case, budget_bytes)
         written = plan.to_json()
         if Plan.from_json(written, plan.trace).to_json() != written:
-            raise Broken("its plan file is read back as another plan", plan)
+            raise Breach("its plan file is read back as another plan", plan)
         try:
-            verify(plan, case.trace, budget_bytes, case.machine)
+            verify(plan, case.trace, budget_bytes, case.machine, rewrites=REWRITES)
         except ScheduleError as error:
-            raise Broken(f"budget {budget_bytes} bytes: {error}", plan, error.index) from error
+            raise Breach(f"budget {budget_bytes} bytes: {error}", plan, error.index) from error
 
 
 def results_are_exact(planner: Planner, case: Case) -> None:
@@ -69,10 +70,10 @@ def results_are_exact(planner: Planner, case: Case) -> None:
         try:
             outcome = interpret(case.trace, plan.schedule, start, rng, shared_link=shared)
         except LawBroken as error:
-            raise Broken(f"step {step}: {error}", plan, error.index) from error
+            raise Breach(f"step {step}: {error}", plan, error.index) from error
         truth = in_core(case.trace, expected)
         if outcome.persistent != truth.persistent:
-            raise Broken(f"step {step}: values differ from in-core training", plan)
+            raise Breach(f"step {step}: values differ from in-core training", plan)
         fresh = random_values(case.trace, rng)
         start, expected = {**fresh, **outcome.persistent}, {**fresh, **truth.persistent}
 
@@ -84,21 +85,21 @@ def infeasible_is_honest(planner: Planner, case: Case) -> None:
     least = least_bytes(planner, case)
     refused = refusal_of(planner, case, 0)
     if refused and refused.witness_call not in ("", *(call.name for call in case.trace.calls)):
-        raise Broken(f"its witness {refused.witness_call!r} is no call of the step")
+        raise Breach(f"its witness {refused.witness_call!r} is no call of the step")
     for budget_bytes in {0, least // 2, least - 1} - {-1}:
         if budget_bytes < least:
             refusal = refusal_of(planner, case, budget_bytes)
             if refusal is None:
-                raise Broken(f"it says {least} bytes are the least, but plans for {budget_bytes}")
+                raise Breach(f"it says {least} bytes are the least, but plans for {budget_bytes}")
             if refusal.minimum_bytes != least:
-                raise Broken(
+                raise Breach(
                     f"the least is {least} bytes when asked for 0, {refusal.minimum_bytes} when "
                     f"asked for {budget_bytes}"
                 )
     for budget_bytes in budgets_to_try(planner, case):
         refusal = refusal_of(planner, case, budget_bytes)
         if refusal is not None:
-            raise Broken(
+            raise Breach(
                 f"it says {least} bytes are enough, but refuses {budget_bytes} (least then: "
                 f"{refusal.minimum_bytes})"
             )
@@ -115,12 +116,12 @@ def planning_is_pure(planner: Planner, case: Case) -> None:
     plan_of(planner, case, between)
     second = plan_of(planner, case, budget_bytes)
     if (fresh_fingerprint(case.trace), repr(case.machine)) != before or has_other_views(case.trace):
-        raise Broken("it changes the trace or the machine that it is given", first)
+        raise Breach("it changes the trace or the machine that it is given", first)
     if first.schedule != second.schedule or first.makespan_us != second.makespan_us:
-        raise Broken("it plans differently when asked twice", first)
+        raise Breach("it plans differently when asked twice", first)
     third = plan_of(planner, replace(case, trace=with_other_names(case.trace)), budget_bytes)
     if first.schedule != third.schedule:
-        raise Broken(
+        raise Breach(
             "it plans differently where variables and calls have other names: does it walk a set "
             "of names, whose order is another one in each process?", first,
         )  # fmt: skip
@@ -138,11 +139,11 @@ def scale_does_not_matter(planner: Planner, case: Case) -> None:
     ):
         scaled_least = least_bytes(planner, scaled)
         if not _near(scaled_least, least * bytes_factor):
-            raise Broken(f"{name}: the least budget goes from {least} to {scaled_least} bytes")
+            raise Breach(f"{name}: the least budget goes from {least} to {scaled_least} bytes")
         budget_bytes = max(scaled_least, least * bytes_factor)
         scaled_us = plan_of(planner, scaled, budget_bytes).makespan_us
         if not _near(scaled_us, makespan * time_factor):
-            raise Broken(f"{name}: the makespan goes from {makespan} to {scaled_us} us")
+            raise Breach(f"{name}: the makespan goes from {makespan} to {scaled_us} us")
 
 
 def host_budget_is_kept(planner: Planner, case: Case) -> None:
@@ -150,14 +151,14 @@ def host_budget_is_kept(planner: Planner, case: Case) -> None:
     budget_bytes = min(budgets_to_try(planner, case))
     used = plan_of(planner, case, budget_bytes).host_peak_bytes
     if host_refusal(planner, case, budget_bytes, used) is not None:
-        raise Broken(f"it refuses a host budget of {used} bytes, which is what it uses")
+        raise Breach(f"it refuses a host budget of {used} bytes, which is what it uses")
     least = host_refusal(planner, case, budget_bytes, max(0, used - 1))
     if least is None or least == HOST_LACKS:
         return
     if least <= budget_bytes:
-        raise Broken(f"less host memory, and the least goes from {budget_bytes} to {least} bytes")
+        raise Breach(f"less host memory, and the least goes from {budget_bytes} to {least} bytes")
     if host_refusal(planner, case, least, max(0, used - 1)) is not None:
-        raise Broken(f"with host budget {used - 1} it says {least} bytes are enough; they are not")
+        raise Breach(f"with host budget {used - 1} it says {least} bytes are enough; they are not")
 
 
 def no_plan_beats_the_bound(planner: Planner, case: Case) -> None:
@@ -166,14 +167,14 @@ def no_plan_beats_the_bound(planner: Planner, case: Case) -> None:
         plan = plan_of(planner, case, budget_bytes)
         bound = lower_bound(plan.trace, budget_bytes, case.machine)
         if plan.makespan_us < bound.makespan_us * (1 - 1e-9) - 0.001:
-            raise Broken(f"makespan {plan.makespan_us} us is below the bound {bound}", plan)
+            raise Breach(f"makespan {plan.makespan_us} us is below the bound {bound}", plan)
 
 
 def delays_change_nothing(planner: Planner, case: Case) -> None:
     """Executed with random delays, three steps leave in-core bytes behind, and the allocator's peak
     is the plan's.
     """
-    # The executor is heavy: only this law loads it.
+    # Not at the top, since it loads Numba: only this law runs kernels.
     from ooctrain.testing.jitter import harm_of_delays, some_allocator
 
     rng = random.Random(case.seed)
@@ -182,7 +183,7 @@ def delays_change_nothing(planner: Planner, case: Case) -> None:
     plan = plan_of(planner, executed, min(budgets_to_try(planner, executed)))
     harm = harm_of_delays(case.trace, plan, choice, case.machine.link, rng)
     if harm:
-        raise Broken(harm, plan)
+        raise Breach(harm, plan)
 
 
 def _near(value: float, wanted: float) -> bool:

@@ -102,16 +102,15 @@ class _TraceWriter:
         return self.builder.variable(name, (size,), "uint8", kind)
 
     def _call(
-        self, name: str, ins: list[int], outs: list[int], reuse: dict[int, int], phase: Phase,
-        pure: bool,
-    ) -> None:  # fmt: skip
+        self, name: str, ins: list[int], outs: list[int], reuse: dict[int, int], phase: Phase
+    ) -> None:
         rng = self.rng
         duration = None if self.duration_ns is None else rng.randint(0, self.duration_ns)
         workspace = rng.choice([0, 0, rng.randint(1, self.max_bytes)])
         op = FakeOp(name, rng.choice([1, 5, 50]))
         self.builder.call(
-            name, op, tuple(ins), tuple(outs), workspace_bytes=workspace, reuse=reuse, pure=pure,
-            phase=phase, duration_ns=duration,
+            name, op, tuple(ins), tuple(outs), workspace_bytes=workspace, reuse=reuse,
+            pure=phase != "update", phase=phase, duration_ns=duration,
         )  # fmt: skip
         for source in reuse.values():
             self.readable.remove(source)
@@ -125,7 +124,7 @@ class _TraceWriter:
         sizes: list[int | None] = [variables[ins[0]].nbytes if in_place else None]
         sizes += [None] * rng.choice([0, 0, 0, 1, 2])
         outs = [self._variable(f"y{number}.{i}", "activation", n) for i, n in enumerate(sizes)]
-        self._call(f"f{number}", ins, outs, {outs[0]: ins[0]} if in_place else {}, phase, pure=True)
+        self._call(f"f{number}", ins, outs, {outs[0]: ins[0]} if in_place else {}, phase)
         self.readable += outs
         if phase == "backward":
             self.gradients += outs
@@ -136,7 +135,7 @@ class _TraceWriter:
         new = self._variable(f"{variable.name}'", variable.kind, variable.nbytes)
         in_place = rng.random() < 0.7
         reuse = {new: old} if in_place else {}
-        self._call(f"update.{variable.name}", [old, *gradient], [new], reuse, "update", pure=False)
+        self._call(f"update.{variable.name}", [old, *gradient], [new], reuse, "update")
         self.builder.carries[new] = old
         if rng.random() < 0.3:
             self.readable.append(new)

@@ -72,13 +72,11 @@ def check_same_bits(found: Sequence[Values], expected: Sequence[Values]) -> None
     for number, (ours, theirs) in enumerate(zip(found, expected, strict=True)):
         if ours.keys() != theirs.keys():
             raise LawBroken(f"step {number} left other values: {ours.keys() ^ theirs.keys()}")
-        different = [name for name in ours if not _same(ours[name], theirs[name])]
+        different = [
+            name for name in ours if ours[name].tobytes() != np.asarray(theirs[name]).tobytes()
+        ]
         if different:
             raise LawBroken(f"step {number} left other bits in {different}")
-
-
-def _same(ours: np.ndarray, theirs: np.ndarray) -> bool:
-    return ours.tobytes() == np.asarray(theirs).tobytes()
 
 
 def _check_memory(prepared: PreparedStep, peak_bytes: int, held_bytes: int) -> None:

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from ooctrain.errors import ConfigError
-from ooctrain.sched.planning.budget import storages
 from ooctrain.step.builder import TraceBuilder
 from ooctrain.step.trace import Call, Trace, Variable
 
@@ -50,7 +49,7 @@ def _smaller(trace: Trace) -> Iterator[Trace]:
     yield from filter(None, (_without(trace, call) for call in trace.calls))
     for call in trace.calls:
         yield from _simpler_calls(trace, call)
-    storage, _ = storages(trace)
+    storage = trace.storage
     for leader in sorted({_leader(trace, storage, v) for v in range(len(storage))}):
         size = trace.variables[leader].nbytes
         for smaller in dict.fromkeys((1, size // 2, size - 1)):
@@ -105,7 +104,7 @@ def _simpler_calls(trace: Trace, call: Call) -> Iterator[Trace]:
             )
 
 
-def _leader(trace: Trace, storage: list[int], variable: int) -> int:
+def _leader(trace: Trace, storage: Sequence[int], variable: int) -> int:
     """Names the variables that must have one size: those of a storage, and both of a carry."""
     root = storage[variable]
     return storage[trace.carries.get(root, root)]

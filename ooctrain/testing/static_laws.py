@@ -17,7 +17,7 @@ from ooctrain.alloc.static import Forecast, Lifetime, Plannable, most_alive, pla
 from ooctrain.errors import OutOfDeviceMemory, PlanMismatch
 from ooctrain.testing.allocator_grounds import Ground
 from ooctrain.testing.allocator_laws import Broken, hold
-from ooctrain.testing.allocator_requests import Program
+from ooctrain.testing.allocator_requests import DrawnProgram
 
 Make = Callable[[Any], Allocator]
 _ROUNDS = 2
@@ -32,7 +32,7 @@ class _Event:
     time: int
 
 
-def run_planned(make: Make, program: Program, make_ground: Callable[[], Ground]) -> None:
+def run_planned(make: Make, program: DrawnProgram, make_ground: Callable[[], Ground]) -> None:
     """Foresees a program's whole blocks, and serves them twice.
 
     Args:
@@ -46,7 +46,7 @@ def run_planned(make: Make, program: Program, make_ground: Callable[[], Ground])
     hold("S3", first == _serve(make, make_ground(), events, forecast), "two packings differ")
 
 
-def _foresee(program: Program) -> tuple[list[_Event], Forecast]:
+def _foresee(program: DrawnProgram) -> tuple[list[_Event], Forecast]:
     """The begins and ends of whole blocks, and the lifetimes that they make."""
     events: list[_Event] = []
     sizes: list[int] = []

@@ -72,13 +72,16 @@ def public_tests(*arguments, folder=FOLDER):
     return found
 
 
+@pytest.mark.slow
 def test_the_stub_fails_exactly_what_is_asked_for():
     found = public_tests()
     assert {name for name, outcome in found.items() if outcome == "FAILED"} == EXPECTED
     assert set(found.values()) == {"PASSED", "FAILED"}
 
 
-@pytest.mark.parametrize("solution", ["lru", "by the handout"])
+@pytest.mark.parametrize(
+    "solution", ["lru", pytest.param("by the handout", marks=pytest.mark.slow)]
+)
 def test_a_solution_passes_all(solution, tmp_path):
     if solution != "lru":
         path = tmp_path / "solved.py"
@@ -178,7 +181,9 @@ def test_the_stub_of_best_fit_fails_exactly_what_is_asked_for():
     assert set(found.values()) == {"PASSED", "FAILED"}
 
 
-@pytest.mark.parametrize("solution", ["best-fit", "by the handout"])
+@pytest.mark.parametrize(
+    "solution", ["best-fit", pytest.param("by the handout", marks=pytest.mark.slow)]
+)
 def test_best_fit_gets_all_points(solution, tmp_path):
     if solution != "best-fit":
         path = tmp_path / "solved.py"
@@ -187,6 +192,7 @@ def test_best_fit_gets_all_points(solution, tmp_path):
     assert grade_of(tmp_path, solution, folder=BEST_FIT)[:2] == (0, 100)
 
 
+@pytest.mark.slow
 def test_the_stub_of_best_fit_does_not_pass(tmp_path):
     status, points, rows = grade_of(tmp_path, folder=BEST_FIT)
     assert status == 4

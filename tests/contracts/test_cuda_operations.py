@@ -1,47 +1,59 @@
-"""Every operation that runs on the cpu device runs on a GPU, or says that it does not.
+"""Every operation of the library has a row in the table of each device, and every row a function.
 
-The kernels of each are tested in `tests/unit/cuda/`; here is the list, made by walking the
-subclasses.
+The kernels of each are tested in `tests/unit/test_kernels_*.py` and `tests/unit/cuda/`; here is the
+list, made by walking the modules.
 """
 
 import importlib
+import inspect
 import pkgutil
 import subprocess
 import sys
 
+import pytest
+
 import ooctrain.layers
-from ooctrain.engine.own_op import Op as UserOp
-from ooctrain.engine.own_op import UserGrad
+from ooctrain.layers.kernels.tables import TABLES
 from ooctrain.step.op import Op
 
-#: defined in NumPy by their users; `devices.cuda_open.require_kernels` says so before a step
-WITHOUT_KERNELS = {UserOp, UserGrad}
+#: What an operation of the library leaves to the tables.
+OF_DEVICES = ("cpu", "cuda", "workspace_bytes", "cuda_workspace_bytes")
 
 
 def operations():
-    """All operations that the library defines."""
-    for module in pkgutil.iter_modules(ooctrain.layers.__path__, "ooctrain.layers."):
-        importlib.import_module(module.name)
-    found, waiting = set(), [Op]
-    while waiting:
-        subclasses = waiting.pop().__subclasses__()
-        waiting += subclasses
-        found |= {op for op in subclasses if op.__module__.startswith("ooctrain.layers.")}
-    return found
+    """All operations that the library defines; those without a definition are bases of others."""
+    found = pkgutil.iter_modules(ooctrain.layers.__path__, "ooctrain.layers.")
+    modules = [importlib.import_module(module.name) for module in found if not module.ispkg]
+    classes = {
+        value for module in modules for value in vars(module).values() if is_operation(value)
+    }
+    return {op for op in classes if op.reference is not Op.reference}
 
 
-def test_every_operation_of_the_cpu_device_has_gpu_kernels():
-    on_cpu = {op for op in operations() if op.cpu is not Op.cpu}
-    on_gpu = {op for op in operations() if op.cuda is not Op.cuda}
-    assert len(on_cpu) > 60
-    assert {op.__name__ for op in on_cpu - on_gpu} == {op.__name__ for op in WITHOUT_KERNELS}
+def is_operation(value):
+    return isinstance(value, type) and issubclass(value, Op)
+
+
+@pytest.mark.parametrize("device", TABLES)
+def test_each_operation_has_a_row_and_each_row_a_function(device):
+    rows, known = TABLES[device].rows, operations()
+    assert len(known) > 60
+    assert set(rows) == known
+    for driver in rows.values():
+        module, _, name = driver.function.rpartition(".")
+        found = importlib.import_module(f"ooctrain.layers.kernels.{device}.{module}")
+        takes = list(inspect.signature(getattr(found, name)).parameters)
+        assert takes[0] == {"cpu": "pool", "cuda": "launcher"}[device], driver
+        assert (takes[-1] == "workspace") == (driver.scratch is not None), driver
+
+
+def test_operations_know_no_device():
+    assert not [op for op in operations() if any(hasattr(op, name) for name in OF_DEVICES)]
 
 
 def test_scratch_is_asked_for_without_numba():
     # A step is traced, with its workspaces, where no GPU and no compiler is.
-    names = "chunks", "workspace", "loss_space", "matmul_plan", "conv_plan"
-    code = "".join(f"import ooctrain.layers.kernels.cuda.{name}\n" for name in names)
-    check = f"{code}import sys\nassert 'numba' not in sys.modules"
+    check = "import ooctrain.layers.kernels.tables, sys\nassert 'numba' not in sys.modules"
     done = subprocess.run(
         [sys.executable, "-c", check], capture_output=True, text=True, check=False
     )

@@ -13,7 +13,7 @@ from typing import Any
 import click
 import pytest
 
-from ooctrain.alloc.dry_run import PaperMemory
+from ooctrain.alloc.dry_run import DryMemory
 from ooctrain.alloc.registry import choose_allocator
 from ooctrain.cli import COMMANDS, command_line
 from ooctrain.errors import OutOfDeviceMemory
@@ -68,7 +68,7 @@ def test_the_python_in_the_readme_runs_and_trains_with_the_bits_of_execute():
 def test_the_allocator_in_the_documents_is_one(tmp_path):
     (tmp_path / "mine.py").write_text(python_in(ROOT / "docs" / "allocators.md"))
     mine = choose_allocator(f"{tmp_path / 'mine.py'}:make:limit=64KiB", 1 << 20, binding=False)
-    allocator = mine.make(PaperMemory(1 << 20))
+    allocator = mine.make(DryMemory(1 << 20))
     allocator.allocate(64 << 10)
     with pytest.raises(OutOfDeviceMemory):
         allocator.allocate(1)

@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from ooctrain.cli import COMMANDS
+from ooctrain.cli.reproduce import EXPERIMENTS
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PAPERS, ERRATA = ROOT / "docs/papers.md", ROOT / "docs/errata.md"
@@ -136,6 +137,31 @@ def test_no_numbered_item_is_missing(paper: str) -> None:
             present |= {f"{kind} {number}" for number in range(first, last + 1)}
     wanted = {f"{k} {n}" for k, most in NUMBERED[paper].items() for n in range(1, most + 1)}
     assert wanted <= present, sorted(wanted - present)
+
+
+def sections() -> dict[str, str]:
+    """{experiment: what the page says agrees and differs}."""
+    text = PAPERS.read_text(encoding="utf-8")
+    found = re.findall(r"^### `ooctrain reproduce (\S+)`\n(.*?)(?=^##|\Z)", text, re.M | re.S)
+    return dict(found)
+
+
+def test_every_experiment_has_a_section_of_what_agrees_and_what_differs() -> None:
+    assert set(sections()) == set(EXPERIMENTS)
+    for text in sections().values():
+        assert re.search(r"^Agrees with ", text, re.M)
+        assert re.search(r"^Differs, and why:", text, re.M)
+
+
+def test_every_direction_that_a_test_computes_is_on_the_page() -> None:
+    source = (ROOT / "tests/unit/test_directions.py").read_text(encoding="utf-8")
+    tests = set(re.findall(r"^def (test_\w+)\(", source, re.M))
+    named = set(
+        re.findall(r"`tests/unit/test_directions\.py::(\w+)`", " ".join(sections().values()))
+    )
+    assert tests == named
+    for name, text in sections().items():
+        assert "test_directions.py" in text, name
 
 
 def erratum_ids() -> list[str]:

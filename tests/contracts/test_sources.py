@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -37,6 +39,18 @@ def test_every_exported_name_is_there():
     for name in oc.__all__:
         assert getattr(oc, name) is not None, name
     assert sorted(set(oc.__all__)) == sorted(oc.__all__)
+
+
+def test_type_checkers_see_every_exported_name():
+    (block,) = [n for n in parse(ROOT / "ooctrain/__init__.py").body if isinstance(n, ast.If)]
+    seen = {a.asname or a.name for n in block.body for a in n.names}
+    assert seen == set(oc.__all__) - {"__version__"}
+
+
+def test_the_package_loads_no_more_than_it_needs():
+    code = "import sys, ooctrain; print(*[m for m in sys.modules if m.startswith('ooctrain')])"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert 1 <= len(loaded.stdout.split()) <= 7
 
 
 @pytest.mark.parametrize("path", PACKAGE, ids=relative)

@@ -13,6 +13,14 @@ from ooctrain.report.shapes import COLOURS
 
 FOLDER = Path(__file__).parents[2] / "tutorials"
 SCRIPTS = sorted(FOLDER.glob("[0-9]*.py"))
+#: The last two run kernels of a GPU on a CPU, which takes half a minute each.
+LONG = (
+    "06_best_fit_and_fragmentation", "09_swap_planners", "12_together",
+    "13_write_your_own_planner", "18_a_cuda_kernel_step_by_step", "19_real_gpu",
+)  # fmt: skip
+QUICK_ONES = [
+    pytest.param(path, marks=pytest.mark.slow if path.stem in LONG else ()) for path in SCRIPTS
+]
 #: Pictures whose colours have no other explanation than their legend.
 WITH_A_LEGEND = (
     "01_lifetimes", "03_two_holes", "05_halos", "06_fragmentation", "08_placements",
@@ -73,7 +81,7 @@ def answering(exercise, answers):
     return lambda lesson, question, check, _: exercise(lesson, question, check, next(left))
 
 
-@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("script", QUICK_ONES, ids=lambda path: path.stem)
 def test_a_tutorial_runs_whole_and_its_asserts_hold(script, monkeypatch, capsys):
     from lesson import Lesson
 

@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 
+from ooctrain.layers.conv_algorithms import choose_algorithm
 from ooctrain.layers.conv_shape import ConvShape
 from ooctrain.layers.kernels.cpu.conv import conv2d, conv_plan
 from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
@@ -69,7 +70,7 @@ def error(got, exact) -> float:
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_agrees_with_torch(shape, algorithm):
     """Against torch in float64: direct and F2 as exact as float32 torch (within 4x), F4 to 1e-5."""
-    if conv_plan.choose_algorithm(shape, algorithm) != algorithm:
+    if choose_algorithm(shape, algorithm) != algorithm:
         pytest.skip(f"{algorithm} does not apply")
     random = np.random.default_rng(1)
     x = random.standard_normal((shape.n, shape.h, shape.w, shape.c), dtype=np.float32)

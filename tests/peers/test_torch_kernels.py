@@ -15,6 +15,9 @@ from ooctrain.layers.kernels.cpu import (
 )
 from ooctrain.layers.kernels.cpu import workspace as ws
 from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
+from ooctrain.layers.kernels.update_factors import adam_factors, sgd_factors
+from ooctrain.layers.pooling import PoolGeometry
+from ooctrain.layers.update import AdamUpdate, ClipFactor, SGDUpdate
 
 torch = pytest.importorskip("torch")
 F = torch.nn.functional
@@ -89,10 +92,10 @@ def test_batch_norm_with_residual_and_relu(pool, shape):
     t = nchw(x)
     out = F.relu(module(t) + nchw(residual))
     out.backward(nchw(dy).detach())
-    batch_norm.stats(pool, x, mean, inv_std, var, scratch, 1e-5)
+    batch_norm.stats(pool, x, mean, inv_std, var, 1e-5, scratch)
     batch_norm.apply(pool, x, mean, inv_std, gamma, beta, y, residual=residual, relu=True)
-    batch_norm.grad_reduce(pool, dy, x, mean, inv_std, dgamma, dbeta, scratch, mask=y)
-    batch_norm.grad_apply(pool, dy, x, mean, inv_std, gamma, dgamma, dbeta, dx, mask=y)
+    batch_norm.grad_reduce(pool, dy, x, mean, inv_std, dgamma, dbeta, y, scratch)
+    batch_norm.grad_apply(pool, dy, x, mean, inv_std, gamma, dgamma, dbeta, dx, y, scratch)
     batch_norm.update_running(mean, var, *running, count, 0.1, rows)
     np.testing.assert_allclose(y, nhwc(out), rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(dx, nhwc(t.grad), rtol=1e-4, atol=1e-5)
@@ -103,7 +106,7 @@ def test_batch_norm_with_residual_and_relu(pool, shape):
     assert count[0] == module.num_batches_tracked
 
     module.eval()
-    batch_norm.inv_std_of(running[1], inv_std, 1e-5)
+    batch_norm.inv_std_of(pool, running[1], inv_std, 1e-5)
     batch_norm.apply(pool, x, running[0], inv_std, gamma, beta, y)
     np.testing.assert_allclose(y, nhwc(module(t)), rtol=1e-5, atol=1e-5)
 
@@ -116,20 +119,20 @@ def test_pooling(pool, kernel, stride, padding):
     size = [(e + 2 * padding - kernel) // stride + 1 for e in x.shape[1:3]]
     y, index, dx = poisoned(2, *size, 70), np.zeros((2, *size, 70), np.uint8), poisoned(*x.shape)
     dy = normal(2, *size, 70)
-    window = (kernel, kernel), (stride, stride), (padding,) * 4
+    window = PoolGeometry((kernel, kernel), (stride, stride), (padding,) * 4)
     t = nchw(x)
     out = F.max_pool2d(t, kernel, stride, padding)
     out.backward(nchw(dy).detach())
-    pooling.max_pool(pool, x, y, index, *window)
-    pooling.max_pool_grad(pool, dy, index, dx, *window)
+    pooling.max_pool(pool, x, y, index, window)
+    pooling.max_pool_grad(pool, dy, index, dx, window)
     np.testing.assert_array_equal(y, nhwc(out))
     np.testing.assert_allclose(dx, nhwc(t.grad), rtol=1e-6, atol=1e-6)
     for counted in (True, False):
         t = nchw(x)
         out = F.avg_pool2d(t, kernel, stride, padding, count_include_pad=counted)
         out.backward(nchw(dy).detach())
-        pooling.avg_pool(pool, x, y, *window, counted)
-        pooling.avg_pool_grad(pool, dy, dx, *window, counted)
+        pooling.avg_pool(pool, x, y, window, counted)
+        pooling.avg_pool_grad(pool, dy, dx, window, counted)
         np.testing.assert_allclose(y, nhwc(out), rtol=1e-6, atol=1e-6)
         np.testing.assert_allclose(dx, nhwc(t.grad), rtol=1e-6, atol=1e-6)
 
@@ -139,7 +142,7 @@ def test_max_pooling_of_nan_and_infinity(pool):
     x[np.random.default_rng(2).random(x.shape) < 0.2] = np.nan
     x[np.random.default_rng(3).random(x.shape) < 0.3] = -np.inf
     y, index = poisoned(1, 4, 4, 40), np.zeros((1, 4, 4, 40), np.uint8)
-    pooling.max_pool(pool, x, y, index, (2, 2), (2, 2), (0, 0, 0, 0))
+    pooling.max_pool(pool, x, y, index, PoolGeometry((2, 2), (2, 2)))
     out, where = F.max_pool2d(nchw(x), 2, return_indices=True)
     np.testing.assert_array_equal(y, nhwc(out))
     rows, columns = np.divmod(nhwc(where), 8)
@@ -190,7 +193,8 @@ def test_sgd(pool, options):
         g = normal(1003, seed=step + 1)
         parameter.grad = torch.from_numpy(g)
         optimizer.step()
-        optimizers.sgd(pool, w, g, m, w, m, 0.1, **options)
+        factors = sgd_factors(SGDUpdate(**options), {"lr": 0.1, "step": step})
+        optimizers.sgd(pool, w, g, m, w, m, factors)
     np.testing.assert_allclose(w, parameter.detach().numpy(), rtol=1e-5, atol=1e-6)
 
 
@@ -205,9 +209,9 @@ def test_adam(pool, decoupled, decay):
         g = normal(1003, seed=step)
         parameter.grad = torch.from_numpy(g)
         optimizer.step()
-        optimizers.adam(
-            pool, w, g, m, v, w, m, v, 0.01, weight_decay=decay, step=step, decoupled=decoupled
-        )
+        op = AdamUpdate(weight_decay=decay, decoupled=decoupled)
+        factors = adam_factors(op, {"lr": 0.01, "step": step - 1})
+        optimizers.adam(pool, w, g, m, v, w, m, v, factors)
     np.testing.assert_allclose(w, parameter.detach().numpy(), rtol=1e-5, atol=1e-6)
 
 
@@ -218,7 +222,9 @@ def test_clipping(pool):
         parameter.grad = torch.from_numpy(g.copy())
     torch.nn.utils.clip_grad_norm_(parameters, 2.0)
     scratch = np.zeros(ws.reduction_workspace_bytes(1000), np.uint8)
-    squares = [optimizers.sum_of_squares(pool, g, scratch) for g in gradients]
-    factor = optimizers.clip_scale(squares, 2.0)
+    squares, factor = [np.zeros((), np.float32) for _ in gradients], np.zeros((), np.float32)
+    for g, total in zip(gradients, squares, strict=True):
+        optimizers.sum_of_squares(pool, g, total, scratch)
+    optimizers.clip_factor(pool, ClipFactor(2.0), squares, [factor])
     for parameter, g in zip(parameters, gradients, strict=True):
         np.testing.assert_allclose(g * factor, parameter.grad.numpy(), rtol=1e-5)

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from ooctrain.alloc.best_fit import BestFit
-from ooctrain.alloc.dry_run import PaperMemory
+from ooctrain.alloc.dry_run import DryMemory
 from ooctrain.alloc.registry import allocators, choose_allocator
 from ooctrain.alloc.replay.log import Recorder as Logged
 from ooctrain.alloc.virtual import VirtualAddressing
@@ -16,7 +16,7 @@ from ooctrain.alloc.wrapped.wrappers import Counted, ThreadSafe
 from ooctrain.testing import check_allocator
 from ooctrain.testing.allocator_grounds import DriverGround, make_ground
 from ooctrain.testing.allocator_laws import LAWS, Broken, own_laws
-from ooctrain.testing.allocator_requests import Program, Request
+from ooctrain.testing.allocator_requests import Ask, DrawnProgram
 from ooctrain.testing.check_allocator import (
     UNITS,
     AllocatorFailure,
@@ -113,7 +113,7 @@ def test_the_same_seed_finds_the_same():
 
 
 def test_requests_read_as_sentences():
-    words = [str(Request("allocate", 5, 2)), str(Request("claim", 1, 0, 2, 3))]
+    words = [str(Ask("allocate", 5, 2)), str(Ask("claim", 1, 0, 2, 3))]
     assert words == [
         "allocate 5 B on stream 2",
         "claim 3 granules from 2 of reserved block 1 on stream 0",
@@ -191,7 +191,7 @@ def test_a_free_within_an_allocate_is_put_off_and_not_lost():
     """As from a finalizer: the memory's own call comes back into the allocator."""
     inside = []
 
-    class Calling(PaperMemory):
+    class Calling(DryMemory):
         def reserve(self, size_bytes: int) -> int:
             for block in inside:
                 allocator.free(block)
@@ -213,4 +213,4 @@ def test_a_free_within_an_allocate_is_put_off_and_not_lost():
 
 
 def test_a_program_without_requests_is_one():
-    assert run_requests(BestFit, Program(())) == 0
+    assert run_requests(BestFit, DrawnProgram(())) == 0

@@ -11,10 +11,10 @@ from ooctrain.errors import ConfigError, Infeasible
 from ooctrain.sched.bounds.closed import lower_bound
 from ooctrain.sched.bounds.exact import exact_makespan_us
 from ooctrain.sched.bounds.lp import fluid_bound
+from ooctrain.sched.budget import trace_minimum_bytes, trace_peak_bytes
 from ooctrain.sched.planners.belady import Belady
 from ooctrain.sched.planners.prefix import Prefix
-from ooctrain.sched.planners.window.window import Window
-from ooctrain.sched.planning.budget import trace_minimum_bytes, trace_peak_bytes
+from ooctrain.sched.planners.window.window import SlidingWindow
 from ooctrain.sched.schedule import BYTES
 from ooctrain.testing.tiny_steps import tiny_step
 
@@ -92,7 +92,7 @@ def test_freedom_never_hurts_the_optimum():
     assert better
 
 
-@pytest.mark.parametrize("planner", [Belady(), Window()])
+@pytest.mark.parametrize("planner", [Belady(), SlidingWindow()])
 def test_no_offloading_planner_beats_the_exact_optimum(planner):
     for seed, trace, budget, duplex in cases(20, first=200, most_stages=2):
         truth = exact_makespan_us(trace, budget, duplex=duplex)

@@ -14,6 +14,7 @@ import ooctrain.layers
 from ooctrain import functional as F
 from ooctrain.engine.own_op import UserGrad
 from ooctrain.layers.instance_norm import InstanceNormApply
+from ooctrain.layers.kernels.cpu.table import CPU
 from ooctrain.layers.relu import ReLU
 from ooctrain.step.op import Op
 from ooctrain.testing.check_op import check_gradient, check_op
@@ -123,7 +124,7 @@ class Overrun(ReLU):
     __slots__ = ()
 
     def cpu(self, pool, ins, outs, workspace, scalars):
-        super().cpu(pool, ins, outs, workspace, scalars)
+        CPU.run(ReLU(), pool, ins, outs, workspace, scalars)
         beyond = np.lib.stride_tricks.as_strided(outs[0].reshape(-1), (outs[0].size + 1,), (4,))
         beyond[-1] = 0
 
@@ -132,7 +133,7 @@ class Greedy(ReLU):
     __slots__ = ()
 
     def cpu(self, pool, ins, outs, workspace, scalars):
-        super().cpu(pool, ins, outs, workspace, scalars)
+        CPU.run(ReLU(), pool, ins, outs, workspace, scalars)
         ins[0][...] = 0
 
 

@@ -54,7 +54,7 @@ def measure(trainer, prepared, x, y, steps):
     used = []
     for _ in range(steps):
         trainer.step(x, y)
-        device = trainer._residence._open[2]
+        device = trainer._residence.open.device
         used.append(device.memory.used_bytes())
     # The kernel counts a page of the arena once for each address that it is seen at.
     again = status("RssShmem") - used[-1]

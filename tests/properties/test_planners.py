@@ -12,8 +12,8 @@ from support.strategies import GRANULES, SEEDS, machines, traces
 
 from ooctrain.errors import Infeasible
 from ooctrain.sched.bounds.closed import lower_bound
+from ooctrain.sched.budget import trace_minimum_bytes, trace_peak_bytes
 from ooctrain.sched.planners.registry import get_planner
-from ooctrain.sched.planning.budget import trace_minimum_bytes, trace_peak_bytes
 from ooctrain.sched.planning.lower import lower, lower_timed
 from ooctrain.sched.schedule import Granule
 from ooctrain.sched.simulate import simulate
@@ -35,7 +35,11 @@ SWAP_PLANNERS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("spec", PLANNERS)
+@pytest.mark.parametrize(
+    "spec",
+    # `auto` asks most of the others: ten seconds.
+    [pytest.param(spec, marks=pytest.mark.slow if spec == "auto" else ()) for spec in PLANNERS],
+)
 def test_planners_keep_the_laws(spec):
     examples = 6 if spec == "auto" else 25  # it asks all the others
     assert check_planner(get_planner(spec), examples=examples, seed=1, time_limit_s=60) >= 2

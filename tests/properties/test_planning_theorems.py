@@ -20,9 +20,9 @@ import ooctrain as oc
 from ooctrain.errors import Infeasible
 from ooctrain.sched.bounds.exact import exact_makespan_us
 from ooctrain.sched.bounds.lp import fluid_bound
+from ooctrain.sched.budget import trace_minimum_bytes, trace_peak_bytes
 from ooctrain.sched.planners.greedy import shortest_prefix
 from ooctrain.sched.planners.registry import get_planner
-from ooctrain.sched.planning.budget import trace_minimum_bytes, trace_peak_bytes
 from ooctrain.sched.planning.chain_view import chain_view
 from ooctrain.sched.schedule import BYTES, Granule, SwapIn, SwapOut
 from ooctrain.step.chain import chain

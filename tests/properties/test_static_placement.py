@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from support.strategies import machines, traces
 
 import ooctrain as oc
-from ooctrain.alloc.dry_run import PaperAllocator, PaperMemory
+from ooctrain.alloc.dry_run import DryAllocator, DryMemory
 from ooctrain.alloc.first_fit import FirstFit, FirstFitBySize
 from ooctrain.alloc.registry import choose_allocator
 from ooctrain.alloc.replay.log import Recorder, foresee
@@ -35,8 +35,8 @@ from ooctrain.execution.placement import Placement, play_step, reserved_peak
 from ooctrain.execution.prepare import Settings, prepare
 from ooctrain.execution.program import make_program
 from ooctrain.rewrite import apply_rewrites
+from ooctrain.sched.budget import resolve_budget
 from ooctrain.sched.planners.registry import get_planner
-from ooctrain.sched.planning.budget import resolve_budget
 from ooctrain.units import Granule
 
 SECTOR = Granule(512, ranges=False)
@@ -94,8 +94,8 @@ def test_in_list_order_it_is_first_fit_as_it_would_happen(foreseen):
     """With one pool the packing is what an allocator without a plan does, request by request."""
     events = [(life.begin, 1, n) for n, life in enumerate(foreseen.lifetimes)]
     events += [(life.end, 0, n) for n, life in enumerate(foreseen.lifetimes)]
-    online, blocks, base = FirstFit(PaperMemory(1 << 20)), {}, None
-    log = Recorder(PaperAllocator(SECTOR))
+    online, blocks, base = FirstFit(DryMemory(1 << 20)), {}, None
+    log = Recorder(DryAllocator(SECTOR))
     on_paper, order = {}, []
     for _, is_begin, n in sorted(events):
         life = foreseen.lifetimes[n]
@@ -126,7 +126,7 @@ def two_rounds() -> Forecast:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_s6_what_is_carried_over_alternates_and_fits_for_ever(kind):
-    allocator = kind(PaperMemory(1 << 16))
+    allocator = kind(DryMemory(1 << 16))
     allocator.load_plan(two_rounds())
     held = allocator.allocate(1000, "a")
     places = [held.address]
@@ -149,7 +149,7 @@ def test_s6_what_is_carried_over_alternates_and_fits_for_ever(kind):
      (999, "a", "foreseen was 'a'")],
 )  # fmt: skip
 def test_s5_what_was_not_foreseen_is_refused(kind, nbytes, tag, words):
-    allocator = kind(PaperMemory(1 << 16))
+    allocator = kind(DryMemory(1 << 16))
     allocator.load_plan(two_rounds())
     before = allocator.snapshot()
     with pytest.raises(PlanMismatch, match=words):
@@ -162,7 +162,7 @@ def test_s5_what_was_not_foreseen_is_refused(kind, nbytes, tag, words):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_s5_a_block_that_is_freed_late_stops_the_next_round(kind):
-    allocator = kind(PaperMemory(1 << 16))
+    allocator = kind(DryMemory(1 << 16))
     allocator.load_plan(Forecast((Lifetime(1000, "a", 0, 1),)))
     late = allocator.allocate(1000, "a")
     before = allocator.snapshot()
@@ -177,7 +177,7 @@ def test_s5_a_block_that_is_freed_late_stops_the_next_round(kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_plan_comes_before_the_first_block_and_fits_the_arena(kind):
-    allocator = kind(PaperMemory(2048))
+    allocator = kind(DryMemory(2048))
     with pytest.raises(OutOfDeviceMemory, match=r"placement of a whole step|the arena is full"):
         allocator.load_plan(two_rounds())
     allocator.check()
@@ -201,8 +201,8 @@ def test_s6_planned_steps_run_round_after_round_in_exactly_their_extent(
     plan = least_plan(get_planner(planner), trace, machine, choice.granule)
     reserved = reserved_peak(plan.schedule, plan.trace, choice)
     assert plan.peak_bytes <= reserved
-    program = make_program(plan.trace, plan.schedule, choice.granule)
-    allocator = choice.make(PaperMemory(max(512, reserved)))
+    program = make_program(plan.trace, plan.schedule, choice)
+    allocator = choice.make(DryMemory(max(512, reserved)))
     placement = Placement(program, allocator)
     for _ in range(4):
         placement.claim_start()
@@ -223,9 +223,9 @@ def least_plan(planner, trace, machine, granule):
 
 
 def test_plannable_looks_through_wrappers():
-    inner = FirstFit(PaperMemory(4096))
+    inner = FirstFit(DryMemory(4096))
     assert plannable(Recorder(Recorder(inner))) is inner
-    assert plannable(Recorder(PaperAllocator(SECTOR))) is None
+    assert plannable(Recorder(DryAllocator(SECTOR))) is None
 
 
 @pytest.mark.parametrize("name", ["best-fit", "first-fit", "first-fit-by-size"])

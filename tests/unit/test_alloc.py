@@ -16,7 +16,7 @@ from ooctrain.alloc.base import Allocator, Books, RangedAllocator, Stats
 from ooctrain.alloc.best_fit import ROUND_BYTES, BestFit
 from ooctrain.alloc.buddy import Buddy
 from ooctrain.alloc.bump import Bump
-from ooctrain.alloc.dry_run import PaperMemory
+from ooctrain.alloc.dry_run import DryMemory
 from ooctrain.alloc.first_fit import FirstFit, FirstFitBySize
 from ooctrain.alloc.registry import allocators, choose_allocator
 from ooctrain.alloc.replay.log import Recorder
@@ -54,9 +54,9 @@ def allocator(request):
 
 
 def test_they_are_what_the_protocols_say():
-    assert isinstance(BestFit(PaperMemory(BUDGET)), Allocator)
-    assert not isinstance(BestFit(PaperMemory(BUDGET)), RangedAllocator)
-    assert isinstance(MAKERS["va"](PaperMemory(BUDGET)), RangedAllocator)
+    assert isinstance(BestFit(DryMemory(BUDGET)), Allocator)
+    assert not isinstance(BestFit(DryMemory(BUDGET)), RangedAllocator)
+    assert isinstance(MAKERS["va"](DryMemory(BUDGET)), RangedAllocator)
 
 
 @pytest.mark.parametrize("name", MAKERS)
@@ -109,7 +109,7 @@ def _disjoint(blocks):
 
 @given(operations=OPERATIONS)
 def test_best_fit_takes_the_smallest_hole_and_the_wilderness_last(operations):
-    allocator = BestFit(PaperMemory(BUDGET))
+    allocator = BestFit(DryMemory(BUDGET))
     live = []
     for what, value in operations:
         if what == "free" and live:
@@ -131,7 +131,7 @@ LINEAR = ["best-fit", "buddy", "bump", "first-fit"]
 @given(operations=OPERATIONS)
 def test_the_reserved_peak_does_not_depend_on_the_arena(name, operations):
     """A schedule fits the budgets from its reserved peak on, for best fit exactly these."""
-    wide = MAKERS[name](PaperMemory(100 * BUDGET))
+    wide = MAKERS[name](DryMemory(100 * BUDGET))
     requests = Recorder(wide)
     live = []
     for what, value in operations:
@@ -142,17 +142,17 @@ def test_the_reserved_peak_does_not_depend_on_the_arena(name, operations):
     peak = wide.stats().peak_reserved_bytes
     if not peak:
         return
-    exact = serve(requests.requests, MAKERS[name](PaperMemory(peak)))
+    exact = serve(requests.requests, MAKERS[name](DryMemory(peak)))
     assert exact.peak_reserved_bytes == peak
     if name != "buddy":  # its highest place may stick out behind the arena
         with pytest.raises(OutOfDeviceMemory):
-            serve(requests.requests, MAKERS[name](PaperMemory(peak - ROUND_BYTES)))
+            serve(requests.requests, MAKERS[name](DryMemory(peak - ROUND_BYTES)))
 
 
 @pytest.mark.parametrize("name", MAKERS)
 @given(operations=OPERATIONS)
 def test_the_largest_request_that_would_be_served_is_just_that(name, operations):
-    allocator, live = MAKERS[name](PaperMemory(BUDGET)), []
+    allocator, live = MAKERS[name](DryMemory(BUDGET)), []
     for what, value in operations:
         if what == "free" and live:
             allocator.free(live.pop(value % len(live)))
@@ -167,7 +167,7 @@ def test_the_largest_request_that_would_be_served_is_just_that(name, operations)
 
 
 def test_buddies_split_and_join():
-    allocator = Buddy(PaperMemory(64 * 512))
+    allocator = Buddy(DryMemory(64 * 512))
     a, b, c = (allocator.allocate(size) for size in (512, 1500, 512))
     base = allocator.snapshot()["base"]
     assert [x.address - base for x in (a, b, c)] == [0, 2048, 512]
@@ -182,7 +182,7 @@ def test_buddies_split_and_join():
 
 
 def test_bump_uses_no_hole_until_all_above_it_is_gone():
-    allocator = Bump(PaperMemory(8 * 512))
+    allocator = Bump(DryMemory(8 * 512))
     a, b, c = (allocator.allocate(512, name) for name in "abc")
     allocator.free(b)
     d = allocator.allocate(512, "d")
@@ -198,7 +198,7 @@ def test_bump_uses_no_hole_until_all_above_it_is_gone():
 @given(operations=OPERATIONS)
 def test_the_same_requests_give_the_same_layout(operations):
     def run(name):
-        allocator = MAKERS[name](PaperMemory(BUDGET))
+        allocator = MAKERS[name](DryMemory(BUDGET))
         live = []
         for what, value in operations:
             if what == "free" and live:
@@ -224,7 +224,7 @@ def test_what_is_not_a_size_is_refused(allocator, size):
 
 
 def test_wrong_frees_are_refused_and_change_nothing(allocator):
-    other = BestFit(PaperMemory(BUDGET))
+    other = BestFit(DryMemory(BUDGET))
     foreign = other.allocate(100, "foreign")
     block, kept = allocator.allocate(100, "mine"), allocator.allocate(5000, "kept")
     allocator.free(block)
@@ -253,14 +253,14 @@ def test_out_of_memory_says_what_was_asked_what_is_free_and_who_holds_it(allocat
 
 
 def test_fragmentation_is_told_from_a_full_arena():
-    allocator = BestFit(PaperMemory(8 * PAGE))
+    allocator = BestFit(DryMemory(8 * PAGE))
     blocks = [allocator.allocate(PAGE) for _ in range(8)]
     for block in blocks[::2]:
         allocator.free(block)
     with pytest.raises(OutOfDeviceMemory, match="in pieces") as caught:
         allocator.allocate(2 * PAGE)
     assert f"free {4 * PAGE} B, largest hole {PAGE} B" in str(caught.value)
-    assert VirtualAddressing(PaperMemory(8 * PAGE), PAGE).stats().cached_bytes == 0
+    assert VirtualAddressing(DryMemory(8 * PAGE), PAGE).stats().cached_bytes == 0
 
 
 def test_va_serves_from_pieces_what_best_fit_cannot():
@@ -274,7 +274,7 @@ def test_va_serves_from_pieces_what_best_fit_cannot():
 @pytest.mark.parametrize("chunk", [0, -PAGE, 1000, PAGE + 1, 1.5, True])
 def test_impossible_chunks_are_refused(chunk):
     with pytest.raises(ConfigError, match="chunk"):
-        VirtualAddressing(PaperMemory(BUDGET), chunk)
+        VirtualAddressing(DryMemory(BUDGET), chunk)
 
 
 def test_the_chunk_grows_with_the_budget_so_that_the_system_can_map_all():
@@ -317,7 +317,7 @@ def test_an_allocator_of_ones_own_is_loaded_from_its_file(tmp_path):
         "    def __init__(self, memory): self.name = 'half'\n"
     )
     choice = choose_allocator(f"{path}:Mine", BUDGET)
-    assert choice.make(PaperMemory(BUDGET)).name == "mine"
+    assert choice.make(DryMemory(BUDGET)).name == "mine"
     with pytest.raises(ConfigError, match="lacks granule, budget_bytes, allocate"):
         choose_allocator(f"{path}:Half", BUDGET)
 
@@ -369,7 +369,7 @@ def test_broken_allocators_are_caught_with_few_requests(allocator, laws):
 
 def test_the_books_tell_what_rounding_and_what_holes_cost():
     """Three blocks of a sector, asked for as 500, 400 and 300 bytes; the middle one goes."""
-    allocator = BestFit(PaperMemory(8 * 512))
+    allocator = BestFit(DryMemory(8 * 512))
     blocks = [allocator.allocate(size) for size in (500, 400, 300)]
     allocator.free(blocks[1])
     stats = allocator.stats()

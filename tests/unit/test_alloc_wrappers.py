@@ -12,7 +12,7 @@ from support.strict_memory import StrictMemory
 import ooctrain as oc
 from ooctrain.alloc.base import Allocator, Block
 from ooctrain.alloc.best_fit import BestFit
-from ooctrain.alloc.dry_run import PaperMemory
+from ooctrain.alloc.dry_run import DryMemory
 from ooctrain.alloc.registry import choose_allocator
 from ooctrain.alloc.virtual import VirtualAddressing
 from ooctrain.alloc.wrapped.checked import Checked
@@ -39,7 +39,7 @@ BUDGET = 16 * PAGE
 
 
 def best_fit() -> BestFit:
-    return BestFit(PaperMemory(BUDGET))
+    return BestFit(DryMemory(BUDGET))
 
 
 def virtual() -> VirtualAddressing:
@@ -328,7 +328,7 @@ def test_a_combination_of_ones_own_is_a_function_in_a_file(tmp_path):
     )
     choice = choose_allocator(f"{path}:make:limit=8KiB", BUDGET)
     assert choice.budget_bytes == 8192
-    assert choice.make(PaperMemory(BUDGET)).allocate(8192).granted_bytes == 8192
+    assert choice.make(DryMemory(BUDGET)).allocate(8192).granted_bytes == 8192
 
 
 def run_with(allocator_of, prepared, values, batch):

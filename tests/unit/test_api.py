@@ -7,7 +7,7 @@ import pytest
 
 import ooctrain as oc
 from ooctrain.errors import ConfigError, Infeasible, PlanMismatch, ShapeError
-from ooctrain.execution.prepare import Settings
+from ooctrain.execution.prepare import Settings, prepare
 from ooctrain.testing import check_allocator, check_planner
 
 CLASSES, BATCH = 4, 8
@@ -48,6 +48,58 @@ def test_measured_peak_is_that_of_the_plan_in_the_granule_of_the_plan(allocator)
     plan = oc.plan(small_trace(), "30%", planner="window")
     run = oc.execute(plan, small_model(), batch(), allocator=allocator)
     assert run.timeline.peak_bytes == plan.peak_bytes
+
+
+@pytest.mark.parametrize("planner", oc.planners())
+def test_a_plan_for_an_allocator_runs_on_it_whoever_made_it(planner):
+    """README's example, with each planner in place of "window"."""
+    trace, options = small_trace(), {"planner": planner, "allocator": "va", "time_limit_s": 0.5}
+    try:
+        plan = oc.plan(trace, "30%", **options)
+    except Infeasible as refused:
+        plan = oc.plan(trace, refused.minimum_bytes, **options)
+    chunk = plan.schedule.granule.size_bytes
+    assert (chunk, plan.schedule.granule.ranges) == (64 << 10, True)
+    run = oc.execute(plan, small_model(), batch(), allocator="va")
+    in_core = oc.execute(oc.plan(trace, "100%", "keep-all"), small_model(), batch())
+    assert run.loss == in_core.loss
+    assert run.timeline.peak_bytes == plan.peak_bytes
+
+
+@pytest.mark.parametrize("allocator", ["va", "va:chunk=8KiB", "best-fit"])
+def test_a_plan_to_the_byte_says_how_to_plan_for_the_allocator(allocator):
+    trace = small_trace()
+    with pytest.raises(PlanMismatch) as refused:
+        oc.execute(oc.plan(trace, "90%", "belady"), small_model(), batch(), allocator=allocator)
+    assert refused.value.code == "OOC-210"
+    assert refused.value.fix == f'oc.plan(..., allocator="{allocator}")'
+    plan = oc.plan(trace, "90%", "belady", allocator=allocator)
+    oc.verify(plan, trace, "90%")
+    oc.execute(plan, small_model(), batch(), allocator=allocator)
+
+
+def test_a_plan_for_an_allocator_is_the_one_that_is_trained_with():
+    trace = small_trace()
+    plan = oc.plan(trace, "30%", "belady", allocator="va")
+    assert plan == prepare(trace, Settings(budget="30%", planner="belady")).plan
+    assert plan != oc.plan(trace, "30%", "belady")
+
+
+def test_an_arena_takes_chunks_no_larger_than_those_of_the_plan(monkeypatch):
+    """They grow with the arena, for a system maps only so many: 15 here."""
+    for room in ("registry", "virtual"):
+        monkeypatch.setattr(f"ooctrain.alloc.{room}.max_mapped_chunks", lambda: 15)
+    plan = oc.plan(small_trace(), 15 * (64 << 10), "belady", allocator="va")
+    assert plan.schedule.granule.size_bytes == 64 << 10
+    assert 2 * plan.peak_bytes > 15 * (64 << 10)
+    oc.execute(plan, small_model(), batch(), allocator="va")
+
+
+def test_an_allocator_rounds_by_itself():
+    with pytest.raises(ConfigError, match="granule"):
+        oc.plan(small_trace(), "50%", granule=oc.Granule(512), allocator="va")
+    with pytest.raises(ConfigError, match="budget"):
+        oc.plan(small_trace(), None, allocator="va")
 
 
 def test_a_trace_for_one_thread_runs_on_one_with_the_same_bits():

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from ooctrain.alloc.arena_map import arena_line, arena_text, largest_holders, pieces_of
 from ooctrain.alloc.best_fit import BestFit
-from ooctrain.alloc.dry_run import PaperMemory
+from ooctrain.alloc.dry_run import DryMemory
 from ooctrain.alloc.registry import allocators, choose_allocator
 from ooctrain.alloc.replay.fullest import snapshot_at_peak
 from ooctrain.alloc.replay.log import Recorder
@@ -29,7 +29,7 @@ NAMES = ["best-fit", "bump", "buddy", "first-fit", "va:chunk=4KiB", "passthrough
 
 def with_holes() -> BestFit:
     """Sixteen sectors: a hole of two, a small hole, 40 sectors at the end."""
-    allocator = BestFit(PaperMemory(BUDGET))
+    allocator = BestFit(DryMemory(BUDGET))
     sizes = {"a": 2, "large.out": 12, "b": 4, "c": 1, "d": 5}
     blocks = {name: allocator.allocate(n * SECTOR, name) for name, n in sizes.items()}
     allocator.free(blocks["a"])
@@ -60,7 +60,7 @@ def test_the_line_shows_what_most_of_each_cell_is():
 
 
 def test_an_empty_and_a_full_arena():
-    allocator = BestFit(PaperMemory(BUDGET))
+    allocator = BestFit(DryMemory(BUDGET))
     assert arena_line(allocator.snapshot(), 8) == 8 * " "
     allocator.allocate(BUDGET)
     assert arena_line(allocator.snapshot(), 8) == 8 * "A"
@@ -69,7 +69,7 @@ def test_an_empty_and_a_full_arena():
 
 def test_virtual_addressing_is_drawn_by_its_physical_chunks():
     page = 4096
-    allocator = VirtualAddressing(PaperMemory(8 * page), page)
+    allocator = VirtualAddressing(DryMemory(8 * page), page)
     blocks = [allocator.allocate(page, f"v{n}") for n in range(8)]
     for block in blocks[::2]:
         allocator.free(block)
@@ -83,7 +83,7 @@ def test_virtual_addressing_is_drawn_by_its_physical_chunks():
 @pytest.mark.parametrize("name", NAMES)
 @given(st.lists(st.tuples(st.booleans(), st.integers(1, 9000)), max_size=25))
 def test_pieces_tile_whatever_the_allocator(name, operations):
-    allocator = choose_allocator(name, BUDGET, probe=lambda: "").make(PaperMemory(BUDGET))
+    allocator = choose_allocator(name, BUDGET, probe=lambda: "").make(DryMemory(BUDGET))
     live = []
     for is_free, size in operations:
         if is_free and live:
@@ -121,7 +121,7 @@ def test_out_of_memory_draws_the_arena_and_says_what_would_fit():
 @pytest.mark.parametrize("name", ["best-fit", "bump", "buddy", "first-fit", "va:chunk=4KiB"])
 @given(st.lists(st.tuples(st.booleans(), st.integers(1, 9000)), min_size=5, max_size=40))
 def test_the_budget_that_is_named_is_enough_for_this_request(name, operations):
-    memory = PaperMemory(BUDGET)
+    memory = DryMemory(BUDGET)
     recorder = Recorder(choose_allocator(name, BUDGET, probe=lambda: "").make(memory))
     live = []
     for is_free, size in operations:
@@ -133,14 +133,14 @@ def test_the_budget_that_is_named_is_enough_for_this_request(name, operations):
             except OutOfDeviceMemory as refused:
                 asked = [*recorder.requests[:-1]]
                 larger = choose_allocator(name, refused.enough_bytes, probe=lambda: "")
-                again = larger.make(PaperMemory(refused.enough_bytes))
+                again = larger.make(DryMemory(refused.enough_bytes))
                 serve(asked, again)
                 assert again.allocate(size)
                 return
 
 
 def test_the_picture_is_whole_xml_and_names_the_blocks():
-    shots = {"best-fit": snapshot(), "empty": BestFit(PaperMemory(BUDGET)).snapshot()}
+    shots = {"best-fit": snapshot(), "empty": BestFit(DryMemory(BUDGET)).snapshot()}
     root = ElementTree.fromstring(arena_svg(shots))
     space = "{http://www.w3.org/2000/svg}"
     titles = [title.text for title in root.iter(f"{space}title")]
@@ -162,14 +162,14 @@ def test_the_terminal_has_the_same_line_in_colours():
 def test_every_allocator_of_ours_has_a_map():
     for name in allocators():
         choice = choose_allocator(name, 1 << 28, probe=lambda: "", binding=False)
-        allocator = choice.make(PaperMemory(1 << 28))
+        allocator = choice.make(DryMemory(1 << 28))
         allocator.allocate(5 << 20, "x")
         assert "A x " in arena_text(allocator.snapshot())
 
 
 def a_log():
     """The second of three blocks goes and a larger one comes."""
-    recorder = Recorder(BestFit(PaperMemory(BUDGET)))
+    recorder = Recorder(BestFit(DryMemory(BUDGET)))
     blocks = [recorder.allocate(n * SECTOR, name) for n, name in ((2, "a"), (3, "b"), (1, "c"))]
     recorder.free(blocks[1])
     high = recorder.allocate(4 * SECTOR, "high")

@@ -10,7 +10,7 @@ import pytest
 from ooctrain.cli import main
 from ooctrain.execution.prepare import DEFAULT_REWRITES
 from ooctrain.machine.measured import (
-    Ran,
+    MeasuredRun,
     balance_bytes_per_us,
     copies_of,
     issue_us_of,
@@ -22,8 +22,8 @@ from ooctrain.machine.measured import (
 from ooctrain.machine.memory_speed import copy_bytes_per_us
 from ooctrain.models import build
 from ooctrain.rewrite import apply_rewrites
+from ooctrain.sched.budget import resolve_budget
 from ooctrain.sched.planners.registry import get_planner
-from ooctrain.sched.planning.budget import resolve_budget
 from ooctrain.sched.schedule import BYTES, Plan, Run, SwapIn, SwapOut
 from ooctrain.sched.simulate import simulate
 from ooctrain.sched.timeline import Event, Timeline
@@ -121,7 +121,7 @@ def test_the_interference_found_is_the_one_that_was_there(factor: float):
     alone = Machine("m", 1e3, 1e3, 500.0, link="duplex", latency_us=20.0)
     plan = swapping(alone)
     line = simulate(plan.schedule, plan.trace, replace(alone, interference=factor))
-    found = with_disturbance(alone, Ran(plan, [line]))
+    found = with_disturbance(alone, MeasuredRun(plan, [line]))
     assert found.interference == pytest.approx(factor, abs=0.01)
     assert (found.copy_issue_us, found.latency_us) == pytest.approx((0.0, 20.0), abs=0.5)
 
@@ -132,7 +132,7 @@ def test_what_calls_wait_for_of_the_handing_over_is_issue(copy_issue_us: float):
     plan = swapping(alone)
     there = replace(alone, copy_issue_us=copy_issue_us, latency_us=20.0 - copy_issue_us)
     line = simulate(plan.schedule, plan.trace, there)
-    found = with_disturbance(alone, Ran(plan, [as_measured(line, plan, there)]))
+    found = with_disturbance(alone, MeasuredRun(plan, [as_measured(line, plan, there)]))
     assert found.interference == 1.0
     assert found.copy_issue_us == pytest.approx(copy_issue_us, abs=0.1)
     assert found.latency_us == pytest.approx(20.0 - copy_issue_us, abs=0.1)
@@ -147,14 +147,14 @@ def test_the_pacing_found_is_the_one_that_was_there():
         there, runs = replace(alone, pacing_us=pacing_us), []
         for link in (balance, 2 * balance):
             line = simulate(plan.schedule, plan.trace, with_link(there, link))
-            runs.append(Ran(plan, [line], link))
+            runs.append(MeasuredRun(plan, [line], link))
         assert pacing_us_of(runs, alone) == pytest.approx(pacing_us, abs=1.0)
 
 
 def test_where_nothing_is_copied_nothing_is_fitted():
     alone, of = Machine("m", 1e3, 1e3, 500.0, link="duplex"), step()
     plan = get_planner("keep-all").plan(of, MAX_BYTES, alone)
-    ran = Ran(plan, [measured(of, 1e6, 0.0)], 100.0)
+    ran = MeasuredRun(plan, [measured(of, 1e6, 0.0)], 100.0)
     assert with_disturbance(alone, ran) == alone
     assert pacing_us_of([ran], alone) == 0.0
 

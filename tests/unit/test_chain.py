@@ -8,8 +8,8 @@ import random
 import pytest
 
 from ooctrain.errors import ConfigError, Infeasible
+from ooctrain.sched.budget import trace_peak_bytes
 from ooctrain.sched.planners.registry import get_planner
-from ooctrain.sched.planning.budget import trace_peak_bytes
 from ooctrain.sched.planning.decisions import Decisions, Gap, possible_gaps, runs_once
 from ooctrain.sched.planning.lower import lower_timed
 from ooctrain.step.chain import chain

@@ -10,12 +10,12 @@ import pytest
 import ooctrain as oc
 from ooctrain.errors import Infeasible
 from ooctrain.rewrite import apply_rewrites
+from ooctrain.sched.budget import trace_minimum_bytes, trace_peak_bytes
 from ooctrain.sched.planners.chen import ChenSqrt, segmented
 from ooctrain.sched.planners.registry import get_planner
 from ooctrain.sched.planners.revolve import Revolve, Splits
 from ooctrain.sched.planners.rotor import Rotor
-from ooctrain.sched.planning.budget import trace_minimum_bytes, trace_peak_bytes
-from ooctrain.sched.planning.chain_runs import Kind, Lift, Step
+from ooctrain.sched.planning.chain_runs import ChainStep, Kind, Lift
 from ooctrain.sched.planning.chain_view import chain_view
 from ooctrain.sched.planning.decisions import lives
 from ooctrain.sched.schedule import BYTES, SwapOut
@@ -76,8 +76,8 @@ def test_lifted_steps_make_runs_whose_inputs_are_alive(resnet):
 
 def test_keeping_everything_is_the_step_itself(resnet):
     view = chain_view(resnet, MACHINE)
-    steps = [Step(Kind.ALL, i) for i in range(len(view))]
-    steps += [Step(Kind.BACKWARD, i) for i in reversed(range(len(view)))]
+    steps = [ChainStep(Kind.ALL, i) for i in range(len(view))]
+    steps += [ChainStep(Kind.BACKWARD, i) for i in reversed(range(len(view)))]
     assert [run.call for run in Lift(view).runs(steps)] == [call.id for call in resnet.calls]
 
 

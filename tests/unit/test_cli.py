@@ -349,6 +349,7 @@ def test_the_table_s_totals_are_the_trace_s(run):
     assert format_bytes(parameter_bytes) in total
 
 
+@pytest.mark.slow
 def test_what_does_not_fit_says_by_how_much_and_what_would(run, tmp_path):
     path = tmp_path / "plan.json"
     arguments = ["resnet18", "--batch", "64", "--image-size", "32", "--machine", "v100-pcie"]

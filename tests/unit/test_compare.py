@@ -12,16 +12,17 @@ from pathlib import Path
 
 import pytest
 
+from ooctrain.api import step_trace
 from ooctrain.cli import main
-from ooctrain.experiments.compare import Case, Row, cases, compare, row_of, step_trace
+from ooctrain.experiments.compare import CompareCase, CompareRow, cases, compare, row_of
 from ooctrain.experiments.compare_shown import compare_csv, compare_figure, compare_markdown
 from ooctrain.sched.bounds.lp import fluid_bound
+from ooctrain.sched.budget import trace_minimum_bytes, trace_peak_bytes
 from ooctrain.sched.planners.registry import get_planner
-from ooctrain.sched.planning.budget import trace_minimum_bytes, trace_peak_bytes
 from ooctrain.sched.schedule import BYTES
 from ooctrain.step.presets import machine
 
-CASE = Case("lenet", 16, None, "v100-pcie", "30%", "belady")
+CASE = CompareCase("lenet", 16, None, "v100-pcie", "30%", "belady")
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +31,7 @@ def rows():
     return compare(wanted)
 
 
-def timeless(row: Row) -> Row:
+def timeless(row: CompareRow) -> CompareRow:
     return replace(row, plan_s=0.0)
 
 
@@ -120,7 +121,7 @@ def test_a_row_names_the_least_budget_of_its_planner_where_it_plans_too():
 def test_what_runs_again_is_counted():
     row = row_of(replace(CASE, planner="rotor", budget="100%"))
     assert row.recompute_us == 0
-    again = row_of(Case("resnet18", 16, 32, "v100-pcie", "60%", "rotor"))
+    again = row_of(CompareCase("resnet18", 16, 32, "v100-pcie", "60%", "rotor"))
     assert again.recompute_us > 0
     assert again.bytes_out == 0
 

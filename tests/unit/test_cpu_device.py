@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+import gc
+import os
 import random
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,7 +18,7 @@ from hypothesis import strategies as st
 from ooctrain.devices.base import FRESH_POISON, Debug
 from ooctrain.devices.cpu.copy_engine import CopyEngine
 from ooctrain.devices.cpu.device import CpuDevice
-from ooctrain.devices.cpu.host_vm import bytes_at
+from ooctrain.devices.raw_bytes import bytes_at
 from ooctrain.devices.streams import COMPUTE, IN, OUT, Streams
 from ooctrain.errors import ConfigError, TransferError
 
@@ -83,6 +86,45 @@ def test_only_the_walker_computes_and_only_the_threads_copy(streams):
     streams.synchronize()
     assert where[COMPUTE] == threading.get_ident()
     assert len(set(where.values())) == 3
+
+
+def test_any_thread_walks_after_it_has_said_so():
+    """An event of a copy that waits for compute work: only the walker can do that."""
+    device, done = make_device(), []
+
+    def walk():
+        device.attach()
+        device.streams.submit(COMPUTE, (0, 0, 0), lambda: done.append("compute"))
+        device.streams.submit(OUT, (1, 0, 0), lambda: done.append("out"))
+        device.streams.event((0, 1, 0)).wait()
+
+    for _ in range(2):
+        thread = threading.Thread(target=walk, daemon=True)
+        thread.start()
+        thread.join(5)
+        hangs = thread.is_alive()
+        device.streams.advance(0)  # so that it ends even then
+        thread.join()
+        assert not hangs
+        device.streams.restart()
+    assert done == ["compute", "out"] * 2
+    device.close()
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="no /proc here")
+def test_a_device_that_nobody_closes_leaves_no_thread_and_no_file():
+    def things():
+        return [len(os.listdir(f"/proc/self/{what}")) for what in ("task", "fd")]
+
+    before = things()
+    for _ in range(5):
+        device = CpuDevice(SIZE, SIZE)
+        device.memory.linear()
+        device.streams.submit(IN, (0, 0, 0), lambda: None)
+        device.streams.synchronize()
+        del device
+    gc.collect()
+    assert things() <= before
 
 
 def test_advance_leaves_the_last_pieces_in_the_queue(streams):

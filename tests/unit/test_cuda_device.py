@@ -30,11 +30,11 @@ from support.hand_lists import (
 
 from ooctrain.alloc.registry import choose_allocator
 from ooctrain.devices.base import Debug
-from ooctrain.devices.cpu.host_vm import bytes_at
 from ooctrain.devices.cuda import driver_abi as abi
 from ooctrain.devices.cuda.device import CudaDevice
 from ooctrain.devices.cuda.staging import Staging
 from ooctrain.devices.cuda.streams import CudaStreams
+from ooctrain.devices.raw_bytes import bytes_at
 from ooctrain.devices.streams import COMPUTE, IN, OUT
 from ooctrain.errors import ConfigError, DriverError, OoctrainError, OutOfDeviceMemory
 from ooctrain.execution.executor import Session, host_extent_bytes

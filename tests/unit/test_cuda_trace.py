@@ -9,8 +9,10 @@ import pytest
 
 import ooctrain as oc
 from ooctrain.errors import ConfigError, PlanMismatch
+from ooctrain.layers.kernels.cpu.table import CPU
+from ooctrain.layers.kernels.cuda.table import CUDA
 from ooctrain.rewrite import apply_rewrites
-from ooctrain.step.op import Op, Spec, scratch_bytes
+from ooctrain.step.op import Op, Spec
 
 SHAPE = (8, 3, 32, 32)
 
@@ -73,7 +75,7 @@ def test_rewrites_keep_the_device_and_its_workspaces(rewrites):
             [Spec(found.variables[v].shape, found.variables[v].dtype) for v in side]
             for side in (call.ins, call.outs)
         )
-        assert call.workspace_bytes == call.op.cuda_workspace_bytes(ins, outs), call.name
+        assert call.workspace_bytes == CUDA.workspace_bytes(call.op, ins, outs, 1), call.name
 
 
 def test_workspaces_are_asked_of_the_device_that_runs():
@@ -85,5 +87,5 @@ def test_workspaces_are_asked_of_the_device_that_runs():
         def cuda_workspace_bytes(self, ins, outs):
             return 7 * ins[0].size
 
-    assert scratch_bytes(Two(), [Spec((3,))], [], "cpu", 2) == 200
-    assert scratch_bytes(Two(), [Spec((3,))], [], "cuda", 2) == 21
+    assert CPU.workspace_bytes(Two(), [Spec((3,))], [], 2) == 200
+    assert CUDA.workspace_bytes(Two(), [Spec((3,))], [], 2) == 21

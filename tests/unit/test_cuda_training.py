@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import random
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -203,6 +204,19 @@ def test_the_trainer_trains_evaluates_and_gives_everything_back(fakes):
             assert trainer.timeline.makespan_us > 0
     assert losses[None] == losses["30%"]
     assert losses[None][2] < losses[None][0]
+
+
+def test_any_thread_trains_and_a_dropped_trainer_gives_everything_back(fakes):
+    images, labels = np.ones((4, 3, 32, 32), np.float32), np.arange(4)
+    made = [oc.Trainer(lenet(), device="cuda", machine="cpu-generic") for _ in range(2)]
+    with ThreadPoolExecutor(1) as thread:
+        found = [thread.submit(made[0].step, images, labels).result() for _ in range(2)]
+    assert found == [made[1].step(images, labels) for _ in range(2)]
+    values = made[0].model.state_dict()
+    models = [trainer.model for trainer in made]
+    made.clear()
+    fakes.check_nothing_is_held()
+    assert all((value == values[name]).all() for name, value in models[0].state_dict().items())
 
 
 def test_one_step_by_execute(fakes):

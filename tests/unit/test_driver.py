@@ -20,10 +20,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ooctrain.devices.cpu.host_vm import bytes_at, why_no_virtual_memory
+from ooctrain.devices.cpu.host_vm import why_no_virtual_memory
 from ooctrain.devices.cuda import driver_abi as abi
 from ooctrain.devices.cuda.driver import bind, check, open_cuda_driver
 from ooctrain.devices.probe import probe
+from ooctrain.devices.raw_bytes import bytes_at
 from ooctrain.errors import DeviceUnavailable, DriverError, VmmUnavailable
 from ooctrain.testing.driver.fake_driver import FakeDriver
 from ooctrain.testing.driver.host_driver import HostDriver

@@ -9,8 +9,8 @@ import pytest
 
 from ooctrain.alloc.best_fit import BestFit
 from ooctrain.alloc.virtual import VirtualAddressing
-from ooctrain.devices.cpu.host_vm import bytes_at
 from ooctrain.devices.cuda.driver_memory import DriverMemory
+from ooctrain.devices.raw_bytes import bytes_at
 from ooctrain.errors import ConfigError, DriverError, OutOfDeviceMemory
 from ooctrain.testing.driver.fake_driver import ACQUIRING, FRESH_BYTE, FakeDriver, Violation
 

@@ -8,14 +8,15 @@ import pytest
 
 import ooctrain as oc
 from ooctrain.errors import Infeasible
+from ooctrain.sched.budget import trace_minimum_bytes
 from ooctrain.sched.planners.belady import Belady
 from ooctrain.sched.planners.keep_all import KeepAll
 from ooctrain.sched.planners.naive import Naive
-from ooctrain.sched.planners.window.window import Window
+from ooctrain.sched.planners.window.window import SlidingWindow
 from ooctrain.sched.planning import fastest as module
-from ooctrain.sched.planning.budget import trace_minimum_bytes
 from ooctrain.sched.planning.fastest import Candidate, busiest_stream_us, fastest_list, least_us
 from ooctrain.sched.planning.planner import HOST_LACKS, make_plan
+from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import BYTES
 from ooctrain.sched.simulate import simulate
 from ooctrain.step.machine import Machine
@@ -29,7 +30,7 @@ def lists(request):
     trace, machine = random_trace(rng), random_machine(rng, interference=rng.random() < 0.3)
     least = trace_minimum_bytes(trace, BYTES)
     found: list[Candidate] = []
-    for planner in (Naive(), Window(), Belady()):
+    for planner in (Naive(), SlidingWindow(), Belady()):
         for budget in (least, least + 40, least + 400):
             try:
                 plan = planner.plan(trace, budget, machine)
@@ -42,7 +43,7 @@ def lists(request):
 def test_it_is_as_fast_as_the_fastest_of_all(lists):
     trace, machine, found = lists
     every = [make_plan(candidate.schedule, trace, machine) for candidate in found]
-    plan = fastest_list("test", found, trace, machine, None)
+    plan = fastest_list("test", Question(trace, 0, machine), found)
     assert plan.makespan_us == min(other.makespan_us for other in every)
     assert plan.schedule == found[plan.notes["place"]].schedule
 
@@ -58,7 +59,7 @@ def test_no_list_is_done_before_its_streams_are_and_what_its_calls_read_is_there
 def test_of_equals_the_first_is_taken(lists):
     trace, machine, found = lists
     again = [Candidate(candidate.schedule, {"place": "second"}) for candidate in found]
-    plan = fastest_list("test", found + again, trace, machine, None)
+    plan = fastest_list("test", Question(trace, 0, machine), found + again)
     assert plan.notes["place"] != "second"
 
 
@@ -77,11 +78,11 @@ def test_only_lists_within_the_host_budget_count(lists):
     trace, machine, found = lists
     every = [make_plan(candidate.schedule, trace, machine) for candidate in found]
     host = sorted(plan.host_peak_bytes for plan in every)[len(every) // 2]
-    plan = fastest_list("test", found, trace, machine, host)
+    plan = fastest_list("test", Question(trace, 0, machine, host_budget_bytes=host), found)
     within = [other.makespan_us for other in every if other.host_peak_bytes <= host]
     assert plan.makespan_us == min(within)
     with pytest.raises(Infeasible) as refusal:
-        fastest_list("test", found, trace, machine, -1)
+        fastest_list("test", Question(trace, 0, machine, host_budget_bytes=-1), found)
     assert refusal.value.minimum_bytes == HOST_LACKS
 
 
@@ -98,5 +99,5 @@ def test_lists_that_cannot_be_the_fastest_are_not_simulated(monkeypatch):
 
     monkeypatch.setattr(module, "make_plan", counted)
     found = [Candidate(plan.schedule, {}) for plan in plans]
-    assert fastest_list("test", found, trace, machine, None).schedule == plans[1].schedule
+    assert fastest_list("test", Question(trace, 0, machine), found).schedule == plans[1].schedule
     assert simulated == [plans[1].schedule]

@@ -14,9 +14,9 @@ import ooctrain as oc
 from ooctrain.errors import Infeasible
 from ooctrain.sched.bounds.closed import compute_us
 from ooctrain.sched.bounds.lp import fluid_bound
+from ooctrain.sched.budget import trace_minimum_bytes, trace_peak_bytes
 from ooctrain.sched.planners.prefix import Prefix
-from ooctrain.sched.planners.window.window import Window
-from ooctrain.sched.planning.budget import trace_minimum_bytes, trace_peak_bytes
+from ooctrain.sched.planners.window.window import SlidingWindow
 from ooctrain.sched.planning.lower import lower_timed
 from ooctrain.sched.schedule import BYTES
 
@@ -62,7 +62,7 @@ def test_of_a_step_whose_calls_take_no_time_the_copies_remain():
     peak, least = trace_peak_bytes(chain, BYTES), trace_minimum_bytes(chain, BYTES)
     bound = fluid_bound(chain, least, SLOW, recompute=False, resident=True)
     assert 2 * (peak - least) * (1 - 1e-5) <= bound.makespan_us
-    assert bound.makespan_us <= Window().plan(chain, least, SLOW).makespan_us
+    assert bound.makespan_us <= SlidingWindow().plan(chain, least, SLOW).makespan_us
     assert fluid_bound(chain, peak, SLOW, resident=True).makespan_us == pytest.approx(0, abs=1e-5)
 
 
@@ -85,7 +85,7 @@ def test_no_planner_beats_the_lp(trace, machine, share):
     least, most = trace_minimum_bytes(trace, BYTES), trace_peak_bytes(trace, BYTES)
     budget = least + round(share * (most - least))
     bound = fluid_bound(trace, budget, machine)
-    for planner in (Window(), Prefix(steps=3)):
+    for planner in (SlidingWindow(), Prefix(steps=3)):
         try:
             plan = planner.plan(trace, budget, machine)
         except Infeasible:

@@ -153,9 +153,7 @@ def test_copies_are_hidden_as_far_as_calls_run_beside_them():
         Event("C", "a", 0, 10, 0), Event("C", "b", 10, 20, 1), Event("H", "x", 5, 15, 2),
         Event("D", "y", 15, 35, 3),
     ]  # fmt: skip
-    timeline = make_timeline(
-        events, rerun=frozenset(), bytes_out=1, bytes_in=1, peak_bytes=1, host_peak_bytes=1
-    )
+    timeline = make_timeline(events, rerun=frozenset(), copied_bytes=(1, 1), peak_bytes=(1, 1))
     assert hidden_share(timeline) == pytest.approx(15 / 30)
 
 

@@ -15,7 +15,7 @@ import pytest
 import ooctrain as oc
 from ooctrain.alloc.best_fit import BestFit
 from ooctrain.alloc.bump import Bump
-from ooctrain.alloc.dry_run import PaperMemory
+from ooctrain.alloc.dry_run import DryMemory
 from ooctrain.alloc.replay.replay import peak_bytes
 from ooctrain.cli import main
 from ooctrain.course import measures as measuring
@@ -415,7 +415,7 @@ REPLAY = Replay("lenet", 8, "50%", "v100-pcie", "lru", "best-fit", 1.02, 1.5, 4)
 def test_addresses_are_judged_without_the_allocator_that_gave_them():
     log = log_of(REPLAY)
     least_bytes = peak_bytes(log.requests)
-    arena = PaperMemory(8 * least_bytes)
+    arena = DryMemory(8 * least_bytes)
     addresses = addresses_given(log, BestFit(arena))
     assert extent_bytes(log, addresses) == par_bytes(REPLAY) >= least_bytes
     assert extent_bytes(log, addresses_given(log, Bump(arena))) > par_bytes(REPLAY)

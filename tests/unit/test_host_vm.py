@@ -16,12 +16,12 @@ from ooctrain.devices.cpu.host_vm import (
     Arena,
     VirtualArena,
     available_memory_bytes,
-    bytes_at,
     check_memory,
     max_mapped_chunks,
     open_arena,
     why_no_virtual_memory,
 )
+from ooctrain.devices.raw_bytes import bytes_at
 from ooctrain.errors import ConfigError, DriverError
 
 needs_memfd = pytest.mark.skipif(bool(why_no_virtual_memory()), reason="no memfd here")
@@ -136,6 +136,7 @@ def test_a_forked_child_cannot_write_into_our_tensors(arena):
 def test_reading_an_unmapped_range_is_noticed_by_the_processor():
     code = (
         "from ooctrain.devices.cpu.host_vm import *\n"
+        "from ooctrain.devices.raw_bytes import bytes_at\n"
         "arena = VirtualArena(1 << 20); address = arena.reserve(1 << 20)\n"
         "arena.map(address, 0, 1 << 16); print(bytes_at(address, 1)[0], flush=True)\n"
         "arena.unmap(address, 1 << 16); print(bytes_at(address, 1)[0])\n"

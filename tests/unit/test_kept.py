@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from ooctrain.api import step_trace
 from ooctrain.experiments import kept, planned
-from ooctrain.experiments.compare import step_trace
-from ooctrain.experiments.kept import Store, package_sources, planner_sources
-from ooctrain.experiments.planned import Question
-from ooctrain.sched.planning.budget import trace_minimum_bytes, trace_peak_bytes
+from ooctrain.experiments.kept import ResultStore, package_sources, planner_sources
+from ooctrain.experiments.planned import PlanQuestion
+from ooctrain.sched.budget import trace_minimum_bytes, trace_peak_bytes
 from ooctrain.sched.schedule import BYTES
 from ooctrain.sched.verify import verify
 from ooctrain.step.presets import machine
@@ -29,7 +29,7 @@ class Mine(KeepAll):
 def question():
     step = step_trace("lenet", 16, None)
     least, most = trace_minimum_bytes(step, BYTES), trace_peak_bytes(step, BYTES)
-    return Question(step, (least + most) // 2, machine("v100-pcie"), "belady")
+    return PlanQuestion(step, (least + most) // 2, machine("v100-pcie"), "belady")
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def no_planner(monkeypatch):
 
 
 def test_a_store_reads_what_it_wrote_and_nothing_else(tmp_path):
-    store = Store(tmp_path / "made")
+    store = ResultStore(tmp_path / "made")
     assert store.read("a") is None
     for content in ({"x": [1, 2.5, None, "é"]}, [], 0):
         store.write("a", content)
@@ -53,8 +53,8 @@ def test_a_store_reads_what_it_wrote_and_nothing_else(tmp_path):
 
 
 def test_without_a_folder_nothing_is_kept():
-    Store(None).write("a", 1)
-    assert Store(None).read("a") is None
+    ResultStore(None).write("a", 1)
+    assert ResultStore(None).read("a") is None
 
 
 @pytest.mark.parametrize("damage", [
@@ -66,14 +66,14 @@ def test_without_a_folder_nothing_is_kept():
     lambda data: data + data,
 ])  # fmt: skip
 def test_a_damaged_file_is_as_good_as_none(tmp_path, damage):
-    store = Store(tmp_path)
+    store = ResultStore(tmp_path)
     store.write("a", {"makespan_us": 17})
     (tmp_path / "a").write_bytes(damage((tmp_path / "a").read_bytes()))
     assert store.read("a") is None
 
 
 def test_a_writer_that_dies_leaves_what_was_there(tmp_path, monkeypatch):
-    store = Store(tmp_path)
+    store = ResultStore(tmp_path)
     store.write("a", 1)
 
     def die(*_):
@@ -86,9 +86,9 @@ def test_a_writer_that_dies_leaves_what_was_there(tmp_path, monkeypatch):
 
 
 def test_a_kept_plan_is_the_plan(question, tmp_path, no_planner):
-    first = planned.planned(question, Store(tmp_path))
+    first = planned.planned(question, ResultStore(tmp_path))
     no_planner()
-    again = planned.planned(question, Store(tmp_path))
+    again = planned.planned(question, ResultStore(tmp_path))
     assert again == first
     assert again.plan.schedule.instructions
     verify(again.plan, question.step, question.budget_bytes, question.machine)
@@ -96,21 +96,21 @@ def test_a_kept_plan_is_the_plan(question, tmp_path, no_planner):
 
 def test_a_kept_refusal_is_the_refusal(question, tmp_path, no_planner):
     asked = replace(question, planner="keep-all")
-    first = planned.planned(asked, Store(tmp_path))
+    first = planned.planned(asked, ResultStore(tmp_path))
     assert first.plan is None
     assert first.minimum_bytes > asked.budget_bytes
     no_planner()
-    assert planned.planned(asked, Store(tmp_path)) == first
+    assert planned.planned(asked, ResultStore(tmp_path)) == first
 
 
 def test_a_damaged_plan_is_planned_again_and_mended(question, tmp_path, no_planner):
-    first = planned.planned(question, Store(tmp_path))
+    first = planned.planned(question, ResultStore(tmp_path))
     (path,) = tmp_path.iterdir()
     path.write_text(path.read_text().replace('"free"', '"out"', 1))
-    again = planned.planned(question, Store(tmp_path))
+    again = planned.planned(question, ResultStore(tmp_path))
     assert again.plan == first.plan
     no_planner()
-    assert planned.planned(question, Store(tmp_path)) == again
+    assert planned.planned(question, ResultStore(tmp_path)) == again
 
 
 def test_whatever_decides_a_plan_is_in_its_name(question):

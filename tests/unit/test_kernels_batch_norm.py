@@ -12,6 +12,7 @@ from ooctrain.layers.kernels.cpu import workspace as ws
 
 SHAPES = [(2, 1), (5, 3), (1000, 17), (9001, 64), (70, 100), (700, 260), (70_000, 3), (2003, 128)]
 EPS = 1e-5
+NO_SPACE = np.empty(0, np.uint8)
 
 
 def poisoned(*shape):
@@ -31,14 +32,14 @@ def statistics(pool, x):
     channels = x.shape[1]
     mean, inv_std, var = poisoned(channels), poisoned(channels), poisoned(channels)
     scratch = np.full(ws.batch_norm_workspace_bytes(*x.shape), 255, np.uint8)
-    bn.stats(pool, x, mean, inv_std, var, scratch, EPS)
+    bn.stats(pool, x, mean, inv_std, var, EPS, scratch)
     return mean, inv_std, var
 
 
 def reduced(pool, dy, x, mean, inv_std, mask=None):
     dgamma, dbeta = poisoned(x.shape[1]), poisoned(x.shape[1])
     scratch = np.full(ws.batch_norm_workspace_bytes(*x.shape), 255, np.uint8)
-    bn.grad_reduce(pool, dy, x, mean, inv_std, dgamma, dbeta, scratch, mask)
+    bn.grad_reduce(pool, dy, x, mean, inv_std, dgamma, dbeta, mask, scratch)
     return dgamma, dbeta
 
 
@@ -144,14 +145,18 @@ def test_gradient(pools, shape):
         np.testing.assert_allclose(dgamma, exact_dgamma, rtol=1e-5, atol=1e-6 * rows**0.5)
         np.testing.assert_allclose(dbeta, exact_dbeta, rtol=1e-5, atol=1e-6 * rows**0.5)
         dx, apart, in_place = poisoned(*shape), poisoned(*shape), dy.copy()
-        bn.grad_apply(pool, dy, x, mean, inv_std, gamma, dgamma, dbeta, dx, mask=output)
+        bn.grad_apply(pool, dy, x, mean, inv_std, gamma, dgamma, dbeta, dx, output, NO_SPACE)
         np.testing.assert_allclose(dx, exact_dx, rtol=1e-5, atol=3e-6)
-        bn.grad_apply(pool, in_place, x, mean, inv_std, gamma, dgamma, dbeta, in_place, mask=output)
+        bn.grad_apply(
+            pool, in_place, x, mean, inv_std, gamma, dgamma, dbeta, in_place, output, NO_SPACE
+        )
         assert in_place.tobytes() == dx.tobytes()
         masked = poisoned(*shape)
         ew.relu_grad(pool, dy, output, masked)
         dgamma_apart, dbeta_apart = reduced(pool, masked, x, mean, inv_std)
-        bn.grad_apply(pool, masked, x, mean, inv_std, gamma, dgamma_apart, dbeta_apart, apart)
+        bn.grad_apply(
+            pool, masked, x, mean, inv_std, gamma, dgamma_apart, dbeta_apart, apart, None, NO_SPACE
+        )
         assert (dgamma_apart.tobytes(), dbeta_apart.tobytes()) == (
             dgamma.tobytes(),
             dbeta.tobytes(),
@@ -174,9 +179,9 @@ def test_running_statistics_follow_torch():
     assert count[0] == 2
 
 
-def test_inverse_deviation_for_evaluation():
+def test_inverse_deviation_for_evaluation(pools):
     out = poisoned(3)
-    bn.inv_std_of(np.array([0, 1, 3], np.float32), out, 1.0)
+    bn.inv_std_of(pools[0], np.array([0, 1, 3], np.float32), out, 1.0)
     np.testing.assert_allclose(out, [1, 2**-0.5, 0.5], rtol=1e-7)
 
 
@@ -197,6 +202,6 @@ def test_stores_past_the_caches_change_no_bit(pools, monkeypatch, shape):
             )
             assert chunks.past_caches(y, x) == (bound == 0)
             bn.apply(pool, x, mean, inv_std, gamma, beta, y, relu=True)
-            bn.grad_apply(pool, dy, x, mean, inv_std, gamma, dgamma, dbeta, dx, mask=y)
+            bn.grad_apply(pool, dy, x, mean, inv_std, gamma, dgamma, dbeta, dx, y, NO_SPACE)
             results.append((y.tobytes(), dx.tobytes()))
     assert len(set(results)) == 1

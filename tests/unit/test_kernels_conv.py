@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from ooctrain.errors import ConfigError, ShapeError
+from ooctrain.layers.conv_algorithms import CPU_ALGORITHMS, choose_algorithm
 from ooctrain.layers.conv_shape import ConvShape
 from ooctrain.layers.kernels.cpu import matmul, tiling
 from ooctrain.layers.kernels.cpu.conv import conv2d, conv_plan
@@ -136,12 +137,12 @@ def pool():
     pool.close()
 
 
-@pytest.mark.parametrize("algorithm", conv_plan.ALGORITHMS)
+@pytest.mark.parametrize("algorithm", CPU_ALGORITHMS)
 @pytest.mark.parametrize("name", SHAPES)
 def test_exact_on_integers(pool, name, algorithm):
     """Whole numbers have exact sums: all but winograd4 equal the reference to the bit."""
     shape = SHAPES[name]
-    if conv_plan.choose_algorithm(shape, algorithm) != algorithm:
+    if choose_algorithm(shape, algorithm) != algorithm:
         pytest.skip(f"{algorithm} does not apply")
     data = arrays(shape, integers=True)
     for part, got, want in zip(
@@ -205,8 +206,9 @@ def test_winograd_covers_any_image(pool, n, c, h, w, k, padding):
 def test_planning_needs_no_numba():
     """Tracing asks for algorithms and workspaces; it must not pay for the compiler."""
     code = (
-        "import sys; from ooctrain.layers.kernels.cpu.conv import conv_plan as plan;"
-        "shape = plan.linear_shape(64, 512, 10); plan.choose_algorithm(shape);"
+        "import sys; from ooctrain.layers.conv_algorithms import choose_algorithm;"
+        "from ooctrain.layers.kernels.cpu.conv import conv_plan as plan;"
+        "shape = plan.linear_shape(64, 512, 10); choose_algorithm(shape);"
         "plan.workspace_bytes(shape, 'direct', 'forward', 2); print('numba' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -216,8 +218,8 @@ def test_planning_needs_no_numba():
 def test_without_bias(pool):
     shape = SHAPES["3x3"]
     x, w, bias, dy = arrays(shape, integers=True)
-    for algorithm in conv_plan.ALGORITHMS:
-        if conv_plan.choose_algorithm(shape, algorithm) == algorithm:
+    for algorithm in CPU_ALGORITHMS:
+        if choose_algorithm(shape, algorithm) == algorithm:
             y, _, _ = run(pool, shape, algorithm, (x, w, bias, dy), use_bias=False)
             want = reference(shape, x, w, np.zeros_like(bias), dy)[0]
             np.testing.assert_allclose(
@@ -237,12 +239,12 @@ DETERMINISM = (
 )
 
 
-@pytest.mark.parametrize("algorithm", conv_plan.ALGORITHMS)
+@pytest.mark.parametrize("algorithm", CPU_ALGORITHMS)
 @pytest.mark.parametrize("name", DETERMINISM)
 def test_same_bits_for_threads_and_orders(name, algorithm):
     """1, 2 and 3 threads, and chunks in random order, give identical bits on random data."""
     shape = SHAPES[name]
-    if conv_plan.choose_algorithm(shape, algorithm) != algorithm:
+    if choose_algorithm(shape, algorithm) != algorithm:
         pytest.skip(f"{algorithm} does not apply")
     data = arrays(shape, integers=False)
     results = []
@@ -281,8 +283,8 @@ def test_workspace_is_exact_and_grows_only_with_threads():
     pool.close()
     assert (raw[start + size :] == 0xAB).all()
     assert (raw[:start] == 0xAB).all()
-    for algorithm in conv_plan.ALGORITHMS:
-        chosen = conv_plan.choose_algorithm(shape, algorithm)
+    for algorithm in CPU_ALGORITHMS:
+        chosen = choose_algorithm(shape, algorithm)
         for part in PARTS:
             sizes = [
                 conv_plan.workspace_bytes(shape, chosen, part, threads) for threads in (1, 2, 3)
@@ -336,4 +338,4 @@ def test_nonsense_shapes_are_refused(change):
 
 def test_unknown_algorithm_is_refused():
     with pytest.raises(ConfigError, match="fastest"):
-        conv_plan.choose_algorithm(SHAPES["3x3"], "fastest")
+        choose_algorithm(SHAPES["3x3"], "fastest")

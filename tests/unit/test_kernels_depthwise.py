@@ -6,9 +6,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ooctrain.layers.conv2d import Conv2d, Conv2dGradInput, Conv2dGradWeight, Geometry
+from ooctrain.layers.conv_algorithms import choose_algorithm
 from ooctrain.layers.conv_shape import ConvShape
 from ooctrain.layers.kernels.cpu.conv import conv_plan
 from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
+from ooctrain.layers.kernels.cpu.table import CPU
 from ooctrain.step.op import Spec, to_logical, to_physical
 
 NO_SCALARS = {}
@@ -27,8 +29,8 @@ def run(pool, op, *arrays):
     specs = [Spec(a.shape) for a in arrays]
     (out,) = op.infer(*specs)
     result = np.full(to_physical(np.empty(out.shape, "f4")).shape, np.nan, np.float32)
-    workspace = np.full(op.workspace_bytes(specs, [out], pool.threads), 0x55, np.uint8)
-    op.cpu(pool, ins, [result], workspace, NO_SCALARS)
+    workspace = np.full(CPU.workspace_bytes(op, specs, [out], pool.threads), 0x55, np.uint8)
+    CPU.run(op, pool, ins, [result], workspace, NO_SCALARS)
     return to_logical(result)
 
 
@@ -87,7 +89,7 @@ def test_large_maps_are_accurate_and_the_same_on_any_number_of_threads():
 
 def test_it_is_chosen_where_each_channel_has_its_filter():
     alone = ConvShape(1, 8, 5, 5, 8, 3, 3, groups=8)
-    assert conv_plan.choose_algorithm(alone) == "depthwise"
-    assert conv_plan.choose_algorithm(alone, "direct") == "direct"
-    assert conv_plan.choose_algorithm(ConvShape(1, 8, 5, 5, 16, 3, 3, groups=8)) == "direct"
-    assert conv_plan.choose_algorithm(ConvShape(1, 1, 5, 5, 1, 3, 3)) == "direct"
+    assert choose_algorithm(alone) == "depthwise"
+    assert choose_algorithm(alone, "direct") == "direct"
+    assert choose_algorithm(ConvShape(1, 8, 5, 5, 16, 3, 3, groups=8)) == "direct"
+    assert choose_algorithm(ConvShape(1, 1, 5, 5, 1, 3, 3)) == "direct"

@@ -35,7 +35,10 @@ UNARY = {
 # In the gradients the second argument is the output of the forward kernel (leaky ReLU: input).
 BINARY = {
     "add": (lambda p, a, b, y: ew.add(p, a, b, y), lambda a, b: a + b),
-    "add_relu": (lambda p, a, b, y: ew.add_relu(p, a, b, y), lambda a, b: np.maximum(a + b, 0)),
+    "add_relu": (
+        lambda p, a, b, y: ew.add(p, a, b, y, relu=True),
+        lambda a, b: np.maximum(a + b, 0),
+    ),
     "relu_grad": (lambda p, a, b, y: ew.relu_grad(p, a, b, y), lambda a, b: a * (b > 0)),
     "leaky_grad": (
         lambda p, a, b, y: activations.leaky_relu_grad(p, a, b, y, 0.2),
@@ -100,7 +103,7 @@ def test_add_masked_has_the_bits_of_relu_grad_and_add(pools, size):
 def test_add_relu_has_the_bits_of_add_and_relu(pools):
     a, b = data(1003, 2)
     fused, apart = poisoned(1003), poisoned(1003)
-    ew.add_relu(pools[0], a, b, fused)
+    ew.add(pools[0], a, b, fused, relu=True)
     ew.add(pools[0], a, b, apart)
     ew.relu(pools[0], apart, apart)
     assert fused.tobytes() == apart.tobytes()

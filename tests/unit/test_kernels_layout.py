@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 from ooctrain.engine.autograd import tensor
+from ooctrain.layers.dropout import Dropout
 from ooctrain.layers.kernels.cpu import chunks, copy, dropout, layout
+from ooctrain.layers.kernels.cpu.table import CPU
 from ooctrain.layers.layout import Reshape
 from ooctrain.step.op import Spec, physical_shape, to_logical, to_physical
 
@@ -88,11 +90,11 @@ def test_a_reshape_from_image_to_image_allocates_nothing(pools):
     """From one channels-last layout to another, by way of the workspace."""
     source, shape = (4, 8, 32, 32), (4, 32, 16, 16)
     op, x = Reshape(source, shape), normal(source)
-    workspace = np.empty(op.workspace_bytes([Spec(source)], [Spec(shape)], 1), np.uint8)
+    workspace = np.empty(CPU.workspace_bytes(op, [Spec(source)], [Spec(shape)], 1), np.uint8)
     physical, out = to_physical(x), poisoned(physical_shape(shape))
     for pool in pools:
         tracemalloc.start()
-        op.cpu(pool, [physical], [out], workspace, {})
+        CPU.run(op, pool, [physical], [out], workspace, {})
         _, peak_bytes = tracemalloc.get_traced_memory()
         tracemalloc.stop()
         np.testing.assert_array_equal(to_logical(out), x.reshape(shape))
@@ -132,7 +134,7 @@ def test_pad(pools, sides, channels):
     expected = np.pad(x, ((0, 0), (top, bottom), (left, right), (0, 0)), constant_values=2.5)
     for pool in pools:
         y = poisoned(expected.shape)
-        layout.pad_nhwc(pool, x, y, *sides, value=2.5)
+        layout.pad_nhwc(pool, x, y, sides, value=2.5)
         np.testing.assert_array_equal(y, expected)
 
 
@@ -159,10 +161,15 @@ def test_transpose(pools, shape):
         np.testing.assert_array_equal(y, np.swapaxes(x, -1, -2))
 
 
+def drop(pool, x, y, p, seed, step, call, **block):
+    op = Dropout(p, call, **block)
+    dropout.dropout(pool, x, y, op, op.key({"seed": seed, "step": step}))
+
+
 @pytest.mark.parametrize("p", [0.0, 0.3, 0.5, 1.0])
 def test_dropout_keeps_the_right_share_and_scales_it(pools, p):
     x, y = np.ones((4, 30, 40, 17), np.float32), poisoned((4, 30, 40, 17))
-    dropout.dropout(pools[0], x, y, p, seed=1, step=2, call=3)
+    drop(pools[0], x, y, p, seed=1, step=2, call=3)
     kept = y != 0
     assert abs(kept.mean() - (1 - p)) < 0.005
     np.testing.assert_allclose(y[kept], 1 / (1 - p) if p < 1 else 1)
@@ -173,7 +180,7 @@ def test_dropout_is_a_pure_function_of_its_key(pools):
 
     def mask(pool, *key):
         y = poisoned(x.shape)
-        dropout.dropout(pool, x, y, 0.5, *key)
+        drop(pool, x, y, 0.5, *key)
         return y
 
     first = mask(pools[0], 1, 2, 3)
@@ -189,18 +196,18 @@ def test_dropout_is_a_pure_function_of_its_key(pools):
 def test_a_tile_draws_the_mask_of_the_whole(pools):
     x = normal((2, 12, 10, 17))
     whole = poisoned(x.shape)
-    dropout.dropout(pools[0], x, whole, 0.4, 5, 6, 7)
+    drop(pools[0], x, whole, 0.4, 5, 6, 7)
     part = np.ascontiguousarray(x[1:, 3:9, 2:10, 4:])
     tile = poisoned(part.shape)
-    dropout.dropout(pools[1], part, tile, 0.4, 5, 6, 7, offset=(1, 4, 3, 2), full=(2, 17, 12, 10))
+    drop(pools[1], part, tile, 0.4, 5, 6, 7, offset=(1, 4, 3, 2), full=(2, 17, 12, 10))
     assert tile.tobytes() == whole[1:, 3:9, 2:10, 4:].tobytes()
 
 
 def test_dropout_of_rows_in_place(pools):
     x = normal((6, 100))
     y, in_place = poisoned(x.shape), x.copy()
-    dropout.dropout(pools[0], x, y, 0.5, 1, 1, 1)
-    dropout.dropout(pools[0], in_place, in_place, 0.5, 1, 1, 1)
+    drop(pools[0], x, y, 0.5, 1, 1, 1)
+    drop(pools[0], in_place, in_place, 0.5, 1, 1, 1)
     assert in_place.tobytes() == y.tobytes()
     assert 0.3 < (y == 0).mean() < 0.7
 

@@ -9,6 +9,8 @@ import pytest
 
 from ooctrain.layers.kernels.cpu import optimizers
 from ooctrain.layers.kernels.cpu import workspace as ws
+from ooctrain.layers.kernels.update_factors import adam_factors, sgd_factors
+from ooctrain.layers.update import AdamUpdate, ClipFactor, SGDUpdate
 
 SIZES = [1, 17, 1000, 400_001]
 
@@ -50,8 +52,9 @@ def test_sgd(pools, size, momentum, dampening, decay, nesterov):
                 "nesterov": nesterov,
             }
             w_out, m_out = poisoned(size), poisoned(size) if momentum else None
-            optimizers.sgd(pool, w, g, m, w_out, m_out, 0.1, **options)
-            optimizers.sgd(pool, w, g, m, w, m, 0.1, **options)
+            factors = sgd_factors(SGDUpdate(**options), {"lr": 0.1, "step": 1})
+            optimizers.sgd(pool, w, g, m, w_out, m_out, factors)
+            optimizers.sgd(pool, w, g, m, w, m, factors)
             assert w.tobytes() == w_out.tobytes(), "in place and apart differ"
             if momentum:
                 assert m.tobytes() == m_out.tobytes()
@@ -75,9 +78,10 @@ def test_adam(pools, size, decay, decoupled):
             root = np.sqrt(second / (1 - 0.999**step)) + 1e-8
             exact = exact - 0.01 * first / (1 - 0.9**step) / root
             outs = poisoned(size), poisoned(size), poisoned(size)
-            options = {"weight_decay": decay, "step": step, "decoupled": decoupled}
-            optimizers.adam(pool, w, g, m, v, *outs, 0.01, **options)
-            optimizers.adam(pool, w, g, m, v, w, m, v, 0.01, **options)
+            op = AdamUpdate(weight_decay=decay, decoupled=decoupled)
+            factors = adam_factors(op, {"lr": 0.01, "step": step - 1})
+            optimizers.adam(pool, w, g, m, v, *outs, factors)
+            optimizers.adam(pool, w, g, m, v, w, m, v, factors)
             assert [a.tobytes() for a in (w, m, v)] == [a.tobytes() for a in outs]
         np.testing.assert_allclose(w, exact, rtol=1e-5, atol=2e-6)
 
@@ -86,11 +90,15 @@ def test_adam(pools, size, decay, decoupled):
 def test_sum_of_squares_has_one_value_for_any_threads(pools, size):
     g = gradients(size)[0]
     scratch = np.full(ws.reduction_workspace_bytes(size), 255, np.uint8)
-    values = {optimizers.sum_of_squares(pool, g, scratch) for pool in pools}
-    assert len(values) == 1
-    np.testing.assert_allclose(values.pop(), (g.astype(np.float64) ** 2).sum(), rtol=1e-6)
+    values = [np.zeros((), np.float32) for _ in pools]
+    for pool, value in zip(pools, values, strict=True):
+        optimizers.sum_of_squares(pool, g, value, scratch)
+    assert len({value.tobytes() for value in values}) == 1
+    np.testing.assert_allclose(values[0], (g.astype(np.float64) ** 2).sum(), rtol=1e-6)
 
 
-def test_clip_scale():
-    assert optimizers.clip_scale([0.25, 0.0], 1.0) == 1.0
-    assert optimizers.clip_scale([9.0, 16.0], 1.0) == pytest.approx(0.2, rel=1e-6)
+@pytest.mark.parametrize(("squares", "factor"), [((0.25, 0.0), 1.0), ((9.0, 16.0), 0.2)])
+def test_clip_factor(pools, squares, factor):
+    out = np.zeros((), np.float32)
+    optimizers.clip_factor(pools[0], ClipFactor(1.0), list(np.float32(squares)), [out])
+    assert out == pytest.approx(factor, rel=1e-6)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from ooctrain.layers.kernels.cpu import pooling
+from ooctrain.layers.pooling import PoolGeometry
 
 # (N, H, W, C), kernel, stride, (top, bottom, left, right)
 CASES = [
@@ -47,6 +48,7 @@ def windows(x_shape, kernel, stride, padding):
 @pytest.mark.parametrize("case", CASES)
 def test_max_pool(pools, case):
     shape, kernel, stride, padding = case
+    geometry = PoolGeometry(kernel, stride, padding)
     rng = np.random.default_rng(0)
     # Few distinct values: ties are common, and the first maximum must win.
     x = rng.integers(-3, 4, shape).astype(np.float32)
@@ -66,10 +68,10 @@ def test_max_pool(pools, case):
         np.add.at(expected_dx, (n, h, w, c), dy[:, oh, ow])
     for pool in pools:
         y, index, dx = poisoned(out), np.full(out, 255, np.uint8), poisoned(shape)
-        pooling.max_pool(pool, x, y, index, kernel, stride, padding)
+        pooling.max_pool(pool, x, y, index, geometry)
         np.testing.assert_array_equal(y, expected)
         np.testing.assert_array_equal(index, expected_index)
-        pooling.max_pool_grad(pool, dy, index, dx, kernel, stride, padding)
+        pooling.max_pool_grad(pool, dy, index, dx, geometry)
         np.testing.assert_array_equal(dx, expected_dx)
 
 
@@ -79,11 +81,11 @@ def test_max_pool_lets_nan_through_and_survives_minus_infinity(pools):
     x[0, 0, 0, 3] = 7
     x[0, 1, 1, 3] = 9
     y, index, dx = poisoned((1, 2, 2, 20)), np.full((1, 2, 2, 20), 255, np.uint8), poisoned(x.shape)
-    pooling.max_pool(pools[0], x, y, index, (2, 2), (2, 2), (0, 0, 0, 0))
+    pooling.max_pool(pools[0], x, y, index, PoolGeometry((2, 2), (2, 2)))
     assert np.isnan(y[0, 0, 0, 3])
     assert index[0, 0, 0, 3] == 2
     assert (y[0, 1] == -np.inf).all()
-    pooling.max_pool_grad(pools[0], np.ones_like(y), index, dx, (2, 2), (2, 2), (0, 0, 0, 0))
+    pooling.max_pool_grad(pools[0], np.ones_like(y), index, dx, PoolGeometry((2, 2), (2, 2)))
     assert dx.sum() == y.size
 
 
@@ -91,6 +93,7 @@ def test_max_pool_lets_nan_through_and_survives_minus_infinity(pools):
 @pytest.mark.parametrize("case", CASES)
 def test_avg_pool(pools, case, count_include_pad):
     shape, kernel, stride, padding = case
+    geometry = PoolGeometry(kernel, stride, padding)
     rng = np.random.default_rng(1)
     x = rng.standard_normal(shape, dtype=np.float32)
     out = output_shape(*case)
@@ -104,8 +107,8 @@ def test_avg_pool(pools, case, count_include_pad):
     seen = set()
     for pool in pools:
         y, dx = poisoned(out), poisoned(shape)
-        pooling.avg_pool(pool, x, y, kernel, stride, padding, count_include_pad)
-        pooling.avg_pool_grad(pool, dy, dx, kernel, stride, padding, count_include_pad)
+        pooling.avg_pool(pool, x, y, geometry, count_include_pad)
+        pooling.avg_pool_grad(pool, dy, dx, geometry, count_include_pad)
         np.testing.assert_allclose(y, expected, rtol=1e-5, atol=1e-6)
         np.testing.assert_allclose(dx, expected_dx, rtol=1e-5, atol=1e-6)
         seen.add(y.tobytes() + dx.tobytes())
@@ -117,7 +120,9 @@ def test_a_tile_averages_like_the_whole_image(pools, count_include_pad):
     """Output rows 0..2 and 3..5 of a padded pooling, each from a tile with its own padding."""
     x = np.random.default_rng(2).standard_normal((1, 12, 12, 19), dtype=np.float32)
     whole = poisoned((1, 6, 6, 19))
-    pooling.avg_pool(pools[0], x, whole, (3, 3), (2, 2), (1, 1, 1, 1), count_include_pad)
+    pooling.avg_pool(
+        pools[0], x, whole, PoolGeometry((3, 3), (2, 2), (1, 1, 1, 1)), count_include_pad
+    )
     # Output row o reads input rows 2o - 1 .. 2o + 1: the upper tile 0..5, the lower one 5..11.
     for rows, top, bottom, out in (
         (slice(0, 6), 1, 0, slice(0, 3)),
@@ -125,9 +130,8 @@ def test_a_tile_averages_like_the_whole_image(pools, count_include_pad):
     ):
         tile = poisoned((1, 3, 6, 19))
         part = np.ascontiguousarray(x[:, rows])
-        pooling.avg_pool(
-            pools[0], part, tile, (3, 3), (2, 2), (top, bottom, 1, 1), count_include_pad
-        )
+        geometry = PoolGeometry((3, 3), (2, 2), (top, bottom, 1, 1))
+        pooling.avg_pool(pools[0], part, tile, geometry, count_include_pad)
         assert tile.tobytes() == whole[:, out].tobytes()
 
 

@@ -172,6 +172,7 @@ def test_a_broken_allocator_fails_one_law_and_leaves_the_others_open(tmp_path):
     assert "repeat:" in shown
 
 
+@pytest.mark.slow
 def test_one_file_is_all_that_a_course_edits(tmp_path):
     (tmp_path / "tests").mkdir()
     (tmp_path / "tests" / "adapters.py").write_text('def planner():\n    return "keep-all"\n')

@@ -12,7 +12,7 @@ from ooctrain.rewrite import apply_rewrites
 from ooctrain.sched.planners.keep_all import KeepAll
 from ooctrain.sched.planners.naive import Naive
 from ooctrain.sched.planners.registry import get_planner
-from ooctrain.sched.planners.window.window import Window
+from ooctrain.sched.planners.window.window import SlidingWindow
 from ooctrain.sched.planning.planner import HOST_LACKS
 from ooctrain.sched.schedule import Fence, Free, Granule, Run, SwapIn, SwapOut
 from ooctrain.sched.verify import verify
@@ -85,7 +85,7 @@ def test_naive_stops_for_every_group():
     assert fences == 3 * len(FORTH_AND_BACK.calls)
 
 
-@pytest.mark.parametrize("planner", [Naive(), Window()])
+@pytest.mark.parametrize("planner", [Naive(), SlidingWindow()])
 def test_the_minimum_is_the_largest_need_of_one_call_in_granules(planner):
     trace = step("f: x -> a 7", "g: a x -> b", "h: b -> c")
     for granule, least in ((Granule(), 30), (Granule(4), 36), (Granule(64, ranges=False), 192)):
@@ -99,13 +99,13 @@ def test_the_minimum_is_the_largest_need_of_one_call_in_granules(planner):
 
 
 def test_window_moves_nothing_where_all_is_in_the_window():
-    plan = Window(size=5).plan(FORTH_AND_BACK, 60, MACHINE)
+    plan = SlidingWindow(size=5).plan(FORTH_AND_BACK, 60, MACHINE)
     assert listed(plan, SwapOut) == []
 
 
 def test_window_swaps_out_what_is_beyond_it_and_waits_only_when_it_must():
     """The window of 30 bytes at f holds x, a, b: a is not seen again, and leaves after g."""
-    plan = Window(size=1).plan(FORTH_AND_BACK, 30, MACHINE)
+    plan = SlidingWindow(size=1).plan(FORTH_AND_BACK, 30, MACHINE)
     verify(plan, FORTH_AND_BACK, 30, MACHINE)
     assert listed(plan, SwapOut) == ["a"]
     position = [plan.schedule.describe(i, plan.trace) for i in range(len(plan.schedule))]
@@ -117,7 +117,7 @@ def test_window_swaps_out_what_is_beyond_it_and_waits_only_when_it_must():
 
 def test_a_swap_out_is_cancelled_when_its_variable_comes_again():
     """With 40 bytes nothing waits for a: it comes into the window again, still on the device."""
-    plan = Window(size=0.8).plan(FORTH_AND_BACK, 40, MACHINE)
+    plan = SlidingWindow(size=0.8).plan(FORTH_AND_BACK, 40, MACHINE)
     verify(plan, FORTH_AND_BACK, 40, MACHINE)
     assert listed(plan, SwapOut) == []
 
@@ -127,7 +127,7 @@ def test_the_oldest_swap_out_is_waited_for_first():
         "f: x -> a", "g: x -> b", "h: x -> c", "k: y -> big", "l: big -> z", "m: a b c -> e",
         sizes={"big": 20},
     )  # fmt: skip
-    plan = Window(size=0.1).plan(trace, 40, MACHINE)
+    plan = SlidingWindow(size=0.1).plan(trace, 40, MACHINE)
     verify(plan, trace, 40, MACHINE)
     # k needs the bytes of two of them; c is still there when m comes, and its copy is taken back.
     assert listed(plan, SwapOut) == ["a", "b"]
@@ -139,7 +139,7 @@ def test_a_second_eviction_is_clean():
     trace = step(
         "f: x -> a", "g: y -> b 10", "h: a b -> c", "k: y -> d 10", "l: c d -> e", "m: a e -> q"
     )
-    plan = Window(size=0.1).plan(trace, 30, MACHINE)
+    plan = SlidingWindow(size=0.1).plan(trace, 30, MACHINE)
     verify(plan, trace, 30, MACHINE)
     assert listed(plan, SwapOut).count("a") == 1
     assert listed(plan, SwapIn).count("a") == 2
@@ -148,7 +148,7 @@ def test_a_second_eviction_is_clean():
 def test_prefetches_for_later_calls_give_way_to_a_large_call():
     """Without the restart g (its workspace is not in the window) would not fit beside y and z."""
     trace = step("f: x -> a", "g: a -> b 60", "h: b y -> c", "k: c z -> d")
-    plan = Window(size=3).plan(trace, 80, MACHINE)
+    plan = SlidingWindow(size=3).plan(trace, 80, MACHINE)
     verify(plan, trace, 80, MACHINE)
     instructions = list(plan.schedule)
     names = listed(plan, SwapIn)
@@ -166,7 +166,7 @@ def test_the_paper_counts_a_variable_each_time_it_occurs():
     trace = step("f: x -> a", "g: x -> b", "h: x -> c", "k: a b c y -> d")
     seen_early = {}
     for count in ("unique", "occurrence"):
-        plan = Window(size=1, count=count).plan(trace, 70, MACHINE)
+        plan = SlidingWindow(size=1, count=count).plan(trace, 70, MACHINE)
         verify(plan, trace, 70, MACHINE)
         instructions = [type(i).__name__ for i in plan.schedule]
         second_in = [i for i, kind in enumerate(instructions) if kind == "SwapIn"][1]
@@ -176,7 +176,7 @@ def test_the_paper_counts_a_variable_each_time_it_occurs():
 
 def test_the_printed_window_is_halved_where_a_call_does_not_fit():
     trace = step("f: x -> a", "g: a -> b 60", "h: b y -> c", "k: c z -> d")
-    plan = Window(size=3, count="occurrence").plan(trace, 80, MACHINE)
+    plan = SlidingWindow(size=3, count="occurrence").plan(trace, 80, MACHINE)
     verify(plan, trace, 80, MACHINE)
     assert 0 < plan.notes["window"] < 3
 
@@ -184,7 +184,7 @@ def test_the_printed_window_is_halved_where_a_call_does_not_fit():
 @pytest.mark.parametrize(("place", "on_device"), [("device", ["w"]), ("host", [])])
 def test_parameters_rest_where_the_window_is_told(place, on_device):
     trace = step("f: x w -> a", "g: a -> b", "h: b w -> c", kinds={"w": "param"})
-    plan = Window(size=1, persistent=place).plan(trace, 60, MACHINE)
+    plan = SlidingWindow(size=1, persistent=place).plan(trace, 60, MACHINE)
     verify(plan, trace, 60, MACHINE)
     assert [trace.variables[v].name for v, _, _ in plan.schedule.start_device] == on_device
 
@@ -193,7 +193,7 @@ def test_auto_computes_again_where_the_host_has_no_room():
     """Who only swaps refuses: the host holds the input and nothing else."""
     calls = ("f: x -> a", "g: a -> b", "h: b -> c", "k: c b -> d", "l: d a -> e")
     of = step(*calls, sizes={"x": 1})
-    for planner in (Naive(), Window()):
+    for planner in (Naive(), SlidingWindow()):
         assert listed(planner.plan(of, 31, MACHINE), SwapOut)
         with pytest.raises(Infeasible):
             planner.plan(of, 31, MACHINE, host_budget_bytes=1)
@@ -206,12 +206,12 @@ def test_auto_is_in_core_where_it_fits_and_never_worse_than_those_it_asks():
     auto = get_planner("auto")
     assert auto.plan(FORTH_AND_BACK, 40, MACHINE).notes["chosen"] == "keep-all"
     best = auto.plan(FORTH_AND_BACK, 30, MACHINE)
-    for planner in (Naive(), Window()):
+    for planner in (Naive(), SlidingWindow()):
         assert best.makespan_us <= planner.plan(FORTH_AND_BACK, 30, MACHINE).makespan_us
 
 
 def test_a_host_budget_that_nothing_can_meet_says_so():
-    for planner in (KeepAll(), Naive(), Window(), get_planner("auto")):
+    for planner in (KeepAll(), Naive(), SlidingWindow(), get_planner("auto")):
         with pytest.raises(Infeasible) as refused:
             planner.plan(FORTH_AND_BACK, LARGE, MACHINE, host_budget_bytes=9)  # x alone has 10
         assert refused.value.minimum_bytes == HOST_LACKS
@@ -219,7 +219,7 @@ def test_a_host_budget_that_nothing_can_meet_says_so():
 
 
 def test_a_host_budget_names_the_device_budget_that_makes_up_for_it():
-    tight = Window(size=1)
+    tight = SlidingWindow(size=1)
     used = tight.plan(FORTH_AND_BACK, 30, MACHINE).host_peak_bytes
     with pytest.raises(Infeasible) as refused:
         tight.plan(FORTH_AND_BACK, 30, MACHINE, host_budget_bytes=used - 1)
@@ -234,6 +234,6 @@ def test_a_resnet50_step_is_planned_in_a_second():
     trace = apply_rewrites(oc.trace(model, (1440, 3, 224, 224)), ("fuse", "share_storage"))
     machine = oc.machine("v100-16gb-nvlink")
     started = time.process_time()
-    plan = Window().plan(trace, machine.device_bytes, machine)
+    plan = SlidingWindow().plan(trace, machine.device_bytes, machine)
     assert time.process_time() - started < 1.5  # 0.4 s on a free core; others may share this one
     verify(plan, trace, machine.device_bytes, machine)

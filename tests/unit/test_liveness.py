@@ -1,4 +1,4 @@
-"""What runs need: the walk backwards finds what the tables of lives say."""
+"""What runs need: the walk backwards finds what a sum over all lives finds."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import random
 import pytest
 
 from ooctrain.errors import ConfigError
-from ooctrain.sched.planning.decisions import Decisions, runs_once
-from ooctrain.sched.planning.liveness import Liveness
+from ooctrain.sched.planning.decisions import Decisions, lives, runs_once
+from ooctrain.sched.planning.pieces import tabulate
 from ooctrain.sched.planning.rematerialise import droppable, rematerialise
-from ooctrain.sched.planning.residency import tabulate
-from ooctrain.sched.planning.swap import least_budget, movable_gaps
+from ooctrain.sched.planning.residency import Liveness
+from ooctrain.sched.planning.swap import movable_gaps
 from ooctrain.sched.schedule import Granule
 from ooctrain.step.trace import Trace
 from ooctrain.testing.random_traces import random_machine, random_trace
@@ -27,7 +27,32 @@ def test_it_is_the_largest_row_of_the_tables(seed):
         runs = rematerialise(trace, dropped, again=dropped[::2])
         for gaps in ((), tuple(gap for gap in movable_gaps(trace, runs) if rng.random() < 0.5)):
             table = tabulate(Decisions(runs, gaps), trace, machine, granule)
-            assert liveness.least_budget(runs, gaps) == least_budget(table, trace)
+            names = [trace.calls[run.call].name for run in runs]
+            rows = zip(table.resident_bytes, names, strict=True)
+            most = max([(table.start_bytes, "the start"), *rows], key=lambda row: row[0])
+            assert liveness.least_budget(runs, gaps) == most
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_it_is_the_sum_of_all_lives(seed):
+    """Of those that a run is part of, and of what is its own: scratch and workspace."""
+    rng = random.Random(seed)
+    trace, granule = random_trace(rng), Granule(rng.choice([1, 4]))
+    dropped = [v for v in droppable(trace) if rng.random() < 0.5]
+    runs = rematerialise(trace, dropped, again=dropped[::2])
+    expected = []
+    for run in runs:
+        call = trace.calls[run.call]
+        own = [v for v in call.outs if run.keep is not None and v not in {*run.keep, *call.reuse}]
+        sizes = [trace.variables[v].nbytes for v in own]
+        expected.append(sum(map(granule.granted, [*sizes, call.workspace_bytes])))
+    for life in lives(trace, runs):
+        # An input comes with its first read; a storage that is taken over counts once.
+        persistent = trace.variables[life.var].persistent
+        first = life.uses[0] if life.uses[0] >= 0 else 0 if persistent else life.uses[1]
+        for place in range(first + life.takes_over, min(life.uses[-1] + 1, len(runs))):
+            expected[place] += granule.granted(trace.variables[life.var].nbytes)
+    assert Liveness(trace, granule).resident_bytes(runs) == expected
 
 
 def test_runs_that_read_what_is_gone_are_refused():

@@ -16,7 +16,7 @@ from ooctrain.layers.conv2d import Conv2d
 from ooctrain.layers.conv_transpose import ConvTranspose2d
 from ooctrain.layers.linear import Linear
 from ooctrain.rewrite import apply_rewrites
-from ooctrain.sched.planning.budget import trace_peak_bytes
+from ooctrain.sched.budget import trace_peak_bytes
 from ooctrain.step.machine import specs_of
 from ooctrain.tracing import trace
 

@@ -59,7 +59,14 @@ def assert_trains_out_of_core(make, batch, lr=5e-4):
         assert value.tobytes() == state_again[key].tobytes(), key
 
 
-@pytest.mark.parametrize("name", SMALL)
+#: Each takes longer than all others together; the whole networks train in the slow tests.
+LONG_FORMS = {"dilated resnet", "pix2pixhd", "densenet"}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=pytest.mark.slow if n in LONG_FORMS else ()) for n in SMALL],
+)
 def test_small_forms_train_out_of_core(name):
     assert_trains_out_of_core(SMALL[name], batch_for(TARGETS.get(name, "class")))
 
@@ -85,7 +92,11 @@ def test_whole_networks_train_out_of_core(name):
 
 @pytest.mark.parametrize(
     "name",
-    ["inception_v3", "darknet19", pytest.param("deeplabv3plus_xception65", marks=pytest.mark.slow)],
+    [
+        "darknet19",
+        pytest.param("inception_v3", marks=pytest.mark.slow),
+        pytest.param("deeplabv3plus_xception65", marks=pytest.mark.slow),
+    ],
 )
 def test_one_step_of_the_others_reaches_every_parameter(name):
     """Adam moves every parameter by about its learning rate, however small the gradient."""

@@ -1,4 +1,4 @@
-"""Our allocators as Numba's memory manager, over the fake driver; and the heap below it."""
+"""Our allocators as Numba's memory manager, over the fake driver; and what stands between."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections import deque
 import pytest
 
 from ooctrain.alloc.best_fit import BestFit
-from ooctrain.alloc.numba.deferred_free import DEFAULT_STREAM, Heap
+from ooctrain.alloc.numba.deferred_free import DEFAULT_STREAM, DeferredFree
 from ooctrain.alloc.virtual import VirtualAddressing
 from ooctrain.devices.cuda.driver_memory import DriverMemory
 from ooctrain.errors import ConfigError, DriverError, InvalidFree, OutOfDeviceMemory
@@ -32,68 +32,68 @@ def driver():
 
 
 @pytest.fixture(params=["best-fit", "va"])
-def heap(request, driver):
+def deferred(request, driver):
     memory = DriverMemory(driver, 8 * PAGE)
     make = BestFit if request.param == "best-fit" else VirtualAddressing
-    return Heap(driver, make(memory) if make is BestFit else make(memory, PAGE))
+    return DeferredFree(driver, make(memory) if make is BestFit else make(memory, PAGE))
 
 
-# The heap.
+# Addresses, freed once they are not in use.
 
 
-def test_memory_is_used_again_only_after_the_work_that_was_queued(heap, driver):
-    address = heap.allocate(4 * PAGE)
+def test_memory_is_used_again_only_after_the_work_that_was_queued(deferred, driver):
+    address = deferred.allocate(4 * PAGE)
     driver.fill(address, 1, 4 * PAGE, DEFAULT_STREAM)
-    heap.give_back(address)
-    other = heap.allocate(4 * PAGE)
+    deferred.give_back(address)
+    other = deferred.allocate(4 * PAGE)
     assert other != address  # its fill has not run
     driver.drain()
-    heap.give_back(other)
-    assert heap.allocate(4 * PAGE) == address
+    deferred.give_back(other)
+    assert deferred.allocate(4 * PAGE) == address
 
 
-def test_short_memory_waits_for_work_and_no_further(heap, driver):
-    address = heap.allocate(8 * PAGE)
+def test_short_memory_waits_for_work_and_no_further(deferred, driver):
+    address = deferred.allocate(8 * PAGE)
     driver.fill(address, 1, PAGE, DEFAULT_STREAM)
-    heap.give_back(address)
-    assert heap.free_bytes() == 8 * PAGE
-    heap.allocate(8 * PAGE)
+    deferred.give_back(address)
+    assert deferred.free_bytes() == 8 * PAGE
+    deferred.allocate(8 * PAGE)
     assert not driver.queues.pending()
     with pytest.raises(OutOfDeviceMemory):
-        heap.allocate(1)
+        deferred.allocate(1)
 
 
-def test_a_refused_request_changes_nothing(heap):
-    address = heap.allocate(5 * PAGE)
+def test_a_refused_request_changes_nothing(deferred):
+    address = deferred.allocate(5 * PAGE)
     with pytest.raises(OutOfDeviceMemory):
-        heap.allocate(4 * PAGE)
+        deferred.allocate(4 * PAGE)
     with pytest.raises(ConfigError):
-        heap.allocate(0)
-    heap.give_back(address)
-    assert heap.allocate(8 * PAGE)
+        deferred.allocate(0)
+    deferred.give_back(address)
+    assert deferred.allocate(8 * PAGE)
 
 
-def test_what_is_given_back_twice_is_found_at_the_next_claim(heap):
-    address = heap.allocate(PAGE)
-    heap.give_back(address)
-    heap.give_back(address)
+def test_what_is_given_back_twice_is_found_at_the_next_claim(deferred):
+    address = deferred.allocate(PAGE)
+    deferred.give_back(address)
+    deferred.give_back(address)
     with pytest.raises(InvalidFree, match="twice"):
-        heap.allocate(PAGE)
-    assert heap.allocate(8 * PAGE), "what was given back rightly is not lost"
+        deferred.allocate(PAGE)
+    assert deferred.allocate(8 * PAGE), "what was given back rightly is not lost"
 
 
-def test_nothing_is_recycled_while_it_is_paused(heap):
-    address = heap.allocate(8 * PAGE)
-    heap.give_back(address)
-    with heap.paused(), pytest.raises(OutOfDeviceMemory):
-        heap.allocate(PAGE)
-    assert heap.allocate(PAGE)
+def test_nothing_is_recycled_while_it_is_paused(deferred):
+    address = deferred.allocate(8 * PAGE)
+    deferred.give_back(address)
+    with deferred.paused(), pytest.raises(OutOfDeviceMemory):
+        deferred.allocate(PAGE)
+    assert deferred.allocate(PAGE)
 
 
-def test_closing_names_what_is_live_and_returns_the_events(heap, driver):
-    kept, gone = heap.allocate(PAGE), heap.allocate(2 * PAGE)
-    heap.give_back(gone)
-    assert [block.address for block in heap.close()] == [kept]
+def test_closing_names_what_is_live_and_returns_the_events(deferred, driver):
+    kept, gone = deferred.allocate(PAGE), deferred.allocate(2 * PAGE)
+    deferred.give_back(gone)
+    assert [block.address for block in deferred.close()] == [kept]
     assert driver.held()["events"] == 0
 
 

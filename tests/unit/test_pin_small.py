@@ -17,17 +17,18 @@ from ooctrain.alloc.registry import choose_allocator
 from ooctrain.devices.base import Debug
 from ooctrain.errors import ConfigError, Infeasible, ScheduleError
 from ooctrain.execution.prepare import DEFAULT_REWRITES, Settings, prepare
-from ooctrain.rewrite import apply_rewrites
-from ooctrain.rewrite.pin_small import (
+from ooctrain.rewrite import REWRITES, apply_rewrites
+from ooctrain.rewrite.pin_small import pin_small, pinning_for
+from ooctrain.sched.budget import (
     ALIGN_BYTES,
-    pin_small,
-    pinning_for,
     region,
+    trace_minimum_bytes,
+    trace_peak_bytes,
     with_region,
 )
 from ooctrain.sched.planners.registry import as_planner
 from ooctrain.sched.planning.beside_region import plan_beside
-from ooctrain.sched.planning.budget import trace_minimum_bytes, trace_peak_bytes
+from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import Free, Run, Schedule
 from ooctrain.sched.simulate import simulate
 from ooctrain.sched.verify import verify
@@ -124,15 +125,15 @@ def test_every_planner_plans_beside_it(planner):
     machine = oc.machine("cpu-generic")
     least = trace_minimum_bytes(pinned, beside)
     budget = least + (trace_peak_bytes(pinned, beside) - least) // 4
-    options = {"granule": beside, "time_limit_s": 0.5}
+    question = Question(pinned, budget, machine, beside, time_limit_s=0.5)
     found = as_planner(planner)
     try:
-        plan = plan_beside(found, pinned, budget, machine, **options)
+        plan = plan_beside(found, question)
     except Infeasible as refusal:
         budget = max(budget + 1, refusal.minimum_bytes)
-        plan = plan_beside(found, pinned, budget, machine, **options)
+        plan = plan_beside(found, replace(question, budget_bytes=budget))
     plan = replace(plan, rewrites=(*DEFAULT_REWRITES, *names, *plan.rewrites))
-    verify(plan, original, budget, machine)
+    verify(plan, original, budget, machine, rewrites=REWRITES)
     timeline = simulate(plan.schedule, plan.trace, machine)
     assert timeline.peak_bytes == plan.peak_bytes <= budget
     assert plan.schedule.granule.fixed_bytes == beside.fixed_bytes

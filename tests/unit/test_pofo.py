@@ -17,12 +17,12 @@ import pytest
 import ooctrain as oc
 from ooctrain.errors import Infeasible
 from ooctrain.rewrite import apply_rewrites
+from ooctrain.sched.budget import resolve_budget
 from ooctrain.sched.planners.dynprog.dynprog import DynProg
 from ooctrain.sched.planners.dynprog.dynprog_search import SlotChain, in_slots
 from ooctrain.sched.planners.pofo.pofo import Pofo, gaps_around
-from ooctrain.sched.planners.pofo.pofo_search import Search
-from ooctrain.sched.planners.rotor import Rotor, Table
-from ooctrain.sched.planning.budget import resolve_budget
+from ooctrain.sched.planners.pofo.pofo_search import BlockSearch
+from ooctrain.sched.planners.rotor import CostTable, Rotor
 from ooctrain.sched.planning.chain_view import ChainView, chain_view
 from ooctrain.sched.planning.rematerialise import droppable, rematerialise
 from ooctrain.sched.planning.swap import movable_gaps
@@ -249,11 +249,11 @@ class Walk:
 # ---------------------------------------------------------------- the search
 
 
-def search_of(view: ChainView, memory: int) -> Search:
+def search_of(view: ChainView, memory: int) -> BlockSearch:
     """With a byte for a slot, and nothing cut off."""
-    table = Table(view, max(1, view.peak()[0]))
+    table = CostTable(view, max(1, view.peak()[0]))
     assert table.slot_bytes == 1
-    return Search(in_slots(view, memory, UNIT, 1), output_bytes(view), table, 10**6, 10**6)
+    return BlockSearch(in_slots(view, memory, UNIT, 1), output_bytes(view), table, 10**6, 10**6)
 
 
 def compare_with_truth(rng: random.Random, stages: int) -> tuple[float, float]:

@@ -13,6 +13,7 @@ import ooctrain as oc
 from ooctrain.cli import main
 from ooctrain.errors import ConfigError, Infeasible
 from ooctrain.rewrite import apply_rewrites
+from ooctrain.sched.budget import resolve_budget, trace_peak_bytes
 from ooctrain.sched.planners.belady import Belady
 from ooctrain.sched.planners.bn_recompute import BnRecompute, offloadable_share, outputs_of_norms
 from ooctrain.sched.planners.dtr.dtr import Dtr, online
@@ -28,9 +29,9 @@ from ooctrain.sched.planners.superneurons import (
 )
 from ooctrain.sched.planners.tflms_hybrid import TflmsHybrid, times_to_drop_ns
 from ooctrain.sched.planners.window.window_cyclic import WindowCyclic
-from ooctrain.sched.planning.budget import resolve_budget, trace_peak_bytes
 from ooctrain.sched.planning.decisions import Gap, lives, runs_once
 from ooctrain.sched.planning.planner import call_need_bytes
+from ooctrain.sched.planning.question import Question
 from ooctrain.sched.planning.rematerialise import droppable, rematerialise
 from ooctrain.sched.planning.segments import NO_CHECKPOINT, checkpoints_by_types, segments
 from ooctrain.sched.planning.unroll import plan_runs, unroll
@@ -119,11 +120,11 @@ def test_any_swap_planner_plans_runs_that_happen_again(trace, machine, seed):
     runs = rematerialise(trace, dropped, again=[v for v in dropped if rng.random() < 0.5])
     planner = rng.choice([LmsAuto(), Hmms(), Belady(), WindowCyclic()])
     try:
-        plan_runs("test", planner, trace, runs, 0, machine, BYTES, None, {})
+        plan_runs("test", Question(trace, 0, machine), runs, planner, {})
         least = 0
     except Infeasible as refusal:
         least = refusal.minimum_bytes
-    plan = plan_runs("test", planner, trace, runs, least, machine, BYTES, None, {})
+    plan = plan_runs("test", Question(trace, least, machine), runs, planner, {})
     verify(plan, trace, least, machine)
     assert again(plan, trace).total() == len(runs) - len(trace.calls)
     start = random_values(trace, rng)

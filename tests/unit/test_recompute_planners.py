@@ -6,12 +6,12 @@ import pytest
 
 import ooctrain as oc
 from ooctrain.rewrite import apply_rewrites
+from ooctrain.sched.budget import trace_minimum_bytes, trace_peak_bytes
 from ooctrain.sched.planners.belady import Belady
 from ooctrain.sched.planners.combined import Combined
 from ooctrain.sched.planners.prefix import Prefix, by_recompute_time
-from ooctrain.sched.planners.window.window import Window
+from ooctrain.sched.planners.window.window import SlidingWindow
 from ooctrain.sched.planners.window.window_cyclic import WindowCyclic
-from ooctrain.sched.planning.budget import trace_minimum_bytes, trace_peak_bytes
 from ooctrain.sched.planning.rematerialise import droppable
 from ooctrain.sched.schedule import BYTES, Run
 from ooctrain.sched.verify import verify
@@ -37,7 +37,9 @@ def budget(trace, fraction):
     return round(least + fraction * (most - least))
 
 
-@pytest.mark.parametrize("planner", [Prefix(steps=4), Combined(evaluations=300)])
+@pytest.mark.parametrize(
+    "planner", [Prefix(steps=4), pytest.param(Combined(evaluations=300), marks=pytest.mark.slow)]
+)
 def test_planners_keep_the_laws(planner):
     assert check_planner(planner, examples=12, seed=3, time_limit_s=60) >= 2
 
@@ -70,7 +72,7 @@ def test_combined_is_never_worse_than_its_starts_and_deterministic(resnet):
     found = Combined(evaluations=500).plan(resnet, size, machine, seed=7)
     again = Combined(evaluations=500).plan(resnet, size, machine, seed=7)
     assert found.schedule == again.schedule
-    for planner in (Belady(), Prefix(), Window(), WindowCyclic()):
+    for planner in (Belady(), Prefix(), SlidingWindow(), WindowCyclic()):
         assert found.makespan_us <= planner.plan(resnet, size, machine).makespan_us
 
 

@@ -11,7 +11,7 @@ from ooctrain import plugins as specs
 from ooctrain.errors import ConfigError
 from ooctrain.sched.planners.keep_all import KeepAll
 from ooctrain.sched.planners.registry import get_planner, planners
-from ooctrain.sched.planners.window.window import Window
+from ooctrain.sched.planners.window.window import SlidingWindow
 
 
 def test_names_are_listed():
@@ -25,8 +25,10 @@ def test_every_listed_planner_can_be_made(name):
 
 
 def test_parameters_reach_the_planner():
-    assert get_planner("window:size=2,count=occurrence") == Window(size=2, count="occurrence")
-    assert get_planner(" window : size = 2.5 ".replace(" ", "")) == Window(size=2.5)
+    assert get_planner("window:size=2,count=occurrence") == SlidingWindow(
+        size=2, count="occurrence"
+    )
+    assert get_planner(" window : size = 2.5 ".replace(" ", "")) == SlidingWindow(size=2.5)
 
 
 def test_a_file_gives_a_planner(tmp_path):

@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import ooctrain as oc
-from ooctrain.alloc import AllocationLog, Recorder, Request, replay
+from ooctrain.alloc import AllocationLog, Recorder, Request
 from ooctrain.alloc.best_fit import BestFit
-from ooctrain.alloc.dry_run import PaperMemory
+from ooctrain.alloc.dry_run import DryMemory
 from ooctrain.alloc.registry import choose_allocator
 from ooctrain.alloc.replay.log import check_requests, foresee, hold_whole
-from ooctrain.alloc.replay.replay import peak_bytes, serve
+from ooctrain.alloc.replay.replay import peak_bytes, replay, serve
 from ooctrain.alloc.virtual import VirtualAddressing
 from ooctrain.cli import DOES_NOT_FIT, DONE, main
 from ooctrain.cli.options import split_names
@@ -134,10 +134,10 @@ def test_another_file_is_no_log(tmp_path, text):
 
 @given(requests=request_lists())
 def test_a_replay_of_a_recording_repeats_its_books(requests):
-    first = BestFit(PaperMemory(64 * MIB))
+    first = BestFit(DryMemory(64 * MIB))
     recorder = Recorder(first)
     stats = serve(requests, recorder)
-    again = replay(recorder.log(), BestFit(PaperMemory(64 * MIB)))
+    again = replay(recorder.log(), BestFit(DryMemory(64 * MIB)))
     assert again.stats == stats
     assert again.served == len(recorder.requests)
     assert stats.peak_requested_bytes == peak_bytes(requests)
@@ -191,7 +191,7 @@ def test_shares_are_those_of_the_peaks():
 
 
 def test_a_refused_request_is_recorded_and_skipped():
-    recorder = Recorder(BestFit(PaperMemory(4 * MIB)))
+    recorder = Recorder(BestFit(DryMemory(4 * MIB)))
     serve(TWO_HOLES, recorder)
     with pytest.raises(OutOfDeviceMemory):
         recorder.allocate(2 * MIB, "large")
@@ -203,9 +203,9 @@ def test_ranges_need_an_allocator_that_has_them():
     requests = [Request("reserve", 0, MIB), Request("map", 0, lo=0, hi=MIB)]
     check_requests(requests)
     with pytest.raises(ConfigError, match="no ranges"):
-        serve(requests, BestFit(PaperMemory(MIB)))
+        serve(requests, BestFit(DryMemory(MIB)))
     assert replay(requests, "best-fit").held_whole
-    assert not replay(requests, VirtualAddressing(PaperMemory(MIB), 4096)).held_whole
+    assert not replay(requests, VirtualAddressing(DryMemory(MIB), 4096)).held_whole
 
 
 # Logs of schedules.
@@ -216,7 +216,7 @@ def test_the_log_of_a_schedule_reserves_what_the_executor_is_told(name):
     plan = small_plan()
     log = allocation_log(plan.trace, plan.schedule, plan.peak_bytes, steps=4)
     choice = choose_allocator(name, 1 << 30, binding=False)
-    found = replay(log, choice.make(PaperMemory(1 << 30)))
+    found = replay(log, choice.make(DryMemory(1 << 30)))
     assert found.stats.peak_reserved_bytes == reserved_peak(plan.schedule, plan.trace, choice)
     assert len(found.maps_by_step) == 4
     check_requests(log.requests)
@@ -263,11 +263,11 @@ def test_the_log_of_a_schedule_is_what_a_real_run_asks_for(tmp_path, module, kin
         for _ in range(3):
             trainer.step(x, y)
         plan, chosen = trainer.prepared.plan, trainer.prepared.allocator
-        found = trainer._residence._open[3].allocator
+        found = trainer._residence.open.session.allocator
         while not hasattr(found, "requests"):
             found = found.inner
         recorded = [request for request in found.requests if request.op != "step"]
-    log = allocation_log(plan.trace, plan.schedule, 0, chosen.granule)
+    log = allocation_log(plan.trace, plan.schedule, 0, chosen)
     foreseen = [request for request in log.requests if request.op != "step"]
     assert recorded[: len(foreseen)] == foreseen
     assert len(foreseen) > 100

@@ -10,8 +10,8 @@ from xml.etree import ElementTree
 
 import pytest
 
+from ooctrain.api import step_trace
 from ooctrain.cli import main
-from ooctrain.experiments.compare import step_trace
 from ooctrain.experiments.paper_000 import architectures, table1
 from ooctrain.experiments.paper_000.architectures import Largest
 from ooctrain.experiments.paper_000.table1 import BASELINE, METHODS, OURS, batch_cells, method_named
@@ -88,7 +88,8 @@ def reproduced(name: str, tmp_path: Path, capsys, *options: str) -> tuple[str, d
     assert main(["reproduce", name, *arguments]) == 0
     assert ElementTree.fromstring(figure.read_text()).tag.endswith("svg")
     shown, found = capsys.readouterr().out, json.loads(numbers.read_text())
-    assert "What differs from the paper, and why" in shown
+    (section,) = re.findall(r'docs/papers.md, section\s+"(.*)"', " ".join(shown.split()))
+    assert f"\n### `{section}`" in (ROOT / "docs" / "papers.md").read_text(encoding="utf-8")
     assert set(found) <= documented(name)
     return shown, found
 

@@ -11,8 +11,8 @@ import pytest
 from support.worked_example import worked_machine, worked_schedule, worked_trace
 
 from ooctrain.errors import ConfigError
+from ooctrain.sched.budget import resolve_budget, trace_minimum_bytes, trace_peak_bytes
 from ooctrain.sched.ledger import walk
-from ooctrain.sched.planning.budget import resolve_budget, trace_minimum_bytes, trace_peak_bytes
 from ooctrain.sched.schedule import (
     End,
     Fence,

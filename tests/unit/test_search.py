@@ -11,15 +11,16 @@ from hypothesis import strategies as st
 from support.strategies import SEEDS, machines, traces
 
 import ooctrain as oc
+from ooctrain.sched.planners.belady import offload
 from ooctrain.sched.planning.decisions import Decisions, Gap
 from ooctrain.sched.planning.lower import lower_timed
-from ooctrain.sched.planning.recompute import offload
+from ooctrain.sched.planning.pieces import tabulate
+from ooctrain.sched.planning.question import Question
 from ooctrain.sched.planning.rematerialise import droppable, rematerialise
-from ooctrain.sched.planning.residency import tabulate
 from ooctrain.sched.schedule import BYTES, Granule
 from ooctrain.sched.search.evict import evict
 from ooctrain.sched.search.expand import DROP, DROP_UNREAD, KEEP, expand
-from ooctrain.sched.search.play import Link, play
+from ooctrain.sched.search.play import Link, SearchLimits, play
 from ooctrain.sched.search.tables import tables_of
 
 
@@ -106,7 +107,7 @@ def test_the_compiled_engine_keeps_the_time_of_the_readable_one(
         machine.link == "shared", round(machine.latency_us * 1000), machine.out_bytes_per_us,
         machine.in_bytes_per_us,
     )  # fmt: skip
-    found = play(tables, step, evicted, budget_bytes, chunk_bytes, link)
+    found = play(tables, step, evicted, SearchLimits(budget_bytes, chunk_bytes, link))
     decisions = Decisions(
         readable_runs(trace, choice, held), tuple(gaps(trace, step, evicted, chunk_bytes))
     )
@@ -145,9 +146,8 @@ def test_the_compiled_rule_of_belady_makes_as_much_room_as_the_readable_one(
     budget_bytes = least + round(share * max(0, most - least))
     evicted, lack = evict(step, tables.granted, stays, budget_bytes, 1)
     runs = readable_runs(trace, *random_choice(trace, seed))
-    readable = offload(
-        "test", trace, runs, budget_bytes, machine, BYTES, frozenset(np.flatnonzero(stays).tolist())
-    )
+    staying = frozenset(np.flatnonzero(stays).tolist())
+    readable = offload("test", Question(trace, budget_bytes, machine), runs, staying)
     moves = step.gap_after >= 0
     assert lack <= 0
     # Where two gaps end together either may go first, so that only sums are the same.

@@ -6,9 +6,10 @@ import time
 from collections.abc import Callable
 from fractions import Fraction
 
+from ooctrain.sched.interference import interfered_times
 from ooctrain.sched.ledger import walk
 from ooctrain.sched.schedule import Fence, Free, Run, Schedule, SwapIn, SwapOut, default_start
-from ooctrain.sched.simulate import durations_ns, interfered_times, simulate, start_times
+from ooctrain.sched.simulate import durations_ns, simulate, start_times
 from ooctrain.sched.timeline import Event, ledger_curve, make_timeline
 from ooctrain.sched.verify import verify
 from ooctrain.step.builder import TraceBuilder
@@ -136,9 +137,7 @@ def test_a_measured_timeline_has_the_same_sums():
         Event("H", "x", 1.0, 4.0, 1),
         Event("C", "f", 5.0, 6.0, 2),
     ]
-    timeline = make_timeline(
-        events, rerun=frozenset({2}), bytes_out=0, bytes_in=8, peak_bytes=64, host_peak_bytes=8
-    )
+    timeline = make_timeline(events, rerun=frozenset({2}), copied_bytes=(0, 8), peak_bytes=(64, 8))
     assert (timeline.makespan_us, timeline.compute_us, timeline.recompute_us) == (6, 3.5, 1)
     assert timeline.stall_us == 2.5
 

@@ -19,16 +19,22 @@ from ooctrain.errors import ConfigError, Infeasible
 from ooctrain.rewrite import apply_rewrites
 from ooctrain.sched.bounds.closed import compute_us
 from ooctrain.sched.bounds.lp import fluid_bound
+from ooctrain.sched.budget import resolve_budget, trace_minimum_bytes
 from ooctrain.sched.planners.belady import Belady
-from ooctrain.sched.planners.dynprog.dynprog_search import idle_us, in_slots, solve
+from ooctrain.sched.planners.dynprog.dynprog_search import (
+    States,
+    _steps,
+    idle_us,
+    in_slots,
+    solve,
+)
 from ooctrain.sched.planners.greedy import shortest_prefix
-from ooctrain.sched.planners.hmms import Storage, ends_of_offload, starts_of_prefetch, take
+from ooctrain.sched.planners.hmms import Offloadable, ends_of_offload, starts_of_prefetch, take
 from ooctrain.sched.planners.lms.lms import LevelGraph, Lms, Trip, peak
 from ooctrain.sched.planners.lms.lms_auto import search
 from ooctrain.sched.planners.registry import get_planner
 from ooctrain.sched.planners.vdnn.vdnn import candidates
 from ooctrain.sched.planners.window import window_cyclic
-from ooctrain.sched.planning.budget import resolve_budget, trace_minimum_bytes
 from ooctrain.sched.planning.chain_view import chain_view
 from ooctrain.sched.planning.planner import make_plan
 from ooctrain.sched.schedule import Fence, Free, Granule, Run, SwapIn, SwapOut
@@ -421,7 +427,8 @@ def test_sizes_are_rounded_up_to_slots_and_transfers_down():
     view = chain_view(chain([5, 4, 4], [0, 0, 0], [3, 3], [3, 3], [0, 0], [1, 0]), SHARED)
     slots = in_slots(view, 20, SHARED, 2)
     assert (slots.x, slots.extra_backward, slots.memory) == ((3, 2, 2), (1, 0), 10)
-    assert int(slots.forward_us[0] * slots.out_rate) == 1  # 3 us move 3 bytes: one whole slot
+    _, leaves = _steps(slots, 0, States.start(slots, 1))
+    assert leaves.due_out.tolist() == [2]  # of three slots: 3 us move 3 bytes, one whole slot
 
 
 def test_vdnn_tries_every_threshold_with_all_and_every_other_member():
@@ -439,7 +446,7 @@ def test_hmms_frees_where_the_link_has_caught_up():
     trace = step("f1: x -> a", "f2: a -> b", "f3: b -> c", "f4: c -> d", "b4: d a -> g",
                  sizes={"a": 20})  # fmt: skip
     a = next(v.id for v in trace.variables if v.name == "a")
-    storage = Storage(a, 20, True, leaves_with=1, needed_by=4)
+    storage = Offloadable(a, 20, True, leaves_with=1, needed_by=4)
     assert {k: v for k, v in ends_of_offload(trace, [storage], MACHINE).items() if v} == {2: [a]}
 
 
@@ -448,7 +455,7 @@ def test_idle_link_time_is_not_banked():
     trace = step("f1: x -> q", "f2: q -> r", "f3: r -> a", "f4: a -> b", "f5: b -> c",
                  "b1: c a -> g")  # fmt: skip
     a = next(v.id for v in trace.variables if v.name == "a")
-    storage = Storage(a, 15, True, leaves_with=3, needed_by=5)
+    storage = Offloadable(a, 15, True, leaves_with=3, needed_by=5)
     freed = ends_of_offload(trace, [storage], MACHINE)
     assert {k: v for k, v in freed.items() if v} == {4: [a]}
 
@@ -457,13 +464,13 @@ def test_prefetching_mirrors_offloading():
     trace = step("f1: x -> a", "f2: a -> b", "b1: b -> c", "b2: c -> d", "b3: d -> e",
                  "b4: e a -> g", sizes={"a": 20})  # fmt: skip
     a = next(v.id for v in trace.variables if v.name == "a")
-    storage = Storage(a, 20, True, leaves_with=1, needed_by=5)
+    storage = Offloadable(a, 20, True, leaves_with=1, needed_by=5)
     started = starts_of_prefetch(trace, [storage], MACHINE)
     assert {k: v for k, v in started.items() if v} == {3: [a]}  # b2 and b3 hide it
 
 
 def test_the_ratio_limits_the_bytes_taken():
-    storages = [Storage(v, size, True, v, 9) for v, size in enumerate((4, 4, 2, 6))]
+    storages = [Offloadable(v, size, True, v, 9) for v, size in enumerate((4, 4, 2, 6))]
     assert [s.var for s in take(storages, 1.0)] == [0, 1, 2, 3]
     assert [s.var for s in take(storages, 0.5)] == [1]
     assert [s.var for s in take(storages, 0.65)] == [1, 2]

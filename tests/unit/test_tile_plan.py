@@ -10,8 +10,12 @@ from support.check_tile import chain_trace, check_tile, random_values
 
 import ooctrain as oc
 from ooctrain import nn
-from ooctrain.sched.planning.budget import trace_minimum_bytes, trace_peak_bytes
+from ooctrain.sched.budget import trace_minimum_bytes, trace_peak_bytes
+from ooctrain.step.machine import call_durations_ns
 from ooctrain.step.op import Window
+from ooctrain.step.presets import rtx2080ti
+from ooctrain.step.trace import Trace
+from ooctrain.units import GIB
 
 SEGMENT = "tile:4x4:0:7"
 
@@ -65,11 +69,41 @@ def test_fits_where_no_call_of_the_untiled_trace_fits() -> None:
     assert plan.peak_bytes <= budget
 
 
-def test_vgg16_of_10240_pixels_fits_11_gib() -> None:
+def vgg16_traces(pixels: int, tiles: int) -> tuple[Trace, Trace]:
+    """The step on one image without the linear layers of ImageNet, whole and in tiles."""
+    trace = oc.trace(oc.models.build("vgg16"), (1, 3, pixels, pixels), threads=2)
+    return trace, oc.tile(trace, (tiles, tiles))
+
+
+def roofline_s(trace: Trace) -> float:
+    """All calls one after the other on paper 003's smaller GPU."""
+    return sum(call_durations_ns(trace, rtx2080ti())) / 1e9
+
+
+@pytest.fixture(scope="module")
+def vgg16() -> tuple[Trace, Trace]:
+    return vgg16_traces(10240, 16)
+
+
+def test_vgg16_of_10240_pixels_fits_11_gib(vgg16: tuple[Trace, Trace]) -> None:
     """Paper 003's claim, in 16 x 16 tiles as there: 124 GiB become 2.3, and nothing is swapped."""
-    trace = oc.trace(oc.models.build("vgg16"), (1, 3, 10240, 10240), threads=2)
-    assert trace_peak_bytes(trace) > 118 << 30
-    assert trace_peak_bytes(oc.tile(trace, (16, 16))) < 11 << 30
+    whole, tiled = vgg16
+    assert trace_peak_bytes(whole) > 118 << 30
+    assert trace_peak_bytes(tiled) / GIB == pytest.approx(2.3, abs=0.05)
+
+
+def test_tiled_a_step_takes_twice_as_long_at_the_roofline(vgg16: tuple[Trace, Trace]) -> None:
+    """Forward calls run again and halos several times; the paper says "minimal overhead"."""
+    whole, tiled = map(roofline_s, vgg16)
+    assert 1.9 < tiled / whole < 2
+
+
+@pytest.mark.slow
+def test_20480_pixels_fit_11_gib_and_take_four_times_as_long(vgg16: tuple[Trace, Trace]) -> None:
+    """In 32 x 32 tiles: the time is linear in the pixels, as the paper says."""
+    _, tiled = vgg16_traces(20480, 32)
+    assert trace_peak_bytes(tiled) / GIB == pytest.approx(6.4, abs=0.05)
+    assert roofline_s(tiled) / roofline_s(vgg16[1]) == pytest.approx(4.1, abs=0.05)
 
 
 @dataclass(frozen=True)

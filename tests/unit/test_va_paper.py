@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.strict_memory import StrictMemory
 
-from ooctrain.alloc.dry_run import PaperMemory
+from ooctrain.alloc.dry_run import DryMemory
 from ooctrain.alloc.passthrough import ALIGN_BYTES, Passthrough
 from ooctrain.alloc.registry import choose_allocator
 from ooctrain.alloc.va_paper import PaperVirtualAddressing, paper_chunk_bytes
@@ -95,7 +95,7 @@ def test_the_papers_chunk():
     assert paper_chunk_bytes(16 * GIB) == 40 * MIB
     assert paper_chunk_bytes(200 * MIB) == 5 * MIB // 2
     assert paper_chunk_bytes(MIB) == 5 * MIB // 2
-    assert PaperVirtualAddressing(PaperMemory(16 * GIB)).granule.size_bytes == 40 * MIB
+    assert PaperVirtualAddressing(DryMemory(16 * GIB)).granule.size_bytes == 40 * MIB
     with pytest.raises(ConfigError, match="do not suit"):
         choose_allocator("va-paper", MIB, probe=lambda: "")
     for name in ("va-paper", "passthrough"):
@@ -144,7 +144,8 @@ def test_a_real_wild_write_ends_the_process(act):
     """In a process of its own, as the machine's memory protection strikes."""
     program = textwrap.dedent(f"""
         from ooctrain.alloc.passthrough import Passthrough
-        from ooctrain.devices.cpu.host_vm import VirtualArena, bytes_at
+        from ooctrain.devices.cpu.host_vm import VirtualArena
+        from ooctrain.devices.raw_bytes import bytes_at
         allocator = Passthrough(VirtualArena(1 << 20))
         block = allocator.allocate(5000, "x")
         size = 5000 + (64 if {act == "overrun"} else 0)

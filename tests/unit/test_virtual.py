@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 from support.strict_memory import StrictMemory
 
 import ooctrain as oc
-from ooctrain.alloc.dry_run import PaperMemory
+from ooctrain.alloc.dry_run import DryMemory
 from ooctrain.alloc.virtual import VirtualAddressing
-from ooctrain.alloc.virtual_pages.chunks import Room, chunks_of, runs_of, stretches
+from ooctrain.alloc.virtual_pages.chunks import FreeRuns, chunks_of, runs_of, stretches
 from ooctrain.alloc.virtual_pages.mappings import MOST_ALIASES
-from ooctrain.devices.cpu.host_vm import VirtualArena, bytes_at, why_no_virtual_memory
+from ooctrain.devices.cpu.host_vm import VirtualArena, why_no_virtual_memory
+from ooctrain.devices.raw_bytes import bytes_at
 from ooctrain.errors import ConfigError, DriverError, OutOfDeviceMemory
 
 PAGE = 4096
@@ -54,22 +55,23 @@ def comb(allocator, chunks):
 
 @given(st.lists(st.tuples(st.integers(0, 19), st.integers(1, 6)), max_size=60))
 def test_room_is_a_set_of_chunks(operations):
-    room, free = Room(20), set(range(20))
+    free_runs, free = FreeRuns(20), set(range(20))
     for first, count in operations:
         run = set(range(first, min(20, first + count)))
         if run <= free:
-            assert room.is_free((first, len(run)))
-            room.take([(first, len(run))])
+            assert free_runs.is_free((first, len(run)))
+            free_runs.take([(first, len(run))])
             free -= run
         elif not run & free:
-            room.give([(first, len(run))])
+            free_runs.give([(first, len(run))])
             free |= run
-        assert room.runs() == runs_of(sorted(free))
-        assert (room.free, set(np.flatnonzero(~room.held))) == (len(free), free)
-        found, sizes = room.find(count), [size for _, size in room.runs() if size >= count]
+        assert free_runs.runs() == runs_of(sorted(free))
+        assert (free_runs.count, set(np.flatnonzero(~free_runs.held))) == (len(free), free)
+        sizes = [size for _, size in free_runs.runs() if size >= count]
+        found = free_runs.find(count)
         assert (found is None) == (not sizes)
         if found is not None:
-            assert (found, min(sizes)) in room.runs()
+            assert (found, min(sizes)) in free_runs.runs()
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), max_size=12))
@@ -85,18 +87,18 @@ def test_stretches_are_as_long_as_both_columns_count_up(pairs):
 
 @given(st.sets(st.integers(0, 29)), st.data())
 def test_holes_are_as_few_as_can_be(held, data):
-    room = Room(30)
-    room.take(runs_of(sorted(held)))
+    free_runs = FreeRuns(30)
+    free_runs.take(runs_of(sorted(held)))
     wanted = data.draw(st.integers(1, 30))
-    if wanted > room.free:
+    if wanted > free_runs.count:
         with pytest.raises(ValueError, match="missing"):
-            room.holes(wanted)
+            free_runs.holes(wanted)
         return
-    holes = room.holes(wanted)
+    holes = free_runs.holes(wanted)
     chunks = chunks_of(holes).tolist()
     assert len(set(chunks)) == wanted
     assert not held & set(chunks)
-    largest = sorted((size for _, size in room.runs()), reverse=True)
+    largest = sorted((size for _, size in free_runs.runs()), reverse=True)
     fewest = next(n for n in itertools.count(1) if sum(largest[:n]) >= wanted)
     assert len(holes) == fewest
 
@@ -120,7 +122,7 @@ def test_a_block_is_stitched_from_holes_and_its_home_serves_again_without_a_call
     first = allocator.allocate(4 * PAGE, "stitched")
     memory.write(first.address, 4 * PAGE, "one")
     calls = memory.map_calls
-    assert calls == 5  # the plain, and four holes
+    assert calls == 5  # the identity mapping, and four holes
     last_use = Event()
     allocator.free(first, (last_use,))
     whole = allocator.allocate(3 * PAGE, "another size has its own")
@@ -139,7 +141,7 @@ def test_a_block_is_stitched_from_holes_and_its_home_serves_again_without_a_call
 
 @given(STEP)
 def test_a_step_that_is_repeated_maps_nothing_from_the_second_time_on(step):
-    """Free chunks and older homes decide: a step that begins alike finds what the last one made."""
+    """Free chunks and older mappings decide: a step that begins alike finds what was made."""
     allocator, memory = va(24)
     calls = []
     for _ in range(4):
@@ -188,7 +190,7 @@ def test_stitched_blocks_keep_their_bytes_whatever_else_has_their_chunks_mapped(
             block, written = live.pop(number % len(live))
             assert set(memory.read(block.address, block.requested_bytes)) == {written}
             allocator.free(block)
-        elif 0 < number <= allocator._room.free:
+        elif 0 < number <= allocator._free.count:
             live.append((allocator.allocate(number * PAGE), mark))
             memory.write(live[-1][0].address, number * PAGE, mark)
         allocator.check()
@@ -248,7 +250,7 @@ def test_mapping_over_a_part_waits_for_the_last_use_of_its_slots_and_of_no_other
     allocator.map_range(block, 0, PAGE)
     assert [use.waited for use in uses] == [0, 0, 0], "its chunk was free, and mapped there still"
     calls = memory.map_calls
-    other = allocator.allocate(2 * PAGE, "on the plain, where the next chunks of the block are")
+    other = allocator.allocate(2 * PAGE, "where the next chunks of the block are")
     allocator.map_range(block, PAGE, 2 * PAGE)
     assert [use.waited for use in uses] == [0, 1, 0]
     assert (memory.map_calls, allocator.stats().host_waits) == (calls + 1, 1)
@@ -283,8 +285,8 @@ def test_what_is_mapped_is_bounded_and_the_longest_unused_home_goes_after_its_la
         uses.append(Event())
         allocator.free(block, (uses[-1],))
         allocator.check()
-        assert allocator._homes.mappings <= 16
-    # The home of 5 was used again before that of 8 was made, so that of 6 went.
+        assert allocator._cache.mappings <= 16
+    # The mapping of 5 was used again before that of 8 was made, so that of 6 went.
     assert [use.waited for use in uses] == [0, 1, 0, 0]
     assert allocator.stats().unmaps == 6
     for block in teeth:
@@ -300,7 +302,7 @@ def test_page_tables_stay_within_their_share(step):
     for number in step * 3:
         if number < 0 and live:
             allocator.free(live.pop(number % len(live)))
-        elif number > 0 and -(-number // PAGE) <= allocator._room.free:
+        elif number > 0 and -(-number // PAGE) <= allocator._free.count:
             live.append(allocator.allocate(number))
         assert allocator.stats().mapped_bytes <= MOST_ALIASES * 6 * PAGE
         allocator.check()
@@ -397,4 +399,4 @@ def test_the_choice_does_not_depend_on_addresses():
         allocator.allocate(5 * PAGE)
         return allocator.snapshot()["chunks"]
 
-    assert run(StrictMemory(16 * PAGE)) == run(PaperMemory(16 * PAGE))
+    assert run(StrictMemory(16 * PAGE)) == run(DryMemory(16 * PAGE))

@@ -39,7 +39,7 @@ from ooctrain.alloc.first_fit import FirstFit, FirstFitBySize
 from ooctrain.alloc.passthrough import Passthrough
 from ooctrain.alloc.va_paper import PaperVirtualAddressing
 from ooctrain.alloc.virtual import VirtualAddressing
-from ooctrain.alloc.virtual_pages.mappings import Homes
+from ooctrain.alloc.virtual_pages.mappings import MappingCache
 from ooctrain.alloc.wrapped.wrappers import Limited, ThreadSafe
 from ooctrain.devices.cuda.driver_memory import DriverMemory
 
@@ -104,13 +104,14 @@ _UNWIND = """\
 BUGS: dict[str, Bug] = {
     # Waiting.
     "NO_EVENT_WAIT: chunks are mapped over a range in use (TensorRT-LLM 11641)": Bug(
-        va, Homes, "put", "if ((lo <= slots) & (slots < hi)).any()", "if False", "P5 P4", seed=1,
+        va, MappingCache, "put", "if ((lo <= slots) & (slots < hi)).any()", "if False", "P5 P4",
+        seed=1,
     ),
     "STREAM_WAIT_NOT_HOST_SYNC: a range goes while the host has not seen its end (openvm 362)": Bug(
-        va, Homes, "drop", "self.wait([", "([", "P5", seed=8,
+        va, MappingCache, "drop", "self.wait([", "([", "P5", seed=8,
     ),
     "the same in va-paper, which lets every range go": Bug(
-        va_paper, Homes, "wait", "event.wait()", "pass", "P5",
+        va_paper, MappingCache, "wait", "event.wait()", "pass", "P5",
     ),
     "IGNORE_RECORD_USE: only the writer of a block is waited for (vllm 43020)": Bug(
         va, VirtualAddressing, "free", "= tuple(after)", "= tuple(after[-1:])", "P5", seed=7,
@@ -124,15 +125,15 @@ BUGS: dict[str, Bug] = {
     ),
     # Aliases.
     "nnabla (a): a range is used again while some of its chunks are in use elsewhere": Bug(
-        va, Homes, "find", "all(map(room.is_free, home.runs))", "home.mapped() <= room.free",
-        "V3 P16 P4 P9 P10 P1", seed=3,
+        va, MappingCache, "find", "all(map(free.is_free, mapping.runs))",
+        "mapping.mapped() <= free.count", "V3 P16 P4 P9 P10 P1", seed=3,
     ),
     "a part takes the chunk that is mapped there, whoever holds it now": Bug(
-        va, VirtualAddressing, "map_range", "& ~self._room.held[there]", "", "V3 P16 P4 P9 P10",
+        va, VirtualAddressing, "map_range", "& ~self._free.held[there]", "", "V3 P16 P4 P9 P10",
         seed=2,
     ),
     "a range is found while a block lives in it": Bug(
-        va, Homes, "find", "not home.live and all(", "all(", "P1 V3 P16 P10", seed=5,
+        va, MappingCache, "find", "not mapping.live and all(", "all(", "P1 V3 P16 P10", seed=5,
     ),
     # Mapping.
     "NO_SET_ACCESS: a mapping is used without access": Bug(
@@ -150,7 +151,7 @@ BUGS: dict[str, Bug] = {
         seed=13,
     ),
     "nnabla (d): a range that cannot be mapped keeps its addresses": Bug(
-        va, Homes, "make", "self._memory.release(address)", "pass", "P8",
+        va, MappingCache, "make", "self._memory.release(address)", "pass", "P8",
     ),
     "nnabla (e): a handle that was never created is released": Bug(
         va, DriverMemory, "__init__", "self._handles.append(driver.create(self._handle_bytes))",
@@ -164,10 +165,10 @@ BUGS: dict[str, Bug] = {
         va, DriverMemory, "close", "while self._handles:", "while self._handles[1:]:", "P11",
     ),
     "a part that could not be mapped keeps its chunks": Bug(
-        va, VirtualAddressing, "_put_others", "self._room.give(kept)", "pass", "P8 P16",
+        va, VirtualAddressing, "_put_others", "self._free.give(kept)", "pass", "P8 P16",
     ),
     "everything is mapped anew each time": Bug(
-        va, Homes, "find", "return home", "return None", "V4 P13", seed=8,
+        va, MappingCache, "find", "return mapping", "return None", "V4 P13", seed=8,
     ),
     "va-paper leaves a range mapped that it gives up": Bug(
         va_paper, DriverMemory, "release", "self._unmap(address, 0, slots)", "pass", "P5",
@@ -205,7 +206,7 @@ BUGS: dict[str, Bug] = {
         BestFit, BestFit, "free", "    self._books.retire(block)", _FREE_ONCE, "P10",
     ),
     "TRIM_FORGETS_COUNT: a range that goes stays in the count": Bug(
-        va, Homes, "_release", "self._count(home, -1)", "pass", "P16",
+        va, MappingCache, "_release", "self._count(mapping, -1)", "pass", "P16",
     ),
     "the peak is taken before the change": Bug(
         BestFit, Books, "move", "self.requested += requested",

@@ -17,10 +17,10 @@ from ooctrain.engine import backward
 from ooctrain.engine.tensor import Tape
 from ooctrain.functional import norm
 from ooctrain.layers import layout
-from ooctrain.layers.batch_norm import BatchNormApply, BatchNormGradApply
+from ooctrain.layers.batch_norm import BatchNormGradApply
 from ooctrain.layers.combine import AddMasked, Concat, Constant
 from ooctrain.layers.dropout import Dropout
-from ooctrain.layers.kernels.cpu import losses
+from ooctrain.layers.kernels.cpu import batch_norm, losses
 from ooctrain.layers.running_statistics import BatchNormUpdate
 
 Plant = Callable[[pytest.MonkeyPatch], None]
@@ -84,12 +84,12 @@ def running_variance_is_biased(patch: pytest.MonkeyPatch) -> None:
 
 def flatten_is_free(patch: pytest.MonkeyPatch) -> None:
     """Takes channels-last memory for logical order: networks train, but not PyTorch's weights."""
-    patch.setattr(layout, "_logical_in_memory", lambda shape: True)
+    patch.setattr(layout, "logical_in_memory", lambda shape: True)
 
 
 def the_third_of_a_concat_overlaps_the_second(patch: pytest.MonkeyPatch) -> None:
     """The start of each part is the extent before it, not the sum of all."""
-    patch.setattr(Concat, "_starts", lambda self, extents: [0, *extents][: len(extents)])
+    patch.setattr(Concat, "starts", lambda self, extents: [0, *extents][: len(extents)])
 
 
 def the_mask_falls_on_the_other_gradient(patch: pytest.MonkeyPatch) -> None:
@@ -108,16 +108,16 @@ def the_mask_falls_on_the_other_gradient(patch: pytest.MonkeyPatch) -> None:
 
 def the_residual_is_added_after_the_relu(patch: pytest.MonkeyPatch) -> None:
     """Fusing takes ReLU(BN(x)) + r for ReLU(BN(x) + r)."""
-    right = BatchNormApply.cpu
+    right = batch_norm.apply
 
-    def wrong(self, pool, ins, outs, workspace, scalars):
-        if self.relu and self.residual:
-            right(replace(self, residual=False), pool, ins[:5], outs, workspace, scalars)
-            outs[0] += ins[5]
+    def wrong(pool, x, mean, inv_std, gamma, beta, y, residual, relu):
+        if relu and residual is not None:
+            right(pool, x, mean, inv_std, gamma, beta, y, None, relu)
+            y += residual
         else:
-            right(self, pool, ins, outs, workspace, scalars)
+            right(pool, x, mean, inv_std, gamma, beta, y, residual, relu)
 
-    patch.setattr(BatchNormApply, "cpu", wrong)
+    patch.setattr(batch_norm, "apply", wrong)
 
 
 def results_are_overwritten_in_place(patch: pytest.MonkeyPatch) -> None:

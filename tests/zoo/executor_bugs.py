@@ -14,11 +14,11 @@ from zoo import planting
 
 from ooctrain.alloc.best_fit import BestFit
 from ooctrain.alloc.virtual import VirtualAddressing
-from ooctrain.alloc.virtual_pages.mappings import Homes
+from ooctrain.alloc.virtual_pages.mappings import MappingCache
 from ooctrain.execution import executor, placement, program
 from ooctrain.execution.executor import Session
 from ooctrain.execution.placement import Placement
-from ooctrain.rewrite import pin_small as small
+from ooctrain.sched import budget
 
 BUGS: dict[str, tuple[Any, str, str, str, str]] = {
     "an event is recorded before its work is done": (
@@ -79,7 +79,7 @@ BUGS: dict[str, tuple[Any, str, str, str, str]] = {
         Placement, "carry", "there[old], there[new] = there[new], there[old]", "pass", "small",
     ),
     "a small value lies where its elements' number says": (
-        small, "region", "-(-variable.value_bytes // ALIGN_BYTES) * ALIGN_BYTES",
+        budget, "region", "-(-variable.value_bytes // ALIGN_BYTES) * ALIGN_BYTES",
         "-(-len(variable.shape) // ALIGN_BYTES) * ALIGN_BYTES", "small",
     ),
     "holes melt with the hole behind only": (
@@ -89,24 +89,24 @@ BUGS: dict[str, tuple[Any, str, str, str, str]] = {
         BestFit, "allocate", "bisect_left(self._by_size, (size, -1))",
         "bisect_left(self._by_size, (size - 512, 1))", "allocator",
     ),
-    "a home is taken again although one of its chunks is held elsewhere": (
-        Homes, "find", "all(map(room.is_free, home.runs))", "room.is_free(home.runs[0])",
-        "stitched blocks",
+    "a mapping is taken again although one of its chunks is held elsewhere": (
+        MappingCache, "find", "all(map(free.is_free, mapping.runs))",
+        "free.is_free(mapping.runs[0])", "stitched blocks",
     ),
     "a part takes the chunk that is mapped there, whoever holds it now": (
-        VirtualAddressing, "map_range", "& ~self._room.held[there]", "", "parts of blocks",
+        VirtualAddressing, "map_range", "& ~self._free.held[there]", "", "parts of blocks",
     ),
     "a mapping is broken before its last use is over": (
-        Homes, "wait", "event.wait()", "pass", "waiting mappings",
+        MappingCache, "wait", "event.wait()", "pass", "waiting mappings",
     ),
-    "the home that was used last is let go": (
-        Homes, "_bound", "self.drop(min(idle", "self.drop(max(idle", "bounded mappings",
+    "the mapping that was used last is let go": (
+        MappingCache, "_bound", "self.drop(min(idle", "self.drop(max(idle", "bounded mappings",
     ),
-    "a home that could not be mapped keeps its addresses": (
-        Homes, "make", "self._memory.release(address)", "pass", "refused calls",
+    "a mapping that could not be mapped keeps its addresses": (
+        MappingCache, "make", "self._memory.release(address)", "pass", "refused calls",
     ),
     "a part that could not be mapped keeps its chunks": (
-        VirtualAddressing, "_put_others", "self._room.give(kept)", "pass", "refused calls",
+        VirtualAddressing, "_put_others", "self._free.give(kept)", "pass", "refused calls",
     ),
 }  # fmt: skip
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from zoo import planting
 
-from ooctrain.sched import host, host_life, simulate
+from ooctrain.sched import host, host_life, interference, ledger
 from ooctrain.sched.ledger import Ledger
 from ooctrain.sched.rules import limits, residency
 
@@ -87,11 +87,11 @@ BUGS: dict[str, tuple[Any, str, str, str]] = {
         "if spans.items and variable not in {*lasting, *state.trace.initial}:",
     ),
     "a shared link carries both directions at once": (
-        simulate, "_lane", '"link" if shared_link and row.stream != "C" else row.stream',
+        ledger, "lane_of", '"link" if shared_link and row.stream != "C" else row.stream',
         "row.stream",
     ),
     "a slowed call works on as if alone": (
-        simulate._Clock, "advance_to_next_end", "int(span / pace[lane])", "span",
+        interference._Clock, "advance_to_next_end", "int(span / pace[lane])", "span",
     ),
 }  # fmt: skip
 

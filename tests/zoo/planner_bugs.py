@@ -20,7 +20,7 @@ from ooctrain.sched.planners.lms import lms as lms_module
 from ooctrain.sched.planners.lms.lms import LevelGraph, Lms
 from ooctrain.sched.planners.lru import _Cache
 from ooctrain.sched.planners.naive import Naive
-from ooctrain.sched.planners.window.window import Window
+from ooctrain.sched.planners.window.window import SlidingWindow
 from ooctrain.sched.planners.window.window_walk import Walk
 from ooctrain.sched.planning import chain_view
 from ooctrain.sched.planning import planner as base
@@ -187,12 +187,12 @@ class RemembersDurations(KeepAll):
         return super().plan(trace, budget_bytes, machine, **options)
 
 
-class StartsWhereItEnded(Window):
+class StartsWhereItEnded(SlidingWindow):
     """Begins its search with the window that it tried last: the second plan is another one."""
 
     def plan(self, trace, budget_bytes, machine, **options):
         size = next(self.sizes)
-        return replace(Window(), size=size).plan(trace, budget_bytes, machine, **options)
+        return replace(SlidingWindow(), size=size).plan(trace, budget_bytes, machine, **options)
 
     sizes = itertools.cycle((0.5, 1.5, 4.0))
 
@@ -276,14 +276,16 @@ BUGS: dict[str, tuple[Plant, object]] = {
         _method(ListWriter, "run")(_run_keeps_the_copy_of_what_it_updates), Naive(),
     ),
     "drops a value whose copy was cancelled": (
-        _method(ListWriter, "cancel_swap_out")(_cancel_leaves_the_copy_valid), Window(),
+        _method(ListWriter, "cancel_swap_out")(_cancel_leaves_the_copy_valid), SlidingWindow(),
     ),
     "both values in one host slot": (
         lambda patch: patch.setattr(naive, "bound_to_device", lambda trace: frozenset()), Naive(),
     ),
     "does not round by the granule": (_method(ListWriter, "granted")(_granted_is_asked), Naive()),
-    "prefetches past the budget": (_method(Walk, "_enter")(_enter_beside_what_leaves), Window()),
-    "forgets the workspace": (_method(Walk, "_step")(_step_without_workspace), Window()),
+    "prefetches past the budget": (
+        _method(Walk, "_enter")(_enter_beside_what_leaves), SlidingWindow(),
+    ),
+    "forgets the workspace": (_method(Walk, "_step")(_step_without_workspace), SlidingWindow()),
     "workspace after the peak": (_method(ListWriter, "run")(_peak_without_workspace), Naive()),
     "ignores the host budget": (lambda patch: None, LimitsMissingHost()),
     "adds slack to the minimum": (lambda patch: None, MinimumPlusSlack()),

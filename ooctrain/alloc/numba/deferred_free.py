@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from ooctrain.alloc.base import Allocator, Block
-from ooctrain.devices.cuda.driver_calls import VmmDriver
+from ooctrain.devices.driver_calls import VmmDriver
 from ooctrain.errors import InvalidFree, OutOfDeviceMemory
 
 DEFAULT_STREAM = 0
@@ -32,8 +32,8 @@ class _Batch:
     blocks: Sequence[Block]
 
 
-class Heap:
-    """Addresses over one allocator.
+class DeferredFree:
+    """Addresses over one allocator, freed once the work queued before is over.
 
     Args:
         driver: for events; current in every thread that asks for memory.

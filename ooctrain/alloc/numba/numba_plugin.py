@@ -1,8 +1,9 @@
 """Our allocators for Numba's own device arrays: an external memory management plug-in.
 
 In: what Numba asks of such a plug-in (interface version 1). Out: memory of an ooctrain allocator,
-within a budget. The one idea: Numba knows no streams when it allocates, so a `Heap` stands between
-it and the allocator. Nothing here is needed for training, which hands raw addresses to kernels.
+within a budget. The one idea: Numba knows no streams when it allocates, so a `DeferredFree` stands
+between it and the allocator. Nothing here is needed for training, which hands raw addresses to
+kernels.
 
     NUMBA_CUDA_MEMORY_MANAGER=ooctrain.alloc.numba.numba_plugin python my_script.py
 
@@ -23,11 +24,11 @@ from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
-from ooctrain.alloc.numba.deferred_free import Heap
+from ooctrain.alloc.numba.deferred_free import DeferredFree
 from ooctrain.alloc.registry import choose_allocator
 from ooctrain.devices.cuda.driver import open_cuda_driver
-from ooctrain.devices.cuda.driver_calls import VmmDriver
 from ooctrain.devices.cuda.driver_memory import DriverMemory
+from ooctrain.devices.driver_calls import VmmDriver
 from ooctrain.devices.probe import probe
 from ooctrain.errors import DriverError
 from ooctrain.units import parse_bytes
@@ -51,7 +52,7 @@ def _from_environment() -> type:
 
 
 class Store:
-    """The driver, the budget and the heap of one device, opened when they are first needed.
+    """The driver, the budget and the blocks of one device, opened when they are first needed.
 
     Args:
         allocator: its name, with parameters.
@@ -67,16 +68,16 @@ class Store:
         self._allocator, self._budget = allocator, budget
         self._open_driver, self._ordinal = open_driver, ordinal
         self._memory: DriverMemory | None = None
-        self._heap: Heap | None = None
+        self._blocks: DeferredFree | None = None
         self.budget_bytes = 0
 
-    def open(self) -> Heap:
-        """The heap, made on first use.
+    def open(self) -> DeferredFree:
+        """What gives out addresses, made on first use.
 
         Raises:
             VmmUnavailable, ConfigError, DriverError: there is none to be had, and why.
         """
-        if self._heap is None:
+        if self._blocks is None:
             driver = self._open_driver(self._ordinal)
             probe(driver)
             size = self._size(driver)
@@ -85,21 +86,21 @@ class Store:
             self._memory = DriverMemory(driver, size, piece)
             allocator = choice.make(self._memory)
             self.budget_bytes = allocator.budget_bytes
-            self._heap = Heap(driver, allocator)
-        return self._heap
+            self._blocks = DeferredFree(driver, allocator)
+        return self._blocks
 
     def close(self) -> None:
         """Gives everything back; addresses given out are dead."""
-        if self._heap is not None:
-            self._heap.close()
+        if self._blocks is not None:
+            self._blocks.close()
         if self._memory is not None:
             self._memory.close()
-        self._heap = self._memory = None
+        self._blocks = self._memory = None
 
-    def give_back(self, address: int, heap: Heap) -> None:
-        """Takes an address back, unless its heap is gone: a finalizer may come after `close`."""
-        if heap is self._heap:
-            heap.give_back(address)
+    def give_back(self, address: int, blocks: DeferredFree) -> None:
+        """Takes an address back, unless `close` came first: a finalizer may come late."""
+        if blocks is self._blocks:
+            blocks.give_back(address)
 
     def _size(self, driver: VmmDriver) -> int:
         if self._budget is not None:
@@ -119,7 +120,7 @@ def memory_manager(
         budget: bytes or a text such as "4GiB"; None: three quarters of what is free.
         open_driver: opens a device by its number.
     """
-    from numba import cuda
+    from numba import cuda  # not at the top: only who makes one needs Numba's CUDA target
 
     class OoctrainMemoryManager(cuda.HostOnlyCUDAMemoryManager):
         """Device memory from an ooctrain allocator; host memory as Numba does it."""
@@ -138,11 +139,11 @@ def memory_manager(
 
         def memalloc(self, size: int) -> Any:
             """Device memory, given back when its pointer is gone."""
-            heap, store = self._store.open(), self._store
-            address = heap.allocate(size, "numba array")
+            blocks, store = self._store.open(), self._store
+            address = blocks.allocate(size, "numba array")
 
             def finalizer() -> None:
-                store.give_back(address, heap)
+                store.give_back(address, blocks)
 
             context = weakref.proxy(self.context)
             pointer = ctypes.c_void_p(address)

@@ -17,8 +17,8 @@ from itertools import pairwise
 from pathlib import Path
 
 from ooctrain.alloc.base import Allocator, Block, RangedAllocator, Stats
-from ooctrain.alloc.dry_run import PaperMemory
-from ooctrain.alloc.registry import choose_on_paper
+from ooctrain.alloc.dry_run import DryMemory
+from ooctrain.alloc.registry import choose_dry
 from ooctrain.alloc.replay.log import AllocationLog, Request, foresee, hold_whole
 from ooctrain.alloc.static import plannable
 from ooctrain.errors import ConfigError, OutOfDeviceMemory
@@ -107,9 +107,9 @@ def replay(
     if not isinstance(allocator, str):
         return _replay(log, allocator, allocator.name)
     if budget is not None:
-        return _replay(log, made_on_paper(allocator, parse_bytes(budget)), allocator)
+        return _replay(log, made_dry(allocator, parse_bytes(budget)), allocator)
     for arena_bytes in _arenas(log, allocator):
-        found = _replay(log, made_on_paper(allocator, arena_bytes), allocator)
+        found = _replay(log, made_dry(allocator, arena_bytes), allocator)
         if found.failure is None:
             break
     return found
@@ -177,14 +177,14 @@ def peak_bytes(requests: Iterable[Request], granule: Granule = BYTES) -> int:
     return most
 
 
-def made_on_paper(name: str, budget_bytes: int) -> Allocator:
+def made_dry(name: str, budget_bytes: int) -> Allocator:
     """An allocator over an arena without bytes. Raises ConfigError: unknown name or parameter."""
-    return choose_on_paper(name, budget_bytes).make(PaperMemory(budget_bytes))
+    return choose_dry(name, budget_bytes).make(DryMemory(budget_bytes))
 
 
 def _arenas(log: AllocationLog, allocator: str) -> Iterator[int]:
     """Arenas to try: what is granted at the peak, for allocators that need no more; then larger."""
-    granule = made_on_paper(allocator, max(log.budget_bytes, _LEAST_ARENA_BYTES)).granule
+    granule = made_dry(allocator, max(log.budget_bytes, _LEAST_ARENA_BYTES)).granule
     tight_bytes = max(peak_bytes(log.requests, granule), granule.size_bytes)
     if granule.ranges:
         yield tight_bytes

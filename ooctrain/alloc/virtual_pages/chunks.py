@@ -18,21 +18,21 @@ import numpy as np
 Run = tuple[int, int]  # (first chunk, how many)
 
 
-class Room:
-    """Chunks 0 to count - 1, each free or held.
+class FreeRuns:
+    """Runs of free chunks, among chunks of which each is free or held.
 
     Args:
-        count: how many; all are free at first.
+        chunks: how many there are; all are free at first.
 
     Attributes:
-        free: how many are free.
+        count: how many are free.
         held: for each chunk whether it is held.
     """
 
-    def __init__(self, count: int):
-        self.free = count
-        self.held = np.zeros(count, bool)
-        self._los, self._his = ([0], [count]) if count else ([], [])
+    def __init__(self, chunks: int):
+        self.count = chunks
+        self.held = np.zeros(chunks, bool)
+        self._los, self._his = ([0], [chunks]) if chunks else ([], [])
 
     def find(self, count: int) -> int | None:
         """First chunk of the smallest free run with `count` or more; None: no run has. O(runs)."""
@@ -73,14 +73,14 @@ class Room:
             self._los[place : place + 1] = [first for first, _ in left]
             self._his[place : place + 1] = [last for _, last in left]
             self.held[lo:hi] = True
-            self.free -= count
+            self.count -= count
 
     def give(self, runs: Iterable[Run]) -> None:
         """Frees held runs and joins them with free neighbours. O(free runs)."""
         for lo, count in runs:
             hi = lo + count
             self.held[lo:hi] = False
-            self.free += count
+            self.count += count
             place = bisect_left(self._los, lo)
             if place < len(self._los) and self._los[place] == hi:
                 hi = self._his[place]

@@ -1,15 +1,15 @@
-"""Homes: address ranges with page tables, kept mapped so that they can be used again.
+"""Mappings: address ranges with page tables, kept mapped so that they can be used again.
 
-In: a number of slots, and the chunks to be seen there. Out: a `Home`, its chunks mapped. The one
-idea: a chunk may be seen at several addresses at a time (aliases), as long as at most one live
-block uses it. So to make a home takes nothing away from anybody, needs no waiting, and what was
-mapped once stays mapped: when the same chunks are free again, the same home serves again without a
-system call. Linux allows aliases of a memfd without condition. CUDA (Programming Guide, virtual
-memory management, "Virtual Aliasing Support") asks that an operation which wrote through one
-address has completed before one that uses another address begins; here it has, since every claim
-waits for all releases listed before it. What is mapped is bounded: beyond, the idle home that was
-used longest ago goes, after its last use. Sources: paper 000, section 4; GMLake's stitched blocks.
-Read next: `alloc/virtual.py`.
+In: a number of slots, and the chunks to be seen there. Out: a `ChunkMapping`, its chunks mapped.
+The one idea: a chunk may be seen at several addresses at a time (aliases), as long as at most one
+live block uses it. So to make a mapping takes nothing away from anybody, needs no waiting, and what
+was mapped once stays mapped: when the same chunks are free again, the same mapping serves again
+without a system call. Linux allows aliases of a memfd without condition. CUDA (Programming Guide,
+virtual memory management, "Virtual Aliasing Support") asks that an operation which wrote through
+one address has completed before one that uses another address begins; here it has, since every
+claim waits for all releases listed before it. What is mapped is bounded: beyond, the idle mapping
+that was used longest ago goes, after its last use. Sources: paper 000, section 4; GMLake's stitched
+blocks. Read next: `alloc/virtual.py`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ooctrain.alloc.base import Reached
-from ooctrain.alloc.virtual_pages.chunks import Room, Run, chunks_of, runs_of, stretches
+from ooctrain.alloc.virtual_pages.chunks import FreeRuns, Run, chunks_of, runs_of, stretches
 from ooctrain.devices.base import VirtualMemory
 
 _NOTHING = -1  # in a page table: no chunk is mapped at this slot
@@ -32,14 +32,14 @@ MOST_ALIASES = 16
 
 
 @dataclass(slots=True, eq=False)
-class Home:
+class ChunkMapping:
     """An address range.
 
     Attributes:
         address: where it begins.
         table: for each slot the chunk that is mapped there, or -1.
         runs: the chunks of `table` in runs as they were mapped, in the order of the slots.
-        live: whether a block lives here.
+        live: whether a block uses it.
         turn: when a block last left; larger is later.
         uses: {(first slot, behind the last): events after which these slots were not used any
             more}.
@@ -62,8 +62,8 @@ class Home:
         return sum(count for _, count in self.runs)
 
 
-class Homes:
-    """All homes over a memory.
+class MappingCache:
+    """All mappings over a memory.
 
     Args:
         memory: whose bytes are mapped.
@@ -73,94 +73,96 @@ class Homes:
 
     def __init__(self, memory: VirtualMemory, chunk_bytes: int, counts: Counter[str]):
         self._memory, self._chunk, self._counts = memory, chunk_bytes, counts
-        self._by_slots: dict[int, list[Home]] = {}  # in the order of their making
+        self._by_slots: dict[int, list[ChunkMapping]] = {}  # in the order of their making
         self._turn = 0
         self._most_mappings = memory.max_mappings
         self._most_chunks = MOST_ALIASES * (memory.size_bytes // chunk_bytes)
         self.mappings = self.mapped_chunks = 0
 
-    def __iter__(self) -> Iterator[Home]:
-        return (home for homes in self._by_slots.values() for home in homes)
+    def __iter__(self) -> Iterator[ChunkMapping]:
+        return (mapping for made in self._by_slots.values() for mapping in made)
 
-    def find(self, slots: int, room: Room, *, whole: bool) -> Home | None:
-        """The first made home of so many slots that nobody uses and whose chunks are all free.
+    def find(self, slots: int, free: FreeRuns, *, whole: bool) -> ChunkMapping | None:
+        """The first made mapping of so many slots that nobody uses and whose chunks are all free.
 
         The first made one, since then a step that begins as the last one finds what that one made.
 
         Args:
             slots: exactly so many.
-            room: which chunks are free.
-            whole: only homes with a chunk at every slot.
+            free: which chunks are free.
+            whole: only mappings with a chunk at every slot.
         """
-        for home in self._by_slots.get(slots, ()):
-            unused = not home.live and all(map(room.is_free, home.runs))
-            if unused and (not whole or home.mapped() == slots):
-                return home
+        for mapping in self._by_slots.get(slots, ()):
+            unused = not mapping.live and all(map(free.is_free, mapping.runs))
+            if unused and (not whole or mapping.mapped() == slots):
+                return mapping
         return None
 
-    def make(self, slots: int, runs: Sequence[Run]) -> Home:
-        """A new home with these chunks mapped, which nobody has to wait for.
+    def make(self, slots: int, runs: Sequence[Run]) -> ChunkMapping:
+        """A new mapping with these chunks mapped, which nobody has to wait for.
 
         Raises:
             DriverError: refused; everything is as before.
         """
         address = self._memory.reserve(slots * self._chunk)
-        home = Home(address, np.full(slots, _NOTHING, np.int64))
+        mapping = ChunkMapping(address, np.full(slots, _NOTHING, np.int64))
         slot = 0
         try:
             for first, count in runs:
-                self._map(home, slot, first, count)
+                self._map(mapping, slot, first, count)
                 slot += count
         except BaseException:
             self._memory.release(address)
             raise
-        home.runs = list(runs)
+        mapping.runs = list(runs)
         self._counts["reservations"] += 1
         self._counts["maps"] += len(runs)
-        self._by_slots.setdefault(slots, []).append(home)
-        self._count(home, +1)
+        self._by_slots.setdefault(slots, []).append(mapping)
+        self._count(mapping, +1)
         self._turn += 1
-        home.turn = self._turn
-        self._bound(home)
-        return home
+        mapping.turn = self._turn
+        self._bound(mapping)
+        return mapping
 
-    def put(self, home: Home, slots: np.ndarray, chunks: np.ndarray) -> None:
+    def put(self, mapping: ChunkMapping, slots: np.ndarray, chunks: np.ndarray) -> None:
         """Maps chunks at slots where others, or none, were mapped; waits for the last use of these.
 
         Args:
-            home: whose slots they are.
+            mapping: whose slots they are.
             slots, chunks: each slot with its chunk; slots ascending.
 
         Raises:
             DriverError: refused; slots that lost their chunk are empty, nothing else has changed.
         """
-        self.wait([e for (lo, hi), events in home.uses.items()
+        self.wait([e for (lo, hi), events in mapping.uses.items()
                    if ((lo <= slots) & (slots < hi)).any() for e in events])  # fmt: skip
-        self._count(home, -1)
+        self._count(mapping, -1)
         try:
             for lo, hi in stretches(slots, chunks):
-                home.table[slots[lo:hi]] = _NOTHING  # what a refused call leaves there is unknown
-                self._map(home, int(slots[lo]), int(chunks[lo]), hi - lo)
+                mapping.table[slots[lo:hi]] = (
+                    _NOTHING  # what a refused call leaves there is unknown
+                )
+                self._map(mapping, int(slots[lo]), int(chunks[lo]), hi - lo)
                 self._counts["maps"] += 1
         except BaseException:
-            self._clear(home, slots[home.table[slots] == chunks])
+            self._clear(mapping, slots[mapping.table[slots] == chunks])
             raise
         finally:
-            home.runs = runs_of(home.table[home.table != _NOTHING])
-            self._count(home, +1)
-        self._bound(home)
+            mapping.runs = runs_of(mapping.table[mapping.table != _NOTHING])
+            self._count(mapping, +1)
+        self._bound(mapping)
 
-    def leave(self, home: Home) -> None:
-        """Nobody lives here any more."""
-        home.live = False
+    def leave(self, mapping: ChunkMapping) -> None:
+        """No block uses it any more."""
+        mapping.live = False
         self._turn += 1
-        home.turn = self._turn
+        mapping.turn = self._turn
 
-    def drop(self, home: Home) -> None:
-        """Takes a home off the map after its last use, and gives its address range back."""
-        self.wait([event for events in home.uses.values() for event in events])
-        self._release(home)
-        self._counts["unmaps"] += len(home.runs)
+    def drop(self, mapping: ChunkMapping) -> None:
+        """Unmaps it after its last use, and gives its address range back."""
+        self.wait([event for events in mapping.uses.values() for event in events])
+        self._release(mapping)
+        self._counts["unmaps"] += len(mapping.runs)
 
     def wait(self, events: Sequence[Reached]) -> None:
         """Waits for last uses before a mapping is broken; counted and timed."""
@@ -173,42 +175,42 @@ class Homes:
 
     def close(self) -> None:
         """Gives all address ranges back."""
-        for home in list(self):
-            self._release(home)
+        for mapping in list(self):
+            self._release(mapping)
 
     def check(self) -> None:
         """The counts are the sums, and tables and runs say the same. Raises AssertionError."""
-        for home in self:
-            mapped = home.table[home.table != _NOTHING]
-            assert np.array_equal(chunks_of(home.runs), mapped), "runs are not the table"
-        assert self.mappings == sum(len(home.runs) for home in self), "mappings"
-        assert self.mapped_chunks == sum(home.mapped() for home in self), "mapped chunks"
+        for mapping in self:
+            mapped = mapping.table[mapping.table != _NOTHING]
+            assert np.array_equal(chunks_of(mapping.runs), mapped), "runs are not the table"
+        assert self.mappings == sum(len(mapping.runs) for mapping in self), "mappings"
+        assert self.mapped_chunks == sum(mapping.mapped() for mapping in self), "mapped chunks"
 
-    def _map(self, home: Home, slot: int, chunk: int, count: int) -> None:
+    def _map(self, mapping: ChunkMapping, slot: int, chunk: int, count: int) -> None:
         size = self._chunk
-        self._memory.map(home.address + slot * size, chunk * size, count * size)
-        home.table[slot : slot + count] = np.arange(chunk, chunk + count)
+        self._memory.map(mapping.address + slot * size, chunk * size, count * size)
+        mapping.table[slot : slot + count] = np.arange(chunk, chunk + count)
 
-    def _clear(self, home: Home, slots: np.ndarray) -> None:
+    def _clear(self, mapping: ChunkMapping, slots: np.ndarray) -> None:
         """Takes the chunks at some slots off the map."""
         for first, count in runs_of(slots):
-            self._memory.unmap(home.address + first * self._chunk, count * self._chunk)
+            self._memory.unmap(mapping.address + first * self._chunk, count * self._chunk)
             self._counts["unmaps"] += 1
-        home.table[slots] = _NOTHING
+        mapping.table[slots] = _NOTHING
 
-    def _count(self, home: Home, sign: int) -> None:
-        self.mappings += sign * len(home.runs)
-        self.mapped_chunks += sign * home.mapped()
+    def _count(self, mapping: ChunkMapping, sign: int) -> None:
+        self.mappings += sign * len(mapping.runs)
+        self.mapped_chunks += sign * mapping.mapped()
 
-    def _bound(self, kept: Home) -> None:
-        """Lets idle homes go, the one used longest ago first, while too much is mapped."""
+    def _bound(self, kept: ChunkMapping) -> None:
+        """Lets idle mappings go, the one used longest ago first, while too much is mapped."""
         while self.mappings >= self._most_mappings or self.mapped_chunks > self._most_chunks:
-            idle = [home for home in self if not home.live and home is not kept]
+            idle = [mapping for mapping in self if not mapping.live and mapping is not kept]
             if not idle:
                 return
-            self.drop(min(idle, key=lambda home: home.turn))
+            self.drop(min(idle, key=lambda mapping: mapping.turn))
 
-    def _release(self, home: Home) -> None:
-        self._memory.release(home.address)
-        self._by_slots[home.slots].remove(home)
-        self._count(home, -1)
+    def _release(self, mapping: ChunkMapping) -> None:
+        self._memory.release(mapping.address)
+        self._by_slots[mapping.slots].remove(mapping)
+        self._count(mapping, -1)

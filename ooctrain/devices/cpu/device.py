@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import ctypes
 import math
+import os
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -21,14 +23,15 @@ from ooctrain.devices.cpu.copy_engine import CopyBytes, CopyEngine
 from ooctrain.devices.cpu.host_vm import (
     Arena,
     VirtualArena,
-    bytes_at,
     check_memory,
     open_arena,
     why_no_virtual_memory,
 )
+from ooctrain.devices.raw_bytes import bytes_at
 from ooctrain.devices.streams import Streams
 from ooctrain.errors import ConfigError
 from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
+from ooctrain.layers.kernels.cpu.table import CPU
 
 
 class CpuDevice:
@@ -70,14 +73,23 @@ class CpuDevice:
         self._slab = np.empty(host_bytes, np.uint8)
         self._slab_address = self._slab.ctypes.data
         move = copy_bytes or _copy_kernel()
+        self.streams = streams = Streams(2 if link == "duplex" else 1, jitter_of(self.debug))
 
         def engine() -> CopyEngine:
-            return CopyEngine(move, latency_us, stopped=lambda: self.streams.failure is not None)
+            return CopyEngine(move, latency_us, stopped=lambda: streams.failure is not None)
 
         self._out_engine = engine()
         self._in_engine = engine() if link == "duplex" else self._out_engine
         self._pool = ThreadPool(threads, shuffle_seed=shuffle_seed)
-        self.streams = Streams(2 if link == "duplex" else 1, jitter_of(self.debug))
+        # Also where nobody closes the device: none of these three knows it.
+        self._give_back = weakref.finalize(
+            self, _give_back, os.getpid(), self.streams, self._pool, self.memory
+        )
+        self._give_back.atexit = False
+
+    def attach(self) -> None:
+        """Lets the calling thread work the compute stream off."""
+        self.streams.attach()
 
     def view(self, address: int, shape: tuple[int, ...], dtype: str) -> np.ndarray:
         """The array at a device address. It does not keep the mapping alive."""
@@ -91,7 +103,7 @@ class CpuDevice:
         workspace: np.ndarray, scalars: Mapping[str, float | int],
     ) -> None:  # fmt: skip
         """Runs one operation on the pool, on the calling thread and its helpers."""
-        op.cpu(self._pool, ins, outs, workspace, scalars)
+        CPU.run(op, self._pool, ins, outs, workspace, scalars)
 
     def copy_out(self, address: int, host_offset: int, size_bytes: int) -> None:
         """Copies device bytes to the host slab."""
@@ -131,14 +143,20 @@ class CpuDevice:
 
     def close(self) -> None:
         """Ends the threads and gives the memory back."""
-        self.streams.close()
-        self._pool.close()
-        self.memory.close()
+        self._give_back()
         self._slab = np.empty(0, np.uint8)
 
 
+def _give_back(process: int, *held: Streams | ThreadPool | Arena | VirtualArena) -> None:
+    """Closes all of these, but not in a fork: threads are not there, and addresses another's."""
+    if os.getpid() == process:
+        for what in held:
+            what.close()
+
+
 def _copy_kernel() -> CopyBytes:
-    """The kernels' non-temporal copy; imported here since it loads the compiler."""
+    """The kernels' non-temporal copy."""
+    # Not at the top, since it compiles the kernel or loads it from the disk.
     from ooctrain.layers.kernels.cpu.copy import stream_copy
 
     def copy_bytes(target: int, source: int, size_bytes: int) -> None:

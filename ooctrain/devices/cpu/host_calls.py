@@ -82,7 +82,7 @@ class HostCalls:
 
     def reserve(self, size_bytes: int, hint: int = 0) -> int:
         """Address of a fresh inaccessible range. Costs address space and no memory."""
-        address = self._mmap(hint or None, size_bytes, _PROT_NONE, _RESERVED, -1, 0)
+        address = self._mmap(hint or None, size_bytes, _PROT_NONE, _RESERVED)
         try:
             self._keep_from_children(address, size_bytes)
         except DriverError:
@@ -93,7 +93,7 @@ class HostCalls:
     def place(self, address: int, size_bytes: int, file: int, offset: int) -> None:
         """Maps a part of the file over what is at `address`; its pages are entered at once."""
         flags = _MAP_SHARED | _MAP_FIXED | _MAP_POPULATE
-        self._mmap(address, size_bytes, _PROT_READ_WRITE, flags, file, offset)
+        self._mmap(address, size_bytes, _PROT_READ_WRITE, flags, (file, offset))
         self._keep_from_children(address, size_bytes)
 
     def cover(self, address: int, size_bytes: int) -> None:
@@ -101,7 +101,7 @@ class HostCalls:
 
         Never munmap: anybody's next mmap would land in the hole, and the next MAP_FIXED destroy it.
         """
-        self._mmap(address, size_bytes, _PROT_NONE, _RESERVED | _MAP_FIXED, -1, 0)
+        self._mmap(address, size_bytes, _PROT_NONE, _RESERVED | _MAP_FIXED)
         self._keep_from_children(address, size_bytes)
 
     def give_back(self, address: int, size_bytes: int) -> None:
@@ -110,10 +110,10 @@ class HostCalls:
             raise _failed("munmap", ctypes.get_errno())
 
     def _mmap(
-        self, address: int | None, size_bytes: int, protection: int, flags: int, file: int,
-        offset: int,
+        self, address: int | None, size_bytes: int, protection: int, flags: int,
+        file_and_offset: tuple[int, int] = (-1, 0),
     ) -> int:  # fmt: skip
-        result = self._libc.mmap(address, size_bytes, protection, flags, file, offset)
+        result = self._libc.mmap(address, size_bytes, protection, flags, *file_and_offset)
         if result == ctypes.c_void_p(-1).value:
             raise _failed("mmap", ctypes.get_errno())
         return result

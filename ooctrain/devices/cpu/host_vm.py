@@ -31,27 +31,11 @@ from ooctrain.errors import ConfigError, DriverError
 from ooctrain.units import format_bytes
 
 __all__ = [
-    "PAGE_BYTES", "Arena", "VirtualArena", "available_memory_bytes", "bytes_at", "check_memory",
+    "PAGE_BYTES", "Arena", "VirtualArena", "available_memory_bytes", "check_memory",
     "max_mapped_chunks", "open_arena", "whole_pages", "why_no_virtual_memory",
 ]  # fmt: skip
 _DEFAULT_MAX_MAPS = 65530
 _SPARE_MAPS = 4096  # for Python, NumPy, compiled kernels and threads
-
-
-class _Bytes:
-    """Lets NumPy make an array over a raw address."""
-
-    __slots__ = ("__array_interface__",)
-
-    def __init__(self, address: int, size_bytes: int):
-        self.__array_interface__ = {
-            "shape": (size_bytes,), "typestr": "|u1", "data": (address, False), "version": 3,
-        }  # fmt: skip
-
-
-def bytes_at(address: int, size_bytes: int) -> np.ndarray:
-    """The uint8 array over [address, address + size_bytes). It does not keep the memory alive."""
-    return np.asarray(_Bytes(address, size_bytes))
 
 
 class Arena:

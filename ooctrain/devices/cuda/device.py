@@ -19,12 +19,12 @@ from typing import Any, Protocol
 import numpy as np
 
 from ooctrain.devices.base import Debug, Link, jitter_of
-from ooctrain.devices.cpu.host_vm import bytes_at
 from ooctrain.devices.cuda import driver_abi as abi
-from ooctrain.devices.cuda.driver_calls import GpuDriver, give_back
 from ooctrain.devices.cuda.driver_memory import DriverMemory, PlainMemory
 from ooctrain.devices.cuda.staging import Staging
 from ooctrain.devices.cuda.streams import CudaStreams
+from ooctrain.devices.driver_calls import GpuDriver, give_back
+from ooctrain.devices.raw_bytes import bytes_at
 from ooctrain.devices.streams import COMPUTE, OUT
 from ooctrain.errors import ConfigError, DriverError, OutOfDeviceMemory
 from ooctrain.units import format_bytes
@@ -94,6 +94,10 @@ class CudaDevice:
         except BaseException:
             self._held.close()
             raise
+
+    def attach(self) -> None:
+        """Makes the GPU current in the calling thread."""
+        self._driver.make_current()
 
     def view(self, address: int, shape: tuple[int, ...], dtype: str) -> Any:
         """The array at a device address, made once. It does not keep the mapping alive."""

@@ -69,9 +69,6 @@ HOST_ALLOC_PORTABLE = 1
 
 SUCCESS, INVALID_VALUE, OUT_OF_MEMORY, NOT_INITIALIZED, DEINITIALIZED = 0, 1, 2, 3, 4
 INVALID_CONTEXT, INVALID_HANDLE, NOT_READY, ILLEGAL_ADDRESS = 201, 400, 600, 700
-#: After these nothing can be given back any more, and nothing needs to be: a fork, the end of the
-#: process, or a context that a crashed kernel has broken.
-LOST = frozenset({NOT_INITIALIZED, DEINITIALIZED, INVALID_CONTEXT, ILLEGAL_ADDRESS, 719})
 
 #: Older drivers are untried; virtual memory management is in all from 10.2 on.
 MINIMUM_VERSION = 12000

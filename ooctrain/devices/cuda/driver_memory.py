@@ -17,7 +17,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ooctrain.devices.cuda.driver_calls import GpuDriver, VmmDriver, give_back
+from ooctrain.devices.driver_calls import GpuDriver, VmmDriver, give_back
 from ooctrain.errors import ConfigError, DriverError
 from ooctrain.units import format_bytes
 

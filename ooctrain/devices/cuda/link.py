@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-from ooctrain.devices.cuda.driver_calls import GpuDriver
+from ooctrain.devices.driver_calls import GpuDriver
 
 COPY_BYTES = 64 << 20
 COPIES = 4
@@ -45,12 +45,7 @@ def measure_link(
         beside: called before each of the three measurements; it may queue other work.
     """
     with ExitStack() as held:
-        host = [_pinned(driver, size_bytes, held) for _ in range(2)]
-        device = [_allocated(driver, size_bytes, held) for _ in range(2)]
-        ways = [
-            _Way(driver, out, host[place], device[place], size_bytes, copies, held)
-            for place, out in enumerate((True, False))
-        ]
+        ways = [_Way(driver, out, size_bytes, copies, held) for out in (True, False)]
         alone = [_rates([way], beside)[0] for way in ways]
         return LinkRates(*alone, *_rates(ways, beside))
 
@@ -59,11 +54,13 @@ class _Way:
     """Copies in one direction, on a stream of their own, between two events."""
 
     def __init__(
-        self, driver: GpuDriver, out: bool, host: int, device: int, size_bytes: int, copies: int,
-        held: ExitStack,
+        self, driver: GpuDriver, out: bool, size_bytes: int, copies: int, held: ExitStack
     ):  # fmt: skip
-        self.driver, self.moved_bytes = driver, copies * size_bytes
-        self._out, self._host, self._device = out, host, device
+        self.driver, self.moved_bytes, self._out = driver, copies * size_bytes, out
+        self._host = driver.host_alloc(size_bytes)
+        held.callback(driver.host_free, self._host)
+        self._device = driver.allocate(size_bytes)
+        held.callback(driver.free, self._device)
         self._size_bytes, self._copies = size_bytes, copies
         self._stream = driver.create_stream()
         held.callback(driver.destroy_stream, self._stream)
@@ -97,15 +94,3 @@ def _rates(ways: Sequence[_Way], beside: Callable[[], object]) -> list[float]:
     for way in ways:
         way.queue()
     return [way.bytes_per_us() for way in ways]
-
-
-def _pinned(driver: GpuDriver, size_bytes: int, held: ExitStack) -> int:
-    address = driver.host_alloc(size_bytes)
-    held.callback(driver.host_free, address)
-    return address
-
-
-def _allocated(driver: GpuDriver, size_bytes: int, held: ExitStack) -> int:
-    address = driver.allocate(size_bytes)
-    held.callback(driver.free, address)
-    return address

@@ -3,8 +3,8 @@
 In: nothing, or a trace that is to run. Out: a `Gpu`, what planning must know of it; later a
 `CudaDevice`. The one idea: whatever makes a run fail is looked for in the order in which a user
 would mend it (driver, device, compiler, virtual memory, kernels), by trying it and not by reading
-version numbers where that can be helped; each has one error with the command that mends it. Nothing
-of this is loaded for the cpu device. Read next: `device.py`, `devices/probe.py`,
+version numbers where that can be helped; each has one error with the command that mends it. The
+driver is loaded when it is first asked for. Read next: `device.py`, `devices/probe.py`,
 `machine/doctor.py`.
 """
 
@@ -18,10 +18,10 @@ from ooctrain.devices.base import Debug, Link
 from ooctrain.devices.cuda.device import CudaDevice, Kernels
 from ooctrain.devices.cuda.driver import open_cuda_driver
 from ooctrain.devices.cuda.driver_abi import version_name
-from ooctrain.devices.cuda.driver_calls import GpuDriver
+from ooctrain.devices.driver_calls import GpuDriver
 from ooctrain.devices.probe import probe
 from ooctrain.errors import ConfigError, DeviceUnavailable, VmmUnavailable
-from ooctrain.step.op import Op
+from ooctrain.layers.kernels.cuda.table import CUDA
 from ooctrain.step.trace import Trace
 
 CUDA_13 = 13000
@@ -116,12 +116,12 @@ def require_kernels(trace: Trace, gpu: Gpu) -> None:
     Raises:
         ConfigError: one has no kernel for GPUs, or wants what this GPU does not have.
     """
-    missing = sorted({call.op.name for call in trace.calls if type(call.op).cuda is Op.cuda})
+    missing = sorted({call.op.name for call in trace.calls if not CUDA.runs(call.op)})
     if missing:
         where = next(call.name for call in trace.calls if call.op.name == missing[0])
         raise ConfigError(
             f"{', '.join(missing)}: no kernel for the GPU", code="OOC-116", where=where,
-            fix="--device cpu; or give the operation a method `cuda` (ooctrain/step/op.py)",
+            fix="--device cpu; or give the operation a method `cuda` (ooctrain/engine/own_op.py)",
         )  # fmt: skip
     wants_tf32 = any(getattr(call.op, "algorithm", "") == "tf32" for call in trace.calls)
     if wants_tf32 and gpu.capability < TF32_CAPABILITY:
@@ -144,7 +144,8 @@ def open_device(
 
 
 def make_kernels(driver: GpuDriver, stream: int) -> Kernels:
-    """Numba's kernels on a stream; imported here since it loads the compiler."""
+    """Numba's kernels on a stream."""
+    # Not at the top, since it loads Numba; planning for a GPU and looking at it do without.
     from ooctrain.layers.kernels.cuda.runtime.runner import NumbaKernels
 
     return NumbaKernels(stream)
@@ -165,6 +166,7 @@ def installed_version(distribution: str) -> str | None:
 
 
 def _try_compiler(gpu: Gpu) -> None:
+    # As in `make_kernels`; and that it cannot be loaded may be what is wrong.
     from ooctrain.layers.kernels.cuda.runtime.runner import try_compiler
 
     try:

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ooctrain.devices.cpu.host_vm import bytes_at
-from ooctrain.devices.cuda.driver_calls import GpuDriver
+from ooctrain.devices.driver_calls import GpuDriver
+from ooctrain.devices.raw_bytes import bytes_at
 
 PIECE_BYTES = 8 << 20
 

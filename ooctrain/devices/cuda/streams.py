@@ -15,8 +15,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ooctrain.devices.cuda.driver_calls import VmmDriver
-from ooctrain.devices.streams import COMPUTE, Event, Span, Waits, Work
+from ooctrain.devices.driver_calls import VmmDriver
+from ooctrain.devices.streams import COMPUTE, StreamEvent, Waits, Work, WorkSpan
 from ooctrain.errors import DriverError
 
 
@@ -97,9 +97,9 @@ class CudaStreams:
         self.submitted[stream] += 1
         return self.submitted[stream]
 
-    def event(self, waits: Waits) -> Event:
+    def event(self, waits: Waits) -> StreamEvent:
         """The event of these points."""
-        return Event(self, tuple(waits), self.era)
+        return StreamEvent(self, tuple(waits), self.era)
 
     def reached(self, waits: Waits) -> bool:
         """Whether every stream has come as far as `waits` says, without waiting."""
@@ -124,7 +124,7 @@ class CudaStreams:
             self._driver.synchronize_stream(handle)
         self._reached = list(self.submitted)
 
-    def restart(self) -> list[Span]:
+    def restart(self) -> list[WorkSpan]:
         """Counts from 0 again after `synchronize`; returns the spans measured since."""
         spans = [
             self._span(piece, stream)
@@ -166,18 +166,15 @@ class CudaStreams:
 
     def _record(self, handle: int) -> int:
         """An event behind all that is queued on a stream."""
-        event = self._take_event()
+        event = self._events.pop() if self._events else self._driver.create_event(timing=True)
         self._driver.record_event(event, handle)
         return event
 
-    def _take_event(self) -> int:
-        return self._events.pop() if self._events else self._driver.create_event(timing=True)
-
-    def _span(self, piece: _Piece, stream: int) -> Span:
+    def _span(self, piece: _Piece, stream: int) -> WorkSpan:
         assert self._zero is not None, "it was recorded before the first piece"
         begin_us = self._driver.elapsed_us(self._zero, piece.begin)
         end_us = self._driver.elapsed_us(self._zero, piece.end)
-        return Span(piece.tag, stream, round(begin_us * 1e3), round(end_us * 1e3))
+        return WorkSpan(piece.tag, stream, round(begin_us * 1e3), round(end_us * 1e3))
 
     def _forget(self) -> None:
         """All events are free again, and all counters 0."""

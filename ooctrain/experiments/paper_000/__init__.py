@@ -1,1 +1,1 @@
-"""Paper 000: what it prints, what is computed here, and how it is shown. Read next: `run.py`."""
+"""Paper 000: what is printed, computed and shown. Read next: `table1_shown.py`."""

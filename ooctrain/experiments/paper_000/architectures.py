@@ -5,9 +5,8 @@ virtual addressing; and at these batches the images per second and the memory th
 takes. The one idea: it is table 1 for other networks, so its methods and its cells are used; what
 is new is that the batches are not given but found, since the print gives them as factors.
 
-Source: paper 000, section 5.2, figures 4 and 5. Departures:
-`experiments/verdicts/architectures.py`. Read next: `table1.py`, `fragmentation.py`;
-`architectures_shown.py`.
+Source: paper 000, section 5.2, figures 4 and 5. Departures: docs/papers.md. Read next: `table1.py`,
+`fragmentation.py`; `architectures_shown.py`.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from ooctrain.experiments.paper_000.table1 import (
     SCHEDULE,
     SCHEDULE_VA,
     VA,
-    Cell,
+    MethodCell,
     cells_of,
     method_named,
 )
@@ -35,7 +34,7 @@ QUICK_METHODS = METHODS[:3]
 
 
 @dataclass(frozen=True, slots=True)
-class Network:
+class FigureNetwork:
     """A network of the figures.
 
     Args:
@@ -52,12 +51,12 @@ class Network:
 
 
 NETWORKS = (
-    Network("densenet121", 512, 1.5, 32),
-    Network("pix2pixhd_perceptual", 4, 4.0, 2),
-    Network("deeplabv3plus_xception65", 6, 5.3, 4),
-    Network("deeplabv3plus", 6, 5.3, 8),
+    FigureNetwork("densenet121", 512, 1.5, 32),
+    FigureNetwork("pix2pixhd_perceptual", 4, 4.0, 2),
+    FigureNetwork("deeplabv3plus_xception65", 6, 5.3, 4),
+    FigureNetwork("deeplabv3plus", 6, 5.3, 8),
 )
-QUICK_NETWORKS = (Network("pix2pixhd_perceptual", 4, 4.0, 4),)
+QUICK_NETWORKS = (FigureNetwork("pix2pixhd_perceptual", 4, 4.0, 4),)
 #: How many times the schedule's batch virtual addressing trains.
 PRINTED_VA_FACTORS = (1.5, 2.0)
 
@@ -71,7 +70,7 @@ class Largest:
     batch: int
 
 
-def largest(case: tuple[Network, int]) -> list[Largest]:
+def largest(case: tuple[FigureNetwork, int]) -> list[Largest]:
     """In-core, with scheduling, and with virtual addressing, of (network, physical bytes)."""
     network, physical_bytes = case
     model, step = network.model, network.batch_step
@@ -88,7 +87,7 @@ def batches_of(found: Sequence[Largest]) -> list[int]:
     return sorted({batch for batch in (in_core // 2, in_core, between, schedule, va) if batch})
 
 
-def cells(case: tuple[str, int, int, bool]) -> list[Cell]:
+def cells(case: tuple[str, int, int, bool]) -> list[MethodCell]:
     """The cells of (model, batch, physical bytes, whether quick), one for each method."""
     model, batch, physical_bytes, quick = case
     return cells_of(model, batch, physical_bytes, QUICK_METHODS if quick else METHODS)
@@ -102,7 +101,7 @@ def factors(found: Sequence[Largest]) -> Mapping[str, float | None]:
     return before
 
 
-def printed_factor(network: Network, method: str) -> str:
+def printed_factor(network: FigureNetwork, method: str) -> str:
     """The paper's factor of a method, in words."""
     if method == SCHEDULE:
         return f"{network.printed_factor:g} x"
@@ -110,7 +109,7 @@ def printed_factor(network: Network, method: str) -> str:
     return f"{low:g} to {high:g} x" if method == SCHEDULE_VA else ""
 
 
-def printed_batch(network: Network, method: str) -> int | None:
+def printed_batch(network: FigureNetwork, method: str) -> int | None:
     """The paper's batch, where it follows from what is printed."""
     if method == BASELINE:
         return network.printed_in_core

@@ -12,20 +12,19 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ooctrain.alloc import Request
 from ooctrain.alloc.replay.replay import replay
+from ooctrain.api import step_trace
 from ooctrain.errors import DoesNotFit, Infeasible
 from ooctrain.execution.allocation_log import allocation_log
-from ooctrain.experiments.compare import step_trace
 from ooctrain.experiments.paper_000.fragmentation import Bench
+from ooctrain.models import build
+from ooctrain.optim import SGD
+from ooctrain.train import Trainer
 from ooctrain.units import GIB, KIB, MIB
-
-if TYPE_CHECKING:
-    from ooctrain.train import Trainer
 
 CHUNKS = tuple(64 * KIB << n for n in range(11))  # 64 KiB to 64 MiB
 QUICK_CHUNKS = (64 * KIB, MIB, 16 * MIB)
@@ -125,10 +124,6 @@ def _step_times(allocator: str, steps: int, threads: int | None) -> list[float]:
 
 
 def _make_trainer(allocator: str, threads: int | None) -> Trainer:
-    from ooctrain.models import build
-    from ooctrain.optim import SGD
-    from ooctrain.train import Trainer
-
     model = build(DEVICE_MODEL, 10, "cifar")
     return Trainer(
         model, optimizer=SGD(model.parameters(), lr=1e-3, momentum=0.9), budget=DEVICE_BUDGET,

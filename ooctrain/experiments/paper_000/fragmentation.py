@@ -6,20 +6,20 @@ largest batch that can be trained at all. The one idea: the scheduler counts byt
 rounds and leaves holes, so the scheduler must be promised less than there is; how much less is
 found by planning and replaying, budget by budget, with no GPU.
 
-Sources: paper 000, section 5.1, figure 3 and table 1. What differs from the paper: `DIFFERENCES`.
-Read next: `chunks.py`, the sweep over chunk sizes; `fragmentation_shown.py`.
+Sources: paper 000, section 5.1, figure 3 and table 1. Departures: docs/papers.md. Read next:
+`chunks.py`, the sweep over chunk sizes; `fragmentation_shown.py`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ooctrain.alloc.registry import AllocatorChoice, choose_on_paper
+from ooctrain.alloc.registry import AllocatorChoice, choose_dry
+from ooctrain.api import step_trace
 from ooctrain.errors import Infeasible, OutOfDeviceMemory
 from ooctrain.execution.placement import reserved_peak
-from ooctrain.experiments.compare import step_trace
 from ooctrain.sched.planners.registry import get_planner
 from ooctrain.sched.schedule import Plan
 from ooctrain.step.presets import machine
@@ -55,20 +55,6 @@ BATCH_STEP = 32
 SMALL_BATCH_STEPS = {"pix2pixhd": 2, "deeplabv3plus": 8}
 MOST_BATCH = 1 << 14
 _BYTES_WHOLE = Granule(1, ranges=False)
-
-DIFFERENCES = (
-    "Here every byte is asked of the allocator on paper, from the list that the planner made; the "
-    "paper measured a V100 under nnabla, with cuDNN's workspaces beside it.",
-    "Our best-fit has one arena and joins all neighbouring holes; nnabla's caches what the driver "
-    "gave in pieces that it never joins. So ours fragments less: at batch 928 the paper's could be "
-    "promised 8 of 16 GB.",
-    "Our steps hold less: batch norm and ReLU are fused and storage is shared, so both allocators "
-    "get further than in table 1; what they get is limited by the largest single call.",
-    "The paper's chunks are 40 MB. In our steps the small variables alone would then fill the "
-    "memory (equation 2: N_max chunks may be wasted), so chunks are 2 MiB, its least.",
-    "Parameters swap like everything else, as in the authors' code, and each takes chunks of its "
-    "own; outside this experiment the library keeps small ones in a region that never leaves.",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +168,7 @@ def largest_budget(
     bench = bench or Bench(step_trace(model, batch))
     rows = []
     for name in allocators:
-        choice = choose_on_paper(name, physical_bytes)
+        choice = choose_dry(name, physical_bytes)
 
         def fits(budget: int, choice: AllocatorChoice = choice) -> bool:
             return bench.reserved_bytes(budget, choice) <= physical_bytes
@@ -223,7 +209,7 @@ def largest_batches(
 
     rows = []
     for name in allocators:
-        choice = choose_on_paper(name, physical_bytes)
+        choice = choose_dry(name, physical_bytes)
         low, high = 0, 16 * step
         while high < MOST_BATCH and trains(high, choice):
             low, high = high, 2 * high
@@ -257,7 +243,9 @@ def _largest(budgets: Sequence[int], fits: Callable[[int], bool]) -> int | None:
         return None
     if fits(budgets[-1]):
         return budgets[-1]
-    start = next((n for n in _quarters(len(budgets)) if fits(budgets[n])), None)
+    # Where the search may begin: the least first, since it mostly fits.
+    quarters = sorted({quarter * len(budgets) // 4 for quarter in range(4)})
+    start = next((n for n in quarters if fits(budgets[n])), None)
     if start is None:
         return None
     low, high = start, len(budgets) - 1
@@ -265,8 +253,3 @@ def _largest(budgets: Sequence[int], fits: Callable[[int], bool]) -> int | None:
         middle = (low + high) // 2
         low, high = (middle, high) if fits(budgets[middle]) else (low, middle)
     return budgets[low]
-
-
-def _quarters(count: int) -> Iterator[int]:
-    """Places from which a search may begin: the least first, since it mostly fits."""
-    yield from sorted({0, count // 4, count // 2, 3 * count // 4})

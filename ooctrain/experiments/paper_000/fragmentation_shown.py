@@ -1,27 +1,93 @@
-"""Tables and the figure of the fragmentation experiment: paper 000's figure 3, and chunk sizes.
+"""`ooctrain reproduce fragmentation`: paper 000's figure 3, largest batches, and chunk sizes.
 
-In: the rows of `fragmentation.py` and `chunks.py`. Out: tables for a
-terminal, one SVG. The one idea: as in the paper, the distance between the line of what may be
-promised and the line of what is there is what the allocator costs. Read next: `report/charts.py`.
+In: what is wanted. Out: tables, each row as soon as it is there, since the whole takes minutes; a
+figure, numbers. The one idea: as in the paper, the distance between the line of what may be
+promised and the line of what is there is what the allocator costs. Read next: `fragmentation.py`,
+`chunks.py`; `report/charts.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from typing import Any
 
+from rich.console import Console
 from rich.table import Table
 
+from ooctrain.experiments.paper_000 import chunks as chunk_sizes
+from ooctrain.experiments.paper_000 import fragmentation as experiment
 from ooctrain.experiments.paper_000.chunks import ChunkCost
 from ooctrain.experiments.paper_000.fragmentation import (
     PAPER_LARGEST_BATCH,
     LargestBatch,
     LargestBudget,
 )
+from ooctrain.experiments.reproducing import Wanted, print_title, write_figure
+from ooctrain.experiments.spread import spread
 from ooctrain.report.charts import Curve, curves_svg, stacked_svg
 from ooctrain.report.tables import or_dash, plain_table
 from ooctrain.units import GIB, format_bytes, format_us
 
 COLUMN_WIDTHS = (13, 5, 17, 15, 8, 5, 12)
+
+
+def fragmentation(wanted: Wanted, console: Console) -> Mapping[str, Any]:
+    """Paper 000, figure 3, the memory side of table 1, and the choice of the chunk size."""
+    names = experiment.QUICK_ALLOCATORS if wanted.quick else experiment.ALLOCATORS
+    allocators = wanted.allocators or names
+    batches = experiment.QUICK_BATCHES if wanted.quick else experiment.BATCHES
+    physical = wanted.physical_bytes
+    print_title(console, f"What a scheduler may be promised of {format_bytes(physical)}")
+    processes = 1 if wanted.quick else None
+    cases = [
+        (model, batch, experiment.allocators_for(model, allocators), physical)
+        for model, sizes in batches.items()
+        for batch in sizes
+    ]
+    budgets: list[LargestBudget] = []
+    for rows in spread(experiment.budget_case, cases, processes):
+        console.print(budget_table(rows, header=not budgets))
+        budgets += rows
+    print_title(console, "\nThe largest batch that can be trained")
+    models = [
+        (model, experiment.allocators_for(model, allocators), physical,
+         experiment.batch_step(model))
+        for model in batches
+    ]  # fmt: skip
+    found = spread(experiment.batch_case, models, processes)
+    largest = [row for rows in found for row in rows]
+    console.print(batch_table(largest))
+    chunks = _chunks(wanted.quick, console)
+    write_figure(wanted, console, fragmentation_figure(budgets, chunks, physical, allocators))
+    return {
+        "planner": experiment.PLANNER,
+        "machine": experiment.MACHINE,
+        "physical_bytes": physical,
+        "budgets": [
+            {**asdict(row), "ratio": row.ratio, "images_per_s": row.images_per_s} for row in budgets
+        ],
+        "largest_batches": [asdict(row) for row in largest],
+        "chunks": [{**asdict(row), "wasted_bytes": row.wasted_bytes} for row in chunks],
+    }
+
+
+def _chunks(quick: bool, console: Console) -> Sequence[ChunkCost]:
+    sizes = chunk_sizes.QUICK_CHUNKS if quick else chunk_sizes.CHUNKS
+    about = (
+        f" ({chunk_sizes.MODEL}, batch {chunk_sizes.BATCH}, "
+        f"{format_bytes(chunk_sizes.BUDGET_BYTES)}; real steps: {chunk_sizes.DEVICE_MODEL}, batch "
+        f"{chunk_sizes.DEVICE_BATCH}, {chunk_sizes.DEVICE_BUDGET})"
+    )
+    print_title(console, "\nChunk sizes of va", about)
+    steps = chunk_sizes.QUICK_STEPS if quick else chunk_sizes.TIMED_STEPS
+    times = chunk_sizes.time_chunks(sizes if quick else sizes[::2], steps=steps)
+    replayed = chunk_sizes.replay_chunks(
+        sizes, "va", chunk_sizes.MODEL, chunk_sizes.BATCH, chunk_sizes.BUDGET_BYTES
+    )
+    rows = [replace(row, step_us=times.get(row.chunk_bytes)) for row in replayed]
+    console.print(chunk_table(rows))
+    return rows
 
 
 def budget_table(rows: Sequence[LargestBudget], *, header: bool = True) -> Table:
@@ -93,9 +159,10 @@ def fragmentation_figure(
             curves_svg(
                 f"{model}: what a scheduler may be promised of {format_bytes(physical_bytes)}",
                 [*curves, Curve("there is", limit, dashed=True, kind=len(allocators))],
-                x_axis="batch (no point: it cannot be trained)", y_axis="GiB",
+                x_axis="batch (no point: it cannot be trained)",
+                y_axis="GiB",
             )
-        )  # fmt: skip
+        )
     if chunks:
         pictures.append(_chunk_figure(chunks))
     return stacked_svg(pictures)

@@ -4,10 +4,11 @@ In: batch sizes, the memory of the device. Out: for each batch and method the im
 the fastest step that both the scheduler and the allocator get into the memory. The one idea: a
 method is a planner and an allocator; the planner is promised as much as the allocator can place,
 which the experiment on fragmentation finds, so a method that fragments plans with less and swaps
-more. Speeds are simulated from roofline times; compare the shares that are kept, not the images.
+more. Speeds are simulated from roofline times. The share of the in-core speed that a method keeps
+depends on the link's rate over the arithmetic's, so compare shares only where these are alike.
 
-Source: paper 000, section 5.1, table 1. Departures: `experiments/verdicts/table1.py`. Read next:
-`fragmentation.py`, whose search this is; `table1_shown.py`.
+Source: paper 000, section 5.1, table 1. Departures: docs/papers.md. Read next: `fragmentation.py`,
+whose search this is; `table1_shown.py`.
 """
 
 from __future__ import annotations
@@ -16,16 +17,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from ooctrain.alloc.registry import choose_on_paper
+from ooctrain.alloc.registry import choose_dry
+from ooctrain.api import step_trace
 from ooctrain.errors import Infeasible
 from ooctrain.execution.placement import reserved_peak
-from ooctrain.experiments.compare import step_trace
 from ooctrain.experiments.paper_000.fragmentation import MACHINE, PLANNER, Bench, largest_budget
 from ooctrain.rewrite import apply_rewrites
-from ooctrain.rewrite.pin_small import pinning_for, with_region
+from ooctrain.rewrite.pin_small import pinning_for
 from ooctrain.sched.bounds.closed import compute_us
+from ooctrain.sched.budget import with_region
 from ooctrain.sched.planners.registry import get_planner
 from ooctrain.sched.planning.beside_region import plan_beside
+from ooctrain.sched.planning.question import Question
 from ooctrain.step.presets import machine
 from ooctrain.step.trace import Trace
 
@@ -35,6 +38,8 @@ QUICK_BATCHES = (190, 928)
 BEST_FIT, VA = "best-fit", "va:chunk=2MiB"
 BASELINE, LMS, SCHEDULE, SCHEDULE_VA = "baseline", "LMS", "schedule", "schedule + VA"
 OURS = "auto + va"
+#: Behind the titles of tables: the rows are named as in print, the allocator is another.
+ABOUT_VA = "; VA here is va, which maps each chunk once: ours, not the paper's"
 
 
 def _printed(*images_per_s: int) -> Mapping[int, int]:
@@ -70,7 +75,7 @@ METHODS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class MethodCell:
     """What a method makes of a batch; None where it cannot be trained.
 
     Args:
@@ -88,12 +93,14 @@ class Cell:
     compute_images_per_s: float
 
 
-def batch_cells(case: tuple[str, int, int]) -> list[Cell]:
+def batch_cells(case: tuple[str, int, int]) -> list[MethodCell]:
     """The cells of (model, batch, physical bytes), in the order of `METHODS`."""
     return cells_of(*case, METHODS)
 
 
-def cells_of(model: str, batch: int, physical_bytes: int, methods: Sequence[Method]) -> list[Cell]:
+def cells_of(
+    model: str, batch: int, physical_bytes: int, methods: Sequence[Method]
+) -> list[MethodCell]:
     """What some methods make of a batch, in their order."""
     step = step_trace(model, batch)
     compute = batch / compute_us(step, machine(MACHINE)) * 1e6
@@ -108,17 +115,17 @@ def cells_of(model: str, batch: int, physical_bytes: int, methods: Sequence[Meth
             found = (row.budget_bytes, row.reserved_bytes, row.makespan_us)
         budget, reserved, makespan_us = found
         speed = None if makespan_us is None else batch / makespan_us * 1e6
-        cells.append(Cell(method.name, batch, budget, reserved, speed, compute))
+        cells.append(MethodCell(method.name, batch, budget, reserved, speed, compute))
     return cells
 
 
-def in_core_images_per_s(cells: Iterable[Cell]) -> float | None:
+def in_core_images_per_s(cells: Iterable[MethodCell]) -> float | None:
     """The best speed without swapping; None where no batch fits in-core."""
     found = [cell.images_per_s for cell in cells if cell.method == BASELINE]
     return max((speed for speed in found if speed is not None), default=None)
 
 
-def speed_kept(cell: Cell, in_core: float | None) -> float | None:
+def speed_kept(cell: MethodCell, in_core: float | None) -> float | None:
     """The share of the best in-core speed."""
     return None if cell.images_per_s is None or not in_core else cell.images_per_s / in_core
 
@@ -129,7 +136,7 @@ def printed_kept(method: Method, batch: int) -> float | None:
     return None if speed is None else speed / method.printed_in_core
 
 
-def largest_batch(cells: Sequence[Cell], method: str) -> int | None:
+def largest_batch(cells: Sequence[MethodCell], method: str) -> int | None:
     """The largest of the batches that a method trains."""
     trained = [c.batch for c in cells if c.method == method and c.images_per_s is not None]
     return max(trained, default=None)
@@ -147,12 +154,12 @@ def _as_trained(
 
     The ledger counts in chunks, and small parameters lie in a region of their own.
     """
-    choice = choose_on_paper(method.allocator, physical_bytes)
+    choice = choose_dry(method.allocator, physical_bytes)
     pinned = apply_rewrites(step, pinning_for(step, choice.granule))
     granule = with_region(choice.granule, pinned)
     planner, where = get_planner(method.planner), machine(MACHINE)
     try:
-        plan = plan_beside(planner, pinned, physical_bytes, where, granule=granule)
+        plan = plan_beside(planner, Question(pinned, physical_bytes, where, granule))
     except Infeasible:
         return None, None, None
     reserved = reserved_peak(plan.schedule, plan.trace, choice)

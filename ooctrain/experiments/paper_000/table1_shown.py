@@ -1,48 +1,79 @@
-"""Paper 000's table 1 beside what is computed here: two tables and a figure.
+"""`ooctrain reproduce table1`: paper 000's table 1 beside what is computed here.
 
-In: the cells of `table1.py`. Out: tables for a terminal, one SVG. The one idea:
-machines and kernels differ, so images per second stand beside each other for whoever wants them,
-and what is compared is the share of the in-core speed that is kept. Read next: `report/charts.py`.
+In: what is wanted. Out: two tables, a figure, numbers. The one idea: machines and kernels differ,
+so images per second stand beside each other for whoever wants them, and what is compared is the
+share of the in-core speed that is kept. Read next: `table1.py`; `report/charts.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
 
+from rich.console import Console
 from rich.table import Table
 
+from ooctrain.experiments.paper_000 import table1 as experiment
+from ooctrain.experiments.paper_000.fragmentation import MACHINE
 from ooctrain.experiments.paper_000.table1 import (
+    ABOUT_VA,
     METHODS,
-    Cell,
     Method,
+    MethodCell,
     in_core_images_per_s,
+    method_named,
     printed_kept,
     speed_kept,
 )
+from ooctrain.experiments.reproducing import Wanted, print_title, write_figure
+from ooctrain.experiments.spread import spread
 from ooctrain.report.charts import Curve, curves_svg, stacked_svg
 from ooctrain.report.tables import plain_table
 
 
-def speed_table(cells: Sequence[Cell]) -> Table:
+def table1(wanted: Wanted, console: Console) -> Mapping[str, Any]:
+    """Paper 000, table 1: ResNet-50 from batch 64 to 1440 on 16 GB."""
+    batches = experiment.QUICK_BATCHES if wanted.quick else experiment.BATCHES
+    cases = [(experiment.MODEL, batch, wanted.physical_bytes) for batch in batches]
+    # The largest batches take longest to plan; with several processes they should begin first.
+    found = spread(experiment.batch_cells, cases[::-1], 1 if wanted.quick else None)
+    cells = [cell for rows in reversed(list(found)) for cell in rows]
+    print_title(console, "Images per second, simulated (paper 000, measured)", ABOUT_VA)
+    console.print(speed_table(cells))
+    print_title(console, "\nShare of the best in-core speed (paper 000)")
+    console.print(kept_table(cells))
+    write_figure(wanted, console, table1_figure(cells))
+    in_core = in_core_images_per_s(cells)
+    return {
+        "model": experiment.MODEL,
+        "machine": MACHINE,
+        "physical_bytes": wanted.physical_bytes,
+        "in_core_images_per_s": in_core,
+        "cells": [_numbers(cell, in_core) for cell in cells],
+    }
+
+
+def speed_table(cells: Sequence[MethodCell]) -> Table:
     """Images per second; the paper's in brackets."""
 
-    def text(cell: Cell, method: Method) -> str:
+    def text(cell: MethodCell, method: Method) -> str:
         return _pair(cell.images_per_s, method.printed.get(cell.batch), "{:.0f}", method)
 
     return _table(cells, text)
 
 
-def kept_table(cells: Sequence[Cell]) -> Table:
+def kept_table(cells: Sequence[MethodCell]) -> Table:
     """Shares of the best in-core speed; the paper's in brackets."""
     in_core = in_core_images_per_s(cells)
 
-    def text(cell: Cell, method: Method) -> str:
+    def text(cell: MethodCell, method: Method) -> str:
         return _pair(speed_kept(cell, in_core), printed_kept(method, cell.batch), "{:.0%}", method)
 
     return _table(cells, text)
 
 
-def table1_figure(cells: Sequence[Cell]) -> str:
+def table1_figure(cells: Sequence[MethodCell]) -> str:
     """SVG: the share of speed that each method keeps over the batch, here and in the paper."""
     in_core = in_core_images_per_s(cells)
     batches = sorted({cell.batch for cell in cells})
@@ -71,7 +102,19 @@ def table1_figure(cells: Sequence[Cell]) -> str:
     )  # fmt: skip
 
 
-def _table(cells: Sequence[Cell], text: Callable[[Cell, Method], str]) -> Table:
+def _numbers(cell: MethodCell, in_core: float | None) -> Mapping[str, Any]:
+    method = method_named(cell.method)
+    return {
+        **asdict(cell),
+        "planner": method.planner,
+        "allocator": method.allocator,
+        "speed_kept": speed_kept(cell, in_core),
+        "printed_images_per_s": method.printed.get(cell.batch),
+        "printed_speed_kept": printed_kept(method, cell.batch),
+    }
+
+
+def _table(cells: Sequence[MethodCell], text: Callable[[MethodCell, Method], str]) -> Table:
     table = plain_table("batch", *(method.name for method in METHODS), no_wrap=True)
     for batch in sorted({cell.batch for cell in cells}):
         found = {cell.method: cell for cell in cells if cell.batch == batch}
@@ -86,7 +129,7 @@ def _pair(here: float | None, paper: float | None, form: str, method: Method) ->
     return f"{shown} ({'x' if paper is None else form.format(paper)})"
 
 
-def _of(cells: Sequence[Cell], method: Method) -> list[Cell]:
+def _of(cells: Sequence[MethodCell], method: Method) -> list[MethodCell]:
     return sorted((c for c in cells if c.method == method.name), key=lambda cell: cell.batch)
 
 

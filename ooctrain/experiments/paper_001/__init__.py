@@ -1,1 +1,1 @@
-"""Paper 001: what it prints, what is computed here, and how it is shown. Read next: `run.py`."""
+"""Paper 001: what is printed, computed and shown. Read next: `hybrid_shown.py`."""

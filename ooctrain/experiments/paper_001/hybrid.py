@@ -6,8 +6,8 @@ The one idea: TensorFlow's steps take about twice the memory of ours, so in the 
 is short where the paper was; so beside the device stands a memory fitted to one printed figure, the
 largest image without any method, and everything else that is printed is then a prediction.
 
-Source: paper 001, section 4. Departures: `experiments/verdicts/hybrid.py`. Read next:
-`hybrid_printed.py`, the tables; `sched/planners/tflms_hybrid.py`; `hybrid_shown.py`.
+Source: paper 001, section 4. Departures: docs/papers.md. Read next: `hybrid_printed.py`, the
+tables; `sched/planners/tflms_hybrid.py`; `hybrid_shown.py`.
 """
 
 from __future__ import annotations
@@ -16,16 +16,17 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from ooctrain.api import step_trace
 from ooctrain.errors import Infeasible
-from ooctrain.experiments.compare import step_trace
-from ooctrain.experiments.paper_001.hybrid_printed import NETWORKS, Network, Tuned
+from ooctrain.experiments.paper_001.hybrid_printed import NETWORKS, Tuned, TunedNetwork
+from ooctrain.sched.budget import trace_peak_bytes
 from ooctrain.sched.planners.auto import Auto
 from ooctrain.sched.planners.keep_all import KeepAll
 from ooctrain.sched.planners.lms.lms import LevelGraph, Lms
 from ooctrain.sched.planners.lms.lms_auto import LmsAuto
 from ooctrain.sched.planners.tflms_hybrid import TflmsHybrid
-from ooctrain.sched.planning.budget import trace_peak_bytes
 from ooctrain.sched.planning.planner import Planner
+from ooctrain.sched.planning.question import Question
 from ooctrain.sched.planning.unroll import plan_runs
 from ooctrain.sched.schedule import BYTES, Plan, SwapOut
 from ooctrain.sched.verify import verify
@@ -41,7 +42,7 @@ QUICK_SIZES = MappingProxyType({"resnet50": (3000, 6500)})
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class ImageCell:
     """What a method makes of an image size; what cannot be trained has no speed.
 
     Args:
@@ -66,13 +67,13 @@ class Cell:
 
 
 @dataclass(frozen=True, slots=True)
-class Replay:
+class TunedReplay:
     """The paper's parameters, used here.
 
     Args:
         kind: "swap" or "hybrid"; scaled: whether levels are scaled to the height of our graph.
         printed: the parameters; used: those that were set.
-        rest: as in `Cell`.
+        rest: as in `ImageCell`.
     """
 
     model: str
@@ -87,40 +88,46 @@ class Replay:
     minimum_bytes: int | None
 
 
-def memories(network: Network) -> dict[str, int]:
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A step and a memory: what all methods are asked for."""
+
+    network: TunedNetwork
+    image_size: int
+    step: Trace
+    memory: str
+    budget_bytes: int
+
+
+def memories(network: TunedNetwork) -> dict[str, int]:
     """{name: bytes}: the device's, and what the step takes halfway between the paper's largest
     image without any method and the next that it tried."""
     size = (network.sizes_of_fit[0] + network.sizes_of_fit[1]) // 2
     return {DEVICE: MACHINE.device_bytes, FITTED: trace_peak_bytes(_step(network, size), BYTES)}
 
 
-def cells(case: tuple[Network, int]) -> list[Cell]:
+def cells(case: tuple[TunedNetwork, int]) -> list[ImageCell]:
     """All methods and memories of (network, image size)."""
-    network, size = case
-    step = _step(network, size)
-    found = []
-    for memory, budget in memories(network).items():
-        for method, plan in _methods(network, size, step, budget):
-            found.append(_cell(network, size, method, memory, budget, plan))
-    return found
+    return [
+        _cell(asked, method, plan)
+        for asked in _asked_in_all_memories(*case)
+        for method, plan in _methods(asked)
+    ]
 
 
-def replays(case: tuple[Network, int]) -> list[Replay]:
+def replays(case: tuple[TunedNetwork, int]) -> list[TunedReplay]:
     """The printed parameters of (network, image size), as given and scaled."""
     network, size = case
-    step = _step(network, size)
-    height = LevelGraph(step).height
-    rows = []
-    for memory, budget in memories(network).items():
-        for kind, table in (("swap", network.swap), ("hybrid", network.hybrid)):
-            if size in table:
-                for scaled in (False, True):
-                    used = _scaled(table[size], height, network.levels) if scaled else table[size]
-                    rows.append(_replay(network, size, kind, scaled, used, memory, budget, step))
-    return rows
+    return [
+        _replay(asked, kind, table[size], scaled)
+        for asked in _asked_in_all_memories(network, size)
+        for kind, table in (("swap", network.swap), ("hybrid", network.hybrid))
+        if size in table
+        for scaled in (False, True)
+    ]
 
 
-def largest(found: Iterable[Cell], model: str, method: str, memory: str) -> int | None:
+def largest(found: Iterable[ImageCell], model: str, method: str, memory: str) -> int | None:
     """The largest of the image sizes that a method trains."""
     sizes = [
         cell.image_size
@@ -132,8 +139,8 @@ def largest(found: Iterable[Cell], model: str, method: str, memory: str) -> int 
 
 
 def speed(
-    found: Iterable[Cell], model: str, method: str, memory: str, size: int
-) -> float | None:  # fmt: skip
+    found: Iterable[ImageCell], model: str, method: str, memory: str, size: int
+) -> float | None:
     """The speed of one cell."""
     key = (model, method, memory, size)
     return next(
@@ -146,7 +153,9 @@ def speed(
     )
 
 
-def recompute_overhead(found: Sequence[Cell], network: Network, memory: str) -> float | None:
+def recompute_overhead(
+    found: Sequence[ImageCell], network: TunedNetwork, memory: str
+) -> float | None:
     """What computing everything again costs where nothing has to be, of the speed without it."""
     size = network.sizes_of_fit[0]
     plain = speed(found, network.model, VANILLA, memory, size)
@@ -155,7 +164,7 @@ def recompute_overhead(found: Sequence[Cell], network: Network, memory: str) -> 
 
 
 def hybrid_gain(
-    found: Sequence[Cell], network: Network, memory: str, method: str = HYBRID
+    found: Sequence[ImageCell], network: TunedNetwork, memory: str, method: str = HYBRID
 ) -> tuple[int, float] | None:
     """(image size, gain) where a method gains most over swapping alone; None: nowhere compared."""
     gains = []
@@ -170,82 +179,79 @@ def hybrid_gain(
     return size, gain
 
 
-def network_of(model: str) -> Network:
+def network_of(model: str) -> TunedNetwork:
     """The network of a cell."""
     return next(network for network in NETWORKS if network.model == model)
 
 
-def _methods(
-    network: Network, size: int, step: Trace, budget: int
-) -> Iterator[tuple[str, Callable[[], Plan]]]:
+def _asked_in_all_memories(network: TunedNetwork, size: int) -> Iterator[_Asked]:
+    step = _step(network, size)
+    for memory, budget_bytes in memories(network).items():
+        yield _Asked(network, size, step, memory, budget_bytes)
+
+
+def _methods(asked: _Asked) -> Iterator[tuple[str, Callable[[], Plan]]]:
     """(name, what plans), in the order of `METHODS`."""
+    step, budget, printed = asked.step, asked.budget_bytes, asked.network.hybrid
     every = tuple(checkpoint.id for checkpoint in TflmsHybrid().checkpoints(step))
-    yield VANILLA, lambda: _plan(step, (), KeepAll(), budget)
-    yield RECOMPUTE, lambda: _plan(step, every, KeepAll(), budget)
-    yield SWAP, lambda: _plan(step, (), LmsAuto(), budget)
+    yield VANILLA, lambda: _plan(asked, (), KeepAll())
+    yield RECOMPUTE, lambda: _plan(asked, every, KeepAll())
+    yield SWAP, lambda: _plan(asked, (), LmsAuto())
     yield HYBRID, lambda: TflmsHybrid().plan(step, budget, MACHINE)
-    listed = network.hybrid[size].checkpoints if size in network.hybrid else ()
+    listed = printed[asked.image_size].checkpoints if asked.image_size in printed else ()
     if listed:
-        yield PRINTED_LIST, lambda: _plan(step, listed, LmsAuto(), budget)
+        yield PRINTED_LIST, lambda: _plan(asked, listed, LmsAuto())
     yield OURS, lambda: Auto().plan(step, budget, MACHINE)
 
 
-def _cell(
-    network: Network, size: int, method: str, memory: str, budget: int, plan: Callable[[], Plan]
-) -> Cell:
-    step = _step(network, size)
+def _cell(asked: _Asked, method: str, plan: Callable[[], Plan]) -> ImageCell:
+    head = (asked.network.model, asked.image_size, method, asked.memory, asked.budget_bytes)
     try:
         found = plan()
     except Infeasible as refusal:
-        return Cell(
-            network.model, size, method, memory, budget, None, refusal.minimum_bytes, None, None, ""
-        )
-    verify(found, step, budget, MACHINE)
+        return ImageCell(*head, None, refusal.minimum_bytes, None, None, "")
+    verify(found, asked.step, asked.budget_bytes, MACHINE)
     outs = [i for i in found.schedule.instructions if isinstance(i, SwapOut)]
-    return Cell(
-        network.model, size, method, memory, budget, _megapixels_per_s(network, size, found), None,
-        len(outs), sum(out.hi - out.lo for out in outs), _in_words(found),
-    )  # fmt: skip
+    bytes_out = sum(out.hi - out.lo for out in outs)
+    speed = _megapixels_per_s(asked, found)
+    notes = ", ".join(f"{name}={value}" for name, value in found.notes.items())
+    return ImageCell(*head, speed, None, len(outs), bytes_out, notes)
 
 
-def _replay(
-    network: Network, size: int, kind: str, scaled: bool, used: Tuned, memory: str, budget: int,
-    step: Trace,
-) -> Replay:  # fmt: skip
-    printed = (network.swap if kind == "swap" else network.hybrid)[size]
+def _replay(asked: _Asked, kind: str, printed: Tuned, scaled: bool) -> TunedReplay:
+    used = _scaled(printed, asked) if scaled else printed
     lms = Lms(used.swapout_threshold, used.swapin_ahead, used.swapin_groupby)
     reached, minimum = None, None
     try:
-        reached = _megapixels_per_s(network, size, _plan(step, used.checkpoints, lms, budget))
+        reached = _megapixels_per_s(asked, _plan(asked, used.checkpoints, lms))
     except Infeasible as refusal:
         minimum = refusal.minimum_bytes
-    return Replay(
-        network.model, size, kind, scaled, printed, used, memory, budget, reached, minimum
-    )
+    return TunedReplay(
+        asked.network.model, asked.image_size, kind, scaled, printed, used, asked.memory,
+        asked.budget_bytes, reached, minimum,
+    )  # fmt: skip
 
 
-def _plan(step: Trace, checkpoints: Sequence[int], swapper: Planner, budget: int) -> Plan:
+def _plan(asked: _Asked, checkpoints: Sequence[int], swapper: Planner) -> Plan:
     """Paper 001's order of edits: compute again, then swap."""
-    runs = TflmsHybrid().runs(step, checkpoints)
-    return plan_runs("hybrid", swapper, step, runs, budget, MACHINE, BYTES, None, {})
+    runs = TflmsHybrid().runs(asked.step, checkpoints)
+    question = Question(asked.step, asked.budget_bytes, MACHINE)
+    return plan_runs("hybrid", question, runs, swapper, {})
 
 
-def _step(network: Network, size: int) -> Trace:
+def _step(network: TunedNetwork, size: int) -> Trace:
     return step_trace(network.model, network.batch, size)
 
 
-def _megapixels_per_s(network: Network, size: int, plan: Plan) -> float:
-    return network.batch * size * size / plan.makespan_us
+def _megapixels_per_s(asked: _Asked, plan: Plan) -> float:
+    return asked.network.batch * asked.image_size**2 / plan.makespan_us
 
 
-def _scaled(tuned: Tuned, height: int, levels: int) -> Tuned:
+def _scaled(tuned: Tuned, asked: _Asked) -> Tuned:
     """Levels of the paper's graph as levels of ours."""
+    height = LevelGraph(asked.step).height
     threshold, ahead, groupby = (
-        round(number * height / levels)
+        round(number * height / asked.network.levels)
         for number in (tuned.swapout_threshold, tuned.swapin_ahead, tuned.swapin_groupby)
     )
     return Tuned(threshold, ahead, groupby, tuned.checkpoints)
-
-
-def _in_words(plan: Plan) -> str:
-    return ", ".join(f"{name}={value}" for name, value in plan.notes.items())

@@ -28,7 +28,7 @@ class Tuned:
 
 
 @dataclass(frozen=True, slots=True)
-class Network:
+class TunedNetwork:
     """A network and what the paper found.
 
     Args:
@@ -61,15 +61,13 @@ def _table(
     """{image size: parameters} of the rows of a table."""
     listed = lists or ((),) * len(sizes)
     rows = zip(thresholds, ahead, groupby, listed, strict=True)
-    return MappingProxyType(
-        {size: Tuned(*row) for size, row in zip(sizes, rows, strict=True)}
-    )  # fmt: skip
+    return MappingProxyType({size: Tuned(*row) for size, row in zip(sizes, rows, strict=True)})
 
 
 _TABLE_1, _TABLE_2 = range(3500, 7001, 500), range(500, 1301, 100)
 _LATER = (8, 9, 11, 12, 13, 14, 15, 16, 17, 18)
 
-RESNET50 = Network(
+RESNET50 = TunedNetwork(
     "resnet50", 1, 802, (2000, 2500, 3000, *_TABLE_1, 7500, 8000, 9000, 10000), (3000, 3500),
     MappingProxyType({"vanilla": 3000, "recompute": 4500, "swap": 7000, "hybrid": 7000}),
     0.158, (6500, 0.375),
@@ -83,7 +81,7 @@ RESNET50 = Network(
         ((), (), (2, 4, 6), (2,), (2,), (2, 4, 6, 7), (2, 4, 5, 6), (2,)),
     ),
 )  # fmt: skip
-DEEPLAB = Network(
+DEEPLAB = TunedNetwork(
     "deeplabv3plus_xception65", 16, 1501, (300, 400, *_TABLE_2, 1400, 1500, 1700), (400, 500),
     MappingProxyType({"vanilla": 400, "recompute": 800, "swap": 1300, "hybrid": 1300}),
     0.167, (1000, 0.187),

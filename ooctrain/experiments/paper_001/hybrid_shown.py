@@ -1,16 +1,21 @@
-"""Paper 001's figures 3 to 6 and tables 1 and 2 beside what is computed here.
+"""`ooctrain reproduce hybrid`: paper 001's figures 3 to 6 and tables 1 and 2 beside ours.
 
-In: cells and replays of `hybrid.py`. Out: tables for a terminal, one SVG. The one idea:
-each figure twice, for the memory of the device and for the one in which the step without any method
-gets as far as the paper's. Read next: `report/charts.py`.
+In: what is wanted. Out: tables, a figure, numbers. The one idea: everything twice, for the memory
+of the device and for the one in which the step without any method gets as far as the paper's. Read
+next: `hybrid.py`; `report/charts.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from operator import attrgetter
+from typing import Any
 
+from rich.console import Console
 from rich.table import Table
 
+from ooctrain.experiments.paper_001 import hybrid as experiment
 from ooctrain.experiments.paper_001.hybrid import (
     DEVICE,
     FITTED,
@@ -19,14 +24,16 @@ from ooctrain.experiments.paper_001.hybrid import (
     OURS,
     PRINTED_LIST,
     SWAP,
-    Cell,
-    Replay,
+    ImageCell,
+    TunedReplay,
     hybrid_gain,
     largest,
     network_of,
     recompute_overhead,
 )
-from ooctrain.experiments.paper_001.hybrid_printed import Network
+from ooctrain.experiments.paper_001.hybrid_printed import NETWORKS, TunedNetwork
+from ooctrain.experiments.reproducing import Wanted, print_title, write_figure
+from ooctrain.experiments.spread import spread
 from ooctrain.report.charts import Curve, curves_svg, stacked_svg
 from ooctrain.report.tables import or_dash, plain_table
 from ooctrain.units import format_bytes
@@ -34,7 +41,34 @@ from ooctrain.units import format_bytes
 MEMORIES = (DEVICE, FITTED)
 
 
-def largest_table(cells: Sequence[Cell], networks: Sequence[Network]) -> Table:
+def hybrid(wanted: Wanted, console: Console) -> Mapping[str, Any]:
+    """Paper 001, figures 3 to 6, tables 1 and 2."""
+    sizes = {each.model: each.image_sizes for each in NETWORKS}
+    asked = experiment.QUICK_SIZES if wanted.quick else sizes
+    networks = [network_of(model) for model in asked]
+    cases = [(network, size) for network in networks for size in asked[network.model]]
+    processes = 1 if wanted.quick else None
+    cells = [cell for rows in spread(experiment.cells, cases, processes) for cell in rows]
+    replays = [row for rows in spread(experiment.replays, cases, processes) for row in rows]
+    print_title(console, "The largest of the images that were tried, pixels of a side")
+    console.print(largest_table(cells, networks))
+    console.print()
+    console.print(claim_table(cells, networks))
+    for memory in MEMORIES:
+        print_title(console, f"\nMegapixels per second, simulated, {memory} memory")
+        console.print(speed_table(cells, memory))
+        print_title(console, f"\nThe printed parameters, {memory} memory")
+        console.print(replay_table(replays, memory))
+    write_figure(wanted, console, hybrid_figure(cells))
+    return {
+        "machine": experiment.MACHINE.name,
+        "memories": {network.model: experiment.memories(network) for network in networks},
+        "cells": [asdict(cell) for cell in cells],
+        "replays": [asdict(replay) for replay in replays],
+    }
+
+
+def largest_table(cells: Sequence[ImageCell], networks: Sequence[TunedNetwork]) -> Table:
     """The largest image of each method."""
     table = plain_table(
         "network", "method", *(f"{memory} memory" for memory in MEMORIES), "paper 001",
@@ -49,7 +83,7 @@ def largest_table(cells: Sequence[Cell], networks: Sequence[Network]) -> Table:
     return table
 
 
-def claim_table(cells: Sequence[Cell], networks: Sequence[Network]) -> Table:
+def claim_table(cells: Sequence[ImageCell], networks: Sequence[TunedNetwork]) -> Table:
     """What computing again costs, and what it gains over swapping alone."""
     table = plain_table(
         "network", "claim", *(f"{memory} memory" for memory in MEMORIES), "paper 001",
@@ -71,7 +105,7 @@ def claim_table(cells: Sequence[Cell], networks: Sequence[Network]) -> Table:
     return table
 
 
-def speed_table(cells: Sequence[Cell], memory: str) -> Table:
+def speed_table(cells: Sequence[ImageCell], memory: str) -> Table:
     """Megapixels per second, a line for each image size; x: it cannot be trained."""
     table = plain_table("network", "pixels", *METHODS, left=("network",))
     found = {(c.model, c.image_size, c.method): c for c in cells if c.memory == memory}
@@ -81,7 +115,7 @@ def speed_table(cells: Sequence[Cell], memory: str) -> Table:
     return table
 
 
-def replay_table(replays: Sequence[Replay], memory: str) -> Table:
+def replay_table(replays: Sequence[TunedReplay], memory: str) -> Table:
     """The paper's parameters (threshold/ahead/groupby) as given and scaled to our levels."""
     table = plain_table(
         "network", "pixels", "method", "printed", "as given", "scaled", "here",
@@ -98,7 +132,7 @@ def replay_table(replays: Sequence[Replay], memory: str) -> Table:
     return table
 
 
-def hybrid_figure(cells: Sequence[Cell]) -> str:
+def hybrid_figure(cells: Sequence[ImageCell]) -> str:
     """SVG: for each network and memory speeds (figures 3, 4) and swap-outs (figures 5, 6)."""
     pictures = []
     for model in dict.fromkeys(cell.model for cell in cells):
@@ -107,28 +141,30 @@ def hybrid_figure(cells: Sequence[Cell]) -> str:
             title = f"{model}, batch {network_of(model).batch}, {_memory(found[0])}"
             pictures.append(
                 curves_svg(
-                    f"Figures 3, 4: {title}", _curves(found, METHODS, _megapixels),
+                    f"Figures 3, 4: {title}",
+                    _curves(found, METHODS, attrgetter("megapixels_per_s")),
                     x_axis="pixels of a side (no point: it cannot be trained)",
                     y_axis="megapixels/s, simulated",
                 )
-            )  # fmt: skip
+            )
             pictures.append(
                 curves_svg(
-                    f"Figures 5, 6: {title}", _curves(found, (SWAP, HYBRID), _swap_outs),
+                    f"Figures 5, 6: {title}",
+                    _curves(found, (SWAP, HYBRID), attrgetter("swap_outs")),
                     x_axis="pixels of a side", y_axis="swap-outs in a step",
                 )
             )  # fmt: skip
     return stacked_svg(pictures)
 
 
-def _memory(cell: Cell) -> str:
+def _memory(cell: ImageCell) -> str:
     """The memory in words."""
     fitted = "" if cell.memory == DEVICE else ", fitted to the paper's largest image without swap"
     return f"{format_bytes(cell.budget_bytes)}{fitted}"
 
 
 def _curves(
-    cells: Sequence[Cell], methods: Sequence[str], y: Callable[[Cell], float | None]
+    cells: Sequence[ImageCell], methods: Sequence[str], y: Callable[[ImageCell], float | None]
 ) -> list[Curve]:
     return [
         Curve(method, points)
@@ -137,19 +173,11 @@ def _curves(
     ]
 
 
-def _megapixels(cell: Cell) -> float | None:
-    return cell.megapixels_per_s
-
-
-def _swap_outs(cell: Cell) -> float | None:
-    return cell.swap_outs
-
-
-def _speed(cell: Cell) -> str:
+def _speed(cell: ImageCell) -> str:
     return "x" if cell.megapixels_per_s is None else f"{cell.megapixels_per_s:.2f}"
 
 
-def _reached(replay: Replay) -> str:
+def _reached(replay: TunedReplay) -> str:
     if replay.megapixels_per_s is not None:
         return f"{replay.megapixels_per_s:.2f}"
     return f"needs {format_bytes(replay.minimum_bytes or 0)}"

@@ -1,1 +1,1 @@
-"""Paper 002: what it prints, what is computed here, and how it is shown. Read next: `run.py`."""
+"""Paper 002: what is printed, computed and shown. Read next: `offload_ratios_shown.py`."""

@@ -7,8 +7,8 @@ and everything is planned on that, in milliseconds; how the same planners stand 
 where values may be computed again, is another question, and asked of `compare` for the networks of
 figure 4 alone.
 
-Source: paper 002, section 6, figures 4 to 18. Departures: `experiments/verdicts/offload_ratios.py`.
-Read next: `sched/planning/chain_view.py`, `sched/bounds/closed.py`; `offload_ratios_shown.py`.
+Source: paper 002, section 6, figures 4 to 18. Departures: docs/papers.md. Read next:
+`sched/planning/chain_view.py`, `sched/bounds/closed.py`; `offload_ratios_shown.py`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from ooctrain.experiments.compare import Case, step_trace
+from ooctrain.api import step_trace
+from ooctrain.experiments.compare import CompareCase
 from ooctrain.sched.bounds.closed import compute_us, proposition_3_us
 from ooctrain.sched.bounds.lp import fluid_bound
 from ooctrain.sched.planners.registry import get_planner
@@ -64,7 +65,7 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class ChainCell:
     """A planner on a chain under a share of its memory.
 
     Args:
@@ -129,7 +130,7 @@ def groups(networks: Sequence[str], batches: Mapping[int, Sequence[int]]) -> lis
     ]
 
 
-def chain_cells(case: tuple[Group, Sequence[float]]) -> list[Cell]:
+def chain_cells(case: tuple[Group, Sequence[float]]) -> list[ChainCell]:
     """The cells of (chain, shares), planner by planner under each share."""
     group, shares = case
     where = machine(MACHINE)
@@ -142,22 +143,22 @@ def chain_cells(case: tuple[Group, Sequence[float]]) -> list[Cell]:
         budget = least + round(share * (most - least))
         printed, lp = proposition_3_us(chain, budget, where), _lp_us(chain, budget)
         cells += [
-            Cell(
+            ChainCell(
                 group, name, share, budget, _makespan_us(name, chain, budget), printed, lp, total
             )
             for name in CHAIN_PLANNERS
-        ]  # fmt: skip
+        ]
     return cells
 
 
-def step_cases(networks: Sequence[str], shares: Sequence[float]) -> list[Case]:
+def step_cases(networks: Sequence[str], shares: Sequence[float]) -> list[CompareCase]:
     """What `compare` is asked: the steps of some networks, in the memory of their chains."""
     cases = []
     for model in networks:
         view = _view(Group(model, USUAL_SIZE, USUAL_BATCH))
         least, most = view.minimum()[0], view.peak()[0]
         cases += [
-            Case(
+            CompareCase(
                 model, USUAL_BATCH, USUAL_SIZE, MACHINE,
                 str(least + round(share * (most - least))), planner,
             )
@@ -173,13 +174,13 @@ def drawn(found: Iterable[Group]) -> list[Group]:
     return [g for g in found if g.batch == wanted.get(g.image_size, USUAL_BATCH)]
 
 
-def worst(cells: Iterable[Cell], planner: str) -> Cell | None:
+def worst(cells: Iterable[ChainCell], planner: str) -> ChainCell | None:
     """A planner's cell with the largest ratio."""
     found = (cell for cell in cells if cell.planner == planner)
     return max(found, key=lambda cell: cell.ratio, default=None)
 
 
-def claims(cells: Sequence[Cell]) -> list[Claim]:
+def claims(cells: Sequence[ChainCell]) -> list[Claim]:
     """The paper's sentences about its plots, counted."""
     dense = [cell for cell in cells if cell.group.model in DENSENETS]
     return [
@@ -194,7 +195,7 @@ def claims(cells: Sequence[Cell]) -> list[Claim]:
     ]
 
 
-def wins(cells: Sequence[Cell], planner: str, highest_share: float = 1.0) -> Wins:
+def wins(cells: Sequence[ChainCell], planner: str, highest_share: float = 1.0) -> Wins:
     """How a planner does against VDNN, up to a share of the memory."""
     pairs = [
         (cell.makespan_us, vdnn.makespan_us)
@@ -209,11 +210,11 @@ def _counted(found: Wins) -> str:
     return f"faster in {found.faster}, slower in {found.slower} of {found.asked}"
 
 
-def _counted_low(cells: Sequence[Cell], planner: str) -> str:
+def _counted_low(cells: Sequence[ChainCell], planner: str) -> str:
     return f"{_counted(wins(cells, planner, LOW_SHARE))} up to a share of {LOW_SHARE:.0%}"
 
 
-def _place(cell: Cell | None) -> str:
+def _place(cell: ChainCell | None) -> str:
     if cell is None:
         return "not asked"
     group = cell.group
@@ -223,7 +224,7 @@ def _place(cell: Cell | None) -> str:
     )
 
 
-def _of(cells: Iterable[Cell], planner: str) -> list[Cell]:
+def _of(cells: Iterable[ChainCell], planner: str) -> list[ChainCell]:
     return [cell for cell in cells if cell.planner == planner]
 
 

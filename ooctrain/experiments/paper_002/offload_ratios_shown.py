@@ -1,32 +1,40 @@
-"""Paper 002's plots: ratios to its bound, throughput, and its claims beside what is counted here.
+"""`ooctrain reproduce offload-ratios`: paper 002's plots, and its claims beside what is counted.
 
-In: the cells of `offload_ratios.py`, and rows of `compare` for steps. Out: tables for
-a terminal, one SVG. The one idea: as in the paper 1 is its bound, and the axis is the share of
-memory between what a chain needs and what it would use; the dashed curve is the LP, below which
-nobody gets who only offloads. Read next: `report/charts.py`.
+In: what is wanted. Out: tables, a figure, numbers: first of the paper's own question, on chains,
+then of the same planners on the steps that the chains were made of. The one idea: as in the paper
+1 is its bound, and the axis is the share of memory between what a chain needs and what it would
+use; the dashed curve is the LP, below which no list gets that only offloads. Read next:
+`offload_ratios.py`; `report/charts.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
 
+from rich.console import Console
 from rich.table import Table
 
-from ooctrain.experiments.compare import Row
+from ooctrain.experiments.compare import CompareRow, compare
+from ooctrain.experiments.paper_002 import offload_ratios as experiment
 from ooctrain.experiments.paper_002.offload_ratios import (
     BATCHES,
     CHAIN_PLANNERS,
     HEURISTICS,
     STEP_PLANNERS,
     USUAL_SIZE,
-    Cell,
+    ChainCell,
     Claim,
     Group,
     drawn,
     worst,
 )
+from ooctrain.experiments.reproducing import Wanted, print_title, write_figure
+from ooctrain.experiments.spread import spread
 from ooctrain.report.charts import Curve, beside_svg, curves_svg, stacked_svg
 from ooctrain.report.tables import or_dash, plain_table
+from ooctrain.step.presets import cache_base, usable_cores
 from ooctrain.units import GIB
 
 HEAD_WIDTHS = (12, 6, 5)
@@ -34,7 +42,44 @@ PLANNER_WIDTH = 14
 SHARE_AXIS = "memory, % of the way from what the chain needs to what it would use"
 
 
-def worst_table(cells: Sequence[Cell], *, header: bool = True) -> Table:
+def offload_ratios(wanted: Wanted, console: Console) -> Mapping[str, Any]:
+    """Paper 002, figures 4 to 18: step times over its lower bound."""
+    networks = experiment.QUICK_NETWORKS if wanted.quick else experiment.NETWORKS
+    batches = experiment.QUICK_BATCHES if wanted.quick else experiment.BATCHES
+    shares = experiment.QUICK_SHARES if wanted.quick else experiment.SHARES
+    processes = 1 if wanted.quick else None
+    print_title(console, "Largest step / proposition 3 over all shares of memory, on chains")
+    cells: list[ChainCell] = []
+    cases = [(group, shares) for group in experiment.groups(networks, batches)]
+    for found in spread(experiment.chain_cells, cases, processes):
+        console.print(worst_table(found, header=not cells))
+        cells += found
+    claims = experiment.claims(cells)
+    console.print()
+    console.print(claim_table(claims))
+    steps = experiment.step_cases(
+        experiment.QUICK_NETWORKS if wanted.quick else experiment.REPRESENTATIVE,
+        experiment.QUICK_STEP_SHARES if wanted.quick else experiment.STEP_SHARES,
+    )
+    rows = compare(steps, jobs=processes or usable_cores(), keep=cache_base() / "compare")
+    print_title(console, "\nThe steps themselves: step / LP bound with recomputation")
+    console.print(step_table(rows))
+    write_figure(wanted, console, ratio_figure(cells, rows))
+    return {
+        "machine": experiment.MACHINE,
+        "cells": [_numbers(cell) for cell in cells],
+        "claims": [asdict(claim) for claim in claims],
+        "steps": [asdict(row) for row in rows],
+    }
+
+
+def _numbers(cell: ChainCell) -> Mapping[str, Any]:
+    own = asdict(cell)
+    group = own.pop("group")
+    return {**group, **own, "ratio": cell.ratio, "images_per_s": cell.images_per_s}
+
+
+def worst_table(cells: Sequence[ChainCell], *, header: bool = True) -> Table:
     """A line for each chain: the largest ratio of each planner, and at which share it is."""
     names = map(short_name, CHAIN_PLANNERS)
     table = plain_table("network", "pixels", "batch", *names, left=("network",))
@@ -58,7 +103,7 @@ def claim_table(claims: Sequence[Claim]) -> Table:
     return table
 
 
-def step_table(rows: Sequence[Row]) -> Table:
+def step_table(rows: Sequence[CompareRow]) -> Table:
     """A line for each network and memory: the bound over the calls' time, steps over the bound."""
     names = map(short_name, STEP_PLANNERS)
     table = plain_table("network", "memory", "LP / calls", *names, left=("network",))
@@ -67,14 +112,15 @@ def step_table(rows: Sequence[Row]) -> Table:
         across = [found[model, budget, planner] for planner in STEP_PLANNERS]
         bound = across[0].lower_bound_us
         table.add_row(
-            model, f"{budget / GIB:.2f} GiB",
+            model,
+            f"{budget / GIB:.2f} GiB",
             "-" if bound is None else f"{bound / across[0].compute_us:.3f}",
             *(or_dash(row.ratio, ".3f") for row in across),
-        )  # fmt: skip
+        )
     return table
 
 
-def ratio_figure(cells: Sequence[Cell], rows: Sequence[Row]) -> str:
+def ratio_figure(cells: Sequence[ChainCell], rows: Sequence[CompareRow]) -> str:
     """SVG: the ratios of figures 4 to 11, the throughput of figures 12 to 18, the steps.
 
     A row for each network, a column for each image size.
@@ -100,7 +146,7 @@ def short_name(planner: str) -> str:
     return planner.partition(":")[0]
 
 
-def _ratios(group: Group, cells: Sequence[Cell]) -> str:
+def _ratios(group: Group, cells: Sequence[ChainCell]) -> str:
     curves = [
         Curve(short_name(name), [(100 * c.share, c.ratio) for c in cells if c.planner == name])
         for name in CHAIN_PLANNERS
@@ -113,7 +159,7 @@ def _ratios(group: Group, cells: Sequence[Cell]) -> str:
     )  # fmt: skip
 
 
-def _speeds(model: str, size: int, by_group: dict[Group, list[Cell]]) -> str:
+def _speeds(model: str, size: int, by_group: dict[Group, list[ChainCell]]) -> str:
     """The best of the paper's three for each batch."""
     found = {g: cells for g, cells in by_group.items() if (g.model, g.image_size) == (model, size)}
     curves = [Curve(f"batch {g.batch}", _best_speeds(cells)) for g, cells in found.items()]
@@ -123,7 +169,7 @@ def _speeds(model: str, size: int, by_group: dict[Group, list[Cell]]) -> str:
     )  # fmt: skip
 
 
-def _best_speeds(cells: Sequence[Cell]) -> list[tuple[float, float | None]]:
+def _best_speeds(cells: Sequence[ChainCell]) -> list[tuple[float, float | None]]:
     best: dict[float, float | None] = {}
     for cell in cells:
         if cell.planner in HEURISTICS:
@@ -132,7 +178,7 @@ def _best_speeds(cells: Sequence[Cell]) -> list[tuple[float, float | None]]:
     return sorted(best.items())
 
 
-def _steps(model: str, rows: Sequence[Row]) -> str:
+def _steps(model: str, rows: Sequence[CompareRow]) -> str:
     return curves_svg(
         f"{model}, {rows[0].image_size} pixels, batch {rows[0].batch}: the step itself, where "
         "values may be computed again",
@@ -141,13 +187,13 @@ def _steps(model: str, rows: Sequence[Row]) -> str:
     )  # fmt: skip
 
 
-def _step_curve(planner: str, rows: Sequence[Row]) -> Curve:
+def _step_curve(planner: str, rows: Sequence[CompareRow]) -> Curve:
     own = [row for row in rows if row.planner == planner]
     return Curve(short_name(planner), [(row.budget_bytes / GIB, row.ratio) for row in own])
 
 
-def _by_group(cells: Sequence[Cell]) -> dict[Group, list[Cell]]:
-    groups: dict[Group, list[Cell]] = {}
+def _by_group(cells: Sequence[ChainCell]) -> dict[Group, list[ChainCell]]:
+    groups: dict[Group, list[ChainCell]] = {}
     for cell in cells:
         groups.setdefault(cell.group, []).append(cell)
     return groups

@@ -1,1 +1,1 @@
-"""Paper 004: what it prints, what is computed here, and how it is shown. Read next: `run.py`."""
+"""Paper 004: what is printed, computed and shown. Read next: `hmms_shown.py`."""

@@ -7,7 +7,7 @@ fast the calls are. The paper measured a P100 whose convolutions reach more than
 so beside the preset stands a machine whose arithmetic is fitted to one printed figure, the 55 % of
 ResNet-18, and everything else that is printed is then a prediction.
 
-Source: paper 004, sections 1, 6.2 and 6.3. Departures: `experiments/verdicts/hmms.py`. Read next:
+Source: paper 004, sections 1, 6.2 and 6.3. Departures: docs/papers.md. Read next:
 `sched/planners/hmms.py`, `sched/planners/vdnn/vdnn_layers.py`; `hmms_shown.py`.
 """
 
@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from ooctrain.experiments.compare import step_trace
+from ooctrain.api import step_trace
 from ooctrain.sched.planners.bn_recompute import (
     generated_bytes,
     offloadable_share,
@@ -135,11 +135,12 @@ def call_bytes(step: Trace, where: Machine) -> list[CallBytes]:
     generated = generated_bytes(step)
     return [
         CallBytes(
-            call.name, sum(generated.get(out, 0) for out in call.outs),
+            call.name,
+            sum(generated.get(out, 0) for out in call.outs),
             durations[call.id] / 1000 * where.out_bytes_per_us,
         )
         for call in step.calls[: turning_point(step)]
-    ]  # fmt: skip
+    ]
 
 
 def shares(batch: int, where: Machine) -> list[Share]:

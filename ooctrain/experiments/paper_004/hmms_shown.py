@@ -1,18 +1,25 @@
-"""Paper 004's figures 1, 8 and 9 beside what is computed here: two tables and a figure.
+"""`ooctrain reproduce hmms`: paper 004's figures 1, 8 and 9 beside what is computed here.
 
-In: the rows of `hmms.py`. Out: tables for a terminal, one SVG. The one idea: figure 1 explains the
-two others: where the curve of what the link carries stays below the curve of what is generated,
-somebody waits, and the timelines show who. Read next: `report/charts.py`, `report/svg.py`.
+In: what is wanted. Out: two tables, on the preset machine and on the one that is fitted to a
+printed figure; a picture of the second; numbers. The one idea: figure 1 explains the two others:
+where the curve of what the link carries stays below the curve of what is generated, a call waits,
+and the timelines show which. Read next: `hmms.py`; `report/charts.py`, `report/svg.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from itertools import accumulate
+from typing import Any
 
+from rich.console import Console
 from rich.table import Table
 
+from ooctrain.api import step_trace
+from ooctrain.experiments.paper_004 import hmms as experiment
 from ooctrain.experiments.paper_004.hmms import CallBytes, Share, Speed
+from ooctrain.experiments.reproducing import Wanted, print_title, write_figure
 from ooctrain.report.charts import Curve, Piece, curves_svg, stacked_svg, strips_svg
 from ooctrain.report.svg import timelines_svg
 from ooctrain.report.tables import plain_table
@@ -20,6 +27,47 @@ from ooctrain.sched.timeline import Timeline
 from ooctrain.units import format_bytes
 
 HERE, PAPER = 0, 1
+
+
+def hmms(wanted: Wanted, console: Console) -> Mapping[str, Any]:
+    """Paper 004, figures 1, 8 and 9."""
+    batch = experiment.QUICK_BATCH if wanted.quick else experiment.BATCH
+    preset, fitted = experiment.machines(batch)
+    shares = [row for where in (preset, fitted) for row in experiment.shares(batch, where)]
+    print_title(console, "What can be offloaded without loss")
+    console.print(share_table(shares))
+    plans = {
+        (where.name, model): experiment.plans(model, batch, where)
+        for where in (preset, fitted)
+        for model in experiment.FIGURE_8
+    }
+    speeds = [
+        row
+        for where in (preset, fitted)
+        for model in experiment.FIGURE_8
+        for row in experiment.speeds(model, batch, where, plans[where.name, model])
+    ]
+    print_title(console, f"\nThree memory plans at batch {batch}, simulated (paper 004)")
+    console.print(speed_table(speeds))
+    calls = {
+        model: experiment.call_bytes(step_trace(model, batch, experiment.IMAGE_SIZE), fitted)
+        for model in experiment.FIGURE_1
+    }
+    profiled = experiment.FIGURE_9
+    step = step_trace(profiled, batch, experiment.IMAGE_SIZE)
+    figure = hmms_figure(
+        calls, [row for row in speeds if row.machine == fitted.name],
+        experiment.timelines(plans[fitted.name, profiled], fitted),
+        {call.name: call.phase for call in step.calls}, profiled,
+    )  # fmt: skip
+    write_figure(wanted, console, figure)
+    return {
+        "batch": batch,
+        "machines": [asdict(where) | {"profile": {}} for where in (preset, fitted)],
+        "shares": [asdict(row) for row in shares],
+        "speeds": [asdict(row) for row in speeds],
+        "calls": {model: [asdict(row) for row in rows] for model, rows in calls.items()},
+    }
 
 
 def share_table(rows: Sequence[Share]) -> Table:

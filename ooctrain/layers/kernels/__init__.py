@@ -1,1 +1,4 @@
-"""Kernels by device: `cpu/` (Numba range kernels) and `cuda/`."""
+"""How operations are computed, by device: `cpu/` (Numba range kernels) and `cuda/`.
+
+Read next: `driver_table.py`, then `cpu/table.py`.
+"""

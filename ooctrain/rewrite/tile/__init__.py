@@ -9,10 +9,8 @@ operations), `segment.py` (which calls), `weave.py` (the new trace).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from ooctrain.step.trace import Trace
+from ooctrain.rewrite.tile.rewrite import parse_name, tile_trace
+from ooctrain.step.trace import Trace
 
 __all__ = ["tile", "tile_by_name"]
 
@@ -44,9 +42,6 @@ def tile(
 
     Cost: O(calls + tiles * calls of the chain).
     """
-    # Imported late, so that `import ooctrain` stays light.
-    from ooctrain.rewrite.tile.rewrite import tile_trace
-
     return tile_trace(trace, grid, first, last)
 
 
@@ -56,6 +51,4 @@ def tile_by_name(trace: Trace, name: str) -> Trace:
     Raises:
         ConfigError: as `tile`, or the name is not of this form.
     """
-    from ooctrain.rewrite.tile.rewrite import parse_name, tile_trace
-
     return tile_trace(trace, *parse_name(name))

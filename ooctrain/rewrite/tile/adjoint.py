@@ -1,6 +1,6 @@
 """Which variable is the gradient of which: read off an operation's own backward calls.
 
-In: an operation and shapes, or a forward call with its backward calls. Out: a `Record` of the calls
+In: an operation and shapes, or a forward call with its backward calls. Out: `VjpCalls`, the calls
 that make up its gradient, with the role of each variable. The one idea: a trace does not say of
 what a backward call's output is the gradient, but the operation does: `vjp` is asked to record its
 calls once more, on shapes alone, and the trace is read against that record. Read next: `weave.py`.
@@ -39,7 +39,7 @@ class Recorded:
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class VjpCalls:
     """The backward calls of one operation; `results[i]` is the gradient of input i, or None."""
 
     calls: tuple[Recorded, ...]
@@ -69,7 +69,7 @@ class _Recorder:
 
 def record_vjp(
     op: Any, ins: Sequence[Spec], outs: Sequence[Spec], wanted: Sequence[bool]
-) -> Record:
+) -> VjpCalls:
     """The backward calls of an operation for inputs of which `wanted` need a gradient."""
     images = [Tensor(s, name="x", requires_grad=w) for s, w in zip(ins, wanted, strict=True)]
     results = [Tensor(spec, name="y") for spec in outs]
@@ -90,10 +90,10 @@ def record_vjp(
         )
         for called, read, written in recorder.calls
     )
-    return Record(calls, tuple(None if g is None else roles[id(g)] for g in kept))
+    return VjpCalls(calls, tuple(None if g is None else roles[id(g)] for g in kept))
 
 
-def _unify(record: Record, backward: Sequence[Call], known: dict[Role, int]) -> bool:
+def _unify(record: VjpCalls, backward: Sequence[Call], known: dict[Role, int]) -> bool:
     """Whether the record is what the trace has; fills in `known`, the variables of the roles."""
     if len(record.calls) != len(backward):
         return False

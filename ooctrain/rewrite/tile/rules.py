@@ -57,10 +57,6 @@ def _own_windows(op: Op) -> tuple[Window, Window]:
     return windows
 
 
-def _cut_geometry(op: Any, place: Place) -> Op:
-    return replace(op, geometry=replace(op.geometry, padding=place.padding))
-
-
 def _cut_dropout(op: Dropout, place: Place) -> Op:
     n, c, h, w = op.offset
     offset = (n, c, h + place.start[0], w + place.start[1])
@@ -73,7 +69,10 @@ def _pad_windows(op: Pad) -> tuple[Window, Window]:
 
 
 POINTWISE = TileRule(_own_windows, lambda op, place: op)
-WINDOWED = TileRule(_own_windows, _cut_geometry)
+WINDOWED = TileRule(
+    _own_windows,
+    lambda op, place: replace(op, geometry=replace(op.geometry, padding=place.padding)),
+)
 #: an operation of a user's own, which has a method `with_padding((top, bottom, left, right))`
 OWN_PADDING = TileRule(_own_windows, lambda op, place: op.with_padding(place.padding))
 RULES: Mapping[type[Op], TileRule] = {

@@ -20,7 +20,7 @@ from ooctrain.step.trace import Call, Trace
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class TiledLayer:
     """One layer of a segment.
 
     Args:
@@ -48,7 +48,7 @@ class Stage:
 class Segment:
     """Stages in forward order; each one's image is the output of the one before."""
 
-    stages: tuple[Stage, ...]
+    stages: tuple[TiledLayer, ...]
 
     @property
     def source(self) -> int:
@@ -202,22 +202,22 @@ def _fork(trace: Trace, call: Call, last: str) -> ConfigError:
 # Which gradients
 
 
-def _stages(trace: Trace, chain: Sequence[Call]) -> tuple[Stage, ...]:
+def _stages(trace: Trace, chain: Sequence[Call]) -> tuple[TiledLayer, ...]:
     backward: dict[int, list[Call]] = {call.id: [] for call in chain}
     for call in trace.calls:
         if call.phase == "backward" and call.forward_of in backward:
             backward[call.forward_of].append(call)
-    stages: list[Stage] = []
+    stages: list[TiledLayer] = []
     for call in chain:
         rule = rule_of(call.op)
         assert rule is not None
         gradients, seed = match_backward(trace, call, backward[call.id])
-        stages.append(Stage(call, tuple(backward[call.id]), rule, gradients, seed))
+        stages.append(TiledLayer(call, tuple(backward[call.id]), rule, gradients, seed))
     _require_private(trace, stages)
     return tuple(stages)
 
 
-def _require_private(trace: Trace, stages: Sequence[Stage]) -> None:
+def _require_private(trace: Trace, stages: Sequence[TiledLayer]) -> None:
     """Nothing outside the segment may read what tiles no longer keep."""
     inside = {call.id for stage in stages for call in (stage.forward, *stage.backward)}
     for variable in _dropped(stages):
@@ -231,7 +231,7 @@ def _require_private(trace: Trace, stages: Sequence[Stage]) -> None:
             )
 
 
-def _dropped(stages: Sequence[Stage]) -> Iterator[int]:
+def _dropped(stages: Sequence[TiledLayer]) -> Iterator[int]:
     """Variables of the original calls that the tiled trace does not have."""
     for i, stage in enumerate(stages):
         ends = i == len(stages) - 1

@@ -1,8 +1,8 @@
 """Calls of a tiled trace before they are written: values, steps, tiles, inserts and sums.
 
-In: spans. Out: `Step`s over `Value`s, which have no numbers yet. The one idea: a tile's calls are
-listed first and written last, so that those of backward that nothing reads can be left out. Read
-next: `weave.py`.
+In: spans. Out: `TileCall`s over `Value`s, which have no numbers yet. The one idea: a tile's calls
+are listed first and written last, so that those of backward that nothing reads can be left out.
+Read next: `weave.py`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Value:
 
 
 @dataclass(slots=True, eq=False)
-class Step:
+class TileCall:
     """A call of the tiled trace that is not written yet; `reuse` and `of` say what it stands for.
 
     Args:
@@ -46,7 +46,7 @@ class Step:
     outs: tuple[Value, ...]
     phase: Phase = "forward"
     reuse: Mapping[int, int] = field(default_factory=dict)
-    of: Step | None = None
+    of: TileCall | None = None
     call: int | None = None
 
 
@@ -89,26 +89,27 @@ def _reads(
     return [(span, chain_reads(span, windows, extent)) for span in spans]
 
 
-def zeros(like: Value) -> tuple[Value, list[Step]]:
+def zeros(like: Value) -> tuple[Value, list[TileCall]]:
     """A variable of zeros to insert into, and the step that writes it."""
     value = Value(f"{like.name}.zero", like.spec, like.kind)
     phase: Phase = "backward" if like.kind == "grad" else "forward"
-    return value, [Step(f"{like.name}.fill", Constant(0.0, like.spec.shape), (), (value,), phase)]
+    fill = Constant(0.0, like.spec.shape)
+    return value, [TileCall(f"{like.name}.fill", fill, (), (value,), phase)]
 
 
 def insertion(
     op: type[Insert] | type[InsertAdd], whole: Value, part: Value, region: Region, phase: Phase
-) -> Step:
+) -> TileCall:
     """The next version of `whole`, on the same storage, with `part` inserted or added."""
     start, _ = block(whole.spec, region)
     base = whole.name.removesuffix(".zero").split("[")[0]
     place = label(region)
     new = Value(f"{base}[to {place[1:]}", whole.spec, whole.kind)
     name = f"{base}.{op.name}{place}"
-    return Step(name, op(start), (whole, part), (new,), phase, reuse={0: 0})
+    return TileCall(name, op(start), (whole, part), (new,), phase, reuse={0: 0})
 
 
-def add_up(gradient: int, part: Value, steps: list[Step], totals: dict[int, Value]) -> None:
+def add_up(gradient: int, part: Value, steps: list[TileCall], totals: dict[int, Value]) -> None:
     """Adds a tile's part of a parameter gradient to the sum over tiles, on the sum's storage."""
     if gradient not in totals:
         totals[gradient] = part
@@ -116,13 +117,13 @@ def add_up(gradient: int, part: Value, steps: list[Step], totals: dict[int, Valu
     total = totals[gradient]
     new = Value(part.name.replace("[", "[to ", 1), total.spec, total.kind)
     name = f"{part.name}.sum"
-    steps.append(Step(name, Add(), (total, part), (new,), "backward", reuse={0: 0}))
+    steps.append(TileCall(name, Add(), (total, part), (new,), "backward", reuse={0: 0}))
     totals[gradient] = new
 
 
-def alive(steps: Sequence[Step], wanted: set[Value]) -> list[Step]:
+def alive(steps: Sequence[TileCall], wanted: set[Value]) -> list[TileCall]:
     """All forward steps, and those of backward that lead to what is wanted."""
-    kept: list[Step] = []
+    kept: list[TileCall] = []
     for step in reversed(steps):
         if step.phase == "forward" or wanted.intersection(step.outs):
             kept.append(step)

@@ -16,14 +16,15 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
+from ooctrain.layers.kernels.tables import TABLES
 from ooctrain.layers.regions import Insert, InsertAdd, Slice
-from ooctrain.rewrite.tile.adjoint import Record, Role, record_vjp
+from ooctrain.rewrite.tile.adjoint import Role, VjpCalls, record_vjp
 from ooctrain.rewrite.tile.rules import Place
-from ooctrain.rewrite.tile.segment import Segment, Stage
+from ooctrain.rewrite.tile.segment import Segment, TiledLayer
 from ooctrain.rewrite.tile.steps import (
     Region,
-    Step,
     Tile,
+    TileCall,
     Value,
     add_up,
     alive,
@@ -33,7 +34,7 @@ from ooctrain.rewrite.tile.steps import (
     zeros,
 )
 from ooctrain.step.builder import TraceBuilder
-from ooctrain.step.op import Op, Spec, scratch_bytes
+from ooctrain.step.op import Op, Spec
 from ooctrain.step.trace import Call, Phase, Trace
 
 
@@ -55,8 +56,8 @@ class _Weaver:
         self.builder = TraceBuilder(trace.threads, trace.device)
         self.values: dict[int, Value] = {}  # variable of the old trace: what stands for it
         self.calls: dict[int, int] = {}  # call of the old trace: call of the new one
-        self.forward_steps: list[list[Step]] = []  # for each tile, one step per stage
-        self.records: dict[Any, Record] = {}
+        self.forward_steps: list[list[TileCall]] = []  # for each tile, one step per stage
+        self.records: dict[Any, VjpCalls] = {}
 
     def run(self) -> Trace:
         """The new trace."""
@@ -105,15 +106,15 @@ class _Weaver:
             duration_ns=call.duration_ns,
         )  # fmt: skip
 
-    def _write(self, steps: Sequence[Step], wanted: Iterable[Value]) -> None:
+    def _write(self, steps: Sequence[TileCall], wanted: Iterable[Value]) -> None:
         """Writes the steps, without those in backward whose outputs nothing reads."""
         for step in alive(steps, set(wanted)):
             ins, outs = (tuple(map(self._write_value, side)) for side in (step.ins, step.outs))
             in_specs, out_specs = ([v.spec for v in side] for side in (step.ins, step.outs))
             step.call = self.builder.call(
                 step.name, step.op, ins, outs, phase=step.phase,
-                workspace_bytes=scratch_bytes(
-                    step.op, in_specs, out_specs, self.trace.device, self.trace.threads or 1
+                workspace_bytes=TABLES[self.trace.device].workspace_bytes(
+                    step.op, in_specs, out_specs, self.trace.threads or 1
                 ),
                 reuse={outs[out]: ins[source] for out, source in step.reuse.items()},
                 forward_of=step.of.call if step.of is not None else None,
@@ -135,7 +136,7 @@ class _Weaver:
 
     # Forward
 
-    def _forward_steps(self) -> list[Step]:
+    def _forward_steps(self) -> list[TileCall]:
         target = self._value_of(self.segment.target)
         whole, steps = zeros(target)
         for tile in self.tiles:
@@ -147,7 +148,7 @@ class _Weaver:
         self._becomes(self.segment.target, whole)
         return steps
 
-    def _run_tile(self, tile: Tile, phase: Phase, mark: str) -> tuple[list[Step], Value]:
+    def _run_tile(self, tile: Tile, phase: Phase, mark: str) -> tuple[list[TileCall], Value]:
         """Slice and forward calls of a tile; returns them and the tile's part of the target.
 
         Args:
@@ -155,7 +156,7 @@ class _Weaver:
             mark: part of the names of calls and variables, which must differ from those of the
                 first run.
         """
-        steps: list[Step] = []
+        steps: list[TileCall] = []
         image = self._slice(
             self._value_of(self.segment.source), tile.read_region(0), phase, mark, steps
         )
@@ -169,12 +170,14 @@ class _Weaver:
                 for old, spec in zip(self._old(stage.forward.outs), specs, strict=True)
             )
             name = f"{stage.forward.name}{mark}{place}"
-            steps.append(Step(name, op, (image, *others), outs, phase, _positions(stage.forward)))
+            steps.append(
+                TileCall(name, op, (image, *others), outs, phase, _positions(stage.forward))
+            )
             image = outs[0]
         return steps, image
 
     def _slice(
-        self, whole: Value, region: Region, phase: Phase, mark: str, steps: list[Step]
+        self, whole: Value, region: Region, phase: Phase, mark: str, steps: list[TileCall]
     ) -> Value:
         start, shape = block(whole.spec, region)
         if shape == whole.spec.shape:
@@ -184,7 +187,7 @@ class _Weaver:
         if part.kind == "input":
             part.kind = "activation"  # inputs come from the host; this one is computed
         op = Slice(whole.spec.shape, start, shape)
-        steps.append(Step(f"{whole.name}.slice{mark}{place}", op, (whole,), (part,), phase))
+        steps.append(TileCall(f"{whole.name}.slice{mark}{place}", op, (whole,), (part,), phase))
         return part
 
     def _cut(self, tile: Tile, stage: int) -> Any:
@@ -198,10 +201,10 @@ class _Weaver:
 
     # Backward
 
-    def _backward_steps(self) -> tuple[list[Step], list[Value]]:
+    def _backward_steps(self) -> tuple[list[TileCall], list[Value]]:
         """Backward of all tiles; returns the steps and the gradients that they are for."""
         source_gradient = self.segment.stages[0].gradients.get(self.segment.source)
-        steps: list[Step] = []
+        steps: list[TileCall] = []
         totals: dict[int, Value] = {}  # gradient in the old trace: its sum over tiles so far
         if source_gradient is not None:
             totals[source_gradient], steps = zeros(self._value_of(source_gradient))
@@ -216,9 +219,9 @@ class _Weaver:
     def _differentiate(
         self,
         tile: Tile,
-        again: Sequence[Step],
-        forward: Sequence[Step],
-        steps: list[Step],
+        again: Sequence[TileCall],
+        forward: Sequence[TileCall],
+        steps: list[TileCall],
         totals: dict[int, Value],
     ) -> None:
         """Backward calls of one tile; each gradient is added to its total at once."""
@@ -229,9 +232,10 @@ class _Weaver:
             stage, place = self.segment.stages[i], label(tile.written_region(i))
             if not stage.backward:
                 break  # nothing before it needs a gradient
-            roles, results = self._backward_of_stage(
-                stage, place, again[i], forward[i], seed, steps
+            calls, roles, results = self._backward_of_stage(
+                stage, place, again[i], forward[i], seed
             )
+            steps += calls
             image, *others = zip(stage.forward.ins, results, strict=True)
             for variable, role in others:
                 if role is not None:
@@ -245,9 +249,16 @@ class _Weaver:
                 totals[stage.gradients[image[0]]] = steps[-1].outs[0]
 
     def _backward_of_stage(
-        self, stage: Stage, place: str, again: Step, forward: Step, seed: Value, steps: list[Step]
-    ) -> tuple[dict[Role, Value], Sequence[Role | None]]:
-        """Appends the backward calls of a stage for one tile; returns its variables by role."""
+        self,
+        stage: TiledLayer,
+        place: str,
+        again: TileCall,
+        forward: TileCall,
+        seed: Value,
+    ) -> tuple[list[TileCall], dict[Role, Value], Sequence[Role | None]]:
+        """The backward calls of a stage for one tile, its variables by role, the roles of its
+        results."""
+        calls: list[TileCall] = []
         record = self._record(stage, again)
         roles: dict[Role, Value] = {("in", i): v for i, v in enumerate(again.ins)}
         roles |= {("out", i): v for i, v in enumerate(again.outs)}
@@ -261,10 +272,10 @@ class _Weaver:
             ins = tuple(roles[role] for role in recorded.ins)
             op = _keep_algorithm(recorded.op, call.op)
             name, reuse = f"{call.name}{place}", _positions(call)
-            steps.append(Step(name, op, ins, outs, "backward", reuse, forward))
-        return roles, record.results
+            calls.append(TileCall(name, op, ins, outs, "backward", reuse, forward))
+        return calls, roles, record.results
 
-    def _record(self, stage: Stage, step: Step) -> Record:
+    def _record(self, stage: TiledLayer, step: TileCall) -> VjpCalls:
         """The backward calls of a tile's operation, kept, since most tiles share their shapes."""
         ins, outs = (tuple(value.spec for value in side) for side in (step.ins, step.outs))
         wanted = tuple(variable in stage.gradients for variable in stage.forward.ins)

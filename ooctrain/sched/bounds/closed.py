@@ -15,10 +15,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import accumulate
+from operator import sub
 
 from ooctrain.sched.planning.planner import call_need_bytes
 from ooctrain.sched.schedule import BYTES, LowerBound
+from ooctrain.sched.spans import held_during
 from ooctrain.step.machine import Machine, call_durations_ns
 from ooctrain.step.trace import Trace
 
@@ -137,16 +138,17 @@ def _held_across(trace: Trace, counts: Callable[[int], bool], *, from_start: boo
         counts: which variables.
         from_start: a use after it is enough.
     """
-    change = [0] * (len(trace.calls) + 1)
-    touched = [0] * len(trace.calls)
-    for variable in trace.variables:
-        uses = trace.uses[variable.id]
-        if uses and counts(variable.id):
-            change[0 if from_start else uses[0]] += variable.nbytes
-            change[uses[-1] + 1] -= variable.nbytes
-            for use in dict.fromkeys(uses):
-                touched[use] += variable.nbytes
-    return [held - own for held, own in zip(accumulate(change), touched, strict=False)]
+    counted = [
+        (uses, variable.nbytes)
+        for variable, uses in zip(trace.variables, trace.uses, strict=True)
+        if uses and counts(variable.id)
+    ]
+    calls = len(trace.calls)
+    alive = held_during(
+        ((0 if from_start else uses[0], uses[-1], size) for uses, size in counted), calls
+    )
+    touched = held_during(((use, use, size) for uses, size in counted for use in uses), calls)
+    return list(map(sub, alive, touched))
 
 
 def _producer_is_pure(trace: Trace, variable: int) -> bool:
@@ -163,13 +165,10 @@ def _before_us(pressure: Pressure, machine: Machine, recompute: bool) -> float:
         both = machine.out_bytes_per_us + machine.in_bytes_per_us
         return max(out, _time_us(pressure.moved_bytes, both, machine))
     initial_bytes = pressure.moved_bytes - pressure.sent_bytes
-    started = _time_us(initial_bytes, _fastest(machine), machine)
+    fastest = max(machine.out_bytes_per_us, machine.in_bytes_per_us)
+    started = _time_us(initial_bytes, fastest, machine)
     # One transfer may be all, so that its latency counts once.
     return out + started - (_latency_us(machine) if out and started else 0.0)
-
-
-def _fastest(machine: Machine) -> float:
-    return max(machine.out_bytes_per_us, machine.in_bytes_per_us)
 
 
 def _time_us(size_bytes: int, bytes_per_us: float, machine: Machine) -> float:

@@ -19,7 +19,7 @@ INFINITE = float("inf")
 
 
 @dataclass(frozen=True, slots=True)
-class Solution:
+class LpSolution:
     """An optimum: the objective values of the primal and of the dual program.
 
     The optimum lies between them, rounding aside.
@@ -67,23 +67,21 @@ class LinearProgram:
         self.row_lowers.append(lower)
         self.row_uppers.append(upper)
 
-    def solve(self) -> Solution | None:
+    def solve(self) -> LpSolution | None:
         """The optimum; None where no columns satisfy all rows."""
-        import highspy  # takes long to load, so only where a program is solved
+        import highspy  # late: it takes long to load, and most planning solves no program
 
         solver = highspy.Highs()
         solver.silent()
         solver.setOptionValue("threads", 1)
-        solver.passModel(self._as_highs())
+        solver.passModel(self._as_highs(highspy))
         solver.run()
         if solver.getModelStatus() != highspy.HighsModelStatus.kOptimal:
             return None
-        return Solution(solver.getInfo().objective_function_value, self._dual(solver))
+        return LpSolution(solver.getInfo().objective_function_value, self._dual(solver))
 
-    def _as_highs(self) -> Any:
+    def _as_highs(self, highspy: Any) -> Any:
         """The program in the solver's form: columns, rows, and the matrix row by row."""
-        import highspy
-
         program = highspy.HighsLp()
         program.num_col_, program.num_row_ = len(self.costs), len(self.row_lowers)
         program.col_cost_ = np.array(self.costs)

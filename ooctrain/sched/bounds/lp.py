@@ -25,8 +25,8 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from ooctrain.sched.bounds.linear import LinearProgram, Term
-from ooctrain.sched.planning.decisions import BEFORE_THE_STEP, Decisions, Life, lives, runs_once
-from ooctrain.sched.planning.residency import tabulate
+from ooctrain.sched.planning.decisions import BEFORE_THE_STEP, Life, lives, runs_once
+from ooctrain.sched.planning.residency import Liveness
 from ooctrain.sched.schedule import BYTES, LowerBound
 from ooctrain.step.machine import Machine, call_durations_ns
 from ooctrain.step.trace import Trace
@@ -396,8 +396,8 @@ class _Fluid:
 
     def _resident(self) -> Sequence[float]:
         """What is on the device during each call if nothing moves, inputs from the start."""
-        table = tabulate(Decisions(runs_once(self.trace)), self.trace, self.machine, BYTES)
-        resident = [size / self.budget_bytes for size in table.resident_bytes]
+        sizes = Liveness(self.trace, BYTES).resident_bytes(runs_once(self.trace))
+        resident = [size / self.budget_bytes for size in sizes]
         for item in self.items:
             if item.fixed:
                 for call in range(item.needed):

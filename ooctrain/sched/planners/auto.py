@@ -24,8 +24,9 @@ from ooctrain.sched.planners.dtr.dtr import Dtr
 from ooctrain.sched.planners.keep_all import KeepAll
 from ooctrain.sched.planners.naive import Naive
 from ooctrain.sched.planners.superneurons import SuperNeurons
-from ooctrain.sched.planners.window.window import Window
+from ooctrain.sched.planners.window.window import SlidingWindow
 from ooctrain.sched.planning.planner import Planner, least_refusal, make_plan
+from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import BYTES, Granule, Plan
 from ooctrain.step.machine import Machine
 from ooctrain.step.trace import Trace
@@ -40,9 +41,9 @@ CHUNK_BYTES = 64 << 10
 def other_windows() -> tuple[Planner, ...]:
     """What the window's size and the place of parameters can still gain over its default."""
     return (
-        Window(size=2, persistent="device"),
-        Window(size=1, persistent="host"),
-        Window(size=0.75, persistent="host"),
+        SlidingWindow(size=2, persistent="device"),
+        SlidingWindow(size=1, persistent="host"),
+        SlidingWindow(size=0.75, persistent="host"),
     )
 
 
@@ -75,15 +76,15 @@ class Auto:
         host_budget_bytes: int | None = None, seed: int = 0, time_limit_s: float | None = None,
     ) -> Plan:  # fmt: skip
         """See `Planner`. The minimum is the least of all asked; a time limit ends the asking."""
-        poll = _Poll(
-            self._step_us, trace, budget_bytes, machine, granule, host_budget_bytes, seed,
-            time_limit_s,
-        )  # fmt: skip
+        question = Question(
+            trace, budget_bytes, machine, granule, host_budget_bytes, seed, time_limit_s
+        )
+        poll = _Poll(question, self._step_us)
         poll.ask(KeepAll())
         if poll.best is None:
             near_us = NEAR * lower_bound(trace, budget_bytes, machine).makespan_us
             # Those who gain most come first: there may be no time for the others.
-            poll.ask(Window())
+            poll.ask(SlidingWindow())
             if poll.best_us > near_us:
                 poll.ask(Dtr(), SuperNeurons())
             poll.ask(Belady(), *other_windows(), Naive())
@@ -105,14 +106,8 @@ class _Poll:
         cut_short: whether somebody was not asked any more.
     """
 
+    question: Question
     step_us: Callable[[Plan], float]
-    trace: Trace
-    budget_bytes: int
-    machine: Machine
-    granule: Granule
-    host_budget_bytes: int | None
-    seed: int
-    time_limit_s: float | None
     best: Plan | None = None
     best_us: float = math.inf
     refusals: list[Infeasible] = field(default_factory=list)
@@ -128,7 +123,7 @@ class _Poll:
             granule: None: that of the question.
             time_share: of the time left that each may take.
         """
-        granule = granule or self.granule
+        granule = granule or self.question.granule
         for planner in planners:
             if self.best is not None and self._left_s() == 0:
                 self.cut_short = True
@@ -152,7 +147,7 @@ class _Poll:
             Infeasible: nobody had one.
         """
         if self.best is None:
-            raise least_refusal("auto", self.refusals, self.budget_bytes)
+            raise least_refusal("auto", self.refusals, self.question.budget_bytes)
         notes = {**self.best.notes, **({"cut_short": True} if self.cut_short else {})}
         return replace(self.best, notes=notes)
 
@@ -160,22 +155,20 @@ class _Poll:
         """Its plan. One that moves parts moves whole chunks, and its ledger is counted in the
         granule that was asked for.
         """
-        in_chunks, left_s = _in_chunks(planner, granule), self._left_s()
-        chunks = replace(granule, size_bytes=granule.granted(CHUNK_BYTES))
-        plan = planner.plan(
-            self.trace, self.budget_bytes, self.machine, seed=self.seed,
-            granule=chunks if in_chunks else granule, host_budget_bytes=self.host_budget_bytes,
-            time_limit_s=None if left_s is None else time_share * left_s,
-        )  # fmt: skip
-        if plan.schedule.granule == self.granule:
+        asked, in_chunks, left_s = self.question, _in_chunks(planner, granule), self._left_s()
+        if in_chunks:
+            granule = replace(granule, size_bytes=granule.granted(CHUNK_BYTES))
+        limit_s = None if left_s is None else time_share * left_s
+        plan = replace(asked, granule=granule, time_limit_s=limit_s).put_to(planner)
+        if plan.schedule.granule == asked.granule:
             return plan
-        schedule = replace(plan.schedule, granule=self.granule)
-        return make_plan(schedule, self.trace, self.machine, plan.notes)
+        schedule = replace(plan.schedule, granule=asked.granule)
+        return make_plan(schedule, asked.trace, asked.machine, plan.notes)
 
     def _left_s(self) -> float | None:
-        if self.time_limit_s is None:
+        if self.question.time_limit_s is None:
             return None
-        return max(0.0, self.started_s + self.time_limit_s - time.monotonic())
+        return max(0.0, self.started_s + self.question.time_limit_s - time.monotonic())
 
 
 def _in_chunks(planner: Planner, granule: Granule) -> bool:

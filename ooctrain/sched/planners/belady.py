@@ -19,17 +19,18 @@ import heapq
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
-from ooctrain.sched.planning.decisions import Gap
-from ooctrain.sched.planning.planner import check_whole_numbers
+from ooctrain.sched.planning.decisions import Decisions, Gap, runs_once
+from ooctrain.sched.planning.lower import plan_of
+from ooctrain.sched.planning.planner import check_whole_numbers, infeasible
+from ooctrain.sched.planning.question import Question
+from ooctrain.sched.planning.residency import Liveness
 from ooctrain.sched.planning.swap import (
-    check_budget,
     in_pieces,
-    swap_gaps,
-    swap_plan,
-    swap_table,
+    movable_gaps,
+    piece_bytes,
     worth_its_latency_bytes,
 )
-from ooctrain.sched.schedule import BYTES, Granule, Plan
+from ooctrain.sched.schedule import BYTES, Granule, Plan, Run
 from ooctrain.step.machine import Machine
 from ooctrain.step.trace import Trace
 
@@ -45,34 +46,50 @@ class Belady:
     Cost: O(gaps log gaps) to decide; lowering costs more.
     """
 
+    name = "belady"
+
     pieces: int = 200
 
     def __post_init__(self) -> None:
         check_whole_numbers(self.name, {"pieces": self.pieces})
-
-    @property
-    def name(self) -> str:
-        """The planner's name in tables."""
-        return "belady"
 
     def plan(
         self, trace: Trace, budget_bytes: int, machine: Machine, *, granule: Granule = BYTES,
         host_budget_bytes: int | None = None, seed: int = 0, time_limit_s: float | None = None,
     ) -> Plan:  # fmt: skip
         """See `Planner`. The minimum is what the largest call needs beside what never leaves."""
-        gaps = swap_gaps(trace)
-        check_budget(self.name, trace, gaps, budget_bytes, machine, granule)
-        in_core = swap_table(trace, (), machine, granule).resident_bytes
-        piece_bytes = max(budget_bytes // self.pieces, worth_its_latency_bytes(machine))
-        chosen = [
-            piece
-            for gap in evictions(gaps, in_core, budget_bytes, granule)
-            for piece in in_pieces(gap, piece_bytes, granule)
-        ]
-        return swap_plan(
-            self.name, trace, chosen, budget_bytes, machine, granule, host_budget_bytes,
-            {"piece_bytes": piece_bytes},
-        )  # fmt: skip
+        question = Question(trace, budget_bytes, machine, granule, host_budget_bytes)
+        step = max(budget_bytes // self.pieces, worth_its_latency_bytes(machine))
+        decisions = offload(self.name, question, runs_once(trace), step_bytes=step)
+        return plan_of(self.name, question, decisions, {"piece_bytes": step})
+
+
+def offload(
+    name: str, question: Question, runs: tuple[Run, ...], stays: Collection[int] = (),
+    step_bytes: int | None = None,
+) -> Decisions:  # fmt: skip
+    """The runs, and what Belady's rule sends to the host so that they fit.
+
+    Args:
+        name: of the planner, for what is raised.
+        stays: variables that leave only when all others have left.
+        step_bytes: how large the pieces of a gap are; None: `piece_bytes`.
+
+    Raises:
+        Infeasible: the runs do not fit though all that can goes to the host.
+
+    Cost: O(runs + gaps log gaps).
+    """
+    budget_bytes, granule = question.budget_bytes, question.granule
+    liveness, gaps = Liveness(question.trace, granule), movable_gaps(question.trace, runs)
+    least, witness = liveness.least_budget(runs, gaps)
+    if least > budget_bytes:
+        raise infeasible(name, budget_bytes, least, witness)
+    if step_bytes is None:
+        step_bytes = piece_bytes(budget_bytes, question.machine)
+    gone = evictions(gaps, liveness.resident_bytes(runs), budget_bytes, granule, stays)
+    pieces = (piece for gap in gone for piece in in_pieces(gap, step_bytes, granule))
+    return Decisions(runs, tuple(pieces))
 
 
 def evictions(

@@ -27,6 +27,7 @@ from ooctrain.sched.planners.hmms import Hmms
 from ooctrain.sched.planners.lms.lms_auto import LmsAuto
 from ooctrain.sched.planners.window.window_cyclic import WindowCyclic
 from ooctrain.sched.planning.planner import Planner, turning_point
+from ooctrain.sched.planning.question import Question
 from ooctrain.sched.planning.rematerialise import droppable, rematerialise
 from ooctrain.sched.planning.unroll import plan_runs
 from ooctrain.sched.schedule import BYTES, Granule, Plan
@@ -49,30 +50,27 @@ class BnRecompute:
     Cost: that of the planner.
     """
 
+    name = "bn-recompute"
+
     swap: str = "hmms"
 
     def __post_init__(self) -> None:
         if self.swap not in SWAPPERS:
             raise ConfigError(
                 f"bn-recompute: swap={self.swap!r} names no planner that can swap beside it",
-                code="OOC-105", fix=f"one of {', '.join(SWAPPERS)}",
-            )  # fmt: skip
-
-    @property
-    def name(self) -> str:
-        """The planner's name in tables."""
-        return "bn-recompute"
+                code="OOC-105",
+                fix=f"one of {', '.join(SWAPPERS)}",
+            )
 
     def plan(
         self, trace: Trace, budget_bytes: int, machine: Machine, *, granule: Granule = BYTES,
         host_budget_bytes: int | None = None, seed: int = 0, time_limit_s: float | None = None,
     ) -> Plan:  # fmt: skip
         """See `Planner`. The minimum is that of the swapping planner on the step that results."""
+        question = Question(trace, budget_bytes, machine, granule, host_budget_bytes)
         dropped = outputs_of_norms(trace)
-        return plan_runs(
-            self.name, SWAPPERS[self.swap](), trace, rematerialise(trace, dropped), budget_bytes,
-            machine, granule, host_budget_bytes, {"dropped": len(dropped), "swap": self.swap},
-        )  # fmt: skip
+        runs, notes = rematerialise(trace, dropped), {"dropped": len(dropped), "swap": self.swap}
+        return plan_runs(self.name, question, runs, SWAPPERS[self.swap](), notes)
 
 
 def outputs_of_norms(trace: Trace) -> tuple[int, ...]:

@@ -14,8 +14,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import pairwise
 
-from ooctrain.sched.planning.chain_runs import Kind, Step, fastest_that_fits
+from ooctrain.sched.planning.chain_runs import ChainStep, Kind, fastest_that_fits
 from ooctrain.sched.planning.chain_view import chain_view
+from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import BYTES, Granule, Plan
 from ooctrain.step.machine import Machine
 from ooctrain.step.trace import Trace
@@ -37,9 +38,8 @@ class ChenSqrt:
         view = chain_view(trace, machine, granule)
         stages = len(view)
         choices = (list(segmented(stages, count)) for count in numbers_of_segments(stages))
-        return fastest_that_fits(
-            self.name, view, choices, budget_bytes, machine, granule, host_budget_bytes
-        )
+        question = Question(trace, budget_bytes, machine, granule, host_budget_bytes)
+        return fastest_that_fits(self.name, question, view, choices)
 
 
 def numbers_of_segments(stages: int) -> list[int]:
@@ -47,7 +47,7 @@ def numbers_of_segments(stages: int) -> list[int]:
     return sorted({-(-stages // length) for length in range(1, stages + 1)})
 
 
-def segmented(stages: int, segments: int) -> Iterator[Step]:
+def segmented(stages: int, segments: int) -> Iterator[ChainStep]:
     """Forward, keeping borders; then segment by segment, the last first.
 
     The last segment keeps all at once: its backward comes next.
@@ -56,10 +56,10 @@ def segmented(stages: int, segments: int) -> Iterator[Step]:
     for first, after in pairwise(borders):
         for stage in range(first, after):
             if after == stages:
-                yield Step(Kind.ALL, stage)
+                yield ChainStep(Kind.ALL, stage)
             else:
-                yield Step(Kind.CHECKPOINT if stage == first else Kind.NONE, stage)
+                yield ChainStep(Kind.CHECKPOINT if stage == first else Kind.NONE, stage)
     for first, after in reversed(list(pairwise(borders))):
         if after != stages:
-            yield from (Step(Kind.ALL, stage) for stage in range(first, after))
-        yield from (Step(Kind.BACKWARD, stage) for stage in reversed(range(first, after)))
+            yield from (ChainStep(Kind.ALL, stage) for stage in range(first, after))
+        yield from (ChainStep(Kind.BACKWARD, stage) for stage in reversed(range(first, after)))

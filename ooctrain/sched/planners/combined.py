@@ -13,17 +13,17 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ooctrain.errors import ConfigError, Infeasible
-from ooctrain.sched.planners.belady import Belady
+from ooctrain.sched.planners.belady import Belady, offload
 from ooctrain.sched.planners.keep_all import KeepAll
 from ooctrain.sched.planners.prefix import Prefix
 from ooctrain.sched.planners.window.window_cyclic import WindowCyclic
-from ooctrain.sched.planning.planner import Planner, check_host, least_refusal
-from ooctrain.sched.planning.recompute import offload, plan_of
+from ooctrain.sched.planning.lower import plan_of
+from ooctrain.sched.planning.planner import Planner, least_refusal
+from ooctrain.sched.planning.question import Question
 from ooctrain.sched.planning.rematerialise import rematerialise
 from ooctrain.sched.schedule import BYTES, Granule, Plan
 from ooctrain.step.machine import Machine
@@ -52,6 +52,8 @@ class Combined:
     Cost: some 0.2 ms for each evaluation of 600 calls, and the starts' plans.
     """
 
+    name = "combined"
+
     evaluations: int = 120000
 
     def __post_init__(self) -> None:
@@ -59,13 +61,9 @@ class Combined:
         if not isinstance(number, int | float) or not 0 <= number < math.inf:
             raise ConfigError(
                 f"combined: evaluations={number!r} is not a finite number of 0 or more",
-                code="OOC-105", fix="such as combined:evaluations=20000, or leave it out",
-            )  # fmt: skip
-
-    @property
-    def name(self) -> str:
-        """The planner's name in tables."""
-        return "combined"
+                code="OOC-105",
+                fix="such as combined:evaluations=20000, or leave it out",
+            )
 
     def plan(
         self, trace: Trace, budget_bytes: int, machine: Machine, *, granule: Granule = BYTES,
@@ -73,14 +71,14 @@ class Combined:
     ) -> Plan:  # fmt: skip
         """See `Planner`. The minimum is the least of the starts'."""
         deadline = None if time_limit_s is None else time.monotonic() + time_limit_s
+        question = Question(
+            trace, budget_bytes, machine, granule, host_budget_bytes, seed, time_limit_s
+        )
+        start_s = None if time_limit_s is None else STARTS_SHARE * time_limit_s
         best, refusals = None, list[Infeasible]()
         for planner in starts():
             try:
-                plan = planner.plan(
-                    trace, budget_bytes, machine, granule=granule,
-                    host_budget_bytes=host_budget_bytes, seed=seed,
-                    time_limit_s=None if time_limit_s is None else STARTS_SHARE * time_limit_s,
-                )  # fmt: skip
+                plan = replace(question, time_limit_s=start_s).put_to(planner)
             except Infeasible as refusal:
                 refusals.append(refusal)
                 continue
@@ -90,26 +88,24 @@ class Combined:
                 return best  # everything fits: nothing is faster
         if best is None:
             raise least_refusal("combined", refusals, budget_bytes)
-        found = self._searched(
-            trace, budget_bytes, machine, granule, host_budget_bytes, seed, deadline
-        )
+        found = self._searched(question, deadline)
         if found is not None and found.makespan_us < best.makespan_us:
             best = found
         if deadline is not None and time.monotonic() >= deadline:
             best = replace(best, notes={**best.notes, "cut_short": True})
         return best
 
-    def _searched(
-        self, trace: Trace, budget_bytes: int, machine: Machine, granule: Granule,
-        host_budget_bytes: int | None, seed: int, deadline: float | None,
-    ) -> Plan | None:  # fmt: skip
+    def _searched(self, question: Question, deadline: float | None) -> Plan | None:
         """The plan of the best choice: half of the search goes to the starts, half to what came of
         the best of them.
         """
-        from ooctrain.sched.search.choice import LESS_HEAT, Search  # compiles
+        # Late: it loads Numba, which planning otherwise does without.
+        from ooctrain.sched.search.choice import LESS_HEAT, Search
 
-        search = Search(trace, budget_bytes, machine, granule)
-        first = search.best_first(_first_choices(trace, machine))
+        trace, machine, seed = question.trace, question.machine, question.seed
+        search = Search(trace, question.budget_bytes, machine, question.granule)
+        # What annealing begins with: values to drop.
+        first = search.best_first(Prefix(steps=8).choices(trace, machine))
         longer = max(1.0, len(trace.calls) / CALLS)
         half = int(self.evaluations / longer**GROWTH / 2)
         found = [
@@ -118,13 +114,9 @@ class Combined:
         ]
         nearest = min(found, key=search.cost)
         last = seed + len(first)
-        found.append(
-            search.improve(nearest, half, seed=last, deadline=deadline, heat=LESS_HEAT)
-        )  # fmt: skip
+        found.append(search.improve(nearest, half, seed=last, deadline=deadline, heat=LESS_HEAT))
         for choice in sorted(found, key=search.cost):
-            plan = _plan_of(
-                choice, trace, budget_bytes, machine, granule, search.evaluations, host_budget_bytes
-            )
+            plan = _plan_of(choice, question, search.evaluations)
             if plan is not None:
                 return plan
         return None
@@ -135,27 +127,16 @@ def starts() -> tuple[Planner, ...]:
     return (KeepAll(), Belady(), Prefix(), WindowCyclic())
 
 
-def _first_choices(trace: Trace, machine: Machine) -> Iterable[tuple[int, ...]]:
-    """What annealing begins with: values to drop."""
-    return Prefix(steps=8).choices(trace, machine)
-
-
-def _plan_of(
-    choice: Choice, trace: Trace, budget_bytes: int, machine: Machine, granule: Granule,
-    evaluations: int, host_budget_bytes: int | None,
-) -> Plan | None:  # fmt: skip
+def _plan_of(choice: Choice, question: Question, evaluations: int) -> Plan | None:
     """The plan of a choice, or None if `lower` does not accept it."""
-    runs = rematerialise(trace, choice.dropped, unread=choice.unread, held=choice.held)
+    runs = rematerialise(question.trace, choice.dropped, unread=choice.unread, held=choice.held)
     notes = {
         "from": "search", "evaluations": evaluations, "dropped": len(choice.dropped),
         "held": len(choice.held), "stays": len(choice.stays),
-        "runs_again": len(runs) - len(trace.calls),
+        "runs_again": len(runs) - len(question.trace.calls),
     }  # fmt: skip
     stays = frozenset(choice.stays)
     try:
-        decisions = offload("combined", trace, runs, budget_bytes, machine, granule, stays)
-        plan = plan_of(decisions, trace, budget_bytes, machine, granule, notes)
-        check_host("combined", plan, host_budget_bytes)
+        return plan_of("combined", question, offload("combined", question, runs, stays), notes)
     except Infeasible:
         return None
-    return plan

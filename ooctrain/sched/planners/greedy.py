@@ -15,6 +15,7 @@ from __future__ import annotations
 from itertools import accumulate
 
 from ooctrain.sched.planning.chain_view import ChainView, chain_view
+from ooctrain.sched.planning.question import Question
 from ooctrain.sched.planning.swap import swap_plan
 from ooctrain.sched.schedule import BYTES, Granule, Plan
 from ooctrain.step.machine import Machine
@@ -34,10 +35,9 @@ class Greedy:
         view = chain_view(trace, machine, granule)
         view.check_budget(self.name, budget_bytes)
         chosen = shortest_prefix(view, budget_bytes)
-        return swap_plan(
-            self.name, trace, view.gaps(chosen), budget_bytes, machine, granule, host_budget_bytes,
-            {"offloaded": len(chosen), "stages": len(view)},
-        )  # fmt: skip
+        question = Question(trace, budget_bytes, machine, granule, host_budget_bytes)
+        notes = {"offloaded": len(chosen), "stages": len(view)}
+        return swap_plan(self.name, question, view.gaps(chosen), notes)
 
 
 def shortest_prefix(view: ChainView, budget_bytes: int) -> range:

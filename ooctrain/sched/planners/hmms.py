@@ -28,6 +28,7 @@ from ooctrain.sched.planning.planner import (
     turning_point,
     writer_with_resident_parameters,
 )
+from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import BYTES, Granule, Plan
 from ooctrain.step.machine import Machine, call_durations_ns
 from ooctrain.step.trace import Trace
@@ -37,7 +38,7 @@ RATIO_STEPS = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Storage:
+class Offloadable:
     """A value that forward and backward calls read, and that may leave in between.
 
     The paper's tensor storage object.
@@ -68,16 +69,13 @@ class Hmms:
     Cost: a list for each ratio, a simulation for those that may be the fastest.
     """
 
+    name = "hmms"
+
     ratio: float | None = None
 
     def __post_init__(self) -> None:
         if self.ratio is not None:
             check_ratio(self.name, self.ratio)
-
-    @property
-    def name(self) -> str:
-        """The planner's name in tables."""
-        return "hmms"
 
     def plan(
         self, trace: Trace, budget_bytes: int, machine: Machine, *, granule: Granule = BYTES,
@@ -93,16 +91,18 @@ class Hmms:
                 lists.append(Candidate(writer.finish(), {"ratio": ratio}))
         if not lists:
             raise infeasible(self.name, budget_bytes, *min(peaks))
-        return fastest_list(self.name, lists, trace, machine, host_budget_bytes)
+        question = Question(trace, budget_bytes, machine, granule, host_budget_bytes)
+        return fastest_list(self.name, question, lists)
 
 
 def check_ratio(planner: str, ratio: float) -> None:
     """Raises ConfigError where a ratio is no share."""
     if not (isinstance(ratio, float | int) and 0 <= ratio <= 1):
         raise ConfigError(
-            f"{planner}: ratio={ratio!r} is not between 0 and 1", code="OOC-105",
+            f"{planner}: ratio={ratio!r} is not between 0 and 1",
+            code="OOC-105",
             fix=f"such as {planner}:ratio=0.5, or leave it out",
-        )  # fmt: skip
+        )
 
 
 def _ratios(ratio: float | None) -> Sequence[float]:
@@ -111,7 +111,7 @@ def _ratios(ratio: float | None) -> Sequence[float]:
     return [step / RATIO_STEPS for step in range(RATIO_STEPS + 1)]
 
 
-def offloadable_storages(trace: Trace) -> Iterator[Storage]:
+def offloadable_storages(trace: Trace) -> Iterator[Offloadable]:
     """What may leave, in the order in which its last forward readers run."""
     turn = turning_point(trace)
     found = []
@@ -121,11 +121,11 @@ def offloadable_storages(trace: Trace) -> Iterator[Storage]:
         backward = [k for k in readers if k >= turn]
         if forward and backward and not variable.persistent and variable.nbytes:
             made = trace.producer[variable.id] is not None
-            found.append(Storage(variable.id, variable.nbytes, made, forward[-1], backward[0]))
+            found.append(Offloadable(variable.id, variable.nbytes, made, forward[-1], backward[0]))
     yield from sorted(found, key=lambda storage: (storage.leaves_with, storage.var))
 
 
-def take(offloadable: Iterable[Storage], ratio: float) -> Iterator[Storage]:
+def take(offloadable: Iterable[Offloadable], ratio: float) -> Iterator[Offloadable]:
     """Of what may leave, in its order, as many as keep the bytes taken at most `ratio` of the bytes
     seen so far.
     """
@@ -138,10 +138,10 @@ def take(offloadable: Iterable[Storage], ratio: float) -> Iterator[Storage]:
 
 
 def ends_of_offload(
-    trace: Trace, offloaded: Sequence[Storage], machine: Machine
+    trace: Trace, offloaded: Sequence[Offloadable], machine: Machine
 ) -> Mapping[int, list[int]]:
     """Algorithm 1: {call: variables that are freed after it}."""
-    leaving: Mapping[int, list[Storage]] = defaultdict(list)
+    leaving: Mapping[int, list[Offloadable]] = defaultdict(list)
     for storage in offloaded:
         leaving[storage.leaves_with].append(storage)
     durations, turn = call_durations_ns(trace, machine), turning_point(trace)
@@ -158,10 +158,10 @@ def ends_of_offload(
 
 
 def starts_of_prefetch(
-    trace: Trace, offloaded: Sequence[Storage], machine: Machine
+    trace: Trace, offloaded: Sequence[Offloadable], machine: Machine
 ) -> Mapping[int, list[int]]:
     """The mirror of algorithm 1: {call: variables whose swap-ins are started before it}."""
-    needed: Mapping[int, list[Storage]] = defaultdict(list)
+    needed: Mapping[int, list[Offloadable]] = defaultdict(list)
     for storage in offloaded:
         needed[storage.needed_by].append(storage)
     durations, turn = call_durations_ns(trace, machine), turning_point(trace)
@@ -182,7 +182,7 @@ def starts_of_prefetch(
 
 
 def _write(
-    trace: Trace, offloaded: Sequence[Storage], machine: Machine, granule: Granule
+    trace: Trace, offloaded: Sequence[Offloadable], machine: Machine, granule: Granule
 ) -> ListWriter:
     writer = writer_with_resident_parameters(trace, granule)
     leaving: Mapping[int, list[int]] = defaultdict(list)

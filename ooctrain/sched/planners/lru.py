@@ -60,15 +60,12 @@ class Lru:
     Cost: O(uses + pages that leave), twice.
     """
 
+    name = "lru"
+
     page_bytes: int = PAGE_BYTES
 
     def __post_init__(self) -> None:
         check_whole_numbers(self.name, {"page_bytes": self.page_bytes})
-
-    @property
-    def name(self) -> str:
-        """The planner's name in tables."""
-        return "lru"
 
     def plan(
         self, trace: Trace, budget_bytes: int, machine: Machine, *, granule: Granule = BYTES,

@@ -14,9 +14,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from ooctrain.errors import Infeasible
+from ooctrain.sched.planners.belady import offload
 from ooctrain.sched.planning.lower import Lowered, lower_timed
 from ooctrain.sched.planning.planner import check_host, check_whole_numbers, make_plan
-from ooctrain.sched.planning.recompute import offload
+from ooctrain.sched.planning.question import Question
 from ooctrain.sched.planning.rematerialise import droppable, last_forward_use, rematerialise
 from ooctrain.sched.schedule import BYTES, Granule, Plan, Run
 from ooctrain.step.machine import Machine, call_durations_ns
@@ -37,15 +38,12 @@ class Prefix:
     Cost: for each prefix that is tried that of `lower`.
     """
 
+    name = "prefix"
+
     steps: int = 16
 
     def __post_init__(self) -> None:
         check_whole_numbers(self.name, {"steps": self.steps}, least=0)
-
-    @property
-    def name(self) -> str:
-        """The planner's name in tables."""
-        return "prefix"
 
     def plan(
         self, trace: Trace, budget_bytes: int, machine: Machine, *, granule: Granule = BYTES,
@@ -53,7 +51,7 @@ class Prefix:
     ) -> Plan:  # fmt: skip
         """See `Planner`. The minimum is the least of all prefixes."""
         prefixes = self.choices(trace, machine)
-        attempts = _Attempts(trace, prefixes, budget_bytes, machine, granule)
+        attempts = _Attempts(Question(trace, budget_bytes, machine, granule), prefixes)
         attempts.make(range(0, len(prefixes), COARSE))
         for distance in FINER:
             for best in attempts.fastest_first()[:1]:
@@ -84,28 +82,27 @@ class Prefix:
 class _Attempts:
     """What came of some prefixes: a list, or a refusal, by place in `prefixes`."""
 
-    trace: Trace
+    question: Question
     prefixes: Sequence[tuple[int, ...]]
-    budget_bytes: int
-    machine: Machine
-    granule: Granule
     runs: dict[int, tuple[Run, ...]] = field(default_factory=dict)
     lists: dict[int, Lowered] = field(default_factory=dict)
     refusals: dict[int, Infeasible] = field(default_factory=dict)
 
     def make(self, places: Iterable[int]) -> None:
         """Tries those of some prefixes that there are and that have not been tried."""
+        asked = self.question
         for place in places:
             if place in self.runs or not 0 <= place < len(self.prefixes):
                 continue
-            runs = self.runs[place] = rematerialise(self.trace, self.prefixes[place])
-            where = (self.budget_bytes, self.machine, self.granule)
+            runs = self.runs[place] = rematerialise(asked.trace, self.prefixes[place])
             try:
-                decisions = offload("prefix", self.trace, runs, *where)
+                decisions = offload("prefix", asked, runs)
             except Infeasible as refusal:
                 self.refusals[place] = refusal
             else:
-                self.lists[place] = lower_timed(decisions, self.trace, *where)
+                self.lists[place] = lower_timed(
+                    decisions, asked.trace, asked.budget_bytes, asked.machine, asked.granule
+                )
 
     def fastest_first(self) -> list[int]:
         """The places that have lists, by makespan."""

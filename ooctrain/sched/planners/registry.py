@@ -37,10 +37,9 @@ from ooctrain.sched.planners.superneurons import SuperNeurons
 from ooctrain.sched.planners.tflms_hybrid import TflmsHybrid
 from ooctrain.sched.planners.vdnn.vdnn import Vdnn
 from ooctrain.sched.planners.vdnn.vdnn_layers import VdnnAll, VdnnConv
-from ooctrain.sched.planners.window.window import Window
+from ooctrain.sched.planners.window.window import SlidingWindow
 from ooctrain.sched.planners.window.window_cyclic import WindowCyclic
 from ooctrain.sched.planning.planner import Planner
-from ooctrain.sched.schedule import Plan
 
 ENTRY_POINTS = "ooctrain.planners"
 PLANNERS: Mapping[str, Callable[..., Planner]] = MappingProxyType(
@@ -69,7 +68,7 @@ PLANNERS: Mapping[str, Callable[..., Planner]] = MappingProxyType(
         "vdnn": Vdnn,
         "vdnn-all": VdnnAll,
         "vdnn-conv": VdnnConv,
-        "window": Window,
+        "window": SlidingWindow,
         "window-cyclic": WindowCyclic,
     }
 )
@@ -96,17 +95,9 @@ def as_planner(planner: str | Planner | type) -> Planner:
         found = planner() if isinstance(planner, type) else planner
     if not callable(getattr(found, "plan", None)) or not hasattr(found, "name"):
         raise ConfigError(
-            f"{type(found).__name__} is no planner: it lacks `name` or `plan`", code="OOC-108",
+            f"{type(found).__name__} is no planner: it lacks `name` or `plan`",
+            code="OOC-108",
             fix="ooctrain/sched/planning/planner.py says what a planner has",
-        )  # fmt: skip
-    return found
-
-
-def as_plan(found: object, planner: Planner) -> Plan:
-    """What a planner returned, if it is a plan at all; ConfigError otherwise."""
-    if not isinstance(found, Plan):
-        raise ConfigError(
-            f"planner {planner.name!r} returned {type(found).__name__}, not a Plan", code="OOC-108"
         )
     return found
 

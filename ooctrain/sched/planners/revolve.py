@@ -15,8 +15,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cache
 
-from ooctrain.sched.planning.chain_runs import Kind, Step, fastest_that_fits
+from ooctrain.sched.planning.chain_runs import ChainStep, Kind, fastest_that_fits
 from ooctrain.sched.planning.chain_view import chain_view
+from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import BYTES, Granule, Plan
 from ooctrain.step.machine import Machine
 from ooctrain.step.trace import Trace
@@ -39,9 +40,8 @@ class Revolve:
         view = chain_view(trace, machine, granule)
         splits = Splits(len(view))
         choices = (list(splits.steps(slots)) for slots in range(len(view)))
-        return fastest_that_fits(
-            self.name, view, choices, budget_bytes, machine, granule, host_budget_bytes
-        )
+        question = Question(trace, budget_bytes, machine, granule, host_budget_bytes)
+        return fastest_that_fits(self.name, question, view, choices)
 
 
 class Splits:
@@ -59,7 +59,7 @@ class Splits:
         # split(length, slots): how many stages run before the first checkpoint is set.
         self.split = cache(self._split)
 
-    def steps(self, slots: int) -> Iterator[Step]:
+    def steps(self, slots: int) -> Iterator[ChainStep]:
         """The chain's steps with `slots` checkpoints besides the input."""
         # Stages first .. first + length - 1 to be differentiated, with the input of the first at
         # hand; the next on top.
@@ -67,12 +67,12 @@ class Splits:
         while to_do:
             first, length, slots = to_do.pop()
             if length == 1:
-                yield Step(Kind.ALL, first)
-                yield Step(Kind.BACKWARD, first)
+                yield ChainStep(Kind.ALL, first)
+                yield ChainStep(Kind.BACKWARD, first)
                 continue
             q = self.split(length, slots)
-            yield Step(Kind.CHECKPOINT, first)
-            yield from (Step(Kind.NONE, first + k) for k in range(1, q))
+            yield ChainStep(Kind.CHECKPOINT, first)
+            yield from (ChainStep(Kind.NONE, first + k) for k in range(1, q))
             to_do += [(first, q, slots), (first + q, length - q, max(0, slots - 1))]
 
     def _forward_steps(self, length: int, slots: int) -> int:

@@ -17,9 +17,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ooctrain.sched.planning.chain_runs import Kind, Step, fastest_that_fits
+from ooctrain.sched.planning.chain_runs import ChainStep, Kind, fastest_that_fits
 from ooctrain.sched.planning.chain_view import ChainView, chain_view
 from ooctrain.sched.planning.planner import check_whole_numbers
+from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import BYTES, Granule, Plan
 from ooctrain.step.machine import Machine
 from ooctrain.step.trace import Trace
@@ -38,15 +39,12 @@ class Rotor:
     Cost: O(stages^3 slots), in NumPy.
     """
 
+    name = "rotor"
+
     slots: int = 500
 
     def __post_init__(self) -> None:
         check_whole_numbers(self.name, {"slots": self.slots})
-
-    @property
-    def name(self) -> str:
-        """The planner's name in tables."""
-        return "rotor"
 
     def plan(
         self, trace: Trace, budget_bytes: int, machine: Machine, *, granule: Granule = BYTES,
@@ -54,21 +52,16 @@ class Rotor:
     ) -> Plan:  # fmt: skip
         """See `Planner`. The minimum is the least over all sweeps that the table holds."""
         view = chain_view(trace, machine, granule)
-        return self.plan_chain(view, budget_bytes, machine, granule, host_budget_bytes)
+        question = Question(trace, budget_bytes, machine, granule, host_budget_bytes)
+        return self.plan_chain(question, view)
 
-    def plan_chain(
-        self, view: ChainView, budget_bytes: int, machine: Machine, granule: Granule,
-        host_budget_bytes: int | None = None,
-    ) -> Plan:  # fmt: skip
+    def plan_chain(self, question: Question, view: ChainView) -> Plan:
         """`plan`, for callers that already have the view of the trace as a chain."""
-        table = Table(view, self.slots)
-        return fastest_that_fits(
-            self.name, view, map(list, table.sweeps(MOST_CHOICES)), budget_bytes, machine, granule,
-            host_budget_bytes,
-        )  # fmt: skip
+        table = CostTable(view, self.slots)
+        return fastest_that_fits(self.name, question, view, map(list, table.sweeps(MOST_CHOICES)))
 
 
-class Table:
+class CostTable:
     """C(s, t, m) for all m, and the sweeps it stands for.
 
     Args:
@@ -100,7 +93,7 @@ class Table:
                 self.cost_ns[s, t] = self._best(s, t, beside)
                 beside[s] = self._with_less(self.cost_ns[s, t], self._output[s])
 
-    def sweeps(self, most: int) -> Iterator[Iterator[Step]]:
+    def sweeps(self, most: int) -> Iterator[Iterator[ChainStep]]:
         """The steps for up to `most` amounts of memory, those of the highest cost last."""
         amounts, _ = self.amounts(0, self.stages - 1, self.slots)
         places = np.linspace(0, len(amounts) - 1, min(most, len(amounts))).round().astype(int)
@@ -164,17 +157,17 @@ class Table:
             left[held:] = costs[: self.slots + 1 - held]
         return left
 
-    def steps(self, s: int, t: int, m: int) -> Iterator[Step]:
+    def steps(self, s: int, t: int, m: int) -> Iterator[ChainStep]:
         """The steps of C(s, t, m), which is finite."""
         if self._keeping(s, t)[m] == self.cost_ns[s, t, m]:
-            yield Step(Kind.ALL, s)
+            yield ChainStep(Kind.ALL, s)
             if s < t:
                 yield from self.steps(s + 1, t, m - self._all[s + 1])
-            yield Step(Kind.BACKWARD, s)
+            yield ChainStep(Kind.BACKWARD, s)
             return
         q = self._best_checkpoint(s, t, m)
-        yield Step(Kind.CHECKPOINT, s)
-        yield from (Step(Kind.NONE, k) for k in range(s + 1, q))
+        yield ChainStep(Kind.CHECKPOINT, s)
+        yield from (ChainStep(Kind.NONE, k) for k in range(s + 1, q))
         yield from self.steps(q, t, m - self._output[q])
         yield from self.steps(s, q - 1, m)
 

@@ -28,12 +28,13 @@ from ooctrain.layers.conv_transpose import ConvTranspose2d
 from ooctrain.layers.instance_norm import InstanceNormStats
 from ooctrain.layers.linear import Linear
 from ooctrain.sched.planning.decisions import Decisions, Gap, runs_once
-from ooctrain.sched.planning.planner import call_need_bytes, check_host, infeasible
-from ooctrain.sched.planning.recompute import plan_of
+from ooctrain.sched.planning.lower import plan_of
+from ooctrain.sched.planning.planner import call_need_bytes, infeasible
+from ooctrain.sched.planning.question import Question
 from ooctrain.sched.planning.rematerialise import rematerialise
-from ooctrain.sched.planning.residency import tabulate
+from ooctrain.sched.planning.residency import Liveness
 from ooctrain.sched.planning.segments import segments
-from ooctrain.sched.planning.swap import least_budget, movable_gaps
+from ooctrain.sched.planning.swap import movable_gaps
 from ooctrain.sched.schedule import BYTES, Granule, Plan, Run
 from ooctrain.step.machine import Machine
 from ooctrain.step.trace import Call, Trace
@@ -53,12 +54,12 @@ class SuperNeurons:
         host_budget_bytes: int | None = None, seed: int = 0, time_limit_s: float | None = None,
     ) -> Plan:  # fmt: skip
         """See `Planner`. The minimum is the least of the two stacks, with all swapped that may."""
+        question = Question(trace, budget_bytes, machine, granule, host_budget_bytes)
         best: Plan | None = None
         refusals: list[Infeasible] = []
         for recompute in (False, True):
             try:
-                plan = self._stack(trace, budget_bytes, machine, granule, recompute=recompute)
-                check_host(self.name, plan, host_budget_bytes)
+                plan = self._stack(question, recompute=recompute)
             except Infeasible as refusal:
                 refusals.append(refusal)
                 continue
@@ -68,24 +69,22 @@ class SuperNeurons:
             raise min(refusals, key=lambda refusal: refusal.minimum_bytes)
         return best
 
-    def _stack(
-        self, trace: Trace, budget_bytes: int, machine: Machine, granule: Granule, *,
-        recompute: bool,
-    ) -> Plan:  # fmt: skip
+    def _stack(self, question: Question, *, recompute: bool) -> Plan:
+        trace, granule, budget_bytes = question.trace, question.granule, question.budget_bytes
         dropped: Collection[int] = ()
         runs = runs_once(trace)
         if recompute:
             dropped, again = cost_aware(trace, granule)
             runs = rematerialise(trace, dropped, again=again)
         gaps = list(_in_cache(trace, runs, dropped))
-        full = tabulate(Decisions(runs, tuple(gaps)), trace, machine, granule)
-        least, witness = least_budget(full, trace)
+        liveness = Liveness(trace, granule)
+        least, witness = liveness.least_budget(runs, gaps)
         if least > budget_bytes:
             raise infeasible(self.name, budget_bytes, least, witness)
-        kept = tabulate(Decisions(runs), trace, machine, granule).resident_bytes
+        kept = liveness.resident_bytes(runs)
         swapped = tuple(least_recently_used(gaps, kept, budget_bytes, granule))
         notes = {"dropped": len(dropped), "runs_again": len(runs) - len(trace.calls)}
-        return plan_of(Decisions(runs, swapped), trace, budget_bytes, machine, granule, notes)
+        return plan_of(self.name, question, Decisions(runs, swapped), notes)
 
 
 def cost_aware(trace: Trace, granule: Granule) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -25,10 +25,12 @@ from ooctrain.errors import ConfigError, Infeasible
 from ooctrain.sched.planners.lms.lms_auto import tuned_list
 from ooctrain.sched.planning.fastest import Candidate, fastest_list
 from ooctrain.sched.planning.planner import HOST_LACKS
+from ooctrain.sched.planning.question import Question
 from ooctrain.sched.planning.rematerialise import rematerialise
-from ooctrain.sched.planning.segments import Checkpoint, checkpoints_by_types, segments
+from ooctrain.sched.planning.segments import SegmentCheckpoint, checkpoints_by_types, segments
 from ooctrain.sched.planning.unroll import list_runs
 from ooctrain.sched.schedule import BYTES, Granule, Plan, Run
+from ooctrain.sched.search.tables import tables_of
 from ooctrain.step.machine import Machine
 from ooctrain.step.trace import Trace
 
@@ -49,6 +51,8 @@ class TflmsHybrid:
     Cost: that of `lms-auto`; for "auto" up to `PREFIXES` + 1 lists.
     """
 
+    name = "tflms-hybrid"
+
     checkpoint_list: str | int | tuple[int, ...] | None = AUTO
     recomp_checkpoint_ops_by_types: str = "Conv2d"
 
@@ -57,44 +61,39 @@ class TflmsHybrid:
         if not isinstance(types, str):
             raise ConfigError(
                 f"tflms-hybrid: recomp_checkpoint_ops_by_types={types!r} names no operations",
-                code="OOC-105", fix='such as "Conv2d" or "Conv2d+Linear"',
-            )  # fmt: skip
-
-    @property
-    def name(self) -> str:
-        """The planner's name in tables."""
-        return "tflms-hybrid"
+                code="OOC-105",
+                fix='such as "Conv2d" or "Conv2d+Linear"',
+            )
 
     def plan(
         self, trace: Trace, budget_bytes: int, machine: Machine, *, granule: Granule = BYTES,
         host_budget_bytes: int | None = None, seed: int = 0, time_limit_s: float | None = None,
     ) -> Plan:  # fmt: skip
         """See `Planner`. The minimum is the least over the lists that are tried."""
+        question = Question(trace, budget_bytes, machine, granule, host_budget_bytes)
         lists, refusals = list[Candidate](), list[Infeasible]()
         for ids in self._lists(trace, machine):
             try:
-                lists.append(self._list(trace, ids, budget_bytes, granule))
+                lists.append(self._list(question, ids))
             except Infeasible as refusal:
                 refusals.append(refusal)
         try:
             if lists:
-                return fastest_list(self.name, lists, trace, machine, host_budget_bytes)
+                return fastest_list(self.name, question, lists)
         except Infeasible as refusal:
             refusals.append(refusal)
         raise min(refusals, key=_by_minimum)
 
-    def _list(
-        self, trace: Trace, ids: Sequence[int], budget_bytes: int, granule: Granule
-    ) -> Candidate:
+    def _list(self, question: Question, ids: Sequence[int]) -> Candidate:
         """What TFLMS makes of the step in which some checkpoints' segments are computed again."""
 
         def write(step: Trace) -> Candidate:
-            return tuned_list(self.name, step, budget_bytes, granule)
+            return tuned_list(self.name, step, question.budget_bytes, question.granule)
 
-        found = list_runs(self.name, write, trace, self.runs(trace, ids), budget_bytes)
+        found = list_runs(self.name, question, self.runs(question.trace, ids), write)
         return replace(found, notes={**found.notes, "checkpoint_list": "+".join(map(str, ids))})
 
-    def checkpoints(self, trace: Trace) -> tuple[Checkpoint, ...]:
+    def checkpoints(self, trace: Trace) -> tuple[SegmentCheckpoint, ...]:
         """All checkpoints of a trace, with their numbers."""
         return checkpoints_by_types(trace, self.recomp_checkpoint_ops_by_types.split("+"))
 
@@ -122,8 +121,9 @@ class TflmsHybrid:
                 raise ConfigError(
                     f"tflms-hybrid: checkpoint_list={self.checkpoint_list!r} names a checkpoint "
                     f"that is not there; there are {len(known)}",
-                    code="OOC-105", fix="ooctrain plan MODEL --list-checkpoints prints them",
-                )  # fmt: skip
+                    code="OOC-105",
+                    fix="ooctrain plan MODEL --list-checkpoints prints them",
+                )
             yield ids
 
     def _prefixes(self, trace: Trace, machine: Machine) -> Iterator[tuple[int, ...]]:
@@ -150,8 +150,8 @@ def times_to_drop_ns(
     trace: Trace, machine: Machine, sets: Iterable[Collection[int]]
 ) -> Iterator[int]:
     """For each set of values, how much compute time is added where the step drops them."""
-    from ooctrain.sched.search.expand import DROP, KEEP, expand  # compiles
-    from ooctrain.sched.search.tables import tables_of
+    # Late: it loads Numba, which planning otherwise does without.
+    from ooctrain.sched.search.expand import DROP, KEEP, expand
 
     tables = tables_of(trace, machine, BYTES)
     durations, in_core_ns = tables.duration_ns, int(tables.duration_ns.sum())
@@ -174,9 +174,10 @@ def _numbers(text: str | int | tuple[int, ...] | None) -> tuple[int, ...]:
         return tuple(int(number) for number in str(text).split("+"))
     except ValueError as error:
         raise ConfigError(
-            f"tflms-hybrid: checkpoint_list={text!r} is no list of numbers", code="OOC-105",
+            f"tflms-hybrid: checkpoint_list={text!r} is no list of numbers",
+            code="OOC-105",
             fix='such as "2+4+6", "all", "auto" or none',
-        ) from error  # fmt: skip
+        ) from error
 
 
 def _by_minimum(refusal: Infeasible) -> tuple[bool, int]:

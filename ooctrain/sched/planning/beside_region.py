@@ -1,6 +1,6 @@
 """Planning beside a region of small objects, with planners that know nothing of it.
 
-In: a planner and its arguments, with a granule whose `fixed_bytes` are always taken. Out: its plan,
+In: a planner and a question, with a granule whose `fixed_bytes` are always taken. Out: its plan,
 with these bytes counted in ledger and peak. The one idea: the region is a constant in every ledger,
 so the planner is asked for a plan within the budget less that constant, and the constant is added
 to what it answers. Read next: `rewrite/pin_small.py` for what the region holds; `planner.py` for
@@ -12,33 +12,26 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ooctrain.errors import Infeasible
-from ooctrain.sched.planners.registry import as_plan
-from ooctrain.sched.planning.planner import HOST_LACKS, Planner, infeasible
-from ooctrain.sched.schedule import Granule, Plan
-from ooctrain.step.machine import Machine
-from ooctrain.step.trace import Trace
+from ooctrain.sched.planning.planner import HOST_LACKS, Planner, as_plan, infeasible
+from ooctrain.sched.planning.question import Question
+from ooctrain.sched.schedule import Plan
 
 
-def plan_beside(
-    planner: Planner, trace: Trace, budget_bytes: int, machine: Machine, *, granule: Granule,
-    host_budget_bytes: int | None = None, seed: int = 0, time_limit_s: float | None = None,
-) -> Plan:  # fmt: skip
+def plan_beside(planner: Planner, question: Question) -> Plan:
     """The plan of a planner, within what the region leaves of the budget.
 
     Args:
-        planner, trace, budget_bytes, machine, ...: as of `Planner.plan`.
-        granule: with `fixed_bytes` if the trace has pinned variables (`rewrite.small.with_region`).
+        question: its granule has `fixed_bytes` if the trace has pinned variables
+            (`budget.with_region`).
 
     Raises:
         Infeasible: the planner's; its minimum includes the region.
         ConfigError: what the planner returned is no plan.
     """
-    fixed = granule.fixed_bytes
+    granule, budget_bytes = question.granule, question.budget_bytes
+    fixed, rest = granule.fixed_bytes, replace(granule, fixed_bytes=0)
     try:
-        found = planner.plan(
-            trace, budget_bytes - fixed, machine, granule=replace(granule, fixed_bytes=0),
-            host_budget_bytes=host_budget_bytes, seed=seed, time_limit_s=time_limit_s,
-        )  # fmt: skip
+        found = replace(question, budget_bytes=budget_bytes - fixed, granule=rest).put_to(planner)
     except Infeasible as refusal:
         if not fixed or refusal.minimum_bytes == HOST_LACKS:
             raise

@@ -18,13 +18,14 @@ from dataclasses import dataclass
 from enum import Enum
 
 from ooctrain.errors import ConfigError, Infeasible
-from ooctrain.sched.planning.chain_view import ChainView, Stage
+from ooctrain.sched.planning.chain_view import ChainStage, ChainView
 from ooctrain.sched.planning.decisions import Decisions, runs_once
-from ooctrain.sched.planning.liveness import Liveness
-from ooctrain.sched.planning.planner import check_host, infeasible
-from ooctrain.sched.planning.recompute import plan_of
-from ooctrain.sched.schedule import Granule, Plan, Run
-from ooctrain.step.machine import Machine, call_durations_ns
+from ooctrain.sched.planning.lower import plan_of
+from ooctrain.sched.planning.planner import infeasible
+from ooctrain.sched.planning.question import Question
+from ooctrain.sched.planning.residency import Liveness
+from ooctrain.sched.schedule import Plan, Run
+from ooctrain.step.machine import call_durations_ns
 from ooctrain.step.trace import Call, Trace
 
 
@@ -39,7 +40,7 @@ class Kind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ChainStep:
     """One operation on one stage."""
 
     kind: Kind
@@ -63,7 +64,7 @@ class Lift:
         self.input = [(), *([s.output] if s.output is not None else () for s in view.stages)]
         self.runs_whole = [Run(call.id) for call in view.trace.calls]
 
-    def runs(self, steps: Iterable[Step]) -> tuple[Run, ...]:
+    def runs(self, steps: Iterable[ChainStep]) -> tuple[Run, ...]:
         """The runs that some steps mean, such that every B finds what it needs.
 
         Cost: O(calls that run).
@@ -84,13 +85,13 @@ class Lift:
             self._let_go(step, alive)
         return tuple(runs)
 
-    def _calls(self, step: Step) -> Iterable[Call]:
+    def _calls(self, step: ChainStep) -> Iterable[Call]:
         """What runs in an operation."""
         if step.kind is Kind.LET_GO:
             return ()
         return (self.backward if step.kind is Kind.BACKWARD else self.forward)[step.stage]
 
-    def _let_go(self, step: Step, alive: set[int]) -> None:
+    def _let_go(self, step: ChainStep, alive: set[int]) -> None:
         """What is not kept after an operation."""
         if step.kind in (Kind.CHECKPOINT, Kind.NONE):
             alive -= self.saved[step.stage]
@@ -100,7 +101,7 @@ class Lift:
             alive.difference_update(self.passing[step.stage])
 
 
-def letting_go(steps: Iterable[Step]) -> Iterator[Step]:
+def letting_go(steps: Iterable[ChainStep]) -> Iterator[ChainStep]:
     """The steps, and after each B that its stage's input goes if F_all will make it again.
 
     Without it the input stays, so that the last calls of the stage before need not run again: less
@@ -114,38 +115,35 @@ def letting_go(steps: Iterable[Step]) -> Iterator[Step]:
         elif step.kind is not Kind.BACKWARD:
             whole.discard(step.stage)
         elif step.stage - 1 not in whole:
-            yield Step(Kind.LET_GO, step.stage)
+            yield ChainStep(Kind.LET_GO, step.stage)
 
 
 def fastest_that_fits(
-    name: str, view: ChainView, choices: Iterable[Sequence[Step]], budget_bytes: int,
-    machine: Machine, granule: Granule, host_budget_bytes: int | None,
-) -> Plan:  # fmt: skip
+    name: str, question: Question, view: ChainView, choices: Iterable[Sequence[ChainStep]]
+) -> Plan:
     """Of some ways to run a chain the one with the least to compute that fits; nothing is
     offloaded. To keep everything is always among them.
 
     Raises:
         Infeasible: none fits; its minimum is the least of them.
     """
-    durations = call_durations_ns(view.trace, machine)
+    durations = call_durations_ns(view.trace, question.machine)
     ways = [runs_once(view.trace), *map(Lift(view).runs, choices)]
     ways.sort(key=lambda runs: sum(durations[run.call] for run in runs))
-    liveness, refusals = Liveness(view.trace, granule), list[Infeasible]()
+    liveness, refusals = Liveness(view.trace, question.granule), list[Infeasible]()
     for runs in ways:
         try:
             least, witness = liveness.least_budget(runs)
         except ConfigError:  # they read a parameter that has been updated
             continue
-        if least <= budget_bytes:
+        if least <= question.budget_bytes:
             notes = {"stages": len(view), "runs_again": len(runs) - len(view.trace.calls)}
-            plan = plan_of(Decisions(runs), view.trace, budget_bytes, machine, granule, notes)
-            check_host(name, plan, host_budget_bytes)
-            return plan
-        refusals.append(infeasible(name, budget_bytes, least, witness))
+            return plan_of(name, question, Decisions(runs), notes)
+        refusals.append(infeasible(name, question.budget_bytes, least, witness))
     raise min(refusals, key=lambda refusal: refusal.minimum_bytes)
 
 
-def _passing(trace: Trace, stage: Stage) -> list[int]:
+def _passing(trace: Trace, stage: ChainStage) -> list[int]:
     """What a stage makes and only itself reads: gone when it is through."""
     made = (v for call in stage.forward for v in trace.calls[call].outs)
     kept = set(stage.saved)

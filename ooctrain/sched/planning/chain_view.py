@@ -22,9 +22,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
-from ooctrain.sched.planning.decisions import Gap
+from ooctrain.sched.planning.decisions import Gap, runs_once
 from ooctrain.sched.planning.planner import infeasible, turning_point
-from ooctrain.sched.planning.swap import swap_gaps, swap_table
+from ooctrain.sched.planning.residency import Liveness
+from ooctrain.sched.planning.swap import swap_gaps
 from ooctrain.sched.schedule import BYTES, Granule
 from ooctrain.step.chain import NS_PER_US, chain
 from ooctrain.step.machine import Machine, call_durations_ns
@@ -33,7 +34,7 @@ from ooctrain.step.trace import Trace
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class ChainStage:
     """One virtual layer.
 
     Args:
@@ -66,7 +67,7 @@ class ChainView:
     """
 
     trace: Trace
-    stages: tuple[Stage, ...]
+    stages: tuple[ChainStage, ...]
     inputs: tuple[int, ...]
     x: tuple[int, ...]
     y: tuple[int, ...]
@@ -95,9 +96,10 @@ class ChainView:
         chosen = {v for i in offloaded for v in self.variables(i)}
         turn = self.stages[-1].backward.start
         return [
-            gap for gap in swap_gaps(self.trace)
+            gap
+            for gap in swap_gaps(self.trace)
             if gap.var in chosen and gap.after < turn <= gap.before
-        ]  # fmt: skip
+        ]
 
     def variables(self, i: int) -> tuple[int, ...]:
         """The variables of x_i."""
@@ -150,11 +152,12 @@ def chain_view(
     groups = _groups(trace, movable, forward)
     backward = _backward_stages(trace, groups, forward)
     stages = tuple(
-        Stage(f, b, _crossing(trace, movable, f.stop, turn), saved)
+        ChainStage(f, b, _crossing(trace, movable, f.stop, turn), saved)
         for f, b, saved in zip(forward, backward, groups[1:], strict=True)
     )
     durations = call_durations_ns(trace, where)
-    table = swap_table(trace, (), where, granule)
+    liveness = Liveness(trace, granule)
+    resident = liveness.resident_bytes(runs_once(trace))
     stays = [v for v in trace.initial if trace.variables[v].persistent and v not in movable]
     pinned = _granted_bytes(trace, stays, granule)
     x = tuple(_granted_bytes(trace, group, granule) for group in groups)
@@ -170,15 +173,13 @@ def chain_view(
         forward_ns=tuple(sum(durations[k] for k in f) for f in forward),
         backward_ns=tuple(sum(durations[k] for k in b) for b in backward),
         extra_forward=tuple(
-            _extra(table.resident_bytes, f, known)
-            for f, known in zip(forward, beside_forward, strict=True)
+            _extra(resident, f, known) for f, known in zip(forward, beside_forward, strict=True)
         ),
         extra_backward=tuple(
-            _extra(table.resident_bytes, b, known)
-            for b, known in zip(backward, beside_backward, strict=True)
+            _extra(resident, b, known) for b, known in zip(backward, beside_backward, strict=True)
         ),
         pinned_bytes=pinned,
-        start_bytes=table.start_bytes,
+        start_bytes=liveness.start_bytes,
     )
 
 

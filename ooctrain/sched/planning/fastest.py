@@ -17,6 +17,7 @@ from functools import partial
 from typing import Any
 
 from ooctrain.sched.planning.planner import check_host, make_plan
+from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import End, Plan, Run, Schedule, SwapIn, SwapOut
 from ooctrain.sched.simulate import durations_ns
 from ooctrain.step.machine import Machine
@@ -31,10 +32,7 @@ class Candidate:
     notes: Mapping[str, Any]
 
 
-def fastest_list(
-    planner: str, candidates: Sequence[Candidate], trace: Trace, machine: Machine,
-    host_budget_bytes: int | None,
-) -> Plan:  # fmt: skip
+def fastest_list(planner: str, question: Question, candidates: Sequence[Candidate]) -> Plan:
     """The plan of the fastest of some legal lists within the host budget; of equals the one with
     the least to do on its busiest stream, then the first.
 
@@ -43,6 +41,8 @@ def fastest_list(
 
     Cost: O(instructions) for each list, a simulation for those that may be the fastest.
     """
+
+    trace, machine = question.trace, question.machine
 
     def busiest_us(candidate: Candidate) -> float:
         return busiest_stream_us(candidate.schedule, trace, machine)
@@ -54,7 +54,7 @@ def fastest_list(
         )
         for candidate in sorted(candidates, key=busiest_us)
     ]
-    return fastest_of(planner, (), ways, host_budget_bytes)
+    return fastest_of(planner, (), ways, question.host_budget_bytes)
 
 
 def fastest_of(

@@ -1,12 +1,12 @@
 """From decisions to a list: everything as soon as it is possible and safe.
 
-In: `Decisions`, a trace, a budget, a machine. Out: a legal `Schedule`. The one idea: play the step
-through in time, and write down each instruction when it starts. A call starts when its inputs are
-there and its memory is free; swap-outs go in order of production, as soon as the value exists;
-swap-ins in order of next use, but only if the bytes fit now and in every call up to that use, so
-that no prefetch can ever block a call. A swap-out that has not begun when its value is due back is
-cancelled, where the bytes can stay. On a shared link swap-outs go first, unless the next call waits
-for data.
+In: `Decisions`, a trace, a budget, a machine. Out: a legal `Schedule`, or the plan of it. The one
+idea: play the step through in time, and write down each instruction when it starts. A call starts
+when its inputs are there and its memory is free; swap-outs go in order of production, as soon as
+the value exists; swap-ins in order of next use, but only if the bytes fit now and in every call up
+to that use, so that no prefetch can ever block a call. A swap-out that has not begun when its value
+is due back is cancelled, where the bytes can stay. On a shared link swap-outs go first, unless the
+next call waits for data.
 
 Sources: paper 002's no-wait schedules (its proposition 1 needs a total order of claims, which the
 order of the list is). Read next: `sched/ledger.py` for what the list then means,
@@ -16,17 +16,21 @@ order of the list is). Read next: `sched/ledger.py` for what the list then means
 from __future__ import annotations
 
 from collections import defaultdict, deque
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from ooctrain.sched.planning.decisions import BEFORE_THE_STEP, Decisions
-from ooctrain.sched.planning.planner import infeasible
-from ooctrain.sched.planning.residency import Piece, Table, tabulate
+from ooctrain.sched.planning.pieces import GapPiece, Table, tabulate
+from ooctrain.sched.planning.planner import check_host, infeasible, make_plan
+from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import (
     BYTES,
     End,
     Free,
     Granule,
     Instruction,
+    Plan,
     Range,
     Schedule,
     SwapIn,
@@ -97,6 +101,24 @@ def lower_timed(
     return Lowered(schedule, tuple(engine.start_ns), engine.last_end_ns)
 
 
+def plan_of(
+    name: str, question: Question, decisions: Decisions, notes: Mapping[str, Any] | None = None
+) -> Plan:
+    """The as-soon-as-possible plan of some decisions.
+
+    Args:
+        name: of the planner, for what is raised.
+
+    Raises:
+        Infeasible: they do not fit the budget, or the host's.
+    """
+    trace, machine = question.trace, question.machine
+    schedule = lower(decisions, trace, question.budget_bytes, machine, question.granule)
+    plan = make_plan(schedule, trace, machine, notes)
+    check_host(name, plan, question.host_budget_bytes)
+    return plan
+
+
 def _check_fits(table: Table, decisions: Decisions, trace: Trace, budget_bytes: int) -> None:
     most, position = max(
         ((most, position) for position, most in enumerate(table.resident_bytes)), default=(0, 0)
@@ -132,7 +154,7 @@ class _Engine:
         self.ended = BEFORE_THE_STEP
         self.awaited = [0] * (len(table.runs) + 1)
         self.returning: dict[Range, int] = defaultdict(int)
-        self.opening: dict[int, list[Piece]] = defaultdict(list)
+        self.opening: dict[int, list[GapPiece]] = defaultdict(list)
         for piece in table.pieces:
             self._await(piece, piece.returns)
             self.opening[piece.after].append(piece)
@@ -142,8 +164,8 @@ class _Engine:
         )
         self.copies = {p.copy: 0 for p in table.pieces if p.after == BEFORE_THE_STEP}  # done, in ns
         self.run_ends_ns = self.out_ends_ns = self.in_ends_ns = NEVER
-        self.going: Piece | None = None
-        self.coming: Piece | None = None
+        self.going: GapPiece | None = None
+        self.coming: GapPiece | None = None
         self.instructions: list[Instruction] = []
         self.start_ns: list[int] = []
 
@@ -201,7 +223,7 @@ class _Engine:
             self.incoming.popleft()
         return settled
 
-    def _bring_in(self, piece: Piece) -> bool:
+    def _bring_in(self, piece: GapPiece) -> bool:
         """Starts a swap-in where the link is free and the bytes fit, now and up to their use."""
         if not self._may_copy_in() or self.held_bytes + piece.size_bytes > self.budget_bytes:
             return False
@@ -212,7 +234,7 @@ class _Engine:
         self._write(SwapIn(piece.var, piece.lo, piece.hi))
         return True
 
-    def _let_stay(self, piece: Piece) -> bool:
+    def _let_stay(self, piece: GapPiece) -> bool:
         """Cancels a swap-out when its way back would start: the copy out has not, the bytes fit."""
         due = self.run_ends_ns == NEVER and piece.before == self.position
         if not (due or self._may_copy_in()):
@@ -227,7 +249,7 @@ class _Engine:
         """Whether the link is free for a copy to the device."""
         return not self.coming and not (self.shared_link and self.going)
 
-    def _reserve(self, piece: Piece) -> bool:
+    def _reserve(self, piece: GapPiece) -> bool:
         """Whether the bytes fit in every call up to their use; if so, takes them from its room."""
         first = self.position + (self.run_ends_ns != NEVER)
         room = self.room_bytes[first : piece.before]
@@ -260,7 +282,7 @@ class _Engine:
         if piece is not None:
             self._await(piece, -1)
 
-    def _await(self, piece: Piece, change: int) -> None:
+    def _await(self, piece: GapPiece, change: int) -> None:
         self.awaited[piece.before] += change
         self.returning[piece.copy] += change
 
@@ -279,7 +301,7 @@ class _Engine:
             self._write(Free(variable, 0, size_bytes))
             self.held_bytes -= granted_bytes
 
-    def _release(self, piece: Piece) -> None:
+    def _release(self, piece: GapPiece) -> None:
         piece.is_out = True
         self._write(Free(piece.var, piece.lo, piece.hi))
         self.held_bytes -= piece.size_bytes

@@ -85,6 +85,15 @@ class WeighingPlanner(Planner, Protocol):
         ...
 
 
+def as_plan(found: object, planner: Planner) -> Plan:
+    """What a planner returned, if it is a plan at all; ConfigError otherwise."""
+    if not isinstance(found, Plan):
+        raise ConfigError(
+            f"planner {planner.name!r} returned {type(found).__name__}, not a Plan", code="OOC-108"
+        )
+    return found
+
+
 def check_whole_numbers(planner: str, parameters: Mapping[str, object], least: int = 1) -> None:
     """Raises ConfigError for a parameter of a planner that is no whole number, or too small a one.
 

@@ -1,294 +1,125 @@
-"""What decisions mean for memory, before there is any time: the tables that `lower.py` plays with.
+"""What is on the device during each run if nothing moves.
 
-In: `Decisions` and a trace. Out: `Table`: bytes claimed and released by each Run, what is resident
-during it if every gap is used to the full, and the `Piece`s that go out and come back. The one
-idea: if `resident_bytes` stays within the budget, then some list of these decisions does, and if
-not, none. Read next: `lower.py`.
+In: runs, in order. Out: for each the bytes on the device meanwhile; and the least budget, once some
+gaps are spent on the host. The one idea: walk from the last run to the first. What a later run
+reads is on the device, what a run makes was not there before it; so one set of variables and one
+sum are enough, and nothing need be cut into lives. Planners that only want to know what fits ask
+here, for many choices of runs; `pieces.py` and `bounds/` ask too, and `search/expand.py` does the
+same compiled. (`sched/budget.py` needs no runs: each call runs once, so storages will do.) Source:
+liveness analysis, as compilers do it (Aho, Sethi and Ullman, Compilers, section 10.6). Read next:
+`pieces.py`; `chain_runs.py`, which asks for each of many ways to run a chain.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from operator import sub
 
-from ooctrain.sched.planning.decisions import (
-    BEFORE_THE_STEP,
-    Decisions,
-    Gap,
-    Life,
-    check_gaps,
-    lives,
-)
-from ooctrain.sched.schedule import Granule, Range, Run
-from ooctrain.step.machine import Machine, call_durations_ns
+from ooctrain.errors import ConfigError
+from ooctrain.sched.planning.decisions import Gap
+from ooctrain.sched.schedule import Granule, Run
+from ooctrain.sched.spans import held_during
 from ooctrain.step.trace import Trace
 
 
-@dataclass(slots=True)
-class Piece:
-    """Bytes of a gap, on their way out and back.
+class Liveness:
+    """What runs of a step need, for many choices of runs.
 
     Args:
-        size_bytes: granted.
-        written: position of the Run that writes them.
-        queued: their place among the swap-outs: `written`, or later where W' waits for W to return.
-        after, before: the uses around the gap.
-        out_ns, in_ns: duration of the copies.
-        slot: names the host bytes that the copy takes.
-        returns: whether they come back (not at the end of the step).
-        is_out: they have left the device.
-        stays: its swap-out was cancelled.
+        trace: the step.
+        granule: how sizes are rounded.
+
+    Attributes:
+        size: granted bytes of each variable.
+        start_bytes: of what persists, before the first run.
+        workspace, claim_bytes: of each call; it claims workspace, and outputs on storages of their
+            own.
+        inputs: those that some call reads; until their first read they are on the host.
     """
 
-    var: int
-    lo: int
-    hi: int
-    size_bytes: int
-    written: int
-    queued: int
-    after: int
-    before: int
-    out_ns: int
-    in_ns: int
-    slot: Range
-    returns: bool
-    is_out: bool = False
-    stays: bool = False
+    def __init__(self, trace: Trace, granule: Granule):
+        self.trace, self.granule = trace, granule
+        self.size = [granule.granted(variable.nbytes) for variable in trace.variables]
+        self.start_bytes = sum(self.size[v] for v in trace.initial if trace.variables[v].persistent)
+        self.workspace = [granule.granted(call.workspace_bytes) for call in trace.calls]
+        self.claim_bytes = [
+            sum(self.size[v] for v in call.outs if v not in call.reuse) + self.workspace[call.id]
+            for call in trace.calls
+        ]
+        self.inputs = frozenset(
+            v for v in trace.initial if trace.readers[v] and not trace.variables[v].persistent
+        )
 
-    @property
-    def copy(self) -> Range:
-        """Names the host copy: two gaps with the same bytes share it."""
-        return (self.var, self.lo, self.hi)
+    def least_budget(self, runs: Sequence[Run], gaps: Iterable[Gap] = ()) -> tuple[int, str]:
+        """(bytes, call): the least budget of some runs, and who needs it: the largest of
+        `Table.resident_bytes` and `Table.start_bytes`.
 
+        Args:
+            runs: in order.
+            gaps: which are spent on the host; none of them after `BEFORE_THE_STEP`.
 
-@dataclass(frozen=True, slots=True)
-class Table:
-    """What the engine looks up, by position in the runs.
+        Raises:
+            ConfigError: a run reads what is not alive, a parameter that has been updated for
+                example.
 
-    Args:
-        duration_ns, claim_bytes: of each Run.
-        end_bytes: workspace and scratch outputs, which its End releases.
-        dead: (variable, bytes, granted bytes) to be freed after it; `BEFORE_THE_STEP`: before the
-            first.
-        resident_bytes: what is on the device during it if every gap is used to the full.
-        pieces: what goes out and comes back, by the Run after which its gap begins.
-        start_device, start_host: as of `Schedule`.
-        start_bytes: granted bytes of `start_device`.
-    """
+        Cost: O(uses by the runs).
+        """
+        granted = self.granule.granted
+        away = ((gap.after + 1, gap.before - 1, granted(gap.hi - gap.lo)) for gap in gaps)
+        needs = list(map(sub, self.resident_bytes(runs), held_during(away, len(runs))))
+        most = max(needs, default=0)
+        if self.start_bytes >= most:
+            return self.start_bytes, "the start"
+        return most, self.trace.calls[runs[needs.index(most)].call].name
 
-    runs: tuple[Run, ...]
-    duration_ns: list[int]
-    claim_bytes: list[int]
-    end_bytes: list[int]
-    dead: Mapping[int, list[tuple[int, int, int]]]
-    resident_bytes: list[int]
-    pieces: list[Piece]
-    start_device: tuple[Range, ...]
-    start_host: tuple[Range, ...]
-    start_bytes: int
+    def resident_bytes(self, runs: Sequence[Run]) -> list[int]:
+        """For each run the bytes on the device meanwhile if nothing leaves."""
+        size, calls, needs = self.size, self.trace.calls, [0] * len(runs)
+        comes_at = self._first_reads_of_inputs(runs)
+        wanted = set(self.trace.end_variables.values())
+        held = sum(size[v] for v in wanted)
+        for position in range(len(runs) - 1, -1, -1):
+            run = runs[position]
+            call = calls[run.call]
+            if call.reuse and not wanted.isdisjoint(call.reuse.values()):
+                raise self._not_alive(wanted.intersection(call.reuse.values()))
+            for v in call.outs if run.keep is None else run.keep:
+                if v in wanted:
+                    wanted.remove(v)
+                    held -= size[v]
+            for v in call.ins:
+                if v not in wanted:
+                    wanted.add(v)
+                    held += size[v]
+            needs[position] = held + self.claim_bytes[run.call]
+            if position in comes_at:
+                wanted -= comes_at[position]
+                held -= sum(size[v] for v in comes_at[position])
+        if not wanted.issubset(self.trace.initial):
+            raise self._not_alive(wanted.difference(self.trace.initial))
+        return needs
 
+    def end_bytes(self, run: Run) -> int:
+        """What the End of a run releases: workspace, and outputs that it does not keep. One of
+        these on the storage of an input releases that storage.
+        """
+        outs, kept = self.trace.calls[run.call].outs, run.keep
+        scratch = () if kept is None else [v for v in outs if v not in kept]
+        return self.workspace[run.call] + sum(self.size[v] for v in scratch)
 
-def tabulate(decisions: Decisions, trace: Trace, machine: Machine, granule: Granule) -> Table:
-    """The static tables of some decisions. Cost: O((runs + gaps) log)."""
-    runs, all_lives = decisions.runs, lives(trace, decisions.runs)
-    check_gaps(trace, decisions, all_lives, granule)
-    gaps = cut([*decisions.gaps, *_implied_gaps(trace, decisions, all_lives)], trace)
-    pieces = _pieces(gaps, all_lives, len(runs), trace, machine, granule)
-    durations = call_durations_ns(trace, machine)
-    on_host = {(gap.var, gap.lo, gap.hi) for gap in gaps if gap.after == BEFORE_THE_STEP}
-    # Inputs that nobody reads have no life and no gap, but they are on the host too.
-    on_host |= {(v, 0, trace.variables[v].nbytes) for v in trace.initial if not trace.readers[v]
-                and not trace.variables[v].persistent}  # fmt: skip
-    start_device = tuple(_on_device(trace, on_host))
-    return Table(
-        runs=runs,
-        duration_ns=[durations[run.call] for run in runs],
-        claim_bytes=[_claim_bytes(trace, run, granule) for run in runs],
-        end_bytes=[_end_bytes(trace, run, granule) for run in runs],
-        dead=_dead(trace, all_lives, len(runs), granule),
-        resident_bytes=_resident_bytes(trace, runs, all_lives, pieces, granule),
-        pieces=pieces,
-        start_device=start_device,
-        start_host=tuple(sorted(on_host)),
-        start_bytes=sum(granule.granted(hi - lo) for _, lo, hi in start_device),
-    )
+    def _first_reads_of_inputs(self, runs: Sequence[Run]) -> Mapping[int, set[int]]:
+        """{position: the inputs that a run reads first there}: until then they are on the host."""
+        away, found = set(self.inputs), dict[int, set[int]]()
+        for position, run in enumerate(runs):
+            if not away:
+                break
+            read = away.intersection(self.trace.calls[run.call].ins)
+            if read:
+                found[position] = read
+                away -= read
+        return found
 
-
-def _implied_gaps(trace: Trace, decisions: Decisions, all_lives: Iterable[Life]) -> Iterator[Gap]:
-    """The gaps that `Decisions` leaves unsaid.
-
-    Inputs are on the host until their first use, and what persists and starts there is there again
-    after its last use.
-    """
-    at_start: dict[int, list[Gap]] = defaultdict(list)
-    for gap in sorted(decisions.gaps, key=lambda gap: gap.lo):
-        if gap.after == BEFORE_THE_STEP:
-            at_start[gap.var].append(gap)
-    end = len(decisions.runs)
-    for life in all_lives:
-        size = trace.variables[life.var].nbytes
-        if life.uses[0] == BEFORE_THE_STEP and not trace.variables[life.var].persistent:
-            for lo, hi in complement([(g.lo, g.hi) for g in at_start[life.var]], size):
-                yield Gap(life.var, lo, hi, BEFORE_THE_STEP, life.uses[1])
-        if life.uses[-1] == end and life.uses[-2] != BEFORE_THE_STEP:
-            for gap in at_start[trace.carries.get(life.var, life.var)]:
-                yield Gap(life.var, gap.lo, gap.hi, life.uses[-2], end)
-
-
-def complement(ranges: Iterable[tuple[int, int]], size: int) -> Iterator[tuple[int, int]]:
-    """The parts of [0, size) outside disjoint ranges, ascending."""
-    reached = 0
-    for lo, hi in sorted(ranges):
-        if lo > reached:
-            yield reached, lo
-        reached = hi
-    if reached < size:
-        yield reached, size
-
-
-def cut(gaps: Iterable[Gap], trace: Trace) -> list[Gap]:
-    """Gaps cut so that any two of one host slot concern the same bytes or disjoint ones."""
-    gaps = list(gaps)
-    borders: dict[int, set[int]] = defaultdict(set)
-    for gap in gaps:
-        borders[trace.carries.get(gap.var, gap.var)].update((gap.lo, gap.hi))
-    return [
-        Gap(gap.var, lo, hi, gap.after, gap.before)
-        for gap in gaps
-        for lo, hi in pairwise(sorted(borders[trace.carries.get(gap.var, gap.var)]))
-        if gap.lo <= lo and hi <= gap.hi
-    ]
-
-
-def _pieces(
-    gaps: list[Gap], all_lives: Iterable[Life], end: int, trace: Trace, machine: Machine,
-    granule: Granule,
-) -> list[Piece]:  # fmt: skip
-    """A piece for each gap, except where W' must wait for W so long that nothing of it is left."""
-    moved = {gap.var for gap in gaps}
-    begins = {
-        (life.var, use): life.uses[0]
-        for life in all_lives
-        if life.var in moved
-        for use in life.uses
-    }
-    last_return = _last_returns(trace, gaps)
-    pieces = []
-    for gap in sorted(gaps, key=lambda gap: (gap.after, gap.before, gap.var, gap.lo)):
-        waits_for = last_return.get(gap.var, BEFORE_THE_STEP)
-        written = begins[gap.var, gap.after]
-        queued = max(written, waits_for)
-        after = max(gap.after, queued)
-        if after < gap.before:
-            size = gap.hi - gap.lo
-            pieces.append(
-                Piece(
-                    gap.var, gap.lo, gap.hi, granule.granted(size),
-                    written=written, queued=queued, after=after, before=gap.before,
-                    out_ns=machine.transfer_ns(size, "out"), in_ns=machine.transfer_ns(size, "in"),
-                    slot=(trace.carries.get(gap.var, gap.var), gap.lo, gap.hi),
-                    returns=gap.before < end,
-                )
-            )  # fmt: skip
-    return pieces
-
-
-def _last_returns(trace: Trace, gaps: Iterable[Gap]) -> dict[int, int]:
-    """{W': the last Run for which bytes of W come in}.
-
-    Before that, W' may not be copied out, for its host slot is that of W.
-    """
-    last: dict[int, int] = {}
-    for gap in gaps:
-        if gap.var in trace.carried_from:
-            new = trace.carried_from[gap.var]
-            last[new] = max(last.get(new, BEFORE_THE_STEP), gap.before)
-    return last
-
-
-def _on_device(trace: Trace, on_host: Iterable[Range]) -> Iterator[Range]:
-    """What persists and does not start on the host."""
-    away: dict[int, list[tuple[int, int]]] = defaultdict(list)
-    for variable, lo, hi in on_host:
-        away[variable].append((lo, hi))
-    for variable in trace.initial:
-        if trace.variables[variable].persistent:
-            for lo, hi in complement(away[variable], trace.variables[variable].nbytes):
-                yield variable, lo, hi
-
-
-def _fresh_bytes(trace: Trace, run: Run, granule: Granule) -> tuple[int, int]:
-    """(kept, scratch) granted bytes that a Run claims for outputs on storages of their own."""
-    call = trace.calls[run.call]
-    kept = scratch = 0
-    for out in call.outs:
-        granted = granule.granted(trace.variables[out].nbytes)
-        if out in call.reuse:
-            continue
-        if run.keep is None or out in run.keep:
-            kept += granted
-        else:
-            scratch += granted
-    return kept, scratch
-
-
-def _claim_bytes(trace: Trace, run: Run, granule: Granule) -> int:
-    workspace = granule.granted(trace.calls[run.call].workspace_bytes)
-    return sum(_fresh_bytes(trace, run, granule)) + workspace
-
-
-def _end_bytes(trace: Trace, run: Run, granule: Granule) -> int:
-    """Workspace and scratch; a scratch output on the storage of an input releases that storage."""
-    call = trace.calls[run.call]
-    taken = sum(
-        granule.granted(trace.variables[out].nbytes)
-        for out in call.reuse
-        if run.keep is not None and out not in run.keep
-    )
-    return _fresh_bytes(trace, run, granule)[1] + granule.granted(call.workspace_bytes) + taken
-
-
-def _dead(
-    trace: Trace, all_lives: Iterable[Life], end: int, granule: Granule
-) -> Mapping[int, list[tuple[int, int, int]]]:
-    """What is freed after each Run: lives that end with it and are not taken over by an output."""
-    dead: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
-    for life in all_lives:
-        size = trace.variables[life.var].nbytes
-        if life.uses[-1] < end and not life.taken_over and size:
-            dead[life.uses[-1]].append((life.var, size, granule.granted(size)))
-    return dead
-
-
-def _resident_bytes(
-    trace: Trace,
-    runs: Sequence[Run],
-    all_lives: Iterable[Life],
-    pieces: Iterable[Piece],
-    granule: Granule,
-) -> list[int]:
-    """For each Run: all lives that include it, less the pieces that are away, and its own scratch
-    and workspace.
-    """
-    end = len(runs)
-    change = [0] * (end + 2)
-    for life in all_lives:
-        granted = granule.granted(trace.variables[life.var].nbytes)
-        # The storage that a life takes over is counted with its input during that Run.
-        first = max(life.uses[0] + life.takes_over, 0)
-        last = min(life.uses[-1], end - 1)
-        if last >= first:
-            change[first] += granted
-            change[last + 1] -= granted
-    for piece in pieces:
-        change[piece.after + 1] -= piece.size_bytes
-        change[piece.before] += piece.size_bytes
-    held = accumulate(change)
-    return [
-        kept
-        + _fresh_bytes(trace, run, granule)[1]
-        + granule.granted(trace.calls[run.call].workspace_bytes)
-        for kept, run in zip(held, runs, strict=False)
-    ]
+    def _not_alive(self, variables: Collection[int]) -> ConfigError:
+        names = ", ".join(repr(self.trace.variables[v].name) for v in sorted(variables)[:3])
+        return ConfigError(f"the runs read {names} when it is not alive", code="OOC-109",
+                           fix="run the producer again before")  # fmt: skip

@@ -18,14 +18,14 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from ooctrain.sched.planning.rematerialise import droppable
-from ooctrain.step.trace import Call, Trace
+from ooctrain.step.trace import Trace
 
 #: Owner of what is made from inputs and parameters alone.
 NO_CHECKPOINT = -1
 
 
 @dataclass(frozen=True, slots=True)
-class Checkpoint:
+class SegmentCheckpoint:
     """A value that stays while those of its segment may be computed again.
 
     Args:
@@ -40,7 +40,7 @@ class Checkpoint:
     size_bytes: int
 
 
-def checkpoints_by_types(trace: Trace, types: Collection[str]) -> tuple[Checkpoint, ...]:
+def checkpoints_by_types(trace: Trace, types: Collection[str]) -> tuple[SegmentCheckpoint, ...]:
     """The outputs of the forward calls of some types, numbered.
 
     Args:
@@ -50,11 +50,11 @@ def checkpoints_by_types(trace: Trace, types: Collection[str]) -> tuple[Checkpoi
     found = [
         out
         for call in trace.calls
-        if call.phase == "forward" and _type_of(call).lower() in wanted
+        if call.phase == "forward" and type(call.op).__name__.lower() in wanted
         for out in call.outs
     ]
     variables = [trace.variables[var] for var in found]
-    return tuple(Checkpoint(k, v.id, v.name, v.nbytes) for k, v in enumerate(variables, 1))
+    return tuple(SegmentCheckpoint(k, v.id, v.name, v.nbytes) for k, v in enumerate(variables, 1))
 
 
 def segments(trace: Trace, checkpoints: Collection[int]) -> Mapping[int, tuple[int, ...]]:
@@ -78,7 +78,3 @@ def segments(trace: Trace, checkpoints: Collection[int]) -> Mapping[int, tuple[i
         if var not in stay and trace.variables[var].kind != "stat":
             found[owner[var]].append(var)
     return {checkpoint: tuple(values) for checkpoint, values in found.items()}
-
-
-def _type_of(call: Call) -> str:
-    return type(call.op).__name__

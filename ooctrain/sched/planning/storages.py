@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
-from ooctrain.sched.planning.budget import storages
 from ooctrain.sched.planning.planner import ListWriter, bound_to_device, last_uses
 from ooctrain.sched.schedule import Granule
 from ooctrain.step.trace import Trace
@@ -42,7 +41,8 @@ class VariableSequence:
         self, trace: Trace, granule: Granule, pin_persistent: bool, resting: Iterable[int] = ()
     ):
         self.trace, self.granule = trace, granule
-        self.storage, self.size_bytes = storages(trace, granule)
+        self.storage = trace.storage
+        self.size_bytes = [granule.granted(variable.nbytes) for variable in trace.variables]
         self.last_use = _last_uses_of_storages(trace, self.storage)
         pinned = bound_to_device(trace)
         if pin_persistent:

@@ -1,11 +1,11 @@
 """What planners that swap have in common: the gaps they choose from, and a plan of the chosen.
 
-In: a trace, then chosen gaps. Out: the least budget of a choice, and a `Plan`. The one idea: where
+In: a trace, then chosen gaps. Out: a `Plan`, or the refusal of a budget. The one idea: where
 nothing is computed again, a planner's whole decision is a set of gaps; when things move is for
 `lower.py`. Parameters and optimizer slots rest on the device between steps; within a step they may
 leave like all others, except a parameter's new value, which shares the old one's host slot. Read
-next: `sched/planners/belady.py`, `sched/planners/greedy.py`; `recompute.py` for planners that also
-compute again.
+next: `sched/planners/belady.py`, `sched/planners/greedy.py`; `rematerialise.py` for planners that
+also compute again.
 """
 
 from __future__ import annotations
@@ -14,15 +14,18 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ooctrain.sched.planning.decisions import Decisions, Gap, possible_gaps, runs_once
-from ooctrain.sched.planning.lower import lower
-from ooctrain.sched.planning.planner import check_host, infeasible, make_plan
-from ooctrain.sched.planning.residency import Table, tabulate
+from ooctrain.sched.planning.lower import plan_of
+from ooctrain.sched.planning.planner import infeasible
+from ooctrain.sched.planning.question import Question
+from ooctrain.sched.planning.residency import Liveness
 from ooctrain.sched.schedule import Granule, Plan, Run
 from ooctrain.step.machine import Machine
 from ooctrain.step.trace import Trace
 
 #: A copy of this many times its latency loses 5 % to it.
 LATENCIES_PER_PIECE = 20
+#: A copy moves at most this fraction of the budget, or what is worth its latency if that is more.
+PIECES = 128
 
 
 def swap_gaps(trace: Trace) -> list[Gap]:
@@ -48,44 +51,32 @@ def movable_gaps(trace: Trace, runs: Sequence[Run]) -> list[Gap]:
     ]
 
 
-def swap_table(trace: Trace, gaps: Iterable[Gap], machine: Machine, granule: Granule) -> Table:
-    """What some gaps mean for memory, call by call."""
-    return tabulate(Decisions(runs_once(trace), tuple(gaps)), trace, machine, granule)
-
-
-def least_budget(table: Table, trace: Trace) -> tuple[int, str]:
-    """(bytes, call): the least budget in which the gaps of a table can be lowered, and who needs
-    it.
-    """
-    rows = zip(
-        table.resident_bytes, (trace.calls[run.call].name for run in table.runs), strict=True
-    )
-    return max([(table.start_bytes, "the start"), *rows], key=lambda row: row[0])
-
-
 def swap_plan(
-    name: str, trace: Trace, gaps: Iterable[Gap], budget_bytes: int, machine: Machine,
-    granule: Granule, host_budget_bytes: int | None, notes: Mapping[str, Any] | None = None,
-) -> Plan:  # fmt: skip
+    name: str, question: Question, gaps: Iterable[Gap], notes: Mapping[str, Any] | None = None
+) -> Plan:
     """Lowers gaps to a plan.
 
     Raises:
         Infeasible: they do not fit the budget, or the host's.
     """
-    decisions = Decisions(runs_once(trace), tuple(gaps))
-    plan = make_plan(lower(decisions, trace, budget_bytes, machine, granule), trace, machine, notes)
-    check_host(name, plan, host_budget_bytes)
-    return plan
+    return plan_of(name, question, Decisions(runs_once(question.trace), tuple(gaps)), notes)
 
 
-def check_budget(
-    name: str, trace: Trace, gaps: Iterable[Gap], budget_bytes: int, machine: Machine,
-    granule: Granule,
-) -> None:  # fmt: skip
-    """Raises Infeasible where not even all of some gaps together make room enough."""
-    least, witness = least_budget(swap_table(trace, gaps, machine, granule), trace)
-    if least > budget_bytes:
-        raise infeasible(name, budget_bytes, least, witness)
+def check_budget(name: str, question: Question, gaps: Iterable[Gap]) -> None:
+    """Raises Infeasible where not even all of some gaps together make room enough.
+
+    Args:
+        gaps: as `swap_gaps` finds them.
+    """
+    liveness = Liveness(question.trace, question.granule)
+    least, witness = liveness.least_budget(runs_once(question.trace), gaps)
+    if least > question.budget_bytes:
+        raise infeasible(name, question.budget_bytes, least, witness)
+
+
+def piece_bytes(budget_bytes: int, machine: Machine) -> int:
+    """How large the pieces are in which a gap travels."""
+    return max(budget_bytes // PIECES, worth_its_latency_bytes(machine), 1)
 
 
 def worth_its_latency_bytes(machine: Machine) -> int:

@@ -20,16 +20,8 @@ from typing import Any
 from ooctrain.errors import Infeasible
 from ooctrain.sched.planning.fastest import Candidate
 from ooctrain.sched.planning.planner import HOST_LACKS, Planner, check_host, infeasible, make_plan
-from ooctrain.sched.schedule import (
-    End,
-    Fence,
-    Granule,
-    Instruction,
-    Plan,
-    Run,
-    Schedule,
-)
-from ooctrain.step.machine import Machine
+from ooctrain.sched.planning.question import Question
+from ooctrain.sched.schedule import End, Fence, Instruction, Plan, Run, Schedule
 from ooctrain.step.trace import Call, Trace, Variable
 
 
@@ -114,9 +106,8 @@ def unroll(trace: Trace, runs: Sequence[Run]) -> Unrolled:
 
 
 def plan_runs(
-    name: str, planner: Planner, trace: Trace, runs: Sequence[Run], budget_bytes: int,
-    machine: Machine, granule: Granule, host_budget_bytes: int | None, notes: Mapping[str, Any],
-) -> Plan:  # fmt: skip
+    name: str, question: Question, runs: Sequence[Run], planner: Planner, notes: Mapping[str, Any]
+) -> Plan:
     """What a planner that lists each call once makes of some runs.
 
     Args:
@@ -127,21 +118,18 @@ def plan_runs(
     """
 
     def write(step: Trace) -> Candidate:
-        plan = planner.plan(
-            step, budget_bytes, machine, granule=granule, host_budget_bytes=host_budget_bytes
-        )
+        plan = replace(question, trace=step).put_to(planner)
         return Candidate(plan.schedule, {**plan.notes, **notes})
 
-    found = list_runs(name, write, trace, runs, budget_bytes)
-    plan = make_plan(found.schedule, trace, machine, found.notes)
-    check_host(name, plan, host_budget_bytes)
+    found = list_runs(name, question, runs, write)
+    plan = make_plan(found.schedule, question.trace, question.machine, found.notes)
+    check_host(name, plan, question.host_budget_bytes)
     return plan
 
 
 def list_runs(
-    name: str, write: Callable[[Trace], Candidate], trace: Trace, runs: Sequence[Run],
-    budget_bytes: int,
-) -> Candidate:  # fmt: skip
+    name: str, question: Question, runs: Sequence[Run], write: Callable[[Trace], Candidate]
+) -> Candidate:
     """What a writer of lists that run each call once makes of some runs.
 
     Args:
@@ -150,6 +138,7 @@ def list_runs(
     Raises:
         Infeasible: the writer's, with calls of the step for witnesses.
     """
+    trace = question.trace
     unrolled = unroll(trace, runs)
     try:
         found = write(unrolled.trace)
@@ -157,7 +146,7 @@ def list_runs(
         if refusal.minimum_bytes == HOST_LACKS:
             raise
         witness = _original_name(unrolled, trace, refusal.witness_call)
-        raise infeasible(name, budget_bytes, refusal.minimum_bytes, witness) from refusal
+        raise infeasible(name, question.budget_bytes, refusal.minimum_bytes, witness) from refusal
     again = {"runs_again": len(runs) - len(trace.calls)}
     return Candidate(unrolled.fold(found.schedule), {**found.notes, **again})
 

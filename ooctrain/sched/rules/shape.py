@@ -7,7 +7,7 @@ said without knowing what came before. Source: docs/schedule.md, "The verifier's
 
 from __future__ import annotations
 
-from ooctrain.rewrite.pin_small import region
+from ooctrain.sched.budget import region
 from ooctrain.sched.rules.state import OTHER_TRACE, Problem, State, by_variable
 from ooctrain.sched.schedule import End, Free, Instruction, Range, Run, SwapIn, SwapOut
 
@@ -132,5 +132,5 @@ def region_is_counted(state: State) -> Problem | None:
     return Problem(
         "the region of small objects is larger than what the ledger counts for it",
         f"{size} bytes are pinned, fixed_bytes is {counted}",
-        "plan with the granule of rewrite.small.with_region",
+        "plan with the granule of sched.budget.with_region",
     )

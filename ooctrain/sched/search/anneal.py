@@ -17,7 +17,7 @@ import numpy as np
 from ooctrain.sched.search.evict import evict
 from ooctrain.sched.search.expand import DROP_UNREAD, expand
 from ooctrain.sched.search.jit import compiled
-from ooctrain.sched.search.play import Link, play
+from ooctrain.sched.search.play import SearchLimits, play
 
 #: Rows of the array that holds a choice, one number for each variable: KEEP, DROP or DROP_UNREAD;
 #: whether it is held as a source; whether it stays while others can leave.
@@ -26,7 +26,7 @@ FATE, HELD, STAYS = 0, 1, 2
 IMPOSSIBLE = 1e30
 
 
-class Walk(NamedTuple):
+class Annealing(NamedTuple):
     """Where a search stands.
 
     Args:
@@ -43,18 +43,17 @@ class Walk(NamedTuple):
     random: int
 
 
-class Limits(NamedTuple):
-    """What a choice has to live with.
+class Cooling(NamedTuple):
+    """Evaluations `first` to `stop`, `stop` not included, of a search of `total`.
 
     Args:
-        budget_bytes: of the device.
-        chunk_bytes: of a transfer at most; 0: whole values.
-        link: how bytes travel.
+        heat: the first temperature, as a share of the makespan; it falls to 0 at `total`.
     """
 
-    budget_bytes: int
-    chunk_bytes: int
-    link: Link
+    first: int
+    stop: int
+    total: int
+    heat: float
 
 
 class Field(NamedTuple):
@@ -81,7 +80,7 @@ def evaluate(t, choice, limits):
     evicted, lack = evict(step, t.granted, choice[STAYS], budget_bytes, chunk_bytes)
     if lack > 0:
         return IMPOSSIBLE * (1 + lack / (lack + budget_bytes + 1))
-    makespan = play(t, step, evicted, budget_bytes, chunk_bytes, limits.link)
+    makespan = play(t, step, evicted, limits)
     return float(makespan) if makespan >= 0 else 2 * IMPOSSIBLE
 
 
@@ -131,33 +130,33 @@ def _move_neighbours(state, choice, field):
 
 
 @compiled
-def anneal(t, walk, field, limits, first, count, total, heat):
-    """Evaluations `first` to `first + count` of a search of `total`.
+def anneal(t, walk, field, limits, cooling):
+    """Some evaluations of a search.
 
     Args:
-        walk: Walk so far; not changed.
-        heat: the first temperature, as a share of the makespan; it falls to 0 at `total`.
+        walk: Annealing so far; not changed.
+        cooling: which of the search's evaluations they are.
 
     Returns:
-        Walk.
+        Annealing.
     """
     choice, cost, best, best_cost = walk.choice, walk.cost, walk.best, walk.best_cost
     state = np.uint64(walk.random)
-    for turn in range(first, first + count):
+    for turn in range(cooling.first, cooling.stop):
         other = choice.copy()
         state = move(state, other, field)
         found = evaluate(t, other, limits)
-        temperature = heat * (1 - turn / total)
+        temperature = cooling.heat * (1 - turn / cooling.total)
         state, die = draw(state, 1 << 30)
         worse = (found - cost) / max(cost, 1.0)
         if worse <= 0 or die < (1 << 30) * np.exp(-worse / max(temperature, 1e-12)):
             choice, cost = other, found
             if cost < best_cost:
                 best, best_cost = choice, cost
-    return Walk(choice, cost, best, best_cost, np.int64(state))  # type: ignore[arg-type]
+    return Annealing(choice, cost, best, best_cost, np.int64(state))  # type: ignore[arg-type]
 
 
-def first_walk(t, choice: np.ndarray, limits: Limits, seed: int) -> Walk:
+def annealing_from(t, choice: np.ndarray, limits: SearchLimits, seed: int) -> Annealing:
     """A search that has not begun.
 
     Args:
@@ -166,4 +165,4 @@ def first_walk(t, choice: np.ndarray, limits: Limits, seed: int) -> Walk:
         seed: of its random numbers.
     """
     cost = evaluate(t, choice, limits)
-    return Walk(choice, cost, choice, cost, seed)
+    return Annealing(choice, cost, choice, cost, seed)

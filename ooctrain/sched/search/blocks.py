@@ -9,49 +9,84 @@ Efficient combination of rematerialization and offloading for training DNNs (202
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from ooctrain.sched.search.jit import compiled
 
 
+class StageWork(NamedTuple):
+    """The forward part of a stage.
+
+    Args:
+        beside: slots that it takes beside what is held.
+        grows: how many of them remain.
+        sends: slots that the link sends meanwhile.
+        us: its time.
+    """
+
+    beside: float
+    grows: float
+    sends: float
+    us: float
+
+
+class Ways(NamedTuple):
+    """Ways to run the backward part of a block: of each the slots beside what is held, its time."""
+
+    peaks: np.ndarray
+    us: np.ndarray
+
+
+class Capacity(NamedTuple):
+    """The slots of the device, and those that the link moves in a us, in the direction asked."""
+
+    memory: float
+    rate: float
+
+
 @compiled
-def forward(held, unsent, time_us, leaving, beside, grows, sends, work_us, memory, out_rate):
+def forward(held, unsent, time_us, leaving, work, capacity):
     """(held, unsent, us) after the forward part of a stage; what cannot be takes infinitely long.
 
     Args:
         held, unsent, time_us, leaving: float64, for each state; `leaving` is to be sent with what
             is unsent.
-        beside: slots that the stage takes beside what is held; `grows` of them remain.
-        sends: slots that the link sends in the `work_us` that the stage takes.
+        work: StageWork.
+        capacity: Capacity, on the way out.
 
     Cost: O(states).
     """
     after_held, after_unsent = np.empty_like(held), np.empty_like(held)
     after_us = np.full_like(held, np.inf)
     for row in range(held.size):
-        lacks = max(0.0, held[row] + beside - memory)
-        to_send, sent = unsent[row] + leaving[row], lacks + sends
-        after_held[row] = held[row] + grows - min(to_send, sent)
+        lacks = max(0.0, held[row] + work.beside - capacity.memory)
+        to_send, sent = unsent[row] + leaving[row], lacks + work.sends
+        after_held[row] = held[row] + work.grows - min(to_send, sent)
         after_unsent[row] = max(0.0, to_send - sent)
         if lacks <= unsent[row]:
-            after_us[row] = time_us[row] + (lacks / out_rate + work_us)
+            after_us[row] = time_us[row] + (lacks / capacity.rate + work.us)
     return after_held, after_unsent, after_us
 
 
 @compiled
-def backward(held, unsent, unfetched, reached_us, peaks, took_us, memory, in_rate, limit_us):
+def backward(held, unsent, unfetched, reached_us, ways, capacity, limit_us):
     """(way, row, unfetched, us) for each way to run the backward part of a block, and each state,
     that fit the memory and the time.
 
     Args:
         held, unsent, unfetched: float64, for each state, before the block.
         reached_us: float64, for each state: when its forward part is done.
-        peaks, took_us: float64, for each way: slots beside what is held, and its time.
+        ways: Ways, float64.
+        capacity: Capacity, on the way in.
 
     Cost: O(ways x states).
     """
+    memory, in_rate = capacity
+    peaks, took_us = ways
     most = peaks.size * held.size
-    ways, rows = np.empty(most, np.int64), np.empty(most, np.int64)
+    chosen, rows = np.empty(most, np.int64), np.empty(most, np.int64)
     left, done_us = np.empty(most), np.empty(most)
     count = 0
     for way in range(peaks.size):
@@ -61,7 +96,7 @@ def backward(held, unsent, unfetched, reached_us, peaks, took_us, memory, in_rat
             us = reached_us[row] + took_us[way] + lacks / in_rate
             if beside <= memory and us < limit_us:
                 fetched = lacks + np.floor(took_us[way] * in_rate)
-                ways[count], rows[count] = way, row
+                chosen[count], rows[count] = way, row
                 left[count], done_us[count] = max(0.0, unfetched[row] - fetched), us
                 count += 1
-    return ways[:count], rows[:count], left[:count], done_us[:count]
+    return chosen[:count], rows[:count], left[:count], done_us[:count]

@@ -12,22 +12,22 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ooctrain.sched.planning.recompute import piece_bytes
 from ooctrain.sched.planning.rematerialise import droppable
+from ooctrain.sched.planning.swap import piece_bytes
 from ooctrain.sched.schedule import Granule
 from ooctrain.sched.search.anneal import (
     FATE,
     HELD,
     IMPOSSIBLE,
     STAYS,
+    Cooling,
     Field,
-    Limits,
     anneal,
+    annealing_from,
     evaluate,
-    first_walk,
 )
 from ooctrain.sched.search.expand import DROP, DROP_UNREAD
-from ooctrain.sched.search.play import Link
+from ooctrain.sched.search.play import Link, SearchLimits
 from ooctrain.sched.search.tables import tables_of
 from ooctrain.step.machine import Machine
 from ooctrain.step.trace import Trace
@@ -68,13 +68,14 @@ class Search:
         )  # fmt: skip
         piece = piece_bytes(budget_bytes, machine)
         chunk = granule.granted(piece) if granule.ranges else 0
-        self._limits = Limits(budget_bytes, chunk, link)
+        self._limits = SearchLimits(budget_bytes, chunk, link)
         saved = np.zeros(len(trace.variables), np.bool_)
         saved[list(droppable(trace))] = True
         self._field = Field(
-            np.array(_changeable(trace), np.int64), saved,
+            np.array(_changeable(trace), np.int64),
+            saved,
             np.array(_large(trace, piece), np.int64),
-        )  # fmt: skip
+        )
         self.evaluations = 0
 
     def best_first(self, choices: Iterable[Iterable[int]]) -> list[Choice]:
@@ -100,18 +101,17 @@ class Search:
             deadline: of `time.monotonic()`; the search ends there.
             heat: the first temperature, as a share of the makespan.
         """
-        walk = first_walk(self._tables, self._array(start), self._limits, seed)
+        walk = annealing_from(self._tables, self._array(start), self._limits, seed)
         if not self._field.values.size:
             return start
         evaluations = min(evaluations, ENOUGH * self._field.values.size)
         for first in range(0, evaluations, BLOCK):
             if deadline is not None and time.monotonic() >= deadline:
                 break
-            count = min(BLOCK, evaluations - first)
-            walk = anneal(
-                self._tables, walk, self._field, self._limits, first, count, evaluations, heat
-            )
-            self.evaluations += count
+            stop = min(first + BLOCK, evaluations)
+            cooling = Cooling(first, stop, evaluations, heat)
+            walk = anneal(self._tables, walk, self._field, self._limits, cooling)
+            self.evaluations += stop - first
         return start if walk.best_cost >= IMPOSSIBLE else _choice(walk.best)
 
     def _array(self, start: Choice) -> np.ndarray:

@@ -1,9 +1,9 @@
 """Which bytes spend which gaps on the host: Belady's rule in chunks, compiled.
 
-In: a `Step` and a budget. Out: for each gap the bytes [0, evicted) that are away, or the bytes that
-are lacking. The one idea: walk the step; where memory is short, what is needed last goes, no more
-of it than is lacking, rounded up to chunks. Sources: Belady 1966; in bytes it is optimal for
-offloading alone. Read next: `play.py`.
+In: an `ExpandedStep` and a budget. Out: for each gap the bytes [0, evicted) that are away, or the
+bytes that are lacking. The one idea: walk the step; where memory is short, what is needed last
+goes, no more of it than is lacking, rounded up to chunks. Sources: Belady 1966; in bytes it is
+optimal for offloading alone. Read next: `play.py`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def evict(step, granted, stays, budget_bytes, chunk_bytes):
     """Bytes that each gap spends on the host.
 
     Args:
-        step: Step.
+        step: ExpandedStep.
         granted: bytes of each variable.
         stays: for each variable, whether it leaves only when all others have left.
         budget_bytes: of the device.

@@ -1,10 +1,11 @@
-"""From a choice of dropped values to runs, lives and gaps: `rematerialise.py` and the lives of
-`decisions.py` in one compiled walk.
+"""From a choice of dropped values to runs, lives and gaps, in one compiled walk.
 
 In: `Tables` and, for each variable, `KEEP`, `DROP` or `DROP_UNREAD`, and whether it is held as a
-source. Out: `Step`: the runs, what is resident during each if nothing moves, and every gap between
-two uses. The one idea: a value is alive while it has an open life; a read of a value without one
-runs its producer first. Tests hold it to the readable pair. Read next: `evict.py`.
+source. Out: `ExpandedStep`: the runs, what is resident during each if nothing moves, and every gap
+between two uses. The one idea: a value is alive while it has an open life; a read of a value
+without one runs its producer first. It is the compiled twin of `sched/planning/rematerialise.py`,
+of the lives in `sched/planning/decisions.py` and of `sched/planning/residency.py`, to which tests
+hold it. Read next: `evict.py`.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ KEEP, DROP, DROP_UNREAD = 0, 1, 2
 LONGEST = 6
 
 
-class Step(NamedTuple):
+class ExpandedStep(NamedTuple):
     """A step with its recomputations, by position in the runs.
 
     Args:
@@ -49,6 +50,23 @@ class Step(NamedTuple):
     gap_after: np.ndarray
     gap_before: np.ndarray
     life_first: np.ndarray
+
+
+class Lives(NamedTuple):
+    """What is alive when.
+
+    Args:
+        var: of each life its variable.
+        first_alone, last: the first run during which its storage is nobody else's, the last one.
+        still_open: whether the next step needs it.
+        taken_over: whether an output takes its storage.
+    """
+
+    var: np.ndarray
+    first_alone: np.ndarray
+    last: np.ndarray
+    still_open: np.ndarray
+    taken_over: np.ndarray
 
 
 # One long function on purpose, like `play`: Numba counts every array that is handed to an inner
@@ -202,35 +220,30 @@ def expand(t, choice, held):
     for var in range(variables):
         if life[var] >= 0 and t.last_use[var] == calls:
             still_open[life[var]] = True
-    dead, resident = _residency(
-        t, runs[:count], scratch, life_var[:lives], life_first + takes_over, life_last,
-        still_open, taken_over,
-    )  # fmt: skip
-    return Step(
+    all_lives = Lives(life_var[:lives], life_first + takes_over, life_last, still_open, taken_over)
+    dead, resident = _residency(t, runs[:count], scratch, all_lives)
+    return ExpandedStep(
         ok, runs[:count], claim[:count], end[:count], dead[:count], resident, start,
         gap_var[:gaps], gap_life[:gaps], gap_after[:gaps], gap_before[:gaps], life_first[:lives],
     )  # fmt: skip
 
 
 @compiled
-def _residency(t, runs, scratch, life_var, first_alone, life_last, still_open, taken_over):
-    """(bytes that die with each run, bytes on the device during it).
-
-    Args:
-        first_alone: for each life the first run during which its storage is nobody else's.
-        still_open: whether the next step needs it.
+def _residency(t, runs, scratch, lives):
+    """(bytes that die with each run, bytes on the device during it): the compiled twin of
+    `sched/planning/residency.py`.
     """
     count = runs.size
     dead = np.zeros(count + 1, np.int64)
     change = np.zeros(count + 2, np.int64)
-    for own in range(life_var.size):
-        size = t.granted[life_var[own]]
-        first = max(first_alone[own], 0)
-        last = count - 1 if still_open[own] else life_last[own]
+    for own in range(lives.var.size):
+        size = t.granted[lives.var[own]]
+        first = max(lives.first_alone[own], 0)
+        last = count - 1 if lives.still_open[own] else lives.last[own]
         if last >= first:
             change[first] += size
             change[last + 1] -= size
-        if not still_open[own] and not taken_over[own] and last >= 0:
+        if not lives.still_open[own] and not lives.taken_over[own] and last >= 0:
             dead[last] += size
     resident = np.empty(count, np.int64)
     kept = 0

@@ -1,9 +1,9 @@
-"""The as-soon-as-possible engine of `lower.py`, compiled, for the makespan alone.
+"""The as-soon-as-possible engine of `sched/planning/lower.py`, compiled, for the makespan alone.
 
-In: a `Step`, what its gaps spend on the host, a budget, a link. Out: the makespan in ns, or -1. The
-one idea: the same events in the same order as `lower.py`, on arrays; what it leaves out is the
+In: an `ExpandedStep`, what its gaps spend on the host, limits. Out: the makespan in ns, or -1. The
+one idea: the same events in the same order as there, on arrays; what it leaves out is the
 shared host slot of a parameter and its update. The list that counts is always the one that
-`lower.py` writes. Read next: `anneal.py`.
+`lower` writes. Read next: `anneal.py`.
 """
 
 from __future__ import annotations
@@ -31,6 +31,20 @@ class Link(NamedTuple):
     latency_ns: int
     out_rate: float
     in_rate: float
+
+
+class SearchLimits(NamedTuple):
+    """What a choice has to live with.
+
+    Args:
+        budget_bytes: of the device.
+        chunk_bytes: of a transfer at most; 0: whole values.
+        link: how bytes travel.
+    """
+
+    budget_bytes: int
+    chunk_bytes: int
+    link: Link
 
 
 class Pieces(NamedTuple):
@@ -101,8 +115,9 @@ def fits(room, size, first, before):
 
 
 @compiled
-def play(t, step, evicted, budget_bytes, chunk_bytes, link):
+def play(t, step, evicted, limits):
     """Makespan in ns; -1 if the step gets stuck. Cost: O(events + prefetches x runs ahead)."""
+    budget_bytes, chunk_bytes, link = limits.budget_bytes, limits.chunk_bytes, limits.link
     runs = step.runs.size
     pieces = cut(step, evicted, chunk_bytes)
     count = pieces.size.size

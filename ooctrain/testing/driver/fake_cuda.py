@@ -19,8 +19,10 @@ from typing import Any
 import numpy as np
 
 from ooctrain.engine.eager import aligned_bytes
-from ooctrain.layers.conv2d import CUDA_ALGORITHMS
+from ooctrain.layers.conv_algorithms import CUDA_ALGORITHMS
 from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
+from ooctrain.layers.kernels.cpu.table import CPU
+from ooctrain.layers.kernels.cuda.table import CUDA
 from ooctrain.step.op import LINE_BYTES, Scalars, Spec
 from ooctrain.testing.driver.fake_driver import FakeDriver
 
@@ -122,11 +124,11 @@ class CpuKernels(_Fake):
         first, last = len(ins), len(ins) + len(outs)
         if getattr(op, "algorithm", "") in CUDA_ALGORITHMS:
             op = replace(op, algorithm="im2col")
-        needed = op.workspace_bytes(list(map(_spec, ins)), list(map(_spec, outs)), 1)
+        needed = CPU.workspace_bytes(op, list(map(_spec, ins)), list(map(_spec, outs)), 1)
 
         def run(arrays: Sequence[np.ndarray]) -> None:
             scratch = arrays[last] if needed <= workspace.nbytes else aligned_bytes(needed)
-            op.cpu(self._pool, arrays[:first], arrays[first:last], scratch, scalars)
+            CPU.run(op, self._pool, arrays[:first], arrays[first:last], scratch, scalars)
 
         queue(self._driver, self._stream, [*ins, *outs, workspace], run, op.name)
 
@@ -148,7 +150,7 @@ class EmulatedKernels(_Fake):
         scalars: Scalars,
     ) -> None:  # fmt: skip
         """Queues one operation's kernels."""
-        op.cuda(self._launcher, ins, outs, workspace, scalars)
+        CUDA.run(op, self._launcher, ins, outs, workspace, scalars)
 
 
 def _spec(array: FakeArray) -> Spec:

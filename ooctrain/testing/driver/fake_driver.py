@@ -27,6 +27,7 @@ from ooctrain.testing.driver.fake_pages import Physical
 from ooctrain.testing.driver.fake_streams import Choose, FakeEvent, LazyStreams, Range, Work
 
 __all__ = ["ACQUIRING", "FRESH_BYTE", "FakeDriver", "Violation"]
+_SYMBOLS = {"copy_in": "cuMemcpyHtoDAsync_v2", "copy_out": "cuMemcpyDtoHAsync_v2"}
 
 
 class FakeDriver:
@@ -329,31 +330,31 @@ class FakeDriver:
         def run() -> None:
             self.write(address, self._memory.pinned(host, size_bytes))
 
-        self._copy("cuMemcpyHtoDAsync_v2", "copy_in", address, host, size_bytes, stream, run)
+        self._copy("copy_in", (address, size_bytes), host, stream, run)
 
     def copy_out(self, host: int, address: int, size_bytes: int, stream: int) -> None:
         def run() -> None:
             self._memory.pinned(host, size_bytes)[:] = self.read(address, size_bytes)
 
-        self._copy("cuMemcpyDtoHAsync_v2", "copy_out", address, host, size_bytes, stream, run)
+        self._copy("copy_out", (address, size_bytes), host, stream, run)
 
     def fill(self, address: int, byte: int, size_bytes: int, stream: int) -> None:
         def run() -> None:
             for piece in self._memory.pieces(address, size_bytes, "fill"):
                 piece[:] = byte
 
-        self._copy("cuMemsetD8Async", "fill", address, 0, size_bytes, stream, run)
+        self._copy("fill", (address, size_bytes), 0, stream, run)
 
     def _copy(
-        self, call: str, name: str, address: int, host: int, size_bytes: int, stream: int,
-        run: Callable[[], None],
-    ) -> None:  # fmt: skip
+        self, name: str, device: Range, host: int, stream: int, run: Callable[[], None]
+    ) -> None:
+        call, (address, size_bytes) = _SYMBOLS.get(name, "cuMemsetD8Async"), device
         self._gate.enter(call)
         self._stream(stream)
         # CUDA looks at the addresses when the copy is queued; the fake again when it runs.
         if size_bytes <= 0 or self._pages.hole(address, size_bytes) is not None:
             raise self._wrong(call, f"{show(address, size_bytes)} is not accessible")
-        uses: tuple[Range, ...] = ((address, size_bytes),)
+        uses: tuple[Range, ...] = (device,)
         if host:
             self._memory.pinned(host, size_bytes)
             uses += ((host, size_bytes),)

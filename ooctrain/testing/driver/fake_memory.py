@@ -13,8 +13,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from ooctrain.devices.cpu.host_vm import bytes_at
 from ooctrain.devices.cuda import driver_abi as abi
+from ooctrain.devices.raw_bytes import bytes_at
 from ooctrain.testing.driver.fake_gate import Gate, Violation
 from ooctrain.testing.driver.fake_pages import PageTable, Physical
 from ooctrain.testing.driver.fake_streams import Range

@@ -12,7 +12,7 @@ from typing import Any
 
 from ooctrain.devices.cuda.driver import failure
 from ooctrain.devices.cuda.driver_abi import OUT_OF_MEMORY
-from ooctrain.devices.cuda.driver_calls import VmmDriver
+from ooctrain.devices.driver_calls import VmmDriver
 
 #: What a driver refuses in practice; what gives something back is not refused.
 OBTAINING = ("reserve", "create", "map", "set_access")

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from ooctrain.engine.eager import make_pool, run_cpu
+from ooctrain.layers.kernels.cuda.table import CUDA
 from ooctrain.step.op import Op, Scalars, to_physical
 from ooctrain.testing.check_op import (
     SCALARS,
@@ -63,8 +64,8 @@ def run_cuda(
 ) -> list[np.ndarray]:  # fmt: skip
     """Physical outputs of an operation's GPU kernels on logical inputs, run by the emulator."""
     specs = [spec_of(a) for a in inputs]
-    space_bytes = op.cuda_workspace_bytes(specs, op.infer(*specs))
-    run = partial(op.cuda, EmulatedLauncher(order))
+    space_bytes = CUDA.workspace_bytes(op, specs, op.infer(*specs), 1)
+    run = partial(CUDA.run, op, EmulatedLauncher(order))
     return run_guarded(op, inputs, run, space_bytes, scalars, in_place)
 
 

@@ -29,15 +29,8 @@ from ooctrain.layers.kernels.cuda.conv import tensor_core, tile_product
 from ooctrain.layers.kernels.cuda.runtime import intrinsics
 from ooctrain.layers.kernels.cuda.runtime.launcher import Blocks, part_of, prepare_arguments
 from ooctrain.layers.kernels.cuda.runtime.shim import Kernel
-from ooctrain.testing.emulator import emulator_memory, emulator_warp
+from ooctrain.testing.emulator import emulator_memory, emulator_source, emulator_warp
 from ooctrain.testing.emulator.emulator_memory import SEVERAL, Fault, SharedArray
-from ooctrain.testing.emulator.emulator_source import (
-    BARRIER,
-    KINDS,
-    WARP_BARRIER,
-    Module,
-    translate,
-)
 from ooctrain.testing.emulator.emulator_warp import SLOTS, WARP
 
 END = -1
@@ -54,7 +47,7 @@ class Emulated:
     """A kernel ready to run on the CPU."""
 
     kernel: Kernel
-    module: Module
+    module: emulator_source.EmulatedKernel
     entry: Any
 
     def run(self, blocks: Blocks, args: list[Any], order: int = 1) -> None:
@@ -78,7 +71,7 @@ class Emulated:
 @cache
 def emulate(kernel: Kernel) -> Emulated:
     """The CPU form of a kernel; compiled once, kept on disk."""
-    module = translate(kernel)
+    module = emulator_source.translate(kernel)
     loaded = _load(kernel, module.text)
     return Emulated(kernel, module, loaded.start if module.waits else loaded.run)
 
@@ -148,9 +141,9 @@ class _Launch:
             if len(sites) > 1:
                 raise self._error(f"the lanes of warp {warp} wait at different places", None)
             (site,) = sites
-            if site == END or site % KINDS == BARRIER:
+            if site == END or site % emulator_source.KINDS == emulator_source.BARRIER:
                 return site
-            if site % KINDS == WARP_BARRIER:
+            if site % emulator_source.KINDS == emulator_source.WARP_BARRIER:
                 self._clock[1 + warp] += 1
 
     def _error(self, what: str, place: tuple | None, numbers: str = "") -> EmulationError:

@@ -1,11 +1,11 @@
 """Turns the source of a CUDA kernel into a Python module that runs on the CPU.
 
-In: a `Kernel`. Out: a `Module`: its text, and what the driver must know. The one idea: a barrier
-becomes `yield`, so that one thread of the kernel is a generator and whoever drives the generators
-decides the order of the threads; what lanes of a warp exchange is published, yielded over and
-collected. Numbers, device functions and twins of intrinsics that the kernel's globals name are
-written into the module too, so that it stands alone and Numba can keep its compiled form on disk.
-Read next: `emulator.py`, `emulator_memory.py`.
+In: a `Kernel`. Out: an `EmulatedKernel`: its text, and what the driver must know. The one idea: a
+barrier becomes `yield`, so that one thread of the kernel is a generator and whoever drives the
+generators decides the order of the threads; what lanes of a warp exchange is published, yielded
+over and collected. Numbers, device functions and twins of intrinsics that the kernel's globals name
+are written into the module too, so that it stands alone and Numba can keep its compiled form on
+disk. Read next: `emulator.py`, `emulator_memory.py`.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def run(_order, _gx, _gy, _gz, _threads, {names}):
 
 
 @dataclass(frozen=True, slots=True)
-class Module:
+class EmulatedKernel:
     """The emulated form of a kernel.
 
     Args:
@@ -82,7 +82,7 @@ class Module:
     shared: tuple[tuple[str, int, str], ...]
 
 
-def translate(kernel: Kernel) -> Module:
+def translate(kernel: Kernel) -> EmulatedKernel:
     """The module of a kernel. Raises ConfigError where it uses what the emulator does not know."""
     writer = _Writer()
     function = _translate_function(kernel.function, writer)
@@ -96,11 +96,11 @@ def translate(kernel: Kernel) -> Module:
         kinds = f"({'i8, ' * len(_PLACE)}f8[:, :, ::1], i8[::1]{extra_types}, {argument_types})"
         body = ["_turn = 0", *function.lines, f"yield {BARRIER}"]
         text = _definition("start", head, body, f'@_outer("{kinds}")')
-        return Module(writer.text() + text, True, shared)
+        return EmulatedKernel(writer.text() + text, True, shared)
     head = f"{', '.join(_PLACE)}, {parameters}"
     text = _definition("_body", head, function.lines, "@_inner")
     run = _RUN.format(types="i8, " * 5 + argument_types, names=parameters, name="_body")
-    return Module(writer.text() + text + run, False, shared)
+    return EmulatedKernel(writer.text() + text + run, False, shared)
 
 
 def _definition(name: str, parameters: str, lines: list[str], decorator: str) -> str:
@@ -249,9 +249,11 @@ class _Rewriter(ast.NodeTransformer):
             return _expression("(_gx * _threads)")
         if text == "cuda.local.array":
             return ast.Call(ast.Name("_local_array"), [self.visit(a) for a in node.args], [])
-        exchange = SHUFFLES.get(text) or EXCHANGES.get(self._known.get(text))
+        if text in SHUFFLES:  # all lanes take part, whatever the mask in front says
+            return self._exchange(SHUFFLES[text], [self.visit(given) for given in node.args[1:]])
+        exchange = EXCHANGES.get(self._known.get(text))
         if exchange is not None:
-            return self._exchange(exchange, [self.visit(argument) for argument in node.args])
+            return self._exchange(exchange, [self.visit(given) for given in node.args])
         if text.startswith("cuda."):
             raise self._unknown(text)
         return self.generic_visit(node)  # type: ignore[return-value]

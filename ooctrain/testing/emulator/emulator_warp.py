@@ -34,7 +34,7 @@ def _same_type(like, value):
 
 
 @inner
-def publish_value(table, turn, thread, mask, value, lane):
+def publish_value(table, turn, thread, value, lane):
     """Offers one value."""
     table[turn, thread, 0] = value
 
@@ -43,26 +43,26 @@ publish_shfl = publish_up = publish_down = publish_xor = publish_value
 
 
 @inner
-def collect_shfl(table, turn, thread, mask, value, lane):
+def collect_shfl(table, turn, thread, value, lane):
     """cuda.shfl_sync: the value of lane `lane`."""
     return same_type(value, table[turn, thread - thread % WARP + lane % WARP, 0])
 
 
 @inner
-def collect_xor(table, turn, thread, mask, value, lane):
+def collect_xor(table, turn, thread, value, lane):
     """cuda.shfl_xor_sync: the value of this lane's partner."""
     return same_type(value, table[turn, thread ^ lane, 0])
 
 
 @inner
-def collect_down(table, turn, thread, mask, value, delta):
+def collect_down(table, turn, thread, value, delta):
     """cuda.shfl_down_sync: the value of the lane `delta` further; its own beyond the warp."""
     inside = thread % WARP + delta < WARP
     return same_type(value, table[turn, thread + delta if inside else thread, 0])
 
 
 @inner
-def collect_up(table, turn, thread, mask, value, delta):
+def collect_up(table, turn, thread, value, delta):
     """cuda.shfl_up_sync: the value of the lane `delta` before; its own beyond the warp."""
     inside = thread % WARP >= delta
     return same_type(value, table[turn, thread - delta if inside else thread, 0])

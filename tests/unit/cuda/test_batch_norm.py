@@ -173,7 +173,7 @@ def test_inverse_deviation_for_evaluation():
 
 
 @pytest.mark.skipif(bool(why_no_ptx()), reason=why_no_ptx())
-@pytest.mark.parametrize("capability", [(7, 5), (9, 0)])
+@pytest.mark.parametrize("capability", [pytest.param((7, 5), marks=pytest.mark.slow), (9, 0)])
 def test_ptx(capability):
     """No float64, no local memory; eight rows under way; the passes over elements in quads."""
     for module in (batch_norm, batch_norm_stats):

@@ -14,6 +14,7 @@ from ooctrain.layers.kernels.cuda.conv import columns
 from ooctrain.layers.kernels.cuda.quads import first_quads, load_channels
 from ooctrain.layers.kernels.cuda.runtime import workspace
 from ooctrain.layers.kernels.cuda.runtime.shim import Kernel, cuda, int64, kernel, why_no_ptx
+from ooctrain.layers.kernels.cuda.table import CUDA
 from ooctrain.layers.relu import LeakyReLU, LeakyReLUGrad, ReLU, ReLUGrad
 from ooctrain.layers.update import ClipValue, ScaleBy
 from ooctrain.testing.check_op import SCALARS
@@ -63,7 +64,7 @@ def test_values_at_the_edges():
     for op in (ReLU(), ClipValue(1.0), LeakyReLU(0.1), Tanh(), Sigmoid(), Add(relu=True)):
         inputs = [x, x] if isinstance(op, Add) else [x]
         found = np.full_like(x, 7)
-        op.cuda(launcher, inputs, [found], None, SCALARS)
+        CUDA.run(op, launcher, inputs, [found], None, SCALARS)
         wanted = op.reference(*inputs, scalars=SCALARS)[0]
         np.testing.assert_allclose(found, wanted, rtol=4 * EPS, atol=1e-37, err_msg=op.name)
         if op.name == "relu":
@@ -161,7 +162,7 @@ def kernels_of(module):
 
 
 @pytest.mark.skipif(bool(why_no_ptx()), reason=why_no_ptx())
-@pytest.mark.parametrize("capability", [(7, 5), (9, 0)])
+@pytest.mark.parametrize("capability", [pytest.param((7, 5), marks=pytest.mark.slow), (9, 0)])
 def test_ptx(capability):
     """No float64, no local memory, 128-bit access, registers for a full house."""
     for pointwise in kernels_of(elementwise):

@@ -133,7 +133,7 @@ def _box(shape, start):
 
 
 @pytest.mark.skipif(bool(why_no_ptx()), reason=why_no_ptx())
-@pytest.mark.parametrize("capability", [(7, 5), (9, 0)])
+@pytest.mark.parametrize("capability", [pytest.param((7, 5), marks=pytest.mark.slow), (9, 0)])
 def test_ptx(capability):
     for compiled in vars(layout).values():
         if isinstance(compiled, Kernel):

@@ -7,6 +7,7 @@ import pytest
 
 from ooctrain.errors import ShapeError
 from ooctrain.layers.kernels.cuda import matmul_plan
+from ooctrain.layers.kernels.cuda.table import CUDA
 from ooctrain.layers.linear import Linear, LinearGradInput, LinearGradWeight
 from ooctrain.step.op import Spec
 from ooctrain.testing.emulator.check_cuda import check_cuda
@@ -59,10 +60,10 @@ def test_extents_whose_elements_32_bits_cannot_count_are_refused():
     most = matmul_plan.MOST_EXTENT
     assert (matmul_plan.TILE - 1) * most + matmul_plan.STEP - 1 < 2**32
     x, w, y = (Spec(shape, "float32") for shape in ((2, most), (10, most), (2, 10)))
-    assert Linear().cuda_workspace_bytes((x, w), (y,)) > 0
+    assert CUDA.workspace_bytes(Linear(), (x, w), (y,), 1) > 0
     x, w = (Spec((rows, most + 1), "float32") for rows in (2, 10))
     with pytest.raises(ShapeError, match="too large for the cuda device"):
-        Linear().cuda_workspace_bytes((x, w), (y,))
+        CUDA.workspace_bytes(Linear(), (x, w), (y,), 1)
 
 
 def test_splits_cover_the_sum_and_none_is_empty():

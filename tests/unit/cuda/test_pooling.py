@@ -14,6 +14,7 @@ from ooctrain.layers.average_pooling import (
     AvgPool2dGrad,
 )
 from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
+from ooctrain.layers.kernels.cpu.table import CPU
 from ooctrain.layers.kernels.cuda.conv.image_rows import row_start
 from ooctrain.layers.kernels.cuda.runtime.shim import cuda, kernel, uint32
 from ooctrain.layers.pooling import MaxPool2d, MaxPool2dGrad, PoolGeometry
@@ -46,7 +47,7 @@ def normal(*shape):
 
 def cpu_bits(op, *inputs):
     """What the cpu's kernel gives, physical."""
-    return run_guarded(op, inputs, partial(op.cpu, ThreadPool(1)), 0, {})
+    return run_guarded(op, inputs, partial(CPU.run, op, ThreadPool(1)), 0, {})
 
 
 @pytest.mark.parametrize(("shape", "geometry"), CASES + DILATED)

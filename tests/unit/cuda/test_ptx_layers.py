@@ -23,7 +23,9 @@ pytestmark = pytest.mark.skipif(bool(why_no_ptx()), reason=why_no_ptx())
 #: of images, whose threads take four channels at a time
 IMAGES = (average_pooling, instance_norm, pooling, reflect, upsample)
 ALL = (*IMAGES, dropout, losses, matmul, sums, weighted_losses)
-CAPABILITIES = pytest.mark.parametrize("capability", [(7, 5), (9, 0)])
+CAPABILITIES = pytest.mark.parametrize(
+    "capability", [pytest.param((7, 5), marks=pytest.mark.slow), (9, 0)]
+)
 #: 65,536 registers serve 1024 threads of a multiprocessor, half of what it can hold
 MOST_REGISTERS = 64
 
@@ -33,6 +35,7 @@ def kernels_of(modules):
 
 
 @CAPABILITIES
+@pytest.mark.slow
 @pytest.mark.parametrize("kernel", kernels_of(ALL), ids=lambda kernel: kernel.name)
 def test_no_double_precision_and_nothing_spills(kernel, capability):
     facts = check_ptx(kernel, capability)

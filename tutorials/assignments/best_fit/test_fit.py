@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from ooctrain.alloc.dry_run import PaperMemory
+from ooctrain.alloc.dry_run import DryMemory
 from ooctrain.alloc.registry import choose_allocator
 from ooctrain.errors import OutOfDeviceMemory
 
@@ -18,7 +18,7 @@ KIB = 1024
 def arena(allocator):
     """A fresh allocator over 64 KiB."""
     choice = choose_allocator(allocator, 64 * KIB, binding=False)
-    return choice.make(PaperMemory(64 * KIB))
+    return choice.make(DryMemory(64 * KIB))
 
 
 def blocks(arena, *sizes_kib):

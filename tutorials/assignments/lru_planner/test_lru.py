@@ -10,7 +10,7 @@ import pytest
 import ooctrain as oc
 from ooctrain.course.measures import budget_bytes_of, par_us, step_of
 from ooctrain.course.rubric import read_rubric
-from ooctrain.sched.planning.budget import trace_minimum_bytes
+from ooctrain.sched.budget import trace_minimum_bytes
 from ooctrain.sched.schedule import SwapIn, SwapOut
 from ooctrain.sched.verify import verify
 from ooctrain.step.builder import TraceBuilder

@@ -13,11 +13,13 @@ Source: Ioffe and Szegedy 2015; variance: Chan, Golub, LeVeque 1983. Read next:
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
 from ooctrain.layers.kernels.cpu.batch_norm_apply import apply as apply
 from ooctrain.layers.kernels.cpu.chunks import chunk_count, past_caches, row_chunk
+from ooctrain.layers.kernels.cpu.copy import copy_unless_same
 from ooctrain.layers.kernels.cpu.partials import channel_partials, channel_total
 from ooctrain.layers.kernels.cpu.runtime.jit import kernel
 from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
@@ -32,8 +34,10 @@ from ooctrain.layers.kernels.cpu.simd.simd_memory import (
 from ooctrain.layers.kernels.cpu.simd.simd_stream import store_fence, vput_upto
 from ooctrain.layers.kernels.cpu.simd.vector import VL
 from ooctrain.layers.kernels.cpu.workspace import BLOCK_ROWS, padded_channels
+from ooctrain.layers.running_statistics import BatchNormUpdate
 
 Array = np.ndarray
+Arrays = Sequence[Array]
 ZERO = np.float32(0)
 #: How many rows ahead the statistics prefetch their data.
 AHEAD_ROWS = 16
@@ -204,22 +208,14 @@ def _inv_std(var, out, eps):
         out[c] = 1.0 / math.sqrt(var[c] + eps)
 
 
-def stats(
-    pool: ThreadPool,
-    x: Array,
-    mean: Array,
-    inv_std: Array,
-    var: Array,
-    workspace: Array,
-    eps: float,
-) -> None:
+def stats(pool: ThreadPool, x, mean, inv_std, var, eps: float, workspace) -> None:
     """Mean, biased variance and 1 / sqrt(var + eps) of each channel.
 
     Args:
         x: (P, C), or any array whose last axis is C.
         mean, inv_std, var: (C,), written.
-        workspace: uint8, `batch_norm_workspace_bytes(P, C)`.
         eps: added to the variance.
+        workspace: uint8, `batch_norm_workspace_bytes(P, C)`.
     """
     channels, rows = mean.size, x.size // mean.size
     chunk = row_chunk(rows, channels)
@@ -228,30 +224,20 @@ def stats(
     pool.run(_finish_stats, channels, channels, *space, rows, eps, mean, inv_std, var)
 
 
-def inv_std_of(var: Array, inv_std: Array, eps: float) -> None:
+def inv_std_of(pool: ThreadPool, var: Array, inv_std: Array, eps: float) -> None:
     """inv_std = 1 / sqrt(var + eps), for `apply` with the running variance (evaluation)."""
     _inv_std(var, inv_std, eps)
 
 
-def grad_reduce(
-    pool: ThreadPool,
-    dy: Array,
-    x: Array,
-    mean: Array,
-    inv_std: Array,
-    dgamma: Array,
-    dbeta: Array,
-    workspace: Array,
-    mask: Array | None = None,
-) -> None:
+def grad_reduce(pool: ThreadPool, dy, x, mean, inv_std, dgamma, dbeta, mask, workspace) -> None:
     """dbeta = sum of dz, dgamma = sum of dz * xhat; dz = dy, where `mask > 0` if a mask is given.
 
     Args:
         dy, x: (P, C).
         mean, inv_std: (C,), of the batch, as `stats` gives them.
         dgamma, dbeta: (C,), written.
-        workspace: uint8, `batch_norm_workspace_bytes(P, C)`.
         mask: the output of the fused ReLU, (P, C), or None.
+        workspace: uint8, `batch_norm_workspace_bytes(P, C)`.
     """
     channels, rows = mean.size, x.size // mean.size
     chunk = row_chunk(rows, channels)
@@ -262,22 +248,20 @@ def grad_reduce(
 
 
 def grad_apply(
-    pool: ThreadPool,
-    dy: Array,
-    x: Array,
-    mean: Array,
-    inv_std: Array,
-    gamma: Array,
-    dgamma: Array,
-    dbeta: Array,
-    dx: Array,
-    mask: Array | None = None,
+    pool: ThreadPool, dy, x, mean, inv_std, gamma, dgamma, dbeta, dx, mask, workspace
 ) -> None:
     """dx = gamma * inv_std * (dz - dbeta / P - xhat * dgamma / P), dz as in `grad_reduce`.
 
     `dx` may be `dy`, `x` or `mask`.
+
+    Args:
+        dgamma, dbeta: (C,); None where the statistics are constants.
+        workspace: uint8, in that case C float32.
     """
     channels, rows = mean.size, x.size // mean.size
+    if dgamma is None or dbeta is None:
+        dgamma = dbeta = workspace[: mean.nbytes].view(np.float32)
+        dgamma[:] = 0
     arrays = dy, (dy if mask is None else mask), x
     vectors = mean, inv_std, gamma, dgamma, dbeta
     past = channels % VL == 0 and past_caches(dx, dy, x)
@@ -285,14 +269,17 @@ def grad_apply(
     pool.run(_grad_apply, rows, row_chunk(rows, channels), *arrays, *vectors, *others)
 
 
+def update(pool: ThreadPool, op: BatchNormUpdate, ins: Arrays, outs: Arrays) -> None:
+    """The running statistics behind those of this batch, by `update_running`."""
+    for old, new in zip(ins[2:], outs, strict=True):
+        copy_unless_same(old, new)
+    (mean, var), (running_mean, running_var, *count) = ins[:2], outs
+    settings = count[0] if count else None, op.momentum, op.rows
+    update_running(mean, var, running_mean, running_var, *settings)
+
+
 def update_running(
-    mean: Array,
-    var: Array,
-    running_mean: Array,
-    running_var: Array,
-    count: Array | None,
-    momentum: float | None,
-    rows: int,
+    mean, var, running_mean, running_var, count, momentum: float | None, rows: int
 ) -> None:
     """Moves the running statistics, in place, towards those of this batch, as torch does.
 

@@ -84,15 +84,7 @@ def _apply_in_fours(x, mean, inv_std, gamma, beta, residual, y, add, floor, lo, 
 
 
 def apply(
-    pool: ThreadPool,
-    x: Array,
-    mean: Array,
-    inv_std: Array,
-    gamma: Array,
-    beta: Array,
-    y: Array,
-    residual: Array | None = None,
-    relu: bool = False,
+    pool: ThreadPool, x, mean, inv_std, gamma, beta, y, residual=None, relu: bool = False
 ) -> None:
     """y = (x - mean) * (gamma * inv_std) + beta [+ residual] [then ReLU].
 

@@ -80,6 +80,11 @@ def _aligned(chunk: int) -> int:
     return -(-chunk // ALIGN_ELEMENTS) * ALIGN_ELEMENTS
 
 
+def image_sizes(inner: np.ndarray, outer: np.ndarray) -> tuple[int, int, int, int, int]:
+    """(H, W, OH, OW, C) of what an operation on images reads and writes, or the other way round."""
+    return *inner.shape[1:3], *outer.shape[1:3], inner.shape[3]
+
+
 def flat(array: np.ndarray) -> np.ndarray:
     """A 1-d view of a C-contiguous array. Raises ValueError where only a copy could be flat."""
     if array.ndim == 1:

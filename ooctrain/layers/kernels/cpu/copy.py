@@ -1,4 +1,4 @@
-"""The copy engines' kernel: copies bytes in one long call without the GIL.
+"""Copies of whole arrays; the copy engines' kernel takes one long call without the GIL.
 
 In and out: uint8 arrays, any alignment. The one idea: a large swapped variable is not read again
 soon, so its copy should not evict the working set of the kernels from the caches; a small one is
@@ -7,6 +7,8 @@ it.
 """
 
 from __future__ import annotations
+
+import numpy as np
 
 from ooctrain.layers.kernels.cpu.runtime.jit import kernel
 from ooctrain.layers.kernels.cpu.simd.simd_stream import (
@@ -38,3 +40,9 @@ def stream_copy(dst, src):
     for i in range(end, size):
         dst[i] = src[i]
     store_fence()
+
+
+def copy_unless_same(x: np.ndarray, y: np.ndarray) -> None:
+    """y = x, for arrays of equal size; nothing to do where y lies on the storage of x."""
+    if x.ctypes.data != y.ctypes.data:
+        np.copyto(y.reshape(-1), x.reshape(-1))

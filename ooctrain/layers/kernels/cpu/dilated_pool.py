@@ -10,13 +10,12 @@ from __future__ import annotations
 import numba
 import numpy as np
 
-from ooctrain.layers.kernels.cpu.chunks import row_chunk
+from ooctrain.layers.kernels.cpu.chunks import image_sizes, row_chunk
 from ooctrain.layers.kernels.cpu.runtime.jit import kernel
 from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
+from ooctrain.layers.pooling import PoolGeometry
 
 Array = np.ndarray
-Pair = tuple[int, int]
-Sides = tuple[int, int, int, int]
 ZERO, LOWEST = np.float32(0), np.float32(-np.inf)
 
 
@@ -77,25 +76,20 @@ def _max_pool_grad(dys, indices, dxs, sizes, window, lo, hi, thread):
                             dxs[j + c] += dys[i + c]
 
 
-def max_pool(
-    pool: ThreadPool, x: Array, y: Array, index: Array, kernel: Pair, stride: Pair, dilation: Pair,
-    padding: Sides,
-) -> None:  # fmt: skip
-    """As `pooling.max_pool`, with `dilation` rows and columns from cell to cell of a window."""
-    items = y.shape[0] * y.shape[1]
-    window = (*kernel, *stride, *dilation, padding[0], padding[2])
-    sizes = (*x.shape[1:3], *y.shape[1:3], x.shape[3])
-    arrays = x, y, index
-    pool.run(_max_pool, items, row_chunk(items, y.size // items), *arrays, sizes, window)
+def max_pool(pool: ThreadPool, x: Array, y: Array, index: Array, g: PoolGeometry) -> None:
+    """As `pooling.max_pool`, with rows and columns between the cells of a window."""
+    items, arrays = y.shape[0] * y.shape[1], (x, y, index)
+    sizes, chunk = image_sizes(x, y), row_chunk(items, y.size // items)
+    pool.run(_max_pool, items, chunk, *arrays, sizes, _window(g))
 
 
-def max_pool_grad(
-    pool: ThreadPool, dy: Array, index: Array, dx: Array, kernel: Pair, stride: Pair,
-    dilation: Pair, padding: Sides,
-) -> None:  # fmt: skip
+def max_pool_grad(pool: ThreadPool, dy: Array, index: Array, dx: Array, g: PoolGeometry) -> None:
     """dx = for each input cell the sum of dy over the windows whose maximum it was."""
-    items = dx.shape[0] * dx.shape[1]
-    window = (*kernel, *stride, *dilation, padding[0], padding[2])
-    sizes = (*dx.shape[1:3], *dy.shape[1:3], dx.shape[3])
-    arrays = dy, index, dx
-    pool.run(_max_pool_grad, items, row_chunk(items, dx.size // items), *arrays, sizes, window)
+    items, arrays = dx.shape[0] * dx.shape[1], (dy, index, dx)
+    sizes, chunk = image_sizes(dx, dy), row_chunk(items, dx.size // items)
+    pool.run(_max_pool_grad, items, chunk, *arrays, sizes, _window(g))
+
+
+def _window(g: PoolGeometry) -> tuple[int, ...]:
+    """(kernel, stride, dilation, top and left padding)."""
+    return *g.kernel, *g.stride, *g.dilation, g.padding[0], g.padding[2]

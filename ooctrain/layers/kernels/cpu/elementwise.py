@@ -149,14 +149,11 @@ def relu_grad(pool: ThreadPool, dy: Array, y: Array, dx: Array) -> None:
     pool.run(_relu_grad, dx.size, chunk, dy, y, dx, past)
 
 
-def add(pool: ThreadPool, a: Array, b: Array, y: Array) -> None:
-    """y = a + b. `y` may be `a` or `b`."""
-    _floored_sum(pool, a, b, y, -math.inf)
-
-
-def add_relu(pool: ThreadPool, a: Array, b: Array, y: Array) -> None:
-    """y = max(a + b, 0): the same bits as `add` and then `relu`. `y` may be `a` or `b`."""
-    _floored_sum(pool, a, b, y, 0.0)
+def add(pool: ThreadPool, a: Array, b: Array, y: Array, relu: bool = False) -> None:
+    """y = a + b, or max(a + b, 0) in one pass, with the bits of two. `y` may be `a` or `b`."""
+    # Without ReLU the floor is minus infinity: one kernel serves both.
+    floor, chunk = 0.0 if relu else -math.inf, element_chunk(y.size, THREE_ARRAYS)
+    pool.run(_add, y.size, chunk, a, b, y, floor, past_caches(y, a, b))
 
 
 def add_masked(pool: ThreadPool, a: Array, dy: Array, y: Array, out: Array) -> None:
@@ -172,6 +169,11 @@ def add_masked(pool: ThreadPool, a: Array, dy: Array, y: Array, out: Array) -> N
 def scale(pool: ThreadPool, x: Array, y: Array, factor: float) -> None:
     """y = factor * x. `y` may be `x`."""
     pool.run(_scale, y.size, element_chunk(y.size), x, y, factor, past_caches(y, x))
+
+
+def scale_by(pool: ThreadPool, x: Array, factor: Array, y: Array) -> None:
+    """y = factor * x, the factor being an array of one number. `y` may be `x`."""
+    scale(pool, x, y, float(factor))
 
 
 def fill(pool: ThreadPool, y: Array, value: float) -> None:
@@ -193,8 +195,3 @@ def channel_sum(pool: ThreadPool, dy: Array, db: Array, workspace: Array) -> Non
     pool.run(_channel_sums, rows, chunk, dy, db, workspace, padded, chunks, chunk)
     if chunks > 1:
         pool.run(_add_channel_sums, channels, channels, db, workspace, padded, chunks)
-
-
-def _floored_sum(pool: ThreadPool, a: Array, b: Array, y: Array, floor: float) -> None:
-    chunk = element_chunk(y.size, THREE_ARRAYS)
-    pool.run(_add, y.size, chunk, a, b, y, floor, past_caches(y, a, b))

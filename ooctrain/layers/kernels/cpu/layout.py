@@ -34,6 +34,7 @@ from ooctrain.layers.kernels.cpu.simd.simd_stream import store_fence, vstream
 from ooctrain.layers.kernels.cpu.simd.vector import VL
 
 Array = np.ndarray
+Sides = tuple[int, int, int, int]
 LINE_FLOATS = 16
 #: How many runs ahead of their writing the lines of a strided block are prefetched.
 AHEAD_RUNS = 16
@@ -204,17 +205,9 @@ def concat_nhwc(pool: ThreadPool, sources: Sequence[Array], y: Array) -> None:
         insert_nhwc(pool, sources[-1], y, 0, 0, 0, at)
 
 
-def pad_nhwc(
-    pool: ThreadPool,
-    x: Array,
-    y: Array,
-    top: int,
-    bottom: int,
-    left: int,
-    right: int,
-    value: float = 0.0,
-) -> None:
-    """y = x with a border of `value`; y is (N, top + H + bottom, left + W + right, C)."""
+def pad_nhwc(pool: ThreadPool, x: Array, y: Array, sides: Sides, value: float = 0.0) -> None:
+    """y = x with a border of `value`, of (top, bottom, left, right) pixels."""
+    top, _, left, right = sides
     n, height, width, c = x.shape
     items, tall = n * y.shape[1], y.shape[1]
     sizes = height, width * c, top, tall, left * c, right * c

@@ -9,8 +9,11 @@ chunk order. Read next: `optimizers.py`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
+from ooctrain.layers.cross_entropy import SoftmaxCrossEntropy, SoftmaxCrossEntropyGrad
 from ooctrain.layers.kernels.cpu.chunks import (
     chunk_count,
     element_chunk,
@@ -33,8 +36,11 @@ from ooctrain.layers.kernels.cpu.simd.simd_math import vexp, vlog
 from ooctrain.layers.kernels.cpu.simd.simd_memory import vload_upto, vload_upto_or, vstore_upto
 from ooctrain.layers.kernels.cpu.simd.vector import VL
 from ooctrain.layers.kernels.cpu.workspace import BLOCK_ELEMENTS
+from ooctrain.layers.regression_loss import mean_factor
+from ooctrain.step.op import whole_lines
 
 Array = np.ndarray
+Arrays = Sequence[Array]
 ZERO, ONE, LOWEST = np.float32(0), np.float32(1), np.float32(-np.inf)
 
 
@@ -138,41 +144,51 @@ def _errors_grad(x, target, dx, scale, squared, lo, hi, thread):
         vstore_upto(dx, i, d, hi - i)
 
 
+def cross_entropy(
+    pool: ThreadPool, op: SoftmaxCrossEntropy, ins: Arrays, outs: Arrays, workspace: Array
+) -> None:
+    """The loss and the log-sum-exp of each row."""
+    logits, labels = ins
+    loss, lse = outs
+    each, partials = loss_parts(workspace, labels.size)
+    softmax_cross_entropy(pool, logits, labels, each, lse, op.ignore_index)
+    total(pool, each, loss, _row_factor(op, labels), partials)
+
+
+def cross_entropy_grad(
+    pool: ThreadPool, op: SoftmaxCrossEntropyGrad, ins: Arrays, outs: Arrays
+) -> None:
+    """dlogits, which may be the logits."""
+    logits, labels, lse, dloss = ins
+    scale = float(dloss.reshape(-1)[0]) * _row_factor(op, labels)
+    softmax_cross_entropy_grad(pool, logits, labels, lse, outs[0], scale, op.ignore_index)
+
+
 def softmax_cross_entropy(
-    pool: ThreadPool,
-    logits: Array,
-    labels: Array,
-    losses: Array,
-    lse: Array,
-    ignore_index: int = -100,
+    pool: ThreadPool, logits, labels, losses, lse, ignore_index: int = -100
 ) -> None:
     """losses[r] = lse[r] - logits[r, label], lse[r] = log(sum of exp(logits[r])).
 
     Args:
-        logits: (rows, classes).
-        labels: int64, (rows,), in [0, classes) or `ignore_index` (loss 0); the caller checks.
-        losses, lse: (rows,), written.
+        logits: (..., classes), channels last.
+        labels: int64, one for each row, in [0, classes) or `ignore_index` (loss 0); the caller
+            checks.
+        losses, lse: of as many elements, written.
     """
-    rows, classes = logits.shape
+    rows, classes = labels.size, logits.shape[-1]
     args = logits, classes, labels, losses, lse, ignore_index
     pool.run(_cross_entropy, rows, row_chunk(rows, classes), *args)
 
 
 def softmax_cross_entropy_grad(
-    pool: ThreadPool,
-    logits: Array,
-    labels: Array,
-    lse: Array,
-    dlogits: Array,
-    scale: float,
-    ignore_index: int = -100,
+    pool: ThreadPool, logits, labels, lse, dlogits, scale: float, ignore_index: int = -100
 ) -> None:
     """dlogits = (softmax - onehot) * scale, 0 in ignored rows. `dlogits` may be `logits`.
 
     Args:
         scale: gradient of the loss, divided by `valid_rows` for a mean.
     """
-    rows, classes = logits.shape
+    rows, classes = labels.size, logits.shape[-1]
     args = logits, classes, labels, lse, dlogits, scale, ignore_index
     pool.run(_cross_entropy_grad, rows, row_chunk(rows, classes), *args)
 
@@ -191,30 +207,33 @@ def total(pool: ThreadPool, losses: Array, out: Array, factor: float, workspace:
     _reduce(pool, _sum, (losses,), out, factor, workspace)
 
 
-def mse(
-    pool: ThreadPool, x: Array, target: Array, out: Array, factor: float, workspace: Array
-) -> None:
-    """out[0] = factor * sum of (x - target)^2; factor = 1 / x.size for a mean, 1 for a sum."""
-    _reduce(pool, _errors, (x, target, True), out, factor, workspace)
+def mean_error(pool: ThreadPool, x, target, out, factor: float, absolute: bool, workspace) -> None:
+    """out[0] = factor * sum of (x - target)^2, or of |x - target|.
+
+    Args:
+        factor: 1 / x.size for a mean, 1 for a sum.
+    """
+    _reduce(pool, _errors, (x, target, not absolute), out, factor, workspace)
 
 
-def l1(
-    pool: ThreadPool, x: Array, target: Array, out: Array, factor: float, workspace: Array
-) -> None:
-    """out[0] = factor * sum of |x - target|."""
-    _reduce(pool, _errors, (x, target, False), out, factor, workspace)
+def mean_error_grad(pool: ThreadPool, x, target, dloss, dx, factor: float, absolute: bool) -> None:
+    """dx = 2 (x - target) dloss factor, or sign(x - target) dloss factor, 0 where equal.
 
-
-def mse_grad(pool: ThreadPool, x: Array, target: Array, dx: Array, scale: float) -> None:
-    """dx = (x - target) * scale; scale = 2 * dloss / x.size for a mean. `dx` may be an input."""
-    args = x, target, dx, scale, True
+    `dx` may be `x`.
+    """
+    scale = float(dloss.reshape(-1)[0]) * factor
+    args = x, target, dx, scale if absolute else 2 * scale, not absolute
     pool.run(_errors_grad, x.size, element_chunk(x.size), *args)
 
 
-def l1_grad(pool: ThreadPool, x: Array, target: Array, dx: Array, scale: float) -> None:
-    """dx = sign(x - target) * scale, 0 where equal. `dx` may be an input."""
-    args = x, target, dx, scale, False
-    pool.run(_errors_grad, x.size, element_chunk(x.size), *args)
+def loss_parts(workspace: Array, rows: int) -> tuple[Array, Array]:
+    """(a float32 for each row, scratch of their sum): a workspace of `class_loss_bytes`."""
+    return workspace[: 4 * rows].view(np.float32), workspace[whole_lines(4 * rows) :]
+
+
+def _row_factor(op: SoftmaxCrossEntropy | SoftmaxCrossEntropyGrad, labels: Array) -> float:
+    """What the summed losses of the rows are multiplied by."""
+    return 1.0 if op.reduction == "sum" else mean_factor(valid_rows(labels, op.ignore_index))
 
 
 def _reduce(pool, range_kernel, arrays, out, factor, workspace) -> None:

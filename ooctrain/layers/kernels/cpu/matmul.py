@@ -16,14 +16,7 @@ from ooctrain.layers.kernels.cpu.conv.conv_plan import linear_shape
 from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
 
 
-def forward(
-    pool: ThreadPool,
-    x: np.ndarray,
-    w: np.ndarray,
-    bias: np.ndarray | None,
-    y: np.ndarray,
-    workspace: np.ndarray,
-) -> None:
+def forward(pool: ThreadPool, x, w, bias, y, workspace) -> None:
     """y = x w^T + bias."""
     shape = linear_shape(*x.shape, w.shape[0])
     conv_direct.forward(pool, shape, x, w, bias, y, workspace)

@@ -8,12 +8,10 @@ is kept); Kingma and Ba 2015; Loshchilov and Hutter 2019. Read next: `layout.py`
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
 
-from ooctrain.layers.kernels.adam_factors import adam_factors
 from ooctrain.layers.kernels.cpu.chunks import chunk_count, element_chunk, reduction_chunk
 from ooctrain.layers.kernels.cpu.runtime.jit import kernel
 from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
@@ -21,6 +19,8 @@ from ooctrain.layers.kernels.cpu.simd.simd import vfma, vsplat, vsqrt, vsum
 from ooctrain.layers.kernels.cpu.simd.simd_memory import vload_upto, vscan_upto, vstore_upto
 from ooctrain.layers.kernels.cpu.simd.vector import VL
 from ooctrain.layers.kernels.cpu.workspace import BLOCK_ELEMENTS
+from ooctrain.layers.kernels.update_factors import AdamFactors, SgdFactors
+from ooctrain.layers.update import ClipFactor
 
 Array = np.ndarray
 ZERO, ONE = np.float32(0), np.float32(1)
@@ -97,83 +97,52 @@ def _sum_partials(partials, chunks):
     return total
 
 
-def sgd(
-    pool: ThreadPool,
-    w: Array,
-    g: Array,
-    m: Array | None,
-    w_out: Array,
-    m_out: Array | None,
-    lr: float,
-    momentum: float = 0.0,
-    dampening: float = 0.0,
-    weight_decay: float = 0.0,
-    nesterov: bool = False,
-) -> None:
-    """One step of torch's SGD: d = g + weight_decay * w; m = momentum * m + (1 - dampening) * d;
-    w -= lr * m (Nesterov: lr * (d + momentum * m)).
+def sgd(pool: ThreadPool, w, g, m, w_out, m_out, factors: SgdFactors) -> None:
+    """One step of torch's SGD.
 
     Args:
         w, g: parameter and gradient.
-        m: momentum buffer, zeros before the first step (torch then takes m = d, which is the same
-            for dampening 0); None with momentum 0.
+        m: momentum buffer, zeros before the first step (torch then takes m = d, which is the
+            same for dampening 0); None with momentum 0.
         w_out, m_out: next values; may be `w` and `m`.
     """
     chunk = element_chunk(w.size)
     if m is None or m_out is None:
-        pool.run(_sgd_plain, w.size, chunk, w, g, w_out, lr, weight_decay)
-        return
-    factors = lr, momentum, 1.0 - dampening, weight_decay, nesterov
-    pool.run(_sgd, w.size, chunk, w, g, m, w_out, m_out, *factors)
+        pool.run(_sgd_plain, w.size, chunk, w, g, w_out, factors.lr, factors.decay)
+    else:
+        pool.run(_sgd, w.size, chunk, w, g, m, w_out, m_out, *factors)
 
 
-def adam(
-    pool: ThreadPool,
-    w: Array,
-    g: Array,
-    m: Array,
-    v: Array,
-    w_out: Array,
-    m_out: Array,
-    v_out: Array,
-    lr: float,
-    beta1: float = 0.9,
-    beta2: float = 0.999,
-    eps: float = 1e-8,
-    weight_decay: float = 0.0,
-    step: int = 1,
-    decoupled: bool = False,
-) -> None:
-    """One step of torch's Adam, or of AdamW where `decoupled`.
+def adam(pool: ThreadPool, w, g, m, v, w_out, m_out, v_out, factors: AdamFactors) -> None:
+    """One step of torch's Adam, or of AdamW.
 
     Args:
         w, g: parameter and gradient.
-        m, v: first and second moment, zeros before step 1.
+        m, v: first and second moment, zeros before the first step.
         w_out, m_out, v_out: next values; may be the inputs.
-        step: 1 for the first step.
-        decoupled: weight decay shrinks w by lr * weight_decay instead of joining the gradient.
     """
-    factors = adam_factors(lr, beta1, beta2, eps, weight_decay, step, decoupled)
     slots = m, v, w_out, m_out, v_out
     pool.run(_adam, w.size, element_chunk(w.size), w, g, *slots, *factors)
 
 
-def sum_of_squares(pool: ThreadPool, g: Array, workspace: Array) -> float:
-    """Sum of g^2 in float64, in fixed order.
+def sum_of_squares(pool: ThreadPool, g: Array, total: Array, workspace: Array) -> None:
+    """total = sum of g^2, added in float64 in fixed order.
 
     Args:
         workspace: uint8, `reduction_workspace_bytes(g.size)`.
     """
     chunk, partials = reduction_chunk(g.size), workspace[: workspace.size // 8 * 8].view(np.float64)
     pool.run(_squares, g.size, chunk, g, partials, chunk)
-    return _sum_partials(partials, chunk_count(g.size, chunk))
+    total[...] = _sum_partials(partials, chunk_count(g.size, chunk))
 
 
-def clip_scale(squares: Sequence[float], max_norm: float) -> float:
-    """Factor for all gradients that brings their common norm to at most `max_norm`, as in torch.
+def clip_factor(
+    pool: ThreadPool, op: ClipFactor, squares: Sequence[Array], outs: Sequence[Array]
+) -> None:
+    """The factor for all gradients: a few numbers, so its definition computes it."""
+    outs[0][...] = op.reference(*squares, scalars={})[0]
 
-    Args:
-        squares: `sum_of_squares` of each gradient, in the order of the parameters.
-    """
-    norm = math.sqrt(math.fsum(squares))
-    return min(1.0, max_norm / (norm + 1e-6))
+
+def clip_value(pool: ThreadPool, x: Array, y: Array, limit: float) -> None:
+    """y = x limited to [-limit, limit]. `y` may be `x`."""
+    np.clip(x, np.float32(-limit), np.float32(limit), out=y)

@@ -15,7 +15,6 @@ from ooctrain.layers.kernels.cpu.chunks import SMALL_ELEMENTS
 from ooctrain.layers.kernels.cpu.runtime.jit import inner, kernel
 from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
 from ooctrain.layers.kernels.cpu.runtime.raw_memory import array_at
-from ooctrain.layers.kernels.cpu.simd import simd  # noqa: F401  (vectors are added by `+`)
 from ooctrain.layers.kernels.cpu.simd.simd_memory import vload, vstore
 from ooctrain.layers.kernels.cpu.simd.simd_stream import address_of
 from ooctrain.layers.kernels.cpu.simd.vector import VL

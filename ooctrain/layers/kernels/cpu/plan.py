@@ -19,7 +19,7 @@ Numbers = TypeVar("Numbers", bound=tuple)
 
 
 @dataclass(frozen=True, slots=True)
-class Plan(Generic[Numbers]):
+class KernelPlan(Generic[Numbers]):
     """How one part of a convolution is cut up.
 
     Args:
@@ -33,7 +33,7 @@ class Plan(Generic[Numbers]):
     tables: tuple[int, ...] = ()
 
 
-def views(plan: Plan, workspace: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def views(plan: KernelPlan, workspace: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The workspace as float32 and as int64, after writing the plan's tables to its front."""
     space = workspace[: plan.size_floats * 4]
     tables = space.view(np.int64)

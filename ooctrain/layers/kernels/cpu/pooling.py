@@ -11,10 +11,12 @@ in the untiled image. Read next: `losses.py`.
 
 from __future__ import annotations
 
+from types import ModuleType
+
 import numba
 import numpy as np
 
-from ooctrain.layers.kernels.cpu.chunks import row_chunk
+from ooctrain.layers.kernels.cpu.chunks import image_sizes, row_chunk
 from ooctrain.layers.kernels.cpu.runtime.jit import kernel
 from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
 from ooctrain.layers.kernels.cpu.simd.simd import vfma, vselect_eq, vselect_wins, vsplat
@@ -32,10 +34,9 @@ from ooctrain.layers.kernels.cpu.simd.simd_memory import (
     vstore_upto,
 )
 from ooctrain.layers.kernels.cpu.simd.vector import VL
+from ooctrain.layers.pooling import PoolGeometry
 
 Array = np.ndarray
-Pair = tuple[int, int]
-Sides = tuple[int, int, int, int]
 ZERO, ONE = np.float32(0), np.float32(1)
 LOWEST = np.float32(-np.inf)
 #: How far ahead, in elements, rows of windows are prefetched.
@@ -241,89 +242,85 @@ def _avg_pool_grad(dys, dxs, sizes, window, divisor, lo, hi, thread):
                 dxs[j : j + channels] = ZERO
 
 
-def max_pool(
-    pool: ThreadPool, x: Array, y: Array, index: Array, kernel: Pair, stride: Pair, padding: Sides
-) -> None:
+def max_pool(pool: ThreadPool, x: Array, y: Array, index: Array, g: PoolGeometry) -> None:
     """y = maximum of each window; index = its position r * kernel_w + s in the window.
 
     Args:
         x: (N, H, W, C).
-        y: (N, OH, OW, C), OH = (H + top + bottom - kh) // sh + 1.
+        y: (N, OH, OW, C).
         index: uint8, shape of y; so a window has at most 256 cells.
-        kernel, stride: (h, w).
-        padding: (top, bottom, left, right), each less than the kernel; padded cells never win.
+        g: the windows; padded cells never win.
     """
+    if g.dilation != (1, 1):
+        _dilated().max_pool(pool, x, y, index, g)
+        return
     items = y.shape[0] * y.shape[1]
-    window = (*kernel, *stride, padding[0], padding[2])
-    arrays = x, y, index
-    pool.run(_max_pool, items, _row_chunk_of(y, items), *arrays, _sizes(x, y), window)
+    arguments = x, y, index, image_sizes(x, y), _window(g)
+    pool.run(_max_pool, items, _row_chunk_of(y, items), *arguments)
 
 
-def max_pool_grad(
-    pool: ThreadPool, dy: Array, index: Array, dx: Array, kernel: Pair, stride: Pair, padding: Sides
-) -> None:
+def max_pool_grad(pool: ThreadPool, dy: Array, index: Array, dx: Array, g: PoolGeometry) -> None:
     """dx = for each input cell the sum of dy over the windows whose maximum it was."""
+    if g.dilation != (1, 1):
+        _dilated().max_pool_grad(pool, dy, index, dx, g)
+        return
     items = dx.shape[0] * dx.shape[1]
-    window = (*kernel, *stride, padding[0], padding[2])
-    arrays = dy, index, dx
-    pool.run(_max_pool_grad, items, _row_chunk_of(dx, items), *arrays, _sizes(dx, dy), window)
+    arguments = dy, index, dx, image_sizes(dx, dy), _window(g)
+    pool.run(_max_pool_grad, items, _row_chunk_of(dx, items), *arguments)
 
 
 def avg_pool(
-    pool: ThreadPool,
-    x: Array,
-    y: Array,
-    kernel: Pair,
-    stride: Pair,
-    padding: Sides,
-    count_include_pad: bool = True,
+    pool: ThreadPool, x: Array, y: Array, g: PoolGeometry, count_include_pad: bool = True
 ) -> None:
     """y = sum of each window / number of its cells, those of the padding counted or not.
 
     Args: as `max_pool`; `count_include_pad` as in torch.
     """
     items = y.shape[0] * y.shape[1]
-    divisor = kernel[0] * kernel[1] if count_include_pad else 0
-    window = (*kernel, *stride, padding[0], padding[2])
-    arguments = x, y, _sizes(x, y), window, divisor
+    arguments = x, y, image_sizes(x, y), _window(g), _divisor(g, count_include_pad)
     pool.run(_avg_pool, items, _row_chunk_of(y, items), *arguments)
 
 
 def avg_pool_grad(
-    pool: ThreadPool,
-    dy: Array,
-    dx: Array,
-    kernel: Pair,
-    stride: Pair,
-    padding: Sides,
-    count_include_pad: bool = True,
+    pool: ThreadPool, dy: Array, dx: Array, g: PoolGeometry, count_include_pad: bool = True
 ) -> None:
     """dx = for each input cell the sum of dy / cells over the windows that cover it."""
     items = dx.shape[0] * dx.shape[1]
-    divisor = kernel[0] * kernel[1] if count_include_pad else 0
-    window = (*kernel, *stride, padding[0], padding[2])
-    arguments = dy, dx, _sizes(dx, dy), window, divisor
+    arguments = dy, dx, image_sizes(dx, dy), _window(g), _divisor(g, count_include_pad)
     pool.run(_avg_pool_grad, items, _row_chunk_of(dx, items), *arguments)
 
 
 def adaptive_avg_pool(pool: ThreadPool, x: Array, y: Array) -> None:
     """y = means over OH x OW windows [floor(o * H / OH), ceil((o + 1) * H / OH)), as in torch."""
     items = y.shape[0] * y.shape[1]
-    arguments = x, y, _sizes(x, y), ADAPTIVE, 0
+    arguments = x, y, image_sizes(x, y), ADAPTIVE, 0
     pool.run(_avg_pool, items, _row_chunk_of(x, items), *arguments)
 
 
 def adaptive_avg_pool_grad(pool: ThreadPool, dy: Array, dx: Array) -> None:
     """dx = for each input cell the sum of dy / cells over the adaptive windows that cover it."""
     items = dx.shape[0] * dx.shape[1]
-    arguments = dy, dx, _sizes(dx, dy), ADAPTIVE, 0
+    arguments = dy, dx, image_sizes(dx, dy), ADAPTIVE, 0
     pool.run(_avg_pool_grad, items, _row_chunk_of(dx, items), *arguments)
 
 
-def _sizes(inner: Array, outer: Array) -> tuple[int, int, int, int, int]:
-    """(H, W, OH, OW, C) of a pooling's input and output."""
-    return *inner.shape[1:3], *outer.shape[1:3], inner.shape[3]
+def _window(g: PoolGeometry) -> tuple[int, ...]:
+    """(kernel, stride, top and left padding)."""
+    return *g.kernel, *g.stride, g.padding[0], g.padding[2]
+
+
+def _divisor(g: PoolGeometry, count_include_pad: bool) -> int:
+    """Cells of each window; 0: those inside the image."""
+    return g.kernel[0] * g.kernel[1] if count_include_pad else 0
 
 
 def _row_chunk_of(array: Array, items: int) -> int:
     return row_chunk(items, array.size // items)
+
+
+def _dilated() -> ModuleType:
+    """Kernels for windows with gaps."""
+    # Late: it compiles, and few networks have such windows.
+    from ooctrain.layers.kernels.cpu import dilated_pool
+
+    return dilated_pool

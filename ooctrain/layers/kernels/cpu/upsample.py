@@ -12,7 +12,7 @@ import math
 
 import numpy as np
 
-from ooctrain.layers.kernels.cpu.chunks import row_chunk
+from ooctrain.layers.kernels.cpu.chunks import image_sizes, row_chunk
 from ooctrain.layers.kernels.cpu.runtime.jit import inner, kernel
 from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
 from ooctrain.layers.kernels.cpu.simd.simd import vfma, vsplat
@@ -140,37 +140,32 @@ def _bilinear_grad(dy, dx, sizes, corners, lo, hi, thread):
                 vstore_upto(dx, j + c, total, lanes)
 
 
-def nearest(pool: ThreadPool, x: np.ndarray, y: np.ndarray) -> None:
-    """y[n, i, j] = x[n, floor(i H / OH), floor(j W / OW)]."""
-    _run(pool, _nearest, x, y, y, _sizes(x, y))
-
-
-def nearest_grad(pool: ThreadPool, dy: np.ndarray, dx: np.ndarray) -> None:
-    """dx = for each pixel the sum over its copies."""
-    _run(pool, _nearest_grad, dy, dx, dx, _sizes(dx, dy))
-
-
-def bilinear(pool: ThreadPool, x: np.ndarray, y: np.ndarray, corners: bool) -> None:
-    """y = x, interpolated bilinearly between its four nearest pixels.
+def upsample(pool: ThreadPool, x: np.ndarray, y: np.ndarray, mode: str, corners: bool) -> None:
+    """y = x in another size: the nearest pixel, y[n, i, j] = x[n, floor(i H / OH), floor(j W /
+    OW)], or the four nearest ones, interpolated bilinearly.
 
     Args:
+        mode: "nearest" or "bilinear".
         corners: whether the centres of the corner pixels of x and y coincide (torch's
             `align_corners`); else the borders of the images do.
     """
-    _run(pool, _bilinear, x, y, y, _sizes(x, y), corners)
+    if mode == "nearest":
+        _run(pool, _nearest, x, y, y, image_sizes(x, y))
+    else:
+        _run(pool, _bilinear, x, y, y, image_sizes(x, y), corners)
 
 
-def bilinear_grad(pool: ThreadPool, dy: np.ndarray, dx: np.ndarray, corners: bool) -> None:
+def upsample_grad(
+    pool: ThreadPool, dy: np.ndarray, dx: np.ndarray, mode: str, corners: bool
+) -> None:
     """dx = for each pixel the weighted sum over all outputs that read it."""
-    _run(pool, _bilinear_grad, dy, dx, dx, _sizes(dx, dy), corners)
+    if mode == "nearest":
+        _run(pool, _nearest_grad, dy, dx, dx, image_sizes(dx, dy))
+    else:
+        _run(pool, _bilinear_grad, dy, dx, dx, image_sizes(dx, dy), corners)
 
 
 def _run(pool, function, source, target, rows_of, *settings) -> None:
     rows = rows_of.shape[0] * rows_of.shape[1]
     chunk = row_chunk(rows, max(source.size, target.size) // rows)
     pool.run(function, rows, chunk, source, target, *settings)
-
-
-def _sizes(x: np.ndarray, y: np.ndarray) -> tuple[int, int, int, int, int]:
-    """(H, W, OH, OW, C)."""
-    return (*x.shape[1:3], *y.shape[1:3], x.shape[3])

@@ -8,13 +8,19 @@ trainings use them, so these are plain loops. Read next: `pooling.py`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
-from ooctrain.layers.kernels.cpu.chunks import element_chunk, row_chunk
+from ooctrain.layers.kernels.cpu.chunks import element_chunk, flat, row_chunk
+from ooctrain.layers.kernels.cpu.losses import loss_parts, softmax_cross_entropy, total
 from ooctrain.layers.kernels.cpu.runtime.jit import kernel
 from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
+from ooctrain.layers.regression_loss import mean_factor
+from ooctrain.layers.weighted_loss import WeightedCrossEntropy, WeightedCrossEntropyGrad
 
 Array = np.ndarray
+Arrays = Sequence[Array]
 ZERO = np.float32(0)
 
 
@@ -85,53 +91,56 @@ def _error_each_grad(x, target, dy, squared, dx, lo, hi, thread):
         dx[i] = (d + d if squared else np.sign(d)) * dy[i]
 
 
-def weigh(
-    pool: ThreadPool, logits: Array, labels: Array, weights: Array, lse: Array, losses: Array,
-    smoothing: float, ignore_index: int,
-) -> None:  # fmt: skip
-    """Turns what `losses.softmax_cross_entropy` wrote into weighted and smoothed losses.
-
-    Args:
-        logits: (rows, classes).
-        weights: (classes,).
-        lse, losses: (rows,), losses read and written.
-        smoothing: share of the label that is spread over all classes.
-    """
-    rows, classes = logits.shape
-    arguments = logits, classes, labels, weights, lse, losses, smoothing, ignore_index
-    pool.run(_weigh, rows, row_chunk(rows, classes), *arguments)
+def write(pool: ThreadPool, target: Array, values: tuple[float, ...]) -> None:
+    """target = values."""
+    target[:] = values
 
 
-def weighted_grad(
-    pool: ThreadPool, logits: Array, labels: Array, weights: Array, lse: Array, dloss: Array,
-    dlogits: Array, factor: float, smoothing: float, ignore_index: int,
-) -> None:  # fmt: skip
-    """Gradient of `weigh`, times `factor` and dloss (one number, or one for each row).
+def weighted_cross_entropy(
+    pool: ThreadPool, op: WeightedCrossEntropy, ins: Arrays, outs: Arrays, workspace: Array
+) -> None:
+    """The loss, of all rows or of each, and the log-sum-exp of each row."""
+    logits, labels, weights = ins
+    loss, lse = outs
+    each, partials = loss_parts(workspace, labels.size)
+    each = loss if op.reduction == "none" else each
+    softmax_cross_entropy(pool, logits, labels, each, lse, op.ignore_index)
+    arrays, rows, classes = (labels, weights, lse, each), labels.size, weights.size
+    settings = op.label_smoothing, op.ignore_index
+    pool.run(_weigh, rows, row_chunk(rows, classes), logits, classes, *arrays, *settings)
+    if op.reduction != "none":
+        total(pool, each, loss, _factor(op, labels, weights), partials)
 
-    `dlogits` may be `logits`.
-    """
-    rows, classes = logits.shape
-    arguments = (
-        logits, classes, labels, weights, lse, dloss, factor, smoothing, dlogits,
-        ignore_index,
-    )  # fmt: skip
+
+def weighted_cross_entropy_grad(
+    pool: ThreadPool, op: WeightedCrossEntropyGrad, ins: Arrays, outs: Arrays
+) -> None:
+    """dlogits, which may be the logits; dloss is one number, or one for each row."""
+    logits, labels, weights, lse, dloss = ins
+    rows, classes = labels.size, weights.size
+    factors = _factor(op, labels, weights), op.label_smoothing
+    arguments = logits, classes, labels, weights, lse, dloss, *factors, outs[0], op.ignore_index
     pool.run(_weighted_grad, rows, row_chunk(rows, classes), *arguments)
 
 
-def weight_of_labels(labels: Array, weights: Array, ignore_index: int) -> float:
-    """Sum of the weights of all labels that count: the divisor of a mean."""
-    return _weight_of_labels(labels, weights, ignore_index)
-
-
-def error_each(pool: ThreadPool, x: Array, target: Array, y: Array, squared: bool) -> None:
+def error_each(pool: ThreadPool, x: Array, target: Array, y: Array, absolute: bool) -> None:
     """y = (x - target)^2, or |x - target|."""
-    arguments = x, target, squared, y
+    arguments = x, target, not absolute, y
     pool.run(_error_each, x.size, element_chunk(x.size), *arguments)
 
 
 def error_each_grad(
-    pool: ThreadPool, x: Array, target: Array, dy: Array, dx: Array, squared: bool
+    pool: ThreadPool, x: Array, target: Array, dy: Array, dx: Array, absolute: bool
 ) -> None:
     """dx = 2 (x - target) dy, or sign(x - target) dy. `dx` may be `x`."""
-    arguments = x, target, dy, squared, dx
+    arguments = x, target, dy, not absolute, dx
     pool.run(_error_each_grad, x.size, element_chunk(x.size), *arguments)
+
+
+def _factor(
+    op: WeightedCrossEntropy | WeightedCrossEntropyGrad, labels: Array, weights: Array
+) -> float:
+    """What the summed losses are multiplied by."""
+    if op.reduction != "mean":
+        return 1.0
+    return mean_factor(_weight_of_labels(flat(labels), weights, op.ignore_index))

@@ -9,6 +9,7 @@ it.
 from __future__ import annotations
 
 from ooctrain.layers.kernels.cpu.chunks import chunk_count, reduction_chunk, row_chunk
+from ooctrain.step.op import FLOAT_BYTES, whole_lines
 
 #: Channels are padded to this many in scratch, so that groups of four whole vectors can be stored.
 CHANNEL_GROUP = 64
@@ -17,7 +18,6 @@ BLOCK_ROWS = 128
 #: Elements summed in float32 registers before they are added to a float64 partial.
 BLOCK_ELEMENTS = 2048
 DOUBLE_BYTES = 8
-FLOAT_BYTES = 4
 
 
 def padded_channels(channels: int) -> int:
@@ -42,5 +42,15 @@ def channel_sum_workspace_bytes(rows: int, channels: int) -> int:
 
 
 def reduction_workspace_bytes(elements: int) -> int:
-    """Scratch of `losses.mse`, `losses.l1`, `losses.total` and `optimizers.sum_of_squares`."""
+    """Scratch of `losses.mean_error`, `losses.total` and `optimizers.sum_of_squares`."""
     return chunk_count(elements, reduction_chunk(elements)) * DOUBLE_BYTES
+
+
+def class_loss_bytes(rows: int) -> int:
+    """Scratch of `losses.cross_entropy`: a float32 for each row, and that of their sum."""
+    return whole_lines(FLOAT_BYTES * rows) + reduction_workspace_bytes(rows)
+
+
+def vectors_bytes(count: int, channels: int) -> int:
+    """`count` vectors of channels, in whole cache lines: what `instance_norm.py` puts in front."""
+    return whole_lines(count * channels * FLOAT_BYTES)

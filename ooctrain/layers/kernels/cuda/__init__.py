@@ -1,3 +1,3 @@
-"""Kernels for NVIDIA GPUs, in Numba. Read next: `runtime/shim.py`, `elementwise.py`,
+"""Kernels for NVIDIA GPUs, in Numba. Read next: `table.py`, `runtime/shim.py`, `elementwise.py`,
 `runtime/launcher.py`.
 """

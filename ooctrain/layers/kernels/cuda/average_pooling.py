@@ -29,9 +29,8 @@ from ooctrain.layers.kernels.cuda.conv.image_rows import (
 )
 from ooctrain.layers.kernels.cuda.runtime.launcher import Launcher
 from ooctrain.layers.kernels.cuda.runtime.shim import cuda, device, float32, kernel, smaller, uint32
+from ooctrain.layers.pooling import PoolGeometry
 
-Pair = tuple[int, int]
-Sides = tuple[int, int, int, int]
 F1 = np.float32(1)
 #: The window (kernel, stride, top and left padding) that stands for adaptive pooling.
 ADAPTIVE = (0, 0, 0, 0, 0, 0)
@@ -143,33 +142,28 @@ def _avg_pool_grad(dy, dx, sizes, window, divisor, lanes):
 
 
 def avg_pool(
-    launcher: Launcher, x: Array, y: Array, kernel: Pair, stride: Pair, padding: Sides,
-    count_include_pad: bool = True,
-) -> None:  # fmt: skip
+    launcher: Launcher, x: Array, y: Array, g: PoolGeometry, count_include_pad: bool
+) -> None:
     """y = sum of each window / number of its cells, those of the padding counted or not.
 
     Args:
         x: (N, H, W, C).
         y: (N, OH, OW, C).
-        kernel, stride: (h, w).
-        padding: (top, bottom, left, right).
+        g: the windows.
         count_include_pad: as in torch.
     """
-    divisor = kernel[0] * kernel[1] if count_include_pad else 0
-    window = *kernel, *stride, padding[0], padding[2]
     sizes, lanes = sizes_of(x, y), lanes_of(x.shape[3])
-    launcher.launch(_avg_pool, row_blocks(y), x, y, sizes, window, divisor, lanes)
+    window = _window(g, count_include_pad)
+    launcher.launch(_avg_pool, row_blocks(y), x, y, sizes, *window, lanes)
 
 
 def avg_pool_grad(
-    launcher: Launcher, dy: Array, dx: Array, kernel: Pair, stride: Pair, padding: Sides,
-    count_include_pad: bool = True,
-) -> None:  # fmt: skip
+    launcher: Launcher, dy: Array, dx: Array, g: PoolGeometry, count_include_pad: bool
+) -> None:
     """dx = for each input pixel the sum of dy / cells over the windows that cover it."""
-    divisor = kernel[0] * kernel[1] if count_include_pad else 0
-    window = *kernel, *stride, padding[0], padding[2]
     sizes, lanes = sizes_of(dx, dy), lanes_of(dx.shape[3])
-    launcher.launch(_avg_pool_grad, row_blocks(dx), dy, dx, sizes, window, divisor, lanes)
+    window = _window(g, count_include_pad)
+    launcher.launch(_avg_pool_grad, row_blocks(dx), dy, dx, sizes, *window, lanes)
 
 
 def adaptive_avg_pool(launcher: Launcher, x: Array, y: Array) -> None:
@@ -182,3 +176,9 @@ def adaptive_avg_pool_grad(launcher: Launcher, dy: Array, dx: Array) -> None:
     """dx = for each input pixel the sum of dy / cells over the adaptive windows that cover it."""
     sizes, lanes = sizes_of(dx, dy), lanes_of(dx.shape[3])
     launcher.launch(_avg_pool_grad, row_blocks(dx), dy, dx, sizes, ADAPTIVE, 0, lanes)
+
+
+def _window(g: PoolGeometry, count_include_pad: bool) -> tuple[tuple[int, ...], int]:
+    """(kernel, stride, top and left padding), and the cells of each; 0: those in the image."""
+    cells = g.kernel[0] * g.kernel[1] if count_include_pad else 0
+    return (*g.kernel, *g.stride, g.padding[0], g.padding[2]), cells

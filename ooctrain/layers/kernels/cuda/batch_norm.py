@@ -27,7 +27,7 @@ from ooctrain.layers.kernels.cuda.conv.columns import (
     rows_of_chunk,
     two_partials,
 )
-from ooctrain.layers.kernels.cuda.elementwise import masked_by, relu_of
+from ooctrain.layers.kernels.cuda.elementwise import fill, masked_by, relu_of
 from ooctrain.layers.kernels.cuda.quads import (
     first_quads,
     load_channels,
@@ -191,17 +191,7 @@ def _grad_apply(dy, mask, x, mean, inv_std, gamma, dgamma, dbeta, dx, has_mask, 
     store_quad(dx, j, dxj)
 
 
-def apply(
-    launcher: Launcher,
-    x: Array,
-    mean: Array,
-    inv_std: Array,
-    gamma: Array,
-    beta: Array,
-    y: Array,
-    residual: Array | None = None,
-    relu: bool = False,
-) -> None:
+def apply(launcher: Launcher, x, mean, inv_std, gamma, beta, y, residual, relu: bool) -> None:
     """y = (x - mean) * (gamma * inv_std) + beta [+ residual] [then ReLU].
 
     `y` may be `x` or `residual`.
@@ -215,17 +205,7 @@ def apply(
         launcher.launch(_apply_add, blocks, x, *vectors, residual, y, mean.size, floor)
 
 
-def grad_reduce(
-    launcher: Launcher,
-    dy: Array,
-    x: Array,
-    mean: Array,
-    inv_std: Array,
-    dgamma: Array,
-    dbeta: Array,
-    workspace: Array,
-    mask: Array | None = None,
-) -> None:
+def grad_reduce(launcher: Launcher, dy, x, mean, inv_std, dgamma, dbeta, mask, workspace) -> None:
     """dbeta = sum of dz, dgamma = sum of dz * xhat; dz = dy, where `mask > 0` if a mask is given.
 
     Both are right to `columns.SUM_ROUNDINGS` + 3 roundings of the sum of absolute values.
@@ -247,18 +227,17 @@ def grad_reduce(
 
 
 def grad_apply(
-    launcher: Launcher,
-    dy: Array,
-    x: Array,
-    mean: Array,
-    inv_std: Array,
-    gamma: Array,
-    dgamma: Array,
-    dbeta: Array,
-    dx: Array,
-    mask: Array | None = None,
+    launcher: Launcher, dy, x, mean, inv_std, gamma, dgamma, dbeta, dx, mask, workspace
 ) -> None:
-    """dx = gamma * inv_std * (dz - dbeta / P - xhat * dgamma / P); `dx` may be an input."""
+    """dx = gamma * inv_std * (dz - dbeta / P - xhat * dgamma / P); `dx` may be an input.
+
+    Args:
+        dgamma, dbeta: (C,); None where the statistics are constants.
+        workspace: uint8, in that case C float32.
+    """
+    if dgamma is None or dbeta is None:
+        dgamma = dbeta = launcher.part(workspace, 0, mean.size, "float32")
+        fill(launcher, dgamma, 0.0)
     arrays = dy, dy if mask is None else mask, x
     vectors = mean, inv_std, gamma, dgamma, dbeta
     numbers = mask is not None, mean.size, mean.size / x.size

@@ -11,6 +11,7 @@ Chan, Golub, LeVeque 1983. Read next: `batch_norm.py`.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -32,11 +33,14 @@ from ooctrain.layers.kernels.cuda.conv.columns import (
     two_partials,
 )
 from ooctrain.layers.kernels.cuda.pointwise import apply, unary
+from ooctrain.layers.kernels.cuda.regions import copy_unless_same
 from ooctrain.layers.kernels.cuda.runtime.intrinsics import fma
 from ooctrain.layers.kernels.cuda.runtime.launcher import Launcher
 from ooctrain.layers.kernels.cuda.runtime.shim import cuda, device, float32, kernel, uint32
+from ooctrain.layers.running_statistics import BatchNormUpdate
 
 Array = Any
+Arrays = Sequence[Array]
 ZERO, ONE = np.float32(0), np.float32(1)
 
 
@@ -167,15 +171,7 @@ def inverse_deviation(variance, eps):
 _inv_std = unary(inverse_deviation)
 
 
-def stats(
-    launcher: Launcher,
-    x: Array,
-    mean: Array,
-    inv_std: Array,
-    var: Array,
-    workspace: Array,
-    eps: float,
-) -> None:
+def stats(launcher: Launcher, x, mean, inv_std, var, eps: float, workspace) -> None:
     """Mean, biased variance and 1 / sqrt(var + eps) of each channel.
 
     With M = `joins(columns)` roundings, the mean is right to M * 2^-24 * max |x|, the variance to
@@ -184,8 +180,8 @@ def stats(
     Args:
         x: (P, C), or any array whose last axis is C; or images, one behind the other.
         mean, inv_std, var: (C,), or (N, C) for each of N images; written.
-        workspace: uint8, `batch_norm_workspace_bytes(P, C, N)`.
         eps: added to the variance.
+        workspace: uint8, `batch_norm_workspace_bytes(P, C, N)`.
     """
     cut = columns(x.size // mean.size, x.shape[-1], mean.size // x.shape[-1])
     means, squares = two_partials(launcher, cut, workspace)
@@ -201,33 +197,24 @@ def inv_std_of(launcher: Launcher, var: Array, inv_std: Array, eps: float) -> No
     apply(launcher, _inv_std, var, inv_std, parameter=eps)
 
 
-def update_running(
-    launcher: Launcher,
-    mean: Array,
-    var: Array,
-    running_mean: Array,
-    running_var: Array,
-    count: Array | None,
-    momentum: float | None,
-    rows: int,
-) -> None:
+def update(launcher: Launcher, op: BatchNormUpdate, ins: Arrays, outs: Arrays) -> None:
     """Moves the running statistics, in place, towards those of this batch, as torch does.
 
     Args:
-        mean, var: of the batch, (C,), the variance biased (the running one gets the unbiased).
-        running_mean, running_var: (C,), updated.
-        count: int64, one element, number of batches seen; incremented. None: not counted.
-        momentum: weight of this batch; None: 1 / count (cumulative average; needs `count`).
-        rows: P, the number of values per channel.
+        ins: mean and variance of the batch, (C,), the variance biased (the running one gets the
+            unbiased); the running ones and, where counted, the number of batches seen.
+        outs: all but the first two; the count is one int64.
     """
-    if count is not None:
-        launcher.launch(_count_batch, 1, count)
-    arrays, blocks = (mean, var, running_mean, running_var), -(-mean.size // THREADS)
-    unbias = rows / max(rows - 1, 1)
-    if momentum is None:
-        launcher.launch(_average_running, blocks, *arrays, count, unbias)
+    for old, new in zip(ins[2:], outs, strict=True):
+        copy_unless_same(launcher, old, new)
+    if op.counted:
+        launcher.launch(_count_batch, 1, outs[2])
+    arrays, blocks = (*ins[:2], *outs[:2]), -(-ins[0].size // THREADS)
+    unbias = op.rows / max(op.rows - 1, 1)
+    if op.momentum is None:
+        launcher.launch(_average_running, blocks, *arrays, outs[2], unbias)
     else:
-        launcher.launch(_update_running, blocks, *arrays, momentum, unbias)
+        launcher.launch(_update_running, blocks, *arrays, op.momentum, unbias)
 
 
 def joins(cut: Columns) -> int:

@@ -23,6 +23,7 @@ from ooctrain.layers.kernels.cuda.quads import first_quads, load_quad, store_qua
 from ooctrain.layers.kernels.cuda.runtime.launcher import Launcher
 from ooctrain.layers.kernels.cuda.runtime.shim import cuda, device, kernel, smaller
 from ooctrain.layers.kernels.cuda.sums import SUM_ROUNDINGS, sum_into, sum_of
+from ooctrain.layers.update import CLIP_EPS, ClipFactor
 
 Array = Any
 ZERO, ONE = np.float32(0), np.float32(1)
@@ -103,16 +104,15 @@ def sum_of_squares(launcher: Launcher, g: Array, total: Array, workspace: Array)
     sum_into(launcher, _squares, g, g, total, workspace)
 
 
-def clip_scale(
-    launcher: Launcher, squares: Sequence[Array], factor: Array, max_norm: float, eps: float,
-    workspace: Array,
-) -> None:  # fmt: skip
-    """factor = min(1, max_norm / (norm + eps)): brings the common norm of all gradients to at most
-    `max_norm`, as in torch; right to FACTOR_ROUNDINGS * 2^-24 of itself.
+def clip_factor(
+    launcher: Launcher, op: ClipFactor, squares: Sequence[Array], outs: Sequence[Array], workspace
+) -> None:
+    """The factor min(1, max_norm / (norm + eps)), which brings the common norm of all gradients to
+    at most `max_norm`, as in torch; right to FACTOR_ROUNDINGS * 2^-24 of itself.
 
     Args:
         squares: `sum_of_squares` of each gradient, in the order of the parameters.
-        factor: one float32, written.
+        outs: the factor, one float32.
         workspace: uint8, `workspace.CLIP_BYTES`.
     """
     running = launcher.part(workspace, 0, 2, "float32")
@@ -120,7 +120,7 @@ def clip_scale(
         some = list(squares[first : first + SQUARES_AT_ONCE])
         filled = some + some[:1] * (SQUARES_AT_ONCE - len(some))
         launcher.launch(_add_squares, 1, *filled, len(some), first > 0, running)
-    launcher.launch(_clip_factor, 1, running, max_norm, eps, factor)
+    launcher.launch(_clip_factor, 1, running, op.max_norm, CLIP_EPS, outs[0])
 
 
 def scale_by(launcher: Launcher, x: Array, factor: Array, y: Array) -> None:

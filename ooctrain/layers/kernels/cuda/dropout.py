@@ -1,17 +1,16 @@
 """Dropout whose mask is the same in a re-run and in a tile: the cpu's mask, bit for bit.
 
 In: x (N, H, W, C), or (N, C), a rate and a key. Out: x / (1 - p) where kept, else 0. The one idea:
-no generator state. Whether an element is kept is a hash of (seed, step, call, global element
-index); so a step that begins on one device and is checked on the other drops the same elements.
-Source: counter-based generators, Salmon et al. 2011; the mixing function is splitmix64 (Steele,
-Lea, Flood 2014). Read next: `conv/columns.py`, `../cpu/dropout.py`.
+no generator state. Whether an element is kept is a hash of (key of the call, global element index);
+so a step that begins on one device and is checked on the other drops the same elements. Source:
+`layers/dropout.py`. Read next: `conv/columns.py`, `../cpu/dropout.py`.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from ooctrain.layers.kernels.cpu.dropout import GOLDEN, MIX_1, MIX_2, S27, S30, S31, S32, key_of
+from ooctrain.layers.dropout import GOLDEN, MIX_1, MIX_2, S27, S30, S31, S32, Dropout
 from ooctrain.layers.kernels.cuda.conv.image_rows import THREADS, Array, place_of, row_start
 from ooctrain.layers.kernels.cuda.runtime.launcher import Launcher, blocks_for
 from ooctrain.layers.kernels.cuda.runtime.shim import cuda, kernel, uint32, uint64
@@ -45,22 +44,14 @@ def _dropout(x, y, key, threshold, scale, sizes, offset, full):
         y[at] = x[at] * scale if (z >> S32) >= threshold else F0
 
 
-def dropout(
-    launcher: Launcher, x: Array, y: Array, p: float, seed: int, step: int, call: int,
-    offset: tuple[int, int, int, int] = (0, 0, 0, 0),
-    full: tuple[int, int, int, int] | None = None,
-) -> None:  # fmt: skip
+def dropout(launcher: Launcher, x: Array, y: Array, op: Dropout, key: int) -> None:
     """y = x / (1 - p) where kept, else 0; on dy it is the gradient. `y` may be `x`.
 
     Args:
         x: (N, H, W, C), or (N, C).
-        p: probability of an element to be zeroed, in [0, 1].
-        seed, step, call: the key; re-runs and tiles pass the number of the original call.
-        offset: logical (n0, c0, h0, w0) of this block in the whole variable.
-        full: logical (N, C, H, W) of the whole variable; None: this is the whole.
+        key: of the call in this step; re-runs and tiles have that of the original call.
     """
     n, h, w, c = x.shape if len(x.shape) == 4 else (x.shape[0], 1, 1, x.shape[1])
-    full = full or (n, c, h, w)
-    draw = key_of(seed, step, call), round(p * 2**32), 0.0 if p >= 1 else 1.0 / (1.0 - p)
-    blocks = n * h, blocks_for(w * c, THREADS)
-    launcher.launch(_dropout, blocks, x, y, *draw, (h, w, c), offset, full[1:])
+    full = op.full or (n, c, h, w)
+    blocks, draw = (n * h, blocks_for(w * c, THREADS)), (key, op.threshold, op.scale)
+    launcher.launch(_dropout, blocks, x, y, *draw, (h, w, c), op.offset, full[1:])

@@ -87,14 +87,9 @@ def relu_grad(launcher: Launcher, dy: Array, y: Array, dx: Array) -> None:
     apply(launcher, _relu_grad, dy, y, dx)
 
 
-def add(launcher: Launcher, a: Array, b: Array, y: Array) -> None:
-    """y = a + b. `y` may be `a` or `b`."""
-    apply(launcher, _add, a, b, y, parameter=-math.inf)
-
-
-def add_relu(launcher: Launcher, a: Array, b: Array, y: Array) -> None:
-    """y = max(a + b, 0): the same bits as `add` and then `relu`. `y` may be `a` or `b`."""
-    apply(launcher, _add, a, b, y)
+def add(launcher: Launcher, a: Array, b: Array, y: Array, relu: bool = False) -> None:
+    """y = a + b, or max(a + b, 0) in one pass, with the bits of two. `y` may be `a` or `b`."""
+    apply(launcher, _add, a, b, y, parameter=0.0 if relu else -math.inf)
 
 
 def add_masked(launcher: Launcher, a: Array, dy: Array, y: Array, out: Array) -> None:

@@ -13,6 +13,7 @@ import math
 
 import numpy as np
 
+from ooctrain.layers.kernels.cuda import batch_norm_stats
 from ooctrain.layers.kernels.cuda.batch_norm import input_gradient, masked, normalised
 from ooctrain.layers.kernels.cuda.conv.image_rows import (
     LANES,
@@ -93,29 +94,35 @@ def _grad_apply(
         store(dx, at, results, lanes)
 
 
-def apply(
-    launcher: Launcher, x: Array, mean: Array, inv_std: Array, affine: tuple[Array, ...], y: Array,
-    residual: Array | None = None, relu: bool = False,
-) -> None:  # fmt: skip
+def stats(
+    launcher: Launcher, x: Array, mean: Array, inv_std: Array, eps: float, workspace: Array
+) -> None:
+    """Mean and 1 / sqrt(var + eps) of each channel of each image; the variance lies in the
+    workspace, behind the partial results.
+    """
+    partials_bytes = workspace.size - mean.nbytes
+    var = launcher.part(workspace, partials_bytes, mean.size, "float32")
+    space = launcher.part(workspace, 0, partials_bytes, "uint8")
+    batch_norm_stats.stats(launcher, x, mean, inv_std, var, eps, space)
+
+
+def apply(launcher: Launcher, x, mean, inv_std, gamma, beta, y, residual, relu: bool) -> None:
     """y = (x - mean) * (gamma * inv_std) + beta [+ residual] [then ReLU]; may be x or residual.
 
     Args:
-        affine: (gamma, beta), or () for 1 and 0.
+        gamma, beta: (C,), or None for 1 and 0.
     """
-    gamma, beta = affine or (mean, mean)
+    affine = mean if gamma is None else gamma, mean if beta is None else beta, gamma is not None
     # Without ReLU the floor is minus infinity: one kernel serves both.
     floor = 0.0 if relu else -math.inf
     other = x if residual is None else residual
     launcher.launch(
-        _apply, row_blocks(y), x, mean, inv_std, gamma, beta, bool(affine), other,
-        residual is not None, y, floor, x.shape[1:], lanes_of(x.shape[3]),
+        _apply, row_blocks(y), x, mean, inv_std, *affine, other, residual is not None, y, floor,
+        x.shape[1:], lanes_of(x.shape[3]),
     )  # fmt: skip
 
 
-def grad_apply(
-    launcher: Launcher, dy: Array, x: Array, mean: Array, inv_std: Array, gamma: Array | None,
-    dz_xhat: Array, dz_sum: Array, dx: Array, mask: Array | None = None,
-) -> None:  # fmt: skip
+def grad_apply(launcher: Launcher, dy, x, mean, inv_std, gamma, dz_xhat, dz_sum, dx, mask) -> None:
     """dx = gamma * inv_std * (dz - dz_sum / P - xhat * dz_xhat / P); `dx` may be an input."""
     scale = mean if gamma is None else gamma
     launcher.launch(

@@ -1,6 +1,6 @@
-"""Moving blocks: slices, inserts, concatenation, zero padding, layout changes.
+"""Moving blocks: slices, inserts, zero padding, layout changes.
 
-In and out: NHWC arrays. The one idea: slice, insert and concat are one kernel, the copy of a block
+In and out: NHWC arrays. The one idea: slice and insert are one kernel, the copy of a block
 of runs (contiguous channels) between two arrays with strides of their own; where every run and
 stride is a multiple of four elements it moves quads, else elements. Inserts write only their region
 and leave the rest of `dst` as it is, which is what tiles need. A transposition goes through a tile
@@ -9,7 +9,6 @@ of shared memory, so that reads and writes are both contiguous. Read next: `drop
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -201,14 +200,6 @@ def clear_nhwc(launcher: Launcher, dst: Array, at_index: Index, extent: Index) -
     _move(launcher, (_clear_elements, _clear_quads), dst, at_index, dst, at_index, extent)
 
 
-def concat_nhwc(launcher: Launcher, sources: Sequence[Array], y: Array) -> None:
-    """y = the sources side by side along the channels."""
-    channel = 0
-    for source in sources:
-        insert_nhwc(launcher, source, y, 0, 0, 0, channel)
-        channel += source.shape[3]
-
-
 def embed_nhwc(launcher: Launcher, x: Array, y: Array, start: Index, value: float = 0.0) -> None:
     """y = value, but for the block at `start`, which is x."""
     quads = not any(extent % QUAD for extent in (x.shape[3], y.shape[3], start[3]))
@@ -219,18 +210,9 @@ def embed_nhwc(launcher: Launcher, x: Array, y: Array, start: Index, value: floa
     )  # fmt: skip
 
 
-def pad_nhwc(
-    launcher: Launcher,
-    x: Array,
-    y: Array,
-    top: int,
-    bottom: int,
-    left: int,
-    right: int,
-    value: float = 0.0,
-) -> None:
-    """y = x with a border of `value`; y is (N, top + H + bottom, left + W + right, C)."""
-    embed_nhwc(launcher, x, y, (0, top, left, 0), value)
+def pad_nhwc(launcher: Launcher, x: Array, y: Array, sides: Index, value: float = 0.0) -> None:
+    """y = x with a border of `value`, of `sides` (top, bottom, left, right)."""
+    embed_nhwc(launcher, x, y, (0, sides[0], sides[2], 0), value)
 
 
 def nchw_to_nhwc(launcher: Launcher, x: Array, y: Array) -> None:

@@ -10,12 +10,16 @@ is needed. Read next: `weighted_losses.py`, `../cpu/losses.py`.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from ooctrain.layers.class_loss import ClassLoss, ClassLossGrad
+from ooctrain.layers.cross_entropy import SoftmaxCrossEntropy, SoftmaxCrossEntropyGrad
 from ooctrain.layers.kernels.cuda.chunks import THREADS, element_chunk, tiles
 from ooctrain.layers.kernels.cuda.conv.columns import add_compensated, column_total
+from ooctrain.layers.kernels.cuda.loss_space import LossSpace, loss_space
 from ooctrain.layers.kernels.cuda.quads import first_quads, load_quad, store_quad
 from ooctrain.layers.kernels.cuda.runtime.launcher import Launcher, blocks_for
 from ooctrain.layers.kernels.cuda.runtime.shim import (
@@ -38,6 +42,7 @@ from ooctrain.layers.kernels.cuda.sums import (
 )
 
 Array = Any
+Arrays = Sequence[Array]
 ZERO, ONE, LOWEST = np.float32(0), np.float32(1), np.float32(-np.inf)
 #: Lanes of a warp, and rows of a block of THREADS.
 WARP = 32
@@ -164,10 +169,34 @@ def _errors_grad(x, target, dloss, factor, squared, dx):
     ))  # fmt: skip
 
 
+def cross_entropy(
+    launcher: Launcher, op: SoftmaxCrossEntropy, ins: Arrays, outs: Arrays, workspace: Array
+) -> None:
+    """The loss and the log-sum-exp of each row."""
+    logits, labels = ins
+    loss, lse = outs
+    space = loss_space(launcher, workspace, labels.size, each=True)
+    softmax_cross_entropy(launcher, logits, labels, space.each, lse, op.ignore_index)
+    divisor = mean_divisor(launcher, op, space, labels)
+    total(launcher, space.each, loss, space.partials, divisor)
+
+
+def cross_entropy_grad(
+    launcher: Launcher, op: SoftmaxCrossEntropyGrad, ins: Arrays, outs: Arrays, workspace: Array
+) -> None:
+    """dlogits = (softmax - onehot) * dloss / divisor, 0 in ignored rows; may be the logits."""
+    logits, labels, lse, dloss = ins
+    space = loss_space(launcher, workspace, labels.size, each=False)
+    divisor = mean_divisor(launcher, op, space, labels)
+    rows, classes = labels.size, logits.shape[-1]
+    scale = dloss, dloss if divisor is None else divisor, divisor is not None
+    arrays = logits, classes, labels, lse, *scale, outs[0]
+    launcher.launch(_cross_entropy_grad, blocks_for(rows, ROWS), *arrays, op.ignore_index)
+
+
 def softmax_cross_entropy(
-    launcher: Launcher, logits: Array, labels: Array, losses: Array, lse: Array,
-    ignore_index: int = -100,
-) -> None:  # fmt: skip
+    launcher: Launcher, logits: Array, labels: Array, losses: Array, lse: Array, ignore_index: int
+) -> None:
     """losses[r] = lse[r] - logits[r, label], lse[r] = log(sum of exp(logits[r])).
 
     Args:
@@ -180,38 +209,24 @@ def softmax_cross_entropy(
     launcher.launch(_cross_entropy, blocks_for(rows, ROWS), *arrays, ignore_index)
 
 
-def softmax_cross_entropy_grad(
-    launcher: Launcher, logits: Array, labels: Array, lse: Array, dloss: Array,
-    divisor: Array | None, dlogits: Array, ignore_index: int = -100,
-) -> None:  # fmt: skip
-    """dlogits = (softmax - onehot) * dloss / divisor, 0 in ignored rows; may be `logits`.
-
-    Args:
-        dloss: one float32 on the GPU.
-        divisor: `label_weight` for a mean, on the GPU; None for a sum.
-    """
-    rows, classes = labels.size, logits.shape[-1]
-    scale = dloss, dloss if divisor is None else divisor, divisor is not None
-    arrays = logits, classes, labels, lse, *scale, dlogits
-    launcher.launch(_cross_entropy_grad, blocks_for(rows, ROWS), *arrays, ignore_index)
-
-
-def label_weight(
-    launcher: Launcher, labels: Array, weights: Array | None, out: Array, workspace: Array,
-    ignore_index: int = -100,
-) -> None:  # fmt: skip
-    """out[0] = the divisor of a mean: the number of labels that count, or their weights' sum.
+def mean_divisor(
+    launcher: Launcher, op: ClassLoss | ClassLossGrad, space: LossSpace, labels, weights=None
+) -> Array | None:
+    """What a mean over rows is divided by, a number on the GPU; None for other reductions: the
+    number of labels that count, or the sum of their weights.
 
     Args:
         weights: (classes,), or None for 1 each.
-        workspace: uint8, `reduction_workspace_bytes(labels.size)`.
     """
+    if op.reduction != "mean":
+        return None
     blocks, weighted = sum_blocks(labels.size), weights is not None
-    partials = launcher.part(workspace, 0, blocks, "float32")
-    settings = weights if weighted else partials, weighted, ignore_index
+    partials = launcher.part(space.partials, 0, blocks, "float32")
+    settings = weights if weighted else partials, weighted, op.ignore_index
     chunk = element_chunk(labels.size)
     launcher.launch(_label_weights, blocks, labels, *settings, partials, chunk)
-    finish(launcher, partials, out)
+    finish(launcher, partials, space.divisor)
+    return space.divisor
 
 
 def total(
@@ -225,29 +240,24 @@ def total(
     sum_into(launcher, _sum, losses, losses, out, workspace, divisor=divisor)
 
 
-def mse(
-    launcher: Launcher, x: Array, target: Array, out: Array, factor: float, workspace: Array
+def mean_error(
+    launcher: Launcher, x, target, out, factor: float, absolute: bool, workspace
 ) -> None:
-    """out[0] = factor * sum of (x - target)^2; factor = 1 / x.size for a mean, 1 for a sum."""
-    sum_into(launcher, _squared_errors, x, target, out, workspace, factor)
+    """out[0] = factor * sum of (x - target)^2, or of |x - target|.
+
+    Args:
+        factor: 1 / x.size for a mean, 1 for a sum.
+    """
+    errors = _absolute_errors if absolute else _squared_errors
+    sum_into(launcher, errors, x, target, out, workspace, factor)
 
 
-def l1(
-    launcher: Launcher, x: Array, target: Array, out: Array, factor: float, workspace: Array
+def mean_error_grad(
+    launcher: Launcher, x, target, dloss, dx, factor: float, absolute: bool
 ) -> None:
-    """out[0] = factor * sum of |x - target|."""
-    sum_into(launcher, _absolute_errors, x, target, out, workspace, factor)
+    """dx = 2 (x - target) dloss factor, or sign(x - target) dloss factor, 0 where equal.
 
-
-def mse_grad(
-    launcher: Launcher, x: Array, target: Array, dloss: Array, dx: Array, factor: float
-) -> None:
-    """dx = (x - target) * dloss * factor; factor = 2 / x.size for a mean. `dx` may be an input."""
-    launcher.launch(_errors_grad, tiles(x.size), x, target, dloss, factor, True, dx)
-
-
-def l1_grad(
-    launcher: Launcher, x: Array, target: Array, dloss: Array, dx: Array, factor: float
-) -> None:
-    """dx = sign(x - target) * dloss * factor, 0 where equal. `dx` may be an input."""
-    launcher.launch(_errors_grad, tiles(x.size), x, target, dloss, factor, False, dx)
+    `dx` may be `x`.
+    """
+    arguments = x, target, dloss, factor if absolute else 2 * factor, not absolute, dx
+    launcher.launch(_errors_grad, tiles(x.size), *arguments)

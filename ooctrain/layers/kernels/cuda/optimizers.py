@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from ooctrain.layers.kernels.adam_factors import adam_factors
 from ooctrain.layers.kernels.cuda.chunks import STRIDE, THREADS, tiles
 from ooctrain.layers.kernels.cuda.quads import first_quads, load_quad, store_quad
 from ooctrain.layers.kernels.cuda.runtime.intrinsics import fma
 from ooctrain.layers.kernels.cuda.runtime.launcher import Launcher
 from ooctrain.layers.kernels.cuda.runtime.shim import cuda, device, kernel
+from ooctrain.layers.kernels.update_factors import AdamFactors, SgdFactors
 
 Array = Any
 ONE = np.float32(1)
@@ -115,21 +115,8 @@ def _adam(w, g, m, v, w_out, m_out, v_out, factors):
         ))  # fmt: skip
 
 
-def sgd(
-    launcher: Launcher,
-    w: Array,
-    g: Array,
-    m: Array | None,
-    w_out: Array,
-    m_out: Array | None,
-    lr: float,
-    momentum: float = 0.0,
-    dampening: float = 0.0,
-    weight_decay: float = 0.0,
-    nesterov: bool = False,
-) -> None:
-    """One step of torch's SGD: d = g + weight_decay * w; m = momentum * m + (1 - dampening) * d;
-    w -= lr * m (Nesterov: lr * (d + momentum * m)).
+def sgd(launcher: Launcher, w, g, m, w_out, m_out, factors: SgdFactors) -> None:
+    """One step of torch's SGD.
 
     Args:
         w, g: parameter and gradient.
@@ -137,37 +124,18 @@ def sgd(
         w_out, m_out: next values; may be `w` and `m`.
     """
     if m is None or m_out is None:
-        launcher.launch(_sgd_plain, tiles(w.size), w, g, w_out, lr, weight_decay)
-        return
-    factors = lr, momentum, 1.0 - dampening, weight_decay, nesterov
-    launcher.launch(_sgd, tiles(w.size), w, g, m, w_out, m_out, *factors)
+        launcher.launch(_sgd_plain, tiles(w.size), w, g, w_out, factors.lr, factors.decay)
+    else:
+        launcher.launch(_sgd, tiles(w.size), w, g, m, w_out, m_out, *factors)
 
 
-def adam(
-    launcher: Launcher,
-    w: Array,
-    g: Array,
-    m: Array,
-    v: Array,
-    w_out: Array,
-    m_out: Array,
-    v_out: Array,
-    lr: float,
-    beta1: float = 0.9,
-    beta2: float = 0.999,
-    eps: float = 1e-8,
-    weight_decay: float = 0.0,
-    step: int = 1,
-    decoupled: bool = False,
-) -> None:
-    """One step of torch's Adam, or of AdamW where `decoupled`.
+def adam(launcher: Launcher, w, g, m, v, w_out, m_out, v_out, factors: AdamFactors) -> None:
+    """One step of torch's Adam, or of AdamW.
 
     Args:
         w, g: parameter and gradient.
-        m, v: first and second moment, zeros before step 1.
+        m, v: first and second moment, zeros before the first step.
         w_out, m_out, v_out: next values; may be the inputs.
-        step: 1 for the first step.
-        decoupled: weight decay shrinks w by lr * weight_decay instead of joining the gradient.
     """
-    factors = adam_factors(lr, beta1, beta2, eps, weight_decay, step, decoupled)
-    launcher.launch(_adam, tiles(w.size), w, g, m, v, w_out, m_out, v_out, factors)
+    arrays = w, g, m, v, w_out, m_out, v_out
+    launcher.launch(_adam, tiles(w.size), *arrays, factors)

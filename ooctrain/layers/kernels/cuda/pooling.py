@@ -39,9 +39,8 @@ from ooctrain.layers.kernels.cuda.runtime.shim import (
     uint8,
     uint32,
 )
+from ooctrain.layers.pooling import PoolGeometry
 
-Pair = tuple[int, int]
-Sides = tuple[int, int, int, int]
 LOWEST = np.float32(-np.inf)
 I0 = np.int32(0)
 
@@ -152,29 +151,25 @@ def _max_pool_grad(dy, index, dx, sizes, window, lanes):
         store(dx, row_start(row, width, channels) + uint32(w * channels + c), total, lanes)
 
 
-def max_pool(
-    launcher: Launcher, x: Array, y: Array, index: Array, kernel: Pair, stride: Pair,
-    padding: Sides, dilation: Pair = (1, 1),
-) -> None:  # fmt: skip
+def max_pool(launcher: Launcher, x: Array, y: Array, index: Array, g: PoolGeometry) -> None:
     """y = maximum of each window; index = its position r * kernel_w + s in the window.
 
     Args:
         x: (N, H, W, C).
         y: (N, OH, OW, C).
         index: uint8, shape of y.
-        kernel, stride, dilation: (h, w).
-        padding: (top, bottom, left, right); padded cells never win.
+        g: the windows; padded cells never win.
     """
-    window = *kernel, *stride, *dilation, padding[0], padding[2]
     sizes, lanes = sizes_of(x, y), lanes_of(x.shape[3])
-    launcher.launch(_max_pool, row_blocks(y), x, y, index, sizes, window, lanes)
+    launcher.launch(_max_pool, row_blocks(y), x, y, index, sizes, _window(g), lanes)
 
 
-def max_pool_grad(
-    launcher: Launcher, dy: Array, index: Array, dx: Array, kernel: Pair, stride: Pair,
-    padding: Sides, dilation: Pair = (1, 1),
-) -> None:  # fmt: skip
+def max_pool_grad(launcher: Launcher, dy: Array, index: Array, dx: Array, g: PoolGeometry) -> None:
     """dx = for each input pixel the sum of dy over the windows whose maximum it was."""
-    window = *kernel, *stride, *dilation, padding[0], padding[2]
     sizes, lanes = sizes_of(dx, dy), lanes_of(dx.shape[3])
-    launcher.launch(_max_pool_grad, row_blocks(dx), dy, index, dx, sizes, window, lanes)
+    launcher.launch(_max_pool_grad, row_blocks(dx), dy, index, dx, sizes, _window(g), lanes)
+
+
+def _window(g: PoolGeometry) -> tuple[int, ...]:
+    """(kernel, stride, dilation, top and left padding)."""
+    return *g.kernel, *g.stride, *g.dilation, g.padding[0], g.padding[2]

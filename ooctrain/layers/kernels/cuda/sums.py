@@ -99,9 +99,8 @@ def _finish(partials, factor, divisor, divides, out):
 
 
 def sum_into(
-    launcher: Launcher, kernel: Kernel, u: Array, v: Array, out: Array, workspace: Array,
-    factor: float = 1.0, divisor: Array | None = None,
-) -> None:  # fmt: skip
+    launcher: Launcher, kernel: Kernel, u, v, out, workspace, factor: float = 1.0, divisor=None
+) -> None:
     """out[0] = factor * (sum of the kernel's function over all elements) [/ divisor[0]].
 
     Args:
@@ -116,10 +115,7 @@ def sum_into(
     finish(launcher, partials, out, factor, divisor)
 
 
-def finish(
-    launcher: Launcher, partials: Array, out: Array, factor: float = 1.0,
-    divisor: Array | None = None,
-) -> None:  # fmt: skip
+def finish(launcher: Launcher, partials, out, factor: float = 1.0, divisor=None) -> None:
     """out[0] = factor * (sum of the partial sums) [/ divisor[0]]."""
     divides = divisor is not None
     launcher.launch(_finish, 1, partials, factor, divisor if divides else partials, divides, out)

@@ -199,29 +199,26 @@ def _bilinear_grad(dy, dx, sizes, corners, lanes):
         store(dx, row_start(row, width, channels) + uint32(w * channels + c), total, lanes)
 
 
-def nearest(launcher: Launcher, x: Array, y: Array) -> None:
-    """y[n, i, j] = x[n, floor(i H / OH), floor(j W / OW)]."""
-    launcher.launch(_nearest, row_blocks(y), x, y, sizes_of(x, y), lanes_of(x.shape[3]))
-
-
-def nearest_grad(launcher: Launcher, dy: Array, dx: Array) -> None:
-    """dx = for each pixel the sum over its copies."""
-    sizes, lanes = sizes_of(dx, dy), lanes_of(dx.shape[3])
-    launcher.launch(_nearest_grad, row_blocks(dx), dy, dx, sizes, lanes)
-
-
-def bilinear(launcher: Launcher, x: Array, y: Array, corners: bool) -> None:
-    """y = x, interpolated bilinearly between its four nearest pixels.
+def upsample(launcher: Launcher, x: Array, y: Array, mode: str, corners: bool) -> None:
+    """y = x in another size: the nearest pixel, y[n, i, j] = x[n, floor(i H / OH), floor(j W /
+    OW)], or the four nearest ones, interpolated bilinearly.
 
     Args:
+        mode: "nearest" or "bilinear".
         corners: whether the centres of the corner pixels of x and y coincide (torch's
             `align_corners`); else the borders of the images do.
     """
     sizes, lanes = sizes_of(x, y), lanes_of(x.shape[3])
-    launcher.launch(_bilinear, row_blocks(y), x, y, sizes, corners, lanes)
+    if mode == "nearest":
+        launcher.launch(_nearest, row_blocks(y), x, y, sizes, lanes)
+    else:
+        launcher.launch(_bilinear, row_blocks(y), x, y, sizes, corners, lanes)
 
 
-def bilinear_grad(launcher: Launcher, dy: Array, dx: Array, corners: bool) -> None:
+def upsample_grad(launcher: Launcher, dy: Array, dx: Array, mode: str, corners: bool) -> None:
     """dx = for each pixel the weighted sum over all outputs that read it."""
     sizes, lanes = sizes_of(dx, dy), lanes_of(dx.shape[3])
-    launcher.launch(_bilinear_grad, row_blocks(dx), dy, dx, sizes, corners, lanes)
+    if mode == "nearest":
+        launcher.launch(_nearest_grad, row_blocks(dx), dy, dx, sizes, lanes)
+    else:
+        launcher.launch(_bilinear_grad, row_blocks(dx), dy, dx, sizes, corners, lanes)

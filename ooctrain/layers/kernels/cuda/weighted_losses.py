@@ -9,10 +9,12 @@ of the label) is all that weights and smoothing need besides one more pass over 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from ooctrain.layers.kernels.cuda.loss_space import loss_space
 from ooctrain.layers.kernels.cuda.losses import (
     ROWS,
     THREADS,
@@ -20,13 +22,18 @@ from ooctrain.layers.kernels.cuda.losses import (
     WHOLE_WARP,
     ZERO,
     error_slope,
+    mean_divisor,
     row_of,
+    softmax_cross_entropy,
+    total,
 )
 from ooctrain.layers.kernels.cuda.pointwise import apply, binary, ternary
 from ooctrain.layers.kernels.cuda.runtime.launcher import Launcher, blocks_for
 from ooctrain.layers.kernels.cuda.runtime.shim import cuda, device, float32, kernel, uint32, uint64
+from ooctrain.layers.weighted_loss import WeightedCrossEntropy, WeightedCrossEntropyGrad
 
 Array = Any
+Arrays = Sequence[Array]
 ONE, TWO = np.float32(1), np.float32(2)
 SQUARED, ABSOLUTE = 2.0, 1.0
 #: Weights that one launch writes.
@@ -120,45 +127,45 @@ def write(launcher: Launcher, target: Array, values: tuple[float, ...]) -> None:
         launcher.launch(_write, 1, target, first, some)
 
 
-def weigh(
-    launcher: Launcher, logits: Array, labels: Array, weights: Array, lse: Array, losses: Array,
-    smoothing: float, ignore_index: int,
-) -> None:  # fmt: skip
-    """Turns what `losses.softmax_cross_entropy` wrote into weighted and smoothed losses.
+def weighted_cross_entropy(
+    launcher: Launcher, op: WeightedCrossEntropy, ins: Arrays, outs: Arrays, workspace: Array
+) -> None:
+    """The loss, of all rows or of each, and the log-sum-exp of each row."""
+    logits, labels, weights = ins
+    loss, lse = outs
+    summed, rows, classes = op.reduction != "none", labels.size, weights.size
+    space = loss_space(launcher, workspace, rows, each=summed)
+    each = space.each if summed else loss
+    softmax_cross_entropy(launcher, logits, labels, each, lse, op.ignore_index)
+    arrays, settings = (labels, weights, lse, each), (op.label_smoothing, op.ignore_index)
+    launcher.launch(_weigh, blocks_for(rows, ROWS), logits, classes, *arrays, *settings)
+    if summed:
+        divisor = mean_divisor(launcher, op, space, labels, weights)
+        total(launcher, each, loss, space.partials, divisor)
 
-    Args:
-        logits: (..., classes), channels last.
-        weights: (classes,).
-        lse, losses: one for each row, losses read and written.
-        smoothing: share of the label that is spread over all classes.
-    """
-    rows, classes = labels.size, logits.shape[-1]
-    arrays = logits, classes, labels, weights, lse, losses
-    launcher.launch(_weigh, blocks_for(rows, ROWS), *arrays, smoothing, ignore_index)
 
-
-def weighted_grad(
-    launcher: Launcher, logits: Array, labels: Array, weights: Array, lse: Array, dloss: Array,
-    divisor: Array | None, dlogits: Array, smoothing: float, ignore_index: int,
-) -> None:  # fmt: skip
-    """Gradient of `weigh`, times dloss (one number, or one for each row) / divisor.
-
-    `dlogits` may be `logits`.
-    """
-    rows, classes = labels.size, logits.shape[-1]
+def weighted_cross_entropy_grad(
+    launcher: Launcher, op: WeightedCrossEntropyGrad, ins: Arrays, outs: Arrays, workspace: Array
+) -> None:
+    """dlogits, which may be the logits; dloss is one number, or one for each row."""
+    logits, labels, weights, lse, dloss = ins
+    space = loss_space(launcher, workspace, labels.size, each=False)
+    divisor = mean_divisor(launcher, op, space, labels, weights)
     scale = dloss, dloss if divisor is None else divisor, divisor is not None
-    arrays = logits, classes, labels, weights, lse, *scale, smoothing, dlogits
-    launcher.launch(_weighted_grad, blocks_for(rows, ROWS), *arrays, ignore_index)
+    launcher.launch(
+        _weighted_grad, blocks_for(labels.size, ROWS), logits, weights.size, labels, weights, lse,
+        *scale, op.label_smoothing, outs[0], op.ignore_index,
+    )  # fmt: skip
 
 
-def error_each(launcher: Launcher, x: Array, target: Array, y: Array, squared: bool) -> None:
+def error_each(launcher: Launcher, x: Array, target: Array, y: Array, absolute: bool) -> None:
     """y = (x - target)^2, or |x - target|."""
-    apply(launcher, _error_each, x, target, y, parameter=SQUARED if squared else ABSOLUTE)
+    apply(launcher, _error_each, x, target, y, parameter=ABSOLUTE if absolute else SQUARED)
 
 
 def error_each_grad(
-    launcher: Launcher, x: Array, target: Array, dy: Array, dx: Array, squared: bool
+    launcher: Launcher, x: Array, target: Array, dy: Array, dx: Array, absolute: bool
 ) -> None:
     """dx = 2 (x - target) dy, or sign(x - target) dy. `dx` may be `x`."""
-    power = SQUARED if squared else ABSOLUTE
+    power = ABSOLUTE if absolute else SQUARED
     apply(launcher, _error_each_grad, x, target, dy, dx, parameter=power)

@@ -20,12 +20,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ooctrain.sched.planners.dtr.dtr_runtime import DoesNotFit, GoneForGood, Runtime
-from ooctrain.sched.planning.budget import trace_minimum_bytes, trace_peak_bytes
+from ooctrain.sched.budget import trace_minimum_bytes, trace_peak_bytes
+from ooctrain.sched.planners.dtr.dtr_runtime import GivenUp, GoneForGood, Runtime
 from ooctrain.sched.planning.decisions import Decisions, runs_once
-from ooctrain.sched.planning.liveness import Liveness
-from ooctrain.sched.planning.planner import check_host, check_whole_numbers, infeasible
-from ooctrain.sched.planning.recompute import plan_of
+from ooctrain.sched.planning.lower import plan_of
+from ooctrain.sched.planning.planner import check_whole_numbers, infeasible
+from ooctrain.sched.planning.question import Question
+from ooctrain.sched.planning.residency import Liveness
 from ooctrain.sched.schedule import BYTES, Granule, Plan, Run
 from ooctrain.step.machine import Machine, call_durations_ns
 from ooctrain.step.trace import Trace
@@ -41,15 +42,12 @@ class Dtr:
     Cost: for each limit O(evictions x values alive).
     """
 
+    name = "dtr"
+
     limits: int = 12
 
     def __post_init__(self) -> None:
         check_whole_numbers(self.name, {"limits": self.limits}, least=0)
-
-    @property
-    def name(self) -> str:
-        """The planner's name in tables."""
-        return "dtr"
 
     def plan(
         self, trace: Trace, budget_bytes: int, machine: Machine, *, granule: Granule = BYTES,
@@ -71,9 +69,8 @@ class Dtr:
             fitting.append(within)
         runs = min(fitting, key=lambda runs: sum(durations[run.call] for run in runs))
         notes = {"runs_again": len(runs) - len(trace.calls)}
-        plan = plan_of(Decisions(runs), trace, budget_bytes, machine, granule, notes)
-        check_host(self.name, plan, host_budget_bytes)
-        return plan
+        question = Question(trace, budget_bytes, machine, granule, host_budget_bytes)
+        return plan_of(self.name, question, Decisions(runs), notes)
 
     def _limits(self, trace: Trace, granule: Granule) -> Iterator[int]:
         """Bytes, from the step's minimum up to just below its peak."""
@@ -93,7 +90,7 @@ def online(
             runtime.play()
         except GoneForGood as gone:
             stays |= {gone.var}
-        except DoesNotFit:
+        except GivenUp:
             return None
         else:
             return tuple(runtime.runs)

@@ -19,7 +19,7 @@ from ooctrain.step.trace import Call, Trace
 THRASHING = 4
 
 
-class DoesNotFit(Exception):
+class GivenUp(Exception):
     """All that may go is gone, or the run-time thrashes."""
 
 
@@ -68,7 +68,7 @@ class Runtime:
         """Runs the step.
 
         Raises:
-            DoesNotFit: the limit is too small.
+            GivenUp: the limit is too small.
             GoneForGood: a value was evicted that has to stay.
         """
         for call in self.trace.calls:
@@ -120,7 +120,7 @@ class Runtime:
 
     def _run(self, call: Call) -> None:
         if len(self.runs) >= THRASHING * len(self.trace.calls):
-            raise DoesNotFit
+            raise GivenUp
         keep = tuple(v for v in call.outs if v not in self.alive)
         fresh = sum(self.size[v] for v in call.outs if v not in call.reuse)
         self._make_room(fresh + self.workspace[call.id])
@@ -175,7 +175,7 @@ class Runtime:
             if h < least or (h == least and var < found):
                 least, found = h, var
         if found == len(self.size):
-            raise DoesNotFit
+            raise GivenUp
         return found
 
 

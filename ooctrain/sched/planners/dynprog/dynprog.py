@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from ooctrain.sched.planners.dynprog.dynprog_search import MOST_STATES, in_slots, solve
 from ooctrain.sched.planning.chain_view import ChainView, chain_view
 from ooctrain.sched.planning.planner import check_whole_numbers
+from ooctrain.sched.planning.question import Question
 from ooctrain.sched.planning.swap import swap_plan
 from ooctrain.sched.schedule import BYTES, Granule, Plan
 from ooctrain.step.machine import Machine
@@ -38,6 +39,8 @@ class DynProg:
     Cost: O(states) for each stage: at most 2^stages in bytes, and `most_states`.
     """
 
+    name = "dynprog"
+
     slots: int = 500
     exact_stages: int = 11
     most_states: int = MOST_STATES
@@ -46,35 +49,25 @@ class DynProg:
         check_whole_numbers(self.name, {"slots": self.slots, "most_states": self.most_states})
         check_whole_numbers(self.name, {"exact_stages": self.exact_stages}, least=0)
 
-    @property
-    def name(self) -> str:
-        """The planner's name in tables."""
-        return "dynprog"
-
     def plan(
         self, trace: Trace, budget_bytes: int, machine: Machine, *, granule: Granule = BYTES,
         host_budget_bytes: int | None = None, seed: int = 0, time_limit_s: float | None = None,
     ) -> Plan:  # fmt: skip
         """See `Planner`. The minimum is the chain's own."""
         view = chain_view(trace, machine, granule)
-        return self.plan_chain(view, budget_bytes, machine, granule, host_budget_bytes)
+        question = Question(trace, budget_bytes, machine, granule, host_budget_bytes)
+        return self.plan_chain(question, view)
 
-    def plan_chain(
-        self, view: ChainView, budget_bytes: int, machine: Machine, granule: Granule,
-        host_budget_bytes: int | None = None,
-    ) -> Plan:  # fmt: skip
+    def plan_chain(self, question: Question, view: ChainView) -> Plan:
         """`plan`, for callers that already have the view of the trace as a chain."""
-        view.check_budget(self.name, budget_bytes)
-        memory_bytes = budget_bytes - view.pinned_bytes
+        view.check_budget(self.name, question.budget_bytes)
+        memory_bytes = question.budget_bytes - view.pinned_bytes
         slot_bytes = 1.0 if len(view) <= self.exact_stages else memory_bytes / self.slots
-        slotted = in_slots(view, memory_bytes, machine, slot_bytes)
+        slotted = in_slots(view, memory_bytes, question.machine, slot_bytes)
         solution = solve(slotted, self.most_states)
         notes = {"offloaded": len(view), "stages": len(view), "slot_bytes": slot_bytes}
         chosen: Sequence[int] = range(len(view))
         if solution is not None:
             chosen = solution.offloaded
             notes |= {"offloaded": len(chosen), "idle_us": solution.idle_us}
-        return swap_plan(
-            self.name, view.trace, view.gaps(chosen), budget_bytes, machine, granule,
-            host_budget_bytes, notes,
-        )  # fmt: skip
+        return swap_plan(self.name, question, view.gaps(chosen), notes)

@@ -90,7 +90,7 @@ class States(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Solution:
+class OffloadSolution:
     """The least idle time, and the i whose x_i are offloaded for it."""
 
     idle_us: float
@@ -117,7 +117,7 @@ def in_slots(view: ChainView, memory_bytes: int, machine: Machine, slot_bytes: f
     )
 
 
-def solve(chain: SlotChain, most_states: int = MOST_STATES) -> Solution | None:
+def solve(chain: SlotChain, most_states: int = MOST_STATES) -> OffloadSolution | None:
     """Algorithm 1; None where no state is feasible.
 
     Every prefix is tried first: states that idle longer than the best of them are not followed.
@@ -147,7 +147,7 @@ def solve(chain: SlotChain, most_states: int = MOST_STATES) -> Solution | None:
         return ends[row], max(0, due_out) - held, (held, due_out, due_in)
 
     found = min(range(len(ends)), key=preference)
-    return Solution(ends[found], tuple(_decisions(layers, found)))
+    return OffloadSolution(ends[found], tuple(_decisions(layers, found)))
 
 
 def idle_us(chain: SlotChain, offloaded: Sequence[int]) -> float:
@@ -167,11 +167,11 @@ def _idle_us_of(chain: SlotChain, offloaded: np.ndarray) -> list[float]:
     return _ends_us(chain, states)
 
 
-def _best_prefix(chain: SlotChain) -> Solution | None:
+def _best_prefix(chain: SlotChain) -> OffloadSolution | None:
     stages = len(chain.forward_us)
     idle = _idle_us_of(chain, np.tri(stages + 1, stages, -1, dtype=bool))  # row k: x_0 .. x_{k-1}
     length = min(range(stages + 1), key=lambda k: idle[k])
-    return None if idle[length] == math.inf else Solution(idle[length], tuple(range(length)))
+    return None if idle[length] == math.inf else OffloadSolution(idle[length], tuple(range(length)))
 
 
 def _worth_following(reached: States, known_us: float, most_states: int) -> States:

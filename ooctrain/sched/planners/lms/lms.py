@@ -7,10 +7,12 @@ once the value is made, back in `swapin_ahead` levels before it is read. Readers
 
 Sources: paper 001, sections 2.1 and 3.1; the authors' TFLMS (branch tflmsv2, lms.py). Departures:
 among the calls that could trigger a swap-in the code picks any element of a set, we the last one in
-trace order; the code skips tensors of fewer than two dimensions, we do not; a swap-out is waited
-for when its bytes are needed, oldest first, where TensorFlow frees a tensor as soon as it is out.
-Erratum: paper 000 quotes the rule as distance <= threshold; the code and paper 001 swap long edges.
-Read next: `lms_auto.py`, `lms_grid.py`.
+trace order, and begins to look a level earlier; its groups are chains, each reader at most
+`swapin_groupby` levels behind the one before, ours lie that near to their first reader; its
+threshold is strict (distance > n), ours is paper 001's (>=); the code skips tensors of fewer than
+two dimensions, we do not; a swap-out is waited for when its bytes are needed, oldest first, where
+TensorFlow frees a tensor as soon as it is out. Erratum: paper 000 quotes the rule as distance <=
+threshold; the code and paper 001 swap long edges. Read next: `lms_auto.py`, `lms_grid.py`.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ooctrain.sched.planners.lms.lms_peak import Curve
+from ooctrain.sched.planners.lms.lms_peak import HeldCurve
 from ooctrain.sched.planning.decisions import BEFORE_THE_STEP
 from ooctrain.sched.planning.fastest import Candidate, fastest_list
 from ooctrain.sched.planning.planner import (
@@ -30,6 +32,7 @@ from ooctrain.sched.planning.planner import (
     infeasible,
     writer_with_resident_parameters,
 )
+from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import BYTES, Granule, Plan
 from ooctrain.step.machine import Machine
 from ooctrain.step.trace import Trace
@@ -59,10 +62,12 @@ class Lms:
     Args:
         swapout_threshold: edges of at least this length are swapped.
         swapin_ahead: how long before its reader a value is to come back; 0: right before it.
-        swapin_groupby: readers at most this far apart share a swap-in.
+        swapin_groupby: readers at most this far behind the first of them share its swap-in.
 
     Cost: O(calls^2 / word size + uses).
     """
+
+    name = "lms"
 
     swapout_threshold: int = 1
     swapin_ahead: int = 1
@@ -71,11 +76,6 @@ class Lms:
     def __post_init__(self) -> None:
         names = ("swapout_threshold", "swapin_ahead", "swapin_groupby")
         check_whole_numbers("lms", {name: getattr(self, name) for name in names}, least=0)
-
-    @property
-    def name(self) -> str:
-        """The planner's name in tables."""
-        return "lms"
 
     def plan(
         self, trace: Trace, budget_bytes: int, machine: Machine, *, granule: Granule = BYTES,
@@ -89,7 +89,8 @@ class Lms:
         if least > budget_bytes:
             raise infeasible(self.name, budget_bytes, least, witness)
         found = list_with(graph, self, budget_bytes, granule)
-        return fastest_list(self.name, [found], trace, machine, host_budget_bytes)
+        question = Question(trace, budget_bytes, machine, granule, host_budget_bytes)
+        return fastest_list(self.name, question, [found])
 
 
 class LevelGraph:
@@ -167,7 +168,7 @@ def peak(graph: LevelGraph, granule: Granule, lms: Lms) -> tuple[int, str]:
     """(bytes, call): the peak of a list whose swap-outs are waited for at once: the least budget of
     these parameters.
     """
-    return Curve(graph.trace, granule).peak(graph.trips(lms))
+    return HeldCurve(graph.trace, granule).peak(graph.trips(lms))
 
 
 def list_with(graph: LevelGraph, lms: Lms, budget_bytes: int, granule: Granule) -> Candidate:

@@ -21,9 +21,10 @@ from dataclasses import replace
 from functools import cache
 
 from ooctrain.sched.planners.lms.lms import LevelGraph, Lms, list_with
-from ooctrain.sched.planners.lms.lms_peak import Curve
+from ooctrain.sched.planners.lms.lms_peak import HeldCurve
 from ooctrain.sched.planning.fastest import Candidate, fastest_list
 from ooctrain.sched.planning.planner import infeasible
+from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import BYTES, Granule, Plan
 from ooctrain.step.machine import Machine
 from ooctrain.step.trace import Trace
@@ -42,7 +43,8 @@ class LmsAuto:
     ) -> Plan:  # fmt: skip
         """See `Planner`. The minimum is that of the parameters the search starts with."""
         found = tuned_list(self.name, trace, budget_bytes, granule)
-        return fastest_list(self.name, [found], trace, machine, host_budget_bytes)
+        question = Question(trace, budget_bytes, machine, granule, host_budget_bytes)
+        return fastest_list(self.name, question, [found])
 
 
 def tuned_list(name: str, trace: Trace, budget_bytes: int, granule: Granule) -> Candidate:
@@ -54,7 +56,7 @@ def tuned_list(name: str, trace: Trace, budget_bytes: int, granule: Granule) -> 
     Raises:
         Infeasible: the parameters the search starts with do not fit.
     """
-    graph, curve = LevelGraph(trace), Curve(trace, granule)
+    graph, curve = LevelGraph(trace), HeldCurve(trace, granule)
 
     @cache
     def need(lms: Lms) -> tuple[int, str]:

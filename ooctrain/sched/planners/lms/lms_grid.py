@@ -15,9 +15,10 @@ from dataclasses import replace
 
 from ooctrain.sched.planners.lms.lms import LevelGraph, Lms, list_with
 from ooctrain.sched.planners.lms.lms_auto import search, starting_points
-from ooctrain.sched.planners.lms.lms_peak import Curve
+from ooctrain.sched.planners.lms.lms_peak import HeldCurve
 from ooctrain.sched.planning.fastest import Candidate, fastest_list
 from ooctrain.sched.planning.planner import infeasible
+from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import BYTES, Granule, Plan
 from ooctrain.step.machine import Machine
 from ooctrain.step.trace import Trace
@@ -41,7 +42,7 @@ class LmsGrid:
         the asking.
         """
         started = time.monotonic()
-        graph, curve = LevelGraph(trace), Curve(trace, granule)
+        graph, curve = LevelGraph(trace), HeldCurve(trace, granule)
         lists: list[Candidate] = []
         for lms in _fitting(graph, curve, budget_bytes):
             lists.append(list_with(graph, lms, budget_bytes, granule))
@@ -51,10 +52,11 @@ class LmsGrid:
         if not lists:
             peaks = (curve.peak(graph.trips(lms)) for lms in starting_points(graph))
             raise infeasible(self.name, budget_bytes, *min(peaks))
-        return fastest_list(self.name, lists, trace, machine, host_budget_bytes)
+        question = Question(trace, budget_bytes, machine, granule, host_budget_bytes)
+        return fastest_list(self.name, question, lists)
 
 
-def _fitting(graph: LevelGraph, curve: Curve, budget_bytes: int) -> Iterator[Lms]:
+def _fitting(graph: LevelGraph, curve: HeldCurve, budget_bytes: int) -> Iterator[Lms]:
     """The points of the grid that fit and lead to different lists, the tuner's own first."""
 
     def fits(lms: Lms) -> bool:

@@ -18,7 +18,7 @@ from ooctrain.sched.schedule import Granule
 from ooctrain.step.trace import Trace
 
 
-class Curve:
+class HeldCurve:
     """What a step holds at each point, inputs included.
 
     Args:

@@ -26,17 +26,17 @@ from ooctrain.errors import ConfigError, Infeasible
 from ooctrain.sched.bounds.closed import lower_bound
 from ooctrain.sched.planners.dynprog.dynprog import DynProg
 from ooctrain.sched.planners.dynprog.dynprog_search import SlotChain, in_slots
-from ooctrain.sched.planners.pofo.pofo_search import Block, Search
-from ooctrain.sched.planners.rotor import Rotor, Table
-from ooctrain.sched.planning.chain_runs import Kind, Lift, Step, letting_go
+from ooctrain.sched.planners.pofo.pofo_search import BlockSearch, StageBlock
+from ooctrain.sched.planners.rotor import CostTable, Rotor
+from ooctrain.sched.planning.chain_runs import ChainStep, Kind, Lift, letting_go
 from ooctrain.sched.planning.chain_view import ChainView, chain_view
 from ooctrain.sched.planning.decisions import Decisions, Gap
 from ooctrain.sched.planning.fastest import fastest_of
-from ooctrain.sched.planning.liveness import Liveness
 from ooctrain.sched.planning.lower import lower_timed
 from ooctrain.sched.planning.planner import check_whole_numbers, infeasible, make_plan
-from ooctrain.sched.planning.recompute import piece_bytes
-from ooctrain.sched.planning.swap import in_pieces
+from ooctrain.sched.planning.question import Question
+from ooctrain.sched.planning.residency import Liveness
+from ooctrain.sched.planning.swap import in_pieces, piece_bytes
 from ooctrain.sched.schedule import BYTES, Granule, Plan, Run
 from ooctrain.step.machine import Machine
 from ooctrain.step.trace import Trace
@@ -60,6 +60,8 @@ class Pofo:
     Cost: O(stages^3 slots + stages^2 amounts states), in NumPy.
     """
 
+    name = "pofo"
+
     slots: int = 250
     most_states: int = 200
     most_amounts: int = 5
@@ -70,11 +72,6 @@ class Pofo:
         }  # fmt: skip
         check_whole_numbers(self.name, parameters)
 
-    @property
-    def name(self) -> str:
-        """The planner's name in tables."""
-        return "pofo"
-
     def plan(
         self, trace: Trace, budget_bytes: int, machine: Machine, *, granule: Granule = BYTES,
         host_budget_bytes: int | None = None, seed: int = 0, time_limit_s: float | None = None,
@@ -82,9 +79,10 @@ class Pofo:
         """See `Planner`. The minimum is the least of rotor's, of dynprog's, and of sending the
         input of every stage and running every stage again.
         """
-        chain = _Chain.of(chain_view(trace, machine, granule), machine, granule, budget_bytes)
+        question = Question(trace, budget_bytes, machine, granule)
+        chain = _Chain.of(question, chain_view(trace, machine, granule))
         plans, refusals = self._halves(chain)
-        table = Table(chain.view, self.slots)
+        table = CostTable(chain.view, self.slots)
         found: list[Decisions] = []
         frugal = chain.decisions(with_least_memory(table), table)
         if frugal is not None:
@@ -101,27 +99,28 @@ class Pofo:
         """What rotor does without the link, and dynprog without running anything again, unless even
         its bound is above the former.
         """
-        where = chain.budget_bytes, chain.machine, chain.granule
-        bound = lower_bound(chain.view.trace, *where[:2], recompute=False)
+        asked = chain.question
+        bound = lower_bound(asked.trace, asked.budget_bytes, asked.machine, recompute=False)
         plans, refusals = list[Plan](), list[Infeasible]()
         try:
-            plans.append(Rotor().plan_chain(chain.view, *where))
+            plans.append(Rotor().plan_chain(asked, chain.view))
         except Infeasible as refusal:
             refusals.append(refusal)
         if not plans or plans[0].makespan_us > bound.makespan_us:
             try:
-                plans.append(DynProg().plan_chain(chain.view, *where))
+                plans.append(DynProg().plan_chain(asked, chain.view))
             except Infeasible as refusal:
                 refusals.append(refusal)
         return plans, refusals
 
-    def _better(self, chain: _Chain, table: Table, known_us: float) -> list[Decisions]:
+    def _better(self, chain: _Chain, table: CostTable, known_us: float) -> list[Decisions]:
         """What the search finds in less time than is known, where it fits the bytes."""
         found: list[Decisions] = []
+        budget_bytes = chain.question.budget_bytes
         output, share = chain.output_slots(table.slot_bytes), 1.0
         for _ in range(ROUNDS):
             slots = chain.in_slots(table.slot_bytes, share)
-            search = Search(slots, output, table, self.most_states, self.most_amounts)
+            search = BlockSearch(slots, output, table, self.most_states, self.most_amounts)
             solution = search.solve(known_us)
             if solution is None:
                 share *= MORE
@@ -129,26 +128,26 @@ class Pofo:
             both = (chain.decisions(solution.blocks, table, let_go) for let_go in (True, False))
             possible = [decisions for decisions in both if decisions is not None]
             needed = [chain.least_budget(decisions)[0] for decisions in possible]
-            fitting = [n <= chain.budget_bytes for n in needed]
+            fitting = [n <= budget_bytes for n in needed]
             found += [decisions for decisions, fits in zip(possible, fitting, strict=True) if fits]
-            share *= chain.budget_bytes / min(needed, default=chain.budget_bytes)
+            share *= budget_bytes / min(needed, default=budget_bytes)
         return found
 
 
-def with_least_memory(table: Table) -> list[Block]:
+def with_least_memory(table: CostTable) -> list[StageBlock]:
     """Of every stage only the input is kept, and that on the host."""
     last = table.stages - 1
-    return [Block(i, i, table.slots, offloaded=i < last) for i in range(last + 1)]
+    return [StageBlock(i, i, table.slots, offloaded=i < last) for i in range(last + 1)]
 
 
-def steps_of(blocks: Sequence[Block], table: Table) -> Iterator[Step]:
+def steps_of(blocks: Sequence[StageBlock], table: CostTable) -> Iterator[ChainStep]:
     """The operations that blocks mean: one sweep, in which the last block turns, and back."""
     for block in blocks[:-1]:
-        yield Step(Kind.ALL if block.slots is None else Kind.CHECKPOINT, block.first)
-        yield from (Step(Kind.NONE, stage) for stage in range(block.first + 1, block.last + 1))
+        yield ChainStep(Kind.ALL if block.slots is None else Kind.CHECKPOINT, block.first)
+        yield from (ChainStep(Kind.NONE, stage) for stage in range(block.first + 1, block.last + 1))
     for block in reversed(blocks):
         if block.slots is None:
-            yield Step(Kind.BACKWARD, block.first)
+            yield ChainStep(Kind.BACKWARD, block.first)
         else:
             yield from table.steps(block.first, block.last, block.slots)
 
@@ -184,33 +183,30 @@ def gaps_around(
 class _Chain:
     """A chain, and what its blocks mean on a machine, within a budget."""
 
+    question: Question
     view: ChainView
     lift: Lift
     liveness: Liveness
-    machine: Machine
-    granule: Granule
-    budget_bytes: int
 
     @classmethod
-    def of(cls, view: ChainView, machine: Machine, granule: Granule, budget_bytes: int) -> _Chain:
+    def of(cls, question: Question, view: ChainView) -> _Chain:
         """The chain of a view."""
-        liveness = Liveness(view.trace, granule)
-        return cls(view, Lift(view), liveness, machine, granule, budget_bytes)
+        return cls(question, view, Lift(view), Liveness(view.trace, question.granule))
 
     def in_slots(self, slot_bytes: float, share: float) -> SlotChain:
         """The chain for the search, with a share of the memory."""
-        memory_bytes = int(share * (self.budget_bytes - self.view.pinned_bytes))
-        return in_slots(self.view, memory_bytes, self.machine, slot_bytes)
+        memory_bytes = int(share * (self.question.budget_bytes - self.view.pinned_bytes))
+        return in_slots(self.view, memory_bytes, self.question.machine, slot_bytes)
 
     def output_slots(self, slot_bytes: float) -> list[int]:
         """|a_i|: what crosses into stage i; of the chain's input all is read again."""
-        variables = self.view.trace.variables
+        variables, granted = self.view.trace.variables, self.question.granule.granted
         outputs = [stage.output for stage in self.view.stages]
-        sizes = [0 if v is None else self.granule.granted(variables[v].nbytes) for v in outputs]
+        sizes = [0 if v is None else granted(variables[v].nbytes) for v in outputs]
         return [-int(-size // slot_bytes) for size in (self.view.x[0], *sizes)]
 
     def decisions(
-        self, blocks: Sequence[Block], table: Table, let_go: bool = True
+        self, blocks: Sequence[StageBlock], table: CostTable, let_go: bool = True
     ) -> Decisions | None:
         """Runs, and gaps around the turn for what is offloaded; None where a run would read what is
         gone for good.
@@ -237,22 +233,24 @@ class _Chain:
         """(us that they take where copies do not slow calls down, their plan); values travel in
         pieces.
         """
-        trace, step = self.view.trace, piece_bytes(self.budget_bytes, self.machine)
-        pieces = (piece for gap in decisions.gaps for piece in in_pieces(gap, step, self.granule))
+        trace, machine, granule = self.question.trace, self.question.machine, self.question.granule
+        step = piece_bytes(self.question.budget_bytes, machine)
+        pieces = (piece for gap in decisions.gaps for piece in in_pieces(gap, step, granule))
         in_parts = Decisions(decisions.runs, tuple(pieces))
-        lowered = lower_timed(in_parts, trace, self.budget_bytes, self.machine, self.granule)
+        lowered = lower_timed(in_parts, trace, self.question.budget_bytes, machine, granule)
         notes = {
-            "stages": len(self.view), "runs_again": len(decisions.runs) - len(trace.calls),
+            "stages": len(self.view),
+            "runs_again": len(decisions.runs) - len(trace.calls),
             "offloaded": len({gap.var for gap in decisions.gaps}),
-        }  # fmt: skip
-        make = partial(make_plan, lowered.schedule, trace, self.machine, notes)
+        }
+        make = partial(make_plan, lowered.schedule, trace, machine, notes)
         return lowered.makespan_ns / 1000, make
 
-    def _sent(self, blocks: Sequence[Block]) -> Iterator[int]:
+    def _sent(self, blocks: Sequence[StageBlock]) -> Iterator[int]:
         """Variables of what blocks read and send out: all that the stage before saved, if all of it
         was kept.
         """
-        before: Block | None = None
+        before: StageBlock | None = None
         for block in blocks:
             if block.offloaded:
                 if before is None or before.slots is None:

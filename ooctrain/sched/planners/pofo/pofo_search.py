@@ -31,12 +31,12 @@ from typing import NamedTuple
 import numpy as np
 
 from ooctrain.sched.planners.dynprog.dynprog_search import SlotChain
-from ooctrain.sched.planners.rotor import Table
+from ooctrain.sched.planners.rotor import CostTable
 from ooctrain.step.chain import NS_PER_US
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class StageBlock:
     """Stages that the first sweep treats alike.
 
     Args:
@@ -52,11 +52,11 @@ class Block:
 
 
 @dataclass(frozen=True, slots=True)
-class Solution:
+class BlockSolution:
     """The least time in the class, and the blocks that take it; the last of them holds the loss."""
 
     makespan_us: float
-    blocks: tuple[Block, ...]
+    blocks: tuple[StageBlock, ...]
 
 
 class _States(NamedTuple):
@@ -71,7 +71,7 @@ class _States(NamedTuple):
         time_us: of all forward and backward parts that are settled.
         before: the row of the state that it comes from, among those followed from that block's
             first stage.
-        move: the number, in `Search.moves`, of the block that leads from there to here.
+        move: the number, in `BlockSearch.moves`, of the block that leads from there to here.
     """
 
     held: np.ndarray
@@ -87,7 +87,7 @@ class _States(NamedTuple):
         return _States(*(column[rows] for column in self))
 
 
-class Search:
+class BlockSearch:
     """The dynamic program.
 
     Args:
@@ -102,29 +102,33 @@ class Search:
     """
 
     def __init__(
-        self, chain: SlotChain, output: Sequence[int], table: Table, most_states: int,
+        self, chain: SlotChain, output: Sequence[int], table: CostTable, most_states: int,
         most_amounts: int,
     ):  # fmt: skip
+        # Late: they load Numba, which planning otherwise does without.
+        from ooctrain.sched.search import blocks, dominance
+
+        self.blocks, self.dominance = blocks, dominance
         self.chain, self.output, self.table = chain, output, table
         self.most_states, self.most_amounts = most_states, most_amounts
         self.stages = len(chain.forward_us)
         own = [f + b for f, b in zip(chain.forward_us, chain.backward_us, strict=True)]
         self.at_least_us = [math.fsum(own[i:]) for i in range(self.stages + 1)]
-        self.moves: list[Block] = []
+        self.moves: list[StageBlock] = []
         self.reached: list[list[_States]] = [[] for _ in range(self.stages + 1)]
         self.followed: list[_States] = []
-        self.best_us, self.best_end = math.inf, (0, 0, Block(0, 0))  # stage, row, last block
+        self.best_us, self.best_end = math.inf, (0, 0, StageBlock(0, 0))  # stage, row, last block
         # amounts(first, last): [(slots, us)] for these stages, and rotor's times in them.
         self.amounts = cache(self._amounts)
 
-    def solve(self, known_us: float = math.inf) -> Solution | None:
+    def solve(self, known_us: float = math.inf) -> BlockSolution | None:
         """The optimum; None where nothing in the class fits in less than `known_us`."""
         self.best_us = known_us
         input_size, nothing = np.array([float(self.chain.x[0])]), np.zeros(1)
         none = np.zeros(1, int)
         self.reached[0].append(
             _States(input_size, nothing, nothing, input_size, nothing, none, none)
-        )  # fmt: skip
+        )
         for stage in range(self.stages):
             states, ends = self._worth_following(stage)
             self.followed.append(states)
@@ -133,7 +137,7 @@ class Search:
                 for offloaded in (False, True):
                     self._keep_all(stage, states, offloaded)
                     self._run_on(stage, states, offloaded)
-        return None if self.best_us == known_us else Solution(self.best_us, self._blocks())
+        return None if self.best_us == known_us else BlockSolution(self.best_us, self._blocks())
 
     # The blocks that a state may continue with.
 
@@ -147,7 +151,7 @@ class Search:
         )
         peak = chain.y[i] + chain.y[i + 1] + chain.x[i + 1] + chain.extra_backward[i]
         took_us = chain.backward_us[i]
-        self._backward([Block(i, i, None, offloaded)], states, after, [peak], [took_us])
+        self._backward([StageBlock(i, i, None, offloaded)], states, after, [peak], [took_us])
 
     def _run_on(self, first: int, states: _States, offloaded: bool) -> None:
         """Stages first .. last keep nothing but what the first of them reads, for any last."""
@@ -165,7 +169,7 @@ class Search:
             passing = made
             ways = [way for way in self.amounts(first, last) if soonest_us + way[1] < limit_us]
             if ways:
-                blocks = [Block(first, last, amount, offloaded) for amount, _ in ways]
+                blocks = [StageBlock(first, last, amount, offloaded) for amount, _ in ways]
                 self._backward(blocks, states, after, *zip(*ways, strict=True))
 
     def _forward(
@@ -174,30 +178,29 @@ class Search:
         """F_i, which makes `beside` slots beside what is held; `grows` of them remain, others'
         subtracted. What cannot be takes infinitely long.
         """
-        from ooctrain.sched.search.blocks import forward  # compiles
-
         chain, work_us = self.chain, self.chain.forward_us[i]
         leaving = states.input_size if sends_input else np.zeros_like(states.held)
-        held, unsent, time_us = forward(
-            states.held, states.unsent, states.time_us, leaving,
-            float(beside + chain.extra_forward[i]), float(grows),
-            float(int(work_us * chain.out_rate)), work_us, float(chain.memory), chain.out_rate,
-        )  # fmt: skip
+        taken, sent = float(beside + chain.extra_forward[i]), float(int(work_us * chain.out_rate))
+        work = self.blocks.StageWork(taken, float(grows), sent, work_us)
+        capacity = self.blocks.Capacity(float(chain.memory), chain.out_rate)
+        held, unsent, time_us = self.blocks.forward(
+            states.held, states.unsent, states.time_us, leaving, work, capacity
+        )
         return states._replace(held=held, unsent=unsent, time_us=time_us)
 
     def _backward(
-        self, blocks: Sequence[Block], states: _States, after: _States, peaks: Sequence[int],
+        self, blocks: Sequence[StageBlock], states: _States, after: _States, peaks: Sequence[int],
         took_us: Sequence[float],
     ) -> None:  # fmt: skip
         """The backward part of a block, in several ways: with `peaks` slots beside what is held
         before it.
         """
-        from ooctrain.sched.search.blocks import backward  # compiles
-
         chain, last = self.chain, blocks[0].last
-        ways, rows, unfetched, time_us = backward(
-            states.held, states.unsent, states.unfetched, after.time_us, np.array(peaks, float),
-            np.array(took_us, float), float(chain.memory), chain.in_rate, self._limit_us(last),
+        each_way = self.blocks.Ways(np.array(peaks, float), np.array(took_us, float))
+        capacity = self.blocks.Capacity(float(chain.memory), chain.in_rate)
+        ways, rows, unfetched, time_us = self.blocks.backward(
+            states.held, states.unsent, states.unfetched, after.time_us, each_way, capacity,
+            self._limit_us(last),
         )  # fmt: skip
         if not len(rows):
             return
@@ -231,8 +234,9 @@ class Search:
             time_us = states.time_us + idle_us + np.maximum(cost_us, copies_us)
             better = (kept + slots <= chain.memory) & (time_us < best_us)
             best_us, best_slots = (
-                np.where(better, time_us, best_us), np.where(better, slots, best_slots)
-            )  # fmt: skip
+                np.where(better, time_us, best_us),
+                np.where(better, slots, best_slots),
+            )
         return best_us, best_slots
 
     def _remember(self, first: int, ends: tuple[np.ndarray, np.ndarray]) -> None:
@@ -241,7 +245,7 @@ class Search:
         row = int(np.argmin(time_us))
         if time_us[row] < self.best_us:
             self.best_us = float(time_us[row])
-            self.best_end = (first, row, Block(first, self.stages - 1, int(slots[row])))
+            self.best_end = (first, row, StageBlock(first, self.stages - 1, int(slots[row])))
 
     def _amounts(self, first: int, last: int) -> list[tuple[int, float]]:
         """(slots, us): amounts of memory for stages first .. last, and rotor's times in them."""
@@ -264,11 +268,20 @@ class Search:
         ends_us, ends_slots = self._endings(stage, states)
         rows = np.lexsort((states.time_us, ends_us))[: 4 * self.most_states]
         rows = rows[np.argsort(states.time_us[rows], kind="stable")]
-        rows = rows[_undominated(states.take(rows))]
+        rows = rows[self._undominated(states.take(rows))]
         rows = rows[np.argsort(ends_us[rows], kind="stable")[: self.most_states]]
         return states.take(rows), (ends_us[rows], ends_slots[rows])
 
-    def _blocks(self) -> tuple[Block, ...]:
+    def _undominated(self, states: _States) -> np.ndarray:
+        """Rows that no earlier row is at least as good as; rows are in order of their time.
+
+        As good is: no more kept, no more unsent, no more unfetched, the same input to come.
+        """
+        return self.dominance.undominated(
+            states.held - states.unsent, states.unsent, states.unfetched, states.input_size
+        )
+
+    def _blocks(self) -> tuple[StageBlock, ...]:
         """The way back from the best end."""
         stage, row, block = self.best_end
         blocks = [block]
@@ -284,15 +297,3 @@ class Search:
 def _spread(count: int, most: int) -> np.ndarray:
     """Up to `most` of the numbers 0 .. count - 1, evenly, both ends among them."""
     return np.unique(np.linspace(0, count - 1, min(most, count)).round().astype(int))
-
-
-def _undominated(states: _States) -> np.ndarray:
-    """Rows that no earlier row is at least as good as; rows are in order of their time.
-
-    As good is: no more kept, no more unsent, no more unfetched, the same input to come.
-    """
-    from ooctrain.sched.search.dominance import undominated  # compiles
-
-    return undominated(
-        states.held - states.unsent, states.unsent, states.unfetched, states.input_size
-    )

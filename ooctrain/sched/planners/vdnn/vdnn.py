@@ -19,6 +19,7 @@ from ooctrain.errors import Infeasible
 from ooctrain.sched.planning.chain_view import ChainView, chain_view
 from ooctrain.sched.planning.decisions import Decisions, runs_once
 from ooctrain.sched.planning.lower import lower_timed
+from ooctrain.sched.planning.question import Question
 from ooctrain.sched.planning.swap import swap_gaps, swap_plan
 from ooctrain.sched.schedule import BYTES, Granule, Plan
 from ooctrain.step.machine import Machine
@@ -40,10 +41,9 @@ class Vdnn:
         best = min(
             candidates(view), key=lambda chosen: chain_makespan(view, chosen, budget_bytes, machine)
         )
-        return swap_plan(
-            self.name, trace, view.gaps(best), budget_bytes, machine, granule, host_budget_bytes,
-            {"offloaded": len(best), "stages": len(view)},
-        )  # fmt: skip
+        question = Question(trace, budget_bytes, machine, granule, host_budget_bytes)
+        notes = {"offloaded": len(best), "stages": len(view)}
+        return swap_plan(self.name, question, view.gaps(best), notes)
 
 
 def candidates(view: ChainView) -> Iterator[tuple[int, ...]]:

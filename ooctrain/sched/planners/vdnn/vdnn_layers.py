@@ -18,7 +18,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from ooctrain.layers.conv2d import Conv2d
-from ooctrain.sched.planners.hmms import Storage, check_ratio, offloadable_storages, take
+from ooctrain.sched.planners.hmms import Offloadable, check_ratio, offloadable_storages, take
 from ooctrain.sched.planning.planner import (
     ListWriter,
     check_host,
@@ -27,6 +27,7 @@ from ooctrain.sched.planning.planner import (
     turning_point,
     writer_with_resident_parameters,
 )
+from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import BYTES, Granule, Plan
 from ooctrain.step.machine import Machine
 from ooctrain.step.trace import Trace
@@ -42,15 +43,12 @@ class VdnnAll:
     Cost: O(uses).
     """
 
+    name = "vdnn-all"
+
     ratio: float = 1.0
 
     def __post_init__(self) -> None:
         check_ratio(self.name, self.ratio)
-
-    @property
-    def name(self) -> str:
-        """The planner's name in tables."""
-        return "vdnn-all"
 
     def plan(
         self, trace: Trace, budget_bytes: int, machine: Machine, *, granule: Granule = BYTES,
@@ -58,7 +56,8 @@ class VdnnAll:
     ) -> Plan:  # fmt: skip
         """See `Planner`. The minimum is the peak of its only list."""
         trips = list(take(_layer_inputs(trace), self.ratio))
-        return _plan(self.name, trace, trips, budget_bytes, machine, granule, host_budget_bytes)
+        question = Question(trace, budget_bytes, machine, granule, host_budget_bytes)
+        return _plan(self.name, question, trips)
 
 
 class VdnnConv:
@@ -72,10 +71,11 @@ class VdnnConv:
     ) -> Plan:  # fmt: skip
         """See `Planner`. The minimum is the peak of its only list."""
         trips = [s for s in _layer_inputs(trace) if _feeds_convolution(trace, s)]
-        return _plan(self.name, trace, trips, budget_bytes, machine, granule, host_budget_bytes)
+        question = Question(trace, budget_bytes, machine, granule, host_budget_bytes)
+        return _plan(self.name, question, trips)
 
 
-def _layer_inputs(trace: Trace) -> Iterator[Storage]:
+def _layer_inputs(trace: Trace) -> Iterator[Offloadable]:
     """What layers read forward and again backward, with a call in between, in order of leaving."""
     for storage in offloadable_storages(trace):
         is_layer_input = trace.variables[storage.var].kind in ("activation", "input")
@@ -83,25 +83,22 @@ def _layer_inputs(trace: Trace) -> Iterator[Storage]:
             yield storage
 
 
-def _feeds_convolution(trace: Trace, storage: Storage) -> bool:
+def _feeds_convolution(trace: Trace, storage: Offloadable) -> bool:
     """Whether one of its forward readers is a convolution."""
     forward = (call for call in trace.readers[storage.var] if call <= storage.leaves_with)
     return any(isinstance(trace.calls[call].op, Conv2d) for call in forward)
 
 
-def _plan(
-    name: str, trace: Trace, trips: list[Storage], budget_bytes: int, machine: Machine,
-    granule: Granule, host_budget_bytes: int | None,
-) -> Plan:  # fmt: skip
-    writer = _write(trace, trips, granule)
-    plan = make_plan(writer.finish(), trace, machine)
-    if writer.peak_bytes > budget_bytes:
-        raise infeasible(name, budget_bytes, writer.peak_bytes, writer.peak_call)
-    check_host(name, plan, host_budget_bytes)
+def _plan(name: str, question: Question, trips: list[Offloadable]) -> Plan:
+    writer = _write(question.trace, trips, question.granule)
+    plan = make_plan(writer.finish(), question.trace, question.machine)
+    if writer.peak_bytes > question.budget_bytes:
+        raise infeasible(name, question.budget_bytes, writer.peak_bytes, writer.peak_call)
+    check_host(name, plan, question.host_budget_bytes)
     return plan
 
 
-def _write(trace: Trace, trips: list[Storage], granule: Granule) -> ListWriter:
+def _write(trace: Trace, trips: list[Offloadable], granule: Granule) -> ListWriter:
     writer = writer_with_resident_parameters(trace, granule)
     leaving, needed = defaultdict(list), defaultdict(list)
     for trip in trips:

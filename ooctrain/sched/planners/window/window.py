@@ -19,12 +19,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from ooctrain.errors import ConfigError
 from ooctrain.sched.planners.window.window_walk import Count, walk
 from ooctrain.sched.planning.planner import HOST_LACKS, infeasible, make_plan, smallest_budget
+from ooctrain.sched.planning.question import Question
 from ooctrain.sched.planning.storages import VariableSequence
 from ooctrain.sched.schedule import BYTES, Granule, Plan
 from ooctrain.step.machine import Machine
@@ -35,7 +36,7 @@ DEFAULT_SIZE = 1.5  # "according to ResNet50 experiment" (nnabla's lms.pyx); the
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class SlidingWindow:
     """Paper 000's planner.
 
     Args:
@@ -50,6 +51,8 @@ class Window:
     Cost: O(calls + variables) for a walk; a restart walks a part of it again.
     """
 
+    name = "window"
+
     size: float = DEFAULT_SIZE
     count: Count = "unique"
     persistent: Place = "auto"
@@ -63,29 +66,24 @@ class Window:
             )
         if not isinstance(self.size, int | float) or not 0 < self.size < math.inf:
             raise ConfigError(
-                f"window: size={self.size!r} is not a finite number above 0", code="OOC-105",
+                f"window: size={self.size!r} is not a finite number above 0",
+                code="OOC-105",
                 fix="such as window:size=1.5, paper 000's; a share of the budget",
-            )  # fmt: skip
-
-    @property
-    def name(self) -> str:
-        """The planner's name in tables."""
-        return "window"
+            )
 
     def plan(
         self, trace: Trace, budget_bytes: int, machine: Machine, *, granule: Granule = BYTES,
         host_budget_bytes: int | None = None, seed: int = 0, time_limit_s: float | None = None,
     ) -> Plan:  # fmt: skip
         """See `Planner`. The minimum is the largest need of a single call."""
+        question = Question(trace, budget_bytes, machine, granule, host_budget_bytes)
         needs = (sequence.largest_need() for _, sequence in self._sequences(trace, granule))
         least, witness = min(needs)
-        host_limit = math.inf if host_budget_bytes is None else host_budget_bytes
-        plans = self._plans(trace, budget_bytes, machine, granule, host_limit)
+        plans = self._plans(question)
         if plans:
             return min(plans, key=lambda plan: plan.makespan_us)
         if host_budget_bytes is not None:
-            low = max(least, budget_bytes + 1)
-            least = self._least_for_host(trace, low, machine, granule, host_limit)
+            least = self._least_for_host(question, max(least, budget_bytes + 1))
         raise infeasible(self.name, budget_bytes, least, witness)
 
     def _sequences(self, trace: Trace, granule: Granule) -> Iterator[tuple[str, VariableSequence]]:
@@ -93,30 +91,29 @@ class Window:
         for place in places:
             yield place, VariableSequence(trace, granule, pin_persistent=place == "device")
 
-    def _plans(
-        self, trace: Trace, budget_bytes: int, machine: Machine, granule: Granule, host_limit: float
-    ) -> list[Plan]:
+    def _plans(self, question: Question) -> list[Plan]:
         """A plan for each place where persistent variables may rest, as far as the budgets go."""
+        trace, host_budget_bytes = question.trace, question.host_budget_bytes
+        host_limit = math.inf if host_budget_bytes is None else host_budget_bytes
         plans = []
-        for place, sequence in self._sequences(trace, granule):
-            if sequence.largest_need()[0] <= budget_bytes:
-                writer, size = walk(sequence, budget_bytes, self.size, self.count)
+        for place, sequence in self._sequences(trace, question.granule):
+            if sequence.largest_need()[0] <= question.budget_bytes:
+                writer, size = walk(sequence, question.budget_bytes, self.size, self.count)
                 notes = {"window": size, "count": self.count, "persistent": place}
-                plans.append(make_plan(writer.finish(), trace, machine, notes))
+                plans.append(make_plan(writer.finish(), trace, question.machine, notes))
         return [plan for plan in plans if plan.host_peak_bytes <= host_limit]
 
-    def _least_for_host(
-        self, trace: Trace, low: int, machine: Machine, granule: Granule, host_limit: float
-    ) -> int:
+    def _least_for_host(self, question: Question, low: int) -> int:
         """The least device budget from `low` on that makes do with the host budget."""
 
         def feasible(budget_bytes: int) -> bool:
-            return bool(self._plans(trace, budget_bytes, machine, granule, host_limit))
+            return bool(self._plans(replace(question, budget_bytes=budget_bytes)))
 
         if feasible(low):
             return low
+        trace, granted = question.trace, question.granule.granted
         # With every occurrence within window and budget, nothing ever leaves.
-        most = sum(granule.granted(trace.variables[v].nbytes) for v in trace.variable_sequence())
-        most += max((granule.granted(call.workspace_bytes) for call in trace.calls), default=0)
+        most = sum(granted(trace.variables[v].nbytes) for v in trace.variable_sequence())
+        most += max((granted(call.workspace_bytes) for call in trace.calls), default=0)
         high = max(low, math.ceil(most * max(1.0, 1 / self.size)))
         return smallest_budget(feasible, low, high) if feasible(high) else HOST_LACKS

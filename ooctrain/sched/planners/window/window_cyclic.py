@@ -34,6 +34,7 @@ from ooctrain.sched.planners.window.window import DEFAULT_SIZE
 from ooctrain.sched.planners.window.window_walk import Walk, walk
 from ooctrain.sched.planning.fastest import fastest, least_us
 from ooctrain.sched.planning.planner import ListWriter, infeasible, make_plan
+from ooctrain.sched.planning.question import Question
 from ooctrain.sched.planning.storages import VariableSequence
 from ooctrain.sched.schedule import BYTES, Granule, Plan, Schedule
 from ooctrain.step.machine import Machine
@@ -45,7 +46,7 @@ RESTING_SHARES = (0.3, 0.6, 1.0)
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class WindowChoice:
     """The free choices of a walk.
 
     Args:
@@ -71,6 +72,8 @@ class WindowCyclic:
     Cost: about a dozen walks, and a simulation for each list that may be the fastest.
     """
 
+    name = "window-cyclic"
+
     resident: bool = True
     across: bool = True
     tuned: bool = True
@@ -81,14 +84,10 @@ class WindowCyclic:
             value = getattr(self, gain)
             if not isinstance(value, bool):
                 raise ConfigError(
-                    f"window-cyclic: {gain}={value!r} is neither true nor false", code="OOC-105",
+                    f"window-cyclic: {gain}={value!r} is neither true nor false",
+                    code="OOC-105",
                     fix=f"window-cyclic:{gain}=false leaves this gain out",
-                )  # fmt: skip
-
-    @property
-    def name(self) -> str:
-        """The planner's name in tables."""
-        return "window-cyclic"
+                )
 
     def plan(
         self, trace: Trace, budget_bytes: int, machine: Machine, *, granule: Granule = BYTES,
@@ -96,17 +95,15 @@ class WindowCyclic:
     ) -> Plan:  # fmt: skip
         """See `Planner`. The minimum is the largest need of a single call."""
         if self.resident:
+            question = Question(trace, budget_bytes, machine, granule, host_budget_bytes)
             with suppress(Infeasible):  # where everything fits, no list is faster or moves less
-                return KeepAll().plan(
-                    trace, budget_bytes, machine, granule=granule,
-                    host_budget_bytes=host_budget_bytes,
-                )  # fmt: skip
-        need, witness = _sequence(trace, granule, Choice()).largest_need()
+                return question.put_to(KeepAll())
+        need, witness = _sequence(trace, granule, WindowChoice()).largest_need()
         if need > budget_bytes:
             raise infeasible(self.name, budget_bytes, need, witness)
         started = time.monotonic()
-        plans: dict[Choice, Plan] = {}
-        best = Choice()
+        plans: dict[WindowChoice, Plan] = {}
+        best = WindowChoice()
         for changes in (({},), *self._rounds()):
             for change in changes:
                 choice = replace(best, **change)
@@ -136,21 +133,23 @@ class WindowCyclic:
 
 
 def _too_slow(
-    schedule: Schedule, plans: Mapping[Choice, Plan], trace: Trace, machine: Machine
+    schedule: Schedule, plans: Mapping[WindowChoice, Plan], trace: Trace, machine: Machine
 ) -> bool:
     """Whether a list cannot be faster than the fastest plan so far, which saves its simulation."""
     best_us = min((plan.makespan_us for plan in plans.values()), default=math.inf)
     return least_us(schedule, trace, machine) >= best_us
 
 
-def _notes(choice: Choice) -> dict[str, Any]:
+def _notes(choice: WindowChoice) -> dict[str, Any]:
     return {
         "window": choice.size, "pinned": choice.pinned, "resting": choice.resting,
         "ordered": choice.ordered,
     }  # fmt: skip
 
 
-def _walk(trace: Trace, budget_bytes: int, granule: Granule, choice: Choice) -> ListWriter | None:
+def _walk(
+    trace: Trace, budget_bytes: int, granule: Granule, choice: WindowChoice
+) -> ListWriter | None:
     """The list of a choice; None where its persistent variables leave no room."""
     sequence = _sequence(trace, granule, choice)
     if sequence.largest_need()[0] > budget_bytes or sequence.start().ledger_bytes > budget_bytes:
@@ -159,7 +158,7 @@ def _walk(trace: Trace, budget_bytes: int, granule: Granule, choice: Choice) -> 
     return walk(sequence, budget_bytes, choice.size, "unique", rank)[0]
 
 
-def _sequence(trace: Trace, granule: Granule, choice: Choice) -> VariableSequence:
+def _sequence(trace: Trace, granule: Granule, choice: WindowChoice) -> VariableSequence:
     resting = _first_needed(trace, choice.resting) if choice.resting else ()
     return VariableSequence(trace, granule, choice.pinned, resting)
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import bisect
 import copy
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from typing import Literal
 
 from ooctrain.sched.planning.planner import ListWriter
@@ -45,7 +46,8 @@ def walk(
     not_before, entered_at = [0] * len(sequence.order), [0] * len(sequence.order)
 
     def start() -> Walk:
-        return Walk(sequence, budget_bytes, size, count, not_before, entered_at, rank)
+        manner = Manner(size, count == "occurrence", rank)
+        return Walk(sequence, budget_bytes, manner, not_before, entered_at)
 
     saved = [start()]  # walks that stand before calls 0, SAVE_EVERY, 2 SAVE_EVERY, ..
     while True:
@@ -58,6 +60,21 @@ def walk(
         else:
             size = size / 2 if size > SMALLEST_SIZE else 0.0
             saved = [start()]
+
+
+@dataclass(frozen=True, slots=True)
+class Manner:
+    """How a walk goes.
+
+    Args:
+        size: of the window, as a multiple of the budget.
+        counts_each: whether the window counts each occurrence of a variable, and not it alone.
+        rank: as of `walk`.
+    """
+
+    size: float
+    counts_each: bool
+    rank: Rank | None
 
 
 class Walk:
@@ -77,24 +94,17 @@ class Walk:
     """
 
     def __init__(
-        self,
-        sequence: VariableSequence,
-        budget_bytes: int,
-        size: float,
-        count: Count,
-        not_before: list[int],
-        entered_at: list[int],
-        rank: Rank | None,
-    ):
-        self.sequence, self.budget_bytes, self.not_before = sequence, budget_bytes, not_before
-        self.entered_at, self.rank = entered_at, rank
-        self.counts_each = count == "occurrence"
+        self, sequence: VariableSequence, budget_bytes: int, manner: Manner,
+        not_before: list[int], entered_at: list[int],
+    ):  # fmt: skip
+        self.sequence, self.budget_bytes, self.manner = sequence, budget_bytes, manner
+        self.not_before, self.entered_at = not_before, entered_at
         self.writer = sequence.start()
         self.leaving = dict.fromkeys(sequence.resting)
         self.leaving_bytes = sum(sequence.size_bytes[v] for v in sequence.resting)
         self.present_bytes = self.writer.ledger_bytes - self.leaving_bytes
         self.window_bytes = 0
-        self.most_in_window = size * (budget_bytes - self.present_bytes)
+        self.most_in_window = manner.size * (budget_bytes - self.present_bytes)
         self.head = self.next_call = 0
         self.in_window = [0] * len(sequence.storage)
         self.present: set[int] = set()
@@ -155,7 +165,7 @@ class Walk:
         while self.head < len(order) and self.not_before[self.head] <= call_id:
             user, root = order[self.head]
             entering = self.in_window[root] == 0
-            counted = size_bytes[root] if entering or self.counts_each else 0
+            counted = size_bytes[root] if entering or self.manner.counts_each else 0
             if user > call_id and self.window_bytes + counted > self.most_in_window:
                 break
             if entering and not self._enter(root):
@@ -204,7 +214,7 @@ class Walk:
         return positions[after] if after < len(positions) else len(self.sequence.order)
 
     def _ranked(self, roots: Collection[int]) -> Collection[int]:
-        rank = self.rank
+        rank = self.manner.rank
         return roots if rank is None else sorted(roots, key=lambda root: rank(self, root))
 
     def _leave(self, call: Call) -> None:
@@ -213,7 +223,7 @@ class Walk:
         parting = []
         for _, root in sequence.order[sequence.starts[call.id] : sequence.starts[call.id + 1]]:
             self.in_window[root] -= 1
-            if self.counts_each or self.in_window[root] == 0:
+            if self.manner.counts_each or self.in_window[root] == 0:
                 self.window_bytes -= sequence.size_bytes[root]
             if self.in_window[root] == 0:
                 parting.append(root)

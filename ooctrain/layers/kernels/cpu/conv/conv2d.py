@@ -1,6 +1,6 @@
 """The three parts of a convolution on the CPU, by algorithm.
 
-In: a pool, a `ConvShape`, an algorithm from `conv_plan.choose_algorithm`, C-contiguous float32
+In: a pool, a `ConvShape`, an algorithm (`layers/conv_algorithms.py`), C-contiguous float32
 arrays in memory layout (activations N,H,W,C; weights K,R,S,C/groups; bias K) and a workspace of
 exactly `conv_plan.workspace_bytes` (1-d uint8, 64-byte aligned). Out: every element of the result
 is written, whatever the result and the workspace held before. The one idea: an algorithm is a
@@ -12,67 +12,57 @@ used. The same bits for any number of threads and any order of chunks. Read next
 from __future__ import annotations
 
 import importlib
-from functools import cache
-from types import ModuleType
+from collections.abc import Callable, Mapping
+from functools import cache, partial
 
 import numpy as np
 
 from ooctrain.layers.conv_shape import ConvShape
+from ooctrain.layers.kernels.cpu.channel_bias import add_in_place
 from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
 
-_MODULES = {
-    "depthwise": "conv_depthwise",
-    "direct": "conv_direct",
-    "im2col": "conv_im2col",
-    "winograd2": "conv_winograd2",
-    "winograd4": "conv_winograd4",
+Array = np.ndarray
+
+#: {algorithm: (module, what it takes besides)}; Winograd's tiles are m x m.
+_ALGORITHMS: Mapping[str, tuple[str, Mapping[str, int]]] = {
+    "depthwise": ("conv_depthwise", {}),
+    "direct": ("conv_direct", {}),
+    "im2col": ("conv_im2col", {}),
+    "winograd2": ("conv_winograd", {"m": 2}),
+    "winograd4": ("conv_winograd", {"m": 4}),
 }
 
 
 @cache
-def _module(algorithm: str) -> ModuleType:
-    return importlib.import_module(f"ooctrain.layers.kernels.cpu.conv.{_MODULES[algorithm]}")
+def _function(algorithm: str, part: str) -> Callable[..., None]:
+    module, settings = _ALGORITHMS[algorithm]
+    found = importlib.import_module(f"ooctrain.layers.kernels.cpu.conv.{module}")
+    return partial(getattr(found, part), **settings)
 
 
-def forward(
-    pool: ThreadPool,
-    shape: ConvShape,
-    algorithm: str,
-    x: np.ndarray,
-    w: np.ndarray,
-    bias: np.ndarray | None,
-    y: np.ndarray,
-    workspace: np.ndarray,
-) -> None:
+def forward(pool: ThreadPool, shape: ConvShape, algorithm: str, x, w, bias, y, workspace) -> None:
     """y[n, p, q, k] = bias[k] + sum of x[n, p * stride + r * dilation - pad, .., c] w[k, r, s, c].
 
     Cost: `shape.flops` (direct, im2col); about 4/9 (winograd2) or 1/4 (winograd4) of its
     multiplications.
     """
-    _module(algorithm).forward(pool, shape, x, w, bias, y, workspace)
+    _function(algorithm, "forward")(pool, shape, x, w, bias, y, workspace)
 
 
-def grad_input(
-    pool: ThreadPool,
-    shape: ConvShape,
-    algorithm: str,
-    dy: np.ndarray,
-    w: np.ndarray,
-    dx: np.ndarray,
-    workspace: np.ndarray,
-) -> None:
+def grad_input(pool: ThreadPool, shape: ConvShape, algorithm: str, dy, w, dx, workspace) -> None:
     """dx = d(sum of dy * y) / dx."""
-    _module(algorithm).grad_input(pool, shape, dy, w, dx, workspace)
+    _function(algorithm, "grad_input")(pool, shape, dy, w, dx, workspace)
 
 
-def grad_weight(
-    pool: ThreadPool,
-    shape: ConvShape,
-    algorithm: str,
-    x: np.ndarray,
-    dy: np.ndarray,
-    dw: np.ndarray,
-    workspace: np.ndarray,
-) -> None:
+def grad_weight(pool: ThreadPool, shape: ConvShape, algorithm: str, x, dy, dw, workspace) -> None:
     """dw = d(sum of dy * y) / dw. The batch is summed in at most four parts, in a fixed order."""
-    _module(algorithm).grad_weight(pool, shape, x, dy, dw, workspace)
+    _function(algorithm, "grad_weight")(pool, shape, x, dy, dw, workspace)
+
+
+def transposed(
+    pool: ThreadPool, shape: ConvShape, algorithm: str, x, w, bias, y, workspace
+) -> None:
+    """y = bias + what `grad_input` computes of x."""
+    grad_input(pool, shape, algorithm, x, w, y, workspace)
+    if bias is not None:
+        add_in_place(pool, y, bias)

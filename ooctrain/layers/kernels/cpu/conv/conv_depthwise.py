@@ -119,10 +119,7 @@ def _sum_tables(tables, room, count, lo, hi, thread):
             tables[i] += tables[k * room + i]
 
 
-def forward(
-    pool: ThreadPool, shape: ConvShape, x: Array, w: Array, bias: Array | None, y: Array,
-    workspace: Array,
-) -> None:  # fmt: skip
+def forward(pool: ThreadPool, shape: ConvShape, x, w, bias, y, workspace) -> None:
     """y = bias + for each channel the correlation with its filter."""
     table, zeros = _table(pool, shape, w, workspace)
     top, _, left, _ = shape.padding

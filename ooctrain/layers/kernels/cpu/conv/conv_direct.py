@@ -28,7 +28,7 @@ from ooctrain.layers.kernels.cpu.conv.direct_plan import (
     SHIFT_W,
     TAP_COUNT,
     WEIGHTS_AT,
-    Correlation,
+    DirectCorrelation,
     plan_forward,
     plan_grad_input,
 )
@@ -52,7 +52,7 @@ _floats = types.float32[::1]
 _whole = types.int64
 _tables = types.int64[::1]
 # Numba's type of a plan: a named tuple of int64.
-_numbers = types.NamedUniTuple(_whole, len(Correlation._fields), Correlation)
+_numbers = types.NamedUniTuple(_whole, len(DirectCorrelation._fields), DirectCorrelation)
 
 
 # --- forward and gradient of the input ---

@@ -1,16 +1,14 @@
-"""Which algorithm a convolution uses and how much scratch memory each of its three parts needs.
+"""How much scratch memory each of the three parts of a convolution needs, by algorithm.
 
-In: a `ConvShape`. Out: a name and byte counts, exact, for a number of threads. The one idea: both
-follow from the shape alone, never from the machine's load or its instruction set, so they are
-known when a step is traced and kernels allocate nothing. Pure Python: no Numba is imported here.
-Read next: `direct_plan.py`, `conv2d.py`.
+In: a `ConvShape`, the name of an algorithm (`layers/conv_algorithms.py`). Out: bytes, exact, for a
+number of threads. The one idea: they follow from the shape alone, never from the machine's load or
+its instruction set, so they are known when a step is traced and kernels allocate nothing. Pure
+Python: no Numba is imported here. Read next: `direct_plan.py`, `conv2d.py`.
 """
 
 from __future__ import annotations
 
-from typing import Literal
-
-from ooctrain.errors import ConfigError
+from ooctrain.layers.conv_algorithms import CpuAlgorithm
 from ooctrain.layers.conv_shape import ConvShape
 from ooctrain.layers.kernels.cpu.conv import (
     depthwise_plan,
@@ -20,65 +18,16 @@ from ooctrain.layers.kernels.cpu.conv import (
     winograd_plan,
 )
 
-Algorithm = Literal["direct", "winograd2", "winograd4", "im2col", "depthwise"]
-#: what can be asked for; "depthwise" is chosen where every channel has its own filter
-ALGORITHMS: tuple[Algorithm, ...] = ("direct", "winograd2", "winograd4", "im2col")
-
 # Bounds of the rounding error in each part: root mean square over the standard deviation of the
 # exact result, for data without a mean and up to some thousand terms in a sum. Single elements may
 # be off by ten times as much. The tests hold every algorithm to its bound, "depthwise" to that of
 # "direct".
-RELATIVE_ERROR: dict[Algorithm, float] = {
+RELATIVE_ERROR: dict[CpuAlgorithm, float] = {
     "direct": 1e-6,
     "im2col": 2e-6,
     "winograd2": 2e-6,
     "winograd4": 1e-5,
 }
-# Measured: what the transforms cost relative to the products, and below what sizes they never pay.
-WINOGRAD_OVERHEAD = 1.3
-MIN_TILES = 12
-MIN_CHANNELS = 32
-
-
-def choose_algorithm(shape: ConvShape, requested: str = "auto") -> Algorithm:
-    """The algorithm for `shape`; a request that does not apply to it falls back to "direct".
-
-    Args:
-        shape: the convolution.
-        requested: "auto" or one of ALGORITHMS.
-
-    Raises:
-        ConfigError: an unknown name.
-    """
-    if requested not in (*ALGORITHMS, "auto"):
-        raise ConfigError(
-            f"unknown convolution algorithm {requested!r}",
-            fix=f"one of auto, {', '.join(ALGORITHMS)}",
-        )
-    if requested == "im2col":
-        return "im2col"
-    if requested == "auto" and depthwise_plan.applies(shape):
-        return "depthwise"
-    if requested == "direct" or not winograd_plan.applies(shape):
-        return "direct"
-    if requested == "winograd2":
-        return "winograd2"
-    return "winograd4" if requested == "winograd4" else _cheapest(shape)
-
-
-def _cheapest(shape: ConvShape) -> Algorithm:
-    """The algorithm with the fewest multiplications; "direct" where few tiles share a transformed
-    weight.
-    """
-    pixels = shape.n * shape.oh * shape.ow
-    costs: dict[Algorithm, float] = {
-        "direct": 9 * pixels,
-        "winograd2": 16 * WINOGRAD_OVERHEAD * winograd_plan.tile_count(shape, 2),
-        "winograd4": 36 * WINOGRAD_OVERHEAD * winograd_plan.tile_count(shape, 4),
-    }
-    if winograd_plan.tile_count(shape, 4) < MIN_TILES or min(shape.c, shape.k) < MIN_CHANNELS:
-        return "direct"
-    return min(costs, key=costs.__getitem__)
 
 
 def workspace_bytes(shape: ConvShape, algorithm: str, part: str, threads: int) -> int:
@@ -86,7 +35,7 @@ def workspace_bytes(shape: ConvShape, algorithm: str, part: str, threads: int) -
 
     Args:
         shape: the convolution.
-        algorithm: as `choose_algorithm` returned it.
+        algorithm: as `layers/conv_algorithms.py` chose it.
         part: "forward", "grad_input" or "grad_weight".
         threads: size of the pool that will run it.
     """

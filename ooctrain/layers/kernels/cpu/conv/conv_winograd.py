@@ -23,8 +23,8 @@ from ooctrain.layers.kernels.cpu.conv.brgemm import (
     multiply_rows,
 )
 from ooctrain.layers.kernels.cpu.conv.winograd_plan import (
-    Correlation,
-    WeightGradient,
+    WinogradCorrelation,
+    WinogradWeightGradient,
     plan_correlation,
     plan_grad_weight,
 )
@@ -44,8 +44,8 @@ from ooctrain.layers.kernels.cpu.tiling import PANEL, chunk_items
 
 TRANSFORM_FLOPS = 40  # a transformed element takes as long as so many flops of the products
 _floats, _tables, _whole = types.float32[::1], types.int64[::1], types.int64
-_correlation = types.NamedUniTuple(_whole, len(Correlation._fields), Correlation)
-_gradient = types.NamedUniTuple(_whole, len(WeightGradient._fields), WeightGradient)
+_correlation = types.NamedUniTuple(_whole, len(WinogradCorrelation._fields), WinogradCorrelation)
+_gradient = types.NamedUniTuple(_whole, len(WinogradWeightGradient._fields), WinogradWeightGradient)
 
 
 # --- forward and gradient of the input ---
@@ -237,19 +237,19 @@ def _run_correlation(pool, plan, source, w, bias, target, workspace) -> None:
         pool.run(_by_tiles, p.items, chunk, source, target, space, tables, p)
 
 
-def forward(pool: ThreadPool, shape: ConvShape, m: int, x, w, bias, y, workspace) -> None:
+def forward(pool: ThreadPool, shape: ConvShape, x, w, bias, y, workspace, m: int) -> None:
     """y = x * w + bias with tiles of m x m. See `conv2d.forward`."""
     plan = plan_correlation(shape, m, pool.threads, backward=False)
     _run_correlation(pool, plan, x, w, bias, y, workspace)
 
 
-def grad_input(pool: ThreadPool, shape: ConvShape, m: int, dy, w, dx, workspace) -> None:
+def grad_input(pool: ThreadPool, shape: ConvShape, dy, w, dx, workspace, m: int) -> None:
     """dx from dy with tiles of m x m. See `conv2d.grad_input`."""
     plan = plan_correlation(shape, m, pool.threads, backward=True)
     _run_correlation(pool, plan, dy, w, None, dx, workspace)
 
 
-def grad_weight(pool: ThreadPool, shape: ConvShape, m: int, x, dy, dw, workspace) -> None:
+def grad_weight(pool: ThreadPool, shape: ConvShape, x, dy, dw, workspace, m: int) -> None:
     """dw from x and dy with tiles of m x m. See `conv2d.grad_weight`."""
     plan = plan_grad_weight(shape, m, pool.threads)
     space, tables = views(plan, workspace)

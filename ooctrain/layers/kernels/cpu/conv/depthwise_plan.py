@@ -1,6 +1,6 @@
-"""When a convolution takes each channel alone, and where its scratch lies.
+"""Where the scratch of a convolution lies that takes each channel alone.
 
-In: a `ConvShape`. Out: whether `conv_depthwise.py` applies, and sizes. The one idea: a channel's
+In: a `ConvShape`. Out: sizes. The one idea: a channel's
 filter is a column of a (taps, channels) table, so that one vector holds the same tap of many
 channels; the table, and for the gradient of the weights one such table for each chunk of output
 rows, are all the scratch there is. Pure Python. Read next: `conv_depthwise.py`.
@@ -11,11 +11,6 @@ from __future__ import annotations
 from ooctrain.layers.conv_shape import ConvShape
 from ooctrain.layers.kernels.cpu.chunks import chunk_count, row_chunk
 from ooctrain.layers.kernels.cpu.tiling import aligned
-
-
-def applies(shape: ConvShape) -> bool:
-    """Whether each filter reads one channel, its own."""
-    return 1 < shape.groups == shape.c == shape.k
 
 
 def output_chunk(shape: ConvShape) -> int:

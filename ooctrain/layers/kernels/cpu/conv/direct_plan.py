@@ -18,7 +18,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from ooctrain.layers.conv_shape import ConvShape
-from ooctrain.layers.kernels.cpu.plan import Plan
+from ooctrain.layers.kernels.cpu.plan import KernelPlan
 from ooctrain.layers.kernels.cpu.tiling import (
     PANEL,
     ROWS,
@@ -37,7 +37,7 @@ PRIVATE_PIXELS = 1024  # up to this many pixels, each item may pack its own weig
 FEW_WEIGHTS = 4096  # floats: half of a first-level cache of 32 KiB
 
 
-class Correlation(NamedTuple):
+class DirectCorrelation(NamedTuple):
     """Integers of a gather (forward or gradient of the input). Sizes in elements."""
 
     images: int
@@ -213,7 +213,7 @@ def _cut(
 
 def _plan_correlation(
     shape: ConvShape, rows: _Grid, columns: _Grid, *, backward: bool, threads: int
-) -> Plan[Correlation]:
+) -> KernelPlan[DirectCorrelation]:
     (in_h, in_w, in_c), (out_h, out_w, out_c) = shape.ends(backward=backward)
     out_cg = out_c // shape.groups
     taps = _taps_of(shape, rows, columns, backward=backward)
@@ -239,7 +239,7 @@ def _plan_correlation(
         aligned(weight_floats) * threads if cut.private else all_panels * weight_floats,
         window_floats * threads,
     )[1:]
-    numbers = Correlation(
+    numbers = DirectCorrelation(
         images=shape.n, in_h=in_h, in_w=in_w, in_c=in_c, out_h=out_h, out_w=out_w, out_c=out_c,
         groups=shape.groups, in_cg=in_c // shape.groups, out_cg=out_cg, panels=panels,
         q_h0=rows.first, q_h=rows.count, q_w0=columns.first, q_w=columns.count,
@@ -255,7 +255,7 @@ def _plan_correlation(
         bias_at=bias_at, packed_at=packed_at, packed_stride=aligned(weight_floats),
         window_at=window_at, window_stride=window_floats,
     )  # fmt: skip
-    return Plan(numbers, size_floats, tables)
+    return KernelPlan(numbers, size_floats, tables)
 
 
 def _phase_tables(
@@ -281,7 +281,7 @@ def _phase_tables(
 
 
 @lru_cache(maxsize=1024)
-def plan_forward(shape: ConvShape, threads: int) -> Plan[Correlation]:
+def plan_forward(shape: ConvShape, threads: int) -> KernelPlan[DirectCorrelation]:
     """The gather that computes y from x."""
     top, _, left, _ = shape.padding
     rows = forward_axis(shape.oh, shape.r, shape.stride[0], shape.dilation[0], top)
@@ -290,7 +290,7 @@ def plan_forward(shape: ConvShape, threads: int) -> Plan[Correlation]:
 
 
 @lru_cache(maxsize=1024)
-def plan_grad_input(shape: ConvShape, threads: int) -> Plan[Correlation]:
+def plan_grad_input(shape: ConvShape, threads: int) -> KernelPlan[DirectCorrelation]:
     """The gather that computes dx from dy."""
     top, _, left, _ = shape.padding
     rows = backward_axis(shape.h, shape.r, shape.stride[0], shape.dilation[0], top)

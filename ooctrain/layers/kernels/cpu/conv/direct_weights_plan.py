@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from ooctrain.layers.conv_shape import ConvShape
-from ooctrain.layers.kernels.cpu.plan import Plan
+from ooctrain.layers.kernels.cpu.plan import KernelPlan
 from ooctrain.layers.kernels.cpu.tiling import (
     PANEL,
     ROWS,
@@ -152,7 +152,7 @@ def _weights(shape: ConvShape) -> int:
 
 
 @lru_cache(maxsize=1024)
-def plan_grad_weight(shape: ConvShape, threads: int) -> Plan[WeightGradient]:
+def plan_grad_weight(shape: ConvShape, threads: int) -> KernelPlan[WeightGradient]:
     """dW = sum over pixels of dy (outer product) x, in blocks of dW and at most four parts."""
     window = _window(shape)
     row_blocks = ceil_div(shape.oh, window.block_rows)
@@ -191,4 +191,4 @@ def plan_grad_weight(shape: ConvShape, threads: int) -> Plan[WeightGradient]:
         window_at=window_at, window_stride=window_floats, turned=int(turned), sum_rows=sum_rows,
         sums_at=sums_at, sums_stride=sums_floats,
     )  # fmt: skip
-    return Plan(numbers, size_floats, tables)
+    return KernelPlan(numbers, size_floats, tables)

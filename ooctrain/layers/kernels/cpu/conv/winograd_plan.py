@@ -14,17 +14,16 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from ooctrain.layers.conv_shape import ConvShape
-from ooctrain.layers.kernels.cpu.plan import Plan
+from ooctrain.layers.kernels.cpu.plan import KernelPlan
 from ooctrain.layers.kernels.cpu.tiling import ALIGNMENT, PANEL, ROWS, aligned, ceil_div, place
 
-CHANNEL_UNIT = 16  # channels and filters must be multiples of the widest vector
 TRANSFORM_FLOATS = 36 * 16 * 16 + 36 * 16  # scratch of one thread: a block of weights, a tile
 GROUP_TILES = 24  # tiles transformed together; a multiple of every register tile's rows
 FILTER_BLOCK = CHANNEL_BLOCK = 128  # of the gradient of the weights that one item computes
 SUM_TILES, SUM_TILES_LARGE = 32, 48  # tiles added at once to a small or a large block
 
 
-class Correlation(NamedTuple):
+class WinogradCorrelation(NamedTuple):
     """Integers of a forward convolution or a gradient of the input. Sizes in elements."""
 
     m: int  # output pixels along one side of a tile
@@ -63,7 +62,7 @@ class Correlation(NamedTuple):
     transform_stride: int
 
 
-class WeightGradient(NamedTuple):
+class WinogradWeightGradient(NamedTuple):
     """Integers of a gradient of the weights."""
 
     m: int
@@ -103,23 +102,10 @@ class WeightGradient(NamedTuple):
     partial_stride: int
 
 
-def applies(shape: ConvShape) -> bool:
-    """3x3, stride 1, no dilation, no groups, whole vectors of channels."""
-    plain = (shape.r, shape.s, shape.stride, shape.dilation) == (3, 3, (1, 1), (1, 1))
-    return (
-        plain and shape.groups == 1 and shape.c % CHANNEL_UNIT == 0 and shape.k % CHANNEL_UNIT == 0
-    )
-
-
-def tile_count(shape: ConvShape, m: int) -> int:
-    """Tiles of m x m output pixels that cover the batch."""
-    return shape.n * ceil_div(shape.oh, m) * ceil_div(shape.ow, m)
-
-
 @lru_cache(maxsize=1024)
 def plan_correlation(
     shape: ConvShape, m: int, threads: int, *, backward: bool
-) -> Plan[Correlation]:
+) -> KernelPlan[WinogradCorrelation]:
     """Forward, or the gradient of the input: a forward convolution of dy with turned weights."""
     top, _, left, _ = shape.padding
     (in_h, in_w, in_c), (out_h, out_w, out_c) = shape.ends(backward=backward)
@@ -148,7 +134,7 @@ def plan_correlation(
         planes * products_plane * threads,
         TRANSFORM_FLOATS * threads,
     )[1:]
-    numbers = Correlation(
+    numbers = WinogradCorrelation(
         m=m, planes=planes, images=shape.n, in_h=in_h, in_w=in_w, in_c=in_c, out_h=out_h,
         out_w=out_w, out_c=out_c, top=top, left=left, tiles_h=tiles_h, tiles_w=tiles_w,
         tiles=tiles, group_tiles=group_tiles, groups=groups, backward=int(backward),
@@ -159,11 +145,11 @@ def plan_correlation(
         products_stride=planes * products_plane, products_plane=products_plane,
         transform_at=transform_at, transform_stride=TRANSFORM_FLOATS,
     )  # fmt: skip
-    return Plan(numbers, size_floats)
+    return KernelPlan(numbers, size_floats)
 
 
 @lru_cache(maxsize=1024)
-def plan_grad_weight(shape: ConvShape, m: int, threads: int) -> Plan[WeightGradient]:
+def plan_grad_weight(shape: ConvShape, m: int, threads: int) -> KernelPlan[WinogradWeightGradient]:
     """dW = G^T [sum over tiles of Z (outer) V] G, in blocks of dW and at most four parts."""
     planes = (m + 2) ** 2
     tiles_h, tiles_w = ceil_div(shape.oh, m), ceil_div(shape.ow, m)
@@ -188,7 +174,7 @@ def plan_grad_weight(shape: ConvShape, m: int, threads: int) -> Plan[WeightGradi
         TRANSFORM_FLOATS * threads,
         partial_floats * parts if parts > 1 else 0,
     )[1:]
-    numbers = WeightGradient(
+    numbers = WinogradWeightGradient(
         m=m, planes=planes, images=shape.n, in_h=shape.h, in_w=shape.w, in_c=shape.c,
         out_h=shape.oh, out_w=shape.ow, out_c=shape.k, top=shape.padding[0],
         left=shape.padding[2], tiles_h=tiles_h, tiles_w=tiles_w, tiles=tiles,
@@ -200,4 +186,4 @@ def plan_grad_weight(shape: ConvShape, m: int, threads: int) -> Plan[WeightGradi
         errors_plane=errors_plane, transform_at=transform_at, transform_stride=TRANSFORM_FLOATS,
         partials_at=partials_at, partial_stride=partial_floats,
     )  # fmt: skip
-    return Plan(numbers, size_floats)
+    return KernelPlan(numbers, size_floats)

@@ -1,5 +1,10 @@
 """Vectors of the cpu in Numba: loads, stores, arithmetic on whole registers, by LLVM intrinsics.
 
-Read next: `simd.py` for the type, `vector.py` for how wide it is, `simd_memory.py` for loads and
-stores.
+`+ - * /` of vectors are what they are as soon as anything of this folder is imported: a kernel that
+only adds imports no name of `simd.py`, and would not compile alone. Read next: `simd.py` for the
+arithmetic, `vector.py` for the type, `simd_memory.py` for loads and stores.
 """
+
+from ooctrain.layers.kernels.cpu.simd import simd
+
+__all__ = ["simd"]

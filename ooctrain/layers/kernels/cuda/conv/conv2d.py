@@ -1,7 +1,7 @@
 """The three parts of a convolution on a GPU, by algorithm.
 
-In: a launcher, a `ConvShape`, an algorithm from `conv_plan.choose_algorithm`, device arrays in
-memory layout (activations N,H,W,C; weights K,R,S,C/groups; bias K) and a workspace of exactly
+In: a launcher, a `ConvShape`, an algorithm (`layers/conv_algorithms.py`), device arrays in memory
+layout (activations N,H,W,C; weights K,R,S,C/groups; bias K) and a workspace of exactly
 `conv_plan.workspace_bytes`. Out: every element of the result is written. The one idea: forward and
 the gradient of the input are one and the same product, a correlation, the latter with turned
 weights; so an algorithm is a module with `correlate` and `grad_weight`, imported when it is first
@@ -18,6 +18,7 @@ from typing import Any
 
 from ooctrain.errors import ConfigError
 from ooctrain.layers.conv_shape import ConvShape
+from ooctrain.layers.kernels.cuda.channel_bias import add_in_place
 from ooctrain.layers.kernels.cuda.conv import conv_plan
 from ooctrain.layers.kernels.cuda.conv.conv_pieces import turn_weights
 from ooctrain.layers.kernels.cuda.runtime.launcher import Launcher
@@ -40,10 +41,7 @@ def _module(algorithm: str) -> ModuleType:
     return importlib.import_module(f"ooctrain.layers.kernels.cuda.conv.{_MODULES[algorithm]}")
 
 
-def forward(
-    launcher: Launcher, shape: ConvShape, algorithm: str, x: Any, w: Any, bias: Any | None, y: Any,
-    workspace: Any,
-) -> None:  # fmt: skip
+def forward(launcher: Launcher, shape: ConvShape, algorithm: str, x, w, bias, y, workspace) -> None:
     """y[n, p, q, k] = bias[k] + sum of x[n, p * stride + r * dilation - pad, .., c] w[k, r, s, c].
 
     Cost: `shape.flops`.
@@ -65,3 +63,12 @@ def grad_weight(
 ) -> None:
     """dw = d(sum of dy * y) / dw; pixels are summed in `conv_plan.splits` parts, in order."""
     _module(algorithm).grad_weight(launcher, shape, x, dy, dw, workspace)
+
+
+def transposed(
+    launcher: Launcher, shape: ConvShape, algorithm: str, x, w, bias, y, workspace
+) -> None:
+    """y = bias + what `grad_input` computes of x."""
+    grad_input(launcher, shape, algorithm, x, w, y, workspace)
+    if bias is not None:
+        add_in_place(launcher, y, bias)

@@ -1,7 +1,7 @@
-"""Which algorithm a convolution uses on a GPU, and the numbers that its kernels take.
+"""The numbers that the kernels of a convolution take on a GPU, and how much scratch they need.
 
-In: a `ConvShape`. Out: an algorithm, bytes of scratch, and the extents of its products as tuples
-of whole numbers. The one idea: the gradient of the input is itself a correlation, of dy with the
+In: a `ConvShape`. Out: bytes of scratch, and the extents of its products as tuples of whole
+numbers. The one idea: the gradient of the input is itself a correlation, of dy with the
 weights turned around. With stride 2 an input pixel meets only the taps of its own parity, so the
 input falls into stride x stride phases, each an ordinary correlation of stride 1. So two kernels do
 everything: `Correlation` (forward, gradient of the input) and the gradient of the weight. All
@@ -12,19 +12,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
-from ooctrain.errors import ConfigError, ShapeError
 from ooctrain.layers.conv_shape import ConvShape
 from ooctrain.layers.kernels.cuda.chunks import FLOAT_BYTES
-
-Algorithm = Literal["implicit_gemm", "tf32", "tiled", "naive"]
-#: what can be asked for; no name is that of an algorithm of the cpu device
-ALGORITHMS: tuple[Algorithm, ...] = ("implicit_gemm", "tf32", "tiled", "naive")
-#: Kernels count pixels and weights of one call in 31 bits; addresses have 64.
-MOST_COUNTED = 2**31 - 1
-#: With fewer channels in a group than this a product of matrices is mostly padding.
-FEW_CHANNELS = 8
 
 #: Blocks that fill a large GPU twice; the gradient of a weight is split until it has as many.
 ENOUGH_BLOCKS = 264
@@ -128,32 +119,12 @@ class Pixels(NamedTuple):
     per_split: int
 
 
-def choose_algorithm(shape: ConvShape, requested: str) -> Algorithm:
-    """The algorithm for a shape: as requested where it applies.
-
-    Groups of few channels are left to "naive", one thread for each result.
-
-    Raises:
-        ConfigError: an unknown name.
-        ShapeError: more pixels or weights than kernels can count.
-    """
-    if requested not in ALGORITHMS:
-        raise ConfigError(
-            f"unknown convolution algorithm {requested!r} of the cuda device",
-            fix=f"one of auto, {', '.join(ALGORITHMS)}",
-        )
-    _require_countable(shape)
-    if shape.groups > 1 and min(shape.cg, shape.kg) < FEW_CHANNELS:
-        return "naive"
-    return requested
-
-
-def workspace_bytes(shape: ConvShape, algorithm: str, part: str) -> int:
+def workspace_bytes(shape: ConvShape, algorithm: str, part: str, threads: int = 1) -> int:
     """Scratch of one call: turned weights (gradient of the input), partial sums (of the weight).
 
     Args:
         shape: the convolution.
-        algorithm: as `choose_algorithm` returned it; all of them need the same.
+        algorithm: as `layers/conv_algorithms.py` chose it; all of them need the same.
         part: "forward", "grad_input" or "grad_weight".
     """
     weights = shape.k * shape.cg * shape.r * shape.s
@@ -249,17 +220,3 @@ def splits(shape: ConvShape) -> int:
     wanted = -(-ENOUGH_BLOCKS // (tiles * shape.groups))
     parts = max(1, min(wanted, MOST_SPLITS, pixels // SPLIT_PIXELS))
     return -(-pixels // -(-pixels // parts))
-
-
-def _require_countable(shape: ConvShape) -> None:
-    counted = {
-        "output pixels": shape.n * shape.oh * shape.ow,
-        "input pixels": shape.n * shape.h * shape.w,
-        "weights": shape.k * shape.cg * shape.r * shape.s,
-    }
-    for what, count in counted.items():
-        if count > MOST_COUNTED:
-            raise ShapeError(
-                f"a convolution with {count} {what} is too large for the cuda device",
-                numbers=f"at most {MOST_COUNTED}", fix="split the batch, or tile the image",
-            )  # fmt: skip

@@ -18,6 +18,7 @@ import numpy as np
 from ooctrain.layers.kernels.cuda.runtime import shim
 from ooctrain.layers.kernels.cuda.runtime.launcher import NumbaLauncher
 from ooctrain.layers.kernels.cuda.runtime.shim import Capability, cuda, kernel, uint32
+from ooctrain.layers.kernels.cuda.table import CUDA
 
 
 class _Described:
@@ -56,7 +57,7 @@ class NumbaKernels:
         scalars: Mapping[str, float | int],
     ) -> None:  # fmt: skip
         """Queues one operation; its kernels are compiled when they are launched first."""
-        op.cuda(self._launcher, ins, outs, workspace, scalars)
+        CUDA.run(op, self._launcher, ins, outs, workspace, scalars)
 
 
 @kernel("void(u4[::1])", threads=32)

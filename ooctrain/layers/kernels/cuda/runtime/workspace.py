@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from ooctrain.layers.kernels.cuda.chunks import FLOAT_BYTES, columns, element_chunk
 
-#: Scratch of `clipping.clip_scale`: the total so far, and what its roundings lost.
+#: Scratch of `clipping.clip_factor`: the total so far, and what its roundings lost.
 CLIP_BYTES = 2 * FLOAT_BYTES
 
 

@@ -2,15 +2,23 @@
 
 In: a trace and "25%", "512MiB" or bytes, for the device or the host. Out: bytes. The one idea: 0%
 is the least that any order of whole calls needs, 100% is the peak without any eviction; both in
-granted bytes. Read next: `sched/schedule.py`.
+granted bytes, and both with the region of small objects, which is always there. Read next:
+`schedule.py`; `rewrite/pin_small.py` for what lies in the region.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
 from ooctrain.sched.schedule import BYTES, Granule
+from ooctrain.sched.spans import held_during
 from ooctrain.step.machine import Machine
 from ooctrain.step.trace import Call, Trace
 from ooctrain.units import Percent, parse_budget
+
+#: Where a pinned variable may begin.
+ALIGN_BYTES = 512
 
 
 def resolve_budget(trace: Trace, budget: int | str | Percent, granule: Granule = BYTES) -> int:
@@ -56,8 +64,8 @@ def trace_minimum_bytes(trace: Trace, granule: Granule = BYTES) -> int:
     A call needs the distinct storages of its inputs and outputs, those of persistent variables not
     counted again, and its workspace.
     """
-    storage, sizes = storages(trace, granule)
-    persistent = _persistent_storages(trace, storage)
+    storage, sizes = trace.storage, _granted(trace, granule)
+    persistent = _persistent_storages(trace)
 
     def need(call: Call) -> int:
         touched = {storage[v] for v in call.touched()} - persistent
@@ -73,34 +81,55 @@ def trace_peak_bytes(trace: Trace, granule: Granule = BYTES) -> int:
     A storage lives from the first call that touches it to the last; persistent ones from the start,
     and what stands for them after the step to the end.
     """
-    storage, sizes = storages(trace, granule)
-    last = {storage[v]: call.id for call in trace.calls for v in call.touched()}
-    for variable in trace.end_variables.values():
-        last[storage[variable]] = len(trace.calls)
-    live = _persistent_storages(trace, storage)
-    held = peak = granule.fixed_bytes + sum(sizes[s] for s in live)
+    storage, sizes, end = trace.storage, _granted(trace, granule), len(trace.calls)
+    persistent = _persistent_storages(trace)
+    first, last = dict.fromkeys(persistent, 0), dict.fromkeys(persistent, end - 1)
     for call in trace.calls:
-        touched = {storage[v] for v in call.touched()}
-        held += sum(sizes[s] for s in touched - live)
-        live |= touched
-        peak = max(peak, held + granule.granted(call.workspace_bytes))
-        gone = {s for s in touched if last[s] == call.id}
-        held -= sum(sizes[s] for s in gone)
-        live -= gone
-    return peak
+        for variable in call.touched():
+            first.setdefault(storage[variable], call.id)
+            last[storage[variable]] = call.id
+    last |= {storage[variable]: end - 1 for variable in trace.end_variables.values()}
+    held = held_during(((first[s], last[s], sizes[s]) for s in first), end)
+    needs = (held[call.id] + granule.granted(call.workspace_bytes) for call in trace.calls)
+    return granule.fixed_bytes + max([sum(sizes[s] for s in persistent), *needs])
 
 
-def storages(trace: Trace, granule: Granule = BYTES) -> tuple[list[int], list[int]]:
-    """(storage of each variable, granted bytes by storage).
+def _granted(trace: Trace, granule: Granule) -> list[int]:
+    return [granule.granted(variable.nbytes) for variable in trace.variables]
 
-    Outputs that reuse an input share its storage, which is named by its first variable.
+
+def _persistent_storages(trace: Trace) -> set[int]:
+    return {trace.storage[v] for v in trace.initial if trace.variables[v].persistent}
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """Where the pinned variables of a trace lie.
+
+    Args:
+        offsets: {pinned variable: its first byte}; what shares a storage shares its place.
+        size_bytes: of the region; 0 where nothing is pinned.
     """
-    storage = list(range(len(trace.variables)))
-    for call in trace.calls:
-        for out, source in call.reuse.items():
-            storage[out] = storage[source]
-    return storage, [granule.granted(variable.nbytes) for variable in trace.variables]
+
+    offsets: Mapping[int, int]
+    size_bytes: int
 
 
-def _persistent_storages(trace: Trace, storage: list[int]) -> set[int]:
-    return {storage[v] for v in trace.initial if trace.variables[v].persistent}
+def region(trace: Trace) -> Region:
+    """The places of the pinned variables, one after the other in the order of their ids."""
+    offsets: dict[int, int] = {}
+    place_of: dict[int, int] = {}
+    end = 0
+    for variable in trace.variables:
+        if variable.pinned:
+            storage = trace.storage[variable.id]
+            if storage not in place_of:
+                place_of[storage] = end
+                end += -(-variable.value_bytes // ALIGN_BYTES) * ALIGN_BYTES
+            offsets[variable.id] = place_of[storage]
+    return Region(offsets, end)
+
+
+def with_region(granule: Granule, trace: Trace) -> Granule:
+    """The granule with the trace's region as its constant."""
+    return replace(granule, fixed_bytes=granule.granted(region(trace).size_bytes))

@@ -1,12 +1,12 @@
 """Every planner beside every other in real runs: two networks, three budgets, and where it cannot.
 
-In: the registry of planners. Out: `cells`, each a step that is prepared and executed on the cpu
+In: the registry of planners. Out: `runs`, each a step that is prepared and executed on the cpu
 device, and the `Refusal`s of those that no plan fits into. The one idea: what a planner cannot do
 is a result too, so the refusals are a table under version control, with the least budget that each
-planner asks for there; a test runs every cell and finds exactly this table. Read next:
-`tests/properties/test_real_runs.py`, `../testing/same_bits.py`.
+planner asks for there; a test runs them all and finds exactly this table. Read next:
+`../properties/test_real_runs.py`, `ooctrain/testing/same_bits.py`.
 
-    python -m ooctrain.experiments.real_runs > docs/infeasible.csv
+    PYTHONPATH=tests python -m support.real_runs > docs/infeasible.csv
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ TIME_LIMIT_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Workload:
+class RealWorkload:
     """A network and its batch, small enough that hundreds of steps take a minute.
 
     Args:
@@ -74,16 +74,16 @@ class Workload:
         ]
 
 
-WORKLOADS: Mapping[str, Workload] = MappingProxyType(
+WORKLOADS: Mapping[str, RealWorkload] = MappingProxyType(
     {
-        "resnet18": Workload(partial(build, "resnet18", CLASSES), batch=8, image=32),
-        "unet": Workload(partial(build, "unet", CLASSES), batch=8, image=32, per_pixel=True),
+        "resnet18": RealWorkload(partial(build, "resnet18", CLASSES), batch=8, image=32),
+        "unet": RealWorkload(partial(build, "unet", CLASSES), batch=8, image=32, per_pixel=True),
     }
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class RealRun:
     """One real run.
 
     Args:
@@ -106,10 +106,10 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A cell that its planner finds infeasible.
+    """A run that its planner finds infeasible.
 
     Args:
-        workload, planner, budget: the cell.
+        workload, planner, budget: the run.
         minimum_bytes: what the planner needs there.
         witness_call: the call that needs it.
     """
@@ -121,29 +121,29 @@ class Refusal:
     witness_call: str
 
 
-def cells() -> Iterator[Cell]:
+def runs() -> Iterator[RealRun]:
     """All, planner by planner."""
     for workload in WORKLOADS:
         for planner in PLANNERS:
             for budget in BUDGETS:
-                yield Cell(workload, planner, budget)
+                yield RealRun(workload, planner, budget)
 
 
-def prepare_cell(cell: Cell, trace: Trace) -> PreparedStep | Refusal:
+def prepare_run(run: RealRun, trace: Trace) -> PreparedStep | Refusal:
     """The step, ready to run, or why there is none."""
     try:
-        return prepare(trace, cell.settings())
+        return prepare(trace, run.settings())
     except Infeasible as refused:
         return Refusal(
-            cell.workload, cell.planner, cell.budget, refused.minimum_bytes, refused.witness_call
+            run.workload, run.planner, run.budget, refused.minimum_bytes, refused.witness_call
         )
 
 
 def refusals() -> Iterator[Refusal]:
-    """Of all cells those that are infeasible."""
+    """Of all runs those that are infeasible."""
     traces = {name: workload.trace(workload.model()) for name, workload in WORKLOADS.items()}
-    for cell in cells():
-        found = prepare_cell(cell, traces[cell.workload])
+    for run in runs():
+        found = prepare_run(run, traces[run.workload])
         if isinstance(found, Refusal):
             yield found
 

@@ -5,8 +5,8 @@ whatever manages memory or queues work sees only these Protocols, so that a stri
 (`testing/driver/fake_driver.py`) can stand in for the GPU and enforce the rules that a GPU breaks
 silently. The safe order: map, one set_access over all of it, use; before unmap wait on the *host*
 for the last use, since mapping is no stream operation. Source: paper 000, section 3.3; cuda.h. Read
-next: `driver.py` (CUDA), `testing/driver/host_driver.py` (Linux), `testing/driver/fake_driver.py`
-(tests).
+next: `cuda/driver.py` (CUDA), `testing/driver/host_driver.py` (Linux),
+`testing/driver/fake_driver.py` (tests).
 """
 
 from __future__ import annotations
@@ -14,8 +14,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from ooctrain.devices.cuda import driver_abi as abi
 from ooctrain.errors import DriverError
+
+#: CUDA's statuses after which nothing can be given back any more, and nothing needs to be: not
+#: initialized, deinitialized, invalid context (a fork, the end of the process), illegal address,
+#: launch failed (a context that a crashed kernel has broken).
+_LOST = frozenset({3, 4, 201, 700, 719})
 
 
 class VmmDriver(Protocol):
@@ -138,9 +142,9 @@ class GpuDriver(VmmDriver, Protocol):
 
 def give_back(call: Callable[..., object], *arguments: Any) -> None:
     """Calls what gives something back. A device that is lost has nothing left to be given, and says
-    so in every call (`driver_abi.LOST`)."""
+    so in every call (`_LOST`)."""
     try:
         call(*arguments)
     except DriverError as error:
-        if error.status not in abi.LOST:
+        if error.status not in _LOST:
             raise

@@ -1,0 +1,26 @@
+"""The bytes at an address as an array.
+
+In: an address and a size, as plain ints. Out: a uint8 array over them. The one idea: an arena, a
+GPU's pinned memory and a fake's bytes are all addresses, and NumPy takes an address through its
+array interface. Read next: `driver_calls.py`, `cpu/host_vm.py`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+
+class _Bytes:
+    """Lets NumPy make an array over a raw address."""
+
+    __slots__ = ("__array_interface__",)
+
+    def __init__(self, address: int, size_bytes: int):
+        self.__array_interface__ = {
+            "shape": (size_bytes,), "typestr": "|u1", "data": (address, False), "version": 3,
+        }  # fmt: skip
+
+
+def bytes_at(address: int, size_bytes: int) -> np.ndarray:
+    """The uint8 array over [address, address + size_bytes). It does not keep the memory alive."""
+    return np.asarray(_Bytes(address, size_bytes))

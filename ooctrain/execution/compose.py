@@ -1,0 +1,87 @@
+"""From a step and a planner to a verified plan: the way that every plan goes.
+
+In: a trace, names of rewrites, how an allocator rounds; a planner and a budget. Out: a `Plan`,
+proved. The one idea: planners see a step rewritten, its small objects pinned in a region of which
+they know nothing; their answer gets all that belongs to a plan besides the list, and none leaves
+here unverified. Read next: `sched/planning/beside_region.py`; `prepare.py`, which asks again until
+what the allocator wastes fits too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from ooctrain.rewrite import REWRITES, apply_rewrites
+from ooctrain.rewrite.pin_small import pinning_for
+from ooctrain.sched.bounds.closed import lower_bound
+from ooctrain.sched.budget import resolve_budget, with_region
+from ooctrain.sched.planning.beside_region import plan_beside
+from ooctrain.sched.planning.planner import Planner
+from ooctrain.sched.planning.question import Question
+from ooctrain.sched.schedule import BYTES, Plan
+from ooctrain.sched.verify import verify
+from ooctrain.step.trace import Trace
+from ooctrain.units import Granule
+
+
+@dataclass(frozen=True, slots=True)
+class RewrittenStep:
+    """A step as planners see it.
+
+    Args:
+        original: the trace before rewriting.
+        trace: after the rewrites.
+        rewrites: their names, in order.
+        granule: how the allocator rounds, with the trace's region of small objects.
+    """
+
+    original: Trace
+    trace: Trace
+    rewrites: tuple[str, ...]
+    granule: Granule = BYTES
+
+    def pinned_for(self, granule: Granule) -> RewrittenStep:
+        """The step with what is small for such an allocator in a region."""
+        names = pinning_for(self.trace, granule)
+        trace = apply_rewrites(self.trace, names)
+        return replace(self, trace=trace, rewrites=(*self.rewrites, *names)).rounded_by(granule)
+
+    def rounded_by(self, granule: Granule) -> RewrittenStep:
+        """The step as such an allocator counts it, with the region that it has."""
+        return replace(self, granule=with_region(granule, self.trace))
+
+    def bytes_of(self, budget: int | str) -> int:
+        """A budget in bytes, percentages resolved. Raises ConfigError: not a budget."""
+        return resolve_budget(self.trace, budget, self.granule)
+
+
+def rewritten(original: Trace, rewrites: Sequence[str]) -> RewrittenStep:
+    """The step after rewrites by name, counted to the byte. Raises ConfigError: no such rewrite."""
+    return RewrittenStep(original, apply_rewrites(original, rewrites), tuple(rewrites))
+
+
+def plan_step(step: RewrittenStep, planner: Planner, question: Question) -> Plan:
+    """The planner's plan of a step, completed and verified.
+
+    Args:
+        question: of `step.trace`, with `step.granule`.
+
+    Raises:
+        Infeasible: the planner finds no schedule; its minimum includes the region.
+        ScheduleError: the planner returned an illegal schedule.
+        ConfigError: what it returned is no plan.
+    """
+    budget_bytes, machine = question.budget_bytes, question.machine
+    found = plan_beside(planner, question)
+    plan = replace(
+        found,
+        rewrites=(*step.rewrites, *found.rewrites),
+        lower_bound=found.lower_bound or lower_bound(found.trace, budget_bytes, machine),
+        notes={"planner": planner.name, **found.notes},
+    )
+    host_bytes = question.host_budget_bytes
+    verify(
+        plan, step.original, budget_bytes, machine, host_budget_bytes=host_bytes, rewrites=REWRITES
+    )
+    return plan

@@ -1,0 +1,118 @@
+"""What driver functions take, where it is not just the inputs and then the outputs.
+
+In: an operation, its inputs and outputs, the step scalars. Out: the arguments, in the order of the
+function. The one idea: the functions of both devices have the same parameters, so what leads from
+an operation to them is written once. Optional inputs (a bias, a residual, a mask) become None where
+there are none. Read next: `driver_table.py`, `cpu/table.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ooctrain.layers.batch_norm import BatchNormApply, BatchNormGradApply, BatchNormGradReduce
+from ooctrain.layers.conv2d import Convolution
+from ooctrain.layers.conv_shape import ConvShape
+from ooctrain.layers.dropout import Dropout
+from ooctrain.layers.instance_norm import (
+    InstanceNormApply,
+    InstanceNormGradApply,
+    InstanceNormGradReduce,
+)
+from ooctrain.layers.kernels.update_factors import adam_factors, sgd_factors
+from ooctrain.layers.regression_loss import MeanError, MeanErrorGrad, mean_factor
+from ooctrain.layers.update import AdamUpdate, SGDUpdate
+from ooctrain.step.op import Op, Scalars
+
+Arrays = Sequence[Any]
+
+
+def whole_call(op: Op, ins: Arrays, outs: Arrays, scalars: Scalars) -> Arrays:
+    """(op, inputs, outputs), for functions that start several kernels."""
+    return op, ins, outs
+
+
+def with_bias(op: Op, ins: Arrays, outs: Arrays, scalars: Scalars) -> Arrays:
+    """(x, W, bias or None, y)."""
+    bias = ins[2] if len(ins) == 3 else None
+    return ins[0], ins[1], bias, outs[0]
+
+
+def convolution(op: Convolution, ins: Arrays, outs: Arrays, scalars: Scalars) -> Arrays:
+    """(shape, algorithm, two inputs, output)."""
+    return _conv_shape(op, ins, outs), op.algorithm, *ins, *outs
+
+
+def convolution_with_bias(op: Convolution, ins: Arrays, outs: Arrays, scalars: Scalars) -> Arrays:
+    """(shape, algorithm, x, W, bias or None, y)."""
+    return _conv_shape(op, ins, outs), op.algorithm, *with_bias(op, ins, outs, scalars)
+
+
+def batch_norm_apply(op: BatchNormApply, ins: Arrays, outs: Arrays, scalars: Scalars) -> Arrays:
+    """(x, mean, inv_std, gamma, beta, y, residual or None, whether a ReLU follows)."""
+    return *ins[:5], *outs, ins[5] if op.residual else None, op.relu
+
+
+def norm_grad_reduce(
+    op: BatchNormGradReduce | InstanceNormGradReduce, ins: Arrays, outs: Arrays, scalars: Scalars
+) -> Arrays:
+    """(dy, x, mean, inv_std, dgamma, dbeta, mask or None)."""
+    return *ins[:4], *outs, ins[4] if op.mask else None
+
+
+def batch_norm_grad_apply(
+    op: BatchNormGradApply, ins: Arrays, outs: Arrays, scalars: Scalars
+) -> Arrays:
+    """(dy, x, mean, inv_std, gamma, dgamma or None, dbeta or None, dx, mask or None)."""
+    sums = ins[5:7] if op.batch_stats else (None, None)
+    return *ins[:5], *sums, *outs, ins[-1] if op.mask else None
+
+
+def instance_norm_apply(
+    op: InstanceNormApply, ins: Arrays, outs: Arrays, scalars: Scalars
+) -> Arrays:
+    """(x, mean, inv_std, gamma or None, beta or None, y, residual or None, whether a ReLU
+    follows).
+    """
+    affine = ins[3:5] if op.affine else (None, None)
+    return *ins[:3], *affine, *outs, ins[-1] if op.residual else None, op.relu
+
+
+def instance_norm_grad_apply(
+    op: InstanceNormGradApply, ins: Arrays, outs: Arrays, scalars: Scalars
+) -> Arrays:
+    """(dy, x, mean, inv_std, gamma or None, sum_dz_xhat, sum_dz, dx, mask or None)."""
+    gamma, sums = ins[4] if op.affine else None, ins[4 + op.affine : 6 + op.affine]
+    return *ins[:4], gamma, *sums, *outs, ins[-1] if op.mask else None
+
+
+def mean_error(
+    op: MeanError | MeanErrorGrad, ins: Arrays, outs: Arrays, scalars: Scalars
+) -> Arrays:
+    """(inputs, output, what the summed errors are multiplied by, whether they are absolute)."""
+    factor = 1.0 if op.reduction == "sum" else mean_factor(ins[0].size)
+    return *ins, *outs, factor, op.absolute
+
+
+def dropout(op: Dropout, ins: Arrays, outs: Arrays, scalars: Scalars) -> Arrays:
+    """(x, y, operation, key of the call)."""
+    return *ins, *outs, op, op.key(scalars)
+
+
+def sgd(op: SGDUpdate, ins: Arrays, outs: Arrays, scalars: Scalars) -> Arrays:
+    """(w, g, m, w', m', factors); without momentum m and m' are None."""
+    pairs = (*ins, *outs) if op.momentum else (*ins, None, *outs, None)
+    return *pairs, sgd_factors(op, scalars)
+
+
+def adam(op: AdamUpdate, ins: Arrays, outs: Arrays, scalars: Scalars) -> Arrays:
+    """(w, g, m, v, w', m', v', factors)."""
+    return *ins, *outs, adam_factors(op, scalars)
+
+
+def _conv_shape(op: Convolution, ins: Arrays, outs: Arrays) -> ConvShape:
+    """All extents, from arrays in physical layout."""
+    x, w = op.image_and_weight(ins, outs)
+    (n, height, width, c), (k, r, s, c_of_group) = x.shape, w.shape
+    return op.geometry.conv_shape((n, c, height, width), (k, c_of_group, r, s))

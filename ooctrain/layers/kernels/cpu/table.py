@@ -1,0 +1,207 @@
+"""How the cpu device computes each operation: a row names the driver function and its scratch.
+
+In: nothing. Out: `CPU`. The one idea: this is the whole link between what can be computed
+(`layers/`) and how cores compute it; whoever writes an operation adds a row here and one in
+`../cuda/table.py`. A function takes the pool, the inputs, the outputs, the attributes that its row
+names, and the workspace where there is a rule for it. Pure Python. Read next: `elementwise.py`, the
+simplest kernels; `../driver_table.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ooctrain.layers.activation import Sigmoid, SigmoidGrad, Tanh, TanhGrad
+from ooctrain.layers.average_pooling import (
+    AdaptiveAvgPool2d,
+    AdaptiveAvgPool2dGrad,
+    AvgPool2d,
+    AvgPool2dGrad,
+)
+from ooctrain.layers.batch_norm import (
+    BatchNormApply,
+    BatchNormGradApply,
+    BatchNormGradReduce,
+    BatchNormStats,
+)
+from ooctrain.layers.channel_sum import ChannelSum
+from ooctrain.layers.combine import Add, AddMasked, Concat, Constant, Scale
+from ooctrain.layers.conv2d import Conv2d, Conv2dGradInput, Conv2dGradWeight
+from ooctrain.layers.conv_transpose import ConvTranspose2d
+from ooctrain.layers.cross_entropy import SoftmaxCrossEntropy, SoftmaxCrossEntropyGrad
+from ooctrain.layers.dropout import Dropout
+from ooctrain.layers.instance_norm import (
+    InstanceNormApply,
+    InstanceNormGradApply,
+    InstanceNormGradReduce,
+    InstanceNormStats,
+)
+from ooctrain.layers.kernels import arguments
+from ooctrain.layers.kernels.cpu import workspace
+from ooctrain.layers.kernels.cpu.conv import conv_plan
+from ooctrain.layers.kernels.driver_table import Driver, DriverTable, Scratch
+from ooctrain.layers.kernels.scratch import (
+    of_channels,
+    of_convolution,
+    of_elements,
+    of_reshape,
+    of_zeros,
+)
+from ooctrain.layers.layout import Pad, Reshape
+from ooctrain.layers.linear import Linear, LinearGradInput, LinearGradWeight
+from ooctrain.layers.pooling import MaxPool2d, MaxPool2dGrad
+from ooctrain.layers.reflection import ReflectionPad2d, ReflectionPad2dGrad
+from ooctrain.layers.regions import Clear, Embed, Insert, InsertAdd, Slice
+from ooctrain.layers.regression_loss import ErrorEach, ErrorEachGrad, MeanError, MeanErrorGrad
+from ooctrain.layers.relu import LeakyReLU, LeakyReLUGrad, ReLU, ReLUGrad
+from ooctrain.layers.running_statistics import BatchNormUpdate, InverseStd
+from ooctrain.layers.update import (
+    AdamUpdate,
+    ClipFactor,
+    ClipValue,
+    ScaleBy,
+    SGDUpdate,
+    SumOfSquares,
+)
+from ooctrain.layers.upsample import Upsample, UpsampleGrad
+from ooctrain.layers.weighted_loss import (
+    ClassWeights,
+    WeightedCrossEntropy,
+    WeightedCrossEntropyGrad,
+)
+from ooctrain.step.op import Op, Spec
+
+Specs = Sequence[Spec]
+
+
+def _conv(part: str) -> Scratch:
+    return of_convolution(conv_plan.workspace_bytes, part)
+
+
+def _linear(part: str) -> Scratch:
+    def rule(op: Op, ins: Specs, outs: Specs, threads: int) -> int:
+        w = outs[0] if part == "grad_weight" else ins[1]
+        outputs, inputs = w.shape
+        return conv_plan.linear_workspace_bytes(ins[0].shape[0], inputs, outputs, part, threads)
+
+    return rule
+
+
+def _class_loss(op: Op, ins: Specs, outs: Specs, threads: int) -> int:
+    return workspace.class_loss_bytes(ins[1].size)
+
+
+def _image_sums(op: Op, ins: Specs, outs: Specs, threads: int) -> int:
+    """The sums of one image: they are computed one after the other."""
+    _, channels, height, width = ins[0].shape
+    return workspace.batch_norm_workspace_bytes(height * width, channels)
+
+
+def _image_stats(op: Op, ins: Specs, outs: Specs, threads: int) -> int:
+    """The variance of an image, and its sums."""
+    variance = workspace.vectors_bytes(1, ins[0].shape[1])
+    return variance + _image_sums(op, ins, outs, threads)
+
+
+def _without_affine(count: int) -> Scratch:
+    """`count` vectors in place of gamma and beta, where there are none."""
+
+    def rule(
+        op: InstanceNormApply | InstanceNormGradApply, ins: Specs, outs: Specs, threads: int
+    ) -> int:
+        return 0 if op.affine else workspace.vectors_bytes(count, ins[0].shape[1])
+
+    return rule
+
+
+_sum = of_elements(workspace.reduction_workspace_bytes)
+_channel_sums = of_channels(workspace.channel_sum_workspace_bytes)
+_norm_sums = of_channels(workspace.batch_norm_workspace_bytes)
+
+CPU = DriverTable("cpu", {
+    # Element by element.
+    ReLU: Driver("elementwise.relu"),
+    ReLUGrad: Driver("elementwise.relu_grad"),
+    LeakyReLU: Driver("activations.leaky_relu", "slope"),
+    LeakyReLUGrad: Driver("activations.leaky_relu_grad", "slope"),
+    Tanh: Driver("activations.tanh"),
+    TanhGrad: Driver("activations.tanh_grad"),
+    Sigmoid: Driver("activations.sigmoid"),
+    SigmoidGrad: Driver("activations.sigmoid_grad"),
+    Add: Driver("elementwise.add", "relu"),
+    AddMasked: Driver("elementwise.add_masked"),
+    Scale: Driver("elementwise.scale", "factor"),
+    Constant: Driver("elementwise.fill", "value"),
+    Dropout: Driver("dropout.dropout", arguments.dropout),
+    # Products.
+    Linear: Driver("matmul.forward", arguments.with_bias, _linear("forward")),
+    LinearGradInput: Driver("matmul.grad_input", scratch=_linear("grad_input")),
+    LinearGradWeight: Driver("matmul.grad_weight", scratch=_linear("grad_weight")),
+    Conv2d: Driver("conv.conv2d.forward", arguments.convolution_with_bias, _conv("forward")),
+    Conv2dGradInput: Driver("conv.conv2d.grad_input", arguments.convolution, _conv("grad_input")),
+    Conv2dGradWeight: Driver(
+        "conv.conv2d.grad_weight", arguments.convolution, _conv("grad_weight")
+    ),
+    ConvTranspose2d: Driver(
+        "conv.conv2d.transposed", arguments.convolution_with_bias, _conv("grad_input")
+    ),
+    ChannelSum: Driver("elementwise.channel_sum", scratch=_channel_sums),
+    # Norms.
+    BatchNormStats: Driver("batch_norm.stats", "eps", _norm_sums),
+    BatchNormApply: Driver("batch_norm.apply", arguments.batch_norm_apply),
+    BatchNormGradReduce: Driver("batch_norm.grad_reduce", arguments.norm_grad_reduce, _norm_sums),
+    BatchNormGradApply: Driver("batch_norm.grad_apply", arguments.batch_norm_grad_apply, of_zeros),
+    BatchNormUpdate: Driver("batch_norm.update", arguments.whole_call),
+    InverseStd: Driver("batch_norm.inv_std_of", "eps"),
+    InstanceNormStats: Driver("instance_norm.stats", "eps", _image_stats),
+    InstanceNormApply: Driver(
+        "instance_norm.apply", arguments.instance_norm_apply, _without_affine(2)
+    ),
+    InstanceNormGradReduce: Driver(
+        "instance_norm.grad_reduce", arguments.norm_grad_reduce, _image_sums
+    ),
+    InstanceNormGradApply: Driver(
+        "instance_norm.grad_apply", arguments.instance_norm_grad_apply, _without_affine(1)
+    ),
+    # Images.
+    MaxPool2d: Driver("pooling.max_pool", "geometry"),
+    MaxPool2dGrad: Driver("pooling.max_pool_grad", "geometry"),
+    AvgPool2d: Driver("pooling.avg_pool", "geometry count_include_pad"),
+    AvgPool2dGrad: Driver("pooling.avg_pool_grad", "geometry count_include_pad"),
+    AdaptiveAvgPool2d: Driver("pooling.adaptive_avg_pool"),
+    AdaptiveAvgPool2dGrad: Driver("pooling.adaptive_avg_pool_grad"),
+    Upsample: Driver("upsample.upsample", "mode corners"),
+    UpsampleGrad: Driver("upsample.upsample_grad", "mode corners"),
+    ReflectionPad2d: Driver("reflect.reflect", "padding"),
+    ReflectionPad2dGrad: Driver("reflect.reflect_grad", "padding"),
+    Pad: Driver("layout.pad_nhwc", "padding"),
+    # Blocks, and other shapes.
+    Slice: Driver("regions.slice_of", "start"),
+    Embed: Driver("regions.embed", "start"),
+    Insert: Driver("regions.insert", "start"),
+    InsertAdd: Driver("regions.insert_add", "start"),
+    Clear: Driver("regions.clear", "start shape"),
+    Concat: Driver("regions.concat", arguments.whole_call),
+    Reshape: Driver("regions.reshape", arguments.whole_call, of_reshape),
+    # Losses.
+    SoftmaxCrossEntropy: Driver("losses.cross_entropy", arguments.whole_call, _class_loss),
+    SoftmaxCrossEntropyGrad: Driver("losses.cross_entropy_grad", arguments.whole_call),
+    ClassWeights: Driver("weighted_losses.write", "values"),
+    WeightedCrossEntropy: Driver(
+        "weighted_losses.weighted_cross_entropy", arguments.whole_call, _class_loss
+    ),
+    WeightedCrossEntropyGrad: Driver(
+        "weighted_losses.weighted_cross_entropy_grad", arguments.whole_call
+    ),
+    MeanError: Driver("losses.mean_error", arguments.mean_error, _sum),
+    MeanErrorGrad: Driver("losses.mean_error_grad", arguments.mean_error),
+    ErrorEach: Driver("weighted_losses.error_each", "absolute"),
+    ErrorEachGrad: Driver("weighted_losses.error_each_grad", "absolute"),
+    # Updates.
+    SGDUpdate: Driver("optimizers.sgd", arguments.sgd),
+    AdamUpdate: Driver("optimizers.adam", arguments.adam),
+    SumOfSquares: Driver("optimizers.sum_of_squares", scratch=_sum),
+    ClipFactor: Driver("optimizers.clip_factor", arguments.whole_call),
+    ScaleBy: Driver("elementwise.scale_by"),
+    ClipValue: Driver("optimizers.clip_value", "limit"),
+})  # fmt: skip

@@ -1,0 +1,201 @@
+"""How a GPU computes each operation: a row names the driver function and its scratch.
+
+In: nothing. Out: `CUDA`. The one idea: as in `../cpu/table.py`; most functions have the same names
+there and take the same, with a launcher in the place of the pool. Pure Python: a step is traced
+where no GPU is. Read next: `elementwise.py`, the simplest kernels; `../driver_table.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ooctrain.layers.activation import Sigmoid, SigmoidGrad, Tanh, TanhGrad
+from ooctrain.layers.average_pooling import (
+    AdaptiveAvgPool2d,
+    AdaptiveAvgPool2dGrad,
+    AvgPool2d,
+    AvgPool2dGrad,
+)
+from ooctrain.layers.batch_norm import (
+    BatchNormApply,
+    BatchNormGradApply,
+    BatchNormGradReduce,
+    BatchNormStats,
+)
+from ooctrain.layers.channel_sum import ChannelSum
+from ooctrain.layers.class_loss import ClassLoss, ClassLossGrad
+from ooctrain.layers.combine import Add, AddMasked, Concat, Constant, Scale
+from ooctrain.layers.conv2d import Conv2d, Conv2dGradInput, Conv2dGradWeight
+from ooctrain.layers.conv_transpose import ConvTranspose2d
+from ooctrain.layers.cross_entropy import SoftmaxCrossEntropy, SoftmaxCrossEntropyGrad
+from ooctrain.layers.dropout import Dropout
+from ooctrain.layers.instance_norm import (
+    InstanceNormApply,
+    InstanceNormGradApply,
+    InstanceNormGradReduce,
+    InstanceNormStats,
+)
+from ooctrain.layers.kernels import arguments
+from ooctrain.layers.kernels.cuda import matmul_plan
+from ooctrain.layers.kernels.cuda.conv import conv_plan
+from ooctrain.layers.kernels.cuda.loss_space import loss_space_bytes
+from ooctrain.layers.kernels.cuda.runtime import workspace
+from ooctrain.layers.kernels.driver_table import Driver, DriverTable, Scratch
+from ooctrain.layers.kernels.scratch import (
+    of_channels,
+    of_convolution,
+    of_elements,
+    of_reshape,
+    of_zeros,
+)
+from ooctrain.layers.layout import Pad, Reshape
+from ooctrain.layers.linear import Linear, LinearGradInput, LinearGradWeight
+from ooctrain.layers.pooling import MaxPool2d, MaxPool2dGrad
+from ooctrain.layers.reflection import ReflectionPad2d, ReflectionPad2dGrad
+from ooctrain.layers.regions import Clear, Embed, Insert, InsertAdd, Slice
+from ooctrain.layers.regression_loss import ErrorEach, ErrorEachGrad, MeanError, MeanErrorGrad
+from ooctrain.layers.relu import LeakyReLU, LeakyReLUGrad, ReLU, ReLUGrad
+from ooctrain.layers.running_statistics import BatchNormUpdate, InverseStd
+from ooctrain.layers.update import (
+    AdamUpdate,
+    ClipFactor,
+    ClipValue,
+    ScaleBy,
+    SGDUpdate,
+    SumOfSquares,
+)
+from ooctrain.layers.upsample import Upsample, UpsampleGrad
+from ooctrain.layers.weighted_loss import (
+    ClassWeights,
+    WeightedCrossEntropy,
+    WeightedCrossEntropyGrad,
+)
+from ooctrain.step.op import Op, Spec
+
+Specs = Sequence[Spec]
+
+
+def _conv(part: str) -> Scratch:
+    return of_convolution(conv_plan.workspace_bytes, part)
+
+
+def _linear(part: str) -> Scratch:
+    def rule(op: Op, ins: Specs, outs: Specs, threads: int) -> int:
+        depth = ins[0].shape[0 if part == "grad_weight" else 1]
+        return matmul_plan.workspace_bytes(*outs[0].shape, depth)
+
+    return rule
+
+
+def _class_loss(op: ClassLoss, ins: Specs, outs: Specs, threads: int) -> int:
+    return loss_space_bytes(ins[1].size, each=op.reduction != "none")
+
+
+def _class_loss_grad(op: ClassLossGrad, ins: Specs, outs: Specs, threads: int) -> int:
+    return loss_space_bytes(ins[1].size, each=False)
+
+
+def _image_sums(op: Op, ins: Specs, outs: Specs, threads: int) -> int:
+    """The sums of all images: they are computed at once."""
+    images, channels, height, width = ins[0].shape
+    return workspace.batch_norm_workspace_bytes(height * width, channels, images)
+
+
+def _image_stats(op: Op, ins: Specs, outs: Specs, threads: int) -> int:
+    """The sums, and the variances."""
+    return _image_sums(op, ins, outs, threads) + outs[0].nbytes
+
+
+def _running_sum(op: Op, ins: Specs, outs: Specs, threads: int) -> int:
+    return workspace.CLIP_BYTES
+
+
+_sum = of_elements(workspace.reduction_workspace_bytes)
+_channel_sums = of_channels(workspace.channel_sum_workspace_bytes)
+_norm_sums = of_channels(workspace.batch_norm_workspace_bytes)
+
+CUDA = DriverTable("cuda", {
+    # Element by element.
+    ReLU: Driver("elementwise.relu"),
+    ReLUGrad: Driver("elementwise.relu_grad"),
+    LeakyReLU: Driver("activations.leaky_relu", "slope"),
+    LeakyReLUGrad: Driver("activations.leaky_relu_grad", "slope"),
+    Tanh: Driver("activations.tanh"),
+    TanhGrad: Driver("activations.tanh_grad"),
+    Sigmoid: Driver("activations.sigmoid"),
+    SigmoidGrad: Driver("activations.sigmoid_grad"),
+    Add: Driver("elementwise.add", "relu"),
+    AddMasked: Driver("elementwise.add_masked"),
+    Scale: Driver("elementwise.scale", "factor"),
+    Constant: Driver("elementwise.fill", "value"),
+    Dropout: Driver("dropout.dropout", arguments.dropout),
+    # Products.
+    Linear: Driver("matmul.forward", arguments.with_bias, _linear("forward")),
+    LinearGradInput: Driver("matmul.grad_input", scratch=_linear("grad_input")),
+    LinearGradWeight: Driver("matmul.grad_weight", scratch=_linear("grad_weight")),
+    Conv2d: Driver("conv.conv2d.forward", arguments.convolution_with_bias, _conv("forward")),
+    Conv2dGradInput: Driver("conv.conv2d.grad_input", arguments.convolution, _conv("grad_input")),
+    Conv2dGradWeight: Driver(
+        "conv.conv2d.grad_weight", arguments.convolution, _conv("grad_weight")
+    ),
+    ConvTranspose2d: Driver(
+        "conv.conv2d.transposed", arguments.convolution_with_bias, _conv("grad_input")
+    ),
+    ChannelSum: Driver("elementwise.channel_sum", scratch=_channel_sums),
+    # Norms.
+    BatchNormStats: Driver("batch_norm_stats.stats", "eps", _norm_sums),
+    BatchNormApply: Driver("batch_norm.apply", arguments.batch_norm_apply),
+    BatchNormGradReduce: Driver("batch_norm.grad_reduce", arguments.norm_grad_reduce, _norm_sums),
+    BatchNormGradApply: Driver("batch_norm.grad_apply", arguments.batch_norm_grad_apply, of_zeros),
+    BatchNormUpdate: Driver("batch_norm_stats.update", arguments.whole_call),
+    InverseStd: Driver("batch_norm_stats.inv_std_of", "eps"),
+    InstanceNormStats: Driver("instance_norm.stats", "eps", _image_stats),
+    InstanceNormApply: Driver("instance_norm.apply", arguments.instance_norm_apply),
+    InstanceNormGradReduce: Driver(
+        "batch_norm.grad_reduce", arguments.norm_grad_reduce, _image_sums
+    ),
+    InstanceNormGradApply: Driver("instance_norm.grad_apply", arguments.instance_norm_grad_apply),
+    # Images.
+    MaxPool2d: Driver("pooling.max_pool", "geometry"),
+    MaxPool2dGrad: Driver("pooling.max_pool_grad", "geometry"),
+    AvgPool2d: Driver("average_pooling.avg_pool", "geometry count_include_pad"),
+    AvgPool2dGrad: Driver("average_pooling.avg_pool_grad", "geometry count_include_pad"),
+    AdaptiveAvgPool2d: Driver("average_pooling.adaptive_avg_pool"),
+    AdaptiveAvgPool2dGrad: Driver("average_pooling.adaptive_avg_pool_grad"),
+    Upsample: Driver("upsample.upsample", "mode corners"),
+    UpsampleGrad: Driver("upsample.upsample_grad", "mode corners"),
+    ReflectionPad2d: Driver("reflect.reflect", "padding"),
+    ReflectionPad2dGrad: Driver("reflect.reflect_grad", "padding"),
+    Pad: Driver("layout.pad_nhwc", "padding"),
+    # Blocks, and other shapes.
+    Slice: Driver("regions.slice_of", "start"),
+    Embed: Driver("regions.embed", "start"),
+    Insert: Driver("regions.insert", "start"),
+    InsertAdd: Driver("regions.insert_add", "start"),
+    Clear: Driver("regions.clear", "start shape"),
+    Concat: Driver("regions.concat", arguments.whole_call),
+    Reshape: Driver("regions.reshape", arguments.whole_call, of_reshape),
+    # Losses.
+    SoftmaxCrossEntropy: Driver("losses.cross_entropy", arguments.whole_call, _class_loss),
+    SoftmaxCrossEntropyGrad: Driver(
+        "losses.cross_entropy_grad", arguments.whole_call, _class_loss_grad
+    ),
+    ClassWeights: Driver("weighted_losses.write", "values"),
+    WeightedCrossEntropy: Driver(
+        "weighted_losses.weighted_cross_entropy", arguments.whole_call, _class_loss
+    ),
+    WeightedCrossEntropyGrad: Driver(
+        "weighted_losses.weighted_cross_entropy_grad", arguments.whole_call, _class_loss_grad
+    ),
+    MeanError: Driver("losses.mean_error", arguments.mean_error, _sum),
+    MeanErrorGrad: Driver("losses.mean_error_grad", arguments.mean_error),
+    ErrorEach: Driver("weighted_losses.error_each", "absolute"),
+    ErrorEachGrad: Driver("weighted_losses.error_each_grad", "absolute"),
+    # Updates.
+    SGDUpdate: Driver("optimizers.sgd", arguments.sgd),
+    AdamUpdate: Driver("optimizers.adam", arguments.adam),
+    SumOfSquares: Driver("clipping.sum_of_squares", scratch=_sum),
+    ClipFactor: Driver("clipping.clip_factor", arguments.whole_call, _running_sum),
+    ScaleBy: Driver("clipping.scale_by"),
+    ClipValue: Driver("clipping.clip_value", "limit"),
+})  # fmt: skip

@@ -1,0 +1,40 @@
+"""What a planner is asked, as one value.
+
+In: the arguments of `Planner.plan`. Out: `Question`, which all that a planner consists of passes
+on. The one idea: a step, a budget and a machine travel together, so they are one thing. Read next:
+`lower.py`, which answers once it is decided what moves; `beside_region.py`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ooctrain.sched.planning.planner import Planner
+from ooctrain.sched.schedule import BYTES, Granule, Plan
+from ooctrain.step.machine import Machine
+from ooctrain.step.trace import Trace
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A step to be planned, and the limits that its plan has to keep; all as of `Planner.plan`."""
+
+    trace: Trace
+    budget_bytes: int
+    machine: Machine
+    granule: Granule = BYTES
+    host_budget_bytes: int | None = None
+    seed: int = 0
+    time_limit_s: float | None = None
+
+    def put_to(self, planner: Planner) -> Plan:
+        """The answer of a planner.
+
+        Raises:
+            Infeasible: the planner's.
+        """
+        return planner.plan(
+            self.trace, self.budget_bytes, self.machine, granule=self.granule,
+            host_budget_bytes=self.host_budget_bytes, seed=self.seed,
+            time_limit_s=self.time_limit_s,
+        )  # fmt: skip

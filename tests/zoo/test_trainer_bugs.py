@@ -1,0 +1,72 @@
+"""The laws of trainers bite: with each planted bug one trainer trains, and a law is broken.
+
+The laws are those of tests/properties/test_trainers_of_one_model.py, on the same orders each time,
+and of tests/unit/test_residence.py.
+"""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import Phase, settings
+from hypothesis.stateful import run_state_machine_as_test
+from properties import test_trainers_of_one_model as ORDERS
+from unit import test_cpu_device as DEVICE
+from unit import test_residence as RESIDENCE
+from zoo import trainer_bugs as ZOO
+
+from ooctrain.errors import OoctrainError
+
+
+def any_order():
+    same = settings(
+        max_examples=10, stateful_step_count=20, derandomize=True, database=None,
+        phases=[Phase.generate],
+    )  # fmt: skip
+    with ORDERS.quickly():
+        run_state_machine_as_test(ORDERS.Trainers, settings=same)
+
+
+def patched(law, *args):
+    """A law that changes something for a while."""
+
+    def tried():
+        with pytest.MonkeyPatch.context() as patch:
+            law(*args, patch)
+
+    return tried
+
+
+LAW = {
+    "any order": any_order,
+    "changes while it is fetched": patched(
+        RESIDENCE.test_a_value_that_changes_while_it_is_fetched_stays_where_it_is
+    ),
+    "the tape": RESIDENCE.test_the_tape_sees_what_changed_and_not_what_moved,
+    "a device's threads": DEVICE.test_any_thread_walks_after_it_has_said_so,
+    "a trainer's threads": RESIDENCE.test_each_step_may_be_another_threads,
+    "a second thread": RESIDENCE.test_a_second_thread_is_refused_and_nothing_is_broken,
+    "an operation": patched(RESIDENCE.test_an_operation_that_looks_at_a_value_in_a_step_is_refused),
+    "dropped": patched(RESIDENCE.test_forty_dropped_trainers_leave_nothing, None, True),
+    "dropped with values": RESIDENCE.test_a_dropped_trainer_loses_no_value,
+    "a dropped device": DEVICE.test_a_device_that_nobody_closes_leaves_no_thread_and_no_file,
+    "dropped in a look": patched(
+        RESIDENCE.test_a_trainer_may_be_dropped_in_the_midst_of_a_look_at_its_values
+    ),
+    "a fork": patched(RESIDENCE.test_a_fork_touches_nothing_of_its_parents),
+}
+
+
+@pytest.mark.parametrize("law", LAW)
+def test_without_a_bug_the_law_holds(law):
+    assert LAW[law]() is None
+
+
+@pytest.mark.parametrize("bug", ZOO.BUGS)
+def test_bug(bug, monkeypatch):
+    ZOO.plant(monkeypatch, bug)
+    assert RESIDENCE.same(RESIDENCE.after(2), TWO_STEPS)
+    with pytest.raises((AssertionError, OoctrainError, pytest.fail.Exception)):
+        LAW[ZOO.BUGS[bug][0]]()
+
+
+TWO_STEPS = RESIDENCE.after(2)

@@ -1,0 +1,98 @@
+"""Planted bugs of trainers: where values are, whose turn it is, and what is left behind.
+
+In: nothing. Out: `BUGS`, {name: (law, (owner, function, piece as it is, piece with the bug), ...)}.
+The one idea: with each of them one trainer of one model, in one thread, trains as it should.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+from zoo import planting
+
+from ooctrain.devices.cpu.device import CpuDevice
+from ooctrain.engine.eager import Storage
+from ooctrain.engine.tensor import Tensor
+from ooctrain.execution import residence
+from ooctrain.execution.executor import Session
+from ooctrain.execution.residence import Residence, Stay
+from ooctrain.execution.turns import Turns
+
+BUGS: dict[str, tuple[Any, ...]] = {
+    "a trainer that closes writes values that another one has": (
+        "any order",
+        (Stay, "_here", "if place.storage.holder is place", ""),
+        (Storage, "take_back", "if self.holder is not holder:", "if False:"),
+    ),
+    "a trainer fetches what is on the host, and not what another one has": (
+        "any order",
+        (Stay, "take_over", "holder is not place", "holder is None"),
+    ),
+    "a trainer goes on from its own values": (
+        "any order", (Stay, "take_over", "if missing:", "if False:"),
+    ),
+    "each trainer gives the tensors storages of its own, which end in each other": (
+        "any order",
+        (Residence, "_open", "self._tensors[variables[v].name].storage for",
+         "own_storage(self._tensors[variables[v].name]) for"),
+    ),
+    "a value is fetched although it has changed meanwhile": (
+        "changes while it is fetched", (Storage, "lend", " or self.version != version", ""),
+    ),
+    "an evaluation counts as a change": (
+        "the tape", (Stay, "__init__", "changing=v in changing", "changing=True"),
+    ),
+    "a step is no change": ("the tape", (Session, "run_step", "self.steps += 1", "pass")),
+    "the walker is the thread that opened the device": (
+        "a device's threads", (CpuDevice, "attach", "self.streams.attach()", "pass"),
+    ),
+    "a step does not say whose it is": (
+        "a trainer's threads", (Session, "_expect_sound", "self.device.attach()", "pass"),
+    ),
+    "who looks does not ask whose turn it is": (
+        "a second thread",
+        (Turns, "look", "self._worker == threading.get_ident()", "self._worker is not None"),
+    ),
+    "any thread may come in while one works": (
+        "a second thread",
+        (Turns, "work", "self._worker == threading.get_ident()", "self._worker is not None"),
+    ),
+    "an operation may look into the midst of a step": (
+        "an operation", (Session, "expect_idle", "if self._walking:", "if False:"),
+    ),
+    "a dropped trainer stays open": (
+        "dropped", (Residence, "_open", "weakref.finalize(self,", "weakref.finalize(Residence,"),
+    ),
+    "a dropped trainer gives the device back and forgets the values": (
+        "dropped with values",
+        (Residence, "_open", "self._turns.end, stay.close", "self._turns.end, stay.abandon"),
+    ),
+    "a device's threads keep it": (
+        "a dropped device",
+        (CpuDevice, "__init__", "self, _give_back,", "self.streams, _give_back,"),
+    ),
+    "who looks last does not end the trainer": (
+        "dropped in a look", (Turns, "_leave", "self._end()", "pass"),
+    ),
+    "a fork closes its parent's device": (
+        "a fork", (Stay, "close", "self.closed or self.forked", "self.closed"),
+    ),
+    "a fork reads its parent's addresses": (
+        "a fork", (Stay, "expect_own_process", "if self.forked:", "if False:"),
+    ),
+}  # fmt: skip
+
+
+def own_storage(tensor: Tensor) -> Storage:
+    """A new storage for a tensor, with the value that it has now."""
+    tensor.storage = copy.copy(tensor.storage)
+    return tensor.storage
+
+
+def plant(patch: pytest.MonkeyPatch, bug: str) -> None:
+    """Puts the lines with the bug in place."""
+    patch.setattr(residence, "own_storage", own_storage, raising=False)
+    for piece in BUGS[bug][1:]:
+        planting.plant(patch, *piece)
