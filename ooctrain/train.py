@@ -322,7 +322,7 @@ class Trainer:
             warnings.warn(
                 "the model is in evaluation mode, so this step trains it with running statistics "
                 "and without dropout, as in PyTorch; model.train() ends that",
-                stacklevel=5,
+                stacklevel=7,
             )
         looked_at: dict[Any, Any] = {}
         trace = self._trace(step, looked_at)
@@ -334,8 +334,8 @@ class Trainer:
     def _look(self) -> None:
         """Takes in how everything is now."""
         tensors, training = self._tensors(), self._training()
-        if tensors != self._adopted:  # a module or the optimizer's state is new, or another one
-            self._residence.adopt(tensors)
+        if tensors != self._adopted:
+            self._residence.adopt(tensors)  # a module, or the optimizer's state, is another one
             self._adopted = tensors
             warn_of_strangers(training, self._known)
         self._seen = Seen(training, self._looked_at)

@@ -158,7 +158,7 @@ def warn_of_strangers(training: Training, known: WeakSet[Tensor]) -> None:
         warnings.warn(
             f"{', '.join(new[:_NAMED_AT_MOST])}{more}: new in the model, but not in the optimizer, "
             "so no step changes them; optimizer.add_param_group({'params': ...}) adds them",
-            stacklevel=6,
+            stacklevel=8,
         )
 
 
