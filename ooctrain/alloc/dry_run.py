@@ -28,9 +28,7 @@ class DryMemory:
 
     ranges = True
 
-    def __init__(
-        self, size_bytes: int, granularity_bytes: int = 4096, max_mappings: int = 1 << 30
-    ):  # fmt: skip
+    def __init__(self, size_bytes: int, granularity_bytes: int = 4096, max_mappings: int = 1 << 30):
         self.size_bytes = size_bytes
         self.granularity_bytes, self.max_mappings = granularity_bytes, max_mappings
         self._next = _FIRST_ADDRESS

@@ -89,9 +89,10 @@ class AllocationLog:
             text = Path(path).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(
-                f"{path} cannot be read: {reason(error)}", code="OOC-114",
+                f"{path} cannot be read: {reason(error)}",
+                code="OOC-114",
                 fix="`ooctrain plan MODEL --allocation-log FILE` writes one",
-            ) from error  # fmt: skip
+            ) from error
         lines = text.splitlines()
         header = _read_header(path, lines[0] if lines else "")
         requests = tuple(_read_lines(path, lines[1:]))
