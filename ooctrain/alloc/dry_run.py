@@ -76,7 +76,6 @@ class DryAllocator:
         return block
 
     def free(self, block: Block, after: Sequence[Reached] = ()) -> None:
-        """Takes a block back. Raises InvalidFree."""
         self._books.retire(block)
         self._hold(block, -block.granted_bytes)
 
@@ -96,7 +95,6 @@ class DryAllocator:
         self._hold(block, -self.granule.granted(hi - lo))
 
     def stats(self) -> Stats:
-        """The sums of what is held."""
         return self._books.stats()
 
     def check(self) -> None:
@@ -108,7 +106,6 @@ class DryAllocator:
         return {"allocator": self.name, "blocks": describe(self._books.live.values())}
 
     def close(self) -> list[Block]:
-        """Returns the blocks that were still live."""
         return self._books.close()
 
     def _hold(self, block: Block, size_bytes: int) -> None:

@@ -140,7 +140,6 @@ class FirstFit:
         }
 
     def close(self) -> list[Block]:
-        """Returns the blocks that were still live."""
         return self._books.close()
 
     def _planned_offset(self, nbytes: int, tag: str) -> int:

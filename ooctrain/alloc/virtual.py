@@ -231,7 +231,6 @@ class VirtualAddressing:
         }
 
     def close(self) -> list[Block]:
-        """Gives the address ranges back; returns the blocks that were still live."""
         self._cache.close()
         self._holdings.clear()
         self._identity = None

@@ -29,12 +29,10 @@ class Wrapper:
         self.granule: Granule = inner.granule
 
     def allocate(self, nbytes: int, tag: str = "") -> Block:
-        """A block of the inner allocator."""
         with self._around("allocate"):
             return self.inner.allocate(nbytes, tag)
 
     def free(self, block: Block, after: Sequence[Reached] = ()) -> None:
-        """Gives it back to the inner allocator."""
         with self._around("free"):
             self.inner.free(block, after)
 
@@ -54,22 +52,18 @@ class Wrapper:
             self._ranged().unmap_range(block, lo, hi, after)
 
     def stats(self) -> Stats:
-        """The inner allocator's."""
         with self._around("stats"):
             return self.inner.stats()
 
     def check(self) -> None:
-        """The inner allocator's."""
         with self._around("check"):
             self.inner.check()
 
     def snapshot(self) -> dict[str, Any]:
-        """The inner allocator's."""
         with self._around("snapshot"):
             return self.inner.snapshot()
 
     def close(self) -> list[Block]:
-        """The inner allocator's."""
         with self._around("close"):
             return self.inner.close()
 
