@@ -54,8 +54,12 @@ class Evaluation:
 class Trainer:
     """Trains a model within a budget of device memory.
 
+    Trainers of one model may take turns, closed or not: each goes on from the model's values. Any
+    thread may call a trainer, one at a time. One that nobody refers to any more closes itself. A
+    fork of the process cannot use it, but may do something else, such as load data.
+
     Args:
-        model: its parameters are the trainer's from now on; read them through `state_dict`.
+        model: while the trainer is open its values are on the device; read them as ever.
         loss: "cross_entropy", "mse", "l1" or a function of (output, target); a target with the
             shape of the output is float32, others are class numbers.
         optimizer: one of `optim`, "adam", or "sgd": learning rate 0.1 and momentum 0.9.
@@ -75,6 +79,7 @@ class Trainer:
 
     Raises:
         ConfigError, Infeasible, DoesNotFit: before the first step of a shape; nothing is lost.
+        InUse: another thread is at work with it, or this is a fork; nothing has happened.
     """
 
     def __init__(
@@ -281,7 +286,7 @@ class Trainer:
         return found.run
 
     def close(self) -> None:
-        """Gives the device back; the model keeps its values on the host."""
+        """Gives the device back; values that no other trainer has taken over are on the host."""
         self._residence.close()
 
     def __enter__(self) -> Trainer:
