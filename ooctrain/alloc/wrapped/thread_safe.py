@@ -38,7 +38,8 @@ class ThreadSafe(Wrapper):
             if self._inside:
                 self._deferred.append((block, after))
                 return
-        super().free(block, after)
+        with self._around("free"):
+            self.inner.free(block, after)
 
     @contextmanager
     def _around(self, method: str) -> Iterator[None]:
