@@ -1,5 +1,4 @@
-"""The trainer: many steps of one plan, evaluation under the same budget, checkpoints, the true
-state.
+"""The trainer: many steps of one plan, evaluation under its budget, checkpoints, the true state.
 
 In: a model, a loss, an optimizer, a budget. Out: a trained model. The one idea: each shape of input
 is traced, fused and planned once, then its list is executed step after step; between steps the true
@@ -57,11 +56,12 @@ class Trainer:
     is not seen: writes to the `__dict__` of a module, and global names that a function reads.
 
     A step trains each part of the model in the mode that it is in, as in PyTorch: after
-    `model.eval()` with running statistics and without dropout, which a warning says. `evaluate` and
-    `predict` are in evaluation mode always.
+    `model.eval()` with running statistics and no dropout, which a warning says. Trainers of one
+    model may take turns: each goes on from the model's values. Any thread may call a trainer, one
+    at a time. One that nobody refers to closes itself. A fork of the process cannot use it.
 
     Args:
-        model: its parameters are the trainer's from now on; read them through `state_dict`.
+        model: while the trainer is open its values are on the device; read them as ever.
         loss: "cross_entropy", "mse", "l1" or a function of (output, target); a target with the
             shape of the output is float32, others are class numbers.
         optimizer: one of `optim`, "adam", or "sgd": learning rate 0.1 and momentum 0.9.
@@ -81,6 +81,7 @@ class Trainer:
 
     Raises:
         ConfigError, Infeasible, DoesNotFit: before the first step of a shape; nothing is lost.
+        InUse: another thread is at work with it, or this is a fork; nothing has happened.
     """
 
     def __init__(
@@ -288,7 +289,7 @@ class Trainer:
         return found.run
 
     def close(self) -> None:
-        """Gives the device back; the model keeps its values on the host."""
+        """Gives the device back; values that no other trainer has taken over are on the host."""
         self._residence.close()
 
     def __enter__(self) -> Trainer:

@@ -15,8 +15,9 @@ import os
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Concatenate, NoReturn, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, NoReturn, ParamSpec, TypeVar
 
 import numpy as np
 
@@ -32,14 +33,14 @@ if TYPE_CHECKING:
     from ooctrain.execution.executor import Session
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class ResidentValue:
-    """A holder: the place of one value in an open session."""
+    """A holder: the place of one value in an open session, whose steps may change it."""
 
-    __slots__ = ("changing", "stay", "storage", "variable")
-
-    def __init__(self, stay: Stay, variable: int, storage: Storage, *, changing: bool):
-        self.stay, self.variable, self.storage = stay, variable, storage
-        self.changing = changing
+    stay: Stay
+    variable: int
+    storage: Storage
+    changing: bool
 
     @property
     def changes(self) -> int:
@@ -64,13 +65,12 @@ class ResidentValue:
             return True
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class Lost:
     """A holder: the value was on a device when a step failed."""
 
-    changes = 0
-
-    def __init__(self, name: str):
-        self.name = name
+    name: str
+    changes: ClassVar[int] = 0
 
     def read(self) -> NoReturn:
         """Raises OoctrainError."""
@@ -105,9 +105,7 @@ class Stay:
         self.prepared, self.wanted, self.turns = prepared, wanted, turns
         self.device, self.session = opened
         changing = set(prepared.plan.trace.carries.values())
-        self.places = [
-            ResidentValue(self, v, s, changing=v in changing) for v, s in storages.items()
-        ]
+        self.places = [ResidentValue(self, v, s, v in changing) for v, s in storages.items()]
         self.closed, self._process = False, os.getpid()
 
     @property
