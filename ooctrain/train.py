@@ -67,7 +67,7 @@ class Trainer:
         optimizer: one of `optim`, "adam", or "sgd": learning rate 0.1 and momentum 0.9.
         budget: of everything on the device: bytes, "512MiB", "25%"; None: train in-core.
         planner, allocator, device: by name, with parameters.
-        accumulate: parts that a batch goes through in, gradients added.
+        accumulate: parts that a batch goes through in; loss and gradients are those of the batch.
         threads, machine, link_bandwidth, host_budget, seed, debug, time_limit_s: see
             `prepare.Settings`; link_bandwidth in bytes per microsecond.
         conv_algorithm: "auto", or see `oc.trace`.
@@ -205,26 +205,29 @@ class Trainer:
 
     @one_at_a_time
     def evaluate(self, batches: Iterable[Batch]) -> Evaluation:
-        """Average loss and accuracy in evaluation mode; the training state does not change.
+        """Loss and accuracy in evaluation mode, as of one batch of all samples; the training state
+        does not change.
 
-        Labels that the loss ignores (`CrossEntropyLoss(ignore_index=...)`) are no part of the
-        accuracy.
+        Batches count by what their means are over: labels that count, with their weights, or
+        elements; sums are added; a loss of other operations is taken for a mean over samples.
+        Labels that the loss ignores (`CrossEntropyLoss(ignore_index=...)`) are neither hits nor
+        misses.
 
         Args:
             batches: (x, y) as `step` takes them.
 
         Raises:
-            ConfigError: there is no batch.
+            ConfigError: there is no batch, or the loss's terms have no common average.
         """
         averages = Averages(getattr(self.loss, "ignore_index", IGNORED_LABEL))
         for x, y in batches:
-            averages.add(self._forward(x, y), y)
+            averages.add(*self._forward(x, y), y)
         return averages.result()
 
     @one_at_a_time
     def predict(self, x: np.ndarray) -> np.ndarray:
         """The model's output for x (N, C, H, W) in evaluation mode, logical layout."""
-        return self._forward(x, None)["output"]
+        return self._forward(x, None)[1]["output"]
 
     # State and files.
 
@@ -246,12 +249,8 @@ class Trainer:
             keep: files kept in all.
         """
         state = run or files.RunState(step=self.steps_done, seed=self.settings.seed)
-        updates = {
-            name: self.optimizer.steps.get(parameter, 0)
-            for name, parameter in self.model.named_parameters()
-            if self.optimizer.updates(parameter)
-        }
-        others = {name: count for name, count in updates.items() if count != state.step}
+        counts = {name: self.optimizer.steps.get(p, 0) for name, p in self._trained().items()}
+        others = {name: count for name, count in counts.items() if count != state.step}
         files.save(path, self.state_arrays(), replace(state, updates=others), keep=keep)
 
     @one_at_a_time
@@ -281,10 +280,8 @@ class Trainer:
         for name, tensor in self._tensors().items():
             tensor.storage.write(found.arrays[name])
         self.optimizer.steps_done = found.run.step
-        for name, parameter in self.model.named_parameters():
-            if self.optimizer.updates(parameter):
-                count = found.run.updates.get(name, found.run.step)
-                self.optimizer.steps[parameter] = count
+        for name, parameter in self._trained().items():
+            self.optimizer.steps[parameter] = found.run.updates.get(name, found.run.step)
         return found.run
 
     def close(self) -> None:
@@ -356,7 +353,8 @@ class Trainer:
             clip=self.clip if training else None, allow_tf32=self.allow_tf32, looked_at=looked_at,
         )  # fmt: skip
 
-    def _forward(self, x: np.ndarray, y: np.ndarray | None) -> dict[str, np.ndarray]:
+    def _forward(self, x: np.ndarray, y: np.ndarray | None) -> tuple[Trace, dict[str, np.ndarray]]:
+        """A step of evaluation before it was rewritten, and what it gave."""
         target_shape = None if y is None else np.shape(y)
         if self.prepared is None and self.settings.budget is not None:
             self.prepare(np.shape(x), target_shape)  # a percentage is that of the training step
@@ -365,7 +363,7 @@ class Trainer:
         )
         trace = prepared.plan.trace
         result = self._run(prepared, tuple(trace.outputs.values()), x, y)
-        return {name: result.outputs[v] for name, v in trace.outputs.items()}
+        return prepared.original, {name: result.outputs[v] for name, v in trace.outputs.items()}
 
     def _run(
         self, prepared: PreparedStep, wanted: tuple[int, ...], x: np.ndarray, y: np.ndarray | None,
@@ -397,8 +395,12 @@ class Trainer:
         """All that persists, by the names that traces give it."""
         found: dict[str, Tensor] = dict(self.model.named_parameters())
         found |= dict(self.model.named_buffers())
-        for name, parameter in self.model.named_parameters():
-            if self.optimizer.updates(parameter):
-                slots = self.optimizer.slots(parameter)
-                found |= {f"{name}.{slot}": tensor for slot, tensor in slots.items()}
+        for name, parameter in self._trained().items():
+            slots = self.optimizer.slots(parameter)
+            found |= {f"{name}.{slot}": tensor for slot, tensor in slots.items()}
         return found
+
+    def _trained(self) -> dict[str, Tensor]:
+        """The model's parameters that the optimizer knows, by name."""
+        known = {p for group in self.optimizer.param_groups for p in group["params"]}
+        return {name: p for name, p in self.model.named_parameters() if p in known}

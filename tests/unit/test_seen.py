@@ -47,11 +47,11 @@ def test_whoever_goes_back_finds_the_plan_again():
 def test_what_no_trace_reads_costs_no_plan():
     with make(budget="80%") as trainer:
         trainer.step(*batch())
-        plan, device = trainer.plan, trainer._residence._open
+        plan, device = trainer.plan, trainer._residence.open
         trainer.model.note = "nobody reads this"
         trainer.step(*batch(1))
         assert trainer.plan is plan
-        assert trainer._residence._open is device
+        assert trainer._residence.open is device
 
 
 def test_evaluation_between_steps_costs_no_plan():
