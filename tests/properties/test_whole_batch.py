@@ -105,6 +105,10 @@ def results(model, loss, x, y, parts, mode):
 @example(nn.CrossEntropyLoss(np.array([0, 1, 2], np.float32), label_smoothing=0.1),
          [0, 0, 0, 2, 2, 1], False, 2, "cpu")  # fmt: skip
 def test_a_batch_in_parts_has_the_loss_of_the_whole(loss, chosen, per_pixel, parts, mode):
+    check_parts(loss, chosen, per_pixel, parts, mode)
+
+
+def check_parts(loss, chosen, per_pixel, parts, mode):
     model, y = problem(loss, chosen, per_pixel)
     x = images()
     whole, parted = (results(model, loss, x, y, k, mode) for k in (1, parts))
@@ -209,6 +213,10 @@ def evaluated(loss, x, y, cuts):
 @example(nn.CrossEntropyLoss(WEIGHT), [0, 0, 0, 2, 2, 1], False, {4})
 @example("mse", [0] * SAMPLES, True, {1, 3})
 def test_an_evaluation_over_batches_is_that_of_one(loss, chosen, per_pixel, cuts):
+    check_evaluation(loss, chosen, per_pixel, cuts)
+
+
+def check_evaluation(loss, chosen, per_pixel, cuts):
     _, y = problem(loss, chosen, per_pixel)
     if loss is several:
         loss = F.cross_entropy  # means and sums in one are refused, below
