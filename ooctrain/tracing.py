@@ -18,6 +18,7 @@ from typing import Any
 from ooctrain.engine.autograd import no_grad
 from ooctrain.engine.backward import record_backward
 from ooctrain.engine.clip import Clip, ClipNorm, gradient_of
+from ooctrain.engine.incore import named_tensors
 from ooctrain.engine.module import Module, Parameter
 from ooctrain.engine.parts import Parts
 from ooctrain.engine.site import Site
@@ -162,14 +163,8 @@ def trace(
     if threads is not None and threads < 1:
         raise ConfigError(f"{threads} threads are none", code="OOC-106", fix="1 or more")
     shape = _batch_shape(input_shape)
-    names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
-    names |= {buffer: name for name, buffer in model.named_buffers()}
     update = named_optimizer(optimizer, model) if training and optimizer is not None else None
-    if update is not None:
-        names |= {
-            slot: f"{names[p]}.{key}" for p in model.parameters() if update.updates(p)
-            for key, slot in update.slots(p).items()
-        }  # fmt: skip
+    names = {tensor: name for name, tensor in named_tensors(model, update).items()}
     parts = Parts(accumulate) if training and accumulate > 1 else None
     runner = TraceRunner(threads or usable_cores(), names, device, parts)
     tape = Tape(runner, algorithm, looked_at=looked_at, parts=parts)

@@ -1,5 +1,4 @@
-"""The trainer: many steps of one plan, evaluation under the same budget, checkpoints, the true
-state.
+"""The trainer: many steps of one plan, evaluation under its budget, checkpoints, the true state.
 
 In: a model, a loss, an optimizer, a budget. Out: a trained model. The one idea: each shape of input
 is traced, fused and planned once, then its list is executed step after step; between steps the true
@@ -22,6 +21,7 @@ import numpy as np
 
 from ooctrain.devices.base import Debug
 from ooctrain.engine.clip import Clip
+from ooctrain.engine.incore import named_tensors
 from ooctrain.engine.module import Module
 from ooctrain.engine.tensor import Tensor
 from ooctrain.errors import ConfigError, TrainingStopped
@@ -57,11 +57,12 @@ class Trainer:
     is not seen: writes to the `__dict__` of a module, and global names that a function reads.
 
     A step trains each part of the model in the mode that it is in, as in PyTorch: after
-    `model.eval()` with running statistics and without dropout, which a warning says. `evaluate` and
-    `predict` are in evaluation mode always.
+    `model.eval()` with running statistics and no dropout, which a warning says. Trainers of one
+    model may take turns: each goes on from the model's values. Any thread may call a trainer, one
+    at a time. One that nobody refers to closes itself. A fork of the process cannot use it.
 
     Args:
-        model: its parameters are the trainer's from now on; read them through `state_dict`.
+        model: while the trainer is open its values are on the device; read them as ever.
         loss: "cross_entropy", "mse", "l1" or a function of (output, target); a target with the
             shape of the output is float32, others are class numbers.
         optimizer: one of `optim`, "adam", or "sgd": learning rate 0.1 and momentum 0.9.
@@ -81,6 +82,7 @@ class Trainer:
 
     Raises:
         ConfigError, Infeasible, DoesNotFit: before the first step of a shape; nothing is lost.
+        InUse: another thread is at work with it, or this is a fork; nothing has happened.
     """
 
     def __init__(
@@ -127,8 +129,8 @@ class Trainer:
         """
         prepared = self.prepare(np.shape(x), np.shape(y))
         variable = prepared.plan.trace.outputs["loss"]
-        updated = self._seen.updated_by(prepared)
-        result = self._run(prepared, (variable,), x, y, self._own_scalars(updated), variable)
+        own = self._seen.own_scalars(prepared, self._scalars())
+        result = self._run(prepared, (variable,), x, y, own, variable)
         self.timeline = result.timeline
         loss = float(result.outputs[variable])
         if not math.isfinite(loss):
@@ -137,7 +139,7 @@ class Trainer:
                 where=f"learning rate {self.optimizer.param_groups[0]['lr']}",
                 fix="a smaller --lr, or clip the gradients; the step has changed nothing",
             )  # fmt: skip
-        self.optimizer.count(updated.values())
+        self.optimizer.count(self._seen.updated_by(prepared).values())
         return loss
 
     def fit(
@@ -285,7 +287,7 @@ class Trainer:
         return found.run
 
     def close(self) -> None:
-        """Gives the device back; the model keeps its values on the host."""
+        """Gives the device back; values that no other trainer has taken over are on the host."""
         self._residence.close()
 
     def __enter__(self) -> Trainer:
@@ -378,29 +380,13 @@ class Trainer:
             raise
         return result
 
-    def _own_scalars(self, updated: Mapping[int, Tensor]) -> dict[int, Scalars]:
-        """Step scalars of the updates whose parameters have seen fewer updates than others."""
-        scalars, counts = self._scalars(), self.optimizer.steps
-        return {
-            call: {**scalars, "step": counts.get(parameter, 0)}
-            for call, parameter in updated.items()
-            if counts.get(parameter, 0) != scalars["step"]
-        }
-
     def _scalars(self) -> dict[str, float | int]:
         scalars = self.optimizer.scalars()
         return {**scalars, "step": self.steps_done, "seed": self.settings.seed}
 
     def _tensors(self) -> dict[str, Tensor]:
-        """All that persists, by the names that traces give it."""
-        found: dict[str, Tensor] = dict(self.model.named_parameters())
-        found |= dict(self.model.named_buffers())
-        for name, parameter in self._trained().items():
-            slots = self.optimizer.slots(parameter)
-            found |= {f"{name}.{slot}": tensor for slot, tensor in slots.items()}
-        return found
+        return named_tensors(self.model, self.optimizer)
 
     def _trained(self) -> dict[str, Tensor]:
         """The model's parameters that the optimizer knows, by name."""
-        known = {p for group in self.optimizer.param_groups for p in group["params"]}
-        return {name: p for name, p in self.model.named_parameters() if p in known}
+        return {n: p for n, p in self.model.named_parameters() if self.optimizer.updates(p)}

@@ -246,9 +246,10 @@ class Books:
         size = size_of(nbytes)
         if not size:
             raise ConfigError(
-                f"{self.name} cannot allocate {nbytes!r} bytes", code="OOC-102",
+                f"{self.name} cannot allocate {nbytes!r} bytes",
+                code="OOC-102",
                 fix="sizes are positive whole numbers of bytes below 2**62",
-            )  # fmt: skip
+            )
         return size
 
     def move(self, requested: int, granted: int, reserved: int, pending: int = 0) -> None:

@@ -129,7 +129,6 @@ class BestFit:
         }
 
     def close(self) -> list[Block]:
-        """Returns the blocks that were still live."""
         return self._books.close()
 
     def _free_bytes(self) -> tuple[int, int]:

@@ -118,7 +118,6 @@ class Buddy:
         }
 
     def close(self) -> list[Block]:
-        """Returns the blocks that were still live."""
         return self._books.close()
 
     def _find(self, length: int, size: int) -> tuple[int, int] | None:

@@ -91,7 +91,6 @@ class Bump:
         }
 
     def close(self) -> list[Block]:
-        """Returns the blocks that were still live."""
         return self._books.close()
 
     def _top(self) -> int:

@@ -28,9 +28,7 @@ class DryMemory:
 
     ranges = True
 
-    def __init__(
-        self, size_bytes: int, granularity_bytes: int = 4096, max_mappings: int = 1 << 30
-    ):  # fmt: skip
+    def __init__(self, size_bytes: int, granularity_bytes: int = 4096, max_mappings: int = 1 << 30):
         self.size_bytes = size_bytes
         self.granularity_bytes, self.max_mappings = granularity_bytes, max_mappings
         self._next = _FIRST_ADDRESS
@@ -78,7 +76,6 @@ class DryAllocator:
         return block
 
     def free(self, block: Block, after: Sequence[Reached] = ()) -> None:
-        """Takes a block back. Raises InvalidFree."""
         self._books.retire(block)
         self._hold(block, -block.granted_bytes)
 
@@ -98,7 +95,6 @@ class DryAllocator:
         self._hold(block, -self.granule.granted(hi - lo))
 
     def stats(self) -> Stats:
-        """The sums of what is held."""
         return self._books.stats()
 
     def check(self) -> None:
@@ -110,7 +106,6 @@ class DryAllocator:
         return {"allocator": self.name, "blocks": describe(self._books.live.values())}
 
     def close(self) -> list[Block]:
-        """Returns the blocks that were still live."""
         return self._books.close()
 
     def _hold(self, block: Block, size_bytes: int) -> None:

@@ -43,9 +43,10 @@ class FirstFit:
     def __init__(self, memory: Memory, order: Order = "list", pools: int = 2):
         if order not in ("list", "size") or pools not in (1, 2):
             raise ConfigError(
-                f"first-fit has no order {order!r} with {pools!r} pools", code="OOC-106",
+                f"first-fit has no order {order!r} with {pools!r} pools",
+                code="OOC-106",
                 fix='order is "list" or "size", pools is 1 or 2',
-            )  # fmt: skip
+            )
         self.budget_bytes = memory.size_bytes // ROUND_BYTES * ROUND_BYTES
         self._base = memory.linear()
         self._books = Books(self.name, self.budget_bytes)
@@ -139,7 +140,6 @@ class FirstFit:
         }
 
     def close(self) -> list[Block]:
-        """Returns the blocks that were still live."""
         return self._books.close()
 
     def _planned_offset(self, nbytes: int, tag: str) -> int:

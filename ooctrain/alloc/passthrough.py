@@ -101,14 +101,12 @@ class Passthrough:
         assert all(mapping.table[-1] < 0 for mapping in self._cache), "a guard is mapped"
 
     def snapshot(self) -> dict[str, Any]:
-        """Live blocks, as plain data."""
         return {
             **self._books.layout(chunk=self._chunk),
             "free": self._free.count,
         }
 
     def close(self) -> list[Block]:
-        """Gives the address ranges back; returns the blocks that were still live."""
         self._cache.close()
         self._blocks.clear()
         return self._books.close()

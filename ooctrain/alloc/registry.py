@@ -117,9 +117,10 @@ def _choose(name: str, budget_bytes: int, binding: bool, page_bytes: int) -> All
     missing = [word for word in _METHODS if not hasattr(sample, word)]
     if missing:
         raise ConfigError(
-            f"allocator {name!r} lacks {', '.join(missing)}", code="OOC-108",
+            f"allocator {name!r} lacks {', '.join(missing)}",
+            code="OOC-108",
             fix="ooctrain/alloc/base.py says what an allocator has",
-        )  # fmt: skip
+        )
     if binding and hasattr(sample, "check_limits"):
         sample.check_limits()
     unused = budget_bytes - sample.budget_bytes

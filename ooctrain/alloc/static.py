@@ -118,9 +118,10 @@ def pack(forecast: Forecast, granule: Granule, order: Order, pools: int) -> Pack
             offsets[i] = offset + sum(extents)
         extents.append(_extent(placed, sizes))
     return Packing(
-        tuple(offsets[leader[i]] for i in range(len(offsets))), tuple(extents),
+        tuple(offsets[leader[i]] for i in range(len(offsets))),
+        tuple(extents),
         most_alive(sizes, [(life.begin, life.end) for life in lifetimes]),
-    )  # fmt: skip
+    )
 
 
 def _members(

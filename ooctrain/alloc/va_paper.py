@@ -138,7 +138,6 @@ class PaperVirtualAddressing:
         }
 
     def close(self) -> list[Block]:
-        """Gives the address ranges back; returns the blocks that were still live."""
         self._cache.close()
         self._blocks.clear()
         self._waiting.clear()

@@ -93,16 +93,18 @@ class VirtualAddressing:
         if not self._chunks:
             raise ConfigError(
                 f"a chunk of {format_bytes(self._chunk)} is larger than the budget",
-                code="OOC-107", numbers=f"budget {format_bytes(self._memory.size_bytes)}",
+                code="OOC-107",
+                numbers=f"budget {format_bytes(self._memory.size_bytes)}",
                 fix="a smaller chunk, or a larger --budget",
-            )  # fmt: skip
+            )
         most = self._memory.max_mappings
         if self._chunks > most:
             raise ConfigError(
                 f"{self._chunks} chunks are more mappings than the system allows",
-                code="OOC-107", numbers=f"at most {most} (half of vm.max_map_count)",
+                code="OOC-107",
+                numbers=f"at most {most} (half of vm.max_map_count)",
                 fix=f"va:chunk={default_chunk_bytes(self._memory.size_bytes, most)}",
-            )  # fmt: skip
+            )
 
     def allocate(self, nbytes: int, tag: str = "") -> Block:
         """A whole block. Cost: O(free runs); system calls only if it needs a new mapping.
@@ -229,7 +231,6 @@ class VirtualAddressing:
         }
 
     def close(self) -> list[Block]:
-        """Gives the address ranges back; returns the blocks that were still live."""
         self._cache.close()
         self._holdings.clear()
         self._identity = None

@@ -8,6 +8,7 @@ ask anyway. Read next: `wrapped/wrappers.py`, those that do something besides.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from ooctrain.alloc.base import Allocator, Block, RangedAllocator, Reached, Stats
@@ -16,7 +17,7 @@ from ooctrain.units import Granule
 
 
 class Wrapper:
-    """Passes everything on.
+    """Passes everything on; a subclass says what happens around a call, or overrides it.
 
     Args:
         inner: the allocator that does it.
@@ -28,40 +29,47 @@ class Wrapper:
         self.granule: Granule = inner.granule
 
     def allocate(self, nbytes: int, tag: str = "") -> Block:
-        """A block of the inner allocator."""
-        return self.inner.allocate(nbytes, tag)
+        with self._around("allocate"):
+            return self.inner.allocate(nbytes, tag)
 
     def free(self, block: Block, after: Sequence[Reached] = ()) -> None:
-        """Gives it back to the inner allocator."""
-        self.inner.free(block, after)
+        with self._around("free"):
+            self.inner.free(block, after)
 
     def reserve(self, nbytes: int, tag: str = "") -> Block:
         """An address range of the inner allocator. Raises ConfigError: it has none."""
-        return self._ranged().reserve(nbytes, tag)
+        with self._around("reserve"):
+            return self._ranged().reserve(nbytes, tag)
 
     def map_range(self, block: Block, lo: int, hi: int) -> None:
         """Claims a range of the inner allocator. Raises ConfigError: it has none."""
-        self._ranged().map_range(block, lo, hi)
+        with self._around("map_range"):
+            self._ranged().map_range(block, lo, hi)
 
     def unmap_range(self, block: Block, lo: int, hi: int, after: Sequence[Reached] = ()) -> None:
         """Gives a range back. Raises ConfigError: the inner allocator has none."""
-        self._ranged().unmap_range(block, lo, hi, after)
+        with self._around("unmap_range"):
+            self._ranged().unmap_range(block, lo, hi, after)
 
     def stats(self) -> Stats:
-        """The inner allocator's."""
-        return self.inner.stats()
+        with self._around("stats"):
+            return self.inner.stats()
 
     def check(self) -> None:
-        """The inner allocator's."""
-        self.inner.check()
+        with self._around("check"):
+            self.inner.check()
 
     def snapshot(self) -> dict[str, Any]:
-        """The inner allocator's."""
-        return self.inner.snapshot()
+        with self._around("snapshot"):
+            return self.inner.snapshot()
 
     def close(self) -> list[Block]:
-        """The inner allocator's."""
-        return self.inner.close()
+        with self._around("close"):
+            return self.inner.close()
+
+    def _around(self, method: str) -> AbstractContextManager[None]:
+        """What happens before and after each call; here nothing."""
+        return nullcontext()
 
     def _ranged(self) -> RangedAllocator:
         if not self.granule.ranges or not isinstance(self.inner, RangedAllocator):

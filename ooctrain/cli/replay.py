@@ -101,7 +101,7 @@ def _facts(log: AllocationLog, budget_bytes: int | None) -> list[tuple[str, str]
         ("requests", count),
         ("planned for", f"{planned}, {format_bytes(log.budget_bytes)}"),
         ("arena", "as much as it takes" if budget_bytes is None else format_bytes(budget_bytes)),
-    ]  # fmt: skip
+    ]
 
 
 def _as_json(

@@ -75,7 +75,7 @@ class Storage:
         holder: who keeps the value now; None: it is here. Never two at a time.
     """
 
-    __slots__ = ("_moving", "_physical", "_writes", "_written_at", "holder", "initial", "shape")
+    __slots__ = ("_moving", "_physical", "_writes", "_written", "holder", "initial", "shape")
 
     def __init__(
         self, physical: np.ndarray | None = None, *, shape: tuple[int, ...] = (),
@@ -83,19 +83,21 @@ class Storage:
     ):  # fmt: skip
         self._physical, self.initial = physical, initial
         self.shape = shape if physical is None else to_logical(physical).shape
-        self._writes, self._written_at = 0, ""
+        self._writes, self._written = 0, (0, "")
         self.holder: Holder | None = None
         self._moving = threading.Lock()
 
     @property
     def version(self) -> int:
         """Grows with every change of the value, whoever makes it; moving it changes nothing."""
-        return self._writes + _changes(self.holder)
+        holder = self.holder
+        return self._writes if holder is None else self._writes + holder.changes
 
     @property
     def written_at(self) -> str:
         """Where the value was changed last."""
-        return "a trainer's step" if _changes(self.holder) else self._written_at
+        version, line = self._written
+        return line if version == self.version else "a trainer's step"
 
     @property
     def physical(self) -> np.ndarray:
@@ -128,7 +130,7 @@ class Storage:
             else:
                 np.copyto(to_logical(self._physical), array, casting="same_kind")
         self._writes += 1
-        self._written_at = _line_outside_library()
+        self._written = self.version, _line_outside_library()
 
     def lend(self, holder: Holder, before: Holder | None, version: int) -> bool:
         """Has `holder` keep the value from now on; the memory here is given back.
@@ -142,7 +144,7 @@ class Storage:
         with self._moving:
             if self.holder is not before or self.version != version:
                 return False
-            self._writes, self._written_at = self.version, self.written_at
+            self._writes = self.version
             self.holder, self._physical, self.initial = holder, None, None
             return True
 
@@ -151,7 +153,7 @@ class Storage:
         with self._moving:
             if self.holder is not holder:
                 return False
-            self._writes, self._written_at = self.version, self.written_at
+            self._writes = self.version
             self._physical, self.holder = to_physical(array), None
             return True
 
@@ -159,20 +161,17 @@ class Storage:
         """A copy of a model is one of its values, wherever they are."""
         drawn = self.holder is not None or self._physical is not None
         physical = self.physical if drawn else None
-        return _again, (physical, self.shape, self.initial, self.version, self.written_at)
+        return _again, (physical, self.shape, self.initial, self.version, self._written)
 
 
 def _again(
-    physical: np.ndarray | None, shape: tuple[int, ...], initial: Any, version: int, written_at: str
-) -> Storage:
+    physical: np.ndarray | None, shape: tuple[int, ...], initial: Any, version: int,
+    written: tuple[int, str],
+) -> Storage:  # fmt: skip
     """A storage from what a copy of it is made of."""
     copy = Storage(physical, shape=shape, initial=initial)
-    copy._writes, copy._written_at = version, written_at
+    copy._writes, copy._written = version, written
     return copy
-
-
-def _changes(holder: Holder | None) -> int:
-    return 0 if holder is None else holder.changes
 
 
 class EagerRunner:

@@ -15,8 +15,9 @@ import os
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Concatenate, NoReturn, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, NoReturn, ParamSpec, TypeVar
 
 import numpy as np
 
@@ -32,14 +33,14 @@ if TYPE_CHECKING:
     from ooctrain.execution.executor import Session
 
 
-class Place:
-    """A holder: the place of one value in an open session."""
+@dataclass(frozen=True, slots=True, eq=False)
+class ResidentValue:
+    """A holder: the place of one value in an open session, whose steps may change it."""
 
-    __slots__ = ("changing", "stay", "storage", "variable")
-
-    def __init__(self, stay: Stay, variable: int, storage: Storage, *, changing: bool):
-        self.stay, self.variable, self.storage = stay, variable, storage
-        self.changing = changing
+    stay: Stay
+    variable: int
+    storage: Storage
+    changing: bool
 
     @property
     def changes(self) -> int:
@@ -64,20 +65,20 @@ class Place:
             return True
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class Lost:
     """A holder: the value was on a device when a step failed."""
 
-    changes = 0
-
-    def __init__(self, name: str):
-        self.name = name
+    name: str
+    changes: ClassVar[int] = 0
 
     def read(self) -> NoReturn:
         """Raises OoctrainError."""
         raise OoctrainError(
-            f"the value of {self.name!r} was lost when a step failed", code="OOC-160",
+            f"the value of {self.name!r} was lost when a step failed",
+            code="OOC-160",
             fix="Trainer.resume from the last checkpoint, or load_state_dict",
-        )  # fmt: skip
+        )
 
     def write(self, array: np.ndarray) -> bool:
         """False: a new value is kept on the host."""
@@ -94,13 +95,17 @@ class Stay:
     """
 
     def __init__(
-        self, prepared: PreparedStep, wanted: tuple[int, ...], opened: tuple[Device, Session],
-        storages: Mapping[int, Storage], turns: Turns,
-    ):  # fmt: skip
+        self,
+        prepared: PreparedStep,
+        wanted: tuple[int, ...],
+        opened: tuple[Device, Session],
+        storages: Mapping[int, Storage],
+        turns: Turns,
+    ):
         self.prepared, self.wanted, self.turns = prepared, wanted, turns
         self.device, self.session = opened
         changing = set(prepared.plan.trace.carries.values())
-        self.places = [Place(self, v, s, changing=v in changing) for v, s in storages.items()]
+        self.places = [ResidentValue(self, v, s, v in changing) for v, s in storages.items()]
         self.closed, self._process = False, os.getpid()
 
     @property
@@ -114,10 +119,11 @@ class Stay:
         if self.forked:
             raise InUse(
                 "the values are in a trainer of the process that this one is a fork of",
-                code="OOC-163", numbers=f"opened in process {self._process}, this is {os.getpid()}",
+                code="OOC-163",
+                numbers=f"opened in process {self._process}, this is {os.getpid()}",
                 fix="close the trainer before the fork; or here: trainer.close(), and then "
                 "load_state_dict or Trainer.resume",
-            )  # fmt: skip
+            )
 
     def serves(self, prepared: PreparedStep, wanted: tuple[int, ...]) -> bool:
         """Whether it can run this step and hand these variables out."""
@@ -137,7 +143,7 @@ class Stay:
                     self.session.write(place.variable, place.storage.read())
                     self.keep(place, *before)
 
-    def keep(self, place: Place, before: Holder | None, version: int) -> None:
+    def keep(self, place: ResidentValue, before: Holder | None, version: int) -> None:
         """From now on the value is here. Raises InUse: another thread's trainer has taken it."""
         if not place.storage.lend(place, before, version):
             raise InUse("another thread's trainer takes values of the same model", fix=ONE_THREAD)
@@ -165,7 +171,7 @@ class Stay:
             place.storage.lend(Lost(name), place, place.storage.version)
         self._give_back()
 
-    def _here(self) -> list[Place]:
+    def _here(self) -> list[ResidentValue]:
         return [place for place in self.places if place.storage.holder is place]
 
     def _give_back(self) -> None:
@@ -183,7 +189,7 @@ def held_still(storages: Sequence[Storage]) -> Iterator[list[tuple[Holder | None
     """
     holders = [(storage.holder, storage.version) for storage in storages]
     with ExitStack() as turns:
-        for stay in dict.fromkeys(h.stay for h, _ in holders if isinstance(h, Place)):
+        for stay in dict.fromkeys(h.stay for h, _ in holders if isinstance(h, ResidentValue)):
             stay.expect_own_process()
             turns.enter_context(stay.turns.work())
         yield holders

@@ -236,7 +236,7 @@ def test_few_functions_import_and_each_says_why():
     for module, number in found:
         lines = MODULES[module].read_text(encoding="utf-8").splitlines()
         above = number - 2
-        while re.match(r"\s*(from|import) ", lines[above]):
+        while re.match(r"\s*((from|import) .*)?$", lines[above]):
             above -= 1
         assert "#" in lines[number - 1] or lines[above].strip().startswith("#"), (module, number)
 

@@ -29,8 +29,9 @@ from hypothesis.stateful import (
 )
 
 import ooctrain as oc
-from ooctrain import nn, train
+from ooctrain import nn
 from ooctrain.engine.incore import run_trace
+from ooctrain.execution import seen
 from ooctrain.functional import cross_entropy
 
 LR, MOST_TRAINERS = 0.1, 3
@@ -232,7 +233,7 @@ class Trainers(RuleBasedStateMachine):
 @contextmanager
 def quickly():
     """Plans each step once for all trainers, and lets the collector look at new objects only."""
-    patch, planned, prepare = pytest.MonkeyPatch(), {}, train.prepare
+    patch, planned, prepare = pytest.MonkeyPatch(), {}, seen.prepare
 
     def once(trace, how):
         key = trace.fingerprint, how
@@ -240,7 +241,7 @@ def quickly():
             planned[key] = prepare(trace, how)
         return planned[key]
 
-    patch.setattr(train, "prepare", once)
+    patch.setattr(seen, "prepare", once)
     gc.collect()
     gc.freeze()
     try:

@@ -121,9 +121,9 @@ def test_a_loss_that_is_no_number_is_one_clear_block_and_keeps_the_checkpoint(ru
     ]
     status, numbers, _, err = run(*arguments)
     assert status == 1
-    assert "loss is" in err
+    assert "the loss of step" in err
     assert "Traceback" not in err
-    assert "loss is" in numbers["error"]
+    assert "the loss of step" in numbers["error"]
     assert load(path).run.step == len(numbers["losses"]) >= 1
 
 

@@ -71,11 +71,9 @@ def values_are_read_once(patch: pytest.MonkeyPatch) -> None:
 
 
 def who_is_replaced_keeps_its_place(patch: pytest.MonkeyPatch) -> None:
-    """Only what has a new name is adopted."""
-    right = train.Residence.adopt
-    patch.setattr(
-        train.Residence, "adopt", lambda self, tensors: right(self, {**tensors, **self._tensors})
-    )
+    """The old layer's values are still looked for where the new one's are."""
+    only_new = "{**tensors, **self._adopted}"
+    plant(patch, train.Trainer, "_look", "adopt(tensors)", f"adopt({only_new})")
 
 
 def every_parameter_counts_every_step(patch: pytest.MonkeyPatch) -> None:

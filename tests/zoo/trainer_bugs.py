@@ -42,7 +42,7 @@ BUGS: dict[str, tuple[Any, ...]] = {
         "changes while it is fetched", (Storage, "lend", " or self.version != version", ""),
     ),
     "an evaluation counts as a change": (
-        "the tape", (Stay, "__init__", "changing=v in changing", "changing=True"),
+        "the tape", (Stay, "__init__", "s, v in changing", "s, True"),
     ),
     "a step is no change": ("the tape", (Session, "run_step", "self.steps += 1", "pass")),
     "the walker is the thread that opened the device": (

@@ -110,9 +110,10 @@ class Store:
 
 
 def memory_manager(
-    allocator: str = DEFAULT_ALLOCATOR, budget: int | str | None = None,
+    allocator: str = DEFAULT_ALLOCATOR,
+    budget: int | str | None = None,
     open_driver: Callable[[int], VmmDriver] = open_cuda_driver,
-) -> type:  # fmt: skip
+) -> type:
     """The plug-in class, for `numba.cuda.set_memory_manager`.
 
     Args:
@@ -158,8 +159,9 @@ def memory_manager(
             """Raises DriverError: CUDA has no such handles for memory that is mapped in chunks."""
             raise DriverError(
                 "memory of an ooctrain allocator cannot be shared between processes",
-                call="cuIpcGetMemHandle", fix="use Numba's own memory manager for such arrays",
-            )  # fmt: skip
+                call="cuIpcGetMemHandle",
+                fix="use Numba's own memory manager for such arrays",
+            )
 
         def reset(self) -> None:
             """Frees everything; it may come before `initialize`."""

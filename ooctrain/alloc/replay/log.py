@@ -89,9 +89,10 @@ class AllocationLog:
             text = Path(path).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(
-                f"{path} cannot be read: {reason(error)}", code="OOC-114",
+                f"{path} cannot be read: {reason(error)}",
+                code="OOC-114",
                 fix="`ooctrain plan MODEL --allocation-log FILE` writes one",
-            ) from error  # fmt: skip
+            ) from error
         lines = text.splitlines()
         header = _read_header(path, lines[0] if lines else "")
         requests = tuple(_read_lines(path, lines[1:]))
@@ -140,7 +141,6 @@ class Recorder(Wrapper):
         return block
 
     def reserve(self, nbytes: int, tag: str = "") -> Block:
-        """Passed on and written down."""
         block = super().reserve(nbytes, tag)
         self.requests.append(Request("reserve", self._enter(block), nbytes, tag=tag))
         return block
@@ -151,12 +151,10 @@ class Recorder(Wrapper):
         self.requests.append(Request("map", self._keys[block.id], lo=lo, hi=hi))
 
     def unmap_range(self, block: Block, lo: int, hi: int, after: Sequence[Reached] = ()) -> None:
-        """Passed on and written down."""
         super().unmap_range(block, lo, hi, after)
         self.requests.append(Request("unmap", self._keys[block.id], lo=lo, hi=hi))
 
     def free(self, block: Block, after: Sequence[Reached] = ()) -> None:
-        """Passed on and written down."""
         self.inner.free(block, after)
         self.requests.append(Request("free", self._keys.pop(block.id)))
 

@@ -116,9 +116,10 @@ def replay(
 
 
 def serve(
-    requests: Iterable[Request], allocator: Allocator,
+    requests: Iterable[Request],
+    allocator: Allocator,
     on_request: Callable[[int], None] | None = None,
-) -> Stats:  # fmt: skip
+) -> Stats:
     """Makes requests of an allocator and returns its books.
 
     Args:

@@ -36,8 +36,9 @@ class FreeRuns:
 
     def find(self, count: int) -> int | None:
         """First chunk of the smallest free run with `count` or more; None: no run has. O(runs)."""
-        fitting = [(hi - lo, lo) for lo, hi in zip(self._los, self._his, strict=True)
-                   if hi - lo >= count]  # fmt: skip
+        fitting = [
+            (hi - lo, lo) for lo, hi in zip(self._los, self._his, strict=True) if hi - lo >= count
+        ]
         return min(fitting)[1] if fitting else None
 
     def holes(self, count: int) -> list[Run]:

@@ -13,9 +13,8 @@ import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
-from ooctrain.alloc.base import Allocator, Block, Reached, Stats
+from ooctrain.alloc.base import Allocator, Block, Reached
 from ooctrain.alloc.wrapper import Wrapper
 
 
@@ -33,57 +32,18 @@ class ThreadSafe(Wrapper):
         self._inside = 0
         self._deferred: deque[tuple[Block, Sequence[Reached]]] = deque()
 
-    def allocate(self, nbytes: int, tag: str = "") -> Block:
-        """Behind the lock."""
-        with self._entered():
-            return self.inner.allocate(nbytes, tag)
-
     def free(self, block: Block, after: Sequence[Reached] = ()) -> None:
-        """Behind the lock; put off if this very thread is inside already."""
+        """Put off if this very thread is inside already."""
         with self._lock:
             if self._inside:
                 self._deferred.append((block, after))
                 return
-        with self._entered():
+        with self._around("free"):
             self.inner.free(block, after)
 
-    def reserve(self, nbytes: int, tag: str = "") -> Block:
-        """Behind the lock."""
-        with self._entered():
-            return super().reserve(nbytes, tag)
-
-    def map_range(self, block: Block, lo: int, hi: int) -> None:
-        """Behind the lock."""
-        with self._entered():
-            super().map_range(block, lo, hi)
-
-    def unmap_range(self, block: Block, lo: int, hi: int, after: Sequence[Reached] = ()) -> None:
-        """Behind the lock."""
-        with self._entered():
-            super().unmap_range(block, lo, hi, after)
-
-    def stats(self) -> Stats:
-        """Behind the lock."""
-        with self._entered():
-            return self.inner.stats()
-
-    def check(self) -> None:
-        """Behind the lock."""
-        with self._entered():
-            self.inner.check()
-
-    def snapshot(self) -> dict[str, Any]:
-        """Behind the lock."""
-        with self._entered():
-            return self.inner.snapshot()
-
-    def close(self) -> list[Block]:
-        """Behind the lock."""
-        with self._entered():
-            return self.inner.close()
-
     @contextmanager
-    def _entered(self) -> Iterator[None]:
+    def _around(self, method: str) -> Iterator[None]:
+        """Behind the lock."""
         with self._lock:
             self._inside += 1
             try:

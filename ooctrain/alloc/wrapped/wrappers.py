@@ -28,6 +28,7 @@ from ooctrain.units import format_bytes
 
 __all__ = ["Counted", "FailAt", "Limited", "Logged", "Poisoned", "ThreadSafe", "Wrapper"]
 FRESH, FREED = 0xFF, 0x7F
+REQUESTS = ("allocate", "free", "reserve", "map_range", "unmap_range")
 
 
 class Limited(Wrapper):
@@ -93,7 +94,7 @@ class Limited(Wrapper):
 
 
 class Counted(Wrapper):
-    """Counts calls and measures the time that the inner allocator takes.
+    """Counts requests and measures the time that the inner allocator takes.
 
     Attributes:
         calls: {method: how often it was called}.
@@ -110,40 +111,24 @@ class Counted(Wrapper):
 
     def allocate(self, nbytes: int, tag: str = "") -> Block:
         """Counted, also if it is refused."""
-        with self._counting("allocate"):
-            block = self.inner.allocate(nbytes, tag)
+        block = super().allocate(nbytes, tag)
         self.bytes_by_tag[tag] += nbytes
         return block
 
-    def free(self, block: Block, after: Sequence[Reached] = ()) -> None:
-        """Counted."""
-        with self._counting("free"):
-            self.inner.free(block, after)
-
-    def reserve(self, nbytes: int, tag: str = "") -> Block:
-        """Counted; an address range alone holds no bytes."""
-        with self._counting("reserve"):
-            return super().reserve(nbytes, tag)
-
     def map_range(self, block: Block, lo: int, hi: int) -> None:
         """Counted, also if it is refused."""
-        with self._counting("map_range"):
-            super().map_range(block, lo, hi)
+        super().map_range(block, lo, hi)
         self.bytes_by_tag[block.tag] += hi - lo
 
-    def unmap_range(self, block: Block, lo: int, hi: int, after: Sequence[Reached] = ()) -> None:
-        """Counted."""
-        with self._counting("unmap_range"):
-            super().unmap_range(block, lo, hi, after)
-
     @contextmanager
-    def _counting(self, method: str) -> Iterator[None]:
+    def _around(self, method: str) -> Iterator[None]:
         begin_ns = time.perf_counter_ns()
         try:
             yield
         finally:
-            self.calls[method] += 1
-            self.spent_ns[method] += time.perf_counter_ns() - begin_ns
+            if method in REQUESTS:
+                self.calls[method] += 1
+                self.spent_ns[method] += time.perf_counter_ns() - begin_ns
 
 
 class Fillable(Protocol):

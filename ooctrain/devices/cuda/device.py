@@ -150,7 +150,6 @@ class CudaDevice:
         self._staging.write(address, data, self.streams.handles[COMPUTE])
 
     def host(self, offset: int, size_bytes: int) -> np.ndarray:
-        """Bytes of the host slab, as a view."""
         size_bytes = min(size_bytes, self.host_bytes - offset)
         if size_bytes <= 0:
             return np.empty(0, np.uint8)

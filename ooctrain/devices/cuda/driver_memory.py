@@ -137,7 +137,6 @@ class DriverMemory:
         del self._tables[address]
 
     def used_bytes(self) -> int:
-        """Bytes of the device that are held."""
         return len(self._handles) * self._handle_bytes
 
     def close(self) -> None:
@@ -197,13 +196,11 @@ class PlainMemory:
         self._address: int | None = driver.allocate(size_bytes)
 
     def linear(self) -> int:
-        """Address of the whole."""
         if self._address is None:
             raise DriverError("this memory has been given back", call="linear")
         return self._address
 
     def used_bytes(self) -> int:
-        """Bytes of the device that are held."""
         return 0 if self._address is None else self.size_bytes
 
     def close(self) -> None:

@@ -53,9 +53,7 @@ def measure_link(
 class _Way:
     """Copies in one direction, on a stream of their own, between two events."""
 
-    def __init__(
-        self, driver: GpuDriver, out: bool, size_bytes: int, copies: int, held: ExitStack
-    ):  # fmt: skip
+    def __init__(self, driver: GpuDriver, out: bool, size_bytes: int, copies: int, held: ExitStack):
         self.driver, self.moved_bytes, self._out = driver, copies * size_bytes, out
         self._host = driver.host_alloc(size_bytes)
         held.callback(driver.host_free, self._host)

@@ -98,7 +98,6 @@ class CudaStreams:
         return self.submitted[stream]
 
     def event(self, waits: Waits) -> StreamEvent:
-        """The event of these points."""
         return StreamEvent(self, tuple(waits), self.era)
 
     def reached(self, waits: Waits) -> bool:

@@ -97,6 +97,7 @@ class Team:
     """
 
     def __init__(self, threads: int):
+        # Late: both compile when they are imported, and kernels import this file for its type.
         from ooctrain.layers.kernels.cpu.runtime import call, fork_join
 
         self._words = words = _aligned_words(fork_join.words_of(threads))
