@@ -18,7 +18,9 @@ from typing import Any
 from ooctrain.engine.autograd import no_grad
 from ooctrain.engine.backward import record_backward
 from ooctrain.engine.clip import Clip, ClipNorm, gradient_of
+from ooctrain.engine.incore import named_tensors
 from ooctrain.engine.module import Module, Parameter
+from ooctrain.engine.parts import Parts
 from ooctrain.engine.site import Site
 from ooctrain.engine.tensor import Tape, Tensor, use_tape
 from ooctrain.errors import ConfigError, ShapeError
@@ -42,11 +44,13 @@ class TraceRunner:
         threads: of the device, which some workspaces depend on.
         names: of parameters, buffers and optimizer slots.
         device: "cpu" or "cuda".
+        parts: of a batch that goes through in several.
     """
 
     threads: int
     names: Mapping[Tensor, str]
     device: str = "cpu"
+    parts: Parts | None = None
     builder: TraceBuilder = field(default_factory=TraceBuilder)
     #: the variable that a parameter or state stands for at this point of the step
     bound: dict[Tensor, int] = field(default_factory=dict)
@@ -88,6 +92,8 @@ class TraceRunner:
         workspace = TABLES[self.device].workspace_bytes(
             op, [t.spec for t in ins], [t.spec for t in outs], self.threads
         )
+        if self.parts is not None and ins:
+            self.parts.follow(op, ins[0], outs[0])
         # What changes state does so in place: the new value takes the old one's storage.
         reuse = None if op.pure else {out_ids[o]: in_ids[i] for o, i in op.reusable().items()}
         name = site.path if site.phase == "update" and not op.pure else site.call_name(op)
@@ -128,8 +134,10 @@ def trace(
         threads: of the cpu device; None: one for each core that this process may use.
         keep_gradients: hand out the gradients as backward leaves them; else clipped ones are handed
             out, and the clipping may overwrite what it reads.
-        accumulate: k: the batch goes through in k parts one after the other, whose gradients are
-            added; batch-norm statistics are those of each part.
+        accumulate: k: the batch goes through in k parts one after the other. Loss and gradients are
+            those of the batch: means over labels are divided by the weight of all that count, sums
+            are added, and what other operations make is taken for a mean over samples. Batch-norm
+            statistics are those of each part.
         training: False: the forward pass of an evaluation, with outputs "output" and "loss" (if
             any).
         conv_algorithm: "auto", "direct", "im2col", "winograd2" or "winograd4"; on a GPU "auto" or
@@ -155,16 +163,11 @@ def trace(
     if threads is not None and threads < 1:
         raise ConfigError(f"{threads} threads are none", code="OOC-106", fix="1 or more")
     shape = _batch_shape(input_shape)
-    names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
-    names |= {buffer: name for name, buffer in model.named_buffers()}
     update = named_optimizer(optimizer, model) if training and optimizer is not None else None
-    if update is not None:
-        names |= {
-            slot: f"{names[p]}.{key}" for p in model.parameters() if update.updates(p)
-            for key, slot in update.slots(p).items()
-        }  # fmt: skip
-    runner = TraceRunner(threads or usable_cores(), names, device)
-    tape = Tape(runner, algorithm, looked_at=looked_at)
+    names = {tensor: name for name, tensor in named_tensors(model, update).items()}
+    parts = Parts(accumulate) if training and accumulate > 1 else None
+    runner = TraceRunner(threads or usable_cores(), names, device, parts)
+    tape = Tape(runner, algorithm, looked_at=looked_at, parts=parts)
     clip = ClipNorm(clip) if isinstance(clip, int | float) else clip
     step = _Step(runner, tape, update, clip, keep_gradients)
     with use_tape(tape), _named(names):
@@ -244,13 +247,15 @@ class _Step:
                 spec = target_of(model, loss, output, target_shape, parts)
                 targets = self.runner.input("target", spec)
             with self.tape.at(phase="loss"):
-                value = _tensor(loss(output, _part(targets, part, parts)))
+                target = _part(targets, part, parts)
+                if self.tape.parts is not None:
+                    self.tape.parts.cut(target, targets)
+                value = _tensor(loss(output, target))
                 value = value * (1 / parts) if parts > 1 else value
-            last = part == parts - 1
-            on_gradient = self._on_gradient if last else None
-            record_backward(self.tape, value, on_gradient=on_gradient)
-            with self.tape.at(phase="loss"):
+                # Before the backward pass: the loss is known when the first update comes.
                 total = value.detach() if total is None else total + value.detach()
+            last = part == parts - 1
+            record_backward(self.tape, value, on_gradient=self._on_gradient if last else None)
         assert total is not None, "there is at least one part"
         self._hand_out("loss", total)
         self._end()

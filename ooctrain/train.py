@@ -21,6 +21,7 @@ import numpy as np
 
 from ooctrain.devices.base import Debug
 from ooctrain.engine.clip import Clip
+from ooctrain.engine.incore import named_tensors
 from ooctrain.engine.module import Module
 from ooctrain.engine.tensor import Tensor
 from ooctrain.errors import ConfigError, TrainingStopped
@@ -67,7 +68,7 @@ class Trainer:
         optimizer: one of `optim`, "adam", or "sgd": learning rate 0.1 and momentum 0.9.
         budget: of everything on the device: bytes, "512MiB", "25%"; None: train in-core.
         planner, allocator, device: by name, with parameters.
-        accumulate: parts that a batch goes through in, gradients added.
+        accumulate: parts that a batch goes through in; loss and gradients are those of the batch.
         threads, machine, link_bandwidth, host_budget, seed, debug, time_limit_s: see
             `prepare.Settings`; link_bandwidth in bytes per microsecond.
         conv_algorithm: "auto", or see `oc.trace`.
@@ -128,8 +129,8 @@ class Trainer:
         """
         prepared = self.prepare(np.shape(x), np.shape(y))
         variable = prepared.plan.trace.outputs["loss"]
-        updated = self._seen.updated_by(prepared)
-        result = self._run(prepared, (variable,), x, y, self._own_scalars(updated), variable)
+        own = self._seen.own_scalars(prepared, self._scalars())
+        result = self._run(prepared, (variable,), x, y, own, variable)
         self.timeline = result.timeline
         loss = float(result.outputs[variable])
         if not math.isfinite(loss):
@@ -138,7 +139,7 @@ class Trainer:
                 where=f"learning rate {self.optimizer.param_groups[0]['lr']}",
                 fix="a smaller --lr, or clip the gradients; the step has changed nothing",
             )  # fmt: skip
-        self.optimizer.count(updated.values())
+        self.optimizer.count(self._seen.updated_by(prepared).values())
         return loss
 
     def fit(
@@ -206,26 +207,29 @@ class Trainer:
 
     @one_at_a_time
     def evaluate(self, batches: Iterable[Batch]) -> Evaluation:
-        """Average loss and accuracy in evaluation mode; the training state does not change.
+        """Loss and accuracy in evaluation mode, as of one batch of all samples; the training state
+        does not change.
 
-        Labels that the loss ignores (`CrossEntropyLoss(ignore_index=...)`) are no part of the
-        accuracy.
+        Batches count by what their means are over: labels that count, with their weights, or
+        elements; sums are added; a loss of other operations is taken for a mean over samples.
+        Labels that the loss ignores (`CrossEntropyLoss(ignore_index=...)`) are neither hits nor
+        misses.
 
         Args:
             batches: (x, y) as `step` takes them.
 
         Raises:
-            ConfigError: there is no batch.
+            ConfigError: there is no batch, or the loss's terms have no common average.
         """
         averages = Averages(getattr(self.loss, "ignore_index", IGNORED_LABEL))
         for x, y in batches:
-            averages.add(self._forward(x, y), y)
+            averages.add(*self._forward(x, y), y)
         return averages.result()
 
     @one_at_a_time
     def predict(self, x: np.ndarray) -> np.ndarray:
         """The model's output for x (N, C, H, W) in evaluation mode, logical layout."""
-        return self._forward(x, None)["output"]
+        return self._forward(x, None)[1]["output"]
 
     # State and files.
 
@@ -247,12 +251,8 @@ class Trainer:
             keep: files kept in all.
         """
         state = run or files.RunState(step=self.steps_done, seed=self.settings.seed)
-        updates = {
-            name: self.optimizer.steps.get(parameter, 0)
-            for name, parameter in self.model.named_parameters()
-            if self.optimizer.updates(parameter)
-        }
-        others = {name: count for name, count in updates.items() if count != state.step}
+        counts = {name: self.optimizer.steps.get(p, 0) for name, p in self._trained().items()}
+        others = {name: count for name, count in counts.items() if count != state.step}
         files.save(path, self.state_arrays(), replace(state, updates=others), keep=keep)
 
     @one_at_a_time
@@ -282,10 +282,8 @@ class Trainer:
         for name, tensor in self._tensors().items():
             tensor.storage.write(found.arrays[name])
         self.optimizer.steps_done = found.run.step
-        for name, parameter in self.model.named_parameters():
-            if self.optimizer.updates(parameter):
-                count = found.run.updates.get(name, found.run.step)
-                self.optimizer.steps[parameter] = count
+        for name, parameter in self._trained().items():
+            self.optimizer.steps[parameter] = found.run.updates.get(name, found.run.step)
         return found.run
 
     def close(self) -> None:
@@ -357,7 +355,8 @@ class Trainer:
             clip=self.clip if training else None, allow_tf32=self.allow_tf32, looked_at=looked_at,
         )  # fmt: skip
 
-    def _forward(self, x: np.ndarray, y: np.ndarray | None) -> dict[str, np.ndarray]:
+    def _forward(self, x: np.ndarray, y: np.ndarray | None) -> tuple[Trace, dict[str, np.ndarray]]:
+        """A step of evaluation before it was rewritten, and what it gave."""
         target_shape = None if y is None else np.shape(y)
         if self.prepared is None and self.settings.budget is not None:
             self.prepare(np.shape(x), target_shape)  # a percentage is that of the training step
@@ -366,7 +365,7 @@ class Trainer:
         )
         trace = prepared.plan.trace
         result = self._run(prepared, tuple(trace.outputs.values()), x, y)
-        return {name: result.outputs[v] for name, v in trace.outputs.items()}
+        return prepared.original, {name: result.outputs[v] for name, v in trace.outputs.items()}
 
     def _run(
         self, prepared: PreparedStep, wanted: tuple[int, ...], x: np.ndarray, y: np.ndarray | None,
@@ -381,25 +380,13 @@ class Trainer:
             raise
         return result
 
-    def _own_scalars(self, updated: Mapping[int, Tensor]) -> dict[int, Scalars]:
-        """Step scalars of the updates whose parameters have seen fewer updates than others."""
-        scalars, counts = self._scalars(), self.optimizer.steps
-        return {
-            call: {**scalars, "step": counts.get(parameter, 0)}
-            for call, parameter in updated.items()
-            if counts.get(parameter, 0) != scalars["step"]
-        }
-
     def _scalars(self) -> dict[str, float | int]:
         scalars = self.optimizer.scalars()
         return {**scalars, "step": self.steps_done, "seed": self.settings.seed}
 
     def _tensors(self) -> dict[str, Tensor]:
-        """All that persists, by the names that traces give it."""
-        found: dict[str, Tensor] = dict(self.model.named_parameters())
-        found |= dict(self.model.named_buffers())
-        for name, parameter in self.model.named_parameters():
-            if self.optimizer.updates(parameter):
-                slots = self.optimizer.slots(parameter)
-                found |= {f"{name}.{slot}": tensor for slot, tensor in slots.items()}
-        return found
+        return named_tensors(self.model, self.optimizer)
+
+    def _trained(self) -> dict[str, Tensor]:
+        """The model's parameters that the optimizer knows, by name."""
+        return {n: p for n, p in self.model.named_parameters() if self.optimizer.updates(p)}

@@ -36,20 +36,26 @@ class HasSlots(Protocol):
         """{name: tensor}, such as "momentum"."""
 
 
+def named_tensors(model: Module, optimizer: HasSlots | None = None) -> dict[str, Tensor]:
+    """All that persists from step to step, by the names that traces give it: parameters, buffers,
+    the optimizer's slots ("conv1.weight.momentum").
+    """
+    found: dict[str, Tensor] = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    for name, parameter in model.named_parameters():
+        if optimizer is not None and optimizer.updates(parameter):
+            slots = optimizer.slots(parameter).items()
+            found |= {f"{name}.{slot}": tensor for slot, tensor in slots}
+    return found
+
+
 def storages(trace: Trace, model: Module, optimizer: HasSlots | None = None) -> dict[int, Storage]:
     """Where the values of a trace's persistent variables lie: {variable: storage}.
 
     Slots of an optimizer that is not given are left out (they begin with zeros).
     """
-    by_name: dict[str, Storage] = {name: p.storage for name, p in model.named_parameters()}
-    by_name |= {name: buffer.storage for name, buffer in model.named_buffers()}
-    if optimizer is not None:
-        for name, parameter in model.named_parameters():
-            if optimizer.updates(parameter):
-                slots = optimizer.slots(parameter).items()
-                by_name |= {f"{name}.{slot}": tensor.storage for slot, tensor in slots}
+    by_name = named_tensors(model, optimizer)
     persistent = [trace.variables[v] for v in trace.initial if trace.variables[v].persistent]
-    return {v.id: by_name[v.name] for v in persistent if v.name in by_name}
+    return {v.id: by_name[v.name].storage for v in persistent if v.name in by_name}
 
 
 def initial_values(

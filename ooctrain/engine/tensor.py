@@ -186,6 +186,9 @@ class Tensor:
         return self.storage
 
 
+Tensors = Sequence[Tensor]
+
+
 def call(op: Op, *ins: Tensor) -> Tensor:
     """Records one call on the tape in force and returns its first output."""
     return current_tape().call(op, ins)[0]
@@ -215,6 +218,7 @@ class Tape:
         conv_algorithm: of convolutions: "auto", "direct", "im2col", "winograd2", "winograd4".
         seed: of dropout masks and initial weights.
         looked_at: takes in whose value is read, {tensor: value}, and who is called: {module: None}.
+        parts: the `parts.Parts` of a batch that goes through in several.
     """
 
     runner: Runner
@@ -223,6 +227,7 @@ class Tape:
     recording: bool = True
     site: Site = field(default_factory=Site)
     looked_at: dict[Any, Any] | None = None
+    parts: Any = None
 
     def __post_init__(self) -> None:
         self.warned: set[str] = set()
@@ -237,12 +242,7 @@ class Tape:
     # Recording
 
     def call(
-        self,
-        op: Op,
-        ins: Sequence[Tensor],
-        *,
-        of: Sequence[Tensor] = (),
-        scalars: Scalars | None = None,
+        self, op: Op, ins: Tensors, *, of: Tensors = (), scalars: Scalars | None = None
     ) -> tuple[Tensor, ...]:
         """Records one call and returns its outputs.
 

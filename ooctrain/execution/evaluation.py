@@ -1,16 +1,26 @@
-"""Averages over a data set: loss and accuracy of its batches.
+"""Averages over a data set: the loss and the accuracy that one batch of all of it would have.
 
-In: what a step of evaluation gave for each batch. Out: an `Evaluation`. Read next: `../train.py`.
+In: what a step of evaluation gave for each batch. Out: an `Evaluation`. The one idea: a batch's
+loss is a mean over its labels that count, by their weight, over its elements, or it is a sum; the
+trace says which, so batches are averaged by just these weights, and sums are added. Read next:
+`../train.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from ooctrain.errors import ConfigError
+from ooctrain.execution.sessions import value_on_host
+from ooctrain.layers.class_loss import ClassLoss
+from ooctrain.layers.regression_loss import MeanError
+from ooctrain.step.trace import Call, Trace
+
+#: How far weights of two terms may be from a constant ratio: roundings of their sums.
+_ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,32 +32,114 @@ class Evaluation:
     samples: int
 
 
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """A batch's loss, and by how much each mean in it counts; `sums`: there are sums in it."""
+
+    loss: float
+    weights: tuple[float, ...]
+    sums: bool
+
+
+@dataclass
 class Averages:
     """Sums up batches.
 
     Args:
-        ignored: the label that counts nothing.
+        ignored: the label that is neither a hit nor a miss.
     """
 
-    def __init__(self, ignored: int):
-        self._ignored = ignored
-        self._loss_sum, self._samples = 0.0, 0
-        self._correct, self._judged, self._classes = 0, 0, True
+    ignored: int
+    _batches: list[_Batch] = field(default_factory=list, init=False)
+    _samples: int = field(default=0, init=False)
+    _hits: int = field(default=0, init=False)
+    _judged: int = field(default=0, init=False)
+    _classes: bool = field(default=True, init=False)
 
-    def add(self, outputs: Mapping[str, np.ndarray], y: np.ndarray) -> None:
-        """Adds a batch, with its "loss" and "output"."""
-        output, target = outputs["output"], np.asarray(y)
-        self._loss_sum += float(outputs["loss"]) * len(target)
+    def add(self, trace: Trace, outputs: Mapping[str, np.ndarray], y: np.ndarray) -> None:
+        """Adds a batch.
+
+        Args:
+            trace: of the evaluation.
+            outputs: its "loss" and "output".
+
+        Raises:
+            ConfigError: the loss is not one number.
+        """
+        output, loss, target = outputs["output"], outputs["loss"], np.asarray(y)
+        if loss.size != 1:
+            raise ConfigError(
+                f"the loss of an evaluation is one number, not of shape {loss.shape}",
+                code="OOC-106", fix='reduction="mean" or "sum"',
+            )  # fmt: skip
+        terms = list(_terms(trace, target))
+        weights = tuple(weight for weight in terms if weight is not None)
+        # A loss of other operations is taken for a mean over samples.
+        weights = weights if terms else (float(len(target)),)
+        self._batches.append(_Batch(float(loss.reshape(())), weights, len(weights) < len(terms)))
         self._samples += len(target)
         self._classes = self._classes and output.ndim == target.ndim + 1
         if self._classes:
-            counts = target != self._ignored
-            self._correct += int(((output.argmax(axis=1) == target) & counts).sum())
+            counts = target != self.ignored
+            self._hits += int(((output.argmax(axis=1) == target) & counts).sum())
             self._judged += int(counts.sum())
 
     def result(self) -> Evaluation:
-        """The averages. Raises ConfigError: there was no batch."""
-        if not self._samples:
+        """The averages.
+
+        Raises:
+            ConfigError: there was no batch, or no weights make one loss of the batches' ones.
+        """
+        if not self._batches:
             raise ConfigError("nothing to evaluate: the data set is empty", code="OOC-106")
-        accuracy = self._correct / self._judged if self._classes and self._judged else None
-        return Evaluation(self._loss_sum / self._samples, accuracy, self._samples)
+        accuracy = self._hits / self._judged if self._classes and self._judged else None
+        return Evaluation(self._loss(), accuracy, self._samples)
+
+    def _loss(self) -> float:
+        first = self._batches[0]
+        if len(self._batches) == 1:
+            return first.loss
+        if not any(batch.weights for batch in self._batches):
+            return sum(batch.loss for batch in self._batches)
+        if any(batch.sums for batch in self._batches) or not self._in_proportion():
+            raise ConfigError(
+                "the terms of the loss are means over different numbers of labels or values, or "
+                "sums besides means: batches have no common average", code="OOC-106",
+                fix="evaluate one batch, or each term by itself",
+            )  # fmt: skip
+        # A batch without any label has no mean, and counts nothing.
+        parts = [(b.loss * b.weights[0], b.weights[0]) for b in self._batches if b.weights[0]]
+        whole = sum(weight for _, weight in parts)
+        return sum(loss for loss, _ in parts) / whole if parts else float("nan")
+
+    def _in_proportion(self) -> bool:
+        """Whether the means of a batch count by the same share of all batches."""
+        table = np.array([batch.weights for batch in self._batches])
+        shares = table / np.maximum(table.sum(axis=0), np.finfo(float).tiny)
+        return bool(np.allclose(shares, shares[:, :1], rtol=_ROUNDING, atol=_ROUNDING))
+
+
+def _terms(trace: Trace, target: np.ndarray) -> Iterator[float | None]:
+    """By how much each mean in a loss counts; None for a sum."""
+    for call in trace.calls:
+        if isinstance(call.op, MeanError):
+            mean = call.op.reduction == "mean"
+            yield float(np.prod(trace.variables[call.ins[0]].shape)) if mean else None
+        elif isinstance(call.op, ClassLoss) and call.op.reduction != "none":
+            yield _label_weight(trace, call, target) if call.op.reduction == "mean" else None
+
+
+def _label_weight(trace: Trace, call: Call, target: np.ndarray) -> float:
+    """The weight of a batch's labels that count."""
+    given = {trace.variable_by_name["target"].id: target}
+    labels = value_on_host(trace, call.ins[1], given)
+    if labels is None:
+        raise ConfigError(
+            "the labels of the loss are computed: nobody knows by how much a batch counts",
+            code="OOC-106", where=call.name, fix="hand the target on as it is",
+        )  # fmt: skip
+    counted = labels[labels != call.op.ignore_index]
+    if len(call.ins) == 2:
+        return float(counted.size)
+    values = trace.calls[trace.producer[call.ins[2]] or 0].op.values
+    return float(np.asarray(values)[counted].sum())

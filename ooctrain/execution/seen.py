@@ -21,6 +21,7 @@ from ooctrain.engine.module import Module
 from ooctrain.engine.tensor import Tensor
 from ooctrain.execution.prepare import PreparedStep, Settings, prepare
 from ooctrain.optim import Optimizer
+from ooctrain.step.op import Scalars
 from ooctrain.step.trace import Trace
 
 #: Steps that a trainer remembers; each change of what they depend on makes another.
@@ -100,6 +101,16 @@ class Seen:
                 if trace.variables[old].kind == "param"
             }
         return self._updates[id(step)]
+
+    def own_scalars(self, step: PreparedStep, scalars: Scalars) -> dict[int, Scalars]:
+        """Step scalars of the updates whose parameters have seen fewer updates than there were
+        steps."""
+        counts = self.training.optimizer.steps
+        return {
+            call: {**scalars, "step": counts.get(parameter, 0)}
+            for call, parameter in self.updated_by(step).items()
+            if counts.get(parameter, 0) != scalars["step"]
+        }
 
 
 class StepCache:

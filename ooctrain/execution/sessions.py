@@ -19,6 +19,8 @@ from ooctrain.execution.prepare import PreparedStep, Settings
 from ooctrain.layers.class_loss import ClassLoss
 from ooctrain.layers.cross_entropy import check_labels
 from ooctrain.layers.kernels.tables import TABLES
+from ooctrain.layers.layout import Reshape
+from ooctrain.layers.regions import Slice
 from ooctrain.step.machine import specs_of
 from ooctrain.step.trace import Call, Trace
 
@@ -132,6 +134,20 @@ def _checked(name: str, value: np.ndarray, dtype: str) -> np.ndarray:
 
 def _check_labels(inputs: Mapping[int, np.ndarray], call: Call, trace: Trace) -> None:
     logits, target = call.ins[0], call.ins[1]
-    if target in inputs:
-        classes = trace.variables[logits].shape[1]
-        check_labels(inputs[target], classes, call.op.ignore_index)
+    labels = value_on_host(trace, target, inputs)
+    if labels is not None:
+        check_labels(labels, trace.variables[logits].shape[1], call.op.ignore_index)
+
+
+def value_on_host(
+    trace: Trace, variable: int, inputs: Mapping[int, np.ndarray]
+) -> np.ndarray | None:
+    """The value of an input, or of a part of one; None of what is computed."""
+    if variable in inputs:
+        return inputs[variable]
+    producer = trace.producer[variable]
+    if producer is None or not isinstance(trace.calls[producer].op, Slice | Reshape):
+        return None
+    call = trace.calls[producer]
+    source = value_on_host(trace, call.ins[0], inputs)
+    return None if source is None else call.op.reference(source, scalars={})[0]

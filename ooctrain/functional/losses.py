@@ -50,11 +50,22 @@ def cross_entropy(
         plain.infer(input.spec, target.spec)
         check_labels(target.numpy(), input.shape[1], ignore_index)
         _hint_at_softmax(input)
+    parts = current_tape().parts if reduction == "mean" else None
     if weight is None and not label_smoothing and reduction != "none":
-        return call(plain, input, target)
+        divisor = parts.divisor(target, ignore_index, None) if parts else ()
+        return _of_the_batch(call(plain, input, target, *divisor), reduction)
     values = (1.0,) * input.shape[1] if weight is None else _class_weights(weight)
     op = WeightedCrossEntropy(ignore_index, float(label_smoothing), reduction)
-    return call(op, input, target, call(ClassWeights(values)))
+    weights = call(ClassWeights(values))
+    divisor = parts.divisor(target, ignore_index, values, weights) if parts else ()
+    return _of_the_batch(call(op, input, target, weights, *divisor), reduction)
+
+
+def _of_the_batch(loss: Tensor, reduction: Reduction) -> Tensor:
+    """A part's share of the batch's loss, where a batch goes through in parts: the mean of the
+    shares is the loss."""
+    parts = current_tape().parts
+    return loss * parts.count if parts is not None and reduction == "sum" else loss
 
 
 def mse_loss(input: Tensor, target: Tensor, *, reduction: Reduction = "mean") -> Tensor:
@@ -84,7 +95,7 @@ def _error(
     _check_reduction(name, reduction)
     if reduction == "none":
         return call(ErrorEach(absolute), input, target)
-    return call(MeanError(absolute, reduction), input, target)
+    return _of_the_batch(call(MeanError(absolute, reduction), input, target), reduction)
 
 
 def _check_reduction(name: str, reduction: str) -> None:

@@ -2,26 +2,28 @@
 
 In: logits (N, K) or (N, K, H, W), and labels. Out: the parts of an operation that do not depend on
 what the loss of a row is. The one idea: images and pixels alike are rows of K logits, so scratch
-and work follow from the number of rows and logits alone. Read next: `cross_entropy.py`, the plain
-loss, then `weighted_loss.py`.
+and work follow from the number of rows and logits alone. A mean is over the rows at hand, unless an
+input more says what to divide by: a batch that goes through in parts is averaged as a whole
+(`LabelWeight`). Read next: `cross_entropy.py`, the plain loss, then `weighted_loss.py`.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import numpy as np
 
 from ooctrain.layers.activation import EXP_FLOPS
-from ooctrain.step.op import Op
+from ooctrain.step.op import Op, Spec, require
 from ooctrain.step.trace import Kind
 
 Reduction = Literal["mean", "sum", "none"]
 
 
 class ClassLoss(Op):
-    """A loss of (logits, labels, ...): mean, sum, or each by itself. Writes (loss, lse), lse being
-    the log-sum-exp of each row.
+    """A loss of (logits, labels, ...[, divisor]): mean, sum, or each by itself. Writes (loss, lse),
+    lse being the log-sum-exp of each row.
     """
 
     __slots__ = ()
@@ -35,7 +37,9 @@ class ClassLoss(Op):
 
 
 class ClassLossGrad(Op):
-    """The gradient of a `ClassLoss`. Reads (logits, labels, ...) and may overwrite the logits."""
+    """The gradient of a `ClassLoss`. Reads (logits, labels, ...[, divisor]) and may overwrite the
+    logits.
+    """
 
     __slots__ = ()
     ignore_index: int
@@ -47,6 +51,29 @@ class ClassLossGrad(Op):
 
     def reusable(self):
         return {0: 0}
+
+
+@dataclass(frozen=True, slots=True)
+class LabelWeight(Op):
+    """What the mean over each of equal parts of a batch is divided by, so that the mean of the
+    parts' losses is the loss of the batch: the weight of all its labels that count, / parts.
+
+    Reads (labels[, weights of the classes]), of the whole batch; writes one number.
+    """
+
+    ignore_index: int = -100
+    parts: int = 1
+    name: ClassVar[str] = "label_weight"
+    out_kinds: ClassVar[tuple[Kind, ...]] = ("aux",)
+
+    def infer(self, labels: Spec, *weights: Spec) -> tuple[Spec, ...]:
+        require(labels.dtype == "int64", "label_weight: labels are class numbers", labels)
+        return (Spec(()),)
+
+    def reference(self, labels, *weights, scalars):
+        counted = labels[labels != self.ignore_index]
+        weight = weights[0][counted].sum() if weights else counted.size
+        return (np.asarray(weight / self.parts),)
 
 
 def as_rows(logits: np.ndarray) -> np.ndarray:

@@ -25,14 +25,15 @@ class SoftmaxCrossEntropy(class_loss.ClassLoss):
     """loss = mean or sum of -log softmax(logits)[label] over the rows that count: those whose label
     is not `ignore_index`.
 
-    Reads (logits, labels): (N, K) and (N), or (N, K, H, W) and (N, H, W). Writes (loss, lse).
+    Reads (logits, labels[, divisor]): (N, K) and (N), or (N, K, H, W) and (N, H, W). Writes (loss,
+    lse).
     """
 
     ignore_index: int = -100
     reduction: MeanOrSum = "mean"
     name: ClassVar[str] = "cross_entropy"
 
-    def infer(self, logits: Spec, labels: Spec) -> tuple[Spec, ...]:
+    def infer(self, logits: Spec, labels: Spec, *divisor: Spec) -> tuple[Spec, ...]:
         require_float(self, logits)
         fits = len(logits.shape) in (2, 4)
         require(fits, "cross_entropy: logits are (N, K) or (N, K, H, W)", logits)
@@ -43,40 +44,43 @@ class SoftmaxCrossEntropy(class_loss.ClassLoss):
         require(labels.dtype == "int64", f"cross_entropy: {what}", labels, fix=fix)
         return Spec((), logits.dtype), Spec(labels.shape, logits.dtype)
 
-    def reference(self, logits, labels, scalars):
+    def reference(self, logits, labels, *divisor, scalars):
         rows, label = class_loss.as_rows(logits), labels.reshape(-1)
         lse = class_loss.log_sum_exp(rows)
         valid = label != self.ignore_index
         picked = rows[np.arange(len(rows)), np.where(valid, label, 0)]
         loss = np.where(valid, lse - picked, 0).sum()
-        loss = loss / valid.sum() if self.reduction == "mean" else loss
+        if self.reduction == "mean":
+            loss = loss / (divisor[0] if divisor else valid.sum())
         return np.asarray(loss, logits.dtype), lse.reshape(labels.shape)
 
     def vjp(self, tape, ins, outs, grads):
-        logits, labels = ins
+        logits, labels, *divisor = ins
         op = SoftmaxCrossEntropyGrad(self.ignore_index, self.reduction)
-        return tape.call(op, (logits, labels, outs[1], grads[0]), of=(logits,))[0], None
+        found = tape.call(op, (logits, labels, outs[1], grads[0], *divisor), of=(logits,))
+        return found[0], *(None for _ in ins[1:])
 
 
 @dataclass(frozen=True, slots=True)
 class SoftmaxCrossEntropyGrad(class_loss.ClassLossGrad):
-    """dlogits = (softmax - onehot) * dloss, / rows for a mean. Reads (logits, labels, lse,
-    dloss)."""
+    """dlogits = (softmax - onehot) * dloss, / rows for a mean. Reads (logits, labels, lse, dloss[,
+    divisor])."""
 
     ignore_index: int = -100
     reduction: MeanOrSum = "mean"
     name: ClassVar[str] = "cross_entropy_grad"
 
-    def infer(self, logits: Spec, labels: Spec, lse: Spec, dloss: Spec) -> tuple[Spec, ...]:
+    def infer(self, logits: Spec, labels: Spec, lse: Spec, dloss: Spec, *divisor: Spec):
         require(dloss.size == 1, "cross_entropy: the gradient of the loss is one number", dloss)
         return (logits,)
 
-    def reference(self, logits, labels, lse, dloss, scalars):
+    def reference(self, logits, labels, lse, dloss, *divisor, scalars):
         rows, label = class_loss.as_rows(logits), labels.reshape(-1)
         valid = label != self.ignore_index
         d = np.exp(rows - lse.reshape(-1, 1))
         d[np.arange(len(rows)), np.where(valid, label, 0)] -= 1
-        d *= valid[:, None] * dloss / (valid.sum() if self.reduction == "mean" else 1)
+        counted = divisor[0] if divisor else valid.sum()
+        d *= valid[:, None] * dloss / (counted if self.reduction == "mean" else 1)
         return (class_loss.row_order(d, logits.shape),)
 
 

@@ -9,7 +9,7 @@ smoothing: Szegedy et al. 2016, section 7). Read next: `update.py`.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -40,8 +40,8 @@ class WeightedCrossEntropy(class_loss.ClassLoss):
     """Of each row whose label counts: (1 - s) w[label] (lse - z[label]) + s / K * sum over the
     classes of w[c] (lse - z[c]).
 
-    Reads (logits, labels, weights), shapes as `SoftmaxCrossEntropy`, weights (K,). Writes (loss,
-    lse).
+    Reads (logits, labels, weights[, divisor]), shapes as `SoftmaxCrossEntropy`, weights (K,).
+    Writes (loss, lse).
 
     Args:
         label_smoothing: s.
@@ -53,7 +53,7 @@ class WeightedCrossEntropy(class_loss.ClassLoss):
     reduction: class_loss.Reduction = "mean"
     name: ClassVar[str] = "weighted_cross_entropy"
 
-    def infer(self, logits: Spec, labels: Spec, weights: Spec) -> tuple[Spec, ...]:
+    def infer(self, logits: Spec, labels: Spec, weights: Spec, *divisor: Spec) -> tuple[Spec, ...]:
         loss, lse = SoftmaxCrossEntropy(self.ignore_index).infer(logits, labels)
         require_float(self, weights)
         classes = logits.shape[1]
@@ -61,7 +61,7 @@ class WeightedCrossEntropy(class_loss.ClassLoss):
         require(fits, f"cross_entropy: one weight for each of {classes} classes", logits, weights)
         return (lse if self.reduction == "none" else loss), lse
 
-    def reference(self, logits, labels, weights, scalars):
+    def reference(self, logits, labels, weights, *divisor, scalars):
         rows, label = class_loss.as_rows(logits), labels.reshape(-1)
         lse = class_loss.log_sum_exp(rows)
         valid = label != self.ignore_index
@@ -71,20 +71,19 @@ class WeightedCrossEntropy(class_loss.ClassLoss):
         each = valid * ((1 - self.label_smoothing) * own + self.label_smoothing * spread)
         loss = each.reshape(labels.shape)
         if self.reduction != "none":
-            counted = weights[chosen][valid].sum() if self.reduction == "mean" else 1
-            loss = np.asarray(each.sum() / counted)
+            loss = np.asarray(each.sum() / _counted(self, weights, chosen[valid], divisor))
         return loss.astype(logits.dtype), lse.reshape(labels.shape)
 
     def vjp(self, tape, ins, outs, grads):
-        logits, labels, weights = ins
+        logits, labels, weights, *divisor = ins
         op = WeightedCrossEntropyGrad(self.ignore_index, self.label_smoothing, self.reduction)
-        found = tape.call(op, (logits, labels, weights, outs[1], grads[0]), of=(logits,))
-        return found[0], None, None
+        read = logits, labels, weights, outs[1], grads[0], *divisor
+        return tape.call(op, read, of=(logits,))[0], *(None for _ in ins[1:])
 
 
 @dataclass(frozen=True, slots=True)
 class WeightedCrossEntropyGrad(class_loss.ClassLossGrad):
-    """dlogits of `WeightedCrossEntropy`. Reads (logits, labels, weights, lse, dloss)."""
+    """dlogits of `WeightedCrossEntropy`. Reads (logits, labels, weights, lse, dloss[, divisor])."""
 
     ignore_index: int = -100
     label_smoothing: float = 0.0
@@ -92,13 +91,13 @@ class WeightedCrossEntropyGrad(class_loss.ClassLossGrad):
     name: ClassVar[str] = "weighted_cross_entropy_grad"
 
     def infer(
-        self, logits: Spec, labels: Spec, weights: Spec, lse: Spec, dloss: Spec
+        self, logits: Spec, labels: Spec, weights: Spec, lse: Spec, dloss: Spec, *divisor: Spec
     ) -> tuple[Spec, ...]:
         wanted = labels.size if self.reduction == "none" else 1
         require(dloss.size == wanted, f"cross_entropy: the gradient has {wanted} numbers", dloss)
         return (logits,)
 
-    def reference(self, logits, labels, weights, lse, dloss, scalars):
+    def reference(self, logits, labels, weights, lse, dloss, *divisor, scalars):
         rows, label = class_loss.as_rows(logits), labels.reshape(-1)
         valid = label != self.ignore_index
         chosen, share = np.where(valid, label, 0), self.label_smoothing / rows.shape[1]
@@ -106,6 +105,16 @@ class WeightedCrossEntropyGrad(class_loss.ClassLossGrad):
         p = np.exp(rows - lse.reshape(-1, 1))
         d = p * (own + share * weights.sum()) - share * weights
         d -= own * (np.arange(rows.shape[1]) == chosen[:, None])
-        counted = weights[chosen][valid].sum() if self.reduction == "mean" else 1
+        counted = _counted(self, weights, chosen[valid], divisor)
         d *= valid[:, None] * dloss.reshape(-1, 1) / counted
         return (class_loss.row_order(d, logits.shape),)
+
+
+def _counted(
+    op: WeightedCrossEntropy | WeightedCrossEntropyGrad, weights: np.ndarray, labels: np.ndarray,
+    divisor: tuple[np.ndarray, ...],
+) -> Any:  # fmt: skip
+    """What a sum is divided by; `labels` are those that count."""
+    if op.reduction != "mean":
+        return 1
+    return divisor[0] if divisor else weights[labels].sum()

@@ -27,6 +27,7 @@ from ooctrain.layers.batch_norm import (
     BatchNormStats,
 )
 from ooctrain.layers.channel_sum import ChannelSum
+from ooctrain.layers.class_loss import LabelWeight
 from ooctrain.layers.combine import Add, AddMasked, Concat, Constant, Scale
 from ooctrain.layers.conv2d import Conv2d, Conv2dGradInput, Conv2dGradWeight, Geometry
 from ooctrain.layers.conv_transpose import ConvTranspose2d
@@ -259,6 +260,10 @@ def loss_samples() -> Samples:
     total = SoftmaxCrossEntropyGrad(reduction="sum")
     yield total, (logits, labels(5, classes=4), lse, scale)
     yield ClassWeights((0.25, 2.0, 0.0)), ()
+    yield LabelWeight(parts=2), (labels(2, 3, 3, classes=4, ignored=(1, 4)),)
+    yield LabelWeight(parts=3), (labels(7, classes=3, ignored=(2,)), normal(3) ** 2)
+    yield SoftmaxCrossEntropy(), (logits, labels(5, classes=4, ignored=(0,)), np.float32(7.5))
+    yield SoftmaxCrossEntropyGrad(), (logits, labels(5, classes=4), lse, scale, np.float32(7.5))
     for reduction in ("mean", "sum", "none"):
         marks, few = labels(2, 3, 3, classes=4, ignored=(1, 4)), labels(5, classes=4, ignored=(2,))
         own = np.array([0.5, 2, 0, 1.25], np.float32)
@@ -267,6 +272,9 @@ def loss_samples() -> Samples:
         dloss = normal(5) if reduction == "none" else scale
         grad = WeightedCrossEntropyGrad(-100, 0.3, reduction)
         yield grad, (logits, few, own, lse, dloss)
+        if reduction == "mean":
+            yield WeightedCrossEntropy(-100, 0.3), (logits, few, own, np.float32(2.5))
+            yield grad, (logits, few, own, lse, dloss, np.float32(2.5))
     for absolute in (False, True):
         yield MeanError(absolute), (normal(*X), normal(*X, seed=1))
         yield MeanErrorGrad(absolute), (normal(*X), normal(*X, seed=1), scale)

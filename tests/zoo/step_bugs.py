@@ -1,8 +1,9 @@
-"""Planted bugs around the step: what it depends on, how it is counted, what a bad loss may touch.
+"""Planted bugs around the step: what it depends on, how it is counted, what a bad loss may touch,
+what the loss of a batch is that goes through in parts.
 
-In: nothing. Out: `BUGS`, {name: (the law that bites, a function that plants the bug)}. The one
-idea: with each of them a training that nobody touches between its steps goes on to the same bits.
-Read next: `test_step_bugs.py`.
+In: nothing. Out: `BUGS`, {name: (the law that bites, where it looks, a function that plants the
+bug)}. The one idea: with each of them a training that nobody touches between its steps, in whole
+batches, goes on to the same bits. Read next: `test_step_bugs.py`.
 """
 
 from __future__ import annotations
@@ -13,9 +14,11 @@ import pytest
 from zoo.planting import plant
 
 from ooctrain import train
-from ooctrain.engine import fingerprint
+from ooctrain.engine import fingerprint, parts
 from ooctrain.engine.module import Module
-from ooctrain.execution import checkpoint, executor, guard, seen
+from ooctrain.execution import checkpoint, evaluation, executor, guard, seen, sessions
+from ooctrain.functional import losses
+from ooctrain.layers.kernels.cpu import weighted_losses
 from ooctrain.optim import Optimizer
 
 Plant = Callable[[pytest.MonkeyPatch], None]
@@ -111,23 +114,70 @@ def a_stopped_step_counts(patch: pytest.MonkeyPatch) -> None:
     plant(patch, train.Trainer, "step", piece, f"{piece}; self.optimizer.count(())")
 
 
-BUGS: dict[str, tuple[str, Plant]] = {
-    plant.__name__: (law, plant)
-    for law, plant in [
-        ("seen", modes_are_not_counted),
-        ("seen", only_plain_attributes_are_counted),
-        ("seen", lists_are_looked_at_once),
-        ("seen", whoever_is_frozen_stays_trained),
-        ("seen", clipping_is_no_part_of_the_key),
-        ("seen", slots_are_taken_for_granted),
-        ("seen", values_are_read_once),
-        ("seen", who_is_replaced_keeps_its_place),
-        ("counts", every_parameter_counts_every_step),
-        ("counts", one_count_for_all_calls),
-        ("counts", a_file_forgets_the_counts),
-        ("bad losses", updates_run_whatever_the_loss),
-        ("bad losses", statistics_keep_the_bad_batch),
-        ("bad losses", infinity_is_a_number),
-        ("bad losses", a_stopped_step_counts),
+def parts_average_their_own_labels(patch: pytest.MonkeyPatch) -> None:
+    """Mean of means: right as long as every label counts as much."""
+    piece = 'current_tape().parts if reduction == "mean" else None'
+    plant(patch, losses, "cross_entropy", piece, "None")
+
+
+def sums_are_taken_for_means(patch: pytest.MonkeyPatch) -> None:
+    """Halved where a batch goes through in two parts."""
+    plant(patch, losses, "_of_the_batch", "loss * parts.count", "loss")
+
+
+def ignored_labels_weigh_something(patch: pytest.MonkeyPatch) -> None:
+    """The divisor is the number of labels."""
+    piece = "valid_rows(labels, op.ignore_index)"
+    plant(patch, weighted_losses, "label_weight", piece, "labels.size")
+
+
+def one_divisor_for_all_losses(patch: pytest.MonkeyPatch) -> None:
+    """Two losses of one target with other weights share what they are divided by."""
+    piece = "key = whole, ignore_index, values"
+    plant(patch, parts.Parts, "divisor", piece, "key = whole, ignore_index, None")
+
+
+def labels_of_parts_are_trusted(patch: pytest.MonkeyPatch) -> None:
+    """Only a target that a loss reads as it comes is checked."""
+    plant(patch, sessions, "value_on_host", "Slice | Reshape", "Reshape")
+
+
+def batches_count_by_their_samples(patch: pytest.MonkeyPatch) -> None:
+    """As an average over batches of a mean is made first."""
+    piece = "weights if terms else (float(len(target)),)"
+    plant(patch, evaluation.Averages, "add", piece, "(float(len(target)),)")
+
+
+def sums_over_batches_are_averaged(patch: pytest.MonkeyPatch) -> None:
+    """A sum over the data set is the sum over its batches."""
+    piece = "sum(batch.loss for batch in self._batches)"
+    plant(patch, evaluation.Averages, "_loss", piece, f"{piece} / len(self._batches)")
+
+
+BUGS: dict[str, tuple[str, str, Plant]] = {
+    plant.__name__: (law, detail, plant)
+    for law, detail, plant in [
+        ("seen", "BatchNorm2d:model.train", modes_are_not_counted),
+        ("seen", "BatchNorm2d:1.running_mean", only_plain_attributes_are_counted),
+        ("seen", "ModuleList:1.slopes[:]", lists_are_looked_at_once),
+        ("seen", "Identity:4.weight.requires_grad", whoever_is_frozen_stays_trained),
+        ("seen", "Identity:trainer.clip", clipping_is_no_part_of_the_key),
+        ("seen", "SGD:optimizer.state", slots_are_taken_for_granted),
+        ("seen", "CrossEntropyLoss:loss.weight", values_are_read_once),
+        ("seen", "Identity:model.4", who_is_replaced_keeps_its_place),
+        ("counts", "", every_parameter_counts_every_step),
+        ("counts", "", one_count_for_all_calls),
+        ("counts", "", a_file_forgets_the_counts),
+        ("bad losses", "", updates_run_whatever_the_loss),
+        ("bad losses", "", statistics_keep_the_bad_batch),
+        ("bad losses", "", infinity_is_a_number),
+        ("bad losses", "", a_stopped_step_counts),
+        ("whole batch", "", parts_average_their_own_labels),
+        ("whole batch", "", sums_are_taken_for_means),
+        ("whole batch", "", ignored_labels_weigh_something),
+        ("whole batch", "", one_divisor_for_all_losses),
+        ("whole batch", "", labels_of_parts_are_trusted),
+        ("evaluation", "", batches_count_by_their_samples),
+        ("evaluation", "", sums_over_batches_are_averaged),
     ]
 }

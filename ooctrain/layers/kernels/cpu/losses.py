@@ -148,19 +148,19 @@ def cross_entropy(
     pool: ThreadPool, op: SoftmaxCrossEntropy, ins: Arrays, outs: Arrays, workspace: Array
 ) -> None:
     """The loss and the log-sum-exp of each row."""
-    logits, labels = ins
+    logits, labels, *divisor = ins
     loss, lse = outs
     each, partials = loss_parts(workspace, labels.size)
     softmax_cross_entropy(pool, logits, labels, each, lse, op.ignore_index)
-    total(pool, each, loss, _row_factor(op, labels), partials)
+    total(pool, each, loss, _row_factor(op, labels, divisor), partials)
 
 
 def cross_entropy_grad(
     pool: ThreadPool, op: SoftmaxCrossEntropyGrad, ins: Arrays, outs: Arrays
 ) -> None:
     """dlogits, which may be the logits."""
-    logits, labels, lse, dloss = ins
-    scale = float(dloss.reshape(-1)[0]) * _row_factor(op, labels)
+    logits, labels, lse, dloss, *divisor = ins
+    scale = float(dloss.reshape(-1)[0]) * _row_factor(op, labels, divisor)
     softmax_cross_entropy_grad(pool, logits, labels, lse, outs[0], scale, op.ignore_index)
 
 
@@ -231,9 +231,13 @@ def loss_parts(workspace: Array, rows: int) -> tuple[Array, Array]:
     return workspace[: 4 * rows].view(np.float32), workspace[whole_lines(4 * rows) :]
 
 
-def _row_factor(op: SoftmaxCrossEntropy | SoftmaxCrossEntropyGrad, labels: Array) -> float:
+def _row_factor(
+    op: SoftmaxCrossEntropy | SoftmaxCrossEntropyGrad, labels: Array, divisor: Arrays
+) -> float:
     """What the summed losses of the rows are multiplied by."""
-    return 1.0 if op.reduction == "sum" else mean_factor(valid_rows(labels, op.ignore_index))
+    if op.reduction == "sum":
+        return 1.0
+    return mean_factor(float(divisor[0]) if divisor else valid_rows(labels, op.ignore_index))
 
 
 def _reduce(pool, range_kernel, arrays, out, factor, workspace) -> None:

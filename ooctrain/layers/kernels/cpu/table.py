@@ -25,6 +25,7 @@ from ooctrain.layers.batch_norm import (
     BatchNormStats,
 )
 from ooctrain.layers.channel_sum import ChannelSum
+from ooctrain.layers.class_loss import LabelWeight
 from ooctrain.layers.combine import Add, AddMasked, Concat, Constant, Scale
 from ooctrain.layers.conv2d import Conv2d, Conv2dGradInput, Conv2dGradWeight
 from ooctrain.layers.conv_transpose import ConvTranspose2d
@@ -186,6 +187,7 @@ CPU = DriverTable("cpu", {
     # Losses.
     SoftmaxCrossEntropy: Driver("losses.cross_entropy", arguments.whole_call, _class_loss),
     SoftmaxCrossEntropyGrad: Driver("losses.cross_entropy_grad", arguments.whole_call),
+    LabelWeight: Driver("weighted_losses.label_weight", arguments.whole_call),
     ClassWeights: Driver("weighted_losses.write", "values"),
     WeightedCrossEntropy: Driver(
         "weighted_losses.weighted_cross_entropy", arguments.whole_call, _class_loss

@@ -12,8 +12,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ooctrain.layers.class_loss import LabelWeight
 from ooctrain.layers.kernels.cpu.chunks import element_chunk, flat, row_chunk
-from ooctrain.layers.kernels.cpu.losses import loss_parts, softmax_cross_entropy, total
+from ooctrain.layers.kernels.cpu.losses import (
+    loss_parts,
+    softmax_cross_entropy,
+    total,
+    valid_rows,
+)
 from ooctrain.layers.kernels.cpu.runtime.jit import kernel
 from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
 from ooctrain.layers.regression_loss import mean_factor
@@ -100,7 +106,7 @@ def weighted_cross_entropy(
     pool: ThreadPool, op: WeightedCrossEntropy, ins: Arrays, outs: Arrays, workspace: Array
 ) -> None:
     """The loss, of all rows or of each, and the log-sum-exp of each row."""
-    logits, labels, weights = ins
+    logits, labels, weights, *divisor = ins
     loss, lse = outs
     each, partials = loss_parts(workspace, labels.size)
     each = loss if op.reduction == "none" else each
@@ -109,16 +115,16 @@ def weighted_cross_entropy(
     settings = op.label_smoothing, op.ignore_index
     pool.run(_weigh, rows, row_chunk(rows, classes), logits, classes, *arrays, *settings)
     if op.reduction != "none":
-        total(pool, each, loss, _factor(op, labels, weights), partials)
+        total(pool, each, loss, _factor(op, labels, weights, divisor), partials)
 
 
 def weighted_cross_entropy_grad(
     pool: ThreadPool, op: WeightedCrossEntropyGrad, ins: Arrays, outs: Arrays
 ) -> None:
     """dlogits, which may be the logits; dloss is one number, or one for each row."""
-    logits, labels, weights, lse, dloss = ins
+    logits, labels, weights, lse, dloss, *divisor = ins
     rows, classes = labels.size, weights.size
-    factors = _factor(op, labels, weights), op.label_smoothing
+    factors = _factor(op, labels, weights, divisor), op.label_smoothing
     arguments = logits, classes, labels, weights, lse, dloss, *factors, outs[0], op.ignore_index
     pool.run(_weighted_grad, rows, row_chunk(rows, classes), *arguments)
 
@@ -137,10 +143,23 @@ def error_each_grad(
     pool.run(_error_each_grad, x.size, element_chunk(x.size), *arguments)
 
 
+def label_weight(pool: ThreadPool, op: LabelWeight, ins: Arrays, outs: Arrays) -> None:
+    """The weight of the labels that count (1 each where there are no weights), / parts."""
+    labels, *weights = ins
+    if weights:
+        counted = _weight_of_labels(flat(labels), *weights, op.ignore_index)
+    else:
+        counted = valid_rows(labels, op.ignore_index)
+    outs[0][...] = counted / op.parts
+
+
 def _factor(
-    op: WeightedCrossEntropy | WeightedCrossEntropyGrad, labels: Array, weights: Array
-) -> float:
+    op: WeightedCrossEntropy | WeightedCrossEntropyGrad, labels: Array, weights: Array,
+    divisor: Arrays,
+) -> float:  # fmt: skip
     """What the summed losses are multiplied by."""
     if op.reduction != "mean":
         return 1.0
+    if divisor:
+        return mean_factor(float(divisor[0]))
     return mean_factor(_weight_of_labels(flat(labels), weights, op.ignore_index))

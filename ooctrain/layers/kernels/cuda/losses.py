@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from ooctrain.layers.class_loss import ClassLoss, ClassLossGrad
+from ooctrain.layers.class_loss import ClassLoss, ClassLossGrad, LabelWeight
 from ooctrain.layers.cross_entropy import SoftmaxCrossEntropy, SoftmaxCrossEntropyGrad
 from ooctrain.layers.kernels.cuda.chunks import THREADS, element_chunk, tiles
 from ooctrain.layers.kernels.cuda.conv.columns import add_compensated, column_total
@@ -173,11 +173,11 @@ def cross_entropy(
     launcher: Launcher, op: SoftmaxCrossEntropy, ins: Arrays, outs: Arrays, workspace: Array
 ) -> None:
     """The loss and the log-sum-exp of each row."""
-    logits, labels = ins
+    logits, labels, *given = ins
     loss, lse = outs
     space = loss_space(launcher, workspace, labels.size, each=True)
     softmax_cross_entropy(launcher, logits, labels, space.each, lse, op.ignore_index)
-    divisor = mean_divisor(launcher, op, space, labels)
+    divisor = mean_divisor(launcher, op, space, labels, given=given)
     total(launcher, space.each, loss, space.partials, divisor)
 
 
@@ -185,9 +185,9 @@ def cross_entropy_grad(
     launcher: Launcher, op: SoftmaxCrossEntropyGrad, ins: Arrays, outs: Arrays, workspace: Array
 ) -> None:
     """dlogits = (softmax - onehot) * dloss / divisor, 0 in ignored rows; may be the logits."""
-    logits, labels, lse, dloss = ins
+    logits, labels, lse, dloss, *given = ins
     space = loss_space(launcher, workspace, labels.size, each=False)
-    divisor = mean_divisor(launcher, op, space, labels)
+    divisor = mean_divisor(launcher, op, space, labels, given=given)
     rows, classes = labels.size, logits.shape[-1]
     scale = dloss, dloss if divisor is None else divisor, divisor is not None
     arrays = logits, classes, labels, lse, *scale, outs[0]
@@ -210,23 +210,42 @@ def softmax_cross_entropy(
 
 
 def mean_divisor(
-    launcher: Launcher, op: ClassLoss | ClassLossGrad, space: LossSpace, labels, weights=None
-) -> Array | None:
+    launcher: Launcher, op: ClassLoss | ClassLossGrad, space: LossSpace, labels, weights=None,
+    given: Arrays = (),
+) -> Array | None:  # fmt: skip
     """What a mean over rows is divided by, a number on the GPU; None for other reductions: the
     number of labels that count, or the sum of their weights.
 
     Args:
         weights: (classes,), or None for 1 each.
+        given: the divisor, where it is not that of these labels.
     """
     if op.reduction != "mean":
         return None
+    if given:
+        return given[0]
+    _weigh_labels(launcher, op.ignore_index, labels, weights, space.divisor, space.partials)
+    return space.divisor
+
+
+def label_weight(
+    launcher: Launcher, op: LabelWeight, ins: Arrays, outs: Arrays, workspace: Array
+) -> None:
+    """The weight of the labels that count (1 each where there are no weights), / parts."""
+    labels, weights = ins[0], ins[1] if len(ins) > 1 else None
+    share = 1 / op.parts
+    _weigh_labels(launcher, op.ignore_index, labels, weights, outs[0], workspace, share)
+
+
+def _weigh_labels(
+    launcher: Launcher, ignore_index: int, labels, weights, out, workspace, factor: float = 1.0
+) -> None:
     blocks, weighted = sum_blocks(labels.size), weights is not None
-    partials = launcher.part(space.partials, 0, blocks, "float32")
-    settings = weights if weighted else partials, weighted, op.ignore_index
+    partials = launcher.part(workspace, 0, blocks, "float32")
+    settings = weights if weighted else partials, weighted, ignore_index
     chunk = element_chunk(labels.size)
     launcher.launch(_label_weights, blocks, labels, *settings, partials, chunk)
-    finish(launcher, partials, space.divisor)
-    return space.divisor
+    finish(launcher, partials, out, factor)
 
 
 def total(

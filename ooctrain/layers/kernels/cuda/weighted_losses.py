@@ -131,7 +131,7 @@ def weighted_cross_entropy(
     launcher: Launcher, op: WeightedCrossEntropy, ins: Arrays, outs: Arrays, workspace: Array
 ) -> None:
     """The loss, of all rows or of each, and the log-sum-exp of each row."""
-    logits, labels, weights = ins
+    logits, labels, weights, *given = ins
     loss, lse = outs
     summed, rows, classes = op.reduction != "none", labels.size, weights.size
     space = loss_space(launcher, workspace, rows, each=summed)
@@ -140,7 +140,7 @@ def weighted_cross_entropy(
     arrays, settings = (labels, weights, lse, each), (op.label_smoothing, op.ignore_index)
     launcher.launch(_weigh, blocks_for(rows, ROWS), logits, classes, *arrays, *settings)
     if summed:
-        divisor = mean_divisor(launcher, op, space, labels, weights)
+        divisor = mean_divisor(launcher, op, space, labels, weights, given)
         total(launcher, each, loss, space.partials, divisor)
 
 
@@ -148,9 +148,9 @@ def weighted_cross_entropy_grad(
     launcher: Launcher, op: WeightedCrossEntropyGrad, ins: Arrays, outs: Arrays, workspace: Array
 ) -> None:
     """dlogits, which may be the logits; dloss is one number, or one for each row."""
-    logits, labels, weights, lse, dloss = ins
+    logits, labels, weights, lse, dloss, *given = ins
     space = loss_space(launcher, workspace, labels.size, each=False)
-    divisor = mean_divisor(launcher, op, space, labels, weights)
+    divisor = mean_divisor(launcher, op, space, labels, weights, given)
     scale = dloss, dloss if divisor is None else divisor, divisor is not None
     launcher.launch(
         _weighted_grad, blocks_for(labels.size, ROWS), logits, weights.size, labels, weights, lse,
