@@ -150,8 +150,9 @@ def _cell(trace: oc.Trace, budget: str, planner: str, machine: str, granule: Gra
 
 def ops(options: argparse.Namespace) -> Found:
     """Hash of the outputs of every operation on the inputs that the tests try it on."""
+    from support.op_samples import SAMPLES
+
     from ooctrain.testing.check_op import SCALARS, as_input, spec_of
-    from ooctrain.testing.op_samples import SAMPLES
 
     found: Found = {}
     for threads in (1, 2):

@@ -5,7 +5,7 @@ networks. Out: a check for each. The one idea: what is a sum of products has a b
 from the number of its terms and the sizes of its factors, element by element; the rest may differ
 from its definition by 2e-5 of the largest value, as in the tests. Each also has to give the same
 bits twice and in place, change no input, and write nothing beside its arrays. Read next:
-`workbench.py`, `ooctrain/testing/op_samples.py`.
+`workbench.py`, `tests/support/op_samples.py`.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from support.op_samples import SAMPLES, normal
 
 from benchmarks.gpu.bench import Bench, NotRunError
 from benchmarks.gpu.rehearsal import Kernels
@@ -41,7 +42,6 @@ from ooctrain.testing.check_op import (
     same_bits,
     spec_of,
 )
-from ooctrain.testing.op_samples import SAMPLES, normal
 
 REHEARSED_BY: Kernels = "emulator"
 #: Sums of products: the definition on |inputs| bounds its error.

@@ -4,7 +4,7 @@ In: networks of the zoo with random batches. Out: a check of accuracy for each, 
 each planner and each allocator. The one idea: the error of all gradients together against the NumPy
 definitions in float64 may be at most twice the cpu device's own; and what swaps or recomputes may
 not differ from what stays in memory in a single bit. Source: docs/architecture.md, "Laws that hold
-everywhere". Read next: `ooctrain/testing/same_bits.py`, `memory.py`.
+everywhere". Read next: `tests/support/same_bits.py`, `memory.py`.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from support.same_bits import Values, check_same_bits, out_of_core
 
 import ooctrain as oc
 from benchmarks.common import threads_here
@@ -25,7 +26,6 @@ from ooctrain.engine.incore import initial_values, run_trace
 from ooctrain.errors import DoesNotFit, Infeasible, ShapeError
 from ooctrain.execution.prepare import Settings, prepare
 from ooctrain.sched.planners.registry import planners
-from ooctrain.testing.same_bits import Values, check_same_bits, out_of_core
 
 REHEARSED_BY: Kernels = "cpu kernels"
 SCALARS = {"lr": 0.05, "seed": 3, "step": 0}

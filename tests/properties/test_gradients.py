@@ -1,6 +1,6 @@
 """Every operation: shapes, kernel against definition, guards, threads, in place, gradient.
 
-The table of samples is `ooctrain/testing/op_samples.py`; what is checked is `oc.testing.check_op`'s
+The table of samples is `tests/support/op_samples.py`; what is checked is `oc.testing.check_op`'s
 list of laws. The gradients are central finite differences in float64 along random cotangents.
 """
 
@@ -9,6 +9,7 @@ import pkgutil
 
 import numpy as np
 import pytest
+from support.op_samples import SAMPLES, normal
 
 import ooctrain.layers
 from ooctrain import functional as F
@@ -18,7 +19,6 @@ from ooctrain.layers.kernels.cpu.table import CPU
 from ooctrain.layers.relu import ReLU
 from ooctrain.step.op import Op
 from ooctrain.testing.check_op import check_gradient, check_op
-from ooctrain.testing.op_samples import SAMPLES, normal
 
 
 @pytest.mark.parametrize(

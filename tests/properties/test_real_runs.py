@@ -20,12 +20,12 @@ from support.real_runs import (
     runs,
     write_table,
 )
+from support.same_bits import check_same_bits, in_core, out_of_core
 
 import ooctrain as oc
 from ooctrain.devices.base import FRESH_POISON, Debug
 from ooctrain.engine.incore import initial_values
 from ooctrain.testing.byte_list import LawBroken
-from ooctrain.testing.same_bits import check_same_bits, in_core, out_of_core
 
 QUICK = ("unet", "25%")
 #: They ask other planners, and search.

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.same_bits import check_same_bits, in_core, out_of_core
 
 import ooctrain as oc
 from ooctrain import nn
@@ -22,7 +23,6 @@ from ooctrain.engine.incore import initial_values
 from ooctrain.execution.prepare import Settings, placed, prepare
 from ooctrain.rewrite import apply_rewrites
 from ooctrain.sched.planners.registry import get_planner
-from ooctrain.testing.same_bits import check_same_bits, in_core, out_of_core
 
 BATCH, CLASSES = 4, 5
 #: Every one, those of virtual addressing with chunks that fit the small networks here.

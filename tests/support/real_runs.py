@@ -4,7 +4,7 @@ In: the registry of planners. Out: `runs`, each a step that is prepared and exec
 device, and the `Refusal`s of those that no plan fits into. The one idea: what a planner cannot do
 is a result too, so the refusals are a table under version control, with the least budget that each
 planner asks for there; a test runs them all and finds exactly this table. Read next:
-`../properties/test_real_runs.py`, `ooctrain/testing/same_bits.py`.
+`../properties/test_real_runs.py`, `same_bits.py`.
 
     PYTHONPATH=tests python -m support.real_runs > docs/infeasible.csv
 """

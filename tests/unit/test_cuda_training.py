@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from support.same_bits import out_of_core
 
 import ooctrain as oc
 from ooctrain import nn
@@ -24,7 +25,6 @@ from ooctrain.errors import ConfigError, DeviceUnavailable, OutOfDeviceMemory, P
 from ooctrain.execution.prepare import Settings, prepare
 from ooctrain.testing.driver.fake_cuda import CpuKernels
 from ooctrain.testing.driver.fake_driver import FakeDriver
-from ooctrain.testing.same_bits import out_of_core
 
 MIB = 1 << 20
 PAGE = 4096

@@ -10,6 +10,7 @@ import random
 
 import numpy as np
 import pytest
+from support.same_bits import out_of_core
 
 import ooctrain as oc
 from ooctrain import nn
@@ -19,7 +20,6 @@ from ooctrain.execution.prepare import Settings, prepare
 from ooctrain.testing.driver.fake_cuda import EmulatedKernels
 from ooctrain.testing.driver.fake_driver import FakeDriver
 from ooctrain.testing.emulator.emulator import EmulatedLauncher
-from ooctrain.testing.same_bits import out_of_core
 
 PAGE = 4096
 SCALARS = {"lr": 0.1, "seed": 5}

@@ -3,7 +3,7 @@
 In: a trace, a prepared step, start values by name, batches. Out: what each step left behind, by
 name. The one idea: swapping moves bytes and recomputing repeats calls, so any tolerance would hide
 a race; `in_core` runs the trace as it was before any rewrite, call by call in plain arrays, and
-shares nothing with the executor but the kernels. Read next: `tests/properties/test_same_bits.py`.
+shares nothing with the executor but the kernels. Read next: `../properties/test_same_bits.py`.
 """
 
 from __future__ import annotations

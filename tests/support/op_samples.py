@@ -3,7 +3,8 @@
 In: nothing. Out: `SAMPLES`, pairs of an operation and its logical inputs. The one idea: one table
 for all who check operations, on any device, so that a new operation is written down once; a test
 sees to it that none is missing. Values keep away from kinks, so that finite differences exist too.
-Read next: `check_op.py`, `emulator/check_cuda.py`.
+Read next: `ooctrain/testing/check_op.py`,
+`ooctrain/testing/emulator/check_cuda.py`.
 """
 
 from __future__ import annotations
