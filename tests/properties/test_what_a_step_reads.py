@@ -9,9 +9,11 @@ any more keeps its value.
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
+from hashlib import sha256
 from typing import Any
 
 import numpy as np
@@ -99,8 +101,10 @@ class World:
         self.schedule.step()
         return loss
 
-    def values(self) -> dict[str, bytes]:
-        return {name: value.tobytes() for name, value in self.trainer.state_arrays().items()}
+    def values(self) -> dict[str, str]:
+        return {
+            name: sha256(value).hexdigest() for name, value in self.trainer.state_arrays().items()
+        }
 
 
 def world(layer="Identity", loss="named", optimizer="SGD", schedule="StepLR") -> World:
@@ -161,8 +165,18 @@ BY_TYPE: dict[type, Callable[[Any, Any], Any]] = {
     bool: lambda owner, old: not old, int: lambda owner, old: old + 1,
     float: lambda owner, old: old * 0.5 + 0.125,
     list: lambda owner, old: [value * 0.5 for value in old],
-    nn.Module: lambda owner, old: nn.Tanh(),
+    nn.Module: lambda owner, old: other_layer(old),
 }  # fmt: skip
+
+
+def other_layer(old: nn.Module) -> nn.Module:
+    """One of the same kind with other parameters, or of another kind where there are none."""
+    state = old.state_dict()
+    if not state:
+        return nn.Tanh()
+    new = copy.deepcopy(old)
+    new.load_state_dict({name: value * 1.5 for name, value in state.items()})
+    return new
 
 
 def one_less(old: list[dict[str, Any]]) -> list[dict[str, Any]]:
