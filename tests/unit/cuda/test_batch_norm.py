@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from support.quick import quick
 
 from ooctrain.layers.batch_norm import (
     BatchNormApply,
@@ -57,7 +58,7 @@ def check_statistics(x, found):
     np.testing.assert_allclose(inv_std, 1 / np.sqrt(var.astype(np.float64) + BN_EPS), rtol=2 * EPS)
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("shape", quick(SHAPES, 2, 4))
 def test_statistics(shape):
     x = problem(shape)[0]
     check_statistics(x, check_cuda(BatchNormStats(BN_EPS), x, tolerance=1e-5))
@@ -93,7 +94,7 @@ def statistics(x):
     return rows.mean(0).astype(np.float32), inv_std.astype(np.float32)
 
 
-@pytest.mark.parametrize("shape", [(5, 1), (3, 5, 2, 3), (2, 40, 9, 13)])
+@pytest.mark.parametrize("shape", quick([(5, 1), (3, 5, 2, 3), (2, 40, 9, 13)], 2))
 def test_apply_fused_and_apart(shape):
     x, _, residual, gamma, beta = problem(shape)
     inputs = [x, *statistics(x), gamma, beta]
@@ -118,7 +119,7 @@ def test_apply_keeps_nan():
     assert np.isnan(y).sum() == 1
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("shape", quick(SHAPES, 2, 4))
 def test_sums_of_the_gradient(shape):
     """The stated bound, and with a mask the bits of a separate ReLU gradient."""
     x, dy, y, *_ = problem(shape)
@@ -136,7 +137,7 @@ def test_sums_of_the_gradient(shape):
     assert [a.tobytes() for a in apart] == [dgamma.tobytes(), dbeta.tobytes()]
 
 
-@pytest.mark.parametrize("shape", [(5, 1), (3, 5, 2, 3), (2, 40, 9, 13)])
+@pytest.mark.parametrize("shape", quick([(5, 1), (3, 5, 2, 3), (2, 40, 9, 13)], 2))
 @pytest.mark.parametrize("mask", [False, True])
 def test_gradient_of_the_input(shape, mask):
     x, dy, y, gamma, _ = problem(shape)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from support.quick import quick
 
 from ooctrain.errors import ShapeError
 from ooctrain.layers.kernels.cuda import matmul_plan
@@ -32,7 +33,7 @@ def check_product(op, a, b, inputs, bias=0.0):
     assert (np.abs(found - (a @ b + bias)) <= bound).all()
 
 
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("size", quick(SIZES, 0, 1, 4))
 def test_forward(size):
     rows, inputs, outputs = size
     x, w, bias = normal(rows, inputs), normal(outputs, inputs), normal(outputs)
@@ -40,7 +41,7 @@ def test_forward(size):
     check_product(Linear(), x, w.T, (x, w, bias), bias)
 
 
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("size", quick(SIZES, 0, 1, 4))
 def test_gradients(size):
     rows, inputs, outputs = size
     x, w, dy = normal(rows, inputs), normal(outputs, inputs), normal(rows, outputs)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from support.quick import quick
 
 from ooctrain.layers.cross_entropy import SoftmaxCrossEntropy, SoftmaxCrossEntropyGrad
 from ooctrain.layers.kernels.cuda.sums import SUM_ROUNDINGS
@@ -50,7 +51,7 @@ def row_bound(logits):
 
 
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
-@pytest.mark.parametrize(("shape", "ignored"), CASES)
+@pytest.mark.parametrize(("shape", "ignored"), quick(CASES, 0, names=2))
 def test_cross_entropy(shape, ignored, reduction):
     logits, labels = normal(*shape), labels_of(shape, ignored)
     op = SoftmaxCrossEntropy(reduction=reduction)
@@ -124,7 +125,7 @@ def test_class_weights_travel_with_the_launches(count):
 
 
 # One tile, part of a second, and more than a block takes at once.
-@pytest.mark.parametrize("shape", [(1, 1), (2, 3, 7, 5), (3, 683), (1, 3, 64, 65)])
+@pytest.mark.parametrize("shape", quick([(1, 1), (2, 3, 7, 5), (3, 683), (1, 3, 64, 65)], 1))
 @pytest.mark.parametrize("absolute", [False, True])
 def test_squared_and_absolute_errors(shape, absolute):
     x, target = normal(*shape), normal(*shape, seed=1)

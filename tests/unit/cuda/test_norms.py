@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from support.quick import quick
 
 from ooctrain.layers.batch_norm import BatchNormGradReduce, BatchNormStats
 from ooctrain.layers.instance_norm import (
@@ -33,7 +34,7 @@ def statistics(x):
     return x.mean((2, 3), np.float64).astype(np.float32), inv_std.astype(np.float32)
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("shape", quick(SHAPES, 2))
 def test_statistics_are_those_of_each_image_alone(shape):
     x = 2 * normal(*shape) + 1
     mean, inv_std = check_cuda(InstanceNormStats(NORM_EPS), x)
@@ -46,7 +47,7 @@ def test_statistics_are_those_of_each_image_alone(shape):
         assert [mean[n].tobytes(), inv_std[n].tobytes()] == [a.tobytes() for a in alone[:2]]
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("shape", quick(SHAPES, 2))
 @pytest.mark.parametrize("mask", [False, True])
 def test_sums_of_the_gradient(shape, mask):
     dy, x, y = (normal(*shape, seed=s) for s in range(3))
@@ -62,7 +63,7 @@ def test_sums_of_the_gradient(shape, mask):
         assert [dz_xhat[n].tobytes(), dz_sum[n].tobytes()] == [a.tobytes() for a in found]
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("shape", quick(SHAPES, 2))
 @pytest.mark.parametrize("affine", [False, True])
 def test_apply_and_gradient_of_the_input(shape, affine):
     x, dy, y = (normal(*shape, seed=s) for s in range(3))

@@ -6,6 +6,7 @@ from functools import partial
 
 import numpy as np
 import pytest
+from support.quick import quick
 
 from ooctrain.layers.average_pooling import (
     AdaptiveAvgPool2d,
@@ -50,7 +51,7 @@ def cpu_bits(op, *inputs):
     return run_guarded(op, inputs, partial(CPU.run, op, ThreadPool(1)), 0, {})
 
 
-@pytest.mark.parametrize(("shape", "geometry"), CASES + DILATED)
+@pytest.mark.parametrize(("shape", "geometry"), quick(CASES + DILATED, 3, 4, 8, names=2))
 def test_max_pool_has_the_bits_of_the_cpu(shape, geometry):
     x = normal(*shape)
     found = check_cuda(MaxPool2d(geometry), x, tolerance=0)
@@ -72,7 +73,7 @@ def test_the_first_maximum_wins_but_the_last_nan():
     assert index[0, 0, 0, 0] == 4  # the corner's window begins in the padding
 
 
-@pytest.mark.parametrize(("shape", "geometry"), CASES + DILATED)
+@pytest.mark.parametrize(("shape", "geometry"), quick(CASES + DILATED, 3, 4, 8, names=2))
 def test_max_pool_grad_gathers_what_the_windows_chose(shape, geometry):
     x = normal(*shape)
     index = MaxPool2d(geometry).reference(x, scalars={})[1]
@@ -83,7 +84,7 @@ def test_max_pool_grad_gathers_what_the_windows_chose(shape, geometry):
 
 
 @pytest.mark.parametrize("counted", [True, False])
-@pytest.mark.parametrize(("shape", "geometry"), CASES)
+@pytest.mark.parametrize(("shape", "geometry"), quick(CASES, 3, 4, names=2))
 def test_average_pool(shape, geometry, counted):
     x = normal(*shape)
     # Rows first, then their sums, then one division: |error| <= (kh + kw + 1) eps mean|x|.

@@ -6,6 +6,7 @@ from functools import partial
 
 import numpy as np
 import pytest
+from support.quick import quick
 
 from ooctrain.layers.dropout import Dropout
 from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
@@ -31,7 +32,7 @@ def normal(*shape):
     return np.random.default_rng(shape).standard_normal(shape).astype(np.float32)
 
 
-@pytest.mark.parametrize(("shape", "size"), SIZES)
+@pytest.mark.parametrize(("shape", "size"), quick(SIZES, 1, 4, names=2))
 def test_nearest(shape, size):
     check_cuda(Upsample(size), normal(*shape), tolerance=0)
     copies = (-(-size[0] // shape[2]) + 1) * (-(-size[1] // shape[3]) + 1)
@@ -39,7 +40,7 @@ def test_nearest(shape, size):
 
 
 @pytest.mark.parametrize("corners", [False, True])
-@pytest.mark.parametrize(("shape", "size"), SIZES)
+@pytest.mark.parametrize(("shape", "size"), quick(SIZES, 1, 4, names=2))
 def test_bilinear(shape, size, corners):
     # Four products of three roundings, three sums: a handful of eps of the largest.
     check_cuda(Upsample(size, "bilinear", corners), normal(*shape), tolerance=8 * EPS)
@@ -64,7 +65,7 @@ def test_positions_far_from_the_border_are_exact(shape, corners):
 
 
 @pytest.mark.parametrize("sides", [(1, 2, 3, 4), (0, 0, 1, 0), (6, 6, 4, 4)])
-@pytest.mark.parametrize("channels", [3, 4, 17])
+@pytest.mark.parametrize("channels", quick([3, 4, 17], 1))
 def test_reflection(channels, sides):
     top, bottom, left, right = sides
     check_cuda(ReflectionPad2d(sides), normal(2, channels, 7, 5), tolerance=0)

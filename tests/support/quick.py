@@ -1,0 +1,27 @@
+"""Many cases, of which `make test` tries a few.
+
+In: cases, and which of them are quick. Out: the cases for `pytest.mark.parametrize`, the others
+marked slow. The one idea: a kernel has several forms (whole quads of channels, single ones), each
+costs seconds to compile in the emulator, and one form shows most of what goes wrong; `make
+test-all` tries all. Read next: `../unit/cuda/test_batch_norm.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+
+def quick(cases: Sequence[Any], *chosen: int, names: int = 1) -> list[Any]:
+    """The cases in order; all but those numbered `chosen` are slow.
+
+    Args:
+        names: of arguments that a case has.
+    """
+    return [
+        pytest.param(*(case if names > 1 else (case,)),
+                     marks=() if number in chosen else pytest.mark.slow)
+        for number, case in enumerate(cases)
+    ]  # fmt: skip
