@@ -2,7 +2,7 @@
 # pyproject.toml has changed since; afterwards all of them work without a network.
 PYTHON ?= python3
 JOBS ?= 2
-PYTEST = $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup
+PYTEST = $(BIN)/python -m pytest -n $(JOBS) --dist loadscope
 BIN = .venv/bin
 DOCS_BIN = .venv-docs/bin
 PEERS_BIN = .venv-peers/bin
@@ -32,7 +32,7 @@ test: .venv/$(STAMP).stamp
 	$(PYTEST) -m "not slow" tests
 
 test-all: .venv-peers/$(STAMP).stamp
-	$(PEERS_BIN)/python -m pytest -n $(JOBS) --dist loadgroup tests
+	$(PEERS_BIN)/python -m pytest -n $(JOBS) --dist loadscope tests
 
 bench: .venv-peers/$(STAMP).stamp
 	$(PEERS_BIN)/python -m benchmarks

@@ -30,7 +30,6 @@ settings.register_profile(
 settings.load_profile("default")
 
 
-EMULATED = Path(__file__).parent / "unit" / "cuda"
 KERNELS = Path(__file__).parents[1] / "ooctrain" / "layers" / "kernels" / "cpu"
 COMPILE = "import importlib, sys; [importlib.import_module(name) for name in sys.argv[1:]]"
 
@@ -59,14 +58,9 @@ def _compile_kernels(processes: int) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Skips what this machine cannot run, and says why; one worker runs all that is emulated.
-
-    The emulator compiles each CUDA kernel anew in each process.
-    """
+    """Skips what this machine cannot run, and says why."""
     reasons = {"gpu": _no_gpu_reason(), "peers": _no_torch_reason()}
     for item in items:
-        if config.pluginmanager.hasplugin("xdist") and EMULATED in item.path.parents:
-            item.add_marker(pytest.mark.xdist_group("emulator"))
         for marker, reason in reasons.items():
             if reason and marker in item.keywords:
                 item.add_marker(pytest.mark.skip(reason=reason))

@@ -13,7 +13,7 @@ import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
+from support.each_file import each_file, parse
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "ooctrain"
@@ -42,7 +42,7 @@ def said_in(path: Path) -> Iterator[tuple[str, int]]:
     if path.suffix != ".py":
         yield from ((line, number) for number, line in enumerate(text.splitlines(), 1))
         return
-    for node in ast.walk(ast.parse(text)):
+    for node in ast.walk(parse(path)):
         is_text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
         if is_text and isinstance(node.value.value, str):
             yield node.value.value, node.lineno
@@ -58,7 +58,7 @@ def is_there(name: str, path: Path) -> bool:
     return any((place / name).exists() for place in places)
 
 
-@pytest.mark.parametrize("path", [*SOURCES, *PAGES], ids=lambda p: p.relative_to(ROOT).as_posix())
+@each_file([*SOURCES, *PAGES])
 def test_what_is_named_is_there(path):
     missing = [
         (line, name)

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.each_file import each_file, parse
 
 import ooctrain as oc
 from ooctrain.explain import CODES, all_codes, explain_code
@@ -31,10 +32,6 @@ def relative(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
-def parse(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"))
-
-
 def test_every_exported_name_is_there():
     for name in oc.__all__:
         assert getattr(oc, name) is not None, name
@@ -53,7 +50,7 @@ def test_the_package_loads_no_more_than_it_needs():
     assert 1 <= len(loaded.stdout.split()) <= 7
 
 
-@pytest.mark.parametrize("path", PACKAGE, ids=relative)
+@each_file(PACKAGE)
 def test_what_a_module_exports_is_defined_in_it(path):
     tree = parse(path)
     exported = [
@@ -101,10 +98,10 @@ def test_an_unknown_code_suggests_a_known_one():
     assert "OOC-" in caught.value.fix
 
 
-@pytest.mark.parametrize("path", TESTS, ids=relative)
+@each_file(TESTS)
 def test_every_test_asserts_something(path):
     source = path.read_text(encoding="utf-8")
-    functions = [n for n in ast.walk(ast.parse(source)) if isinstance(n, ast.FunctionDef)]
+    functions = [n for n in ast.walk(parse(path)) if isinstance(n, ast.FunctionDef)]
     bodies = {f.name: ast.get_source_segment(source, f) or "" for f in functions}
     # A test may leave the asserting to a helper beside it.
     asserting = {name for name, body in bodies.items() if ASSERTING.search(body)}
@@ -122,7 +119,7 @@ def outside_cuda_rooms(path: Path) -> bool:
     return not path.relative_to(ROOT / "ooctrain").as_posix().startswith(CUDA_ROOMS)
 
 
-@pytest.mark.parametrize("path", [*filter(outside_cuda_rooms, PACKAGE)], ids=relative)
+@each_file(filter(outside_cuda_rooms, PACKAGE))
 def test_cuda_is_imported_in_its_rooms_only(path):
     for node in ast.walk(parse(path)):
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
@@ -139,7 +136,7 @@ def test_one_file_of_the_kernels_imports_the_cuda_target():
     assert found == {"shim.py"}
 
 
-@pytest.mark.parametrize("path", PACKAGE, ids=relative)
+@each_file(PACKAGE)
 def test_no_function_changes_what_a_module_keeps(path):
     tree = parse(path)
     globals_changed = [node.lineno for node in ast.walk(tree) if isinstance(node, ast.Global)]
@@ -193,7 +190,7 @@ def test_no_source_leaves_work_undone():
     assert not found
 
 
-@pytest.mark.parametrize("path", PACKAGE, ids=relative)
+@each_file(PACKAGE)
 def test_every_room_says_what_it_is_for(path):
     text = ast.get_docstring(parse(path)) or ""
     assert text, "no docstring"

@@ -50,7 +50,14 @@ def test_measured_peak_is_that_of_the_plan_in_the_granule_of_the_plan(allocator)
     assert run.timeline.peak_bytes == plan.peak_bytes
 
 
-@pytest.mark.parametrize("planner", oc.planners())
+#: Plans the same network several times over.
+LONG = ("tflms-hybrid",)
+
+
+@pytest.mark.parametrize(
+    "planner",
+    [pytest.param(p, marks=pytest.mark.slow if p in LONG else ()) for p in oc.planners()],
+)
 def test_a_plan_for_an_allocator_runs_on_it_whoever_made_it(planner):
     """README's example, with each planner in place of "window"."""
     trace, options = small_trace(), {"planner": planner, "allocator": "va", "time_limit_s": 0.5}

@@ -125,6 +125,7 @@ def test_the_command_prints_draws_and_writes(small, tmp_path, capsys):
     assert len(found["budgets"]) == 4
 
 
+@pytest.mark.slow
 def test_cases_are_spread_over_processes_in_order():
     cases = [("resnet18", batch, NAMES, PHYSICAL) for batch in (16, 32)]
     here = list(spread(fragmentation.budget_case, cases, processes=1))

@@ -107,14 +107,8 @@ def test_mapping_is_time_of_the_thread_that_issues(unet):
     assert found.predict().makespan_us == before == plan.makespan_us
 
 
-@pytest.mark.parametrize(
-    "link_bytes_per_us",
-    [
-        pytest.param(20.0, marks=pytest.mark.slow),
-        200.0,
-        pytest.param(2000.0, marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("link_bytes_per_us", [20.0, 200.0, 2000.0])
 def test_auto_knows_what_its_plan_maps(unet, link_bytes_per_us):
     """Where mapping is dear its plan is not slower than those that move whole variables."""
     there = replace(MACHINE, link_bytes_per_us=link_bytes_per_us, map_us_per_byte=1e-2)

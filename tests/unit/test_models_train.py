@@ -90,14 +90,8 @@ def test_whole_networks_train_out_of_core(name):
     assert_trains_out_of_core(make, batch_for(target, count), lr)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "darknet19",
-        pytest.param("inception_v3", marks=pytest.mark.slow),
-        pytest.param("deeplabv3plus_xception65", marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["darknet19", "inception_v3", "deeplabv3plus_xception65"])
 def test_one_step_of_the_others_reaches_every_parameter(name):
     """Adam moves every parameter by about its learning rate, however small the gradient."""
     recipe = oc.models.MODELS[name]
@@ -131,6 +125,7 @@ def test_a_named_loss_of_several_outputs_says_so():
         oc.trace(model, (2, 3, 32, 32), loss="mse")
 
 
+@pytest.mark.slow
 def test_accumulation_and_execute_with_a_loss_of_the_models_own():
     oc.manual_seed(0)
     model = oc.models.build("pix2pixhd", 3, "cifar")

@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from support.quick import quick
 
 from ooctrain import data
 from ooctrain.cli import main
@@ -80,7 +81,7 @@ def test_training_within_a_budget(name, tmp_path, capsys):
     capsys.readouterr()
 
 
-@pytest.mark.parametrize("name", ["unet", "deeplabv3plus", "pix2pixhd", "inception_v3"])
+@pytest.mark.parametrize("name", quick(["unet", "deeplabv3plus", "pix2pixhd", "inception_v3"], 0))
 def test_planning_asks_about_the_usual_images(name, tmp_path, capsys):
     path = tmp_path / "numbers.json"
     words = f"plan {name} --batch 2 --machine v100-pcie --json {path}"

@@ -92,6 +92,7 @@ def test_vgg16_of_10240_pixels_fits_11_gib(vgg16: tuple[Trace, Trace]) -> None:
     assert trace_peak_bytes(tiled) / GIB == pytest.approx(2.3, abs=0.05)
 
 
+@pytest.mark.slow
 def test_tiled_a_step_takes_twice_as_long_at_the_roofline(vgg16: tuple[Trace, Trace]) -> None:
     """Forward calls run again and halos several times; the paper says "minimal overhead"."""
     whole, tiled = map(roofline_s, vgg16)
