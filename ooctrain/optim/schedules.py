@@ -12,7 +12,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from ooctrain.optim.optimizers import Optimizer
+from ooctrain.optim.base import Optimizer
 
 
 class LRScheduler:
