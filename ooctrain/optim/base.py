@@ -24,6 +24,9 @@ from ooctrain.step.op import Op, Spec
 
 #: What an optimizer holds besides its settings.
 _KEPT = ("state", "steps", "steps_done", "param_groups", "defaults")
+#: What schedules keep in a parameter group. The last two say that its momentum is cycled: it is a
+#: step scalar then, as the learning rate is.
+_OF_SCHEDULES = ("initial_lr", "base_momentum", "max_momentum")
 Params = Iterable[Parameter] | Iterable[dict[str, Any]]
 
 
@@ -141,14 +144,30 @@ class Optimizer:
     def settings(self) -> Hashable:
         """What a trace reads of it, by value, besides which parameters are in which group."""
         own = {k: v for k, v in vars(self).items() if k not in _KEPT}
-        groups = [
-            {k: v for k, v in g.items() if k not in ("params", "lr")} for g in self.param_groups
-        ]
+        groups = [self._told(index) for index in range(len(self.param_groups))]
         return type(self), repr(groups), tuple(own) and described(own)
 
+    def _told(self, index: int) -> dict[str, Any]:
+        """A group's settings without those that are step scalars."""
+        group, name = self.param_groups[index], momentum_name(index)
+        told = {k: v for k, v in group.items() if k not in ("params", "lr", *_OF_SCHEDULES)}
+        if is_cycled(group) and name in self.update_op(group, lr_name(index)).scalar_names:
+            told["momentum"], told["betas"] = name, told.get("betas", ())[1:]
+        return told
+
     def scalars(self) -> dict[str, float]:
-        """The learning rates as step scalars: {"lr": 0.1, "lr.1": 0.01}."""
-        return {lr_name(index): float(group["lr"]) for index, group in enumerate(self.param_groups)}
+        """What changes without a new trace: {"lr": 0.1, "lr.1": 0.01}, and cycled momenta."""
+        found: dict[str, float] = {}
+        for index in range(len(self.param_groups)):
+            found |= self._scalars_of(index)
+        return found
+
+    def _scalars_of(self, index: int) -> dict[str, float]:
+        group = self.param_groups[index]
+        found = {lr_name(index): float(group["lr"])}
+        if is_cycled(group):
+            found[momentum_name(index)] = plain_momentum(group)
+        return found
 
     def record(self, parameter: Tensor, gradient: Tensor, step: int = 0) -> None:
         """Records the update of one parameter by its gradient on the tape in force.
@@ -160,7 +179,7 @@ class Optimizer:
         group, tape = self.param_groups[index], current_tape()
         slots = list(self.slots(parameter).values())
         op = self.update_op(group, lr_name(index))
-        scalars = {lr_name(index): group["lr"], "step": step}
+        scalars = {**self._scalars_of(index), "step": step}
         with tape.at(
             path=f"{self.name}.{parameter.name}", leaf=True, phase="update", forward_of=None
         ):
@@ -252,6 +271,30 @@ def lr_name(group: int) -> str:
     return "lr" if group == 0 else f"lr.{group}"
 
 
+def momentum_name(group: int) -> str:
+    """Name of a group's momentum among the step scalars, while a schedule cycles it."""
+    return "momentum" if group == 0 else f"momentum.{group}"
+
+
+def is_cycled(group: Mapping[str, Any]) -> bool:
+    """Whether a schedule changes the momentum of a group with each step."""
+    return "base_momentum" in group
+
+
+def plain_momentum(group: Mapping[str, Any]) -> float:
+    """The momentum of a group in this step, or beta1."""
+    return float(group["betas"][0] if "betas" in group else group["momentum"])
+
+
+def momentum_in(group: Mapping[str, Any], lr: str) -> float | str:
+    """The momentum of a group, or beta1; the step scalar that holds it while it is cycled.
+
+    Args:
+        lr: name of the group's learning rate.
+    """
+    return f"momentum{lr.removeprefix('lr')}" if is_cycled(group) else plain_momentum(group)
+
+
 def _zeros(parameter: Tensor) -> Tensor:
     slot = Tensor(Spec(parameter.shape), kind="state")
     shape = parameter.shape
@@ -268,3 +311,6 @@ def _check_settings(settings: Mapping[str, Any]) -> None:
     betas = settings.get("betas", (0, 0))
     if not (len(betas) == 2 and all(isinstance(b, Real) and 0 <= float(b) < 1 for b in betas)):
         raise ConfigError(f"betas {betas!r} are not two numbers from 0 to below 1")
+    alpha = settings.get("alpha", 0)
+    if not (isinstance(alpha, Real) and 0 <= float(alpha) <= 1):
+        raise ConfigError(f"alpha {alpha!r} is not a number from 0 to 1")

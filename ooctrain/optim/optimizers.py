@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from ooctrain.errors import ConfigError
-from ooctrain.layers.update import AdamUpdate, SGDUpdate
-from ooctrain.optim.base import Optimizer, Params
+from ooctrain.layers.update import AdamUpdate, RMSpropUpdate, SGDUpdate
+from ooctrain.optim.base import Optimizer, Params, momentum_in
 from ooctrain.step.op import Op
 
 
@@ -50,7 +50,7 @@ class SGD(Optimizer):
         return ("momentum",) if group["momentum"] else ()
 
     def update_op(self, group: Mapping[str, Any], lr: str) -> Op:
-        momentum, dampening = float(group["momentum"]), float(group["dampening"])
+        momentum, dampening = momentum_in(group, lr), float(group["dampening"])
         decay, nesterov = float(group["weight_decay"]), bool(group["nesterov"])
         return SGDUpdate(momentum, dampening, decay, nesterov, lr)
 
@@ -82,7 +82,7 @@ class Adam(Optimizer):
         return ("exp_avg", "exp_avg_sq")
 
     def update_op(self, group: Mapping[str, Any], lr: str) -> Op:
-        beta1, beta2 = group["betas"]
+        beta1, beta2 = momentum_in(group, lr), group["betas"][1]
         decay = float(group["weight_decay"])
         return AdamUpdate(beta1, beta2, float(group["eps"]), decay, self.decoupled, lr)
 
@@ -100,3 +100,41 @@ class AdamW(Adam):
         eps: float = 1e-8, weight_decay: float = 1e-2,
     ):  # fmt: skip
         super().__init__(params, lr, betas, eps, weight_decay)
+
+
+class RMSprop(Optimizer):
+    """RMSprop (Tieleman and Hinton 2012). Slots: "square_avg"; centered: "grad_avg"; with momentum:
+    "momentum", which PyTorch calls momentum_buffer.
+
+    v = alpha v + (1 - alpha) g^2, centered also a = alpha a + (1 - alpha) g; step = g / (sqrt(v -
+    a^2) + eps), a being 0 where not centered; w = w - lr step, with momentum b = momentum b + step;
+    w = w - lr b; g = gradient + weight_decay w.
+
+    Args:
+        params, lr: as for `SGD`.
+        alpha: how much of the mean square stays, from 0 to 1.
+        eps: keeps the quotient finite.
+        centered: divides by the gradient's deviation from its mean. Where rounding makes v - a^2
+            negative it counts as 0.
+    """
+
+    name = "rmsprop"
+
+    def __init__(
+        self, params: Params, lr: float = 1e-2, alpha: float = 0.99, eps: float = 1e-8,
+        weight_decay: float = 0, momentum: float = 0, centered: bool = False,
+    ):  # fmt: skip
+        super().__init__(
+            params,
+            {"lr": lr, "alpha": alpha, "eps": eps, "weight_decay": weight_decay,
+             "momentum": momentum, "centered": centered},
+        )  # fmt: skip
+
+    def slot_names(self, group: Mapping[str, Any]) -> tuple[str, ...]:
+        mean = ("grad_avg",) if group["centered"] else ()
+        return ("square_avg", *mean, *(("momentum",) if group["momentum"] else ()))
+
+    def update_op(self, group: Mapping[str, Any], lr: str) -> Op:
+        decay, centered = float(group["weight_decay"]), bool(group["centered"])
+        alpha, eps = float(group["alpha"]), float(group["eps"])
+        return RMSpropUpdate(alpha, eps, decay, momentum_in(group, lr), centered, lr)
