@@ -180,6 +180,9 @@ def test_batch_norm_running_statistics_and_evaluation():
         ("SGD", {"lr": 0.1, "momentum": 0.9, "nesterov": True}),
         ("Adam", {"lr": 0.01, "betas": (0.8, 0.99), "eps": 1e-6, "weight_decay": 0.1}),
         ("AdamW", {"lr": 0.01}),
+        ("RMSprop", {}),
+        ("RMSprop", {"lr": 0.02, "alpha": 0.8, "eps": 1e-6, "weight_decay": 0.1}),
+        ("RMSprop", {"momentum": 0.9, "centered": True, "eps": 1e-3}),
     ],
 )
 def test_optimizers(make, settings):

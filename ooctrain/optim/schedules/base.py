@@ -74,7 +74,7 @@ class LRScheduler:
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """The reverse of `state_dict`; the optimizer's rates are those of that epoch again."""
-        self.base_lrs = list(state_dict["base_lrs"])
+        self.base_lrs = list(state_dict.get("base_lrs", self.base_lrs))
         self._begin(state_dict["last_epoch"])
         if "_last_lr" in state_dict:
             self._set(list(state_dict["_last_lr"]))

@@ -47,6 +47,21 @@ class SequentialLR(LRScheduler):
         self._schedulers, self._milestones = list(schedulers), list(milestones)
         super().__init__(optimizer, last_epoch)
         self._begin(self.last_epoch)
+        if last_epoch == -1:
+            self._start()
+
+    def _start(self) -> None:
+        """Begins at the first rates that the groups note, as in PyTorch: a `OneCycleLR` that comes
+        later in the row has noted its own."""
+        schedule, groups = self._at(0)[0], self.optimizer.param_groups
+        noted = [float(group["initial_lr"]) for group in groups]
+        triples = zip(noted, schedule.base_lrs, self._expected, strict=True)
+        self._set(
+            [
+                planned if first == base else schedule._scaled(first, base, planned)
+                for first, base, planned in triples
+            ]
+        )
 
     def step(self) -> None:
         if self.last_epoch + 1 in self._milestones:
