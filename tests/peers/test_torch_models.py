@@ -290,7 +290,7 @@ def test_three_training_steps_from_the_same_weights(name, make_peer):
     torch.manual_seed(0)
     labels = np.arange(8) % 10
     images = [values(8, 3, 32, 32, seed=step) for step in range(3)]
-    mine, peer = models.build(name), make_peer().double()
+    mine, peer = models.build(name, stem="cifar"), make_peer().double()
     for parameter in peer.parameters():
         if parameter.ndim == 4:  # PyTorch's first weights let VGG's signal fade
             torch.nn.init.kaiming_normal_(parameter)
