@@ -43,6 +43,11 @@ class DataLoader:
         drop_last: bool = False, *, seed: int = 0, prefetch: int = 2, num_workers: int = 1,
         transform: Transform | None = None,
     ):  # fmt: skip
+        if not isinstance(drop_last, bool):
+            raise ConfigError(
+                f"drop_last is {type(drop_last).__name__}, not True or False",
+                fix="PyTorch has samplers at this place, and there are none here; name drop_last",
+            )
         if batch_size < 1 or prefetch < 0 or num_workers < 0:
             raise ConfigError(
                 f"batch size {batch_size} must be at least 1, prefetch {prefetch} and "

@@ -78,27 +78,27 @@ class Optimizer:
         for group in groups:
             self.add_param_group(group)
 
-    def add_param_group(self, group: Mapping[str, Any]) -> None:
+    def add_param_group(self, param_group: Mapping[str, Any]) -> None:
         """Adds parameters with settings of their own; what is not given is as for all.
 
         Args:
-            group: {"params": parameters, setting: value, ...}.
+            param_group: {"params": parameters, setting: value, ...}.
 
         Raises:
             ConfigError: an unknown setting, one out of its range, no parameters, or one that is
                 there already.
         """
-        if "params" not in group:
+        if "params" not in param_group:
             raise ConfigError(
                 "a parameter group has no parameters", fix='{"params": model.parameters(), ...}'
             )
-        unknown = set(group) - {"params", *self.defaults}
+        unknown = set(param_group) - {"params", *self.defaults}
         if unknown:
             raise ConfigError(f"{type(self).__name__} has no setting {sorted(unknown)[0]!r}")
-        params = group["params"]
+        params = param_group["params"]
         new = {
             **self.defaults,
-            **group,
+            **param_group,
             "params": [params] if isinstance(params, Tensor) else list(params),
         }
         if not new["params"]:
