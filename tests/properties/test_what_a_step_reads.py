@@ -307,7 +307,7 @@ def all_changes() -> dict[str, Change]:
         if change.path.split(".")[0] in ("1", change.made.lower()) or change.made == "Identity"
         or (change.path, change.made, change.name) == ("model", "BatchNorm2d", "train")
         or (change.path == "loss" and change.made in LOSSES)
-        or (change.path in ("optimizer", "group") and change.made in OPTIMIZERS)
+        or (change.path in ("optimizer", "group") and change.made in (*OPTIMIZERS, "OneCycleLR"))
         or (change.path == "schedule" and change.made in SCHEDULES)
     }  # fmt: skip
 

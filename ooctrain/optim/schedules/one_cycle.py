@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from ooctrain.errors import ConfigError
-from ooctrain.optim.base import Optimizer
+from ooctrain.optim.base import Optimizer, plain_momentum
 from ooctrain.optim.schedules.base import LRScheduler
 
 Level = Literal["first", "high", "last"]
@@ -71,6 +71,21 @@ class OneCycleLR(LRScheduler):
             self._cycle(base_momentum, max_momentum)
         super().__init__(optimizer, last_epoch)
         self._begin(self.last_epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a resumed run needs, as plain data."""
+        state = super().state_dict()
+        if self.cycle_momentum:
+            # Those in force, which another schedule may have set.
+            state["_momenta"] = [plain_momentum(group) for group in self.optimizer.param_groups]
+        return state
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """The reverse of `state_dict`; rates and momenta are those of that step again."""
+        super().load_state_dict(state_dict)
+        momenta = state_dict.get("_momenta", ())
+        for group, momentum in zip(self.optimizer.param_groups, momenta, strict=False):
+            _set_momentum(group, momentum)
 
     def _cycle(self, base_momentum: Each, max_momentum: Each) -> None:
         """Notes the momenta in the parameter groups, which makes them step scalars."""
