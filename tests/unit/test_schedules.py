@@ -9,6 +9,7 @@ import ooctrain as oc
 from ooctrain import nn, optim
 from ooctrain.errors import ConfigError
 from ooctrain.execution.checkpoint import RunState
+from ooctrain.layers.update import SGDUpdate
 
 BASE = 0.8
 
@@ -156,16 +157,17 @@ def test_a_schedule_goes_on_after_an_epoch():
 
 
 def test_a_trainer_keeps_the_schedule_in_its_checkpoint(tmp_path):
-    """A cycled momentum neither traces nor plans anew, and the resumed run has the same bits."""
+    """A cycled momentum neither traces nor plans anew; resumed within a budget, the bits are the
+    same."""
     x = np.random.default_rng(0).standard_normal((4, 5), np.float32)
     y = np.arange(4) % 3
 
-    def begin():
+    def begin(**memory):
         oc.manual_seed(1)
         model = nn.Sequential(nn.Linear(5, 6), nn.Tanh(), nn.Linear(6, 3))
         made = optim.RMSprop(model.parameters(), lr=0.01, momentum=0.9, centered=True)
         schedule = optim.OneCycleLR(made, 0.02, total_steps=6)
-        return oc.Trainer(model, optimizer=made, threads=1, clip=1.0), schedule
+        return oc.Trainer(model, optimizer=made, threads=1, clip=1.0, **memory), schedule
 
     def go(trainer, schedule, count):
         losses = []
@@ -183,7 +185,7 @@ def test_a_trainer_keeps_the_schedule_in_its_checkpoint(tmp_path):
         run = RunState(step=trainer.steps_done, schedule=schedule.state_dict())
         trainer.save(str(tmp_path / "run.safetensors"), run)
         expected = go(trainer, schedule, 2), trainer.state_arrays()
-    trainer, schedule = begin()
+    trainer, schedule = begin(budget="20%", planner="naive")
     with trainer:
         schedule.load_state_dict(trainer.resume(str(tmp_path / "run.safetensors")).schedule)
         losses, arrays = go(trainer, schedule, 2), trainer.state_arrays()
@@ -243,3 +245,27 @@ def test_wrong_sequences_and_groups_that_come_later():
     made.add_param_group({"params": [nn.Parameter(np.ones(3))]})
     with pytest.raises(ConfigError, match="made for 1 parameter groups"):
         one.step()
+
+
+class Baked(optim.SGD):
+    """An optimizer of one's own that takes its momentum for a setting."""
+
+    def update_op(self, group, lr):
+        return SGDUpdate(group["momentum"], 0.0, 0.0, False, lr)
+
+
+def test_a_cycled_momentum_that_an_optimizer_takes_for_a_setting_is_seen():
+    """Each step is traced and planned anew then, but none has the momentum of another one."""
+    x, y = np.ones((4, 5), np.float32), np.arange(4) % 3
+    values = []
+    for kind in (optim.SGD, Baked):
+        oc.manual_seed(1)
+        model = nn.Sequential(nn.Linear(5, 3))
+        made = kind(model.parameters(), lr=0.1, momentum=0.9)
+        schedule = optim.OneCycleLR(made, 0.1, total_steps=6)
+        with oc.Trainer(model, optimizer=made, threads=1) as trainer:
+            for _ in range(4):
+                trainer.step(x, y)
+                schedule.step()
+            values.append([value.tobytes() for value in trainer.state_arrays().values()])
+    assert values[0] == values[1]
