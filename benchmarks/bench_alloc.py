@@ -178,7 +178,7 @@ def _share(
 
 
 def _trainer(allocator: str, threads: int) -> oc.Trainer:
-    model = oc.models.build("resnet18")
+    model = oc.models.build("resnet18", stem="cifar")
     optimizer = oc.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
     return oc.Trainer(
         model, optimizer=optimizer, budget=STEP_BUDGET, planner="window", allocator=allocator,

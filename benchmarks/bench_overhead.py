@@ -167,7 +167,7 @@ def main(arguments: Sequence[str] = (), *, quick: bool = False) -> dict:
         ("trivial calls", lambda: Chain(CHAIN_LAYERS), random.standard_normal((64, 16), np.float32))
     ]
     images = random.standard_normal((64, 3, 32, 32), np.float32)
-    cases.append(("resnet18", lambda: oc.models.build("resnet18"), images))
+    cases.append(("resnet18", lambda: oc.models.build("resnet18", stem="cifar"), images))
     for name, build, x in cases:
         for budget in (None, "25%"):
             for allocator in ALLOCATORS:

@@ -77,7 +77,7 @@ class Row:
 def make_trainer(network: str, threads: int, machine, *, budget=None, planner="auto", link=None):
     """A trainer whose weights hardly move, whatever the images are."""
     oc.manual_seed(0)
-    model = oc.models.build(network)
+    model = oc.models.build(network, stem="cifar")
     optimizer = oc.optim.SGD(model.parameters(), lr=1e-6, momentum=0.9)
     return oc.Trainer(
         model, optimizer=optimizer, budget=budget, planner=planner, threads=threads,

@@ -33,7 +33,7 @@ from ooctrain.execution.result import StepResult
 from ooctrain.execution.seen import Seen, StepCache, StepShape, Training, warn_of_strangers
 from ooctrain.execution.sessions import input_values
 from ooctrain.nn.named_losses import Loss
-from ooctrain.optim import LRScheduler, Optimizer
+from ooctrain.optim import LRScheduler, Optimizer, ReduceLROnPlateau
 from ooctrain.sched.planning.planner import TIME_LIMIT_S, Planner
 from ooctrain.sched.schedule import Plan
 from ooctrain.sched.timeline import Timeline
@@ -150,7 +150,8 @@ class Trainer:
 
         Args:
             batches: gives (x, y) and can be iterated once for each epoch, such as a `DataLoader`.
-            schedule: its `step()` is called after each epoch.
+            schedule: its `step()` is called after each epoch; `ReduceLROnPlateau` is told the
+                epoch's mean loss.
             on_step: called with (steps done, loss) after each step.
 
         Returns:
@@ -172,7 +173,9 @@ class Trainer:
                     fix="a list of batches, or a DataLoader with at least one; a generator ends "
                     "after one epoch",
                 )  # fmt: skip
-            if schedule is not None:
+            if isinstance(schedule, ReduceLROnPlateau):
+                schedule.step(float(np.mean(losses[steps_before:])))
+            elif schedule is not None:
                 schedule.step()
         return losses
 

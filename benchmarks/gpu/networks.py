@@ -59,7 +59,7 @@ class Network:
                 nn.Conv2d(8, 8, 3, padding=1), nn.ReLU(), nn.Dropout(0.2), nn.Flatten(),
                 nn.Linear(8 * self.shape[2] * self.shape[3] // 4, CLASSES),
             )  # fmt: skip
-        return oc.models.build(self.name, CLASSES)
+        return oc.models.build(self.name, CLASSES, "cifar")
 
     def batch(self, seed: int) -> tuple[np.ndarray, np.ndarray]:
         """Random images and labels."""

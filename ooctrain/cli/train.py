@@ -27,9 +27,11 @@ from ooctrain.cli.options import (
 )
 from ooctrain.cli.terminal import make_console
 from ooctrain.cli.workload import make_task, usual_data
+from ooctrain.data import Shape
 from ooctrain.execution.allocation_log import allocation_log
 from ooctrain.execution.prepare import PreparedStep
 from ooctrain.machine.measured import profile_of_steps
+from ooctrain.models import MODELS, stem_for
 from ooctrain.report.numbers_file import write_numbers
 from ooctrain.report.record import NOT_DRAWN, drawing
 from ooctrain.report.text import facts, placement, search_rows, share
@@ -84,7 +86,7 @@ def _run(console: Console, run: training.TrainingRun, verify: bool) -> None:
     trainer, workload, extent = run.trainer, run.options.workload, run.options.extent
     before = training.take_up(run)  # first: a broken file needs no plan
     prepared = trainer.prepare(run.task.input_shape())
-    console.print(facts(_plan_rows(prepared, workload)))
+    console.print(facts(_plan_rows(prepared, workload, run.task.shape)))
     for notice in prepared.notices:
         console.print(f"note: {notice}")
     if not has_compiled_kernels():
@@ -119,18 +121,27 @@ def has_compiled_kernels() -> bool:
     return folder.is_dir() and any(folder.iterdir())
 
 
-def _plan_rows(prepared: PreparedStep, workload: Workload) -> list[tuple[str, str]]:
+def _plan_rows(prepared: PreparedStep, workload: Workload, shape: Shape) -> list[tuple[str, str]]:
     peak, budget = prepared.in_core_peak_bytes, prepared.budget_bytes
     plan = prepared.plan
     name = plan.notes.get("chosen", plan.notes.get("planner", ""))
     return [
         ("training", f"{workload.model} on {workload.data}, batch {workload.batch}"),
+        *_stem_row(workload.model, shape),
         ("in-core peak", format_bytes(peak)),
         ("budget", f"{format_bytes(budget)}, {share(budget, peak)} of the in-core peak"),
         ("plan", f"{name}, {len(plan.schedule)} instructions"),
         *search_rows(plan),
         ("placement", placement(prepared.allocator.name, prepared.reserved_bytes, plan.peak_bytes)),
     ]
+
+
+def _stem_row(model: str, shape: Shape) -> list[tuple[str, str]]:
+    """Which form of the network was built; those of one's own need not have two."""
+    if model not in MODELS:
+        return []
+    stem, size = stem_for(shape.height, shape.width), f"{shape.height} x {shape.width}"
+    return [("stem", f"{stem}, for {'small ' if stem == 'cifar' else ''}images of {size}")]
 
 
 def _summary_rows(

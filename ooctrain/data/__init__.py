@@ -2,9 +2,10 @@
 
 In: names, folders, seeds. Out: batches (images, targets): images (N, C, H, W) float32; targets
 class numbers (N,) int64, class numbers of each pixel (N, H, W) int64, or images (N, C, H, W)
-float32. Read next: `dataset.py`, `loader.py`, `registry.py`.
+float32. Read next: `dataset.py`, `loader.py`, `registry.py`, `transforms.py`.
 """
 
+from ooctrain.data import transforms
 from ooctrain.data.cifar10 import cifar10
 from ooctrain.data.dataset import Dataset, ImageDataset, Shape, Target
 from ooctrain.data.digits import digits
@@ -14,6 +15,7 @@ from ooctrain.data.mnist import mnist
 from ooctrain.data.registry import SOURCES, load, shape_of
 from ooctrain.data.synthetic import synthetic
 from ooctrain.data.synthetic_maps import synthetic_images, synthetic_pixels
+from ooctrain.data.tensors import Subset, TensorDataset, random_split
 
 __all__ = [
     "SOURCES",
@@ -21,14 +23,18 @@ __all__ = [
     "Dataset",
     "ImageDataset",
     "Shape",
+    "Subset",
     "Target",
+    "TensorDataset",
     "cifar10",
     "digits",
     "image_folder",
     "load",
     "mnist",
+    "random_split",
     "shape_of",
     "synthetic",
     "synthetic_images",
     "synthetic_pixels",
+    "transforms",
 ]

@@ -1,20 +1,21 @@
-"""Batches of a data set, in an order that depends on (seed, epoch), read ahead by a thread.
+"""Batches of a data set, in an order that depends on (seed, epoch), read ahead by threads.
 
-In: a data set. Out: (images, labels) batch by batch. The one idea: the order of an epoch is a
-function of (seed, epoch) alone, so the whole state of a loader is two numbers, and a run that
-resumes sees the same batches as one that was never stopped. Read next: `execution/checkpoint.py`,
-which keeps those two numbers.
+In: a data set. Out: (images, labels) batch by batch. The one idea: the order of an epoch, and what
+chance does to each of its images, are functions of (seed, epoch) alone, so the whole state of a
+loader is two numbers, and a run that resumes sees the same batches as one that was never stopped.
+Read next: `transforms.py`; `execution/checkpoint.py`, which keeps those two numbers.
 """
 
 from __future__ import annotations
 
-import queue
-import threading
-from collections.abc import Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
 
 from ooctrain.data.dataset import Batch, Dataset, permutation, take
+from ooctrain.data.transforms import Transform, transformed
 from ooctrain.errors import CheckpointError, ConfigError
 
 
@@ -26,26 +27,35 @@ class DataLoader:
         batch_size: samples in a batch; the last one of an epoch may be smaller.
         shuffle: a new order each epoch.
         drop_last: leaves a smaller last batch out.
-        seed: of the order.
-        prefetch: batches read ahead by a thread; 0 reads in the caller.
+        seed: of the order, and of what chance does to the images.
+        prefetch: batches read ahead by threads; 0 reads in the caller.
+        num_workers: threads that read; batches are the same, whatever their number.
+        transform: changes each image as it is read, see `transforms`; of data whose targets are
+            class numbers.
+
+    Raises:
+        ConfigError: sizes that are none, or too few samples; while iterating: a transform of images
+            whose targets are maps, which it would not move along.
     """
 
     def __init__(
-        self,
-        dataset: Dataset,
-        batch_size: int = 1,
-        shuffle: bool = False,
-        drop_last: bool = False,
-        *,
-        seed: int = 0,
-        prefetch: int = 2,
-    ):
-        if batch_size < 1 or prefetch < 0:
+        self, dataset: Dataset, batch_size: int = 1, shuffle: bool = False,
+        drop_last: bool = False, *, seed: int = 0, prefetch: int = 2, num_workers: int = 1,
+        transform: Transform | None = None,
+    ):  # fmt: skip
+        if not isinstance(drop_last, bool):
             raise ConfigError(
-                f"batch size {batch_size} must be at least 1, prefetch {prefetch} at least 0"
+                f"drop_last is {type(drop_last).__name__}, not True or False",
+                fix="PyTorch has samplers at this place, and there are none here; name drop_last",
+            )
+        if batch_size < 1 or prefetch < 0 or num_workers < 0:
+            raise ConfigError(
+                f"batch size {batch_size} must be at least 1, prefetch {prefetch} and "
+                f"num_workers {num_workers} at least 0"
             )
         self.dataset, self.batch_size, self.shuffle = dataset, batch_size, shuffle
         self.drop_last, self.seed, self.prefetch = drop_last, seed, prefetch
+        self.num_workers, self.transform = num_workers, transform
         if not len(self):
             raise ConfigError(
                 f"{len(dataset)} samples do not fill one batch of {batch_size}",
@@ -61,7 +71,7 @@ class DataLoader:
     def __iter__(self) -> Iterator[Batch]:
         epoch, first = self._next
         self._next = (epoch + 1, 0)
-        for position, batch in enumerate(self._read(self._indices(epoch)[first:]), first + 1):
+        for position, batch in enumerate(self._read(epoch, first), first + 1):
             # After its last batch an epoch is over, whether or not somebody asks for one more.
             self._state = (epoch, position) if position < len(self) else (epoch + 1, 0)
             yield batch
@@ -85,10 +95,25 @@ class DataLoader:
             )
         self._next = self._state = (epoch, position)
 
-    def _read(self, batches: list[np.ndarray]) -> Iterator[Batch]:
-        if self.prefetch:
-            return _read_ahead(self.dataset, batches, self.prefetch)
-        return (take(self.dataset, indices) for indices in batches)
+    def _read(self, epoch: int, first: int) -> Iterator[Batch]:
+        """The batches of an epoch from one of them on."""
+        batches, dataset, transform = self._indices(epoch)[first:], self.dataset, self.transform
+        key = (self.seed, epoch)
+
+        def read(indices: np.ndarray) -> Batch:
+            images, targets = take(dataset, indices)
+            if transform is None:
+                return images, targets
+            if targets.ndim != 1:
+                raise ConfigError(
+                    f"targets of shape {targets.shape[1:]} would not be cut or mirrored with their "
+                    "images", fix="no transform, or images with class numbers",
+                )  # fmt: skip
+            return transformed(transform, images, key, indices), targets
+
+        if self.prefetch and self.num_workers:
+            return _read_ahead(read, batches, self.num_workers, self.prefetch)
+        return map(read, batches)
 
     def _indices(self, epoch: int) -> list[np.ndarray]:
         """Of each batch of an epoch the numbers of its samples."""
@@ -97,41 +122,19 @@ class DataLoader:
         return [order[i * self.batch_size :][: self.batch_size] for i in range(len(self))]
 
 
-def _read_ahead(dataset: Dataset, batches: list[np.ndarray], ahead: int) -> Iterator[Batch]:
-    """Batches in order; a thread reads up to `ahead` of them before they are asked for."""
-    ready: queue.Queue[Batch | BaseException] = queue.Queue(ahead)
-    stop = threading.Event()
-    reader = threading.Thread(
-        target=_fill, args=(ready, stop, dataset, batches), daemon=True, name="ooctrain-reader"
-    )
-    reader.start()
-    try:
-        for _ in batches:
-            item = ready.get()
-            if isinstance(item, BaseException):
-                raise item
-            yield item
-    finally:
-        # The reader may be waiting to put one more batch; it looks at `stop` every tenth of a
-        # second.
-        stop.set()
-        reader.join()
-
-
-def _fill(
-    ready: queue.Queue, stop: threading.Event, dataset: Dataset, batches: list[np.ndarray]
-) -> None:
-    """The reader's thread: batches, or the error that ended it, into `ready`, until `stop`."""
-    for indices in batches:
+def _read_ahead(
+    read: Callable[[np.ndarray], Batch], batches: list[np.ndarray], workers: int, ahead: int
+) -> Iterator[Batch]:
+    """Batches in order; threads read up to `ahead` of them before they are asked for."""
+    waiting = iter(batches)
+    with ThreadPoolExecutor(min(workers, ahead), thread_name_prefix="ooctrain-reader") as pool:
+        ready: deque[Future[Batch]] = deque()
         try:
-            item: Batch | BaseException = take(dataset, indices)
-        except BaseException as error:  # raised in the thread that waits for the batch
-            item = error
-        while not stop.is_set():
-            try:
-                ready.put(item, timeout=0.1)
-                break
-            except queue.Full:
-                continue
-        if stop.is_set() or isinstance(item, BaseException):
-            return
+            for indices in waiting:
+                ready.append(pool.submit(read, indices))
+                if len(ready) > ahead:
+                    yield ready.popleft().result()
+            while ready:
+                yield ready.popleft().result()
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)

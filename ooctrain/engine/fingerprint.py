@@ -155,7 +155,7 @@ class Watch:
 
 def _attributes(part: Module) -> list[tuple[str, object]]:
     """What a module holds besides what is registered."""
-    own = ("training", "_parameters", "_buffers", "_modules", "_change_count")
+    own = ("training", "_parameters", "_buffers", "_modules", "_change_count", "_not_saved")
     return [(name, value) for name, value in vars(part).items() if name not in own]
 
 

@@ -66,11 +66,13 @@ class Module:
 
     training: bool
     _change_count: int
+    _not_saved: frozenset[str]  # names of buffers that are not persistent
 
     def __init__(self) -> None:
         # Set around __setattr__, which needs these to be there.
         for attribute in ("_parameters", "_buffers", "_modules"):
             object.__setattr__(self, attribute, OrderedDict())
+        object.__setattr__(self, "_not_saved", frozenset())
         object.__setattr__(self, "training", True)
         object.__setattr__(self, "_change_count", 0)
 
@@ -128,19 +130,22 @@ class Module:
     def _changed(self) -> None:
         self.__dict__["_change_count"] += 1
 
-    def register_parameter(self, name: str, parameter: Parameter | None) -> None:
+    def register_parameter(self, name: str, param: Parameter | None) -> None:
         """Registers a parameter under a name, or with None its absence (`bias=False`)."""
         self._changed()
-        self._parameters[name] = parameter
+        self._parameters[name] = param
 
-    def register_buffer(self, name: str, value: Any) -> None:
-        """Registers a value under a name that is saved but not trained, such as a running mean.
+    def register_buffer(self, name: str, tensor: Any, persistent: bool = True) -> None:
+        """Registers a value under a name that is not trained, such as a running mean.
 
         Args:
-            value: array or tensor, float32 or int64; None: no such buffer.
+            tensor: array or tensor, float32 or int64; None: no such buffer.
+            persistent: False: not in `state_dict`; a trainer's checkpoint has it all the same.
         """
         self._changed()
-        self._buffers[name] = None if value is None else _buffer(value)
+        others = self._not_saved - {name}
+        object.__setattr__(self, "_not_saved", others if persistent else others | {name})
+        self._buffers[name] = None if tensor is None else _buffer(tensor)
 
     def add_module(self, name: str, module: Module) -> None:
         """Registers a part under a name."""
@@ -178,35 +183,43 @@ class Module:
         for name, part in self.named_children():
             yield from part._named_modules(f"{prefix}.{name}" if prefix else name, seen)
 
-    def named_parameters(self) -> Iterator[tuple[str, Parameter]]:
-        """All parameters with dotted names, a shared one once, under its first name."""
-        yield from self._named("_parameters")
+    def named_parameters(
+        self, prefix: str = "", recurse: bool = True
+    ) -> Iterator[tuple[str, Parameter]]:
+        """All parameters with dotted names, a shared one once, under its first name.
 
-    def parameters(self) -> Iterator[Parameter]:
+        Args:
+            prefix: of all names.
+            recurse: False: its own alone, without those of its parts.
+        """
+        yield from self._named("_parameters", prefix, recurse)
+
+    def parameters(self, recurse: bool = True) -> Iterator[Parameter]:
         """All parameters."""
-        yield from (parameter for _, parameter in self.named_parameters())
+        yield from (parameter for _, parameter in self.named_parameters("", recurse))
 
-    def named_buffers(self) -> Iterator[tuple[str, Tensor]]:
-        """All buffers with dotted names."""
-        yield from self._named("_buffers")
+    def named_buffers(self, prefix: str = "", recurse: bool = True) -> Iterator[tuple[str, Tensor]]:
+        """All buffers with dotted names; arguments as for `named_parameters`."""
+        yield from self._named("_buffers", prefix, recurse)
 
-    def buffers(self) -> Iterator[Tensor]:
+    def buffers(self, recurse: bool = True) -> Iterator[Tensor]:
         """All buffers."""
-        yield from (buffer for _, buffer in self.named_buffers())
+        yield from (buffer for _, buffer in self.named_buffers("", recurse))
 
-    def _named(self, registry: str) -> Iterator[tuple[str, Any]]:
+    def _named(self, registry: str, prefix: str, recurse: bool) -> Iterator[tuple[str, Any]]:
         seen: set[Tensor] = set()
-        for prefix, module in self.named_modules():
+        modules = self.named_modules(prefix) if recurse else [(prefix, self)]
+        for path, module in modules:
             for name, value in module.__dict__[registry].items():
                 if value is not None and value not in seen:
                     seen.add(value)
-                    yield f"{prefix}.{name}" if prefix else name, value
+                    yield f"{path}.{name}" if path else name, value
 
-    def apply(self, function: Callable[[Module], None]) -> Module:
-        """Calls `function` on all parts and itself, parts first."""
+    def apply(self, fn: Callable[[Module], None]) -> Module:
+        """Calls `fn` on all parts and itself, parts first."""
         for part in self.children():
-            part.apply(function)
-        function(self)
+            part.apply(fn)
+        fn(self)
         return self
 
     # Mode and state
@@ -289,7 +302,8 @@ class Module:
 
     def _state(self, prefix: str = "") -> Iterator[tuple[str, Any]]:
         """Parameters and buffers in PyTorch's order; shared ones under each of their names."""
-        for name, value in (*self._parameters.items(), *self._buffers.items()):
+        saved = (item for item in self._buffers.items() if item[0] not in self._not_saved)
+        for name, value in (*self._parameters.items(), *saved):
             if value is not None:
                 yield prefix + name, value
         for name, part in self.named_children():

@@ -3,8 +3,9 @@
 In: parameter, gradient, slots. Out: their next values, on the same storage. The one idea: the
 learning rate and the step number are step scalars, read by name when the call runs, never
 attributes: a changed learning rate needs no new trace, and a call that runs again in the same step
-sees the same values. Source: torch.optim, whose order of operations is kept; Kingma and Ba 2015;
-Loshchilov and Hutter 2019. Read next: `optim/optimizers.py`.
+sees the same values. So is a momentum that a schedule changes with each step. Source: torch.optim,
+whose order of operations is kept; Kingma and Ba 2015; Loshchilov and Hutter 2019; Tieleman and
+Hinton 2012, lecture 6.5 (RMSprop). Read next: `optim/optimizers.py`.
 """
 
 from __future__ import annotations
@@ -29,10 +30,11 @@ class SGDUpdate(Op):
     Reads (w, g[, m]); writes (w'[, m']). In step 0 dampening is not applied, as in PyTorch.
 
     Args:
+        momentum: a number, or the name of the step scalar that holds it.
         lr: name of the step scalar that holds the learning rate.
     """
 
-    momentum: float = 0.0
+    momentum: float | str = 0.0
     dampening: float = 0.0
     weight_decay: float = 0.0
     nesterov: bool = False
@@ -43,7 +45,7 @@ class SGDUpdate(Op):
 
     @property
     def scalar_names(self) -> tuple[str, ...]:
-        return (self.lr, "step")
+        return (self.lr, "step", *_named(self.momentum))
 
     def infer(self, w: Spec, g: Spec, *slots: Spec) -> tuple[Spec, ...]:
         return _update_specs(self, w, g, slots, 1 if self.momentum else 0)
@@ -52,8 +54,9 @@ class SGDUpdate(Op):
         lr, d = scalars[self.lr], g + self.weight_decay * w
         if not slots:
             return (w - lr * d,)
-        m = self.momentum * slots[0] + (1 - self.dampening_in(scalars)) * d
-        return w - lr * (d + self.momentum * m if self.nesterov else m), m
+        momentum = value_in(scalars, self.momentum)
+        m = momentum * slots[0] + (1 - self.dampening_in(scalars)) * d
+        return w - lr * (d + momentum * m if self.nesterov else m), m
 
     def flops(self, ins, outs):
         return 6 * ins[0].size
@@ -71,10 +74,11 @@ class AdamUpdate(Op):
     """Adam, or AdamW with `decoupled`. Reads (w, g, m, v); writes their next values.
 
     Args:
+        beta1: a number, or the name of the step scalar that holds it.
         lr: name of the step scalar that holds the learning rate.
     """
 
-    beta1: float = 0.9
+    beta1: float | str = 0.9
     beta2: float = 0.999
     eps: float = 1e-8
     weight_decay: float = 0.0
@@ -86,7 +90,7 @@ class AdamUpdate(Op):
 
     @property
     def scalar_names(self) -> tuple[str, ...]:
-        return (self.lr, "step")
+        return (self.lr, "step", *_named(self.beta1))
 
     def infer(self, w: Spec, g: Spec, *slots: Spec) -> tuple[Spec, ...]:
         return _update_specs(self, w, g, slots, 2)
@@ -97,16 +101,69 @@ class AdamUpdate(Op):
             w = w - lr * self.weight_decay * w
         else:
             g = g + self.weight_decay * w
-        m = self.beta1 * m + (1 - self.beta1) * g
+        beta1 = value_in(scalars, self.beta1)
+        m = beta1 * m + (1 - beta1) * g
         v = self.beta2 * v + (1 - self.beta2) * g * g
         root = np.sqrt(v) / np.sqrt(1 - self.beta2**step) + self.eps
-        return w - lr / (1 - self.beta1**step) * m / root, m, v
+        return w - lr / (1 - beta1**step) * m / root, m, v
 
     def flops(self, ins, outs):
         return 14 * ins[0].size
 
     def reusable(self):
         return {0: 0, 1: 2, 2: 3}
+
+
+@dataclass(frozen=True, slots=True)
+class RMSpropUpdate(Op):
+    """v' = alpha v + (1 - alpha) d^2; step = d / (sqrt(v') + eps), centered: d / (sqrt(v' - a'^2) +
+    eps) with a' = alpha a + (1 - alpha) d; w' = w - lr step, with momentum: b' = momentum b + step;
+    w' = w - lr b'. d = g + decay w.
+
+    Reads (w, g, v[, a][, b]); writes (w', v'[, a'][, b']). Where rounding makes v' - a'^2 negative
+    it is taken for 0; PyTorch's root is then no number.
+
+    Args:
+        momentum: a number, or the name of the step scalar that holds it.
+        lr: name of the step scalar that holds the learning rate.
+    """
+
+    alpha: float = 0.99
+    eps: float = 1e-8
+    weight_decay: float = 0.0
+    momentum: float | str = 0.0
+    centered: bool = False
+    lr: str = "lr"
+    name: ClassVar[str] = "rmsprop"
+    verb: ClassVar[str] = "update"
+    pure: ClassVar[bool] = False
+
+    @property
+    def scalar_names(self) -> tuple[str, ...]:
+        return (self.lr, *_named(self.momentum))
+
+    def infer(self, w: Spec, g: Spec, *slots: Spec) -> tuple[Spec, ...]:
+        return _update_specs(self, w, g, slots, 1 + self.centered + bool(self.momentum))
+
+    def reference(self, w, g, v, *slots, scalars):
+        d = g + self.weight_decay * w
+        v = self.alpha * v + (1 - self.alpha) * d * d
+        news, spread = [v], v
+        if self.centered:
+            a = self.alpha * slots[0] + (1 - self.alpha) * d
+            news, spread = [v, a], np.maximum(v - a * a, 0)
+        step = d / (np.sqrt(spread) + self.eps)
+        if self.momentum:
+            step = value_in(scalars, self.momentum) * slots[-1] + step
+            news.append(step)
+        return (w - scalars[self.lr] * step, *news)
+
+    def flops(self, ins, outs):
+        return (10 + 4 * self.centered + 2 * bool(self.momentum)) * ins[0].size
+
+    def reusable(self):
+        slots = 1 + self.centered + bool(self.momentum)
+        return {0: 0} | {slot: slot + 1 for slot in range(1, slots + 1)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +228,15 @@ class ClipValue(Pointwise):
 
     def reference(self, x, scalars):
         return (np.clip(x, -self.limit, self.limit),)
+
+
+def value_in(scalars: Scalars, setting: float | str) -> float:
+    """A setting of this step: a number, or the step scalar of that name."""
+    return float(scalars[setting]) if isinstance(setting, str) else setting
+
+
+def _named(setting: float | str) -> tuple[str, ...]:
+    return (setting,) if isinstance(setting, str) else ()
 
 
 def _update_specs(

@@ -113,20 +113,25 @@ def stem_for(height: int, width: int) -> Stem:
     return "cifar" if max(height, width) <= SMALL_SIDE else "imagenet"
 
 
-def build(name: str, num_classes: int = 10, stem: Stem = "cifar", in_channels: int = 3) -> Module:
+def build(
+    name: str, num_classes: int = 10, stem: Stem | None = None, in_channels: int = 3
+) -> Module:
     """A network with fresh weights (seeded by `oc.manual_seed`).
 
     Args:
         name: one of `MODELS`, or "file.py:function", which is given those of the other arguments
             that it takes.
         num_classes: outputs.
-        stem: "cifar" for small images (28 to 64 pixels), "imagenet" for torchvision's layout.
+        stem: "imagenet": torchvision's layout; "cifar": for small images (28 to 64 pixels). None:
+            the one for the images that the network is usually given: torchvision's, and of LeNet
+            the one for 32 x 32.
         in_channels: of the images.
 
     Raises:
         ConfigError: no such network, or no such stem.
     """
     recipe = recipe_of(name)
+    stem = stem_for(recipe.height, recipe.width) if stem is None else stem
     if stem not in ("cifar", "imagenet"):
         raise ConfigError(f"stem {stem!r} is neither 'cifar' nor 'imagenet'", code="OOC-106")
     return recipe.make(num_classes=num_classes, stem=stem, in_channels=in_channels)

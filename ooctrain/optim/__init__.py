@@ -1,14 +1,26 @@
 """Optimizers and schedules of their learning rates, with the names of `torch.optim`.
 
-In: parameters with gradients. Out: their next values. Read next: `optimizers.py`, then
-`schedules.py`.
+In: parameters with gradients. Out: their next values. Read next: `base.py`, `optimizers.py`, then
+`schedules/base.py`.
 """
 
 from ooctrain.optim import schedules as lr_scheduler
-from ooctrain.optim.optimizers import SGD, Adam, AdamW, Optimizer, lr_name
-from ooctrain.optim.schedules import CosineAnnealingLR, LRScheduler, StepLR
+from ooctrain.optim.base import Optimizer, lr_name
+from ooctrain.optim.optimizers import SGD, Adam, AdamW, RMSprop
+from ooctrain.optim.schedules import (
+    CosineAnnealingLR,
+    ExponentialLR,
+    LinearLR,
+    LRScheduler,
+    MultiStepLR,
+    OneCycleLR,
+    ReduceLROnPlateau,
+    SequentialLR,
+    StepLR,
+)
 
 __all__ = [
-    "SGD", "Adam", "AdamW", "CosineAnnealingLR", "LRScheduler", "Optimizer", "StepLR", "lr_name",
-    "lr_scheduler",
+    "SGD", "Adam", "AdamW", "CosineAnnealingLR", "ExponentialLR", "LRScheduler", "LinearLR",
+    "MultiStepLR", "OneCycleLR", "Optimizer", "RMSprop", "ReduceLROnPlateau", "SequentialLR",
+    "StepLR", "lr_name", "lr_scheduler",
 ]  # fmt: skip

@@ -1,262 +1,19 @@
 """Optimizers, with the names, argument orders and defaults of `torch.optim`.
 
-In: parameters with gradients. Out: their next values. The one idea: an update is an operation
-(`layers/update.py`) recorded by the optimizer, at once in eager mode, as one call per parameter in
-a trace; so `step()` and a planned training step do the same arithmetic. Learning rates are step
-scalars: "lr" for the first parameter group, "lr.1" for the second. Read next: `layers/update.py`,
-`tracing.py`.
+In: the settings of a parameter group. Out: the operation that updates its parameters, and the names
+of their slots. The one idea: an optimizer is no more than this; `base.py` does the rest. Read next:
+`layers/update.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from numbers import Real
+from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
-from ooctrain.engine.eager import Storage
-from ooctrain.engine.fingerprint import described
-from ooctrain.engine.module import Parameter, clear_grad
-from ooctrain.engine.tensor import Tensor, current_tape
 from ooctrain.errors import ConfigError
-from ooctrain.layers.update import AdamUpdate, SGDUpdate
-from ooctrain.step.op import Op, Spec
-
-#: What an optimizer holds besides its settings.
-_KEPT = ("state", "steps", "steps_done", "param_groups", "defaults")
-Params = Iterable[Parameter] | Iterable[dict[str, Any]]
-
-
-class Slots(Mapping[str, Tensor]):
-    """The slots of one parameter by name. A slot is written to, never replaced: a trainer may hold
-    its value."""
-
-    __slots__ = ("_slots",)
-
-    def __init__(self, slots: Mapping[str, Tensor]):
-        self._slots = dict(slots)
-
-    def __getitem__(self, name: str) -> Tensor:
-        return self._slots[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._slots)
-
-    def __len__(self) -> int:
-        return len(self._slots)
-
-    def __setitem__(self, name: str, value: object) -> None:
-        raise ConfigError(
-            f"slot {name!r} cannot be replaced", fix=f"optimizer.state[p][{name!r}].copy_(array)"
-        )
-
-
-class Optimizer:
-    """Base of the optimizers: parameter groups, slots, `step`, `zero_grad`, state.
-
-    Attributes:
-        param_groups: dictionaries with "params" and the settings of each group, as in PyTorch.
-        state: for each parameter its slots by name, such as "momentum"; made when first asked for.
-        steps: number of updates that each parameter has seen.
-        steps_done: number of steps, whatever they updated; those of trainers included.
-    """
-
-    #: name of its calls in traces: "sgd.layer1.0.conv1.weight"
-    name = "optimizer"
-
-    def __init__(self, params: Params, defaults: dict[str, Any]):
-        self.state: dict[Tensor, Slots] = {}
-        self.steps: dict[Tensor, int] = {}
-        self.steps_done = 0
-        self.param_groups: list[dict[str, Any]] = []
-        self.defaults = defaults
-        entries: list[Any] = list(params)
-        groups = entries if entries and isinstance(entries[0], dict) else [{"params": entries}]
-        for group in groups:
-            self.add_param_group(group)
-
-    def add_param_group(self, group: Mapping[str, Any]) -> None:
-        """Adds parameters with settings of their own; what is not given is as for all.
-
-        Args:
-            group: {"params": parameters, setting: value, ...}.
-
-        Raises:
-            ConfigError: an unknown setting, one out of its range, no parameters, or one that is
-                there already.
-        """
-        if "params" not in group:
-            raise ConfigError(
-                "a parameter group has no parameters", fix='{"params": model.parameters(), ...}'
-            )
-        unknown = set(group) - {"params", *self.defaults}
-        if unknown:
-            raise ConfigError(f"{type(self).__name__} has no setting {sorted(unknown)[0]!r}")
-        params = group["params"]
-        new = {
-            **self.defaults,
-            **group,
-            "params": [params] if isinstance(params, Tensor) else list(params),
-        }
-        if not new["params"]:
-            raise ConfigError("an optimizer needs parameters", fix="pass model.parameters()")
-        known = {p for g in self.param_groups for p in g["params"]}
-        if known & set(new["params"]) or len(set(new["params"])) < len(new["params"]):
-            raise ConfigError("a parameter is given to the optimizer twice")
-        _check_settings(new)
-        self.param_groups.append(new)
-
-    def slot_names(self, group: Mapping[str, Any]) -> tuple[str, ...]:
-        """Names of the arrays kept for each parameter of a group."""
-        raise TypeError(f"{type(self).__name__} lacks slot_names()")
-
-    def update_op(self, group: Mapping[str, Any], lr: str) -> Op:
-        """The operation that updates a parameter of a group; `lr` names its learning rate."""
-        raise TypeError(f"{type(self).__name__} lacks update_op()")
-
-    def slots(self, parameter: Tensor) -> dict[str, Tensor]:
-        """The slots of a parameter, zero at first."""
-        group = self.param_groups[self.group_of(parameter)]
-        names, state = self.slot_names(group), self.state.get(parameter, Slots({}))
-        missing = {name: _zeros(parameter) for name in names if name not in state}
-        if missing or parameter not in self.state:
-            state = self.state[parameter] = Slots({**state, **missing})
-        return {name: state[name] for name in names}
-
-    def updates(self, parameter: Tensor) -> bool:
-        """Whether a parameter is among those that it updates."""
-        return any(parameter is p for group in self.param_groups for p in group["params"])
-
-    def group_of(self, parameter: Tensor) -> int:
-        """Index of the group that a parameter is in.
-
-        Raises:
-            ConfigError: it is in none.
-        """
-        for index, group in enumerate(self.param_groups):
-            if any(parameter is other for other in group["params"]):
-                return index
-        raise ConfigError(f"{parameter.name or 'a parameter'!r} is not in the optimizer")
-
-    def settings(self) -> Hashable:
-        """What a trace reads of it, by value, besides which parameters are in which group."""
-        own = {k: v for k, v in vars(self).items() if k not in _KEPT}
-        groups = [
-            {k: v for k, v in g.items() if k not in ("params", "lr")} for g in self.param_groups
-        ]
-        return type(self), repr(groups), tuple(own) and described(own)
-
-    def scalars(self) -> dict[str, float]:
-        """The learning rates as step scalars: {"lr": 0.1, "lr.1": 0.01}."""
-        return {lr_name(index): float(group["lr"]) for index, group in enumerate(self.param_groups)}
-
-    def record(self, parameter: Tensor, gradient: Tensor, step: int = 0) -> None:
-        """Records the update of one parameter by its gradient on the tape in force.
-
-        Args:
-            step: 0 for the first update; matters in eager mode only.
-        """
-        index = self.group_of(parameter)
-        group, tape = self.param_groups[index], current_tape()
-        slots = list(self.slots(parameter).values())
-        op = self.update_op(group, lr_name(index))
-        scalars = {lr_name(index): group["lr"], "step": step}
-        with tape.at(
-            path=f"{self.name}.{parameter.name}", leaf=True, phase="update", forward_of=None
-        ):
-            tape.update(op, (parameter, gradient, *slots), (parameter, *slots), scalars)
-
-    def step(self) -> None:
-        """Updates every parameter that has a gradient."""
-        parameters = [p for group in self.param_groups for p in group["params"]]
-        updated = [p for p in parameters if p.grad is not None and p.requires_grad]
-        for parameter in updated:
-            self.record(parameter, parameter.grad, self.steps.get(parameter, 0))
-            parameter.grad.stepped = True
-        self.count(updated)
-
-    def count(self, updated: Iterable[Tensor]) -> None:
-        """Counts a step that has updated these parameters, whoever made it."""
-        self.steps_done += 1
-        for parameter in updated:
-            self.steps[parameter] = self.steps.get(parameter, 0) + 1
-
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forgets all gradients (with `set_to_none=False`: sets them to zero)."""
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                clear_grad(parameter, set_to_none)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Slots, step numbers and settings; parameters by their number, as in PyTorch."""
-        numbers = {p: i for i, p in enumerate(p for g in self.param_groups for p in g["params"])}
-        state = {
-            number: {
-                "step": self.steps.get(parameter, 0),
-                **{
-                    name: np.array(slot.storage.read())
-                    for name, slot in self.slots(parameter).items()
-                },
-            }
-            for parameter, number in numbers.items()
-            if parameter in self.state
-        }
-        groups = [{**g, "params": [numbers[p] for p in g["params"]]} for g in self.param_groups]
-        return {"state": state, "param_groups": groups, "steps_done": self.steps_done}
-
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """The reverse of `state_dict`: what had no state when it was saved has none afterwards.
-
-        Raises:
-            ConfigError: other groups, settings or slots than this optimizer's; nothing is changed.
-        """
-        groups = state_dict["param_groups"]
-        states = {int(number): state for number, state in state_dict["state"].items()}
-        self._check_state(groups, states)
-        counts = (int(state["step"]) for state in states.values())
-        self.steps_done = int(state_dict.get("steps_done", max(counts, default=0)))
-        for mine, saved in zip(self.param_groups, groups, strict=True):
-            mine.update({key: value for key, value in saved.items() if key != "params"})
-        parameters = [p for g in self.param_groups for p in g["params"]]
-        for number, parameter in enumerate(parameters):
-            state = states.get(number)
-            self.steps[parameter] = int(state["step"]) if state else 0
-            if state or parameter in self.state:
-                for name, slot in self.slots(parameter).items():
-                    value = state[name] if state else np.zeros(slot.shape)
-                    slot.storage.write(np.asarray(value, np.float32))
-
-    def _check_state(
-        self, groups: Sequence[Mapping[str, Any]], states: Mapping[int, Mapping[str, Any]]
-    ) -> None:
-        """Raises ConfigError unless saved groups, and states by parameter number, fit."""
-        if [len(g["params"]) for g in groups] != [len(g["params"]) for g in self.param_groups]:
-            raise ConfigError("the saved optimizer has other parameter groups", code="OOC-112")
-        if any(not set(self.defaults) <= set(saved) for saved in groups):
-            raise ConfigError("the saved optimizer has other settings", code="OOC-112")
-        shapes = [p.shape for g in self.param_groups for p in g["params"]]
-        group_of = [saved for saved in groups for _ in saved["params"]]
-        for number, state in states.items():
-            slots = self.slot_names(group_of[number])
-            fits = "step" in state and set(slots) <= set(state)
-            if not fits or any(np.shape(state[name]) != shapes[number] for name in slots):
-                raise ConfigError(
-                    f"the saved state of parameter {number} is not that of this optimizer",
-                    code="OOC-112",
-                    numbers=f"{', '.join(slots) or 'no slots'} of shape {shapes[number]} wanted",
-                )
-
-
-def _check_settings(settings: Mapping[str, Any]) -> None:
-    """Raises ConfigError for the first number that is none, or out of its range."""
-    for name in ("lr", "momentum", "weight_decay", "eps"):
-        value = settings.get(name, 0)
-        if not (isinstance(value, Real) and float(value) >= 0):
-            raise ConfigError(f"{name} {value!r} is not a number of 0 or more")
-    betas = settings.get("betas", (0, 0))
-    if not (len(betas) == 2 and all(isinstance(b, Real) and 0 <= float(b) < 1 for b in betas)):
-        raise ConfigError(f"betas {betas!r} are not two numbers from 0 to below 1")
+from ooctrain.layers.update import AdamUpdate, RMSpropUpdate, SGDUpdate
+from ooctrain.optim.base import Optimizer, Params, momentum_in
+from ooctrain.step.op import Op
 
 
 class SGD(Optimizer):
@@ -293,7 +50,7 @@ class SGD(Optimizer):
         return ("momentum",) if group["momentum"] else ()
 
     def update_op(self, group: Mapping[str, Any], lr: str) -> Op:
-        momentum, dampening = float(group["momentum"]), float(group["dampening"])
+        momentum, dampening = momentum_in(group, lr), float(group["dampening"])
         decay, nesterov = float(group["weight_decay"]), bool(group["nesterov"])
         return SGDUpdate(momentum, dampening, decay, nesterov, lr)
 
@@ -325,7 +82,7 @@ class Adam(Optimizer):
         return ("exp_avg", "exp_avg_sq")
 
     def update_op(self, group: Mapping[str, Any], lr: str) -> Op:
-        beta1, beta2 = group["betas"]
+        beta1, beta2 = momentum_in(group, lr), group["betas"][1]
         decay = float(group["weight_decay"])
         return AdamUpdate(beta1, beta2, float(group["eps"]), decay, self.decoupled, lr)
 
@@ -345,13 +102,39 @@ class AdamW(Adam):
         super().__init__(params, lr, betas, eps, weight_decay)
 
 
-def lr_name(group: int) -> str:
-    """Name of a group's learning rate among the step scalars."""
-    return "lr" if group == 0 else f"lr.{group}"
+class RMSprop(Optimizer):
+    """RMSprop (Tieleman and Hinton 2012). Slots: "square_avg"; centered: "grad_avg"; with momentum:
+    "momentum", which PyTorch calls momentum_buffer.
 
+    v = alpha v + (1 - alpha) g^2, centered also a = alpha a + (1 - alpha) g; step = g / (sqrt(v -
+    a^2) + eps), a being 0 where not centered; w = w - lr step, with momentum b = momentum b + step;
+    w = w - lr b; g = gradient + weight_decay w.
 
-def _zeros(parameter: Tensor) -> Tensor:
-    slot = Tensor(Spec(parameter.shape), kind="state")
-    shape = parameter.shape
-    slot.storage = Storage(shape=shape, initial=lambda: np.zeros(shape, np.float32))
-    return slot
+    Args:
+        params, lr: as for `SGD`.
+        alpha: how much of the mean square stays, from 0 to 1.
+        eps: keeps the quotient finite.
+        centered: divides by the gradient's deviation from its mean. Where rounding makes v - a^2
+            negative it counts as 0.
+    """
+
+    name = "rmsprop"
+
+    def __init__(
+        self, params: Params, lr: float = 1e-2, alpha: float = 0.99, eps: float = 1e-8,
+        weight_decay: float = 0, momentum: float = 0, centered: bool = False,
+    ):  # fmt: skip
+        super().__init__(
+            params,
+            {"lr": lr, "alpha": alpha, "eps": eps, "weight_decay": weight_decay,
+             "momentum": momentum, "centered": centered},
+        )  # fmt: skip
+
+    def slot_names(self, group: Mapping[str, Any]) -> tuple[str, ...]:
+        mean = ("grad_avg",) if group["centered"] else ()
+        return ("square_avg", *mean, *(("momentum",) if group["momentum"] else ()))
+
+    def update_op(self, group: Mapping[str, Any], lr: str) -> Op:
+        decay, centered = float(group["weight_decay"]), bool(group["centered"])
+        alpha, eps = float(group["alpha"]), float(group["eps"])
+        return RMSpropUpdate(alpha, eps, decay, momentum_in(group, lr), centered, lr)

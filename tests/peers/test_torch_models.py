@@ -180,6 +180,9 @@ def test_batch_norm_running_statistics_and_evaluation():
         ("SGD", {"lr": 0.1, "momentum": 0.9, "nesterov": True}),
         ("Adam", {"lr": 0.01, "betas": (0.8, 0.99), "eps": 1e-6, "weight_decay": 0.1}),
         ("AdamW", {"lr": 0.01}),
+        ("RMSprop", {}),
+        ("RMSprop", {"lr": 0.02, "alpha": 0.8, "eps": 1e-6, "weight_decay": 0.1}),
+        ("RMSprop", {"momentum": 0.9, "centered": True, "eps": 1e-3}),
     ],
 )
 def test_optimizers(make, settings):
@@ -287,7 +290,7 @@ def test_three_training_steps_from_the_same_weights(name, make_peer):
     torch.manual_seed(0)
     labels = np.arange(8) % 10
     images = [values(8, 3, 32, 32, seed=step) for step in range(3)]
-    mine, peer = models.build(name), make_peer().double()
+    mine, peer = models.build(name, stem="cifar"), make_peer().double()
     for parameter in peer.parameters():
         if parameter.ndim == 4:  # PyTorch's first weights let VGG's signal fade
             torch.nn.init.kaiming_normal_(parameter)

@@ -92,10 +92,10 @@ class Separable(Module):
 
 
 NETWORKS = {
-    "alexnet": (lambda: models.build("alexnet", CLASSES), (2, 3, 32, 32)),
-    "darknet19": (lambda: models.build("darknet19", CLASSES), (2, 3, 16, 16)),
+    "alexnet": (lambda: models.build("alexnet", CLASSES, "cifar"), (2, 3, 32, 32)),
+    "darknet19": (lambda: models.build("darknet19", CLASSES, "cifar"), (2, 3, 16, 16)),
     "densenet": (lambda: DenseNet(4, (2, 3, 2, 2), 8, CLASSES, "imagenet"), (2, 3, 64, 64)),
-    "inception_v3": (lambda: models.build("inception_v3", CLASSES), (2, 3, 18, 18)),
+    "inception_v3": (lambda: models.build("inception_v3", CLASSES, "cifar"), (2, 3, 18, 18)),
     "unet": (lambda: UNet(CLASSES, 3, 4, 3), (2, 3, 19, 24)),
     "deeplabv3plus": (lambda: DeepLabV3Plus(CLASSES, small=True), (2, 3, 9, 12)),
     "separable": (Separable, (2, 3, 18, 17)),

@@ -232,7 +232,7 @@ def test_plannable_looks_through_wrappers():
 def test_a_placement_that_is_too_large_is_planned_again_with_a_smaller_ledger(name):
     """Paper 000's figure 3: to stay within the budget the scheduler must be given less."""
     oc.manual_seed(0)
-    model = oc.models.build("resnet18", num_classes=10)
+    model = oc.models.build("resnet18", num_classes=10, stem="cifar")
     step = oc.trace(model, (4, 3, 64, 64), threads=1)
     how = Settings(allocator=name, planner="window", budget="70%", machine="v100-pcie")
     prepared = prepare(step, how)
@@ -255,7 +255,7 @@ def test_what_no_ledger_limit_can_place_does_not_fit_and_says_how_much_is_fragme
 
 
 def test_the_larger_first_packs_a_training_step_tighter_than_list_order():
-    model = oc.models.build("resnet18", num_classes=10)
+    model = oc.models.build("resnet18", num_classes=10, stem="cifar")
     step = apply_rewrites(oc.trace(model, (4, 3, 64, 64), threads=1), ("fuse", "share_storage"))
     choices = [choose_allocator(kind.name, 1 << 30) for kind in KINDS]
     planner, machine = get_planner("window"), oc.machine("v100-pcie")

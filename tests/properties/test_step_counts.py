@@ -24,6 +24,7 @@ OPTIMIZERS = {
     "adam": lambda p: optim.Adam(p, lr=0.03), "adamw": lambda p: optim.AdamW(p, lr=0.03),
     "dampened": lambda p: optim.SGD(p, lr=0.1, momentum=0.9, dampening=0.5),
     "nesterov": lambda p: optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True),
+    "rmsprop": lambda p: optim.RMSprop(p, lr=0.03, momentum=0.5, centered=True),
 }  # fmt: skip
 PARAMETERS = ("0.weight", "0.bias", "2.weight", "2.bias", "4.weight", "4.bias")
 #: Before a step: which parameters are trained, and how many join the optimizer.

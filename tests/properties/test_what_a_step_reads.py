@@ -72,10 +72,20 @@ LOSSES: dict[str, Callable[[], Any]] = {
 OPTIMIZERS: dict[str, Callable[[Any], optim.Optimizer]] = {
     "SGD": lambda p: optim.SGD(p, lr=0.05, momentum=0.9),
     "Adam": lambda p: optim.Adam(p, lr=0.01), "AdamW": lambda p: optim.AdamW(p, lr=0.01),
+    "RMSprop": lambda p: optim.RMSprop(p, lr=0.01, momentum=0.5, centered=True),
 }  # fmt: skip
 SCHEDULES: dict[str, Callable[[optim.Optimizer], optim.LRScheduler]] = {
     "StepLR": lambda o: optim.StepLR(o, 1, 0.5),
     "CosineAnnealingLR": lambda o: optim.CosineAnnealingLR(o, 5),
+    "MultiStepLR": lambda o: optim.MultiStepLR(o, [1, 3], 0.5),
+    "ExponentialLR": lambda o: optim.ExponentialLR(o, 0.5),
+    "LinearLR": optim.LinearLR,
+    "OneCycleLR": lambda o: optim.OneCycleLR(o, 0.1, total_steps=8),
+    # A loss that is not halved is no improvement, so the rates fall at once.
+    "ReduceLROnPlateau": lambda o: optim.ReduceLROnPlateau(o, patience=0, threshold=0.5),
+    "SequentialLR": lambda o: optim.SequentialLR(
+        o, [optim.LinearLR(o), optim.OneCycleLR(o, 0.1, total_steps=8)], [1]
+    ),
 }
 
 
@@ -98,7 +108,8 @@ class World:
         if isinstance(self.loss, nn.MSELoss | nn.L1Loss):
             y = rng.standard_normal((4, 3), np.float32)
         loss = self.trainer.step(x, y)
-        self.schedule.step()
+        plateau = isinstance(self.schedule, optim.ReduceLROnPlateau)
+        self.schedule.step(loss) if plateau else self.schedule.step()
         return loss
 
     def values(self) -> dict[str, str]:
@@ -137,7 +148,9 @@ BY_NAME: dict[str, Callable[[Any, Any], Any]] = {
     "stride": lambda owner, old: 2, "dilation": lambda owner, old: 2,
     "kernel_size": lambda owner, old: 3, "output_padding": lambda owner, old: 1,
     "size": lambda owner, old: (12, 12), "scale_factor": lambda owner, old: 3,
-    "mode": lambda owner, old: "bilinear", "align_corners": lambda owner, old: True,
+    "mode": lambda owner, old: "max" if old == "min" else "bilinear",
+    "align_corners": lambda owner, old: True, "threshold_mode": lambda owner, old: "abs",
+    "milestones": lambda owner, old: [3],
     "start_dim": lambda owner, old: 2, "end_dim": lambda owner, old: 2,
     "reduction": lambda owner, old: "sum", "ignore_index": lambda owner, old: 2,
     "model": lambda owner, old: world("Dropout").model,
@@ -308,7 +321,7 @@ def all_changes() -> dict[str, Change]:
         if change.path.split(".")[0] in ("1", change.made.lower()) or change.made == "Identity"
         or (change.path, change.made, change.name) == ("model", "BatchNorm2d", "train")
         or (change.path == "loss" and change.made in LOSSES)
-        or (change.path in ("optimizer", "group") and change.made in OPTIMIZERS)
+        or (change.path in ("optimizer", "group") and change.made in (*OPTIMIZERS, "OneCycleLR"))
         or (change.path == "schedule" and change.made in SCHEDULES)
     }  # fmt: skip
 

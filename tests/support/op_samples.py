@@ -57,6 +57,7 @@ from ooctrain.layers.update import (
     AdamUpdate,
     ClipFactor,
     ClipValue,
+    RMSpropUpdate,
     ScaleBy,
     SGDUpdate,
     SumOfSquares,
@@ -293,6 +294,11 @@ def update_samples() -> Samples:
     yield SGDUpdate(0.9, 0.3, 1e-2), (w, g, m)
     yield AdamUpdate(weight_decay=1e-2), (w, g, m, np.abs(v))
     yield AdamUpdate(0.8, 0.99, 1e-6, 1e-2, True), (w, g, m, np.abs(v))
+    spread = np.abs(v) + g * g + m * m  # well beyond the mean's square
+    yield RMSpropUpdate(), (w, g, np.abs(v))
+    yield RMSpropUpdate(0.9, 1e-6, 1e-2, 0.8), (w, g, np.abs(v), m)
+    yield RMSpropUpdate(centered=True), (w, g, spread, m)
+    yield RMSpropUpdate(0.9, 1e-6, 1e-2, 0.8, True), (w, g, spread, m, v)
     yield SumOfSquares(), (g,)
     yield ClipFactor(1.0), (np.float32(3.0), np.float32(5.0))
     yield ScaleBy(), (g, np.float32(0.25))

@@ -76,8 +76,10 @@ class RealWorkload:
 
 WORKLOADS: Mapping[str, RealWorkload] = MappingProxyType(
     {
-        "resnet18": RealWorkload(partial(build, "resnet18", CLASSES), batch=8, image=32),
-        "unet": RealWorkload(partial(build, "unet", CLASSES), batch=8, image=32, per_pixel=True),
+        "resnet18": RealWorkload(partial(build, "resnet18", CLASSES, "cifar"), batch=8, image=32),
+        "unet": RealWorkload(
+            partial(build, "unet", CLASSES, "cifar"), batch=8, image=32, per_pixel=True
+        ),
     }
 )
 

@@ -43,6 +43,7 @@ def test_a_verified_run_has_the_bits_of_in_core_and_the_peak_that_was_planned(ru
     assert numbers["reserved_peak_bytes"] <= numbers["budget_bytes"] < numbers["incore_peak_bytes"]
     assert numbers["bytes_in"] > 0
     assert "the same bits as in-core" in out
+    assert "stem          cifar, for small images of 32 x 32\n" in out
 
 
 def test_a_link_that_is_slow_makes_steps_slow_and_changes_no_bit(run):

@@ -418,3 +418,8 @@ def test_images_and_labels_must_belong_together():
         ImageDataset(np.zeros((3, 1, 2, 2)), np.zeros(2), channels=1, classes=2)
     with pytest.raises(ConfigError):
         ImageDataset(np.zeros((2, 2, 2, 2)), np.zeros(2), channels=3, classes=2)
+
+
+def test_what_stands_in_the_place_of_pytorch_s_samplers_is_no_drop_last():
+    with pytest.raises(ConfigError, match="drop_last is list"):
+        data.DataLoader(Numbers(4), 2, False, [3, 2, 1, 0])

@@ -9,8 +9,8 @@ import pytest
 
 from ooctrain.layers.kernels.cpu import optimizers
 from ooctrain.layers.kernels.cpu import workspace as ws
-from ooctrain.layers.kernels.update_factors import adam_factors, sgd_factors
-from ooctrain.layers.update import AdamUpdate, ClipFactor, SGDUpdate
+from ooctrain.layers.kernels.update_factors import adam_factors, rmsprop_factors, sgd_factors
+from ooctrain.layers.update import AdamUpdate, ClipFactor, RMSpropUpdate, SGDUpdate
 
 SIZES = [1, 17, 1000, 400_001]
 
@@ -84,6 +84,47 @@ def test_adam(pools, size, decay, decoupled):
             optimizers.adam(pool, w, g, m, v, w, m, v, factors)
             assert [a.tobytes() for a in (w, m, v)] == [a.tobytes() for a in outs]
         np.testing.assert_allclose(w, exact, rtol=1e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("momentum", [0, 0.8])
+@pytest.mark.parametrize(("centered", "decay"), [(False, 0), (False, 0.1), (True, 0.1)])
+def test_rmsprop(pools, size, momentum, centered, decay):
+    start, *steps = gradients(size)
+    op = RMSpropUpdate(0.9, 1e-3, decay, momentum, centered)
+    for pool in pools:
+        exact, square, mean, buffer = start.astype(np.float64), 0.0, 0.0, 0.0
+        w, slots = start.copy(), [np.zeros(size, np.float32) for _ in range(3)]
+        for g in steps:
+            d = g + decay * exact
+            square, mean = 0.9 * square + 0.1 * d * d, 0.9 * mean + 0.1 * d
+            spread = square - mean * mean if centered else square
+            buffer = momentum * buffer + d / (np.sqrt(spread) + 1e-3)
+            exact = exact - 0.01 * buffer
+            outs = [poisoned(size) for _ in range(4)]
+            factors, kept = rmsprop_factors(op, {"lr": 0.01}), (centered, bool(momentum))
+            optimizers.rmsprop(pool, (w, g, *slots), outs, factors, kept)
+            optimizers.rmsprop(pool, (w, g, *slots), (w, *slots), factors, kept)
+            assert w.tobytes() == outs[0].tobytes(), "in place and apart differ"
+            for slot, out, there in zip(slots, outs[1:], (True, *kept), strict=True):
+                assert slot.tobytes() == out.tobytes() if there else np.isnan(out).all()
+        np.testing.assert_allclose(w, exact, rtol=1e-5, atol=2e-6)
+
+
+def test_a_centered_root_is_always_a_number(pools):
+    """Of gradients that are all the same, rounding makes the spread negative here and there."""
+    g = gradients(1000)[0]
+    w, square, mean = np.zeros_like(g), g * g, g.copy()
+    factors = rmsprop_factors(RMSpropUpdate(centered=True), {"lr": 0.01})
+    spoilt = 0
+    for _ in range(5):
+        before = w.copy()
+        arrays = w, g, square, mean, w
+        optimizers.rmsprop(pools[0], arrays, (w, square, mean, w), factors, (True, False))
+        spoilt += int((square < mean.astype(np.float64) ** 2).sum())
+        assert np.isfinite(w).all()
+        assert (w != before).all()
+    assert spoilt, "this is what the law is about"
 
 
 @pytest.mark.parametrize("size", SIZES)

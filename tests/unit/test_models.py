@@ -259,14 +259,16 @@ def test_pix2pixhd_fills_16_gb_at_paper_000s_batch():
 
 
 def test_vgg_in_the_perceptual_loss_is_not_trained():
-    step = trace(models.build("pix2pixhd_perceptual"), (2, 3, 32, 32), optimizer="adam")
+    step = trace(
+        models.build("pix2pixhd_perceptual", stem="cifar"), (2, 3, 32, 32), optimizer="adam"
+    )
     assert not any(name.startswith("grad:vgg") for name in step.outputs)
     assert not any("vgg" in call.name for call in step.calls if call.phase == "update")
     assert "grad:netG.model.1.weight" in step.outputs
 
 
 def test_unet_of_odd_size_keeps_the_size():
-    step = trace(models.build("unet", 5), (1, 3, 37, 22), None, training=False)
+    step = trace(models.build("unet", 5, "cifar"), (1, 3, 37, 22), None, training=False)
     assert step.variables[step.outputs["output"]].shape == (1, 5, 37, 22)
 
 
@@ -298,7 +300,7 @@ def test_sizes_through_the_imagenet_networks():
 @pytest.mark.parametrize("name", ["lenet", "resnet18", "resnet50", "vgg11", "vgg11_bn"])
 def test_small_image_networks_train(name):
     manual_seed(0)
-    model = models.build(name, num_classes=7)
+    model = models.build(name, num_classes=7, stem="cifar")
     shape = (2, 3, 32, 32)
     step = trace(model, shape, threads=1, conv_algorithm="direct")
     inputs = {
@@ -328,11 +330,11 @@ def test_lenet_on_digits_and_channels():
 
 def test_first_weights():
     manual_seed(0)
-    net = models.build("resnet18")
+    net = models.build("resnet18", stem="cifar")
     w = net.layer2[0].conv1.weight.numpy()
     assert np.isclose(w.std(), np.sqrt(2 / (128 * 9)), rtol=0.02)
     assert isinstance(net.maxpool, nn.Identity)
-    vgg = models.build("vgg11")
+    vgg = models.build("vgg11", stem="cifar")
     assert not vgg.features[0].bias.numpy().any()
     assert np.isclose(vgg.classifier[0].weight.numpy().std(), 0.01, rtol=0.02)
 
@@ -347,3 +349,11 @@ def test_unknown_names():
 def test_images_with_a_side_of_more_than_64_pixels_are_no_small_ones():
     assert models.stem_for(64, 28) == "cifar"
     assert models.stem_for(28, 65) == models.stem_for(65, 28) == "imagenet"
+
+
+@pytest.mark.parametrize("name", sorted(models.MODELS))
+def test_a_network_is_torchvisions_unless_the_stem_for_small_images_is_asked_for(name):
+    """LeNet alone is usually given images of 32 x 32."""
+    usual_stem, other = ("cifar", "imagenet") if name == "lenet" else ("imagenet", "cifar")
+    assert repr(models.build(name)) == repr(models.build(name, stem=usual_stem))
+    assert repr(models.build(name)) != repr(models.build(name, stem=other))

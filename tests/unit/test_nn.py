@@ -1,10 +1,12 @@
 """Modules: registration, names, state, modes, initial weights, as in PyTorch."""
 
+import copy
 from collections import OrderedDict
 
 import numpy as np
 import pytest
 
+import ooctrain as oc
 from ooctrain import functional as F
 from ooctrain import nn
 from ooctrain.engine.autograd import manual_seed, tensor
@@ -302,3 +304,49 @@ def test_joining_along_an_axis_that_is_not_there():
             F.concat([image, image], dim)
     with pytest.raises(ShapeError, match="0 tensors"):
         F.concat([])
+
+
+def test_keywords_are_those_of_pytorch():
+    net = nn.Sequential(nn.Linear(2, 3), nn.ReLU())
+    seen = []
+    assert net.apply(fn=seen.append) is net
+    assert seen == [net[0], net[1], net]
+    net.register_parameter(name="scale", param=nn.Parameter(np.ones(2)))
+    net.register_buffer(name="mean", tensor=np.zeros(3), persistent=True)
+    assert [name for name, _ in net.named_parameters(recurse=False)] == ["scale"]
+    names = [name for name, _ in net.named_parameters(prefix="net")]
+    assert names == ["net.scale", "net.0.weight", "net.0.bias"]
+    assert list(net.parameters(recurse=False)) == [net.scale]
+    assert list(net.buffers(recurse=False)) == [net.mean]
+    assert [name for name, _ in net.named_buffers("net", recurse=False)] == ["net.mean"]
+
+
+def test_a_buffer_that_is_not_persistent_is_not_saved_with_the_weights():
+    layer = nn.Linear(2, 3)
+    layer.register_buffer("steps", np.zeros(2), persistent=False)
+    assert list(layer.state_dict()) == ["weight", "bias"]
+    assert [name for name, _ in layer.named_buffers()] == ["steps"]
+    layer.load_state_dict(layer.state_dict())
+    layer.steps = tensor(np.ones(2, np.float32))
+    assert "steps" not in copy.deepcopy(layer).state_dict()
+    layer.register_buffer("steps", np.zeros(2))
+    assert "steps" in layer.state_dict()
+    layer.register_buffer("steps", np.zeros(2), persistent=False)
+    del layer.steps
+    layer.steps = nn.Parameter(np.ones(2))
+    assert "steps" in layer.state_dict()
+
+
+def test_a_checkpoint_keeps_buffers_that_the_weights_do_not(tmp_path):
+    def begin():
+        net = nn.Sequential(nn.Linear(2, 3))
+        net.register_buffer("steps", np.full(2, 5.0), persistent=False)
+        return oc.Trainer(net, threads=1)
+
+    with begin() as trainer:
+        assert trainer.state_arrays()["steps"].tolist() == [5.0, 5.0]
+        trainer.save(str(tmp_path / "file"))
+    with begin() as trainer:
+        trainer.model.steps.copy_(np.zeros(2, np.float32))
+        trainer.resume(str(tmp_path / "file"))
+        assert trainer.model.steps.numpy().tolist() == [5.0, 5.0]

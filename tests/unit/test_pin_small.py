@@ -44,7 +44,7 @@ SEEDS = st.integers(0, 2**32 - 1)
 
 
 def rewritten(name="resnet18", batch=4):
-    model = oc.models.build(name, num_classes=10)
+    model = oc.models.build(name, num_classes=10, stem="cifar")
     trace = oc.trace(model, (batch, 3, 32, 32), device="cpu", threads=1)
     return trace, apply_rewrites(trace, DEFAULT_REWRITES)
 
@@ -202,7 +202,7 @@ def test_to_read_what_was_updated_in_place_breaks_a_rule():
 def test_training_keeps_the_bits_and_values_can_be_read_and_set():
     def run(budget, allocator):
         oc.manual_seed(3)
-        model = oc.models.build("resnet18", num_classes=10)
+        model = oc.models.build("resnet18", num_classes=10, stem="cifar")
         x = np.random.default_rng(0).standard_normal((2, 3, 32, 32), np.float32)
         with oc.Trainer(model, budget=budget, planner="window", allocator=allocator) as trainer:
             losses = [trainer.step(x, np.array([1, 2]))]

@@ -60,7 +60,7 @@ def as_log(requests, budget_bytes=4 * MIB):
 
 
 def small_plan(batch=64):
-    trace = oc.trace(oc.models.build("resnet18"), (batch, 3, 32, 32), threads=1)
+    trace = oc.trace(oc.models.build("resnet18", stem="cifar"), (batch, 3, 32, 32), threads=1)
     rewritten = apply_rewrites(trace, ("fuse", "share_storage"))
     granule = Granule(1, ranges=False)
     return oc.plan(rewritten, "20%", planner="window", machine="v100-pcie", granule=granule)

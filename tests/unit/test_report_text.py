@@ -100,7 +100,7 @@ def test_shares_are_percentages():
 @pytest.mark.parametrize("fused", [False, True])
 @pytest.mark.parametrize("depth", [1, 2, 9])
 def test_rows_of_layers_add_up_to_the_whole_step(fused, depth):
-    step = trace(build("resnet18"), (4, 3, 32, 32))
+    step = trace(build("resnet18", stem="cifar"), (4, 3, 32, 32))
     step = apply_rewrites(step, ("fuse", "share_storage")) if fused else step
     rows = layer_rows(step, depth)
     total = total_row(rows)

@@ -31,7 +31,7 @@ def reuse_names(step):
 
 
 def resnet_trace(**options):
-    return trace(models.build("resnet18"), (4, 3, 32, 32), **options)
+    return trace(models.build("resnet18", stem="cifar"), (4, 3, 32, 32), **options)
 
 
 def test_resnet_keeps_no_relu():
@@ -63,7 +63,7 @@ def test_fused_calls_keep_names_and_forward_of():
 
 
 def test_relu_after_convolution_stays():
-    step = fuse(trace(models.build("vgg11"), (2, 3, 32, 32)))
+    step = fuse(trace(models.build("vgg11", stem="cifar"), (2, 3, 32, 32)))
     assert operations(step)["ReLU"] == operations(step)["ReLUGrad"] == 9
 
 
@@ -124,7 +124,7 @@ def test_what_is_handed_out_is_neither_fused_nor_overwritten():
 
 
 def test_in_place_where_nobody_reads_later():
-    names = reuse_names(share_storage(trace(models.build("vgg11"), (2, 3, 32, 32))))
+    names = reuse_names(share_storage(trace(models.build("vgg11", stem="cifar"), (2, 3, 32, 32))))
     assert names["features.1.out"] == "features.0.out"
     assert names["features.0.out.grad"] == "features.1.out.grad"
     # The last maps are 1 x 1 pixels, so that flattening moves nothing.
@@ -172,7 +172,7 @@ def test_a_reordering_that_breaks_the_trace_is_refused():
 
 
 def test_fuse_then_share_keeps_the_bits_of_a_resnet():
-    model = models.build("resnet18")
+    model = models.build("resnet18", stem="cifar")
     step = trace(model, (2, 3, 32, 32), threads=1, conv_algorithm="direct")
     rng = np.random.default_rng(0)
     inputs = {"input": rng.standard_normal((2, 3, 32, 32), np.float32), "target": np.array([3, 7])}

@@ -71,7 +71,7 @@ def test_fits_where_no_call_of_the_untiled_trace_fits() -> None:
 
 def vgg16_traces(pixels: int, tiles: int) -> tuple[Trace, Trace]:
     """The step on one image without the linear layers of ImageNet, whole and in tiles."""
-    trace = oc.trace(oc.models.build("vgg16"), (1, 3, pixels, pixels), threads=2)
+    trace = oc.trace(oc.models.build("vgg16", stem="cifar"), (1, 3, pixels, pixels), threads=2)
     return trace, oc.tile(trace, (tiles, tiles))
 
 

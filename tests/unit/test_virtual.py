@@ -164,7 +164,7 @@ def test_resnet_18_at_a_quarter_maps_nothing_after_its_first_step():
     """The counters of a real training, whose swapped variables come back to other places."""
     if why_no_virtual_memory():
         pytest.skip(why_no_virtual_memory())
-    model = oc.models.build("resnet18")
+    model = oc.models.build("resnet18", stem="cifar")
     x, y = np.zeros((8, 3, 32, 32), np.float32), np.arange(8) % 10
     with oc.Trainer(model, budget="25%", planner="window", allocator="va", threads=1) as trainer:
         counts = []

@@ -1,5 +1,5 @@
 """Planted bugs around the step: what it depends on, how it is counted, what a bad loss may touch,
-what the loss of a batch is that goes through in parts.
+what the loss of a batch is that goes through in parts, how schedules go on.
 
 In: nothing. Out: `BUGS`, {name: (the law that bites, where it looks, a function that plants the
 bug)}. The one idea: with each of them a training that nobody touches between its steps, in whole
@@ -19,7 +19,8 @@ from ooctrain.engine.module import Module
 from ooctrain.execution import checkpoint, evaluation, executor, guard, seen, sessions
 from ooctrain.functional import losses
 from ooctrain.layers.kernels.cpu import weighted_losses
-from ooctrain.optim import Optimizer
+from ooctrain.optim import LRScheduler, Optimizer, SequentialLR
+from ooctrain.optim.schedules import plateau
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 
@@ -153,6 +154,36 @@ def sums_over_batches_are_averaged(patch: pytest.MonkeyPatch) -> None:
     plant(patch, evaluation.Averages, "_loss", piece, f"{piece} / len(self._batches)")
 
 
+def a_cycled_group_has_no_settings(patch: pytest.MonkeyPatch) -> None:
+    """Its momentum is a step scalar, and so nothing of it is compared."""
+    piece = 'told["momentum"], told["betas"] = name, told.get("betas", ())[1:]'
+    plant(patch, Optimizer, "_told", piece, "told.clear()")
+
+
+def rates_in_force_are_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """A rate is a function of the epoch, as long as nobody else changes it."""
+    plant(patch, LRScheduler, "state_dict", ', "_last_lr": rates', "")
+
+
+def what_is_loaded_counts_as_expected(patch: pytest.MonkeyPatch) -> None:
+    """The rates in force are set, and taken for those of the formula."""
+    piece = 'self._set(list(state_dict["_last_lr"]))'
+    wrong = f'self._expected = list(state_dict["_last_lr"]); {piece}'
+    plant(patch, LRScheduler, "load_state_dict", piece, wrong)
+
+
+def a_plateau_forgets_its_cooldown(patch: pytest.MonkeyPatch) -> None:
+    """Rate and best value are right."""
+    counted = ("last_epoch", "best", "num_bad_epochs")
+    patch.setattr(plateau, "_COUNTED", counted)
+
+
+def a_row_keeps_its_own_epoch_alone(patch: pytest.MonkeyPatch) -> None:
+    """The schedules in it have the first rates of the optimizer that goes on."""
+    right = LRScheduler.load_state_dict
+    patch.setattr(SequentialLR, "load_state_dict", right)
+
+
 BUGS: dict[str, tuple[str, str, Plant]] = {
     plant.__name__: (law, detail, plant)
     for law, detail, plant in [
@@ -164,6 +195,7 @@ BUGS: dict[str, tuple[str, str, Plant]] = {
         ("seen", "SGD:optimizer.state", slots_are_taken_for_granted),
         ("seen", "CrossEntropyLoss:loss.weight", values_are_read_once),
         ("seen", "Identity:model.4", who_is_replaced_keeps_its_place),
+        ("seen", "OneCycleLR:group.weight_decay", a_cycled_group_has_no_settings),
         ("counts", "", every_parameter_counts_every_step),
         ("counts", "", one_count_for_all_calls),
         ("counts", "", a_file_forgets_the_counts),
@@ -178,5 +210,9 @@ BUGS: dict[str, tuple[str, str, Plant]] = {
         ("whole batch", "", labels_of_parts_are_trusted),
         ("evaluation", "", batches_count_by_their_samples),
         ("evaluation", "", sums_over_batches_are_averaged),
+        ("schedules", "", rates_in_force_are_forgotten),
+        ("schedules", "", what_is_loaded_counts_as_expected),
+        ("schedules", "", a_plateau_forgets_its_cooldown),
+        ("schedules", "", a_row_keeps_its_own_epoch_alone),
     ]
 }

@@ -12,6 +12,7 @@ from hashlib import sha256
 import numpy as np
 import pytest
 from properties import test_bad_losses as bad
+from properties import test_resumed_schedules as schedules
 from properties import test_step_counts as counted
 from properties import test_what_a_step_reads as reads
 from properties import test_whole_batch as whole
@@ -74,9 +75,17 @@ def law_of_evaluation(*_) -> None:
         whole.check_evaluation(loss, [-100, -100, 0, 1, 2, 0], False, {3, 5})
 
 
+def law_of_schedules(*_) -> None:
+    """Stopped in a cooldown, before the next in a row, after others have changed the rate."""
+    schedules.check(["plateau"], 4, {})
+    schedules.check(["row"], 2, {})
+    schedules.check(["cosine", "power"], 2, {1: 0.5})
+
+
 LAWS: dict[str, Callable[..., None]] = {
     "seen": law_of_what_is_seen, "counts": law_of_counts, "bad losses": law_of_bad_losses,
     "whole batch": law_of_the_whole_batch, "evaluation": law_of_evaluation,
+    "schedules": law_of_schedules,
 }  # fmt: skip
 
 

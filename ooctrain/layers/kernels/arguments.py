@@ -20,9 +20,9 @@ from ooctrain.layers.instance_norm import (
     InstanceNormGradApply,
     InstanceNormGradReduce,
 )
-from ooctrain.layers.kernels.update_factors import adam_factors, sgd_factors
+from ooctrain.layers.kernels.update_factors import adam_factors, rmsprop_factors, sgd_factors
 from ooctrain.layers.regression_loss import MeanError, MeanErrorGrad, mean_factor
-from ooctrain.layers.update import AdamUpdate, SGDUpdate
+from ooctrain.layers.update import AdamUpdate, RMSpropUpdate, SGDUpdate
 from ooctrain.step.op import Op, Scalars
 
 Arrays = Sequence[Any]
@@ -109,6 +109,16 @@ def sgd(op: SGDUpdate, ins: Arrays, outs: Arrays, scalars: Scalars) -> Arrays:
 def adam(op: AdamUpdate, ins: Arrays, outs: Arrays, scalars: Scalars) -> Arrays:
     """(w, g, m, v, w', m', v', factors)."""
     return *ins, *outs, adam_factors(op, scalars)
+
+
+def rmsprop(op: RMSpropUpdate, ins: Arrays, outs: Arrays, scalars: Scalars) -> Arrays:
+    """((w, g, v, a, b), (w', v', a', b'), factors, which of a and b are kept); the parameter stands
+    for those that are not."""
+    kept = op.centered, bool(op.momentum)
+    slots, news = iter(ins[3:]), iter(outs[2:])
+    before = (*ins[:3], *(next(slots) if one else ins[0] for one in kept))
+    after = (*outs[:2], *(next(news) if one else outs[0] for one in kept))
+    return before, after, rmsprop_factors(op, scalars), kept
 
 
 def _conv_shape(op: Convolution, ins: Arrays, outs: Arrays) -> ConvShape:

@@ -1,12 +1,12 @@
 """What the kernels of an optimizer's update are given for one step: numbers that all elements
 share.
 
-In: the operation and the step scalars. Out: `SgdFactors`, `AdamFactors`. The one idea: what depends
-on the step alone is computed once, in float64 on the host; for Adam the bias corrections of both
-moments, so that the kernels of either device are left with one square root and one division for
-each element, and no power. No Numba here. Source: torch.optim; Kingma and Ba, "Adam" (2015),
-section 2; Loshchilov and Hutter (2019) for `decoupled`. Read next: `cpu/optimizers.py`,
-`cuda/optimizers.py`.
+In: the operation and the step scalars. Out: `SgdFactors`, `AdamFactors`, `RmspropFactors`. The one
+idea: what depends on the step alone is computed once, in float64 on the host; for Adam the bias
+corrections of both moments, so that the kernels of either device are left with one square root and
+one division for each element, and no power. No Numba here. Source: torch.optim; Kingma and Ba,
+"Adam" (2015), section 2; Loshchilov and Hutter (2019) for `decoupled`. Read next:
+`cpu/optimizers.py`, `cuda/optimizers.py`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from ooctrain.layers.update import AdamUpdate, SGDUpdate
+from ooctrain.layers.update import AdamUpdate, RMSpropUpdate, SGDUpdate, value_in
 from ooctrain.step.op import Scalars
 
 
@@ -42,11 +42,24 @@ class AdamFactors(NamedTuple):
     shrink: float
 
 
+class RmspropFactors(NamedTuple):
+    """v' = alpha v + rest d^2 of gradients d = g + decay w; w' = w - lr b', b' = momentum b + d /
+    (root + eps).
+    """
+
+    lr: float
+    alpha: float
+    rest: float
+    eps: float
+    decay: float
+    momentum: float
+
+
 def sgd_factors(op: SGDUpdate, scalars: Scalars) -> SgdFactors:
     """The factors of one step."""
     return SgdFactors(
         lr=float(scalars[op.lr]),
-        momentum=op.momentum,
+        momentum=value_in(scalars, op.momentum),
         undamped=1.0 - op.dampening_in(scalars),
         decay=op.weight_decay,
         nesterov=op.nesterov,
@@ -58,12 +71,25 @@ def adam_factors(op: AdamUpdate, scalars: Scalars) -> AdamFactors:
     of joining the gradient.
     """
     lr, step = float(scalars[op.lr]), int(scalars["step"]) + 1
+    beta1 = value_in(scalars, op.beta1)
     return AdamFactors(
-        step_size=lr / (1.0 - op.beta1**step),
-        beta1=op.beta1,
+        step_size=lr / (1.0 - beta1**step),
+        beta1=beta1,
         beta2=op.beta2,
         eps=op.eps,
         root_correction=1.0 / math.sqrt(1.0 - op.beta2**step),
         decay=0.0 if op.decoupled else op.weight_decay,
         shrink=1.0 - lr * op.weight_decay if op.decoupled else 1.0,
+    )
+
+
+def rmsprop_factors(op: RMSpropUpdate, scalars: Scalars) -> RmspropFactors:
+    """The factors of one step; 1 - alpha is taken before alpha is rounded to float32."""
+    return RmspropFactors(
+        lr=float(scalars[op.lr]),
+        alpha=op.alpha,
+        rest=1.0 - op.alpha,
+        eps=op.eps,
+        decay=op.weight_decay,
+        momentum=value_in(scalars, op.momentum),
     )

@@ -7,7 +7,14 @@ import pytest
 
 from ooctrain.layers.kernels.cuda import clipping, optimizers
 from ooctrain.layers.kernels.cuda.runtime.shim import Kernel, why_no_ptx
-from ooctrain.layers.update import AdamUpdate, ClipFactor, ScaleBy, SGDUpdate, SumOfSquares
+from ooctrain.layers.update import (
+    AdamUpdate,
+    ClipFactor,
+    RMSpropUpdate,
+    ScaleBy,
+    SGDUpdate,
+    SumOfSquares,
+)
 from ooctrain.testing.check_op import SCALARS
 from ooctrain.testing.emulator.check_cuda import check_cuda, cpu_bits, run_cuda
 from ooctrain.testing.emulator.ptx import assemble, check_ptx, why_no_assembler
@@ -22,6 +29,12 @@ SGD = [
     SGDUpdate(momentum=0.8, dampening=0.3),
 ]
 ADAM = [AdamUpdate(), AdamUpdate(weight_decay=0.1), AdamUpdate(weight_decay=0.1, decoupled=True)]
+RMSPROP = [
+    RMSpropUpdate(),
+    RMSpropUpdate(0.9, 1e-6, 0.1, 0.8),
+    RMSpropUpdate(0.9, 1e-6, 0.1, centered=True),
+    RMSpropUpdate(0.9, 1e-6, 0.0, "momentum", True),
+]
 
 
 def normal(size, seed=0):
@@ -50,6 +63,20 @@ def test_adam(op, step, size):
     found = check_cuda(op, *inputs, scalars=scalars, tolerance=16 * EPS)
     for mine, theirs in zip(found, cpu_bits(op, *inputs, scalars=scalars), strict=True):
         np.testing.assert_allclose(mine, theirs, rtol=2 * EPS, atol=EPS)
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("op", RMSPROP, ids=repr)
+def test_rmsprop(op, size):
+    mean, extra = normal(size, 2), normal(size, 4)
+    # Weights and squares are so large that no difference loses a digit.
+    square = np.abs(normal(size, 3)) + mean**2 + normal(size, 1) ** 2
+    inputs = [3 + normal(size), normal(size, 1), square]
+    inputs += [mean] * op.centered + [extra] * bool(op.momentum)
+    found = check_cuda(op, *inputs, scalars={**SCALARS, "momentum": 0.7}, tolerance=16 * EPS)
+    theirs = cpu_bits(op, *inputs, scalars={**SCALARS, "momentum": 0.7})
+    for mine, other in zip(found, theirs, strict=True):
+        np.testing.assert_allclose(mine, other, rtol=4 * EPS, atol=EPS)
 
 
 @pytest.mark.parametrize("size", [1, 7, 2048, 5001])

@@ -1,4 +1,4 @@
-"""Optimizer updates, each one fused pass: SGD with momentum, Adam and AdamW, and gradient clipping.
+"""Optimizer updates, each one fused pass: SGD with momentum, Adam and AdamW, RMSprop; and clipping.
 
 In: a parameter, its gradient, its slots. Out: their next values, which may lie on the same storage.
 The one idea: an update reads and writes each array once, and gets the step's numbers as arguments,
@@ -15,11 +15,11 @@ import numpy as np
 from ooctrain.layers.kernels.cpu.chunks import chunk_count, element_chunk, reduction_chunk
 from ooctrain.layers.kernels.cpu.runtime.jit import kernel
 from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
-from ooctrain.layers.kernels.cpu.simd.simd import vfma, vsplat, vsqrt, vsum
+from ooctrain.layers.kernels.cpu.simd.simd import vfma, vmax, vsplat, vsqrt, vsum
 from ooctrain.layers.kernels.cpu.simd.simd_memory import vload_upto, vscan_upto, vstore_upto
 from ooctrain.layers.kernels.cpu.simd.vector import VL
 from ooctrain.layers.kernels.cpu.workspace import BLOCK_ELEMENTS
-from ooctrain.layers.kernels.update_factors import AdamFactors, SgdFactors
+from ooctrain.layers.kernels.update_factors import AdamFactors, RmspropFactors, SgdFactors
 from ooctrain.layers.update import ClipFactor
 
 Array = np.ndarray
@@ -75,6 +75,35 @@ def _adam(
         vstore_upto(v_out, i, second, n)
 
 
+@kernel(
+    "void(f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], "
+    "f4, f4, f4, f4, f4, f4, b1, b1, i8, i8, i8)"
+)
+def _rmsprop(
+    w, g, v, a, b, w_out, v_out, a_out, b_out,
+    lr, alpha, rest, eps, decay, momentum, centered, moving, lo, hi, thread,
+):  # fmt: skip
+    """As `RmspropFactors` says; of `a` and `b` only what `centered` and `moving` ask for."""
+    decays, alphas, rests, epsilons = vsplat(decay), vsplat(alpha), vsplat(rest), vsplat(eps)
+    mu, negative_lr, zero = vsplat(momentum), vsplat(-lr), vsplat(ZERO)
+    for i in range(lo, hi, VL):
+        n = hi - i
+        value = vscan_upto(w, i, n)
+        d = vfma(decays, value, vscan_upto(g, i, n))
+        spread = vfma(alphas, vscan_upto(v, i, n), rest * (d * d))
+        vstore_upto(v_out, i, spread, n)
+        if centered:
+            mean = vscan_upto(a, i, n)
+            mean = vfma(rests, d - mean, mean)
+            vstore_upto(a_out, i, mean, n)
+            spread = vmax(zero, vfma(-mean, mean, spread))
+        step = d / (vsqrt(spread) + epsilons)
+        if moving:
+            step = vfma(mu, vscan_upto(b, i, n), step)
+            vstore_upto(b_out, i, step, n)
+        vstore_upto(w_out, i, vfma(negative_lr, step, value), n)
+
+
 @kernel("void(f4[::1], f8[::1], i8, i8, i8, i8)")
 def _squares(g, partials, chunk, lo, hi, thread):
     """Each chunk's sum of g^2, in float64 over blocks in float32."""
@@ -123,6 +152,22 @@ def adam(pool: ThreadPool, w, g, m, v, w_out, m_out, v_out, factors: AdamFactors
     """
     slots = m, v, w_out, m_out, v_out
     pool.run(_adam, w.size, element_chunk(w.size), w, g, *slots, *factors)
+
+
+def rmsprop(
+    pool: ThreadPool, before: Sequence[Array], after: Sequence[Array],
+    factors: RmspropFactors, kept: tuple[bool, bool],
+) -> None:  # fmt: skip
+    """One step of torch's RMSprop.
+
+    Args:
+        before: w, g, v, a, b: parameter, gradient, and zeros before the first step: the mean square
+            of gradients, their mean, the momentum buffer.
+        after: next values of w, v, a, b; may be those of `before`.
+        kept: whether there is a mean, and a buffer; else any array stands for it.
+    """
+    w = before[0]
+    pool.run(_rmsprop, w.size, element_chunk(w.size), *before, *after, *factors, *kept)
 
 
 def sum_of_squares(pool: ThreadPool, g: Array, total: Array, workspace: Array) -> None:

@@ -60,6 +60,7 @@ from ooctrain.layers.update import (
     AdamUpdate,
     ClipFactor,
     ClipValue,
+    RMSpropUpdate,
     ScaleBy,
     SGDUpdate,
     SumOfSquares,
@@ -202,6 +203,7 @@ CPU = DriverTable("cpu", {
     # Updates.
     SGDUpdate: Driver("optimizers.sgd", arguments.sgd),
     AdamUpdate: Driver("optimizers.adam", arguments.adam),
+    RMSpropUpdate: Driver("optimizers.rmsprop", arguments.rmsprop),
     SumOfSquares: Driver("optimizers.sum_of_squares", scratch=_sum),
     ClipFactor: Driver("optimizers.clip_factor", arguments.whole_call),
     ScaleBy: Driver("elementwise.scale_by"),

@@ -1,4 +1,4 @@
-"""Optimizer updates, each one fused pass: SGD with momentum, Adam and AdamW.
+"""Optimizer updates, each one fused pass: SGD with momentum, Adam and AdamW, RMSprop.
 
 In: a parameter, its gradient, its slots. Out: their next values, which may lie on the same storage.
 The one idea: as on the cpu, an update reads and writes each array once, with the same products and
@@ -10,6 +10,7 @@ Kingma and Ba 2015; Loshchilov and Hutter 2019. Read next: `clipping.py`.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -19,10 +20,10 @@ from ooctrain.layers.kernels.cuda.quads import first_quads, load_quad, store_qua
 from ooctrain.layers.kernels.cuda.runtime.intrinsics import fma
 from ooctrain.layers.kernels.cuda.runtime.launcher import Launcher
 from ooctrain.layers.kernels.cuda.runtime.shim import cuda, device, kernel
-from ooctrain.layers.kernels.update_factors import AdamFactors, SgdFactors
+from ooctrain.layers.kernels.update_factors import AdamFactors, RmspropFactors, SgdFactors
 
 Array = Any
-ONE = np.float32(1)
+ZERO, ONE = np.float32(0), np.float32(1)
 
 
 @device
@@ -115,6 +116,63 @@ def _adam(w, g, m, v, w_out, m_out, v_out, factors):
         ))  # fmt: skip
 
 
+@device
+def next_mean_square(d, v, alpha, rest):
+    """alpha * v + rest * d^2."""
+    return fma(alpha, v, rest * (d * d))
+
+
+@device
+def about_mean(v, a):
+    """v - a^2, which rounding may not make negative."""
+    spread = fma(-a, a, v)
+    return ZERO if spread < ZERO else spread
+
+
+@device
+def over_root(d, spread, eps):
+    """d / (sqrt(spread) + eps)."""
+    return d / (math.sqrt(spread) + eps)
+
+
+@kernel(
+    "void(f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], "
+    "UniTuple(f4, 6), b1, b1)",
+    threads=THREADS,
+)
+def _rmsprop(w, g, v, a, b, w_out, v_out, a_out, b_out, factors, centered, moving):
+    lr, alpha, rest, eps, decay, momentum = factors
+    first, _ = first_quads(cuda.blockIdx.x, cuda.threadIdx.x)
+    for half in range(2):
+        i = first + half * STRIDE
+        x, y, s = load_quad(w, i), load_quad(g, i), load_quad(v, i)
+        d0, d1 = fma(decay, x[0], y[0]), fma(decay, x[1], y[1])
+        d2, d3 = fma(decay, x[2], y[2]), fma(decay, x[3], y[3])
+        s0, s1 = next_mean_square(d0, s[0], alpha, rest), next_mean_square(d1, s[1], alpha, rest)
+        s2, s3 = next_mean_square(d2, s[2], alpha, rest), next_mean_square(d3, s[3], alpha, rest)
+        store_quad(v_out, i, (s0, s1, s2, s3))
+        if centered:
+            m = load_quad(a, i)
+            m0, m1 = fma(rest, d0 - m[0], m[0]), fma(rest, d1 - m[1], m[1])
+            m2, m3 = fma(rest, d2 - m[2], m[2]), fma(rest, d3 - m[3], m[3])
+            store_quad(a_out, i, (m0, m1, m2, m3))
+            s0, s1, s2, s3 = (
+                about_mean(s0, m0), about_mean(s1, m1), about_mean(s2, m2), about_mean(s3, m3),
+            )  # fmt: skip
+        d0, d1, d2, d3 = (
+            over_root(d0, s0, eps), over_root(d1, s1, eps),
+            over_root(d2, s2, eps), over_root(d3, s3, eps),
+        )  # fmt: skip
+        if moving:
+            u = load_quad(b, i)
+            d0, d1 = fma(momentum, u[0], d0), fma(momentum, u[1], d1)
+            d2, d3 = fma(momentum, u[2], d2), fma(momentum, u[3], d3)
+            store_quad(b_out, i, (d0, d1, d2, d3))
+        store_quad(w_out, i, (
+            fma(-lr, d0, x[0]), fma(-lr, d1, x[1]), fma(-lr, d2, x[2]), fma(-lr, d3, x[3]),
+        ))  # fmt: skip
+
+
 def sgd(launcher: Launcher, w, g, m, w_out, m_out, factors: SgdFactors) -> None:
     """One step of torch's SGD.
 
@@ -139,3 +197,19 @@ def adam(launcher: Launcher, w, g, m, v, w_out, m_out, v_out, factors: AdamFacto
     """
     arrays = w, g, m, v, w_out, m_out, v_out
     launcher.launch(_adam, tiles(w.size), *arrays, factors)
+
+
+def rmsprop(
+    launcher: Launcher, before: Sequence[Array], after: Sequence[Array],
+    factors: RmspropFactors, kept: tuple[bool, bool],
+) -> None:  # fmt: skip
+    """One step of torch's RMSprop.
+
+    Args:
+        before: w, g, v, a, b: parameter, gradient, and zeros before the first step: the mean square
+            of gradients, their mean, the momentum buffer.
+        after: next values of w, v, a, b; may be those of `before`.
+        kept: whether there is a mean, and a buffer; else any array stands for it.
+    """
+    w = before[0]
+    launcher.launch(_rmsprop, tiles(w.size), *before, *after, factors, *kept)

@@ -60,6 +60,7 @@ from ooctrain.layers.update import (
     AdamUpdate,
     ClipFactor,
     ClipValue,
+    RMSpropUpdate,
     ScaleBy,
     SGDUpdate,
     SumOfSquares,
@@ -195,6 +196,7 @@ CUDA = DriverTable("cuda", {
     # Updates.
     SGDUpdate: Driver("optimizers.sgd", arguments.sgd),
     AdamUpdate: Driver("optimizers.adam", arguments.adam),
+    RMSpropUpdate: Driver("optimizers.rmsprop", arguments.rmsprop),
     SumOfSquares: Driver("clipping.sum_of_squares", scratch=_sum),
     ClipFactor: Driver("clipping.clip_factor", arguments.whole_call, _running_sum),
     ScaleBy: Driver("clipping.scale_by"),

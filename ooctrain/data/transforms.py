@@ -1,0 +1,211 @@
+"""Changes of images while batches are read: cut out, mirrored, brought to mean 0 and deviation 1.
+
+In: an image (C, H, W) float32, a source of random numbers. Out: an image. The one idea: the random
+numbers of a sample depend on (seed, epoch, number of the sample) alone, so that whoever reads it,
+and wherever a run was resumed, it looks the same; in the next epoch it looks different. Names,
+arguments and defaults are torchvision's. Read next: `loader.py`, whose argument `transform` takes
+one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+import numpy as np
+
+from ooctrain.errors import ConfigError
+
+Size = int | Sequence[int]
+_WORD_BITS, _FLOAT_BITS = 64, 53
+
+
+class Draws:
+    """Random numbers that depend on a key alone, in every NumPy version.
+
+    Args:
+        key: whole numbers, such as (seed, epoch, number of the sample).
+    """
+
+    def __init__(self, *key: int):
+        self._words = np.random.Philox(np.random.SeedSequence(key))
+
+    def uniform(self) -> float:
+        """The next number, from 0 to below 1."""
+        word = int(self._words.random_raw())
+        return (word >> (_WORD_BITS - _FLOAT_BITS)) * 2.0**-_FLOAT_BITS
+
+    def below(self, count: int) -> int:
+        """The next whole number, from 0 to below `count`."""
+        return int(self.uniform() * count)
+
+
+#: An image (C, H, W) and random numbers to the image that is trained on; a function will do.
+Transform = Callable[[np.ndarray, Draws], np.ndarray]
+
+
+class Compose:
+    """One change after the other."""
+
+    def __init__(self, transforms: Sequence[Transform]):
+        self.transforms = list(transforms)
+
+    def __call__(self, image: np.ndarray, draws: Draws) -> np.ndarray:
+        for transform in self.transforms:
+            image = transform(image, draws)
+        return image
+
+
+class RandomCrop:
+    """A part of the image, anywhere in it with equal chance.
+
+    Args:
+        size: height and width of the part, or one number for both.
+        padding: pixels around the image before: one number, (left and right, top and bottom), or
+            (left, top, right, bottom).
+        fill: of these pixels, where `padding_mode` is "constant".
+        padding_mode: "constant", "edge", "reflect" or "symmetric".
+
+    Raises:
+        ConfigError: a size or a padding that is none; in a call: the image is smaller.
+    """
+
+    def __init__(
+        self, size: Size, padding: Size = 0, fill: float = 0,
+        padding_mode: Literal["constant", "edge", "reflect", "symmetric"] = "constant",
+    ):  # fmt: skip
+        if padding_mode not in ("constant", "edge", "reflect", "symmetric"):
+            raise ConfigError(
+                f"padding_mode {padding_mode!r}", fix="constant, edge, reflect or symmetric"
+            )
+        self.size, self.padding, self.fill = _pair(size), _sides(padding), fill
+        self.padding_mode = padding_mode
+
+    def __call__(self, image: np.ndarray, draws: Draws) -> np.ndarray:
+        left, top, right, bottom = self.padding
+        if any(self.padding):
+            width = ((0, 0), (top, bottom), (left, right))
+            if self.padding_mode == "constant":
+                image = np.pad(image, width, constant_values=self.fill)
+            else:
+                image = np.pad(image, width, mode=self.padding_mode)
+        rows, columns = _room(image, self.size)
+        return _cut(image, draws.below(rows + 1), draws.below(columns + 1), self.size)
+
+
+class CenterCrop:
+    """The middle of the image, `size` high and wide.
+
+    Raises:
+        ConfigError: in a call: the image is smaller.
+    """
+
+    def __init__(self, size: Size):
+        self.size = _pair(size)
+
+    def __call__(self, image: np.ndarray, draws: Draws) -> np.ndarray:
+        rows, columns = _room(image, self.size)
+        return _cut(image, round(rows / 2), round(columns / 2), self.size)
+
+
+class RandomHorizontalFlip:
+    """Left for right, with chance `p`."""
+
+    def __init__(self, p: float = 0.5):
+        self.p = _chance(p)
+
+    def __call__(self, image: np.ndarray, draws: Draws) -> np.ndarray:
+        return image[:, :, ::-1] if draws.uniform() < self.p else image
+
+
+class RandomVerticalFlip:
+    """Top for bottom, with chance `p`."""
+
+    def __init__(self, p: float = 0.5):
+        self.p = _chance(p)
+
+    def __call__(self, image: np.ndarray, draws: Draws) -> np.ndarray:
+        return image[:, ::-1] if draws.uniform() < self.p else image
+
+
+class Normalize:
+    """(image - mean) / std, one of each for every channel.
+
+    Raises:
+        ConfigError: a deviation of 0, other numbers of the two; in a call: of channels.
+    """
+
+    def __init__(self, mean: Sequence[float], std: Sequence[float]):
+        if len(mean) != len(std) or not all(value > 0 for value in std):
+            raise ConfigError(f"mean {tuple(mean)} and std {tuple(std)} normalise no image")
+        self.mean = np.asarray(mean, np.float32)[:, None, None]
+        self.std = np.asarray(std, np.float32)[:, None, None]
+
+    def __call__(self, image: np.ndarray, draws: Draws) -> np.ndarray:
+        if len(self.mean) not in (1, len(image)):
+            raise ConfigError(f"{len(self.mean)} means for an image of {len(image)} channels")
+        return (image - self.mean) / self.std
+
+
+def transformed(
+    transform: Transform, images: np.ndarray, key: Sequence[int], numbers: np.ndarray
+) -> np.ndarray:
+    """A batch of images, each changed by its own random numbers.
+
+    Args:
+        key: what they depend on besides the number of the sample: (seed, epoch).
+        numbers: of the samples.
+
+    Raises:
+        ConfigError: the transform leaves images of several shapes.
+    """
+    changed = [
+        np.asarray(transform(image, Draws(*key, int(number))), np.float32)
+        for image, number in zip(images, numbers, strict=True)
+    ]
+    shapes = {image.shape for image in changed}
+    if len(shapes) > 1:
+        raise ConfigError(
+            f"the transform leaves images of {len(shapes)} shapes, which make no batch",
+            fix="a crop to one size at its end",
+        )
+    return np.stack(changed)
+
+
+def _room(image: np.ndarray, size: tuple[int, int]) -> tuple[int, int]:
+    """Rows and columns that are left beside a part of this size."""
+    rows, columns = image.shape[1] - size[0], image.shape[2] - size[1]
+    if min(rows, columns) < 0:
+        raise ConfigError(
+            f"{size[0]} x {size[1]} pixels cannot be cut out of {image.shape[1]} x "
+            f"{image.shape[2]}", fix="a smaller part, or padding",
+        )  # fmt: skip
+    return rows, columns
+
+
+def _cut(image: np.ndarray, top: int, left: int, size: tuple[int, int]) -> np.ndarray:
+    return image[:, top : top + size[0], left : left + size[1]]
+
+
+def _pair(size: Size) -> tuple[int, int]:
+    pair = (size, size) if isinstance(size, int) else tuple(size)
+    if len(pair) == 1:
+        pair = (pair[0], pair[0])
+    if len(pair) != 2 or min(pair) < 1:
+        raise ConfigError(f"size {size!r} is not one or two numbers of 1 or more")
+    return int(pair[0]), int(pair[1])
+
+
+def _sides(padding: Size) -> tuple[int, int, int, int]:
+    """(left, top, right, bottom)."""
+    given = (padding,) if isinstance(padding, int) else tuple(padding)
+    if len(given) not in (1, 2, 4) or min(given) < 0:
+        raise ConfigError(f"padding {padding!r} is not one, two or four numbers of 0 or more")
+    left, top, right, bottom = given * (4 // len(given))
+    return left, top, right, bottom
+
+
+def _chance(p: float) -> float:
+    if not 0 <= p <= 1:
+        raise ConfigError(f"p {p!r} is not a chance from 0 to 1")
+    return p

@@ -1,0 +1,316 @@
+"""What all optimizers share: parameter groups, slots, counted steps, state.
+
+In: parameters with gradients. Out: their next values. The one idea: an update is an operation
+(`layers/update.py`) recorded by the optimizer, at once in eager mode, as one call per parameter in
+a trace; so `step()` and a planned training step do the same arithmetic. Learning rates are step
+scalars: "lr" for the first parameter group, "lr.1" for the second. Read next: `optimizers.py`,
+`tracing.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from numbers import Real
+from typing import Any
+
+import numpy as np
+
+from ooctrain.engine.eager import Storage
+from ooctrain.engine.fingerprint import described
+from ooctrain.engine.module import Parameter, clear_grad
+from ooctrain.engine.tensor import Tensor, current_tape
+from ooctrain.errors import ConfigError
+from ooctrain.step.op import Op, Spec
+
+#: What an optimizer holds besides its settings.
+_KEPT = ("state", "steps", "steps_done", "param_groups", "defaults")
+#: What schedules keep in a parameter group. The last two say that its momentum is cycled: it is a
+#: step scalar then, as the learning rate is.
+_OF_SCHEDULES = ("initial_lr", "base_momentum", "max_momentum")
+Params = Iterable[Parameter] | Iterable[dict[str, Any]]
+
+
+class Slots(Mapping[str, Tensor]):
+    """The slots of one parameter by name. A slot is written to, never replaced: a trainer may hold
+    its value."""
+
+    __slots__ = ("_slots",)
+
+    def __init__(self, slots: Mapping[str, Tensor]):
+        self._slots = dict(slots)
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._slots[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._slots)
+
+    def __len__(self) -> int:
+        return len(self._slots)
+
+    def __setitem__(self, name: str, value: object) -> None:
+        raise ConfigError(
+            f"slot {name!r} cannot be replaced", fix=f"optimizer.state[p][{name!r}].copy_(array)"
+        )
+
+
+class Optimizer:
+    """Base of the optimizers: parameter groups, slots, `step`, `zero_grad`, state.
+
+    Attributes:
+        param_groups: dictionaries with "params" and the settings of each group, as in PyTorch.
+        state: for each parameter its slots by name, such as "momentum"; made when first asked for.
+        steps: number of updates that each parameter has seen.
+        steps_done: number of steps, whatever they updated; those of trainers included.
+    """
+
+    #: name of its calls in traces: "sgd.layer1.0.conv1.weight"
+    name = "optimizer"
+
+    def __init__(self, params: Params, defaults: dict[str, Any]):
+        self.state: dict[Tensor, Slots] = {}
+        self.steps: dict[Tensor, int] = {}
+        self.steps_done = 0
+        self.param_groups: list[dict[str, Any]] = []
+        self.defaults = defaults
+        entries: list[Any] = list(params)
+        groups = entries if entries and isinstance(entries[0], dict) else [{"params": entries}]
+        for group in groups:
+            self.add_param_group(group)
+
+    def add_param_group(self, param_group: Mapping[str, Any]) -> None:
+        """Adds parameters with settings of their own; what is not given is as for all.
+
+        Args:
+            param_group: {"params": parameters, setting: value, ...}.
+
+        Raises:
+            ConfigError: an unknown setting, one out of its range, no parameters, or one that is
+                there already.
+        """
+        if "params" not in param_group:
+            raise ConfigError(
+                "a parameter group has no parameters", fix='{"params": model.parameters(), ...}'
+            )
+        unknown = set(param_group) - {"params", *self.defaults}
+        if unknown:
+            raise ConfigError(f"{type(self).__name__} has no setting {sorted(unknown)[0]!r}")
+        params = param_group["params"]
+        new = {
+            **self.defaults,
+            **param_group,
+            "params": [params] if isinstance(params, Tensor) else list(params),
+        }
+        if not new["params"]:
+            raise ConfigError("an optimizer needs parameters", fix="pass model.parameters()")
+        known = {p for g in self.param_groups for p in g["params"]}
+        if known & set(new["params"]) or len(set(new["params"])) < len(new["params"]):
+            raise ConfigError("a parameter is given to the optimizer twice")
+        _check_settings(new)
+        self.param_groups.append(new)
+
+    def slot_names(self, group: Mapping[str, Any]) -> tuple[str, ...]:
+        """Names of the arrays kept for each parameter of a group."""
+        raise TypeError(f"{type(self).__name__} lacks slot_names()")
+
+    def update_op(self, group: Mapping[str, Any], lr: str) -> Op:
+        """The operation that updates a parameter of a group; `lr` names its learning rate."""
+        raise TypeError(f"{type(self).__name__} lacks update_op()")
+
+    def slots(self, parameter: Tensor) -> dict[str, Tensor]:
+        """The slots of a parameter, zero at first."""
+        group = self.param_groups[self.group_of(parameter)]
+        names, state = self.slot_names(group), self.state.get(parameter, Slots({}))
+        missing = {name: _zeros(parameter) for name in names if name not in state}
+        if missing or parameter not in self.state:
+            state = self.state[parameter] = Slots({**state, **missing})
+        return {name: state[name] for name in names}
+
+    def updates(self, parameter: Tensor) -> bool:
+        """Whether a parameter is among those that it updates."""
+        return any(parameter is p for group in self.param_groups for p in group["params"])
+
+    def group_of(self, parameter: Tensor) -> int:
+        """Index of the group that a parameter is in.
+
+        Raises:
+            ConfigError: it is in none.
+        """
+        for index, group in enumerate(self.param_groups):
+            if any(parameter is other for other in group["params"]):
+                return index
+        raise ConfigError(f"{parameter.name or 'a parameter'!r} is not in the optimizer")
+
+    def settings(self) -> Hashable:
+        """What a trace reads of it, by value, besides which parameters are in which group."""
+        own = {k: v for k, v in vars(self).items() if k not in _KEPT}
+        groups = [self._told(index) for index in range(len(self.param_groups))]
+        return type(self), repr(groups), tuple(own) and described(own)
+
+    def _told(self, index: int) -> dict[str, Any]:
+        """A group's settings without those that are step scalars."""
+        group, name = self.param_groups[index], momentum_name(index)
+        told = {k: v for k, v in group.items() if k not in ("params", "lr", *_OF_SCHEDULES)}
+        if is_cycled(group) and name in self.update_op(group, lr_name(index)).scalar_names:
+            told["momentum"], told["betas"] = name, told.get("betas", ())[1:]
+        return told
+
+    def scalars(self) -> dict[str, float]:
+        """What changes without a new trace: {"lr": 0.1, "lr.1": 0.01}, and cycled momenta."""
+        found: dict[str, float] = {}
+        for index in range(len(self.param_groups)):
+            found |= self._scalars_of(index)
+        return found
+
+    def _scalars_of(self, index: int) -> dict[str, float]:
+        group = self.param_groups[index]
+        found = {lr_name(index): float(group["lr"])}
+        if is_cycled(group):
+            found[momentum_name(index)] = plain_momentum(group)
+        return found
+
+    def record(self, parameter: Tensor, gradient: Tensor, step: int = 0) -> None:
+        """Records the update of one parameter by its gradient on the tape in force.
+
+        Args:
+            step: 0 for the first update; matters in eager mode only.
+        """
+        index = self.group_of(parameter)
+        group, tape = self.param_groups[index], current_tape()
+        slots = list(self.slots(parameter).values())
+        op = self.update_op(group, lr_name(index))
+        scalars = {**self._scalars_of(index), "step": step}
+        with tape.at(
+            path=f"{self.name}.{parameter.name}", leaf=True, phase="update", forward_of=None
+        ):
+            tape.update(op, (parameter, gradient, *slots), (parameter, *slots), scalars)
+
+    def step(self) -> None:
+        """Updates every parameter that has a gradient."""
+        parameters = [p for group in self.param_groups for p in group["params"]]
+        updated = [p for p in parameters if p.grad is not None and p.requires_grad]
+        for parameter in updated:
+            self.record(parameter, parameter.grad, self.steps.get(parameter, 0))
+            parameter.grad.stepped = True
+        self.count(updated)
+
+    def count(self, updated: Iterable[Tensor]) -> None:
+        """Counts a step that has updated these parameters, whoever made it."""
+        self.steps_done += 1
+        for parameter in updated:
+            self.steps[parameter] = self.steps.get(parameter, 0) + 1
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forgets all gradients (with `set_to_none=False`: sets them to zero)."""
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                clear_grad(parameter, set_to_none)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Slots, step numbers and settings; parameters by their number, as in PyTorch."""
+        numbers = {p: i for i, p in enumerate(p for g in self.param_groups for p in g["params"])}
+        state = {
+            number: {
+                "step": self.steps.get(parameter, 0),
+                **{
+                    name: np.array(slot.storage.read())
+                    for name, slot in self.slots(parameter).items()
+                },
+            }
+            for parameter, number in numbers.items()
+            if parameter in self.state
+        }
+        groups = [{**g, "params": [numbers[p] for p in g["params"]]} for g in self.param_groups]
+        return {"state": state, "param_groups": groups, "steps_done": self.steps_done}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """The reverse of `state_dict`: what had no state when it was saved has none afterwards.
+
+        Raises:
+            ConfigError: other groups, settings or slots than this optimizer's; nothing is changed.
+        """
+        groups = state_dict["param_groups"]
+        states = {int(number): state for number, state in state_dict["state"].items()}
+        self._check_state(groups, states)
+        counts = (int(state["step"]) for state in states.values())
+        self.steps_done = int(state_dict.get("steps_done", max(counts, default=0)))
+        for mine, saved in zip(self.param_groups, groups, strict=True):
+            mine.update({key: value for key, value in saved.items() if key != "params"})
+        parameters = [p for g in self.param_groups for p in g["params"]]
+        for number, parameter in enumerate(parameters):
+            state = states.get(number)
+            self.steps[parameter] = int(state["step"]) if state else 0
+            if state or parameter in self.state:
+                for name, slot in self.slots(parameter).items():
+                    value = state[name] if state else np.zeros(slot.shape)
+                    slot.storage.write(np.asarray(value, np.float32))
+
+    def _check_state(
+        self, groups: Sequence[Mapping[str, Any]], states: Mapping[int, Mapping[str, Any]]
+    ) -> None:
+        """Raises ConfigError unless saved groups, and states by parameter number, fit."""
+        if [len(g["params"]) for g in groups] != [len(g["params"]) for g in self.param_groups]:
+            raise ConfigError("the saved optimizer has other parameter groups", code="OOC-112")
+        if any(not set(self.defaults) <= set(saved) for saved in groups):
+            raise ConfigError("the saved optimizer has other settings", code="OOC-112")
+        shapes = [p.shape for g in self.param_groups for p in g["params"]]
+        group_of = [saved for saved in groups for _ in saved["params"]]
+        for number, state in states.items():
+            slots = self.slot_names(group_of[number])
+            fits = "step" in state and set(slots) <= set(state)
+            if not fits or any(np.shape(state[name]) != shapes[number] for name in slots):
+                raise ConfigError(
+                    f"the saved state of parameter {number} is not that of this optimizer",
+                    code="OOC-112",
+                    numbers=f"{', '.join(slots) or 'no slots'} of shape {shapes[number]} wanted",
+                )
+
+
+def lr_name(group: int) -> str:
+    """Name of a group's learning rate among the step scalars."""
+    return "lr" if group == 0 else f"lr.{group}"
+
+
+def momentum_name(group: int) -> str:
+    """Name of a group's momentum among the step scalars, while a schedule cycles it."""
+    return "momentum" if group == 0 else f"momentum.{group}"
+
+
+def is_cycled(group: Mapping[str, Any]) -> bool:
+    """Whether a schedule changes the momentum of a group with each step."""
+    return "base_momentum" in group
+
+
+def plain_momentum(group: Mapping[str, Any]) -> float:
+    """The momentum of a group in this step, or beta1."""
+    return float(group["betas"][0] if "betas" in group else group["momentum"])
+
+
+def momentum_in(group: Mapping[str, Any], lr: str) -> float | str:
+    """The momentum of a group, or beta1; the step scalar that holds it while it is cycled.
+
+    Args:
+        lr: name of the group's learning rate.
+    """
+    return f"momentum{lr.removeprefix('lr')}" if is_cycled(group) else plain_momentum(group)
+
+
+def _zeros(parameter: Tensor) -> Tensor:
+    slot = Tensor(Spec(parameter.shape), kind="state")
+    shape = parameter.shape
+    slot.storage = Storage(shape=shape, initial=lambda: np.zeros(shape, np.float32))
+    return slot
+
+
+def _check_settings(settings: Mapping[str, Any]) -> None:
+    """Raises ConfigError for the first number that is none, or out of its range."""
+    for name in ("lr", "momentum", "weight_decay", "eps"):
+        value = settings.get(name, 0)
+        if not (isinstance(value, Real) and float(value) >= 0):
+            raise ConfigError(f"{name} {value!r} is not a number of 0 or more")
+    betas = settings.get("betas", (0, 0))
+    if not (len(betas) == 2 and all(isinstance(b, Real) and 0 <= float(b) < 1 for b in betas)):
+        raise ConfigError(f"betas {betas!r} are not two numbers from 0 to below 1")
+    alpha = settings.get("alpha", 0)
+    if not (isinstance(alpha, Real) and 0 <= float(alpha) <= 1):
+        raise ConfigError(f"alpha {alpha!r} is not a number from 0 to 1")

@@ -1,0 +1,21 @@
+"""Schedules of learning rates, with names, arguments and defaults of `torch.optim.lr_scheduler`.
+
+In: an optimizer. Out: its learning rates, epoch by epoch. Read next: `base.py`, then `by_epoch.py`.
+"""
+
+from ooctrain.optim.schedules.base import LRScheduler
+from ooctrain.optim.schedules.by_epoch import (
+    CosineAnnealingLR,
+    ExponentialLR,
+    LinearLR,
+    MultiStepLR,
+    StepLR,
+)
+from ooctrain.optim.schedules.one_cycle import OneCycleLR
+from ooctrain.optim.schedules.plateau import ReduceLROnPlateau
+from ooctrain.optim.schedules.sequential import SequentialLR
+
+__all__ = [
+    "CosineAnnealingLR", "ExponentialLR", "LRScheduler", "LinearLR", "MultiStepLR", "OneCycleLR",
+    "ReduceLROnPlateau", "SequentialLR", "StepLR",
+]  # fmt: skip
