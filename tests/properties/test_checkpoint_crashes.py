@@ -29,7 +29,7 @@ needs_proc = pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="no /
 
 def arrays(step):
     """Some, of which one is larger than the buffer of a file object."""
-    return {"w": np.full(3000, step, np.float32), "count": np.array(step, np.int64)}
+    return {"a": np.full(3000, step, np.float32), "count": np.array(step, np.int64)}
 
 
 def step_of(folder, content, reader):
@@ -75,6 +75,8 @@ def check_crashes(folder, saves, keep, *, links=True):
                 assert step_of(tried, content, reader) in allowed, f"left: {sorted(content)}"
             for content in watch.at_rest():
                 assert step_of(tried, content, reader) == step, "the new one can still be lost"
+                kept_before = [read(p).run.step for p in files.previous_files(tried / NAME)]
+                assert kept_before == list(range(step - 1, 0, -1))[: keep - 1]
             watch.killed.clear()
             watch.unpowered.clear()
     finally:

@@ -12,8 +12,9 @@ import random
 from itertools import product
 
 import numpy as np
-from hypothesis import example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.directed import always
 from support.random_calls import random_calls
 from support.strict_storage import run_strictly
 from support.tile_chains import Chain, chains, exact_values
@@ -66,18 +67,32 @@ PLAIN = nn.Sequential(
     nn.Conv2d(2, 3, 3, padding=1), nn.ReLU(), nn.Dropout(0.5), nn.Conv2d(3, 2, 3, padding=1),
     nn.LeakyReLU(0.5),
 )  # fmt: skip
+#: (chain, seed of its values). With one tile, or a wide halo, a tile reads the image itself.
+IN_PLACE = nn.Sequential(
+    nn.Conv2d(2, 2, 1), nn.ReLU(), nn.Conv2d(2, 3, 7, padding=3), nn.LeakyReLU(0.5)
+)
+TILED = [
+    (Chain(PLAIN, (1, 2, 9, 7), (2, 2)), 1),
+    (Chain(nn.Sequential(nn.ReLU(), nn.Conv2d(2, 3, 3), nn.ReLU()), (1, 2, 9, 7), (3, 1)), 1),
+    (Chain(IN_PLACE, (1, 2, 9, 7), (1, 1)), 1),
+    (Chain(IN_PLACE, (1, 2, 4, 4), (2, 2)), 1),
+    (Chain(IN_PLACE, (1, 2, 6, 4), (2, 1)), 2),
+]
 
 
 def check_tiles(chain, seed, *, kernels=False):
-    """Tiling what shares its storages, and sharing those of the tiles."""
+    """Tiling what shares its storages, and sharing those of the tiles; from the first layer, and
+    from the second, whose input is a value like all others."""
     trace = chain.trace("direct")
     values = None if trace is None else exact_values(trace, seed)
     if trace is None or values is None:
         return
     shared = share_storage(trace)
     plain = run_strictly(trace, values, SCALARS)
-    for tiled in (tile(shared, chain.grid), share_storage(tile(shared, chain.grid))):
-        assert same(run_strictly(tiled, values, SCALARS), plain)
+    for first in (None, "1") if len(list(chain.model.children())) > 1 else (None,):
+        once = tile(shared, chain.grid, first)
+        for tiled in (once, share_storage(once)):
+            assert same(run_strictly(tiled, values, SCALARS), plain)
     if kernels:
         expected = run_trace(trace, values, SCALARS, threads=2)
         assert same(run_trace(tiled, values, SCALARS, threads=2), expected)
@@ -85,9 +100,7 @@ def check_tiles(chain, seed, *, kernels=False):
 
 @settings(max_examples=15)
 @given(chains(), st.integers(0, 99))
-@example(Chain(PLAIN, (1, 2, 9, 7), (2, 2)), 1)
-@example(Chain(nn.Sequential(nn.ReLU(), nn.Conv2d(2, 3, 3), nn.ReLU()), (1, 2, 9, 7), (3, 1)), 1)
-@example(Chain(nn.Sequential(nn.ReLU(), nn.ReLU()), (1, 2, 9, 7), (2, 1)), 1)
+@always(TILED)
 def test_tiles_of_shared_storages_keep_the_results(chain, seed):
     check_tiles(chain, seed)
 

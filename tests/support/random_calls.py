@@ -31,7 +31,7 @@ class _Writer:
 
     def __init__(self, rng: random.Random):
         self.rng, self.builder = rng, TraceBuilder(threads=1)
-        self.images = [self._initial(f"x{n}", IMAGE, "input") for n in range(2)]
+        self.images = [self._initial("x", IMAGE, "input"), self._initial("w", IMAGE, "param")]
         self.vectors = [self._initial(f"v{n}", CHANNELS, "param") for n in range(4)]
         self.of_images = [self._initial(f"s{n}", OF_IMAGE, "state") for n in range(2)]
         self.rectified = [self.call(ReLU(), self.images[0])]
