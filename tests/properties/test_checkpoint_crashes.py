@@ -1,9 +1,9 @@
 """Laws of checkpoint files: a crash at any moment, and anything that is altered.
 
-A killed process leaves, under the checkpoint's name, the one before or the new one, whole. So does a
-machine that loses its power, whatever it had not flushed; and once `save` has returned, the new one
-is there for good. A file of which anything has been altered, its bytes or what the header says of
-them, is refused, or holds exactly what was saved.
+A killed process leaves, under the checkpoint's name, the one before or the new one, whole. So does
+a machine that loses its power, whatever it had not flushed; and once `save` has returned, the new
+one is there for good, the ones before it beside it. A file of which anything has been altered, its
+bytes or what the header says of them, is refused, or holds exactly what was saved.
 """
 
 from __future__ import annotations
@@ -99,9 +99,10 @@ def test_a_crash_leaves_the_last_checkpoint_or_the_new_one(tmp_path, keep, links
 def test_a_call_that_fails_leaves_the_last_checkpoint(tmp_path, refused):
     save(tmp_path / NAME, arrays(1), RunState(1))
     watch = CrashingOs(tmp_path, frozenset({refused}))
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(CheckpointError):
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(files, "os", watch)
-        save(tmp_path / NAME, arrays(2), RunState(2))
+        with pytest.raises(CheckpointError):
+            save(tmp_path / NAME, arrays(2), RunState(2))
     watch.end()
     assert read(tmp_path / NAME).run.step == 1
     assert not list(tmp_path.glob("*.tmp.*"))
@@ -119,7 +120,9 @@ CONTENT = {
 RUN = RunState(step=3, seed=1, history={"losses": [1.5]})
 #: Types of as many bytes each.
 ALIKE = [("F32", "I32"), ("F64", "I64"), ("U8", "BOOL")]
-shapes = st.sampled_from([[2, 3], [3, 2], [6], [1, 6], [6, 1], [2, 3, 1], [0, 2], [0], [0, 7], [], [1]])
+shapes = st.sampled_from(
+    [[2, 3], [3, 2], [6], [1, 6], [6, 1], [2, 3, 1], [0, 2], [0], [0, 7], [], [1]]
+)
 
 
 def header_of(raw):

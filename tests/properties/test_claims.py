@@ -3,8 +3,7 @@
 A plan says how much memory it takes, how long its step, and what bound nobody beats. Of a true plan
 each of these may be changed by a little or by much: the verifier refuses it, unless the change is
 within a rounding. And a bound says of every list that it takes at least so long: of tiny steps the
-best list is known by search, and it is just the bound where nothing but the bound's own reason keeps
-it from being faster.
+best list is known by search, so no bound may be above it, and some must reach it.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from properties.test_exact import LINKS, cases, check_bounds, lp_us
 from support.directed import always
@@ -59,7 +58,8 @@ def refused(plan, trace, machine):
 def check_claims(seed, change):
     """Each claim of a plan, too high and too low by a share."""
     made = a_plan(seed)
-    assume(made is not None)
+    if made is None:
+        return
     plan, trace, machine = made
     assert refused(plan, trace, machine) is None
     for claim in CLAIMS:
@@ -98,6 +98,7 @@ def test_whatever_a_plan_claims_is_found_out(seed, change):
 
 # Bounds.
 
+
 def check_tight_bounds(count=30):
     """Bounds are at most the best list's time; returns how many of them are just that."""
     reached = {"closed": 0, "LP": 0}
@@ -114,4 +115,3 @@ def check_tight_bounds(count=30):
 def test_no_bound_can_be_beaten_and_some_can_be_reached():
     reached = check_tight_bounds()
     assert min(reached.values()) >= 3, reached
-

@@ -109,4 +109,6 @@ def check_handed_over(plan, parts):
             assert len({id(leaf) for leaf, _ in seen}) == len(seen), "handed over twice"
             for leaf, value in seen:
                 assert value.tobytes() == leaf.grad.numpy().tobytes(), leaf.name
-    assert {id(leaf) for leaf, _ in seen} == {id(p) for p in model.parameters() if p.grad is not None}
+    assert {id(leaf) for leaf, _ in seen} == {
+        id(p) for p in model.parameters() if p.grad is not None
+    }

@@ -1,9 +1,9 @@
 """Law: what follows a failed piece of work is not done, and nobody waits for it for ever.
 
 Pieces of work on three streams wait for each other, and one of them fails. Whatever comes after it
-on its stream, or waits for it, directly or by others, must not be done: it would read what was never
-written. Every counter comes to its end all the same, the failure is told, and the streams stay
-failed, whether they are abandoned, restarted or closed.
+on its stream, or waits for it, directly or by others, must not be done: it would read what was
+never written. Every counter comes to its end all the same, the failure is told, and the streams
+stay failed, whether they are abandoned, restarted or closed.
 """
 
 from __future__ import annotations

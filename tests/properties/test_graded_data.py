@@ -1,9 +1,9 @@
-"""Laws of the grader's judgement of data: addresses and plans count if, and only if, they are right.
+"""Laws of the grader's judgement of data: what counts is what is right, and nothing else.
 
 A submission answers with numbers. Addresses count if no two blocks that live at the same time share
-a byte, as found byte by byte; then they are worth what they span. A plan counts if it is one for the
-question that was asked: that step, that machine, that granule, within that budget; then it is worth
-what it takes, whatever it claims.
+a byte, as found byte by byte; then they are worth what they span. A plan counts if it is one for
+the question that was asked: that step, that machine, that granule, within that budget; then it is
+worth what it takes, whatever it claims.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Law: the last elements of a kernel count like all others, wherever its blocks end.
 
-A kernel takes elements by vectors, vectors by blocks, blocks by chunks, and the last one of each may
-be cut short: there a sum forgets its tail. Random values do not tell, since what a few elements add
-to a sum of thousands is below any tolerance. So sizes lie around the borders of the kernels' own
-vectors, blocks and chunks, and what is summed is *loud*: zero, but for whole numbers on both sides
-of the last border of each kind. Then every element left out is a large share of the sum.
+A kernel takes elements by vectors, vectors by blocks, blocks by chunks, and the last one of each
+may be cut short: there a sum forgets its tail. Random values do not tell, since what a few elements
+add to a sum of thousands is below any tolerance. So sizes lie around the borders of the kernels'
+own vectors, blocks and chunks, and what is summed is *loud*: zero, but for whole numbers on both
+sides of the last border of each kind. Then every element left out is a large share of the sum.
 """
 
 from __future__ import annotations

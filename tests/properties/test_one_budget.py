@@ -62,9 +62,12 @@ def check_budgets(budget, uses):
         prepared.append(prepare(trace, how))
         return prepared[-1]
 
-    with pytest.MonkeyPatch.context() as patch, oc.Trainer(
-        network(), budget=budget, planner="naive", threads=1, allocator="best-fit"
-    ) as trainer:
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        oc.Trainer(
+            network(), budget=budget, planner="naive", threads=1, allocator="best-fit"
+        ) as trainer,
+    ):
         patch.setattr(seen, "prepare", noted)
         for way, samples in uses:
             try:

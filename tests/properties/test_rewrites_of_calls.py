@@ -1,4 +1,4 @@
-"""Law: `fuse` and `share_storage` keep every result, on calls in any order, and never on borrowed luck.
+"""Law: `fuse` and `share_storage` keep every result, of calls in any order.
 
 Networks put their calls in a few patterns, so a rewrite that asks too little is right on all of
 them. Here calls read whatever was written last: an input twice, a ReLU's gradient by readers that

@@ -65,8 +65,8 @@ class _Writer:
     def write(self, calls: int) -> Trace:
         """So many calls; some of what they write is handed out."""
         kinds: list[Callable[[], None]] = [
-            self._norm, self._norm_sum_relu, self._relu, self._sum, self._relu_grad, self._relu_grad,
-            self._norm_grad, self._masked, self._other,
+            self._norm, self._norm_sum_relu, self._relu, self._sum, self._relu_grad,
+            self._relu_grad, self._norm_grad, self._masked, self._other,
         ]  # fmt: skip
         for _ in range(calls):
             self.rng.choice(kinds)()

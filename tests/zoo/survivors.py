@@ -196,7 +196,8 @@ SURVIVORS: dict[str, Survivor] = {
             ),
             "it is flushed before it is written": (checkpoint, "_write", "file.flush()", "pass"),
             "the folder is flushed before the file has its name": (
-                checkpoint, "save", "os.replace(temporary, target)\n        _sync_folder(target.parent)",
+                checkpoint, "save",
+                "os.replace(temporary, target)\n        _sync_folder(target.parent)",
                 "_sync_folder(target.parent); os.replace(temporary, target)",
             ),
         },

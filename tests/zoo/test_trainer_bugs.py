@@ -50,7 +50,8 @@ LAW = {
 }
 
 
-@pytest.mark.parametrize("law", LAW)
+# The orders are a test of their own, and take some seconds.
+@pytest.mark.parametrize("law", [law for law in LAW if law != "any order"])
 def test_without_a_bug_the_law_holds(law):
     assert LAW[law]() is None
 
@@ -58,6 +59,8 @@ def test_without_a_bug_the_law_holds(law):
 @pytest.mark.parametrize("bug", ZOO.BUGS)
 def test_bug(bug, monkeypatch):
     ZOO.plant(monkeypatch, bug)
+    for rooms in (RESIDENCE, DEVICE):
+        monkeypatch.setattr(rooms, "PATIENCE_S", 0.5)  # some bugs hang
     assert RESIDENCE.same(RESIDENCE.after(2), TWO_STEPS)
     with pytest.raises((AssertionError, OoctrainError, pytest.fail.Exception)):
         LAW[ZOO.BUGS[bug][0]]()
