@@ -101,3 +101,51 @@ def fragmenting(granule: Granule, unit: int) -> DrawnProgram:
     )  # fmt: skip
     parts = ("reserve", "claim", "release")
     return DrawnProgram(tuple(r for r in requests if granule.ranges or r.op not in parts))
+
+
+def histories(granule: Granule, unit: int) -> tuple[DrawnProgram, ...]:
+    """Short programs in which allocators have gone wrong, so that no search need come upon them.
+
+    Blocks come, are read, go, and come again when something else has taken some of their memory;
+    parts of a block lose theirs to another block; blocks are a little smaller than a hole; one
+    arrangement is asked for twice.
+
+    Args:
+        unit: bytes of a piece, whole granules.
+    """
+    punched, full = Ask("punch", 0b0101_0101_0101, count=unit), Ask("punch", 0, count=unit)
+    rows: list[tuple[Ask, ...]] = []
+    for stream in (0, 1):
+        for first in ((), (punched,)):
+            for size, other in ((2, 3), (2, 1), (4, 1), (1, 1)):
+                rows.append((*first, *_gone_and_back(size * unit, other * unit, stream)))
+    rows += [_gone_and_back(unit, unit - 1, 0), (full,)]
+    sizes = unit, unit - 1, max(1, unit - granule.size_bytes)
+    rows += [(punched, Ask("allocate", size)) for size in sizes]
+    rows += [
+        (punched, Ask("allocate", unit), Ask("allocate", 2 * unit), Ask("renew", 7)),
+        (full, Ask("free", 0), Ask("allocate", unit), Ask("free", 0), Ask("allocate", unit)),
+        (full, Ask("allocate", unit), Ask("free", 0), Ask("allocate", unit)),
+        (Ask("allocate", unit - 1),), (Ask("allocate", unit),),
+    ]  # fmt: skip
+    if granule.ranges:
+        rows += [(Ask("reserve", unit), Ask("reserve", unit))]
+        rows += [(first, *_part_lost(unit, stream)) for stream in (0, 1)
+                 for first in (Ask("allocate", unit), punched)]  # fmt: skip
+    return tuple(map(DrawnProgram, rows))
+
+
+def _gone_and_back(nbytes: int, other: int, stream: int) -> tuple[Ask, ...]:
+    """A block is read, comes again and goes; another takes some of its memory; it is wanted."""
+    return (
+        Ask("allocate", nbytes), Ask("use", -1, stream), Ask("renew", -1, stream), Ask("free", -1),
+        Ask("allocate", other), Ask("allocate", nbytes, stream),
+    )  # fmt: skip
+
+
+def _part_lost(nbytes: int, stream: int) -> tuple[Ask, ...]:
+    """A part that was read twice loses its memory to the largest block, and is wanted again."""
+    return (
+        Ask("reserve", nbytes), Ask("claim", -1), Ask("use", -1), Ask("use", -1, stream),
+        Ask("release", -1), Ask("largest"), Ask("free", 0), Ask("claim", -1),
+    )  # fmt: skip

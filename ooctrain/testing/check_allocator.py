@@ -4,9 +4,10 @@ In: how to make an allocator over a memory. Out: the number of request lists tha
 `AllocatorFailure` with the law and the shortest failing list of requests that Hypothesis could
 find. The one idea: the same requests run over every back end, the strict fake (whose work is done
 as late as it may and in any order), this machine's memory, a plain arena, under a client that
-remembers everything; and each call that obtains something from the driver is refused once, at each
-point of a run. Source: docs/allocators.md, "The laws". Read next: `allocator_laws.py` for the laws,
-`allocator_client.py`, `../alloc/base.py`.
+remembers everything. Drawn lists come besides those in which allocators have gone wrong before; and
+each call that obtains something from the driver is refused once, at each point of a run. Source:
+docs/allocators.md, "The laws". Read next: `allocator_laws.py` for the laws, `allocator_client.py`,
+`../alloc/base.py`.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from ooctrain.errors import ConfigError, DriverError, OoctrainError, unknown_nam
 from ooctrain.testing.allocator_client import Client
 from ooctrain.testing.allocator_grounds import Ground, make_ground
 from ooctrain.testing.allocator_laws import Broken, hold
-from ooctrain.testing.allocator_requests import DrawnProgram, fragmenting
+from ooctrain.testing.allocator_requests import DrawnProgram, fragmenting, histories
 from ooctrain.testing.driver.fake_driver import Violation
 from ooctrain.testing.static_laws import run_planned
 from ooctrain.units import Granule
@@ -116,14 +117,18 @@ def find_failure(
         verbosity=hypothesis.Verbosity.quiet,
     )(hypothesis.seed(seed)(hypothesis.given(lists)(passes)))  # fmt: skip
 
+    def told() -> None:
+        for program in histories(granule, unit):
+            passes(program)
+
     def sweep() -> None:
         for backend in usable:
             failing.append((fragmenting(granule, unit), backend, AssertionError()))
             sweep_refusals(make, backend)
 
     try:
-        # The lists first, where a short one is wanted: a sweep's list is as long as it is.
-        for part in (tried, sweep) if shortest else (sweep, tried):
+        # The lists first, where a short one is wanted: those of the others are as long as they are.
+        for part in (tried, told, sweep) if shortest else (told, sweep, tried):
             part()
     except Exception as error:
         program, backend, cause = failing[-1]

@@ -256,3 +256,73 @@ def test_the_values_are_those_of_one_step_after_the_other():
         run_state_machine_as_test(
             Trainers, settings=settings(max_examples=20, stateful_step_count=20)
         )
+
+
+# Orders that a search may take long to come upon: (optimizers and ways of the trainers, events).
+
+TWICE = [(0, WAYS[0]), (0, WAYS[0])]
+MOVED = [(0, WAYS[1]), (1, WAYS[1])]
+SHARED_BODY = [(0, WAYS[0]), (2, WAYS[1])]
+
+
+def steps(*trainers):
+    """A step of each, with another batch each."""
+    return [("step", which, 0, 2, seed) for seed, which in enumerate(trainers)]
+
+
+def close(which):
+    return ("close_or_drop", which, 0, True)
+
+
+def drop(which):
+    return ("close_or_drop", which, 0, False)
+
+
+SCRIPTS = {
+    "by turns": [*steps(0, 1, 0, 1, 1, 0)],
+    "one closes": [*steps(1, 0), close(1), *steps(0), close(0)],
+    "both close": [*steps(0, 1), close(0), close(1), *steps(0, 1), close(1), close(0)],
+    "one is dropped": [*steps(0, 1, 0), drop(1), *steps(0, 0)],
+    "one evaluates": [
+        *steps(0), ("evaluate_or_predict", 1, 0, 3, 1, True), *steps(0), close(1), *steps(0, 1),
+        ("evaluate_or_predict", 0, 0, 2, 1, False), close(0),
+    ],
+    "assigned between": [
+        *steps(0, 1), ("assign_or_load", 0, 1, False), *steps(0), ("assign_or_load", 1, 1, True),
+        *steps(1, 0), close(1), ("assign_or_load", 3, 2, False), close(0),
+    ],
+    "eager between": [*steps(0, 1), ("train_eagerly", 0, 2, 5), *steps(0, 1), close(1), close(0)],
+    "saved and resumed": [
+        *steps(0, 1), ("save", 0), *steps(1, 0), ("resume", 1, 0), *steps(0, 1), close(0),
+        ("save", 1), *steps(1), ("resume", 0, 1), close(1),
+    ],
+    "in other threads": [("step", 0, 1, 2, 1), ("step", 1, 2, 3, 2), ("step", 0, 2, 2, 3)],
+}  # fmt: skip
+
+
+def play(trainers, events):
+    """One order of events; after each the values are the reference's."""
+    machine = Trainers()
+    try:
+        for made in trainers:
+            machine.make(*made)
+        for name, *arguments in events:
+            getattr(machine, name)(*arguments)
+            machine.values_are_the_references()
+    finally:
+        for _, trainer in machine.trainers:
+            trainer.close()
+        machine.folder.cleanup()
+    machine.values_are_the_references()
+
+
+def play_all():
+    """Every script, with trainers of one optimizer, of two, and of two networks with one body."""
+    for events in SCRIPTS.values():
+        for trainers in (TWICE, MOVED, SHARED_BODY):
+            play(trainers, events)
+
+
+def test_the_values_are_so_in_orders_that_were_thought_of():
+    with quickly():
+        play_all()

@@ -222,10 +222,21 @@ def check_evaluation(loss, chosen, per_pixel, cuts):
         loss = F.cross_entropy  # means and sums in one are refused, below
     whole, parted = (evaluated(loss, images(), y, sorted(c)) for c in ((), cuts))
     assert (parted.accuracy, parted.samples) == (whole.accuracy, whole.samples)
+    assert whole.accuracy == share_of_hits(loss, y)
     if np.isnan(whole.loss):
         assert np.isnan(parted.loss)
     else:  # each batch's loss is rounded, and so is the whole one's
         assert abs(parted.loss - whole.loss) <= bound(2.0**-24, abs(whole.loss))
+
+
+def share_of_hits(loss, y):
+    """Among the labels that are not ignored, those with the largest logit; None: no classes."""
+    if y.dtype.kind == "f":
+        return None
+    with oc.Trainer(network(y.ndim > 2), threads=1) as trainer:
+        hits = trainer.predict(images()).argmax(axis=1) == y
+    counted = y != getattr(loss, "ignore_index", -100)
+    return hits[counted].mean() if counted.any() else None
 
 
 def test_batches_that_cannot_be_averaged_are_refused():

@@ -23,6 +23,8 @@ from ooctrain.devices.streams import COMPUTE, IN, OUT, Streams
 from ooctrain.errors import ConfigError, TransferError
 
 SIZE = 1 << 16
+#: A wait that takes longer hangs.
+PATIENCE_S = 5
 
 
 @pytest.fixture
@@ -101,7 +103,7 @@ def test_any_thread_walks_after_it_has_said_so():
     for _ in range(2):
         thread = threading.Thread(target=walk, daemon=True)
         thread.start()
-        thread.join(5)
+        thread.join(PATIENCE_S)
         hangs = thread.is_alive()
         device.streams.advance(0)  # so that it ends even then
         thread.join()

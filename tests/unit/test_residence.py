@@ -28,6 +28,8 @@ from ooctrain.execution import residence
 needs_proc = pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="no /proc here")
 X = np.random.default_rng(0).standard_normal((2, 1, 4, 4), np.float32)
 Y = np.array([0, 2])
+#: A step that takes longer hangs.
+PATIENCE_S = 10
 
 
 def network():
@@ -139,7 +141,7 @@ def test_each_step_may_be_another_threads():
     with ThreadPoolExecutor(1) as one, ThreadPoolExecutor(1) as two:
         try:
             for thread in (one, two, one):
-                thread.submit(trainer.step, X, Y).result(10)
+                thread.submit(trainer.step, X, Y).result(PATIENCE_S)
         except TimeoutError:  # the walker is not the thread that waits: let this one walk
             streams = trainer._residence.open.device.streams
             streams.attach()

@@ -76,7 +76,6 @@ class Bug(NamedTuple):
         right, wrong: the text as it is, and with the bug.
         laws: that may kill it; which one does depends on what is tried first.
         backend: on which it is found.
-        seed: of programs among which it is found soon.
     """
 
     make: Make
@@ -86,7 +85,6 @@ class Bug(NamedTuple):
     wrong: str
     laws: str
     backend: str = "strict"
-    seed: int = 0
 
 
 _FREE_ONCE = """\
@@ -105,20 +103,18 @@ BUGS: dict[str, Bug] = {
     # Waiting.
     "NO_EVENT_WAIT: chunks are mapped over a range in use (TensorRT-LLM 11641)": Bug(
         va, MappingCache, "put", "if ((lo <= slots) & (slots < hi)).any()", "if False", "P5 P4",
-        seed=1,
     ),
     "STREAM_WAIT_NOT_HOST_SYNC: a range goes while the host has not seen its end (openvm 362)": Bug(
-        va, MappingCache, "drop", "self.wait([", "([", "P5", seed=8,
+        va, MappingCache, "drop", "self.wait([", "([", "P5",
     ),
     "the same in va-paper, which lets every range go": Bug(
         va_paper, MappingCache, "wait", "event.wait()", "pass", "P5",
     ),
     "IGNORE_RECORD_USE: only the writer of a block is waited for (vllm 43020)": Bug(
-        va, VirtualAddressing, "free", "= tuple(after)", "= tuple(after[-1:])", "P5", seed=7,
+        va, VirtualAddressing, "free", "= tuple(after)", "= tuple(after[-1:])", "P5",
     ),
     "only the first reader of a part is waited for": Bug(
         va, VirtualAddressing, "unmap_range", "= tuple(after)", "= tuple(after[:1])", "P5 P4",
-        seed=1,
     ),
     "va-paper waits for one reader": Bug(
         va_paper, PaperVirtualAddressing, "free", "= tuple(after)", "= tuple(after[:1])", "P5",
@@ -126,14 +122,13 @@ BUGS: dict[str, Bug] = {
     # Aliases.
     "nnabla (a): a range is used again while some of its chunks are in use elsewhere": Bug(
         va, MappingCache, "find", "all(map(free.is_free, mapping.runs))",
-        "mapping.mapped() <= free.count", "V3 P16 P4 P9 P10 P1", seed=3,
+        "mapping.mapped() <= free.count", "V3 P16 P4 P9 P10 P1",
     ),
     "a part takes the chunk that is mapped there, whoever holds it now": Bug(
         va, VirtualAddressing, "map_range", "& ~self._free.held[there]", "", "V3 P16 P4 P9 P10",
-        seed=2,
     ),
     "a range is found while a block lives in it": Bug(
-        va, MappingCache, "find", "not mapping.live and all(", "all(", "P1 V3 P16 P10", seed=5,
+        va, MappingCache, "find", "not mapping.live and all(", "all(", "P1 V3 P16 P10",
     ),
     # Mapping.
     "NO_SET_ACCESS: a mapping is used without access": Bug(
@@ -148,7 +143,6 @@ BUGS: dict[str, Bug] = {
     ),
     "chunks are mapped over mappings, as Linux does": Bug(
         va, DriverMemory, "map", "    self._unmap(base, first, last)\n    table", "    table", "P5",
-        seed=13,
     ),
     "nnabla (d): a range that cannot be mapped keeps its addresses": Bug(
         va, MappingCache, "make", "self._memory.release(address)", "pass", "P8",
@@ -168,7 +162,7 @@ BUGS: dict[str, Bug] = {
         va, VirtualAddressing, "_put_others", "self._free.give(kept)", "pass", "P8 P16",
     ),
     "everything is mapped anew each time": Bug(
-        va, MappingCache, "find", "return mapping", "return None", "V4 P13", seed=8,
+        va, MappingCache, "find", "return mapping", "return None", "V4 P13",
     ),
     "va-paper leaves a range mapped that it gives up": Bug(
         va_paper, DriverMemory, "release", "self._unmap(address, 0, slots)", "pass", "P5",
@@ -184,7 +178,7 @@ BUGS: dict[str, Bug] = {
     ),
     "STALE_REQUESTED, nnabla (b): memory used again counts as it was": Bug(
         BestFit, BestFit, "allocate", "self._books.move(nbytes, size, growth)",
-        "self._books.move(nbytes if growth else size, size, growth)", "P7", seed=1,
+        "self._books.move(nbytes if growth else size, size, growth)", "P7",
     ),
     "nnabla (c): what is free in between is not counted": Bug(
         BestFit, Books, "stats", "cached_bytes=self.reserved - self.granted - self.pending",

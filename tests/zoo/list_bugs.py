@@ -7,7 +7,6 @@ them still pass the worked example of `docs/schedule.md` with its peak.
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import pytest
@@ -100,16 +99,13 @@ def plant(patch: pytest.MonkeyPatch, bug: str) -> None:
     """Puts the line with the bug in place, wherever the function is known by its name."""
     owner, name, line, wrong = BUGS[bug]
     right = getattr(owner, name)
-    _plant_elsewhere(patch, right, planting.plant(patch, owner, name, line, wrong))
+    plant_rule(patch, right, planting.plant_everywhere(patch, owner, name, line, wrong))
 
 
-def _plant_elsewhere(patch: pytest.MonkeyPatch, right: Any, planted: Any) -> None:
-    """Other modules may have imported the function, and the table of rules holds it too."""
+def plant_rule(patch: pytest.MonkeyPatch, right: Any, planted: Any) -> None:
+    """The table of rules holds some functions too."""
     from ooctrain.sched import rules, verify
 
-    for name, module in list(sys.modules.items()):
-        if name.startswith("ooctrain.sched") and vars(module).get(right.__name__) is right:
-            patch.setattr(module, right.__name__, planted)
     table = {
         code: rule._replace(check=planted) if rule.check is right else rule
         for code, rule in rules.RULES.items()

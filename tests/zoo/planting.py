@@ -10,10 +10,14 @@ from __future__ import annotations
 
 import inspect
 import linecache
+import sys
 import textwrap
 from typing import Any
 
 import pytest
+
+#: Where functions are known by their names: the library and the laws.
+ROOMS = ("ooctrain", "properties", "unit", "support")
 
 
 def with_bug(right: Any, piece: str, wrong: str) -> Any:
@@ -35,4 +39,17 @@ def plant(patch: pytest.MonkeyPatch, owner: Any, name: str, piece: str, wrong: s
     """Puts the changed function in the place of `owner.name`; returns it."""
     planted = with_bug(inspect.getattr_static(owner, name), piece, wrong)
     patch.setattr(owner, name, planted)
+    return planted
+
+
+def plant_everywhere(
+    patch: pytest.MonkeyPatch, owner: Any, name: str, piece: str, wrong: str
+) -> Any:
+    """As `plant`, and in all modules that have imported the function from `owner`."""
+    right = getattr(owner, name)
+    planted = plant(patch, owner, name, piece, wrong)
+    for place, module in list(sys.modules.items()):
+        known = place.partition(".")[0] in ROOMS and vars(module).get(name) is right
+        if known and right.__module__ == owner.__name__:
+            patch.setattr(module, name, planted)
     return planted

@@ -1,0 +1,88 @@
+"""Law: a trainer has one budget, whatever the shapes that it sees.
+
+A percentage is of what a step needs, and each shape of input has a step of its own. So it is
+resolved once, on the first training step: all later ones, smaller or larger, and all evaluations
+and predictions run within the same bytes, or are refused by name. Otherwise a last batch, or an
+evaluation with more images, would take memory that nobody has.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.directed import always
+
+import ooctrain as oc
+from ooctrain import nn
+from ooctrain.errors import DoesNotFit, Infeasible
+from ooctrain.execution import seen
+
+WAYS = ("step", "evaluate", "predict", "clip")
+events = st.lists(st.tuples(st.sampled_from(WAYS), st.integers(2, 6)), min_size=2, max_size=6)
+#: Budgets, and what trainers are used for.
+USES = [
+    ("40%", [("step", 3), ("evaluate", 5)]),
+    ("40%", [("evaluate", 5), ("step", 3), ("step", 2)]),
+    ("100%", [("predict", 2), ("step", 4), ("clip", 2)]),
+    ("0%", [("step", 4), ("step", 2), ("predict", 3), ("clip", 5)]),
+]
+
+
+def network():
+    oc.manual_seed(1)
+    layers = [nn.Conv2d(1, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Conv2d(4, 4, 3), nn.Flatten(), nn.Linear(16, 3))
+
+
+def batch(samples):
+    rng = np.random.default_rng(samples)
+    return rng.standard_normal((samples, 1, 4, 4), np.float32), rng.integers(0, 3, samples)
+
+
+def act(trainer, way, samples):
+    """One use of a trainer; "clip": a step that is planned anew, since something has changed."""
+    x, y = batch(samples)
+    if way == "evaluate":
+        trainer.evaluate([(x, y)])
+    elif way == "predict":
+        trainer.predict(x)
+    else:
+        if way == "clip":
+            trainer.clip = 1.0 + samples
+        trainer.step(x, y)
+
+
+def check_budgets(budget, uses):
+    """All steps that a trainer prepares have the bytes of the first one that trains."""
+    prepared, prepare = [], seen.prepare
+
+    def noted(trace, how):
+        prepared.append(prepare(trace, how))
+        return prepared[-1]
+
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        oc.Trainer(
+            network(), budget=budget, planner="naive", threads=1, allocator="best-fit"
+        ) as trainer,
+    ):
+        patch.setattr(seen, "prepare", noted)
+        for way, samples in uses:
+            try:
+                act(trainer, way, samples)
+            except (Infeasible, DoesNotFit):
+                continue  # said by name, before anything was taken
+    first = next((step for step in prepared if "grad:0.weight" in step.original.outputs), None)
+    for step in prepared:
+        assert first is not None, "an evaluation has a budget before any step that trains"
+        assert step.budget_bytes == first.budget_bytes
+        assert step.reserved_bytes <= first.budget_bytes
+
+
+@settings(max_examples=12)
+@given(st.sampled_from(["0%", "40%", "100%"]), events)
+@always(USES)
+def test_every_step_of_a_trainer_has_the_bytes_of_its_first(budget, uses):
+    check_budgets(budget, uses)
