@@ -6,20 +6,16 @@ stopped one is told by the error that stopped it.
 
 from __future__ import annotations
 
-import json
-import os
 import re
 import sys
 import textwrap
-import time
 from pathlib import Path
 
 import pytest
 
 import ooctrain
-from ooctrain.cli import main
 from ooctrain.course.measures import measured
-from ooctrain.course.rubric import RUBRIC, Measure
+from ooctrain.course.rubric import Measure
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the layers are Linux's")
 
@@ -29,7 +25,7 @@ PACKAGE = Path(ooctrain.__file__).parent
 LIMIT_S = 3
 
 #: Finds what it is asked and where it answers, and answers by itself: raw bytes, or data.
-FORGER = '''
+FORGER = """
 import json, os, struct, sys, time
 
 def the_question():
@@ -49,7 +45,7 @@ def say_raw(text):
 
 def say(answer):
     say_raw(json.dumps({"id": the_question()["id"], "answer": answer}).encode())
-'''
+"""
 
 
 def planner_file(folder, body, head=""):
@@ -198,7 +194,12 @@ ATTACKS = {
         "import sys\nsys.settrace(lambda *a: sys._getframe(1).f_locals.clear())\n"
         "sys.setprofile(lambda *a: None)\nreturn None", "", r"."),
 }  # fmt: skip
-LONG = ("infinite silence", "infinite work", "half an answer", "the library's files, found by a walk")
+LONG = (
+    "infinite silence",
+    "infinite work",
+    "half an answer",
+    "the library's files, found by a walk",
+)
 
 
 @pytest.mark.parametrize(

@@ -75,7 +75,7 @@ def _planner(submission: str) -> Answer:
 
 def _planned(planner: Any, question: Mapping[str, Any], step: Mapping[str, Any]) -> Any:
     trace, machine = trace_of(step), machine_of(question["machine"])
-    before = repr(machine)
+    before, fingerprint = repr(machine), trace.fingerprint
     rest = {key: question[key] for key in question["given"]}
     if "granule" in rest:
         rest["granule"] = Granule(*rest["granule"])
@@ -87,5 +87,7 @@ def _planned(planner: Any, question: Mapping[str, Any], step: Mapping[str, Any])
         if not isinstance(plan, Plan):
             raise ConfigError(f"plan() returned {type(plan).__name__}, not a Plan", code="OOC-108")
         told = {"plan": plan.to_json()}
+        if plan.trace is trace:  # whatever has become of it
+            told["plan"]["trace_fingerprint"] = fingerprint
     changed = json.loads(json.dumps(trace_data(trace))) != step or has_other_views(trace)
     return {**told, "changed": changed or repr(machine) != before}
