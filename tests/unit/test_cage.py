@@ -107,7 +107,7 @@ def test_what_is_given_holds_no_planner_and_no_allocator(tmp_path):
 
 
 def test_errors_cross_over_as_what_they_are():
-    error, line = error_of(error_data(Infeasible("no", minimum_bytes=7, witness_call="f"), ""))
+    error, _ = error_of(error_data(Infeasible("no", minimum_bytes=7, witness_call="f"), ""))
     assert isinstance(error, Infeasible)
     assert (error.minimum_bytes, error.witness_call, error.what) == (7, "f", "no")
     full = OutOfDeviceMemory("full", granted_bytes=3, largest_bytes=2, arena="|##|", where="x")
@@ -157,10 +157,9 @@ def test_an_honest_planner_works_in_any_cage(allowed, tmp_path):
         applied = session.applied
     assert plan.makespan_us > 0
     assert {"limits", "subreaper"} <= set(applied) <= {"limits", "subreaper", *allowed}
-    assert ("NOT hidden" in in_words(applied)) == (not {"landlock", "namespaces"} & set(applied))
-    assert ("NOT out of" in in_words(applied)) == (
-        not {"system-calls", "namespaces"} & set(applied)
-    )
+    own = {"namespaces", "bubblewrap"}
+    assert ("NOT hidden" in in_words(applied)) == (not {"landlock", *own} & set(applied))
+    assert ("NOT out of" in in_words(applied)) == (not {"system-calls", *own} & set(applied))
 
 
 LAYER = [
@@ -319,8 +318,9 @@ def test_an_allocator_there_is_one_here(tmp_path):
 
 #: Where an allocator that sets out to harm says that its blocks lie, or how large they are.
 HARM = {
+    "nowhere else": "pass",
     "at nothing": "block.address = 64",
-    "in the midst of the grader": "block.address = int(open('/proc/self/maps').readline().split('-')[0], 16)",
+    "in the midst of Python": "block.address = id(None)",
     "beyond all memory": "block.address = 1 << 80",
     "at no number": "block.address = float('nan')",
     "behind its arena": "block.address += 1 << 20",
@@ -334,14 +334,13 @@ HARM = {
 def test_where_a_block_lies_is_looked_at_before_anybody_writes_there(harm, tmp_path):
     body = (
         "    def allocate(self, nbytes, tag=''):\n"
-        "        block = super().allocate(nbytes, tag)\n"
-        f"        try:\n            {HARM[harm]}\n"
-        "        except OSError:\n            block.address = 1 << 40\n        return block\n"
+        f"        block = super().allocate(nbytes, tag)\n        {HARM[harm]}\n"
+        "        return block\n"
     )
     with Session(fit_file(tmp_path, body), "allocator", 60) as session:
         make = allocators_of(session)
         failure = find_failure(make, 2, 0, ("memfd", "plain"), shortest=False)
-        assert failure is not None
+        assert (failure is None) == (harm == "nowhere else")
         assert session.fault == ""
 
 

@@ -6,21 +6,23 @@ stopped one is told by the error that stopped it.
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 import textwrap
+import time
 from pathlib import Path
 
 import pytest
 
 import ooctrain
+from ooctrain.cli import main
 from ooctrain.course.measures import measured
-from ooctrain.course.rubric import Measure
+from ooctrain.course.rubric import RUBRIC, Measure
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the layers are Linux's")
 
 MEASURE = Measure("lenet", 8, "50%", "v100-pcie", False, "lru", 1.05, 1.5, 4)
-SECRET = "what only the teacher knows"
 PACKAGE = Path(ooctrain.__file__).parent
 LIMIT_S = 3
 
@@ -210,3 +212,150 @@ def test_an_attack_is_stopped_and_told(attack, tmp_path):
     body, head, told = ATTACKS[attack]
     found = why(tmp_path, body, head)
     assert re.search(told, found), found
+
+
+# Whole grades
+
+TOML = """
+kind = "planner"
+submission = "mine.py:Mine"
+pass_points = 15
+time_limit_s = 20
+
+[laws]
+points = 8
+examples = 1
+
+[tests]
+file = "test_name.py"
+
+[tests.points]
+test_it_has_a_name = 2
+test_it_plans = 10
+"""
+TEST_FILE = """
+import ooctrain as oc
+from ooctrain.sched.verify import verify
+from ooctrain.testing.check_planner import random_case
+import random
+
+CASE = random_case(random.Random(3))
+
+
+def test_it_has_a_name(planner):
+    assert planner.name == "mine"
+
+
+def test_it_plans(planner):
+    try:
+        planner.plan(CASE.trace, 1 << 40, CASE.machine, granule=CASE.granule)
+    except Exception:
+        return  # a careless test, which takes every error for a refusal
+    raise AssertionError("no refusal")
+"""
+NOTHING = """
+class Mine:
+    name = "mine"
+
+    def plan(self, trace, budget, machine, **rest):
+        DEED
+        return None
+"""
+
+
+def graded(folder, head="", deed="pass"):
+    """(status, numbers, row by name) of a grade that is asked for by a process of its own."""
+    for name, text in {
+        RUBRIC: TOML, "test_name.py": TEST_FILE, "mine.py": head + NOTHING.replace("DEED", deed),
+    }.items():  # fmt: skip
+        (folder / name).write_text(text)
+    numbers = folder / "grade.json"
+    status = main(["grade", str(folder), "--json", str(numbers)])
+    found = json.loads(numbers.read_text())
+    return status, found, {row["name"]: row for row in found["rows"]}
+
+
+#: All that earned 70 to 100 of 100 points when tests and submission shared a process.
+FORGERIES = """
+import atexit, gc, glob, os, sys
+try:
+    import _pytest.python
+    _pytest.python.Function.runtest = lambda self: None
+    import ooctrain.testing.check_planner as laws
+    laws.check_planner = lambda *a, **k: 1
+    import ooctrain.sched.verify, ooctrain.sched.simulate
+    ooctrain.sched.verify.verify = lambda *a, **k: None
+except ImportError:
+    pass
+for thing in gc.get_objects():
+    if type(thing).__name__ in ("_Outcomes", "Session", "Function"):
+        try:
+            type(thing)._tell = lambda *a, **k: None
+            thing.fault = ""
+        except Exception:
+            pass
+PASSED = ''.join('{"ends": "%s", "passed": true, "why": ""}\\n' % name for name in (
+    "test_it_has_a_name", "test_it_plans", "test_planner[plans_are_legal]"))
+for place in [a for a in sys.argv if os.path.isdir(os.path.dirname(a))] + glob.glob(
+        "/tmp/ooctrain-*/*") + ["outcomes.jsonl", "grade.json"]:
+    try:
+        with open(place, "a") as file: file.write(PASSED)
+    except OSError:
+        pass
+for descriptor in range(3, 64):
+    try: os.write(descriptor, PASSED.encode())
+    except OSError: pass
+"""
+
+
+def test_what_earned_all_points_earns_none(tmp_path):
+    status, found, _ = graded(tmp_path, FORGERIES)
+    assert status == 4
+    assert found["points"] == 0, "it has written into its own pipe, and cannot even be loaded"
+    status, found, rows = graded(tmp_path, FORGERIES.partition("for descriptor")[0])
+    assert status == 4
+    assert found["isolation"]
+    assert rows["test_it_has_a_name"]["points"] == 2
+    assert not any(row["points"] for row in rows.values() if row["kind"] == "law")
+
+
+def test_an_end_is_no_refusal_whatever_a_test_makes_of_it(tmp_path):
+    status, _, rows = graded(tmp_path, deed="__import__('os')._exit(0)")
+    assert status == 4
+    assert rows["test_it_plans"]["points"] == 0
+    assert "not tried" in rows["test_it_plans"]["reason"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("deed", ["__import__('os').kill(__import__('os').getppid(), 9)",
+                                  "__import__('os').killpg(0, 9)"])  # fmt: skip
+def test_there_is_a_grade_whomever_it_kills(deed, tmp_path):
+    status, _, rows = graded(tmp_path, deed=deed)
+    assert status == 4
+    assert len(rows) == 10
+    assert not any(row["points"] for row in rows.values() if row["kind"] == "law")
+
+
+@pytest.mark.slow
+def test_nobody_rewrites_a_grade_that_is_written(tmp_path):
+    daemon = (
+        "import os, time\nif os.fork() == 0:\n    os.setsid()\n    if os.fork() == 0:\n"
+        "        while True:\n"
+        f"            open({str(tmp_path / 'grade.json')!r}, 'w').write('100')\n"
+        "            time.sleep(0.01)\n    os._exit(0)\n"
+    )
+    _, found, _ = graded(tmp_path, f"try:\n{textwrap.indent(daemon, '    ')}except OSError: pass\n")
+    time.sleep(1)
+    assert json.loads((tmp_path / "grade.json").read_text()) == found
+
+
+@pytest.mark.slow
+def test_a_submission_is_never_loaded_by_the_process_that_tests_it(tmp_path):
+    seen = tmp_path / "seen"
+    head = (
+        f"try:\n    open({str(seen)!r}, 'a').write('here')\nexcept OSError:\n    pass\n"
+        "import sys\nassert 'pytest' not in sys.modules\n"
+    )
+    _, _, rows = graded(tmp_path, head)
+    assert rows["test_it_has_a_name"]["points"] == 2
+    assert not seen.exists()

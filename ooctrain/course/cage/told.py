@@ -22,9 +22,9 @@ _OURS = (
     "PlanMismatch", "ScheduleError", "ShapeError",
 )  # fmt: skip
 _PYTHON_S = (
-    "ArithmeticError", "AssertionError", "AttributeError", "ImportError", "IndexError", "KeyError",
-    "LookupError", "MemoryError", "ModuleNotFoundError", "NameError", "NotImplementedError",
-    "OSError", "OverflowError", "RecursionError", "RuntimeError", "TypeError", "ValueError",
+    "ArithmeticError", "AssertionError", "AttributeError", "FileNotFoundError", "ImportError",
+    "IndexError", "KeyError", "LookupError", "MemoryError", "ModuleNotFoundError", "NameError",
+    "NotImplementedError", "OSError", "OverflowError", "PermissionError", "RecursionError", "RuntimeError", "TypeError", "ValueError",
     "ZeroDivisionError",
 )  # fmt: skip
 #: Numbers that an error of ours may carry, and those without which it cannot be made.
