@@ -29,7 +29,8 @@ from ooctrain.errors import ConfigError
 from ooctrain.plugins import check_call, locate, names
 from ooctrain.units import Granule, format_bytes
 
-_KNOWN: Mapping[str, Callable[..., Allocator]] = {
+Factory = Callable[..., Allocator]
+_KNOWN: Mapping[str, Factory] = {
     BestFit.name: BestFit,
     Buddy.name: Buddy,
     Bump.name: Bump,
@@ -70,13 +71,14 @@ def allocators() -> tuple[str, ...]:
 
 
 def choose_allocator(
-    name: str, budget_bytes: int, probe: Callable[[], str] = why_no_virtual_memory, *,
+    name: str | Factory, budget_bytes: int, probe: Callable[[], str] = why_no_virtual_memory, *,
     binding: bool = True, page_bytes: int = PAGE_BYTES,
 ) -> AllocatorChoice:  # fmt: skip
     """Resolves a name for a budget.
 
     Args:
-        name: "va", "best-fit", "va:chunk=1MiB", "file.py:Class", or another package's.
+        name: "va", "best-fit", "va:chunk=1MiB", "file.py:Class", or another package's; or what
+            makes an allocator over a memory, such as its class.
         budget_bytes: size of the arena.
         probe: says why there is no virtual memory here; empty text where there is.
         binding: False only asks how it rounds in an arena of about this size.
@@ -107,8 +109,11 @@ def choose_dry(name: str, budget_bytes: int) -> AllocatorChoice:
     return choose_allocator(name, budget_bytes, probe=lambda: "", binding=False)
 
 
-def _choose(name: str, budget_bytes: int, binding: bool, page_bytes: int) -> AllocatorChoice:
-    factory, options = locate(name, _KNOWN, group=_GROUP, what="allocator", given=1)
+def _choose(
+    named: str | Factory, budget_bytes: int, binding: bool, page_bytes: int
+) -> AllocatorChoice:
+    factory, options = _located(named)
+    name = named if isinstance(named, str) else str(getattr(named, "name", named))
     options = {**_defaults(factory, budget_bytes, page_bytes), **options}
     memory = DryMemory(budget_bytes, page_bytes, max_mapped_chunks())
     check_call(factory, (memory,), options, name, "allocator")
@@ -129,6 +134,12 @@ def _choose(name: str, budget_bytes: int, binding: bool, page_bytes: int) -> All
     return AllocatorChoice(
         name, sample.granule, sample.budget_bytes, make, (notice,) if unused else (), maps
     )
+
+
+def _located(named: str | Factory) -> tuple[Factory, Mapping[str, Any]]:
+    if not isinstance(named, str):
+        return named, {}
+    return locate(named, _KNOWN, group=_GROUP, what="allocator", given=1)
 
 
 def _defaults(

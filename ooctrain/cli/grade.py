@@ -2,7 +2,8 @@
 
 In: the folder of an assignment, a planner or an allocator as "file.py:Class". Out: a table with
 points and reasons; status 4 where they are not enough to pass. The file is run in processes of its
-own, with a limit of time. Read next: `ooctrain/course/grade.py`, `tutorials/assignments/`.
+own, isolated as well as this system allows, which is said below the points. Read next:
+`ooctrain/course/grade.py`, `tutorials/assignments/`.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from ooctrain.cli.options import json_option, seed_option
 from ooctrain.cli.terminal import make_console
 from ooctrain.course.grade import Grade
 from ooctrain.course.grade import grade as run_grade
+from ooctrain.course.isolation import in_words
 from ooctrain.course.rubric import read_rubric
 from ooctrain.errors import ConfigError
 from ooctrain.report.numbers_file import write_numbers
@@ -45,6 +47,8 @@ def grade(assignment: str, submission: str | None, seed: int, json_path: str | N
     console.print()
     verdict = "passed" if found.passed else f"not passed: {found.pass_points:g} are needed"
     console.print(f"{found.points:g} of {found.most_points:g} points, {verdict}")
+    if found.isolation:
+        console.print(f"isolation: {in_words(found.isolation)}", style="dim")
     if json_path:
         write_numbers(json_path, _as_json(assignment, named, seed, found))
     return DONE if found.passed else BELOW
@@ -94,5 +98,6 @@ def _as_json(assignment: str, named: str, seed: int, found: Grade) -> dict[str, 
         "pass_points": found.pass_points,
         "passed": found.passed,
         "rows": [asdict(row) for row in found.rows],
+        "isolation": list(found.isolation),
         "error": None,
     }

@@ -1,27 +1,23 @@
 """The part of a grade that is right or wrong: the laws of all plug-ins, and the public tests.
 
 In: a rubric, a submission. Out: a `CheckResult` for each law and test that counts. The one idea:
-these are the same pytest tests that the student runs; here they run in a process of their own, and
-one that hangs or tears the process down costs its own points and not those of the tests behind it.
-They share that process with the submission, so a file that sets out to deceive pytest could; what
-`measures.py` counts it cannot. Read next: `outcomes.py`, `../laws/plugin.py`.
+these are the same pytest tests that the student runs, and here they run in a process that has never
+seen the submission: what they try is a planner or an allocator that asks another process. That
+process may end or be silent; it costs the points of the test that asked, and not those of the tests
+behind it. Read next: `tests_process.py`, which starts pytest; `outcomes.py`, its plug-in.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from tempfile import TemporaryDirectory
+from typing import Any
 
-from ooctrain.course.child import Ended, run_child
+from ooctrain.course.outcomes import MOST_BROKEN
 from ooctrain.course.rubric import Rubric
+from ooctrain.course.tests_process import Ended, run_tests
 from ooctrain.errors import OoctrainError
 from ooctrain.testing.allocator_laws import OF_OTHER_KINDS
-
-#: After so many tests that had to be ended from outside the others are not tried.
-MOST_BROKEN = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +57,8 @@ def run_checks(rubric: Rubric, submission: str, seed: int) -> list[CheckResult]:
     known: dict[str, CheckResult] = {}
     broken = 0
     while True:
-        names, begun, ended = _session(rubric, submission, seed, known)
+        names, begun, ended = _session(rubric, submission, seed, known, broken)
+        # The tests themselves were ended: one of them met data that takes too long to judge.
         open_test = next((name for name in begun if name not in known), None)
         if open_test is None:
             break
@@ -80,22 +77,19 @@ def run_checks(rubric: Rubric, submission: str, seed: int) -> list[CheckResult]:
 
 
 def _session(
-    rubric: Rubric, submission: str, seed: int, known: dict[str, CheckResult]
+    rubric: Rubric, submission: str, seed: int, known: dict[str, CheckResult], broken: int
 ) -> tuple[list[str], list[str], Ended]:
     """Runs what is not known yet, and adds it: (all that counts, what was begun, how it ended)."""
-    with TemporaryDirectory(prefix="ooctrain-grade-") as folder:
-        asked, out = Path(folder) / "asked.json", Path(folder) / "outcomes.jsonl"
-        wanted = [law_test(rubric), *rubric.tests.points]
-        asked.write_text(json.dumps({"wanted": wanted, "known": [*known], "out": str(out)}))
-        arguments = [
-            "-p", "ooctrain.laws.plugin", "-p", "ooctrain.course.outcomes",
-            "-p", "no:cacheprovider", "--grading", str(asked), f"--{rubric.kind}", submission,
-            "--law-examples", str(rubric.laws.examples), "--law-seed", str(seed),
-            "--pyargs", f"ooctrain.laws.{law_test(rubric)}",
-            str((rubric.folder / rubric.tests.file).resolve()),
-        ]  # fmt: skip
-        ended = run_child("pytest", arguments, out, rubric.time_limit_s)
-        told = [json.loads(line) for line in _lines(out)]
+    asked: dict[str, Any] = {
+        "wanted": [law_test(rubric), *rubric.tests.points], "known": [*known], "broken": broken,
+        "submission": submission, "kind": rubric.kind, "limit_s": rubric.time_limit_s,
+    }  # fmt: skip
+    arguments = [
+        f"--{rubric.kind}", submission, "--law-examples", str(rubric.laws.examples),
+        "--law-seed", str(seed), "--pyargs", f"ooctrain.laws.{law_test(rubric)}",
+        str((rubric.folder / rubric.tests.file).resolve()),
+    ]  # fmt: skip
+    told, ended = run_tests(arguments, asked, rubric.time_limit_s)
     names: list[str] = next((line["collected"] for line in told if "collected" in line), [])
     known.update({line["ends"]: _outcome(line) for line in told if "ends" in line})
     return names, [line["begins"] for line in told if "begins" in line], ended
@@ -103,9 +97,3 @@ def _session(
 
 def _outcome(line: Mapping) -> CheckResult:
     return CheckResult(line["ends"], line["passed"], line["why"])
-
-
-def _lines(path: Path) -> list[str]:
-    """The whole lines of a file that may have been written by a process that was ended."""
-    text = path.read_text(encoding="utf-8") if path.exists() else ""
-    return [line for line in text.splitlines(keepends=True) if line.endswith("\n")]

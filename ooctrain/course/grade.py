@@ -14,10 +14,10 @@ from typing import Any
 
 from ooctrain.course.beside_par import BesidePar
 from ooctrain.course.checks import CheckResult, law_test, run_checks
-from ooctrain.course.child import ask
 from ooctrain.course.measures import measured
 from ooctrain.course.replays import replayed
 from ooctrain.course.rubric import BOUND, Measure, Replay, Rubric, points_for
+from ooctrain.course.submitted import introduced
 from ooctrain.units import format_bytes, format_us
 
 
@@ -49,11 +49,14 @@ class Grade:
         submission: as it was named.
         rows: laws first, then tests, then what is measured.
         pass_points: the least that passes.
+        isolation: what was in force while its code ran, as in `isolation.IN_WORDS`; empty for a
+            name of the library's, whose code needs none.
     """
 
     submission: str
     rows: tuple[Row, ...]
     pass_points: float
+    isolation: tuple[str, ...] = ()
 
     @property
     def points(self) -> float:
@@ -78,12 +81,12 @@ def grade(rubric: Rubric, submission: str, seed: int = 0) -> Grade:
         submission: "/path/file.py:Class", or a name.
         seed: of the laws' random cases.
     """
-    loaded = ask(submission, rubric.time_limit_s, {"kind": rubric.kind})
-    if "error" in loaded:
-        row = Row("file", "can be loaded", 0.0, rubric.most_points, loaded["error"])
-        return Grade(submission, (row,), rubric.pass_points)
-    rows = [*_checked(rubric, submission, seed), *_compared(rubric, submission)]
-    return Grade(submission, tuple(rows), rubric.pass_points)
+    known = introduced(submission, rubric.kind, rubric.time_limit_s)
+    if known.fault:
+        rows = [Row("file", "can be loaded", 0.0, rubric.most_points, known.fault)]
+    else:
+        rows = [*_checked(rubric, submission, seed), *_compared(rubric, submission)]
+    return Grade(submission, tuple(rows), rubric.pass_points, known.isolation)
 
 
 def _checked(rubric: Rubric, submission: str, seed: int) -> Iterator[Row]:

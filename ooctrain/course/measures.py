@@ -4,25 +4,24 @@ In: a measure of a rubric, a submission. Out: its makespan and par's, both simul
 there is none. The one idea: the planner answers in a process of its own, and its answer is a list;
 the verifier proves that list and the simulator times it here, so it does not matter what the
 planner claims. Par is what a planner of the library needs for the same step, or the bound. Read
-next: `answer.py`, the other process; `../sched/verify.py`.
+next: `submitted.py`, which asks; `../sched/verify.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict
 from functools import lru_cache
 from typing import Any
 
 from ooctrain.api import step_trace
 from ooctrain.course.beside_par import BesidePar
-from ooctrain.course.child import ask
 from ooctrain.course.rubric import BOUND, Measure
-from ooctrain.errors import OoctrainError
-from ooctrain.rewrite import REWRITES, apply_rewrites
+from ooctrain.course.submitted import planner_of, why_not
+from ooctrain.errors import ConfigError, Infeasible, OoctrainError, PlanMismatch
+from ooctrain.rewrite import REWRITES
 from ooctrain.sched.bounds.lp import fluid_bound
 from ooctrain.sched.budget import resolve_budget
 from ooctrain.sched.planners.registry import get_planner
+from ooctrain.sched.planning.planner import as_plan
 from ooctrain.sched.schedule import Plan
 from ooctrain.sched.simulate import simulate
 from ooctrain.sched.verify import verify
@@ -67,26 +66,28 @@ def par_us(measure: Measure, par: str | None = None) -> float:
 
 def measured(measure: Measure, submission: str, limit_s: float) -> BesidePar:
     """Asks a submission for a plan, proves it, and times it: makespans in microseconds."""
-    par = par_us(measure)
-    asked = {"measure": asdict(measure), "budget_bytes": budget_bytes_of(measure)}
-    answer = ask(submission, limit_s, asked)
-    if "error" in answer:
-        return BesidePar(None, par, answer["error"])
-    if "minimum_bytes" in answer:
-        budget, least = budget_bytes_of(measure), answer["minimum_bytes"]
-        return BesidePar(
-            None, par, f"it wants {_size(least)}, and there are {format_bytes(budget)}"
-        )
+    par, step, where = par_us(measure), step_of(measure), machine(measure.machine)
+    budget_bytes, granule = budget_bytes_of(measure), granule_of(measure)
     try:
-        return BesidePar(_judged_us(measure, answer["plan"]), par)
+        with planner_of(submission, limit_s) as planner:
+            plan = as_plan(planner.plan(step, budget_bytes, where, granule=granule), planner)
+    except Infeasible as refusal:
+        least = _size(refusal.minimum_bytes)
+        why = f"it wants {least}, and there are {format_bytes(budget_bytes)}"
+        return BesidePar(None, par, why)
+    except (ConfigError, PlanMismatch) as error:
+        return BesidePar(None, par, why_not(error, "its list is refused: "))
+    except Exception as error:  # a stranger's: whatever fails, it is the submission's fault
+        return BesidePar(None, par, why_not(error))
+    try:
+        return BesidePar(_judged_us(measure, plan), par)
     except Exception as error:  # data of a stranger: whatever fails, it is the data's fault
-        return BesidePar(None, par, f"its list is refused: {error}".splitlines()[0])
+        return BesidePar(None, par, why_not(error, "its list is refused: "))
 
 
-def _judged_us(measure: Measure, data: Mapping[str, Any]) -> float:
-    """The makespan of a plan that is given as data, once it is proved."""
+def _judged_us(measure: Measure, plan: Plan) -> float:
+    """The makespan of a plan, once it is proved."""
     step, where = step_of(measure), machine(measure.machine)
-    plan = Plan.from_json(data, apply_rewrites(step, data["rewrites"]))
     if plan.schedule.granule != granule_of(measure):
         raise ValueError(f"it is made for {plan.schedule.granule}")
     verify(plan, step, budget_bytes_of(measure), where, rewrites=REWRITES)

@@ -1,21 +1,31 @@
-"""The pytest plug-in that tells a grader how each test goes, while it goes.
+"""The pytest plug-in of a grader: puts a submission into the tests, and tells how each test goes.
 
-In: `--grading FILE`, a JSON object: which tests count, which are known already, where to write.
-Out: a line of JSON for each test that begins and for each that ends. The one idea: a test that
-never ends is known by a beginning without an end, so both are written at once and not at the end of
-the session. Read next: `checks.py`, which reads the lines.
+In: `--grading FILE`, a JSON object: what counts, what is known already, where to write, what is
+tried. Out: a line of JSON for each test that begins and for each that ends; the fixtures `planner`
+and `allocator`. The one idea: the tests run in this process and the submission does not. What they
+are given is a planner or an allocator that asks another process (`submitted.py`), whose end or
+silence fails the test that asked, whatever that test makes of it. Read next: `checks.py`, which
+reads the lines.
 """
 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ooctrain.course.remote_allocator import allocators_of
+from ooctrain.course.remote_planner import RemotePlanner
+from ooctrain.course.session import Session
+from ooctrain.course.submitted import is_file
+
 NAME = "ooctrain-outcomes"
+#: After so many tests that ended the submission's process the others are not tried.
+MOST_BROKEN = 3
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -26,20 +36,50 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Listens where a grader asks."""
     path = config.getoption("--grading")
-    if path:
-        asked = json.loads(Path(path).read_text(encoding="utf-8"))
-        config.pluginmanager.register(_Outcomes(asked), NAME)
+    if not path:
+        return
+    asked = json.loads(Path(path).read_text(encoding="utf-8"))
+    session = None
+    if is_file(asked["submission"]):
+        session = Session(asked["submission"], asked["kind"], asked["limit_s"])
+        config.pluginmanager.register(_Submitted(session), f"{NAME}-submitted")
+    config.pluginmanager.register(_Outcomes(asked, session), NAME)
+
+
+class _Submitted:
+    """The fixtures of a person's own tests, with a submission in the place of theirs."""
+
+    def __init__(self, session: Session):
+        self._session = session
+        self._allocator = allocators_of(session)
+
+    @pytest.fixture
+    def planner(self) -> RemotePlanner:
+        """The planner that is graded."""
+        return RemotePlanner(self._session)
+
+    @pytest.fixture
+    def allocator(self) -> Any:
+        """What makes the allocator that is graded."""
+        return self._allocator
+
+    def pytest_unconfigure(self) -> None:
+        """Nothing outlives the tests."""
+        self._session.close()
 
 
 class _Outcomes:
-    """Writes what happens.
+    """Tells what happens.
 
     Args:
-        asked: `wanted` (names of test functions), `known` (names of tests), `out` (a path).
+        asked: `wanted` (names of test functions), `known` (names of tests), `broken` (how many of
+            them were ended), `out` (a descriptor to write to).
+        session: of the submission, if it is a file.
     """
 
-    def __init__(self, asked: Mapping[str, Any]):
-        self.wanted, self.known, self.out = asked["wanted"], asked["known"], Path(asked["out"])
+    def __init__(self, asked: Mapping[str, Any], session: Session | None):
+        self.wanted, self.known, self.out = asked["wanted"], asked["known"], asked["out"]
+        self.session, self.broken = session, asked["broken"]
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         """Keeps the tests that count."""
@@ -47,18 +87,32 @@ class _Outcomes:
         self._tell(collected=[_name(item.nodeid) for item in counted])
         items[:] = [item for item in counted if _name(item.nodeid) not in self.known]
 
+    def pytest_runtest_protocol(self, item: pytest.Item) -> bool | None:
+        """Leaves out what comes after too many ends."""
+        if self.broken < MOST_BROKEN:
+            return None
+        why = f"not tried: {MOST_BROKEN} others had to be ended"
+        self._tell(ends=_name(item.nodeid), passed=False, why=why)
+        return True
+
     def pytest_runtest_logstart(self, nodeid: str) -> None:
-        """A test begins."""
+        """A test begins, and its time."""
+        if self.session is not None:
+            self.session.begin()
         self._tell(begins=_name(nodeid))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """A test ends: in its own part, or before where it could not begin."""
         if report.when == "call" or (report.when == "setup" and not report.passed):
-            self._tell(ends=_name(report.nodeid), passed=report.passed, why=_why(report))
+            fault = self.session.fault if self.session is not None else ""
+            self.broken += bool(fault)
+            passed = report.passed and not fault
+            self._tell(ends=_name(report.nodeid), passed=passed, why=fault or _why(report))
 
     def _tell(self, **told: Any) -> None:
-        with self.out.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(told) + "\n")
+        rest = memoryview(json.dumps(told).encode() + b"\n")
+        while rest:
+            rest = rest[os.write(self.out, rest) :]
 
 
 def _name(nodeid: str) -> str:

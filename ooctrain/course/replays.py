@@ -3,16 +3,15 @@
 In: a replay of a rubric, a submission. Out: the bytes from the first block to the last, and par's,
 or why there is none. The one idea: an allocator answers with addresses, and addresses can be
 judged without it: no two blocks that live at the same time share a byte, and the extent is what
-they span. The blocks are those that a library's planner asks for in the first steps of a training.
-Read next: `answer.py`, the other process; `alloc/replay/replay.py`.
+they span. The blocks are those that a library's planner asks for in the first steps of a training,
+and an allocator is asked for one after the other. Read next: `submitted.py`, which asks;
+`alloc/replay/replay.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from ooctrain.alloc import AllocationLog
 from ooctrain.alloc.base import Allocator, Block
@@ -21,13 +20,14 @@ from ooctrain.alloc.registry import choose_allocator
 from ooctrain.alloc.replay.replay import peak_bytes
 from ooctrain.api import step_trace
 from ooctrain.course.beside_par import BesidePar
-from ooctrain.course.child import ask
 from ooctrain.course.rubric import BOUND, Replay
+from ooctrain.course.submitted import allocator_of, why_not
+from ooctrain.errors import OutOfDeviceMemory
 from ooctrain.execution.allocation_log import allocation_log
 from ooctrain.sched.budget import resolve_budget
 from ooctrain.sched.planners.registry import get_planner
 from ooctrain.step.presets import machine
-from ooctrain.units import MAX_BYTES, Granule
+from ooctrain.units import MAX_BYTES, Granule, format_bytes
 
 #: As most allocators that move whole variables round.
 GRANULE = Granule(512, ranges=False)
@@ -99,14 +99,18 @@ def par_bytes(part: Replay) -> int:
 def replayed(part: Replay, submission: str, limit_s: float) -> BesidePar:
     """Asks a submission for addresses, and judges them: extents in bytes."""
     par, log = par_bytes(part), log_of(part)
-    with TemporaryDirectory(prefix="ooctrain-grade-") as folder:
-        path = Path(folder) / "log.jsonl"
-        log.save(path)
-        asked = {"log": str(path), "arena_bytes": ROOM * peak_bytes(log.requests)}
-        answer = ask(submission, limit_s, asked)
-    if "error" in answer:
-        return BesidePar(None, par, answer["error"])
+    arena_bytes = ROOM * peak_bytes(log.requests)
     try:
-        return BesidePar(extent_bytes(log, answer["addresses"]), par)
+        with allocator_of(submission, limit_s) as allocator:
+            choice = choose_allocator(allocator, arena_bytes, binding=False)
+            addresses = addresses_given(log, choice.make(DryMemory(arena_bytes)))
+    except OutOfDeviceMemory as refusal:
+        arena = format_bytes(arena_bytes)
+        why = f"it has no room in {arena}, {ROOM} x what lives: {refusal.what}"
+        return BesidePar(None, par, why.splitlines()[0])
+    except Exception as error:  # a stranger's: whatever fails, it is the submission's fault
+        return BesidePar(None, par, why_not(error))
+    try:
+        return BesidePar(extent_bytes(log, addresses), par)
     except (ValueError, KeyError, TypeError) as error:
         return BesidePar(None, par, f"its addresses are refused: {error}")

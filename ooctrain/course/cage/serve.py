@@ -1,0 +1,93 @@
+"""What a submission's process does once it is confined: it answers, question by question.
+
+In: questions, as data. Out: answers, as data. The one idea: each question stands alone. A planner
+gets a trace that is made for that question, and an answer names the question that it is for. Read
+next: `serve_allocator.py` for allocators; `../remote_planner.py` and `../remote_allocator.py`, who
+ask.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ooctrain.course.cage.serve_allocator import Shelf
+from ooctrain.course.cage.step_data import machine_of, trace_data, trace_of
+from ooctrain.course.cage.told import error_data
+from ooctrain.course.cage.wire import Line
+from ooctrain.errors import ConfigError, Infeasible
+from ooctrain.plugins import resolve
+from ooctrain.sched.schedule import Granule, Plan
+from ooctrain.testing.planner_cases import has_other_views
+
+Answer = Callable[[Mapping[str, Any]], Any]
+
+
+def serve(line: Line, kind: str, submission: str) -> None:
+    """Answers until nobody asks any more.
+
+    Args:
+        kind: "planner" or "allocator".
+        submission: "file.py:Class", with parameters or without.
+    """
+    answer: Answer | None = None
+    while True:
+        try:
+            question = line.receive()
+        except EOFError:
+            return
+        try:
+            if answer is None:
+                answer = _planner(submission) if kind == "planner" else Shelf(line, submission)
+            told = {"answer": answer(question)}
+        except Exception as error:
+            told = {"error": error_data(error, submission)}
+        line.send({**_sayable(told, submission), "id": question["id"]})
+
+
+def _sayable(told: dict[str, Any], submission: str) -> dict[str, Any]:
+    try:
+        json.dumps(told, allow_nan=False)
+    except Exception as error:  # an answer of a submission, with whatever it has put there
+        return {"error": error_data(error, submission)}
+    return told
+
+
+def _planner(submission: str) -> Answer:
+    planner = resolve(submission, {}, group="ooctrain.nobody", what="planner")
+    if not callable(getattr(planner, "plan", None)) or not hasattr(planner, "name"):
+        raise ConfigError(
+            f"{type(planner).__name__} is no planner: it lacks `name` or `plan`", code="OOC-108",
+            fix="ooctrain/sched/planning/planner.py says what a planner has",
+        )  # fmt: skip
+    kept: list[Any] = []  # the trace of the last question, for the next one about the same
+
+    def answer(question: Mapping[str, Any]) -> Any:
+        if question["ask"] == "name":
+            return {"name": str(planner.name)}
+        if question["trace"] is not None:
+            kept[:] = [question["trace"]]
+        return _planned(planner, question, kept[0])
+
+    return answer
+
+
+def _planned(planner: Any, question: Mapping[str, Any], step: Mapping[str, Any]) -> Any:
+    trace, machine = trace_of(step), machine_of(question["machine"])
+    before, fingerprint = repr(machine), trace.fingerprint
+    rest = {key: question[key] for key in question["given"]}
+    if "granule" in rest:
+        rest["granule"] = Granule(*rest["granule"])
+    try:
+        plan = planner.plan(trace, question["budget_bytes"], machine, **rest)
+    except Infeasible as refusal:
+        told: dict[str, Any] = {"refusal": error_data(refusal, "")}
+    else:
+        if not isinstance(plan, Plan):
+            raise ConfigError(f"plan() returned {type(plan).__name__}, not a Plan", code="OOC-108")
+        told = {"plan": plan.to_json()}
+        if plan.trace is trace:  # whatever has become of it
+            told["plan"]["trace_fingerprint"] = fingerprint
+    changed = json.loads(json.dumps(trace_data(trace))) != step or has_other_views(trace)
+    return {**told, "changed": changed or repr(machine) != before}

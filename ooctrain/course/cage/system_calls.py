@@ -1,0 +1,109 @@
+"""A filter of system calls: what a planner never needs is refused by the kernel.
+
+In: nothing. Out: whether the filter is in force. The one idea: to start a process, to signal
+another one, to read its memory, to open a socket or to ask for other rights takes a system call;
+those fail with EPERM from now on, threads excepted, and nobody can take the filter away. Needs no
+privilege. Sources: seccomp(2), linux/seccomp.h, linux/filter.h; arch/x86/entry/syscalls and
+asm-generic/unistd.h for the numbers. Read next: `landlock.py`, `namespaces.py`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import platform
+import struct
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+
+#: {call: (number on x86_64, number on aarch64)}; None: the machine has no such call.
+_REFUSED: Mapping[str, tuple[int | None, int | None]] = {
+    # other processes
+    "fork": (57, None), "vfork": (58, None), "execve": (59, 221), "execveat": (322, 281),
+    "kill": (62, 129), "tkill": (200, 130), "tgkill": (234, 131), "rt_sigqueueinfo": (129, 138),
+    "rt_tgsigqueueinfo": (297, 240), "pidfd_send_signal": (424, 424), "pidfd_open": (434, 434),
+    "pidfd_getfd": (438, 438), "ptrace": (101, 117), "process_vm_readv": (310, 270),
+    "process_vm_writev": (311, 271), "process_madvise": (440, 440), "process_mrelease": (448, 448),
+    "kcmp": (312, 272), "setsid": (112, 157), "setpgid": (109, 154), "setpriority": (141, 140),
+    # the network and other ways out
+    "socket": (41, 198), "socketpair": (53, 199), "io_uring_setup": (425, 425),
+    "memfd_create": (319, 279), "memfd_secret": (447, 447), "shmget": (29, 194),
+    "msgget": (68, 186), "semget": (64, 190), "mq_open": (240, 180),
+    # other rights, other roots, the kernel itself
+    "unshare": (272, 97), "setns": (308, 268), "mount": (165, 40), "umount2": (166, 39),
+    "pivot_root": (155, 41), "chroot": (161, 51), "open_tree": (428, 428),
+    "move_mount": (429, 429), "fsopen": (430, 430), "fsconfig": (431, 431), "fsmount": (432, 432),
+    "fspick": (433, 433), "mount_setattr": (442, 442), "open_by_handle_at": (304, 265),
+    "bpf": (321, 280), "perf_event_open": (298, 241), "userfaultfd": (323, 282),
+    "add_key": (248, 217), "request_key": (249, 218), "keyctl": (250, 219), "setuid": (105, 146),
+    "setgid": (106, 144), "setreuid": (113, 145), "setregid": (114, 143), "setresuid": (117, 147),
+    "setresgid": (119, 149), "setgroups": (116, 159), "setrlimit": (160, 164), "capset": (126, 91),
+    "personality": (135, 92), "reboot": (169, 142), "swapon": (167, 224), "acct": (163, 89),
+    "init_module": (175, 105), "finit_module": (313, 273), "delete_module": (176, 106),
+    "kexec_load": (246, 104), "kexec_file_load": (320, 294), "syslog": (103, 116),
+    "iopl": (172, None), "ioperm": (173, None),
+}  # fmt: skip
+_CLONE, _CLONE3, _PRLIMIT = (56, 220), (435, 435), (302, 261)
+_MACHINES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
+_CLONE_THREAD = 0x10000
+_X32 = 0x40000000
+# Opcodes: load a word; jump if equal, if at least, if a bit is set; return.
+_LOAD, _EQUAL, _AT_LEAST, _BITS, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
+_ALLOW, _KILL, _FAIL = 0x7FFF0000, 0x80000000, 0x00050000
+_NUMBER, _ARCH, _ARGUMENTS = 0, 4, 16
+_SET_SECCOMP, _MODE_FILTER = 22, 2
+
+Instruction = tuple[int, int, int, int]  # opcode, jump if true, jump if not, operand
+
+
+def refuse_system_calls() -> bool:
+    """Puts the filter in force; whether that worked. New privileges must be refused before."""
+    machine = platform.machine()
+    if sys.platform != "linux" or machine not in _MACHINES:
+        return False
+    program = list(_program(*_MACHINES[machine]))
+    return _install(program)
+
+
+def _program(column: int, arch: int) -> Iterator[Instruction]:
+    yield (_LOAD, 0, 0, _ARCH)
+    yield (_EQUAL, 1, 0, arch)
+    yield (_RETURN, 0, 0, _KILL)
+    yield (_LOAD, 0, 0, _NUMBER)
+    if column == 0:  # x86_64 has a second table of calls behind this number
+        yield (_AT_LEAST, 0, 1, _X32)
+        yield (_RETURN, 0, 0, _FAIL | errno.EPERM)
+    for numbers in _REFUSED.values():
+        number = numbers[column]
+        if number is not None:
+            yield (_EQUAL, 0, 1, number)
+            yield (_RETURN, 0, 0, _FAIL | errno.EPERM)
+    # Its flags lie behind a pointer; where it is missing, the C library takes clone.
+    yield (_EQUAL, 0, 1, _CLONE3[column])
+    yield (_RETURN, 0, 0, _FAIL | errno.ENOSYS)
+    yield (_EQUAL, 0, 4, _CLONE[column])
+    yield (_LOAD, 0, 0, _ARGUMENTS)
+    yield (_BITS, 1, 0, _CLONE_THREAD)
+    yield (_RETURN, 0, 0, _FAIL | errno.EPERM)
+    yield (_RETURN, 0, 0, _ALLOW)
+    # prlimit may ask what the limits are; its third argument, the new ones, is no null.
+    yield (_EQUAL, 0, 5, _PRLIMIT[column])
+    yield (_LOAD, 0, 0, _ARGUMENTS + 16)
+    yield (_EQUAL, 0, 2, 0)
+    yield (_LOAD, 0, 0, _ARGUMENTS + 20)
+    yield (_EQUAL, 1, 0, 0)
+    yield (_RETURN, 0, 0, _FAIL | errno.EPERM)
+    yield (_RETURN, 0, 0, _ALLOW)
+
+
+class _Program(ctypes.Structure):
+    _fields_ = [("length", ctypes.c_ushort), ("filter", ctypes.c_void_p)]
+
+
+def _install(program: Sequence[Instruction]) -> bool:
+    code = b"".join(struct.pack("HBBI", *instruction) for instruction in program)
+    buffer = ctypes.create_string_buffer(code, len(code))
+    whole = _Program(len(program), ctypes.addressof(buffer))
+    libc = ctypes.CDLL(None, use_errno=True)
+    mode, none = ctypes.c_ulong(_MODE_FILTER), ctypes.c_ulong(0)
+    return libc.prctl(_SET_SECCOMP, mode, ctypes.byref(whole), none, none) == 0

@@ -1,0 +1,121 @@
+"""Messages between a grader and a submission's process: a length, then JSON, both limited.
+
+In: plain data. Out: the same on the other side, or `BadMessage`. The one idea: the other side may
+be hostile, so nothing is waited for beyond a deadline, nothing is read beyond a limit, and what
+JSON does not say (NaN, infinity, a bare value, nesting without end) is no message. Read next:
+`../session.py` and `serve.py`, which speak through it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import struct
+import time
+from collections.abc import Mapping
+from typing import Any
+
+#: Of what a submission may say at once, and of what it may be asked.
+MOST_ANSWERED_BYTES, MOST_ASKED_BYTES = 4 << 20, 256 << 20
+_LENGTH = struct.Struct(">I")
+_PIECE_BYTES = 1 << 16
+
+
+class BadMessage(Exception):
+    """What came is no message."""
+
+
+class OutOfTime(Exception):
+    """The deadline is over."""
+
+
+class Line:
+    """Two pipes, one for each direction.
+
+    Args:
+        read_from, write_to: descriptors; `close` closes them.
+        most_bytes: of a message that comes.
+        patient: no deadline is ever given, so the descriptors may block.
+    """
+
+    def __init__(self, read_from: int, write_to: int, most_bytes: int, *, patient: bool = False):
+        self._read_from, self._write_to = read_from, write_to
+        self._most_bytes = most_bytes
+        os.set_blocking(read_from, patient)
+        os.set_blocking(write_to, patient)
+
+    def send(self, message: Mapping[str, Any], deadline: float | None = None) -> None:
+        """Says something.
+
+        Args:
+            deadline: on the monotonic clock, in seconds.
+
+        Raises:
+            OutOfTime: the other side does not listen.
+            OSError: the other side is gone.
+            TypeError, ValueError: it is no plain data.
+        """
+        text = json.dumps(message, allow_nan=False).encode()
+        rest = memoryview(_LENGTH.pack(len(text)) + text)
+        while rest:
+            _wait(self._write_to, select.POLLOUT, deadline)
+            try:
+                rest = rest[os.write(self._write_to, rest[:_PIECE_BYTES]) :]
+            except BlockingIOError:  # less room than a piece
+                continue
+
+    def receive(self, deadline: float | None = None) -> dict[str, Any]:
+        """What the other side says.
+
+        Raises:
+            EOFError: it has closed the pipe.
+            OutOfTime: it says nothing.
+            BadMessage: it says what is no message.
+        """
+        (size,) = _LENGTH.unpack(self._bytes(_LENGTH.size, deadline))
+        if size > self._most_bytes:
+            raise BadMessage(f"an answer of {size} bytes, and {self._most_bytes} are allowed")
+        try:
+            found = json.loads(self._bytes(size, deadline), parse_constant=_refuse)
+        except (ValueError, RecursionError) as error:
+            raise BadMessage(f"an answer that is no JSON ({type(error).__name__})") from error
+        if not isinstance(found, dict):
+            raise BadMessage(f"an answer that is {type(found).__name__}, not an object")
+        return found
+
+    def close(self) -> None:
+        """Closes both pipes."""
+        os.close(self._read_from)
+        os.close(self._write_to)
+
+    def _bytes(self, count: int, deadline: float | None) -> bytes:
+        pieces, missing = [], count
+        while missing:
+            _wait(self._read_from, select.POLLIN, deadline)
+            try:
+                piece = os.read(self._read_from, min(missing, _PIECE_BYTES))
+            except BlockingIOError:
+                continue
+            if not piece:
+                raise EOFError
+            pieces.append(piece)
+            missing -= len(piece)
+        return b"".join(pieces)
+
+
+def _wait(descriptor: int, event: int, deadline: float | None) -> None:
+    """Until something can be read or written; no deadline: reading and writing block by
+    themselves.
+    """
+    if deadline is None:
+        return
+    poll = select.poll()
+    poll.register(descriptor, event)
+    left_s = deadline - time.monotonic()
+    if left_s <= 0 or not poll.poll(left_s * 1000):
+        raise OutOfTime
+
+
+def _refuse(word: str) -> None:
+    raise ValueError(f"{word} is no number")

@@ -1,0 +1,94 @@
+"""A planner that is asked in another process, for whoever holds a planner to laws and tests.
+
+In: a trace, a budget, a machine. Out: the plan that a submission's process answers, read from data.
+The one idea: here it is an ordinary `Planner`, so the same laws and tests run over it in a process
+that has never seen the submission's code. Its claims are claims: whoever asks verifies. Read next:
+`session.py`; `cage/serve.py`, which answers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from ooctrain.course.cage.step_data import machine_data, trace_data
+from ooctrain.course.cage.told import error_of, printable
+from ooctrain.course.session import Session
+from ooctrain.errors import ConfigError, Infeasible
+from ooctrain.rewrite import apply_rewrites
+from ooctrain.sched.schedule import BYTES, Granule, Plan
+from ooctrain.step.machine import Machine
+from ooctrain.step.trace import Trace
+from ooctrain.units import MAX_BYTES
+
+MOST_LETTERS, MOST_REWRITES = 80, 4
+
+
+class RemotePlanner:
+    """A submission as a planner.
+
+    Args:
+        session: with its process.
+
+    Raises:
+        NoAnswer: it cannot be loaded.
+    """
+
+    def __init__(self, session: Session):
+        self._session = session
+        self._sent: tuple[Trace | None, int] = (None, 0)
+        self.name = name_told(session)
+
+    def plan(
+        self, trace: Trace, budget_bytes: int, machine: Machine, *, granule: Granule = BYTES,
+        **rest: Any,
+    ) -> Plan:  # fmt: skip
+        """The submission's plan. Raises what it raises."""
+        given = {"granule": [granule.size_bytes, granule.ranges, granule.fixed_bytes], **rest}
+        # Of a step that was asked about just now the process knows the rows.
+        known = self._sent == (trace, self._session.processes) and self._sent[0] is trace
+        question = {
+            "ask": "plan", "trace": None if known else trace_data(trace),
+            "machine": machine_data(machine), "budget_bytes": budget_bytes,
+            "given": [*given], **given,
+        }  # fmt: skip
+        self._sent = (None, 0)
+        told = self._session.ask(question)
+        self._sent = (trace, self._session.processes)
+        if not isinstance(told, Mapping):
+            raise ConfigError("what it answers is no plan", code="OOC-104")
+        if told.get("changed"):
+            # It did so to a copy. Harm of that kind is done here, for the law that looks for it.
+            vars(trace)["variable_by_name"] = {}
+        if "refusal" in told:
+            refusal, _ = error_of(told["refusal"])
+            if not isinstance(refusal, Infeasible) or refusal.minimum_bytes < 0:
+                raise ConfigError("its refusal names no budget", code="OOC-104")
+            raise refusal
+        return plan_told(told.get("plan"), trace)
+
+
+def plan_told(data: Any, trace: Trace) -> Plan:
+    """A plan of a stranger. Raises ConfigError or PlanMismatch where the data is none."""
+    if not isinstance(data, Mapping):
+        raise ConfigError("what it answers is no plan", code="OOC-104")
+    rewrites, notes = data.get("rewrites"), data.get("notes")
+    sizes = [data.get("peak_bytes"), data.get("host_peak_bytes")]
+    makespan: Any = data.get("makespan_us")
+    fits = (
+        isinstance(rewrites, list) and len(rewrites) <= MOST_REWRITES and isinstance(notes, dict)
+        and all(type(size) is int and 0 <= size < MAX_BYTES for size in sizes)
+        and type(makespan) in (int, float) and -MAX_BYTES < makespan < MAX_BYTES
+        and isinstance(data.get("schedule"), dict)
+    )  # fmt: skip
+    if not fits or not math.isfinite(makespan or 0):
+        raise ConfigError("broken plan file: a claim that is none", code="OOC-104")
+    return Plan.from_json({**data, "lower_bound": None}, apply_rewrites(trace, rewrites or ()))
+
+
+def name_told(session: Session) -> str:
+    """The name that a submission gives itself."""
+    told = session.ask({"ask": "name"})
+    name = told.get("name") if isinstance(told, Mapping) else None
+    return printable(name)[:MOST_LETTERS] if isinstance(name, str) else "nameless"

@@ -1,0 +1,240 @@
+"""A submission's process, asked question by question from a process that runs none of its code.
+
+In: a file with a submission, a limit of time, questions as data. Out: answers as data, or an error
+that says how the process ended. The one idea: the deadline, the length of an answer and the name
+of the question are kept on this side; whoever does not keep to them is ended, and what was asked
+stays unanswered. A process is started when it is first needed, and again when it was ended. Read
+next: `cage/supervise.py`, what is started; `remote_planner.py`, `remote_allocator.py`, who asks.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, BinaryIO, NoReturn
+
+from ooctrain.course.cage.told import error_of, printable
+from ooctrain.course.cage.wire import MOST_ANSWERED_BYTES, BadMessage, Line, OutOfTime
+from ooctrain.course.isolation import LAYERS, Isolation, Seen, isolations
+from ooctrain.errors import ConfigError
+from ooctrain.plugins import parse_spec
+
+#: Until a process is ready: it loads NumPy, on a machine that may be busy.
+START_LIMIT_S = 120.0
+#: For a process that has closed its pipe, until it is ended.
+ENDING_S = 2.0
+#: Of what a process printed: its last line is somewhere in them.
+LAST_BYTES = 4096
+#: A cage may use so many seconds of processor time in all, for each second of the limit.
+CPU_FACTOR = 20
+_BEGIN = (
+    "import sys; sys.path.insert(0, sys.argv[1]); "
+    "from ooctrain.course.cage.supervise import main; main()"
+)
+
+#: Called by a submission's process while it answers: (what, values) -> what it is told.
+Called = Callable[[str, list[Any]], Mapping[str, Any]]
+
+
+class NoAnswer(Exception):
+    """A submission's process was ended, or ended by itself."""
+
+
+class Session:
+    """One submission, for as long as something is asked of it.
+
+    Args:
+        submission: "/path/file.py:Class", with parameters or without.
+        kind: "planner" or "allocator".
+        limit_s: for all that is asked from one `begin` to the next.
+        allowed: layers of isolation that may be used; tests leave some out.
+    """
+
+    def __init__(
+        self, submission: str, kind: str, limit_s: float, allowed: frozenset[str] = LAYERS
+    ):
+        spec = parse_spec(submission)
+        if os.name != "posix":
+            raise ConfigError("a submission is run on Linux or macOS only", code="OOC-119")
+        if not Path(spec.file).is_file():
+            raise ConfigError(f"there is no Python file {spec.file!r}", code="OOC-106")
+        self._file, self._rest = Path(spec.file), submission.partition(".py:")[2]
+        self._kind, self._limit_s = kind, limit_s
+        self._ways = isolations(allowed)
+        self._process: _Process | None = None
+        self._deadline = time.monotonic() + limit_s
+        self.applied: tuple[str, ...] = ()
+        self.fault = ""
+        self._started = 0
+
+    def begin(self) -> None:
+        """From now on the time counts anew, and what went wrong before is forgotten."""
+        self.fault = ""
+        self._deadline = time.monotonic() + self._limit_s
+
+    def ask(self, question: Mapping[str, Any], called: Called | None = None) -> Any:
+        """The answer to a question.
+
+        Args:
+            called: does what the process asks for while it answers.
+
+        Raises:
+            NoAnswer: there is none any more, since `begin`; `fault` says why.
+            Exception: what the submission raises; its attribute `line` says it in one line.
+        """
+        if self.fault:
+            raise NoAnswer(self.fault)
+        try:
+            told = self._told(question, called)
+        except OutOfTime:
+            self._give_up(f"it did not end within {self._limit_s:g} s")
+        except BadMessage as error:
+            self._give_up(f"it gave {error}")
+        except (EOFError, BrokenPipeError):
+            self._give_up("", ENDING_S)
+        if "error" in told:
+            raised, line = error_of(told["error"])
+            of_driver = isinstance(told["error"], dict) and told["error"].get("driver") is True
+            raised.__dict__.update(line=line, of_driver=of_driver)
+            raise raised
+        return told.get("answer")
+
+    def close(self) -> None:
+        """Ends the process and all that it has started."""
+        if self._process is not None:
+            self._process.end()
+            self._process = None
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def processes(self) -> int:
+        """How many processes have been started: what an earlier one was told is forgotten."""
+        return self._started
+
+    def _told(self, question: Mapping[str, Any], called: Called | None) -> dict[str, Any]:
+        line = self._running().line
+        name = secrets.token_hex(8)
+        line.send({**question, "id": name}, self._deadline)
+        while True:
+            told = line.receive(self._deadline)
+            if told.get("id") != name:
+                raise BadMessage("an answer to what was not asked")
+            if "call" not in told:
+                return told
+            if called is None or not isinstance(told.get("values"), list):
+                raise BadMessage("a call where none is awaited")
+            line.send({**called(str(told["call"]), told["values"]), "id": name}, self._deadline)
+
+    def _running(self) -> _Process:
+        if self._process is None:
+            started = time.monotonic()
+            self._process = self._start()
+            self._started += 1
+            self._deadline += time.monotonic() - started
+        return self._process
+
+    def _start(self) -> _Process:
+        """Starts the process in the first way that works here."""
+        while True:
+            way = self._ways[0]
+            process = _Process(self._file, self._rest, self._kind, self._limit_s, way)
+            try:
+                ready = process.line.receive(time.monotonic() + START_LIMIT_S).get("ready")
+                self.applied = tuple(map(str, ready or ()))
+                return process
+            except (EOFError, OutOfTime, BadMessage) as error:
+                why = process.end(ENDING_S)
+                if len(self._ways) == 1:
+                    self.fault = f"no process can be started for it: {why}"
+                    raise NoAnswer(self.fault) from error
+                self._ways = self._ways[1:]
+
+    def _give_up(self, why: str, patience_s: float = 0.0) -> NoReturn:
+        assert self._process is not None
+        ended = self._process.end(patience_s)
+        self._process = None
+        self.fault = why or ended
+        raise NoAnswer(self.fault)
+
+
+class _Process:
+    """One process, in a folder that is made for it and goes with it.
+
+    Args:
+        file, rest: of the submission: its file, and what follows behind "file.py:".
+        way: how it is isolated.
+    """
+
+    def __init__(self, file: Path, rest: str, kind: str, limit_s: float, way: Isolation):
+        self._folder = tempfile.TemporaryDirectory(
+            prefix="ooctrain-grade-", ignore_cleanup_errors=True
+        )
+        seen = Seen.made(Path(self._folder.name).resolve(), file)
+        asked, ask = os.pipe()
+        answer, answered = os.pipe()
+        settings = {
+            "asked": asked, "answered": answered, "kind": kind,
+            "submission": f"{seen.submission}:{rest}", "cpu_s": int(CPU_FACTOR * limit_s) + 60,
+            "readable": seen.readable, "hidden": seen.hidden, "root": str(seen.root),
+            "home": str(seen.home), "layers": sorted(way.layers), "applied": way.applied,
+        }  # fmt: skip
+        python = os.path.realpath(sys.executable)
+        command = [python, "-I", "-S", "-c", _BEGIN, str(seen.library), json.dumps(settings)]
+        self._printed: BinaryIO = tempfile.TemporaryFile()  # noqa: SIM115 (closed by `end`)
+        self._process = subprocess.Popen(
+            [*way.before(seen), *command], stdin=subprocess.PIPE, stdout=self._printed,
+            stderr=subprocess.STDOUT, cwd=seen.home, env=_environment(seen.home),
+            pass_fds=(asked, answered), start_new_session=True,
+        )  # fmt: skip
+        for descriptor in (asked, answered):
+            os.close(descriptor)
+        self.line = Line(answer, ask, MOST_ANSWERED_BYTES)
+
+    def end(self, patience_s: float = 0.0) -> str:
+        """Ends it and all that it has started; how it ended, in words.
+
+        Args:
+            patience_s: so long it may end by itself, and so with a status of its own.
+        """
+        process = self._process
+        assert process.stdin is not None
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(patience_s)
+        process.stdin.close()
+        try:
+            status = process.wait(START_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+            status = process.wait()
+        self.line.close()
+        # The child wrote through the same open file, so its place is the end of what was printed.
+        self._printed.seek(max(0, self._printed.seek(0, os.SEEK_END) - LAST_BYTES))
+        lines = self._printed.read().decode(errors="replace").strip().splitlines()
+        self._printed.close()
+        shutil.rmtree(self._folder.name, ignore_errors=True)
+        self._folder.cleanup()
+        last = printable(lines[-1]) if lines else "no word"
+        return f"its process ended with status {status}: {last}"
+
+
+def _environment(home: Path) -> dict[str, str]:
+    """What is known of this process's environment there: nothing but where libraries are."""
+    kept = {name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ}
+    fixed = {"HOME": str(home), "TMPDIR": str(home), "PATH": "/usr/bin:/bin", "LANG": "C.UTF-8"}
+    return {**fixed, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", **kept}

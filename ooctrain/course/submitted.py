@@ -1,0 +1,92 @@
+"""What is graded, as an ordinary planner or allocator: one of a file, or one of the library's.
+
+In: a submission as it was named, a limit of time. Out: a planner or an allocator to be asked, for
+as long as it is asked. The one idea: a file is a stranger's, and is asked in a process of its own;
+a name is the library's or a package's that the teacher has installed, and is simply called. Read
+next: `session.py`, `remote_planner.py`, `remote_allocator.py`; `measures.py` and `replays.py`, who
+ask.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from ooctrain.alloc.registry import choose_allocator
+from ooctrain.course.remote_allocator import allocators_of
+from ooctrain.course.remote_planner import RemotePlanner, name_told
+from ooctrain.course.session import Session
+from ooctrain.plugins import parse_spec
+from ooctrain.sched.planners.registry import get_planner
+from ooctrain.sched.planning.planner import Planner
+
+SAMPLE_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Introduced:
+    """What is known of a submission before anything counts.
+
+    Args:
+        fault: why it cannot be asked, in one line; "" where it can.
+        isolation: the layers around its process.
+    """
+
+    fault: str
+    isolation: tuple[str, ...]
+
+
+def is_file(submission: str) -> bool:
+    """Whether a submission is somebody's file, and not a name."""
+    return bool(parse_spec(submission).file)
+
+
+@contextmanager
+def planner_of(submission: str, limit_s: float) -> Iterator[Planner]:
+    """The planner that is graded."""
+    if not is_file(submission):
+        yield get_planner(submission)
+        return
+    with Session(submission, "planner", limit_s) as session:
+        yield RemotePlanner(session)
+
+
+@contextmanager
+def allocator_of(submission: str, limit_s: float) -> Iterator[str | Callable[[Any], Any]]:
+    """The allocator that is graded, as `choose_allocator` takes it."""
+    if not is_file(submission):
+        yield submission
+        return
+    with Session(submission, "allocator", limit_s) as session:
+        yield allocators_of(session)
+
+
+def introduced(submission: str, kind: str, limit_s: float) -> Introduced:
+    """Loads a submission, to see whether it can be asked at all."""
+    if not is_file(submission):
+        get_planner(submission) if kind == "planner" else choose_allocator(
+            submission, SAMPLE_BYTES, binding=False
+        )
+        return Introduced("", ())
+    with Session(submission, kind, limit_s) as session:
+        try:
+            name_told(session)
+            if kind == "allocator":
+                choose_allocator(allocators_of(session), SAMPLE_BYTES, binding=False)
+            fault = ""
+        except Exception as error:  # a stranger's code: whatever fails, it cannot be asked
+            fault = why_not(error)
+        return Introduced(fault, session.applied)
+
+
+def why_not(error: Exception, otherwise: str = "") -> str:
+    """An error in one line: a submission's own as its author should read it.
+
+    Args:
+        otherwise: goes before an error that is not the submission's own.
+    """
+    line = getattr(error, "line", "")
+    text = line or f"{otherwise}{error}"
+    return next(iter(text.splitlines()), "") or type(error).__name__

@@ -1,0 +1,395 @@
+"""A submission's process: what it may see and do, layer by layer, and that it leaves nobody."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from support.handouts import FIT_STUB, FITTING, LRU_STUB, SOLUTION
+
+from ooctrain.alloc.dry_run import DryMemory
+from ooctrain.alloc.registry import choose_allocator
+from ooctrain.course.cage.step_data import machine_data, machine_of, trace_data, trace_of
+from ooctrain.course.cage.told import error_data, error_of
+from ooctrain.course.cage.wire import BadMessage, Line, OutOfTime
+from ooctrain.course.interfaces import GIVEN, PACKAGE, copy_interfaces
+from ooctrain.course.isolation import LAYERS, in_words
+from ooctrain.course.remote_allocator import allocators_of
+from ooctrain.course.remote_planner import RemotePlanner
+from ooctrain.course.session import NoAnswer, Session
+from ooctrain.errors import ConfigError, Infeasible, OutOfDeviceMemory
+from ooctrain.step.builder import TraceBuilder
+from ooctrain.step.machine import Machine, call_durations_ns
+from ooctrain.testing.check_allocator import find_failure
+from ooctrain.testing.random_traces import FakeOp
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the layers are Linux's")
+MACHINE = Machine("toy", 1, 1, link_bytes_per_us=10)
+SECRET = "what only the teacher knows"
+
+
+def small_step():
+    builder = TraceBuilder()
+    x = builder.variable("x", (8,), "uint8", "input")
+    y = builder.variable("y", (8,), "uint8")
+    builder.call("f", FakeOp("f"), (x,), (y,), duration_ns=1000)
+    builder.call("g", FakeOp("g"), (y,), (builder.variable("z", (4,), "uint8"),))
+    return builder.build()
+
+
+def submitted(folder, body, name="own.py"):
+    """A planner that does something before it refuses."""
+    path = folder / name
+    lines = "\n".join(f"        {line}" for line in body.splitlines())
+    path.write_text(
+        "import os, sys, time\nfrom ooctrain.errors import Infeasible\n\n\nclass Mine:\n"
+        "    name = 'mine'\n\n    def plan(self, trace, budget, machine, **rest):\n"
+        f"{lines}\n        raise Infeasible('no', minimum_bytes=1)\n"
+    )
+    return f"{path}:Mine"
+
+
+def asked(submission, limit_s=20.0, allowed=LAYERS):
+    """(the error that a planner raises, the layers that were in force)."""
+    with Session(submission, "planner", limit_s, allowed) as session:
+        try:
+            RemotePlanner(session).plan(small_step(), 100, MACHINE)
+        except Exception as error:
+            return error, session.applied
+    raise AssertionError("it has a plan")
+
+
+def is_running(process):
+    try:
+        os.kill(process, 0)
+        return "Z" not in Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+    except (ProcessLookupError, FileNotFoundError):
+        return False
+
+
+def read_when_there(path):
+    for _ in range(1200):
+        if path.exists() and path.read_text():
+            return path.read_text()
+        time.sleep(0.05)
+    raise AssertionError(f"{path} was never written")
+
+
+# What is sent and seen
+
+
+def test_a_step_is_the_same_on_the_other_side():
+    trace = small_step()
+    again = trace_of(json.loads(json.dumps(trace_data(trace))))
+    assert again.fingerprint == trace.fingerprint
+    machine = machine_of(json.loads(json.dumps(machine_data(MACHINE))))
+    assert machine == MACHINE
+    assert call_durations_ns(again, machine) == call_durations_ns(trace, MACHINE)
+
+
+def test_what_is_given_holds_no_planner_and_no_allocator(tmp_path):
+    copy_interfaces(tmp_path)
+    names = [
+        path.relative_to(tmp_path / "ooctrain") for path in (tmp_path / "ooctrain").rglob("*.py")
+    ]
+    assert set(GIVEN) <= {str(name) for name in names}
+    text = "\n".join((tmp_path / "ooctrain" / name).read_text() for name in names)
+    for planner in (PACKAGE / "sched" / "planners").glob("*.py"):
+        assert f"planners/{planner.name}" not in {str(name) for name in names}
+    assert "def plan(\n        self, trace" in text, "the protocol is there"
+    assert text.count("    def plan(") == 1, "and nothing that keeps it"
+    assert text.count("    def allocate(") == 1
+
+
+def test_errors_cross_over_as_what_they_are():
+    error, _ = error_of(error_data(Infeasible("no", minimum_bytes=7, witness_call="f"), ""))
+    assert isinstance(error, Infeasible)
+    assert (error.minimum_bytes, error.witness_call, error.what) == (7, "f", "no")
+    full = OutOfDeviceMemory("full", granted_bytes=3, largest_bytes=2, arena="|##|", where="x")
+    error, _ = error_of(error_data(full, ""))
+    assert isinstance(error, OutOfDeviceMemory)
+    assert str(error) == str(full)
+    assert isinstance(error_of(error_data(ConfigError("x", code="OOC-102"), ""))[0], ConfigError)
+    assert repr(error_of(error_data(ZeroDivisionError("x"), ""))[0]) == "ZeroDivisionError('x')"
+
+
+@pytest.mark.parametrize("kind", ["Exit", "Skipped", "SystemExit", "StopIteration", "eval", "", 3])
+def test_no_word_of_a_submission_ends_or_skips_a_test(kind):
+    error, _ = error_of({"kind": kind, "what": "all passed", "line": "x\x1b[2Jy"})
+    assert type(error).__name__ == "OwnError"
+
+
+def test_a_message_keeps_to_its_limits():
+    (read, write), (_, unused) = os.pipe(), os.pipe()
+    line = Line(read, unused, 100)
+    soon = time.monotonic() + 0.2
+    for text, refused in (
+        (b"\0\0\1\0", BadMessage), (b"\0\0\0\2[]", BadMessage), (b"\0\0\0\3NaN", BadMessage),
+        (b"\0\0\0\2\xff\xff", BadMessage), (b"\0\0\0\4{}", OutOfTime),
+    ):  # fmt: skip
+        os.write(write, text)
+        with pytest.raises(refused):
+            line.receive(soon)
+    os.close(write)
+    with pytest.raises(EOFError):
+        line.receive(time.monotonic() + 1)
+
+
+# Layers
+
+
+@pytest.mark.parametrize(
+    "allowed",
+    [LAYERS, *(pytest.param(frozenset(rest), marks=pytest.mark.slow)
+               for rest in (["landlock"], ["system-calls"], ["namespaces"], []))],
+    ids=lambda allowed: "+".join(sorted(allowed)) or "none",
+)  # fmt: skip
+def test_an_honest_planner_works_in_any_cage(allowed, tmp_path):
+    path = tmp_path / "own.py"
+    path.write_text(LRU_STUB + SOLUTION)
+    with Session(f"{path}:Solved", "planner", 60, allowed) as session:
+        plan = RemotePlanner(session).plan(small_step(), 100, MACHINE)
+        applied = session.applied
+    assert plan.makespan_us > 0
+    assert {"limits", "subreaper"} <= set(applied) <= {"limits", "subreaper", *allowed}
+    own = {"namespaces", "bubblewrap"}
+    assert ("NOT hidden" in in_words(applied)) == (not {"landlock", *own} & set(applied))
+    assert ("NOT out of" in in_words(applied)) == (not {"system-calls", *own} & set(applied))
+
+
+LAYER = [
+    LAYERS,
+    pytest.param(frozenset({"landlock"}), marks=pytest.mark.slow),
+    pytest.param(frozenset({"namespaces"}), marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize("allowed", LAYER, ids=lambda allowed: "+".join(sorted(allowed)))
+def test_the_teachers_folder_is_not_to_be_read(allowed, tmp_path):
+    (tmp_path / "solution.txt").write_text(SECRET)
+    body = f"raise ValueError(open({str(tmp_path / 'solution.txt')!r}).read())"
+    error, applied = asked(submitted(tmp_path, body), allowed=allowed)
+    if not set(applied) & {"landlock", "namespaces", "bubblewrap"}:
+        pytest.skip("this system hides nothing")
+    assert isinstance(error, OSError)
+    assert SECRET not in str(error)
+
+
+def test_the_teachers_environment_is_not_to_be_read(tmp_path, monkeypatch):
+    monkeypatch.setenv("TEACHERS_TOKEN", SECRET)
+    body = (
+        "found = repr(dict(os.environ))\nfor place in ('/proc/%d/environ' % os.getppid(), "
+        "'/proc/1/environ', '/proc/self/environ'):\n    try:\n"
+        "        found += open(place).read()\n    except OSError: pass\nraise ValueError(found)"
+    )
+    error, _ = asked(submitted(tmp_path, body))
+    assert "OPENBLAS_NUM_THREADS" in str(error)
+    assert SECRET not in str(error)
+    assert "TEACHERS_TOKEN" not in str(error)
+
+
+@pytest.mark.parametrize(
+    "allowed",
+    [LAYERS, pytest.param(frozenset({"system-calls"}), marks=pytest.mark.slow)],
+    ids=lambda allowed: "+".join(sorted(allowed)),
+)
+def test_no_process_is_started_or_signalled(allowed, tmp_path):
+    for deed in ("os.fork()", "os.kill(os.getppid(), 0)", "os.execv('/bin/true', ['true'])"):
+        error, applied = asked(submitted(tmp_path, deed), allowed=allowed)
+        assert "system-calls" in applied
+        assert isinstance(error, OSError), (deed, error)
+
+
+DAEMON = """
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        os.setsid()
+        open({path!r}, 'w').write(str(os.getpid()))
+        time.sleep(600)
+    os._exit(0)
+while not os.path.exists({path!r}): time.sleep(0.01)
+"""
+
+
+def test_a_daemon_ends_with_the_question_where_no_layer_forbids_it(tmp_path):
+    path = tmp_path / "daemon"
+    with Session(
+        submitted(tmp_path, DAEMON.format(path=str(path)).strip()), "planner", 20, frozenset()
+    ) as session:
+        with pytest.raises(Infeasible):
+            RemotePlanner(session).plan(small_step(), 100, MACHINE)
+        daemon = int(read_when_there(path))
+        assert is_running(daemon)
+    assert not is_running(daemon)
+
+
+@pytest.mark.parametrize("allowed", [LAYERS, frozenset()], ids=["all", "none"])
+def test_a_process_ends_when_its_grader_is_killed(allowed, tmp_path):
+    submission = submitted(tmp_path, "time.sleep(600)")
+    grader = (
+        "from pathlib import Path\nfrom ooctrain.course.remote_planner import RemotePlanner\n"
+        "from ooctrain.course.session import Session\n"
+        f"session = Session({submission!r}, 'planner', 600, frozenset({sorted(allowed)}))\n"
+        "RemotePlanner(session)\n"
+        f"Path({str(tmp_path / 'cage')!r}).write_text(str(session._process._process.pid))\n"
+        "session.ask({'ask': 'plan', 'trace': None})"
+    )
+    process = subprocess.Popen([sys.executable, "-c", grader])
+    cage = int(read_when_there(tmp_path / "cage"))
+    inside = [int(name) for name in Path(f"/proc/{cage}/task/{cage}/children").read_text().split()]
+    assert inside
+    process.kill()
+    process.wait()
+    for _ in range(200):
+        if not any(map(is_running, [cage, *inside])):
+            return
+        time.sleep(0.05)
+    raise AssertionError("it still runs")
+
+
+def test_a_wrapper_that_does_not_work_is_left_out(tmp_path, monkeypatch):
+    program = tmp_path / "bwrap"
+    program.write_text("#!/bin/sh\necho no namespaces here\nexit 1\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    error, applied = asked(submitted(tmp_path, "pass"))
+    assert isinstance(error, Infeasible)
+    assert "bubblewrap" not in applied
+    assert "limits" in applied
+
+
+def test_nothing_is_left_of_a_session(tmp_path):
+    before = len(os.listdir("/proc/self/fd"))
+    for body in ("pass", "os._exit(3)"):
+        folder = None
+        with Session(submitted(tmp_path, body), "planner", 20) as session:
+            planner = RemotePlanner(session)
+            folder = session._process._folder.name
+            with pytest.raises((Infeasible, NoAnswer)):
+                planner.plan(small_step(), 100, MACHINE)
+        assert not os.path.exists(folder)
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_process_that_ended_is_asked_no_more_until_the_time_begins_again(tmp_path):
+    with Session(submitted(tmp_path, "os._exit(3)"), "planner", 20) as session:
+        planner = RemotePlanner(session)
+        for _ in range(3):
+            with pytest.raises(NoAnswer, match="status 3"):
+                planner.plan(small_step(), 100, MACHINE)
+        assert session.processes == 1
+        session.begin()
+        with pytest.raises(NoAnswer, match="status 3"):
+            planner.plan(small_step(), 100, MACHINE)
+        assert session.processes == 2
+
+
+# Allocators
+
+
+def fit_file(folder, body="", name="own.py"):
+    path = folder / name
+    path.write_text(f"{FIT_STUB}{FITTING}\n\nclass Mine(Solved):\n    name = 'mine'\n{body}\n")
+    return f"{path}:Mine"
+
+
+def test_an_allocator_there_is_one_here(tmp_path):
+    with Session(fit_file(tmp_path), "allocator", 60) as session:
+        make = allocators_of(session)
+        choice = choose_allocator(make, 1 << 16, binding=False)
+        assert (choice.granule.size_bytes, choice.budget_bytes) == (512, 1 << 16)
+        arena = choice.make(DryMemory(1 << 16))
+        first, second = arena.allocate(1000, "a"), arena.allocate(2000, "b")
+        assert second.address == first.address + 1024
+        with pytest.raises(OutOfDeviceMemory) as refused:
+            arena.allocate(1 << 16, "c")
+        assert refused.value.largest_bytes == arena.stats().largest_bytes
+        arena.free(first)
+        assert arena.allocate(512).address == first.address
+        assert [block.tag for block in arena.close()] == ["b", ""]
+        assert find_failure(make, 2, 0, ("strict", "memfd", "plain")) is None
+
+
+#: Where an allocator that sets out to harm says that its blocks lie, or how large they are.
+HARM = {
+    "nowhere else": "pass",
+    "at nothing": "block.address = 64",
+    "in the midst of Python": "block.address = id(None)",
+    "beyond all memory": "block.address = 1 << 80",
+    "at no number": "block.address = float('nan')",
+    "behind its arena": "block.address += 1 << 20",
+    "before its arena": "block.address -= 1 << 12",
+    "with less than nothing": "block.granted_bytes = -512",
+    "no block": "block = 3",
+}
+
+
+@pytest.mark.parametrize("harm", HARM)
+def test_where_a_block_lies_is_looked_at_before_anybody_writes_there(harm, tmp_path):
+    body = (
+        "    def allocate(self, nbytes, tag=''):\n"
+        f"        block = super().allocate(nbytes, tag)\n        {HARM[harm]}\n"
+        "        return block\n"
+    )
+    with Session(fit_file(tmp_path, body), "allocator", 60) as session:
+        make = allocators_of(session)
+        failure = find_failure(make, 2, 0, ("memfd", "plain"), shortest=False)
+        assert (failure is None) == (harm == "nowhere else")
+        assert session.fault == ""
+
+
+RANGED = """
+from ooctrain.alloc.base import Books, describe
+from ooctrain.units import Granule
+
+
+class Pages:
+    name = "pages"
+    granule = Granule(4096)
+
+    def __init__(self, memory):
+        self.memory, self.budget_bytes = memory, memory.size_bytes
+        self.books, self.free_pages = Books("pages", self.budget_bytes), []
+        self.free_pages = list(range(memory.size_bytes // 4096))[::-1]
+        self.held = {}
+
+    def reserve(self, nbytes, tag=""):
+        size = self.books.checked_size(nbytes)
+        whole = -(-size // self.memory.granularity_bytes) * self.memory.granularity_bytes
+        return self.books.open(self.memory.reserve(whole), nbytes, 0, tag)
+"""
+
+
+def test_a_memory_there_is_the_memory_here(tmp_path):
+    path = tmp_path / "own.py"
+    rest = "".join(
+        f"\n    def {name}(self, *values):\n        return {value}\n"
+        for name, value in {
+            "allocate": None,
+            "free": None,
+            "check": None,
+            "stats": "self.books.stats()",
+            "snapshot": "{}",
+            "close": "self.books.close()",
+        }.items()
+    )
+    path.write_text(RANGED + rest)
+    seen = []
+
+    class Memory(DryMemory):
+        def reserve(self, size_bytes):
+            seen.append(size_bytes)
+            return super().reserve(size_bytes)
+
+    with Session(f"{path}:Pages", "allocator", 20) as session:
+        arena = allocators_of(session)(Memory(1 << 16))
+        assert arena.granule.ranges
+        block = arena.reserve(5000, "x")
+        assert (block.granted_bytes, block.tag, seen) == (0, "x", [8192])
+        assert block.address >= 1 << 20
