@@ -1,0 +1,289 @@
+"""The memories of a launch: arrays of the host as global memory, rows of bytes as shared memory.
+
+In: vectors of addresses, one for each thread at work. Out: values, or a fault that names the first
+thread concerned. The one idea: an address of global memory is an address of this process, seen
+through one view of all of it; the regions say which of it a kernel may touch, so the same code
+serves NumPy arrays and a stub driver's raw memory. Shared memory has a row for each block, with
+gaps between its variables, and knows of each word whether it was written. Read next:
+`ptx_races.py`, `ptx_machine.py`.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+
+from ooctrain.testing.emulator.ptx_faults import Misaligned, OutOfBounds, ReadOfUnwritten
+from ooctrain.testing.emulator.ptx_races import AccessLog, Who
+from ooctrain.testing.emulator.ptx_text import Variable
+
+#: What a word of shared memory is.
+GAP, EMPTY, WRITTEN, PENDING = range(4)
+WORD_BYTES, LINE_BYTES, GAP_BYTES = 4, 128, 256
+_FIRST_ADDRESS, _END_OF_MEMORY = 4096, 1 << 47
+
+
+@cache
+def _process(kind: np.dtype) -> np.ndarray:
+    """All memory of this process, from _FIRST_ADDRESS on, as numbers of a type."""
+
+    class Everything:
+        __array_interface__ = {
+            "data": (_FIRST_ADDRESS, False), "typestr": kind.str, "version": 3,
+            "shape": ((_END_OF_MEMORY - _FIRST_ADDRESS) // kind.itemsize,),
+        }  # fmt: skip
+
+    return np.asarray(Everything())
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """Addresses that a kernel may touch.
+
+    Args:
+        start: first address.
+        size_bytes: how many.
+        granule_bytes: of one element.
+        writable: whether the kernel may write there.
+        name: for messages.
+    """
+
+    start: int
+    size_bytes: int
+    granule_bytes: int = 1
+    writable: bool = True
+    name: str = "global memory"
+
+    @property
+    def end(self) -> int:
+        """One past the last address."""
+        return self.start + self.size_bytes
+
+
+class Memory:
+    """Global memory.
+
+    Args:
+        regions: that may be touched; of two that overlap the union.
+        watched: look for races between threads too; costs some 60 bytes for each element.
+        kept: arrays that must live as long as their addresses are in use.
+    """
+
+    def __init__(self, regions: Iterable[Region], watched: bool = False, kept: Sequence = ()):
+        self._regions = _without_overlap(regions)
+        self._starts = [region.start for region in self._regions]
+        self._watched, self._kept = watched, kept
+        self.begin_launch()
+
+    @classmethod
+    def of_arrays(cls, arrays: Sequence[np.ndarray]) -> Memory:
+        """Contiguous arrays, at the addresses where they lie (`array.ctypes.data`)."""
+        regions = [
+            Region(a.ctypes.data, a.nbytes, a.itemsize, a.flags.writeable, f"array {i}")
+            for i, a in enumerate(arrays)
+        ]
+        return cls(regions, True, arrays)
+
+    @classmethod
+    def of_ranges(cls, ranges: Iterable[tuple[int, int]]) -> Memory:
+        """Raw (address, size in bytes) of this process, as a stub driver knows them."""
+        return cls([Region(start, size_bytes) for start, size_bytes in ranges])
+
+    def begin_launch(self) -> None:
+        """Forgets who touched what: launches on one stream follow each other."""
+        self._logs = [
+            AccessLog(-(-r.size_bytes // r.granule_bytes), r.name) if self._watched else None
+            for r in self._regions
+        ]
+
+    def load(self, who: Who, addresses: np.ndarray, kind: np.dtype, count: int) -> np.ndarray:
+        """`count` numbers in a row from each address: an array (threads, count)."""
+        self._touch(who, addresses, kind.itemsize * count, "reads")
+        return _process(kind)[_elements(addresses - _FIRST_ADDRESS, kind, count)]
+
+    def store(self, who: Who, addresses: np.ndarray, values: np.ndarray) -> None:
+        """values[i] in a row at each address."""
+        kind, count = values.dtype, values.shape[1]
+        self._touch(who, addresses, kind.itemsize * count, "writes")
+        _process(kind)[_elements(addresses - _FIRST_ADDRESS, kind, count)] = values
+
+    def _touch(self, who: Who, addresses: np.ndarray, size_bytes: int, does: str) -> None:
+        check_alignment(who, addresses, size_bytes)
+        if not len(addresses):
+            return
+        low, high = int(addresses.min()), int(addresses.max())
+        number = bisect_right(self._starts, low) - 1
+        if number >= 0 and high + size_bytes <= self._regions[number].end:
+            self._touch_region(number, who, addresses, size_bytes, does)
+            return
+        numbers = np.searchsorted(self._starts, addresses, "right") - 1
+        for number in np.unique(numbers):
+            chosen = numbers == number
+            self._touch_region(int(number), who[chosen], addresses[chosen], size_bytes, does)
+
+    def _touch_region(
+        self, number: int, who: Who, addresses: np.ndarray, size_bytes: int, does: str
+    ) -> None:
+        region = self._regions[number] if number >= 0 else Region(0, 0)
+        outside = addresses + size_bytes > region.end
+        if outside.any():
+            self._fail(int(np.argmax(outside)), region, who, addresses, f"{size_bytes} bytes")
+        if does == "writes" and not region.writable:
+            self._fail(0, region, who, addresses, "which may only be read")
+        log = self._logs[number]
+        if log is not None:
+            times = max(1, size_bytes // region.granule_bytes)
+            first = (addresses - region.start) // region.granule_bytes
+            words = (first[:, None] + np.arange(times)).reshape(-1)
+            (log.read if does == "reads" else log.write)(who.repeated(times), words)
+
+    def _fail(
+        self, at: int, region: Region, who: Who, addresses: np.ndarray, what: str
+    ) -> None:
+        address = int(addresses[at])
+        near = f"{address - region.start} bytes after the start of {region.name}, which has"
+        raise OutOfBounds(
+            f"an address out of bounds, {what}",
+            thread=who.thread[at],
+            numbers=f"{address:#x}" + f": {near} {region.size_bytes}" * (region.size_bytes > 0),
+        )
+
+
+class OwnMemory:
+    """Shared memory, a row for each block; or local memory, a row for each thread.
+
+    Args:
+        name: of it.
+        variables: that lie in it.
+        dynamic_bytes: size of the variable that has none of its own.
+        rows: how many.
+    """
+
+    def __init__(self, name: str, variables: Sequence[Variable], dynamic_bytes: int, rows: int):
+        self._name = name
+        self.offsets, row_bytes = _with_gaps(variables, dynamic_bytes)
+        self.row_bytes = row_bytes
+        self._data = np.full(rows * row_bytes, 0xFF, np.uint8)
+        self.states = np.full(rows * row_bytes // WORD_BYTES, GAP, np.int8)
+        by_row = self.states.reshape(rows, -1)
+        for variable in variables:
+            start = self.offsets[variable.name]
+            size = dynamic_bytes if variable.is_dynamic else variable.size_bytes
+            by_row[:, start // WORD_BYTES : -(-(start + size) // WORD_BYTES)] = EMPTY
+        self.log = AccessLog(len(self.states), name)
+
+    def load(
+        self, who: Who, rows: np.ndarray, addresses: np.ndarray, kind: np.dtype, count: int
+    ) -> np.ndarray:
+        """`count` numbers in a row from each address of each row: an array (threads, count)."""
+        places, words = self._places(who, rows, addresses, kind.itemsize * count)
+        states = self.states[words]
+        if not (states == WRITTEN).all():
+            self._explain(states, who, words, reads=True)
+        self.log.read(who.repeated(words.shape[1]), words.reshape(-1))
+        return self._data.view(kind)[_elements(places, kind, count)]
+
+    def store(
+        self, who: Who, rows: np.ndarray, addresses: np.ndarray, values: np.ndarray,
+        state: int = WRITTEN,
+    ) -> np.ndarray:  # fmt: skip
+        """values[i] in a row at each address of each row; the words of it, (threads, words).
+
+        Args:
+            state: what the words are now.
+        """
+        kind, count = values.dtype, values.shape[1]
+        places, words = self._places(who, rows, addresses, kind.itemsize * count)
+        states = self.states[words]
+        if not ((states == WRITTEN) | (states == EMPTY)).all():
+            self._explain(states, who, words, reads=False)
+        self.log.write(who.repeated(words.shape[1]), words.reshape(-1))
+        self.states[words] = state
+        self._data.view(kind)[_elements(places, kind, count)] = values
+        return words
+
+    def _places(
+        self, who: Who, rows: np.ndarray, addresses: np.ndarray, size_bytes: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Where the bytes lie in all rows, and the words that they touch."""
+        check_alignment(who, addresses, size_bytes)
+        at = addresses.astype(np.int64)
+        outside = at + size_bytes > self.row_bytes
+        if outside.any():
+            self._out_of_bounds(who, int(np.argmax(outside)), int(at[np.argmax(outside)]))
+        places = rows * self.row_bytes + at
+        count = max(1, size_bytes // WORD_BYTES)
+        return places, places[:, None] // WORD_BYTES + np.arange(count)
+
+    def _explain(self, states: np.ndarray, who: Who, words: np.ndarray, *, reads: bool) -> None:
+        """Raises what a word of a wrong state means."""
+        wrong = (states == GAP) | (states == PENDING) | ((states == EMPTY) & reads)
+        at, column = (int(place) for place in np.argwhere(wrong)[0])
+        state = states[at, column]
+        word = int(words[at, column]) % (self.row_bytes // WORD_BYTES)
+        if state == GAP:
+            self._out_of_bounds(who, at, word * WORD_BYTES)
+        before = "the copy was waited for" if state == PENDING else "it was written"
+        verb = "read" if reads else "written"
+        raise ReadOfUnwritten(
+            f"{self._name} memory is {verb} before {before}", thread=who.thread[at],
+            numbers=self._near(word * WORD_BYTES),
+        )  # fmt: skip
+
+    def _out_of_bounds(self, who: Who, at: int, address: int) -> None:
+        raise OutOfBounds(
+            f"an address outside of every variable in {self._name} memory",
+            thread=who.thread[at], numbers=self._near(address),
+        )  # fmt: skip
+
+    def _near(self, address: int) -> str:
+        below = [(start, name) for name, start in self.offsets.items() if start <= address]
+        start, name = max(below, default=(0, self._name))
+        return f"{address - start} bytes after the start of {name}"
+
+
+def check_alignment(who: Who, addresses: np.ndarray, size_bytes: int) -> None:
+    """Raises Misaligned unless all addresses are multiples of the size."""
+    wrong = (addresses & addresses.dtype.type(size_bytes - 1)) != 0
+    if wrong.any():
+        at = int(np.argmax(wrong))
+        raise Misaligned(
+            f"an access of {size_bytes} bytes at no multiple of {size_bytes}",
+            thread=who.thread[at], numbers=f"address {int(addresses[at]):#x}",
+        )  # fmt: skip
+
+
+def _elements(places: np.ndarray, kind: np.dtype, count: int) -> np.ndarray:
+    """(places, count) indices of numbers in a row."""
+    return places[:, None] // kind.itemsize + np.arange(count)
+
+
+def _with_gaps(variables: Sequence[Variable], dynamic_bytes: int) -> tuple[dict[str, int], int]:
+    """Where each variable lies, and how long a row is: between two of them lies nothing."""
+    found, end = {}, 0
+    for variable in sorted(variables, key=lambda v: v.is_dynamic):
+        found[variable.name] = end
+        size = dynamic_bytes if variable.is_dynamic else variable.size_bytes
+        end = -(-(end + size + GAP_BYTES) // LINE_BYTES) * LINE_BYTES
+    return found, end
+
+
+def _without_overlap(regions: Iterable[Region]) -> list[Region]:
+    """Regions by address; those that overlap as one, with the smallest granule of all."""
+    found: list[Region] = []
+    for region in sorted(regions, key=lambda r: r.start):
+        if not region.size_bytes:
+            continue
+        if found and region.start < found[-1].end:
+            last = found.pop()
+            region = Region(
+                last.start, max(last.end, region.end) - last.start,
+                min(last.granule_bytes, region.granule_bytes),
+                last.writable or region.writable, last.name,
+            )  # fmt: skip
+        found.append(region)
+    return found
