@@ -14,6 +14,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import NoReturn
 
 import numpy as np
 
@@ -102,55 +103,76 @@ class Memory:
 
     def load(self, who: Who, addresses: np.ndarray, kind: np.dtype, count: int) -> np.ndarray:
         """`count` numbers in a row from each address: an array (threads, count)."""
-        self._touch(who, addresses, kind.itemsize * count, "reads")
+        for number, chosen in self._find(who, addresses, kind.itemsize * count):
+            if self._logs[number] is not None:
+                words, times = self._words(number, addresses[chosen], kind.itemsize * count)
+                self._logs[number].read(who[chosen].repeated(times), words)
         return _process(kind)[_elements(addresses - _FIRST_ADDRESS, kind, count)]
 
     def store(self, who: Who, addresses: np.ndarray, values: np.ndarray) -> None:
-        """values[i] in a row at each address."""
+        """values[i] in a row at each address.
+
+        That several threads write the same bits to one place is no race: one of them wins, and it
+        does not matter which.
+        """
         kind, count = values.dtype, values.shape[1]
-        self._touch(who, addresses, kind.itemsize * count, "writes")
-        _process(kind)[_elements(addresses - _FIRST_ADDRESS, kind, count)] = values
+        found = self._find(who, addresses, kind.itemsize * count)
+        for number, _ in found:
+            if not self._regions[number].writable:
+                self._fail(0, number, who, addresses, "where a kernel may only read")
+        memory, places = _process(kind), _elements(addresses - _FIRST_ADDRESS, kind, count)
+        before = memory[places] if self._watched else values
+        memory[places] = values
+        for number, chosen in found:
+            if self._logs[number] is not None:
+                words, times = self._words(number, addresses[chosen], kind.itemsize * count)
+                kept, agreed = (
+                    np.repeat(_same_bits(there, values)[chosen], times)
+                    for there in (before, memory[places])
+                )
+                self._logs[number].write(who[chosen].repeated(times), words, kept, agreed)
 
-    def _touch(self, who: Who, addresses: np.ndarray, size_bytes: int, does: str) -> None:
-        check_alignment(who, addresses, size_bytes)
+    def _find(
+        self, who: Who, addresses: np.ndarray, size_bytes: int
+    ) -> list[tuple[int, np.ndarray | slice]]:
+        """(number of a region, which addresses lie in it), for all that are asked for.
+
+        Raises:
+            Misaligned, OutOfBounds: of an address that cannot be accessed so.
+        """
         if not len(addresses):
-            return
-        low, high = int(addresses.min()), int(addresses.max())
-        number = bisect_right(self._starts, low) - 1
-        if number >= 0 and high + size_bytes <= self._regions[number].end:
-            self._touch_region(number, who, addresses, size_bytes, does)
-            return
+            return []
+        check_alignment(who, addresses, size_bytes)
+        number = bisect_right(self._starts, int(addresses.min())) - 1
+        if number >= 0 and int(addresses.max()) + size_bytes <= self._regions[number].end:
+            return [(number, slice(None))]  # nearly always
         numbers = np.searchsorted(self._starts, addresses, "right") - 1
-        for number in np.unique(numbers):
-            chosen = numbers == number
-            self._touch_region(int(number), who[chosen], addresses[chosen], size_bytes, does)
-
-    def _touch_region(
-        self, number: int, who: Who, addresses: np.ndarray, size_bytes: int, does: str
-    ) -> None:
-        region = self._regions[number] if number >= 0 else Region(0, 0)
-        outside = addresses + size_bytes > region.end
+        ends = np.array([0, *(region.end for region in self._regions)])
+        outside = addresses + size_bytes > ends[numbers + 1]
         if outside.any():
-            self._fail(int(np.argmax(outside)), region, who, addresses, f"{size_bytes} bytes")
-        if does == "writes" and not region.writable:
-            self._fail(0, region, who, addresses, "which may only be read")
-        log = self._logs[number]
-        if log is not None:
-            times = max(1, size_bytes // region.granule_bytes)
-            first = (addresses - region.start) // region.granule_bytes
-            words = (first[:, None] + np.arange(times)).reshape(-1)
-            (log.read if does == "reads" else log.write)(who.repeated(times), words)
+            at = int(np.argmax(outside))
+            self._fail(at, int(numbers[at]), who, addresses, f"{size_bytes} bytes")
+        return [(int(number), numbers == number) for number in np.unique(numbers)]
+
+    def _words(
+        self, number: int, addresses: np.ndarray, size_bytes: int
+    ) -> tuple[np.ndarray, int]:
+        """The words of a region's log that accesses touch, and how many each."""
+        region = self._regions[number]
+        times = max(1, size_bytes // region.granule_bytes)
+        first = (addresses - region.start) // region.granule_bytes
+        return (first[:, None] + np.arange(times)).reshape(-1), times
 
     def _fail(
-        self, at: int, region: Region, who: Who, addresses: np.ndarray, what: str
-    ) -> None:
+        self, at: int, number: int, who: Who, addresses: np.ndarray, what: str
+    ) -> NoReturn:
         address = int(addresses[at])
-        near = f"{address - region.start} bytes after the start of {region.name}, which has"
-        raise OutOfBounds(
-            f"an address out of bounds, {what}",
-            thread=who.thread[at],
-            numbers=f"{address:#x}" + f": {near} {region.size_bytes}" * (region.size_bytes > 0),
-        )
+        place = f"{address:#x}"
+        if number >= 0:
+            region = self._regions[number]
+            past = f"{address - region.start} bytes after the start of {region.name}"
+            place = f"{place}: {past}, which has {region.size_bytes}"
+        raise OutOfBounds(f"out of bounds: {what}", thread=who.thread[at], numbers=place)
 
 
 class OwnMemory:
@@ -260,6 +282,12 @@ def check_alignment(who: Who, addresses: np.ndarray, size_bytes: int) -> None:
 def _elements(places: np.ndarray, kind: np.dtype, count: int) -> np.ndarray:
     """(places, count) indices of numbers in a row."""
     return places[:, None] // kind.itemsize + np.arange(count)
+
+
+def _same_bits(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Which rows are equal to the last bit."""
+    bits = f"u{a.itemsize}"
+    return (a.view(bits) == b.view(bits)).all(axis=1)
 
 
 def _with_gaps(variables: Sequence[Variable], dynamic_bytes: int) -> tuple[dict[str, int], int]:

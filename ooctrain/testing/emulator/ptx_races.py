@@ -83,14 +83,21 @@ class AccessLog:
         np.maximum.at(self._last, words, who.thread)
         self._read[0, words], self._read[1, words] = who.interval, who.warp_interval
 
-    def write(self, who: Who, words: np.ndarray) -> None:
+    def write(
+        self, who: Who, words: np.ndarray, kept: np.ndarray | bool = False,
+        agreed: np.ndarray | bool = False,
+    ) -> None:  # fmt: skip
         """Threads write a word each.
+
+        Args:
+            kept: who writes what stood there: as good as a write by whoever wrote it first.
+            agreed: who found there afterwards what it wrote.
 
         Raises:
             Race: another thread read or wrote it, or writes it now, and nothing orders the two.
         """
         writer, written = self._writer[words], self._written[:, words]
-        others = (writer != who.thread) & (writer != NOBODY)
+        others = (writer != who.thread) & (writer != NOBODY) & np.logical_not(kept)
         if others.any():
             self._check(others, writer, written, who, words, "writes", "wrote")
         for reader in (self._first[words], self._last[words]):
@@ -98,7 +105,7 @@ class AccessLog:
             if others.any():
                 self._check(others, reader, self._read[:, words], who, words, "writes", "read")
         self._writer[words] = who.thread
-        twice = self._writer[words] != who.thread
+        twice = (self._writer[words] != who.thread) & np.logical_not(agreed)
         if twice.any():
             self._fail(int(np.argmax(twice)), self._writer[words], who, words, "writes", "writes")
         self._written[0, words], self._written[1, words] = who.interval, who.warp_interval
