@@ -27,7 +27,14 @@ from ooctrain.testing.emulator.ptx_lanes import (
 )
 from ooctrain.testing.emulator.ptx_memory import PENDING, WRITTEN
 from ooctrain.testing.emulator.ptx_races import WARP
-from ooctrain.testing.emulator.ptx_text import Instruction, Operand, Place, Program, Register, Symbol
+from ooctrain.testing.emulator.ptx_text import (
+    Instruction,
+    Operand,
+    Place,
+    Program,
+    Register,
+    Symbol,
+)
 from ooctrain.testing.emulator.ptx_warp import require_whole_warps
 
 ADDRESS, COPIED_BYTES = np.dtype("i8"), 16
@@ -185,9 +192,7 @@ def _wait(lanes: Lanes, but: int | None) -> None:
             who = lanes.who_of(copies.lanes[done]).repeated(words.shape[1])
             lanes.shared.log.write(who, words.reshape(-1))
         if not done.all():
-            left.append(
-                Copies(copies.lanes[~done], copies.words[~done], copies.groups[~done])
-            )
+            left.append(Copies(copies.lanes[~done], copies.words[~done], copies.groups[~done]))
     lanes.copies = left
 
 

@@ -71,7 +71,10 @@ class Lanes:
         stride = -(-self.threads // WARP) * WARP
         numbers = (first + np.arange(count))[:, None] * stride + np.arange(self.threads)
         self._everyone = Who(
-            numbers.reshape(-1), np.zeros(self.size, np.int64), np.zeros(self.size, np.int64), stride
+            numbers.reshape(-1),
+            np.zeros(self.size, np.int64),
+            np.zeros(self.size, np.int64),
+            stride,
         )
         self.living = np.ones(self.size, bool)
         self.activate(self.living)
@@ -133,7 +136,9 @@ def _specials(grid: Extent, block: Extent, first: int, count: int) -> dict[str, 
     threads = np.arange(block[0] * block[1] * block[2])
     blocks = first + np.arange(count)
     found = {"%laneid": np.tile(threads % WARP, count), "%warpid": np.tile(threads // WARP, count)}
-    for axis, (name, below) in enumerate(zip("xyz", (1, block[0], block[0] * block[1]), strict=True)):
+    for axis, (name, below) in enumerate(
+        zip("xyz", (1, block[0], block[0] * block[1]), strict=True)
+    ):
         found[f"%tid.{name}"] = np.tile(threads // below % block[axis], count)
         found[f"%ntid.{name}"] = np.array([block[axis]])
     for axis, (name, below) in enumerate(zip("xyz", (1, grid[0], grid[0] * grid[1]), strict=True)):
@@ -167,9 +172,7 @@ def reader(program: Program, operand: Operand, kind: np.dtype) -> Read:
         return _same_width(name, kind, unwritten)
     narrow = np.dtype(f"u{kind.itemsize}")
     bits = np.dtype(f"u{width}")
-    return lambda lanes: (
-        lanes.registers.get(name, unwritten).view(bits).astype(narrow).view(kind)
-    )
+    return lambda lanes: lanes.registers.get(name, unwritten).view(bits).astype(narrow).view(kind)
 
 
 def _same_width(name: str, kind: np.dtype, unwritten: np.ndarray) -> Read:

@@ -26,7 +26,7 @@ from ooctrain.testing.emulator.ptx_flow import Flow, Piece, find_flow
 from ooctrain.testing.emulator.ptx_lanes import Extent, Lanes, Read, Step, reader
 from ooctrain.testing.emulator.ptx_memory import Memory
 from ooctrain.testing.emulator.ptx_table import TABLE, arithmetic
-from ooctrain.testing.emulator.ptx_text import Instruction, Program, read_program
+from ooctrain.testing.emulator.ptx_text import Instruction, Program, read_program, readable
 from ooctrain.testing.emulator.ptx_warp import barrier, multiply, shuffle
 
 Decode = Callable[[Program, Instruction], Step]
@@ -117,7 +117,7 @@ def _decode(program: Program, instruction: Instruction) -> Step:
             raise UnknownInstruction(f"no instruction {instruction.opcode!r} is known here")
         step = OPCODES[instruction.opcode](program, instruction)
     except PtxFault as fault:
-        fault.where = f"{program.name}, line {instruction.line}: {instruction.text}"
+        fault.where = f"{readable(program.name)}, line {instruction.line}: {instruction.text}"
         raise
     if instruction.guard is None:
         return step
@@ -168,7 +168,7 @@ class _Run:
             lanes.activate(mask)
             self._run_steps(path.at)
             self._turn(path, paths)
-        raise Endless(f"{self._ready.program.name} does not end")
+        raise Endless(f"{readable(self._ready.program.name)} does not end")
 
     def _run_steps(self, number: int) -> None:
         instruction = None
@@ -211,12 +211,14 @@ class _Run:
 
     def _locate(self, fault: PtxFault, instruction: Instruction | None) -> None:
         """Says where it was."""
-        where = [self._ready.program.name]
+        where = [readable(self._ready.program.name)]
         if instruction is not None:
             where.append(f"line {instruction.line}: {instruction.text}")
         if fault.thread != NOBODY:
             number, thread = divmod(fault.thread, self._lanes.who.stride)
-            where.append(f"block {_place(number, self._grid)}, thread {_place(thread, self._block)}")
+            where.append(
+                f"block {_place(number, self._grid)}, thread {_place(thread, self._block)}"
+            )
         fault.where = ", ".join(where)
 
 

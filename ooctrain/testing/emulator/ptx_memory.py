@@ -14,6 +14,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
+from types import SimpleNamespace
 from typing import NoReturn
 
 import numpy as np
@@ -32,13 +33,9 @@ _FIRST_ADDRESS, _END_OF_MEMORY = 4096, 1 << 47
 def _process(kind: np.dtype) -> np.ndarray:
     """All memory of this process, from _FIRST_ADDRESS on, as numbers of a type."""
 
-    class Everything:
-        __array_interface__ = {
-            "data": (_FIRST_ADDRESS, False), "typestr": kind.str, "version": 3,
-            "shape": ((_END_OF_MEMORY - _FIRST_ADDRESS) // kind.itemsize,),
-        }  # fmt: skip
-
-    return np.asarray(Everything())
+    count = (_END_OF_MEMORY - _FIRST_ADDRESS) // kind.itemsize
+    view = {"data": (_FIRST_ADDRESS, False), "typestr": kind.str, "shape": (count,), "version": 3}
+    return np.asarray(SimpleNamespace(__array_interface__=view))
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,18 +151,14 @@ class Memory:
             self._fail(at, int(numbers[at]), who, addresses, f"{size_bytes} bytes")
         return [(int(number), numbers == number) for number in np.unique(numbers)]
 
-    def _words(
-        self, number: int, addresses: np.ndarray, size_bytes: int
-    ) -> tuple[np.ndarray, int]:
+    def _words(self, number: int, addresses: np.ndarray, size_bytes: int) -> tuple[np.ndarray, int]:
         """The words of a region's log that accesses touch, and how many each."""
         region = self._regions[number]
         times = max(1, size_bytes // region.granule_bytes)
         first = (addresses - region.start) // region.granule_bytes
         return (first[:, None] + np.arange(times)).reshape(-1), times
 
-    def _fail(
-        self, at: int, number: int, who: Who, addresses: np.ndarray, what: str
-    ) -> NoReturn:
+    def _fail(self, at: int, number: int, who: Who, addresses: np.ndarray, what: str) -> NoReturn:
         address = int(addresses[at])
         place = f"{address:#x}"
         if number >= 0:

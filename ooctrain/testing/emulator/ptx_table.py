@@ -70,6 +70,14 @@ class Row:
     make: Callable[[Form], Function]
 
 
+def _picked(choices: Mapping[str, Function], form: Form) -> Function:
+    """What the suffixes choose."""
+    for word in form.words:
+        if word in choices:
+            return choices[word]
+    raise UnknownInstruction(f"none of the suffixes {', '.join(choices)}")
+
+
 def _plain(function: Function) -> Callable[[Form], Function]:
     return lambda form: function
 
@@ -114,17 +122,18 @@ _FMA: Mapping[str, Function] = MappingProxyType({
 def _fma(form: Form) -> Function:
     if form.kinds != ("f32",):
         raise UnknownInstruction(f"fma on {form.kinds[0]}")
-    function = next((_FMA[word] for word in form.words if word in _FMA), None)
-    if function is None:
-        raise UnknownInstruction("fma without a rounding")
-    return _flushed(form, function)
+    return _flushed(form, _picked(_FMA, form))
+
+
+_PRODUCTS: Mapping[str, Function] = MappingProxyType({
+    "lo": np.multiply, "hi": numbers.high_product, "wide": numbers.wide_product,
+})  # fmt: skip
 
 
 def _mul(form: Form) -> Function:
     if form.is_float:
         return _either(np.multiply, np.multiply)(form)
-    kinds = {"lo": np.multiply, "hi": numbers.high_product, "wide": numbers.wide_product}
-    return kinds[form.words[0]]
+    return _picked(_PRODUCTS, form)
 
 
 def _mad(form: Form) -> Function:
@@ -146,19 +155,33 @@ def _choice(form: Form, of_integers: Function, of_floats: Function) -> Function:
     return _flushed(form, numbers.or_nan(of_floats) if "NaN" in form.words else of_floats)
 
 
-#: comparisons; of floats each is false with a NaN, except "ne" here (see _compare)
-_COMPARISONS: Mapping[str, Function] = MappingProxyType({
+#: comparisons of integers
+_OF_INTEGERS: Mapping[str, Function] = MappingProxyType({
     "eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater,
     "ge": np.greater_equal, "lo": np.less, "ls": np.less_equal, "hi": np.greater,
     "hs": np.greater_equal,
+})  # fmt: skip
+
+
+def _unless(function: Function) -> Function:
+    return lambda a, b: ~function(a, b)
+
+
+#: comparisons of floats: false with a NaN, or true with a NaN (the opposite of the opposite)
+_OF_FLOATS: Mapping[str, Function] = MappingProxyType({
+    "eq": np.equal, "ne": lambda a, b: (a < b) | (a > b), "lt": np.less, "le": np.less_equal,
+    "gt": np.greater, "ge": np.greater_equal, "equ": lambda a, b: ~((a < b) | (a > b)),
+    "neu": np.not_equal, "ltu": _unless(np.greater_equal), "leu": _unless(np.greater),
+    "gtu": _unless(np.less_equal), "geu": _unless(np.less),
+    "num": lambda a, b: ~(np.isnan(a) | np.isnan(b)),
+    "nan": lambda a, b: np.isnan(a) | np.isnan(b),
 })  # fmt: skip
 _COMBINED = MappingProxyType({"and": np.logical_and, "or": np.logical_or, "xor": np.logical_xor})
 
 
 def _compare(form: Form) -> Function:
     """setp: compare, and combine with a predicate where one is given."""
-    name = form.words[0]
-    function = _comparison(name, form.is_float)
+    function = _picked(_OF_FLOATS if form.is_float else _OF_INTEGERS, form)
     combine = [_COMBINED[word] for word in form.words if word in _COMBINED]
     if form.is_float and "ftz" in form.words:
         plain, flush = function, numbers.flush
@@ -166,22 +189,6 @@ def _compare(form: Form) -> Function:
     if combine:
         return lambda a, b, also: combine[0](function(a, b), also)
     return function
-
-
-def _comparison(name: str, is_float: bool) -> Function:
-    if not is_float:
-        return _COMPARISONS[name]
-    if name in ("num", "nan"):
-        return lambda a, b: (np.isnan(a) | np.isnan(b)) == (name == "nan")
-    if name == "ne":
-        return lambda a, b: (a < b) | (a > b)
-    if name == "neu":
-        return np.not_equal
-    if name.endswith("u"):  # true with a NaN: the opposite of the opposite
-        opposite = {"equ": "ne", "ltu": "ge", "leu": "gt", "gtu": "le", "geu": "lt"}[name]
-        ordered = _comparison(opposite, is_float=True)
-        return lambda a, b: ~ordered(a, b)
-    return _COMPARISONS[name]
 
 
 def _convert(form: Form) -> Function:
@@ -237,8 +244,7 @@ TABLE: Mapping[str, Row] = MappingProxyType({
     "mov": Row("T", "", _plain(lambda x: x)),
     "cvta": Row("T", "to global", _plain(lambda x: x)),
     "selp": Row("TTp", "", _plain(lambda a, b, p: np.where(p, a, b))),
-    "setp": Row("TTP", " ".join((*_COMPARISONS, *_COMBINED)) + " equ neu ltu leu gtu geu num nan ftz",
-                _compare),
+    "setp": Row("TTP", " ".join((*_OF_INTEGERS, *_OF_FLOATS, *_COMBINED, "ftz")), _compare),
     "cvt": Row("S", "ftz sat " + " ".join(numbers.ROUNDINGS), _cvt),
 })  # fmt: skip
 

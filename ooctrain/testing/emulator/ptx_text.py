@@ -155,6 +155,16 @@ def entries(text: str) -> list[str]:
     return [found.group(1) for found in _ENTRY.finditer(_COMMENT.sub(" ", text))]
 
 
+def readable(name: str) -> str:
+    """The Python function behind a mangled name, with its module: "losses._cross_entropy"."""
+    parts, rest = [], name.removeprefix("_ZN")
+    while rest != name and (found := re.match(r"\d+", rest)) is not None:
+        end = found.end() + int(found.group())
+        parts.append(rest[found.end() : end])
+        rest = rest[end:]
+    return ".".join(parts[-2:]) or name
+
+
 def _read_entry(text: str, entry: re.Match) -> Program:
     end = _closing_brace(text, entry.end())
     outside = text[: entry.start()] + text[end:]
