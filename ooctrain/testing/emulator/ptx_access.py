@@ -65,7 +65,7 @@ def load(program: Program, instruction: Instruction) -> Step:
 
 def _load(lanes: Lanes, space: str, at: np.ndarray, kind: np.dtype, count: int) -> np.ndarray:
     if space == "global":
-        return lanes.memory.load(lanes.who, at, kind, count)
+        return lanes.launch.memory.load(lanes.who, at, kind, count)
     if space == "shared":
         return lanes.shared.load(lanes.who, lanes.row[lanes.at_work], at, kind, count)
     return lanes.local.load(lanes.who, lanes.at_work, at, kind, count)
@@ -78,7 +78,7 @@ def _load_parameter(program: Program, place: Operand, kind: np.dtype, writes: li
     start = program.parameters[place.base.name][0] + place.offset_bytes
 
     def step(lanes: Lanes) -> None:
-        values = np.frombuffer(lanes.parameters, kind, len(writes), start)
+        values = np.frombuffer(lanes.launch.parameters, kind, len(writes), start)
         for i, write in enumerate(writes):
             write(lanes, values[i : i + 1])
 
@@ -96,7 +96,7 @@ def store(program: Program, instruction: Instruction) -> Step:
         at = lanes.of_active(address(lanes))
         values = np.stack([lanes.of_active(read(lanes)) for read in reads], axis=1)
         if space == "global":
-            lanes.memory.store(lanes.who, at, values)
+            lanes.launch.memory.store(lanes.who, at, values)
         elif space == "shared":
             lanes.shared.store(lanes.who, lanes.row[lanes.at_work], at, values)
         else:
@@ -166,7 +166,9 @@ def copy(program: Program, instruction: Instruction) -> Step:
         if not (whole | (used_bytes == 0)).all():
             raise UnknownInstruction("cp.async of a part")
         if whole.any():
-            values[whole] = lanes.memory.load(lanes.who[whole], at[whole], WORD, values.shape[1])
+            values[whole] = lanes.launch.memory.load(
+                lanes.who[whole], at[whole], WORD, values.shape[1]
+            )
         active = lanes.at_work
         place = lanes.of_active(to(lanes))
         touched = lanes.shared.store(lanes.who, lanes.row[active], place, values, PENDING)

@@ -10,6 +10,7 @@ register has no type, only a width: each instruction looks at its bits as its ow
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -41,30 +42,52 @@ Write = Callable[["Lanes", np.ndarray], None]
 Step = Callable[["Lanes"], None]
 
 
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """What a kernel is started with.
+
+    Args:
+        grid: blocks along x, y, z.
+        block: threads of a block along x, y, z.
+        shared_bytes: dynamic shared memory of a block, besides what the program declares.
+        parameters: the block of parameters.
+        memory: global memory.
+    """
+
+    grid: Extent
+    block: Extent
+    shared_bytes: int
+    parameters: bytes
+    memory: Memory
+
+    @property
+    def blocks(self) -> int:
+        """How many blocks there are."""
+        return self.grid[0] * self.grid[1] * self.grid[2]
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return self.block[0] * self.block[1] * self.block[2]
+
+
 class Lanes:
     """All threads of a few blocks.
 
     Args:
         program: that they run.
-        grid, block: of the launch.
+        launch: that they belong to.
         first, count: numbers of the blocks.
-        dynamic_bytes: of shared memory, besides the program's variables.
-        parameters: the block of parameters.
-        memory: global memory.
     """
 
-    def __init__(
-        self, program: Program, grid: Extent, block: Extent, first: int, count: int,
-        dynamic_bytes: int, parameters: bytes, memory: Memory,
-    ):  # fmt: skip
-        self.threads = block[0] * block[1] * block[2]
+    def __init__(self, program: Program, launch: Launch, first: int, count: int):
+        self.launch, self.threads = launch, launch.threads
         self.size = count * self.threads
         self.row = np.repeat(np.arange(count), self.threads)
-        self.specials = _specials(grid, block, first, count)
+        self.specials = _specials(launch.grid, launch.block, first, count)
         self.registers: dict[str, np.ndarray] = {}
-        self.parameters, self.memory = parameters, memory
         by_space = {s: [v for v in program.variables if v.space == s] for s in ("shared", "local")}
-        self.shared = OwnMemory("shared", by_space["shared"], dynamic_bytes, count)
+        self.shared = OwnMemory("shared", by_space["shared"], launch.shared_bytes, count)
         self.local = OwnMemory("local", by_space["local"], 0, self.size)
         self.copies: list = []  # asynchronous ones, not yet waited for (ptx_warp.Copies)
         self.groups = np.zeros(self.size, np.int64)

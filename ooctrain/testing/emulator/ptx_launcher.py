@@ -9,7 +9,7 @@ lies; the address is the array's own, of this process. Read next: `ptx_machine.p
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -18,35 +18,49 @@ from ooctrain.layers.kernels.cuda.runtime.launcher import Blocks, part_of, prepa
 from ooctrain.layers.kernels.cuda.runtime.shim import Capability, Kernel
 from ooctrain.testing.emulator.emulator import flat
 from ooctrain.testing.emulator.ptx import read_ptx
-from ooctrain.testing.emulator.ptx_machine import run
+from ooctrain.testing.emulator.ptx_lanes import Launch
+from ooctrain.testing.emulator.ptx_machine import prepare, run_blocks
 from ooctrain.testing.emulator.ptx_memory import Memory
-from ooctrain.testing.emulator.ptx_text import entries, read_program
+from ooctrain.testing.emulator.ptx_text import entries
 
+Edit = Callable[[Kernel, str], str]
 HOPPER: Capability = (9, 0)
 
 
 class PtxLauncher:
-    """`Launcher` on NumPy arrays, by the PTX of a compute capability; each launch runs at once."""
+    """`Launcher` on NumPy arrays, by the PTX of a compute capability; each launch runs at once.
 
-    def __init__(self, capability: Capability = HOPPER):
-        self._capability = capability
+    Args:
+        capability: that kernels are compiled for.
+        edit: changes a kernel's text before it runs, to see what notices.
+        last_blocks: run only so many blocks, the last ones; None: all.
+        watched: look for races in global memory too.
+    """
+
+    def __init__(
+        self, capability: Capability = HOPPER, edit: Edit | None = None,
+        last_blocks: int | None = None, watched: bool = True,
+    ):  # fmt: skip
+        self._capability, self._edit = capability, edit
+        self._last_blocks, self._watched = last_blocks, watched
 
     def launch(self, kernel: Kernel, blocks: Blocks, *args: Any) -> None:
         text = read_ptx(kernel, self._capability).text
-        launch_ptx(text, kernel, blocks, *args)
+        text = self._edit(kernel, text) if self._edit else text
+        given = prepare_arguments(kernel, args, flat)
+        (entry,) = entries(text)
+        ready = prepare(text, entry)
+        arrays = [value for value in given if isinstance(value, np.ndarray)]
+        x, y, z = (*((blocks,) if isinstance(blocks, int) else blocks), 1, 1)[:3]
+        launch = Launch(
+            (x, y, z), (kernel.threads, 1, 1), 0, pack(ready.program.parameters, given),
+            Memory.of_arrays(arrays, self._watched),
+        )  # fmt: skip
+        first = 0 if self._last_blocks is None else max(0, launch.blocks - self._last_blocks)
+        run_blocks(ready, launch, range(first, launch.blocks))
 
     def part(self, workspace: Any, offset_bytes: int, count: int, dtype: str) -> Any:
         return part_of(workspace, offset_bytes, count, dtype)
-
-
-def launch_ptx(text: str, kernel: Kernel, blocks: Blocks, *args: Any) -> None:
-    """Runs a text that was made of `kernel`; of the kernel only signature and threads are used."""
-    given = prepare_arguments(kernel, args, flat)
-    (entry,) = entries(text)
-    grid = (*((blocks,) if isinstance(blocks, int) else blocks), 1, 1)[:3]
-    memory = Memory.of_arrays([value for value in given if isinstance(value, np.ndarray)])
-    parameters = pack(read_program(text, entry).parameters, given)
-    run(text, entry, grid, (kernel.threads, 1, 1), 0, parameters, memory)
 
 
 def pack(parameters: dict[str, tuple[int, int]], values: list[Any]) -> bytes:

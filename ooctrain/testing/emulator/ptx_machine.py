@@ -23,7 +23,7 @@ from ooctrain.errors import ConfigError
 from ooctrain.testing.emulator.ptx_access import copy, load, load_matrices, store
 from ooctrain.testing.emulator.ptx_faults import NOBODY, Endless, PtxFault, UnknownInstruction
 from ooctrain.testing.emulator.ptx_flow import Flow, Piece, find_flow
-from ooctrain.testing.emulator.ptx_lanes import Extent, Lanes, Read, Step, reader
+from ooctrain.testing.emulator.ptx_lanes import Extent, Lanes, Launch, Read, Step, reader
 from ooctrain.testing.emulator.ptx_memory import Memory
 from ooctrain.testing.emulator.ptx_table import TABLE, arithmetic
 from ooctrain.testing.emulator.ptx_text import Instruction, Program, read_program, readable
@@ -60,22 +60,22 @@ def run(
     Raises:
         PtxFault: the kernel does what a GPU leaves undefined, or what is not known here.
     """
-    ready = prepare(ptx_text, kernel_name)
-    if len(parameter_bytes) < ready.program.parameter_bytes:
-        raise ConfigError(
-            f"{kernel_name} takes {ready.program.parameter_bytes} bytes of parameters,"
-            f" got {len(parameter_bytes)}"
-        )
-    memory.begin_launch()
-    blocks = grid[0] * grid[1] * grid[2]
-    at_once = max(1, LANES_AT_ONCE // (block[0] * block[1] * block[2]))
+    launch = Launch(grid, block, shared_bytes, parameter_bytes, memory)
+    run_blocks(prepare(ptx_text, kernel_name), launch, range(launch.blocks))
+
+
+def run_blocks(ready: Ready, launch: Launch, numbers: range) -> None:
+    """Runs some blocks of a launch, by their numbers: x runs fastest, then y."""
+    missing = ready.program.parameter_bytes - len(launch.parameters)
+    if missing > 0:
+        name, has = readable(ready.program.name), len(launch.parameters)
+        raise ConfigError(f"{name} takes {has + missing} bytes of parameters, got {has}")
+    launch.memory.begin_launch()
+    at_once = max(1, LANES_AT_ONCE // launch.threads)
     with np.errstate(all="ignore"):
-        for first in range(0, blocks, at_once):
-            lanes = Lanes(
-                ready.program, grid, block, first, min(at_once, blocks - first), shared_bytes,
-                parameter_bytes, memory,
-            )  # fmt: skip
-            _Run(ready, lanes, grid, block).to_the_end()
+        for first in numbers[::at_once]:
+            count = min(at_once, numbers.stop - first)
+            _Run(ready, Lanes(ready.program, launch, first, count)).to_the_end()
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,8 +150,8 @@ class _Path:
 class _Run:
     """Some blocks from their first instruction to their last."""
 
-    def __init__(self, ready: Ready, lanes: Lanes, grid: Extent, block: Extent):
-        self._ready, self._lanes, self._grid, self._block = ready, lanes, grid, block
+    def __init__(self, ready: Ready, lanes: Lanes):
+        self._ready, self._lanes = ready, lanes
 
     def to_the_end(self) -> None:
         """Runs the newest path up to where it meets the one below it, until none is left."""
@@ -215,10 +215,10 @@ class _Run:
         if instruction is not None:
             where.append(f"line {instruction.line}: {instruction.text}")
         if fault.thread != NOBODY:
+            launch = self._lanes.launch
             number, thread = divmod(fault.thread, self._lanes.who.stride)
-            where.append(
-                f"block {_place(number, self._grid)}, thread {_place(thread, self._block)}"
-            )
+            place, lane = _place(number, launch.grid), _place(thread, launch.block)
+            where.append(f"block {place}, thread {lane}")
         fault.where = ", ".join(where)
 
 

@@ -78,13 +78,13 @@ class Memory:
         self.begin_launch()
 
     @classmethod
-    def of_arrays(cls, arrays: Sequence[np.ndarray]) -> Memory:
+    def of_arrays(cls, arrays: Sequence[np.ndarray], watched: bool = True) -> Memory:
         """Contiguous arrays, at the addresses where they lie (`array.ctypes.data`)."""
         regions = [
             Region(a.ctypes.data, a.nbytes, a.itemsize, a.flags.writeable, f"array {i}")
             for i, a in enumerate(arrays)
         ]
-        return cls(regions, True, arrays)
+        return cls(regions, watched, arrays)
 
     @classmethod
     def of_ranges(cls, ranges: Iterable[tuple[int, int]]) -> Memory:
@@ -101,9 +101,10 @@ class Memory:
     def load(self, who: Who, addresses: np.ndarray, kind: np.dtype, count: int) -> np.ndarray:
         """`count` numbers in a row from each address: an array (threads, count)."""
         for number, chosen in self._find(who, addresses, kind.itemsize * count):
-            if self._logs[number] is not None:
+            log = self._logs[number]
+            if log is not None:
                 words, times = self._words(number, addresses[chosen], kind.itemsize * count)
-                self._logs[number].read(who[chosen].repeated(times), words)
+                log.read(who[chosen].repeated(times), words)
         return _process(kind)[_elements(addresses - _FIRST_ADDRESS, kind, count)]
 
     def store(self, who: Who, addresses: np.ndarray, values: np.ndarray) -> None:
@@ -121,13 +122,14 @@ class Memory:
         before = memory[places] if self._watched else values
         memory[places] = values
         for number, chosen in found:
-            if self._logs[number] is not None:
+            log = self._logs[number]
+            if log is not None:
                 words, times = self._words(number, addresses[chosen], kind.itemsize * count)
                 kept, agreed = (
                     np.repeat(_same_bits(there, values)[chosen], times)
                     for there in (before, memory[places])
                 )
-                self._logs[number].write(who[chosen].repeated(times), words, kept, agreed)
+                log.write(who[chosen].repeated(times), words, kept, agreed)
 
     def _find(
         self, who: Who, addresses: np.ndarray, size_bytes: int

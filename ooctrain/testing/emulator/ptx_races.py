@@ -43,10 +43,9 @@ class Who:
         """Each thread `times` times in a row."""
         if times == 1:
             return self
-        columns = (self.thread, self.interval, self.warp_interval)
-        return Who(*(np.repeat(column, times) for column in columns), self.stride)
+        return self[np.repeat(np.arange(len(self.thread)), times)]
 
-    def __getitem__(self, chosen: np.ndarray) -> Who:
+    def __getitem__(self, chosen: np.ndarray | slice) -> Who:
         return Who(
             self.thread[chosen], self.interval[chosen], self.warp_interval[chosen], self.stride
         )

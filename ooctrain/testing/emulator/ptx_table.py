@@ -113,6 +113,10 @@ def _approximate(function: Callable) -> Callable[[Form], Function]:
     return _float(numbers.in_doubles(function))
 
 
+def _select(a: np.ndarray, b: np.ndarray, chosen: np.ndarray) -> np.ndarray:
+    return np.where(chosen, a, b)
+
+
 _FMA: Mapping[str, Function] = MappingProxyType({
     "rn": numbers.fma32, "rm": numbers.fma32_towards(-np.inf),
     "rp": numbers.fma32_towards(np.inf),
@@ -243,7 +247,7 @@ TABLE: Mapping[str, Row] = MappingProxyType({
     "bfi": Row("TTuu", "", _plain(numbers.insert_bits)),
     "mov": Row("T", "", _plain(lambda x: x)),
     "cvta": Row("T", "to global", _plain(lambda x: x)),
-    "selp": Row("TTp", "", _plain(lambda a, b, p: np.where(p, a, b))),
+    "selp": Row("TTp", "", _plain(_select)),
     "setp": Row("TTP", " ".join((*_OF_INTEGERS, *_OF_FLOATS, *_COMBINED, "ftz")), _compare),
     "cvt": Row("S", "ftz sat " + " ".join(numbers.ROUNDINGS), _cvt),
 })  # fmt: skip
