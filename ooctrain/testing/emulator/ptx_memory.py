@@ -27,6 +27,7 @@ from ooctrain.testing.emulator.ptx_text import Variable
 GAP, EMPTY, WRITTEN, PENDING = range(4)
 WORD_BYTES, LINE_BYTES, GAP_BYTES = 4, 128, 256
 _FIRST_ADDRESS, _END_OF_MEMORY = 4096, 1 << 47
+_NOWHERE = np.iinfo(np.int64).min
 
 
 @cache
@@ -61,6 +62,10 @@ class Region:
         """One past the last address."""
         return self.start + self.size_bytes
 
+    def describe(self, element: int) -> str:
+        """Which element that is, for messages."""
+        return f"element {element} of {self.name}"
+
 
 class Memory:
     """Global memory.
@@ -94,7 +99,7 @@ class Memory:
     def begin_launch(self) -> None:
         """Forgets who touched what: launches on one stream follow each other."""
         self._logs = [
-            AccessLog(-(-r.size_bytes // r.granule_bytes), r.name) if self._watched else None
+            AccessLog(-(-r.size_bytes // r.granule_bytes), r.describe) if self._watched else None
             for r in self._regions
         ]
 
@@ -146,7 +151,7 @@ class Memory:
         if number >= 0 and int(addresses.max()) + size_bytes <= self._regions[number].end:
             return [(number, slice(None))]  # nearly always
         numbers = np.searchsorted(self._starts, addresses, "right") - 1
-        ends = np.array([0, *(region.end for region in self._regions)])
+        ends = np.array([_NOWHERE, *(region.end for region in self._regions)])
         outside = addresses + size_bytes > ends[numbers + 1]
         if outside.any():
             at = int(np.argmax(outside))
@@ -191,7 +196,7 @@ class OwnMemory:
             start = self.offsets[variable.name]
             size = dynamic_bytes if variable.is_dynamic else variable.size_bytes
             by_row[:, start // WORD_BYTES : -(-(start + size) // WORD_BYTES)] = EMPTY
-        self.log = AccessLog(len(self.states), name)
+        self.log = AccessLog(len(self.states), lambda word: self._near(word * WORD_BYTES))
 
     def load(
         self, who: Who, rows: np.ndarray, addresses: np.ndarray, kind: np.dtype, count: int
@@ -229,9 +234,10 @@ class OwnMemory:
         """Where the bytes lie in all rows, and the words that they touch."""
         check_alignment(who, addresses, size_bytes)
         at = addresses.astype(np.int64)
-        outside = at + size_bytes > self.row_bytes
+        outside = (at < 0) | (at + size_bytes > self.row_bytes)
         if outside.any():
-            self._out_of_bounds(who, int(np.argmax(outside)), int(at[np.argmax(outside)]))
+            first = int(np.argmax(outside))
+            self._out_of_bounds(who, first, f"address {at[first]}")
         places = rows * self.row_bytes + at
         count = max(1, size_bytes // WORD_BYTES)
         return places, places[:, None] // WORD_BYTES + np.arange(count)
@@ -241,9 +247,9 @@ class OwnMemory:
         wrong = (states == GAP) | (states == PENDING) | ((states == EMPTY) & reads)
         at, column = (int(place) for place in np.argwhere(wrong)[0])
         state = states[at, column]
-        word = int(words[at, column]) % (self.row_bytes // WORD_BYTES)
+        word = int(words[at, column])
         if state == GAP:
-            self._out_of_bounds(who, at, word * WORD_BYTES)
+            self._out_of_bounds(who, at, self._near(word * WORD_BYTES))
         before = "the copy was waited for" if state == PENDING else "it was written"
         verb = "read" if reads else "written"
         raise ReadOfUnwritten(
@@ -251,15 +257,14 @@ class OwnMemory:
             numbers=self._near(word * WORD_BYTES),
         )  # fmt: skip
 
-    def _out_of_bounds(self, who: Who, at: int, address: int) -> None:
-        raise OutOfBounds(
-            f"an address outside of every variable in {self._name} memory",
-            thread=who.thread[at], numbers=self._near(address),
-        )  # fmt: skip
+    def _out_of_bounds(self, who: Who, at: int, numbers: str) -> NoReturn:
+        what = f"an address outside of every variable in {self._name} memory"
+        raise OutOfBounds(what, thread=who.thread[at], numbers=numbers)
 
-    def _near(self, address: int) -> str:
-        below = [(start, name) for name, start in self.offsets.items() if start <= address]
-        start, name = max(below, default=(0, self._name))
+    def _near(self, place: int) -> str:
+        """Which variable of its row a byte of all rows lies in or behind."""
+        address = place % self.row_bytes
+        start, name = max((o, name) for name, o in self.offsets.items() if o <= address)
         return f"{address - start} bytes after the start of {name}"
 
 

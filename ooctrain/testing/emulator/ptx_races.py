@@ -10,6 +10,7 @@ Read next: `ptx_memory.py`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -56,11 +57,11 @@ class AccessLog:
 
     Args:
         words: how many there are.
-        name: of the memory, for messages.
+        describe: says which word that is.
     """
 
-    def __init__(self, words: int, name: str):
-        self._name = name
+    def __init__(self, words: int, describe: Callable[[int], str]):
+        self._describe = describe
         self._writer = np.full(words, NOBODY)
         self._written = np.full((2, words), NEVER)  # the writer's two intervals
         self._first = np.full(words, NOBODY)  # the least and the greatest of the readers
@@ -125,7 +126,7 @@ class AccessLog:
         raise Race(
             f"race: a thread {does} what another {did}, and no barrier is between them",
             thread=thread,
-            numbers=f"{self._name}, word {int(words[at])}; the other is thread {lane} of block"
+            numbers=f"{self._describe(int(words[at]))}; the other is thread {lane} of block"
             f" number {block}",
         )
 
