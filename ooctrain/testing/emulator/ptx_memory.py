@@ -11,7 +11,7 @@ gaps between its variables, and knows of each word whether it was written. Read 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from types import SimpleNamespace
@@ -72,14 +72,18 @@ class Memory:
 
     Args:
         regions: that may be touched; of two that overlap the union.
-        watched: look for races between threads too; costs some 60 bytes for each element.
+        watched: look for races between threads too, in these regions alone; costs some 60 bytes
+            for each element.
         kept: arrays that must live as long as their addresses are in use.
+        look_up: asked for a region with an address that lies in none; None: there is none.
     """
 
-    def __init__(self, regions: Iterable[Region], watched: bool = False, kept: Sequence = ()):
-        self._regions = _without_overlap(regions)
-        self._starts = [region.start for region in self._regions]
-        self._watched, self._kept = watched, kept
+    def __init__(
+        self, regions: Iterable[Region], watched: bool = False, kept: Sequence = (),
+        look_up: Callable[[int], Region | None] | None = None,
+    ):  # fmt: skip
+        self._known = list(regions)
+        self._watched, self._kept, self._look_up = watched, kept, look_up
         self.begin_launch()
 
     @classmethod
@@ -97,7 +101,13 @@ class Memory:
         return cls([Region(start, size_bytes) for start, size_bytes in ranges])
 
     def begin_launch(self) -> None:
-        """Forgets who touched what: launches on one stream follow each other."""
+        """Forgets who touched what, since launches on one stream follow each other, and what was
+        looked up, since memory comes and goes between them."""
+        self._hold(self._known)
+
+    def _hold(self, regions: Iterable[Region]) -> None:
+        self._regions = _without_overlap(regions)
+        self._starts = [region.start for region in self._regions]
         self._logs = [
             AccessLog(-(-r.size_bytes // r.granule_bytes), r.describe) if self._watched else None
             for r in self._regions
@@ -155,7 +165,11 @@ class Memory:
         outside = addresses + size_bytes > ends[numbers + 1]
         if outside.any():
             at = int(np.argmax(outside))
-            self._fail(at, int(numbers[at]), who, addresses, f"{size_bytes} bytes")
+            found = self._look_up(int(addresses[at])) if self._look_up else None
+            if found is None or int(addresses[at]) + size_bytes > found.end:
+                self._fail(at, int(numbers[at]), who, addresses, f"{size_bytes} bytes")
+            self._hold([*self._regions, found])
+            return self._find(who, addresses, size_bytes)
         return [(int(number), numbers == number) for number in np.unique(numbers)]
 
     def _words(self, number: int, addresses: np.ndarray, size_bytes: int) -> tuple[np.ndarray, int]:
