@@ -43,6 +43,11 @@ class Texts:
         self._texts |= dict.fromkeys(entries(text), text)
         return text
 
+    def keep_compiled(self, dispatcher: Any) -> None:
+        """Keeps what one of Numba's dispatchers (`shim.compiled`) was compiled to."""
+        for text in dispatcher.inspect_asm().values():
+            self.keep(text)
+
     def of(self, name: str, image: bytes) -> str | None:
         """The text with an entry: the image itself if it is PTX, else what was kept."""
         if not image.startswith(_ELF):
