@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from ooctrain.engine.eager import make_pool, run_cpu
+from ooctrain.layers.kernels.cuda.runtime.launcher import Launcher
 from ooctrain.layers.kernels.cuda.table import CUDA
 from ooctrain.step.op import Op, Scalars, to_physical
 from ooctrain.testing.check_op import (
@@ -28,18 +29,20 @@ from ooctrain.testing.check_op import (
 )
 from ooctrain.testing.emulator.emulator import EmulatedLauncher
 
-ASCENDING, DESCENDING = 1, -1
+UPWARDS, DOWNWARDS = EmulatedLauncher(1), EmulatedLauncher(-1)
 
 
 def check_cuda(
-    op: Op, *arrays: Any, scalars: Scalars = SCALARS, tolerance: float = 1e-5
-) -> list[np.ndarray]:
+    op: Op, *arrays: Any, scalars: Scalars = SCALARS, tolerance: float = 1e-5,
+    launchers: Sequence[Launcher] = (UPWARDS, DOWNWARDS),
+) -> list[np.ndarray]:  # fmt: skip
     """Checks all laws of one operation's GPU kernels on given inputs.
 
     Args:
         arrays: logical inputs; floats are taken as float32.
         scalars: step scalars.
         tolerance: of kernel against definition, relative to the largest value.
+        launchers: that must give the same bits.
 
     Returns:
         The physical outputs, for checks of one's own.
@@ -48,24 +51,27 @@ def check_cuda(
         AssertionError: a law is broken.
     """
     inputs = [as_input(array) for array in arrays]
-    outputs = run_cuda(op, inputs, scalars)
+    first, *others = launchers
+    outputs = run_cuda(op, inputs, scalars, first)
     check_agreement(op, inputs, outputs, scalars, tolerance)
-    downwards = run_cuda(op, inputs, scalars, DESCENDING)
-    assert same_bits(outputs, downwards), f"{op}: the order of blocks and threads changes the bits"
+    for other in others:
+        again = run_cuda(op, inputs, scalars, other)
+        assert same_bits(outputs, again), f"{op}: the order of blocks and threads changes the bits"
     if op.reusable():
-        in_place = run_cuda(op, inputs, scalars, in_place=True)
+        in_place = run_cuda(op, inputs, scalars, first, in_place=True)
         assert same_bits(outputs, in_place), f"{op}: in place"
     return outputs
 
 
 def run_cuda(
-    op: Op, inputs: Sequence[np.ndarray], scalars: Scalars = SCALARS, order: int = ASCENDING,
-    in_place: bool = False,
+    op: Op, inputs: Sequence[np.ndarray], scalars: Scalars = SCALARS,
+    launcher: Launcher = UPWARDS, in_place: bool = False,
 ) -> list[np.ndarray]:  # fmt: skip
-    """Physical outputs of an operation's GPU kernels on logical inputs, run by the emulator."""
+    """Physical outputs of an operation's GPU kernels on logical inputs, by the emulator or another
+    launcher of arrays in this process."""
     specs = [spec_of(a) for a in inputs]
     space_bytes = CUDA.workspace_bytes(op, specs, op.infer(*specs), 1)
-    run = partial(CUDA.run, op, EmulatedLauncher(order))
+    run = partial(CUDA.run, op, launcher)
     return run_guarded(op, inputs, run, space_bytes, scalars, in_place)
 
 

@@ -87,7 +87,7 @@ class EmulatedLauncher:
         self._order = order
 
     def launch(self, kernel: Kernel, blocks: Blocks, *args: Any) -> None:
-        emulate(kernel).run(blocks, prepare_arguments(kernel, args, _flat), self._order)
+        emulate(kernel).run(blocks, prepare_arguments(kernel, args, flat), self._order)
 
     def part(self, workspace: Any, offset_bytes: int, count: int, dtype: str) -> Any:
         return part_of(workspace, offset_bytes, count, dtype)
@@ -159,7 +159,8 @@ class _Launch:
         return self._error(what, place, numbers)
 
 
-def _flat(array: np.ndarray) -> np.ndarray:
+def flat(array: np.ndarray) -> np.ndarray:
+    """An array in one dimension, as a kernel gets it."""
     if not array.flags.c_contiguous:
         raise EmulationError("an array is not C-contiguous", numbers=str(array.shape))
     flat = array.reshape(-1)
