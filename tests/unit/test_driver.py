@@ -28,8 +28,11 @@ from ooctrain.devices.raw_bytes import bytes_at
 from ooctrain.errors import DeviceUnavailable, DriverError, VmmUnavailable
 from ooctrain.testing.driver.fake_driver import FakeDriver
 from ooctrain.testing.driver.host_driver import HostDriver
+from ooctrain.testing.driver.stub.build import SOURCES, why_no_stub
+from ooctrain.testing.driver.stub.stub import Stub as LibCuda
 
 PAGE = 4096
+needs_stub = pytest.mark.skipif(bool(why_no_stub()), reason=why_no_stub())
 WITHOUT_SUFFIX = """
 cuInit cuDriverGetVersion cuDeviceGet cuDeviceGetName cuDeviceGetAttribute cuDevicePrimaryCtxRetain
 cuCtxSetCurrent cuMemAddressReserve cuMemAddressFree cuMemCreate cuMemRelease cuMemMap cuMemUnmap
@@ -166,6 +169,15 @@ def test_a_c_compiler_reads_the_same_layout_from_an_installed_header(tmp_path):
     subprocess.run([compiler, "-I", include, source, "-o", program], check=True, timeout=60)
     printed = subprocess.run([program], capture_output=True, text=True, check=True, timeout=10)
     assert [int(line) for line in printed.stdout.split()] == expected
+
+
+@needs_stub
+def test_the_functions_of_the_stub_driver_are_those_of_an_installed_header():
+    include = header().parent
+    command = ["gcc", "-std=gnu11", "-fsyntax-only", "-Wall", "-Wextra", "-Werror"]
+    command += ["-DSTUB_CHECKS_CUDA_H", f"-I{include}", *map(str, sorted(SOURCES.glob("*.c")))]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
 
 
 # The ctypes layer, through C calls that end in the fake.
@@ -335,10 +347,12 @@ needs_memfd = pytest.mark.skipif(bool(why_no_virtual_memory()), reason="no memfd
 @pytest.fixture(
     params=[
         "fake", "stub", pytest.param("host", marks=needs_memfd),
-        pytest.param("cuda", marks=pytest.mark.gpu),
+        pytest.param("libcuda", marks=needs_stub), pytest.param("cuda", marks=pytest.mark.gpu),
     ]
 )  # fmt: skip
 def driver(request):
+    if request.param == "libcuda":
+        return LibCuda(total_bytes=64 * PAGE, granularity=PAGE).open()
     if request.param == "fake":
         return FakeDriver(64 * PAGE, PAGE)
     if request.param == "host":

@@ -49,9 +49,18 @@ def build_stub() -> Path:
         library.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=library.parent) as folder:
             made = Path(folder) / LIBRARY
-            _compile(made)
+            compile_stub(made, SOURCES)
             made.replace(library)  # whole or not at all: two processes may build at once
     return library
+
+
+def compile_stub(library: Path, sources: Path) -> None:
+    """Makes a library of the C files of a folder. Raises RuntimeError: they do not compile."""
+    files = sorted(map(str, sources.glob("*.c")))
+    command = [_compiler(), *FLAGS, "-shared", "-o", str(library), *files, *LIBRARIES]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    if done.returncode:
+        raise RuntimeError(f"the stub driver does not compile:\n{done.stderr}")
 
 
 def environment(**options: int) -> dict[str, str]:
@@ -71,14 +80,6 @@ def read_report(path: Path) -> Mapping[str, int]:
     OOCTRAIN_STUB_REPORT names."""
     lines = path.read_text(encoding="ascii").splitlines()
     return {name: int(value) for name, value in map(str.split, lines)}
-
-
-def _compile(library: Path) -> None:
-    sources = sorted(map(str, SOURCES.glob("*.c")))
-    command = [_compiler(), *FLAGS, "-shared", "-o", str(library), *sources, *LIBRARIES]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
-    if done.returncode:
-        raise RuntimeError(f"the stub driver does not compile:\n{done.stderr}")
 
 
 def _compiler() -> str:

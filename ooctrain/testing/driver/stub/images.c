@@ -225,7 +225,10 @@ static void read_entry(struct image *image, const char *at)
     at += strspn(at, " \t\n\r");
     size_t length = strcspn(at, " \t\n\r(");
     struct function *function = add_function(image, at, length);
-    const char *open = strchr(at, '('), *body = strchr(at, '{');
+    const char *open = strchr(at, '('), *body = strchr(at, '{'), *most = after(at, ".maxntid");
+    unsigned x = 1, y = 1, z = 1;
+    if (body && most && most < body && sscanf(most, " %u , %u , %u", &x, &y, &z))
+        function->most_threads = x * y * z;
     if (!open || !body || open > body) return;
     const char *close = strchr(open, ')'), *parameter = open;
     unsigned end = 0;

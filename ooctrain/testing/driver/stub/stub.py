@@ -12,6 +12,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from ooctrain.devices.cuda.driver import CudaDriver, open_cuda_driver
@@ -64,11 +65,12 @@ class Stub:
     """The library, loaded in this process.
 
     Args:
+        library: another one than `build_stub` makes.
         options: of `struct stub_options`: `total_bytes`, `late`, `capability` and others.
     """
 
-    def __init__(self, **options: int):
-        self.library = ctypes.CDLL(str(build_stub()))
+    def __init__(self, library: Path | None = None, **options: int):
+        self.library = ctypes.CDLL(str(library or build_stub()))
         self._declare()
         self._interpreter: Any = None
         self.reset(**options)
