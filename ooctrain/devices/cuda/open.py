@@ -26,8 +26,6 @@ from ooctrain.step.trace import Trace
 
 CUDA_13 = 13000
 LEAST_NUMBA_CUDA = "0.30.4"
-#: That release compiles nothing beside NumPy 2.5, which has no row_stack any more.
-NUMPY_BELOW = "2.5"
 #: Tensor cores for TF32, and asynchronous copies to shared memory, come with these.
 TF32_CAPABILITY = (8, 0)
 #: What GPUs map in; assumed where the device maps nothing.
@@ -153,8 +151,7 @@ def make_kernels(driver: GpuDriver, stream: int) -> Kernels:
 
 def pip_command(version: int) -> str:
     """What installs the compiler that fits a driver."""
-    compiler = f"numba-cuda[{_extra(version)}]>={LEAST_NUMBA_CUDA}"
-    return f'pip install "{compiler}" "numpy<{NUMPY_BELOW}"'
+    return f'pip install "numba-cuda[{_extra(version)}]>={LEAST_NUMBA_CUDA}"'
 
 
 def installed_version(distribution: str) -> str | None:
