@@ -12,6 +12,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from support.two_drivers import NAMES, check_alike
 
+from ooctrain.devices.cuda import driver_abi as abi
+from ooctrain.errors import DriverError
 from ooctrain.testing.driver.stub.build import why_no_stub
 from ooctrain.testing.driver.stub.stub import Stub
 
@@ -59,6 +61,23 @@ def test_a_launch_keeps_its_arguments_as_a_struct_of_c_holds_them(stub, kinds, d
         assert kept.arguments[at : at + ctypes.sizeof(kind)] == bytes(value)
     last = fields and getattr(struct, fields[-1][0])
     assert len(kept.arguments) == (last.offset + last.size if fields else 0)
+
+
+@pytest.mark.parametrize("status", [*sorted(abi.LOST), 1, 2, 400, 600, 701, 712, 999])
+def test_errors_that_last_are_those_of_the_table(stub, status):
+    stub.reset()
+    driver = stub.open()
+    stub.fail(0, status, "cuMemGetInfo_v2")
+    with pytest.raises(DriverError) as caught:
+        driver.memory_info()
+    assert caught.value.status == status
+    lasts = status in abi.LOST - {3, 4, 201, 709}  # those say that there is no context at all
+    assert stub.number("sticky") == (status if lasts else 0)
+    if lasts:
+        with pytest.raises(DriverError, match=rf"\({status}\)"):
+            driver.create_stream()
+    else:
+        assert driver.create_stream()
 
 
 def ptx(kinds: list[str]) -> bytes:

@@ -171,6 +171,22 @@ def test_a_c_compiler_reads_the_same_layout_from_an_installed_header(tmp_path):
     assert [int(line) for line in printed.stdout.split()] == expected
 
 
+def test_errors_have_the_names_of_an_installed_header_and_those_that_last_are_all_there():
+    text = header().read_text(encoding="utf-8", errors="replace")
+    entries = re.findall(r"/\*\*(.*?)\*/\s*(CUDA_ERROR_\w+)\s*=\s*(\d+)", text, re.DOTALL)
+    names = {int(number): name for _, name, number in entries}
+    for number, (name, fix) in abi.ERRORS.items():
+        assert names[number] == name
+        assert fix
+    lasting = {
+        int(number)
+        for words, _, number in entries
+        if "will return the same error" in " ".join(words.replace("*", " ").split())
+    }
+    assert len(lasting) > 8
+    assert lasting <= abi.LOST <= abi.ERRORS.keys()
+
+
 @needs_stub
 def test_the_functions_of_the_stub_driver_are_those_of_an_installed_header():
     include = header().parent

@@ -21,7 +21,12 @@ import numpy as np
 from numba.core import config
 
 #: What the first compilation loads.
-_NEEDED = ("numba.cuda", "numba.cuda.extending", "numba.cuda.np.arrayobj", "numba.cuda.np.arraymath")
+_NEEDED = (
+    "numba.cuda",
+    "numba.cuda.extending",
+    "numba.cuda.np.arrayobj",
+    "numba.cuda.np.arraymath",
+)
 
 
 def load_target() -> ModuleType:
