@@ -383,11 +383,16 @@ def test_an_error_that_lasts_is_the_one_that_comes_out_and_closing_adds_none(sta
     run.step(0.5)
     run.driver.fail(2, status, (call,))
     first = f"{call} failed: {abi.ERRORS[status][0]} \\({status}\\)"
-    with pytest.raises(DriverError, match=first) as caught, ExitStack() as held:
-        held.callback(run.device.close)
-        held.callback(run.session.close)
-        for _ in range(3):
-            run.step(0.5)
+
+    def steps():
+        with ExitStack() as held:
+            held.callback(run.device.close)
+            held.callback(run.session.close)
+            for _ in range(3):
+                run.step(0.5)
+
+    with pytest.raises(DriverError, match=first) as caught:
+        steps()
     assert caught.value.fix
 
 

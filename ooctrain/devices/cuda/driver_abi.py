@@ -146,7 +146,7 @@ ERRORS: Mapping[int, tuple[str, str]] = {
     220: ("CUDA_ERROR_NVLINK_UNCORRECTABLE", "the link between GPUs is damaged: reset them"),
     222: (
         "CUDA_ERROR_UNSUPPORTED_PTX_VERSION",
-        "the toolkit is newer than the driver: a newer driver, or a toolkit of the driver's version",
+        "the toolkit is newer than the driver: update the driver, or take its toolkit",
     ),
     226: ("CUDA_ERROR_CONTAINED", f"the GPU has stopped a faulty access; {_ANEW}"),
     400: ("CUDA_ERROR_INVALID_HANDLE", "a stream or event was destroyed before"),
@@ -175,8 +175,8 @@ ERRORS: Mapping[int, tuple[str, str]] = {
 
 #: Errors after which a context is lost, or the process has none any more: every later call answers
 #: the same, nothing can be given back, and nothing needs to be. Not initialized (a fork),
-#: deinitialized (the end of the process), invalid or destroyed context; then what cuda.h says lasts:
-#: "any further CUDA work will return the same error".
+#: deinitialized (the end of the process), invalid or destroyed context; then those of which cuda.h
+#: says "any further CUDA work will return the same error".
 LOST = frozenset({
     3, 4, 201, 709,
     214, 220, 226, 700, 702, 710, 714, 715, 716, 717, 718, 719, 721, 911,

@@ -4,7 +4,7 @@ In: nothing, or a trace that is to run. Out: a `Gpu`, what planning must know of
 `CudaDevice`. The one idea: whatever makes a run fail is looked for in the order in which a user
 would mend it (driver, device, compiler, virtual memory, kernels), by trying it and not by reading
 version numbers where that can be helped; each has one error with the command that mends it. The
-driver is loaded when it is first asked for. Read next: `device.py`, `devices/probe.py`,
+driver is loaded when it is first asked for. Read next: `device.py`, `trial.py`, `devices/probe.py`,
 `machine/doctor.py`.
 """
 
@@ -18,9 +18,10 @@ from ooctrain.devices.base import Debug, Link
 from ooctrain.devices.cuda.device import CudaDevice, Kernels
 from ooctrain.devices.cuda.driver import open_cuda_driver
 from ooctrain.devices.cuda.driver_abi import version_name
+from ooctrain.devices.cuda.trial import try_kernel, why_it_failed
 from ooctrain.devices.driver_calls import GpuDriver
 from ooctrain.devices.probe import probe
-from ooctrain.errors import ConfigError, DeviceUnavailable, VmmUnavailable
+from ooctrain.errors import ConfigError, DeviceUnavailable, OoctrainError, VmmUnavailable
 from ooctrain.layers.kernels.cuda.table import CUDA
 from ooctrain.step.trace import Trace
 
@@ -87,17 +88,18 @@ def mapping_problem(driver: GpuDriver) -> str:
 
 
 def require_compiler(gpu: Gpu, installed: Installed | None = None) -> None:
-    """Makes sure that kernels can be compiled for the GPU, and that its driver takes them.
+    """Makes sure that kernels can be compiled for the GPU, and that its driver runs them.
+
+    Cost: a second, once in a process.
 
     Args:
         installed: {distribution: version or None}; default: what pip has installed.
 
     Raises:
-        DeviceUnavailable: numba-cuda or NVIDIA's toolkit is missing, or newer than the driver.
+        DeviceUnavailable: numba-cuda or NVIDIA's toolkit is missing, or newer than the driver, or
+            a kernel of one line does not run.
     """
     found = installed or installed_version
-    if found("numba-cuda") is None:
-        raise _no_compiler("numba-cuda is not installed", gpu.version)
     fitting = _extra(gpu.version)
     newer = [wheel for extra, wheel in TOOLKIT_WHEELS.items() if extra > fitting and found(wheel)]
     if newer and found(TOOLKIT_WHEELS[fitting]) is None:
@@ -105,7 +107,10 @@ def require_compiler(gpu: Gpu, installed: Installed | None = None) -> None:
             f"the compiler makes code for CUDA 13, and the driver serves "
             f"{version_name(gpu.version)}", gpu.version, f"{newer[0]} {found(newer[0])}",
         )  # fmt: skip
-    _try_compiler(gpu)
+    try:
+        _try_compiler()
+    except Exception as error:  # a library that is not found shows as any of a dozen errors
+        raise _explained(error, gpu, found) from error
 
 
 def require_kernels(trace: Trace, gpu: Gpu) -> None:
@@ -162,23 +167,27 @@ def installed_version(distribution: str) -> str | None:
         return None
 
 
-def _try_compiler(gpu: Gpu) -> None:
-    # As in `make_kernels`; and that it cannot be loaded may be what is wrong.
-    from ooctrain.layers.kernels.cuda.runtime.runner import try_compiler
-
-    try:
-        try_compiler(gpu.capability)
-    except Exception as error:  # a library that is not found shows as any of a dozen errors
-        text = str(error).strip().splitlines()
-        raise _no_compiler(
-            "kernels cannot be compiled", gpu.version, text[0] if text else repr(error)
-        ) from error
+def _try_compiler() -> None:
+    try_kernel(open_cuda_driver())
 
 
-def _no_compiler(what: str, version: int, numbers: str = "") -> DeviceUnavailable:
+def _explained(error: Exception, gpu: Gpu, found: Installed) -> DeviceUnavailable:
+    """What the trial's failure means, with its first line."""
+    said = str(error).strip()
+    if isinstance(error, OoctrainError):
+        said = ": ".join(filter(None, (error.what, error.numbers)))
+    line = said.splitlines()[0] if said else repr(error)
+    what, fix = why_it_failed(said, gpu.version, gpu.capability)
+    if not what and found("numba-cuda") is None:
+        what = "numba-cuda is not installed, and Numba's own compiler does not serve"
+    return _no_compiler(what or "kernels cannot be compiled and run", gpu.version, line, fix)
+
+
+def _no_compiler(what: str, version: int, numbers: str = "", fix: str = "") -> DeviceUnavailable:
+    first = f"{fix}; or {pip_command(version)}" if fix else pip_command(version)
     return DeviceUnavailable(
         what, code="OOC-153", call="compile", numbers=numbers,
-        fix=f"{pip_command(version)}; --device cpu trains without a GPU",
+        fix=f"{first}; --device cpu trains without a GPU",
     )  # fmt: skip
 
 

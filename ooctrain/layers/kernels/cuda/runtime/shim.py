@@ -109,11 +109,12 @@ def compile_ptx(kernel: Kernel, capability: Capability) -> str:
 
 def why_no_ptx() -> str:
     """Why PTX cannot be made here, in one sentence; empty where it can."""
-    from numba.cuda.cudadrv import nvvm  # Numba's simulator has another one
+    from numba.cuda.cudadrv import error as errors  # Numba's simulator has others
+    from numba.cuda.cudadrv import nvvm
 
     try:
         nvvm.NVVM()
-    except (nvvm.NvvmSupportError, nvvm.NvvmError, OSError) as error:
+    except (errors.NvvmError, ImportError, OSError, RuntimeError) as error:
         return f"Numba finds no NVVM library ({error}); pip install numba-cuda[cu13]"
     return ""
 

@@ -22,11 +22,9 @@ from numba.core import config
 
 #: What the first compilation loads.
 _NEEDED = (
-    "numba.cuda",
-    "numba.cuda.extending",
-    "numba.cuda.np.arrayobj",
-    "numba.cuda.np.arraymath",
-)
+    "numba.cuda", "numba.cuda.extending", "numba.cuda.np.arrayobj", "numba.cuda.np.arraymath",
+)  # fmt: skip
+_GONE = "row_stack"
 
 
 def load_target() -> ModuleType:
@@ -60,12 +58,12 @@ def _take_out_of_the_way() -> None:
 @contextmanager
 def _row_stack() -> Iterator[None]:
     """NumPy has a `row_stack` meanwhile."""
-    if hasattr(np, "row_stack"):
+    if hasattr(np, _GONE):
         yield
         return
     # A function of its own: numba-cuda is going to say how it compiles this one, beside vstack.
-    np.row_stack = lambda arrays: np.vstack(arrays)
+    setattr(np, _GONE, lambda arrays: np.vstack(arrays))
     try:
         yield
     finally:
-        del np.row_stack
+        delattr(np, _GONE)
