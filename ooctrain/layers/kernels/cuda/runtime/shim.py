@@ -109,7 +109,8 @@ def compile_ptx(kernel: Kernel, capability: Capability) -> str:
 
 def why_no_ptx() -> str:
     """Why PTX cannot be made here, in one sentence; empty where it can."""
-    from numba.cuda.cudadrv import error as errors  # Numba's simulator has others
+    # Not at the top: Numba's simulator has other ones.
+    from numba.cuda.cudadrv import error as errors
     from numba.cuda.cudadrv import nvvm
 
     try:

@@ -29,9 +29,7 @@ _GONE = "row_stack"
 
 def load_target() -> ModuleType:
     """`numba.cuda`. Raises ImportError and others: there is none that can be imported."""
-    if config.ENABLE_CUDASIM:
-        return importlib.import_module("numba.cuda")
-    if not _numba_cuda():
+    if getattr(config, "ENABLE_CUDASIM", False) or not _numba_cuda():
         return importlib.import_module("numba.cuda")
     try:
         with _row_stack():
