@@ -65,7 +65,8 @@ class NumbaKernels:
         CUDA.run(op, self._launcher, ins, outs, workspace, scalars)
 
     def count(self, array: Any) -> None:
-        """Queues the smallest kernel: 0, 1, 2 ... into 32 elements of uint32 (`devices/cuda/trial.py`)."""
+        """Queues the smallest kernel: 0, 1, 2 ... into 32 elements of uint32, for a trial
+        (`devices/cuda/trial.py`)."""
         self._launcher.launch(_count, 1, array)
 
 
