@@ -38,7 +38,8 @@ cuInit cuDriverGetVersion cuDeviceGet cuDeviceGetName cuDeviceGetAttribute cuDev
 cuCtxSetCurrent cuMemAddressReserve cuMemAddressFree cuMemCreate cuMemRelease cuMemMap cuMemUnmap
 cuMemSetAccess cuMemGetAllocationGranularity cuMemHostAlloc cuMemFreeHost cuStreamCreate
 cuStreamSynchronize cuStreamQuery cuStreamWaitEvent cuEventCreate cuEventRecord cuEventQuery
-cuEventSynchronize cuGetErrorName cuMemsetD8Async
+cuEventSynchronize cuGetErrorName cuMemsetD8Async cuModuleLoadData cuModuleGetFunction
+cuLaunchKernel
 """
 WITH_V2 = """
 cuMemAlloc cuMemFree cuMemGetInfo cuMemcpyHtoDAsync cuMemcpyDtoHAsync cuStreamDestroy cuEventDestroy
@@ -75,7 +76,8 @@ C_TYPES = {
     "CUresult": ctypes.c_int, "size_t": ctypes.c_size_t, "unsigned char": ctypes.c_ubyte,
     "unsigned long long": ctypes.c_uint64, "CUdeviceptr": ctypes.c_uint64, "float": ctypes.c_float,
     "CUmemGenericAllocationHandle": ctypes.c_uint64, "CUcontext": ctypes.c_void_p,
-    "CUstream": ctypes.c_void_p, "CUevent": ctypes.c_void_p,
+    "CUstream": ctypes.c_void_p, "CUevent": ctypes.c_void_p, "CUmodule": ctypes.c_void_p,
+    "CUfunction": ctypes.c_void_p,
     "CUmemAllocationProp": abi.AllocationProp, "CUmemLocation": abi.MemLocation,
     "CUmemAccessDesc": abi.AccessDesc, "void*": ctypes.c_void_p, "char*": ctypes.c_char_p,
 }  # fmt: skip

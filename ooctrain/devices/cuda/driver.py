@@ -54,6 +54,7 @@ class CudaDriver:
         self, functions: Mapping[str, Callable[..., int]], ordinal: int = 0, kept: bool = False
     ):
         self._functions = functions
+        self._kernels: dict[tuple[bytes, str], int] = {}
         self._closed = kept
         self.version = _version(functions["cuDriverGetVersion"])
         self._device = self._find(ordinal)
@@ -177,6 +178,25 @@ class CudaDriver:
 
     def fill(self, address: int, byte: int, size_bytes: int, stream: int) -> None:
         self._call("cuMemsetD8Async", address, byte, size_bytes, stream)
+
+    def function(self, image: bytes, entry: str) -> int:
+        """A kernel of an image; both stay loaded as long as the context."""
+        found = self._kernels.get((image, entry))
+        if found is None:
+            module = self._out("cuModuleLoadData", ctypes.c_void_p, image)
+            name = entry.encode("ascii")
+            found = self._out("cuModuleGetFunction", ctypes.c_void_p, module, name)
+            self._kernels[image, entry] = found
+        return found
+
+    def launch(
+        self, function: int, grid: tuple[int, int, int], threads: int, stream: int, packed: Any
+    ) -> None:
+        status = self._functions["cuLaunchKernel"](
+            function, *grid, threads, 1, 1, 0, stream, None, packed
+        )
+        if status:
+            check(self._functions, "cuLaunchKernel", status)
 
     def close(self) -> None:
         """Lets go of the context, unless the process keeps it; what was obtained is given back

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 CUdevice = ctypes.c_int
 CUdeviceptr = ctypes.c_uint64
 CUhandle = ctypes.c_uint64  # CUmemGenericAllocationHandle
-CUcontext = CUstream = CUevent = ctypes.c_void_p
+CUcontext = CUstream = CUevent = CUmodule = CUfunction = ctypes.c_void_p
 CUresult = ctypes.c_int
 _int, _uint, _size, _u64 = ctypes.c_int, ctypes.c_uint, ctypes.c_size_t, ctypes.c_uint64
 _void, _byte, _text = ctypes.c_void_p, ctypes.c_ubyte, ctypes.c_char_p
@@ -117,6 +117,10 @@ SYMBOLS: Mapping[str, tuple[type, ...]] = {
     "cuEventQuery": (CUevent,),
     "cuEventSynchronize": (CUevent,),
     "cuEventElapsedTime_v2": (_out(ctypes.c_float), CUevent, CUevent),
+    # code
+    "cuModuleLoadData": (_out(CUmodule), _void),
+    "cuModuleGetFunction": (_out(CUfunction), CUmodule, _text),
+    "cuLaunchKernel": (CUfunction, *([_uint] * 7), CUstream, _out(_void), _out(_void)),
 }
 
 #: Symbols that drivers of version 12 may lack, and the older one with the same arguments.

@@ -10,9 +10,11 @@ driver is loaded when it is first asked for. Read next: `device.py`, `trial.py`,
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import metadata
+from typing import Any, cast
 
 from ooctrain.devices.base import Debug, Link
 from ooctrain.devices.cuda.device import CudaDevice, Kernels
@@ -147,8 +149,23 @@ def open_device(
 
 
 def make_kernels(driver: GpuDriver, stream: int) -> Kernels:
-    """Numba's kernels on a stream."""
-    # Not at the top, since it loads Numba; planning for a GPU and looking at it do without.
+    """What runs operations on a stream, by the launcher that `$OOCTRAIN_LAUNCHER` names: "numba"
+    (the default), or "driver", launches of our own (`launches.py`).
+
+    Raises:
+        ConfigError: there is no such launcher.
+    """
+    name = os.environ.get("OOCTRAIN_LAUNCHER") or "numba"
+    # Not at the top, since they load Numba; planning for a GPU and looking at it do without.
+    if name == "driver":
+        from ooctrain.devices.cuda.launches import DriverKernels
+
+        return DriverKernels(cast("Any", driver), stream)
+    if name != "numba":
+        raise ConfigError(
+            f"there is no launcher {name!r}", where="$OOCTRAIN_LAUNCHER",
+            fix="OOCTRAIN_LAUNCHER=numba or OOCTRAIN_LAUNCHER=driver",
+        )  # fmt: skip
     from ooctrain.layers.kernels.cuda.runtime.runner import NumbaKernels
 
     return NumbaKernels(stream)

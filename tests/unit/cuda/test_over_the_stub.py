@@ -101,3 +101,46 @@ def test_a_toolkit_of_a_newer_cuda_is_told_with_both_versions():
     assert "code for CUDA 13, and the driver serves 12.8" in text
     assert "nvidia-cuda-nvrtc 13" in text
     assert "numba-cuda[cu12]" in fix
+
+
+TRAIN = """
+from benchmarks.gpu.networks import PLAIN, SCALARS, _settings
+from ooctrain.engine.incore import initial_values
+from ooctrain.execution.prepare import prepare
+import ooctrain as oc
+from support.same_bits import out_of_core
+stub.on_launch(count)  # for the trial of the compiler
+trace = oc.trace(PLAIN.build(), PLAIN.shape, device="cuda")
+how = _settings("50%", "window", "va")
+prepared = prepare(trace, how)
+stub.on_launch(None)
+start = initial_values(trace, PLAIN.build())
+begun = stub.number("launches")
+try:
+    out_of_core(prepared, how, start, [PLAIN.batch(1), PLAIN.batch(2)], SCALARS)
+except Exception as error:  # nobody runs the kernels, so that no value is right
+    told["raised"] = repr(error)
+told["launches"] = stub.number("launches") - begun
+told["copies"] = [stub.calls("cuMemcpyHtoDAsync_v2") > 0, stub.calls("cuMemcpyDtoHAsync_v2") > 0]
+told["maps"] = stub.calls("cuMemMap") > 4
+names = "contexts_made hidden_waits pageable_copies used_bytes streams events host mappings sticky"
+told["counts"] = {name: stub.number(name) for name in names.split()}
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("launcher", ["numba", "driver"])
+def test_a_network_trains_out_of_core_by_the_real_path(monkeypatch, tmp_path, launcher):
+    """No rule of the driver is broken, however late it works, and all is given back."""
+    monkeypatch.setenv("OOCTRAIN_LAUNCHER", launcher)
+    monkeypatch.setenv("OOCTRAIN_CUBINS", str(tmp_path))
+    found = findings(TRAIN, fresh=0)
+    assert "raised" not in found
+    assert found["launches"] > 40
+    assert found["copies"] == [True, True]
+    assert found["maps"]
+    assert found["counts"] == {
+        "contexts_made": 1, "hidden_waits": 0, "pageable_copies": 0, "used_bytes": 0, "streams": 0,
+        "events": 0, "host": 0, "mappings": 0, "sticky": 0,
+    }  # fmt: skip
+    assert bool(list(tmp_path.glob("*.cubin"))) == (launcher == "driver")
