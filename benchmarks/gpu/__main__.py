@@ -3,7 +3,8 @@
 In: a folder. Out: in it `gpu.json` and `gpu.md`, with every check, its numbers, and the project's
 targets as met, missed or not run; status 1 if a check failed. The one idea: GPU time is dear and
 comes seldom, so one command does everything, each part in a process of its own with a time of its
-own, and nothing that goes wrong in one keeps the next from running. Needs Python with numpy, numba,
+own, and nothing that goes wrong in one keeps the next from running, but for a driver or compiler
+that does not work: then the run ends with the reason. Needs Python with numpy, numba,
 llvmlite and numba-cuda, nothing else: what wants torch, hypothesis or compute-sanitizer is "not
 run" without them. `--rehearse` runs it all over the strict fake driver, without a GPU. Read next:
 `bench.py`, `records.py`.
@@ -29,6 +30,9 @@ PARTS = {
     "kernel_speed": 75, "steps": 75, "mapping": 40, "sanitizer": 20,
 }  # fmt: skip
 
+#: Checks of the environment without which no other part can do anything.
+NEEDED = ("GPU", "CUDA driver", "CUDA compiler")
+
 #: In a rehearsal nothing is dear, and the machine may be slow.
 REHEARSED_S = 1200
 
@@ -53,9 +57,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
         until = time.time() + REHEARSED_S if asked.rehearse else until + PARTS[part]
         report.checks += run_part(part, until, rehearse=asked.rehearse)
         report.facts["seconds"] = round(time.time() - began, 1)
+        reason = _why_nothing_follows(report)
+        if reason:
+            report.facts["ended early"] = reason
         report.write()
         _tell(part, report)
+        if reason:
+            print(f"ended early: {reason}", flush=True)
+            break
     return int(any(check.status == "failed" for check in report.checks))
+
+
+def _why_nothing_follows(report: Report) -> str:
+    """What is broken that everything needs; empty if nothing is."""
+    for check in report.checks:
+        if check.part == "environment" and check.name in NEEDED and check.status != "ok":
+            return f"{check.name}: {check.note}"
+    return ""
 
 
 def _tell(part: str, report: Report) -> None:

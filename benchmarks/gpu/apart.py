@@ -15,11 +15,20 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import asdict
 from pathlib import Path
 
-from benchmarks.gpu.bench import LOST, Bench, LostError
+from benchmarks.gpu.bench import (
+    EQUAL_FAILURES,
+    LOST,
+    Bench,
+    LostError,
+    PartEndedError,
+    words_of,
+)
 from benchmarks.gpu.records import Check
 from benchmarks.gpu.rehearsal import rehearsing
 
@@ -46,6 +55,9 @@ def run_part(part: str, until: float, *, rehearse: bool = False) -> list[Check]:
             problem = _one_process(part, log, until, rehearse)
             _close_begun(part, log, problem)
             no_progress = log.stat().st_size == before
+            if problem and max(failures(log).values(), default=0) >= EQUAL_FAILURES:
+                _note_end(part, log, failures(log).most_common(1)[0][0])
+                return read_log(log)[0]
             if not problem or no_progress or time.time() > until:
                 checks = read_log(log)[0]
                 if problem and no_progress:
@@ -68,6 +80,20 @@ def read_log(log: Path) -> tuple[list[Check], list[str]]:
             checks.append(Check(**found))
             begun.pop(found["name"], None)
     return checks, list(begun)
+
+
+def failures(log: Path) -> Counter[str]:
+    """How often checks have failed with the same words."""
+    return Counter(words_of(c.note) for c in read_log(log)[0] if c.status == "failed")
+
+
+def _note_end(part: str, log: Path, words: str) -> None:
+    """Notes that the rest of a part is left out."""
+    check = Check(
+        part, "the rest", "not run", note=f"{EQUAL_FAILURES} checks failed alike: {words}"
+    )
+    with log.open("a", encoding="utf-8") as file:
+        file.write("\n" + json.dumps(asdict(check)) + "\n")
 
 
 def _one_process(part: str, log: Path, until: float, rehearse: bool) -> str:
@@ -107,11 +133,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     asked = parser.parse_args(arguments)
     asked.log.touch()
     done = frozenset(check.name for check in read_log(asked.log)[0])
-    bench = Bench(asked.part, asked.log, asked.until, asked.rehearse, asked.few, done)
+    bench = Bench(
+        asked.part, asked.log, asked.until, asked.rehearse, asked.few, done, failures(asked.log)
+    )
     module = importlib.import_module(f"benchmarks.gpu.{asked.part}")
     with rehearsing(module.REHEARSED_BY) if asked.rehearse else nullcontext():
         try:
             module.run(bench)
+        except PartEndedError as words:
+            _note_end(asked.part, asked.log, str(words))
         except LostError as check:
             print(f"the GPU is lost to this process since {check}", file=sys.stderr)
             return LOST

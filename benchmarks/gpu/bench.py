@@ -3,8 +3,9 @@
 In: functions to be tried, by name. Out: a line of JSON when a check begins and one when it has
 ended, in a log. The one idea: on a GPU a stray access does not only fail, it takes the process's
 context with it, and a wrong barrier hangs for ever; so a part runs in its own process, which ends
-itself after such a check, and is started again behind it by `apart.py`, which reads the log. Read
-next: `apart.py`; `kernels.py` for a part.
+itself after such a check, and is started again behind it by `apart.py`, which reads the log. What
+is broken for all of a part shows three times and no more. Read next: `apart.py`; `kernels.py` for a
+part.
 """
 
 from __future__ import annotations
@@ -12,18 +13,26 @@ from __future__ import annotations
 import faulthandler
 import json
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu.records import Check
+from ooctrain.devices.cuda import driver_abi as abi
 from ooctrain.devices.cuda import open as cuda_open
 from ooctrain.devices.probe import probe
 from ooctrain.errors import OoctrainError
 
 Numbers = Mapping[str, Any]
 CHECK_LIMIT_S, REHEARSED_LIMIT_S = 60.0, 600.0
+#: So many failures with the same words end a part.
+EQUAL_FAILURES = 3
+#: Of those words so many count; the rest may be addresses.
+_WORDS_COMPARED = 80
+#: Names of the errors that a GPU does not survive, as Numba's and CUDA's exceptions say them.
+_LOST_NAMES = tuple(abi.ERRORS[status][0] for status in sorted(abi.LOST))
 #: How a process ends that has lost its GPU and wants to be started again.
 LOST = 3
 
@@ -34,6 +43,10 @@ class NotRunError(Exception):
 
 class LostError(Exception):
     """The GPU answers no more in this process."""
+
+
+class PartEndedError(Exception):
+    """So many checks of a part have failed alike that the rest would, too; its words are theirs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +60,7 @@ class Bench:
         rehearsing: over the strict fake driver.
         few: only some small cases, for a memory checker that is slow.
         done: names of checks that an earlier process of this part has made.
+        failed: how often a check of this part has failed with the same words.
     """
 
     part: str
@@ -55,6 +69,7 @@ class Bench:
     rehearsing: bool = False
     few: bool = False
     done: frozenset[str] = frozenset()
+    failed: Counter[str] = field(default_factory=Counter)
 
     @property
     def small(self) -> bool:
@@ -74,6 +89,7 @@ class Bench:
 
         Raises:
             LostError: the check has cost this process its GPU.
+            PartEndedError: it is the third to fail alike.
         """
         if name in self.done:
             return None
@@ -83,19 +99,28 @@ class Bench:
         began = time.time()
         limit_s = REHEARSED_LIMIT_S if self.rehearsing else limit_s
         faulthandler.dump_traceback_later(limit_s, exit=True)
+        lost = False
         try:
             found = Check(self.part, name, "ok", function(*arguments) or {})
         except NotRunError as reason:
             found = Check(self.part, name, "not run", note=str(reason))
         except Exception as error:  # whatever it raised is what the check has found
             found = Check(self.part, name, "failed", note=_words(error))
+            lost = _can_lose(error)
         finally:
             faulthandler.cancel_dump_traceback_later()
         seconds = round(time.time() - began, 3)
         self._note(Check(found.part, name, found.status, found.numbers, found.note, seconds))
-        if found.status == "failed" and not _gpu_answers():
+        if lost and not _gpu_answers():
             raise LostError(name)
+        if found.status == "failed":
+            self._count_failure(found.note)
         return found
+
+    def _count_failure(self, note: str) -> None:
+        self.failed[words_of(note)] += 1
+        if self.failed[words_of(note)] >= EQUAL_FAILURES:
+            raise PartEndedError(words_of(note))
 
     def _note(self, check: Check) -> Check:
         self._write(asdict(check))
@@ -108,6 +133,21 @@ class Bench:
 
 def _words(error: Exception) -> str:
     return str(error) if isinstance(error, OoctrainError) else f"{type(error).__name__}: {error}"
+
+
+def words_of(note: str) -> str:
+    """What failures are compared by."""
+    return " ".join(note.split())[:_WORDS_COMPARED]
+
+
+def _can_lose(error: BaseException | None) -> bool:
+    """Whether an error, or one behind it, is of those that a context does not survive."""
+    if error is None:
+        return False
+    status = getattr(error, "status", getattr(error, "code", None))
+    named = any(name in str(error) for name in _LOST_NAMES)
+    own = status in abi.LOST or named
+    return own or _can_lose(error.__cause__ or error.__context__)
 
 
 def _gpu_answers() -> bool:

@@ -14,12 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from ooctrain.devices.cuda.driver_abi import LOST
 from ooctrain.errors import DriverError
-
-#: CUDA's statuses after which nothing can be given back any more, and nothing needs to be: not
-#: initialized, deinitialized, invalid context (a fork, the end of the process), illegal address,
-#: launch failed (a context that a crashed kernel has broken).
-_LOST = frozenset({3, 4, 201, 700, 719})
 
 
 class VmmDriver(Protocol):
@@ -142,9 +138,9 @@ class GpuDriver(VmmDriver, Protocol):
 
 def give_back(call: Callable[..., object], *arguments: Any) -> None:
     """Calls what gives something back. A device that is lost has nothing left to be given, and says
-    so in every call (`_LOST`)."""
+    so in every call (`LOST`)."""
     try:
         call(*arguments)
     except DriverError as error:
-        if error.status not in _LOST:
+        if error.status not in LOST:
             raise

@@ -161,7 +161,8 @@ def check_gpu() -> Finding:
 
 
 def check_gpu_compiler() -> Finding:
-    """numba-cuda beside numba, and the toolkit that both need, tried on a kernel of one line."""
+    """numba-cuda beside numba, and the toolkit that both need: a kernel of one line is compiled,
+    linked, loaded, launched, and what it wrote is read back."""
     cuda_open = _cuda_open()
     names = ("numba", "numba-cuda", *cuda_open.TOOLKIT_WHEELS.values())
     found = [f"{name} {v}" for name in names if (v := cuda_open.installed_version(name))]
@@ -172,8 +173,9 @@ def check_gpu_compiler() -> Finding:
     try:
         cuda_open.require_compiler(gpu)
     except DeviceUnavailable as error:
-        text = f"{error.what} ({', '.join(found)})"
-        return Finding("CUDA compiler", "warn", text, cuda_open.pip_command(gpu.version))
+        reason = f": {error.numbers}" if error.numbers else ""
+        text = f"{error.what}{reason} ({', '.join(found)})"
+        return Finding("CUDA compiler", "fail", text, error.fix)
     return Finding("CUDA compiler", "ok", ", ".join(found))
 
 

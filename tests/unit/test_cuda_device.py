@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import random
+from contextlib import ExitStack
 
 import numpy as np
 import pytest
@@ -373,6 +374,26 @@ def test_a_kernel_that_uses_unmapped_memory_ends_the_session_and_closing_stays_q
         run.step(0.5)
     run.session.close()
     run.device.close()
+
+
+@pytest.mark.parametrize("call", ["cuLaunchKernel", "cuEventRecord", "cuStreamSynchronize"])
+@pytest.mark.parametrize("status", sorted(abi.LOST))
+def test_an_error_that_lasts_is_the_one_that_comes_out_and_closing_adds_none(status, call):
+    run = Bench(SWAPPED)
+    run.step(0.5)
+    run.driver.fail(2, status, (call,))
+    first = f"{call} failed: {abi.ERRORS[status][0]} \\({status}\\)"
+
+    def steps():
+        with ExitStack() as held:
+            held.callback(run.device.close)
+            held.callback(run.session.close)
+            for _ in range(3):
+                run.step(0.5)
+
+    with pytest.raises(DriverError, match=first) as caught:
+        steps()
+    assert caught.value.fix
 
 
 def test_after_a_fork_the_device_says_so_and_closing_it_does_nothing():

@@ -26,7 +26,7 @@ def gpu(monkeypatch):
 
     monkeypatch.setattr(cuda_open, "open_cuda_driver", open_driver)
     monkeypatch.setattr(cuda_open, "installed_version", versions.get)
-    monkeypatch.setattr(cuda_open, "_try_compiler", lambda gpu: None)
+    monkeypatch.setattr(cuda_open, "_try_compiler", lambda: None)
     yield options, versions
     for driver in opened:
         assert not any(driver.held().values())
@@ -43,11 +43,19 @@ def test_a_gpu_that_is_well_is_described(gpu):
     assert doctor.check_gpu_link().text.startswith("out ")
 
 
-def test_a_missing_compiler_comes_with_the_command_for_this_driver(gpu):
+def test_a_missing_compiler_comes_with_the_command_for_this_driver(gpu, monkeypatch):
     del gpu[1]["numba-cuda"]
+    assert doctor.check_gpu_compiler().level == "ok"  # Numba's own serves
+
+    def fail():
+        raise ImportError("no cuda.bindings\nand more")
+
+    monkeypatch.setattr(cuda_open, "_try_compiler", fail)
+    monkeypatch.setattr(cuda_open, "why_it_failed", lambda *_: ("", ""))
     found = doctor.check_gpu_compiler()
-    assert found.level == "warn"
-    assert found.fix == 'pip install "numba-cuda[cu13]>=0.30.4" "numpy<2.5"'
+    assert found.level == "fail"
+    assert ": no cuda.bindings (" in found.text
+    assert found.fix.startswith('pip install "numba-cuda[cu13]>=0.30.4"')
 
 
 def test_refused_mapping_comes_with_the_allocator_that_works(gpu):

@@ -28,14 +28,18 @@ from ooctrain.devices.raw_bytes import bytes_at
 from ooctrain.errors import DeviceUnavailable, DriverError, VmmUnavailable
 from ooctrain.testing.driver.fake_driver import FakeDriver
 from ooctrain.testing.driver.host_driver import HostDriver
+from ooctrain.testing.driver.stub.build import SOURCES, why_no_stub
+from ooctrain.testing.driver.stub.stub import Stub as LibCuda
 
 PAGE = 4096
+needs_stub = pytest.mark.skipif(bool(why_no_stub()), reason=why_no_stub())
 WITHOUT_SUFFIX = """
 cuInit cuDriverGetVersion cuDeviceGet cuDeviceGetName cuDeviceGetAttribute cuDevicePrimaryCtxRetain
 cuCtxSetCurrent cuMemAddressReserve cuMemAddressFree cuMemCreate cuMemRelease cuMemMap cuMemUnmap
 cuMemSetAccess cuMemGetAllocationGranularity cuMemHostAlloc cuMemFreeHost cuStreamCreate
 cuStreamSynchronize cuStreamQuery cuStreamWaitEvent cuEventCreate cuEventRecord cuEventQuery
-cuEventSynchronize cuGetErrorName cuMemsetD8Async
+cuEventSynchronize cuGetErrorName cuMemsetD8Async cuModuleLoadData cuModuleGetFunction
+cuLaunchKernel
 """
 WITH_V2 = """
 cuMemAlloc cuMemFree cuMemGetInfo cuMemcpyHtoDAsync cuMemcpyDtoHAsync cuStreamDestroy cuEventDestroy
@@ -72,7 +76,8 @@ C_TYPES = {
     "CUresult": ctypes.c_int, "size_t": ctypes.c_size_t, "unsigned char": ctypes.c_ubyte,
     "unsigned long long": ctypes.c_uint64, "CUdeviceptr": ctypes.c_uint64, "float": ctypes.c_float,
     "CUmemGenericAllocationHandle": ctypes.c_uint64, "CUcontext": ctypes.c_void_p,
-    "CUstream": ctypes.c_void_p, "CUevent": ctypes.c_void_p,
+    "CUstream": ctypes.c_void_p, "CUevent": ctypes.c_void_p, "CUmodule": ctypes.c_void_p,
+    "CUfunction": ctypes.c_void_p,
     "CUmemAllocationProp": abi.AllocationProp, "CUmemLocation": abi.MemLocation,
     "CUmemAccessDesc": abi.AccessDesc, "void*": ctypes.c_void_p, "char*": ctypes.c_char_p,
 }  # fmt: skip
@@ -166,6 +171,31 @@ def test_a_c_compiler_reads_the_same_layout_from_an_installed_header(tmp_path):
     subprocess.run([compiler, "-I", include, source, "-o", program], check=True, timeout=60)
     printed = subprocess.run([program], capture_output=True, text=True, check=True, timeout=10)
     assert [int(line) for line in printed.stdout.split()] == expected
+
+
+def test_errors_have_the_names_of_an_installed_header_and_those_that_last_are_all_there():
+    text = header().read_text(encoding="utf-8", errors="replace")
+    entries = re.findall(r"/\*\*(.*?)\*/\s*(CUDA_ERROR_\w+)\s*=\s*(\d+)", text, re.DOTALL)
+    names = {int(number): name for _, name, number in entries}
+    for number, (name, fix) in abi.ERRORS.items():
+        assert names[number] == name
+        assert fix
+    lasting = {
+        int(number)
+        for words, _, number in entries
+        if "will return the same error" in " ".join(words.replace("*", " ").split())
+    }
+    assert len(lasting) > 8
+    assert lasting <= abi.LOST <= abi.ERRORS.keys()
+
+
+@needs_stub
+def test_the_functions_of_the_stub_driver_are_those_of_an_installed_header():
+    include = header().parent
+    command = ["gcc", "-std=gnu11", "-fsyntax-only", "-Wall", "-Wextra", "-Werror"]
+    command += ["-DSTUB_CHECKS_CUDA_H", f"-I{include}", *map(str, sorted(SOURCES.glob("*.c")))]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
 
 
 # The ctypes layer, through C calls that end in the fake.
@@ -335,10 +365,12 @@ needs_memfd = pytest.mark.skipif(bool(why_no_virtual_memory()), reason="no memfd
 @pytest.fixture(
     params=[
         "fake", "stub", pytest.param("host", marks=needs_memfd),
-        pytest.param("cuda", marks=pytest.mark.gpu),
+        pytest.param("libcuda", marks=needs_stub), pytest.param("cuda", marks=pytest.mark.gpu),
     ]
 )  # fmt: skip
 def driver(request):
+    if request.param == "libcuda":
+        return LibCuda(total_bytes=64 * PAGE, granularity=PAGE).open()
     if request.param == "fake":
         return FakeDriver(64 * PAGE, PAGE)
     if request.param == "host":

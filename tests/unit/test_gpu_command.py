@@ -18,18 +18,24 @@ import pytest
 
 from benchmarks.gpu import __main__ as command
 from benchmarks.gpu import apart, kernels, link, memory, networks
-from benchmarks.gpu.bench import Bench, LostError, NotRunError
+from benchmarks.gpu import bench as bench_of_gpu
+from benchmarks.gpu.bench import Bench, LostError, NotRunError, PartEndedError
 from benchmarks.gpu.records import TARGETS, Check, Report
 from benchmarks.gpu.rehearsal import rehearsing
 from benchmarks.gpu.steps import hidden_share
 from benchmarks.gpu.workbench import GAP_BYTES, Workbench
 from ooctrain.alloc.best_fit import BestFit
 from ooctrain.devices.cuda import open as cuda_open
+from ooctrain.devices.cuda.driver import failure
+from ooctrain.layers.kernels.cuda.runtime.shim import why_no_ptx
 from ooctrain.layers.relu import ReLU
 from ooctrain.sched.timeline import Event, make_timeline
 from ooctrain.testing.check_op import SCALARS
+from ooctrain.testing.driver.stub.build import environment, why_no_stub
 
 ROOT = Path(__file__).parents[2]
+NO_STUB = why_no_stub() or why_no_ptx()
+needs_stub = pytest.mark.skipif(bool(NO_STUB), reason=NO_STUB)
 MIB = 1 << 20
 
 
@@ -68,11 +74,105 @@ def test_without_time_nothing_is_begun(bench):
     assert checks_of(bench)["late"].status == "not run"
 
 
+def stray(status=700):
+    raise failure("cuStreamSynchronize", status, f"error {status}")
+
+
 def test_a_lost_gpu_ends_the_process_after_the_check_is_noted(bench, monkeypatch):
     monkeypatch.setattr(cuda_open, "open_cuda_driver", lambda: 1 / 0)
     with pytest.raises(LostError):
-        bench.check("stray", lambda: 1 / 0)
+        bench.check("stray", stray)
     assert checks_of(bench)["stray"].status == "failed"
+
+
+class CUDAError(Exception):
+    """As cuda.core raises it: its words begin with the error's name."""
+
+
+@pytest.mark.parametrize(
+    ("error", "asked"),
+    [
+        (failure("cuLaunchKernel", 716), 1), (failure("cuMemAlloc_v2", 2), 0),
+        (AssertionError("wrong values"), 0), (CUDAError("CUDA_ERROR_ILLEGAL_ADDRESS: while"), 1),
+        (CUDAError("CUDA_ERROR_INVALID_VALUE: of"), 0),
+    ],
+)  # fmt: skip
+def test_the_gpu_is_asked_only_after_what_can_have_lost_it(bench, monkeypatch, error, asked):
+    def fail():
+        raise error
+
+    def wrapped():
+        try:
+            fail()
+        except Exception as first:
+            raise RuntimeError("while closing") from first
+
+    asks = []
+    monkeypatch.setattr(bench_of_gpu, "_gpu_answers", lambda: not asks.append(1))
+    bench.check("one", fail)
+    assert len(asks) == asked
+    bench.check("two", wrapped)
+    assert len(asks) == 2 * asked
+
+
+def test_three_equal_failures_end_a_part_and_others_do_not(bench):
+    for number in range(5):
+        bench.check(f"of its own {number}", stray, 2 + number)
+    for number in range(2):
+        bench.check(f"alike {number}", lambda: 1 / 0)
+        bench.check(f"between {number}", dict)
+    with pytest.raises(PartEndedError, match="ZeroDivisionError"):
+        bench.check("alike 2", lambda: 1 / 0)
+    assert [c.status for c in checks_of(bench).values()].count("failed") == 8
+
+
+def test_a_process_that_is_started_again_remembers_the_failures(bench):
+    for number in range(2):
+        bench.check(f"first {number}", lambda: 1 / 0)
+    again = replace(bench, failed=apart.failures(bench.log))
+    with pytest.raises(PartEndedError, match="ZeroDivisionError"):
+        again.check("third", lambda: 1 / 0)
+
+
+@pytest.mark.parametrize("name", ["GPU", "CUDA driver", "CUDA compiler"])
+def test_without_a_driver_and_a_compiler_nothing_else_is_begun(tmp_path, monkeypatch, name):
+    parts = []
+
+    def run_part(part, until, **_):
+        parts.append(part)
+        return [Check(part, name, "failed", note="why"), Check(part, "kernel cache", "ok")]
+
+    monkeypatch.setattr(command, "run_part", run_part)
+    assert command.main([str(tmp_path)]) == 1
+    assert parts == ["environment"]
+    found = json.loads((tmp_path / "gpu.json").read_text(encoding="utf-8"))
+    assert found["facts"]["ended early"] == f"{name}: why"
+
+
+def test_a_cache_that_is_full_ends_nothing(tmp_path, monkeypatch):
+    parts = []
+
+    def run_part(part, until, **_):
+        parts.append(part)
+        return [Check(part, "kernel cache", "failed", note="full")]
+
+    monkeypatch.setattr(command, "run_part", run_part)
+    command.main([str(tmp_path)])
+    assert parts == list(command.PARTS)
+
+
+@needs_stub
+@pytest.mark.parametrize("broken", [{"cuInit": 999}, {"cuLibraryLoadData": 222}])
+def test_a_broken_driver_or_compiler_ends_the_real_run_with_its_reason(tmp_path, broken):
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.gpu", str(tmp_path)], cwd=ROOT, text=True,
+        capture_output=True, check=False,
+        env=environment(**broken) | {"PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}"},
+    )  # fmt: skip
+    assert done.returncode == 1, done.stderr
+    found = json.loads((tmp_path / "gpu.json").read_text(encoding="utf-8"))
+    assert {check["part"] for check in found["checks"]} == {"environment"}
+    assert found["facts"]["ended early"]
 
 
 def test_a_process_that_dies_fails_its_check_and_the_rest_is_run_by_the_next(monkeypatch):

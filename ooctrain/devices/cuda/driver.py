@@ -3,16 +3,20 @@
 In: sizes, addresses, handles, all plain ints. Out: the same, or `DriverError` with the call, its
 number, the number's name and the likely fix. The one idea: nothing is loaded before
 `open_cuda_driver` is called, every symbol is bound with its argument types, and every number that
-comes back is looked at; so planning and tests need no driver, and no failure goes unseen. Source:
-cuda.h; paper 000, section 3.3. Read next: `../driver_calls.py` (what the calls mean, and their safe
-order), `driver_abi.py` (the tables), `testing/driver/fake_driver.py`, `driver_memory.py`.
+comes back is looked at; so planning and tests need no driver, and no failure goes unseen. A process
+opens a GPU once and keeps it: a context costs some 100 ms and much memory, and Numba and others go
+on in the same one. Source: cuda.h; paper 000, section 3.3. Read next: `../driver_calls.py` (what
+the calls mean, and their safe order), `driver_abi.py` (the tables),
+`testing/driver/fake_driver.py`, `driver_memory.py`.
 """
 
 from __future__ import annotations
 
 import ctypes
+import os
 import sys
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any
 
 from ooctrain.devices.cuda import driver_abi as abi
@@ -38,6 +42,7 @@ class CudaDriver:
     Args:
         functions: {symbol: bound function} of `bind`.
         ordinal: which device, as CUDA_VISIBLE_DEVICES numbers them.
+        kept: whether the context stays until the process ends, `close` or not.
 
     Raises:
         DeviceUnavailable: no such device, or somebody else holds it.
@@ -45,9 +50,12 @@ class CudaDriver:
 
     parts = False
 
-    def __init__(self, functions: Mapping[str, Callable[..., int]], ordinal: int = 0):
+    def __init__(
+        self, functions: Mapping[str, Callable[..., int]], ordinal: int = 0, kept: bool = False
+    ):
         self._functions = functions
-        self._closed = False
+        self._kernels: dict[tuple[bytes, str], int] = {}
+        self._closed = kept
         self.version = _version(functions["cuDriverGetVersion"])
         self._device = self._find(ordinal)
         self._prop = abi.AllocationProp(
@@ -171,7 +179,28 @@ class CudaDriver:
     def fill(self, address: int, byte: int, size_bytes: int, stream: int) -> None:
         self._call("cuMemsetD8Async", address, byte, size_bytes, stream)
 
+    def function(self, image: bytes, entry: str) -> int:
+        """A kernel of an image; both stay loaded as long as the context."""
+        found = self._kernels.get((image, entry))
+        if found is None:
+            module = self._out("cuModuleLoadData", ctypes.c_void_p, image)
+            name = entry.encode("ascii")
+            found = self._out("cuModuleGetFunction", ctypes.c_void_p, module, name)
+            self._kernels[image, entry] = found
+        return found
+
+    def launch(
+        self, function: int, grid: tuple[int, int, int], threads: int, stream: int, packed: Any
+    ) -> None:
+        status = self._functions["cuLaunchKernel"](
+            function, *grid, threads, 1, 1, 0, stream, None, packed
+        )
+        if status:
+            check(self._functions, "cuLaunchKernel", status)
+
     def close(self) -> None:
+        """Lets go of the context, unless the process keeps it; what was obtained is given back
+        before."""
         if self._closed or sys.is_finalizing():
             return  # at exit the driver may be gone before us, and frees everything itself
         self._closed = True
@@ -212,17 +241,34 @@ def check(functions: Mapping[str, Callable[..., int]], symbol: str, status: int)
     raise failure(symbol, status, (text.value or b"").decode("ascii", "replace"))
 
 
-def open_cuda_driver(ordinal: int = 0, load: Callable[[str], Any] = ctypes.CDLL) -> CudaDriver:
-    """Loads the driver library and opens a device.
+def open_cuda_driver(ordinal: int = 0, load: Callable[[str], Any] | None = None) -> CudaDriver:
+    """A device's driver, current in this thread: the same object each time in one process.
 
     Args:
         ordinal: which device.
-        load: loads a shared library by name.
+        load: loads a shared library by name; what is opened by it is opened anew, and closes.
 
     Raises:
-        DeviceUnavailable: no driver, one that is too old, no device, one that others hold, or this
-            process is a fork of one that uses CUDA.
+        DeviceUnavailable: no driver, one that is too old, no device, one that others hold, an error
+            that lasts, or this process is a fork of one that uses CUDA.
     """
+    if load is not None:
+        return _open(ordinal, load, kept=False)
+    driver = _of_process(ordinal, os.getpid())
+    try:
+        driver.make_current()
+    except DriverError as error:
+        raise _unusable("the GPU is lost to this process", error) from error
+    return driver
+
+
+@cache
+def _of_process(ordinal: int, process: int) -> CudaDriver:
+    """Opened when it is first asked for; a fork asks for its own, and is refused by CUDA."""
+    return _open(ordinal, ctypes.CDLL, kept=True)
+
+
+def _open(ordinal: int, load: Callable[[str], Any], kept: bool) -> CudaDriver:
     try:
         library = load(LIBRARY)
     except OSError as error:
@@ -235,7 +281,7 @@ def open_cuda_driver(ordinal: int = 0, load: Callable[[str], Any] = ctypes.CDLL)
         check(functions, "cuInit", functions["cuInit"](0))
     except DriverError as error:
         raise _unusable("the CUDA driver cannot be used here", error) from error
-    return CudaDriver(functions, ordinal)
+    return CudaDriver(functions, ordinal, kept)
 
 
 def bind(library: Any) -> Mapping[str, Callable[..., int]]:

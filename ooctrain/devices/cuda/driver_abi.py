@@ -17,7 +17,7 @@ from collections.abc import Mapping
 CUdevice = ctypes.c_int
 CUdeviceptr = ctypes.c_uint64
 CUhandle = ctypes.c_uint64  # CUmemGenericAllocationHandle
-CUcontext = CUstream = CUevent = ctypes.c_void_p
+CUcontext = CUstream = CUevent = CUmodule = CUfunction = ctypes.c_void_p
 CUresult = ctypes.c_int
 _int, _uint, _size, _u64 = ctypes.c_int, ctypes.c_uint, ctypes.c_size_t, ctypes.c_uint64
 _void, _byte, _text = ctypes.c_void_p, ctypes.c_ubyte, ctypes.c_char_p
@@ -117,12 +117,19 @@ SYMBOLS: Mapping[str, tuple[type, ...]] = {
     "cuEventQuery": (CUevent,),
     "cuEventSynchronize": (CUevent,),
     "cuEventElapsedTime_v2": (_out(ctypes.c_float), CUevent, CUevent),
+    # code
+    "cuModuleLoadData": (_out(CUmodule), _void),
+    "cuModuleGetFunction": (_out(CUfunction), CUmodule, _text),
+    "cuLaunchKernel": (CUfunction, *([_uint] * 7), CUstream, _out(_void), _out(_void)),
 }
 
 #: Symbols that drivers of version 12 may lack, and the older one with the same arguments.
 OLDER: Mapping[str, str] = {"cuEventElapsedTime_v2": "cuEventElapsedTime"}
 
-#: {number: (name, likely fix)} of the errors that users meet.
+_ANEW = "this process must start anew"
+_SANITIZER = f"`compute-sanitizer` names the kernel and the line; {_ANEW}"
+
+#: {number: (name, likely fix)} of the errors that users meet, and of all that last (`LOST`).
 ERRORS: Mapping[int, tuple[str, str]] = {
     1: ("CUDA_ERROR_INVALID_VALUE", "a bug in the caller: sizes, alignment or order of calls"),
     2: ("CUDA_ERROR_OUT_OF_MEMORY", "a smaller --budget; `nvidia-smi` shows who else uses the GPU"),
@@ -132,20 +139,52 @@ ERRORS: Mapping[int, tuple[str, str]] = {
     46: ("CUDA_ERROR_DEVICE_UNAVAILABLE", "another process holds the GPU exclusively"),
     100: ("CUDA_ERROR_NO_DEVICE", "look at CUDA_VISIBLE_DEVICES, or use --device cpu"),
     101: ("CUDA_ERROR_INVALID_DEVICE", "look at CUDA_VISIBLE_DEVICES"),
+    200: ("CUDA_ERROR_INVALID_IMAGE", "reinstall numba-cuda and its toolkit"),
     201: ("CUDA_ERROR_INVALID_CONTEXT", "every thread calls make_current() before the first call"),
+    209: (
+        "CUDA_ERROR_NO_BINARY_FOR_GPU",
+        "code for another GPU: `make cubins` for this capability",
+    ),
     214: ("CUDA_ERROR_ECC_UNCORRECTABLE", "the GPU's memory is damaged: reset it"),
+    218: ("CUDA_ERROR_INVALID_PTX", "the driver's compiler refuses a kernel: take another toolkit"),
+    220: ("CUDA_ERROR_NVLINK_UNCORRECTABLE", "the link between GPUs is damaged: reset them"),
+    222: (
+        "CUDA_ERROR_UNSUPPORTED_PTX_VERSION",
+        "the toolkit is newer than the driver: update the driver, or take its toolkit",
+    ),
+    226: ("CUDA_ERROR_CONTAINED", f"the GPU has stopped a faulty access; {_ANEW}"),
     400: ("CUDA_ERROR_INVALID_HANDLE", "a stream or event was destroyed before"),
     600: ("CUDA_ERROR_NOT_READY", "work is still running"),
-    700: ("CUDA_ERROR_ILLEGAL_ADDRESS", "work used unmapped memory; this process must start anew"),
+    700: ("CUDA_ERROR_ILLEGAL_ADDRESS", f"work used unmapped memory; {_ANEW}"),
+    701: ("CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES", "a kernel wants more registers than a block has"),
+    702: ("CUDA_ERROR_LAUNCH_TIMEOUT", f"a kernel ran too long beside a display; {_ANEW}"),
+    709: ("CUDA_ERROR_CONTEXT_IS_DESTROYED", "somebody has reset the GPU in this process"),
+    710: ("CUDA_ERROR_ASSERT", f"a kernel's assertion failed; {_ANEW}"),
     712: ("CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED", "pin host memory once"),
-    719: ("CUDA_ERROR_LAUNCH_FAILED", "a kernel crashed; this process must start anew"),
+    714: ("CUDA_ERROR_HARDWARE_STACK_ERROR", _SANITIZER),
+    715: ("CUDA_ERROR_ILLEGAL_INSTRUCTION", f"code for another GPU, or damaged; {_ANEW}"),
+    716: ("CUDA_ERROR_MISALIGNED_ADDRESS", f"a wide access at an odd address; {_SANITIZER}"),
+    717: ("CUDA_ERROR_INVALID_ADDRESS_SPACE", _SANITIZER),
+    718: ("CUDA_ERROR_INVALID_PC", _SANITIZER),
+    719: ("CUDA_ERROR_LAUNCH_FAILED", f"a kernel crashed; {_SANITIZER}"),
+    721: ("CUDA_ERROR_TENSOR_MEMORY_LEAK", _SANITIZER),
     800: ("CUDA_ERROR_NOT_PERMITTED", "memory checkers forbid VMM: use --allocator passthrough"),
     801: ("CUDA_ERROR_NOT_SUPPORTED", "this GPU or platform lacks it: use --allocator best-fit"),
     802: ("CUDA_ERROR_SYSTEM_NOT_READY", "start the fabric manager, or reboot"),
     803: ("CUDA_ERROR_SYSTEM_DRIVER_MISMATCH", "kernel module and libcuda differ: reboot"),
     804: ("CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE", "install a newer driver"),
+    911: ("CUDA_ERROR_EXTERNAL_DEVICE", f"another device has failed; {_ANEW}"),
     999: ("CUDA_ERROR_UNKNOWN", "reload the driver, or reboot"),
 }
+
+#: Errors after which a context is lost, or the process has none any more: every later call answers
+#: the same, nothing can be given back, and nothing needs to be. Not initialized (a fork),
+#: deinitialized (the end of the process), invalid or destroyed context; then those of which cuda.h
+#: says "any further CUDA work will return the same error".
+LOST = frozenset({
+    3, 4, 201, 709,
+    214, 220, 226, 700, 702, 710, 714, 715, 716, 717, 718, 719, 721, 911,
+})  # fmt: skip
 
 
 def version_name(version: int) -> str:

@@ -4,30 +4,31 @@ In: nothing, or a trace that is to run. Out: a `Gpu`, what planning must know of
 `CudaDevice`. The one idea: whatever makes a run fail is looked for in the order in which a user
 would mend it (driver, device, compiler, virtual memory, kernels), by trying it and not by reading
 version numbers where that can be helped; each has one error with the command that mends it. The
-driver is loaded when it is first asked for. Read next: `device.py`, `devices/probe.py`,
+driver is loaded when it is first asked for. Read next: `device.py`, `trial.py`, `devices/probe.py`,
 `machine/doctor.py`.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import metadata
+from typing import Any, cast
 
 from ooctrain.devices.base import Debug, Link
 from ooctrain.devices.cuda.device import CudaDevice, Kernels
 from ooctrain.devices.cuda.driver import open_cuda_driver
 from ooctrain.devices.cuda.driver_abi import version_name
+from ooctrain.devices.cuda.trial import try_kernel, why_it_failed
 from ooctrain.devices.driver_calls import GpuDriver
 from ooctrain.devices.probe import probe
-from ooctrain.errors import ConfigError, DeviceUnavailable, VmmUnavailable
+from ooctrain.errors import ConfigError, DeviceUnavailable, OoctrainError, VmmUnavailable
 from ooctrain.layers.kernels.cuda.table import CUDA
 from ooctrain.step.trace import Trace
 
 CUDA_13 = 13000
 LEAST_NUMBA_CUDA = "0.30.4"
-#: That release compiles nothing beside NumPy 2.5, which has no row_stack any more.
-NUMPY_BELOW = "2.5"
 #: Tensor cores for TF32, and asynchronous copies to shared memory, come with these.
 TF32_CAPABILITY = (8, 0)
 #: What GPUs map in; assumed where the device maps nothing.
@@ -89,17 +90,18 @@ def mapping_problem(driver: GpuDriver) -> str:
 
 
 def require_compiler(gpu: Gpu, installed: Installed | None = None) -> None:
-    """Makes sure that kernels can be compiled for the GPU, and that its driver takes them.
+    """Makes sure that kernels can be compiled for the GPU, and that its driver runs them.
+
+    Cost: a second, once in a process.
 
     Args:
         installed: {distribution: version or None}; default: what pip has installed.
 
     Raises:
-        DeviceUnavailable: numba-cuda or NVIDIA's toolkit is missing, or newer than the driver.
+        DeviceUnavailable: numba-cuda or NVIDIA's toolkit is missing, or newer than the driver, or
+            a kernel of one line does not run.
     """
     found = installed or installed_version
-    if found("numba-cuda") is None:
-        raise _no_compiler("numba-cuda is not installed", gpu.version)
     fitting = _extra(gpu.version)
     newer = [wheel for extra, wheel in TOOLKIT_WHEELS.items() if extra > fitting and found(wheel)]
     if newer and found(TOOLKIT_WHEELS[fitting]) is None:
@@ -107,7 +109,10 @@ def require_compiler(gpu: Gpu, installed: Installed | None = None) -> None:
             f"the compiler makes code for CUDA 13, and the driver serves "
             f"{version_name(gpu.version)}", gpu.version, f"{newer[0]} {found(newer[0])}",
         )  # fmt: skip
-    _try_compiler(gpu)
+    try:
+        _try_compiler()
+    except Exception as error:  # a library that is not found shows as any of a dozen errors
+        raise _explained(error, gpu, found) from error
 
 
 def require_kernels(trace: Trace, gpu: Gpu) -> None:
@@ -144,8 +149,23 @@ def open_device(
 
 
 def make_kernels(driver: GpuDriver, stream: int) -> Kernels:
-    """Numba's kernels on a stream."""
-    # Not at the top, since it loads Numba; planning for a GPU and looking at it do without.
+    """What runs operations on a stream, by the launcher that `$OOCTRAIN_LAUNCHER` names: "numba"
+    (the default), or "driver", launches of our own (`launches.py`).
+
+    Raises:
+        ConfigError: there is no such launcher.
+    """
+    name = os.environ.get("OOCTRAIN_LAUNCHER") or "numba"
+    # Not at the top, since they load Numba; planning for a GPU and looking at it do without.
+    if name == "driver":
+        from ooctrain.devices.cuda.launches import DriverKernels
+
+        return DriverKernels(cast("Any", driver), stream)
+    if name != "numba":
+        raise ConfigError(
+            f"there is no launcher {name!r}", where="$OOCTRAIN_LAUNCHER",
+            fix="OOCTRAIN_LAUNCHER=numba or OOCTRAIN_LAUNCHER=driver",
+        )  # fmt: skip
     from ooctrain.layers.kernels.cuda.runtime.runner import NumbaKernels
 
     return NumbaKernels(stream)
@@ -153,8 +173,7 @@ def make_kernels(driver: GpuDriver, stream: int) -> Kernels:
 
 def pip_command(version: int) -> str:
     """What installs the compiler that fits a driver."""
-    compiler = f"numba-cuda[{_extra(version)}]>={LEAST_NUMBA_CUDA}"
-    return f'pip install "{compiler}" "numpy<{NUMPY_BELOW}"'
+    return f'pip install "numba-cuda[{_extra(version)}]>={LEAST_NUMBA_CUDA}"'
 
 
 def installed_version(distribution: str) -> str | None:
@@ -165,23 +184,27 @@ def installed_version(distribution: str) -> str | None:
         return None
 
 
-def _try_compiler(gpu: Gpu) -> None:
-    # As in `make_kernels`; and that it cannot be loaded may be what is wrong.
-    from ooctrain.layers.kernels.cuda.runtime.runner import try_compiler
-
-    try:
-        try_compiler(gpu.capability)
-    except Exception as error:  # a library that is not found shows as any of a dozen errors
-        text = str(error).strip().splitlines()
-        raise _no_compiler(
-            "kernels cannot be compiled", gpu.version, text[0] if text else repr(error)
-        ) from error
+def _try_compiler() -> None:
+    try_kernel(open_cuda_driver())
 
 
-def _no_compiler(what: str, version: int, numbers: str = "") -> DeviceUnavailable:
+def _explained(error: Exception, gpu: Gpu, found: Installed) -> DeviceUnavailable:
+    """What the trial's failure means, with its first line."""
+    said = str(error).strip()
+    if isinstance(error, OoctrainError):
+        said = ": ".join(filter(None, (error.what, error.numbers)))
+    line = said.splitlines()[0] if said else repr(error)
+    what, fix = why_it_failed(said, gpu.version, gpu.capability)
+    if not what and found("numba-cuda") is None:
+        what = "numba-cuda is not installed, and Numba's own compiler does not serve"
+    return _no_compiler(what or "kernels cannot be compiled and run", gpu.version, line, fix)
+
+
+def _no_compiler(what: str, version: int, numbers: str = "", fix: str = "") -> DeviceUnavailable:
+    first = f"{fix}; or {pip_command(version)}" if fix else pip_command(version)
     return DeviceUnavailable(
         what, code="OOC-153", call="compile", numbers=numbers,
-        fix=f"{pip_command(version)}; --device cpu trains without a GPU",
+        fix=f"{first}; --device cpu trains without a GPU",
     )  # fmt: skip
 
 

@@ -80,4 +80,6 @@ class Gate:
             self._fault.after -= 1
             if self._fault.after < 0:
                 status, self._fault = self._fault.status, None
+                if status in abi.LOST:
+                    self.sticky = status
                 raise failure(call, status, detail="injected")

@@ -1,4 +1,4 @@
-"""What the cuda device needs from Numba: arrays over raw addresses, launches, a test compilation.
+"""What the cuda device needs from Numba: arrays over raw addresses, launches, a kernel to try both.
 
 In: device addresses, operations. Out: Numba device arrays, launches on one stream. The one idea:
 memory is the engine's own, so an array is only a description of it, given to Numba by the CUDA
@@ -31,6 +31,11 @@ class _Described:
         }  # fmt: skip
 
 
+@kernel("void(u4[::1])", threads=32)
+def _count(out):
+    out[cuda.threadIdx.x] = uint32(cuda.threadIdx.x)
+
+
 class NumbaKernels:
     """Runs operations on a GPU (`devices.cuda.Kernels`).
 
@@ -59,12 +64,12 @@ class NumbaKernels:
         """Queues one operation; its kernels are compiled when they are launched first."""
         CUDA.run(op, self._launcher, ins, outs, workspace, scalars)
 
+    def count(self, array: Any) -> None:
+        """Queues the smallest kernel: 0, 1, 2 ... into 32 elements of uint32, for a trial
+        (`devices/cuda/trial.py`)."""
+        self._launcher.launch(_count, 1, array)
 
-@kernel("void(u4[::1])", threads=32)
-def _count(out):
-    out[cuda.threadIdx.x] = uint32(cuda.threadIdx.x)
 
-
-def try_compiler(capability: Capability) -> None:
-    """Compiles a kernel of one line for a GPU. Raises whatever is missing for that."""
-    shim.compile_ptx(_count, capability)
+def compiled_text(capability: Capability) -> str:
+    """PTX of that kernel, made without a driver."""
+    return shim.compile_ptx(_count, capability)

@@ -4,13 +4,14 @@ In: a Python function written in Numba's CUDA dialect. Out: a `Kernel`, plain da
 form is made when it is first launched on a GPU (`compiled`), its PTX without any driver
 (`compile_ptx`), and the emulator in `ooctrain.testing` reads its source. The one idea: signature
 and block size stand beside the kernel, because a kernel's index arithmetic is right for one block
-size only. Kernel files import `cuda`, `intrinsic` and the number types from here. Both the CUDA
-target inside Numba and the package numba-cuda, which takes its place where installed, serve.
-Source: Numba CUDA manual. Read next: `intrinsics.py`, `launcher.py`.
+size only. Kernel files import `cuda`, `intrinsic` and the number types from here. Which of Numba's
+two CUDA targets serves is settled by `target.py`. Source: Numba CUDA manual. Read next:
+`target.py`, `intrinsics.py`, `launcher.py`.
 """
 
 from __future__ import annotations
 
+import importlib
 import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,15 +19,19 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from numba import cuda, float32, int32, int64, uint8, uint32, uint64
+from numba import float32, int32, int64, uint8, uint32, uint64
 from numba.core import sigutils
-from numba.cuda.extending import intrinsic
+
+from ooctrain.layers.kernels.cuda.runtime.target import load_target
 
 __all__ = [
     "Capability", "Kernel", "argument_types", "compile_ptx", "compiled", "cuda", "device",
     "float32", "int32", "int64", "intrinsic", "kernel", "larger", "smaller", "uint8", "uint32",
     "uint64",
 ]  # fmt: skip
+
+cuda: Any = load_target()
+intrinsic = importlib.import_module("numba.cuda.extending").intrinsic
 
 Capability = tuple[int, int]
 LOWEST_CAPABILITY: Capability = (7, 5)
@@ -104,11 +109,13 @@ def compile_ptx(kernel: Kernel, capability: Capability) -> str:
 
 def why_no_ptx() -> str:
     """Why PTX cannot be made here, in one sentence; empty where it can."""
-    from numba.cuda.cudadrv import nvvm  # Numba's simulator has another one
+    # Not at the top: Numba's simulator has other ones.
+    from numba.cuda.cudadrv import error as errors
+    from numba.cuda.cudadrv import nvvm
 
     try:
         nvvm.NVVM()
-    except (nvvm.NvvmSupportError, nvvm.NvvmError, OSError) as error:
+    except (errors.NvvmError, ImportError, OSError, RuntimeError) as error:
         return f"Numba finds no NVVM library ({error}); pip install numba-cuda[cu13]"
     return ""
 

@@ -1,0 +1,99 @@
+"""The store of cubins: what it is keyed by, that another process finds it, and without Numba."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ooctrain.layers.kernels.cuda import elementwise
+from ooctrain.layers.kernels.cuda.conv import conv_gemm
+from ooctrain.layers.kernels.cuda.runtime import cubins, runner, shim
+from ooctrain.layers.kernels.cuda.runtime.cubins import CubinStore, fill, key_of
+from ooctrain.layers.kernels.cuda.runtime.shim import Kernel, kernel, why_no_ptx
+
+ROOT = Path(__file__).parents[3]
+HOPPER, TURING = (9, 0), (7, 5)
+needs_ptx = pytest.mark.skipif(bool(why_no_ptx()), reason=why_no_ptx())
+COUNT = runner._count
+MADE_IN_A_FUNCTION = [
+    conv_gemm._correlation_kernel(quads, columns)
+    for quads in (True, False)
+    for columns in (conv_gemm.WIDE, conv_gemm.NARROW)
+]
+
+
+def all_kernels() -> list[Kernel]:
+    of_elements = [v for v in vars(elementwise).values() if isinstance(v, Kernel)]
+    return [COUNT, *of_elements, *MADE_IN_A_FUNCTION]
+
+
+def test_each_kernel_has_a_key_of_its_own_and_keeps_it_in_another_process():
+    kernels = all_kernels()
+    keys = [key_of(kernel, HOPPER, "a") for kernel in kernels]
+    assert all(keys)
+    assert len(set(keys)) == len({id(kernel) for kernel in kernels})
+    code = (
+        "from unit.cuda.test_cubins import *\n"
+        "print(*[key_of(kernel, HOPPER, 'a') for kernel in all_kernels()])"
+    )
+    paths = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
+    done = subprocess.run(
+        [sys.executable, "-c", code], text=True, capture_output=True, check=False,
+        env=os.environ | {"PYTHONPATH": paths, "PYTHONHASHSEED": "7"},
+    )  # fmt: skip
+    assert done.stdout.split() == keys, done.stderr
+
+
+def test_a_key_changes_with_all_that_the_code_depends_on(monkeypatch):
+    keys = {
+        key_of(COUNT, HOPPER, "a"), key_of(COUNT, TURING, "a"), key_of(COUNT, HOPPER, "b"),
+        key_of(replace(COUNT, signature="void(i4[::1])"), HOPPER, "a"),
+        key_of(replace(COUNT, max_registers=32), HOPPER, "a"),
+    }  # fmt: skip
+    monkeypatch.setattr(cubins, "sources", lambda: "other sources")
+    keys.add(key_of(COUNT, HOPPER, "a"))
+    assert len(keys) == 6
+
+
+@kernel("void(u4[::1])", threads=32)
+def of_a_user(out):
+    out[0] = 1
+
+
+def test_a_kernel_of_the_users_own_is_not_kept_on_disk():
+    assert key_of(of_a_user, HOPPER, "a") == ""
+
+
+@needs_ptx
+def test_a_store_that_was_filled_needs_no_compiler(tmp_path, monkeypatch):
+    assert fill(tmp_path, [COUNT], [HOPPER, TURING]) == 2
+    assert fill(tmp_path, [COUNT], [HOPPER, TURING]) == 0
+    monkeypatch.setattr(shim, "compile_ptx", lambda *_: pytest.fail("it was compiled"))
+    monkeypatch.setattr(cubins, "toolkit", lambda: "another machine's")
+    store = CubinStore(tmp_path)
+    found = store.get(COUNT, HOPPER)
+    assert found.entry.startswith("_Z")
+    assert found.entry.encode() in found.image
+    assert store.made == 0
+    assert store.get(COUNT, TURING).image != found.image
+
+
+@needs_ptx
+def test_a_folder_that_cannot_be_written_only_keeps_nothing(tmp_path):
+    place = tmp_path / "file"
+    place.touch()
+    store = CubinStore(place)
+    assert store.get(COUNT, HOPPER) is store.get(COUNT, HOPPER)
+    assert store.made == 1
+
+
+@needs_ptx
+def test_most_registers_reach_the_linker(tmp_path):
+    few = replace(COUNT, max_registers=24)
+    made = cubins.make_cubin(few, HOPPER)
+    assert made.image != cubins.make_cubin(COUNT, HOPPER).image

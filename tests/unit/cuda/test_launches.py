@@ -1,0 +1,239 @@
+"""Launches of our own: the driver gets from them what it gets from Numba's, to the byte.
+
+Both run over the stub driver, in a process of its own, with Numba's real compiler and linker.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ooctrain.devices.cuda.launches import DeviceArray, DriverKernels, layout_of, pack_arguments
+from ooctrain.errors import ConfigError
+from ooctrain.layers.kernels.cuda.runtime.cubins import Cubin
+from ooctrain.layers.kernels.cuda.runtime.shim import Kernel, why_no_ptx
+from ooctrain.layers.relu import ReLU
+from ooctrain.layers.update import SGDUpdate
+from ooctrain.testing.check_op import SCALARS
+from ooctrain.testing.driver.stub.build import environment, why_no_stub
+from ooctrain.testing.driver.stub.stub import Stub
+
+ROOT = Path(__file__).parents[3]
+REASON = why_no_stub() or why_no_ptx()
+needs_both = pytest.mark.skipif(bool(REASON), reason=REASON)
+needs_stub = pytest.mark.skipif(bool(why_no_stub()), reason=why_no_stub())
+
+BOTH = """
+import json, sys, warnings
+warnings.simplefilter("ignore")
+from dataclasses import replace
+from support.op_samples import SAMPLES
+from ooctrain.devices.cuda.launches import DriverKernels
+from ooctrain.devices.cuda.open import open_cuda_driver
+from ooctrain.layers.kernels.cuda.runtime.runner import NumbaKernels
+from ooctrain.layers.conv_algorithms import CUDA_ALGORITHMS
+from ooctrain.layers.kernels.cuda.table import CUDA
+from ooctrain.step.op import physical_shape
+from ooctrain.testing.check_op import SCALARS, as_input, spec_of
+from ooctrain.testing.driver.stub.stub import Stub
+
+wanted, seen, told = set(sys.argv[1:]), set(), {}
+stub = Stub(total_bytes=1 << 28, fresh=0)
+driver = open_cuda_driver()
+stream, memory = driver.create_stream(), driver.allocate(1 << 24)
+makers = {"numba": NumbaKernels(stream), "ours": DriverKernels(driver, stream)}
+def on_this_device(op):
+    algorithm = getattr(op, "algorithm", "naive")
+    if algorithm in CUDA_ALGORITHMS:
+        return op
+    groups = op.geometry.groups
+    return replace(op, algorithm="naive" if groups > 1 else CUDA_ALGORITHMS[len(seen) % 4])
+
+for op, arrays in SAMPLES:
+    if (wanted and op.name not in wanted) or not CUDA.runs(op):
+        continue
+    if wanted and op.name in seen:
+        continue
+    seen.add(op.name)
+    op = on_this_device(op)
+    specs = [spec_of(as_input(array)) for array in arrays]
+    outs = op.infer(*specs)
+    space = CUDA.workspace_bytes(op, specs, outs, 1)
+    places = [memory + 65536 * n for n in range(len(specs) + len(outs) + 1)]
+    kept = {}
+    for name, kernels in makers.items():
+        made = [
+            kernels.array(at, physical_shape(spec.shape), spec.dtype)
+            for at, spec in zip(places, [*specs, *outs])
+        ]
+        for _ in range(2):
+            before = stub.number("launches")
+            kernels.launch(
+                op, made[: len(specs)], made[len(specs) :],
+                kernels.array(places[-1], (space,), "uint8"), SCALARS,
+            )
+            driver.synchronize_stream(stream)
+            count = stub.number("launches") - before
+            kept[name] = [
+                (l.grid, l.block, l.shared_bytes, l.stream, l.arguments.hex())
+                for l in stub.launches()[-count:]
+            ]
+    assert kept["numba"], op
+    told[str(op)] = kept["numba"] == kept["ours"]
+print(json.dumps(told))
+"""
+
+
+def same_launches(*names: str) -> dict[str, bool]:
+    """{operation: whether both launchers gave the driver the same}."""
+    given = environment() | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")])}
+    done = subprocess.run(
+        [sys.executable, "-c", BOTH, *names], env=given, text=True, capture_output=True,
+        check=False, cwd=ROOT,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@needs_both
+def test_the_driver_gets_the_same_from_both_launchers():
+    found = same_launches("relu", "sgd", "dropout", "max_pool2d")
+    assert len(found) == 4
+    assert all(found.values()), found
+
+
+@pytest.mark.slow
+@needs_both
+def test_the_driver_gets_the_same_from_both_launchers_for_every_operation():
+    found = same_launches()
+    assert len(found) > 40
+    assert all(found.values()), [op for op, same in found.items() if not same]
+
+
+NUMBERS = {
+    "b1": ctypes.c_bool, "i4": ctypes.c_int32, "u4": ctypes.c_uint32, "i8": ctypes.c_int64,
+    "u8": ctypes.c_uint64, "f4": ctypes.c_float,
+}  # fmt: skip
+
+
+@given(kinds=st.lists(st.sampled_from(sorted(NUMBERS)), min_size=1, max_size=9), data=st.data())
+def test_numbers_lie_as_in_a_struct_of_c(kinds, data):
+    values = [
+        data.draw(st.floats(width=32) if k == "f4" else st.integers(-(2**63), 2**63)) for k in kinds
+    ]
+    signature = f"void({', '.join(kinds)})"
+    fields = [(f"p{i}", NUMBERS[kind]) for i, kind in enumerate(kinds)]
+    struct = type("Arguments", (ctypes.Structure,), {"_fields_": fields})
+    expected = struct(*(v % 2**64 if k == "u8" else v for k, v in zip(kinds, values, strict=True)))
+    found = pack_arguments(Kernel(len, signature, 32), values)
+    last = getattr(struct, f"p{len(kinds) - 1}")
+    assert len(found) == layout_of(signature).size == last.offset + last.size
+    for name, kind in fields:
+        at, size = getattr(struct, name).offset, ctypes.sizeof(kind)
+        assert found[at : at + size] == bytes(expected)[at : at + size]
+
+
+# A call's launches are worked out once.
+
+
+class Counting:
+    """A store whose kernels are of PTX that does nothing, and counts what is asked of it."""
+
+    def __init__(self):
+        self.asked = 0
+
+    def get(self, kernel, capability):
+        self.asked += 1
+        parameters = layout_of(kernel.signature).size
+        head = ".version 8.0\n.target sm_75\n.address_size 64\n"
+        entry = f".visible .entry k(.param .align 8 .b8 k_param_0[{parameters}])\n{{\n ret;\n}}\n"
+        return Cubin("k", f"{head}{entry}// {kernel.name}\n\0".encode())
+
+
+@pytest.fixture
+def kernels():
+    stub = Stub(total_bytes=64 << 20)
+    driver = stub.open()
+    made = DriverKernels(driver, driver.create_stream(), Counting())
+    yield stub, driver, made
+    assert stub.number("sticky") == 0
+
+
+def arrays_of(kernels, address, count):
+    return [kernels.array(address + 4096 * n, (1024,), "float32") for n in range(count)]
+
+
+@needs_stub
+def test_a_call_that_comes_again_asks_nobody_and_launches_the_same(kernels):
+    stub, driver, made = kernels
+    address = driver.allocate(1 << 20)
+    x, y = arrays_of(made, address, 2)
+    empty = made.array(0, (0,), "uint8")
+    relu = ReLU()
+    for _ in range(3):
+        made.launch(relu, [x], [y], empty, SCALARS)
+    made.launch(relu, [y], [x], empty, SCALARS)  # other arrays
+    stub.library.cuCtxSynchronize()
+    first, second, third, other = stub.launches()
+    assert first == second == third != other
+    assert made._recorder._store.asked == 1
+    assert stub.calls("cuModuleLoadData") == 1
+
+
+@needs_stub
+def test_a_scalar_that_changes_reaches_the_kernel_and_one_that_nobody_reads_costs_nothing(kernels):
+    stub, driver, made = kernels
+    arrays = arrays_of(made, driver.allocate(1 << 20), 5)
+    empty, update = made.array(0, (0,), "uint8"), SGDUpdate(0.9, 0.0, 1e-4)
+    for scalars in (
+        {"lr": 0.5, "seed": 1, "step": 0}, {"lr": 0.5, "seed": 2, "step": 0},
+        {"lr": 0.25, "seed": 2, "step": 0},
+    ):  # fmt: skip
+        made.launch(update, arrays[:3], arrays[3:], empty, scalars)
+    stub.library.cuCtxSynchronize()
+    first, second, third = stub.launches()
+    assert first == second
+    assert third.arguments != second.arguments
+
+
+@needs_stub
+def test_what_is_launched_on_one_address_is_not_launched_on_another(kernels):
+    """Arrays that are gone leave no trace: an id that comes again is another array's."""
+    stub, driver, made = kernels
+    address, relu = driver.allocate(1 << 20), ReLU()
+    for number in range(20):
+        x, y = arrays_of(made, address + 8192 * number, 2)
+        made.launch(relu, [x], [y], made.array(0, (0,), "uint8"), SCALARS)
+        del x, y
+    stub.library.cuCtxSynchronize()
+    assert len({launch.arguments for launch in stub.launches()}) == 20
+
+
+def test_a_workspace_is_not_left():
+    from ooctrain.devices.cuda.launches import Recorder
+
+    class Driver:
+        def capability(self):
+            return (9, 0)
+
+    recorder = Recorder(Driver(), Counting())
+    workspace = DeviceArray(256, (64,), "uint8")
+    assert recorder.part(workspace, 32, 8, "float32").address == 288
+    with pytest.raises(ConfigError, match="more workspace"):
+        recorder.part(workspace, 36, 8, "float32")
+
+
+def test_an_array_keeps_its_bytes_in_every_form():
+    array = DeviceArray(512, (2, 3, 4), "float32")
+    assert array.reshape((6, -1)).shape == (6, 4)
+    assert array.ravel().view(np.uint8).words == (0, 0, 96, 1, 512, 96, 1)
+    assert array.nbytes == array.view("uint8").size == 96
