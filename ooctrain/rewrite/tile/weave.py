@@ -2,11 +2,11 @@
 
 In: a trace, a segment of it, and the spans of the tiles. Out: an ordinary trace. The one idea:
 every output element belongs to exactly one tile. Forward: cut the tile's inputs out, run its calls,
-insert its outputs. Backward (scatter-add): run the tile's pure forward calls again, go backward
-from its own output gradient, add its part of dX over the halo, add its dW and db, tile after tile
-in a fixed order. No activation inside the segment outlives its tile. Source: paper 003, section 3
-and figure 5; its gather rule for gradients needs a wider halo. Read next:
-`tests/properties/test_tiled_gradients.py`.
+insert its outputs. Backward (scatter-add): run the tile's pure forward calls again (or let backward
+read what forward made, and the planner decide), go backward from its own output gradient, add its
+part of dX over the halo, add its dW and db, tile after tile in a fixed order. No activation inside
+the segment outlives its tile. Source: paper 003, section 3 and figure 5; its gather rule for
+gradients needs a wider halo. Read next: `tests/properties/test_tiled_gradients.py`.
 """
 
 from __future__ import annotations
@@ -35,19 +35,22 @@ from ooctrain.step.op import Op, Spec
 from ooctrain.step.trace import Phase, Trace
 
 
-def weave(trace: Trace, segment: Segment, tiles: Sequence[Tile]) -> Trace:
+def weave(trace: Trace, segment: Segment, tiles: Sequence[Tile], again: bool = True) -> Trace:
     """The trace with the segment's calls replaced by those of its tiles.
+
+    Args:
+        again: write each tile's forward calls into the backward pass once more.
 
     Cost: O(calls of the trace + tiles * calls of the segment).
     """
-    return _Weaver(trace, segment, tiles).run()
+    return _Weaver(trace, segment, tiles, again).run()
 
 
 class _Weaver:
     """Copies a trace call by call; the segment is replaced on the way."""
 
-    def __init__(self, trace: Trace, segment: Segment, tiles: Sequence[Tile]) -> None:
-        self.trace, self.segment, self.tiles = trace, segment, tiles
+    def __init__(self, trace: Trace, segment: Segment, tiles: Sequence[Tile], again: bool) -> None:
+        self.trace, self.segment, self.tiles, self.again = trace, segment, tiles, again
         self.writer = TraceWriter(trace)
         self.forward_steps: list[list[TileCall]] = []  # for each tile, one step per stage
         self.records: dict[Any, VjpCalls] = {}
@@ -143,9 +146,12 @@ class _Weaver:
         if source_gradient is not None:
             totals[source_gradient], steps = zeros(self.writer.value_of(source_gradient))
         for tile, forward in zip(self.tiles, self.forward_steps, strict=True):
-            again, _ = self._run_tile(tile, "backward", ".again")
-            steps += again
-            self._differentiate(tile, again[-len(forward) :], forward, steps, totals)
+            made = forward
+            if self.again:
+                repeated, _ = self._run_tile(tile, "backward", ".again")
+                steps += repeated
+                made = repeated[-len(forward) :]
+            self._differentiate(tile, made, forward, steps, totals)
         for gradient, total in totals.items():
             self.writer.becomes(gradient, total)
         return steps, list(totals.values())
@@ -153,12 +159,14 @@ class _Weaver:
     def _differentiate(
         self,
         tile: Tile,
-        again: Sequence[TileCall],
+        made: Sequence[TileCall],
         forward: Sequence[TileCall],
         steps: list[TileCall],
         totals: dict[int, Value],
     ) -> None:
-        """Backward calls of one tile; each gradient is added to its total at once."""
+        """Backward calls of one tile, which read what `made` has; each gradient is added to its
+        total at once.
+        """
         last = self.segment.stages[-1]
         assert last.seed is not None
         seed = self._slice(self.writer.value_of(last.seed), tile.target, "backward", "", steps)
@@ -166,9 +174,7 @@ class _Weaver:
             stage, place = self.segment.stages[i], label(tile.written_region(i))
             if not stage.backward:
                 break  # nothing before it needs a gradient
-            calls, roles, results = self._backward_of_stage(
-                stage, place, again[i], forward[i], seed
-            )
+            calls, roles, results = self._backward_of_stage(stage, place, made[i], forward[i], seed)
             steps += calls
             image, *others = zip(stage.forward.ins, results, strict=True)
             for variable, role in others:
@@ -186,16 +192,16 @@ class _Weaver:
         self,
         stage: TiledLayer,
         place: str,
-        again: TileCall,
+        made: TileCall,
         forward: TileCall,
         seed: Value,
     ) -> tuple[list[TileCall], dict[Role, Value], Sequence[Role | None]]:
         """The backward calls of a stage for one tile, its variables by role, the roles of its
         results."""
         calls: list[TileCall] = []
-        record = self._record(stage, again)
-        roles: dict[Role, Value] = {("in", i): v for i, v in enumerate(again.ins)}
-        roles |= {("out", i): v for i, v in enumerate(again.outs)}
+        record = self._record(stage, made)
+        roles: dict[Role, Value] = {("in", i): v for i, v in enumerate(made.ins)}
+        roles |= {("out", i): v for i, v in enumerate(made.outs)}
         roles["seed", 0] = seed
         for recorded, call in zip(record.calls, stage.backward, strict=True):
             outs = tuple(
