@@ -4,7 +4,7 @@ On whole numbers all outputs are equal to the bit. On any data y and dX are (dir
 each of their elements is made by one call, from all its terms in the same order. Gradients of
 weights are sums over bands, within a bound that is written out below. Bands lie at random cuts, one
 row high or empty; forward calls run once, or again in backward. The bugs that these laws kill are
-`BAND_BUGS` in tests/zoo/tile_bugs.py. Source: docs/tiling.md.
+those of tests/zoo/band_bugs.py. Source: docs/tiling.md.
 """
 
 from __future__ import annotations
@@ -153,6 +153,7 @@ CASES = {
     "rows that nobody reads": (nn.Conv2d(2, 3, 2, 2), nn.Conv2d(3, 2, 2, 3)),
     "rows between windows": (nn.Conv2d(2, 3, 1, 3), nn.ReLU(), nn.Conv2d(3, 2, 2, 3)),
     "windows of padding alone": (nn.Conv2d(2, 3, 1, padding=2), nn.Conv2d(3, 2, 3, padding=1)),
+    "strides in the padding": (nn.Conv2d(2, 3, 1, 3, padding=5), nn.ReLU()),
     "halos larger than bands": (nn.Conv2d(2, 2, 7, padding=3), nn.Conv2d(2, 2, 5, padding=2)),
     "two strides": (nn.Conv2d(2, 3, 3, 2, 1), nn.ReLU(), nn.Conv2d(3, 2, 5, 2, 2), nn.ReLU()),
     "dilation": (nn.Conv2d(2, 3, 3, padding=2, dilation=2), nn.AvgPool2d(4, 2, 1)),
