@@ -9,12 +9,17 @@
 # A convolution looks only at a small neighbourhood, so we can compute its output piece by piece.
 
 # %%
+import re
+from unittest import mock
+
 import numpy as np
 from lesson import Lesson
 
 import ooctrain as oc
+from ooctrain.engine.incore import run_trace
 from ooctrain.report.charts import Piece, strips_svg
-from ooctrain.rewrite.tile.halo import Span, chain_reads
+from ooctrain.rewrite.tile import row_rules
+from ooctrain.rewrite.tile.halo import Read, Span, chain_reads, read_span
 from ooctrain.sched.budget import trace_minimum_bytes
 from ooctrain.step.op import Window
 from ooctrain.units import format_bytes
@@ -162,7 +167,7 @@ lesson.reveal("untiled peak / tiled peak", factor)
 # Not sixteen times: the input, the chain's output and the parameters are not tiled. And it is not
 # free: the tiles run their forward pass twice, halos are computed by several tiles, and each of
 # the many small calls takes time to start. But the minimum fell too, and that is what no swapping
-# could do.
+# could do. Tutorial 14 gets rid of the halos that several tiles compute.
 #
 # ## The same bits?
 #
@@ -201,6 +206,72 @@ print(f"    {differing} values differ; the largest gradient is {largest:g}")
 # ordinary data the sums round, and the two differ in the last bits;
 # `tests/properties/test_tiled_gradients.py` has the bound as a formula.
 #
+# ## The law, row by row
+#
+# `tests/test_tiled_equals_untiled.py` is the law of tiling in 25 lines. Open it beside this cell,
+# which takes its steps one by one. It cuts the step into *bands*: tiles as wide as the image that
+# keep their halo instead of computing it again (tutorial 14), so that even gradients of images have
+# the untiled bits on ordinary data. It runs both traces, asks for every variable, and compares band
+# "0.out[h 0:7]" with rows 0 to 6 of "0.out", and so on for each layer and each gradient.
+
+# %%
+lesson.cell("every row of every layer")
+small = nn.Sequential(nn.Conv2d(2, 2, 3, padding=1), nn.ReLU(), nn.Conv2d(2, 2, 3, padding=1))
+step = oc.trace(small, (1, 2, 24, 8), "mse", None, threads=2, conv_algorithm="direct")
+initial = [step.variables[v] for v in step.initial]
+values = {v.name: rng.standard_normal(v.shape).astype(np.float32) for v in initial}
+
+
+def everything(trace):
+    """All variables of a trace after one run in memory."""
+    return run_trace(trace, values, {}, wanted=[v.name for v in trace.variables], threads=2)
+
+
+def first_difference():
+    """Where the step in three bands first differs from the untiled one, in words."""
+    bands = oc.tile(step, grid=(3, 1), halo="keep")
+    expected, got = everything(step), everything(bands)
+    for v in bands.variables:
+        band = re.fullmatch(r"(.*)\[h (\d+):\d+\]", v.name)
+        if band and band[1] in expected and v.kind != "wgrad":  # weights: a sum over bands
+            for row in range(v.shape[2]):
+                a, b = expected[band[1]][:, :, int(band[2]) + row], got[v.name][:, :, row]
+                if not np.array_equal(a, b):
+                    numbers = f"expected {a[a != b][0]:g}, got {b[a != b][0]:g}"
+                    return f"{band[1]}, row {int(band[2]) + row}: {numbers}"
+    return "no difference"
+
+
+with_halo = first_difference()
+print(f"    {with_halo}")
+
+# %% [markdown]
+# Now we remove one halo row: the last row that a band reads below its own becomes padding. The
+# first of three bands reads the image rows 0 to 7. **In which row of the first layer's output does
+# the law see it?**
+
+# %%
+lesson.cell("one halo row removed")
+lesson.predict("first wrong row", guess=8)
+
+
+def one_row_less(rows, window, extent):
+    """`read_span` with a slip: below, it reads one row less and pads one more."""
+    read = read_span(rows, window, extent)
+    if window.kernel == 1 or read.inside.hi == extent:
+        return read
+    return Read(Span(read.inside.lo, read.inside.hi - 1), read.pad_lo, read.pad_hi + 1)
+
+
+with mock.patch.object(row_rules, "read_span", one_row_less):
+    without_halo = first_difference()
+lesson.reveal("first wrong row", int(re.search(r"row (\d+)", without_halo)[1]))
+print(f"    {without_halo}")
+
+# %% [markdown]
+# It names layer, row and numbers. With the image rows 0 to 7 the layer can compute rows 0 to 6, so
+# the first band ends there, and its last row is the one that reads the missing one.
+#
 # ## Exercises
 #
 # 1. How many input rows do 8 output rows of a 5 x 5 convolution with stride 2 read, away from
@@ -228,4 +299,6 @@ assert trace_minimum_bytes(tiled.trace) < trace_minimum_bytes(untiled.trace)
 assert [p.peak_bytes for _, p in rows] == sorted((p.peak_bytes for _, p in rows), reverse=True)
 assert differing == 0
 assert largest > 0
+assert with_halo == "no difference"
+assert without_halo.startswith("0.out, row 6: expected ")
 print("\nall asserts passed")

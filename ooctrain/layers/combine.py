@@ -100,8 +100,9 @@ class Concat(Op):
     name: ClassVar[str] = "concat"
 
     def infer(self, *ins: Spec) -> tuple[Spec, ...]:
-        require_float(self, *ins)
         require(bool(ins), "concat: nothing to join")
+        same = len({spec.dtype for spec in ins}) == 1
+        require(same, "concat: all inputs must have the same element type", *ins)
         first = ins[0].shape
         require(0 <= self.axis < len(first), f"concat: no axis {self.axis}", ins[0])
         for spec in ins:

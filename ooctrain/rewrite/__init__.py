@@ -2,9 +2,9 @@
 
 In: a trace and names. Out: the trace after those rewrites, in their order. The one idea: a rewrite
 is a pure function, so whoever has the original trace and the names can check the plan's trace (rule
-R602). A name may carry parameters after a colon: "tile:4x4:conv1". All keep the bits; tiling
-does on whole numbers, and adds floats in another order. Read next: `fuse.py`, `share_storage.py`,
-then `tile/`.
+R602). A name may carry parameters after a colon: "tile:4x4:conv1", "bands:16". All keep the bits;
+tiling does on whole numbers, and adds floats in another order. Read next: `fuse.py`,
+`share_storage.py`, then `tile/`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Rewrites(Mapping[str, Rewrite]):
     """{name: rewrite}; "tile:4x4" is looked up as "tile" and gets its parameters."""
 
     plain: Mapping[str, Rewrite] = {"fuse": fuse, "share_storage": share_storage}
-    with_parameters = ("tile", PIN_SMALL)
+    with_parameters = ("tile", "bands", "bands_again", PIN_SMALL)
 
     def __getitem__(self, name: str) -> Rewrite:
         if name.partition(":")[0] == PIN_SMALL:

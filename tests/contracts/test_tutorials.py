@@ -23,7 +23,7 @@ QUICK_ONES = [
 ]
 #: Pictures whose colours have no other explanation than their legend.
 WITH_A_LEGEND = (
-    "01_lifetimes", "03_two_holes", "05_halos", "06_fragmentation", "08_placements",
+    "01_lifetimes", "03_two_holes", "05_halos", "06_fragmentation", "08_placements", "14_bands",
 )  # fmt: skip
 sys.path.insert(0, str(FOLDER))
 
@@ -43,6 +43,7 @@ ANSWERS = {
     "11_recompute": (20, 20, 1 / 3),
     "12_together": (1 / 2, "first", "belady"),
     "13_write_your_own_planner": ("plans are legal", 12, "no"),
+    "14_bands": (2, 0, 6),
     "18_a_cuda_kernel_step_by_step": (1 / 16, 16, 8),
     "19_real_gpu": (6, 2000, False),
 }

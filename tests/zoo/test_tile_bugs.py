@@ -1,7 +1,9 @@
-"""The law of tiling bites: each planted bug passes the plain tests and breaks the law.
+"""The laws of tiling bite: each planted bug of tiles passes the plain tests and breaks the law;
+each of bands breaks a named case of its law.
 
 The plain tests are those of tests/unit/test_tile_trace.py, run here with the bug in place; the law
 is that of tests/properties/test_tiled_gradients.py, in the reference mode, which needs no kernel.
+Bands are held to tests/properties/test_bands.py, and to what a student reads first.
 """
 
 from __future__ import annotations
@@ -9,14 +11,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pytest
+import test_tiled_equals_untiled as FIRST
 from hypothesis import Phase, assume, given, settings
 from hypothesis import strategies as st
-from support.check_tile import check_tile
+from properties.test_bands import CASES, EVERY_ROW, Cut, check_any_data
+from support.check_tile import check_tile, random_values
 from support.tile_chains import Chain, chains, exact_values
 from unit import test_tile_trace as PLAIN
+from zoo.band_bugs import BAND_BUGS
 from zoo.tile_bugs import BUGS
 
+from ooctrain import manual_seed, nn
 from ooctrain.errors import OoctrainError
+from ooctrain.rewrite.tile import row_rules
+from ooctrain.rewrite.tile.halo import Read, Span
+from ooctrain.step.op import Window
 
 
 def plain_tests() -> Iterator[Callable[[], None]]:
@@ -52,3 +61,45 @@ def test_bug(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
         function()
     with pytest.raises((AssertionError, OoctrainError)):
         the_law(examples=400)
+
+
+def law_of_bands(case: str, cut: Cut) -> None:
+    """A named case on any data."""
+    trace = Chain(nn.Sequential(*CASES[case]), (2, 2, 26, 11), (1, 1)).trace("direct")
+    assert trace is not None
+    check_any_data(trace, cut.of(trace), random_values(trace, 1, integers=None))
+
+
+def all_named_cases() -> None:
+    for case in CASES:
+        for rows in ((8, 9, 23), EVERY_ROW):
+            for again in (True, False):
+                law_of_bands(case, Cut(rows, again))
+
+
+@pytest.mark.parametrize("bug", BAND_BUGS)
+def test_bug_of_bands(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    BAND_BUGS[bug](monkeypatch)
+    with pytest.raises((AssertionError, OoctrainError)):
+        all_named_cases()
+
+
+def test_what_a_student_reads_first_names_layer_row_and_numbers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With one halo row removed: the last row that a band reads below its own becomes padding."""
+    plain = row_rules.read_span
+
+    def short(outputs: Span, window: Window, extent: int) -> Read:
+        read = plain(outputs, window, extent)
+        if window.kernel == 1 or read.inside.hi == extent:
+            return read
+        return Read(Span(read.inside.lo, read.inside.hi - 1), read.pad_lo, read.pad_hi + 1)
+
+    manual_seed(0)
+    model = nn.Sequential(FIRST.LAYERS[0](), nn.ReLU(), FIRST.LAYERS[0]())
+    law = FIRST.test_tiled_equals_untiled.hypothesis.inner_test
+    assert law(model, 12, 3, 0) is None
+    monkeypatch.setattr(row_rules, "read_span", short)
+    with pytest.raises(AssertionError, match=r"0\.out, row 2: expected \[.*\], got \[.*\]"):
+        law(model, 12, 3, 0)

@@ -73,14 +73,15 @@ def find_segment(trace: Trace, first: str | None = None, last: str | None = None
         ConfigError: there is no such call, or a call between them cannot be tiled; it says which
             and why.
     """
-    chain = _choose_chain(trace, first, last)
+    chain = choose_chain(trace, first, last)
     return Segment(_stages(trace, chain))
 
 
 # Which calls
 
 
-def _choose_chain(trace: Trace, first: str | None, last: str | None) -> list[Call]:
+def choose_chain(trace: Trace, first: str | None, last: str | None) -> list[Call]:
+    """The forward calls of the chain that `find_segment` describes."""
     if first is not None:
         start = _named(trace, first)[0]
         _require_tileable(trace, start)

@@ -2,21 +2,19 @@
 
 In: a trace, a segment of it, and the spans of the tiles. Out: an ordinary trace. The one idea:
 every output element belongs to exactly one tile. Forward: cut the tile's inputs out, run its calls,
-insert its outputs. Backward (scatter-add): run the tile's pure forward calls again, go backward
-from its own output gradient, add its part of dX over the halo, add its dW and db, tile after tile
-in a fixed order. No activation inside the segment outlives its tile. Source: paper 003, section 3
-and figure 5; its gather rule for gradients needs a wider halo. Read next:
-`tests/properties/test_tiled_gradients.py`.
+insert its outputs. Backward (scatter-add): run the tile's pure forward calls again (or let backward
+read what forward made, and the planner decide), go backward from its own output gradient, add its
+part of dX over the halo, add its dW and db, tile after tile in a fixed order. No activation inside
+the segment outlives its tile. Source: paper 003, section 3 and figure 5; its gather rule for
+gradients needs a wider halo. Read next: `tests/properties/test_tiled_gradients.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from types import MappingProxyType
 from typing import Any
 
-from ooctrain.layers.kernels.tables import TABLES
 from ooctrain.layers.regions import Insert, InsertAdd, Slice
 from ooctrain.rewrite.tile.adjoint import Role, VjpCalls, record_vjp
 from ooctrain.rewrite.tile.rules import Place
@@ -27,117 +25,56 @@ from ooctrain.rewrite.tile.steps import (
     TileCall,
     Value,
     add_up,
-    alive,
     block,
     insertion,
     label,
     zeros,
 )
-from ooctrain.step.builder import TraceBuilder
+from ooctrain.rewrite.tile.writer import TraceWriter, positions
 from ooctrain.step.op import Op, Spec
-from ooctrain.step.trace import Call, Phase, Trace
+from ooctrain.step.trace import Phase, Trace
 
 
-def weave(trace: Trace, segment: Segment, tiles: Sequence[Tile]) -> Trace:
+def weave(trace: Trace, segment: Segment, tiles: Sequence[Tile], again: bool = True) -> Trace:
     """The trace with the segment's calls replaced by those of its tiles.
 
-    The tiles' workspaces are for as many threads as those of the trace.
+    Args:
+        again: write each tile's forward calls into the backward pass once more.
 
     Cost: O(calls of the trace + tiles * calls of the segment).
     """
-    return _Weaver(trace, segment, tiles).run()
+    return _Weaver(trace, segment, tiles, again).run()
 
 
 class _Weaver:
     """Copies a trace call by call; the segment is replaced on the way."""
 
-    def __init__(self, trace: Trace, segment: Segment, tiles: Sequence[Tile]) -> None:
-        self.trace, self.segment, self.tiles = trace, segment, tiles
-        self.builder = TraceBuilder(trace.threads, trace.device)
-        self.values: dict[int, Value] = {}  # variable of the old trace: what stands for it
-        self.calls: dict[int, int] = {}  # call of the old trace: call of the new one
+    def __init__(self, trace: Trace, segment: Segment, tiles: Sequence[Tile], again: bool) -> None:
+        self.trace, self.segment, self.tiles, self.again = trace, segment, tiles, again
+        self.writer = TraceWriter(trace)
         self.forward_steps: list[list[TileCall]] = []  # for each tile, one step per stage
         self.records: dict[Any, VjpCalls] = {}
 
     def run(self) -> Trace:
         """The new trace."""
-        for variable in self.trace.initial:
-            self._write_value(self._value_of(variable))
         stages = self.segment.stages
         forward_ids = {stage.forward.id for stage in stages}
         backward_ids = {call.id for stage in stages for call in stage.backward}
         first_backward = min(backward_ids, default=-1)
         for call in self.trace.calls:
             if call.id == stages[-1].forward.id:
-                self._write(self._forward_steps(), wanted=())
+                self.writer.write(self._forward_steps())
             if call.id == first_backward:
                 steps, results = self._backward_steps()
-                self._write(steps, wanted=results)
+                self.writer.write(steps, wanted=results)
             if call.id not in forward_ids | backward_ids:
-                self._copy(call)
-        return self._finish()
-
-    # The rest of the trace
-
-    def _value_of(self, variable: int) -> Value:
-        if variable not in self.values:
-            old = self.trace.variables[variable]
-            self.values[variable] = Value(old.name, Spec(old.shape, old.dtype), old.kind)
-        return self.values[variable]
-
-    def _write_value(self, value: Value) -> int:
-        if value.variable is None:
-            value.variable = self.builder.variable(
-                value.name, value.spec.shape, value.spec.dtype, value.kind
-            )
-        return value.variable
-
-    def _number(self, variable: int) -> int:
-        """The variable of the new trace that stands for an old one."""
-        return self._write_value(self._value_of(variable))
-
-    def _copy(self, call: Call) -> None:
-        number = self._number
-        self.calls[call.id] = self.builder.call(
-            call.name, call.op, tuple(map(number, call.ins)), tuple(map(number, call.outs)),
-            workspace_bytes=call.workspace_bytes, pure=call.pure, phase=call.phase,
-            reuse={number(out): number(source) for out, source in call.reuse.items()},
-            forward_of=None if call.forward_of is None else self.calls[call.forward_of],
-            duration_ns=call.duration_ns,
-        )  # fmt: skip
-
-    def _write(self, steps: Sequence[TileCall], wanted: Iterable[Value]) -> None:
-        """Writes the steps, without those in backward whose outputs nothing reads."""
-        for step in alive(steps, set(wanted)):
-            ins, outs = (tuple(map(self._write_value, side)) for side in (step.ins, step.outs))
-            in_specs, out_specs = ([v.spec for v in side] for side in (step.ins, step.outs))
-            step.call = self.builder.call(
-                step.name, step.op, ins, outs, phase=step.phase,
-                workspace_bytes=TABLES[self.trace.device].workspace_bytes(
-                    step.op, in_specs, out_specs, self.trace.threads or 1
-                ),
-                reuse={outs[out]: ins[source] for out, source in step.reuse.items()},
-                forward_of=step.of.call if step.of is not None else None,
-            )  # fmt: skip
-
-    def _finish(self) -> Trace:
-        # A variable that the original call was the last to read may be read later here, for example
-        # when tiles run forward calls again: then its storage must not be taken over.
-        builder = self.builder
-        last_read = {v: call.id for call in builder.calls for v in call.ins}
-        for i, call in enumerate(builder.calls):
-            legal = {out: source for out, source in call.reuse.items() if last_read[source] == i}
-            if len(legal) < len(call.reuse):
-                builder.calls[i] = replace(call, reuse=MappingProxyType(legal))
-        carries, outputs = self.trace.carries, self.trace.outputs
-        builder.carries = {self._number(new): self._number(old) for new, old in carries.items()}
-        builder.outputs = {name: self._number(v) for name, v in outputs.items()}
-        return builder.build()
+                self.writer.copy([call])
+        return self.writer.finish()
 
     # Forward
 
     def _forward_steps(self) -> list[TileCall]:
-        target = self._value_of(self.segment.target)
+        target = self.writer.value_of(self.segment.target)
         whole, steps = zeros(target)
         for tile in self.tiles:
             own, part = self._run_tile(tile, "forward", "")
@@ -145,7 +82,7 @@ class _Weaver:
             steps += own
             steps.append(insertion(Insert, whole, part, tile.target, "forward"))
             whole = steps[-1].outs[0]
-        self._becomes(self.segment.target, whole)
+        self.writer.becomes(self.segment.target, whole)
         return steps
 
     def _run_tile(self, tile: Tile, phase: Phase, mark: str) -> tuple[list[TileCall], Value]:
@@ -158,10 +95,10 @@ class _Weaver:
         """
         steps: list[TileCall] = []
         image = self._slice(
-            self._value_of(self.segment.source), tile.read_region(0), phase, mark, steps
+            self.writer.value_of(self.segment.source), tile.read_region(0), phase, mark, steps
         )
         for i, stage in enumerate(self.segment.stages):
-            others = tuple(self._value_of(v) for v in stage.forward.ins[1:])
+            others = tuple(self.writer.value_of(v) for v in stage.forward.ins[1:])
             op = self._cut(tile, i)
             specs = op.infer(image.spec, *(other.spec for other in others))
             place = label(tile.written_region(i))
@@ -171,7 +108,7 @@ class _Weaver:
             )
             name = f"{stage.forward.name}{mark}{place}"
             steps.append(
-                TileCall(name, op, (image, *others), outs, phase, _positions(stage.forward))
+                TileCall(name, op, (image, *others), outs, phase, positions(stage.forward))
             )
             image = outs[0]
         return steps, image
@@ -207,34 +144,37 @@ class _Weaver:
         steps: list[TileCall] = []
         totals: dict[int, Value] = {}  # gradient in the old trace: its sum over tiles so far
         if source_gradient is not None:
-            totals[source_gradient], steps = zeros(self._value_of(source_gradient))
+            totals[source_gradient], steps = zeros(self.writer.value_of(source_gradient))
         for tile, forward in zip(self.tiles, self.forward_steps, strict=True):
-            again, _ = self._run_tile(tile, "backward", ".again")
-            steps += again
-            self._differentiate(tile, again[-len(forward) :], forward, steps, totals)
+            made = forward
+            if self.again:
+                repeated, _ = self._run_tile(tile, "backward", ".again")
+                steps += repeated
+                made = repeated[-len(forward) :]
+            self._differentiate(tile, made, forward, steps, totals)
         for gradient, total in totals.items():
-            self._becomes(gradient, total)
+            self.writer.becomes(gradient, total)
         return steps, list(totals.values())
 
     def _differentiate(
         self,
         tile: Tile,
-        again: Sequence[TileCall],
+        made: Sequence[TileCall],
         forward: Sequence[TileCall],
         steps: list[TileCall],
         totals: dict[int, Value],
     ) -> None:
-        """Backward calls of one tile; each gradient is added to its total at once."""
+        """Backward calls of one tile, which read what `made` has; each gradient is added to its
+        total at once.
+        """
         last = self.segment.stages[-1]
         assert last.seed is not None
-        seed = self._slice(self._value_of(last.seed), tile.target, "backward", "", steps)
+        seed = self._slice(self.writer.value_of(last.seed), tile.target, "backward", "", steps)
         for i in reversed(range(len(self.segment.stages))):
             stage, place = self.segment.stages[i], label(tile.written_region(i))
             if not stage.backward:
                 break  # nothing before it needs a gradient
-            calls, roles, results = self._backward_of_stage(
-                stage, place, again[i], forward[i], seed
-            )
+            calls, roles, results = self._backward_of_stage(stage, place, made[i], forward[i], seed)
             steps += calls
             image, *others = zip(stage.forward.ins, results, strict=True)
             for variable, role in others:
@@ -252,16 +192,16 @@ class _Weaver:
         self,
         stage: TiledLayer,
         place: str,
-        again: TileCall,
+        made: TileCall,
         forward: TileCall,
         seed: Value,
     ) -> tuple[list[TileCall], dict[Role, Value], Sequence[Role | None]]:
         """The backward calls of a stage for one tile, its variables by role, the roles of its
         results."""
         calls: list[TileCall] = []
-        record = self._record(stage, again)
-        roles: dict[Role, Value] = {("in", i): v for i, v in enumerate(again.ins)}
-        roles |= {("out", i): v for i, v in enumerate(again.outs)}
+        record = self._record(stage, made)
+        roles: dict[Role, Value] = {("in", i): v for i, v in enumerate(made.ins)}
+        roles |= {("out", i): v for i, v in enumerate(made.outs)}
         roles["seed", 0] = seed
         for recorded, call in zip(record.calls, stage.backward, strict=True):
             outs = tuple(
@@ -271,7 +211,7 @@ class _Weaver:
             roles |= dict(zip(recorded.outs, outs, strict=True))
             ins = tuple(roles[role] for role in recorded.ins)
             op = _keep_algorithm(recorded.op, call.op)
-            name, reuse = f"{call.name}{place}", _positions(call)
+            name, reuse = f"{call.name}{place}", positions(call)
             calls.append(TileCall(name, op, ins, outs, "backward", reuse, forward))
         return calls, roles, record.results
 
@@ -284,12 +224,6 @@ class _Weaver:
             self.records[key] = record_vjp(step.op, ins, outs, wanted)
         return self.records[key]
 
-    def _becomes(self, variable: int, value: Value) -> None:
-        """From now on `value` stands for an old variable, under its name."""
-        old = self.trace.variables[variable]
-        value.name, value.kind = old.name, old.kind
-        self.values[variable] = value
-
     def _old(self, variables: Iterable[int]) -> list[Any]:
         return [self.trace.variables[v] for v in variables]
 
@@ -297,8 +231,3 @@ class _Weaver:
 def _keep_algorithm(op: Any, original: Any) -> Op:
     """A tile's backward operation with the algorithm of the original one."""
     return replace(op, algorithm=original.algorithm) if hasattr(op, "algorithm") else op
-
-
-def _positions(call: Call) -> dict[int, int]:
-    """The call's reuse by positions instead of variables."""
-    return {call.outs.index(out): call.ins.index(source) for out, source in call.reuse.items()}

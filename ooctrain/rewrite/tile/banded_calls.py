@@ -1,0 +1,145 @@
+"""Which calls of a trace run in bands, over which rows, and where they stand among the others.
+
+In: a trace, names of a first and a last layer, cuts. Out: `BandedCalls`: forward and backward calls
+with their row rules and frontiers, and the other calls in order around them. The one idea: nothing
+is matched. A backward call says in its row rule what it reads; what it writes is the gradient of
+what its forward call reads, so it has the same bands. Whatever somebody outside reads is put
+together whole. Read next: `bands.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ooctrain.errors import ConfigError
+from ooctrain.rewrite.tile.frontier import Frontier, even_cuts, frontier_after
+from ooctrain.rewrite.tile.row_rules import RowRule, row_rule_of
+from ooctrain.rewrite.tile.rules import obstacle
+from ooctrain.rewrite.tile.segment import choose_chain
+from ooctrain.step.machine import specs_of
+from ooctrain.step.trace import Call, Trace
+
+
+@dataclass(frozen=True, slots=True)
+class BandedCalls:
+    """A part of a trace that runs in bands.
+
+    Args:
+        forward, backward: its calls, in their order.
+        before, between, after: all other calls: before the forward ones, after them, after the
+            backward ones.
+        rules: {call: its row rule}.
+        rows: {call: frontier of the rows that it runs over}.
+        frontiers: {variable that exists in bands: its frontier}.
+    """
+
+    forward: tuple[Call, ...]
+    backward: tuple[Call, ...]
+    before: tuple[Call, ...]
+    between: tuple[Call, ...]
+    after: tuple[Call, ...]
+    rules: Mapping[int, RowRule]
+    rows: Mapping[int, Frontier]
+    frontiers: Mapping[int, Frontier]
+
+    @property
+    def bands(self) -> int:
+        """How many there are."""
+        return len(self.rows[self.forward[0].id]) - 1
+
+
+def banded_calls(
+    trace: Trace, bands: int, first: str | None, last: str | None, cuts: Sequence[int] | None = None
+) -> BandedCalls:
+    """The chain from `first` to `last`, and all that is computed backward through it.
+
+    Args:
+        bands: into which the chain's input is cut; fewer where it has fewer rows.
+        first, last: as `segment.choose_chain` takes them.
+        cuts: 0, rows at which the chain's input is cut, and its last row; None: evenly.
+
+    Raises:
+        ConfigError: a call has no row rule; it says which.
+    """
+    forward = choose_chain(trace, first, last)
+    chain = {call.id for call in forward}
+    backward = [c for c in trace.calls if c.phase == "backward" and c.forward_of in chain]
+    rules = {call.id: _rule(trace, call) for call in (*forward, *backward)}
+    source = forward[0].ins[0]
+    extent = trace.variables[source].shape[2]
+    frontiers = {source: even_cuts(extent, bands) if cuts is None else tuple(cuts)}
+    rows: dict[int, Frontier] = {}
+    for call in forward:
+        rows[call.id] = _forward_rows(trace, call, rules[call.id], frontiers)
+        frontiers |= dict.fromkeys(call.outs, rows[call.id])
+    for call in backward:
+        rows[call.id] = _backward_rows(trace, call, rules[call.id], frontiers)
+        if not rules[call.id].reduces:
+            frontiers |= dict.fromkeys(call.outs, rows[call.id])
+    before, rest = _together(trace.calls, chain)
+    between, after = _together(rest, {call.id for call in backward})
+    return BandedCalls(
+        tuple(forward), tuple(backward), before, between, after, rules, rows, frontiers
+    )
+
+
+def _rule(trace: Trace, call: Call) -> RowRule:
+    rule = row_rule_of(call.op, specs_of(trace, call.ins))
+    if rule is None:
+        raise ConfigError(
+            f"{call.name!r} cannot run in bands: {obstacle(call.op)}",
+            code="OOC-113",
+            fix="end the segment before it, or tile with halo='recompute'; a rule is a function in "
+            "rewrite/tile/row_rules.py",
+        )
+    return rule
+
+
+def _forward_rows(
+    trace: Trace, call: Call, rule: RowRule, frontiers: Mapping[int, Frontier]
+) -> Frontier:
+    reads = zip(rule.reads, call.ins, strict=True)
+    before = [(read, frontiers[v]) for read, v in reads if read and v in frontiers]
+    return frontier_after(before, trace.variables[call.outs[0]].shape[2])
+
+
+def _backward_rows(
+    trace: Trace, call: Call, rule: RowRule, frontiers: Mapping[int, Frontier]
+) -> Frontier:
+    """Of a sum over rows: the rows of the output of its forward call; else those of the input."""
+    assert call.forward_of is not None
+    forward = trace.calls[call.forward_of]
+    return frontiers[forward.outs[0] if rule.reduces else forward.ins[0]]
+
+
+def _together(calls: Sequence[Call], group: set[int]) -> tuple[tuple[Call, ...], tuple[Call, ...]]:
+    """The calls before and after a group, if it stands together: as late as it can.
+
+    What reads a result of the group moves behind it.
+
+    Raises:
+        ConfigError: the group reads something that is computed from its own results.
+    """
+    waiting: set[int] = set()  # variables that are there only after the group
+    late: set[int] = set()  # those of them that other calls write
+    before: list[Call] = []
+    after: list[Call] = []
+    left = len(group)
+    for call in calls:
+        if call.id in group:
+            left -= 1
+            if late.intersection(call.ins):
+                raise ConfigError(
+                    f"{call.name!r} reads what is computed outside the segment from its results",
+                    code="OOC-113",
+                    fix="choose a segment that contains what lies between",
+                )
+            waiting.update(call.outs)
+        elif not left or waiting.intersection(call.ins):
+            late.update(call.outs)
+            waiting.update(call.outs)
+            after.append(call)
+        else:
+            before.append(call)
+    return tuple(before), tuple(after)

@@ -1,0 +1,59 @@
+"""Frontiers: how far down each tensor can be computed once the first rows of the image are there.
+
+In: how each layer reads rows, and where the image is cut. Out: for each tensor its frontier, one
+row number for each cut. The one idea: band t of a tensor is what can be computed with the image up
+to cut t + 1 and could not before: rows [a(t), a(t + 1)) of its frontier a. Borders recede from
+layer to layer by what a window reaches down, so each row belongs to one band, and a band reads only
+rows of its own and a few above them, which are there already. Backward, the same borders say that
+all gradients that a row gathers are there, when bands go from the last to the first. Source: ours;
+docs/tiling.md has the proofs. Read next: `bands.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ooctrain.rewrite.tile.halo import reach, split_evenly
+from ooctrain.rewrite.tile.row_rules import RowsRead
+
+#: for each cut, 0 and the last row included, the number of rows that are there by then
+Frontier = tuple[int, ...]
+
+
+def even_cuts(extent: int, bands: int) -> Frontier:
+    """Cuts of an image of `extent` rows into bands that differ by one row at most; fewer bands
+    where there are fewer rows.
+    """
+    return (0, *(span.hi for span in split_evenly(extent, bands)))
+
+
+def computable(rows: int, read: RowsRead, extent: int, outputs: int) -> int:
+    """How many of `outputs` rows can be computed from the first `rows` of `extent` input rows.
+
+    The largest o whose windows all end there, (o - 1) s - p + reach <= rows, and of which the next
+    window begins no later, o s - p <= rows: with kernel < stride, rows between two windows must not
+    come after both, or their gradient would need a negative padding. 0 where all windows so far lie
+    in the padding, as no operation runs on zero rows.
+    """
+    window = read.window
+    if rows >= extent:
+        return outputs
+    ended = (rows + window.pad_lo - reach(window)) // window.stride + 1
+    begun = (rows + window.pad_lo) // window.stride
+    found = min(ended, begun, outputs)
+    reaches_image = (found - 1) * window.stride - window.pad_lo + reach(window) > 0
+    return found if rows > 0 and found > 0 and reaches_image else 0
+
+
+def frontier_after(before: Sequence[tuple[RowsRead, Frontier]], outputs: int) -> Frontier:
+    """Frontier of the output of an operation, from those of the inputs whose rows it reads.
+
+    Args:
+        before: how it reads each of them, and that input's frontier, which ends with its extent.
+        outputs: number of rows of the output.
+    """
+    inner = [
+        min(computable(a[t], read, a[-1], outputs) for read, a in before)
+        for t in range(1, len(before[0][1]) - 1)
+    ]
+    return (0, *inner, outputs)

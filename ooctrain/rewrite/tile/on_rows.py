@@ -1,0 +1,137 @@
+"""An operation on some rows of larger tensors, without a copy of them.
+
+In: an operation, and for each of its inputs which rows of which image it is to read; rows of its
+result that are there already. Out: one operation. The one idea: values lie channels-last, so some
+rows of one image are one piece of memory: a kernel can be handed a view, for reading and for
+writing. So a band reads its rows out of the whole image, and what a layer makes of a band is
+written right beside the rows that the band before has kept. Read next: `bands.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ooctrain.layers.kernels.cpu.table import CPU
+from ooctrain.layers.kernels.cuda.table import CUDA
+from ooctrain.layers.kernels.driver_table import DriverTable
+from ooctrain.layers.regions import Slice
+from ooctrain.step.op import Op, Scalars, Spec, require
+
+#: image, first row, end
+View = tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class OnRows(Op):
+    """`op` on rows of its inputs; its first output stands between rows that are copied there.
+
+    Reads the inputs of `op`, then the rows above its result, then the rows below it.
+
+    Args:
+        op: writes one image.
+        views: for each input of `op` the rows that it reads; None: all of it.
+        above, below: whether there are such rows.
+    """
+
+    op: Op
+    views: tuple[View | None, ...]
+    above: bool = False
+    below: bool = False
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        """Of the operation, on rows."""
+        return f"{self.op.name}_on_rows"
+
+    @property
+    def scalar_names(self) -> tuple[str, ...]:
+        return self.op.scalar_names
+
+    def infer(self, *ins: Spec) -> tuple[Spec, ...]:
+        first, *others = self.op.infer(*self._inner_specs(ins))
+        n, c, h, w = first.shape
+        beside = ins[len(self.views) :]
+        fits = all(spec.shape == (n, c, spec.shape[2], w) for spec in beside)
+        require(fits, f"{self.name}: rows beside the result do not fit it", first, *beside)
+        rows = h + sum(spec.shape[2] for spec in beside)
+        return Spec((n, c, rows, w), first.dtype), *others
+
+    def reference(self, *arrays, scalars):
+        inner = [
+            x if view is None else x[view[0] : view[0] + 1, :, view[1] : view[2]]
+            for x, view in zip(arrays, self.views, strict=False)
+        ]
+        first, *others = self.op.reference(*inner, scalars=scalars)
+        beside = list(arrays[len(self.views) :])
+        parts = [*beside[: self.above], first, *beside[self.above :]]
+        return np.concatenate(parts, axis=2) if beside else first, *others
+
+    def flops(self, ins, outs):
+        return self.op.flops(self._inner_specs(ins), self._inner_outs(ins, outs))
+
+    def bytes_moved(self, ins, outs):
+        moved = self.op.bytes_moved(self._inner_specs(ins), self._inner_outs(ins, outs))
+        return moved + sum(2 * spec.nbytes for spec in ins[len(self.views) :])
+
+    def workspace_bytes(self, ins: Sequence[Spec], outs: Sequence[Spec], threads: int) -> int:
+        """Scratch of the operation on the cpu device."""
+        return CPU.workspace_bytes(
+            self.op, self._inner_specs(ins), self._inner_outs(ins, outs), threads
+        )
+
+    def cuda_workspace_bytes(self, ins: Sequence[Spec], outs: Sequence[Spec]) -> int:
+        """Scratch of the operation on a GPU."""
+        return CUDA.workspace_bytes(self.op, self._inner_specs(ins), self._inner_outs(ins, outs), 1)
+
+    def cpu(self, pool, ins, outs, workspace, scalars):
+        """Writes `outs` from `ins`, physical arrays."""
+        self._run(CPU, pool, ins, outs, workspace, scalars)
+
+    def cuda(self, launcher, ins, outs, workspace, scalars):
+        """Queues what `cpu` does."""
+        self._run(CUDA, launcher, ins, outs, workspace, scalars)
+
+    def _run(
+        self, table: DriverTable, workers: Any, ins: Sequence[Any], outs: Sequence[Any],
+        workspace: Any, scalars: Scalars,
+    ) -> None:  # fmt: skip
+        inner = [
+            x if view is None else x[view[0] : view[0] + 1, view[1] : view[2]]
+            for x, view in zip(ins, self.views, strict=False)
+        ]
+        beside, whole = ins[len(self.views) :], outs[0]
+        start = beside[0].shape[1] if self.above else 0
+        stop = whole.shape[1] - (beside[-1].shape[1] if self.below else 0)
+        for rows, place in zip(
+            beside, [(0, start)] * self.above + [(stop, whole.shape[1])] * self.below, strict=True
+        ):
+            _copy(table, workers, rows, whole[:, place[0] : place[1]])
+        result = whole[:, start:stop] if beside else whole
+        table.run(self.op, workers, inner, [result, *outs[1:]], workspace, scalars)
+
+    def _inner_specs(self, ins: Sequence[Spec]) -> list[Spec]:
+        """What the operation reads."""
+        return [
+            spec if view is None else Spec((1, spec.shape[1], view[2] - view[1], spec.shape[3]), spec.dtype)
+            for spec, view in zip(ins, self.views, strict=False)
+        ]
+
+    def _inner_outs(self, ins: Sequence[Spec], outs: Sequence[Spec]) -> list[Spec]:
+        """What the operation writes."""
+        beside = ins[len(self.views) :]
+        if not beside:
+            return list(outs)
+        n, c, h, w = outs[0].shape
+        rows = h - sum(spec.shape[2] for spec in beside)
+        return [Spec((n, c, rows, w), outs[0].dtype), *outs[1:]]
+
+
+def _copy(table: DriverTable, workers: Any, rows: Any, place: Any) -> None:
+    """place = rows, by the kernel that takes blocks out of a tensor."""
+    n, h, w, c = rows.shape
+    block = Slice((n, c, h, w), (0, 0, 0, 0), (n, c, h, w))
+    table.run(block, workers, [rows], [place], None, {})

@@ -1,0 +1,236 @@
+"""Row rules: which rows of its inputs an operation reads, forward and backward operations alike.
+
+In: an operation and the shapes of its inputs. Out: its `RowRule`, data without any call of the
+network. The one idea: an operation runs over rows: those of its output, or, where it sums over
+rows (a weight gradient), those of the gradient that it sums. For each input one relation says
+which rows a row reads: the window that lies over it, or, for the gradient of a windowed operation,
+all outputs whose windows lie over it. The same kernels then do a band of rows: padded above and
+below with what the relation says lies outside. Source: paper 003, section 4.1, whose table 3 has
+such maps for forward operations. Read next: `frontier.py`, then `bands.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ooctrain.layers.average_pooling import AvgPool2d, AvgPool2dGrad
+from ooctrain.layers.channel_sum import ChannelSum
+from ooctrain.layers.conv2d import Conv2d, Conv2dGradInput, Conv2dGradWeight
+from ooctrain.layers.dropout import Dropout
+from ooctrain.layers.layout import Pad
+from ooctrain.layers.pooling import MaxPool2d, MaxPool2dGrad
+from ooctrain.layers.regions import Slice
+from ooctrain.rewrite.tile.halo import Read, Span, reach, read_span
+from ooctrain.step.op import Op, Spec, Window
+
+
+@dataclass(frozen=True, slots=True)
+class RowsRead:
+    """Which rows of one input a row reads.
+
+    Args:
+        window: row o lies over rows [o s - p, o s - p + reach).
+        gathers: the other way round: row r reads all rows o whose windows lie over r.
+    """
+
+    window: Window = field(default_factory=Window)
+    gathers: bool = False
+
+    def read(self, rows: Span, extent: int) -> Read:
+        """What `rows` read of an input of `extent` rows, and how many rows the window stands out
+        above and below it.
+        """
+        return (
+            self._gathered(rows, extent) if self.gathers else read_span(rows, self.window, extent)
+        )
+
+    def first(self, row: int, extent: int) -> int:
+        """The first row that `row` and all later ones read."""
+        return self.read(Span(row, row + 1), extent).inside.lo
+
+    def stop(self, row: int, extent: int) -> int:
+        """One past the last row that all rows before `row` read; 0 where there are none."""
+        return self.read(Span(row - 1, row), extent).inside.hi if row > 0 else 0
+
+    def _gathered(self, rows: Span, outputs: int) -> Read:
+        """Of `outputs` rows those whose windows lie over `rows`.
+
+        A row between two windows (kernel < stride) belongs to the window before it, whose gradient
+        is then read for nothing: padding must not be negative.
+        """
+        w = self.window
+        touching = -((reach(w) - 1 - w.pad_lo - rows.lo) // w.stride)
+        lo = max(0, min(touching, (rows.lo + w.pad_lo) // w.stride))
+        hi = min(outputs, (rows.hi - 1 + w.pad_lo) // w.stride + 1)
+        above = rows.lo - (lo * w.stride - w.pad_lo)
+        below = (hi - 1) * w.stride - w.pad_lo + reach(w) - rows.hi
+        return Read(Span(lo, hi), above, max(below, 0))
+
+
+@dataclass(frozen=True, slots=True)
+class RowPlace:
+    """Where a band of rows lies.
+
+    Args:
+        rows: over which the operation runs.
+        above, below: rows of padding that its first input needs.
+        full: (N, C, H, W) of its whole output.
+    """
+
+    rows: Span
+    above: int
+    below: int
+    full: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RowRule:
+    """How an operation is cut into bands of rows.
+
+    Args:
+        reads: for each input which of its rows a row reads; None: all of it, as of a weight.
+        cut: the operation of a band.
+        reduces: its outputs have no rows: each is a sum over all rows that the operation runs over,
+            which are those of the gradient that it reads.
+    """
+
+    reads: tuple[RowsRead | None, ...]
+    cut: Callable[[Any, RowPlace], Op]
+    reduces: bool = False
+
+
+SAME = RowsRead()
+MakeRule = Callable[[Any, Sequence[Spec]], RowRule | None]
+
+
+def row_rule_of(op: Op, ins: Sequence[Spec]) -> RowRule | None:
+    """The row rule of an operation over inputs of these shapes; None where it has none."""
+    if type(op) in ROW_RULES:
+        return ROW_RULES[type(op)](op, ins)
+    windows = op.window() if isinstance(op, Op) else None
+    if windows is None:
+        return None
+    if windows == (Window(), Window()):
+        return RowRule((SAME,) * len(ins), _as_it_is)
+    if not hasattr(op, "with_padding"):
+        return None
+    others = (None,) * (len(ins) - 1)
+    return RowRule((RowsRead(windows[0]), *others), _with_own_padding)
+
+
+# Operations over windows, and their gradients
+
+
+def _conv2d(op: Conv2d, ins: Sequence[Spec]) -> RowRule:
+    others = (None,) * (len(ins) - 1)
+    return RowRule((RowsRead(op.window()[0]), *others), _with_geometry)
+
+
+def _conv2d_grad_input(op: Conv2dGradInput, ins: Sequence[Spec]) -> RowRule:
+    rows, _ = op.geometry.windows(*ins[1].shape[2:])
+    return RowRule((RowsRead(rows, gathers=True), None), _with_geometry_and_size)
+
+
+def _conv2d_grad_weight(op: Conv2dGradWeight, ins: Sequence[Spec]) -> RowRule:
+    rows, _ = op.geometry.windows(*op.kernel)
+    return RowRule((RowsRead(rows), SAME), _with_geometry, reduces=True)
+
+
+def _pool(op: MaxPool2d | AvgPool2d, ins: Sequence[Spec]) -> RowRule:
+    return RowRule((RowsRead(op.window()[0]),), _with_geometry)
+
+
+def _max_pool2d_grad(op: MaxPool2dGrad, ins: Sequence[Spec]) -> RowRule:
+    gathered = RowsRead(op.geometry.windows()[0], gathers=True)
+    return RowRule((gathered, gathered), _with_geometry_and_size)
+
+
+def _avg_pool2d_grad(op: AvgPool2dGrad, ins: Sequence[Spec]) -> RowRule | None:
+    """None where a window counts its cells in the image: a band does not see all of them."""
+    if not op.count_include_pad and any(op.geometry.padding):
+        return None
+    gathered = RowsRead(op.geometry.windows()[0], gathers=True)
+    return RowRule((gathered,), _with_geometry_and_all_cells)
+
+
+def _pad(op: Pad, ins: Sequence[Spec]) -> RowRule:
+    window = Window(pad_lo=op.padding[0], pad_hi=op.padding[1])
+    return RowRule((RowsRead(window),), _with_padding)
+
+
+# Operations on the rows as they are
+
+
+def _slice(op: Slice, ins: Sequence[Spec]) -> RowRule | None:
+    """The gradient of a padding: row r is row r + start."""
+    return (
+        RowRule((RowsRead(Window(pad_lo=-op.start[2])),), _of_rows) if len(op.full) == 4 else None
+    )
+
+
+def _dropout(op: Dropout, ins: Sequence[Spec]) -> RowRule:
+    return RowRule((SAME,), _with_offset)
+
+
+def _channel_sum(op: ChannelSum, ins: Sequence[Spec]) -> RowRule:
+    return RowRule((SAME,), _as_it_is, reduces=True)
+
+
+ROW_RULES: Mapping[type[Op], MakeRule] = {
+    Conv2d: _conv2d,
+    Conv2dGradInput: _conv2d_grad_input,
+    Conv2dGradWeight: _conv2d_grad_weight,
+    ChannelSum: _channel_sum,
+    MaxPool2d: _pool,
+    MaxPool2dGrad: _max_pool2d_grad,
+    AvgPool2d: _pool,
+    AvgPool2dGrad: _avg_pool2d_grad,
+    Pad: _pad,
+    Slice: _slice,
+    Dropout: _dropout,
+}
+
+
+# The operation of a band
+
+
+def _as_it_is(op: Op, place: RowPlace) -> Op:
+    return op
+
+
+def _with_own_padding(op: Any, place: RowPlace) -> Op:
+    """An operation of a user's own; `window` says how it pads columns."""
+    columns = op.window()[1]
+    return op.with_padding((place.above, place.below, columns.pad_lo, columns.pad_hi))
+
+
+def _with_geometry(op: Any, place: RowPlace) -> Any:
+    _, _, left, right = op.geometry.padding
+    padding = place.above, place.below, left, right
+    return replace(op, geometry=replace(op.geometry, padding=padding))
+
+
+def _with_geometry_and_size(op: Any, place: RowPlace) -> Any:
+    return replace(_with_geometry(op, place), size=(place.rows.extent, op.size[1]))
+
+
+def _with_geometry_and_all_cells(op: AvgPool2dGrad, place: RowPlace) -> Op:
+    return replace(_with_geometry_and_size(op, place), count_include_pad=True)
+
+
+def _with_padding(op: Pad, place: RowPlace) -> Op:
+    return replace(op, padding=(place.above, place.below, *op.padding[2:]))
+
+
+def _of_rows(op: Slice, place: RowPlace) -> Op:
+    (n, c, _, w), (m, k, _, v), rows = op.full, op.shape, place.rows.extent
+    start = (*op.start[:2], 0, op.start[3])
+    return Slice((n, c, rows, w), start, (m, k, rows, v))
+
+
+def _with_offset(op: Dropout, place: RowPlace) -> Op:
+    (n, c, h, w), (images, channels, height, width) = op.offset, place.full
+    full = op.full or (images, channels, height, width)
+    return replace(op, offset=(n, c, h + place.rows.lo, w), full=full)

@@ -1,0 +1,105 @@
+"""Planted bugs of bands: each is a slip of a line in the rows that a band reads, keeps or writes.
+
+In: nothing. Out: `BAND_BUGS`, {name: a function that plants the bug with pytest's monkeypatch}. The
+one idea: most of them give the right results with one band, and many with few layers or thick
+bands. Read next: `test_tile_bugs.py`; bugs of recomputed halos are in `tile_bugs.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from zoo.planting import plant, with_bug
+
+from ooctrain.rewrite.tile import banded_calls, bands, frontier, row_rules
+
+Plant = Callable[[pytest.MonkeyPatch], None]
+WEAVER = bands._BandWeaver
+
+
+def _slip(owner: Any, name: str, piece: str, wrong: str) -> Plant:
+    """Changes a piece of a function's text."""
+    return lambda patch: plant(patch, owner, name, piece, wrong) and None
+
+
+def _slip_of_cut(name: str, piece: str, wrong: str) -> Plant:
+    """Changes a function that rules hold: each rule made later holds the changed one."""
+
+    def planted(patch: pytest.MonkeyPatch) -> None:
+        patch.setattr(row_rules, name, with_bug(getattr(row_rules, name), piece, wrong))
+
+    return planted
+
+
+def _slip_of_rule(name: str, piece: str, wrong: str) -> Plant:
+    """Changes a row rule, also in the table of rules."""
+
+    def planted(patch: pytest.MonkeyPatch) -> None:
+        right = getattr(row_rules, name)
+        changed = with_bug(right, piece, wrong)
+        table = {op: changed if rule is right else rule for op, rule in row_rules.ROW_RULES.items()}
+        patch.setattr(row_rules, "ROW_RULES", table)
+
+    return planted
+
+
+BAND_BUGS: dict[str, Plant] = {
+    "kept rows one short": _slip(
+        WEAVER, "_keep_for_next",
+        "min(firsts, default=made), made)", "min(firsts, default=made - 1) + 1, made)",
+    ),
+    "kept rows of the band before only": _slip(
+        WEAVER, "_cut", "sorted(run.parts[v], key=_first_row)", "run.parts[v][-1:]"
+    ),
+    "kept and own rows joined in the order of making": _slip(
+        WEAVER, "_cut", "sorted(run.parts[v], key=_first_row)", "run.parts[v]"
+    ),
+    "gradient rows dropped one band early": _slip(
+        WEAVER, "_keep_for_band_before", "default=made)), band - 1)", "default=made)), band)"
+    ),
+    "gradient rows in ascending order": _slip(
+        WEAVER, "backward", "reversed(range(self.calls.bands))", "range(self.calls.bands)"
+    ),
+    "gradients gathered from one row too few": _slip(
+        row_rules.RowsRead, "_gathered", "// w.stride + 1)", "// w.stride)"
+    ),
+    "weight gradients over kept rows": _slip(
+        WEAVER, "_run_call", "Span(frontier[band], frontier[band + 1])",
+        "Span(max(frontier[band] - rule.reduces, 0), frontier[band + 1])",
+    ),
+    "weight gradients by the borders of the input": _slip(
+        banded_calls, "_backward_rows", "forward.outs[0] if rule.reduces else ", ""
+    ),
+    "weight gradients of the last band": _slip(
+        WEAVER, "_run_call", "add_up(v, value, run.steps, run.totals)", "run.totals[v] = value"
+    ),
+    "bands go into the whole from below": _slip(
+        WEAVER, "_made", "Insert((0, 0, part.rows.lo, 0))",
+        "Insert((0, 0, self._extent(v) - part.rows.hi, 0))",
+    ),
+    "rows are known by their first one": _slip(
+        WEAVER, "_take", "key = v, rows.lo, rows.hi", "key = v, rows.lo, 0"
+    ),
+    "dilation forgotten": _slip(
+        frontier, "computable", "- reach(window)) //", "- window.kernel) //"
+    ),
+    "rows between windows come later": _slip(
+        frontier, "computable", "min(ended, begun, outputs)", "min(ended, outputs)"
+    ),
+    "a band of padding alone": _slip(
+        frontier, "computable", " and reaches_image else 0", " else 0"
+    ),
+    "the padding of the layer in each band": _slip_of_cut(
+        "_with_geometry", "place.above, place.below, left, right", "op.geometry.padding"
+    ),
+    "dropout of the first rows": _slip_of_cut("_with_offset", "h + place.rows.lo", "h"),
+    "pool index of rows above": _slip_of_rule(
+        "_max_pool2d_grad", "(gathered, gathered)",
+        "(gathered, RowsRead(replace(gathered.window, pad_lo=gathered.window.pad_lo + 1), True))",
+    ),
+    "gradient of a padding from the top": _slip_of_rule(
+        "_slice", "Window(pad_lo=-op.start[2])", "Window()"
+    ),
+}  # fmt: skip
