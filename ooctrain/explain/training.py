@@ -60,8 +60,9 @@ TRAINING: Mapping[str, Explanation] = {
     ),
     "OOC-400": Explanation(
         "wrong use of gradients",
-        "A second backward pass over a freed graph, a tensor without a graph, or an "
-        "in-place write on a value that backward still needs.",
+        "A second backward pass over a freed graph, a tensor without a graph, an in-place write "
+        "on a value that backward still needs, or gradients to be clipped whose norm is no finite "
+        "number (error_if_nonfinite).",
         "loss.backward(); loss.backward()",
         "the message names the tensor and the operation",
     ),

@@ -22,6 +22,7 @@ from types import MappingProxyType
 from typing import Any
 
 from ooctrain.errors import ConfigError, reason
+from ooctrain.step.foreign import parse_json
 from ooctrain.step.machine import Machine
 from ooctrain.units import GIB
 
@@ -235,7 +236,7 @@ def load_calibration(path: Path) -> Machine:
         ConfigError: the file is missing, broken, or of another version.
     """
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = parse_json(path.read_text(encoding="utf-8"))
         if data["version"] != CALIBRATION_VERSION:
             raise ValueError(f"version {data['version']}, not {CALIBRATION_VERSION}")
         return Machine(**data["machine"])
