@@ -11,9 +11,10 @@ import sys
 import warnings
 from pathlib import Path
 
+import numba
 import pytest
 
-from ooctrain.layers.kernels.cpu.runtime import jit
+from ooctrain.layers.kernels.cpu.runtime import jit, kept_code
 from ooctrain.layers.kernels.cpu.runtime.kept_code import KeptCode
 
 ROOM = Path(jit.__file__).parents[1]
@@ -143,24 +144,46 @@ DAMAGE = {
 
 
 def test_a_damaged_cache_is_made_anew_with_one_line(tmp_path):
-    """Whatever the damage, of one file or of all: the kernels are right, and kept again."""
     make_kernels(tmp_path)
     assert run_kernel(tmp_path)[:2] == (2.0, 0)
-    for number, (kind, damage) in enumerate(DAMAGE.items()):
-        files = sorted((tmp_path / "cache").rglob("*.nb[ic]"))
-        damaged = files[: number % 2 + 1]
-        for file in damaged:
-            damage(file)
-        value, _, said = run_kernel(tmp_path)
-        assert value == 2.0, kind
-        assert said.count("are damaged") == 1, (kind, said)
-        assert run_kernel(tmp_path) == (2.0, 2, ""), f"{kind}: it is as good as new"
+    files = sorted((tmp_path / "cache").rglob("*.nb[ic]"))
+    for damage, file in zip(("truncated", "unreadable"), files, strict=True):
+        DAMAGE[damage](file)
+    value, hits, said = run_kernel(tmp_path)
+    assert (value, hits) == (2.0, 0)
+    assert said.count("are damaged") == 1, said
+    assert run_kernel(tmp_path) == (2.0, 2, ""), "it is as good as new"
+
+
+def half(x):
+    return x / 2
+
+
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_damaged_code_is_never_run(tmp_path, kind):
+    """Whatever the damage: the kernel is right, and kept again."""
+
+    def compiled():
+        with jit.kept_in(tmp_path / "kernels-1"):
+            kernel = numba.njit("f4(f4)", cache=True)(half)
+        assert kernel(3.0) == 1.5
+        return sum(kernel.stats.cache_hits.values())
+
+    assert [compiled(), compiled()] == [0, 1]
+    (file,) = tmp_path.rglob("*.nb[ic]")
+    DAMAGE[kind](file)
+    kept_code._warn_of_damage.cache_clear()
+    with pytest.warns(UserWarning, match="are damaged"):
+        assert compiled() == 0
+    assert compiled() == 1
+    assert list(tmp_path.rglob("*.nb*")) == [file]
 
 
 def test_code_of_other_sources_or_versions_is_not_taken(tmp_path):
     """Such as a folder that was copied from another machine under this one's name."""
     one, other = (KeptCode(str(tmp_path), "f", None, sources) for sources in ("0.67 a", "0.68 a"))
     one.save("key", [1])
+    kept_code._warn_of_damage.cache_clear()
     assert one.load("key") == [1]
     assert one.load("another") is None
     with warnings.catch_warnings():
@@ -179,8 +202,8 @@ def test_kernels_of_several_types_of_arguments_are_all_kept(tmp_path):
 
 
 def test_a_disk_that_is_full_keeps_nothing_and_stops_nobody(tmp_path):
-    (tmp_path / "f.nbc").touch()
-    kept = KeptCode(str(tmp_path / "f.nbc" / "no folder"), "f", None, "a")
+    kept = KeptCode(str(tmp_path / "no folder"), "f", None, "a")
+    kept_code._warn_of_disk.cache_clear()
     with pytest.warns(UserWarning, match="cannot be kept"):
         kept.save("key", 1)
 
