@@ -84,7 +84,7 @@ def read_record(path: str) -> Record:
         raise _refuse(f"{path} holds no step: {why}", "mend that first, and write the file again")
     try:
         return _record(data)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise _refuse(f"{path} is no record: {error!r}") from error
 
 

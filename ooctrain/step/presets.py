@@ -229,6 +229,9 @@ def save_calibration(measured: Machine, path: Path) -> None:
     path.write_text(text + "\n", encoding="utf-8")
 
 
+_UNREADABLE = (OSError, KeyError, TypeError, ValueError, AttributeError, OverflowError)
+
+
 def load_calibration(path: Path) -> Machine:
     """A machine from a calibration file.
 
@@ -240,7 +243,7 @@ def load_calibration(path: Path) -> Machine:
         if data["version"] != CALIBRATION_VERSION:
             raise ValueError(f"version {data['version']}, not {CALIBRATION_VERSION}")
         return Machine(**data["machine"])
-    except (OSError, KeyError, TypeError, ValueError, AttributeError) as error:
+    except _UNREADABLE as error:
         raise ConfigError(
             f"{path} is not a calibration of this library: {reason(error)}",
             code="OOC-105",
