@@ -229,7 +229,7 @@ EXTENT_OPTIONS = (
     ),
     click.option("--steps", type=POSITIVE, help="At most, in all."),
     file_option(
-        "--checkpoint", "checkpoint_path", text="Saved after each epoch, on Ctrl-C or kill, at the end."
+        "--checkpoint", "checkpoint_path", text="Saved after each epoch, on Ctrl-C, at the end."
     ),
     click.option("--checkpoint-steps", type=POSITIVE, help="Saved after so many steps."),
     click.option(

@@ -109,7 +109,7 @@ def test_the_tape_sees_what_changed_and_not_what_moved():
 
 
 @pytest.mark.parametrize("place", [0, 3])
-def test_a_value_that_changes_while_it_is_fetched_stays_where_it_is(monkeypatch, place):
+def test_a_value_that_changes_while_it_is_fetched_stays_where_it_is(place, monkeypatch):
     """As by another thread's trainer, which opens, steps and closes while this one fetches."""
     model = network()
     optimizer = oc.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
