@@ -8,7 +8,6 @@ over many steps.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -32,6 +31,7 @@ from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import BYTES, Granule, LowerBound, Plan, Schedule
 from ooctrain.sched.simulate import simulate as simulated
 from ooctrain.sched.timeline import Timeline
+from ooctrain.step.foreign import parse_json
 from ooctrain.step.machine import Machine
 from ooctrain.step.presets import machine as find_machine
 from ooctrain.step.trace import Trace
@@ -191,7 +191,7 @@ def load_plan(path: str, trace: Trace) -> Plan:
     """
     try:
         with open(path, encoding="utf-8") as file:
-            data = json.load(file)
+            data = parse_json(file.read())
     except (OSError, ValueError) as error:
         raise _no_plan_file(f"{path} is not a plan file: {reason(error)}") from error
     of_a_plan = isinstance(data, dict) and "trace_fingerprint" in data

@@ -20,7 +20,8 @@
     +-- AutogradError                    second backward, no graph, in-place write on a saved value
 
 Each message has up to four lines: code and what; where; the numbers; the likely fix. Where memory
-is short, the map of the arena is drawn besides.
+is short, the map of the arena is drawn besides. Names of files, variables and classes are somebody
+else's, so what of them a terminal would obey is written as an escape (`printable`).
 `ooctrain explain CODE` shows the smallest bad example of a code. Read next: `units.py`, then
 `step/trace.py`.
 """
@@ -28,7 +29,11 @@ is short, the map of the arena is drawn besides.
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
+
+# Tabs and newlines apart; a lone surrogate stands for a byte of a file's name that is no UTF-8.
+_UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 class OoctrainError(Exception):
@@ -60,7 +65,7 @@ class OoctrainError(Exception):
     def __str__(self) -> str:
         lines = [f"[{self.code}] {self.what}"]
         lines += [f"  {label}: {text}" for label, text in self._details() if text]
-        return "\n".join(lines)
+        return printable("\n".join(lines))
 
     def _details(self) -> list[tuple[str, str]]:
         return [("where", self.where), ("numbers", self.numbers), ("likely fix", self.fix)]
@@ -108,6 +113,18 @@ def unknown_name(
 def reason(error: Exception) -> str:
     """Why something failed; of what the system refuses without its number and the file's name."""
     return getattr(error, "strerror", None) or str(error)
+
+
+def printable(text: str) -> str:
+    """Text as a terminal may see it: control characters, and what no encoding can write, as escapes
+    such as "\\x1b".
+    """
+    return _UNPRINTABLE.sub(_escape, text)
+
+
+def _escape(found: re.Match[str]) -> str:
+    number = ord(found[0])
+    return f"\\x{number:02x}" if number < 256 else f"\\u{number:04x}"
 
 
 def did_you_mean(word: str, choices: Iterable[str]) -> str:

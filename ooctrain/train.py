@@ -37,6 +37,7 @@ from ooctrain.optim import LRScheduler, Optimizer, ReduceLROnPlateau
 from ooctrain.sched.planning.planner import TIME_LIMIT_S, Planner
 from ooctrain.sched.schedule import Plan
 from ooctrain.sched.timeline import Timeline
+from ooctrain.step.foreign import as_numbers
 from ooctrain.step.machine import Machine
 from ooctrain.step.op import Scalars
 from ooctrain.step.trace import Trace
@@ -127,7 +128,8 @@ class Trainer:
             TrainingStopped: the loss is no finite number. Parameters, buffers, optimizer slots and
                 the number of steps are as they were before, and training may go on.
         """
-        prepared = self.prepare(np.shape(x), np.shape(y))
+        x, y = as_numbers(x, "input"), as_numbers(y, "target")
+        prepared = self.prepare(x.shape, y.shape)
         variable = prepared.plan.trace.outputs["loss"]
         own = self._seen.own_scalars(prepared, self._scalars())
         result = self._run(prepared, (variable,), x, y, own, variable)
@@ -360,11 +362,12 @@ class Trainer:
 
     def _forward(self, x: np.ndarray, y: np.ndarray | None) -> tuple[Trace, dict[str, np.ndarray]]:
         """A step of evaluation before it was rewritten, and what it gave."""
-        target_shape = None if y is None else np.shape(y)
+        x = as_numbers(x, "input")
+        target_shape = None if y is None else as_numbers(y, "target").shape
         if self.prepared is None and self.settings.budget is not None:
-            self.prepare(np.shape(x), target_shape)  # a percentage is that of the training step
+            self.prepare(x.shape, target_shape)  # a percentage is that of the training step
         prepared = self._prepare_once(
-            np.shape(x), target_shape, training=False, with_loss=y is not None
+            x.shape, target_shape, training=False, with_loss=y is not None
         )
         trace = prepared.plan.trace
         result = self._run(prepared, tuple(trace.outputs.values()), x, y)

@@ -16,6 +16,7 @@ from types import MappingProxyType
 
 import click
 
+from ooctrain.cli.streams import give_up_output, open_closed_streams, say, show_traceback
 from ooctrain.cli.usage import usage_error
 from ooctrain.errors import (
     ConfigError,
@@ -49,6 +50,10 @@ COMMANDS: Mapping[str, str] = MappingProxyType(
 )
 
 
+class _NobodyReads(Exception):
+    """Whoever read the output has left, as `| head -1` does."""
+
+
 class _Commands(click.Group):
     """A group whose commands are imported when they are called."""
 
@@ -68,6 +73,12 @@ class _Commands(click.Group):
                 "no command is called", args[0], COMMANDS, "`ooctrain --help` says what each does"
             )
         return super().resolve_command(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError as error:  # click would end the process
+            raise _NobodyReads from error
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         # click's own would import every command for its first line of help.
@@ -91,7 +102,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit status.
     """
+    open_closed_streams()
     given = list(sys.argv[1:] if arguments is None else arguments)
+    if arguments is None:
+        sys.excepthook = show_traceback
     numbers = NumbersFile(given)
     try:
         status, message = _run(given), None
@@ -100,26 +114,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
         status, message = USAGE, "no command was given"
     except click.UsageError as error:
         status, message = USAGE, str(usage_error(error, _called(given)))
-        _say(message)
+        say(message)
     except (click.Abort, KeyboardInterrupt):
         status, message = FAILED, "interrupted"
-        _say(message)
-    except BrokenPipeError:
-        # Whoever read our output has left, as `| head` does; Python would complain once more at
-        # exit.
-        sys.stderr.close()
+        say(message)
+    except (_NobodyReads, BrokenPipeError):
         status, message = FAILED, "whoever read the output has left"
+        give_up_output()
     except (OoctrainError, OSError, MemoryError) as error:
         if "--traceback" in given:
             raise
         status, message = exit_status(error), str(error) or type(error).__name__
-        _say(message)
+        say(message)
     except Exception as error:
         fault = fault_of_own_code(error, given)
         if fault is None or "--traceback" in given:
             raise
         status, message = FAILED, str(fault)
-        _say(message)
+        say(message)
     if message is not None:
         numbers.tell(message)
     return status
@@ -135,6 +147,7 @@ def _run(given: Sequence[str]) -> int:
     with warnings.catch_warnings():
         warnings.showwarning = _show_warning
         status = command_line.main(list(given), prog_name="ooctrain", standalone_mode=False)
+    sys.stdout.flush()
     return status if isinstance(status, int) else DONE
 
 
@@ -147,9 +160,5 @@ def exit_status(error: BaseException) -> int:
     return FAILED
 
 
-def _say(text: str) -> None:
-    click.echo(f"ooctrain: {text}", err=True)
-
-
 def _show_warning(message: Warning | str, *_details: object, **_options: object) -> None:
-    _say(f"warning: {message}")
+    say(f"warning: {message}")

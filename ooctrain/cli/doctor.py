@@ -13,6 +13,7 @@ import click
 
 from ooctrain.cli import DONE, FAILED
 from ooctrain.cli.options import json_option
+from ooctrain.errors import printable
 from ooctrain.machine.doctor import Finding, examine
 from ooctrain.report.numbers_file import write_numbers
 
@@ -38,6 +39,6 @@ def doctor(json_path: str | None) -> int:
 
 def _print(finding: Finding, width: int) -> None:
     level = click.style(f"{finding.level:4}", fg=COLOURS[finding.level])
-    click.echo(f"{level}  {finding.name:{width}}  {finding.text}")
+    click.echo(f"{level}  {finding.name:{width}}  {printable(finding.text)}")
     if finding.fix:
-        click.echo(f"{'':4}  {'':{width}}  -> {finding.fix}")
+        click.echo(f"{'':4}  {'':{width}}  -> {printable(finding.fix)}")

@@ -2,19 +2,37 @@
 wanted.
 
 In: nothing. Out: a console of rich, and the characters for bars that its encoding can show. Read
-next: `report/text.py`.
+next: `streams.py`, `report/text.py`.
 """
 
 from __future__ import annotations
 
 import shutil
 import sys
+from collections.abc import Iterable
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 
+from ooctrain.errors import printable
 from ooctrain.report.text import BLOCKS, PLAIN_BLOCKS
 
 PIPED_WIDTH = 120
+
+
+class _TextConsole(Console):
+    """A console that shows the control characters of others' names, and lets only rich control the
+    terminal."""
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            text = segment.text if segment.control else printable(segment.text)
+            yield segment if text == segment.text else Segment(text, segment.style)
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError  # rich would end the process
 
 
 def make_console(*, stderr: bool = False) -> Console:
@@ -24,7 +42,7 @@ def make_console(*, stderr: bool = False) -> Console:
     """
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream.isatty() else max(PIPED_WIDTH, shutil.get_terminal_size().columns)
-    return Console(
+    return _TextConsole(
         file=stream, width=width, highlight=False, soft_wrap=False, markup=False, emoji=False
     )
 

@@ -2,19 +2,20 @@
 it all.
 
 In: a `TrainingRun`: options, a task, a trainer. Out: its `RunRecord`. The one idea: whatever ends a
-run, a wrong number, a full disk or Ctrl-C, it ends between two steps with its last checkpoint
-whole, and the record says how far it came. Read next: `train.py`, which prints the record;
-`ooctrain/train.py` for the trainer itself.
+run, a wrong number, a full disk, Ctrl-C, `kill` or a terminal that is closed, it ends between two
+steps with its last checkpoint whole, and the record says how far it came. Read next: `train.py`,
+which prints the record; `ooctrain/train.py` for the trainer itself.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from statistics import median
 from types import FrameType
@@ -25,8 +26,8 @@ import numpy as np
 from ooctrain.cli.options import Extent, MemoryOptions, Workload
 from ooctrain.cli.workload import Task, link_rate, make_task, threads_of
 from ooctrain.data import DataLoader
-from ooctrain.errors import TrainingStopped
-from ooctrain.execution.checkpoint import RunState
+from ooctrain.errors import CheckpointError, TrainingStopped
+from ooctrain.execution.checkpoint import RunState, expect_writable
 from ooctrain.optim import SGD, Adam, CosineAnnealingLR, LRScheduler, Optimizer, StepLR
 from ooctrain.sched.planning.planner import TIME_LIMIT_S
 from ooctrain.sched.timeline import Timeline
@@ -35,6 +36,11 @@ from ooctrain.train import Trainer
 #: The first step brings memory and caches into their state; it is not counted as a step time.
 WARMUP_STEPS = 1
 KEPT_TIMELINES = 10
+#: What ends a run between two steps; not every system has all.
+STOPPING = tuple(
+    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
+)
+LARGEST = sys.float_info.max
 DEFAULT_LR = {"sgd": 0.05, "adam": 0.001}
 MOMENTUM = 0.9
 
@@ -130,10 +136,15 @@ def take_up(run: TrainingRun) -> RunState | None:
     """Takes up the checkpoint that the run goes on from; None where it begins anew.
 
     Raises:
-        CheckpointError: missing, broken, or of another model or run.
+        CheckpointError: missing, broken, or of another model or run; or the run's own cannot be
+            written.
     """
-    path = run.options.extent.resume_path
-    return None if path is None else run.trainer.resume(path, config_of(run.options))
+    extent, before = run.options.extent, None
+    if extent.resume_path is not None:
+        before = run.trainer.resume(extent.resume_path, config_of(run.options))
+    if extent.checkpoint_path is not None:
+        expect_writable(extent.checkpoint_path)
+    return before
 
 
 def run_training(run: TrainingRun, on_step: OnStep, before: RunState | None = None) -> None:
@@ -145,7 +156,7 @@ def run_training(run: TrainingRun, on_step: OnStep, before: RunState | None = No
 
     Raises:
         TrainingStopped: by a loss that is no number, or by the user.
-        CheckpointError: a checkpoint cannot be written.
+        CheckpointError: a checkpoint cannot be written, or what `before` says cannot be.
     """
     trainer, extent = run.trainer, run.options.extent
     loader = make_loader(run.task, run.options.workload)
@@ -153,13 +164,17 @@ def run_training(run: TrainingRun, on_step: OnStep, before: RunState | None = No
     if before is not None:
         loader.load_state_dict(before.data)
         _restore(schedule, before.schedule)
-        run.record.losses += list(before.history.get("losses", []))
-    with stop_on_interrupt() as stopped:
+        run.record.losses += _numbers(before.history.get("losses", []), "losses")
+    with stop_on_signal() as stopped:
         while _more(loader, trainer, extent):
             for images, labels in loader:
                 _one_step(trainer, images, labels, run.record)
                 schedule.step()
-                on_step(trainer, run.record)
+                try:
+                    on_step(trainer, run.record)
+                except OSError:  # nobody reads any more; what was learned is not lost
+                    _save(run, loader, schedule)
+                    raise
                 if stopped() or _is_due(trainer, loader, extent):
                     _save(run, loader, schedule)
                 if stopped():
@@ -235,21 +250,29 @@ def config_of(options: RunOptions) -> dict[str, object]:
 
 
 @contextmanager
-def stop_on_interrupt() -> Iterator[Callable[[], bool]]:
-    """The first Ctrl-C only asks to stop after the step; the second interrupts at once."""
+def stop_on_signal() -> Iterator[Callable[[], bool]]:
+    """The first Ctrl-C, SIGTERM or SIGHUP only asks to stop after the step; a Ctrl-C after it
+    interrupts at once. What `nohup` has the process ignore is ignored.
+    """
     asked: list[int] = []
+    before: dict[int, Any] = {}
 
     def ask(number: int, _frame: FrameType | None) -> None:
+        if not asked:
+            # A handler may interrupt a print, so it must not print itself.
+            with suppress(OSError):  # the terminal is gone, perhaps
+                os.write(2, b"ooctrain: stopping after this step; Ctrl-C stops at once\n")
         asked.append(number)
-        # A handler may interrupt a print, so it must not print itself.
-        os.write(2, b"ooctrain: stopping after this step; Ctrl-C again stops at once\n")
-        signal.signal(signal.SIGINT, before)
+        signal.signal(signal.SIGINT, before[signal.SIGINT])
 
-    before = signal.signal(signal.SIGINT, ask)
+    for number in STOPPING:
+        if number == signal.SIGINT or signal.getsignal(number) is not signal.SIG_IGN:
+            before[number] = signal.signal(number, ask) or signal.SIG_DFL
     try:
         yield lambda: bool(asked)
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _one_step(trainer: Trainer, images: np.ndarray, labels: np.ndarray, record: RunRecord) -> None:
@@ -294,10 +317,25 @@ def _save(run: TrainingRun, loader: DataLoader, schedule: LRScheduler) -> None:
 
 
 def _restore(schedule: LRScheduler, state: Mapping[str, Any]) -> None:
-    """The schedule and the learning rates in force, as they were saved."""
+    """The schedule and the learning rates in force, as they were saved. Raises CheckpointError: the
+    file says something else."""
+    groups = schedule.optimizer.param_groups
+    rates, first_rates = (_numbers(state.get(k), k) for k in ("lr", "base_lrs"))
+    whole = isinstance(state.get("last_epoch"), int)
+    if not whole or not len(groups) == len(rates) == len(first_rates):
+        raise CheckpointError(f"the checkpoint's schedule {dict(state)} is not that of this run")
     schedule.load_state_dict(state)
-    for group, rate in zip(schedule.optimizer.param_groups, state["lr"], strict=True):
+    for group, rate in zip(groups, rates, strict=True):
         group["lr"] = rate
+
+
+def _numbers(values: Any, what: str) -> list[float]:
+    """The same, if they are finite numbers. Raises CheckpointError: something else was saved."""
+    if not isinstance(values, list) or not all(
+        isinstance(value, float | int) and abs(value) <= LARGEST for value in values
+    ):
+        raise CheckpointError(f"the checkpoint's {what} are no list of finite numbers")
+    return values
 
 
 def _interrupted(trainer: Trainer, extent: Extent) -> TrainingStopped:

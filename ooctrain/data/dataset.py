@@ -15,6 +15,7 @@ import numpy as np
 
 from ooctrain.devices.cpu.host_vm import available_memory_bytes
 from ooctrain.errors import ConfigError
+from ooctrain.step.foreign import as_numbers
 from ooctrain.units import format_bytes
 
 FLOAT_BYTES = 4
@@ -62,6 +63,9 @@ class ImageDataset:
         channels: a single channel is repeated to this many.
         classes: number of classes.
         mean, std: one per channel of `images` (or one for all): the batch is (pixels - mean) / std.
+
+    Raises:
+        ConfigError: images and labels that do not belong together, or that are no real numbers.
     """
 
     def __init__(
@@ -74,6 +78,7 @@ class ImageDataset:
         mean: tuple[float, ...] = (0.0,),
         std: tuple[float, ...] = (1.0,),
     ):
+        images, labels = as_numbers(images, "images"), as_numbers(labels, "labels")
         if images.ndim != 4 or len(images) != len(labels) or images.shape[1] not in (1, channels):
             raise ConfigError(
                 f"images {images.shape} and labels {labels.shape} do not make data of "
@@ -100,16 +105,25 @@ class ImageDataset:
 
 
 def take(dataset: Dataset, indices: np.ndarray) -> Batch:
-    """A batch of any data set: by its own `take`, or sample by sample."""
-    return dataset.take(indices) if hasattr(dataset, "take") else stack(dataset, indices)
+    """A batch of any data set: by its own `take`, or sample by sample.
+
+    Raises:
+        ShapeError: what it gives is no array of real numbers.
+    """
+    if not hasattr(dataset, "take"):
+        return stack(dataset, indices)
+    images, targets = dataset.take(indices)
+    return as_numbers(images, "images of the data"), as_numbers(targets, "labels of the data")
 
 
 def stack(dataset: Dataset, indices: np.ndarray) -> Batch:
     """A batch sample by sample: images (n, C, H, W) float32, and the targets, whole numbers as
     int64 and others as float32.
     """
-    images, labels = zip(*(dataset[int(i)] for i in indices), strict=True)
-    targets = np.asarray(labels)
+    samples = [dataset[int(i)] for i in indices]
+    images = [as_numbers(image, "an image of the data") for image, _ in samples]
+    targets = as_numbers([as_numbers(label, "a label of the data") for _, label in samples],
+                         "labels of the data")  # fmt: skip
     wanted = np.int64 if targets.dtype.kind in "iub" else np.float32
     return np.stack(images).astype(np.float32, copy=False), targets.astype(wanted, copy=False)
 

@@ -20,6 +20,9 @@ ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".ppm", ".tif", ".tiff")
 TEST_FOLDERS = ("val", "test")
 TEST_SHARE = 5
 SPLIT_KEY = 20260102
+#: Of an image, before and after it is scaled: 8192 x 8192, about half a GiB while it is decoded. A
+#: small file may announce far more.
+MOST_PIXELS = 1 << 26
 #: ImageNet's mean and standard deviation, pixels 0 to 255.
 MEAN, STD = (123.7, 116.3, 103.5), (58.4, 57.1, 57.4)
 
@@ -71,21 +74,35 @@ def decode(path: Path, side: int) -> np.ndarray:
     """One image as (3, side, side) float32, scaled and cut to its middle.
 
     Raises:
-        DataFormatError: Pillow cannot read it.
+        DataFormatError: Pillow cannot read it, or it has more than `MOST_PIXELS` pixels, before it
+            is scaled or afterwards; then it is not decoded.
     """
     pillow = _pillow()
     try:
         with pillow.open(path) as image:
+            width, height = _scaled_size(path, image.size, side)
             colour = image.convert("RGB")
     except (OSError, ValueError, SyntaxError, pillow.DecompressionBombError) as error:
         raise DataFormatError(f"{path} is not a readable image: {error}", path=str(path)) from error
-    scale = side / min(colour.size)
-    width, height = (max(side, round(extent * scale)) for extent in colour.size)
     left, top = (width - side) // 2, (height - side) // 2
     resized = colour.resize((width, height), pillow.Resampling.BILINEAR)
     pixels = np.asarray(resized.crop((left, top, left + side, top + side)), np.float32)
     scaled = (pixels - np.array(MEAN, np.float32)) / np.array(STD, np.float32)
     return np.ascontiguousarray(scaled.transpose(2, 0, 1))
+
+
+def _scaled_size(path: Path, size: tuple[int, int], side: int) -> tuple[int, int]:
+    """Width and height with the shorter side scaled to `side`. Raises DataFormatError: too many
+    pixels."""
+    scale = side / max(1, min(size))
+    width, height = (max(side, round(extent * scale)) for extent in size)
+    if max(size[0] * size[1], width * height) > MOST_PIXELS:
+        raise DataFormatError(
+            f"{path} has too many pixels", path=str(path),
+            numbers=f"{size[0]} x {size[1]}, scaled {width} x {height}; at most {MOST_PIXELS}",
+            fix="make it smaller, or remove it",
+        )  # fmt: skip
+    return width, height
 
 
 def _split_by_folder(top: Path, train: bool) -> tuple[list[str], list[tuple[Path, int]]]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from numbers import Integral
 
 import numpy as np
 
@@ -88,7 +89,8 @@ class DataLoader:
                 changed).
         """
         epoch, position = state.get("epoch", -1), state.get("position", -1)
-        if epoch < 0 or not 0 <= position < len(self):
+        whole = isinstance(epoch, Integral) and isinstance(position, Integral)
+        if not whole or epoch < 0 or not 0 <= position < len(self):
             raise CheckpointError(
                 f"data position {dict(state)} is not one of {len(self)} batches an epoch",
                 fix="resume with the batch size and the data of the run that was saved",

@@ -16,6 +16,7 @@ import numpy as np
 from ooctrain.engine.eager import Storage
 from ooctrain.engine.tensor import Tensor, current_tape
 from ooctrain.errors import ConfigError
+from ooctrain.step.foreign import as_numbers
 from ooctrain.step.op import Spec, to_physical
 from ooctrain.step.trace import ITEM_BYTES, Kind
 
@@ -28,9 +29,9 @@ def tensor(array: Any, requires_grad: bool = False) -> Tensor:
         requires_grad: whether backward shall reach it.
 
     Raises:
-        ConfigError: something that no tensor can hold, such as text.
+        ConfigError: something that no tensor can hold, such as text; masked or complex numbers.
     """
-    value = np.asarray(array)
+    value = as_numbers(array, "the array")
     if value.dtype == np.float64 and isinstance(array, np.ndarray):
         warnings.warn("float64 data was cast to float32", stacklevel=2)
     if value.dtype.kind in "fiu" and str(value.dtype) != "uint8":

@@ -7,6 +7,7 @@ leaves them where they are. Names as in `torch.nn.utils`. Read next: `layers/upd
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -14,6 +15,7 @@ import numpy as np
 
 from ooctrain.engine.module import Parameter
 from ooctrain.engine.tensor import Tensor, current_tape
+from ooctrain.errors import AutogradError, ConfigError
 from ooctrain.layers.update import ClipFactor, ClipValue, ScaleBy, SumOfSquares
 
 
@@ -49,17 +51,37 @@ class ClipEach:
 Clip = ClipNorm | ClipEach
 
 
-def clip_grad_norm_(parameters: Iterable[Parameter] | Parameter, max_norm: float) -> float:
+def clip_grad_norm_(
+    parameters: Iterable[Parameter] | Parameter, max_norm: float, norm_type: float = 2.0,
+    error_if_nonfinite: bool = False,
+) -> float:  # fmt: skip
     """Clips `.grad` of all parameters by their common norm; returns the norm before.
+
+    One gradient that is not a number makes all of them so, and infinite ones make the others 0, as
+    in PyTorch.
 
     Args:
         parameters: those without a gradient are left out.
         max_norm: bound of the 2-norm of all gradients as one vector.
+        norm_type: 2, the only one that there is.
+        error_if_nonfinite: refuses a norm that is no finite number.
+
+    Raises:
+        AutogradError: with `error_if_nonfinite`; no gradient has changed.
+        ConfigError: another norm.
     """
+    if norm_type != 2:
+        raise ConfigError(f"clip_grad_norm_: the {norm_type}-norm is not here", code="OOC-106")
     with_grad = _with_grad(parameters)
     squares = [np.sum(np.square(gradient_of(p).numpy(), dtype=np.float64)) for p in with_grad]
+    norm = float(np.sqrt(sum(squares)))
+    if error_if_nonfinite and not math.isfinite(norm):
+        raise AutogradError(
+            f"the gradients cannot be clipped: their common norm is {norm}",
+            fix="find what is no number in the loss; without error_if_nonfinite they are clipped",
+        )
     _clip(ClipNorm(max_norm), with_grad)
-    return float(np.sqrt(sum(squares)))
+    return norm
 
 
 def clip_grad_value_(parameters: Iterable[Parameter] | Parameter, clip_value: float) -> None:

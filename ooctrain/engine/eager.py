@@ -18,6 +18,7 @@ import numpy as np
 from ooctrain.engine.site import Site
 from ooctrain.errors import ShapeError
 from ooctrain.layers.kernels.cpu.table import CPU
+from ooctrain.step.foreign import as_numbers
 from ooctrain.step.op import (
     LINE_BYTES,
     Op,
@@ -115,6 +116,12 @@ class Storage:
     def read(self) -> np.ndarray:
         """The value in logical layout; not to be written to. No copy where it is here."""
         return to_logical(self.physical)
+
+    def assign(self, array: Any, dtype: str) -> None:
+        """`write` of whatever somebody gives. Raises ShapeError: no real numbers; TypeError: floats
+        for whole numbers."""
+        given = as_numbers(array, "the value")
+        self.write(given.astype(dtype, casting="same_kind", copy=False))
 
     def write(self, array: np.ndarray) -> None:
         """Replaces the value by a copy of `array` (logical, same shape), and remembers which line

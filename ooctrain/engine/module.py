@@ -19,6 +19,7 @@ from ooctrain.engine.autograd import wrap
 from ooctrain.engine.eager import Storage
 from ooctrain.engine.tensor import Tensor, current_tape
 from ooctrain.errors import ConfigError, ShapeError
+from ooctrain.step.foreign import as_numbers
 from ooctrain.step.op import Spec, to_physical
 
 
@@ -29,6 +30,9 @@ class Parameter(Tensor):
         data: logical array, cast to float32; or the shape, with `initial`.
         requires_grad: whether it is trained.
         initial: makes the first value when it is first read.
+
+    Raises:
+        ShapeError: no array of real numbers.
     """
 
     __slots__ = ()
@@ -41,8 +45,8 @@ class Parameter(Tensor):
         initial: Callable[[], np.ndarray] | None = None,
     ):
         if initial is None:
-            data = np.array(data.numpy() if isinstance(data, Tensor) else data, np.float32)
-            storage = Storage(to_physical(data))
+            value = data.numpy() if isinstance(data, Tensor) else as_numbers(data, "a parameter")
+            storage = Storage(to_physical(np.array(value, np.float32)))
         else:
             storage = Storage(shape=tuple(data), initial=initial)
         super().__init__(Spec(storage.shape), kind="param", requires_grad=requires_grad)
@@ -274,7 +278,7 @@ class Module:
             The keys that did not match.
 
         Raises:
-            ShapeError: a value of another shape.
+            ShapeError: a value of another shape, or no array of real numbers; nothing is changed.
             ConfigError: `strict` and keys are missing or unexpected.
         """
         mine = dict(self._state())
@@ -290,7 +294,7 @@ class Module:
                 f"unexpected {_first(result.unexpected_keys)}",
                 fix="load_state_dict(..., strict=False) loads what matches",
             )
-        arrays = {key: np.asarray(state_dict[key]) for key in mine if key in state_dict}
+        arrays = {k: as_numbers(state_dict[k], repr(k)) for k in mine if k in state_dict}
         for key, array in arrays.items():
             if array.shape != mine[key].shape:
                 raise ShapeError(
@@ -363,7 +367,7 @@ def clear_grad(parameter: Tensor, set_to_none: bool = True) -> None:
 
 
 def _buffer(value: Any) -> Tensor:
-    array = np.array(value.numpy() if isinstance(value, Tensor) else value)
+    array = np.array(value.numpy() if isinstance(value, Tensor) else as_numbers(value, "a buffer"))
     wanted = "int64" if array.dtype.kind in "iu" else "float32"
     buffer = Tensor(Spec(array.shape, wanted), kind="state")
     buffer.storage = wrap(array.astype(wanted)).storage

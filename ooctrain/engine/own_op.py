@@ -35,6 +35,7 @@ from ooctrain.engine.tensor import Tensor, current_tape
 from ooctrain.errors import AutogradError, ConfigError
 from ooctrain.layers.combine import Constant
 from ooctrain.step import op as base
+from ooctrain.step.foreign import as_numbers
 from ooctrain.step.op import Spec, require, to_logical
 from ooctrain.step.trace import Kind
 
@@ -200,7 +201,7 @@ def _run(
         target = to_logical(out)
         fits = np.shape(result) == target.shape
         require(fits, f"{name}: gives shape {np.shape(result)}, its shape rule says {target.shape}")
-        kind = np.asarray(result).dtype
+        kind = as_numbers(result, f"{name}: its result").dtype
         castable = np.can_cast(kind, target.dtype, "same_kind")
         require(castable, f"{name}: gives {kind}, which is no {target.dtype}")
         np.copyto(target, result, casting="same_kind")

@@ -99,10 +99,10 @@ class Tensor:
             array: logical, of this shape; floats are cast to this tensor's element type.
 
         Raises:
-            ShapeError: of another shape.
+            ShapeError: of another shape, or no real numbers.
             TypeError: floats for a tensor of whole numbers.
         """
-        self.value().write(np.asarray(array).astype(self.dtype, casting="same_kind", copy=False))
+        self.value().assign(array, self.dtype)
         return self
 
     def detach(self) -> Tensor:

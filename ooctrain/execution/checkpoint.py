@@ -26,6 +26,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from ooctrain.errors import CheckpointError
+from ooctrain.step.foreign import parse_json
 from ooctrain.units import format_bytes
 
 #: 2 has `RunState.updates`; files that need none are written as 1.
@@ -91,12 +92,9 @@ def save(
     ordered = {name: np.asarray(arrays[name], order="C") for name in sorted(arrays)}
     state = json.dumps(_as_json(run), sort_keys=True, allow_nan=False)
     metadata = {STATE_KEY: state, CHECKSUM_KEY: _checksum(ordered, state)}
-    temporary = target.with_name(f"{target.name}.tmp.{os.getpid()}.{secrets.token_hex(4)}")
+    temporary = _temporary(target)
     try:
-        if target.exists() and not target.is_file():
-            # A folder or a device would be renamed like a previous checkpoint.
-            raise OSError("there is something of that name that is no file")
-        target.parent.mkdir(parents=True, exist_ok=True)
+        _make_place(target)
         _write(temporary, _header(ordered, metadata), ordered.values())
         _keep_previous(target, keep)
         os.replace(temporary, target)
@@ -104,6 +102,25 @@ def save(
         _remove_abandoned(target)
     except OSError as error:
         raise _cannot_write(target, ordered, error) from error
+    finally:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+
+
+def expect_writable(path: str | Path) -> None:
+    """Tries, before hours of work go into it, whether a checkpoint can be written: a file beside it
+    is made and removed.
+
+    Raises:
+        CheckpointError: it cannot.
+    """
+    target = Path(path)
+    temporary = _temporary(target)
+    try:
+        _make_place(target)
+        _write(temporary, b"", ())
+    except OSError as error:
+        raise _cannot_write(target, {}, error) from error
     finally:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
@@ -218,6 +235,19 @@ def _header(arrays: Mapping[str, np.ndarray], metadata: Mapping[str, str]) -> by
     return len(padded).to_bytes(8, "little") + padded
 
 
+def _temporary(target: Path) -> Path:
+    return target.with_name(f"{target.name}.tmp.{os.getpid()}.{secrets.token_hex(4)}")
+
+
+def _make_place(target: Path) -> None:
+    """Makes the folder. Raises OSError: there are no files, but folders or devices, where this
+    checkpoint and its previous ones are to be: they would be renamed or overwritten."""
+    for file in (target, *previous_files(target)):
+        if file.exists() and not file.is_file():
+            raise OSError(f"there is something called {file.name} that is no file")
+    target.parent.mkdir(parents=True, exist_ok=True)
+
+
 def _write(path: Path, header: bytes, arrays: Iterable[np.ndarray]) -> None:
     # The mode is the umask's, as for any other file of the user.
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
@@ -291,8 +321,8 @@ def _parse_state(path: str | Path, metadata: Mapping[str, str]) -> RunState:
             fix="weights alone are loaded with `model.load_state_dict`",
         )
     try:
-        state = json.loads(metadata[STATE_KEY])
-        version = state.pop("version")
+        state = parse_json(metadata[STATE_KEY])
+        version = _whole(state.pop("version"), least=1)
         if version > FORMAT_VERSION:
             raise CheckpointError(
                 f"{path} was written by a newer version of this library",
@@ -300,9 +330,27 @@ def _parse_state(path: str | Path, metadata: Mapping[str, str]) -> RunState:
                 numbers=f"format {version}, this library knows {FORMAT_VERSION}",
                 fix="update ooctrain",
             )
-        return RunState(**state)
+        return _checked(RunState(**state))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise _broken(path, f"its state cannot be read: {error}") from error
+
+
+def _checked(run: RunState) -> RunState:
+    """The same. Raises ValueError: a field is of another type; a file may say anything."""
+    for fields in (run.data, run.schedule, run.config, run.history, run.updates):
+        if not isinstance(fields, dict):
+            raise ValueError(f"{type(fields).__name__} stands where names and values belong")
+    for count in (run.step, run.epoch, *run.updates.values()):
+        _whole(count, least=0)
+    _whole(run.seed, least=-(1 << 63))
+    return run
+
+
+def _whole(value: Any, least: int) -> int:
+    """The same. Raises ValueError: no whole number of 64 bits, or less than `least`."""
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 1 << 63:
+        raise ValueError(f"{str(value)[:40]!r} stands where a whole number belongs")
+    return value
 
 
 def _escaped(name: str) -> str:
@@ -332,6 +380,8 @@ def _cannot_write(
     return CheckpointError(
         f"checkpoint {target} cannot be written: {what}; the last one is kept",
         code="OOC-314",
-        numbers=f"{format_bytes(size)} needed, previous files included while it is written",
+        numbers=f"{format_bytes(size)} needed, previous files included while it is written"
+        if arrays
+        else "",
         fix="free some space, or save elsewhere with --checkpoint" if full else "",
     )

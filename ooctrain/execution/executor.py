@@ -55,7 +55,8 @@ class Session:
         trace, schedule: what to run; the schedule must be legal (`verify`).
         device: with a host slab of at least `host_extent_bytes(trace, schedule)`.
         allocator: over the device's memory.
-        values: {persistent variable id: its value before the first step, logical layout}.
+        values: {persistent variable id: its value before the first step, logical layout}; None:
+            they are written before it, one after the other.
         wanted: ids of variables whose value each step hands out.
 
     Attributes:
@@ -69,7 +70,7 @@ class Session:
 
     def __init__(
         self, trace: Trace, schedule: Schedule, device: Device, allocator: Allocator,
-        values: Mapping[int, np.ndarray], wanted: Sequence[int] = (),
+        values: Mapping[int, np.ndarray] | None, wanted: Sequence[int] = (),
     ):  # fmt: skip
         self.program = make_program(
             trace, schedule, allocator, streams=device.streams.count, wanted=wanted,
@@ -95,7 +96,7 @@ class Session:
         }  # fmt: skip
         self.placement.claim_start()
         for variable in trace.initial:
-            if trace.variables[variable].persistent:
+            if values is not None and trace.variables[variable].persistent:
                 self._put(variable, self._bytes_given(values, variable))
 
     def run_step(

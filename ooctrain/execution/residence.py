@@ -241,15 +241,12 @@ class Residence:
         variables = prepared.plan.trace.variables
         persistent = [v for v in prepared.plan.trace.initial if variables[v].persistent]
         storages = {v: self._tensors[variables[v].name].storage for v in persistent}
-        with held_still(list(storages.values())) as holders:
-            values = {variable: storage.read() for variable, storage in storages.items()}
-            opened = open_session(prepared, settings, values, wanted)
-            self.open = stay = Stay(prepared, wanted, opened, storages, self._turns)
-            # A trainer that nobody closes loses no value and leaves no threads and memory behind.
-            self._dropped = weakref.finalize(self, self._turns.end, stay.close)
-            self._dropped.atexit = False  # threads may be at work, and the system takes all back
-            for place, before in zip(stay.places, holders, strict=True):
-                stay.keep(place, *before)
+        opened = open_session(prepared, settings, None, wanted)
+        self.open = stay = Stay(prepared, wanted, opened, storages, self._turns)
+        # A trainer that nobody closes loses no value and leaves no threads and memory behind.
+        self._dropped = weakref.finalize(self, self._turns.end, stay.close)
+        self._dropped.atexit = False  # threads may be at work, and the system takes all back
+        stay.take_over()
         return stay
 
     def close(self) -> None:

@@ -21,18 +21,19 @@ from ooctrain.layers.cross_entropy import check_labels
 from ooctrain.layers.kernels.tables import TABLES
 from ooctrain.layers.layout import Reshape
 from ooctrain.layers.regions import Slice
+from ooctrain.step.foreign import as_numbers
 from ooctrain.step.machine import specs_of
 from ooctrain.step.trace import Call, Trace
 
 
 def open_session(
-    prepared: PreparedStep, settings: Settings, values: Mapping[int, np.ndarray],
+    prepared: PreparedStep, settings: Settings, values: Mapping[int, np.ndarray] | None,
     wanted: Sequence[int],
 ) -> tuple[Device, Session]:  # fmt: skip
     """A device whose arena is exactly the budget, and the step on it with its first values.
 
     Args:
-        values: {persistent variable id: value, logical layout}.
+        values: {persistent variable id: value, logical layout}; None: see `Session`.
         wanted: variables whose value each step hands out.
 
     Raises:
@@ -98,7 +99,8 @@ def input_values(trace: Trace, x: np.ndarray, y: np.ndarray | None) -> dict[int,
     """A batch by variable, in the element types that the trace wants.
 
     Raises:
-        ShapeError: a batch of another shape, or labels that are no class numbers.
+        ShapeError: a batch of another shape or without real numbers, or labels that are no class
+            numbers.
         ConfigError: no target where the step takes one, or one where it takes none.
     """
     given = {"input": x} if y is None else {"input": x, "target": y}
@@ -110,13 +112,13 @@ def input_values(trace: Trace, x: np.ndarray, y: np.ndarray | None) -> dict[int,
         )  # fmt: skip
     inputs = {}
     for name, value in given.items():
-        variable = trace.variable_by_name[name]
-        if np.shape(value) != variable.shape:
+        variable, array = trace.variable_by_name[name], as_numbers(value, name)
+        if array.shape != variable.shape:
             raise ShapeError(
-                f"{name} has shape {np.shape(value)}, the step was planned for {variable.shape}",
+                f"{name} has shape {array.shape}, the step was planned for {variable.shape}",
                 fix="give batches of one shape, or plan again for this one",
             )
-        inputs[variable.id] = _checked(name, np.asarray(value), variable.dtype)
+        inputs[variable.id] = _checked(name, array, variable.dtype)
     for call in trace.calls:
         if isinstance(call.op, ClassLoss):
             _check_labels(inputs, call, trace)

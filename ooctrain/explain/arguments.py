@@ -87,7 +87,8 @@ ARGUMENTS: Mapping[str, Explanation] = {
     ),
     "OOC-110": Explanation(
         "shapes or types that do not fit",
-        "An operation got shapes or element types that it cannot take. The message names "
+        "An operation got shapes or element types that it cannot take, or an array came in that "
+        "holds no real numbers: masked, complex, text, objects. The message names "
         "the operation, the shapes it got and the ones it needs.",
         "oc.nn.Linear(10, 2)(oc.tensor(np.zeros((4, 9), np.float32)))",
         "compare the last extent of the input with the layer's own",

@@ -14,7 +14,8 @@ from ooctrain.explain.explanation import Explanation
 TRAINING: Mapping[str, Explanation] = {
     "OOC-300": Explanation(
         "a broken data file",
-        "A file of a data set is missing, truncated, too long, or holds impossible values. "
+        "A file of a data set is missing, truncated, too long, or holds impossible values; or an "
+        "image has more than 8192 x 8192 pixels, as it is or scaled, and is not decoded. "
         "`path` and `offset` say where.",
         "a CIFAR-10 file of 100 bytes",
         "fetch the file again",
@@ -47,21 +48,23 @@ TRAINING: Mapping[str, Explanation] = {
     ),
     "OOC-314": Explanation(
         "a checkpoint cannot be written",
-        "The disk is full, or the folder may not be written. The last checkpoint is as it was.",
+        "The disk is full, or the folder may not be written. The last checkpoint is as it was. "
+        "What can be found before the first step is found then.",
         "ooctrain train lenet --checkpoint /proc/run.safetensors",
         "free some space, or another folder",
     ),
     "OOC-320": Explanation(
         "training stopped",
         "The loss is no finite number, so this step has changed nothing; or the run was "
-        "interrupted. The last checkpoint is kept.",
+        "interrupted by Ctrl-C, SIGTERM or SIGHUP. The last checkpoint is kept.",
         "ooctrain train lenet --lr 1e9",
         "a smaller learning rate; `--resume` continues from the last checkpoint",
     ),
     "OOC-400": Explanation(
         "wrong use of gradients",
-        "A second backward pass over a freed graph, a tensor without a graph, or an "
-        "in-place write on a value that backward still needs.",
+        "A second backward pass over a freed graph, a tensor without a graph, an in-place write "
+        "on a value that backward still needs, or gradients to be clipped whose norm is no finite "
+        "number (error_if_nonfinite).",
         "loss.backward(); loss.backward()",
         "the message names the tensor and the operation",
     ),

@@ -7,13 +7,14 @@ and only the tensors that there are. Read next: `conv.py`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from numbers import Integral
+from numbers import Integral, Real
 from operator import index
 
 from ooctrain.engine.tensor import Tensor
 from ooctrain.errors import ConfigError
-from ooctrain.step.op import Pair
+from ooctrain.step.op import Pair, Sides
 
 IntOrPair = int | Sequence[int]
 
@@ -34,3 +35,26 @@ def pair(value: IntOrPair) -> Pair:
         return index(rows), index(columns)
     except (TypeError, ValueError) as error:
         raise ConfigError(f"{value!r} is neither a whole number nor two of them") from error
+
+
+def sides(value: Sequence[int]) -> Sides:
+    """(top, bottom, left, right), from PyTorch's (left, right, top, bottom).
+
+    Raises:
+        ConfigError: `value` is not four whole numbers.
+    """
+    try:
+        left, right, top, bottom = map(index, value)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f"pad: {value!r} is not four whole numbers", code="OOC-106",
+            fix="(left, right, top, bottom)",
+        ) from error  # fmt: skip
+    return top, bottom, left, right
+
+
+def finite(value: float, what: str) -> float:
+    """A finite number. Raises ConfigError: `value` is none."""
+    if not (isinstance(value, Real) and math.isfinite(value)):
+        raise ConfigError(f"{what} {value!r} is not a finite number", code="OOC-106")
+    return float(value)

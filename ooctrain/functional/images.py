@@ -13,7 +13,7 @@ from typing import Literal
 
 from ooctrain.engine.tensor import Tensor, call
 from ooctrain.errors import ConfigError
-from ooctrain.functional.arguments import IntOrPair, pair
+from ooctrain.functional.arguments import IntOrPair, finite, pair, sides
 from ooctrain.layers.average_pooling import AdaptiveAvgPool2d, AvgPool2d
 from ooctrain.layers.layout import Pad
 from ooctrain.layers.pooling import MaxPool2d, PoolGeometry
@@ -39,14 +39,16 @@ def interpolate(
             the borders of the images do.
 
     Raises:
-        ConfigError: both or neither of size and scale_factor, or a factor that leaves fractions.
+        ConfigError: both or neither of size and scale_factor, a factor that is no finite number
+            or leaves fractions.
         ShapeError: no images, an output without pixels, or no such mode.
     """
     if size is not None and scale_factor is None:
         return call(Upsample(pair(size), mode, bool(align_corners)), input)
     if size is not None or scale_factor is None:
         raise ConfigError("interpolate takes either size or scale_factor", code="OOC-106")
-    extents = [extent * scale_factor for extent in input.shape[2:]]
+    factor = finite(scale_factor, "scale_factor")
+    extents = [extent * factor for extent in getattr(input, "shape", ())[2:]]
     if any(extent != int(extent) for extent in extents):
         raise ConfigError(
             f"scale_factor {scale_factor} makes {' x '.join(map(str, extents))} of "
@@ -129,15 +131,15 @@ def pad(
             the image.
 
     Raises:
-        ConfigError: no such mode; PyTorch's "replicate" and "circular" are not here.
+        ConfigError: no such mode (PyTorch's "replicate" and "circular" are not here), or not four
+            whole numbers.
         ShapeError: no images, a negative side, or more to mirror than there is.
     """
-    if mode not in _PADDINGS:
+    if not isinstance(mode, str) or mode not in _PADDINGS:
         raise ConfigError(
             f"pad: mode {mode!r} is neither {' nor '.join(map(repr, _PADDINGS))}", code="OOC-106"
         )
-    left, right, top, bottom = pad
-    return call(_PADDINGS[mode]((top, bottom, left, right)), input)
+    return call(_PADDINGS[mode](sides(pad)), input)
 
 
 def _pool_geometry(

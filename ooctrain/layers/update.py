@@ -187,7 +187,9 @@ class SumOfSquares(Op):
 
 @dataclass(frozen=True, slots=True)
 class ClipFactor(Op):
-    """min(1, max_norm / norm of all gradients), from the sum of squares of each."""
+    """min(1, max_norm / norm of all gradients), from the sum of squares of each; not a number where
+    the norm is none, as in PyTorch.
+    """
 
     max_norm: float
     name: ClassVar[str] = "clip_factor"
@@ -199,7 +201,7 @@ class ClipFactor(Op):
 
     def reference(self, *squares, scalars):
         norm = np.sqrt(sum(float(square) for square in squares))
-        return (np.asarray(min(1.0, self.max_norm / (norm + CLIP_EPS))),)
+        return (np.asarray(np.minimum(1.0, self.max_norm / (norm + CLIP_EPS))),)
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,7 +94,10 @@ def check_virtual_memory() -> Finding:
         return Finding("virtual memory", "warn", reason, "use --allocator best-fit")
     chunks = host_vm.max_mapped_chunks()
     most = format_bytes(chunks * (64 << 10))
-    text = f"memfd and mmap; {chunks} chunks, {most} of budget in chunks of 64 KiB"
+    text = (
+        f"memfd and mmap; {chunks} chunks, {most} of budget in chunks of 64 KiB (VmRSS and VmHWM "
+        "count a page once for each address, Pss once)"
+    )
     return Finding("virtual memory", "ok", text)
 
 

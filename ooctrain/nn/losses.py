@@ -12,6 +12,7 @@ from ooctrain import functional as F
 from ooctrain.engine.module import Module
 from ooctrain.engine.tensor import Tensor
 from ooctrain.layers.class_loss import Reduction
+from ooctrain.step.foreign import as_numbers
 
 
 class CrossEntropyLoss(Module):
@@ -22,7 +23,8 @@ class CrossEntropyLoss(Module):
         reduction: Reduction = "mean", label_smoothing: float = 0.0,
     ):  # fmt: skip
         super().__init__()
-        self.register_buffer("weight", None if weight is None else np.asarray(weight, np.float32))
+        given = None if weight is None else as_numbers(weight, "weight").astype(np.float32)
+        self.register_buffer("weight", given)
         self.ignore_index, self.reduction = ignore_index, reduction
         self.label_smoothing = label_smoothing
 

@@ -20,6 +20,7 @@ from ooctrain.engine.fingerprint import described
 from ooctrain.engine.module import Parameter, clear_grad
 from ooctrain.engine.tensor import Tensor, current_tape
 from ooctrain.errors import ConfigError
+from ooctrain.step.foreign import as_numbers
 from ooctrain.step.op import Op, Spec
 
 #: What an optimizer holds besides its settings.
@@ -258,7 +259,9 @@ class Optimizer:
         for number, state in states.items():
             slots = self.slot_names(group_of[number])
             fits = "step" in state and set(slots) <= set(state)
-            if not fits or any(np.shape(state[name]) != shapes[number] for name in slots):
+            if not fits or any(
+                as_numbers(state[name], name).shape != shapes[number] for name in slots
+            ):
                 raise ConfigError(
                     f"the saved state of parameter {number} is not that of this optimizer",
                     code="OOC-112",

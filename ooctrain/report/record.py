@@ -8,7 +8,6 @@ held what, so these are plain numbers in a file, and every picture is a function
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -20,6 +19,7 @@ from ooctrain.report.holdings import GROUPS, Holding, holdings
 from ooctrain.report.streams import STREAM_NAMES
 from ooctrain.sched.schedule import Plan
 from ooctrain.sched.timeline import Event, Timeline
+from ooctrain.step.foreign import parse_json
 
 #: What stands in the place of `drawing` where there is no step to draw.
 NOT_DRAWN: Mapping[str, None] = MappingProxyType(
@@ -69,7 +69,7 @@ def read_record(path: str) -> Record:
     """
     try:
         with open(path, encoding="utf-8") as file:
-            data = json.load(file)
+            data = parse_json(file.read())
     except (OSError, ValueError) as error:
         raise _refuse(f"{path} is no record: {reason(error)}") from error
     if isinstance(data, dict) and "schedule" in data:
@@ -84,7 +84,7 @@ def read_record(path: str) -> Record:
         raise _refuse(f"{path} holds no step: {why}", "mend that first, and write the file again")
     try:
         return _record(data)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise _refuse(f"{path} is no record: {error!r}") from error
 
 

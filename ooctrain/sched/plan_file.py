@@ -64,7 +64,7 @@ def plan_to_json(trace_fingerprint: str, parts: Mapping[str, Any]) -> dict[str, 
     data = {"version": FORMAT_VERSION, "trace_fingerprint": trace_fingerprint, **parts}
     try:
         return json.loads(json.dumps(data, default=_python_number))
-    except TypeError as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise ConfigError(
             f"this plan cannot be written down: {error}", code="OOC-108",
             fix="numbers, text, lists and dictionaries in the plan's notes",

@@ -22,6 +22,7 @@ from types import MappingProxyType
 from typing import Any
 
 from ooctrain.errors import ConfigError, reason
+from ooctrain.step.foreign import parse_json
 from ooctrain.step.machine import Machine
 from ooctrain.units import GIB
 
@@ -228,6 +229,9 @@ def save_calibration(measured: Machine, path: Path) -> None:
     path.write_text(text + "\n", encoding="utf-8")
 
 
+_UNREADABLE = (OSError, KeyError, TypeError, ValueError, AttributeError, OverflowError)
+
+
 def load_calibration(path: Path) -> Machine:
     """A machine from a calibration file.
 
@@ -235,11 +239,11 @@ def load_calibration(path: Path) -> Machine:
         ConfigError: the file is missing, broken, or of another version.
     """
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = parse_json(path.read_text(encoding="utf-8"))
         if data["version"] != CALIBRATION_VERSION:
             raise ValueError(f"version {data['version']}, not {CALIBRATION_VERSION}")
         return Machine(**data["machine"])
-    except (OSError, KeyError, TypeError, ValueError, AttributeError) as error:
+    except _UNREADABLE as error:
         raise ConfigError(
             f"{path} is not a calibration of this library: {reason(error)}",
             code="OOC-105",

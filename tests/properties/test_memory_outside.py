@@ -2,7 +2,8 @@
 
 A real training step runs in a process of its own, with far less than it needs in-core. What the
 process grows by must be the arena, the host slab, and little else: no hidden copies, no buffers of
-kernels, no values kept by the tape.
+kernels, no values kept by the tape, and no first values made beside the arena while it is filled,
+which shows where the slab is small: it is filled later.
 """
 
 from __future__ import annotations
@@ -34,13 +35,24 @@ def batch(n):
     rng = np.random.default_rng(0)
     return rng.standard_normal((n, 3, 32, 32), np.float32), rng.integers(0, 10, n)
 
+ALLOCATOR, BUDGET, FIRST_VALUES, BUG = sys.argv[1:]
+
+def read_all_at_first(stay):
+    kept = [place.storage.physical for place in stay.places]
+    take_over(stay)
+
+if BUG:
+    from ooctrain.execution.residence import Stay
+    take_over, Stay.take_over = Stay.take_over, read_all_at_first
+
 def train(n, steps, budget, look):
     oc.manual_seed(0)
     model = oc.models.build("resnet18", num_classes=10, stem="cifar")
     x, y = batch(n)
-    trainer = oc.Trainer(model, budget=budget, planner="window", allocator=sys.argv[1], threads=2)
+    trainer = oc.Trainer(model, budget=budget, planner="window", allocator=ALLOCATOR, threads=2)
     prepared = trainer.prepare(x.shape)
-    trainer.state_arrays()  # the model's own arrays are made when they are first read
+    if FIRST_VALUES == "there":
+        trainer.state_arrays()  # the model's own arrays are made when they are first read
     gc.collect()
     look(trainer, prepared, x, y, steps)
     trainer.close()
@@ -70,21 +82,40 @@ def measure(trainer, prepared, x, y, steps):
     }))
 
 train(2, 1, None, warm)
-train(16, 3, "30%", measure)
+train(16, 3, BUDGET, measure)
 """
 
 
-@pytest.fixture(scope="module", params=["va", "best-fit"])
-def measured(request):
+def measure(allocator, budget="30%", first_values="there", bug=""):
     if why_no_virtual_memory():
         pytest.skip("the arena cannot be told from other memory without memfd")
     root = Path(__file__).resolve().parents[2]
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, request.param],
+        [sys.executable, "-c", PROGRAM, allocator, budget, first_values, bug],
         capture_output=True, text=True, timeout=300, check=False, cwd=root,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
+
+
+@pytest.fixture(scope="module", params=["va", "best-fit"])
+def measured(request):
+    return measure(request.param)
+
+
+SMALL_SLAB = ("va", "95%", "not there")
+
+
+def test_first_values_are_made_one_at_a_time_and_not_beside_the_arena():
+    found = measure(*SMALL_SLAB)
+    assert found["slab"] < ALLOWANCE_BYTES / 4, "else it hides what is made before it is filled"
+    assert found["grown"] <= found["arena"] + found["slab"] + ALLOWANCE_BYTES / 2
+
+
+@pytest.mark.slow
+def test_the_measurement_notices_values_that_are_all_made_first():
+    found = measure(*SMALL_SLAB, bug="all at first")
+    assert found["grown"] > found["arena"] + found["slab"] + ALLOWANCE_BYTES
 
 
 def test_the_process_grows_by_arena_and_host_slab_and_little_else(measured):

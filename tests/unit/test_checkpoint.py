@@ -10,6 +10,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -18,9 +19,14 @@ from hypothesis import strategies as st
 
 from ooctrain.errors import CheckpointError
 from ooctrain.execution.checkpoint import (
+    CHECKSUM_KEY,
+    STATE_KEY,
     RunState,
+    _checksum,
+    _header,
     check_arrays,
     check_config,
+    expect_writable,
     load,
     previous_files,
     read,
@@ -150,6 +156,50 @@ def test_a_newer_version_is_not_replaced_by_an_older_file(tmp_path):
         load(path)
 
 
+def with_state(path, state) -> None:
+    """A checkpoint with this state, its checksum right: nothing says that it is damaged."""
+    found = arrays()
+    ordered = {name: np.asarray(found[name], order="C") for name in sorted(found)}
+    text = state if isinstance(state, str) else json.dumps(state)
+    metadata = {STATE_KEY: text, CHECKSUM_KEY: _checksum(ordered, text)}
+    path.write_bytes(_header(ordered, metadata) + b"".join(a.tobytes() for a in ordered.values()))
+
+
+STATE = {"version": 2, **asdict(RUN), "updates": {"conv.weight": 3}}
+OTHER_TYPES = [None, "x", -1, 1.5, True, [], [[1]], {}, 1 << 70]
+
+
+@pytest.mark.parametrize("field", STATE)
+@pytest.mark.parametrize("value", OTHER_TYPES, ids=repr)
+def test_a_field_of_another_type_is_a_broken_checkpoint(tmp_path, field, value):
+    path = tmp_path / "run.safetensors"
+    with_state(path, {**STATE, field: value})
+    fits = value == {} if isinstance(STATE[field], dict) else (field, value) == ("seed", -1)
+    if fits:
+        assert getattr(read(path).run, field) == value
+    else:
+        with pytest.raises(CheckpointError, match="its state cannot be read"):
+            read(path)
+
+
+@pytest.mark.parametrize("count", [None, "x", -1, 1.5, True, [], 1 << 70])
+def test_how_often_a_parameter_was_updated_is_a_count(tmp_path, count):
+    with_state(tmp_path / "a", {**STATE, "updates": {"conv.weight": count}})
+    with pytest.raises(CheckpointError, match="its state cannot be read"):
+        read(tmp_path / "a")
+
+
+NO_STATES = ["", "nothing", "[]", "3", "{}", "[" * 100_000, '{"a":' * 100_000]
+
+
+@pytest.mark.parametrize("state", NO_STATES, ids=lambda state: state[:8])
+def test_a_state_that_is_none_is_a_broken_checkpoint(tmp_path, state):
+    with_state(tmp_path / "a", state)
+    with pytest.raises(CheckpointError) as caught:
+        read(tmp_path / "a")
+    assert caught.value.code == "OOC-310"
+
+
 def test_weights_alone_are_not_a_checkpoint(tmp_path):
     from safetensors.numpy import save_file
 
@@ -228,6 +278,26 @@ def test_a_writer_killed_at_any_moment_leaves_a_whole_file(tmp_path):
         writer.wait()
         checkpoint = read(path)
         assert (checkpoint.arrays["w"] == checkpoint.run.step).all()
+
+
+@pytest.mark.parametrize("name", ["run", "new/folder/run"])
+def test_what_can_be_written_is_left_as_it_was(tmp_path, name):
+    path = tmp_path / name
+    expect_writable(path)
+    assert not path.exists()
+    assert os.listdir(path.parent) == []
+    save(path, arrays(), RUN)
+    expect_writable(path)
+    assert read(path).run == RUN
+    assert os.listdir(path.parent) == ["run"]
+
+
+@pytest.mark.parametrize("place", ["run", "run.1"])
+def test_a_folder_in_the_way_is_found_before_anything_is_written(tmp_path, place):
+    (tmp_path / place).mkdir()
+    with pytest.raises(CheckpointError, match="cannot be written") as caught:
+        expect_writable(tmp_path / "run")
+    assert caught.value.code == "OOC-314"
 
 
 def test_a_folder_of_that_name_stays_where_it_is(tmp_path):

@@ -4,6 +4,7 @@ happens."""
 from __future__ import annotations
 
 import json
+import shlex
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 
 from ooctrain.cli import main
+from ooctrain.cli.training import STOPPING, stop_on_signal
 from ooctrain.execution.checkpoint import load, save
 
 LENET = ["train", "lenet", "--batch", "64", "--threads", "1"]
@@ -148,11 +150,12 @@ def wait_for_lines(process: subprocess.Popen, lines: int) -> None:
         seen += "step" in line
 
 
-def test_ctrl_c_stops_after_the_step_and_leaves_a_checkpoint(tmp_path):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_ctrl_c_kill_and_hangup_stop_after_the_step_and_leave_a_checkpoint(tmp_path, number):
     path = tmp_path / "run.safetensors"
     process = start("--epochs", "10000", "--checkpoint", str(path), "--budget", "40%")
     wait_for_lines(process, 3)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 1
     assert "interrupted after step" in err
@@ -161,6 +164,62 @@ def test_ctrl_c_stops_after_the_step_and_leaves_a_checkpoint(tmp_path):
     saved = load(path).run
     assert f"after step {saved.step}" in err
     assert len(saved.history["losses"]) == saved.step
+
+
+def test_a_signal_asks_once_and_ctrl_c_after_it_stops_at_once(capfd):
+    """Terminals and clusters send theirs twice, and a shell's `nohup` is obeyed."""
+    before = [signal.getsignal(number) for number in STOPPING]
+    with stop_on_signal() as stopped:
+        assert not stopped()
+        for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGHUP, signal.SIGTERM):
+            signal.raise_signal(number)
+            assert stopped()
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    assert [signal.getsignal(number) for number in STOPPING] == before
+    assert capfd.readouterr().err.count("stopping after this step") == 1
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with stop_on_signal() as stopped:
+            signal.raise_signal(signal.SIGHUP)
+            assert not stopped()
+    finally:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+@pytest.mark.parametrize(
+    "path", ["/proc/run.safetensors", "{folder}", "{folder}/" + "x" * 250, "/dev/null"]
+)
+def test_a_checkpoint_that_cannot_be_written_is_found_before_the_first_step(run, tmp_path, path):
+    status, numbers, out, err = run("--steps", "2", "--checkpoint", path.format(folder=tmp_path))
+    assert status in (1, 2)
+    assert numbers["error"].startswith(("[OOC-314]", "[OOC-117]"))
+    assert not numbers.get("losses")
+    assert out == ""
+    assert "Traceback" not in err
+
+
+def test_a_reader_that_leaves_ends_the_run_with_a_checkpoint(tmp_path):
+    """As `| head -1` does."""
+    path = tmp_path / "run.safetensors"
+    process = start("--epochs", "10000", "--checkpoint", str(path))
+    wait_for_lines(process, 2)
+    process.stdout.close()
+    err = process.stderr.read()
+    assert process.wait(timeout=60) == 1
+    assert err == ""
+    assert load(path).run.step >= 1
+
+
+def test_a_run_without_any_output_trains(tmp_path):
+    """As `>&- 2>&-` has it: nothing else takes the numbers of the closed streams."""
+    path, json_path = tmp_path / "run.safetensors", tmp_path / "out.json"
+    arguments = [*LENET, "--steps", "2", "--checkpoint", str(path), "--json", str(json_path)]
+    command = shlex.join([sys.executable, "-m", "ooctrain", *arguments])
+    done = subprocess.run(f"{command} <&- >&- 2>&-", shell=True, timeout=120)
+    assert json.loads(json_path.read_text())["error"] is None
+    assert done.returncode == 0
+    assert load(path).run.step == 2
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import struct
 import threading
+import zlib
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from ooctrain import data
 from ooctrain.data.cifar10 import RECORD_BYTES, TEST_FILES, TRAIN_FILES
 from ooctrain.data.dataset import ImageDataset, permutation, resize
 from ooctrain.data.digits import parse_table
+from ooctrain.data.folder import MOST_PIXELS, decode
 from ooctrain.data.mnist import read_idx
 from ooctrain.errors import CheckpointError, ConfigError, DataFormatError
 
@@ -420,6 +422,47 @@ def test_images_and_labels_must_belong_together():
         ImageDataset(np.zeros((2, 2, 2, 2)), np.zeros(2), channels=3, classes=2)
 
 
+<<<<<<< HEAD
 def test_what_stands_in_the_place_of_pytorch_s_samplers_is_no_drop_last():
     with pytest.raises(ConfigError, match="drop_last is list"):
         data.DataLoader(Numbers(4), 2, False, [3, 2, 1, 0])
+=======
+def png_that_announces(width: int, height: int) -> bytes:
+    """A PNG file of 70 bytes with a header and nothing to it."""
+    header = struct.pack(">2I5B", width, height, 8, 2, 0, 0, 0)
+    parts = ((b"IHDR", header), (b"IDAT", zlib.compress(b"")), (b"IEND", b""))
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body))
+        for name, body in parts
+    )
+
+
+@pytest.mark.parametrize(
+    "size", [(8193, 8192), (13_000, 13_000), (60_000, 60_000), (1_000_000, 1), (1, 700_000)]
+)
+@pytest.mark.filterwarnings("ignore:Image size")
+def test_an_image_bomb_is_refused_before_it_is_decoded(tmp_path, monkeypatch, size):
+    """Too many pixels as it is, or when its shorter side is scaled."""
+    pillow = pytest.importorskip("PIL.Image", reason="Pillow (the extra data) is not installed")
+
+    def decoded(*_: object) -> None:
+        raise AssertionError("it is decoded")
+
+    for name in ("load", "convert", "resize"):
+        monkeypatch.setattr(pillow.Image, name, decoded)
+    path = tmp_path / "bomb.png"
+    path.write_bytes(png_that_announces(*size))
+    with pytest.raises(DataFormatError, match=r"too many pixels|exceeds limit") as refused:
+        decode(path, 224)
+    assert refused.value.path == str(path)
+
+
+@pytest.mark.parametrize("size", [(8192, 8192), (224, 224 * 1337)])
+def test_an_image_of_as_many_pixels_as_may_be_is_read(tmp_path, size):
+    pytest.importorskip("PIL.Image", reason="Pillow (the extra data) is not installed")
+    assert size[0] * size[1] <= MOST_PIXELS
+    path = tmp_path / "large.png"
+    path.write_bytes(png_that_announces(*size))
+    with pytest.raises(DataFormatError, match="not a readable image"):  # its pixels are not there
+        decode(path, 224)
+>>>>>>> rough

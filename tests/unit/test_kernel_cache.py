@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import os
+import pickle
+import random
 import shutil
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
+import numba
 import pytest
 
-from ooctrain.layers.kernels.cpu.runtime import jit
+from ooctrain.layers.kernels.cpu.runtime import jit, kept_code
+from ooctrain.layers.kernels.cpu.runtime.kept_code import KeptCode
 
 ROOM = Path(jit.__file__).parents[1]
 
@@ -32,10 +37,16 @@ def scale(x, y, lo, hi, thread):
     for i in range(lo, hi):
         y[i] = weight(x[i])
 
+@kernel("void(f4[::1], i8, i8, i8)")
+def add_one(y, lo, hi, thread):
+    for i in range(lo, hi):
+        y[i] += 1
+
 def run():
     x, y = np.ones(4, np.float32), np.zeros(4, np.float32)
     scale(x, y, 0, 4, 0)
-    return y[0], sum(scale.stats.cache_hits.values())
+    add_one(y, 0, 4, 0)
+    return y[0] - 1, sum(sum(f.stats.cache_hits.values()) for f in (scale, add_one))
 """
 
 
@@ -72,33 +83,129 @@ def test_target_overrides_change_the_hash(monkeypatch, variable):
     assert jit.source_hash() != original
 
 
-def run_kernel(folder: Path) -> tuple[float, int]:
-    """Runs the kernel of `folder` in a fresh process: (result, kernels that came from disk)."""
-    environment = {**os.environ, "OOCTRAIN_CACHE": str(folder / "cache"), "PYTHONPATH": str(folder)}
+def run_kernel(folder: Path) -> tuple[float, int, str]:
+    """Runs the kernels of `folder` in a fresh process: (result, kernels that came from disk, what
+    was said on stderr)."""
+    paths = os.pathsep.join([str(folder), str(ROOM.parents[3])])
+    environment = {**os.environ, "OOCTRAIN_CACHE": str(folder / "cache"), "PYTHONPATH": paths}
     code = "import room_kernel; print(*room_kernel.run())"
     done = subprocess.run(
-        [sys.executable, "-c", code],
-        env=environment,
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+        [sys.executable, "-c", code], env=environment, cwd=folder, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
     value, hits = done.stdout.split()
-    return float(value), int(hits)
+    return float(value), int(hits), done.stderr
+
+
+def make_kernels(folder: Path) -> None:
+    (folder / "room_runtime").mkdir()
+    for name in ("jit.py", "__init__.py"):
+        shutil.copy(ROOM / "runtime" / name, folder / "room_runtime" / name)
+    (folder / "room_kernel.py").write_text(KERNEL.format(jit="room_runtime.jit"))
+    (folder / "callee.py").write_text(CALLEE.format(factor=2))
 
 
 def test_an_edited_callee_is_never_served_stale(tmp_path):
     """Numba alone would keep the old binary, for the kernel's own file has not changed."""
-    (tmp_path / "room_runtime").mkdir()
-    for name in ("jit.py", "__init__.py"):
-        shutil.copy(ROOM / "runtime" / name, tmp_path / "room_runtime" / name)
-    (tmp_path / "room_kernel.py").write_text(KERNEL.format(jit="room_runtime.jit"))
-    (tmp_path / "callee.py").write_text(CALLEE.format(factor=2))
-    assert run_kernel(tmp_path) == (2.0, 0)
-    assert run_kernel(tmp_path) == (2.0, 1), "an unchanged kernel must come from the disk"
+    make_kernels(tmp_path)
+    assert run_kernel(tmp_path) == (2.0, 0, "")
+    assert run_kernel(tmp_path) == (2.0, 2, ""), "an unchanged kernel must come from the disk"
     (tmp_path / "callee.py").write_text(CALLEE.format(factor=3))
-    assert run_kernel(tmp_path) == (3.0, 0)
+    assert run_kernel(tmp_path) == (3.0, 0, "")
+
+
+def flip(file: Path, place: float) -> None:
+    """Changes one bit, so far into the file."""
+    content = bytearray(file.read_bytes())
+    content[int(place * (len(content) - 1))] ^= 4
+    file.write_bytes(content)
+
+
+def to_folder(file: Path) -> None:
+    """Cannot be read, nor be replaced as a file is: root may read whatever its mode says."""
+    file.unlink()
+    file.mkdir()
+    (file / "lost+found").write_text("")
+
+
+DAMAGE = {
+    "truncated": lambda file: file.write_bytes(file.read_bytes()[:-9]),
+    "half": lambda file: file.write_bytes(file.read_bytes()[: file.stat().st_size // 2]),
+    "empty": lambda file: file.write_bytes(b""),
+    "garbage": lambda file: file.write_bytes(random.Random(1).randbytes(5000)),
+    "another pickle": lambda file: file.write_bytes(pickle.dumps(("0.1", {"a": 1}))),
+    "appended": lambda file: file.write_bytes(file.read_bytes() + b"x"),
+    "unreadable": to_folder,
+    "a bit at the start": lambda file: flip(file, 0.0),
+    "a bit in the code": lambda file: flip(file, 0.6),
+    "a bit at the end": lambda file: flip(file, 1.0),
+}
+
+
+def test_a_damaged_cache_is_made_anew_with_one_line(tmp_path):
+    make_kernels(tmp_path)
+    assert run_kernel(tmp_path)[:2] == (2.0, 0)
+    files = sorted((tmp_path / "cache").rglob("*.nb[ic]"))
+    for damage, file in zip(("truncated", "unreadable"), files, strict=True):
+        DAMAGE[damage](file)
+    value, hits, said = run_kernel(tmp_path)
+    assert (value, hits) == (2.0, 0)
+    assert said.count("are damaged") == 1, said
+    assert run_kernel(tmp_path) == (2.0, 2, ""), "it is as good as new"
+
+
+def half(x):
+    return x / 2
+
+
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_damaged_code_is_never_run(tmp_path, kind):
+    """Whatever the damage: the kernel is right, and kept again."""
+
+    def compiled():
+        with jit.kept_in(tmp_path / "kernels-1"):
+            kernel = numba.njit("f4(f4)", cache=True)(half)
+        assert kernel(3.0) == 1.5
+        return sum(kernel.stats.cache_hits.values())
+
+    assert [compiled(), compiled()] == [0, 1]
+    (file,) = tmp_path.rglob("*.nb[ic]")
+    DAMAGE[kind](file)
+    kept_code._warn_of_damage.cache_clear()
+    with pytest.warns(UserWarning, match="are damaged"):
+        assert compiled() == 0
+    assert compiled() == 1
+    assert list(tmp_path.rglob("*.nb*")) == [file]
+
+
+def test_code_of_other_sources_or_versions_is_not_taken(tmp_path):
+    """Such as a folder that was copied from another machine under this one's name."""
+    one, other = (KeptCode(str(tmp_path), "f", None, sources) for sources in ("0.67 a", "0.68 a"))
+    one.save("key", [1])
+    kept_code._warn_of_damage.cache_clear()
+    assert one.load("key") == [1]
+    assert one.load("another") is None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert other.load("key") is None
+        other.save("key", [2])
+    assert other.load("key") == [2]
+
+
+def test_kernels_of_several_types_of_arguments_are_all_kept(tmp_path):
+    kept = KeptCode(str(tmp_path), "f", None, "a")
+    kept.save("floats", 1)
+    kept.save("integers", 2)
+    assert (kept.load("floats"), kept.load("integers")) == (1, 2)
+    assert [file.name for file in tmp_path.iterdir()] == ["f.nbc"]
+
+
+def test_a_disk_that_is_full_keeps_nothing_and_stops_nobody(tmp_path):
+    kept = KeptCode(str(tmp_path / "no folder"), "f", None, "a")
+    kept_code._warn_of_disk.cache_clear()
+    with pytest.warns(UserWarning, match="cannot be kept"):
+        kept.save("key", 1)
 
 
 OTHER_ISA = """

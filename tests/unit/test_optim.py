@@ -7,7 +7,7 @@ from ooctrain import functional as F
 from ooctrain import nn, optim
 from ooctrain.engine.autograd import tensor
 from ooctrain.engine.clip import clip_grad_norm_, clip_grad_value_
-from ooctrain.errors import ConfigError
+from ooctrain.errors import AutogradError, ConfigError
 from ooctrain.optim import SGD, Adam, AdamW, CosineAnnealingLR, StepLR
 
 
@@ -195,6 +195,31 @@ def test_clipping_by_norm():
         np.testing.assert_allclose(p.grad.numpy(), g * 0.5 / norm, rtol=1e-5)
     assert np.isclose(clip_grad_norm_(parameters, 9.0), 0.5, rtol=1e-5)
     np.testing.assert_allclose(parameters[0].grad.numpy(), grads[0] * 0.5 / norm, rtol=1e-5)
+
+
+def test_clipping_by_a_norm_that_is_no_finite_number_is_as_in_torch():
+    """Factor max_norm / (norm + 1e-6), at most 1: NaN makes all gradients NaN, infinity makes the
+    finite ones 0. torch 2.x, clip_grad_norm_(parameters, 1.0), gives these."""
+    for bad, others in ((np.nan, np.nan), (np.inf, 0), (-np.inf, 0)):
+        parameters = [with_gradient(0), with_gradient(1)]
+        spoilt = parameters[0].grad.numpy().copy()
+        spoilt[0] = bad
+        parameters[0].grad = tensor(spoilt)
+        before = [p.grad.numpy().copy() for p in parameters]
+        with pytest.raises(AutogradError, match="common norm"):
+            clip_grad_norm_(parameters, 1.0, error_if_nonfinite=True)
+        for p, grad in zip(parameters, before, strict=True):
+            np.testing.assert_array_equal(p.grad.numpy(), grad)
+        norm = clip_grad_norm_(parameters, 1.0)
+        np.testing.assert_equal(norm, abs(bad))
+        np.testing.assert_array_equal(parameters[1].grad.numpy(), before[1] * others)
+        assert np.isnan(parameters[0].grad.numpy()[0]).all()
+        np.testing.assert_array_equal(parameters[0].grad.numpy()[1:], before[0][1:] * others)
+
+
+def test_other_norms_are_refused_by_name():
+    with pytest.raises(ConfigError, match=r"1\.0-norm"):
+        clip_grad_norm_([with_gradient()], 1.0, norm_type=1.0)
 
 
 def test_clipping_by_value():

@@ -23,7 +23,7 @@ import ooctrain as oc
 from ooctrain import nn
 from ooctrain.engine.eager import Storage
 from ooctrain.errors import AutogradError, InUse, OoctrainError
-from ooctrain.execution import residence
+from ooctrain.execution.executor import Session
 
 needs_proc = pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="no /proc here")
 X = np.random.default_rng(0).standard_normal((2, 1, 4, 4), np.float32)
@@ -110,20 +110,23 @@ def test_the_tape_sees_what_changed_and_not_what_moved():
         assert "a trainer's step" in str(caught.value)
 
 
-def test_a_value_that_changes_while_it_is_fetched_stays_where_it_is(monkeypatch):
-    """As by another thread's trainer, which opens, steps and closes while this one opens."""
+@pytest.mark.parametrize("place", [0, 3])
+def test_a_value_that_changes_while_it_is_fetched_stays_where_it_is(place, monkeypatch):
+    """As by another thread's trainer, which opens, steps and closes while this one fetches."""
     model = network()
     optimizer = oc.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     slow, fast = trainer_of(model, optimizer), trainer_of(model, optimizer)
-    opened = residence.open_session
+    write, written = Session.write, []
 
-    def meanwhile(*args):
-        monkeypatch.setattr(residence, "open_session", opened)
-        fast.step(X, Y)
-        fast.close()
-        return opened(*args)
+    def meanwhile(session, variable, value):
+        write(session, variable, value)
+        written.append(variable)
+        if len(written) == place + 1:
+            monkeypatch.setattr(Session, "write", write)
+            fast.step(X, Y)
+            fast.close()
 
-    monkeypatch.setattr(residence, "open_session", meanwhile)
+    monkeypatch.setattr(Session, "write", meanwhile)
     with pytest.raises(InUse):
         slow.step(X, Y)
     assert same(slow.state_arrays(), after(1))

@@ -33,7 +33,7 @@ def patched(law, *args):
 LAW = {
     "any order": any_order,
     "changes while it is fetched": patched(
-        RESIDENCE.test_a_value_that_changes_while_it_is_fetched_stays_where_it_is
+        RESIDENCE.test_a_value_that_changes_while_it_is_fetched_stays_where_it_is, 3
     ),
     "the tape": RESIDENCE.test_the_tape_sees_what_changed_and_not_what_moved,
     "a device's threads": DEVICE.test_any_thread_walks_after_it_has_said_so,

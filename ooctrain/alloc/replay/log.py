@@ -19,6 +19,7 @@ from ooctrain.alloc.base import Allocator, Block, Reached
 from ooctrain.alloc.static import Forecast, Lifetime
 from ooctrain.alloc.wrapper import Wrapper
 from ooctrain.errors import ConfigError, OutOfDeviceMemory, reason
+from ooctrain.step.foreign import parse_json
 from ooctrain.units import MAX_BYTES, Granule
 
 FORMAT, VERSION = "ooctrain-allocation-log", 1
@@ -263,7 +264,7 @@ def _as_line(request: Request) -> dict[str, Any]:
 def _read_header(path: str | Path, line: str) -> Mapping[str, Any]:
     """The header with what may be absent filled in, its granule made."""
     try:
-        header = json.loads(line)
+        header = parse_json(line)
         found, version = header["format"], header["version"]
         granule, _, _ = header["granule"], header["budget_bytes"], header["allocator"]
     except (ValueError, KeyError, TypeError) as error:
@@ -280,7 +281,7 @@ def _read_lines(path: str | Path, lines: Sequence[str]) -> Iterator[Request]:
     known = get_args(Op)
     for number, line in enumerate(lines, 2):
         try:
-            found = json.loads(line)
+            found = parse_json(line)
             op = found["op"]
             if op not in known:
                 raise KeyError(op)

@@ -12,19 +12,15 @@ from pathlib import Path
 
 import numba
 
-from ooctrain.layers.kernels.cpu.runtime.jit import cache_folder, source_hash
+from ooctrain.layers.kernels.cpu.runtime.jit import cache_folder, kept_in, source_hash
 
 
 @lru_cache(maxsize=1)
-def _folder() -> str:
-    return str(cache_folder().parent / f"search-{source_hash(Path(__file__).parent)}")
+def _folder() -> Path:
+    return cache_folder().parent / f"search-{source_hash(Path(__file__).parent)}"
 
 
 def compiled(function: Callable) -> Callable:
     """Decorator: compiled for the arguments of its first call, without the GIL."""
-    before = numba.config.CACHE_DIR  # type: ignore[attr-defined]
-    numba.config.CACHE_DIR = _folder()  # type: ignore[attr-defined]
-    try:
+    with kept_in(_folder()):
         return numba.njit(nogil=True, cache=True)(function)
-    finally:
-        numba.config.CACHE_DIR = before  # type: ignore[attr-defined]

@@ -108,8 +108,9 @@ def test_small_sums_of_squares_are_not_lost_beside_a_large_one():
     assert bound < 0.8 * EPS / 2 * 4000 / 4, "a plain sum would be further off"
 
 
-def test_clipping_a_norm_that_is_not_a_number_changes_nothing():
-    check_cuda(ClipFactor(1.0), np.float32(np.nan), tolerance=0)
+def test_clipping_a_norm_that_is_not_a_number_says_so_as_in_torch():
+    (found,) = check_cuda(ClipFactor(1.0), np.float32(np.nan), tolerance=0)
+    assert np.isnan(found)
 
 
 @pytest.mark.parametrize("size", SIZES)

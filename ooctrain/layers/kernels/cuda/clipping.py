@@ -69,9 +69,9 @@ def _add_squares(s0, s1, s2, s3, s4, s5, s6, s7, count, go_on, running):
 
 @kernel("void(f4[::1], f4, f4, f4[::1])", threads=32)
 def _clip_factor(running, max_norm, eps, factor):
-    """From the sum of all squares to min(1, max_norm / (norm + eps)); 1 if that is not a number."""
+    """From the sum of all squares to min(1, max_norm / (norm + eps)); not a number stays so."""
     if cuda.threadIdx.x == 0:
-        factor[0] = smaller(max_norm / (math.sqrt(running[0]) + eps), ONE)
+        factor[0] = smaller(ONE, max_norm / (math.sqrt(running[0]) + eps))
 
 
 @kernel("void(f4[::1], f4[::1], f4[::1])", threads=THREADS)
@@ -96,7 +96,7 @@ _clip_value = unary(clipped)
 def sum_of_squares(launcher: Launcher, g: Array, total: Array, workspace: Array) -> None:
     """total = sum of g^2, one float32, in fixed order: right to SQUARES_ROUNDINGS * 2^-24 of it.
 
-    A norm of 2^64 or more is not a number, and clips nothing.
+    A norm of 2^64 or more is not a number.
 
     Args:
         workspace: uint8, `reduction_workspace_bytes(g.size)`.

@@ -3,8 +3,9 @@
 In: a Python range kernel `f(args..., lo, hi, thread)`. Out: its compiled form. The one idea:
 Numba's own disk cache does not notice that a callee in another file has changed, so the cache
 folder is named by the hash of *all* sources in this folder, the Numba version and the CPU: a binary
-of older sources is never used. Kernels run under `pool.ThreadPool`, which hands out the ranges.
-Read next: `pool.py`, `layers/kernels/cpu/simd/vector.py`.
+of older sources is never used, nor one that the disk has spoilt (`kept_code.py`). Kernels run under
+`pool.ThreadPool`, which hands out the ranges. Read next: `pool.py`,
+`layers/kernels/cpu/simd/vector.py`.
 """
 
 from __future__ import annotations
@@ -13,12 +14,15 @@ import hashlib
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
 import llvmlite.binding
 import numba
+from numba.core import caching
+
+from ooctrain.layers.kernels.cpu.runtime.kept_code import KeptCode
 
 _ROOM = Path(__file__).parents[1]
 # Each of these changes the machine code that the same source gives.
@@ -67,7 +71,7 @@ def kernel(signature: object) -> Callable[[Callable], Callable]:
     """
 
     def compile_kernel(function: Callable) -> Callable:
-        with _own_cache():
+        with kept_in(cache_folder()):
             return numba.njit(signature, **_OUTER)(function)  # type: ignore[call-overload]
 
     return compile_kernel
@@ -80,18 +84,21 @@ def callback(signature: str) -> Callable[[Callable], Any]:
     """
 
     def compile_callback(function: Callable) -> Any:
-        with _own_cache():
+        with kept_in(cache_folder()):
             return numba.cfunc(signature, **_CALLBACK)(function)  # type: ignore[arg-type]
 
     return compile_callback
 
 
 @contextmanager
-def _own_cache() -> Iterator[None]:
-    """Makes Numba's decorators use `cache_folder`: they read a global setting when they run."""
-    before = numba.config.CACHE_DIR  # type: ignore[attr-defined]
-    numba.config.CACHE_DIR = str(cache_folder())  # type: ignore[attr-defined]
+def kept_in(folder: Path) -> Iterator[None]:
+    """Makes Numba's decorators keep code in a folder whose name stands for all sources, and as
+    `KeptCode`: they read both globals when they run.
+    """
+    before = numba.config.CACHE_DIR, caching.IndexDataCacheFile  # type: ignore[attr-defined]
+    numba.config.CACHE_DIR = str(folder)  # type: ignore[attr-defined]
+    caching.IndexDataCacheFile = partial(KeptCode, sources=folder.name)  # type: ignore[assignment]
     try:
         yield
     finally:
-        numba.config.CACHE_DIR = before  # type: ignore[attr-defined]
+        numba.config.CACHE_DIR, caching.IndexDataCacheFile = before  # type: ignore

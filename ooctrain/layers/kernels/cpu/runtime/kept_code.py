@@ -1,0 +1,100 @@
+"""Compiled kernels on disk, each in one file behind a checksum of it.
+
+In: what Numba keeps of one compiled function. Out: the same, or nothing where the file is not what
+was written. The one idea: Numba unpickles whatever it finds and runs the machine code in it, so a
+truncated file is an error in the midst of an import, and a spoilt one is worse. Here a file that is
+not whole is as good as none: a warning says so once, and Numba compiles again and replaces it. Read
+next: `jit.py`, which puts this in place of Numba's own files (`numba.core.caching`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pickle
+import secrets
+import shutil
+import warnings
+from contextlib import suppress
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from numba.core.serialize import dumps
+
+DIGEST_BYTES = hashlib.sha256().digest_size
+
+
+class KeptCode:
+    """One function's compiled code; Numba makes it, loads from it and saves to it.
+
+    Args:
+        cache_path, filename_base: Numba's, where the file is.
+        source_stamp: Numba's; `sources` says more.
+        sources: names all that the code depends on; a file of other ones is as good as none.
+    """
+
+    def __init__(self, cache_path: str, filename_base: str, source_stamp: object, sources: str):
+        self._path = Path(cache_path) / f"{filename_base}.nbc"
+        self._sources = sources.encode()
+
+    def load(self, key: object) -> Any:
+        """What was saved under this key; None: nothing, or it is damaged."""
+        return self._all().get(key)
+
+    def save(self, key: object, data: object) -> None:
+        """Keeps the code, whole or not at all; where nothing can be written, the next start
+        compiles again."""
+        body = dumps({**self._all(), key: data})
+        part = self._path.with_name(f"{self._path.name}.tmp.{secrets.token_hex(8)}")
+        try:
+            part.write_bytes(self._digest(body) + body)
+            if self._path.is_dir():
+                shutil.rmtree(self._path)
+            os.replace(part, self._path)
+        except OSError as error:
+            _warn_of_disk(self._path.parent.parent, error.strerror)
+            with suppress(OSError):
+                part.unlink()
+
+    def flush(self) -> None:
+        """Forgets what was saved."""
+        self._path.unlink(missing_ok=True)
+
+    def _all(self) -> dict[object, Any]:
+        """{key: what was saved}, by types of arguments."""
+        try:
+            content = self._path.read_bytes()
+        except FileNotFoundError:
+            return {}
+        except OSError:
+            content = b""
+        digest, body = content[:DIGEST_BYTES], content[DIGEST_BYTES:]
+        if digest != self._digest(body):
+            _warn_of_damage(self._path.parent.parent)
+            return {}
+        return pickle.loads(body)
+
+    def _digest(self, body: bytes) -> bytes:
+        return hashlib.sha256(self._sources + body).digest()
+
+
+# Hundreds of files may be damaged at once; one line is enough.
+
+
+@lru_cache(maxsize=1)
+def _warn_of_damage(folder: Path) -> None:
+    warnings.warn(
+        f"compiled kernels in {folder} are damaged; they are thrown away and compiled again, which "
+        "takes a minute or two, once",
+        stacklevel=3,
+    )
+
+
+@lru_cache(maxsize=1)
+def _warn_of_disk(folder: Path, why: str | None) -> None:
+    warnings.warn(
+        f"compiled kernels cannot be kept in {folder} ({why}), so every start compiles them; "
+        "OOCTRAIN_CACHE names another folder",
+        stacklevel=3,
+    )

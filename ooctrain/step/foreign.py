@@ -1,0 +1,71 @@
+"""What comes from outside and becomes part of a step: arrays, and files of JSON.
+
+In: whatever somebody has given or written. Out: an array of real numbers, plain data; or an error
+that says what is wrong with it. The one idea: NumPy and Python take more than can be meant: a
+masked array without its mask, a complex one without its imaginary part, words as numbers, lists
+nested until the interpreter's stack ends; so each thing is looked at once, where it comes in. Read
+next: `trace.py`, for the element types that a step knows.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+
+from ooctrain.errors import ShapeError
+
+REAL_KINDS = "fiub"  # of NumPy's element types: floats, whole numbers, true and false
+#: Lists within lists, in files that this library reads.
+MOST_NESTED = 100
+_STRING = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
+_BRACKET = re.compile(r"[][{}]")
+
+
+def as_numbers(value: Any, what: str) -> np.ndarray:
+    """An array of real numbers of any element type, without a copy where it is one.
+
+    Args:
+        what: its name in the error.
+
+    Raises:
+        ShapeError: masked, complex, text, objects, dates; or nothing that NumPy makes an array of.
+    """
+    if isinstance(value, np.ma.MaskedArray):
+        raise ShapeError(
+            f"{what} is a masked array: what the mask hides would count",
+            fix="filled(0), or an array of the values that count",
+        )
+    try:
+        array = np.asarray(value)
+    except (ValueError, TypeError, RuntimeError, OverflowError) as error:
+        raise ShapeError(
+            f"{what} of type {type(value).__name__} makes no array of numbers: {error}",
+            fix="an array of real numbers, such as .detach().float().numpy() of a torch tensor",
+        ) from error
+    if array.dtype.kind not in REAL_KINDS:
+        raise ShapeError(
+            f"{what} has element type {array.dtype}, which a tensor cannot hold",
+            fix="real numbers: float32, or int64 for class numbers",
+        )
+    return array
+
+
+def parse_json(text: str) -> Any:
+    """Plain data from JSON.
+
+    Raises:
+        ValueError: it is none, or nested deeper than any file of this library.
+    """
+    if text.count("[") + text.count("{") > MOST_NESTED and _depth(text) > MOST_NESTED:
+        raise ValueError(f"lists are nested deeper than {MOST_NESTED}")
+    return json.loads(text)
+
+
+def _depth(text: str) -> int:
+    """How deep lists and objects are nested, whether or not they are closed."""
+    brackets = _BRACKET.findall(_STRING.sub("", text))
+    return max(accumulate(1 if bracket in "[{" else -1 for bracket in brackets), default=0)

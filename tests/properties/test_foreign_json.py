@@ -1,0 +1,150 @@
+"""Each file of JSON that is read: whatever stands in it, however deeply nested, errors are typed.
+
+`READERS` is the list of all readers, each with a file that it takes. In each place of that file
+stands, in turn, a value of another type, or lists within lists, few or 100,000.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import ooctrain as oc
+from ooctrain.alloc import AllocationLog
+from ooctrain.alloc.replay.log import FORMAT, VERSION
+from ooctrain.errors import OoctrainError
+from ooctrain.report.record import read_record
+from ooctrain.step.foreign import MOST_NESTED, parse_json
+from ooctrain.step.presets import PRESETS, load_calibration, save_calibration
+
+PACKAGE = Path(oc.__file__).parent
+TRACE = oc.trace(oc.models.build("lenet"), (2, 3, 32, 32))
+DEPTHS = (1, 50, MOST_NESTED, 300, 950, 5_000, 100_000)
+NESTED = "@nested@"
+OTHERS = [None, True, -1, 1.5, 10**400, "x", [], {}, [[1]], NESTED]
+LOG = [
+    {"format": FORMAT, "version": VERSION, "granule": {"size_bytes": 512},
+     "budget_bytes": 4096, "allocator": "best-fit"},
+    {"op": "allocate", "id": 1, "bytes": 512, "tag": "a"}, {"op": "free", "id": 1},
+]  # fmt: skip
+
+
+def a_record() -> dict[str, Any]:
+    plan = oc.plan(TRACE, "60%", planner="lru", machine="cpu-generic")
+    timeline = oc.simulate(plan, plan.trace, "cpu-generic").to_json()
+    timeline["events"], timeline["ledger"] = timeline["events"][:2], timeline["ledger"][:2]
+    return {"model": "lenet", "batch": 2, "timeline": timeline, "phases": {"conv1": "forward"},
+            "holdings": [["w", "parameters", 4, 0.0, 1.0]], "budget_bytes": 9}  # fmt: skip
+
+
+def a_plan() -> dict[str, Any]:
+    found = oc.plan(TRACE, "60%", planner="lru", machine="cpu-generic").to_json()
+    for part in ("instructions", "start_device", "start_host"):
+        found["schedule"][part] = found["schedule"][part][:2]
+    return found
+
+
+def a_calibration(folder: Path) -> dict[str, Any]:
+    path = folder / "made.json"
+    save_calibration(PRESETS["cpu-generic"], path)
+    return json.loads(path.read_text())
+
+
+#: {kind of file: (reads it, a file that can be read)}; a log has a line for each part.
+READERS: dict[str, tuple[Callable[[str], object], Callable[[Path], Any]]] = {
+    "record": (read_record, lambda folder: a_record()),
+    "plan": (lambda path: oc.load_plan(path, TRACE), lambda folder: a_plan()),
+    "calibration": (lambda path: load_calibration(Path(path)), a_calibration),
+    "log": (AllocationLog.load, lambda folder: LOG),
+}
+
+
+def places(data: Any, at: tuple = ()) -> Iterator[tuple]:
+    """Every place in nested lists and dictionaries, and that of the whole."""
+    yield at
+    keys = data if isinstance(data, dict) else range(len(data)) if isinstance(data, list) else ()
+    for key in keys:
+        yield from places(data[key], (*at, key))
+
+
+def with_other(data: Any, at: tuple, value: Any) -> Any:
+    if not at:
+        return value
+    copy = dict(data) if isinstance(data, dict) else list(data)
+    copy[at[0]] = with_other(data[at[0]], at[1:], value)
+    return copy
+
+
+def text_of(kind: str, data: Any, depth: int) -> str:
+    parts = data if kind == "log" and isinstance(data, list) else [data]
+    lists = "[" * depth + "]" * depth
+    return "\n".join(json.dumps(part).replace(f'"{NESTED}"', lists) for part in parts)
+
+
+@pytest.mark.parametrize("kind", READERS)
+def test_what_is_read_is_read_or_refused(kind, tmp_path):
+    read, make = READERS[kind]
+    right, path = make(tmp_path), tmp_path / "file.json"
+    path.write_text(text_of(kind, right, 0))
+    if kind in ("log", "calibration", "record"):
+        read(str(path))
+    untyped = []
+    for at in places(right):
+        for value in OTHERS:
+            for depth in DEPTHS if value == NESTED else (0,):
+                path.write_text(text_of(kind, with_other(right, at, value), depth))
+                try:
+                    read(str(path))
+                except OoctrainError:
+                    continue
+                except Exception as error:
+                    untyped.append(f"{at} {value} {depth}: {type(error).__name__}")
+    assert not untyped, untyped
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["[" * 100_000, '{"a":' * 100_000, "[" * (MOST_NESTED + 1) + "]" * (MOST_NESTED + 1)],
+    ids=["lists", "objects", "one too many"],
+)
+def test_what_is_nested_too_deep_is_no_json(text):
+    with pytest.raises(ValueError):
+        parse_json(text)
+
+
+@pytest.mark.parametrize("text", ['"[[[["', r'"\"[\\"', "[" * MOST_NESTED + "]" * MOST_NESTED])
+def test_brackets_in_words_are_words(text):
+    many = "[" + ",".join([text if text[0] == '"' else "[]"] * 3 * MOST_NESTED) + "]"
+    assert parse_json(many) == json.loads(many)
+    assert parse_json(text) == json.loads(text)
+
+
+#: Who reads JSON with Python's own function, and why it may.
+ALLOWED = {
+    "step/foreign.py": "it is the reader",
+    "sched/plan_file.py": "what it has just written itself",
+    "experiments/kept.py": "behind a checksum of what it has written itself",
+    "testing/allocator_client.py": "what it has just written itself",
+}
+
+
+def test_nobody_else_reads_json():
+    """A reader that is added comes into `READERS`. `course/` has ways of its own."""
+    found = set()
+    for path in PACKAGE.rglob("*.py"):
+        name = path.relative_to(PACKAGE).as_posix()
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if (
+                isinstance(node, ast.Attribute)
+                and node.attr in ("load", "loads", "JSONDecoder")
+                and isinstance(node.value, ast.Name)
+                and node.value.id == "json"
+                and not name.startswith("course/")
+            ):
+                found.add(name)
+    assert found == set(ALLOWED)

@@ -1,0 +1,68 @@
+"""Planted bugs of what a rough machine meets: spoilt files, signals, numbers that are none.
+
+In: nothing. Out: `BUGS`, {name: (law, owner, function, piece as it is, piece with the bug)}. The
+one idea: with each of them everything works as long as files are whole and nobody kills anything.
+More are beside their laws: `properties/test_foreign_arrays.py`, `test_terminal.py`,
+`test_memory_outside.py`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ooctrain.cli import training
+from ooctrain.data import folder
+from ooctrain.execution import checkpoint
+from ooctrain.layers.kernels.cpu.runtime.kept_code import KeptCode
+from ooctrain.layers.update import ClipFactor
+from ooctrain.step import foreign
+
+BUGS: dict[str, tuple[str, Any, str, str, str]] = {
+    "code is run as long as it can be unpickled": (
+        "code", KeptCode, "_all", "digest != self._digest(body)", "not body",
+    ),
+    "the checksum covers the first part of the code": (
+        "code", KeptCode, "_digest", "self._sources + body", "self._sources + body[:99]",
+    ),
+    "code of other sources is taken": (
+        "sources", KeptCode, "_digest", "self._sources + body", "body",
+    ),
+    "what cannot be read cannot be replaced": (
+        "code", KeptCode, "save", "if self._path.is_dir():", "if False:",
+    ),
+    "depth is not looked at": ("depth", foreign, "_depth", "1 if", "0 if"),
+    "brackets in words count": ("words", foreign, "_depth", '_STRING.sub("", text)', "text"),
+    "counts of updates may be anything": (
+        "updates", checkpoint, "_checked", ", *run.updates.values()", "",
+    ),
+    "true is a count": (
+        "updates", checkpoint, "_whole", "isinstance(value, bool) or ", "",
+    ),
+    "history may be anything": ("fields", checkpoint, "_checked", "run.history, ", ""),
+    "only the newest file's place is looked at": (
+        "in the way", checkpoint, "_make_place", ", *previous_files(target)", ",",
+    ),
+    "only scaled images are too large": (
+        "images", folder, "_scaled_size", "max(size[0] * size[1], width * height)",
+        "width * height",
+    ),
+    "only images that are large are too large": (
+        "images", folder, "_scaled_size", "max(size[0] * size[1], width * height)",
+        "size[0] * size[1]",
+    ),
+    "a norm that is no number clips nothing": (
+        "norm", ClipFactor, "reference", "np.minimum(1.0, ", "min(1.0, ",
+    ),
+    "nohup is not obeyed": (
+        "signals", training, "stop_on_signal", "is not signal.SIG_IGN", "is not None",
+    ),
+    "only Ctrl-C is heard": (
+        "signals", training, "stop_on_signal", "in STOPPING:", "in STOPPING[:1]:",
+    ),
+    "a second Ctrl-C only asks": (
+        "signals", training, "stop_on_signal", "before[signal.SIGINT]", "ask",
+    ),
+    "handlers stay": (
+        "signals", training, "stop_on_signal", "signal.signal(number, handler)", "pass",
+    ),
+}  # fmt: skip
