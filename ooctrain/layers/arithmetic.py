@@ -32,7 +32,7 @@ class Arithmetic(Op):
     function: Arithmetics
 
     @property
-    def name(self) -> str:  # type: ignore[override]
+    def name(self) -> str:
         """That of the function."""
         return self.function
 

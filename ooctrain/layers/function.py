@@ -54,7 +54,7 @@ class Elementwise(Pointwise):
     parameter: float = 0.0
 
     @property
-    def name(self) -> str:  # type: ignore[override]
+    def name(self) -> str:
         """That of the function."""
         return self.function
 
@@ -78,7 +78,7 @@ class ElementwiseGrad(Pointwise):
     verb: ClassVar[str] = "grad"
 
     @property
-    def name(self) -> str:  # type: ignore[override]
+    def name(self) -> str:
         """That of the function, with "_grad"."""
         return f"{self.function}_grad"
 

@@ -38,7 +38,7 @@ class ValueLoss(Op):
     reduction: Reduction = "none"
 
     @property
-    def name(self) -> str:  # type: ignore[override]
+    def name(self) -> str:
         """That of the function."""
         return self.function
 
@@ -71,7 +71,7 @@ class ValueLossGrad(Op):
     verb: ClassVar[str] = "grad"
 
     @property
-    def name(self) -> str:  # type: ignore[override]
+    def name(self) -> str:
         """That of the function, with "_grad"."""
         return f"{self.function}_grad"
 
