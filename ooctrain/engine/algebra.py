@@ -116,7 +116,7 @@ class Algebra:
 
     def clamp(
         self,
-        min: float | None = None,
+        min: float | None = None,  # noqa: A002
         max: float | None = None,  # noqa: A002
     ) -> Self:
         """Each element, at least `min` and at most `max`; None: no such bound.
