@@ -137,6 +137,21 @@ def one_divisor_for_all_losses(patch: pytest.MonkeyPatch) -> None:
     plant(patch, parts.Parts, "divisor", piece, "key = whole, ignore_index, None")
 
 
+def likelihoods_average_their_own_labels(patch: pytest.MonkeyPatch) -> None:
+    """As `parts_average_their_own_labels`, where a mean is made of operations."""
+    plant(patch, losses, "nll_loss", "parts is None", "True")
+
+
+def sums_of_values_are_taken_for_means(patch: pytest.MonkeyPatch) -> None:
+    """As `sums_are_taken_for_means`, where a sum is an operation of its own."""
+    plant(patch, losses, "_reduced", "_of_the_batch(each.sum(), reduction)", "each.sum()")
+
+
+def losses_of_operations_count_by_samples(patch: pytest.MonkeyPatch) -> None:
+    """What a loss that is made of operations averages over is not told to the evaluation."""
+    plant(patch, evaluation, "_terms", "MeanError | ValueLoss", "MeanError")
+
+
 def labels_of_parts_are_trusted(patch: pytest.MonkeyPatch) -> None:
     """Only a target that a loss reads as it comes is checked."""
     plant(patch, sessions, "value_on_host", "Slice | Reshape", "Reshape")
@@ -176,8 +191,11 @@ BUGS: dict[str, tuple[str, str, Plant]] = {
         ("whole batch", "", sums_are_taken_for_means),
         ("whole batch", "", ignored_labels_weigh_something),
         ("whole batch", "", one_divisor_for_all_losses),
+        ("whole batch", "", likelihoods_average_their_own_labels),
+        ("whole batch", "", sums_of_values_are_taken_for_means),
         ("whole batch", "", labels_of_parts_are_trusted),
         ("evaluation", "", batches_count_by_their_samples),
         ("evaluation", "", sums_over_batches_are_averaged),
+        ("evaluation", "", losses_of_operations_count_by_samples),
     ]
 }

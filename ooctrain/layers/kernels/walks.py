@@ -1,9 +1,10 @@
 """How kernels walk through arrays whose axes lie in another order, or are repeated.
 
-In: shapes. Out: a `Walk`: extents of the result in the order of its memory, and for each operand
-how far a step along each of them is. The one idea: a permutation, a repeated operand and a plain
-one differ in these numbers alone, so one kernel serves them; axes that all operands step through as
-through one are merged, so that runs are long. Read next: `cpu/strided.py`, `cuda/strided.py`.
+In: shapes. Out: a `StridedWalk`: extents of the result in the order of its memory, and for each
+operand how far a step along each of them is. The one idea: a permutation, a repeated operand and a
+plain one differ in these numbers alone, so one kernel serves them; axes that all operands step
+through as through one are merged, so that runs are long. Read next:
+`cpu/strided.py`, `cuda/strided.py`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from ooctrain.layers.reduction import memory_order
 Steps = tuple[int, ...]
 
 
-class Walk(NamedTuple):
+class StridedWalk(NamedTuple):
     """Always MOST_AXES axes, the first ones of extent 1 where there are fewer.
 
     Args:
@@ -29,7 +30,7 @@ class Walk(NamedTuple):
     steps: tuple[Steps, ...]
 
 
-def walk(shape: Sequence[int], *operands: Sequence[int]) -> Walk:
+def walk(shape: Sequence[int], *operands: Sequence[int]) -> StridedWalk:
     """The walk over a result of a logical shape.
 
     Args:
@@ -48,7 +49,7 @@ def walk(shape: Sequence[int], *operands: Sequence[int]) -> Walk:
             merged.append([extent, *steps])
     empty = [[1, *(0 for _ in operands)]] * (MOST_AXES - len(merged))
     extents, *found = zip(*empty, *merged, strict=True)
-    return Walk(extents, tuple(found))
+    return StridedWalk(extents, tuple(found))
 
 
 def steps_of(shape: Sequence[int]) -> Steps:
