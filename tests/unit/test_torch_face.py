@@ -4,12 +4,15 @@ gradients in tests/properties/test_composed_gradients.py."""
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 import pytest
 
 import ooctrain as oc
 from ooctrain import functional as F
 from ooctrain import nn
+from ooctrain.engine.algebra import REFUSED as REFUSED_METHODS
 from ooctrain.errors import ConfigError, ShapeError
 from ooctrain.functional.refused import FUNCTIONS, MODULES
 
@@ -23,6 +26,8 @@ def tensor(*shape):
 REFUSED = {
     "arrays": (lambda x: x * X, ShapeError, "oc.tensor"),
     "arrays on the left": (lambda x: X * x, ShapeError, "oc.tensor"),
+    "a power": (lambda x: x**3, ConfigError, "squared"),
+    "a matrix product": (lambda x: x @ x, ConfigError, "linear"),
     "text": (lambda x: x + "1", ShapeError, "str"),
     "shapes that do not fit": (lambda x: x * tensor(2, 5), ShapeError, "do not fit"),
     "whole numbers": (lambda x: x * oc.tensor(np.arange(5)), ShapeError, "int64"),
@@ -71,6 +76,18 @@ def test_a_missing_name_says_what_to_do(module, table):
     assert not hasattr(module, "nothing_of_torch")
     with pytest.raises(AttributeError, match=r"has no 'nothing_of_torch'$"):
         module.nothing_of_torch  # noqa: B018
+
+
+def test_a_method_that_is_missing_says_what_to_do():
+    for name, instead in REFUSED_METHODS.items():
+        with pytest.raises(AttributeError) as caught:
+            getattr(oc.tensor(X), name)
+        assert instead in str(caught.value)
+    with pytest.raises(AttributeError, match=r"has no 'nothing'$"):
+        oc.tensor(X).nothing  # noqa: B018
+    twice = copy.deepcopy(oc.tensor(X))
+    assert np.array_equal(np.maximum(twice, 0), np.maximum(X, 0))
+    assert np.array_equal((twice**2).numpy(), X * X)
 
 
 def test_modules_have_torchs_defaults_and_keys():
@@ -158,7 +175,7 @@ def network():
 
 @pytest.mark.parametrize(
     ("planner", "loss"),
-    [("window", nn.NLLLoss), ("lru", nn.BCEWithLogitsLoss), ("belady", nn.SmoothL1Loss)],
+    [("naive", nn.NLLLoss), ("lru", nn.BCEWithLogitsLoss), ("belady", nn.SmoothL1Loss)],
 )
 def test_a_network_of_them_trains_within_a_budget_to_the_same_bits(planner, loss):
     rng = np.random.default_rng(1)
