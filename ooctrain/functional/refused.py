@@ -29,14 +29,14 @@ FUNCTIONS: Mapping[str, str] = {
     "softplus": "write an oc.Op", "softmin": "use softmax(-x, dim)",
     "tanhshrink": "write x - tanh(x)", "threshold": "use tensor.clamp(min=...)",
     "ctc_loss": _RECURRENT, "embedding": _RECURRENT, "embedding_bag": _RECURRENT,
-    "gaussian_nll_loss": "write it with tensors' arithmetic",
+    "gaussian_nll_loss": "write an oc.Op",
     "hinge_embedding_loss": "write it with tensors' arithmetic",
     "huber_loss": "use smooth_l1_loss(beta=delta) * delta",
     "kl_div": "write it with log_softmax and tensors' arithmetic",
     "one_hot": "losses take class numbers; make one-hot rows in NumPy, as part of the batch",
     "pixel_unshuffle": "reshape and permute, as functional.pixel_shuffle does",
     "grid_sample": "write an oc.Op", "local_response_norm": "use batch_norm",
-    "normalize": "write x / norm with tensors' arithmetic", "unfold": "use conv2d", "fold": "use "
+    "normalize": "write an oc.Op", "unfold": "use conv2d", "fold": "use "
     "conv_transpose2d",
     "scaled_dot_product_attention": _ATTENTION, "multi_head_attention_forward": _ATTENTION,
 }  # fmt: skip

@@ -19,7 +19,6 @@ from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
 from ooctrain.layers.kernels.cpu.simd.simd import vsplat, vsum
 from ooctrain.layers.kernels.cpu.simd.simd_memory import vload_upto, vstore_upto
 from ooctrain.layers.kernels.cpu.simd.vector import VL
-from ooctrain.layers.kernels.cpu.workspace import BLOCK_ELEMENTS, BLOCK_ROWS
 from ooctrain.layers.kernels.walks import logical_shape
 from ooctrain.layers.reduction import Sum
 from ooctrain.layers.softmax import SoftmaxAlong, SoftmaxGrad
@@ -27,6 +26,9 @@ from ooctrain.layers.softmax import SoftmaxAlong, SoftmaxGrad
 Array = np.ndarray
 Arrays = Sequence[Array]
 ZERO, LOWEST = np.float32(0), np.float32(-np.inf)
+#: Vectors that are summed in float32 before the sum is added with compensation: a sum of any length
+#: is right to about so many roundings.
+AT_ONCE = 16
 #: Time of softmax for an element relative to that of a copy.
 SOFTMAX_WORK = 8
 
@@ -41,8 +43,8 @@ def _sum_rows(x, partials, rows, width, rows_per_chunk, chunks, lo, hi, thread):
         base = outer * rows * width
         if width == 1:
             total, lost = zero, zero
-            for block in range(first, last, BLOCK_ELEMENTS):
-                end, sums = min(last, block + BLOCK_ELEMENTS), zero
+            for block in range(first, last, AT_ONCE * VL):
+                end, sums = min(last, block + AT_ONCE * VL), zero
                 for i in range(block, end, VL):
                     sums = sums + vload_upto(x, base + i, end - i)
                 kept = sums - lost
@@ -52,9 +54,9 @@ def _sum_rows(x, partials, rows, width, rows_per_chunk, chunks, lo, hi, thread):
         else:
             for c in range(0, width, VL):
                 total, lost = zero, zero
-                for block in range(first, last, BLOCK_ROWS):
+                for block in range(first, last, AT_ONCE):
                     sums = zero
-                    for row in range(block, min(last, block + BLOCK_ROWS)):
+                    for row in range(block, min(last, block + AT_ONCE)):
                         sums = sums + vload_upto(x, base + row * width + c, width - c)
                     kept = sums - lost
                     new = total + kept
