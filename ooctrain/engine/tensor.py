@@ -20,18 +20,16 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from ooctrain.engine.algebra import Algebra
 from ooctrain.engine.backward import Entry, record_backward
 from ooctrain.engine.eager import EagerRunner, Storage
 from ooctrain.engine.site import Site
 from ooctrain.errors import AutogradError, ShapeError
-from ooctrain.layers.combine import Add, Constant, Scale
-from ooctrain.layers.layout import Reshape
-from ooctrain.layers.regions import Slice
 from ooctrain.step.op import Op, Scalars, Spec
 from ooctrain.step.trace import Kind
 
 
-class Tensor:
+class Tensor(Algebra):
     """A value: an array in eager mode, a name and a shape in trace mode.
 
     Attributes:
@@ -120,51 +118,8 @@ class Tensor:
         """
         record_backward(current_tape(), self, gradient, retain_graph=retain_graph)
 
-    def reshape(self, *shape: int | Sequence[int]) -> Tensor:
-        """The same elements in (N, C, H, W) order under another shape; one extent may be -1."""
-        wanted: Any = shape if len(shape) != 1 or isinstance(shape[0], int) else shape[0]
-        known = math.prod(n for n in wanted if n != -1)
-        full = tuple(self.numel() // known if n == -1 and known else n for n in wanted)
-        return call(Reshape(self.shape, full), self)
-
-    view = reshape
-
-    def flatten(self, start_dim: int = 0, end_dim: int = -1) -> Tensor:
-        """Joins the axes from `start_dim` to `end_dim`."""
-        end = end_dim % self.ndim
-        joined = math.prod(self.shape[start_dim : end + 1])
-        return self.reshape(*self.shape[:start_dim], joined, *self.shape[end + 1 :])
-
-    def __add__(self, other: Tensor | float) -> Tensor:
-        if not isinstance(other, Tensor):
-            other = call(Constant(float(other), self.shape))
-        return call(Add(), self, other)
-
-    __radd__ = __add__
-
-    def __mul__(self, factor: float) -> Tensor:
-        if isinstance(factor, Tensor):
-            raise ShapeError(
-                "a tensor can be multiplied by a number only", fix="write an oc.Op for products"
-            )
-        return call(Scale(float(factor)), self)
-
-    __rmul__ = __mul__
-
-    def __neg__(self) -> Tensor:
-        return self * -1.0
-
-    def __sub__(self, other: Tensor | float) -> Tensor:
-        return self + (-1.0) * other
-
-    def __rsub__(self, other: float) -> Tensor:
-        return -self + other
-
-    def __truediv__(self, divisor: float) -> Tensor:
-        return self * (1.0 / divisor)
-
-    def __getitem__(self, key: slice | tuple[slice, ...]) -> Tensor:
-        return call(Slice.of(self.shape, key if isinstance(key, tuple) else (key,)), self)
+    def _apply(self, op: Op, *ins: Tensor) -> Tensor:
+        return call(op, *ins)
 
     def __len__(self) -> int:
         return self.shape[0]

@@ -17,6 +17,7 @@ from ooctrain.errors import ConfigError
 from ooctrain.execution.sessions import value_on_host
 from ooctrain.layers.class_loss import ClassLoss
 from ooctrain.layers.regression_loss import MeanError
+from ooctrain.layers.value_loss import ValueLoss
 from ooctrain.step.trace import Call, Trace
 
 #: How far weights of two terms may be from a constant ratio: roundings of their sums.
@@ -122,7 +123,7 @@ class Averages:
 def _terms(trace: Trace, target: np.ndarray) -> Iterator[float | None]:
     """By how much each mean in a loss counts; None for a sum."""
     for call in trace.calls:
-        if isinstance(call.op, MeanError):
+        if isinstance(call.op, MeanError | ValueLoss) and call.op.reduction != "none":
             mean = call.op.reduction == "mean"
             yield float(np.prod(trace.variables[call.ins[0]].shape)) if mean else None
         elif isinstance(call.op, ClassLoss) and call.op.reduction != "none":

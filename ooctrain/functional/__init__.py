@@ -1,16 +1,30 @@
 """Functions of layers, with the names, argument orders and defaults of `torch.nn.functional`.
 
 In: tensors. Out: tensors. The one idea: a function turns its arguments into one operation (or a
-few, for batch norm) and records it on the tape in force; there is no computing here. Read next:
-`conv.py`, `../nn/`, and `../layers/` for the operations.
+few, for norms) and records it on the tape in force; there is no computing here. A name of PyTorch's
+that is missing says what to do instead (`refused.py`). Read next: `conv.py`, `../nn/`, and
+`../layers/` for the operations.
 """
 
+from typing import NoReturn
+
+from ooctrain.functional.activations import (
+    gelu,
+    hardsigmoid,
+    hardswish,
+    log_softmax,
+    prelu,
+    relu6,
+    silu,
+    softmax,
+)
 from ooctrain.functional.arguments import IntOrPair
 from ooctrain.functional.conv import conv2d, conv_transpose2d, linear
 from ooctrain.functional.elementwise import (
     cat,
     concat,
     dropout,
+    dropout2d,
     flatten,
     leaky_relu,
     relu,
@@ -23,12 +37,28 @@ from ooctrain.functional.images import (
     interpolate,
     max_pool2d,
     pad,
+    pixel_shuffle,
 )
-from ooctrain.functional.losses import cross_entropy, l1_loss, mse_loss
-from ooctrain.functional.norm import batch_norm, instance_norm
+from ooctrain.functional.losses import (
+    binary_cross_entropy_with_logits,
+    cross_entropy,
+    l1_loss,
+    mse_loss,
+    nll_loss,
+    smooth_l1_loss,
+)
+from ooctrain.functional.norm import batch_norm, group_norm, instance_norm, layer_norm
+from ooctrain.functional.refused import FUNCTIONS, refusal
 
 __all__ = [
-    "IntOrPair", "adaptive_avg_pool2d", "avg_pool2d", "batch_norm", "cat", "concat", "conv2d",
-    "conv_transpose2d", "cross_entropy", "dropout", "flatten", "instance_norm", "interpolate",
-    "l1_loss", "leaky_relu", "linear", "max_pool2d", "mse_loss", "pad", "relu", "sigmoid", "tanh",
+    "IntOrPair", "adaptive_avg_pool2d", "avg_pool2d", "batch_norm",
+    "binary_cross_entropy_with_logits", "cat", "concat", "conv2d", "conv_transpose2d",
+    "cross_entropy", "dropout", "dropout2d", "flatten", "gelu", "group_norm", "hardsigmoid",
+    "hardswish", "instance_norm", "interpolate", "l1_loss", "layer_norm", "leaky_relu", "linear",
+    "log_softmax", "max_pool2d", "mse_loss", "nll_loss", "pad", "pixel_shuffle", "prelu", "relu",
+    "relu6", "sigmoid", "silu", "smooth_l1_loss", "softmax", "tanh",
 ]  # fmt: skip
+
+
+def __getattr__(name: str) -> NoReturn:
+    raise refusal(__name__, name, FUNCTIONS)

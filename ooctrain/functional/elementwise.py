@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from ooctrain.engine.tensor import Tensor, call, current_tape
 from ooctrain.errors import ConfigError, ShapeError
 from ooctrain.layers.activation import Sigmoid, Tanh
-from ooctrain.layers.combine import Concat
+from ooctrain.layers.combine import Concat, Constant
 from ooctrain.layers.dropout import Dropout
 from ooctrain.layers.relu import LeakyReLU, ReLU
 
@@ -54,6 +54,17 @@ def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool 
     if not training or p == 0:
         return input
     return call(Dropout(p, current_tape().next_dropout()), input)
+
+
+def dropout2d(
+    input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
+) -> Tensor:
+    """Drops whole channels of images (N, C, H, W), each with probability p; else as `dropout`."""
+    if input.ndim != 4:
+        raise ShapeError("dropout2d wants images (N, C, H, W)", numbers=f"got {input.shape}")
+    ones = call(Constant(1.0, (*input.shape[:2], 1, 1)))
+    mask = dropout(ones, p, training)
+    return input if mask is ones else input * mask
 
 
 def concat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:

@@ -12,10 +12,10 @@ from dataclasses import replace
 from typing import Literal
 
 from ooctrain.engine.tensor import Tensor, call
-from ooctrain.errors import ConfigError
+from ooctrain.errors import ConfigError, ShapeError
 from ooctrain.functional.arguments import IntOrPair, finite, pair, sides
 from ooctrain.layers.average_pooling import AdaptiveAvgPool2d, AvgPool2d
-from ooctrain.layers.layout import Pad
+from ooctrain.layers.layout import ConstantPad, Pad
 from ooctrain.layers.pooling import MaxPool2d, PoolGeometry
 from ooctrain.layers.reflection import ReflectionPad2d
 from ooctrain.layers.upsample import Upsample
@@ -121,25 +121,49 @@ def adaptive_avg_pool2d(input: Tensor, output_size: int | Sequence[int | None] |
 
 
 def pad(
-    input: Tensor, pad: Sequence[int], mode: Literal["constant", "reflect"] = "constant"
-) -> Tensor:
-    """Padding of images (N, C, H, W), with zeros or mirrored.
+    input: Tensor, pad: Sequence[int], mode: Literal["constant", "reflect"] = "constant",
+    value: float | None = None,
+) -> Tensor:  # fmt: skip
+    """Padding of images (N, C, H, W), with a value or mirrored.
 
     Args:
         pad: (left, right, top, bottom), PyTorch's order, not negative.
-        mode: "constant": zeros; "reflect": mirrored at the outermost pixels, each side less than
+        mode: "constant": `value`; "reflect": mirrored at the outermost pixels, each side less than
             the image.
+        value: of a constant border; None: 0.
 
     Raises:
-        ConfigError: no such mode (PyTorch's "replicate" and "circular" are not here), or not four
-            whole numbers.
+        ConfigError: a value for what is mirrored, no such mode (PyTorch's "replicate" and
+            "circular" are not here), or not four whole numbers.
         ShapeError: no images, a negative side, or more to mirror than there is.
     """
     if not isinstance(mode, str) or mode not in _PADDINGS:
         raise ConfigError(
             f"pad: mode {mode!r} is neither {' nor '.join(map(repr, _PADDINGS))}", code="OOC-106"
         )
+    if value is not None and mode != "constant":
+        raise ConfigError(f"pad: mode {mode!r} takes no value", code="OOC-106")
+    if value:
+        return call(ConstantPad(sides(pad), finite(value, "value")), input)
     return call(_PADDINGS[mode](sides(pad)), input)
+
+
+def pixel_shuffle(input: Tensor, upscale_factor: int) -> Tensor:
+    """Channels become pixels: (N, C r^2, H, W) give (N, C, H r, W r), r the factor.
+
+    Raises:
+        ShapeError: no images, or channels that do not part into r^2.
+    """
+    r = upscale_factor
+    if input.ndim != 4 or r < 1 or input.shape[1] % (r * r):
+        raise ShapeError(
+            f"pixel_shuffle wants (N, C, H, W), C a multiple of {r * r}",
+            numbers=f"got {input.shape}",
+        )
+    n, c, h, w = input.shape
+    c //= r * r
+    apart = input.reshape(n, c, r, r, h, w).permute(0, 1, 4, 2, 5, 3)
+    return apart.reshape(n, c, h * r, w * r)
 
 
 def _pool_geometry(

@@ -13,13 +13,16 @@ import numpy as np
 
 from ooctrain.engine.tensor import Tensor, call, current_tape
 from ooctrain.errors import ConfigError
-from ooctrain.layers.class_loss import Reduction
+from ooctrain.layers.class_loss import LabelWeight, Reduction
 from ooctrain.layers.cross_entropy import (
     SoftmaxCrossEntropy,
     check_labels,
     looks_like_probabilities,
 )
+from ooctrain.layers.function import Elementwise
+from ooctrain.layers.likelihood import LabelLikelihood
 from ooctrain.layers.regression_loss import ErrorEach, MeanError
+from ooctrain.layers.value_loss import ValueLoss
 from ooctrain.layers.weighted_loss import ClassWeights, WeightedCrossEntropy
 
 
@@ -43,8 +46,7 @@ def cross_entropy(
     _check_reduction("cross_entropy", reduction)
     if not 0 <= label_smoothing <= 1:
         raise ConfigError(f"cross_entropy: label_smoothing {label_smoothing} is not in [0, 1]")
-    if weight is not None and (weight.requires_grad or weight.storage is None):
-        raise ConfigError("cross_entropy: class weights are constants, they get no gradient")
+    _check_weight("cross_entropy", weight)
     plain = SoftmaxCrossEntropy(ignore_index, "sum" if reduction == "sum" else "mean")
     if input.storage is not None and target.storage is not None:
         plain.infer(input.spec, target.spec)
@@ -80,6 +82,91 @@ def mse_loss(input: Tensor, target: Tensor, *, reduction: Reduction = "mean") ->
 def l1_loss(input: Tensor, target: Tensor, *, reduction: Reduction = "mean") -> Tensor:
     """|input - target|, for two of one shape; `reduction` as in `mse_loss`."""
     return _error("l1_loss", input, target, True, reduction)
+
+
+def smooth_l1_loss(
+    input: Tensor, target: Tensor, *, reduction: Reduction = "mean", beta: float = 1.0
+) -> Tensor:
+    """|d| - beta / 2 where |d| >= beta, else d^2 / (2 beta), with d = input - target.
+
+    Args:
+        reduction: as in `mse_loss`.
+        beta: not negative; 0: |d|.
+    """
+    _check_reduction("smooth_l1_loss", reduction)
+    if not beta >= 0:
+        raise ConfigError(f"smooth_l1_loss: beta {beta} is not 0 or more")
+    return _reduced(call(ValueLoss("smooth_l1", float(beta), reduction), input, target), reduction)
+
+
+def binary_cross_entropy_with_logits(
+    input: Tensor, target: Tensor, weight: Tensor | None = None, *,
+    reduction: Reduction = "mean", pos_weight: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    """-target log s - (1 - target) log(1 - s), s the sigmoid of each logit.
+
+    Args:
+        target: of the shape of the input, in [0, 1].
+        weight: of each loss, repeated to its shape; a constant of the step, or a traced tensor.
+        reduction: as in `mse_loss`; a mean is over all losses, whatever their weights.
+        pos_weight: a factor of the first term, (K,) for logits (N, K), repeated likewise.
+    """
+    _check_reduction("binary_cross_entropy_with_logits", reduction)
+    each = call(ValueLoss("binary_cross_entropy", reduction=reduction), input, target)
+    if pos_weight is not None:
+        more = target * call(Elementwise("softplus"), -input)
+        each = each + more * (_fixed(pos_weight) - 1.0)
+    if weight is not None:
+        each = each * _fixed(weight)
+    return _reduced(each, reduction)
+
+
+def nll_loss(
+    input: Tensor, target: Tensor, weight: Tensor | None = None, *, ignore_index: int = -100,
+    reduction: Reduction = "mean",
+) -> Tensor:  # fmt: skip
+    """-input[target]: the input holds logarithms of probabilities, as of `log_softmax`.
+
+    Args:
+        input: (N, K) or (N, K, H, W).
+        target, weight, ignore_index, reduction: as in `cross_entropy`.
+    """
+    _check_reduction("nll_loss", reduction)
+    _check_weight("nll_loss", weight)
+    op = LabelLikelihood(ignore_index, reduction)
+    if input.storage is not None and target.storage is not None:
+        SoftmaxCrossEntropy(ignore_index).infer(input.spec, target.spec)
+        check_labels(target.numpy(), input.shape[1], ignore_index)
+    values = (1.0,) * input.shape[1] if weight is None else _class_weights(weight)
+    weights = call(ClassWeights(values))
+    each = call(op, input, target, weights)
+    if reduction != "mean":
+        return _reduced(each, reduction)
+    given, parts = () if weight is None else (weights,), current_tape().parts
+    if parts is None:
+        return each.sum() / call(LabelWeight(ignore_index), target, *given)
+    of_values = None if weight is None else values
+    return each.sum() / parts.divisor(target, ignore_index, of_values, *given)[0]
+
+
+def _reduced(each: Tensor, reduction: Reduction) -> Tensor:
+    """The losses, their mean or their sum."""
+    if reduction == "none":
+        return each
+    return each.mean() if reduction == "mean" else _of_the_batch(each.sum(), reduction)
+
+
+def _fixed(weight: Tensor) -> Tensor:
+    """Weights as constants of the step; traced or trained ones as they are."""
+    if weight.storage is None or weight.requires_grad:
+        return weight
+    values = tuple(weight.numpy().reshape(-1).tolist())
+    return call(ClassWeights(values)).reshape(weight.shape)
+
+
+def _check_weight(name: str, weight: Tensor | None) -> None:
+    if weight is not None and (weight.requires_grad or weight.storage is None):
+        raise ConfigError(f"{name}: class weights are constants, they get no gradient")
 
 
 def _class_weights(weight: Tensor) -> tuple[float, ...]:

@@ -1,14 +1,18 @@
-"""Normalisations: by the batch, or by each image itself.
+"""Normalisations: by the batch, by each image itself, or by groups of channels.
 
 In: images. Out: images of mean 0 and deviation 1, scaled and shifted. The one idea: statistics and
 their use are calls of their own, so that each can be recomputed by itself; the running statistics
-are updated by a third, which runs once. Read next: `../layers/batch_norm.py`.
+are updated by a third, which runs once. A layer or group norm is the instance norm of one image
+that has a channel for each set of values. Read next: `../layers/batch_norm.py`.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
 from ooctrain.engine.tensor import Tensor, call, current_tape
-from ooctrain.errors import ConfigError
+from ooctrain.errors import ConfigError, ShapeError
 from ooctrain.functional.arguments import present
 from ooctrain.layers.batch_norm import BatchNormApply, BatchNormStats
 from ooctrain.layers.combine import Constant
@@ -28,7 +32,8 @@ def batch_norm(
     channel. In training the running statistics are updated by a call of its own.
 
     Args:
-        input: (N, C, H, W) or (N, C), in training with more than one value for each channel.
+        input: (N, C, H, W), (N, C, L) or (N, C), in training with more than one value for each
+            channel.
         running_mean, running_var: (C,); None in training: not kept.
         weight, bias: (C,); None: 1 and 0.
         training: by the batch.
@@ -41,6 +46,10 @@ def batch_norm(
         ConfigError: evaluation without running statistics.
         ShapeError: shapes do not fit, or one value has no variance.
     """
+    if input.ndim == 3:
+        settings = running_mean, running_var, weight, bias, training, momentum, eps
+        found = batch_norm(input.unsqueeze(3), *settings, num_batches_tracked)
+        return found.reshape(input.shape)
     tape, channels = current_tape(), input.shape[1:2]
     gamma = weight if weight is not None else call(Constant(1.0, channels))
     beta = bias if bias is not None else call(Constant(0.0, channels))
@@ -83,3 +92,64 @@ def instance_norm(
         raise ConfigError("instance_norm takes weight and bias, or neither", code="OOC-106")
     mean, inv_std = current_tape().call(InstanceNormStats(eps), (input,))
     return call(InstanceNormApply(affine=bool(affine)), input, mean, inv_std, *affine)
+
+
+def layer_norm(
+    input: Tensor, normalized_shape: int | Sequence[int], weight: Tensor | None = None,
+    bias: Tensor | None = None, eps: float = 1e-5,
+) -> Tensor:  # fmt: skip
+    """Normalises over the last axes, those of `normalized_shape`, by their own mean and deviation.
+
+    Args:
+        weight, bias: of `normalized_shape`; None: 1 and 0.
+        eps: added to the variance.
+
+    Raises:
+        ShapeError: the input ends with other extents, or one value has no variance.
+    """
+    wanted = (normalized_shape,) if isinstance(normalized_shape, int) else normalized_shape
+    tail = tuple(wanted)
+    if not tail or input.shape[-len(tail) :] != tail:
+        raise ShapeError(f"layer_norm over {tail}", numbers=f"got {input.shape}")
+    y = _standardised("layer_norm", input, math.prod(tail), eps)
+    y = y if weight is None else y * weight
+    return y if bias is None else y + bias
+
+
+def group_norm(
+    input: Tensor, num_groups: int, weight: Tensor | None = None, bias: Tensor | None = None,
+    eps: float = 1e-5,
+) -> Tensor:  # fmt: skip
+    """Normalises each group of channels of each image by its own mean and deviation.
+
+    Args:
+        input: (N, C, ...).
+        num_groups: parts of the channels, of equal size.
+        weight, bias: (C,); None: 1 and 0.
+        eps: added to the variance.
+
+    Raises:
+        ShapeError: channels that do not part into so many groups, or one value has no variance.
+    """
+    if input.ndim < 2 or num_groups < 1 or input.shape[1] % num_groups:
+        raise ShapeError(f"group_norm in {num_groups} groups", numbers=f"got {input.shape}")
+    channels = input.shape[1]
+    rows = channels // num_groups * math.prod(input.shape[2:])
+    y = _standardised("group_norm", input, rows, eps)
+    if weight is None and bias is None:
+        return y
+    gamma = call(Constant(1.0, (channels,))) if weight is None else weight
+    beta = call(Constant(0.0, (channels,))) if bias is None else bias
+    flat = y if y.ndim in (2, 4) else y.reshape(*input.shape[:2], -1, 1)
+    mean, inv_std = call(Constant(0.0, (channels,))), call(Constant(1.0, (channels,)))
+    flat = call(BatchNormApply(batch_stats=False), flat, mean, inv_std, gamma, beta)
+    return flat if flat.shape == input.shape else flat.reshape(input.shape)
+
+
+def _standardised(name: str, input: Tensor, rows: int, eps: float) -> Tensor:
+    """Each run of `rows` values, in logical order, with mean 0 and deviation 1."""
+    if rows < 2:
+        raise ShapeError(f"{name}: one value has no variance", numbers=f"got {input.shape}")
+    columns = input.reshape(1, input.numel() // rows, rows, 1)
+    mean, inv_std = current_tape().call(InstanceNormStats(eps), (columns,))
+    return call(InstanceNormApply(), columns, mean, inv_std).reshape(input.shape)

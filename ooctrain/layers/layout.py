@@ -91,6 +91,29 @@ class Pad(Op):
         return 0
 
 
+@dataclass(frozen=True, slots=True)
+class ConstantPad(Op):
+    """As `Pad`, with another value than zero around the image."""
+
+    padding: tuple[int, int, int, int]
+    value: float
+    name: ClassVar[str] = "constant_pad"
+
+    def infer(self, x: Spec) -> tuple[Spec, ...]:
+        return Pad(self.padding).infer(x)
+
+    def reference(self, x, scalars):
+        top, bottom, left, right = self.padding
+        sides = (0, 0), (0, 0), (top, bottom), (left, right)
+        return (np.pad(x, sides, constant_values=x.dtype.type(self.value)),)
+
+    def vjp(self, tape, ins, outs, grads):
+        return Pad(self.padding).vjp(tape, ins, outs, grads)
+
+    def flops(self, ins, outs):
+        return 0
+
+
 def logical_in_memory(shape: Index) -> bool:
     """Whether a variable of this shape lies in logical order, although 4-d is channels-last."""
     return len(shape) != 4 or shape[1] == 1 or shape[2] * shape[3] == 1

@@ -7,17 +7,41 @@ generator that `oc.manual_seed` seeds. Read next: `weights.py`, `../functional/`
 `../models/resnet.py`.
 """
 
+from typing import NoReturn
+
 from ooctrain.engine.module import Module, Parameter
-from ooctrain.nn.containers import Identity, ModuleList, Sequential
+from ooctrain.functional.refused import MODULES, refusal
+from ooctrain.nn.activations import (
+    GELU,
+    Hardsigmoid,
+    Hardswish,
+    LogSoftmax,
+    PReLU,
+    ReLU6,
+    SiLU,
+    Softmax,
+)
+from ooctrain.nn.containers import Identity, ModuleDict, ModuleList, Sequential
 from ooctrain.nn.init import init_constant, init_kaiming_normal, init_normal
-from ooctrain.nn.losses import CrossEntropyLoss, L1Loss, MSELoss
+from ooctrain.nn.losses import (
+    BCEWithLogitsLoss,
+    CrossEntropyLoss,
+    L1Loss,
+    MSELoss,
+    NLLLoss,
+    SmoothL1Loss,
+)
+from ooctrain.nn.norms import GroupNorm, InstanceNorm2d, LayerNorm
 from ooctrain.nn.plain import (
     AdaptiveAvgPool2d,
     AvgPool2d,
+    ConstantPad2d,
     Dropout,
+    Dropout2d,
     Flatten,
     LeakyReLU,
     MaxPool2d,
+    PixelShuffle,
     ReflectionPad2d,
     ReLU,
     Sigmoid,
@@ -25,12 +49,57 @@ from ooctrain.nn.plain import (
     Upsample,
     ZeroPad2d,
 )
-from ooctrain.nn.weights import BatchNorm2d, Conv2d, ConvTranspose2d, InstanceNorm2d, Linear
+from ooctrain.nn.weights import BatchNorm1d, BatchNorm2d, Conv2d, ConvTranspose2d, Linear
 
 __all__ = [
-    "AdaptiveAvgPool2d", "AvgPool2d", "BatchNorm2d", "Conv2d", "ConvTranspose2d",
-    "CrossEntropyLoss", "Dropout", "Flatten", "Identity", "InstanceNorm2d", "L1Loss", "LeakyReLU",
-    "Linear", "MSELoss", "MaxPool2d", "Module", "ModuleList", "Parameter", "ReLU",
-    "ReflectionPad2d", "Sequential", "Sigmoid", "Tanh", "Upsample", "ZeroPad2d", "init_constant",
-    "init_kaiming_normal", "init_normal",
+    "GELU",
+    "AdaptiveAvgPool2d",
+    "AvgPool2d",
+    "BCEWithLogitsLoss",
+    "BatchNorm1d",
+    "BatchNorm2d",
+    "ConstantPad2d",
+    "Conv2d",
+    "ConvTranspose2d",
+    "CrossEntropyLoss",
+    "Dropout",
+    "Dropout2d",
+    "Flatten",
+    "GroupNorm",
+    "Hardsigmoid",
+    "Hardswish",
+    "Identity",
+    "InstanceNorm2d",
+    "L1Loss",
+    "LayerNorm",
+    "LeakyReLU",
+    "Linear",
+    "LogSoftmax",
+    "MSELoss",
+    "MaxPool2d",
+    "Module",
+    "ModuleDict",
+    "ModuleList",
+    "NLLLoss",
+    "PReLU",
+    "Parameter",
+    "PixelShuffle",
+    "ReLU",
+    "ReLU6",
+    "ReflectionPad2d",
+    "Sequential",
+    "SiLU",
+    "Sigmoid",
+    "SmoothL1Loss",
+    "Softmax",
+    "Tanh",
+    "Upsample",
+    "ZeroPad2d",
+    "init_constant",
+    "init_kaiming_normal",
+    "init_normal",
 ]  # fmt: skip
+
+
+def __getattr__(name: str) -> NoReturn:
+    raise refusal(__name__, name, MODULES)

@@ -1,4 +1,4 @@
-"""Modules that hold modules: one after the other, or a list of them.
+"""Modules that hold modules: one after the other, a list of them, or some by name.
 
 In: modules. Out: a module whose children are named by their places, as PyTorch names them, so that
 weights have the same names. Read next: `weights.py`.
@@ -71,6 +71,61 @@ class ModuleList(Module):
 
     def __iter__(self) -> Iterator[Module]:
         return self.children()
+
+
+class ModuleDict(Module):
+    """Modules by name, in the order in which they came; the owner calls them."""
+
+    def __init__(self, modules: Mapping[str, Module] | None = None):
+        super().__init__()
+        self.update(modules or {})
+
+    def update(self, modules: Mapping[str, Module] | Iterable[tuple[str, Module]]) -> None:
+        """Adds modules, or replaces those that have their names."""
+        for name, module in dict(modules).items():
+            self[name] = module
+
+    def __setitem__(self, name: str, module: Module) -> None:
+        self.add_module(name, _checked_module(name, module))
+
+    def __getitem__(self, name: str) -> Module:
+        return self._modules[name]
+
+    def __delitem__(self, name: str) -> None:
+        self._changed()
+        del self._modules[name]
+
+    def pop(self, name: str) -> Module:
+        """Takes one out."""
+        module = self[name]
+        del self[name]
+        return module
+
+    def clear(self) -> None:
+        """Takes all out."""
+        self._changed()
+        self._modules.clear()
+
+    def __len__(self) -> int:
+        return len(self._modules)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._modules)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._modules
+
+    def keys(self) -> Iterable[str]:
+        """The names."""
+        return self._modules.keys()
+
+    def values(self) -> Iterable[Module]:
+        """The modules."""
+        return self._modules.values()
+
+    def items(self) -> Iterable[tuple[str, Module]]:
+        """Names and modules."""
+        return self._modules.items()
 
 
 class Identity(Module):

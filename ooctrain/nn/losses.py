@@ -55,3 +55,49 @@ class L1Loss(Module):
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
         return F.l1_loss(input, target, reduction=self.reduction)
+
+
+class SmoothL1Loss(Module):
+    """Absolute differences, squared where small; options as in `F.smooth_l1_loss`."""
+
+    def __init__(self, *, reduction: Reduction = "mean", beta: float = 1.0):
+        super().__init__()
+        self.reduction, self.beta = reduction, beta
+
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+        return F.smooth_l1_loss(input, target, reduction=self.reduction, beta=self.beta)
+
+
+class BCEWithLogitsLoss(Module):
+    """Binary cross-entropy of logits; options as in `F.binary_cross_entropy_with_logits`."""
+
+    def __init__(
+        self, weight: np.ndarray | None = None, *, reduction: Reduction = "mean",
+        pos_weight: np.ndarray | None = None,
+    ):  # fmt: skip
+        super().__init__()
+        for name, value in (("weight", weight), ("pos_weight", pos_weight)):
+            self.register_buffer(name, None if value is None else np.asarray(value, np.float32))
+        self.reduction = reduction
+
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+        return F.binary_cross_entropy_with_logits(
+            input, target, self.weight, reduction=self.reduction, pos_weight=self.pos_weight
+        )
+
+
+class NLLLoss(Module):
+    """Of logarithms of probabilities and class numbers; options as in `F.nll_loss`."""
+
+    def __init__(
+        self, weight: np.ndarray | None = None, *, ignore_index: int = -100,
+        reduction: Reduction = "mean",
+    ):  # fmt: skip
+        super().__init__()
+        self.register_buffer("weight", None if weight is None else np.asarray(weight, np.float32))
+        self.ignore_index, self.reduction = ignore_index, reduction
+
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+        return F.nll_loss(
+            input, target, self.weight, ignore_index=self.ignore_index, reduction=self.reduction
+        )

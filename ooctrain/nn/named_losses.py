@@ -15,11 +15,14 @@ from ooctrain import functional as F
 from ooctrain.engine.module import Module
 from ooctrain.engine.tensor import Tensor
 from ooctrain.errors import ConfigError
-from ooctrain.nn import CrossEntropyLoss
+from ooctrain.nn import CrossEntropyLoss, NLLLoss
 from ooctrain.step.op import Spec
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 LOSSES: Mapping[str, Loss] = {"cross_entropy": F.cross_entropy, "mse": F.mse_loss, "l1": F.l1_loss}
+
+#: whose target has the shape of the output
+OF_VALUES = (F.mse_loss, F.l1_loss, F.smooth_l1_loss, F.binary_cross_entropy_with_logits)
 
 
 @runtime_checkable
@@ -87,9 +90,9 @@ def _spec_for(loss: Loss, output: Tensor, target_shape: Sequence[int] | None, pa
     whole = (output.shape[0] * parts, *output.shape[1:])
     if target_shape is not None:
         return Spec(tuple(target_shape), "float32" if tuple(target_shape) == whole else "int64")
-    if loss in (F.mse_loss, F.l1_loss):
+    if loss in OF_VALUES:
         return Spec(whole)
-    of_classes = loss is F.cross_entropy or isinstance(loss, CrossEntropyLoss)
+    of_classes = isinstance(loss, CrossEntropyLoss | NLLLoss)
     if isinstance(loss, Module) and not of_classes:
         return Spec(whole)
     return Spec((whole[0], *whole[2:]), "int64")

@@ -111,6 +111,18 @@ class ZeroPad2d(Module):
         return F.pad(input, self.padding)
 
 
+class ConstantPad2d(Module):
+    """Padding with a value, by an int, or by (left, right, top, bottom)."""
+
+    def __init__(self, padding: int | tuple[int, int, int, int], value: float):
+        super().__init__()
+        self.padding = (padding,) * 4 if isinstance(padding, int) else padding
+        self.value = value
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.pad(input, self.padding, value=self.value)
+
+
 class ReflectionPad2d(Module):
     """Mirrored padding by an int, or by (left, right, top, bottom)."""
 
@@ -137,6 +149,17 @@ class Upsample(Module):
         return F.interpolate(input, self.size, self.scale_factor, self.mode, self.align_corners)
 
 
+class PixelShuffle(Module):
+    """Channels become pixels, `upscale_factor` times as many in each direction."""
+
+    def __init__(self, upscale_factor: int):
+        super().__init__()
+        self.upscale_factor = upscale_factor
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.pixel_shuffle(input, self.upscale_factor)
+
+
 class Flatten(Module):
     """Joins the axes from `start_dim` to `end_dim`; the first stays by default."""
 
@@ -157,6 +180,20 @@ class Dropout(Module):
 
     def forward(self, input: Tensor) -> Tensor:
         return F.dropout(input, self.p, self.training)
+
+    def extra_repr(self) -> str:
+        return f"p={self.p}"
+
+
+class Dropout2d(Module):
+    """Drops whole channels with probability p in training. `inplace` as in `ReLU`."""
+
+    def __init__(self, p: float = 0.5, inplace: bool = False):
+        super().__init__()
+        self.p = p
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.dropout2d(input, self.p, self.training)
 
     def extra_repr(self) -> str:
         return f"p={self.p}"

@@ -1,8 +1,8 @@
-"""Layers with weights: convolutions, the linear layer, normalisations.
+"""Layers with weights: convolutions, the linear layer, batch norm.
 
 In: numbers of channels and the settings of a layer. Out: modules with parameters that begin as in
 PyTorch. The one idea: the module owns parameters and settings, `functional` makes the call. Read
-next: `init.py` (how weights begin), `plain.py`.
+next: `init.py` (how weights begin), `norms.py`, `plain.py`.
 """
 
 from __future__ import annotations
@@ -119,8 +119,8 @@ class Linear(Module):
         return f"in_features={self.weight.shape[1]}, out_features={self.weight.shape[0]}"
 
 
-class BatchNorm2d(Module):
-    """Batch normalisation of (N, C, H, W) over N, H, W, or of (N, C) over N.
+class _BatchNorm(Module):
+    """Batch normalisation: each channel over all other axes.
 
     Source: Ioffe and Szegedy 2015.
 
@@ -162,28 +162,27 @@ class BatchNorm2d(Module):
         return f"{self.num_features}, eps={self.eps}, momentum={self.momentum}"
 
 
-class InstanceNorm2d(Module):
-    """Normalisation of each channel of each image (N, C, H, W) over H, W.
+class BatchNorm2d(_BatchNorm):
+    """Batch normalisation of (N, C, H, W) over N, H, W, or of (N, C) over N.
 
-    Training and evaluation are the same. Source: Ulyanov, Vedaldi and Lempitsky 2016.
-
-    Args:
-        num_features: C.
-        eps: added to the variance.
-        affine: with a weight and a bias for each channel; not by default, as in PyTorch.
+    Source: Ioffe and Szegedy 2015. Arguments and attributes as in `_BatchNorm`.
     """
 
-    def __init__(self, num_features: int, eps: float = 1e-5, *, affine: bool = False):
-        super().__init__()
-        self.num_features, self.eps = num_features, eps
-        self.register_parameter("weight", Parameter(np.ones(num_features)) if affine else None)
-        self.register_parameter("bias", Parameter(np.zeros(num_features)) if affine else None)
+
+class BatchNorm1d(_BatchNorm):
+    """Batch normalisation of (N, C) over N, or of (N, C, L) over N and L; else as `BatchNorm2d`.
+
+    Raises:
+        ShapeError: when called with another number of axes.
+    """
 
     def forward(self, input: Tensor) -> Tensor:
-        return F.instance_norm(input, None, None, self.weight, self.bias, eps=self.eps)
-
-    def extra_repr(self) -> str:
-        return f"{self.num_features}, eps={self.eps}"
+        if input.ndim not in (2, 3):
+            raise ShapeError(
+                "BatchNorm1d wants (N, C) or (N, C, L)", numbers=f"got {input.shape}",
+                fix="BatchNorm2d for images",
+            )  # fmt: skip
+        return super().forward(input)
 
 
 def _register_weights(module: Module, shape: tuple[int, ...], outputs: int, bias: bool) -> None:

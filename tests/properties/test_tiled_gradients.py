@@ -62,6 +62,34 @@ def test_winograd2_to_the_bit(
     check_tile(trace, grid, values)
 
 
+class Clamped(nn.Module):
+    """A function whose bounds are part of it."""
+
+    def forward(self, input):
+        return input.clamp(-1, 2)
+
+
+@pytest.mark.parametrize("grid", [(1, 3), (4, 2), (9, 9)])
+@pytest.mark.parametrize("layer", [nn.ReLU6(), Clamped(), nn.ConstantPad2d((1, 2, 0, 1), 2.0)])
+def test_what_reads_its_input_in_backward_to_the_bit(layer: nn.Module, grid) -> None:
+    layers = [nn.Conv2d(2, 3, 3, padding=1), layer, nn.Conv2d(3, 2, 3, stride=2), layer]
+    trace = chain_trace(nn.Sequential(*layers), (2, 2, 11, 9), conv_algorithm="direct")
+    values = exact_values(trace, 0)
+    assert values is not None
+    check_tile(trace, grid, values)
+
+
+@pytest.mark.parametrize(
+    "layer", [nn.GELU(), nn.GELU("tanh"), nn.SiLU(), nn.Hardswish(), nn.Hardsigmoid()]
+)
+def test_smooth_functions_in_tiles(layer: nn.Module) -> None:
+    model = nn.Sequential(nn.Conv2d(2, 3, 3, padding=1), layer, nn.Conv2d(3, 2, 3, stride=2), layer)
+    trace = chain_trace(model, (2, 2, 11, 9), conv_algorithm="direct")
+    values = random_values(trace, 0, integers=None)
+    largest = {k: np.max(abs(v)) for k, v in run_trace(trace, values, SCALARS, "cpu").items()}
+    check_tile(trace, (3, 2), values, bound=lambda name: 1e-5 * largest[name])
+
+
 # --------------------------------------------------------------------------------------------------
 # -
 # Bounds for other data.

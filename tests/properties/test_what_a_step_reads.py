@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.layers_to_change import LAYERS, LOSSES, OF_VALUES, WEIGHT, Chain
 
 import ooctrain as oc
 from ooctrain import nn, optim
@@ -27,48 +28,6 @@ from ooctrain.errors import OoctrainError
 
 SHAPE = (4, 2, 6, 6)
 
-
-class Chain(nn.Sequential):
-    """One layer between a convolution and a classifier."""
-
-    def __init__(self, layer: nn.Module):
-        super().__init__(nn.Conv2d(2, 4, 3, padding=1), layer, nn.AdaptiveAvgPool2d(2),
-                         nn.Flatten(), nn.Linear(16, 3))  # fmt: skip
-
-
-class Listed(nn.Module):
-    """Settings that are kept in lists, dictionaries, arrays; a layer with a list of layers."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layers = nn.ModuleList([nn.Conv2d(4, 4, 1), nn.Identity()])
-        self.slopes, self.named = [0.1, 0.2], {"scale": 0.5}
-        self.factors = np.array([2.0, 3.0])
-
-    def forward(self, x):
-        for layer, slope in zip(self.layers, self.slopes, strict=True):
-            x = oc.functional.leaky_relu(layer(x), slope)
-        return x * self.named["scale"] + x * float(self.factors.sum())
-
-
-LAYERS: dict[str, Callable[[], nn.Module]] = {
-    "Conv2d": lambda: nn.Conv2d(4, 4, 3, padding=1),
-    "ConvTranspose2d": lambda: nn.ConvTranspose2d(4, 4, 2, 2),
-    "BatchNorm2d": lambda: nn.BatchNorm2d(4),
-    "InstanceNorm2d": lambda: nn.InstanceNorm2d(4, affine=True),
-    "ReLU": nn.ReLU, "LeakyReLU": nn.LeakyReLU, "Tanh": nn.Tanh, "Sigmoid": nn.Sigmoid,
-    "MaxPool2d": lambda: nn.MaxPool2d(2), "AvgPool2d": lambda: nn.AvgPool2d(3, 2, 1),
-    "AdaptiveAvgPool2d": lambda: nn.AdaptiveAvgPool2d(3), "ZeroPad2d": lambda: nn.ZeroPad2d(1),
-    "ReflectionPad2d": lambda: nn.ReflectionPad2d(1),
-    "Upsample": lambda: nn.Upsample(scale_factor=2), "Dropout": lambda: nn.Dropout(0.3),
-    "Identity": nn.Identity, "Sequential": lambda: nn.Sequential(nn.Tanh()),
-    "ModuleList": Listed, "Flatten": nn.Identity, "Linear": nn.Identity,  # the chain has these
-}  # fmt: skip
-WEIGHT = np.array([1.0, 0.5, 2.0], np.float32)
-LOSSES: dict[str, Callable[[], Any]] = {
-    "CrossEntropyLoss": lambda: nn.CrossEntropyLoss(WEIGHT, ignore_index=1),
-    "MSELoss": nn.MSELoss, "L1Loss": nn.L1Loss, "named": lambda: "cross_entropy",
-}  # fmt: skip
 OPTIMIZERS: dict[str, Callable[[Any], optim.Optimizer]] = {
     "SGD": lambda p: optim.SGD(p, lr=0.05, momentum=0.9),
     "Adam": lambda p: optim.Adam(p, lr=0.01), "AdamW": lambda p: optim.AdamW(p, lr=0.01),
@@ -105,7 +64,7 @@ class World:
     def step(self, number: int) -> float:
         rng = np.random.default_rng(number)
         x, y = rng.standard_normal(SHAPE, np.float32), rng.integers(0, 3, 4)
-        if isinstance(self.loss, nn.MSELoss | nn.L1Loss):
+        if isinstance(self.loss, OF_VALUES):
             y = rng.standard_normal((4, 3), np.float32)
         loss = self.trainer.step(x, y)
         plateau = isinstance(self.schedule, optim.ReduceLROnPlateau)
@@ -151,6 +110,9 @@ BY_NAME: dict[str, Callable[[Any, Any], Any]] = {
     "mode": lambda owner, old: "max" if old == "min" else "bilinear",
     "align_corners": lambda owner, old: True, "threshold_mode": lambda owner, old: "abs",
     "milestones": lambda owner, old: [3],
+    "approximate": lambda owner, old: "tanh", "normalized_shape": lambda owner, old: (6, 6),
+    "pos_weight": lambda owner, old: oc.tensor(old.numpy() * 2),
+    "parts": lambda owner, old: nn.ModuleDict({"a": nn.Tanh(), "b": nn.Identity()}),
     "start_dim": lambda owner, old: 2, "end_dim": lambda owner, old: 2,
     "reduction": lambda owner, old: "sum", "ignore_index": lambda owner, old: 2,
     "model": lambda owner, old: world("Dropout").model,

@@ -10,6 +10,8 @@ is tested for all losses on the definitions; on the kernels for some.
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
@@ -66,19 +68,31 @@ class_losses = st.builds(
     reduction=st.sampled_from(["mean", "sum"]),
     label_smoothing=st.sampled_from([0.0, 0.1]),
 ) | st.sampled_from(["cross_entropy", F.cross_entropy, reshaped, several])
+likelihoods = st.builds(
+    nn.NLLLoss,
+    weight=st.sampled_from([None, WEIGHT, np.array([0, 1, 2], np.float32)]),
+    ignore_index=st.sampled_from([-100, 1]),
+    reduction=st.sampled_from(["mean", "sum"]),
+)
+OF_VALUES = nn.MSELoss, nn.L1Loss, nn.SmoothL1Loss, nn.BCEWithLogitsLoss
 value_losses = st.sampled_from(
-    ["mse", "l1", *(kind(reduction=r) for kind in (nn.MSELoss, nn.L1Loss) for r in ("mean", "sum"))]
+    ["mse", "l1", *(kind(reduction=r) for kind in OF_VALUES for r in ("mean", "sum"))]
+) | st.builds(
+    nn.BCEWithLogitsLoss,
+    weight=st.sampled_from([None, np.array([0.5], np.float32)]),
+    pos_weight=st.sampled_from([None, np.array([3.0], np.float32)]),
+    reduction=st.sampled_from(["mean", "sum"]),
 )
 labels = st.lists(st.sampled_from([0, 1, 2, -100]), min_size=SAMPLES, max_size=SAMPLES)
 
 
 def problem(loss, chosen, per_pixel):
     """(model, target, options of the trace)."""
-    if isinstance(loss, nn.MSELoss | nn.L1Loss) or loss in ("mse", "l1"):
+    if isinstance(loss, OF_VALUES) or loss in ("mse", "l1"):
         shape = (SAMPLES, CLASSES, 2, 2) if per_pixel else (SAMPLES, CLASSES)
         target = np.random.default_rng(2).standard_normal(shape).astype(np.float32)
     else:
-        ignored = loss.ignore_index if isinstance(loss, nn.CrossEntropyLoss) else -100
+        ignored = getattr(loss, "ignore_index", -100)
         target = np.array([ignored if label == -100 else label for label in chosen])
         if per_pixel:
             target = np.stack([np.roll(target, i) for i in range(PIXELS)], 1)
@@ -96,7 +110,7 @@ def results(model, loss, x, y, parts, mode):
 
 @settings(max_examples=60)
 @given(
-    loss=class_losses | value_losses, chosen=labels, per_pixel=st.booleans(),
+    loss=class_losses | likelihoods | value_losses, chosen=labels, per_pixel=st.booleans(),
     parts=st.sampled_from([2, 3, 6]), mode=st.sampled_from(["reference", "cpu"]),
 )  # fmt: skip
 @example(nn.CrossEntropyLoss(), [-100, -100, 0, 1, 2, 0], False, 3, "cpu")
@@ -104,6 +118,11 @@ def results(model, loss, x, y, parts, mode):
 @example(nn.CrossEntropyLoss(WEIGHT), [0, 0, 0, 2, 2, 1], False, 2, "cpu")
 @example(nn.CrossEntropyLoss(np.array([0, 1, 2], np.float32), label_smoothing=0.1),
          [0, 0, 0, 2, 2, 1], False, 2, "cpu")  # fmt: skip
+@example(nn.NLLLoss(), [-100, -100, 0, 1, 2, 0], False, 3, "cpu")
+@example(nn.NLLLoss(WEIGHT), [0, 0, 0, 2, 2, 1], True, 2, "cpu")
+@example(nn.NLLLoss(WEIGHT, reduction="sum"), [0, 1, 2, 0, 1, 2], False, 2, "cpu")
+@example(nn.BCEWithLogitsLoss(reduction="sum"), [0] * SAMPLES, True, 2, "cpu")
+@example(nn.SmoothL1Loss(reduction="sum"), [0] * SAMPLES, False, 3, "cpu")
 def test_a_batch_in_parts_has_the_loss_of_the_whole(loss, chosen, per_pixel, parts, mode):
     check_parts(loss, chosen, per_pixel, parts, mode)
 
@@ -130,7 +149,11 @@ def _summed(loss):
         weight = None if loss.weight is None else loss.weight.numpy()
         options = {"ignore_index": loss.ignore_index, "label_smoothing": loss.label_smoothing}
         return nn.CrossEntropyLoss(weight, reduction="sum", **options)
-    if isinstance(loss, nn.MSELoss | nn.L1Loss):
+    if isinstance(loss, nn.NLLLoss | nn.BCEWithLogitsLoss):
+        twin = copy.deepcopy(loss)
+        twin.reduction = "sum"
+        return twin
+    if isinstance(loss, OF_VALUES):
         return type(loss)(reduction="sum")
     kinds = {"mse": nn.MSELoss, "l1": nn.L1Loss}
     return kinds.get(loss, nn.CrossEntropyLoss)(reduction="sum")
@@ -205,13 +228,16 @@ def evaluated(loss, x, y, cuts):
 
 @settings(max_examples=15)
 @given(
-    loss=class_losses | value_losses, chosen=labels, per_pixel=st.booleans(),
+    loss=class_losses | likelihoods | value_losses, chosen=labels, per_pixel=st.booleans(),
     cuts=st.sets(st.integers(1, SAMPLES - 1), max_size=2),
 )  # fmt: skip
 @example(nn.CrossEntropyLoss(), [-100, -100, 0, 1, 2, 0], False, {2})
 @example(nn.CrossEntropyLoss(reduction="sum"), [0, 1, 2, 0, 1, 2], False, {2, 3})
 @example(nn.CrossEntropyLoss(WEIGHT), [0, 0, 0, 2, 2, 1], False, {4})
 @example("mse", [0] * SAMPLES, True, {1, 3})
+@example(nn.NLLLoss(WEIGHT), [0, -100, 0, 2, 2, 1], False, {4})
+@example(nn.BCEWithLogitsLoss(reduction="sum"), [0] * SAMPLES, True, {1, 3})
+@example(nn.SmoothL1Loss(), [0] * SAMPLES, True, {1, 3})
 def test_an_evaluation_over_batches_is_that_of_one(loss, chosen, per_pixel, cuts):
     check_evaluation(loss, chosen, per_pixel, cuts)
 

@@ -9,10 +9,12 @@ Read next: `ooctrain/testing/check_op.py`,
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+from support.draws import distinct, labels, normal, positive
+from support.function_samples import SAMPLES as FUNCTIONS
 
 from ooctrain.layers.activation import Sigmoid, SigmoidGrad, Tanh, TanhGrad
 from ooctrain.layers.average_pooling import (
@@ -71,31 +73,6 @@ from ooctrain.layers.weighted_loss import (
 from ooctrain.step.op import Op
 
 Samples = Iterator[tuple[Op, tuple[Any, ...]]]
-
-
-def normal(*shape: int, seed: int = 0) -> np.ndarray:
-    """Random values, none of them within 0.05 of zero, where ReLU has its kink."""
-    x = np.random.default_rng((seed, *shape)).standard_normal(shape)
-    return (x + np.sign(x) * 0.05).astype(np.float32)
-
-
-def positive(*shape: int, seed: int = 0) -> np.ndarray:
-    """Random values of at least 0.5."""
-    return np.abs(normal(*shape, seed=seed)) + np.float32(0.5)
-
-
-def distinct(*shape: int) -> np.ndarray:
-    """All values different by at least 0.01: the maximum of a window is clear."""
-    count = int(np.prod(shape))
-    order = np.random.default_rng(count).permutation(count)
-    return (order.reshape(shape) * 0.01 - 1).astype(np.float32)
-
-
-def labels(*shape: int, classes: int, ignored: Sequence[int] = ()) -> np.ndarray:
-    """Random classes, or -100 where a place is to be ignored."""
-    values = np.random.default_rng(3).integers(0, classes, shape)
-    values.reshape(-1)[list(ignored)] = -100
-    return values
 
 
 X = (2, 3, 7, 5)
@@ -331,5 +308,5 @@ def plain_samples() -> Samples:
 SAMPLES = [
     *plain_samples(), *conv_samples(), *batch_norm_samples(), *pool_samples(), *layout_samples(),
     *loss_samples(), *update_samples(), *conv_transpose_samples(), *instance_norm_samples(),
-    *resize_samples(), *depthwise_samples(),
+    *resize_samples(), *depthwise_samples(), *FUNCTIONS,
 ]  # fmt: skip

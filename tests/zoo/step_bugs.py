@@ -13,7 +13,7 @@ from collections.abc import Callable
 import pytest
 from zoo.planting import plant
 
-from ooctrain import train
+from ooctrain import functional, train
 from ooctrain.engine import fingerprint, parts
 from ooctrain.engine.module import Module
 from ooctrain.execution import checkpoint, evaluation, executor, guard, seen, sessions
@@ -137,6 +137,22 @@ def one_divisor_for_all_losses(patch: pytest.MonkeyPatch) -> None:
     plant(patch, parts.Parts, "divisor", piece, "key = whole, ignore_index, None")
 
 
+def likelihoods_average_their_own_labels(patch: pytest.MonkeyPatch) -> None:
+    """As `parts_average_their_own_labels`, where a mean is made of operations."""
+    planted = plant(patch, losses, "nll_loss", "parts is None", "True")
+    patch.setattr(functional, "nll_loss", planted)
+
+
+def sums_of_values_are_taken_for_means(patch: pytest.MonkeyPatch) -> None:
+    """As `sums_are_taken_for_means`, where a sum is an operation of its own."""
+    plant(patch, losses, "_reduced", "_of_the_batch(each.sum(), reduction)", "each.sum()")
+
+
+def losses_of_operations_count_by_samples(patch: pytest.MonkeyPatch) -> None:
+    """What a loss that is made of operations averages over is not told to the evaluation."""
+    plant(patch, evaluation, "_terms", "MeanError | ValueLoss", "MeanError")
+
+
 def labels_of_parts_are_trusted(patch: pytest.MonkeyPatch) -> None:
     """Only a target that a loss reads as it comes is checked."""
     plant(patch, sessions, "value_on_host", "Slice | Reshape", "Reshape")
@@ -207,6 +223,8 @@ BUGS: dict[str, tuple[str, str, Plant]] = {
         ("whole batch", "", sums_are_taken_for_means),
         ("whole batch", "", ignored_labels_weigh_something),
         ("whole batch", "", one_divisor_for_all_losses),
+        ("whole batch", "", likelihoods_average_their_own_labels),
+        ("whole batch", "", sums_of_values_are_taken_for_means),
         ("whole batch", "", labels_of_parts_are_trusted),
         ("evaluation", "", batches_count_by_their_samples),
         ("evaluation", "", sums_over_batches_are_averaged),
@@ -214,5 +232,6 @@ BUGS: dict[str, tuple[str, str, Plant]] = {
         ("schedules", "", what_is_loaded_counts_as_expected),
         ("schedules", "", a_plateau_forgets_its_cooldown),
         ("schedules", "", a_row_keeps_its_own_epoch_alone),
+        ("evaluation", "", losses_of_operations_count_by_samples),
     ]
 }

@@ -64,14 +64,16 @@ def law_of_bad_losses(*_) -> None:
 def law_of_the_whole_batch(*_) -> None:
     """Parts without labels, sums, two losses of one target, a wrong label in the last part."""
     labels = [-100, -100, 0, 1, 2, 0]
-    for loss in (nn.CrossEntropyLoss(), nn.CrossEntropyLoss(reduction="sum"), whole.several):
+    for loss in (nn.CrossEntropyLoss(), nn.CrossEntropyLoss(reduction="sum"), whole.several,
+                 nn.NLLLoss(), nn.SmoothL1Loss(reduction="sum")):  # fmt: skip
         whole.check_parts(loss, labels, False, 3, "cpu")
     whole.test_a_wrong_label_is_named_in_whatever_part_it_is(2)
 
 
 def law_of_evaluation(*_) -> None:
     """Batches of other sizes, with ignored labels."""
-    for loss in (nn.CrossEntropyLoss(), nn.CrossEntropyLoss(reduction="sum")):
+    for loss in (nn.CrossEntropyLoss(), nn.CrossEntropyLoss(reduction="sum"),
+                 nn.BCEWithLogitsLoss(reduction="sum")):  # fmt: skip
         whole.check_evaluation(loss, [-100, -100, 0, 1, 2, 0], False, {3, 5})
 
 

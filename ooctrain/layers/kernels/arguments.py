@@ -33,6 +33,11 @@ def whole_call(op: Op, ins: Arrays, outs: Arrays, scalars: Scalars) -> Arrays:
     return op, ins, outs
 
 
+def and_operation(op: Op, ins: Arrays, outs: Arrays, scalars: Scalars) -> Arrays:
+    """(inputs, outputs, operation)."""
+    return *ins, *outs, op
+
+
 def with_bias(op: Op, ins: Arrays, outs: Arrays, scalars: Scalars) -> Arrays:
     """(x, W, bias or None, y)."""
     bias = ins[2] if len(ins) == 3 else None

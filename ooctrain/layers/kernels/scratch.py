@@ -15,6 +15,7 @@ from ooctrain.layers.conv2d import Convolution
 from ooctrain.layers.conv_shape import ConvShape
 from ooctrain.layers.kernels.driver_table import Scratch
 from ooctrain.layers.layout import Reshape
+from ooctrain.layers.reduction import Sum
 from ooctrain.step.op import Op, Spec
 
 Specs = Sequence[Spec]
@@ -33,6 +34,15 @@ def of_channels(size_bytes: Callable[[int, int], int]) -> Scratch:
     def rule(op: Op, ins: Specs, outs: Specs, threads: int) -> int:
         channels = ins[0].shape[1]
         return size_bytes(ins[0].size // channels, channels)
+
+    return rule
+
+
+def of_axes(size_bytes: Callable[[int, int, int], int]) -> Scratch:
+    """A sum over axes: (outer, rows, inner) -> bytes."""
+
+    def rule(op: Sum, ins: Specs, outs: Specs, threads: int) -> int:
+        return size_bytes(*op.extents(ins[0].shape))
 
     return rule
 

@@ -116,7 +116,9 @@ class OnRows(Op):
     def _inner_specs(self, ins: Sequence[Spec]) -> list[Spec]:
         """What the operation reads."""
         return [
-            spec if view is None else Spec((1, spec.shape[1], view[2] - view[1], spec.shape[3]), spec.dtype)
+            spec
+            if view is None
+            else Spec((1, spec.shape[1], view[2] - view[1], spec.shape[3]), spec.dtype)
             for spec, view in zip(ins, self.views, strict=False)
         ]
 

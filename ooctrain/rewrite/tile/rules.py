@@ -16,7 +16,7 @@ from typing import Any
 from ooctrain.layers.average_pooling import AvgPool2d
 from ooctrain.layers.conv2d import Conv2d
 from ooctrain.layers.dropout import Dropout
-from ooctrain.layers.layout import Pad
+from ooctrain.layers.layout import ConstantPad, Pad
 from ooctrain.layers.pooling import MaxPool2d
 from ooctrain.step.op import Op, Window
 
@@ -63,11 +63,12 @@ def _cut_dropout(op: Dropout, place: Place) -> Op:
     return replace(op, offset=offset, full=op.full or place.full)
 
 
-def _pad_windows(op: Pad) -> tuple[Window, Window]:
+def _pad_windows(op: Pad | ConstantPad) -> tuple[Window, Window]:
     top, bottom, left, right = op.padding
     return Window(pad_lo=top, pad_hi=bottom), Window(pad_lo=left, pad_hi=right)
 
 
+PADDING = TileRule(_pad_windows, lambda op, place: replace(op, padding=place.padding))
 POINTWISE = TileRule(_own_windows, lambda op, place: op)
 WINDOWED = TileRule(
     _own_windows,
@@ -79,7 +80,8 @@ RULES: Mapping[type[Op], TileRule] = {
     Conv2d: WINDOWED,
     MaxPool2d: WINDOWED,
     AvgPool2d: WINDOWED,
-    Pad: TileRule(_pad_windows, lambda op, place: replace(op, padding=place.padding)),
+    Pad: PADDING,
+    ConstantPad: PADDING,
     Dropout: TileRule(lambda op: (Window(), Window()), _cut_dropout),
 }
 
@@ -91,6 +93,14 @@ OBSTACLES: Mapping[str, str] = {
     "reshape": "its output has no rows and columns of the image",
     "concat": "it joins several tensors",
     "add": "it joins several tensors",
+    "subtract": "it joins several tensors",
+    "multiply": "it joins several tensors",
+    "divide": "it joins several tensors",
+    "instance_norm": "its statistics need whole images at once",
+    "sum": "it adds up pixels of the whole image",
+    "spread": "it repeats what has no rows and columns of the image",
+    "permute": "its output has the rows and columns elsewhere",
+    "softmax": "it reads all classes, or all pixels, of an image at once",
 }
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ooctrain.layers.activation import Sigmoid, SigmoidGrad, Tanh, TanhGrad
+from ooctrain.layers.arithmetic import Arithmetic
 from ooctrain.layers.average_pooling import (
     AdaptiveAvgPool2d,
     AdaptiveAvgPool2dGrad,
@@ -31,6 +32,7 @@ from ooctrain.layers.conv2d import Conv2d, Conv2dGradInput, Conv2dGradWeight
 from ooctrain.layers.conv_transpose import ConvTranspose2d
 from ooctrain.layers.cross_entropy import SoftmaxCrossEntropy, SoftmaxCrossEntropyGrad
 from ooctrain.layers.dropout import Dropout
+from ooctrain.layers.function import Elementwise, ElementwiseGrad
 from ooctrain.layers.instance_norm import (
     InstanceNormApply,
     InstanceNormGradApply,
@@ -42,20 +44,25 @@ from ooctrain.layers.kernels.cpu import workspace
 from ooctrain.layers.kernels.cpu.conv import conv_plan
 from ooctrain.layers.kernels.driver_table import Driver, DriverTable, Scratch
 from ooctrain.layers.kernels.scratch import (
+    of_axes,
     of_channels,
     of_convolution,
     of_elements,
     of_reshape,
     of_zeros,
 )
-from ooctrain.layers.layout import Pad, Reshape
+from ooctrain.layers.layout import ConstantPad, Pad, Reshape
+from ooctrain.layers.likelihood import LabelLikelihood, LabelLikelihoodGrad
 from ooctrain.layers.linear import Linear, LinearGradInput, LinearGradWeight
+from ooctrain.layers.permute import Permute
 from ooctrain.layers.pooling import MaxPool2d, MaxPool2dGrad
+from ooctrain.layers.reduction import Spread, Sum
 from ooctrain.layers.reflection import ReflectionPad2d, ReflectionPad2dGrad
 from ooctrain.layers.regions import Clear, Embed, Insert, InsertAdd, Slice
 from ooctrain.layers.regression_loss import ErrorEach, ErrorEachGrad, MeanError, MeanErrorGrad
 from ooctrain.layers.relu import LeakyReLU, LeakyReLUGrad, ReLU, ReLUGrad
 from ooctrain.layers.running_statistics import BatchNormUpdate, InverseStd
+from ooctrain.layers.softmax import SoftmaxAlong, SoftmaxGrad
 from ooctrain.layers.update import (
     AdamUpdate,
     ClipFactor,
@@ -66,6 +73,7 @@ from ooctrain.layers.update import (
     SumOfSquares,
 )
 from ooctrain.layers.upsample import Upsample, UpsampleGrad
+from ooctrain.layers.value_loss import ValueLoss, ValueLossGrad
 from ooctrain.layers.weighted_loss import (
     ClassWeights,
     WeightedCrossEntropy,
@@ -116,6 +124,7 @@ def _without_affine(count: int) -> Scratch:
     return rule
 
 
+_axis_sum = of_axes(workspace.axis_sum_bytes)
 _sum = of_elements(workspace.reduction_workspace_bytes)
 _channel_sums = of_channels(workspace.channel_sum_workspace_bytes)
 _norm_sums = of_channels(workspace.batch_norm_workspace_bytes)
@@ -135,6 +144,15 @@ CPU = DriverTable("cpu", {
     Scale: Driver("elementwise.scale", "factor"),
     Constant: Driver("elementwise.fill", "value"),
     Dropout: Driver("dropout.dropout", arguments.dropout),
+    Elementwise: Driver("functions.function", arguments.and_operation),
+    ElementwiseGrad: Driver("functions.function_grad", arguments.and_operation),
+    Arithmetic: Driver("strided.arithmetic", arguments.whole_call),
+    # Along axes.
+    Sum: Driver("reduction.sum_axes", arguments.whole_call, _axis_sum),
+    Spread: Driver("strided.spread", arguments.whole_call),
+    Permute: Driver("strided.permute", arguments.whole_call),
+    SoftmaxAlong: Driver("reduction.softmax", arguments.whole_call),
+    SoftmaxGrad: Driver("reduction.softmax_grad", arguments.whole_call),
     # Products.
     Linear: Driver("matmul.forward", arguments.with_bias, _linear("forward")),
     LinearGradInput: Driver("matmul.grad_input", scratch=_linear("grad_input")),
@@ -177,6 +195,7 @@ CPU = DriverTable("cpu", {
     ReflectionPad2d: Driver("reflect.reflect", "padding"),
     ReflectionPad2dGrad: Driver("reflect.reflect_grad", "padding"),
     Pad: Driver("layout.pad_nhwc", "padding"),
+    ConstantPad: Driver("layout.pad_nhwc", "padding value"),
     # Blocks, and other shapes.
     Slice: Driver("regions.slice_of", "start"),
     Embed: Driver("regions.embed", "start"),
@@ -200,6 +219,10 @@ CPU = DriverTable("cpu", {
     MeanErrorGrad: Driver("losses.mean_error_grad", arguments.mean_error),
     ErrorEach: Driver("weighted_losses.error_each", "absolute"),
     ErrorEachGrad: Driver("weighted_losses.error_each_grad", "absolute"),
+    ValueLoss: Driver("functions.value_loss", arguments.and_operation),
+    ValueLossGrad: Driver("functions.value_loss_grad", arguments.and_operation),
+    LabelLikelihood: Driver("likelihood.likelihood", "ignore_index"),
+    LabelLikelihoodGrad: Driver("likelihood.likelihood_grad", "ignore_index"),
     # Updates.
     SGDUpdate: Driver("optimizers.sgd", arguments.sgd),
     AdamUpdate: Driver("optimizers.adam", arguments.adam),

@@ -54,3 +54,9 @@ def class_loss_bytes(rows: int) -> int:
 def vectors_bytes(count: int, channels: int) -> int:
     """`count` vectors of channels, in whole cache lines: what `instance_norm.py` puts in front."""
     return whole_lines(count * channels * FLOAT_BYTES)
+
+
+def axis_sum_bytes(outer: int, rows: int, width: int) -> int:
+    """Scratch of `reduction.sum_axes`: the sums of each chunk, where there are several."""
+    chunks = chunk_count(rows, row_chunk(rows, width))
+    return outer * chunks * width * FLOAT_BYTES if chunks > 1 else 0

@@ -1,9 +1,10 @@
-"""Functions of vectors: exp, log, sigmoid, tanh.
+"""Functions of vectors: exp, log, log1p, sigmoid, tanh, erf.
 
 In and out: values of type `f32v` (`simd.py`). The one idea: exp is 2^k * 2^f with k whole; the
 power of two is an addition to the exponent bits, the rest a polynomial, so sixteen exponentials
 cost about as much as one call of the library's. Each is right to about one unit in the last place.
-Source: coefficients of expf, logf and tanhf in the Cephes library (Moshier 1992). Read next:
+Sources: coefficients of expf, logf and tanhf in the Cephes library (Moshier 1992); log1p: Kahan's
+quotient (Goldberg 1991, theorem 4); erf: minimax polynomials of Juffa (2013). Read next:
 `layers/kernels/cpu/losses.py`, `layers/kernels/cpu/activations.py`.
 """
 
@@ -43,6 +44,18 @@ T2, T1, T0 = (
     np.float32(-5.37397155531e-2),
     np.float32(1.33314422036e-1),
     np.float32(-3.33332819422e-1),
+)
+
+# erf(x) = x + x P(x^2) below ERF_NEAR, else 1 - exp(-Q(|x|)), which is 1 from ERF_FAR on.
+ERF_NEAR, ERF_FAR = np.float32(0.927734375), np.float32(4.5)
+P5, P4, P3 = np.float32(-5.96761703e-4), np.float32(4.99119423e-3), np.float32(-2.67681349e-2)
+P2, P1, P0 = np.float32(1.12819925e-1), np.float32(-3.76125336e-1), np.float32(1.28379166e-1)
+Q6, Q5 = np.float32(-1.72853470e-5), np.float32(3.83197126e-4)
+Q4, Q3 = np.float32(-3.88396438e-3), np.float32(2.42546219e-2)
+Q2, Q1, Q0 = (
+    np.float32(-1.06777877e-1),
+    np.float32(-6.34846687e-1),
+    np.float32(-1.28717512e-1),
 )
 
 
@@ -137,3 +150,32 @@ def vtanh(x):
     far = ONE - TWO / (vexp(TWO * vmin(vsplat(TANH_LARGE), size)) + ONE)
     far = vselect_gt(vsplat(ZERO), x, ZERO - far, far)
     return vselect_gt(vsplat(TANH_SMALL), size, near, far)
+
+
+@numba.njit(inline="always")
+def vlog1p(x):
+    """log(1 + x) for x >= 0, without losing the digits of a small x; NaN stays."""
+    one = vsplat(ONE)
+    whole = one + x
+    # What 1 + x has lost of x is in the quotient.
+    return vselect_eq(whole, one, x, vlog(whole) * (x / (whole - one)))
+
+
+@numba.njit(inline="always")
+def verf(x):
+    """The error function, to about one unit in the last place; NaN stays."""
+    size = vmin(vsplat(ERF_FAR), vabs(x))
+    square = size * size
+    q = vfma(vsplat(Q6), size, vsplat(Q5))
+    q = vfma(q, square, vfma(vsplat(Q4), size, vsplat(Q3)))
+    q = vfma(q, size, vsplat(Q2))
+    q = vfma(q, size, vsplat(Q1))
+    q = vfma(q, size, vsplat(Q0))
+    far = ONE - vexp(vfma(q, size, ZERO - size))
+    far = vselect_gt(vsplat(ZERO), x, ZERO - far, far)
+    p = vfma(vsplat(P5), square, vsplat(P4))
+    p = vfma(p, square, vsplat(P3))
+    p = vfma(p, square, vsplat(P2))
+    p = vfma(p, square, vsplat(P1))
+    p = vfma(p, square, vsplat(P0))
+    return vselect_gt(size, vsplat(ERF_NEAR), far, vfma(p, x, x))

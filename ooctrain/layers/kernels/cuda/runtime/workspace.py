@@ -11,6 +11,8 @@ from ooctrain.layers.kernels.cuda.chunks import FLOAT_BYTES, columns, element_ch
 
 #: Scratch of `clipping.clip_factor`: the total so far, and what its roundings lost.
 CLIP_BYTES = 2 * FLOAT_BYTES
+#: Up to so many rows are summed by one thread, without scratch.
+FEW_ROWS = 32
 
 
 def batch_norm_workspace_bytes(rows: int, channels: int, images: int = 1) -> int:
@@ -30,3 +32,8 @@ def channel_sum_workspace_bytes(rows: int, channels: int) -> int:
 def reduction_workspace_bytes(elements: int) -> int:
     """Scratch of a sum over all elements: one float32 for each block."""
     return -(-elements // element_chunk(elements)) * FLOAT_BYTES
+
+
+def axis_sum_bytes(outer: int, rows: int, width: int) -> int:
+    """Scratch of `reduction.sum_axes`: the sums of each chunk of rows, if they are many."""
+    return columns(rows, width, outer).partials * FLOAT_BYTES if rows > FEW_ROWS else 0

@@ -1,0 +1,241 @@
+"""What can be computed with a tensor by its operators and methods, under PyTorch's names.
+
+In: a tensor, numbers and other tensors. Out: a tensor. The one idea: each method turns its
+arguments into one operation or a few and hands them to the tape, through the one method that
+`Tensor` adds; nothing is computed here. Read next: `tensor.py`; `../layers/arithmetic.py`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from numbers import Real
+from typing import TYPE_CHECKING, Any, NoReturn, Self
+
+import numpy as np
+
+from ooctrain.errors import ConfigError, ShapeError
+from ooctrain.layers.arithmetic import Arithmetic, Arithmetics
+from ooctrain.layers.combine import Add, Constant, Scale
+from ooctrain.layers.function import Elementwise
+from ooctrain.layers.layout import Reshape
+from ooctrain.layers.permute import Permute
+from ooctrain.layers.reduction import sum_over
+from ooctrain.layers.regions import Slice
+from ooctrain.step.op import Op
+
+Dims = int | Sequence[int] | None
+_OWN_OP = "write an oc.Op"
+_FUNCTION = "there is a function of that name in oc.functional"
+#: {name of PyTorch's: what to do instead}
+REFUSED: Mapping[str, str] = {
+    "abs": _OWN_OP, "exp": _OWN_OP, "log": _OWN_OP, "sqrt": _OWN_OP, "maximum": _OWN_OP,
+    "where": _OWN_OP, "masked_fill": _OWN_OP, "max": _OWN_OP, "min": _OWN_OP,
+    "argmax": "tensor.numpy().argmax(...): no gradient passes through it",
+    "std": "((x - x.mean(dim, keepdim=True)) ** 2).mean(dim) is its square", "var": "((x - x."
+    "mean(dim, keepdim=True)) ** 2).mean(dim)", "norm": "(x * x).sum() is its square",
+    "pow": "multiply it with itself", "matmul": "functional.linear(x, weight), or an oc.Op",
+    "mm": "functional.linear(x, weight.transpose(0, 1))", "bmm": _OWN_OP,
+    "T": "transpose(0, 1)", "t": "transpose(0, 1)", "expand": "operands repeat themselves",
+    "expand_as": "operands repeat themselves", "repeat": "operands repeat themselves",
+    "chunk": "slice it: x[:, :c]", "split": "slice it: x[:, :c]", "narrow": "slice it: x[:, a:b]",
+    "contiguous": "leave it out", "clone": "oc.tensor(x.numpy())", "data": "detach()",
+    "to": "Trainer(model, ..., device=...) chooses the device", "cpu": "leave it out",
+    "cuda": "Trainer(model, ..., device='cuda')", "float": "tensors of numbers are float32",
+    "half": "tensors of numbers are float32", "double": "tensors of numbers are float32",
+    "long": "oc.tensor(whole numbers)", "tolist": "numpy().tolist()", "relu": _FUNCTION,
+    "sigmoid": _FUNCTION, "tanh": _FUNCTION, "softmax": _FUNCTION, "log_softmax": _FUNCTION,
+}  # fmt: skip
+
+
+class Algebra:
+    """Operators and methods of tensors."""
+
+    __slots__ = ()
+    #: `array * tensor` is the tensor's business, which names the mistake.
+    __array_priority__ = 1000
+    shape: tuple[int, ...]
+
+    def _apply(self, op: Op, *ins: Any) -> Self:
+        """Records one call; returns its first output."""
+        raise TypeError(f"{type(self).__name__} records no calls")
+
+    # Shapes
+
+    def reshape(self, *shape: int | Sequence[int]) -> Self:
+        """The same elements in (N, C, H, W) order under another shape; one extent may be -1."""
+        wanted: Any = shape if len(shape) != 1 or isinstance(shape[0], int) else shape[0]
+        known = math.prod(n for n in wanted if n != -1)
+        size = math.prod(self.shape)
+        full = tuple(size // known if n == -1 and known else n for n in wanted)
+        return self._apply(Reshape(self.shape, full), self)
+
+    view = reshape
+
+    def flatten(self, start_dim: int = 0, end_dim: int = -1) -> Self:
+        """Joins the axes from `start_dim` to `end_dim`."""
+        end = end_dim % len(self.shape)
+        joined = math.prod(self.shape[start_dim : end + 1])
+        return self.reshape(*self.shape[:start_dim], joined, *self.shape[end + 1 :])
+
+    def unsqueeze(self, dim: int) -> Self:
+        """One axis more, of extent 1, before axis `dim`."""
+        (place,) = axes_of(dim, len(self.shape) + 1)
+        return self.reshape((*self.shape[:place], 1, *self.shape[place:]))
+
+    def squeeze(self, dim: Dims = None) -> Self:
+        """Without those of the axes `dim` (None: of all) that have extent 1."""
+        axes = axes_of(dim, len(self.shape))
+        kept = (n for axis, n in enumerate(self.shape) if axis not in axes or n != 1)
+        return self.reshape(tuple(kept))
+
+    def permute(self, *dims: int | Sequence[int]) -> Self:
+        """The axes in another order: axis i of the result is axis dims[i] of this.
+
+        Raises:
+            ShapeError: these are not all axes, each once.
+        """
+        wanted: Any = dims if len(dims) != 1 or isinstance(dims[0], int) else dims[0]
+        return self._apply(Permute(tuple(axis % max(len(self.shape), 1) for axis in wanted)), self)
+
+    def transpose(self, dim0: int, dim1: int) -> Self:
+        """Two axes exchanged."""
+        order = list(range(len(self.shape)))
+        (a,), (b,) = axes_of(dim0, len(order)), axes_of(dim1, len(order))
+        order[a], order[b] = order[b], order[a]
+        return self.permute(order)
+
+    # Reductions
+
+    def sum(self, dim: Dims = None, keepdim: bool = False) -> Self:
+        """The sum over the axes `dim`; None: over all of them.
+
+        Args:
+            keepdim: these axes stay, with extent 1.
+
+        Raises:
+            ShapeError: there is no such axis.
+        """
+        return self._summed(dim, keepdim, mean=False)
+
+    def mean(self, dim: Dims = None, keepdim: bool = False) -> Self:
+        """The mean over the axes `dim`, as `sum`."""
+        return self._summed(dim, keepdim, mean=True)
+
+    def _summed(self, dim: Dims, keepdim: bool, *, mean: bool) -> Self:
+        axes = axes_of(dim, len(self.shape))
+        count = math.prod(self.shape[axis] for axis in axes)
+        result = self
+        if count != 1:
+            factor = 1 / count if mean else 1.0
+            result = sum_over(self._apply, self, axes, factor)
+        if keepdim or not axes:
+            return result
+        return result.reshape(tuple(n for a, n in enumerate(self.shape) if a not in axes))
+
+    # Elements
+
+    def clamp(
+        self,
+        min: float | None = None,  # noqa: A002
+        max: float | None = None,  # noqa: A002
+    ) -> Self:
+        """Each element, at least `min` and at most `max`; None: no such bound.
+
+        Raises:
+            ConfigError: neither is given, or one is a tensor.
+        """
+        if min is None and max is None:
+            raise ConfigError("clamp takes min, max or both", code="OOC-106")
+        result = self
+        for bound, function in ((min, "at_least"), (max, "at_most")):
+            if isinstance(bound, Algebra):
+                raise ConfigError("clamp takes numbers as bounds, no tensors", code="OOC-106")
+            if bound is not None:
+                result = self._apply(Elementwise(function, float(bound)), result)
+        return result
+
+    def __add__(self, other: Any) -> Self:
+        if isinstance(other, Algebra) and other.shape != self.shape:
+            return self._with("add", other)
+        if not isinstance(other, Algebra):
+            other = self._apply(Constant(_number(other), self.shape))
+        return self._apply(Add(), self, other)
+
+    __radd__ = __add__
+
+    def __mul__(self, other: Any) -> Self:
+        if isinstance(other, Algebra):
+            return self._with("multiply", other)
+        return self._apply(Scale(_number(other)), self)
+
+    __rmul__ = __mul__
+
+    def __neg__(self) -> Self:
+        return self * -1.0
+
+    def __sub__(self, other: Any) -> Self:
+        if isinstance(other, Algebra) and other.shape != self.shape:
+            return self._with("subtract", other)
+        return self + (-1.0) * (other if isinstance(other, Algebra) else _number(other))
+
+    def __rsub__(self, other: Any) -> Self:
+        return -self + other
+
+    def __truediv__(self, other: Any) -> Self:
+        if isinstance(other, Algebra):
+            return self._with("divide", other)
+        return self * (1.0 / _number(other))
+
+    def __rtruediv__(self, other: Any) -> Self:
+        return self._apply(Arithmetic("divide"), self._apply(Constant(_number(other), ())), self)
+
+    def __pow__(self, exponent: float) -> Self:
+        if exponent != 2:
+            raise ConfigError(
+                f"a tensor can be squared, not raised to {exponent}", code="OOC-106",
+                fix="multiply it with itself, or write an oc.Op",
+            )  # fmt: skip
+        return self * self
+
+    def __matmul__(self, other: Any) -> Self:
+        raise ConfigError(
+            "a tensor has no @", code="OOC-106", fix="functional.linear(x, weight), or an oc.Op"
+        )
+
+    if not TYPE_CHECKING:  # else any attribute would be taken for one
+
+        def __getattr__(self, name: str) -> NoReturn:
+            instead = f": {REFUSED[name]}" if name in REFUSED else ""
+            raise AttributeError(f"a tensor has no {name!r}{instead}")
+
+    def __getitem__(self, key: slice | tuple[slice, ...]) -> Self:
+        return self._apply(Slice.of(self.shape, key if isinstance(key, tuple) else (key,)), self)
+
+    def _with(self, function: Arithmetics, other: Any) -> Self:
+        return self._apply(Arithmetic(function), self, other)
+
+
+def axes_of(dim: Dims, count: int) -> tuple[int, ...]:
+    """Axes as PyTorch names them, from 0 on, ascending; None or none: all of `count`.
+
+    Raises:
+        ShapeError: there is no such axis, or one is named twice.
+    """
+    named = (dim,) if isinstance(dim, int) else tuple(dim or range(count))
+    if any(not -count <= axis < count for axis in named):
+        raise ShapeError(f"a tensor of {count} axes has no axis {dim}")
+    axes = tuple(sorted(axis % count for axis in named))
+    if len(set(axes)) < len(axes):
+        raise ShapeError(f"{dim} names an axis twice")
+    return axes
+
+
+def _number(value: Any) -> float:
+    """A number that a tensor is added to or multiplied by. Raises ShapeError: it is none."""
+    if isinstance(value, Real | np.generic) or (isinstance(value, np.ndarray) and not value.ndim):
+        return float(value)
+    raise ShapeError(
+        f"a tensor is computed with tensors and numbers, got {type(value).__name__}",
+        fix="wrap it: oc.tensor(array)",
+    )

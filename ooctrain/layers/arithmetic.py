@@ -1,0 +1,87 @@
+"""Sums, differences, products and quotients of two tensors, the smaller one repeated.
+
+In: a and b, whose shapes fit as NumPy and PyTorch repeat them: aligned at the last axis, an extent
+of 1 or none stands for any. Out: y of the larger shape. The one idea: nothing is repeated in
+memory; a kernel reads the same element again. The gradient of what was repeated is a sum over the
+places (`reduction.py`). Sums of two equal shapes are `combine.Add`, which fuses with what is before
+it. Read next: `permute.py`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from ooctrain.layers.combine import Scale
+from ooctrain.layers.reduction import Index, sum_to
+from ooctrain.step.op import Op, Spec, require, require_float
+
+Arithmetics = Literal["add", "subtract", "multiply", "divide"]
+
+
+@dataclass(frozen=True, slots=True)
+class Arithmetic(Op):
+    """y = a + b, a - b, a * b or a / b.
+
+    Args:
+        function: NumPy's name for it.
+    """
+
+    function: Arithmetics
+
+    @property
+    def name(self) -> str:
+        """That of the function."""
+        return self.function
+
+    def infer(self, a: Spec, b: Spec) -> tuple[Spec, ...]:
+        require_float(self, a, b)
+        shape = common_shape(a.shape, b.shape)
+        require(shape is not None, f"{self.function}: the shapes do not fit", a, b)
+        return (Spec(shape or (), a.dtype),)
+
+    def reference(self, a, b, scalars):
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return (np.asarray(getattr(np, self.function)(a, b)),)
+
+    def vjp(self, tape, ins, outs, grads):
+        (a, b), (dy,) = ins, grads
+        match self.function:
+            case "add":
+                return sum_to(tape, dy, a), sum_to(tape, dy, b)
+            case "subtract":
+                return sum_to(tape, dy, a), _negative_sum(tape, dy, b)
+            case "multiply":
+                return _product_sum(tape, "multiply", dy, b, a), _product_sum(
+                    tape, "multiply", dy, a, b
+                )
+        # d(a / b) = da / b - db y / b
+        da = _product_sum(tape, "divide", dy, b, a)
+        share = tape.gradient(Arithmetic("divide"), (outs[0], b), of=b)
+        if share is None:
+            return da, None
+        each = tape.gradient(Arithmetic("multiply"), (dy, share), of=b)
+        return da, _negative_sum(tape, each, b)
+
+
+def common_shape(a: Index, b: Index) -> Index | None:
+    """The shape that both are repeated to; None where they do not fit."""
+    rank = max(len(a), len(b))
+    pairs = zip((1,) * (rank - len(a)) + a, (1,) * (rank - len(b)) + b, strict=True)
+    extents = [(m, n) for m, n in pairs]
+    if any(m != n and 1 not in (m, n) for m, n in extents):
+        return None
+    return tuple(n if m == 1 else m for m, n in extents)
+
+
+def _product_sum(tape, function: Arithmetics, dy, other, of):
+    """The gradient of one factor."""
+    each = tape.gradient(Arithmetic(function), (dy, other), of=of)
+    return None if each is None else sum_to(tape, each, of)
+
+
+def _negative_sum(tape, gradient, of):
+    found = sum_to(tape, gradient, of)
+    return None if found is None else tape.gradient(Scale(-1.0), (found,), of=of)

@@ -1,0 +1,154 @@
+"""Functions of one element whose gradient reads the input: GELU, SiLU, hard ones, bounds.
+
+In: any shape. Out: the same shape. The one idea: they differ in one line of arithmetic and one of
+its derivative, so they are one operation with a table, `FUNCTIONS`; the derivative is computed from
+x, which is kept, and nothing else is. Activations whose gradient needs the output alone are in
+`relu.py` and `activation.py`: they keep less. Sources: Hendrycks and Gimpel 2016 (GELU); Howard et
+al. 2019 (the hard ones). Read next: `arithmetic.py`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ooctrain.layers.activation import EXP_FLOPS
+from ooctrain.layers.relu import Pointwise
+from ooctrain.step.op import Spec, require
+
+Array = Any
+#: GELU's approximation: tanh(TANH_SCALE (x + TANH_CUBE x^3)).
+TANH_SCALE, TANH_CUBE = math.sqrt(2 / math.pi), 0.044715
+_erf = np.vectorize(math.erf, otypes=[np.float64])
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """One row of the table.
+
+    Args:
+        value: (x, parameter) -> f(x).
+        slope: (x, parameter) -> f'(x).
+        flops: of one value.
+    """
+
+    value: Callable[[Array, float], Array]
+    slope: Callable[[Array, float], Array]
+    flops: int = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Elementwise(Pointwise):
+    """y = f(x).
+
+    Args:
+        function: a name in `FUNCTIONS`.
+        parameter: what that function calls p.
+    """
+
+    function: str
+    parameter: float = 0.0
+
+    @property
+    def name(self) -> str:
+        """That of the function."""
+        return self.function
+
+    def reference(self, x, scalars):
+        return (FUNCTIONS[self.function].value(x, self.parameter).astype(x.dtype, copy=False),)
+
+    def vjp(self, tape, ins, outs, grads):
+        op = ElementwiseGrad(self.function, self.parameter)
+        return tape.call(op, (grads[0], ins[0]), of=ins)
+
+    def flops(self, ins, outs):
+        return FUNCTIONS[self.function].flops * outs[0].size
+
+
+@dataclass(frozen=True, slots=True)
+class ElementwiseGrad(Pointwise):
+    """dx = dy f'(x). Reads (dy, x)."""
+
+    function: str
+    parameter: float = 0.0
+    verb: ClassVar[str] = "grad"
+
+    @property
+    def name(self) -> str:
+        """That of the function, with "_grad"."""
+        return f"{self.function}_grad"
+
+    def infer(self, dy: Spec, x: Spec) -> tuple[Spec, ...]:
+        require(dy.shape == x.shape, f"{self.function}: gradient and input differ in shape", dy, x)
+        return (dy,)
+
+    def reference(self, dy, x, scalars):
+        slope = FUNCTIONS[self.function].slope(x, self.parameter)
+        return ((dy * slope).astype(dy.dtype, copy=False),)
+
+    def flops(self, ins, outs):
+        return (1 + 2 * FUNCTIONS[self.function].flops) * outs[0].size
+
+
+def sigmoid(x: Array) -> Array:
+    """1 / (1 + exp(-x)); nothing overflows, since exp(-|x|) is at most 1."""
+    small = np.exp(-np.abs(x))
+    return np.where(x >= 0, 1, small) / (1 + small)
+
+
+def softplus(x: Array) -> Array:
+    """log(1 + exp(x))."""
+    return np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x)))
+
+
+def _gelu_slope(x: Array, p: float) -> Array:
+    density = np.exp(-x * x / 2) / math.sqrt(2 * math.pi)
+    return (1 + _erf(x / math.sqrt(2))) / 2 + x * density
+
+
+def _tanh_of_gelu(x: Array) -> Array:
+    return np.tanh(TANH_SCALE * (x + TANH_CUBE * x**3))
+
+
+def _gelu_tanh_slope(x: Array, p: float) -> Array:
+    t = _tanh_of_gelu(x)
+    inner = TANH_SCALE * (1 + 3 * TANH_CUBE * x * x)
+    return (1 + t) / 2 + x * (1 - t * t) * inner / 2
+
+
+def _silu_slope(x: Array, p: float) -> Array:
+    s = sigmoid(x)
+    return s * (1 + x * (1 - s))
+
+
+#: Which kink has which slope is as in PyTorch.
+FUNCTIONS: Mapping[str, Function] = {
+    "gelu": Function(lambda x, p: x * (1 + _erf(x / math.sqrt(2))) / 2, _gelu_slope, 2 * EXP_FLOPS),
+    "gelu_tanh": Function(
+        lambda x, p: x * (1 + _tanh_of_gelu(x)) / 2, _gelu_tanh_slope, 2 * EXP_FLOPS
+    ),
+    "silu": Function(lambda x, p: x * sigmoid(x), _silu_slope, EXP_FLOPS),
+    "hardswish": Function(
+        lambda x, p: x * np.clip(x + 3, 0, 6) / 6,
+        lambda x, p: np.where(x > 3, 1, np.where(x < -3, 0, x / 3 + 0.5)),
+    ),
+    "hardsigmoid": Function(
+        lambda x, p: np.clip(x + 3, 0, 6) / 6,
+        lambda x, p: np.where((x > -3) & (x < 3), 1 / 6, 0),
+    ),
+    "relu6": Function(
+        lambda x, p: np.clip(x, 0, 6), lambda x, p: np.where((x > 0) & (x < 6), 1, 0)
+    ),
+    "softplus": Function(lambda x, p: softplus(x), lambda x, p: sigmoid(x), 2 * EXP_FLOPS),
+    # max(x, p) and min(x, p)
+    "at_least": Function(
+        lambda x, p: np.maximum(x, x.dtype.type(p)), lambda x, p: np.where(x < p, 0, 1)
+    ),
+    "at_most": Function(
+        lambda x, p: np.minimum(x, x.dtype.type(p)), lambda x, p: np.where(x > p, 0, 1)
+    ),
+}

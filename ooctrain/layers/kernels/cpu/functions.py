@@ -1,0 +1,187 @@
+"""The functions of `layers/function.py` and `layers/value_loss.py`, and their gradients.
+
+In and out: as in `elementwise.py`. The one idea: one kernel has them all, and which it is, is a
+number that is asked once for each vector; the arithmetic, which the definition states, is all that
+differs. Read next: `simd/simd_math.py`, where the exponential and the error function are.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import numba
+import numpy as np
+
+from ooctrain.layers.function import TANH_CUBE, TANH_SCALE, Elementwise, ElementwiseGrad
+from ooctrain.layers.kernels.cpu.chunks import element_chunk
+from ooctrain.layers.kernels.cpu.runtime.jit import kernel
+from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
+from ooctrain.layers.kernels.cpu.simd.simd import (
+    vabs,
+    vmax,
+    vmin,
+    vselect_gt,
+    vsplat,
+)
+from ooctrain.layers.kernels.cpu.simd.simd_math import verf, vexp, vlog1p, vsigmoid, vtanh
+from ooctrain.layers.kernels.cpu.simd.simd_memory import vload_upto, vstore_upto
+from ooctrain.layers.kernels.cpu.simd.vector import VL
+from ooctrain.layers.value_loss import ValueLoss, ValueLossGrad
+
+Array = np.ndarray
+ZERO, HALF, ONE = np.float32(0), np.float32(0.5), np.float32(1)
+THREE, SIX, SIXTH = np.float32(3), np.float32(6), np.float32(1 / 6)
+ROOT_HALF, DENSITY = np.float32(math.sqrt(0.5)), np.float32(1 / math.sqrt(2 * math.pi))
+SCALE, CUBE = np.float32(TANH_SCALE), np.float32(TANH_CUBE)
+CUBE_3 = np.float32(3 * TANH_CUBE)
+#: Time of a kernel with two exponentials relative to a copy.
+WORK = 4
+GELU, GELU_TANH, SILU, HARDSWISH, HARDSIGMOID, RELU6, SOFTPLUS, AT_LEAST, AT_MOST = range(9)
+NUMBERS: Mapping[str, int] = {
+    "gelu": GELU, "gelu_tanh": GELU_TANH, "silu": SILU, "hardswish": HARDSWISH,
+    "hardsigmoid": HARDSIGMOID, "relu6": RELU6, "softplus": SOFTPLUS, "at_least": AT_LEAST,
+    "at_most": AT_MOST,
+}  # fmt: skip
+BINARY_CROSS_ENTROPY, SMOOTH_L1 = range(2)
+LOSS_NUMBERS: Mapping[str, int] = {
+    "binary_cross_entropy": BINARY_CROSS_ENTROPY, "smooth_l1": SMOOTH_L1,
+}  # fmt: skip
+
+
+@numba.njit(inline="always")
+def _softplus(v):
+    """log(1 + exp(v))."""
+    return vmax(vsplat(ZERO), v) + vlog1p(vexp(ZERO - vabs(v)))
+
+
+@numba.njit(inline="always")
+def _hard(v):
+    """v + 3, at least 0 and at most 6; NaN stays."""
+    return vmin(vsplat(SIX), vmax(vsplat(ZERO), v + THREE))
+
+
+@numba.njit(inline="always")
+def _tanh_of_gelu(v):
+    return vtanh(SCALE * (v * (ONE + CUBE * (v * v))))
+
+
+@kernel("void(f4[::1], f4[::1], i8, f4, i8, i8, i8)")
+def _function(x, y, which, p, lo, hi, thread):
+    zero, parameter = vsplat(ZERO), vsplat(p)
+    for i in range(lo, hi, VL):
+        n = hi - i
+        v = vload_upto(x, i, n)
+        if which == GELU:
+            v = HALF * v * (ONE + verf(ROOT_HALF * v))
+        elif which == GELU_TANH:
+            v = HALF * v * (ONE + _tanh_of_gelu(v))
+        elif which == SILU:
+            v = v * vsigmoid(v)
+        elif which == HARDSWISH:
+            v = v * _hard(v) * SIXTH
+        elif which == HARDSIGMOID:
+            v = _hard(v) * SIXTH
+        elif which == RELU6:
+            v = vmin(vsplat(SIX), vmax(zero, v))
+        elif which == SOFTPLUS:
+            v = _softplus(v)
+        elif which == AT_LEAST:
+            v = vmax(parameter, v)
+        else:
+            v = vmin(parameter, v)
+        vstore_upto(y, i, v, n)
+
+
+@kernel("void(f4[::1], f4[::1], f4[::1], i8, f4, i8, i8, i8)")
+def _function_grad(dy, x, dx, which, p, lo, hi, thread):
+    zero, one, three = vsplat(ZERO), vsplat(ONE), vsplat(THREE)
+    six, parameter = vsplat(SIX), vsplat(p)
+    for i in range(lo, hi, VL):
+        n = hi - i
+        v = vload_upto(x, i, n)
+        if which == GELU:
+            density = DENSITY * vexp(ZERO - HALF * (v * v))
+            v = HALF * (ONE + verf(ROOT_HALF * v)) + v * density
+        elif which == GELU_TANH:
+            t = _tanh_of_gelu(v)
+            inner = SCALE * (ONE + CUBE_3 * (v * v))
+            v = HALF * (ONE + t) + HALF * v * (ONE - t * t) * inner
+        elif which == SILU:
+            s = vsigmoid(v)
+            v = s * (ONE + v * (ONE - s))
+        elif which == HARDSWISH:
+            within = v * np.float32(1 / 3) + HALF
+            v = vselect_gt(v, three, one, vselect_gt(ZERO - three, v, zero, within))
+        elif which == HARDSIGMOID:
+            within = vselect_gt(three, v, vsplat(SIXTH), zero)
+            v = vselect_gt(v, ZERO - three, within, zero)
+        elif which == RELU6:
+            v = vselect_gt(v, zero, vselect_gt(six, v, one, zero), zero)
+        elif which == SOFTPLUS:
+            v = vsigmoid(v)
+        elif which == AT_LEAST:
+            v = vselect_gt(parameter, v, zero, one)
+        else:
+            v = vselect_gt(v, parameter, zero, one)
+        vstore_upto(dx, i, vload_upto(dy, i, n) * v, n)
+
+
+@kernel("void(f4[::1], f4[::1], f4[::1], i8, f4, i8, i8, i8)")
+def _loss(x, target, y, which, p, lo, hi, thread):
+    half, scale = vsplat(HALF * p), vsplat(HALF / p if p > ZERO else ZERO)
+    beta, zero = vsplat(p), vsplat(ZERO)
+    for i in range(lo, hi, VL):
+        n = hi - i
+        v, t = vload_upto(x, i, n), vload_upto(target, i, n)
+        if which == BINARY_CROSS_ENTROPY:
+            rest = vlog1p(vexp(ZERO - vabs(v)))
+            v = (ONE - t) * v - vmin(zero, v) + rest
+        else:
+            away = vabs(v - t)
+            v = vselect_gt(beta, away, away * away * scale, away - half)
+        vstore_upto(y, i, v, n)
+
+
+@kernel("void(f4[::1], f4[::1], f4[::1], f4[::1], i8, f4, b1, i8, i8, i8)")
+def _loss_grad(x, target, dy, dx, which, p, of_target, lo, hi, thread):
+    scale, beta = vsplat(ONE / p if p > ZERO else ZERO), vsplat(p)
+    zero, one = vsplat(ZERO), vsplat(ONE)
+    for i in range(lo, hi, VL):
+        n = hi - i
+        v, t = vload_upto(x, i, n), vload_upto(target, i, n)
+        if which == BINARY_CROSS_ENTROPY:
+            v = ZERO - v if of_target else vsigmoid(v) - t
+        else:
+            away = v - t
+            # NaN stays, as it does in a product with 0.
+            sign = vselect_gt(away, zero, one, vselect_gt(zero, away, ZERO - one, zero * away))
+            v = vselect_gt(beta, vabs(away), away * scale, sign)
+            v = ZERO - v if of_target else v
+        vstore_upto(dx, i, vload_upto(dy, i, n) * v, n)
+
+
+def function(pool: ThreadPool, x: Array, y: Array, op: Elementwise) -> None:
+    """y = f(x). `y` may be `x`."""
+    chunk = element_chunk(x.size, WORK)
+    pool.run(_function, x.size, chunk, x, y, NUMBERS[op.function], op.parameter)
+
+
+def function_grad(pool: ThreadPool, dy: Array, x: Array, dx: Array, op: ElementwiseGrad) -> None:
+    """dx = dy f'(x). `dx` may be `dy` or `x`."""
+    which = NUMBERS[op.function], op.parameter
+    pool.run(_function_grad, x.size, element_chunk(x.size, WORK), dy, x, dx, *which)
+
+
+def value_loss(pool: ThreadPool, x: Array, target: Array, y: Array, op: ValueLoss) -> None:
+    """y = f(x, target), for each element."""
+    which = LOSS_NUMBERS[op.function], op.parameter
+    pool.run(_loss, x.size, element_chunk(x.size, WORK), x, target, y, *which)
+
+
+def value_loss_grad(
+    pool: ThreadPool, x: Array, target: Array, dy: Array, dx: Array, op: ValueLossGrad
+) -> None:
+    """The gradient of the prediction, or of the target. `dx` may be `x`."""
+    which = LOSS_NUMBERS[op.function], op.parameter, op.of_target
+    pool.run(_loss_grad, x.size, element_chunk(x.size, WORK), x, target, dy, dx, *which)

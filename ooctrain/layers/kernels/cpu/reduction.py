@@ -1,0 +1,143 @@
+"""Sums over axes, and softmax along one.
+
+In: an array seen as (outer, rows, inner). Out: the sums (outer, inner), or as many values as before
+for softmax. The one idea: chunks of rows follow from the shape alone; each has sums of its own,
+added in their order, so any number of threads gives the same bits. Vectors run along `inner`, or
+along the rows where that is 1. Blocks of float32 sums are added with compensation. Source: Kahan
+1965. Read next: `losses.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ooctrain.layers.kernels.cpu.chunks import chunk_count, element_chunk, row_chunk
+from ooctrain.layers.kernels.cpu.runtime.jit import kernel
+from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
+from ooctrain.layers.kernels.cpu.simd.simd import vsplat, vsum
+from ooctrain.layers.kernels.cpu.simd.simd_memory import vload_upto, vstore_upto
+from ooctrain.layers.kernels.cpu.simd.vector import VL
+from ooctrain.layers.kernels.walks import logical_shape
+from ooctrain.layers.reduction import Sum
+from ooctrain.layers.softmax import SoftmaxAlong, SoftmaxGrad
+
+Array = np.ndarray
+Arrays = Sequence[Array]
+ZERO, LOWEST = np.float32(0), np.float32(-np.inf)
+#: Vectors that are summed in float32 before the sum is added with compensation: a sum of any length
+#: is right to about so many roundings.
+AT_ONCE = 16
+#: Time of softmax for an element relative to that of a copy.
+SOFTMAX_WORK = 8
+
+
+@kernel("void(f4[::1], f4[::1], i8, i8, i8, i8, i8, i8, i8)")
+def _sum_rows(x, partials, rows, width, rows_per_chunk, chunks, lo, hi, thread):
+    """partials[outer, chunk] = the sums over the rows of a chunk. Items are (outer, chunk)."""
+    zero = vsplat(ZERO)
+    for item in range(lo, hi):
+        outer, first = item // chunks, item % chunks * rows_per_chunk
+        last = min(rows, first + rows_per_chunk)
+        base = outer * rows * width
+        if width == 1:
+            total, lost = zero, zero
+            for block in range(first, last, AT_ONCE * VL):
+                end, sums = min(last, block + AT_ONCE * VL), zero
+                for i in range(block, end, VL):
+                    sums = sums + vload_upto(x, base + i, end - i)
+                kept = sums - lost
+                new = total + kept
+                total, lost = new, (new - total) - kept
+            partials[item] = vsum(total)
+        else:
+            for c in range(0, width, VL):
+                total, lost = zero, zero
+                for block in range(first, last, AT_ONCE):
+                    sums = zero
+                    for row in range(block, min(last, block + AT_ONCE)):
+                        sums = sums + vload_upto(x, base + row * width + c, width - c)
+                    kept = sums - lost
+                    new = total + kept
+                    total, lost = new, (new - total) - kept
+                vstore_upto(partials, item * width + c, total, width - c)
+
+
+@kernel("void(f4[::1], f4[::1], i8, i8, f8, i8, i8, i8)")
+def _sum_chunks(partials, y, width, chunks, factor, lo, hi, thread):
+    """y[outer, c] = factor * the sum over the chunks. Items are elements of y."""
+    for item in range(lo, hi):
+        at = item // width * chunks * width + item % width
+        total = np.float64(partials[at])
+        for chunk in range(1, chunks):
+            total += partials[at + chunk * width]
+        y[item] = total * factor
+
+
+@kernel("void(f4[::1], f4[::1], i8, i8, b1, i8, i8, i8)")
+def _softmax(x, y, classes, width, log, lo, hi, thread):
+    """Items are (outer, inner)."""
+    for item in range(lo, hi):
+        at = item // width * classes * width + item % width
+        end = at + classes * width
+        top = LOWEST
+        for i in range(at, end, width):
+            top = max(top, x[i])
+        total = 0.0
+        for i in range(at, end, width):
+            total += np.exp(x[i] - top)
+        shift, scale = np.float32(np.log(total)), np.float32(1.0 / total)
+        for i in range(at, end, width):
+            away = x[i] - top
+            y[i] = away - shift if log else np.exp(away) * scale
+
+
+@kernel("void(f4[::1], f4[::1], f4[::1], i8, i8, b1, i8, i8, i8)")
+def _softmax_grad(dy, y, dx, classes, width, log, lo, hi, thread):
+    """Items are (outer, inner)."""
+    for item in range(lo, hi):
+        at = item // width * classes * width + item % width
+        end = at + classes * width
+        total = 0.0
+        for i in range(at, end, width):
+            total += np.float64(dy[i]) if log else np.float64(dy[i]) * y[i]
+        share = np.float32(total)
+        for i in range(at, end, width):
+            dx[i] = dy[i] - np.exp(y[i]) * share if log else y[i] * (dy[i] - share)
+
+
+def sum_axes(pool: ThreadPool, op: Sum, ins: Arrays, outs: Arrays, workspace: Array) -> None:
+    """y = factor * the sum over axes.
+
+    Args:
+        workspace: uint8, `axis_sum_bytes(...)`: nothing where there is one chunk.
+    """
+    (x,), (y,) = ins, outs
+    _, rows, width = op.extents(logical_shape(x))
+    chunk = row_chunk(rows, width)
+    chunks = chunk_count(rows, chunk)
+    partials = y if chunks == 1 else workspace.view(np.float32)
+    items = y.size // width * chunks
+    of_pool = row_chunk(items, min(rows, chunk) * width)
+    pool.run(_sum_rows, items, of_pool, x, partials, rows, width, chunk, chunks)
+    if chunks > 1 or op.factor != 1:
+        numbers = width, chunks, op.factor
+        pool.run(_sum_chunks, y.size, element_chunk(y.size), partials, y, *numbers)
+
+
+def softmax(pool: ThreadPool, op: SoftmaxAlong, ins: Arrays, outs: Arrays) -> None:
+    """y = softmax of x along the axis, or its logarithm. `y` may be `x`."""
+    _along(pool, _softmax, op, ins, outs)
+
+
+def softmax_grad(pool: ThreadPool, op: SoftmaxGrad, ins: Arrays, outs: Arrays) -> None:
+    """dx from dy and y. `dx` may be `dy`."""
+    _along(pool, _softmax_grad, op, ins, outs)
+
+
+def _along(pool: ThreadPool, function, op, ins: Arrays, outs: Arrays) -> None:
+    outer, classes, width = op.extents(logical_shape(outs[0]))
+    items = outer * width
+    chunk = row_chunk(items, SOFTMAX_WORK * classes)
+    pool.run(function, items, chunk, *ins, *outs, classes, width, op.log)

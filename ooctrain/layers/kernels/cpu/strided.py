@@ -1,0 +1,131 @@
+"""Arithmetic with repeated operands, permutations and repetitions: walks with strides.
+
+In: arrays of any shape, and a walk through them (`../walks.py`). Out: the result, in the order of
+its own memory. The one idea: a result is cut into runs along its innermost axis; along a run an
+operand lies side by side, stands still, or is read one by one. Read next: `reduction.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numba
+import numpy as np
+
+from ooctrain.layers.arithmetic import Arithmetic
+from ooctrain.layers.kernels.cpu.chunks import THREE_ARRAYS, element_chunk
+from ooctrain.layers.kernels.cpu.runtime.jit import inner, kernel
+from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
+from ooctrain.layers.kernels.cpu.simd.simd import vsplat
+from ooctrain.layers.kernels.cpu.simd.simd_memory import vload_upto, vstore_upto
+from ooctrain.layers.kernels.cpu.simd.vector import VL
+from ooctrain.layers.kernels.walks import logical_shape, permuted, repeated, walk
+from ooctrain.layers.permute import Permute
+from ooctrain.layers.reduction import Spread
+
+Array = np.ndarray
+Arrays = Sequence[Array]
+ADD, SUBTRACT, MULTIPLY, DIVIDE = range(4)
+NUMBERS: Mapping[str, int] = {
+    "add": ADD, "subtract": SUBTRACT, "multiply": MULTIPLY, "divide": DIVIDE,
+}  # fmt: skip
+
+
+@inner
+def _offset(row, extents, steps):
+    """Where the run number `row` of a walk begins in an operand."""
+    rest, offset = row, 0
+    for axis in range(len(extents) - 2, -1, -1):
+        offset += rest % extents[axis] * steps[axis]
+        rest //= extents[axis]
+    return offset
+
+
+@numba.njit(inline="always")
+def _load(x, at, step, count):
+    """The next elements of an operand along a run: side by side, or one that is repeated."""
+    return vload_upto(x, at, count) if step == 1 else vsplat(x[at])
+
+
+@numba.njit(inline="always")
+def _combine(a, b, which):
+    if which == ADD:
+        return a + b
+    if which == SUBTRACT:
+        return a - b
+    if which == MULTIPLY:
+        return a * b
+    return a / b
+
+
+@kernel(
+    "void(f4[::1], f4[::1], f4[::1], i8, UniTuple(i8, 6), UniTuple(i8, 6), UniTuple(i8, 6), "
+    "i8, i8, i8)"
+)
+def _arithmetic(a, b, y, which, extents, steps_a, steps_b, lo, hi, thread):
+    """Items are elements of the result."""
+    run, step_a, step_b = extents[-1], steps_a[-1], steps_b[-1]
+    i = lo
+    while i < hi:
+        row = i // run
+        first = i - row * run
+        count = min(run - first, hi - i)
+        at_a = _offset(row, extents, steps_a) + first * step_a
+        at_b = _offset(row, extents, steps_b) + first * step_b
+        if step_a <= 1 and step_b <= 1:
+            for k in range(0, count, VL):
+                u = _load(a, at_a + k * step_a, step_a, count - k)
+                v = _load(b, at_b + k * step_b, step_b, count - k)
+                vstore_upto(y, i + k, _combine(u, v, which), count - k)
+        else:
+            for k in range(count):
+                u, v = vsplat(a[at_a + k * step_a]), vsplat(b[at_b + k * step_b])
+                vstore_upto(y, i + k, _combine(u, v, which), 1)
+        i += count
+
+
+@kernel("void(f4[::1], f4[::1], f4, UniTuple(i8, 6), UniTuple(i8, 6), i8, i8, i8)")
+def _read(x, y, factor, extents, steps, lo, hi, thread):
+    """y = factor * x along the walk. Items are elements of the result."""
+    run, step = extents[-1], steps[-1]
+    i = lo
+    while i < hi:
+        row = i // run
+        first = i - row * run
+        count = min(run - first, hi - i)
+        at = _offset(row, extents, steps) + first * step
+        if step <= 1:
+            for k in range(0, count, VL):
+                v = _load(x, at + k * step, step, count - k)
+                vstore_upto(y, i + k, factor * v, count - k)
+        else:
+            for k in range(count):
+                y[i + k] = factor * x[at + k * step]
+        i += count
+
+
+def arithmetic(pool: ThreadPool, op: Arithmetic, ins: Arrays, outs: Arrays) -> None:
+    """y = a + b, a - b, a * b or a / b."""
+    shape = logical_shape(outs[0])
+    shapes = [logical_shape(array) for array in ins]
+    way = walk(shape, *(repeated(own, shape) for own in shapes))
+    numbers = NUMBERS[op.function], way.extents, *way.steps
+    chunk = element_chunk(outs[0].size, THREE_ARRAYS)
+    pool.run(_arithmetic, outs[0].size, chunk, *ins, outs[0], *numbers)
+
+
+def spread(pool: ThreadPool, op: Spread, ins: Arrays, outs: Arrays) -> None:
+    """y = factor * x, repeated."""
+    steps = repeated(logical_shape(ins[0]), op.shape)
+    _walk_through(pool, ins[0], outs[0], op.factor, op.shape, steps)
+
+
+def permute(pool: ThreadPool, op: Permute, ins: Arrays, outs: Arrays) -> None:
+    """y = x with its axes in another order."""
+    steps = permuted(logical_shape(ins[0]), op.axes)
+    _walk_through(pool, ins[0], outs[0], 1.0, logical_shape(outs[0]), steps)
+
+
+def _walk_through(pool: ThreadPool, x: Array, y: Array, factor: float, shape, steps) -> None:
+    way = walk(shape, steps)
+    pool.run(_read, y.size, element_chunk(y.size), x, y, factor, way.extents, *way.steps)

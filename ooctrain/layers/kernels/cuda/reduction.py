@@ -1,0 +1,169 @@
+"""Sums over axes, and softmax along one.
+
+In: an array seen as (outer, rows, inner). Out: the sums (outer, inner), or as many values as before
+for softmax. The one idea: a sum is that of `conv/columns.py` for each of `outer` arrays, cut by
+shapes alone; a softmax takes a warp for each row, as cross-entropy does. Few rows are summed by one
+thread for each result. Read next: `likelihood.py`, `../cpu/reduction.py`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ooctrain.layers.kernels.cuda.chunks import BATCH_ROWS, THREADS, columns
+from ooctrain.layers.kernels.cuda.conv.columns import (
+    add_compensated,
+    at,
+    column_of,
+    column_total,
+    in_chunk,
+    load_rows,
+    place_of,
+    rows_of_chunk,
+)
+from ooctrain.layers.kernels.cuda.losses import ROWS, WARP, WHOLE_WARP, row_of
+from ooctrain.layers.kernels.cuda.runtime.launcher import Launcher, blocks_for
+from ooctrain.layers.kernels.cuda.runtime.shim import (
+    cuda,
+    float32,
+    int64,
+    kernel,
+    uint32,
+    uint64,
+)
+from ooctrain.layers.kernels.cuda.runtime.workspace import FEW_ROWS
+from ooctrain.layers.kernels.walks import logical_shape
+from ooctrain.layers.reduction import Sum
+from ooctrain.layers.softmax import SoftmaxAlong, SoftmaxGrad
+
+Array = Any
+Arrays = Sequence[Array]
+ZERO, LOWEST = np.float32(0), np.float32(-np.inf)
+
+
+@kernel("void(f4[::1], f4[::1], i8, u4, u4, u4, u4, u4)", threads=THREADS)
+def _sum_chunk(x, partials, rows, width, lanes, rows_per_chunk, chunks, groups):
+    """A block: partials[outer, chunk, c] = sum of x over the rows of a chunk, for some c."""
+    totals = cuda.shared.array(THREADS, float32)
+    batch = cuda.local.array(BATCH_ROWS, float32)
+    thread, block = uint32(cuda.threadIdx.x), uint32(cuda.blockIdx.x)
+    rest = uint32(block // groups)
+    outer, chunk = uint32(rest // chunks), uint32(rest % chunks)
+    c = column_of(uint32(block % groups), thread, lanes, width)
+    first, left = rows_of_chunk(chunk, rows_per_chunk, rows)
+    base = place_of(outer, first, rows, c, width)
+    row, step = uint32(thread // lanes), uint32(THREADS // lanes)
+    total, lost = ZERO, ZERO
+    while row < left:
+        load_rows(batch, x, base, row, step, left, width)
+        part = ZERO
+        for k in range(BATCH_ROWS):
+            part += batch[k] if in_chunk(k, row, step, left) else ZERO
+        total, lost = add_compensated(total, lost, part)
+        row = uint32(row + uint32(BATCH_ROWS) * step)
+    totals[thread] = total
+    cuda.syncthreads()
+    if thread < lanes:
+        place = place_of(outer, chunk, chunks, c, width)
+        partials[uint64(place)] = column_total(totals, thread, lanes)
+
+
+@kernel("void(f4[::1], f4[::1], f4, u4, u4)", threads=THREADS)
+def _sum_few(x, y, factor, rows, width):
+    """A thread: y[outer, c] = factor * the sum over all rows, one after the other."""
+    e = int64(cuda.blockIdx.x) * int64(THREADS) + int64(cuda.threadIdx.x)
+    if e < y.size:
+        outer = e // int64(width)
+        first = outer * int64(rows) * int64(width) + (e - outer * int64(width))
+        total, lost = ZERO, ZERO
+        for row in range(rows):
+            value = at(x, first + int64(row) * int64(width))
+            total, lost = add_compensated(total, lost, value)
+        y[uint64(e)] = factor * total
+
+
+@kernel("void(f4[::1], f4[::1], i8, u4, u4, b1)", threads=THREADS)
+def _softmax(x, y, items, classes, width, log):
+    """A warp: the softmax of one (outer, inner), or its logarithm."""
+    lane = uint32(cuda.threadIdx.x % WARP)
+    row = row_of(cuda.blockIdx.x, cuda.threadIdx.x)
+    if row < items:
+        outer = uint32(row // width)
+        start = uint64(outer) * uint64(classes) * uint64(width) + uint64(row - outer * width)
+        top = LOWEST
+        for c in range(lane, classes, WARP):
+            value = x[start + uint64(c) * uint64(width)]
+            top = value if value > top else top
+        for step in (16, 8, 4, 2, 1):
+            other = cuda.shfl_xor_sync(WHOLE_WARP, top, step)
+            top = other if other > top else top
+        total = ZERO
+        for c in range(lane, classes, WARP):
+            total += math.exp(x[start + uint64(c) * uint64(width)] - top)
+        for step in (16, 8, 4, 2, 1):
+            total += cuda.shfl_xor_sync(WHOLE_WARP, total, step)
+        shift = math.log(total)
+        for c in range(lane, classes, WARP):
+            i = start + uint64(c) * uint64(width)
+            away = x[i] - top
+            y[i] = away - shift if log else math.exp(away) / total
+
+
+@kernel("void(f4[::1], f4[::1], f4[::1], i8, u4, u4, b1)", threads=THREADS)
+def _softmax_grad(dy, y, dx, items, classes, width, log):
+    """A warp: dx = y (dy - sum(dy y)), or dy - exp(y) sum(dy)."""
+    lane = uint32(cuda.threadIdx.x % WARP)
+    row = row_of(cuda.blockIdx.x, cuda.threadIdx.x)
+    if row < items:
+        outer = uint32(row // width)
+        start = uint64(outer) * uint64(classes) * uint64(width) + uint64(row - outer * width)
+        total = ZERO
+        for c in range(lane, classes, WARP):
+            i = start + uint64(c) * uint64(width)
+            total += dy[i] if log else dy[i] * y[i]
+        for step in (16, 8, 4, 2, 1):
+            total += cuda.shfl_xor_sync(WHOLE_WARP, total, step)
+        for c in range(lane, classes, WARP):
+            i = start + uint64(c) * uint64(width)
+            dx[i] = dy[i] - math.exp(y[i]) * total if log else y[i] * (dy[i] - total)
+
+
+def sum_axes(launcher: Launcher, op: Sum, ins: Arrays, outs: Arrays, workspace: Array) -> None:
+    """y = factor * the sum over axes.
+
+    Args:
+        workspace: uint8, `axis_sum_bytes(...)`: nothing where there are few rows.
+    """
+    (x,), (y,) = ins, outs
+    outer, rows, width = op.extents(logical_shape(x))
+    if rows <= FEW_ROWS:
+        launcher.launch(_sum_few, blocks_for(y.size, THREADS), x, y, op.factor, rows, width)
+        return
+    cut = columns(rows, width, outer)
+    partials = launcher.part(workspace, 0, cut.partials, "float32")
+    groups = blocks_for(width, cut.lanes)
+    sizes = rows, width, cut.lanes, cut.rows_per_chunk, cut.chunks, groups
+    launcher.launch(_sum_chunk, outer * cut.chunks * groups, x, partials, *sizes)
+    blocks = blocks_for(y.size, THREADS)
+    launcher.launch(_sum_few, blocks, partials, y, op.factor, cut.chunks, width)
+
+
+def softmax(launcher: Launcher, op: SoftmaxAlong, ins: Arrays, outs: Arrays) -> None:
+    """y = softmax of x along the axis, or its logarithm. `y` may be `x`."""
+    _along(launcher, _softmax, op, ins, outs)
+
+
+def softmax_grad(launcher: Launcher, op: SoftmaxGrad, ins: Arrays, outs: Arrays) -> None:
+    """dx from dy and y. `dx` may be `dy`."""
+    _along(launcher, _softmax_grad, op, ins, outs)
+
+
+def _along(launcher: Launcher, kernel, op, ins: Arrays, outs: Arrays) -> None:
+    outer, classes, width = op.extents(logical_shape(outs[0]))
+    items = outer * width
+    blocks = blocks_for(items, ROWS)
+    launcher.launch(kernel, blocks, *ins, *outs, items, classes, width, op.log)

@@ -1,0 +1,44 @@
+"""Axes in another order.
+
+In: a tensor. Out: the same elements, axis i of the result being axis `axes[i]` of the input. The
+one idea: the result is written in its own order in memory, (N, C, H, W) channels-last as ever; the
+gradient is the inverse permutation. Read next: `softmax.py`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from ooctrain.layers.reduction import Index
+from ooctrain.step.op import Op, Spec, require, require_float
+
+#: Most axes that kernels walk along.
+MOST_AXES = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Permute(Op):
+    """y = x.transpose(axes)."""
+
+    axes: Index
+    name: ClassVar[str] = "permute"
+
+    def infer(self, x: Spec) -> tuple[Spec, ...]:
+        require_float(self, x)
+        fits = tuple(sorted(self.axes)) == tuple(range(len(x.shape)))
+        require(fits, f"permute: {self.axes} are not the axes of the tensor, each once", x)
+        require(len(self.axes) <= MOST_AXES, f"permute: at most {MOST_AXES} axes", x)
+        return (Spec(tuple(x.shape[axis] for axis in self.axes), x.dtype),)
+
+    def reference(self, x, scalars):
+        return (x.transpose(self.axes).copy(),)
+
+    def vjp(self, tape, ins, outs, grads):
+        back = tuple(int(axis) for axis in np.argsort(self.axes))
+        return tape.call(Permute(back), grads, of=ins)
+
+    def flops(self, ins, outs):
+        return 0

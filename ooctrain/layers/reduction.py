@@ -1,0 +1,141 @@
+"""Sums over some axes, and their gradient: one value spread along these axes again.
+
+In: a tensor. Out: one with extent 1 along the axes that were summed, or the other way round. The
+one idea: a sum and a spreading are each other's gradient. A sum takes axes that lie side by side in
+memory, so that it is always (outer, rows, inner) -> (outer, inner); what lies apart is summed by
+one call after the other (`groups_of_axes`). Read next: `arithmetic.py`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ooctrain.layers.layout import Reshape
+from ooctrain.step.op import Op, Spec, require, require_float
+
+Index = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Sum(Op):
+    """y = factor * the sum of x over `axes`, each of which stays with extent 1.
+
+    Args:
+        axes: ascending, side by side in memory (axes of extent 1 do not count).
+        factor: 1 / (the number of summands) for a mean.
+    """
+
+    axes: Index
+    factor: float = 1.0
+    name: ClassVar[str] = "sum"
+
+    def infer(self, x: Spec) -> tuple[Spec, ...]:
+        require_float(self, x)
+        inside = all(0 <= axis < len(x.shape) for axis in self.axes)
+        require(inside, f"sum: no axes {self.axes}", x)
+        together = len(groups_of_axes(x.shape, self.axes)) <= 1
+        require(together, f"sum: axes {self.axes} do not lie side by side in memory", x)
+        return (Spec(_with_ones(x.shape, self.axes), x.dtype),)
+
+    def reference(self, x, scalars):
+        return (x.sum(axis=self.axes, keepdims=True) * x.dtype.type(self.factor),)
+
+    def vjp(self, tape, ins, outs, grads):
+        return tape.call(Spread(ins[0].shape, self.factor), grads, of=ins)
+
+    def flops(self, ins, outs):
+        return ins[0].size
+
+    def extents(self, shape: Sequence[int]) -> tuple[int, int, int]:
+        """(outer, rows, inner) of an input of a logical shape, in memory."""
+        order = memory_order(shape)
+        places = [order.index(axis) for axis in self.axes if shape[axis] > 1]
+        first, last = (min(places), max(places) + 1) if places else (len(order), len(order))
+        extents = [shape[axis] for axis in order]
+        return math.prod(extents[:first]), math.prod(extents[first:last]), math.prod(extents[last:])
+
+
+@dataclass(frozen=True, slots=True)
+class Spread(Op):
+    """y = factor * x, repeated along the axes where x has extent 1 and `shape` has more."""
+
+    shape: Index
+    factor: float = 1.0
+    name: ClassVar[str] = "spread"
+
+    def infer(self, x: Spec) -> tuple[Spec, ...]:
+        require_float(self, x)
+        fits = len(x.shape) == len(self.shape) and all(
+            a in (1, b) for a, b in zip(x.shape, self.shape, strict=True)
+        )
+        require(fits, f"spread: the input cannot be repeated to {self.shape}", x)
+        return (Spec(self.shape, x.dtype),)
+
+    def reference(self, x, scalars):
+        return (np.broadcast_to(x, self.shape) * x.dtype.type(self.factor),)
+
+    def vjp(self, tape, ins, outs, grads):
+        return (sum_to(tape, grads[0], ins[0], self.factor),)
+
+    def flops(self, ins, outs):
+        return outs[0].size
+
+
+def sum_over(call: Callable[[Op, Any], Any], x: Any, axes: Sequence[int], factor: float) -> Any:
+    """Records factor * the sum of x over axes, which stay with extent 1.
+
+    Args:
+        call: records (operation, input); returns its output, or None.
+    """
+    groups = groups_of_axes(x.shape, axes) or [()]
+    for group in groups[:-1]:
+        x = None if x is None else call(Sum(group), x)
+    return None if x is None else call(Sum(groups[-1], factor), x)
+
+
+def sum_to(tape: Any, gradient: Any, of: Any, factor: float = 1.0) -> Any:
+    """Records the gradient of an operand that was repeated (as NumPy repeats): the sum over all
+    places where it was seen. None where nobody asks for it.
+    """
+
+    def call(op: Op, x: Any) -> Any:
+        return tape.gradient(op, (x,), of=of)
+
+    more = gradient.ndim - of.ndim
+    axes = [
+        axis
+        for axis, extent in enumerate(gradient.shape)
+        if extent > 1 and (axis < more or of.shape[axis - more] == 1)
+    ]
+    if axes or factor != 1:
+        gradient = sum_over(call, gradient, axes, factor)
+    if gradient is not None and gradient.shape != of.shape:
+        gradient = call(Reshape(gradient.shape, of.shape), gradient)
+    return gradient
+
+
+def memory_order(shape: Sequence[int]) -> Index:
+    """The logical axes in the order in which they lie in memory."""
+    return (0, 2, 3, 1) if len(shape) == 4 else tuple(range(len(shape)))
+
+
+def groups_of_axes(shape: Sequence[int], axes: Sequence[int]) -> list[Index]:
+    """The axes of more than one element in groups that lie side by side in memory."""
+    groups: list[list[int]] = []
+    beside = False
+    for axis in memory_order(shape):
+        if shape[axis] == 1:
+            continue
+        if axis in axes:
+            groups = [*groups[:-1], [*groups[-1], axis]] if beside else [*groups, [axis]]
+        beside = axis in axes
+    return [tuple(sorted(group)) for group in groups]
+
+
+def _with_ones(shape: Sequence[int], axes: Sequence[int]) -> Index:
+    return tuple(1 if axis in axes else extent for axis, extent in enumerate(shape))

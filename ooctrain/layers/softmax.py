@@ -1,0 +1,79 @@
+"""Softmax along one axis, and its logarithm.
+
+In: a tensor. Out: of the same shape, exp(x) / sum(exp(x)) along the axis, or the logarithm of that.
+The one idea: the gradient reads the output alone. The largest element is taken out first, so that
+nothing overflows. Before a loss of class numbers `cross_entropy.py` does all in one. Read next:
+`value_loss.py`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from ooctrain.layers.activation import EXP_FLOPS
+from ooctrain.layers.reduction import Sum
+from ooctrain.step.op import Op, Spec, require, require_float
+
+
+@dataclass(frozen=True, slots=True)
+class SoftmaxAlong(Op):
+    """y = exp(x) / sum(exp(x)) along `axis`, or the logarithm of that with `log`."""
+
+    axis: int
+    log: bool = False
+    name: ClassVar[str] = "softmax"
+
+    def infer(self, x: Spec) -> tuple[Spec, ...]:
+        require_float(self, x)
+        require(0 <= self.axis < len(x.shape), f"softmax: no axis {self.axis}", x)
+        return (x,)
+
+    def reference(self, x, scalars):
+        away = x - x.max(axis=self.axis, keepdims=True)
+        total = np.exp(away).sum(axis=self.axis, keepdims=True)
+        return (away - np.log(total) if self.log else np.exp(away) / total,)
+
+    def vjp(self, tape, ins, outs, grads):
+        return tape.call(SoftmaxGrad(self.axis, self.log), (grads[0], outs[0]), of=ins)
+
+    def flops(self, ins, outs):
+        return EXP_FLOPS * outs[0].size
+
+    def extents(self, shape: tuple[int, ...]) -> tuple[int, int, int]:
+        """(outer, classes, inner) in memory."""
+        return Sum((self.axis,)).extents(shape)
+
+    def reusable(self):
+        return {0: 0}
+
+
+@dataclass(frozen=True, slots=True)
+class SoftmaxGrad(Op):
+    """dx = y (dy - sum(dy y)); with `log` dx = dy - exp(y) sum(dy). Reads (dy, y)."""
+
+    axis: int
+    log: bool = False
+    name: ClassVar[str] = "softmax_grad"
+    verb: ClassVar[str] = "grad"
+
+    def infer(self, dy: Spec, y: Spec) -> tuple[Spec, ...]:
+        require(dy.shape == y.shape, "softmax: gradient and output differ in shape", dy, y)
+        return (dy,)
+
+    def reference(self, dy, y, scalars):
+        if self.log:
+            return (dy - np.exp(y) * dy.sum(axis=self.axis, keepdims=True),)
+        return (y * (dy - (dy * y).sum(axis=self.axis, keepdims=True)),)
+
+    def flops(self, ins, outs):
+        return 4 * outs[0].size
+
+    def extents(self, shape: tuple[int, ...]) -> tuple[int, int, int]:
+        """(outer, classes, inner) in memory."""
+        return Sum((self.axis,)).extents(shape)
+
+    def reusable(self):
+        return {0: 0}

@@ -1,0 +1,123 @@
+"""Losses of values, element by element: binary cross-entropy of logits, smooth absolute error.
+
+In: predictions and targets of one shape. Out: a loss for each element; their sum or mean is a call
+of its own (`reduction.py`). The one idea: weights, sums and means are other operations, so a loss
+is a function of two numbers in a table, `VALUE_LOSSES`, as in `function.py`. Sources: PyTorch's
+definitions; Girshick 2015 (smooth absolute error). Read next: `likelihood.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ooctrain.layers.activation import EXP_FLOPS
+from ooctrain.layers.class_loss import Reduction
+from ooctrain.layers.function import sigmoid
+from ooctrain.step.op import Op, Spec, require, require_float
+
+Array = Any
+
+
+@dataclass(frozen=True, slots=True)
+class ValueLoss(Op):
+    """y = f(x, target), for each element. Reads (x, target).
+
+    Args:
+        function: a name in `VALUE_LOSSES`.
+        parameter: what that function calls p.
+        reduction: what becomes of the losses, so that batches can be averaged; it changes nothing
+            here.
+    """
+
+    function: str
+    parameter: float = 0.0
+    reduction: Reduction = "none"
+
+    @property
+    def name(self) -> str:
+        """That of the function."""
+        return self.function
+
+    def infer(self, x: Spec, target: Spec) -> tuple[Spec, ...]:
+        require_float(self, x, target)
+        require(x.shape == target.shape, "loss: prediction and target differ in shape", x, target)
+        return (x,)
+
+    def reference(self, x, target, scalars):
+        return (VALUE_LOSSES[self.function].value(x, target, self.parameter).astype(x.dtype),)
+
+    def vjp(self, tape, ins, outs, grads):
+        x, target = ins
+        read = x, target, grads[0]
+        dx = tape.gradient(ValueLossGrad(self.function, self.parameter), read, of=x)
+        of_target = ValueLossGrad(self.function, self.parameter, of_target=True)
+        return dx, tape.gradient(of_target, read, of=target)
+
+    def flops(self, ins, outs):
+        return 2 * EXP_FLOPS * ins[0].size
+
+
+@dataclass(frozen=True, slots=True)
+class ValueLossGrad(Op):
+    """dx = dy df / dx, or the gradient of the target. Reads (x, target, dy)."""
+
+    function: str
+    parameter: float = 0.0
+    of_target: bool = False
+    verb: ClassVar[str] = "grad"
+
+    @property
+    def name(self) -> str:
+        """That of the function, with "_grad"."""
+        return f"{self.function}_grad"
+
+    def infer(self, x: Spec, target: Spec, dy: Spec) -> tuple[Spec, ...]:
+        require(dy.shape == x.shape, "loss: the gradient has the shape of the prediction", x, dy)
+        return (x,)
+
+    def reference(self, x, target, dy, scalars):
+        loss = VALUE_LOSSES[self.function]
+        slope = loss.slope_of_target if self.of_target else loss.slope
+        return ((dy * slope(x, target, self.parameter)).astype(x.dtype),)
+
+    def flops(self, ins, outs):
+        return 2 * EXP_FLOPS * ins[0].size
+
+    def reusable(self):
+        return {0: 0}
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionOfTwo:
+    """One row of the table: f, df / dx and df / dtarget, each of (x, target, parameter)."""
+
+    value: Callable[[Array, Array, float], Array]
+    slope: Callable[[Array, Array, float], Array]
+    slope_of_target: Callable[[Array, Array, float], Array]
+
+
+def _smooth(x: Array, target: Array, p: float) -> Array:
+    """|d| - p / 2 beyond p, the parabola that meets it within; d = x - target."""
+    away = np.abs(x - target)
+    return np.where(away < p, away * away / (2 * p if p else 1), away - p / 2)
+
+
+def _smooth_slope(x: Array, target: Array, p: float) -> Array:
+    away = x - target
+    return np.where(np.abs(away) < p, away / (p or 1), np.sign(away))
+
+
+VALUE_LOSSES: Mapping[str, FunctionOfTwo] = {
+    # -target log s(x) - (1 - target) log(1 - s(x)), s the sigmoid; no digits are lost where it is
+    # nearly 0.
+    "binary_cross_entropy": FunctionOfTwo(
+        lambda x, t, p: (1 - t) * x - np.minimum(x, 0) + np.log1p(np.exp(-np.abs(x))),
+        lambda x, t, p: sigmoid(x) - t,
+        lambda x, t, p: -x,
+    ),
+    "smooth_l1": FunctionOfTwo(_smooth, _smooth_slope, lambda x, t, p: -_smooth_slope(x, t, p)),
+}

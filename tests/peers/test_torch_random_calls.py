@@ -1,0 +1,349 @@
+"""Each function and tensor method beside torch, on random shapes and options: values and gradients.
+
+The same line of code runs on our functions and on torch's in float64: names, argument orders and
+defaults are the same. 60 calls of each.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import ooctrain as oc
+from ooctrain import functional
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+pytestmark = pytest.mark.peers
+CALLS = 60
+#: Of the largest value.
+ROUNDING = 3e-5
+OURS = SimpleNamespace(
+    **{name: getattr(functional, name) for name in functional.__all__}, tensor=oc.tensor
+)
+THEIRS = SimpleNamespace(
+    **{**vars(torch.nn.functional), "cat": torch.cat, "flatten": torch.flatten},
+    tensor=lambda a: torch.tensor(a.astype(np.float64) if a.dtype == np.float32 else a),
+)
+
+
+class Draw:
+    """Random arguments: arrays are handed to both, numbers and shapes stand in the call."""
+
+    def __init__(self, *seed):
+        self._rng = np.random.default_rng(seed)
+        self.n, self.c = self.whole(1, 3), self.whole(1, 6)
+        self.h, self.w = self.whole(2, 9), self.whole(2, 9)
+        self.image = (self.n, self.c, self.h, self.w)
+
+    def whole(self, low, high):
+        return int(self._rng.integers(low, high + 1))
+
+    def one_of(self, *values):
+        return values[self.whole(0, len(values) - 1)]
+
+    def array(self, *shape):
+        return self._rng.standard_normal(shape, dtype=np.float32)
+
+    def positive(self, *shape):
+        return np.abs(self.array(*shape)) + np.float32(0.5)
+
+    def share(self, *shape):
+        return self._rng.random(shape, dtype=np.float32)
+
+    def labels(self, *shape, classes):
+        found = self._rng.integers(0, classes, shape)
+        found.reshape(-1)[1::5] = -100
+        return found
+
+    def repeated(self, shape):
+        """A shape that is repeated to `shape`."""
+        cut = self.whole(0, len(shape))
+        return tuple(self.one_of(1, extent) for extent in shape[cut:])
+
+    def axes(self):
+        return self.one_of(None, 0, 1, -1, (2, 3), (0, 2, 3), (0, -1), (1, 2))
+
+
+def flat(function):
+    """A function of one image without options."""
+    return lambda d: (lambda t, x: function(t, x), [3 * d.array(*d.image)])
+
+
+def pair(function):
+    """A function of two tensors, one of which may be repeated."""
+
+    def draw(d):
+        shapes = [d.image, d.repeated(d.image)]
+        shapes = shapes[::-1] if d.whole(0, 1) else shapes
+        return function, [d.positive(*shape) * d.one_of(1, -1) for shape in shapes]
+
+    return draw
+
+
+def reduced(name):
+    def draw(d):
+        dim, keep = d.axes(), bool(d.whole(0, 1))
+        return (lambda t, x: getattr(x, name)(dim, keep)), [d.array(*d.image)]
+
+    def whole(d):
+        return draw(d) if d.whole(0, 5) else (lambda t, x: getattr(x, name)(), [d.array(*d.image)])
+
+    return whole
+
+
+def conv(d):
+    g = d.one_of(1, 2)
+    k, c, r, s = g * d.whole(1, 4), g * d.whole(1, 4), d.whole(1, 3), d.whole(1, 3)
+    stride, dilation, padding = (d.whole(1, 2), d.whole(1, 3)), d.whole(1, 2), d.whole(2, 3)
+    return (
+        lambda t, x, w, b: t.conv2d(x, w, b, stride, padding, dilation, g),
+        [d.array(d.n, c, d.h, d.w), d.array(k, c // g, r, s), d.array(k)],
+    )
+
+
+def conv_transpose(d):
+    c, k, stride = d.whole(1, 4), d.whole(1, 4), d.whole(1, 3)
+    more = d.whole(0, stride - 1)
+    return (
+        lambda t, x, w, b: t.conv_transpose2d(x, w, b, stride, 1, more),
+        [d.array(d.n, c, d.h, d.w), d.array(c, k, 3, 2), d.array(k)],
+    )
+
+
+def pool(name):
+    def draw(d):
+        k = d.whole(1, 3)
+        options = k, d.whole(1, 3), d.whole(0, k // 2)
+        ceil = bool(d.whole(0, 1))
+        return (lambda t, x: getattr(t, name)(x, *options, ceil_mode=ceil)), [
+            d.array(d.n, d.c, d.h + 2, d.w + 2)
+        ]
+
+    return draw
+
+
+def adaptive(d):
+    size = d.whole(1, 9), d.whole(1, 9)
+    return (lambda t, x: t.adaptive_avg_pool2d(x, size)), [d.array(*d.image)]
+
+
+def resized(mode):
+    def draw(d):
+        size = d.whole(1, 12), d.whole(1, 12)
+        corners = bool(d.whole(0, 1)) if mode == "bilinear" else None
+        return (lambda t, x: t.interpolate(x, size, mode=mode, align_corners=corners)), [
+            d.array(*d.image)
+        ]
+
+    return draw
+
+
+def padded(mode, most):
+    def draw(d):
+        sides = tuple(d.whole(0, most) for _ in range(4))
+        value = d.one_of(None, 0.0, -1.25) if mode == "constant" else None
+        return (lambda t, x: t.pad(x, sides, mode, value)), [d.array(*d.image)]
+
+    return draw
+
+
+def joined(d):
+    axis = d.whole(0, 3)
+    shapes = [[*d.image] for _ in range(d.whole(1, 3))]
+    for shape in shapes:
+        shape[axis] = d.whole(1, 4)
+    return (lambda t, *xs: t.cat(list(xs), axis)), [d.array(*shape) for shape in shapes]
+
+
+def batch_norm(d):
+    tail = d.one_of((), (d.h,), (d.h, d.w))
+    return (
+        lambda t, x, g, b: t.batch_norm(x, None, None, g, b, True, eps=1e-3),
+        [d.array(d.n + 2, d.c, *tail), d.array(d.c), d.array(d.c)],
+    )
+
+
+def instance_norm(d):
+    return (
+        lambda t, x, g, b: t.instance_norm(x, weight=g, bias=b, eps=1e-3),
+        [d.array(*d.image), d.array(d.c), d.array(d.c)],
+    )
+
+
+def group_norm(d):
+    g, tail = d.whole(1, 3), d.one_of((), (d.h,), (d.h, d.w))
+    c = g * d.whole(2, 4)
+    return (
+        lambda t, x, w, b: t.group_norm(x, g, w, b, 1e-3),
+        [d.array(d.n, c, *tail), d.array(c), d.array(c)],
+    )
+
+
+def layer_norm(d):
+    shape = d.one_of((d.w,), (d.h, d.w), (d.c, d.h, d.w))
+    return (
+        lambda t, x, w, b: t.layer_norm(x, shape, w, b, 1e-3),
+        [d.array(*d.image), d.array(*shape), d.array(*shape)],
+    )
+
+
+def linear(d):
+    k = d.whole(1, 9)
+    return t_linear, [d.array(d.n, d.h), d.array(k, d.h), d.array(k)]
+
+
+def t_linear(t, x, w, b):
+    return t.linear(x, w, b)
+
+
+def of_classes(name):
+    def draw(d):
+        k, tail = d.whole(2, 6), d.one_of((), (d.h, d.w))
+        classes = d.labels(d.n, *tail, classes=k)
+        classes.reshape(-1)[0] = 0
+        weight, weighted = d.positive(k), d.whole(0, 1)
+        reduction = d.one_of("mean", "sum", "none")
+
+        def function(t, x):
+            own = t.tensor(weight) if weighted else None
+            logits = t.log_softmax(x, 1) if name == "nll_loss" else x
+            return getattr(t, name)(logits, t.tensor(classes), own, reduction=reduction)
+
+        return function, [3 * d.array(d.n, k, *tail)]
+
+    return draw
+
+
+def of_values(name, **numbers):
+    def draw(d):
+        options = {key: d.one_of(*values) for key, values in numbers.items()}
+        options["reduction"] = d.one_of("mean", "sum", "none")
+        return (
+            lambda t, x, y: getattr(t, name)(x, y, **options),
+            [3 * d.array(*d.image), d.share(*d.image)],
+        )
+
+    return draw
+
+
+def binary(d):
+    weight, factor = d.one_of(None, d.share(d.w)), d.one_of(None, d.positive(d.h, 1))
+    reduction = d.one_of("mean", "sum", "none")
+
+    def function(t, x, y):
+        own, of_hits = (None if w is None else t.tensor(w) for w in (weight, factor))
+        return t.binary_cross_entropy_with_logits(
+            x, y, own, reduction=reduction, pos_weight=of_hits
+        )
+
+    return function, [8 * d.array(*d.image), d.share(*d.image)]
+
+
+def prelu(d):
+    slopes = d.one_of(1, d.c)
+    return (lambda t, x, w: t.prelu(x, w)), [d.array(*d.image), d.array(slopes)]
+
+
+def permuted(d):
+    order = tuple(int(axis) for axis in np.argsort(d.array(4)))
+    return (lambda t, x: x.permute(*order) * 1.5), [d.array(*d.image)]
+
+
+def clamped(d):
+    low, high = d.one_of(None, -0.5), d.one_of(0.75, -1.0)
+    return (lambda t, x: x.clamp(low, high)), [d.array(*d.image)]
+
+
+def shuffled(d):
+    r = d.whole(1, 3)
+    return (lambda t, x: t.pixel_shuffle(x, r)), [d.array(d.n, d.c * r * r, d.h, d.w)]
+
+
+def along(name):
+    def draw(d):
+        dim = d.whole(-4, 3)
+        return (lambda t, x: getattr(t, name)(x, dim)), [5 * d.array(*d.image)]
+
+    return draw
+
+
+FUNCTIONS = {
+    # The 21 of the first comparison.
+    "relu": flat(lambda t, x: t.relu(x)),
+    "leaky_relu": flat(lambda t, x: t.leaky_relu(x, 0.2)),
+    "tanh": flat(lambda t, x: t.tanh(x)),
+    "sigmoid": flat(lambda t, x: t.sigmoid(x)),
+    "linear": linear,
+    "conv2d": conv,
+    "conv_transpose2d": conv_transpose,
+    "max_pool2d": pool("max_pool2d"),
+    "avg_pool2d": pool("avg_pool2d"),
+    "adaptive_avg_pool2d": adaptive,
+    "interpolate nearest": resized("nearest"),
+    "interpolate bilinear": resized("bilinear"),
+    "pad": padded("constant", 3),
+    "pad reflect": padded("reflect", 1),
+    "cat": joined,
+    "flatten": flat(lambda t, x: t.flatten(x, 1)),
+    "batch_norm": batch_norm,
+    "instance_norm": instance_norm,
+    "cross_entropy": of_classes("cross_entropy"),
+    "mse_loss": of_values("mse_loss"),
+    "l1_loss": of_values("l1_loss"),
+    # What came later.
+    "add": pair(lambda t, x, y: x + y),
+    "subtract": pair(lambda t, x, y: x - y),
+    "multiply": pair(lambda t, x, y: x * y),
+    "divide": pair(lambda t, x, y: x / y),
+    "with numbers": flat(lambda t, x: 2.0 / (x * x + 1.5) - (1 - x) / 3 + 2 * x),
+    "sum": reduced("sum"),
+    "mean": reduced("mean"),
+    "permute": permuted,
+    "transpose": flat(lambda t, x: x.transpose(1, -1).unsqueeze(2).squeeze(2)),
+    "clamp": clamped,
+    "gelu": flat(lambda t, x: t.gelu(x)),
+    "gelu tanh": flat(lambda t, x: t.gelu(x, approximate="tanh")),
+    "silu": flat(lambda t, x: t.silu(x)),
+    "hardswish": flat(lambda t, x: t.hardswish(x)),
+    "hardsigmoid": flat(lambda t, x: t.hardsigmoid(x)),
+    "relu6": flat(lambda t, x: t.relu6(3 * x)),
+    "prelu": prelu,
+    "softmax": along("softmax"),
+    "log_softmax": along("log_softmax"),
+    "pixel_shuffle": shuffled,
+    "group_norm": group_norm,
+    "layer_norm": layer_norm,
+    "nll_loss": of_classes("nll_loss"),
+    "binary_cross_entropy_with_logits": binary,
+    "smooth_l1_loss": of_values("smooth_l1_loss", beta=(0.0, 0.5, 1.0, 2.5)),
+}
+
+
+def both(function, arrays, cotangent):
+    """(value and gradients of ours, of theirs)."""
+    mine = [oc.tensor(a, requires_grad=True) for a in arrays]
+    peer = [THEIRS.tensor(a).requires_grad_() for a in arrays]
+    y, z = function(OURS, *mine), function(THEIRS, *peer)
+    assert tuple(y.shape) == tuple(z.shape)
+    direction = cotangent(*z.shape)
+    y.backward(oc.tensor(direction))
+    z.backward(THEIRS.tensor(direction))
+    return [y, *(t.grad for t in mine)], [z.detach(), *(t.grad for t in peer)]
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_random_calls(name):
+    for call in range(CALLS):
+        draw = Draw(list(FUNCTIONS).index(name), call)
+        function, arrays = FUNCTIONS[name](draw)
+        found, wanted = both(function, arrays, lambda *shape, d=draw: np.asarray(d.array(*shape)))
+        for place, (mine, peer) in enumerate(zip(found, wanted, strict=True)):
+            scale = 1 + float(peer.abs().max())
+            error = float(np.abs(mine.numpy() - peer.numpy()).max()) / scale
+            assert error < ROUNDING, (call, place, [a.shape for a in arrays])
+
+
+def test_how_many_calls_there_are():
+    assert CALLS * len(FUNCTIONS) >= 1260 + 24 * 60
