@@ -422,11 +422,11 @@ def test_images_and_labels_must_belong_together():
         ImageDataset(np.zeros((2, 2, 2, 2)), np.zeros(2), channels=3, classes=2)
 
 
-<<<<<<< HEAD
 def test_what_stands_in_the_place_of_pytorch_s_samplers_is_no_drop_last():
     with pytest.raises(ConfigError, match="drop_last is list"):
         data.DataLoader(Numbers(4), 2, False, [3, 2, 1, 0])
-=======
+
+
 def png_that_announces(width: int, height: int) -> bytes:
     """A PNG file of 70 bytes with a header and nothing to it."""
     header = struct.pack(">2I5B", width, height, 8, 2, 0, 0, 0)
@@ -465,4 +465,3 @@ def test_an_image_of_as_many_pixels_as_may_be_is_read(tmp_path, size):
     path.write_bytes(png_that_announces(*size))
     with pytest.raises(DataFormatError, match="not a readable image"):  # its pixels are not there
         decode(path, 224)
->>>>>>> rough
