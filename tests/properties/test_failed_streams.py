@@ -75,13 +75,14 @@ class Run:
         self.streams.submit(piece.stream, piece.waits, work, number)
 
     def let_copies_come(self) -> None:
-        """Until each copy stream has done all that it can, or waits for a piece that it cannot."""
-        end = time.monotonic() + 1
-        while time.monotonic() < end:
-            waiting = len(self.streams._moved._waiters)
-            if waiting + sum(not self.streams._queues[s] for s in (OUT, IN)) >= STREAMS - 1:
-                return
-            time.sleep(0.0002)
+        """Until the copy streams stand still: each is done, or waits for a piece that is not."""
+        before, since = None, time.monotonic()
+        while time.monotonic() - since < 0.002:
+            streams = self.streams
+            now = streams.done, len(streams._moved._waiters), list(map(len, streams._queues))
+            if now != before:
+                before, since = (list(now[0]), *now[1:]), time.monotonic()
+            time.sleep(0.0005)
 
 
 def check(pieces: Sequence[Piece], failing: int, error: BaseException) -> None:

@@ -316,7 +316,7 @@ def play(trainers, events):
     machine.values_are_the_references()
 
 
-def play_all():
+def check_orders():
     """Every script, with trainers of one optimizer, of two, and of two networks with one body."""
     for events in SCRIPTS.values():
         for trainers in (TWICE, MOVED, SHARED_BODY):
@@ -325,4 +325,4 @@ def play_all():
 
 def test_the_values_are_so_in_orders_that_were_thought_of():
     with quickly():
-        play_all()
+        check_orders()

@@ -220,6 +220,24 @@ SURVIVORS: dict[str, Survivor] = {
             ),
         },
     ),
+    "another file of a like name is taken for a previous one": Survivor(
+        "files", (checkpoint, "previous_files", " and other.stem == path.name", ""),
+        {
+            "previous files are in the order of their names": (
+                checkpoint, "previous_files", "sorted(found)", "sorted(found, key=str)",
+            ),
+            "the last error is told, not the first": (
+                checkpoint, "load", "first_error or error", "error",
+            ),
+            "an element type is no matter": (
+                checkpoint, "check_arrays", " or have.dtype != want.dtype", "",
+            ),
+            "whatever looks abandoned is removed": (
+                checkpoint, "_remove_abandoned",
+                "if writer.isdecimal() and _has_ended(int(writer)):", "if writer:",
+            ),
+        },
+    ),
     "an evaluation counts all batches alike": Survivor(
         "evaluation", (Averages, "add", "weights if terms else (float(len(target)),)", "(1.0,)"),
         {

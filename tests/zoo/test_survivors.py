@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 import pytest
 from properties import test_checkpoint_crashes as CRASHES
+from properties import test_checkpoint_files as FILES
 from properties import test_claims as CLAIMS
 from properties import test_engine_laws as ENGINE
 from properties import test_failed_streams as FAILED
@@ -68,6 +69,15 @@ def crashes(folder):
     CRASHES.check_crashes(folder, 3, keep=2)
 
 
+def files(folder):
+    for number, case in enumerate(FILES.SAVED):
+        FILES.check_saved(folder / f"saved{number}" / FILES.NAME, *case)
+    for number, case in enumerate(FILES.DAMAGED):
+        (folder / str(number)).mkdir()
+        FILES.check_newest(folder / str(number), *case)
+    FILES.check_foreign_arrays(folder)
+
+
 def evaluation(_):
     for loss, labels, cuts in (
         (nn.CrossEntropyLoss(), [-100, -100, 0, 1, 2, 0], {3, 5}),
@@ -103,8 +113,8 @@ def claims(_):
 LAWS: dict[str, Callable] = {
     law.__name__.replace("_", " "): law
     for law in (
-        last_blocks, failed_streams, leaves, calls, tiles, altered_files, crashes, evaluation,
-        one_budget, addresses, plans, claims,
+        last_blocks, failed_streams, leaves, calls, tiles, altered_files, crashes, files,
+        evaluation, one_budget, addresses, plans, claims,
     )
 }  # fmt: skip
 BUGS = ZOO.bugs()
