@@ -137,7 +137,8 @@ def test_a_message_keeps_to_its_limits():
     soon = time.monotonic() + 0.2
     for text, refused in (
         (b"\0\0\1\0", BadMessage), (b"\0\0\0\2[]", BadMessage),
-        (b'\0\0\0\x09{"a":NaN}', BadMessage), (b"\0\0\0\2\xff\xff", BadMessage), (b"\0\0\0\4{}", OutOfTime),
+        (b'\0\0\0\x09{"a":NaN}', BadMessage), (b"\0\0\0\2\xff\xff", BadMessage),
+        (b"\0\0\0\4{}", OutOfTime),
     ):  # fmt: skip
         os.write(write, text)
         with pytest.raises(refused):
