@@ -33,6 +33,8 @@ from ooctrain.plugins import parse_spec
 START_LIMIT_S = 120.0
 #: For a process that has closed its pipe, until it is ended.
 ENDING_S = 2.0
+#: For a cage, until all that is in it is ended.
+ALL_ENDED_S = 20.0
 #: Of what a process printed: its last line is somewhere in them.
 LAST_BYTES = 4096
 #: A cage may use so many seconds of processor time in all, for each second of the limit.
@@ -217,7 +219,7 @@ class _Process:
             process.wait(patience_s)
         process.stdin.close()
         try:
-            status = process.wait(START_LIMIT_S)
+            status = process.wait(ALL_ENDED_S)
         except subprocess.TimeoutExpired:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)

@@ -153,7 +153,8 @@ ARGUMENTS: Mapping[str, Explanation] = {
     "OOC-119": Explanation(
         "no assignment that can be graded",
         "The folder has no rubric, the rubric has a word or number that cannot be, or its tests "
-        "cannot be run.",
+        "cannot be run. Or the submission is of a kind that is not graded: an allocator that is "
+        "told all requests before, or any file on a system that is neither Linux nor macOS.",
         "ooctrain grade docs",
         "name the folder of an assignment, such as tutorials/assignments/lru_planner",
     ),

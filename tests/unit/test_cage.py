@@ -26,10 +26,12 @@ from ooctrain.errors import ConfigError, Infeasible, OutOfDeviceMemory
 from ooctrain.step.builder import TraceBuilder
 from ooctrain.step.machine import Machine, call_durations_ns
 from ooctrain.testing.check_allocator import find_failure
+from ooctrain.testing.check_planner import PlannerFailure, check_planner
 from ooctrain.testing.random_traces import FakeOp
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the layers are Linux's")
 MACHINE = Machine("toy", 1, 1, link_bytes_per_us=10)
+QUICK_LAWS = ("plans are legal", "infeasible is honest", "planning is pure")
 SECRET = "what only the teacher knows"
 
 
@@ -120,8 +122,13 @@ def test_errors_cross_over_as_what_they_are():
 
 @pytest.mark.parametrize("kind", ["Exit", "Skipped", "SystemExit", "StopIteration", "eval", "", 3])
 def test_no_word_of_a_submission_ends_or_skips_a_test(kind):
-    error, _ = error_of({"kind": kind, "what": "all passed", "line": "x\x1b[2Jy"})
+    error, _ = error_of({"kind": kind, "what": "all passed", "line": "all passed"})
     assert type(error).__name__ == "OwnError"
+
+
+def test_no_word_of_a_submission_moves_the_cursor():
+    error, line = error_of({"kind": "ValueError", "what": "x\x1b[2J\x07y", "line": "a\r\nb\x9b"})
+    assert (str(error), line) == ("x?[2J??y".replace("??", "?"), "a? b?")
 
 
 def test_a_message_keeps_to_its_limits():
@@ -129,8 +136,9 @@ def test_a_message_keeps_to_its_limits():
     line = Line(read, unused, 100)
     soon = time.monotonic() + 0.2
     for text, refused in (
-        (b"\0\0\1\0", BadMessage), (b"\0\0\0\2[]", BadMessage), (b"\0\0\0\3NaN", BadMessage),
-        (b"\0\0\0\2\xff\xff", BadMessage), (b"\0\0\0\4{}", OutOfTime),
+        (b"\0\0\1\0", BadMessage), (b"\0\0\0\2[]", BadMessage),
+        (b'\0\0\0\x09{"a":NaN}', BadMessage), (b"\0\0\0\2\xff\xff", BadMessage),
+        (b"\0\0\0\4{}", OutOfTime),
     ):  # fmt: skip
         os.write(write, text)
         with pytest.raises(refused):
@@ -138,6 +146,30 @@ def test_a_message_keeps_to_its_limits():
     os.close(write)
     with pytest.raises(EOFError):
         line.receive(time.monotonic() + 1)
+
+
+def test_an_honest_planner_keeps_the_laws_from_afar(tmp_path):
+    path = tmp_path / "own.py"
+    path.write_text(LRU_STUB + SOLUTION)
+    with Session(f"{path}:Solved", "planner", 60) as session:
+        planner = RemotePlanner(session)
+        assert check_planner(planner, examples=2, laws=QUICK_LAWS, time_limit_s=60) == 2
+        assert session.processes == 1
+
+
+def test_harm_to_its_input_is_told_by_its_law(tmp_path):
+    path = tmp_path / "own.py"
+    harm = (
+        "    def plan(self, trace, *rest, **more):\n"
+        "        object.__setattr__(trace.variables[0], 'name', 'mine')\n"
+        "        return super().plan(trace, *rest, **more)\n"
+    )
+    path.write_text(f"{LRU_STUB}{SOLUTION}\n\nclass Mine(Solved):\n{harm}")
+    with Session(f"{path}:Mine", "planner", 60) as session:
+        planner = RemotePlanner(session)
+        assert check_planner(planner, examples=1, laws=("plans are legal",)) == 1
+        with pytest.raises(PlannerFailure, match="changes the trace or the machine"):
+            check_planner(planner, examples=1, laws=("planning is pure",))
 
 
 # Layers
@@ -236,9 +268,10 @@ def test_a_process_ends_when_its_grader_is_killed(allowed, tmp_path):
         "from pathlib import Path\nfrom ooctrain.course.remote_planner import RemotePlanner\n"
         "from ooctrain.course.session import Session\n"
         f"session = Session({submission!r}, 'planner', 600, frozenset({sorted(allowed)}))\n"
-        "RemotePlanner(session)\n"
+        "planner = RemotePlanner(session)\n"
         f"Path({str(tmp_path / 'cage')!r}).write_text(str(session._process._process.pid))\n"
-        "session.ask({'ask': 'plan', 'trace': None})"
+        "import random\nfrom ooctrain.testing.check_planner import random_case\n"
+        "case = random_case(random.Random(3))\nplanner.plan(case.trace, 100, case.machine)"
     )
     process = subprocess.Popen([sys.executable, "-c", grader])
     cage = int(read_when_there(tmp_path / "cage"))

@@ -24,8 +24,8 @@ _OURS = (
 _PYTHON_S = (
     "ArithmeticError", "AssertionError", "AttributeError", "FileNotFoundError", "ImportError",
     "IndexError", "KeyError", "LookupError", "MemoryError", "ModuleNotFoundError", "NameError",
-    "NotImplementedError", "OSError", "OverflowError", "PermissionError", "RecursionError", "RuntimeError", "TypeError", "ValueError",
-    "ZeroDivisionError",
+    "NotImplementedError", "OSError", "OverflowError", "PermissionError", "RecursionError",
+    "RuntimeError", "TypeError", "ValueError", "ZeroDivisionError",
 )  # fmt: skip
 #: Numbers that an error of ours may carry, and those without which it cannot be made.
 _NUMBERS: Mapping[str, tuple[str, ...]] = {

@@ -1,0 +1,138 @@
+"""Planted bugs of graders: what is on this side of the pipe, and what is on the other.
+
+In: a patch. Out: a grader with one bug. The one idea: the submission's process runs a copy of the
+library's files, so a bug there is a line changed in the copy. Read next: `test_grade_bugs.py`,
+with the laws that find them.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from zoo.planting import plant
+
+from ooctrain.course import interfaces, isolation, remote_planner, session
+from ooctrain.course.cage import told, wire
+
+
+@dataclass(frozen=True)
+class Here:
+    """A bug of the process that asks.
+
+    Args:
+        owner, name: of the function.
+        piece, wrong: of its text.
+        law: that it breaks.
+    """
+
+    owner: Any
+    name: str
+    piece: str
+    wrong: str
+    law: str
+
+    def plant(self, patch: pytest.MonkeyPatch) -> None:
+        right = getattr(self.owner, self.name)
+        planted = plant(patch, self.owner, self.name, self.piece, self.wrong)
+        for module in list(sys.modules.values()):  # whoever has it by its name
+            if getattr(module, self.name, None) is right:
+                patch.setattr(module, self.name, planted)
+
+
+@dataclass(frozen=True)
+class There:
+    """A bug of the process that is asked.
+
+    Args:
+        file: in `ooctrain/course/cage`.
+        piece, wrong: of its text.
+        law: that it breaks.
+    """
+
+    file: str
+    piece: str
+    wrong: str
+    law: str
+
+    def plant(self, patch: pytest.MonkeyPatch) -> None:
+        right = interfaces.copy_interfaces
+
+        def copied(folder):
+            right(folder)
+            path = folder / "ooctrain" / "course" / "cage" / self.file
+            text = path.read_text()
+            assert text.count(self.piece) == 1, self.piece
+            path.write_text(text.replace(self.piece, self.wrong))
+
+        patch.setattr(isolation, "copy_interfaces", copied)
+
+
+BUGS = {
+    "any length of an answer is read": Here(
+        wire.Line, "receive", "size > self._most_bytes", "size > 1 << 32", "a message"),
+    "an answer may be NaN": Here(
+        wire.Line, "receive", ", parse_constant=_refuse", "", "a message"),
+    "a deep answer is an error of the grader": Here(
+        wire.Line, "receive", "(ValueError, RecursionError)", "ValueError", "a deep answer"),
+    "an answer may be a list": Here(
+        wire.Line, "receive", "not isinstance(found, dict)", "not found and found != []",
+        "a message"),
+    "the other side is waited for": Here(
+        wire, "_wait", "left_s * 1000", "left_s * 1000 + 5000", "a message in time"),
+    "any answer is the answer": Here(
+        session.Session, "_told", "told.get(\"id\") != name", "False", "an early answer"),
+    "a call is an answer": Here(
+        session.Session, "_told", "called is None or", "False and", "a question back"),
+    "who has ended is asked again": Here(
+        session.Session, "ask", "if self.fault:", "if False:", "ended"),
+    "what was wrong is never forgotten": Here(
+        session.Session, "begin", 'self.fault = ""', "pass", "ended"),
+    "a session leaves its process": Here(
+        session.Session, "close", "self._process.end()", "pass", "left"),
+    "a process sees the grader's environment": Here(
+        session, "_environment", "return {", "return {**os.environ, ", "environment"),
+    "any error may be named": Here(
+        told, "error_of", "if kind in _PYTHON_S:", "if hasattr(builtins, str(kind)):", "a word"),
+    "words may move the cursor": Here(
+        told, "printable", "or c.isprintable()", "or True", "a word"),
+    "a claim may be no number": Here(
+        remote_planner, "plan_told", "if not fits or not math.isfinite(makespan or 0):",
+        "if False:", "taken apart"),
+    "a step is taken for the one before": Here(
+        remote_planner.RemotePlanner, "plan", "and self._sent[0] is trace", "or self._sent[1] > 0",
+        "laws"),
+    "harm to the input goes unseen": Here(
+        remote_planner.RemotePlanner, "plan", 'if told.get("changed"):', "if False:", "pure"),
+    "a planner is among what is given": Here(
+        interfaces, "copy_interfaces", "for name in GIVEN:",
+        "for name in (*GIVEN, 'sched/planners/keep_all.py'):", "given"),
+    "orphans go elsewhere": There(
+        "supervise.py", "if limits.adopt_descendants():", "if False:", "a daemon"),
+    "only the child is ended": There(
+        "supervise.py", "for process in _children():", "for process in ():", "a daemon"),
+    "processes may be started": There(
+        "system_calls.py", "yield (_BITS, 1, 0, _CLONE_THREAD)", "yield (_BITS, 1, 1, 0)",
+        "processes"),
+    "programs may be run": There(
+        "system_calls.py", '"execve": (59, 221)', '"execve": (None, None)', "processes"),
+    "signals may be sent": There(
+        "system_calls.py", '"kill": (62, 129)', '"kill": (None, None)', "processes"),
+    "Landlock lets all be seen": There(
+        "landlock.py", "_allow(libc, rules, home, every & ~1)",
+        '_allow(libc, rules, "/", every & ~1)', "a folder (landlock)"),
+    "the new root has the old folders": There(
+        "namespaces.py", "for path in readable:\n        show(path)",
+        f"for path in (*readable, {tempfile.gettempdir()!r}):\n        show(path)",
+        "a folder (namespaces)"),
+    "memory is not limited": There(
+        "limits.py", "(resource.RLIMIT_AS, MEMORY_BYTES), (resource.RLIMIT_DATA, MEMORY_BYTES),",
+        "", "memory"),
+    "files are not limited": There(
+        "limits.py", "(resource.RLIMIT_FSIZE, FILE_BYTES), ", "", "output"),
+    "the library's planners are not named": There(
+        "given.py", "sys.meta_path.append(NotGiven)", "pass", "delegation"),
+}  # fmt: skip
