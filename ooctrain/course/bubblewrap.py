@@ -2,7 +2,7 @@
 
 In: what may be seen. Out: the words that go before a command. The one idea: some systems let nobody
 make a user namespace but this program; it is tried first, and where it does not work the process
-makes its own (`cage/namespaces.py`). Source: bwrap(1). Read next: `session.py`.
+makes its own (`cage/namespaces.py`). Source: bwrap(1). Read next: `interview.py`.
 """
 
 from __future__ import annotations

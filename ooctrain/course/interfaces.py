@@ -3,7 +3,7 @@
 In: a folder. Out: `ooctrain` in it, without any planner or allocator, and links to NumPy. The one
 idea: a list that can be read. What stands in `GIVEN` is given, file by file; everything else of
 this library is not there, neither to import nor, where the folder is all that can be read, to be
-read and copied. Read next: `cage/given.py`, the copy's first file; `session.py`, which starts a
+read and copied. Read next: `cage/given.py`, the copy's first file; `interview.py`, which starts a
 process on it.
 """
 

@@ -3,7 +3,7 @@
 In: a folder for it, the layers that may be used. Out: paths, and the ways to isolate it, the
 strongest first. The one idea: what may be seen is one list, whatever enforces it: Python itself,
 NumPy, the copy of the interfaces, the submission's own file, and a small folder to write to. Read
-next: `session.py`, which starts the process; `cage/namespaces.py` and `cage/landlock.py`.
+next: `interview.py`, which starts the process; `cage/namespaces.py` and `cage/landlock.py`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _SYSTEM = (
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class InSight:
     """What a process may see.
 
     Args:
@@ -62,7 +62,7 @@ class Seen:
     hidden: tuple[str, ...]
 
     @staticmethod
-    def made(folder: Path, file: Path) -> Seen:
+    def made(folder: Path, file: Path) -> InSight:
         """Fills a folder for one process of the submission in a file."""
         library, home, root = folder / "library", folder / "home", folder / "root"
         submission = folder / "submission" / file.name
@@ -85,7 +85,7 @@ class Seen:
             for name in ("site-packages", "dist-packages")
         ]
         readable = tuple(dict.fromkeys(path for path in paths if os.path.exists(path)))
-        return Seen(library, submission, home, root, readable, tuple(dict.fromkeys(hidden)))
+        return InSight(library, submission, home, root, readable, tuple(dict.fromkeys(hidden)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ class Isolation:
         """What is in force before the process begins."""
         return ["bubblewrap"] if self.program else []
 
-    def before(self, seen: Seen) -> list[str]:
+    def before(self, seen: InSight) -> list[str]:
         """What goes before its command."""
         if not self.program:
             return []

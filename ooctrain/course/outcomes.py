@@ -18,9 +18,9 @@ from typing import Any
 
 import pytest
 
+from ooctrain.course.interview import Interview
 from ooctrain.course.remote_allocator import allocators_of
 from ooctrain.course.remote_planner import RemotePlanner
-from ooctrain.course.session import Session
 from ooctrain.course.submitted import is_file
 
 NAME = "ooctrain-outcomes"
@@ -39,24 +39,24 @@ def pytest_configure(config: pytest.Config) -> None:
     if not path:
         return
     asked = json.loads(Path(path).read_text(encoding="utf-8"))
-    session = None
+    interview = None
     if is_file(asked["submission"]):
-        session = Session(asked["submission"], asked["kind"], asked["limit_s"])
-        config.pluginmanager.register(_Submitted(session), f"{NAME}-submitted")
-    config.pluginmanager.register(_Outcomes(asked, session), NAME)
+        interview = Interview(asked["submission"], asked["kind"], asked["limit_s"])
+        config.pluginmanager.register(_Submitted(interview), f"{NAME}-submitted")
+    config.pluginmanager.register(_Outcomes(asked, interview), NAME)
 
 
 class _Submitted:
     """The fixtures of a person's own tests, with a submission in the place of theirs."""
 
-    def __init__(self, session: Session):
-        self._session = session
-        self._allocator = allocators_of(session)
+    def __init__(self, interview: Interview):
+        self._interview = interview
+        self._allocator = allocators_of(interview)
 
     @pytest.fixture
     def planner(self) -> RemotePlanner:
         """The planner that is graded."""
-        return RemotePlanner(self._session)
+        return RemotePlanner(self._interview)
 
     @pytest.fixture
     def allocator(self) -> Any:
@@ -65,7 +65,7 @@ class _Submitted:
 
     def pytest_unconfigure(self) -> None:
         """Nothing outlives the tests."""
-        self._session.close()
+        self._interview.close()
 
 
 class _Outcomes:
@@ -74,12 +74,12 @@ class _Outcomes:
     Args:
         asked: `wanted` (names of test functions), `known` (names of tests), `broken` (how many of
             them were ended), `out` (a descriptor to write to).
-        session: of the submission, if it is a file.
+        interview: of the submission, if it is a file.
     """
 
-    def __init__(self, asked: Mapping[str, Any], session: Session | None):
+    def __init__(self, asked: Mapping[str, Any], interview: Interview | None):
         self.wanted, self.known, self.out = asked["wanted"], asked["known"], asked["out"]
-        self.session, self.broken = session, asked["broken"]
+        self.interview, self.broken = interview, asked["broken"]
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         """Keeps the tests that count."""
@@ -97,14 +97,14 @@ class _Outcomes:
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
         """A test begins, and its time."""
-        if self.session is not None:
-            self.session.begin()
+        if self.interview is not None:
+            self.interview.begin()
         self._tell(begins=_name(nodeid))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """A test ends: in its own part, or before where it could not begin."""
         if report.when == "call" or (report.when == "setup" and not report.passed):
-            fault = self.session.fault if self.session is not None else ""
+            fault = self.interview.fault if self.interview is not None else ""
             self.broken += bool(fault)
             passed = report.passed and not fault
             self._tell(ends=_name(report.nodeid), passed=passed, why=fault or _why(report))

@@ -3,7 +3,7 @@
 In: a memory. Out: an `Allocator` whose every method is a question to a submission's process. The
 one idea: the memory stays here. The process gets addresses, and asks back for more; what it then
 claims (a block at an address) is a number, and whoever writes there, the grounds of the laws, looks
-first whether something lies there. Read next: `session.py`; `cage/serve_allocator.py`, which
+first whether something lies there. Read next: `interview.py`; `cage/serve_allocator.py`, which
 answers.
 """
 
@@ -17,8 +17,8 @@ from typing import Any
 
 from ooctrain.alloc.base import Block, Reached, Stats
 from ooctrain.course.cage.told import error_data, printable
+from ooctrain.course.interview import Interview
 from ooctrain.course.remote_planner import MOST_LETTERS
-from ooctrain.course.session import Session
 from ooctrain.errors import ConfigError, DriverError
 from ooctrain.units import MAX_BYTES, Granule
 
@@ -29,16 +29,16 @@ _MEMORY = ("linear", "reserve", "map", "unmap", "release", "used_bytes")
 _NUMBERS = itertools.count()
 
 
-def allocators_of(session: Session) -> Callable[[Any], RemoteAllocator]:
+def allocators_of(interview: Interview) -> Callable[[Any], RemoteAllocator]:
     """What makes allocators of a submission, as its class would: called with a memory."""
-    return partial(_made, session, [])
+    return partial(_made, interview, [])
 
 
-def _made(session: Session, forgotten: list[int], memory: Any) -> RemoteAllocator:
+def _made(interview: Interview, forgotten: list[int], memory: Any) -> RemoteAllocator:
     number = next(_NUMBERS)
     sizes = {name: getattr(memory, name) for name in _SIZES if hasattr(memory, name)}
     question = {"ask": "make", "number": number, "memory": sizes, "methods": METHODS}
-    asking = _Asking(session, memory, number, forgotten)
+    asking = _Asking(interview, memory, number, forgotten)
     told = asking.ask(question)
     granule = _granule(_mapping(told).get("granule"))
     if told.get("foresees"):
@@ -56,8 +56,8 @@ class _Asking:
         forgotten: numbers of those that nobody uses any more.
     """
 
-    def __init__(self, session: Session, memory: Any, number: int, forgotten: list[int]):
-        self._session, self._memory, self.number = session, memory, number
+    def __init__(self, interview: Interview, memory: Any, number: int, forgotten: list[int]):
+        self._interview, self._memory, self.number = interview, memory, number
         self.forgotten = forgotten
         self._refused: DriverError | None = None
 
@@ -67,7 +67,7 @@ class _Asking:
         self._refused = None
         whole = {**question, "number": self.number, "forget": forget, "events": len(events)}
         try:
-            return self._session.ask(whole, partial(self._called, events))
+            return self._interview.ask(whole, partial(self._called, events))
         except Exception as error:
             if self._refused is not None and getattr(error, "of_driver", False):
                 raise self._refused from None

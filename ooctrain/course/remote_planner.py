@@ -3,7 +3,7 @@
 In: a trace, a budget, a machine. Out: the plan that a submission's process answers, read from data.
 The one idea: here it is an ordinary `Planner`, so the same laws and tests run over it in a process
 that has never seen the submission's code. Its claims are claims: whoever asks verifies. Read next:
-`session.py`; `cage/serve.py`, which answers.
+`interview.py`; `cage/serve.py`, which answers.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 from ooctrain.course.cage.step_data import machine_data, trace_data
 from ooctrain.course.cage.told import error_of, printable
-from ooctrain.course.session import Session
+from ooctrain.course.interview import Interview
 from ooctrain.errors import ConfigError, Infeasible
 from ooctrain.rewrite import apply_rewrites
 from ooctrain.sched.schedule import BYTES, Granule, Plan
@@ -29,16 +29,16 @@ class RemotePlanner:
     """A submission as a planner.
 
     Args:
-        session: with its process.
+        interview: with its process.
 
     Raises:
         NoAnswer: it cannot be loaded.
     """
 
-    def __init__(self, session: Session):
-        self._session = session
+    def __init__(self, interview: Interview):
+        self._interview = interview
         self._sent: tuple[Trace | None, int] = (None, 0)
-        self.name = name_told(session)
+        self.name = name_told(interview)
 
     def plan(
         self, trace: Trace, budget_bytes: int, machine: Machine, *, granule: Granule = BYTES,
@@ -47,15 +47,15 @@ class RemotePlanner:
         """The submission's plan. Raises what it raises."""
         given = {"granule": [granule.size_bytes, granule.ranges, granule.fixed_bytes], **rest}
         # Of a step that was asked about just now the process knows the rows.
-        known = self._sent == (trace, self._session.processes) and self._sent[0] is trace
+        known = self._sent == (trace, self._interview.processes) and self._sent[0] is trace
         question = {
             "ask": "plan", "trace": None if known else trace_data(trace),
             "machine": machine_data(machine), "budget_bytes": budget_bytes,
             "given": [*given], **given,
         }  # fmt: skip
         self._sent = (None, 0)
-        told = self._session.ask(question)
-        self._sent = (trace, self._session.processes)
+        told = self._interview.ask(question)
+        self._sent = (trace, self._interview.processes)
         if not isinstance(told, Mapping):
             raise ConfigError("what it answers is no plan", code="OOC-104")
         if told.get("changed"):
@@ -87,8 +87,8 @@ def plan_told(data: Any, trace: Trace) -> Plan:
     return Plan.from_json({**data, "lower_bound": None}, apply_rewrites(trace, rewrites or ()))
 
 
-def name_told(session: Session) -> str:
+def name_told(interview: Interview) -> str:
     """The name that a submission gives itself."""
-    told = session.ask({"ask": "name"})
+    told = interview.ask({"ask": "name"})
     name = told.get("name") if isinstance(told, Mapping) else None
     return printable(name)[:MOST_LETTERS] if isinstance(name, str) else "nameless"

@@ -3,7 +3,7 @@
 In: a submission as it was named, a limit of time. Out: a planner or an allocator to be asked, for
 as long as it is asked. The one idea: a file is a stranger's, and is asked in a process of its own;
 a name is the library's or a package's that the teacher has installed, and is simply called. Read
-next: `session.py`, `remote_planner.py`, `remote_allocator.py`; `measures.py` and `replays.py`, who
+next: `interview.py`, `remote_planner.py`, `remote_allocator.py`; `measures.py`, `replays.py`, who
 ask.
 """
 
@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from ooctrain.alloc.registry import choose_allocator
+from ooctrain.course.interview import Interview
 from ooctrain.course.remote_allocator import allocators_of
 from ooctrain.course.remote_planner import RemotePlanner, name_told
-from ooctrain.course.session import Session
 from ooctrain.plugins import parse_spec
 from ooctrain.sched.planners.registry import get_planner
 from ooctrain.sched.planning.planner import Planner
@@ -49,8 +49,8 @@ def planner_of(submission: str, limit_s: float) -> Iterator[Planner]:
     if not is_file(submission):
         yield get_planner(submission)
         return
-    with Session(submission, "planner", limit_s) as session:
-        yield RemotePlanner(session)
+    with Interview(submission, "planner", limit_s) as interview:
+        yield RemotePlanner(interview)
 
 
 @contextmanager
@@ -59,8 +59,8 @@ def allocator_of(submission: str, limit_s: float) -> Iterator[str | Callable[[An
     if not is_file(submission):
         yield submission
         return
-    with Session(submission, "allocator", limit_s) as session:
-        yield allocators_of(session)
+    with Interview(submission, "allocator", limit_s) as interview:
+        yield allocators_of(interview)
 
 
 def introduced(submission: str, kind: str, limit_s: float) -> Introduced:
@@ -70,15 +70,15 @@ def introduced(submission: str, kind: str, limit_s: float) -> Introduced:
             submission, SAMPLE_BYTES, binding=False
         )
         return Introduced("", ())
-    with Session(submission, kind, limit_s) as session:
+    with Interview(submission, kind, limit_s) as interview:
         try:
-            name_told(session)
+            name_told(interview)
             if kind == "allocator":
-                choose_allocator(allocators_of(session), SAMPLE_BYTES, binding=False)
+                choose_allocator(allocators_of(interview), SAMPLE_BYTES, binding=False)
             fault = ""
         except Exception as error:  # a stranger's code: whatever fails, it cannot be asked
             fault = why_not(error)
-        return Introduced(fault, session.applied)
+        return Introduced(fault, interview.applied)
 
 
 def why_not(error: Exception, otherwise: str = "") -> str:

@@ -18,10 +18,10 @@ from ooctrain.course.cage.step_data import machine_data, machine_of, trace_data,
 from ooctrain.course.cage.told import error_data, error_of
 from ooctrain.course.cage.wire import BadMessage, Line, OutOfTime
 from ooctrain.course.interfaces import GIVEN, PACKAGE, copy_interfaces
+from ooctrain.course.interview import Interview, NoAnswer
 from ooctrain.course.isolation import LAYERS, in_words
 from ooctrain.course.remote_allocator import allocators_of
 from ooctrain.course.remote_planner import RemotePlanner
-from ooctrain.course.session import NoAnswer, Session
 from ooctrain.errors import ConfigError, Infeasible, OutOfDeviceMemory
 from ooctrain.step.builder import TraceBuilder
 from ooctrain.step.machine import Machine, call_durations_ns
@@ -58,11 +58,11 @@ def submitted(folder, body, name="own.py"):
 
 def asked(submission, limit_s=20.0, allowed=LAYERS):
     """(the error that a planner raises, the layers that were in force)."""
-    with Session(submission, "planner", limit_s, allowed) as session:
+    with Interview(submission, "planner", limit_s, allowed) as interview:
         try:
-            RemotePlanner(session).plan(small_step(), 100, MACHINE)
+            RemotePlanner(interview).plan(small_step(), 100, MACHINE)
         except Exception as error:
-            return error, session.applied
+            return error, interview.applied
     raise AssertionError("it has a plan")
 
 
@@ -151,10 +151,10 @@ def test_a_message_keeps_to_its_limits():
 def test_an_honest_planner_keeps_the_laws_from_afar(tmp_path):
     path = tmp_path / "own.py"
     path.write_text(LRU_STUB + SOLUTION)
-    with Session(f"{path}:Solved", "planner", 60) as session:
-        planner = RemotePlanner(session)
+    with Interview(f"{path}:Solved", "planner", 60) as interview:
+        planner = RemotePlanner(interview)
         assert check_planner(planner, examples=2, laws=QUICK_LAWS, time_limit_s=60) == 2
-        assert session.processes == 1
+        assert interview.processes == 1
 
 
 def test_harm_to_its_input_is_told_by_its_law(tmp_path):
@@ -165,8 +165,8 @@ def test_harm_to_its_input_is_told_by_its_law(tmp_path):
         "        return super().plan(trace, *rest, **more)\n"
     )
     path.write_text(f"{LRU_STUB}{SOLUTION}\n\nclass Mine(Solved):\n{harm}")
-    with Session(f"{path}:Mine", "planner", 60) as session:
-        planner = RemotePlanner(session)
+    with Interview(f"{path}:Mine", "planner", 60) as interview:
+        planner = RemotePlanner(interview)
         assert check_planner(planner, examples=1, laws=("plans are legal",)) == 1
         with pytest.raises(PlannerFailure, match="changes the trace or the machine"):
             check_planner(planner, examples=1, laws=("planning is pure",))
@@ -184,9 +184,9 @@ def test_harm_to_its_input_is_told_by_its_law(tmp_path):
 def test_an_honest_planner_works_in_any_cage(allowed, tmp_path):
     path = tmp_path / "own.py"
     path.write_text(LRU_STUB + SOLUTION)
-    with Session(f"{path}:Solved", "planner", 60, allowed) as session:
-        plan = RemotePlanner(session).plan(small_step(), 100, MACHINE)
-        applied = session.applied
+    with Interview(f"{path}:Solved", "planner", 60, allowed) as interview:
+        plan = RemotePlanner(interview).plan(small_step(), 100, MACHINE)
+        applied = interview.applied
     assert plan.makespan_us > 0
     assert {"limits", "subreaper"} <= set(applied) <= {"limits", "subreaper", *allowed}
     own = {"namespaces", "bubblewrap"}
@@ -251,11 +251,11 @@ while not os.path.exists({path!r}): time.sleep(0.01)
 
 def test_a_daemon_ends_with_the_question_where_no_layer_forbids_it(tmp_path):
     path = tmp_path / "daemon"
-    with Session(
+    with Interview(
         submitted(tmp_path, DAEMON.format(path=str(path)).strip()), "planner", 20, frozenset()
-    ) as session:
+    ) as interview:
         with pytest.raises(Infeasible):
-            RemotePlanner(session).plan(small_step(), 100, MACHINE)
+            RemotePlanner(interview).plan(small_step(), 100, MACHINE)
         daemon = int(read_when_there(path))
         assert is_running(daemon)
     assert not is_running(daemon)
@@ -266,10 +266,10 @@ def test_a_process_ends_when_its_grader_is_killed(allowed, tmp_path):
     submission = submitted(tmp_path, "time.sleep(600)")
     grader = (
         "from pathlib import Path\nfrom ooctrain.course.remote_planner import RemotePlanner\n"
-        "from ooctrain.course.session import Session\n"
-        f"session = Session({submission!r}, 'planner', 600, frozenset({sorted(allowed)}))\n"
-        "planner = RemotePlanner(session)\n"
-        f"Path({str(tmp_path / 'cage')!r}).write_text(str(session._process._process.pid))\n"
+        "from ooctrain.course.interview import Interview\n"
+        f"interview = Interview({submission!r}, 'planner', 600, frozenset({sorted(allowed)}))\n"
+        "planner = RemotePlanner(interview)\n"
+        f"Path({str(tmp_path / 'cage')!r}).write_text(str(interview._process._process.pid))\n"
         "import random\nfrom ooctrain.testing.check_planner import random_case\n"
         "case = random_case(random.Random(3))\nplanner.plan(case.trace, 100, case.machine)"
     )
@@ -301,9 +301,9 @@ def test_nothing_is_left_of_a_session(tmp_path):
     before = len(os.listdir("/proc/self/fd"))
     for body in ("pass", "os._exit(3)"):
         folder = None
-        with Session(submitted(tmp_path, body), "planner", 20) as session:
-            planner = RemotePlanner(session)
-            folder = session._process._folder.name
+        with Interview(submitted(tmp_path, body), "planner", 20) as interview:
+            planner = RemotePlanner(interview)
+            folder = interview._process._folder.name
             with pytest.raises((Infeasible, NoAnswer)):
                 planner.plan(small_step(), 100, MACHINE)
         assert not os.path.exists(folder)
@@ -311,16 +311,16 @@ def test_nothing_is_left_of_a_session(tmp_path):
 
 
 def test_a_process_that_ended_is_asked_no_more_until_the_time_begins_again(tmp_path):
-    with Session(submitted(tmp_path, "os._exit(3)"), "planner", 20) as session:
-        planner = RemotePlanner(session)
+    with Interview(submitted(tmp_path, "os._exit(3)"), "planner", 20) as interview:
+        planner = RemotePlanner(interview)
         for _ in range(3):
             with pytest.raises(NoAnswer, match="status 3"):
                 planner.plan(small_step(), 100, MACHINE)
-        assert session.processes == 1
-        session.begin()
+        assert interview.processes == 1
+        interview.begin()
         with pytest.raises(NoAnswer, match="status 3"):
             planner.plan(small_step(), 100, MACHINE)
-        assert session.processes == 2
+        assert interview.processes == 2
 
 
 # Allocators
@@ -333,8 +333,8 @@ def fit_file(folder, body="", name="own.py"):
 
 
 def test_an_allocator_there_is_one_here(tmp_path):
-    with Session(fit_file(tmp_path), "allocator", 60) as session:
-        make = allocators_of(session)
+    with Interview(fit_file(tmp_path), "allocator", 60) as interview:
+        make = allocators_of(interview)
         choice = choose_allocator(make, 1 << 16, binding=False)
         assert (choice.granule.size_bytes, choice.budget_bytes) == (512, 1 << 16)
         arena = choice.make(DryMemory(1 << 16))
@@ -370,11 +370,11 @@ def test_where_a_block_lies_is_looked_at_before_anybody_writes_there(harm, tmp_p
         f"        block = super().allocate(nbytes, tag)\n        {HARM[harm]}\n"
         "        return block\n"
     )
-    with Session(fit_file(tmp_path, body), "allocator", 60) as session:
-        make = allocators_of(session)
+    with Interview(fit_file(tmp_path, body), "allocator", 60) as interview:
+        make = allocators_of(interview)
         failure = find_failure(make, 2, 0, ("memfd", "plain"), shortest=False)
         assert (failure is None) == (harm == "nowhere else")
-        assert session.fault == ""
+        assert interview.fault == ""
 
 
 RANGED = """
@@ -420,8 +420,8 @@ def test_a_memory_there_is_the_memory_here(tmp_path):
             seen.append(size_bytes)
             return super().reserve(size_bytes)
 
-    with Session(f"{path}:Pages", "allocator", 20) as session:
-        arena = allocators_of(session)(Memory(1 << 16))
+    with Interview(f"{path}:Pages", "allocator", 20) as interview:
+        arena = allocators_of(interview)(Memory(1 << 16))
         assert arena.granule.ranges
         block = arena.reserve(5000, "x")
         assert (block.granted_bytes, block.tag, seen) == (0, "x", [8192])

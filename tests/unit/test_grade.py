@@ -17,6 +17,7 @@ from ooctrain.alloc.dry_run import DryMemory
 from ooctrain.alloc.replay.replay import peak_bytes
 from ooctrain.cli import main
 from ooctrain.course import measures as measuring
+from ooctrain.course.interview import Interview
 from ooctrain.course.measures import measured, par_us
 from ooctrain.course.remote_planner import plan_told
 from ooctrain.course.replays import (
@@ -27,7 +28,6 @@ from ooctrain.course.replays import (
     replayed,
 )
 from ooctrain.course.rubric import RUBRIC, Measure, Replay, points_for, read_rubric
-from ooctrain.course.session import Session
 from ooctrain.course.submitted import Introduced, introduced
 from ooctrain.errors import ConfigError
 from ooctrain.sched.planners.registry import get_planner
@@ -241,10 +241,10 @@ STRANGE = [
 
 @pytest.mark.parametrize("answer", STRANGE)
 def test_whatever_a_process_answers_there_is_a_measure(answer, monkeypatch, tmp_path):
-    def ask(session, question, called=None):
+    def ask(interview, question, called=None):
         return {"name": "strange"} if question["ask"] == "name" else answer
 
-    monkeypatch.setattr(Session, "ask", ask)
+    monkeypatch.setattr(Interview, "ask", ask)
     found = measured(MEASURE, planner_file(tmp_path, "pass"), 60)
     assert found.ratio is None
     assert 0 < len(found.why) < 120

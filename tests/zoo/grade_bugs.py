@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from zoo.planting import plant
 
-from ooctrain.course import interfaces, isolation, remote_planner, session
+from ooctrain.course import interfaces, interview, isolation, remote_planner
 from ooctrain.course.cage import told, wire
 
 
@@ -84,17 +84,17 @@ BUGS = {
     "the other side is waited for": Here(
         wire, "_wait", "left_s * 1000", "left_s * 1000 + 5000", "a message in time"),
     "any answer is the answer": Here(
-        session.Session, "_told", "told.get(\"id\") != name", "False", "an early answer"),
+        interview.Interview, "_told", "told.get(\"id\") != name", "False", "an early answer"),
     "a call is an answer": Here(
-        session.Session, "_told", "called is None or", "False and", "a question back"),
+        interview.Interview, "_told", "called is None or", "False and", "a question back"),
     "who has ended is asked again": Here(
-        session.Session, "ask", "if self.fault:", "if False:", "ended"),
+        interview.Interview, "ask", "if self.fault:", "if False:", "ended"),
     "what was wrong is never forgotten": Here(
-        session.Session, "begin", 'self.fault = ""', "pass", "ended"),
-    "a session leaves its process": Here(
-        session.Session, "close", "self._process.end()", "pass", "left"),
+        interview.Interview, "begin", 'self.fault = ""', "pass", "ended"),
+    "a interview leaves its process": Here(
+        interview.Interview, "close", "self._process.end()", "pass", "left"),
     "a process sees the grader's environment": Here(
-        session, "_environment", "return {", "return {**os.environ, ", "environment"),
+        interview, "_environment", "return {", "return {**os.environ, ", "environment"),
     "any error may be named": Here(
         told, "error_of", "if kind in _PYTHON_S:", "if hasattr(builtins, str(kind)):", "a word"),
     "words may move the cursor": Here(

@@ -5,5 +5,5 @@ never called; whatever it does to its own process, all that leaves it is JSON of
 the process that asks believes none of it. These files are copied into a folder of their own, with
 the library's interfaces and without its planners and allocators (`interfaces.py`), and that copy is
 what the process imports. Read next: `supervise.py`, which begins there, then `serve.py`;
-`../session.py` is the other side.
+`../interview.py` is the other side.
 """

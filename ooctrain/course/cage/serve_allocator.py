@@ -87,7 +87,7 @@ class _Kept:
         if block is not None:
             values.insert(0, block)
         events = question.get("events", 0)
-        rest = [[Event(self._memory, place) for place in range(events)]] if events else []
+        rest = [[EventThere(self._memory, place) for place in range(events)]] if events else []
         found = getattr(self.allocator, question["method"])(*values, *rest)
         return {"value": self._value(question["method"], found), "block": _told(block)}
 
@@ -148,7 +148,7 @@ class MemoryThere:
         raise error_of(told["error"])[0]
 
 
-class Event:
+class EventThere:
     """The last use of a block: the point in time is known to the process that asks."""
 
     def __init__(self, memory: MemoryThere, place: int):

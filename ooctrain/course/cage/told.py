@@ -4,7 +4,7 @@ In: an exception. Out: its kind, its words and numbers, and on the other side an
 same kind. The one idea: a kind is a word from a short list, for laws and tests tell a refusal
 (`Infeasible`, `OutOfDeviceMemory`) from a mistake by it; whatever is not on the list is the
 submission's own error, and no word of it ends or skips a test. Read next: `serve.py`, which tells;
-`../session.py`, which hears.
+`../interview.py`, which hears.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 In: plain data. Out: the same on the other side, or `BadMessage`. The one idea: the other side may
 be hostile, so nothing is waited for beyond a deadline, nothing is read beyond a limit, and what
 JSON does not say (NaN, infinity, a bare value, nesting without end) is no message. Read next:
-`../session.py` and `serve.py`, which speak through it.
+`../interview.py` and `serve.py`, which speak through it.
 """
 
 from __future__ import annotations

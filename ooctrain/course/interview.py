@@ -25,7 +25,7 @@ from typing import Any, BinaryIO, NoReturn
 
 from ooctrain.course.cage.told import error_of, printable
 from ooctrain.course.cage.wire import MOST_ANSWERED_BYTES, BadMessage, Line, OutOfTime
-from ooctrain.course.isolation import LAYERS, Isolation, Seen, isolations
+from ooctrain.course.isolation import LAYERS, InSight, Isolation, isolations
 from ooctrain.errors import ConfigError
 from ooctrain.plugins import parse_spec
 
@@ -52,7 +52,7 @@ class NoAnswer(Exception):
     """A submission's process was ended, or ended by itself."""
 
 
-class Session:
+class Interview:
     """One submission, for as long as something is asked of it.
 
     Args:
@@ -117,7 +117,7 @@ class Session:
             self._process.end()
             self._process = None
 
-    def __enter__(self) -> Session:
+    def __enter__(self) -> Interview:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -186,7 +186,7 @@ class _Process:
         self._folder = tempfile.TemporaryDirectory(
             prefix="ooctrain-grade-", ignore_cleanup_errors=True
         )
-        seen = Seen.made(Path(self._folder.name).resolve(), file)
+        seen = InSight.made(Path(self._folder.name).resolve(), file)
         asked, ask = os.pipe()
         answer, answered = os.pipe()
         settings = {
