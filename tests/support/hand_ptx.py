@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from ooctrain.testing.emulator.ptx_machine import run
-from ooctrain.testing.emulator.ptx_memory import Memory
+from ooctrain.testing.emulator.ptx_memory import GlobalMemory
 
 HEAD = """.version 8.0
 .target sm_90
@@ -48,7 +48,7 @@ def run_by_hand(body: str, *arrays: np.ndarray, threads: int = 32, blocks: int =
     parameters = np.array([a.ctypes.data for a in arrays], np.uint64).tobytes()
     text = module(body, len(arrays), outside)
     grid, block = (blocks, 1, 1), (threads, 1, 1)
-    run(text, "hand", grid, block, shared_bytes, parameters, Memory.of_arrays(arrays))
+    run(text, "hand", grid, block, shared_bytes, parameters, GlobalMemory.of_arrays(arrays))
 
 
 def apply(instruction: str, *sources: np.ndarray, result: str = "f4") -> np.ndarray:

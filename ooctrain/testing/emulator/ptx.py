@@ -4,7 +4,7 @@ In: a `Kernel` and a compute capability. Out: `PtxFacts`, counts of its PTX inst
 the assembler `ptxas` is on the path, `Resources`: registers and spilled bytes. The one idea: what
 makes a kernel slow is seen in its text: double precision crept in, an array that did not fit into
 registers, loads of 4 bytes instead of 16. Read next: `layers/kernels/cuda/runtime/shim.py`;
-`tests/unit/cuda/test_ptx.py`.
+`ptx_machine.py`, which runs the text; `tests/unit/cuda/test_ptx.py`.
 """
 
 from __future__ import annotations

@@ -28,10 +28,10 @@ from ooctrain.testing.emulator.ptx_lanes import (
 from ooctrain.testing.emulator.ptx_memory import PENDING, WRITTEN
 from ooctrain.testing.emulator.ptx_races import WARP
 from ooctrain.testing.emulator.ptx_text import (
+    Address,
     Instruction,
     Operand,
-    Place,
-    Program,
+    PtxProgram,
     Register,
     Symbol,
 )
@@ -44,7 +44,7 @@ SPACES = ("global", "shared", "local", "param")
 HINTS = ("nc", "ca", "cg", "cs", "volatile", "weak", "v2", "v4", "cta", "L1::evict_last")
 
 
-def load(program: Program, instruction: Instruction) -> Step:
+def load(program: PtxProgram, instruction: Instruction) -> Step:
     """ld"""
     space, kind = _space_and_kind(instruction)
     results = parts_of(instruction.operands[0])
@@ -71,8 +71,8 @@ def _load(lanes: Lanes, space: str, at: np.ndarray, kind: np.dtype, count: int) 
     return lanes.local.load(lanes.who, lanes.at_work, at, kind, count)
 
 
-def _load_parameter(program: Program, place: Operand, kind: np.dtype, writes: list) -> Step:
-    assert isinstance(place, Place)
+def _load_parameter(program: PtxProgram, place: Operand, kind: np.dtype, writes: list) -> Step:
+    assert isinstance(place, Address)
     if not isinstance(place.base, Symbol) or place.base.name not in program.parameters:
         raise UnknownInstruction("a parameter that is not the kernel's")
     start = program.parameters[place.base.name][0] + place.offset_bytes
@@ -85,7 +85,7 @@ def _load_parameter(program: Program, place: Operand, kind: np.dtype, writes: li
     return step
 
 
-def store(program: Program, instruction: Instruction) -> Step:
+def store(program: PtxProgram, instruction: Instruction) -> Step:
     """st"""
     space, kind = _space_and_kind(instruction)
     place, source = instruction.operands
@@ -117,9 +117,9 @@ def _space_and_kind(instruction: Instruction) -> tuple[str, np.dtype]:
     return space, DTYPES[kinds_of(instruction)[0]]
 
 
-def place_reader(program: Program, place: Operand) -> Read:
+def place_reader(program: PtxProgram, place: Operand) -> Read:
     """The function that computes the addresses of [base + offset]."""
-    if not isinstance(place, Place):
+    if not isinstance(place, Address):
         raise UnknownInstruction(f"an address without brackets: {place}")
     base, offset = place.base, place.offset_bytes
     width = program.width_bytes(base.name) if isinstance(base, Register) else ADDRESS.itemsize
@@ -131,7 +131,7 @@ def place_reader(program: Program, place: Operand) -> Read:
 
 
 @dataclass(slots=True)
-class Copies:
+class OpenCopies:
     """Copies that were begun together: lanes, the words of each, the group that each is in."""
 
     lanes: np.ndarray
@@ -139,7 +139,7 @@ class Copies:
     groups: np.ndarray
 
 
-def copy(program: Program, instruction: Instruction) -> Step:
+def copy(program: PtxProgram, instruction: Instruction) -> Step:
     """cp.async and its commit_group, wait_group, wait_all"""
     words = instruction.suffixes
     if words == ("async", "commit_group"):
@@ -172,7 +172,7 @@ def copy(program: Program, instruction: Instruction) -> Step:
         active = lanes.at_work
         place = lanes.of_active(to(lanes))
         touched = lanes.shared.store(lanes.who, lanes.row[active], place, values, PENDING)
-        lanes.copies.append(Copies(active, touched, lanes.groups[active]))
+        lanes.copies.append(OpenCopies(active, touched, lanes.groups[active]))
 
     return step
 
@@ -194,14 +194,14 @@ def _wait(lanes: Lanes, but: int | None) -> None:
             who = lanes.who_of(copies.lanes[done]).repeated(words.shape[1])
             lanes.shared.log.write(who, words.reshape(-1))
         if not done.all():
-            left.append(Copies(copies.lanes[~done], copies.words[~done], copies.groups[~done]))
+            left.append(OpenCopies(copies.lanes[~done], copies.words[~done], copies.groups[~done]))
     lanes.copies = left
 
 
 # Matrices
 
 
-def load_matrices(program: Program, instruction: Instruction) -> Step:
+def load_matrices(program: PtxProgram, instruction: Instruction) -> Step:
     """ldmatrix: lane l tells where row l % 8 of matrix l // 8 is, and gets word l % 4 of row l // 4
     of each matrix."""
     expected = ("sync", "aligned", "m8n8")

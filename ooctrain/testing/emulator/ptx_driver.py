@@ -4,7 +4,7 @@ In: launches as a driver gets them: a kernel's name, the loaded image, grid and 
 arguments, all addresses those of this process. Out: the memory as the kernel leaves it; 0, or the
 number of the error that the launch ends in, and the fault beside it. The one idea: a cubin says
 nothing to an interpreter, so that whoever compiles keeps the text (`Texts`); an image that is
-itself PTX needs nobody. Read next: `ptx_machine.py`; `docs/gpu.md`.
+itself PTX needs nobody. Read next: `ptx_machine.py`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 from ooctrain.errors import OoctrainError
 from ooctrain.testing.emulator import ptx_faults as faults
 from ooctrain.testing.emulator.ptx_machine import run
-from ooctrain.testing.emulator.ptx_memory import Memory, Region
+from ooctrain.testing.emulator.ptx_memory import GlobalMemory, MemoryRange
 from ooctrain.testing.emulator.ptx_text import entries, read_program
 
 Hole = Callable[[int, int], int]
@@ -81,7 +81,7 @@ class LaunchRunner:
             return NO_TEXT
         x, y, z = grid.contents
         threads_x, threads_y, threads_z = block.contents
-        memory = Memory([], look_up=self._look_up)
+        memory = GlobalMemory([], look_up=self._look_up)
         try:
             size = read_program(text, name.decode()).parameter_bytes
             parameters = ctypes.string_at(arguments, size) if size else b""
@@ -95,7 +95,7 @@ class LaunchRunner:
         self.launches += 1
         return 0
 
-    def _look_up(self, address: int) -> Region | None:
+    def _look_up(self, address: int) -> MemoryRange | None:
         """All from the address's page on that a kernel may touch."""
         start = address // PAGE_BYTES * PAGE_BYTES
         if self._hole(start, address + 1 - start):
@@ -103,4 +103,4 @@ class LaunchRunner:
             if self._hole(start, 1):
                 return None
         end = self._hole(start, MOST_BYTES) or start + MOST_BYTES
-        return Region(start, end - start)
+        return MemoryRange(start, end - start)

@@ -11,14 +11,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ooctrain.testing.emulator.ptx_text import Instruction, Program, Register, Symbol
+from ooctrain.testing.emulator.ptx_text import Instruction, PtxProgram, Register, Symbol
 
 #: instructions that end a piece
 ENDS = ("bra", "ret", "exit")
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class CodeBlock:
     """A basic block.
 
     Args:
@@ -40,7 +40,7 @@ class Piece:
 class Flow:
     """Pieces by number; `meets[i]` is where the two ways from piece i meet."""
 
-    pieces: tuple[Piece, ...]
+    pieces: tuple[CodeBlock, ...]
     meets: tuple[int, ...]
 
     @property
@@ -49,7 +49,7 @@ class Flow:
         return len(self.pieces)
 
 
-def find_flow(program: Program) -> Flow:
+def find_flow(program: PtxProgram) -> Flow:
     """The pieces of a program."""
     code = program.instructions
     jumps = [i for i, instruction in enumerate(code) if instruction.opcode in ENDS]
@@ -62,20 +62,20 @@ def find_flow(program: Program) -> Flow:
     return Flow(tuple(pieces), tuple(post_dominators([_ways(piece) for piece in pieces])))
 
 
-def _piece(program: Program, start: int, end: int, number: dict[int, int]) -> Piece:
+def _piece(program: PtxProgram, start: int, end: int, number: dict[int, int]) -> CodeBlock:
     *body, last = program.instructions[start:end]
     if last.opcode not in ENDS:
-        return Piece((*body, last), None, None, number[end], None)
+        return CodeBlock((*body, last), None, None, number[end], None)
     if last.opcode == "bra":
         (label,) = last.operands
         assert isinstance(label, Symbol), last.text
         target = number[program.labels[label.name]]
     else:
         target = number[len(program.instructions)]
-    return Piece(tuple(body), last.guard, target, number[end], last)
+    return CodeBlock(tuple(body), last.guard, target, number[end], last)
 
 
-def _ways(piece: Piece) -> tuple[int, ...]:
+def _ways(piece: CodeBlock) -> tuple[int, ...]:
     if piece.target is None:
         return (piece.following,)
     return (piece.target,) if piece.guard is None else (piece.target, piece.following)

@@ -16,16 +16,16 @@ from functools import cached_property
 import numpy as np
 
 from ooctrain.testing.emulator.ptx_faults import UnknownInstruction
-from ooctrain.testing.emulator.ptx_memory import Memory, OwnMemory
+from ooctrain.testing.emulator.ptx_memory import GlobalMemory, OwnMemory
 from ooctrain.testing.emulator.ptx_races import WARP, Who
 from ooctrain.testing.emulator.ptx_text import (
     WIDTH_BYTES,
-    Group,
     Instruction,
     Number,
     Operand,
-    Program,
+    PtxProgram,
     Register,
+    Several,
     Symbol,
 )
 
@@ -43,7 +43,7 @@ Step = Callable[["Lanes"], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
+class PtxLaunch:
     """What a kernel is started with.
 
     Args:
@@ -58,7 +58,7 @@ class Launch:
     block: Extent
     shared_bytes: int
     parameters: bytes
-    memory: Memory
+    memory: GlobalMemory
 
     @property
     def blocks(self) -> int:
@@ -80,7 +80,7 @@ class Lanes:
         first, count: numbers of the blocks.
     """
 
-    def __init__(self, program: Program, launch: Launch, first: int, count: int):
+    def __init__(self, program: PtxProgram, launch: PtxLaunch, first: int, count: int):
         self.launch, self.threads = launch, launch.threads
         self.size = count * self.threads
         self.row = np.repeat(np.arange(count), self.threads)
@@ -89,7 +89,7 @@ class Lanes:
         by_space = {s: [v for v in program.variables if v.space == s] for s in ("shared", "local")}
         self.shared = OwnMemory("shared", by_space["shared"], launch.shared_bytes, count)
         self.local = OwnMemory("local", by_space["local"], 0, self.size)
-        self.copies: list = []  # asynchronous ones, not yet waited for (ptx_warp.Copies)
+        self.copies: list = []  # asynchronous ones, not yet waited for (ptx_access.OpenCopies)
         self.groups = np.zeros(self.size, np.int64)
         stride = -(-self.threads // WARP) * WARP
         numbers = (first + np.arange(count))[:, None] * stride + np.arange(self.threads)
@@ -177,7 +177,7 @@ SPECIALS = frozenset(_specials((1, 1, 1), (1, 1, 1), 0, 1))
 # Operands
 
 
-def reader(program: Program, operand: Operand, kind: np.dtype) -> Read:
+def reader(program: PtxProgram, operand: Operand, kind: np.dtype) -> Read:
     """The function that reads an operand as a type."""
     if isinstance(operand, Number):
         return _constant(_number(operand, kind))
@@ -225,14 +225,14 @@ def _address(lanes: Lanes, name: str) -> int:
     raise UnknownInstruction(f"the address of {name}, which is neither shared nor local")
 
 
-def _width(program: Program, name: str) -> int:
+def _width(program: PtxProgram, name: str) -> int:
     width = program.width_bytes(name)
     if not width:
         raise UnknownInstruction(f"a register that is not declared: {name}")
     return width
 
 
-def writer(program: Program, operand: Operand) -> Write:
+def writer(program: PtxProgram, operand: Operand) -> Write:
     """The function that writes a result into a register, for the lanes at work."""
     if not isinstance(operand, Register):
         raise UnknownInstruction(f"a result that is no register: {operand}")
@@ -255,7 +255,7 @@ def writer(program: Program, operand: Operand) -> Write:
 
 def parts_of(operand: Operand) -> tuple[Operand, ...]:
     """The members of a group; of anything else itself alone."""
-    return operand.parts if isinstance(operand, Group) else (operand,)
+    return operand.parts if isinstance(operand, Several) else (operand,)
 
 
 def kinds_of(instruction: Instruction) -> tuple[str, ...]:

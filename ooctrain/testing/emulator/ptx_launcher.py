@@ -18,9 +18,9 @@ from ooctrain.layers.kernels.cuda.runtime.launcher import Blocks, part_of, prepa
 from ooctrain.layers.kernels.cuda.runtime.shim import Capability, Kernel
 from ooctrain.testing.emulator.emulator import flat
 from ooctrain.testing.emulator.ptx import read_ptx
-from ooctrain.testing.emulator.ptx_lanes import Launch
+from ooctrain.testing.emulator.ptx_lanes import PtxLaunch
 from ooctrain.testing.emulator.ptx_machine import prepare, run_blocks
-from ooctrain.testing.emulator.ptx_memory import Memory
+from ooctrain.testing.emulator.ptx_memory import GlobalMemory
 from ooctrain.testing.emulator.ptx_text import entries
 
 Edit = Callable[[Kernel, str], str]
@@ -52,9 +52,9 @@ class PtxLauncher:
         ready = prepare(text, entry)
         arrays = [value for value in given if isinstance(value, np.ndarray)]
         x, y, z = (*((blocks,) if isinstance(blocks, int) else blocks), 1, 1)[:3]
-        launch = Launch(
+        launch = PtxLaunch(
             (x, y, z), (kernel.threads, 1, 1), 0, pack(ready.program.parameters, given),
-            Memory.of_arrays(arrays, self._watched),
+            GlobalMemory.of_arrays(arrays, self._watched),
         )  # fmt: skip
         first = 0 if self._last_blocks is None else max(0, launch.blocks - self._last_blocks)
         run_blocks(ready, launch, range(first, launch.blocks))

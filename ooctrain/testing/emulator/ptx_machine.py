@@ -22,14 +22,14 @@ import numpy as np
 from ooctrain.errors import ConfigError
 from ooctrain.testing.emulator.ptx_access import copy, load, load_matrices, store
 from ooctrain.testing.emulator.ptx_faults import NOBODY, Endless, PtxFault, UnknownInstruction
-from ooctrain.testing.emulator.ptx_flow import Flow, Piece, find_flow
-from ooctrain.testing.emulator.ptx_lanes import Extent, Lanes, Launch, Read, Step, reader
-from ooctrain.testing.emulator.ptx_memory import Memory
+from ooctrain.testing.emulator.ptx_flow import CodeBlock, Flow, find_flow
+from ooctrain.testing.emulator.ptx_lanes import Extent, Lanes, PtxLaunch, Read, Step, reader
+from ooctrain.testing.emulator.ptx_memory import GlobalMemory
 from ooctrain.testing.emulator.ptx_table import TABLE, arithmetic
-from ooctrain.testing.emulator.ptx_text import Instruction, Program, read_program, readable
+from ooctrain.testing.emulator.ptx_text import Instruction, PtxProgram, read_program, readable
 from ooctrain.testing.emulator.ptx_warp import barrier, multiply, shuffle
 
-Decode = Callable[[Program, Instruction], Step]
+Decode = Callable[[PtxProgram, Instruction], Step]
 #: How the threads of some blocks are put into one vector, so that NumPy has something to do.
 LANES_AT_ONCE = 2048
 MOST_PIECES = 1_000_000
@@ -44,7 +44,7 @@ OPCODES: dict[str, Decode] = {
 
 def run(
     ptx_text: str, kernel_name: str, grid: Extent, block: Extent, shared_bytes: int,
-    parameter_bytes: bytes, memory: Memory,
+    parameter_bytes: bytes, memory: GlobalMemory,
 ) -> None:  # fmt: skip
     """Runs one launch to its end.
 
@@ -60,11 +60,11 @@ def run(
     Raises:
         PtxFault: the kernel does what a GPU leaves undefined, or what is not known here.
     """
-    launch = Launch(grid, block, shared_bytes, parameter_bytes, memory)
+    launch = PtxLaunch(grid, block, shared_bytes, parameter_bytes, memory)
     run_blocks(prepare(ptx_text, kernel_name), launch, range(launch.blocks))
 
 
-def run_blocks(ready: Ready, launch: Launch, numbers: range) -> None:
+def run_blocks(ready: Ready, launch: PtxLaunch, numbers: range) -> None:
     """Runs some blocks of a launch, by their numbers: x runs fastest, then y."""
     missing = ready.program.parameter_bytes - len(launch.parameters)
     if missing > 0:
@@ -87,7 +87,7 @@ class Ready:
         guards: of each piece, the lanes that jump at its end; None: all.
     """
 
-    program: Program
+    program: PtxProgram
     flow: Flow
     steps: tuple[tuple[tuple[Step, Instruction], ...], ...]
     guards: tuple[Read | None, ...]
@@ -111,7 +111,7 @@ def prepare(ptx_text: str, kernel_name: str) -> Ready:
     return Ready(program, flow, steps, guards)
 
 
-def _decode(program: Program, instruction: Instruction) -> Step:
+def _decode(program: PtxProgram, instruction: Instruction) -> Step:
     try:
         if instruction.opcode not in OPCODES:
             raise UnknownInstruction(f"no instruction {instruction.opcode!r} is known here")
@@ -202,7 +202,7 @@ class _Run:
             paths.append(_Path(piece.following, meeting, stay))
             paths.append(_Path(piece.target, meeting, taken))
 
-    def _taken(self, number: int, piece: Piece) -> np.ndarray:
+    def _taken(self, number: int, piece: CodeBlock) -> np.ndarray:
         """The lanes that jump."""
         lanes, guard = self._lanes, self._ready.guards[number]
         if piece.target is None:

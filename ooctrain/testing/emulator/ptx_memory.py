@@ -21,7 +21,7 @@ import numpy as np
 
 from ooctrain.testing.emulator.ptx_faults import Misaligned, OutOfBounds, ReadOfUnwritten
 from ooctrain.testing.emulator.ptx_races import AccessLog, Who
-from ooctrain.testing.emulator.ptx_text import Variable
+from ooctrain.testing.emulator.ptx_text import PtxVariable
 
 #: What a word of shared memory is.
 GAP, EMPTY, WRITTEN, PENDING = range(4)
@@ -40,7 +40,7 @@ def _process(kind: np.dtype) -> np.ndarray:
 
 
 @dataclass(frozen=True, slots=True)
-class Region:
+class MemoryRange:
     """Addresses that a kernel may touch.
 
     Args:
@@ -67,7 +67,7 @@ class Region:
         return f"element {element} of {self.name}"
 
 
-class Memory:
+class GlobalMemory:
     """Global memory.
 
     Args:
@@ -79,33 +79,33 @@ class Memory:
     """
 
     def __init__(
-        self, regions: Iterable[Region], watched: bool = False, kept: Sequence = (),
-        look_up: Callable[[int], Region | None] | None = None,
+        self, regions: Iterable[MemoryRange], watched: bool = False, kept: Sequence = (),
+        look_up: Callable[[int], MemoryRange | None] | None = None,
     ):  # fmt: skip
         self._known = list(regions)
         self._watched, self._kept, self._look_up = watched, kept, look_up
         self.begin_launch()
 
     @classmethod
-    def of_arrays(cls, arrays: Sequence[np.ndarray], watched: bool = True) -> Memory:
+    def of_arrays(cls, arrays: Sequence[np.ndarray], watched: bool = True) -> GlobalMemory:
         """Contiguous arrays, at the addresses where they lie (`array.ctypes.data`)."""
         regions = [
-            Region(a.ctypes.data, a.nbytes, a.itemsize, a.flags.writeable, f"array {i}")
+            MemoryRange(a.ctypes.data, a.nbytes, a.itemsize, a.flags.writeable, f"array {i}")
             for i, a in enumerate(arrays)
         ]
         return cls(regions, watched, arrays)
 
     @classmethod
-    def of_ranges(cls, ranges: Iterable[tuple[int, int]]) -> Memory:
+    def of_ranges(cls, ranges: Iterable[tuple[int, int]]) -> GlobalMemory:
         """Raw (address, size in bytes) of this process, as a stub driver knows them."""
-        return cls([Region(start, size_bytes) for start, size_bytes in ranges])
+        return cls([MemoryRange(start, size_bytes) for start, size_bytes in ranges])
 
     def begin_launch(self) -> None:
         """Forgets who touched what, since launches on one stream follow each other, and what was
         looked up, since memory comes and goes between them."""
         self._hold(self._known)
 
-    def _hold(self, regions: Iterable[Region]) -> None:
+    def _hold(self, regions: Iterable[MemoryRange]) -> None:
         self._regions = _without_overlap(regions)
         self._starts = [region.start for region in self._regions]
         self._logs = [
@@ -199,7 +199,7 @@ class OwnMemory:
         rows: how many.
     """
 
-    def __init__(self, name: str, variables: Sequence[Variable], dynamic_bytes: int, rows: int):
+    def __init__(self, name: str, variables: Sequence[PtxVariable], dynamic_bytes: int, rows: int):
         self._name = name
         self.offsets, row_bytes = _with_gaps(variables, dynamic_bytes)
         self.row_bytes = row_bytes
@@ -304,7 +304,7 @@ def _same_bits(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return (a.view(bits) == b.view(bits)).all(axis=1)
 
 
-def _with_gaps(variables: Sequence[Variable], dynamic_bytes: int) -> tuple[dict[str, int], int]:
+def _with_gaps(variables: Sequence[PtxVariable], dynamic_bytes: int) -> tuple[dict[str, int], int]:
     """Where each variable lies, and how long a row is: between two of them lies nothing."""
     found, end = {}, 0
     for variable in sorted(variables, key=lambda v: v.is_dynamic):
@@ -314,15 +314,15 @@ def _with_gaps(variables: Sequence[Variable], dynamic_bytes: int) -> tuple[dict[
     return found, end
 
 
-def _without_overlap(regions: Iterable[Region]) -> list[Region]:
+def _without_overlap(regions: Iterable[MemoryRange]) -> list[MemoryRange]:
     """Regions by address; those that overlap as one, with the smallest granule of all."""
-    found: list[Region] = []
+    found: list[MemoryRange] = []
     for region in sorted(regions, key=lambda r: r.start):
         if not region.size_bytes:
             continue
         if found and region.start < found[-1].end:
             last = found.pop()
-            region = Region(
+            region = MemoryRange(
                 last.start, max(last.end, region.end) - last.start,
                 min(last.granule_bytes, region.granule_bytes),
                 last.writable or region.writable, last.name,

@@ -1,6 +1,6 @@
 """Reads PTX: from the compiler's text to instructions that know their line.
 
-In: the text of a module, the name of an entry. Out: a `Program`: parameters with their offsets,
+In: the text of a module, the name of an entry. Out: a `PtxProgram`: parameters with their offsets,
 variables, registers, labels, instructions. The one idea: PTX is regular, `@guard opcode.suffix
 operands;`, so that one scan of statements and one of operands are the whole parser; what an
 opcode means is the table's business. Source: PTX ISA, "Syntax". Read next: `ptx_flow.py`,
@@ -47,7 +47,7 @@ class Symbol:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Address:
     """[base + offset]"""
 
     base: Register | Symbol | Number
@@ -55,13 +55,13 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class Several:
     """{a, b, c, d}, or a|b."""
 
     parts: tuple
 
 
-Operand = Register | Number | Symbol | Place | Group
+Operand = Register | Number | Symbol | Address | Several
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class Instruction:
 
 
 @dataclass(frozen=True, slots=True)
-class Variable:
+class PtxVariable:
     """A parameter, or a variable in shared, local or global memory."""
 
     name: str
@@ -97,7 +97,7 @@ class Variable:
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
+class PtxProgram:
     """One entry of a module, read.
 
     Args:
@@ -108,7 +108,7 @@ class Program:
 
     name: str
     parameters: dict[str, tuple[int, int]]
-    variables: tuple[Variable, ...]
+    variables: tuple[PtxVariable, ...]
     registers: dict[str, str]
     labels: dict[str, int]
     instructions: tuple[Instruction, ...]
@@ -137,7 +137,7 @@ _INTEGER = re.compile(r"-?(0[xX][0-9a-fA-F]+|\d+)U?$")
 
 
 @cache
-def read_program(text: str, name: str) -> Program:
+def read_program(text: str, name: str) -> PtxProgram:
     """The entry `name` of a module.
 
     Raises:
@@ -165,7 +165,7 @@ def readable(name: str) -> str:
     return ".".join(parts[-2:]) or name
 
 
-def _read_entry(text: str, entry: re.Match) -> Program:
+def _read_entry(text: str, entry: re.Match) -> PtxProgram:
     end = _closing_brace(text, entry.end())
     outside = text[: entry.start()] + text[end:]
     variables = [v for s in outside.split(";") for v in _variables(s.partition("=")[0])]
@@ -184,7 +184,7 @@ def _read_entry(text: str, entry: re.Match) -> Program:
             line = text.count("\n", 0, entry.end() + offset) + 1
             instructions.append(_instruction(statement, line))
     parameters = _offsets([v for p in (entry.group(2) or "").split(",") for v in _variables(p)])
-    return Program(
+    return PtxProgram(
         entry.group(1), parameters, tuple(variables), registers, labels, tuple(instructions)
     )
 
@@ -215,7 +215,7 @@ def _statements(body: str) -> Iterator[tuple[int, str]]:
             at = end + 1
 
 
-def _variables(statement: str) -> Iterator[Variable]:
+def _variables(statement: str) -> Iterator[PtxVariable]:
     """The variable that a statement declares, if any."""
     found = _DECLARED.search(" ".join(statement.split()))
     if found is None:
@@ -227,10 +227,10 @@ def _variables(statement: str) -> Iterator[Variable]:
     size = width * int(count) if count else width
     is_dynamic = count == ""
     align_bytes = int(align.group(1)) if align and ".ptr" not in words else width
-    yield Variable(name, space, align_bytes, 0 if is_dynamic else size, is_dynamic)
+    yield PtxVariable(name, space, align_bytes, 0 if is_dynamic else size, is_dynamic)
 
 
-def _offsets(parameters: list[Variable]) -> dict[str, tuple[int, int]]:
+def _offsets(parameters: list[PtxVariable]) -> dict[str, tuple[int, int]]:
     """Where each parameter lies: in order, each at a multiple of its alignment."""
     found: dict[str, tuple[int, int]] = {}
     end = 0
@@ -259,12 +259,12 @@ def _split(text: str) -> list[str]:
 
 def _operand(text: str) -> Operand:
     if text.startswith("{"):
-        return Group(tuple(_operand(part) for part in _split(text[1:-1])))
+        return Several(tuple(_operand(part) for part in _split(text[1:-1])))
     if text.startswith("["):
         base, sign, offset = re.fullmatch(r"\[([^+]*?)\s*(?:(\+)\s*(-?\w+))?\]", text).groups()  # type: ignore[union-attr]
-        return Place(_operand(base.strip()), int(offset, 0) if sign else 0)  # type: ignore[arg-type]
+        return Address(_operand(base.strip()), int(offset, 0) if sign else 0)  # type: ignore[arg-type]
     if "|" in text:
-        return Group(tuple(_operand(part.strip()) for part in text.split("|")))
+        return Several(tuple(_operand(part.strip()) for part in text.split("|")))
     if found := _FLOAT.match(text):
         return Number(int(found.group(1), 16), is_float=True)
     if _INTEGER.match(text):

@@ -15,7 +15,7 @@ from ooctrain.testing.emulator.ptx_faults import NotForAll, UnknownInstruction
 from ooctrain.testing.emulator.ptx_lanes import Lanes, Step, parts_of, reader, writer
 from ooctrain.testing.emulator.ptx_numbers import one_nan
 from ooctrain.testing.emulator.ptx_races import WARP
-from ooctrain.testing.emulator.ptx_text import Instruction, Program
+from ooctrain.testing.emulator.ptx_text import Instruction, PtxProgram
 
 WORD, FLOAT = np.dtype("u4"), np.dtype("f4")
 ALL_LANES, TF32_BITS = 0xFFFFFFFF, 0xFFFFE000
@@ -40,7 +40,7 @@ def _require_whole(lanes: Lanes, size: int, what: str) -> None:
 # Barriers
 
 
-def barrier(program: Program, instruction: Instruction) -> Step:
+def barrier(program: PtxProgram, instruction: Instruction) -> Step:
     """bar.sync 0 of the block, bar.warp.sync of the warp"""
     if instruction.suffixes == ("warp", "sync"):
         mask = reader(program, instruction.operands[0], WORD)
@@ -69,7 +69,7 @@ def _require_all_in(mask: np.ndarray) -> None:
 # Shuffles
 
 
-def shuffle(program: Program, instruction: Instruction) -> Step:
+def shuffle(program: PtxProgram, instruction: Instruction) -> Step:
     """shfl.sync"""
     if instruction.suffixes[::2] != ("sync", "b32"):
         raise UnknownInstruction("another shuffle than shfl.sync of 32 bits")
@@ -108,7 +108,7 @@ def _partner(
 # Products of matrices
 
 
-def multiply(program: Program, instruction: Instruction) -> Step:
+def multiply(program: PtxProgram, instruction: Instruction) -> Step:
     """mma: c + a b of a warp's matrices of 16 x 8, 8 x 8 and 16 x 8.
 
     With g = lane // 4 and t = lane % 4 a lane holds a[g, t], a[g + 8, t], a[g, t + 4],

@@ -12,10 +12,10 @@ from support.hand_ptx import module
 from ooctrain.errors import ConfigError
 from ooctrain.testing.emulator.ptx_flow import find_flow, post_dominators
 from ooctrain.testing.emulator.ptx_text import (
-    Group,
+    Address,
     Number,
-    Place,
     Register,
+    Several,
     Symbol,
     entries,
     read_program,
@@ -55,12 +55,12 @@ def test_everything_of_a_text_is_read():
     assert program.width_bytes("t") == 4
     assert program.width_bytes("%rd1") == 0
     first, second, third, fourth, jump, _ = program.instructions
-    assert first.operands == (Register("%rd1"), Place(Symbol("many"), 4))
+    assert first.operands == (Register("%rd1"), Address(Symbol("many"), 4))
     assert second.guard == Register("%p1", negated=True)
     assert second.suffixes == ("global", "v2", "f32")
-    pair = Group((Register("%f1"), Register("%f2")))
-    assert second.operands == (pair, Place(Register("%rd1"), -8))
-    assert third.operands[0] == Group((Register("%r1"), Register("%p2")))
+    pair = Several((Register("%f1"), Register("%f2")))
+    assert second.operands == (pair, Address(Register("%rd1"), -8))
+    assert third.operands[0] == Several((Register("%r1"), Register("%p2")))
     assert third.operands[2:] == (Number(16), Number(31), Number(-1))
     assert fourth.operands[1] == Number(0xBF800000, is_float=True)
     assert jump.operands == (Symbol("$L__BB0_1"),)

@@ -20,7 +20,7 @@ from ooctrain.testing.emulator.ptx_faults import (
     UnknownInstruction,
 )
 from ooctrain.testing.emulator.ptx_machine import run
-from ooctrain.testing.emulator.ptx_memory import Memory
+from ooctrain.testing.emulator.ptx_memory import GlobalMemory
 
 #: %rd10 = address of element %r9 (this thread of all) of array 0, %rd11 of array 1
 OWN = """
@@ -155,7 +155,7 @@ def test_special_registers_of_three_dimensions():
 """
     text = module(body, 1)
     parameters = np.array([out.ctypes.data], np.uint64).tobytes()
-    run(text, "hand", (1, 1, 2), (3, 2, 2), 0, parameters, Memory.of_arrays([out]))
+    run(text, "hand", (1, 1, 2), (3, 2, 2), 0, parameters, GlobalMemory.of_arrays([out]))
     thread = np.arange(12)
     for block in (0, 1):
         rows = out[12 * block : 12 * block + 12]
@@ -319,18 +319,18 @@ def test_raw_memory_of_the_process_is_memory_too():
     x = (ctypes.c_float * 64)(*range(64))
     y = (ctypes.c_float * 64)()
     addresses = [ctypes.addressof(x), ctypes.addressof(y)]
-    memory = Memory.of_ranges([(address, 256) for address in addresses])
+    memory = GlobalMemory.of_ranges([(address, 256) for address in addresses])
     parameters = np.array(addresses, np.uint64).tobytes()
     run(module(MIRROR, 2, TILE), "hand", (1, 1, 1), (64, 1, 1), 0, parameters, memory)
     assert list(y) == list(range(63, -1, -1))
-    short = Memory.of_ranges([(addresses[0], 256), (addresses[1], 252)])
+    short = GlobalMemory.of_ranges([(addresses[0], 256), (addresses[1], 252)])
     with pytest.raises(OutOfBounds, match=r"thread \(63, 0, 0\)"):
         run(module(MIRROR, 2, TILE), "hand", (1, 1, 1), (64, 1, 1), 0, parameters, short)
 
 
 def test_the_parameters_must_be_all_there():
     with pytest.raises(ConfigError, match="takes 16 bytes of parameters, got 8"):
-        run(module("", 2), "hand", (1, 1, 1), (32, 1, 1), 0, bytes(8), Memory([]))
+        run(module("", 2), "hand", (1, 1, 1), (32, 1, 1), 0, bytes(8), GlobalMemory([]))
 
 
 # Faults
