@@ -19,7 +19,7 @@ from ooctrain.layers.kernels.cuda.runtime.shim import kernel, why_no_ptx
 ROOT = Path(__file__).parents[3]
 HOPPER, TURING = (9, 0), (7, 5)
 needs_ptx = pytest.mark.skipif(bool(why_no_ptx()), reason=why_no_ptx())
-COUNT = runner._count
+COUNT = runner.count_up
 
 
 def test_each_kernel_has_a_key_of_its_own_and_keeps_it_in_another_process():
