@@ -12,7 +12,7 @@ ADD_NVVM = -m pip install --quiet --editable ".[cu13]" || echo "numba-cuda canno
 STAMP := $(shell $(PYTHON) -c "import hashlib; print(hashlib.sha256(open('pyproject.toml', 'rb').read()).hexdigest()[:12])")
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all bench gpu lint docs clean
+.PHONY: help demo test test-all bench gpu cubins lint docs clean
 .DELETE_ON_ERROR:
 
 help:
@@ -21,6 +21,7 @@ help:
 	@echo "make test-all  every test, comparison with torch included where it can be installed"
 	@echo "make bench     benchmarks, against torch where it can be installed"
 	@echo "make gpu OUT=folder  everything that only a GPU can show, in 8 minutes; installs nothing"
+	@echo "make cubins OUT=folder  the kernels' machine code, for make gpu CUBINS=folder; needs no GPU"
 	@echo "make lint      ruff and mypy"
 	@echo "make docs      the documentation as HTML"
 	@echo "make clean     removes the virtual environments and caches of this folder"
@@ -40,7 +41,12 @@ bench: .venv-peers/$(STAMP).stamp
 # The machine's own Python as it is: numpy, numba, llvmlite and numba-cuda are all that it needs.
 gpu:
 	@test -n "$(OUT)" || { echo "make gpu OUT=folder: the folder for gpu.json and gpu.md" >&2; exit 2; }
-	$(PYTHON) -m benchmarks.gpu "$(OUT)"
+	$(if $(CUBINS),OOCTRAIN_CUBINS="$(CUBINS)" OOCTRAIN_LAUNCHER=driver) $(PYTHON) -m benchmarks.gpu "$(OUT)"
+
+# Machine code for GPUs of compute capability 7.5, 8.0 and 9.0, made on any machine with the compiler.
+cubins:
+	@test -n "$(OUT)" || { echo "make cubins OUT=folder" >&2; exit 2; }
+	$(PYTHON) -m benchmarks.gpu.cubins "$(OUT)"
 
 lint: .venv/$(STAMP).stamp
 	$(BIN)/ruff check .

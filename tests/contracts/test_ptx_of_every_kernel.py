@@ -8,16 +8,13 @@ kernels are found by walking the modules, so a new one cannot be forgotten.
 from __future__ import annotations
 
 import ast
-import importlib
 import inspect
-import pkgutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from types import ModuleType
 
 import pytest
 
-import ooctrain.layers.kernels.cuda as package
-from ooctrain.layers.kernels.cuda.conv import conv_gemm, conv_gemm_weights
+from ooctrain.layers.kernels.cuda.every_kernel import every_kernel, modules
 from ooctrain.layers.kernels.cuda.runtime.shim import (
     LOWEST_CAPABILITY,
     Capability,
@@ -36,31 +33,6 @@ CAPABILITIES = ((7, 5), (8, 0), (8, 6), (8, 9), (9, 0), (10, 0), (12, 0))
 STATIC_SHARED_BYTES = 48 * 1024
 REGISTERS = 65_536
 needs_ptx = pytest.mark.skipif(bool(why_no_ptx()), reason=why_no_ptx())
-
-
-def modules() -> list[ModuleType]:
-    """All modules of CUDA kernels."""
-    found = pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
-    return [importlib.import_module(module.name) for module in found]
-
-
-def made_by_shape() -> Iterator[Kernel]:
-    """Kernels that a module makes when a shape first asks for them."""
-    for columns in (conv_gemm.WIDE, conv_gemm.NARROW):
-        yield conv_gemm._correlation_kernel(True, columns)
-        yield conv_gemm._correlation_kernel(False, columns)
-        yield conv_gemm_weights._weight_kernel(True, columns)
-    yield conv_gemm_weights._weight_kernel(False, conv_gemm.NARROW)
-
-
-def every_kernel() -> list[Kernel]:
-    """Each once, by name."""
-    found = set(made_by_shape())
-    for module in modules():
-        for value in vars(module).values():
-            values = value.values() if isinstance(value, Mapping) else (value,)
-            found |= {v for v in values if isinstance(v, Kernel)}
-    return sorted(found, key=lambda kernel: (kernel.name, kernel.function.__code__.co_firstlineno))
 
 
 def decorated(module: ModuleType) -> Iterator[tuple[str, str]]:

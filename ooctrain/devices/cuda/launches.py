@@ -28,6 +28,7 @@ from ooctrain.errors import ConfigError
 from ooctrain.layers.kernels.cuda.runtime import shim
 from ooctrain.layers.kernels.cuda.runtime.cubins import CubinStore
 from ooctrain.layers.kernels.cuda.runtime.launcher import Blocks
+from ooctrain.layers.kernels.cuda.runtime.runner import count_up
 from ooctrain.layers.kernels.cuda.runtime.shim import Kernel
 from ooctrain.layers.kernels.cuda.table import CUDA
 from ooctrain.step.op import Op, Scalars
@@ -194,6 +195,12 @@ class DriverKernels:
         """The device array at an address."""
         return DeviceArray(address, shape, dtype)
 
+    def count(self, array: DeviceArray) -> None:
+        """Queues `count_up` on 32 elements of uint32."""
+        self._recorder.launches = []
+        self._recorder.launch(count_up, 1, array)
+        self._start(self._recorder.launches)
+
     def launch(
         self, op: Op, ins: Sequence[Any], outs: Sequence[Any], workspace: Any, scalars: Scalars
     ) -> None:
@@ -202,8 +209,11 @@ class DriverKernels:
         known = self._known.get(key)
         if known is None or not known.serves(scalars):
             known = self._work_out(key, op, ins, outs, workspace, scalars)
+        self._start(known.launches)
+
+    def _start(self, launches: Sequence[Launch]) -> None:
         start, stream = self._driver.launch, self._stream
-        for launch in known.launches:
+        for launch in launches:
             start(launch.function, launch.grid, launch.threads, stream, launch.packed)
 
     def _work_out(

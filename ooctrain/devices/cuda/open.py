@@ -185,7 +185,7 @@ def installed_version(distribution: str) -> str | None:
 
 
 def _try_compiler() -> None:
-    try_kernel(open_cuda_driver())
+    try_kernel(open_cuda_driver(), make_kernels)
 
 
 def _explained(error: Exception, gpu: Gpu, found: Installed) -> DeviceUnavailable:

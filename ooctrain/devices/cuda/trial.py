@@ -10,7 +10,9 @@ next: `open.py`; `layers/kernels/cuda/runtime/runner.py`.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from contextlib import ExitStack
+from typing import Any
 
 import numpy as np
 
@@ -23,15 +25,16 @@ COUNT = 32
 _CUDA_HOME = "export CUDA_HOME=the toolkit's folder (`which nvcc` is its bin/nvcc)"
 
 
-def try_kernel(driver: GpuDriver) -> None:
+def try_kernel(driver: GpuDriver, make_kernels: Callable[[GpuDriver, int], Any]) -> None:
     """Runs a kernel of one line. Raises whatever is missing for that.
+
+    Args:
+        driver: opened, and current in this thread.
+        make_kernels: as `open.make_kernels`.
 
     Raises:
         DeviceUnavailable: it ran, and left other values.
     """
-    # Loads Numba, and that it cannot be loaded may be what is wrong.
-    from ooctrain.layers.kernels.cuda.runtime.runner import NumbaKernels
-
     with ExitStack() as held:
         stream = driver.create_stream()
         held.callback(give_back, driver.destroy_stream, stream)
@@ -39,7 +42,7 @@ def try_kernel(driver: GpuDriver) -> None:
         held.callback(give_back, driver.host_free, host)
         address = driver.allocate(4 * COUNT)
         held.callback(give_back, driver.free, address)
-        kernels = NumbaKernels(stream)
+        kernels = make_kernels(driver, stream)
         kernels.count(kernels.array(address, (COUNT,), "uint32"))
         driver.copy_out(host, address, 4 * COUNT, stream)
         driver.synchronize_stream(stream)
@@ -58,7 +61,7 @@ def why_it_failed(said: str, driver_version: int, capability: tuple[int, int]) -
         said: the failure's own words; a driver or linker that refuses PTX says so.
     """
     try:
-        # As in `try_kernel`.
+        # Loads Numba, and that it cannot be loaded may be what is wrong.
         from ooctrain.layers.kernels.cuda.runtime import runner, shim
 
         if shim.why_no_ptx():

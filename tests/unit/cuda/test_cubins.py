@@ -10,36 +10,25 @@ from pathlib import Path
 
 import pytest
 
-from ooctrain.layers.kernels.cuda import elementwise
-from ooctrain.layers.kernels.cuda.conv import conv_gemm
+from benchmarks.gpu import cubins as command
+from ooctrain.layers.kernels.cuda.every_kernel import every_kernel
 from ooctrain.layers.kernels.cuda.runtime import cubins, runner, shim
 from ooctrain.layers.kernels.cuda.runtime.cubins import CubinStore, fill, key_of
-from ooctrain.layers.kernels.cuda.runtime.shim import Kernel, kernel, why_no_ptx
+from ooctrain.layers.kernels.cuda.runtime.shim import kernel, why_no_ptx
 
 ROOT = Path(__file__).parents[3]
 HOPPER, TURING = (9, 0), (7, 5)
 needs_ptx = pytest.mark.skipif(bool(why_no_ptx()), reason=why_no_ptx())
-COUNT = runner._count
-MADE_IN_A_FUNCTION = [
-    conv_gemm._correlation_kernel(quads, columns)
-    for quads in (True, False)
-    for columns in (conv_gemm.WIDE, conv_gemm.NARROW)
-]
-
-
-def all_kernels() -> list[Kernel]:
-    of_elements = [v for v in vars(elementwise).values() if isinstance(v, Kernel)]
-    return [COUNT, *of_elements, *MADE_IN_A_FUNCTION]
+COUNT = runner.count_up
 
 
 def test_each_kernel_has_a_key_of_its_own_and_keeps_it_in_another_process():
-    kernels = all_kernels()
-    keys = [key_of(kernel, HOPPER, "a") for kernel in kernels]
+    keys = [key_of(kernel, HOPPER, "a") for kernel in every_kernel()]
     assert all(keys)
-    assert len(set(keys)) == len({id(kernel) for kernel in kernels})
+    assert len(set(keys)) == len(keys) > 80
     code = (
         "from unit.cuda.test_cubins import *\n"
-        "print(*[key_of(kernel, HOPPER, 'a') for kernel in all_kernels()])"
+        "print(*[key_of(kernel, HOPPER, 'a') for kernel in every_kernel()])"
     )
     paths = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
     done = subprocess.run(
@@ -97,3 +86,19 @@ def test_most_registers_reach_the_linker(tmp_path):
     few = replace(COUNT, max_registers=24)
     made = cubins.make_cubin(few, HOPPER)
     assert made.image != cubins.make_cubin(COUNT, HOPPER).image
+
+
+@needs_ptx
+def test_the_command_fills_a_folder_once(tmp_path, capsys):
+    arguments = [str(tmp_path), "--capabilities", "7.5,9.0"]
+    assert command.main(arguments, [COUNT]) == 0
+    assert command.main(arguments, [COUNT]) == 0
+    assert capsys.readouterr().out.startswith("2 made, 2 in ")
+    assert len(list(tmp_path.glob("*.cubin"))) == 2
+
+
+@pytest.mark.slow
+@needs_ptx
+def test_the_command_fills_a_folder_with_every_kernel(tmp_path):
+    assert command.main([str(tmp_path), "--capabilities", "9.0"]) == 0
+    assert len(list(tmp_path.glob("*.cubin"))) == len(every_kernel())

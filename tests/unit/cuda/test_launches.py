@@ -19,13 +19,16 @@ from hypothesis import strategies as st
 
 from ooctrain.devices.cuda.launches import DeviceArray, DriverKernels, layout_of, pack_arguments
 from ooctrain.errors import ConfigError
-from ooctrain.layers.kernels.cuda.runtime.cubins import Cubin
+from ooctrain.layers.kernels.cuda.conv import conv_tf32
+from ooctrain.layers.kernels.cuda.losses import _cross_entropy
+from ooctrain.layers.kernels.cuda.runtime.cubins import Cubin, make_cubin
 from ooctrain.layers.kernels.cuda.runtime.shim import Kernel, why_no_ptx
 from ooctrain.layers.relu import ReLU
 from ooctrain.layers.update import SGDUpdate
 from ooctrain.testing.check_op import SCALARS
 from ooctrain.testing.driver.stub.build import environment, why_no_stub
 from ooctrain.testing.driver.stub.stub import Stub
+from ooctrain.testing.emulator.ptx import assemble, read_ptx, why_no_assembler
 
 ROOT = Path(__file__).parents[3]
 REASON = why_no_stub() or why_no_ptx()
@@ -140,6 +143,23 @@ def test_numbers_lie_as_in_a_struct_of_c(kinds, data):
     for name, kind in fields:
         at, size = getattr(struct, name).offset, ctypes.sizeof(kind)
         assert found[at : at + size] == bytes(expected)[at : at + size]
+
+
+@needs_both
+@pytest.mark.skipif(bool(why_no_assembler()), reason=why_no_assembler())
+@pytest.mark.parametrize("kernel", [conv_tf32._correlate, _cross_entropy], ids=lambda k: k.name)
+def test_the_stub_reads_of_a_cubin_what_the_assembler_says(kernel):
+    stub = Stub()
+    made, facts = make_cubin(kernel, (9, 0)), read_ptx(kernel, (9, 0))
+    function, value = stub.open().function(made.image, made.entry), ctypes.c_int()
+    asked = {}
+    for number, name in ((1, "shared"), (4, "registers")):
+        stub.library.cuFuncGetAttribute(ctypes.byref(value), number, ctypes.c_void_p(function))
+        asked[name] = value.value
+    said = assemble(facts)
+    assert asked["shared"] == said.shared_bytes
+    # Another release of the assembler may give some registers more or less.
+    assert abs(asked["registers"] - said.registers) <= 8
 
 
 # A call's launches are worked out once.

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from ooctrain.layers.kernels.cuda.runtime import runner
+from ooctrain.layers.kernels.cuda.runtime.cubins import fill
 from ooctrain.layers.kernels.cuda.runtime.shim import why_no_ptx
 from ooctrain.testing.driver.stub.build import environment, why_no_stub
 
@@ -52,7 +54,14 @@ def findings(code: str, **options: int) -> dict[str, list[str]]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def test_the_compiler_is_tried_to_the_end():
+@pytest.fixture(params=["numba", "driver"])
+def launcher(request, monkeypatch, tmp_path):
+    monkeypatch.setenv("OOCTRAIN_LAUNCHER", request.param)
+    monkeypatch.setenv("OOCTRAIN_CUBINS", str(tmp_path))
+    return request.param
+
+
+def test_the_compiler_is_tried_to_the_end(launcher):
     found = findings("""
 tell("nobody runs it")
 stub.on_launch(count)
@@ -103,6 +112,21 @@ def test_a_toolkit_of_a_newer_cuda_is_told_with_both_versions():
     assert "numba-cuda[cu12]" in fix
 
 
+def test_where_cubins_are_there_no_compiler_is_needed(monkeypatch, tmp_path):
+    fill(tmp_path, [runner.count_up], [(9, 0)])
+    monkeypatch.setenv("OOCTRAIN_LAUNCHER", "driver")
+    monkeypatch.setenv("OOCTRAIN_CUBINS", str(tmp_path))
+    code = """
+from numba.cuda.cudadrv import nvvm
+nvvm.NVVM.__new__ = None
+stub.on_launch(count)
+tell("well")
+"""
+    assert findings(code)["well"][0] == "ok"
+    monkeypatch.setenv("OOCTRAIN_CUBINS", str(tmp_path / "empty"))
+    assert findings(code)["well"][0] == "fail"
+
+
 TRAIN = """
 from benchmarks.gpu.networks import PLAIN, SCALARS, _settings
 from ooctrain.engine.incore import initial_values
@@ -129,11 +153,8 @@ told["counts"] = {name: stub.number(name) for name in names.split()}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("launcher", ["numba", "driver"])
-def test_a_network_trains_out_of_core_by_the_real_path(monkeypatch, tmp_path, launcher):
+def test_a_network_trains_out_of_core_by_the_real_path(tmp_path, launcher):
     """No rule of the driver is broken, however late it works, and all is given back."""
-    monkeypatch.setenv("OOCTRAIN_LAUNCHER", launcher)
-    monkeypatch.setenv("OOCTRAIN_CUBINS", str(tmp_path))
     found = findings(TRAIN, fresh=0)
     assert "raised" not in found
     assert found["launches"] > 40

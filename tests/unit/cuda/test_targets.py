@@ -34,7 +34,7 @@ if hasattr(numpy, "row_stack"):
 QUICK = """
 from ooctrain.layers.kernels.cuda.conv import conv_tf32
 from ooctrain.layers.kernels.cuda.runtime import runner
-kernels, capabilities = [runner._count, conv_tf32._correlate], [(9, 0)]
+kernels, capabilities = [runner.count_up, conv_tf32._correlate], [(9, 0)]
 """
 EVERY = """
 sys.path.insert(0, "tests")

@@ -25,6 +25,7 @@ enum {
     PARAMETER_BYTES = 0x19, /* all of them, in the entry itself */
     MOST_THREADS_INFO = 0x05, /* three u32 */
     REGISTER_INFO = 0x2F, FRAME_INFO = 0x11, /* of all kernels together: symbol u32, number u32 */
+    RESERVED_SHARED = 1024, /* the system's own part of a block's, in code from 9.0 on */
     LONGEST_NAME = 4096,
 };
 
@@ -148,7 +149,9 @@ static void read_kernel(const struct elf *elf, size_t symbol, const char *name, 
     const Elf64_Shdr *info = section_of(elf, ".nv.info.", name);
     const Elf64_Shdr *shared = section_of(elf, ".nv.shared.", name);
     struct function *function = add_function(image, name, strlen(name));
-    if (shared) function->shared_bytes = (unsigned)shared->sh_size;
+    unsigned reserved = image->arch >= 90 ? RESERVED_SHARED : 0;
+    if (shared && shared->sh_size > reserved)
+        function->shared_bytes = (unsigned)shared->sh_size - reserved;
     if (common) read_entries(elf, common, symbol, function);
     if (info) read_entries(elf, info, symbol, function);
     qsort(function->parameters, function->parameter_count, sizeof(struct parameter), by_offset);

@@ -32,7 +32,8 @@ class _Described:
 
 
 @kernel("void(u4[::1])", threads=32)
-def _count(out):
+def count_up(out):
+    """0, 1, 2 ...: the smallest kernel, for a trial (`devices/cuda/trial.py`)."""
     out[cuda.threadIdx.x] = uint32(cuda.threadIdx.x)
 
 
@@ -65,11 +66,10 @@ class NumbaKernels:
         CUDA.run(op, self._launcher, ins, outs, workspace, scalars)
 
     def count(self, array: Any) -> None:
-        """Queues the smallest kernel: 0, 1, 2 ... into 32 elements of uint32, for a trial
-        (`devices/cuda/trial.py`)."""
-        self._launcher.launch(_count, 1, array)
+        """Queues `count_up` on 32 elements of uint32."""
+        self._launcher.launch(count_up, 1, array)
 
 
 def compiled_text(capability: Capability) -> str:
     """PTX of that kernel, made without a driver."""
-    return shim.compile_ptx(_count, capability)
+    return shim.compile_ptx(count_up, capability)
