@@ -108,9 +108,7 @@ class _BandWeaver:
     image.
     """
 
-    def __init__(
-        self, trace: Trace, calls: BandedCalls, writer: TraceWriter, again: bool
-    ) -> None:
+    def __init__(self, trace: Trace, calls: BandedCalls, writer: TraceWriter, again: bool) -> None:
         self.trace, self.calls, self.writer, self.again = trace, calls, writer, again
         inside = (*calls.forward, *calls.backward)
         ids = {call.id for call in inside}

@@ -48,6 +48,11 @@ class OnRows(Op):
         return f"{self.op.name}_on_rows"
 
     @property
+    def algorithm(self) -> str:
+        """Of the convolution that it is, "" if it is none."""
+        return getattr(self.op, "algorithm", "")
+
+    @property
     def scalar_names(self) -> tuple[str, ...]:
         return self.op.scalar_names
 
