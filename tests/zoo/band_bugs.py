@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from zoo.planting import plant, with_bug
 
-from ooctrain.rewrite.tile import banded_calls, bands, frontier, row_rules
+from ooctrain.rewrite.tile import banded_calls, bands, frontier, on_rows, row_rules
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 WEAVER = bands._BandWeaver
@@ -51,36 +51,45 @@ BAND_BUGS: dict[str, Plant] = {
         "min(firsts, default=made), made)", "min(firsts, default=made - 1) + 1, made)",
     ),
     "kept rows of the band before only": _slip(
-        WEAVER, "_cut", "sorted(run.parts[v], key=_first_row)", "run.parts[v][-1:]"
+        WEAVER, "_parts", "sorted(run.parts[v], key=_first_row)", "run.parts[v][-1:]"
     ),
-    "kept and own rows joined in the order of making": _slip(
-        WEAVER, "_cut", "sorted(run.parts[v], key=_first_row)", "run.parts[v]"
+    "kept and own rows in the order of making": _slip(
+        WEAVER, "_parts", "sorted(run.parts[v], key=_first_row)", "run.parts[v]"
+    ),
+    "own rows written over the kept ones": _slip(
+        on_rows.OnRows, "_run", "whole[:, start:stop], *outs", "whole[:, : stop - start], *outs"
+    ),
+    "rows below written above": _slip(
+        on_rows.OnRows, "_run", "if self.below:", "if self.below and self.above:"
+    ),
+    "rows of the first image": _slip(
+        WEAVER, "_source", "(part.image, rows.lo", "(0, rows.lo"
     ),
     "gradient rows dropped one band early": _slip(
         WEAVER, "_keep_for_band_before", "default=made)), band - 1)", "default=made)), band)"
     ),
     "gradient rows in ascending order": _slip(
-        WEAVER, "backward", "reversed(range(self.calls.bands))", "range(self.calls.bands)"
+        WEAVER, "backward", "reversed(self.numbers)", "self.numbers"
     ),
     "gradients gathered from one row too few": _slip(
         row_rules.RowsRead, "_gathered", "// w.stride + 1)", "// w.stride)"
     ),
     "weight gradients over kept rows": _slip(
-        WEAVER, "_run_call", "Span(frontier[band], frontier[band + 1])",
-        "Span(max(frontier[band] - rule.reduces, 0), frontier[band + 1])",
+        WEAVER, "_run_call", "Span(frontier[t], frontier[t + 1])",
+        "Span(max(frontier[t] - rule.reduces, 0), frontier[t + 1])",
     ),
     "weight gradients by the borders of the input": _slip(
         banded_calls, "_backward_rows", "forward.outs[0] if rule.reduces else ", ""
     ),
     "weight gradients of the last band": _slip(
-        WEAVER, "_run_call", "add_up(v, value, run.steps, run.totals)", "run.totals[v] = value"
+        WEAVER, "_step", "add_up(v, value, run.steps, run.totals)", "run.totals[v] = value"
     ),
     "bands go into the whole from below": _slip(
-        WEAVER, "_made", "Insert((0, 0, part.rows.lo, 0))",
-        "Insert((0, 0, self._extent(v) - part.rows.hi, 0))",
+        WEAVER, "_made", "Insert((image, 0, part.rows.lo, 0))",
+        "Insert((image, 0, self._extent(v) - part.rows.hi, 0))",
     ),
-    "rows are known by their first one": _slip(
-        WEAVER, "_take", "key = v, rows.lo, rows.hi", "key = v, rows.lo, 0"
+    "a part has enough rows if it has the first": _slip(
+        WEAVER, "_source", " and rows.hi <= part.rows.hi", ""
     ),
     "dilation forgotten": _slip(
         frontier, "computable", "- reach(window)) //", "- window.kernel) //"
@@ -95,6 +104,7 @@ BAND_BUGS: dict[str, Plant] = {
         "_with_geometry", "place.above, place.below, left, right", "op.geometry.padding"
     ),
     "dropout of the first rows": _slip_of_cut("_with_offset", "h + place.rows.lo", "h"),
+    "dropout of the first image": _slip_of_cut("_with_offset", "n + place.image", "n"),
     "pool index of rows above": _slip_of_rule(
         "_max_pool2d_grad", "(gathered, gathered)",
         "(gathered, RowsRead(replace(gathered.window, pad_lo=gathered.window.pad_lo + 1), True))",

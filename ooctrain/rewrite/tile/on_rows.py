@@ -48,13 +48,20 @@ class OnRows(Op):
         return f"{self.op.name}_on_rows"
 
     @property
+    def algorithm(self) -> str:
+        """Of the convolution that it is, "" if it is none."""
+        return getattr(self.op, "algorithm", "")
+
+    @property
     def scalar_names(self) -> tuple[str, ...]:
         return self.op.scalar_names
 
     def infer(self, *ins: Spec) -> tuple[Spec, ...]:
         first, *others = self.op.infer(*self._inner_specs(ins))
-        n, c, h, w = first.shape
         beside = ins[len(self.views) :]
+        if not beside:
+            return first, *others
+        n, c, h, w = first.shape
         fits = all(spec.shape == (n, c, spec.shape[2], w) for spec in beside)
         require(fits, f"{self.name}: rows beside the result do not fit it", first, *beside)
         rows = h + sum(spec.shape[2] for spec in beside)
@@ -104,14 +111,16 @@ class OnRows(Op):
             for x, view in zip(ins, self.views, strict=False)
         ]
         beside, whole = ins[len(self.views) :], outs[0]
+        if not beside:
+            table.run(self.op, workers, inner, outs, workspace, scalars)
+            return
         start = beside[0].shape[1] if self.above else 0
         stop = whole.shape[1] - (beside[-1].shape[1] if self.below else 0)
-        for rows, place in zip(
-            beside, [(0, start)] * self.above + [(stop, whole.shape[1])] * self.below, strict=True
-        ):
-            _copy(table, workers, rows, whole[:, place[0] : place[1]])
-        result = whole[:, start:stop] if beside else whole
-        table.run(self.op, workers, inner, [result, *outs[1:]], workspace, scalars)
+        if self.above:
+            _copy(table, workers, beside[0], whole[:, :start])
+        if self.below:
+            _copy(table, workers, beside[-1], whole[:, stop:])
+        table.run(self.op, workers, inner, [whole[:, start:stop], *outs[1:]], workspace, scalars)
 
     def _inner_specs(self, ins: Sequence[Spec]) -> list[Spec]:
         """What the operation reads."""

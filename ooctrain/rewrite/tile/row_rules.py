@@ -71,14 +71,16 @@ class RowsRead:
 
 @dataclass(frozen=True, slots=True)
 class RowPlace:
-    """Where a band of rows lies.
+    """Where a band of rows of one image lies.
 
     Args:
+        image: its number.
         rows: over which the operation runs.
         above, below: rows of padding that its first input needs.
         full: (N, C, H, W) of its whole output.
     """
 
+    image: int
     rows: Span
     above: int
     below: int
@@ -225,12 +227,11 @@ def _with_padding(op: Pad, place: RowPlace) -> Op:
 
 
 def _of_rows(op: Slice, place: RowPlace) -> Op:
-    (n, c, _, w), (m, k, _, v), rows = op.full, op.shape, place.rows.extent
-    start = (*op.start[:2], 0, op.start[3])
-    return Slice((n, c, rows, w), start, (m, k, rows, v))
+    (_, c, _, w), (_, k, _, v), rows = op.full, op.shape, place.rows.extent
+    return Slice((1, c, rows, w), (0, op.start[1], 0, op.start[3]), (1, k, rows, v))
 
 
 def _with_offset(op: Dropout, place: RowPlace) -> Op:
     (n, c, h, w), (images, channels, height, width) = op.offset, place.full
     full = op.full or (images, channels, height, width)
-    return replace(op, offset=(n, c, h + place.rows.lo, w), full=full)
+    return replace(op, offset=(n + place.image, c, h + place.rows.lo, w), full=full)

@@ -23,6 +23,7 @@ from ooctrain.layers.conv_algorithms import CUDA_ALGORITHMS
 from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
 from ooctrain.layers.kernels.cpu.table import CPU
 from ooctrain.layers.kernels.cuda.table import CUDA
+from ooctrain.rewrite.tile.on_rows import OnRows
 from ooctrain.step.op import LINE_BYTES, Scalars, Spec
 from ooctrain.testing.driver.fake_driver import FakeDriver
 
@@ -60,6 +61,17 @@ class FakeArray:
     def ravel(self) -> FakeArray:
         """The same bytes along one axis."""
         return self.reshape((-1,))
+
+    def __getitem__(self, keys: slice | tuple[slice, ...]) -> FakeArray:
+        """A part that lies in one piece."""
+        # NumPy knows where it begins and how its axes lie; nothing of this array is written.
+        whole = np.broadcast_to(np.zeros((), self.dtype), self.shape)
+        strides = np.cumprod([self.dtype.itemsize, *self.shape[:0:-1]])[::-1]
+        laid = np.lib.stride_tricks.as_strided(whole, strides=strides, writeable=False)
+        part = laid[keys]
+        assert part.flags.c_contiguous, f"{keys} of {self.shape} does not lie in one piece"
+        start = part.__array_interface__["data"][0] - laid.__array_interface__["data"][0]
+        return FakeArray(self.address + start, part.shape, self.dtype)
 
 
 class FakeLauncher:
@@ -122,8 +134,7 @@ class CpuKernels(_Fake):
     ) -> None:  # fmt: skip
         """Queues one operation."""
         first, last = len(ins), len(ins) + len(outs)
-        if getattr(op, "algorithm", "") in CUDA_ALGORITHMS:
-            op = replace(op, algorithm="im2col")
+        op = _on_cpu(op)
         needed = CPU.workspace_bytes(op, list(map(_spec, ins)), list(map(_spec, outs)), 1)
 
         def run(arrays: Sequence[np.ndarray]) -> None:
@@ -151,6 +162,15 @@ class EmulatedKernels(_Fake):
     ) -> None:  # fmt: skip
         """Queues one operation's kernels."""
         CUDA.run(op, self._launcher, ins, outs, workspace, scalars)
+
+
+def _on_cpu(op: Any) -> Any:
+    """The operation by an algorithm that the cpu device has."""
+    if isinstance(op, OnRows):
+        return replace(op, op=_on_cpu(op.op))
+    if getattr(op, "algorithm", "") in CUDA_ALGORITHMS:
+        return replace(op, algorithm="im2col")
+    return op
 
 
 def _spec(array: FakeArray) -> Spec:
