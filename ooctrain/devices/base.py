@@ -185,6 +185,10 @@ class Device(Protocol):
     def write(self, address: int, data: np.ndarray) -> None:
         """Writes uint8 data to the device; called between steps."""
 
+    def discard(self, address: int, size_bytes: int) -> None:
+        """The bytes will not be read again; their memory may be given back before the device is
+        closed. Called between steps."""
+
     def host(self, offset: int, size_bytes: int) -> np.ndarray:
         """Bytes of the host slab, as a view; looked at and changed between steps."""
 

@@ -160,6 +160,11 @@ class Session:
         self._expect_sound()
         self._put(variable, to_bytes(value, self.program.trace.variables[variable]))
 
+    def forget(self, variable: int) -> None:
+        """Gives back what the device can of a persistent variable's memory; its value is lost."""
+        for lo, hi in self._start_device.get(variable, ()):
+            self.device.discard(self.placement.address(variable) + lo, hi - lo)
+
     def close(self) -> None:
         """Gives the allocator's memory back; the device stays open."""
         with suppress(DriverError):  # a device that has failed

@@ -152,15 +152,14 @@ class Stay:
         """Brings the values that are still here to the host, and gives the device back."""
         if self.closed or self.forked:
             return
-        here = self._here()
         self.session.expect_idle()
         try:
-            values = [self.session.read(place.variable) for place in here]
+            for place in self._here():  # one at a time: there is no memory for all of them twice
+                place.storage.take_back(self.session.read(place.variable), place)
+                self.session.forget(place.variable)
         except Exception:  # the device has failed
             self.abandon()
             raise
-        for place, value in zip(here, values, strict=True):
-            place.storage.take_back(value, place)
         self._give_back()
 
     def abandon(self) -> None:

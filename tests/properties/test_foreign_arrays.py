@@ -141,12 +141,16 @@ def test_at_every_door_what_is_no_array_of_real_numbers_is_refused():
     assert knock() == []
 
 
+@pytest.mark.filterwarnings("ignore:float64")
 def test_what_fits_comes_in():
+    """Of either precision, as whole numbers of any size, and as lists."""
+    entered = []
     for door, fits, call in ways_in():
-        call(fits)
-        call(fits.astype(np.float32) if fits.dtype.kind == "f" else fits.astype(np.uint8))
+        others = (np.float64, np.float16) if fits.dtype.kind == "f" else (np.uint8, np.int32)
+        entered += [call(fits.astype(kind)) for kind in (fits.dtype, *others)]
         if not door.startswith(("a sample", "a batch")):
-            call(fits.tolist())
+            entered.append(call(fits.tolist()))
+    assert len(entered) > 3 * 18
 
 
 def test_a_refused_value_changes_nothing():

@@ -221,3 +221,20 @@ def test_half_the_mappings_of_the_system_may_be_chunks(tmp_path):
     (tmp_path / "proc/sys/vm").mkdir(parents=True)
     (tmp_path / "proc/sys/vm/max_map_count").write_text("262144\n")
     assert max_mapped_chunks(tmp_path) == (262144 - 4096) // 2
+
+
+@needs_memfd
+def test_what_is_discarded_is_given_back_in_whole_pages_and_no_more(arena):
+    address, held = arena.linear(), SIZE
+    data = bytes_at(address, SIZE)
+    data[:] = 7
+    arena.discard(address + 10, 3 * PAGE_BYTES)
+    held -= 2 * PAGE_BYTES
+    assert arena.used_bytes() == held
+    kept = np.ones(SIZE, bool)
+    kept[PAGE_BYTES : 3 * PAGE_BYTES] = False
+    assert (data[kept] == 7).all()
+    arena.discard(address + 5 * PAGE_BYTES + 1, PAGE_BYTES)
+    assert arena.used_bytes() == held, "no whole page is among these bytes"
+    with pytest.raises(DriverError, match="within one reservation"):
+        arena.discard(address + SIZE - PAGE_BYTES, 2 * PAGE_BYTES)

@@ -2,8 +2,8 @@
 
 In: nothing. Out: `BUGS`, {name: (law, owner, function, piece as it is, piece with the bug)}. The
 one idea: with each of them everything works as long as files are whole and nobody kills anything.
-More are beside their laws: `properties/test_foreign_arrays.py`, `test_terminal.py`,
-`test_memory_outside.py`.
+More are beside their laws: `tests/properties/test_foreign_arrays.py`,
+`tests/properties/test_terminal.py`, `tests/properties/test_memory_outside.py`.
 """
 
 from __future__ import annotations

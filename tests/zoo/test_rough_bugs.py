@@ -102,7 +102,7 @@ LAWS: dict[str, Callable[[Law], None]] = {
 
 @pytest.mark.parametrize("law", LAWS)
 def test_without_a_bug_the_law_holds(law, tmp_path, monkeypatch, capfd):
-    LAWS[law](Law(tmp_path, monkeypatch, capfd))
+    assert LAWS[law](Law(tmp_path, monkeypatch, capfd)) is None
 
 
 @pytest.mark.parametrize("bug", ZOO.BUGS)

@@ -31,7 +31,7 @@ BUGS: dict[str, tuple[Any, ...]] = {
         (Stay, "take_over", "holder is not place", "holder is None"),
     ),
     "a trainer goes on from its own values": (
-        "any order", (Stay, "take_over", "if missing:", "if False:"),
+        "any order", (Residence, "session", "stay.take_over()", "pass"),
     ),
     "each trainer gives the tensors storages of its own, which end in each other": (
         "any order",

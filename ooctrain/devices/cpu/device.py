@@ -133,6 +133,10 @@ class CpuDevice:
         """Writes uint8 data to the device."""
         bytes_at(address, data.size)[:] = data
 
+    def discard(self, address: int, size_bytes: int) -> None:
+        """Gives back the whole pages among these bytes."""
+        self.memory.discard(address, size_bytes)
+
     def host(self, offset: int, size_bytes: int) -> np.ndarray:
         """Bytes of the host slab, as a view."""
         return self._slab[offset : offset + size_bytes]

@@ -24,7 +24,7 @@ _PROT_NONE, _PROT_READ_WRITE = 0, 3
 _MAP_SHARED, _MAP_PRIVATE, _MAP_FIXED, _MAP_ANONYMOUS = 0x01, 0x02, 0x10, 0x20
 _MAP_NORESERVE, _MAP_POPULATE = 0x4000, 0x8000
 _RESERVED = _MAP_PRIVATE | _MAP_ANONYMOUS | _MAP_NORESERVE
-_MADV_DONTFORK = 10
+_MADV_REMOVE, _MADV_DONTFORK = 9, 10
 _BLOCK_BYTES = 512  # what st_blocks counts in
 _FALLBACK = "use --allocator best-fit"
 _FIXES: Mapping[int, str] = {
@@ -103,6 +103,14 @@ class HostCalls:
         """
         self._mmap(address, size_bytes, _PROT_NONE, _RESERVED | _MAP_FIXED)
         self._keep_from_children(address, size_bytes)
+
+    def drop(self, address: int, size_bytes: int) -> None:
+        """Gives back the memory behind the whole pages in a range, which reads as zeros then; where
+        the system cannot, nothing happens."""
+        first = -(-address // PAGE_BYTES) * PAGE_BYTES
+        pages = (address + size_bytes - first) // PAGE_BYTES
+        if pages > 0:
+            self._libc.madvise(first, pages * PAGE_BYTES, _MADV_REMOVE)
 
     def give_back(self, address: int, size_bytes: int) -> None:
         """Ends a reservation."""

@@ -56,6 +56,9 @@ class Arena:
         """Address of the whole arena as one piece."""
         return self._address
 
+    def discard(self, address: int, size_bytes: int) -> None:
+        """Nothing: a plain buffer keeps its memory."""
+
     def used_bytes(self) -> int:
         """Bytes of the machine's memory that the arena may hold."""
         return 0 if self._buffer is None else len(self._buffer)
@@ -139,6 +142,11 @@ class VirtualArena:
         self._calls.give_back(address, size_bytes)
         del self._sizes[address]
         self._bases.remove(address)
+
+    def discard(self, address: int, size_bytes: int) -> None:
+        """Gives back the memory of the whole pages in a range, wherever it is seen."""
+        self._inside(address, size_bytes)
+        self._calls.drop(address, size_bytes)
 
     def used_bytes(self) -> int:
         """Bytes of the machine's memory that the memfd holds, as the kernel counts them."""

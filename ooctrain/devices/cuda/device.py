@@ -155,6 +155,9 @@ class CudaDevice:
             return np.empty(0, np.uint8)
         return bytes_at(self._slab_address + offset, size_bytes)
 
+    def discard(self, address: int, size_bytes: int) -> None:
+        """Nothing: a GPU's memory is not the host's, which values are brought to."""
+
     def fill_host(self, offset: int, size_bytes: int, byte: int) -> None:
         """Fills bytes of the host slab, once the copies of this piece of work have read them."""
         self._driver.synchronize_stream(self.streams.current)
