@@ -117,9 +117,11 @@ def check_gradient(
     forward = trace_function(function, arrays, gradient=False)
     for i in range(len(arrays)):
         if f"grad:x{i}" in found:
+            recorded = found[f"grad:x{i}"]
+            assert recorded.shape == arrays[i].shape, f"gradient of input {i}: {recorded.shape}"
             numeric = _differences(forward, values, f"x{i}", scalars, step)
             scale = max(1.0, float(np.abs(numeric).max(initial=0)))
-            error = float(np.abs(numeric - found[f"grad:x{i}"]).max(initial=0)) / scale
+            error = float(np.abs(numeric - recorded).max(initial=0)) / scale
             assert error <= tolerance, f"gradient of input {i} is off by {error:.1e} of its largest"
 
 
