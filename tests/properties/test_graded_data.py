@@ -88,6 +88,10 @@ def check_addresses(blocks, seed):
         log = log_of(sizes, rng)
         assert judged(log, addresses) == span_byte_by_byte(log, addresses)
         assert judged(log, [at + 64 for at in addresses]) == judged(log, addresses)
+        for wrong in (-1, 0.0, True, "0", None, 1 << 62, 10**400):
+            assert judged(log, [wrong, *addresses[1:]]) is None, wrong
+        for others in (addresses[1:], [*addresses, 1 << 40]):
+            assert judged(log, others) is None
 
 
 class _Never(random.Random):

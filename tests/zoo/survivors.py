@@ -263,6 +263,10 @@ SURVIVORS: dict[str, Survivor] = {
                 Trainer, "_forward",
                 "if self.prepared is None and self.settings.budget is not None:", "if False:",
             ),
+            "for the first step there is none": (
+                StepCache, "_fitted", "settings.budget is None or first is None",
+                "settings.budget is None",
+            ),
             "that of the first plan's peak": (
                 StepCache, "add", "found.budget_bytes", "found.plan.peak_bytes",
             ),
