@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ooctrain.alloc.registry import choose_allocator
-from ooctrain.course.interview import Interview
+from ooctrain.course.interview import Interview, NoCage
 from ooctrain.course.remote_allocator import allocators_of
 from ooctrain.course.remote_planner import RemotePlanner, name_told
 from ooctrain.plugins import parse_spec
@@ -76,6 +76,8 @@ def introduced(submission: str, kind: str, limit_s: float) -> Introduced:
             if kind == "allocator":
                 choose_allocator(allocators_of(interview), SAMPLE_BYTES, binding=False)
             fault = ""
+        except NoCage:
+            raise
         except Exception as error:  # a stranger's code: whatever fails, it cannot be asked
             fault = why_not(error)
         return Introduced(fault, interview.applied)
