@@ -52,6 +52,10 @@ class NoAnswer(Exception):
     """A submission's process was ended, or ended by itself."""
 
 
+class NoCage(ConfigError):
+    """No submission can be run here: it is not this submission's fault."""
+
+
 class Interview:
     """One submission, for as long as something is asked of it.
 
@@ -92,6 +96,7 @@ class Interview:
 
         Raises:
             NoAnswer: there is none any more, since `begin`; `fault` says why.
+            NoCage: there is no way to run it on this system.
             Exception: what the submission raises; its attribute `line` says it in one line.
         """
         if self.fault:
@@ -158,12 +163,14 @@ class Interview:
             try:
                 ready = process.line.receive(time.monotonic() + START_LIMIT_S).get("ready")
                 self.applied = tuple(map(str, ready or ()))
+                self._ways = [way]  # what has run once cannot have it run in a weaker way
                 return process
             except (EOFError, OutOfTime, BadMessage) as error:
                 why = process.end(ENDING_S)
                 if len(self._ways) == 1:
-                    self.fault = f"no process can be started for it: {why}"
-                    raise NoAnswer(self.fault) from error
+                    raise NoCage(
+                        f"no process can be started for a submission: {why}", code="OOC-119"
+                    ) from error
                 self._ways = self._ways[1:]
 
     def _give_up(self, why: str, patience_s: float = 0.0) -> NoReturn:

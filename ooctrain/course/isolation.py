@@ -37,7 +37,7 @@ LAYERS = frozenset({"bubblewrap", "namespaces", "landlock", "system-calls"})
 _HIDING = ("bubblewrap", "namespaces", "landlock")
 _SYSTEM = (
     "/lib", "/lib32", "/lib64", "/usr/lib", "/usr/lib32", "/usr/lib64", "/etc/ld.so.cache",
-    "/dev/null", "/dev/zero", "/dev/urandom",
+    "/etc/alternatives", "/dev/null", "/dev/zero", "/dev/urandom",
 )  # fmt: skip
 
 
@@ -74,9 +74,10 @@ class InSight:
         # Behind a virtual environment this is the Python that it was made of.
         libraries = os.path.realpath(Path(sys.base_prefix) / "lib")
         own = [libraries] if libraries not in ("/lib", "/usr/lib") else []
+        named = filter(None, os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep))
         paths = [
-            *_SYSTEM, *own, standard, *(str(path) for path in numpy_folders()),
-            str(library), str(submission.parent),
+            *_SYSTEM, *own, *map(os.path.realpath, named), standard,
+            *map(str, numpy_folders()), str(library), str(submission.parent),
         ]  # fmt: skip
         pythons = [Path(standard), *Path(libraries).glob("python3*")]
         hidden = [
@@ -117,9 +118,14 @@ class Isolation:
 def isolations(allowed: frozenset[str] = LAYERS) -> list[Isolation]:
     """The ways that there are here, the strongest first; the last one always works."""
     program = shutil.which(PROGRAM) if "bubblewrap" in allowed else None
-    wrapped_in = [Isolation(allowed - {"namespaces"}, program)] if program else []
-    within = [Isolation(allowed)] if "namespaces" in allowed else []
-    return [*wrapped_in, *within, Isolation(allowed - {"namespaces"})]
+    ways = [Isolation(allowed - {"namespaces"}, program)] if program else []
+    # Where libraries lie in places that are not on the list, hiding them hides Python's own.
+    fewer: tuple[set[str], ...] = (
+        {"bubblewrap"}, {"bubblewrap", "namespaces"}, {"bubblewrap", "namespaces", "landlock"},
+        {*allowed},
+    )  # fmt: skip
+    ways += [Isolation(allowed - left_out) for left_out in fewer]
+    return list(dict.fromkeys(ways))
 
 
 def in_words(applied: Sequence[str]) -> str:

@@ -9,6 +9,7 @@ next: `submitted.py`, which asks; `../sched/verify.py`.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -66,7 +67,8 @@ def par_us(measure: Measure, par: str | None = None) -> float:
 
 def measured(measure: Measure, submission: str, limit_s: float) -> BesidePar:
     """Asks a submission for a plan, proves it, and times it: makespans in microseconds."""
-    par, step, where = par_us(measure), step_of(measure), machine(measure.machine)
+    # A trace of its own: what a planner does to its input is done to it.
+    par, step, where = par_us(measure), replace(step_of(measure)), machine(measure.machine)
     budget_bytes, granule = budget_bytes_of(measure), granule_of(measure)
     try:
         with planner_of(submission, limit_s) as planner:

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from ooctrain.course.interview import Interview
-from ooctrain.course.remote_allocator import allocators_of
+from ooctrain.course.remote_allocator import AllocatorsOf
 from ooctrain.course.remote_planner import RemotePlanner
 from ooctrain.course.submitted import is_file
 
@@ -51,7 +51,7 @@ class _Submitted:
 
     def __init__(self, interview: Interview):
         self._interview = interview
-        self._allocator = allocators_of(interview)
+        self._allocator = AllocatorsOf(interview)
 
     @pytest.fixture
     def planner(self) -> RemotePlanner:

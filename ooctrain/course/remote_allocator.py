@@ -10,12 +10,13 @@ answers.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from functools import partial
 from typing import Any
 
 from ooctrain.alloc.base import Block, Reached, Stats
+from ooctrain.course.cage.serve_allocator import WITH_BOOKS
 from ooctrain.course.cage.told import error_data, printable
 from ooctrain.course.interview import Interview
 from ooctrain.course.remote_planner import MOST_LETTERS
@@ -29,22 +30,22 @@ _MEMORY = ("linear", "reserve", "map", "unmap", "release", "used_bytes")
 _NUMBERS = itertools.count()
 
 
-def allocators_of(interview: Interview) -> Callable[[Any], RemoteAllocator]:
+class AllocatorsOf:
     """What makes allocators of a submission, as its class would: called with a memory."""
-    return partial(_made, interview, [])
 
+    def __init__(self, interview: Interview):
+        self._interview = interview
+        self._forgotten: list[int] = []
 
-def _made(interview: Interview, forgotten: list[int], memory: Any) -> RemoteAllocator:
-    number = next(_NUMBERS)
-    sizes = {name: getattr(memory, name) for name in _SIZES if hasattr(memory, name)}
-    question = {"ask": "make", "number": number, "memory": sizes, "methods": METHODS}
-    asking = _Asking(interview, memory, number, forgotten)
-    told = asking.ask(question)
-    granule = _granule(_mapping(told).get("granule"))
-    if told.get("foresees"):
-        raise ConfigError("an allocator that is told all requests before cannot be graded",
-                          code="OOC-119", fix="allocators that know nothing can")  # fmt: skip
-    return (RemoteRanged if granule.ranges else RemoteAllocator)(asking, granule, told)
+    def __call__(self, memory: Any) -> RemoteAllocator:
+        sizes = {name: getattr(memory, name) for name in _SIZES if hasattr(memory, name)}
+        asking = _Asking(self._interview, memory, next(_NUMBERS), self._forgotten)
+        told = _mapping(asking.ask({"ask": "make", "memory": sizes, "methods": METHODS}))
+        granule = _granule(told.get("granule"))
+        if told.get("foresees"):
+            raise ConfigError("an allocator that is told all requests before cannot be graded",
+                              code="OOC-119", fix="allocators that know nothing can")  # fmt: skip
+        return (RemoteRanged if granule.ranges else RemoteAllocator)(asking, granule, told)
 
 
 class _Asking:
@@ -104,6 +105,7 @@ class RemoteAllocator:
         self.name = printable(str(told.get("name")))[:MOST_LETTERS]
         self.budget_bytes = _size(told.get("budget_bytes"))
         self.needs_virtual_memory = told.get("needs_virtual_memory") is True
+        self._books: Mapping[str, Any] = {}  # as they came with the last answer, or nothing
         self._blocks: dict[int, Block] = {}
         self._numbers: dict[int, int] = {}  # by the identity of a block that is kept above
 
@@ -117,7 +119,7 @@ class RemoteAllocator:
 
     def stats(self) -> Stats:
         """Its books, by its own word."""
-        told = _mapping(self._call("stats", []))
+        told = self._books or _mapping(self._call("stats", []))
         return Stats(**{field.name: _whole(told.get(field.name)) for field in fields(Stats)})
 
     def check(self) -> None:
@@ -145,7 +147,10 @@ class RemoteAllocator:
         question: dict[str, Any] = {"ask": "do", "method": method, "values": values}
         if block is not None:
             question["block"] = self._asked(block)
+        self._books = {}
         told = _mapping(self._asking.ask(question, events))
+        if method in WITH_BOOKS and isinstance(told.get("books"), Mapping):
+            self._books = told["books"]
         if block is not None and id(block) in self._numbers:
             granted = told["block"][3] if isinstance(told.get("block"), list) else None
             block.granted_bytes = _whole(granted)

@@ -16,13 +16,12 @@ from ooctrain.course.cage.step_data import machine_data, trace_data
 from ooctrain.course.cage.told import error_of, printable
 from ooctrain.course.interview import Interview
 from ooctrain.errors import ConfigError, Infeasible
-from ooctrain.rewrite import apply_rewrites
 from ooctrain.sched.schedule import BYTES, Granule, Plan
 from ooctrain.step.machine import Machine
 from ooctrain.step.trace import Trace
 from ooctrain.units import MAX_BYTES
 
-MOST_LETTERS, MOST_REWRITES = 80, 4
+MOST_LETTERS = 80
 
 
 class RemotePlanner:
@@ -70,21 +69,23 @@ class RemotePlanner:
 
 
 def plan_told(data: Any, trace: Trace) -> Plan:
-    """A plan of a stranger. Raises ConfigError or PlanMismatch where the data is none."""
+    """A plan of a stranger, who rewrites no traces. Raises ConfigError or PlanMismatch where the
+    data is none.
+    """
     if not isinstance(data, Mapping):
         raise ConfigError("what it answers is no plan", code="OOC-104")
     rewrites, notes = data.get("rewrites"), data.get("notes")
     sizes = [data.get("peak_bytes"), data.get("host_peak_bytes")]
     makespan: Any = data.get("makespan_us")
     fits = (
-        isinstance(rewrites, list) and len(rewrites) <= MOST_REWRITES and isinstance(notes, dict)
+        rewrites == [] and isinstance(notes, dict)
         and all(type(size) is int and 0 <= size < MAX_BYTES for size in sizes)
         and type(makespan) in (int, float) and -MAX_BYTES < makespan < MAX_BYTES
         and isinstance(data.get("schedule"), dict)
     )  # fmt: skip
     if not fits or not math.isfinite(makespan or 0):
         raise ConfigError("broken plan file: a claim that is none", code="OOC-104")
-    return Plan.from_json({**data, "lower_bound": None}, apply_rewrites(trace, rewrites or ()))
+    return Plan.from_json({**data, "lower_bound": None}, trace)
 
 
 def name_told(interview: Interview) -> str:

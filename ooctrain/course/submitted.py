@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ooctrain.alloc.registry import choose_allocator
-from ooctrain.course.interview import Interview
-from ooctrain.course.remote_allocator import allocators_of
+from ooctrain.course.interview import Interview, NoCage
+from ooctrain.course.remote_allocator import AllocatorsOf
 from ooctrain.course.remote_planner import RemotePlanner, name_told
 from ooctrain.plugins import parse_spec
 from ooctrain.sched.planners.registry import get_planner
@@ -60,7 +60,7 @@ def allocator_of(submission: str, limit_s: float) -> Iterator[str | Callable[[An
         yield submission
         return
     with Interview(submission, "allocator", limit_s) as interview:
-        yield allocators_of(interview)
+        yield AllocatorsOf(interview)
 
 
 def introduced(submission: str, kind: str, limit_s: float) -> Introduced:
@@ -74,8 +74,10 @@ def introduced(submission: str, kind: str, limit_s: float) -> Introduced:
         try:
             name_told(interview)
             if kind == "allocator":
-                choose_allocator(allocators_of(interview), SAMPLE_BYTES, binding=False)
+                choose_allocator(AllocatorsOf(interview), SAMPLE_BYTES, binding=False)
             fault = ""
+        except NoCage:
+            raise
         except Exception as error:  # a stranger's code: whatever fails, it cannot be asked
             fault = why_not(error)
         return Introduced(fault, interview.applied)

@@ -3,7 +3,7 @@
 In: names. Out: the interfaces; for what is not given, an error that names it. The one idea: who is
 asked for a planner or an allocator gets what both are made of (traces, lists, the list writer, the
 books) and nothing that is one; so to hand the question on to the library's own is an ImportError
-with a name, and not a solution. Read next: `interfaces.py`, which copies what is given.
+with a name, and not a solution. Read next: `../interfaces.py`, which copies what is given.
 """
 
 from __future__ import annotations

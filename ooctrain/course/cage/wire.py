@@ -42,6 +42,7 @@ class Line:
     def __init__(self, read_from: int, write_to: int, most_bytes: int, *, patient: bool = False):
         self._read_from, self._write_to = read_from, write_to
         self._most_bytes = most_bytes
+        self._ahead = b""  # read already, of what follows
         os.set_blocking(read_from, patient)
         os.set_blocking(write_to, patient)
 
@@ -90,18 +91,20 @@ class Line:
         os.close(self._write_to)
 
     def _bytes(self, count: int, deadline: float | None) -> bytes:
-        pieces, missing = [], count
-        while missing:
+        pieces, missing = [self._ahead], count - len(self._ahead)
+        while missing > 0:
             _wait(self._read_from, select.POLLIN, deadline)
             try:
-                piece = os.read(self._read_from, min(missing, _PIECE_BYTES))
+                piece = os.read(self._read_from, _PIECE_BYTES)
             except BlockingIOError:
                 continue
             if not piece:
                 raise EOFError
             pieces.append(piece)
             missing -= len(piece)
-        return b"".join(pieces)
+        whole = b"".join(pieces)
+        self._ahead = whole[count:]
+        return whole[:count]
 
 
 def _wait(descriptor: int, event: int, deadline: float | None) -> None:
