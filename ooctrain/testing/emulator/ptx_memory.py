@@ -305,13 +305,21 @@ def _same_bits(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def _with_gaps(variables: Sequence[PtxVariable], dynamic_bytes: int) -> tuple[dict[str, int], int]:
-    """Where each variable lies, and how long a row is: between two of them lies nothing."""
-    found, end = {}, 0
+    """Where each variable lies, and how long a row is.
+
+    Between two of them lies nothing, so that an index too far is seen; but each has the remainder
+    modulo LINE_BYTES that it has when they lie in a row, so that a wide access that is misaligned
+    there is so here.
+    """
+    found: dict[str, int] = {}
+    end = in_a_row = 0
     for variable in sorted(variables, key=lambda v: v.is_dynamic):
-        found[variable.name] = end
         size = dynamic_bytes if variable.is_dynamic else variable.size_bytes
-        end = -(-(end + size + GAP_BYTES) // LINE_BYTES) * LINE_BYTES
-    return found, end
+        in_a_row = -(-in_a_row // variable.align_bytes) * variable.align_bytes
+        start = end + (in_a_row - end) % LINE_BYTES
+        found[variable.name] = start
+        end, in_a_row = start + size + GAP_BYTES, in_a_row + size
+    return found, -(-end // LINE_BYTES) * LINE_BYTES
 
 
 def _without_overlap(regions: Iterable[MemoryRange]) -> list[MemoryRange]:

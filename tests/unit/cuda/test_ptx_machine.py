@@ -297,6 +297,20 @@ def test_memory_of_a_thread_and_dynamic_memory_of_a_block():
         run_by_hand(body, out, out.copy(), outside=outside, shared_bytes=124)
 
 
+def test_variables_have_the_alignment_that_they_have_in_a_row():
+    """16 bytes at the start of a variable that declares 4 are right by luck of what lies before."""
+    body = """
+    mov.u32 %r1, second;
+    mov.f32 %f1, 0f00000000;
+    st.shared.v4.f32 [%r1], {%f1, %f1, %f1, %f1};
+"""
+    outside = ".shared .align 4 .b8 first[{}];\n.shared .align {} .b8 second[64];"
+    run_by_hand(body, threads=1, outside=outside.format(16, 4))
+    run_by_hand(body, threads=1, outside=outside.format(20, 16))
+    with pytest.raises(Misaligned, match="16 bytes"):
+        run_by_hand(body, threads=1, outside=outside.format(20, 4))
+
+
 def test_a_wide_register_is_made_of_two_and_taken_apart():
     out = np.zeros((32, 2), np.uint32)
     body = """
