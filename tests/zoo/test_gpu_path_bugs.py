@@ -11,18 +11,17 @@ import pytest
 from unit import test_cuda_device as DEVICE
 from unit import test_gpu_command as COMMAND
 from unit.cuda import test_launches as LAUNCHES
-from zoo.planting import plant
+from zoo.planting import plant, with_bug
 
 from benchmarks.gpu import bench as bench_of_gpu
 from benchmarks.gpu.bench import Bench
-from ooctrain.devices import driver_calls
-from ooctrain.devices.cuda import driver_abi as abi
-from ooctrain.devices.cuda import launches
+from ooctrain.devices.cuda import driver, launches
 from ooctrain.devices.cuda.driver import failure
 from ooctrain.devices.cuda.launches import DriverKernels
 from ooctrain.layers.kernels.cuda.conv import conv_gemm
 from ooctrain.layers.kernels.cuda.runtime import cubins
 from ooctrain.layers.kernels.cuda.runtime.shim import Kernel
+from ooctrain.testing.driver import fake_gate
 from ooctrain.testing.driver.stub.build import why_no_stub
 from ooctrain.testing.driver.stub.stub import Stub
 
@@ -99,7 +98,8 @@ def test_a_key_without_the_closure_is_found(monkeypatch):
 def test_an_error_that_lasts_and_is_forgotten_is_found(monkeypatch):
     law = DEVICE.test_an_error_that_lasts_is_the_one_that_comes_out_and_closing_adds_none
     law(716, "cuLaunchKernel")
-    monkeypatch.setattr(driver_calls, "LOST", abi.LOST - {716})
+    forgetful = with_bug(driver.failure, "status in abi.LOST", "status in {3, 4, 201, 700, 719}")
+    monkeypatch.setattr(fake_gate, "failure", forgetful)
     with pytest.raises(AssertionError):
         law(716, "cuLaunchKernel")
 
