@@ -241,6 +241,7 @@ class DriverError(OoctrainError):
     Attributes:
         call: name of the call, for example "mmap" or "cuMemMap".
         status: the number that it returned.
+        lost: whether the device is lost to this process, so that nothing can be given back.
     """
 
     default_code = "OOC-150"
@@ -248,6 +249,7 @@ class DriverError(OoctrainError):
     def __init__(self, what: str, *, call: str, status: int = 0, **details: str):
         super().__init__(what, **details)
         self.call, self.status = call, status
+        self.lost = False
 
 
 class VmmUnavailable(DriverError):

@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from ooctrain.devices.cuda.driver_abi import LOST
 from ooctrain.errors import DriverError
 
 
@@ -138,9 +137,9 @@ class GpuDriver(VmmDriver, Protocol):
 
 def give_back(call: Callable[..., object], *arguments: Any) -> None:
     """Calls what gives something back. A device that is lost has nothing left to be given, and says
-    so in every call (`LOST`)."""
+    so in every call (`DriverError.lost`)."""
     try:
         call(*arguments)
     except DriverError as error:
-        if error.status not in LOST:
+        if not error.lost:
             raise

@@ -33,6 +33,7 @@ from ooctrain.alloc.registry import choose_allocator
 from ooctrain.devices.base import Debug
 from ooctrain.devices.cuda import driver_abi as abi
 from ooctrain.devices.cuda.device import CudaDevice
+from ooctrain.devices.cuda.device_array import DeviceArray
 from ooctrain.devices.cuda.staging import Staging
 from ooctrain.devices.cuda.streams import CudaStreams
 from ooctrain.devices.raw_bytes import bytes_at
@@ -40,7 +41,7 @@ from ooctrain.devices.streams import COMPUTE, IN, OUT
 from ooctrain.errors import ConfigError, DriverError, OoctrainError, OutOfDeviceMemory
 from ooctrain.execution.executor import Session, host_extent_bytes
 from ooctrain.execution.placement import reserved_peak
-from ooctrain.testing.driver.fake_cuda import CpuKernels, FakeArray, queue
+from ooctrain.testing.driver.fake_cuda import CpuKernels, queue
 from ooctrain.testing.driver.fake_driver import ACQUIRING, FakeDriver, Violation
 
 ALLOCATORS = (
@@ -365,7 +366,9 @@ def test_a_kernel_that_uses_unmapped_memory_ends_the_session_and_closing_stays_q
     honest = run.device._kernels.launch
 
     def astray(op, ins, outs, workspace, scalars):
-        honest(op, [FakeArray(64, ins[0].shape, ins[0].dtype), *ins[1:]], outs, workspace, scalars)
+        honest(
+            op, [DeviceArray(64, ins[0].shape, ins[0].dtype), *ins[1:]], outs, workspace, scalars
+        )
 
     run.device._kernels.launch = astray
     with pytest.raises(Violation, match="not mapped"):
@@ -507,8 +510,8 @@ def test_memory_in_one_piece_is_given_and_taken_back_by_the_fake(driver):
 def test_arrays_on_the_same_bytes_share_them_in_a_fake_kernel(driver):
     address, stream = driver.allocate(CHUNK), driver.create_stream()
     driver.fill(address, 0, CHUNK, stream)
-    one = FakeArray(address + 4, (6,), np.dtype(np.float32))
-    other = FakeArray(address + 12, (2, 3), np.dtype(np.float32))
+    one = DeviceArray(address + 4, (6,), np.dtype(np.float32))
+    other = DeviceArray(address + 12, (2, 3), np.dtype(np.float32))
 
     def kernel(arrays):
         arrays[0][:] = np.arange(6)

@@ -30,7 +30,7 @@ from ooctrain.devices.cuda.driver import failure
 from ooctrain.layers.kernels.cuda.runtime.shim import why_no_ptx
 from ooctrain.layers.relu import ReLU
 from ooctrain.sched.timeline import Event, make_timeline
-from ooctrain.testing.check_op import SCALARS
+from ooctrain.testing.check_op import SCALARS, as_input, check_agreement, spec_of
 from ooctrain.testing.driver.stub.build import environment, why_no_stub
 
 ROOT = Path(__file__).parents[2]
@@ -117,7 +117,7 @@ def test_the_gpu_is_asked_only_after_what_can_have_lost_it(bench, monkeypatch, e
 
 def test_three_equal_failures_end_a_part_and_others_do_not(bench):
     for number in range(5):
-        bench.check(f"of its own {number}", stray, 2 + number)
+        bench.check(f"of its own {number}", stray, 20 + number)
     for number in range(2):
         bench.check(f"alike {number}", lambda: 1 / 0)
         bench.check(f"between {number}", dict)
@@ -274,6 +274,15 @@ def test_the_workbench_runs_what_the_cpu_runs_and_sees_what_is_written_beside():
         workbench.kernels.launch = stray
         with pytest.raises(AssertionError, match="wrote beside"):
             workbench.run(ReLU(), [x], [y], nothing, SCALARS)
+
+
+def test_the_emulator_runs_what_compares_addresses_before_it_launches():
+    op, arrays = next(case for case in kernels.SAMPLES if case[0].name == "batch_norm_update")
+    inputs = [as_input(array) for array in arrays]
+    outputs = [np.empty(s.shape, s.dtype) for s in op.infer(*map(spec_of, inputs))]
+    with rehearsing("emulator"), Workbench(MIB, MIB) as workbench:
+        workbench.run(op, inputs, outputs, np.empty(0, np.uint8), SCALARS)
+    check_agreement(op, inputs, outputs, SCALARS, kernels.OTHERS_TOLERANCE)
 
 
 def test_the_table_of_kernels_has_every_operation_and_every_algorithm():

@@ -31,9 +31,11 @@ _GONE = (abi.DEINITIALIZED, abi.INVALID_CONTEXT)
 def failure(call: str, status: int, name: str = "", detail: str = "") -> DriverError:
     """The error of a call that returned `status`."""
     known, fix = abi.ERRORS.get(status, (name or "an error without a name", ""))
-    return DriverError(
+    error = DriverError(
         f"{call} failed: {known} ({status})", call=call, status=status, numbers=detail, fix=fix
     )
+    error.lost = status in abi.LOST
+    return error
 
 
 class CudaDriver:

@@ -13,16 +13,15 @@ not even that. Source: cuda.h, cuLaunchKernel. Read next: `device.py`,
 from __future__ import annotations
 
 import ctypes
-import math
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Protocol
 
-import numpy as np
 from numba.core import types
 
+from ooctrain.devices.cuda.device_array import DeviceArray
 from ooctrain.devices.driver_calls import GpuDriver
 from ooctrain.errors import ConfigError
 from ooctrain.layers.kernels.cuda.runtime import shim
@@ -55,50 +54,6 @@ class LaunchDriver(GpuDriver, Protocol):
         self, function: int, grid: tuple[int, int, int], threads: int, stream: int, packed: Any
     ) -> None:
         """Queues a kernel; `packed` is `cuLaunchKernel`'s `extra`."""
-
-
-class DeviceArray:
-    """A device array: where it is, and its shape. What a kernel gets of it is `words`."""
-
-    __slots__ = ("address", "dtype", "shape", "size", "words")
-
-    def __init__(self, address: int, shape: tuple[int, ...], dtype: Any):
-        self.address, self.shape, self.dtype = address, shape, np.dtype(dtype)
-        self.size = math.prod(shape)
-        width = self.dtype.itemsize
-        self.words = (0, 0, self.size, width, address, self.size, width)
-
-    @property
-    def ndim(self) -> int:
-        """Number of axes."""
-        return len(self.shape)
-
-    @property
-    def nbytes(self) -> int:
-        """Size in bytes."""
-        return self.size * self.dtype.itemsize
-
-    @property
-    def __cuda_array_interface__(self) -> Mapping[str, Any]:
-        return {
-            "shape": self.shape, "typestr": self.dtype.str, "data": (self.address, False),
-            "strides": None, "version": 3, "stream": None,
-        }  # fmt: skip
-
-    def reshape(self, *shape: Any) -> DeviceArray:
-        """The same bytes in another shape."""
-        wanted = shape[0] if len(shape) == 1 and isinstance(shape[0], tuple) else shape
-        # NumPy knows how to resolve -1, and what does not fit.
-        found = np.broadcast_to(np.zeros((), np.uint8), self.shape).reshape(wanted).shape
-        return DeviceArray(self.address, found, self.dtype)
-
-    def ravel(self) -> DeviceArray:
-        """The same bytes along one axis."""
-        return DeviceArray(self.address, (self.size,), self.dtype)
-
-    def view(self, dtype: Any) -> DeviceArray:
-        """The same bytes as elements of another type, along one axis."""
-        return DeviceArray(self.address, (self.nbytes // np.dtype(dtype).itemsize,), dtype)
 
 
 @dataclass(frozen=True, slots=True)

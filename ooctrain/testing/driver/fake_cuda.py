@@ -11,13 +11,13 @@ device alone. Read next: `testing/emulator/emulator.py`, `fake_driver.py`, `devi
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from ooctrain.devices.cuda.device_array import DeviceArray
 from ooctrain.engine.eager import aligned_bytes
 from ooctrain.layers.conv_algorithms import CUDA_ALGORITHMS
 from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
@@ -26,52 +26,6 @@ from ooctrain.layers.kernels.cuda.table import CUDA
 from ooctrain.rewrite.tile.on_rows import OnRows
 from ooctrain.step.op import LINE_BYTES, Scalars, Spec
 from ooctrain.testing.driver.fake_driver import FakeDriver
-
-
-@dataclass(frozen=True, slots=True)
-class FakeArray:
-    """A device array: where it is, and what may be known of it before its kernel runs."""
-
-    address: int
-    shape: tuple[int, ...]
-    dtype: np.dtype
-
-    @property
-    def ndim(self) -> int:
-        """Number of axes."""
-        return len(self.shape)
-
-    @property
-    def size(self) -> int:
-        """Number of elements."""
-        return math.prod(self.shape)
-
-    @property
-    def nbytes(self) -> int:
-        """Size in bytes."""
-        return self.size * self.dtype.itemsize
-
-    def reshape(self, *shape: Any) -> FakeArray:
-        """The same bytes in another shape."""
-        wanted = shape[0] if len(shape) == 1 and isinstance(shape[0], tuple) else shape
-        # NumPy knows how to resolve -1, and what does not fit.
-        found = np.broadcast_to(np.zeros((), np.uint8), self.shape).reshape(wanted).shape
-        return FakeArray(self.address, found, self.dtype)
-
-    def ravel(self) -> FakeArray:
-        """The same bytes along one axis."""
-        return self.reshape((-1,))
-
-    def __getitem__(self, keys: slice | tuple[slice, ...]) -> FakeArray:
-        """A part that lies in one piece."""
-        # NumPy knows where it begins and how its axes lie; nothing of this array is written.
-        whole = np.broadcast_to(np.zeros((), self.dtype), self.shape)
-        strides = np.cumprod([self.dtype.itemsize, *self.shape[:0:-1]])[::-1]
-        laid = np.lib.stride_tricks.as_strided(whole, strides=strides, writeable=False)
-        part = laid[keys]
-        assert part.flags.c_contiguous, f"{keys} of {self.shape} does not lie in one piece"
-        start = part.__array_interface__["data"][0] - laid.__array_interface__["data"][0]
-        return FakeArray(self.address + start, part.shape, self.dtype)
 
 
 class FakeLauncher:
@@ -90,20 +44,22 @@ class FakeLauncher:
 
         def run(arrays: Sequence[np.ndarray]) -> None:
             given = iter(arrays)
-            filled = [next(given) if isinstance(arg, FakeArray) else arg for arg in args]
+            filled = [next(given) if isinstance(arg, DeviceArray) else arg for arg in args]
             self._inner.launch(kernel, blocks, *filled)
 
         queue(
-            self._driver, self._stream, [a for a in args if isinstance(a, FakeArray)], run,
+            self._driver, self._stream, [a for a in args if isinstance(a, DeviceArray)], run,
             kernel.name,
         )  # fmt: skip
 
-    def part(self, workspace: FakeArray, offset_bytes: int, count: int, dtype: str) -> FakeArray:
+    def part(
+        self, workspace: DeviceArray, offset_bytes: int, count: int, dtype: str
+    ) -> DeviceArray:
         """A piece of a workspace. Raises ValueError: the workspace has not so many bytes."""
         kind = np.dtype(dtype)
         if offset_bytes < 0 or offset_bytes + count * kind.itemsize > workspace.nbytes:
             raise ValueError(f"{count} of {dtype} from byte {offset_bytes} leave the workspace")
-        return FakeArray(workspace.address + offset_bytes, (count,), kind)
+        return DeviceArray(workspace.address + offset_bytes, (count,), kind)
 
 
 class _Fake:
@@ -112,9 +68,9 @@ class _Fake:
     def __init__(self, driver: FakeDriver, stream: int):
         self._driver, self._stream = driver, stream
 
-    def array(self, address: int, shape: tuple[int, ...], dtype: str) -> FakeArray:
+    def array(self, address: int, shape: tuple[int, ...], dtype: str) -> DeviceArray:
         """The array at an address."""
-        return FakeArray(address, tuple(shape), np.dtype(dtype))
+        return DeviceArray(address, tuple(shape), dtype)
 
 
 class CpuKernels(_Fake):
@@ -129,8 +85,8 @@ class CpuKernels(_Fake):
         self._pool = ThreadPool(1)
 
     def launch(
-        self, op: Any, ins: Sequence[FakeArray], outs: Sequence[FakeArray], workspace: FakeArray,
-        scalars: Scalars,
+        self, op: Any, ins: Sequence[DeviceArray], outs: Sequence[DeviceArray],
+        workspace: DeviceArray, scalars: Scalars,
     ) -> None:  # fmt: skip
         """Queues one operation."""
         first, last = len(ins), len(ins) + len(outs)
@@ -157,8 +113,8 @@ class EmulatedKernels(_Fake):
         self._launcher = FakeLauncher(driver, stream, inner)
 
     def launch(
-        self, op: Any, ins: Sequence[FakeArray], outs: Sequence[FakeArray], workspace: FakeArray,
-        scalars: Scalars,
+        self, op: Any, ins: Sequence[DeviceArray], outs: Sequence[DeviceArray],
+        workspace: DeviceArray, scalars: Scalars,
     ) -> None:  # fmt: skip
         """Queues one operation's kernels."""
         CUDA.run(op, self._launcher, ins, outs, workspace, scalars)
@@ -173,7 +129,7 @@ def _on_cpu(op: Any) -> Any:
     return op
 
 
-def _spec(array: FakeArray) -> Spec:
+def _spec(array: DeviceArray) -> Spec:
     """Shape and type of a device array, logical layout."""
     if array.ndim == 4:
         n, h, w, c = array.shape
@@ -182,7 +138,7 @@ def _spec(array: FakeArray) -> Spec:
 
 
 def queue(
-    driver: FakeDriver, stream: int, arrays: Sequence[FakeArray],
+    driver: FakeDriver, stream: int, arrays: Sequence[DeviceArray],
     run: Callable[[Sequence[np.ndarray]], None], name: str,
 ) -> None:  # fmt: skip
     """Queues `run` on the NumPy arrays that are behind device arrays when its turn comes."""
@@ -217,7 +173,7 @@ def _placed(data: np.ndarray, address: int) -> np.ndarray:
     return room[start : start + data.size]
 
 
-def _view(array: FakeArray, held: Mapping[int, np.ndarray]) -> np.ndarray:
+def _view(array: DeviceArray, held: Mapping[int, np.ndarray]) -> np.ndarray:
     if not array.nbytes:
         return np.empty(array.shape, array.dtype)
     base = max(address for address in held if address <= array.address)

@@ -17,7 +17,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ooctrain.devices.cuda.launches import DeviceArray, DriverKernels, layout_of, pack_arguments
+from ooctrain.devices.cuda.device_array import DeviceArray
+from ooctrain.devices.cuda.launches import DriverKernels, layout_of, pack_arguments
 from ooctrain.errors import ConfigError
 from ooctrain.layers.kernels.cuda.conv import conv_tf32
 from ooctrain.layers.kernels.cuda.losses import _cross_entropy

@@ -1,14 +1,14 @@
-/* The stub's memory: reservations, handles, mappings, whole allocations, pinned host memory.
+/* The stub's virtual memory: reservations, handles, mappings.
  *
  * In: sizes and addresses. Out: addresses of this process, so that whatever runs kernels can read
  * and write them. The one idea: all physical memory is one sparse file; a handle is a part of it
  * that no other handle ever gets, and a mapping is mmap of that part without access until
  * cuMemSetAccess, so that a stray access is a fault here as it is on a GPU. Rules are those of
  * `testing/driver/fake_driver.py`: what queued work still uses is not unmapped, a mapping is taken
- * away whole, nothing is mapped over anything. Read next: streams.c.
+ * away whole, nothing is mapped over anything. Read next: ranges.c, allocations.c, streams.c.
  */
 #define _GNU_SOURCE
-#include "stub.h"
+#include "ranges.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -17,135 +17,17 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { FRESH_BYTE = 0xFF, PAGE = 4096, FIRST_HANDLE = 0x1000 };
+enum { FIRST_HANDLE = 0x1000 };
 
 struct handle {
     size_t size;
     off_t offset; /* in the file */
     int references, mappings;
 };
-
-/* A range of addresses; `handle` is its number where it is a mapping. */
-struct range {
-    CUdeviceptr base;
-    size_t size;
-    CUmemGenericAllocationHandle handle;
-    int access;
-};
-
-/* Ranges that do not overlap, ascending. */
-struct table {
-    struct range *items;
-    size_t count, room;
-};
-
-static struct table reserved, device, host; /* device: mappings and whole allocations */
 static struct handle *handles;
 static size_t handle_count, handle_room;
 static int file = -1;
 static off_t file_end;
-
-/* Tables. */
-
-static size_t first_behind(const struct table *table, CUdeviceptr address)
-{
-    size_t low = 0, high = table->count;
-    while (low < high) {
-        size_t middle = (low + high) / 2;
-        if (table->items[middle].base <= address)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low;
-}
-
-static struct range *covering(const struct table *table, CUdeviceptr address)
-{
-    size_t behind = first_behind(table, address);
-    if (!behind) return NULL;
-    struct range *found = &table->items[behind - 1];
-    return address < found->base + found->size ? found : NULL;
-}
-
-static struct range *at(const struct table *table, CUdeviceptr base)
-{
-    struct range *found = covering(table, base);
-    return found && found->base == base ? found : NULL;
-}
-
-static int overlaps(const struct table *table, CUdeviceptr address, size_t size)
-{
-    size_t behind = first_behind(table, address);
-    int next = behind < table->count && table->items[behind].base < address + size;
-    return next || covering(table, address) != NULL;
-}
-
-static int add(struct table *table, struct range range)
-{
-    if (table->count == table->room) {
-        size_t room = table->room ? 2 * table->room : 64;
-        struct range *items = realloc(table->items, room * sizeof *items);
-        if (!items) return 0;
-        table->items = items;
-        table->room = room;
-    }
-    size_t place = first_behind(table, range.base);
-    struct range *here = table->items + place;
-    memmove(here + 1, here, (table->count - place) * sizeof *here);
-    *here = range;
-    table->count++;
-    return 1;
-}
-
-static void drop(struct table *table, struct range *range)
-{
-    size_t place = (size_t)(range - table->items);
-    memmove(range, range + 1, (table->count - place - 1) * sizeof *range);
-    table->count--;
-}
-
-/* Pages. */
-
-static void *pages(void *wanted, size_t size, int protection, int flags)
-{
-    void *found = mmap(wanted, size, protection,
-                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | flags, -1, 0);
-    return found == MAP_FAILED ? NULL : found;
-}
-
-/* Addresses without access, aligned; a page behind them is never given out, so that an overrun
- * meets nothing. */
-static CUdeviceptr addresses(CUdeviceptr hint, size_t size, size_t alignment)
-{
-    size_t most = size + alignment + PAGE;
-    CUdeviceptr raw = (CUdeviceptr)(uintptr_t)pages((void *)(uintptr_t)hint, most, PROT_NONE, 0);
-    if (!raw) return 0;
-    CUdeviceptr base = (raw + alignment - 1) / alignment * alignment;
-    if (base > raw) munmap((void *)(uintptr_t)raw, base - raw);
-    munmap((void *)(uintptr_t)(base + size + PAGE), raw + most - (base + size + PAGE));
-    return base;
-}
-
-static void give_addresses_back(CUdeviceptr base, size_t size)
-{
-    munmap((void *)(uintptr_t)base, size + PAGE);
-}
-
-static size_t granules(size_t size)
-{
-    size_t granule = (size_t)options.granularity;
-    return (size + granule - 1) / granule * granule;
-}
-
-static int whole(size_t size) { return size && size % (size_t)options.granularity == 0; }
-
-static int fits(size_t size)
-{
-    return size <= (size_t)options.total_bytes &&
-           numbers.used_bytes <= options.total_bytes - (long long)size;
-}
-
 /* What other files ask. */
 
 CUdeviceptr hole_in(CUdeviceptr address, size_t size)
@@ -281,7 +163,7 @@ EXPORT CUresult cuMemAddressReserve(CUdeviceptr *address, size_t size, size_t al
     if (taken + (long long)size <= options.address_bytes)
         found = addresses(hint, size, alignment > granule ? alignment : granule);
     if (!found) return refuse(CUDA_ERROR_OUT_OF_MEMORY, "the address space is full");
-    add(&reserved, (struct range){.base = found, .size = size});
+    add_range(&reserved, (struct range){.base = found, .size = size});
     numbers.reservations++;
     *address = found;
     return CUDA_SUCCESS;
@@ -290,13 +172,13 @@ EXPORT CUresult cuMemAddressReserve(CUdeviceptr *address, size_t size, size_t al
 EXPORT CUresult cuMemAddressFree(CUdeviceptr address, size_t size)
 {
     ENTER(SOUND);
-    struct range *found = at(&reserved, address);
+    struct range *found = range_at(&reserved, address);
     if (!found || found->size != size)
         return refuse(CUDA_ERROR_INVALID_VALUE, "[%#llx, +%zu) was not reserved so", address, size);
     if (overlaps(&device, address, size))
         return refuse(CUDA_ERROR_INVALID_VALUE, "something is mapped in [%#llx, +%zu)", address,
                       size);
-    drop(&reserved, found);
+    drop_range(&reserved, found);
     give_addresses_back(address, size);
     numbers.reservations--;
     return CUDA_SUCCESS;
@@ -322,7 +204,7 @@ EXPORT CUresult cuMemMap(CUdeviceptr address, size_t size, size_t offset,
     if (mmap((void *)(uintptr_t)address, size, PROT_NONE, MAP_SHARED | MAP_FIXED, file,
              handle->offset) == MAP_FAILED)
         return refuse(CUDA_ERROR_OUT_OF_MEMORY, "mmap: %s", strerror(errno));
-    add(&device, (struct range){.base = address, .size = size, .handle = number});
+    add_range(&device, (struct range){.base = address, .size = size, .handle = number});
     handle->mappings++;
     numbers.mappings++;
     return CUDA_SUCCESS;
@@ -334,7 +216,7 @@ static size_t tiles(CUdeviceptr address, size_t size)
     size_t count = 0;
     CUdeviceptr end = address;
     while (end < address + size) {
-        struct range *found = at(&device, end);
+        struct range *found = range_at(&device, end);
         if (!found || !found->handle) return 0;
         end += found->size;
         count++;
@@ -354,8 +236,8 @@ EXPORT CUresult cuMemSetAccess(CUdeviceptr address, size_t size, const CUmemAcce
                       size);
     if (mprotect((void *)(uintptr_t)address, size, PROT_READ | PROT_WRITE))
         return refuse(CUDA_ERROR_OUT_OF_MEMORY, "mprotect: %s", strerror(errno));
-    for (CUdeviceptr place = address; place < address + size; place = at(&device, place)->size + place)
-        at(&device, place)->access = 1;
+    for (CUdeviceptr place = address; place < address + size; place = range_at(&device, place)->size + place)
+        range_at(&device, place)->access = 1;
     return CUDA_SUCCESS;
 }
 
@@ -369,147 +251,15 @@ EXPORT CUresult cuMemUnmap(CUdeviceptr address, size_t size)
         return break_context(CUDA_ERROR_ILLEGAL_ADDRESS,
                              "[%#llx, +%zu) is unmapped and queued work is still to use it", address,
                              size);
-    struct range *found = at(&device, address);
+    struct range *found = range_at(&device, address);
     struct handle *handle = &handles[found->handle - FIRST_HANDLE];
     pages((void *)(uintptr_t)address, size, PROT_NONE, MAP_FIXED);
-    drop(&device, found);
+    drop_range(&device, found);
     handle->mappings--;
     numbers.mappings--;
     collect(handle);
     return CUDA_SUCCESS;
 }
-
-/* Memory in one piece. */
-
-EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *address, size_t size)
-{
-    ENTER(CONTEXT);
-    if (!size) return refuse(CUDA_ERROR_INVALID_VALUE, "an allocation of 0 bytes");
-    if (!fits(granules(size)))
-        return refuse(CUDA_ERROR_OUT_OF_MEMORY, "%lld bytes are in use", numbers.used_bytes);
-    size_t room = (size + PAGE - 1) / PAGE * PAGE;
-    CUdeviceptr found = addresses(0, room, (size_t)options.granularity);
-    if (!found || mprotect((void *)(uintptr_t)found, room, PROT_READ | PROT_WRITE))
-        return refuse(CUDA_ERROR_OUT_OF_MEMORY, "this machine has no %zu bytes", size);
-    if (options.fresh) memset((void *)(uintptr_t)found, FRESH_BYTE, size);
-    add(&device, (struct range){.base = found, .size = size, .access = 1});
-    numbers.used_bytes += (long long)granules(size);
-    numbers.allocations++;
-    *address = found;
-    return CUDA_SUCCESS;
-}
-
-static void free_allocation(struct range *found)
-{
-    numbers.used_bytes -= (long long)granules(found->size);
-    numbers.allocations--;
-    give_addresses_back(found->base, (found->size + PAGE - 1) / PAGE * PAGE);
-    drop(&device, found);
-}
-
-/* As CUDA does: memory in use is freed when the device is through, and the host waits for that. */
-static CUresult wait_for_users(CUdeviceptr address, size_t size)
-{
-    if (!used_by_work(address, size)) return CUDA_SUCCESS;
-    numbers.hidden_waits++;
-    return finish_everything();
-}
-
-EXPORT CUresult cuMemFree_v2(CUdeviceptr address)
-{
-    ENTER(CONTEXT);
-    struct range *found = at(&device, address);
-    if (!found || found->handle)
-        return refuse(CUDA_ERROR_INVALID_VALUE, "%#llx was not allocated", address);
-    CUresult status = wait_for_users(address, found->size);
-    if (status == CUDA_SUCCESS) free_allocation(found);
-    return status;
-}
-
-EXPORT CUresult cuMemGetInfo_v2(size_t *left, size_t *total)
-{
-    ENTER(CONTEXT);
-    *left = (size_t)(options.total_bytes - numbers.used_bytes);
-    *total = (size_t)options.total_bytes;
-    return CUDA_SUCCESS;
-}
-
-EXPORT CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *size, CUdeviceptr address)
-{
-    ENTER(CONTEXT);
-    struct range *found = covering(&device, address);
-    if (!found) return refuse(CUDA_ERROR_NOT_FOUND, "%#llx is no device memory", address);
-    if (base) *base = found->base;
-    if (size) *size = found->size;
-    return CUDA_SUCCESS;
-}
-
-/* Of a device pointer or one to pinned memory: 1 context, 2 kind (1 host, 2 device), 3 and 4 the
- * pointer, 8 managed, 9 device, 11 and 12 the range. */
-EXPORT CUresult cuPointerGetAttribute(void *data, CUpointer_attribute wanted, CUdeviceptr address)
-{
-    ENTER(CONTEXT);
-    struct range *in_device = covering(&device, address), *in_host = covering(&host, address);
-    struct range *found = in_device ? in_device : in_host;
-    if (!found) return refuse(CUDA_ERROR_INVALID_VALUE, "%#llx is nothing of CUDA's", address);
-    switch ((int)wanted) {
-    case 2: *(unsigned *)data = in_device ? 2 : 1; return CUDA_SUCCESS;
-    case 3: *(CUdeviceptr *)data = address; return CUDA_SUCCESS;
-    case 4: *(CUdeviceptr *)data = in_host ? address : 0; return CUDA_SUCCESS;
-    case 8: *(unsigned *)data = 0; return CUDA_SUCCESS;
-    case 9: *(int *)data = 0; return CUDA_SUCCESS;
-    case 11: *(CUdeviceptr *)data = found->base; return CUDA_SUCCESS;
-    case 12: *(size_t *)data = found->size; return CUDA_SUCCESS;
-    default: return refuse(CUDA_ERROR_NOT_SUPPORTED, "pointer attribute %d", (int)wanted);
-    }
-}
-
-/* Pinned host memory. */
-
-EXPORT CUresult cuMemHostAlloc(void **address, size_t size, unsigned int flags)
-{
-    ENTER(CONTEXT);
-    if (!size || flags > 7) return refuse(CUDA_ERROR_INVALID_VALUE, "%zu pinned bytes", size);
-    if (numbers.host_bytes + (long long)size > options.host_bytes)
-        return refuse(CUDA_ERROR_OUT_OF_MEMORY, "%lld bytes are pinned", numbers.host_bytes);
-    size_t room = (size + PAGE - 1) / PAGE * PAGE;
-    CUdeviceptr found = addresses(0, room, PAGE);
-    if (!found || mprotect((void *)(uintptr_t)found, room, PROT_READ | PROT_WRITE))
-        return refuse(CUDA_ERROR_OUT_OF_MEMORY, "this machine has no %zu bytes", size);
-    if (options.fresh) memset((void *)(uintptr_t)found, FRESH_BYTE, size);
-    add(&host, (struct range){.base = found, .size = size, .access = 1});
-    numbers.host++;
-    numbers.host_bytes += (long long)size;
-    *address = (void *)(uintptr_t)found;
-    return CUDA_SUCCESS;
-}
-
-static void free_host(struct range *found)
-{
-    numbers.host--;
-    numbers.host_bytes -= (long long)found->size;
-    give_addresses_back(found->base, (found->size + PAGE - 1) / PAGE * PAGE);
-    drop(&host, found);
-}
-
-EXPORT CUresult cuMemFreeHost(void *address)
-{
-    ENTER(CONTEXT);
-    struct range *found = at(&host, (CUdeviceptr)(uintptr_t)address);
-    if (!found) return refuse(CUDA_ERROR_INVALID_VALUE, "%p is not pinned", address);
-    CUresult status = wait_for_users(found->base, found->size);
-    if (status == CUDA_SUCCESS) free_host(found);
-    return status;
-}
-
-/* What belongs to a context goes with it; handles and reservations are the process's. */
-void forget_allocations(void)
-{
-    for (size_t i = device.count; i-- > 0;)
-        if (!device.items[i].handle) free_allocation(&device.items[i]);
-    while (host.count) free_host(&host.items[host.count - 1]);
-}
-
 void forget_memory(void)
 {
     forget_allocations();

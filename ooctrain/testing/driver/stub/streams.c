@@ -1,62 +1,28 @@
-/* The stub's streams: in-order queues, events, copies, fills; work is done when somebody waits.
+/* The stub's streams: in-order queues; work is done when somebody waits.
  *
  * In: pieces of work, records and waits. Out: the same pieces, done in an order that CUDA allows.
  * The one idea: a missing wait shows only if the work is not done yet when it is needed, so with the
  * option `late` nothing is done before the host waits for it, and then only what it waits for. With
  * `late=0` work is done when it is queued: a GPU that takes no time, over which the host's own cost
  * can be measured. What a copy reaches is looked at when it is queued, as CUDA does, and again when
- * it is done. The model is `testing/driver/fake_streams.py`. Read next: launches.c.
+ * it is done. The model is `testing/driver/fake_streams.py`. Read next: events.c, copies.c,
+ * launches.c.
  */
 #define _GNU_SOURCE
-#include "stub.h"
+#include "streams.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
-enum { FIRST_STREAM = 0x1000, FIRST_EVENT = 0x100000, STEP = 16, MOST_QUEUED = 1 << 14 };
-
-struct event {
-    int used, timing, queued; /* queued: pieces of work that name it */
-    unsigned long records, reached;
-    long long at_ns;
-    struct stream *stream; /* of the latest record */
-    size_t slot;
-};
-
-enum kind { COPY, FILL, RECORD, WAIT, LAUNCH };
-
-struct work {
-    struct work *next;
-    enum kind kind;
-    uintptr_t to, from; /* of a copy; `to` of a fill */
-    size_t size;
-    int to_device, from_device;
-    unsigned char byte;
-    struct event *event;
-    unsigned long number;  /* of the record that is made or waited for */
-    struct stream *source; /* where that record was queued */
-    struct launch *launch;
-};
-
-struct stream {
-    int used, blocking;
-    size_t queued, slot;
-    struct work *first, *last;
-};
-
-struct slots { /* handles: those given back are the next to be given out, as CUDA does */
-    void **items;
-    size_t count, room, free_count, *free;
-};
-
-static struct slots streams, events;
-static struct stream legacy = {.used = 1, .blocking = 1}; /* the default stream */
+enum { FIRST_STREAM = 0x1000, MOST_QUEUED = 1 << 14 };
+static struct slots streams;
+struct stream legacy = {.used = 1, .blocking = 1}; /* the default stream */
 static struct stream **left_over; /* destroyed: only their queues count */
 static size_t left_over_count;
 static struct work *spare; /* pieces of work to be used again */
 
-static size_t take_slot(struct slots *slots, void *item)
+size_t take_slot(struct slots *slots, void *item)
 {
     if (slots->free_count) {
         size_t slot = slots->free[--slots->free_count];
@@ -73,13 +39,13 @@ static size_t take_slot(struct slots *slots, void *item)
     return slots->count++;
 }
 
-static void give_slot(struct slots *slots, size_t slot)
+void give_slot(struct slots *slots, size_t slot)
 {
     slots->items[slot] = NULL;
     slots->free[slots->free_count++] = slot;
 }
 
-static void *item_of(const struct slots *slots, const void *handle, uintptr_t first)
+void *item_of(const struct slots *slots, const void *handle, uintptr_t first)
 {
     uintptr_t number = (uintptr_t)handle;
     if (number < first || (number - first) % STEP) return NULL;
@@ -87,23 +53,16 @@ static void *item_of(const struct slots *slots, const void *handle, uintptr_t fi
     return slot < slots->count ? slots->items[slot] : NULL;
 }
 
-static struct stream *stream_of(CUstream handle)
+struct stream *stream_of(CUstream handle)
 {
     return (uintptr_t)handle <= 2 ? &legacy : item_of(&streams, handle, FIRST_STREAM);
 }
 
-static struct event *event_of(CUevent handle) { return item_of(&events, handle, FIRST_EVENT); }
-
 int known_stream(CUstream handle) { return stream_of(handle) != NULL; }
 
-static CUresult no_stream(CUstream handle)
+CUresult no_stream(CUstream handle)
 {
     return refuse(CUDA_ERROR_INVALID_HANDLE, "%p is no stream", (void *)handle);
-}
-
-static CUresult no_event(CUevent handle)
-{
-    return refuse(CUDA_ERROR_INVALID_HANDLE, "%p is no event", (void *)handle);
 }
 
 static long long now_ns(void)
@@ -133,11 +92,6 @@ static void do_copy(const struct work *work)
         memmove((void *)work->to, (const void *)work->from, work->size);
 }
 
-static void forget_event(struct event *event)
-{
-    if (!event->used && !event->queued) free(event);
-}
-
 static void recycle(struct work *work)
 {
     if (work->event) {
@@ -148,10 +102,8 @@ static void recycle(struct work *work)
     spare = work;
 }
 
-static void run_until(struct event *event, unsigned long number, struct stream *source);
-
 /* Does the oldest piece of a stream. After an error that lasts nothing is done any more. */
-static void run_one(struct stream *stream)
+void run_one(struct stream *stream)
 {
     struct work *work = stream->first;
     if (work->kind == WAIT && !numbers.sticky) {
@@ -176,12 +128,12 @@ static void run_one(struct stream *stream)
 }
 
 /* A wait is for a record that was queued before it, so that this ends. */
-static void run_until(struct event *event, unsigned long number, struct stream *source)
+void run_until(struct event *event, unsigned long number, struct stream *source)
 {
     while (event->reached < number && source->first) run_one(source);
 }
 
-static CUresult finish(struct stream *stream)
+CUresult finish(struct stream *stream)
 {
     while (stream->first) run_one(stream);
     return (CUresult)numbers.sticky;
@@ -196,7 +148,7 @@ CUresult finish_everything(void)
     return (CUresult)numbers.sticky;
 }
 
-static void finish_blocking(void)
+void finish_blocking(void)
 {
     for (size_t i = 0; i < streams.count; i++) {
         struct stream *stream = streams.items[i];
@@ -206,7 +158,7 @@ static void finish_blocking(void)
 
 /* Queueing. */
 
-static struct work *put(struct stream *stream, struct work given)
+struct work *put(struct stream *stream, struct work given)
 {
     struct work *work = spare;
     if (work)
@@ -226,7 +178,7 @@ static struct work *put(struct stream *stream, struct work given)
 }
 
 /* After something was queued. The default stream and streams that wait for it take turns. */
-static CUresult queued(struct stream *stream)
+CUresult queued(struct stream *stream)
 {
     if (stream == &legacy) finish_blocking();
     if (!options.late || stream == &legacy) return finish(stream);
@@ -352,207 +304,12 @@ EXPORT CUresult cuStreamQuery(CUstream handle)
     return numbers.sticky ? (CUresult)numbers.sticky : CUDA_ERROR_NOT_READY;
 }
 
-EXPORT CUresult cuStreamWaitEvent(CUstream handle, CUevent wanted, unsigned int flags)
-{
-    ENTER(CONTEXT);
-    struct stream *stream = stream_of(handle);
-    struct event *event = event_of(wanted);
-    if (!stream) return no_stream(handle);
-    if (!event) return no_event(wanted);
-    if (flags) return refuse(CUDA_ERROR_INVALID_VALUE, "a wait with flags %u", flags);
-    if (!event->records) return CUDA_SUCCESS;
-    put(stream, (struct work){.kind = WAIT, .event = event, .number = event->records,
-                              .source = event->stream});
-    return queued(stream);
-}
-
 EXPORT CUresult cuStreamGetCtx(CUstream handle, CUcontext *context)
 {
     ENTER(CONTEXT);
     if (!known_stream(handle)) return no_stream(handle);
     return cuCtxGetCurrent(context);
 }
-
-/* Events. */
-
-EXPORT CUresult cuEventCreate(CUevent *handle, unsigned int flags)
-{
-    ENTER(CONTEXT);
-    if (flags > 7) return refuse(CUDA_ERROR_INVALID_VALUE, "an event with flags %u", flags);
-    struct event *event = calloc(1, sizeof *event);
-    event->used = 1;
-    event->timing = !(flags & CU_EVENT_DISABLE_TIMING);
-    event->slot = take_slot(&events, event);
-    *handle = (CUevent)(FIRST_EVENT + STEP * event->slot);
-    numbers.events++;
-    return CUDA_SUCCESS;
-}
-
-EXPORT CUresult cuEventDestroy_v2(CUevent handle)
-{
-    ENTER(CONTEXT);
-    struct event *event = event_of(handle);
-    if (!event) return no_event(handle);
-    give_slot(&events, event->slot);
-    event->used = 0;
-    forget_event(event);
-    numbers.events--;
-    return CUDA_SUCCESS;
-}
-
-EXPORT CUresult cuEventRecord(CUevent handle, CUstream where)
-{
-    ENTER(CONTEXT);
-    struct event *event = event_of(handle);
-    struct stream *stream = stream_of(where);
-    if (!event) return no_event(handle);
-    if (!stream) return no_stream(where);
-    event->stream = stream;
-    put(stream, (struct work){.kind = RECORD, .event = event, .number = ++event->records});
-    return queued(stream);
-}
-
-EXPORT CUresult cuEventQuery(CUevent handle)
-{
-    ENTER(CONTEXT);
-    struct event *event = event_of(handle);
-    if (!event) return no_event(handle);
-    if (event->reached >= event->records) return CUDA_SUCCESS;
-    if (event->stream->first) run_one(event->stream);
-    return numbers.sticky ? (CUresult)numbers.sticky : CUDA_ERROR_NOT_READY;
-}
-
-EXPORT CUresult cuEventSynchronize(CUevent handle)
-{
-    ENTER(CONTEXT);
-    struct event *event = event_of(handle);
-    if (!event) return no_event(handle);
-    run_until(event, event->records, event->stream);
-    return (CUresult)numbers.sticky;
-}
-
-EXPORT CUresult cuEventElapsedTime_v2(float *time_ms, CUevent start, CUevent end)
-{
-    ENTER(CONTEXT);
-    struct event *first = event_of(start), *last = event_of(end);
-    if (!first || !last) return no_event(first ? end : start);
-    if (!first->timing || !last->timing || !first->records || !last->records)
-        return refuse(CUDA_ERROR_INVALID_HANDLE, "an event without timing, or never recorded");
-    if (first->reached < first->records || last->reached < last->records)
-        return CUDA_ERROR_NOT_READY;
-    *time_ms = (float)((double)(last->at_ns - first->at_ns) * 1e-6);
-    return CUDA_SUCCESS;
-}
-
-#ifndef STUB_CHECKS_CUDA_H
-EXPORT CUresult cuEventElapsedTime(float *time_ms, CUevent start, CUevent end)
-{
-    return cuEventElapsedTime_v2(time_ms, start, end);
-}
-#endif
-
-/* Copies and fills. */
-
-static CUresult reachable(CUdeviceptr address, size_t size, const char *what)
-{
-    if (!size || hole_in(address, size))
-        return refuse(CUDA_ERROR_INVALID_VALUE, "%s of [%#llx, +%zu), which is not accessible", what,
-                      address, size);
-    return CUDA_SUCCESS;
-}
-
-/* Between the device and memory that is not pinned CUDA copies while the host waits. */
-static CUresult copy_now(struct stream *stream, const struct work *work)
-{
-    if (stream == &legacy) finish_blocking();
-    CUresult status = finish(stream);
-    if (status == CUDA_SUCCESS)
-        memmove((void *)work->to, (const void *)work->from, work->size);
-    return status;
-}
-
-static CUresult copy(CUstream handle, struct work work, int waits)
-{
-    struct stream *stream = stream_of(handle);
-    if (!stream) return no_stream(handle);
-    CUresult status = CUDA_SUCCESS;
-    if (work.to_device) status = reachable(work.to, work.size, "a copy");
-    if (!status && work.from_device) status = reachable(work.from, work.size, "a copy");
-    if (status) return status;
-    int both = work.to_device && work.from_device;
-    int held = both ? 1 : pinned(work.to_device ? work.from : work.to, work.size);
-    if (held < 0) return refuse(CUDA_ERROR_INVALID_VALUE, "a copy leaves pinned memory");
-    if (waits) return copy_now(stream, &work);
-    if (!held) {
-        numbers.pageable_copies++;
-        return copy_now(stream, &work);
-    }
-    put(stream, work);
-    return queued(stream);
-}
-
-#define INTO(address, source)                                                            \
-    ((struct work){.kind = COPY, .to = address, .from = (uintptr_t)(source), .size = size, \
-                   .to_device = 1})
-#define OUT_OF(target, address)                                                          \
-    ((struct work){.kind = COPY, .to = (uintptr_t)(target), .from = address, .size = size, \
-                   .from_device = 1})
-#define WITHIN(target, source)                                                             \
-    ((struct work){.kind = COPY, .to = target, .from = source, .size = size, .to_device = 1, \
-                   .from_device = 1})
-
-EXPORT CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void *from, size_t size, CUstream stream)
-{
-    ENTER(CONTEXT);
-    return copy(stream, INTO(to, from), 0);
-}
-
-EXPORT CUresult cuMemcpyDtoHAsync_v2(void *to, CUdeviceptr from, size_t size, CUstream stream)
-{
-    ENTER(CONTEXT);
-    return copy(stream, OUT_OF(to, from), 0);
-}
-
-EXPORT CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, size_t size, CUstream stream)
-{
-    ENTER(CONTEXT);
-    return copy(stream, WITHIN(to, from), 0);
-}
-
-EXPORT CUresult cuMemcpyHtoD_v2(CUdeviceptr to, const void *from, size_t size)
-{
-    ENTER(CONTEXT);
-    return copy(NULL, INTO(to, from), 1);
-}
-
-EXPORT CUresult cuMemcpyDtoH_v2(void *to, CUdeviceptr from, size_t size)
-{
-    ENTER(CONTEXT);
-    return copy(NULL, OUT_OF(to, from), 1);
-}
-
-EXPORT CUresult cuMemcpyDtoD_v2(CUdeviceptr to, CUdeviceptr from, size_t size)
-{
-    ENTER(CONTEXT);
-    return copy(NULL, WITHIN(to, from), 1);
-}
-
-EXPORT CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char byte, size_t size, CUstream handle)
-{
-    ENTER(CONTEXT);
-    struct stream *stream = stream_of(handle);
-    if (!stream) return no_stream(handle);
-    CUresult status = reachable(to, size, "a fill");
-    if (status) return status;
-    put(stream, (struct work){.kind = FILL, .to = to, .size = size, .to_device = 1, .byte = byte});
-    return queued(stream);
-}
-
-EXPORT CUresult cuMemsetD8_v2(CUdeviceptr to, unsigned char byte, size_t size)
-{
-    return cuMemsetD8Async(to, byte, size, NULL);
-}
-
 /* A context that ends takes its streams and events along; their work is done or lost by then. */
 void forget_streams(void)
 {
@@ -563,7 +320,7 @@ void forget_streams(void)
     for (size_t i = 0; i < left_over_count; i++) free(left_over[i]);
     left_over_count = 0;
     for (size_t i = 0; i < streams.count; i++) free(streams.items[i]);
-    for (size_t i = 0; i < events.count; i++) free(events.items[i]);
-    streams.count = streams.free_count = events.count = events.free_count = 0;
-    numbers.streams = numbers.events = 0;
+    streams.count = streams.free_count = 0;
+    numbers.streams = 0;
+    forget_events();
 }

@@ -76,8 +76,10 @@ extern struct stub_numbers numbers;
 /* memory.c */
 CUdeviceptr hole_in(CUdeviceptr address, size_t size); /* first address without access, or 0 */
 int pinned(uintptr_t host, size_t size); /* 1: all of it, 0: nothing, -1: a part */
-void forget_allocations(void);
 void forget_memory(void);
+
+/* allocations.c */
+void forget_allocations(void);
 
 /* streams.c: work that is queued */
 struct launch;
@@ -122,7 +124,10 @@ struct image {
 };
 CUresult read_image(const void *data, struct image **made);
 void free_image(struct image *image);
+
+/* modules.c */
 struct function *function_of(CUfunction handle); /* NULL: no such handle */
+CUresult no_function(const void *handle);
 void forget_modules(void);
 
 enum limits {

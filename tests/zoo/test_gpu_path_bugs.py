@@ -1,0 +1,133 @@
+"""Laws of the GPU's path bite: launches, cubins, lost contexts, `make gpu`; a bug planted in each.
+
+The stub driver's own bugs are in `stub_bugs.py`.
+"""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from unit import test_cuda_device as DEVICE
+from unit import test_gpu_command as COMMAND
+from unit.cuda import test_launches as LAUNCHES
+from zoo.planting import plant, with_bug
+
+from benchmarks.gpu import bench as bench_of_gpu
+from benchmarks.gpu.bench import Bench
+from ooctrain.devices.cuda import driver, launches
+from ooctrain.devices.cuda.driver import failure
+from ooctrain.devices.cuda.launches import DriverKernels
+from ooctrain.layers.kernels.cuda.conv import conv_gemm
+from ooctrain.layers.kernels.cuda.runtime import cubins
+from ooctrain.layers.kernels.cuda.runtime.shim import Kernel
+from ooctrain.testing.driver import fake_gate
+from ooctrain.testing.driver.stub.build import why_no_stub
+from ooctrain.testing.driver.stub.stub import Stub
+
+needs_stub = pytest.mark.skipif(bool(why_no_stub()), reason=why_no_stub())
+
+
+def kernels():
+    """What the tests of launches stand on."""
+    stub = Stub(total_bytes=64 << 20)
+    driver = stub.open()
+    return stub, driver, DriverKernels(driver, driver.create_stream(), LAUNCHES.Counting())
+
+
+@needs_stub
+@pytest.mark.parametrize(
+    ("name", "piece", "wrong", "law"),
+    [
+        (
+            "launch", " or not known.serves(scalars)", "",
+            LAUNCHES.test_a_scalar_that_changes_reaches_the_kernel_and_one_that_nobody_reads_costs_nothing,
+        ),
+        (
+            "launch", "id(op), id(workspace), *map(id, ins), *map(id, outs)",
+            "id(op), id(workspace), *map(id, outs)", None,
+        ),
+        (
+            "_work_out", "(op, workspace, *ins, *outs)", "()",
+            LAUNCHES.test_what_is_launched_on_one_address_is_not_launched_on_another,
+        ),
+    ],
+    ids=["scalars are frozen", "inputs are not looked at", "arrays are not kept"],
+)  # fmt: skip
+def test_launches_that_are_kept_too_long_are_found(monkeypatch, name, piece, wrong, law):
+    law = law or inputs_are_looked_at
+    law(kernels())
+    plant(monkeypatch, DriverKernels, name, piece, wrong)
+    with pytest.raises(AssertionError):
+        law(kernels())
+
+
+def inputs_are_looked_at(found):
+    """The same output, from another input."""
+    stub, driver, made = found
+    a, b, y = LAUNCHES.arrays_of(made, driver.allocate(1 << 20), 3)
+    empty, relu = made.array(0, (0,), "uint8"), LAUNCHES.ReLU()
+    for x in (a, b):
+        made.launch(relu, [x], [y], empty, LAUNCHES.SCALARS)
+    stub.library.cuCtxSynchronize()
+    first, second = stub.launches()
+    assert first.arguments != second.arguments
+
+
+def test_arguments_without_gaps_are_found(monkeypatch):
+    kernel = Kernel(len, "void(b1, i8)", 32)
+    assert len(launches.pack_arguments(kernel, [True, 1])) == 16
+    plant(monkeypatch, launches, "layout_of", 'f"@{', 'f"={')
+    assert len(launches.pack_arguments(kernel, [True, 1])) != 16
+
+
+def test_a_key_without_the_closure_is_found(monkeypatch):
+    made = [conv_gemm._correlation_kernel(True, n) for n in (conv_gemm.WIDE, conv_gemm.NARROW)]
+
+    def keys():
+        return {cubins.key_of(kernel, (9, 0), "a") for kernel in made}
+
+    assert len(keys()) == 2
+    plant(
+        monkeypatch, cubins, "_of_function",
+        "yield from (_stable(cell.cell_contents) for cell in function.__closure__ or ())", "",
+    )  # fmt: skip
+    assert len(keys()) == 1
+
+
+def test_an_error_that_lasts_and_is_forgotten_is_found(monkeypatch):
+    law = DEVICE.test_an_error_that_lasts_is_the_one_that_comes_out_and_closing_adds_none
+    law(716, "cuLaunchKernel")
+    forgetful = with_bug(driver.failure, "status in abi.LOST", "status in {3, 4, 201, 700, 719}")
+    monkeypatch.setattr(fake_gate, "failure", forgetful)
+    with pytest.raises(AssertionError):
+        law(716, "cuLaunchKernel")
+
+
+def test_an_error_behind_another_that_is_overlooked_is_found(monkeypatch, tmp_path):
+    log = tmp_path / "log"
+
+    def law():
+        log.write_text("", encoding="ascii")
+        bench = Bench("a part", log, time.time() + 600)
+        COMMAND.test_the_gpu_is_asked_only_after_what_can_have_lost_it(
+            bench, monkeypatch, failure("cuLaunchKernel", 716), 1
+        )
+
+    law()
+    plant(
+        monkeypatch, bench_of_gpu, "_can_lose",
+        "own or _can_lose(error.__cause__ or error.__context__)", "own",
+    )  # fmt: skip
+    with pytest.raises(AssertionError):
+        law()
+
+
+def test_failures_that_are_not_counted_are_found(monkeypatch, tmp_path):
+    log = tmp_path / "log"
+    log.touch()
+    plant(monkeypatch, Bench, "_count_failure", "self.failed[words_of(note)] += 1", "pass")
+    with pytest.raises(pytest.fail.Exception, match="DID NOT RAISE"):
+        COMMAND.test_three_equal_failures_end_a_part_and_others_do_not(
+            Bench("a part", log, time.time() + 600)
+        )
