@@ -20,13 +20,14 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from support.check_tile import SCALARS, chain_trace, random_values
 from support.tile_chains import MOST_PIXELS, Chain, chains, exact_values
+from support.tile_graphs import Graph, graphs
 
 from ooctrain import nn
 from ooctrain.engine.incore import Mode, run_trace
+from ooctrain.errors import ShapeError
 from ooctrain.rewrite.tile import tile
 from ooctrain.rewrite.tile.banded_calls import banded_calls
 from ooctrain.rewrite.tile.bands import weave_bands
-from ooctrain.rewrite.tile.segment import choose_chain
 from ooctrain.step.trace import Trace
 
 UNIT = 2.0**-24  # the rounding unit of float32
@@ -39,12 +40,12 @@ class Cut:
     rows: tuple[int, ...]
     again: bool
 
-    def of(self, trace: Trace) -> Trace:
-        """The trace in bands."""
-        call = choose_chain(trace, None, None)[0]
-        extent = trace.variables[call.ins[0]].shape[2]
+    def of(self, trace: Trace, first: str | None = None, last: str | None = None) -> Trace:
+        """The trace in bands, by default its longest chain."""
+        source = banded_calls(trace, 1, first, last).forward[0].ins[0]
+        extent = trace.variables[source].shape[2]
         cuts = sorted({0, extent}.union(row for row in self.rows if row < extent))
-        return weave_bands(trace, banded_calls(trace, 1, None, None, cuts), self.again)
+        return weave_bands(trace, banded_calls(trace, 1, first, last, cuts), self.again)
 
 
 EVERY_ROW = tuple(range(1, MOST_PIXELS))
@@ -146,6 +147,26 @@ def test_one_band_is_the_untiled_step(chain: Chain, seed: int) -> None:
     trace = one_image.trace("direct")
     assume(trace is not None)
     check_bits(trace, Cut((), False).of(trace), random_values(trace, seed, integers=None))
+
+
+def graph_trace(model: nn.Module, image: tuple[int, int, int, int]) -> Trace | None:
+    """Forward and backward by "direct"; None where an image becomes smaller than a window."""
+    try:
+        return chain_trace(model, image, conv_algorithm="direct")
+    except ShapeError:
+        return None
+
+
+@settings(max_examples=80)
+@given(graphs(), cuts, st.integers(0, 99))
+def test_graphs_on_any_data(
+    graph: tuple[Graph, tuple[int, int, int, int]], cut: Cut, seed: int
+) -> None:
+    """Forks, sums, concatenations, upsampling, and tensors that others read outside."""
+    trace = graph_trace(*graph)
+    assume(trace is not None)
+    values = random_values(trace, seed, integers=None)
+    check_any_data(trace, cut.of(trace, "first", "last"), values)
 
 
 #: Chains that bands are got wrong on; beside those of test_tiled_gradients.py.

@@ -13,10 +13,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ooctrain.errors import ConfigError
-from ooctrain.rewrite.tile.frontier import Frontier, even_cuts, frontier_after
-from ooctrain.rewrite.tile.row_rules import RowRule, row_rule_of
+from ooctrain.layers.combine import Add, AddMasked
+from ooctrain.rewrite.tile.frontier import Frontier, even_cuts, frontier_after, frontier_before
+from ooctrain.rewrite.tile.row_rules import SAME, RowRule, row_rule_of
 from ooctrain.rewrite.tile.rules import obstacle
-from ooctrain.rewrite.tile.segment import choose_chain
+from ooctrain.rewrite.tile.segment import choose_chain, named_calls
 from ooctrain.step.machine import specs_of
 from ooctrain.step.trace import Call, Trace
 
@@ -62,9 +63,8 @@ def banded_calls(
     Raises:
         ConfigError: a call has no row rule; it says which.
     """
-    forward = choose_chain(trace, first, last)
-    chain = {call.id for call in forward}
-    backward = [c for c in trace.calls if c.phase == "backward" and c.forward_of in chain]
+    forward = _forward_calls(trace, first, last)
+    backward = _backward_calls(trace, {call.id for call in forward})
     rules = {call.id: _rule(trace, call) for call in (*forward, *backward)}
     source = forward[0].ins[0]
     extent = trace.variables[source].shape[2]
@@ -74,14 +74,53 @@ def banded_calls(
         rows[call.id] = _forward_rows(trace, call, rules[call.id], frontiers)
         frontiers |= dict.fromkeys(call.outs, rows[call.id])
     for call in backward:
-        rows[call.id] = _backward_rows(trace, call, rules[call.id], frontiers)
+        rows[call.id] = _backward_rows(trace, call, rules, frontiers)
         if not rules[call.id].reduces:
             frontiers |= dict.fromkeys(call.outs, rows[call.id])
-    before, rest = _together(trace.calls, chain)
+    before, rest = _together(trace.calls, {call.id for call in forward})
     between, after = _together(rest, {call.id for call in backward})
     return BandedCalls(
         tuple(forward), tuple(backward), before, between, after, rules, rows, frontiers
     )
+
+
+def _forward_calls(trace: Trace, first: str | None, last: str | None) -> list[Call]:
+    """The longest chain; or, if both ends are named, all calls from the first on that the last one
+    needs.
+    """
+    if first is None or last is None:
+        return choose_chain(trace, first, last)
+    start, end = named_calls(trace, first)[0], named_calls(trace, last)[-1]
+    needed, found = set(end.ins), [end]
+    for call in reversed(trace.calls[start.id : end.id]):
+        if needed.intersection(call.outs):
+            needed.update(call.ins)
+            found.append(call)
+    if found[-1] is not start:
+        raise ConfigError(f"no way leads from {start.name!r} to {end.name!r}", code="OOC-113")
+    return found[::-1]
+
+
+def _backward_calls(trace: Trace, forward: set[int]) -> list[Call]:
+    """The gradients of these calls, and the sums of gradients that meet in between.
+
+    A sum is left out if one of its terms is computed outside from results of the others.
+    """
+    found: list[Call] = []
+    inside: set[int] = set()  # gradients of images made by the calls that are found
+    outside: set[int] = set()  # what is computed from them elsewhere
+    for call in trace.calls:
+        if call.phase != "backward":
+            continue
+        meets = call.forward_of is None and isinstance(call.op, Add | AddMasked)
+        if call.forward_of in forward or (
+            meets and inside.intersection(call.ins) and not outside.intersection(call.ins)
+        ):
+            found.append(call)
+            inside.update(v for v in call.outs if trace.variables[v].kind != "wgrad")
+        elif (inside | outside).intersection(call.ins):
+            outside.update(call.outs)
+    return found
 
 
 def _rule(trace: Trace, call: Call) -> RowRule:
@@ -105,12 +144,26 @@ def _forward_rows(
 
 
 def _backward_rows(
-    trace: Trace, call: Call, rule: RowRule, frontiers: Mapping[int, Frontier]
+    trace: Trace, call: Call, rules: Mapping[int, RowRule], frontiers: Mapping[int, Frontier]
 ) -> Frontier:
-    """Of a sum over rows: the rows of the output of its forward call; else those of the input."""
-    assert call.forward_of is not None
-    forward = trace.calls[call.forward_of]
-    return frontiers[forward.outs[0] if rule.reduces else forward.ins[0]]
+    """The rows that a backward call runs over, such that all that they read is there.
+
+    Of a sum over rows: those of the output of its forward call. Where rows are gathered: those of
+    the input of its forward call. Else the rows as they are, and what is farthest decides.
+    """
+    forward = None if call.forward_of is None else trace.calls[call.forward_of]
+    rule = rules[call.id]
+    if forward is not None and rule.reduces:
+        return frontiers[forward.outs[0]]
+    if forward is not None and rule.reads[0] != SAME:
+        v = forward.ins[0]
+        read = rules[forward.id].reads[0]
+        assert read is not None
+        after = frontiers[forward.outs[0]]
+        return frontiers.get(v) or frontier_before(read, after, trace.variables[v].shape[2])
+    near = [frontiers[v] for v in call.ins if v in frontiers]
+    near += [] if forward is None else [frontiers[forward.outs[0]]]
+    return tuple(map(max, zip(*near, strict=True)))
 
 
 def _together(calls: Sequence[Call], group: set[int]) -> tuple[tuple[Call, ...], tuple[Call, ...]]:

@@ -33,11 +33,14 @@ def computable(rows: int, read: RowsRead, extent: int, outputs: int) -> int:
     The largest o whose windows all end there, (o - 1) s - p + reach <= rows, and of which the next
     window begins no later, o s - p <= rows: with kernel < stride, rows between two windows must not
     come after both, or their gradient would need a negative padding. 0 where all windows so far lie
-    in the padding, as no operation runs on zero rows.
+    in the padding, as no operation runs on zero rows. Where an operation gathers (upsampling), all
+    rows before o whose windows a later input row may still reach are out: o = rows s - p.
     """
     window = read.window
     if rows >= extent:
         return outputs
+    if read.gathers:
+        return max(0, min(rows * window.stride - window.pad_lo, outputs))
     ended = (rows + window.pad_lo - reach(window)) // window.stride + 1
     begun = (rows + window.pad_lo) // window.stride
     found = min(ended, begun, outputs)
@@ -46,7 +49,8 @@ def computable(rows: int, read: RowsRead, extent: int, outputs: int) -> int:
 
 
 def frontier_after(before: Sequence[tuple[RowsRead, Frontier]], outputs: int) -> Frontier:
-    """Frontier of the output of an operation, from those of the inputs whose rows it reads.
+    """Frontier of the output of an operation, from those of the inputs whose rows it reads: at a
+    join the input that is farthest behind decides.
 
     Args:
         before: how it reads each of them, and that input's frontier, which ends with its extent.
@@ -57,3 +61,17 @@ def frontier_after(before: Sequence[tuple[RowsRead, Frontier]], outputs: int) ->
         for t in range(1, len(before[0][1]) - 1)
     ]
     return (0, *inner, outputs)
+
+
+def frontier_before(read: RowsRead, after: Frontier, extent: int) -> Frontier:
+    """The lowest frontier of a whole tensor of `extent` rows with which its gradient finds all that
+    it gathers, where `after` is that of what is computed from it.
+    """
+    window = read.window
+    inner = [
+        min(max(read.stop(rows, extent), rows * window.stride - window.pad_lo, 0), extent)
+        if rows and not read.gathers
+        else min(read.stop(rows, extent), extent)
+        for rows in after[1:-1]
+    ]
+    return (0, *inner, extent)

@@ -17,11 +17,13 @@ from typing import Any
 
 from ooctrain.layers.average_pooling import AvgPool2d, AvgPool2dGrad
 from ooctrain.layers.channel_sum import ChannelSum
+from ooctrain.layers.combine import Concat
 from ooctrain.layers.conv2d import Conv2d, Conv2dGradInput, Conv2dGradWeight
 from ooctrain.layers.dropout import Dropout
 from ooctrain.layers.layout import Pad
 from ooctrain.layers.pooling import MaxPool2d, MaxPool2dGrad
 from ooctrain.layers.regions import Slice
+from ooctrain.layers.upsample import Upsample, UpsampleGrad
 from ooctrain.rewrite.tile.halo import Read, Span, reach, read_span
 from ooctrain.step.op import Op, Spec, Window
 
@@ -108,7 +110,11 @@ MakeRule = Callable[[Any, Sequence[Spec]], RowRule | None]
 
 
 def row_rule_of(op: Op, ins: Sequence[Spec]) -> RowRule | None:
-    """The row rule of an operation over inputs of these shapes; None where it has none."""
+    """The row rule of an operation over inputs of these shapes; None where it has none, or where
+    these are not (N, C, H, W).
+    """
+    if not ins or len(ins[0].shape) != 4:
+        return None
     if type(op) in ROW_RULES:
         return ROW_RULES[type(op)](op, ins)
     windows = op.window() if isinstance(op, Op) else None
@@ -162,14 +168,36 @@ def _pad(op: Pad, ins: Sequence[Spec]) -> RowRule:
     return RowRule((RowsRead(window),), _with_padding)
 
 
+def _upsample(op: Upsample, ins: Sequence[Spec]) -> RowRule | None:
+    """By a whole factor f and the nearest row: row o reads row o // f, as a gradient gathers."""
+    factor = _whole_factor(op.mode, ins[0].shape[2], op.size[0])
+    if factor is None:
+        return None
+    return RowRule((RowsRead(Window(factor, factor), gathers=True),), _with_size)
+
+
+def _upsample_grad(op: UpsampleGrad, ins: Sequence[Spec]) -> RowRule | None:
+    factor = _whole_factor(op.mode, op.size[0], ins[0].shape[2])
+    return None if factor is None else RowRule((RowsRead(Window(factor, factor)),), _with_size)
+
+
+def _whole_factor(mode: str, rows: int, outputs: int) -> int | None:
+    return outputs // rows if mode == "nearest" and outputs % rows == 0 else None
+
+
 # Operations on the rows as they are
 
 
+def _concat(op: Concat, ins: Sequence[Spec]) -> RowRule | None:
+    """Along the channels."""
+    return RowRule((SAME,) * len(ins), _as_it_is) if op.axis == 1 else None
+
+
 def _slice(op: Slice, ins: Sequence[Spec]) -> RowRule | None:
-    """The gradient of a padding: row r is row r + start."""
-    return (
-        RowRule((RowsRead(Window(pad_lo=-op.start[2])),), _of_rows) if len(op.full) == 4 else None
-    )
+    """The gradient of a padding, row r is row r + start; or of a concatenation, some channels."""
+    if len(op.full) != 4 or op.full[0] != op.shape[0]:
+        return None
+    return RowRule((RowsRead(Window(pad_lo=-op.start[2])),), _of_rows)
 
 
 def _dropout(op: Dropout, ins: Sequence[Spec]) -> RowRule:
@@ -191,7 +219,10 @@ ROW_RULES: Mapping[type[Op], MakeRule] = {
     AvgPool2dGrad: _avg_pool2d_grad,
     Pad: _pad,
     Slice: _slice,
+    Concat: _concat,
     Dropout: _dropout,
+    Upsample: _upsample,
+    UpsampleGrad: _upsample_grad,
 }
 
 
@@ -220,6 +251,10 @@ def _with_geometry_and_size(op: Any, place: RowPlace) -> Any:
 
 def _with_geometry_and_all_cells(op: AvgPool2dGrad, place: RowPlace) -> Op:
     return replace(_with_geometry_and_size(op, place), count_include_pad=True)
+
+
+def _with_size(op: Upsample | UpsampleGrad, place: RowPlace) -> Op:
+    return replace(op, size=(place.rows.extent, op.size[1]))
 
 
 def _with_padding(op: Pad, place: RowPlace) -> Op:

@@ -83,12 +83,12 @@ def find_segment(trace: Trace, first: str | None = None, last: str | None = None
 def choose_chain(trace: Trace, first: str | None, last: str | None) -> list[Call]:
     """The forward calls of the chain that `find_segment` describes."""
     if first is not None:
-        start = _named(trace, first)[0]
+        start = named_calls(trace, first)[0]
         _require_tileable(trace, start)
         return _until(trace, _follow(trace, start), last)
     chains = _maximal_chains(trace)
     if last is not None:
-        ends = _named(trace, last)
+        ends = named_calls(trace, last)
         _require_tileable(trace, ends[0])
         return _until(trace, next(chain for chain in chains if ends[0] in chain), last)
     if not chains:
@@ -96,7 +96,8 @@ def choose_chain(trace: Trace, first: str | None, last: str | None) -> list[Call
     return max(chains, key=len)
 
 
-def _named(trace: Trace, name: str) -> list[Call]:
+def named_calls(trace: Trace, name: str) -> list[Call]:
+    """The forward calls of a layer, or one by its own name. Raises ConfigError: there is none."""
     found = [call for call in trace.calls if call.phase == "forward" and _is_named(call, name)]
     if not found:
         raise ConfigError(
@@ -126,7 +127,7 @@ def _until(trace: Trace, chain: list[Call], last: str | None) -> list[Call]:
     ends = [i for i, call in enumerate(chain) if _is_named(call, last)]
     if ends:
         return chain[: ends[-1] + 1]
-    if _named(trace, last)[-1].id < chain[0].id:
+    if named_calls(trace, last)[-1].id < chain[0].id:
         raise ConfigError(f"{last!r} comes before {chain[0].name!r}", code="OOC-113")
     after = _successor(trace, chain[-1])
     if after is not None:

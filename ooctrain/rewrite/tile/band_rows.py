@@ -1,0 +1,169 @@
+"""Which rows of which tensor are at hand while bands run, and how a call gets the rows it reads.
+
+In: a tensor, an image, a span of rows. Out: a value that holds them, and where in it they lie. The
+one idea: rows are held by parts: the band's own, those kept for it, a whole tensor. A call reads a
+view of one part; only rows that lie in several parts are copied beside each other. Read next:
+`bands.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+from ooctrain.layers.combine import Concat
+from ooctrain.layers.regions import Slice
+from ooctrain.rewrite.tile.halo import Span
+from ooctrain.rewrite.tile.on_rows import View
+from ooctrain.rewrite.tile.steps import TileCall, Value
+from ooctrain.rewrite.tile.writer import TraceWriter
+from ooctrain.step.op import Op, Spec
+from ooctrain.step.trace import Phase, Trace
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Rows of one image of a tensor, and the value that holds them, from its first row on.
+
+    Args:
+        image: of the value; only a tensor that exists as a whole has more than image 0.
+    """
+
+    rows: Span
+    value: Value
+    image: int = 0
+
+
+@dataclass(slots=True)
+class BandPass:
+    """What one pass over the bands has made so far.
+
+    Args:
+        phase: of its calls.
+        mark: part of the names of what is made once more.
+        steps: its calls.
+        parts: {tensor: rows of it that the band at work can read}.
+        kept: {band: {tensor: its rows that this band gets from those that ran before}}.
+        made: {(tensor, image): all its bands}.
+        wholes: {tensor: the whole that its bands go into}, where somebody outside reads it.
+        totals: {gradient: its sum over the bands so far}.
+        by_call: {(call, band): its step}.
+    """
+
+    phase: Phase
+    mark: str = ""
+    steps: list[TileCall] = field(default_factory=list)
+    parts: dict[int, list[Part]] = field(default_factory=dict)
+    kept: dict[int, dict[int, Part]] = field(default_factory=dict)
+    made: dict[tuple[int, int], list[Part]] = field(default_factory=dict)
+    wholes: dict[int, Value] = field(default_factory=dict)
+    totals: dict[int, Value] = field(default_factory=dict)
+    by_call: dict[tuple[int, int], TileCall] = field(default_factory=dict)
+
+    @property
+    def results(self) -> dict[int, Value]:
+        """What others read of it."""
+        return self.wholes | self.totals
+
+    def begin(self, band: int) -> None:
+        """A band that has nothing yet but what was kept for it."""
+        self.parts = {v: [part] for v, part in self.kept.get(band, {}).items()}
+
+    def write(self, name: str, op: Op, ins: tuple[Value, ...], out: Value) -> Value:
+        """Adds a step with one output."""
+        self.steps.append(TileCall(name, op, ins, (out,), self.phase))
+        return out
+
+
+class BandRows:
+    """The rows of a trace's tensors.
+
+    Args:
+        inner: tensors that exist in bands; all others are there as a whole.
+        images: how many a batch has.
+    """
+
+    def __init__(
+        self, trace: Trace, writer: TraceWriter, inner: Collection[int], images: int
+    ) -> None:
+        self.trace, self.writer, self.inner, self.images = trace, writer, inner, images
+
+    def keep(self, run: BandPass, v: int, image: int, rows: Span, band: int) -> None:
+        if rows.extent:
+            part = Part(rows, self._cut(run, v, image, rows, "kept"))
+            run.kept.setdefault(band, {})[v] = part
+
+    def source(self, run: BandPass, v: int, image: int, rows: Span) -> tuple[Value, View | None]:
+        """A value that holds rows of a tensor, and where in it they are; None: they are all of
+        it.
+        """
+        for part in self._parts(run, v, image):
+            if part.rows.lo <= rows.lo and rows.hi <= part.rows.hi:
+                if part.rows == rows and part.value.spec.shape[0] == 1:
+                    return part.value, None
+                if self._can_be_viewed(v, rows.lo - part.rows.lo):
+                    return part.value, (part.image, rows.lo - part.rows.lo, rows.hi - part.rows.lo)
+        joined = Part(rows, self._cut(run, v, image, rows, "read"))
+        run.parts[v] = [*run.parts.get(v, []), joined] if v in self.inner else [joined]
+        return joined.value, None
+
+    def _can_be_viewed(self, v: int, row: int) -> bool:
+        """A GPU's kernels want values to begin at whole groups of four elements."""
+        _, c, _, w = self.trace.variables[v].shape
+        return self.trace.device == "cpu" or row * w * c % 4 == 0
+
+    def _parts(self, run: BandPass, v: int, image: int) -> list[Part]:
+        """What holds rows of a tensor now, in the order of their first rows."""
+        if v not in self.inner:
+            return [Part(Span(0, self.extent(v)), self.writer.value_of(v), image)]
+        return sorted(run.parts[v], key=_first_row)
+
+    def _cut(self, run: BandPass, v: int, image: int, rows: Span, label: str) -> Value:
+        """Rows of a tensor as a value of their own: a slice of a part, or several joined."""
+        pieces, start = [], rows.lo
+        for part in self._parts(run, v, image):
+            if part.rows.lo <= start < part.rows.hi:
+                piece = Span(start, min(rows.hi, part.rows.hi))
+                if piece.extent:
+                    pieces.append(self._slice(run, v, image, part, piece, label))
+                    start = piece.hi
+        assert start == rows.hi, f"rows {start}:{rows.hi} of {self.trace.variables[v].name!r}"
+        if len(pieces) == 1:
+            return pieces[0]
+        place = self.label(image, rows)
+        out = self.value(v, f"{run.mark}.{label}{place}", self.spec(v, rows))
+        name = f"{self.trace.variables[v].name}.join{run.mark}{place}"
+        return run.write(name, Concat(2), tuple(pieces), out)
+
+    def _slice(
+        self, run: BandPass, v: int, image: int, part: Part, rows: Span, label: str
+    ) -> Value:
+        shape = part.value.spec.shape
+        if rows == part.rows and shape[0] == 1:
+            return part.value
+        place = self.label(image, rows)
+        out = self.value(v, f"{run.mark}.{label}{place}", self.spec(v, rows))
+        op = Slice(shape, (part.image, 0, rows.lo - part.rows.lo, 0), out.spec.shape)
+        name = f"{self.trace.variables[v].name}.slice{run.mark}{place}"
+        return run.write(name, op, (part.value,), out)
+
+    def extent(self, v: int) -> int:
+        return self.trace.variables[v].shape[2]
+
+    def spec(self, v: int, rows: Span) -> Spec:
+        _, c, _, w = self.trace.variables[v].shape
+        return Spec((1, c, rows.extent, w), self.trace.variables[v].dtype)
+
+    def label(self, image: int, rows: Span) -> str:
+        """As in names: "[h 4:9]", of several images "[n 1, h 4:9]"."""
+        return f"[h {rows}]" if self.images == 1 else f"[n {image}, h {rows}]"
+
+    def value(self, v: int, mark: str, spec: Spec) -> Value:
+        """A value named after a tensor; what is cut out of an input is no input."""
+        old = self.trace.variables[v]
+        kind = "activation" if old.kind == "input" else old.kind
+        return Value(f"{old.name}{mark}", spec, kind)
+
+
+def _first_row(part: Part) -> int:
+    return part.rows.lo

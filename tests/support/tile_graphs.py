@@ -1,0 +1,81 @@
+"""Random graphs of layers for the laws of bands: forks, sums, concatenations, changes of scale.
+
+In: Hypothesis. Out: models between a layer "first" and a layer "last", and images. The one idea: a
+graph is a list of steps, each of which reads tensors that are there; a partner for a sum is any
+tensor of the same shape. Read next: `tile_chains.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import hypothesis.strategies as st
+
+import ooctrain.functional as F
+from ooctrain import nn
+from ooctrain.engine.tensor import Tensor
+
+Step = tuple[str, int, int]  # what, and which tensors, counted from the newest one
+MOST_PIXELS = 26
+CONVS = {
+    "3x3": (3, 1, 1),
+    "1x1": (1, 1, 0),
+    "5x5": (5, 1, 2),
+    "3x3/2": (3, 2, 1),
+    "1x1/2": (1, 2, 0),
+}
+
+
+class Graph(nn.Module):
+    """Runs its steps one after the other; "last" reads the newest tensor."""
+
+    def __init__(self, steps: Sequence[Step], channels: int = 2):
+        super().__init__()
+        self.steps = tuple(steps)
+        self.first = nn.Conv2d(channels, 2, 3, padding=1)
+        for number, (what, _, _) in enumerate(self.steps):
+            if what in CONVS:
+                kernel, stride, padding = CONVS[what]
+                self.add_module(f"conv{number}", nn.Conv2d(2, 2, kernel, stride, padding))
+            if what == "concat":
+                self.add_module(f"conv{number}", nn.Conv2d(4, 2, 1))
+        self.last = nn.Conv2d(2, 2, 3, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        tensors = [self.first(x)]
+        for number, (what, at, other) in enumerate(self.steps):
+            tensors.append(
+                self._step(number, what, tensors[-1 - at % len(tensors)], tensors, other)
+            )
+        return self.last(tensors[-1])
+
+    def _step(
+        self, number: int, what: str, x: Tensor, tensors: Sequence[Tensor], other: int
+    ) -> Tensor:
+        if what in CONVS:
+            return getattr(self, f"conv{number}")(x)
+        if what in ("add", "concat"):
+            partners = [t for t in tensors if t.shape == x.shape]
+            partner = partners[other % len(partners)]
+            if what == "add":
+                return x + partner
+            return getattr(self, f"conv{number}")(F.concat([x, partner], 1))
+        if what == "pool":
+            return F.max_pool2d(x, 3, 2, 1) if other % 2 else F.max_pool2d(x, 2)
+        small = x.shape[2] <= MOST_PIXELS
+        return F.interpolate(x, scale_factor=2) if what == "up" and small else F.relu(x)
+
+    def __repr__(self) -> str:
+        return f"Graph({list(self.steps)})"
+
+
+WHAT = (*CONVS, "add", "add", "add", "concat", "concat", "pool", "up", "relu")
+steps = st.lists(st.tuples(st.sampled_from(WHAT), st.integers(0, 3), st.integers(0, 3)), max_size=9)
+
+
+@st.composite
+def graphs(draw: Callable[[Any], Any]) -> tuple[Graph, tuple[int, int, int, int]]:
+    """A graph and the shape of its image."""
+    image = draw(st.integers(1, 2)), 2, draw(st.integers(6, 24)), draw(st.integers(6, 12))
+    return Graph(draw(steps)), image
