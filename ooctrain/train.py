@@ -125,6 +125,7 @@ class Trainer:
             y: (N,) class numbers, or what the loss takes.
 
         Raises:
+            ShapeError: x or y is no array of real numbers, or does not fit.
             TrainingStopped: the loss is no finite number. Parameters, buffers, optimizer slots and
                 the number of steps are as they were before, and training may go on.
         """

@@ -201,10 +201,10 @@ def _run(
         target = to_logical(out)
         fits = np.shape(result) == target.shape
         require(fits, f"{name}: gives shape {np.shape(result)}, its shape rule says {target.shape}")
-        kind = as_numbers(result, f"{name}: its result").dtype
+        kind = np.asarray(result).dtype
         castable = np.can_cast(kind, target.dtype, "same_kind")
         require(castable, f"{name}: gives {kind}, which is no {target.dtype}")
-        np.copyto(target, result, casting="same_kind")
+        np.copyto(target, as_numbers(result, f"{name}: its result"), casting="same_kind")
 
 
 def _find(name: str, forward: Callable, ins: Sequence[Any], outs: Sequence[Any]) -> Any:

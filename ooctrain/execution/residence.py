@@ -89,8 +89,8 @@ class Stay:
     """One open session with the values that live in it.
 
     Args:
-        storages: by variable, of the values that the session was opened with; they are still
-            elsewhere (`keep`).
+        storages: by variable, of the values that will live in it; they are still elsewhere
+            (`take_over`).
         turns: of the trainer.
     """
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 
@@ -574,3 +575,22 @@ def test_a_search_that_is_cut_short_says_so(capsys):
     arguments = "plan densenet121 --budget 10% --machine v100-pcie --time-limit 0.01"
     assert main(arguments.split()) == 0
     assert "--time-limit" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("ending", ["<&- >&- 2>&-", "2>&1 | head -1", ">/dev/full 2>/dev/null"])
+def test_a_command_whose_output_nobody_takes_says_nothing_wrong(ending, tmp_path):
+    """Closed streams are no fault; of a reader that leaves and of a full disk the file tells."""
+    path = tmp_path / "out.json"
+    arguments = ["plan", "lenet", "--batch", "2", "--json", str(path)]
+    command = shlex.join([sys.executable, "-m", "ooctrain", *arguments])
+    done = subprocess.run(
+        ["bash", "-c", f"set -o pipefail; {command} {ending}"], capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    assert done.stderr == ""
+    assert len(done.stdout.splitlines()) == (1 if "head" in ending else 0)
+    if "&-" in ending:
+        assert done.returncode == 0
+        assert json.loads(path.read_text())["error"] is None
+    else:  # whether the reader is gone when the last line is written is chance
+        assert done.returncode in ((0, 1) if "head" in ending else (1,))

@@ -109,8 +109,10 @@ def test_small_sums_of_squares_are_not_lost_beside_a_large_one():
 
 
 def test_clipping_a_norm_that_is_not_a_number_says_so_as_in_torch():
-    (found,) = check_cuda(ClipFactor(1.0), np.float32(np.nan), tolerance=0)
-    assert np.isnan(found)
+    for count, place in ((1, 0), (9, 3), (9, 8)):
+        squares = [np.float32(np.nan if i == place else 1) for i in range(count)]
+        (found,) = run_cuda(ClipFactor(1.0), squares)
+        assert np.isnan(found)
 
 
 @pytest.mark.parametrize("size", SIZES)
