@@ -15,7 +15,7 @@ import numpy as np
 
 from ooctrain.layers.activation import EXP_FLOPS
 from ooctrain.layers.reduction import Sum
-from ooctrain.step.op import Op, Spec, require, require_float
+from ooctrain.step.op import Op, Spec, Window, require, require_float
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +48,10 @@ class SoftmaxAlong(Op):
 
     def reusable(self):
         return {0: 0}
+
+    def window(self):
+        # Along the channels of images each pixel is by itself.
+        return (Window(), Window()) if self.axis == 1 else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,7 +80,16 @@ def test_what_reads_its_input_in_backward_to_the_bit(layer: nn.Module, grid) -> 
 
 
 @pytest.mark.parametrize(
-    "layer", [nn.GELU(), nn.GELU("tanh"), nn.SiLU(), nn.Hardswish(), nn.Hardsigmoid()]
+    "layer",
+    [
+        nn.GELU(),
+        nn.GELU("tanh"),
+        nn.SiLU(),
+        nn.Hardswish(),
+        nn.Hardsigmoid(),
+        nn.Softmax(1),
+        nn.LogSoftmax(1),
+    ],
 )
 def test_smooth_functions_in_tiles(layer: nn.Module) -> None:
     model = nn.Sequential(nn.Conv2d(2, 3, 3, padding=1), layer, nn.Conv2d(3, 2, 3, stride=2), layer)

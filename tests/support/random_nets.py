@@ -21,7 +21,9 @@ CHANNELS = 4
 #: Names of steps; one that stands twice is drawn twice as often.
 STEPS = ("conv", "conv_bias", "norm", "relu", "leaky", "tanh", "sigmoid", "dropout", "pool", "avg",
          "scale", "add", "add", "concat", "slice", "shared", "instance_norm", "depthwise",
-         "transposed", "reflect", "resize")  # fmt: skip
+         "transposed", "reflect", "resize", "product", "quotient", "gate", "gelu", "relu6",
+         "clamp", "softmax", "prelu", "turned", "group_norm", "layer_norm",
+         "dropout2d")  # fmt: skip
 #: Beyond this many pixels nothing is enlarged.
 MOST_PIXELS = 400
 
@@ -43,6 +45,9 @@ class RandomNet(nn.Module):
             "instance_norm": lambda: nn.InstanceNorm2d(CHANNELS),
             "depthwise": lambda: nn.Conv2d(CHANNELS, CHANNELS, 3, padding=1, groups=CHANNELS),
             "transposed": lambda: nn.ConvTranspose2d(CHANNELS, CHANNELS, 2, stride=2),
+            "prelu": lambda: nn.PReLU(CHANNELS),
+            "dropout2d": lambda: nn.Dropout2d(0.3),
+            "group_norm": lambda: nn.GroupNorm(2, CHANNELS),
         }
         self.parts = nn.ModuleList([makers.get(kind, nn.Identity)() for kind, _ in plan])
         self.head = nn.Linear(CHANNELS, 3)
@@ -60,7 +65,12 @@ class RandomNet(nn.Module):
         functions: dict[str, Callable[[Tensor], Tensor]] = {
             "relu": F.relu, "leaky": F.leaky_relu, "tanh": F.tanh, "sigmoid": F.sigmoid,
             "scale": lambda v: v * 0.5, "add": lambda v: other + v,
-            "double": lambda v: v + v,
+            "double": lambda v: v + v, "product": lambda v: other * v,
+            "quotient": lambda v: v / (other * other + 1.0), "gelu": F.gelu, "relu6": F.relu6,
+            "gate": lambda v: v * F.hardsigmoid(other.mean((2, 3), keepdim=True)),
+            "clamp": lambda v: v.clamp(-0.5, 1.5), "softmax": lambda v: F.softmax(v, 1),
+            "turned": lambda v: v.transpose(2, 3),
+            "layer_norm": lambda v: F.layer_norm(v, v.shape[1:]),
             "concat": lambda v: part(F.concat([v, other], dim=1)),
             "slice": lambda v: F.pad(v[:, :, 1:, :], (0, 0, 0, 1)), "shared": self.shared,
         }  # fmt: skip

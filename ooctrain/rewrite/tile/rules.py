@@ -100,7 +100,7 @@ OBSTACLES: Mapping[str, str] = {
     "sum": "it adds up pixels of the whole image",
     "spread": "it repeats what has no rows and columns of the image",
     "permute": "its output has the rows and columns elsewhere",
-    "softmax": "it reads all classes, or all pixels, of an image at once",
+    "softmax": "it reads whole rows or columns of the image at once",
 }
 
 
