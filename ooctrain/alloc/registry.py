@@ -113,7 +113,7 @@ def _choose(
     named: str | Factory, budget_bytes: int, binding: bool, page_bytes: int
 ) -> AllocatorChoice:
     factory, options = _located(named)
-    name = named if isinstance(named, str) else str(getattr(named, "name", named))
+    name = named if isinstance(named, str) else getattr(named, "name", "of its own")
     options = {**_defaults(factory, budget_bytes, page_bytes), **options}
     memory = DryMemory(budget_bytes, page_bytes, max_mapped_chunks())
     check_call(factory, (memory,), options, name, "allocator")
@@ -131,8 +131,9 @@ def _choose(
     unused = budget_bytes - sample.budget_bytes
     notice = f"{format_bytes(unused)} of the budget are less than a granule and stay unused"
     maps = sample.granule.ranges or getattr(sample, "needs_virtual_memory", False)
+    chosen = named if isinstance(named, str) else sample.name
     return AllocatorChoice(
-        name, sample.granule, sample.budget_bytes, make, (notice,) if unused else (), maps
+        chosen, sample.granule, sample.budget_bytes, make, (notice,) if unused else (), maps
     )
 
 

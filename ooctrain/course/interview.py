@@ -198,6 +198,7 @@ class _Process:
         answer, answered = os.pipe()
         settings = {
             "asked": asked, "answered": answered, "kind": kind,
+            "folder": self._folder.name,
             "submission": f"{seen.submission}:{rest}", "cpu_s": int(CPU_FACTOR * limit_s) + 60,
             "readable": seen.readable, "hidden": seen.hidden, "root": str(seen.root),
             "home": str(seen.home), "layers": sorted(way.layers), "applied": way.applied,

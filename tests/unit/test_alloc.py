@@ -402,3 +402,11 @@ def test_books_that_do_not_add_up_are_noticed():
     books.move(0, 0, 4096)
     with pytest.raises(AssertionError, match="more than the budget"):
         books.check(cached_bytes=512 + 4096)
+
+
+def test_an_allocator_is_chosen_by_its_class_too():
+    choice, named = (choose_allocator(which, 1 << 20) for which in (BestFit, "best-fit"))
+    assert (choice.name, choice.granule, choice.budget_bytes) == (
+        named.name, named.granule, named.budget_bytes,
+    )  # fmt: skip
+    assert isinstance(choice.make(DryMemory(1 << 20)), BestFit)

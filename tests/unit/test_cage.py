@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -269,18 +270,22 @@ def test_a_process_ends_when_its_grader_is_killed(allowed, tmp_path):
         "from ooctrain.course.interview import Interview\n"
         f"interview = Interview({submission!r}, 'planner', 600, frozenset({sorted(allowed)}))\n"
         "planner = RemotePlanner(interview)\n"
-        f"Path({str(tmp_path / 'cage')!r}).write_text(str(interview._process._process.pid))\n"
+        f"Path({str(tmp_path / 'cage')!r}).write_text("
+        "f'{interview._process._process.pid} {interview._process._folder.name}')\n"
         "import random\nfrom ooctrain.testing.check_planner import random_case\n"
         "case = random_case(random.Random(3))\nplanner.plan(case.trace, 100, case.machine)"
     )
     process = subprocess.Popen([sys.executable, "-c", grader])
-    cage = int(read_when_there(tmp_path / "cage"))
+    cage, folder = read_when_there(tmp_path / "cage").split()
+    cage = int(cage)
     inside = [int(name) for name in Path(f"/proc/{cage}/task/{cage}/children").read_text().split()]
     assert inside
     process.kill()
     process.wait()
     for _ in range(200):
         if not any(map(is_running, [cage, *inside])):
+            # Under bubblewrap the supervisor does not see it.
+            assert not os.path.exists(folder) or (allowed and shutil.which("bwrap"))
             return
         time.sleep(0.05)
     raise AssertionError("it still runs")

@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import os
 import select
+import shutil
 import signal
 import sys
 from collections.abc import Mapping
@@ -49,7 +50,9 @@ def main() -> None:
     for descriptor in (settings["asked"], settings["answered"]):
         os.close(descriptor)
     _wait(child, wake)
-    os._exit(_end_all(child))
+    status = _end_all(child)
+    shutil.rmtree(settings["folder"], ignore_errors=True)  # the grader may be gone
+    os._exit(status)
 
 
 def _be_the_child(settings: Mapping[str, Any], applied: list[str]) -> None:
