@@ -11,6 +11,7 @@ from unit.test_cuda_training import SCALARS, fakes, same
 
 import ooctrain as oc
 from ooctrain import nn
+from ooctrain.devices.cuda.device_array import DeviceArray
 from ooctrain.engine.eager import aligned_bytes, make_pool
 from ooctrain.engine.incore import initial_values
 from ooctrain.errors import ShapeError
@@ -22,7 +23,6 @@ from ooctrain.layers.pooling import MaxPool2d, PoolGeometry
 from ooctrain.layers.relu import ReLU
 from ooctrain.rewrite.tile.on_rows import OnRows
 from ooctrain.step.op import Op, Spec, physical_shape, to_logical, to_physical
-from ooctrain.testing.driver.fake_cuda import FakeArray
 from ooctrain.testing.emulator.check_cuda import check_cuda
 
 __all__ = ["fakes"]  # a fixture
@@ -95,9 +95,10 @@ def test_the_gpus_kernels_do_it_too(sample: str) -> None:
         assert array.shape == physical_shape(expected.shape)
 
 
-def test_a_part_of_a_fakes_array_begins_where_numpy_says() -> None:
-    array = FakeArray(1000, (2, 5, 3, 4), np.dtype(np.float32))
-    assert array[1:2, 2:4] == FakeArray(1000 + 4 * (60 + 24), (1, 2, 3, 4), np.dtype(np.float32))
+def test_a_part_of_a_devices_array_begins_where_numpy_says() -> None:
+    array = DeviceArray(1000, (2, 5, 3, 4), np.float32)
+    part = array[1:2, 2:4]
+    assert (part.address, part.shape) == (1000 + 4 * (60 + 24), (1, 2, 3, 4))
     with pytest.raises(AssertionError, match="one piece"):
         array[:, 2:4]
 

@@ -15,11 +15,11 @@ from zoo.planting import plant, with_bug
 
 from benchmarks.gpu import bench as bench_of_gpu
 from benchmarks.gpu.bench import Bench
-from ooctrain.devices.cuda import driver, launches
+from ooctrain.devices.cuda import driver
 from ooctrain.devices.cuda.driver import failure
 from ooctrain.devices.cuda.launches import DriverKernels
 from ooctrain.layers.kernels.cuda.conv import conv_gemm
-from ooctrain.layers.kernels.cuda.runtime import cubins
+from ooctrain.layers.kernels.cuda.runtime import cubins, packing
 from ooctrain.layers.kernels.cuda.runtime.shim import Kernel
 from ooctrain.testing.driver import fake_gate
 from ooctrain.testing.driver.stub.build import why_no_stub
@@ -76,9 +76,9 @@ def inputs_are_looked_at(found):
 
 def test_arguments_without_gaps_are_found(monkeypatch):
     kernel = Kernel(len, "void(b1, i8)", 32)
-    assert len(launches.pack_arguments(kernel, [True, 1])) == 16
-    plant(monkeypatch, launches, "layout_of", 'f"@{', 'f"={')
-    assert len(launches.pack_arguments(kernel, [True, 1])) != 16
+    assert len(packing.pack_arguments(kernel, [True, 1])) == 16
+    plant(monkeypatch, packing, "layout_of", 'f"@{', 'f"={')
+    assert len(packing.pack_arguments(kernel, [True, 1])) != 16
 
 
 def test_a_key_without_the_closure_is_found(monkeypatch):

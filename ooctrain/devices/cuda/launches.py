@@ -7,38 +7,27 @@ reads. So a call's launches are worked out once, by the same driver functions th
 Numba's launcher, and kept; from then on a call costs a look and a ctypes call for each launch, and
 is worked out anew only where a scalar has changed. Numba only compiles, and where cubins are kept
 not even that. Source: cuda.h, cuLaunchKernel. Read next: `device.py`,
-`layers/kernels/cuda/runtime/cubins.py`, `layers/kernels/cuda/runtime/launcher.py`.
+`layers/kernels/cuda/runtime/cubins.py`, `layers/kernels/cuda/runtime/packing.py`.
 """
 
 from __future__ import annotations
 
 import ctypes
-import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Any, Protocol
-
-from numba.core import types
 
 from ooctrain.devices.cuda.device_array import DeviceArray
 from ooctrain.devices.driver_calls import GpuDriver
 from ooctrain.errors import ConfigError
-from ooctrain.layers.kernels.cuda.runtime import shim
 from ooctrain.layers.kernels.cuda.runtime.cubins import CubinStore
 from ooctrain.layers.kernels.cuda.runtime.launcher import Blocks
+from ooctrain.layers.kernels.cuda.runtime.packing import pack_arguments
 from ooctrain.layers.kernels.cuda.runtime.runner import count_up
 from ooctrain.layers.kernels.cuda.runtime.shim import Kernel
 from ooctrain.layers.kernels.cuda.table import CUDA
 from ooctrain.step.op import Op, Scalars
 
-#: How Numba passes a one-dimensional array: two pointers of its own, number and size of elements,
-#: the address, extent, stride; and a number, by its type.
-_ARRAY = "QQqqQqq"
-_NUMBERS = {
-    types.boolean: "B", types.uint8: "B", types.int32: "i", types.uint32: "I", types.int64: "q",
-    types.uint64: "Q", types.float32: "f", types.float64: "d",
-}  # fmt: skip
 _KEPT = 1 << 16
 #: cuda.h's CU_LAUNCH_PARAM_BUFFER_POINTER, _SIZE, _END.
 _BUFFER, _SIZE, _END = 1, 2, 0
@@ -67,7 +56,7 @@ class Launch:
     held: Any
 
 
-class Recorder:
+class LaunchRecorder:
     """A `Launcher` that works launches out, and starts none.
 
     Args:
@@ -143,7 +132,7 @@ class DriverKernels:
 
     def __init__(self, driver: LaunchDriver, stream: int, store: CubinStore | None = None):
         self._driver, self._stream = driver, stream
-        self._recorder = Recorder(driver, store or CubinStore())
+        self._recorder = LaunchRecorder(driver, store or CubinStore())
         self._known: dict[tuple[int, ...], _Known] = {}
 
     def array(self, address: int, shape: tuple[int, ...], dtype: str) -> DeviceArray:
@@ -183,47 +172,6 @@ class DriverKernels:
             self._known.clear()
         self._known[key] = known
         return known
-
-
-def pack_arguments(kernel: Kernel, args: Sequence[Any]) -> bytes:
-    """Arguments as the kernel reads them. Raises ConfigError: not so many as the signature has."""
-    kinds, layout = shim.argument_types(kernel.signature), layout_of(kernel.signature)
-    if len(kinds) != len(args):
-        raise ConfigError(f"{kernel.name} takes {len(kinds)} arguments, got {len(args)}")
-    words: list[Any] = []
-    for kind, value in zip(kinds, args, strict=True):
-        if isinstance(kind, types.Array):
-            words += value.words
-        elif isinstance(kind, types.BaseTuple):
-            words += (_number(k, v) for k, v in zip(kind, value, strict=True))  # type: ignore[call-overload]
-        else:
-            words.append(_number(kind, value))
-    return layout.pack(*words)
-
-
-@cache
-def layout_of(signature: str) -> struct.Struct:
-    """How the arguments of a signature lie: one after the other, each aligned to its size, as the
-    members of a struct in C."""
-    letters = []
-    for kind in shim.argument_types(signature):
-        if isinstance(kind, types.Array):
-            letters.append(_ARRAY)
-        elif isinstance(kind, types.BaseTuple):
-            letters += [_NUMBERS[k] for k in kind]  # type: ignore[attr-defined]
-        else:
-            letters.append(_NUMBERS[kind])
-    return struct.Struct(f"@{''.join(letters)}")
-
-
-def _number(kind: Any, value: Any) -> Any:
-    """A value that `struct` takes for a type; whole numbers wrap around, as a cast does."""
-    if kind is types.boolean:
-        return bool(value)
-    if kind in types.real_domain:
-        return float(value)
-    bits = int(value) & ((1 << kind.bitwidth) - 1)
-    return bits - (1 << kind.bitwidth) if kind.signed and bits >> kind.bitwidth - 1 else bits
 
 
 def _extra(packed: bytes) -> tuple[Any, Any]:

@@ -156,8 +156,8 @@ def make_kernels(driver: GpuDriver, stream: int) -> Kernels:
         ConfigError: there is no such launcher.
     """
     name = os.environ.get("OOCTRAIN_LAUNCHER") or "numba"
-    # Not at the top, since they load Numba; planning for a GPU and looking at it do without.
     if name == "driver":
+        # Not at the top, since it loads Numba; planning for a GPU and looking at it do without.
         from ooctrain.devices.cuda.launches import DriverKernels
 
         return DriverKernels(cast("Any", driver), stream)
@@ -166,6 +166,7 @@ def make_kernels(driver: GpuDriver, stream: int) -> Kernels:
             f"there is no launcher {name!r}", where="$OOCTRAIN_LAUNCHER",
             fix="OOCTRAIN_LAUNCHER=numba or OOCTRAIN_LAUNCHER=driver",
         )  # fmt: skip
+    # As above.
     from ooctrain.layers.kernels.cuda.runtime.runner import NumbaKernels
 
     return NumbaKernels(stream)

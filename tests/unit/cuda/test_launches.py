@@ -18,11 +18,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ooctrain.devices.cuda.device_array import DeviceArray
-from ooctrain.devices.cuda.launches import DriverKernels, layout_of, pack_arguments
+from ooctrain.devices.cuda.launches import DriverKernels
 from ooctrain.errors import ConfigError
 from ooctrain.layers.kernels.cuda.conv import conv_tf32
 from ooctrain.layers.kernels.cuda.losses import _cross_entropy
 from ooctrain.layers.kernels.cuda.runtime.cubins import Cubin, make_cubin
+from ooctrain.layers.kernels.cuda.runtime.packing import layout_of, pack_arguments
 from ooctrain.layers.kernels.cuda.runtime.shim import Kernel, why_no_ptx
 from ooctrain.layers.relu import ReLU
 from ooctrain.layers.update import SGDUpdate
@@ -240,13 +241,13 @@ def test_what_is_launched_on_one_address_is_not_launched_on_another(kernels):
 
 
 def test_a_workspace_is_not_left():
-    from ooctrain.devices.cuda.launches import Recorder
+    from ooctrain.devices.cuda.launches import LaunchRecorder
 
     class Driver:
         def capability(self):
             return (9, 0)
 
-    recorder = Recorder(Driver(), Counting())
+    recorder = LaunchRecorder(Driver(), Counting())
     workspace = DeviceArray(256, (64,), "uint8")
     assert recorder.part(workspace, 32, 8, "float32").address == 288
     with pytest.raises(ConfigError, match="more workspace"):

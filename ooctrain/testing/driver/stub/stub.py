@@ -42,7 +42,7 @@ class _Launch(ctypes.Structure):
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
+class KeptLaunch:
     """A launch as the driver got it.
 
     Args:
@@ -114,7 +114,7 @@ class Stub:
         """The first address of a range that a kernel may not touch; 0: it may touch all."""
         return self.library.stub_hole(address, size_bytes)
 
-    def launches(self) -> list[Launch]:
+    def launches(self) -> list[KeptLaunch]:
         """What was launched and has been done, oldest first; the latest 4096 are kept."""
         done = self.library.stub_launches_done()
         found = [self.library.stub_launch(number) for number in range(max(0, done - 4096), done)]
@@ -147,9 +147,9 @@ class Stub:
             function.restype, function.argtypes = result, arguments
 
 
-def _launch(kept: _Launch) -> Launch:
+def _launch(kept: _Launch) -> KeptLaunch:
     arguments = ctypes.string_at(kept.parameters, kept.parameter_bytes)
-    return Launch(
+    return KeptLaunch(
         kept.name.decode(), tuple(kept.grid), tuple(kept.block), kept.shared_bytes,
         kept.stream or 0, arguments,
     )  # fmt: skip

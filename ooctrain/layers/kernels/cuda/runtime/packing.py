@@ -1,0 +1,69 @@
+"""Arguments of a kernel as bytes: what the driver copies to it when it is launched.
+
+In: a kernel and its arguments; arrays are anything with `words`, what a kernel gets of them. Out:
+bytes. The one idea: Numba passes an array as seven numbers, a tuple as its members, and all of them
+lie as in a struct of C; so the signature alone says how, once. Source: Numba's calling convention
+of CUDA kernels, as its PTX shows it. Read next: `launcher.py`; `devices/cuda/launches.py`.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+from numba.core import types
+
+from ooctrain.errors import ConfigError
+from ooctrain.layers.kernels.cuda.runtime import shim
+from ooctrain.layers.kernels.cuda.runtime.shim import Kernel
+
+#: How Numba passes a one-dimensional array: two pointers of its own, number and size of elements,
+#: the address, extent, stride; and a number, by its type.
+_ARRAY = "QQqqQqq"
+_NUMBERS = {
+    types.boolean: "B", types.uint8: "B", types.int32: "i", types.uint32: "I", types.int64: "q",
+    types.uint64: "Q", types.float32: "f", types.float64: "d",
+}  # fmt: skip
+
+
+def pack_arguments(kernel: Kernel, args: Sequence[Any]) -> bytes:
+    """Arguments as the kernel reads them. Raises ConfigError: not so many as the signature has."""
+    kinds, layout = shim.argument_types(kernel.signature), layout_of(kernel.signature)
+    if len(kinds) != len(args):
+        raise ConfigError(f"{kernel.name} takes {len(kinds)} arguments, got {len(args)}")
+    words: list[Any] = []
+    for kind, value in zip(kinds, args, strict=True):
+        if isinstance(kind, types.Array):
+            words += value.words
+        elif isinstance(kind, types.BaseTuple):
+            words += (_number(k, v) for k, v in zip(kind, value, strict=True))  # type: ignore[call-overload]
+        else:
+            words.append(_number(kind, value))
+    return layout.pack(*words)
+
+
+@cache
+def layout_of(signature: str) -> struct.Struct:
+    """How the arguments of a signature lie: one after the other, each aligned to its size, as the
+    members of a struct in C."""
+    letters = []
+    for kind in shim.argument_types(signature):
+        if isinstance(kind, types.Array):
+            letters.append(_ARRAY)
+        elif isinstance(kind, types.BaseTuple):
+            letters += [_NUMBERS[k] for k in kind]  # type: ignore[attr-defined]
+        else:
+            letters.append(_NUMBERS[kind])
+    return struct.Struct(f"@{''.join(letters)}")
+
+
+def _number(kind: Any, value: Any) -> Any:
+    """A value that `struct` takes for a type; whole numbers wrap around, as a cast does."""
+    if kind is types.boolean:
+        return bool(value)
+    if kind in types.real_domain:
+        return float(value)
+    bits = int(value) & ((1 << kind.bitwidth) - 1)
+    return bits - (1 << kind.bitwidth) if kind.signed and bits >> kind.bitwidth - 1 else bits
