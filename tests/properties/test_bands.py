@@ -24,7 +24,7 @@ from support.tile_graphs import Graph, graphs
 
 from ooctrain import nn
 from ooctrain.engine.incore import Mode, run_trace
-from ooctrain.errors import ShapeError
+from ooctrain.errors import ConfigError, ShapeError
 from ooctrain.rewrite.tile import tile
 from ooctrain.rewrite.tile.banded_calls import banded_calls
 from ooctrain.rewrite.tile.bands import weave_bands
@@ -150,11 +150,15 @@ def test_one_band_is_the_untiled_step(chain: Chain, seed: int) -> None:
 
 
 def graph_trace(model: nn.Module, image: tuple[int, int, int, int]) -> Trace | None:
-    """Forward and backward by "direct"; None where an image becomes smaller than a window."""
+    """Forward and backward by "direct"; None where an image becomes smaller than a window, or
+    nothing leads from "first" to "last".
+    """
     try:
-        return chain_trace(model, image, conv_algorithm="direct")
-    except ShapeError:
+        trace = chain_trace(model, image, conv_algorithm="direct")
+        banded_calls(trace, 1, "first", "last")
+    except (ShapeError, ConfigError):
         return None
+    return trace
 
 
 @settings(max_examples=80)
@@ -162,11 +166,34 @@ def graph_trace(model: nn.Module, image: tuple[int, int, int, int]) -> Trace | N
 def test_graphs_on_any_data(
     graph: tuple[Graph, tuple[int, int, int, int]], cut: Cut, seed: int
 ) -> None:
-    """Forks, sums, concatenations, upsampling, and tensors that others read outside."""
+    """Forks, sums, concatenations, upsampling; skips that enter the segment or leave it."""
     trace = graph_trace(*graph)
     assume(trace is not None)
     values = random_values(trace, seed, integers=None)
     check_any_data(trace, cut.of(trace, "first", "last"), values)
+
+
+#: Graphs that bands are got wrong on: steps, and a tensor that is read behind the segment.
+GRAPHS = {
+    "residual block": Graph([("relu", 0, 0), ("3x3", 0, 0), ("add", 0, 2)]),
+    "two blocks": Graph([("3x3", 0, 0), ("add", 0, 2), ("5x5", 0, 0), ("add", 0, 4)]),
+    "a skip that enters": Graph([("3x3", 0, 0), ("add", 0, 0), ("relu", 0, 0)]),
+    "a skip that leaves": Graph([("5x5", 0, 0), ("3x3", 0, 0)], leaving=2),
+    "a fork of two windows": Graph([("3x3", 0, 0), ("5x5", 1, 0), ("add", 0, 3), ("add", 0, 2)]),
+    "a U": Graph([("3x3", 0, 0), ("pool", 0, 0), ("5x5", 0, 0), ("up", 0, 0), ("concat", 0, 3)]),
+    "upsampled by overlapping pools": Graph([("pool", 0, 1), ("3x3", 0, 0), ("up", 0, 0)]),
+    "a sum with itself": Graph([("3x3", 0, 0), ("add", 0, 3), ("relu", 0, 0)]),
+}
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["once", "again"])
+@pytest.mark.parametrize("rows", [(8, 9, 23), EVERY_ROW], ids=["uneven", "rows of 1"])
+@pytest.mark.parametrize("case", GRAPHS)
+def test_named_graphs(case: str, rows: tuple[int, ...], again: bool) -> None:
+    trace = graph_trace(GRAPHS[case], (2, 2, 26, 12))
+    assert trace is not None
+    banded = Cut(rows, again).of(trace, "first", "last")
+    check_any_data(trace, banded, random_values(trace, 1, integers=None))
 
 
 #: Chains that bands are got wrong on; beside those of test_tiled_gradients.py.
