@@ -3,8 +3,8 @@
 On whole numbers all outputs are equal to the bit. On any data y and dX are (direct and im2col):
 each of their elements is made by one call, from all its terms in the same order. Gradients of
 weights are sums over bands, within a bound that is written out below. Bands lie at random cuts, one
-row high or empty; forward calls run once, or again in backward. The bugs that these laws kill are
-those of tests/zoo/band_bugs.py. Source: docs/tiling.md.
+row high or empty, so where cuts lie changes no bit; forward calls run once, or again in backward.
+The bugs that these laws kill are those of tests/zoo/band_bugs.py. Source: docs/tiling.md.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def check_any_data(trace: Trace, banded: Trace, values: dict[str, np.ndarray]) -
 # Values
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(chains(), cuts, st.integers(0, 99))
 def test_definitions_on_whole_numbers(chain: Chain, cut: Cut, seed: int) -> None:
     trace = chain.trace()
@@ -111,7 +111,7 @@ def test_definitions_on_whole_numbers(chain: Chain, cut: Cut, seed: int) -> None
 
 
 @pytest.mark.parametrize("algorithm", ["direct", "im2col"])
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(chain=chains(), cut=cuts, seed=st.integers(0, 99))
 def test_kernels_on_any_data(algorithm: str, chain: Chain, cut: Cut, seed: int) -> None:
     trace = chain.trace(algorithm)
@@ -140,6 +140,19 @@ def test_depthwise_on_any_data(kernel: int, stride: int, cut: Cut, seed: int) ->
 
 
 @settings(max_examples=15)
+@given(st.integers(5, 19), st.integers(5, 19), cuts)
+def test_winograd2_on_whole_numbers(height: int, width: int, cut: Cut) -> None:
+    """A band's transforms begin at other rows than the image's, so on other data roundings differ;
+    and where two values nearly tie, ReLU and maxima may then decide otherwise.
+    """
+    layers = nn.Conv2d(16, 16, 3, padding=1), nn.ReLU(), nn.Conv2d(16, 16, 3, padding=1)
+    trace = Chain(nn.Sequential(*layers), (1, 16, height, width), (1, 1)).trace("winograd2")
+    values = exact_values(trace, 0)
+    assume(values is not None)
+    check_bits(trace, cut.of(trace), values)
+
+
+@settings(max_examples=15)
 @given(chains(), st.integers(0, 99))
 def test_one_band_is_the_untiled_step(chain: Chain, seed: int) -> None:
     """Of one image: not even the sums over pixels differ."""
@@ -161,7 +174,7 @@ def graph_trace(model: nn.Module, image: tuple[int, int, int, int]) -> Trace | N
     return trace
 
 
-@settings(max_examples=80)
+@settings(max_examples=40)
 @given(graphs(), cuts, st.integers(0, 99))
 def test_graphs_on_any_data(
     graph: tuple[Graph, tuple[int, int, int, int]], cut: Cut, seed: int
