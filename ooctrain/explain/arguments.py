@@ -111,8 +111,8 @@ ARGUMENTS: Mapping[str, Explanation] = {
         "A segment to tile is a chain of calls, each of which reads the image that the one "
         "before wrote: convolutions, poolings, paddings and pointwise operations. The "
         "message names the call that is none of these, or the fork, or what is wrong with "
-        "the grid. Bands that keep their halos are as wide as the image, and need a row rule for "
-        "backward calls too.",
+        "the grid. Bands that keep their halos are as wide as the image, may run through sums and "
+        "concatenations, and need a right row rule for each call, backward calls too.",
         "oc.tile(trace, (2, 2), first='conv1', last='bn1')",
         "end the segment before the call that is named",
     ),

@@ -271,3 +271,75 @@ class Halved(nn.Module):
 def test_an_operation_of_ones_own_needs_a_rule_for_its_gradient_too() -> None:
     with pytest.raises(ConfigError, match="cannot run in bands: it has no tile rule"):
         tile(chain_trace(Halved(), (1, 3, 8, 8)), (2, 1), halo="keep")
+
+
+@dataclass(frozen=True)
+class Shifted(oc.Op):
+    """Claims to read one row for each row, and gives one less."""
+
+    def shape(self, x):
+        return (*x[:2], max(x[2] - 1, 1), x[3])
+
+    def forward(self, x):
+        return x[:, :, : max(x.shape[2] - 1, 1)]
+
+    def window(self):
+        return Window(), Window()
+
+
+class WithShift(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 3, 3, padding=1)
+
+    def forward(self, x):
+        return Shifted()(self.conv(x))
+
+
+def test_a_row_rule_that_lies_is_found_out() -> None:
+    trace = oc.trace(
+        WithShift(), (1, 3, 9, 8), loss=None, optimizer=None, training=False, threads=2
+    )
+    with pytest.raises(ConfigError, match=r"the row rule of .* is wrong"):
+        tile(trace, (3, 1), halo="keep")
+
+
+# Graphs
+
+
+class Residual(nn.Module):
+    """Two blocks with a shortcut, the second one coarser."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1, self.conv2 = nn.Conv2d(3, 3, 3, padding=1), nn.Conv2d(3, 3, 3, padding=1)
+        self.conv3, self.short = nn.Conv2d(3, 6, 3, 2, 1), nn.Conv2d(3, 6, 1, 2)
+        self.head = nn.Linear(6, 4)
+
+    def forward(self, x):
+        x = oc.functional.relu(self.conv2(oc.functional.relu(self.conv1(x))) + x)
+        x = oc.functional.relu(self.conv3(x) + self.short(x))
+        return self.head(oc.functional.adaptive_avg_pool2d(x, 1).flatten(1))
+
+
+@pytest.mark.parametrize("name", ["bands:4", "bands_again:4"])
+def test_a_residual_network_runs_in_bands_before_and_after_fusing(name: str) -> None:
+    oc.manual_seed(0)
+    network = Residual()
+    trace = oc.trace(network, (2, 3, 24, 16), threads=2, conv_algorithm="direct")
+    sums = [c.name for c in trace.calls if c.op.name == "add" and c.phase == "forward"]
+    segment = f"{name}:conv1:{sums[-1]}"
+    rng = np.random.default_rng(0)
+    data = rng.standard_normal((2, 3, 24, 16)).astype("float32"), rng.integers(0, 4, 2)
+    plain = oc.execute(oc.plan(trace, "1GiB", planner="keep-all"), network, data)
+    for rewrites in ((segment, "fuse", "share_storage"), ("fuse", "share_storage", segment)):
+        plan = oc.plan(trace, "1GiB", planner="keep-all", rewrites=rewrites)
+        run = oc.execute(plan, network, data)
+        assert run.loss == plain.loss
+        for key, gradient in plain.gradients.items():
+            assert run.gradients[key] == pytest.approx(gradient, rel=1e-4, abs=1e-6), key
+
+
+def test_what_leads_nowhere_is_no_segment() -> None:
+    with pytest.raises(ConfigError, match=r"no way leads from '0\.5\.fwd' to '0\.0\.fwd'"):
+        tile(step(), (2, 1), "0.5", "0.0", halo="keep")

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from zoo.planting import plant, with_bug
 
-from ooctrain.rewrite.tile import banded_calls, bands, frontier, on_rows, row_rules
+from ooctrain.rewrite.tile import band_rows, banded_calls, bands, frontier, on_rows, row_rules
 
 Plant = Callable[[pytest.MonkeyPatch], None]
-WEAVER = bands._BandWeaver
+WEAVER, ROWS = bands._BandWeaver, band_rows.BandRows
 
 
 def _slip(owner: Any, name: str, piece: str, wrong: str) -> Plant:
@@ -51,10 +51,10 @@ BAND_BUGS: dict[str, Plant] = {
         "min(firsts, default=made), made)", "min(firsts, default=made - 1) + 1, made)",
     ),
     "kept rows of the band before only": _slip(
-        WEAVER, "_parts", "sorted(run.parts[v], key=_first_row)", "run.parts[v][-1:]"
+        ROWS, "_parts", "sorted(run.parts[v], key=_first_row)", "run.parts[v][-1:]"
     ),
     "kept and own rows in the order of making": _slip(
-        WEAVER, "_parts", "sorted(run.parts[v], key=_first_row)", "run.parts[v]"
+        ROWS, "_parts", "sorted(run.parts[v], key=_first_row)", "run.parts[v]"
     ),
     "own rows written over the kept ones": _slip(
         on_rows.OnRows, "_run", "whole[:, start:stop], *outs", "whole[:, : stop - start], *outs"
@@ -63,7 +63,7 @@ BAND_BUGS: dict[str, Plant] = {
         on_rows.OnRows, "_run", "if self.below:", "if self.below and self.above:"
     ),
     "rows of the first image": _slip(
-        WEAVER, "_source", "(part.image, rows.lo", "(0, rows.lo"
+        ROWS, "source", "(part.image, rows.lo", "(0, rows.lo"
     ),
     "gradient rows dropped one band early": _slip(
         WEAVER, "_keep_for_band_before", "default=made)), band - 1)", "default=made)), band)"
@@ -79,17 +79,18 @@ BAND_BUGS: dict[str, Plant] = {
         "Span(max(frontier[t] - rule.reduces, 0), frontier[t + 1])",
     ),
     "weight gradients by the borders of the input": _slip(
-        banded_calls, "_backward_rows", "forward.outs[0] if rule.reduces else ", ""
+        banded_calls, "_backward_rows", "return frontiers[forward.outs[0]]",
+        "return frontiers[forward.ins[0]]",
     ),
     "weight gradients of the last band": _slip(
         WEAVER, "_step", "add_up(v, value, run.steps, run.totals)", "run.totals[v] = value"
     ),
     "bands go into the whole from below": _slip(
         WEAVER, "_made", "Insert((image, 0, part.rows.lo, 0))",
-        "Insert((image, 0, self._extent(v) - part.rows.hi, 0))",
+        "Insert((image, 0, self.rows.extent(v) - part.rows.hi, 0))",
     ),
     "a part has enough rows if it has the first": _slip(
-        WEAVER, "_source", " and rows.hi <= part.rows.hi", ""
+        ROWS, "source", " and rows.hi <= part.rows.hi", ""
     ),
     "dilation forgotten": _slip(
         frontier, "computable", "- reach(window)) //", "- window.kernel) //"
@@ -109,7 +110,33 @@ BAND_BUGS: dict[str, Plant] = {
         "_max_pool2d_grad", "(gathered, gathered)",
         "(gathered, RowsRead(replace(gathered.window, pad_lo=gathered.window.pad_lo + 1), True))",
     ),
+    "the input that is farthest ahead decides at a join": _slip(
+        banded_calls, "frontier_after", "min(computable", "max(computable"
+    ),
+    "kept for one reader of a fork": _slip(
+        WEAVER, "_keep_for_next", "min(firsts, default=made)", "max(firsts, default=made)"
+    ),
+    "gradients meet at the term that is least complete": _slip(
+        banded_calls, "_backward_rows", "map(max, zip", "map(min, zip"
+    ),
+    "gradient rows for one reader of a fork": _slip(
+        WEAVER, "_keep_for_band_before", "max(stops, default=made)", "min(stops, default=made)"
+    ),
+    "the first channels of a concatenation": _slip_of_cut(
+        "_of_rows", "(0, op.start[1], 0, op.start[3])", "(0, 0, 0, op.start[3])"
+    ),
+    "upsampled as a window": _slip_of_rule("_upsample", ", gathers=True", ""),
+    "an upsampled border half-way": _slip(
+        frontier, "computable", "rows * window.stride - window.pad_lo, outputs",
+        "rows * window.stride + 1, outputs",
+    ),
+    "what others read is not put together": _slip(
+        WEAVER, "__init__", "if not ids.issuperset(trace.readers[v])", "if not trace.readers[v]"
+    ),
     "gradient of a padding from the top": _slip_of_rule(
         "_slice", "Window(pad_lo=-op.start[2])", "Window()"
     ),
 }  # fmt: skip
+
+#: Those of the copies that kernels make; in the definition there are none.
+OF_KERNELS = ("own rows written over the kept ones", "rows below written above")

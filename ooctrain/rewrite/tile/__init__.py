@@ -36,9 +36,9 @@ def tile(
         trace: a step, rewritten or not; each convolution keeps its algorithm.
         grid: number of tiles in H and W of the chain's output; fewer where it has fewer rows. Of
             bands (T, 1): into how many the chain's input is cut.
-        first, last: names of the first and last layer (or forward call) of the chain; None: as far
-            as the chain goes; both None: the longest chain of convolutions, poolings and pointwise
-            operations in the trace.
+        first, last: names of the first and last layer (or forward call) of the chain; for bands
+            with sums and concatenations in between. None: as far as the chain goes; both None: the
+            longest chain of convolutions, poolings and pointwise operations in the trace.
         halo: "recompute": tiles, which compute what their neighbours compute too; "keep": bands of
             rows, which compute no row twice and keep the few that the next one needs.
         again: write each tile's forward calls into the backward pass once more, so that their

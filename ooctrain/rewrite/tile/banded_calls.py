@@ -85,18 +85,23 @@ def banded_calls(
 
 
 def _forward_calls(trace: Trace, first: str | None, last: str | None) -> list[Call]:
-    """The longest chain; or, if both ends are named, all calls from the first on that the last one
-    needs.
+    """The longest chain; or, if both ends are named, all calls on ways to the last one from what
+    the first one reads.
     """
     if first is None or last is None:
         return choose_chain(trace, first, last)
     start, end = named_calls(trace, first)[0], named_calls(trace, last)[-1]
-    needed, found = set(end.ins), [end]
-    for call in reversed(trace.calls[start.id : end.id]):
-        if needed.intersection(call.outs):
+    between = trace.calls[start.id : end.id + 1]
+    reached = {start.ins[0]}
+    for call in between:
+        if reached.intersection(call.ins):
+            reached.update(call.outs)
+    needed, found = set(end.outs), list[Call]()
+    for call in reversed(between):
+        if needed.intersection(call.outs) and reached.intersection(call.ins):
             needed.update(call.ins)
             found.append(call)
-    if found[-1] is not start:
+    if start not in found:
         raise ConfigError(f"no way leads from {start.name!r} to {end.name!r}", code="OOC-113")
     return found[::-1]
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from ooctrain.errors import ConfigError
 from ooctrain.layers.combine import Constant
 from ooctrain.layers.regions import Insert
 from ooctrain.rewrite.tile.band_rows import BandPass, BandRows, Part
@@ -175,6 +176,13 @@ class _BandWeaver:
         held = [rows] * len(specs)
         for part in beside:
             held[0] = Span(min(held[0].lo, part.rows.lo), max(held[0].hi, part.rows.hi))
+        if not reduces and any(h.extent != s.shape[2] for h, s in zip(held, specs, strict=True)):
+            raise ConfigError(
+                f"the row rule of {call.name!r} is wrong: what it reads for rows {rows} gives "
+                f"{specs[0].shape[2] - held[0].extent + rows.extent} rows",
+                code="OOC-113",
+                fix="rewrite/tile/row_rules.py; of an operation of your own: window, with_padding",
+            )
         outs = tuple(
             self.rows.value(v, run.mark + self.rows.label(image, span), spec)
             for v, span, spec in zip(call.outs, held, specs, strict=True)
