@@ -3,11 +3,14 @@ happens."""
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 import shlex
 import signal
 import subprocess
 import sys
+import termios
 import time
 from pathlib import Path
 
@@ -209,6 +212,25 @@ def test_a_reader_that_leaves_ends_the_run_with_a_checkpoint(tmp_path):
     assert process.wait(timeout=60) == 1
     assert err == ""
     assert load(path).run.step >= 1
+
+
+def test_a_terminal_that_is_closed_ends_the_run_with_a_checkpoint(tmp_path):
+    """The system sends SIGHUP, and whatever is printed from then on fails."""
+    path = tmp_path / "run.safetensors"
+    ours, theirs = os.openpty()
+    command = [sys.executable, "-m", "ooctrain", *LENET, "--epochs", "10000"]
+    process = subprocess.Popen(
+        [*command, "--checkpoint", str(path)], stdin=theirs, stdout=theirs, stderr=theirs,
+        start_new_session=True, preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+    )  # fmt: skip
+    os.close(theirs)
+    seen = b""
+    while b"loss" not in seen:
+        seen += os.read(ours, 1 << 16)
+    os.close(ours)
+    assert process.wait(timeout=60) == 1
+    saved = load(path).run
+    assert len(saved.history["losses"]) == saved.step >= 1
 
 
 def test_a_run_without_any_output_trains(tmp_path):

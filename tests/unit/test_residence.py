@@ -21,9 +21,11 @@ import pytest
 
 import ooctrain as oc
 from ooctrain import nn
+from ooctrain.devices.cpu.host_vm import PAGE_BYTES, why_no_virtual_memory
 from ooctrain.engine.eager import Storage
 from ooctrain.errors import AutogradError, InUse, OoctrainError
 from ooctrain.execution.executor import Session
+from ooctrain.execution.residence import Stay
 
 needs_proc = pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="no /proc here")
 X = np.random.default_rng(0).standard_normal((2, 1, 4, 4), np.float32)
@@ -75,6 +77,33 @@ def test_a_value_is_held_once():
     with trainer_of(model) as trainer:
         trainer.step(X, Y)
         assert on_the_host() is None
+
+
+@pytest.mark.skipif(bool(why_no_virtual_memory()), reason="no memfd here")
+def test_values_are_brought_home_one_at_a_time_and_their_pages_given_back(monkeypatch):
+    """Such as between a step and an evaluation: the host has no room for all of them twice."""
+    oc.manual_seed(1)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(16, 4096), nn.Linear(4096, 3))
+    trainer = trainer_of(model, allocator="best-fit")
+    trainer.step(X, Y)
+    memory = trainer._residence.open.device.memory
+    take_back, give_back, held = Storage.take_back, Stay._give_back, []
+
+    def one_more(storage, array, holder):
+        held.append(memory.used_bytes())
+        return take_back(storage, array, holder)
+
+    def the_end(stay):
+        held.append(memory.used_bytes())
+        give_back(stay)
+
+    monkeypatch.setattr(Storage, "take_back", one_more)
+    monkeypatch.setattr(Stay, "_give_back", the_end)
+    sizes = [value.nbytes for value in trainer.state_arrays().values()]
+    trainer.close()
+    given = held[0] - held[-1]
+    assert sum(sizes) - 2 * PAGE_BYTES * len(sizes) <= given <= sum(sizes)
+    assert len(set(held)) >= 4, "step by step"
 
 
 def test_a_copy_of_a_model_is_one_of_its_values():

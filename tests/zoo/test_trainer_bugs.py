@@ -46,6 +46,9 @@ LAW = {
     "dropped in a look": patched(
         RESIDENCE.test_a_trainer_may_be_dropped_in_the_midst_of_a_look_at_its_values
     ),
+    "home": patched(
+        RESIDENCE.test_values_are_brought_home_one_at_a_time_and_their_pages_given_back
+    ),
     "a fork": patched(RESIDENCE.test_a_fork_touches_nothing_of_its_parents),
 }
 

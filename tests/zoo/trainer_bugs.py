@@ -76,6 +76,9 @@ BUGS: dict[str, tuple[Any, ...]] = {
     "who looks last does not end the trainer": (
         "dropped in a look", (Turns, "_leave", "self._end()", "pass"),
     ),
+    "an arena keeps its pages until all values are home": (
+        "home", (Stay, "close", "self.session.forget(place.variable)", "pass"),
+    ),
     "a fork closes its parent's device": (
         "a fork", (Stay, "close", "self.closed or self.forked", "self.closed"),
     ),
