@@ -9,6 +9,7 @@ any more keeps its value.
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
@@ -161,8 +162,16 @@ BY_TYPE: dict[type, Callable[[Any, Any], Any]] = {
     bool: lambda owner, old: not old, int: lambda owner, old: old + 1,
     float: lambda owner, old: old * 0.5 + 0.125,
     list: lambda owner, old: [value * 0.5 for value in old],
-    nn.Module: lambda owner, old: nn.Tanh(),
+    nn.Module: lambda owner, old: twin(old) if list(old.parameters()) else nn.Tanh(),
 }  # fmt: skip
+
+
+def twin(old: nn.Module) -> nn.Module:
+    """Another module of the same kind and shapes: only its values, and its tensors, are others."""
+    new = copy.deepcopy(old)
+    for value in new.parameters():
+        value.copy_(value.numpy() * 1.5)
+    return new
 
 
 def one_less(old: list[dict[str, Any]]) -> list[dict[str, Any]]:
