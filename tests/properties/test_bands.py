@@ -195,6 +195,7 @@ GRAPHS = {
     "a fork of two windows": Graph([("3x3", 0, 0), ("5x5", 1, 0), ("add", 0, 3), ("add", 0, 2)]),
     "a U": Graph([("3x3", 0, 0), ("pool", 0, 0), ("5x5", 0, 0), ("up", 0, 0), ("concat", 0, 3)]),
     "upsampled by overlapping pools": Graph([("pool", 0, 1), ("3x3", 0, 0), ("up", 0, 0)]),
+    "transposed": Graph([("3x3/2", 0, 0), ("up 4x4", 0, 0), ("add", 0, 1), ("up 3x3", 0, 0)]),
     "a sum with itself": Graph([("3x3", 0, 0), ("add", 0, 3), ("relu", 0, 0)]),
 }
 

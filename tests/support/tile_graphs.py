@@ -28,6 +28,10 @@ CONVS = {
 }
 
 
+#: Kernel, stride, padding, output padding of convolutions that enlarge.
+TRANSPOSED = {"up 2x2": (2, 2, 0, 0), "up 3x3": (3, 2, 1, 1), "up 4x4": (4, 2, 1, 0)}
+
+
 class Graph(nn.Module):
     """Runs its steps one after the other; "last" reads the newest tensor.
 
@@ -44,6 +48,8 @@ class Graph(nn.Module):
             if what in CONVS:
                 kernel, stride, padding = CONVS[what]
                 self.add_module(f"conv{number}", nn.Conv2d(2, 2, kernel, stride, padding))
+            if what in TRANSPOSED:
+                self.add_module(f"conv{number}", nn.ConvTranspose2d(2, 2, *TRANSPOSED[what]))
             if what == "concat":
                 self.add_module(f"conv{number}", nn.Conv2d(4, 2, 1))
         self.last = nn.Conv2d(2, 2, 3, padding=1)
@@ -74,13 +80,15 @@ class Graph(nn.Module):
         if what == "pool":
             return F.max_pool2d(x, 3, 2, 1) if other % 2 else F.max_pool2d(x, 2)
         small = x.shape[2] <= MOST_PIXELS
+        if what in TRANSPOSED and small:
+            return getattr(self, f"conv{number}")(x)
         return F.interpolate(x, scale_factor=2) if what == "up" and small else F.relu(x)
 
     def __repr__(self) -> str:
         return f"Graph({list(self.steps)}, {self.leaving})"
 
 
-WHAT = (*CONVS, "add", "add", "add", "concat", "concat", "pool", "up", "relu")
+WHAT = (*CONVS, *TRANSPOSED, "add", "add", "add", "concat", "concat", "pool", "up", "relu")
 newest = st.sampled_from([0, 0, 0, 0, 1, 2])
 steps = st.lists(st.tuples(st.sampled_from(WHAT), newest, st.integers(0, 3)), max_size=9)
 

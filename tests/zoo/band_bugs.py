@@ -79,8 +79,8 @@ BAND_BUGS: dict[str, Plant] = {
         "Span(max(frontier[t] - rule.reduces, 0), frontier[t + 1])",
     ),
     "weight gradients by the borders of the input": _slip(
-        banded_calls, "_backward_rows", "return frontiers[forward.outs[0]]",
-        "return frontiers[forward.ins[0]]",
+        banded_calls, "_backward_rows", "if over_input else forward.outs[0]",
+        "if over_input else forward.ins[0]",
     ),
     "weight gradients of the last band": _slip(
         WEAVER, "_step", "add_up(v, value, run.steps, run.totals)", "run.totals[v] = value"
@@ -121,6 +121,9 @@ BAND_BUGS: dict[str, Plant] = {
     ),
     "gradient rows for one reader of a fork": _slip(
         WEAVER, "_keep_for_band_before", "max(stops, default=made)", "min(stops, default=made)"
+    ),
+    "weight gradients of a transposed convolution by its output": _slip(
+        banded_calls, "_backward_rows", "forward.ins[0] if over_input else ", ""
     ),
     "the first channels of a concatenation": _slip_of_cut(
         "_of_rows", "(0, op.start[1], 0, op.start[3])", "(0, 0, 0, op.start[3])"

@@ -153,13 +153,15 @@ def _backward_rows(
 ) -> Frontier:
     """The rows that a backward call runs over, such that all that they read is there.
 
-    Of a sum over rows: those of the output of its forward call. Where rows are gathered: those of
-    the input of its forward call. Else the rows as they are, and what is farthest decides.
+    Of a sum over rows: those of the output of its forward call, or of the input, whichever its last
+    input belongs to. Where rows are gathered: those of the input of its forward call. Else the rows
+    as they are, and what is farthest decides.
     """
     forward = None if call.forward_of is None else trace.calls[call.forward_of]
     rule = rules[call.id]
     if forward is not None and rule.reduces:
-        return frontiers[forward.outs[0]]
+        over_input = call.ins[-1] == forward.ins[0]
+        return frontiers[forward.ins[0] if over_input else forward.outs[0]]
     if forward is not None and rule.reads[0] != SAME:
         v = forward.ins[0]
         read = rules[forward.id].reads[0]

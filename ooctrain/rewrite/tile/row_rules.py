@@ -19,6 +19,7 @@ from ooctrain.layers.average_pooling import AvgPool2d, AvgPool2dGrad
 from ooctrain.layers.channel_sum import ChannelSum
 from ooctrain.layers.combine import Concat
 from ooctrain.layers.conv2d import Conv2d, Conv2dGradInput, Conv2dGradWeight
+from ooctrain.layers.conv_transpose import ConvTranspose2d
 from ooctrain.layers.dropout import Dropout
 from ooctrain.layers.layout import Pad
 from ooctrain.layers.pooling import MaxPool2d, MaxPool2dGrad
@@ -97,7 +98,7 @@ class RowRule:
         reads: for each input which of its rows a row reads; None: all of it, as of a weight.
         cut: the operation of a band.
         reduces: its outputs have no rows: each is a sum over all rows that the operation runs over,
-            which are those of the gradient that it reads.
+            which are those of the last input that it reads.
     """
 
     reads: tuple[RowsRead | None, ...]
@@ -144,6 +145,13 @@ def _conv2d_grad_input(op: Conv2dGradInput, ins: Sequence[Spec]) -> RowRule:
 def _conv2d_grad_weight(op: Conv2dGradWeight, ins: Sequence[Spec]) -> RowRule:
     rows, _ = op.geometry.windows(*op.kernel)
     return RowRule((RowsRead(rows), SAME), _with_geometry, reduces=True)
+
+
+def _conv_transpose2d(op: ConvTranspose2d, ins: Sequence[Spec]) -> RowRule:
+    """As the gradient of a convolution in its input; its own gradients are a convolution's."""
+    rows, _ = op.geometry.windows(*op.kernel)
+    others = (None,) * (len(ins) - 1)
+    return RowRule((RowsRead(rows, gathers=True), *others), _with_geometry_and_size)
 
 
 def _pool(op: MaxPool2d | AvgPool2d, ins: Sequence[Spec]) -> RowRule:
@@ -212,6 +220,7 @@ ROW_RULES: Mapping[type[Op], MakeRule] = {
     Conv2d: _conv2d,
     Conv2dGradInput: _conv2d_grad_input,
     Conv2dGradWeight: _conv2d_grad_weight,
+    ConvTranspose2d: _conv_transpose2d,
     ChannelSum: _channel_sum,
     MaxPool2d: _pool,
     MaxPool2dGrad: _max_pool2d_grad,
