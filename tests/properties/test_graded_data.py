@@ -139,7 +139,7 @@ def right(plan, step):
 def worth(plan):
     """What the grader says that it takes; None: refused."""
     try:
-        return measures._judged_us(ASKED, plan.to_json())
+        return measures._judged_us(ASKED, plan)
     except Exception:
         return None
 

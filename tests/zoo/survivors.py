@@ -24,7 +24,7 @@ from ooctrain.execution.seen import StepCache
 from ooctrain.layers.kernels.cpu import elementwise, losses, optimizers
 from ooctrain.layers.kernels.cpu.runtime import jit
 from ooctrain.rewrite.tile import steps
-from ooctrain.rewrite.tile.weave import _Weaver
+from ooctrain.rewrite.tile.writer import TraceWriter
 from ooctrain.sched.bounds import lp
 from ooctrain.sched.rules import claims
 from ooctrain.train import Trainer
@@ -165,14 +165,14 @@ SURVIVORS: dict[str, Survivor] = {
         },
     ),
     "a tile takes over a storage that is read later": Survivor(
-        "tiles", (_Weaver, "_finish", f" {_LEGAL}", ""),
+        "tiles", (TraceWriter, "finish", f" {_LEGAL}", ""),
         {
             "what backward reads does not count": (
-                _Weaver, "_finish", _LEGAL,
+                TraceWriter, "finish", _LEGAL,
                 "if last_read[source] == i or builder.calls[last_read[source]].phase != 'forward'",
             ),
             "the first reader takes it": (
-                _Weaver, "_finish", _ALL_READS,
+                TraceWriter, "finish", _ALL_READS,
                 _ALL_READS.replace("builder.calls for", "reversed(builder.calls) for"),
             ),
             "the sum over tiles begins anew with each": (
