@@ -89,6 +89,7 @@ class BandRows:
         self.trace, self.writer, self.inner, self.images = trace, writer, inner, images
 
     def keep(self, run: BandPass, v: int, image: int, rows: Span, band: int) -> None:
+        """Cuts rows out for another band of the same image."""
         if rows.extent:
             part = Part(rows, self._cut(run, v, image, rows, "kept"))
             run.kept.setdefault(band, {})[v] = part
@@ -104,7 +105,7 @@ class BandRows:
                 if self._can_be_viewed(v, rows.lo - part.rows.lo):
                     return part.value, (part.image, rows.lo - part.rows.lo, rows.hi - part.rows.lo)
         joined = Part(rows, self._cut(run, v, image, rows, "read"))
-        run.parts[v] = [*run.parts.get(v, []), joined] if v in self.inner else [joined]
+        run.parts[v] = [*run.parts.get(v, []), joined]
         return joined.value, None
 
     def _can_be_viewed(self, v: int, row: int) -> bool:
@@ -114,9 +115,10 @@ class BandRows:
 
     def _parts(self, run: BandPass, v: int, image: int) -> list[Part]:
         """What holds rows of a tensor now, in the order of their first rows."""
-        if v not in self.inner:
-            return [Part(Span(0, self.extent(v)), self.writer.value_of(v), image)]
-        return sorted(run.parts[v], key=_first_row)
+        if v in self.inner:
+            return sorted(run.parts[v], key=_first_row)
+        whole = Part(Span(0, self.extent(v)), self.writer.value_of(v), image)
+        return [*run.parts.get(v, []), whole]
 
     def _cut(self, run: BandPass, v: int, image: int, rows: Span, label: str) -> Value:
         """Rows of a tensor as a value of their own: a slice of a part, or several joined."""
@@ -148,9 +150,11 @@ class BandRows:
         return run.write(name, op, (part.value,), out)
 
     def extent(self, v: int) -> int:
+        """Rows of the whole tensor."""
         return self.trace.variables[v].shape[2]
 
     def spec(self, v: int, rows: Span) -> Spec:
+        """Shape and type of some rows of one image of a tensor."""
         _, c, _, w = self.trace.variables[v].shape
         return Spec((1, c, rows.extent, w), self.trace.variables[v].dtype)
 
