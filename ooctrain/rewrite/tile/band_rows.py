@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
+from ooctrain.errors import ConfigError
 from ooctrain.layers.combine import Concat
 from ooctrain.layers.regions import Slice
 from ooctrain.rewrite.tile.halo import Span
@@ -18,7 +19,7 @@ from ooctrain.rewrite.tile.on_rows import View
 from ooctrain.rewrite.tile.steps import TileCall, Value
 from ooctrain.rewrite.tile.writer import TraceWriter
 from ooctrain.step.op import Op, Spec
-from ooctrain.step.trace import Phase, Trace
+from ooctrain.step.trace import ITEM_BYTES, Phase, Trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +133,7 @@ class BandRows:
         assert start == rows.hi, f"rows {start}:{rows.hi} of {self.trace.variables[v].name!r}"
         if len(pieces) == 1:
             return pieces[0]
+        self._check_copies(v)
         place = self.label(image, rows)
         out = self.value(v, f"{run.mark}.{label}{place}", self.spec(v, rows))
         name = f"{self.trace.variables[v].name}.join{run.mark}{place}"
@@ -143,11 +145,23 @@ class BandRows:
         shape = part.value.spec.shape
         if rows == part.rows and shape[0] == 1:
             return part.value
+        self._check_copies(v)
         place = self.label(image, rows)
         out = self.value(v, f"{run.mark}.{label}{place}", self.spec(v, rows))
         op = Slice(shape, (part.image, 0, rows.lo - part.rows.lo, 0), out.spec.shape)
         name = f"{self.trace.variables[v].name}.slice{run.mark}{place}"
         return run.write(name, op, (part.value,), out)
+
+    def _check_copies(self, v: int) -> None:
+        """Raises ConfigError: a GPU copies words of four bytes, and a pixel of this has others."""
+        old = self.trace.variables[v]
+        pixel_bytes = old.shape[1] * ITEM_BYTES[old.dtype]
+        if self.trace.device == "cuda" and pixel_bytes % 4:
+            raise ConfigError(
+                f"rows of {old.name!r} cannot be copied on a GPU: a pixel has {pixel_bytes} bytes",
+                code="OOC-113",
+                fix="a multiple of 4 channels, windows that do not overlap, or a shorter segment",
+            )
 
     def extent(self, v: int) -> int:
         """Rows of the whole tensor."""
