@@ -14,7 +14,7 @@ from ooctrain import nn
 from ooctrain.devices.cuda.device_array import DeviceArray
 from ooctrain.engine.eager import aligned_bytes, make_pool
 from ooctrain.engine.incore import initial_values
-from ooctrain.errors import ShapeError
+from ooctrain.errors import ConfigError, ShapeError
 from ooctrain.execution.prepare import Settings, prepare
 from ooctrain.layers.combine import Add
 from ooctrain.layers.conv2d import Conv2d, Geometry
@@ -103,13 +103,14 @@ def test_a_part_of_a_devices_array_begins_where_numpy_says() -> None:
         array[:, 2:4]
 
 
-def test_bands_train_on_the_cuda_device_out_of_core_as_in_core(fakes) -> None:
+@pytest.mark.parametrize("width", [12, 13], ids=["whole groups of four", "others"])
+def test_bands_train_on_the_cuda_device_out_of_core_as_in_core(fakes, width: int) -> None:
     oc.manual_seed(0)
     model = nn.Sequential(
         nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.MaxPool2d(3, 2, 1), nn.Conv2d(8, 4, 3),
         nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
     )  # fmt: skip
-    shape = (2, 3, 16, 12)
+    shape = (2, 3, 16, width)
     step = oc.trace(model, shape, device="cuda", threads=1)
     batches = [(RNG.standard_normal(shape, np.float32), RNG.integers(0, 4, 2))]
     banded = oc.tile(step, (3, 1), halo="keep", again=False)
@@ -122,3 +123,11 @@ def test_bands_train_on_the_cuda_device_out_of_core_as_in_core(fakes) -> None:
         start = initial_values(trace, model)
         found.append(out_of_core(prepare(trace, how), how, start, batches, SCALARS))
     assert same(*found)
+
+
+def test_single_bytes_that_a_gpu_cannot_copy_are_refused() -> None:
+    """Positions of maxima, where windows overlap and channels are no multiple of 4."""
+    model = nn.Sequential(nn.Conv2d(3, 6, 3, padding=1), nn.MaxPool2d(3, 2, 1), nn.Flatten())
+    step = oc.trace(model, (1, 3, 16, 12), device="cuda", threads=1)
+    with pytest.raises(ConfigError, match="a pixel has 6 bytes"):
+        oc.tile(step, (3, 1), halo="keep")

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
+from ooctrain.errors import ConfigError
 from ooctrain.layers.combine import Concat
 from ooctrain.layers.regions import Slice
 from ooctrain.rewrite.tile.halo import Span
@@ -18,7 +19,7 @@ from ooctrain.rewrite.tile.on_rows import View
 from ooctrain.rewrite.tile.steps import TileCall, Value
 from ooctrain.rewrite.tile.writer import TraceWriter
 from ooctrain.step.op import Op, Spec
-from ooctrain.step.trace import Phase, Trace
+from ooctrain.step.trace import ITEM_BYTES, Phase, Trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +90,7 @@ class BandRows:
         self.trace, self.writer, self.inner, self.images = trace, writer, inner, images
 
     def keep(self, run: BandPass, v: int, image: int, rows: Span, band: int) -> None:
+        """Cuts rows out for another band of the same image."""
         if rows.extent:
             part = Part(rows, self._cut(run, v, image, rows, "kept"))
             run.kept.setdefault(band, {})[v] = part
@@ -104,7 +106,7 @@ class BandRows:
                 if self._can_be_viewed(v, rows.lo - part.rows.lo):
                     return part.value, (part.image, rows.lo - part.rows.lo, rows.hi - part.rows.lo)
         joined = Part(rows, self._cut(run, v, image, rows, "read"))
-        run.parts[v] = [*run.parts.get(v, []), joined] if v in self.inner else [joined]
+        run.parts[v] = [*run.parts.get(v, []), joined]
         return joined.value, None
 
     def _can_be_viewed(self, v: int, row: int) -> bool:
@@ -114,9 +116,10 @@ class BandRows:
 
     def _parts(self, run: BandPass, v: int, image: int) -> list[Part]:
         """What holds rows of a tensor now, in the order of their first rows."""
-        if v not in self.inner:
-            return [Part(Span(0, self.extent(v)), self.writer.value_of(v), image)]
-        return sorted(run.parts[v], key=_first_row)
+        if v in self.inner:
+            return sorted(run.parts[v], key=_first_row)
+        whole = Part(Span(0, self.extent(v)), self.writer.value_of(v), image)
+        return [*run.parts.get(v, []), whole]
 
     def _cut(self, run: BandPass, v: int, image: int, rows: Span, label: str) -> Value:
         """Rows of a tensor as a value of their own: a slice of a part, or several joined."""
@@ -130,6 +133,7 @@ class BandRows:
         assert start == rows.hi, f"rows {start}:{rows.hi} of {self.trace.variables[v].name!r}"
         if len(pieces) == 1:
             return pieces[0]
+        self._check_copies(v)
         place = self.label(image, rows)
         out = self.value(v, f"{run.mark}.{label}{place}", self.spec(v, rows))
         name = f"{self.trace.variables[v].name}.join{run.mark}{place}"
@@ -141,16 +145,30 @@ class BandRows:
         shape = part.value.spec.shape
         if rows == part.rows and shape[0] == 1:
             return part.value
+        self._check_copies(v)
         place = self.label(image, rows)
         out = self.value(v, f"{run.mark}.{label}{place}", self.spec(v, rows))
         op = Slice(shape, (part.image, 0, rows.lo - part.rows.lo, 0), out.spec.shape)
         name = f"{self.trace.variables[v].name}.slice{run.mark}{place}"
         return run.write(name, op, (part.value,), out)
 
+    def _check_copies(self, v: int) -> None:
+        """Raises ConfigError: a GPU copies words of four bytes, and a pixel of this has others."""
+        old = self.trace.variables[v]
+        pixel_bytes = old.shape[1] * ITEM_BYTES[old.dtype]
+        if self.trace.device == "cuda" and pixel_bytes % 4:
+            raise ConfigError(
+                f"rows of {old.name!r} cannot be copied on a GPU: a pixel has {pixel_bytes} bytes",
+                code="OOC-113",
+                fix="a multiple of 4 channels, windows that do not overlap, or a shorter segment",
+            )
+
     def extent(self, v: int) -> int:
+        """Rows of the whole tensor."""
         return self.trace.variables[v].shape[2]
 
     def spec(self, v: int, rows: Span) -> Spec:
+        """Shape and type of some rows of one image of a tensor."""
         _, c, _, w = self.trace.variables[v].shape
         return Spec((1, c, rows.extent, w), self.trace.variables[v].dtype)
 

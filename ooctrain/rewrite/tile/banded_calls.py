@@ -53,12 +53,13 @@ class BandedCalls:
 def banded_calls(
     trace: Trace, bands: int, first: str | None, last: str | None, cuts: Sequence[int] | None = None
 ) -> BandedCalls:
-    """The chain from `first` to `last`, and all that is computed backward through it.
+    """The calls from `first` to `last`, and all that is computed backward through them.
 
     Args:
-        bands: into which the chain's input is cut; fewer where it has fewer rows.
-        first, last: as `segment.choose_chain` takes them.
-        cuts: 0, rows at which the chain's input is cut, and its last row; None: evenly.
+        bands: into which what `first` reads is cut; fewer where it has fewer rows.
+        first, last: names, between which there may be forks and joins; if one is None, a chain, as
+            `segment.choose_chain` finds it.
+        cuts: 0, rows at which the input is cut, and the number of its rows; None: evenly.
 
     Raises:
         ConfigError: a call has no row rule; it says which.
