@@ -141,6 +141,14 @@ def test_what_does_not_fit_has_status_3_and_says_the_least_budget(run):
     assert numbers["error"].startswith("[OOC-120]")
 
 
+@pytest.fixture(autouse=True)
+def no_nohup():
+    """A suite may run under `nohup`, which the processes that it starts would obey."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
 def start(*arguments: str) -> subprocess.Popen:
     command = [sys.executable, "-m", "ooctrain", *LENET, *arguments]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
