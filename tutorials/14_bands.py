@@ -237,7 +237,7 @@ lesson.reveal("work of bands that run again / untiled", work["bands of 16, again
 # %%
 lesson.cell("a planner that knows no tiles")
 machine = oc.machine("v100-pcie")
-vgg16 = oc.trace(oc.models.build("vgg16"), (1, 3, 1024, 1024), threads=2)
+vgg16 = oc.trace(oc.models.build("vgg16", stem="cifar"), (1, 3, 1024, 1024), threads=2)
 in_core = oc.plan(vgg16, "100%", planner="keep-all", machine=machine)
 budget = in_core.peak_bytes // 4
 print(
