@@ -8,10 +8,13 @@ the presets.
 from __future__ import annotations
 
 import ctypes
+import gc
 import importlib.util
 import os
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -57,6 +60,12 @@ def _compile_kernels(processes: int) -> None:
         process.wait()
 
 
+def pytest_collection_finish() -> None:
+    """Thousands of collected tests live to the end: no garbage collection looks at them again."""
+    gc.collect()
+    gc.freeze()
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Skips what this machine cannot run, and says why."""
     reasons = {"gpu": _no_gpu_reason(), "peers": _no_torch_reason()}
@@ -64,6 +73,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for marker, reason in reasons.items():
             if reason and marker in item.keywords:
                 item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.fixture
+def default_signals() -> Iterator[None]:
+    """A suite may run under `nohup` or behind `&`, and what it starts would ignore signals too."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGHUP)}
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture(scope="session")

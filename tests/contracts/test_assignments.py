@@ -54,6 +54,7 @@ def test_a_solution_passes_all(solution, tmp_path):
     assert set(public_tests("--planner", solution).values()) == {"PASSED"}
 
 
+@pytest.mark.slow
 def test_a_rule_that_is_not_lru_is_recognised(tmp_path):
     path = tmp_path / "fifo.py"
     first_in = SOLUTION.replace("                recent.pop(variable, None)\n", "")
@@ -118,6 +119,7 @@ def test_the_stub_of_best_fit_fails_exactly_what_is_asked_for():
     assert set(found.values()) == {"PASSED", "FAILED"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "solution", ["best-fit", pytest.param("by the handout", marks=pytest.mark.slow)]
 )

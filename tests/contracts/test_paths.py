@@ -13,7 +13,7 @@ import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
-from support.each_file import each_file, parse
+from support.each_file import each_file
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "ooctrain"
@@ -36,16 +36,23 @@ OF_OTHERS = re.compile(
 )
 
 
+def _at_marks(text: str) -> Iterator[tuple[str, str, str]]:
+    """Each line, parted where a comment may begin."""
+    return (line.partition("#") for line in text.splitlines())
+
+
 def said_in(path: Path) -> Iterator[tuple[str, int]]:
     """(text, line) of the docstrings and comments of a source, or of the lines of a page."""
     text = path.read_text(encoding="utf-8")
     if path.suffix != ".py":
         yield from ((line, number) for number, line in enumerate(text.splitlines(), 1))
         return
-    for node in ast.walk(parse(path)):
+    for node in ast.walk(ast.parse(text)):
         is_text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
         if is_text and isinstance(node.value.value, str):
             yield node.value.value, node.lineno
+    if not any(NAMED.search(after) for _, mark, after in _at_marks(text) if mark):
+        return  # no comment names anything; to read tokens takes long
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type == tokenize.COMMENT:
             yield token.string, token.start[0]

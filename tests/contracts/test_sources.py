@@ -8,6 +8,7 @@ import ast
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,13 @@ ASSERTING = re.compile(
 CUDA_ROOMS = ("devices", "layers/kernels/cuda", "alloc/numba/numba_plugin.py")
 CUDA_MODULES = ("cuda", "cupy", "numba_cuda", "pynvml")
 MUTABLE = (ast.List, ast.Dict, ast.Set, ast.ListComp, ast.DictComp, ast.SetComp)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def forgetting() -> Iterator[None]:
+    """Syntax trees of all files are many objects, which slow the tests after these."""
+    yield
+    parse.cache_clear()
 
 
 def relative(path: Path) -> str:
@@ -102,7 +110,8 @@ def test_an_unknown_code_suggests_a_known_one():
 def test_every_test_asserts_something(path):
     source = path.read_text(encoding="utf-8")
     functions = [n for n in ast.walk(parse(path)) if isinstance(n, ast.FunctionDef)]
-    bodies = {f.name: ast.get_source_segment(source, f) or "" for f in functions}
+    lines = source.splitlines()
+    bodies = {f.name: "\n".join(lines[f.lineno - 1 : f.end_lineno]) for f in functions}
     # A test may leave the asserting to a helper beside it.
     asserting = {name for name, body in bodies.items() if ASSERTING.search(body)}
     idle = [

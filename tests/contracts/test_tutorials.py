@@ -15,7 +15,8 @@ FOLDER = Path(__file__).parents[2] / "tutorials"
 SCRIPTS = sorted(FOLDER.glob("[0-9]*.py"))
 #: The last two run kernels of a GPU on a CPU, which takes half a minute each.
 LONG = (
-    "06_best_fit_and_fragmentation", "09_swap_planners", "12_together",
+    "06_best_fit_and_fragmentation", "09_swap_planners", "10_the_lower_bound", "11_recompute",
+    "12_together",
     "13_write_your_own_planner", "18_a_cuda_kernel_step_by_step", "19_real_gpu",
 )  # fmt: skip
 QUICK_ONES = [
@@ -102,6 +103,7 @@ def test_a_tutorial_runs_cell_by_cell():
     assert names["window"].makespan_us < names["naive"].makespan_us
 
 
+@pytest.mark.slow
 def test_kernels_that_are_written_in_cells_run_in_the_emulator():
     names = {"__name__": "__main__"}
     text = (FOLDER / "18_a_cuda_kernel_step_by_step.py").read_text()

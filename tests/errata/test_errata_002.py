@@ -444,7 +444,7 @@ def test_002_three_partition_off_by_one(shift: int, expected: int) -> None:
 @pytest.mark.parametrize(
     ("u", "capacity", "solvable"),
     [
-        ((3, 3, 4, 3, 3, 4), 10, True),
+        pytest.param((3, 3, 4, 3, 3, 4), 10, True, marks=pytest.mark.slow),
         pytest.param((4, 4, 4, 4, 4, 6), 13, False, marks=pytest.mark.slow),
     ],
 )

@@ -76,6 +76,7 @@ def test_no_bound_exceeds_the_exact_optimum_of_larger_steps(recompute):
             continue
 
 
+@pytest.mark.slow
 def test_freedom_never_hurts_the_optimum():
     """Parts beat wholes, running again beats not, two directions beat one, more memory less."""
     better = 0

@@ -228,6 +228,7 @@ def test_plannable_looks_through_wrappers():
     assert plannable(Recorder(DryAllocator(SECTOR))) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["best-fit", "first-fit", "first-fit-by-size"])
 def test_a_placement_that_is_too_large_is_planned_again_with_a_smaller_ledger(name):
     """Paper 000's figure 3: to stay within the budget the scheduler must be given less."""

@@ -187,6 +187,7 @@ def algorithm_of(call: Call) -> str | None:
     return getattr(call.op, "algorithm", None)
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(
     st.integers(1, 2),

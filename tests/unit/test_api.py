@@ -50,8 +50,8 @@ def test_measured_peak_is_that_of_the_plan_in_the_granule_of_the_plan(allocator)
     assert run.timeline.peak_bytes == plan.peak_bytes
 
 
-#: Plans the same network several times over.
-LONG = ("tflms-hybrid",)
+#: Plan the same network many times over.
+LONG = ("auto", "combined", "tflms-hybrid")
 
 
 @pytest.mark.parametrize(

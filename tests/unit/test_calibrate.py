@@ -75,6 +75,7 @@ def test_copies_are_as_fast_as_memory_can_be():
     assert 100 < copy_bytes_per_us() < 1e6  # 0.1 to 1000 GB/s
 
 
+@pytest.mark.slow
 def test_the_command_saves_a_machine_that_later_commands_use(tmp_path, monkeypatch, capsys):
     path = tmp_path / "calibration.json"
     monkeypatch.setenv("OOCTRAIN_CALIBRATION", str(path))

@@ -21,6 +21,7 @@ from ooctrain.cli import main
 from ooctrain.cli.training import STOPPING, stop_on_signal
 from ooctrain.execution.checkpoint import load, save
 
+pytestmark = pytest.mark.usefixtures("default_signals")
 LENET = ["train", "lenet", "--batch", "64", "--threads", "1"]
 
 
@@ -139,14 +140,6 @@ def test_what_does_not_fit_has_status_3_and_says_the_least_budget(run):
     assert "budget" in err
     assert numbers["losses"] == []
     assert numbers["error"].startswith("[OOC-120]")
-
-
-@pytest.fixture(autouse=True)
-def no_nohup():
-    """A suite may run under `nohup`, which the processes that it starts would obey."""
-    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
-    yield
-    signal.signal(signal.SIGHUP, before)
 
 
 def start(*arguments: str) -> subprocess.Popen:

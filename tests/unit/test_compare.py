@@ -154,6 +154,7 @@ def test_what_is_damaged_is_computed_again(tmp_path):
     assert kinds_of(tmp_path) == {"row": 1, "plan": 2, "bound": 1}
 
 
+@pytest.mark.slow
 def test_two_processes_find_what_one_finds(rows):
     wanted = cases(["lenet"], [8, 16, 32], ["v100-pcie"], ["10%", "60%"], ["naive", "belady"])
     told = []

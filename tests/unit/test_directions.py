@@ -317,6 +317,7 @@ def below_the_printed_ratio(cells: Sequence[ChainCell]) -> bool:
     return most is not None and most.ratio < 1.3
 
 
+@pytest.mark.slow
 def test_greedy_beats_vdnn_more_often_than_not_most_of_all_in_low_memory(chains):
     assert beats_vdnn(chains, GREEDY)
     low, all_shares = wins(chains, GREEDY, LOW_SHARE), wins(chains, GREEDY)

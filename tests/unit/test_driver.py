@@ -173,6 +173,7 @@ def test_a_c_compiler_reads_the_same_layout_from_an_installed_header(tmp_path):
     assert [int(line) for line in printed.stdout.split()] == expected
 
 
+@pytest.mark.slow
 def test_errors_have_the_names_of_an_installed_header_and_those_that_last_are_all_there():
     text = header().read_text(encoding="utf-8", errors="replace")
     entries = re.findall(r"/\*\*(.*?)\*/\s*(CUDA_ERROR_\w+)\s*=\s*(\d+)", text, re.DOTALL)

@@ -107,6 +107,7 @@ def test_real_steps_are_timed_where_the_chunk_fits(small):
     assert 64 * MIB not in times
 
 
+@pytest.mark.slow
 def test_the_command_prints_draws_and_writes(small, tmp_path, capsys):
     figure, numbers = tmp_path / "x.svg", tmp_path / "x.json"
     arguments = ["--quick", "--physical", "1GiB", "--figure", str(figure), "--json", str(numbers)]

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.quick import quick
 
 from benchmarks.gpu import __main__ as command
 from benchmarks.gpu import apart, kernels, link, memory, networks
@@ -162,7 +163,7 @@ def test_a_cache_that_is_full_ends_nothing(tmp_path, monkeypatch):
 
 
 @needs_stub
-@pytest.mark.parametrize("broken", [{"cuInit": 999}, {"cuLibraryLoadData": 222}])
+@pytest.mark.parametrize("broken", quick([{"cuInit": 999}, {"cuLibraryLoadData": 222}], 1))
 def test_a_broken_driver_or_compiler_ends_the_real_run_with_its_reason(tmp_path, broken):
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.gpu", str(tmp_path)], cwd=ROOT, text=True,

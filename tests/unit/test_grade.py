@@ -123,6 +123,7 @@ def test_each_part_has_its_points_and_a_reason_where_some_are_missing(tmp_path, 
     assert "that_does_not_count" not in shown
 
 
+@pytest.mark.slow
 def test_a_planner_that_never_ends_loses_its_points_in_one_line_each(tmp_path, capsys):
     status, numbers = graded(assignment(tmp_path, "while True: pass", limit_s=1))
     assert status == 4
@@ -285,6 +286,7 @@ def test_a_plan_is_taken_apart_before_it_is_believed(twist):
         measuring._judged_us(MEASURE, plan_told(data, step))
 
 
+@pytest.mark.slow
 def test_a_test_in_a_class_counts_too(tmp_path):
     assignment(tmp_path)
     methods = textwrap.indent(TEST_FILE.replace("(planner", "(self, planner"), "    ")

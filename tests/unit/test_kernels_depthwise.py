@@ -58,7 +58,7 @@ def arrays_for(shape, draw):
     return x, draw((shape.k, 1, shape.r, shape.s)), draw((shape.n, shape.k, shape.oh, shape.ow))
 
 
-@settings(max_examples=120)
+@settings(max_examples=50)
 @given(shapes())
 def test_whole_numbers_are_exact_for_any_shape(pool, shape):
     random = np.random.default_rng(0)

@@ -106,6 +106,7 @@ def test_a_failure_prints_the_example_the_law_and_how_to_repeat_it(tmp_path):
     assert "PASSED" not in shown_again
 
 
+@pytest.mark.slow
 def test_a_list_is_shown_up_to_the_offending_instruction(tmp_path):
     (tmp_path / "my.py").write_text(FORGETFUL_PLANNER)
     status, shown = laws(tmp_path, "--planner", "my.py:Mine", "-k", "plans_are_legal")
@@ -154,6 +155,7 @@ def test_an_allocator_is_tried_on_the_back_ends_that_are_named_or_not_at_all(bac
         check_allocator("va:chunk=4KiB", examples=1, backends=backends)
 
 
+@pytest.mark.slow
 def test_each_law_of_an_allocator_is_a_test(tmp_path):
     status, shown = laws(tmp_path, "--allocator", "best-fit", "--law-examples", "5")
     assert status == 0, shown
@@ -181,6 +183,7 @@ def test_one_file_is_all_that_a_course_edits(tmp_path):
     assert f"{len(LAWS)} passed" in shown
 
 
+@pytest.mark.slow
 def test_this_checkout_has_the_file(repository):
     status, shown = laws(repository, "--law-examples", "1", "-k", "P1 or budget")
     assert status == 0, shown
@@ -189,6 +192,7 @@ def test_this_checkout_has_the_file(repository):
         assert f"give --{what}" not in shown
 
 
+@pytest.mark.slow
 def test_without_a_name_nothing_is_tried(tmp_path):
     status, shown = laws(tmp_path)
     assert status == 0

@@ -60,6 +60,7 @@ def test_the_mean_of_later_steps_counts(unet):
     assert mapped_bytes(plan.schedule, plan.trace, found.allocator) == np.mean(counts[2:])
 
 
+@pytest.mark.slow
 def test_without_virtual_addressing_nothing_is_mapped(unet):
     assert mapped(prepared(unet, "window", "best-fit")) == [0] * STEPS
 

@@ -145,6 +145,7 @@ def test_accumulation_and_execute_with_a_loss_of_the_models_own():
         assert error <= 1e-3 * sizes[name] + rounding, name
 
 
+@pytest.mark.slow
 def test_evaluation_of_all_kinds_of_targets():
     for name, make in (("unet", SMALL["unet"]), ("pix2pixhd", SMALL["pix2pixhd"])):
         batch = batch_for(TARGETS[name])

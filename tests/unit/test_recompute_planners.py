@@ -53,6 +53,7 @@ def test_prefix_sorts_what_can_be_dropped_by_the_time_to_get_it_back(resnet):
     assert middle["BatchNormApply"] < middle["Conv2d"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fraction", [0.05, 0.25])
 def test_computing_again_beats_offloading_alone_on_a_slow_link(resnet, fraction):
     machine, size = oc.machine("v100-pcie"), budget(resnet, fraction)

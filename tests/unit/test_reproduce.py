@@ -247,6 +247,7 @@ def images():
     return [cell for size in SMALL.image_sizes for cell in hybrid.cells((SMALL, size))]
 
 
+@pytest.mark.slow
 def test_in_the_fitted_memory_the_step_ends_where_the_papers_does(images):
     largest = {
         (method, memory): hybrid.largest(images, "resnet18", method, memory)

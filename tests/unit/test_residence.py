@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.quick import quick
 
 import ooctrain as oc
 from ooctrain import nn
@@ -280,7 +281,9 @@ def things():
 
 @needs_proc
 @pytest.mark.parametrize(
-    ("model", "cycle"), [(network(), False), (None, True)], ids=["one model", "in cycles"]
+    ("model", "cycle"),
+    quick([(network(), False), (None, True)], 1, names=2),
+    ids=["one model", "in cycles"],
 )
 def test_forty_dropped_trainers_leave_nothing(model, cycle, monkeypatch):
     """The C library keeps a few stacks of threads that have ended, as mappings."""

@@ -69,6 +69,7 @@ def test_a_network_of_maps_does_not_learn_from_class_numbers(capsys):
     assert "--data digits" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["unet", pytest.param("pix2pixhd", marks=pytest.mark.slow)])
 def test_training_within_a_budget(name, tmp_path, capsys):
     path = tmp_path / "numbers.json"

@@ -33,6 +33,7 @@ def batch() -> tuple[np.ndarray, np.ndarray]:
     return rng.standard_normal((2, 3, 32, 32)).astype("float32"), rng.integers(0, 4, 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "rewrites",
     [

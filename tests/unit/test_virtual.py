@@ -160,6 +160,7 @@ def test_a_step_that_is_repeated_maps_nothing_from_the_second_time_on(step):
     assert calls[0] == calls[1] == calls[2] == calls[3]
 
 
+@pytest.mark.slow
 def test_resnet_18_at_a_quarter_maps_nothing_after_its_first_step():
     """The counters of a real training, whose swapped variables come back to other places."""
     if why_no_virtual_memory():

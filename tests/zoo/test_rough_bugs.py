@@ -17,6 +17,8 @@ from unit import test_optim as OPTIM
 from zoo import rough_bugs as ZOO
 from zoo.planting import plant
 
+pytestmark = pytest.mark.usefixtures("default_signals")
+
 
 class Law:
     """What laws ask pytest for."""

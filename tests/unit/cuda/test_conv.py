@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 from support.conv_shapes import SHAPES, draw, parts
+from support.quick import quick
 
 from ooctrain.errors import ConfigError, ShapeError
 from ooctrain.layers.conv2d import Conv2d, Geometry
@@ -21,7 +22,7 @@ from ooctrain.testing.emulator.emulator import EmulatedLauncher
 QUICK = {
     "implicit_gemm": (),
     "tf32": (),
-    "tiled": ("odd channels", "odd groups", "several splits", "much padding"),
+    "tiled": ("odd groups", "several splits", "much padding"),
 }  # fmt: skip
 ORDERS = pytest.mark.parametrize("order", [1, -1])
 ALGORITHMS = pytest.mark.parametrize("algorithm", CUDA_ALGORITHMS)
@@ -44,8 +45,8 @@ def cases() -> Iterator:
     """Every algorithm on every shape; what costs time and proves little more is left to `slow`."""
     for algorithm in CUDA_ALGORITHMS:
         for name in SHAPES:
-            quick = algorithm == "naive" or name in QUICK[algorithm]
-            yield pytest.param(algorithm, name, marks=() if quick else pytest.mark.slow)
+            at_once = algorithm == "naive" or name in QUICK[algorithm]
+            yield pytest.param(algorithm, name, marks=() if at_once else pytest.mark.slow)
 
 
 @pytest.mark.parametrize(("algorithm", "name"), list(cases()))
@@ -58,7 +59,7 @@ def test_exact_on_integers(algorithm, name):
         np.testing.assert_array_equal(run(op, inputs, order), want, err_msg=op.name)
 
 
-@ALGORITHMS
+@pytest.mark.parametrize("algorithm", quick(CUDA_ALGORITHMS, 0, 1))
 def test_error_on_reals_is_within_the_bound(algorithm):
     """|error| <= (terms + 3) u sum |a b|, with u = 2^-24, or 2^-11 where factors are TF32."""
     shape = SHAPES["3x3"]
@@ -72,7 +73,7 @@ def test_error_on_reals_is_within_the_bound(algorithm):
         assert (np.abs(run(op, inputs) - want) <= bound).all(), op.name
 
 
-@pytest.mark.parametrize("algorithm", ["implicit_gemm", "naive"])
+@pytest.mark.parametrize("algorithm", quick(["implicit_gemm", "naive"], 1))
 def test_splits_are_summed_in_order_so_that_bits_repeat(algorithm):
     shape = SHAPES["several splits"]
     assert conv_plan.splits(shape) > 1

@@ -147,6 +147,7 @@ def test_numbers_lie_as_in_a_struct_of_c(kinds, data):
         assert found[at : at + size] == bytes(expected)[at : at + size]
 
 
+@pytest.mark.slow
 @needs_both
 @pytest.mark.skipif(bool(why_no_assembler()), reason=why_no_assembler())
 @pytest.mark.parametrize("kernel", [conv_tf32._correlate, _cross_entropy], ids=lambda k: k.name)

@@ -83,6 +83,7 @@ tell("after that")
     assert found["after that"][1].endswith("no GPU to use it")
 
 
+@pytest.mark.slow
 def test_what_is_usually_wrong_with_a_compiler_has_its_own_words():
     found = findings("""
 stub.fail(0, 209, "cuLibraryLoadData cuModuleLoadDataEx")
@@ -112,6 +113,7 @@ def test_a_toolkit_of_a_newer_cuda_is_told_with_both_versions():
     assert "numba-cuda[cu12]" in fix
 
 
+@pytest.mark.slow
 def test_where_cubins_are_there_no_compiler_is_needed(monkeypatch, tmp_path):
     fill(tmp_path, [runner.count_up], [(9, 0)])
     monkeypatch.setenv("OOCTRAIN_LAUNCHER", "driver")

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from ooctrain.layers.conv_shape import ConvShape
 from ooctrain.layers.kernels.cuda import chunks, layout
@@ -72,6 +73,7 @@ def convolved() -> np.ndarray:
     return np.einsum("npqcrs,krsc->npqk", fields, inputs.w) + inputs.bias
 
 
+@pytest.mark.slow
 def test_the_simulator_and_the_emulator_agree_to_the_bit(tmp_path):
     from ooctrain.testing.emulator.emulator import EmulatedLauncher
 

@@ -73,10 +73,12 @@ def test_numba_cuda_beside_a_numpy_without_row_stack():
     assert compiled_by(NEW_NUMPY, QUICK, COMPILE) == "NVIDIA False"
 
 
+@pytest.mark.slow
 def test_the_built_in_target_where_numba_cuda_is_absent():
     assert compiled_by(ABSENT, NEW_NUMPY, QUICK, COMPILE) == "Built-in False"
 
 
+@pytest.mark.slow
 def test_the_built_in_target_where_numba_cuda_is_broken(tmp_path):
     broken = tmp_path / "numba_cuda" / "numba" / "cuda"
     broken.mkdir(parents=True)
