@@ -8,7 +8,6 @@ the presets.
 from __future__ import annotations
 
 import ctypes
-import gc
 import importlib.util
 import os
 import signal
@@ -58,12 +57,6 @@ def _compile_kernels(processes: int) -> None:
     ]
     for process in running:
         process.wait()
-
-
-def pytest_collection_finish() -> None:
-    """Thousands of collected tests live to the end: no garbage collection looks at them again."""
-    gc.collect()
-    gc.freeze()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
