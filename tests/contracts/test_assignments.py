@@ -43,6 +43,7 @@ def test_the_stub_fails_exactly_what_is_asked_for():
     assert set(found.values()) == {"PASSED", "FAILED"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "solution", ["lru", pytest.param("by the handout", marks=pytest.mark.slow)]
 )

@@ -100,7 +100,7 @@ def measure(allocator, budget="30%", first_values="there", bug=""):
     return json.loads(done.stdout)
 
 
-@pytest.fixture(scope="module", params=["va", "best-fit"])
+@pytest.fixture(scope="module", params=["va", pytest.param("best-fit", marks=pytest.mark.slow)])
 def measured(request):
     return measure(request.param)
 

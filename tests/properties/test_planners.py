@@ -38,7 +38,10 @@ SWAP_PLANNERS = [
 @pytest.mark.parametrize(
     "spec",
     # `auto` asks most of the others: ten seconds.
-    [pytest.param(spec, marks=pytest.mark.slow if spec == "auto" else ()) for spec in PLANNERS],
+    [
+        pytest.param(spec, marks=pytest.mark.slow if spec == "auto" or ":" in spec else ())
+        for spec in PLANNERS
+    ],
 )
 def test_planners_keep_the_laws(spec):
     examples = 6 if spec == "auto" else 25  # it asks all the others

@@ -322,6 +322,7 @@ def test_an_allocator_of_ones_own_is_loaded_from_its_file(tmp_path):
         choose_allocator(f"{path}:Half", BUDGET)
 
 
+@pytest.mark.slow  # `tests/properties/test_allocators.py` tries the same laws in more depth
 @pytest.mark.parametrize("name", MAKERS)
 def test_they_keep_the_laws_that_a_users_allocator_is_held_to(name):
     assert check_allocator(MAKERS[name], examples=40) == 40

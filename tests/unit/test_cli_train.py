@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.quick import quick
 
 from ooctrain.cli import main
 from ooctrain.cli.training import STOPPING, stop_on_signal
@@ -154,7 +155,7 @@ def wait_for_lines(process: subprocess.Popen, lines: int) -> None:
         seen += "step" in line
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", quick([signal.SIGINT, signal.SIGTERM, signal.SIGHUP], 1))
 def test_ctrl_c_kill_and_hangup_stop_after_the_step_and_leave_a_checkpoint(tmp_path, number):
     path = tmp_path / "run.safetensors"
     process = start("--epochs", "10000", "--checkpoint", str(path), "--budget", "40%")

@@ -186,6 +186,7 @@ class Divides:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("jobs", ["1", "2"])
 def test_an_error_in_a_planner_of_one_s_own_names_its_line_in_any_process(tmp_path, capsys, jobs):
     own = tmp_path / "own.py"

@@ -325,6 +325,7 @@ def test_greedy_beats_vdnn_more_often_than_not_most_of_all_in_low_memory(chains)
     assert not beats_vdnn(doctored(chains, lambda c: c.planner == GREEDY, makespan_us=1e9), GREEDY)
 
 
+@pytest.mark.slow
 def test_dynprog_is_far_from_the_bound_where_memory_is_least_on_resnet_18(chains):
     most = worst(chains, DYNPROG)
     assert (most.group.model, most.share) == ("resnet18", 0.0)

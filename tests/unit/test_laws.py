@@ -165,6 +165,7 @@ def test_each_law_of_an_allocator_is_a_test(tmp_path):
     assert ALLOCATOR_LAWS["V4"][:20] in shown
 
 
+@pytest.mark.slow
 def test_a_broken_allocator_fails_one_law_and_leaves_the_others_open(tmp_path):
     (tmp_path / "my.py").write_text(BROKEN_ALLOCATOR)
     status, shown = laws(tmp_path, "--allocator", "my.py:Mine", "--law-examples", "5")

@@ -279,6 +279,7 @@ def _runs_again(row: tuple[Part, ...], truth: Truth) -> bool:
     return total > sum(truth.f) + sum(truth.b)
 
 
+@pytest.mark.slow
 def test_the_blocks_are_the_fastest_of_all_in_the_class():
     rng = random.Random(11)
     better = feasible = 0

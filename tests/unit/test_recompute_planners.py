@@ -68,6 +68,7 @@ def test_computing_again_beats_offloading_alone_on_a_slow_link(resnet, fraction)
     )
 
 
+@pytest.mark.slow
 def test_combined_is_never_worse_than_its_starts_and_deterministic(resnet):
     machine, size = oc.machine("v100-32gb-nvlink"), budget(resnet, 0.1)
     found = Combined(evaluations=500).plan(resnet, size, machine, seed=7)

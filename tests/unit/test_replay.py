@@ -308,6 +308,7 @@ def test_plan_writes_a_log_that_replay_reads(tmp_path, capsys):
     assert "lenet, batch 8" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_train_writes_a_log_too(tmp_path, capsys):
     log = tmp_path / "log.jsonl"
     options = ["--batch", "8", "--threads", "1", "--steps", "1", "--budget", "50%"]

@@ -94,6 +94,7 @@ def reproduced(name: str, tmp_path: Path, capsys, *options: str) -> tuple[str, d
     return shown, found
 
 
+@pytest.mark.slow
 def test_table1_prints_draws_and_writes(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(table1, "MODEL", MODEL)
     monkeypatch.setattr(table1, "QUICK_BATCHES", (16, 64))
@@ -259,6 +260,7 @@ def test_in_the_fitted_memory_the_step_ends_where_the_papers_does(images):
     assert {largest[method, hybrid.DEVICE] for method in hybrid.METHODS} == {192}
 
 
+@pytest.mark.slow
 def test_recomputation_costs_time_and_swapping_copies(images):
     assert hybrid.recompute_overhead(images, SMALL, hybrid.FITTED) > 0
     cell = {(c.method, c.image_size): c for c in images if c.memory == hybrid.FITTED}

@@ -86,6 +86,7 @@ def vgg16() -> tuple[Trace, Trace]:
     return vgg16_traces(10240, 16)
 
 
+@pytest.mark.slow
 def test_vgg16_of_10240_pixels_fits_11_gib(vgg16: tuple[Trace, Trace]) -> None:
     """Paper 003's claim, in 16 x 16 tiles as there: 124 GiB become 2.3, and nothing is swapped."""
     whole, tiled = vgg16

@@ -55,7 +55,13 @@ def test_the_law_holds_without_bugs() -> None:
     assert the_law(examples=30) is None
 
 
-@pytest.mark.parametrize("bug", BUGS)
+#: The search for them takes seconds.
+LONG = ("dilation forgotten",)
+
+
+@pytest.mark.parametrize(
+    "bug", [pytest.param(bug, marks=pytest.mark.slow if bug in LONG else ()) for bug in BUGS]
+)
 def test_bug(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
     BUGS[bug](monkeypatch)
     for function in plain_tests():
