@@ -63,17 +63,28 @@ def fma32(a: Array, b: Array, c: Array) -> Array:
 
 
 def fma32_towards(goal: float) -> Callable[[Array, Array, Array], Array]:
-    """The same, rounded towards minus or plus infinity (fma.rm, fma.rp)."""
+    """The same, rounded towards minus or plus infinity, or towards 0 (fma.rm, fma.rp, fma.rz)."""
 
     def run(a: Array, b: Array, c: Array) -> Array:
         product = a.astype(F64) * b
         exact = _rounded_to_odd(product + c, product, c.astype(F64))
         nearest = exact.astype(F32)
-        beyond = (nearest < exact) if goal > 0 else (nearest > exact)
+        if goal:
+            beyond = (nearest < exact) if goal > 0 else (nearest > exact)
+        else:
+            beyond = np.abs(nearest) > np.abs(exact)
         moved = np.where(beyond, np.nextafter(nearest, F32.type(goal)), nearest)
         return one_nan(moved)
 
     return run
+
+
+_cut = fma32_towards(0)
+
+
+def sum_towards_zero(a: Array, b: Array) -> Array:
+    """a + b in float32, what does not fit cut off (add.rz)."""
+    return _cut(a, np.ones_like(a), b)
 
 
 def _rounded_to_odd(total: Array, product: Array, c: Array) -> Array:

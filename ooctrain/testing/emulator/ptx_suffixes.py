@@ -93,7 +93,7 @@ def select(a: np.ndarray, b: np.ndarray, chosen: np.ndarray) -> np.ndarray:
 
 _FMA: Mapping[str, Function] = MappingProxyType({
     "rn": numbers.fma32, "rm": numbers.fma32_towards(-np.inf),
-    "rp": numbers.fma32_towards(np.inf),
+    "rp": numbers.fma32_towards(np.inf), "rz": numbers.fma32_towards(0),
 })  # fmt: skip
 
 
@@ -102,6 +102,15 @@ def fma(form: Form) -> Function:
     if form.kinds != ("f32",):
         raise UnknownInstruction(f"fma on {form.kinds[0]}")
     return _flushed(form, _picked(_FMA, form))
+
+
+def add(form: Form) -> Function:
+    """add: integers, or floats by their rounding."""
+    if "rz" not in form.words:
+        return either(np.add, np.add)(form)
+    if form.kinds != ("f32",):
+        raise UnknownInstruction(f"add.rz on {form.kinds[0]}")
+    return _flushed(form, numbers.sum_towards_zero)
 
 
 _PRODUCTS: Mapping[str, Function] = MappingProxyType({

@@ -55,11 +55,11 @@ _ROUNDED = "rn ftz"
 _LOOSE = "rn approx full ftz"
 _COMPARISONS = " ".join((*by.OF_INTEGERS, *by.OF_FLOATS, *by.COMBINED, "ftz"))
 TABLE: Mapping[str, Opcode] = MappingProxyType({
-    "add": Opcode("TT", _ROUNDED, by.either(np.add, np.add)),
+    "add": Opcode("TT", "rz " + _ROUNDED, by.add),
     "sub": Opcode("TT", _ROUNDED, by.either(np.subtract, np.subtract)),
     "mul": Opcode("TT", "lo hi wide " + _ROUNDED, by.mul),
     "mad": Opcode("TTM", "lo hi wide", by.mad),
-    "fma": Opcode("TTT", "rn rm rp ftz", by.fma),
+    "fma": Opcode("TTT", "rn rm rp rz ftz", by.fma),
     "div": Opcode("TT", _LOOSE, by.either(np.divide, numbers.quotient)),
     "rem": Opcode("TT", "", by.plain(numbers.remainder)),
     "neg": Opcode("T", "ftz", by.either(np.negative, np.negative)),

@@ -38,12 +38,13 @@ def rounded(exact: Fraction, towards: str = "nearest") -> np.float32:
     half = Fraction(2) ** place / 2
     if towards == "nearest":
         whole += rest > half or (rest == half and whole % 2)
-    elif (towards == "up") == (sign > 0):
+    elif towards != "zero" and (towards == "up") == (sign > 0):
         whole += rest > 0
     with np.errstate(over="ignore"):
         value = float(sign * whole) * 2.0**place if place < 900 else np.inf
         found = F4(value)
-    if towards != "nearest" and np.isinf(found) and (towards == "up") != (sign > 0):
+    inwards = towards == "zero" or (towards == "up") != (sign > 0)
+    if towards != "nearest" and np.isinf(found) and inwards:
         found = F4(sign * 3.4028234663852886e38)
     return found
 
@@ -75,7 +76,9 @@ def triples():
     return [np.concatenate(column) for column in zip(*columns, strict=True)]
 
 
-@pytest.mark.parametrize(("how", "towards"), [("rn", "nearest"), ("rm", "down"), ("rp", "up")])
+@pytest.mark.parametrize(
+    ("how", "towards"), [("rn", "nearest"), ("rm", "down"), ("rp", "up"), ("rz", "zero")]
+)
 def test_a_fused_multiply_add_rounds_once(how, towards):
     a, b, c = triples()
     found = apply(f"fma.{how}.f32 d, a, b, c", a, b, c)
@@ -89,6 +92,14 @@ def test_a_fused_multiply_add_rounds_once(how, towards):
     assert (np.isnan(found) == np.isnan(twice)).all()
     assert (bits(found)[np.isnan(found)] == NAN_BITS).all()
     assert how != "rn" or (found != twice)[~np.isnan(found)].any(), "no case tells them apart"
+
+
+def test_a_sum_is_cut_off_towards_zero():
+    a, b = pairs()
+    for x, y, value in zip(a.tolist(), b.tolist(), apply("add.rz.f32 d, a, b", a, b), strict=True):
+        if np.isfinite([x, y]).all():
+            exact = Fraction(x) + Fraction(y)
+            assert value == (rounded(exact, "zero") if exact else F4(0)), (x, y, value)
 
 
 def test_a_product_and_a_sum_round_twice_where_a_fused_one_rounds_once():
