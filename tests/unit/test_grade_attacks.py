@@ -40,7 +40,7 @@ def the_question():
         frame = frame.f_back
 
 def say_raw(text):
-    for descriptor in range(3, 64):
+    for descriptor in range(3, 4096):
         try:
             os.write(descriptor, struct.pack(">I", len(text)) + text)
         except OSError:
@@ -165,10 +165,10 @@ ATTACKS = {
     "an answer without end": (
         "say_raw(b'x' * 10)\nraise ValueError('said')", FORGER, r"no JSON"),
     "an answer of four gigabytes": (
-        "for d in range(3, 64):\n    try: os.write(d, b'\\xff' * 4)\n    except OSError: pass\n"
+        "for d in range(3, 4096):\n    try: os.write(d, b'\\xff' * 4)\n    except OSError: pass\n"
         "time.sleep(1e6)", FORGER, "an answer of 4294967295 bytes"),
     "half an answer": (
-        "for d in range(3, 64):\n    try: os.write(d, b'\\0\\0\\0\\xff{')\n"
+        "for d in range(3, 4096):\n    try: os.write(d, b'\\0\\0\\0\\xff{')\n"
         "    except OSError: pass\ntime.sleep(1e6)", FORGER, NO_END),
     "a huge answer": (
         "say({'plan': {'notes': 'x' * (8 << 20)}})\ntime.sleep(1e6)", FORGER, "are allowed"),
@@ -315,7 +315,7 @@ for place in [a for a in sys.argv if os.path.isdir(os.path.dirname(a))] + glob.g
         with open(place, "a") as file: file.write(PASSED)
     except OSError:
         pass
-for descriptor in range(3, 64):
+for descriptor in range(3, 4096):
     try: os.write(descriptor, PASSED.encode())
     except OSError: pass
 """
