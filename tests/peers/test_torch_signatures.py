@@ -28,7 +28,7 @@ NEVER = {"device", "dtype", "out", "size_average", "reduce", "foreach", "fused",
 LACKING = {
     "Adam": {"amsgrad", "maximize", "decoupled_weight_decay"}, "AdamW": {"amsgrad", "maximize"},
     "AvgPool2d": {"divisor_override"}, "avg_pool2d": {"divisor_override"},
-    "BatchNorm2d": {"bias"}, "Conv2d": {"padding_mode"}, "ConvTranspose2d": {"padding_mode"},
+    "BatchNorm1d": {"bias"}, "BatchNorm2d": {"bias"}, "GroupNorm": {"bias"}, "Conv2d": {"padding_mode"}, "ConvTranspose2d": {"padding_mode"},
     "DataLoader": {
         "sampler", "batch_sampler", "collate_fn", "pin_memory", "timeout", "worker_init_fn",
         "multiprocessing_context", "generator", "prefetch_factor", "persistent_workers",
@@ -41,7 +41,8 @@ LACKING = {
     "Module.state_dict": {"destination", "prefix", "keep_vars"},
     "Optimizer.step": {"closure"}, "RMSprop": {"maximize"}, "SGD": {"maximize"},
     "Upsample": {"recompute_scale_factor"}, "interpolate": {"recompute_scale_factor", "antialias"},
-    "l1_loss": {"weight"}, "mse_loss": {"weight"}, "pad": {"value"},
+    "l1_loss": {"weight"}, "mse_loss": {"weight"},
+    "softmax": {"_stacklevel"}, "log_softmax": {"_stacklevel"},
     "random_split": {"generator"},
 }  # fmt: skip
 #: {name: keywords that torch has not}
