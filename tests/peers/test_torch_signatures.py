@@ -28,7 +28,8 @@ NEVER = {"device", "dtype", "out", "size_average", "reduce", "foreach", "fused",
 LACKING = {
     "Adam": {"amsgrad", "maximize", "decoupled_weight_decay"}, "AdamW": {"amsgrad", "maximize"},
     "AvgPool2d": {"divisor_override"}, "avg_pool2d": {"divisor_override"},
-    "BatchNorm1d": {"bias"}, "BatchNorm2d": {"bias"}, "GroupNorm": {"bias"}, "Conv2d": {"padding_mode"}, "ConvTranspose2d": {"padding_mode"},
+    "BatchNorm1d": {"bias"}, "BatchNorm2d": {"bias"}, "GroupNorm": {"bias"},
+    "Conv2d": {"padding_mode"}, "ConvTranspose2d": {"padding_mode"},
     "DataLoader": {
         "sampler", "batch_sampler", "collate_fn", "pin_memory", "timeout", "worker_init_fn",
         "multiprocessing_context", "generator", "prefetch_factor", "persistent_workers",
