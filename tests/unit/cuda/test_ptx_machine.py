@@ -372,7 +372,7 @@ def test_a_fault_names_kernel_line_block_and_thread():
 
 
 @pytest.mark.parametrize("line", [
-    "atom.global.add.f32 %f1, [%rd10], %f2;", "add.rz.f32 %f1, %f2, %f3;", "mov.b32 %r1, %nobody;",
+    "atom.global.add.f32 %f1, [%rd10], %f2;", "add.rm.f32 %f1, %f2, %f3;", "mov.b32 %r1, %nobody;",
     "fma.rn.f64 %fd1, %fd2, %fd3, %fd4;", "bar.sync 0, 32;", "add.sat.s32 %r1, %r2, %r3;",
     "ld.param.u32 %r1, [elsewhere];", "mul.s32 %r1, %r2, %r3;",
 ])  # fmt: skip
