@@ -108,6 +108,7 @@ def measured(request):
 SMALL_SLAB = ("va", "95%", "not there")
 
 
+@pytest.mark.slow
 def test_first_values_are_made_one_at_a_time_and_not_beside_the_arena():
     found = measure(*SMALL_SLAB)
     assert found["slab"] < ALLOWANCE_BYTES / 4, "else it hides what is made before it is filled"

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import pytest
+from support.quick import quick
 
 import ooctrain as oc
 from ooctrain.errors import ScheduleError
@@ -169,7 +170,7 @@ def three_partition_without(rng: random.Random, triples: int, triple_sum: int) -
 
 @pytest.mark.parametrize(
     ("triples", "triple_sum"),
-    [*((2, total) for total in TRIPLE_SUMS), pytest.param(3, 13, marks=pytest.mark.slow)],
+    quick([*((2, total) for total in TRIPLE_SUMS), (3, 13)], 0, names=2),
 )
 @pytest.mark.parametrize("make", [three_partition_with, three_partition_without])
 def test_the_3_partition_family_takes_2_m_exactly_where_there_is_a_partition(

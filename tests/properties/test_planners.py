@@ -7,6 +7,7 @@ import random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.quick import all_but
 from support.random_decisions import random_decisions
 from support.strategies import GRANULES, SEEDS, machines, traces
 
@@ -48,7 +49,14 @@ def test_planners_keep_the_laws(spec):
     assert check_planner(get_planner(spec), examples=examples, seed=1, time_limit_s=60) >= 2
 
 
-@pytest.mark.parametrize("spec", SWAP_PLANNERS)
+@pytest.mark.parametrize(
+    "spec",
+    # Variants of a planner that stands here already, and the two that search longest.
+    all_but(
+        SWAP_PLANNERS,
+        *(spec for spec in SWAP_PLANNERS if ":" in spec), "window-cyclic", "hmms", "lms-grid",
+    ),
+)  # fmt: skip
 def test_swap_planners_keep_the_laws(spec):
     assert check_planner(get_planner(spec), examples=12, seed=3, time_limit_s=8) >= 2
 

@@ -8,7 +8,7 @@ test-all` tries all. Read next: `../unit/cuda/test_batch_norm.py`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pytest
@@ -25,3 +25,8 @@ def quick(cases: Sequence[Any], *chosen: int, names: int = 1) -> list[Any]:
                      marks=() if number in chosen else pytest.mark.slow)
         for number, case in enumerate(cases)
     ]  # fmt: skip
+
+
+def all_but(cases: Iterable[str], *slow: str) -> list[Any]:
+    """The named cases in order; those in `slow` are for `make test-all`."""
+    return [pytest.param(case, marks=pytest.mark.slow if case in slow else ()) for case in cases]

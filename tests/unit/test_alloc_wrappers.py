@@ -7,6 +7,7 @@ import threading
 
 import numpy as np
 import pytest
+from support.quick import all_but
 from support.strict_memory import StrictMemory
 
 import ooctrain as oc
@@ -80,7 +81,7 @@ NESTS = {
 }
 
 
-@pytest.mark.parametrize("name", NESTS)
+@pytest.mark.parametrize("name", all_but(NESTS, "limited", "counted", "logged", "thread-safe"))
 def test_they_are_allocators_and_keep_the_laws(name):
     assert isinstance(NESTS[name](best_fit()), Allocator)
     assert check_allocator(lambda memory: NESTS[name](BestFit(memory)), examples=20) == 20

@@ -216,6 +216,7 @@ def test_a_reader_that_leaves_ends_the_run_with_a_checkpoint(tmp_path):
     assert load(path).run.step >= 1
 
 
+@pytest.mark.slow
 def test_a_terminal_that_is_closed_ends_the_run_with_a_checkpoint(tmp_path):
     """The system sends SIGHUP, and whatever is printed from then on fails."""
     path = tmp_path / "run.safetensors"
@@ -235,6 +236,7 @@ def test_a_terminal_that_is_closed_ends_the_run_with_a_checkpoint(tmp_path):
     assert len(saved.history["losses"]) == saved.step >= 1
 
 
+@pytest.mark.slow
 def test_a_run_without_any_output_trains(tmp_path):
     """As `>&- 2>&-` has it: nothing else takes the numbers of the closed streams."""
     path, json_path = tmp_path / "run.safetensors", tmp_path / "out.json"

@@ -90,6 +90,7 @@ def test_each_law_of_a_planner_is_a_test(tmp_path):
         assert f"test_planner[{law.replace(' ', '_')}] PASSED" in shown
 
 
+@pytest.mark.slow
 def test_a_failure_prints_the_example_the_law_and_how_to_repeat_it(tmp_path):
     (tmp_path / "my.py").write_text(BROKEN_PLANNER)
     status, shown = laws(tmp_path, "--planner", "my.py:Mine")

@@ -178,6 +178,7 @@ def test_the_fitted_machine_gives_the_share_that_was_asked_for():
     assert carried / sum(call.generated_bytes for call in calls) == pytest.approx(0.55, abs=1e-3)
 
 
+@pytest.mark.slow
 def test_hmms_prints_draws_and_writes_and_loses_less_than_layer_by_layer(tmp_path, capsys):
     shown, found = reproduced("hmms", tmp_path, capsys)
     assert "vgg19" in shown
@@ -280,6 +281,7 @@ def test_printed_levels_are_used_as_given_and_scaled():
     assert scaled.used.swapout_threshold == round(100 * height / 200)
 
 
+@pytest.mark.slow
 def test_hybrid_prints_draws_and_writes(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(hybrid, "NETWORKS", (SMALL,))
     monkeypatch.setattr(hybrid, "QUICK_SIZES", {"resnet18": (192,)})

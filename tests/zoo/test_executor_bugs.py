@@ -127,6 +127,7 @@ LAW = {
 }
 
 
+@pytest.mark.slow  # the laws themselves run where they stand
 @pytest.mark.parametrize("law", LAW)
 def test_without_a_bug_the_law_holds(law):
     assert LAW[law]() is None

@@ -20,6 +20,7 @@ def turn_round(kernel, order):
 
 
 @ORDERS
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ZOO.RIGHT)
 def test_kernels_without_a_bug_pass(name, order):
     assert turn_round(ZOO.RIGHT[name], order)

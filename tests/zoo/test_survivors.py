@@ -120,6 +120,7 @@ LAWS: dict[str, Callable] = {
 BUGS = ZOO.bugs()
 
 
+@pytest.mark.slow  # the laws themselves run where they stand
 @pytest.mark.parametrize("law", LAWS)
 def test_without_a_bug_the_law_holds(law, tmp_path):
     assert LAWS[law](tmp_path) is None

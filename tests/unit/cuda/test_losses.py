@@ -126,7 +126,7 @@ def test_class_weights_travel_with_the_launches(count):
 
 # One tile, part of a second, and more than a block takes at once.
 @pytest.mark.parametrize("shape", quick([(1, 1), (2, 3, 7, 5), (3, 683), (1, 3, 64, 65)], 1))
-@pytest.mark.parametrize("absolute", [False, True])
+@pytest.mark.parametrize("absolute", quick([False, True], 1))
 def test_squared_and_absolute_errors(shape, absolute):
     x, target = normal(*shape), normal(*shape, seed=1)
     for reduction in ("mean", "sum"):

@@ -121,7 +121,8 @@ def test_scale_by(size):
 
 
 @pytest.mark.skipif(bool(why_no_ptx()), reason=why_no_ptx())
-@pytest.mark.parametrize("capability", [pytest.param((7, 5), marks=pytest.mark.slow), (9, 0)])
+@pytest.mark.slow  # all kernels are compiled in `contracts/test_ptx_of_every_kernel.py`
+@pytest.mark.parametrize("capability", [(7, 5), (9, 0)])
 def test_ptx(capability):
     """No float64, nothing spilled; loads of 16 bytes."""
     kernels = [v for v in (*vars(optimizers).values(), *vars(clipping).values())

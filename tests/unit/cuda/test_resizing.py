@@ -39,7 +39,7 @@ def test_nearest(shape, size):
     check_cuda(UpsampleGrad(shape[2:]), normal(*shape[:2], *size), tolerance=copies * EPS)
 
 
-@pytest.mark.parametrize("corners", [False, True])
+@pytest.mark.parametrize("corners", quick([False, True], 1))
 @pytest.mark.parametrize(("shape", "size"), quick(SIZES, 1, 4, names=2))
 def test_bilinear(shape, size, corners):
     # Four products of three roundings, three sums: a handful of eps of the largest.
@@ -64,7 +64,7 @@ def test_positions_far_from_the_border_are_exact(shape, corners):
     assert np.abs(y.ravel() - want).max() <= 8 * EPS * np.abs(x).max()
 
 
-@pytest.mark.parametrize("sides", [(1, 2, 3, 4), (0, 0, 1, 0), (6, 6, 4, 4)])
+@pytest.mark.parametrize("sides", quick([(1, 2, 3, 4), (0, 0, 1, 0), (6, 6, 4, 4)], 0))
 @pytest.mark.parametrize("channels", quick([3, 4, 17], 1))
 def test_reflection(channels, sides):
     top, bottom, left, right = sides
