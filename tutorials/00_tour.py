@@ -36,7 +36,7 @@ lesson.cell("a model and real digits")
 oc.manual_seed(0)
 model = oc.models.build("resnet18", num_classes=10, stem="cifar")
 digits = oc.data.load("digits", train=True)
-x, y = next(iter(DataLoader(digits, 64, shuffle=True)))
+x, y = next(iter(DataLoader(digits, 32, shuffle=True)))
 print(f"    images {x.shape} {x.dtype}, labels {y[:8]} ...")
 
 # %% [markdown]

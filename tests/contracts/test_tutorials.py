@@ -30,7 +30,7 @@ sys.path.insert(0, str(FOLDER))
 
 #: What a reader who has understood would put into the exercises; written by hand, not read off.
 ANSWERS = {
-    "00_tour": ("R201", 0, 7),
+    "00_tour": ("R201", 0, 8),
     "01_autograd_from_nothing": ("v0", ("dy", "dy"), 1),
     "02_trace_a_training_step": ("conv1.bias", "state", 10),
     "03_out_of_memory": (256, "layer4.1.conv2.grad_input", 1),
@@ -98,9 +98,9 @@ def test_a_tutorial_runs_whole_and_its_asserts_hold(script, monkeypatch, capsys)
 
 def test_a_tutorial_runs_cell_by_cell():
     names = {"__name__": "notebook"}
-    for cell in cells((FOLDER / "04_swapping.py").read_text()):
+    for cell in cells((FOLDER / "01_autograd_from_nothing.py").read_text()):
         exec(compile(cell, "cell", "exec"), names)
-    assert names["window"].makespan_us < names["naive"].makespan_us
+    assert abs(names["slope"] / names["on_tape"] - 1) < 1e-6
 
 
 @pytest.mark.slow
