@@ -32,7 +32,6 @@ from ooctrain.step.op import (
 )
 from ooctrain.step.presets import usable_cores
 
-
 #: Smaller values are malloc's. To larger ones it gives pages of their own whatever was freed before
 #: (DEFAULT_MMAP_THRESHOLD_MAX in glibc's malloc.c).
 _SMALL_BYTES, _LARGE_BYTES = 64 << 10, 32 << 20
