@@ -152,7 +152,11 @@ def verify(
         ConfigError: neither a plan nor a schedule, or a budget or machine that is none.
     """
     if not isinstance(plan, Plan | Schedule):
-        raise ConfigError(f"{type(plan).__name__} is neither a Plan nor a Schedule", code="OOC-104")
+        raise ConfigError(
+            f"{type(plan).__name__} is neither a Plan nor a Schedule",
+            code="OOC-104",
+            fix="oc.verify(oc.plan(...), trace, budget)",
+        )
     where = None if machine is None else find_machine(machine)
     laws.verify(plan, original_trace, budget, where, rewrites=REWRITES)
 
@@ -226,7 +230,11 @@ def execute(
         ConfigError: not a plan, or one of a step without a loss.
     """
     if not isinstance(plan, Plan):
-        raise ConfigError(f"{type(plan).__name__} is not a Plan", code="OOC-104")
+        raise ConfigError(
+            f"{type(plan).__name__} is not a Plan",
+            code="OOC-104",
+            fix="oc.execute(oc.plan(...), model, (x, y))",
+        )
     if "loss" not in plan.trace.outputs:
         raise ConfigError(
             "the plan's step has no loss", code="OOC-104",

@@ -165,7 +165,9 @@ def load_from_file(path: str, name: str) -> Callable[..., Any]:
     if not callable(found):
         kind = type(found).__name__
         raise ConfigError(
-            f"{name!r} of {path!r} is {kind}, not a class or function", code="OOC-106"
+            f"{name!r} of {path!r} is {kind}, not a class or function",
+            code="OOC-106",
+            fix="file.py:Name of a class, or of a function that makes the object",
         )
     return found
 

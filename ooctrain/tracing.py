@@ -189,7 +189,9 @@ def _conv_algorithm(device: str, requested: str, allow_tf32: bool) -> str:
     if device == "cuda" and requested in CUDA_ALGORITHMS:
         return requested
     if device not in ("cpu", "cuda"):
-        raise ConfigError(f"device {device!r} is neither 'cpu' nor 'cuda'", code="OOC-106")
+        raise ConfigError(
+            f"device {device!r} is neither 'cpu' nor 'cuda'", code="OOC-106", fix="--device cpu"
+        )
     if device == "cpu" and allow_tf32:
         raise ConfigError(
             "TF32 is a number format of GPUs", code="OOC-106", fix="--device cuda, or no TF32"

@@ -231,7 +231,9 @@ class Books:
     def expect_live(self, block: Block) -> None:
         """Raises InvalidFree unless the block is live and ours."""
         if self.closed:
-            raise InvalidFree(f"{self.name} is closed", where=getattr(block, "tag", ""))
+            raise InvalidFree(
+                f"{self.name} is closed", where=getattr(block, "tag", ""), fix="ask before close()"
+            )
         if not isinstance(block, Block) or self.live.get(block.id) is not block:
             raise InvalidFree(
                 f"block {getattr(block, 'id', block)!r} is not live in this {self.name} allocator",
@@ -242,7 +244,7 @@ class Books:
     def checked_size(self, nbytes: int) -> int:
         """A request as a positive int. Raises ConfigError or InvalidFree (after close)."""
         if self.closed:
-            raise InvalidFree(f"{self.name} is closed")
+            raise InvalidFree(f"{self.name} is closed", fix="ask before close()")
         size = size_of(nbytes)
         if not size:
             raise ConfigError(

@@ -65,7 +65,10 @@ class FirstFit:
             OutOfDeviceMemory: the packing is larger than the arena.
         """
         if self._taken:
-            raise PlanMismatch(f"{self.name} has live blocks: a plan comes before the first")
+            raise PlanMismatch(
+                f"{self.name} has live blocks: a plan comes before the first",
+                fix="free all blocks first, or plan with a new allocator",
+            )
         packing = pack(forecast, self.granule, self._order, self._pools)
         if packing.extent_bytes > self.budget_bytes:
             raise self._too_large(packing)

@@ -166,7 +166,10 @@ class VirtualAddressing:
         """
         holding, slots = self._part(block, lo, hi)
         if holding.held[slots].any():
-            raise ConfigError(f"bytes of [{lo}, {hi}) of {block.tag!r} are held already")
+            raise ConfigError(
+                f"bytes of [{lo}, {hi}) of {block.tag!r} are held already",
+                fix="map each range once",
+            )
         self._expect_room(slots.size, hi - lo, block.tag)
         there = holding.mapping.table[slots]
         usable = (there >= 0) & ~self._free.held[there]
@@ -188,7 +191,10 @@ class VirtualAddressing:
         """
         holding, slots = self._part(block, lo, hi)
         if not holding.held[slots].all():
-            raise ConfigError(f"bytes of [{lo}, {hi}) of {block.tag!r} are not held")
+            raise ConfigError(
+                f"bytes of [{lo}, {hi}) of {block.tag!r} are not held",
+                fix="unmap what map_range() has mapped, once",
+            )
         self._free.give(runs_of(holding.mapping.table[slots]))
         holding.held[slots] = False
         holding.mapping.uses[int(slots[0]), int(slots[-1]) + 1] = tuple(after)
@@ -270,11 +276,20 @@ class VirtualAddressing:
         self._books.expect_live(block)
         holding = self._holdings[block.id]
         if not isinstance(holding, _Parted):
-            raise ConfigError(f"{block.tag!r} is whole until freed: parts are for `reserve`")
+            raise ConfigError(
+                f"{block.tag!r} is whole until freed: parts are for `reserve`",
+                fix="reserve() and map_range() for a block that comes in parts",
+            )
         if not 0 <= lo < hi <= block.requested_bytes or lo % self._chunk:
-            raise ConfigError(f"[{lo}, {hi}) is no range of {block.tag!r} in chunks")
+            raise ConfigError(
+                f"[{lo}, {hi}) is no range of {block.tag!r} in chunks",
+                fix="a range within the block that begins at a multiple of the chunk",
+            )
         if hi % self._chunk and hi != block.requested_bytes:
-            raise ConfigError(f"[{lo}, {hi}) of {block.tag!r} ends within a chunk")
+            raise ConfigError(
+                f"[{lo}, {hi}) of {block.tag!r} ends within a chunk",
+                fix="a range that ends at a multiple of the chunk, or at the block's end",
+            )
         return holding, np.arange(lo // self._chunk, self._slots(hi))
 
     def _requested(self, block: Block, held: np.ndarray) -> int:

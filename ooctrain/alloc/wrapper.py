@@ -73,5 +73,9 @@ class Wrapper:
 
     def _ranged(self) -> RangedAllocator:
         if not self.granule.ranges or not isinstance(self.inner, RangedAllocator):
-            raise ConfigError(f"allocator {self.name} has no ranges", code="OOC-108")
+            raise ConfigError(
+                f"allocator {self.name} has no ranges",
+                code="OOC-108",
+                fix="va, which has; or a planner that moves whole tensors",
+            )
         return self.inner

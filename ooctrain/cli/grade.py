@@ -65,7 +65,11 @@ def _whole_path(submission: str) -> str:
         return submission
     path = Path(f"{file}.py").resolve()
     if not path.is_file():
-        raise ConfigError(f"there is no Python file {file + '.py'!r}", code="OOC-106")
+        raise ConfigError(
+            f"there is no Python file {file + '.py'!r}",
+            code="OOC-106",
+            fix="ooctrain grade ASSIGNMENT my_file.py:MyPlanner",
+        )
     return f"{path}:{rest}"
 
 

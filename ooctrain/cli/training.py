@@ -323,7 +323,10 @@ def _restore(schedule: LRScheduler, state: Mapping[str, Any]) -> None:
     rates, first_rates = (_numbers(state.get(k), k) for k in ("lr", "base_lrs"))
     whole = isinstance(state.get("last_epoch"), int)
     if not whole or not len(groups) == len(rates) == len(first_rates):
-        raise CheckpointError(f"the checkpoint's schedule {dict(state)} is not that of this run")
+        raise CheckpointError(
+            f"the checkpoint's schedule {dict(state)} is not that of this run",
+            fix="the --lr-schedule and --epochs that the run began with",
+        )
     schedule.load_state_dict(state)
     for group, rate in zip(groups, rates, strict=True):
         group["lr"] = rate
@@ -334,7 +337,10 @@ def _numbers(values: Any, what: str) -> list[float]:
     if not isinstance(values, list) or not all(
         isinstance(value, float | int) and abs(value) <= LARGEST for value in values
     ):
-        raise CheckpointError(f"the checkpoint's {what} are no list of finite numbers")
+        raise CheckpointError(
+            f"the checkpoint's {what} are no list of finite numbers",
+            fix="another checkpoint of the run; the newest whole one before this is kept beside it",
+        )
     return values
 
 

@@ -71,9 +71,17 @@ class Interview:
     ):
         spec = parse_spec(submission)
         if os.name != "posix":
-            raise ConfigError("a submission is run on Linux or macOS only", code="OOC-119")
+            raise ConfigError(
+                "a submission is run on Linux or macOS only",
+                code="OOC-119",
+                fix="grade it in a Linux container or virtual machine",
+            )
         if not Path(spec.file).is_file():
-            raise ConfigError(f"there is no Python file {spec.file!r}", code="OOC-106")
+            raise ConfigError(
+                f"there is no Python file {spec.file!r}",
+                code="OOC-106",
+                fix="ooctrain grade ASSIGNMENT my_file.py:MyPlanner",
+            )
         self._file, self._rest = Path(spec.file), submission.partition(".py:")[2]
         self._kind, self._limit_s = kind, limit_s
         self._ways = isolations(allowed)

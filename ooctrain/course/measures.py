@@ -58,7 +58,11 @@ def par_us(measure: Measure, par: str | None = None) -> float:
     if name == BOUND:
         found = fluid_bound(step, budget_bytes, where, recompute=False)
         if found is None:
-            raise OoctrainError(f"nothing fits {measure.budget} of {measure.model}", code="OOC-119")
+            raise OoctrainError(
+                f"nothing fits {measure.budget} of {measure.model}",
+                code="OOC-119",
+                fix="a larger budget in the assignment's measure",
+            )
         return found.makespan_us
     return (
         get_planner(name).plan(step, budget_bytes, where, granule=granule_of(measure)).makespan_us

@@ -56,14 +56,17 @@ class RemotePlanner:
         told = self._interview.ask(question)
         self._sent = (trace, self._interview.processes)
         if not isinstance(told, Mapping):
-            raise ConfigError("what it answers is no plan", code="OOC-104")
+            raise _no_plan()
         if told.get("changed"):
             # It did so to a copy. Harm of that kind is done here, for the law that looks for it.
             vars(trace)["variable_by_name"] = {}
         if "refusal" in told:
             refusal, _ = error_of(told["refusal"])
             if not isinstance(refusal, Infeasible) or refusal.minimum_bytes < 0:
-                raise ConfigError("its refusal names no budget", code="OOC-104")
+                raise ConfigError(
+                    "its refusal names no budget", code="OOC-104",
+                    fix="Infeasible(..., minimum_bytes=) of a budget that is enough",
+                )  # fmt: skip
             raise refusal
         return plan_told(told.get("plan"), trace)
 
@@ -73,7 +76,7 @@ def plan_told(data: Any, trace: Trace) -> Plan:
     data is none.
     """
     if not isinstance(data, Mapping):
-        raise ConfigError("what it answers is no plan", code="OOC-104")
+        raise _no_plan()
     rewrites, notes = data.get("rewrites"), data.get("notes")
     sizes = [data.get("peak_bytes"), data.get("host_peak_bytes")]
     makespan: Any = data.get("makespan_us")
@@ -84,8 +87,18 @@ def plan_told(data: Any, trace: Trace) -> Plan:
         and isinstance(data.get("schedule"), dict)
     )  # fmt: skip
     if not fits or not math.isfinite(makespan or 0):
-        raise ConfigError("broken plan file: a claim that is none", code="OOC-104")
+        raise ConfigError(
+            "broken plan file: a claim that is none", code="OOC-104",
+            fix="peaks and times that are numbers of 0 or more, and no rewrites",
+        )  # fmt: skip
     return Plan.from_json({**data, "lower_bound": None}, trace)
+
+
+def _no_plan() -> ConfigError:
+    return ConfigError(
+        "what it answers is no plan", code="OOC-104",
+        fix="plan() returns a Plan, such as `make_plan(...)` gives",
+    )  # fmt: skip
 
 
 def name_told(interview: Interview) -> str:

@@ -78,5 +78,6 @@ def read_records(path: Path) -> np.ndarray:
             f"{path}: record {wrong[0]} has label {records[wrong[0], 0]}, above 9",
             path=str(path),
             offset=int(wrong[0]) * RECORD_BYTES,
+            fix="CIFAR-10's files have labels 0 to 9; download them again",
         )
     return records

@@ -82,7 +82,8 @@ class ImageDataset:
         if images.ndim != 4 or len(images) != len(labels) or images.shape[1] not in (1, channels):
             raise ConfigError(
                 f"images {images.shape} and labels {labels.shape} do not make data of "
-                f"{channels} channels"
+                f"{channels} channels",
+                fix="images (N, H, W, channels) of uint8, and N labels",
             )
         self.images, self.labels = images, np.asarray(labels, np.int64)
         self.shape = Shape(channels, images.shape[2], images.shape[3], classes)

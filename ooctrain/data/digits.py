@@ -56,13 +56,21 @@ def parse_table(packed: bytes, path: str) -> np.ndarray:
         table = np.array([line.split(",") for line in lines], np.int64)
     except (OSError, EOFError, ValueError) as error:
         raise DataFormatError(
-            f"{path} is not a gzipped table of numbers: {error}", path=path
+            f"{path} is not a gzipped table of numbers: {error}",
+            path=path,
+            fix="reinstall ooctrain, or give the original file",
         ) from error
     if table.shape != (IMAGES, SIDE * SIDE + 1):
-        raise DataFormatError(f"{path} holds {table.shape} numbers, not (1797, 65)", path=path)
+        raise DataFormatError(
+            f"{path} holds {table.shape} numbers, not (1797, 65)",
+            path=path,
+            fix="reinstall ooctrain, or give the original file",
+        )
     pixels, labels = table[:, :-1], table[:, -1]
     if pixels.min() < 0 or pixels.max() > LEVELS or labels.min() < 0 or labels.max() >= CLASSES:
         raise DataFormatError(
-            f"{path} has pixels outside 0 to 16 or labels outside 0 to 9", path=path
+            f"{path} has pixels outside 0 to 16 or labels outside 0 to 9",
+            path=path,
+            fix="reinstall ooctrain, or give the original file",
         )
     return table

@@ -83,7 +83,11 @@ def decode(path: Path, side: int) -> np.ndarray:
             width, height = _scaled_size(path, image.size, side)
             colour = image.convert("RGB")
     except (OSError, ValueError, SyntaxError, pillow.DecompressionBombError) as error:
-        raise DataFormatError(f"{path} is not a readable image: {error}", path=str(path)) from error
+        raise DataFormatError(
+            f"{path} is not a readable image: {error}",
+            path=str(path),
+            fix="remove the file, or write it again",
+        ) from error
     left, top = (width - side) // 2, (height - side) // 2
     resized = colour.resize((width, height), pillow.Resampling.BILINEAR)
     pixels = np.asarray(resized.crop((left, top, left + side, top + side)), np.float32)
@@ -111,13 +115,18 @@ def _split_by_folder(top: Path, train: bool) -> tuple[list[str], list[tuple[Path
         return names, files
     tests = [top / name for name in TEST_FOLDERS if (top / name).is_dir()]
     if not tests:
-        raise DataFormatError(f"{top} has a folder train but neither val nor test", path=str(top))
+        raise DataFormatError(
+            f"{top} has a folder train but neither val nor test",
+            path=str(top),
+            fix=f"a folder {top}/val with the same classes",
+        )
     test_names, test_files = _list_classes(tests[0])
     if test_names != names:
         raise DataFormatError(
             f"{tests[0]} has other classes than train",
             path=str(tests[0]),
             numbers=f"only in one of them: {', '.join(sorted(set(names) ^ set(test_names)))}",
+            fix="the same folders in both, one for each class",
         )
     return test_names, test_files
 
@@ -130,7 +139,11 @@ def _split(top: Path, train: bool) -> tuple[list[str], list[tuple[Path, int]]]:
 
 def _list_classes(folder: Path) -> tuple[list[str], list[tuple[Path, int]]]:
     if not folder.is_dir():
-        raise DataFormatError(f"{folder} is not a folder", path=str(folder))
+        raise DataFormatError(
+            f"{folder} is not a folder",
+            path=str(folder),
+            fix="DATA/train/CLASS/*.png and DATA/val/CLASS/*.png",
+        )
     names = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir())
     files = [
         (path, label)

@@ -52,7 +52,8 @@ class DataLoader:
         if batch_size < 1 or prefetch < 0 or num_workers < 0:
             raise ConfigError(
                 f"batch size {batch_size} must be at least 1, prefetch {prefetch} and "
-                f"num_workers {num_workers} at least 0"
+                f"num_workers {num_workers} at least 0",
+                fix="--batch 1 or more",
             )
         self.dataset, self.batch_size, self.shuffle = dataset, batch_size, shuffle
         self.drop_last, self.seed, self.prefetch = drop_last, seed, prefetch

@@ -52,6 +52,7 @@ def mnist(
         raise DataFormatError(
             f"{image_path.name} holds {len(images)} images, {label_path.name} {len(labels)} labels",
             path=str(label_path),
+            fix="files of one set: train-... with train-..., t10k-... with t10k-...",
         )
     wrong = np.flatnonzero(labels >= CLASSES)
     if len(wrong):
@@ -59,6 +60,7 @@ def mnist(
             f"{label_path}: label {labels[wrong[0]]} of image {wrong[0]} is above 9",
             path=str(label_path),
             offset=8 + int(wrong[0]),
+            fix="MNIST's files have labels 0 to 9; download them again",
         )
     grey = images[:, None]
     if grey.shape[2:] != (image_size, image_size):
@@ -93,7 +95,11 @@ def read_idx(path: Path, dimensions: int) -> np.ndarray:
         with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as file:
             return _parse_idx(file, path, dimensions)
     except (OSError, EOFError, zlib.error) as error:
-        raise DataFormatError(f"{path} cannot be read: {error}", path=str(path)) from error
+        raise DataFormatError(
+            f"{path} cannot be read: {error}",
+            path=str(path),
+            fix="download it again, or `gunzip -t` to see what is wrong with it",
+        ) from error
 
 
 def _parse_idx(file: BinaryIO | gzip.GzipFile, path: Path, dimensions: int) -> np.ndarray:
@@ -106,11 +112,17 @@ def _parse_idx(file: BinaryIO | gzip.GzipFile, path: Path, dimensions: int) -> n
             path=str(path),
             offset=0,
             numbers=f"starts with {header[:4].hex()}, must start with {magic.hex()}",
+            fix="download it again; the folder wants MNIST's four files",
         )
     extents = struct.unpack(f">{dimensions}I", header[4:])
     size = math.prod(extents)
     if not 0 < size <= MOST_BYTES:
-        raise DataFormatError(f"{path} has impossible extents {extents}", path=str(path), offset=4)
+        raise DataFormatError(
+            f"{path} has impossible extents {extents}",
+            path=str(path),
+            offset=4,
+            fix="download it again",
+        )
     body = file.read(size + 1)
     if len(body) != size:
         have = f"{len(body)} bytes follow" if len(body) < size else "more bytes follow"

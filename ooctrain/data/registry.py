@@ -73,7 +73,11 @@ def load(text: str, *, train: bool = True, image_size: int | None = None) -> Dat
     options = _parse_options(name, source, rest)
     size = source.image_size if image_size is None else image_size
     if size < 1:
-        raise ConfigError(f"images of {size} x {size} have no pixels", code="OOC-106")
+        raise ConfigError(
+            f"images of {size} x {size} have no pixels",
+            code="OOC-106",
+            fix="--image-size 1 or more",
+        )
     return source.load(train=train, image_size=size, **options)
 
 

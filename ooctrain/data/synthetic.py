@@ -31,7 +31,10 @@ class Synthetic:
 
     def __init__(self, samples: int, shape: Shape, seed: int = 0, first: int = 0):
         if samples < 1 or min(shape.channels, shape.height, shape.width, shape.classes) < 1:
-            raise ConfigError(f"synthetic data of {samples} samples and shape {shape} is empty")
+            raise ConfigError(
+                f"synthetic data of {samples} samples and shape {shape} is empty",
+                fix="one sample, class, channel and pixel at least",
+            )
         self.samples, self.shape, self.seed, self.first = samples, shape, seed, first
         self._patterns = [self._pattern(label) for label in range(shape.classes)]
 

@@ -34,9 +34,15 @@ class TensorDataset:
             )
         masked = any(isinstance(one, np.ma.MaskedArray) for one in tensors)
         if masked or any(a.ndim < 1 or a.dtype.kind not in "biuf" for a in arrays):
-            raise ConfigError("images and targets are arrays of numbers, one row a sample")
+            raise ConfigError(
+                "images and targets are arrays of numbers, one row a sample",
+                fix="TensorDataset(images, labels), both with N rows",
+            )
         if len(arrays[0]) != len(arrays[1]):
-            raise ConfigError(f"{len(arrays[0])} images and {len(arrays[1])} targets")
+            raise ConfigError(
+                f"{len(arrays[0])} images and {len(arrays[1])} targets",
+                fix="as many targets as images",
+            )
         self.tensors = tuple(arrays)
 
     def __len__(self) -> int:

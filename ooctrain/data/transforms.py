@@ -137,13 +137,19 @@ class Normalize:
 
     def __init__(self, mean: Sequence[float], std: Sequence[float]):
         if len(mean) != len(std) or not all(value > 0 for value in std):
-            raise ConfigError(f"mean {tuple(mean)} and std {tuple(std)} normalise no image")
+            raise ConfigError(
+                f"mean {tuple(mean)} and std {tuple(std)} normalise no image",
+                fix="as many means as deviations, and deviations above 0",
+            )
         self.mean = np.asarray(mean, np.float32)[:, None, None]
         self.std = np.asarray(std, np.float32)[:, None, None]
 
     def __call__(self, image: np.ndarray, draws: Draws) -> np.ndarray:
         if len(self.mean) not in (1, len(image)):
-            raise ConfigError(f"{len(self.mean)} means for an image of {len(image)} channels")
+            raise ConfigError(
+                f"{len(self.mean)} means for an image of {len(image)} channels",
+                fix="one mean and one deviation for each channel",
+            )
         return (image - self.mean) / self.std
 
 
@@ -192,7 +198,10 @@ def _pair(size: Size) -> tuple[int, int]:
     if len(pair) == 1:
         pair = (pair[0], pair[0])
     if len(pair) != 2 or min(pair) < 1:
-        raise ConfigError(f"size {size!r} is not one or two numbers of 1 or more")
+        raise ConfigError(
+            f"size {size!r} is not one or two numbers of 1 or more",
+            fix="an int, or (height, width)",
+        )
     return int(pair[0]), int(pair[1])
 
 
@@ -200,12 +209,17 @@ def _sides(padding: Size) -> tuple[int, int, int, int]:
     """(left, top, right, bottom)."""
     given = (padding,) if isinstance(padding, int) else tuple(padding)
     if len(given) not in (1, 2, 4) or min(given) < 0:
-        raise ConfigError(f"padding {padding!r} is not one, two or four numbers of 0 or more")
+        raise ConfigError(
+            f"padding {padding!r} is not one, two or four numbers of 0 or more",
+            fix="an int, (left and right, top and bottom), or (left, top, right, bottom)",
+        )
     left, top, right, bottom = given * (4 // len(given))
     return left, top, right, bottom
 
 
 def _chance(p: float) -> float:
     if not 0 <= p <= 1:
-        raise ConfigError(f"p {p!r} is not a chance from 0 to 1")
+        raise ConfigError(
+            f"p {p!r} is not a chance from 0 to 1", fix="0.5 does it to every second image"
+        )
     return p

@@ -49,9 +49,15 @@ class Debug:
 
     def __post_init__(self) -> None:
         if self.poison is not None and not 0 <= self.poison <= 255:
-            raise ConfigError(f"poison {self.poison!r} is not a byte", code="OOC-100")
+            raise ConfigError(
+                f"poison {self.poison!r} is not a byte", code="OOC-100", fix="poison=0xFF"
+            )
         if self.delay_us < 0:
-            raise ConfigError(f"a delay of {self.delay_us} us is negative", code="OOC-100")
+            raise ConfigError(
+                f"a delay of {self.delay_us} us is negative",
+                code="OOC-100",
+                fix="delay_us=0, or more",
+            )
 
 
 def jitter_of(debug: Debug) -> Callable[[int], None] | None:

@@ -168,7 +168,9 @@ class Streams:
 
     def close(self) -> None:
         """Ends the threads; queued work is skipped."""
-        self.failure = self.failure or OoctrainError("the device is closed")
+        self.failure = self.failure or OoctrainError(
+            "the device is closed", fix="open another one; a trainer does so at its next step"
+        )
         for stream, thread in enumerate(self._threads, start=1):
             self._queues[stream].append(None)
             self._arrived[stream].release()
@@ -232,7 +234,9 @@ def _named(stream: int, error: BaseException) -> BaseException:
     if stream == COMPUTE or isinstance(error, OoctrainError):
         return error
     named = TransferError(
-        f"a copy failed: {error!r}", where=f"stream {('compute', 'out', 'in')[stream]}"
+        f"a copy failed: {error!r}",
+        where=f"stream {('compute', 'out', 'in')[stream]}",
+        fix="see the cause above; the step's values are lost, a checkpoint's are not",
     )
     named.__cause__ = error
     return named

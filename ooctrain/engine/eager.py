@@ -8,6 +8,7 @@ H, W) view. Read next: `tensor.py`, then `tracing.py`.
 
 from __future__ import annotations
 
+import mmap
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -30,6 +31,11 @@ from ooctrain.step.op import (
     to_physical,
 )
 from ooctrain.step.presets import usable_cores
+
+#: Smaller values are malloc's. To larger ones it gives pages of their own whatever was freed before
+#: (DEFAULT_MMAP_THRESHOLD_MAX in glibc's malloc.c).
+_SMALL_BYTES, _LARGE_BYTES = 64 << 10, 32 << 20
+_HAS_FORK = hasattr(mmap, "MAP_PRIVATE")
 
 
 class Holder(Protocol):
@@ -111,7 +117,7 @@ class Storage:
             elif physical is not None:
                 return physical
             elif self.initial is not None:
-                self._physical = to_physical(self.initial())
+                self._physical = in_own_pages(to_physical(self.initial()))
 
     def read(self) -> np.ndarray:
         """The value in logical layout; not to be written to. No copy where it is here."""
@@ -133,7 +139,7 @@ class Storage:
                 break
         else:
             if self._physical is None:
-                self._physical = np.array(to_physical(np.asarray(array)))
+                self._physical = in_own_pages(np.array(to_physical(np.asarray(array))))
             else:
                 np.copyto(to_logical(self._physical), array, casting="same_kind")
         self._writes += 1
@@ -161,7 +167,7 @@ class Storage:
             if self.holder is not holder:
                 return False
             self._writes = self.version
-            self._physical, self.holder = to_physical(array), None
+            self._physical, self.holder = in_own_pages(to_physical(array)), None
             return True
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -178,6 +184,21 @@ def _again(
     """A storage from what a copy of it is made of."""
     copy = Storage(physical, shape=shape, initial=initial)
     copy._writes, copy._written = version, written
+    return copy
+
+
+def in_own_pages(array: np.ndarray) -> np.ndarray:
+    """The array, moved to memory that the system has back as soon as nobody refers to it.
+
+    What malloc gets back may stay with the process; a trainer's values, which come home when its
+    session closes and leave when the next one opens, would be there twice.
+    """
+    if not _SMALL_BYTES <= array.nbytes < _LARGE_BYTES:
+        return array
+    private = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if _HAS_FORK else {}
+    pages = mmap.mmap(-1, array.nbytes, **private)
+    copy = np.frombuffer(pages, array.dtype).reshape(array.shape)
+    np.copyto(copy, array)
     return copy
 
 

@@ -164,7 +164,12 @@ def read(path: str | Path) -> Checkpoint:
             metadata = file.metadata() or {}
             arrays = {name: file.get_tensor(name) for name in sorted(file.keys())}
     except FileNotFoundError as error:
-        raise CheckpointError(f"there is no checkpoint {path}", code="OOC-311") from error
+        raise CheckpointError(
+            f"there is no checkpoint {path}",
+            code="OOC-311",
+            fix="--resume takes a file that --checkpoint has written; "
+            f"`ls {Path(path).parent}` shows what is there",
+        ) from error
     except (OSError, SafetensorError, ValueError, KeyError, TypeError, OverflowError) as error:
         raise _broken(path, str(error)) from error
     run = _parse_state(path, metadata)
@@ -377,11 +382,14 @@ def _cannot_write(
     size = sum(array.nbytes for array in arrays.values())
     full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
     what = "the disk is full" if full else error.strerror or str(error)
+    kept = "; the last one is kept" if target.exists() else ""
     return CheckpointError(
-        f"checkpoint {target} cannot be written: {what}; the last one is kept",
+        f"checkpoint {target} cannot be written: {what}{kept}",
         code="OOC-314",
         numbers=f"{format_bytes(size)} needed, previous files included while it is written"
         if arrays
         else "",
-        fix="free some space, or save elsewhere with --checkpoint" if full else "",
+        fix="free some space, or save elsewhere with --checkpoint"
+        if full
+        else "--checkpoint FILE in a folder that you may write to",
     )

@@ -92,7 +92,11 @@ class Averages:
             ConfigError: there was no batch, or no weights make one loss of the batches' ones.
         """
         if not self._batches:
-            raise ConfigError("nothing to evaluate: the data set is empty", code="OOC-106")
+            raise ConfigError(
+                "nothing to evaluate: the data set is empty",
+                code="OOC-106",
+                fix="one batch at least; a generator that has been read once is empty",
+            )
         accuracy = self._hits / self._judged if self._classes and self._judged else None
         return Evaluation(self._loss(), accuracy, self._samples)
 

@@ -170,7 +170,9 @@ class Session:
         with suppress(DriverError):  # a device that has failed
             self.device.attach()
         self._views.clear()
-        self._broken = self._broken or OoctrainError("the session is closed")
+        self._broken = self._broken or OoctrainError(
+            "the session is closed", fix="open another one; a trainer does so at its next step"
+        )
         self.allocator.close()
 
     def expect_idle(self) -> None:
@@ -323,6 +325,7 @@ class Session:
                 "the allocator holds other than the ledger says", code="OOC-161",
                 where=f"instruction {row.index}",
                 numbers=f"granted {granted} B, ledger {row.ledger_bytes} B",
+                fix="`oc.testing.check_allocator(...)` finds the smallest case",
             )  # fmt: skip
 
     def _check_waste(self, position: int) -> None:
@@ -337,6 +340,7 @@ class Session:
                 where=f"instruction {self.program.issued[self.program.rows[position]].index}",
                 numbers=f"lost to rounding {stats.internal_bytes} B in {blocks} blocks, less than "
                 f"{most} B expected; reserved {stats.peak_reserved_bytes} B of {budget} B",
+                fix="`oc.testing.check_allocator(...)` finds the smallest case",
             )  # fmt: skip
 
     def _put(self, variable: int, data: np.ndarray) -> None:
@@ -350,7 +354,11 @@ class Session:
     def _bytes_given(self, values: Mapping[int, np.ndarray], variable: int) -> np.ndarray:
         described = self.program.trace.variables[variable]
         if variable not in values:
-            raise ConfigError(f"no value is given for {described.name!r}", code="OOC-111")
+            raise ConfigError(
+                f"no value is given for {described.name!r}",
+                code="OOC-111",
+                fix="a value for each input, parameter and state of the trace",
+            )
         return to_bytes(values[variable], described)
 
     def _expect_sound(self) -> None:

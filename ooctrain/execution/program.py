@@ -297,7 +297,10 @@ def _captures(
     capture: dict[int, tuple[tuple[int, ...], tuple[int, ...]]] = {}
     for variable in dict.fromkeys(wanted):
         if variable not in last:
-            raise ConfigError(f"no call touches {trace.variables[variable].name!r}")
+            raise ConfigError(
+                f"no call touches {trace.variables[variable].name!r}",
+                fix="a variable that some call makes or reads",
+            )
         index, call = last[variable]
         before, after = capture.get(index, ((), ()))
         if variable in call.reuse.values():  # overwritten by this very call

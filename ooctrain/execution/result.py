@@ -65,6 +65,7 @@ def to_bytes(value: np.ndarray, described: Variable) -> np.ndarray:
             f"{described.name!r} is given another shape or element type",
             numbers=f"wanted {described.shape} {described.dtype}, "
             f"given {array.shape} {array.dtype}",
+            fix="the shape and element type wanted",
         )
     return to_physical(array).reshape(-1).view(np.uint8)
 

@@ -109,6 +109,7 @@ def input_values(trace: Trace, x: np.ndarray, y: np.ndarray | None) -> dict[int,
         raise ConfigError(
             f"the step takes {' and '.join(sorted(wanted)) or 'no batch'}, given are "
             f"{' and '.join(given)}", code="OOC-111",
+            fix="a target for a step with a loss, none for one without",
         )  # fmt: skip
     inputs = {}
     for name, value in given.items():

@@ -133,5 +133,9 @@ def build(
     recipe = recipe_of(name)
     stem = stem_for(recipe.height, recipe.width) if stem is None else stem
     if stem not in ("cifar", "imagenet"):
-        raise ConfigError(f"stem {stem!r} is neither 'cifar' nor 'imagenet'", code="OOC-106")
+        raise ConfigError(
+            f"stem {stem!r} is neither 'cifar' nor 'imagenet'",
+            code="OOC-106",
+            fix="--stem cifar for images of 32 x 32, --stem imagenet for large ones",
+        )
     return recipe.make(num_classes=num_classes, stem=stem, in_channels=in_channels)

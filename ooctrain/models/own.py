@@ -48,5 +48,8 @@ def own_model(name: str, *, num_classes: int, stem: str, in_channels: int) -> Mo
         )
     model = function(**given)
     if not isinstance(model, Module):
-        raise ConfigError(f"{name} gave {type(model).__name__}, not a model (oc.nn.Module)")
+        raise ConfigError(
+            f"{name} gave {type(model).__name__}, not a model (oc.nn.Module)",
+            fix="a function without required arguments that returns an oc.nn.Module",
+        )
     return model

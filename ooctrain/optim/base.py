@@ -95,7 +95,10 @@ class Optimizer:
             )
         unknown = set(param_group) - {"params", *self.defaults}
         if unknown:
-            raise ConfigError(f"{type(self).__name__} has no setting {sorted(unknown)[0]!r}")
+            raise ConfigError(
+                f"{type(self).__name__} has no setting {sorted(unknown)[0]!r}",
+                fix=f"one of {', '.join(self.defaults)}",
+            )
         params = param_group["params"]
         new = {
             **self.defaults,
@@ -106,7 +109,9 @@ class Optimizer:
             raise ConfigError("an optimizer needs parameters", fix="pass model.parameters()")
         known = {p for g in self.param_groups for p in g["params"]}
         if known & set(new["params"]) or len(set(new["params"])) < len(new["params"]):
-            raise ConfigError("a parameter is given to the optimizer twice")
+            raise ConfigError(
+                "a parameter is given to the optimizer twice", fix="each parameter in one group"
+            )
         _check_settings(new)
         self.param_groups.append(new)
 
@@ -140,7 +145,10 @@ class Optimizer:
         for index, group in enumerate(self.param_groups):
             if any(parameter is other for other in group["params"]):
                 return index
-        raise ConfigError(f"{parameter.name or 'a parameter'!r} is not in the optimizer")
+        raise ConfigError(
+            f"{parameter.name or 'a parameter'!r} is not in the optimizer",
+            fix="optimizer.add_param_group({'params': [parameter]})",
+        )
 
     def settings(self) -> Hashable:
         """What a trace reads of it, by value, besides which parameters are in which group."""
@@ -251,9 +259,17 @@ class Optimizer:
     ) -> None:
         """Raises ConfigError unless saved groups, and states by parameter number, fit."""
         if [len(g["params"]) for g in groups] != [len(g["params"]) for g in self.param_groups]:
-            raise ConfigError("the saved optimizer has other parameter groups", code="OOC-112")
+            raise ConfigError(
+                "the saved optimizer has other parameter groups",
+                code="OOC-112",
+                fix="build it with the groups that it was saved with",
+            )
         if any(not set(self.defaults) <= set(saved) for saved in groups):
-            raise ConfigError("the saved optimizer has other settings", code="OOC-112")
+            raise ConfigError(
+                "the saved optimizer has other settings",
+                code="OOC-112",
+                fix="the class of optimizer that was saved",
+            )
         shapes = [p.shape for g in self.param_groups for p in g["params"]]
         group_of = [saved for saved in groups for _ in saved["params"]]
         for number, state in states.items():
@@ -266,6 +282,7 @@ class Optimizer:
                     f"the saved state of parameter {number} is not that of this optimizer",
                     code="OOC-112",
                     numbers=f"{', '.join(slots) or 'no slots'} of shape {shapes[number]} wanted",
+                    fix="the class and settings of optimizer that were saved",
                 )
 
 
@@ -310,10 +327,14 @@ def _check_settings(settings: Mapping[str, Any]) -> None:
     for name in ("lr", "momentum", "weight_decay", "eps"):
         value = settings.get(name, 0)
         if not (isinstance(value, Real) and float(value) >= 0):
-            raise ConfigError(f"{name} {value!r} is not a number of 0 or more")
+            raise ConfigError(
+                f"{name} {value!r} is not a number of 0 or more", fix=f"{name}=0.01, for example"
+            )
     betas = settings.get("betas", (0, 0))
     if not (len(betas) == 2 and all(isinstance(b, Real) and 0 <= float(b) < 1 for b in betas)):
-        raise ConfigError(f"betas {betas!r} are not two numbers from 0 to below 1")
+        raise ConfigError(
+            f"betas {betas!r} are not two numbers from 0 to below 1", fix="betas=(0.9, 0.999)"
+        )
     alpha = settings.get("alpha", 0)
     if not (isinstance(alpha, Real) and 0 <= float(alpha) <= 1):
-        raise ConfigError(f"alpha {alpha!r} is not a number from 0 to 1")
+        raise ConfigError(f"alpha {alpha!r} is not a number from 0 to 1", fix="alpha=0.99")

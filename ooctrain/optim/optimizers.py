@@ -39,7 +39,9 @@ class SGD(Optimizer):
         weight_decay: float = 0, nesterov: bool = False,
     ):  # fmt: skip
         if nesterov and (momentum <= 0 or dampening != 0):
-            raise ConfigError("Nesterov needs a momentum and no dampening")
+            raise ConfigError(
+                "Nesterov needs a momentum and no dampening", fix="momentum=0.9, dampening=0"
+            )
         super().__init__(
             params,
             {"lr": lr, "momentum": momentum, "dampening": dampening, "weight_decay": weight_decay,

@@ -76,7 +76,11 @@ def check_plan_file(data: Any, trace_fingerprint: str) -> None:
     for this trace.
     """
     if not isinstance(data, Mapping) or data.get("version") != FORMAT_VERSION:
-        raise ConfigError("not a plan file of version 1", code="OOC-104")
+        raise ConfigError(
+            "not a plan file of version 1",
+            code="OOC-104",
+            fix="`ooctrain plan MODEL --save FILE` writes one",
+        )
     if data.get("trace_fingerprint") != trace_fingerprint:
         raise PlanMismatch(
             "this plan was made for another trace",
@@ -91,7 +95,11 @@ def refused_as(what: str) -> Iterator[None]:
     try:
         yield
     except (KeyError, TypeError, ValueError) as error:
-        raise ConfigError(f"{what}: {error!r}", code="OOC-104") from error
+        raise ConfigError(
+            f"{what}: {error!r}",
+            code="OOC-104",
+            fix="`ooctrain plan MODEL --save FILE` writes another",
+        ) from error
 
 
 def _row(instruction: Instruction) -> list:

@@ -91,6 +91,11 @@ def _check_chain(x: Sequence, y: Sequence, *per_stage: Sequence) -> None:
             "a chain of L + 1 stages has L + 2 sizes x and y, and L + 1 times and extras",
             code="OOC-103",
             numbers=f"{len(x)} x, {len(y)} y, times and extras: {[len(p) for p in per_stage]}",
+            fix="see oc.chain: one x and one y more than times and extras",
         )
     if any(entry < 0 for row in (x, y, *per_stage) for entry in row):
-        raise ConfigError("sizes and times of a chain are not negative", code="OOC-103")
+        raise ConfigError(
+            "sizes and times of a chain are not negative",
+            code="OOC-103",
+            fix="sizes in bytes and times in microseconds of 0 or more",
+        )

@@ -75,7 +75,9 @@ class Machine:
     def __post_init__(self) -> None:
         if self.link not in ("shared", "duplex"):
             raise ConfigError(
-                f"link {self.link!r} is neither 'shared' nor 'duplex'", code="OOC-105"
+                f"link {self.link!r} is neither 'shared' nor 'duplex'",
+                code="OOC-105",
+                fix="duplex where copies in and out run beside each other, else shared",
             )
         rates = (
             self.flops_per_us,
@@ -95,7 +97,11 @@ class Machine:
             raise self._broken("a memory of no size")
 
     def _broken(self, what: str) -> ConfigError:
-        return ConfigError(f"machine {self.name!r} has {what}", code="OOC-105")
+        return ConfigError(
+            f"machine {self.name!r} has {what}",
+            code="OOC-105",
+            fix="correct its file; `ooctrain calibrate MODEL --output FILE` writes one",
+        )
 
     @property
     def out_bytes_per_us(self) -> float:

@@ -1,10 +1,12 @@
 """What a trainer sees between steps, beyond the law of tests/properties/test_what_a_step_reads.py:
 plans are kept, what is replaced is trained, what nobody trains is named."""
 
+import sys
 import warnings
 
 import numpy as np
 import pytest
+from support.layers_to_change import LAYERS
 
 import ooctrain as oc
 from ooctrain import functional as F
@@ -208,6 +210,40 @@ def test_a_slot_is_written_and_never_replaced():
             slots["momentum"] = oc.tensor(np.zeros((5, 6), np.float32))
         slots["momentum"].copy_(np.zeros((5, 6), np.float32))
         assert not trainer.state_arrays()["0.weight.momentum"].any()
+
+
+def calls_of_a_look(model):
+    """Functions in Python that run to find that nothing has changed."""
+    calls = []
+    with oc.Trainer(model, threads=1) as trainer:
+        now = trainer._training()
+        sys.setprofile(lambda frame, event, argument: calls.append(event))
+        try:
+            assert trainer._seen.unchanged(now)
+        finally:
+            sys.setprofile(None)
+    return calls.count("call")
+
+
+@pytest.mark.parametrize("layer", sorted(set(LAYERS) - {"ModuleList"}))
+def test_a_look_at_more_modules_calls_no_more_functions(layer):
+    """So it stays a few microseconds: only what a module cannot count is compared by value."""
+
+    def layers(count):
+        classifier = nn.Linear(4, 3)
+        return nn.Sequential(*(LAYERS[layer]() for _ in range(count)), classifier)
+
+    assert calls_of_a_look(layers(9)) == calls_of_a_look(layers(1))
+
+
+def test_lists_within_tuples_are_looked_at():
+    """A tuple cannot change, but what it holds can."""
+    model = network()
+    model.settings = (1, [2.0])
+    with oc.Trainer(model, threads=1) as trainer:
+        assert trainer._seen.unchanged(trainer._training())
+        model.settings[1][0] = 3.0
+        assert not trainer._seen.unchanged(trainer._training())
 
 
 def test_descriptions_tell_values_apart():

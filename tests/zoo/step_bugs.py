@@ -46,7 +46,7 @@ def only_plain_attributes_are_counted(patch: pytest.MonkeyPatch) -> None:
 def lists_are_looked_at_once(patch: pytest.MonkeyPatch) -> None:
     """A list in a module changes without its module being told."""
     piece = "np.ndarray) or _parts(value) is not None"
-    plant(patch, fingerprint.Watch, "__init__", piece, "np.ndarray)")
+    plant(patch, fingerprint, "_can_change", piece, "np.ndarray)")
 
 
 def whoever_is_frozen_stays_trained(patch: pytest.MonkeyPatch) -> None:

@@ -127,4 +127,7 @@ class DeferredFree:
             self._driver.record_event(event, DEFAULT_STREAM)
             self._pending.append(_Batch(event, blocks))
         if unknown:
-            raise InvalidFree(f"{unknown[0]:#x} is given back twice, or is not of this heap")
+            raise InvalidFree(
+                f"{unknown[0]:#x} is given back twice, or is not of this heap",
+                fix="let Numba's arrays free themselves",
+            )

@@ -217,7 +217,11 @@ def foresee(requests: Iterable[Request], parameters: Container[str] = ()) -> For
             place = live.pop(request.key)
             found[place] = replace(found[place], end=time - 1)
         elif request.op in ("reserve", "map", "unmap"):
-            raise ConfigError("a static plan places whole blocks only", code="OOC-108")
+            raise ConfigError(
+                "a static plan places whole blocks only",
+                code="OOC-108",
+                fix="--allocator va for a log with parts of blocks",
+            )
     for place in live.values():
         found[place] = replace(found[place], end=time)
     return Forecast(tuple(found))

@@ -142,7 +142,11 @@ def serve(
         elif op in ("refused", "step"):
             continue
         elif ranged is None:
-            raise ConfigError(f"allocator {allocator.name} has no ranges", code="OOC-108")
+            raise ConfigError(
+                f"allocator {allocator.name} has no ranges",
+                code="OOC-108",
+                fix="--allocator va for a log with parts of blocks",
+            )
         elif op == "reserve":
             blocks[request.key] = ranged.reserve(request.nbytes, request.tag)
         elif op == "map":

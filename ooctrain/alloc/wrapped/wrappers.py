@@ -48,7 +48,11 @@ class Limited(Wrapper):
     def __init__(self, inner: Allocator, limit_bytes: int):
         super().__init__(inner)
         if limit_bytes < 1:
-            raise ConfigError(f"a limit of {limit_bytes!r} bytes allows nothing", code="OOC-102")
+            raise ConfigError(
+                f"a limit of {limit_bytes!r} bytes allows nothing",
+                code="OOC-102",
+                fix="a limit of 1 byte or more",
+            )
         size = inner.granule.size_bytes
         self.budget_bytes = min(inner.budget_bytes, limit_bytes // size * size)
 
@@ -212,5 +216,7 @@ class FailAt(Wrapper):
         self.claims += 1
         if self.claims == self.claim + 1:
             raise OutOfDeviceMemory(
-                f"claim {self.claim} fails on purpose", where=f"{tag or 'a block'}, FailAt"
+                f"claim {self.claim} fails on purpose",
+                where=f"{tag or 'a block'}, FailAt",
+                fix="this is FailAt, a test of what happens then",
             )

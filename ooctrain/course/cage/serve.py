@@ -85,7 +85,11 @@ def _planned(planner: Any, question: Mapping[str, Any], step: Mapping[str, Any])
         told: dict[str, Any] = {"refusal": error_data(refusal, "")}
     else:
         if not isinstance(plan, Plan):
-            raise ConfigError(f"plan() returned {type(plan).__name__}, not a Plan", code="OOC-108")
+            raise ConfigError(
+                f"plan() returned {type(plan).__name__}, not a Plan",
+                code="OOC-108",
+                fix="plan() returns a Plan, such as `make_plan(...)` gives",
+            )
         told = {"plan": plan.to_json()}
         if plan.trace is trace:  # whatever has become of it
             told["plan"]["trace_fingerprint"] = fingerprint

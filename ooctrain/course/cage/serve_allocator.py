@@ -150,8 +150,11 @@ class MemoryThere:
         if "value" in told:
             return told["value"]
         if told.get("driver"):
-            what = told["error"]["what"]
-            raise DriverError(what, call=told["driver"], numbers=told["error"].get("numbers") or "")
+            error = told["error"]
+            raise DriverError(
+                error["what"], call=told["driver"], numbers=error.get("numbers") or "",
+                fix=error.get("fix") or "addresses and sizes that the memory has given",
+            )  # fmt: skip
         raise error_of(told["error"])[0]
 
 

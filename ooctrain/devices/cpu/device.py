@@ -173,11 +173,18 @@ def _check_link(
     link: str, out_rate: float | None, in_rate: float | None, latency_us: float, threads: int
 ) -> None:
     if link not in ("duplex", "shared"):
-        raise ConfigError(f"link {link!r} is neither 'shared' nor 'duplex'", code="OOC-105")
+        raise ConfigError(
+            f"link {link!r} is neither 'shared' nor 'duplex'",
+            code="OOC-105",
+            fix="duplex where copies in and out run beside each other, else shared",
+        )
     if any(rate is not None and not rate > 0 for rate in (out_rate, in_rate)) or latency_us < 0:
         raise ConfigError(
             "a link's bandwidth must be positive and its latency not negative", code="OOC-105",
             numbers=f"out {out_rate}, in {in_rate} bytes/us, latency {latency_us} us",
+            fix="--link-bandwidth 1000 is 1 GB/s; none is as fast as memory",
         )  # fmt: skip
     if threads < 1:
-        raise ConfigError(f"{threads} threads cannot work", code="OOC-100")
+        raise ConfigError(
+            f"{threads} threads cannot work", code="OOC-100", fix="--threads 1 or more"
+        )

@@ -122,9 +122,13 @@ class VirtualArena:
         """
         self._inside(address, size_bytes)
         if not 0 <= offset <= self._paged_bytes - size_bytes:
-            raise DriverError(f"offset {offset} lies outside the arena", call="mmap")
+            raise DriverError(
+                f"offset {offset} lies outside the arena",
+                call="mmap",
+                fix="an offset below the arena's size",
+            )
         if self._file is None:
-            raise DriverError("the arena is closed", call="mmap")
+            raise DriverError("the arena is closed", call="mmap", fix="map before close()")
         self._calls.place(address, size_bytes, self._file, offset)
         self.map_calls += 1
 
@@ -138,7 +142,11 @@ class VirtualArena:
         """Gives a whole reservation back to the system, mapped or not."""
         size_bytes = self._sizes.get(address)
         if size_bytes is None:
-            raise DriverError(f"address {address:#x} is not a reservation", call="munmap")
+            raise DriverError(
+                f"address {address:#x} is not a reservation",
+                call="munmap",
+                fix="an address that reserve() has given, once",
+            )
         self._calls.give_back(address, size_bytes)
         del self._sizes[address]
         self._bases.remove(address)
@@ -166,7 +174,9 @@ class VirtualArena:
         base = self._bases[index] if index >= 0 else 0
         if index < 0 or size_bytes <= 0 or address + size_bytes > base + self._sizes[base]:
             raise DriverError(
-                f"[{address:#x}, +{size_bytes}) does not lie within one reservation", call="mmap"
+                f"[{address:#x}, +{size_bytes}) does not lie within one reservation",
+                call="mmap",
+                fix="a range within what one reserve() has given",
             )
 
 

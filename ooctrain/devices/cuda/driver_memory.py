@@ -52,11 +52,13 @@ class DriverMemory:
             raise ConfigError(
                 f"pieces of {piece_bytes!r} bytes are no multiple of the granularity",
                 code="OOC-107", numbers=f"granularity {format_bytes(granularity)}",
+                fix="pieces of a multiple of the granularity",
             )  # fmt: skip
         if size_bytes < self.granularity_bytes:
             raise ConfigError(
                 f"a memory of {size_bytes} bytes has no whole piece", code="OOC-102",
                 numbers=f"pieces of {format_bytes(self.granularity_bytes)}",
+                fix="a larger budget",
             )  # fmt: skip
         self.size_bytes = size_bytes // self.granularity_bytes * self.granularity_bytes
         self.max_mappings = max_mappings
@@ -92,6 +94,7 @@ class DriverMemory:
             raise DriverError(
                 f"{size_bytes} bytes to reserve are not whole pieces", call="reserve",
                 numbers=f"pieces of {self.granularity_bytes} bytes",
+                fix="a multiple of the pieces",
             )  # fmt: skip
         address = self._driver.reserve(size_bytes)
         insort(self._bases, address)
@@ -129,7 +132,11 @@ class DriverMemory:
     def release(self, address: int) -> None:
         """Gives a reservation back, with what is mapped in it."""
         if address not in self._tables:
-            raise DriverError(f"{address:#x} is not a reservation", call="address_free")
+            raise DriverError(
+                f"{address:#x} is not a reservation",
+                call="address_free",
+                fix="an address that reserve() has given, once",
+            )
         slots = self._tables[address].size
         self._unmap(address, 0, slots)
         give_back(self._driver.address_free, address, slots * self.granularity_bytes)
@@ -153,6 +160,7 @@ class DriverMemory:
             raise DriverError(
                 f"{size_bytes} bytes from offset {offset} are no whole pieces of the memory",
                 call="map", numbers=f"pieces of {self.granularity_bytes} bytes",
+                fix="offset and size in multiples of the pieces, within the memory",
             )  # fmt: skip
         return offset // self.granularity_bytes
 
@@ -167,6 +175,7 @@ class DriverMemory:
             raise DriverError(
                 f"[{address:#x}, +{size_bytes}) is no range of pieces in one reservation",
                 call="map", numbers=f"pieces of {self.granularity_bytes} bytes",
+                fix="a range within what one reserve() has given",
             )  # fmt: skip
         return base, first, first + count
 
@@ -197,7 +206,9 @@ class PlainMemory:
 
     def linear(self) -> int:
         if self._address is None:
-            raise DriverError("this memory has been given back", call="linear")
+            raise DriverError(
+                "this memory has been given back", call="linear", fix="use it before close()"
+            )
         return self._address
 
     def used_bytes(self) -> int:

@@ -87,6 +87,7 @@ class LaunchRecorder:
             raise ConfigError(
                 "a kernel wants more workspace than its call asked for",
                 numbers=f"{offset_bytes + part.nbytes} of {workspace.nbytes} bytes",
+                fix="a workspace_bytes of the operation's kernel that counts all that it takes",
             )
         return part
 

@@ -51,6 +51,7 @@ def try_kernel(driver: GpuDriver, make_kernels: Callable[[GpuDriver, int], Any])
         raise DeviceUnavailable(
             "a kernel ran and left wrong values", code="OOC-153", call="launch",
             numbers=f"{found[:4]}... in place of 0, 1, 2, 3",
+            fix="`ooctrain doctor` names driver and compiler; another driver, or --device cpu",
         )  # fmt: skip
 
 

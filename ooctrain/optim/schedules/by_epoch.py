@@ -71,7 +71,8 @@ class LinearLR(LRScheduler):
         if not 0 < start_factor <= 1 or not 0 <= end_factor <= 1 or total_iters < 1:
             raise ConfigError(
                 f"a line from {start_factor} to {end_factor} in {total_iters} epochs: factors are "
-                "from 0 to 1, the first one above 0, and there is at least one epoch"
+                "from 0 to 1, the first one above 0, and there is at least one epoch",
+                fix="start_factor=1/3, end_factor=1.0, total_iters=5",
             )
         self.start_factor, self.end_factor = start_factor, end_factor
         self.total_iters = total_iters

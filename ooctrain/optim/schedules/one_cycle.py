@@ -99,7 +99,10 @@ class OneCycleLR(LRScheduler):
                     fix="cycle_momentum=False",
                 )
             if not ("betas" in group or min(least, most) > 0) or max(least, most) >= 1:
-                raise ConfigError(f"a momentum between {least} and {most} cannot be cycled")
+                raise ConfigError(
+                    f"a momentum between {least} and {most} cannot be cycled",
+                    fix="0 <= base_momentum <= max_momentum < 1",
+                )
             group["base_momentum"], group["max_momentum"] = least, most
 
     def _planned(self, epoch: int) -> list[float]:
@@ -147,7 +150,9 @@ class OneCycleLR(LRScheduler):
 
 def _phases(total_steps: int, pct_start: float, three_phase: bool) -> tuple[_Phase, ...]:
     if not 0 <= pct_start <= 1:
-        raise ConfigError(f"pct_start {pct_start!r} is not a share from 0 to 1")
+        raise ConfigError(
+            f"pct_start {pct_start!r} is not a share from 0 to 1", fix="pct_start=0.3"
+        )
     rising = _Phase(pct_start * total_steps - 1, "first", "high")
     last = float(total_steps - 1)
     if three_phase:
@@ -172,7 +177,10 @@ def _for_each(name: str, value: Each, optimizer: Optimizer) -> list[float]:
     if not isinstance(value, Sequence):
         return [float(value)] * count
     if len(value) != count:
-        raise ConfigError(f"{len(value)} values of {name} for {count} parameter groups")
+        raise ConfigError(
+            f"{len(value)} values of {name} for {count} parameter groups",
+            fix="one number for all groups, or one for each",
+        )
     return [float(one) for one in value]
 
 

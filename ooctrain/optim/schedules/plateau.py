@@ -49,7 +49,9 @@ class ReduceLROnPlateau(LRScheduler):
         cooldown: int = 0, min_lr: float | Sequence[float] = 0, eps: float = 1e-8,
     ):  # fmt: skip
         if not factor < 1:
-            raise ConfigError(f"factor {factor} is not below 1: the rates would never fall")
+            raise ConfigError(
+                f"factor {factor} is not below 1: the rates would never fall", fix="factor=0.1"
+            )
         self.optimizer, self.factor, self.patience = optimizer, factor, patience
         self.mode, self.threshold, self.threshold_mode = mode, threshold, threshold_mode
         self.cooldown, self.eps, self.min_lr = cooldown, eps, min_lr
@@ -117,5 +119,8 @@ class ReduceLROnPlateau(LRScheduler):
         if not isinstance(self.min_lr, Sequence):
             return [self.min_lr] * count
         if len(self.min_lr) != count:
-            raise ConfigError(f"{len(self.min_lr)} least rates for {count} parameter groups")
+            raise ConfigError(
+                f"{len(self.min_lr)} least rates for {count} parameter groups",
+                fix="one number for all groups, or one for each",
+            )
         return list(self.min_lr)

@@ -38,12 +38,21 @@ class SequentialLR(LRScheduler):
                 fix="one milestone fewer than schedules",
             )
         if list(milestones) != sorted(milestones):
-            raise ConfigError(f"milestones {list(milestones)} are not in order")
+            raise ConfigError(
+                f"milestones {list(milestones)} are not in order",
+                fix="milestones that grow, from 0 on",
+            )
         for schedule in schedulers:
             if isinstance(schedule, ReduceLROnPlateau):
-                raise ConfigError("ReduceLROnPlateau wants a loss, which SequentialLR has not")
+                raise ConfigError(
+                    "ReduceLROnPlateau wants a loss, which SequentialLR has not",
+                    fix="call its step(loss) beside the other schedule's step()",
+                )
             if schedule.optimizer is not optimizer:
-                raise ConfigError(f"a {type(schedule).__name__} has another optimizer")
+                raise ConfigError(
+                    f"a {type(schedule).__name__} has another optimizer",
+                    fix="schedules made with the same optimizer",
+                )
         self._schedulers, self._milestones = list(schedulers), list(milestones)
         super().__init__(optimizer, last_epoch)
         self._begin(self.last_epoch)

@@ -103,7 +103,11 @@ def _forward_calls(trace: Trace, first: str | None, last: str | None) -> list[Ca
             needed.update(call.ins)
             found.append(call)
     if start not in found:
-        raise ConfigError(f"no way leads from {start.name!r} to {end.name!r}", code="OOC-113")
+        raise ConfigError(
+            f"no way leads from {start.name!r} to {end.name!r}",
+            code="OOC-113",
+            fix="an end that the start's output reaches",
+        )
     return found[::-1]
 
 

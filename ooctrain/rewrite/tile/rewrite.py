@@ -61,9 +61,17 @@ def tile_trace(trace: Trace, tiling: Tiling) -> Trace:
 
 def _check(tiling: Tiling) -> None:
     if not _is_grid(tiling.grid):
-        raise ConfigError(f"a grid is two numbers of tiles, not {tiling.grid!r}", code="OOC-113")
+        raise ConfigError(
+            f"a grid is two numbers of tiles, not {tiling.grid!r}",
+            code="OOC-113",
+            fix="grid=(4, 1), rows and columns of tiles",
+        )
     if tiling.halo not in ("recompute", "keep"):
-        raise ConfigError(f"halo {tiling.halo!r} is neither 'recompute' nor 'keep'", code="OOC-113")
+        raise ConfigError(
+            f"halo {tiling.halo!r} is neither 'recompute' nor 'keep'",
+            code="OOC-113",
+            fix="halo='recompute' for tiles, halo='keep' for bands",
+        )
     if tiling.halo == "keep" and tiling.grid[1] != 1:
         raise ConfigError(
             f"bands that keep their halos are as wide as the image, not 1/{tiling.grid[1]} of it",

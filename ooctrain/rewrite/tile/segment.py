@@ -92,7 +92,11 @@ def choose_chain(trace: Trace, first: str | None, last: str | None) -> list[Call
         _require_tileable(trace, ends[0])
         return _until(trace, next(chain for chain in chains if ends[0] in chain), last)
     if not chains:
-        raise ConfigError("no call of this trace can be tiled", code="OOC-113")
+        raise ConfigError(
+            "no call of this trace can be tiled",
+            code="OOC-113",
+            fix="a network with convolutions, poolings or ReLUs in a chain",
+        )
     return max(chains, key=len)
 
 
@@ -128,7 +132,11 @@ def _until(trace: Trace, chain: list[Call], last: str | None) -> list[Call]:
     if ends:
         return chain[: ends[-1] + 1]
     if named_calls(trace, last)[-1].id < chain[0].id:
-        raise ConfigError(f"{last!r} comes before {chain[0].name!r}", code="OOC-113")
+        raise ConfigError(
+            f"{last!r} comes before {chain[0].name!r}",
+            code="OOC-113",
+            fix="start and end in the order of the network",
+        )
     after = _successor(trace, chain[-1])
     if after is not None:
         _require_tileable(trace, after)

@@ -75,9 +75,15 @@ class _Search:
         self, trace: Trace, budget_bytes: int, duplex: bool, recompute: bool, partial: bool
     ):
         if any(c.reuse or c.duration_ns is None or c.duration_ns % NS_PER_US for c in trace.calls):
-            raise ConfigError("the exact search wants whole microseconds and no reuse")
+            raise ConfigError(
+                "the exact search wants whole microseconds and no reuse",
+                fix="times of whole microseconds; share_storage left out",
+            )
         if any(variable.persistent for variable in trace.variables):
-            raise ConfigError("the exact search wants no persistent values")
+            raise ConfigError(
+                "the exact search wants no persistent values",
+                fix="a chain, such as oc.chain(...) makes",
+            )
         self.trace, self.budget_bytes = trace, budget_bytes
         self.duplex, self.recompute, self.partial = duplex, recompute, partial
         self.size = [variable.nbytes for variable in trace.variables]
@@ -102,7 +108,10 @@ class _Search:
             if state.done == len(self.duration):
                 return time_us
             if len(best) > most_states:
-                raise ConfigError("the step is too large for an exact search")
+                raise ConfigError(
+                    "the step is too large for an exact search",
+                    fix="fewer stages, or the bound of sched/bounds/lp.py",
+                )
             for after, took_us in self._followers(state):
                 if time_us + took_us < best.get(after, 1 << 60):
                     best[after] = time_us + took_us

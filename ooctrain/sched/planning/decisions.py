@@ -142,6 +142,7 @@ def _wrong(trace: Trace, gap: Gap, why: str) -> ConfigError:
         f"the gap of {name!r} {why}",
         code="OOC-109",
         numbers=f"bytes [{gap.lo}, {gap.hi}), after run {gap.after}, before run {gap.before}",
+        fix="gaps as `possible_gaps(trace, runs)` gives them",
     )
 
 
@@ -163,6 +164,7 @@ class _Lives:
                 raise ConfigError(
                     f"{self.trace.variables[variable].name!r} is not alive at the end",
                     code="OOC-109",
+                    fix="keep only what is alive after the last call",
                 )
             self.uses[variable].append(len(self.runs))
         for variable in list(self.uses):

@@ -89,7 +89,9 @@ def as_plan(found: object, planner: Planner) -> Plan:
     """What a planner returned, if it is a plan at all; ConfigError otherwise."""
     if not isinstance(found, Plan):
         raise ConfigError(
-            f"planner {planner.name!r} returned {type(found).__name__}, not a Plan", code="OOC-108"
+            f"planner {planner.name!r} returned {type(found).__name__}, not a Plan",
+            code="OOC-108",
+            fix="plan() returns a Plan, such as `make_plan(...)` gives",
         )
     return found
 
