@@ -66,6 +66,7 @@ def laws_broken(kernel: Kernel, capability: Capability) -> list[str]:
         "float64": not facts.double_precision,
         "local memory": not facts.uses_local_memory,
         "atomics": not facts.count("atom") and not facts.count("red."),
+        facts.wrongly_aligned: not facts.wrongly_aligned,
         "spills": resources is None or resources.spill_bytes == resources.stack_bytes == 0,
         "registers": resources is None or resources.registers * kernel.threads <= REGISTERS,
         "shared memory": resources is None or resources.shared_bytes <= STATIC_SHARED_BYTES,

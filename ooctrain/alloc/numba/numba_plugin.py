@@ -121,7 +121,10 @@ def memory_manager(
         budget: bytes or a text such as "4GiB"; None: three quarters of what is free.
         open_driver: opens a device by its number.
     """
-    from numba import cuda  # not at the top: only who makes one needs Numba's CUDA target
+    # Not at the top: only who makes one needs Numba, and its CUDA target takes 0.3 s.
+    from ooctrain.layers.kernels.cuda.runtime.target import load_target
+
+    cuda: Any = load_target()
 
     class OoctrainMemoryManager(cuda.HostOnlyCUDAMemoryManager):
         """Device memory from an ooctrain allocator; host memory as Numba does it."""

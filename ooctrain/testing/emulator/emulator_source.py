@@ -22,6 +22,7 @@ import numpy as np
 from numba.core import types
 
 from ooctrain.errors import ConfigError
+from ooctrain.layers.kernels.cuda.runtime.intrinsics import shared_array
 from ooctrain.layers.kernels.cuda.runtime.shim import Kernel
 from ooctrain.layers.kernels.cuda.runtime.twins import TWINS
 from ooctrain.testing.emulator.emulator_memory import COPIES
@@ -211,10 +212,15 @@ class _Rewriter(ast.NodeTransformer):
             )
             if kind is not None:
                 return self._yield(kind)
-        if isinstance(statement, ast.Assign) and _calls(statement.value, "cuda.shared.array"):
+        if isinstance(statement, ast.Assign) and self._makes_shared(statement.value):
             statement.value = self._shared_array(statement)
             return statement
         return self.visit(statement)
+
+    def _makes_shared(self, node: ast.expr) -> bool:
+        """Whether a call makes a shared array: Numba's own, or the aligned one."""
+        text = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
+        return text == "cuda.shared.array" or self._known.get(text) is shared_array
 
     def _compound(self, statement: ast.If | ast.While | ast.For) -> ast.stmt:
         header = "iter" if isinstance(statement, ast.For) else "test"
@@ -309,7 +315,3 @@ def _memory_names(number: int) -> str:
 
 def _expression(text: str) -> ast.expr:
     return ast.parse(text, mode="eval").body
-
-
-def _calls(node: ast.expr, name: str) -> bool:
-    return isinstance(node, ast.Call) and ast.unparse(node.func) == name

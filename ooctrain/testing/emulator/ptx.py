@@ -21,6 +21,10 @@ from ooctrain.layers.kernels.cuda.runtime.shim import Capability, Kernel, compil
 
 _INSTRUCTION = re.compile(r"^\s*(?:@!?%p\d+\s+)?([a-z][a-z0-9_.:]*)\s[^;]*;", re.MULTILINE)
 _BODY = re.compile(r"^\{$(.*?)^\}$", re.MULTILINE | re.DOTALL)
+_SHARED = re.compile(r"\.shared\s+\.align\s+(\d+)\s")
+#: what touches more than one word of shared memory at once
+_WIDE = re.compile(r"(?:ld|st)\.shared\.v(\d)\.[a-z](\d+)$")
+_QUADS = ("ldmatrix", "cp.async.cg.shared", "cp.async.ca.shared")
 
 
 @dataclass(frozen=True)
@@ -58,6 +62,20 @@ class PtxFacts:
     def uses_local_memory(self) -> bool:
         """Whether an array of a thread lies in memory instead of registers."""
         return ".local" in self.text
+
+    @property
+    def wrongly_aligned(self) -> str:
+        """Which access to shared memory is wider than what its arrays are aligned to; else empty.
+
+        Not one array is left out: an access does not say which it touches.
+        """
+        aligned = min(map(int, _SHARED.findall(self.text)), default=0)
+        for name in self.opcodes:
+            wide = _WIDE.match(name)
+            size = int(wide.group(1)) * int(wide.group(2)) // 8 if wide else 0
+            if max(size, 16 if name.startswith(_QUADS) else 0) > aligned:
+                return f"{name} of arrays that begin at multiples of {aligned}"
+        return ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ settled when it imports Numba, so that each case is a process of its own.
 
 from __future__ import annotations
 
+import ast
 import os
 import subprocess
 import sys
@@ -18,6 +19,8 @@ from ooctrain.layers.kernels.cuda.runtime.shim import why_no_ptx
 
 pytestmark = pytest.mark.skipif(bool(why_no_ptx()), reason=why_no_ptx())
 ROOT = Path(__file__).parents[3]
+PACKAGE = ROOT / "ooctrain"
+CHOOSES = "layers/kernels/cuda/runtime"
 
 #: As if numba-cuda were not installed.
 ABSENT = """
@@ -67,6 +70,23 @@ def compiled_by(*pieces: str, path: Path | None = None, arguments: tuple[str, ..
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
     return done.stdout.splitlines()[-1]
+
+
+def test_only_the_room_that_chooses_a_target_imports_one():
+    """Whoever imports `numba.cuda` first settles which target the process has."""
+    found = {
+        path.relative_to(PACKAGE).as_posix()
+        for path in PACKAGE.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Import | ast.ImportFrom) and imports_target(node)
+    }
+    assert found == {f"{CHOOSES}/shim.py"}
+
+
+def imports_target(node: ast.Import | ast.ImportFrom) -> bool:
+    """Whether it is `numba.cuda`, or something in it."""
+    module = f"{node.module}." if isinstance(node, ast.ImportFrom) else ""
+    return any(f"{module}{alias.name}.".startswith("numba.cuda.") for alias in node.names)
 
 
 def test_numba_cuda_beside_a_numpy_without_row_stack():

@@ -18,7 +18,7 @@ from ooctrain.layers.kernels.cuda import matmul_plan
 from ooctrain.layers.kernels.cuda.channel_bias import add_in_place
 from ooctrain.layers.kernels.cuda.conv.conv_pieces import add_partials
 from ooctrain.layers.kernels.cuda.matmul_plan import STEP, TILE
-from ooctrain.layers.kernels.cuda.runtime.intrinsics import ld4
+from ooctrain.layers.kernels.cuda.runtime.intrinsics import ld4, shared_array
 from ooctrain.layers.kernels.cuda.runtime.launcher import Launcher
 from ooctrain.layers.kernels.cuda.runtime.shim import (
     cuda,
@@ -75,8 +75,8 @@ def _product(a, b, c, extents, a_steps, b_steps, terms):
 
     `a_steps` are the distances from i to i + 1 and from k to k + 1, `b_steps` those of j and k.
     """
-    a_tile = cuda.shared.array(TILE_WORDS, float32)
-    b_tile = cuda.shared.array(TILE_WORDS, float32)
+    a_tile = shared_array(TILE_WORDS, float32)
+    b_tile = shared_array(TILE_WORDS, float32)
     sums = cuda.local.array(RESULTS, float32)
     rows, columns, depth = extents
     thread = uint32(cuda.threadIdx.x)

@@ -44,6 +44,7 @@ from ooctrain.layers.kernels.cuda.conv.tile_product import (
     product_128,
 )
 from ooctrain.layers.kernels.cuda.quads import sum_quad
+from ooctrain.layers.kernels.cuda.runtime.intrinsics import shared_array
 from ooctrain.layers.kernels.cuda.runtime.launcher import Launcher, blocks_for
 from ooctrain.layers.kernels.cuda.runtime.shim import (
     Kernel,
@@ -74,12 +75,12 @@ def _correlation(fetch: Any, product: Any, columns: int) -> Kernel:
         max_registers=TWO_BLOCKS,
     )
     def multiply_terms(x, w, bias, has_bias, y, source, taps, target):
-        a_tile = cuda.shared.array(A_WORDS, float32)
-        b_tile = cuda.shared.array(b_words, float32)
-        place_rows = cuda.shared.array(TILE_ROWS, int32)
-        place_columns = cuda.shared.array(TILE_ROWS, int32)
-        place_offsets = cuda.shared.array(TILE_ROWS, int64)
-        targets = cuda.shared.array(TILE_ROWS, int64)
+        a_tile = shared_array(A_WORDS, float32)
+        b_tile = shared_array(b_words, float32)
+        place_rows = shared_array(TILE_ROWS, int32)
+        place_columns = shared_array(TILE_ROWS, int32)
+        place_offsets = shared_array(TILE_ROWS, int64)
+        targets = shared_array(TILE_ROWS, int64)
         sums = cuda.local.array(sums_words, float32)
         clear(sums, sums_words)
         thread, group, outer = uint32(cuda.threadIdx.x), int32(cuda.blockIdx.z), target[OUTER]

@@ -41,7 +41,7 @@ from ooctrain.layers.kernels.cuda.conv.tile_product import (
     product_64,
     product_128,
 )
-from ooctrain.layers.kernels.cuda.runtime.intrinsics import st4
+from ooctrain.layers.kernels.cuda.runtime.intrinsics import st4, shared_array
 from ooctrain.layers.kernels.cuda.runtime.launcher import Launcher, blocks_for
 from ooctrain.layers.kernels.cuda.runtime.shim import (
     Kernel,
@@ -70,11 +70,11 @@ def _weight_product(fetch: Any, product: Any, columns: int) -> Kernel:
         max_registers=TWO_BLOCKS,
     )
     def multiply_pixels(x, dy, partials, source, taps, pixels, outer, groups):
-        a_tile = cuda.shared.array(A_WORDS, float32)
-        b_tile = cuda.shared.array(b_words, float32)
-        shift_rows = cuda.shared.array(TILE_ROWS, int32)
-        shift_columns = cuda.shared.array(TILE_ROWS, int32)
-        shift_distances = cuda.shared.array(TILE_ROWS, int64)
+        a_tile = shared_array(A_WORDS, float32)
+        b_tile = shared_array(b_words, float32)
+        shift_rows = shared_array(TILE_ROWS, int32)
+        shift_columns = shared_array(TILE_ROWS, int32)
+        shift_distances = shared_array(TILE_ROWS, int64)
         sums = cuda.local.array(sums_words, float32)
         clear(sums, sums_words)
         total, image_rows, image_columns, filters, per_split = pixels

@@ -36,7 +36,7 @@ from ooctrain.layers.kernels.cuda.conv.tensor_core import (
 )
 from ooctrain.layers.kernels.cuda.conv.tile_product import TWO_BLOCKS, clear
 from ooctrain.layers.kernels.cuda.quads import sum_quad
-from ooctrain.layers.kernels.cuda.runtime.intrinsics import ld4
+from ooctrain.layers.kernels.cuda.runtime.intrinsics import ld4, shared_array
 from ooctrain.layers.kernels.cuda.runtime.launcher import Launcher, blocks_for
 from ooctrain.layers.kernels.cuda.runtime.shim import (
     cuda,
@@ -187,7 +187,7 @@ def store_rows(y, tiles, first_pixel, warp, lane, channels, target, bias, has_bi
     max_registers=TWO_BLOCKS,
 )
 def _correlate(x, w, bias, has_bias, y, source, taps, target):
-    tiles = cuda.shared.array(SHARED_WORDS, float32)
+    tiles = shared_array(SHARED_WORDS, float32)
     sums = cuda.local.array(SUMS, float32)
     left = cuda.local.array(LEFT, float32)
     right = cuda.local.array(RIGHT, float32)

@@ -1,7 +1,7 @@
 """GPU instructions that Numba does not offer, each with a twin that runs on the CPU.
 
-In: arrays and offsets, never addresses. Out: 128-bit loads and stores, fused products. The one
-idea: an intrinsic writes LLVM for the GPU; its twin, a few lines of plain Python, says what the
+In: arrays and offsets, never addresses. Out: 128-bit loads and stores, shared arrays that bear
+them, fused products. The one idea: an intrinsic writes LLVM for the GPU; its twin, a few lines of plain Python, says what the
 instruction means, and the emulator puts it in the intrinsic's place. So a kernel that uses
 intrinsics is still tested where there is no GPU. Offsets of 128-bit accesses are multiples of 4
 elements. Source: PTX ISA, "ld" and "st". Read next: `layers/kernels/cuda/elementwise.py`,
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from llvmlite import ir
 from numba import float32, float64, njit
-from numba.core import types
+from numba.core import cgutils, types
 
 from ooctrain.layers.kernels.cuda.runtime.shim import intrinsic
 
@@ -20,12 +20,43 @@ I32, F32 = ir.IntType(32), ir.FloatType()
 F32X4 = ir.VectorType(F32, 4)
 FOUR_FLOATS = types.UniTuple(types.float32, 4)
 VECTOR_BYTES = 16
+SHARED_SPACE = 3
 
 
 def element_pointer(context, builder, array_type, array, offset):
     """LLVM pointer to `array[offset]`."""
     data = context.make_array(array_type)(context, builder, array).data
     return builder.gep(data, [offset], inbounds=True)
+
+
+@intrinsic
+def shared_array(typing_context, words, dtype):
+    """`cuda.shared.array` that begins at a multiple of 16 bytes, as 128-bit accesses need.
+
+    Numba's begins at a multiple of one element: whether that is enough would hang on the sizes of
+    the arrays before it.
+    """
+    if not isinstance(words, types.IntegerLiteral):
+        return None  # Numba asks again with the number itself
+    count, result = words.literal_value, types.Array(dtype.dtype, 1, "C")
+    item_bytes = dtype.dtype.bitwidth // 8
+
+    def codegen(context, builder, signature, args):
+        kind = context.get_data_type(result.dtype)
+        name = builder.module.get_unique_name("shared_array")
+        place = cgutils.add_global_variable(
+            builder.module, ir.ArrayType(kind, count), name, SHARED_SPACE
+        )
+        place.initializer = ir.Constant(place.type.pointee, ir.Undefined)
+        place.linkage, place.align = "internal", VECTOR_BYTES
+        array = context.make_array(result)(context, builder)
+        array.data = builder.addrspacecast(place, kind.as_pointer())
+        length, size = (context.get_constant(types.intp, n) for n in (count, item_bytes))
+        array.shape, array.strides = (cgutils.pack_array(builder, [n]) for n in (length, size))
+        array.nitems, array.itemsize = length, size
+        return array._getvalue()
+
+    return result(words, dtype), codegen
 
 
 @intrinsic
