@@ -227,12 +227,13 @@ def grad_reduce(launcher: Launcher, dy, x, mean, inv_std, dgamma, dbeta, mask, w
 
 
 def grad_apply(
-    launcher: Launcher, dy, x, mean, inv_std, gamma, dgamma, dbeta, dx, mask, workspace
+    launcher: Launcher, dy, x, mean, inv_std, gamma, dgamma, dbeta, dx, mask, over, workspace
 ) -> None:
     """dx = gamma * inv_std * (dz - dbeta / P - xhat * dgamma / P); `dx` may be an input.
 
     Args:
         dgamma, dbeta: (C,); None where the statistics are constants.
+        over: P, where x is not all that the sums are over; else 0.
         workspace: uint8, in that case C float32.
     """
     if dgamma is None or dbeta is None:
@@ -240,5 +241,5 @@ def grad_apply(
         fill(launcher, dgamma, 0.0)
     arrays = dy, dy if mask is None else mask, x
     vectors = mean, inv_std, gamma, dgamma, dbeta
-    numbers = mask is not None, mean.size, mean.size / x.size
+    numbers = mask is not None, mean.size, 1.0 / (over or x.size // mean.size)
     launcher.launch(_grad_apply, tiles(dx.size), *arrays, *vectors, dx, *numbers)
