@@ -155,7 +155,18 @@ def test_gradient(pools, shape):
         ew.relu_grad(pool, dy, output, masked)
         dgamma_apart, dbeta_apart = reduced(pool, masked, x, mean, inv_std)
         bn.grad_apply(
-            pool, masked, x, mean, inv_std, gamma, dgamma_apart, dbeta_apart, apart, None, 0, NO_SPACE
+            pool,
+            masked,
+            x,
+            mean,
+            inv_std,
+            gamma,
+            dgamma_apart,
+            dbeta_apart,
+            apart,
+            None,
+            0,
+            NO_SPACE,
         )
         assert (dgamma_apart.tobytes(), dbeta_apart.tobytes()) == (
             dgamma.tobytes(),

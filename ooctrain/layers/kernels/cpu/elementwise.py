@@ -216,6 +216,8 @@ def add_channel_sums(
     pool.run(_channel_sums, items, 1, dy, sums.channels, workspace, *sums.space, *sums.cut, *blocks)
 
 
-def finish_channel_sums(pool: ThreadPool, shape: Sequence[int], db: Array, workspace: Array) -> None:
+def finish_channel_sums(
+    pool: ThreadPool, shape: Sequence[int], db: Array, workspace: Array
+) -> None:
     """The sums, once all pixels of an array of this shape are summed."""
     pool.run(_add_channel_sums, db.size, db.size, db, workspace, *row_sums(shape).space)

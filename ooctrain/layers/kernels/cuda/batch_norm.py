@@ -24,8 +24,8 @@ from ooctrain.layers.kernels.cuda.conv.columns import (
     finish_sums,
     in_chunk,
     load_rows,
-    place_of,
     partials_of,
+    place_of,
     rows_in_section,
     two_partials,
 )
