@@ -277,7 +277,7 @@ def _batch_norm(b: Bench, n: int, h: int, c: int) -> Iterator[Case]:
 
     def our_gradient():
         batch_norm.grad_reduce(b.pool, dy, x, mean, inv_std, dgamma, dbeta, y, space)
-        batch_norm.grad_apply(b.pool, dy, x, mean, inv_std, gamma, dgamma, dbeta, dx, y, space)
+        batch_norm.grad_apply(b.pool, dy, x, mean, inv_std, gamma, dgamma, dbeta, dx, y, 0, space)
 
     def their_gradient(s):
         aten.threshold_backward.grad_input(s[2], s[3], 0, grad_input=s[5])

@@ -132,10 +132,14 @@ class BatchNormGradApply(Op):
 
     Reads (dy, x, mean, inv_std, gamma[, dgamma, dbeta][, y]); without `batch_stats` the statistics
     are constants, and dx = gamma inv_std dz.
+
+    Args:
+        over: P, where x is a part of what the sums are over; 0: x is all.
     """
 
     batch_stats: bool = True
     mask: bool = False
+    over: int = 0
     name: ClassVar[str] = "batch_norm_grad_apply"
     verb: ClassVar[str] = "grad_input"
 
@@ -148,7 +152,7 @@ class BatchNormGradApply(Op):
     def reference(self, dy, x, mean, inv_std, gamma, *rest, scalars):
         dz = where_positive(rest[-1], dy) if self.mask else dy
         if self.batch_stats:
-            rows = x.size // x.shape[1]
+            rows = self.over or x.size // x.shape[1]
             xhat = (x - _column(mean, x)) * _column(inv_std, x)
             dz = dz - _column(rest[1] / rows, x) - xhat * _column(rest[0] / rows, x)
         return (_column(gamma * inv_std, x) * dz,)

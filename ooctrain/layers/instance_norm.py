@@ -135,10 +135,14 @@ class InstanceNormGradApply(Op):
     """dx = gamma inv_std (dz - sum_dz / P - xhat sum_dz_xhat / P), P = H W.
 
     Reads (dy, x, mean, inv_std[, gamma], sum_dz_xhat, sum_dz[, y]).
+
+    Args:
+        over: P, where x is a part of what the sums are over; 0: x is all.
     """
 
     affine: bool = False
     mask: bool = False
+    over: int = 0
     name: ClassVar[str] = "instance_norm_grad_apply"
     verb: ClassVar[str] = "grad_input"
 
@@ -151,7 +155,7 @@ class InstanceNormGradApply(Op):
     def reference(self, dy, x, mean, inv_std, *rest, scalars):
         dz = where_positive(rest[-1], dy) if self.mask else dy
         dz_xhat, dz_sum = rest[self.affine : self.affine + 2]
-        pixels = x.shape[2] * x.shape[3]
+        pixels = self.over or x.shape[2] * x.shape[3]
         xhat = (x - _pixels(mean)) * _pixels(inv_std)
         dz = dz - _pixels(dz_sum / pixels) - xhat * _pixels(dz_xhat / pixels)
         slope = inv_std * rest[0] if self.affine else inv_std

@@ -43,6 +43,7 @@ def chain_trace(
         A trace with outputs "y", "grad:x" and "grad:<parameter>".
     """
     names: dict[Tensor, str] = {p: name for name, p in model.named_parameters()}
+    names |= {buffer: name for name, buffer in model.named_buffers()}
     runner = TraceRunner(threads, names)
     tape = Tape(runner, conv_algorithm=conv_algorithm)
     with use_tape(tape):
@@ -68,7 +69,8 @@ def random_values(
         drawn = rng.standard_normal(variable.shape)
         if integers is not None:
             drawn = rng.integers(-integers, integers + 1, variable.shape).astype("float64")
-        values[variable.name] = drawn.astype("float32")
+        counted = variable.dtype.startswith("int")
+        values[variable.name] = (abs(drawn) if counted else drawn).astype(variable.dtype)
     return values
 
 

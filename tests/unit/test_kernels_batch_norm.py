@@ -145,17 +145,28 @@ def test_gradient(pools, shape):
         np.testing.assert_allclose(dgamma, exact_dgamma, rtol=1e-5, atol=1e-6 * rows**0.5)
         np.testing.assert_allclose(dbeta, exact_dbeta, rtol=1e-5, atol=1e-6 * rows**0.5)
         dx, apart, in_place = poisoned(*shape), poisoned(*shape), dy.copy()
-        bn.grad_apply(pool, dy, x, mean, inv_std, gamma, dgamma, dbeta, dx, output, NO_SPACE)
+        bn.grad_apply(pool, dy, x, mean, inv_std, gamma, dgamma, dbeta, dx, output, 0, NO_SPACE)
         np.testing.assert_allclose(dx, exact_dx, rtol=1e-5, atol=3e-6)
         bn.grad_apply(
-            pool, in_place, x, mean, inv_std, gamma, dgamma, dbeta, in_place, output, NO_SPACE
+            pool, in_place, x, mean, inv_std, gamma, dgamma, dbeta, in_place, output, 0, NO_SPACE
         )
         assert in_place.tobytes() == dx.tobytes()
         masked = poisoned(*shape)
         ew.relu_grad(pool, dy, output, masked)
         dgamma_apart, dbeta_apart = reduced(pool, masked, x, mean, inv_std)
         bn.grad_apply(
-            pool, masked, x, mean, inv_std, gamma, dgamma_apart, dbeta_apart, apart, None, NO_SPACE
+            pool,
+            masked,
+            x,
+            mean,
+            inv_std,
+            gamma,
+            dgamma_apart,
+            dbeta_apart,
+            apart,
+            None,
+            0,
+            NO_SPACE,
         )
         assert (dgamma_apart.tobytes(), dbeta_apart.tobytes()) == (
             dgamma.tobytes(),
@@ -202,6 +213,6 @@ def test_stores_past_the_caches_change_no_bit(pools, monkeypatch, shape):
             )
             assert chunks.past_caches(y, x) == (bound == 0)
             bn.apply(pool, x, mean, inv_std, gamma, beta, y, relu=True)
-            bn.grad_apply(pool, dy, x, mean, inv_std, gamma, dgamma, dbeta, dx, y, NO_SPACE)
+            bn.grad_apply(pool, dy, x, mean, inv_std, gamma, dgamma, dbeta, dx, y, 0, NO_SPACE)
             results.append((y.tobytes(), dx.tobytes()))
     assert len(set(results)) == 1

@@ -69,9 +69,9 @@ def norm_grad_reduce(
 def batch_norm_grad_apply(
     op: BatchNormGradApply, ins: Arrays, outs: Arrays, scalars: Scalars
 ) -> Arrays:
-    """(dy, x, mean, inv_std, gamma, dgamma or None, dbeta or None, dx, mask or None)."""
+    """(dy, x, mean, inv_std, gamma, dgamma or None, dbeta or None, dx, mask or None, over)."""
     sums = ins[5:7] if op.batch_stats else (None, None)
-    return *ins[:5], *sums, *outs, ins[-1] if op.mask else None
+    return *ins[:5], *sums, *outs, ins[-1] if op.mask else None, op.over
 
 
 def instance_norm_apply(
@@ -87,9 +87,9 @@ def instance_norm_apply(
 def instance_norm_grad_apply(
     op: InstanceNormGradApply, ins: Arrays, outs: Arrays, scalars: Scalars
 ) -> Arrays:
-    """(dy, x, mean, inv_std, gamma or None, sum_dz_xhat, sum_dz, dx, mask or None)."""
+    """(dy, x, mean, inv_std, gamma or None, sum_dz_xhat, sum_dz, dx, mask or None, over)."""
     gamma, sums = ins[4] if op.affine else None, ins[4 + op.affine : 6 + op.affine]
-    return *ins[:4], gamma, *sums, *outs, ins[-1] if op.mask else None
+    return *ins[:4], gamma, *sums, *outs, ins[-1] if op.mask else None, op.over
 
 
 def mean_error(

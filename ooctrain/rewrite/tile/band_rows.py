@@ -49,6 +49,10 @@ class BandPass:
         wholes: {tensor: the whole that its bands go into}, where somebody outside reads it.
         totals: {gradient: its sum over the bands so far}.
         by_call: {(call, band): its step}.
+        level: of the calls through which bands run now (`barriers.py`).
+        finished: tensors of earlier levels.
+        states: {call that sums over all rows: its state so far}.
+        vectors: {(vectors of all images, image): those of one}.
     """
 
     phase: Phase
@@ -60,15 +64,30 @@ class BandPass:
     wholes: dict[int, Value] = field(default_factory=dict)
     totals: dict[int, Value] = field(default_factory=dict)
     by_call: dict[tuple[int, int], TileCall] = field(default_factory=dict)
+    level: int = 0
+    finished: set[int] = field(default_factory=set)
+    states: dict[int, Value] = field(default_factory=dict)
+    vectors: dict[tuple[int, int], Value] = field(default_factory=dict)
 
     @property
     def results(self) -> dict[int, Value]:
         """What others read of it."""
         return self.wholes | self.totals
 
-    def begin(self, band: int) -> None:
-        """A band that has nothing yet but what was kept for it."""
-        self.parts = {v: [part] for v, part in self.kept.get(band, {}).items()}
+    @property
+    def cut_mark(self) -> str:
+        """Part of the names of what is cut out of tensors, as each level may cut again."""
+        return f"{self.mark}.{self.level}" if self.level else self.mark
+
+    def begin(self, band: int, image: int) -> None:
+        """A band that has nothing yet but what was kept for it, and what earlier levels made."""
+        kept = self.kept.get(band, {}).items()
+        self.parts = {v: [part] for v, part in kept if v not in self.finished}
+        self.parts |= {
+            v: list(parts)
+            for (v, n), parts in self.made.items()
+            if n == image and v in self.finished
+        }
 
     def write(self, name: str, op: Op, ins: tuple[Value, ...], out: Value) -> Value:
         """Adds a step with one output."""
@@ -109,6 +128,19 @@ class BandRows:
         run.parts[v] = [*run.parts.get(v, []), joined]
         return joined.value, None
 
+    def of_image(self, run: BandPass, v: int, image: int) -> Value:
+        """What belongs to one image of vectors (N, C)."""
+        whole = self.writer.value_of(v)
+        n, c = whole.spec.shape
+        if n == 1:
+            return whole
+        if (v, image) not in run.vectors:
+            place = f"{run.cut_mark}[n {image}]"
+            out = Value(f"{whole.name}{place}", Spec((1, c), whole.spec.dtype), whole.kind)
+            op = Slice((n, c), (image, 0), (1, c))
+            run.vectors[v, image] = run.write(f"{whole.name}.slice{place}", op, (whole,), out)
+        return run.vectors[v, image]
+
     def _can_be_viewed(self, v: int, row: int) -> bool:
         """A GPU's kernels want values to begin at whole groups of four elements."""
         _, c, _, w = self.trace.variables[v].shape
@@ -135,8 +167,8 @@ class BandRows:
             return pieces[0]
         self._check_copies(v)
         place = self.label(image, rows)
-        out = self.value(v, f"{run.mark}.{label}{place}", self.spec(v, rows))
-        name = f"{self.trace.variables[v].name}.join{run.mark}{place}"
+        out = self.value(v, f"{run.cut_mark}.{label}{place}", self.spec(v, rows))
+        name = f"{self.trace.variables[v].name}.join{run.cut_mark}{place}"
         return run.write(name, Concat(2), tuple(pieces), out)
 
     def _slice(
@@ -147,9 +179,9 @@ class BandRows:
             return part.value
         self._check_copies(v)
         place = self.label(image, rows)
-        out = self.value(v, f"{run.mark}.{label}{place}", self.spec(v, rows))
+        out = self.value(v, f"{run.cut_mark}.{label}{place}", self.spec(v, rows))
         op = Slice(shape, (part.image, 0, rows.lo - part.rows.lo, 0), out.spec.shape)
-        name = f"{self.trace.variables[v].name}.slice{run.mark}{place}"
+        name = f"{self.trace.variables[v].name}.slice{run.cut_mark}{place}"
         return run.write(name, op, (part.value,), out)
 
     def _check_copies(self, v: int) -> None:

@@ -14,8 +14,16 @@ from dataclasses import dataclass
 
 from ooctrain.errors import ConfigError
 from ooctrain.layers.combine import Add, AddMasked
-from ooctrain.rewrite.tile.frontier import Frontier, even_cuts, frontier_after, frontier_before
-from ooctrain.rewrite.tile.row_rules import SAME, RowRule, row_rule_of
+from ooctrain.rewrite.tile.carried_sums import CARRIED, rows_together
+from ooctrain.rewrite.tile.frontier import (
+    Frontier,
+    even_cuts,
+    frontier_after,
+    frontier_before,
+    rounded,
+)
+from ooctrain.rewrite.tile.row_rules import SAME, RowRule
+from ooctrain.rewrite.tile.rule_of_call import row_rule_of
 from ooctrain.rewrite.tile.rules import obstacle
 from ooctrain.rewrite.tile.segment import choose_chain, named_calls
 from ooctrain.step.machine import specs_of
@@ -73,9 +81,11 @@ def banded_calls(
     rows: dict[int, Frontier] = {}
     for call in forward:
         rows[call.id] = _forward_rows(trace, call, rules[call.id], frontiers)
-        frontiers |= dict.fromkeys(call.outs, rows[call.id])
+        if not rules[call.id].reduces:
+            frontiers |= dict.fromkeys(call.outs, rows[call.id])
     for call in backward:
-        rows[call.id] = _backward_rows(trace, call, rules, frontiers)
+        found = _backward_rows(trace, call, rules, frontiers)
+        rows[call.id] = _in_blocks(trace, call, found, upwards=True)
         if not rules[call.id].reduces:
             frontiers |= dict.fromkeys(call.outs, rows[call.id])
     before, rest = _together(trace.calls, {call.id for call in forward})
@@ -91,7 +101,8 @@ def _forward_calls(trace: Trace, first: str | None, last: str | None) -> list[Ca
     """
     if first is None or last is None:
         return choose_chain(trace, first, last)
-    start, end = named_calls(trace, first)[0], named_calls(trace, last)[-1]
+    start = named_calls(trace, first)[0]
+    end = [call for call in named_calls(trace, last) if call.pure][-1]
     between = trace.calls[start.id : end.id + 1]
     reached = {start.ins[0]}
     for call in between:
@@ -122,8 +133,9 @@ def _backward_calls(trace: Trace, forward: set[int]) -> list[Call]:
     for call in trace.calls:
         if call.phase != "backward":
             continue
+        has_rows = len(trace.variables[call.ins[0]].shape) == 4
         meets = call.forward_of is None and isinstance(call.op, Add | AddMasked)
-        if call.forward_of in forward or (
+        if (call.forward_of in forward and has_rows) or (
             meets and inside.intersection(call.ins) and not outside.intersection(call.ins)
         ):
             found.append(call)
@@ -150,7 +162,17 @@ def _forward_rows(
 ) -> Frontier:
     reads = zip(rule.reads, call.ins, strict=True)
     before = [(read, frontiers[v]) for read, v in reads if read and v in frontiers]
+    if rule.reduces:
+        return _in_blocks(trace, call, before[0][1], upwards=False)
     return frontier_after(before, trace.variables[call.outs[0]].shape[2])
+
+
+def _in_blocks(trace: Trace, call: Call, frontier: Frontier, upwards: bool) -> Frontier:
+    """Where a kernel adds several rows at once and is to go on from band to band, whole blocks."""
+    if not isinstance(call.op, CARRIED):
+        return frontier
+    together = rows_together(call.op, trace.variables[call.ins[0]].shape, trace.device)
+    return rounded(frontier, together, upwards)
 
 
 def _backward_rows(

@@ -6,7 +6,8 @@ them was made by the bands before; of each tensor the few rows that the next ban
 cut out at once so that the rest may go, and the next band's own rows are written right beside them.
 Backward all comes in descending order: a gradient row is gathered from all rows that it went to,
 which are there by then, so no halo is added up and each row is written once. Weight gradients sum
-each band's own rows. With `again`, a band's forward calls run once more in backward, from the kept
+each band's own rows. What reads a sum over all rows, a norm, waits for all bands: such calls are a
+level of their own (`barriers.py`). With `again`, a band's forward calls run once more in backward, from the kept
 rows; without, backward reads what forward made, and the planner decides what to keep, to swap, to
 run again. Source: ours; docs/tiling.md. Read next: `tests/properties/test_bands.py`.
 """
@@ -20,14 +21,20 @@ from ooctrain.layers.combine import Constant
 from ooctrain.layers.regions import Insert
 from ooctrain.rewrite.tile.band_rows import BandPass, BandRows, Part
 from ooctrain.rewrite.tile.banded_calls import BandedCalls
+from ooctrain.rewrite.tile.barriers import Level, crossing, leading_to, levels_of
+from ooctrain.rewrite.tile.carried_sums import CARRIED, CarriedSum
+from ooctrain.rewrite.tile.carried_totals import carried_sum, finish_level
 from ooctrain.rewrite.tile.frontier import Frontier
 from ooctrain.rewrite.tile.halo import Span
 from ooctrain.rewrite.tile.on_rows import OnRows, View
 from ooctrain.rewrite.tile.row_rules import RowPlace, RowsRead
 from ooctrain.rewrite.tile.steps import TileCall, Value, add_up, zeros
 from ooctrain.rewrite.tile.writer import TraceWriter, positions
-from ooctrain.step.op import Op
+from ooctrain.step.op import Op, Spec
 from ooctrain.step.trace import Call, Trace
+
+#: {tensor: how calls read its rows, and over which rows they run}
+Readers = dict[int, list[tuple[RowsRead, Frontier]]]
 
 
 def weave_bands(trace: Trace, calls: BandedCalls, again: bool) -> Trace:
@@ -63,15 +70,17 @@ class _BandWeaver:
         self.handed_out = set(trace.outputs.values()) | {
             v for v in self.inner if not ids.issuperset(trace.readers[v])
         }
-        self.forward_readers = self._readers(calls.forward)
-        self.backward_readers = self._readers(calls.backward)
+        self.levels = levels_of(calls.forward, calls.rules)
+        sums = (call for call in calls.forward if calls.rules[call.id].reduces)
+        #: forward tensors that are there as a whole, or in all bands, before backward
+        self.waiting = crossing(self.levels).union(*(call.outs for call in sums))
         images = trace.variables[calls.forward[0].ins[0]].shape[0]
         self.numbers = range(images * calls.bands)
         self.rows = BandRows(trace, writer, self.inner, images)
 
-    def _readers(self, calls: Iterable[Call]) -> dict[int, list[tuple[RowsRead, Frontier]]]:
+    def _readers(self, calls: Iterable[Call]) -> Readers:
         """For each tensor how these calls read its rows, and over which rows they run."""
-        found: dict[int, list[tuple[RowsRead, Frontier]]] = {}
+        found: Readers = {}
         for call in calls:
             for read, v in zip(self.calls.rules[call.id].reads, call.ins, strict=True):
                 if read is not None:
@@ -83,44 +92,61 @@ class _BandWeaver:
     def forward(self) -> BandPass:
         """All bands in ascending order."""
         run = BandPass("forward")
-        for band in self.numbers:
-            run.begin(band)
-            for call in self.calls.forward:
-                self._run_call(run, call, band)
-                for v in call.outs:
-                    self._keep_for_next(run, v, band)
+        for level in self.levels:
+            readers = self._readers(level)
+            for band in self.numbers:
+                run.begin(band, band // self.calls.bands)
+                for call in level:
+                    self._run_call(run, call, band)
+                    if not self.calls.rules[call.id].reduces:
+                        for v in call.outs:
+                            self._keep_for_next(run, v, band, readers)
+            finish_level(run, level, self.writer)
         self._hand_over(run)
         return run
 
     def backward(self, forward: BandPass) -> BandPass:
         """All bands in descending order; with `again` each begins with its forward calls."""
         run = BandPass("backward")
-        for band in reversed(self.numbers):
-            run.begin(band)
-            if self.again:
-                self._run_again(run, forward, band)
-            else:
+        for level in levels_of(self.calls.backward, self.calls.rules):
+            readers = self._readers(level)
+            for band in reversed(self.numbers):
                 image = band // self.calls.bands
-                run.parts |= {v: parts for (v, n), parts in forward.made.items() if n == image}
-            for call in self.calls.backward:
-                of = call.forward_of
-                self._run_call(
-                    run, call, band, None if of is None else forward.by_call.get((of, band))
-                )
-                if not self.calls.rules[call.id].reduces:
-                    self._keep_for_band_before(run, call.outs[0], band)
+                run.begin(band, image)
+                run.parts |= {
+                    v: list(parts)
+                    for (v, n), parts in forward.made.items()
+                    if n == image and (v in self.waiting or not self.again)
+                }
+                if self.again:
+                    self._run_again(run, forward, band, level, readers)
+                for call in level:
+                    of = call.forward_of
+                    self._run_call(
+                        run, call, band, None if of is None else forward.by_call.get((of, band))
+                    )
+                    if not self.calls.rules[call.id].reduces:
+                        self._keep_for_band_before(run, call.outs[0], band, readers)
+            run.kept.clear()
+            finish_level(run, level, self.writer)
         self._hand_over(run)
         return run
 
-    def _run_again(self, run: BandPass, forward: BandPass, band: int) -> None:
-        """The forward calls of a band once more, from the rows that were kept for it."""
-        once_more = BandPass("backward", ".again", run.steps, run.parts, run.kept)
+    def _run_again(
+        self, run: BandPass, forward: BandPass, band: int, level: Level, readers: Readers
+    ) -> None:
+        """The forward calls of a band once more, as far as this level reads what they compute: from
+        the rows that were kept for it, and from tensors that wait in bands.
+        """
+        mark = f".again{run.level or ''}"
+        once_more = BandPass("backward", mark, run.steps, run.parts, run.kept)
         for v, part in forward.kept.get(band, {}).items():
             run.parts[v] = [*run.parts.get(v, []), part]
-        for call in self.calls.forward:
+        read = (v for call in level for v in call.ins)
+        for call in leading_to(self.calls.forward, read, self.waiting):
             self._run_call(once_more, call, band)
             for v in call.outs:
-                self._keep_for_band_before(once_more, v, band)
+                self._keep_for_band_before(once_more, v, band, readers)
 
     # One call in one band
 
@@ -140,11 +166,16 @@ class _BandWeaver:
             return
         above, below = (0, 0) if reads[0] is None else (reads[0].pad_lo, reads[0].pad_hi)
         full = self.trace.variables[call.outs[0]].shape
-        op = rule.cut(call.op, RowPlace(image, rows, above, below, full))
+        if isinstance(call.op, CARRIED):
+            op: Op = carried_sum(self.trace, call, (image, rows.lo), call.id in run.states)
+        else:
+            op = rule.cut(call.op, RowPlace(image, rows, above, below, full))
         sources = [
             None if read is None else self.rows.source(run, v, image, read.inside)
             for v, read in zip(call.ins, reads, strict=True)
         ]
+        for i in rule.of_image:
+            sources[i] = self.rows.of_image(run, call.ins[i], image), None
         step = self._step(run, call, op, image, rows, sources)
         step.of = of
         run.by_call[call.id, band] = step
@@ -169,6 +200,8 @@ class _BandWeaver:
         ]
         views = tuple(None if source is None else source[1] for source in sources)
         reuse = positions(call)
+        if isinstance(op, CarriedSum):
+            return self._carried_step(run, call, op, self.rows.label(image, rows), values, views)
         if beside or any(views):
             op, reuse = OnRows(op, views, bool(above), bool(below)), {}
             values += [part.value for part in (*above, *below)]
@@ -197,6 +230,21 @@ class _BandWeaver:
                 add_up(v, value, run.steps, run.totals)
             else:
                 self._made(run, v, image, Part(span, value))
+        return step
+
+    def _carried_step(
+        self, run: BandPass, call: Call, sum_: CarriedSum, label: str, values: list[Value],
+        views: Sequence[View | None],
+    ) -> TileCall:  # fmt: skip
+        """A sum that goes on where the band before has stopped."""
+        state = [run.states[call.id]] if sum_.goes_on else []
+        op: Op = OnRows(sum_, (*views, *(None for _ in state))) if any(views) else sum_
+        name = f"{call.name}{label}"
+        out = Value(f"{name}.state", Spec((sum_.state_bytes,), "uint8"), "stat")
+        ins, reuse = (*values, *state), {0: len(values)} if state else {}
+        step = TileCall(name, op, ins, (out,), run.phase, reuse)
+        run.steps.append(step)
+        run.states[call.id] = out
         return step
 
     def _beside(self, run: BandPass, v: int, rows: Span) -> list[Part]:
@@ -241,27 +289,24 @@ class _BandWeaver:
 
     # Rows
 
-    def _keep_for_next(self, run: BandPass, v: int, band: int) -> None:
+    def _keep_for_next(self, run: BandPass, v: int, band: int, readers: Readers) -> None:
         """Keeps the rows made so far that forward calls of later bands read."""
         image, t = divmod(band, self.calls.bands)
         if t + 1 == self.calls.bands:
             return
         firsts = [
             read.first(rows[t + 1], self.rows.extent(v))
-            for read, rows in self.forward_readers.get(v, [])
+            for read, rows in readers.get(v, [])
             if rows[t + 1] < rows[-1]
         ]
         made = self.calls.frontiers[v][t + 1]
         self.rows.keep(run, v, image, Span(min(firsts, default=made), made), band + 1)
 
-    def _keep_for_band_before(self, run: BandPass, v: int, band: int) -> None:
+    def _keep_for_band_before(self, run: BandPass, v: int, band: int, readers: Readers) -> None:
         """Keeps the rows made so far, from the last one up, that backward calls of earlier bands
         read.
         """
         image, t = divmod(band, self.calls.bands)
-        stops = [
-            read.stop(rows[t], self.rows.extent(v))
-            for read, rows in self.backward_readers.get(v, [])
-        ]
+        stops = [read.stop(rows[t], self.rows.extent(v)) for read, rows in readers.get(v, [])]
         made = self.calls.frontiers[v][t]
         self.rows.keep(run, v, image, Span(made, max(stops, default=made)), band - 1)

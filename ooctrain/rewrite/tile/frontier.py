@@ -75,3 +75,10 @@ def frontier_before(read: RowsRead, after: Frontier, extent: int) -> Frontier:
         for rows in after[1:-1]
     ]
     return (0, *inner, extent)
+
+
+def rounded(frontier: Frontier, together: int, upwards: bool) -> Frontier:
+    """A frontier at multiples of so many rows: the last one before, or the first one behind."""
+    extent = frontier[-1]
+    inner = [-(-a // together) if upwards else a // together for a in frontier[1:-1]]
+    return (0, *(min(a * together, extent) for a in inner), extent)

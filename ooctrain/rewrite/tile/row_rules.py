@@ -99,25 +99,21 @@ class RowRule:
         cut: the operation of a band.
         reduces: its outputs have no rows: each is a sum over all rows that the operation runs over,
             which are those of the last input that it reads.
+        of_image: of these inputs, (N, C), a band reads what belongs to its image.
     """
 
     reads: tuple[RowsRead | None, ...]
     cut: Callable[[Any, RowPlace], Op]
     reduces: bool = False
+    of_image: tuple[int, ...] = ()
 
 
 SAME = RowsRead()
 MakeRule = Callable[[Any, Sequence[Spec]], RowRule | None]
 
 
-def row_rule_of(op: Op, ins: Sequence[Spec]) -> RowRule | None:
-    """The row rule of an operation over inputs of these shapes; None where it has none, or where
-    these are not (N, C, H, W).
-    """
-    if not ins or len(ins[0].shape) != 4:
-        return None
-    if type(op) in ROW_RULES:
-        return ROW_RULES[type(op)](op, ins)
+def own_rule_of(op: Op, ins: Sequence[Spec]) -> RowRule | None:
+    """The row rule of an operation that is not in a table, by its `window`."""
     windows = op.window() if isinstance(op, Op) else None
     if windows is None:
         return None

@@ -100,7 +100,7 @@ def test_channel_sum(shape):
     seen = set()
     for order in (1, -1):
         db = np.full(channels, np.nan, np.float32)
-        space = np.full(workspace.channel_sum_workspace_bytes(rows, channels), 255, np.uint8)
+        space = np.full(workspace.channel_sum_bytes((rows, channels)), 255, np.uint8)
         elementwise.channel_sum(EmulatedLauncher(order), dy, db, space)
         assert (np.abs(db - wanted) <= columns.SUM_ROUNDINGS * EPS / 2 * sizes).all()
         seen.add(db.tobytes())
@@ -112,7 +112,7 @@ def test_the_error_of_a_sum_does_not_grow_with_its_rows():
     dy = np.full((100_000, 1), 0.1, np.float32)
     db, space = (
         np.empty(1, np.float32),
-        np.empty(workspace.channel_sum_workspace_bytes(*dy.shape), np.uint8),
+        np.empty(workspace.channel_sum_bytes(dy.shape), np.uint8),
     )
     elementwise.channel_sum(EmulatedLauncher(), dy, db, space)
     wanted = float(np.float32(0.1)) * dy.size

@@ -6,6 +6,8 @@ same pass, forward (`relu=`, `residual=`) and backward (`mask=`, the ReLU's outp
 bits as the separate kernels: every product-and-sum has one fixed order. Statistics are taken block
 by block, mean first and then squared deviations from it while the block is in cache, so that no
 digits are lost where the mean is a thousand standard deviations; blocks are added in float64.
+Both sums can go on from one band of rows to the next (`add_stats`, `add_grad_sums`), the forward
+one from the top, the backward one from the bottom, as bands run, with the bits of one call.
 Source: Ioffe and Szegedy 2015; variance: Chan, Golub, LeVeque 1983. Read next:
 `batch_norm_apply.py`.
 """
@@ -18,9 +20,15 @@ from collections.abc import Sequence
 import numpy as np
 
 from ooctrain.layers.kernels.cpu.batch_norm_apply import apply as apply
-from ooctrain.layers.kernels.cpu.chunks import chunk_count, past_caches, row_chunk
+from ooctrain.layers.kernels.cpu.chunks import past_caches, row_chunk
 from ooctrain.layers.kernels.cpu.copy import copy_unless_same
-from ooctrain.layers.kernels.cpu.partials import channel_partials, channel_total
+from ooctrain.layers.kernels.cpu.partials import (
+    channel_partials,
+    channel_total,
+    first_of_block,
+    pixels_of_block,
+)
+from ooctrain.layers.kernels.cpu.row_sums import row_sums
 from ooctrain.layers.kernels.cpu.runtime.jit import kernel
 from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
 from ooctrain.layers.kernels.cpu.simd.simd import vfma, vselect_gt, vsplat
@@ -33,7 +41,6 @@ from ooctrain.layers.kernels.cpu.simd.simd_memory import (
 )
 from ooctrain.layers.kernels.cpu.simd.simd_stream import store_fence, vput_upto
 from ooctrain.layers.kernels.cpu.simd.vector import VL
-from ooctrain.layers.kernels.cpu.workspace import BLOCK_ROWS, padded_channels
 from ooctrain.layers.running_statistics import BatchNormUpdate
 
 Array = np.ndarray
@@ -43,21 +50,29 @@ ZERO = np.float32(0)
 AHEAD_ROWS = 16
 
 
-@kernel("void(f4[::1], i8, u1[::1], i8, i8, i8, i8, i8, i8)")
-def _stats(x, channels, workspace, padded, chunks, rows_per_chunk, lo, hi, thread):
-    """Per chunk and channel: sums of x and of x^2 in float64. Items are rows.
+@kernel("void(f4[::1], i8, u1[::1], i8, i8, i8, i8, i8, i8, i8, i8, i8, i8, i8, i8)")
+def _stats(
+    x, channels, workspace, padded, chunks, section, length, per_section, per_chunk, count, begin,
+    end, lo, hi, thread,
+):  # fmt: skip
+    """Per chunk and channel: sums of x and of x^2 in float64. Items are chunks, from the first that
+    x touches; x holds blocks [begin, end).
 
-    A block of rows has n rows, mean m and squared deviations q from it, both float32; it adds n m
-    and q + n m^2.
+    A block has n rows, mean m and squared deviations q from it, both float32; it adds n m and
+    q + n m^2.
     """
     partials, block = channel_partials(workspace, chunks, 2 * padded)
-    base = lo // rows_per_chunk * 2 * padded
+    chunk = begin // per_chunk + lo
+    base = chunk * 2 * padded
     sums, squares = partials[base : base + padded], partials[base + padded : base + 2 * padded]
-    sums[:] = 0.0
-    squares[:] = 0.0
+    if chunk * per_chunk >= begin:
+        sums[:] = 0.0
+        squares[:] = 0.0
+    origin = first_of_block(begin, section, length, per_section)
     zero, whole = vsplat(ZERO), channels - channels % (4 * VL)
-    for first in range(lo, hi, BLOCK_ROWS):
-        last = min(hi, first + BLOCK_ROWS)
+    for number in range(max(begin, chunk * per_chunk), min(end, (chunk + 1) * per_chunk)):
+        first = first_of_block(number, section, length, per_section) - origin
+        last = first + pixels_of_block(number, section, length, per_section)
         share = np.float32(1.0 / (last - first))
         for c in range(0, whole, 4 * VL):
             s0, s1, s2, s3 = zero, zero, zero, zero
@@ -109,22 +124,32 @@ def _finish_stats(workspace, padded, chunks, rows, eps, mean, inv_std, var, lo, 
         mean[c], var[c], inv_std[c] = m, v, 1.0 / math.sqrt(v + eps)
 
 
-@kernel("void(f4[::1], f4[::1], f4[::1], f4[::1], b1, u1[::1], i8, i8, i8, i8, i8, i8)")
+@kernel(
+    "void(f4[::1], f4[::1], f4[::1], f4[::1], b1, u1[::1], i8, i8, i8, i8, i8, i8, i8, i8, i8, "
+    "i8, i8, i8)"
+)
 def _grad_reduce(
-    dy, mask, x, mean, masked, workspace, padded, chunks, rows_per_chunk, lo, hi, thread
-):
-    """Per chunk and channel: sums of dz and of dz * (x - mean). Items are rows.
+    dy, mask, x, mean, masked, workspace, padded, chunks, section, length, per_section, per_chunk,
+    count, begin, end, lo, hi, thread,
+):  # fmt: skip
+    """Per chunk and channel: sums of dz and of dz * (x - mean). Items are chunks, from the first
+    that the arrays touch; these hold blocks [begin, end).
 
-    Blocks of rows are summed in float32, their sums added in float64.
+    Blocks are summed in float32, their sums added in float64, from the last block to the first.
     """
     channels, zero = mean.size, vsplat(ZERO)
     partials, block = channel_partials(workspace, chunks, 2 * padded)
-    base = lo // rows_per_chunk * 2 * padded
+    chunk = begin // per_chunk + lo
+    base = chunk * 2 * padded
     sums = partials[base : base + 2 * padded]
-    sums[:] = 0.0
+    behind = min(count, (chunk + 1) * per_chunk)
+    if behind <= end:
+        sums[:] = 0.0
+    origin = first_of_block(begin, section, length, per_section)
     whole = channels - channels % (4 * VL)
-    for first in range(lo, hi, BLOCK_ROWS):
-        last = min(hi, first + BLOCK_ROWS)
+    for number in range(min(end, behind) - 1, max(begin, chunk * per_chunk) - 1, -1):
+        first = first_of_block(number, section, length, per_section) - origin
+        last = first + pixels_of_block(number, section, length, per_section)
         for c in range(0, whole, 4 * VL):
             m0, m1 = vload(mean, c), vload(mean, c + VL)
             m2, m3 = vload(mean, c + 2 * VL), vload(mean, c + 3 * VL)
@@ -217,11 +242,28 @@ def stats(pool: ThreadPool, x, mean, inv_std, var, eps: float, workspace) -> Non
         eps: added to the variance.
         workspace: uint8, `batch_norm_workspace_bytes(P, C)`.
     """
-    channels, rows = mean.size, x.size // mean.size
-    chunk = row_chunk(rows, channels)
-    space = workspace, padded_channels(channels), chunk_count(rows, chunk)
-    pool.run(_stats, rows, chunk, x, channels, *space, chunk)
-    pool.run(_finish_stats, channels, channels, *space, rows, eps, mean, inv_std, var)
+    add_stats(pool, x, x.shape, 0, workspace)
+    finish_stats(pool, x.shape, mean, inv_std, var, eps, workspace)
+
+
+def add_stats(pool: ThreadPool, x, shape: Sequence[int], first_pixel: int, workspace) -> None:
+    """Adds whole blocks of pixels, the next ones from the top, to the sums in the workspace.
+
+    Args:
+        x: (..., C), pixels from `first_pixel` on of an array of this shape.
+    """
+    sums = row_sums(shape)
+    items, *blocks = sums.span(first_pixel, x.size // sums.channels)
+    pool.run(_stats, items, 1, x, sums.channels, workspace, *sums.space, *sums.cut, *blocks)
+
+
+def finish_stats(
+    pool: ThreadPool, shape: Sequence[int], mean, inv_std, var, eps: float, workspace
+) -> None:
+    """The statistics, once all pixels of an array of this shape are summed."""
+    sums, channels = row_sums(shape), mean.size
+    space = workspace, *sums.space, sums.blocks.pixels
+    pool.run(_finish_stats, channels, channels, *space, eps, mean, inv_std, var)
 
 
 def inv_std_of(pool: ThreadPool, var: Array, inv_std: Array, eps: float) -> None:
@@ -239,16 +281,30 @@ def grad_reduce(pool: ThreadPool, dy, x, mean, inv_std, dgamma, dbeta, mask, wor
         mask: the output of the fused ReLU, (P, C), or None.
         workspace: uint8, `batch_norm_workspace_bytes(P, C)`.
     """
-    channels, rows = mean.size, x.size // mean.size
-    chunk = row_chunk(rows, channels)
-    space = workspace, padded_channels(channels), chunk_count(rows, chunk)
-    arrays = dy, (dy if mask is None else mask), x, mean, mask is not None
-    pool.run(_grad_reduce, rows, chunk, *arrays, *space, chunk)
+    add_grad_sums(pool, dy, x, mean, inv_std, mask, x.shape, 0, workspace)
+    finish_grad_sums(pool, x.shape, inv_std, dgamma, dbeta, workspace)
+
+
+def add_grad_sums(
+    pool: ThreadPool, dy, x, mean, inv_std, mask, shape: Sequence[int], first_pixel: int, workspace
+) -> None:
+    """Adds whole blocks of pixels, the next ones from the bottom, to the sums in the workspace."""
+    sums = row_sums(shape)
+    items, *blocks = sums.span(first_pixel, x.size // sums.channels)
+    arrays = dy, (dy if mask is None else mask), x, mean, mask is not None, workspace
+    pool.run(_grad_reduce, items, 1, *arrays, *sums.space, *sums.cut, *blocks)
+
+
+def finish_grad_sums(
+    pool: ThreadPool, shape: Sequence[int], inv_std, dgamma, dbeta, workspace
+) -> None:
+    """The two gradients, once all pixels of an array of this shape are summed."""
+    channels, space = inv_std.size, (workspace, *row_sums(shape).space)
     pool.run(_finish_grad, channels, channels, *space, inv_std, dgamma, dbeta)
 
 
 def grad_apply(
-    pool: ThreadPool, dy, x, mean, inv_std, gamma, dgamma, dbeta, dx, mask, workspace
+    pool: ThreadPool, dy, x, mean, inv_std, gamma, dgamma, dbeta, dx, mask, over, workspace
 ) -> None:
     """dx = gamma * inv_std * (dz - dbeta / P - xhat * dgamma / P), dz as in `grad_reduce`.
 
@@ -256,6 +312,7 @@ def grad_apply(
 
     Args:
         dgamma, dbeta: (C,); None where the statistics are constants.
+        over: P, where x is not all that the sums are over; else 0.
         workspace: uint8, in that case C float32.
     """
     channels, rows = mean.size, x.size // mean.size
@@ -265,7 +322,7 @@ def grad_apply(
     arrays = dy, (dy if mask is None else mask), x
     vectors = mean, inv_std, gamma, dgamma, dbeta
     past = channels % VL == 0 and past_caches(dx, dy, x)
-    others = dx, mask is not None, 1.0 / rows, past
+    others = dx, mask is not None, 1.0 / (over or rows), past
     pool.run(_grad_apply, rows, row_chunk(rows, channels), *arrays, *vectors, *others)
 
 

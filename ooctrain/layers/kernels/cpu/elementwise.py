@@ -11,17 +11,22 @@ in `activations.py`, compiled only for them. Read next: `batch_norm.py`.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
 from ooctrain.layers.kernels.cpu.chunks import (
     THREE_ARRAYS,
-    chunk_count,
     element_chunk,
     past_caches,
-    row_chunk,
 )
-from ooctrain.layers.kernels.cpu.partials import channel_partials, channel_total
+from ooctrain.layers.kernels.cpu.partials import (
+    channel_partials,
+    channel_total,
+    first_of_block,
+    pixels_of_block,
+)
+from ooctrain.layers.kernels.cpu.row_sums import row_sums
 from ooctrain.layers.kernels.cpu.runtime.jit import kernel
 from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
 from ooctrain.layers.kernels.cpu.simd.simd import vmax, vselect_gt, vsplat
@@ -35,7 +40,6 @@ from ooctrain.layers.kernels.cpu.simd.simd_memory import (
 )
 from ooctrain.layers.kernels.cpu.simd.simd_stream import store_fence, vput_upto
 from ooctrain.layers.kernels.cpu.simd.vector import VL
-from ooctrain.layers.kernels.cpu.workspace import BLOCK_ROWS, padded_channels
 
 Array = np.ndarray
 ZERO = np.float32(0)
@@ -102,15 +106,24 @@ def _fill(y, value, lo, hi, thread):
         vstore_upto(y, i, values, hi - i)
 
 
-@kernel("void(f4[::1], f4[::1], u1[::1], i8, i8, i8, i8, i8, i8)")
-def _channel_sums(dy, db, workspace, padded, chunks, rows_per_chunk, lo, hi, thread):
-    """float32 sums over blocks of rows, four vectors at a time; blocks added in float64."""
+@kernel("void(f4[::1], i8, u1[::1], i8, i8, i8, i8, i8, i8, i8, i8, i8, i8, i8, i8)")
+def _channel_sums(
+    dy, channels, workspace, padded, chunks, section, length, per_section, per_chunk, count, begin,
+    end, lo, hi, thread,
+):  # fmt: skip
+    """float32 sums over blocks of rows, four vectors at a time; blocks added in float64, from the
+    last to the first, as in `batch_norm._grad_reduce`.
+    """
     partials, block = channel_partials(workspace, chunks, padded)
-    base, channels = lo // rows_per_chunk * padded, db.size
-    sums, zero = partials[base : base + padded], vsplat(ZERO)
-    sums[:] = 0.0
-    for first in range(lo, hi, BLOCK_ROWS):
-        last = min(hi, first + BLOCK_ROWS)
+    chunk = begin // per_chunk + lo
+    base, zero = chunk * padded, vsplat(ZERO)
+    sums, behind = partials[base : base + padded], min(count, (chunk + 1) * per_chunk)
+    if behind <= end:
+        sums[:] = 0.0
+    origin = first_of_block(begin, section, length, per_section)
+    for number in range(min(end, behind) - 1, max(begin, chunk * per_chunk) - 1, -1):
+        first = first_of_block(number, section, length, per_section) - origin
+        last = first + pixels_of_block(number, section, length, per_section)
         whole = channels - channels % (4 * VL)
         for c in range(0, whole, 4 * VL):
             s0, s1, s2, s3 = zero, zero, zero, zero
@@ -126,9 +139,6 @@ def _channel_sums(dy, db, workspace, padded, chunks, rows_per_chunk, lo, hi, thr
             vstore(block, base + c, s0)
         for c in range(channels):
             sums[c] += block[base + c]
-    if chunks == 1:
-        for c in range(channels):
-            db[c] = sums[c]
 
 
 @kernel("void(f4[::1], u1[::1], i8, i8, i8, i8, i8)")
@@ -189,9 +199,25 @@ def channel_sum(pool: ThreadPool, dy: Array, db: Array, workspace: Array) -> Non
         db: (C,).
         workspace: uint8, `channel_sum_workspace_bytes(rows, C)`.
     """
-    channels, rows = db.size, dy.size // db.size
-    chunk, padded = row_chunk(rows, channels), padded_channels(channels)
-    chunks = chunk_count(rows, chunk)
-    pool.run(_channel_sums, rows, chunk, dy, db, workspace, padded, chunks, chunk)
-    if chunks > 1:
-        pool.run(_add_channel_sums, channels, channels, db, workspace, padded, chunks)
+    add_channel_sums(pool, dy, dy.shape, 0, workspace)
+    finish_channel_sums(pool, dy.shape, db, workspace)
+
+
+def add_channel_sums(
+    pool: ThreadPool, dy: Array, shape: Sequence[int], first_pixel: int, workspace: Array
+) -> None:
+    """Adds whole blocks of pixels, the next ones from the bottom, to the sums in the workspace.
+
+    Args:
+        dy: (..., C), pixels from `first_pixel` on of an array of this shape.
+    """
+    sums = row_sums(shape)
+    items, *blocks = sums.span(first_pixel, dy.size // sums.channels)
+    pool.run(_channel_sums, items, 1, dy, sums.channels, workspace, *sums.space, *sums.cut, *blocks)
+
+
+def finish_channel_sums(
+    pool: ThreadPool, shape: Sequence[int], db: Array, workspace: Array
+) -> None:
+    """The sums, once all pixels of an array of this shape are summed."""
+    pool.run(_add_channel_sums, db.size, db.size, db, workspace, *row_sums(shape).space)

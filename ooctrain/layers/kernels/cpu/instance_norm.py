@@ -51,15 +51,19 @@ def grad_reduce(
 
 
 def grad_apply(
-    pool: ThreadPool, dy, x, mean, inv_std, gamma, sum_dz_xhat, sum_dz, dx, mask, workspace
+    pool: ThreadPool, dy, x, mean, inv_std, gamma, sum_dz_xhat, sum_dz, dx, mask, over, workspace
 ) -> None:
-    """dx = gamma * inv_std * (dz - sum_dz / P - xhat * sum_dz_xhat / P); `dx` may be an input."""
+    """dx = gamma * inv_std * (dz - sum_dz / P - xhat * sum_dz_xhat / P); `dx` may be an input.
+
+    Args:
+        over: P, where x is a part of what the sums are over; else 0.
+    """
     if gamma is None:
         (gamma,) = _vectors(workspace, 1, x.shape[3])
         gamma[:] = 1
     sums = sum_dz_xhat, sum_dz, dx, _each(mask, x)
     for g, image, m, s, *rest in zip(dy, x, mean, inv_std, *sums, strict=True):
-        batch_norm.grad_apply(pool, g, image, m, s, gamma, *rest, workspace)
+        batch_norm.grad_apply(pool, g, image, m, s, gamma, *rest, over, workspace)
 
 
 def _each(values: Array | None, images: Array) -> Iterator[Array | None]:

@@ -70,3 +70,15 @@ def channel_total(workspace, chunks, width, c):
     for chunk in range(1, chunks):
         total += partials[chunk * width + c]
     return total
+
+
+@inner
+def first_of_block(block, section, length, per_section):
+    """The first pixel of a block."""
+    return block // per_section * section + block % per_section * length
+
+
+@inner
+def pixels_of_block(block, section, length, per_section):
+    """How many pixels a block has."""
+    return min(length, section - block % per_section * length)

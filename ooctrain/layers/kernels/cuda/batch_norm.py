@@ -15,16 +15,18 @@ from typing import Any
 
 import numpy as np
 
-from ooctrain.layers.kernels.cuda.chunks import BATCH_ROWS, THREADS, columns, tiles
+from ooctrain.layers.kernels.cuda.chunks import BATCH_ROWS, THREADS, Columns, image_columns, tiles
 from ooctrain.layers.kernels.cuda.conv.columns import (
     add_compensated,
+    chunks_of,
     column_of,
     column_total,
     finish_sums,
     in_chunk,
     load_rows,
+    partials_of,
     place_of,
-    rows_of_chunk,
+    rows_in_section,
     two_partials,
 )
 from ooctrain.layers.kernels.cuda.elementwise import fill, masked_by, relu_of
@@ -98,13 +100,17 @@ def masked(dy, mask, has_mask):
 
 
 @kernel(
-    "void(f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], b1, i8, u4, u4, u4)",
+    "void(f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], b1, i8, u4, u4, u4, u4, "
+    "i8, u4, u4)",
     threads=THREADS,
 )
 def _grad_sums(
-    dy, mask, x, mean, inv_std, dgammas, dbetas, has_mask, rows, channels, lanes, rows_per_chunk
-):
-    """Sums of dz * xhat and of dz of each channel over the rows of a chunk."""
+    dy, mask, x, mean, inv_std, dgammas, dbetas, has_mask, rows, chunks, channels, lanes,
+    rows_per_chunk, section, per_section, begin,
+):  # fmt: skip
+    """Sums of dz * xhat and of dz of each channel over the rows of a chunk; the arrays begin with
+    chunk `begin`.
+    """
     totals = cuda.shared.array(THREADS, float32)
     products = cuda.shared.array(THREADS, float32)
     dys = cuda.local.array(BATCH_ROWS, float32)
@@ -112,9 +118,12 @@ def _grad_sums(
     xs = cuda.local.array(BATCH_ROWS, float32)
     thread = uint32(cuda.threadIdx.x)
     c = column_of(uint32(cuda.blockIdx.y), thread, lanes, channels)
-    first, left = rows_of_chunk(cuda.blockIdx.x, rows_per_chunk, rows)
+    chunk = uint32(begin + uint32(cuda.blockIdx.x))
+    origin, _ = rows_in_section(begin, rows_per_chunk, section, per_section)
+    first, left = rows_in_section(chunk, rows_per_chunk, section, per_section)
     image = uint32(cuda.blockIdx.z)
-    base, of_image = place_of(image, first, rows, c, channels), uint32(image * channels + c)
+    of_image = uint32(image * channels + c)
+    base = place_of(image, first - origin, rows, c, channels)
     row, step = uint32(thread // lanes), uint32(THREADS // lanes)
     centre = mean[of_image]
     total, lost, product, product_lost = ZERO, ZERO, ZERO, ZERO
@@ -135,7 +144,7 @@ def _grad_sums(
     totals[thread], products[thread] = total, product
     cuda.syncthreads()
     if thread < lanes:
-        place = place_of(image, cuda.blockIdx.x, cuda.gridDim.x, c, channels)
+        place = place_of(image, chunk, chunks, c, channels)
         dgammas[place] = column_total(products, thread, lanes) * inv_std[of_image]
         dbetas[place] = column_total(totals, thread, lanes)
 
@@ -216,23 +225,43 @@ def grad_reduce(launcher: Launcher, dy, x, mean, inv_std, dgamma, dbeta, mask, w
         mask: the output of the fused ReLU, (P, C), or None.
         workspace: uint8, `batch_norm_workspace_bytes(P, C, N)`.
     """
-    cut = columns(x.size // mean.size, x.shape[-1], mean.size // x.shape[-1])
-    partials = launcher.part(workspace, 0, 2 * cut.partials, "float32")
+    cut = image_columns(x.shape, mean.size // x.shape[-1])
     arrays = dy, dy if mask is None else mask, x, mean, inv_std
     launcher.launch(
         _grad_sums, cut.blocks, *arrays, *two_partials(launcher, cut, workspace),
-        mask is not None, cut.rows, cut.channels, cut.lanes, cut.rows_per_chunk,
+        mask is not None, cut.rows, cut.chunks, cut.channels, *cut.cut, 0,
     )  # fmt: skip
+    finish_grad_sums(launcher, cut, dgamma, dbeta, workspace)
+
+
+def add_grad_sums(
+    launcher: Launcher, dy, x, mean, inv_std, mask, cut: Columns, image: int, first_row: int,
+    workspace,
+) -> None:  # fmt: skip
+    """The partial sums of some whole chunks, as `batch_norm_stats.add_stats`."""
+    begin, chunks = chunks_of(cut, first_row, x.size // cut.channels)
+    arrays = dy, dy if mask is None else mask, x, mean, inv_std
+    launcher.launch(
+        _grad_sums, (chunks, cut.blocks[1], 1), *arrays,
+        *partials_of(launcher, cut, image, workspace), mask is not None, cut.rows, cut.chunks,
+        cut.channels, *cut.cut, begin,
+    )  # fmt: skip
+
+
+def finish_grad_sums(launcher: Launcher, cut: Columns, dgamma, dbeta, workspace) -> None:
+    """The sums, once all chunks have their partial ones."""
+    partials = launcher.part(workspace, 0, 2 * cut.partials, "float32")
     finish_sums(launcher, cut, partials, dgamma, dbeta)
 
 
 def grad_apply(
-    launcher: Launcher, dy, x, mean, inv_std, gamma, dgamma, dbeta, dx, mask, workspace
+    launcher: Launcher, dy, x, mean, inv_std, gamma, dgamma, dbeta, dx, mask, over, workspace
 ) -> None:
     """dx = gamma * inv_std * (dz - dbeta / P - xhat * dgamma / P); `dx` may be an input.
 
     Args:
         dgamma, dbeta: (C,); None where the statistics are constants.
+        over: P, where x is not all that the sums are over; else 0.
         workspace: uint8, in that case C float32.
     """
     if dgamma is None or dbeta is None:
@@ -240,5 +269,5 @@ def grad_apply(
         fill(launcher, dgamma, 0.0)
     arrays = dy, dy if mask is None else mask, x
     vectors = mean, inv_std, gamma, dgamma, dbeta
-    numbers = mask is not None, mean.size, mean.size / x.size
+    numbers = mask is not None, mean.size, 1.0 / (over or x.size // mean.size)
     launcher.launch(_grad_apply, tiles(dx.size), *arrays, *vectors, dx, *numbers)

@@ -21,15 +21,17 @@ from ooctrain.layers.kernels.cuda.chunks import (
     FINISH_LANES,
     THREADS,
     Columns,
-    columns,
+    image_columns,
 )
 from ooctrain.layers.kernels.cuda.conv.columns import (
     at,
+    chunks_of,
     column_of,
     in_chunk,
     load_rows,
+    partials_of,
     place_of,
-    rows_of_chunk,
+    rows_in_section,
     two_partials,
 )
 from ooctrain.layers.kernels.cuda.pointwise import apply, unary
@@ -79,17 +81,24 @@ def column_moments(counts, means, squares, lane, lanes):
     return count, mean, square
 
 
-@kernel("void(f4[::1], f4[::1], f4[::1], i8, u4, u4, u4)", threads=THREADS)
-def _stats(x, chunk_means, chunk_squares, rows, channels, lanes, rows_per_chunk):
-    """Mean and squared deviations of each channel over the rows of a chunk."""
+@kernel("void(f4[::1], f4[::1], f4[::1], i8, u4, u4, u4, u4, i8, u4, u4)", threads=THREADS)
+def _stats(
+    x, chunk_means, chunk_squares, rows, chunks, channels, lanes, rows_per_chunk, section,
+    per_section, begin,
+):  # fmt: skip
+    """Mean and squared deviations of each channel over the rows of a chunk; x begins with chunk
+    `begin`.
+    """
     counts = cuda.shared.array(THREADS, float32)
     means = cuda.shared.array(THREADS, float32)
     squares = cuda.shared.array(THREADS, float32)
     batch = cuda.local.array(BATCH_ROWS, float32)
     thread = uint32(cuda.threadIdx.x)
     c = column_of(uint32(cuda.blockIdx.y), thread, lanes, channels)
-    first, left = rows_of_chunk(cuda.blockIdx.x, rows_per_chunk, rows)
-    base = place_of(cuda.blockIdx.z, first, rows, c, channels)
+    chunk = uint32(begin + uint32(cuda.blockIdx.x))
+    origin, _ = rows_in_section(begin, rows_per_chunk, section, per_section)
+    first, left = rows_in_section(chunk, rows_per_chunk, section, per_section)
+    base = place_of(cuda.blockIdx.z, first - origin, rows, c, channels)
     row, step = uint32(thread // lanes), uint32(THREADS // lanes)
     count, mean, square = ZERO, ZERO, ZERO
     while row < left:
@@ -101,15 +110,18 @@ def _stats(x, chunk_means, chunk_squares, rows, channels, lanes, rows_per_chunk)
     cuda.syncthreads()
     if thread < lanes:
         count, mean, square = column_moments(counts, means, squares, thread, lanes)
-        place = place_of(cuda.blockIdx.z, cuda.blockIdx.x, cuda.gridDim.x, c, channels)
+        place = place_of(cuda.blockIdx.z, chunk, chunks, c, channels)
         chunk_means[place] = mean
         chunk_squares[place] = square
 
 
-@kernel("void(f4[::1], f4[::1], i8, u4, u4, u4, f4, f4[::1], f4[::1], f4[::1])", threads=THREADS)
+@kernel(
+    "void(f4[::1], f4[::1], u4, u4, u4, i8, u4, f4, f4[::1], f4[::1], f4[::1])", threads=THREADS
+)
 def _finish_stats(
-    chunk_means, chunk_squares, rows, channels, chunk_count, rows_per_chunk, eps, mean, inv_std, var
-):
+    chunk_means, chunk_squares, chunk_count, channels, rows_per_chunk, section, per_section, eps,
+    mean, inv_std, var,
+):  # fmt: skip
     """Joins the chunks of each channel in their order."""
     counts = cuda.shared.array(THREADS, float32)
     means = cuda.shared.array(THREADS, float32)
@@ -120,7 +132,7 @@ def _finish_stats(
     total, m, q = ZERO, ZERO, ZERO
     for chunk in range(thread // lanes, chunk_count, THREADS // FINISH_LANES):
         place = place_of(image, chunk, chunk_count, c, channels)
-        _, left = rows_of_chunk(chunk, rows_per_chunk, rows)
+        _, left = rows_in_section(uint32(chunk), rows_per_chunk, section, per_section)
         total, m, q = joined(total, m, q, float32(left), at(chunk_means, place),
                              at(chunk_squares, place))  # fmt: skip
     counts[thread], means[thread], squares[thread] = total, m, q
@@ -183,13 +195,31 @@ def stats(launcher: Launcher, x, mean, inv_std, var, eps: float, workspace) -> N
         eps: added to the variance.
         workspace: uint8, `batch_norm_workspace_bytes(P, C, N)`.
     """
-    cut = columns(x.size // mean.size, x.shape[-1], mean.size // x.shape[-1])
+    cut = image_columns(x.shape, mean.size // x.shape[-1])
     means, squares = two_partials(launcher, cut, workspace)
-    sizes = cut.rows, cut.channels, cut.lanes, cut.rows_per_chunk
+    sizes = cut.rows, cut.chunks, cut.channels, *cut.cut, 0
     launcher.launch(_stats, cut.blocks, x, means, squares, *sizes)
-    sizes = cut.rows, cut.channels, cut.chunks, cut.rows_per_chunk
+    finish_stats(launcher, cut, mean, inv_std, var, eps, workspace)
+
+
+def add_stats(launcher: Launcher, x, cut: Columns, image: int, first_row: int, workspace) -> None:
+    """The partial results of some whole chunks.
+
+    Args:
+        x: rows from `first_row` on of an array that is cut so; of this image, if there are several.
+    """
+    begin, chunks = chunks_of(cut, first_row, x.size // cut.channels)
+    means, squares = partials_of(launcher, cut, image, workspace)
+    sizes = cut.rows, cut.chunks, cut.channels, *cut.cut, begin
+    launcher.launch(_stats, (chunks, cut.blocks[1], 1), x, means, squares, *sizes)
+
+
+def finish_stats(launcher: Launcher, cut: Columns, mean, inv_std, var, eps, workspace) -> None:
+    """The statistics, once all chunks have their partial results."""
+    sizes = cut.chunks, cut.channels, *cut.cut[1:]
     blocks, results = (cut.finish_blocks, cut.images), (mean, inv_std, var)
-    launcher.launch(_finish_stats, blocks, means, squares, *sizes, eps, *results)
+    partials = two_partials(launcher, cut, workspace)
+    launcher.launch(_finish_stats, blocks, *partials, *sizes, eps, *results)
 
 
 def inv_std_of(launcher: Launcher, var: Array, inv_std: Array, eps: float) -> None:

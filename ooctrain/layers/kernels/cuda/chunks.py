@@ -9,7 +9,11 @@ of sums. Scratch follows from them and is known when the step is traced: no Numb
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from ooctrain.layers.kernels.row_blocks import row_blocks
 
 FLOAT_BYTES = 4
 THREADS = 256
@@ -49,8 +53,10 @@ class Columns:
     Args:
         rows, channels: of an array.
         lanes: a power of two, at most MOST_LANES.
-        rows_per_chunk: a multiple of what a block has under way at once.
+        rows_per_chunk: a multiple of what a block has under way at once; in images, whole rows of
+            pixels or a part of one.
         images: arrays that lie one behind the other and are summed each by itself.
+        section: so many rows on, a chunk begins anew (`row_blocks.py`); 0: nowhere.
     """
 
     rows: int
@@ -58,11 +64,22 @@ class Columns:
     lanes: int
     rows_per_chunk: int
     images: int = 1
+    section: int = 0
+
+    @property
+    def per_section(self) -> int:
+        """Chunks of a section."""
+        return -(-(self.section or self.rows) // self.rows_per_chunk)
 
     @property
     def chunks(self) -> int:
         """Partial results of each channel."""
-        return -(-self.rows // self.rows_per_chunk)
+        return self.rows // (self.section or self.rows) * self.per_section
+
+    @property
+    def cut(self) -> tuple[int, int, int, int]:
+        """What kernels are told: lanes, rows per chunk, rows and chunks per section."""
+        return self.lanes, self.rows_per_chunk, self.section or self.rows, self.per_section
 
     @property
     def blocks(self) -> tuple[int, int, int]:
@@ -89,6 +106,20 @@ def columns(rows: int, channels: int, images: int = 1) -> Columns:
     batches = -(-rows // (at_once * wanted_chunks))
     rows_per_chunk = at_once * max(1, min(batches, MOST_BATCHES))
     return Columns(rows, channels, lanes, rows_per_chunk, images)
+
+
+def image_columns(shape: Sequence[int], images: int = 1) -> Columns:
+    """Cuts the pixels of (..., C), channels last, such that bands of whole rows of an image hold
+    whole chunks.
+
+    Args:
+        images: 1: the sums are over all images; else over each of so many by itself.
+    """
+    of_one = shape[1:] if images > 1 else shape
+    pixels = math.prod(of_one[:-1])
+    cut = columns(pixels, shape[-1], images)
+    blocks = row_blocks(of_one, cut.rows_per_chunk)
+    return replace(cut, rows_per_chunk=blocks.length, section=blocks.section)
 
 
 def element_chunk(elements: int) -> int:

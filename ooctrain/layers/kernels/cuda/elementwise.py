@@ -126,7 +126,7 @@ def channel_sum(launcher: Launcher, dy: Array, db: Array, workspace: Array) -> N
         db: (C,).
         workspace: uint8, `channel_sum_workspace_bytes(rows, C)`.
     """
-    cut = chunks.columns(dy.size // db.size, db.size)
+    cut = chunks.image_columns(dy.shape)
     partials = launcher.part(workspace, 0, cut.partials, "float32")
     columns.sum_chunks(launcher, cut, dy, partials)
     columns.finish_sums(launcher, cut, partials, db)

@@ -122,11 +122,17 @@ def apply(launcher: Launcher, x, mean, inv_std, gamma, beta, y, residual, relu: 
     )  # fmt: skip
 
 
-def grad_apply(launcher: Launcher, dy, x, mean, inv_std, gamma, dz_xhat, dz_sum, dx, mask) -> None:
-    """dx = gamma * inv_std * (dz - dz_sum / P - xhat * dz_xhat / P); `dx` may be an input."""
+def grad_apply(
+    launcher: Launcher, dy, x, mean, inv_std, gamma, dz_xhat, dz_sum, dx, mask, over
+) -> None:
+    """dx = gamma * inv_std * (dz - dz_sum / P - xhat * dz_xhat / P); `dx` may be an input.
+
+    Args:
+        over: P, where x is a part of what the sums are over; else 0.
+    """
     scale = mean if gamma is None else gamma
     launcher.launch(
         _grad_apply, row_blocks(dx), dy, dy if mask is None else mask, mask is not None, x, mean,
-        inv_std, scale, gamma is not None, dz_xhat, dz_sum, dx, 1.0 / (x.shape[1] * x.shape[2]),
-        x.shape[1:], lanes_of(x.shape[3]),
+        inv_std, scale, gamma is not None, dz_xhat, dz_sum, dx,
+        1.0 / (over or x.shape[1] * x.shape[2]), x.shape[1:], lanes_of(x.shape[3]),
     )  # fmt: skip

@@ -45,7 +45,6 @@ from ooctrain.layers.kernels.cuda.runtime import workspace
 from ooctrain.layers.kernels.driver_table import Driver, DriverTable, Scratch
 from ooctrain.layers.kernels.scratch import (
     of_axes,
-    of_channels,
     of_convolution,
     of_elements,
     of_reshape,
@@ -79,7 +78,7 @@ from ooctrain.layers.weighted_loss import (
     WeightedCrossEntropy,
     WeightedCrossEntropyGrad,
 )
-from ooctrain.step.op import Op, Spec
+from ooctrain.step.op import Op, Spec, physical_shape
 
 Specs = Sequence[Spec]
 
@@ -106,13 +105,21 @@ def _class_loss_grad(op: ClassLossGrad, ins: Specs, outs: Specs, threads: int) -
 
 def _image_sums(op: Op, ins: Specs, outs: Specs, threads: int) -> int:
     """The sums of all images: they are computed at once."""
-    images, channels, height, width = ins[0].shape
-    return workspace.batch_norm_workspace_bytes(height * width, channels, images)
+    return workspace.norm_sums_bytes(physical_shape(ins[0].shape), ins[0].shape[0])
 
 
 def _image_stats(op: Op, ins: Specs, outs: Specs, threads: int) -> int:
     """The sums, and the variances."""
     return _image_sums(op, ins, outs, threads) + outs[0].nbytes
+
+
+def _norm_sums(op: Op, ins: Specs, outs: Specs, threads: int) -> int:
+    """The sums over a batch."""
+    return workspace.norm_sums_bytes(physical_shape(ins[0].shape))
+
+
+def _channel_sums(op: Op, ins: Specs, outs: Specs, threads: int) -> int:
+    return workspace.channel_sum_bytes(physical_shape(ins[0].shape))
 
 
 def _running_sum(op: Op, ins: Specs, outs: Specs, threads: int) -> int:
@@ -121,8 +128,6 @@ def _running_sum(op: Op, ins: Specs, outs: Specs, threads: int) -> int:
 
 _axis_sum = of_axes(workspace.axis_sum_bytes)
 _sum = of_elements(workspace.reduction_workspace_bytes)
-_channel_sums = of_channels(workspace.channel_sum_workspace_bytes)
-_norm_sums = of_channels(workspace.batch_norm_workspace_bytes)
 
 CUDA = DriverTable("cuda", {
     # Element by element.

@@ -70,6 +70,14 @@ def rows_of_chunk(block, rows_per_chunk, rows):
 
 
 @device
+def rows_in_section(chunk, rows_per_chunk, section, per_section):
+    """(first row, number of rows) of a chunk, where chunks begin anew with each section."""
+    within = int64(uint32(chunk % per_section)) * int64(rows_per_chunk)
+    first = int64(uint32(chunk // per_section)) * int64(section) + within
+    return first, uint32(smaller(int64(rows_per_chunk), int64(section) - within))
+
+
+@device
 def place_of(image, row, rows, c, channels):
     """Index of an element of (images, rows, channels)."""
     return (int64(image) * int64(rows) + int64(row)) * int64(channels) + int64(c)
@@ -98,15 +106,17 @@ def column_total(sums, lane, lanes):
     return total
 
 
-@kernel("void(f4[::1], f4[::1], i8, u4, u4, u4)", threads=THREADS)
-def _sum_chunks(x, partials, rows, channels, lanes, rows_per_chunk):
-    """partials[chunk, c] = sum of x over the rows of the chunk."""
+@kernel("void(f4[::1], f4[::1], u4, u4, u4, i8, u4, u4)", threads=THREADS)
+def _sum_chunks(x, partials, channels, lanes, rows_per_chunk, section, per_section, begin):
+    """partials[chunk, c] = sum of x over the rows of the chunk; x begins with chunk `begin`."""
     totals = cuda.shared.array(THREADS, float32)
     batch = cuda.local.array(BATCH_ROWS, float32)
     thread = uint32(cuda.threadIdx.x)
     c = column_of(uint32(cuda.blockIdx.y), thread, lanes, channels)
-    first, left = rows_of_chunk(cuda.blockIdx.x, rows_per_chunk, rows)
-    base = first * int64(channels) + int64(c)
+    chunk = uint32(begin + uint32(cuda.blockIdx.x))
+    origin, _ = rows_in_section(begin, rows_per_chunk, section, per_section)
+    first, left = rows_in_section(chunk, rows_per_chunk, section, per_section)
+    base = (first - origin) * int64(channels) + int64(c)
     row, step = uint32(thread // lanes), uint32(THREADS // lanes)
     total, lost = ZERO, ZERO
     while row < left:
@@ -119,9 +129,7 @@ def _sum_chunks(x, partials, rows, channels, lanes, rows_per_chunk):
     totals[thread] = total
     cuda.syncthreads()
     if thread < lanes:
-        partials[int64(cuda.blockIdx.x) * int64(channels) + int64(c)] = column_total(
-            totals, thread, lanes
-        )
+        partials[int64(chunk) * int64(channels) + int64(c)] = column_total(totals, thread, lanes)
 
 
 @kernel("void(f4[::1], f4[::1], f4[::1], u4, u4)", threads=THREADS)
@@ -147,10 +155,23 @@ def _finish_sums(partials, sums, others, chunks, channels):
             others[uint32(image * channels + c)] = result
 
 
-def sum_chunks(launcher: Launcher, cut: Columns, x: Any, partials: Any) -> None:
-    """partials[chunk, c] = sum of x over the rows of the chunk."""
-    sizes = cut.rows, cut.channels, cut.lanes, cut.rows_per_chunk
-    launcher.launch(_sum_chunks, cut.blocks, x, partials, *sizes)
+def sum_chunks(launcher: Launcher, cut: Columns, x: Any, partials: Any, first_row: int = 0) -> None:
+    """partials[chunk, c] = sum of x over the rows of the chunk, for whole chunks of x, which is
+    the array from `first_row` on.
+    """
+    begin, chunks = chunks_of(cut, first_row, x.size // cut.channels)
+    blocks = chunks, *cut.blocks[1:]
+    launcher.launch(_sum_chunks, blocks, x, partials, cut.channels, *cut.cut, begin)
+
+
+def chunks_of(cut: Columns, first_row: int, rows: int) -> tuple[int, int]:
+    """(the first, how many) of the chunks that some rows are."""
+    begin, end = (
+        row // (cut.section or cut.rows) * cut.per_section
+        + -(-(row % (cut.section or cut.rows)) // cut.rows_per_chunk)
+        for row in (first_row, first_row + rows)
+    )
+    return begin, end - begin
 
 
 def finish_sums(
@@ -167,3 +188,11 @@ def two_partials(launcher: Launcher, cut: Columns, workspace: Any) -> tuple[Any,
     size_bytes = cut.partials * FLOAT_BYTES
     first = launcher.part(workspace, 0, cut.partials, "float32")
     return first, launcher.part(workspace, size_bytes, cut.partials, "float32")
+
+
+def partials_of(launcher: Launcher, cut: Columns, image: int, workspace: Any) -> tuple[Any, Any]:
+    """Of these two sets the partial results of one image."""
+    count, size_bytes = cut.chunks * cut.channels, cut.partials * FLOAT_BYTES
+    start = image * count * FLOAT_BYTES
+    first = launcher.part(workspace, start, count, "float32")
+    return first, launcher.part(workspace, size_bytes + start, count, "float32")

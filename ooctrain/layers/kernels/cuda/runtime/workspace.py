@@ -7,7 +7,14 @@ here. Read next: `layers/kernels/cuda/batch_norm.py`.
 
 from __future__ import annotations
 
-from ooctrain.layers.kernels.cuda.chunks import FLOAT_BYTES, columns, element_chunk
+from collections.abc import Sequence
+
+from ooctrain.layers.kernels.cuda.chunks import (
+    FLOAT_BYTES,
+    columns,
+    element_chunk,
+    image_columns,
+)
 
 #: Scratch of `clipping.clip_factor`: the total so far, and what its roundings lost.
 CLIP_BYTES = 2 * FLOAT_BYTES
@@ -15,18 +22,18 @@ CLIP_BYTES = 2 * FLOAT_BYTES
 FEW_ROWS = 32
 
 
-def batch_norm_workspace_bytes(rows: int, channels: int, images: int = 1) -> int:
-    """Scratch of `batch_norm_stats.stats` and `batch_norm.grad_reduce` on (rows, channels).
+def norm_sums_bytes(shape: Sequence[int], images: int = 1) -> int:
+    """Scratch of `batch_norm_stats.stats` and `batch_norm.grad_reduce` on an array (..., C).
 
     Args:
-        images: how many such arrays, each with statistics of its own (instance norm).
+        images: if more than one, each has statistics of its own (instance norm).
     """
-    return 2 * columns(rows, channels, images).partials * FLOAT_BYTES
+    return 2 * image_columns(shape, images).partials * FLOAT_BYTES
 
 
-def channel_sum_workspace_bytes(rows: int, channels: int) -> int:
-    """Scratch of `elementwise.channel_sum` on (rows, channels)."""
-    return columns(rows, channels).partials * FLOAT_BYTES
+def channel_sum_bytes(shape: Sequence[int]) -> int:
+    """Scratch of `elementwise.channel_sum` on an array (..., C)."""
+    return image_columns(shape).partials * FLOAT_BYTES
 
 
 def reduction_workspace_bytes(elements: int) -> int:

@@ -1,0 +1,81 @@
+"""Sums over all rows of an image, some rows at a time, on a GPU.
+
+In: an operation that sums over all pixels, some whole chunks of rows (`chunks.image_columns`), the
+shape of all, the state so far. Out: the state, and in the end what the operation gives. The one
+idea: as on the cpu (`../cpu/carried_sums.py`) the state is the untiled kernels' workspace. Here
+each chunk has a partial result of its own, so the order in which bands come does not matter.
+Source: ours, docs/tiling.md. Read next: `ooctrain/rewrite/tile/carried_sums.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ooctrain.layers.batch_norm import BatchNormGradReduce, BatchNormStats
+from ooctrain.layers.channel_sum import ChannelSum
+from ooctrain.layers.instance_norm import InstanceNormGradReduce, InstanceNormStats
+from ooctrain.layers.kernels.cuda import batch_norm, batch_norm_stats
+from ooctrain.layers.kernels.cuda.chunks import FLOAT_BYTES, Columns, image_columns
+from ooctrain.layers.kernels.cuda.conv import columns
+from ooctrain.layers.kernels.cuda.elementwise import fill
+from ooctrain.layers.kernels.cuda.regions import copy_unless_same
+from ooctrain.layers.kernels.cuda.runtime.launcher import Launcher
+from ooctrain.step.op import Op
+
+Array = Any
+Arrays = Sequence[Array]
+Shape = tuple[int, ...]
+
+
+def add(
+    launcher: Launcher, op: Op, shape: Shape, place: tuple[int, int], ins: Arrays,
+    old: Array | None, state: Array,
+) -> None:  # fmt: skip
+    """The state after some more rows; arguments as in `../cpu/carried_sums.py`."""
+    words = state.size // FLOAT_BYTES
+    numbers = launcher.part(state, 0, words, "float32")
+    if old is None:
+        fill(launcher, numbers, 0.0)
+    else:
+        copy_unless_same(launcher, launcher.part(old, 0, words, "float32"), numbers)
+    cut, (image, row) = _cut(op, shape), place
+    if cut.images == 1:
+        image, row = 0, row + image * shape[1]
+    first = row * shape[2]
+    match op:
+        case BatchNormStats() | InstanceNormStats():
+            batch_norm_stats.add_stats(launcher, ins[0], cut, image, first, state)
+        case BatchNormGradReduce() | InstanceNormGradReduce():
+            mask = ins[4] if op.mask else None
+            batch_norm.add_grad_sums(launcher, *ins[:4], mask, cut, image, first, state)
+        case ChannelSum():
+            partials = launcher.part(state, 0, cut.partials, "float32")
+            columns.sum_chunks(launcher, cut, ins[0], partials, first)
+
+
+def finish(
+    launcher: Launcher, op: Op, shape: Shape, ins: Arrays, outs: Arrays, workspace: Array
+) -> None:
+    """What the operation gives, from the state of all rows.
+
+    Args:
+        workspace: uint8, room for the variances of instance norm.
+    """
+    (state, *_), cut = ins, _cut(op, shape)
+    match op:
+        case BatchNormStats():
+            batch_norm_stats.finish_stats(launcher, cut, *outs, op.eps, state)
+        case InstanceNormStats():
+            var = launcher.part(workspace, 0, outs[0].size, "float32")
+            batch_norm_stats.finish_stats(launcher, cut, *outs, var, op.eps, state)
+        case BatchNormGradReduce() | InstanceNormGradReduce():
+            batch_norm.finish_grad_sums(launcher, cut, *outs, state)
+        case ChannelSum():
+            partials = launcher.part(state, 0, cut.partials, "float32")
+            columns.finish_sums(launcher, cut, partials, outs[0])
+
+
+def _cut(op: Op, shape: Shape) -> Columns:
+    of_images = isinstance(op, InstanceNormStats | InstanceNormGradReduce)
+    return image_columns(shape, shape[0] if of_images else 1)

@@ -1,0 +1,52 @@
+"""Barriers: what can only begin when a sum over all rows is there.
+
+In: calls of a segment and their row rules. Out: levels of calls. The one idea: bands follow each
+other through the calls of one level; what reads a sum over all rows belongs to the next level, and
+runs when all bands have gone through this one. Between two levels a tensor exists in bands, all of
+them, so that a planner decides what of it is kept, swapped or computed again. Going forward, a norm
+in training mode is such a sum; going backward, it is one more. Recomputation knows the statistics
+and has no barrier. Source: ours; docs/tiling.md. Read next: `bands.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from ooctrain.rewrite.tile.row_rules import RowRule
+from ooctrain.step.trace import Call
+
+#: Calls through which bands run together.
+Level = tuple[Call, ...]
+
+
+def levels_of(calls: Iterable[Call], rules: Mapping[int, RowRule]) -> tuple[Level, ...]:
+    """The calls, level by level, in their order."""
+    at: dict[int, int] = {}  # variable: the first level in which it can be read
+    levels: list[list[Call]] = []
+    for call in calls:
+        level = max((at[v] for v in call.ins if v in at), default=0)
+        at |= dict.fromkeys(call.outs, level + rules[call.id].reduces)
+        while len(levels) <= level:
+            levels.append([])
+        levels[level].append(call)
+    return tuple(map(tuple, levels))
+
+
+def crossing(levels: Sequence[Level]) -> set[int]:
+    """Variables that are made in one level and read in a later one: bands of them wait there."""
+    made: set[int] = set()
+    found: set[int] = set()
+    for level in levels:
+        found.update(v for call in level for v in call.ins if v in made)
+        made.update(v for call in level for v in call.outs)
+    return found
+
+
+def leading_to(calls: Sequence[Call], wanted: Iterable[int], there: Collection[int]) -> list[Call]:
+    """Those of the calls that compute what is wanted from what is there."""
+    needed, found = set(wanted).difference(there), list[Call]()
+    for call in reversed(calls):
+        if needed.intersection(call.outs):
+            needed.update(set(call.ins).difference(there))
+            found.append(call)
+    return found[::-1]

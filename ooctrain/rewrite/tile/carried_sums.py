@@ -1,0 +1,194 @@
+"""A sum over all rows that goes on from band to band, with the bits of the untiled kernel.
+
+In: an operation that sums over all pixels (the statistics of a norm, the sums of its gradient, a
+bias's gradient). Out: two operations: `CarriedSum`, which adds a band's rows to a state, and
+`CarriedTotal`, which makes of the state what the operation gives. The one idea: partial sums that
+each band makes for itself and that are added in the end have other roundings than one sum. The
+untiled kernel has an accumulator; carried from band to band, it sees the same numbers in the same
+order. Since kernels add whole blocks of rows, a band's rows are rounded to such
+(`rows_together`). Source: ours; docs/tiling.md. Read next: `norm_rules.py`.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from ooctrain.layers.batch_norm import BatchNormGradReduce, BatchNormStats
+from ooctrain.layers.channel_sum import ChannelSum
+from ooctrain.layers.instance_norm import InstanceNormGradReduce, InstanceNormStats
+from ooctrain.layers.kernels.cpu.workspace import BLOCK_ROWS
+from ooctrain.layers.kernels.cuda.chunks import columns
+from ooctrain.layers.kernels.row_blocks import rows_of_block
+from ooctrain.layers.kernels.tables import TABLES
+from ooctrain.step.op import Op, Spec, physical_shape, whole_lines
+
+#: Operations that can be summed so.
+CARRIED = (
+    BatchNormStats, BatchNormGradReduce, ChannelSum, InstanceNormStats, InstanceNormGradReduce,
+)  # fmt: skip
+#: Of these, those that sum each image by itself.
+OF_IMAGES = (InstanceNormStats, InstanceNormGradReduce)
+#: Numbers that the definitions carry for each channel of each image: two float64.
+DEFINITION_BYTES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class CarriedSum(Op):
+    """The state of a sum after some more rows of one image.
+
+    Reads what `op` reads, of these rows, then the state so far unless nothing is summed yet.
+
+    Args:
+        op: one of `CARRIED`.
+        shape: (N, C, H, W) of the whole of its first input.
+        place: image and first row of what is read now.
+        state_bytes: `state_bytes(...)` on the device.
+        goes_on: whether it reads a state.
+    """
+
+    op: Op
+    shape: tuple[int, ...]
+    place: tuple[int, int]
+    state_bytes: int
+    goes_on: bool
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        """Of the operation, carried."""
+        return f"{self.op.name}_carried"
+
+    def infer(self, *ins: Spec) -> tuple[Spec, ...]:
+        return (Spec((self.state_bytes,), "uint8"),)
+
+    def reference(self, *arrays, scalars):
+        state = np.zeros(self.state_bytes, np.uint8)
+        arrays, old = (arrays[:-1], arrays[-1:]) if self.goes_on else (arrays, ())
+        for before in old:
+            state[:] = before
+        image = self.place[0] if isinstance(self.op, OF_IMAGES) else 0
+        sums = _sums_of(self.op, arrays, scalars)
+        _numbers(state, self.op, self.shape)[: len(sums), image] += sums
+        return (state,)
+
+    def flops(self, ins, outs):
+        return self.op.flops(ins, outs)
+
+    def cpu(self, pool, ins, outs, workspace, scalars):
+        """Writes the state."""
+        self._add("cpu", pool, ins, outs)
+
+    def cuda(self, launcher, ins, outs, workspace, scalars):
+        """Queues what `cpu` does."""
+        self._add("cuda", launcher, ins, outs)
+
+    def _add(self, device: str, workers: Any, ins: Sequence[Any], outs: Sequence[Any]) -> None:
+        read, old = (ins[:-1], ins[-1]) if self.goes_on else (ins, None)
+        shape = physical_shape(self.shape)
+        _kernels(device).add(workers, self.op, shape, self.place, read, old, outs[0])
+
+
+@dataclass(frozen=True, slots=True)
+class CarriedTotal(Op):
+    """What an operation gives, from the state of its sum over all rows.
+
+    Reads the state, then what `op` reads that has no rows.
+
+    Args:
+        op: one of `CARRIED`.
+        shape: (N, C, H, W) of the whole of its first input.
+        outs: shapes of what it gives.
+    """
+
+    op: Op
+    shape: tuple[int, ...]
+    outs: tuple[tuple[int, ...], ...]
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        """Of the operation, as a total."""
+        return f"{self.op.name}_total"
+
+    def infer(self, *ins: Spec) -> tuple[Spec, ...]:
+        return tuple(map(Spec, self.outs))
+
+    def reference(self, state, *vectors, scalars):
+        sums = _numbers(state, self.op, self.shape)
+        if not isinstance(self.op, OF_IMAGES):
+            sums = sums[:, 0]
+        if not isinstance(self.op, BatchNormStats | InstanceNormStats):
+            return tuple(sums[: len(self.outs)].copy())
+        n, _, h, w = self.shape
+        mean, square = sums / (h * w if isinstance(self.op, OF_IMAGES) else n * h * w)
+        var = np.maximum(square - mean * mean, 0)
+        return (mean, 1 / np.sqrt(var + self.op.eps), var)[: len(self.outs)]
+
+    def workspace_bytes(self, ins: Sequence[Spec], outs: Sequence[Spec], threads: int) -> int:
+        """Room for variances that nobody asks for."""
+        return whole_lines(outs[0].nbytes) if isinstance(self.op, InstanceNormStats) else 0
+
+    def cuda_workspace_bytes(self, ins: Sequence[Spec], outs: Sequence[Spec]) -> int:
+        """As on the cpu."""
+        return self.workspace_bytes(ins, outs, 1)
+
+    def cpu(self, pool, ins, outs, workspace, scalars):
+        """Writes `outs`."""
+        shape = physical_shape(self.shape)
+        _kernels("cpu").finish(pool, self.op, shape, ins, outs, workspace)
+
+    def cuda(self, launcher, ins, outs, workspace, scalars):
+        """Queues what `cpu` does."""
+        shape = physical_shape(self.shape)
+        _kernels("cuda").finish(launcher, self.op, shape, ins, outs, workspace)
+
+
+def state_bytes(op: Op, ins: Sequence[Spec], outs: Sequence[Spec], device: str) -> int:
+    """Size of the state: the workspace of the untiled call, of each image where they are summed by
+    themselves.
+
+    Args:
+        ins, outs: of the untiled call.
+    """
+    n, c = ins[0].shape[:2]
+    images = n if isinstance(op, OF_IMAGES) else 1
+    needed = max(TABLES[device].workspace_bytes(op, ins, outs, 1), DEFINITION_BYTES * c)
+    return images * whole_lines(needed)
+
+
+def rows_together(op: Op, shape: Sequence[int], device: Literal["cpu", "cuda"]) -> int:
+    """So many rows of an image the device's kernel adds at once: borders of bands are rounded to
+    these.
+
+    Args:
+        shape: (N, C, H, W) of what is summed.
+    """
+    n, c, h, w = shape
+    if device == "cpu":
+        return rows_of_block(h, w, BLOCK_ROWS)
+    images = n if isinstance(op, OF_IMAGES) else 1
+    return rows_of_block(h, w, columns(n * h * w // images, c, images).rows_per_chunk)
+
+
+def _sums_of(op: Op, arrays: Sequence[np.ndarray], scalars: Any) -> np.ndarray:
+    """The definition of what is carried: one or two sums for each channel."""
+    if isinstance(op, BatchNormStats | InstanceNormStats):
+        x = arrays[0].astype(np.float64)
+        return np.stack([x.sum(axis=(0, 2, 3)), (x * x).sum(axis=(0, 2, 3))])
+    found = op.reference(*arrays, scalars=scalars)
+    return np.stack([np.asarray(one, np.float64).reshape(-1) for one in found])
+
+
+def _numbers(state: np.ndarray, op: Op, shape: Sequence[int]) -> np.ndarray:
+    """The definition's state, (2, images, C)."""
+    images = shape[0] if isinstance(op, OF_IMAGES) else 1
+    count = 2 * images * shape[1]
+    return state[: 8 * count].view(np.float64).reshape(2, images, shape[1])
+
+
+def _kernels(device: str) -> Any:
+    """Kernels are imported when they are first run, so that planning compiles nothing."""
+    return importlib.import_module(f"ooctrain.layers.kernels.{device}.carried_sums")
