@@ -29,12 +29,14 @@ class Offer:
         rewrites: names of tilings, in order; none: the step as it is.
         work: predicted computing time, that of the untiled step being 1.
         kept_bytes: rows that bands keep for each other, all together.
+        need_bytes: for which it is estimated; 0: nobody has estimated it.
         why: what speaks for it.
     """
 
     rewrites: tuple[str, ...]
     work: float
     kept_bytes: int = 0
+    need_bytes: int = 0
     why: str = ""
 
     def notes(self) -> dict[str, object]:

@@ -195,7 +195,7 @@ def tile_bytes(operators: Operators, segment: FtSegment, grid: tuple[int, int]) 
         middle = parts[len(parts) // 2]
         spans.append(tile_spans_of(operators, segment, middle, axis))
     sizes = []
-    for v in spans[0].keys() & spans[1].keys():
+    for v in (spans[0].keys() & spans[1].keys()) - operators.trace.taker.keys():
         whole, rows, columns = variables[v], spans[0][v].extent, spans[1][v].extent
         sizes.append(whole.nbytes * rows * columns // (whole.shape[2] * whole.shape[3]))
     return sum(sizes) + sum(sorted(sizes)[-2:])
