@@ -32,7 +32,7 @@ _NAMES = {
     "engine.own_op": ("Op",),
     "errors": ("Infeasible", "OoctrainError", "ScheduleError"),
     "rewrite.tile": ("tile",),
-    "sched.planners.registry": ("planners",),
+    "execution.planners": ("planners",),
     "sched.planning.chain_view": ("chain_view",),
     "sched.schedule": ("Granule", "LowerBound", "Plan", "Schedule"),
     "sched.timeline": ("Timeline",),
@@ -60,8 +60,8 @@ if TYPE_CHECKING:
     from ooctrain.engine.own_op import Op
     from ooctrain.engine.tensor import Tensor
     from ooctrain.errors import Infeasible, OoctrainError, ScheduleError
+    from ooctrain.execution.planners import planners
     from ooctrain.rewrite.tile import tile
-    from ooctrain.sched.planners.registry import planners
     from ooctrain.sched.planning.chain_view import chain_view
     from ooctrain.sched.schedule import Granule, LowerBound, Plan, Schedule
     from ooctrain.sched.timeline import Timeline

@@ -18,6 +18,7 @@ import numpy as np
 from ooctrain.engine.incore import initial_values
 from ooctrain.errors import ConfigError, reason
 from ooctrain.execution.compose import plan_step, rewritten
+from ooctrain.execution.planners import as_planner
 from ooctrain.execution.prepare import DEFAULT_REWRITES, Settings, placed, prepare
 from ooctrain.execution.sessions import input_values, open_session, threads_served
 from ooctrain.models import build, recipe_of, stem_for
@@ -25,7 +26,6 @@ from ooctrain.rewrite import REWRITES, apply_rewrites
 from ooctrain.sched import verify as laws
 from ooctrain.sched.bounds import closed as bounds
 from ooctrain.sched.budget import resolve_budget, resolve_host_budget
-from ooctrain.sched.planners.registry import as_planner
 from ooctrain.sched.planning.planner import TIME_LIMIT_S, Planner
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import BYTES, Granule, LowerBound, Plan, Schedule

@@ -34,6 +34,7 @@ from ooctrain.cli.terminal import make_console
 from ooctrain.cli.values import OneOf
 from ooctrain.cli.workload import parse_rate
 from ooctrain.errors import ConfigError
+from ooctrain.execution.planners import get_planner, planners
 from ooctrain.experiments.compare import BOUNDS, CompareCase, CompareRow, cases
 from ooctrain.experiments.compare import compare as run_compare
 from ooctrain.experiments.compare_shown import (
@@ -44,7 +45,6 @@ from ooctrain.experiments.compare_shown import (
 )
 from ooctrain.models import recipe_of
 from ooctrain.report.numbers_file import write_file
-from ooctrain.sched.planners.registry import get_planner, planners
 from ooctrain.step.presets import cache_base, usable_cores
 from ooctrain.step.presets import machine as find_machine
 from ooctrain.units import parse_budget, parse_bytes

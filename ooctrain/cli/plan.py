@@ -41,12 +41,12 @@ from ooctrain.cli.workload import as_on, find_machine, make_task, make_trace
 from ooctrain.errors import Infeasible
 from ooctrain.execution.allocation_log import allocation_log
 from ooctrain.execution.placement import reserved_peak
+from ooctrain.execution.planners import get_planner, planners
 from ooctrain.report.layers import layer_rows
 from ooctrain.report.numbers_file import write_numbers
 from ooctrain.report.record import NOT_DRAWN, drawing
 from ooctrain.report.text import facts, layer_table, placement, search_rows, share
 from ooctrain.rewrite import apply_rewrites
-from ooctrain.sched.planners.registry import get_planner, planners
 from ooctrain.sched.planners.tflms_hybrid import TflmsHybrid
 from ooctrain.sched.schedule import Plan
 from ooctrain.sched.simulate import simulate

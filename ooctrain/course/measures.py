@@ -18,10 +18,10 @@ from ooctrain.course.beside_par import BesidePar
 from ooctrain.course.rubric import BOUND, Measure
 from ooctrain.course.submitted import planner_of, why_not
 from ooctrain.errors import ConfigError, Infeasible, OoctrainError, PlanMismatch
+from ooctrain.execution.planners import get_planner
 from ooctrain.rewrite import REWRITES
 from ooctrain.sched.bounds.lp import fluid_bound
 from ooctrain.sched.budget import resolve_budget
-from ooctrain.sched.planners.registry import get_planner
 from ooctrain.sched.planning.planner import as_plan
 from ooctrain.sched.schedule import Plan
 from ooctrain.sched.simulate import simulate

@@ -24,8 +24,8 @@ from ooctrain.course.rubric import BOUND, Replay
 from ooctrain.course.submitted import allocator_of, why_not
 from ooctrain.errors import OutOfDeviceMemory
 from ooctrain.execution.allocation_log import allocation_log
+from ooctrain.execution.planners import get_planner
 from ooctrain.sched.budget import resolve_budget
-from ooctrain.sched.planners.registry import get_planner
 from ooctrain.step.presets import machine
 from ooctrain.units import MAX_BYTES, Granule, format_bytes
 

@@ -18,8 +18,8 @@ from ooctrain.alloc.registry import choose_allocator
 from ooctrain.course.interview import Interview, NoCage
 from ooctrain.course.remote_allocator import AllocatorsOf
 from ooctrain.course.remote_planner import RemotePlanner, name_told
+from ooctrain.execution.planners import get_planner
 from ooctrain.plugins import parse_spec
-from ooctrain.sched.planners.registry import get_planner
 from ooctrain.sched.planning.planner import Planner
 
 SAMPLE_BYTES = 1 << 20

@@ -19,9 +19,9 @@ from ooctrain.errors import ConfigError, DoesNotFit, Infeasible, OutOfDeviceMemo
 from ooctrain.execution.compose import RewrittenStep, plan_step, rewritten
 from ooctrain.execution.mapping import with_mapping
 from ooctrain.execution.placement import reserved_peak
+from ooctrain.execution.planners import as_planner
 from ooctrain.sched.budget import resolve_host_budget, trace_peak_bytes, with_region
 from ooctrain.sched.planners.keep_all import KeepAll
-from ooctrain.sched.planners.registry import as_planner
 from ooctrain.sched.planning.beside_region import plan_beside
 from ooctrain.sched.planning.planner import TIME_LIMIT_S, Planner, WeighingPlanner
 from ooctrain.sched.planning.question import Question

@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ooctrain.errors import Infeasible
+from ooctrain.execution.planners import get_planner
 from ooctrain.experiments.kept import ResultStore, digest, planner_sources
 from ooctrain.rewrite import apply_rewrites
-from ooctrain.sched.planners.registry import get_planner
 from ooctrain.sched.schedule import Plan
 from ooctrain.step.machine import Machine
 from ooctrain.step.trace import Trace

@@ -33,7 +33,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def planner(request: pytest.FixtureRequest) -> Planner:
     """The planner of `--planner`, else what `planner()` of the nearest adapters.py returns."""
     # Not at the top: see the head of this file.
-    from ooctrain.sched.planners.registry import as_planner
+    from ooctrain.execution.planners import as_planner
 
     return as_planner(_named(request, "planner"))
 

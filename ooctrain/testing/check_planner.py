@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ooctrain.errors import OoctrainError, unknown_name
-from ooctrain.sched.planners.registry import as_planner
+from ooctrain.execution.planners import as_planner
 from ooctrain.sched.planning.planner import Planner
 from ooctrain.sched.schedule import BYTES, Granule
 from ooctrain.step.trace import Trace

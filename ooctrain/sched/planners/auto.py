@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from ooctrain.errors import Infeasible
@@ -31,6 +31,9 @@ from ooctrain.sched.schedule import BYTES, Granule, Plan
 from ooctrain.step.machine import Machine
 from ooctrain.step.trace import Trace
 
+#: Whom to ask besides, given the best plan so far (None: nobody has one): planners that rewrite the
+#: step first, which this floor does not know.
+Others = Callable[[Question, Plan | None], Sequence[Planner]]
 #: A plan within this factor of what no list beats is not worth seconds of search.
 NEAR = 1.05
 #: Whoever moves parts of variables is asked for multiples of this (`alloc/virtual.py`'s chunk), so
@@ -52,22 +55,31 @@ def makespan_us(plan: Plan) -> float:
     return plan.makespan_us
 
 
+def nobody_else(question: Question, best: Plan | None) -> Sequence[Planner]:
+    """Whom a composition asks that has no other planners."""
+    return ()
+
+
 class Auto:
     """The best plan of `keep-all`, `window` with several windows, `belady` and `naive`; of `dtr`,
     `superneurons` and `combined` too, where the best so far is more than `NEAR` from the bound or
     there is none (they need less host memory). Cost: theirs together.
+
+    Args:
+        others: whom to ask besides; `execution/planners.py` hands in those that rewrite the step.
     """
 
     name = "auto"
 
-    def __init__(self) -> None:
+    def __init__(self, others: Others = nobody_else) -> None:
+        self._others = others
         self._step_us: Callable[[Plan], float] = makespan_us
 
     def weighing_by(self, step_us: Callable[[Plan], float]) -> Auto:
         """See `WeighingPlanner`. What claims leave out is the cost of moving parts of variables
         (mapping), so planners that move parts are then asked for whole variables too.
         """
-        auto = Auto()
+        auto = Auto(self._others)
         auto._step_us = step_us
         return auto
 
@@ -88,10 +100,14 @@ class Auto:
             if poll.best_us > near_us:
                 poll.ask(Dtr(), SuperNeurons())
             poll.ask(Belady(), *other_windows(), Naive())
+            if poll.best is not None:
+                poll.ask(*self._others(question, poll.best))
             if poll.best_us > near_us:
                 if self._step_us is not makespan_us and granule.ranges:
                     poll.ask(Combined(), granule=replace(granule, ranges=False), time_share=0.5)
                 poll.ask(Combined())
+            if poll.best is None:
+                poll.ask(*self._others(question, None))
         return poll.outcome()
 
 
@@ -163,7 +179,8 @@ class _Poll:
         if plan.schedule.granule == asked.granule:
             return plan
         schedule = replace(plan.schedule, granule=asked.granule)
-        return make_plan(schedule, asked.trace, asked.machine, plan.notes)
+        made = make_plan(schedule, plan.trace, asked.machine, plan.notes)
+        return replace(made, rewrites=plan.rewrites)
 
     def _left_s(self) -> float | None:
         if self.question.time_limit_s is None:

@@ -3,8 +3,9 @@
 In: "window:size=2,count=occurrence", "file.py:Class", or the name of another package's entry point.
 Out: a planner. The one idea: names are looked up in the explicit table below, where a reader can
 see them all; nothing registers itself. Other packages name theirs in the entry-point group
-"ooctrain.planners". Read next: `sched/planning/planner.py` for what a planner is, `plugins.py` for
-the grammar.
+"ooctrain.planners". All in this table make lists of the step that they are given; whoever composes
+this floor with others hands in a larger table (`execution/planners.py`: those that rewrite the step
+first). Read next: `sched/planning/planner.py` for what a planner is, `plugins.py` for the grammar.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ from ooctrain.sched.planners.window.window_cyclic import WindowCyclic
 from ooctrain.sched.planning.planner import Planner
 
 ENTRY_POINTS = "ooctrain.planners"
-PLANNERS: Mapping[str, Callable[..., Planner]] = MappingProxyType(
+Factories = Mapping[str, Callable[..., Planner]]
+PLANNERS: Factories = MappingProxyType(
     {
         "auto": Auto,
         "belady": Belady,
@@ -74,23 +76,27 @@ PLANNERS: Mapping[str, Callable[..., Planner]] = MappingProxyType(
 )
 
 
-def get_planner(spec: str) -> Planner:
+def get_planner(spec: str, known: Factories = PLANNERS) -> Planner:
     """The planner that a text names.
+
+    Args:
+        spec: name with parameters, or "file.py:Class".
+        known: what the names mean.
 
     Raises:
         ConfigError: unknown name, file or parameter; the nearest known one is suggested.
     """
-    return specs.resolve(spec, PLANNERS, group=ENTRY_POINTS, what="planner")
+    return specs.resolve(spec, known, group=ENTRY_POINTS, what="planner")
 
 
-def as_planner(planner: str | Planner | type) -> Planner:
+def as_planner(planner: str | Planner | type, known: Factories = PLANNERS) -> Planner:
     """A planner from whatever names one: a text, a class with defaults for all, or a planner.
 
     Raises:
         ConfigError: as `get_planner`, or an object that cannot plan.
     """
     if isinstance(planner, str):
-        found: Planner = get_planner(planner)
+        found: Planner = get_planner(planner, known)
     else:
         found = planner() if isinstance(planner, type) else planner
     if not callable(getattr(found, "plan", None)) or not hasattr(found, "name"):
@@ -102,6 +108,6 @@ def as_planner(planner: str | Planner | type) -> Planner:
     return found
 
 
-def planners() -> tuple[str, ...]:
+def planners(known: Factories = PLANNERS) -> tuple[str, ...]:
     """Names of all planners, those of other packages included."""
-    return specs.names(PLANNERS, ENTRY_POINTS)
+    return specs.names(known, ENTRY_POINTS)

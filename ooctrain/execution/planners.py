@@ -1,0 +1,71 @@
+"""All planners by name: those that make lists, and those that rewrite the step first.
+
+In: "sft:tiles=4", "banded:planner=belady", or any name of `sched/planners/registry.py`. Out: a
+planner. The one idea: `sched/` plans the step that it is given and knows no rewrites, so what needs
+both stands here, above both: two planners that tile the step, and whom `auto` asks besides those
+that it knows. Read next: `rewrite/tile/sft_planner.py`, `rewrite/tile/banded.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import MappingProxyType
+
+from ooctrain.rewrite.tile.banded import Banded, can_be_banded
+from ooctrain.rewrite.tile.sft_planner import Sft
+from ooctrain.sched.bounds.closed import lower_bound
+from ooctrain.sched.planners import registry
+from ooctrain.sched.planners.auto import NEAR, Auto
+from ooctrain.sched.planners.registry import Factories
+from ooctrain.sched.planning.planner import Planner
+from ooctrain.sched.planning.question import Question
+from ooctrain.sched.schedule import Plan
+from ooctrain.step.machine import call_durations_ns
+
+
+def tilings(question: Question, best: Plan | None) -> Sequence[Planner]:
+    """Whom `auto` asks about a tiled step: nobody, as long as a list of the untiled one may be as
+    good.
+
+    A tiled step computes as long as the untiled one, or longer. So it can only help where no list
+    of the untiled step fits, or where what no list beats is longer than that.
+    """
+    if best is not None:
+        computing_us = sum(call_durations_ns(question.trace, question.machine)) / 1000
+        bound = lower_bound(question.trace, question.budget_bytes, question.machine)
+        if bound.makespan_us <= NEAR * computing_us:
+            return ()
+    return (Banded(untiled=False),) if can_be_banded(question.trace) else ()
+
+
+def auto() -> Auto:
+    """`auto`, which asks for tilings too."""
+    return Auto(tilings)
+
+
+PLANNERS: Factories = MappingProxyType(
+    {**registry.PLANNERS, "auto": auto, "banded": Banded, "sft": Sft}
+)
+
+
+def get_planner(spec: str) -> Planner:
+    """The planner that a text names.
+
+    Raises:
+        ConfigError: unknown name, file or parameter; the nearest known one is suggested.
+    """
+    return registry.get_planner(spec, PLANNERS)
+
+
+def as_planner(planner: str | Planner | type) -> Planner:
+    """A planner from whatever names one: a text, a class with defaults for all, or a planner.
+
+    Raises:
+        ConfigError: as `get_planner`, or an object that cannot plan.
+    """
+    return registry.as_planner(planner, PLANNERS)
+
+
+def planners() -> tuple[str, ...]:
+    """Names of all planners, those of other packages included."""
+    return registry.planners(PLANNERS)

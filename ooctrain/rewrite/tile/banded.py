@@ -1,0 +1,175 @@
+"""banded: the step in bands or tiles, whichever leaves its planner the fastest list.
+
+In: a step, a budget. Out: a plan of the tiled step. The one idea: which segments are cut and how
+high their bands are is chosen from estimates, for a row of limits of memory (`choose.py`); what
+these leave open, which rows to keep, to swap, to run again, is decided by a planner of lists, for
+the few choices around the budget. There are two kinds: bands whose forward calls are written into
+the backward pass once more, and bands that are written once, so that the planner decides.
+
+Source: ours; docs/tiling.md. Read next: `choose.py`; `execution/planners.py`, where `auto` asks.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from ooctrain.errors import Infeasible
+from ooctrain.rewrite.tile.choose import tilings_of, without_rule
+from ooctrain.rewrite.tile.offers import Offer, OperatorTimes, nothing_fits, tiled_by
+from ooctrain.rewrite.tile.operators import operators_of
+from ooctrain.rewrite.tile.rules import obstacle
+from ooctrain.rewrite.tile.sft_planner import with_tiling
+from ooctrain.sched.budget import trace_minimum_bytes
+from ooctrain.sched.planners.belady import Belady
+from ooctrain.sched.planners.prefix import Prefix
+from ooctrain.sched.planners.registry import get_planner
+from ooctrain.sched.planning.planner import HOST_LACKS, Planner
+from ooctrain.sched.planning.question import Question
+from ooctrain.sched.schedule import BYTES, Granule, Plan
+from ooctrain.step.machine import Machine, call_durations_ns
+from ooctrain.step.trace import Trace
+
+#: Choices that are planned once one has fitted, besides it; fewer of long lists.
+MORE_CHOICES, MORE_CALLS = 6, 20_000
+#: How many lists `prefix` may make, of a list with so many calls and of longer ones.
+FINE, COARSE, LONG_CALLS = 16, 8, 12_000
+
+
+@dataclass(frozen=True, slots=True)
+class Banded:
+    """The fastest of some tilings.
+
+    Args:
+        planner: of the lists, by name; "": `belady` and `prefix`.
+        untiled: whether the step as it is is one of the choices.
+
+    Cost: that of the planner, for about `MORE_CHOICES` tiled steps.
+    """
+
+    name = "banded"
+
+    planner: str = ""
+    untiled: bool = True
+
+    def __post_init__(self) -> None:
+        if self.planner:
+            get_planner(self.planner)  # a wrong name is an error at once
+
+    def plan(
+        self, trace: Trace, budget_bytes: int, machine: Machine, *, granule: Granule = BYTES,
+        host_budget_bytes: int | None = None, seed: int = 0, time_limit_s: float | None = None,
+    ) -> Plan:  # fmt: skip
+        """See `Planner`. The minimum is the least of all choices."""
+        question = Question(
+            trace, budget_bytes, machine, granule, host_budget_bytes, seed, time_limit_s
+        )
+        offers = offers_for(trace, machine, untiled=self.untiled)
+        attempts = _Attempts(question, get_planner(self.planner) if self.planner else None)
+        for offer in _in_turn(offers, budget_bytes):
+            if attempts.enough():
+                break
+            attempts.make(offer)
+        if attempts.best is None:
+            raise nothing_fits(self.name, budget_bytes, attempts.refusals, missing_rules(trace))
+        return attempts.best
+
+
+def can_be_banded(trace: Trace) -> bool:
+    """Whether there is anything to choose for a step."""
+    operators = operators_of(trace)
+    missing = set(without_rule(operators))
+    return any(call.name not in missing for call in operators.calls)
+
+
+def missing_rules(trace: Trace) -> dict[str, str]:
+    """{forward call that no band can contain: why}."""
+    operators = operators_of(trace)
+    names = set(without_rule(operators))
+    return {call.name: obstacle(call.op) for call in operators.calls if call.name in names}
+
+
+def offers_for(trace: Trace, machine: Machine, *, untiled: bool = True) -> list[Offer]:
+    """What can be chosen of, the most memory first; it does not depend on the budget."""
+    operators = operators_of(trace)
+    times = OperatorTimes.of(operators, machine)
+    whole = [Offer((), 1.0, why="the untiled step is the fastest that fits")] if untiled else []
+    found = tilings_of(operators, times, machine)
+    return [*whole, *found] or [Offer((), 1.0, why="nothing can be tiled")]
+
+
+def _in_turn(offers: Sequence[Offer], budget_bytes: int) -> Iterator[Offer]:
+    """The offers in the order in which they are tried: of both kinds in turns, first the one that
+    is estimated to fit just not, then those that do, which leave a planner more room to move
+    things, and last those that need still more.
+    """
+    kinds = [
+        [offer for offer in offers if is_once(offer) == once] for once in (True, False)
+    ]  # fmt: skip
+    ordered = []
+    for kind in kinds:
+        above = [offer for offer in kind if offer.need_bytes > budget_bytes]
+        below = [offer for offer in kind if offer.need_bytes <= budget_bytes]
+        ordered.append([*above[-1:], *below, *above[-2::-1]])
+    for pair in itertools.zip_longest(*ordered):
+        yield from (offer for offer in pair if offer is not None)
+
+
+def is_once(offer: Offer) -> bool:
+    """Whether its bands are written once, so that a planner decides what runs again."""
+    return any(name.startswith("bands:") for name in offer.rewrites)
+
+
+class _Attempts:
+    """Plans of tiled steps, the best of them, and why others have none."""
+
+    def __init__(self, question: Question, planner: Planner | None) -> None:
+        self.question, self.planner = question, planner
+        self.best: Plan | None = None
+        self.refusals: list[Infeasible] = []
+        self.made, self.calls, self.least = 0, 0, math.inf
+        durations = call_durations_ns(question.trace, question.machine)
+        self.untiled_us = sum(durations) / 1000
+
+    def enough(self) -> bool:
+        """Whether a plan has been found and as many others as are worth their time."""
+        tried = self.made >= MORE_CHOICES or self.calls >= MORE_CALLS
+        return self.best is not None and tried
+
+    def make(self, offer: Offer) -> None:
+        """Plans an offer, unless a better plan is there, or no list of it can have the least budget
+        of all.
+        """
+        if self.best and offer.work * self.untiled_us >= self.best.makespan_us:
+            return
+        tiled = tiled_by(self.question.trace, offer.rewrites)
+        needs = trace_minimum_bytes(tiled, self.question.granule)
+        if needs > self.question.budget_bytes and needs >= self.least:
+            return
+        asked = replace(self.question, trace=tiled)
+        fits = self._ask(asked, offer, self.planner or Belady())
+        if fits and self.planner is None and is_once(offer):
+            self._ask(asked, offer, Prefix(FINE if len(tiled.calls) < LONG_CALLS else COARSE))
+        self.made += fits
+        self.calls += len(tiled.calls)
+
+    def _ask(self, asked: Question, offer: Offer, planner: Planner) -> bool:
+        """Whether a planner has a plan; the best is kept."""
+        try:
+            plan = asked.put_to(planner)
+        except Infeasible as refusal:
+            self.refusals.append(refusal)
+            if refusal.minimum_bytes != HOST_LACKS:
+                self.least = min(self.least, refusal.minimum_bytes)
+            return False
+        if self.best is None or plan.makespan_us < self.best.makespan_us:
+            tiled = with_tiling(plan, replace(offer, kept_bytes=_kept_bytes(plan.trace)))
+            self.best = replace(tiled, notes={**tiled.notes, "lists_by": planner.name})
+        return True
+
+
+def _kept_bytes(trace: Trace) -> int:
+    """Rows that bands keep for the next one, of all bands together."""
+    return sum(v.nbytes for v in trace.variables if ".kept[" in v.name)

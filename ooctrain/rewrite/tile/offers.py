@@ -1,0 +1,114 @@
+"""Offers: ways to tile a step, each with its price, before any of them is written out.
+
+In: a step, names of tilings. Out: the tiled step, how long its calls take beside the untiled ones,
+what no schedule of it goes below. The one idea: what a tiling costs follows from the spans of its
+tiles, a few numbers for each layer; so many can be compared, and only the best is written out. Read
+next: `sft_planner.py`, `choose.py`, `banded.py`, which make offers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from ooctrain.errors import Infeasible
+from ooctrain.rewrite.pin_small import pin_again
+from ooctrain.rewrite.tile import tile_by_name
+from ooctrain.rewrite.tile.operators import Operators
+from ooctrain.step.machine import Machine, call_durations_ns
+from ooctrain.step.trace import Trace
+from ooctrain.units import format_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A way to tile a step.
+
+    Args:
+        rewrites: names of tilings, in order; none: the step as it is.
+        work: predicted computing time, that of the untiled step being 1.
+        kept_bytes: rows that bands keep for each other, all together.
+        need_bytes: for which it is estimated; 0: nobody has estimated it.
+        why: what speaks for it.
+    """
+
+    rewrites: tuple[str, ...]
+    work: float
+    kept_bytes: int = 0
+    need_bytes: int = 0
+    why: str = ""
+
+    def notes(self) -> dict[str, object]:
+        """As a plan says it."""
+        tiling = ", ".join(self.rewrites) or "none"
+        return {
+            "tiling": tiling, "work_over_untiled": round(self.work, 4),
+            "kept_bytes": self.kept_bytes, "why": self.why,
+        }  # fmt: skip
+
+
+@lru_cache(maxsize=4)  # a planner is asked about one step again and again
+def tiled_by(trace: Trace, names: tuple[str, ...]) -> Trace:
+    """The step after these tilings; what was pinned stays pinned."""
+    for name in names:
+        trace = pin_again(tile_by_name(trace, name), trace)
+    return trace
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorTimes:
+    """How long each forward operator takes, and its backward calls, untiled.
+
+    Args:
+        forward, backward: in nanoseconds, by place.
+        total: of all calls of the step.
+    """
+
+    forward: tuple[int, ...]
+    backward: tuple[int, ...]
+    total: int
+
+    @classmethod
+    def of(cls, operators: Operators, machine: Machine) -> OperatorTimes:
+        """The times on a machine."""
+        trace = operators.trace
+        durations = call_durations_ns(trace, machine)
+        backward: dict[int, int] = {}
+        for call in trace.calls:
+            if call.forward_of is not None:
+                backward[call.forward_of] = backward.get(call.forward_of, 0) + durations[call.id]
+        return cls(
+            tuple(durations[call.id] for call in operators.calls),
+            tuple(backward.get(call.id, 0) for call in operators.calls),
+            max(sum(durations), 1),
+        )
+
+    def work(self, extra_ns: float) -> float:
+        """Computing time over that of the untiled step, if tiles take so much more."""
+        return 1 + extra_ns / self.total
+
+
+def nothing_fits(
+    planner: str, budget_bytes: int, refusals: Sequence[Infeasible], obstacles: Mapping[str, str]
+) -> Infeasible:
+    """The refusal of a planner that has tried all tilings.
+
+    Args:
+        refusals: of whoever planned the tiled steps.
+        obstacles: {call that no tile can contain: why}.
+    """
+    least = min(refusals, key=lambda refusal: refusal.minimum_bytes)
+    missing = "; ".join(f"{call!r}: {why}" for call, why in list(obstacles.items())[:2])
+    return Infeasible(
+        f"planner {planner!r} finds no tiling within the budget",
+        minimum_bytes=least.minimum_bytes,
+        witness_call=least.witness_call,
+        where=f"call {least.witness_call}" if least.witness_call else "",
+        numbers=f"budget {format_bytes(budget_bytes)} ({budget_bytes} bytes), least of any tiling "
+        f"{format_bytes(least.minimum_bytes)} ({least.minimum_bytes} bytes)",
+        fix=f"a budget of {least.minimum_bytes} bytes"
+        + (
+            f", or a row rule where there is none: {missing}" if missing else ", or a smaller image"
+        ),
+    )

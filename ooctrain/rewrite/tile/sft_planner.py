@@ -1,0 +1,221 @@
+"""sft: segments fused and tiled, halos computed again, nothing swapped.
+
+In: a step, a budget. Out: a plan of the tiled step, all in device memory. The one idea: cut the
+network into segments by what fits (`sft.py`), cut each segment's output into 2^n x 2^n tiles, run
+each tile's forward calls once more in backward, keep what lies between segments; of all grids that
+fit take the one with the least work.
+
+Source: paper 003. Departures: the paper cuts by one capacity, the memory, and stops where a segment
+does not fit then; here capacities are halved until one fits, since an operator that fits alone need
+not fit beside what others keep. Gradients are added up over halos, not gathered. Read next:
+`banded.py`, which computes no halo twice.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ooctrain.errors import Infeasible
+from ooctrain.rewrite.tile.halo import split_evenly
+from ooctrain.rewrite.tile.offers import Offer, OperatorTimes, nothing_fits, tiled_by
+from ooctrain.rewrite.tile.operators import Operators, operators_of
+from ooctrain.rewrite.tile.rules import obstacle, rule_of
+from ooctrain.rewrite.tile.sft import (
+    FtSegment,
+    chain_of,
+    find_segments,
+    need_bytes,
+    tile_spans_of,
+)
+from ooctrain.sched.planners.keep_all import KeepAll
+from ooctrain.sched.planning.planner import HOST_LACKS, check_whole_numbers
+from ooctrain.sched.schedule import BYTES, Granule, Plan
+from ooctrain.sched.spans import held_during
+from ooctrain.step.machine import Machine
+from ooctrain.step.trace import Trace
+
+#: Tiles in H and in W that the paper tries.
+GRIDS = (2, 4, 8, 16, 32)
+#: How often the capacity is halved, from what the largest operator needs.
+HALVINGS = 9
+#: Grids whose halos make the step longer than so many untiled ones are not offered.
+MOST_WORK = 4.0
+
+
+@dataclass(frozen=True, slots=True)
+class Sft:
+    """Paper 003's planner.
+
+    Args:
+        tiles: in H and in W; 0: the best of `GRIDS`.
+
+    Cost: that of tiling the step once for each offer that is tried; O(tiles * calls) each.
+    """
+
+    name = "sft"
+
+    tiles: int = 0
+
+    def __post_init__(self) -> None:
+        check_whole_numbers(self.name, {"tiles": self.tiles}, least=0)
+
+    def plan(
+        self, trace: Trace, budget_bytes: int, machine: Machine, *, granule: Granule = BYTES,
+        host_budget_bytes: int | None = None, seed: int = 0, time_limit_s: float | None = None,
+    ) -> Plan:  # fmt: skip
+        """See `Planner`. The minimum is the least of all partitions and grids."""
+        operators = operators_of(trace)
+        refusals: list[Infeasible] = []
+        offers, least = self.offers(operators, machine), math.inf
+        needs = {offer: at_least_bytes(operators, offer, granule) for offer in offers}
+        # Those that cannot fit come last, and only as far as one may have the least budget.
+        for offer in sorted(offers, key=lambda offer: max(needs[offer] - budget_bytes, 0)):
+            if needs[offer] > budget_bytes and needs[offer] >= least:
+                continue
+            try:
+                plan = KeepAll().plan(
+                    tiled_by(trace, offer.rewrites), budget_bytes, machine, granule=granule,
+                    host_budget_bytes=host_budget_bytes,
+                )  # fmt: skip
+            except Infeasible as refusal:
+                if refusal.minimum_bytes == HOST_LACKS:
+                    raise
+                refusals.append(refusal)
+                least = min(least, refusal.minimum_bytes)
+                continue
+            return with_tiling(plan, offer)
+        raise nothing_fits(self.name, budget_bytes, refusals, obstacles(operators))
+
+    def offers(self, operators: Operators, machine: Machine) -> list[Offer]:
+        """The step as it is, and all partitions in all grids that do not work too much for their
+        halos; the least work first.
+        """
+        times = OperatorTimes.of(operators, machine)
+        found: dict[tuple[str, ...], Offer] = {(): Offer((), 1.0, why="it fits untiled")}
+        for segments in partitions(operators):
+            for tiles in (self.tiles,) if self.tiles else GRIDS:
+                offer = _offer(operators, segments, tiles, times)
+                if offer is not None and offer.work <= MOST_WORK:
+                    found.setdefault(offer.rewrites, offer)
+        return sorted(found.values(), key=lambda offer: offer.work)
+
+
+def with_tiling(plan: Plan, offer: Offer) -> Plan:
+    """A plan of a tiled step as one of the step before."""
+    return Plan(
+        plan.trace, (*offer.rewrites, *plan.rewrites), plan.schedule, plan.makespan_us,
+        plan.peak_bytes, plan.host_peak_bytes, plan.lower_bound, {**plan.notes, **offer.notes()},
+    )  # fmt: skip
+
+
+def partitions(operators: Operators) -> Iterator[tuple[FtSegment, ...]]:
+    """What `find_segments` finds under ever smaller capacities, each once, as far as it can run."""
+    largest = max((need_bytes(operators, i) for i in range(len(operators.calls))), default=0)
+    seen: set[tuple[FtSegment, ...]] = set()
+    for halving in range(HALVINGS + 1):
+        segments = find_segments(operators, largest >> halving)
+        runs = all({"H", "W"} <= {*s.dimensions} and _can_run(operators, s) for s in segments)
+        if segments and runs and segments not in seen:
+            seen.add(segments)
+            yield segments
+
+
+def _can_run(operators: Operators, segment: FtSegment) -> bool:
+    """Whether tiles that compute their halos again can run it: a chain of operators with rules."""
+    chain = chain_of(operators, segment)
+    return chain is not None and all(rule_of(call.op) is not None for call in chain)
+
+
+def obstacles(operators: Operators) -> dict[str, str]:
+    """{forward call that cannot be tiled in rows: why}."""
+    return {call.name: obstacle(call.op) for call in operators.calls if rule_of(call.op) is None}
+
+
+def at_least_bytes(operators: Operators, offer: Offer, granule: Granule) -> int:
+    """What no list of the tiled step goes below that keeps all: persistent bytes, and at each
+    untiled call all that lives there and lies in no segment.
+    """
+    trace = operators.trace
+    forward: set[int] = set()
+    ends: set[int] = set()
+    for name in offer.rewrites:
+        first, last = name.split(":")[2:]
+        places = [i for i, call in enumerate(operators.calls) if call.name in (first, last)]
+        calls = operators.calls[places[0] : places[-1] + 1]
+        forward.update(call.id for call in calls)
+        ends.update(calls[-1].outs)
+    inside = {c.id for c in trace.calls if c.id in forward or c.forward_of in forward}
+    inner = {
+        trace.storage[v] for i in inside for v in trace.calls[i].outs
+        if v not in ends and trace.variables[v].kind != "wgrad"
+    }  # fmt: skip
+    first_use, last_use = dict[int, int](), dict[int, int]()
+    for call in trace.calls:
+        for storage in {trace.storage[v] for v in call.touched()}:
+            first_use.setdefault(storage, call.id)
+            last_use[storage] = call.id
+    for v in trace.variables:
+        if v.persistent:
+            first_use[trace.storage[v.id]], last_use[trace.storage[v.id]] = 0, len(trace.calls) - 1
+    stretches = (
+        (first_use[s], last_use[s], granule.granted(trace.variables[s].nbytes))
+        for s in first_use if s not in inner
+    )  # fmt: skip
+    return granule.fixed_bytes + max(held_during(stretches, len(trace.calls)), default=0)
+
+
+def tiled_ratios(
+    operators: Operators, segment: FtSegment, grid: tuple[int, int]
+) -> tuple[list[float], list[float]]:
+    """How many times its elements each operator of a segment computes, in rows and in columns."""
+    variables = operators.trace.variables
+    both: list[list[float]] = []
+    for axis, tiles in zip((2, 3), grid, strict=True):
+        extent = variables[operators.calls[segment.end].outs[0]].shape[axis]
+        written = [0] * len(variables)
+        for span in split_evenly(extent, tiles):
+            for v, part in tile_spans_of(operators, segment, span, axis).items():
+                written[v] += part.extent
+        outs = [call.outs[0] for call in operators.calls[segment.start : segment.end + 1]]
+        both.append([written[v] / variables[v].shape[axis] for v in outs])
+    return both[0], both[1]
+
+
+def tile_bytes(operators: Operators, segment: FtSegment, grid: tuple[int, int]) -> int:
+    """The memory check of section 4.2: what a tile in the middle of the grid holds in backward, all
+    its forward tensors and the two largest gradients.
+    """
+    variables = operators.trace.variables
+    target = variables[operators.calls[segment.end].outs[0]].shape
+    spans = []
+    for axis, tiles in zip((2, 3), grid, strict=True):
+        parts = split_evenly(target[axis], tiles)
+        middle = parts[len(parts) // 2]
+        spans.append(tile_spans_of(operators, segment, middle, axis))
+    sizes = []
+    for v in (spans[0].keys() & spans[1].keys()) - operators.trace.taker.keys():
+        whole, rows, columns = variables[v], spans[0][v].extent, spans[1][v].extent
+        sizes.append(whole.nbytes * rows * columns // (whole.shape[2] * whole.shape[3]))
+    return sum(sizes) + sum(sorted(sizes)[-2:])
+
+
+def _offer(
+    operators: Operators, segments: tuple[FtSegment, ...], tiles: int, times: OperatorTimes
+) -> Offer | None:
+    """The offer of one grid for all segments; None where tiles would have no row or column."""
+    extra_ns, names = 0.0, []
+    for segment in segments:
+        ends = [operators.calls[place] for place in (segment.start, segment.end)]
+        if min(operators.trace.variables[ends[1].outs[0]].shape[2:]) < tiles:
+            return None
+        rows, columns = tiled_ratios(operators, segment, (tiles, tiles))
+        for place, r, c in zip(range(segment.start, segment.end + 1), rows, columns, strict=True):
+            forward, backward = times.forward[place], times.backward[place]
+            extra_ns += (2 * forward + backward) * r * c - forward - backward
+        names.append(f"tile:{tiles}x{tiles}:{ends[0].name}:{ends[1].name}")
+    work = times.work(extra_ns)
+    through = ", ".join(operators.calls[segment.end].name for segment in segments)
+    why = f"the least work of all partitions and grids that fit: segments end at {through}"
+    return Offer(tuple(names), work, why=why)
