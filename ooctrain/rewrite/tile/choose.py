@@ -20,7 +20,7 @@ from ooctrain.rewrite.tile.dimensions import DIMENSIONS
 from ooctrain.rewrite.tile.halo import reach
 from ooctrain.rewrite.tile.offers import Offer, OperatorTimes
 from ooctrain.rewrite.tile.operators import Operators
-from ooctrain.rewrite.tile.row_rules import row_rule_of
+from ooctrain.rewrite.tile.rule_of_call import row_rule_of
 from ooctrain.rewrite.tile.rules import rule_of
 from ooctrain.rewrite.tile.sft import FtSegment, chain_of
 from ooctrain.rewrite.tile.sft_planner import tile_bytes, tiled_ratios
