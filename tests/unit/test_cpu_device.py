@@ -304,7 +304,8 @@ def both_ways_seconds(link):
 
 def test_a_shared_link_takes_the_sum_and_a_duplex_link_the_longer():
     assert both_ways_seconds("shared") >= 0.040
-    assert min(both_ways_seconds("duplex") for _ in range(6)) < 0.0395
+    # Of many tries one suffices: a busy machine makes each of them longer, and none shorter.
+    assert any(both_ways_seconds("duplex") < 0.0395 for _ in range(60))
 
 
 def test_directions_have_bandwidths_of_their_own():
