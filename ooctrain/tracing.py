@@ -27,13 +27,12 @@ from ooctrain.errors import ConfigError, ShapeError
 from ooctrain.layers.conv_algorithms import CUDA_ALGORITHMS
 from ooctrain.layers.kernels.tables import TABLES
 from ooctrain.nn.named_losses import Loss, named_loss, target_of
-from ooctrain.optim import SGD, Adam, Optimizer
+from ooctrain.optim import Optimizer
+from ooctrain.optim.named import get_optimizer
 from ooctrain.step.builder import TraceBuilder
 from ooctrain.step.op import Op, Scalars, Spec
 from ooctrain.step.presets import usable_cores
 from ooctrain.step.trace import Trace
-
-DEFAULT_LR = 0.1
 
 
 @dataclass
@@ -128,7 +127,7 @@ def trace(
         input_shape: of the whole batch, (N, C, H, W).
         loss: "cross_entropy" (of a model with an `OwnLoss`: that), "mse", "l1", or a function of
             (output, target); None with `training=False`.
-        optimizer: "sgd" (momentum 0.9), "adam", an optimizer of `optim`, or None for gradients
+        optimizer: by name (`optim/named.py`; "sgd" has momentum 0.9), itself, or None for gradients
             alone.
         device: "cpu" or "cuda": what algorithms and workspaces are chosen for.
         threads: of the cpu device; None: one for each core that this process may use.
@@ -315,13 +314,7 @@ def named_optimizer(optimizer: str | Optimizer, model: Module) -> Optimizer:
     """The optimizer that a name stands for; others as they are."""
     if not isinstance(optimizer, str):
         return optimizer
-    if optimizer == "sgd":
-        return SGD(model.parameters(), lr=DEFAULT_LR, momentum=0.9)
-    if optimizer == "adam":
-        return Adam(model.parameters())
-    raise ConfigError(
-        f"no optimizer {optimizer!r}", code="OOC-106", fix="sgd, adam, or one of oc.optim"
-    )
+    return get_optimizer(optimizer, model.parameters())
 
 
 @contextmanager

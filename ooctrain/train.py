@@ -66,7 +66,7 @@ class Trainer:
         model: while the trainer is open its values are on the device; read them as ever.
         loss: "cross_entropy", "mse", "l1" or a function of (output, target); a target with the
             shape of the output is float32, others are class numbers.
-        optimizer: one of `optim`, "adam", or "sgd": learning rate 0.1 and momentum 0.9.
+        optimizer: one of `optim`, or by name (`optim/named.py`); "sgd" has momentum 0.9.
         budget: of everything on the device: bytes, "512MiB", "25%"; None: train in-core.
         planner, allocator, device: by name, with parameters.
         accumulate: parts that a batch goes through in; loss and gradients are those of the batch.

@@ -114,8 +114,8 @@ def strips_svg(
 
 
 def curves_svg(
-    title: str, curves: Sequence[Curve], *, x_axis: str, y_axis: str, doubling: bool = False,
-    y_low: float = 0.0, x_number: Callable[[float], str] | None = None,
+    title: str, curves: Sequence[Curve], *, axes: Axes, doubling: bool = False, y_low: float = 0.0,
+    x_number: Callable[[float], str] | None = None,
     y_number: Callable[[float], str] | None = None,
 ) -> str:  # fmt: skip
     """Curves over one axis.
@@ -123,7 +123,7 @@ def curves_svg(
     Args:
         title: above all.
         curves: drawn in order.
-        x_axis, y_axis: what they count.
+        axes: what x and y count.
         doubling: equal distances along x are equal factors; a tick at each point of the first
             curve.
         y_low: where the y axis begins.
@@ -150,7 +150,7 @@ def curves_svg(
 
 
 def areas_svg(
-    title: str, areas: Sequence[Area], *, x_axis: str, y_axis: str, legend: Sequence[str] = (),
+    title: str, areas: Sequence[Area], *, axes: Axes, legend: Sequence[str] = (),
     limits: Sequence[tuple[str, float]] = (), y_top: float | None = None,
     y_number: Callable[[float], str] | None = None,
 ) -> str:  # fmt: skip
@@ -159,7 +159,7 @@ def areas_svg(
     Args:
         title: above all.
         areas: drawn in order.
-        x_axis, y_axis: what they count.
+        axes: what x and y count.
         legend: what the kinds mean, in order.
         limits: (name, y) of dashed lines.
         y_top: end of the y axis, so that pictures can be compared; None: the highest area or limit.
