@@ -29,7 +29,7 @@ ENTRY_POINTS = "ooctrain.schedules"
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class RunLength:
     """What a schedule goes over.
 
     Args:
@@ -56,35 +56,35 @@ class Run:
         return epochs * self.steps_per_epoch
 
 
-def constant(run: Run) -> LRScheduler:
+def constant(run: RunLength) -> LRScheduler:
     """The learning rate as it is."""
     return StepLR(run.optimizer, step_size=1, gamma=1.0)
 
 
-def cosine(run: Run, eta_min: float = 0.0) -> LRScheduler:
+def cosine(run: RunLength, eta_min: float = 0.0) -> LRScheduler:
     """From the learning rate to `eta_min` along half a cosine over the whole run."""
     return CosineAnnealingLR(run.optimizer, run.steps, _rate("eta_min", eta_min))
 
 
-def step(run: Run, epochs: int = 30, gamma: float = 0.1) -> LRScheduler:
+def step(run: RunLength, epochs: int = 30, gamma: float = 0.1) -> LRScheduler:
     """Times `gamma` after every so many epochs."""
     return StepLR(run.optimizer, run.steps_of(epochs, "epochs"), _rate("gamma", gamma))
 
 
-def multistep(run: Run, epochs: int | str, gamma: float = 0.1) -> LRScheduler:
+def multistep(run: RunLength, epochs: int | str, gamma: float = 0.1) -> LRScheduler:
     """Times `gamma` after each of these epochs: "30+60+80"."""
     words = [int(w) if re.fullmatch("[0-9]+", w) else w for w in str(epochs).split("+")]
     milestones = [run.steps_of(word, "epochs") for word in words]
     return MultiStepLR(run.optimizer, milestones, _rate("gamma", gamma))
 
 
-def exponential(run: Run, gamma: float = 0.95) -> LRScheduler:
+def exponential(run: RunLength, gamma: float = 0.95) -> LRScheduler:
     """Times `gamma` after every epoch."""
     return step(run, epochs=1, gamma=gamma)
 
 
 def linear(
-    run: Run, epochs: int = 5, start_factor: float = 1 / 3, end_factor: float = 1.0
+    run: RunLength, epochs: int = 5, start_factor: float = 1 / 3, end_factor: float = 1.0
 ) -> LRScheduler:
     """From `start_factor` times the learning rate to `end_factor` times it in the first epochs."""
     factors = _rate("start_factor", start_factor), _rate("end_factor", end_factor)
@@ -92,7 +92,7 @@ def linear(
 
 
 def onecycle(
-    run: Run, pct_start: float = 0.3, div_factor: float = 25.0, final_div_factor: float = 1e4
+    run: RunLength, pct_start: float = 0.3, div_factor: float = 25.0, final_div_factor: float = 1e4
 ) -> LRScheduler:
     """Up to the learning rate and down again over the whole run; a momentum the other way round."""
     groups = run.optimizer.param_groups
@@ -114,7 +114,7 @@ SCHEDULES: Mapping[str, Callable[..., LRScheduler]] = MappingProxyType(
 ENDLESS = frozenset({"constant", "exponential", "linear", "multistep", "step"})
 
 
-def find_schedule(text: str) -> Callable[[Run], LRScheduler]:
+def find_schedule(text: str) -> Callable[[RunLength], LRScheduler]:
     """What makes the schedule that a text names.
 
     Raises:

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from ooctrain.cli.options import Extent, MemoryOptions, Workload
-from ooctrain.cli.schedules import Run, depends_on_the_end, find_schedule
+from ooctrain.cli.schedules import RunLength, depends_on_the_end, find_schedule
 from ooctrain.cli.workload import Task, link_rate, make_task, threads_of
 from ooctrain.data import DataLoader
 from ooctrain.errors import CheckpointError, TrainingStopped
@@ -190,7 +190,7 @@ def run_training(run: TrainingRun, on_step: OnStep, before: RunState | None = No
 
 def make_schedule(optimizer: Optimizer, extent: Extent, steps_per_epoch: int) -> LRScheduler:
     """Stepped after each training step."""
-    return find_schedule(extent.lr_schedule)(Run(optimizer, extent.epochs, steps_per_epoch))
+    return find_schedule(extent.lr_schedule)(RunLength(optimizer, extent.epochs, steps_per_epoch))
 
 
 def make_loader(task: Task, workload: Workload) -> DataLoader:

@@ -1,4 +1,4 @@
-"""Optimizers by name, with parameters: "adam", "rmsprop:alpha=0.9,momentum=0.5", "mine.py:Mine".
+"""Optimizers by name, with parameters: "adam", "adam:betas=0.8+0.9", "mine.py:Mine".
 
 In: a text, and the parameters to train. Out: an optimizer. The one idea: an optimizer is named as a
 planner or an allocator is (`plugins.py`), so the command line and `Trainer(optimizer=...)` know the
@@ -9,6 +9,7 @@ same words. A name that has not been told a learning rate takes the one that sta
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -22,33 +23,12 @@ _WHAT = "optimizer"
 DEFAULT_LR = 0.1  # of "sgd"
 
 
-def sgd(
-    params: Params, lr: float = DEFAULT_LR, momentum: float = 0.9, dampening: float = 0.0,
-    weight_decay: float = 0.0, nesterov: bool = False,
-) -> SGD:  # fmt: skip
-    """SGD with a momentum, unless another one is given."""
-    return SGD(params, lr, momentum, dampening, weight_decay, nesterov)
-
-
-def adam(
-    params: Params, lr: float = 1e-3, beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-8,
-    weight_decay: float = 0.0,
-) -> Adam:  # fmt: skip
-    """Adam, its betas given one by one."""
-    return Adam(params, lr, (beta1, beta2), eps, weight_decay)
-
-
-def adamw(
-    params: Params, lr: float = 1e-3, beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-8,
-    weight_decay: float = 1e-2,
-) -> AdamW:  # fmt: skip
-    """AdamW, its betas given one by one."""
-    return AdamW(params, lr, (beta1, beta2), eps, weight_decay)
-
-
 OPTIMIZERS: Mapping[str, Callable[..., Optimizer]] = MappingProxyType(
-    {"adam": adam, "adamw": adamw, "rmsprop": RMSprop, "sgd": sgd}
-)
+    {
+        "adam": Adam, "adamw": AdamW, "rmsprop": RMSprop,
+        "sgd": partial(SGD, lr=DEFAULT_LR, momentum=0.9),
+    }
+)  # fmt: skip
 
 
 def find_optimizer(text: str) -> tuple[Callable[..., Optimizer], Mapping[str, Any]]:
@@ -57,7 +37,8 @@ def find_optimizer(text: str) -> tuple[Callable[..., Optimizer], Mapping[str, An
     Raises:
         ConfigError: unknown name, file or setting.
     """
-    return plugins.locate(text, OPTIMIZERS, group=ENTRY_POINTS, what=_WHAT, given=1)
+    factory, settings = plugins.locate(text, OPTIMIZERS, group=ENTRY_POINTS, what=_WHAT, given=1)
+    return factory, {**settings, **_betas(settings)}
 
 
 def get_optimizer(text: str, params: Params, lr: float | None = None) -> Optimizer:
@@ -84,3 +65,10 @@ def get_optimizer(text: str, params: Params, lr: float | None = None) -> Optimiz
             fix="a class that extends oc.optim.Optimizer, or a function that returns one",
         )  # fmt: skip
     return found
+
+
+def _betas(settings: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:
+    """Adam's two, typed as "0.9+0.999"."""
+    if not isinstance(settings.get("betas"), str):
+        return {name: (value,) for name, value in settings.items() if name == "betas"}
+    return {"betas": tuple(map(plugins.parse_value, settings["betas"].split("+")))}

@@ -29,6 +29,7 @@ from support.hand_lists import (
 
 from ooctrain.alloc.registry import choose_allocator
 from ooctrain.devices.base import Debug
+from ooctrain.devices.cpu.copy_engine import CopyLink
 from ooctrain.devices.cpu.device import CpuDevice
 from ooctrain.errors import (
     ConfigError,
@@ -312,7 +313,7 @@ def test_parts_are_refused_where_the_allocator_has_none():
 def test_a_slab_that_is_too_small_is_refused():
     trace = small_step()
     schedule = make_list(trace, SWAPPED)
-    device = CpuDevice(8 * S, S, copy_bytes=ctypes.memmove)
+    device = CpuDevice(8 * S, S, link=CopyLink(copy_bytes=ctypes.memmove))
     allocator = choose_allocator("va:chunk=4KiB", 8 * S).make(device.memory)
     with pytest.raises(PlanMismatch, match="host slab is smaller"):
         Session(trace, schedule, device, allocator, {W: np.ones(N, np.float32)})
@@ -360,7 +361,7 @@ def test_overhead_stays_under_50_us_per_instruction():
     schedule = make_list(trace, instructions)
     for name in ALLOCATORS:
         choice = choose_allocator(name, 1 << 20)
-        device = CpuDevice(1 << 20, 64, copy_bytes=ctypes.memmove)
+        device = CpuDevice(1 << 20, 64, link=CopyLink(copy_bytes=ctypes.memmove))
         session = Session(trace, schedule, device, choice.make(device.memory), {})
         best_us = min(_step_us(session) for _ in range(12)) / len(instructions)
         device.close()

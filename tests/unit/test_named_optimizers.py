@@ -11,7 +11,7 @@ import pytest
 import ooctrain as oc
 from ooctrain import nn, optim
 from ooctrain.cli import main
-from ooctrain.cli.schedules import SCHEDULES, Run, find_schedule
+from ooctrain.cli.schedules import SCHEDULES, RunLength, find_schedule
 from ooctrain.errors import ConfigError
 from ooctrain.optim.named import OPTIMIZERS, get_optimizer
 
@@ -19,7 +19,7 @@ NAMED = {
     "sgd": lambda p: optim.SGD(p, lr=0.1, momentum=0.9),
     "sgd:momentum=0.5,nesterov=true,lr=0.02": lambda p: optim.SGD(p, 0.02, 0.5, nesterov=True),
     "adam": optim.Adam,
-    "adam:beta1=0.8,beta2=0.9,eps=0.01": lambda p: optim.Adam(p, 1e-3, (0.8, 0.9), 0.01),
+    "adam:betas=0.8+0.9,eps=0.01": lambda p: optim.Adam(p, 1e-3, (0.8, 0.9), 0.01),
     "adamw": optim.AdamW,
     "adamw:weight_decay=0.1,lr=0.01": lambda p: optim.AdamW(p, 0.01, weight_decay=0.1),
     "rmsprop": optim.RMSprop,
@@ -56,10 +56,11 @@ def parameters():
 @pytest.mark.parametrize(
     ("text", "hint"),
     [
-        ("rmsprob", "did you mean 'rmsprop'"), ("adam:betas=1", "did you mean 'beta"),
+        ("rmsprob", "did you mean 'rmsprop'"), ("adam:beta=1", "did you mean 'betas'"),
+        ("adam:betas=1", "betas (1,)"),
         ("sgd:momentum=fast", "momentum 'fast'"), ("sgd:lr=-1", "lr -1"), ("", "names nothing"),
         ("rmsprop:alpha=2", "alpha 2"), ("none.py:Mine", "there is no Python file"),
-        ("adam:beta1=1.5", "betas"), ("sgd:lr=nan", "lr nan"),
+        ("adam:betas=0.9+1.5", "betas"), ("adam:betas=a+b", "betas"), ("sgd:lr=nan", "lr nan"),
     ],
 )  # fmt: skip
 def test_what_names_no_optimizer_is_refused(text, hint):
@@ -109,7 +110,7 @@ def rates(make, momentum=0.9):
 
 @pytest.mark.parametrize("text", RATES)
 def test_a_schedule_by_name_is_that_of_the_class(text):
-    assert rates(lambda o: find_schedule(text)(Run(o, 4, 3))) == rates(RATES[text])
+    assert rates(lambda o: find_schedule(text)(RunLength(o, 4, 3))) == rates(RATES[text])
 
 
 def test_every_schedule_is_tried():
@@ -117,7 +118,7 @@ def test_every_schedule_is_tried():
 
 
 def test_a_momentum_that_is_not_there_is_not_cycled():
-    found = rates(lambda o: find_schedule("onecycle")(Run(o, 4, 3)), momentum=0.0)
+    found = rates(lambda o: find_schedule("onecycle")(RunLength(o, 4, 3)), momentum=0.0)
     assert {momentum for _, momentum in found} == {0.0}
     assert max(rate for rate, _ in found) <= 0.1
 
@@ -130,7 +131,7 @@ def test_a_momentum_that_is_not_there_is_not_cycled():
 )  # fmt: skip
 def test_what_names_no_schedule_is_refused(text):
     with pytest.raises(ConfigError) as caught:
-        find_schedule(text)(Run(optim.SGD(parameters(), lr=0.1, momentum=0.9), 4, 3))
+        find_schedule(text)(RunLength(optim.SGD(parameters(), lr=0.1, momentum=0.9), 4, 3))
     assert caught.value.fix
 
 

@@ -91,7 +91,8 @@ def table1_figure(cells: Sequence[MethodCell]) -> str:
     return stacked_svg(
         [
             curves_svg(
-                title, [whole, *curves], axes=("batch (no point: it cannot be trained)", "% of the best in-core speed"),
+                title, [whole, *curves],
+                axes=("batch (no point: it cannot be trained)", "% of the best in-core speed"),
             )
             for title, curves in (
                 ("Computed here: speed kept, simulated", here),

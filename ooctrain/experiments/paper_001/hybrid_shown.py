@@ -143,7 +143,10 @@ def hybrid_figure(cells: Sequence[ImageCell]) -> str:
                 curves_svg(
                     f"Figures 3, 4: {title}",
                     _curves(found, METHODS, attrgetter("megapixels_per_s")),
-                    axes=("pixels of a side (no point: it cannot be trained)", "megapixels/s, simulated"),
+                    axes=(
+                        "pixels of a side (no point: it cannot be trained)",
+                        "megapixels/s, simulated",
+                    ),
                 )
             )
             pictures.append(
