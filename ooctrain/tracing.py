@@ -17,7 +17,7 @@ from typing import Any
 
 from ooctrain.engine.autograd import no_grad
 from ooctrain.engine.backward import record_backward
-from ooctrain.engine.clip import Clip, ClipNorm, gradient_of
+from ooctrain.engine.clip import Clip, ClipNorm, as_clip, gradient_of
 from ooctrain.engine.incore import named_tensors
 from ooctrain.engine.module import Module, Parameter
 from ooctrain.engine.parts import Parts
@@ -161,14 +161,17 @@ def trace(
     algorithm = _conv_algorithm(device, conv_algorithm, allow_tf32)
     if threads is not None and threads < 1:
         raise ConfigError(f"{threads} threads are none", code="OOC-106", fix="1 or more")
+    if not isinstance(accumulate, Integral):
+        raise ConfigError(
+            f"accumulate {accumulate!r} is no whole number", code="OOC-106", fix="accumulate=1"
+        )
     shape = _batch_shape(input_shape)
     update = named_optimizer(optimizer, model) if training and optimizer is not None else None
     names = {tensor: name for name, tensor in named_tensors(model, update).items()}
     parts = Parts(accumulate) if training and accumulate > 1 else None
     runner = TraceRunner(threads or usable_cores(), names, device, parts)
     tape = Tape(runner, algorithm, looked_at=looked_at, parts=parts)
-    clip = ClipNorm(clip) if isinstance(clip, int | float) else clip
-    step = _Step(runner, tape, update, clip, keep_gradients)
+    step = _Step(runner, tape, update, as_clip(clip), keep_gradients)
     with use_tape(tape), _named(names):
         if training:
             step.train(model, shape, named_loss(loss, model), target_shape, accumulate)
@@ -311,9 +314,24 @@ def _part(batch: Tensor, part: int, parts: int) -> Tensor:
 
 
 def named_optimizer(optimizer: str | Optimizer, model: Module) -> Optimizer:
-    """The optimizer that a name stands for; others as they are."""
-    if not isinstance(optimizer, str):
+    """The optimizer that a name stands for; others as they are.
+
+    Raises:
+        ConfigError: there is none, or a setting is out of its range; or there is no model.
+    """
+    if not isinstance(model, Module):
+        raise ConfigError(
+            f"{type(model).__name__} is no model", code="OOC-106",
+            fix="an oc.nn.Module, such as oc.models.build('resnet18')",
+        )  # fmt: skip
+    if isinstance(optimizer, Optimizer):
+        optimizer.check_settings()
         return optimizer
+    if not isinstance(optimizer, str):
+        raise ConfigError(
+            f"{optimizer!r} is no optimizer", code="OOC-106",
+            fix="oc.optim.SGD(model.parameters(), lr=0.1), or a name such as 'sgd'",
+        )  # fmt: skip
     return get_optimizer(optimizer, model.parameters())
 
 

@@ -26,7 +26,7 @@ from ooctrain.engine.module import Module
 from ooctrain.engine.tensor import Tensor
 from ooctrain.errors import ConfigError, TrainingStopped
 from ooctrain.execution import checkpoint as files
-from ooctrain.execution.evaluation import Averages, Evaluation
+from ooctrain.execution.evaluation import Averages, Evaluation, pair_of
 from ooctrain.execution.prepare import PreparedStep, Settings
 from ooctrain.execution.residence import Residence, one_at_a_time
 from ooctrain.execution.result import StepResult
@@ -74,7 +74,7 @@ class Trainer:
             `prepare.Settings`; link_bandwidth in bytes per microsecond.
         conv_algorithm: "auto", or see `oc.trace`.
         allow_tf32: see `oc.trace`.
-        clip: `utils.ClipNorm`, `utils.ClipEach` or a number for the norm; of the gradients of all
+        clip: `engine.clip.ClipNorm`, `ClipEach` or a number for the norm; of the gradients of all
             the model's parameters that require one.
 
     Attributes:
@@ -166,7 +166,7 @@ class Trainer:
         losses: list[float] = []
         for epoch in range(epochs):
             steps_before = len(losses)
-            for x, y in batches:
+            for x, y in map(pair_of, batches):
                 losses.append(self.step(x, y))
                 if on_step is not None:
                     on_step(self.steps_done, losses[-1])
@@ -228,7 +228,7 @@ class Trainer:
             ConfigError: there is no batch, or the loss's terms have no common average.
         """
         averages = Averages(getattr(self.loss, "ignore_index", IGNORED_LABEL))
-        for x, y in batches:
+        for x, y in map(pair_of, batches):
             averages.add(*self._forward(x, y), y)
         return averages.result()
 

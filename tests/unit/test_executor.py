@@ -64,14 +64,15 @@ class Bench:
 
     def __init__(
         self, instructions, allocator="va:chunk=4KiB", *, start=None, wanted=(G,), trace=None,
-        device=CpuDevice, **options,
+        device=CpuDevice, link="duplex", out_bytes_per_us=None, **options,
     ):  # fmt: skip
         self.trace = trace or small_step()
         self.schedule = make_list(self.trace, instructions, start)
         choice = choose_allocator(allocator, 32 * S)
         reserved = reserved_peak(self.schedule, self.trace, choice)
         extent = host_extent_bytes(self.trace, self.schedule)
-        self.device = device(reserved, extent, copy_bytes=ctypes.memmove, **options)
+        copies = CopyLink(link, out_bytes_per_us, copy_bytes=ctypes.memmove)
+        self.device = device(reserved, extent, link=copies, **options)
         self.allocator = choice.make(self.device.memory)
         values = {W: np.ones(N, np.float32)}
         self.session = Session(
@@ -150,7 +151,7 @@ def _by_index(event):
 
 def test_a_copy_listed_after_a_run_overlaps_it(bench):
     """Issue runs ahead: the copy out of `a` goes on while `f.c` runs, which is listed after it."""
-    run = bench(SWAPPED, link_out_bytes_per_us=S / 20_000)
+    run = bench(SWAPPED, out_bytes_per_us=S / 20_000)
     events = {event.index: event for event in run.step(1.0).timeline.events}
     assert events[3].name == "a"
     assert events[4].name == "f.c"
