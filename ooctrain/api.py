@@ -22,6 +22,7 @@ from ooctrain.execution.planners import as_planner
 from ooctrain.execution.prepare import DEFAULT_REWRITES, Settings, placed, prepare
 from ooctrain.execution.sessions import input_values, open_session, threads_served
 from ooctrain.models import build, recipe_of, stem_for
+from ooctrain.optim.named import DEFAULT_LR
 from ooctrain.rewrite import REWRITES, apply_rewrites
 from ooctrain.sched import verify as laws
 from ooctrain.sched.bounds import closed as bounds
@@ -35,7 +36,6 @@ from ooctrain.step.foreign import parse_json
 from ooctrain.step.machine import Machine
 from ooctrain.step.presets import machine as find_machine
 from ooctrain.step.trace import Trace
-from ooctrain.tracing import DEFAULT_LR
 from ooctrain.tracing import trace as traced
 from ooctrain.units import parse_budget
 

@@ -160,7 +160,9 @@ def load_from_file(path: str, name: str) -> Callable[..., Any]:
     specification.loader.exec_module(module)
     if not hasattr(module, name):
         near = did_you_mean(name, [word for word in vars(module) if not word.startswith("_")])
-        raise ConfigError(f"{path!r} defines no {name!r}", code="OOC-106", fix=near)
+        raise ConfigError(
+            f"{path!r} defines no {name!r}", code="OOC-106", fix=near or "a name in it"
+        )
     found = getattr(module, name)
     if not callable(found):
         kind = type(found).__name__

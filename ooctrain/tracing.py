@@ -17,7 +17,7 @@ from typing import Any
 
 from ooctrain.engine.autograd import no_grad
 from ooctrain.engine.backward import record_backward
-from ooctrain.engine.clip import Clip, ClipNorm, gradient_of
+from ooctrain.engine.clip import Clip, ClipNorm, as_clip, gradient_of
 from ooctrain.engine.incore import named_tensors
 from ooctrain.engine.module import Module, Parameter
 from ooctrain.engine.parts import Parts
@@ -27,13 +27,12 @@ from ooctrain.errors import ConfigError, ShapeError
 from ooctrain.layers.conv_algorithms import CUDA_ALGORITHMS
 from ooctrain.layers.kernels.tables import TABLES
 from ooctrain.nn.named_losses import Loss, named_loss, target_of
-from ooctrain.optim import SGD, Adam, Optimizer
+from ooctrain.optim import Optimizer
+from ooctrain.optim.named import get_optimizer
 from ooctrain.step.builder import TraceBuilder
 from ooctrain.step.op import Op, Scalars, Spec
 from ooctrain.step.presets import usable_cores
 from ooctrain.step.trace import Trace
-
-DEFAULT_LR = 0.1
 
 
 @dataclass
@@ -128,7 +127,7 @@ def trace(
         input_shape: of the whole batch, (N, C, H, W).
         loss: "cross_entropy" (of a model with an `OwnLoss`: that), "mse", "l1", or a function of
             (output, target); None with `training=False`.
-        optimizer: "sgd" (momentum 0.9), "adam", an optimizer of `optim`, or None for gradients
+        optimizer: by name (`optim/named.py`; "sgd" has momentum 0.9), itself, or None for gradients
             alone.
         device: "cpu" or "cuda": what algorithms and workspaces are chosen for.
         threads: of the cpu device; None: one for each core that this process may use.
@@ -162,14 +161,17 @@ def trace(
     algorithm = _conv_algorithm(device, conv_algorithm, allow_tf32)
     if threads is not None and threads < 1:
         raise ConfigError(f"{threads} threads are none", code="OOC-106", fix="1 or more")
+    if not isinstance(accumulate, Integral):
+        raise ConfigError(
+            f"accumulate {accumulate!r} is no whole number", code="OOC-106", fix="accumulate=1"
+        )
     shape = _batch_shape(input_shape)
     update = named_optimizer(optimizer, model) if training and optimizer is not None else None
     names = {tensor: name for name, tensor in named_tensors(model, update).items()}
     parts = Parts(accumulate) if training and accumulate > 1 else None
     runner = TraceRunner(threads or usable_cores(), names, device, parts)
     tape = Tape(runner, algorithm, looked_at=looked_at, parts=parts)
-    clip = ClipNorm(clip) if isinstance(clip, int | float) else clip
-    step = _Step(runner, tape, update, clip, keep_gradients)
+    step = _Step(runner, tape, update, as_clip(clip), keep_gradients)
     with use_tape(tape), _named(names):
         if training:
             step.train(model, shape, named_loss(loss, model), target_shape, accumulate)
@@ -312,16 +314,25 @@ def _part(batch: Tensor, part: int, parts: int) -> Tensor:
 
 
 def named_optimizer(optimizer: str | Optimizer, model: Module) -> Optimizer:
-    """The optimizer that a name stands for; others as they are."""
-    if not isinstance(optimizer, str):
+    """The optimizer that a name stands for; others as they are.
+
+    Raises:
+        ConfigError: there is none, or a setting is out of its range; or there is no model.
+    """
+    if not isinstance(model, Module):
+        raise ConfigError(
+            f"{type(model).__name__} is no model", code="OOC-106",
+            fix="an oc.nn.Module, such as oc.models.build('resnet18')",
+        )  # fmt: skip
+    if isinstance(optimizer, Optimizer):
+        optimizer.check_settings()
         return optimizer
-    if optimizer == "sgd":
-        return SGD(model.parameters(), lr=DEFAULT_LR, momentum=0.9)
-    if optimizer == "adam":
-        return Adam(model.parameters())
-    raise ConfigError(
-        f"no optimizer {optimizer!r}", code="OOC-106", fix="sgd, adam, or one of oc.optim"
-    )
+    if not isinstance(optimizer, str):
+        raise ConfigError(
+            f"{optimizer!r} is no optimizer", code="OOC-106",
+            fix="oc.optim.SGD(model.parameters(), lr=0.1), or a name such as 'sgd'",
+        )  # fmt: skip
+    return get_optimizer(optimizer, model.parameters())
 
 
 @contextmanager

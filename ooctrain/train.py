@@ -26,7 +26,7 @@ from ooctrain.engine.module import Module
 from ooctrain.engine.tensor import Tensor
 from ooctrain.errors import ConfigError, TrainingStopped
 from ooctrain.execution import checkpoint as files
-from ooctrain.execution.evaluation import Averages, Evaluation
+from ooctrain.execution.evaluation import Averages, Evaluation, pair_of
 from ooctrain.execution.prepare import PreparedStep, Settings
 from ooctrain.execution.residence import Residence, one_at_a_time
 from ooctrain.execution.result import StepResult
@@ -66,7 +66,7 @@ class Trainer:
         model: while the trainer is open its values are on the device; read them as ever.
         loss: "cross_entropy", "mse", "l1" or a function of (output, target); a target with the
             shape of the output is float32, others are class numbers.
-        optimizer: one of `optim`, "adam", or "sgd": learning rate 0.1 and momentum 0.9.
+        optimizer: one of `optim`, or by name (`optim/named.py`); "sgd" has momentum 0.9.
         budget: of everything on the device: bytes, "512MiB", "25%"; None: train in-core.
         planner, allocator, device: by name, with parameters.
         accumulate: parts that a batch goes through in; loss and gradients are those of the batch.
@@ -74,7 +74,7 @@ class Trainer:
             `prepare.Settings`; link_bandwidth in bytes per microsecond.
         conv_algorithm: "auto", or see `oc.trace`.
         allow_tf32: see `oc.trace`.
-        clip: `utils.ClipNorm`, `utils.ClipEach` or a number for the norm; of the gradients of all
+        clip: `engine.clip.ClipNorm`, `ClipEach` or a number for the norm; of the gradients of all
             the model's parameters that require one.
 
     Attributes:
@@ -166,7 +166,7 @@ class Trainer:
         losses: list[float] = []
         for epoch in range(epochs):
             steps_before = len(losses)
-            for x, y in batches:
+            for x, y in map(pair_of, batches):
                 losses.append(self.step(x, y))
                 if on_step is not None:
                     on_step(self.steps_done, losses[-1])
@@ -228,7 +228,7 @@ class Trainer:
             ConfigError: there is no batch, or the loss's terms have no common average.
         """
         averages = Averages(getattr(self.loss, "ignore_index", IGNORED_LABEL))
-        for x, y in batches:
+        for x, y in map(pair_of, batches):
             averages.add(*self._forward(x, y), y)
         return averages.result()
 

@@ -184,8 +184,7 @@ pictures = [
     areas_svg(
         f"{title}: the list needs {format_bytes(plan.peak_bytes)}",
         watched(log),
-        x_axis="request",
-        y_axis="address, GiB",
+        axes=("request", "address, GiB"),
         legend=("forward", "backward", "weights and momentum"),
         limits=[("what the list needs", plan.peak_bytes / GIB)],
     )

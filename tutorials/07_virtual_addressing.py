@@ -235,8 +235,7 @@ bound = [(cost.chunk_bytes, cost.live_blocks * cost.chunk_bytes / GIB) for cost 
 curves = curves_svg(
     "Chunk size: what is wasted, and the bound of equation 2",
     [Curve("wasted, GiB", waste), Curve("N chunks, GiB", bound, dashed=True)],
-    x_axis="chunk",
-    y_axis="GiB",
+    axes=("chunk", "GiB"),
     doubling=True,
     x_number=lambda size: format_bytes(int(size)),
 )

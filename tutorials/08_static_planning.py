@@ -148,8 +148,7 @@ def picture(title, placed):
     return areas_svg(
         title,
         areas,
-        x_axis="request",
-        y_axis="address, GiB",
+        axes=("request", "address, GiB"),
         legend=("activations and gradients", "parameters"),
         limits=[("no placement is lower", least / GIB)],
         y_top=extent(lives, in_list_order) / GIB,

@@ -191,8 +191,7 @@ lesson.picture(
     curves_svg(
         "ResNet-18, batch 256, PCIe: times the in-core step",
         [Curve(name, [(share, slowdown[name, share]) for share in shares]) for name in names],
-        x_axis="budget, % between the least and the peak",
-        y_axis="makespan / in-core",
+        axes=("budget, % between the least and the peak", "makespan / in-core"),
     ),
 )
 

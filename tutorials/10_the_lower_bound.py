@@ -152,8 +152,7 @@ lesson.picture(
     curves_svg(
         "ResNet-18, batch 256, PCIe: a planner and three bounds",
         [Curve(name, points, dashed=name != "belady") for name, points in curves.items()],
-        x_axis="budget, % between the least and the peak",
-        y_axis="makespan / computation alone",
+        axes=("budget, % between the least and the peak", "makespan / computation alone"),
     ),
 )
 

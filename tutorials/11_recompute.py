@@ -143,8 +143,7 @@ lesson.picture(
             )
             for name in names
         ],
-        x_axis="budget, % between the least and the peak",
-        y_axis="longer than in-core, %",
+        axes=("budget, % between the least and the peak", "longer than in-core, %"),
     ),
 )
 

@@ -119,8 +119,7 @@ lesson.picture(
     curves_svg(
         "ResNet-18 at 25 %: how many values to compute again",
         [Curve(name, points) for name, points in curves.items()],
-        x_axis="values dropped, the cheapest first",
-        y_axis="makespan / computation alone",
+        axes=("values dropped, the cheapest first", "makespan / computation alone"),
     ),
 )
 

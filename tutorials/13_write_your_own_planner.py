@@ -204,8 +204,7 @@ lesson.picture(
     curves_svg(
         "ResNet-18, batch 256, PCIe, whole activations",
         [Curve(name, list(zip(shares, row, strict=True))) for name, row in slowdown.items()],
-        x_axis="budget, % between the least and the peak",
-        y_axis="makespan / in-core",
+        axes=("budget, % between the least and the peak", "makespan / in-core"),
     ),
 )
 

@@ -283,7 +283,7 @@ limits = [
 rungs = [Curve(name, [(i, attainable(i))]) for name, i in intensity.items()]
 lesson.picture("18_roof.svg", curves_svg(
     "The roof of an H200: TFLOP/s in float32, without caches", [*limits, *rungs],
-    x_axis="multiply-adds for each float loaded", y_axis="TFLOP/s", doubling=True,
+    axes=("multiply-adds for each float loaded", "TFLOP/s"), doubling=True,
 ))  # fmt: skip
 print(f"    the two limits meet at {ridge:.0f} multiply-adds for each float")
 for name, value in intensity.items():

@@ -15,8 +15,10 @@ from typing import Any, TypeVar
 
 import click
 
-from ooctrain.cli.values import OneOf, OutputFile, PositiveNumber, WholeNumber
+from ooctrain.cli.schedules import find_schedule
+from ooctrain.cli.values import Named, OneOf, OutputFile, PositiveNumber, WholeNumber
 from ooctrain.errors import ConfigError
+from ooctrain.optim.named import find_optimizer
 from ooctrain.step.presets import DEVICES
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -32,7 +34,7 @@ class Workload:
         data: by name, "cifar10:DIR" for example; None: none, or the command's usual one.
         batch: images in a step.
         image_size: height in pixels; None: the data's own, or what the network usually gets.
-        optimizer: "sgd" or "adam".
+        optimizer: by name with parameters, or "file.py:Class".
         lr: learning rate; None: the optimizer's usual one.
         accumulate: micro-batches in a step.
         threads: of the cpu device; None: one for each core.
@@ -88,8 +90,7 @@ class Extent:
         checkpoint_path: written after each epoch and at the end; None: nowhere.
         checkpoint_steps: written after each so many steps besides; None: not.
         resume_path: gone on from; None: from the start.
-        lr_schedule: "constant", or "cosine": from the learning rate to nothing along half a cosine
-            over all epochs.
+        lr_schedule: of `schedules.py`, by name with parameters, or "file.py:function".
     """
 
     epochs: int
@@ -148,8 +149,9 @@ def time_limit_option(default: str) -> Callable[[Command], Command]:
 
 POSITIVE = WholeNumber(min=1)
 optimizer_option = click.option(
-    "--optimizer", type=OneOf("optimizer", ("sgd", "adam")), default="sgd", show_default=True
-)
+    "--optimizer", type=Named(find_optimizer), default="sgd", show_default=True,
+    help='sgd, adam, adamw, rmsprop, with parameters ("rmsprop:alpha=0.9"), or file.py:Class.',
+)  # fmt: skip
 accumulate_option = click.option(
     "--accumulate", type=POSITIVE, default=1, show_default=True, help="Micro-batches in a step."
 )
@@ -172,7 +174,9 @@ WORKLOAD_OPTIONS = (
     ),
     optimizer_option,
     click.option(
-        "--lr", type=PositiveNumber(0.05), help="Learning rate; default: 0.05, for adam 0.001."
+        "--lr",
+        type=PositiveNumber(0.05),
+        help="Learning rate; default: 0.05, adam and adamw 0.001, rmsprop 0.01.",
     ),
     accumulate_option,
     click.option(
@@ -224,8 +228,9 @@ MEMORY_OPTIONS = (
 EXTENT_OPTIONS = (
     click.option("--epochs", type=POSITIVE, default=1, show_default=True),
     click.option(
-        "--lr-schedule", type=OneOf("schedule", ("cosine", "constant")), default="cosine",
-        show_default=True,
+        "--lr-schedule", type=Named(find_schedule), default="cosine", show_default=True,
+        help='constant, cosine, onecycle, or in epochs "step:epochs=30,gamma=0.1", '
+        '"multistep:epochs=30+60", "linear:epochs=5", "exponential:gamma=0.9".',
     ),
     click.option("--steps", type=POSITIVE, help="At most, in all."),
     file_option(

@@ -24,11 +24,14 @@ from typing import Any
 import numpy as np
 
 from ooctrain.cli.options import Extent, MemoryOptions, Workload
+from ooctrain.cli.schedules import RunLength, depends_on_the_end, find_schedule
 from ooctrain.cli.workload import Task, link_rate, make_task, threads_of
 from ooctrain.data import DataLoader
 from ooctrain.errors import CheckpointError, TrainingStopped
 from ooctrain.execution.checkpoint import RunState, expect_writable
-from ooctrain.optim import SGD, Adam, CosineAnnealingLR, LRScheduler, Optimizer, StepLR
+from ooctrain.optim import LRScheduler, Optimizer
+from ooctrain.optim.named import get_optimizer
+from ooctrain.plugins import parse_spec
 from ooctrain.sched.planning.planner import TIME_LIMIT_S
 from ooctrain.sched.timeline import Timeline
 from ooctrain.train import Trainer
@@ -41,8 +44,7 @@ STOPPING = tuple(
     getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
 )
 LARGEST = sys.float_info.max
-DEFAULT_LR = {"sgd": 0.05, "adam": 0.001}
-MOMENTUM = 0.9
+DEFAULT_LR = {"sgd": 0.05, "adam": 0.001, "adamw": 0.001, "rmsprop": 0.01}
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,16 +122,18 @@ def make_trainer(
 
 
 def make_optimizer(task: Task, workload: Workload) -> Optimizer:
-    """SGD with momentum 0.9, or Adam."""
-    rate = learning_rate(workload)
-    if workload.optimizer == "sgd":
-        return SGD(task.model.parameters(), lr=rate, momentum=MOMENTUM)
-    return Adam(task.model.parameters(), lr=rate)
+    """The optimizer that is named, with the learning rate of `--lr`, of its text, or its usual
+    one."""
+    in_text = workload.lr is None and "lr" in parse_spec(workload.optimizer).options
+    rate = None if in_text else learning_rate(workload)
+    return get_optimizer(workload.optimizer, task.model.parameters(), rate)
 
 
-def learning_rate(workload: Workload) -> float:
-    """As given, else the usual one of the optimizer."""
-    return workload.lr if workload.lr is not None else DEFAULT_LR[workload.optimizer]
+def learning_rate(workload: Workload) -> float | None:
+    """As given, else the usual one of the optimizer; None: a class of the user's knows its own."""
+    spec = parse_spec(workload.optimizer)
+    usual = None if spec.file else DEFAULT_LR.get(spec.name)
+    return workload.lr if workload.lr is not None else spec.options.get("lr", usual)
 
 
 def take_up(run: TrainingRun) -> RunState | None:
@@ -186,9 +190,7 @@ def run_training(run: TrainingRun, on_step: OnStep, before: RunState | None = No
 
 def make_schedule(optimizer: Optimizer, extent: Extent, steps_per_epoch: int) -> LRScheduler:
     """Stepped after each training step."""
-    if extent.lr_schedule == "constant":
-        return StepLR(optimizer, step_size=1, gamma=1.0)
-    return CosineAnnealingLR(optimizer, T_max=extent.epochs * steps_per_epoch)
+    return find_schedule(extent.lr_schedule)(RunLength(optimizer, extent.epochs, steps_per_epoch))
 
 
 def make_loader(task: Task, workload: Workload) -> DataLoader:
@@ -245,7 +247,7 @@ def config_of(options: RunOptions) -> dict[str, object]:
         "seed": workload.seed,
         "lr_schedule": extent.lr_schedule,
         # The cosine's length; a constant learning rate knows no end.
-        "epochs": extent.epochs if extent.lr_schedule == "cosine" else None,
+        "epochs": extent.epochs if depends_on_the_end(extent.lr_schedule) else None,
     }
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,28 @@ class OneOf(click.Choice):
             what, otherwise = f"no {self.what} is called", "one of these"
             raise unknown_name(what, value, self.choices, otherwise, where=_place(param, ctx))
         return super().convert(value, param, ctx)
+
+
+class Named(click.ParamType):
+    """Something named with parameters, such as "rmsprop:alpha=0.9".
+
+    Args:
+        find: finds what is named. Raises ConfigError.
+    """
+
+    name = "text"
+
+    def __init__(self, find: Callable[[str], object]):
+        self.find = find
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The text. Raises ConfigError: nothing is called so, or takes such parameters."""
+        try:
+            self.find(value)
+        except ConfigError as error:
+            error.where = error.where or _place(param, ctx)
+            raise
+        return str(value)
 
 
 class OutputFile(click.ParamType):

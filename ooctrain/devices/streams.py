@@ -168,9 +168,9 @@ class Streams:
 
     def close(self) -> None:
         """Ends the threads; queued work is skipped."""
-        self.failure = self.failure or OoctrainError(
-            "the device is closed", fix="open another one; a trainer does so at its next step"
-        )
+        fix = "open another one; a trainer does so at its next step"
+        closed = OoctrainError("the device is closed", fix=fix)
+        self.failure = self.failure or closed
         for stream, thread in enumerate(self._threads, start=1):
             self._queues[stream].append(None)
             self._arrived[stream].release()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from numbers import Real
 
 import numpy as np
 
@@ -24,6 +25,9 @@ class ClipNorm:
     """Scales all gradients by one factor, so that their common norm is at most `max_norm`."""
 
     max_norm: float
+
+    def __post_init__(self) -> None:
+        _check_bound(self.max_norm, "norm")
 
     def record(self, parameters: Sequence[Tensor]) -> list[Tensor]:
         """Clipped gradients, recorded on the tape in force."""
@@ -43,12 +47,32 @@ class ClipEach:
 
     limit: float
 
+    def __post_init__(self) -> None:
+        _check_bound(self.limit, "value")
+
     def record(self, parameters: Sequence[Tensor]) -> list[Tensor]:
         """Clipped gradients, recorded on the tape in force."""
         return [_scaled(ClipValue(self.limit), parameter) for parameter in parameters]
 
 
 Clip = ClipNorm | ClipEach
+
+
+def as_clip(clip: Clip | float | None) -> Clip | None:
+    """What a number for the norm, or a way to clip, stands for.
+
+    Raises:
+        ConfigError: it is neither, or no number of 0 or more.
+    """
+    return clip if clip is None or isinstance(clip, Clip) else ClipNorm(clip)
+
+
+def _check_bound(bound: object, what: str) -> None:
+    if not (isinstance(bound, Real) and float(bound) >= 0):
+        raise ConfigError(
+            f"gradients cannot be clipped to a {what} of {bound!r}", code="OOC-106",
+            fix="a number of 0 or more, such as 1.0",
+        )  # fmt: skip
 
 
 def clip_grad_norm_(

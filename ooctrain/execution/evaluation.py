@@ -8,8 +8,9 @@ trace says which, so batches are averaged by just these weights, and sums are ad
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -31,6 +32,20 @@ class Evaluation:
     loss: float
     accuracy: float | None
     samples: int
+
+
+def pair_of(batch: Any) -> tuple[Any, Any]:
+    """Inputs and targets of a batch.
+
+    Raises:
+        ConfigError: it is no pair, such as images alone.
+    """
+    if not (isinstance(batch, Sequence) and len(batch) == 2):
+        raise ConfigError(
+            f"a batch of type {type(batch).__name__} is no pair (x, y)", code="OOC-106",
+            fix="a list of (images, labels), or a DataLoader",
+        )  # fmt: skip
+    return batch[0], batch[1]
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ the allocator before the first step, and if the reserved peak exceeds the budget
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from numbers import Integral, Real
 
 from ooctrain.alloc.registry import AllocatorChoice, choose_allocator
 from ooctrain.devices.base import Debug
@@ -78,8 +79,20 @@ class Settings:
             raise ConfigError(
                 f"device {self.device!r} is none", code="OOC-106", fix=f"one of {DEVICES}"
             )
-        if self.threads is not None and self.threads < 1:
+        if self.threads is not None and not (
+            isinstance(self.threads, Integral) and self.threads >= 1
+        ):
             raise ConfigError(f"{self.threads} threads are none", code="OOC-106", fix="1 or more")
+        if not isinstance(self.seed, Integral):
+            raise ConfigError(
+                f"seed {self.seed!r} is no whole number", code="OOC-106", fix="seed=0"
+            )
+        limit = self.time_limit_s
+        if limit is not None and not (isinstance(limit, Real) and float(limit) > 0):
+            raise ConfigError(
+                f"a time limit of {limit!r} s is none", code="OOC-106",
+                fix="seconds above 0, or None for no limit",
+            )  # fmt: skip
 
     @property
     def thread_count(self) -> int:

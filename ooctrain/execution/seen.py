@@ -19,6 +19,7 @@ from ooctrain.engine.clip import Clip
 from ooctrain.engine.fingerprint import Watch, described
 from ooctrain.engine.module import Module
 from ooctrain.engine.tensor import Tensor
+from ooctrain.errors import ConfigError
 from ooctrain.execution.prepare import PreparedStep, Settings, prepare
 from ooctrain.optim import Optimizer
 from ooctrain.step.op import Scalars
@@ -159,8 +160,16 @@ def warn_of_strangers(training: Training, known: WeakSet[Tensor]) -> None:
 
     Args:
         known: parameters that the model has had; those that it has now are added.
+
+    Raises:
+        ConfigError: it knows none of them; steps would train nothing, without a word.
     """
     here = dict(training.model.named_parameters())
+    if here and not any(map(training.optimizer.updates, here.values())):
+        raise ConfigError(
+            "no parameter of the model is in the optimizer",
+            fix="the optimizer of this very model: oc.optim.SGD(model.parameters(), lr=0.1)",
+        )
     came = [name for name, parameter in here.items() if known and parameter not in known]
     new = [name for name in came if not training.optimizer.updates(here[name])]
     known.update(here.values())

@@ -54,6 +54,7 @@ def open_session(
 
 def _open_cpu(prepared: PreparedStep, settings: Settings, host_bytes: int) -> Device:
     # Not at the top, since it loads Numba, which planning does without.
+    from ooctrain.devices.cpu.copy_engine import CopyLink
     from ooctrain.devices.cpu.device import CpuDevice
 
     plan = prepared.plan
@@ -66,8 +67,8 @@ def _open_cpu(prepared: PreparedStep, settings: Settings, host_bytes: int) -> De
         )
     rate = settings.link_bytes_per_us
     return CpuDevice(
-        prepared.allocator.budget_bytes, host_bytes, settings.thread_count, prepared.machine.link,
-        rate, rate, debug=settings.debug,
+        prepared.allocator.budget_bytes, host_bytes, settings.thread_count,
+        CopyLink(prepared.machine.link, rate, rate), settings.debug,
     )  # fmt: skip
 
 

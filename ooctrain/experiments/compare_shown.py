@@ -70,8 +70,7 @@ def _by_budget(rows: Sequence[CompareRow]) -> list[str]:
         curves_svg(
             f"{model}, batch {batch}, {size} pixels high, {machine}",
             _curves(group, lambda row: 100 * row.budget_fraction, lambda row: row.ratio),
-            x_axis="budget, % of the way from least to in-core",
-            y_axis="step / lower bound",
+            axes=("budget, % of the way from least to in-core", "step / lower bound"),
         )
         for (model, batch, size, machine), group in groups.items()
         if len({row.budget_bytes for row in group}) > 1
@@ -89,7 +88,7 @@ def _by_batch(rows: Sequence[CompareRow]) -> list[str]:
         curves_svg(
             f"{model}, {size} pixels high, {machine}, budget {budget}",
             _curves(group, lambda row: row.batch, lambda row: row.images_per_s),
-            x_axis="batch", y_axis="images/s", doubling=True,
+            axes=("batch", "images/s"), doubling=True,
         )
         for (model, size, machine, budget), group in groups.items()
         if len({row.batch for row in group}) > 2

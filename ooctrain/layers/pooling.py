@@ -66,9 +66,8 @@ class PoolGeometry:
         require(positive, "pooling: kernel, stride and dilation are at least 1", x)
         require(fits, f"pooling: padding {self.padding} needs a larger kernel", x)
         size = self.output_size(*x.shape[2:])
-        require(
-            min(size) > 0, f"pooling: the window {self.kernel} is larger than the padded image", x
-        )
+        what = f"pooling: the window {self.kernel} is larger than the padded image"
+        require(min(size) > 0, what, x, fix="a larger image, --image-size on the command line")
         return Spec((*x.shape[:2], *size), x.dtype)
 
     def windows(self) -> tuple[Window, Window]:

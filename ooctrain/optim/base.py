@@ -9,9 +9,10 @@ scalars: "lr" for the first parameter group, "lr.1" for the second. Read next: `
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from numbers import Real
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -126,7 +127,12 @@ class Optimizer:
     def slots(self, parameter: Tensor) -> dict[str, Tensor]:
         """The slots of a parameter, zero at first."""
         group = self.param_groups[self.group_of(parameter)]
-        names, state = self.slot_names(group), self.state.get(parameter, Slots({}))
+        try:
+            names = self.slot_names(group)
+        except (TypeError, ValueError):  # somebody has written something to the group
+            _check_settings(group)
+            raise
+        state = self.state.get(parameter, Slots({}))
         missing = {name: _zeros(parameter) for name in names if name not in state}
         if missing or parameter not in self.state:
             state = self.state[parameter] = Slots({**state, **missing})
@@ -165,7 +171,11 @@ class Optimizer:
         return told
 
     def scalars(self) -> dict[str, float]:
-        """What changes without a new trace: {"lr": 0.1, "lr.1": 0.01}, and cycled momenta."""
+        """What changes without a new trace: {"lr": 0.1, "lr.1": 0.01}, and cycled momenta.
+
+        Raises:
+            ConfigError: one of them is no finite number; a step with it would leave none behind.
+        """
         found: dict[str, float] = {}
         for index in range(len(self.param_groups)):
             found |= self._scalars_of(index)
@@ -173,10 +183,21 @@ class Optimizer:
 
     def _scalars_of(self, index: int) -> dict[str, float]:
         group = self.param_groups[index]
+        if not isinstance(group["lr"], Real):
+            raise _no_rate({lr_name(index): group["lr"]})
         found = {lr_name(index): float(group["lr"])}
         if is_cycled(group):
             found[momentum_name(index)] = plain_momentum(group)
+        if not all(map(math.isfinite, found.values())):
+            raise _no_rate(found)
         return found
+
+    def check_settings(self) -> None:
+        """Raises ConfigError where somebody has written a setting to a group that is none; whether
+        a learning rate may have become negative is the user's business, as in PyTorch."""
+        self.scalars()
+        for group in self.param_groups:
+            _check_settings({**group, "lr": 0.0})
 
     def record(self, parameter: Tensor, gradient: Tensor, step: int = 0) -> None:
         """Records the update of one parameter by its gradient on the tape in force.
@@ -195,7 +216,12 @@ class Optimizer:
             tape.update(op, (parameter, gradient, *slots), (parameter, *slots), scalars)
 
     def step(self) -> None:
-        """Updates every parameter that has a gradient."""
+        """Updates every parameter that has a gradient.
+
+        Raises:
+            ConfigError: a setting is out of its range; nothing is updated.
+        """
+        self.check_settings()
         parameters = [p for group in self.param_groups for p in group["params"]]
         updated = [p for p in parameters if p.grad is not None and p.requires_grad]
         for parameter in updated:
@@ -315,6 +341,13 @@ def momentum_in(group: Mapping[str, Any], lr: str) -> float | str:
     return f"momentum{lr.removeprefix('lr')}" if is_cycled(group) else plain_momentum(group)
 
 
+def _no_rate(scalars: Mapping[str, object]) -> ConfigError:
+    return ConfigError(
+        f"{', '.join(f'{name} {value!r}' for name, value in scalars.items())}: no finite number",
+        fix="look at what has set it: a schedule, or param_groups; nothing has been changed",
+    )
+
+
 def _zeros(parameter: Tensor) -> Tensor:
     slot = Tensor(Spec(parameter.shape), kind="state")
     shape = parameter.shape
@@ -326,15 +359,24 @@ def _check_settings(settings: Mapping[str, Any]) -> None:
     """Raises ConfigError for the first number that is none, or out of its range."""
     for name in ("lr", "momentum", "weight_decay", "eps"):
         value = settings.get(name, 0)
-        if not (isinstance(value, Real) and float(value) >= 0):
+        if not (_is_finite(value) and value >= 0):
             raise ConfigError(
                 f"{name} {value!r} is not a number of 0 or more", fix=f"{name}=0.01, for example"
             )
+    if not _is_finite(settings.get("dampening", 0)):
+        raise ConfigError(
+            f"dampening {settings['dampening']!r} is no finite number", fix="dampening=0"
+        )
     betas = settings.get("betas", (0, 0))
-    if not (len(betas) == 2 and all(isinstance(b, Real) and 0 <= float(b) < 1 for b in betas)):
+    pair = isinstance(betas, Sequence) and len(betas) == 2
+    if not (pair and all(_is_finite(beta) and 0 <= beta < 1 for beta in betas)):
         raise ConfigError(
             f"betas {betas!r} are not two numbers from 0 to below 1", fix="betas=(0.9, 0.999)"
         )
     alpha = settings.get("alpha", 0)
-    if not (isinstance(alpha, Real) and 0 <= float(alpha) <= 1):
+    if not (_is_finite(alpha) and 0 <= alpha <= 1):
         raise ConfigError(f"alpha {alpha!r} is not a number from 0 to 1", fix="alpha=0.99")
+
+
+def _is_finite(value: object) -> TypeGuard[float]:
+    return isinstance(value, Real) and math.isfinite(value)

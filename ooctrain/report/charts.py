@@ -28,6 +28,7 @@ from ooctrain.report.plot import (
 )
 
 Spot = tuple[float, float]  # in the picture
+Axes = tuple[str, str]  # what x and y count
 
 ROW_HEIGHT, ROW_GAP = 22, 6
 #: Of a curve's point; and how much wider it is drawn for each point that covers it.
@@ -114,8 +115,8 @@ def strips_svg(
 
 
 def curves_svg(
-    title: str, curves: Sequence[Curve], *, x_axis: str, y_axis: str, doubling: bool = False,
-    y_low: float = 0.0, x_number: Callable[[float], str] | None = None,
+    title: str, curves: Sequence[Curve], *, axes: Axes, doubling: bool = False, y_low: float = 0.0,
+    x_number: Callable[[float], str] | None = None,
     y_number: Callable[[float], str] | None = None,
 ) -> str:  # fmt: skip
     """Curves over one axis.
@@ -123,7 +124,7 @@ def curves_svg(
     Args:
         title: above all.
         curves: drawn in order.
-        x_axis, y_axis: what they count.
+        axes: what x and y count.
         doubling: equal distances along x are equal factors; a tick at each point of the first
             curve.
         y_low: where the y axis begins.
@@ -138,19 +139,19 @@ def curves_svg(
     parts, y = head(title, [curve.name for curve in curves], colours)
     scale: Callable[[float], float] = math.log if doubling else float
     plot = Plot(y + PLOT_HEIGHT, min(xs), max(xs), y_low, 1.05 * (top - y_low), scale)
-    parts += plot.frame("#fafafa", y_axis)
+    parts += plot.frame("#fafafa", axes[1])
     for tick in shapes.round_ticks(y_low, top):
         height = plot.height(tick)
         parts.append(shapes.line(LEFT, height, shapes.WIDTH - RIGHT, height, "#ddd"))
         parts.append(shapes.words(LEFT - 8, height + 4, (y_number or short)(tick), "end"))
     parts += _drawn(curves, colours, plot)
     ticks = [x for x, _ in curves[0].points] if doubling else shapes.round_ticks(min(xs), max(xs))
-    parts += x_axis_parts(ticks, plot.place, plot.bottom, x_axis, x_number or short)
+    parts += x_axis_parts(ticks, plot.place, plot.bottom, axes[0], x_number or short)
     return shapes.document(parts, plot.bottom + 44)
 
 
 def areas_svg(
-    title: str, areas: Sequence[Area], *, x_axis: str, y_axis: str, legend: Sequence[str] = (),
+    title: str, areas: Sequence[Area], *, axes: Axes, legend: Sequence[str] = (),
     limits: Sequence[tuple[str, float]] = (), y_top: float | None = None,
     y_number: Callable[[float], str] | None = None,
 ) -> str:  # fmt: skip
@@ -159,7 +160,7 @@ def areas_svg(
     Args:
         title: above all.
         areas: drawn in order.
-        x_axis, y_axis: what they count.
+        axes: what x and y count.
         legend: what the kinds mean, in order.
         limits: (name, y) of dashed lines.
         y_top: end of the y axis, so that pictures can be compared; None: the highest area or limit.
@@ -170,7 +171,7 @@ def areas_svg(
     top = 1.05 * (y_top or highest or 1.0)
     parts, y = head(title, legend)
     plot = Plot(y + PLOT_HEIGHT, 0.0, right, 0.0, top)
-    parts += plot.frame(shapes.EMPTY, y_axis)
+    parts += plot.frame(shapes.EMPTY, axes[1])
     parts += [
         shapes.words(LEFT - 8, plot.height(tick) + 4, (y_number or short)(tick), "end")
         for tick in shapes.round_ticks(0, top)
@@ -179,7 +180,7 @@ def areas_svg(
     parts += [
         shapes.limit(LEFT, shapes.WIDTH - RIGHT, plot.height(value), name) for name, value in limits
     ]
-    parts += x_axis_parts(shapes.round_ticks(0, right), plot.place, plot.bottom, x_axis, short)
+    parts += x_axis_parts(shapes.round_ticks(0, right), plot.place, plot.bottom, axes[0], short)
     return shapes.document(parts, plot.bottom + 44)
 
 

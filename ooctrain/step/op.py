@@ -167,7 +167,8 @@ def require(fits: bool, what: str, *specs: Spec, fix: str = "") -> None:
     """Raises ShapeError(what), with the shapes, unless `fits`. The tape adds which call it was."""
     if not fits:
         shapes = ", ".join(f"{spec.shape} {spec.dtype}" for spec in specs)
-        raise ShapeError(what, numbers=shapes and f"got {shapes}", fix=fix)
+        otherwise = "the shapes and element types that its docstring in oc.functional names"
+        raise ShapeError(what, numbers=shapes and f"got {shapes}", fix=fix or otherwise)
 
 
 def require_float(op: Op, *specs: Spec) -> None:

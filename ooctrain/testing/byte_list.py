@@ -10,12 +10,12 @@ next: `interpreter.py`.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from ooctrain.errors import OoctrainError
 from ooctrain.sched.schedule import End, Fence, Free, Run, Schedule, SwapIn, SwapOut
 from ooctrain.step.trace import Call, Trace
+from ooctrain.testing.byte_places import GrowingArena, ListedByte
 
 
 class LawBroken(OoctrainError):
@@ -57,19 +57,6 @@ class Release:
 
 
 @dataclass(slots=True)
-class _Byte:
-    """A byte of a variable on the device or in a host slot."""
-
-    address: int
-    holder: int
-    writer: int | None
-    readers: set[int] = field(default_factory=set)
-
-    def users(self) -> set[int]:
-        return self.readers if self.writer is None else self.readers | {self.writer}
-
-
-@dataclass(slots=True)
 class Job:
     """The list with addresses: what `_Lister` works out and `interpreter.py` carries out.
 
@@ -105,40 +92,17 @@ def lay_out(trace: Trace, schedule: Schedule, rng: random.Random) -> Job:
     return _Lister(trace, schedule, rng).listed()
 
 
-class _Addresses:
-    """Blocks of an arena that grows when it must; a freed block is given out again soon."""
-
-    def __init__(self, rng: random.Random, block_bytes: int):
-        self.rng, self.block_bytes, self.blocks = rng, block_bytes, 0
-        self.free: list[int] = []
-
-    def take(self, count: int) -> list[int]:
-        taken = []
-        for _ in range(count):
-            if not self.free:
-                self.free.append(self.blocks)
-                self.blocks += 1
-            last = len(self.free) - 1
-            taken.append(
-                self.free.pop(last if self.rng.random() < 0.5 else self.rng.randint(0, last))
-            )
-        return [block * self.block_bytes + i for block in taken for i in range(self.block_bytes)]
-
-    def give(self, addresses: Iterable[int]) -> None:
-        self.free += sorted({address // self.block_bytes for address in addresses})
-
-
 class _Lister:
     """The pass over the list. `device` and `host` hold every byte that is there."""
 
     def __init__(self, trace: Trace, schedule: Schedule, rng: random.Random):
         self.trace, self.schedule, self.rng = trace, schedule, rng
         self.block = schedule.granule.size_bytes
-        self.arena, self.host_arena = _Addresses(rng, self.block), _Addresses(rng, 1)
-        self.device: dict[tuple[int, int], _Byte] = {}
+        self.arena, self.host_arena = GrowingArena(rng, self.block), GrowingArena(rng, 1)
+        self.device: dict[tuple[int, int], ListedByte] = {}
         #: addresses behind the end of a variable's last block
         self.padding: dict[int, list[int]] = {}
-        self.host: dict[tuple[int, int], _Byte] = {}
+        self.host: dict[tuple[int, int], ListedByte] = {}
         self.steps: dict[int, RunnerStep] = {}
         self.releases: list[Release] = []
         self.barrier: set[int] = set()
@@ -176,7 +140,7 @@ class _Lister:
             self._claim(variable, lo, hi, None)
         for variable, lo, hi in self.schedule.start_host:
             for at, address in zip(range(lo, hi), self.host_arena.take(hi - lo), strict=True):
-                self.host[variable, at] = _Byte(address, variable, None)
+                self.host[variable, at] = ListedByte(address, variable, None)
         for variable in self.trace.initial:
             for at in range(self.trace.variables[variable].nbytes):
                 self._require(
@@ -307,9 +271,9 @@ class _Lister:
         self._release_host(step.after, "D")
         for key in keys:
             if key in self.host:
-                self.host[key] = _Byte(self.host[key].address, variable, index)
+                self.host[key] = ListedByte(self.host[key].address, variable, index)
             else:
-                self.host[key] = _Byte(self.host_arena.take(1)[0], variable, index)
+                self.host[key] = ListedByte(self.host_arena.take(1)[0], variable, index)
                 step.after |= self._all_releases(host=True)
             step.host_writes.append(self.host[key].address)
         self.steps[index] = step
@@ -348,7 +312,7 @@ class _Lister:
     def _blocks(self, size_bytes: int) -> int:
         return -(-size_bytes // self.block)
 
-    def _bytes(self, variable: int) -> list[_Byte]:
+    def _bytes(self, variable: int) -> list[ListedByte]:
         for at in range(self.trace.variables[variable].nbytes):
             self._require(
                 (variable, at) in self.device, "a call reads what is not resident", variable
@@ -370,7 +334,7 @@ class _Lister:
     ) -> None:
         hi = self.trace.variables[variable].nbytes if hi is None else hi
         for at, address in zip(range(lo, hi), addresses, strict=False):
-            self.device[variable, at] = _Byte(address, variable, writer)
+            self.device[variable, at] = ListedByte(address, variable, writer)
         if hi - lo < len(addresses):
             self.padding[variable] = addresses[hi - lo :]
 

@@ -18,6 +18,7 @@ import numpy as np
 
 from ooctrain.alloc.registry import AllocatorChoice
 from ooctrain.devices.base import Debug, Link
+from ooctrain.devices.cpu.copy_engine import CopyLink
 from ooctrain.devices.cpu.device import CpuDevice
 from ooctrain.devices.cpu.host_vm import PAGE_BYTES
 from ooctrain.execution.executor import Session, host_extent_bytes
@@ -113,8 +114,9 @@ def run_list(
     device = CpuDevice(
         max(PAGE_BYTES, reserved * way.room),
         host_extent_bytes(runnable, schedule),
-        1, way.link, way.link_bytes_per_us, way.link_bytes_per_us,
-        debug=way.debug, copy_bytes=ctypes.memmove,
+        link=CopyLink(way.link, way.link_bytes_per_us, way.link_bytes_per_us,
+                      copy_bytes=ctypes.memmove),
+        debug=way.debug,
     )  # fmt: skip
     try:
         allocator = way.choice.make(device.memory)

@@ -46,6 +46,8 @@ def _may_be_empty(value: ast.expr) -> bool:
         return _may_be_empty(value.body) or _may_be_empty(value.orelse)
     if isinstance(value, ast.BoolOp):
         return _may_be_empty(value.values[-1])
+    if isinstance(value, ast.Call) and getattr(value.func, "attr", "") == "get":
+        return len(value.args) < 2 or _may_be_empty(value.args[1])
     return isinstance(value, ast.Constant) and not value.value
 
 
@@ -72,5 +74,6 @@ b = ConfigError("what")
 c = errors.DriverError("what", call="open", fix="x" if near else "")
 d = errors.DriverError("what", call="open", fix=near or "")
 e = ConfigError("what", **details)
+f = ConfigError("what", fix=FIXES.get(number, ""))
 """
-    assert [lacks_fix(error) for error in made_errors(found)] == [False, True, True, True]
+    assert [lacks_fix(error) for error in made_errors(found)] == [False, True, True, True, True]

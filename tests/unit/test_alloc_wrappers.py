@@ -26,6 +26,7 @@ from ooctrain.alloc.wrapped.wrappers import (
     ThreadSafe,
     Wrapper,
 )
+from ooctrain.devices.cpu.copy_engine import CopyLink
 from ooctrain.devices.cpu.device import CpuDevice
 from ooctrain.engine.incore import initial_values
 from ooctrain.errors import ConfigError, InvalidFree, OutOfDeviceMemory, PlanMismatch
@@ -336,7 +337,7 @@ def run_with(allocator_of, prepared, values, batch):
     """One step on a fresh device; returns its loss and the allocator."""
     plan = prepared.plan
     extent = host_extent_bytes(plan.trace, plan.schedule)
-    device = CpuDevice(prepared.allocator.budget_bytes, extent, 1, prepared.machine.link)
+    device = CpuDevice(prepared.allocator.budget_bytes, extent, 1, CopyLink(prepared.machine.link))
     try:
         allocator = allocator_of(prepared.allocator.make(device.memory))
         loss = plan.trace.outputs["loss"]

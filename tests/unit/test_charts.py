@@ -58,13 +58,13 @@ def lines(svg):
 
 def test_a_gap_in_a_curve_stays_a_gap():
     points = [(1, 1), (2, 2), (3, None), (4, 4), (5, 5)]
-    svg = curves_svg("t", [Curve("c", points)], x_axis="x", y_axis="y")
+    svg = curves_svg("t", [Curve("c", points)], axes=("x", "y"))
     assert [len(line) for line in lines(svg)] == [2, 2]
 
 
 def test_equal_factors_are_equal_distances_where_the_axis_doubles():
     points = [(x, 1.0) for x in (1, 2, 4, 8)]
-    svg = curves_svg("t", [Curve("c", points)], x_axis="x", y_axis="y", doubling=True)
+    svg = curves_svg("t", [Curve("c", points)], axes=("x", "y"), doubling=True)
     ((a, _), (b, _), (c, _), (d, _)) = lines(svg)[0]
     assert b - a == pytest.approx(c - b, abs=0.2)
     assert d - c == pytest.approx(c - b, abs=0.2)
@@ -72,7 +72,7 @@ def test_equal_factors_are_equal_distances_where_the_axis_doubles():
 
 def test_a_curve_keeps_its_colour_in_another_company():
     points = [(0, 1), (1, 1)]
-    svg = curves_svg("t", [Curve("a", points), Curve("b", points, kind=3)], x_axis="x", y_axis="y")
+    svg = curves_svg("t", [Curve("a", points), Curve("b", points, kind=3)], axes=("x", "y"))
     assert re.findall(r'<polyline[^>]* stroke="(#\w+)"', svg) == [COLOURS[0], COLOURS[3]]
     assert svg.index(f'fill="{COLOURS[3]}"') < svg.index(">b<")
 
@@ -93,7 +93,7 @@ def test_a_point_that_others_cover_is_a_ring_around_them():
         Curve("bound", [(0, 1), (3, 2)], dashed=True),
         Curve("top", [(1, 5), (3, 9.001)]),
     ]
-    found = radii(curves_svg("t", curves, x_axis="x", y_axis="y"))
+    found = radii(curves_svg("t", curves, axes=("x", "y")))
     seen, step = found["top"][0], found["middle"][1] - found["top"][0]
     assert step > 1
     assert found == {
@@ -105,7 +105,7 @@ def test_a_point_that_others_cover_is_a_ring_around_them():
 
 def test_more_is_higher():
     curves = [Curve("little", [(0, 1), (1, 1)]), Curve("much", [(0, 9), (1, 9)], dashed=True)]
-    low, high = lines(curves_svg("t", curves, x_axis="x", y_axis="y"))
+    low, high = lines(curves_svg("t", curves, axes=("x", "y")))
     assert high[0][1] < low[0][1]
 
 
@@ -117,7 +117,7 @@ def test_ticks_are_few_and_inside(low, span):
 
 
 def test_an_area_covers_what_it_was_given():
-    svg = areas_svg("t", [Area(1, 3, 0, 5, "a", 2)], x_axis="x", y_axis="y", y_top=10)
+    svg = areas_svg("t", [Area(1, 3, 0, 5, "a", 2)], axes=("x", "y"), y_top=10)
     ((x, width),) = boxes(svg, COLOURS[2])
     assert x == pytest.approx(LEFT + SPAN / 3, abs=0.1)
     assert width == pytest.approx(2 * SPAN / 3, abs=0.1)
@@ -125,7 +125,7 @@ def test_an_area_covers_what_it_was_given():
 
 def test_a_stack_is_as_high_as_its_pictures_and_keeps_them():
     one = strips_svg("one", [("row", [Piece(0, 1, "a")])], extent=1)
-    two = areas_svg("two", [Area(0, 1, 0, 1)], x_axis="x", y_axis="y", limits=[("most", 2)])
+    two = areas_svg("two", [Area(0, 1, 0, 1)], axes=("x", "y"), limits=[("most", 2)])
     heights = [int(re.search(r'height="(\d+)"', svg)[1]) for svg in (one, two)]
     stack = stacked_svg([one, two])
     root = ElementTree.fromstring(stack)
@@ -136,7 +136,7 @@ def test_a_stack_is_as_high_as_its_pictures_and_keeps_them():
 
 def test_pictures_beside_each_other_are_as_wide_as_all_and_as_high_as_the_highest():
     one = strips_svg("one", [("row", [Piece(0, 1, "a")])], extent=1)
-    two = areas_svg("two", [Area(0, 1, 0, 1)], x_axis="x", y_axis="y")
+    two = areas_svg("two", [Area(0, 1, 0, 1)], axes=("x", "y"))
     root = ElementTree.fromstring(stacked_svg([beside_svg([one, two]), one]))
     assert int(root.get("width")) == 2 * WIDTH
     row, last = root.findall(f"{SVG}svg")
@@ -150,7 +150,7 @@ def texts(svg):
 
 
 def test_a_limit_is_a_dashed_line_at_its_height():
-    svg = areas_svg("t", [Area(0, 1, 0, 10)], x_axis="x", y_axis="y", limits=[("half", 5)])
+    svg = areas_svg("t", [Area(0, 1, 0, 10)], axes=("x", "y"), limits=[("half", 5)])
     drawn = ElementTree.fromstring(svg)
     (dashed,) = (line for line in drawn.iter(f"{SVG}line") if line.get("stroke-dasharray"))
     (area,) = (box for box in drawn.iter(f"{SVG}rect") if box.get("fill") == COLOURS[0])

@@ -104,6 +104,7 @@ WRONG = {
     "image too small": (["plan", "resnet18", "--image-size", "0"], "--image-size"),
     "link of nothing": (["plan", *SMALL, "--link-bandwidth", "0"], "link bandwidth"),
     "images without an end": (["train", "lenet", "--image-size", "99999999"], "--image-size"),
+    "images too small for the network": (["plan", "unet", "--image-size", "7"], "--image-size"),
     "more than the data has": (["train", "lenet", "--batch", "2000"], "1437 images"),
     "missing data": (["train", *SMALL, "--data", "cifar10:none"], "cannot be read"),
     "no checkpoint": (["train", *SMALL, "--resume", "none.safetensors"], "no checkpoint"),
@@ -158,6 +159,7 @@ def test_wrong_input_is_one_clear_block(kind, run, tmp_path, monkeypatch):
     assert hint in err
     assert "Traceback" not in err + out
     assert len(err.splitlines()) <= 5
+    assert "\n  likely fix: " in err
 
 
 def test_what_may_be_none_of_an_option_is_refused_by_every_command(run, tmp_path, monkeypatch):

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ooctrain.devices.base import FRESH_POISON, Debug
-from ooctrain.devices.cpu.copy_engine import CopyEngine
+from ooctrain.devices.cpu.copy_engine import CopyEngine, CopyLink
 from ooctrain.devices.cpu.device import CpuDevice
 from ooctrain.devices.raw_bytes import bytes_at
 from ooctrain.devices.streams import COMPUTE, IN, OUT, Streams
@@ -34,8 +34,10 @@ def streams():
     streams.close()
 
 
-def make_device(**options):
-    return CpuDevice(SIZE, SIZE, copy_bytes=ctypes.memmove, **options)
+def make_device(link=None, **options):
+    """A device whose copies are plain ones; `link`: settings of the link."""
+    copies = CopyLink(copy_bytes=ctypes.memmove, **(link or {}))
+    return CpuDevice(SIZE, SIZE, link=copies, **options)
 
 
 # Streams
@@ -269,7 +271,7 @@ def test_real_sleeps_are_never_too_short():
 
 @pytest.mark.parametrize("link", ["duplex", "shared"])
 def test_bytes_go_out_and_come_back(link):
-    device = make_device(link=link)
+    device = make_device({"kind": link})
     address = device.memory.linear()
     data = np.random.default_rng(0).integers(0, 256, SIZE, np.uint8)
     device.write(address, data)
@@ -287,7 +289,7 @@ def test_bytes_go_out_and_come_back(link):
 
 def both_ways_seconds(link):
     """Time of 20 ms of copies out beside 20 ms of copies in."""
-    device = make_device(link=link, link_out_bytes_per_us=1.0, link_in_bytes_per_us=1.0)
+    device = make_device({"kind": link, "out_bytes_per_us": 1.0, "in_bytes_per_us": 1.0})
     address, streams = device.memory.linear(), device.streams
     start = time.perf_counter()
     for _ in range(4):
@@ -309,7 +311,7 @@ def test_a_shared_link_takes_the_sum_and_a_duplex_link_the_longer():
 
 
 def test_directions_have_bandwidths_of_their_own():
-    device = make_device(link_out_bytes_per_us=0.1, link_in_bytes_per_us=10.0)
+    device = make_device({"out_bytes_per_us": 0.1, "in_bytes_per_us": 10.0})
     address = device.memory.linear()
     start = time.perf_counter()
     device.copy_in(address, 0, 3000)
@@ -333,7 +335,7 @@ def test_views_are_arrays_over_the_devices_own_memory():
 
 
 def test_the_arena_is_the_budget_and_hidden_memfd_gives_a_plain_one():
-    device = CpuDevice(10 * 4096, 0, copy_bytes=ctypes.memmove)
+    device = CpuDevice(10 * 4096, 0, link=CopyLink(copy_bytes=ctypes.memmove))
     assert device.memory.used_bytes() == 10 * 4096
     device.close()
     plain = make_device(probe=lambda: "hidden by a test")
@@ -361,11 +363,11 @@ def test_delays_are_drawn_from_the_seed():
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"link": "simplex"}, "neither 'shared' nor 'duplex'"),
-        ({"link_out_bytes_per_us": 0.0}, "bandwidth must be positive"),
-        ({"link_in_bytes_per_us": -1.0}, "bandwidth must be positive"),
-        ({"link_in_bytes_per_us": float("nan")}, "bandwidth must be positive"),
-        ({"latency_us": -1.0}, "latency not negative"),
+        ({"link": {"kind": "simplex"}}, "neither 'shared' nor 'duplex'"),
+        ({"link": {"out_bytes_per_us": 0.0}}, "bandwidth must be positive"),
+        ({"link": {"in_bytes_per_us": -1.0}}, "bandwidth must be positive"),
+        ({"link": {"in_bytes_per_us": float("nan")}}, "bandwidth must be positive"),
+        ({"link": {"latency_us": -1.0}}, "latency not negative"),
         ({"threads": 0}, "threads"),
     ],
 )

@@ -29,6 +29,7 @@ from support.hand_lists import (
 
 from ooctrain.alloc.registry import choose_allocator
 from ooctrain.devices.base import Debug
+from ooctrain.devices.cpu.copy_engine import CopyLink
 from ooctrain.devices.cpu.device import CpuDevice
 from ooctrain.errors import (
     ConfigError,
@@ -63,14 +64,15 @@ class Bench:
 
     def __init__(
         self, instructions, allocator="va:chunk=4KiB", *, start=None, wanted=(G,), trace=None,
-        device=CpuDevice, **options,
+        device=CpuDevice, link="duplex", out_bytes_per_us=None, **options,
     ):  # fmt: skip
         self.trace = trace or small_step()
         self.schedule = make_list(self.trace, instructions, start)
         choice = choose_allocator(allocator, 32 * S)
         reserved = reserved_peak(self.schedule, self.trace, choice)
         extent = host_extent_bytes(self.trace, self.schedule)
-        self.device = device(reserved, extent, copy_bytes=ctypes.memmove, **options)
+        copies = CopyLink(link, out_bytes_per_us, copy_bytes=ctypes.memmove)
+        self.device = device(reserved, extent, link=copies, **options)
         self.allocator = choice.make(self.device.memory)
         values = {W: np.ones(N, np.float32)}
         self.session = Session(
@@ -149,7 +151,7 @@ def _by_index(event):
 
 def test_a_copy_listed_after_a_run_overlaps_it(bench):
     """Issue runs ahead: the copy out of `a` goes on while `f.c` runs, which is listed after it."""
-    run = bench(SWAPPED, link_out_bytes_per_us=S / 20_000)
+    run = bench(SWAPPED, out_bytes_per_us=S / 20_000)
     events = {event.index: event for event in run.step(1.0).timeline.events}
     assert events[3].name == "a"
     assert events[4].name == "f.c"
@@ -312,7 +314,7 @@ def test_parts_are_refused_where_the_allocator_has_none():
 def test_a_slab_that_is_too_small_is_refused():
     trace = small_step()
     schedule = make_list(trace, SWAPPED)
-    device = CpuDevice(8 * S, S, copy_bytes=ctypes.memmove)
+    device = CpuDevice(8 * S, S, link=CopyLink(copy_bytes=ctypes.memmove))
     allocator = choose_allocator("va:chunk=4KiB", 8 * S).make(device.memory)
     with pytest.raises(PlanMismatch, match="host slab is smaller"):
         Session(trace, schedule, device, allocator, {W: np.ones(N, np.float32)})
@@ -360,7 +362,7 @@ def test_overhead_stays_under_50_us_per_instruction():
     schedule = make_list(trace, instructions)
     for name in ALLOCATORS:
         choice = choose_allocator(name, 1 << 20)
-        device = CpuDevice(1 << 20, 64, copy_bytes=ctypes.memmove)
+        device = CpuDevice(1 << 20, 64, link=CopyLink(copy_bytes=ctypes.memmove))
         session = Session(trace, schedule, device, choice.make(device.memory), {})
         best_us = min(_step_us(session) for _ in range(12)) / len(instructions)
         device.close()

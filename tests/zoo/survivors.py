@@ -86,7 +86,7 @@ SURVIVORS: dict[str, Survivor] = {
             ),
             "closed streams finish their queues": (
                 Streams, "close",
-                'self.failure = self.failure or OoctrainError("the device is closed")', "pass",
+                "self.failure = self.failure or closed", "pass",
             ),
             "an interrupt is no failure": (
                 Streams, "_work", "except BaseException as error:", "except Exception as error:",

@@ -12,11 +12,50 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
+
+from ooctrain.errors import ConfigError
+from ooctrain.step.machine import Link
 
 CopyBytes = Callable[[int, int, int], object]  # (target address, source address, bytes)
 _WAKING_S = 60e-6  # sleeps end up to so late: they are made so much shorter, the rest is polled
 _LONGEST_SLEEP_S = 0.05  # between two looks at whether the device has stopped
 _BACK_TO_BACK_NS = 200_000  # a copy that starts this soon after the last one was waiting for it
+
+
+@dataclass(frozen=True, slots=True)
+class CopyLink:
+    """What lies between the arena and the host slab.
+
+    Args:
+        kind: "duplex": the directions are independent; "shared": one copy at a time.
+        out_bytes_per_us, in_bytes_per_us: bandwidth; None: as fast as the cores copy.
+        latency_us: of every copy.
+        copy_bytes: the copying itself; None: the non-temporal kernel.
+
+    Raises:
+        ConfigError: no such kind, or a rate that is not positive.
+    """
+
+    kind: Link = "duplex"
+    out_bytes_per_us: float | None = None
+    in_bytes_per_us: float | None = None
+    latency_us: float = 0.0
+    copy_bytes: CopyBytes | None = None
+
+    def __post_init__(self) -> None:
+        if self.kind not in ("duplex", "shared"):
+            raise ConfigError(
+                f"link {self.kind!r} is neither 'shared' nor 'duplex'", code="OOC-105",
+                fix="duplex where copies in and out run beside each other, else shared",
+            )  # fmt: skip
+        rates = self.out_bytes_per_us, self.in_bytes_per_us
+        if any(rate is not None and not rate > 0 for rate in rates) or self.latency_us < 0:
+            raise ConfigError(
+                "a link's bandwidth must be positive and its latency not negative", code="OOC-105",
+                numbers=f"out {rates[0]}, in {rates[1]} bytes/us, latency {self.latency_us} us",
+                fix="--link-bandwidth 1GB, for example; none is as fast as memory",
+            )  # fmt: skip
 
 
 class CopyEngine:

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from ooctrain.devices.base import Debug, Link, jitter_of
-from ooctrain.devices.cpu.copy_engine import CopyBytes, CopyEngine
+from ooctrain.devices.cpu.copy_engine import CopyBytes, CopyEngine, CopyLink
 from ooctrain.devices.cpu.host_vm import (
     Arena,
     VirtualArena,
@@ -41,45 +41,44 @@ class CpuDevice:
         budget_bytes: size of the arena; whole pages of the machine are taken for it.
         host_bytes: size of the host slab: exactly the extent that the schedule's host slots need.
         threads: workers of the compute stream, the walker counted among them.
-        link: "duplex": the directions are independent; "shared": one copy at a time.
-        link_out_bytes_per_us, link_in_bytes_per_us: bandwidth; None: as fast as the cores copy.
-        latency_us: of every copy.
+        link: between arena and host slab.
         debug: poison, synchronous mode, delays.
         probe: says why there is no virtual memory (a test hides it so); empty text where there is.
-        copy_bytes: (target, source, bytes) of the copy engines; None: the non-temporal kernel.
         shuffle_seed: if given, kernels draw their chunks in random order.
 
     Raises:
-        ConfigError: budget or host slab larger than free memory, or a rate that is not positive.
+        ConfigError: budget or host slab larger than free memory, or no thread.
         DriverError: the system refused memory.
     """
 
     name = "cpu"
 
     def __init__(
-        self, budget_bytes: int, host_bytes: int = 0, threads: int = 1, link: Link = "duplex",
-        link_out_bytes_per_us: float | None = None, link_in_bytes_per_us: float | None = None,
-        latency_us: float = 0.0, debug: Debug | None = None, *,
-        probe: Callable[[], str] = why_no_virtual_memory, copy_bytes: CopyBytes | None = None,
-        shuffle_seed: int | None = None,
+        self, budget_bytes: int, host_bytes: int = 0, threads: int = 1,
+        link: CopyLink | None = None, debug: Debug | None = None, *,
+        probe: Callable[[], str] = why_no_virtual_memory, shuffle_seed: int | None = None,
     ):  # fmt: skip
-        _check_link(link, link_out_bytes_per_us, link_in_bytes_per_us, latency_us, threads)
+        if threads < 1:
+            raise ConfigError(
+                f"{threads} threads cannot work", code="OOC-100", fix="--threads 1 or more"
+            )
+        link = link or CopyLink()
         check_memory(budget_bytes + host_bytes, "the arena and the host slab")
-        self.link: Link = link
+        self.link: Link = link.kind
         self.debug = debug or Debug()
-        self._out_rate, self._in_rate = link_out_bytes_per_us, link_in_bytes_per_us
+        self._out_rate, self._in_rate = link.out_bytes_per_us, link.in_bytes_per_us
         self.host_bytes = host_bytes
         self.memory: Arena | VirtualArena = open_arena(budget_bytes, probe)
         self._slab = np.empty(host_bytes, np.uint8)
         self._slab_address = self._slab.ctypes.data
-        move = copy_bytes or _copy_kernel()
-        self.streams = streams = Streams(2 if link == "duplex" else 1, jitter_of(self.debug))
+        move = link.copy_bytes or _copy_kernel()
+        self.streams = streams = Streams(2 if self.link == "duplex" else 1, jitter_of(self.debug))
 
         def engine() -> CopyEngine:
-            return CopyEngine(move, latency_us, stopped=lambda: streams.failure is not None)
+            return CopyEngine(move, link.latency_us, stopped=lambda: streams.failure is not None)
 
         self._out_engine = engine()
-        self._in_engine = engine() if link == "duplex" else self._out_engine
+        self._in_engine = engine() if self.link == "duplex" else self._out_engine
         self._pool = ThreadPool(threads, shuffle_seed=shuffle_seed)
         # Also where nobody closes the device: none of these three knows it.
         self._give_back = weakref.finalize(
@@ -167,24 +166,3 @@ def _copy_kernel() -> CopyBytes:
         stream_copy(bytes_at(target, size_bytes), bytes_at(source, size_bytes))
 
     return copy_bytes
-
-
-def _check_link(
-    link: str, out_rate: float | None, in_rate: float | None, latency_us: float, threads: int
-) -> None:
-    if link not in ("duplex", "shared"):
-        raise ConfigError(
-            f"link {link!r} is neither 'shared' nor 'duplex'",
-            code="OOC-105",
-            fix="duplex where copies in and out run beside each other, else shared",
-        )
-    if any(rate is not None and not rate > 0 for rate in (out_rate, in_rate)) or latency_us < 0:
-        raise ConfigError(
-            "a link's bandwidth must be positive and its latency not negative", code="OOC-105",
-            numbers=f"out {out_rate}, in {in_rate} bytes/us, latency {latency_us} us",
-            fix="--link-bandwidth 1000 is 1 GB/s; none is as fast as memory",
-        )  # fmt: skip
-    if threads < 1:
-        raise ConfigError(
-            f"{threads} threads cannot work", code="OOC-100", fix="--threads 1 or more"
-        )

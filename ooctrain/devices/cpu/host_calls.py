@@ -31,6 +31,7 @@ _FIXES: Mapping[int, str] = {
     errno.ENOMEM: "fewer, larger chunks (vm.max_map_count), or a smaller --budget",
     errno.ENOSPC: "a smaller --budget",
     errno.EMFILE: "raise the limit of open files (ulimit -n)",
+    errno.EFBIG: "raise the limit of a file's size (ulimit -f)",
 }
 _SIGNATURES: Mapping[str, tuple[type, tuple[type, ...]]] = {
     "mmap": (
@@ -149,5 +150,5 @@ def why_no_virtual_memory() -> str:
 def _failed(call: str, number: int) -> DriverError:
     return DriverError(
         f"{call} failed: {os.strerror(number)}", call=call, status=number,
-        fix=_FIXES.get(number, ""),
+        fix=_FIXES.get(number, "`ooctrain doctor` says what this system lacks"),
     )  # fmt: skip

@@ -99,12 +99,12 @@ def architectures_figure(cells: Mapping[str, Sequence[MethodCell]], physical_byt
         pictures += [
             curves_svg(
                 f"Figure 4, {model}", _curves(rows, lambda cell: cell.images_per_s),
-                x_axis=axis, y_axis="images/s, simulated",
+                axes=(axis, "images/s, simulated"),
             ),
             curves_svg(
                 f"Figure 5, {model}",
                 [*_curves(rows, _reserved_gib), Curve("there is", there_is, dashed=True)],
-                x_axis=axis, y_axis="GiB that the allocator takes",
+                axes=(axis, "GiB that the allocator takes"),
             ),
         ]  # fmt: skip
     return stacked_svg(pictures)

@@ -159,8 +159,7 @@ def fragmentation_figure(
             curves_svg(
                 f"{model}: what a scheduler may be promised of {format_bytes(physical_bytes)}",
                 [*curves, Curve("there is", limit, dashed=True, kind=len(allocators))],
-                x_axis="batch (no point: it cannot be trained)",
-                y_axis="GiB",
+                axes=("batch (no point: it cannot be trained)", "GiB"),
             )
         )
     if chunks:
@@ -184,7 +183,7 @@ def _chunk_figure(chunks: Sequence[ChunkCost]) -> str:
     return curves_svg(
         "Chunk size: memory that rounding wastes, and mapping changes of the first step",
         [Curve("rounding, GiB", waste), Curve("mapping changes, hundreds", maps)],
-        x_axis="chunk", y_axis="GiB; hundreds", doubling=True,
+        axes=("chunk", "GiB; hundreds"), doubling=True,
         x_number=lambda size: format_bytes(int(size)),
     )  # fmt: skip
 

@@ -91,8 +91,8 @@ def table1_figure(cells: Sequence[MethodCell]) -> str:
     return stacked_svg(
         [
             curves_svg(
-                title, [whole, *curves], x_axis="batch (no point: it cannot be trained)",
-                y_axis="% of the best in-core speed",
+                title, [whole, *curves],
+                axes=("batch (no point: it cannot be trained)", "% of the best in-core speed"),
             )
             for title, curves in (
                 ("Computed here: speed kept, simulated", here),

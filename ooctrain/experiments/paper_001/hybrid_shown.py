@@ -143,15 +143,17 @@ def hybrid_figure(cells: Sequence[ImageCell]) -> str:
                 curves_svg(
                     f"Figures 3, 4: {title}",
                     _curves(found, METHODS, attrgetter("megapixels_per_s")),
-                    x_axis="pixels of a side (no point: it cannot be trained)",
-                    y_axis="megapixels/s, simulated",
+                    axes=(
+                        "pixels of a side (no point: it cannot be trained)",
+                        "megapixels/s, simulated",
+                    ),
                 )
             )
             pictures.append(
                 curves_svg(
                     f"Figures 5, 6: {title}",
                     _curves(found, (SWAP, HYBRID), attrgetter("swap_outs")),
-                    x_axis="pixels of a side", y_axis="swap-outs in a step",
+                    axes=("pixels of a side", "swap-outs in a step"),
                 )
             )  # fmt: skip
     return stacked_svg(pictures)

@@ -155,7 +155,7 @@ def _ratios(group: Group, cells: Sequence[ChainCell]) -> str:
     lp = Curve("LP, offloading only", [(100 * c.share, c.lp_ratio) for c in one_each], dashed=True)
     return curves_svg(
         f"{group.model}, {group.image_size} pixels, batch {group.batch}", [*curves, lp],
-        x_axis=SHARE_AXIS, y_axis="step / proposition 3", y_low=1.0,
+        axes=(SHARE_AXIS, "step / proposition 3"), y_low=1.0,
     )  # fmt: skip
 
 
@@ -165,7 +165,7 @@ def _speeds(model: str, size: int, by_group: dict[Group, list[ChainCell]]) -> st
     curves = [Curve(f"batch {g.batch}", _best_speeds(cells)) for g, cells in found.items()]
     return curves_svg(
         f"{model}, {size} pixels: best of GREEDY, DYNPROG, VDNN", curves,
-        x_axis="memory for the chain, GiB", y_axis="images/s, simulated",
+        axes=("memory for the chain, GiB", "images/s, simulated"),
     )  # fmt: skip
 
 
@@ -183,7 +183,7 @@ def _steps(model: str, rows: Sequence[CompareRow]) -> str:
         f"{model}, {rows[0].image_size} pixels, batch {rows[0].batch}: the step itself, where "
         "values may be computed again",
         [_step_curve(name, [r for r in rows if r.model == model]) for name in STEP_PLANNERS],
-        x_axis="memory, GiB", y_axis="step / LP bound with recomputation", y_low=1.0,
+        axes=("memory, GiB", "step / LP bound with recomputation"), y_low=1.0,
     )  # fmt: skip
 
 

@@ -125,7 +125,7 @@ def _one(model: str, rows: Sequence[CallBytes]) -> str:
     ]
     return curves_svg(
         f"Figure 1, {model}: what forward calls leave for backward ones, and what the link carries",
-        curves, x_axis="forward call", y_axis="GB, cumulated",
+        curves, axes=("forward call", "GB, cumulated"),
     )  # fmt: skip
 
 
