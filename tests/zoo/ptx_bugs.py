@@ -57,7 +57,7 @@ SHUFFLE = r"shfl\.sync\.bfly\.b32\s+[^;]*;"
 MMA_A = r"(mma\.sync[^;]*?\}, \{)([^,}]*),([^,}]*),([^,}]*),"
 MMA_B = r"(mma\.sync[^;]*?\}, \{[^}]*\}, \{)([^,}]*),([^,}]*)\}"
 TF32, TILED, RELU = "conv_tf32._correlate", "conv_tiled._correlate", "elementwise.relu_of"
-LOSS, PRODUCT = "losses._cross_entropy", "matmul._product"
+LOSS, PRODUCT = "losses._cross_entropy", "matmul.multiply"
 
 BUGS: dict[str, Bug] = {
     # Tensor cores and asynchronous copies

@@ -41,7 +41,7 @@ from ooctrain.layers.kernels.cuda.conv.tile_product import (
     product_64,
     product_128,
 )
-from ooctrain.layers.kernels.cuda.runtime.intrinsics import st4, shared_array
+from ooctrain.layers.kernels.cuda.runtime.intrinsics import shared_array, st4
 from ooctrain.layers.kernels.cuda.runtime.launcher import Launcher, blocks_for
 from ooctrain.layers.kernels.cuda.runtime.shim import (
     Kernel,
