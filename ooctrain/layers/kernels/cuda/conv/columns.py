@@ -90,6 +90,22 @@ def in_chunk(k, row, step, left):
 
 
 @device
+def thread_total(x, base, thread, lanes, left, channels):
+    """A thread's sum of x[base + r * channels] over the rows r below `left` that are its own."""
+    batch = cuda.local.array(BATCH_ROWS, float32)
+    row, step = uint32(thread // lanes), uint32(THREADS // lanes)
+    total, lost = ZERO, ZERO
+    while row < left:
+        load_rows(batch, x, base, row, step, left, channels)
+        part = ZERO
+        for k in range(BATCH_ROWS):
+            part += batch[k] if in_chunk(k, row, step, left) else ZERO
+        total, lost = add_compensated(total, lost, part)
+        row = uint32(row + uint32(BATCH_ROWS) * step)
+    return total
+
+
+@device
 def column_total(sums, lane, lanes):
     """sums[lane] + sums[lane + lanes] + ...: over the threads of one channel, in their order."""
     total, lost = ZERO, ZERO
@@ -102,21 +118,11 @@ def column_total(sums, lane, lanes):
 def _sum_chunks(x, partials, rows, channels, lanes, rows_per_chunk):
     """partials[chunk, c] = sum of x over the rows of the chunk."""
     totals = cuda.shared.array(THREADS, float32)
-    batch = cuda.local.array(BATCH_ROWS, float32)
     thread = uint32(cuda.threadIdx.x)
     c = column_of(uint32(cuda.blockIdx.y), thread, lanes, channels)
     first, left = rows_of_chunk(cuda.blockIdx.x, rows_per_chunk, rows)
     base = first * int64(channels) + int64(c)
-    row, step = uint32(thread // lanes), uint32(THREADS // lanes)
-    total, lost = ZERO, ZERO
-    while row < left:
-        load_rows(batch, x, base, row, step, left, channels)
-        part = ZERO
-        for k in range(BATCH_ROWS):
-            part += batch[k] if in_chunk(k, row, step, left) else ZERO
-        total, lost = add_compensated(total, lost, part)
-        row = uint32(row + uint32(BATCH_ROWS) * step)
-    totals[thread] = total
+    totals[thread] = thread_total(x, base, thread, lanes, left, channels)
     cuda.syncthreads()
     if thread < lanes:
         partials[int64(cuda.blockIdx.x) * int64(channels) + int64(c)] = column_total(
