@@ -50,10 +50,13 @@ def at(x, i):
 
 @device
 def add_compensated(total, lost, value):
-    """(total + value, what its rounding lost), given what was lost before."""
+    """(total + value, what its rounding lost), given what was lost before.
+
+    An infinite total stays so: what it lost, the difference of two infinities, is no number.
+    """
     kept = value - lost
     new = total + kept
-    return new, (new - total) - kept
+    return new, (new - total) - kept if new - new == ZERO else ZERO
 
 
 @device
