@@ -64,8 +64,12 @@ def hot_loop(kernel: Kernel, capability: Capability, kind: int) -> Loop:
     if not LOWEST <= capability <= HIGHEST:
         raise ConfigError(f"the machine code of capability {capability} is not known")
     image = CubinStore().get(kernel, capability).image
-    code = list(struct.iter_unpack("<QQ", _section(image, ".text.")))
-    found = [_loop(code[start:end]) for start, end in _loops(code, capability)]
+    found = [
+        _loop(code[start:end])
+        for section in _sections(image, ".text.")
+        for code in [list(struct.iter_unpack("<QQ", section))]
+        for start, end in _loops(code, capability)
+    ]
     best = max(found, key=lambda loop: (loop.kinds[kind], -loop.length), default=None)
     if best is None or not best.kinds[kind]:
         raise ConfigError(f"{kernel.name} has no loop with such an instruction", numbers=hex(kind))
@@ -96,13 +100,12 @@ def _distance(instruction: int, capability: Capability) -> int:
     return number << 8 | instruction >> 16 & 0xFF if capability >= HOPPER else number
 
 
-def _section(image: bytes, start: str) -> bytes:
-    """The first section of an ELF file whose name begins so."""
+def _sections(image: bytes, start: str) -> Iterator[bytes]:
+    """The sections of an ELF file whose names begin so: one for each function."""
     (table,) = struct.unpack_from("<Q", image, 40)
     size, count, names = struct.unpack_from("<HHH", image, 58)
     sections = [_SECTION.unpack_from(image, table + i * size) for i in range(count)]
     for name, _, _, _, offset, length, *_ in sections:
         at = sections[names][4] + name
         if image[at:].startswith(start.encode()):
-            return image[offset : offset + length]
-    raise ConfigError(f"the machine code has no section {start}")
+            yield image[offset : offset + length]

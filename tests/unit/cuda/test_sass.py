@@ -8,11 +8,11 @@ import subprocess
 import pytest
 
 from ooctrain.layers.kernels.cuda import matmul
-from ooctrain.layers.kernels.cuda.conv import conv_gemm
+from ooctrain.layers.kernels.cuda.conv import conv_gemm, conv_tf32, conv_tf32_weights
 from ooctrain.layers.kernels.cuda.conv.tile_product import NARROW, WIDE
 from ooctrain.layers.kernels.cuda.runtime.cubins import CubinStore
 from ooctrain.layers.kernels.cuda.runtime.shim import cuda, kernel, uint32, why_no_ptx
-from ooctrain.testing.emulator.sass import FFMA, HOPPER, hot_loop, why_no_machine_code
+from ooctrain.testing.emulator.sass import FFMA, HMMA, HOPPER, hot_loop, why_no_machine_code
 
 pytestmark = pytest.mark.skipif(bool(why_no_ptx()), reason=why_no_ptx())
 LOWEST, AMPERE = (7, 5), (8, 0)
@@ -60,6 +60,24 @@ def test_a_linear_layer_is_the_same_product(number, percent):
     loop = loop_of(matmul.every_product()[number], HOPPER)
     assert loop.kinds[FFMA] == 512
     assert loop.share(FFMA) >= percent / 100, f"{loop.kinds[FFMA]} of {loop.length}"
+
+
+#: (kernel, capability, products of the loop, most instructions)
+TENSOR_CORES = [
+    (conv_tf32._correlate, HOPPER, 32, 200),
+    (conv_tf32._correlate, AMPERE, 32, 240),
+    (conv_tf32_weights._multiply_pixels, HOPPER, 16, 200),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kernel", "capability", "products", "length"), TENSOR_CORES)
+def test_few_instructions_stand_around_the_products_of_tensor_cores(
+    kernel, capability, products, length
+):
+    loop = loop_of(kernel, capability, HMMA)
+    assert loop.kinds[HMMA] == products
+    assert loop.length <= length
 
 
 @kernel("void(f4[::1], u4)", threads=32)
