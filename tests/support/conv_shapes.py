@@ -33,6 +33,7 @@ SHAPES = {
     "much padding": ConvShape(1, 8, 2, 3, 8, 3, 3, padding=(5, 3, 4, 6)),
     "stride over the filter": ConvShape(2, 8, 8, 8, 8, 2, 2, stride=(3, 3)),
     "several splits": ConvShape(2, 4, 33, 32, 8, 1, 2, padding=(0, 0, 1, 0)),
+    "more terms than a table": ConvShape(1, 116, 3, 2, 4, 3, 3, padding=(1, 1, 1, 1)),
     "single everything": ConvShape(1, 1, 1, 1, 1, 1, 1),
 }
 

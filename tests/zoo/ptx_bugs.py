@@ -57,7 +57,7 @@ SHUFFLE = r"shfl\.sync\.bfly\.b32\s+[^;]*;"
 MMA_A = r"(mma\.sync[^;]*?\}, \{)([^,}]*),([^,}]*),([^,}]*),"
 MMA_B = r"(mma\.sync[^;]*?\}, \{[^}]*\}, \{)([^,}]*),([^,}]*)\}"
 TF32, TILED, RELU = "conv_tf32._correlate", "conv_tiled._correlate", "elementwise.relu_of"
-LOSS, PRODUCT = "losses._cross_entropy", "matmul._product"
+LOSS, PRODUCT = "losses._cross_entropy", "matmul.multiply"
 
 BUGS: dict[str, Bug] = {
     # Tensor cores and asynchronous copies
@@ -95,10 +95,10 @@ BUGS: dict[str, Bug] = {
     ),
     "cut to TF32 instead of rounded": Bug(
         "tensor cores, rounding", TF32,
-        changed(r"cvt\.rna\.tf32\.f32 (%r\d+, %r\d+;)", r"mov.b32 \1", None), "wrong result",
+        changed(r"cvt\.rn\.tf32\.f32 (%r\d+, %r\d+;)", r"mov.b32 \1", None), "wrong result",
     ),
-    "ties to even instead of away from zero": Bug(
-        "tensor cores, rounding", TF32, changed(r"cvt\.rna\.tf32", "cvt.rn.tf32", None),
+    "ties away from zero instead of to even": Bug(
+        "tensor cores, rounding", TF32, changed(r"cvt\.rn\.tf32", "cvt.rna.tf32", None),
         "wrong result",
     ),
     # Shared memory and barriers

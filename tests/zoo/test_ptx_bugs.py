@@ -39,7 +39,7 @@ def convolution(algorithm: str, launcher: PtxLauncher) -> bool:
 
 
 def rounding(launcher: PtxLauncher) -> bool:
-    """Factors are rounded to TF32, ties away from zero; one channel, so that nothing is added."""
+    """Factors are rounded to TF32, ties to even; one channel, so that nothing is added."""
     x = np.zeros((1, 8, 4, 4), np.float32)
     x[0, 0] = (1 + 2**-11 * np.arange(16, dtype=np.float32)).reshape(4, 4)
     w = np.zeros((8, 8, 1, 1), np.float32)

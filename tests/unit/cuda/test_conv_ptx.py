@@ -53,7 +53,8 @@ def check_tensor_cores(capability):
     assert products == 16 * steps
     assert facts.count("ldmatrix.sync.aligned.m8n8.x4") == 6 * steps
     assert facts.count("cp.async.cg.shared.global") == 12
-    assert facts.count("cvt.rna.tf32") == 24 * steps
+    rounding = "cvt.rn.tf32" if capability >= HOPPER else "cvt.rna.tf32"
+    assert facts.count("cvt.r") == facts.count(rounding) == 24 * steps
     check_resources(facts)
 
 

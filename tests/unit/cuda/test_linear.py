@@ -15,7 +15,9 @@ from ooctrain.testing.emulator.check_cuda import check_cuda
 
 UNIT = 2.0**-24  # of a rounding to nearest
 # rows N, inputs I, outputs O
-SIZES = [(1, 1, 1), (3, 5, 4), (64, 64, 64), (2, 130, 65), (65, 17, 3), (2, 1030, 9)]
+SIZES = [
+    (1, 1, 1), (3, 5, 4), (64, 64, 64), (2, 130, 65), (65, 17, 3), (2, 1030, 9), (67, 132, 136),
+]  # fmt: skip
 
 
 def normal(*shape, seed=0):
@@ -56,10 +58,10 @@ def test_integers_are_exact_in_any_split():
     check_cuda(Linear(), x, w, tolerance=0)
 
 
-def test_extents_whose_elements_32_bits_cannot_count_are_refused():
-    """From a tile's first element to its last: TILE - 1 rows and STEP - 1 terms further."""
+def test_extents_that_32_bits_cannot_count_are_refused():
+    """Rows, columns and terms are counted in 32 bits, some with a sign, up to a tile further."""
     most = matmul_plan.MOST_EXTENT
-    assert (matmul_plan.TILE - 1) * most + matmul_plan.STEP - 1 < 2**32
+    assert most + matmul_plan.MOST_SPLITS * matmul_plan.STEP + matmul_plan.COLUMNS < 2**31
     x, w, y = (Spec(shape, "float32") for shape in ((2, most), (10, most), (2, 10)))
     assert CUDA.workspace_bytes(Linear(), (x, w), (y,), 1) > 0
     x, w = (Spec((rows, most + 1), "float32") for rows in (2, 10))
@@ -75,6 +77,6 @@ def test_splits_cover_the_sum_and_none_is_empty():
             assert terms % matmul_plan.STEP == 0
             assert (parts - 1) * terms < depth <= parts * terms
             assert parts <= matmul_plan.MOST_SPLITS
-    # The first linear layer of VGG-16 on a batch of 32: 64 tiles alone would not fill a GPU.
-    assert matmul_plan.splits(32, 4096, 25088) == 5
+    # The first linear layer of VGG-16 on a batch of 32: 32 tiles alone would not fill a GPU.
+    assert matmul_plan.splits(32, 4096, 25088) == 9
     assert matmul_plan.workspace_bytes(4096, 25088, 32) == 0

@@ -108,6 +108,24 @@ def test_small_sums_of_squares_are_not_lost_beside_a_large_one():
     assert bound < 0.8 * EPS / 2 * 4000 / 4, "a plain sum would be further off"
 
 
+@pytest.mark.parametrize("power", [62, 64, 100])
+def test_a_sum_of_squares_that_float32_cannot_hold_is_infinite_as_on_the_cpu(power):
+    """In a thread's sum, in a block's, in that of the blocks: infinite stays infinite."""
+    for size in (7, 5001):
+        g = normal(size)
+        g[size // 3 :: 1000] = np.float32(2.0**power)
+        (found,), (want,) = run_cuda(SumOfSquares(), [g]), cpu_bits(SumOfSquares(), g)
+        np.testing.assert_allclose(found, want, rtol=clipping.SQUARES_ROUNDINGS * EPS)
+
+
+@pytest.mark.parametrize("count", [1, 2, 9, 300])
+def test_a_norm_beyond_two_to_the_64th_clips_as_on_the_cpu(count):
+    largest = np.finfo(np.float32).max
+    for squares in ([largest] * count, [np.float32(np.inf), *[largest] * count]):
+        (found,), (want,) = run_cuda(ClipFactor(2.0), squares), cpu_bits(ClipFactor(2.0), *squares)
+        assert found == pytest.approx(want, rel=clipping.FACTOR_ROUNDINGS * EPS / 2, abs=0)
+
+
 def test_clipping_a_norm_that_is_not_a_number_says_so_as_in_torch():
     for count, place in ((1, 0), (9, 3), (9, 8)):
         squares = [np.float32(np.nan if i == place else 1) for i in range(count)]

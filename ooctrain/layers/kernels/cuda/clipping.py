@@ -27,6 +27,9 @@ from ooctrain.layers.update import CLIP_EPS, ClipFactor
 
 Array = Any
 ZERO, ONE = np.float32(0), np.float32(1)
+#: What sums of squares are multiplied by before they are added, exactly, so that a million of them
+#: cannot exceed float32; the norm is multiplied by the other.
+SMALLER, NORM_LARGER = np.float32(2.0**-20), np.float32(2.0**10)
 #: Sums of squares that one launch adds to the total.
 SQUARES_AT_ONCE = 8
 #: The sum of squares is right to this many roundings of itself: the products' and the sums'.
@@ -47,8 +50,9 @@ _squares = sum_of(squares)
 
 @device
 def add_one_of(total, lost, values, place, count):
-    """(total + values[0], what its rounding lost); unchanged if fewer than `place` + 1 count."""
-    return add_compensated(total, lost, values[0]) if place < count else (total, lost)
+    """(total + values[0], what its rounding lost), both smaller; unchanged if fewer than
+    `place` + 1 count."""
+    return add_compensated(total, lost, values[0] * SMALLER) if place < count else (total, lost)
 
 
 @kernel("void(f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], "
@@ -71,7 +75,7 @@ def _add_squares(s0, s1, s2, s3, s4, s5, s6, s7, count, go_on, running):
 def _clip_factor(running, max_norm, eps, factor):
     """From the sum of all squares to min(1, max_norm / (norm + eps)); not a number stays so."""
     if cuda.threadIdx.x == 0:
-        factor[0] = smaller(ONE, max_norm / (math.sqrt(running[0]) + eps))
+        factor[0] = smaller(ONE, max_norm / (math.sqrt(running[0]) * NORM_LARGER + eps))
 
 
 @kernel("void(f4[::1], f4[::1], f4[::1])", threads=THREADS)
@@ -96,7 +100,7 @@ _clip_value = unary(clipped)
 def sum_of_squares(launcher: Launcher, g: Array, total: Array, workspace: Array) -> None:
     """total = sum of g^2, one float32, in fixed order: right to SQUARES_ROUNDINGS * 2^-24 of it.
 
-    A norm of 2^64 or more is not a number.
+    As on the cpu, that of a norm of 2^64 or more is infinite.
 
     Args:
         workspace: uint8, `reduction_workspace_bytes(g.size)`.

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 
+from ooctrain.layers.kernels.cuda import matmul
 from ooctrain.layers.kernels.cuda.conv import conv_gemm, conv_gemm_weights
 from ooctrain.layers.kernels.cuda.runtime.shim import Kernel
 
@@ -41,3 +42,4 @@ def _made_by_shape() -> Iterator[Kernel]:
         yield conv_gemm._correlation_kernel(False, columns)
         yield conv_gemm_weights._weight_kernel(True, columns)
     yield conv_gemm_weights._weight_kernel(False, conv_gemm.NARROW)
+    yield from matmul.every_product()

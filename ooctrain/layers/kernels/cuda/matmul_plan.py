@@ -11,21 +11,21 @@ from __future__ import annotations
 from ooctrain.errors import ShapeError
 from ooctrain.layers.kernels.cuda.chunks import FLOAT_BYTES
 
-#: Rows and columns of the tile of a block, and how much of the sum it takes at once.
-TILE = 64
-STEP = 16
+#: Rows and columns of the tile of a block, and how much of the sum it takes at once. Columns lie
+#: side by side in memory.
+ROWS, COLUMNS, STEP = 64, 128, 16
 #: Blocks that fill a large GPU twice; a sum is split until there are as many.
 ENOUGH_BLOCKS = 264
 MOST_SPLITS = 32
 #: Fewest terms of a split: shorter ones cost more in partial results than they save.
 SPLIT_TERMS = 512
-#: Largest extent of a matrix: within a tile, distances between elements are counted in 32 bits.
-MOST_EXTENT = 2**32 // TILE
+#: Largest extent of a matrix: rows, columns and terms are counted in 32 bits, some with a sign.
+MOST_EXTENT = 2**26
 
 
 def tiles(rows: int, columns: int) -> tuple[int, int]:
     """Tiles of the result along its columns, and along its rows."""
-    return -(-columns // TILE), -(-rows // TILE)
+    return -(-columns // COLUMNS), -(-rows // ROWS)
 
 
 def terms_of_split(rows: int, columns: int, depth: int) -> int:

@@ -14,16 +14,15 @@ from typing import Any
 
 import numpy as np
 
-from ooctrain.layers.kernels.cuda.chunks import BATCH_ROWS, THREADS, columns
+from ooctrain.layers.kernels.cuda.chunks import THREADS, columns
 from ooctrain.layers.kernels.cuda.conv.columns import (
     add_compensated,
     at,
     column_of,
     column_total,
-    in_chunk,
-    load_rows,
     place_of,
     rows_of_chunk,
+    thread_total,
 )
 from ooctrain.layers.kernels.cuda.losses import ROWS, WARP, WHOLE_WARP, row_of
 from ooctrain.layers.kernels.cuda.runtime.launcher import Launcher, blocks_for
@@ -49,23 +48,13 @@ ZERO, LOWEST = np.float32(0), np.float32(-np.inf)
 def _sum_chunk(x, partials, rows, width, lanes, rows_per_chunk, chunks, groups):
     """A block: partials[outer, chunk, c] = sum of x over the rows of a chunk, for some c."""
     totals = cuda.shared.array(THREADS, float32)
-    batch = cuda.local.array(BATCH_ROWS, float32)
     thread, block = uint32(cuda.threadIdx.x), uint32(cuda.blockIdx.x)
     rest = uint32(block // groups)
     outer, chunk = uint32(rest // chunks), uint32(rest % chunks)
     c = column_of(uint32(block % groups), thread, lanes, width)
     first, left = rows_of_chunk(chunk, rows_per_chunk, rows)
     base = place_of(outer, first, rows, c, width)
-    row, step = uint32(thread // lanes), uint32(THREADS // lanes)
-    total, lost = ZERO, ZERO
-    while row < left:
-        load_rows(batch, x, base, row, step, left, width)
-        part = ZERO
-        for k in range(BATCH_ROWS):
-            part += batch[k] if in_chunk(k, row, step, left) else ZERO
-        total, lost = add_compensated(total, lost, part)
-        row = uint32(row + uint32(BATCH_ROWS) * step)
-    totals[thread] = total
+    totals[thread] = thread_total(x, base, thread, lanes, left, width)
     cuda.syncthreads()
     if thread < lanes:
         place = place_of(outer, chunk, chunks, c, width)

@@ -50,10 +50,13 @@ def at(x, i):
 
 @device
 def add_compensated(total, lost, value):
-    """(total + value, what its rounding lost), given what was lost before."""
+    """(total + value, what its rounding lost), given what was lost before.
+
+    An infinite total stays so: what it lost, the difference of two infinities, is no number.
+    """
     kept = value - lost
     new = total + kept
-    return new, (new - total) - kept
+    return new, (new - total) - kept if new - new == ZERO else ZERO
 
 
 @device
@@ -98,6 +101,22 @@ def in_chunk(k, row, step, left):
 
 
 @device
+def thread_total(x, base, thread, lanes, left, channels):
+    """A thread's sum of x[base + r * channels] over the rows r below `left` that are its own."""
+    batch = cuda.local.array(BATCH_ROWS, float32)
+    row, step = uint32(thread // lanes), uint32(THREADS // lanes)
+    total, lost = ZERO, ZERO
+    while row < left:
+        load_rows(batch, x, base, row, step, left, channels)
+        part = ZERO
+        for k in range(BATCH_ROWS):
+            part += batch[k] if in_chunk(k, row, step, left) else ZERO
+        total, lost = add_compensated(total, lost, part)
+        row = uint32(row + uint32(BATCH_ROWS) * step)
+    return total
+
+
+@device
 def column_total(sums, lane, lanes):
     """sums[lane] + sums[lane + lanes] + ...: over the threads of one channel, in their order."""
     total, lost = ZERO, ZERO
@@ -110,23 +129,13 @@ def column_total(sums, lane, lanes):
 def _sum_chunks(x, partials, channels, lanes, rows_per_chunk, section, per_section, begin):
     """partials[chunk, c] = sum of x over the rows of the chunk; x begins with chunk `begin`."""
     totals = cuda.shared.array(THREADS, float32)
-    batch = cuda.local.array(BATCH_ROWS, float32)
     thread = uint32(cuda.threadIdx.x)
     c = column_of(uint32(cuda.blockIdx.y), thread, lanes, channels)
     chunk = uint32(begin + uint32(cuda.blockIdx.x))
     origin, _ = rows_in_section(begin, rows_per_chunk, section, per_section)
     first, left = rows_in_section(chunk, rows_per_chunk, section, per_section)
     base = (first - origin) * int64(channels) + int64(c)
-    row, step = uint32(thread // lanes), uint32(THREADS // lanes)
-    total, lost = ZERO, ZERO
-    while row < left:
-        load_rows(batch, x, base, row, step, left, channels)
-        part = ZERO
-        for k in range(BATCH_ROWS):
-            part += batch[k] if in_chunk(k, row, step, left) else ZERO
-        total, lost = add_compensated(total, lost, part)
-        row = uint32(row + uint32(BATCH_ROWS) * step)
-    totals[thread] = total
+    totals[thread] = thread_total(x, base, thread, lanes, left, channels)
     cuda.syncthreads()
     if thread < lanes:
         partials[int64(chunk) * int64(channels) + int64(c)] = column_total(totals, thread, lanes)

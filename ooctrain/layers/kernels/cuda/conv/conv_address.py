@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from ooctrain.layers.kernels.cuda.conv.conv_plan import (
     COLUMNS,
+    FILTER_SIZE,
     INNER,
     PIXELS,
     ROWS,
@@ -21,7 +22,7 @@ from ooctrain.layers.kernels.cuda.conv.conv_plan import (
     SPACING_W,
     TAP_COUNT,
 )
-from ooctrain.layers.kernels.cuda.runtime.shim import device, int32, int64, uint32
+from ooctrain.layers.kernels.cuda.runtime.shim import device, int32, int64, smaller, uint32
 
 #: the offset of what lies in the padding
 OUTSIDE = -1
@@ -88,12 +89,27 @@ def term_shift(term, first_channel, source, taps):
 
 
 @device
+def term_weight(term, taps):
+    """How far the weight of a term of the sum lies from its filter's first; OUTSIDE after the
+    last term."""
+    exists = term < uint32(terms_of(taps))
+    tap_row, tap_column, channel = tap_of(term if exists else uint32(0), taps)
+    return filter_offset(int32(0), tap_row, tap_column, channel, taps) if exists else int32(OUTSIDE)
+
+
+@device
+def inside_source(row, column, source):
+    """Whether an image has such a pixel."""
+    # A negative number is a large unsigned one, so one comparison tests both ends.
+    in_rows = uint32(row) < uint32(source[SOURCE_H])
+    return in_rows and uint32(column) < uint32(source[SOURCE_W])
+
+
+@device
 def shifted_offset(place, shift, source):
     """Offset of what lies at a shift from a place; OUTSIDE in the padding."""
     (row, column, offset), (down, right, distance) = place, shift
-    # A negative number is a large unsigned one, so one comparison tests both ends.
-    in_rows = uint32(row + down) < uint32(source[SOURCE_H])
-    inside = in_rows and uint32(column + right) < uint32(source[SOURCE_W])
+    inside = inside_source(row + down, column + right, source)
     return offset + distance if inside else int64(OUTSIDE)
 
 
@@ -109,6 +125,13 @@ def filter_offset(output, tap_row, tap_column, channel, taps):
     _, _, first_h, first_w, step_h, step_w, filter_w, filter_size, inner = taps
     place = int32((first_h + tap_row * step_h) * filter_w + first_w + tap_column * step_w)
     return int32((output * filter_size + place) * inner + channel)
+
+
+@device
+def filter_start(group, column, outer, taps):
+    """Offset of a filter's first weight; beyond the group's last filter, of that one's."""
+    output = int32(group * outer + smaller(column, int32(outer - 1)))
+    return int32(output * int32(taps[FILTER_SIZE] * taps[INNER]))
 
 
 @device

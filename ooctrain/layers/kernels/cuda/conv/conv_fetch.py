@@ -1,11 +1,10 @@
 """How the products of `conv_gemm.py` load their factors and store their results, four at a time.
 
-In: places and terms. Out: tuples of four float32, zero where there is nothing. The one idea: where
-the number of channels is a multiple of four, four terms of a sum lie side by side and are one
-128-bit load; else (the three colours of an image) each term may belong to another tap and is loaded
-by itself. The rest of a kernel is the same for both. A `line` describes what a thread loads for:
-(place of its pixel, first channel, its output channel, whether there is one). Read next:
-`conv_gemm.py`.
+In: places, and tables of terms. Out: tuples of four float32, zero where there is nothing. The one
+idea: where the number of channels is a multiple of four, four terms of a sum lie side by side and
+are one 128-bit load, with one entry in the table of terms; else (the three colours of an image)
+each term may belong to another tap, has an entry of its own and is loaded by itself. The rest of a
+kernel is the same for both. Read next: `conv_gemm.py`.
 """
 
 from __future__ import annotations
@@ -13,58 +12,86 @@ from __future__ import annotations
 import numpy as np
 
 from ooctrain.layers.kernels.cuda.conv.conv_address import (
-    filter_offset,
+    inside_source,
     shifted_offset,
-    source_offset,
     source_place,
-    tap_of,
-    terms_of,
 )
 from ooctrain.layers.kernels.cuda.conv.conv_kept import kept_shift
+from ooctrain.layers.kernels.cuda.conv.tile_product import THREADS
 from ooctrain.layers.kernels.cuda.runtime.intrinsics import ld4, st4
-from ooctrain.layers.kernels.cuda.runtime.shim import device, int32, int64, uint32
+from ooctrain.layers.kernels.cuda.runtime.shim import device, int64, uint32, uint64
 
 ZERO = np.float32(0)
 
 
 @device
-def fetch_quads(x, w, line, term, source, taps):
-    """Four terms of a pixel and of an output channel from `term`, in one load each."""
-    place, first_channel, output, has_output = line
-    a, b = (ZERO, ZERO, ZERO, ZERO), (ZERO, ZERO, ZERO, ZERO)
-    if term < uint32(terms_of(taps)):
-        tap_row, tap_column, channel = tap_of(term, taps)
-        offset = source_offset(place, tap_row, tap_column, int32(first_channel + channel), source)
-        if offset >= 0:
-            a = ld4(x, offset)
-        if has_output:
-            b = ld4(w, filter_offset(output, tap_row, tap_column, channel, taps))
-    return a, b
+def term_in_source(terms, i, place, source):
+    """(whether a pixel has what a term reads, where it lies), by entry i of the table of terms.
+
+    `i` is a uint64, so that constants added to it cost nothing.
+    """
+    (places, distances), (row, column, offset) = terms, place
+    down, right = places[i], places[i + uint64(THREADS)]
+    return inside_source(row + down, column + right, source), offset + distances[i]
 
 
 @device
-def fetch_single(x, w, line, term, source, taps):
-    """One term of a pixel and of an output channel."""
-    place, first_channel, output, has_output = line
-    a, b = ZERO, ZERO
-    if term < uint32(terms_of(taps)):
-        tap_row, tap_column, channel = tap_of(term, taps)
-        offset = source_offset(place, tap_row, tap_column, int32(first_channel + channel), source)
-        if offset >= 0:
-            a = x[offset]
-        if has_output:
-            b = w[filter_offset(output, tap_row, tap_column, channel, taps)]
-    return a, b
+def source_quad(x, place, terms, quad, source):
+    """Four terms of a pixel, in one load; entry `quad` of the table of terms is theirs."""
+    inside, offset = term_in_source(terms, uint64(quad), place, source)
+    a = (ZERO, ZERO, ZERO, ZERO)
+    if inside:
+        a = ld4(x, offset)
+    return a
 
 
 @device
-def fetch_singles(x, w, line, term, source, taps):
-    """As `fetch_quads`, for any number of channels: each term by itself."""
-    a0, b0 = fetch_single(x, w, line, term, source, taps)
-    a1, b1 = fetch_single(x, w, line, uint32(term + uint32(1)), source, taps)
-    a2, b2 = fetch_single(x, w, line, uint32(term + uint32(2)), source, taps)
-    a3, b3 = fetch_single(x, w, line, uint32(term + uint32(3)), source, taps)
-    return (a0, a1, a2, a3), (b0, b1, b2, b3)
+def filter_quad(w, start, terms, quad):
+    """Four terms of a filter, in one load; zeros after the last term."""
+    weight = terms[0][uint64(quad) + uint64(2 * THREADS)]
+    b = (ZERO, ZERO, ZERO, ZERO)
+    if weight >= 0:
+        b = ld4(w, uint32(start + weight))
+    return b
+
+
+@device
+def source_single(x, place, terms, term, source):
+    """One term of a pixel."""
+    inside, offset = term_in_source(terms, term, place, source)
+    # Unsigned, since Numba counts from the end below 0, which takes nine instructions.
+    return x[uint64(offset)] if inside else ZERO
+
+
+@device
+def filter_single(w, start, terms, term):
+    """One term of a filter."""
+    weight = terms[0][term + uint64(2 * THREADS)]
+    return w[uint32(start + weight)] if weight >= 0 else ZERO
+
+
+@device
+def source_singles(x, place, terms, quad, source):
+    """As `source_quad`, for any number of channels: each term has an entry of its own."""
+    term = uint64(quad) * uint64(4)
+    return (
+        source_single(x, place, terms, term, source),
+        source_single(x, place, terms, term + uint64(1), source),
+        source_single(x, place, terms, term + uint64(2), source),
+        source_single(x, place, terms, term + uint64(3), source),
+    )
+
+
+@device
+def filter_singles(w, start, terms, quad):
+    """As `filter_quad`, for any number of channels."""
+    term = uint64(quad) * uint64(4)
+    return (
+        filter_single(w, start, terms, term),
+        filter_single(w, start, terms, term + uint64(1)),
+        filter_single(w, start, terms, term + uint64(2)),
+        filter_single(w, start, terms, term + uint64(3)),
+    )
 
 
 @device
@@ -108,15 +135,6 @@ def fetch_pixel_singles(x, dy, pixel, image, shifts, term, filters, source):
             term_of_pixel(x, place, kept_shift(shifts, uint32(term + uint32(3))), source),
         )
     return a, b
-
-
-@device
-def store_column(tile, at, stride, values):
-    """tile[at + lane * stride] = values[lane]: four terms of one line become a column."""
-    tile[at] = values[0]
-    tile[uint32(at + stride)] = values[1]
-    tile[uint32(at + uint32(stride * uint32(2)))] = values[2]
-    tile[uint32(at + uint32(stride * uint32(3)))] = values[3]
 
 
 @device

@@ -2,49 +2,53 @@
 
 In: NHWC activations, KRSC weights. Out: y, dx or dW in float32. The one idea: pixels x channels is
 a matrix product whose left factor, the receptive fields, is never written down; a block gathers
-eight of its columns at a time into shared memory. 256 threads make 128 x 128 results, 64 in each
-thread's registers (`tile_product.py`), so that 85 of 100 instructions are multiply-adds. While one
-pair of tiles is multiplied, the next eight columns are already on their way from memory (registers,
-then the other half of shared memory), so one barrier for each step is enough. Source: Chetlur et
-al., "cuDNN" (2014), section 3; CUTLASS. Read next: `conv_gemm_weights.py`, then `conv_tf32.py`.
+eight of its columns at a time into shared memory (sixteen for 64 channels). 256 threads make 128 x
+128 results, 64 in each thread's registers (`tile_product.py`). Where a term of the sums lies, tap
+by tap, takes divisions to find; so a block writes it into a table in shared memory, 1024 terms at a
+time, and looks it up. On Hopper 86 of 100 instructions of the loop are then multiply-adds, 80 for
+64 channels, 79 and 70 where each term is loaded by itself (`testing/emulator/sass.py` counts).
+While one pair of tiles is multiplied, the next columns are already on their way from memory
+(registers, then the other half of shared memory), so one barrier for each step is enough. Source:
+Chetlur et al., "cuDNN" (2014), section 3; CUTLASS. Read next: `conv_gemm_weights.py`, then
+`conv_tf32.py`.
 """
 
 from __future__ import annotations
 
 from functools import cache
-from types import MappingProxyType
 from typing import Any
 
+import numpy as np
+
 from ooctrain.layers.kernels.cuda.conv import conv_plan
-from ooctrain.layers.kernels.cuda.conv.conv_address import terms_of
+from ooctrain.layers.kernels.cuda.conv.conv_address import filter_start, pixel_place, terms_of
 from ooctrain.layers.kernels.cuda.conv.conv_fetch import (
-    fetch_quads,
-    fetch_singles,
+    filter_quad,
+    filter_singles,
     load_upto,
-    store_column,
+    source_quad,
+    source_singles,
     store_upto,
 )
 from ooctrain.layers.kernels.cuda.conv.conv_gemm_weights import grad_weight
-from ooctrain.layers.kernels.cuda.conv.conv_kept import keep_pixel, kept_place
+from ooctrain.layers.kernels.cuda.conv.conv_kept import keep_target, keep_weighed_term
 from ooctrain.layers.kernels.cuda.conv.conv_plan import INNER, OUTER
 from ooctrain.layers.kernels.cuda.conv.tile_product import (
-    A_HALF,
     A_STRIDE,
-    A_WORDS,
+    LONG_DEPTH,
     NARROW,
     PADDING,
     QUAD_DISTANCE,
     THREADS,
-    TILE_DEPTH,
     TILE_ROWS,
     TWO_BLOCKS,
     WIDE,
     clear,
-    product_64,
+    long_product_64,
     product_128,
 )
 from ooctrain.layers.kernels.cuda.quads import sum_quad
-from ooctrain.layers.kernels.cuda.runtime.intrinsics import shared_array
+from ooctrain.layers.kernels.cuda.runtime.intrinsics import shared_array, store_column
 from ooctrain.layers.kernels.cuda.runtime.launcher import Launcher, blocks_for
 from ooctrain.layers.kernels.cuda.runtime.shim import (
     Kernel,
@@ -54,18 +58,31 @@ from ooctrain.layers.kernels.cuda.runtime.shim import (
     int32,
     int64,
     kernel,
+    smaller,
     uint32,
 )
 
 __all__ = ["correlate", "grad_weight"]
 
-_PRODUCTS = MappingProxyType({WIDE: product_128, NARROW: product_64})
+#: Three numbers for each entry of the table of terms.
+TABLE_WORDS = 3 * THREADS
 
 
-def _correlation(fetch: Any, product: Any, columns: int) -> Kernel:
-    """The kernel for tiles of 128 pixels x `columns` channels."""
-    b_stride, sums_words = columns + PADDING, columns // 2
-    b_half, b_words = TILE_DEPTH * b_stride, 2 * TILE_DEPTH * b_stride
+def _correlation(fetch: Any, entry_terms: int, columns: int) -> Kernel:
+    """The kernel for tiles of 128 pixels x `columns` channels.
+
+    Args:
+        fetch: what loads four terms of a pixel, and of a filter.
+        entry_terms: terms of an entry of the table.
+        columns: WIDE or NARROW.
+    """
+    source_terms, filter_terms = fetch
+    table_quads = np.uint32(THREADS * entry_terms // 4)
+    is_long, sums_words, b_stride = columns == NARROW, columns // 2, columns + PADDING
+    product, step_quads = (long_product_64, LONG_DEPTH // 4) if is_long else (product_128, 2)
+    a_words, b_words = step_quads * 4 * A_STRIDE, step_quads * 4 * b_stride
+    stage_words = a_words + b_words
+    tile_words = 2 * stage_words
     store_results = _epilogue(columns)
 
     @kernel(
@@ -75,50 +92,62 @@ def _correlation(fetch: Any, product: Any, columns: int) -> Kernel:
         max_registers=TWO_BLOCKS,
     )
     def multiply_terms(x, w, bias, has_bias, y, source, taps, target):
-        a_tile = shared_array(A_WORDS, float32)
-        b_tile = shared_array(b_words, float32)
-        place_rows = shared_array(TILE_ROWS, int32)
-        place_columns = shared_array(TILE_ROWS, int32)
-        place_offsets = shared_array(TILE_ROWS, int64)
+        tiles = shared_array(tile_words, float32)
+        places = shared_array(TABLE_WORDS, int32)
+        distances = shared_array(THREADS, int64)
         targets = shared_array(TILE_ROWS, int64)
         sums = cuda.local.array(sums_words, float32)
         clear(sums, sums_words)
         thread, group, outer = uint32(cuda.threadIdx.x), int32(cuda.blockIdx.z), target[OUTER]
         first_pixel = uint32(uint32(cuda.blockIdx.x) * uint32(TILE_ROWS))
         first_column = int32(cuda.blockIdx.y * columns)
-        places = place_rows, place_columns, place_offsets
+        terms = places, distances
         if thread < uint32(TILE_ROWS):
-            keep_pixel(places, targets, thread, uint32(first_pixel + thread), source, target)
-        cuda.syncthreads()
+            keep_target(targets, thread, uint32(first_pixel + thread), target)
+        cuda.syncthreads()  # for pixels that no term reaches, too
 
-        # This thread fetches four of a step's eight terms, for one pixel and for one channel.
-        number = uint32(thread // uint32(2))
-        within = uint32(thread % uint32(2) * uint32(4))
-        column, channel = int32(first_column + number), int32(group * taps[INNER])
-        has_output = number < uint32(columns) and column < outer
-        output = int32(group * outer + column)
-        a_put = uint32(within * uint32(A_STRIDE) + number)
-        b_put = uint32(within * uint32(b_stride) + number)
+        # This thread fetches four or eight of a step's terms of one pixel, and four of a filter.
+        pixel, a_quad = uint32(thread // uint32(2)), uint32(thread % uint32(2))
+        number, b_quad = uint32(thread // uint32(step_quads)), uint32(thread % uint32(step_quads))
+        place = pixel_place(uint32(first_pixel + pixel), source, target)
+        start = filter_start(group, int32(first_column + number), outer, taps)
+        a_put = uint32(uint32(a_quad * uint32(4 * A_STRIDE)) + pixel)
+        b_put = uint32(uint32(a_words) + uint32(b_quad * uint32(4 * b_stride)) + number)
 
         # It multiplies for eight of the block's pixels and 4 or 8 of its channels.
         row = uint32(thread // uint32(16) * uint32(4))
         cell = uint32(thread % uint32(16) * uint32(4))
-        half, step, depth = uint32(0), uint32(0), uint32(terms_of(taps))
-        line = kept_place(places, number), channel, output, has_output
-        a, b = fetch(x, w, line, within, source, taps)
-        while step < depth:
-            store_column(a_tile, uint32(half * uint32(A_HALF) + a_put), uint32(A_STRIDE), a)
-            if number < uint32(columns):
-                store_column(b_tile, uint32(half * uint32(b_half) + b_put), uint32(b_stride), b)
+        stage, known, depth = uint32(0), uint32(0), uint32(terms_of(taps))
+        while known < depth:
+            term = uint32(known + uint32(thread * uint32(entry_terms)))
+            keep_weighed_term(terms, thread, term, int32(group * taps[INNER]), source, taps)
             cuda.syncthreads()
-            step = uint32(step + uint32(TILE_DEPTH))
-            if step < depth:
-                line = kept_place(places, number), channel, output, has_output
-                a, b = fetch(x, w, line, uint32(step + within), source, taps)
-            a_get = uint32(half * uint32(A_HALF) + row)
-            b_get = uint32(half * uint32(b_half) + cell)
-            product(sums, a_tile, a_get, b_tile, b_get)
-            half = uint32(uint32(1) - half)
+            quads = smaller(table_quads, uint32(uint32(depth - known + uint32(3)) // uint32(4)))
+            quad = uint32(0)
+            a = source_terms(x, place, terms, a_quad, source)
+            more = (
+                source_terms(x, place, terms, uint32(a_quad + uint32(2)), source) if is_long else a
+            )
+            b = filter_terms(w, start, terms, b_quad)
+            while quad < quads:
+                store_column(tiles, uint32(stage + a_put), A_STRIDE, a)
+                if is_long:
+                    store_column(
+                        tiles, uint32(stage + a_put + uint32(8 * A_STRIDE)), A_STRIDE, more
+                    )
+                store_column(tiles, uint32(stage + b_put), b_stride, b)
+                cuda.syncthreads()
+                quad = uint32(quad + uint32(step_quads))
+                if quad < quads:
+                    first = uint32(quad + a_quad)
+                    a = source_terms(x, place, terms, first, source)
+                    if is_long:
+                        more = source_terms(x, place, terms, uint32(first + uint32(2)), source)
+                    b = filter_terms(w, start, terms, uint32(quad + b_quad))
+                a_get, b_get = uint32(stage + row), uint32(stage + uint32(a_words) + cell)
+                product(sums, tiles, a_get, tiles, b_get)
+                stage = uint32(uint32(stage_words) - stage)
+            known = uint32(known + uint32(table_quads * uint32(4)))
 
         column = int32(first_column + cell)
         store_results(y, sums, targets, row, (group, column, outer), bias, has_bias)
@@ -162,5 +191,6 @@ def correlate(launcher: Launcher, correlation: conv_plan.Correlation, x, w, bias
 
 @cache
 def _correlation_kernel(in_fours: bool, columns: int) -> Kernel:
-    fetch = fetch_quads if in_fours else fetch_singles
-    return _correlation(fetch, _PRODUCTS[columns], columns)
+    if in_fours:
+        return _correlation((source_quad, filter_quad), 4, columns)
+    return _correlation((source_singles, filter_singles), 1, columns)

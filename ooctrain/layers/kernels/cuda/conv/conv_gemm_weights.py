@@ -79,8 +79,8 @@ def _weight_product(fetch: Any, product: Any, columns: int) -> Kernel:
         clear(sums, sums_words)
         total, image_rows, image_columns, filters, per_split = pixels
         thread, terms = uint32(cuda.threadIdx.x), int32(terms_of(taps))
-        group = int32(int32(cuda.blockIdx.z) % groups)
-        split = int32(int32(cuda.blockIdx.z) // groups)
+        group = int32(uint32(cuda.blockIdx.z) % uint32(groups))
+        split = int32(uint32(cuda.blockIdx.z) // uint32(groups))
         first_term = int32(cuda.blockIdx.x * TILE_ROWS)
         first_filter = int32(cuda.blockIdx.y * columns)
         shifts = shift_rows, shift_columns, shift_distances
@@ -148,16 +148,27 @@ def _epilogue(columns: int) -> Any:
 
 def grad_weight(launcher: Launcher, shape: ConvShape, x, dy, dw, workspace) -> None:
     """dw[k, term] = sum over pixels of what the term reads times dy[pixel, k], in splits."""
-    source, taps, pixels = conv_plan.grad_weight(shape)
-    splits = conv_plan.splits(shape)
-    partials = launcher.part(workspace, 0, splits * dw.size, "float32") if splits > 1 else dw
     in_fours = shape.cg % 4 == 0 and shape.kg % 4 == 0
     columns = WIDE if in_fours and shape.kg > NARROW else NARROW
-    terms = taps.count * taps.inner
+    launch(launcher, _weight_kernel(in_fours, columns), columns, shape, (x, dy, dw), workspace)
+
+
+def launch(
+    launcher: Launcher, kernel: Kernel, columns: int, shape: ConvShape, arrays: Any, workspace: Any
+) -> None:
+    """Queues a kernel for all tiles and splits, and the sum of the splits.
+
+    Args:
+        columns: filters of a tile.
+        arrays: x, dy, dw.
+    """
+    x, dy, dw = arrays
+    source, taps, pixels = conv_plan.grad_weight(shape)
+    splits, terms = conv_plan.splits(shape), taps.count * taps.inner
+    partials = launcher.part(workspace, 0, splits * dw.size, "float32") if splits > 1 else dw
     blocks = (
         blocks_for(terms, TILE_ROWS), blocks_for(shape.kg, columns), shape.groups * splits,
     )  # fmt: skip
-    kernel = _weight_kernel(in_fours, columns)
     launcher.launch(kernel, blocks, x, dy, partials, source, taps, pixels, shape.kg, shape.groups)
     add_partials(launcher, partials, splits, dw)
 

@@ -1,37 +1,30 @@
 """What a block of `conv_gemm.py` computes once and looks up again in every step.
 
 In: numbers of pixels or of terms. Out: words of shared memory, and tuples read back from them. The
-one idea: 64 sums, a step's sixteen factors and the next step's eight fill a thread's registers.
-Where its pixel (or its term) lies is a few numbers that never change and are needed for a moment in
-each step; in registers they would spill sums to memory. So one thread writes them to shared memory,
-and after a barrier every thread that fetches reads them back. Read next: `conv_fetch.py`.
+one idea: where a term of the sums lies relative to a pixel takes two divisions and a dozen products
+to find, is the same for all pixels, and is needed for a moment in each step; so each thread of a
+block works it out for one term, and after a barrier every thread that fetches reads it back. In
+registers it would spill sums to memory: 64 of them, a step's sixteen factors and the next step's
+eight fill a thread's. Read next: `conv_fetch.py`.
 """
 
 from __future__ import annotations
 
 from ooctrain.layers.kernels.cuda.conv.conv_address import (
     OUTSIDE,
-    pixel_place,
     target_offset,
     term_shift,
+    term_weight,
 )
 from ooctrain.layers.kernels.cuda.conv.conv_plan import PIXELS
+from ooctrain.layers.kernels.cuda.conv.tile_product import THREADS
 from ooctrain.layers.kernels.cuda.runtime.shim import device, int64, uint32
 
 
 @device
-def keep_pixel(places, targets, i, pixel, source, target):
-    """Notes where pixel i of the block is read from, and where its results go."""
-    rows, columns, offsets = places
-    rows[i], columns[i], offsets[i] = pixel_place(pixel, source, target)
+def keep_target(targets, i, pixel, target):
+    """Notes where the results of pixel i of the block go."""
     targets[i] = target_offset(pixel, target) if pixel < uint32(target[PIXELS]) else int64(OUTSIDE)
-
-
-@device
-def kept_place(places, i):
-    """`pixel_place` of pixel i of the block."""
-    rows, columns, offsets = places
-    return rows[i], columns[i], offsets[i]
 
 
 @device
@@ -46,3 +39,12 @@ def kept_shift(shifts, i):
     """`term_shift` of term i of the block."""
     rows, columns, distances = shifts
     return rows[i], columns[i], distances[i]
+
+
+@device
+def keep_weighed_term(terms, i, term, first_channel, source, taps):
+    """`keep_term`, and how far the term's weight lies from a filter's first."""
+    places, distances = terms
+    down, right, distances[i] = term_shift(term, first_channel, source, taps)
+    places[i], places[uint32(i + uint32(THREADS))] = down, right
+    places[uint32(i + uint32(2 * THREADS))] = term_weight(term, taps)

@@ -104,7 +104,7 @@ def _places(kind: type[tuple], *names: str) -> tuple[int, ...]:
 # Kernels get plain tuples. Places of the fields that they read one at a time:
 SOURCE_H, SOURCE_W, SOURCE_C = _places(Source, "h", "w", "c")
 SPACING_H, SPACING_W = _places(Source, "spacing_h", "spacing_w")
-TAP_COUNT, INNER = _places(Taps, "count", "inner")
+TAP_COUNT, FILTER_SIZE, INNER = _places(Taps, "count", "filter_size", "inner")
 ROWS, COLUMNS, PIXELS = _places(Target, "rows", "columns", "pixels")
 TARGET_C, OUTER = _places(Target, "c", "outer")
 

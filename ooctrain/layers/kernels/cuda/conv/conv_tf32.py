@@ -4,27 +4,37 @@ In: as in `conv_gemm.py`. Out: the same sums, of factors rounded to TF32 (10 bit
 float32. The one idea: a warp's `mma` does in one instruction what took 32 multiply-adds in each of
 its lanes, so everything else must cost less too. Copies go straight into shared memory, into a ring
 of three stages of sixteen terms each; one barrier for each step tells that a stage is filled and
-that another may be overwritten. `ldmatrix` reads eight rows of 16 bytes at once: the order of the
-16-byte chunks in a row depends on the row's number, so that the eight lie in different banks.
-Results go through shared memory, to be written in whole rows. Needs compute capability 8.0. Sums
-over channels that are no multiple of four, and the gradient of the weight, go to `conv_gemm.py`.
-Source: CUTLASS, "Efficient GEMM in CUDA"; PTX ISA. Read next: `tensor_core.py`.
+that another may be overwritten. A thread walks from term to term: within a tap it only counts on,
+and works out anew where the next tap lies; so 196 instructions surround 32 products on Hopper, 235
+before (`testing/emulator/sass.py` counts), of which some fifty are reached only at the next tap.
+`ldmatrix` reads eight rows of 16 bytes at once: the order of the 16-byte chunks in a row depends on
+the row's number, so that the eight lie in different banks. Results go through shared memory, to be
+written in whole rows. Needs compute capability 8.0. Sums over channels that are no multiple of four
+go to `conv_gemm.py`. Source: CUTLASS, "Efficient GEMM in CUDA"; PTX ISA. Read next:
+`tensor_core.py`, `conv_tf32_weights.py`.
 """
 
 from __future__ import annotations
 
-from ooctrain.layers.conv_shape import ConvShape
 from ooctrain.layers.kernels.cuda.conv import conv_gemm, conv_plan
 from ooctrain.layers.kernels.cuda.conv.conv_address import (
-    filter_offset,
+    filter_start,
+    inside_source,
     pixel_place,
-    source_offset,
-    tap_of,
     target_offset,
     terms_of,
 )
 from ooctrain.layers.kernels.cuda.conv.conv_fetch import load_upto, store_upto
-from ooctrain.layers.kernels.cuda.conv.conv_plan import INNER, OUTER, PIXELS
+from ooctrain.layers.kernels.cuda.conv.conv_plan import (
+    INNER,
+    OUTER,
+    PIXELS,
+    SOURCE_C,
+    SOURCE_W,
+    SPACING_H,
+    SPACING_W,
+)
+from ooctrain.layers.kernels.cuda.conv.conv_tf32_weights import grad_weight
 from ooctrain.layers.kernels.cuda.conv.tensor_core import (
     copy_async,
     copy_commit,
@@ -46,7 +56,10 @@ from ooctrain.layers.kernels.cuda.runtime.shim import (
     int64,
     kernel,
     uint32,
+    uint64,
 )
+
+__all__ = ["correlate", "grad_weight"]
 
 THREADS = 256
 AMPERE = (8, 0)
@@ -75,36 +88,75 @@ def chunk_place(row, chunk):
 
 
 @device
-def _copy_terms(tiles, stage, x, w, lines, term, source, taps):
+def first_walk(chunk, taps):
+    """Where a thread's terms begin: with a chunk of the first tap, or of one of the next.
+
+    A walk is (channel, tap column, tap rows left, rows down, columns right, elements from a pixel's
+    place to the term, elements from a filter's first weight).
+    """
+    count, columns, first_h, first_w, _, _, filter_w, _, inner = taps
+    channel = int32(chunk * uint32(4))
+    weight = int32(int32(first_h * filter_w + first_w) * inner + channel)
+    rows = uint32(uint32(count) // uint32(columns))
+    return channel, int32(0), int32(rows), int32(0), int32(0), int64(channel), weight
+
+
+@device
+def next_tap(walk, source, taps):
+    """The walk at the same channel, counted on, of the tap that holds it."""
+    channel, tap_column, rows_left, down, right, distance, weight = walk
+    _, columns, _, _, step_h, step_w, filter_w, _, inner = taps
+    spacing_h, spacing_w, line = source[SPACING_H], source[SPACING_W], source[SOURCE_W]
+    while channel >= inner:
+        channel, tap_column = int32(channel - inner), int32(tap_column + 1)
+        right = int32(right + spacing_w)
+        distance += int64(int32(spacing_w * source[SOURCE_C])) - inner
+        weight = int32(weight + int32(step_w - 1) * inner)
+        if tap_column == columns:
+            row_words = (int64(spacing_h) * line - int64(right)) * source[SOURCE_C]
+            tap_column, right, rows_left = int32(0), int32(0), int32(rows_left - 1)
+            down, distance = int32(down + spacing_h), distance + row_words
+            weight = int32(weight + int32(step_h * filter_w - columns * step_w) * inner)
+    return channel, tap_column, rows_left, down, right, distance, weight
+
+
+@device
+def walk_on(walk):
+    """The walk a step further, which may be beyond the tap's channels."""
+    channel, tap_column, rows_left, down, right, distance, weight = walk
+    return (
+        int32(channel + DEPTH), tap_column, rows_left, down, right, distance + int64(DEPTH),
+        int32(weight + DEPTH),
+    )  # fmt: skip
+
+
+@device
+def reached(walk, places, source):
+    """Whether there is the term, and whether both pixels have what it reads."""
+    (low_row, low_column, _), (high_row, high_column, _) = places
+    _, _, rows_left, down, right, _, _ = walk
+    exists = rows_left > 0
+    low = exists and inside_source(low_row + down, low_column + right, source)
+    high = exists and inside_source(high_row + down, high_column + right, source)
+    return exists, low, high
+
+
+@device
+def _copy_terms(tiles, at, x, w, walk, there, places, starts):
     """Starts this thread's four copies of a step: four terms of two pixels and two channels.
 
     Args:
-        tiles, stage: shared memory, and where in it the step's two tiles begin.
-        lines: places of both pixels, first channel that is read, (lower output channel, how many
-            there are from it on), where in a tile the thread's first copy goes.
-        term: the first of the four; past the last one zeros are copied.
+        tiles, at: shared memory, and where in it the thread's first copy goes.
+        walk, there: where its terms lie, and which of them are there.
+        places, starts: of both pixels and both filters.
     """
-    low, high, first_channel, (output, outputs_left), place = lines
-    inside = term < uint32(terms_of(taps))
-    tap_row, tap_column, channel = tap_of(term if inside else uint32(0), taps)
-    from_channel = int32(first_channel + channel)
-    a_low = source_offset(low, tap_row, tap_column, from_channel, source)
-    a_high = source_offset(high, tap_row, tap_column, from_channel, source)
-    at, further = uint32(stage + place), uint32(ROWS_AT_ONCE * DEPTH)
-    ok_low = inside and a_low >= 0
-    ok_high = inside and a_high >= 0
-    copy_async(tiles, at, x, a_low if ok_low else int64(0), ok_low)
-    copy_async(tiles, uint32(at + further), x, a_high if ok_high else int64(0), ok_high)
-    at = uint32(at + uint32(TILE_WORDS))
-    ok_low, ok_high = inside and outputs_left > 0, inside and outputs_left > ROWS_AT_ONCE
-    b_low = filter_offset(output, tap_row, tap_column, channel, taps) if ok_low else int32(0)
-    b_high = (
-        filter_offset(int32(output + ROWS_AT_ONCE), tap_row, tap_column, channel, taps)
-        if ok_high
-        else int32(0)
-    )
-    copy_async(tiles, at, w, b_low, ok_low)
-    copy_async(tiles, uint32(at + further), w, b_high, ok_high)
+    (exists, low, high), (_, _, _, _, _, distance, weight) = there, walk
+    further = uint64(ROWS_AT_ONCE * DEPTH)
+    copy_async(tiles, at, x, places[0][2] + distance, low)
+    copy_async(tiles, at + further, x, places[1][2] + distance, high)
+    at += uint64(TILE_WORDS)
+    copy_async(tiles, at, w, uint32(starts[0] + weight), exists)
+    copy_async(tiles, at + further, w, uint32(starts[1] + weight), exists)
     copy_commit(tiles)
 
 
@@ -123,13 +175,6 @@ def fragment_rows(lane, warp_row, warp_column):
 
 
 @device
-def fragment_place(rows, group, half):
-    """Where in its tile a lane's row of the `group`-th sixteen rows begins, for half a step."""
-    row, chunk = rows
-    return chunk_place(uint32(row + uint32(group * 16)), uint32(chunk + uint32(half * 2)))
-
-
-@device
 def put_rounded(fragments, first, words):
     """fragments[first : first + 4] = the words, in TF32."""
     fragments[first] = round_tf32(words[0])
@@ -140,9 +185,18 @@ def put_rounded(fragments, first, words):
 
 @device
 def next_stage(stage):
-    """The stage that follows another in the ring; a stage is given by where it begins."""
+    """How far it is to the stage that follows another in the ring; that is the first to the last.
+
+    A stage is given by where it begins.
+    """
     last = uint32(2 * STAGE_WORDS)
-    return uint32(0) if stage == last else uint32(stage + uint32(STAGE_WORDS))
+    return uint32(-2 * STAGE_WORDS) if stage == last else uint32(STAGE_WORDS)
+
+
+@device
+def before(stage):
+    """The stage that another follows."""
+    return uint32(2 * STAGE_WORDS) if stage == uint32(0) else uint32(stage - uint32(STAGE_WORDS))
 
 
 @device
@@ -199,35 +253,57 @@ def _correlate(x, w, bias, has_bias, y, source, taps, target):
     # What this thread copies.
     row, chunk = uint32(thread // uint32(4)), uint32(thread % uint32(4))
     low, high = uint32(first_pixel + row), uint32(first_pixel + row + uint32(ROWS_AT_ONCE))
-    column = int32(first_column + row)
-    lines = (
-        pixel_place(low, source, target), pixel_place(high, source, target),
-        int32(group * taps[INNER]),
-        (int32(group * outer + column), int32(outer - column)), chunk_place(row, chunk),
-    )  # fmt: skip
+    column, first_channel = int32(first_column + int32(row)), int64(int32(group * taps[INNER]))
+    (low_row, low_column, low_at) = pixel_place(low, source, target)
+    (high_row, high_column, high_at) = pixel_place(high, source, target)
+    places = (
+        (low_row, low_column, low_at + first_channel),
+        (high_row, high_column, high_at + first_channel),
+    )
+    starts = (
+        filter_start(group, column, outer, taps),
+        filter_start(group, int32(column + ROWS_AT_ONCE), outer, taps),
+    )
+    place = chunk_place(row, chunk)
 
     # What its warp multiplies.
     lane, warp = uint32(thread % uint32(32)), uint32(thread // uint32(32))
     warp_row = uint32(uint32(warp % uint32(2)) * uint32(64))
     warp_column = uint32(uint32(warp // uint32(2)) * uint32(32))
     a_rows, b_rows = fragment_rows(lane, warp_row, warp_column)
+    a_first, b_first = chunk_place(a_rows[0], a_rows[1]), chunk_place(b_rows[0], b_rows[1])
 
     steps = uint32(uint32(uint32(terms_of(taps)) + uint32(DEPTH - 1)) // uint32(DEPTH))
-    term = uint32(chunk * uint32(4))
-    _copy_terms(tiles, uint32(0), x, w, lines, term, source, taps)
-    _copy_terms(tiles, uint32(STAGE_WORDS), x, w, lines, uint32(term + uint32(DEPTH)), source, taps)
-    term, put, get = uint32(term + uint32(2 * DEPTH)), uint32(2 * STAGE_WORDS), uint32(0)
+    walk = next_tap(first_walk(chunk, taps), source, taps)
+    there = reached(walk, places, source)
+    _copy_terms(tiles, uint64(place), x, w, walk, there, places, starts)
+    walk = next_tap(walk_on(walk), source, taps)
+    there = reached(walk, places, source)
+    at = uint64(STAGE_WORDS) + uint64(place)
+    _copy_terms(tiles, at, x, w, walk, there, places, starts)
+    # These move on with the stages: what stayed the same would be computed anew in every step.
+    put, a_get = uint32(uint32(2 * STAGE_WORDS) + place), a_first
+    b_get, stage = uint32(uint32(TILE_WORDS) + b_first), uint32(0)
     while steps > uint32(0):
         copy_wait_but_one(tiles)
         cuda.syncthreads()
-        _copy_terms(tiles, put, x, w, lines, term, source, taps)
+        walk = walk_on(walk)
+        if walk[0] >= taps[INNER]:
+            walk = next_tap(walk, source, taps)
+            there = reached(walk, places, source)
+        _copy_terms(tiles, uint64(put), x, w, walk, there, places, starts)
         for half in range(2):
+            # The order of the chunks is the same every eight rows; half a row is two chunks.
+            a_at, b_at = (
+                uint64(uint32(a_get ^ uint32(half * 8))),
+                uint64(uint32(b_get ^ uint32(half * 8))),
+            )
             for m in range(HIGH):
-                place = uint32(get + fragment_place(a_rows, m, half))
-                put_rounded(left, m * 4, ldmatrix_x4(tiles, place))
+                from_there = a_at + uint64(m * 16 * DEPTH)
+                put_rounded(left, m * 4, ldmatrix_x4(tiles, from_there))
             for n in range(WIDE // 2):
-                place = uint32(get + uint32(TILE_WORDS) + fragment_place(b_rows, n, half))
-                put_rounded(right, n * 4, ldmatrix_x4(tiles, place))
+                from_there = b_at + uint64(n * 16 * DEPTH)
+                put_rounded(right, n * 4, ldmatrix_x4(tiles, from_there))
             for m in range(HIGH):
                 for n in range(WIDE):
                     i, j, k = m * 4, n * 2, (m * WIDE + n) * 4
@@ -235,8 +311,11 @@ def _correlate(x, w, bias, has_bias, y, source, taps, target):
                     c = (sums[k], sums[k + 1], sums[k + 2], sums[k + 3])
                     d = mma_tf32(a, (right[j], right[j + 1]), c)
                     sums[k], sums[k + 1], sums[k + 2], sums[k + 3] = d[0], d[1], d[2], d[3]
-        steps, term = uint32(steps - uint32(1)), uint32(term + uint32(DEPTH))
-        put, get = next_stage(put), next_stage(get)
+        steps = uint32(steps - uint32(1))
+        onward = next_stage(stage)
+        a_get, b_get = uint32(a_get + onward), uint32(b_get + onward)
+        put = uint32(put + next_stage(before(stage)))
+        stage = uint32(stage + onward)
     copy_wait_all(tiles)
 
     # The warps of the upper 64 rows put their results into the free tiles, then those of the lower.
@@ -260,8 +339,3 @@ def correlate(launcher: Launcher, correlation: conv_plan.Correlation, x, w, bias
         _correlate, blocks, x, w, w if bias is None else bias, bias is not None, y,
         source, taps, target,
     )  # fmt: skip
-
-
-def grad_weight(launcher: Launcher, shape: ConvShape, x, dy, dw, workspace) -> None:
-    """dw, in float32: see `conv_gemm.grad_weight`."""
-    conv_gemm.grad_weight(launcher, shape, x, dy, dw, workspace)

@@ -16,23 +16,52 @@ import numpy as np
 from ooctrain.layers.conv_shape import ConvShape
 from ooctrain.layers.kernels.cuda.conv import conv_plan
 from ooctrain.layers.kernels.cuda.conv.conv_address import (
+    filter_offset,
     pixel_place,
+    source_offset,
     source_place,
+    tap_of,
     target_offset,
     term_shift,
     terms_of,
 )
-from ooctrain.layers.kernels.cuda.conv.conv_fetch import fetch_single, term_of_pixel
+from ooctrain.layers.kernels.cuda.conv.conv_fetch import term_of_pixel
 from ooctrain.layers.kernels.cuda.conv.conv_pieces import add_partials
 from ooctrain.layers.kernels.cuda.conv.conv_plan import INNER, OUTER, PIXELS
 from ooctrain.layers.kernels.cuda.runtime.launcher import Launcher, blocks_for
-from ooctrain.layers.kernels.cuda.runtime.shim import cuda, float32, int32, int64, kernel, uint32
+from ooctrain.layers.kernels.cuda.runtime.shim import (
+    cuda,
+    device,
+    float32,
+    int32,
+    int64,
+    kernel,
+    uint32,
+)
 
 TILE = 16
 THREADS = TILE * TILE
 LINE = TILE + 1
 WORDS = TILE * LINE
 ZERO = np.float32(0)
+
+
+@device
+def fetch_term(x, w, line, term, source, taps):
+    """One term of a pixel and of an output channel; 0 beyond the last.
+
+    `line` is (place of the pixel, first channel, output channel, whether there is one).
+    """
+    place, first_channel, output, has_output = line
+    a, b = ZERO, ZERO
+    if term < uint32(terms_of(taps)):
+        tap_row, tap_column, channel = tap_of(term, taps)
+        offset = source_offset(place, tap_row, tap_column, int32(first_channel + channel), source)
+        if offset >= 0:
+            a = x[offset]
+        if has_output:
+            b = w[filter_offset(output, tap_row, tap_column, channel, taps)]
+    return a, b
 
 
 @kernel(
@@ -57,7 +86,7 @@ def _correlate(x, w, bias, has_bias, y, source, taps, target):
 
     total, step = ZERO, uint32(0)
     while step < uint32(terms_of(taps)):
-        a, b = fetch_single(x, w, line, uint32(step + column), source, taps)
+        a, b = fetch_term(x, w, line, uint32(step + column), source, taps)
         a_tile[uint32(row * uint32(LINE) + column)] = a
         b_tile[uint32(row * uint32(LINE) + column)] = b
         cuda.syncthreads()

@@ -13,15 +13,18 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 from llvmlite import ir
 from numba import float32, float64, njit
-from numba.core import types
+from numba.core import cgutils, types
 
 from ooctrain.layers.kernels.cuda.runtime.intrinsics import F32, FOUR_FLOATS, I32, element_pointer
 from ooctrain.layers.kernels.cuda.runtime.shim import intrinsic
 
-I64, VOID = ir.IntType(64), ir.VoidType()
-SHARED = 3
+I8, I64, VOID = ir.IntType(8), ir.IntType(64), ir.VoidType()
+I8P = I8.as_pointer()
+#: address spaces
+SHARED, CONSTANT = 3, 4
 TWO_FLOATS = types.UniTuple(types.float32, 2)
 
 COPY = "cp.async.cg.shared.global [$0], [$1], 16, $2;"
@@ -112,28 +115,45 @@ def ldmatrix_x4(typing_context, tile, offset):
     return FOUR_FLOATS(tile, offset), codegen
 
 
+def _architecture(builder):
+    """The capability that a kernel is compiled for, 900 for 9.0: NVVM puts in the number."""
+    text = cgutils.make_bytearray(b"__CUDA_ARCH\0")
+    name = builder.module.get_unique_name("architecture")
+    place = cgutils.add_global_variable(builder.module, text.type, name, CONSTANT)
+    place.initializer, place.linkage, place.global_constant = text, "internal", True
+    pointer = builder.addrspacecast(builder.bitcast(place, I8.as_pointer(CONSTANT)), I8P)
+    kind = ir.FunctionType(I32, [I8P])
+    asked = cgutils.get_or_insert_function(builder.module, kind, "__nvvm_reflect")
+    return builder.call(asked, [pointer])
+
+
 @intrinsic
 def round_tf32(typing_context, value):
-    """The nearest number with 10 bits of mantissa, ties away from zero; NaN stays NaN."""
+    """The nearest number with 10 bits of mantissa; NaN stays NaN.
+
+    Ties go to the even one from capability 9.0 on, which has one instruction for it; before, away
+    from zero, which takes two.
+    """
 
     def codegen(context, builder, signature, args):
         bits = [builder.bitcast(args[0], I32)]
-        text = "cvt.rna.tf32.f32 $0, $1;"
-        rounded = _assemble(builder, I32, [I32], text, "=r,r", bits, side_effect=False)
-        return builder.bitcast(rounded, F32)
+        even, away = (
+            _assemble(builder, I32, [I32], text, "=r,r", bits, side_effect=False)
+            for text in ("cvt.rn.tf32.f32 $0, $1;", "cvt.rna.tf32.f32 $0, $1;")
+        )
+        one_instruction = builder.icmp_unsigned(">=", _architecture(builder), I32(900))
+        return builder.bitcast(builder.select(one_instruction, even, away), F32)
 
     return types.float32(types.float32), codegen
 
 
 @njit
 def round_tf32_twin(value):
-    """What `round_tf32` means: a mantissa of 11 binary places, one of them hidden."""
+    """What `round_tf32` means from capability 9.0 on: 11 binary places, one of them hidden."""
     if not math.isfinite(value) or value == 0:
         return value
     mantissa, exponent = math.frexp(value)
-    places = float64(mantissa) * 2048
-    rounded = math.floor(abs(places) + 0.5)
-    return float32(math.copysign(math.ldexp(rounded, exponent - 11), places))
+    return float32(math.ldexp(np.rint(float64(mantissa) * 2048), exponent - 11))
 
 
 @intrinsic

@@ -26,6 +26,8 @@ from ooctrain.layers.kernels.cuda.runtime.intrinsics import (
 from ooctrain.layers.kernels.cuda.runtime.shim import device, intrinsic
 
 TILE_DEPTH = 8
+#: For 64 columns twice as many, so that all threads have as much to fetch as for 128.
+LONG_DEPTH = 16
 TILE_ROWS = 128
 #: from a thread's first four rows (or columns) to its next four
 QUAD_DISTANCE = 64
@@ -42,7 +44,7 @@ TWO_BLOCKS = 128
 ZERO = np.float32(0)
 
 
-def _product_intrinsic(columns: int):
+def _product_intrinsic(columns: int, depth: int = TILE_DEPTH):
     """The intrinsic for tiles of 128 x `columns`, of which a thread has 8 x `columns` / 16."""
     b_stride, wide = columns + PADDING, columns // 16
 
@@ -55,7 +57,7 @@ def _product_intrinsic(columns: int):
             values = [builder.load(place) for place in places]
             rows = element_pointer(context, builder, kinds[1], args[1], args[2])
             cells = element_pointer(context, builder, kinds[3], args[3], args[4])
-            for step in range(TILE_DEPTH):
+            for step in range(depth):
                 left = _fragment(builder, rows, step * A_STRIDE, 8)
                 right = _fragment(builder, cells, step * b_stride, wide)
                 values = _outer_product(builder, values, left, right)
@@ -88,6 +90,7 @@ def _outer_product(builder, values, left, right):
 
 product_128 = _product_intrinsic(WIDE)
 product_64 = _product_intrinsic(NARROW)
+long_product_64 = _product_intrinsic(NARROW, LONG_DEPTH)
 
 
 @device
@@ -98,10 +101,10 @@ def clear(sums, count):
 
 
 @njit(boundscheck=True)
-def _multiply(sums, a, a_offset, b, b_offset, columns):
+def _multiply(sums, a, a_offset, b, b_offset, columns, depth):
     wide, stride = columns // 16, columns + PADDING
     left = np.empty(8, np.float32)
-    for step in range(TILE_DEPTH):
+    for step in range(depth):
         for i in range(8):
             left[i] = a[a_offset + step * A_STRIDE + i // 4 * QUAD_DISTANCE + i % 4]
         for j in range(wide):
@@ -113,10 +116,16 @@ def _multiply(sums, a, a_offset, b, b_offset, columns):
 @njit
 def product_128_twin(sums, a, a_offset, b, b_offset):
     """What `product_128` means."""
-    _multiply(sums, a, a_offset, b, b_offset, WIDE)
+    _multiply(sums, a, a_offset, b, b_offset, WIDE, TILE_DEPTH)
 
 
 @njit
 def product_64_twin(sums, a, a_offset, b, b_offset):
     """What `product_64` means."""
-    _multiply(sums, a, a_offset, b, b_offset, NARROW)
+    _multiply(sums, a, a_offset, b, b_offset, NARROW, TILE_DEPTH)
+
+
+@njit
+def long_product_64_twin(sums, a, a_offset, b, b_offset):
+    """What `long_product_64` means."""
+    _multiply(sums, a, a_offset, b, b_offset, NARROW, LONG_DEPTH)

@@ -89,6 +89,26 @@ def st4(typing_context, array, offset, values):
 
 
 @intrinsic
+def store_column(typing_context, array, offset, stride, values):
+    """array[offset + lane * stride] = values[lane], of four float32; `stride` is a constant.
+
+    One address serves all: Numba's own sums of 32 bits might wrap around, and cost one for each.
+    """
+    if not isinstance(stride, types.IntegerLiteral):
+        return None  # Numba asks again with the number itself
+    apart = stride.literal_value
+
+    def codegen(context, builder, signature, args):
+        pointer = element_pointer(context, builder, signature.args[0], args[0], args[1])
+        for lane in range(4):
+            place = builder.gep(pointer, [I32(lane * apart)], inbounds=True)
+            builder.store(builder.extract_value(args[3], lane), place)
+        return context.get_dummy_value()
+
+    return types.void(array, offset, stride, FOUR_FLOATS), codegen
+
+
+@intrinsic
 def fma(typing_context, x, y, z):
     """x * y + z in float32 with one rounding, whatever NVVM would make of a product and a sum."""
     f4 = types.float32
@@ -114,6 +134,13 @@ def st4_twin(array, offset, values):
         raise ValueError("128-bit access at an offset that is no multiple of 4", offset)
     for lane in range(4):
         array[offset + lane] = values[lane]
+
+
+@njit(boundscheck=True)
+def store_column_twin(array, offset, stride, values):
+    """What `store_column` means."""
+    for lane in range(4):
+        array[offset + lane * stride] = values[lane]
 
 
 @njit

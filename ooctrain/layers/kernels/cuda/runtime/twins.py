@@ -16,7 +16,9 @@ TWINS = MappingProxyType({
     intrinsics.fma: intrinsics.fma_twin,
     intrinsics.ld4: intrinsics.ld4_twin,
     intrinsics.st4: intrinsics.st4_twin,
+    intrinsics.store_column: intrinsics.store_column_twin,
     tensor_core.round_tf32: tensor_core.round_tf32_twin,
     tile_product.product_128: tile_product.product_128_twin,
     tile_product.product_64: tile_product.product_64_twin,
+    tile_product.long_product_64: tile_product.long_product_64_twin,
 })  # fmt: skip
