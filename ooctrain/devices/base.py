@@ -127,7 +127,7 @@ class StreamSet(Protocol):
     def synchronize(self) -> None:
         """Waits for all work. Raises what the first failing piece raised."""
 
-    def restart(self) -> list[WorkSpan]:
+    def restart(self) -> Sequence[WorkSpan]:
         """Counts from 0 again, all work being done; hands out what was measured."""
 
     def abandon(self, reason: BaseException) -> None:

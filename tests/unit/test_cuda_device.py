@@ -297,6 +297,25 @@ def test_the_timeline_comes_from_the_streams_own_events():
     run.close()
 
 
+def test_times_are_read_only_when_somebody_asks_and_are_those_of_their_step():
+    run, asked = Bench(SWAPPED), []
+    elapsed = run.driver.elapsed_us
+    run.driver.elapsed_us = lambda *events: asked.append(events) or elapsed(*events)
+    kept, at_once = [run.step(x) for x in (1.0, 2.0)], Bench(SWAPPED)
+    assert not asked
+    expected = [list(at_once.step(x).spans) for x in (1.0, 2.0)]
+    assert [list(result.spans) for result in reversed(kept)] == expected[::-1]
+    events = run.driver.held()["events"]
+    for x in range(5):
+        run.step(float(x))  # nobody keeps these, so that their events are free again
+    assert run.driver.held()["events"] == events
+    last, before = run.step(1.0), len(asked)
+    run.close()
+    assert len(asked) > before  # nobody can ask later
+    assert [span.tag for span in last.spans] == [span.tag for span in expected[0]]
+    at_once.close()
+
+
 def test_events_and_pinned_blocks_are_made_in_the_first_step_only():
     run = Bench(SWAPPED, wanted=(G, A))
     run.step(0.5)

@@ -149,13 +149,13 @@ def open_device(
 
 
 def make_kernels(driver: GpuDriver, stream: int) -> Kernels:
-    """What runs operations on a stream, by the launcher that `$OOCTRAIN_LAUNCHER` names: "numba"
-    (the default), or "driver", launches of our own (`launches.py`).
+    """What runs operations on a stream, by the launcher that `$OOCTRAIN_LAUNCHER` names: "driver"
+    (the default), launches of our own (`launches.py`), or "numba".
 
     Raises:
         ConfigError: there is no such launcher.
     """
-    name = os.environ.get("OOCTRAIN_LAUNCHER") or "numba"
+    name = os.environ.get("OOCTRAIN_LAUNCHER") or "driver"
     if name == "driver":
         # Not at the top, since it loads Numba; planning for a GPU and looking at it do without.
         from ooctrain.devices.cuda.launches import DriverKernels

@@ -22,6 +22,8 @@ from ooctrain.layers.kernels.cuda.runtime.shim import Kernel
 #: How Numba passes a one-dimensional array: two pointers of its own, number and size of elements,
 #: the address, extent, stride; and a number, by its type.
 _ARRAY = "QQqqQqq"
+#: Bytes of an array's parameters before its address.
+ADDRESS_AT = 4 * 8
 _NUMBERS = {
     types.boolean: "B", types.uint8: "B", types.int32: "i", types.uint32: "I", types.int64: "q",
     types.uint64: "Q", types.float32: "f", types.float64: "d",
@@ -48,15 +50,27 @@ def pack_arguments(kernel: Kernel, args: Sequence[Any]) -> bytes:
 def layout_of(signature: str) -> struct.Struct:
     """How the arguments of a signature lie: one after the other, each aligned to its size, as the
     members of a struct in C."""
-    letters = []
-    for kind in shim.argument_types(signature):
-        if isinstance(kind, types.Array):
-            letters.append(_ARRAY)
-        elif isinstance(kind, types.BaseTuple):
-            letters += [_NUMBERS[k] for k in kind]  # type: ignore[attr-defined]
-        else:
-            letters.append(_NUMBERS[kind])
-    return struct.Struct(f"@{''.join(letters)}")
+    return struct.Struct(f"@{''.join(map(letters_of, shim.argument_types(signature)))}")
+
+
+@cache
+def places_of(signature: str) -> tuple[tuple[int, int], ...]:
+    """For each argument where it lies in the packed ones, as (first byte, behind the last)."""
+    places, before = [], "@"
+    for letters in map(letters_of, shim.argument_types(signature)):
+        start = struct.calcsize(f"{before}0{letters[:1]}")
+        before += letters
+        places.append((start, struct.calcsize(before)))
+    return tuple(places)
+
+
+def letters_of(kind: Any) -> str:
+    """What `struct` calls the parameters that an argument becomes."""
+    if isinstance(kind, types.Array):
+        return _ARRAY
+    if isinstance(kind, types.BaseTuple):
+        return "".join(_NUMBERS[k] for k in kind)  # type: ignore[attr-defined]
+    return _NUMBERS[kind]
 
 
 def _number(kind: Any, value: Any) -> Any:
