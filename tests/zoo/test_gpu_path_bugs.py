@@ -9,12 +9,14 @@ import time
 
 import pytest
 from unit import test_cuda_device as DEVICE
+from unit import test_gpu_clock as CLOCK
 from unit import test_gpu_command as COMMAND
 from unit.cuda import test_launches as LAUNCHES
 from zoo.planting import plant, with_bug
 
 from benchmarks.gpu import bench as bench_of_gpu
 from benchmarks.gpu.bench import Bench
+from benchmarks.gpu.workbench import Workbench
 from ooctrain.devices.cuda import driver, launch_form
 from ooctrain.devices.cuda.driver import failure
 from ooctrain.devices.cuda.launches import DriverKernels
@@ -98,6 +100,14 @@ def inputs_are_looked_at(found):
     stub.library.cuCtxSynchronize()
     first, second = stub.launches()
     assert first.arguments != second.arguments
+
+
+@needs_stub
+def test_a_clock_that_shows_the_hosts_time_is_found(monkeypatch):
+    plant(monkeypatch, Workbench, "_repeated", 'if not hasattr(driver, "begin_capture"):', "if 1:")
+    bench = CLOCK.open_bench(monkeypatch)
+    with bench as made, pytest.raises(AssertionError):
+        CLOCK.check_rates(made, [(LAUNCHES.ReLU(), (CLOCK.Spec(CLOCK.kernel_speed.BIG),))])
 
 
 def test_arguments_without_gaps_are_found(monkeypatch):
