@@ -134,6 +134,36 @@ class StreamSet(Protocol):
         """Skips the work that has not begun, and waits for what has."""
 
 
+class RecordedStep(Protocol):
+    """A step that a device has recorded, to be done again as a whole."""
+
+    @property
+    def scalars(self) -> Sequence[Mapping[str, float | int]]:
+        """Step scalars that were recorded."""
+
+    def begin(self, scalars: Sequence[Mapping[str, float | int]]) -> None:
+        """Queues the first part, with other step scalars in place of the recorded ones."""
+
+    def go_on(self) -> None:
+        """Queues the rest."""
+
+    def elapsed_us(self) -> float:
+        """How long it took, once it is done."""
+
+    def close(self) -> None:
+        """Gives back what it holds."""
+
+
+class StepRecorder(Protocol):
+    """Records what is queued on a device's streams."""
+
+    def record(self, queue: Callable[[], None]) -> RecordedStep:
+        """What a function submits to the streams; nothing of it is done."""
+
+    def cut(self) -> None:
+        """What is submitted from now on belongs to the next part."""
+
+
 class Device(Protocol):
     """A device that the executor can run a schedule on."""
 
@@ -144,6 +174,10 @@ class Device(Protocol):
     @property
     def memory(self) -> DeviceMemory:
         """The arena."""
+
+    @property
+    def graphs(self) -> StepRecorder | None:
+        """Records whole steps; None: nobody does, or wants it."""
 
     @property
     def streams(self) -> StreamSet:

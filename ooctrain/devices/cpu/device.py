@@ -55,6 +55,7 @@ class CpuDevice:
     """
 
     name = "cpu"
+    graphs = None
 
     def __init__(
         self, budget_bytes: int, host_bytes: int = 0, threads: int = 1, link: Link = "duplex",

@@ -22,6 +22,7 @@ from ooctrain.devices.base import Debug, Link, jitter_of
 from ooctrain.devices.cuda import driver_abi as abi
 from ooctrain.devices.cuda.driver_memory import DriverMemory, PlainMemory
 from ooctrain.devices.cuda.staging import Staging
+from ooctrain.devices.cuda.step_graph import GraphMaker
 from ooctrain.devices.cuda.streams import CudaStreams
 from ooctrain.devices.driver_calls import GpuDriver, give_back
 from ooctrain.devices.raw_bytes import bytes_at
@@ -91,6 +92,7 @@ class CudaDevice:
             self._staging = Staging(driver)
             self._to_give_back(self._staging.close)
             self._kernels = make_kernels(driver, self.streams.handles[COMPUTE])
+            self.graphs = _graph_maker(driver, self.streams, self._staging, self._kernels)
         except BaseException:
             self._held.close()
             raise
@@ -193,6 +195,14 @@ def _device_memory(
         if error.status != abi.OUT_OF_MEMORY:
             raise
         raise _too_little(driver.name, budget_bytes, free, total) from error
+
+
+def _graph_maker(
+    driver: Any, streams: CudaStreams, staging: Staging, kernels: Any
+) -> GraphMaker | None:
+    """What records whole steps, if that is wanted (`open.make_kernels`)."""
+    wanted = getattr(kernels, "graphs", False)
+    return GraphMaker(driver, streams, staging, kernels) if wanted else None
 
 
 def _too_little(name: str, budget_bytes: int, free: int, total: int) -> OutOfDeviceMemory:

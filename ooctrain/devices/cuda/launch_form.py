@@ -109,7 +109,7 @@ class LaunchRecorder:
     def launch(self, kernel: Kernel, blocks: Blocks, *args: Any) -> None:
         """Works one launch out."""
         x, y, z, *_ = (*((blocks,) if isinstance(blocks, int) else blocks), 1, 1)
-        places = places_of(kernel.signature)
+        places = places_of(kernel)
         packed = pack_arguments(kernel, args)
         addresses = tuple(_marks(args, places))
         changing = tuple(places[n] for n in kernel.changing)

@@ -25,6 +25,7 @@ from ooctrain.devices.cuda.launch_form import (
     likeness,
     marks_of,
 )
+from ooctrain.devices.cuda.step_numbers import StepNumbers
 from ooctrain.devices.driver_calls import GpuDriver
 from ooctrain.layers.kernels.cuda.runtime.cubins import Cubin, CubinStore
 from ooctrain.layers.kernels.cuda.runtime.runner import count_up
@@ -104,11 +105,20 @@ class DriverKernels:
         driver: opened, and current in this thread.
         stream: that everything is queued on.
         store: of cubins; default: the one in the cache folder.
+        graphs: whether whole steps are to be recorded where they can be.
+
+    Attributes:
+        numbers: where calls that are recorded now find what changes from step to step; None: they
+            get it as arguments.
     """
 
-    def __init__(self, driver: LaunchDriver, stream: int, store: Store | None = None):
+    def __init__(
+        self, driver: LaunchDriver, stream: int, store: Store | None = None, graphs: bool = False
+    ):
+        self.graphs = graphs
         self._driver, self._stream = driver, stream
         self._store, self._capability = store or CubinStore(), driver.capability()
+        self.numbers: StepNumbers | None = None
         self._functions: dict[Kernel, int] = {}
         self._known: dict[tuple[int, ...], _Known] = {}
         self._forms: dict[tuple[Any, ...], tuple[CallForm, Op]] = {}
@@ -136,13 +146,26 @@ class DriverKernels:
             _keep(self._known, key, known)
         if known.read and not known.serves(scalars):
             self._renumber(known, scalars)
-        self._start(known.launches)
+        if known.read and self.numbers is not None:
+            self._start_moved(known, scalars, self.numbers)
+        else:
+            self._start(known.launches)
 
     def _start(self, launches: Sequence[Launch]) -> None:
         start, stream = self._driver.launch, self._stream
         for launch in launches:
             form = launch.form
             start(launch.function, form.grid, form.kernel.threads, stream, launch.extra)
+
+    def _start_moved(self, known: _Known, scalars: Scalars, numbers: StepNumbers) -> None:
+        """Starts a call whose numbers are in device memory."""
+        given = [(launch.form, launch.buffer) for launch in known.launches]
+        packed = numbers.pack(known.call.op, scalars, known.form, known.call.form, given)
+        for (kernel, arguments), launch in zip(packed, known.launches, strict=True):
+            buffer = ctypes.create_string_buffer(arguments, len(arguments))
+            extra, _held = _extra(buffer, len(arguments))
+            form, function = launch.form, self._function(kernel)
+            self._driver.launch(function, form.grid, kernel.threads, self._stream, extra)
 
     def _known_at(self, call: _Call, scalars: Scalars) -> _Known:
         """A call's launches: its addresses in what is known of the operation on these shapes."""
@@ -159,13 +182,17 @@ class DriverKernels:
 
     def _filled(self, form: LaunchForm, arrays: Sequence[Any]) -> Launch:
         """A launch on certain arrays."""
-        function = self._functions.get(form.kernel)
-        if function is None:
-            code = self._store.get(form.kernel, self._capability)
-            function = self._functions[form.kernel] = self._driver.function(code.image, code.entry)
+        function = self._function(form.kernel)
         buffer = ctypes.create_string_buffer(form.packed, max(1, len(form.packed)))
         form.fill(buffer, [array.address for array in arrays])
         return Launch(form, function, buffer, *_extra(buffer, len(form.packed)))
+
+    def _function(self, kernel: Kernel) -> int:
+        function = self._functions.get(kernel)
+        if function is None:
+            code = self._store.get(kernel, self._capability)
+            function = self._functions[kernel] = self._driver.function(code.image, code.entry)
+        return function
 
     def _renumber(self, known: _Known, scalars: Scalars) -> None:
         """Puts this step's numbers into a call's launches."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import overload
+from typing import Any, overload
 from weakref import WeakSet
 
 from ooctrain.devices.driver_calls import VmmDriver
@@ -193,6 +193,35 @@ class CudaStreams:
         self._pieces, self._zero = [[] for _ in range(self.count)], None
         self._forget()
         return measured
+
+    def begin_capture(self) -> None:
+        """From now on all streams record what is submitted; nobody may wait for it."""
+        driver: Any = self._driver
+        driver.begin_capture(self.handles[COMPUTE])
+        # What was recorded before a cut is done by then.
+        self._awaited = [list(self.submitted) for _ in range(self.count)]
+        begin = self._record(self.handles[COMPUTE])
+        for handle in self.handles[1:]:
+            driver.wait_event(handle, begin)
+        self._events.append(begin)
+
+    def end_capture(self) -> int:
+        """The graph of what was recorded. Raises DriverError: it cannot be one."""
+        driver: Any = self._driver
+        for handle in self.handles[1:]:
+            end = self._record(handle)
+            driver.wait_event(self.handles[COMPUTE], end)
+            self._events.append(end)
+        return driver.end_capture(self.handles[COMPUTE])
+
+    def give_capture_up(self) -> None:
+        """Ends a capture, whatever was recorded. Raises DriverError: there was none."""
+        driver: Any = self._driver
+        driver.destroy_graph(self.end_capture())
+
+    def forget(self) -> None:
+        """Counts from 0 again; what was recorded has no times."""
+        self._forget()
 
     def abandon(self, reason: BaseException) -> None:
         """Waits for what has been queued, unless the device itself has failed."""

@@ -147,9 +147,10 @@ def test_numbers_lie_as_in_a_struct_of_c(kinds, data):
     fields = [(f"p{i}", NUMBERS[kind]) for i, kind in enumerate(kinds)]
     struct = type("Arguments", (ctypes.Structure,), {"_fields_": fields})
     expected = struct(*(v % 2**64 if k == "u8" else v for k, v in zip(kinds, values, strict=True)))
-    found = pack_arguments(Kernel(len, signature, 32), values)
+    kernel = Kernel(len, signature, 32)
+    found = pack_arguments(kernel, values)
     last = getattr(struct, f"p{len(kinds) - 1}")
-    assert len(found) == layout_of(signature).size == last.offset + last.size
+    assert len(found) == layout_of(kernel).size == last.offset + last.size
     for name, kind in fields:
         at, size = getattr(struct, name).offset, ctypes.sizeof(kind)
         assert found[at : at + size] == bytes(expected)[at : at + size]

@@ -24,6 +24,7 @@ class HollowStore:
     def get(self, kernel: Kernel, capability: Capability) -> Cubin:
         """PTX of the kernel's parameters, and a return."""
         self.asked += 1
-        size = layout_of(kernel.signature).size
+        size = layout_of(kernel).size
         entry = f".visible .entry k(.param .align 8 .b8 k_param_0[{size}])\n{{\n ret;\n}}\n"
-        return Cubin("k", f"{_HEAD}{entry}// {kernel.name} {kernel.signature}\n\0".encode())
+        known_by = f"// {kernel.name} {kernel.signature} {kernel.moved}\n\0"
+        return Cubin("k", f"{_HEAD}{entry}{known_by}".encode())

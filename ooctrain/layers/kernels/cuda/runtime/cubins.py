@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from ooctrain.layers.kernels.cuda.runtime import shim
+from ooctrain.layers.kernels.cuda.runtime.moved import moved, with_numbers_in_memory
 from ooctrain.layers.kernels.cuda.runtime.shim import Capability, Kernel
 from ooctrain.step.presets import cache_base
 
@@ -95,7 +96,8 @@ def fill(folder: Path, kernels: Iterable[Kernel], capabilities: Iterable[Capabil
     folder.mkdir(parents=True, exist_ok=True)
     (folder / TOOLKIT_FILE).write_text(toolkit(), encoding="utf-8")
     store, wanted = CubinStore(folder), list(capabilities)
-    for kernel in kernels:
+    asked = list(kernels)
+    for kernel in [*asked, *(moved(kernel) for kernel in asked if kernel.changing)]:
         for capability in wanted:
             if capability >= kernel.capability:
                 store.get(kernel, capability)
@@ -105,6 +107,8 @@ def fill(folder: Path, kernels: Iterable[Kernel], capabilities: Iterable[Capabil
 def make_cubin(kernel: Kernel, capability: Capability) -> Cubin:
     """Compiles and links a kernel; no driver is needed."""
     ptx = shim.compile_ptx(kernel, capability)
+    if kernel.moved:
+        ptx = with_numbers_in_memory(ptx, kernel)
     if kernel.max_registers is not None:  # for whoever links it, the driver included
         ptx = re.sub(r"(\.entry[^{]*)\{", rf"\1.maxnreg {kernel.max_registers}\n{{", ptx, count=1)
     entry = re.search(r"\.entry\s+([\w$]+)", ptx)
@@ -129,7 +133,8 @@ def key_of(kernel: Kernel, capability: Capability, made_by: str) -> str:
     try:
         parts = [
             sources(), made_by, kernel.signature, kernel.max_registers,
-            target_of(kernel, capability), *_of_function(kernel.function),
+            target_of(kernel, capability), kernel.moved and kernel.changing,
+            *_of_function(kernel.function),
         ]  # fmt: skip
     except TypeError:
         return ""

@@ -32,7 +32,7 @@ _NUMBERS = {
 
 def pack_arguments(kernel: Kernel, args: Sequence[Any]) -> bytes:
     """Arguments as the kernel reads them. Raises ConfigError: not so many as the signature has."""
-    kinds, layout = shim.argument_types(kernel.signature), layout_of(kernel.signature)
+    kinds, layout = shim.argument_types(kernel.signature), layout_of(kernel)
     if len(kinds) != len(args):
         raise ConfigError(f"{kernel.name} takes {len(kinds)} arguments, got {len(args)}")
     words: list[Any] = []
@@ -47,25 +47,32 @@ def pack_arguments(kernel: Kernel, args: Sequence[Any]) -> bytes:
 
 
 @cache
-def layout_of(signature: str) -> struct.Struct:
-    """How the arguments of a signature lie: one after the other, each aligned to its size, as the
-    members of a struct in C."""
-    return struct.Struct(f"@{''.join(map(letters_of, shim.argument_types(signature)))}")
+def layout_of(kernel: Kernel) -> struct.Struct:
+    """How a kernel's arguments lie: one after the other, each aligned to its size, as the members
+    of a struct in C."""
+    return struct.Struct(f"@{''.join(letters_by_argument(kernel))}")
 
 
 @cache
-def places_of(signature: str) -> tuple[tuple[int, int], ...]:
+def places_of(kernel: Kernel) -> tuple[tuple[int, int], ...]:
     """For each argument where it lies in the packed ones, as (first byte, behind the last)."""
     places, before = [], "@"
-    for letters in map(letters_of, shim.argument_types(signature)):
+    for letters in letters_by_argument(kernel):
         start = struct.calcsize(f"{before}0{letters[:1]}")
         before += letters
         places.append((start, struct.calcsize(before)))
     return tuple(places)
 
 
-def letters_of(kind: Any) -> str:
-    """What `struct` calls the parameters that an argument becomes."""
+def letters_by_argument(kernel: Kernel) -> list[str]:
+    """What `struct` calls the parameters that each argument becomes; addresses, of moved ones."""
+    letters = [_letters(kind) for kind in shim.argument_types(kernel.signature)]
+    for moved in kernel.changing if kernel.moved else ():
+        letters[moved] = "Q" * len(letters[moved])
+    return letters
+
+
+def _letters(kind: Any) -> str:
     if isinstance(kind, types.Array):
         return _ARRAY
     if isinstance(kind, types.BaseTuple):

@@ -54,6 +54,7 @@ class Kernel:
             argument of the kernel depends on a step scalar.
         specific: uses instructions that only its own capability has, and no later one ("sm_90a");
             launches of our own can start it, Numba's cannot.
+        moved: takes the addresses of its changing arguments in their place (`moved.py`).
     """
 
     function: Callable
@@ -63,6 +64,7 @@ class Kernel:
     max_registers: int | None = None
     changing: tuple[int, ...] = ()
     specific: bool = False
+    moved: bool = False
 
     @property
     def name(self) -> str:
