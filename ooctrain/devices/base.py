@@ -219,6 +219,10 @@ class Device(Protocol):
     def write(self, address: int, data: np.ndarray) -> None:
         """Writes uint8 data to the device; called between steps."""
 
+    def feed(self, address: int, data: np.ndarray) -> None:
+        """Writes an input to the device, before the work that is submitted from now on; called
+        before a step, while nothing that uses these bytes is queued. The host need not wait."""
+
     def discard(self, address: int, size_bytes: int) -> None:
         """The bytes will not be read again; their memory may be given back before the device is
         closed. Called between steps."""

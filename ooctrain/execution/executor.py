@@ -94,6 +94,7 @@ class Session:
         self._walking = False
         self.steps = 0
         self._start_device, self._start_host = start_ranges(self.program)
+        self._inputs = [v for v in trace.initial if not trace.variables[v].persistent]
         self._issue: Mapping[type, Callable[[Any], None]] = {
             RunStep: self._run, EndStep: self._end, FreeStep: self._free,
             InStep: self._copy_in, OutStep: self._copy_out,
@@ -121,11 +122,7 @@ class Session:
             What a kernel or a copy raised; the session cannot be used afterwards.
         """
         self._expect_sound()
-        data = {
-            v: self._bytes_given(inputs, v)
-            for v in self.program.trace.initial
-            if not self.program.trace.variables[v].persistent
-        }
+        data = {v: self._bytes_given(inputs, v) for v in self._inputs}
         self._outputs, self._scalars, self._own = {}, dict(scalars), own or {}
         self._guard = Guard(self.device, self.program.trace, guarded)
         self._walking = True
@@ -192,7 +189,7 @@ class Session:
         self.placement.claim_start()
         places = addresses([v for v in self._on_device() if v in data], self.placement.address)
         for variable, value in data.items():
-            self._put(variable, value)
+            self._feed(variable, value, places)
         self._host_peak = start_bytes(program.schedule)[1]
         for position, step in enumerate(program.steps):
             self._issue[type(step)](step)
@@ -224,7 +221,7 @@ class Session:
             return None
         self._outputs = {}
         for variable, value in data.items():
-            self._put(variable, value, replays.inputs)
+            self._feed(variable, value, replays.inputs)
         outputs, replayed_us = replays.run(self._scalars, self._own, self._use)
         self._restore()
         values = self._values({**outputs, **self._outputs})
@@ -251,10 +248,10 @@ class Session:
 
     def _on_device(self) -> Iterator[int]:
         """The variables that are on the device, whole or in part, before a step."""
-        variables = self.program.trace.variables
-        for variable in self.program.trace.initial:
-            if variables[variable].pinned or variable in self._start_device:
-                yield variable
+        return filter(self._is_on_device, self.program.trace.initial)
+
+    def _is_on_device(self, variable: int) -> bool:
+        return self.program.trace.variables[variable].pinned or variable in self._start_device
 
     def _run(self, step: RunStep) -> None:
         call, place, guard = step.call, self.placement, self._guard
@@ -366,17 +363,24 @@ class Session:
     def _count_host(self, step: InStep | OutStep) -> None:
         self._host_peak = max(self._host_peak, step.host_ledger_bytes)
 
-    def _put(
-        self, variable: int, data: np.ndarray, places: Mapping[int, int] | None = None
-    ) -> None:
-        """Writes a value, at other places than its own if these are given."""
-        address = self.placement.address if places is None else places.__getitem__
+    def _put(self, variable: int, data: np.ndarray) -> None:
+        place = self.placement.address(variable) if self._is_on_device(variable) else 0
+        self._write(variable, data, place, self.device.write)
+
+    def _feed(self, variable: int, data: np.ndarray, places: Mapping[int, int]) -> None:
+        """An input; the host does not wait until it is there."""
+        self._write(variable, data, places.get(variable, 0), self.device.feed)
+
+    def _write(
+        self, variable: int, data: np.ndarray, address: int,
+        write: Callable[[int, np.ndarray], None],
+    ) -> None:  # fmt: skip
         if self.program.trace.variables[variable].pinned:
-            self.device.write(address(variable), data)
+            write(address, data)
         for lo, hi, offset in self._start_host.get(variable, ()):
             self.device.host(offset, hi - lo)[:] = data[lo:hi]
         for lo, hi in self._start_device.get(variable, ()):
-            self.device.write(address(variable) + lo, data[lo:hi])
+            write(address + lo, data[lo:hi])
 
     def _bytes_given(self, values: Mapping[int, np.ndarray], variable: int) -> np.ndarray:
         described = self.program.trace.variables[variable]

@@ -134,6 +134,10 @@ class CpuDevice:
         """Writes uint8 data to the device."""
         bytes_at(address, data.size)[:] = data
 
+    def feed(self, address: int, data: np.ndarray) -> None:
+        """Writes uint8 data to the device."""
+        self.write(address, data)
+
     def discard(self, address: int, size_bytes: int) -> None:
         """Gives back the whole pages among these bytes."""
         self.memory.discard(address, size_bytes)

@@ -21,6 +21,7 @@ import numpy as np
 from ooctrain.devices.base import Debug, Link, jitter_of
 from ooctrain.devices.cuda import driver_abi as abi
 from ooctrain.devices.cuda.driver_memory import DriverMemory, PlainMemory
+from ooctrain.devices.cuda.feed import Feed
 from ooctrain.devices.cuda.staging import Staging
 from ooctrain.devices.cuda.step_graph import GraphMaker
 from ooctrain.devices.cuda.streams import CudaStreams
@@ -91,6 +92,8 @@ class CudaDevice:
                 self._to_give_back(lambda: driver.host_free(self._slab_address))
             self._staging = Staging(driver)
             self._to_give_back(self._staging.close)
+            self._feed = Feed(driver, self.streams)
+            self._to_give_back(lambda: self._feed.close())
             self._kernels = make_kernels(driver, self.streams.handles[COMPUTE])
             self.graphs = _graph_maker(driver, self.streams, self._staging, self._kernels)
         except BaseException:
@@ -150,6 +153,10 @@ class CudaDevice:
         """Writes uint8 data to the device, after all work that has been queued."""
         self.streams.synchronize()
         self._staging.write(address, data, self.streams.handles[COMPUTE])
+
+    def feed(self, address: int, data: np.ndarray) -> None:
+        """Queues the copy of uint8 data to the device, before all that is submitted from now on."""
+        self._feed.write(address, data)
 
     def host(self, offset: int, size_bytes: int) -> np.ndarray:
         size_bytes = min(size_bytes, self.host_bytes - offset)
